@@ -1,0 +1,88 @@
+# make          builds ./run                      make test    sets up .venv, builds everything, runs every test
+# make demo     a story and its KV report         make asan    ./run-asan and the tests' C programs under ASan and UBSan
+# make OMP=1    threads by OpenMP: ./run-omp      make model   remakes models/stories.bin (needs torch; an hour or two)
+# WERROR=1 makes warnings errors; CC=clang is fine.
+
+CFLAGS := -O3 -std=c11 -D_GNU_SOURCE -ffp-contract=off -fno-math-errno -Wall -Wextra -pthread
+LDLIBS := -lm -pthread
+BUILD := build
+RUN := run
+
+ifdef WERROR
+CFLAGS += -Werror
+endif
+ifdef OMP
+CFLAGS += -fopenmp
+BUILD := build/omp
+RUN := run-omp
+endif
+ifdef ASAN
+CFLAGS += -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
+BUILD := build/asan
+RUN := run-asan
+endif
+
+# Everything but the command line is the engine. The vector kernels are for x86-64 only.
+ENGINE := $(filter-out run.c report.c,$(wildcard *.c)) kernels/kernels.c kernels/scalar.c
+ifneq (,$(findstring x86_64,$(shell $(CC) -dumpmachine)))
+ENGINE += kernels/avx2.c kernels/avx512.c
+$(BUILD)/kernels/avx2.o: CFLAGS += -mavx2 -mfma -mf16c
+$(BUILD)/kernels/avx512.o: CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c -mavx2
+endif
+ENGINE_OBJ := $(ENGINE:%.c=$(BUILD)/%.o)
+RUN_OBJ := $(BUILD)/run.o $(BUILD)/report.o
+TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c tests/fuzz_*.c))
+
+$(RUN): $(RUN_OBJ) $(ENGINE_OBJ)
+	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
+
+$(BUILD)/%.o: %.c $(BUILD)/command
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -I. -MMD -MP -c -o $@ $<
+
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(ENGINE_OBJ)
+	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
+
+# Objects are made again when the compiler or its flags change.
+COMMAND := $(CC) $(CFLAGS)
+$(BUILD)/command: FORCE
+	@mkdir -p $(@D)
+	@echo '$(COMMAND)' | cmp -s - $@ || echo '$(COMMAND)' > $@
+
+c-tests: $(TESTS)
+
+asan:
+	$(MAKE) ASAN=1 run-asan c-tests
+
+demo: run
+	./run models/stories.bin -n 200 -s 1
+	./run models/stories.bin --kv
+
+# The tests' Python environment, made again only when a list of requirements changes.
+.venv/ready: requirements.txt tests/requirements.txt
+	@rm -f $@
+	@python3 -m venv .venv || { echo 'make test: "python3 -m venv .venv" failed; install Python 3.9 or later with' \
+	    'its venv module (Debian, Ubuntu: apt-get install python3-venv)' >&2; exit 1; }
+	@.venv/bin/python -m pip install -q -r requirements.txt -r tests/requirements.txt || { echo 'make test: pip could' \
+	    'not install requirements.txt and tests/requirements.txt; its message is above' >&2; exit 1; }
+	@touch $@
+
+test: .venv/ready run c-tests
+	@.venv/bin/python -m pytest -q tests
+
+# Needs torch and transformers besides requirements.txt, in a virtual environment of its own.
+model:
+	python3 -m venv .venv-model
+	.venv-model/bin/python -m pip install -q torch==2.13.0
+	.venv-model/bin/python -m pip install -q -r requirements.txt transformers==5.23.0
+	.venv-model/bin/python models/train.py
+	.venv-model/bin/python export.py models/hf models/stories.bin
+
+clean:
+	rm -rf build run run-asan run-omp
+
+-include $(shell find build -name '*.d' 2>/dev/null)
+
+.PHONY: FORCE c-tests asan demo test model clean
+.DELETE_ON_ERROR:
+.SECONDARY:

@@ -1,0 +1,254 @@
+// One attention block for MHA, GQA and MQA: they differ in how many query heads share a KV head, nothing else.
+//
+// Softmax streams over tiles of TILE positions that begin at multiples of TILE: each tile gives its own maximum m, sum l
+// of exponentials and mix o of values, and the tiles of a row are merged in order (the recurrence of FlashAttention, Dao et
+// al. 2022). A row's result therefore depends on nothing but its own position: not on the rows beside it, nor on the threads.
+#include <math.h>
+#include <string.h>
+
+#include "session.h"
+
+// ---- norms of heads, and rope ----
+
+typedef struct {
+    Session *s;
+    const Layer *layer;
+} Heads;
+
+static void rotate_rows(const Session *s, const Layer *l, const Norm *norm, float *x, int n_heads, int token) {
+    const Model *m = s->model;
+    for (int h = 0; h < n_heads; h++, x += l->head_dim) {
+        if (norm->w && m->layernorm) s->k->layernorm(x, x, norm->w, norm->b, l->head_dim, m->norm_eps);
+        else if (norm->w) s->k->rmsnorm(x, x, norm->w, l->head_dim, m->norm_eps);
+        if (l->rope < 0) continue;
+        const Buffer *c = &s->cos[l->rope], *sn = &s->sin[l->rope];
+        s->k->rope(x, c->data + (size_t)token * c->stride, sn->data + (size_t)token * sn->stride, m->rope[l->rope].n_pairs);
+    }
+}
+
+static void rotate_token(void *arg, int t, int thread) {
+    (void)thread;
+    const Heads *a = arg;
+    Session *s = a->s;
+    rotate_rows(s, a->layer, &a->layer->q_norm, s->q.data + (size_t)t * s->q.stride, a->layer->n_heads, t);
+    rotate_rows(s, a->layer, &a->layer->k_norm, s->keys.data + (size_t)t * s->keys.stride, a->layer->n_kv_heads, t);
+}
+
+// ---- one tile ----
+
+// The work on a run of tokens: rows of the chunk from `first` on, at the positions from `pos` on.
+typedef struct {
+    Session *s;
+    int layer, first, n, pos;
+    int tokens_per_block, n_blocks;  // queries are taken by blocks of tokens
+    int first_tile, tiles_per_part, n_parts;
+} Run;
+
+typedef struct {  // the queries of one block of tokens that share KV head h
+    int token, n_tokens;  // in the run
+    int h, group, n_rows;
+} Block;
+
+// The positions that the token at pos sees: low..pos.
+static int lowest(const Layer *l, int pos) { return l->window && pos >= l->window ? pos - l->window + 1 : 0; }
+
+static Block block_of(const Run *run, int item) {
+    const Layer *l = &run->s->model->layers[run->layer];
+    Block b = {.h = item / run->n_blocks, .token = item % run->n_blocks * run->tokens_per_block, .group = l->n_heads / l->n_kv_heads};
+    b.n_tokens = run->n - b.token < run->tokens_per_block ? run->n - b.token : run->tokens_per_block;
+    b.n_rows = b.n_tokens * b.group;
+    return b;
+}
+
+// The block's queries, scaled, one row after the other, in the form that the keys' dtype multiplies.
+static Rows gather(const Run *run, const Block *b, Scratch *x) {
+    const Session *s = run->s;
+    const Layer *l = &s->model->layers[run->layer];
+    size_t d = (size_t)l->head_dim, n_blocks = (d + BLOCK - 1) / BLOCK;
+    for (int r = 0; r < b->n_rows; r++) {
+        size_t token = (size_t)(run->first + b->token + r / b->group), head = (size_t)(b->h * b->group + r % b->group);
+        float *q = x->q + (size_t)r * d;
+        memcpy(q, s->q.data + token * s->q.stride + head * d, sizeof *q * d);
+        s->k->scale(q, l->attn_scale, l->head_dim);
+        if (s->k_dtype == Q8)
+            s->k->to_q8(x->q8 + (size_t)r * n_blocks * BLOCK, x->q8_scale + (size_t)r * n_blocks,
+                        x->q8_offset + (size_t)r * n_blocks, q, l->head_dim);
+    }
+    return (Rows){.f32 = x->q, .stride = d, .q = x->q8, .scale = x->q8_scale, .offset = x->q8_offset};
+}
+
+// Scores of all rows against the panels of positions begin..end (multiples of 16), p[row][position - begin of the tile].
+static void scores(const Run *run, const Block *b, const Rows *q, float *p, int tile, int begin, int end) {
+    const Session *s = run->s;
+    const Layer *l = &s->model->layers[run->layer];
+    const KvLayer *kv = &s->kv.layers[run->layer];
+    size_t slot = (size_t)l->n_kv_heads * (kv->k_bytes + kv->v_bytes);
+    for (int i = begin / LANES, n; i < end / LANES; i += n) {
+        n = kv->n_slots - i % kv->n_slots;  // as far as the ring runs on
+        if (n > end / LANES - i) n = end / LANES - i;
+        s->k->matmul[s->k_dtype](p + i * LANES - tile, TILE, kv_keys(s, run->layer, i, b->h), slot, n, l->head_dim, q, b->n_rows);
+    }
+}
+
+// Turns a row's scores into exponentials, and zeros where it sees nothing. The row sees low..high within begin..end.
+static void softmax_row(const Session *s, float *p, int begin, int end, int low, int high, float *max, float *sum) {
+    *max = -INFINITY;
+    *sum = 0.0f;
+    if (low > high) {
+        memset(p + begin, 0, sizeof *p * (size_t)(end - begin));
+        return;
+    }
+    int from = low / LANES * LANES, to = (high / LANES + 1) * LANES;
+    for (int i = begin; i < from; i++) p[i] = 0.0f;
+    for (int i = from; i < low; i++) p[i] = -INFINITY;
+    for (int i = high + 1; i < to; i++) p[i] = -INFINITY;
+    for (int i = to; i < end; i++) p[i] = 0.0f;
+    *max = s->k->max(p + from, to - from);
+    *sum = s->k->exp_sum(p + from, *max, to - from);
+}
+
+// Adds a tile (max, sum, mix) to what the tiles before it gave, all scaled by their maxima.
+static void merge(const Session *s, float *out, float *out_max, float *out_sum, const float *mix, float max, float sum, int dim) {
+    if (sum == 0.0f) return;  // the row sees nothing of this tile
+    float top = *out_max > max ? *out_max : max;
+    float e[LANES] = {*out_max, max};
+    for (int i = 2; i < LANES; i++) e[i] = -INFINITY;
+    s->k->exp_sum(e, top, LANES);
+    s->k->axpby(out, e[0], mix, e[1], dim);
+    *out_sum = *out_sum * e[0] + sum * e[1];
+    *out_max = top;
+}
+
+// One tile of positions for a block of queries, merged into out [n_rows][v_dim], max, sum.
+static void attend_tile(const Run *run, const Block *b, const Rows *q, Scratch *x, int tile, float *out, float *out_max, float *out_sum) {
+    const Session *s = run->s;
+    const Layer *l = &s->model->layers[run->layer];
+    int dim = s->kv.layers[run->layer].v_dim, first = run->pos + b->token, last = first + b->n_tokens - 1;
+    int begin = lowest(l, first) > tile ? lowest(l, first) / LANES * LANES : tile;
+    int stop = last < tile + TILE - 1 ? last + 1 : tile + TILE, end = (stop + LANES - 1) / LANES * LANES;
+    const uint8_t *values[TILE / LANES];
+    for (int i = begin; i < end; i += LANES) values[(i - tile) / LANES] = kv_values(s, run->layer, i / LANES, b->h);
+    scores(run, b, q, x->p, tile, begin, end);
+    for (int r = 0; r < b->n_rows; r++) {
+        int pos = first + r / b->group, low = lowest(l, pos) > begin ? lowest(l, pos) : begin, high = pos < stop ? pos : stop - 1;
+        softmax_row(s, x->p + (size_t)r * TILE, begin - tile, end - tile, low - tile, high - tile, &x->max[r], &x->sum[r]);
+    }
+    s->k->mix[s->v_dtype](x->mix, x->p, TILE, b->n_rows, values, begin - tile, stop - tile, dim);
+    for (int r = 0; r < b->n_rows; r++)
+        merge(s, out + (size_t)r * dim, &out_max[r], &out_sum[r], x->mix + (size_t)r * dim, x->max[r], x->sum[r], dim);
+}
+
+// ---- all tiles ----
+
+static size_t part_row(const Run *run, const Block *b, int part) {
+    size_t item = (size_t)b->h * run->n_blocks + (size_t)(b->token / run->tokens_per_block);
+    return (item * run->n_parts + (size_t)part) * (size_t)(run->tokens_per_block * b->group);
+}
+
+// Item: (KV head, block of queries, part), a part being some tiles in a row.
+static void attend_part(void *arg, int item, int thread) {
+    const Run *run = arg;
+    Session *s = run->s;
+    const Layer *l = &s->model->layers[run->layer];
+    Block b = block_of(run, item / run->n_parts);
+    int part = item % run->n_parts, dim = s->kv.layers[run->layer].v_dim;
+    size_t row = part_row(run, &b, part);
+    float *out = s->part + row * dim, *max = s->part_max + row, *sum = s->part_sum + row;
+    memset(out, 0, sizeof *out * (size_t)b.n_rows * dim);
+    for (int r = 0; r < b.n_rows; r++) max[r] = -INFINITY, sum[r] = 0.0f;
+    Rows q = gather(run, &b, &s->scratch[thread]);
+    int first = run->pos + b.token, last = first + b.n_tokens - 1, from = lowest(l, first) / TILE, to = last / TILE;
+    int begin = run->first_tile + part * run->tiles_per_part, end = begin + run->tiles_per_part - 1;
+    for (int t = begin > from ? begin : from; t <= end && t <= to; t++)
+        attend_tile(run, &b, &q, &s->scratch[thread], t * TILE, out, max, sum);
+}
+
+// Merges the parts in order and divides by the sum.
+static void finish(void *arg, int item, int thread) {
+    (void)thread;
+    const Run *run = arg;
+    const Session *s = run->s;
+    const Layer *l = &s->model->layers[run->layer];
+    Block b = block_of(run, item);
+    int dim = s->kv.layers[run->layer].v_dim;
+    size_t first = part_row(run, &b, 0);
+    for (int r = 0; r < b.n_rows; r++) {
+        size_t row = first + (size_t)r;
+        float *out = s->part + row * dim, *max = &s->part_max[row], *sum = &s->part_sum[row];
+        for (int part = 1; part < run->n_parts; part++) {
+            size_t other = part_row(run, &b, part) + (size_t)r;
+            merge(s, out, max, sum, s->part + other * dim, s->part_max[other], s->part_sum[other], dim);
+        }
+        s->k->scale(out, 1.0f / *sum, l->head_dim);
+        size_t token = (size_t)(run->first + b.token + r / b.group), head = (size_t)(b.h * b.group + r % b.group);
+        memcpy(s->att.data + token * s->att.stride + head * l->head_dim, out, sizeof *out * (size_t)l->head_dim);
+    }
+}
+
+// Rows of queries that one block takes, and tokens: as many as fill QUERY_ROWS, one at least.
+static int tokens_per_block(const Layer *l) {
+    int tokens = QUERY_ROWS / (l->n_heads / l->n_kv_heads);
+    return tokens > 16 ? 16 : tokens > 1 ? tokens : 1;
+}
+
+static void attend_run(Session *s, int layer, int first, int n, int pos) {
+    const Layer *l = &s->model->layers[layer];
+    Run run = {.s = s, .layer = layer, .first = first, .n = n, .pos = pos, .tokens_per_block = tokens_per_block(l)};
+    run.n_blocks = (n + run.tokens_per_block - 1) / run.tokens_per_block;
+    run.first_tile = lowest(l, pos) / TILE;
+    int n_items = l->n_kv_heads * run.n_blocks, n_tiles = (pos + n - 1) / TILE - run.first_tile + 1;
+    // A token deep in a text has more tiles than KV heads: then threads share the tiles.
+    run.n_parts = run.n_blocks == 1 && n_items < 4 * pool_threads(s->pool) ? n_tiles : 1;
+    run.tiles_per_part = run.n_parts == 1 ? n_tiles : 1;
+    parallel_for(s->pool, n_items * run.n_parts, attend_part, &run);
+    parallel_for(s->pool, n_items, finish, &run);
+}
+
+void attention(Session *s, int layer, int n) {
+    const Layer *l = &s->model->layers[layer];
+    Heads heads = {s, l};
+    parallel_for(s->pool, n, rotate_token, &heads);
+    // A ring has room for its window and RING_RUN tokens more: what they overwrite, none of them sees.
+    int run = l->window ? RING_RUN : n;
+    for (int i = 0; i < n; i += run) {
+        int m = n - i < run ? n - i : run;
+        kv_append(s, layer, i, m, s->position + i);
+        attend_run(s, layer, i, m, s->position + i);
+    }
+}
+
+// ---- scratch ----
+
+void attention_scratch(Session *s, size_t *used) {
+    const Model *m = s->model;
+    size_t q = 0, q8 = 0, mix = 0, rows = QUERY_ROWS, parts = 0, part_rows = 0;
+    for (int i = 0; i < m->n_layers; i++) {
+        const Layer *l = &m->layers[i];
+        size_t group = (size_t)(l->n_heads / l->n_kv_heads), dim = (size_t)s->kv.layers[i].v_dim;
+        size_t block = (size_t)tokens_per_block(l), n_blocks = ((size_t)s->chunk + block - 1) / block;
+        size_t n_tiles = (size_t)s->context / TILE + 1;
+        size_t most = (size_t)l->n_heads * block * (n_blocks > n_tiles ? n_blocks : n_tiles);
+        if (group > rows) rows = group;
+        if ((size_t)l->head_dim > q) q = (size_t)l->head_dim;
+        if (dim > mix) mix = dim;
+        if (most * dim > parts) parts = most * dim;
+        if (most > part_rows) part_rows = most;
+    }
+    q8 = (q + BLOCK - 1) / BLOCK;
+    for (int t = 0; t < pool_threads(s->pool); t++) {
+        Scratch x = {
+            .q = arena_take(s, used, rows * q, sizeof *x.q),
+            .q8 = arena_take(s, used, rows * q8 * BLOCK, sizeof *x.q8),
+            .q8_scale = arena_take(s, used, rows * q8, sizeof *x.q8_scale),
+            .q8_offset = arena_take(s, used, rows * q8, sizeof *x.q8_offset),
+            .p = arena_take(s, used, rows * TILE, sizeof *x.p),
+            .mix = arena_take(s, used, rows * mix, sizeof *x.mix),
+            .max = arena_take(s, used, rows, sizeof *x.max),
+            .sum = arena_take(s, used, rows, sizeof *x.sum),
+        };
+        if (s->arena) s->scratch[t] = x;
+    }
+    s->part = arena_take(s, used, parts, sizeof *s->part);
+    s->part_max = arena_take(s, used, part_rows, sizeof *s->part_max);
+    s->part_sum = arena_take(s, used, part_rows, sizeof *s->part_sum);
+}

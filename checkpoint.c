@@ -1,0 +1,467 @@
+// Bytes -> validated model. Every number read is checked against the file's size or a stated maximum before it is used.
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "model.h"
+
+_Static_assert(sizeof(size_t) == 8, "sizes of checkpoints need 64 bits");
+
+enum { HEADER_BYTES = 64, VERSION = 1, MAX_META = 4096, MAX_TENSORS = 1 << 20 };
+
+int fail(Error *err, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(err->text, sizeof err->text, format, args);
+    va_end(args);
+    for (char *c = err->text; *c; c++)
+        if ((unsigned char)*c < ' ') *c = '?';  // a name out of a damaged file must not steer the terminal
+    return -1;
+}
+
+// ---- files ----
+
+int map_file(Mapping *map, const char *path, Error *err) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return fail(err, "cannot open %s: %s", path, strerror(errno));
+    struct stat st;
+    int status = 0;
+    if (fstat(fd, &st) != 0) status = fail(err, "cannot read %s: %s", path, strerror(errno));
+    else if (S_ISDIR(st.st_mode)) status = fail(err, "%s is a directory; export.py makes a checkpoint file from one", path);
+    else if (st.st_size == 0) status = fail(err, "%s is empty", path);
+    else {
+        void *data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+        if (data == MAP_FAILED) status = fail(err, "cannot map %s: %s", path, strerror(errno));
+        else *map = (Mapping){data, (size_t)st.st_size};
+    }
+    close(fd);
+    return status;
+}
+
+void unmap_file(Mapping *map) {
+    if (map->data) munmap((void *)map->data, map->size);
+    *map = (Mapping){0};
+}
+
+// ---- header, metadata, tensor table ----
+
+static uint32_t u32_at(const uint8_t *p) { return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24; }
+static uint64_t u64_at(const uint8_t *p) { return u32_at(p) | (uint64_t)u32_at(p + 4) << 32; }
+static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+// How much of a name from the file goes into a message.
+static int shown(size_t len) { return len < 80 ? (int)len : 80; }
+
+typedef struct {  // what is left of a section of the file
+    const uint8_t *base, *at, *end;
+} Cursor;
+
+// The next n bytes, padded to 8; NULL if the section ends before.
+static const uint8_t *take(Cursor *c, uint64_t n) {
+    size_t left = (size_t)(c->end - c->at);
+    if (n > left || round_up(n, 8) > left) return NULL;
+    const uint8_t *p = c->at;
+    c->at += round_up(n, 8);
+    return p;
+}
+
+// A section ends where its last entry, padded to 64, ends.
+static int section_done(const Cursor *c, const char *what, Error *err) {
+    if ((size_t)(c->end - c->at) < 64) return 0;
+    return fail(err, "%s: %zu bytes are left after the last entry", what, (size_t)(c->end - c->at));
+}
+
+static bool key_is(const Meta *m, const char *key) { return strlen(key) == m->key_len && memcmp(key, m->key, m->key_len) == 0; }
+
+static int parse_meta(Model *m, Cursor c, Error *err) {
+    static const size_t width[] = {[META_U8] = 1, [META_I32] = 4, [META_F32] = 4};
+    for (int i = 0; i < m->n_meta; i++) {
+        const uint8_t *p = take(&c, 16);
+        if (!p) return fail(err, "metadata ends inside entry %d of %d, at byte %zu", i, m->n_meta, (size_t)(c.at - c.base));
+        uint32_t type = u32_at(p), key_len = u32_at(p + 4);
+        uint64_t count = u64_at(p + 8);
+        const char *key = (const char *)take(&c, key_len);
+        if (!key || key_len == 0) return fail(err, "metadata entry %d: its key does not fit into the metadata", i);
+        if (type < META_U8 || type > META_F32)
+            return fail(err, "metadata %.*s: type is %u, expected 1 (u8), 2 (i32) or 3 (f32)", shown(key_len), key, type);
+        const uint8_t *values = count <= SIZE_MAX / 8 ? take(&c, count * width[type]) : NULL;
+        if (!values)
+            return fail(err, "metadata %.*s: its %llu values do not fit into the metadata", shown(key_len), key,
+                        (unsigned long long)count);
+        m->meta[i] = (Meta){key, key_len, (size_t)count, type, values, false};
+        for (int j = 0; j < i; j++)
+            if (m->meta[j].key_len == key_len && memcmp(m->meta[j].key, key, key_len) == 0)
+                return fail(err, "metadata %.*s occurs twice", shown(key_len), key);
+    }
+    return section_done(&c, "metadata", err);
+}
+
+// Tensors must follow each other exactly, so that none can overlap another or leave the file.
+static int parse_tensors(Model *m, Cursor c, size_t size, Error *err) {
+    size_t expected = (size_t)(c.end - c.base);
+    for (int i = 0; i < m->n_tensors; i++) {
+        const uint8_t *p = take(&c, 40);
+        if (!p) return fail(err, "tensor table ends inside entry %d of %d, at byte %zu", i, m->n_tensors, (size_t)(c.at - c.base));
+        uint32_t dtype = u32_at(p), name_len = u32_at(p + 4);
+        uint64_t rows = u64_at(p + 8), cols = u64_at(p + 16), offset = u64_at(p + 24), bytes = u64_at(p + 32);
+        const char *name = (const char *)take(&c, name_len);
+        if (!name || name_len == 0) return fail(err, "tensor %d: its name does not fit into the table", i);
+        int n = shown(name_len);
+        if (dtype > Q4) return fail(err, "tensor %.*s: dtype is %u, expected 0 (f32), 1 (bf16), 2 (q8) or 3 (q4)", n, name, dtype);
+        if (rows < 1 || rows > MAX_DIM || cols < 1 || cols > MAX_DIM)
+            return fail(err, "tensor %.*s: shape is (%llu, %llu), expected 1..%d", n, name, (unsigned long long)rows,
+                        (unsigned long long)cols, MAX_DIM);
+        if (offset != expected)
+            return fail(err, "tensor %.*s: data begin at byte %llu, expected %zu, where the data before it end", n, name,
+                        (unsigned long long)offset, expected);
+        if (bytes > size - expected || round_up(bytes, 64) > size - expected)
+            return fail(err, "tensor %.*s: its %llu bytes at %zu do not fit into the file of %zu", n, name,
+                        (unsigned long long)bytes, expected, size);
+        m->tensors[i] = (Tensor){name, name_len, rows, cols, bytes, (Dtype)dtype, m->map.data + offset, false};
+        expected += round_up(bytes, 64);
+    }
+    if (expected != size) return fail(err, "data end at byte %zu, but the file has %zu", expected, size);
+    return section_done(&c, "tensor table", err);
+}
+
+static int parse_header(Model *m, const uint8_t *bytes, size_t size, Error *err) {
+    if (size < HEADER_BYTES || memcmp(bytes, "heads.c", 8) != 0)
+        return fail(err, "not a heads.c checkpoint: it does not begin with \"heads.c\"; make one with export.py");
+    if (u32_at(bytes + 8) != VERSION)
+        return fail(err, "version is %u, this build reads version %d; export the model again", u32_at(bytes + 8), VERSION);
+    uint64_t file_size = u64_at(bytes + 16), meta_size = u64_at(bytes + 24), table_size = u64_at(bytes + 32);
+    if (file_size != size)
+        return fail(err, "the header says %llu bytes, the file has %zu: it is %s", (unsigned long long)file_size, size,
+                    size < file_size ? "truncated" : "longer than it was written");
+    if (meta_size % 64 || table_size % 64 || meta_size > size - HEADER_BYTES || table_size > size - HEADER_BYTES - meta_size)
+        return fail(err, "metadata of %llu and tensor table of %llu bytes do not fit into the file of %zu",
+                    (unsigned long long)meta_size, (unsigned long long)table_size, size);
+    uint32_t n_meta = u32_at(bytes + 40), n_tensors = u32_at(bytes + 44);
+    if (n_meta > MAX_META || n_tensors > MAX_TENSORS || n_meta > meta_size / 16 || n_tensors > table_size / 40)
+        return fail(err, "%u metadata entries and %u tensors do not fit into %llu and %llu bytes", n_meta, n_tensors,
+                    (unsigned long long)meta_size, (unsigned long long)table_size);
+    m->n_meta = (int)n_meta;
+    m->n_tensors = (int)n_tensors;
+    m->meta = calloc(n_meta + 1, sizeof *m->meta);
+    m->tensors = calloc(n_tensors + 1, sizeof *m->tensors);
+    if (!m->meta || !m->tensors) return fail(err, "no memory for the tables of %u metadata entries and %u tensors", n_meta, n_tensors);
+    const uint8_t *table = bytes + HEADER_BYTES + meta_size;
+    if (parse_meta(m, (Cursor){bytes, bytes + HEADER_BYTES, table}, err)) return -1;
+    return parse_tensors(m, (Cursor){bytes, table, table + table_size}, size, err);
+}
+
+// ---- knobs ----
+
+const Meta *model_meta(const Model *model, const char *key) {
+    for (int i = 0; i < model->n_meta; i++)
+        if (key_is(&model->meta[i], key)) {
+            model->meta[i].used = true;
+            return &model->meta[i];
+        }
+    return NULL;
+}
+
+// The entry of that key, which must have that type and `count` values or, where it is a layer's knob, one for all layers.
+static int need_meta(const Model *m, const char *key, uint32_t type, size_t count, const Meta **out, Error *err) {
+    const Meta *meta = model_meta(m, key);
+    if (!meta) return fail(err, "metadata %s is missing", key);
+    if (meta->type != type) return fail(err, "metadata %s: type is %u, expected %u", key, meta->type, type);
+    if (meta->count != 1 && meta->count != count)
+        return fail(err, "metadata %s: it has %zu values, expected %s%zu", key, meta->count, count > 1 ? "1 or " : "", count);
+    *out = meta;
+    return 0;
+}
+
+static int get_int(const Model *m, const char *key, int min, int max, int *out, Error *err) {
+    const Meta *meta;
+    if (need_meta(m, key, META_I32, 1, &meta, err)) return -1;
+    *out = *(const int32_t *)meta->values;
+    if (*out < min || *out > max) return fail(err, "metadata %s is %d, expected %d..%d", key, *out, min, max);
+    return 0;
+}
+
+static int get_float(const Model *m, const char *key, float *out, Error *err) {
+    const Meta *meta;
+    if (need_meta(m, key, META_F32, 1, &meta, err)) return -1;
+    *out = *(const float *)meta->values;
+    return isfinite(*out) ? 0 : fail(err, "metadata %s is not a finite number", key);
+}
+
+static int get_rope_sets(Model *m, Error *err) {
+    for (; m->n_rope_sets < MAX_ROPE_SETS; m->n_rope_sets++) {
+        char key[64];
+        RopeSet *rope = &m->rope[m->n_rope_sets];
+        snprintf(key, sizeof key, "model.rope.%d.inv_freq", m->n_rope_sets);
+        const Meta *meta = model_meta(m, key);
+        if (!meta) return 0;
+        if (meta->type != META_F32 || meta->count < 1 || meta->count > MAX_DIM)
+            return fail(err, "metadata %s: expected 1..%d numbers of type f32", key, MAX_DIM);
+        *rope = (RopeSet){(int)meta->count, meta->values, 1.0f};
+        for (int i = 0; i < rope->n_pairs; i++)
+            if (!isfinite(rope->inv_freq[i])) return fail(err, "metadata %s: value %d is not a finite number", key, i);
+        snprintf(key, sizeof key, "model.rope.%d.multiplier", m->n_rope_sets);
+        if (model_meta(m, key) && get_float(m, key, &rope->multiplier, err)) return -1;
+    }
+    return 0;
+}
+
+static int get_layer_knobs(Model *m, Error *err) {
+    const struct {
+        const char *key;
+        size_t field;
+        int min, max;
+    } knobs[] = {
+        {"layer.n_heads", offsetof(Layer, n_heads), 1, MAX_DIM},
+        {"layer.n_kv_heads", offsetof(Layer, n_kv_heads), 1, MAX_DIM},
+        {"layer.head_dim", offsetof(Layer, head_dim), 1, MAX_DIM},
+        {"layer.rope", offsetof(Layer, rope), -1, m->n_rope_sets - 1},
+        {"layer.window", offsetof(Layer, window), 0, 1 << 30},
+        {"layer.topology", offsetof(Layer, topology), SEQUENTIAL, PARALLEL},
+        {"layer.d_ff", offsetof(Layer, d_ff), 1, MAX_DIM},
+        {"layer.ffn", offsetof(Layer, gated), 0, 1},
+        {"layer.act", offsetof(Layer, act), 0, N_ACTS - 1},
+    };
+    for (size_t k = 0; k < sizeof knobs / sizeof *knobs; k++) {
+        const Meta *meta;
+        if (need_meta(m, knobs[k].key, META_I32, (size_t)m->n_layers, &meta, err)) return -1;
+        for (int i = 0; i < m->n_layers; i++) {
+            int32_t v = ((const int32_t *)meta->values)[meta->count == 1 ? 0 : i];
+            if (v < knobs[k].min || v > knobs[k].max)
+                return fail(err, "metadata %s of layer %d is %d, expected %d..%d", knobs[k].key, i, v, knobs[k].min, knobs[k].max);
+            memcpy((char *)&m->layers[i] + knobs[k].field, &v, sizeof v);
+        }
+    }
+    const Meta *meta;
+    if (need_meta(m, "layer.attn_scale", META_F32, (size_t)m->n_layers, &meta, err)) return -1;
+    for (int i = 0; i < m->n_layers; i++) {
+        m->layers[i].attn_scale = ((const float *)meta->values)[meta->count == 1 ? 0 : i];
+        if (!isfinite(m->layers[i].attn_scale)) return fail(err, "metadata layer.attn_scale of layer %d is not a finite number", i);
+    }
+    return 0;
+}
+
+static int check_layer(const Model *m, int i, Error *err) {
+    const Layer *l = &m->layers[i];
+    if (l->n_heads % l->n_kv_heads)
+        return fail(err, "layer %d: n_heads %d is no multiple of n_kv_heads %d", i, l->n_heads, l->n_kv_heads);
+    if ((int64_t)l->n_heads * l->head_dim > MAX_DIM)
+        return fail(err, "layer %d: n_heads %d times head_dim %d exceeds %d", i, l->n_heads, l->head_dim, MAX_DIM);
+    if (l->rope >= 0 && 2 * m->rope[l->rope].n_pairs > l->head_dim)
+        return fail(err, "layer %d: rope set %d rotates %d elements, head_dim is %d", i, l->rope, 2 * m->rope[l->rope].n_pairs, l->head_dim);
+    return 0;
+}
+
+static int parse_knobs(Model *m, Error *err) {
+    int layernorm;
+    if (get_int(m, "model.vocab_size", 1, MAX_DIM, &m->vocab_size, err) || get_int(m, "model.n_embd", 1, MAX_DIM, &m->n_embd, err) ||
+        get_int(m, "model.n_layers", 1, MAX_LAYERS, &m->n_layers, err) || get_int(m, "model.context", 1, 1 << 30, &m->context, err) ||
+        get_int(m, "model.norm", 0, 1, &layernorm, err) || get_float(m, "model.norm_eps", &m->norm_eps, err))
+        return -1;
+    m->layernorm = layernorm;
+    m->emb_scale = 1.0f;
+    if (model_meta(m, "model.emb_scale") && get_float(m, "model.emb_scale", &m->emb_scale, err)) return -1;
+    m->layers = calloc((size_t)m->n_layers, sizeof *m->layers);
+    if (!m->layers) return fail(err, "no memory for %d layers", m->n_layers);
+    if (get_rope_sets(m, err) || get_layer_knobs(m, err)) return -1;
+    for (int i = 0; i < m->n_layers; i++)
+        if (check_layer(m, i, err)) return -1;
+    return 0;
+}
+
+// ---- tensors by name ----
+
+typedef struct {  // the tensor table, sorted by name
+    const Tensor **sorted;
+    int n;
+} Index;
+
+static int compare_names(const char *a, size_t a_len, const char *b, size_t b_len) {
+    int order = memcmp(a, b, a_len < b_len ? a_len : b_len);
+    return order ? order : (a_len > b_len) - (a_len < b_len);
+}
+
+static int by_name(const void *a, const void *b) {
+    const Tensor *x = *(const Tensor *const *)a, *y = *(const Tensor *const *)b;
+    return compare_names(x->name, x->name_len, y->name, y->name_len);
+}
+
+static int make_index(Index *index, const Model *m, Error *err) {
+    *index = (Index){malloc(sizeof *index->sorted * (size_t)(m->n_tensors + 1)), m->n_tensors};
+    if (!index->sorted) return fail(err, "no memory for an index of %d tensors", m->n_tensors);
+    for (int i = 0; i < m->n_tensors; i++) index->sorted[i] = &m->tensors[i];
+    qsort(index->sorted, (size_t)m->n_tensors, sizeof *index->sorted, by_name);
+    for (int i = 1; i < m->n_tensors; i++)
+        if (by_name(&index->sorted[i - 1], &index->sorted[i]) == 0)
+            return fail(err, "tensor %.*s occurs twice", shown(index->sorted[i]->name_len), index->sorted[i]->name);
+    return 0;
+}
+
+static Tensor *find(const Index *index, const char *name) {
+    int low = 0, high = index->n;
+    while (low < high) {
+        int mid = (low + high) / 2;
+        const Tensor *t = index->sorted[mid];
+        int order = compare_names(t->name, t->name_len, name, strlen(name));
+        if (order == 0) {
+            ((Tensor *)t)->used = true;
+            return (Tensor *)t;
+        }
+        if (order < 0) low = mid + 1;
+        else high = mid;
+    }
+    return NULL;
+}
+
+// A tensor's name: that of the layer, or of the model where layer is -1.
+typedef struct {
+    char text[80];
+} Name;
+
+static Name name_of(int layer, const char *stem, const char *suffix) {
+    Name name;
+    if (layer < 0) snprintf(name.text, sizeof name.text, "%s%s", stem, suffix);
+    else snprintf(name.text, sizeof name.text, "layers.%d.%s%s", layer, stem, suffix);
+    return name;
+}
+
+// An f32 vector of n; *out stays NULL if the file has none.
+static int get_vector(const Index *index, const char *name, int n, const float **out, Error *err) {
+    const Tensor *t = find(index, name);
+    if (!t) return 0;
+    if (t->dtype != F32 || t->rows != 1 || t->cols != (size_t)n || t->bytes != 4 * (size_t)n)
+        return fail(err, "tensor %s: it is %s (%zu, %zu) of %zu bytes, expected f32 (1, %d)", name, dtype_name(t->dtype), t->rows,
+                    t->cols, t->bytes, n);
+    *out = (const float *)t->data;
+    return 0;
+}
+
+// weight is required where `need` says so.
+static int get_norm(const Index *index, int layer, const char *stem, int n, bool need, Norm *out, Error *err) {
+    Name w = name_of(layer, stem, ""), b = name_of(layer, stem, ".bias");
+    if (get_vector(index, w.text, n, &out->w, err) || get_vector(index, b.text, n, &out->b, err)) return -1;
+    if (out->w || (!need && !out->b)) return 0;
+    return fail(err, "tensor %s is missing", w.text);
+}
+
+static int get_matrix(const Index *index, int layer, const char *stem, int n_out, int n_in, Matrix *out, Error *err) {
+    Name name = name_of(layer, stem, ""), bias = name_of(layer, stem, ".bias");
+    const Tensor *t = find(index, name.text);
+    if (!t) return fail(err, "tensor %s is missing", name.text);
+    size_t bytes = round_up((size_t)n_out, LANES) / LANES * panel_bytes(t->dtype, n_in);
+    if (t->rows != (size_t)n_out || t->cols != (size_t)n_in || t->bytes != bytes)
+        return fail(err, "tensor %s: it is (%zu, %zu) of %zu bytes, expected (%d, %d) of %zu", name.text, t->rows, t->cols, t->bytes,
+                    n_out, n_in, bytes);
+    *out = (Matrix){t->data, t->dtype, n_out, n_in, NULL};
+    return get_vector(index, bias.text, n_out, &out->bias, err);
+}
+
+static int get_layer(const Model *m, const Index *x, int i, Error *err) {
+    Layer *l = &m->layers[i];
+    int d = m->n_embd, q = l->n_heads * l->head_dim, kv = l->n_kv_heads * l->head_dim;
+    if (get_norm(x, i, "attn_norm", d, true, &l->attn_norm, err) ||
+        (l->topology == SEQUENTIAL && get_norm(x, i, "ffn_norm", d, true, &l->ffn_norm, err)) ||
+        get_matrix(x, i, "attn_q", q, d, &l->q, err) || get_matrix(x, i, "attn_k", kv, d, &l->k, err) ||
+        get_matrix(x, i, "attn_v", kv, d, &l->v, err) || get_matrix(x, i, "attn_o", d, q, &l->o, err) ||
+        get_norm(x, i, "attn_q_norm", l->head_dim, false, &l->q_norm, err) ||
+        get_norm(x, i, "attn_k_norm", l->head_dim, false, &l->k_norm, err) ||
+        (l->gated && get_matrix(x, i, "ffn_gate", l->d_ff, d, &l->gate, err)) ||
+        get_matrix(x, i, "ffn_up", l->d_ff, d, &l->up, err) || get_matrix(x, i, "ffn_down", d, l->d_ff, &l->down, err))
+        return -1;
+    return 0;
+}
+
+static int get_tensors(Model *m, const Index *x, Error *err) {
+    if (get_matrix(x, -1, "embed", m->vocab_size, m->n_embd, &m->embed, err) ||
+        get_norm(x, -1, "norm", m->n_embd, true, &m->norm, err))
+        return -1;
+    if (find(x, "embed_pos")) {
+        if (get_matrix(x, -1, "embed_pos", m->context, m->n_embd, &m->embed_pos, err)) return -1;
+        if (m->embed_pos.dtype != F32) return fail(err, "tensor embed_pos is %s, expected f32", dtype_name(m->embed_pos.dtype));
+    }
+    m->output = m->embed;
+    if (find(x, "output") && get_matrix(x, -1, "output", m->vocab_size, m->n_embd, &m->output, err)) return -1;
+    for (int i = 0; i < m->n_layers; i++)
+        if (get_layer(m, x, i, err)) return -1;
+    return 0;
+}
+
+// ---- the whole ----
+
+// Whatever nobody asked for, this build does not know: a result without it would be wrong.
+static int refuse_unknown(Model *m, Error *err) {
+    for (int i = 0; i < m->n_meta; i++) {
+        const Meta *k = &m->meta[i];
+        bool knob = (k->key_len > 6 && !memcmp(k->key, "model.", 6)) || (k->key_len > 6 && !memcmp(k->key, "layer.", 6));
+        if (knob && !k->used) return fail(err, "knob %.*s is not known to this build", shown(k->key_len), k->key);
+    }
+    for (int i = 0; i < m->n_tensors; i++) {
+        const Tensor *t = &m->tensors[i];
+        if (!t->used) return fail(err, "tensor %.*s is not known to this build", shown(t->name_len), t->name);
+        m->weight_bytes += t->bytes;
+    }
+    if (m->output.data != m->embed.data) m->weight_bytes -= (size_t)(m->vocab_size + LANES - 1) / LANES * panel_bytes(m->embed.dtype, m->n_embd);
+    if (m->embed_pos.data) m->weight_bytes -= (size_t)(m->context + LANES - 1) / LANES * panel_bytes(F32, m->n_embd);
+    return 0;
+}
+
+int model_parse(Model *model, const uint8_t *bytes, size_t size, Error *err) {
+    *model = (Model){.map = {bytes, size}};
+    Index index = {0};
+    int status = parse_header(model, bytes, size, err) || parse_knobs(model, err) || make_index(&index, model, err) ||
+                 get_tensors(model, &index, err) || refuse_unknown(model, err);
+    free(index.sorted);
+    if (!status) return 0;
+    model->map = (Mapping){0};  // it stays the caller's
+    model_close(model);
+    return -1;
+}
+
+int model_open(Model *model, const char *path, Error *err) {
+    Mapping map = {0};
+    if (map_file(&map, path, err)) return -1;
+    Error why;
+    if (model_parse(model, map.data, map.size, &why) == 0) return 0;
+    unmap_file(&map);
+    return fail(err, "%s: %s", path, why.text);
+}
+
+void model_close(Model *model) {
+    unmap_file(&model->map);
+    free(model->meta);
+    free(model->tensors);
+    free(model->layers);
+    *model = (Model){0};
+}
+
+// CRC-32 with the reflected polynomial 0xedb88320 (IEEE 802.3).
+static uint32_t crc32(const uint8_t *p, size_t n) {
+    uint32_t table[8][256], crc = ~0u;
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t c = i;
+        for (int k = 0; k < 8; k++) c = c >> 1 ^ (c & 1 ? 0xedb88320u : 0);
+        table[0][i] = c;
+    }
+    for (int k = 1; k < 8; k++)
+        for (int i = 0; i < 256; i++) table[k][i] = table[k - 1][i] >> 8 ^ table[0][table[k - 1][i] & 255];
+    for (; n >= 8; n -= 8, p += 8) {  // eight bytes a step: table k moves a byte's remainder over k more bytes
+        uint32_t low = crc ^ u32_at(p), high = u32_at(p + 4);
+        crc = table[7][low & 255] ^ table[6][low >> 8 & 255] ^ table[5][low >> 16 & 255] ^ table[4][low >> 24] ^
+              table[3][high & 255] ^ table[2][high >> 8 & 255] ^ table[1][high >> 16 & 255] ^ table[0][high >> 24];
+    }
+    for (; n; n--, p++) crc = crc >> 8 ^ table[0][(crc ^ *p) & 255];
+    return ~crc;
+}
+
+int model_check(const Model *model, Error *err) {
+    uint32_t expected = u32_at(model->map.data + 12);
+    uint32_t found = crc32(model->map.data + HEADER_BYTES, model->map.size - HEADER_BYTES);
+    if (found == expected) return 0;
+    return fail(err, "the checksum is %08x, the header says %08x: the file is damaged; export or copy it again", found, expected);
+}

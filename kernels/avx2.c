@@ -1,0 +1,140 @@
+// AVX2, FMA and F16C: two registers hold 16 lanes.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include "kernels.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef struct {
+    __m256 a, b;
+} Floats;
+typedef struct {
+    __m256i a, b;
+} Ints;
+typedef Ints Bytes;  // signed
+
+INLINE Floats v_zero(void) { return (Floats){_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+INLINE Floats v_set1(float x) { return (Floats){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+INLINE Floats v_add(Floats x, Floats y) { return (Floats){_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+INLINE Floats v_mul(Floats x, Floats y) { return (Floats){_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+INLINE Floats v_fma(Floats x, Floats y, Floats z) {
+    return (Floats){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+INLINE Floats v_load(const float *p) { return (Floats){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+INLINE void v_store(float *p, Floats v) {
+    _mm256_storeu_ps(p, v.a);
+    _mm256_storeu_ps(p + 8, v.b);
+}
+
+INLINE __m128i load128(const void *p) { return _mm_loadu_si128(p); }
+INLINE Ints load512(const void *p) {
+    return (Ints){_mm256_loadu_si256(p), _mm256_loadu_si256((const __m256i *)p + 1)};
+}
+INLINE __m256i set1_32(const void *p) {
+    int32_t v;
+    memcpy(&v, p, sizeof v);
+    return _mm256_set1_epi32(v);
+}
+
+INLINE Floats v_load_f16(const uint8_t *p) { return (Floats){_mm256_cvtph_ps(load128(p)), _mm256_cvtph_ps(load128(p + 16))}; }
+INLINE Floats v_load_i8(const uint8_t *p) {
+    __m128i v = load128(p);
+    return (Floats){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(v)),
+                    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(v, v)))};
+}
+INLINE Floats v_set1_f16(const uint8_t *p) {
+    __m256 v = _mm256_cvtph_ps(_mm_set1_epi16((int16_t)(p[0] | p[1] << 8)));
+    return (Floats){v, v};
+}
+
+// A bf16 is the upper half of an f32.
+INLINE __m256 lower_half(__m256i v) { return _mm256_castsi256_ps(_mm256_slli_epi32(v, 16)); }
+INLINE __m256 upper_half(__m256i v) {
+    return _mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32((int32_t)0xffff0000)));
+}
+INLINE Floats v_load_even(const uint8_t *p) {
+    Ints v = load512(p);
+    return (Floats){lower_half(v.a), lower_half(v.b)};
+}
+INLINE Floats v_load_odd(const uint8_t *p) {
+    Ints v = load512(p);
+    return (Floats){upper_half(v.a), upper_half(v.b)};
+}
+INLINE Floats v_set1_even(const uint16_t *p) {
+    __m256 v = lower_half(set1_32(p));
+    return (Floats){v, v};
+}
+INLINE Floats v_set1_odd(const uint16_t *p) {
+    __m256 v = upper_half(set1_32(p));
+    return (Floats){v, v};
+}
+
+INLINE void v_load_q8(Bytes w[2], const uint8_t *p) {
+    const __m256i flip = _mm256_set1_epi8(-128);
+    for (int i = 0; i < 2; i++) {
+        Ints v = load512(p + 64 * i);
+        w[i] = (Bytes){_mm256_xor_si256(v.a, flip), _mm256_xor_si256(v.b, flip)};
+    }
+}
+
+INLINE void v_load_q4(Bytes w[2], const uint8_t *p) {
+    const __m256i table = _mm256_broadcastsi128_si256(load128(Q4_CODES)), low = _mm256_set1_epi8(15);
+    Ints v = load512(p);
+    w[0] = (Bytes){_mm256_shuffle_epi8(table, _mm256_and_si256(v.a, low)),
+                   _mm256_shuffle_epi8(table, _mm256_and_si256(v.b, low))};
+    w[1] = (Bytes){_mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(v.a, 4), low)),
+                   _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(v.b, 4), low))};
+}
+
+// |w| times x with the sign of w: a pair is at most 2 x 128 x 127, which 16 bits hold.
+INLINE __m256i dot4(__m256i sum, __m256i w, __m256i x) {
+    __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+
+INLINE Ints v_dot_start(int32_t offset) {
+    (void)offset;
+    return (Ints){_mm256_setzero_si256(), _mm256_setzero_si256()};
+}
+INLINE Ints v_dot(Ints sum, Bytes w, const int8_t *x) {
+    __m256i a = set1_32(x);
+    return (Ints){dot4(sum.a, w.a, a), dot4(sum.b, w.b, a)};
+}
+INLINE Floats v_dot_end(Ints sum) { return (Floats){_mm256_cvtepi32_ps(sum.a), _mm256_cvtepi32_ps(sum.b)}; }
+
+#include "tiles.h"
+
+#define BLOCKS(n_in) (((size_t)(n_in) + BLOCK - 1) / BLOCK)
+
+TILES(tile_f32, 1, Tile)
+TILES(tile_f32, 2, Tile)
+TILES(tile_f32, 4, Tile)
+TILES(tile_f16, 1, Tile)
+TILES(tile_f16, 2, Tile)
+TILES(tile_f16, 4, Tile)
+TILES(tile_bf16, 1, Tile)
+TILES(tile_bf16, 2, Tile)
+TILES(tile_bf16, 4, Tile)
+TILES(tile_q8, 1, Tile)
+TILES(tile_q8, 2, Tile)
+TILES(tile_q8, 4, Tile)
+TILES(tile_q4, 1, Tile)
+TILES(tile_q4, 2, Tile)
+TILES(tile_q4, 4, Tile)
+MATMUL(f32, 2,4, 512, n_in)
+MATMUL(f16, 2, 6, 512, n_in)
+MATMUL(bf16, 2,1, 32, BLOCKS(n_in))
+MATMUL(q8, 1,5, 64, BLOCKS(n_in))
+MATMUL(q4, 1,5, 64, BLOCKS(n_in))
+MIX(f32, 1, 2)
+MIX(f16, 1, 2)
+MIX(q8, 2, 4)
+
+const Kernels avx2_kernels = {
+    .name = "avx2",
+    .matmul = {[F32] = matmul_f32, [BF16] = matmul_bf16, [Q8] = matmul_q8, [Q4] = matmul_q4, [F16] = matmul_f16},
+    .mix = {[F32] = mix_f32, [F16] = mix_f16, [Q8] = mix_q8},
+    LANES_KERNELS,
+};
+#endif

@@ -1,0 +1,91 @@
+// AVX-512 with VNNI: one register holds 16 lanes.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include "kernels.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef __m512 Floats;
+typedef __m512i Ints, Bytes;
+
+INLINE Floats v_zero(void) { return _mm512_setzero_ps(); }
+INLINE Floats v_set1(float x) { return _mm512_set1_ps(x); }
+INLINE Floats v_add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+INLINE Floats v_mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+INLINE Floats v_fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE Floats v_load(const float *p) { return _mm512_loadu_ps(p); }
+INLINE void v_store(float *p, Floats v) { _mm512_storeu_ps(p, v); }
+INLINE Floats v_load_f16(const uint8_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p)); }
+INLINE Floats v_load_i8(const uint8_t *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p)));
+}
+INLINE Floats v_set1_f16(const uint8_t *p) { return _mm512_cvtph_ps(_mm256_set1_epi16((int16_t)(p[0] | p[1] << 8))); }
+
+INLINE __m512i set1_32(const void *p) {
+    int32_t v;
+    memcpy(&v, p, sizeof v);
+    return _mm512_set1_epi32(v);
+}
+
+// A bf16 is the upper half of an f32.
+INLINE Floats lower_half(__m512i v) { return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16)); }
+INLINE Floats upper_half(__m512i v) {
+    return _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32((int32_t)0xffff0000)));
+}
+INLINE Floats v_load_even(const uint8_t *p) { return lower_half(_mm512_loadu_si512(p)); }
+INLINE Floats v_load_odd(const uint8_t *p) { return upper_half(_mm512_loadu_si512(p)); }
+INLINE Floats v_set1_even(const uint16_t *p) { return lower_half(set1_32(p)); }
+INLINE Floats v_set1_odd(const uint16_t *p) { return upper_half(set1_32(p)); }
+
+INLINE void v_load_q8(Bytes w[2], const uint8_t *p) {
+    w[0] = _mm512_loadu_si512(p);
+    w[1] = _mm512_loadu_si512(p + 64);
+}
+
+INLINE void v_load_q4(Bytes w[2], const uint8_t *p) {
+    const __m128i codes = _mm_xor_si128(_mm_loadu_si128((const void *)Q4_CODES), _mm_set1_epi8(-128));
+    const __m512i table = _mm512_broadcast_i32x4(codes), low = _mm512_set1_epi8(15), v = _mm512_loadu_si512(p);
+    w[0] = _mm512_shuffle_epi8(table, _mm512_and_si512(v, low));
+    w[1] = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(v, 4), low));
+}
+
+INLINE Ints v_dot_start(int32_t offset) { return _mm512_set1_epi32(offset); }
+INLINE Ints v_dot(Ints sum, Bytes w, const int8_t *x) { return _mm512_dpbusd_epi32(sum, w, set1_32(x)); }
+INLINE Floats v_dot_end(Ints sum) { return _mm512_cvtepi32_ps(sum); }
+
+#include "tiles.h"
+
+#define BLOCKS(n_in) (((size_t)(n_in) + BLOCK - 1) / BLOCK)
+
+TILES(tile_f32, 1, Tile)
+TILES(tile_f32, 2, Tile)
+TILES(tile_f32, 4, Tile)
+TILES(tile_f16, 1, Tile)
+TILES(tile_f16, 2, Tile)
+TILES(tile_f16, 4, Tile)
+TILES(tile_bf16, 1, Tile)
+TILES(tile_bf16, 2, Tile)
+TILES(tile_bf16, 4, Tile)
+TILES(tile_q8, 1, Tile)
+TILES(tile_q8, 2, Tile)
+TILES(tile_q8, 4, Tile)
+TILES(tile_q4, 1, Tile)
+TILES(tile_q4, 2, Tile)
+TILES(tile_q4, 4, Tile)
+MATMUL(f32, 4, 6, 512, n_in)
+MATMUL(f16, 4, 6, 512, n_in)
+MATMUL(bf16, 2, 6, 32, BLOCKS(n_in))
+MATMUL(q8, 2, 6, 64, BLOCKS(n_in))
+MATMUL(q4, 2, 6, 64, BLOCKS(n_in))
+MIX(f32, 1, 4)
+MIX(f16, 1, 4)
+MIX(q8, 2, 4)
+
+const Kernels avx512_kernels = {
+    .name = "avx512",
+    .matmul = {[F32] = matmul_f32, [BF16] = matmul_bf16, [Q8] = matmul_q8, [Q4] = matmul_q4, [F16] = matmul_f16},
+    .mix = {[F32] = mix_f32, [F16] = mix_f16, [Q8] = mix_q8},
+    LANES_KERNELS,
+};
+#endif

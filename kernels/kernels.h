@@ -1,0 +1,112 @@
+// The hot functions, one table per instruction set, and the layouts that they read.
+//
+// Every table gives the same bits (docs/format.md has the layouts; "fma" is one rounding, "+" and "*" are one each):
+//  - a product sums k = 0, 1, .. in order, one chain of fma a row, from 0;
+//  - a reduction (norms, softmax) keeps 16 partial sums, element i in lane i % 16, and adds them as a fixed tree;
+//  - exp, sin, cos and erf are the polynomials of lanes.h, and everything else is IEEE +, *, /, sqrt, fma.
+#ifndef KERNELS_H
+#define KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { LANES = 16, BLOCK = 32 };  // rows of a panel; elements that share a scale
+
+typedef enum { F32, BF16, Q8, Q4, F16, N_DTYPES } Dtype;  // the first four as numbered in the file; f16 is for the KV cache
+
+extern const int8_t Q4_CODES[16];
+
+// The number of bytes of one panel (16 rows) with n_in columns; F16 is laid out like F32 with half the bytes.
+size_t panel_bytes(Dtype dtype, int n_in);
+
+// Rows of activations in the form that the weights' dtype multiplies: F32 and F16 take f32; BF16 takes bf16; Q8 and Q4 take
+// int8. n_blocks = ceil(n_in / 32). Borrowed.
+typedef struct {
+    const float *f32;      // [n_tokens][stride]
+    size_t stride;
+    const uint16_t *bf16;  // [n_tokens][32 n_blocks], zero past n_in
+    const int8_t *q;       // [n_tokens][32 n_blocks], zero past n_in
+    const float *scale;    // [n_tokens][n_blocks]
+    const int32_t *offset; // [n_tokens][n_blocks]: -128 times the sum of q in the block, which undoes the weights' +128
+} Rows;
+
+// out[t * out_stride + 16 p + lane] = sum over k of row lane of panel p times row t of x, for p < n_panels, t < n_tokens.
+// Panels lie panel_stride bytes apart. n_in > 0. Per dtype:
+//   F32, F16  acc = fma(w[k], x[k], acc)
+//   BF16      per 32 k: e over even k, o over odd k (both fma chains from 0), then acc = acc + (e + o)
+//   Q8, Q4    per block of 32 k: acc = fma((float)exact integer sum, scale of w * scale of x, acc)
+typedef void MatmulFn(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels, int n_in,
+                      const Rows *x, int n_tokens);
+
+// The mix of attention: out[r][0..dim) = sum over positions i = begin..end-1 of p[r][i] * v[i], one fma chain a dim in the
+// order of i, from 0. dim is a multiple of 16, out [n_rows][dim], p [n_rows][p_stride]. Values lie in blocks of 16 positions:
+// position i is row i % 16 of v[i / 16], which is float or f16 [16][dim], or for Q8 int8 [16][dim] followed by f16
+// scales [16][dim / 32] (dim a multiple of 32), where p * scale is rounded before the fma.
+typedef void MixFn(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v, int begin, int end, int dim);
+
+typedef enum { ACT_SILU, ACT_GELU_ERF, ACT_GELU_TANH, N_ACTS } Act;
+
+typedef struct {
+    const char *name;
+    MatmulFn *matmul[N_DTYPES];
+    MixFn *mix[N_DTYPES];  // F32, F16, Q8
+    // Activations to the form of Rows; n_in need not be a multiple of anything.
+    void (*to_bf16)(uint16_t *out, const float *x, int n);
+    void (*to_f16)(uint16_t *out, const float *x, int n);  // to nearest even, saturating at +-65504
+    void (*to_q8)(int8_t *q, float *scale, int32_t *offset, const float *x, int n);
+    // out may be x. w: [n]; b: [n] or NULL.
+    void (*rmsnorm)(float *out, const float *x, const float *w, int n, float eps);
+    void (*layernorm)(float *out, const float *x, const float *w, const float *b, int n, float eps);
+    void (*add)(float *x, const float *y, int n);                      // x += y
+    void (*scale)(float *x, float a, int n);                           // x *= a
+    void (*axpby)(float *x, float a, const float *y, float b, int n);  // x = fma(y, b, x * a)
+    void (*act)(float *x, Act act, int n);                             // x = act(x)
+    void (*act_mul)(float *x, const float *y, Act act, int n);         // x = act(x) * y
+    // rotates (x[i], x[i + n_pairs]) by the angle whose cosine and sine are c[i], s[i]
+    void (*rope)(float *x, const float *c, const float *s, int n_pairs);
+    void (*sincos)(float *c, float *s, const float *angle, float multiplier, int n);  // multiplier * cos, sin; c may be angle
+    // n is a multiple of 16
+    float (*max)(const float *x, int n);
+    float (*exp_sum)(float *x, float max, int n);  // x = exp(x - max), -INFINITY gives 0; returns the sum
+} Kernels;
+
+extern const Kernels scalar_kernels, avx2_kernels, avx512_kernels;
+
+// The table for this processor, or the one that HEADS_ISA names. NULL if HEADS_ISA names none, or one that this processor
+// or build lacks; *why then says so, otherwise why this table was chosen. *why is a static string.
+const Kernels *kernels_choose(const char *heads_isa, const char **why);
+
+// One number at a time.
+static inline uint32_t bits_of(float x) {
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+static inline float from_bits(uint32_t u) {
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+static inline float bf16_to_f32(uint16_t h) { return from_bits((uint32_t)h << 16); }
+
+// The exponent is moved by a multiplication, which is exact and renormalises the denormals.
+static inline float f16_to_f32(uint16_t h) {
+    uint32_t magnitude = (uint32_t)(h & 0x7fff) << 13, sign = (uint32_t)(h & 0x8000) << 16;
+    if (magnitude >= 0x0f800000) return from_bits(sign | 0x70000000 | magnitude);  // infinity and NaN
+    return from_bits(sign | bits_of(from_bits(magnitude) * 0x1p112f));
+}
+
+// To nearest even, saturating: normal numbers round in the integer, and the denormals of f16 in the sum with 0.5, whose last
+// place is theirs (2^-24).
+static inline uint16_t f32_to_f16(float x) {
+    uint32_t u = bits_of(x), sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
+    a = a > 0x477fe000 ? 0x477fe000 : a;  // 65504, the largest
+    uint32_t normal = (a + 0xfff + (a >> 13 & 1) - 0x38000000) >> 13;
+    uint32_t denormal = bits_of(from_bits(a) + 0.5f) - 0x3f000000;
+    return (uint16_t)(sign | (a < 0x38800000 ? denormal : normal));
+}
+
+#endif

@@ -1,0 +1,220 @@
+// Everything that is not a product of matrices, written once in plain C. Each instruction set's file includes this and is
+// compiled with its own flags, so the compiler turns the loops over lanes into that set's vectors; the bits stay the same,
+// because every operation is an IEEE one in a stated order and fused multiply-adds are spelled fmaf (-ffp-contract=off).
+#ifndef LANES_H
+#define LANES_H
+
+#include <math.h>
+
+#include "kernels.h"
+
+// x + ROUND_MAGIC holds the nearest integer (ties to even) in its low bits, for |x| < 2^22.
+#define ROUND_MAGIC 12582912.0f
+
+// e^x within 1.1 ulp. Below -87 it is 0 (no denormals), above 88.3 infinite. x = n ln2 + r, |r| <= ln2 / 2, and a minimax
+// polynomial of degree 6 for e^r.
+static inline float exp_lane(float x) {
+    float t = fmaf(x, 1.44269504f, ROUND_MAGIC);
+    float n = t - ROUND_MAGIC;
+    float r = fmaf(n, -1.42860682e-6f, fmaf(n, -0.693145752f, x));
+    float p = 0.00138131389f;
+    p = fmaf(p, r, 0.00836941972f);
+    p = fmaf(p, r, 0.0416684560f);
+    p = fmaf(p, r, 0.166665152f);
+    p = fmaf(p, r, 0.499999940f);
+    p = fmaf(p, r * r, r) + 1.0f;
+    float y = p * from_bits((bits_of(t) - bits_of(ROUND_MAGIC) + 127u) << 23);
+    y = x < -87.0f ? 0.0f : y;
+    return x > 88.3f ? INFINITY : y;
+}
+
+// The standard normal's tail P(X > x) for x >= 0: e^(-x^2/2) times a minimax polynomial in t = 1 / (1 + 0.3 x). Relative
+// error 2e-7 near 0, growing with the rounding of x^2 to 3e-6 at 9; x times it is off by 2.4e-7 at most.
+static inline float normal_tail(float x) {
+    float t = 1.0f / fmaf(0.3f, x, 1.0f);
+    float p = 0.0356756113f;
+    p = fmaf(p, t, -0.157206222f);
+    p = fmaf(p, t, 0.206358388f);
+    p = fmaf(p, t, -0.0536876917f);
+    p = fmaf(p, t, 0.128563553f);
+    p = fmaf(p, t, 0.0999129638f);
+    p = fmaf(p, t, 0.120754033f);
+    p = fmaf(p, t, 0.119629294f);
+    return p * t * exp_lane(-0.5f * x * x);
+}
+
+static inline float silu_lane(float x) { return x / (1.0f + exp_lane(-x)); }
+
+static inline float gelu_erf_lane(float x) {
+    float tail = x * normal_tail(fabsf(x));
+    return x > 0.0f ? x - tail : tail;
+}
+
+// 0.5 x (1 + tanh u) = x / (1 + e^-2u)
+static inline float gelu_tanh_lane(float x) {
+    float u = 0.797884561f * fmaf(0.044715f * x * x, x, x);
+    return x / (1.0f + exp_lane(-2.0f * u));
+}
+
+static void lanes_act(float *x, Act act, int n) {
+    if (act == ACT_SILU)
+        for (int i = 0; i < n; i++) x[i] = silu_lane(x[i]);
+    else if (act == ACT_GELU_ERF)
+        for (int i = 0; i < n; i++) x[i] = gelu_erf_lane(x[i]);
+    else
+        for (int i = 0; i < n; i++) x[i] = gelu_tanh_lane(x[i]);
+}
+
+static void lanes_act_mul(float *restrict x, const float *restrict y, Act act, int n) {
+    lanes_act(x, act, n);
+    for (int i = 0; i < n; i++) x[i] *= y[i];
+}
+
+// Cosine and sine in double precision: angles grow with the position, so the reduction by pi/2 needs the digits.
+static void lanes_sincos(float *c, float *s, const float *angle, float multiplier, int n) {
+    const double magic = 6755399441055744.0;  // as ROUND_MAGIC, for |angle| < 2^50
+    for (int i = 0; i < n; i++) {
+        double a = angle[i], t = fma(a, 0.63661977236758134, magic), k = t - magic;
+        uint64_t quadrant;
+        memcpy(&quadrant, &t, sizeof quadrant);
+        double r = fma(k, -6.123233995736766e-17, fma(k, -1.5707963267948966, a)), r2 = r * r;
+        double sn = fma(r2, -2.50521083854417e-8, 2.75573192239859e-6);
+        sn = fma(sn, r2, -1.98412698412698e-4);
+        sn = fma(sn, r2, 8.33333333333333e-3);
+        sn = fma(sn, r2, -0.166666666666666667);
+        sn = fma(sn * r2, r, r);
+        double cs = fma(r2, 2.08767569878681e-9, -2.75573192239859e-7);
+        cs = fma(cs, r2, 2.48015873015873e-5);
+        cs = fma(cs, r2, -1.38888888888889e-3);
+        cs = fma(cs, r2, 4.16666666666667e-2);
+        cs = fma(cs, r2, -0.5);
+        cs = fma(cs, r2, 1.0);
+        double cosine = quadrant & 1 ? sn : cs, sine = quadrant & 1 ? cs : sn;
+        cosine = (quadrant + 1) & 2 ? -cosine : cosine;
+        sine = quadrant & 2 ? -sine : sine;
+        c[i] = (float)cosine * multiplier;
+        s[i] = (float)sine * multiplier;
+    }
+}
+
+static void lanes_rope(float *x, const float *restrict c, const float *restrict s, int n_pairs) {
+    float *restrict a = x, *restrict b = x + n_pairs;
+    for (int i = 0; i < n_pairs; i++) {
+        float u = a[i], v = b[i];
+        a[i] = fmaf(u, c[i], -(v * s[i]));
+        b[i] = fmaf(v, c[i], u * s[i]);
+    }
+}
+
+static void lanes_add(float *restrict x, const float *restrict y, int n) {
+    for (int i = 0; i < n; i++) x[i] += y[i];
+}
+
+static void lanes_scale(float *x, float a, int n) {
+    for (int i = 0; i < n; i++) x[i] *= a;
+}
+
+static void lanes_axpby(float *restrict x, float a, const float *restrict y, float b, int n) {
+    for (int i = 0; i < n; i++) x[i] = fmaf(y[i], b, x[i] * a);
+}
+
+// The fixed tree of every reduction: lanes 8 apart, then 4, 2, 1.
+static inline float sum_lanes(float v[LANES]) {
+    for (int step = LANES / 2; step; step /= 2)
+        for (int i = 0; i < step; i++) v[i] += v[i + step];
+    return v[0];
+}
+
+static inline float sum(const float *x, int n) {
+    float v[LANES] = {0};
+    int i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++) v[j] += x[i + j];
+    for (int j = 0; i + j < n; j++) v[j] += x[i + j];
+    return sum_lanes(v);
+}
+
+// The sum of (x - mean)^2.
+static inline float sum_squares(const float *x, float mean, int n) {
+    float v[LANES] = {0};
+    int i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++) v[j] = fmaf(x[i + j] - mean, x[i + j] - mean, v[j]);
+    for (int j = 0; i + j < n; j++) v[j] = fmaf(x[i + j] - mean, x[i + j] - mean, v[j]);
+    return sum_lanes(v);
+}
+
+static void lanes_rmsnorm(float *out, const float *x, const float *w, int n, float eps) {
+    float r = 1.0f / sqrtf(sum_squares(x, 0.0f, n) / (float)n + eps);
+    for (int i = 0; i < n; i++) out[i] = x[i] * r * w[i];
+}
+
+static void lanes_layernorm(float *out, const float *x, const float *w, const float *b, int n, float eps) {
+    float mean = sum(x, n) / (float)n;
+    float r = 1.0f / sqrtf(sum_squares(x, mean, n) / (float)n + eps);
+    if (b)
+        for (int i = 0; i < n; i++) out[i] = fmaf((x[i] - mean) * r, w[i], b[i]);
+    else
+        for (int i = 0; i < n; i++) out[i] = (x[i] - mean) * r * w[i];
+}
+
+static float lanes_max(const float *x, int n) {
+    float v[LANES];
+    memcpy(v, x, sizeof v);
+    for (int i = LANES; i < n; i += LANES)
+        for (int j = 0; j < LANES; j++) v[j] = x[i + j] > v[j] ? x[i + j] : v[j];
+    for (int step = LANES / 2; step; step /= 2)
+        for (int i = 0; i < step; i++) v[i] = v[i + step] > v[i] ? v[i + step] : v[i];
+    return v[0];
+}
+
+static float lanes_exp_sum(float *x, float max, int n) {
+    float v[LANES] = {0};
+    for (int i = 0; i < n; i += LANES)
+        for (int j = 0; j < LANES; j++) {
+            float e = exp_lane(x[i + j] - max);
+            x[i + j] = e;
+            v[j] += e;
+        }
+    return sum_lanes(v);
+}
+
+static inline uint16_t bf16_lane(float x) {  // to nearest even; a NaN stays one
+    uint32_t u = bits_of(x);
+    return x != x ? 0x7fc0 : (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+static void lanes_to_bf16(uint16_t *restrict out, const float *restrict x, int n) {
+    for (int i = 0; i < n; i++) out[i] = bf16_lane(x[i]);
+    for (int i = n; i % BLOCK; i++) out[i] = 0;
+}
+
+static void lanes_to_f16(uint16_t *restrict out, const float *restrict x, int n) {
+    for (int i = 0; i < n; i++) out[i] = f32_to_f16(x[i]);
+}
+
+static void lanes_to_q8(int8_t *restrict q, float *restrict scale, int32_t *restrict offset, const float *restrict x, int n) {
+    for (int b = 0; b * BLOCK < n; b++, q += BLOCK) {
+        float block[BLOCK] = {0}, amax = 0.0f;
+        memcpy(block, x + b * BLOCK, sizeof *x * (size_t)(n - b * BLOCK < BLOCK ? n - b * BLOCK : BLOCK));
+        for (int i = 0; i < BLOCK; i++) amax = fabsf(block[i]) > amax ? fabsf(block[i]) : amax;
+        float inverse = amax > 0.0f ? 127.0f / amax : 0.0f;
+        int32_t total = 0;
+        for (int i = 0; i < BLOCK; i++) {
+            // the sum's bits, not a conversion: those of a NaN are then some byte on every machine
+            int8_t v = (int8_t)(bits_of(fmaf(block[i], inverse, ROUND_MAGIC)) & 0xff);
+            q[i] = v;
+            total += v;
+        }
+        scale[b] = amax / 127.0f;
+        offset[b] = -128 * total;
+    }
+}
+
+// The members of Kernels that this file implements.
+#define LANES_KERNELS                                                                                                        \
+    .to_bf16 = lanes_to_bf16, .to_f16 = lanes_to_f16, .to_q8 = lanes_to_q8, .rmsnorm = lanes_rmsnorm,                        \
+    .layernorm = lanes_layernorm, .add = lanes_add, .scale = lanes_scale, .axpby = lanes_axpby, .act = lanes_act,            \
+    .act_mul = lanes_act_mul, .rope = lanes_rope, .sincos = lanes_sincos, .max = lanes_max, .exp_sum = lanes_exp_sum
+
+#endif

@@ -1,0 +1,138 @@
+// The reference: what every other kernel computes, bit for bit, in the plainest C.
+#include "lanes.h"
+
+static float f16_at(const uint8_t *p, size_t i) {
+    uint16_t h;
+    memcpy(&h, p + 2 * i, sizeof h);
+    return f16_to_f32(h);
+}
+
+static void matmul_f32(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels, int n_in,
+                       const Rows *x, int n_tokens) {
+    for (int p = 0; p < n_panels; p++) {
+        const float *w = (const float *)(panels + (size_t)p * panel_stride);  // [n_in][16]
+        for (int t = 0; t < n_tokens; t++) {
+            const float *a = x->f32 + (size_t)t * x->stride;
+            float acc[LANES] = {0};
+            for (int k = 0; k < n_in; k++)
+                for (int r = 0; r < LANES; r++) acc[r] = fmaf(w[(size_t)k * LANES + r], a[k], acc[r]);
+            memcpy(out + (size_t)t * out_stride + (size_t)p * LANES, acc, sizeof acc);
+        }
+    }
+}
+
+static void matmul_f16(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels, int n_in,
+                       const Rows *x, int n_tokens) {
+    for (int p = 0; p < n_panels; p++) {
+        const uint8_t *w = panels + (size_t)p * panel_stride;  // f16 [n_in][16]
+        for (int t = 0; t < n_tokens; t++) {
+            const float *a = x->f32 + (size_t)t * x->stride;
+            float acc[LANES] = {0};
+            for (int k = 0; k < n_in; k++)
+                for (int r = 0; r < LANES; r++) acc[r] = fmaf(f16_at(w, (size_t)k * LANES + r), a[k], acc[r]);
+            memcpy(out + (size_t)t * out_stride + (size_t)p * LANES, acc, sizeof acc);
+        }
+    }
+}
+
+static void matmul_bf16(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels, int n_in,
+                        const Rows *x, int n_tokens) {
+    int n_blocks = (n_in + BLOCK - 1) / BLOCK;
+    for (int p = 0; p < n_panels; p++)
+        for (int t = 0; t < n_tokens; t++) {
+            const uint16_t *w = (const uint16_t *)(panels + (size_t)p * panel_stride);  // [n_blocks * 16][16][2]
+            const uint16_t *a = x->bf16 + (size_t)t * n_blocks * BLOCK;
+            float acc[LANES] = {0};
+            for (int b = 0; b < n_blocks; b++) {
+                float even[LANES] = {0}, odd[LANES] = {0};
+                for (int k = 0; k < BLOCK; k += 2, w += 2 * LANES, a += 2)
+                    for (int r = 0; r < LANES; r++) {
+                        even[r] = fmaf(bf16_to_f32(w[2 * r]), bf16_to_f32(a[0]), even[r]);
+                        odd[r] = fmaf(bf16_to_f32(w[2 * r + 1]), bf16_to_f32(a[1]), odd[r]);
+                    }
+                for (int r = 0; r < LANES; r++) acc[r] += even[r] + odd[r];
+            }
+            memcpy(out + (size_t)t * out_stride + (size_t)p * LANES, acc, sizeof acc);
+        }
+}
+
+// One block of 32 k of 16 rows, as bytes 128 + q in the order of q8: [8][16][4].
+static const uint8_t *q4_to_q8(uint8_t bytes[BLOCK * LANES], const uint8_t *codes) {
+    for (int h = 0; h < 4; h++)
+        for (int i = 0; i < 64; i++) {
+            bytes[128 * h + i] = (uint8_t)(128 + Q4_CODES[codes[64 * h + i] & 15]);
+            bytes[128 * h + 64 + i] = (uint8_t)(128 + Q4_CODES[codes[64 * h + i] >> 4]);
+        }
+    return bytes;
+}
+
+static void matmul_blocks(Dtype dtype, float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels,
+                          int n_in, const Rows *x, int n_tokens) {
+    int n_blocks = (n_in + BLOCK - 1) / BLOCK;
+    size_t block_bytes = dtype == Q8 ? 512 : 256;
+    for (int p = 0; p < n_panels; p++)
+        for (int t = 0; t < n_tokens; t++) {
+            const uint8_t *w = panels + (size_t)p * panel_stride, *scales = w + block_bytes * (size_t)n_blocks;
+            float acc[LANES] = {0};
+            for (int b = 0; b < n_blocks; b++, w += block_bytes) {
+                size_t i = (size_t)t * n_blocks + b;
+                const int8_t *a = x->q + i * BLOCK;
+                uint8_t bytes[BLOCK * LANES];
+                const uint8_t *v = dtype == Q8 ? w : q4_to_q8(bytes, w);
+                for (int r = 0; r < LANES; r++) {
+                    int32_t dot = x->offset[i];
+                    for (int k = 0; k < BLOCK; k++) dot += v[k / 4 * 64 + r * 4 + k % 4] * a[k];
+                    acc[r] = fmaf((float)dot, f16_at(scales, (size_t)b * LANES + r) * x->scale[i], acc[r]);
+                }
+            }
+            memcpy(out + (size_t)t * out_stride + (size_t)p * LANES, acc, sizeof acc);
+        }
+}
+
+static void matmul_q8(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels, int n_in,
+                      const Rows *x, int n_tokens) {
+    matmul_blocks(Q8, out, out_stride, panels, panel_stride, n_panels, n_in, x, n_tokens);
+}
+
+static void matmul_q4(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels, int n_in,
+                      const Rows *x, int n_tokens) {
+    matmul_blocks(Q4, out, out_stride, panels, panel_stride, n_panels, n_in, x, n_tokens);
+}
+
+static void mix_f32(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v, int begin, int end,
+                    int dim) {
+    memset(out, 0, sizeof *out * (size_t)n_rows * (size_t)dim);
+    for (int r = 0; r < n_rows; r++, p += p_stride, out += dim)
+        for (int i = begin; i < end; i++) {
+            const float *row = (const float *)v[i / LANES] + (size_t)(i % LANES) * dim;
+            for (int d = 0; d < dim; d++) out[d] = fmaf(p[i], row[d], out[d]);
+        }
+}
+
+static void mix_f16(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v, int begin, int end,
+                    int dim) {
+    memset(out, 0, sizeof *out * (size_t)n_rows * (size_t)dim);
+    for (int r = 0; r < n_rows; r++, p += p_stride, out += dim)
+        for (int i = begin; i < end; i++)
+            for (int d = 0; d < dim; d++) out[d] = fmaf(p[i], f16_at(v[i / LANES], (size_t)(i % LANES) * dim + d), out[d]);
+}
+
+static void mix_q8(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v, int begin, int end,
+                   int dim) {
+    memset(out, 0, sizeof *out * (size_t)n_rows * (size_t)dim);
+    for (int r = 0; r < n_rows; r++, p += p_stride, out += dim)
+        for (int i = begin; i < end; i++) {
+            const uint8_t *q = v[i / LANES], *scales = q + (size_t)LANES * dim;
+            for (int d = 0; d < dim; d++) {
+                size_t at = (size_t)(i % LANES) * dim + d;
+                out[d] = fmaf((float)(int8_t)q[at], p[i] * f16_at(scales, at / BLOCK), out[d]);
+            }
+        }
+}
+
+const Kernels scalar_kernels = {
+    .name = "scalar",
+    .matmul = {[F32] = matmul_f32, [BF16] = matmul_bf16, [Q8] = matmul_q8, [Q4] = matmul_q4, [F16] = matmul_f16},
+    .mix = {[F32] = mix_f32, [F16] = mix_f16, [Q8] = mix_q8},
+    LANES_KERNELS,
+};

@@ -1,0 +1,244 @@
+// The products and the mix, written once over vectors of 16 lanes. An instruction set's file defines the vectors, then
+// includes this:
+//
+//   Floats, Ints                  16 lanes of f32, of i32
+//   Bytes                         4 k of 16 rows of q8, in whatever form v_dot likes
+//   v_zero, v_set1, v_add, v_mul  and v_fma(a, b, c) = a * b + c, rounded once
+//   v_load, v_store               16 floats, at any address
+//   v_load_f16, v_load_i8         16 numbers, converted exactly
+//   v_load_even, v_load_odd       the even, the odd elements of 32 bf16, converted
+//   v_set1_f16                    one f16 in every lane
+//   v_set1_even, v_set1_odd       the first, the second of two bf16 in every lane
+//   v_load_q8(w, p)               128 bytes of q8, two groups of 4 k, to w[0] and w[1]
+//   v_load_q4(w, p)               the same from 64 bytes of q4
+//   v_dot_start, v_dot, v_dot_end offset + the sum of products of 4, as float; who takes the weights signed ignores the offset
+//
+// A tile is P panels times T rows of x, its sums held in registers: a weight is loaded once for T rows, an activation broadcast
+// once for P panels. A tile is one inline function, instantiated for constant P and T.
+#ifndef TILES_H
+#define TILES_H
+
+#include "lanes.h"
+
+#define UNROLL _Pragma("GCC unroll 16")
+
+enum { MAX_P = 4, MAX_T = 6 };
+
+// What a tile works on: panels w[0..P), rows row..row+T-1 of x, steps from..to-1 of n_steps (a step is one k, or one block of
+// 32). If from > 0, out has the sums so far.
+typedef struct {
+    float *out;  // [T][out_stride], of which 16 P each
+    size_t out_stride, panel_stride;
+    const uint8_t *w;
+    const Rows *x;
+    size_t row, from, to, n_steps;
+} Tile;
+typedef void TileFn(const Tile *tile);
+
+INLINE void load_sums(Floats sum[MAX_P][MAX_T], const Tile *tile, int P, int T) {
+    UNROLL for (int t = 0; t < T; t++)
+        UNROLL for (int p = 0; p < P; p++)
+            sum[p][t] = tile->from ? v_load(tile->out + (size_t)t * tile->out_stride + 16 * p) : v_zero();
+}
+
+INLINE void store_sums(Floats sum[MAX_P][MAX_T], const Tile *tile, int P, int T) {
+    UNROLL for (int t = 0; t < T; t++)
+        UNROLL for (int p = 0; p < P; p++) v_store(tile->out + (size_t)t * tile->out_stride + 16 * p, sum[p][t]);
+}
+
+INLINE void tile_float(const Tile *tile, Dtype dtype, int P, int T) {
+    const size_t stride = tile->x->stride, k_bytes = dtype == F32 ? 64 : 32;
+    const float *x = tile->x->f32 + tile->row * stride;
+    Floats sum[MAX_P][MAX_T];
+    load_sums(sum, tile, P, T);
+    for (size_t k = tile->from; k < tile->to; k++) {
+        Floats w[MAX_P];
+        UNROLL for (int p = 0; p < P; p++) {
+            const uint8_t *at = tile->w + (size_t)p * tile->panel_stride + k * k_bytes;
+            w[p] = dtype == F32 ? v_load((const float *)at) : v_load_f16(at);
+        }
+        UNROLL for (int t = 0; t < T; t++) {
+            Floats a = v_set1(x[(size_t)t * stride + k]);
+            UNROLL for (int p = 0; p < P; p++) sum[p][t] = v_fma(w[p], a, sum[p][t]);
+        }
+    }
+    store_sums(sum, tile, P, T);
+}
+
+INLINE void tile_f32(const Tile *tile, int P, int T) { tile_float(tile, F32, P, T); }
+INLINE void tile_f16(const Tile *tile, int P, int T) { tile_float(tile, F16, P, T); }
+
+INLINE void tile_bf16(const Tile *tile, int P, int T) {
+    const size_t stride = tile->n_steps * BLOCK;
+    const uint16_t *x = tile->x->bf16 + tile->row * stride;
+    Floats sum[MAX_P][MAX_T];
+    load_sums(sum, tile, P, T);
+    for (size_t b = tile->from; b < tile->to; b++) {
+        Floats even[MAX_P][MAX_T], odd[MAX_P][MAX_T];
+        UNROLL for (int p = 0; p < P; p++)
+            UNROLL for (int t = 0; t < T; t++) even[p][t] = odd[p][t] = v_zero();
+        for (size_t k = b * BLOCK; k < (b + 1) * BLOCK; k += 2) {
+            Floats w_even[MAX_P], w_odd[MAX_P];
+            UNROLL for (int p = 0; p < P; p++) {
+                const uint8_t *at = tile->w + (size_t)p * tile->panel_stride + k * 32;
+                w_even[p] = v_load_even(at), w_odd[p] = v_load_odd(at);
+            }
+            UNROLL for (int t = 0; t < T; t++) {
+                const uint16_t *at = x + (size_t)t * stride + k;
+                Floats a_even = v_set1_even(at), a_odd = v_set1_odd(at);
+                UNROLL for (int p = 0; p < P; p++) {
+                    even[p][t] = v_fma(w_even[p], a_even, even[p][t]);
+                    odd[p][t] = v_fma(w_odd[p], a_odd, odd[p][t]);
+                }
+            }
+        }
+        UNROLL for (int p = 0; p < P; p++)
+            UNROLL for (int t = 0; t < T; t++) sum[p][t] = v_add(sum[p][t], v_add(even[p][t], odd[p][t]));
+    }
+    store_sums(sum, tile, P, T);
+}
+
+INLINE void tile_blocks(const Tile *tile, Dtype dtype, int P, int T) {
+    const size_t stride = tile->n_steps, block_bytes = dtype == Q8 ? 512 : 256;
+    Floats sum[MAX_P][MAX_T];
+    load_sums(sum, tile, P, T);
+    for (size_t b = tile->from; b < tile->to; b++) {
+        const uint8_t *w = tile->w + b * block_bytes, *scales = tile->w + stride * block_bytes + b * 32;
+        const size_t at = tile->row * stride + b;  // of blocks of x
+        Ints total[MAX_P][MAX_T];
+        UNROLL for (int t = 0; t < T; t++)
+            UNROLL for (int p = 0; p < P; p++) total[p][t] = v_dot_start(tile->x->offset[at + (size_t)t * stride]);
+        UNROLL for (int g = 0; g < 8; g += 2) {
+            Bytes v[MAX_P][2];
+            UNROLL for (int p = 0; p < P; p++)
+                (dtype == Q8 ? v_load_q8 : v_load_q4)(v[p], w + (size_t)p * tile->panel_stride + (size_t)g * block_bytes / 8);
+            UNROLL for (int i = 0; i < 2; i++)
+                UNROLL for (int t = 0; t < T; t++) {
+                    const int8_t *a = tile->x->q + (at + (size_t)t * stride) * BLOCK + 4 * (g + i);
+                    UNROLL for (int p = 0; p < P; p++) total[p][t] = v_dot(total[p][t], v[p][i], a);
+                }
+        }
+        Floats w_scale[MAX_P];
+        UNROLL for (int p = 0; p < P; p++) w_scale[p] = v_load_f16(scales + (size_t)p * tile->panel_stride);
+        UNROLL for (int t = 0; t < T; t++) {
+            Floats a_scale = v_set1(tile->x->scale[at + (size_t)t * stride]);
+            UNROLL for (int p = 0; p < P; p++)
+                sum[p][t] = v_fma(v_dot_end(total[p][t]), v_mul(w_scale[p], a_scale), sum[p][t]);
+        }
+    }
+    store_sums(sum, tile, P, T);
+}
+
+INLINE void tile_q8(const Tile *tile, int P, int T) { tile_blocks(tile, Q8, P, T); }
+INLINE void tile_q4(const Tile *tile, int P, int T) { tile_blocks(tile, Q4, P, T); }
+
+// How many of `left` rows come next, so that tiles of at most T are all about as large.
+static inline int next_rows(int left, int T) {
+    int tiles = (left + T - 1) / T;
+    return (left + tiles - 1) / tiles;
+}
+
+// P panels against all rows of x, then the next P: the weights are read from memory once. `piece` steps at a time, so that the
+// panels stay in the second-level cache from tile to tile, and a tile's activations in the first.
+static void walk_panels(Tile tile, TileFn *const narrow[MAX_T], TileFn *const wide[MAX_T], int P, int T, size_t piece, int n_panels,
+                        int n_rows) {
+    float *out = tile.out;
+    if (n_rows == 1) piece = tile.n_steps;
+    for (int width; n_panels > 0; n_panels -= width, out += 16 * width, tile.w += (size_t)width * tile.panel_stride) {
+        width = n_panels < P ? 1 : P;
+        for (tile.from = 0; tile.from < tile.n_steps; tile.from = tile.to) {
+            tile.to = tile.n_steps - tile.from < piece ? tile.n_steps : tile.from + piece;
+            for (int count, row = 0; row < n_rows; row += count) {
+                count = next_rows(n_rows - row, T);
+                tile.row = (size_t)row;
+                tile.out = out + tile.row * tile.out_stride;
+                (width == 1 ? narrow : wide)[count - 1](&tile);
+            }
+        }
+    }
+}
+
+// What a tile of the mix works on: 16 P dims from d on, of T rows; positions take the place of k.
+typedef struct {
+    float *out;      // [T][dim], from d on
+    const float *p;  // [T][p_stride]
+    size_t p_stride, dim, d;
+    const uint8_t *const *v;
+    int begin, end;
+} MixTile;
+typedef void MixTileFn(const MixTile *tile);
+
+INLINE void mix_tile(const MixTile *tile, Dtype dtype, int P, int T) {
+    Floats sum[MAX_P][MAX_T];
+    UNROLL for (int p = 0; p < P; p++)
+        UNROLL for (int t = 0; t < T; t++) sum[p][t] = v_zero();
+    for (int i = tile->begin; i < tile->end; i++) {
+        const uint8_t *block = tile->v[i / LANES], *scales = block + LANES * tile->dim;
+        const size_t at = (size_t)(i % LANES) * tile->dim + tile->d;
+        Floats v[MAX_P], scale[MAX_P];
+        UNROLL for (int p = 0; p < P; p++) {
+            const size_t e = at + 16 * (size_t)p;
+            v[p] = dtype == F32 ? v_load((const float *)block + e) : dtype == F16 ? v_load_f16(block + 2 * e) : v_load_i8(block + e);
+            if (dtype == Q8) scale[p] = v_set1_f16(scales + (at / BLOCK + (size_t)p / 2) * 2);
+        }
+        UNROLL for (int t = 0; t < T; t++) {
+            Floats a = v_set1(tile->p[(size_t)t * tile->p_stride + (size_t)i]);
+            UNROLL for (int p = 0; p < P; p++)
+                sum[p][t] = v_fma(v[p], dtype == Q8 ? v_mul(a, scale[p]) : a, sum[p][t]);
+        }
+    }
+    UNROLL for (int t = 0; t < T; t++)
+        UNROLL for (int p = 0; p < P; p++) v_store(tile->out + (size_t)t * tile->dim + 16 * p, sum[p][t]);
+}
+
+INLINE void mix_tile_f32(const MixTile *tile, int P, int T) { mix_tile(tile, F32, P, T); }
+INLINE void mix_tile_f16(const MixTile *tile, int P, int T) { mix_tile(tile, F16, P, T); }
+INLINE void mix_tile_q8(const MixTile *tile, int P, int T) { mix_tile(tile, Q8, P, T); }
+
+// 16 P dims (at the end of a row 16 Q) of all rows, then the next ones: values are read once.
+static void walk_dims(MixTile tile, MixTileFn *const narrow[MAX_T], int Q, MixTileFn *const wide[MAX_T], int P, int n_rows) {
+    float *out = tile.out;
+    const float *p = tile.p;
+    for (int width; tile.d < tile.dim; tile.d += 16 * (size_t)width) {
+        width = tile.dim - tile.d < 16 * (size_t)P ? Q : P;
+        for (int count, row = 0; row < n_rows; row += count) {
+            count = next_rows(n_rows - row, MAX_T);
+            tile.out = out + (size_t)row * tile.dim + tile.d;
+            tile.p = p + (size_t)row * tile.p_stride;
+            (width == Q ? narrow : wide)[count - 1](&tile);
+        }
+    }
+}
+
+// The tiles of P panels, one for each T.
+#define TILE(body, P, T, Args) \
+    static void body##_##P##x##T(const Args *tile) { body(tile, P, T); }
+#define TILES(body, P, Args)                                                                                             \
+    TILE(body, P, 1, Args)                                                                                               \
+    TILE(body, P, 2, Args)                                                                                               \
+    TILE(body, P, 3, Args)                                                                                               \
+    TILE(body, P, 4, Args)                                                                                               \
+    TILE(body, P, 5, Args)                                                                                               \
+    TILE(body, P, 6, Args)                                                                                               \
+    static void (*const body##_##P[MAX_T])(const Args *) = {body##_##P##x1, body##_##P##x2, body##_##P##x3,              \
+                                                            body##_##P##x4, body##_##P##x5, body##_##P##x6};
+
+// matmul_NAME in tiles of up to P panels x T rows.
+#define MATMUL(name, P, T, piece, steps)                                                                                 \
+    static void matmul_##name(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels,   \
+                              int n_in, const Rows *x, int n_tokens) {                                                   \
+        Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, (size_t)(steps)};                                \
+        walk_panels(tile, tile_##name##_1, tile_##name##_##P, P, T, piece, n_panels, n_tokens);                          \
+    }
+
+// mix_NAME in tiles of 16 P dims, or 16 Q at the end of a row.
+#define MIX(name, Q, P)                                                                                                  \
+    TILES(mix_tile_##name, Q, MixTile)                                                                                   \
+    TILES(mix_tile_##name, P, MixTile)                                                                                   \
+    static void mix_##name(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v, int begin,  \
+                           int end, int dim) {                                                                           \
+        MixTile tile = {out, p, p_stride, (size_t)dim, 0, v, begin, end};                                                \
+        walk_dims(tile, mix_tile_##name##_##Q, Q, mix_tile_##name##_##P, P, n_rows);                                     \
+    }
+
+#endif

@@ -1,0 +1,338 @@
+// The decoder, top to bottom: forward(), the steps it is made of, and the session that holds their buffers.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "session.h"
+
+static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+// ---- products ------------------------------------------------------------------------------------------------------------
+
+typedef struct {  // several matrices times the same rows
+    Session *s;
+    const Matrix *const *w;
+    const Buffer *const *out;
+    int n_tokens, panels_per_item;
+    const float *x;
+    size_t x_stride;
+    bool bf16, q8;  // forms that some matrix needs
+    Rows rows;
+} Product;
+
+static void prepare_token(void *arg, int t, int thread) {
+    (void)thread;
+    const Product *p = arg;
+    const Session *s = p->s;
+    int n_in = p->w[0]->n_in;
+    size_t n_blocks = ((size_t)n_in + BLOCK - 1) / BLOCK, row = (size_t)t * n_blocks;
+    const float *x = p->x + (size_t)t * p->x_stride;
+    if (p->bf16) s->k->to_bf16(s->bf16 + row * BLOCK, x, n_in);
+    if (p->q8) s->k->to_q8(s->q8 + row * BLOCK, s->q8_scale + row, s->q8_offset + row, x, n_in);
+}
+
+static int n_panels(const Matrix *w) { return (w->n_out + LANES - 1) / LANES; }
+static int n_items(const Matrix *w, int panels_per_item) { return (n_panels(w) + panels_per_item - 1) / panels_per_item; }
+
+// Item: some panels of one of the matrices, times all rows.
+static void multiply_panels(void *arg, int item, int thread) {
+    (void)thread;
+    const Product *p = arg;
+    int i = 0;
+    for (; item >= n_items(p->w[i], p->panels_per_item); i++) item -= n_items(p->w[i], p->panels_per_item);
+    const Matrix *w = p->w[i];
+    const Buffer *out = p->out[i];
+    int first = item * p->panels_per_item, n = n_panels(w) - first < p->panels_per_item ? n_panels(w) - first : p->panels_per_item;
+    size_t bytes = panel_bytes(w->dtype, w->n_in);
+    p->s->k->matmul[w->dtype](out->data + first * LANES, out->stride, w->data + (size_t)first * bytes, bytes, n, w->n_in, &p->rows,
+                              p->n_tokens);
+    if (!w->bias) return;
+    int begin = first * LANES, end = begin + n * LANES < w->n_out ? begin + n * LANES : w->n_out;
+    for (int t = 0; t < p->n_tokens; t++)
+        p->s->k->add(out->data + (size_t)t * out->stride + begin, w->bias + begin, end - begin);
+}
+
+// out[i] = w[i] x + bias for n rows of x. All w have the same input dimension.
+static void multiply(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const float *x, size_t x_stride, int n) {
+    Product p = {.s = s, .w = w, .out = out, .n_tokens = n, .x = x, .x_stride = x_stride};
+    int total = 0;
+    for (int i = 0; i < n_matrices; i++) {
+        p.bf16 |= w[i]->dtype == BF16;
+        p.q8 |= w[i]->dtype == Q8 || w[i]->dtype == Q4;
+        total += n_panels(w[i]);
+    }
+    if (p.bf16 || p.q8) parallel_for(s->pool, n, prepare_token, &p);
+    p.rows = (Rows){x, x_stride, s->bf16, s->q8, s->q8_scale, s->q8_offset};
+    // Enough items for the threads to share evenly, each large enough to be worth a claim; kernels like multiples of 4.
+    int share = total / (8 * pool_threads(s->pool)) / 4 * 4;
+    p.panels_per_item = share < 4 ? 4 : share > 16 ? 16 : share;
+    int items = 0;
+    for (int i = 0; i < n_matrices; i++) items += n_items(w[i], p.panels_per_item);
+    parallel_for(s->pool, items, multiply_panels, &p);
+}
+
+// ---- the rest of a layer, token by token ---------------------------------------------------------------------------------
+
+typedef struct {
+    Session *s;
+    const Layer *layer;
+    const Norm *norm;
+    const int *tokens;
+    int first;
+} Tokens;
+
+static float *row(const Buffer *b, int t) { return b->data + (size_t)t * b->stride; }
+
+// Row r of a matrix in panels, as f32.
+static void unpack_row(const Matrix *w, int r, float *out) {
+    const uint8_t *panel = w->data + (size_t)(r / LANES) * panel_bytes(w->dtype, w->n_in);
+    size_t lane = (size_t)(r % LANES), n_blocks = ((size_t)w->n_in + BLOCK - 1) / BLOCK;
+    for (size_t k = 0; k < (size_t)w->n_in; k++) {
+        size_t block = k / BLOCK, byte = k % BLOCK / 4 * 64 + lane * 4 + k % 4;
+        if (w->dtype == F32) out[k] = ((const float *)panel)[k * LANES + lane];
+        else if (w->dtype == BF16) out[k] = bf16_to_f32(((const uint16_t *)panel)[k / 2 * 2 * LANES + 2 * lane + k % 2]);
+        else {
+            size_t block_bytes = w->dtype == Q8 ? 512 : 256;
+            float scale = f16_to_f32(((const uint16_t *)(panel + n_blocks * block_bytes))[block * LANES + lane]);
+            const uint8_t *q = panel + block * block_bytes;
+            uint8_t codes = w->dtype == Q4 ? q[byte / 128 * 64 + byte % 64] : 0;
+            out[k] = scale * (float)(w->dtype == Q8 ? q[byte] - 128 : Q4_CODES[byte % 128 < 64 ? codes & 15 : codes >> 4]);
+        }
+    }
+}
+
+// x = embedding, times its scale, plus the learned position; and the cosines and sines of the position.
+static void embed_token(void *arg, int t, int thread) {
+    (void)thread;
+    const Tokens *a = arg;
+    Session *s = a->s;
+    const Model *m = s->model;
+    float *x = row(&s->x, t), pos = (float)(s->position + t);
+    unpack_row(&m->embed, a->tokens[t], x);
+    if (m->emb_scale != 1.0f) s->k->scale(x, m->emb_scale, m->n_embd);
+    if (m->embed_pos.data) {
+        unpack_row(&m->embed_pos, s->position + t, row(&s->y, t));
+        s->k->add(x, row(&s->y, t), m->n_embd);
+    }
+    for (int i = 0; i < m->n_rope_sets; i++) {
+        float *angle = row(&s->cos[i], t);
+        for (int j = 0; j < m->rope[i].n_pairs; j++) angle[j] = pos * m->rope[i].inv_freq[j];
+        s->k->sincos(angle, row(&s->sin[i], t), angle, m->rope[i].multiplier, m->rope[i].n_pairs);
+    }
+}
+
+static void norm_token(void *arg, int t, int thread) {
+    (void)thread;
+    const Tokens *a = arg;
+    Session *s = a->s;
+    const Model *m = s->model;
+    const float *x = row(&s->x, a->first + t);
+    if (m->layernorm) s->k->layernorm(row(&s->y, t), x, a->norm->w, a->norm->b, m->n_embd, m->norm_eps);
+    else s->k->rmsnorm(row(&s->y, t), x, a->norm->w, m->n_embd, m->norm_eps);
+}
+
+static void activate_token(void *arg, int t, int thread) {
+    (void)thread;
+    const Tokens *a = arg;
+    Session *s = a->s;
+    Act act = (Act)a->layer->act;
+    if (a->layer->gated) s->k->act_mul(row(&s->gate, t), row(&s->up, t), act, a->layer->d_ff);
+    else s->k->act(row(&s->up, t), act, a->layer->d_ff);
+}
+
+static void add_token(void *arg, int t, int thread) {
+    (void)thread;
+    const Tokens *a = arg;
+    a->s->k->add(row(&a->s->x, t), row(&a->s->out, t), a->s->model->n_embd);
+}
+
+// y = norm(x), for n tokens from the chunk's `first` on
+static void normalise(Session *s, const Norm *norm, int first, int n) {
+    parallel_for(s->pool, n, norm_token, &(Tokens){.s = s, .norm = norm, .first = first});
+}
+
+// x += attention of y
+static void attention_branch(Session *s, int i, int n) {
+    const Layer *l = &s->model->layers[i];
+    multiply(s, (const Matrix *[]){&l->q, &l->k, &l->v}, (const Buffer *[]){&s->q, &s->keys, &s->values}, 3, s->y.data, s->y.stride, n);
+    attention(s, i, n);
+    multiply(s, (const Matrix *[]){&l->o}, (const Buffer *[]){&s->out}, 1, s->att.data, s->att.stride, n);
+    parallel_for(s->pool, n, add_token, &(Tokens){.s = s});
+}
+
+// x += feed-forward of y
+static void ffn_branch(Session *s, int i, int n) {
+    const Layer *l = &s->model->layers[i];
+    const Buffer *hidden = l->gated ? &s->gate : &s->up;
+    multiply(s, (const Matrix *[]){&l->up, &l->gate}, (const Buffer *[]){&s->up, &s->gate}, l->gated ? 2 : 1, s->y.data, s->y.stride, n);
+    parallel_for(s->pool, n, activate_token, &(Tokens){.s = s, .layer = l});
+    multiply(s, (const Matrix *[]){&l->down}, (const Buffer *[]){&s->out}, 1, hidden->data, hidden->stride, n);
+    parallel_for(s->pool, n, add_token, &(Tokens){.s = s});
+}
+
+// ---- forward -------------------------------------------------------------------------------------------------------------
+
+// One pass over n <= chunk tokens; the logits of the last n_logits of them go to rows of s->logits from logit_row on.
+static void pass(Session *s, const int *tokens, int n, int n_logits, int logit_row) {
+    const Model *m = s->model;
+    parallel_for(s->pool, n, embed_token, &(Tokens){.s = s, .tokens = tokens});
+    for (int i = 0; i < m->n_layers; i++) {
+        const Layer *l = &m->layers[i];
+        normalise(s, &l->attn_norm, 0, n);
+        attention_branch(s, i, n);
+        if (l->topology == SEQUENTIAL) normalise(s, &l->ffn_norm, 0, n);
+        ffn_branch(s, i, n);
+    }
+    s->position += n;
+    if (!n_logits) return;
+    normalise(s, &m->norm, n - n_logits, n_logits);
+    Buffer logits = {row(&s->logits, logit_row), s->logits.stride};
+    multiply(s, (const Matrix *[]){&m->output}, (const Buffer *[]){&logits}, 1, s->y.data, s->y.stride, n_logits);
+}
+
+const float *forward(Session *s, const int *tokens, int n, int n_logits, Error *err) {
+    const Model *m = s->model;
+    if (n < 1 || n_logits < 0 || n_logits > n || n_logits > s->logit_rows) {
+        fail(err, "%d tokens with %d rows of logits asked for, the session was made for 1 token or more and at most %d rows", n, n_logits,
+             s->logit_rows);
+        return NULL;
+    }
+    if (n > s->context - s->position) {
+        fail(err, "%d tokens after %d do not fit into a context of %d; raise -c or shorten the prompt", n, s->position, s->context);
+        return NULL;
+    }
+    for (int i = 0; i < n; i++)
+        if (tokens[i] < 0 || tokens[i] >= m->vocab_size) {
+            fail(err, "token %d is %d, the vocabulary has 0..%d", i, tokens[i], m->vocab_size - 1);
+            return NULL;
+        }
+    for (int done = 0, k; done < n; done += k) {
+        k = n - done < s->chunk ? n - done : s->chunk;
+        int first = n - n_logits > done ? n - n_logits : done;  // the first token of this pass that needs logits
+        int wanted = done + k > first ? done + k - first : 0;
+        pass(s, tokens + done, k, wanted, first - (n - n_logits));
+    }
+    return s->logits.data;
+}
+
+// ---- the session ---------------------------------------------------------------------------------------------------------
+
+// Room for count items of that size, padded to 64 bytes; NULL while s->arena is, which only adds up in *used.
+void *arena_take(Session *s, size_t *used, size_t count, size_t size) {
+    void *p = s->arena ? s->arena + *used : NULL;
+    *used += round_up(count * size, 64);
+    return p;
+}
+
+static Buffer buffer(Session *s, size_t *used, int n_rows, int width) {
+    size_t stride = round_up((size_t)width, LANES);
+    return (Buffer){arena_take(s, used, (size_t)n_rows * stride, sizeof(float)), stride};
+}
+
+// Lays out every buffer. Called twice: to add up, and to hand out.
+static size_t lay_out(Session *s) {
+    const Model *m = s->model;
+    size_t used = 0;
+    int q = 0, kv = 0, ff = 0, widest = m->n_embd;
+    for (int i = 0; i < m->n_layers; i++) {
+        const Layer *l = &m->layers[i];
+        if (l->n_heads * l->head_dim > q) q = l->n_heads * l->head_dim;
+        if (l->n_kv_heads * l->head_dim > kv) kv = l->n_kv_heads * l->head_dim;
+        if (l->d_ff > ff) ff = l->d_ff;
+    }
+    if (q > widest) widest = q;
+    if (ff > widest) widest = ff;
+    s->x = buffer(s, &used, s->chunk, m->n_embd);
+    s->y = buffer(s, &used, s->chunk, m->n_embd);
+    s->out = buffer(s, &used, s->chunk, m->n_embd);
+    s->q = buffer(s, &used, s->chunk, q);
+    s->att = buffer(s, &used, s->chunk, q);
+    s->keys = buffer(s, &used, s->chunk, kv);
+    s->values = buffer(s, &used, s->chunk, kv);
+    s->gate = buffer(s, &used, s->chunk, ff);
+    s->up = buffer(s, &used, s->chunk, ff);
+    s->logits = buffer(s, &used, s->logit_rows, m->vocab_size);
+    for (int i = 0; i < m->n_rope_sets; i++) {
+        s->cos[i] = buffer(s, &used, s->chunk, m->rope[i].n_pairs);
+        s->sin[i] = buffer(s, &used, s->chunk, m->rope[i].n_pairs);
+    }
+    size_t n_blocks = ((size_t)widest + BLOCK - 1) / BLOCK * (size_t)s->chunk;
+    s->bf16 = arena_take(s, &used, n_blocks * BLOCK, sizeof *s->bf16);
+    s->q8 = arena_take(s, &used, n_blocks * BLOCK, sizeof *s->q8);
+    s->q8_scale = arena_take(s, &used, n_blocks, sizeof *s->q8_scale);
+    s->q8_offset = arena_take(s, &used, n_blocks, sizeof *s->q8_offset);
+    attention_scratch(s, &used);
+    return used;
+}
+
+static int make_arena(Session *s, Error *err) {
+    s->scratch = calloc((size_t)pool_threads(s->pool), sizeof *s->scratch);
+    s->arena_bytes = lay_out(s);
+    void *arena = mmap(NULL, s->arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (arena == MAP_FAILED || !s->scratch)
+        return fail(err, "cannot reserve %zu bytes for the activations of %d tokens; choose fewer with -b", s->arena_bytes, s->chunk);
+    s->arena = arena;
+    lay_out(s);
+    return 0;
+}
+
+static int check_options(const Model *m, const SessionOptions *o, Error *err) {
+    if (o->context < 0 || o->context > 1 << 30) return fail(err, "context is %d, expected 1..%d", o->context, 1 << 30);
+    if (m->embed_pos.data && o->context > m->context)
+        return fail(err, "context is %d, but the model has learned positions for %d tokens only", o->context, m->context);
+    if (o->chunk < 1 || o->chunk > 1 << 16) return fail(err, "chunk is %d, expected 1..%d", o->chunk, 1 << 16);
+    if (o->n_threads < 0 || o->n_threads > 1024) return fail(err, "threads are %d, expected 1..1024", o->n_threads);
+    if (o->logit_rows < 0 || o->logit_rows > 1 << 16) return fail(err, "rows of logits are %d, expected 0..%d", o->logit_rows, 1 << 16);
+    for (int i = 0; i < 2; i++) {
+        Dtype d = i ? o->v_dtype : o->k_dtype;
+        if (d != F32 && d != F16 && d != Q8) return fail(err, "the KV cache holds f32, f16 or q8, not %s", dtype_name(d));
+    }
+    return 0;
+}
+
+Session *session_new(const Model *model, const SessionOptions *o, Error *err) {
+    if (check_options(model, o, err)) return NULL;
+    Session *s = calloc(1, sizeof *s);
+    if (!s) {
+        fail(err, "no memory for a session");
+        return NULL;
+    }
+    s->model = model;
+    s->context = o->context ? o->context : model->context;
+    s->chunk = o->chunk < s->context ? o->chunk : s->context;
+    s->logit_rows = o->logit_rows;
+    s->k_dtype = o->k_dtype;
+    s->v_dtype = o->v_dtype;
+    const char *isa = getenv("HEADS_ISA");
+    s->k = kernels_choose(isa, &s->why);
+    int status = s->k ? 0 : fail(err, "HEADS_ISA=%s: %s", isa, s->why);
+    if (!status && !(s->pool = pool_new(o->n_threads ? o->n_threads : physical_cores(), err))) status = -1;
+    if (status || kv_new(s, err) || make_arena(s, err)) {
+        session_free(s);
+        return NULL;
+    }
+    return s;
+}
+
+void session_free(Session *s) {
+    if (!s) return;
+    if (s->arena) munmap(s->arena, s->arena_bytes);
+    kv_free(&s->kv);
+    pool_free(s->pool);
+    free(s->scratch);
+    free(s);
+}
+
+size_t session_logit_stride(const Session *s) { return s->logits.stride; }
+int session_position(const Session *s) { return s->position; }
+int session_context(const Session *s) { return s->context; }
+int session_threads(const Session *s) { return pool_threads(s->pool); }
+
+const char *session_isa(const Session *s, const char **why) {
+    *why = s->why;
+    return s->k->name;
+}
+
+void session_reset(Session *s) { s->position = 0; }

@@ -1,0 +1,220 @@
+// sampler.c: from logits to one id. The same seed gives the same ids on every machine: the generator is our own, exp is the
+// engine's, and all else is IEEE arithmetic in a fixed order.
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "model.h"
+
+typedef struct {
+    float p;  // exp(logit - max): a probability before division by the total
+    int id;
+} Candidate;
+
+struct Sampler {
+    SamplerOptions options;
+    int vocab_size, padded;  // padded: vocab_size rounded up to LANES
+    const Kernels *kernels;
+    uint64_t state;          // of the generator
+    float *work;             // [padded]: adjusted logits, then exp
+    Candidate *candidates;   // [vocab_size]
+    int *recent;             // [repeat_last]: a ring of the last ids
+    int *n_recent;           // [vocab_size]: how often each id stands in the ring
+    int accepted;            // ids in the ring
+    int oldest;              // index into the ring
+};
+
+static int check_options(const SamplerOptions *o, int vocab_size, Error *err) {
+    if (vocab_size < 1 || vocab_size > MAX_DIM) return fail(err, "sampler: a vocabulary of %d; expected 1..%d", vocab_size, MAX_DIM);
+    if (!(o->temperature >= 0 && o->temperature <= 1000)) {
+        return fail(err, "temperature %g; expected 0 (greedy) to 1000", (double)o->temperature);
+    }
+    if (o->top_k < 0) return fail(err, "top-k %d; expected 0 (all) or more", o->top_k);
+    if (!(o->top_p > 0 && o->top_p <= 1)) return fail(err, "top-p %g; expected more than 0, up to 1 (all)", (double)o->top_p);
+    if (!(o->min_p >= 0 && o->min_p <= 1)) return fail(err, "min-p %g; expected 0 (all) to 1", (double)o->min_p);
+    if (!(o->repeat_penalty > 0 && o->repeat_penalty <= 1000)) {
+        return fail(err, "repeat penalty %g; expected more than 0, 1 for none, up to 1000", (double)o->repeat_penalty);
+    }
+    if (o->repeat_last < 0) return fail(err, "repeat_last %d; expected 0 or more", o->repeat_last);
+    return 0;
+}
+
+Sampler *sampler_new(int vocab_size, const SamplerOptions *options, Error *err) {
+    if (check_options(options, vocab_size, err)) return NULL;
+    const char *why;
+    const Kernels *kernels = kernels_choose(getenv("HEADS_ISA"), &why);
+    if (!kernels) {
+        fail(err, "%s", why);
+        return NULL;
+    }
+    Sampler *s = calloc(1, sizeof *s);
+    if (!s) {
+        fail(err, "no memory for the sampler");
+        return NULL;
+    }
+    s->options = *options;
+    s->vocab_size = vocab_size;
+    s->padded = (vocab_size + LANES - 1) / LANES * LANES;
+    s->kernels = kernels;
+    s->state = options->seed;
+    s->work = calloc((size_t)s->padded, sizeof *s->work);
+    s->candidates = calloc((size_t)vocab_size, sizeof *s->candidates);
+    s->recent = calloc((size_t)options->repeat_last + 1, sizeof *s->recent);
+    s->n_recent = calloc((size_t)vocab_size, sizeof *s->n_recent);
+    if (!s->work || !s->candidates || !s->recent || !s->n_recent) {
+        fail(err, "no memory for a sampler over %d tokens", vocab_size);
+        sampler_free(s);
+        return NULL;
+    }
+    return s;
+}
+
+void sampler_free(Sampler *s) {
+    if (!s) return;
+    free(s->work);
+    free(s->candidates);
+    free(s->recent);
+    free(s->n_recent);
+    free(s);
+}
+
+void sampler_accept(Sampler *s, int id) {
+    int window = s->options.repeat_last;
+    if (window == 0 || id < 0 || id >= s->vocab_size) return;
+    if (s->accepted == window) {
+        s->n_recent[s->recent[s->oldest]]--;
+    } else {
+        s->accepted++;
+    }
+    s->recent[s->oldest] = id;
+    s->n_recent[id]++;
+    s->oldest = (s->oldest + 1) % window;
+}
+
+// splitmix64 (Steele, Lea and Flood 2014), and 53 of its bits as a number in [0, 1).
+static double random_unit(Sampler *s) {
+    uint64_t z = s->state += 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return (double)((z ^ (z >> 31)) >> 11) * 0x1p-53;
+}
+
+// Copies the logits with the penalty (Keskar et al. 2019: a logit above 0 is divided by it, one below multiplied, once however
+// often the id occurred), and returns the lowest id of the largest, -1 if there is none. A NaN counts as minus infinity, and
+// plus infinity as the largest float, so that differences stay numbers.
+static int adjust(Sampler *s, const float *logits) {
+    float penalty = s->options.repeat_penalty;
+    int best = -1;
+    for (int i = 0; i < s->vocab_size; i++) {
+        float x = logits[i];
+        if (s->n_recent[i] > 0) x = x > 0 ? x / penalty : x * penalty;
+        if (!(x <= FLT_MAX)) x = isnan(x) ? -INFINITY : FLT_MAX;
+        s->work[i] = x;
+        if (x > -INFINITY && (best < 0 || x > s->work[best])) best = i;
+    }
+    return best;
+}
+
+// work = exp((work - max) / temperature): 1 for the best, 0 for what is out of reach.
+static void to_weights(Sampler *s, float max) {
+    float temperature = s->options.temperature;
+    for (int i = 0; i < s->vocab_size; i++) s->work[i] = (s->work[i] - max) / temperature;
+    for (int i = s->vocab_size; i < s->padded; i++) s->work[i] = -INFINITY;
+    s->kernels->exp_sum(s->work, 0, s->padded);
+}
+
+// The order of candidates: more probable first, the lower id first among equals.
+static bool before(Candidate a, Candidate b) {
+    return a.p > b.p || (a.p == b.p && a.id < b.id);
+}
+
+static void sift_down(Candidate *heap, int n, int i) {
+    Candidate moved = heap[i];
+    for (int child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && before(heap[child + 1], heap[child])) child++;
+        if (!before(heap[child], moved)) break;
+        heap[i] = heap[child];
+    }
+    heap[i] = moved;
+}
+
+static void heapify(Candidate *heap, int n) {
+    for (int i = n / 2 - 1; i >= 0; i--) sift_down(heap, n, i);
+}
+
+// Takes the first candidate out of a heap of n and leaves it behind the rest, at heap[n - 1].
+static Candidate pop(Candidate *heap, int n) {
+    Candidate first = heap[0];
+    heap[0] = heap[n - 1];
+    heap[n - 1] = first;
+    sift_down(heap, n - 1, 0);
+    return first;
+}
+
+// The candidates that weigh anything, and at least `least`, in the order of their ids; returns how many.
+static int gather(Sampler *s, double least) {
+    int n = 0;
+    for (int i = 0; i < s->vocab_size; i++) {
+        if (s->work[i] > 0 && s->work[i] >= least) s->candidates[n++] = (Candidate){s->work[i], i};
+    }
+    return n;
+}
+
+// Of a heap of n, pops the k first candidates and whatever ties with the last of them, as transformers keeps them. Returns how
+// many, and their total weight.
+static int keep_top_k(Sampler *s, int n, int k, double *total) {
+    int kept = 0;
+    float last = 0;
+    *total = 0;
+    while (kept < n && (kept < k || s->candidates[0].p == last)) {
+        last = pop(s->candidates, n - kept).p;
+        *total += last;
+        kept++;
+    }
+    return kept;
+}
+
+// The fewest first candidates that weigh `mass` together, at most `most`; the first `popped` are out of the heap already.
+static int keep_mass(Sampler *s, int n, int popped, int most, double mass) {
+    int kept = 0;
+    for (double sum = 0; kept < most && sum < mass; kept++) {
+        if (kept >= popped) pop(s->candidates, n - kept);
+        sum += s->candidates[n - 1 - kept].p;
+    }
+    return kept;
+}
+
+// Draws one of the last `kept` of n candidates by weight, from the back, where pop() leaves them in order.
+static int draw(Sampler *s, int n, int kept) {
+    double total = 0, sum = 0;
+    for (int i = n - 1; i >= n - kept; i--) total += s->candidates[i].p;
+    double target = random_unit(s) * total;
+    for (int i = n - 1; i > n - kept; i--) {
+        sum += s->candidates[i].p;
+        if (target < sum) return s->candidates[i].id;
+    }
+    return s->candidates[n - kept].id;
+}
+
+int sampler_pick(Sampler *s, const float *logits) {
+    const SamplerOptions *o = &s->options;
+    int best = adjust(s, logits);
+    if (best < 0) return 0;
+    if (o->temperature == 0) return best;
+    to_weights(s, s->work[best]);
+    double total = 0;
+    for (int i = 0; i < s->vocab_size; i++) total += s->work[i];
+
+    // The best weighs 1, so min-p is a bound on the weight. Top-p has a bound too: what weighs less than (1 - p) / n of the total
+    // weighs less than 1 - p together and is never needed, which spares ordering most of a large vocabulary. Top-k must come
+    // first, because top-p's total is that of the k; min-p then shortens what is left.
+    bool top_k = o->top_k > 0 && o->top_k < s->vocab_size, top_p = o->top_p < 1;
+    double least = top_k ? 0 : o->min_p, unneeded = (1 - (double)o->top_p) * total / s->vocab_size;
+    if (top_p && !top_k && least < unneeded) least = unneeded;
+    int n = gather(s, least), kept = n;
+    if (top_k || top_p) heapify(s->candidates, n);
+    if (top_k) kept = keep_top_k(s, n, o->top_k, &total);
+    if (top_p) kept = keep_mass(s, n, top_k ? kept : 0, kept, o->top_p * total);
+    while (kept > 1 && s->candidates[n - kept].p < o->min_p) kept--;
+    return draw(s, n, kept);
+}

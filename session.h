@@ -1,0 +1,82 @@
+// What the files of one session share: the decoder (model.c), attention (attention.c) and the KV cache (kvcache.c).
+#ifndef SESSION_H
+#define SESSION_H
+
+#include "model.h"
+
+enum {
+    TILE = 256,       // positions that one softmax covers; tiles begin at multiples of it
+    QUERY_ROWS = 64,  // rows (tokens times query heads of a KV head) that attention takes together, if a token has no more
+    RING_RUN = 64,    // tokens that a window's ring has room for besides the window
+};
+
+// One layer's part of the cache: slots of 16 positions; a slot holds, for each KV head, a panel of 16 keys and then 16 values.
+typedef struct {
+    size_t offset;                      // of the layer in the cache
+    size_t k_bytes, v_bytes, v_scales;  // of one KV head in a slot; where the scales of q8 values begin
+    int n_slots, v_dim;                 // positions / 16 (a ring if the layer has a window); head_dim padded for the mix
+} KvLayer;
+
+typedef struct {
+    uint8_t *data;    // one anonymous mapping, touched as positions fill
+    size_t bytes;
+    KvLayer *layers;  // [n_layers]
+} KvCache;
+
+typedef struct {  // rows of activations, [chunk][stride]
+    float *data;
+    size_t stride;  // width rounded up to 16: products write whole panels
+} Buffer;
+
+typedef struct {      // what one thread needs in attention; rows = QUERY_ROWS, or the heads of a group if those are more
+    float *q;         // [rows][head_dim], scaled
+    int8_t *q8;       // [rows][head_dim padded to 32], with its scales and offsets
+    float *q8_scale;
+    int32_t *q8_offset;
+    float *p;         // [rows][TILE] scores, then probabilities
+    float *mix;       // [rows][v_dim] of one tile
+    float *max, *sum; // [rows] of one tile
+} Scratch;
+
+struct Session {
+    const Model *model;
+    const Kernels *k;
+    const char *why;  // of the choice of kernels
+    Pool *pool;
+    int context, chunk, logit_rows, position;
+    Dtype k_dtype, v_dtype;
+    KvCache kv;
+
+    uint8_t *arena;  // everything below; one anonymous mapping
+    size_t arena_bytes;
+    Buffer x;                      // the residual stream, n_embd
+    Buffer y;                      // a normalised copy of it, n_embd
+    Buffer q, keys, values, att;   // n_heads head_dim, 2 x n_kv_heads head_dim, n_heads head_dim
+    Buffer out;                    // what a branch adds to x, n_embd
+    Buffer gate, up;               // d_ff
+    Buffer logits;                 // [logit_rows][vocab_size]
+    uint16_t *bf16;                // the input of a product as bf16 or int8, [chunk][widest input padded to 32]
+    int8_t *q8;
+    float *q8_scale;
+    int32_t *q8_offset;
+    Buffer cos[MAX_ROPE_SETS], sin[MAX_ROPE_SETS];  // of the chunk's positions, n_pairs
+    Scratch *scratch;              // [n_threads]
+    float *part, *part_max, *part_sum;  // partial results of attention: [parts][rows][v_dim], [parts][rows]
+};
+
+// kvcache.c
+int kv_new(Session *s, Error *err);
+void kv_free(KvCache *kv);
+// The panel of 16 keys, and the 16 values, of KV head h at the positions from 16 * block on.
+uint8_t *kv_keys(const Session *s, int layer, int block, int h);
+uint8_t *kv_values(const Session *s, int layer, int block, int h);
+// Stores keys and values of n tokens, rows of s->keys and s->values from `first` on, at the positions from pos on.
+void kv_append(Session *s, int layer, int first, int n, int pos);
+
+// attention.c. From s->q, s->keys, s->values (projected, not yet rotated) of n tokens to s->att.
+void attention(Session *s, int layer, int n);
+// What attention needs of an arena; with s->arena NULL it only adds up.
+void attention_scratch(Session *s, size_t *used);
+void *arena_take(Session *s, size_t *used, size_t count, size_t size);
+
+#endif

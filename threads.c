@@ -1,0 +1,206 @@
+// parallel_for over a persistent pool. Items are claimed one at a time, so a thread that the system has put aside delays only
+// the item it holds; nobody waits for a thread that claimed nothing.
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "model.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+
+struct Pool {
+    int n_threads;
+};
+
+Pool *pool_new(int n_threads, Error *err) {
+    Pool *pool = malloc(sizeof *pool);
+    if (pool) pool->n_threads = n_threads;
+    else fail(err, "no memory for a pool of threads");
+    return pool;
+}
+
+void pool_free(Pool *pool) { free(pool); }
+
+void parallel_for(Pool *pool, int n, void (*work)(void *arg, int item, int thread), void *arg) {
+#pragma omp parallel for schedule(dynamic) num_threads(pool->n_threads) if (n > 1)
+    for (int i = 0; i < n; i++) work(arg, i, omp_get_thread_num());
+}
+
+#else
+
+// A ticket names the job, its number of items and the next item, so that a claim is one atomic addition and a thread that
+// comes late can tell that it is late.
+enum { ITEM_BITS = 24, SPINS = 2000 };
+#define ITEMS(ticket) ((int)((ticket) >> ITEM_BITS & ((1u << ITEM_BITS) - 1)))
+#define ITEM(ticket) ((int)((ticket) & ((1u << ITEM_BITS) - 1)))
+#define JOB(ticket) ((ticket) >> 2 * ITEM_BITS)
+
+typedef struct {
+    Pool *pool;
+    int index;
+} Worker;
+
+struct Pool {
+    int n_threads;
+    pthread_t *threads;  // [n_threads - 1]
+    Worker *workers;
+    void (*work)(void *, int, int);
+    void *arg;
+    _Atomic uint64_t ticket;
+    _Atomic int done;  // items of this job
+    _Atomic int parked;
+    _Atomic bool stop;
+    pthread_mutex_t lock;
+    pthread_cond_t wake, finished;
+};
+
+static inline void relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+// Works on whatever items are left. The last one to be done wakes the caller, who may have parked.
+static void work_on(Pool *pool, int thread) {
+    for (;;) {
+        uint64_t t = atomic_fetch_add(&pool->ticket, 1);
+        int n = ITEMS(t);
+        if (ITEM(t) >= n) return;
+        pool->work(pool->arg, ITEM(t), thread);
+        if (atomic_fetch_add(&pool->done, 1) + 1 == n) {
+            pthread_mutex_lock(&pool->lock);
+            pthread_cond_signal(&pool->finished);
+            pthread_mutex_unlock(&pool->lock);
+        }
+    }
+}
+
+static bool news(Pool *pool, uint64_t job) { return JOB(atomic_load(&pool->ticket)) != job || atomic_load(&pool->stop); }
+
+static void *worker_main(void *arg) {
+    Worker *me = arg;
+    Pool *pool = me->pool;
+    uint64_t job = 0;
+    while (!atomic_load(&pool->stop)) {
+        for (int i = 0; i < SPINS && !news(pool, job); i++) relax();
+        if (!news(pool, job)) {
+            pthread_mutex_lock(&pool->lock);
+            atomic_fetch_add(&pool->parked, 1);
+            while (!news(pool, job)) pthread_cond_wait(&pool->wake, &pool->lock);
+            atomic_fetch_sub(&pool->parked, 1);
+            pthread_mutex_unlock(&pool->lock);
+        }
+        job = JOB(atomic_load(&pool->ticket));
+        work_on(pool, me->index);
+    }
+    return NULL;
+}
+
+static void wake_all(Pool *pool) {
+    if (!atomic_load(&pool->parked)) return;
+    pthread_mutex_lock(&pool->lock);
+    pthread_cond_broadcast(&pool->wake);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+Pool *pool_new(int n_threads, Error *err) {
+    Pool *pool = calloc(1, sizeof *pool);
+    if (pool) {
+        pool->threads = calloc((size_t)n_threads, sizeof *pool->threads);
+        pool->workers = calloc((size_t)n_threads, sizeof *pool->workers);
+    }
+    if (!pool || !pool->threads || !pool->workers) {
+        if (pool) free(pool->threads), free(pool->workers);
+        free(pool);
+        fail(err, "no memory for a pool of %d threads", n_threads);
+        return NULL;
+    }
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->wake, NULL);
+    pthread_cond_init(&pool->finished, NULL);
+    for (pool->n_threads = 1; pool->n_threads < n_threads; pool->n_threads++) {
+        int i = pool->n_threads - 1;
+        pool->workers[i] = (Worker){pool, pool->n_threads};
+        if (pthread_create(&pool->threads[i], NULL, worker_main, &pool->workers[i]) != 0) {
+            fail(err, "the system allows no more than %d of %d threads; choose fewer with -t", pool->n_threads, n_threads);
+            pool_free(pool);
+            return NULL;
+        }
+    }
+    return pool;
+}
+
+void pool_free(Pool *pool) {
+    if (!pool) return;
+    pthread_mutex_lock(&pool->lock);
+    atomic_store(&pool->stop, true);
+    pthread_cond_broadcast(&pool->wake);
+    pthread_mutex_unlock(&pool->lock);
+    for (int i = 0; i + 1 < pool->n_threads; i++) pthread_join(pool->threads[i], NULL);
+    pthread_cond_destroy(&pool->finished);
+    pthread_cond_destroy(&pool->wake);
+    pthread_mutex_destroy(&pool->lock);
+    free(pool->threads);
+    free(pool->workers);
+    free(pool);
+}
+
+void parallel_for(Pool *pool, int n, void (*work)(void *arg, int item, int thread), void *arg) {
+    if (n <= 1 || pool->n_threads == 1) {
+        for (int i = 0; i < n; i++) work(arg, i, 0);
+        return;
+    }
+    pool->work = work;
+    pool->arg = arg;
+    atomic_store(&pool->done, 0);
+    uint64_t job = JOB(atomic_load(&pool->ticket)) + 1;
+    atomic_store(&pool->ticket, job << 2 * ITEM_BITS | (uint64_t)n << ITEM_BITS);
+    wake_all(pool);
+    work_on(pool, 0);
+    for (int i = 0; i < SPINS && atomic_load(&pool->done) < n; i++) relax();
+    if (atomic_load(&pool->done) == n) return;
+    pthread_mutex_lock(&pool->lock);
+    while (atomic_load(&pool->done) < n) pthread_cond_wait(&pool->finished, &pool->lock);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+#endif
+
+int pool_threads(const Pool *pool) { return pool->n_threads; }
+
+// The first of the hardware threads that share cpu's core, or cpu itself where the system does not say.
+static int first_sibling(int cpu) {
+    char path[96];
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
+    FILE *f = fopen(path, "r");
+    int first = cpu;
+    if (f) {
+        if (fscanf(f, "%d", &first) != 1) first = cpu;
+        fclose(f);
+    }
+    return first;
+}
+
+// Cores this process may run on, hardware threads of one core counted once.
+int physical_cores(void) {
+#ifdef __linux__
+    cpu_set_t allowed, seen;
+    CPU_ZERO(&seen);
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
+        for (int i = 0; i < CPU_SETSIZE; i++)
+            if (CPU_ISSET(i, &allowed)) {
+                int core = first_sibling(i);
+                CPU_SET(core >= 0 && core < CPU_SETSIZE ? core : i, &seen);
+            }
+        if (CPU_COUNT(&seen) > 0) return CPU_COUNT(&seen);
+    }
+#endif
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? (int)n : 1;
+}
