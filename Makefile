@@ -21,6 +21,10 @@ CFLAGS += -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanit
 BUILD := build/asan
 RUN := run-asan
 endif
+ifdef FUZZ  # with clang: build/fuzz/tests/fuzz_checkpoint is a libFuzzer target
+CFLAGS += -O1 -g -DLIBFUZZER -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
+BUILD := build/fuzz
+endif
 
 # Everything but the command line is the engine. The vector kernels are for x86-64 only.
 ENGINE := $(filter-out run.c report.c,$(wildcard *.c)) kernels/kernels.c kernels/scalar.c
@@ -31,7 +35,7 @@ $(BUILD)/kernels/avx512.o: CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq 
 endif
 ENGINE_OBJ := $(ENGINE:%.c=$(BUILD)/%.o)
 RUN_OBJ := $(BUILD)/run.o $(BUILD)/report.o
-TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c tests/fuzz_*.c))
+TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c tests/fuzz_*.c tests/tokenize_batch.c))
 
 $(RUN): $(RUN_OBJ) $(ENGINE_OBJ)
 	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)

@@ -115,6 +115,16 @@ static void die(const Error *err) {
     exit(1);
 }
 
+// Writes and flushes. False: whoever read stdout has closed it, which is no error.
+static bool write_out(const char *text, size_t len) {
+    if (fwrite(text, 1, len, stdout) == len && fflush(stdout) == 0) return true;
+    if (errno != EPIPE) {
+        fprintf(stderr, "run: stdout: %s\n", strerror(errno));
+        exit(1);
+    }
+    return false;
+}
+
 static void help(void) {
     printf("./run MODEL [options]     continues a prompt: the prompt and what the model adds go to stdout, all else to stderr\n");
     for (const Option *o = OPTIONS; o < OPTIONS + N_OPTIONS; o++) {
@@ -218,6 +228,7 @@ static Options parse_options(int argc, char **argv) {
         }
         if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
             help();
+            write_out("", 0);
             exit(0);
         }
         const Option *o = find_option(name);
@@ -246,16 +257,6 @@ static double seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
-// Writes and flushes. False: whoever read stdout has closed it, which is no error.
-static bool write_out(const char *text, size_t len) {
-    if (fwrite(text, 1, len, stdout) == len && fflush(stdout) == 0) return true;
-    if (errno != EPIPE) {
-        fprintf(stderr, "run: stdout: %s\n", strerror(errno));
-        exit(1);
-    }
-    return false;
 }
 
 typedef struct {
@@ -681,8 +682,8 @@ static int kv(const Options *o) {
 }
 
 int main(int argc, char **argv) {
-    Options options = parse_options(argc, argv);
     signal(SIGPIPE, SIG_IGN);
+    Options options = parse_options(argc, argv);
     Loaded loaded;
     int status = 0;
     if (options.mode == KV) {

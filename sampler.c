@@ -3,6 +3,7 @@
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "model.h"
 
@@ -19,9 +20,7 @@ struct Sampler {
     float *work;             // [padded]: adjusted logits, then exp
     Candidate *candidates;   // [vocab_size]
     int *recent;             // [repeat_last]: a ring of the last ids
-    int *n_recent;           // [vocab_size]: how often each id stands in the ring
-    int accepted;            // ids in the ring
-    int oldest;              // index into the ring
+    int accepted, next;      // ids in the ring, and where the next one goes
 };
 
 static int check_options(const SamplerOptions *o, int vocab_size, Error *err) {
@@ -60,8 +59,7 @@ Sampler *sampler_new(int vocab_size, const SamplerOptions *options, Error *err) 
     s->work = calloc((size_t)s->padded, sizeof *s->work);
     s->candidates = calloc((size_t)vocab_size, sizeof *s->candidates);
     s->recent = calloc((size_t)options->repeat_last + 1, sizeof *s->recent);
-    s->n_recent = calloc((size_t)vocab_size, sizeof *s->n_recent);
-    if (!s->work || !s->candidates || !s->recent || !s->n_recent) {
+    if (!s->work || !s->candidates || !s->recent) {
         fail(err, "no memory for a sampler over %d tokens", vocab_size);
         sampler_free(s);
         return NULL;
@@ -74,21 +72,15 @@ void sampler_free(Sampler *s) {
     free(s->work);
     free(s->candidates);
     free(s->recent);
-    free(s->n_recent);
     free(s);
 }
 
 void sampler_accept(Sampler *s, int id) {
     int window = s->options.repeat_last;
     if (window == 0 || id < 0 || id >= s->vocab_size) return;
-    if (s->accepted == window) {
-        s->n_recent[s->recent[s->oldest]]--;
-    } else {
-        s->accepted++;
-    }
-    s->recent[s->oldest] = id;
-    s->n_recent[id]++;
-    s->oldest = (s->oldest + 1) % window;
+    s->recent[s->next] = id;
+    s->next = (s->next + 1) % window;
+    if (s->accepted < window) s->accepted++;
 }
 
 // splitmix64 (Steele, Lea and Flood 2014), and 53 of its bits as a number in [0, 1).
@@ -104,14 +96,20 @@ static double random_unit(Sampler *s) {
 // plus infinity as the largest float, so that differences stay numbers.
 static int adjust(Sampler *s, const float *logits) {
     float penalty = s->options.repeat_penalty;
-    int best = -1;
-    for (int i = 0; i < s->vocab_size; i++) {
-        float x = logits[i];
-        if (s->n_recent[i] > 0) x = x > 0 ? x / penalty : x * penalty;
-        if (!(x <= FLT_MAX)) x = isnan(x) ? -INFINITY : FLT_MAX;
-        s->work[i] = x;
-        if (x > -INFINITY && (best < 0 || x > s->work[best])) best = i;
+    memcpy(s->work, logits, sizeof *logits * (size_t)s->vocab_size);
+    for (int i = 0; i < s->accepted; i++) {
+        float x = logits[s->recent[i]];
+        s->work[s->recent[i]] = x > 0 ? x / penalty : x * penalty;
     }
+    for (int i = 0; i < s->vocab_size; i++) {
+        float x = s->work[i] > FLT_MAX ? FLT_MAX : s->work[i];
+        s->work[i] = x != x ? -INFINITY : x;
+    }
+    for (int i = s->vocab_size; i < s->padded; i++) s->work[i] = -INFINITY;
+    float max = s->kernels->max(s->work, s->padded);
+    if (max == -INFINITY) return -1;
+    int best = 0;
+    while (s->work[best] != max) best++;
     return best;
 }
 
@@ -119,7 +117,6 @@ static int adjust(Sampler *s, const float *logits) {
 static void to_weights(Sampler *s, float max) {
     float temperature = s->options.temperature;
     for (int i = 0; i < s->vocab_size; i++) s->work[i] = (s->work[i] - max) / temperature;
-    for (int i = s->vocab_size; i < s->padded; i++) s->work[i] = -INFINITY;
     s->kernels->exp_sum(s->work, 0, s->padded);
 }
 

@@ -48,25 +48,16 @@ INLINE Floats v_set1_f16(const uint8_t *p) {
     return (Floats){v, v};
 }
 
-// A bf16 is the upper half of an f32.
-INLINE __m256 lower_half(__m256i v) { return _mm256_castsi256_ps(_mm256_slli_epi32(v, 16)); }
-INLINE __m256 upper_half(__m256i v) {
-    return _mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32((int32_t)0xffff0000)));
+// Of each pair of bf16, the even or the odd one: a bf16 is the upper half of an f32.
+INLINE __m256 half(__m256i v, int odd) {
+    return _mm256_castsi256_ps(odd ? _mm256_and_si256(v, _mm256_set1_epi32((int32_t)0xffff0000)) : _mm256_slli_epi32(v, 16));
 }
-INLINE Floats v_load_even(const uint8_t *p) {
+INLINE Floats v_load_bf16(const uint8_t *p, int odd) {
     Ints v = load512(p);
-    return (Floats){lower_half(v.a), lower_half(v.b)};
+    return (Floats){half(v.a, odd), half(v.b, odd)};
 }
-INLINE Floats v_load_odd(const uint8_t *p) {
-    Ints v = load512(p);
-    return (Floats){upper_half(v.a), upper_half(v.b)};
-}
-INLINE Floats v_set1_even(const uint16_t *p) {
-    __m256 v = lower_half(set1_32(p));
-    return (Floats){v, v};
-}
-INLINE Floats v_set1_odd(const uint16_t *p) {
-    __m256 v = upper_half(set1_32(p));
+INLINE Floats v_set1_bf16(const uint16_t *p, int odd) {
+    __m256 v = half(set1_32(p), odd);
     return (Floats){v, v};
 }
 
@@ -107,26 +98,11 @@ INLINE Floats v_dot_end(Ints sum) { return (Floats){_mm256_cvtepi32_ps(sum.a), _
 
 #define BLOCKS(n_in) (((size_t)(n_in) + BLOCK - 1) / BLOCK)
 
-TILES(tile_f32, 1, Tile)
-TILES(tile_f32, 2, Tile)
-TILES(tile_f32, 4, Tile)
-TILES(tile_f16, 1, Tile)
-TILES(tile_f16, 2, Tile)
-TILES(tile_f16, 4, Tile)
-TILES(tile_bf16, 1, Tile)
-TILES(tile_bf16, 2, Tile)
-TILES(tile_bf16, 4, Tile)
-TILES(tile_q8, 1, Tile)
-TILES(tile_q8, 2, Tile)
-TILES(tile_q8, 4, Tile)
-TILES(tile_q4, 1, Tile)
-TILES(tile_q4, 2, Tile)
-TILES(tile_q4, 4, Tile)
-MATMUL(f32, 2,4, 512, n_in)
+MATMUL(f32, 2,3, 512, n_in)
 MATMUL(f16, 2, 6, 512, n_in)
-MATMUL(bf16, 2,1, 32, BLOCKS(n_in))
-MATMUL(q8, 1,5, 64, BLOCKS(n_in))
-MATMUL(q4, 1,5, 64, BLOCKS(n_in))
+MATMUL(bf16, 2,2, 32, BLOCKS(n_in))
+MATMUL(q8, 2,2, 64, BLOCKS(n_in))
+MATMUL(q4, 2,2, 64, BLOCKS(n_in))
 MIX(f32, 1, 2)
 MIX(f16, 1, 2)
 MIX(q8, 2, 4)

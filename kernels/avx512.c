@@ -28,15 +28,12 @@ INLINE __m512i set1_32(const void *p) {
     return _mm512_set1_epi32(v);
 }
 
-// A bf16 is the upper half of an f32.
-INLINE Floats lower_half(__m512i v) { return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16)); }
-INLINE Floats upper_half(__m512i v) {
-    return _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32((int32_t)0xffff0000)));
+// Of each pair of bf16, the even or the odd one: a bf16 is the upper half of an f32.
+INLINE Floats half(__m512i v, int odd) {
+    return _mm512_castsi512_ps(odd ? _mm512_and_si512(v, _mm512_set1_epi32((int32_t)0xffff0000)) : _mm512_slli_epi32(v, 16));
 }
-INLINE Floats v_load_even(const uint8_t *p) { return lower_half(_mm512_loadu_si512(p)); }
-INLINE Floats v_load_odd(const uint8_t *p) { return upper_half(_mm512_loadu_si512(p)); }
-INLINE Floats v_set1_even(const uint16_t *p) { return lower_half(set1_32(p)); }
-INLINE Floats v_set1_odd(const uint16_t *p) { return upper_half(set1_32(p)); }
+INLINE Floats v_load_bf16(const uint8_t *p, int odd) { return half(_mm512_loadu_si512(p), odd); }
+INLINE Floats v_set1_bf16(const uint16_t *p, int odd) { return half(set1_32(p), odd); }
 
 INLINE void v_load_q8(Bytes w[2], const uint8_t *p) {
     w[0] = _mm512_loadu_si512(p);
@@ -58,26 +55,11 @@ INLINE Floats v_dot_end(Ints sum) { return _mm512_cvtepi32_ps(sum); }
 
 #define BLOCKS(n_in) (((size_t)(n_in) + BLOCK - 1) / BLOCK)
 
-TILES(tile_f32, 1, Tile)
-TILES(tile_f32, 2, Tile)
-TILES(tile_f32, 4, Tile)
-TILES(tile_f16, 1, Tile)
-TILES(tile_f16, 2, Tile)
-TILES(tile_f16, 4, Tile)
-TILES(tile_bf16, 1, Tile)
-TILES(tile_bf16, 2, Tile)
-TILES(tile_bf16, 4, Tile)
-TILES(tile_q8, 1, Tile)
-TILES(tile_q8, 2, Tile)
-TILES(tile_q8, 4, Tile)
-TILES(tile_q4, 1, Tile)
-TILES(tile_q4, 2, Tile)
-TILES(tile_q4, 4, Tile)
 MATMUL(f32, 4, 6, 512, n_in)
 MATMUL(f16, 4, 6, 512, n_in)
 MATMUL(bf16, 2, 6, 32, BLOCKS(n_in))
-MATMUL(q8, 2, 6, 64, BLOCKS(n_in))
-MATMUL(q4, 2, 6, 64, BLOCKS(n_in))
+MATMUL(q8, 2,6, 64, BLOCKS(n_in))
+MATMUL(q4, 2,6, 64, BLOCKS(n_in))
 MIX(f32, 1, 4)
 MIX(f16, 1, 4)
 MIX(q8, 2, 4)

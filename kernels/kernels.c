@@ -2,6 +2,11 @@
 #include "kernels.h"
 
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
 
 const int8_t Q4_CODES[16] = {-127, -95, -74, -58, -44, -31, -20, -8, 4, 16, 29, 42, 56, 72, 91, 114};
 
@@ -16,22 +21,25 @@ size_t panel_bytes(Dtype dtype, int n_in) {
     }
 }
 
+#if defined(__x86_64__)
 static int has_avx2(void) {
-#ifdef __x86_64__
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-#else
-    return 0;
-#endif
+    unsigned a, b, c, d;  // clang's __builtin_cpu_supports does not know f16c
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
 
 static int has_avx512(void) {
-#ifdef __x86_64__
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
+}
+#elif defined(__aarch64__)
+static int has_neon_dot(void) {
+#ifdef __linux__
+    return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
 #else
-    return 0;
+    return 1;  // every Apple processor has it
 #endif
 }
+#endif
 
 static int always(void) { return 1; }
 
@@ -41,11 +49,13 @@ const Kernels *kernels_choose(const char *heads_isa, const char **why) {
         int (*available)(void);
         const char *reason;
     } roads[] = {  // fastest first
-#ifdef __x86_64__
+#if defined(__x86_64__)
         {&avx512_kernels, has_avx512, "the processor has AVX-512 with VNNI"},
         {&avx2_kernels, has_avx2, "the processor has AVX2, FMA and F16C, but not AVX-512 with VNNI"},
+#elif defined(__aarch64__)
+        {&neon_kernels, has_neon_dot, "the processor has NEON with dot product"},
 #endif
-        {&scalar_kernels, always, "this build has no vector kernels for the processor"},
+        {&scalar_kernels, always, "there are no vector kernels for this processor"},
     };
     for (size_t i = 0; i < sizeof roads / sizeof *roads; i++) {
         if (heads_isa && strcmp(heads_isa, roads[i].table->name) != 0) continue;
@@ -54,6 +64,6 @@ const Kernels *kernels_choose(const char *heads_isa, const char **why) {
             return roads[i].table;
         }
     }
-    *why = has_avx512() || has_avx2() ? "HEADS_ISA must be scalar, avx2 or avx512" : "HEADS_ISA names what this processor or build lacks";
+    *why = "it must be scalar, avx2, avx512 or neon, and the processor must have it";
     return NULL;
 }

@@ -6,9 +6,9 @@
 //   v_zero, v_set1, v_add, v_mul  and v_fma(a, b, c) = a * b + c, rounded once
 //   v_load, v_store               16 floats, at any address
 //   v_load_f16, v_load_i8         16 numbers, converted exactly
-//   v_load_even, v_load_odd       the even, the odd elements of 32 bf16, converted
+//   v_load_bf16(p, odd)           the even or the odd of 32 bf16, converted
 //   v_set1_f16                    one f16 in every lane
-//   v_set1_even, v_set1_odd       the first, the second of two bf16 in every lane
+//   v_set1_bf16(p, odd)           the first or the second of two bf16 in every lane
 //   v_load_q8(w, p)               128 bytes of q8, two groups of 4 k, to w[0] and w[1]
 //   v_load_q4(w, p)               the same from 64 bytes of q4
 //   v_dot_start, v_dot, v_dot_end offset + the sum of products of 4, as float; who takes the weights signed ignores the offset
@@ -17,6 +17,8 @@
 // once for P panels. A tile is one inline function, instantiated for constant P and T.
 #ifndef TILES_H
 #define TILES_H
+
+#include <stdbool.h>
 
 #include "lanes.h"
 
@@ -68,30 +70,29 @@ INLINE void tile_float(const Tile *tile, Dtype dtype, int P, int T) {
 INLINE void tile_f32(const Tile *tile, int P, int T) { tile_float(tile, F32, P, T); }
 INLINE void tile_f16(const Tile *tile, int P, int T) { tile_float(tile, F16, P, T); }
 
-INLINE void tile_bf16(const Tile *tile, int P, int T) {
+// The chain over the even k, or the odd ones, of one block.
+INLINE void chain_bf16(Floats sum[MAX_P][MAX_T], bool odd, const Tile *tile, size_t b, int P, int T) {
     const size_t stride = tile->n_steps * BLOCK;
-    const uint16_t *x = tile->x->bf16 + tile->row * stride;
-    Floats sum[MAX_P][MAX_T];
+    const uint8_t *w = tile->w + b * BLOCK * 32;
+    const uint16_t *x = tile->x->bf16 + tile->row * stride + b * BLOCK;
+    UNROLL for (int p = 0; p < P; p++)
+        UNROLL for (int t = 0; t < T; t++) sum[p][t] = v_zero();
+    for (size_t k = 0; k < BLOCK; k += 2) {
+        Floats v[MAX_P];
+        UNROLL for (int p = 0; p < P; p++) v[p] = v_load_bf16(w + (size_t)p * tile->panel_stride + k * 32, odd);
+        UNROLL for (int t = 0; t < T; t++) {
+            Floats a = v_set1_bf16(x + (size_t)t * stride + k, odd);
+            UNROLL for (int p = 0; p < P; p++) sum[p][t] = v_fma(v[p], a, sum[p][t]);
+        }
+    }
+}
+
+INLINE void tile_bf16(const Tile *tile, int P, int T) {
+    Floats sum[MAX_P][MAX_T], even[MAX_P][MAX_T], odd[MAX_P][MAX_T];
     load_sums(sum, tile, P, T);
     for (size_t b = tile->from; b < tile->to; b++) {
-        Floats even[MAX_P][MAX_T], odd[MAX_P][MAX_T];
-        UNROLL for (int p = 0; p < P; p++)
-            UNROLL for (int t = 0; t < T; t++) even[p][t] = odd[p][t] = v_zero();
-        for (size_t k = b * BLOCK; k < (b + 1) * BLOCK; k += 2) {
-            Floats w_even[MAX_P], w_odd[MAX_P];
-            UNROLL for (int p = 0; p < P; p++) {
-                const uint8_t *at = tile->w + (size_t)p * tile->panel_stride + k * 32;
-                w_even[p] = v_load_even(at), w_odd[p] = v_load_odd(at);
-            }
-            UNROLL for (int t = 0; t < T; t++) {
-                const uint16_t *at = x + (size_t)t * stride + k;
-                Floats a_even = v_set1_even(at), a_odd = v_set1_odd(at);
-                UNROLL for (int p = 0; p < P; p++) {
-                    even[p][t] = v_fma(w_even[p], a_even, even[p][t]);
-                    odd[p][t] = v_fma(w_odd[p], a_odd, odd[p][t]);
-                }
-            }
-        }
+        chain_bf16(even, false, tile, b, P, T);
+        chain_bf16(odd, true, tile, b, P, T);
         UNROLL for (int p = 0; p < P; p++)
             UNROLL for (int t = 0; t < T; t++) sum[p][t] = v_add(sum[p][t], v_add(even[p][t], odd[p][t]));
     }
@@ -225,6 +226,8 @@ static void walk_dims(MixTile tile, MixTileFn *const narrow[MAX_T], int Q, MixTi
 
 // matmul_NAME in tiles of up to P panels x T rows.
 #define MATMUL(name, P, T, piece, steps)                                                                                 \
+    TILES(tile_##name, 1, Tile)                                                                                          \
+    TILES(tile_##name, P, Tile)                                                                                          \
     static void matmul_##name(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels,   \
                               int n_in, const Rows *x, int n_tokens) {                                                   \
         Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, (size_t)(steps)};                                \

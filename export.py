@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""export.py SRC OUT [--dtype f32|bf16|q8|q4] [--kv-heads N]: a Hugging Face checkpoint (directory or hub id) or a llama2.c
+file to a checkpoint for ./run. docs/format.md describes the file; exporter/families.py is where a family is added."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import sys
+
+from exporter.checkpoint import Entry, Stats, write_checkpoint
+from exporter.families import Source, pool_kv_heads
+from exporter.huggingface import chat_template, download, open_directory
+from exporter.llama2c import open_llama2c
+from exporter.quantize import DTYPES
+from exporter.tensor import ExportError
+from exporter.tokenizer import tokenizer_metadata
+
+VERSION = "1"
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def open_source(source: str, tokenizer: str | None) -> Source:
+    """Opens a directory, a llama2.c file, or a hub id, which is downloaded first. Errors: ExportError."""
+    if tokenizer and not os.path.isfile(source):
+        raise ExportError("--tokenizer is for llama2.c files; a Hugging Face checkpoint holds its own tokenizer")
+    if os.path.isdir(source):
+        return open_directory(source, os.path.basename(os.path.abspath(source)))
+    if os.path.exists(source):
+        return open_llama2c(source, tokenizer)
+    if HUB_ID.fullmatch(source) and not os.path.isdir(os.path.dirname(source)):
+        return open_directory(download(source), source)
+    raise ExportError(f"{source}: no such file or directory, and not a hub id such as org/name")
+
+
+def refuse_overwriting(out: str, source: Source) -> None:
+    """ExportError if `out` is a directory, is in none, or is one of the source's files."""
+    if os.path.isdir(out):
+        raise ExportError(f"{out} is a directory; name a file, such as {os.path.join(out, 'model.bin')}")
+    if not os.path.isdir(os.path.dirname(os.path.abspath(out))):
+        raise ExportError(f"{out}: its directory does not exist")
+    if os.path.exists(out) and any(os.path.samefile(out, file) for file in source.files if os.path.exists(file)):
+        raise ExportError(f"{out} belongs to the source; name another file for the result")
+
+
+def entries(source: Source, dtype: str) -> list[Entry]:
+    """The tensors of the file: matrices in `dtype`, but learned positions and vectors in f32."""
+    return [
+        Entry(name, "f32" if len(tensor.shape) == 1 or name == "embed_pos" else dtype, tensor)
+        for name, tensor in source.tensors.items()
+    ]
+
+
+def metadata(source: Source, dtype: str) -> dict[str, object]:
+    """Everything but the tensors."""
+    meta = source.knobs.metadata(gated="layers.0.ffn_gate" in source.tensors)
+    if source.tokenizer:
+        meta.update(tokenizer_metadata(source.tokenizer))
+    else:
+        source.remarks.append("no tokenizer found: ./run will take --tokens, but no text")
+    template = chat_template(source.directory) if source.directory else None
+    if template:
+        meta["chat.template"] = template
+    meta.update(
+        {
+            "info.source": source.name,
+            "info.family": source.family,
+            "info.dtype": dtype,
+            "info.exporter": f"heads.c export.py {VERSION}",
+        }
+    )
+    return meta
+
+
+def pool(source: Source, n_kv_heads: int) -> None:
+    """Pools the KV heads and says what that did."""
+    knobs = source.knobs
+    before = sum(e.bytes for e in entries(source, "f32"))
+    was = knobs.n_kv_heads
+    pool_kv_heads(knobs, source.tensors, n_kv_heads)
+    after = sum(e.bytes for e in entries(source, "f32"))
+    cache = 4 * knobs.n_layers * knobs.head_dim  # bytes a KV head and token: K and V in f16
+    print(
+        f"pooled: {was} KV heads to {n_kv_heads} by their means; weights {100 * (after / before - 1):+.1f} %, "
+        f"KV cache {cache * was} to {cache * n_kv_heads} bytes per token (f16)"
+    )
+
+
+def report(source: Source, dtype: str, out: str, stats: Stats) -> None:
+    """What was written, on stdout."""
+    k = source.knobs
+    kind = "MHA" if k.n_kv_heads == k.n_heads else "MQA" if k.n_kv_heads == 1 else "GQA"
+    print(
+        f"{source.name}: {source.family}, {k.n_layers} layers of {k.n_embd}, {k.n_heads} query and {k.n_kv_heads} KV heads "
+        f"({kind}) of {k.head_dim}, feed-forward {k.d_ff}, vocabulary {k.vocab_size}, context {k.context}"
+    )
+    bits = 8 * stats.data_bytes / stats.n_weights
+    print(f"{out}: {stats.file_bytes:,} bytes, {stats.n_weights:,} weights, {bits:.2f} bits per weight")
+    if dtype != "f32":
+        error = 100 * stats.relative_error(dtype)
+        print(f"relative quantization error: {error:.3f} % (RMS of the rounding over RMS of the weights)")
+
+
+def run(args: argparse.Namespace) -> None:
+    """The export. Errors: ExportError, OSError."""
+    import tqdm
+
+    source = open_source(args.src, args.tokenizer)
+    refuse_overwriting(args.out, source)
+    if args.kv_heads is not None:
+        pool(source, args.kv_heads)
+    meta = metadata(source, args.dtype)
+    tensors = entries(source, args.dtype)
+    for remark in source.remarks:
+        print(f"export: note: {remark}", file=sys.stderr)
+    with tqdm.tqdm(total=sum(e.bytes for e in tensors), unit="B", unit_scale=True, desc=args.dtype, disable=None) as bar:
+        stats = write_checkpoint(args.out, meta, tensors, bar.update)
+    report(source, args.dtype, args.out, stats)
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str):
+        print(f"export: {message}; see export.py --help", file=sys.stderr)
+        sys.exit(2)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = Parser(prog="export.py", description="Makes a checkpoint for ./run.", allow_abbrev=False)
+    parser.add_argument("src", metavar="SRC", help="a Hugging Face directory, a hub id (org/name), or a llama2.c .bin")
+    parser.add_argument("out", metavar="OUT", help="the file to write")
+    parser.add_argument("--dtype", choices=DTYPES, default="q8", help="of the matrices (q8); vectors are always f32")
+    parser.add_argument("--kv-heads", type=int, metavar="N", help="mean-pool the KV heads to N, a divisor of what there is")
+    parser.add_argument("--tokenizer", metavar="FILE", help="of a llama2.c .bin; otherwise the tok*.bin beside it")
+    args = parser.parse_args(argv)
+    try:
+        run(args)
+    except KeyboardInterrupt:
+        print("export: interrupted; nothing was written", file=sys.stderr)
+        return 1
+    except (ExportError, OSError) as error:
+        print(f"export: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the temporary file goes
+    sys.exit(main())

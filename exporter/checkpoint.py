@@ -1,0 +1,217 @@
+"""The container of docs/format.md: written tensor by tensor, and read back for tests and tools."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from dataclasses import dataclass, field
+from typing import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from .quantize import DTYPES, LANES, pack, panel_bytes, unpack
+from .tensor import ExportError, Tensor
+
+MAGIC, VERSION = b"heads.c\0", 1
+HEADER = struct.Struct("<8sIIQQQII16x")
+ALIGN = 64
+META_TYPES = {1: np.dtype("<u1"), 2: np.dtype("<i4"), 3: np.dtype("<f4")}
+SLAB = 1 << 18  # weights packed at a time: few enough to stay in the processor's cache
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor of the file to be: a matrix if `tensor` has two axes, a float32 vector if it has one."""
+
+    name: str
+    dtype: str
+    tensor: Tensor
+
+    @property
+    def rows(self) -> int:
+        return self.tensor.shape[0] if len(self.tensor.shape) == 2 else 1
+
+    @property
+    def cols(self) -> int:
+        return self.tensor.shape[-1]
+
+    @property
+    def bytes(self) -> int:
+        return data_bytes(self.dtype, self.rows, self.cols, len(self.tensor.shape) == 2)
+
+
+@dataclass
+class Stats:
+    """What was written: the file's bytes, the tensors' bytes and weights, and per dtype the sums of squares of the weights
+    and of their rounding errors."""
+
+    file_bytes: int = 0
+    data_bytes: int = 0
+    n_weights: int = 0
+    squares: dict[str, float] = field(default_factory=dict)
+    errors: dict[str, float] = field(default_factory=dict)
+
+    def relative_error(self, dtype: str) -> float:
+        """RMS of the rounding error over RMS of the weights, of all tensors of that dtype."""
+        squares = self.squares.get(dtype, 0.0)
+        return (self.errors[dtype] / squares) ** 0.5 if squares else 0.0
+
+
+def data_bytes(dtype: str, rows: int, cols: int, matrix: bool) -> int:
+    """Bytes of a tensor's data, without the padding behind it."""
+    return -(-rows // LANES) * panel_bytes(dtype, cols) if matrix else 4 * cols
+
+
+def write_checkpoint(
+    path: str, metadata: Mapping[str, object], entries: Sequence[Entry], progress: Callable[[int], None] = lambda n: None
+) -> Stats:
+    """Writes a checkpoint to `path`, by way of a temporary file beside it that is removed if anything fails.
+
+    metadata: key -> str, bytes or uint8 array (u8), int or ints (i32), float or floats (f32). progress(n) is called with the
+    number of tensor bytes as they are written. Peak memory is what one tensor's `load` keeps, and a slab.
+    Errors: ExportError for a weight that is not finite or too large for its dtype, OSError for what writing may meet."""
+    meta, table, size = _layout(metadata, entries)
+    stats = Stats(file_bytes=size)
+    temporary = f"{path}.{os.getpid()}.tmp"
+    file = open(temporary, "xb")
+    try:
+        with file:
+            crc = 0
+
+            def put(data: bytes) -> None:
+                nonlocal crc
+                file.write(data)
+                crc = zlib.crc32(data, crc)
+
+            file.write(bytes(HEADER.size))
+            put(meta)
+            put(table)
+            for entry in entries:
+                for slab in _slabs(entry):
+                    data = _pack_slab(entry, slab, stats)
+                    put(data)
+                    progress(len(data))
+                put(bytes(-entry.bytes % ALIGN))
+            assert file.tell() == size, f"wrote {file.tell()} bytes, laid out {size}"
+            file.seek(0)
+            file.write(HEADER.pack(MAGIC, VERSION, crc, size, len(meta), len(table), len(metadata), len(entries)))
+        os.replace(temporary, path)
+    except BaseException:  # Ctrl-C too
+        os.remove(temporary)
+        raise
+    return stats
+
+
+def _layout(metadata, entries) -> tuple[bytes, bytes, int]:
+    """The bytes of the metadata and of the tensor table, and the size of the file."""
+    meta = b"".join(_meta_entry(key, value) for key, value in metadata.items())
+    meta += bytes(-len(meta) % ALIGN)
+    table_bytes = sum(40 + _padded(len(e.name), 8) for e in entries)
+    offset = HEADER.size + len(meta) + _padded(table_bytes, ALIGN)
+    table = b""
+    for e in entries:
+        table += struct.pack("<IIQQQQ", DTYPES.index(e.dtype), len(e.name), e.rows, e.cols, offset, e.bytes)
+        table += _pad(e.name.encode("ascii"), 8)
+        offset += _padded(e.bytes, ALIGN)
+    return meta, table + bytes(-len(table) % ALIGN), offset
+
+
+def _padded(n: int, to: int) -> int:
+    return -(-n // to) * to
+
+
+def _pad(data: bytes, to: int) -> bytes:
+    return data + bytes(-len(data) % to)
+
+
+def _meta_entry(key: str, value: object) -> bytes:
+    if isinstance(value, str):
+        value = value.encode("utf-8", "replace")  # JSON may hold half a surrogate pair
+    if isinstance(value, (bytes, bytearray)):
+        array = np.frombuffer(bytes(value), np.uint8)
+    else:
+        array = np.atleast_1d(np.asarray(value))
+        if array.dtype.kind in "iub" and array.dtype != np.uint8:
+            if array.size and not -(2**31) <= array.min() <= array.max() < 2**31:
+                raise ExportError(f"{key}: {array.max()} does not fit in 32 bits")
+            array = array.astype("<i4")
+        elif array.dtype.kind == "f":
+            array = array.astype("<f4")
+    number = next((n for n, t in META_TYPES.items() if t == array.dtype), None)
+    if number is None:
+        raise TypeError(f"metadata {key}: no type for {value!r}")
+    name = key.encode("ascii")
+    return struct.pack("<IIQ", number, len(name), array.size) + _pad(name, 8) + _pad(array.tobytes(), 8)
+
+
+def _slabs(entry: Entry) -> Iterator[np.ndarray]:
+    """The tensor's float32 values, some panels at a time."""
+    read = entry.tensor.load()
+    if len(entry.tensor.shape) == 1:
+        yield read(0, entry.cols)
+        return
+    step = max(LANES, SLAB // max(1, entry.cols) // LANES * LANES)
+    for begin in range(0, entry.rows, step):
+        yield read(begin, min(begin + step, entry.rows))
+
+
+def _pack_slab(entry: Entry, slab: np.ndarray, stats: Stats) -> bytes:
+    """The bytes of a slab, counted in stats."""
+    if not np.isfinite(slab).all():
+        what = "NaN" if np.isnan(slab).any() else "infinite"
+        raise ExportError(
+            f"tensor {entry.tensor.name}: a weight is {what}; the checkpoint is damaged, or its training diverged"
+        )
+    try:
+        data, error = (slab.astype("<f4").tobytes(), 0.0) if slab.ndim == 1 else pack(slab, entry.dtype)
+    except OverflowError:
+        raise ExportError(
+            f"tensor {entry.tensor.name}: a weight of magnitude {np.abs(slab).max():.3g} is too large for "
+            f"{entry.dtype}; use --dtype f32"
+        ) from None
+    stats.data_bytes += len(data)
+    stats.n_weights += slab.size
+    flat = slab.reshape(-1).astype(np.float64)
+    stats.squares[entry.dtype] = stats.squares.get(entry.dtype, 0.0) + float(flat @ flat)
+    stats.errors[entry.dtype] = stats.errors.get(entry.dtype, 0.0) + error
+    return data
+
+
+class Checkpoint:
+    """A checkpoint read back: `metadata` maps keys to arrays (u8 as bytes), `tensors` names to (dtype, rows, cols, offset,
+    bytes).
+
+    Made for tests and tools; it trusts the file but for its magic, version, size and checksum. Errors: ExportError."""
+
+    def __init__(self, path: str):
+        with open(path, "rb") as file:
+            self.data = file.read()
+        if len(self.data) < HEADER.size or self.data[:8] != MAGIC:
+            raise ExportError(f"{path} is not a heads.c checkpoint")
+        _, version, crc, size, meta_size, table_size, n_meta, n_tensors = HEADER.unpack_from(self.data)
+        if version != VERSION or size != len(self.data) or crc != zlib.crc32(memoryview(self.data)[64:]):
+            raise ExportError(f"{path}: wrong version, size or checksum")
+        self.metadata: dict[str, object] = {}
+        self.tensors: dict[str, tuple[str, int, int, int, int]] = {}
+        at = HEADER.size
+        for _ in range(n_meta):
+            number, key_len, count = struct.unpack_from("<IIQ", self.data, at)
+            key = self.data[at + 16 : at + 16 + key_len].decode()
+            at += 16 + _padded(key_len, 8)
+            values = np.frombuffer(self.data, META_TYPES[number], count, at)
+            self.metadata[key] = values.tobytes() if number == 1 else values
+            at += _padded(values.nbytes, 8)
+        at = HEADER.size + meta_size
+        for _ in range(n_tensors):
+            number, name_len, rows, cols, offset, n_bytes = struct.unpack_from("<IIQQQQ", self.data, at)
+            self.tensors[self.data[at + 40 : at + 40 + name_len].decode()] = (DTYPES[number], rows, cols, offset, n_bytes)
+            at += 40 + _padded(name_len, 8)
+
+    def tensor(self, name: str) -> np.ndarray:
+        """The float32 values of a tensor: [cols] if it has one row and f32 data of just that size, else [rows, cols]."""
+        dtype, rows, cols, offset, n_bytes = self.tensors[name]
+        data = self.data[offset : offset + n_bytes]
+        if rows == 1 and n_bytes == 4 * cols:
+            return np.frombuffer(data, np.float32)
+        return unpack(data, dtype, rows, cols)

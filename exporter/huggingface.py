@@ -1,0 +1,162 @@
+"""Hugging Face checkpoints: a directory, whole or in shards, safetensors or pytorch_model.bin; or a hub id."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+
+import numpy as np
+
+from .families import Source, canonical
+from .tensor import ExportError, Tensor, from_file
+
+
+def download(hub_id: str) -> str:
+    """The directory of a snapshot from the hub, with safetensors if it has them. Errors: ExportError."""
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise ExportError(f"downloading {hub_id} needs huggingface_hub; pip install -r requirements.txt") from None
+
+    small = ["*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.json"]
+    try:
+        path = huggingface_hub.snapshot_download(hub_id, allow_patterns=small + ["model*.safetensors"])
+        if not any(name.endswith(".safetensors") for name in os.listdir(path)):
+            path = huggingface_hub.snapshot_download(hub_id, allow_patterns=small + ["pytorch_model*.bin"])
+    except Exception as error:  # the hub's own errors, and those of the network below it
+        reason = str(error).strip().split("\n")[0]
+        raise ExportError(f"cannot download {hub_id}: {reason or type(error).__name__}") from None
+    return path
+
+
+def open_directory(directory: str, name: str) -> Source:
+    """The checkpoint in a directory; `name` is what it is called. Only headers are read. Errors: ExportError."""
+    config_path = os.path.join(directory, "config.json")
+    if not os.path.exists(config_path):
+        raise ExportError(f"{directory} has no config.json, so it is no Hugging Face checkpoint")
+    config = read_json(config_path)
+    tensors, files = _open_weights(directory)
+    family, knobs, found, remarks = canonical(config, tensors)
+    files += [os.path.join(directory, n) for n in os.listdir(directory) if n.endswith((".json", ".model", ".txt", ".jinja"))]
+    has_tokenizer = any(os.path.isfile(os.path.join(directory, n)) for n in ("tokenizer.json", "tokenizer.model"))
+    return Source(name, family, knobs, found, files, directory, directory if has_tokenizer else None, remarks)
+
+
+def read_json(path: str) -> dict:
+    """The object in a JSON file. Errors: ExportError."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            value = json.load(file)
+    except (OSError, ValueError, RecursionError) as error:
+        raise ExportError(f"cannot read {path}: {error}") from None
+    if not isinstance(value, dict):
+        raise ExportError(f"{path} holds no JSON object")
+    return value
+
+
+def _open_weights(directory: str) -> tuple[dict[str, Tensor], list[str]]:
+    """All tensors of a directory by name, and the files that hold them."""
+    for single, read in (("model.safetensors", open_safetensors), ("pytorch_model.bin", open_torch)):
+        path = os.path.join(directory, single)
+        if os.path.exists(path + ".index.json"):
+            return _open_shards(directory, path + ".index.json", read)
+        if os.path.exists(path):
+            return read(path), [path]
+    raise ExportError(f"{directory} has no model.safetensors and no pytorch_model.bin, whole or in shards with an index")
+
+
+def _open_shards(directory: str, index_path: str, read) -> tuple[dict[str, Tensor], list[str]]:
+    weight_map = read_json(index_path).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):
+        raise ExportError(f"{index_path} has no weight_map of tensor names to files")
+    shards: dict[str, dict[str, Tensor]] = {}
+    for shard in sorted(set(weight_map.values())):
+        path = os.path.join(directory, shard)
+        if os.path.basename(shard) != shard or not os.path.isfile(path):
+            missing = sum(v == shard for v in weight_map.values())
+            raise ExportError(f"the shard {shard} is missing from {directory} ({missing} tensors are in it)")
+        shards[shard] = read(path)
+    for name, shard in weight_map.items():
+        if name not in shards[shard]:
+            raise ExportError(f"tensor {name} is not in {shard}, where {os.path.basename(index_path)} puts it")
+    files = [index_path, *(os.path.join(directory, shard) for shard in shards)]
+    return {name: tensor for shard in shards.values() for name, tensor in shard.items()}, files
+
+
+SAFETENSORS_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+
+
+def open_safetensors(path: str) -> dict[str, Tensor]:
+    """The tensors of a .safetensors file: 8 bytes with the length of a JSON header, the header, the data. The safetensors
+    package has no bf16 without torch, so the file is read here. Errors: ExportError."""
+    size = os.path.getsize(path)
+    try:
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if not 2 <= length <= min(size - 8, 100 << 20):
+                raise ValueError(f"its header claims {length} bytes, the file has {size}")
+            header = json.loads(file.read(length))
+        header.pop("__metadata__", None)
+        return {name: _safetensor(path, name, entry, 8 + length, size) for name, entry in header.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ExportError(f"{path} is no safetensors file, or is cut short: {error}") from None
+
+
+def _safetensor(path: str, name: str, entry: dict, base: int, file_size: int) -> Tensor:
+    begin, end = entry["data_offsets"]
+    shape = tuple(entry["shape"])
+    if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)) or end > file_size - base:
+        raise ValueError(f"tensor {name} lies outside the file")
+    stored = SAFETENSORS_DTYPES.get(entry["dtype"])
+    expected = math.prod(shape) * np.dtype(stored).itemsize if stored else end - begin
+    if end - begin != expected or begin > end:
+        raise ValueError(f"tensor {name} has {end - begin} bytes, its shape makes {expected}")
+    if stored:
+        return from_file(path, name, shape, base + begin, stored, bf16=entry["dtype"] == "BF16")
+
+    def refuse():
+        raise ExportError(
+            f"tensor {name} is stored as {entry['dtype']}, which is not supported; supported: "
+            + ", ".join(SAFETENSORS_DTYPES)
+        )
+
+    return Tensor(name, shape, refuse)
+
+
+def open_torch(path: str) -> dict[str, Tensor]:
+    """The tensors of a pytorch_model.bin, mapped, not read, where its format allows. Needs torch. Errors: ExportError."""
+    try:
+        import torch
+    except ImportError:
+        raise ExportError(
+            f"reading {path} needs torch, which is not installed; or take a checkpoint with safetensors"
+        ) from None
+    try:
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except RuntimeError:  # a file of before torch 1.6 cannot be mapped
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    except Exception as error:  # pickle raises anything
+        raise ExportError(
+            f"cannot read {path}: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        ) from None
+    return {
+        name: Tensor(name, tuple(value.shape), lambda value=value: lambda a, b: value[a:b].float().numpy())
+        for name, value in tensors.items()
+    }
+
+
+def chat_template(directory: str) -> str | None:
+    """The template that turns a chat into a prompt: chat_template.jinja, or tokenizer_config.json's default."""
+    path = os.path.join(directory, "chat_template.jinja")
+    if os.path.isfile(path):
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    path = os.path.join(directory, "tokenizer_config.json")
+    template = read_json(path).get("chat_template") if os.path.isfile(path) else None
+    if isinstance(template, list):
+        named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None

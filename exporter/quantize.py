@@ -1,0 +1,198 @@
+"""Weights to the panels of docs/format.md and back: 16 output rows side by side, the input dimension outermost.
+
+`pack` and `unpack` take any number of rows and columns; the last panel and the last block are filled up."""
+
+from __future__ import annotations
+
+import numpy as np
+
+LANES, BLOCK = 16, 32
+DTYPES = ("f32", "bf16", "q8", "q4")  # by their number in the file
+Q4_CODES = np.array([-127, -95, -74, -58, -44, -31, -20, -8, 4, 16, 29, 42, 56, 72, 91, 114], np.float32)
+Q4_ZERO = 8  # the code closest to zero, for padding
+F16_MAX = 65504.0
+
+# For a weight divided by its scale, doubled, rounded and shifted by 256: the nearest code, and the number it means. (The
+# boundaries between codes are halves, so doubling loses nothing but ties.)
+_NEAREST = np.searchsorted((Q4_CODES[1:] + Q4_CODES[:-1]) / 2, np.arange(-256, 257) / 2).astype(np.uint8)
+_NEAREST_VALUE = Q4_CODES[_NEAREST]
+
+# Numbers that the largest weight of a block is tried as.
+_Q8_TRIALS = (127.4, 127.0, 126.5, 126.0, 125.5, 125.0, 124.5)
+_Q4_TRIALS = (-127.0, -118.0, -110.0, -136.0, -146.0, 114.0, 106.0, 99.0, 122.0, 131.0)
+
+
+def panel_bytes(dtype: str, n_in: int) -> int:
+    """Bytes of one panel of 16 rows with n_in columns."""
+    blocks = -(-n_in // BLOCK)
+    if dtype == "f32":
+        return 64 * n_in
+    if dtype == "bf16":
+        return 32 * BLOCK * blocks
+    return (512 if dtype == "q8" else 256) * blocks + 64 * (-(-blocks // 2))
+
+
+def pack(weights: np.ndarray, dtype: str) -> tuple[bytes, float]:
+    """float32 weights [n_out, n_in] as panels of `dtype`, and the sum of squares of what rounding changed.
+
+    Errors: OverflowError if a weight is larger than the dtype holds."""
+    n_in = weights.shape[1]
+    weights = _pad(np.ascontiguousarray(weights, np.float32), dtype)
+    if dtype == "f32":
+        return _interleave(weights, 1).tobytes(), 0.0
+    if dtype == "bf16":
+        bits = _to_bf16(weights)
+        return _interleave(bits, 2).tobytes(), _square_sum(_from_bf16(bits) - weights)
+    blocks = weights.reshape(-1, BLOCK)
+    if dtype == "q8":
+        scale, codes, values = _quantize_q8(blocks)
+    else:
+        scale, codes, values = _quantize_q4(blocks, _present(weights.shape, n_in))
+    error = _square_sum(values * scale[:, None] - blocks)
+    return _pack_blocks(codes.reshape(weights.shape), scale.reshape(weights.shape[0], -1), dtype), error
+
+
+def unpack(data: bytes, dtype: str, n_out: int, n_in: int) -> np.ndarray:
+    """The float32 weights [n_out, n_in] that panels of `dtype` stand for; the inverse of `pack`."""
+    panels = -(-n_out // LANES)
+    blocks = -(-n_in // BLOCK)
+    if dtype == "f32":
+        weights = _deinterleave(np.frombuffer(data, np.float32), panels, 1)
+    elif dtype == "bf16":
+        weights = _from_bf16(_deinterleave(np.frombuffer(data, np.uint16), panels, 2))
+    else:
+        raw = np.frombuffer(data, np.uint8).reshape(panels, -1)
+        size = (512 if dtype == "q8" else 256) * blocks
+        scale = np.ascontiguousarray(raw[:, size : size + 32 * blocks]).view(np.float16).astype(np.float32)
+        scale = scale.reshape(panels, blocks, LANES).transpose(0, 2, 1)  # [panels][16][blocks]
+        body = raw[:, :size].reshape(panels, blocks, -1, LANES, 4)
+        if dtype == "q8":
+            values = body.astype(np.float32) - 128
+        else:  # [panels][blocks][4 pairs of groups][low, high][16][4]
+            values = Q4_CODES[np.stack([body & 15, body >> 4], 3)].reshape(panels, blocks, 8, LANES, 4)
+        values = values.transpose(0, 3, 1, 2, 4).reshape(panels, LANES, blocks, BLOCK)
+        weights = values * scale[..., None]
+    return np.ascontiguousarray(weights.reshape(panels * LANES, -1)[:n_out, :n_in])
+
+
+def _pad(weights: np.ndarray, dtype: str) -> np.ndarray:
+    n_out, n_in = weights.shape
+    down, right = -n_out % LANES, 0 if dtype == "f32" else -n_in % BLOCK
+    return np.pad(weights, ((0, down), (0, right))) if down or right else weights
+
+
+def _interleave(rows: np.ndarray, width: int) -> np.ndarray:
+    """[16 P][K] -> [P][K / width][16][width]."""
+    return rows.reshape(-1, LANES, rows.shape[1] // width, width).transpose(0, 2, 1, 3)
+
+
+def _deinterleave(values: np.ndarray, panels: int, width: int) -> np.ndarray:
+    return values.reshape(panels, -1, LANES, width).transpose(0, 2, 1, 3)
+
+
+def _square_sum(x: np.ndarray) -> float:
+    x = x.reshape(-1)
+    return float(np.dot(x, x))
+
+
+def _to_bf16(weights: np.ndarray) -> np.ndarray:
+    """The upper half of each float32, rounded to nearest even."""
+    bits = weights.view(np.uint32)
+    rounded = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
+    if ((rounded & 0x7FFF) == 0x7F80).any():
+        raise OverflowError
+    return rounded
+
+
+def _from_bf16(bits: np.ndarray) -> np.ndarray:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def _present(shape: tuple[int, int], n_in: int) -> np.ndarray | None:
+    """1 where a padded matrix holds a weight, 0 in the columns that were added, by blocks; None if none were."""
+    if shape[1] == n_in:
+        return None
+    present = np.zeros(shape, np.float32)
+    present[:, :n_in] = 1
+    return present.reshape(-1, BLOCK)
+
+
+def _quantize_q8(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """float32 [n][32] -> scale float32 [n] (exact in f16), codes uint8 [n][32], the numbers they mean float32 [n][32]."""
+
+    def numbers(per_scale):
+        return np.clip(np.rint(blocks * per_scale[:, None]), -127, 127)
+
+    scale = _best_scale(blocks, np.abs(blocks).max(1), _Q8_TRIALS, numbers)
+    values = numbers(_inverse(scale))
+    return scale, (values + 128).astype(np.uint8), values
+
+
+def _quantize_q4(blocks: np.ndarray, present: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """As _quantize_q8. Zero has no code, so what padding would be rounded to must not count: `present` masks it."""
+    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(1)[:, None], 1)[:, 0]
+
+    def nearest(per_scale):
+        return (np.rint(np.clip(blocks * (2 * per_scale)[:, None], -256, 256)) + 256).astype(np.intp)
+
+    def numbers(per_scale):
+        values = _NEAREST_VALUE[nearest(per_scale)]
+        return values if present is None else values * present
+
+    scale = _best_scale(blocks, largest, _Q4_TRIALS, numbers)
+    codes = _NEAREST[nearest(_inverse(scale))]
+    if present is not None:
+        codes[present == 0] = Q4_ZERO
+    codes[scale == 0] = Q4_ZERO
+    return scale, codes, Q4_CODES[codes] if present is None else Q4_CODES[codes] * present
+
+
+def _best_scale(blocks, largest, trials, numbers) -> np.ndarray:
+    """The f16 scale s [n] of each block w that brings s q closest to w, where q = numbers(1 / s).
+
+    For given q the best s is w.q / q.q, and leaves an error of w.w - (w.q)^2 / q.q. So of the q that the trials give, each
+    the largest weight's number, that with the largest (w.q)^2 / q.q is taken; its s gives a last q, and that the final s."""
+    if not (np.abs(largest) <= 127 * F16_MAX).all():
+        raise OverflowError
+
+    def fit(per_scale):
+        q = numbers(per_scale)
+        product = np.einsum("ij,ij->i", blocks, q)
+        norm = np.maximum(np.einsum("ij,ij->i", q, q), np.float32(1))
+        return product / norm, product * product / norm
+
+    per_largest = _inverse(largest)
+    best = np.full(len(blocks), -1, np.float32)
+    scale = np.zeros(len(blocks), np.float32)
+    for trial in trials:
+        s, gain = fit(np.float32(trial) * per_largest)
+        better = gain > best
+        best[better], scale[better] = gain[better], s[better]
+    return _to_f16(fit(_inverse(_to_f16(scale)))[0])
+
+
+def _to_f16(scale: np.ndarray) -> np.ndarray:
+    if not (np.abs(scale) <= F16_MAX).all():
+        raise OverflowError
+    return scale.astype(np.float16).astype(np.float32)
+
+
+def _inverse(x: np.ndarray) -> np.ndarray:
+    """1 / x, and 0 where x is 0 or so small that 1 / x is no float32."""
+    with np.errstate(divide="ignore", over="ignore"):
+        y = np.float32(1) / x
+    return np.where(np.isfinite(y), y, np.float32(0))
+
+
+def _pack_blocks(codes: np.ndarray, scale: np.ndarray, dtype: str) -> bytes:
+    """codes uint8 [16 P][32 B], scale float32 [16 P][B] -> the bytes of P panels."""
+    panels, n_blocks = codes.shape[0] // LANES, scale.shape[1]
+    groups = codes.reshape(panels, LANES, n_blocks, 8, 4).transpose(0, 2, 3, 1, 4)  # [P][B][8][16][4]
+    if dtype == "q4":
+        groups = groups[:, :, 0::2] | groups[:, :, 1::2] << 4
+    scales = scale.reshape(panels, LANES, n_blocks).transpose(0, 2, 1).astype(np.float16)  # [P][B][16]
+    out = np.zeros((panels, panel_bytes(dtype, n_blocks * BLOCK)), np.uint8)
+    body = groups.reshape(panels, -1)
+    out[:, : body.shape[1]] = body
+    out[:, body.shape[1] : body.shape[1] + 32 * n_blocks] = np.ascontiguousarray(scales).reshape(panels, -1).view(np.uint8)
+    return out.tobytes()

@@ -1,0 +1,65 @@
+"""Tensors that are read when they are needed, so that an export holds one of them at a time and not the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable
+
+import numpy as np
+
+
+class ExportError(Exception):
+    """What is wrong with the source, the destination or an option, as a sentence for the user."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A float32 tensor yet to be read. `load()` opens it and returns `rows(a, b)`, which gives rows a..b-1 of the first axis
+    as a new array that the caller owns; what `load` had to keep in memory lives as long as `rows`. `name` is the source's
+    name, for messages. Errors: ExportError from either."""
+
+    name: str
+    shape: tuple[int, ...]
+    load: Callable[[], Callable[[int, int], np.ndarray]]
+
+    def array(self) -> np.ndarray:
+        """The whole tensor."""
+        return self.load()(0, self.shape[0])
+
+    def slice(self, begin: int, end: int) -> "Tensor":
+        """Rows begin..end-1."""
+
+        def load():
+            rows = self.load()
+            return lambda a, b: rows(begin + a, begin + b)
+
+        return Tensor(self.name, (end - begin, *self.shape[1:]), load)
+
+    def map(self, function: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...] | None = None) -> "Tensor":
+        """`function` of the whole tensor, which is in memory while it is written. `shape` is the result's, if it differs."""
+
+        def load():
+            whole = function(self.array())
+            return lambda a, b: whole[a:b]
+
+        return Tensor(self.name, self.shape if shape is None else shape, load)
+
+
+def from_file(path: str, name: str, shape: tuple[int, ...], offset: int, dtype: str, bf16: bool = False) -> Tensor:
+    """Numbers that lie in a file as they are, from byte `offset` on; bf16 as `dtype` "<u2"."""
+    row = int(np.prod(shape[1:], dtype=np.int64))
+
+    def load():
+        file = open(path, "rb")
+
+        def rows(a: int, b: int) -> np.ndarray:
+            file.seek(offset + a * row * np.dtype(dtype).itemsize)
+            raw = np.fromfile(file, dtype, (b - a) * row)
+            if raw.size != (b - a) * row:
+                raise ExportError(f"{path} ends inside tensor {name}")
+            values = (raw.astype(np.uint32) << 16).view(np.float32) if bf16 else raw.astype(np.float32)
+            return values.reshape(b - a, *shape[1:])
+
+        return rows
+
+    return Tensor(name, shape, load)

@@ -1,0 +1,614 @@
+"""Tokenizers: tokenizer.json, SentencePiece's tokenizer.model and llama2.c's tokenizer.bin -> the metadata of docs/format.md.
+
+What the engine has no rule for is refused by the name of the field, never approximated: a token more or less in a prompt is an
+error that nobody sees.
+"""
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import unicodedata
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .tensor import ExportError
+
+SPACE_MARK = "\u2581"
+LSTRIP, RSTRIP, SINGLE_WORD = 1, 2, 4
+PLAIN, SPECIAL, BYTE = 0, 1, 2
+NORMALIZERS = {"nfc": 1, "prepend mark": 2, "spaces to mark": 3, "prepend space": 4}
+# The steps of pre-tokenizers, as scanners.c numbers them.
+METASPACE = {"never": 1, "first": 2, "always": 3}
+GPT2, DIGIT, DIGITS, PUNCTUATION, BYTE_DIGIT, BYTE_DIGITS, THREE_DIGITS = 4, 11, 12, 14, 20, 21, 22
+_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_CASED = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+%s|"
+          r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%s|")
+_CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+# Patterns of Split that match somewhere in every text, whatever it is: what does not match is empty.
+COVERING = {
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": GPT2,
+    _WORDS + r"\p{N}{1,3}" + _REST: 5,
+    _WORDS + r"\p{N}" + _REST: 6,
+    _WORDS.replace(r"\p{L}+", r"[\p{L}\p{M}]+") + r"\p{N}" + _REST.replace(r"\s\p{L}", r"\s\p{L}\p{M}"): 7,
+    _CASED % (_CONTRACTION, _CONTRACTION) + r"\p{N}{1,3}" + _REST.replace(r"[\r\n]*", r"[\r\n/]*"): 8,
+    _CASED % ("", "") + r"\p{N}" + _REST.replace(r"[\r\n]*", r"[\r\n/]*"): 9,
+}
+PARTIAL = {
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+": 10,
+    r"\p{N}{1,3}": 13,
+    r"[\r\n]": 15,
+    r"\s?\p{L}+": 16,
+    r"\s?\p{P}+": 17,
+    "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+": 18,
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+": 19,
+}  # fmt: skip
+
+
+@dataclass
+class Added:
+    """An added token. `normalized`: it is looked for in the normalized text."""
+
+    id: int
+    content: str
+    flags: int
+    normalized: bool
+    special: bool
+
+
+@dataclass
+class Vocabulary:
+    """A tokenizer before it becomes metadata. `tokens`: id -> string, as the vocabulary spells it; `merges`: (left id, right id)
+    -> (rank, id of the result); `chars`: single character -> id, None for a byte-level model; `bytes`: byte -> id or -1;
+    `words`: ids that a whole piece becomes without merging; `special`: ids that decoding may skip. The rest is as in the file."""
+
+    tokens: dict[int, str]
+    merges: dict[tuple[int, int], tuple[int, int]]
+    chars: dict[str, int] | None
+    bytes: list[int]
+    unk: int = -1
+    fuse_unk: bool = False
+    words: list[int] = field(default_factory=list)
+    added: list[Added] = field(default_factory=list)
+    special: set[int] = field(default_factory=set)
+    normalizer: list[int] = field(default_factory=list)
+    splits: list[int] = field(default_factory=list)
+    prefix: list[int] = field(default_factory=list)
+    suffix: list[int] = field(default_factory=list)
+    eos: list[int] = field(default_factory=list)
+    strip: int = 0
+
+
+def tokenizer_metadata(source: str) -> dict[str, bytes | np.ndarray]:
+    """The `tokenizer.*` metadata (docs/format.md) of a Hugging Face directory or of one file.
+
+    source: a directory with tokenizer.json or, if it has none, tokenizer.model; or a file: tokenizer.json, a SentencePiece model
+    (*.model), a llama2.c tokenizer (*.bin). A directory's end-of-text ids are those of generation_config.json and config.json,
+    or, if these name none, tokenizer_config.json's eos_token. Values are bytes (u8) or arrays of int32.
+    Errors: ExportError, which names the file, the field and its value, if the engine could not tokenize exactly alike."""
+    path = source
+    if os.path.isdir(source):
+        names = [name for name in ("tokenizer.json", "tokenizer.model") if os.path.isfile(os.path.join(source, name))]
+        if not names:
+            raise ExportError(f"{source}: it has neither tokenizer.json nor tokenizer.model")
+        path = os.path.join(source, names[0])
+    try:
+        if path.endswith(".json"):
+            vocabulary = _from_json_file(path)
+        elif path.endswith(".bin"):
+            with open(path, "rb") as file:
+                vocabulary = from_llama2c(file.read())
+        else:
+            with open(path, "rb") as file:
+                vocabulary = from_sentencepiece(file.read())
+        if not path.endswith(".bin"):
+            vocabulary.eos = _eos_ids(os.path.dirname(path), vocabulary) or vocabulary.eos
+        return _metadata(vocabulary)
+    except OSError as error:
+        raise ExportError(f"{path}: {error.strerror}") from error
+    except ExportError as error:
+        raise ExportError(f"{path}: {error}") from error
+
+
+def _from_json_file(path: str) -> Vocabulary:
+    data = _read_json(path)
+    try:
+        return from_json(data)
+    except (AttributeError, KeyError, TypeError) as error:  # a number where an object should be, and the like
+        raise ExportError(f"it does not look like a tokenizer: {type(error).__name__}: {error}") from error
+
+
+def _read_json(path: str) -> dict:
+    try:
+        with open(path, encoding="utf-8") as file:
+            value = json.load(file)
+    except ValueError as error:
+        raise ExportError(f"not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ExportError("expected a JSON object")
+    return value
+
+
+def _eos_ids(directory: str, vocabulary: Vocabulary) -> list[int]:
+    """All end-of-text ids that the configuration beside a tokenizer names."""
+    ids: set[int] = set()
+    for name in ("generation_config.json", "config.json"):
+        path = os.path.join(directory, name)
+        value = _read_json(path).get("eos_token_id") if os.path.isfile(path) else None
+        values = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(isinstance(v, int) and v >= 0 for v in values):
+            raise ExportError(f"{name}: eos_token_id is {value!r}, expected an id or a list of ids")
+        ids |= set(values)
+    path = os.path.join(directory, "tokenizer_config.json")
+    if not ids and os.path.isfile(path):
+        token = _read_json(path).get("eos_token")
+        token = token.get("content") if isinstance(token, dict) else token
+        ids = {id for id, content in vocabulary.tokens.items() if content == token}
+    return sorted(ids)
+
+
+# ---- the metadata --------------------------------------------------------------------------------------------------------
+
+
+def _byte_alphabet() -> list[str]:
+    """The character that ByteLevel shows each byte as (GPT-2's bytes_to_unicode)."""
+    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [b for b in range(256) if b not in shown]
+    return [chr(b) if b in shown else chr(256 + hidden.index(b)) for b in range(256)]
+
+
+BYTE_CHARS = _byte_alphabet()
+CHAR_BYTES = {c: b for b, c in enumerate(BYTE_CHARS)}
+
+
+def _byte_of(token: str) -> int | None:
+    """The byte that a byte-fallback token such as <0x0A> stands for."""
+    found = re.fullmatch("<0x([0-9A-Fa-f]{2})>", token)
+    return int(found[1], 16) if found else None
+
+
+def _decoded(token: str, v: Vocabulary) -> tuple[int, bytes]:
+    """The kind of a token, but for special ones, and the bytes that it stands for in decoded text."""
+    if v.chars is None:
+        mapped = [CHAR_BYTES.get(c) for c in token]
+        return PLAIN, token.encode() if None in mapped else bytes(mapped)
+    byte = _byte_of(token)
+    return (PLAIN, token.replace(SPACE_MARK, " ").encode()) if byte is None else (BYTE, bytes([byte]))
+
+
+def _ints(values) -> np.ndarray:
+    return np.array(list(values), np.int32)
+
+
+def _offsets(lengths) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(list(lengths), dtype=np.int64)]).astype(np.int32)
+
+
+def _metadata(v: Vocabulary) -> dict[str, bytes | np.ndarray]:
+    n = max(v.tokens) + 1
+    decoded = [_decoded(v.tokens.get(id, ""), v) for id in range(n)]
+    kinds = [SPECIAL if id in v.special else kind for id, (kind, _) in enumerate(decoded)]
+    out: dict[str, bytes | np.ndarray] = {
+        "tokenizer.token.begin": _offsets(len(text) for _, text in decoded),
+        "tokenizer.token.text": b"".join(text for _, text in decoded),
+        "tokenizer.token.kind": bytes(kinds),
+        "tokenizer.bytes": _ints(v.bytes),
+        **_merge_metadata(v, n),
+    }
+    if v.chars is not None:
+        chars = sorted(v.chars)
+        out["tokenizer.chars"] = _ints(map(ord, chars))
+        out["tokenizer.char_ids"] = _ints(v.chars[c] for c in chars)
+    if v.unk >= 0:
+        out["tokenizer.unk"] = _ints([v.unk])
+        out["tokenizer.fuse_unk"] = _ints([v.fuse_unk])
+    if v.words:
+        out["tokenizer.words"] = _ints(sorted(v.words, key=lambda id: decoded[id][1]))
+    out |= _added_metadata("tokenizer.added", [(a.content, a) for a in v.added if not a.normalized])
+    out |= _added_metadata("tokenizer.added_normalized", [(_normalize(a.content, v), a) for a in v.added if a.normalized])
+    lists = {"normalizer": v.normalizer, "splits": v.splits, "prefix": v.prefix, "suffix": v.suffix, "eos": v.eos}
+    out |= {f"tokenizer.{key}": _ints(values) for key, values in lists.items() if values}
+    if v.strip:
+        out["tokenizer.strip"] = _ints([v.strip])
+    return out
+
+
+def _merge_metadata(v: Vocabulary, n: int) -> dict[str, np.ndarray]:
+    table = np.array([(left, right, rank, id) for (left, right), (rank, id) in v.merges.items()], np.int32).reshape(-1, 4)
+    table = table[np.lexsort((table[:, 1], table[:, 0]))]
+    counts = np.bincount(table[:, 0], minlength=n) if len(table) else np.zeros(n, np.int64)
+    return {
+        "tokenizer.merge.begin": _offsets(counts),
+        "tokenizer.merge.right": table[:, 1].copy(),
+        "tokenizer.merge.rank": table[:, 2].copy(),
+        "tokenizer.merge.id": table[:, 3].copy(),
+    }
+
+
+def _normalize(content: str, v: Vocabulary) -> str:
+    """An added token's content as it looks in normalized text."""
+    for step in v.normalizer:
+        if step == NORMALIZERS["nfc"] and unicodedata.normalize("NFC", content) != content:
+            raise ExportError(f"added_tokens: {content!r} is looked for in normalized text, but is not in NFC itself")
+        if step == NORMALIZERS["spaces to mark"]:
+            content = content.replace(" ", SPACE_MARK)
+        if step == NORMALIZERS["prepend mark"]:
+            content = SPACE_MARK + content
+    return content
+
+
+def _added_metadata(key: str, added: list[tuple[str, Added]]) -> dict[str, bytes | np.ndarray]:
+    first: dict[str, Added] = {}
+    for content, token in sorted(added, key=lambda pair: not pair[1].special):  # of equals the first counts, special ones before
+        if len(content) > 1024:
+            raise ExportError(f"added_tokens: {content[:40]!r}.. has {len(content)} characters, expected at most 1024")
+        first.setdefault(content, token)
+    if not first:
+        return {}
+    contents = sorted(first)  # by code point
+    return {
+        f"{key}.begin": _offsets(map(len, contents)),
+        f"{key}.chars": _ints(ord(c) for content in contents for c in content),
+        f"{key}.id": _ints(first[content].id for content in contents),
+        f"{key}.flags": bytes(first[content].flags for content in contents),
+    }
+
+
+# ---- tokenizer.json ------------------------------------------------------------------------------------------------------
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=True)
+    return text if len(text) < 200 else text[:200] + ".."
+
+
+def _refuse(where: str, value: object) -> ExportError:
+    return ExportError(f"{where} is {_shown(value)}, which this exporter has no rule for")
+
+
+def _expect(where: str, got: dict, expected: dict, ignored: tuple[str, ...] = ()) -> None:
+    """Refuses a component with a field that has another value than expected, or that is not known."""
+    for key, value in got.items():
+        if key in expected and value not in expected[key]:
+            raise _refuse(f"{where}.{key}", value)
+        if key not in expected and key not in ignored:
+            raise _refuse(f"{where}.{key}", value)
+
+
+def from_json(data: dict) -> Vocabulary:
+    """A Vocabulary from the contents of a tokenizer.json. Errors: ExportError."""
+    # truncation and padding are of batches: transformers sets them anew for every call.
+    _expect("tokenizer.json", data, {}, ("version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
+                                         "post_processor", "decoder", "model"))  # fmt: skip
+    model = data.get("model") or {}
+    vocab = _checked_vocab(model)
+    byte_level, splits = _pre_tokenizer(data.get("pre_tokenizer"))
+    v = Vocabulary({id: token for token, id in vocab.items()}, {}, None, [], splits=splits)
+    v.normalizer = _normalizer(data.get("normalizer"))
+    if splits and splits[0] in METASPACE.values() and v.normalizer:
+        raise _refuse("normalizer together with a Metaspace pre_tokenizer", data["normalizer"])
+    if -1 in splits:
+        if NORMALIZERS["spaces to mark"] not in v.normalizer:
+            raise _refuse("pre_tokenizer", data["pre_tokenizer"])
+        v.splits = []
+    _model(v, model, vocab, byte_level)
+    _added_tokens(v, data.get("added_tokens") or [], vocab)
+    v.prefix, v.suffix = _post_processor(data.get("post_processor"))
+    v.strip = _decoder(data.get("decoder"), byte_level)
+    if max(v.tokens) >= 1 << 24:
+        raise ExportError(f"model.vocab: the highest id is {max(v.tokens)}, expected less than {1 << 24}")
+    return v
+
+
+def _checked_vocab(model: dict) -> dict[str, int]:
+    kind = model.get("type", "BPE" if "merges" in model else None)
+    if kind != "BPE":
+        raise ExportError(f"model.type is {kind!r}; only BPE is supported")
+    vocab = model.get("vocab")
+    if not isinstance(vocab, dict) or not vocab or not all(isinstance(id, int) and id >= 0 for id in vocab.values()):
+        raise ExportError("model.vocab: expected an object of tokens and their ids")
+    if len(set(vocab.values())) != len(vocab):
+        raise ExportError("model.vocab: two tokens have the same id")
+    return vocab
+
+
+def _model(v: Vocabulary, model: dict, vocab: dict[str, int], byte_level: bool) -> None:
+    """The BPE model: merges, units, the unknown token."""
+    _expect("model", model, {
+        "dropout": (None, 0, 0.0), "continuing_subword_prefix": (None, ""), "end_of_word_suffix": (None, ""),
+        "byte_fallback": (None, False) if byte_level else (None, False, True), "fuse_unk": (None, False, True),
+        "ignore_merges": (None, False, True) if byte_level else (None, False),
+    }, ("type", "vocab", "merges", "unk_token"))  # fmt: skip
+    for rank, merge in enumerate(model.get("merges") or []):
+        pair = merge.split(" ") if isinstance(merge, str) else merge
+        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
+            raise ExportError(f"model.merges: entry {rank} is {_shown(merge)}, expected two tokens")
+        ids = [vocab.get(token) for token in (*pair, "".join(pair))]
+        if None in ids:
+            raise ExportError(f"model.merges: entry {rank} is {_shown(merge)}; these two or their sum are not in model.vocab")
+        v.merges[ids[0], ids[1]] = (rank, ids[2])
+    if byte_level:
+        v.bytes = [vocab.get(c, -1) for c in BYTE_CHARS]
+    else:
+        v.chars = {token: id for token, id in vocab.items() if len(token) == 1}
+        v.bytes = [vocab.get(f"<0x{b:02X}>", -1) if model.get("byte_fallback") else -1 for b in range(256)]
+        if not v.chars:
+            raise ExportError("model.vocab: it has no token of a single character, and the pre_tokenizer is not ByteLevel")
+    unk = model.get("unk_token")
+    if unk is not None:
+        if unk not in vocab:
+            raise ExportError(f"model.unk_token is {_shown(unk)}, which is not in vocab")
+        v.unk, v.fuse_unk = vocab[unk], bool(model.get("fuse_unk"))
+    if model.get("ignore_merges"):
+        v.words = [id for token, id in vocab.items() if token and all(c in CHAR_BYTES for c in token)]
+
+
+def _added_tokens(v: Vocabulary, tokens: list[dict], vocab: dict[str, int]) -> None:
+    """The added tokens, with the ids that `tokenizers` gives them: the vocabulary's if it has the token; else, whatever the file
+    says, one more than the highest so far, or the size of the vocabulary."""
+    by_content: dict[str, Added] = {}
+    for token in tokens:
+        content = token.get("content")
+        if not content:
+            continue
+        highest = max((a.id for a in by_content.values()), default=-1)
+        id = by_content[content].id if content in by_content else vocab.get(content, max(highest + 1, len(vocab)))
+        if id != token.get("id"):
+            raise ExportError(f"added_tokens: {content!r} has id {token.get('id')}, but tokenizers would give it {id}")
+        if v.tokens.get(id, content) != content:
+            raise ExportError(f"added_tokens: {content!r} and {v.tokens[id]!r} share id {id}")
+        flags = LSTRIP * bool(token.get("lstrip")) | RSTRIP * bool(token.get("rstrip"))
+        flags |= SINGLE_WORD * bool(token.get("single_word"))
+        special = bool(token.get("special")) or (content in by_content and by_content[content].special)
+        by_content[content] = Added(id, content, flags, bool(token.get("normalized", not special)), special)
+        v.tokens[id] = content
+    v.added = list(by_content.values())
+    v.special = {token.id for token in v.added if token.special}
+
+
+def _parts(component: dict | None, many: str) -> list[dict]:
+    """The steps of a component, Sequences opened."""
+    if component is None:
+        return []
+    if component.get("type") == "Sequence":
+        return [part for step in component.get(many, []) for part in _parts(step, many)]
+    return [component]
+
+
+def _normalizer(component: dict | None) -> list[int]:
+    steps = []
+    for part in _parts(component, "normalizers"):
+        if part == {"type": "NFC"}:
+            steps.append(NORMALIZERS["nfc"])
+        elif part == {"type": "Prepend", "prepend": SPACE_MARK}:
+            steps.append(NORMALIZERS["prepend mark"])
+        elif part == {"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}:
+            steps.append(NORMALIZERS["spaces to mark"])
+        else:
+            raise _refuse("normalizer", part)
+    return steps
+
+
+def _pre_tokenizer(component: dict | None) -> tuple[bool, list[int]]:
+    """Whether the model works on bytes, and the steps. -1 stands for a split at spaces, which must not be able to happen."""
+    steps: list[int] = []
+    byte_level = False
+    for i, part in enumerate(_parts(component, "pretokenizers")):
+        kind = part.get("type")
+        if kind == "ByteLevel" and not byte_level:
+            _expect("pre_tokenizer.ByteLevel", {"add_prefix_space": True, **part},
+                    {"add_prefix_space": (False,), "use_regex": (True, False)}, ("type", "trim_offsets"))
+            byte_level = True
+            steps += [GPT2] if part.get("use_regex", True) else []
+        elif kind == "Metaspace" and i == 0:
+            _expect("pre_tokenizer.Metaspace", {"prepend_scheme": None, "split": True, **part},
+                    {"replacement": (SPACE_MARK,), "prepend_scheme": tuple(METASPACE), "split": (False,)}, ("type",))
+            steps.append(METASPACE[part["prepend_scheme"]])
+        else:
+            steps.append(_split(part, byte_level))
+    if byte_level and (-1 in steps or (steps and steps[0] in METASPACE.values())):
+        raise _refuse("pre_tokenizer", component)
+    if -1 in steps and len(steps) > 1:
+        raise _refuse("pre_tokenizer", component)
+    return byte_level, steps
+
+
+def _split(part: dict, after_bytes: bool) -> int:
+    """The number of a step that cuts. After ByteLevel, steps see bytes in place of characters."""
+    kind = part.get("type")
+    if kind == "Digits" and set(part) == {"type", "individual_digits"}:
+        individual = part["individual_digits"]
+        return (BYTE_DIGIT if individual else BYTE_DIGITS) if after_bytes else DIGIT if individual else DIGITS
+    if part == {"type": "Punctuation", "behavior": "Contiguous"} and not after_bytes:
+        return PUNCTUATION
+    if kind == "Split" and set(part) == {"type", "pattern", "behavior", "invert"}:
+        pattern, how = part["pattern"], (part["behavior"], part["invert"])
+        if pattern == {"String": " "} and how == ("MergedWithPrevious", False) and not after_bytes:
+            return -1
+        regex = str(pattern.get("Regex")).replace("\r", r"\r").replace("\n", r"\n")
+        if after_bytes:
+            if regex == "[0-9][0-9][0-9]" and how == ("Isolated", False):
+                return THREE_DIGITS
+        elif regex in COVERING and how in (("Isolated", False), ("Removed", True)):
+            return COVERING[regex]
+        elif regex in PARTIAL and how == ("Isolated", False):
+            return PARTIAL[regex]
+    raise _refuse("pre_tokenizer", part)
+
+
+def _post_processor(component: dict | None) -> tuple[list[int], list[int]]:
+    """The ids put before and behind a single text."""
+    prefix: list[int] = []
+    suffix: list[int] = []
+    for part in _parts(component, "processors"):
+        kind = part.get("type")
+        if kind == "ByteLevel":
+            continue  # it only trims offsets
+        if kind != "TemplateProcessing":
+            raise _refuse("post_processor", part)
+        before, behind, seen = [], [], False
+        for piece in part.get("single", []):
+            if "SpecialToken" in piece:
+                ids = part["special_tokens"][piece["SpecialToken"]["id"]]["ids"]
+                (behind if seen else before).extend(ids)
+            elif piece.get("Sequence", {}).get("id") == "A" and not seen:
+                seen = True
+            else:
+                raise _refuse("post_processor.single", part["single"])
+        if not seen:
+            raise _refuse("post_processor.single", part.get("single"))
+        prefix, suffix = before + prefix, suffix + behind
+    return prefix, suffix
+
+
+def _decoder(component: dict | None, byte_level: bool) -> int:
+    """Checks the decoder, and returns how many spaces it takes off the beginning."""
+    parts = _parts(component, "decoders")
+    if byte_level:
+        if [part.get("type") for part in parts] != ["ByteLevel"]:
+            raise _refuse("decoder", component)
+        return 0
+    fused = [{"type": "Replace", "pattern": {"String": SPACE_MARK}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}]
+    if parts[:3] != fused or len(parts) > 4:
+        raise _refuse("decoder", component)
+    if len(parts) == 3:
+        return 0
+    strip = parts[3]
+    if {**strip, "start": 0} != {"type": "Strip", "content": " ", "start": 0, "stop": 0} or not isinstance(strip["start"], int):
+        raise _refuse("decoder", strip)
+    return strip["start"]
+
+
+# ---- SentencePiece and llama2.c ------------------------------------------------------------------------------------------
+
+
+def _merges_by_score(tokens: dict[int, str], scores: dict[int, float]) -> dict[tuple[int, int], tuple[int, int]]:
+    """The merges that make SentencePiece's choices: every cut of a token into two, best score first. Equal scores have equal
+    ranks, and the engine then takes the leftmost, as SentencePiece does. `tokens` are those that text can become."""
+    ids = {token: id for id, token in tokens.items()}
+    ranks = {score: rank for rank, score in enumerate(sorted({scores[id] for id in tokens}, reverse=True))}
+    merges = {}
+    for id, token in tokens.items():
+        for cut in range(1, len(token)):
+            left, right = ids.get(token[:cut]), ids.get(token[cut:])
+            if left is not None and right is not None:
+                merges[left, right] = (ranks[scores[id]], id)
+    return merges
+
+
+def _fields(data: bytes):
+    """The (number, value) pairs of a protobuf message: ints, or bytes for what has a length; 32-bit values as 4 bytes."""
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            if at >= len(data) or shift > 63:
+                raise ExportError("it is no SentencePiece model, or is truncated")
+            byte = data[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(data):
+        key = varint()
+        kind = key & 7
+        if kind == 0:
+            yield key >> 3, varint()
+            continue
+        size = {1: 8, 5: 4}.get(kind) or (varint() if kind == 2 else len(data) + 1)
+        if size > len(data) - at:
+            raise ExportError("it is no SentencePiece model, or is truncated")
+        yield key >> 3, data[at : at + size]
+        at += size
+
+
+def from_sentencepiece(data: bytes) -> Vocabulary:
+    """A Vocabulary from a SentencePiece BPE model (sentencepiece_model.proto). Errors: ExportError."""
+    pieces, trainer, normalizer = [], {}, {}
+    for number, value in _fields(data):
+        if number == 1:
+            piece = dict(_fields(value))
+            pieces.append((piece.get(1, b"").decode(), struct.unpack("<f", piece.get(2, b"\0\0\0\0"))[0], piece.get(3, 1)))
+        elif number == 2:
+            trainer = dict(_fields(value))
+        elif number == 3:
+            normalizer = dict(_fields(value))
+    if not pieces:
+        raise ExportError("it is no SentencePiece model, or is truncated")
+    if trainer.get(3, 1) != 2:
+        kind = {1: "Unigram", 3: "Word", 4: "Char"}.get(trainer.get(3, 1), trainer.get(3))
+        raise ExportError(f"trainer_spec.model_type is {kind}; only BPE is supported")
+    refused = [
+        ("trainer_spec.treat_whitespace_as_suffix", trainer.get(24, 0), 0),
+        ("normalizer_spec.precompiled_charsmap", "set" if normalizer.get(2) else "", ""),
+        ("normalizer_spec.remove_extra_whitespaces", normalizer.get(4, 1), 0),
+        ("normalizer_spec.escape_whitespaces", normalizer.get(5, 1), 1),
+    ]
+    for name, value, expected in refused:
+        if value != expected:
+            raise ExportError(f"{name} is {value!r}, expected {expected!r}; export from a tokenizer.json")
+    return _from_pieces(pieces, add_dummy_prefix=bool(normalizer.get(3, 1)), bos=trainer.get(41, 1), eos=trainer.get(42, 2))
+
+
+def _from_pieces(pieces: list[tuple[str, float, int]], add_dummy_prefix: bool, bos: int, eos: int) -> Vocabulary:
+    NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE_PIECE = range(1, 7)
+    tokens = {id: token for id, (token, _, _) in enumerate(pieces)}
+    types = {id: kind for id, (_, _, kind) in enumerate(pieces)}
+    if UNUSED in types.values():
+        raise ExportError("a piece has type UNUSED, which this exporter has no rule for; export from a tokenizer.json")
+    for id, token in tokens.items():
+        if types[id] == USER and (SPACE_MARK in token or len(token) == 0):
+            raise ExportError(f"piece {id}, {token!r}, is user-defined and holds a space; export from a tokenizer.json")
+    text = {id: token for id, token in tokens.items() if types[id] == NORMAL}
+    by_byte = {_byte_of(tokens[id]): id for id, kind in types.items() if kind == BYTE_PIECE}
+    v = Vocabulary(
+        tokens, _merges_by_score(text, {id: score for id, (_, score, _) in enumerate(pieces)}),
+        {token: id for id, token in text.items() if len(token) == 1}, [by_byte.get(b, -1) for b in range(256)],
+        unk=next((id for id, kind in types.items() if kind == UNKNOWN), -1), fuse_unk=True,
+    )  # fmt: skip
+    # The ids of special tokens are as Hugging Face converts such a file: found in text, skipped in decoding.
+    v.special = {id for id, kind in types.items() if kind in (UNKNOWN, CONTROL)}
+    v.added = [Added(id, tokens[id], 0, False, id in v.special) for id, kind in types.items() if kind in (UNKNOWN, CONTROL, USER)]
+    v.normalizer = [NORMALIZERS["prepend mark"]] * add_dummy_prefix + [NORMALIZERS["spaces to mark"]]
+    v.strip = int(add_dummy_prefix)
+    v.prefix = [bos] if bos < len(pieces) and types[bos] == CONTROL else []
+    v.eos = [eos] if eos < len(pieces) and types[eos] == CONTROL else []
+    return v
+
+
+def from_llama2c(data: bytes) -> Vocabulary:
+    """A Vocabulary from llama2.c's tokenizer.bin: int32 longest token, then of each token float32 score, int32 length, bytes;
+    unknown 0, BOS 1, EOS 2, bytes 3..258, spaces as spaces. Errors: ExportError."""
+    tokens: dict[int, str] = {}
+    scores: dict[int, float] = {}
+    at = 4
+    while at < len(data):
+        if len(data) - at < 8:
+            raise ExportError(f"it ends inside token {len(tokens)}")
+        score, length = struct.unpack_from("<fi", data, at)
+        if not 0 <= length <= len(data) - at - 8 or score != score:
+            raise ExportError(f"token {len(tokens)} has length {length}, score {score}: no llama2.c tokenizer, or a truncated one")
+        try:
+            tokens[len(tokens)] = data[at + 8 : at + 8 + length].decode()
+        except UnicodeDecodeError as error:
+            raise ExportError(f"token {len(tokens)} is not UTF-8") from error
+        scores[len(scores)] = score
+        at += 8 + length
+    if len(tokens) < 259 or any(_byte_of(tokens[3 + b]) != b for b in range(256)):
+        raise ExportError("tokens 3..258 are not <0x00>..<0xFF>; it is no llama2.c tokenizer")
+    tokens |= {0: "<unk>", 1: "<s>", 2: "</s>"}  # BOS and EOS come as "\n<s>\n"
+    text = {id: token for id, token in tokens.items() if id > 258 and token}
+    v = Vocabulary(tokens, _merges_by_score(text, scores), {token: id for id, token in text.items() if len(token) == 1},
+                   list(range(3, 259)), normalizer=[NORMALIZERS["prepend space"]], strip=1)  # fmt: skip
+    v.special = {0, 1, 2}
+    # BOS begins a text there, so the next one ends it.
+    v.prefix, v.eos = [1], [1, 2]
+    return v

@@ -1,0 +1,193 @@
+"""Makes unicode_tables.h from the answers of the `tokenizers` library, so that the engine sees characters as it does.
+
+    python3 exporter/unicode_tables.py           writes unicode_tables.h
+    python3 exporter/unicode_tables.py --check   compares it with what it would write; exit 1 if they differ
+
+The library uses several versions of Unicode at once (its regular expressions, `Digits`, `Punctuation` and NFC each have their own),
+so every code point is put to it. Python's unicodedata only proposes decompositions and combining classes, which never change
+once a character has them; the library says which of them it knows, and is asked again for every character at the end.
+"""
+from __future__ import annotations
+
+import sys
+import unicodedata
+from pathlib import Path
+
+import tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+OUTPUT = Path(__file__).resolve().parent.parent / "unicode_tables.h"
+POINTS = [c for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000]
+CHUNK = 8192
+# The flags of a class, in the order of their bits. UPPER is title case too; a caseless letter is a modifier or another one.
+CATEGORIES = {
+    "UPPER": r"[\p{Lu}\p{Lt}]", "LOWER": r"\p{Ll}", "CASELESS": r"[\p{Lm}\p{Lo}]", "MARK": r"\p{M}", "NUMBER": r"\p{N}",
+    "PUNCT": r"\p{P}", "SYMBOL": r"\p{S}", "SPACE": r"\s",
+}  # fmt: skip
+FLAGS = [*CATEGORIES, "DIGITS", "PUNCTUATION", "WORD"]
+HANGUL = range(0xAC00, 0xAC00 + 11172)
+
+
+def chunks() -> list[list[int]]:
+    """All code points but NUL and the surrogates, some thousands at a time."""
+    return [POINTS[i : i + CHUNK] for i in range(0, len(POINTS), CHUNK)]
+
+
+def matching(pattern: str) -> set[int]:
+    """The code points that a one-character pattern matches."""
+    split = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
+    return {ord(piece) for chunk in chunks() for piece, _ in split.pre_tokenize_str("".join(map(chr, chunk)))}
+
+
+def isolated(pre_tokenizer) -> set[int]:
+    """The code points that a pre-tokenizer cuts out from between two letters."""
+    found = set()
+    for chunk in chunks():
+        text = "a" + "".join(chr(c) + "a" for c in chunk)
+        pieces = pre_tokenizer.pre_tokenize_str(text)
+        found |= {ord(piece) for piece, (begin, end) in pieces if end - begin == 1 and begin % 2 == 1}
+    return found
+
+
+def word_characters() -> set[int]:
+    """The code points beside which an added token with `single_word` does not count: Rust's \\w."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.add_tokens([AddedToken("<|>", single_word=True, normalized=False)])
+    found = set()
+    for chunk in chunks():
+        encoding = tokenizer.encode("".join(f" {chr(c)}<|>" for c in chunk))
+        accepted = {begin // 5 for begin, _ in encoding.offsets}
+        found |= {c for i, c in enumerate(chunk) if i not in accepted}
+    return found
+
+
+def stripped() -> set[int]:
+    """The code points that an added token with `lstrip` swallows."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.add_tokens([AddedToken("<|>", lstrip=True, normalized=False)])
+    found = set()
+    for chunk in chunks():
+        encoding = tokenizer.encode("".join(f"a{chr(c)}<|>" for c in chunk))
+        found |= {c for c, (begin, end) in zip(chunk, encoding.offsets) if end - begin == 4}
+    return found
+
+
+def classes() -> list[int]:
+    """The flags of every code point, index 0..0x10ffff."""
+    sets = [matching(pattern) for pattern in CATEGORIES.values()]
+    assert stripped() == sets[FLAGS.index("SPACE")], "lstrip's white space is not the patterns'"
+    sets += [isolated(pre_tokenizers.Digits(individual_digits=True)), isolated(pre_tokenizers.Punctuation("isolated")),
+             word_characters()]
+    flags = [0] * 0x110000
+    for bit, members in enumerate(sets):
+        for c in members:
+            flags[c] |= 1 << bit
+    return flags
+
+
+NFD, NFC = normalizers.NFD().normalize_str, normalizers.NFC().normalize_str
+
+
+def combining_classes() -> list[int]:
+    """The combining class of every code point as far as the library knows it: it moves a mark of class c > 1 before U+0334 (1),
+    or U+0345 (240) behind one of class 1."""
+    ccc = [0] * 0x110000
+    for c in POINTS:
+        k = unicodedata.combining(chr(c))
+        low, high = chr(c), "\u0334"
+        if k == 1:
+            low, high = "\u0345", chr(c)
+        if k and NFD("a" + low + high) == "a" + high + low:
+            ccc[c] = k
+    return ccc
+
+
+def decompositions() -> list[tuple[int, int, int, bool]]:
+    """(composed, first, second or 0, whether first + second compose), by composed; Hangul syllables are computed, not listed."""
+    rows = []
+    for c in POINTS:
+        if c in HANGUL or NFD(chr(c)) == chr(c):
+            continue
+        parts = [int(part, 16) for part in unicodedata.decomposition(chr(c)).split()] + [0]
+        rows.append((c, parts[0], parts[1], parts[1] != 0 and NFC(chr(parts[0]) + chr(parts[1])) == chr(c)))
+    return rows
+
+
+def check(ccc: list[int], rows: list[tuple[int, int, int, bool]]) -> None:
+    """Rebuilds the library's NFD of every code point from the table, and looks for compositions that it lacks."""
+    table = {c: (a, b) for c, a, b, _ in rows}
+
+    def decompose(c: int) -> str:
+        a, b = table.get(c, (c, 0))
+        return (decompose(a) if a != c else chr(c)) + (decompose(b) if b else "")
+
+    for c in POINTS:
+        if c not in HANGUL:
+            assert decompose(c) == NFD(chr(c)), f"U+{c:04X}: the table's decomposition is not the library's"
+    composed = {c for c, *_, composes in rows if composes}
+    for c in POINTS:
+        if c not in HANGUL and c not in composed:
+            assert NFC(NFD(chr(c))) != chr(c) or NFD(chr(c)) == chr(c), f"U+{c:04X} composes, but not from two characters"
+    by_class = {k: chr(c) for c, k in enumerate(ccc) if k}
+    for first, x in by_class.items():
+        for second, y in by_class.items():
+            ordered = x + y if first <= second else y + x
+            assert NFD("a" + x + y) == "a" + ordered, f"combining classes {first} and {second} are not ordered as thought"
+
+
+def ranges(values: list[int]) -> list[tuple[int, int]]:
+    """(first code point, value) of every run of equal values."""
+    return [(c, v) for c, v in enumerate(values) if c == 0 or values[c - 1] != v]
+
+
+def array(declaration: str, items: list[str]) -> str:
+    """A C array, as many items a line as fit."""
+    lines, line = [f"static const {declaration} = {{"], "   "
+    for item in items:
+        if len(line) + len(item) + 2 > 125:
+            lines.append(line)
+            line = "   "
+        line += f" {item},"
+    return "\n".join([*lines, line, "};", ""])
+
+
+def header() -> str:
+    """The text of unicode_tables.h."""
+    ccc, rows = combining_classes(), decompositions()
+    check(ccc, rows)
+    flags = classes()
+    assert len(FLAGS) <= 11, "a class and a code point share 32 bits"
+    compositions = sorted((a, b, i) for i, (_, a, b, composes) in enumerate(rows) if composes)
+    return "\n".join([
+        f"// Made by exporter/unicode_tables.py from tokenizers {tokenizers.__version__}; do not edit.",
+        "#ifndef UNICODE_TABLES_H",
+        "#define UNICODE_TABLES_H",
+        "",
+        "#include <stdint.h>",
+        "",
+        "// The first code point of every run of characters of one class, shifted left by 11, and the class (unicode.h).",
+        array("uint32_t CLASSES[]", [f"0x{c << 11 | v:x}" for c, v in ranges(flags)]),
+        "// The first code point of every run of one combining class, shifted left by 8, and the combining class.",
+        array("uint32_t COMBINING[]", [f"0x{c << 8 | v:x}" for c, v in ranges(ccc)]),
+        "// A character and the one or two that it decomposes into, by character.",
+        array("uint32_t DECOMPOSITIONS[][3]", [f"{{0x{c:x}, 0x{a:x}, 0x{b:x}}}" for c, a, b, _ in rows]),
+        "// The rows of DECOMPOSITIONS that also compose, by the two parts.",
+        array("uint16_t COMPOSITIONS[]", [str(i) for *_, i in compositions]),
+        "#endif",
+        "",
+    ])  # fmt: skip
+
+
+def main() -> int:
+    text = header()
+    if sys.argv[1:] == ["--check"]:
+        same = OUTPUT.read_text() == text
+        print(f"{OUTPUT.name}: {'as the library says' if same else 'differs from what the library says; make it again'}")
+        return 0 if same else 1
+    OUTPUT.write_text(text)
+    print(f"{OUTPUT.name}: {len(text)} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

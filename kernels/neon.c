@@ -1,0 +1,114 @@
+// NEON with dot product (Armv8.2): four registers hold 16 lanes.
+#if defined(__aarch64__)
+#include <arm_neon.h>
+
+#include "kernels.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define EACH _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++)
+
+typedef struct {
+    float32x4_t v[4];
+} Floats;
+typedef struct {
+    int32x4_t v[4];
+} Ints;
+typedef struct {
+    int8x16_t v[4];
+} Bytes;  // signed
+
+INLINE Floats v_set1(float x) { return (Floats){{vdupq_n_f32(x), vdupq_n_f32(x), vdupq_n_f32(x), vdupq_n_f32(x)}}; }
+INLINE Floats v_zero(void) { return v_set1(0.0f); }
+INLINE Floats v_add(Floats x, Floats y) {
+    EACH x.v[i] = vaddq_f32(x.v[i], y.v[i]);
+    return x;
+}
+INLINE Floats v_mul(Floats x, Floats y) {
+    EACH x.v[i] = vmulq_f32(x.v[i], y.v[i]);
+    return x;
+}
+INLINE Floats v_fma(Floats x, Floats y, Floats z) {
+    EACH z.v[i] = vfmaq_f32(z.v[i], x.v[i], y.v[i]);
+    return z;
+}
+INLINE Floats v_load(const float *p) {
+    Floats x;
+    EACH x.v[i] = vld1q_f32(p + 4 * i);
+    return x;
+}
+INLINE void v_store(float *p, Floats x) { EACH vst1q_f32(p + 4 * i, x.v[i]); }
+
+INLINE Floats v_load_f16(const uint8_t *p) {
+    Floats x;
+    EACH x.v[i] = vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p + 8 * i)));
+    return x;
+}
+INLINE Floats v_load_i8(const uint8_t *p) {
+    int8x16_t b = vreinterpretq_s8_u8(vld1q_u8(p));
+    int16x8_t low = vmovl_s8(vget_low_s8(b)), high = vmovl_s8(vget_high_s8(b));
+    return (Floats){{vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(low))),
+                     vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)))}};
+}
+INLINE Floats v_set1_f16(const uint8_t *p) { return v_set1(f16_to_f32((uint16_t)(p[0] | p[1] << 8))); }
+
+// Of each pair of bf16, the even or the odd one: a bf16 is the upper half of an f32.
+INLINE Floats v_load_bf16(const uint8_t *p, int odd) {
+    Floats x;
+    EACH {
+        uint32x4_t pair = vreinterpretq_u32_u8(vld1q_u8(p + 16 * i));
+        x.v[i] = vreinterpretq_f32_u32(odd ? vandq_u32(pair, vdupq_n_u32(0xffff0000)) : vshlq_n_u32(pair, 16));
+    }
+    return x;
+}
+INLINE Floats v_set1_bf16(const uint16_t *p, int odd) { return v_set1(bf16_to_f32(p[odd])); }
+
+INLINE void v_load_q8(Bytes w[2], const uint8_t *p) {
+    for (int g = 0; g < 2; g++)
+        EACH w[g].v[i] = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(p + 64 * g + 16 * i), vdupq_n_u8(128)));
+}
+
+INLINE void v_load_q4(Bytes w[2], const uint8_t *p) {
+    const int8x16_t table = vld1q_s8(Q4_CODES);
+    EACH {
+        uint8x16_t codes = vld1q_u8(p + 16 * i);
+        w[0].v[i] = vqtbl1q_s8(table, vandq_u8(codes, vdupq_n_u8(15)));
+        w[1].v[i] = vqtbl1q_s8(table, vshrq_n_u8(codes, 4));
+    }
+}
+
+INLINE Ints v_dot_start(int32_t offset) {
+    (void)offset;
+    return (Ints){{vdupq_n_s32(0), vdupq_n_s32(0), vdupq_n_s32(0), vdupq_n_s32(0)}};
+}
+INLINE Ints v_dot(Ints sum, Bytes w, const int8_t *x) {
+    int32_t four;
+    memcpy(&four, x, sizeof four);
+    EACH sum.v[i] = vdotq_s32(sum.v[i], w.v[i], vreinterpretq_s8_s32(vdupq_n_s32(four)));
+    return sum;
+}
+INLINE Floats v_dot_end(Ints sum) {
+    Floats x;
+    EACH x.v[i] = vcvtq_f32_s32(sum.v[i]);
+    return x;
+}
+
+#include "tiles.h"
+
+#define BLOCKS(n_in) (((size_t)(n_in) + BLOCK - 1) / BLOCK)
+
+MATMUL(f32, 2, 3, 512, n_in)
+MATMUL(f16, 2, 3, 512, n_in)
+MATMUL(bf16, 2, 2, 32, BLOCKS(n_in))
+MATMUL(q8, 2, 2, 64, BLOCKS(n_in))
+MATMUL(q4, 2, 2, 64, BLOCKS(n_in))
+MIX(f32, 1, 2)
+MIX(f16, 1, 2)
+MIX(q8, 2, 4)
+
+const Kernels neon_kernels = {
+    .name = "neon",
+    .matmul = {[F32] = matmul_f32, [BF16] = matmul_bf16, [Q8] = matmul_q8, [Q4] = matmul_q4, [F16] = matmul_f16},
+    .mix = {[F32] = mix_f32, [F16] = mix_f16, [Q8] = mix_q8},
+    LANES_KERNELS,
+};
+#endif

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Makes the golden checkpoints: small random models of every family, saved by transformers, with what transformers computes.
+
+    python tests/make_golden.py [NAME...] [--seed S] [--out DIR]      (torch 2.13.0, transformers 5.23.0)
+
+Each directory holds a Hugging Face checkpoint (float32), logits.npy (float32 [96][vocab], of every position of the prompt)
+and golden.json: the 96 prompt ids, the 64 ids that greedy decoding adds, and what made it. Weights are random and so large
+that every tensor matters; the reference is computed from the files as they were saved."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+
+N_PROMPT, N_GREEDY = 96, 64
+COMMON = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2, num_hidden_layers=2, max_position_embeddings=192)
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
+
+
+def sizes(vocab: int, embd: int, ff: int, heads: int, kv: int, **more) -> dict:
+    """The config of a model of Llama's kind."""
+    return dict(
+        vocab_size=vocab, hidden_size=embd, intermediate_size=ff, num_attention_heads=heads, num_key_value_heads=kv, **more
+    )
+
+
+# fmt: off
+# name: (model_type, config). Sizes are odd on purpose, and so are epsilons: a wrong one must show.
+MODELS = {
+    "llama": ("llama", sizes(131, 40, 54, 4, 4, rms_norm_eps=1e-5)),
+    "llama-linear": ("llama", sizes(113, 36, 50, 6, 2, head_dim=10,
+                                    rope_parameters=dict(rope_type="linear", factor=4.0, rope_theta=10000.0))),
+    "llama-3": ("llama", sizes(127, 44, 47, 4, 2, head_dim=16, tie_word_embeddings=True, attention_bias=True, mlp_bias=True,
+                               rope_parameters=dict(LLAMA3, rope_theta=500000.0))),
+    "smollm2": ("llama", sizes(97, 36, 61, 9, 3, tie_word_embeddings=True)),
+    "mistral": ("mistral", sizes(139, 40, 52, 4, 2, head_dim=12, sliding_window=7, rms_norm_eps=2e-3)),
+    "qwen2": ("qwen2", sizes(149, 36, 49, 6, 3, use_sliding_window=True, sliding_window=11, max_window_layers=1,
+                             rope_parameters=dict(rope_type="default", rope_theta=1000000.0))),
+    "qwen3": ("qwen3", sizes(137, 38, 45, 5, 1, head_dim=18, tie_word_embeddings=True, rms_norm_eps=1e-3)),
+    "gpt2": ("gpt2", dict(vocab_size=103, n_embd=36, n_layer=2, n_head=3, n_positions=192, layer_norm_epsilon=1e-3)),
+    "falcon": ("falcon", dict(vocab_size=109, hidden_size=40, num_attention_heads=5, bias=False, layer_norm_epsilon=1e-3)),
+    "gemma": ("gemma", sizes(101, 34, 51, 3, 1, head_dim=20, rms_norm_eps=3e-3)),
+}
+# Further ones that only fresh comparisons make.
+MORE = {
+    "falcon-bias": ("falcon", dict(vocab_size=109, hidden_size=48, num_attention_heads=3, bias=True, ffn_hidden_size=70)),
+    "gpt2-inner": ("gpt2", dict(vocab_size=103, n_embd=40, n_layer=3, n_head=5, n_positions=192, n_inner=67,
+                                activation_function="gelu", tie_word_embeddings=False)),
+    "mistral-full": ("mistral", sizes(200, 64, 96, 8, 2, sliding_window=None)),
+    "mistral-layers": ("mistral", sizes(200, 40, 52, 4, 1, head_dim=20, sliding_window=9,
+                                        layer_types=["sliding_attention", "full_attention"])),
+    "qwen2-layers": ("qwen2", sizes(149, 48, 49, 4, 4, num_hidden_layers=3, use_sliding_window=True, sliding_window=5,
+                                    layer_types=["sliding_attention", "full_attention", "sliding_attention"])),
+    "qwen3-bias": ("qwen3", sizes(137, 64, 45, 6, 2, head_dim=64, attention_bias=True, hidden_act="gelu_pytorch_tanh")),
+    "gemma-mha": ("gemma", sizes(256, 32, 51, 2, 2, head_dim=256)),
+}
+# What is changed in config.json after saving, None to remove a key: old spellings, and keys that files on the hub have.
+CHANGES = {
+    "llama-linear": dict(rope_parameters=None, rope_theta=10000.0, rope_scaling=dict(type="linear", factor=4.0), dtype=None,
+                         torch_dtype="float32"),
+    "smollm2": dict(rope_parameters=None, rope_theta=100000, is_llama_config=True, rope_interleaved=False),
+    "qwen2": dict(layer_types=None),
+    "falcon": dict(num_kv_heads=None),
+    "gemma": dict(hidden_act="gelu"),
+}
+SAVING = {"mistral": dict(max_shard_size="50KB")}
+# fmt: on
+
+
+def make(name: str, seed: int, out: Path, edit=None) -> Path:
+    """Makes one golden directory, out/name, and returns it; edit(directory) may change the files before the reference reads
+    them. Of the seeds seed, seed + 1000, .. the first is taken whose greedy
+    tokens are won by a clear margin, so that rounding decides none of them."""
+    import torch
+    import transformers
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    model_type, values = {**MODELS, **MORE}[name]
+    directory = out / name
+    for attempt in range(seed, seed + 50000, 1000):
+        torch.manual_seed(attempt)
+        if model_type != "gpt2":
+            values = {**COMMON, **values}
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **values)).float().eval()
+        randomize(model, torch)
+        shutil.rmtree(directory, ignore_errors=True)
+        model.save_pretrained(directory, **SAVING.get(name, {}))
+        (directory / "generation_config.json").unlink(missing_ok=True)
+        change_config(directory / "config.json", CHANGES.get(name, {}))
+        if edit:
+            edit(directory)
+
+        model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
+        vocab = values["vocab_size"]
+        prompt = torch.randint(3, vocab, (N_PROMPT,)).tolist()
+        with torch.no_grad():
+            logits = model(torch.tensor([prompt]), use_cache=False).logits[0].float().numpy()
+            greedy, margin = decode(model, prompt, torch)
+        if margin > 2e-3 * np.abs(logits).max():
+            break
+    else:
+        raise SystemExit(f"{name}: no seed from {seed} on gives a clear greedy continuation")
+    np.save(directory / "logits.npy", logits)
+    made = dict(
+        by="tests/make_golden.py",
+        command=f"python tests/make_golden.py {name} --seed {seed}",
+        seed=attempt,
+        torch=torch.__version__,
+        transformers=transformers.__version__,
+        margin=round(margin, 5),
+    )
+    (directory / "golden.json").write_text(json.dumps(dict(made=made, prompt=prompt, greedy=greedy)) + "\n")
+    return directory
+
+
+def randomize(model, torch) -> None:
+    """Weights of size 1/sqrt(n_in) times a little more than one, norms around one (Gemma's around zero), biases of 0.3."""
+    around = 0.0 if model.config.model_type == "gemma" else 1.0
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if p.ndim == 1:
+                p.normal_(around if name.endswith("weight") else 0.0, 0.3)
+            elif "emb" in name or "wte" in name or "wpe" in name or "lm_head" in name:
+                p.normal_(0, 0.5)
+            else:
+                p.normal_(0, 1.5 * p.shape[0 if model.config.model_type == "gpt2" else 1] ** -0.5)
+
+
+def change_config(path: Path, changes: dict) -> None:
+    config = json.loads(path.read_text())
+    config.update(changes)
+    config = {key: value for key, value in config.items() if not (key in changes and value is None)}
+    path.write_text(json.dumps(config, indent=1) + "\n")
+
+
+def decode(model, prompt: list[int], torch) -> tuple[list[int], float]:
+    """The greedy continuation, without a cache, and the smallest distance between the best and the second logit."""
+    ids, margin = list(prompt), float("inf")
+    for _ in range(N_GREEDY):
+        best = torch.topk(model(torch.tensor([ids]), use_cache=False).logits[0, -1].float(), 2)
+        margin = min(margin, float(best.values[0] - best.values[1]))
+        ids.append(int(best.indices[0]))
+    return ids[len(prompt) :], margin
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("names", nargs="*", default=list(MODELS), metavar="NAME", help=f"of {', '.join([*MODELS, *MORE])}")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "golden")
+    args = parser.parse_args()
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    for name in args.names:
+        directory = make(name, args.seed, args.out)
+        print(f"{directory}: {sum(f.stat().st_size for f in directory.iterdir()):,} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,798 @@
+// Text <-> ids: byte-pair encoding over bytes (GPT-2) or over characters (SentencePiece), driven by the tables of
+// docs/format.md, "The tokenizer". A text goes through five stages:
+//
+//   added tokens   cut out first; some are looked for in the raw text, others in the normalized text
+//   normalizer     what lies between them: NFC, a leading mark, spaces as U+2581
+//   pre-tokenizer  each of its steps cuts the pieces of the step before into smaller ones
+//   model          each piece, as bytes or characters, by merging neighbours in the order of the merges' ranks
+//   prefix, suffix the post-processor's ids: BOS ..
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model.h"
+#include "scanners.h"
+#include "unicode.h"
+
+enum { MAX_TOKENS = MAX_DIM, MAX_STEPS = 16, MAX_ADDED_LENGTH = 1024, MAX_AROUND = 64, MAX_TEXT = INT_MAX / 4 };
+enum { SPACE_MARK = 0x2581 };                               // what stands for a space inside SentencePiece
+enum { KIND_PLAIN, KIND_SPECIAL, KIND_BYTE, N_KINDS };      // of a token
+enum { LSTRIP = 1, RSTRIP = 2, SINGLE_WORD = 4 };           // flags of an added token
+enum { NORM_NFC = 1, NORM_PREPEND_MARK, NORM_SPACES_TO_MARK, NORM_PREPEND_SPACE, N_NORM };  // normalizer steps
+
+typedef struct {  // metadata of type i32, borrowed; n 0: absent or empty
+    const int32_t *v;
+    size_t n;
+} Ints;
+
+typedef struct {  // added tokens, sorted by their characters
+    size_t n;
+    const int32_t *begin;  // [n + 1]: token i is chars[begin[i]..begin[i + 1])
+    const int32_t *chars, *ids;
+    const uint8_t *flags;
+    bool starts[256];  // whether one begins with a character whose low byte is this
+} Added;
+
+struct Tokenizer {
+    int n_tokens;
+    const int32_t *begin;   // [n_tokens + 1]: token i is text[begin[i]..begin[i + 1])
+    const uint8_t *text;    // what the tokens stand for in decoded text
+    const uint8_t *kinds;   // [n_tokens]
+    const int32_t *bytes;   // [256]: the token of a byte, or -1
+    Ints chars, char_ids;   // the tokens of one character, ascending; absent: the model is byte-level
+    const int32_t *merges;  // [n_tokens + 1]: the merges with token i on the left are numbers merges[i]..merges[i + 1]
+    const int32_t *right, *rank, *merged;  // of each merge; right ascends for each left
+    Ints words;             // ids by text, ascending, of the tokens that a whole piece can be; absent: pieces are merged
+    int unk;                // for what has no token, or -1: it vanishes
+    bool fuse_unk;          // one for a row of them
+    Ints normalizer, splits;
+    Added raw, normalized;
+    Ints prefix, suffix, eos;
+    int strip;              // spaces taken off the beginning of a decoded text
+    char description[400];
+};
+
+// ---- opening: every number of the file is checked before it is used ------------------------------------------------------
+
+// Metadata of a type; *out is NULL and *n is 0 where it is absent.
+static int get_values(const Model *model, const char *key, uint32_t type, const void **out, size_t *n, Error *err) {
+    const Meta *meta = model_meta(model, key);
+    *out = NULL;
+    *n = 0;
+    if (!meta) return 0;
+    if (meta->type != type)
+        return fail(err, "metadata %s: type is %u, expected %u (%s)", key, meta->type, type, type == META_U8 ? "u8" : "i32");
+    *out = meta->values;
+    *n = meta->count;
+    return 0;
+}
+
+// Integers min..max; where `count` is not SIZE_MAX there must be so many.
+static int get_ints(const Model *model, const char *key, size_t count, int min, int max, Ints *out, Error *err) {
+    const void *values;
+    if (get_values(model, key, META_I32, &values, &out->n, err)) return -1;
+    out->v = values;
+    if (count != SIZE_MAX && out->n != count)
+        return fail(err, "metadata %s: it has %zu values, expected %zu", key, out->n, count);
+    for (size_t i = 0; i < out->n; i++)
+        if (out->v[i] < min || out->v[i] > max)
+            return fail(err, "metadata %s: value %zu is %d, expected %d..%d", key, i, out->v[i], min, max);
+    return 0;
+}
+
+static int get_bytes(const Model *model, const char *key, size_t count, int max, const uint8_t **out, Error *err) {
+    const void *values;
+    size_t n;
+    if (get_values(model, key, META_U8, &values, &n, err)) return -1;
+    *out = values;
+    if (n != count) return fail(err, "metadata %s: it has %zu values, expected %zu", key, n, count);
+    for (size_t i = 0; max < UINT8_MAX && i < n; i++)
+        if ((*out)[i] > max) return fail(err, "metadata %s: value %zu is %u, expected 0..%d", key, i, (*out)[i], max);
+    return 0;
+}
+
+// One integer; `absent` where there is no such key.
+static int get_int(const Model *model, const char *key, int min, int max, int absent, int *out, Error *err) {
+    Ints one;
+    *out = absent;
+    if (!model_meta(model, key)) return 0;
+    if (get_ints(model, key, 1, min, max, &one, err)) return -1;
+    *out = one.v[0];
+    return 0;
+}
+
+// Where n lists begin that follow each other without gaps, and where the last one ends: n + 1 offsets from 0 upwards.
+static int get_offsets(const Model *model, const char *key, size_t n, const int32_t **out, size_t *end, Error *err) {
+    Ints offsets;
+    if (get_ints(model, key, n + 1, 0, INT_MAX, &offsets, err)) return -1;
+    if (offsets.v[0] != 0) return fail(err, "metadata %s: value 0 is %d, expected 0", key, offsets.v[0]);
+    for (size_t i = 0; i < n; i++)
+        if (offsets.v[i + 1] < offsets.v[i])
+            return fail(err, "metadata %s: value %zu is %d, less than the one before it", key, i + 1, offsets.v[i + 1]);
+    *out = offsets.v;
+    *end = (size_t)offsets.v[n];
+    return 0;
+}
+
+static int load_tokens(Tokenizer *t, const Model *model, Error *err) {
+    const Meta *offsets = model_meta(model, "tokenizer.token.begin");
+    if (!offsets) return fail(err, "metadata tokenizer.token.begin is missing: the checkpoint has no tokenizer");
+    if (offsets->count < 2 || offsets->count > MAX_TOKENS)
+        return fail(err, "metadata tokenizer.token.begin: it has %zu values, expected 2..%d", offsets->count, MAX_TOKENS);
+    t->n_tokens = (int)offsets->count - 1;
+    size_t n = (size_t)t->n_tokens, text_bytes;
+    if (get_offsets(model, "tokenizer.token.begin", n, &t->begin, &text_bytes, err) ||
+        get_bytes(model, "tokenizer.token.text", text_bytes, UINT8_MAX, &t->text, err) ||
+        get_bytes(model, "tokenizer.token.kind", n, N_KINDS - 1, &t->kinds, err))
+        return -1;
+    for (size_t i = 0; i < n; i++)
+        if (t->kinds[i] == KIND_BYTE && t->begin[i + 1] - t->begin[i] != 1)
+            return fail(err, "metadata tokenizer.token.text: token %zu stands for a byte, but has %d", i,
+                        t->begin[i + 1] - t->begin[i]);
+    return 0;
+}
+
+static int load_units(Tokenizer *t, const Model *model, Error *err) {
+    int last = t->n_tokens - 1;
+    Ints bytes;
+    if (get_ints(model, "tokenizer.bytes", 256, -1, last, &bytes, err) ||
+        get_ints(model, "tokenizer.chars", SIZE_MAX, 0, 0x10FFFF, &t->chars, err) ||
+        get_ints(model, "tokenizer.char_ids", t->chars.n, 0, last, &t->char_ids, err) ||
+        get_int(model, "tokenizer.unk", 0, last, -1, &t->unk, err))
+        return -1;
+    t->bytes = bytes.v;
+    for (size_t i = 1; i < t->chars.n; i++)
+        if (t->chars.v[i] <= t->chars.v[i - 1])
+            return fail(err, "metadata tokenizer.chars: value %zu is not above the one before", i);
+    int fuse;
+    if (get_int(model, "tokenizer.fuse_unk", 0, 1, 0, &fuse, err)) return -1;
+    t->fuse_unk = fuse;
+    return 0;
+}
+
+static int load_merges(Tokenizer *t, const Model *model, Error *err) {
+    size_t n;
+    Ints right, rank, merged;
+    if (get_offsets(model, "tokenizer.merge.begin", (size_t)t->n_tokens, &t->merges, &n, err) ||
+        get_ints(model, "tokenizer.merge.right", n, 0, t->n_tokens - 1, &right, err) ||
+        get_ints(model, "tokenizer.merge.rank", n, 0, INT_MAX, &rank, err) ||
+        get_ints(model, "tokenizer.merge.id", n, 0, t->n_tokens - 1, &merged, err))
+        return -1;
+    for (int left = 0; left < t->n_tokens; left++)
+        for (int i = t->merges[left] + 1; i < t->merges[left + 1]; i++)
+            if (right.v[i] <= right.v[i - 1])
+                return fail(err, "metadata tokenizer.merge.right: value %d is not above the one before it, of the same left %d",
+                            i, left);
+    t->right = right.v;
+    t->rank = rank.v;
+    t->merged = merged.v;
+    return 0;
+}
+
+// Compares a token's text with text[0..len).
+static int compare_text(const Tokenizer *t, int id, const uint8_t *text, size_t len) {
+    size_t own = (size_t)(t->begin[id + 1] - t->begin[id]);
+    int order = own && len ? memcmp(t->text + t->begin[id], text, own < len ? own : len) : 0;
+    return order ? order : (own > len) - (own < len);
+}
+
+static int load_words(Tokenizer *t, const Model *model, Error *err) {
+    if (get_ints(model, "tokenizer.words", SIZE_MAX, 0, t->n_tokens - 1, &t->words, err)) return -1;
+    if (t->words.n && t->chars.n)
+        return fail(err, "metadata tokenizer.words: only a byte-level tokenizer has it, this one has chars");
+    for (size_t i = 1; i < t->words.n; i++) {
+        int id = t->words.v[i];
+        if (compare_text(t, t->words.v[i - 1], t->text + t->begin[id], (size_t)(t->begin[id + 1] - t->begin[id])) >= 0)
+            return fail(err, "metadata tokenizer.words: token %d is not above the one before in the order of bytes", id);
+    }
+    return 0;
+}
+
+// Whether added token i is below token i + 1 in the order of characters.
+static bool added_ascends(const Added *a, size_t i) {
+    int32_t p = a->begin[i], q = a->begin[i + 1], end = a->begin[i + 2];
+    for (; p < a->begin[i + 1] && q < end; p++, q++)
+        if (a->chars[p] != a->chars[q]) return a->chars[p] < a->chars[q];
+    return p == a->begin[i + 1] && q < end;
+}
+
+static int load_added(Added *a, const Tokenizer *t, const Model *model, const char *where, Error *err) {
+    enum { BEGIN, CHARS, IDS, FLAGS };
+    char key[4][64];
+    const char *const names[] = {"begin", "chars", "id", "flags"};
+    for (int i = 0; i < 4; i++) snprintf(key[i], sizeof key[i], "tokenizer.%s.%s", where, names[i]);
+    size_t n_chars;
+    Ints ids, chars;
+    if (get_ints(model, key[IDS], SIZE_MAX, 0, t->n_tokens - 1, &ids, err)) return -1;
+    a->n = ids.n;
+    if (a->n == 0) return 0;
+    if (get_offsets(model, key[BEGIN], a->n, &a->begin, &n_chars, err) ||
+        get_ints(model, key[CHARS], n_chars, 0, 0x10FFFF, &chars, err) ||
+        get_bytes(model, key[FLAGS], a->n, LSTRIP | RSTRIP | SINGLE_WORD, &a->flags, err))
+        return -1;
+    a->chars = chars.v;
+    a->ids = ids.v;
+    for (size_t i = 0; i < a->n; i++) {
+        int length = a->begin[i + 1] - a->begin[i];
+        if (length < 1 || length > MAX_ADDED_LENGTH)
+            return fail(err, "metadata %s: token %zu has %d characters, expected 1..%d", key[BEGIN], i, length,
+                        MAX_ADDED_LENGTH);
+        if (i + 1 < a->n && !added_ascends(a, i))
+            return fail(err, "metadata %s: token %zu is not above the one before", key[CHARS], i + 1);
+        a->starts[a->chars[a->begin[i]] & 255] = true;
+    }
+    return 0;
+}
+
+static int load_steps(Tokenizer *t, const Model *model, Error *err) {
+    if (get_ints(model, "tokenizer.normalizer", SIZE_MAX, 1, N_NORM - 1, &t->normalizer, err) ||
+        get_ints(model, "tokenizer.splits", SIZE_MAX, 1, N_SCANNERS - 1, &t->splits, err))
+        return -1;
+    if (t->normalizer.n > MAX_STEPS) return fail(err, "metadata tokenizer.normalizer: more than %d steps", MAX_STEPS);
+    if (t->splits.n > MAX_STEPS) return fail(err, "metadata tokenizer.splits: more than %d steps", MAX_STEPS);
+    for (size_t i = 0; i < t->splits.n; i++) {
+        const Scanner *s = &scanners[t->splits.v[i]];
+        if (!s->scan && i > 0) return fail(err, "metadata tokenizer.splits: \"%s\" must be the first step", s->name);
+        if (s->bytes && t->chars.n)
+            return fail(err, "metadata tokenizer.splits: \"%s\" needs a byte-level tokenizer, this one has chars", s->name);
+        if (i > 0 && !s->bytes && scanners[t->splits.v[i - 1]].bytes)
+            return fail(err, "metadata tokenizer.splits: \"%s\" follows a step that works on bytes", s->name);
+    }
+    return 0;
+}
+
+static int load_rest(Tokenizer *t, const Model *model, Error *err) {
+    if (get_ints(model, "tokenizer.prefix", SIZE_MAX, 0, t->n_tokens - 1, &t->prefix, err) ||
+        get_ints(model, "tokenizer.suffix", SIZE_MAX, 0, t->n_tokens - 1, &t->suffix, err) ||
+        get_ints(model, "tokenizer.eos", SIZE_MAX, 0, MAX_DIM, &t->eos, err) ||
+        get_int(model, "tokenizer.strip", 0, INT_MAX, 0, &t->strip, err))
+        return -1;
+    if (t->prefix.n > MAX_AROUND || t->suffix.n > MAX_AROUND || t->eos.n > MAX_AROUND)
+        return fail(err, "metadata tokenizer.prefix, .suffix or .eos: more than %d ids", MAX_AROUND);
+    for (int i = 0; i < model->n_meta; i++) {
+        const Meta *m = &model->meta[i];
+        if (!m->used && m->key_len > 10 && memcmp(m->key, "tokenizer.", 10) == 0)
+            return fail(err, "knob %.*s is not known to this build", m->key_len < 80 ? (int)m->key_len : 80, m->key);
+    }
+    return 0;
+}
+
+// Appends to the description, as far as there is room.
+static void describe(Tokenizer *t, const char *before, const char *text) {
+    size_t used = strlen(t->description);
+    snprintf(t->description + used, sizeof t->description - used, "%s%s", before, text);
+}
+
+static void describe_ids(Tokenizer *t, const char *name, Ints ids) {
+    for (size_t i = 0; i < ids.n; i++) {
+        char number[16];
+        snprintf(number, sizeof number, "%d", ids.v[i]);
+        describe(t, i == 0 ? ", " : " ", i == 0 ? name : "");
+        describe(t, i == 0 ? " " : "", number);
+    }
+}
+
+static void describe_all(Tokenizer *t) {
+    static const char *const normalizers[] = {
+        [NORM_NFC] = "NFC", [NORM_PREPEND_MARK] = "prepend \u2581", [NORM_SPACES_TO_MARK] = "space to \u2581",
+        [NORM_PREPEND_SPACE] = "prepend space",
+    };
+    bool fallback = t->chars.n && t->bytes['A'] >= 0;
+    snprintf(t->description, sizeof t->description, "%s BPE%s, %d tokens", t->chars.n ? "character" : "byte-level",
+             fallback ? " with byte fallback" : "", t->n_tokens);
+    for (size_t i = 0; i < t->normalizer.n; i++) describe(t, i ? " + " : ", normalizer ", normalizers[t->normalizer.v[i]]);
+    for (size_t i = 0; i < t->splits.n; i++) describe(t, i ? " + " : ", pre-tokenizer ", scanners[t->splits.v[i]].name);
+    describe_ids(t, "prefix", t->prefix);
+    describe_ids(t, "suffix", t->suffix);
+    describe_ids(t, "EOS", t->eos);
+}
+
+Tokenizer *tokenizer_new(const Model *model, Error *err) {
+    Tokenizer *t = calloc(1, sizeof *t);
+    if (!t) {
+        fail(err, "no memory for the tokenizer");
+        return NULL;
+    }
+    if (load_tokens(t, model, err) || load_units(t, model, err) || load_merges(t, model, err) || load_words(t, model, err) ||
+        load_added(&t->raw, t, model, "added", err) || load_added(&t->normalized, t, model, "added_normalized", err) ||
+        load_steps(t, model, err) || load_rest(t, model, err)) {
+        tokenizer_free(t);
+        return NULL;
+    }
+    describe_all(t);
+    return t;
+}
+
+void tokenizer_free(Tokenizer *tokenizer) { free(tokenizer); }
+
+bool tokenizer_is_eos(const Tokenizer *tokenizer, int id) {
+    for (size_t i = 0; i < tokenizer->eos.n; i++)
+        if (tokenizer->eos.v[i] == id) return true;
+    return false;
+}
+
+const char *tokenizer_describe(const Tokenizer *tokenizer) { return tokenizer->description; }
+
+// ---- the model: a piece -> ids -------------------------------------------------------------------------------------------
+
+typedef struct {
+    int id, prev, next;  // neighbours, or -1
+    int merge;           // number of the merge with the next symbol, or -1
+} Symbol;
+
+typedef struct {  // one call of tokenizer_encode; every array grows as needed
+    const Tokenizer *t;
+    int *ids;
+    uint32_t *bytes;      // a piece as bytes, one an element
+    uint8_t *word;        // the same, packed
+    uint16_t *cls;        // classes of a stretch between added tokens
+    Symbol *symbols;
+    uint64_t *heap;       // rank << 32 | position: the merges that may be done, the next one first
+    size_t n_ids, n_symbols, n_heap;
+    size_t ids_room, bytes_room, word_room, cls_room, symbols_room, heap_room;
+} Encoder;
+
+// Makes room for n elements of an array; false: no memory, the array is as it was.
+static bool reserve(void *array, size_t *room, size_t n, size_t size) {
+    if (n <= *room) return true;
+    size_t more = n + n / 2 + 16;
+    void *old, *p;
+    memcpy(&old, array, sizeof old);
+    if (more > SIZE_MAX / size || !(p = realloc(old, more * size))) return false;
+    memcpy(array, &p, sizeof p);
+    *room = more;
+    return true;
+}
+#define RESERVE(e, array, n) reserve(&(e)->array, &(e)->array##_room, n, sizeof *(e)->array)
+
+static bool push_id(Encoder *e, int id) {
+    if (!RESERVE(e, ids, e->n_ids + 1)) return false;
+    e->ids[e->n_ids++] = id;
+    return true;
+}
+
+static int find_char(const Tokenizer *t, uint32_t c) {
+    size_t low = 0, high = t->chars.n;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if ((uint32_t)t->chars.v[mid] < c) low = mid + 1;
+        else high = mid;
+    }
+    return low < t->chars.n && (uint32_t)t->chars.v[low] == c ? t->char_ids.v[low] : -1;
+}
+
+static int find_merge(const Tokenizer *t, int left, int right) {
+    int low = t->merges[left], high = t->merges[left + 1], end = high;
+    while (low < high) {
+        int mid = low + (high - low) / 2;
+        if (t->right[mid] < right) low = mid + 1;
+        else high = mid;
+    }
+    return low < end && t->right[low] == right ? low : -1;
+}
+
+static int find_word(const Tokenizer *t, const uint8_t *text, size_t len) {
+    size_t low = 0, high = t->words.n;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        int order = compare_text(t, t->words.v[mid], text, len);
+        if (order == 0) return t->words.v[mid];
+        if (order < 0) low = mid + 1;
+        else high = mid;
+    }
+    return -1;
+}
+
+static void add_symbol(Encoder *e, int id) {
+    int i = (int)e->n_symbols++;
+    e->symbols[i] = (Symbol){id, i - 1, -1, -1};
+    if (i > 0) e->symbols[i - 1].next = i;
+}
+
+// Adds the byte tokens of a character; false, and none, if one is missing.
+static bool add_fallback(Encoder *e, uint32_t c) {
+    uint8_t bytes[4];
+    size_t n = utf8_encode(c, bytes);
+    for (size_t i = 0; i < n; i++)
+        if (e->t->bytes[bytes[i]] < 0) return false;
+    for (size_t i = 0; i < n; i++) add_symbol(e, e->t->bytes[bytes[i]]);
+    return true;
+}
+
+// The tokens of single characters (or bytes). An unknown goes in before the next character that has a token of its own, so
+// behind byte tokens: as in `tokenizers`.
+static void first_symbols(Encoder *e, const uint32_t *units, size_t n) {
+    const Tokenizer *t = e->t;
+    bool unknown = false;
+    e->n_symbols = 0;
+    for (size_t i = 0; i < n; i++) {
+        int id = t->chars.n ? find_char(t, units[i]) : t->bytes[units[i]];
+        if (id < 0 && t->chars.n && add_fallback(e, units[i])) continue;
+        if (id < 0 && t->unk < 0) continue;
+        if (unknown && !(id < 0 && t->fuse_unk)) add_symbol(e, t->unk);
+        unknown = id < 0;
+        if (!unknown) add_symbol(e, id);
+    }
+    if (unknown) add_symbol(e, t->unk);
+}
+
+static void heap_push(Encoder *e, uint64_t key) {
+    size_t i = e->n_heap++;
+    for (; i > 0 && e->heap[(i - 1) / 2] > key; i = (i - 1) / 2) e->heap[i] = e->heap[(i - 1) / 2];
+    e->heap[i] = key;
+}
+
+static uint64_t heap_pop(Encoder *e) {
+    uint64_t top = e->heap[0], last = e->heap[--e->n_heap];
+    size_t i = 0;
+    for (size_t child; (child = 2 * i + 1) < e->n_heap; i = child) {
+        if (child + 1 < e->n_heap && e->heap[child + 1] < e->heap[child]) child++;
+        if (e->heap[child] >= last) break;
+        e->heap[i] = e->heap[child];
+    }
+    e->heap[i] = last;
+    return top;
+}
+
+// Looks for the merge of symbol i and the next one, and puts it into the heap.
+static void offer_merge(Encoder *e, int i) {
+    Symbol *s = &e->symbols[i];
+    s->merge = s->next < 0 ? -1 : find_merge(e->t, s->id, e->symbols[s->next].id);
+    if (s->merge >= 0) heap_push(e, (uint64_t)e->t->rank[s->merge] << 32 | (uint32_t)i);
+}
+
+// Merges the symbols: always the pair of the lowest rank, the leftmost of equals. An entry of the heap whose pair is gone is
+// passed over. The heap holds at most one entry a symbol at first and two more a merge.
+static bool merge_symbols(Encoder *e) {
+    if (!RESERVE(e, heap, 3 * e->n_symbols)) return false;
+    e->n_heap = 0;
+    for (size_t i = 0; i < e->n_symbols; i++) offer_merge(e, (int)i);
+    while (e->n_heap > 0) {
+        uint64_t key = heap_pop(e);
+        int i = (int)(uint32_t)key;
+        Symbol *s = &e->symbols[i];
+        if (s->merge < 0 || (uint64_t)e->t->rank[s->merge] != key >> 32) continue;
+        Symbol *right = &e->symbols[s->next];
+        s->id = e->t->merged[s->merge];
+        s->next = right->next;
+        right->merge = -1;
+        if (s->next >= 0) e->symbols[s->next].prev = i;
+        offer_merge(e, i);
+        if (s->prev >= 0) offer_merge(e, s->prev);
+    }
+    return true;
+}
+
+// The ids of a piece: of characters or bytes, as the tokenizer's units are.
+static bool encode_piece(Encoder *e, const uint32_t *units, size_t n) {
+    if (e->t->words.n) {
+        if (!RESERVE(e, word, n)) return false;
+        for (size_t i = 0; i < n; i++) e->word[i] = (uint8_t)units[i];
+        int id = find_word(e->t, e->word, n);
+        if (id >= 0) return push_id(e, id);
+    }
+    if (!RESERVE(e, symbols, e->t->chars.n ? 4 * n : n)) return false;
+    first_symbols(e, units, n);
+    if (e->n_symbols == 0) return true;
+    if (!merge_symbols(e)) return false;
+    for (int i = 0; i >= 0; i = e->symbols[i].next)
+        if (!push_id(e, e->symbols[i].id)) return false;
+    return true;
+}
+
+// ---- pre-tokenizer: a stretch between added tokens -> pieces -------------------------------------------------------------
+
+static bool to_bytes(Encoder *e, const uint32_t *chars, size_t n, size_t *n_bytes) {
+    if (!RESERVE(e, bytes, 4 * n)) return false;
+    *n_bytes = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint8_t bytes[4];
+        size_t k = utf8_encode(chars[i], bytes);
+        for (size_t j = 0; j < k; j++) e->bytes[(*n_bytes)++] = bytes[j];
+    }
+    return true;
+}
+
+// Cuts t[begin..end) by steps step.. and encodes the pieces. What no match of a step covers is a piece too.
+static bool split(Encoder *e, const Text *t, size_t begin, size_t end, size_t step) {
+    const Ints *steps = &e->t->splits;
+    const Scanner *s = step < steps->n ? &scanners[steps->v[step]] : NULL;
+    bool is_bytes = !t->cls;
+    if (!is_bytes && (s ? s->bytes : !e->t->chars.n)) {
+        size_t n;
+        if (!to_bytes(e, t->c + begin, end - begin, &n)) return false;
+        return split(e, &(Text){e->bytes, NULL}, 0, n, step);
+    }
+    if (!s) return encode_piece(e, t->c + begin, end - begin);
+    size_t rest = begin;
+    for (size_t i = begin; i < end;) {
+        size_t stop = s->scan(s, t, i, end);
+        if (stop == i) {
+            i++;
+            continue;
+        }
+        if (rest < i && !split(e, t, rest, i, step + 1)) return false;
+        if (!split(e, t, i, stop, step + 1)) return false;
+        rest = i = stop;
+    }
+    return rest == end || split(e, t, rest, end, step + 1);
+}
+
+static bool encode_chars(Encoder *e, const uint32_t *chars, size_t n, size_t step) {
+    if (n == 0) return true;
+    if (!RESERVE(e, cls, n)) return false;
+    for (size_t i = 0; step < e->t->splits.n && i < n; i++) e->cls[i] = unicode_class(chars[i]);
+    return split(e, &(Text){chars, e->cls}, 0, n, step);
+}
+
+// A copy of chars[0..n) with room for one more in front of it, where `front` is put unless it is 0; malloc'd.
+static uint32_t *copy_chars(const uint32_t *chars, size_t n, uint32_t front) {
+    uint32_t *copy = malloc((n + 1) * sizeof *copy);
+    if (!copy) return NULL;
+    if (front) copy[0] = front;
+    memcpy(copy + !!front, chars, n * sizeof *copy);
+    return copy;
+}
+
+static void spaces_to_mark(uint32_t *chars, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (chars[i] == ' ') chars[i] = SPACE_MARK;
+}
+
+// A stretch without added tokens; at_start: it begins where the text does.
+static bool encode_stretch(Encoder *e, const uint32_t *chars, size_t n, bool at_start) {
+    int first = e->t->splits.n ? e->t->splits.v[0] : 0;
+    if (first < METASPACE_NEVER || first > METASPACE_ALWAYS) return encode_chars(e, chars, n, 0);
+    bool marked = n == 0 || chars[0] == ' ' || chars[0] == SPACE_MARK;
+    bool prepend = !marked && (first == METASPACE_ALWAYS || (first == METASPACE_FIRST && at_start));
+    uint32_t *changed = copy_chars(chars, n, prepend ? SPACE_MARK : 0);
+    if (!changed) return false;
+    spaces_to_mark(changed, n + prepend);
+    bool ok = encode_chars(e, changed, n + prepend, 1);
+    free(changed);
+    return ok;
+}
+
+// ---- added tokens --------------------------------------------------------------------------------------------------------
+
+// The first of the added tokens low..high-1, which agree in their first k characters, whose next one is at least c.
+static size_t added_bound(const Added *a, size_t low, size_t high, int32_t k, int64_t c) {
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        int64_t own = a->begin[mid] + k < a->begin[mid + 1] ? a->chars[a->begin[mid] + k] : -1;
+        if (own < c) low = mid + 1;
+        else high = mid;
+    }
+    return low;
+}
+
+// The longest added token that chars[0..n) begins with, and its length; -1: none.
+static int find_added(const Added *a, const uint32_t *chars, size_t n, size_t *len) {
+    int best = -1;
+    if (n == 0 || !a->starts[chars[0] & 255]) return -1;
+    size_t low = 0, high = a->n;
+    for (size_t k = 0; k < n && low < high; k++) {
+        low = added_bound(a, low, high, (int32_t)k, chars[k]);
+        high = added_bound(a, low, high, (int32_t)k, (int64_t)chars[k] + 1);
+        if (low < high && (size_t)(a->begin[low + 1] - a->begin[low]) == k + 1) {
+            best = (int)low;
+            *len = k + 1;
+        }
+    }
+    return best;
+}
+
+typedef bool StretchFn(Encoder *e, const uint32_t *chars, size_t n, bool at_start);
+
+// Puts out the added tokens in chars[0..n), and hands what lies between them to `between`. White space that a token strips
+// may itself begin an added token, which is then put out although it lies inside, and the text goes on behind it: as in
+// `tokenizers`.
+static bool split_added(Encoder *e, const Added *a, const uint32_t *chars, size_t n, bool at_start, StretchFn *between) {
+    size_t rest = 0, spaces_end = 0;  // where text that is not put out yet begins; where the last white space stripped ends
+    for (size_t i = 0, len; a->n && i < n; i += len) {
+        int token = find_added(a, chars + i, n - i, &len);
+        if (token < 0) {
+            len = 1;
+            continue;
+        }
+        size_t start = i, stop = i + len;
+        int flags = a->flags[token];
+        bool word_before = start > 0 && unicode_class(chars[start - 1]) & WORD;
+        bool word_behind = stop < n && unicode_class(chars[stop]) & WORD;
+        if (flags & SINGLE_WORD && (word_before || word_behind)) continue;
+        if (flags & LSTRIP)
+            while (start > rest && unicode_class(chars[start - 1]) & SPACE) start--;
+        if (flags & RSTRIP) {
+            if (stop < spaces_end) stop = spaces_end;
+            while (stop < n && unicode_class(chars[stop]) & SPACE) stop++;
+            spaces_end = stop;
+        }
+        if (rest < start && !between(e, chars + rest, start - rest, at_start && rest == 0)) return false;
+        if (!push_id(e, a->ids[token])) return false;
+        rest = stop;
+    }
+    return rest == n || between(e, chars + rest, n - rest, at_start && rest == 0);
+}
+
+// ---- normalizer ----------------------------------------------------------------------------------------------------------
+
+// Runs one step over *chars, malloc'd, *n of them.
+static bool normalize_step(int step, uint32_t **chars, size_t *n) {
+    if (step == NORM_NFC) {
+        ptrdiff_t count = nfc(chars, *n);
+        if (count < 0) return false;
+        *n = (size_t)count;
+    } else if (step == NORM_SPACES_TO_MARK) {
+        spaces_to_mark(*chars, *n);
+    } else if (*n > 0) {
+        uint32_t *longer = copy_chars(*chars, *n, step == NORM_PREPEND_MARK ? SPACE_MARK : ' ');
+        if (!longer) return false;
+        free(*chars);
+        *chars = longer;
+        *n += 1;
+    }
+    return true;
+}
+
+// A stretch of raw text: normalized, and searched for the other added tokens.
+static bool encode_raw(Encoder *e, const uint32_t *chars, size_t n, bool at_start) {
+    const Tokenizer *t = e->t;
+    if (t->normalizer.n == 0) return split_added(e, &t->normalized, chars, n, at_start, encode_stretch);
+    uint32_t *changed = copy_chars(chars, n, 0);
+    bool ok = changed;
+    for (size_t i = 0; ok && i < t->normalizer.n; i++) ok = normalize_step(t->normalizer.v[i], &changed, &n);
+    ok = ok && split_added(e, &t->normalized, changed, n, at_start, encode_stretch);
+    free(changed);
+    return ok;
+}
+
+// ---- encode --------------------------------------------------------------------------------------------------------------
+
+static bool encode_text(Encoder *e, const char *text, size_t len, bool add_special) {
+    const Tokenizer *t = e->t;
+    uint32_t *chars = malloc((len + 1) * sizeof *chars);
+    size_t n = 0;
+    bool ok = chars, whole;
+    for (size_t i = 0; ok && i < len; n++) i += utf8_decode((const uint8_t *)text + i, len - i, &chars[n], &whole);
+    for (size_t i = 0; ok && add_special && i < t->prefix.n; i++) ok = push_id(e, t->prefix.v[i]);
+    ok = ok && split_added(e, &t->raw, chars, n, true, encode_raw);
+    for (size_t i = 0; ok && add_special && i < t->suffix.n; i++) ok = push_id(e, t->suffix.v[i]);
+    free(chars);
+    return ok;
+}
+
+long tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t len, bool add_special, int **ids, Error *err) {
+    *ids = NULL;
+    if (len > MAX_TEXT) return fail(err, "the text has %zu bytes, expected at most %d", len, MAX_TEXT);
+    Encoder e = {.t = tokenizer};
+    bool ok = RESERVE(&e, ids, 1) && encode_text(&e, text, len, add_special);
+    free(e.bytes);
+    free(e.word);
+    free(e.cls);
+    free(e.symbols);
+    free(e.heap);
+    if (!ok) {
+        free(e.ids);
+        return fail(err, "no memory to tokenize a text of %zu bytes", len);
+    }
+    *ids = e.ids;
+    return (long)e.n_ids;
+}
+
+// ---- decode --------------------------------------------------------------------------------------------------------------
+
+struct Decoder {
+    const Tokenizer *t;
+    bool skip_special;
+    size_t strip;   // spaces yet to be taken off the beginning
+    uint8_t *held;  // bytes that wait for those of the next tokens
+    char *out;
+    size_t n_held, n_out, held_room, out_room;
+};
+
+Decoder *decoder_new(const Tokenizer *tokenizer, bool skip_special, Error *err) {
+    Decoder *d = calloc(1, sizeof *d);
+    if (!d || !RESERVE(d, out, 16)) {
+        free(d);
+        fail(err, "no memory for a decoder");
+        return NULL;
+    }
+    d->t = tokenizer;
+    d->skip_special = skip_special;
+    d->strip = (size_t)tokenizer->strip;
+    return d;
+}
+
+void decoder_free(Decoder *decoder) {
+    if (!decoder) return;
+    free(decoder->held);
+    free(decoder->out);
+    free(decoder);
+}
+
+static bool put_char(Decoder *d, uint32_t c) {
+    if (d->strip > 0 && c == ' ') {
+        d->strip--;
+        return true;
+    }
+    d->strip = 0;
+    if (!RESERVE(d, out, d->n_out + 4)) return false;
+    d->n_out += utf8_encode(c, (uint8_t *)d->out + d->n_out);
+    return true;
+}
+
+// Puts out the characters of text[0..n), bad bytes replaced. Returns how many bytes it took: all, unless a character is cut
+// off at the end and `more` may follow. -1: no memory.
+static ptrdiff_t put_text(Decoder *d, const uint8_t *text, size_t n, bool more) {
+    size_t i = 0;
+    while (i < n) {
+        uint32_t c;
+        bool whole;
+        size_t len = utf8_decode(text + i, n - i, &c, &whole);
+        if (!whole && more) break;
+        if (!put_char(d, c)) return -1;
+        i += len;
+    }
+    return (ptrdiff_t)i;
+}
+
+static bool hold(Decoder *d, const uint8_t *text, size_t n) {
+    if (!RESERVE(d, held, d->n_held + n)) return false;
+    if (n) memcpy(d->held + d->n_held, text, n);
+    d->n_held += n;
+    return true;
+}
+
+// Byte-level: puts out what is held as far as its characters are whole.
+static bool put_held_text(Decoder *d, bool more) {
+    ptrdiff_t taken = put_text(d, d->held, d->n_held, more);
+    if (taken < 0) return false;
+    if (taken > 0) memmove(d->held, d->held + taken, d->n_held - (size_t)taken);
+    d->n_held -= (size_t)taken;
+    return true;
+}
+
+// Characters with byte fallback: a row of byte tokens is text if all of it is UTF-8, else every byte of it is replaced, as
+// in `tokenizers`. So it waits until the row ends.
+static bool put_held_row(Decoder *d) {
+    bool good = true, whole;
+    for (size_t i = 0; good && i < d->n_held;) {
+        uint32_t c;
+        size_t len = utf8_decode(d->held + i, d->n_held - i, &c, &whole);
+        good = c != REPLACEMENT || (len == 3 && d->held[i] == 0xEF && d->held[i + 1] == 0xBF && d->held[i + 2] == 0xBD);
+        i += len;
+    }
+    bool ok = !good || put_text(d, d->held, d->n_held, false) >= 0;
+    for (size_t i = 0; ok && !good && i < d->n_held; i++) ok = put_char(d, REPLACEMENT);
+    d->n_held = 0;
+    return ok;
+}
+
+static bool put_token(Decoder *d, int id) {
+    const Tokenizer *t = d->t;
+    if (id >= t->n_tokens || (d->skip_special && t->kinds[id] == KIND_SPECIAL)) return true;
+    const uint8_t *text = t->text + t->begin[id];
+    size_t n = (size_t)(t->begin[id + 1] - t->begin[id]);
+    if (!t->chars.n) return hold(d, text, n) && put_held_text(d, true);
+    if (t->kinds[id] == KIND_BYTE) return hold(d, text, n);
+    return put_held_row(d) && put_text(d, text, n, false) >= 0;
+}
+
+int decoder_push(Decoder *decoder, int id, const char **out, size_t *len, Error *err) {
+    if (id < 0) return fail(err, "token id %d cannot be decoded: it is negative", id);
+    decoder->n_out = 0;
+    if (!put_token(decoder, id)) return fail(err, "no memory to decode token %d", id);
+    *out = decoder->out;
+    *len = decoder->n_out;
+    return 0;
+}
+
+int decoder_finish(Decoder *decoder, const char **out, size_t *len, Error *err) {
+    decoder->n_out = 0;
+    bool ok = decoder->t->chars.n ? put_held_row(decoder) : put_held_text(decoder, false);
+    if (!ok) return fail(err, "no memory to decode the end of the text");
+    *out = decoder->out;
+    *len = decoder->n_out;
+    return 0;
+}

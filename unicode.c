@@ -1,0 +1,190 @@
+// Characters: UTF-8, classes, normalisation form C.
+#include "unicode.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "unicode_tables.h"
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+// ---- classes ----
+
+// The value of the run that c is in: the last entry whose upper bits are not above c, without those bits.
+static uint32_t run_value(const uint32_t *runs, size_t n, uint32_t c, int shift) {
+    size_t low = 0, high = n;  // the answer is in low..high-1
+    while (high - low > 1) {
+        size_t mid = (low + high) / 2;
+        if (runs[mid] >> shift <= c) low = mid;
+        else high = mid;
+    }
+    return runs[low] & ((1u << shift) - 1);
+}
+
+uint16_t unicode_class(uint32_t c) { return (uint16_t)run_value(CLASSES, COUNT(CLASSES), c, 11); }
+
+static uint8_t combining_class(uint32_t c) { return c < 0x300 ? 0 : (uint8_t)run_value(COMBINING, COUNT(COMBINING), c, 8); }
+
+// ---- UTF-8 ----
+
+// The bounds of the second byte, which shut out long forms, surrogates and what is above U+10FFFF.
+static bool second_byte_fits(uint8_t first, uint8_t second) {
+    uint8_t low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+    uint8_t high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+    return low <= second && second <= high;
+}
+
+size_t utf8_decode(const uint8_t *text, size_t len, uint32_t *c, bool *whole) {
+    uint8_t first = text[0];
+    *whole = true;
+    *c = first;
+    if (first < 0x80) return 1;
+    size_t need = first < 0xC2 ? 0 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : first < 0xF5 ? 4 : 0;
+    *c = REPLACEMENT;
+    if (need == 0) return 1;
+    uint32_t value = first & (0x7Fu >> need);
+    for (size_t i = 1; i < need; i++) {
+        if (i == len) {
+            *whole = false;
+            return i;
+        }
+        if (i == 1 ? !second_byte_fits(first, text[1]) : (text[i] & 0xC0) != 0x80) return i;
+        value = value << 6 | (text[i] & 0x3F);
+    }
+    *c = value;
+    return need;
+}
+
+size_t utf8_encode(uint32_t c, uint8_t out[4]) {
+    if (c < 0x80) return out[0] = (uint8_t)c, 1;
+    size_t n = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    for (size_t i = n - 1; i > 0; i--, c >>= 6) out[i] = (uint8_t)(0x80 | (c & 0x3F));
+    out[0] = (uint8_t)(0xF00u >> n | c);
+    return n;
+}
+
+// ---- normalisation form C (Unicode Standard Annex 15): decompose, order the marks, compose ----
+
+enum { HANGUL = 0xAC00, HANGUL_L = 0x1100, HANGUL_V = 0x1161, HANGUL_T = 0x11A7, N_L = 19, N_V = 21, N_T = 28 };
+
+typedef struct {
+    uint32_t *chars;
+    uint8_t *ccc;  // combining class of each
+    size_t n, room;
+} Decomposed;
+
+static bool append(Decomposed *d, uint32_t c) {
+    if (d->n == d->room) {
+        size_t room = d->room * 2 + 64;
+        uint32_t *chars = realloc(d->chars, room * sizeof *chars);
+        if (chars) d->chars = chars;
+        uint8_t *ccc = realloc(d->ccc, room);
+        if (ccc) d->ccc = ccc;
+        if (!chars || !ccc) return false;
+        d->room = room;
+    }
+    d->chars[d->n] = c;
+    d->ccc[d->n++] = combining_class(c);
+    return true;
+}
+
+static int compare_decomposed(const void *key, const void *row) {
+    uint32_t a = *(const uint32_t *)key, b = *(const uint32_t *)row;
+    return (a > b) - (a < b);
+}
+
+static bool decompose(Decomposed *d, uint32_t c) {
+    if (c - HANGUL < N_L * N_V * N_T) {
+        uint32_t s = c - HANGUL, t = s % N_T;
+        return append(d, HANGUL_L + s / (N_V * N_T)) && append(d, HANGUL_V + s / N_T % N_V) &&
+               (t == 0 || append(d, HANGUL_T + t));
+    }
+    const uint32_t *row = bsearch(&c, DECOMPOSITIONS, COUNT(DECOMPOSITIONS), sizeof *DECOMPOSITIONS, compare_decomposed);
+    if (!row) return append(d, c);
+    return decompose(d, row[1]) && (row[2] == 0 || append(d, row[2]));
+}
+
+// Sorts a run of marks by class, equal ones staying in order: by insertion while it is short, else by counting into `spare`.
+static bool order_marks(uint32_t *chars, uint8_t *ccc, size_t n) {
+    if (n <= 32) {
+        for (size_t i = 1; i < n; i++) {
+            uint32_t c = chars[i];
+            uint8_t k = ccc[i];
+            size_t j = i;
+            for (; j > 0 && ccc[j - 1] > k; j--) chars[j] = chars[j - 1], ccc[j] = ccc[j - 1];
+            chars[j] = c, ccc[j] = k;
+        }
+        return true;
+    }
+    uint32_t *spare = malloc(n * sizeof *spare);
+    if (!spare) return false;
+    memcpy(spare, chars, n * sizeof *spare);
+    size_t start[257] = {0};
+    for (size_t i = 0; i < n; i++) start[ccc[i] + 1]++;
+    for (int k = 0; k < 256; k++) start[k + 1] += start[k];
+    for (size_t i = 0; i < n; i++) chars[start[ccc[i]]++] = spare[i];
+    for (size_t i = 0, k = 0; k < 256; k++)  // start[k] is now the end of class k
+        for (; i < start[k]; i++) ccc[i] = (uint8_t)k;
+    free(spare);
+    return true;
+}
+
+// What first and second compose to, or 0.
+static uint32_t compose(uint32_t first, uint32_t second) {
+    if (first - HANGUL_L < N_L && second - HANGUL_V < N_V)
+        return HANGUL + ((first - HANGUL_L) * N_V + second - HANGUL_V) * N_T;
+    if (first - HANGUL < N_L * N_V * N_T && (first - HANGUL) % N_T == 0 && second - HANGUL_T - 1 < N_T - 1)
+        return first + second - HANGUL_T;
+    size_t low = 0, high = COUNT(COMPOSITIONS);
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        const uint32_t *row = DECOMPOSITIONS[COMPOSITIONS[mid]];
+        if (row[1] == first && row[2] == second) return row[0];
+        if (row[1] < first || (row[1] == first && row[2] < second)) low = mid + 1;
+        else high = mid;
+    }
+    return 0;
+}
+
+// Writes the composed characters to out, which has room for d->n, and returns their number. A mark joins the last starter
+// unless something that stays lies between them with a class as high as its own, or a starter.
+static size_t compose_all(const Decomposed *d, uint32_t *out) {
+    size_t n = 0, starter = SIZE_MAX;
+    int last = -1;  // class of what lies between the starter and here; -1: nothing
+    for (size_t i = 0; i < d->n; i++) {
+        uint32_t whole = starter != SIZE_MAX && last < d->ccc[i] ? compose(out[starter], d->chars[i]) : 0;
+        if (whole) {
+            out[starter] = whole;
+            continue;
+        }
+        if (d->ccc[i] == 0) starter = n, last = -1;
+        else last = d->ccc[i];
+        out[n++] = d->chars[i];
+    }
+    return n;
+}
+
+ptrdiff_t nfc(uint32_t **chars, size_t n) {
+    size_t plain = 0;  // below U+0300 nothing changes, whatever stands next to it but a mark
+    while (plain < n && (*chars)[plain] < 0x300) plain++;
+    if (plain == n) return (ptrdiff_t)n;
+    Decomposed d = {0};
+    bool ok = true;
+    for (size_t i = 0; ok && i < n; i++) {
+        bool alone = (*chars)[i] < 0x300 && (i + 1 == n || (*chars)[i + 1] < 0x300);
+        ok = alone ? append(&d, (*chars)[i]) : decompose(&d, (*chars)[i]);
+    }
+    for (size_t i = 0, end; ok && i < d.n; i = end + 1) {
+        for (end = i; end < d.n && d.ccc[end]; end++) {}
+        ok = order_marks(d.chars + i, d.ccc + i, end - i);
+    }
+    uint32_t *out = ok ? realloc(*chars, d.n * sizeof *out) : NULL;
+    ptrdiff_t count = -1;
+    if (out) {
+        *chars = out;
+        count = (ptrdiff_t)compose_all(&d, out);
+    }
+    free(d.chars);
+    free(d.ccc);
+    return count;
+}
