@@ -26,12 +26,20 @@ CFLAGS += -O1 -g -DLIBFUZZER -fsanitize=fuzzer,address,undefined -fno-sanitize-r
 BUILD := build/fuzz
 endif
 
-# Everything but the command line is the engine. The vector kernels are for x86-64 only.
+# Everything but the command line is the engine.
 ENGINE := $(filter-out run.c report.c,$(wildcard *.c)) kernels/kernels.c kernels/scalar.c
-ifneq (,$(findstring x86_64,$(shell $(CC) -dumpmachine)))
+MACHINE := $(shell $(CC) -dumpmachine)
+ifneq (,$(findstring x86_64,$(MACHINE)))
 ENGINE += kernels/avx2.c kernels/avx512.c
 $(BUILD)/kernels/avx2.o: CFLAGS += -mavx2 -mfma -mf16c
 $(BUILD)/kernels/avx512.o: CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c -mavx2
+endif
+ifneq (,$(findstring aarch64,$(MACHINE))$(findstring arm64,$(MACHINE)))
+ENGINE += kernels/neon.c
+$(BUILD)/kernels/neon.o: CFLAGS += -march=armv8.2-a+dotprod
+endif
+ifdef FUZZ  # they take minutes to build with coverage; fuzz with HEADS_ISA=scalar
+$(BUILD)/kernels/avx2.o $(BUILD)/kernels/avx512.o: CFLAGS += -fno-sanitize=all
 endif
 ENGINE_OBJ := $(ENGINE:%.c=$(BUILD)/%.o)
 RUN_OBJ := $(BUILD)/run.o $(BUILD)/report.o

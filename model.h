@@ -1,8 +1,8 @@
 // heads.c: the public header and table of contents. One section a file, in reading order.
 //
-// Conventions: a function that can fail returns 0 or -1 (or a pointer or NULL) and fills the Error; only run.c prints and
-// exits. A Model is immutable and may be shared by several Sessions; a Session belongs to one caller at a time. Sizes that
-// come from outside are widened to size_t before they are multiplied.
+// Conventions: a function that can fail returns 0 or -1 (or a pointer or NULL) and fills the Error; only run.c and its
+// report.c print, and only run.c exits. A Model is immutable and may be shared by several Sessions; a Session belongs to one
+// caller at a time. Sizes that come from outside are widened to size_t before they are multiplied.
 #ifndef MODEL_H
 #define MODEL_H
 

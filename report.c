@@ -115,7 +115,8 @@ static void print_info(const char *path, const Model *model, const char *tokeniz
         const Tensor *t = &model->tensors[i];
         char shape[48];
         snprintf(shape, sizeof shape, "(%zu, %zu)", t->rows, t->cols);
-        printf("  %-28.*s %-4s %-18s %15s bytes\n", (int)t->name_len, t->name, dtype_name(t->dtype), shape, commas(t->bytes));
+        printf("  %-28.*s %-4s %-18s %15s bytes\n", (int)t->name_len, t->name, dtype_name(t->dtype), shape,
+               commas(t->bytes));
     }
 }
 
@@ -128,8 +129,8 @@ static void print_json_string(const char *key, const char *text, size_t len) {
 static void print_info_json(const char *path, const Model *model, const char *tokenizer, const char *isa) {
     printf("{");
     print_json_string("file", path, strlen(path));
-    printf(", \"bytes\": %zu, \"n_layers\": %d, \"n_embd\": %d, \"vocab_size\": %d, \"context\": %d, \"weight_bytes\": %zu, ",
-           model->map.size, model->n_layers, model->n_embd, model->vocab_size, model->context, model->weight_bytes);
+    printf(", \"bytes\": %zu, \"weight_bytes\": %zu, \"n_layers\": %d, \"n_embd\": %d, \"vocab_size\": %d, \"context\": %d, ",
+           model->map.size, model->weight_bytes, model->n_layers, model->n_embd, model->vocab_size, model->context);
     print_json_string("isa", isa, strlen(isa));
     if (tokenizer) {
         printf(", ");
@@ -220,8 +221,8 @@ static size_t bytes_of_32(Dtype dtype) {
 }
 
 // MLA caches one latent of rank r and one rope key of d_R numbers for all heads: layers (r + d_R) bytes an element
-// (DeepSeek-V2, arXiv 2405.04434). d_R is taken as half of head_dim, DeepSeek's own proportion, the element as that of the keys,
-// and r is the largest rank whose cache stays under an eighth of MHA's. A window would not change what a token costs.
+// (DeepSeek-V2, arXiv 2405.04434). d_R is taken as half of head_dim, DeepSeek's own proportion, the element as that of the
+// keys, and r is the largest rank whose cache stays under an eighth of MHA's. Every position is kept: a window does not help.
 static void mla_row(KvReport *r, size_t mha_bytes) {
     size_t per_32 = (size_t)r->model->n_layers * bytes_of_32(r->k_dtype);
     size_t elements = (mha_bytes * 4 - 1) / per_32;  // the most with elements * per_32 / 32 < mha_bytes / 8
@@ -311,8 +312,8 @@ static void print_report(const KvReport *r) {
     for (int i = 0; i < r->n_rows; i++) print_row(&r->rows[i], r->free_memory > 0);
     printf("\n* this model. \"tokens that fit\": in the %s bytes of memory that are free now.\n", commas(r->free_memory));
     if (r->mla_rank > 0) {
-        printf("MLA: the largest latent rank under 1/8 of MHA is %d, with a rope dim of %d (half of head_dim).\n", r->mla_rank,
-               r->mla_rope);
+        printf("MLA: the largest latent rank under 1/8 of MHA is %d, with a rope dim of %d (half of head_dim).\n",
+               r->mla_rank, r->mla_rope);
     }
     printf("measured: reserved %s bytes (%s: %s); after a run of %d tokens, resident %s bytes (%s: %s)\n",
            commas(r->usage.reserved), agreement(r->plan.reserved, r->usage.reserved), commas(r->plan.reserved), r->filled,

@@ -1,5 +1,5 @@
-// run.c: the command line. What is asked for, in one table; then a function for each thing there is to do. The only file that
-// prints (with report.c) and exits: 0 done, 1 failed, 2 wrong usage.
+// run.c: the command line. What is asked for, in one table; then a function for each thing there is to do. The only file
+// that prints (with report.c) and exits: 0 done, 1 failed, 2 wrong usage.
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -75,7 +75,7 @@ static const Option OPTIONS[] = {
      .help = "print token ids, the prompt's and the generated ones, instead of text (always so without a tokenizer)"},
 
     {HEADING, "The machine", .help = ""},
-    {INT, "-c", "N", FIELD(session.context), 1, MAX_DIM, .modes = RUNS, .help = "context: positions to reserve (the model's)"},
+    {INT, "-c", "N", FIELD(session.context), 1, MAX_DIM, .modes = RUNS, .help = "context, positions to reserve (the model's)"},
     {INT, "-t", "N", FIELD(session.n_threads), 1, 1024, .modes = RUNS, .help = "threads (the physical cores)"},
     {INT, "-b", "N", FIELD(session.chunk), 1, 65536, .modes = RUNS, .help = "tokens of a prompt that are run at once (128)"},
     {DTYPE, "-ctk", "TYPE", FIELD(session.k_dtype), .modes = RUNS, .help = "type of the cached keys: f32, f16 or q8 (f16)"},
@@ -126,7 +126,7 @@ static bool write_out(const char *text, size_t len) {
 }
 
 static void help(void) {
-    printf("./run MODEL [options]     continues a prompt: the prompt and what the model adds go to stdout, all else to stderr\n");
+    printf("./run MODEL [options]    continues a prompt: it and what the model adds go to stdout, all else to stderr\n");
     for (const Option *o = OPTIONS; o < OPTIONS + N_OPTIONS; o++) {
         char left[64];
         snprintf(left, sizeof left, "%s %s", o->name, o->value ? o->value : "");
@@ -136,8 +136,9 @@ static void help(void) {
             printf("  %-20s %s\n", left, o->help);
         }
     }
-    printf("\nSpecial tokens are not printed. Generation ends at an end-of-text token, at -n, when the context is full, or at\n"
-           "Ctrl-C, and the last line on stderr says which. HEADS_ISA=scalar, avx2 or avx512 chooses the instruction set.\n"
+    printf("\nSpecial tokens are not printed. Generation ends at an end-of-text token, at -n, when the context is full, or\n"
+           "at Ctrl-C, and the last line on stderr says which. HEADS_ISA=scalar, avx2, avx512 or neon chooses the\n"
+           "instruction set.\n"
            "Exit status: 0 done (also after Ctrl-C, or when stdout is closed), 1 failed, 2 wrong usage.\n");
 }
 
@@ -146,12 +147,16 @@ static double parse_number(const Option *o, const char *text) {
     errno = 0;
     double value = strtod(text, &end);
     bool whole = o->kind == INT;
-    if (end == text || *end || isnan(value)) usage("%s wants a %snumber, found \"%s\"", o->name, whole ? "whole " : "", text);
+    if (end == text || *end || isnan(value)) {
+        usage("%s wants a %snumber, found \"%s\"", o->name, whole ? "whole " : "", text);
+    }
     if (whole && value != floor(value)) {
         const char *hint = strcmp(o->name, "-t") ? "" : "; for the sampling temperature use --temp";
         usage("%s wants a whole number, found \"%s\"%s", o->name, text, hint);
     }
-    if (value < o->min || value > o->max) usage("%s wants a number from %g to %.9g, found \"%s\"", o->name, o->min, o->max, text);
+    if (value < o->min || value > o->max) {
+        usage("%s wants a number from %g to %.9g, found \"%s\"", o->name, o->min, o->max, text);
+    }
     return value;
 }
 
@@ -465,7 +470,8 @@ static const float *prefill(Session *session, const Options *o, Ids ids, Run *ru
 }
 
 // Why generation should end after `id` (-1: nothing generated yet); NULL: go on.
-static const char *stop_reason(const Session *session, const Options *o, const Loaded *l, const Output *out, const Run *run, int id) {
+static const char *stop_reason(const Session *session, const Options *o, const Loaded *l, const Output *out, const Run *run,
+                               int id) {
     if (id >= 0 && l->tokenizer && tokenizer_is_eos(l->tokenizer, id)) return "end-of-text token";
     if (out->closed) return "output closed";
     if (interrupted) return "interrupted";
@@ -484,8 +490,8 @@ static void decode(Session *session, const Options *o, const Loaded *l, Sampler 
             logits = forward(session, &id, 1, 1, &err);
             if (!logits) die(&err);
             run->steps++;
-            run->step_bytes += (double)l->model.weight_bytes +
-                               (double)kv_bytes_at(&l->model, 0, session_position(session), o->session.k_dtype, o->session.v_dtype);
+            size_t cache = kv_bytes_at(&l->model, 0, session_position(session), o->session.k_dtype, o->session.v_dtype);
+            run->step_bytes += (double)l->model.weight_bytes + (double)cache;
         }
         id = sampler_pick(sampler, logits);
         sampler_accept(sampler, id);
@@ -502,9 +508,10 @@ static double rate(double amount, double time) {
 static void closing_line(const Options *o, const Session *session, const Run *run) {
     KvUsage kv = session_kv_usage(session);
     if (isatty(STDOUT_FILENO)) fprintf(stderr, "\n");
-    fprintf(stderr, "prompt %ld tokens, %.1f tok/s; generated %ld, %.1f tok/s, %.2f GB/s; KV cache %s of %s bytes in use", run->prompt,
+    fprintf(stderr, "prompt %ld tokens, %.1f tok/s; generated %ld, %.1f tok/s, %.2f GB/s; ", run->prompt,
             rate((double)run->prompt, run->prompt_seconds), run->generated, rate((double)run->steps, run->step_seconds),
-            rate(run->step_bytes, run->step_seconds) * 1e-9, commas(kv.in_use), commas(kv.reserved));
+            rate(run->step_bytes, run->step_seconds) * 1e-9);
+    fprintf(stderr, "KV cache %s of %s bytes in use", commas(kv.in_use), commas(kv.reserved));
     if (o->sampler.temperature > 0) fprintf(stderr, "; seed %llu", (unsigned long long)o->sampler.seed);
     fprintf(stderr, "; stopped: %s\n", run->stop);
 }
@@ -588,12 +595,12 @@ static void progress(long done, long total, double start) {
     char bar[41];
     for (int i = 0; i < 40; i++) bar[i] = i < percent * 40 / 100 ? '#' : '.';
     bar[40] = 0;
-    fprintf(stderr, "\r[%s] %3d%%  %ld of %ld tokens, %.0f tok/s%s", bar, percent, done, total, rate((double)done, seconds() - start),
-            done == total ? "\n" : "");
+    fprintf(stderr, "\r[%s] %3d%%  %ld of %ld tokens, %.0f tok/s%s", bar, percent, done, total,
+            rate((double)done, seconds() - start), done == total ? "\n" : "");
 }
 
-// Each window is the tokenizer's prefix (BOS) and as many of the text's tokens as fit; every token is scored from those before
-// it in its window, except a window's first where there is no prefix.
+// Each window is the tokenizer's prefix (BOS) and as many of the text's tokens as fit; every token is scored from those
+// before it in its window, except a window's first where there is no prefix.
 static int perplexity(const Options *o, const Loaded *l) {
     Error err;
     if (!l->tokenizer) usage("%s has no tokenizer, so --ppl cannot read a text", o->models[0]);

@@ -24,12 +24,16 @@ struct Sampler {
 };
 
 static int check_options(const SamplerOptions *o, int vocab_size, Error *err) {
-    if (vocab_size < 1 || vocab_size > MAX_DIM) return fail(err, "sampler: a vocabulary of %d; expected 1..%d", vocab_size, MAX_DIM);
+    if (vocab_size < 1 || vocab_size > MAX_DIM) {
+        return fail(err, "sampler: a vocabulary of %d; expected 1..%d", vocab_size, MAX_DIM);
+    }
     if (!(o->temperature >= 0 && o->temperature <= 1000)) {
         return fail(err, "temperature %g; expected 0 (greedy) to 1000", (double)o->temperature);
     }
     if (o->top_k < 0) return fail(err, "top-k %d; expected 0 (all) or more", o->top_k);
-    if (!(o->top_p > 0 && o->top_p <= 1)) return fail(err, "top-p %g; expected more than 0, up to 1 (all)", (double)o->top_p);
+    if (!(o->top_p > 0 && o->top_p <= 1)) {
+        return fail(err, "top-p %g; expected more than 0, up to 1 (all)", (double)o->top_p);
+    }
     if (!(o->min_p >= 0 && o->min_p <= 1)) return fail(err, "min-p %g; expected 0 (all) to 1", (double)o->min_p);
     if (!(o->repeat_penalty > 0 && o->repeat_penalty <= 1000)) {
         return fail(err, "repeat penalty %g; expected more than 0, 1 for none, up to 1000", (double)o->repeat_penalty);
@@ -91,8 +95,8 @@ static double random_unit(Sampler *s) {
     return (double)((z ^ (z >> 31)) >> 11) * 0x1p-53;
 }
 
-// Copies the logits with the penalty (Keskar et al. 2019: a logit above 0 is divided by it, one below multiplied, once however
-// often the id occurred), and returns the lowest id of the largest, -1 if there is none. A NaN counts as minus infinity, and
+// Copies the logits with the penalty (Keskar et al. 2019: a logit above 0 is divided by it, one below multiplied, once
+// however often the id occurred), and returns the lowest id of the largest, -1 if there is none. A NaN counts as minus infinity, and
 // plus infinity as the largest float, so that differences stay numbers.
 static int adjust(Sampler *s, const float *logits) {
     float penalty = s->options.repeat_penalty;
@@ -157,8 +161,8 @@ static int gather(Sampler *s, double least) {
     return n;
 }
 
-// Of a heap of n, pops the k first candidates and whatever ties with the last of them, as transformers keeps them. Returns how
-// many, and their total weight.
+// Of a heap of n, pops the k first candidates and whatever ties with the last of them, as transformers keeps them. Returns
+// how many, and their total weight.
 static int keep_top_k(Sampler *s, int n, int k, double *total) {
     int kept = 0;
     float last = 0;
@@ -202,9 +206,9 @@ int sampler_pick(Sampler *s, const float *logits) {
     double total = 0;
     for (int i = 0; i < s->vocab_size; i++) total += s->work[i];
 
-    // The best weighs 1, so min-p is a bound on the weight. Top-p has a bound too: what weighs less than (1 - p) / n of the total
-    // weighs less than 1 - p together and is never needed, which spares ordering most of a large vocabulary. Top-k must come
-    // first, because top-p's total is that of the k; min-p then shortens what is left.
+    // The best weighs 1, so min-p is a bound on the weight. Top-p has a bound too: what weighs less than (1 - p) / n of the
+    // total weighs less than 1 - p together and is never needed, which spares ordering most of a large vocabulary. Top-k must
+    // come first, because top-p's total is that of the k; min-p then shortens what is left.
     bool top_k = o->top_k > 0 && o->top_k < s->vocab_size, top_p = o->top_p < 1;
     double least = top_k ? 0 : o->min_p, unneeded = (1 - (double)o->top_p) * total / s->vocab_size;
     if (top_p && !top_k && least < unneeded) least = unneeded;

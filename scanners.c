@@ -82,8 +82,8 @@ static size_t scan_u_star_w(const Text *t, size_t i, size_t end) {
     return k > j ? k : after_w;
 }
 
-// [^\r\n\p{L}\p{N}]?U*W+(?i:'s|..)?|[^\r\n\p{L}\p{N}]?U+W*(?i:'s|..)?, then scan_after_words. Where U+W* has its turn there is
-// no W at all, so W* is empty.
+// [^\r\n\p{L}\p{N}]?U*W+(?i:'s|..)?|[^\r\n\p{L}\p{N}]?U+W*(?i:'s|..)?, then scan_after_words. Where U+W* has its turn
+// there is no W at all, so W* is empty.
 static size_t scan_o200k(const Scanner *s, const Text *t, size_t i, size_t end) {
     bool lead = !(t->cls[i] & (NUMBER | LETTER)) && !is_newline(t->c[i]);
     size_t j = scan_u_star_w(t, i + lead, end);

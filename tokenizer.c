@@ -162,8 +162,7 @@ static int load_merges(Tokenizer *t, const Model *model, Error *err) {
     for (int left = 0; left < t->n_tokens; left++)
         for (int i = t->merges[left] + 1; i < t->merges[left + 1]; i++)
             if (right.v[i] <= right.v[i - 1])
-                return fail(err, "metadata tokenizer.merge.right: value %d is not above the one before it, of the same left %d",
-                            i, left);
+                return fail(err, "metadata tokenizer.merge.right: value %d of token %d is not above the one before", i, left);
     t->right = right.v;
     t->rank = rank.v;
     t->merged = merged.v;
@@ -586,8 +585,8 @@ static int find_added(const Added *a, const uint32_t *chars, size_t n, size_t *l
 typedef bool StretchFn(Encoder *e, const uint32_t *chars, size_t n, bool at_start);
 
 // Puts out the added tokens in chars[0..n), and hands what lies between them to `between`. White space that a token strips
-// may itself begin an added token, which is then put out although it lies inside, and the text goes on behind it: as in
-// `tokenizers`.
+// may itself begin an added token, which is then put out although it lies inside (but not if it strips before and has nothing
+// left), and the text goes on behind it: as in `tokenizers`.
 static bool split_added(Encoder *e, const Added *a, const uint32_t *chars, size_t n, bool at_start, StretchFn *between) {
     size_t rest = 0, spaces_end = 0;  // where text that is not put out yet begins; where the last white space stripped ends
     for (size_t i = 0, len; a->n && i < n; i += len) {
@@ -601,15 +600,17 @@ static bool split_added(Encoder *e, const Added *a, const uint32_t *chars, size_
         bool word_before = start > 0 && unicode_class(chars[start - 1]) & WORD;
         bool word_behind = stop < n && unicode_class(chars[stop]) & WORD;
         if (flags & SINGLE_WORD && (word_before || word_behind)) continue;
-        if (flags & LSTRIP)
+        if (flags & LSTRIP) {
             while (start > rest && unicode_class(chars[start - 1]) & SPACE) start--;
+            if (start < rest) start = rest;
+        }
         if (flags & RSTRIP) {
             if (stop < spaces_end) stop = spaces_end;
             while (stop < n && unicode_class(chars[stop]) & SPACE) stop++;
             spaces_end = stop;
         }
         if (rest < start && !between(e, chars + rest, start - rest, at_start && rest == 0)) return false;
-        if (!push_id(e, a->ids[token])) return false;
+        if (start < stop && !push_id(e, a->ids[token])) return false;
         rest = stop;
     }
     return rest == n || between(e, chars + rest, n - rest, at_start && rest == 0);

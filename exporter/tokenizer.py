@@ -1,7 +1,7 @@
-"""Tokenizers: tokenizer.json, SentencePiece's tokenizer.model and llama2.c's tokenizer.bin -> the metadata of docs/format.md.
+"""Tokenizers: tokenizer.json, SentencePiece's tokenizer.model, llama2.c's tokenizer.bin -> the metadata of docs/format.md.
 
-What the engine has no rule for is refused by the name of the field, never approximated: a token more or less in a prompt is an
-error that nobody sees.
+What the engine has no rule for is refused by the name of the field, never approximated: a token more or less in a prompt is
+an error that nobody sees.
 """
 from __future__ import annotations
 
@@ -62,9 +62,10 @@ class Added:
 
 @dataclass
 class Vocabulary:
-    """A tokenizer before it becomes metadata. `tokens`: id -> string, as the vocabulary spells it; `merges`: (left id, right id)
-    -> (rank, id of the result); `chars`: single character -> id, None for a byte-level model; `bytes`: byte -> id or -1;
-    `words`: ids that a whole piece becomes without merging; `special`: ids that decoding may skip. The rest is as in the file."""
+    """A tokenizer before it becomes metadata. `tokens`: id -> string, as the vocabulary spells it; `merges`: (left id, right
+    id) -> (rank, id of the result); `chars`: single character -> id, None for a byte-level model; `bytes`: byte -> id or -1;
+    `words`: ids that a whole piece becomes without merging; `special`: ids that decoding may skip. The rest is as in the
+    metadata."""
 
     tokens: dict[int, str]
     merges: dict[tuple[int, int], tuple[int, int]]
@@ -86,9 +87,10 @@ class Vocabulary:
 def tokenizer_metadata(source: str) -> dict[str, bytes | np.ndarray]:
     """The `tokenizer.*` metadata (docs/format.md) of a Hugging Face directory or of one file.
 
-    source: a directory with tokenizer.json or, if it has none, tokenizer.model; or a file: tokenizer.json, a SentencePiece model
-    (*.model), a llama2.c tokenizer (*.bin). A directory's end-of-text ids are those of generation_config.json and config.json,
-    or, if these name none, tokenizer_config.json's eos_token. Values are bytes (u8) or arrays of int32.
+    source: a directory with tokenizer.json or, if it has none, tokenizer.model; or a file: tokenizer.json, a SentencePiece
+    model (*.model), a llama2.c tokenizer (*.bin). The end-of-text ids are those of generation_config.json and config.json
+    beside the file or, if these name none, tokenizer_config.json's eos_token, or a SentencePiece model's own. Values are
+    bytes (u8) or arrays of int32, which the caller owns.
     Errors: ExportError, which names the file, the field and its value, if the engine could not tokenize exactly alike."""
     path = source
     if os.path.isdir(source):
@@ -147,7 +149,8 @@ def _eos_ids(directory: str, vocabulary: Vocabulary) -> list[int]:
     if not ids and os.path.isfile(path):
         token = _read_json(path).get("eos_token")
         token = token.get("content") if isinstance(token, dict) else token
-        ids = {id for id, content in vocabulary.tokens.items() if content == token}
+        named = {content: id for id, content in vocabulary.tokens.items()} | {a.content: a.id for a in vocabulary.added}
+        ids = {named[token]} if token in named else set()
     return sorted(ids)
 
 
@@ -243,7 +246,7 @@ def _normalize(content: str, v: Vocabulary) -> str:
 
 def _added_metadata(key: str, added: list[tuple[str, Added]]) -> dict[str, bytes | np.ndarray]:
     first: dict[str, Added] = {}
-    for content, token in sorted(added, key=lambda pair: not pair[1].special):  # of equals the first counts, special ones before
+    for content, token in sorted(added, key=lambda pair: not pair[1].special):  # the first counts, special ones before others
         if len(content) > 1024:
             raise ExportError(f"added_tokens: {content[:40]!r}.. has {len(content)} characters, expected at most 1024")
         first.setdefault(content, token)
@@ -329,7 +332,7 @@ def _model(v: Vocabulary, model: dict, vocab: dict[str, int], byte_level: bool) 
             raise ExportError(f"model.merges: entry {rank} is {_shown(merge)}, expected two tokens")
         ids = [vocab.get(token) for token in (*pair, "".join(pair))]
         if None in ids:
-            raise ExportError(f"model.merges: entry {rank} is {_shown(merge)}; these two or their sum are not in model.vocab")
+            raise ExportError(f"model.merges: entry {rank} is {_shown(merge)}; these two or their sum are not in the vocab")
         v.merges[ids[0], ids[1]] = (rank, ids[2])
     if byte_level:
         v.bytes = [vocab.get(c, -1) for c in BYTE_CHARS]
@@ -348,8 +351,8 @@ def _model(v: Vocabulary, model: dict, vocab: dict[str, int], byte_level: bool) 
 
 
 def _added_tokens(v: Vocabulary, tokens: list[dict], vocab: dict[str, int]) -> None:
-    """The added tokens, with the ids that `tokenizers` gives them: the vocabulary's if it has the token; else, whatever the file
-    says, one more than the highest so far, or the size of the vocabulary."""
+    """The added tokens, with the ids that `tokenizers` gives them whatever the file says: the vocabulary's if it has the
+    token; else one more than the highest so far, or the size of the vocabulary."""
     by_content: dict[str, Added] = {}
     for token in tokens:
         content = token.get("content")
@@ -359,15 +362,19 @@ def _added_tokens(v: Vocabulary, tokens: list[dict], vocab: dict[str, int]) -> N
         id = by_content[content].id if content in by_content else vocab.get(content, max(highest + 1, len(vocab)))
         if id != token.get("id"):
             raise ExportError(f"added_tokens: {content!r} has id {token.get('id')}, but tokenizers would give it {id}")
-        if v.tokens.get(id, content) != content:
-            raise ExportError(f"added_tokens: {content!r} and {v.tokens[id]!r} share id {id}")
+        taken = v.tokens.get(id, content)
+        if taken != content:
+            raise ExportError(f"added_tokens: {content!r} and {taken!r} share id {id}")
         flags = LSTRIP * bool(token.get("lstrip")) | RSTRIP * bool(token.get("rstrip"))
         flags |= SINGLE_WORD * bool(token.get("single_word"))
         special = bool(token.get("special")) or (content in by_content and by_content[content].special)
         by_content[content] = Added(id, content, flags, bool(token.get("normalized", not special)), special)
-        v.tokens[id] = content
     v.added = list(by_content.values())
-    v.special = {token.id for token in v.added if token.special}
+    special = {token.content for token in v.added if token.special}
+    for token in v.added:  # a token looked for in normalized text decodes to what it looks like there
+        v.tokens[token.id] = _normalize(token.content, v) if token.normalized else token.content
+        if v.tokens[token.id] in special:
+            v.special.add(token.id)
 
 
 def _parts(component: dict | None, many: str) -> list[dict]:
@@ -472,15 +479,16 @@ def _decoder(component: dict | None, byte_level: bool) -> int:
         if [part.get("type") for part in parts] != ["ByteLevel"]:
             raise _refuse("decoder", component)
         return 0
-    fused = [{"type": "Replace", "pattern": {"String": SPACE_MARK}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}]
-    if parts[:3] != fused or len(parts) > 4:
+    replace = {"type": "Replace", "pattern": {"String": SPACE_MARK}, "content": " "}
+    if parts[:3] != [replace, {"type": "ByteFallback"}, {"type": "Fuse"}] or len(parts) > 4:
         raise _refuse("decoder", component)
     if len(parts) == 3:
         return 0
-    strip = parts[3]
-    if {**strip, "start": 0} != {"type": "Strip", "content": " ", "start": 0, "stop": 0} or not isinstance(strip["start"], int):
-        raise _refuse("decoder", strip)
-    return strip["start"]
+    spaces = parts[3].get("start")
+    strip = {"type": "Strip", "content": " ", "start": spaces, "stop": 0}
+    if parts[3] != strip or not isinstance(spaces, int) or spaces < 0:
+        raise _refuse("decoder", parts[3])
+    return spaces
 
 
 # ---- SentencePiece and llama2.c ------------------------------------------------------------------------------------------
@@ -576,7 +584,8 @@ def _from_pieces(pieces: list[tuple[str, float, int]], add_dummy_prefix: bool, b
     )  # fmt: skip
     # The ids of special tokens are as Hugging Face converts such a file: found in text, skipped in decoding.
     v.special = {id for id, kind in types.items() if kind in (UNKNOWN, CONTROL)}
-    v.added = [Added(id, tokens[id], 0, False, id in v.special) for id, kind in types.items() if kind in (UNKNOWN, CONTROL, USER)]
+    named = [id for id, kind in types.items() if kind in (UNKNOWN, CONTROL, USER)]
+    v.added = [Added(id, tokens[id], 0, False, id in v.special) for id in named]
     v.normalizer = [NORMALIZERS["prepend mark"]] * add_dummy_prefix + [NORMALIZERS["spaces to mark"]]
     v.strip = int(add_dummy_prefix)
     v.prefix = [bos] if bos < len(pieces) and types[bos] == CONTROL else []
@@ -585,8 +594,8 @@ def _from_pieces(pieces: list[tuple[str, float, int]], add_dummy_prefix: bool, b
 
 
 def from_llama2c(data: bytes) -> Vocabulary:
-    """A Vocabulary from llama2.c's tokenizer.bin: int32 longest token, then of each token float32 score, int32 length, bytes;
-    unknown 0, BOS 1, EOS 2, bytes 3..258, spaces as spaces. Errors: ExportError."""
+    """A Vocabulary from llama2.c's tokenizer.bin: int32 longest token, then of each token float32 score, int32 length,
+    bytes; unknown 0, BOS 1, EOS 2, bytes 3..258, spaces as spaces. Errors: ExportError."""
     tokens: dict[int, str] = {}
     scores: dict[int, float] = {}
     at = 4
@@ -595,7 +604,7 @@ def from_llama2c(data: bytes) -> Vocabulary:
             raise ExportError(f"it ends inside token {len(tokens)}")
         score, length = struct.unpack_from("<fi", data, at)
         if not 0 <= length <= len(data) - at - 8 or score != score:
-            raise ExportError(f"token {len(tokens)} has length {length}, score {score}: no llama2.c tokenizer, or a truncated one")
+            raise ExportError(f"token {len(tokens)} has length {length}: it is no llama2.c tokenizer, or is truncated")
         try:
             tokens[len(tokens)] = data[at + 8 : at + 8 + length].decode()
         except UnicodeDecodeError as error:

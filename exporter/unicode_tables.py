@@ -3,9 +3,10 @@
     python3 exporter/unicode_tables.py           writes unicode_tables.h
     python3 exporter/unicode_tables.py --check   compares it with what it would write; exit 1 if they differ
 
-The library uses several versions of Unicode at once (its regular expressions, `Digits`, `Punctuation` and NFC each have their own),
-so every code point is put to it. Python's unicodedata only proposes decompositions and combining classes, which never change
-once a character has them; the library says which of them it knows, and is asked again for every character at the end.
+The library uses several versions of Unicode at once (its regular expressions, `Digits`, `Punctuation` and NFC each have
+their own), so every code point is put to it. Python's unicodedata only proposes decompositions and combining classes, which
+never change once a character has them; the library says which of them it knows, and is asked again for every character at
+the end.
 """
 from __future__ import annotations
 
@@ -89,8 +90,8 @@ NFD, NFC = normalizers.NFD().normalize_str, normalizers.NFC().normalize_str
 
 
 def combining_classes() -> list[int]:
-    """The combining class of every code point as far as the library knows it: it moves a mark of class c > 1 before U+0334 (1),
-    or U+0345 (240) behind one of class 1."""
+    """The combining class of every code point as far as the library knows it: it moves a mark of class c > 1 behind U+0334
+    (class 1), and U+0345 (class 240) behind one of class 1."""
     ccc = [0] * 0x110000
     for c in POINTS:
         k = unicodedata.combining(chr(c))
@@ -103,7 +104,8 @@ def combining_classes() -> list[int]:
 
 
 def decompositions() -> list[tuple[int, int, int, bool]]:
-    """(composed, first, second or 0, whether first + second compose), by composed; Hangul syllables are computed, not listed."""
+    """(composed, first, second or 0, whether first + second compose), by composed, without the Hangul syllables, which the
+    engine computes."""
     rows = []
     for c in POINTS:
         if c in HANGUL or NFD(chr(c)) == chr(c):

@@ -37,7 +37,9 @@ INLINE __m256i set1_32(const void *p) {
     return _mm256_set1_epi32(v);
 }
 
-INLINE Floats v_load_f16(const uint8_t *p) { return (Floats){_mm256_cvtph_ps(load128(p)), _mm256_cvtph_ps(load128(p + 16))}; }
+INLINE Floats v_load_f16(const uint8_t *p) {
+    return (Floats){_mm256_cvtph_ps(load128(p)), _mm256_cvtph_ps(load128(p + 16))};
+}
 INLINE Floats v_load_i8(const uint8_t *p) {
     __m128i v = load128(p);
     return (Floats){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(v)),
@@ -96,21 +98,18 @@ INLINE Floats v_dot_end(Ints sum) { return (Floats){_mm256_cvtepi32_ps(sum.a), _
 
 #include "tiles.h"
 
-#define BLOCKS(n_in) (((size_t)(n_in) + BLOCK - 1) / BLOCK)
-
-MATMUL(f32, 2,3, 512, n_in)
-MATMUL(f16, 2, 6, 512, n_in)
-MATMUL(bf16, 2,2, 32, BLOCKS(n_in))
-MATMUL(q8, 2,2, 64, BLOCKS(n_in))
-MATMUL(q4, 2,2, 64, BLOCKS(n_in))
-MIX(f32, 1, 2)
-MIX(f16, 1, 2)
-MIX(q8, 2, 4)
+MATMUL(f32, 2, 3, 1, 512)
+MATMUL(f16, 2, 2, 1, 512)
+MATMUL(bf16, 2, 2, BLOCK, 32)
+MATMUL(q8, 2, 2, BLOCK, 64)
+MATMUL(q4, 2, 2, BLOCK, 64)
+MIX(f32, 1, 2, 2)
+MIX(f16, 1, 2, 2)
+MIX(q8, 2, 4, 1)
 
 const Kernels avx2_kernels = {
     .name = "avx2",
-    .matmul = {[F32] = matmul_f32, [BF16] = matmul_bf16, [Q8] = matmul_q8, [Q4] = matmul_q4, [F16] = matmul_f16},
-    .mix = {[F32] = mix_f32, [F16] = mix_f16, [Q8] = mix_q8},
+    TILES_KERNELS,
     LANES_KERNELS,
 };
 #endif

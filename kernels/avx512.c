@@ -53,21 +53,18 @@ INLINE Floats v_dot_end(Ints sum) { return _mm512_cvtepi32_ps(sum); }
 
 #include "tiles.h"
 
-#define BLOCKS(n_in) (((size_t)(n_in) + BLOCK - 1) / BLOCK)
-
-MATMUL(f32, 4, 6, 512, n_in)
-MATMUL(f16, 4, 6, 512, n_in)
-MATMUL(bf16, 2, 6, 32, BLOCKS(n_in))
-MATMUL(q8, 2,6, 64, BLOCKS(n_in))
-MATMUL(q4, 2,6, 64, BLOCKS(n_in))
-MIX(f32, 1, 4)
-MIX(f16, 1, 4)
-MIX(q8, 2, 4)
+MATMUL(f32, 4, 6, 1, 512)
+MATMUL(f16, 4, 6, 1, 512)
+MATMUL(bf16, 2, 6, BLOCK, 32)
+MATMUL(q8, 2, 6, BLOCK, 64)
+MATMUL(q4, 2, 6, BLOCK, 64)
+MIX(f32, 1, 4, 6)
+MIX(f16, 1, 4, 6)
+MIX(q8, 2, 4, 6)
 
 const Kernels avx512_kernels = {
     .name = "avx512",
-    .matmul = {[F32] = matmul_f32, [BF16] = matmul_bf16, [Q8] = matmul_q8, [Q4] = matmul_q4, [F16] = matmul_f16},
-    .mix = {[F32] = mix_f32, [F16] = mix_f16, [Q8] = mix_q8},
+    TILES_KERNELS,
     LANES_KERNELS,
 };
 #endif

@@ -24,7 +24,8 @@ size_t panel_bytes(Dtype dtype, int n_in) {
 #if defined(__x86_64__)
 static int has_avx2(void) {
     unsigned a, b, c, d;  // clang's __builtin_cpu_supports does not know f16c
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &a, &b, &c, &d) &&
+           (c & bit_F16C);
 }
 
 static int has_avx512(void) {

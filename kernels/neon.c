@@ -94,21 +94,18 @@ INLINE Floats v_dot_end(Ints sum) {
 
 #include "tiles.h"
 
-#define BLOCKS(n_in) (((size_t)(n_in) + BLOCK - 1) / BLOCK)
-
-MATMUL(f32, 2, 3, 512, n_in)
-MATMUL(f16, 2, 3, 512, n_in)
-MATMUL(bf16, 2, 2, 32, BLOCKS(n_in))
-MATMUL(q8, 2, 2, 64, BLOCKS(n_in))
-MATMUL(q4, 2, 2, 64, BLOCKS(n_in))
-MIX(f32, 1, 2)
-MIX(f16, 1, 2)
-MIX(q8, 2, 4)
+MATMUL(f32, 2, 3, 1, 512)
+MATMUL(f16, 2, 3, 1, 512)
+MATMUL(bf16, 2, 2, BLOCK, 32)
+MATMUL(q8, 2, 2, BLOCK, 64)
+MATMUL(q4, 2, 2, BLOCK, 64)
+MIX(f32, 1, 2, 3)
+MIX(f16, 1, 2, 3)
+MIX(q8, 2, 4, 1)
 
 const Kernels neon_kernels = {
     .name = "neon",
-    .matmul = {[F32] = matmul_f32, [BF16] = matmul_bf16, [Q8] = matmul_q8, [Q4] = matmul_q4, [F16] = matmul_f16},
-    .mix = {[F32] = mix_f32, [F16] = mix_f16, [Q8] = mix_q8},
+    TILES_KERNELS,
     LANES_KERNELS,
 };
 #endif

@@ -1,33 +1,35 @@
 // The products and the mix, written once over vectors of 16 lanes. An instruction set's file defines the vectors, then
 // includes this:
 //
-//   Floats, Ints                  16 lanes of f32, of i32
-//   Bytes                         4 k of 16 rows of q8, in whatever form v_dot likes
-//   v_zero, v_set1, v_add, v_mul  and v_fma(a, b, c) = a * b + c, rounded once
-//   v_load, v_store               16 floats, at any address
-//   v_load_f16, v_load_i8         16 numbers, converted exactly
-//   v_load_bf16(p, odd)           the even or the odd of 32 bf16, converted
-//   v_set1_f16                    one f16 in every lane
-//   v_set1_bf16(p, odd)           the first or the second of two bf16 in every lane
-//   v_load_q8(w, p)               128 bytes of q8, two groups of 4 k, to w[0] and w[1]
-//   v_load_q4(w, p)               the same from 64 bytes of q4
-//   v_dot_start, v_dot, v_dot_end offset + the sum of products of 4, as float; who takes the weights signed ignores the offset
+//   INLINE                         static inline, and always so
+//   Floats, Ints                   16 lanes of f32, of i32
+//   Bytes                          4 k of 16 rows of q8, in whatever form v_dot likes
+//   v_zero, v_set1, v_add, v_mul   and v_fma(a, b, c) = a * b + c, rounded once
+//   v_load, v_store                16 floats, at any address
+//   v_load_f16, v_load_i8          16 numbers, converted exactly
+//   v_load_bf16(p, odd)            the even or the odd of 32 bf16, converted
+//   v_set1_f16(p)                  one f16 in every lane
+//   v_set1_bf16(p, odd)            the first or the second of two bf16 in every lane
+//   v_load_q8(w, p)                128 bytes of q8, two groups of 4 k, to w[0] and w[1]
+//   v_load_q4(w, p)                the same from 64 bytes of q4
+//   v_dot_start, v_dot, v_dot_end  offset + the sum of products of 4, then as float; who takes the weights signed ignores
+//                                  the offset
 //
-// A tile is P panels times T rows of x, its sums held in registers: a weight is loaded once for T rows, an activation broadcast
-// once for P panels. A tile is one inline function, instantiated for constant P and T.
+// A tile is P panels times T rows of x, its sums held in registers: a weight is loaded once for T rows, an activation
+// broadcast once for P panels. It is one inline function, instantiated for constant P and T, so every loop over p and t is
+// unrolled. Chains of different rows and panels are independent, which hides the latency of an fma.
 #ifndef TILES_H
 #define TILES_H
-
-#include <stdbool.h>
 
 #include "lanes.h"
 
 #define UNROLL _Pragma("GCC unroll 16")
 
-enum { MAX_P = 4, MAX_T = 6 };
+// The largest tile, and the panels that a single row takes at once: memory is read fastest in several streams.
+enum { MAX_P = 4, MAX_T = 6, ONE_P = 4 };
 
-// What a tile works on: panels w[0..P), rows row..row+T-1 of x, steps from..to-1 of n_steps (a step is one k, or one block of
-// 32). If from > 0, out has the sums so far.
+// What a tile works on: panels w[0..P), rows row..row+T-1 of x, steps from..to-1 of n_steps (a step is one k, or one block
+// of 32). If from > 0, out has the sums so far.
 typedef struct {
     float *out;  // [T][out_stride], of which 16 P each
     size_t out_stride, panel_stride;
@@ -71,7 +73,7 @@ INLINE void tile_f32(const Tile *tile, int P, int T) { tile_float(tile, F32, P, 
 INLINE void tile_f16(const Tile *tile, int P, int T) { tile_float(tile, F16, P, T); }
 
 // The chain over the even k, or the odd ones, of one block.
-INLINE void chain_bf16(Floats sum[MAX_P][MAX_T], bool odd, const Tile *tile, size_t b, int P, int T) {
+INLINE void chain_bf16(Floats sum[MAX_P][MAX_T], int odd, const Tile *tile, size_t b, int P, int T) {
     const size_t stride = tile->n_steps * BLOCK;
     const uint8_t *w = tile->w + b * BLOCK * 32;
     const uint16_t *x = tile->x->bf16 + tile->row * stride + b * BLOCK;
@@ -91,8 +93,8 @@ INLINE void tile_bf16(const Tile *tile, int P, int T) {
     Floats sum[MAX_P][MAX_T], even[MAX_P][MAX_T], odd[MAX_P][MAX_T];
     load_sums(sum, tile, P, T);
     for (size_t b = tile->from; b < tile->to; b++) {
-        chain_bf16(even, false, tile, b, P, T);
-        chain_bf16(odd, true, tile, b, P, T);
+        chain_bf16(even, 0, tile, b, P, T);
+        chain_bf16(odd, 1, tile, b, P, T);
         UNROLL for (int p = 0; p < P; p++)
             UNROLL for (int t = 0; t < T; t++) sum[p][t] = v_add(sum[p][t], v_add(even[p][t], odd[p][t]));
     }
@@ -109,10 +111,14 @@ INLINE void tile_blocks(const Tile *tile, Dtype dtype, int P, int T) {
         Ints total[MAX_P][MAX_T];
         UNROLL for (int t = 0; t < T; t++)
             UNROLL for (int p = 0; p < P; p++) total[p][t] = v_dot_start(tile->x->offset[at + (size_t)t * stride]);
+        if (T == 1)  // the next panels' scales, a short run of their own that the processor does not foresee
+            UNROLL for (int p = 0; p < P; p++)
+                __builtin_prefetch((const void *)((uintptr_t)scales + (size_t)(p + P) * tile->panel_stride), 0, 2);
         UNROLL for (int g = 0; g < 8; g += 2) {
             Bytes v[MAX_P][2];
             UNROLL for (int p = 0; p < P; p++)
-                (dtype == Q8 ? v_load_q8 : v_load_q4)(v[p], w + (size_t)p * tile->panel_stride + (size_t)g * block_bytes / 8);
+                (dtype == Q8 ? v_load_q8 : v_load_q4)(v[p],
+                                                      w + (size_t)p * tile->panel_stride + (size_t)g * block_bytes / 8);
             UNROLL for (int i = 0; i < 2; i++)
                 UNROLL for (int t = 0; t < T; t++) {
                     const int8_t *a = tile->x->q + (at + (size_t)t * stride) * BLOCK + 4 * (g + i);
@@ -139,12 +145,13 @@ static inline int next_rows(int left, int T) {
     return (left + tiles - 1) / tiles;
 }
 
-// P panels against all rows of x, then the next P: the weights are read from memory once. `piece` steps at a time, so that the
-// panels stay in the second-level cache from tile to tile, and a tile's activations in the first.
-static void walk_panels(Tile tile, TileFn *const narrow[MAX_T], TileFn *const wide[MAX_T], int P, int T, size_t piece, int n_panels,
-                        int n_rows) {
+// P panels against all rows of x, then the next P: the weights are read from memory once. `piece` steps at a time, so that
+// the panels stay in the second-level cache from tile to tile, and a tile's activations in the first. A single row takes
+// ONE_P panels and all steps.
+static void walk_panels(Tile tile, TileFn *const narrow[MAX_T], TileFn *const wide[MAX_T], TileFn *one, int P, int T,
+                        size_t piece, int n_panels, int n_rows) {
     float *out = tile.out;
-    if (n_rows == 1) piece = tile.n_steps;
+    if (n_rows == 1) wide = &one, P = ONE_P, piece = tile.n_steps;
     for (int width; n_panels > 0; n_panels -= width, out += 16 * width, tile.w += (size_t)width * tile.panel_stride) {
         width = n_panels < P ? 1 : P;
         for (tile.from = 0; tile.from < tile.n_steps; tile.from = tile.to) {
@@ -179,7 +186,9 @@ INLINE void mix_tile(const MixTile *tile, Dtype dtype, int P, int T) {
         Floats v[MAX_P], scale[MAX_P];
         UNROLL for (int p = 0; p < P; p++) {
             const size_t e = at + 16 * (size_t)p;
-            v[p] = dtype == F32 ? v_load((const float *)block + e) : dtype == F16 ? v_load_f16(block + 2 * e) : v_load_i8(block + e);
+            v[p] = dtype == F32   ? v_load((const float *)block + e)
+                   : dtype == F16 ? v_load_f16(block + 2 * e)
+                                  : v_load_i8(block + e);
             if (dtype == Q8) scale[p] = v_set1_f16(scales + (at / BLOCK + (size_t)p / 2) * 2);
         }
         UNROLL for (int t = 0; t < T; t++) {
@@ -197,13 +206,14 @@ INLINE void mix_tile_f16(const MixTile *tile, int P, int T) { mix_tile(tile, F16
 INLINE void mix_tile_q8(const MixTile *tile, int P, int T) { mix_tile(tile, Q8, P, T); }
 
 // 16 P dims (at the end of a row 16 Q) of all rows, then the next ones: values are read once.
-static void walk_dims(MixTile tile, MixTileFn *const narrow[MAX_T], int Q, MixTileFn *const wide[MAX_T], int P, int n_rows) {
+static void walk_dims(MixTile tile, MixTileFn *const narrow[MAX_T], int Q, MixTileFn *const wide[MAX_T], int P, int T,
+                      int n_rows) {
     float *out = tile.out;
     const float *p = tile.p;
     for (int width; tile.d < tile.dim; tile.d += 16 * (size_t)width) {
         width = tile.dim - tile.d < 16 * (size_t)P ? Q : P;
         for (int count, row = 0; row < n_rows; row += count) {
-            count = next_rows(n_rows - row, MAX_T);
+            count = next_rows(n_rows - row, T);
             tile.out = out + (size_t)row * tile.dim + tile.d;
             tile.p = p + (size_t)row * tile.p_stride;
             (width == Q ? narrow : wide)[count - 1](&tile);
@@ -224,24 +234,30 @@ static void walk_dims(MixTile tile, MixTileFn *const narrow[MAX_T], int Q, MixTi
     static void (*const body##_##P[MAX_T])(const Args *) = {body##_##P##x1, body##_##P##x2, body##_##P##x3,              \
                                                             body##_##P##x4, body##_##P##x5, body##_##P##x6};
 
-// matmul_NAME in tiles of up to P panels x T rows.
-#define MATMUL(name, P, T, piece, steps)                                                                                 \
+// matmul_NAME in tiles of up to P panels x T rows; a step is `step` k, and `piece` of them make about 12 KB of activations.
+#define MATMUL(name, P, T, step, piece)                                                                                  \
     TILES(tile_##name, 1, Tile)                                                                                          \
     TILES(tile_##name, P, Tile)                                                                                          \
+    static void tile_##name##_one(const Tile *tile) { tile_##name(tile, ONE_P, 1); }                                     \
     static void matmul_##name(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels,   \
                               int n_in, const Rows *x, int n_tokens) {                                                   \
-        Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, (size_t)(steps)};                                \
-        walk_panels(tile, tile_##name##_1, tile_##name##_##P, P, T, piece, n_panels, n_tokens);                          \
+        Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, ((size_t)n_in + step - 1) / step};               \
+        walk_panels(tile, tile_##name##_1, tile_##name##_##P, tile_##name##_one, P, T, piece, n_panels, n_tokens);       \
     }
 
-// mix_NAME in tiles of 16 P dims, or 16 Q at the end of a row.
-#define MIX(name, Q, P)                                                                                                  \
+// mix_NAME in tiles of 16 P dims (at the end of a row 16 Q) x T rows.
+#define MIX(name, Q, P, T)                                                                                               \
     TILES(mix_tile_##name, Q, MixTile)                                                                                   \
     TILES(mix_tile_##name, P, MixTile)                                                                                   \
     static void mix_##name(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v, int begin,  \
                            int end, int dim) {                                                                           \
         MixTile tile = {out, p, p_stride, (size_t)dim, 0, v, begin, end};                                                \
-        walk_dims(tile, mix_tile_##name##_##Q, Q, mix_tile_##name##_##P, P, n_rows);                                     \
+        walk_dims(tile, mix_tile_##name##_##Q, Q, mix_tile_##name##_##P, P, T, n_rows);                                  \
     }
+
+// The members of Kernels that this file implements.
+#define TILES_KERNELS                                                                                                    \
+    .matmul = {[F32] = matmul_f32, [BF16] = matmul_bf16, [Q8] = matmul_q8, [Q4] = matmul_q4, [F16] = matmul_f16},        \
+    .mix = {[F32] = mix_f32, [F16] = mix_f16, [Q8] = mix_q8}
 
 #endif

@@ -1,0 +1,85 @@
+"""What the tests share: the program under test, models, and the last line that `make test` prints."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT / "tests"))
+
+import checkpoints  # noqa: E402  (found through the line above)
+
+
+def run_command(*args: object, **options) -> subprocess.CompletedProcess:
+    """Runs ./run (or the program that HEADS_RUN names) with these arguments; stdout is bytes, stderr text.
+
+    options: input (bytes for stdin), env (added to the environment), and what subprocess.run takes.
+    """
+    env = {**os.environ, **options.pop("env", {})}
+    program = os.environ.get("HEADS_RUN", str(ROOT / "run"))
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "timeout": 120, **options}
+    if "input" not in options:
+        options.setdefault("stdin", subprocess.DEVNULL)
+    done = subprocess.run([program, *map(str, args)], env=env, **options)
+    done.stderr = done.stderr.decode("utf-8", "replace") if done.stderr is not None else ""
+    return done
+
+
+@pytest.fixture(scope="session")
+def run():
+    """A function that runs the program: run("model.bin", "-p", "Once"); see run_command."""
+    program = Path(os.environ.get("HEADS_RUN", ROOT / "run"))
+    assert program.exists(), f"{program} is not built: run make"
+    return run_command
+
+
+@pytest.fixture(scope="session")
+def stories() -> Path:
+    """The bundled model."""
+    return ROOT / "models" / "stories.bin"
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory, stories) -> Path:
+    """A small model with random weights and the bundled model's tokenizer: GQA, 6 query and 2 KV heads, context 512."""
+    path = tmp_path_factory.mktemp("tiny") / "tiny.bin"
+    path.write_bytes(checkpoints.random_model(tokenizer=stories))
+    return path
+
+
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory) -> Path:
+    """The same without a tokenizer, vocabulary 300."""
+    path = tmp_path_factory.mktemp("bare") / "bare.bin"
+    path.write_bytes(checkpoints.random_model())
+    return path
+
+
+_failed: set[str] = set()
+_passed: set[str] = set()
+
+
+def pytest_runtest_logreport(report):
+    """A test that fails in its set-up, its body or its clean-up has failed; one that was skipped is neither."""
+    if report.failed:
+        _failed.add(report.nodeid)
+    elif report.when == "call" and report.passed:
+        _passed.add(report.nodeid)
+
+
+def pytest_collectreport(report):
+    """A test file that cannot be read is a failure."""
+    if report.failed:
+        _failed.add(report.nodeid)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config):
+    """The very last line."""
+    print(f"{len(_passed - _failed)} passed, {len(_failed)} failed", flush=True)

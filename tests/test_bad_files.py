@@ -1,0 +1,271 @@
+"""Damaged and hostile checkpoints: each gets a sentence and exit status 1, and none makes the engine read out of bounds."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import checkpoints
+from checkpoints import I32, Meta
+from conftest import ROOT
+
+
+def refused(run, path: Path, message: str) -> None:
+    for mode in (["--tokens", "1"], ["--kv"]):
+        done = run(path, *mode)
+        assert done.returncode == 1, (done.stdout, done.stderr)
+        assert done.stdout == b"" and len(done.stderr.splitlines()) == 1
+        assert re.search(message, done.stderr), done.stderr
+        assert str(path) in done.stderr
+
+
+# ---- files that are none ----
+
+
+def test_missing(run, tmp_path):
+    refused(run, tmp_path / "missing.bin", "No such file")
+
+
+def test_empty(run, tmp_path):
+    (tmp_path / "empty.bin").touch()
+    refused(run, tmp_path / "empty.bin", "is empty")
+
+
+def test_directory(run, tmp_path):
+    refused(run, tmp_path, "is a directory")
+
+
+def test_no_permission(run, bare, tmp_path):
+    path = tmp_path / "secret.bin"
+    path.write_bytes(bare.read_bytes())
+    path.chmod(0)
+    options = {"user": 65534} if os.geteuid() == 0 else {}  # root may read everything; nobody may not
+    if options:
+        for folder in [tmp_path, *tmp_path.parents]:
+            if not folder.stat().st_mode & 0o001:
+                folder.chmod(folder.stat().st_mode | 0o011)
+    program = tmp_path / "run"  # the checkout may be in a folder closed to others
+    program.write_bytes(Path(os.environ.get("HEADS_RUN", ROOT / "run")).read_bytes())
+    program.chmod(0o755)
+    done = subprocess.run([program, path, "--tokens", "1"], capture_output=True, text=True, **options)
+    assert done.returncode == 1 and "Permission denied" in done.stderr and str(path) in done.stderr
+
+
+def test_other_kinds_of_file(run, tmp_path):
+    path = tmp_path / "text.bin"
+    for content in (b"x", b"GGUF" + bytes(100), b"heads.c", bytes(4096), b"heads.d\0" + bytes(1000)):
+        path.write_bytes(content)
+        refused(run, path, "not a heads.c checkpoint")
+
+
+# ---- the header ----
+
+
+@pytest.mark.parametrize(
+    ("at", "layout", "value", "message"),
+    [
+        (8, "<I", 2, "version is 2, this build reads version 1"),
+        (8, "<I", 0xFFFFFFFF, "version is 4294967295"),
+        (16, "<Q", 64, "longer than it was written"),
+        (16, "<Q", 1 << 63, "truncated"),
+        (24, "<Q", 1 << 40, "do not fit"),
+        (24, "<Q", (1 << 64) - 64, "do not fit"),
+        (24, "<Q", 65, "do not fit"),
+        (32, "<Q", (1 << 64) - 64, "do not fit"),
+        (32, "<Q", 0, "do not fit"),
+        (40, "<I", 0, "tensor|metadata"),
+        (40, "<I", 0xFFFFFFFF, "do not fit"),
+        (44, "<I", 0xFFFFFFFF, "do not fit"),
+        (44, "<I", 0, "tensor|data"),
+    ],
+)
+def test_header(run, bare, tmp_path, at, layout, value, message):
+    data = bytearray(bare.read_bytes())
+    struct.pack_into(layout, data, at, value)
+    path = tmp_path / "header.bin"
+    path.write_bytes(checkpoints.seal(bytes(data)))
+    refused(run, path, message)
+
+
+# ---- metadata ----
+
+
+def ints(*values: int) -> Meta:
+    return Meta(I32, len(values), np.array(values, "<i4").tobytes())
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("model.vocab_size", None, "model.vocab_size is missing"),
+        ("model.vocab_size", ints(0), "model.vocab_size is 0, expected"),
+        ("model.vocab_size", ints(-1), "model.vocab_size is -1, expected"),
+        ("model.vocab_size", ints(2**31 - 1), "model.vocab_size is 2147483647, expected"),
+        ("model.vocab_size", ints(301), "tensor embed"),
+        ("model.vocab_size", ints(1, 2), "model.vocab_size"),
+        ("model.vocab_size", Meta(3, 1, struct.pack("<f", 300)), "model.vocab_size: type is 3"),
+        ("model.vocab_size", Meta(1, 0, b""), "model.vocab_size: type is 1"),
+        ("model.n_embd", ints(1 << 24), "tensor embed"),
+        ("model.n_layers", ints(4), "layers.3.attn_norm"),
+        ("model.n_layers", ints(2), "layers.2"),
+        ("model.n_layers", ints(1 << 30), "model.n_layers is 1073741824, expected"),
+        ("model.context", ints(0), "model.context is 0, expected"),
+        ("model.norm", ints(7), "model.norm is 7, expected"),
+        ("model.norm_eps", Meta(3, 1, struct.pack("<f", float("nan"))), "model.norm_eps is not a finite number"),
+        ("model.rope.0.inv_freq", Meta(3, 2, struct.pack("<2f", 1, float("inf"))), "inv_freq: value 1 is not a finite"),
+        ("model.rope.0.inv_freq", Meta(3, 9, struct.pack("<9f", *[1.0] * 9)), "rotates 18 elements, head_dim is 16"),
+        ("layer.n_heads", ints(5), "n_heads 5 is no multiple of n_kv_heads 2"),
+        ("layer.n_heads", ints(6, 6), "layer.n_heads: it has 2 values, expected 1 or 3"),
+        ("layer.n_heads", ints(1 << 24), "exceeds"),
+        ("layer.n_kv_heads", ints(0), "layer.n_kv_heads of layer 0 is 0"),
+        ("layer.n_kv_heads", ints(2, 2, 3), "layers.2.attn_k"),
+        ("layer.head_dim", ints(1 << 24), "exceeds"),
+        ("layer.rope", ints(1), "layer.rope of layer 0 is 1"),
+        ("layer.window", ints(-1), "layer.window of layer 0 is -1"),
+        ("layer.topology", ints(2), "layer.topology of layer 0 is 2"),
+        ("layer.ffn", ints(0), "ffn_gate"),
+        ("layer.act", ints(3), "layer.act of layer 0 is 3"),
+        ("layer.d_ff", ints(2**31 - 1), "layer.d_ff of layer 0 is 2147483647"),
+        ("layer.attn_scale", Meta(3, 1, struct.pack("<f", float("inf"))), "layer.attn_scale of layer 0 is not a finite"),
+        ("layer.softcap", ints(1), "knob layer.softcap is not known"),
+        ("model.unheard_of", ints(1), "knob model.unheard_of is not known"),
+    ],
+)
+def test_knobs(run, bare, tmp_path, key, value, message):
+    meta, tensors = checkpoints.parse(bare.read_bytes())
+    if value is None:
+        del meta[key]
+    else:
+        meta[key] = value
+    path = tmp_path / "knob.bin"
+    path.write_bytes(checkpoints.build(meta, tensors))
+    refused(run, path, message)
+
+
+# ---- tensors ----
+
+
+def table_row(data: bytes, name: str) -> int:
+    """Where the tensor table's row of that name begins."""
+    encoded = name.encode()
+    at = data.index(encoded + bytes(8 - len(encoded) % 8 if len(encoded) % 8 else 0))
+    return at - 40
+
+
+@pytest.mark.parametrize(
+    ("field", "layout", "value", "message"),
+    [
+        (0, "<I", 9, "tensor layers.1.attn_o: dtype is 9"),
+        (0, "<I", 1, "tensor layers.1.attn_o"),
+        (4, "<I", 0xFFFFFFFF, "name does not fit"),
+        (8, "<Q", 0, "tensor layers.1.attn_o: shape is"),
+        (8, "<Q", 1 << 63, "tensor layers.1.attn_o: shape is"),
+        (8, "<Q", 41, "tensor layers.1.attn_o"),
+        (16, "<Q", (1 << 64) - 1, "tensor layers.1.attn_o: shape is"),
+        (16, "<Q", 1 << 24, "tensor layers.1.attn_o"),
+        (24, "<Q", 1 << 40, "tensor layers.1.attn_o: data begin at byte 1099511627776"),
+        (24, "<Q", 0, "tensor layers.1.attn_o: data begin at byte 0"),
+        (24, "<Q", (1 << 64) - 64, "tensor layers.1.attn_o: data begin"),
+        (32, "<Q", 1 << 40, "tensor layers.1.attn_o: its 1099511627776 bytes"),
+        (32, "<Q", (1 << 64) - 1, "tensor layers.1.attn_o: its 18446744073709551615 bytes"),
+        (32, "<Q", 0, "tensor layers.1"),
+    ],
+)
+def test_tensor_table(run, bare, tmp_path, field, layout, value, message):
+    data = bytearray(bare.read_bytes())
+    struct.pack_into(layout, data, table_row(bytes(data), "layers.1.attn_o") + field, value)
+    path = tmp_path / "tensor.bin"
+    path.write_bytes(checkpoints.seal(bytes(data)))
+    refused(run, path, message)
+
+
+def test_tensors_overlap(run, bare, tmp_path):
+    data = bytearray(bare.read_bytes())
+    first, second = (table_row(bytes(data), f"layers.0.{name}") for name in ("attn_k", "attn_v"))
+    data[second + 24 : second + 32] = data[first + 24 : first + 32]
+    path = tmp_path / "overlap.bin"
+    path.write_bytes(checkpoints.seal(bytes(data)))
+    refused(run, path, "tensor layers.0.attn_v: data begin at byte")
+
+
+@pytest.mark.parametrize("change", ["missing", "unknown", "twice", "shape"])
+def test_tensor_names(run, bare, tmp_path, change):
+    meta, tensors = checkpoints.parse(bare.read_bytes())
+    if change == "missing":
+        del tensors["layers.2.ffn_up"]
+        message = "tensor layers.2.ffn_up is missing"
+    elif change == "unknown":
+        tensors["layers.3.ffn_up"] = tensors["layers.2.ffn_up"]
+        message = "tensor layers.3.ffn_up is not known"
+    elif change == "shape":
+        tensors["layers.2.ffn_up"] = tensors["layers.2.ffn_down"]
+        message = "tensor layers.2.ffn_up: it is"
+    else:
+        tensors["layers.0.ffn_uP"] = tensors["layers.2.ffn_up"]
+        message = "tensor layers.0.ffn_up occurs twice"
+    data = checkpoints.build(meta, tensors)
+    path = tmp_path / "names.bin"
+    path.write_bytes(checkpoints.seal(data.replace(b"layers.0.ffn_uP", b"layers.0.ffn_up")))
+    refused(run, path, message)
+
+
+# ---- many small damages, in one process, under the sanitizers ----
+
+
+@pytest.fixture(scope="session")
+def fuzzer() -> Path:
+    """The driver, with ASan and UBSan if the compiler has them."""
+    probe = subprocess.run(
+        [os.environ.get("CC", "cc"), "-fsanitize=address,undefined", "-x", "c", "-", "-o", os.devnull],
+        input="int main(void) { return 0; }", text=True, capture_output=True,
+    )  # fmt: skip
+    if probe.returncode != 0:
+        return ROOT / "build" / "tests" / "fuzz_checkpoint"
+    built = subprocess.run(
+        ["make", "-s", "ASAN=1", "build/asan/tests/fuzz_checkpoint"], cwd=ROOT, text=True, capture_output=True
+    )
+    assert built.returncode == 0, built.stderr
+    return ROOT / "build" / "asan" / "tests" / "fuzz_checkpoint"
+
+
+def fuzz(fuzzer: Path, model: Path, *how: object) -> tuple[int, int]:
+    """Mutations tried, and how many of them were accepted."""
+    done = subprocess.run([fuzzer, model, *map(str, how)], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, (done.stdout[-1000:] + done.stderr)[-3000:]
+    match = re.fullmatch(r"(\d+) tried, (\d+) accepted\n", done.stdout)
+    assert match, done.stdout
+    return int(match[1]), int(match[2])
+
+
+def test_truncated_every_4_kb(fuzzer, tiny):
+    tried, accepted = fuzz(fuzzer, tiny, "truncate", 4096)
+    assert tried == -(-tiny.stat().st_size // 4096) and accepted == 0
+
+
+def test_grown(fuzzer, tiny):
+    assert fuzz(fuzzer, tiny, "grow") == (64, 0)
+
+
+def test_bit_flips(fuzzer, tiny):
+    """A flip in a float, in a token's text or in an info string is a different model, not a damaged one."""
+    tried, accepted = fuzz(fuzzer, tiny, "flip", 2000, 1)
+    assert tried == 2000 and 0 < accepted < 2000
+
+
+def test_extreme_words(fuzzer, tiny):
+    tried, accepted = fuzz(fuzzer, tiny, "overwrite", 500, 2)
+    assert tried == 500 and accepted < 500
+
+
+def test_truncated_on_the_command_line(run, bare, tmp_path):
+    data = bare.read_bytes()
+    path = tmp_path / "cut.bin"
+    for size in (1, 63, 64, 1000, 4096, len(data) // 2, len(data) - 1):
+        path.write_bytes(data[:size])
+        refused(run, path, "truncated|not a heads.c checkpoint")

@@ -1,0 +1,23 @@
+"""Runs the C tests, tests/test_*.c, which print a line per check and exit with 1 if one fails."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from conftest import ROOT
+
+PROGRAMS = sorted(path.stem for path in (ROOT / "tests").glob("test_*.c"))
+BUILD = ROOT / "build"
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_c_program(name):
+    program = BUILD / "tests" / name
+    assert program.exists(), f"{program} is not built: run make c-tests"
+    done = subprocess.run([program], capture_output=True, text=True, timeout=300)
+    lines = done.stdout.splitlines()
+    failed = [line for line in lines if line.startswith("not ok")]
+    assert not failed and done.returncode == 0, "\n".join(failed) + done.stderr
+    assert any(line.startswith("ok ") for line in lines), "it checked nothing"

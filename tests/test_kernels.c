@@ -1,0 +1,465 @@
+// Every kernel of every table that this processor can run against the scalar one, bit for bit; the scalar one against the
+// definitions in double precision: products over weights read as docs/format.md lays them out, conversions, exp, sin, cos
+// and the activations.
+#include <math.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/kernels.h"
+
+static int failures;
+
+__attribute__((format(printf, 4, 5)))
+static void report(const char *table, const char *name, bool ok, const char *why, ...) {
+    va_list args;
+    va_start(args, why);
+    printf("%s %s %s", ok ? "ok" : "not ok", table, name);
+    if (!ok) printf(": "), vprintf(why, args);
+    printf("\n");
+    va_end(args);
+    failures += !ok;
+}
+
+// ---- random numbers, the same on every machine ----
+
+static uint64_t state = 88172645463325252u;
+
+static uint32_t random_bits(void) {
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    return (uint32_t)(state >> 32);
+}
+
+static int between(int low, int high) { return low + (int)(random_bits() % (uint32_t)(high - low + 1)); }
+
+typedef enum { PLAIN, EXTREME } Kind;
+
+static float random_float(Kind kind) {
+    static const float odd[] = {0.0f,  -0.0f,  1e-45f,   -1e-40f,  1e-30f, -1e-20f,
+                                3e38f, -3e38f, INFINITY, 65504.0f, 1.0f,   -1.0f};
+    if (kind == EXTREME && between(0, 3)) return odd[between(0, sizeof odd / sizeof *odd - 1)];
+    return (float)(int32_t)random_bits() * 0x1p-30f;  // -2..2
+}
+
+static void *allocate(size_t bytes) {
+    void *p = malloc(bytes ? bytes : 1);  // exact, so that a sanitizer sees what lies outside
+    if (!p) exit(1);
+    return p;
+}
+
+static float *random_floats(size_t n, Kind kind) {
+    float *x = allocate(n * sizeof *x);
+    for (size_t i = 0; i < n; i++) x[i] = random_float(kind);
+    return x;
+}
+
+static uint16_t random_f16(Kind kind) {
+    return kind == PLAIN ? f32_to_f16(random_float(PLAIN)) : (uint16_t)(random_bits() & 0xfbff);  // no infinity, no NaN
+}
+
+// The first of n floats that differ, or -1; one NaN is as good as another.
+static long first_difference(const float *a, const float *b, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (bits_of(a[i]) != bits_of(b[i]) && !(isnan(a[i]) && isnan(b[i]))) return (long)i;
+    return -1;
+}
+
+// ---- products ----
+
+typedef struct {
+    Dtype dtype;
+    int n_in, n_panels, n_tokens, n_blocks;
+    size_t panel_stride, out_stride;
+    uint8_t *panels;
+    float *f32, *scale;
+    uint16_t *bf16;
+    int8_t *q;
+    int32_t *offset;
+    Rows rows;
+} Product;
+
+static void random_panel(uint8_t *panel, Dtype dtype, int n_in, Kind kind) {
+    size_t bytes = panel_bytes(dtype, n_in);
+    for (size_t i = 0; i < bytes; i++) panel[i] = (uint8_t)random_bits();
+    if (dtype == F32)
+        for (size_t i = 0; i < bytes / 4; i++) ((float *)panel)[i] = random_float(kind);
+    else if (dtype == BF16)
+        for (size_t i = 0; i < bytes / 2; i++) ((uint16_t *)panel)[i] = (uint16_t)(bits_of(random_float(kind)) >> 16);
+    else {
+        size_t scales = dtype == F16 ? 0 : (size_t)(n_in + BLOCK - 1) / BLOCK * (dtype == Q8 ? 512 : 256);
+        for (size_t i = scales; i < bytes; i += 2) *(uint16_t *)(panel + i) = random_f16(kind);
+    }
+}
+
+static Product random_product(Dtype dtype, int n_in, int n_panels, int n_tokens, Kind kind) {
+    Product p = {.dtype = dtype, .n_in = n_in, .n_panels = n_panels, .n_tokens = n_tokens};
+    p.n_blocks = (n_in + BLOCK - 1) / BLOCK;
+    p.panel_stride = panel_bytes(dtype, n_in) + (size_t)between(0, 1) * 64;
+    p.out_stride = (size_t)n_panels * LANES + (size_t)between(0, 5);
+    p.panels = allocate(p.panel_stride * (size_t)n_panels);
+    for (int i = 0; i < n_panels; i++) random_panel(p.panels + (size_t)i * p.panel_stride, dtype, n_in, kind);
+    size_t stride = (size_t)(n_in + between(0, 3)), blocks = (size_t)n_tokens * (size_t)p.n_blocks;
+    p.f32 = random_floats((size_t)n_tokens * stride, kind);
+    p.bf16 = allocate(blocks * BLOCK * sizeof *p.bf16);
+    p.q = allocate(blocks * BLOCK);
+    p.scale = allocate(blocks * sizeof *p.scale);
+    p.offset = allocate(blocks * sizeof *p.offset);
+    for (int t = 0; t < n_tokens; t++) {
+        size_t b = (size_t)t * (size_t)p.n_blocks;
+        scalar_kernels.to_bf16(p.bf16 + b * BLOCK, p.f32 + (size_t)t * stride, n_in);
+        scalar_kernels.to_q8(p.q + b * BLOCK, p.scale + b, p.offset + b, p.f32 + (size_t)t * stride, n_in);
+    }
+    p.rows = (Rows){p.f32, stride, p.bf16, p.q, p.scale, p.offset};
+    return p;
+}
+
+static void free_product(Product *p) {
+    free(p->panels), free(p->f32), free(p->bf16), free(p->q), free(p->scale), free(p->offset);
+}
+
+// out [n_tokens][out_stride] of a table; the gaps between rows keep a mark.
+static float *multiply(const Kernels *table, const Product *p) {
+    size_t n = (size_t)p->n_tokens * p->out_stride - (p->out_stride - (size_t)p->n_panels * LANES);
+    float *out = allocate(n * sizeof *out);
+    for (size_t i = 0; i < n; i++) out[i] = 12345.0f;
+    table->matmul[p->dtype](out, p->out_stride, p->panels, p->panel_stride, p->n_panels, p->n_in, &p->rows, p->n_tokens);
+    return out;
+}
+
+static bool same_product(const Kernels *table, const char *name, Dtype dtype, int n_in, int n_panels, int n_tokens,
+                         Kind kind) {
+    Product p = random_product(dtype, n_in, n_panels, n_tokens, kind);
+    float *want = multiply(&scalar_kernels, &p), *got = multiply(table, &p);
+    long i = first_difference(want, got, (size_t)(n_tokens - 1) * p.out_stride + (size_t)n_panels * LANES);
+    if (i >= 0)
+        report(table->name, name, false, "n_in %d, %d panels, %d tokens, %s numbers: element %ld is %.9g, not %.9g", n_in,
+               n_panels, n_tokens, kind == PLAIN ? "plain" : "extreme", i, (double)got[i], (double)want[i]);
+    free(want), free(got), free_product(&p);
+    return i < 0;
+}
+
+static const char *const MATMUL_NAMES[] = {"matmul f32", "matmul bf16", "matmul q8", "matmul q4", "matmul f16"};
+
+static void test_matmul(const Kernels *table) {
+    for (Dtype dtype = F32; dtype < N_DTYPES; dtype++) {
+        const char *name = MATMUL_NAMES[dtype];
+        bool ok = true;
+        for (int panels = 1; ok && panels <= 9; panels++)  // every tile
+            for (int tokens = 1; ok && tokens <= 20; tokens++)
+                ok = same_product(table, name, dtype, between(1, 200), panels, tokens, (Kind)(tokens % 2));
+        for (int n_in = 1; ok && n_in <= 100; n_in++) ok = same_product(table, name, dtype, n_in, 5, 7, PLAIN);
+        static const int large[] = {511, 512, 513, 1024, 1031, 2048, 2080, 4113};  // around the pieces that k is cut into
+        for (size_t i = 0; ok && i < sizeof large / sizeof *large; i++)
+            ok = same_product(table, name, dtype, large[i], 3, 8, PLAIN) &&
+                 same_product(table, name, dtype, large[i], 5, 1, PLAIN);
+        if (ok) report(table->name, name, true, " ");
+    }
+}
+
+// The weight of row r and column k of a panel, and its activation, from docs/format.md.
+static double weight(const uint8_t *panel, Dtype dtype, int n_blocks, int r, int k) {
+    int b = k / BLOCK, j = k % BLOCK;
+    const uint16_t *halves = (const uint16_t *)panel;
+    switch (dtype) {
+    case F32: return (double)((const float *)panel)[k * 16 + r];
+    case F16: return (double)f16_to_f32(halves[k * 16 + r]);
+    case BF16: return (double)bf16_to_f32(halves[k / 2 * 32 + r * 2 + k % 2]);
+    case Q8:
+        return (panel[b * 512 + j / 4 * 64 + r * 4 + j % 4] - 128) * (double)f16_to_f32(halves[n_blocks * 256 + b * 16 + r]);
+    default: {
+        int codes = panel[b * 256 + j / 8 * 64 + r * 4 + j % 4], code = j % 8 < 4 ? codes & 15 : codes >> 4;
+        return Q4_CODES[code] * (double)f16_to_f32(halves[n_blocks * 128 + b * 16 + r]);
+    }
+    }
+}
+
+static double activation(const Product *p, int t, int k) {
+    size_t b = (size_t)t * (size_t)p->n_blocks + (size_t)(k / BLOCK);
+    if (p->dtype == F32 || p->dtype == F16) return (double)p->f32[(size_t)t * p->rows.stride + (size_t)k];
+    if (p->dtype == BF16) return (double)bf16_to_f32(p->bf16[b * BLOCK + (size_t)(k % BLOCK)]);
+    return p->q[b * BLOCK + (size_t)(k % BLOCK)] * (double)p->scale[b];
+}
+
+// The scalar products within 1e-6 of the sum of magnitudes; q8 activations within half a step of what they stand for.
+static void test_matmul_definition(void) {
+    for (Dtype dtype = F32; dtype < N_DTYPES; dtype++) {
+        Product p = random_product(dtype, 333, 3, 2, PLAIN);
+        float *out = multiply(&scalar_kernels, &p);
+        double worst = 0;
+        for (int t = 0; t < p.n_tokens; t++)
+            for (int row = 0; row < p.n_panels * LANES; row++) {
+                double sum = 0, size = 0;
+                for (int k = 0; k < p.n_in; k++) {
+                    const uint8_t *panel = p.panels + (size_t)(row / LANES) * p.panel_stride;
+                    double term = weight(panel, dtype, p.n_blocks, row % LANES, k) * activation(&p, t, k);
+                    sum += term, size += fabs(term);
+                }
+                worst = fmax(worst, fabs((double)out[(size_t)t * p.out_stride + (size_t)row] - sum) / size);
+            }
+        report("scalar", MATMUL_NAMES[dtype], worst < 1e-6, "off by %.3g of the sum of magnitudes", worst);
+        free(out), free_product(&p);
+    }
+}
+
+// ---- the mix ----
+
+static bool same_mix(const Kernels *table, const char *name, Dtype dtype, int n_rows, int begin, int end, int dim,
+                     Kind kind) {
+    int n_blocks = (end + LANES - 1) / LANES;
+    size_t elements = (size_t)LANES * (size_t)dim;
+    size_t bytes = dtype == F32 ? elements * 4 : dtype == F16 ? elements * 2 : elements + elements / BLOCK * 2;
+    const uint8_t **v = allocate((size_t)n_blocks * sizeof *v);
+    for (int b = 0; b < n_blocks; b++) {
+        uint8_t *block = allocate(bytes);
+        for (size_t i = 0; i < bytes; i++) block[i] = (uint8_t)random_bits();
+        for (size_t i = 0; dtype == F32 && i < elements; i++) ((float *)block)[i] = random_float(kind);
+        for (size_t i = dtype == Q8 ? elements : 0; dtype != F32 && i < bytes; i += 2)
+            *(uint16_t *)(block + i) = random_f16(kind);
+        v[b] = block;
+    }
+    size_t p_stride = (size_t)(end + between(0, 9)), n = (size_t)n_rows * (size_t)dim;
+    float *p = random_floats(p_stride * (size_t)n_rows, kind);
+    float *want = random_floats(n, PLAIN), *got = random_floats(n, PLAIN);
+    scalar_kernels.mix[dtype](want, p, p_stride, n_rows, v, begin, end, dim);
+    table->mix[dtype](got, p, p_stride, n_rows, v, begin, end, dim);
+    long i = first_difference(want, got, n);
+    if (i >= 0)
+        report(table->name, name, false, "%d rows, positions %d to %d, dim %d: element %ld is %.9g, not %.9g", n_rows, begin,
+               end, dim, i, (double)got[i], (double)want[i]);
+    for (int b = 0; b < n_blocks; b++) free((void *)v[b]);
+    free(v), free(p), free(want), free(got);
+    return i < 0;
+}
+
+static void test_mix(const Kernels *table) {
+    static const struct {
+        Dtype dtype;
+        const char *name;
+        int dim_step;
+    } mixes[] = {{F32, "mix f32", 16}, {F16, "mix f16", 16}, {Q8, "mix q8", 32}};
+    for (size_t m = 0; m < sizeof mixes / sizeof *mixes; m++) {
+        bool ok = true;
+        for (int rows = 1; ok && rows <= 20; rows++)
+            for (int dim = mixes[m].dim_step; ok && dim <= 256; dim += mixes[m].dim_step) {
+                int begin = between(0, 40), end = begin + between(0, 70);
+                ok = same_mix(table, mixes[m].name, mixes[m].dtype, rows, begin, end, dim, (Kind)(rows % 2));
+            }
+        if (ok) report(table->name, mixes[m].name, true, " ");
+    }
+}
+
+// ---- everything else, of n floats ----
+
+enum { MAX_N = 600 };
+
+typedef struct {  // in and out; each function uses what it needs
+    float x[MAX_N], y[MAX_N], z[MAX_N], a, b;
+    uint16_t half[MAX_N + BLOCK];
+    int8_t q[MAX_N + BLOCK];
+    int32_t offset[MAX_N / BLOCK + 1];
+} Buffers;
+
+static void call_to_bf16(const Kernels *k, Buffers *u, int n) { k->to_bf16(u->half, u->x, n); }
+static void call_to_f16(const Kernels *k, Buffers *u, int n) { k->to_f16(u->half, u->x, n); }
+static void call_to_q8(const Kernels *k, Buffers *u, int n) { k->to_q8(u->q, u->y, u->offset, u->x, n); }
+static void call_rmsnorm(const Kernels *k, Buffers *u, int n) { k->rmsnorm(u->y, u->x, u->z, n, 1e-5f); }
+static void call_rmsnorm_in_place(const Kernels *k, Buffers *u, int n) { k->rmsnorm(u->x, u->x, u->z, n, 1e-5f); }
+static void call_layernorm(const Kernels *k, Buffers *u, int n) { k->layernorm(u->x, u->x, u->z, u->y, n, 1e-5f); }
+static void call_layernorm_plain(const Kernels *k, Buffers *u, int n) { k->layernorm(u->y, u->x, u->z, NULL, n, 1e-5f); }
+static void call_add(const Kernels *k, Buffers *u, int n) { k->add(u->x, u->y, n); }
+static void call_scale(const Kernels *k, Buffers *u, int n) { k->scale(u->x, u->a, n); }
+static void call_axpby(const Kernels *k, Buffers *u, int n) { k->axpby(u->x, u->a, u->y, u->b, n); }
+static void call_silu(const Kernels *k, Buffers *u, int n) { k->act(u->x, ACT_SILU, n); }
+static void call_gelu_erf(const Kernels *k, Buffers *u, int n) { k->act(u->x, ACT_GELU_ERF, n); }
+static void call_gelu_tanh(const Kernels *k, Buffers *u, int n) { k->act(u->x, ACT_GELU_TANH, n); }
+static void call_silu_mul(const Kernels *k, Buffers *u, int n) { k->act_mul(u->x, u->y, ACT_SILU, n); }
+static void call_gelu_erf_mul(const Kernels *k, Buffers *u, int n) { k->act_mul(u->x, u->y, ACT_GELU_ERF, n); }
+static void call_gelu_tanh_mul(const Kernels *k, Buffers *u, int n) { k->act_mul(u->x, u->y, ACT_GELU_TANH, n); }
+static void call_rope(const Kernels *k, Buffers *u, int n) { k->rope(u->x, u->y, u->z, n / 2); }
+static void call_sincos(const Kernels *k, Buffers *u, int n) {
+    for (int i = 0; i < n; i++) u->x[i] *= 1000.0f;
+    k->sincos(u->x, u->y, u->x, u->a, n);
+}
+static void call_max(const Kernels *k, Buffers *u, int n) { u->a = k->max(u->x, (n + LANES - 1) / LANES * LANES); }
+static void call_exp_sum(const Kernels *k, Buffers *u, int n) {
+    for (int i = 0; i < n; i++) u->x[i] = i % 7 == 3 ? -INFINITY : u->x[i] * (float)(i % 60);
+    u->a = k->exp_sum(u->x, u->b * 8.0f, (n + LANES - 1) / LANES * LANES);
+}
+
+static const struct {
+    const char *name;
+    void (*call)(const Kernels *k, Buffers *u, int n);
+} VECTOR_CALLS[] = {
+    {"to_bf16", call_to_bf16}, {"to_f16", call_to_f16}, {"to_q8", call_to_q8}, {"rmsnorm", call_rmsnorm},
+    {"rmsnorm in place", call_rmsnorm_in_place}, {"layernorm in place", call_layernorm},
+    {"layernorm without bias", call_layernorm_plain}, {"add", call_add}, {"scale", call_scale}, {"axpby", call_axpby},
+    {"silu", call_silu}, {"gelu_erf", call_gelu_erf}, {"gelu_tanh", call_gelu_tanh}, {"silu_mul", call_silu_mul},
+    {"gelu_erf_mul", call_gelu_erf_mul}, {"gelu_tanh_mul", call_gelu_tanh_mul}, {"rope", call_rope},
+    {"sincos in place", call_sincos}, {"max", call_max}, {"exp_sum", call_exp_sum},
+};
+
+static const char *difference(const Buffers *a, const Buffers *b) {
+    if (first_difference(a->x, b->x, MAX_N) >= 0) return "x";
+    if (first_difference(a->y, b->y, MAX_N) >= 0) return "y";
+    if (first_difference(&a->a, &b->a, 1) >= 0) return "the result";
+    if (memcmp(a->half, b->half, sizeof a->half)) return "the 16-bit floats";
+    if (memcmp(a->q, b->q, sizeof a->q)) return "q";
+    if (memcmp(a->offset, b->offset, sizeof a->offset)) return "offset";
+    return NULL;
+}
+
+static void test_vectors(const Kernels *table) {
+    static Buffers want, got;
+    for (size_t c = 0; c < sizeof VECTOR_CALLS / sizeof *VECTOR_CALLS; c++) {
+        const char *different = NULL;
+        int n = 0;
+        while (!different && n < MAX_N - LANES) {
+            n += n < 70 ? 1 : between(1, 30);
+            n = n < MAX_N - LANES ? n : MAX_N - LANES;
+            Kind kind = (Kind)(n % 2);
+            for (int i = 0; i < MAX_N; i++)
+                want.x[i] = random_float(kind), want.y[i] = random_float(kind), want.z[i] = random_float(kind);
+            want.a = random_float(PLAIN), want.b = random_float(PLAIN);
+            got = want;
+            VECTOR_CALLS[c].call(&scalar_kernels, &want, n);
+            VECTOR_CALLS[c].call(table, &got, n);
+            different = difference(&want, &got);
+        }
+        report(table->name, VECTOR_CALLS[c].name, !different, "%s differ(s) for n = %d", different ? different : "", n);
+    }
+}
+
+// ---- accuracy, of the scalar table ----
+
+static double ulp(double x) { return ldexp(1.0, (x == 0 ? -126 : ilogb(x) < -126 ? -126 : ilogb(x)) - 23); }
+
+static void test_exp(void) {
+    double worst = 0, worst_at = 0;
+    for (float low = -87.0f; low < 88.0f; low += 0.0137f) {
+        float x[LANES], in[LANES];
+        for (int i = 0; i < LANES; i++) in[i] = x[i] = low + (float)i * 0.00085f;
+        scalar_kernels.exp_sum(x, 0.0f, LANES);
+        for (int i = 0; i < LANES; i++) {
+            double want = exp((double)in[i]), e = fabs((double)x[i] - want) / ulp(want);
+            if (e > worst) worst = e, worst_at = (double)in[i];
+        }
+    }
+    report("scalar", "exp within 1.1 ulp", worst < 1.1, "%.3f ulp at %.9g", worst, worst_at);
+    float x[LANES] = {-INFINITY, -88.0f, 89.0f, 0.0f, -0.0f, -INFINITY, -INFINITY, -INFINITY, -1e30f, -1e4f, 1e-30f};
+    scalar_kernels.exp_sum(x, 0.0f, LANES);
+    bool ok = x[0] == 0 && x[1] == 0 && isinf(x[2]) && x[3] == 1 && x[4] == 1 && x[8] == 0 && x[10] == 1;
+    report("scalar", "exp at its ends", ok, "-inf, -88, 89, 0, -1e30 give %g %g %g %g %g", (double)x[0], (double)x[1],
+           (double)x[2], (double)x[3], (double)x[8]);
+}
+
+// Angles up to the largest context a rope could see, one radian a position.
+static void test_sincos(void) {
+    double worst = 0;
+    for (int i = 0; i < 200000; i++) {
+        float angle = random_float(PLAIN) * (i % 2 ? 8.0f : 8e6f), c, s;
+        scalar_kernels.sincos(&c, &s, &angle, 1.0f, 1);
+        worst = fmax(worst, fmax(fabs((double)c - cos((double)angle)), fabs((double)s - sin((double)angle))));
+    }
+    report("scalar", "sincos within 3e-8", worst < 3e-8, "off by %.3g", worst);
+}
+
+static double exact_act(Act act, double x) {
+    if (act == ACT_SILU) return x / (1 + exp(-x));
+    if (act == ACT_GELU_ERF) return 0.5 * x * erfc(-x * sqrt(0.5));
+    return 0.5 * x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+}
+
+static void test_act(void) {
+    static const struct {
+        const char *name;
+        double bound;  // of the error, in |x|
+    } acts[] = {{"silu within 1.5e-7 |x|", 1.5e-7},
+                {"gelu_erf within 2.5e-7 |x|", 2.5e-7},
+                {"gelu_tanh within 1.5e-7 |x|", 1.5e-7}};
+    for (Act act = ACT_SILU; act < N_ACTS; act++) {
+        double worst = 0, worst_at = 0;
+        for (int i = -200000; i <= 200000; i++) {
+            float x = (float)i * 1e-4f, y = x;
+            scalar_kernels.act(&y, act, 1);
+            double e = i ? fabs((double)y - exact_act(act, (double)x)) / fabs((double)x) : fabs((double)y);
+            if (e > worst) worst = e, worst_at = (double)x;
+        }
+        report("scalar", acts[act].name, worst < acts[act].bound, "off by %.3g |x| at %.9g", worst, worst_at);
+    }
+}
+
+// Every f16 comes back from f32; a number between two of them goes to the nearer one, or to the even one.
+static void test_f16(void) {
+    int bad = 0;
+    for (uint32_t h = 0; h < 0x7c00; h++) {
+        double here = (double)f16_to_f32((uint16_t)h);
+        double exact = h < 0x400 ? ldexp(h, -24) : ldexp((h & 0x3ff) | 0x400, (int)(h >> 10) - 25);
+        bad += here != exact || f32_to_f16((float)here) != h || f32_to_f16((float)-here) != (h | 0x8000);
+        if (h == 0x7bff) continue;
+        float middle = (float)((here + (double)f16_to_f32((uint16_t)(h + 1))) / 2);
+        bad += f32_to_f16(middle) != h + (h & 1) || f32_to_f16(nextafterf(middle, 0)) != h ||
+               f32_to_f16(nextafterf(middle, 1e6f)) != h + 1;
+    }
+    bad += f32_to_f16(1e30f) != 0x7bff || f32_to_f16(-INFINITY) != 0xfbff || f32_to_f16(65519.0f) != 0x7bff;
+    bad += !isinf(f16_to_f32(0x7c00)) || !isnan(f16_to_f32(0x7e00)) || bits_of(f16_to_f32(0x8000)) != 0x80000000;
+    report("scalar", "f16 conversions", bad == 0, "%d are wrong", bad);
+}
+
+static void test_bf16(void) {
+    int bad = 0;
+    for (int i = 0; i < 100000; i++) {
+        float x = from_bits((random_bits() & 0x807fffff) | (uint32_t)between(1, 253) << 23);
+        uint16_t out[BLOCK];
+        scalar_kernels.to_bf16(out, &x, 1);
+        double here = (double)bf16_to_f32(out[0]), step = ldexp(1.0, ilogbf(x) - 7), off = fabs(here - (double)x);
+        bad += off > step / 2 || (off == step / 2 && (out[0] & 1)) || out[1] != 0 || out[BLOCK - 1] != 0;
+    }
+    report("scalar", "bf16 conversion", bad == 0, "%d are wrong", bad);
+}
+
+static void test_q8(void) {
+    double worst = 0;
+    int bad = 0;
+    for (int i = 0; i < 2000; i++) {
+        int n = between(1, BLOCK);
+        float *x = random_floats((size_t)n, PLAIN), scale, amax = 0;
+        int8_t q[BLOCK];
+        int32_t offset, sum = 0;
+        scalar_kernels.to_q8(q, &scale, &offset, x, n);
+        for (int k = 0; k < BLOCK; k++) {
+            sum += q[k];
+            bad += q[k] == -128 || (k >= n && q[k] != 0);
+            if (k >= n) continue;
+            amax = fmaxf(amax, fabsf(x[k]));
+            worst = fmax(worst, fabs(q[k] * (double)scale - (double)x[k]) / (double)scale);
+        }
+        bad += offset != -128 * sum || fabsf(scale * 127.0f - amax) > 1e-6f * amax;
+        free(x);
+    }
+    bool ok = bad == 0 && worst < 0.50002;
+    report("scalar", "q8 activations within half a step", ok, "%d are wrong, off by %.6f steps", bad, worst);
+}
+
+int main(void) {
+    test_matmul_definition();
+    test_exp();
+    test_sincos();
+    test_act();
+    test_f16();
+    test_bf16();
+    test_q8();
+    static const char *const vector_tables[] = {"avx512", "avx2", "neon"};
+    for (size_t i = 0; i < sizeof vector_tables / sizeof *vector_tables; i++) {
+        const char *why;
+        const Kernels *table = kernels_choose(vector_tables[i], &why);
+        if (!table) {
+            printf("ok %s # skipped: %s\n", vector_tables[i], why);
+            continue;
+        }
+        test_matmul(table);
+        test_mix(table);
+        test_vectors(table);
+    }
+    return failures != 0;
+}
