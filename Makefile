@@ -1,6 +1,6 @@
 # make          builds ./run                      make test    sets up .venv, builds everything, runs every test
 # make demo     a story and its KV report         make asan    ./run-asan and the tests' C programs under ASan and UBSan
-# make OMP=1    threads by OpenMP: ./run-omp      make model   remakes models/stories.bin (needs torch; an hour or two)
+# make OMP=1    threads by OpenMP: ./run-omp      make model   remakes models/stories.bin (needs torch; under an hour)
 # WERROR=1 makes warnings errors; CC=clang is fine.
 
 CFLAGS := -O3 -std=c11 -D_GNU_SOURCE -ffp-contract=off -fno-math-errno -Wall -Wextra -pthread

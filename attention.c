@@ -2,7 +2,8 @@
 //
 // Softmax streams over tiles of TILE positions that begin at multiples of TILE: each tile gives its own maximum m, sum l
 // of exponentials and mix o of values, and the tiles of a row are merged in order (the recurrence of FlashAttention, Dao et
-// al. 2022). A row's result therefore depends on nothing but its own position: not on the rows beside it, nor on the threads.
+// al. 2022). A row's result therefore depends on nothing but its own position: not on the rows beside it, nor on the
+// threads.
 #include <math.h>
 #include <string.h>
 
@@ -54,7 +55,9 @@ static int lowest(const Layer *l, int pos) { return l->window && pos >= l->windo
 
 static Block block_of(const Run *run, int item) {
     const Layer *l = &run->s->model->layers[run->layer];
-    Block b = {.h = item / run->n_blocks, .token = item % run->n_blocks * run->tokens_per_block, .group = l->n_heads / l->n_kv_heads};
+    Block b = {.h = item / run->n_blocks,
+               .token = item % run->n_blocks * run->tokens_per_block,
+               .group = l->n_heads / l->n_kv_heads};
     b.n_tokens = run->n - b.token < run->tokens_per_block ? run->n - b.token : run->tokens_per_block;
     b.n_rows = b.n_tokens * b.group;
     return b;
@@ -86,7 +89,8 @@ static void scores(const Run *run, const Block *b, const Rows *q, float *p, int 
     for (int i = begin / LANES, n; i < end / LANES; i += n) {
         n = kv->n_slots - i % kv->n_slots;  // as far as the ring runs on
         if (n > end / LANES - i) n = end / LANES - i;
-        s->k->matmul[s->k_dtype](p + i * LANES - tile, TILE, kv_keys(s, run->layer, i, b->h), slot, n, l->head_dim, q, b->n_rows);
+        s->k->matmul[s->k_dtype](p + i * LANES - tile, TILE, kv_keys(s, run->layer, i, b->h), slot, n, l->head_dim, q,
+                                 b->n_rows);
     }
 }
 
@@ -108,7 +112,8 @@ static void softmax_row(const Session *s, float *p, int begin, int end, int low,
 }
 
 // Adds a tile (max, sum, mix) to what the tiles before it gave, all scaled by their maxima.
-static void merge(const Session *s, float *out, float *out_max, float *out_sum, const float *mix, float max, float sum, int dim) {
+static void merge(const Session *s, float *out, float *out_max, float *out_sum, const float *mix, float max, float sum,
+                  int dim) {
     if (sum == 0.0f) return;  // the row sees nothing of this tile
     float top = *out_max > max ? *out_max : max;
     float e[LANES] = {*out_max, max};
@@ -120,7 +125,8 @@ static void merge(const Session *s, float *out, float *out_max, float *out_sum, 
 }
 
 // One tile of positions for a block of queries, merged into out [n_rows][v_dim], max, sum.
-static void attend_tile(const Run *run, const Block *b, const Rows *q, Scratch *x, int tile, float *out, float *out_max, float *out_sum) {
+static void attend_tile(const Run *run, const Block *b, const Rows *q, Scratch *x, int tile, float *out, float *out_max,
+                        float *out_sum) {
     const Session *s = run->s;
     const Layer *l = &s->model->layers[run->layer];
     int dim = s->kv.layers[run->layer].v_dim, first = run->pos + b->token, last = first + b->n_tokens - 1;
@@ -130,7 +136,8 @@ static void attend_tile(const Run *run, const Block *b, const Rows *q, Scratch *
     for (int i = begin; i < end; i += LANES) values[(i - tile) / LANES] = kv_values(s, run->layer, i / LANES, b->h);
     scores(run, b, q, x->p, tile, begin, end);
     for (int r = 0; r < b->n_rows; r++) {
-        int pos = first + r / b->group, low = lowest(l, pos) > begin ? lowest(l, pos) : begin, high = pos < stop ? pos : stop - 1;
+        int pos = first + r / b->group, low = lowest(l, pos) > begin ? lowest(l, pos) : begin,
+            high = pos < stop ? pos : stop - 1;
         softmax_row(s, x->p + (size_t)r * TILE, begin - tile, end - tile, low - tile, high - tile, &x->max[r], &x->sum[r]);
     }
     s->k->mix[s->v_dtype](x->mix, x->p, TILE, b->n_rows, values, begin - tile, stop - tile, dim);

@@ -78,7 +78,9 @@ static int section_done(const Cursor *c, const char *what, Error *err) {
     return fail(err, "%s: %zu bytes are left after the last entry", what, (size_t)(c->end - c->at));
 }
 
-static bool key_is(const Meta *m, const char *key) { return strlen(key) == m->key_len && memcmp(key, m->key, m->key_len) == 0; }
+static bool key_is(const Meta *m, const char *key) {
+    return strlen(key) == m->key_len && memcmp(key, m->key, m->key_len) == 0;
+}
 
 static int parse_meta(Model *m, Cursor c, Error *err) {
     static const size_t width[] = {[META_U8] = 1, [META_I32] = 4, [META_F32] = 4};
@@ -108,13 +110,16 @@ static int parse_tensors(Model *m, Cursor c, size_t size, Error *err) {
     size_t expected = (size_t)(c.end - c.base);
     for (int i = 0; i < m->n_tensors; i++) {
         const uint8_t *p = take(&c, 40);
-        if (!p) return fail(err, "tensor table ends inside entry %d of %d, at byte %zu", i, m->n_tensors, (size_t)(c.at - c.base));
+        if (!p)
+            return fail(err, "tensor table ends inside entry %d of %d, at byte %zu", i, m->n_tensors,
+                        (size_t)(c.at - c.base));
         uint32_t dtype = u32_at(p), name_len = u32_at(p + 4);
         uint64_t rows = u64_at(p + 8), cols = u64_at(p + 16), offset = u64_at(p + 24), bytes = u64_at(p + 32);
         const char *name = (const char *)take(&c, name_len);
         if (!name || name_len == 0) return fail(err, "tensor %d: its name does not fit into the table", i);
         int n = shown(name_len);
-        if (dtype > Q4) return fail(err, "tensor %.*s: dtype is %u, expected 0 (f32), 1 (bf16), 2 (q8) or 3 (q4)", n, name, dtype);
+        if (dtype > Q4)
+            return fail(err, "tensor %.*s: dtype is %u, expected 0 (f32), 1 (bf16), 2 (q8) or 3 (q4)", n, name, dtype);
         if (rows < 1 || rows > MAX_DIM || cols < 1 || cols > MAX_DIM)
             return fail(err, "tensor %.*s: shape is (%llu, %llu), expected 1..%d", n, name, (unsigned long long)rows,
                         (unsigned long long)cols, MAX_DIM);
@@ -151,7 +156,8 @@ static int parse_header(Model *m, const uint8_t *bytes, size_t size, Error *err)
     m->n_tensors = (int)n_tensors;
     m->meta = calloc(n_meta + 1, sizeof *m->meta);
     m->tensors = calloc(n_tensors + 1, sizeof *m->tensors);
-    if (!m->meta || !m->tensors) return fail(err, "no memory for the tables of %u metadata entries and %u tensors", n_meta, n_tensors);
+    if (!m->meta || !m->tensors)
+        return fail(err, "no memory for the tables of %u metadata entries and %u tensors", n_meta, n_tensors);
     const uint8_t *table = bytes + HEADER_BYTES + meta_size;
     if (parse_meta(m, (Cursor){bytes, bytes + HEADER_BYTES, table}, err)) return -1;
     return parse_tensors(m, (Cursor){bytes, table, table + table_size}, size, err);
@@ -174,7 +180,8 @@ static int need_meta(const Model *m, const char *key, uint32_t type, size_t coun
     if (!meta) return fail(err, "metadata %s is missing", key);
     if (meta->type != type) return fail(err, "metadata %s: type is %u, expected %u", key, meta->type, type);
     if (meta->count != 1 && meta->count != count)
-        return fail(err, "metadata %s: it has %zu values, expected %s%zu", key, meta->count, count > 1 ? "1 or " : "", count);
+        return fail(err, "metadata %s: it has %zu values, expected %s%zu", key, meta->count, count > 1 ? "1 or " : "",
+                    count);
     *out = meta;
     return 0;
 }
@@ -234,7 +241,8 @@ static int get_layer_knobs(Model *m, Error *err) {
         for (int i = 0; i < m->n_layers; i++) {
             int32_t v = ((const int32_t *)meta->values)[meta->count == 1 ? 0 : i];
             if (v < knobs[k].min || v > knobs[k].max)
-                return fail(err, "metadata %s of layer %d is %d, expected %d..%d", knobs[k].key, i, v, knobs[k].min, knobs[k].max);
+                return fail(err, "metadata %s of layer %d is %d, expected %d..%d", knobs[k].key, i, v, knobs[k].min,
+                            knobs[k].max);
             memcpy((char *)&m->layers[i] + knobs[k].field, &v, sizeof v);
         }
     }
@@ -242,7 +250,8 @@ static int get_layer_knobs(Model *m, Error *err) {
     if (need_meta(m, "layer.attn_scale", META_F32, (size_t)m->n_layers, &meta, err)) return -1;
     for (int i = 0; i < m->n_layers; i++) {
         m->layers[i].attn_scale = ((const float *)meta->values)[meta->count == 1 ? 0 : i];
-        if (!isfinite(m->layers[i].attn_scale)) return fail(err, "metadata layer.attn_scale of layer %d is not a finite number", i);
+        if (!isfinite(m->layers[i].attn_scale))
+            return fail(err, "metadata layer.attn_scale of layer %d is not a finite number", i);
     }
     return 0;
 }
@@ -254,15 +263,18 @@ static int check_layer(const Model *m, int i, Error *err) {
     if ((int64_t)l->n_heads * l->head_dim > MAX_DIM)
         return fail(err, "layer %d: n_heads %d times head_dim %d exceeds %d", i, l->n_heads, l->head_dim, MAX_DIM);
     if (l->rope >= 0 && 2 * m->rope[l->rope].n_pairs > l->head_dim)
-        return fail(err, "layer %d: rope set %d rotates %d elements, head_dim is %d", i, l->rope, 2 * m->rope[l->rope].n_pairs, l->head_dim);
+        return fail(err, "layer %d: rope set %d rotates %d elements, head_dim is %d", i, l->rope,
+                    2 * m->rope[l->rope].n_pairs, l->head_dim);
     return 0;
 }
 
 static int parse_knobs(Model *m, Error *err) {
     int layernorm;
-    if (get_int(m, "model.vocab_size", 1, MAX_DIM, &m->vocab_size, err) || get_int(m, "model.n_embd", 1, MAX_DIM, &m->n_embd, err) ||
-        get_int(m, "model.n_layers", 1, MAX_LAYERS, &m->n_layers, err) || get_int(m, "model.context", 1, 1 << 30, &m->context, err) ||
-        get_int(m, "model.norm", 0, 1, &layernorm, err) || get_float(m, "model.norm_eps", &m->norm_eps, err))
+    if (get_int(m, "model.vocab_size", 1, MAX_DIM, &m->vocab_size, err) ||
+        get_int(m, "model.n_embd", 1, MAX_DIM, &m->n_embd, err) ||
+        get_int(m, "model.n_layers", 1, MAX_LAYERS, &m->n_layers, err) ||
+        get_int(m, "model.context", 1, 1 << 30, &m->context, err) || get_int(m, "model.norm", 0, 1, &layernorm, err) ||
+        get_float(m, "model.norm_eps", &m->norm_eps, err))
         return -1;
     m->layernorm = layernorm;
     m->emb_scale = 1.0f;
@@ -336,8 +348,8 @@ static int get_vector(const Index *index, const char *name, int n, const float *
     const Tensor *t = find(index, name);
     if (!t) return 0;
     if (t->dtype != F32 || t->rows != 1 || t->cols != (size_t)n || t->bytes != 4 * (size_t)n)
-        return fail(err, "tensor %s: it is %s (%zu, %zu) of %zu bytes, expected f32 (1, %d)", name, dtype_name(t->dtype), t->rows,
-                    t->cols, t->bytes, n);
+        return fail(err, "tensor %s: it is %s (%zu, %zu) of %zu bytes, expected f32 (1, %d)", name, dtype_name(t->dtype),
+                    t->rows, t->cols, t->bytes, n);
     *out = (const float *)t->data;
     return 0;
 }
@@ -356,8 +368,8 @@ static int get_matrix(const Index *index, int layer, const char *stem, int n_out
     if (!t) return fail(err, "tensor %s is missing", name.text);
     size_t bytes = round_up((size_t)n_out, LANES) / LANES * panel_bytes(t->dtype, n_in);
     if (t->rows != (size_t)n_out || t->cols != (size_t)n_in || t->bytes != bytes)
-        return fail(err, "tensor %s: it is (%zu, %zu) of %zu bytes, expected (%d, %d) of %zu", name.text, t->rows, t->cols, t->bytes,
-                    n_out, n_in, bytes);
+        return fail(err, "tensor %s: it is (%zu, %zu) of %zu bytes, expected (%d, %d) of %zu", name.text, t->rows, t->cols,
+                    t->bytes, n_out, n_in, bytes);
     *out = (Matrix){t->data, t->dtype, n_out, n_in, NULL};
     return get_vector(index, bias.text, n_out, &out->bias, err);
 }
@@ -383,7 +395,8 @@ static int get_tensors(Model *m, const Index *x, Error *err) {
         return -1;
     if (find(x, "embed_pos")) {
         if (get_matrix(x, -1, "embed_pos", m->context, m->n_embd, &m->embed_pos, err)) return -1;
-        if (m->embed_pos.dtype != F32) return fail(err, "tensor embed_pos is %s, expected f32", dtype_name(m->embed_pos.dtype));
+        if (m->embed_pos.dtype != F32)
+            return fail(err, "tensor embed_pos is %s, expected f32", dtype_name(m->embed_pos.dtype));
     }
     m->output = m->embed;
     if (find(x, "output") && get_matrix(x, -1, "output", m->vocab_size, m->n_embd, &m->output, err)) return -1;
@@ -406,7 +419,8 @@ static int refuse_unknown(Model *m, Error *err) {
         if (!t->used) return fail(err, "tensor %.*s is not known to this build", shown(t->name_len), t->name);
         m->weight_bytes += t->bytes;
     }
-    if (m->output.data != m->embed.data) m->weight_bytes -= (size_t)(m->vocab_size + LANES - 1) / LANES * panel_bytes(m->embed.dtype, m->n_embd);
+    if (m->output.data != m->embed.data)
+        m->weight_bytes -= (size_t)(m->vocab_size + LANES - 1) / LANES * panel_bytes(m->embed.dtype, m->n_embd);
     if (m->embed_pos.data) m->weight_bytes -= (size_t)(m->context + LANES - 1) / LANES * panel_bytes(F32, m->n_embd);
     return 0;
 }
@@ -463,5 +477,6 @@ int model_check(const Model *model, Error *err) {
     uint32_t expected = u32_at(model->map.data + 12);
     uint32_t found = crc32(model->map.data + HEADER_BYTES, model->map.size - HEADER_BYTES);
     if (found == expected) return 0;
-    return fail(err, "the checksum is %08x, the header says %08x: the file is damaged; export or copy it again", found, expected);
+    return fail(err, "the checksum is %08x, the header says %08x: the file is damaged; export or copy it again", found,
+                expected);
 }

@@ -20,7 +20,8 @@ const char *dtype_name(Dtype dtype) {
 
 // A layer's geometry, but for its offset.
 static KvLayer kv_layer(const Layer *layer, int context, Dtype k_dtype, Dtype v_dtype) {
-    KvLayer kv = {.n_slots = (context + LANES - 1) / LANES, .v_dim = round_up(layer->head_dim, v_dtype == Q8 ? BLOCK : LANES)};
+    KvLayer kv = {.n_slots = (context + LANES - 1) / LANES,
+                  .v_dim = round_up(layer->head_dim, v_dtype == Q8 ? BLOCK : LANES)};
     if (layer->window) {
         int ring = (layer->window + LANES - 1) / LANES + RING_RUN / LANES + 1;
         if (ring < kv.n_slots) kv.n_slots = ring;
@@ -68,7 +69,8 @@ int kv_new(Session *s, Error *err) {
     void *data = mmap(NULL, kv->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (data != MAP_FAILED) kv->data = data;
     if (!kv->layers || !kv->data)
-        return fail(err, "cannot reserve %zu bytes for a KV cache of %d positions; choose fewer with -c", kv->bytes, s->context);
+        return fail(err, "cannot reserve %zu bytes for a KV cache of %d positions; choose fewer with -c", kv->bytes,
+                    s->context);
 #ifdef MADV_NOHUGEPAGE
     madvise(kv->data, kv->bytes, MADV_NOHUGEPAGE);  // or the memory in use would grow by 2 MB at a time
 #endif
@@ -157,7 +159,8 @@ static void append_head(void *arg, int h, int thread) {
     for (int t = 0; t < a->n; t++) {
         int pos = a->pos + t;
         size_t row = (size_t)(a->first + t), column = (size_t)h * (size_t)head_dim;
-        store_key(s, kv_keys(s, a->layer, pos / LANES, h), pos % LANES, s->keys.data + row * s->keys.stride + column, head_dim);
+        store_key(s, kv_keys(s, a->layer, pos / LANES, h), pos % LANES, s->keys.data + row * s->keys.stride + column,
+                  head_dim);
         store_value(s, &s->kv.layers[a->layer], kv_values(s, a->layer, pos / LANES, h), pos % LANES,
                     s->values.data + row * s->values.stride + column, head_dim);
     }

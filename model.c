@@ -44,10 +44,11 @@ static void multiply_panels(void *arg, int item, int thread) {
     for (; item >= n_items(p->w[i], p->panels_per_item); i++) item -= n_items(p->w[i], p->panels_per_item);
     const Matrix *w = p->w[i];
     const Buffer *out = p->out[i];
-    int first = item * p->panels_per_item, n = n_panels(w) - first < p->panels_per_item ? n_panels(w) - first : p->panels_per_item;
+    int first = item * p->panels_per_item,
+        n = n_panels(w) - first < p->panels_per_item ? n_panels(w) - first : p->panels_per_item;
     size_t bytes = panel_bytes(w->dtype, w->n_in);
-    p->s->k->matmul[w->dtype](out->data + first * LANES, out->stride, w->data + (size_t)first * bytes, bytes, n, w->n_in, &p->rows,
-                              p->n_tokens);
+    p->s->k->matmul[w->dtype](out->data + first * LANES, out->stride, w->data + (size_t)first * bytes, bytes, n, w->n_in,
+                              &p->rows, p->n_tokens);
     if (!w->bias) return;
     int begin = first * LANES, end = begin + n * LANES < w->n_out ? begin + n * LANES : w->n_out;
     for (int t = 0; t < p->n_tokens; t++)
@@ -55,7 +56,8 @@ static void multiply_panels(void *arg, int item, int thread) {
 }
 
 // out[i] = w[i] x + bias for n rows of x. All w have the same input dimension.
-static void multiply(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const float *x, size_t x_stride, int n) {
+static void multiply(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const float *x,
+                     size_t x_stride, int n) {
     Product p = {.s = s, .w = w, .out = out, .n_tokens = n, .x = x, .x_stride = x_stride};
     int total = 0;
     for (int i = 0; i < n_matrices; i++) {
@@ -156,7 +158,8 @@ static void normalise(Session *s, const Norm *norm, int first, int n) {
 // x += attention of y
 static void attention_branch(Session *s, int i, int n) {
     const Layer *l = &s->model->layers[i];
-    multiply(s, (const Matrix *[]){&l->q, &l->k, &l->v}, (const Buffer *[]){&s->q, &s->keys, &s->values}, 3, s->y.data, s->y.stride, n);
+    multiply(s, (const Matrix *[]){&l->q, &l->k, &l->v}, (const Buffer *[]){&s->q, &s->keys, &s->values}, 3, s->y.data,
+             s->y.stride, n);
     attention(s, i, n);
     multiply(s, (const Matrix *[]){&l->o}, (const Buffer *[]){&s->out}, 1, s->att.data, s->att.stride, n);
     parallel_for(s->pool, n, add_token, &(Tokens){.s = s});
@@ -166,7 +169,8 @@ static void attention_branch(Session *s, int i, int n) {
 static void ffn_branch(Session *s, int i, int n) {
     const Layer *l = &s->model->layers[i];
     const Buffer *hidden = l->gated ? &s->gate : &s->up;
-    multiply(s, (const Matrix *[]){&l->up, &l->gate}, (const Buffer *[]){&s->up, &s->gate}, l->gated ? 2 : 1, s->y.data, s->y.stride, n);
+    multiply(s, (const Matrix *[]){&l->up, &l->gate}, (const Buffer *[]){&s->up, &s->gate}, l->gated ? 2 : 1, s->y.data,
+             s->y.stride, n);
     parallel_for(s->pool, n, activate_token, &(Tokens){.s = s, .layer = l});
     multiply(s, (const Matrix *[]){&l->down}, (const Buffer *[]){&s->out}, 1, hidden->data, hidden->stride, n);
     parallel_for(s->pool, n, add_token, &(Tokens){.s = s});
@@ -195,12 +199,13 @@ static void pass(Session *s, const int *tokens, int n, int n_logits, int logit_r
 const float *forward(Session *s, const int *tokens, int n, int n_logits, Error *err) {
     const Model *m = s->model;
     if (n < 1 || n_logits < 0 || n_logits > n || n_logits > s->logit_rows) {
-        fail(err, "%d tokens with %d rows of logits asked for, the session was made for 1 token or more and at most %d rows", n, n_logits,
-             s->logit_rows);
+        fail(err, "%d tokens with %d rows of logits asked for, the session was made for 1 token or more and at most %d rows",
+             n, n_logits, s->logit_rows);
         return NULL;
     }
     if (n > s->context - s->position) {
-        fail(err, "%d tokens after %d do not fit into a context of %d; raise -c or shorten the prompt", n, s->position, s->context);
+        fail(err, "%d tokens after %d do not fit into a context of %d; raise -c or shorten the prompt", n, s->position,
+             s->context);
         return NULL;
     }
     for (int i = 0; i < n; i++)
@@ -272,7 +277,8 @@ static int make_arena(Session *s, Error *err) {
     s->arena_bytes = lay_out(s);
     void *arena = mmap(NULL, s->arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (arena == MAP_FAILED || !s->scratch)
-        return fail(err, "cannot reserve %zu bytes for the activations of %d tokens; choose fewer with -b", s->arena_bytes, s->chunk);
+        return fail(err, "cannot reserve %zu bytes for the activations of %d tokens; choose fewer with -b", s->arena_bytes,
+                    s->chunk);
     s->arena = arena;
     lay_out(s);
     return 0;
@@ -284,7 +290,8 @@ static int check_options(const Model *m, const SessionOptions *o, Error *err) {
         return fail(err, "context is %d, but the model has learned positions for %d tokens only", o->context, m->context);
     if (o->chunk < 1 || o->chunk > 1 << 16) return fail(err, "chunk is %d, expected 1..%d", o->chunk, 1 << 16);
     if (o->n_threads < 0 || o->n_threads > 1024) return fail(err, "threads are %d, expected 1..1024", o->n_threads);
-    if (o->logit_rows < 0 || o->logit_rows > 1 << 16) return fail(err, "rows of logits are %d, expected 0..%d", o->logit_rows, 1 << 16);
+    if (o->logit_rows < 0 || o->logit_rows > 1 << 16)
+        return fail(err, "rows of logits are %d, expected 0..%d", o->logit_rows, 1 << 16);
     for (int i = 0; i < 2; i++) {
         Dtype d = i ? o->v_dtype : o->k_dtype;
         if (d != F32 && d != F16 && d != Q8) return fail(err, "the KV cache holds f32, f16 or q8, not %s", dtype_name(d));

@@ -53,7 +53,8 @@ static void print_escaped(const char *text, size_t len) {
     }
 }
 
-// ---- --info -----------------------------------------------------------------------------------------------------------------
+// ---- --info
+// -----------------------------------------------------------------------------------------------------------------
 
 static const char *attention_name(int n_heads, int n_kv_heads) {
     return n_kv_heads == n_heads ? "MHA" : n_kv_heads == 1 ? "MQA" : "GQA";
@@ -129,8 +130,9 @@ static void print_json_string(const char *key, const char *text, size_t len) {
 static void print_info_json(const char *path, const Model *model, const char *tokenizer, const char *isa) {
     printf("{");
     print_json_string("file", path, strlen(path));
-    printf(", \"bytes\": %zu, \"weight_bytes\": %zu, \"n_layers\": %d, \"n_embd\": %d, \"vocab_size\": %d, \"context\": %d, ",
-           model->map.size, model->weight_bytes, model->n_layers, model->n_embd, model->vocab_size, model->context);
+    printf(
+        ", \"bytes\": %zu, \"weight_bytes\": %zu, \"n_layers\": %d, \"n_embd\": %d, \"vocab_size\": %d, \"context\": %d, ",
+        model->map.size, model->weight_bytes, model->n_layers, model->n_embd, model->vocab_size, model->context);
     print_json_string("isa", isa, strlen(isa));
     if (tokenizer) {
         printf(", ");
@@ -167,7 +169,8 @@ int report_info(const char *path, const Model *model, const Tokenizer *tokenizer
     return 0;
 }
 
-// ---- --kv -------------------------------------------------------------------------------------------------------------------
+// ---- --kv
+// -------------------------------------------------------------------------------------------------------------------
 
 enum { MEASURED_TOKENS = 256, MOST_TOKENS = 2000000000 };
 
@@ -222,7 +225,8 @@ static size_t bytes_of_32(Dtype dtype) {
 
 // MLA caches one latent of rank r and one rope key of d_R numbers for all heads: layers (r + d_R) bytes an element
 // (DeepSeek-V2, arXiv 2405.04434). d_R is taken as half of head_dim, DeepSeek's own proportion, the element as that of the
-// keys, and r is the largest rank whose cache stays under an eighth of MHA's. Every position is kept: a window does not help.
+// keys, and r is the largest rank whose cache stays under an eighth of MHA's. Every position is kept: a window does not
+// help.
 static void mla_row(KvReport *r, size_t mha_bytes) {
     size_t per_32 = (size_t)r->model->n_layers * bytes_of_32(r->k_dtype);
     size_t elements = (mha_bytes * 4 - 1) / per_32;  // the most with elements * per_32 / 32 < mha_bytes / 8

@@ -12,7 +12,8 @@
 
 #include "report.h"
 
-// ---- options ----------------------------------------------------------------------------------------------------------------
+// ---- options
+// ----------------------------------------------------------------------------------------------------------------
 
 typedef enum { GENERATE = 1, KV = 2, INFO = 4, PPL = 8, CHECK = 16, TOKENIZE = 32, LOGITS = 64 } Mode;
 
@@ -75,7 +76,8 @@ static const Option OPTIONS[] = {
      .help = "print token ids, the prompt's and the generated ones, instead of text (always so without a tokenizer)"},
 
     {HEADING, "The machine", .help = ""},
-    {INT, "-c", "N", FIELD(session.context), 1, MAX_DIM, .modes = RUNS, .help = "context, positions to reserve (the model's)"},
+    {INT, "-c", "N", FIELD(session.context), 1, MAX_DIM, .modes = RUNS,
+     .help = "context, positions to reserve (the model's)"},
     {INT, "-t", "N", FIELD(session.n_threads), 1, 1024, .modes = RUNS, .help = "threads (the physical cores)"},
     {INT, "-b", "N", FIELD(session.chunk), 1, 65536, .modes = RUNS, .help = "tokens of a prompt that are run at once (128)"},
     {DTYPE, "-ctk", "TYPE", FIELD(session.k_dtype), .modes = RUNS, .help = "type of the cached keys: f32, f16 or q8 (f16)"},
@@ -90,8 +92,7 @@ static const Option OPTIONS[] = {
     {TEXT, "--ppl", "FILE", FIELD(ppl), .selects = PPL, .modes = PPL,
      .help = "perplexity of a text, in windows of the context"},
     {FLAG, "--check", NULL, FIELD(flag), .selects = CHECK, .modes = CHECK, .help = "verify the file's checksum"},
-    {FLAG, "--tokenize", NULL, FIELD(flag), .selects = TOKENIZE, .modes = TOKENIZE,
-     .help = "the prompt's ids, on one line"},
+    {FLAG, "--tokenize", NULL, FIELD(flag), .selects = TOKENIZE, .modes = TOKENIZE, .help = "the prompt's ids, on one line"},
     {TEXT, "--logits", "FILE", FIELD(logits), .selects = LOGITS, .modes = LOGITS,
      .help = "write the prompt's logits: float32 [tokens][vocabulary], little-endian"},
     {FLAG, "--help", NULL, FIELD(flag), .modes = ANY, .help = "this"},
@@ -249,7 +250,8 @@ static Options parse_options(int argc, char **argv) {
     return options;
 }
 
-// ---- input and output ---------------------------------------------------------------------------------------------------------
+// ---- input and output
+// ---------------------------------------------------------------------------------------------------------
 
 static volatile sig_atomic_t interrupted;
 
@@ -313,7 +315,8 @@ static void warn_if_not_utf8(Text text) {
     }
 }
 
-// ---- the model, its tokenizer and the prompt ----------------------------------------------------------------------------------
+// ---- the model, its tokenizer and the prompt
+// ----------------------------------------------------------------------------------
 
 typedef struct {
     Model model;
@@ -417,7 +420,8 @@ static Session *open_session(const Options *o, const Model *model, int logit_row
     return session;
 }
 
-// ---- generation ---------------------------------------------------------------------------------------------------------------
+// ---- generation
+// ---------------------------------------------------------------------------------------------------------------
 
 typedef struct {
     Decoder *decoder;  // NULL: ids are printed
@@ -547,7 +551,8 @@ static int generate(Options *o, const Loaded *l) {
     return 0;
 }
 
-// ---- logits and perplexity ----------------------------------------------------------------------------------------------------
+// ---- logits and perplexity
+// ----------------------------------------------------------------------------------------------------
 
 static int write_logits(const Options *o, const Loaded *l) {
     Error err;
@@ -644,7 +649,8 @@ static int perplexity(const Options *o, const Loaded *l) {
     return 0;
 }
 
-// ---- reports ------------------------------------------------------------------------------------------------------------------
+// ---- reports
+// ------------------------------------------------------------------------------------------------------------------
 
 static int tokenize(const Options *o, const Loaded *l) {
     Ids ids = prompt_ids(o, l);

@@ -10,7 +10,8 @@ enum {
     RING_RUN = 64,    // tokens that a window's ring has room for besides the window
 };
 
-// One layer's part of the cache: slots of 16 positions; a slot holds, for each KV head, a panel of 16 keys and then 16 values.
+// One layer's part of the cache: slots of 16 positions; a slot holds, for each KV head, a panel of 16 keys and then 16
+// values.
 typedef struct {
     size_t offset;                      // of the layer in the cache
     size_t k_bytes, v_bytes, v_scales;  // of one KV head in a slot; where the scales of q8 values begin

@@ -193,7 +193,8 @@ static void lanes_to_f16(uint16_t *restrict out, const float *restrict x, int n)
     for (int i = 0; i < n; i++) out[i] = f32_to_f16(x[i]);
 }
 
-static void lanes_to_q8(int8_t *restrict q, float *restrict scale, int32_t *restrict offset, const float *restrict x, int n) {
+static void lanes_to_q8(int8_t *restrict q, float *restrict scale, int32_t *restrict offset, const float *restrict x,
+                        int n) {
     for (int b = 0; b * BLOCK < n; b++, q += BLOCK) {
         float block[BLOCK] = {0}, amax = 0.0f;
         memcpy(block, x + b * BLOCK, sizeof *x * (size_t)(n - b * BLOCK < BLOCK ? n - b * BLOCK : BLOCK));
@@ -212,9 +213,9 @@ static void lanes_to_q8(int8_t *restrict q, float *restrict scale, int32_t *rest
 }
 
 // The members of Kernels that this file implements.
-#define LANES_KERNELS                                                                                                        \
-    .to_bf16 = lanes_to_bf16, .to_f16 = lanes_to_f16, .to_q8 = lanes_to_q8, .rmsnorm = lanes_rmsnorm,                        \
-    .layernorm = lanes_layernorm, .add = lanes_add, .scale = lanes_scale, .axpby = lanes_axpby, .act = lanes_act,            \
+#define LANES_KERNELS                                                                                             \
+    .to_bf16 = lanes_to_bf16, .to_f16 = lanes_to_f16, .to_q8 = lanes_to_q8, .rmsnorm = lanes_rmsnorm,             \
+    .layernorm = lanes_layernorm, .add = lanes_add, .scale = lanes_scale, .axpby = lanes_axpby, .act = lanes_act, \
     .act_mul = lanes_act_mul, .rope = lanes_rope, .sincos = lanes_sincos, .max = lanes_max, .exp_sum = lanes_exp_sum
 
 #endif

@@ -66,8 +66,8 @@ static const uint8_t *q4_to_q8(uint8_t bytes[BLOCK * LANES], const uint8_t *code
     return bytes;
 }
 
-static void matmul_blocks(Dtype dtype, float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels,
-                          int n_in, const Rows *x, int n_tokens) {
+static void matmul_blocks(Dtype dtype, float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride,
+                          int n_panels, int n_in, const Rows *x, int n_tokens) {
     int n_blocks = (n_in + BLOCK - 1) / BLOCK;
     size_t block_bytes = dtype == Q8 ? 512 : 256;
     for (int p = 0; p < n_panels; p++)
