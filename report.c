@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "unicode.h"
+
 const char *commas(size_t n) {
     static char buffers[8][32];
     static int next;
@@ -19,19 +21,12 @@ const char *commas(size_t n) {
 }
 
 size_t utf8_char(const char *text, size_t len) {
-    const unsigned char *s = (const unsigned char *)text;
+    uint32_t c;
+    bool whole;
     if (len == 0) return 0;
-    if (s[0] < 0x80) return 1;
-    size_t n = s[0] >= 0xF0 ? 4 : s[0] >= 0xE0 ? 3 : 2;
-    if (s[0] < 0xC2 || s[0] > 0xF4 || len < n) return 0;
-    for (size_t i = 1; i < n; i++) {
-        if ((s[i] & 0xC0) != 0x80) return 0;
-    }
-    if (s[0] == 0xE0 && s[1] < 0xA0) return 0;  // overlong
-    if (s[0] == 0xED && s[1] > 0x9F) return 0;  // a surrogate
-    if (s[0] == 0xF0 && s[1] < 0x90) return 0;  // overlong
-    if (s[0] == 0xF4 && s[1] > 0x8F) return 0;  // past U+10FFFF
-    return n;
+    size_t n = utf8_decode((const uint8_t *)text, len, &c, &whole);
+    bool written_out = n == 3 && (uint8_t)text[0] == 0xEF;  // U+FFFD itself, not what stands for bad bytes
+    return c != REPLACEMENT || written_out ? n : 0;
 }
 
 // Text from a file, safe to show: control characters escaped as in JSON, bytes that are no UTF-8 replaced.
@@ -53,8 +48,7 @@ static void print_escaped(const char *text, size_t len) {
     }
 }
 
-// ---- --info
-// -----------------------------------------------------------------------------------------------------------------
+// ---- --info -------------------------------------------------------------------------------------------------------------
 
 static const char *attention_name(int n_heads, int n_kv_heads) {
     return n_kv_heads == n_heads ? "MHA" : n_kv_heads == 1 ? "MQA" : "GQA";
@@ -169,8 +163,7 @@ int report_info(const char *path, const Model *model, const Tokenizer *tokenizer
     return 0;
 }
 
-// ---- --kv
-// -------------------------------------------------------------------------------------------------------------------
+// ---- --kv ---------------------------------------------------------------------------------------------------------------
 
 enum { MEASURED_TOKENS = 256, MOST_TOKENS = 2000000000 };
 

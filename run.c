@@ -12,8 +12,7 @@
 
 #include "report.h"
 
-// ---- options
-// ----------------------------------------------------------------------------------------------------------------
+// ---- options ------------------------------------------------------------------------------------------------------------
 
 typedef enum { GENERATE = 1, KV = 2, INFO = 4, PPL = 8, CHECK = 16, TOKENIZE = 32, LOGITS = 64 } Mode;
 
@@ -250,8 +249,7 @@ static Options parse_options(int argc, char **argv) {
     return options;
 }
 
-// ---- input and output
-// ---------------------------------------------------------------------------------------------------------
+// ---- input and output ---------------------------------------------------------------------------------------------------
 
 static volatile sig_atomic_t interrupted;
 
@@ -315,8 +313,7 @@ static void warn_if_not_utf8(Text text) {
     }
 }
 
-// ---- the model, its tokenizer and the prompt
-// ----------------------------------------------------------------------------------
+// ---- the model, its tokenizer and the prompt ----------------------------------------------------------------------------
 
 typedef struct {
     Model model;
@@ -420,8 +417,7 @@ static Session *open_session(const Options *o, const Model *model, int logit_row
     return session;
 }
 
-// ---- generation
-// ---------------------------------------------------------------------------------------------------------------
+// ---- generation ---------------------------------------------------------------------------------------------------------
 
 typedef struct {
     Decoder *decoder;  // NULL: ids are printed
@@ -551,8 +547,7 @@ static int generate(Options *o, const Loaded *l) {
     return 0;
 }
 
-// ---- logits and perplexity
-// ----------------------------------------------------------------------------------------------------
+// ---- logits and perplexity ----------------------------------------------------------------------------------------------
 
 static int write_logits(const Options *o, const Loaded *l) {
     Error err;
@@ -649,8 +644,7 @@ static int perplexity(const Options *o, const Loaded *l) {
     return 0;
 }
 
-// ---- reports
-// ------------------------------------------------------------------------------------------------------------------
+// ---- reports ------------------------------------------------------------------------------------------------------------
 
 static int tokenize(const Options *o, const Loaded *l) {
     Ids ids = prompt_ids(o, l);
