@@ -362,11 +362,15 @@ static int get_norm(const Index *index, int layer, const char *stem, int n, bool
     return fail(err, "tensor %s is missing", w.text);
 }
 
+static size_t matrix_bytes(Dtype dtype, int n_out, int n_in) {
+    return round_up((size_t)n_out, LANES) / LANES * panel_bytes(dtype, n_in);
+}
+
 static int get_matrix(const Index *index, int layer, const char *stem, int n_out, int n_in, Matrix *out, Error *err) {
     Name name = name_of(layer, stem, ""), bias = name_of(layer, stem, ".bias");
     const Tensor *t = find(index, name.text);
     if (!t) return fail(err, "tensor %s is missing", name.text);
-    size_t bytes = round_up((size_t)n_out, LANES) / LANES * panel_bytes(t->dtype, n_in);
+    size_t bytes = matrix_bytes(t->dtype, n_out, n_in);
     if (t->rows != (size_t)n_out || t->cols != (size_t)n_in || t->bytes != bytes)
         return fail(err, "tensor %s: it is (%zu, %zu) of %zu bytes, expected (%d, %d) of %zu", name.text, t->rows, t->cols,
                     t->bytes, n_out, n_in, bytes);
@@ -419,9 +423,8 @@ static int refuse_unknown(Model *m, Error *err) {
         if (!t->used) return fail(err, "tensor %.*s is not known to this build", shown(t->name_len), t->name);
         m->weight_bytes += t->bytes;
     }
-    if (m->output.data != m->embed.data)
-        m->weight_bytes -= (size_t)(m->vocab_size + LANES - 1) / LANES * panel_bytes(m->embed.dtype, m->n_embd);
-    if (m->embed_pos.data) m->weight_bytes -= (size_t)(m->context + LANES - 1) / LANES * panel_bytes(F32, m->n_embd);
+    if (m->output.data != m->embed.data) m->weight_bytes -= matrix_bytes(m->embed.dtype, m->vocab_size, m->n_embd);
+    if (m->embed_pos.data) m->weight_bytes -= matrix_bytes(F32, m->context, m->n_embd);
     return 0;
 }
 
