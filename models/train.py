@@ -22,7 +22,7 @@ from transformers import (AttentionInterface, GenerationConfig, LlamaConfig, Lla
 import stories
 
 BEGIN, END, IGNORED = "<|begin|>", "<|end|>", -100
-VOCAB_STORIES, VOCAB_SIZE = 20_000, 1_500
+VOCAB_STORIES, VOCAB_SIZE = 20_000, 1_600
 COMMON = "a an the in on of by to two some".split()
 HELD_OUT_SEED, HELD_OUT_STORIES = 1_000_000, 512
 RECALL_WEIGHT = 6  # how much more a recalled word counts than any other; see recalled()
