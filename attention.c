@@ -80,8 +80,15 @@ static Rows gather(const Run *run, const Block *b, Scratch *x) {
     return (Rows){.f32 = x->q, .stride = d, .q = x->q8, .scale = x->q8_scale, .offset = x->q8_offset};
 }
 
-// Scores of all rows against the panels of positions begin..end (multiples of 16), p[row][position - begin of the tile].
-static void scores(const Run *run, const Block *b, const Rows *q, float *p, int tile, int begin, int end) {
+// Some of the block's rows of queries.
+static Rows rows_from(const Rows *q, int r) {
+    size_t blocks = (size_t)r * ((q->stride + BLOCK - 1) / BLOCK);
+    return (Rows){.f32 = q->f32 + (size_t)r * q->stride, .stride = q->stride, .q = q->q + blocks * BLOCK,
+                  .scale = q->scale + blocks, .offset = q->offset + blocks};
+}
+
+// Scores of n rows against the panels of positions begin..end (multiples of 16), p[row][position - begin of the tile].
+static void scores(const Run *run, int h, const Rows *q, int n_rows, float *p, int tile, int begin, int end) {
     const Session *s = run->s;
     const Layer *l = &s->model->layers[run->layer];
     const KvLayer *kv = &s->kv.layers[run->layer];
@@ -89,8 +96,7 @@ static void scores(const Run *run, const Block *b, const Rows *q, float *p, int 
     for (int i = begin / LANES, n; i < end / LANES; i += n) {
         n = kv->n_slots - i % kv->n_slots;  // as far as the ring runs on
         if (n > end / LANES - i) n = end / LANES - i;
-        s->k->matmul[s->k_dtype](p + i * LANES - tile, TILE, kv_keys(s, run->layer, i, b->h), slot, n, l->head_dim, q,
-                                 b->n_rows);
+        s->k->matmul[s->k_dtype](p + i * LANES - tile, TILE, kv_keys(s, run->layer, i, h), slot, n, l->head_dim, q, n_rows);
     }
 }
 
@@ -124,7 +130,8 @@ static void merge(const Session *s, float *out, float *out_max, float *out_sum, 
     *out_max = top;
 }
 
-// One tile of positions for a block of queries, merged into out [n_rows][v_dim], max, sum.
+// One tile of positions for a block of queries, merged into out [n_rows][v_dim], max, sum. SOFTMAX_ROWS at a time, whose
+// scores stay in the first-level cache until they are mixed.
 static void attend_tile(const Run *run, const Block *b, const Rows *q, Scratch *x, int tile, float *out, float *out_max,
                         float *out_sum) {
     const Session *s = run->s;
@@ -134,15 +141,21 @@ static void attend_tile(const Run *run, const Block *b, const Rows *q, Scratch *
     int stop = last < tile + TILE - 1 ? last + 1 : tile + TILE, end = (stop + LANES - 1) / LANES * LANES;
     const uint8_t *values[TILE / LANES];
     for (int i = begin; i < end; i += LANES) values[(i - tile) / LANES] = kv_values(s, run->layer, i / LANES, b->h);
-    scores(run, b, q, x->p, tile, begin, end);
-    for (int r = 0; r < b->n_rows; r++) {
-        int pos = first + r / b->group, low = lowest(l, pos) > begin ? lowest(l, pos) : begin,
-            high = pos < stop ? pos : stop - 1;
-        softmax_row(s, x->p + (size_t)r * TILE, begin - tile, end - tile, low - tile, high - tile, &x->max[r], &x->sum[r]);
+    for (int from = 0, n; from < b->n_rows; from += n) {
+        n = b->n_rows - from < SOFTMAX_ROWS ? b->n_rows - from : SOFTMAX_ROWS;
+        Rows some = rows_from(q, from);
+        float max[SOFTMAX_ROWS], sum[SOFTMAX_ROWS];
+        scores(run, b->h, &some, n, x->p, tile, begin, end);
+        for (int r = 0; r < n; r++) {
+            int pos = first + (from + r) / b->group, low = lowest(l, pos) > begin ? lowest(l, pos) : begin,
+                high = pos < stop ? pos : stop - 1;
+            softmax_row(s, x->p + r * TILE, begin - tile, end - tile, low - tile, high - tile, &max[r], &sum[r]);
+        }
+        s->k->mix[s->v_dtype](x->mix, x->p, TILE, n, values, begin - tile, stop - tile, dim);
+        for (int r = 0; r < n; r++)
+            merge(s, out + (size_t)(from + r) * dim, &out_max[from + r], &out_sum[from + r], x->mix + (size_t)r * dim, max[r],
+                  sum[r], dim);
     }
-    s->k->mix[s->v_dtype](x->mix, x->p, TILE, b->n_rows, values, begin - tile, stop - tile, dim);
-    for (int r = 0; r < b->n_rows; r++)
-        merge(s, out + (size_t)r * dim, &out_max[r], &out_sum[r], x->mix + (size_t)r * dim, x->max[r], x->sum[r], dim);
 }
 
 // ---- all tiles ----
@@ -248,10 +261,8 @@ void attention_scratch(Session *s, size_t *used) {
             .q8 = arena_take(s, used, rows * q8 * BLOCK, sizeof *x.q8),
             .q8_scale = arena_take(s, used, rows * q8, sizeof *x.q8_scale),
             .q8_offset = arena_take(s, used, rows * q8, sizeof *x.q8_offset),
-            .p = arena_take(s, used, rows * TILE, sizeof *x.p),
-            .mix = arena_take(s, used, rows * mix, sizeof *x.mix),
-            .max = arena_take(s, used, rows, sizeof *x.max),
-            .sum = arena_take(s, used, rows, sizeof *x.sum),
+            .p = arena_take(s, used, SOFTMAX_ROWS * TILE, sizeof *x.p),
+            .mix = arena_take(s, used, SOFTMAX_ROWS * mix, sizeof *x.mix),
         };
         if (s->arena) s->scratch[t] = x;
     }

@@ -7,6 +7,7 @@
 enum {
     TILE = 256,       // positions that one softmax covers; tiles begin at multiples of it
     QUERY_ROWS = 64,  // rows (tokens times query heads of a KV head) that attention takes together, if a token has no more
+    SOFTMAX_ROWS = 12, // of these, how many are scored, turned into probabilities and mixed at once
     RING_RUN = 64,    // tokens that a window's ring has room for besides the window
 };
 
@@ -34,9 +35,8 @@ typedef struct {      // what one thread needs in attention; rows = QUERY_ROWS, 
     int8_t *q8;       // [rows][head_dim padded to 32], with its scales and offsets
     float *q8_scale;
     int32_t *q8_offset;
-    float *p;         // [rows][TILE] scores, then probabilities
-    float *mix;       // [rows][v_dim] of one tile
-    float *max, *sum; // [rows] of one tile
+    float *p;         // [SOFTMAX_ROWS][TILE] scores, then probabilities
+    float *mix;       // [SOFTMAX_ROWS][v_dim] of one tile
 } Scratch;
 
 struct Session {

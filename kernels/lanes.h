@@ -11,9 +11,9 @@
 // x + ROUND_MAGIC holds the nearest integer (ties to even) in its low bits, for |x| < 2^22.
 #define ROUND_MAGIC 12582912.0f
 
-// e^x within 1.1 ulp. Below -87 it is 0 (no denormals), above 88.3 infinite. x = n ln2 + r, |r| <= ln2 / 2, and a minimax
-// polynomial of degree 6 for e^r.
-static inline float exp_lane(float x) {
+// e^x within 1.1 ulp for x <= 88.3; below -87 it is 0 (no denormals). x = n ln2 + r, |r| <= ln2 / 2, and a minimax polynomial
+// of degree 6 for e^r. Cases are masks of bits: given a choice between floats, compilers branch and leave the lanes.
+static inline float exp_finite(float x) {
     float t = fmaf(x, 1.44269504f, ROUND_MAGIC);
     float n = t - ROUND_MAGIC;
     float r = fmaf(n, -1.42860682e-6f, fmaf(n, -0.693145752f, x));
@@ -23,9 +23,14 @@ static inline float exp_lane(float x) {
     p = fmaf(p, r, 0.166665152f);
     p = fmaf(p, r, 0.499999940f);
     p = fmaf(p, r * r, r) + 1.0f;
-    float y = p * from_bits((bits_of(t) - bits_of(ROUND_MAGIC) + 127u) << 23);
-    y = x < -87.0f ? 0.0f : y;
-    return x > 88.3f ? INFINITY : y;
+    uint32_t power = (bits_of(t) - bits_of(ROUND_MAGIC) + 127u) << 23, kept = 0u - (uint32_t)!(x < -87.0f);
+    return from_bits(bits_of(p * from_bits(power)) & kept);
+}
+
+// The same for any x: above 88.3 it is infinite.
+static inline float exp_lane(float x) {
+    uint32_t over = 0u - (uint32_t)(x > 88.3f);
+    return from_bits((bits_of(exp_finite(x)) & ~over) | (bits_of(INFINITY) & over));
 }
 
 // The standard normal's tail P(X > x) for x >= 0: e^(-x^2/2) times a minimax polynomial in t = 1 / (1 + 0.3 x). Relative
@@ -158,21 +163,23 @@ static void lanes_layernorm(float *out, const float *x, const float *w, const fl
         for (int i = 0; i < n; i++) out[i] = (x[i] - mean) * r * w[i];
 }
 
+// As integers, floats of one sign are in order, and compilers know how to take a maximum of integers in lanes. (A NaN would
+// be the largest number of its sign.)
 static float lanes_max(const float *x, int n) {
-    float v[LANES];
-    memcpy(v, x, sizeof v);
-    for (int i = LANES; i < n; i += LANES)
-        for (int j = 0; j < LANES; j++) v[j] = x[i + j] > v[j] ? x[i + j] : v[j];
-    for (int step = LANES / 2; step; step /= 2)
-        for (int i = 0; i < step; i++) v[i] = v[i + step] > v[i] ? v[i + step] : v[i];
-    return v[0];
+    int32_t top = INT32_MIN;
+    for (int i = 0; i < n; i++) {
+        int32_t u = (int32_t)bits_of(x[i]);
+        u ^= u >> 31 & 0x7fffffff;
+        top = u > top ? u : top;
+    }
+    return from_bits((uint32_t)(top ^ (top >> 31 & 0x7fffffff)));
 }
 
 static float lanes_exp_sum(float *x, float max, int n) {
     float v[LANES] = {0};
     for (int i = 0; i < n; i += LANES)
         for (int j = 0; j < LANES; j++) {
-            float e = exp_lane(x[i + j] - max);
+            float e = exp_finite(x[i + j] - max);
             x[i + j] = e;
             v[j] += e;
         }
@@ -193,22 +200,31 @@ static void lanes_to_f16(uint16_t *restrict out, const float *restrict x, int n)
     for (int i = 0; i < n; i++) out[i] = f32_to_f16(x[i]);
 }
 
+static inline void q8_block(int8_t *restrict q, float *restrict scale, int32_t *restrict offset, const float *restrict x) {
+    int32_t top = 0, total = 0;
+    for (int i = 0; i < BLOCK; i++) {  // the largest |x|, in the order of integers
+        int32_t u = (int32_t)(bits_of(x[i]) & 0x7fffffff);
+        top = u > top ? u : top;
+    }
+    float amax = from_bits((uint32_t)top), inverse = amax > 0.0f ? 127.0f / amax : 0.0f;
+    for (int i = 0; i < BLOCK; i++) {
+        // the sum's bits, not a conversion: those of a NaN are then some byte on every machine
+        int32_t v = (int32_t)(bits_of(fmaf(x[i], inverse, ROUND_MAGIC)) << 24) >> 24;
+        q[i] = (int8_t)v;
+        total += v;
+    }
+    *scale = amax / 127.0f;
+    *offset = -128 * total;
+}
+
 static void lanes_to_q8(int8_t *restrict q, float *restrict scale, int32_t *restrict offset, const float *restrict x,
                         int n) {
-    for (int b = 0; b * BLOCK < n; b++, q += BLOCK) {
-        float block[BLOCK] = {0}, amax = 0.0f;
-        memcpy(block, x + b * BLOCK, sizeof *x * (size_t)(n - b * BLOCK < BLOCK ? n - b * BLOCK : BLOCK));
-        for (int i = 0; i < BLOCK; i++) amax = fabsf(block[i]) > amax ? fabsf(block[i]) : amax;
-        float inverse = amax > 0.0f ? 127.0f / amax : 0.0f;
-        int32_t total = 0;
-        for (int i = 0; i < BLOCK; i++) {
-            // the sum's bits, not a conversion: those of a NaN are then some byte on every machine
-            int8_t v = (int8_t)(bits_of(fmaf(block[i], inverse, ROUND_MAGIC)) & 0xff);
-            q[i] = v;
-            total += v;
-        }
-        scale[b] = amax / 127.0f;
-        offset[b] = -128 * total;
+    int b = 0;
+    for (; (b + 1) * BLOCK <= n; b++) q8_block(q + b * BLOCK, scale + b, offset + b, x + b * BLOCK);
+    if (b * BLOCK < n) {
+        float rest[BLOCK] = {0};
+        memcpy(rest, x + b * BLOCK, sizeof *x * (size_t)(n - b * BLOCK));
+        q8_block(q + b * BLOCK, scale + b, offset + b, rest);
     }
 }
 
