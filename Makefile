@@ -30,16 +30,18 @@ endif
 ENGINE := $(filter-out run.c report.c,$(wildcard *.c)) kernels/kernels.c kernels/scalar.c
 MACHINE := $(shell $(CC) -dumpmachine)
 ifneq (,$(findstring x86_64,$(MACHINE)))
-ENGINE += kernels/avx2.c kernels/avx512.c
+ENGINE += kernels/avx2.c kernels/avx512.c kernels/avx512bf16.c
+AVX512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c -mavx2
 $(BUILD)/kernels/avx2.o: CFLAGS += -mavx2 -mfma -mf16c
-$(BUILD)/kernels/avx512.o: CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c -mavx2
+$(BUILD)/kernels/avx512.o: CFLAGS += $(AVX512)
+$(BUILD)/kernels/avx512bf16.o: CFLAGS += $(AVX512) -mavx512bf16
 endif
 ifneq (,$(findstring aarch64,$(MACHINE))$(findstring arm64,$(MACHINE)))
 ENGINE += kernels/neon.c
 $(BUILD)/kernels/neon.o: CFLAGS += -march=armv8.2-a+dotprod
 endif
 ifdef FUZZ  # they take minutes to build with coverage; fuzz with HEADS_ISA=scalar
-$(BUILD)/kernels/avx2.o $(BUILD)/kernels/avx512.o: CFLAGS += -fno-sanitize=all
+$(BUILD)/kernels/avx2.o $(BUILD)/kernels/avx512.o $(BUILD)/kernels/avx512bf16.o: CFLAGS += -fno-sanitize=all
 endif
 ENGINE_OBJ := $(ENGINE:%.c=$(BUILD)/%.o)
 RUN_OBJ := $(BUILD)/run.o $(BUILD)/report.o

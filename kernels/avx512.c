@@ -1,4 +1,4 @@
-// AVX-512 with VNNI: one register holds 16 lanes.
+// AVX-512 with VNNI: one register holds 16 lanes. avx512bf16.c includes this file for a second table.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -35,6 +35,13 @@ INLINE Floats half(__m512i v, int odd) {
 INLINE Floats v_load_bf16(const uint8_t *p, int odd) { return half(_mm512_loadu_si512(p), odd); }
 INLINE Floats v_set1_bf16(const uint16_t *p, int odd) { return half(set1_32(p), odd); }
 
+#ifdef BF16_DOT
+typedef __m512bh Pairs;
+INLINE Pairs v_load_pairs(const uint8_t *p) { return (__m512bh)_mm512_loadu_si512(p); }
+INLINE Pairs v_set1_pair(const uint16_t *p) { return (__m512bh)set1_32(p); }
+INLINE Floats v_dot_bf16(Floats sum, Pairs w, Pairs x) { return _mm512_dpbf16_ps(sum, w, x); }
+#endif
+
 INLINE void v_load_q8(Bytes w[2], const uint8_t *p) {
     w[0] = _mm512_loadu_si512(p);
     w[1] = _mm512_loadu_si512(p + 64);
@@ -55,15 +62,24 @@ INLINE Floats v_dot_end(Ints sum) { return _mm512_cvtepi32_ps(sum); }
 
 MATMUL(f32, 4, 6, 1, 512)
 MATMUL(f16, 4, 6, 1, 512)
+#ifdef BF16_DOT
+MATMUL(bf16, 4, 6, BLOCK, 32)
+#else
 MATMUL(bf16, 2, 6, BLOCK, 32)
+#endif
 MATMUL(q8, 2, 6, BLOCK, 64)
 MATMUL(q4, 2, 6, BLOCK, 64)
 MIX(f32, 1, 4, 6)
 MIX(f16, 1, 4, 6)
 MIX(q8, 2, 4, 6)
 
+#ifdef BF16_DOT
+const Kernels avx512bf16_kernels = {
+    .name = "avx512bf16",
+#else
 const Kernels avx512_kernels = {
     .name = "avx512",
+#endif
     TILES_KERNELS,
     LANES_KERNELS,
 };

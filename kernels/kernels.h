@@ -1,6 +1,6 @@
 // The hot functions, one table per instruction set, and the layouts that they read.
 //
-// Every table gives the same bits (docs/format.md has the layouts; "fma" is one rounding, "+" and "*" are one each):
+// Every table gives the same bits, but for bf16 weights in avx512bf16 (docs/format.md has the layouts; "fma" is one rounding, "+" and "*" are one each):
 //  - a product sums k = 0, 1, .. in order, one chain of fma a row, from 0;
 //  - a reduction (norms, softmax) keeps 16 partial sums, element i in lane i % 16, and adds them as a fixed tree;
 //  - exp, sin, cos and erf are the polynomials of lanes.h, and everything else is IEEE +, *, /, sqrt, fma.
@@ -71,7 +71,7 @@ typedef struct {
     float (*exp_sum)(float *x, float max, int n);  // x = exp(x - max), -INFINITY gives 0; returns the sum
 } Kernels;
 
-extern const Kernels scalar_kernels, avx2_kernels, avx512_kernels, neon_kernels;
+extern const Kernels scalar_kernels, avx2_kernels, avx512_kernels, avx512bf16_kernels, neon_kernels;
 
 // The table for this processor, or the one that HEADS_ISA names. NULL if HEADS_ISA names none, or one that this processor
 // or build lacks; *why then says so, otherwise why this table was chosen. *why is a static string.

@@ -12,6 +12,9 @@
 //   v_set1_bf16(p, odd)            the first or the second of two bf16 in every lane
 //   v_load_q8(w, p)                128 bytes of q8, two groups of 4 k, to w[0] and w[1]
 //   v_load_q4(w, p)                the same from 64 bytes of q4
+//   Pairs, v_load_pairs, v_set1_pair, v_dot_bf16(sum, w, x)
+//                                  only with BF16_DOT: 16 pairs of bf16, one pair in every lane, and sum + the products of
+//                                  pairs in the processor's own rounding
 //   v_dot_start, v_dot, v_dot_end  offset + the sum of products of 4, then as float; who takes the weights signed ignores
 //                                  the offset
 //
@@ -72,6 +75,23 @@ INLINE void tile_float(const Tile *tile, Dtype dtype, int P, int T) {
 INLINE void tile_f32(const Tile *tile, int P, int T) { tile_float(tile, F32, P, T); }
 INLINE void tile_f16(const Tile *tile, int P, int T) { tile_float(tile, F16, P, T); }
 
+#ifdef BF16_DOT
+INLINE void tile_bf16(const Tile *tile, int P, int T) {
+    const size_t stride = tile->n_steps * BLOCK;
+    const uint16_t *x = tile->x->bf16 + tile->row * stride;
+    Floats sum[MAX_P][MAX_T];
+    load_sums(sum, tile, P, T);
+    for (size_t k = tile->from * BLOCK; k < tile->to * BLOCK; k += 2) {
+        Pairs w[MAX_P];
+        UNROLL for (int p = 0; p < P; p++) w[p] = v_load_pairs(tile->w + (size_t)p * tile->panel_stride + k * 32);
+        UNROLL for (int t = 0; t < T; t++) {
+            Pairs a = v_set1_pair(x + (size_t)t * stride + k);
+            UNROLL for (int p = 0; p < P; p++) sum[p][t] = v_dot_bf16(sum[p][t], w[p], a);
+        }
+    }
+    store_sums(sum, tile, P, T);
+}
+#else
 // The chain over the even k, or the odd ones, of one block.
 INLINE void chain_bf16(Floats sum[MAX_P][MAX_T], int odd, const Tile *tile, size_t b, int P, int T) {
     const size_t stride = tile->n_steps * BLOCK;
@@ -100,6 +120,7 @@ INLINE void tile_bf16(const Tile *tile, int P, int T) {
     }
     store_sums(sum, tile, P, T);
 }
+#endif
 
 INLINE void tile_blocks(const Tile *tile, Dtype dtype, int P, int T) {
     const size_t stride = tile->n_steps, block_bytes = dtype == Q8 ? 512 : 256;

@@ -141,8 +141,12 @@ static bool same_product(const Kernels *table, const char *name, Dtype dtype, in
 
 static const char *const MATMUL_NAMES[] = {"matmul f32", "matmul bf16", "matmul q8", "matmul q4", "matmul f16"};
 
+// Whether a table's bf16 products round in their own way (kernels.h).
+static bool own_road(const Kernels *table, Dtype dtype) { return dtype == BF16 && !strcmp(table->name, "avx512bf16"); }
+
 static void test_matmul(const Kernels *table) {
     for (Dtype dtype = F32; dtype < N_DTYPES; dtype++) {
+        if (own_road(table, dtype)) continue;
         const char *name = MATMUL_NAMES[dtype];
         bool ok = true;
         for (int panels = 1; ok && panels <= 9; panels++)  // every tile
@@ -181,11 +185,12 @@ static double activation(const Product *p, int t, int k) {
     return p->q[b * BLOCK + (size_t)(k % BLOCK)] * (double)p->scale[b];
 }
 
-// The scalar products within 1e-6 of the sum of magnitudes; q8 activations within half a step of what they stand for.
-static void test_matmul_definition(void) {
+// Products within 1e-6 of the sum of magnitudes, on the scalar road and on one of its own.
+static void test_matmul_definition(const Kernels *table) {
     for (Dtype dtype = F32; dtype < N_DTYPES; dtype++) {
+        if (table != &scalar_kernels && !own_road(table, dtype)) continue;
         Product p = random_product(dtype, 333, 3, 2, PLAIN);
-        float *out = multiply(&scalar_kernels, &p);
+        float *out = multiply(table, &p);
         double worst = 0;
         for (int t = 0; t < p.n_tokens; t++)
             for (int row = 0; row < p.n_panels * LANES; row++) {
@@ -197,9 +202,30 @@ static void test_matmul_definition(void) {
                 }
                 worst = fmax(worst, fabs((double)out[(size_t)t * p.out_stride + (size_t)row] - sum) / size);
             }
-        report("scalar", MATMUL_NAMES[dtype], worst < 1e-6, "off by %.3g of the sum of magnitudes", worst);
+        report(table->name, MATMUL_NAMES[dtype], worst < 1e-6, "off by %.3g of the sum of magnitudes", worst);
         free(out), free_product(&p);
     }
+}
+
+// On a road of its own, a row of x must give the same bits alone and beside others.
+static void test_matmul_own_road(const Kernels *table) {
+    bool ok = true;
+    for (int panels = 1; ok && panels <= 9; panels++)
+        for (int tokens = 1; ok && tokens <= 20; tokens++) {
+            Product p = random_product(BF16, panels == 9 ? 4113 : between(1, 200), panels, tokens, PLAIN);
+            float *all = multiply(table, &p);
+            for (int t = 0; ok && t < tokens; t++) {
+                Product one = p;
+                one.n_tokens = 1;
+                one.rows.bf16 += (size_t)t * (size_t)p.n_blocks * BLOCK;
+                float *alone = multiply(table, &one);
+                ok = first_difference(alone, all + (size_t)t * p.out_stride, (size_t)panels * LANES) < 0;
+                free(alone);
+            }
+            if (!ok) report(table->name, "bf16 row by row", false, "%d panels, %d tokens differ from one", panels, tokens);
+            free(all), free_product(&p);
+        }
+    if (ok) report(table->name, "bf16 row by row", true, " ");
 }
 
 // ---- the mix ----
@@ -442,14 +468,14 @@ static void test_q8(void) {
 }
 
 int main(void) {
-    test_matmul_definition();
+    test_matmul_definition(&scalar_kernels);
     test_exp();
     test_sincos();
     test_act();
     test_f16();
     test_bf16();
     test_q8();
-    static const char *const vector_tables[] = {"avx512", "avx2", "neon"};
+    static const char *const vector_tables[] = {"avx512bf16", "avx512", "avx2", "neon"};
     for (size_t i = 0; i < sizeof vector_tables / sizeof *vector_tables; i++) {
         const char *why;
         const Kernels *table = kernels_choose(vector_tables[i], &why);
@@ -458,6 +484,10 @@ int main(void) {
             continue;
         }
         test_matmul(table);
+        if (own_road(table, BF16)) {
+            test_matmul_definition(table);
+            test_matmul_own_road(table);
+        }
         test_mix(table);
         test_vectors(table);
     }
