@@ -137,8 +137,8 @@ static void help(void) {
         }
     }
     printf("\nSpecial tokens are not printed. Generation ends at an end-of-text token, at -n, when the context is full, or\n"
-           "at Ctrl-C, and the last line on stderr says which. HEADS_ISA=scalar, avx2, avx512 or neon chooses the\n"
-           "instruction set.\n"
+           "at Ctrl-C, and the last line on stderr says which. HEADS_ISA=scalar, avx2, avxvnni, avx512, avx512bf16,\n"
+           "amx or neon chooses the kernels.\n"
            "Exit status: 0 done (also after Ctrl-C, or when stdout is closed), 1 failed, 2 wrong usage.\n");
 }
 

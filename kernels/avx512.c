@@ -1,4 +1,4 @@
-// AVX-512 with VNNI: one register holds 16 lanes. avx512bf16.c includes this file for a second table.
+// AVX-512 with VNNI: one register holds 16 lanes. avx512bf16.c and amx.c include this file and make tables of their own.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -73,14 +73,11 @@ MIX(f32, 1, 4, 6)
 MIX(f16, 1, 4, 6)
 MIX(q8, 2, 4, 6)
 
-#ifdef BF16_DOT
-const Kernels avx512bf16_kernels = {
-    .name = "avx512bf16",
-#else
+#ifndef INCLUDED
 const Kernels avx512_kernels = {
     .name = "avx512",
-#endif
-    TILES_KERNELS,
+    TILES_KERNELS(matmul_bf16),
     LANES_KERNELS,
 };
+#endif
 #endif

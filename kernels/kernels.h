@@ -71,7 +71,8 @@ typedef struct {
     float (*exp_sum)(float *x, float max, int n);  // x = exp(x - max), -INFINITY gives 0; returns the sum
 } Kernels;
 
-extern const Kernels scalar_kernels, avx2_kernels, avx512_kernels, avx512bf16_kernels, neon_kernels;
+extern const Kernels scalar_kernels, avx2_kernels, avxvnni_kernels, avx512_kernels, avx512bf16_kernels, amx_kernels,
+    neon_kernels;
 
 // The table for this processor, or the one that HEADS_ISA names. NULL if HEADS_ISA names none, or one that this processor
 // or build lacks; *why then says so, otherwise why this table was chosen. *why is a static string.

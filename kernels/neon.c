@@ -105,7 +105,7 @@ MIX(q8, 2, 4, 1)
 
 const Kernels neon_kernels = {
     .name = "neon",
-    TILES_KERNELS,
+    TILES_KERNELS(matmul_bf16),
     LANES_KERNELS,
 };
 #endif

@@ -276,9 +276,10 @@ static void walk_dims(MixTile tile, MixTileFn *const narrow[MAX_T], int Q, MixTi
         walk_dims(tile, mix_tile_##name##_##Q, Q, mix_tile_##name##_##P, P, T, n_rows);                                  \
     }
 
-// The members of Kernels that this file implements.
-#define TILES_KERNELS                                                                                                    \
-    .matmul = {[F32] = matmul_f32, [BF16] = matmul_bf16, [Q8] = matmul_q8, [Q4] = matmul_q4, [F16] = matmul_f16},        \
+// The members of Kernels that this file implements, but for the product with bf16 weights, which a table may have from
+// elsewhere.
+#define TILES_KERNELS(bf16)                                                                                              \
+    .matmul = {[F32] = matmul_f32, [BF16] = bf16, [Q8] = matmul_q8, [Q4] = matmul_q4, [F16] = matmul_f16},              \
     .mix = {[F32] = mix_f32, [F16] = mix_f16, [Q8] = mix_q8}
 
 #endif

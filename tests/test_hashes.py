@@ -46,10 +46,14 @@ def instruction_sets() -> list[str]:
         flags = set()
     if os.environ.get("HEADS_EMULATOR"):
         return ["scalar", "neon"]
+    avx2 = {"avx2", "fma", "f16c"}
+    avx512 = avx2 | {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"}
     wanted = {
-        "avx2": {"avx2", "fma", "f16c"},
-        "avx512bf16": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "avx512_bf16"},
-        "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"},
+        "avx2": avx2,
+        "avxvnni": avx2 | {"avx_vnni"},
+        "avx512": avx512,
+        "avx512bf16": avx512 | {"avx512_bf16"},
+        "amx": avx512 | {"amx_tile", "amx_bf16"},
         "neon": {"asimddp"},
     }
     return ["scalar", *[isa for isa, needs in wanted.items() if needs <= flags]]
