@@ -75,7 +75,7 @@ static Rows gather(const Run *run, const Block *b, Scratch *x) {
         s->k->scale(q, l->attn_scale, l->head_dim);
         if (s->k_dtype == Q8)
             s->k->to_q8(x->q8 + (size_t)r * n_blocks * BLOCK, x->q8_scale + (size_t)r * n_blocks,
-                        x->q8_offset + (size_t)r * n_blocks, q, l->head_dim);
+                        x->q8_offset + (size_t)r * n_blocks, q, l->head_dim, false);
     }
     return (Rows){.f32 = x->q, .stride = d, .q = x->q8, .scale = x->q8_scale, .offset = x->q8_offset};
 }

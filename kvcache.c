@@ -116,7 +116,7 @@ static Q8Block q8_block(const Session *s, const float *x, int n) {
     Q8Block b;
     float scale;
     int32_t offset;
-    s->k->to_q8(b.q, &scale, &offset, x, n < BLOCK ? n : BLOCK);
+    s->k->to_q8(b.q, &scale, &offset, x, n < BLOCK ? n : BLOCK, false);
     b.scale = f32_to_f16(scale);
     return b;
 }

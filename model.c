@@ -30,7 +30,7 @@ static void prepare_token(void *arg, int t, int thread) {
     size_t n_blocks = ((size_t)n_in + BLOCK - 1) / BLOCK, row = (size_t)t * n_blocks;
     const float *x = p->x + (size_t)t * p->x_stride;
     if (p->bf16) s->k->to_bf16(s->bf16 + row * BLOCK, x, n_in);
-    if (p->q8) s->k->to_q8(s->q8 + row * BLOCK, s->q8_scale + row, s->q8_offset + row, x, n_in);
+    if (p->q8) s->k->to_q8(s->q8 + row * BLOCK, s->q8_scale + row, s->q8_offset + row, x, n_in, true);
 }
 
 static int n_panels(const Matrix *w) { return (w->n_out + LANES - 1) / LANES; }
@@ -87,22 +87,34 @@ typedef struct {
 
 static float *row(const Buffer *b, int t) { return b->data + (size_t)t * b->stride; }
 
-// Row r of a matrix in panels, as f32.
-static void unpack_row(const Matrix *w, int r, float *out) {
-    const uint8_t *panel = w->data + (size_t)(r / LANES) * panel_bytes(w->dtype, w->n_in);
-    size_t lane = (size_t)(r % LANES), n_blocks = ((size_t)w->n_in + BLOCK - 1) / BLOCK;
-    for (size_t k = 0; k < (size_t)w->n_in; k++) {
-        size_t block = k / BLOCK, byte = k % BLOCK / 4 * 64 + lane * 4 + k % 4;
-        if (w->dtype == F32) out[k] = ((const float *)panel)[k * LANES + lane];
-        else if (w->dtype == BF16) out[k] = bf16_to_f32(((const uint16_t *)panel)[k / 2 * 2 * LANES + 2 * lane + k % 2]);
-        else {
-            size_t block_bytes = w->dtype == Q8 ? 512 : 256;
-            float scale = f16_to_f32(((const uint16_t *)(panel + n_blocks * block_bytes))[block * LANES + lane]);
-            const uint8_t *q = panel + block * block_bytes;
-            uint8_t codes = w->dtype == Q4 ? q[byte / 128 * 64 + byte % 64] : 0;
-            out[k] = scale * (float)(w->dtype == Q8 ? q[byte] - 128 : Q4_CODES[byte % 128 < 64 ? codes & 15 : codes >> 4]);
-        }
+// Block b of row `lane` of a q8 or q4 panel, turned back.
+static void unpack_block(const Session *s, const Matrix *w, const uint8_t *panel, size_t lane, size_t b, float *out) {
+    size_t n_blocks = ((size_t)w->n_in + BLOCK - 1) / BLOCK, block_bytes = w->dtype == Q8 ? 512 : 256;
+    float scale = f16_to_f32(((const uint16_t *)(panel + n_blocks * block_bytes))[b * LANES + lane]) * TURNED_X;
+    const uint8_t *q = panel + b * block_bytes;
+    for (size_t k = 0; k < BLOCK; k++) {
+        size_t byte = k / 4 * 64 + lane * 4 + k % 4;
+        uint8_t codes = w->dtype == Q4 ? q[byte / 128 * 64 + byte % 64] : 0;
+        out[k] = scale * (float)(w->dtype == Q8 ? q[byte] - 128 : Q4_CODES[byte % 128 < 64 ? codes & 15 : codes >> 4]);
     }
+    s->k->turn(out, out);
+}
+
+// Row r of a matrix in panels, as f32.
+static void unpack_row(const Session *s, const Matrix *w, int r, float *out) {
+    const uint8_t *panel = w->data + (size_t)(r / LANES) * panel_bytes(w->dtype, w->n_in);
+    size_t lane = (size_t)(r % LANES), n_in = (size_t)w->n_in;
+    if (w->dtype == F32)
+        for (size_t k = 0; k < n_in; k++) out[k] = ((const float *)panel)[k * LANES + lane];
+    else if (w->dtype == BF16)
+        for (size_t k = 0; k < n_in; k++)
+            out[k] = bf16_to_f32(((const uint16_t *)panel)[k / 2 * 2 * LANES + 2 * lane + k % 2]);
+    else
+        for (size_t k = 0; k < n_in; k += BLOCK) {
+            float block[BLOCK];
+            unpack_block(s, w, panel, lane, k / BLOCK, block);
+            memcpy(out + k, block, sizeof *out * (n_in - k < BLOCK ? n_in - k : BLOCK));
+        }
 }
 
 // x = embedding, times its scale, plus the learned position; and the cosines and sines of the position.
@@ -112,10 +124,10 @@ static void embed_token(void *arg, int t, int thread) {
     Session *s = a->s;
     const Model *m = s->model;
     float *x = row(&s->x, t), pos = (float)(s->position + t);
-    unpack_row(&m->embed, a->tokens[t], x);
+    unpack_row(s, &m->embed, a->tokens[t], x);
     if (m->emb_scale != 1.0f) s->k->scale(x, m->emb_scale, m->n_embd);
     if (m->embed_pos.data) {
-        unpack_row(&m->embed_pos, s->position + t, row(&s->y, t));
+        unpack_row(s, &m->embed_pos, s->position + t, row(&s->y, t));
         s->k->add(x, row(&s->y, t), m->n_embd);
     }
     for (int i = 0; i < m->n_rope_sets; i++) {

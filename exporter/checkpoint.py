@@ -13,7 +13,7 @@ import numpy as np
 from .quantize import DTYPES, LANES, pack, panel_bytes, unpack
 from .tensor import ExportError, Tensor
 
-MAGIC, VERSION = b"heads.c\0", 1
+MAGIC, VERSION = b"heads.c\0", 2
 HEADER = struct.Struct("<8sIIQQQII16x")
 ALIGN = 64
 META_TYPES = {1: np.dtype("<u1"), 2: np.dtype("<i4"), 3: np.dtype("<f4")}

@@ -27,6 +27,11 @@ INLINE void v_store(float *p, Floats v) {
     _mm256_storeu_ps(p + 8, v.b);
 }
 
+INLINE __m256 swap(__m256 v, int h) {
+    return h == 4 ? _mm256_permute2f128_ps(v, v, 1) : h == 2 ? _mm256_permute_ps(v, 0x4e) : _mm256_permute_ps(v, 0xb1);
+}
+INLINE Floats v_swap(Floats v, int h) { return h == 8 ? (Floats){v.b, v.a} : (Floats){swap(v.a, h), swap(v.b, h)}; }
+
 INLINE __m128i load128(const void *p) { return _mm_loadu_si128(p); }
 INLINE Ints load512(const void *p) {
     return (Ints){_mm256_loadu_si256(p), _mm256_loadu_si256((const __m256i *)p + 1)};

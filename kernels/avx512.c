@@ -22,6 +22,13 @@ INLINE Floats v_load_i8(const uint8_t *p) {
 }
 INLINE Floats v_set1_f16(const uint8_t *p) { return _mm512_cvtph_ps(_mm256_set1_epi16((int16_t)(p[0] | p[1] << 8))); }
 
+INLINE Floats v_swap(Floats v, int h) {
+    return h == 8   ? _mm512_shuffle_f32x4(v, v, 0x4e)
+           : h == 4 ? _mm512_shuffle_f32x4(v, v, 0xb1)
+           : h == 2 ? _mm512_permute_ps(v, 0x4e)
+                    : _mm512_permute_ps(v, 0xb1);
+}
+
 INLINE __m512i set1_32(const void *p) {
     int32_t v;
     memcpy(&v, p, sizeof v);

@@ -7,6 +7,7 @@
 #ifndef KERNELS_H
 #define KERNELS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -26,7 +27,7 @@ typedef struct {
     const float *f32;      // [n_tokens][stride]
     size_t stride;
     const uint16_t *bf16;  // [n_tokens][32 n_blocks], zero past n_in
-    const int8_t *q;       // [n_tokens][32 n_blocks], zero past n_in
+    const int8_t *q;       // [n_tokens][32 n_blocks], of x that is zero past n_in
     const float *scale;    // [n_tokens][n_blocks]
     const int32_t *offset; // [n_tokens][n_blocks]: -128 times the sum of q in the block, which undoes the weights' +128
 } Rows;
@@ -45,6 +46,9 @@ typedef void MatmulFn(float *out, size_t out_stride, const uint8_t *panels, size
 // scales [16][dim / 32] (dim a multiple of 32), where p * scale is rounded before the fma.
 typedef void MixFn(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v, int begin, int end, int dim);
 
+// q8 and q4 weights in the file are H w / 4, activations become H x / 8 (exact factors): H H = 32 (docs/format.md).
+#define TURNED_X 0.125f
+
 typedef enum { ACT_SILU, ACT_GELU_ERF, ACT_GELU_TANH, N_ACTS } Act;
 
 typedef struct {
@@ -54,7 +58,10 @@ typedef struct {
     // Activations to the form of Rows; n_in need not be a multiple of anything.
     void (*to_bf16)(uint16_t *out, const float *x, int n);
     void (*to_f16)(uint16_t *out, const float *x, int n);  // to nearest even, saturating at +-65504
-    void (*to_q8)(int8_t *q, float *scale, int32_t *offset, const float *x, int n);
+    void (*to_q8)(int8_t *q, float *scale, int32_t *offset, const float *x, int n, bool turned);
+    // out [32] = H x, the Hadamard transform: at strides h of 16, 8, 4, 2, 1 in this order, x[i] and x[i + h] become their sum
+    // and their difference. to_q8 with `turned` rounds H x * TURNED_X, for weights that are turned too. out may be x.
+    void (*turn)(float *out, const float *x);
     // out may be x. w: [n]; b: [n] or NULL.
     void (*rmsnorm)(float *out, const float *x, const float *w, int n, float eps);
     void (*layernorm)(float *out, const float *x, const float *w, const float *b, int n, float eps);

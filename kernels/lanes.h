@@ -200,6 +200,9 @@ static void lanes_to_f16(uint16_t *restrict out, const float *restrict x, int n)
     for (int i = 0; i < n; i++) out[i] = f32_to_f16(x[i]);
 }
 
+// Of the file that includes this: H x of a block.
+static inline void turn_block(float *out, const float *x);
+
 static inline void q8_block(int8_t *restrict q, float *restrict scale, int32_t *restrict offset, const float *restrict x) {
     int32_t top = 0, total = 0;
     for (int i = 0; i < BLOCK; i++) {  // the largest |x|, in the order of integers
@@ -217,20 +220,28 @@ static inline void q8_block(int8_t *restrict q, float *restrict scale, int32_t *
     *offset = -128 * total;
 }
 
-static void lanes_to_q8(int8_t *restrict q, float *restrict scale, int32_t *restrict offset, const float *restrict x,
-                        int n) {
-    int b = 0;
-    for (; (b + 1) * BLOCK <= n; b++) q8_block(q + b * BLOCK, scale + b, offset + b, x + b * BLOCK);
-    if (b * BLOCK < n) {
-        float rest[BLOCK] = {0};
-        memcpy(rest, x + b * BLOCK, sizeof *x * (size_t)(n - b * BLOCK));
-        q8_block(q + b * BLOCK, scale + b, offset + b, rest);
+static void lanes_to_q8(int8_t *restrict q, float *restrict scale, int32_t *restrict offset, const float *restrict x, int n,
+                        bool turned) {
+    float block[BLOCK];
+    for (int b = 0; b * BLOCK < n; b++) {
+        const float *from = x + b * BLOCK;
+        int left = n - b * BLOCK;
+        if (left < BLOCK) {
+            memset(block, 0, sizeof block);
+            from = memcpy(block, from, sizeof *x * (size_t)left);
+        }
+        if (turned) {
+            turn_block(block, from);
+            from = block;
+        }
+        q8_block(q + b * BLOCK, scale + b, offset + b, from);
+        if (turned) scale[b] *= TURNED_X;
     }
 }
 
 // The members of Kernels that this file implements.
 #define LANES_KERNELS                                                                                             \
-    .to_bf16 = lanes_to_bf16, .to_f16 = lanes_to_f16, .to_q8 = lanes_to_q8, .rmsnorm = lanes_rmsnorm,             \
+    .to_bf16 = lanes_to_bf16, .to_f16 = lanes_to_f16, .to_q8 = lanes_to_q8, .turn = turn_block, .rmsnorm = lanes_rmsnorm,             \
     .layernorm = lanes_layernorm, .add = lanes_add, .scale = lanes_scale, .axpby = lanes_axpby, .act = lanes_act, \
     .act_mul = lanes_act_mul, .rope = lanes_rope, .sincos = lanes_sincos, .max = lanes_max, .exp_sum = lanes_exp_sum
 

@@ -1,6 +1,17 @@
 // The reference: what every other kernel computes, bit for bit, in the plainest C.
 #include "lanes.h"
 
+static inline void turn_block(float *out, const float *x) {
+    memmove(out, x, BLOCK * sizeof *out);
+    for (int h = BLOCK / 2; h; h /= 2)
+        for (int i = 0; i < BLOCK; i++) {
+            if (i & h) continue;
+            float a = out[i], b = out[i + h];
+            out[i] = a + b;
+            out[i + h] = a - b;
+        }
+}
+
 static float f16_at(const uint8_t *p, size_t i) {
     uint16_t h;
     memcpy(&h, p + 2 * i, sizeof h);

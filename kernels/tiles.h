@@ -8,6 +8,7 @@
 //   v_load, v_store                16 floats, at any address
 //   v_load_f16, v_load_i8          16 numbers, converted exactly
 //   v_load_bf16(p, odd)            the even or the odd of 32 bf16, converted
+//   v_swap(v, h)                   lane i ^ h in lane i, for h = 8, 4, 2, 1
 //   v_set1_f16(p)                  one f16 in every lane
 //   v_set1_bf16(p, odd)            the first or the second of two bf16 in every lane
 //   v_load_q8(w, p)                128 bytes of q8, two groups of 4 k, to w[0] and w[1]
@@ -27,6 +28,19 @@
 #include "lanes.h"
 
 #define UNROLL _Pragma("GCC unroll 16")
+
+// Sums in the lanes whose number lacks h, differences in the others.
+INLINE Floats turn_lanes(Floats v, int h) {
+    float sign[LANES];
+    for (int i = 0; i < LANES; i++) sign[i] = i & h ? -1.0f : 1.0f;
+    return v_fma(v, v_load(sign), v_swap(v, h));
+}
+
+static inline void turn_block(float *out, const float *x) {
+    Floats a = v_load(x), b = v_load(x + LANES), half[2] = {v_add(a, b), v_fma(b, v_set1(-1.0f), a)};
+    UNROLL for (int i = 0; i < 2; i++)
+        v_store(out + i * LANES, turn_lanes(turn_lanes(turn_lanes(turn_lanes(half[i], 8), 4), 2), 1));
+}
 
 // The largest tile, and the panels that a single row takes at once: memory is read fastest in several streams.
 enum { MAX_P = 4, MAX_T = 6, ONE_P = 4 };

@@ -35,7 +35,7 @@ def in_memory(array: np.ndarray, name: str = "w") -> Tensor:
 
 
 def element(data: bytes, dtype: str, n_in: int, row: int, k: int) -> float:
-    """The weight at (row, k), found by the offsets that docs/format.md gives."""
+    """The number at (row, k), found by the offsets that docs/format.md gives; of q8 and q4 it is a turned weight."""
     panel, r, blocks = row // 16, row % 16, -(-n_in // 32)
     b, g, j = k // 32, k % 32 // 4, k % 4
     if dtype == "f32":
@@ -61,9 +61,15 @@ def test_packed_weights_lie_where_the_format_says(dtype, size):
     data, error = quantize.pack(weights, dtype)
     assert len(data) == -(-size[0] // 16) * quantize.panel_bytes(dtype, size[1]) and len(data) % 64 == 0
     unpacked = quantize.unpack(data, dtype, *size)
-    read = np.array([[element(data, dtype, size[1], i, k) for k in range(size[1])] for i in range(size[0])])
-    assert np.allclose(unpacked, read, rtol=1e-6, atol=0)
-    assert error == pytest.approx(((unpacked - weights) ** 2).sum(), rel=1e-3, abs=1e-9)
+    turned = dtype in ("q8", "q4")
+    columns = -(-size[1] // 32) * 32 if turned else size[1]
+    read = np.array([[element(data, dtype, size[1], i, k) for k in range(columns)] for i in range(size[0])])
+    if turned:
+        hadamard = np.array([[(-1) ** bin(i & k).count("1") for k in range(32)] for i in range(32)])
+        read = (read.reshape(-1, 32) @ hadamard / 8).reshape(read.shape)[:, : size[1]]
+    assert np.allclose(unpacked, read, rtol=1e-6, atol=1e-6 if turned else 0)
+    of_padding = size[1] % 32 / 32 if turned else 0  # the error of a last block that is not full falls on its padding too
+    assert error == pytest.approx(((unpacked - weights) ** 2).sum(), rel=1e-3 + of_padding, abs=1e-9)
     assert np.sqrt(error / (weights**2).sum()) <= {"f32": 0, "bf16": 0.002, "q8": 0.006, "q4": 0.09}[dtype]
 
 
@@ -75,7 +81,6 @@ def test_padding_weighs_nothing():
         assert (scales[:, 0] != 0).all() and (scales[:, 1:] == 0).all()  # row 16 is there, rows 17.. are not
         codes = second[:body].reshape(2, -1, 16, 4)
         assert (codes[:, :, 1:] == (128 if dtype == "q8" else 0x88)).all()
-        assert (codes[1, :, 0].reshape(-1)[1:] & 0xF0 == 0x80).all()  # of the second block only k = 32 is there
     bf16 = np.frombuffer(quantize.pack(ones, "bf16")[0], np.uint16).reshape(2, 32, 16, 2)
     assert (bf16[:, 17:] == 0).all() and (bf16[1, :, 1:] == 0).all()
 
@@ -94,11 +99,13 @@ def test_odd_blocks(dtype):
     weights[1] = 0.25  # all equal
     weights[2, 5] = -3  # one weight alone, negative
     weights[3] = 1e-12  # smaller than any f16 scale makes
-    weights[4] = -(8e6 if dtype == "q8" else 5e6)  # close to the largest that an f16 scale reaches
+    weights[4] = -(1e6 if dtype == "q8" else 6e5)  # close to the largest that an f16 scale reaches: their sum / 4 counts
     unpacked = quantize.unpack(quantize.pack(weights, dtype)[0], dtype, 16, 128)
     assert (unpacked[0] == 0).all() and (unpacked[3] == 0).all()
-    assert np.allclose(unpacked[1], 0.25, rtol=1e-3) and unpacked[2, 5] == pytest.approx(-3, rel=0.05)
-    assert np.allclose(unpacked[4], weights[4], rtol=0.02)
+    # Turned, row 1 is one number a block, and q4 has no code for the zeros beside it.
+    assert np.linalg.norm(unpacked[1] - 0.25) < (0.005 if dtype == "q8" else 0.2) * np.linalg.norm(weights[1])
+    assert unpacked[2, 5] == pytest.approx(-3, rel=0.05)
+    assert np.allclose(unpacked[4], weights[4], rtol=0.03)
 
 
 @pytest.mark.parametrize("dtype, weight", [("q8", 9e6), ("q8", 3e38), ("q4", 9e6), ("q4", 3e38), ("bf16", 3.4e38)])
@@ -149,7 +156,7 @@ def test_container_as_another_reader_sees_it(tmp_path):
     assert sum(progress) == stats.data_bytes == sum(len(t.data) for t in tensors.values())
     again = Checkpoint(str(path))
     assert np.array_equal(again.tensor("norm"), vector)
-    assert 0 < np.abs(again.tensor("embed") - matrix).max() < 0.02
+    assert 0 < np.abs(again.tensor("embed") - matrix).max() < 0.03
 
 
 def test_nothing_is_left_of_an_interrupted_export(tmp_path, monkeypatch, capsys):

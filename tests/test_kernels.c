@@ -108,7 +108,7 @@ static Product random_product(Dtype dtype, int n_in, int n_panels, int n_tokens,
     for (int t = 0; t < n_tokens; t++) {
         size_t b = (size_t)t * (size_t)p.n_blocks;
         scalar_kernels.to_bf16(p.bf16 + b * BLOCK, p.f32 + (size_t)t * stride, n_in);
-        scalar_kernels.to_q8(p.q + b * BLOCK, p.scale + b, p.offset + b, p.f32 + (size_t)t * stride, n_in);
+        scalar_kernels.to_q8(p.q + b * BLOCK, p.scale + b, p.offset + b, p.f32 + (size_t)t * stride, n_in, true);
     }
     p.rows = (Rows){p.f32, stride, p.bf16, p.q, p.scale, p.offset};
     return p;
@@ -196,7 +196,8 @@ static void test_matmul_definition(const Kernels *table) {
         for (int t = 0; t < p.n_tokens; t++)
             for (int row = 0; row < p.n_panels * LANES; row++) {
                 double sum = 0, size = 0;
-                for (int k = 0; k < p.n_in; k++) {
+                int n_in = dtype == Q8 || dtype == Q4 ? p.n_blocks * BLOCK : p.n_in;  // padding has been turned too
+                for (int k = 0; k < n_in; k++) {
                     const uint8_t *panel = p.panels + (size_t)(row / LANES) * p.panel_stride;
                     double term = weight(panel, dtype, p.n_blocks, row % LANES, k) * activation(&p, t, k);
                     sum += term, size += fabs(term);
@@ -289,7 +290,8 @@ typedef struct {  // in and out; each function uses what it needs
 
 static void call_to_bf16(const Kernels *k, Buffers *u, int n) { k->to_bf16(u->half, u->x, n); }
 static void call_to_f16(const Kernels *k, Buffers *u, int n) { k->to_f16(u->half, u->x, n); }
-static void call_to_q8(const Kernels *k, Buffers *u, int n) { k->to_q8(u->q, u->y, u->offset, u->x, n); }
+static void call_to_q8(const Kernels *k, Buffers *u, int n) { k->to_q8(u->q, u->y, u->offset, u->x, n, false); }
+static void call_to_q8_turned(const Kernels *k, Buffers *u, int n) { k->to_q8(u->q, u->y, u->offset, u->x, n, true); }
 static void call_rmsnorm(const Kernels *k, Buffers *u, int n) { k->rmsnorm(u->y, u->x, u->z, n, 1e-5f); }
 static void call_rmsnorm_in_place(const Kernels *k, Buffers *u, int n) { k->rmsnorm(u->x, u->x, u->z, n, 1e-5f); }
 static void call_layernorm(const Kernels *k, Buffers *u, int n) { k->layernorm(u->x, u->x, u->z, u->y, n, 1e-5f); }
@@ -318,7 +320,7 @@ static const struct {
     const char *name;
     void (*call)(const Kernels *k, Buffers *u, int n);
 } VECTOR_CALLS[] = {
-    {"to_bf16", call_to_bf16}, {"to_f16", call_to_f16}, {"to_q8", call_to_q8}, {"rmsnorm", call_rmsnorm},
+    {"to_bf16", call_to_bf16}, {"to_f16", call_to_f16}, {"to_q8", call_to_q8}, {"to_q8 turned", call_to_q8_turned}, {"rmsnorm", call_rmsnorm},
     {"rmsnorm in place", call_rmsnorm_in_place}, {"layernorm in place", call_layernorm},
     {"layernorm without bias", call_layernorm_plain}, {"add", call_add}, {"scale", call_scale}, {"axpby", call_axpby},
     {"silu", call_silu}, {"gelu_erf", call_gelu_erf}, {"gelu_tanh", call_gelu_tanh}, {"silu_mul", call_silu_mul},
@@ -445,6 +447,21 @@ static void test_bf16(void) {
     report("scalar", "bf16 conversion", bad == 0, "%d are wrong", bad);
 }
 
+// Against the matrix itself: 1 or -1 as the bits that i and k share are even or odd in number.
+static void test_turn(void) {
+    float x[BLOCK], once[BLOCK], twice[BLOCK];
+    double worst = 0;
+    for (int i = 0; i < BLOCK; i++) x[i] = random_float(PLAIN);
+    scalar_kernels.turn(once, x);
+    scalar_kernels.turn(twice, once);
+    for (int i = 0; i < BLOCK; i++) {
+        double sum = 0;
+        for (int k = 0; k < BLOCK; k++) sum += __builtin_popcount((unsigned)(i & k)) % 2 ? -(double)x[k] : (double)x[k];
+        worst = fmax(worst, fmax(fabs((double)once[i] - sum), fabs((double)twice[i] / BLOCK - (double)x[i])));
+    }
+    report("scalar", "turn is a Hadamard transform", worst < 1e-5, "off by %.3g", worst);
+}
+
 static void test_q8(void) {
     double worst = 0;
     int bad = 0;
@@ -453,7 +470,7 @@ static void test_q8(void) {
         float *x = random_floats((size_t)n, PLAIN), scale, amax = 0;
         int8_t q[BLOCK];
         int32_t offset, sum = 0;
-        scalar_kernels.to_q8(q, &scale, &offset, x, n);
+        scalar_kernels.to_q8(q, &scale, &offset, x, n, false);
         for (int k = 0; k < BLOCK; k++) {
             sum += q[k];
             bad += q[k] == -128 || (k >= n && q[k] != 0);
@@ -485,6 +502,7 @@ int main(void) {
     test_act();
     test_f16();
     test_bf16();
+    test_turn();
     test_q8();
 #ifdef EMULATED
     test_table(&amx_kernels);
