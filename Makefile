@@ -27,7 +27,7 @@ BUILD := build/fuzz
 endif
 
 # Everything but the command line is the engine.
-ENGINE := $(filter-out run.c report.c,$(wildcard *.c)) kernels/kernels.c kernels/scalar.c
+ENGINE := $(filter-out run.c report.c bench.c,$(wildcard *.c)) kernels/kernels.c kernels/scalar.c
 MACHINE := $(shell $(CC) -dumpmachine)
 ifneq (,$(findstring x86_64,$(MACHINE)))
 ENGINE += kernels/avx2.c kernels/avx512.c
@@ -42,7 +42,7 @@ ifdef FUZZ  # they take minutes to build with coverage; fuzz with HEADS_ISA=scal
 $(BUILD)/kernels/avx2.o $(BUILD)/kernels/avx512.o: CFLAGS += -fno-sanitize=all
 endif
 ENGINE_OBJ := $(ENGINE:%.c=$(BUILD)/%.o)
-RUN_OBJ := $(BUILD)/run.o $(BUILD)/report.o
+RUN_OBJ := $(BUILD)/run.o $(BUILD)/report.o $(BUILD)/bench.o
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c tests/fuzz_*.c tests/tokenize_batch.c))
 
 $(RUN): $(RUN_OBJ) $(ENGINE_OBJ)

@@ -106,10 +106,12 @@ MATMUL(q4, 2, 2, BLOCK, 64)
 MIX(f32, 1, 2, 2)
 MIX(f16, 1, 2, 2)
 MIX(q8, 2, 4, 1)
+PEAK(1, 6)
 
 const Kernels avx2_kernels = {
     .name = "avx2",
     TILES_KERNELS,
+    PEAK_KERNELS,
     LANES_KERNELS,
 };
 #endif
