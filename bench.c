@@ -22,7 +22,7 @@ enum {
 static const int PROMPTS[] = {16, 128, 512}, DEPTHS[] = {0, 1024, 4096, 8192};
 enum { N_PROMPTS = sizeof PROMPTS / sizeof *PROMPTS, N_DEPTHS = sizeof DEPTHS / sizeof *DEPTHS };
 static const double ROUNDS_SECONDS = 20,  // no new round after so long
-    SAMPLE_SECONDS = 0.05;                // what a sample of decode or of a ceiling should last at least
+    SAMPLE_SECONDS = 0.02;                // what a sample of decode or of a ceiling should last at least
 
 typedef struct {
     double values[MAX_SAMPLES];
@@ -47,6 +47,7 @@ typedef struct {
     uint8_t *buffer;        // owned; NULL if the lines are the model's
     size_t cache_bytes;     // of the last-level cache
     size_t steps;           // of one item of `peak`
+    int filled;             // tokens run to fill the cache, and how long that took
     double fill_seconds;
 } Bench;
 
@@ -121,11 +122,10 @@ static void sample_empty(Bench *b) {
 
 // As many steps as make a sample long enough.
 static void choose_steps(Bench *b) {
-    double start, took = 0;
-    for (b->steps = 1000; took < SAMPLE_SECONDS / PEAK_ITEMS; b->steps *= 2) {
-        start = seconds();
+    for (b->steps = 1000;; b->steps *= 2) {
+        double start = seconds();
         peak_item(b, 0, 0);
-        took = seconds() - start;
+        if (seconds() - start > SAMPLE_SECONDS / PEAK_ITEMS) return;
     }
 }
 
@@ -140,7 +140,7 @@ static size_t cache_bytes(void) {
     return kib ? kib * 1024 : (size_t)32 << 20;
 }
 
-// The model's own bytes, where the cache cannot hold them; else a buffer four times as large as the cache. At most a gigabyte.
+// The model's own bytes, where the cache cannot hold them; else a buffer of four times the cache. At most a gigabyte.
 static int choose_lines(Bench *b, Error *err) {
     const Mapping *map = &b->s->model->map;
     b->cache_bytes = cache_bytes();
@@ -155,7 +155,7 @@ static int choose_lines(Bench *b, Error *err) {
     return 0;
 }
 
-// ---- prefill and decode ---------------------------------------------------------------------------------------------------
+// ---- prefill and decode --------------------------------------------------------------------------------------------------
 
 // Operations of the weights' products for n tokens, the classifier's for one; those of attention are not counted.
 static double operations(const Model *m, int n) {
@@ -194,11 +194,11 @@ static int sample_decode(Bench *b, Row *row, Error *err) {
 
 // Fills the cache by prefill up to the deepest row, and finds how many tokens make a sample of decode long enough.
 static int fill(Bench *b, Error *err) {
-    int deepest = b->decode[b->n_decode - 1].tokens;
+    b->filled = b->decode[b->n_decode - 1].tokens;
     double start = seconds();
-    for (int done = 0, n; done < deepest; done += n) {
-        progress("filling the cache, token", done, deepest);
-        n = deepest - done < b->s->chunk ? deepest - done : b->s->chunk;
+    for (int done = 0, n; done < b->filled; done += n) {
+        progress("filling the cache, token", done, b->filled);
+        n = b->filled - done < b->s->chunk ? b->filled - done : b->s->chunk;
         if (!forward(b->s, b->tokens + done, n, 0, err)) return -1;
     }
     b->fill_seconds = seconds() - start;
@@ -239,6 +239,7 @@ static int measure(Bench *b, Error *err) {
         progress("round", i + 1, MAX_ROUNDS);
         if (one_round(b, err)) return -1;
     }
+    fprintf(stderr, "\n");
     for (Row *r = b->prefill; r < b->prefill + b->n_prefill; r++) r->work = operations(b->s->model, r->tokens) / r->tokens;
     for (Row *r = b->decode; r < b->decode + b->n_decode; r++) r->work = bytes_per_token(b, r->tokens);
     return 0;
@@ -257,7 +258,7 @@ static int choose_rows(Bench *b, int context) {
     return deepest > longest ? deepest : longest;
 }
 
-// ---- the report ------------------------------------------------------------------------------------------------------------
+// ---- the report ----------------------------------------------------------------------------------------------------------
 
 static const char *unit(Dtype dtype) { return dtype == Q8 || dtype == Q4 ? "GOP/s" : "GFLOP/s"; }
 
@@ -285,8 +286,9 @@ static void print_text(const Bench *b) {
         printf("decode  %8d %10.1f    %9.1f-%-9.1f %12.2f %14.1f %%\n", b->decode[i].tokens, r.median, r.min, r.max,
                r.median * b->decode[i].work * 1e-9, 100 * r.median * b->decode[i].work / read.median);
     }
-    printf("\nprefill counts the multiply-adds of the weights' products as two, those of attention not; decode counts every byte\n"
-           "of the weights and of the cache up to the token once.\n");
+    printf("\nThe cache was filled once with %d tokens, at %.1f tok/s. Prefill counts the multiply-adds of the weights'\n"
+           "products as two operations each, and those of attention not; decode counts every byte of the weights and of the\n"
+           "cache up to the token once.\n", b->filled, b->filled / b->fill_seconds);
     if (b->buffer)
         printf("The weights (%.1f MB) may lie in the caches (%.0f MB), so decode can outrun the reading of memory.\n",
                (double)s->model->weight_bytes * 1e-6, (double)b->cache_bytes * 1e-6);
@@ -310,9 +312,10 @@ static void print_rows_json(const Row *rows, int n, const char *tokens, const ch
 
 static void print_json(const Bench *b) {
     const Session *s = b->s;
-    printf("{\"isa\": \"%s\", \"threads\": %d, \"dtype\": \"%s\", \"k_dtype\": \"%s\", \"v_dtype\": \"%s\", \"rounds\": %d,\n ",
-           s->k->name, pool_threads(s->pool), dtype_name(b->dtype), dtype_name(s->k_dtype), dtype_name(s->v_dtype),
-           b->empty.n);
+    printf("{\"isa\": \"%s\", \"threads\": %d, ", s->k->name, pool_threads(s->pool));
+    printf("\"dtype\": \"%s\", \"k_dtype\": \"%s\", \"v_dtype\": \"%s\", ", dtype_name(b->dtype), dtype_name(s->k_dtype),
+           dtype_name(s->v_dtype));
+    printf("\"rounds\": %d, \"filled\": %d, \"fill_tok_s\": %.6g,\n ", b->empty.n, b->filled, b->filled / b->fill_seconds);
     print_spread("read_gb_s", &b->read, 1e-9);
     printf(", \"read_over\": \"%s\",\n ", b->buffer ? "buffer" : "model");
     print_spread("peak_gflop_s", &b->peak, 1e-9);
@@ -338,7 +341,6 @@ int bench(const Model *model, const SessionOptions *o, bool json, Error *err) {
     for (int i = 0; i < options.context; i++) b.tokens[i] = (int)((unsigned)i * 7919u % (unsigned)model->vocab_size);
     b.s = session_new(model, &options, err);
     int status = b.s ? measure(&b, err) : -1;
-    fprintf(stderr, "\n");
     if (!status) (json ? print_json : print_text)(&b);
     session_free(b.s);
     free(b.buffer);

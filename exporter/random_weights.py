@@ -18,7 +18,9 @@ from .tensor import ExportError, Tensor
 POOL = 64  # panels of one width to choose from
 
 
-def _llama(layers: int, width: int, heads: int, kv_heads: int, ff: int, vocab: int, context: int, tied: bool, **more) -> dict:
+def _llama(
+    layers: int, width: int, heads: int, kv_heads: int, ff: int, vocab: int, context: int, tied: bool, **more
+) -> dict:
     return {
         "model_type": "llama",
         "num_hidden_layers": layers,
@@ -70,7 +72,8 @@ class _Pool:
         """The panels' bytes, uint8 [POOL][panel bytes], and the squares of what rounding changed, [POOL]."""
         if dtype not in self._packed:
             panels = [pack(panel, dtype) for panel in self.rows]
-            self._packed[dtype] = (np.array([np.frombuffer(p, np.uint8) for p, _ in panels]), np.array([e for _, e in panels]))
+            data = np.array([np.frombuffer(packed, np.uint8) for packed, _ in panels])
+            self._packed[dtype] = (data, np.array([error for _, error in panels]))
         return self._packed[dtype]
 
 
