@@ -258,10 +258,11 @@ static void walk_dims(MixTile tile, MixTileFn *const narrow[MAX_T], int Q, MixTi
 // The ceilings: a tile of P x T sums in registers, and activations that change from step to step, so that no product is
 // done just once. `used` makes the compiler believe that the sums matter.
 INLINE void used(Floats sum) {
-    float lanes[16];
+    float lanes[16], total = 0;
     v_store(lanes, sum);
-    volatile float total = 0;
     for (int i = 0; i < 16; i++) total += lanes[i];
+    volatile float kept = total;
+    (void)kept;
 }
 
 INLINE double peak_fma(size_t steps, int P, int T) {

@@ -336,9 +336,9 @@ def measure(task: Task, what: list[tuple[str, int]], rounds: int) -> list[Engine
         theirs = engine.ask("logits")
         if ours is not None and theirs is not None:
             distance = np.sqrt(((theirs - ours) ** 2).mean() / (ours**2).mean())
-            print(f"{engine.name} {engine.version}, {task.dtype}: logits differ by {100 * distance:.2g} %", file=sys.stderr)
-            if distance > 0.3:
-                engine.absent = f"its logits differ by {100 * distance:.0f} %: not the same model"
+            engine.version += f"; its logits differ from ours by {100 * distance:.2g} %"
+            if distance > 1:  # more than rounding does
+                engine.absent = f"{engine.version}: it runs another model"
     for r in range(rounds):
         for request in what:
             for engine in engines:
