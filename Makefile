@@ -43,7 +43,7 @@ $(BUILD)/kernels/avx2.o $(BUILD)/kernels/avx512.o: CFLAGS += -fno-sanitize=all
 endif
 ENGINE_OBJ := $(ENGINE:%.c=$(BUILD)/%.o)
 RUN_OBJ := $(BUILD)/run.o $(BUILD)/report.o $(BUILD)/bench.o
-TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c tests/fuzz_*.c tests/tokenize_batch.c))
+TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/*.c))
 
 $(RUN): $(RUN_OBJ) $(ENGINE_OBJ)
 	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)

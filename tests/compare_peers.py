@@ -40,11 +40,13 @@ class Absent(Exception):
 
 @dataclass(frozen=True)
 class Task:
-    """What each engine is asked for: a file of that shape and dtype in `directory`, so many threads and positions."""
+    """What each engine is asked for: a file of that shape and dtype in `directory`, so many threads and positions, and for
+    this engine how many tokens of a prompt it runs at once."""
 
     shape: str
     dtype: str
     threads: int
+    chunk: int
     context: int
     directory: str
 
@@ -61,7 +63,9 @@ def tokens(n: int, shape: str) -> list[int]:
 
 
 class Heads:
-    """This engine, by its command line."""
+    """This engine: a session held open by tests/compare_peers.c, with an f16 KV cache; the logits are those of ./run."""
+
+    version = ""
 
     def __init__(self, task: Task):
         self.task = task
@@ -69,26 +73,25 @@ class Heads:
         if not os.path.exists(self.path):
             command = [sys.executable, ROOT / "export.py", "--random", task.shape, self.path, "--seed", str(SEED)]
             subprocess.run([*command, "--dtype", task.dtype], check=True, capture_output=True)
+        command = [ROOT / "build/tests/compare_peers", self.path, *map(str, (task.threads, task.chunk, task.context))]
+        self.session = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def _run(self, n: int, *options: str) -> str:
-        ids = " ".join(map(str, tokens(n, self.task.shape)))
-        command = [ROOT / "run", self.path, "--tokens", ids, "-t", str(self.task.threads), "-c", str(self.task.context)]
-        return subprocess.run([*command, *options], check=True, capture_output=True, text=True).stderr
-
-    def _rate(self, n: int, generate: int, what: str) -> float:
-        report = self._run(n, "--temp", "0", "-n", str(generate))
-        return float(re.search(what + r" \d+(?: tokens)?, ([\d.]+) tok/s", report)[1])
+    def _seconds(self, depth: int, n: int, at_once: int) -> float:
+        print(depth, n, at_once, file=self.session.stdin, flush=True)
+        return float(self.session.stdout.readline())
 
     def logits(self) -> np.ndarray:
+        ids = " ".join(map(str, tokens(8, self.task.shape)))
         with tempfile.NamedTemporaryFile() as out:
-            self._run(8, "--logits", out.name)
+            command = [ROOT / "run", self.path, "--tokens", ids, "-t", str(self.task.threads), "--logits", out.name]
+            subprocess.run(command, check=True, capture_output=True)
             return np.fromfile(out.name, "<f4").reshape(8, -1)[-1]
 
     def prefill(self, n: int) -> float:
-        return self._rate(n, 0, "prompt")
+        return n / self._seconds(0, n, n)
 
     def decode(self, depth: int) -> float:
-        return self._rate(max(depth, 1), DECODE + 1, "generated")  # the first token comes with the prompt
+        return DECODE / self._seconds(depth, DECODE, 1)
 
 
 GGUF_NAMES = {
@@ -277,7 +280,7 @@ def serve(pipe, name: str, task: Task) -> None:
     """Runs an engine and answers (method, arguments) until the pipe closes."""
     try:
         engine = ENGINES[name](task)
-        pipe.send(("ready", getattr(engine, "version", "")))
+        pipe.send(("ready", engine.version))
         while True:
             method, *arguments = pipe.recv()
             pipe.send(("done", getattr(engine, method)(*arguments)))
@@ -373,6 +376,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES_OF_ALL, default="smollm-135m")
     parser.add_argument("--dtypes", default="f32,bf16,q8,q4")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--chunk", type=int, default=128, help="of this engine, as ./run -b")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--depth", type=int, default=4096, help="of the second measurement of decode; 0: leave it out")
     parser.add_argument("--keep", metavar="DIR", help="keep the models' files here for the next time")
@@ -380,6 +384,7 @@ def main() -> None:
     what = [("prefill", PROMPT), ("decode", 0), *([("decode", args.depth)] if args.depth else [])]
     peers = [name for name in ENGINES if name != "heads.c"]
     remarks = []
+    subprocess.run(["make", "-s", "-C", ROOT, "run", "build/tests/compare_peers"], check=True, stdout=sys.stderr)
     print(f"{args.shape}, random weights, {args.threads} threads, {args.rounds} rounds: tokens per second, medians; ratio:")
     print("heads.c over the peer, round by round (least-most)\n")
     print("| weights | | heads.c |" + "".join(f" {name} | ratio |" for name in peers))
@@ -389,7 +394,8 @@ def main() -> None:
         os.makedirs(directory, exist_ok=True)
         for dtype in args.dtypes.split(","):
             context = max(args.depth, PROMPT) + 2 * DECODE
-            engines = measure(Task(args.shape, dtype, args.threads, context, directory), what, args.rounds)
+            task = Task(args.shape, dtype, args.threads, args.chunk, context, directory)
+            engines = measure(task, what, args.rounds)
             for request in what:
                 print(row(dtype, request, engines), flush=True)
             remarks += [f"{dtype}: {e.name}: {e.absent or e.version}" for e in engines if e.absent or e.version]
