@@ -856,8 +856,9 @@ def test_random_weights_are_those_of_the_seed(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", quantize.DTYPES)
-def test_random_weights_are_packed_as_any_others(dtype, tmp_path):
-    """Panel by panel from the pool, and the last panel of a matrix whose rows do not fill it."""
+def test_random_weights_are_packed_as_any_others(dtype, tmp_path, monkeypatch):
+    """Panel by panel from the pool, in slabs, and the last panel of a matrix whose rows do not fill it."""
+    monkeypatch.setattr(exporter.checkpoint, "SLAB", 1 << 12)
     file = Checkpoint(str(random_file(tmp_path / "x", "--dtype", dtype)))
     for name, tensor in random_weights.open_random("stories-260k", 1).tensors.items():
         if len(tensor.shape) == 2:
