@@ -31,7 +31,7 @@ BUILD := build/fuzz
 endif
 
 # Everything but the command line is the engine.
-ENGINE := $(filter-out run.c report.c,$(wildcard *.c)) kernels/kernels.c kernels/scalar.c
+ENGINE := $(filter-out run.c report.c bench.c,$(wildcard *.c)) kernels/kernels.c kernels/scalar.c
 MACHINE := $(shell $(CC) -dumpmachine)
 ifneq (,$(findstring x86_64,$(MACHINE)))
 X86 := avx2 avxvnni avx512 avx512bf16 amx
@@ -56,8 +56,8 @@ $(BUILD)/kernels/amx.o $(BUILD)/kernels/avxvnni.o: CFLAGS += -include tests/emul
 $(BUILD)/tests/test_kernels.o: CFLAGS += -DEMULATED
 endif
 ENGINE_OBJ := $(ENGINE:%.c=$(BUILD)/%.o)
-RUN_OBJ := $(BUILD)/run.o $(BUILD)/report.o
-TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c tests/fuzz_*.c tests/tokenize_batch.c))
+RUN_OBJ := $(BUILD)/run.o $(BUILD)/report.o $(BUILD)/bench.o
+TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/*.c))
 
 $(RUN): $(RUN_OBJ) $(ENGINE_OBJ)
 	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)

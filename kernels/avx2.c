@@ -124,11 +124,13 @@ MATMUL(q4, 2, 2, BLOCK, 64)
 MIX(f32, 1, 2, 2)
 MIX(f16, 1, 2, 2)
 MIX(q8, 2, 4, 1)
+PEAK(1, 6)
 
 #ifndef INCLUDED
 const Kernels avx2_kernels = {
     .name = "avx2",
     TILES_KERNELS(matmul_bf16),
+    PEAK_KERNELS(peak_floats),
     LANES_KERNELS,
 };
 #endif

@@ -79,11 +79,13 @@ MATMUL(q4, 2, 6, BLOCK, 64)
 MIX(f32, 1, 4, 6)
 MIX(f16, 1, 4, 6)
 MIX(q8, 2, 4, 6)
+PEAK(2, 6)
 
 #ifndef INCLUDED
 const Kernels avx512_kernels = {
     .name = "avx512",
     TILES_KERNELS(matmul_bf16),
+    PEAK_KERNELS(peak_floats),
     LANES_KERNELS,
 };
 #endif

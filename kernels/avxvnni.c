@@ -7,6 +7,7 @@
 const Kernels avxvnni_kernels = {
     .name = "avxvnni",
     TILES_KERNELS(matmul_bf16),
+    PEAK_KERNELS(peak_floats),
     LANES_KERNELS,
 };
 #endif

@@ -76,6 +76,11 @@ typedef struct {
     // n is a multiple of 16
     float (*max)(const float *x, int n);
     float (*exp_sum)(float *x, float max, int n);  // x = exp(x - max), -INFINITY gives 0; returns the sum
+    // What --bench holds the others against. peak: as many multiply-adds of the unit that multiplies the dtype as the
+    // processor can do from registers, `steps` times some; returns the operations done, a multiply-add being two. read: the
+    // exclusive or of the 64-bit words of some cache lines, which costs what reading them costs.
+    double (*peak[N_DTYPES])(size_t steps);
+    uint64_t (*read)(const uint8_t *lines, size_t n_lines);
 } Kernels;
 
 extern const Kernels scalar_kernels, avx2_kernels, avxvnni_kernels, avx512_kernels, avx512bf16_kernels, amx_kernels,

@@ -239,10 +239,25 @@ static void lanes_to_q8(int8_t *restrict q, float *restrict scale, int32_t *rest
     }
 }
 
+// Four streams at once, as the product with one token has them.
+static uint64_t lanes_read(const uint8_t *lines, size_t n_lines) {
+    enum { STREAMS = 4, RUN = 64 };  // words
+    uint64_t sum[RUN] = {0};
+    const uint64_t *words = (const uint64_t *)lines;
+    const size_t n = 8 * n_lines, stream = n / STREAMS / RUN * RUN;
+    for (size_t at = 0; at < stream; at += RUN)
+        for (size_t s = 0; s < STREAMS; s++)
+            for (size_t i = 0; i < RUN; i++) sum[i] ^= words[s * stream + at + i];
+    for (size_t i = STREAMS * stream; i < n; i++) sum[0] ^= words[i];
+    for (size_t i = 1; i < RUN; i++) sum[0] ^= sum[i];
+    return sum[0];
+}
+
 // The members of Kernels that this file implements.
 #define LANES_KERNELS                                                                                             \
     .to_bf16 = lanes_to_bf16, .to_f16 = lanes_to_f16, .to_q8 = lanes_to_q8, .turn = turn_block, .rmsnorm = lanes_rmsnorm,             \
     .layernorm = lanes_layernorm, .add = lanes_add, .scale = lanes_scale, .axpby = lanes_axpby, .act = lanes_act, \
-    .act_mul = lanes_act_mul, .rope = lanes_rope, .sincos = lanes_sincos, .max = lanes_max, .exp_sum = lanes_exp_sum
+    .act_mul = lanes_act_mul, .rope = lanes_rope, .sincos = lanes_sincos, .max = lanes_max, .exp_sum = lanes_exp_sum, \
+    .read = lanes_read
 
 #endif

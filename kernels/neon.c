@@ -109,10 +109,12 @@ MATMUL(q4, 2, 2, BLOCK, 64)
 MIX(f32, 1, 2, 3)
 MIX(f16, 1, 2, 3)
 MIX(q8, 2, 4, 1)
+PEAK(1, 6)
 
 const Kernels neon_kernels = {
     .name = "neon",
     TILES_KERNELS(matmul_bf16),
+    PEAK_KERNELS(peak_floats),
     LANES_KERNELS,
 };
 #endif

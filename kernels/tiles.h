@@ -290,6 +290,60 @@ static void walk_dims(MixTile tile, MixTileFn *const narrow[MAX_T], int Q, MixTi
         walk_dims(tile, mix_tile_##name##_##Q, Q, mix_tile_##name##_##P, P, T, n_rows);                                  \
     }
 
+// The ceilings: a tile of P x T sums in registers, and activations that change from step to step, so that no product is
+// done just once. `used` makes the compiler believe that the sums matter.
+INLINE void used(Floats sum) {
+    float lanes[16], total = 0;
+    v_store(lanes, sum);
+    for (int i = 0; i < 16; i++) total += lanes[i];
+    volatile float kept = total;
+    (void)kept;
+}
+
+INLINE double peak_fma(size_t steps, int P, int T) {
+    float a[8 + MAX_T], b[16 + MAX_P];
+    Floats w[MAX_P], sum[MAX_P][MAX_T];
+    for (int i = 0; i < 8 + MAX_T; i++) a[i] = i % 2 ? 1e-3f : -1e-3f;
+    for (int i = 0; i < 16 + MAX_P; i++) b[i] = 1.0f + (float)i;
+    UNROLL for (int p = 0; p < P; p++) {
+        w[p] = v_load(b + p);
+        UNROLL for (int t = 0; t < T; t++) sum[p][t] = w[p];
+    }
+    for (size_t i = 0; i < steps; i++)
+        UNROLL for (int t = 0; t < T; t++) {
+            Floats x = v_set1(a[i % 8 + (size_t)t]);
+            UNROLL for (int p = 0; p < P; p++) sum[p][t] = v_fma(w[p], x, sum[p][t]);
+        }
+    UNROLL for (int p = 0; p < P; p++)
+        UNROLL for (int t = 0; t < T; t++) used(sum[p][t]);
+    return 2.0 * 16 * P * T * (double)steps;
+}
+
+INLINE double peak_dot(size_t steps, int P, int T) {
+    int8_t a[4 * (8 + MAX_T)];
+    uint8_t weights[128];
+    Bytes w[2];
+    Ints sum[2][MAX_T];
+    for (int i = 0; i < 4 * (8 + MAX_T); i++) a[i] = (int8_t)(i * 37 % 255 - 127);
+    for (int i = 0; i < 128; i++) weights[i] = (uint8_t)(i * 53 % 255 + 1);
+    v_load_q8(w, weights);
+    UNROLL for (int p = 0; p < P; p++)
+        UNROLL for (int t = 0; t < T; t++) sum[p][t] = v_dot_start(0);
+    for (size_t i = 0; i < steps; i++)
+        UNROLL for (int t = 0; t < T; t++)
+            UNROLL for (int p = 0; p < P; p++) sum[p][t] = v_dot(sum[p][t], w[p], a + 4 * (i % 8 + (size_t)t));
+    UNROLL for (int p = 0; p < P; p++)
+        UNROLL for (int t = 0; t < T; t++) used(v_dot_end(sum[p][t]));
+    return 2.0 * 64 * P * T * (double)steps;
+}
+
+#define PEAK(P, T)                                                                                                       \
+    static double peak_floats(size_t steps) { return peak_fma(steps, P, T); }                                            \
+    static double peak_blocks(size_t steps) { return peak_dot(steps, P, T); }
+
+#define PEAK_KERNELS(bf16)                                                                                               \
+    .peak = {[F32] = peak_floats, [F16] = peak_floats, [BF16] = bf16, [Q8] = peak_blocks, [Q4] = peak_blocks}
+
 // The members of Kernels that this file implements, but for the product with bf16 weights, which a table may have from
 // elsewhere.
 #define TILES_KERNELS(bf16)                                                                                              \

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 import export
 import exporter.checkpoint
-from exporter import quantize
+from exporter import quantize, random_weights
 from exporter.checkpoint import Checkpoint, Entry, write_checkpoint
 from exporter.config import Config
 from exporter.families import FAMILIES, rope_frequencies
@@ -827,11 +827,78 @@ def test_the_source_is_not_overwritten(tmp_path, capsys):
     assert "its directory does not exist" in refusal(capsys, directory, tmp_path / "no" / "x.bin")
 
 
+# ---- random weights ------------------------------------------------------------------------------------------------------
+
+
+def random_file(path: Path, *options: str) -> Path:
+    assert export.main(["--random", "stories-260k", str(path), *options]) == 0
+    return path
+
+
+@pytest.mark.parametrize(
+    "name, millions, heads",
+    [
+        ("stories-260k", 0.260, (8, 4, 8)),
+        ("smollm-135m", 134.5, (9, 3, 64)),
+        ("smollm-360m", 361.8, (15, 5, 64)),
+        ("qwen3-0.6b", 596.0, (16, 8, 128)),
+        ("llama-1b", 1038.7, (32, 8, 64)),
+        ("tinyllama-1.1b", 1100.0, (32, 4, 64)),
+        ("llama-3.2-1b", 1235.8, (32, 8, 64)),
+    ],
+)
+def test_random_shapes_have_the_weights_of_their_models(name, millions, heads):
+    source = random_weights.open_random(name, 1)
+    count = sum(int(np.prod(t.shape)) for t in source.tensors.values())
+    assert count / 1e6 == pytest.approx(millions, abs=0.05)
+    assert (source.knobs.n_heads, source.knobs.n_kv_heads, source.knobs.head_dim) == heads
+
+
+def test_random_weights_are_those_of_the_seed(tmp_path):
+    first = random_file(tmp_path / "a").read_bytes()
+    assert random_file(tmp_path / "b", "--seed", "1").read_bytes() == first
+    assert random_file(tmp_path / "c", "--seed", "2").read_bytes() != first
+    assert b"random weights in the shape of stories-260k, seed 1" in first
+
+
+@pytest.mark.parametrize("dtype", quantize.DTYPES)
+def test_random_weights_are_packed_as_any_others(dtype, tmp_path, monkeypatch):
+    """Panel by panel from the pool, in slabs, and the last panel of a matrix whose rows do not fill it."""
+    monkeypatch.setattr(exporter.checkpoint, "SLAB", 1 << 12)
+    file = Checkpoint(str(random_file(tmp_path / "x", "--dtype", dtype)))
+    for name, tensor in random_weights.open_random("stories-260k", 1).tensors.items():
+        if len(tensor.shape) == 2:
+            whole, kind = tensor.array(), export.dtype_of(name, tensor, dtype)
+            packed = quantize.unpack(quantize.pack(whole, kind)[0], kind, *whole.shape)
+            assert np.array_equal(file.tensor(name), packed), name
+            assert whole.std() == pytest.approx(whole.shape[1] ** -0.5, rel=0.1)
+            assert abs(whole.mean()) < 0.1 * whole.std()
+
+
+def test_random_weights_of_fewer_kv_heads(tmp_path):
+    file = Checkpoint(str(random_file(tmp_path / "x", "--kv-heads", "1")))
+    assert file.metadata["layer.n_kv_heads"] == 1 and file.tensors["layers.4.attn_k"][1] == 8
+
+
+def test_random_refusals(tmp_path, capsys):
+    assert export.main(["--random", "gpt-5", str(tmp_path / "x")]) == 1
+    assert "--random gpt-5: no such shape; there are stories-260k, smollm-135m" in capsys.readouterr().err
+    assert export.main(["--random", "stories-260k", str(tmp_path / "x"), "--seed", "-1"]) == 1
+    assert "--seed -1: expected a whole number from 0" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+# ---- the command line ----------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     "args, said",
     [
-        ([], "the following arguments are required: SRC, OUT"),
-        (["a"], "the following arguments are required: OUT"),
+        ([], "the following arguments are required: OUT"),
+        (["a"], "give SRC and OUT, or --random SHAPE and OUT"),
+        (["a", "b", "--random", "llama-1b"], "give SRC and OUT, or --random SHAPE and OUT"),
+        (["a", "--random", "llama-1b", "--tokenizer", "t"], "--tokenizer: random weights have none"),
+        (["a", "b", "--seed", "1"], "--seed belongs to --random"),
         (["a", "b", "--dtype", "q5"], "argument --dtype: invalid choice: 'q5'"),
         (["a", "b", "--kv-heads", "x"], "argument --kv-heads: invalid int value: 'x'"),
         (["a", "b", "--fast"], "unrecognized arguments: --fast"),

@@ -485,6 +485,26 @@ static void test_q8(void) {
     report("scalar", "q8 activations within half a step", ok, "%d are wrong, off by %.6f steps", bad, worst);
 }
 
+// What --bench holds the others against: reading gives the exclusive or of all words, whatever the number of lines, and
+// operations are counted by the step.
+static void test_ceilings(const Kernels *table) {
+    uint64_t words[8 * 300], expected = 0;
+    bool reads = true, counts = true;
+    for (int n = 0; n < 300; n++) {
+        reads &= table->read((const uint8_t *)words, (size_t)n) == expected;
+        for (int i = 8 * n; i < 8 * n + 8; i++) {
+            words[i] = (uint64_t)random_bits() << 32 | random_bits();
+            expected ^= words[i];
+        }
+    }
+    report(table->name, "read", reads, "not the exclusive or of the words");
+    for (int dtype = 0; dtype < N_DTYPES; dtype++) {
+        double one = table->peak[dtype](1);
+        counts &= one > 0 && table->peak[dtype](1000) == 1000 * one;
+    }
+    report(table->name, "peak", counts, "the operations are not those of the steps");
+}
+
 static void test_table(const Kernels *table) {
     test_matmul(table);
     if (own_road(table, BF16)) {
@@ -493,6 +513,7 @@ static void test_table(const Kernels *table) {
     }
     test_mix(table);
     test_vectors(table);
+    test_ceilings(table);
 }
 
 int main(void) {
@@ -504,6 +525,7 @@ int main(void) {
     test_bf16();
     test_turn();
     test_q8();
+    test_ceilings(&scalar_kernels);
 #ifdef EMULATED
     test_table(&amx_kernels);
     test_table(&avxvnni_kernels);
