@@ -146,7 +146,7 @@ static void store_value(const Session *s, const KvLayer *kv, uint8_t *values, in
         for (int d = 0; d < head_dim; d += BLOCK) {
             Q8Block b = q8_block(s, x + d, head_dim - d);
             memcpy(values + row + d, b.q, BLOCK);
-            memcpy(values + kv->v_scales + 2 * ((row + (size_t)d) / BLOCK), &b.scale, sizeof b.scale);
+            memcpy(values + kv->v_scales + 2 * (d / BLOCK * LANES + lane), &b.scale, sizeof b.scale);
         }
 }
 
@@ -190,7 +190,7 @@ static void mark_layer(uint8_t *pages, const Session *s, int layer) {
         mark(pages, s, kv_keys(s, layer, n_blocks, h), kv->k_bytes);
         mark(pages, s, kv_values(s, layer, n_blocks, h), kv->v_scales / LANES * (size_t)rest);
         size_t scales = kv->v_bytes - kv->v_scales;
-        if (scales) mark(pages, s, kv_values(s, layer, n_blocks, h) + kv->v_scales, scales / LANES * (size_t)rest);
+        if (scales) mark(pages, s, kv_values(s, layer, n_blocks, h) + kv->v_scales, scales);
     }
 }
 

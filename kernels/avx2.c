@@ -50,10 +50,6 @@ INLINE Floats v_load_i8(const uint8_t *p) {
     return (Floats){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(v)),
                     _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(v, v)))};
 }
-INLINE Floats v_set1_f16(const uint8_t *p) {
-    __m256 v = _mm256_cvtph_ps(_mm_set1_epi16((int16_t)(p[0] | p[1] << 8)));
-    return (Floats){v, v};
-}
 
 // Of each pair of bf16, the even or the odd one: a bf16 is the upper half of an f32.
 INLINE __m256 half(__m256i v, int odd) {

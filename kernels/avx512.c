@@ -20,7 +20,6 @@ INLINE Floats v_load_f16(const uint8_t *p) { return _mm512_cvtph_ps(_mm256_loadu
 INLINE Floats v_load_i8(const uint8_t *p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p)));
 }
-INLINE Floats v_set1_f16(const uint8_t *p) { return _mm512_cvtph_ps(_mm256_set1_epi16((int16_t)(p[0] | p[1] << 8))); }
 
 INLINE Floats v_swap(Floats v, int h) {
     return h == 8   ? _mm512_shuffle_f32x4(v, v, 0x4e)

@@ -56,7 +56,6 @@ INLINE Floats v_swap(Floats v, int h) {
                            : vrev64q_f32(v.v[i]);
     return x;
 }
-INLINE Floats v_set1_f16(const uint8_t *p) { return v_set1(f16_to_f32((uint16_t)(p[0] | p[1] << 8))); }
 
 // Of each pair of bf16, the even or the odd one: a bf16 is the upper half of an f32.
 INLINE Floats v_load_bf16(const uint8_t *p, int odd) {

@@ -136,7 +136,8 @@ static void mix_q8(float *out, const float *p, size_t p_stride, int n_rows, cons
             const uint8_t *q = v[i / LANES], *scales = q + (size_t)LANES * dim;
             for (int d = 0; d < dim; d++) {
                 size_t at = (size_t)(i % LANES) * dim + d;
-                out[d] = fmaf((float)(int8_t)q[at], p[i] * f16_at(scales, at / BLOCK), out[d]);
+                float scale = f16_at(scales, (size_t)(d / BLOCK * LANES + i % LANES));
+                out[d] = fmaf((float)(int8_t)q[at], p[i] * scale, out[d]);
             }
         }
 }

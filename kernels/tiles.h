@@ -9,7 +9,6 @@
 //   v_load_f16, v_load_i8          16 numbers, converted exactly
 //   v_load_bf16(p, odd)            the even or the odd of 32 bf16, converted
 //   v_swap(v, h)                   lane i ^ h in lane i, for h = 8, 4, 2, 1
-//   v_set1_f16(p)                  one f16 in every lane
 //   v_set1_bf16(p, odd)            the first or the second of two bf16 in every lane
 //   v_load_q8(w, p)                128 bytes of q8, two groups of 4 k, to w[0] and w[1]
 //   v_load_q4(w, p)                the same from 64 bytes of q4
@@ -211,26 +210,37 @@ typedef struct {
 } MixTile;
 typedef void MixTileFn(const MixTile *tile);
 
+// p times the scales of one block of positions, for each 32 dims.
+INLINE void scale_p(float out[MAX_T][MAX_P / 2][LANES], const MixTile *tile, int block, int P, int T) {
+    const uint8_t *scales = tile->v[block] + LANES * tile->dim + tile->d / BLOCK * (2 * LANES);
+    UNROLL for (int h = 0; h < P / 2; h++) {
+        Floats scale = v_load_f16(scales + 2 * LANES * h);
+        UNROLL for (int t = 0; t < T; t++)
+            v_store(out[t][h], v_mul(v_load(tile->p + (size_t)t * tile->p_stride + LANES * block), scale));
+    }
+}
+
 INLINE void mix_tile(const MixTile *tile, Dtype dtype, int P, int T) {
     Floats sum[MAX_P][MAX_T];
+    float scaled[MAX_T][MAX_P / 2][LANES];
     UNROLL for (int p = 0; p < P; p++)
         UNROLL for (int t = 0; t < T; t++) sum[p][t] = v_zero();
     for (int i = tile->begin; i < tile->end; i++) {
-        const uint8_t *block = tile->v[i / LANES], *scales = block + LANES * tile->dim;
-        const size_t at = (size_t)(i % LANES) * tile->dim + tile->d;
-        Floats v[MAX_P], scale[MAX_P];
+        const int lane = i % LANES;
+        const uint8_t *block = tile->v[i / LANES];
+        const size_t at = (size_t)lane * tile->dim + tile->d;
+        if (dtype == Q8 && (lane == 0 || i == tile->begin)) scale_p(scaled, tile, i / LANES, P, T);
+        Floats v[MAX_P];
         UNROLL for (int p = 0; p < P; p++) {
             const size_t e = at + 16 * (size_t)p;
             v[p] = dtype == F32   ? v_load((const float *)block + e)
                    : dtype == F16 ? v_load_f16(block + 2 * e)
                                   : v_load_i8(block + e);
-            if (dtype == Q8) scale[p] = v_set1_f16(scales + (at / BLOCK + (size_t)p / 2) * 2);
         }
-        UNROLL for (int t = 0; t < T; t++) {
-            Floats a = v_set1(tile->p[(size_t)t * tile->p_stride + (size_t)i]);
+        UNROLL for (int t = 0; t < T; t++)
             UNROLL for (int p = 0; p < P; p++)
-                sum[p][t] = v_fma(v[p], dtype == Q8 ? v_mul(a, scale[p]) : a, sum[p][t]);
-        }
+                sum[p][t] = v_fma(v[p], v_set1(dtype == Q8 ? scaled[t][p / 2][lane] : tile->p[(size_t)t * tile->p_stride + (size_t)i]),
+                                  sum[p][t]);
     }
     UNROLL for (int t = 0; t < T; t++)
         UNROLL for (int p = 0; p < P; p++) v_store(tile->out + (size_t)t * tile->dim + 16 * p, sum[p][t]);

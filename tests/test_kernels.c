@@ -246,7 +246,7 @@ static bool same_mix(const Kernels *table, const char *name, Dtype dtype, int n_
             *(uint16_t *)(block + i) = random_f16(kind);
         v[b] = block;
     }
-    size_t p_stride = (size_t)(end + between(0, 9)), n = (size_t)n_rows * (size_t)dim;
+    size_t p_stride = (size_t)(n_blocks * LANES + between(0, 9)), n = (size_t)n_rows * (size_t)dim;
     float *p = random_floats(p_stride * (size_t)n_rows, kind);
     float *want = random_floats(n, PLAIN), *got = random_floats(n, PLAIN);
     scalar_kernels.mix[dtype](want, p, p_stride, n_rows, v, begin, end, dim);
