@@ -379,7 +379,9 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, default=128, help="of this engine, as ./run -b")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--depth", type=int, default=4096, help="of the second measurement of decode; 0: leave it out")
-    parser.add_argument("--keep", metavar="DIR", help="keep the models' files here for the next time")
+    parser.add_argument(
+        "--keep", metavar="DIR", help="where files of models are kept and taken from; empty it if the exporter has changed"
+    )
     args = parser.parse_args()
     what = [("prefill", PROMPT), ("decode", 0), *([("decode", args.depth)] if args.depth else [])]
     peers = [name for name in ENGINES if name != "heads.c"]
