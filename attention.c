@@ -53,10 +53,11 @@ typedef struct {  // the queries of one block of tokens that share KV head h
 // The positions that the token at pos sees: low..pos.
 static int lowest(const Layer *l, int pos) { return l->window && pos >= l->window ? pos - l->window + 1 : 0; }
 
-static Block block_of(const Run *run, int item) {
+// The last tokens come first, since they see the most; and heads change fastest, since their keys lie side by side.
+static Block block_of(const Run *run, int i) {
     const Layer *l = &run->s->model->layers[run->layer];
-    Block b = {.h = item / run->n_blocks,
-               .token = item % run->n_blocks * run->tokens_per_block,
+    Block b = {.h = i % l->n_kv_heads,
+               .token = (run->n_blocks - 1 - i / l->n_kv_heads) * run->tokens_per_block,
                .group = l->n_heads / l->n_kv_heads};
     b.n_tokens = run->n - b.token < run->tokens_per_block ? run->n - b.token : run->tokens_per_block;
     b.n_rows = b.n_tokens * b.group;
@@ -165,13 +166,14 @@ static size_t part_row(const Run *run, const Block *b, int part) {
     return (item * run->n_parts + (size_t)part) * (size_t)(run->tokens_per_block * b->group);
 }
 
-// Item: (KV head, block of queries, part), a part being some tiles in a row.
+// Item: (part, block of queries, KV head), a part being some tiles in a row.
 static void attend_part(void *arg, int item, int thread) {
     const Run *run = arg;
     Session *s = run->s;
     const Layer *l = &s->model->layers[run->layer];
-    Block b = block_of(run, item / run->n_parts);
-    int part = item % run->n_parts, dim = s->kv.layers[run->layer].v_dim;
+    int n_blocks = run->n_blocks * l->n_kv_heads;
+    Block b = block_of(run, item % n_blocks);
+    int part = item / n_blocks, dim = s->kv.layers[run->layer].v_dim;
     size_t row = part_row(run, &b, part);
     float *out = s->part + row * dim, *max = s->part_max + row, *sum = s->part_sum + row;
     memset(out, 0, sizeof *out * (size_t)b.n_rows * dim);
