@@ -187,7 +187,7 @@ static int need_meta(const Model *m, const char *key, uint32_t type, size_t coun
 }
 
 static int get_int(const Model *m, const char *key, int min, int max, int *out, Error *err) {
-    const Meta *meta;
+    const Meta *meta = NULL;
     if (need_meta(m, key, META_I32, 1, &meta, err)) return -1;
     *out = *(const int32_t *)meta->values;
     if (*out < min || *out > max) return fail(err, "metadata %s is %d, expected %d..%d", key, *out, min, max);
@@ -195,10 +195,32 @@ static int get_int(const Model *m, const char *key, int min, int max, int *out, 
 }
 
 static int get_float(const Model *m, const char *key, float *out, Error *err) {
-    const Meta *meta;
+    const Meta *meta = NULL;
     if (need_meta(m, key, META_F32, 1, &meta, err)) return -1;
     *out = *(const float *)meta->values;
     return isfinite(*out) ? 0 : fail(err, "metadata %s is not a finite number", key);
+}
+
+static int check_finite(const char *key, const Meta *meta, Error *err) {
+    for (size_t i = 0; i < meta->count; i++)
+        if (!isfinite(((const float *)meta->values)[i]))
+            return fail(err, "metadata %s: value %zu is not a finite number", key, i);
+    return 0;
+}
+
+// The table of set i for long texts, if it has one.
+static int get_long_rope(Model *m, int i, RopeSet *rope, Error *err) {
+    char key[64], length[64];
+    snprintf(key, sizeof key, "model.rope.%d.long_freq", i);
+    const Meta *meta = model_meta(m, key);
+    if (!meta) return 0;
+    if (meta->type != META_F32 || meta->count != (size_t)rope->n_pairs)
+        return fail(err, "metadata %s: expected %d numbers of type f32", key, rope->n_pairs);
+    rope->long_freq = meta->values;
+    snprintf(length, sizeof length, "model.rope.%d.length", i);
+    if (check_finite(key, meta, err) || get_int(m, length, 1, 1 << 30, &rope->length, err)) return -1;
+    snprintf(key, sizeof key, "model.rope.%d.long_multiplier", i);
+    return model_meta(m, key) ? get_float(m, key, &rope->long_multiplier, err) : 0;
 }
 
 static int get_rope_sets(Model *m, Error *err) {
@@ -210,33 +232,54 @@ static int get_rope_sets(Model *m, Error *err) {
         if (!meta) return 0;
         if (meta->type != META_F32 || meta->count < 1 || meta->count > MAX_DIM)
             return fail(err, "metadata %s: expected 1..%d numbers of type f32", key, MAX_DIM);
-        *rope = (RopeSet){(int)meta->count, meta->values, 1.0f};
-        for (int i = 0; i < rope->n_pairs; i++)
-            if (!isfinite(rope->inv_freq[i])) return fail(err, "metadata %s: value %d is not a finite number", key, i);
+        *rope = (RopeSet){.n_pairs = (int)meta->count, .inv_freq = meta->values, .multiplier = 1.0f, .long_multiplier = 1.0f};
+        if (check_finite(key, meta, err)) return -1;
         snprintf(key, sizeof key, "model.rope.%d.multiplier", m->n_rope_sets);
         if (model_meta(m, key) && get_float(m, key, &rope->multiplier, err)) return -1;
+        if (get_long_rope(m, m->n_rope_sets, rope, err)) return -1;
     }
     return 0;
 }
 
-static int get_layer_knobs(Model *m, Error *err) {
+// Multipliers of queries, by position.
+static int get_q_temp(Model *m, Error *err) {
+    const Meta *meta = model_meta(m, "model.q_temp");
+    if (!meta) return 0;
+    if (meta->type != META_F32 || meta->count < 1 || meta->count > MAX_DIM)
+        return fail(err, "metadata model.q_temp: expected 1..%d numbers of type f32", MAX_DIM);
+    m->q_temp = meta->values;
+    m->n_q_temp = (int)meta->count;
+    return check_finite("model.q_temp", meta, err) ||
+           get_int(m, "model.q_temp_length", 1, 1 << 30, &m->q_temp_length, err);
+}
+
+// What norms a layer has where the file does not say.
+static int usual_norms(const Layer *l) {
+    return l->topology == SEQUENTIAL ? NORM_PRE_ATTN | NORM_PRE_FFN : NORM_PRE_ATTN;
+}
+
+static int get_layer_ints(Model *m, Error *err) {
+    enum { REQUIRED = 1 };
     const struct {
         const char *key;
         size_t field;
-        int min, max;
+        int min, max, required;
     } knobs[] = {
-        {"layer.n_heads", offsetof(Layer, n_heads), 1, MAX_DIM},
-        {"layer.n_kv_heads", offsetof(Layer, n_kv_heads), 1, MAX_DIM},
-        {"layer.head_dim", offsetof(Layer, head_dim), 1, MAX_DIM},
-        {"layer.rope", offsetof(Layer, rope), -1, m->n_rope_sets - 1},
-        {"layer.window", offsetof(Layer, window), 0, 1 << 30},
-        {"layer.topology", offsetof(Layer, topology), SEQUENTIAL, PARALLEL},
-        {"layer.d_ff", offsetof(Layer, d_ff), 1, MAX_DIM},
-        {"layer.ffn", offsetof(Layer, gated), 0, 1},
-        {"layer.act", offsetof(Layer, act), 0, N_ACTS - 1},
+        {"layer.n_heads", offsetof(Layer, n_heads), 1, MAX_DIM, REQUIRED},
+        {"layer.n_kv_heads", offsetof(Layer, n_kv_heads), 1, MAX_DIM, REQUIRED},
+        {"layer.head_dim", offsetof(Layer, head_dim), 1, MAX_DIM, REQUIRED},
+        {"layer.rope", offsetof(Layer, rope), -1, m->n_rope_sets - 1, REQUIRED},
+        {"layer.window", offsetof(Layer, window), 0, 1 << 30, REQUIRED},
+        {"layer.topology", offsetof(Layer, topology), SEQUENTIAL, PARALLEL, REQUIRED},
+        {"layer.d_ff", offsetof(Layer, d_ff), 1, MAX_DIM, REQUIRED},
+        {"layer.ffn", offsetof(Layer, gated), 0, 1, REQUIRED},
+        {"layer.act", offsetof(Layer, act), 0, N_ACTS - 1, REQUIRED},
+        {"layer.norms", offsetof(Layer, norms), 0, 15, 0},
+        {"layer.qk_norm", offsetof(Layer, qk_norm), 0, N_QK_NORMS - 1, 0},
     };
     for (size_t k = 0; k < sizeof knobs / sizeof *knobs; k++) {
-        const Meta *meta;
+        const Meta *meta = NULL;
+        if (!knobs[k].required && !model_meta(m, knobs[k].key)) continue;
         if (need_meta(m, knobs[k].key, META_I32, (size_t)m->n_layers, &meta, err)) return -1;
         for (int i = 0; i < m->n_layers; i++) {
             int32_t v = ((const int32_t *)meta->values)[meta->count == 1 ? 0 : i];
@@ -246,12 +289,33 @@ static int get_layer_knobs(Model *m, Error *err) {
             memcpy((char *)&m->layers[i] + knobs[k].field, &v, sizeof v);
         }
     }
-    const Meta *meta;
-    if (need_meta(m, "layer.attn_scale", META_F32, (size_t)m->n_layers, &meta, err)) return -1;
-    for (int i = 0; i < m->n_layers; i++) {
-        m->layers[i].attn_scale = ((const float *)meta->values)[meta->count == 1 ? 0 : i];
-        if (!isfinite(m->layers[i].attn_scale))
-            return fail(err, "metadata layer.attn_scale of layer %d is not a finite number", i);
+    for (int i = 0; i < m->n_layers && !model_meta(m, "layer.norms"); i++) m->layers[i].norms = usual_norms(&m->layers[i]);
+    return 0;
+}
+
+static int get_layer_floats(Model *m, Error *err) {
+    static const struct {
+        const char *key;
+        size_t field;
+        float usual, min;  // usual: where the file does not say; NAN: it must
+    } knobs[] = {
+        {"layer.attn_scale", offsetof(Layer, attn_scale), NAN, -INFINITY},
+        {"layer.softcap", offsetof(Layer, softcap), 0.0f, 0.0f},
+        {"layer.clip", offsetof(Layer, clip), 0.0f, 0.0f},
+        {"layer.residual_scale", offsetof(Layer, residual_scale), 1.0f, -INFINITY},
+    };
+    for (size_t k = 0; k < sizeof knobs / sizeof *knobs; k++) {
+        const Meta *meta = NULL;
+        bool needed = isnan(knobs[k].usual) || model_meta(m, knobs[k].key);
+        if (needed && need_meta(m, knobs[k].key, META_F32, (size_t)m->n_layers, &meta, err)) return -1;
+        for (int i = 0; i < m->n_layers; i++) {
+            float v = meta ? ((const float *)meta->values)[meta->count == 1 ? 0 : i] : knobs[k].usual;
+            if (!isfinite(v)) return fail(err, "metadata %s of layer %d is not a finite number", knobs[k].key, i);
+            if (v < knobs[k].min)
+                return fail(err, "metadata %s of layer %d is %g, expected %g or more", knobs[k].key, i, (double)v,
+                            (double)knobs[k].min);
+            memcpy((char *)&m->layers[i] + knobs[k].field, &v, sizeof v);
+        }
     }
     return 0;
 }
@@ -265,6 +329,8 @@ static int check_layer(const Model *m, int i, Error *err) {
     if (l->rope >= 0 && 2 * m->rope[l->rope].n_pairs > l->head_dim)
         return fail(err, "layer %d: rope set %d rotates %d elements, head_dim is %d", i, l->rope,
                     2 * m->rope[l->rope].n_pairs, l->head_dim);
+    if ((l->act == ACT_XIELU && l->gated) || (l->act == ACT_CLAMPED_SWIGLU && !l->gated))
+        return fail(err, "layer %d: activation %d %s a gate", i, l->act, l->gated ? "takes no" : "needs");
     return 0;
 }
 
@@ -279,9 +345,11 @@ static int parse_knobs(Model *m, Error *err) {
     m->layernorm = layernorm;
     m->emb_scale = 1.0f;
     if (model_meta(m, "model.emb_scale") && get_float(m, "model.emb_scale", &m->emb_scale, err)) return -1;
+    if (model_meta(m, "model.final_softcap") && get_float(m, "model.final_softcap", &m->final_softcap, err)) return -1;
+    if (m->final_softcap < 0.0f) return fail(err, "metadata model.final_softcap is %g", (double)m->final_softcap);
     m->layers = calloc((size_t)m->n_layers, sizeof *m->layers);
     if (!m->layers) return fail(err, "no memory for %d layers", m->n_layers);
-    if (get_rope_sets(m, err) || get_layer_knobs(m, err)) return -1;
+    if (get_rope_sets(m, err) || get_q_temp(m, err) || get_layer_ints(m, err) || get_layer_floats(m, err)) return -1;
     for (int i = 0; i < m->n_layers; i++)
         if (check_layer(m, i, err)) return -1;
     return 0;
@@ -378,15 +446,44 @@ static int get_matrix(const Index *index, int layer, const char *stem, int n_out
     return get_vector(index, bias.text, n_out, &out->bias, err);
 }
 
+// The norms of the residual stream that layer.norms names.
+static int get_layer_norms(const Model *m, const Index *x, int i, Error *err) {
+    Layer *l = &m->layers[i];
+    const struct {
+        int bit;
+        const char *name;
+        Norm *norm;
+    } norms[] = {
+        {NORM_PRE_ATTN, "attn_norm", &l->attn_norm},
+        {NORM_POST_ATTN, "attn_post_norm", &l->attn_post_norm},
+        {NORM_PRE_FFN, "ffn_norm", &l->ffn_norm},
+        {NORM_POST_FFN, "ffn_post_norm", &l->ffn_post_norm},
+    };
+    for (size_t k = 0; k < sizeof norms / sizeof *norms; k++)
+        if (l->norms & norms[k].bit && get_norm(x, i, norms[k].name, m->n_embd, true, norms[k].norm, err)) return -1;
+    return 0;
+}
+
+static int get_act_params(const Index *x, int i, Layer *l, Error *err) {
+    Name name = name_of(i, "ffn_act", "");
+    if (l->act < N_PLAIN_ACTS) return 0;
+    if (get_vector(x, name.text, 4, &l->act_params, err)) return -1;
+    return l->act_params ? 0 : fail(err, "tensor %s is missing", name.text);
+}
+
 static int get_layer(const Model *m, const Index *x, int i, Error *err) {
     Layer *l = &m->layers[i];
     int d = m->n_embd, q = l->n_heads * l->head_dim, kv = l->n_kv_heads * l->head_dim;
-    if (get_norm(x, i, "attn_norm", d, true, &l->attn_norm, err) ||
-        (l->topology == SEQUENTIAL && get_norm(x, i, "ffn_norm", d, true, &l->ffn_norm, err)) ||
+    bool all_heads = l->qk_norm == QK_WHOLE || l->qk_norm == QK_DISTINCT;
+    if (get_layer_norms(m, x, i, err) ||
+        get_vector(x, name_of(i, "attn_sinks", "").text, l->n_heads, &l->sinks, err) ||
+        get_vector(x, name_of(i, "attn_slopes", "").text, l->n_heads, &l->slopes, err) ||
         get_matrix(x, i, "attn_q", q, d, &l->q, err) || get_matrix(x, i, "attn_k", kv, d, &l->k, err) ||
         get_matrix(x, i, "attn_v", kv, d, &l->v, err) || get_matrix(x, i, "attn_o", d, q, &l->o, err) ||
-        get_norm(x, i, "attn_q_norm", l->head_dim, false, &l->q_norm, err) ||
-        get_norm(x, i, "attn_k_norm", l->head_dim, false, &l->k_norm, err) ||
+        get_norm(x, i, "attn_q_norm", all_heads ? q : l->head_dim, false, &l->q_norm, err) ||
+        get_norm(x, i, "attn_k_norm", all_heads ? kv : l->head_dim, false, &l->k_norm, err) ||
+        get_norm(x, i, "attn_sub_norm", q, false, &l->attn_sub_norm, err) ||
+        get_norm(x, i, "ffn_sub_norm", l->d_ff, false, &l->ffn_sub_norm, err) || get_act_params(x, i, l, err) ||
         (l->gated && get_matrix(x, i, "ffn_gate", l->d_ff, d, &l->gate, err)) ||
         get_matrix(x, i, "ffn_up", l->d_ff, d, &l->up, err) || get_matrix(x, i, "ffn_down", d, l->d_ff, &l->down, err))
         return -1;
@@ -395,6 +492,7 @@ static int get_layer(const Model *m, const Index *x, int i, Error *err) {
 
 static int get_tensors(Model *m, const Index *x, Error *err) {
     if (get_matrix(x, -1, "embed", m->vocab_size, m->n_embd, &m->embed, err) ||
+        get_norm(x, -1, "embed_norm", m->n_embd, false, &m->embed_norm, err) ||
         get_norm(x, -1, "norm", m->n_embd, true, &m->norm, err))
         return -1;
     if (find(x, "embed_pos")) {
@@ -404,6 +502,7 @@ static int get_tensors(Model *m, const Index *x, Error *err) {
     }
     m->output = m->embed;
     if (find(x, "output") && get_matrix(x, -1, "output", m->vocab_size, m->n_embd, &m->output, err)) return -1;
+    if (get_vector(x, "output.bias", m->vocab_size, &m->output.bias, err)) return -1;
     for (int i = 0; i < m->n_layers; i++)
         if (get_layer(m, x, i, err)) return -1;
     return 0;

@@ -81,8 +81,9 @@ typedef struct {
     Session *s;
     const Layer *layer;
     const Norm *norm;
+    const Buffer *in, *out;  // of the norm, and their width
     const int *tokens;
-    int first;
+    int first, width;
 } Tokens;
 
 static float *row(const Buffer *b, int t) { return b->data + (size_t)t * b->stride; }
@@ -105,7 +106,12 @@ static void unpack_row(const Matrix *w, int r, float *out) {
     }
 }
 
-// x = embedding, times its scale, plus the learned position; and the cosines and sines of the position.
+void norm_row(const Session *s, const Norm *norm, float *out, const float *x, int n) {
+    if (s->model->layernorm) s->k->layernorm(out, x, norm->w, norm->b, n, s->model->norm_eps);
+    else s->k->rmsnorm(out, x, norm->w, n, s->model->norm_eps);
+}
+
+// x = embedding, times its scale, plus the learned position, normalised; and the cosines and sines of the position.
 static void embed_token(void *arg, int t, int thread) {
     (void)thread;
     const Tokens *a = arg;
@@ -118,21 +124,21 @@ static void embed_token(void *arg, int t, int thread) {
         unpack_row(&m->embed_pos, s->position + t, row(&s->y, t));
         s->k->add(x, row(&s->y, t), m->n_embd);
     }
+    if (m->embed_norm.w) norm_row(s, &m->embed_norm, x, x, m->n_embd);
     for (int i = 0; i < m->n_rope_sets; i++) {
+        const RopeSet *r = &m->rope[i];
+        bool is_long = r->long_freq && s->length > r->length;
+        const float *freq = is_long ? r->long_freq : r->inv_freq;
         float *angle = row(&s->cos[i], t);
-        for (int j = 0; j < m->rope[i].n_pairs; j++) angle[j] = pos * m->rope[i].inv_freq[j];
-        s->k->sincos(angle, row(&s->sin[i], t), angle, m->rope[i].multiplier, m->rope[i].n_pairs);
+        for (int j = 0; j < r->n_pairs; j++) angle[j] = pos * freq[j];
+        s->k->sincos(angle, row(&s->sin[i], t), angle, is_long ? r->long_multiplier : r->multiplier, r->n_pairs);
     }
 }
 
 static void norm_token(void *arg, int t, int thread) {
     (void)thread;
     const Tokens *a = arg;
-    Session *s = a->s;
-    const Model *m = s->model;
-    const float *x = row(&s->x, a->first + t);
-    if (m->layernorm) s->k->layernorm(row(&s->y, t), x, a->norm->w, a->norm->b, m->n_embd, m->norm_eps);
-    else s->k->rmsnorm(row(&s->y, t), x, a->norm->w, m->n_embd, m->norm_eps);
+    norm_row(a->s, a->norm, row(a->out, t), row(a->in, a->first + t), a->width);
 }
 
 static void activate_token(void *arg, int t, int thread) {
@@ -140,40 +146,70 @@ static void activate_token(void *arg, int t, int thread) {
     const Tokens *a = arg;
     Session *s = a->s;
     Act act = (Act)a->layer->act;
-    if (a->layer->gated) s->k->act_mul(row(&s->gate, t), row(&s->up, t), act, a->layer->d_ff);
-    else s->k->act(row(&s->up, t), act, a->layer->d_ff);
+    const Layer *l = a->layer;
+    float *gate = row(&s->gate, t), *up = row(&s->up, t);
+    if (act == ACT_CLAMPED_SWIGLU) s->k->clamped_swiglu(gate, up, l->act_params[0], l->act_params[1], l->d_ff);
+    else if (act == ACT_XIELU) s->k->xielu(up, l->act_params, l->d_ff);
+    else if (l->gated) s->k->act_mul(gate, up, act, l->d_ff);
+    else s->k->act(up, act, l->d_ff);
 }
 
+// x += residual_scale * out
 static void add_token(void *arg, int t, int thread) {
     (void)thread;
     const Tokens *a = arg;
-    a->s->k->add(row(&a->s->x, t), row(&a->s->out, t), a->s->model->n_embd);
+    a->s->k->axpby(row(&a->s->x, t), 1.0f, row(&a->s->out, t), a->layer->residual_scale, a->s->model->n_embd);
 }
 
-// y = norm(x), for n tokens from the chunk's `first` on
-static void normalise(Session *s, const Norm *norm, int first, int n) {
-    parallel_for(s->pool, n, norm_token, &(Tokens){.s = s, .norm = norm, .first = first});
+// out = norm(in), for n tokens, in's from `first` on; out may be in
+static void normalise(Session *s, const Norm *norm, const Buffer *in, const Buffer *out, int width, int first, int n) {
+    parallel_for(s->pool, n, norm_token,
+                 &(Tokens){.s = s, .norm = norm, .in = in, .out = out, .width = width, .first = first});
 }
 
-// x += attention of y
-static void attention_branch(Session *s, int i, int n) {
+// What a branch reads: y = norm(x), or x itself where there is no norm
+static const Buffer *branch_input(Session *s, const Norm *norm, int n) {
+    if (!norm->w) return &s->x;
+    normalise(s, norm, &s->x, &s->y, s->model->n_embd, 0, n);
+    return &s->y;
+}
+
+// x += residual_scale * norm(out)
+static void add_branch(Session *s, const Layer *l, const Norm *post_norm, int n) {
+    if (post_norm->w) normalise(s, post_norm, &s->out, &s->out, s->model->n_embd, 0, n);
+    parallel_for(s->pool, n, add_token, &(Tokens){.s = s, .layer = l});
+}
+
+// out = attention of y
+static void attention_branch(Session *s, int i, const Buffer *y, int n) {
     const Layer *l = &s->model->layers[i];
-    multiply(s, (const Matrix *[]){&l->q, &l->k, &l->v}, (const Buffer *[]){&s->q, &s->keys, &s->values}, 3, s->y.data,
-             s->y.stride, n);
+    multiply(s, (const Matrix *[]){&l->q, &l->k, &l->v}, (const Buffer *[]){&s->q, &s->keys, &s->values}, 3, y->data,
+             y->stride, n);
     attention(s, i, n);
+    if (l->attn_sub_norm.w) normalise(s, &l->attn_sub_norm, &s->att, &s->att, l->n_heads * l->head_dim, 0, n);
     multiply(s, (const Matrix *[]){&l->o}, (const Buffer *[]){&s->out}, 1, s->att.data, s->att.stride, n);
-    parallel_for(s->pool, n, add_token, &(Tokens){.s = s});
 }
 
-// x += feed-forward of y
-static void ffn_branch(Session *s, int i, int n) {
+// out = feed-forward of y
+static void ffn_branch(Session *s, int i, const Buffer *y, int n) {
     const Layer *l = &s->model->layers[i];
     const Buffer *hidden = l->gated ? &s->gate : &s->up;
-    multiply(s, (const Matrix *[]){&l->up, &l->gate}, (const Buffer *[]){&s->up, &s->gate}, l->gated ? 2 : 1, s->y.data,
-             s->y.stride, n);
+    multiply(s, (const Matrix *[]){&l->up, &l->gate}, (const Buffer *[]){&s->up, &s->gate}, l->gated ? 2 : 1, y->data,
+             y->stride, n);
     parallel_for(s->pool, n, activate_token, &(Tokens){.s = s, .layer = l});
+    if (l->ffn_sub_norm.w) normalise(s, &l->ffn_sub_norm, hidden, hidden, l->d_ff, 0, n);
     multiply(s, (const Matrix *[]){&l->down}, (const Buffer *[]){&s->out}, 1, hidden->data, hidden->stride, n);
-    parallel_for(s->pool, n, add_token, &(Tokens){.s = s});
+}
+
+// One item: the softcap of some columns of a row of logits.
+enum { CAP_COLUMNS = 8192 };
+
+static void cap_logits(void *arg, int item, int thread) {
+    (void)thread;
+    const Tokens *a = arg;
+    int slices = (a->width + CAP_COLUMNS - 1) / CAP_COLUMNS, from = item % slices * CAP_COLUMNS;
+    int n = a->width - from < CAP_COLUMNS ? a->width - from : CAP_COLUMNS;
+    a->s->k->softcap(row(a->out, item / slices) + from, a->s->model->final_softcap, n);
 }
 
 // ---- forward -------------------------------------------------------------------------------------------------------------
@@ -184,16 +220,39 @@ static void pass(Session *s, const int *tokens, int n, int n_logits, int logit_r
     parallel_for(s->pool, n, embed_token, &(Tokens){.s = s, .tokens = tokens});
     for (int i = 0; i < m->n_layers; i++) {
         const Layer *l = &m->layers[i];
-        normalise(s, &l->attn_norm, 0, n);
-        attention_branch(s, i, n);
-        if (l->topology == SEQUENTIAL) normalise(s, &l->ffn_norm, 0, n);
-        ffn_branch(s, i, n);
+        const Buffer *y = branch_input(s, &l->attn_norm, n);
+        attention_branch(s, i, y, n);
+        if (l->topology == SEQUENTIAL) add_branch(s, l, &l->attn_post_norm, n);
+        if (l->topology == SEQUENTIAL || l->ffn_norm.w) y = branch_input(s, &l->ffn_norm, n);
+        if (l->topology == PARALLEL) add_branch(s, l, &l->attn_post_norm, n);
+        ffn_branch(s, i, y, n);
+        add_branch(s, l, &l->ffn_post_norm, n);
     }
     s->position += n;
     if (!n_logits) return;
-    normalise(s, &m->norm, n - n_logits, n_logits);
+    normalise(s, &m->norm, &s->x, &s->y, m->n_embd, n - n_logits, n_logits);
     Buffer logits = {row(&s->logits, logit_row), s->logits.stride};
     multiply(s, (const Matrix *[]){&m->output}, (const Buffer *[]){&logits}, 1, s->y.data, s->y.stride, n_logits);
+    if (m->final_softcap > 0.0f)
+        parallel_for(s->pool, n_logits * ((m->vocab_size + CAP_COLUMNS - 1) / CAP_COLUMNS), cap_logits,
+                     &(Tokens){.s = s, .out = &logits, .width = m->vocab_size});
+}
+
+// Whether a text of `length` tokens is turned by other tables of rope than one of `old`.
+static bool turns_otherwise(const Model *m, int old, int length) {
+    for (int i = 0; i < m->n_rope_sets; i++)
+        if (m->rope[i].long_freq && old <= m->rope[i].length && length > m->rope[i].length) return true;
+    return false;
+}
+
+void session_expect(Session *s, int n) {
+    if (n <= s->length) return;
+    bool again = turns_otherwise(s->model, s->length, n);
+    s->length = n;
+    if (!again) return;
+    int done = s->position;
+    s->position = 0;
+    for (int i = 0; i < done; i += s->chunk) pass(s, s->history + i, done - i < s->chunk ? done - i : s->chunk, 0, 0);
 }
 
 const float *forward(Session *s, const int *tokens, int n, int n_logits, Error *err) {
@@ -213,6 +272,8 @@ const float *forward(Session *s, const int *tokens, int n, int n_logits, Error *
             fail(err, "token %d is %d, the vocabulary has 0..%d", i, tokens[i], m->vocab_size - 1);
             return NULL;
         }
+    session_expect(s, s->position + n);
+    if (s->history) memcpy(s->history + s->position, tokens, sizeof *tokens * (size_t)n);
     for (int done = 0, k; done < n; done += k) {
         k = n - done < s->chunk ? n - done : s->chunk;
         int first = n - n_logits > done ? n - n_logits : done;  // the first token of this pass that needs logits
@@ -268,6 +329,7 @@ static size_t lay_out(Session *s) {
     s->q8 = arena_take(s, &used, n_blocks * BLOCK, sizeof *s->q8);
     s->q8_scale = arena_take(s, &used, n_blocks, sizeof *s->q8_scale);
     s->q8_offset = arena_take(s, &used, n_blocks, sizeof *s->q8_offset);
+    s->history = turns_otherwise(m, 0, s->context) ? arena_take(s, &used, (size_t)s->context, sizeof *s->history) : NULL;
     attention_scratch(s, &used);
     return used;
 }
@@ -342,4 +404,4 @@ const char *session_isa(const Session *s, const char **why) {
     return s->k->name;
 }
 
-void session_reset(Session *s) { s->position = 0; }
+void session_reset(Session *s) { s->position = s->length = 0; }

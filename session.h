@@ -45,6 +45,8 @@ struct Session {
     const char *why;  // of the choice of kernels
     Pool *pool;
     int context, chunk, logit_rows, position;
+    int length;    // of the text as far as is known, which chooses between tables of rope
+    int *history;  // [context] the text, if such a choice may change; or NULL
     Dtype k_dtype, v_dtype;
     KvCache kv;
 
@@ -64,6 +66,9 @@ struct Session {
     Scratch *scratch;              // [n_threads]
     float *part, *part_max, *part_sum;  // partial results of attention: [parts][rows][v_dim], [parts][rows]
 };
+
+// model.c. out = norm of x, both [n]; out may be x.
+void norm_row(const Session *s, const Norm *norm, float *out, const float *x, int n);
 
 // kvcache.c
 int kv_new(Session *s, Error *err);
