@@ -219,7 +219,20 @@ static int get_rope_sets(Model *m, Error *err) {
     return 0;
 }
 
+// A layer's number of type f32; `fallback` if the file has none, unless that is a NaN: then it must.
+static int get_layer_floats(const Model *m, const char *key, size_t field, float fallback, Error *err) {
+    const Meta *meta = NULL;
+    if ((isnan(fallback) || model_meta(m, key)) && need_meta(m, key, META_F32, (size_t)m->n_layers, &meta, err)) return -1;
+    for (int i = 0; i < m->n_layers; i++) {
+        float v = meta ? ((const float *)meta->values)[meta->count == 1 ? 0 : i] : fallback;
+        if (!isfinite(v)) return fail(err, "metadata %s of layer %d is not a finite number", key, i);
+        memcpy((char *)&m->layers[i] + field, &v, sizeof v);
+    }
+    return 0;
+}
+
 static int get_layer_knobs(Model *m, Error *err) {
+    enum { OPTIONAL = 9 };  // the first knob that may be absent
     const struct {
         const char *key;
         size_t field;
@@ -231,12 +244,22 @@ static int get_layer_knobs(Model *m, Error *err) {
         {"layer.rope", offsetof(Layer, rope), -1, m->n_rope_sets - 1},
         {"layer.window", offsetof(Layer, window), 0, 1 << 30},
         {"layer.topology", offsetof(Layer, topology), SEQUENTIAL, PARALLEL},
-        {"layer.d_ff", offsetof(Layer, d_ff), 1, MAX_DIM},
+        {"layer.d_ff", offsetof(Layer, d_ff), 0, MAX_DIM},
         {"layer.ffn", offsetof(Layer, gated), 0, 1},
         {"layer.act", offsetof(Layer, act), 0, N_ACTS - 1},
+        // what may be absent, and is then 0
+        {"layer.experts", offsetof(Layer, n_experts), 0, MAX_EXPERTS},
+        {"layer.top_k", offsetof(Layer, top_k), 0, MAX_TOP_K},
+        {"layer.d_expert", offsetof(Layer, d_expert), 0, MAX_DIM},
+        {"layer.score", offsetof(Layer, score), 0, SCORE_SIGMOID},
+        {"layer.groups", offsetof(Layer, n_groups), 0, MAX_GROUPS},
+        {"layer.top_groups", offsetof(Layer, top_groups), 0, MAX_GROUPS},
+        {"layer.group_score", offsetof(Layer, group_score), 0, GROUP_TOP2},
+        {"layer.renorm", offsetof(Layer, renorm), 0, 1},
     };
     for (size_t k = 0; k < sizeof knobs / sizeof *knobs; k++) {
         const Meta *meta;
+        if (k >= OPTIONAL && !model_meta(m, knobs[k].key)) continue;
         if (need_meta(m, knobs[k].key, META_I32, (size_t)m->n_layers, &meta, err)) return -1;
         for (int i = 0; i < m->n_layers; i++) {
             int32_t v = ((const int32_t *)meta->values)[meta->count == 1 ? 0 : i];
@@ -246,13 +269,23 @@ static int get_layer_knobs(Model *m, Error *err) {
             memcpy((char *)&m->layers[i] + knobs[k].field, &v, sizeof v);
         }
     }
-    const Meta *meta;
-    if (need_meta(m, "layer.attn_scale", META_F32, (size_t)m->n_layers, &meta, err)) return -1;
-    for (int i = 0; i < m->n_layers; i++) {
-        m->layers[i].attn_scale = ((const float *)meta->values)[meta->count == 1 ? 0 : i];
-        if (!isfinite(m->layers[i].attn_scale))
-            return fail(err, "metadata layer.attn_scale of layer %d is not a finite number", i);
-    }
+    return get_layer_floats(m, "layer.attn_scale", offsetof(Layer, attn_scale), NAN, err) ||
+                   get_layer_floats(m, "layer.renorm_eps", offsetof(Layer, renorm_eps), 0.0f, err) ||
+                   get_layer_floats(m, "layer.routed_scale", offsetof(Layer, routed_scale), 1.0f, err)
+               ? -1
+               : 0;
+}
+
+static int check_experts(const Layer *l, int i, Error *err) {
+    if (!l->n_experts) return l->d_ff ? 0 : fail(err, "layer %d: d_ff is 0, and there are no experts", i);
+    if (l->top_k < 1 || l->top_k > l->n_experts || l->d_expert < 1)
+        return fail(err, "layer %d: top_k %d of %d experts of width %d, expected 1 of each at least and no more than there are",
+                    i, l->top_k, l->n_experts, l->d_expert);
+    if (l->n_groups < 2) return 0;
+    if (l->n_experts % l->n_groups || l->top_groups < 1 || l->top_groups > l->n_groups ||
+        l->n_experts / l->n_groups * l->top_groups < l->top_k)
+        return fail(err, "layer %d: %d experts in %d groups, of which %d are kept, leave no %d to choose", i, l->n_experts,
+                    l->n_groups, l->top_groups, l->top_k);
     return 0;
 }
 
@@ -265,7 +298,7 @@ static int check_layer(const Model *m, int i, Error *err) {
     if (l->rope >= 0 && 2 * m->rope[l->rope].n_pairs > l->head_dim)
         return fail(err, "layer %d: rope set %d rotates %d elements, head_dim is %d", i, l->rope,
                     2 * m->rope[l->rope].n_pairs, l->head_dim);
-    return 0;
+    return check_experts(l, i, err);
 }
 
 static int parse_knobs(Model *m, Error *err) {
@@ -366,16 +399,42 @@ static size_t matrix_bytes(Dtype dtype, int n_out, int n_in) {
     return round_up((size_t)n_out, LANES) / LANES * panel_bytes(dtype, n_in);
 }
 
-static int get_matrix(const Index *index, int layer, const char *stem, int n_out, int n_in, Matrix *out, Error *err) {
+// n matrices, each but the last filled up to whole panels.
+static int get_stack(const Index *index, int layer, const char *stem, int n, int n_out, int n_in, Matrix *out, Error *err) {
     Name name = name_of(layer, stem, ""), bias = name_of(layer, stem, ".bias");
     const Tensor *t = find(index, name.text);
     if (!t) return fail(err, "tensor %s is missing", name.text);
-    size_t bytes = matrix_bytes(t->dtype, n_out, n_in);
-    if (t->rows != (size_t)n_out || t->cols != (size_t)n_in || t->bytes != bytes)
-        return fail(err, "tensor %s: it is (%zu, %zu) of %zu bytes, expected (%d, %d) of %zu", name.text, t->rows, t->cols,
-                    t->bytes, n_out, n_in, bytes);
+    size_t rows = (size_t)(n - 1) * round_up((size_t)n_out, LANES) + (size_t)n_out;
+    if (rows > MAX_DIM) return fail(err, "tensor %s: %d matrices of %d rows exceed %d", name.text, n, n_out, MAX_DIM);
+    size_t bytes = matrix_bytes(t->dtype, (int)rows, n_in);
+    if (t->rows != rows || t->cols != (size_t)n_in || t->bytes != bytes)
+        return fail(err, "tensor %s: it is (%zu, %zu) of %zu bytes, expected (%zu, %d) of %zu", name.text, t->rows, t->cols,
+                    t->bytes, rows, n_in, bytes);
     *out = (Matrix){t->data, t->dtype, n_out, n_in, NULL};
-    return get_vector(index, bias.text, n_out, &out->bias, err);
+    return get_vector(index, bias.text, (int)rows, &out->bias, err);
+}
+
+static int get_matrix(const Index *index, int layer, const char *stem, int n_out, int n_in, Matrix *out, Error *err) {
+    return get_stack(index, layer, stem, 1, n_out, n_in, out, err);
+}
+
+static int get_ffn(const Index *x, int i, int d, Layer *l, Error *err) {
+    if ((l->gated && get_matrix(x, i, "ffn_gate", l->d_ff, d, &l->gate, err)) ||
+        get_matrix(x, i, "ffn_up", l->d_ff, d, &l->up, err) || get_matrix(x, i, "ffn_down", d, l->d_ff, &l->down, err))
+        return -1;
+    Name gate = name_of(i, "shared_gate", "");
+    return l->n_experts && find(x, gate.text) ? get_matrix(x, i, "shared_gate", 1, d, &l->shared_gate, err) : 0;
+}
+
+static int get_experts(const Index *x, int i, int d, Layer *l, Error *err) {
+    int n = l->n_experts;
+    Name bias = name_of(i, "selection_bias", "");
+    return get_matrix(x, i, "router", n, d, &l->router, err) || get_vector(x, bias.text, n, &l->selection_bias, err) ||
+                   (l->gated && get_stack(x, i, "expert_gate", n, l->d_expert, d, &l->expert_gate, err)) ||
+                   get_stack(x, i, "expert_up", n, l->d_expert, d, &l->expert_up, err) ||
+                   get_stack(x, i, "expert_down", n, d, l->d_expert, &l->expert_down, err)
+               ? -1
+               : 0;
 }
 
 static int get_layer(const Model *m, const Index *x, int i, Error *err) {
@@ -387,8 +446,7 @@ static int get_layer(const Model *m, const Index *x, int i, Error *err) {
         get_matrix(x, i, "attn_v", kv, d, &l->v, err) || get_matrix(x, i, "attn_o", d, q, &l->o, err) ||
         get_norm(x, i, "attn_q_norm", l->head_dim, false, &l->q_norm, err) ||
         get_norm(x, i, "attn_k_norm", l->head_dim, false, &l->k_norm, err) ||
-        (l->gated && get_matrix(x, i, "ffn_gate", l->d_ff, d, &l->gate, err)) ||
-        get_matrix(x, i, "ffn_up", l->d_ff, d, &l->up, err) || get_matrix(x, i, "ffn_down", d, l->d_ff, &l->down, err))
+        (l->d_ff && get_ffn(x, i, d, l, err)) || (l->n_experts && get_experts(x, i, d, l, err)))
         return -1;
     return 0;
 }
@@ -411,6 +469,15 @@ static int get_tensors(Model *m, const Index *x, Error *err) {
 
 // ---- the whole ----
 
+// Bytes of the experts that a token does not choose.
+static size_t idle_bytes(const Layer *l) {
+    if (!l->n_experts) return 0;
+    size_t one = matrix_bytes(l->expert_up.dtype, l->d_expert, l->expert_up.n_in) +
+                 matrix_bytes(l->expert_down.dtype, l->expert_down.n_out, l->d_expert);
+    if (l->gated) one += matrix_bytes(l->expert_gate.dtype, l->d_expert, l->expert_gate.n_in);
+    return one * (size_t)(l->n_experts - l->top_k);
+}
+
 // Whatever nobody asked for, this build does not know: a result without it would be wrong.
 static int refuse_unknown(Model *m, Error *err) {
     for (int i = 0; i < m->n_meta; i++) {
@@ -423,6 +490,7 @@ static int refuse_unknown(Model *m, Error *err) {
         if (!t->used) return fail(err, "tensor %.*s is not known to this build", shown(t->name_len), t->name);
         m->weight_bytes += t->bytes;
     }
+    for (int i = 0; i < m->n_layers; i++) m->weight_bytes -= idle_bytes(&m->layers[i]);
     if (m->output.data != m->embed.data) m->weight_bytes -= matrix_bytes(m->embed.dtype, m->vocab_size, m->n_embd);
     if (m->embed_pos.data) m->weight_bytes -= matrix_bytes(F32, m->context, m->n_embd);
     return 0;

@@ -11,68 +11,79 @@ static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 // ---- products ------------------------------------------------------------------------------------------------------------
 
-typedef struct {  // several matrices times the same rows
+typedef struct {  // several matrices, or stacks of them, times the same rows
     Session *s;
     const Matrix *const *w;
     const Buffer *const *out;
-    int n_tokens, panels_per_item;
-    const float *x;
-    size_t x_stride;
+    const Buffer *x;
+    const Group *groups;
+    int panels_per_item, items_per_group;
     bool bf16, q8;  // forms that some matrix needs
-    Rows rows;
 } Product;
 
-static void prepare_token(void *arg, int t, int thread) {
+static size_t blocks_of(int n_in) { return ((size_t)n_in + BLOCK - 1) / BLOCK; }
+
+static void prepare_row(void *arg, int t, int thread) {
     (void)thread;
     const Product *p = arg;
     const Session *s = p->s;
     int n_in = p->w[0]->n_in;
-    size_t n_blocks = ((size_t)n_in + BLOCK - 1) / BLOCK, row = (size_t)t * n_blocks;
-    const float *x = p->x + (size_t)t * p->x_stride;
-    if (p->bf16) s->k->to_bf16(s->bf16 + row * BLOCK, x, n_in);
-    if (p->q8) s->k->to_q8(s->q8 + row * BLOCK, s->q8_scale + row, s->q8_offset + row, x, n_in);
+    size_t block = (size_t)t * blocks_of(n_in);
+    if (p->bf16) s->k->to_bf16(s->bf16 + block * BLOCK, row(p->x, t), n_in);
+    if (p->q8) s->k->to_q8(s->q8 + block * BLOCK, s->q8_scale + block, s->q8_offset + block, row(p->x, t), n_in);
+}
+
+// The rows of x from `first` on.
+static Rows rows_from(const Product *p, int first) {
+    const Session *s = p->s;
+    size_t block = (size_t)first * blocks_of(p->w[0]->n_in);
+    return (Rows){row(p->x, first), p->x->stride, s->bf16 + block * BLOCK, s->q8 + block * BLOCK, s->q8_scale + block,
+                  s->q8_offset + block};
 }
 
 static int n_panels(const Matrix *w) { return (w->n_out + LANES - 1) / LANES; }
 static int n_items(const Matrix *w, int panels_per_item) { return (n_panels(w) + panels_per_item - 1) / panels_per_item; }
 
-// Item: some panels of one of the matrices, times all rows.
+// Item: some panels of one of the matrices, times the rows of one group.
 static void multiply_panels(void *arg, int item, int thread) {
     (void)thread;
     const Product *p = arg;
+    const Group *g = &p->groups[item / p->items_per_group];
     int i = 0;
-    for (; item >= n_items(p->w[i], p->panels_per_item); i++) item -= n_items(p->w[i], p->panels_per_item);
+    for (item %= p->items_per_group; item >= n_items(p->w[i], p->panels_per_item); i++)
+        item -= n_items(p->w[i], p->panels_per_item);
     const Matrix *w = p->w[i];
     const Buffer *out = p->out[i];
     int first = item * p->panels_per_item,
         n = n_panels(w) - first < p->panels_per_item ? n_panels(w) - first : p->panels_per_item;
-    size_t bytes = panel_bytes(w->dtype, w->n_in);
-    p->s->k->matmul[w->dtype](out->data + first * LANES, out->stride, w->data + (size_t)first * bytes, bytes, n, w->n_in,
-                              &p->rows, p->n_tokens);
+    size_t bytes = panel_bytes(w->dtype, w->n_in), panel = (size_t)g->which * (size_t)n_panels(w) + (size_t)first;
+    Rows rows = rows_from(p, g->first);
+    p->s->k->matmul[w->dtype](row(out, g->first) + first * LANES, out->stride, w->data + panel * bytes, bytes, n, w->n_in,
+                              &rows, g->n);
     if (!w->bias) return;
     int begin = first * LANES, end = begin + n * LANES < w->n_out ? begin + n * LANES : w->n_out;
-    for (int t = 0; t < p->n_tokens; t++)
-        p->s->k->add(out->data + (size_t)t * out->stride + begin, w->bias + begin, end - begin);
+    for (int t = 0; t < g->n; t++) p->s->k->add(row(out, g->first + t) + begin, w->bias + panel * LANES, end - begin);
 }
 
-// out[i] = w[i] x + bias for n rows of x. All w have the same input dimension.
-static void multiply(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const float *x,
-                     size_t x_stride, int n) {
-    Product p = {.s = s, .w = w, .out = out, .n_tokens = n, .x = x, .x_stride = x_stride};
+void multiply_groups(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const Buffer *x, int n_rows,
+                     const Group *groups, int n_groups) {
+    Product p = {.s = s, .w = w, .out = out, .x = x, .groups = groups};
     int total = 0;
     for (int i = 0; i < n_matrices; i++) {
         p.bf16 |= w[i]->dtype == BF16;
         p.q8 |= w[i]->dtype == Q8 || w[i]->dtype == Q4;
-        total += n_panels(w[i]);
+        total += n_panels(w[i]) * n_groups;
     }
-    if (p.bf16 || p.q8) parallel_for(s->pool, n, prepare_token, &p);
-    p.rows = (Rows){x, x_stride, s->bf16, s->q8, s->q8_scale, s->q8_offset};
+    if (p.bf16 || p.q8) parallel_for(s->pool, n_rows, prepare_row, &p);
     // Enough items for the threads to share evenly, each large enough to be worth a claim; kernels like multiples of 4.
     int share = total / (8 * pool_threads(s->pool)) / 4 * 4;
     p.panels_per_item = share < 4 ? 4 : share > 16 ? 16 : share;
-    int items = 0;
-    for (int i = 0; i < n_matrices; i++) items += n_items(w[i], p.panels_per_item);
-    parallel_for(s->pool, items, multiply_panels, &p);
+    for (int i = 0; i < n_matrices; i++) p.items_per_group += n_items(w[i], p.panels_per_item);
+    parallel_for(s->pool, p.items_per_group * n_groups, multiply_panels, &p);
+}
+
+void multiply(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const Buffer *x, int n) {
+    multiply_groups(s, w, out, n_matrices, x, n, &(Group){.n = n}, 1);
 }
 
 // ---- the rest of a layer, token by token ---------------------------------------------------------------------------------
@@ -81,16 +92,15 @@ typedef struct {
     Session *s;
     const Layer *layer;
     const Norm *norm;
+    const Buffer *gate, *up;
     const int *tokens;
-    int first;
+    int first, width;
 } Tokens;
-
-static float *row(const Buffer *b, int t) { return b->data + (size_t)t * b->stride; }
 
 // Row r of a matrix in panels, as f32.
 static void unpack_row(const Matrix *w, int r, float *out) {
     const uint8_t *panel = w->data + (size_t)(r / LANES) * panel_bytes(w->dtype, w->n_in);
-    size_t lane = (size_t)(r % LANES), n_blocks = ((size_t)w->n_in + BLOCK - 1) / BLOCK;
+    size_t lane = (size_t)(r % LANES), n_blocks = blocks_of(w->n_in);
     for (size_t k = 0; k < (size_t)w->n_in; k++) {
         size_t block = k / BLOCK, byte = k % BLOCK / 4 * 64 + lane * 4 + k % 4;
         if (w->dtype == F32) out[k] = ((const float *)panel)[k * LANES + lane];
@@ -138,10 +148,24 @@ static void norm_token(void *arg, int t, int thread) {
 static void activate_token(void *arg, int t, int thread) {
     (void)thread;
     const Tokens *a = arg;
-    Session *s = a->s;
+    const Kernels *k = a->s->k;
     Act act = (Act)a->layer->act;
-    if (a->layer->gated) s->k->act_mul(row(&s->gate, t), row(&s->up, t), act, a->layer->d_ff);
-    else s->k->act(row(&s->up, t), act, a->layer->d_ff);
+    if (a->layer->gated) k->act_mul(row(a->gate, t), row(a->up, t), act, a->width);
+    else k->act(row(a->up, t), act, a->width);
+}
+
+void activate(Session *s, const Layer *l, const Buffer *gate, const Buffer *up, int width, int n) {
+    parallel_for(s->pool, n, activate_token, &(Tokens){.s = s, .layer = l, .gate = gate, .up = up, .width = width});
+}
+
+// out *= sigmoid(gate), one number a token
+static void gate_token(void *arg, int t, int thread) {
+    (void)thread;
+    const Tokens *a = arg;
+    Session *s = a->s;
+    float *gate = row(&s->gate, t);
+    s->k->act(gate, ACT_SIGMOID, 1);
+    s->k->scale(row(&s->out, t), *gate, s->model->n_embd);
 }
 
 static void add_token(void *arg, int t, int thread) {
@@ -158,21 +182,29 @@ static void normalise(Session *s, const Norm *norm, int first, int n) {
 // x += attention of y
 static void attention_branch(Session *s, int i, int n) {
     const Layer *l = &s->model->layers[i];
-    multiply(s, (const Matrix *[]){&l->q, &l->k, &l->v}, (const Buffer *[]){&s->q, &s->keys, &s->values}, 3, s->y.data,
-             s->y.stride, n);
+    multiply(s, (const Matrix *[]){&l->q, &l->k, &l->v}, (const Buffer *[]){&s->q, &s->keys, &s->values}, 3, &s->y, n);
     attention(s, i, n);
-    multiply(s, (const Matrix *[]){&l->o}, (const Buffer *[]){&s->out}, 1, s->att.data, s->att.stride, n);
+    multiply(s, (const Matrix *[]){&l->o}, (const Buffer *[]){&s->out}, 1, &s->att, n);
     parallel_for(s->pool, n, add_token, &(Tokens){.s = s});
 }
 
-// x += feed-forward of y
+// out = down(act(gate y) * up y)
+static void feed_forward(Session *s, const Layer *l, int n) {
+    const Buffer *hidden = l->gated ? &s->gate : &s->up;
+    multiply(s, (const Matrix *[]){&l->up, &l->gate}, (const Buffer *[]){&s->up, &s->gate}, l->gated ? 2 : 1, &s->y, n);
+    activate(s, l, &s->gate, &s->up, l->d_ff, n);
+    multiply(s, (const Matrix *[]){&l->down}, (const Buffer *[]){&s->out}, 1, hidden, n);
+    if (!l->shared_gate.data) return;
+    multiply(s, (const Matrix *[]){&l->shared_gate}, (const Buffer *[]){&s->gate}, 1, &s->y, n);
+    parallel_for(s->pool, n, gate_token, &(Tokens){.s = s});
+}
+
+// x += feed-forward of y, experts of y
 static void ffn_branch(Session *s, int i, int n) {
     const Layer *l = &s->model->layers[i];
-    const Buffer *hidden = l->gated ? &s->gate : &s->up;
-    multiply(s, (const Matrix *[]){&l->up, &l->gate}, (const Buffer *[]){&s->up, &s->gate}, l->gated ? 2 : 1, s->y.data,
-             s->y.stride, n);
-    parallel_for(s->pool, n, activate_token, &(Tokens){.s = s, .layer = l});
-    multiply(s, (const Matrix *[]){&l->down}, (const Buffer *[]){&s->out}, 1, hidden->data, hidden->stride, n);
+    if (l->d_ff) feed_forward(s, l, n);
+    else memset(s->out.data, 0, sizeof *s->out.data * s->out.stride * (size_t)n);
+    if (l->n_experts) experts(s, i, &s->y, n);
     parallel_for(s->pool, n, add_token, &(Tokens){.s = s});
 }
 
@@ -193,7 +225,7 @@ static void pass(Session *s, const int *tokens, int n, int n_logits, int logit_r
     if (!n_logits) return;
     normalise(s, &m->norm, n - n_logits, n_logits);
     Buffer logits = {row(&s->logits, logit_row), s->logits.stride};
-    multiply(s, (const Matrix *[]){&m->output}, (const Buffer *[]){&logits}, 1, s->y.data, s->y.stride, n_logits);
+    multiply(s, (const Matrix *[]){&m->output}, (const Buffer *[]){&logits}, 1, &s->y, n_logits);
 }
 
 const float *forward(Session *s, const int *tokens, int n, int n_logits, Error *err) {
@@ -240,12 +272,15 @@ static Buffer buffer(Session *s, size_t *used, int n_rows, int width) {
 static size_t lay_out(Session *s) {
     const Model *m = s->model;
     size_t used = 0;
-    int q = 0, kv = 0, ff = 0, widest = m->n_embd;
+    int q = 0, kv = 0, ff = 0, widest = m->n_embd, n_experts = 0, top_k = 0, expert = 0;
     for (int i = 0; i < m->n_layers; i++) {
         const Layer *l = &m->layers[i];
         if (l->n_heads * l->head_dim > q) q = l->n_heads * l->head_dim;
         if (l->n_kv_heads * l->head_dim > kv) kv = l->n_kv_heads * l->head_dim;
         if (l->d_ff > ff) ff = l->d_ff;
+        if (l->n_experts > n_experts) n_experts = l->n_experts;
+        if (l->top_k > top_k) top_k = l->top_k;
+        if (l->d_expert > expert) expert = l->d_expert;
     }
     if (q > widest) widest = q;
     if (ff > widest) widest = ff;
@@ -258,12 +293,21 @@ static size_t lay_out(Session *s) {
     s->values = buffer(s, &used, s->chunk, kv);
     s->gate = buffer(s, &used, s->chunk, ff);
     s->up = buffer(s, &used, s->chunk, ff);
+    s->scores = buffer(s, &used, s->chunk, n_experts);
+    s->selection = buffer(s, &used, s->chunk, n_experts);
+    s->choices = arena_take(s, &used, (size_t)s->chunk * (size_t)top_k, sizeof *s->choices);
+    s->groups = arena_take(s, &used, (size_t)n_experts, sizeof *s->groups);
+    s->grouped = buffer(s, &used, s->chunk * top_k, m->n_embd);
+    s->grouped_gate = buffer(s, &used, s->chunk * top_k, expert);
+    s->grouped_up = buffer(s, &used, s->chunk * top_k, expert);
     s->logits = buffer(s, &used, s->logit_rows, m->vocab_size);
     for (int i = 0; i < m->n_rope_sets; i++) {
         s->cos[i] = buffer(s, &used, s->chunk, m->rope[i].n_pairs);
         s->sin[i] = buffer(s, &used, s->chunk, m->rope[i].n_pairs);
     }
-    size_t n_blocks = ((size_t)widest + BLOCK - 1) / BLOCK * (size_t)s->chunk;
+    size_t n_blocks = blocks_of(widest) * (size_t)s->chunk;
+    size_t grouped = blocks_of(m->n_embd > expert ? m->n_embd : expert) * (size_t)s->chunk * (size_t)top_k;
+    if (grouped > n_blocks) n_blocks = grouped;
     s->bf16 = arena_take(s, &used, n_blocks * BLOCK, sizeof *s->bf16);
     s->q8 = arena_take(s, &used, n_blocks * BLOCK, sizeof *s->q8);
     s->q8_scale = arena_take(s, &used, n_blocks, sizeof *s->q8_scale);

@@ -21,7 +21,7 @@ int fail(Error *err, const char *format, ...) __attribute__((format(printf, 2, 3
 
 // ---- checkpoint.c: bytes -> validated model. The format is docs/format.md. ----------------------------------------------
 
-enum { MAX_ROPE_SETS = 8, MAX_DIM = 1 << 24, MAX_LAYERS = 4096 };
+enum { MAX_ROPE_SETS = 8, MAX_DIM = 1 << 24, MAX_LAYERS = 4096, MAX_EXPERTS = 4096, MAX_TOP_K = 64, MAX_GROUPS = 64 };
 
 typedef struct {  // a mapped file
     const uint8_t *data;
@@ -33,7 +33,7 @@ typedef struct {  // a matrix (n_out, n_in) in panels, borrowed from the mapping
     Dtype dtype;
     int n_out, n_in;
     const float *bias;  // [n_out] or NULL
-} Matrix;
+} Matrix;  // A stack is several of one shape, each with its rows and its biases filled up to 16; n_out is that of one.
 
 typedef struct {  // w NULL: absent, the norm is then the identity
     const float *w, *b;
@@ -46,6 +46,8 @@ typedef struct {
 } RopeSet;
 
 enum { SEQUENTIAL, PARALLEL };
+enum { SCORE_SOFTMAX, SCORE_SIGMOID };  // of the router
+enum { GROUP_MAX, GROUP_TOP2 };         // a group of experts is as good as its best, or as the sum of its two best
 
 typedef struct {
     Norm attn_norm, ffn_norm;      // [n_embd]; ffn_norm absent if parallel
@@ -59,6 +61,16 @@ typedef struct {
     int topology;  // SEQUENTIAL or PARALLEL
     int gated;     // the FFN has a gate
     int act;       // an Act
+
+    // Mixture of experts. The matrices above are then of the expert that every token passes; d_ff 0: there is none.
+    int n_experts, top_k, d_expert;  // n_experts 0: none
+    int score;                       // SCORE_*
+    int n_groups, top_groups, group_score;  // only the best groups' experts are chosen from; 1 group: from all
+    int renorm;                      // the weights of the chosen are divided by their sum + renorm_eps
+    float renorm_eps, routed_scale;  // and multiplied by routed_scale
+    Matrix router, shared_gate;      // (n_experts, n_embd), (1, n_embd); shared_gate may be absent
+    const float *selection_bias;     // [n_experts], added to the scores for the choice alone; or NULL
+    Matrix expert_gate, expert_up, expert_down;  // stacks of 2 x (d_expert, n_embd), (n_embd, d_expert)
 } Layer;
 
 typedef struct {  // one piece of metadata, borrowed from the mapping
@@ -91,7 +103,8 @@ typedef struct Model {
     Meta *meta;
     Tensor *tensors;
     int n_meta, n_tensors;
-    size_t weight_bytes;  // tensor bytes that one generated token reads (all, but for an embedding that is only looked up)
+    size_t weight_bytes;  // tensor bytes that one generated token reads: all, but for an embedding that is only looked up and
+                          // experts that are not chosen
 } Model;
 
 // Maps a file for reading. Errors: cannot be opened, a directory, empty. unmap_file undoes it.
@@ -141,6 +154,8 @@ const char *session_isa(const Session *session, const char **why);
 void session_reset(Session *session);
 
 // ---- attention.c: rope, scores, softmax, mix. Internal; declared in session.h --------------------------------------------
+
+// ---- moe.c: the router and the experts. Internal; declared in session.h ----------------------------------------------------
 
 // ---- kvcache.c: what the cache costs, and where its rows lie ---------------------------------------------------------------
 

@@ -39,6 +39,15 @@ typedef struct {      // what one thread needs in attention; rows = QUERY_ROWS, 
     float *max, *sum; // [rows] of one tile
 } Scratch;
 
+typedef struct {  // rows first..first+n-1 meet matrix `which` of a stack
+    int which, first, n;
+} Group;
+
+typedef struct {  // one of a token's experts
+    int expert, row;  // row: of s->grouped
+    float weight;
+} Choice;
+
 struct Session {
     const Model *model;
     const Kernels *k;
@@ -55,6 +64,10 @@ struct Session {
     Buffer q, keys, values, att;   // n_heads head_dim, 2 x n_kv_heads head_dim, n_heads head_dim
     Buffer out;                    // what a branch adds to x, n_embd
     Buffer gate, up;               // d_ff
+    Buffer scores, selection;      // n_experts
+    Buffer grouped, grouped_gate, grouped_up;  // rows by expert: n_embd, 2 x d_expert, [chunk * top_k]
+    Choice *choices;               // [chunk][top_k]
+    Group *groups;                 // [n_experts]
     Buffer logits;                 // [logit_rows][vocab_size]
     uint16_t *bf16;                // the input of a product as bf16 or int8, [chunk][widest input padded to 32]
     int8_t *q8;
@@ -64,6 +77,19 @@ struct Session {
     Scratch *scratch;              // [n_threads]
     float *part, *part_max, *part_sum;  // partial results of attention: [parts][rows][v_dim], [parts][rows]
 };
+
+// model.c
+static inline float *row(const Buffer *b, int t) { return b->data + (size_t)t * b->stride; }
+// out[i] = w[i] x + bias for n rows of x. All w have the same input dimension.
+void multiply(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const Buffer *x, int n);
+// The same for stacks: each group of rows with a matrix of its own. n_rows: of all groups.
+void multiply_groups(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const Buffer *x, int n_rows,
+                     const Group *groups, int n_groups);
+// gate = act(gate) * up, or up = act(up) in a layer that is not gated; n rows of `width`.
+void activate(Session *s, const Layer *l, const Buffer *gate, const Buffer *up, int width, int n);
+
+// moe.c. s->out += the experts' answer to each of n rows of y.
+void experts(Session *s, int layer, const Buffer *y, int n);
 
 // kvcache.c
 int kv_new(Session *s, Error *err);

@@ -45,7 +45,7 @@ typedef void MatmulFn(float *out, size_t out_stride, const uint8_t *panels, size
 // scales [16][dim / 32] (dim a multiple of 32), where p * scale is rounded before the fma.
 typedef void MixFn(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v, int begin, int end, int dim);
 
-typedef enum { ACT_SILU, ACT_GELU_ERF, ACT_GELU_TANH, N_ACTS } Act;
+typedef enum { ACT_SILU, ACT_GELU_ERF, ACT_GELU_TANH, N_ACTS, ACT_SIGMOID = N_ACTS } Act;  // of a feed-forward, and of gates
 
 typedef struct {
     const char *name;

@@ -43,6 +43,8 @@ static inline float normal_tail(float x) {
     return p * t * exp_lane(-0.5f * x * x);
 }
 
+static inline float sigmoid_lane(float x) { return 1.0f / (1.0f + exp_lane(-x)); }
+
 static inline float silu_lane(float x) { return x / (1.0f + exp_lane(-x)); }
 
 static inline float gelu_erf_lane(float x) {
@@ -61,6 +63,8 @@ static void lanes_act(float *x, Act act, int n) {
         for (int i = 0; i < n; i++) x[i] = silu_lane(x[i]);
     else if (act == ACT_GELU_ERF)
         for (int i = 0; i < n; i++) x[i] = gelu_erf_lane(x[i]);
+    else if (act == ACT_SIGMOID)
+        for (int i = 0; i < n; i++) x[i] = sigmoid_lane(x[i]);
     else
         for (int i = 0; i < n; i++) x[i] = gelu_tanh_lane(x[i]);
 }
