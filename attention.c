@@ -16,14 +16,21 @@ typedef struct {
     const Layer *layer;
 } Heads;
 
-static void rotate_rows(const Session *s, const Layer *l, const Norm *norm, float *x, int n_heads, int token) {
+// Norms, clips and turns the heads of one token, side by side in x: queries or keys.
+static void rotate_heads(const Session *s, const Layer *l, const Norm *norm, float *x, int n_heads, int token) {
     const Model *m = s->model;
+    if (norm->w && l->qk_norm == QK_WHOLE) norm_row(s, norm, x, x, n_heads * l->head_dim);
+    if (l->clip > 0.0f) s->k->clamp(x, l->clip, n_heads * l->head_dim);
     for (int h = 0; h < n_heads; h++, x += l->head_dim) {
-        if (norm->w && m->layernorm) s->k->layernorm(x, x, norm->w, norm->b, l->head_dim, m->norm_eps);
-        else if (norm->w) s->k->rmsnorm(x, x, norm->w, l->head_dim, m->norm_eps);
-        if (l->rope < 0) continue;
-        const Buffer *c = &s->cos[l->rope], *sn = &s->sin[l->rope];
-        s->k->rope(x, c->data + (size_t)token * c->stride, sn->data + (size_t)token * sn->stride, m->rope[l->rope].n_pairs);
+        Norm own = *norm;
+        if (l->qk_norm == QK_DISTINCT && own.w) own.w += h * l->head_dim;
+        if (own.w && l->qk_norm != QK_WHOLE && l->qk_norm != QK_AFTER_ROPE) norm_row(s, &own, x, x, l->head_dim);
+        if (l->rope >= 0) {
+            const Buffer *c = &s->cos[l->rope], *sn = &s->sin[l->rope];
+            s->k->rope(x, c->data + (size_t)token * c->stride, sn->data + (size_t)token * sn->stride,
+                       m->rope[l->rope].n_pairs);
+        }
+        if (own.w && l->qk_norm == QK_AFTER_ROPE) norm_row(s, &own, x, x, l->head_dim);
     }
 }
 
@@ -31,8 +38,15 @@ static void rotate_token(void *arg, int t, int thread) {
     (void)thread;
     const Heads *a = arg;
     Session *s = a->s;
-    rotate_rows(s, a->layer, &a->layer->q_norm, s->q.data + (size_t)t * s->q.stride, a->layer->n_heads, t);
-    rotate_rows(s, a->layer, &a->layer->k_norm, s->keys.data + (size_t)t * s->keys.stride, a->layer->n_kv_heads, t);
+    const Model *m = s->model;
+    const Layer *l = a->layer;
+    float *q = s->q.data + (size_t)t * s->q.stride;
+    rotate_heads(s, l, &l->q_norm, q, l->n_heads, t);
+    rotate_heads(s, l, &l->k_norm, s->keys.data + (size_t)t * s->keys.stride, l->n_kv_heads, t);
+    if (l->clip > 0.0f) s->k->clamp(s->values.data + (size_t)t * s->values.stride, l->clip, l->n_kv_heads * l->head_dim);
+    if (!m->q_temp) return;
+    int step = (s->position + t) / m->q_temp_length;
+    s->k->scale(q, m->q_temp[step < m->n_q_temp ? step : m->n_q_temp - 1], l->n_heads * l->head_dim);
 }
 
 // ---- one tile ----
@@ -94,6 +108,13 @@ static void scores(const Run *run, const Block *b, const Rows *q, float *p, int 
     }
 }
 
+// What a layer does to n scores of a query head before they meet the softmax; x[i] is that of the key at the query's own
+// position plus first + i. Scores that the mask hides may be anything.
+static void shape_scores(const Session *s, const Layer *l, float *x, int n, int head, int first) {
+    if (l->softcap > 0.0f) s->k->softcap(x, l->softcap, n);
+    if (l->slopes) s->k->add_ramp(x, (float)first, l->slopes[head], n);
+}
+
 // Turns a row's scores into exponentials, and zeros where it sees nothing. The row sees low..high within begin..end.
 static void softmax_row(const Session *s, float *p, int begin, int end, int low, int high, float *max, float *sum) {
     *max = -INFINITY;
@@ -138,6 +159,7 @@ static void attend_tile(const Run *run, const Block *b, const Rows *q, Scratch *
     for (int r = 0; r < b->n_rows; r++) {
         int pos = first + r / b->group, low = lowest(l, pos) > begin ? lowest(l, pos) : begin,
             high = pos < stop ? pos : stop - 1;
+        shape_scores(s, l, x->p + (size_t)r * TILE + begin - tile, end - begin, b->h * b->group + r % b->group, begin - pos);
         softmax_row(s, x->p + (size_t)r * TILE, begin - tile, end - tile, low - tile, high - tile, &x->max[r], &x->sum[r]);
     }
     s->k->mix[s->v_dtype](x->mix, x->p, TILE, b->n_rows, values, begin - tile, stop - tile, dim);
@@ -162,7 +184,10 @@ static void attend_part(void *arg, int item, int thread) {
     size_t row = part_row(run, &b, part);
     float *out = s->part + row * dim, *max = s->part_max + row, *sum = s->part_sum + row;
     memset(out, 0, sizeof *out * (size_t)b.n_rows * dim);
-    for (int r = 0; r < b.n_rows; r++) max[r] = -INFINITY, sum[r] = 0.0f;
+    // A sink is like a key that all rows see first and that has no value.
+    bool sinks = l->sinks && part == 0;
+    for (int r = 0; r < b.n_rows; r++)
+        max[r] = sinks ? l->sinks[b.h * b.group + r % b.group] : -INFINITY, sum[r] = sinks ? 1.0f : 0.0f;
     Rows q = gather(run, &b, &s->scratch[thread]);
     int first = run->pos + b.token, last = first + b.n_tokens - 1, from = lowest(l, first) / TILE, to = last / TILE;
     int begin = run->first_tile + part * run->tiles_per_part, end = begin + run->tiles_per_part - 1;

@@ -43,22 +43,35 @@ typedef struct {
     int n_pairs;            // n_rot / 2
     const float *inv_freq;  // [n_pairs]
     float multiplier;
+    const float *long_freq; // [n_pairs], what a text of more than `length` tokens is turned by instead; NULL: the same
+    float long_multiplier;
+    int length;
 } RopeSet;
 
 enum { SEQUENTIAL, PARALLEL };
+enum { NORM_PRE_ATTN = 1, NORM_POST_ATTN = 2, NORM_PRE_FFN = 4, NORM_POST_FFN = 8 };  // bits of Layer.norms
+enum { QK_PER_HEAD, QK_WHOLE, QK_DISTINCT, QK_AFTER_ROPE, N_QK_NORMS };
 enum { SCORE_SOFTMAX, SCORE_SIGMOID };  // of the router
 enum { GROUP_MAX, GROUP_TOP2 };         // a group of experts is as good as its best, or as the sum of its two best
 
 typedef struct {
-    Norm attn_norm, ffn_norm;      // [n_embd]; ffn_norm absent if parallel
+    Norm attn_norm, ffn_norm;      // [n_embd], of a branch's input; a parallel ffn without one takes attention's
+    Norm attn_post_norm, ffn_post_norm;  // [n_embd], of what the branch adds
     Matrix q, k, v, o;             // (n_heads head_dim, n_embd), 2 x (n_kv_heads head_dim, n_embd), (n_embd, n_heads head_dim)
-    Norm q_norm, k_norm;           // [head_dim], or absent
+    Norm q_norm, k_norm;           // [head_dim], of all heads side by side if whole or distinct, or absent
+    Norm attn_sub_norm, ffn_sub_norm;  // [n_heads head_dim] before o, [d_ff] before down, or absent
+    const float *sinks, *slopes;   // [n_heads] or NULL: a score that only the sum of exponentials sees; ALiBi
+    const float *act_params;       // [4] or NULL, of the activations that have some
     Matrix gate, up, down;         // 2 x (d_ff, n_embd), (n_embd, d_ff); gate absent if the FFN is plain
     int n_heads, n_kv_heads, head_dim, d_ff;
     int rope;                      // rope set, -1 for none
     int window;                    // 0 for none
     float attn_scale;
+    float softcap, clip;  // of scores; of q, k and v; 0 for none
+    float residual_scale; // of what a branch adds
     int topology;  // SEQUENTIAL or PARALLEL
+    int norms;     // NORM_* that are there
+    int qk_norm;   // QK_*
     int gated;     // the FFN has a gate
     int act;       // an Act
 
@@ -94,11 +107,13 @@ typedef struct Model {
     Mapping map;
     int vocab_size, n_embd, n_layers, context;
     bool layernorm;  // every norm of the model is LayerNorm, not RMSNorm
-    float norm_eps, emb_scale;
+    float norm_eps, emb_scale, final_softcap;  // final_softcap 0: none
+    const float *q_temp;  // [n_q_temp] or NULL: q at position p is multiplied by element p / q_temp_length
+    int n_q_temp, q_temp_length;
     int n_rope_sets;
     RopeSet rope[MAX_ROPE_SETS];
     Matrix embed, embed_pos, output;  // output is embed where they are tied; embed_pos may be absent
-    Norm norm;
+    Norm embed_norm, norm;            // embed_norm may be absent
     Layer *layers;  // [n_layers]
     Meta *meta;
     Tensor *tensors;
@@ -150,6 +165,9 @@ int session_position(const Session *session);         // tokens in the cache
 int session_context(const Session *session);
 int session_threads(const Session *session);
 const char *session_isa(const Session *session, const char **why);
+// Says that the text will have n tokens at least, those in the cache included. A model whose rope depends on the text's length
+// (longrope) then turns all of them as that length asks; unsaid, it runs what is in the cache again when the text outgrows it.
+void session_expect(Session *session, int n);
 // Forgets every token, so that the next call starts at position 0.
 void session_reset(Session *session);
 

@@ -95,7 +95,7 @@ static void scatter_token(void *arg, int t, int thread) {
     const Session *s = a->s;
     const Choice *choice = s->choices + (size_t)t * (size_t)a->layer->top_k;
     for (int j = 0; j < a->layer->top_k; j++)
-        memcpy(row(&s->grouped, choice[j].row), row(a->y, t), sizeof(float) * (size_t)s->model->n_embd);
+        memcpy(row(&s->by_expert, choice[j].row), row(a->y, t), sizeof(float) * (size_t)s->model->n_embd);
 }
 
 static void sum_token(void *arg, int t, int thread) {
@@ -104,7 +104,7 @@ static void sum_token(void *arg, int t, int thread) {
     const Session *s = a->s;
     const Choice *choice = s->choices + (size_t)t * (size_t)a->layer->top_k;
     for (int j = 0; j < a->layer->top_k; j++)
-        s->k->axpby(row(&s->out, t), 1.0f, row(&s->grouped, choice[j].row), choice[j].weight, s->model->n_embd);
+        s->k->axpby(row(&s->out, t), 1.0f, row(&s->by_expert, choice[j].row), choice[j].weight, s->model->n_embd);
 }
 
 void experts(Session *s, int layer, const Buffer *y, int n) {
@@ -115,10 +115,10 @@ void experts(Session *s, int layer, const Buffer *y, int n) {
     parallel_for(s->pool, n, choose_token, &moe);
     int n_groups = group_rows(s, l, n);
     parallel_for(s->pool, n, scatter_token, &moe);
-    multiply_groups(s, (const Matrix *[]){&l->expert_up, &l->expert_gate}, (const Buffer *[]){&s->grouped_up, &s->grouped_gate},
-                    l->gated ? 2 : 1, &s->grouped, rows, s->groups, n_groups);
-    activate(s, l, &s->grouped_gate, &s->grouped_up, l->d_expert, rows);
-    multiply_groups(s, (const Matrix *[]){&l->expert_down}, (const Buffer *[]){&s->grouped}, 1,
-                    l->gated ? &s->grouped_gate : &s->grouped_up, rows, s->groups, n_groups);
+    multiply_groups(s, (const Matrix *[]){&l->expert_up, &l->expert_gate}, (const Buffer *[]){&s->expert_up, &s->expert_gate},
+                    l->gated ? 2 : 1, &s->by_expert, rows, s->groups, n_groups);
+    activate(s, l, &s->expert_gate, &s->expert_up, l->d_expert, rows);
+    multiply_groups(s, (const Matrix *[]){&l->expert_down}, (const Buffer *[]){&s->by_expert}, 1,
+                    l->gated ? &s->expert_gate : &s->expert_up, rows, s->groups, n_groups);
     parallel_for(s->pool, n, sum_token, &moe);
 }

@@ -57,11 +57,12 @@ static const char *attention_name(int n_heads, int n_kv_heads) {
 static bool same_shape(const Layer *a, const Layer *b) {
     return a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads && a->head_dim == b->head_dim && a->d_ff == b->d_ff &&
            a->rope == b->rope && a->window == b->window && a->attn_scale == b->attn_scale && a->topology == b->topology &&
-           a->act == b->act && !a->gate.data == !b->gate.data && !a->q_norm.w == !b->q_norm.w;
+           a->act == b->act && !a->gate.data == !b->gate.data && !a->q_norm.w == !b->q_norm.w && a->softcap == b->softcap &&
+           a->norms == b->norms;
 }
 
 static const char *act_name(Act act) {
-    static const char *names[N_ACTS] = {"SiLU", "GELU (erf)", "GELU (tanh)"};
+    static const char *names[N_ACTS] = {"SiLU", "GELU (erf)", "GELU (tanh)", "ReLU", "ReLU^2", "xIELU", "clamped SwiGLU"};
     return names[act];
 }
 
@@ -72,7 +73,11 @@ static void print_layers(const Model *model) {
         for (last = first; last + 1 < model->n_layers && same_shape(l, &model->layers[last + 1]);) last++;
         printf("layers %d-%d   %d query heads, %d KV heads (%s), head_dim %d, attention scale %g", first, last, l->n_heads,
                l->n_kv_heads, attention_name(l->n_heads, l->n_kv_heads), l->head_dim, (double)l->attn_scale);
-        if (l->q_norm.w) printf(", q and k normalised");
+        if (l->q_norm.w) printf(", q and k normalised%s", l->qk_norm == QK_WHOLE ? " as wholes" : "");
+        if (l->softcap > 0) printf(", softcap %g", (double)l->softcap);
+        if (l->clip > 0) printf(", clip %g", (double)l->clip);
+        if (l->sinks) printf(", sinks");
+        if (l->slopes) printf(", ALiBi");
         if (l->rope >= 0) printf(", rope set %d", l->rope);
         if (l->window > 0) printf(", window %d", l->window);
         printf("; feed-forward %d, %s%s%s\n", l->d_ff, act_name(l->act), l->gate.data ? ", gated" : "",
@@ -100,7 +105,9 @@ static void print_info(const char *path, const Model *model, const char *tokeniz
     print_layers(model);
     for (int i = 0; i < model->n_rope_sets; i++) {
         const RopeSet *r = &model->rope[i];
-        printf("rope set %d   %d of a head's elements turn, multiplier %g\n", i, 2 * r->n_pairs, (double)r->multiplier);
+        printf("rope set %d   %d of a head's elements turn, multiplier %g", i, 2 * r->n_pairs, (double)r->multiplier);
+        if (r->long_freq) printf("; another table for texts of more than %d tokens", r->length);
+        printf("\n");
     }
     printf("tokenizer    %s\n", tokenizer ? tokenizer : "none: use --tokens");
     printf("kernels      %s (%s)\n", isa, why);

@@ -54,6 +54,8 @@ struct Session {
     const char *why;  // of the choice of kernels
     Pool *pool;
     int context, chunk, logit_rows, position;
+    int length;    // of the text as far as is known, which chooses between tables of rope
+    int *history;  // [context] the text, if such a choice may change; or NULL
     Dtype k_dtype, v_dtype;
     KvCache kv;
 
@@ -62,12 +64,17 @@ struct Session {
     Buffer x;                      // the residual stream, n_embd
     Buffer y;                      // a normalised copy of it, n_embd
     Buffer q, keys, values, att;   // n_heads head_dim, 2 x n_kv_heads head_dim, n_heads head_dim
+    Buffer attn_gate;              // n_heads head_dim
     Buffer out;                    // what a branch adds to x, n_embd
     Buffer gate, up;               // d_ff
     Buffer scores, selection;      // n_experts
-    Buffer grouped, grouped_gate, grouped_up;  // rows by expert: n_embd, 2 x d_expert, [chunk * top_k]
     Choice *choices;               // [chunk][top_k]
-    Group *groups;                 // [n_experts]
+    Group *groups;                 // [n_experts], [n_heads]
+    Buffer by_expert, expert_gate, expert_up;  // [chunk * top_k] rows by expert: n_embd, 2 x d_expert
+    Buffer projected, q_down;      // latent attention: the query heads as q gives them; the query's own latent
+    Buffer head_in, head_out;      // [n_heads * chunk] rows by head: n_nope or latent, latent or n_value
+    Buffer mix_in, conv;           // 3 n_embd or n_channels; [n_taps - 1 + chunk] n_channels, the convolution's input
+    Buffer delta_gate, beta, decay;  // n_v_heads v_dim, 2 x n_v_heads
     Buffer logits;                 // [logit_rows][vocab_size]
     uint16_t *bf16;                // the input of a product as bf16 or int8, [chunk][widest input padded to 32]
     int8_t *q8;
@@ -85,6 +92,8 @@ void multiply(Session *s, const Matrix *const *w, const Buffer *const *out, int 
 // The same for stacks: each group of rows with a matrix of its own. n_rows: of all groups.
 void multiply_groups(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const Buffer *x, int n_rows,
                      const Group *groups, int n_groups);
+// out = norm of x, both [n]; out may be x.
+void norm_row(const Session *s, const Norm *norm, float *out, const float *x, int n);
 // gate = act(gate) * up, or up = act(up) in a layer that is not gated; n rows of `width`.
 void activate(Session *s, const Layer *l, const Buffer *gate, const Buffer *up, int width, int n);
 

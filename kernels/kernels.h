@@ -45,7 +45,12 @@ typedef void MatmulFn(float *out, size_t out_stride, const uint8_t *panels, size
 // scales [16][dim / 32] (dim a multiple of 32), where p * scale is rounded before the fma.
 typedef void MixFn(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v, int begin, int end, int dim);
 
-typedef enum { ACT_SILU, ACT_GELU_ERF, ACT_GELU_TANH, N_ACTS, ACT_SIGMOID = N_ACTS } Act;  // of a feed-forward, and of gates
+// Those from N_PLAIN_ACTS on have parameters, and functions of their own.
+typedef enum {
+    ACT_SILU, ACT_GELU_ERF, ACT_GELU_TANH, ACT_RELU, ACT_RELU2, N_PLAIN_ACTS,
+    ACT_XIELU = N_PLAIN_ACTS, ACT_CLAMPED_SWIGLU, N_ACTS,
+    ACT_SIGMOID = N_ACTS  // of gates, not of a feed-forward network
+} Act;
 
 typedef struct {
     const char *name;
@@ -63,6 +68,13 @@ typedef struct {
     void (*axpby)(float *x, float a, const float *y, float b, int n);  // x = fma(y, b, x * a)
     void (*act)(float *x, Act act, int n);                             // x = act(x)
     void (*act_mul)(float *x, const float *y, Act act, int n);         // x = act(x) * y
+    // xIELU (Huang et al. 2024): x > 0: p[0] x^2 + p[2] x, else p[1] (expm1(min(x, p[3])) - x) + p[2] x
+    void (*xielu)(float *x, const float p[4], int n);
+    // gpt-oss: x = (y + 1) x sigmoid(alpha x), x at most limit, y within +-limit
+    void (*clamped_swiglu)(float *x, const float *y, float alpha, float limit, int n);
+    void (*clamp)(float *x, float limit, int n);                       // to +-limit
+    void (*softcap)(float *x, float cap, int n);                       // x = cap tanh(x / cap)
+    void (*add_ramp)(float *x, float first, float slope, int n);       // x[i] = fma(slope, first + i, x[i])
     // rotates (x[i], x[i + n_pairs]) by the angle whose cosine and sine are c[i], s[i]
     void (*rope)(float *x, const float *c, const float *s, int n_pairs);
     void (*sincos)(float *c, float *s, const float *angle, float multiplier, int n);  // multiplier * cos, sin; c may be angle

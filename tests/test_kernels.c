@@ -276,6 +276,15 @@ static void call_gelu_tanh(const Kernels *k, Buffers *u, int n) { k->act(u->x, A
 static void call_silu_mul(const Kernels *k, Buffers *u, int n) { k->act_mul(u->x, u->y, ACT_SILU, n); }
 static void call_gelu_erf_mul(const Kernels *k, Buffers *u, int n) { k->act_mul(u->x, u->y, ACT_GELU_ERF, n); }
 static void call_gelu_tanh_mul(const Kernels *k, Buffers *u, int n) { k->act_mul(u->x, u->y, ACT_GELU_TANH, n); }
+static void call_relu(const Kernels *k, Buffers *u, int n) { k->act(u->x, ACT_RELU, n); }
+static void call_relu2_mul(const Kernels *k, Buffers *u, int n) { k->act_mul(u->x, u->y, ACT_RELU2, n); }
+static void call_xielu(const Kernels *k, Buffers *u, int n) {
+    k->xielu(u->x, (float[4]){u->a, u->b, 0.5f, -1e-6f}, n);
+}
+static void call_clamped_swiglu(const Kernels *k, Buffers *u, int n) { k->clamped_swiglu(u->x, u->y, 1.702f, 7.0f, n); }
+static void call_clamp(const Kernels *k, Buffers *u, int n) { k->clamp(u->x, 0.5f, n); }
+static void call_softcap(const Kernels *k, Buffers *u, int n) { k->softcap(u->x, 0.75f, n); }
+static void call_add_ramp(const Kernels *k, Buffers *u, int n) { k->add_ramp(u->x, -50.0f, u->a, n); }
 static void call_rope(const Kernels *k, Buffers *u, int n) { k->rope(u->x, u->y, u->z, n / 2); }
 static void call_sincos(const Kernels *k, Buffers *u, int n) {
     for (int i = 0; i < n; i++) u->x[i] *= 1000.0f;
@@ -296,6 +305,8 @@ static const struct {
     {"layernorm without bias", call_layernorm_plain}, {"add", call_add}, {"scale", call_scale}, {"axpby", call_axpby},
     {"silu", call_silu}, {"gelu_erf", call_gelu_erf}, {"gelu_tanh", call_gelu_tanh}, {"silu_mul", call_silu_mul},
     {"gelu_erf_mul", call_gelu_erf_mul}, {"gelu_tanh_mul", call_gelu_tanh_mul}, {"rope", call_rope},
+    {"relu", call_relu}, {"relu2_mul", call_relu2_mul}, {"xielu", call_xielu}, {"clamped_swiglu", call_clamped_swiglu},
+    {"clamp", call_clamp}, {"softcap", call_softcap}, {"add_ramp", call_add_ramp},
     {"sincos in place", call_sincos}, {"max", call_max}, {"exp_sum", call_exp_sum},
 };
 
@@ -367,6 +378,7 @@ static void test_sincos(void) {
 static double exact_act(Act act, double x) {
     if (act == ACT_SILU) return x / (1 + exp(-x));
     if (act == ACT_GELU_ERF) return 0.5 * x * erfc(-x * sqrt(0.5));
+    if (act == ACT_RELU || act == ACT_RELU2) return x < 0 ? 0 : act == ACT_RELU ? x : x * x;
     return 0.5 * x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
 }
 
@@ -376,8 +388,10 @@ static void test_act(void) {
         double bound;  // of the error, in |x|
     } acts[] = {{"silu within 1.5e-7 |x|", 1.5e-7},
                 {"gelu_erf within 2.5e-7 |x|", 2.5e-7},
-                {"gelu_tanh within 1.5e-7 |x|", 1.5e-7}};
-    for (Act act = ACT_SILU; act < N_ACTS; act++) {
+                {"gelu_tanh within 1.5e-7 |x|", 1.5e-7},
+                {"relu is exact", 1e-30},
+                {"relu^2 within 1.2e-6 |x|", 1.2e-6}};
+    for (Act act = ACT_SILU; act < N_PLAIN_ACTS; act++) {
         double worst = 0, worst_at = 0;
         for (int i = -200000; i <= 200000; i++) {
             float x = (float)i * 1e-4f, y = x;
@@ -387,6 +401,28 @@ static void test_act(void) {
         }
         report("scalar", acts[act].name, worst < acts[act].bound, "off by %.3g |x| at %.9g", worst, worst_at);
     }
+}
+
+// xIELU with p = (0, 1, 1, 0) is expm1 below zero, and a softcap of 1 is tanh.
+static void test_expm1_and_tanh(void) {
+    double worst[2] = {0}, worst_at[2] = {0};
+    for (int i = 1; i <= 400000; i++) {
+        float x = (float)i * (i % 2 ? 2.2e-4f : 1e-7f), y[2] = {-x, x};
+        scalar_kernels.xielu(&y[0], (float[4]){0.0f, 1.0f, 1.0f, 0.0f}, 1);
+        scalar_kernels.softcap(&y[1], 1.0f, 1);
+        // xielu subtracts x and adds it again, which costs an ulp of x
+        double want[2] = {expm1(-(double)x), tanh((double)x)}, unit[2] = {ulp((double)x), ulp(want[1])};
+        for (int j = 0; j < 2; j++) {
+            double e = fabs((double)y[j] - want[j]) / unit[j];
+            if (e > worst[j]) worst[j] = e, worst_at[j] = (double)x;
+        }
+    }
+    report("scalar", "expm1 in xielu within 1.6 ulp", worst[0] < 1.6, "%.3f ulp at -%.9g", worst[0], worst_at[0]);
+    report("scalar", "tanh within 3 ulp", worst[1] < 3, "%.3f ulp at %.9g", worst[1], worst_at[1]);
+    float ends[4] = {-INFINITY, INFINITY, -0.0f, -100.0f};
+    scalar_kernels.softcap(ends, 2.0f, 4);
+    report("scalar", "tanh at its ends", ends[0] == -2 && ends[1] == 2 && signbit(ends[2]) && ends[3] == -2,
+           "%g %g %g %g", (double)ends[0], (double)ends[1], (double)ends[2], (double)ends[3]);
 }
 
 // Every f16 comes back from f32; a number between two of them goes to the nearer one, or to the even one.
@@ -446,6 +482,7 @@ int main(void) {
     test_exp();
     test_sincos();
     test_act();
+    test_expm1_and_tanh();
     test_f16();
     test_bf16();
     test_q8();
