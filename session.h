@@ -16,6 +16,7 @@ typedef struct {
     size_t offset;                      // of the layer in the cache
     size_t k_bytes, v_bytes, v_scales;  // of one KV head in a slot; where the scales of q8 values begin
     int n_slots, v_dim;                 // positions / 16 (a ring if the layer has a window); head_dim padded for the mix
+    size_t state;                       // bytes at offset that a layer without attention remembers; it has no slots
 } KvLayer;
 
 typedef struct {
@@ -97,6 +98,17 @@ void norm_row(const Session *s, const Norm *norm, float *out, const float *x, in
 // gate = act(gate) * up, or up = act(up) in a layer that is not gated; n rows of `width`.
 void activate(Session *s, const Layer *l, const Buffer *gate, const Buffer *up, int width, int n);
 
+// mla.c. From n rows of y to s->q and s->keys, as attention() takes them; from s->att, latents by head, to values by head.
+void mla_project(Session *s, int layer, const Buffer *y, int n);
+void mla_values(Session *s, int layer, int n);
+
+// shortconv.c, deltanet.c. s->out = what the mixer makes of n rows of y.
+void shortconv(Session *s, int layer, const Buffer *y, int n);
+void deltanet(Session *s, int layer, const Buffer *y, int n);
+// The first n_taps - 1 rows of s->conv from what the layer remembers of earlier tokens; and what it shall remember of n more.
+void conv_remember(Session *s, int layer);
+void conv_keep(Session *s, int layer, int n_tokens);
+
 // moe.c. s->out += the experts' answer to each of n rows of y.
 void experts(Session *s, int layer, const Buffer *y, int n);
 
@@ -106,6 +118,9 @@ void kv_free(KvCache *kv);
 // The panel of 16 keys, and the 16 values, of KV head h at the positions from 16 * block on.
 uint8_t *kv_keys(const Session *s, int layer, int block, int h);
 uint8_t *kv_values(const Session *s, int layer, int block, int h);
+// What a layer without attention remembers, zero at position 0; kv_clear makes it so.
+float *kv_state(const Session *s, int layer);
+void kv_clear(Session *s);
 // Stores keys and values of n tokens, rows of s->keys and s->values from `first` on, at the positions from pos on.
 void kv_append(Session *s, int layer, int first, int n, int pos);
 
