@@ -8,7 +8,8 @@ import os
 
 import numpy as np
 
-from .families import Source, canonical
+from .families import canonical
+from .knobs import Source
 from .tensor import ExportError, Tensor, from_file
 
 

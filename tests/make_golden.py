@@ -47,6 +47,39 @@ MODELS = {
     "falcon": ("falcon", dict(vocab_size=109, hidden_size=40, num_attention_heads=5, bias=False, layer_norm_epsilon=1e-3)),
     "gemma": ("gemma", sizes(101, 34, 51, 3, 1, head_dim=20, rms_norm_eps=3e-3)),
 }
+EXPERTS = dict(num_experts=7, num_experts_per_tok=3, moe_intermediate_size=18)
+ROUTED = dict(n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3, first_k_dense_replace=1, norm_topk_prob=True,
+              moe_intermediate_size=18, n_shared_experts=2, routed_scaling_factor=2.5)
+MLA = dict(kv_lora_rank=20, qk_rope_head_dim=6, qk_nope_head_dim=10, v_head_dim=14)
+YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=40.0, original_max_position_embeddings=32, beta_fast=32.0,
+            beta_slow=1.0, mscale=0.707, mscale_all_dim=0.707)
+DELTA = dict(layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2, linear_num_value_heads=6,
+             linear_key_head_dim=10, linear_value_head_dim=9)
+MODELS |= {
+    "mixtral": ("mixtral", sizes(131, 32, 18, 4, 2, num_local_experts=5)),
+    "qwen2_moe": ("qwen2_moe", sizes(109, 36, 40, 6, 3, **EXPERTS, shared_expert_intermediate_size=22, mlp_only_layers=[0])),
+    "qwen3_moe": ("qwen3_moe", sizes(109, 36, 40, 6, 3, head_dim=10, **EXPERTS, norm_topk_prob=True, num_hidden_layers=3,
+                                     decoder_sparse_step=2)),
+    "olmoe": ("olmoe", sizes(109, 36, 18, 6, 6, num_experts=6, num_experts_per_tok=4, clip_qkv=0.8)),
+    "granitemoe": ("granitemoe", sizes(109, 36, 18, 6, 2, num_local_experts=6, embedding_multiplier=3.0,
+                                       residual_multiplier=0.4, attention_multiplier=0.3, logits_scaling=2.0)),
+    "dots1": ("dots1", sizes(109, 36, 40, 6, 2, head_dim=10, **ROUTED, num_hidden_layers=3, sliding_window=9,
+                             max_window_layers=2)),
+    "glm4_moe": ("glm4_moe", sizes(109, 36, 40, 6, 2, head_dim=12, **ROUTED, use_qk_norm=True, attention_bias=True)),
+    "deepseek_v2": ("deepseek_v2", sizes(109, 36, 40, 4, 4, **{**ROUTED, "norm_topk_prob": False}, **MLA, q_lora_rank=None,
+                                         topk_method="group_limited_greedy", rope_parameters=YARN)),
+    "deepseek_v3": ("deepseek_v3", sizes(109, 36, 40, 4, 4, **ROUTED, **MLA, q_lora_rank=22, rope_parameters=YARN,
+                                         rms_norm_eps=1e-3)),
+    "lfm2": ("lfm2", sizes(109, 36, 40, 6, 2, layer_types=["conv", "full_attention"], block_multiple_of=7)),
+    "lfm2_moe": ("lfm2_moe", sizes(109, 36, 40, 6, 2, **EXPERTS, num_dense_layers=1, conv_L_cache=5,
+                                   layer_types=["full_attention", "conv"])),
+    "qwen3_5": ("qwen3_5_text", sizes(109, 36, 40, 6, 2, head_dim=16, **DELTA)),
+    "qwen3_5_moe": ("qwen3_5_moe_text", sizes(109, 36, 40, 6, 2, head_dim=16, **DELTA, **EXPERTS,
+                                              shared_expert_intermediate_size=22)),
+    "qwen3_next": ("qwen3_next", sizes(109, 36, 40, 6, 2, head_dim=16, **DELTA, **EXPERTS,
+                                       shared_expert_intermediate_size=22)),
+    "youtu": ("youtu", sizes(109, 36, 40, 4, 4, **MLA, q_lora_rank=22, rope_interleave=False)),
+}
 # Further ones that only fresh comparisons make.
 MORE = {
     "falcon-bias": ("falcon", dict(vocab_size=109, hidden_size=48, num_attention_heads=3, bias=True, ffn_hidden_size=70)),
@@ -98,7 +131,8 @@ def make(name: str, seed: int, out: Path, edit=None) -> Path:
         if edit:
             edit(directory)
 
-        model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
+        model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager",
+                                                     experts_implementation="eager").eval()
         vocab = values["vocab_size"]
         prompt = torch.randint(3, vocab, (N_PROMPT,)).tolist()
         with torch.no_grad():
@@ -123,15 +157,19 @@ def make(name: str, seed: int, out: Path, edit=None) -> Path:
 
 def randomize(model, torch) -> None:
     """Weights of size 1/sqrt(n_in) times a little more than one, norms around one (Gemma's around zero), biases of 0.3."""
-    around = 0.0 if model.config.model_type == "gemma" else 1.0
+    offset = model.config.model_type in ("gemma", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.ndim == 1:
-                p.normal_(around if name.endswith("weight") else 0.0, 0.3)
+                ones = name.endswith("weight") and not (offset and "linear_attn" not in name)
+                p.normal_(1.0 if ones else 0.0, 0.3)
             elif "emb" in name or "wte" in name or "wpe" in name or "lm_head" in name:
                 p.normal_(0, 0.5)
             else:
-                p.normal_(0, 1.5 * p.shape[0 if model.config.model_type == "gpt2" else 1] ** -0.5)
+                p.normal_(0, 1.5 * p.shape[0 if model.config.model_type == "gpt2" else -1] ** -0.5)
+        for name, buffer in model.named_buffers():
+            if name.endswith(("correction_bias", "expert_bias")):
+                buffer.uniform_(-0.3, 0.3)
 
 
 def change_config(path: Path, changes: dict) -> None:
