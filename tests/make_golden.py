@@ -78,7 +78,7 @@ MODELS |= {
                                               shared_expert_intermediate_size=22)),
     "qwen3_next": ("qwen3_next", sizes(109, 36, 40, 6, 2, head_dim=16, **DELTA, **EXPERTS,
                                        shared_expert_intermediate_size=22)),
-    "youtu": ("youtu", sizes(109, 36, 40, 4, 4, **MLA, q_lora_rank=22, rope_interleave=False)),
+    "youtu": ("youtu", sizes(109, 36, 40, 4, 4, **MLA, q_lora_rank=22, rope_interleave=False, pad_token_id=None)),
 }
 # Further ones that only fresh comparisons make.
 MORE = {
