@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from .knobs import DISTINCT, WHOLE, Knobs, of_layer
-from .tensor import ExportError, Tensor
+from .tensor import ExportError, Tensor, constant
 
 SKIPPED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias)$")  # buffers of old code
 
@@ -42,11 +42,6 @@ def assemble(knobs: Knobs, names: dict[str, str | None], left: dict[str, Tensor]
             + ", which nothing in this family uses"
         )
     return found, remarks
-
-
-def constant(values: np.ndarray) -> Tensor:
-    """A tensor that is in no file."""
-    return Tensor("constant", values.shape, lambda: lambda a, b: values[a:b].copy())
 
 
 def in_layers(names: dict[str, str | None], n_layers: int) -> list[tuple[str, str | None]]:
@@ -89,7 +84,7 @@ def _parts(knobs: Knobs, name: str, source: str | None, left: dict[str, Tensor])
     layer = int(name.split(".")[1]) if name.startswith("layers.") else 0
     if source is None:
         return [(name, constant(np.ones(knobs.shape(kind, layer), np.float32)))]
-    if kind == "ffn_act":
+    if kind == "ffn_act" and not knobs.part_of(kind):
         return [(name, _xielu(left, source))]
     if kind == "attn_sinks":
         sinks = _take(left, source)

@@ -15,6 +15,7 @@ from .assemble import assemble
 from .common import LLAMA, POST_NORM, QK_NORM, in_layer, without
 from .config import Config
 from .knobs import Knobs, values_of
+from .lowbits import dequantize
 from .tensor import ExportError, Tensor
 
 PLAIN_FFN = without(LLAMA, "ffn_gate")
@@ -60,6 +61,7 @@ FAMILIES: dict[str, tuple[Callable[[Config], Knobs], dict[str, str | None]]] = {
     "gpt_neo": (gpts.gpt_neo, gpts.GPT_NEO),
     "gpt_neox": (gpts.gpt_neox, gpts.GPT_NEOX),
     "gptj": (gpts.gptj, gpts.GPTJ),
+    "gpt_oss": (mixtures.gpt_oss, mixtures.GPT_OSS),
     "granite": (llamas.granite, LLAMA),
     "granite_swa": (llamas.granite_swa, {**LLAMA, **in_layer("model.layers.N", attn_sinks="self_attn.sinks")}),
     "granitemoe": (mixtures.granitemoe, mixtures.GRANITEMOE),
@@ -145,7 +147,7 @@ def canonical(config: dict, tensors: dict[str, Tensor]) -> tuple[str, Knobs, dic
     family = c.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
         raise ExportError(f"config.json: model_type is {family!r}, which is not supported; supported: {', '.join(FAMILIES)}")
-    c.require(quantization_config=None)
+    dequantize(c, left)
     knobs_of, names = FAMILIES[family]
     knobs = knobs_of(c)
     c.finish()

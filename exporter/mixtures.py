@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 
-from .common import FFN, LLAMA, QK_NORM, QKV, QKVO, biases, in_layer, llama_block, rotate, without
+from .common import FFN, LLAMA, QK_NORM, QKV, biases, default_rope, in_layer, llama_block, rotate, without
 from .config import Config
 from .knobs import WHOLE, Knobs
 from .llamas import granite_block
@@ -184,6 +184,33 @@ def glm4_moe(c: Config) -> Knobs:
     v3_experts(c, k, first=1)
     k.biased = biases(c, QKV)
     k.names = without(DOTS, *(() if c.flag("use_qk_norm", False) else ("attn_q_norm", "attn_k_norm")))
+    return k
+
+
+GPT_OSS = {
+    **LLAMA,
+    **in_layer("model.layers.N", attn_sinks="self_attn.sinks", ffn_act="mlp.act"),
+    **expert_names("mlp", router="router"),
+}
+CLAMPED_SWIGLU = 6  # a value of layer.act
+
+
+def gpt_oss(c: Config) -> Knobs:
+    """gpt-oss: sinks, windows in every other layer, and a clamped SwiGLU."""
+    c.default(num_local_experts=128, num_experts_per_tok=4, intermediate_size=2880, attention_bias=True)
+    default_rope(
+        c, rope_type="yarn", factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False, original_max_position_embeddings=4096
+    )
+    c.ignore("hidden_act", "initial_context_length", "experts_per_token")  # the first is not used, the others are said elsewhere
+    c.values = {**c.values, "hidden_act": "silu"}
+    k = llama_block(c, num_key_value_heads=8, head_dim=64, max_position_embeddings=131072, rms_norm_eps=1e-5)
+    rotate(c, k, theta=150000.0)
+    clamp = (c.number("swiglu_alpha", 1.702), c.number("swiglu_limit", 7.0))
+    experts(c, k, "num_local_experts", "intermediate_size", interleaved=True, clamp=clamp)
+    k.act = CLAMPED_SWIGLU
+    k.biased = (*biases(c), "router", "expert_gate", "expert_up", "expert_down")
+    kinds = layer_kinds(c, k.n_layers, lambda layer: layer % 2 == 0)
+    k.window = windows(c, kinds, c.get("sliding_window", 128))
     return k
 
 

@@ -10,7 +10,7 @@ from typing import Sequence
 
 import numpy as np
 
-from .tensor import ExportError, Tensor
+from .tensor import ExportError, Tensor, constant
 
 LANES = 16
 KINDS = frozenset(  # the tensors that only parts have
@@ -134,6 +134,8 @@ class Experts(Part):
     renorm_eps: float = 0.0
     scale: float = 1.0
     biased: bool = False  # a bias takes part in the choice
+    interleaved: bool = False  # gpt-oss: fused as [n, n_embd, 2 d_ff] and [n, d_ff, n_embd], gate and up in turns, with biases
+    clamp: tuple[float, float] | None = None  # alpha and limit of its activation
     shared_gate: bool = False  # the network that all tokens pass is weighed by a sigmoid
 
     def metadata(self):
@@ -162,6 +164,8 @@ class Experts(Part):
         }
         if self.biased:
             shapes["selection_bias"] = (self.n,)
+        if self.clamp:
+            shapes["ffn_act"] = (4,)
         if self.shared_gate:
             shapes["shared_gate"] = (1, n_embd)
         return shapes
@@ -183,6 +187,8 @@ class Experts(Part):
         for name in ("gate.e_score_correction_bias", "expert_bias"):
             for module in modules(left, name):
                 left[module + ".selection.weight"] = left.pop(f"{module}.{name}")
+        if self.interleaved:
+            return self.split_interleaved(left)
         for module in modules(left, "experts.gate_up_proj"):
             self.split_fused(left, module, left.pop(module + ".experts.gate_up_proj"), left.pop(module + ".experts.down_proj"))
         for module in modules(left, "input_linear.weight"):
@@ -205,6 +211,39 @@ class Experts(Part):
             ("down", down, 0, down.shape[1]),
         ):
             left[f"{module}.experts.{name}.weight"] = stack([rows(tensor, e, begin, end) for e in range(self.n)])
+
+
+    def split_interleaved(self, left: dict[str, Tensor]) -> None:
+        """In bf16 and the like transposed, in mxfp4 not."""
+        for module in modules(left, "experts.down_proj_bias"):
+            left[module + ".act.weight"] = constant(np.array([*self.clamp, 0, 0], np.float32))
+        for kind in ("gate_up_proj", "down_proj"):
+            for module in modules(left, f"experts.{kind}"):
+                name = f"{module}.experts.{kind}"
+                n, n_in, n_out = left[name].shape
+                parts = [left[name].slice(e, e + 1).map(lambda w: w[0].T, (n_out, n_in)) for e in range(n)]
+                self.take_interleaved(left, name, parts)
+            for module in modules(left, f"experts.{kind}_blocks"):
+                name = f"{module}.experts.{kind}"
+                tensor = left.pop(name + "_blocks")
+                parts = [tensor.slice(e, e + 1).map(lambda w: w[0], tensor.shape[1:]) for e in range(tensor.shape[0])]
+                self.take_interleaved(left, name, parts)
+
+    def take_interleaved(self, left: dict[str, Tensor], name: str, experts: list[Tensor]) -> None:
+        """Stacks of the experts' matrices and biases, gate and up apart."""
+        left.pop(name, None)
+        if len(experts) != self.n:
+            raise ExportError(f"tensor {name} has {len(experts)} experts, config.json says {self.n}")
+        biases = [b.map(lambda w: w[0], b.shape[1:]) for b in (left[name + "_bias"].slice(e, e + 1) for e in range(self.n))]
+        del left[name + "_bias"]
+        base = name.rpartition(".")[0]
+        for kind, tensors in (("weight", experts), ("bias", biases)):
+            rows = np.arange(tensors[0].shape[0])
+            if name.endswith(".down_proj"):
+                left[f"{base}.down.{kind}"] = stack(tensors)
+                continue
+            left[f"{base}.gate.{kind}"] = stack([pick(t, rows[0::2]) for t in tensors])
+            left[f"{base}.up.{kind}"] = stack([pick(t, rows[1::2]) for t in tensors])
 
 
 # ---- latent attention ----------------------------------------------------------------------------------------------------

@@ -63,6 +63,8 @@ MODELS |= {
     "olmoe": ("olmoe", sizes(109, 36, 18, 6, 6, num_experts=6, num_experts_per_tok=4, clip_qkv=0.8)),
     "granitemoe": ("granitemoe", sizes(109, 36, 18, 6, 2, num_local_experts=6, embedding_multiplier=3.0,
                                        residual_multiplier=0.4, attention_multiplier=0.3, logits_scaling=2.0)),
+    "gpt_oss": ("gpt_oss", sizes(109, 32, 32, 6, 2, head_dim=10, num_local_experts=6, num_experts_per_tok=2, sliding_window=9,
+                                 swiglu_limit=1.5, rope_parameters=dict(YARN, truncate=False))),
     "dots1": ("dots1", sizes(109, 36, 40, 6, 2, head_dim=10, **ROUTED, num_hidden_layers=3, sliding_window=9,
                              max_window_layers=2)),
     "glm4_moe": ("glm4_moe", sizes(109, 36, 40, 6, 2, head_dim=12, **ROUTED, use_qk_norm=True, attention_bias=True)),
@@ -163,6 +165,8 @@ def randomize(model, torch) -> None:
             if p.ndim == 1:
                 ones = name.endswith("weight") and not (offset and "linear_attn" not in name)
                 p.normal_(1.0 if ones else 0.0, 0.3)
+            elif name.endswith("_proj_bias"):
+                p.normal_(0, 0.3)
             elif "emb" in name or "wte" in name or "wpe" in name or "lm_head" in name:
                 p.normal_(0, 0.5)
             else:
