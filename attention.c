@@ -25,6 +25,7 @@ static void rotate_heads(const Session *s, const Layer *l, const Norm *norm, flo
     for (int h = 0; h < n_heads; h++, x += l->head_dim) {
         Norm own = *norm;
         if (l->qk_norm == QK_DISTINCT && own.w) own.w += h * l->head_dim;
+        if (l->qk_norm == QK_DISTINCT && own.b) own.b += h * l->head_dim;
         if (own.w && l->qk_norm != QK_WHOLE && l->qk_norm != QK_AFTER_ROPE) norm_row(s, &own, x, x, l->head_dim);
         if (l->rope >= 0) {
             const Buffer *c = &s->cos[l->rope], *sn = &s->sin[l->rope];

@@ -16,10 +16,17 @@ QKVO = (*QKV, "attn_o")
 FFN = ("ffn_gate", "ffn_up", "ffn_down")
 
 
-def llama_block(c: Config, eps: str = "rms_norm_eps", head_dim_key: bool = True, acts: dict = ACTS, **defaults) -> Knobs:
+def llama_block(
+    c: Config,
+    eps: str = "rms_norm_eps",
+    act: str = "hidden_act",
+    acts: dict[str, int] = ACTS,
+    head_dim_key: bool = True,
+    **defaults,
+) -> Knobs:
     """The knobs of Llama and of all that differ from it in details, without rope. `defaults` are the family's values of
-    keys that are absent, where they are not Llama's; `eps` is the key of the norms' epsilon; head_dim_key False: the family
-    ignores the key head_dim; `acts`: its activations."""
+    keys that are absent, where they are not Llama's; `eps` and `act` are the keys of the norms' epsilon and of the
+    activation, `acts` the activations there are; head_dim_key False: the family ignores the key head_dim."""
     c.default(**defaults)
     if not head_dim_key:
         c.ignore("head_dim")
@@ -43,7 +50,7 @@ def llama_block(c: Config, eps: str = "rms_norm_eps", head_dim_key: bool = True,
         n_kv_heads=n_heads if c.get("num_key_value_heads") is None else c.int("num_key_value_heads"),
         head_dim=head_dim,
         d_ff=c.int("intermediate_size"),
-        act=c.choice("hidden_act", acts),
+        act=c.choice(act, acts),
         norm_eps=c.number(eps, 1e-6),
         tied=c.flag("tie_word_embeddings", False),
     )

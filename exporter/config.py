@@ -22,7 +22,7 @@ BOILERPLATE = set(
     encoder_no_repeat_ngram_size exponential_decay_length_penalty remove_invalid_values suppress_tokens
     begin_suppress_tokens bad_words_ids forced_bos_token_id forced_eos_token_id
     cache_implementation embedding_dropout residual_dropout layerdrop activation_dropout
-    resid_dropout emb_pdrop init_std init_device
+    is_decoder resid_dropout emb_pdrop embed_dropout init_std init_device
     """.split()
 )
 

@@ -1,6 +1,6 @@
-"""Model families: a row says how a family's config.json becomes knobs, and where its tensors are. To add a family that needs
-no new knob: a function from Config to Knobs and a table of names, in llamas.py or gpts.py, and a row here. Class defaults are
-those of transformers 5.23.0.
+"""Model families: a row says how a family's config.json becomes knobs, and where its tensors are. To add a family that
+needs no new knob: a function from Config to Knobs and a table of names, in llamas.py or gpts.py, and a row here. Class
+defaults are those of transformers 5.23.0.
 
 A table of names maps canonical names of docs/format.md to modules of the checkpoint, which hold `.weight` and perhaps
 `.bias`; N stands for the layer, * for the head, | stands between names of which one is there, and None is for a weight of
@@ -19,28 +19,36 @@ from .lowbits import dequantize
 from .tensor import ExportError, Tensor
 
 PLAIN_FFN = without(LLAMA, "ffn_gate")
-FUSED_FFN = {**without(PLAIN_FFN, "ffn_up"), **in_layer("model.layers.N.mlp", ffn_gate_up="gate_up_proj", ffn_down="down_proj")}
+FUSED_FFN = {
+    **without(PLAIN_FFN, "ffn_up"),
+    **in_layer("model.layers.N.mlp", ffn_gate_up="gate_up_proj", ffn_down="down_proj"),
+}
 
 FAMILIES: dict[str, tuple[Callable[[Config], Knobs], dict[str, str | None]]] = {
     "apertus": (
         llamas.apertus,
         {
             **PLAIN_FFN,
-            **in_layer("model.layers.N", attn_norm="attention_layernorm", ffn_norm="feedforward_layernorm", ffn_act="mlp.act_fn"),
+            **in_layer(
+                "model.layers.N",
+                attn_norm="attention_layernorm",
+                ffn_norm="feedforward_layernorm",
+                ffn_act="mlp.act_fn",
+            ),
             **QK_NORM,
         },
     ),
     "arcee": (llamas.arcee, PLAIN_FFN),
     "bitnet": (
         llamas.bitnet,
-        {**LLAMA, **in_layer("model.layers.N", attn_sub_norm="self_attn.attn_sub_norm", ffn_sub_norm="mlp.ffn_sub_norm")},
+        {
+            **LLAMA,
+            **in_layer("model.layers.N", attn_sub_norm="self_attn.attn_sub_norm", ffn_sub_norm="mlp.ffn_sub_norm"),
+        },
     ),
     "bloom": (gpts.bloom, gpts.BLOOM),
     "cohere": (gpts.cohere, gpts.COHERE),
     "cohere2": (gpts.cohere2, gpts.COHERE2),
-    "deepseek_v2": (mixtures.deepseek_v2, mixtures.DEEPSEEK),
-    "deepseek_v3": (mixtures.deepseek_v3, mixtures.DEEPSEEK),
-    "dots1": (mixtures.dots1, mixtures.DOTS),
     "ernie4_5": (llamas.ernie4_5, LLAMA),
     "exaone4": (llamas.exaone4, POST_NORM),
     "falcon": (gpts.falcon, gpts.FALCON),
@@ -55,16 +63,13 @@ FAMILIES: dict[str, tuple[Callable[[Config], Knobs], dict[str, str | None]]] = {
             **in_layer("model.layers.N", attn_post_norm="post_self_attn_layernorm", ffn_post_norm="post_mlp_layernorm"),
         },
     ),
-    "glm4_moe": (mixtures.glm4_moe, mixtures.DOTS),
     "gpt2": (gpts.gpt2, gpts.GPT2),
     "gpt_bigcode": (gpts.gpt_bigcode, gpts.GPT2),
     "gpt_neo": (gpts.gpt_neo, gpts.GPT_NEO),
     "gpt_neox": (gpts.gpt_neox, gpts.GPT_NEOX),
     "gptj": (gpts.gptj, gpts.GPTJ),
-    "gpt_oss": (mixtures.gpt_oss, mixtures.GPT_OSS),
     "granite": (llamas.granite, LLAMA),
     "granite_swa": (llamas.granite_swa, {**LLAMA, **in_layer("model.layers.N", attn_sinks="self_attn.sinks")}),
-    "granitemoe": (mixtures.granitemoe, mixtures.GRANITEMOE),
     "granitemoehybrid": (
         llamas.granite_hybrid,
         {
@@ -78,32 +83,26 @@ FAMILIES: dict[str, tuple[Callable[[Config], Knobs], dict[str, str | None]]] = {
         {**LLAMA, **in_layer("model.layers.N.self_attn", attn_q_norm="query_layernorm", attn_k_norm="key_layernorm")},
     ),
     "jais2": (gpts.jais2, PLAIN_FFN),
-    "lfm2": (mixtures.lfm2, mixtures.LFM2),
-    "lfm2_moe": (mixtures.lfm2_moe, mixtures.LFM2_MOE),
     "llama": (llamas.llama, LLAMA),
     "ministral": (llamas.mistral, LLAMA),
     "ministral3": (llamas.ministral3, LLAMA),
     "mistral": (llamas.mistral, LLAMA),
-    "mixtral": (mixtures.mixtral, mixtures.MIXTRAL),
     "mpt": (gpts.mpt, gpts.MPT),
     "nemotron": (gpts.nemotron, PLAIN_FFN),
     "olmo": (llamas.olmo, {**LLAMA, **in_layer("model.layers.N", attn_norm=None, ffn_norm=None), "norm": None}),
     "olmo2": (llamas.olmo2, POST_NORM),
     "olmo3": (llamas.olmo3, POST_NORM),
-    "olmoe": (mixtures.olmoe, mixtures.OLMOE),
     "opt": (gpts.opt, gpts.OPT),
     "phi": (gpts.phi, gpts.PHI),
     "phi3": (
         llamas.phi3,
-        {**without(FUSED_FFN, "attn_q", "attn_k", "attn_v"), **in_layer("model.layers.N.self_attn", attn_qkv="qkv_proj")},
+        {
+            **without(FUSED_FFN, "attn_q", "attn_k", "attn_v"),
+            **in_layer("model.layers.N.self_attn", attn_qkv="qkv_proj"),
+        },
     ),
     "qwen2": (llamas.qwen2, LLAMA),
-    "qwen2_moe": (mixtures.qwen2_moe, mixtures.QWEN2_MOE),
     "qwen3": (llamas.qwen3, {**LLAMA, **QK_NORM}),
-    "qwen3_5_moe_text": (mixtures.qwen3_5_moe, mixtures.QWEN3_NEXT),
-    "qwen3_5_text": (mixtures.qwen3_5, mixtures.QWEN3_5),
-    "qwen3_moe": (mixtures.qwen3_moe, mixtures.QWEN3_MOE),
-    "qwen3_next": (mixtures.qwen3_next, mixtures.QWEN3_NEXT),
     "seed_oss": (llamas.seed_oss, LLAMA),
     "smollm3": (llamas.smollm3, LLAMA),
     "stablelm": (gpts.stablelm, gpts.STABLELM),
@@ -112,24 +111,25 @@ FAMILIES: dict[str, tuple[Callable[[Config], Knobs], dict[str, str | None]]] = {
         {**PLAIN_FFN, **in_layer("model.layers.N.mlp", ffn_up="c_fc", ffn_down="c_proj")},
     ),
     "vaultgemma": (llamas.gemma2, {**LLAMA, **in_layer("model.layers.N", ffn_norm="pre_feedforward_layernorm")}),
-    "youtu": (mixtures.youtu, mixtures.YOUTU),
+    **mixtures.FAMILIES,
 }
 
 # ---- text models inside of others ----------------------------------------------------------------------------------------
 
-MULTIMODAL = ("gemma3", "mistral3")
+MULTIMODAL = {"gemma3": "gemma3_text", "mistral3": "mistral", "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text"}
 PREFIXES = {"model.language_model.": "model.", "language_model.model.": "model.", "language_model.lm_head": "lm_head"}
-OTHER_TOWERS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
+OTHER_TOWERS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.",
+                "model.visual.")  # fmt: skip
 
 
 def text_model(config: dict, tensors: dict[str, Tensor]) -> tuple[dict, dict[str, Tensor]]:
     """The config and the tensors of the text model in a multimodal checkpoint; those of any other as they are."""
-    if config.get("model_type") not in MULTIMODAL:
+    if config.get("model_type") not in list(MULTIMODAL):
         return config, dict(tensors)
     if not isinstance(config.get("text_config"), dict):
         raise ExportError(f"config.json: model_type is {config['model_type']!r}, but there is no text_config")
     text = {**config["text_config"], "quantization_config": config.get("quantization_config")}
-    text.setdefault("model_type", {"gemma3": "gemma3_text", "mistral3": "mistral"}[config["model_type"]])
+    text.setdefault("model_type", MULTIMODAL[config["model_type"]])
     found = {}
     for name, tensor in tensors.items():
         if name.startswith(OTHER_TOWERS):
@@ -147,6 +147,7 @@ def canonical(config: dict, tensors: dict[str, Tensor]) -> tuple[str, Knobs, dic
     family = c.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
         raise ExportError(f"config.json: model_type is {family!r}, which is not supported; supported: {', '.join(FAMILIES)}")
+    c.require(is_encoder_decoder=False)
     dequantize(c, left)
     knobs_of, names = FAMILIES[family]
     knobs = knobs_of(c)

@@ -97,8 +97,8 @@ GPTJ = {
 def gpt_neo(c: Config) -> Knobs:
     """GPT-Neo: scores are not scaled, every other layer has a window."""
     c.default(
-        n_embd=c.get("hidden_size"), n_head=c.get("num_heads"), n_layer=c.get("num_layers"), n_inner=c.get("intermediate_size"),
-        n_positions=c.get("max_position_embeddings", 2048), activation_function="gelu_new",
+        n_embd=c.get("hidden_size"), n_head=c.get("num_heads"), n_layer=c.get("num_layers"),
+        n_inner=c.get("intermediate_size"), n_positions=c.get("max_position_embeddings", 2048),
     )  # fmt: skip
     k = gpt_block(c)
     k.attn_scale, k.biased = 1.0, ("attn_o", "ffn_up", "ffn_down")
@@ -114,9 +114,7 @@ def gpt_neo(c: Config) -> Knobs:
 
 GPT_NEO = {
     **without(GPT2, "attn_qkv"),
-    **in_layer(
-        "transformer.h.N.attn.attention", attn_q="q_proj", attn_k="k_proj", attn_v="v_proj", attn_o="out_proj"
-    ),
+    **in_layer("transformer.h.N.attn.attention", attn_q="q_proj", attn_k="k_proj", attn_v="v_proj", attn_o="out_proj"),
 }
 
 
@@ -205,8 +203,7 @@ def falcon(c: Config) -> Knobs:
         c.ignore("rope_theta", "rope_scaling", "rope_parameters")
     else:
         rotate(c, k)
-    norms = c.get("num_ln_in_parallel_attn")
-    norms = 2 if new and norms is None else c.int("num_ln_in_parallel_attn", 1, most=2)
+    norms = 1 + new if c.get("num_ln_in_parallel_attn") is None else c.int("num_ln_in_parallel_attn", most=2)
     if new and norms == 2:
         k.names = {**FALCON, **in_layer("transformer.h.N", attn_norm="ln_attn", ffn_norm="ln_mlp")}
     elif not k.parallel:
@@ -256,8 +253,8 @@ def mpt(c: Config) -> Knobs:
     """MPT: ALiBi with other slopes, q, k and v clipped, no biases."""
     attn = c.get("attn_config") or {}
     a = Config(attn if isinstance(attn, dict) else {}, f"{c.where}: attn_config")
-    a.require(attn_type="multihead_attention", alibi=True, prefix_lm=False, qk_ln=False)
-    a.ignore("attn_impl", "attn_pdrop", "attn_uses_sequence_id")
+    a.require(attn_type="multihead_attention", alibi=True, prefix_lm=False, qk_ln=False, alibi_bias_max=8)
+    a.ignore("attn_impl", "attn_pdrop", "attn_uses_sequence_id", "is_encoder_decoder")
     c.require(no_bias=True, logit_scale=None, embedding_fraction=1.0)
     c.ignore("learned_pos_emb", "norm_type", "init_device", "init_config", "verbose", "tokenizer_name")
     ratio = c.int("expansion_ratio", 4)
@@ -269,7 +266,7 @@ def mpt(c: Config) -> Knobs:
     k.biased, k.clip = (), 0.0 if a.get("clip_qkv") is None else a.number("clip_qkv")
     k.attn_scale = None if a.get("softmax_scale") is None else a.number("softmax_scale")
     power = 1 << (k.n_heads - 1).bit_length()
-    slopes = [2 ** (-a.number("alibi_bias_max", 8) * h / power) for h in range(1, power + 1)]
+    slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
     k.slopes = np.array(slopes if power == k.n_heads else (slopes[1::2] + slopes[::2])[: k.n_heads], np.float32)
     a.finish()
     return k
@@ -327,7 +324,12 @@ PHI = {
 def stablelm(c: Config) -> Knobs:
     """StableLM 3B and 2: LayerNorm in a Llama, rope of a part of each head, perhaps a norm for every head."""
     k = llama_block(
-        c, "layer_norm_eps", head_dim_key=False, num_key_value_heads=32, max_position_embeddings=4096, layer_norm_eps=1e-5
+        c,
+        "layer_norm_eps",
+        head_dim_key=False,
+        num_key_value_heads=32,
+        max_position_embeddings=4096,
+        layer_norm_eps=1e-5,
     )
     rotate(c, k, partial=0.25)
     k.layernorm, k.parallel, k.qk_norm = True, c.flag("use_parallel_residual", False), DISTINCT
@@ -367,7 +369,8 @@ def cohere2(c: Config) -> Knobs:
 
 
 def _cohere(c: Config, head_dim_key: bool = True, **defaults) -> Knobs:
-    k = llama_block(c, "layer_norm_eps", head_dim_key, layer_norm_eps=1e-5, tie_word_embeddings=True, **defaults)
+    defaults = {"layer_norm_eps": 1e-5, "tie_word_embeddings": True, **defaults}
+    k = llama_block(c, "layer_norm_eps", head_dim_key=head_dim_key, **defaults)
     k.layernorm, k.parallel, k.interleaved = True, True, True
     k.logit_scale, k.biased = c.number("logit_scale", 0.0625), QKVO * c.flag("attention_bias", False)
     return k

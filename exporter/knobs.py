@@ -58,7 +58,7 @@ class Knobs:
     q_temp_length: int = 0
     slopes: np.ndarray | None = None  # ALiBi: float32 [n_heads]
 
-    parts: list[Part] = field(default_factory=list)  # what only some layers have, or replaces attention
+    parts: list[Part] = field(default_factory=list)  # what only some layers have, or has another mixer than attention
     names: dict[str, str | None] | None = None  # instead of the family's, where they depend on the config
     biased: tuple[str, ...] = ()  # the matrices that may have a bias
     norm_offset: float = 0.0  # added to the weights of every norm
@@ -96,9 +96,7 @@ class Knobs:
         scale = self.attn_scale
         if scale is None:
             scale = [of_layer(self.head_dim, i) ** -0.5 for i in layers]
-        norms = [
-            sum(1 << bit for bit, slot in enumerate(NORM_SLOTS) if f"layers.{i}.{slot}" in tensors) for i in layers
-        ]
+        norms = [sum(1 << bit for bit, slot in enumerate(NORM_SLOTS) if f"layers.{i}.{slot}" in tensors) for i in layers]
         per_layer = {
             "layer.n_heads": self.n_heads,
             "layer.n_kv_heads": self.n_kv_heads,
@@ -108,7 +106,7 @@ class Knobs:
             "layer.attn_scale": scale,
             "layer.topology": int(self.parallel),
             "layer.d_ff": self.d_ff,
-            "layer.ffn": [int(f"layers.{i}.ffn_gate" in tensors or f"layers.{i}.expert_gate" in tensors) for i in layers],
+            "layer.ffn": [int(not tensors.keys().isdisjoint((f"layers.{i}.ffn_gate", f"layers.{i}.expert_gate"))) for i in layers],
             "layer.act": self.act,
         }
         unusual = {

@@ -8,9 +8,9 @@ import struct
 
 import numpy as np
 
-from .config import Config
 from .assemble import in_layers
 from .common import LLAMA
+from .config import Config
 from .knobs import Knobs, Source
 from .rope import Rope, rope_frequencies
 from .tensor import ExportError, Tensor, from_file

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from .common import (
-    LLAMA, QKV, QKVO, FFN, QK_NORM, biases, default_rope, every, in_layer, llama_block, rotate, without,
-)  # fmt: skip
+from .common import FFN, LLAMA, QKV, QKVO, biases, default_rope, every, in_layer, llama_block, rotate
 from .config import Config
 from .knobs import ACTS, AFTER_ROPE, WHOLE, XIELU, Knobs
 from .rope import FULL, SLIDING, Shape, layer_kinds, rope_by_type, rope_set, windows
 from .tensor import ExportError
+
 
 def llama(c: Config) -> Knobs:
     """Llama 1 to 3.2, TinyLlama, SmolLM 1 and 2."""
@@ -111,7 +110,12 @@ def helium(c: Config) -> Knobs:
 def ernie4_5(c: Config) -> Knobs:
     """Ernie 4.5 without experts: interleaved rope."""
     k = llama_block(
-        c, num_key_value_heads=2, head_dim=128, max_position_embeddings=131072, rms_norm_eps=1e-5, tie_word_embeddings=True
+        c,
+        num_key_value_heads=2,
+        head_dim=128,
+        max_position_embeddings=131072,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=True,
     )
     rotate(c, k, theta=5e5)
     k.biased, k.interleaved = (QKVO + FFN) * c.flag("use_bias", False), True
@@ -178,9 +182,7 @@ def granite(c: Config) -> Knobs:
 
 def granite_swa(c: Config) -> Knobs:
     """Granite with windows, sinks, and a theta a layer."""
-    k = granite_block(
-        c, num_key_value_heads=4, max_position_embeddings=8192, rms_norm_eps=1e-5, tie_word_embeddings=True
-    )
+    k = granite_block(c, num_key_value_heads=4, max_position_embeddings=8192, rms_norm_eps=1e-5, tie_word_embeddings=True)
     k.biased = biases(c)
     kinds = layer_kinds(c, k.n_layers, lambda layer: layer % 4 != 0)
     k.window = windows(c, kinds, c.get("sliding_window", 128))
@@ -282,7 +284,7 @@ def bitnet(c: Config) -> Knobs:
 
 def _gemma(c: Config, **defaults) -> Knobs:
     """Norms multiply by 1 + w, and the embedding is scaled."""
-    k = llama_block(c, head_dim=256, max_position_embeddings=8192, tie_word_embeddings=True, **defaults)
+    k = llama_block(c, **{"head_dim": 256, "max_position_embeddings": 8192, "tie_word_embeddings": True, **defaults})
     c.require(use_bidirectional_attention=False)
     k.biased = QKVO * c.flag("attention_bias", False)
     k.norm_offset, k.emb_scale = 1.0, k.n_embd**0.5
@@ -302,8 +304,7 @@ def gemma(c: Config) -> Knobs:
 def _gemma2(c: Config, window: int = 4096, softcaps=(50.0, 30.0), sliding=every(2), **defaults) -> tuple[Knobs, list[str]]:
     """What Gemma 2 and its successors share; also the kinds of the layers."""
     c.ignore("hidden_act")  # these read hidden_activation
-    act = c.choice("hidden_activation", ACTS, "gelu_pytorch_tanh")
-    k = _gemma(c, acts={c.get("hidden_act", "silu"): act}, num_key_value_heads=4, **defaults)
+    k = _gemma(c, act="hidden_activation", hidden_activation="gelu_pytorch_tanh", num_key_value_heads=4, **defaults)
     k.attn_scale = c.number("query_pre_attn_scalar", 256) ** -0.5
     for field, key, usual in zip(
         ("softcap", "final_softcap"), ("attn_logit_softcapping", "final_logit_softcapping"), softcaps

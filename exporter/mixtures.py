@@ -427,3 +427,23 @@ def qwen3_next(c: Config) -> Knobs:
     k = delta_block(c, num_key_value_heads=2)
     _shared_expert(c, k)
     return k
+
+
+FAMILIES = {
+    "deepseek_v2": (deepseek_v2, DEEPSEEK),
+    "deepseek_v3": (deepseek_v3, DEEPSEEK),
+    "dots1": (dots1, DOTS),
+    "glm4_moe": (glm4_moe, DOTS),
+    "gpt_oss": (gpt_oss, GPT_OSS),
+    "granitemoe": (granitemoe, GRANITEMOE),
+    "lfm2": (lfm2, LFM2),
+    "lfm2_moe": (lfm2_moe, LFM2_MOE),
+    "mixtral": (mixtral, MIXTRAL),
+    "olmoe": (olmoe, OLMOE),
+    "qwen2_moe": (qwen2_moe, QWEN2_MOE),
+    "qwen3_5_moe_text": (qwen3_5_moe, QWEN3_NEXT),
+    "qwen3_5_text": (qwen3_5, QWEN3_5),
+    "qwen3_moe": (qwen3_moe, QWEN3_MOE),
+    "qwen3_next": (qwen3_next, QWEN3_NEXT),
+    "youtu": (youtu, YOUTU),
+}

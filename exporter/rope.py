@@ -28,8 +28,8 @@ class Rope:
 
 @dataclass(frozen=True)
 class Shape:
-    """What the frequencies of a model depend on besides its rope parameters. `theta` and `partial` are the family's values of
-    rope_theta and partial_rotary_factor where the config has none; partial None: the family rotates whole heads. `kinds`:
+    """What the frequencies of a model depend on besides its rope parameters. `theta` and `partial` are the family's values
+    of rope_theta and partial_rotary_factor where the config has none; partial None: the family rotates whole heads. `kinds`:
     the types that the family has, if not all. `known`: keys among the parameters that the family reads itself."""
 
     head_dim: int

@@ -8,6 +8,7 @@ Also what the golden files leave out: pytorch_model.bin, bf16 files, and the rul
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
@@ -90,10 +91,12 @@ def check(name: str, seed: int, edit, out: Path) -> bool:
         print(f"not ok {label}: the export failed")
         return False
     error, greedy, expected = measure(directory, binary, conftest.run_command)
-    good = error <= TOLERANCE and greedy == expected
+    chunks = chunks_that_differ(directory, binary)
+    good = error <= TOLERANCE and greedy == expected and not chunks
     print(
         f"{'ok' if good else 'not ok'} {label}, seed {seed}: logits differ by {error:.1e}, greedy tokens "
-        + ("equal" if greedy == expected else f"{greedy} instead of {expected}"),
+        + ("equal" if greedy == expected else f"{greedy} instead of {expected}")
+        + (f", other bits at -b {chunks}" if chunks else ""),
         flush=True,
     )
     return good
@@ -120,6 +123,19 @@ def check_low_bits() -> bool:
     good = good and np.array_equal(mxfp4(in_bytes(blocks), in_bytes(scales)).array(), want)
     print(f"{'ok' if good else 'not ok'} fp8 and mxfp4", flush=True)
     return good
+
+
+def chunks_that_differ(directory: Path, binary: Path) -> list[int]:
+    """Values of -b at which the prompt's logits have not the bits that they have in one piece."""
+    prompt = json.loads((directory / "golden.json").read_text())["prompt"]
+    found = {}
+    for chunk in (len(prompt), 1, 7, 64):
+        file = binary.with_suffix(f".{chunk}")
+        ids = " ".join(map(str, prompt))
+        done = conftest.run_command(binary, "--tokens", ids, "--logits", file, "-b", chunk)
+        assert done.returncode == 0, done.stderr
+        found[chunk] = file.read_bytes()
+    return [chunk for chunk in found if found[chunk] != found[len(prompt)]]
 
 
 def main() -> int:
