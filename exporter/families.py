@@ -114,6 +114,23 @@ FAMILIES: dict[str, tuple[Callable[[Config], Knobs], dict[str, str | None]]] = {
     **mixtures.FAMILIES,
 }
 
+MAMBA2 = "it has Mamba-2 layers, a kind of mixer that the engine lacks"
+REFUSED = {  # what is asked for often enough to deserve a reason
+    "bert": "it is an encoder, whose tokens see those behind them",
+    "deepseek_v32": "its attention chooses keys by an indexer",
+    "deepseek_v4": "its cache is compressed along the text, and its residual stream is several",
+    "gemma3n": "it has four residual streams that predict each other (AltUp)",
+    "gemma3n_text": "it has four residual streams that predict each other (AltUp)",
+    "kimi_linear": "its delta rule decays by channel",
+    "mamba": "it has Mamba layers, a kind of mixer that the engine lacks",
+    "mamba2": MAMBA2,
+    "nemotron_h": MAMBA2,
+    "olmo_hybrid": "its delta rule has eigenvalues below zero, and its layers put norms in different places",
+    "qwen4_exp": "its attention is sparse by an indexer, and it has four residual streams",
+    "qwen4_exp_text": "its attention is sparse by an indexer, and it has four residual streams",
+    "t5": "it is an encoder and a decoder",
+}
+
 # ---- text models inside of others ----------------------------------------------------------------------------------------
 
 MULTIMODAL = {"gemma3": "gemma3_text", "mistral3": "mistral", "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text"}
@@ -145,6 +162,8 @@ def canonical(config: dict, tensors: dict[str, Tensor]) -> tuple[str, Knobs, dic
     config, left = text_model(config, tensors)
     c = Config(config)
     family = c.get("model_type")
+    if isinstance(family, str) and family in REFUSED:
+        raise ExportError(f"config.json: model_type is {family!r}, which is not supported: {REFUSED[family]}")
     if not isinstance(family, str) or family not in FAMILIES:
         raise ExportError(f"config.json: model_type is {family!r}, which is not supported; supported: {', '.join(FAMILIES)}")
     c.require(is_encoder_decoder=False)
