@@ -127,6 +127,52 @@ def test_states_count_and_do_not_grow(tmp_path, run):
     assert f"state: {state:,} bytes" in text and "NOT" not in text
 
 
+def mixed_model(tokenizer: Path) -> bytes:
+    """A random model of three layers: a short convolution, a gated DeltaNet, attention; with a tokenizer."""
+    meta, tensors = checkpoints.parse(checkpoints.random_model(tokenizer=tokenizer, n_embd=40))
+    rng = np.random.default_rng(3)
+    d, taps, heads, width = 40, 4, 3, 8
+
+    def ints(*values: int) -> checkpoints.Meta:
+        return checkpoints.Meta(checkpoints.I32, len(values), np.array(values, "<i4").tobytes())
+
+    def matrix(n_out: int, n_in: int) -> checkpoints.Tensor:
+        return checkpoints.matrix(rng.normal(0, n_in**-0.5, (n_out, n_in)))
+
+    meta["layer.mixer"], meta["layer.taps"] = ints(1, 2, 0), ints(taps, taps, 0)
+    for key, value in dict(k_heads=1, v_heads=heads, k_dim=width, v_dim=width).items():
+        meta[f"layer.delta_{key}"] = ints(value)
+    for name in [name for name in tensors if name.startswith(("layers.0.attn_", "layers.1.attn_")) and "norm" not in name]:
+        del tensors[name]
+    channels = 2 * width + heads * width
+    tensors |= {
+        "layers.0.mix_in": matrix(3 * d, d), "layers.0.conv": checkpoints.vector(rng.normal(0, 0.5, taps * d)),
+        "layers.0.mix_out": matrix(d, d),
+        "layers.1.mix_in": matrix(channels, d), "layers.1.conv": checkpoints.vector(rng.normal(0, 0.5, taps * channels)),
+        "layers.1.mix_out": matrix(d, heads * width), "layers.1.delta_gate": matrix(heads * width, d),
+        "layers.1.delta_beta": matrix(heads, d), "layers.1.delta_decay": matrix(heads, d),
+        "layers.1.delta_rate": checkpoints.vector(np.full(heads, 0.02)),
+        "layers.1.delta_norm": checkpoints.vector(np.ones(width)),
+    }  # fmt: skip
+    return checkpoints.build(meta, tensors)
+
+
+def test_a_new_text_begins_without_a_state(tmp_path, run, stories):
+    """--ppl runs one window after the other: windows of the same tokens must all be as surprising as the first."""
+    binary, text = tmp_path / "mixed.bin", tmp_path / "text"
+    binary.write_bytes(mixed_model(stories))
+    ids = run(binary, "--tokenize", "-p", "One sunny day").stdout.split()  # the prefix and the text's
+
+    def surprise(times: int) -> str:
+        text.write_text("One sunny day" * times)
+        assert len(run(binary, "--tokenize", "-f", text).stdout.split()) == 1 + times * (len(ids) - 1)
+        done = run(binary, "--ppl", text, "-c", len(ids))
+        assert done.returncode == 0, done.stderr
+        return done.stdout.decode().split()[1]
+
+    assert surprise(1) == surprise(3)
+
+
 # ---- experts ----
 
 
