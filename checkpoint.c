@@ -232,7 +232,7 @@ static int get_rope_sets(Model *m, Error *err) {
         if (!meta) return 0;
         if (meta->type != META_F32 || meta->count < 1 || meta->count > MAX_DIM)
             return fail(err, "metadata %s: expected 1..%d numbers of type f32", key, MAX_DIM);
-        *rope = (RopeSet){.n_pairs = (int)meta->count, .inv_freq = meta->values, .multiplier = 1.0f, .long_multiplier = 1.0f};
+        *rope = (RopeSet){(int)meta->count, meta->values, .multiplier = 1.0f, .long_multiplier = 1.0f};
         if (check_finite(key, meta, err)) return -1;
         snprintf(key, sizeof key, "model.rope.%d.multiplier", m->n_rope_sets);
         if (model_meta(m, key) && get_float(m, key, &rope->multiplier, err)) return -1;
@@ -383,7 +383,7 @@ static int check_layer(const Model *m, int i, Error *err) {
         return fail(err, "layer %d: rope set %d rotates %d elements, head_dim is %d%s", i, l->rope,
                     2 * m->rope[l->rope].n_pairs, l->head_dim - l->latent, l->latent ? " without the latent" : "");
     if ((l->act == ACT_XIELU && l->gated) || (l->act == ACT_CLAMPED_SWIGLU && !l->gated))
-        return fail(err, "layer %d: activation %d %s a gate", i, l->act, l->gated ? "takes no" : "needs");
+        return fail(err, "layer %d: activation %d %s", i, l->act, l->gated ? "takes no gate" : "needs a gate");
     return 0;
 }
 
@@ -401,7 +401,8 @@ static int parse_knobs(Model *m, Error *err) {
     m->latent_eps = m->norm_eps;
     if (model_meta(m, "model.latent_eps") && get_float(m, "model.latent_eps", &m->latent_eps, err)) return -1;
     if (model_meta(m, "model.final_softcap") && get_float(m, "model.final_softcap", &m->final_softcap, err)) return -1;
-    if (m->final_softcap < 0.0f) return fail(err, "metadata model.final_softcap is %g", (double)m->final_softcap);
+    if (m->final_softcap < 0.0f)
+        return fail(err, "metadata model.final_softcap is %g, expected 0 or more", (double)m->final_softcap);
     m->layers = calloc((size_t)m->n_layers, sizeof *m->layers);
     if (!m->layers) return fail(err, "no memory for %d layers", m->n_layers);
     if (get_rope_sets(m, err) || get_q_temp(m, err) || get_layer_ints(m, err) || get_layer_floats(m, err)) return -1;

@@ -188,8 +188,9 @@ int session_position(const Session *session);         // tokens in the cache
 int session_context(const Session *session);
 int session_threads(const Session *session);
 const char *session_isa(const Session *session, const char **why);
-// Says that the text will have n tokens at least, those in the cache included. A model whose rope depends on the text's length
-// (longrope) then turns all of them as that length asks; unsaid, it runs what is in the cache again when the text outgrows it.
+// Says that the text will have n tokens at least, those in the cache included. A model whose rope depends on the text's
+// length (longrope) then turns all of them as that length asks; unsaid, it runs what is in the cache again when the text
+// outgrows its first table.
 void session_expect(Session *session, int n);
 // Forgets every token, so that the next call starts at position 0.
 void session_reset(Session *session);

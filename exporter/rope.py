@@ -65,7 +65,7 @@ def rope_by_type(c: Config, shape: Shape, sliding_theta: float) -> dict[str, Rop
     if old and new:
         raise ExportError(f"{c.where} has both rope_scaling and rope_parameters; keep one")
     if not isinstance(old, dict) or not isinstance(new, dict) or not set(new) <= {FULL, SLIDING}:
-        raise ExportError(f"{c.where}: rope_parameters has not one object for each of {FULL}, {SLIDING}")
+        raise ExportError(f"{c.where}: rope_parameters is {new or old!r}, expected one object for each of {FULL}, {SLIDING}")
     ropes = {}
     for kind, outer, default in ((FULL, theta, shape.theta), (SLIDING, local, sliding_theta)):
         values = {"rope_theta": default if outer is None else outer, "original_max_position_embeddings": shape.context}
