@@ -52,7 +52,7 @@ YOUTU = {**DEEPSEEK, **expert_names("mlp")}
 
 def no_training(c: Config) -> None:
     """Keys that matter to training alone."""
-    c.ignore("output_router_logits", "router_aux_loss_coef", "aux_loss_alpha", "seq_aux", "ep_size", "moe_layer_freq")
+    c.ignore("output_router_logits", "router_aux_loss_coef", "aux_loss_alpha", "seq_aux", "ep_size")
 
 
 def experts(c: Config, k: Knobs, n: str = "num_experts", width: str = "moe_intermediate_size", **more) -> Experts:
@@ -90,7 +90,7 @@ def sparse_layers(c: Config, k: Knobs, part: Experts, shared: int = 0) -> None:
 def qwen2_moe(c: Config) -> Knobs:
     """Qwen 1.5 MoE and Qwen 2 MoE: a shared expert behind a gate."""
     c.default(num_experts=60, num_experts_per_tok=4, moe_intermediate_size=1408, intermediate_size=5632)
-    k = llama_block(c, num_key_value_heads=16, max_position_embeddings=32768, head_dim_key=False)
+    k = llama_block(c, num_key_value_heads=16, max_position_embeddings=32768)
     rotate(c, k)
     part = experts(c, k, renorm=c.flag("norm_topk_prob", False), shared_gate=True)
     sparse_layers(c, k, part, c.int("shared_expert_intermediate_size", 5632))
@@ -111,16 +111,17 @@ def qwen3_moe(c: Config) -> Knobs:
     )
     sparse_layers(c, k, part)
     k.biased = biases(c)
-    size = c.get("sliding_window", 4096) if c.flag("use_sliding_window", False) else None
-    c.ignore("max_window_layers")  # a window is in all layers
-    k.window = [0 if size is None else c.int("sliding_window", size)] * k.n_layers
+    size = c.get("sliding_window", 4096)  # in all layers, or without use_sliding_window in none
+    c.ignore("max_window_layers")
+    slides = c.flag("use_sliding_window", False) and size is not None
+    k.window = [c.int("sliding_window", 4096) if slides else 0] * k.n_layers
     return k
 
 
 def olmoe(c: Config) -> Knobs:
     """OLMoE: norms of all heads of q or k as a whole."""
     c.default(num_experts=64, num_experts_per_tok=8)
-    k = llama_block(c, max_position_embeddings=4096, rms_norm_eps=1e-5, head_dim_key=False)
+    k = llama_block(c, max_position_embeddings=4096, rms_norm_eps=1e-5)
     rotate(c, k)
     experts(c, k, width="intermediate_size", renorm=c.flag("norm_topk_prob", False))
     k.qk_norm, k.biased = WHOLE, biases(c)
@@ -143,6 +144,7 @@ def deepseek_experts(c: Config, k: Knobs, first: int = 0, **more) -> Experts:
     n_shared_experts says."""
     width = k.d_ff
     first = c.int("first_k_dense_replace", first, least=0)
+    c.require(moe_layer_freq=1)
     part = experts(c, k, "n_routed_experts" if "n_routed_experts" in c.values else "num_local_experts", **more)
     part.layers = [i >= first for i in range(k.n_layers)]
     shared = part.d_ff * c.int("n_shared_experts", least=0)
@@ -153,7 +155,8 @@ def deepseek_experts(c: Config, k: Knobs, first: int = 0, **more) -> Experts:
 
 def v3_experts(c: Config, k: Knobs, first: int = 0) -> None:
     """DeepSeek-V3's router: sigmoids, a bias for the choice, groups by their two best."""
-    c.require(scoring_func="sigmoid", topk_method="noaux_tc")
+    c.choice("scoring_func", {"sigmoid": SIGMOID, "noaux_tc": SIGMOID}, "sigmoid")
+    c.require(topk_method="noaux_tc")
     deepseek_experts(
         c, k, first, score=SIGMOID, biased=True, groups=c.int("n_group", 1), top_groups=c.int("topk_group", 1),
         group_score=TOP2, renorm=c.flag("norm_topk_prob", True), renorm_eps=1e-20,
@@ -315,7 +318,8 @@ def lfm_block(c: Config, known: tuple[str, ...], **defaults) -> tuple[Knobs, lis
         intermediate_size=12288, **defaults,
     )  # fmt: skip
     c.require(conv_bias=False, conv_dim=k.n_embd, conv_dim_out=k.n_embd, block_dim=k.n_embd, conv_use_xavier_init=True)
-    c.ignore("block_mlp_init_scale", "block_out_init_scale", "block_norm_eps", "block_use_swiglu", "block_use_xavier_init")
+    c.require(num_heads=k.n_heads, use_pos_enc=True)
+    c.ignore("theta", "block_mlp_init_scale", "block_out_init_scale", "block_norm_eps", "block_use_swiglu", "block_use_xavier_init")
     attention = c.get("full_attn_idxs")
     attention = range(k.n_layers) if attention is None else attention
     kinds = mixer_kinds(c, k.n_layers, known, ["full_attention" if i in attention else "conv" for i in range(k.n_layers)])
@@ -388,7 +392,7 @@ def delta_block(c: Config, **defaults) -> Knobs:
     ]  # fmt: skip
     if k.parts[0].v_heads % k.parts[0].k_heads:
         raise ExportError(f"{c.where}: linear_num_value_heads is no multiple of linear_num_key_heads")
-    c.require(attn_output_gate=True, mamba_ssm_dtype="float32", mlp_only_layers=[])
+    c.require(attn_output_gate=True, mamba_ssm_dtype="float32", use_sliding_window=False)
     k.norm_offset, k.biased = 1.0, (*biases(c), "attn_gate", "delta_decay")
     c.ignore("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings")
     return k
