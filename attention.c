@@ -1,4 +1,5 @@
-// One attention block for MHA, GQA and MQA: they differ in how many query heads share a KV head, nothing else.
+// One attention block for MHA, GQA and MQA: they differ in how many query heads share a KV head, nothing else. Latent attention
+// is MQA whose values are a part of the keys.
 //
 // Softmax streams over tiles of TILE positions that begin at multiples of TILE: each tile gives its own maximum m, sum l
 // of exponentials and mix o of values, and the tiles of a row are merged in order (the recurrence of FlashAttention, Dao et
@@ -28,7 +29,7 @@ static void rotate_heads(const Session *s, const Layer *l, const Norm *norm, flo
         if (own.w && l->qk_norm != QK_WHOLE && l->qk_norm != QK_AFTER_ROPE) norm_row(s, &own, x, x, l->head_dim);
         if (l->rope >= 0) {
             const Buffer *c = &s->cos[l->rope], *sn = &s->sin[l->rope];
-            s->k->rope(x, c->data + (size_t)token * c->stride, sn->data + (size_t)token * sn->stride,
+            s->k->rope(x + l->latent, c->data + (size_t)token * c->stride, sn->data + (size_t)token * sn->stride,
                        m->rope[l->rope].n_pairs);
         }
         if (own.w && l->qk_norm == QK_AFTER_ROPE) norm_row(s, &own, x, x, l->head_dim);
@@ -44,7 +45,8 @@ static void rotate_token(void *arg, int t, int thread) {
     float *q = s->q.data + (size_t)t * s->q.stride;
     rotate_heads(s, l, &l->q_norm, q, l->n_heads, t);
     rotate_heads(s, l, &l->k_norm, s->keys.data + (size_t)t * s->keys.stride, l->n_kv_heads, t);
-    if (l->clip > 0.0f) s->k->clamp(s->values.data + (size_t)t * s->values.stride, l->clip, l->n_kv_heads * l->head_dim);
+    if (l->clip > 0.0f && !l->latent)
+        s->k->clamp(s->values.data + (size_t)t * s->values.stride, l->clip, l->n_kv_heads * l->head_dim);
     if (!m->q_temp) return;
     int step = (s->position + t) / m->q_temp_length;
     s->k->scale(q, m->q_temp[step < m->n_q_temp ? step : m->n_q_temp - 1], l->n_heads * l->head_dim);
@@ -155,7 +157,8 @@ static void attend_tile(const Run *run, const Block *b, const Rows *q, Scratch *
     int begin = lowest(l, first) > tile ? lowest(l, first) / LANES * LANES : tile;
     int stop = last < tile + TILE - 1 ? last + 1 : tile + TILE, end = (stop + LANES - 1) / LANES * LANES;
     const uint8_t *values[TILE / LANES];
-    for (int i = begin; i < end; i += LANES) values[(i - tile) / LANES] = kv_values(s, run->layer, i / LANES, b->h);
+    for (int i = begin; i < end; i += LANES)
+        values[(i - tile) / LANES] = (l->latent ? kv_keys : kv_values)(s, run->layer, i / LANES, b->h);
     scores(run, b, q, x->p, tile, begin, end);
     for (int r = 0; r < b->n_rows; r++) {
         int pos = first + r / b->group, low = lowest(l, pos) > begin ? lowest(l, pos) : begin,
@@ -163,7 +166,9 @@ static void attend_tile(const Run *run, const Block *b, const Rows *q, Scratch *
         shape_scores(s, l, x->p + (size_t)r * TILE + begin - tile, end - begin, b->h * b->group + r % b->group, begin - pos);
         softmax_row(s, x->p + (size_t)r * TILE, begin - tile, end - tile, low - tile, high - tile, &x->max[r], &x->sum[r]);
     }
-    s->k->mix[s->v_dtype](x->mix, x->p, TILE, b->n_rows, values, begin - tile, stop - tile, dim);
+    if (l->latent)
+        s->k->mix_keys[s->k_dtype](x->mix, x->p, TILE, b->n_rows, values, begin - tile, stop - tile, l->head_dim, dim);
+    else s->k->mix[s->v_dtype](x->mix, x->p, TILE, b->n_rows, values, begin - tile, stop - tile, dim);
     for (int r = 0; r < b->n_rows; r++)
         merge(s, out + (size_t)r * dim, &out_max[r], &out_sum[r], x->mix + (size_t)r * dim, x->max[r], x->sum[r], dim);
 }
@@ -212,9 +217,10 @@ static void finish(void *arg, int item, int thread) {
             size_t other = part_row(run, &b, part) + (size_t)r;
             merge(s, out, max, sum, s->part + other * dim, s->part_max[other], s->part_sum[other], dim);
         }
-        s->k->scale(out, 1.0f / *sum, l->head_dim);
+        int width = l->latent ? l->latent : l->head_dim;
+        s->k->scale(out, 1.0f / *sum, width);
         size_t token = (size_t)(run->first + b.token + r / b.group), head = (size_t)(b.h * b.group + r % b.group);
-        memcpy(s->att.data + token * s->att.stride + head * l->head_dim, out, sizeof *out * (size_t)l->head_dim);
+        memcpy(s->att.data + token * s->att.stride + head * width, out, sizeof *out * (size_t)width);
     }
 }
 
@@ -257,6 +263,7 @@ void attention_scratch(Session *s, size_t *used) {
     size_t q = 0, q8 = 0, mix = 0, rows = QUERY_ROWS, parts = 0, part_rows = 0;
     for (int i = 0; i < m->n_layers; i++) {
         const Layer *l = &m->layers[i];
+        if (l->mixer != MIXER_ATTENTION) continue;
         size_t group = (size_t)(l->n_heads / l->n_kv_heads), dim = (size_t)s->kv.layers[i].v_dim;
         size_t block = (size_t)tokens_per_block(l), n_blocks = ((size_t)s->chunk + block - 1) / block;
         size_t n_tiles = (size_t)s->context / TILE + 1;

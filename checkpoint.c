@@ -271,11 +271,28 @@ static int get_layer_ints(Model *m, Error *err) {
         {"layer.rope", offsetof(Layer, rope), -1, m->n_rope_sets - 1, REQUIRED},
         {"layer.window", offsetof(Layer, window), 0, 1 << 30, REQUIRED},
         {"layer.topology", offsetof(Layer, topology), SEQUENTIAL, PARALLEL, REQUIRED},
-        {"layer.d_ff", offsetof(Layer, d_ff), 1, MAX_DIM, REQUIRED},
+        {"layer.d_ff", offsetof(Layer, d_ff), 0, MAX_DIM, REQUIRED},
         {"layer.ffn", offsetof(Layer, gated), 0, 1, REQUIRED},
         {"layer.act", offsetof(Layer, act), 0, N_ACTS - 1, REQUIRED},
         {"layer.norms", offsetof(Layer, norms), 0, 15, 0},
         {"layer.qk_norm", offsetof(Layer, qk_norm), 0, N_QK_NORMS - 1, 0},
+        {"layer.mixer", offsetof(Layer, mixer), 0, N_MIXERS - 1, 0},
+        {"layer.latent", offsetof(Layer, latent), 0, MAX_DIM, 0},
+        {"layer.n_nope", offsetof(Layer, n_nope), 1, MAX_DIM, 0},
+        {"layer.n_value", offsetof(Layer, n_value), 1, MAX_DIM, 0},
+        {"layer.taps", offsetof(Layer, n_taps), 0, MAX_TAPS, 0},
+        {"layer.delta_k_heads", offsetof(Layer, n_k_heads), 0, MAX_DIM, 0},
+        {"layer.delta_v_heads", offsetof(Layer, n_v_heads), 0, MAX_DIM, 0},
+        {"layer.delta_k_dim", offsetof(Layer, k_dim), 0, MAX_DIM, 0},
+        {"layer.delta_v_dim", offsetof(Layer, v_dim), 0, MAX_DIM, 0},
+        {"layer.experts", offsetof(Layer, n_experts), 0, MAX_EXPERTS, 0},
+        {"layer.top_k", offsetof(Layer, top_k), 0, MAX_TOP_K, 0},
+        {"layer.d_expert", offsetof(Layer, d_expert), 0, MAX_DIM, 0},
+        {"layer.score", offsetof(Layer, score), 0, SCORE_SIGMOID, 0},
+        {"layer.groups", offsetof(Layer, n_groups), 0, MAX_GROUPS, 0},
+        {"layer.top_groups", offsetof(Layer, top_groups), 0, MAX_GROUPS, 0},
+        {"layer.group_score", offsetof(Layer, group_score), 0, GROUP_TOP2, 0},
+        {"layer.renorm", offsetof(Layer, renorm), 0, 1, 0},
     };
     for (size_t k = 0; k < sizeof knobs / sizeof *knobs; k++) {
         const Meta *meta = NULL;
@@ -303,6 +320,8 @@ static int get_layer_floats(Model *m, Error *err) {
         {"layer.softcap", offsetof(Layer, softcap), 0.0f, 0.0f},
         {"layer.clip", offsetof(Layer, clip), 0.0f, 0.0f},
         {"layer.residual_scale", offsetof(Layer, residual_scale), 1.0f, -INFINITY},
+        {"layer.renorm_eps", offsetof(Layer, renorm_eps), 0.0f, 0.0f},
+        {"layer.routed_scale", offsetof(Layer, routed_scale), 1.0f, -INFINITY},
     };
     for (size_t k = 0; k < sizeof knobs / sizeof *knobs; k++) {
         const Meta *meta = NULL;
@@ -320,15 +339,49 @@ static int get_layer_floats(Model *m, Error *err) {
     return 0;
 }
 
+static int check_experts(const Layer *l, int i, Error *err) {
+    if (!l->n_experts) return l->d_ff ? 0 : fail(err, "layer %d: d_ff is 0, and there are no experts", i);
+    if (l->top_k < 1 || l->top_k > l->n_experts || l->d_expert < 1)
+        return fail(err, "layer %d: %d of %d experts of width %d, expected 1 or more of each, and no more than there are", i,
+                    l->top_k, l->n_experts, l->d_expert);
+    if (l->n_groups < 2) return 0;
+    if (l->n_experts % l->n_groups || l->top_groups < 1 || l->top_groups > l->n_groups ||
+        l->n_experts / l->n_groups * l->top_groups < l->top_k)
+        return fail(err, "layer %d: %d experts in %d groups, of which %d are kept, leave no %d to choose", i, l->n_experts,
+                    l->n_groups, l->top_groups, l->top_k);
+    return 0;
+}
+
+// What latent attention and other mixers need; sets the width of a convolution.
+static int check_mixer(const Model *m, Layer *l, int i, Error *err) {
+    if (l->latent && (l->mixer != MIXER_ATTENTION || l->n_kv_heads != 1 || l->latent > l->head_dim || !l->n_nope || !l->n_value ||
+                      l->n_heads > MAX_LATENT_HEADS || l->n_nope > MAX_DIM / l->n_heads || l->n_value > MAX_DIM / l->n_heads))
+        return fail(err, "layer %d: a latent of %d needs one KV head at least as long, 1..%d query heads, n_nope and n_value", i,
+                    l->latent, MAX_LATENT_HEADS);
+    if (l->mixer == MIXER_ATTENTION) return 0;
+    if (l->n_taps < 1) return fail(err, "layer %d: taps is %d, its mixer has a convolution", i, l->n_taps);
+    l->n_channels = m->n_embd;
+    if (l->mixer == MIXER_SHORTCONV) return 3 * (int64_t)m->n_embd <= MAX_DIM ? 0 : fail(err, "n_embd is %d", m->n_embd);
+    if (l->n_k_heads < 1 || l->n_v_heads < 1 || l->n_v_heads % l->n_k_heads || l->k_dim < 1 || l->v_dim < 1)
+        return fail(err, "layer %d: the delta rule has %d key and %d value heads of %d and %d numbers, expected 1 or more, and"
+                    " value heads in multiples of key heads", i, l->n_k_heads, l->n_v_heads, l->k_dim, l->v_dim);
+    int64_t channels = 2 * (int64_t)l->n_k_heads * l->k_dim + (int64_t)l->n_v_heads * l->v_dim;
+    if (channels > MAX_DIM || (int64_t)l->n_v_heads * l->k_dim * l->v_dim > (int64_t)MAX_DIM * LANES)
+        return fail(err, "layer %d: heads of the delta rule exceed %d numbers", i, MAX_DIM);
+    l->n_channels = (int)channels;
+    return 0;
+}
+
 static int check_layer(const Model *m, int i, Error *err) {
-    const Layer *l = &m->layers[i];
+    Layer *l = &m->layers[i];
     if (l->n_heads % l->n_kv_heads)
         return fail(err, "layer %d: n_heads %d is no multiple of n_kv_heads %d", i, l->n_heads, l->n_kv_heads);
     if ((int64_t)l->n_heads * l->head_dim > MAX_DIM)
         return fail(err, "layer %d: n_heads %d times head_dim %d exceeds %d", i, l->n_heads, l->head_dim, MAX_DIM);
-    if (l->rope >= 0 && 2 * m->rope[l->rope].n_pairs > l->head_dim)
-        return fail(err, "layer %d: rope set %d rotates %d elements, head_dim is %d", i, l->rope,
-                    2 * m->rope[l->rope].n_pairs, l->head_dim);
+    if (check_mixer(m, l, i, err) || check_experts(l, i, err)) return -1;
+    if (l->rope >= 0 && 2 * m->rope[l->rope].n_pairs > l->head_dim - l->latent)
+        return fail(err, "layer %d: rope set %d rotates %d elements, head_dim is %d%s", i, l->rope,
+                    2 * m->rope[l->rope].n_pairs, l->head_dim - l->latent, l->latent ? " without the latent" : "");
     if ((l->act == ACT_XIELU && l->gated) || (l->act == ACT_CLAMPED_SWIGLU && !l->gated))
         return fail(err, "layer %d: activation %d %s", i, l->act, l->gated ? "takes no gate" : "needs a gate");
     return 0;
@@ -345,6 +398,8 @@ static int parse_knobs(Model *m, Error *err) {
     m->layernorm = layernorm;
     m->emb_scale = 1.0f;
     if (model_meta(m, "model.emb_scale") && get_float(m, "model.emb_scale", &m->emb_scale, err)) return -1;
+    m->latent_eps = m->norm_eps;
+    if (model_meta(m, "model.latent_eps") && get_float(m, "model.latent_eps", &m->latent_eps, err)) return -1;
     if (model_meta(m, "model.final_softcap") && get_float(m, "model.final_softcap", &m->final_softcap, err)) return -1;
     if (m->final_softcap < 0.0f)
         return fail(err, "metadata model.final_softcap is %g, expected 0 or more", (double)m->final_softcap);
@@ -435,16 +490,33 @@ static size_t matrix_bytes(Dtype dtype, int n_out, int n_in) {
     return round_up((size_t)n_out, LANES) / LANES * panel_bytes(dtype, n_in);
 }
 
-static int get_matrix(const Index *index, int layer, const char *stem, int n_out, int n_in, Matrix *out, Error *err) {
+// n matrices, each but the last filled up to whole panels.
+static int get_stack(const Index *index, int layer, const char *stem, int n, int n_out, int n_in, Matrix *out, Error *err) {
     Name name = name_of(layer, stem, ""), bias = name_of(layer, stem, ".bias");
     const Tensor *t = find(index, name.text);
     if (!t) return fail(err, "tensor %s is missing", name.text);
-    size_t bytes = matrix_bytes(t->dtype, n_out, n_in);
-    if (t->rows != (size_t)n_out || t->cols != (size_t)n_in || t->bytes != bytes)
-        return fail(err, "tensor %s: it is (%zu, %zu) of %zu bytes, expected (%d, %d) of %zu", name.text, t->rows, t->cols,
-                    t->bytes, n_out, n_in, bytes);
+    size_t rows = (size_t)(n - 1) * round_up((size_t)n_out, LANES) + (size_t)n_out;
+    if (rows > MAX_DIM) return fail(err, "tensor %s: %d matrices of %d rows exceed %d", name.text, n, n_out, MAX_DIM);
+    size_t bytes = matrix_bytes(t->dtype, (int)rows, n_in);
+    if (t->rows != rows || t->cols != (size_t)n_in || t->bytes != bytes)
+        return fail(err, "tensor %s: it is (%zu, %zu) of %zu bytes, expected (%zu, %d) of %zu", name.text, t->rows, t->cols,
+                    t->bytes, rows, n_in, bytes);
     *out = (Matrix){t->data, t->dtype, n_out, n_in, NULL};
-    return get_vector(index, bias.text, n_out, &out->bias, err);
+    return get_vector(index, bias.text, (int)rows, &out->bias, err);
+}
+
+static int get_matrix(const Index *index, int layer, const char *stem, int n_out, int n_in, Matrix *out, Error *err) {
+    return get_stack(index, layer, stem, 1, n_out, n_in, out, err);
+}
+
+static int get_optional_matrix(const Index *x, int layer, const char *stem, int n_out, int n_in, Matrix *out, Error *err) {
+    return find(x, name_of(layer, stem, "").text) ? get_matrix(x, layer, stem, n_out, n_in, out, err) : 0;
+}
+
+static int need_vector(const Index *x, int layer, const char *stem, int n, const float **out, Error *err) {
+    Name name = name_of(layer, stem, "");
+    if (get_vector(x, name.text, n, out, err)) return -1;
+    return *out ? 0 : fail(err, "tensor %s is missing", name.text);
 }
 
 // The norms of the residual stream that layer.norms names.
@@ -466,29 +538,78 @@ static int get_layer_norms(const Model *m, const Index *x, int i, Error *err) {
 }
 
 static int get_act_params(const Index *x, int i, Layer *l, Error *err) {
-    Name name = name_of(i, "ffn_act", "");
-    if (l->act < N_PLAIN_ACTS) return 0;
-    if (get_vector(x, name.text, 4, &l->act_params, err)) return -1;
-    return l->act_params ? 0 : fail(err, "tensor %s is missing", name.text);
+    return l->act < N_PLAIN_ACTS ? 0 : need_vector(x, i, "ffn_act", 4, &l->act_params, err);
+}
+
+static int get_attention(const Index *x, int i, int d, Layer *l, Error *err) {
+    int q = l->n_heads * l->head_dim, kv = l->n_kv_heads * l->head_dim;
+    bool all_heads = l->qk_norm == QK_WHOLE || l->qk_norm == QK_DISTINCT;
+    return get_matrix(x, i, "attn_q", q, d, &l->q, err) || get_matrix(x, i, "attn_k", kv, d, &l->k, err) ||
+           get_matrix(x, i, "attn_v", kv, d, &l->v, err) || get_matrix(x, i, "attn_o", d, q, &l->o, err) ||
+           get_norm(x, i, "attn_q_norm", all_heads ? q : l->head_dim, false, &l->q_norm, err) ||
+           get_norm(x, i, "attn_k_norm", all_heads ? kv : l->head_dim, false, &l->k_norm, err) ||
+           get_norm(x, i, "attn_sub_norm", q, false, &l->attn_sub_norm, err) ||
+           get_optional_matrix(x, i, "attn_gate", q, d, &l->attn_gate, err);
+}
+
+static int get_latent_attention(const Index *x, int i, int d, Layer *l, Error *err) {
+    int rank = d, heads = l->n_heads;
+    const Tensor *down = find(x, name_of(i, "attn_q_down", "").text);
+    if (down) {
+        rank = (int)down->rows;
+        if (get_matrix(x, i, "attn_q_down", rank, d, &l->q_down, err) ||
+            get_norm(x, i, "attn_q_down_norm", rank, true, &l->q_down_norm, err))
+            return -1;
+    }
+    return get_matrix(x, i, "attn_q", heads * (l->n_nope + l->head_dim - l->latent), rank, &l->q, err) ||
+           get_matrix(x, i, "attn_k", l->head_dim, d, &l->k, err) ||
+           get_norm(x, i, "attn_latent_norm", l->latent, true, &l->latent_norm, err) ||
+           get_stack(x, i, "attn_k_up", heads, l->latent, l->n_nope, &l->k_up, err) ||
+           get_stack(x, i, "attn_v_up", heads, l->n_value, l->latent, &l->v_up, err) ||
+           get_matrix(x, i, "attn_o", d, heads * l->n_value, &l->o, err);
+}
+
+static int get_mixer(const Index *x, int i, int d, Layer *l, Error *err) {
+    int heads = l->n_v_heads, width = heads * l->v_dim, conv = l->n_taps * l->n_channels;
+    switch (l->mixer) {
+    case MIXER_SHORTCONV:
+        return get_matrix(x, i, "mix_in", 3 * d, d, &l->mix_in, err) || need_vector(x, i, "conv", conv, &l->conv, err) ||
+               get_matrix(x, i, "mix_out", d, d, &l->mix_out, err);
+    case MIXER_DELTANET:
+        return get_matrix(x, i, "mix_in", l->n_channels, d, &l->mix_in, err) || need_vector(x, i, "conv", conv, &l->conv, err) ||
+               get_matrix(x, i, "mix_out", d, width, &l->mix_out, err) ||
+               get_matrix(x, i, "delta_gate", width, d, &l->delta_gate, err) ||
+               get_matrix(x, i, "delta_beta", heads, d, &l->delta_beta, err) ||
+               get_matrix(x, i, "delta_decay", heads, d, &l->delta_decay, err) ||
+               need_vector(x, i, "delta_rate", heads, &l->delta_rate, err) ||
+               get_norm(x, i, "delta_norm", l->v_dim, true, &l->delta_norm, err);
+    default: return l->latent ? get_latent_attention(x, i, d, l, err) : get_attention(x, i, d, l, err);
+    }
+}
+
+static int get_ffn(const Index *x, int i, int d, Layer *l, Error *err) {
+    return get_norm(x, i, "ffn_sub_norm", l->d_ff, false, &l->ffn_sub_norm, err) ||
+           (l->gated && get_matrix(x, i, "ffn_gate", l->d_ff, d, &l->gate, err)) ||
+           get_matrix(x, i, "ffn_up", l->d_ff, d, &l->up, err) || get_matrix(x, i, "ffn_down", d, l->d_ff, &l->down, err) ||
+           (l->n_experts && get_optional_matrix(x, i, "shared_gate", 1, d, &l->shared_gate, err));
+}
+
+static int get_experts(const Index *x, int i, int d, Layer *l, Error *err) {
+    int n = l->n_experts;
+    return get_matrix(x, i, "router", n, d, &l->router, err) ||
+           get_vector(x, name_of(i, "selection_bias", "").text, n, &l->selection_bias, err) ||
+           (l->gated && get_stack(x, i, "expert_gate", n, l->d_expert, d, &l->expert_gate, err)) ||
+           get_stack(x, i, "expert_up", n, l->d_expert, d, &l->expert_up, err) ||
+           get_stack(x, i, "expert_down", n, d, l->d_expert, &l->expert_down, err);
 }
 
 static int get_layer(const Model *m, const Index *x, int i, Error *err) {
     Layer *l = &m->layers[i];
-    int d = m->n_embd, q = l->n_heads * l->head_dim, kv = l->n_kv_heads * l->head_dim;
-    bool all_heads = l->qk_norm == QK_WHOLE || l->qk_norm == QK_DISTINCT;
-    if (get_layer_norms(m, x, i, err) ||
-        get_vector(x, name_of(i, "attn_sinks", "").text, l->n_heads, &l->sinks, err) ||
-        get_vector(x, name_of(i, "attn_slopes", "").text, l->n_heads, &l->slopes, err) ||
-        get_matrix(x, i, "attn_q", q, d, &l->q, err) || get_matrix(x, i, "attn_k", kv, d, &l->k, err) ||
-        get_matrix(x, i, "attn_v", kv, d, &l->v, err) || get_matrix(x, i, "attn_o", d, q, &l->o, err) ||
-        get_norm(x, i, "attn_q_norm", all_heads ? q : l->head_dim, false, &l->q_norm, err) ||
-        get_norm(x, i, "attn_k_norm", all_heads ? kv : l->head_dim, false, &l->k_norm, err) ||
-        get_norm(x, i, "attn_sub_norm", q, false, &l->attn_sub_norm, err) ||
-        get_norm(x, i, "ffn_sub_norm", l->d_ff, false, &l->ffn_sub_norm, err) || get_act_params(x, i, l, err) ||
-        (l->gated && get_matrix(x, i, "ffn_gate", l->d_ff, d, &l->gate, err)) ||
-        get_matrix(x, i, "ffn_up", l->d_ff, d, &l->up, err) || get_matrix(x, i, "ffn_down", d, l->d_ff, &l->down, err))
-        return -1;
-    return 0;
+    return get_layer_norms(m, x, i, err) ||
+           get_vector(x, name_of(i, "attn_sinks", "").text, l->n_heads, &l->sinks, err) ||
+           get_vector(x, name_of(i, "attn_slopes", "").text, l->n_heads, &l->slopes, err) || get_act_params(x, i, l, err) ||
+           get_mixer(x, i, m->n_embd, l, err) || (l->d_ff && get_ffn(x, i, m->n_embd, l, err)) ||
+           (l->n_experts && get_experts(x, i, m->n_embd, l, err));
 }
 
 static int get_tensors(Model *m, const Index *x, Error *err) {
@@ -511,6 +632,15 @@ static int get_tensors(Model *m, const Index *x, Error *err) {
 
 // ---- the whole ----
 
+// Bytes of the experts that a token does not choose.
+static size_t idle_bytes(const Layer *l) {
+    if (!l->n_experts) return 0;
+    size_t one = matrix_bytes(l->expert_up.dtype, l->d_expert, l->expert_up.n_in) +
+                 matrix_bytes(l->expert_down.dtype, l->expert_down.n_out, l->d_expert);
+    if (l->gated) one += matrix_bytes(l->expert_gate.dtype, l->d_expert, l->expert_gate.n_in);
+    return one * (size_t)(l->n_experts - l->top_k);
+}
+
 // Whatever nobody asked for, this build does not know: a result without it would be wrong.
 static int refuse_unknown(Model *m, Error *err) {
     for (int i = 0; i < m->n_meta; i++) {
@@ -523,6 +653,7 @@ static int refuse_unknown(Model *m, Error *err) {
         if (!t->used) return fail(err, "tensor %.*s is not known to this build", shown(t->name_len), t->name);
         m->weight_bytes += t->bytes;
     }
+    for (int i = 0; i < m->n_layers; i++) m->weight_bytes -= idle_bytes(&m->layers[i]);
     if (m->output.data != m->embed.data) m->weight_bytes -= matrix_bytes(m->embed.dtype, m->vocab_size, m->n_embd);
     if (m->embed_pos.data) m->weight_bytes -= matrix_bytes(F32, m->context, m->n_embd);
     return 0;

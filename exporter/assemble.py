@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from .knobs import DISTINCT, WHOLE, Knobs, of_layer
-from .tensor import ExportError, Tensor
+from .tensor import ExportError, Tensor, constant
 
 SKIPPED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias)$")  # buffers of old code
 
@@ -24,8 +24,12 @@ def assemble(knobs: Knobs, names: dict[str, str | None], left: dict[str, Tensor]
         found = [n[len(prefix) :] if bare and n.startswith(prefix) else n for n in names.split("|")] if names else [None]
         return next((n for n in found if f"{n}.weight" in left), found[0])
 
+    for part in knobs.parts:
+        part.arrange(left)
     _tie(knobs, module(names["embed"]), module(names["output"]), left, remarks)
     for name, source in in_layers(names, knobs.n_layers):
+        if name.startswith("layers.") and not knobs.has(name.split(".")[-1], int(name.split(".")[1])):
+            continue
         for part, tensor in _parts(knobs, name, module(source), left):
             found[part] = tensor
         if knobs.slopes is not None and name.endswith(".attn_o"):
@@ -38,11 +42,6 @@ def assemble(knobs: Knobs, names: dict[str, str | None], left: dict[str, Tensor]
             + ", which nothing in this family uses"
         )
     return found, remarks
-
-
-def constant(values: np.ndarray) -> Tensor:
-    """A tensor that is in no file."""
-    return Tensor("constant", values.shape, lambda: lambda a, b: values[a:b].copy())
 
 
 def in_layers(names: dict[str, str | None], n_layers: int) -> list[tuple[str, str | None]]:
@@ -85,7 +84,7 @@ def _parts(knobs: Knobs, name: str, source: str | None, left: dict[str, Tensor])
     layer = int(name.split(".")[1]) if name.startswith("layers.") else 0
     if source is None:
         return [(name, constant(np.ones(knobs.shape(kind, layer), np.float32)))]
-    if kind == "ffn_act":
+    if kind == "ffn_act" and not knobs.part_of(kind):
         return [(name, _xielu(left, source))]
     if kind == "attn_sinks":
         sinks = _take(left, source)
@@ -139,7 +138,8 @@ def _per_head(left: dict[str, Tensor], source: str) -> Tensor:
 
 def _norm_weight(knobs: Knobs, kind: str, weight: Tensor) -> Tensor:
     """The factors of a norm, as a vector."""
-    offset, scale = np.float32(knobs.norm_offset), np.float32(knobs.logit_scale if kind == "norm" else 1)
+    offset = np.float32(0 if kind == "delta_norm" else knobs.norm_offset)
+    scale = np.float32(knobs.logit_scale if kind == "norm" else 1)
     shape = (int(np.prod(weight.shape)),)
     if not offset and scale == 1 and weight.shape == shape:
         return weight
@@ -160,6 +160,8 @@ def _split(knobs: Knobs, name: str, layer: int):
     """(canonical name, function from the source's tensor to the canonical one) of each part of an entry."""
     base, _, kind = name.rpartition(".")
     base += "." if base else ""
+    if knobs.part_of(kind):
+        return [(name, lambda tensor: tensor)]
     if kind == "ffn_gate_up":
         d_ff = of_layer(knobs.d_ff, layer)
         return [(base + "ffn_gate", _rows(0, d_ff)), (base + "ffn_up", _rows(d_ff, 2 * d_ff))]

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import Callable
 
-from . import gpts, llamas
+from . import gpts, llamas, mixtures
 from .assemble import assemble
 from .common import LLAMA, POST_NORM, QK_NORM, in_layer, without
 from .config import Config
 from .knobs import Knobs, values_of
+from .lowbits import dequantize
 from .tensor import ExportError, Tensor
 
 PLAIN_FFN = without(LLAMA, "ffn_gate")
@@ -110,23 +111,42 @@ FAMILIES: dict[str, tuple[Callable[[Config], Knobs], dict[str, str | None]]] = {
         {**PLAIN_FFN, **in_layer("model.layers.N.mlp", ffn_up="c_fc", ffn_down="c_proj")},
     ),
     "vaultgemma": (llamas.gemma2, {**LLAMA, **in_layer("model.layers.N", ffn_norm="pre_feedforward_layernorm")}),
+    **mixtures.FAMILIES,
+}
+
+MAMBA2 = "it has Mamba-2 layers, a kind of mixer that the engine lacks"
+REFUSED = {  # what is asked for often enough to deserve a reason
+    "bert": "it is an encoder, whose tokens see those behind them",
+    "deepseek_v32": "its attention chooses keys by an indexer",
+    "deepseek_v4": "its cache is compressed along the text, and its residual stream is several",
+    "gemma3n": "it has four residual streams that predict each other (AltUp)",
+    "gemma3n_text": "it has four residual streams that predict each other (AltUp)",
+    "kimi_linear": "its delta rule decays by channel",
+    "mamba": "it has Mamba layers, a kind of mixer that the engine lacks",
+    "mamba2": MAMBA2,
+    "nemotron_h": MAMBA2,
+    "olmo_hybrid": "its delta rule has eigenvalues below zero, and its layers put norms in different places",
+    "qwen4_exp": "its attention is sparse by an indexer, and it has four residual streams",
+    "qwen4_exp_text": "its attention is sparse by an indexer, and it has four residual streams",
+    "t5": "it is an encoder and a decoder",
 }
 
 # ---- text models inside of others ----------------------------------------------------------------------------------------
 
-MULTIMODAL = ("gemma3", "mistral3")
+MULTIMODAL = {"gemma3": "gemma3_text", "mistral3": "mistral", "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text"}
 PREFIXES = {"model.language_model.": "model.", "language_model.model.": "model.", "language_model.lm_head": "lm_head"}
-OTHER_TOWERS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
+OTHER_TOWERS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.",
+                "model.visual.")  # fmt: skip
 
 
 def text_model(config: dict, tensors: dict[str, Tensor]) -> tuple[dict, dict[str, Tensor]]:
     """The config and the tensors of the text model in a multimodal checkpoint; those of any other as they are."""
-    if config.get("model_type") not in MULTIMODAL:
+    if config.get("model_type") not in list(MULTIMODAL):
         return config, dict(tensors)
     if not isinstance(config.get("text_config"), dict):
         raise ExportError(f"config.json: model_type is {config['model_type']!r}, but there is no text_config")
     text = {**config["text_config"], "quantization_config": config.get("quantization_config")}
-    text.setdefault("model_type", {"gemma3": "gemma3_text", "mistral3": "mistral"}[config["model_type"]])
+    text.setdefault("model_type", MULTIMODAL[config["model_type"]])
     found = {}
     for name, tensor in tensors.items():
         if name.startswith(OTHER_TOWERS):
@@ -142,9 +162,12 @@ def canonical(config: dict, tensors: dict[str, Tensor]) -> tuple[str, Knobs, dic
     config, left = text_model(config, tensors)
     c = Config(config)
     family = c.get("model_type")
+    if isinstance(family, str) and family in REFUSED:
+        raise ExportError(f"config.json: model_type is {family!r}, which is not supported: {REFUSED[family]}")
     if not isinstance(family, str) or family not in FAMILIES:
         raise ExportError(f"config.json: model_type is {family!r}, which is not supported; supported: {', '.join(FAMILIES)}")
-    c.require(quantization_config=None, is_encoder_decoder=False)
+    c.require(is_encoder_decoder=False)
+    dequantize(c, left)
     knobs_of, names = FAMILIES[family]
     knobs = knobs_of(c)
     c.finish()

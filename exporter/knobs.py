@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from .parts import KINDS, Part
 from .rope import Rope
 from .tensor import Tensor
 
@@ -57,6 +58,7 @@ class Knobs:
     q_temp_length: int = 0
     slopes: np.ndarray | None = None  # ALiBi: float32 [n_heads]
 
+    parts: list[Part] = field(default_factory=list)  # what only some layers have, or has another mixer than attention
     names: dict[str, str | None] | None = None  # instead of the family's, where they depend on the config
     biased: tuple[str, ...] = ()  # the matrices that may have a bias
     norm_offset: float = 0.0  # added to the weights of every norm
@@ -104,7 +106,7 @@ class Knobs:
             "layer.attn_scale": scale,
             "layer.topology": int(self.parallel),
             "layer.d_ff": self.d_ff,
-            "layer.ffn": [int(f"layers.{i}.ffn_gate" in tensors) for i in layers],
+            "layer.ffn": [int(not tensors.keys().isdisjoint((f"layers.{i}.ffn_gate", f"layers.{i}.expert_gate"))) for i in layers],
             "layer.act": self.act,
         }
         unusual = {
@@ -115,6 +117,8 @@ class Knobs:
             "layer.residual_scale": (self.residual_scale, 1.0),
         }
         per_layer.update({key: value for key, (value, usual) in unusual.items() if _alike(value) != usual})
+        for part in self.parts:
+            per_layer.update(part.metadata())
         return {**meta, **{key: _alike(value) for key, value in per_layer.items()}}
 
     @staticmethod
@@ -129,8 +133,26 @@ class Knobs:
                 meta[key + "long_multiplier"] = float(rope.multiplier)
         return meta
 
+    def part_of(self, kind: str) -> Part | None:
+        """The part that such a tensor belongs to."""
+        return next((part for part in self.parts if kind in part.shapes(self.n_embd)), None)
+
+    def has(self, kind: str, layer: int) -> bool:
+        """Whether a layer has such a tensor, if the family's table names it."""
+        part = self.part_of(kind)
+        if part or kind in KINDS:
+            return part is not None and part.layers[layer]
+        if kind.startswith("attn_") and kind not in NORM_SLOTS:
+            return not any(part.mixes and part.layers[layer] for part in self.parts)
+        if kind.startswith("ffn_") and kind not in NORM_SLOTS:
+            return of_layer(self.d_ff, layer) > 0
+        return True
+
     def shape(self, name: str, layer: int = 0) -> tuple[int, ...]:
         """The shape of a canonical weight of a layer, or of one that is fused."""
+        part = self.part_of(name)
+        if part:
+            return part.shapes(self.n_embd)[name]
         head_dim, d_ff = of_layer(self.head_dim, layer), of_layer(self.d_ff, layer)
         q, kv = self.n_heads * head_dim, of_layer(self.n_kv_heads, layer) * head_dim
         all_heads = self.qk_norm in (WHOLE, DISTINCT)

@@ -166,7 +166,7 @@ def olmo3(c: Config) -> Knobs:
     return k
 
 
-def _granite(c: Config, **defaults) -> Knobs:
+def granite_block(c: Config, **defaults) -> Knobs:
     k = llama_block(c, **defaults)
     k.emb_scale, k.residual_scale = c.number("embedding_multiplier", 1.0), c.number("residual_multiplier", 1.0)
     k.attn_scale, k.logit_scale = c.number("attention_multiplier", 1.0), 1 / c.number("logits_scaling", 1.0)
@@ -175,7 +175,7 @@ def _granite(c: Config, **defaults) -> Knobs:
 
 def granite(c: Config) -> Knobs:
     """Granite 3 without experts: a factor for each of embedding, residual, scores and logits."""
-    k = _granite(c)
+    k = granite_block(c)
     rotate(c, k)
     k.biased = biases(c)
     return k
@@ -183,7 +183,7 @@ def granite(c: Config) -> Knobs:
 
 def granite_swa(c: Config) -> Knobs:
     """Granite with windows, sinks, and a theta a layer."""
-    k = _granite(c, num_key_value_heads=4, max_position_embeddings=8192, rms_norm_eps=1e-5, tie_word_embeddings=True)
+    k = granite_block(c, num_key_value_heads=4, max_position_embeddings=8192, rms_norm_eps=1e-5, tie_word_embeddings=True)
     k.biased = biases(c)
     kinds = layer_kinds(c, k.n_layers, lambda layer: layer % 4 != 0)
     k.window = windows(c, kinds, c.get("sliding_window", 128))
@@ -204,7 +204,7 @@ def granite_swa(c: Config) -> Knobs:
 
 def granite_hybrid(c: Config) -> Knobs:
     """Granite 4 where all layers are attention and none has experts."""
-    k = _granite(c, intermediate_size=1, shared_intermediate_size=1024)
+    k = granite_block(c, intermediate_size=1, shared_intermediate_size=1024)
     c.require(num_local_experts=0, attention_bias=False)
     if c.get("num_local_experts", 8) != 0:
         raise ExportError(f"{c.where}: num_local_experts is 8 where it is absent, which is not supported; supported: 0")

@@ -65,6 +65,8 @@ static inline float normal_tail(float x) {
     return p * t * exp_lane(-0.5f * x * x);
 }
 
+static inline float sigmoid_lane(float x) { return 1.0f / (1.0f + exp_lane(-x)); }
+
 static inline float silu_lane(float x) { return x / (1.0f + exp_lane(-x)); }
 
 static inline float gelu_erf_lane(float x) {
@@ -85,6 +87,8 @@ static void lanes_act(float *x, Act act, int n) {
         for (int i = 0; i < n; i++) x[i] = gelu_erf_lane(x[i]);
     else if (act == ACT_GELU_TANH)
         for (int i = 0; i < n; i++) x[i] = gelu_tanh_lane(x[i]);
+    else if (act == ACT_SIGMOID)
+        for (int i = 0; i < n; i++) x[i] = sigmoid_lane(x[i]);
     else if (act == ACT_RELU)
         for (int i = 0; i < n; i++) x[i] = x[i] > 0.0f ? x[i] : 0.0f;
     else
@@ -215,6 +219,61 @@ static void lanes_layernorm(float *out, const float *x, const float *w, const fl
         for (int i = 0; i < n; i++) out[i] = (x[i] - mean) * r * w[i];
 }
 
+static void lanes_unit(float *x, float scale, float eps, int n) {
+    float r = scale / sqrtf(sum_squares(x, 0.0f, n) + eps);
+    for (int i = 0; i < n; i++) x[i] *= r;
+}
+
+static void lanes_conv(float *restrict out, const float *restrict x, size_t stride, const float *restrict w, int n_taps,
+                       int n) {
+    for (int i = 0; i < n; i++) out[i] = 0.0f;
+    for (int j = 0; j < n_taps; j++, x += stride, w += n)
+        for (int i = 0; i < n; i++) out[i] = fmaf(w[i], x[i], out[i]);
+}
+
+// log(1 + e^x) = max(x, 0) + 2 atanh(e / (2 + e)) with e = e^-|x|: the argument is at most 1/3, and the series of atanh ends
+// with a relative error of 1e-8.
+static inline float softplus_lane(float x) {
+    float e = exp_lane(-fabsf(x)), t = e / (2.0f + e), t2 = t * t;
+    float p = 1.0f / 15.0f;
+    p = fmaf(p, t2, 1.0f / 13.0f);
+    p = fmaf(p, t2, 1.0f / 11.0f);
+    p = fmaf(p, t2, 1.0f / 9.0f);
+    p = fmaf(p, t2, 1.0f / 7.0f);
+    p = fmaf(p, t2, 1.0f / 5.0f);
+    p = fmaf(p, t2, 1.0f / 3.0f);
+    p = fmaf(p * t2, t, t);
+    return fmaf(2.0f, p, x > 0.0f ? x : 0.0f);
+}
+
+static void lanes_decay(float *restrict x, const float *restrict rate, int n) {
+    for (int i = 0; i < n; i++) x[i] = exp_lane(-rate[i] * softplus_lane(x[i]));
+}
+
+// The columns j..j+n-1 of the state, n <= 16.
+static inline void delta_columns(float *restrict state, float *restrict out, const float *restrict q,
+                                 const float *restrict k, const float *restrict v, float decay, float beta, int n_k,
+                                 int n_v, int n) {
+    float change[LANES] = {0}, sum[LANES] = {0};
+    for (int i = 0; i < n_k; i++)
+        for (int j = 0; j < n; j++) change[j] = fmaf(state[(size_t)i * n_v + j] * decay, k[i], change[j]);
+    for (int j = 0; j < n; j++) change[j] = beta * (v[j] - change[j]);
+    for (int i = 0; i < n_k; i++)
+        for (int j = 0; j < n; j++) {
+            float *s = &state[(size_t)i * n_v + j];
+            *s = fmaf(k[i], change[j], *s * decay);
+            sum[j] = fmaf(*s, q[i], sum[j]);
+        }
+    for (int j = 0; j < n; j++) out[j] = sum[j];
+}
+
+static void lanes_delta(float *state, float *out, const float *q, const float *k, const float *v, float decay, float beta,
+                        int n_k, int n_v) {
+    int j = 0;
+    for (; j + LANES <= n_v; j += LANES) delta_columns(state + j, out + j, q, k, v + j, decay, beta, n_k, n_v, LANES);
+    if (j < n_v) delta_columns(state + j, out + j, q, k, v + j, decay, beta, n_k, n_v, n_v - j);
+}
+
 static float lanes_max(const float *x, int n) {
     float v[LANES];
     memcpy(v, x, sizeof v);
@@ -275,6 +334,7 @@ static void lanes_to_q8(int8_t *restrict q, float *restrict scale, int32_t *rest
     .layernorm = lanes_layernorm, .add = lanes_add, .scale = lanes_scale, .axpby = lanes_axpby, .act = lanes_act, \
     .act_mul = lanes_act_mul, .rope = lanes_rope, .sincos = lanes_sincos, .max = lanes_max,                       \
     .exp_sum = lanes_exp_sum, .xielu = lanes_xielu, .clamped_swiglu = lanes_clamped_swiglu, .clamp = lanes_clamp, \
-    .softcap = lanes_softcap, .add_ramp = lanes_add_ramp
+    .softcap = lanes_softcap, .add_ramp = lanes_add_ramp, .unit = lanes_unit, .conv = lanes_conv,            \
+    .decay = lanes_decay, .delta = lanes_delta
 
 #endif

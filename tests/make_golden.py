@@ -60,6 +60,41 @@ MODELS = {
     "falcon": ("falcon", dict(vocab_size=109, hidden_size=40, num_attention_heads=5, bias=False, layer_norm_epsilon=1e-3)),
     "gemma": ("gemma", sizes(101, 34, 51, 3, 1, head_dim=20, rms_norm_eps=3e-3)),
 }
+EXPERTS = dict(num_experts=7, num_experts_per_tok=3, moe_intermediate_size=18)
+ROUTED = dict(n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3, first_k_dense_replace=1, norm_topk_prob=True,
+              moe_intermediate_size=18, n_shared_experts=2, routed_scaling_factor=2.5)
+MLA = dict(kv_lora_rank=20, qk_rope_head_dim=6, qk_nope_head_dim=10, v_head_dim=14)
+YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=40.0, original_max_position_embeddings=32, beta_fast=32.0,
+            beta_slow=1.0, mscale=0.707, mscale_all_dim=0.707)
+DELTA = dict(layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2, linear_num_value_heads=6,
+             linear_key_head_dim=10, linear_value_head_dim=9)
+MIXTURES = {
+    "mixtral": ("mixtral", sizes(131, 32, 18, 4, 2, num_local_experts=5)),
+    "qwen2_moe": ("qwen2_moe", sizes(109, 36, 40, 6, 3, **EXPERTS, shared_expert_intermediate_size=22, mlp_only_layers=[0])),
+    "qwen3_moe": ("qwen3_moe", sizes(109, 36, 40, 6, 3, head_dim=10, **EXPERTS, norm_topk_prob=True, num_hidden_layers=3,
+                                     decoder_sparse_step=2)),
+    "olmoe": ("olmoe", sizes(109, 36, 18, 6, 6, num_experts=6, num_experts_per_tok=4, clip_qkv=0.8)),
+    "granitemoe": ("granitemoe", sizes(109, 36, 18, 6, 2, num_local_experts=6, embedding_multiplier=3.0,
+                                       residual_multiplier=0.4, attention_multiplier=0.3, logits_scaling=2.0)),
+    "gpt_oss": ("gpt_oss", sizes(109, 32, 32, 6, 2, head_dim=10, num_local_experts=6, num_experts_per_tok=2, sliding_window=9,
+                                 swiglu_limit=1.5, rope_parameters=dict(YARN, truncate=False))),
+    "dots1": ("dots1", sizes(109, 36, 40, 6, 2, head_dim=10, **ROUTED, num_hidden_layers=3, sliding_window=9,
+                             max_window_layers=2)),
+    "glm4_moe": ("glm4_moe", sizes(109, 36, 40, 6, 2, head_dim=12, **ROUTED, use_qk_norm=True, attention_bias=True)),
+    "deepseek_v2": ("deepseek_v2", sizes(109, 36, 40, 4, 4, **{**ROUTED, "norm_topk_prob": False}, **MLA, q_lora_rank=None,
+                                         topk_method="group_limited_greedy", rope_parameters=YARN)),
+    "deepseek_v3": ("deepseek_v3", sizes(109, 36, 40, 4, 4, **ROUTED, **MLA, q_lora_rank=22, rope_parameters=YARN,
+                                         rms_norm_eps=1e-3)),
+    "lfm2": ("lfm2", sizes(109, 36, 40, 6, 2, layer_types=["conv", "full_attention"], block_multiple_of=7)),
+    "lfm2_moe": ("lfm2_moe", sizes(109, 36, 40, 6, 2, **EXPERTS, num_dense_layers=1, conv_L_cache=5,
+                                   layer_types=["full_attention", "conv"])),
+    "qwen3_5": ("qwen3_5_text", sizes(109, 36, 40, 6, 2, head_dim=16, **DELTA)),
+    "qwen3_5_moe": ("qwen3_5_moe_text", sizes(109, 36, 40, 6, 2, head_dim=16, **DELTA, **EXPERTS,
+                                              shared_expert_intermediate_size=22)),
+    "qwen3_next": ("qwen3_next", sizes(109, 36, 40, 6, 2, head_dim=16, **DELTA, **EXPERTS,
+                                       shared_expert_intermediate_size=22)),
+    "youtu": ("youtu", sizes(109, 36, 40, 4, 4, **MLA, q_lora_rank=22, rope_interleave=False, pad_token_id=None)),
+}
 # Further ones that only fresh comparisons make.
 MORE = {
     "falcon-bias": ("falcon", dict(vocab_size=109, hidden_size=48, num_attention_heads=3, bias=True, ffn_hidden_size=70)),
@@ -150,10 +185,13 @@ MORE = {
     "vaultgemma": ("vaultgemma", sizes(61, 36, 50, 6, 2, head_dim=10, sliding_window=9, attn_logit_softcapping=2.0,
                                        final_logit_softcapping=4.0)),
 }
+MORE |= MIXTURES
+# Those whose norms multiply by 1 + w.
+OFFSET_NORMS = ("gemma", "gemma2", "gemma3_text", "vaultgemma", "nemotron", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
 # Those that are committed, a combination of knobs each.
-COMMITTED = [*MODELS, "apertus", "bitnet", "bloom", "cohere", "falcon-new", "gemma2", "gemma3", "glm4", "gpt_neox",
-             "granite_swa", "hunyuan", "ministral3", "nemotron", "olmo", "olmo3", "phi", "phi3-long", "phi3-longer",
-             "smollm3", "stablelm"]
+COMMITTED = [*MODELS, "apertus", "bitnet", "bloom", "cohere", "deepseek_v2", "deepseek_v3", "falcon-new", "gemma2", "gemma3", "glm4", "gpt_neox",
+             "gpt_oss", "granite_swa", "granitemoe", "hunyuan", "lfm2_moe", "ministral3", "mixtral", "nemotron", "olmo", "olmo3",
+             "phi", "phi3-long", "phi3-longer", "qwen2_moe", "qwen3_next", "smollm3", "stablelm"]
 # Those whose sizes have other names than Llama's.
 WITHOUT_COMMON = ("bloom", "gpt2", "gpt_bigcode", "gpt_neo", "gptj", "mpt")
 # Reference attention where eager is wrong: it adds Falcon's ALiBi twice.
@@ -209,14 +247,15 @@ def make(name: str, seed: int, out: Path, edit=None) -> Path:
         if edit:
             edit(directory)
 
-        model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32,
+        model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, experts_implementation="eager",
                                                      attn_implementation=ATTENTION.get(name, "eager")).eval()
         vocab = values["vocab_size"]
         prompt = torch.randint(3, vocab, (N_PROMPT,)).tolist()
+        idle = watch_experts(model)
         with torch.no_grad():
             logits = model(torch.tensor([prompt]), use_cache=False).logits[0].float().numpy()
             greedy, margin = decode(model, prompt, torch)
-        if margin > 2e-3 * np.abs(logits).max():
+        if margin > 2e-3 * np.abs(logits).max() and not any(idle.values()):
             break
     else:
         raise SystemExit(f"{name}: no seed from {seed} on gives a clear greedy continuation")
@@ -233,17 +272,37 @@ def make(name: str, seed: int, out: Path, edit=None) -> Path:
     return directory
 
 
+def watch_experts(model) -> dict[str, set[int]]:
+    """By router, the experts that no token has chosen yet; it shrinks while the model runs."""
+    idle = {}
+
+    def count(name: str, outputs) -> None:
+        idle[name] -= set(outputs[-1].reshape(-1).tolist())
+
+    for name, module in model.named_modules():
+        if type(module).__name__.endswith(("Router", "Gating")):
+            idle[name] = set(range(module.num_experts))
+            module.register_forward_hook(lambda module, args, outputs, name=name: count(name, outputs))
+    return idle
+
+
 def randomize(model, torch) -> None:
     """Weights of size 1/sqrt(n_in) times a little more than one, norms around one (Gemma's around zero), biases of 0.3."""
-    around = 0.0 if model.config.model_type in ("gemma", "gemma2", "gemma3_text", "vaultgemma", "nemotron") else 1.0
+    offset = model.config.model_type in OFFSET_NORMS
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.ndim == 1:
-                p.normal_(around if name.endswith("weight") else 0.0, 0.3)
+                around_one = name.endswith("weight") and (not offset or "linear_attn" in name)
+                p.normal_(1.0 if around_one else 0.0, 0.3)
+            elif name.endswith("_proj_bias"):
+                p.normal_(0, 0.3)
             elif "emb" in name or "wte" in name or "wpe" in name or "lm_head" in name:
                 p.normal_(0, 0.5)
             else:
-                p.normal_(0, 1.5 * p.shape[0 if model.config.model_type == "gpt2" else 1] ** -0.5)
+                p.normal_(0, 1.5 * p.shape[0 if model.config.model_type == "gpt2" else -1] ** -0.5)
+        for name, buffer in model.named_buffers():
+            if name.endswith(("correction_bias", "expert_bias")):
+                buffer.uniform_(-0.3, 0.3)
 
 
 def change_config(path: Path, changes: dict) -> None:

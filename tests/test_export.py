@@ -794,7 +794,7 @@ def test_damaged_safetensors(tmp_path, capsys):
         (struct.pack("<Q", 9) + b'{"a": {}}', "is no safetensors file"),
         (with_entry(shape=[41]), "has 160 bytes, its shape makes 164"),
         (with_entry(data_offsets=[10, -10]), "lies outside the file"),
-        (with_entry(dtype="F8_E4M3"), "model.norm.weight is stored as F8_E4M3, which is not supported"),
+        (with_entry(dtype="F8_E5M2"), "model.norm.weight is stored as F8_E5M2, which is not supported"),
     ]:
         file.write_bytes(data)
         assert said in refusal(capsys, directory, tmp_path / "x.bin")
