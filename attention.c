@@ -1,4 +1,5 @@
-// One attention block for MHA, GQA and MQA: they differ in how many query heads share a KV head, nothing else.
+// One attention block for MHA, GQA and MQA: they differ in how many query heads share a KV head, nothing else. Latent attention
+// is MQA whose values are a part of the keys.
 //
 // Softmax streams over tiles of TILE positions that begin at multiples of TILE: each tile gives its own maximum m, sum l
 // of exponentials and mix o of values, and the tiles of a row are merged in order (the recurrence of FlashAttention, Dao et
@@ -16,14 +17,22 @@ typedef struct {
     const Layer *layer;
 } Heads;
 
-static void rotate_rows(const Session *s, const Layer *l, const Norm *norm, float *x, int n_heads, int token) {
+// Norms, clips and turns the heads of one token, side by side in x: queries or keys.
+static void rotate_heads(const Session *s, const Layer *l, const Norm *norm, float *x, int n_heads, int token) {
     const Model *m = s->model;
+    if (norm->w && l->qk_norm == QK_WHOLE) norm_row(s, norm, x, x, n_heads * l->head_dim);
+    if (l->clip > 0.0f) s->k->clamp(x, l->clip, n_heads * l->head_dim);
     for (int h = 0; h < n_heads; h++, x += l->head_dim) {
-        if (norm->w && m->layernorm) s->k->layernorm(x, x, norm->w, norm->b, l->head_dim, m->norm_eps);
-        else if (norm->w) s->k->rmsnorm(x, x, norm->w, l->head_dim, m->norm_eps);
-        if (l->rope < 0) continue;
-        const Buffer *c = &s->cos[l->rope], *sn = &s->sin[l->rope];
-        s->k->rope(x, c->data + (size_t)token * c->stride, sn->data + (size_t)token * sn->stride, m->rope[l->rope].n_pairs);
+        Norm own = *norm;
+        if (l->qk_norm == QK_DISTINCT && own.w) own.w += h * l->head_dim;
+        if (l->qk_norm == QK_DISTINCT && own.b) own.b += h * l->head_dim;
+        if (own.w && l->qk_norm != QK_WHOLE && l->qk_norm != QK_AFTER_ROPE) norm_row(s, &own, x, x, l->head_dim);
+        if (l->rope >= 0) {
+            const Buffer *c = &s->cos[l->rope], *sn = &s->sin[l->rope];
+            s->k->rope(x + l->latent, c->data + (size_t)token * c->stride, sn->data + (size_t)token * sn->stride,
+                       m->rope[l->rope].n_pairs);
+        }
+        if (own.w && l->qk_norm == QK_AFTER_ROPE) norm_row(s, &own, x, x, l->head_dim);
     }
 }
 
@@ -31,8 +40,16 @@ static void rotate_token(void *arg, int t, int thread) {
     (void)thread;
     const Heads *a = arg;
     Session *s = a->s;
-    rotate_rows(s, a->layer, &a->layer->q_norm, s->q.data + (size_t)t * s->q.stride, a->layer->n_heads, t);
-    rotate_rows(s, a->layer, &a->layer->k_norm, s->keys.data + (size_t)t * s->keys.stride, a->layer->n_kv_heads, t);
+    const Model *m = s->model;
+    const Layer *l = a->layer;
+    float *q = s->q.data + (size_t)t * s->q.stride;
+    rotate_heads(s, l, &l->q_norm, q, l->n_heads, t);
+    rotate_heads(s, l, &l->k_norm, s->keys.data + (size_t)t * s->keys.stride, l->n_kv_heads, t);
+    if (l->clip > 0.0f && !l->latent)
+        s->k->clamp(s->values.data + (size_t)t * s->values.stride, l->clip, l->n_kv_heads * l->head_dim);
+    if (!m->q_temp) return;
+    int step = (s->position + t) / m->q_temp_length;
+    s->k->scale(q, m->q_temp[step < m->n_q_temp ? step : m->n_q_temp - 1], l->n_heads * l->head_dim);
 }
 
 // ---- one tile ----
@@ -101,6 +118,13 @@ static void scores(const Run *run, int h, const Rows *q, int n_rows, float *p, i
     }
 }
 
+// What a layer does to n scores of a query head before they meet the softmax; x[i] is that of the key at the query's own
+// position plus first + i. Scores that the mask hides may be anything.
+static void shape_scores(const Session *s, const Layer *l, float *x, int n, int head, int first) {
+    if (l->softcap > 0.0f) s->k->softcap(x, l->softcap, n);
+    if (l->slopes) s->k->add_ramp(x, (float)first, l->slopes[head], n);
+}
+
 // Turns a row's scores into exponentials, and zeros where it sees nothing. The row sees low..high within begin..end.
 static void softmax_row(const Session *s, float *p, int begin, int end, int low, int high, float *max, float *sum) {
     *max = -INFINITY;
@@ -141,7 +165,8 @@ static void attend_tile(const Run *run, const Block *b, const Rows *q, Scratch *
     int begin = lowest(l, first) > tile ? lowest(l, first) / LANES * LANES : tile;
     int stop = last < tile + TILE - 1 ? last + 1 : tile + TILE, end = (stop + LANES - 1) / LANES * LANES;
     const uint8_t *values[TILE / LANES];
-    for (int i = begin; i < end; i += LANES) values[(i - tile) / LANES] = kv_values(s, run->layer, i / LANES, b->h);
+    for (int i = begin; i < end; i += LANES)
+        values[(i - tile) / LANES] = (l->latent ? kv_keys : kv_values)(s, run->layer, i / LANES, b->h);
     for (int from = 0, n; from < b->n_rows; from += n) {
         n = b->n_rows - from < SOFTMAX_ROWS ? b->n_rows - from : SOFTMAX_ROWS;
         Rows some = rows_from(q, from);
@@ -150,9 +175,12 @@ static void attend_tile(const Run *run, const Block *b, const Rows *q, Scratch *
         for (int r = 0; r < n; r++) {
             int pos = first + (from + r) / b->group, low = lowest(l, pos) > begin ? lowest(l, pos) : begin,
                 high = pos < stop ? pos : stop - 1;
+            shape_scores(s, l, x->p + r * TILE + begin - tile, end - begin, b->h * b->group + (from + r) % b->group, begin - pos);
             softmax_row(s, x->p + r * TILE, begin - tile, end - tile, low - tile, high - tile, &max[r], &sum[r]);
         }
-        s->k->mix[s->v_dtype](x->mix, x->p, TILE, n, values, begin - tile, stop - tile, dim);
+        if (l->latent)
+            s->k->mix_keys[s->k_dtype](x->mix, x->p, TILE, n, values, begin - tile, stop - tile, l->head_dim, dim);
+        else s->k->mix[s->v_dtype](x->mix, x->p, TILE, n, values, begin - tile, stop - tile, dim);
         for (int r = 0; r < n; r++)
             merge(s, out + (size_t)(from + r) * dim, &out_max[from + r], &out_sum[from + r], x->mix + (size_t)r * dim, max[r],
                   sum[r], dim);
@@ -177,7 +205,10 @@ static void attend_part(void *arg, int item, int thread) {
     size_t row = part_row(run, &b, part);
     float *out = s->part + row * dim, *max = s->part_max + row, *sum = s->part_sum + row;
     memset(out, 0, sizeof *out * (size_t)b.n_rows * dim);
-    for (int r = 0; r < b.n_rows; r++) max[r] = -INFINITY, sum[r] = 0.0f;
+    // A sink is like a key that all rows see first and that has no value.
+    bool sinks = l->sinks && part == 0;
+    for (int r = 0; r < b.n_rows; r++)
+        max[r] = sinks ? l->sinks[b.h * b.group + r % b.group] : -INFINITY, sum[r] = sinks ? 1.0f : 0.0f;
     Rows q = gather(run, &b, &s->scratch[thread]);
     int first = run->pos + b.token, last = first + b.n_tokens - 1, from = lowest(l, first) / TILE, to = last / TILE;
     int begin = run->first_tile + part * run->tiles_per_part, end = begin + run->tiles_per_part - 1;
@@ -201,9 +232,10 @@ static void finish(void *arg, int item, int thread) {
             size_t other = part_row(run, &b, part) + (size_t)r;
             merge(s, out, max, sum, s->part + other * dim, s->part_max[other], s->part_sum[other], dim);
         }
-        s->k->scale(out, 1.0f / *sum, l->head_dim);
+        int width = l->latent ? l->latent : l->head_dim;
+        s->k->scale(out, 1.0f / *sum, width);
         size_t token = (size_t)(run->first + b.token + r / b.group), head = (size_t)(b.h * b.group + r % b.group);
-        memcpy(s->att.data + token * s->att.stride + head * l->head_dim, out, sizeof *out * (size_t)l->head_dim);
+        memcpy(s->att.data + token * s->att.stride + head * width, out, sizeof *out * (size_t)width);
     }
 }
 
@@ -246,6 +278,7 @@ void attention_scratch(Session *s, size_t *used) {
     size_t q = 0, q8 = 0, mix = 0, rows = QUERY_ROWS, parts = 0, part_rows = 0;
     for (int i = 0; i < m->n_layers; i++) {
         const Layer *l = &m->layers[i];
+        if (l->mixer != MIXER_ATTENTION) continue;
         size_t group = (size_t)(l->n_heads / l->n_kv_heads), dim = (size_t)s->kv.layers[i].v_dim;
         size_t block = (size_t)tokens_per_block(l), n_blocks = ((size_t)s->chunk + block - 1) / block;
         size_t n_tiles = (size_t)s->context / TILE + 1;

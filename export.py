@@ -11,9 +11,10 @@ import re
 import signal
 import sys
 
+from exporter.assemble import pool_kv_heads
 from exporter.checkpoint import Entry, Stats, write_checkpoint
-from exporter.families import Source, pool_kv_heads
 from exporter.huggingface import chat_template, download, open_directory
+from exporter.knobs import Source, values_of
 from exporter.llama2c import open_llama2c
 from exporter.quantize import DTYPES
 from exporter.random_weights import SHAPES, open_random
@@ -47,10 +48,13 @@ def refuse_overwriting(out: str, source: Source) -> None:
         raise ExportError(f"{out} belongs to the source; name another file for the result")
 
 
+SMALL = ("router", "shared_gate", "delta_beta", "delta_decay")  # a few rows, whose rounding decides much
+
+
 def dtype_of(name: str, tensor: Tensor, dtype: str) -> str:
-    """What a tensor is written as: vectors and learned positions in f32, and the embedding and the output of a q4 file in q8,
-    because their rounding reaches the logits directly."""
-    if len(tensor.shape) == 1 or name == "embed_pos":
+    """What a tensor is written as: vectors, learned positions and small matrices in f32, and the embedding and the output of
+    a q4 file in q8, because their rounding reaches the logits directly."""
+    if len(tensor.shape) == 1 or name == "embed_pos" or name.endswith(SMALL):
         return "f32"
     return "q8" if dtype == "q4" and name in ("embed", "output") else dtype
 
@@ -62,7 +66,7 @@ def entries(source: Source, dtype: str) -> list[Entry]:
 
 def metadata(source: Source, dtype: str) -> dict[str, object]:
     """Everything but the tensors."""
-    meta = source.knobs.metadata(gated="layers.0.ffn_gate" in source.tensors)
+    meta = source.knobs.metadata(source.tensors)
     if source.tokenizer:
         meta.update(tokenizer_metadata(source.tokenizer))
     elif source.files:
@@ -98,10 +102,12 @@ def pool(source: Source, n_kv_heads: int) -> None:
 def report(source: Source, dtype: str, out: str, stats: Stats) -> None:
     """What was written, on stdout."""
     k = source.knobs
-    kind = "MHA" if k.n_kv_heads == k.n_heads else "MQA" if k.n_kv_heads == 1 else "GQA"
+    n_kv_heads = max(values_of(k.n_kv_heads))
+    kind = "MHA" if n_kv_heads == k.n_heads else "MQA" if n_kv_heads == 1 else "GQA"
     print(
-        f"{source.name}: {source.family}, {k.n_layers} layers of {k.n_embd}, {k.n_heads} query and {k.n_kv_heads} KV heads "
-        f"({kind}) of {k.head_dim}, feed-forward {k.d_ff}, vocabulary {k.vocab_size}, context {k.context}"
+        f"{source.name}: {source.family}, {k.n_layers} layers of {k.n_embd}, {k.n_heads} query and {n_kv_heads} KV heads "
+        f"({kind}) of {max(values_of(k.head_dim))}, feed-forward {max(values_of(k.d_ff))}, vocabulary {k.vocab_size}, "
+        f"context {k.context}"
     )
     bits = 8 * stats.data_bytes / stats.n_weights
     print(f"{out}: {stats.file_bytes:,} bytes, {stats.n_weights:,} weights, {bits:.2f} bits per weight")

@@ -461,6 +461,7 @@ static const float *prefill(Session *session, const Options *o, Ids ids, Run *ru
     Error err;
     const float *logits = NULL;
     double start = seconds();
+    session_expect(session, (int)ids.n);
     while (run->prompt < ids.n && !interrupted) {
         long left = ids.n - run->prompt;
         int n = left < o->session.chunk ? (int)left : o->session.chunk;
@@ -561,6 +562,7 @@ static int write_logits(const Options *o, const Loaded *l) {
     bool written = f != NULL;
     size_t row = (size_t)l->model.vocab_size;
     double start = seconds();
+    session_expect(session, (int)ids.n);
     for (long done = 0; written && done < ids.n;) {
         int n = ids.n - done < o->session.chunk ? (int)(ids.n - done) : o->session.chunk;
         const float *logits = forward(session, ids.data + done, n, n, &err);
@@ -625,6 +627,7 @@ static int perplexity(const Options *o, const Loaded *l) {
         int scored_from = n > 0 ? n : 1;
         while (n < context && at < ids.n) window[n++] = ids.data[at++];
         session_reset(session);
+        session_expect(session, n);
         for (int i = 0; i < n; i += o->session.chunk) {
             int rows = n - i < o->session.chunk ? n - i : o->session.chunk;
             const float *logits = forward(session, window + i, rows, rows, &err);

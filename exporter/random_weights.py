@@ -11,7 +11,9 @@ import zlib
 import numpy as np
 
 from .config import Config
-from .families import FAMILIES, Source, canonical, in_layers
+from .assemble import in_layers
+from .families import FAMILIES, canonical
+from .knobs import Source
 from .quantize import LANES, pack
 from .tensor import ExportError, Tensor
 

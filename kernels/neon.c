@@ -108,6 +108,9 @@ MATMUL(q4, 2, 2, BLOCK, 64)
 MIX(f32, 1, 2, 3)
 MIX(f16, 1, 2, 3)
 MIX(q8, 2, 4, 1)
+MIX_KEYS(f32, F32, 4)
+MIX_KEYS(f16, F16, 4)
+MIX_KEYS(q8, Q8, 4)
 PEAK(1, 6)
 
 const Kernels neon_kernels = {

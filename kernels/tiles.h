@@ -300,6 +300,64 @@ static void walk_dims(MixTile tile, MixTileFn *const narrow[MAX_T], int Q, MixTi
         walk_dims(tile, mix_tile_##name##_##Q, Q, mix_tile_##name##_##P, P, T, n_rows);                                  \
     }
 
+// The mix over panels of keys: KEY_DIMS dims of T rows, positions in lanes.
+enum { KEY_DIMS = 4 };
+
+// Four numbers of each key of a q8 panel, a group of 4 k, without their scales.
+INLINE void load_key_group(Floats k[KEY_DIMS], const uint8_t *q) {
+    float x[KEY_DIMS][LANES];
+    for (int i = 0; i < LANES; i++)
+        for (int j = 0; j < KEY_DIMS; j++) x[j][i] = (float)(q[KEY_DIMS * i + j] - 128);
+    UNROLL for (int j = 0; j < KEY_DIMS; j++) k[j] = v_load(x[j]);
+}
+
+INLINE void mix_keys_tile(float *out, const float *p, size_t p_stride, const uint8_t *const *keys, int begin, int end,
+                          size_t n_blocks, int d, int dim, Dtype dtype, int T) {
+    Floats sum[KEY_DIMS][MAX_T];
+    UNROLL for (int j = 0; j < KEY_DIMS; j++)
+        UNROLL for (int t = 0; t < T; t++) sum[j][t] = v_zero();
+    for (int i = begin; i < end; i += LANES) {
+        const uint8_t *panel = keys[i / LANES];
+        Floats k[KEY_DIMS], scale = v_zero();
+        if (dtype == Q8) {
+            load_key_group(k, panel + (size_t)d * LANES);
+            scale = v_load_f16(panel + n_blocks * 512 + (size_t)(d / BLOCK) * 32);
+        } else {
+            UNROLL for (int j = 0; j < KEY_DIMS; j++) {
+                const size_t at = (size_t)(d + j < dim ? d + j : d) * LANES;  // what is past the end is not stored
+                k[j] = dtype == F32 ? v_load((const float *)panel + at) : v_load_f16(panel + 2 * at);
+            }
+        }
+        UNROLL for (int t = 0; t < T; t++) {
+            Floats a = v_load(p + (size_t)t * p_stride + i);
+            if (dtype == Q8) a = v_mul(a, scale);
+            UNROLL for (int j = 0; j < KEY_DIMS; j++) sum[j][t] = v_fma(k[j], a, sum[j][t]);
+        }
+    }
+    for (int j = 0; j < KEY_DIMS && d + j < dim; j++)
+        for (int t = 0; t < T; t++) {
+            float lanes[LANES];
+            v_store(lanes, sum[j][t]);
+            out[(size_t)t * (size_t)dim + (size_t)(d + j)] = sum_lanes(lanes);
+        }
+}
+
+// mix_keys_NAME in tiles of T rows.
+#define MIX_KEYS(name, dtype, T)                                                                                         \
+    static void mix_keys_##name(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *keys,     \
+                                int begin, int end, int n_in, int dim) {                                                 \
+        size_t n_blocks = ((size_t)n_in + BLOCK - 1) / BLOCK;                                                            \
+        for (int d = 0; d < dim; d += KEY_DIMS) {                                                                        \
+            int r = 0;                                                                                                   \
+            for (; r + T <= n_rows; r += T)                                                                              \
+                mix_keys_tile(out + (size_t)r * dim, p + (size_t)r * p_stride, p_stride, keys, begin, end, n_blocks, d,  \
+                              dim, dtype, T);                                                                            \
+            for (; r < n_rows; r++)                                                                                      \
+                mix_keys_tile(out + (size_t)r * dim, p + (size_t)r * p_stride, p_stride, keys, begin, end, n_blocks, d,  \
+                              dim, dtype, 1);                                                                            \
+        }                                                                                                                \
+    }
+
 // The ceilings: a tile of P x T sums in registers, and activations that change from step to step, so that no product is
 // done just once. `used` makes the compiler believe that the sums matter.
 INLINE void used(Floats sum) {
@@ -358,6 +416,7 @@ INLINE double peak_dot(size_t steps, int P, int T) {
 // elsewhere.
 #define TILES_KERNELS(bf16)                                                                                              \
     .matmul = {[F32] = matmul_f32, [BF16] = bf16, [Q8] = matmul_q8, [Q4] = matmul_q4, [F16] = matmul_f16},              \
-    .mix = {[F32] = mix_f32, [F16] = mix_f16, [Q8] = mix_q8}
+    .mix = {[F32] = mix_f32, [F16] = mix_f16, [Q8] = mix_q8},                                                            \
+    .mix_keys = {[F32] = mix_keys_f32, [F16] = mix_keys_f16, [Q8] = mix_keys_q8}
 
 #endif

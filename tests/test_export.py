@@ -20,7 +20,8 @@ import exporter.checkpoint
 from exporter import quantize, random_weights
 from exporter.checkpoint import Checkpoint, Entry, write_checkpoint
 from exporter.config import Config
-from exporter.families import FAMILIES, rope_frequencies
+from exporter.families import FAMILIES
+from exporter.rope import rope_frequencies
 from exporter.tensor import ExportError, Tensor
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -592,7 +593,7 @@ def knobs(config: dict):
         (QWEN25, dict(head_dim=64, n_kv_heads=2, tied=True, window=[0] * 24, biased=("attn_q", "attn_k", "attn_v"))),
         ({**QWEN25, "use_sliding_window": True, "max_window_layers": 20}, dict(window=[0] * 20 + [32768] * 4)),
         (QWEN3, dict(head_dim=128, n_kv_heads=8, tied=True, biased=())),
-        (GPT2, dict(head_dim=64, n_kv_heads=12, d_ff=3072, act=2, tied=True, layernorm=True, rope=None)),
+        (GPT2, dict(head_dim=64, n_kv_heads=12, d_ff=3072, act=2, tied=True, layernorm=True, ropes=[])),
         (FALCON, dict(head_dim=64, n_heads=71, n_kv_heads=1, d_ff=18176, act=1, tied=True, parallel=True, context=2048)),
         (GEMMA, dict(head_dim=256, n_kv_heads=1, act=2, tied=True, norm_offset=1.0, emb_scale=2048**0.5)),
     ],
@@ -622,32 +623,32 @@ def test_rope_frequencies():
     smooth = (8192 / wave - 1) / 3
     scaled = np.where(wave > 8192, plain / 32, np.where(wave < 2048, plain, (1 - smooth) * plain / 32 + smooth * plain))
     assert ((wave > 2048) & (wave < 8192)).any()
-    assert np.allclose(knobs(LLAMA32).rope, scaled, rtol=1e-6)
+    assert np.allclose(knobs(LLAMA32).ropes[0].inv_freq, scaled, rtol=1e-6)
     new = {k: v for k, v in LLAMA32.items() if k not in ("rope_theta", "rope_scaling")}
     new["rope_parameters"] = {**LLAMA32["rope_scaling"], "rope_theta": 500000.0}
-    assert np.array_equal(knobs(new).rope, knobs(LLAMA32).rope)
-    assert np.array_equal(knobs({**new, "rope_theta": 10000.0}).rope, knobs(LLAMA32).rope)  # the inner one wins
+    assert np.array_equal(knobs(new).ropes[0].inv_freq, knobs(LLAMA32).ropes[0].inv_freq)
+    inner = knobs({**new, "rope_theta": 10000.0}).ropes[0].inv_freq  # the inner one wins
+    assert np.array_equal(inner, knobs(LLAMA32).ropes[0].inv_freq)
     linear = rope_frequencies(Config({"rope_theta": 500000.0, "rope_scaling": {"type": "linear", "factor": 4}}), 64, 100)
     assert np.allclose(linear, plain / 4, rtol=1e-6)
     assert np.allclose(rope_frequencies(Config({}), 64, 100), 10000.0 ** (-2 * i / 64), rtol=1e-6)
     without = {k: v for k, v in LLAMA32["rope_scaling"].items() if k != "original_max_position_embeddings"}
     assert np.array_equal(
-        rope_frequencies(Config({"rope_theta": 5e5, "rope_scaling": without}), 64, 8192), knobs(LLAMA32).rope
+        rope_frequencies(Config({"rope_theta": 5e5, "rope_scaling": without}), 64, 8192), knobs(LLAMA32).ropes[0].inv_freq
     )
 
 
-YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64)
 REFUSED = [
-    ("llama", dict(model_type="mamba9"), "model_type is 'mamba9', which is not supported; supported: falcon, gemma, gpt2"),
+    ("llama", dict(model_type="mamba9"), "model_type is 'mamba9', which is not supported; supported: apertus, arcee, bitnet"),
     ("llama", dict(model_type="ABSENT"), "model_type is None"),
     ("llama", dict(model_type=["llama"]), "model_type is ['llama']"),
     (
         "llama",
-        dict(rope_parameters=YARN),
-        "rope_parameters: rope_type is 'yarn', which is not supported; supported: default, linear",
+        dict(rope_parameters=dict(rope_type="spiral", factor=4.0)),
+        "rope_parameters: rope_type is 'spiral', which is not supported; supported: default, linear",
     ),
     ("llama", dict(rope_parameters=None, rope_scaling=dict(type="dynamic", factor=2.0)), "rope_scaling: type is 'dynamic'"),
-    ("llama", dict(rope_parameters=dict(rope_type="longrope", short_factor=[1])), "rope_type is 'longrope'"),
+    ("llama", dict(rope_parameters=dict(rope_type="longrope", short_factor=[1])), "short_factor is no list of 5 positive"),
     ("llama", dict(rope_parameters=dict(rope_type="linear")), "rope_parameters lacks factor"),
     (
         "llama",
@@ -655,10 +656,10 @@ REFUSED = [
         "attention_factor (2) is unknown",
     ),
     ("llama", dict(rope_parameters=dict(rope_type="linear", factor=0)), "factor is 0, expected a positive number"),
-    ("llama", dict(rope_parameters="yes"), "rope_scaling is 'yes', expected an object"),
+    ("llama", dict(rope_parameters="yes"), "rope_parameters is 'yes', expected an object"),
     ("llama", dict(rope_scaling=dict(type="linear", factor=2.0)), "both rope_scaling and rope_parameters"),
     ("llama", dict(partial_rotary_factor=0.5), "partial_rotary_factor is 0.5, which is not supported"),
-    ("llama", dict(hidden_act="relu"), "hidden_act is 'relu', which is not supported; supported: silu"),
+    ("llama", dict(hidden_act="mish"), "hidden_act is 'mish', which is not supported; supported: silu"),
     ("llama", dict(hidden_act=["silu"]), "hidden_act is ['silu']"),
     ("llama", dict(sliding_window=8), "sliding_window (8) is unknown for this family"),
     ("llama", dict(attn_logit_softcapping=50.0), "attn_logit_softcapping (50.0) is unknown"),
@@ -673,7 +674,7 @@ REFUSED = [
     ("llama", dict(num_attention_heads=7, head_dim=None), "hidden_size 40 is no multiple of num_attention_heads 7"),
     ("llama", dict(num_key_value_heads=3), "4 query heads are no multiple of 3 KV heads"),
     ("llama", dict(num_key_value_heads=2), "k_proj.weight has shape [40, 40], config.json makes it [20, 40]"),
-    ("llama", dict(head_dim=5, num_attention_heads=8, num_key_value_heads=8), "head_dim is 5; rope needs an even number"),
+    ("llama", dict(head_dim=5, num_attention_heads=8, num_key_value_heads=8), "head_dim is 5, of which 5 elements turn; rope needs an even number"),
     ("llama", dict(vocab_size=132), "embed_tokens.weight has shape [131, 40], config.json makes it [132, 40]"),
     ("llama", dict(tie_word_embeddings="no"), "tie_word_embeddings is 'no', expected true or false"),
     ("mistral", dict(layer_types=["full_attention"]), "layer_types has not one entry for each of the 2 layers"),
@@ -685,11 +686,10 @@ REFUSED = [
     ("gpt2", dict(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx is True"),
     ("gpt2", dict(scale_attn_weights=False), "scale_attn_weights is False"),
     ("gpt2", dict(add_cross_attention=True), "add_cross_attention is True"),
-    ("gpt2", dict(activation_function="relu"), "activation_function is 'relu'"),
-    ("falcon", dict(alibi=True), "alibi is True"),
-    ("falcon", dict(new_decoder_architecture=True), "new_decoder_architecture is True"),
-    ("falcon", dict(multi_query=False), "multi_query is False"),
-    ("falcon", dict(parallel_attn=False), "parallel_attn is False"),
+    ("gpt2", dict(activation_function="mish"), "activation_function is 'mish'"),
+    ("falcon", dict(new_decoder_architecture=True), "lacks the tensor transformer.h.0.ln_attn.weight"),
+    ("falcon", dict(multi_query=False), "query_key_value.weight has shape [56, 40], config.json makes it [120, 40]"),
+    ("falcon", dict(parallel_attn=False), "lacks the tensor transformer.h.0.post_attention_layernorm.weight"),
     ("falcon", dict(num_ln_in_parallel_attn=2), "num_ln_in_parallel_attn is 2"),
 ]
 
@@ -800,7 +800,7 @@ def test_damaged_safetensors(tmp_path, capsys):
         (struct.pack("<Q", 9) + b'{"a": {}}', "is no safetensors file"),
         (with_entry(shape=[41]), "has 160 bytes, its shape makes 164"),
         (with_entry(data_offsets=[10, -10]), "lies outside the file"),
-        (with_entry(dtype="F8_E4M3"), "model.norm.weight is stored as F8_E4M3, which is not supported"),
+        (with_entry(dtype="F8_E5M2"), "model.norm.weight is stored as F8_E5M2, which is not supported"),
     ]:
         file.write_bytes(data)
         assert said in refusal(capsys, directory, tmp_path / "x.bin")
