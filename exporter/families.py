@@ -15,6 +15,7 @@ import numpy as np
 
 from .config import Config
 from .tensor import ExportError, Tensor
+from .tokenizer import Vocabulary
 
 ACTS = {"silu": 0, "swish": 0, "gelu": 1, "gelu_new": 2, "gelu_fast": 2, "gelu_pytorch_tanh": 2}
 SKIPPED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias)$")  # buffers of the code that made the checkpoint
@@ -99,7 +100,7 @@ class Knobs:
 class Source:
     """A checkpoint ready to be written. `tensors` are the canonical ones, in the order of the file; `files` are those that
     must not be overwritten; `directory` is that of a Hugging Face checkpoint; `tokenizer` is what tokenizer_metadata takes,
-    None if there is no tokenizer; `remarks` are for the user."""
+    None if there is no tokenizer; `remarks` are for the user; `template` is the chat template, if no directory holds it."""
 
     name: str
     family: str
@@ -107,8 +108,9 @@ class Source:
     tensors: dict[str, Tensor]
     files: list[str]
     directory: str | None = None
-    tokenizer: str | None = None
+    tokenizer: str | Vocabulary | None = None
     remarks: list[str] = field(default_factory=list)
+    template: str | None = None
 
 
 # ---- what families share -------------------------------------------------------------------------------------------------

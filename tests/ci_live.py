@@ -3,11 +3,12 @@
 
     python tests/ci_live.py [--seed S] [NAME...]      (torch and transformers; exit status 1 if any differs)
 
-Also what the golden files leave out: pytorch_model.bin, bf16 files, and the rules of tied embeddings."""
+Also what the golden files leave out: pytorch_model.bin, bf16 files, and the rules of tied embeddings; and each by way of GGUF."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
@@ -16,10 +17,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import conftest  # noqa: E402
+import gguf_files  # noqa: E402
 import make_golden  # noqa: E402
 from test_golden import TOLERANCE, measure  # noqa: E402
 
 import export  # noqa: E402
+from exporter import gguf  # noqa: E402
 
 
 def as_torch_file(directory: Path) -> None:
@@ -84,6 +87,24 @@ def check(name: str, seed: int, edit, out: Path) -> bool:
     return good
 
 
+def check_gguf(name: str, seed: int, out: Path) -> bool:
+    """The same checkpoint by way of a GGUF file, where one can say all that its config says."""
+    directory, path, binary = make_golden.make(name, seed, out), out / "x.gguf", out / "model.bin"
+    config = json.loads((directory / "config.json").read_text())
+    known = config["model_type"] in (*gguf.ARCHITECTURES, "mistral")
+    some_layers = config.get("use_sliding_window") or len(set(config.get("layer_types") or [""])) > 1
+    if not known or some_layers or config.get("n_inner") or config.get("ffn_hidden_size", 0) not in (0, 4 * config["hidden_size"]):
+        return True
+    gguf_files.convert(directory, path)
+    if export.main([str(path), str(binary), "--dtype", "f32"]) != 0:
+        print(f"not ok {name} as GGUF: the export failed")
+        return False
+    error, greedy, expected = measure(directory, binary, conftest.run_command)
+    good = error <= TOLERANCE and greedy == expected
+    print(f"{'ok' if good else 'not ok'} {name} as GGUF, seed {seed}: logits differ by {error:.1e}", flush=True)
+    return good
+
+
 def main() -> int:
     names = [*make_golden.MODELS, *make_golden.MORE]
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -96,6 +117,7 @@ def main() -> int:
         for name in args.names:
             for edit in (None, *EDITED.get(name, ())):
                 failed += not check(name, args.seed, edit, Path(out))
+            failed += not check_gguf(name, args.seed, Path(out))
     print(f"ci_live: seed {args.seed}, {failed} failed")
     return failed > 0
 
