@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """export.py SRC OUT [--dtype f32|bf16|q8|q4] [--kv-heads N]: a Hugging Face checkpoint (directory or hub id), a GGUF
-or llama2.c file to a checkpoint for ./run. docs/format.md describes the file; exporter/families.py is where a family is added."""
+or a llama2.c file to a checkpoint for ./run. docs/format.md describes the file; exporter/families.py is where a family is
+added."""
 
 from __future__ import annotations
 
@@ -140,7 +141,8 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: list[str] | None = None) -> int:
     parser = Parser(prog="export.py", description="Makes a checkpoint for ./run.", allow_abbrev=False)
-    parser.add_argument("src", metavar="SRC", help="a Hugging Face directory, a hub id (org/name), a .gguf, or a llama2.c .bin")
+    sources = "a Hugging Face directory, a hub id (org/name), a .gguf, or a llama2.c .bin"
+    parser.add_argument("src", metavar="SRC", help=sources)
     parser.add_argument("out", metavar="OUT", help="the file to write")
     parser.add_argument("--dtype", choices=DTYPES, default="q8", help="of the matrices (q8); vectors are always f32")
     parser.add_argument("--kv-heads", type=int, metavar="N", help="mean-pool the KV heads to N, a divisor of what there is")

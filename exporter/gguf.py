@@ -1,5 +1,5 @@
-"""GGUF files: their metadata become a config.json, their tensors get the names and the form that Hugging Face gives them, and
-families.canonical does the rest. The `gguf` package dequantizes, and knows how both call a tensor.
+"""GGUF files: their metadata become a config.json, their tensors get the names and the form that Hugging Face gives them,
+and families.canonical does the rest. The `gguf` package dequantizes, and knows how both call a tensor.
 
 To add an architecture of a family that families.py knows: a function from the metadata to the config, what the converter of
 llama.cpp did to the tensors, and a row in ARCHITECTURES."""
@@ -85,7 +85,8 @@ def read_gguf(path: str) -> File:
                 raise ValueError(f"it is of version {version}; supported: 2 and 3, little-endian")
             n_tensors, n_values = c.numbers("<u8", 2)
             values = dict((c.string(), c.value()) for _ in range(n_values))
-            table = [(c.string(), c.numbers("<u8", c.number("<u4")), c.number("<u4"), c.number("<u8")) for _ in range(n_tensors)]
+            table = [(c.string(), c.numbers("<u8", c.number("<u4")), c.number("<u4"), c.number("<u8"))
+                     for _ in range(n_tensors)]  # fmt: skip
             align = values.get("general.alignment", 32)
             if not isinstance(align, int) or align < 1:
                 raise ValueError(f"general.alignment is {align!r}")

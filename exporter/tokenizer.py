@@ -139,7 +139,8 @@ def _offsets(lengths) -> np.ndarray:
 
 
 def vocabulary_metadata(v: Vocabulary) -> dict[str, bytes | np.ndarray]:
-    """The `tokenizer.*` metadata (docs/format.md): bytes (u8) or arrays of int32, which the caller owns. Errors: ExportError."""
+    """The `tokenizer.*` metadata (docs/format.md): bytes (u8) or arrays of int32, which the caller owns.
+    Errors: ExportError."""
     n = max(v.tokens) + 1
     decoded = [_decoded(v.tokens.get(id, ""), v) for id in range(n)]
     kinds = [SPECIAL if id in v.special else kind for id, (kind, _) in enumerate(decoded)]
@@ -217,14 +218,15 @@ def check_rows(metadata: dict[str, object], rows: int) -> list[str]:
     most = max(int(np.max(metadata.get(f"tokenizer.{kind}", -1), initial=-1)) for kind in kinds)
     if most >= rows:
         raise ExportError(
-            f"the tokenizer makes token {most} of text, but the embedding has {rows} rows; it is another model's tokenizer, or "
-            "the embedding was cut"
+            f"the tokenizer makes token {most} of text, but the embedding has {rows} rows; it is another model's tokenizer, "
+            "or the embedding was cut"
         )
     added = np.concatenate([metadata.get(f"tokenizer.{key}.id", _ints([])) for key in ("added", "added_normalized")])
     without = sorted({int(id) for id in added if id >= rows})
     if not without:
         return []
-    which = f"token {without[0]} has" if len(without) == 1 else f"{len(without)} tokens, {without[0]} the first of them, have"
+    first, n = without[0], len(without)
+    which = f"token {first} has" if n == 1 else f"{n} tokens, {first} the first of them, have"
     return [f"{which} no row in the embedding, which has {rows}: a prompt that spells such a token out cannot be run"]
 
 
@@ -461,7 +463,7 @@ def _decoder(component: dict | None, byte_level: bool) -> int:
     return spaces
 
 
-# ---- byte-level models whose pre-tokenizer is known by name ----------------------------------------------------------------
+# ---- byte-level models whose pre-tokenizer is known by name --------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -629,7 +631,8 @@ def from_pieces(pieces: list[tuple[str, float, int]], add_dummy_prefix: bool, bo
 
 
 def _drop_unused(tokens: dict[int, str], types: dict[int, int], parts: set[str]) -> None:
-    """Removes unused pieces, such as padding. Refuses one that merging makes of `parts`: SentencePiece takes it apart again."""
+    """Removes unused pieces, such as padding. One that merging makes of `parts`, which SentencePiece takes apart again, is
+    refused."""
     for id in [id for id, kind in types.items() if kind == UNUSED]:
         token = tokens.pop(id)
         if len(token) == 1 or any(token[:cut] in parts and token[cut:] in parts for cut in range(1, len(token))):

@@ -34,11 +34,12 @@ from tokenizers import Tokenizer  # noqa: E402
 
 # tokenizer.json that must be exported: all but what nobody has implemented.
 PROMISED = {"deepseek-coder", "deepseek-v3", "falcon", "gemma2", "gpt2", "gpt4o-o200k", "llama2", "llama3", "mistral-nemo",
-            "mistral-v1", "mistral-v3", "neox-mpt", "olmo2", "phi-2", "phi-3", "qwen2.5", "qwen3.5", "starcoder2"}  # fmt: skip
+            "mistral-v1", "mistral-v3", "neox-mpt", "olmo2", "phi-2", "phi-3", "qwen2.5", "qwen3.5",
+            "starcoder2"}  # fmt: skip
 
 
 def compare(name: str, source: object, data: dict, program: Path, model: Path) -> bool:
-    """Prints a line about a tokenizer, which must be that of the tokenizer.json `data`; false: it differs, or was refused."""
+    """Prints a line about a tokenizer, which must be that of the tokenizer.json `data`; false: it differs or was refused."""
     try:
         metadata = tokenizer_metadata(source() if callable(source) else str(source))
     except ExportError as error:

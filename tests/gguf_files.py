@@ -1,4 +1,4 @@
-"""GGUF files for the tests, written as llama.cpp's converters write them, and its quantized blocks read by their definition."""
+"""GGUF files for the tests, written as llama.cpp's converters write them, and quantized blocks read by their definition."""
 
 from __future__ import annotations
 
@@ -15,16 +15,23 @@ NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
 F32 = gguf.GGMLQuantizationType.F32
 
 
-def convert(directory: Path, path: Path, kind: Callable[[str], gguf.GGMLQuantizationType] = lambda name: F32,
-            tokenizer: dict | None = None, change: dict | None = None, tensors: Callable[[dict], None] = lambda t: None):  # fmt: skip
-    """Writes the Hugging Face checkpoint in a directory as GGUF. kind(name): what a matrix is stored as; tokenizer: keys from
-    byte_level_fields or scored_fields; change: metadata to set, or with None to leave out; tensors(t) may change them."""
+def convert(
+    directory: Path,
+    path: Path,
+    kind: Callable[[str], gguf.GGMLQuantizationType] = lambda name: F32,
+    tokenizer: dict | None = None,
+    change: dict | None = None,
+    tensors: Callable[[dict], object] = lambda t: None,
+) -> None:
+    """Writes the Hugging Face checkpoint in a directory as GGUF. kind(name): what a matrix is stored as; tokenizer: keys
+    from byte_level_fields or scored_fields; change: metadata to set, or with None to leave out; tensors(t) may change t."""
     config = json.loads((directory / "config.json").read_text())
     weights = {name: w for file in sorted(directory.glob("*.safetensors")) for name, w in load_file(file).items()}
     arch = {"mistral": "llama"}.get(config["model_type"], config["model_type"])
     writer = gguf.GGUFWriter(str(path), arch)
     values: dict[str, object] = {"general.type": "model", "general.name": directory.name}
-    values |= {f"{arch}.{key}": value for key, value in architecture_fields(config).items()} | (tokenizer or {}) | (change or {})
+    values |= {f"{arch}.{key}": value for key, value in architecture_fields(config).items()}
+    values |= (tokenizer or {}) | (change or {})
     for key, value in values.items():
         add(writer, key, value)
     out = stored_tensors(arch, config, weights)
@@ -61,12 +68,12 @@ def architecture_fields(c: dict) -> dict[str, object]:
     """The keys behind the architecture's name."""
     if c["model_type"] == "gpt2":
         return {"block_count": c["n_layer"], "context_length": c["n_positions"], "embedding_length": c["n_embd"],
-                "feed_forward_length": 4 * c["n_embd"], "attention.head_count": c["n_head"],
+                "feed_forward_length": c.get("n_inner") or 4 * c["n_embd"], "attention.head_count": c["n_head"],
                 "attention.layer_norm_epsilon": c["layer_norm_epsilon"]}  # fmt: skip
     heads, embd = c["num_attention_heads"], c["hidden_size"]
     head_dim = c.get("head_dim") or embd // heads
     fields = {"block_count": c["num_hidden_layers"], "context_length": c.get("max_position_embeddings", 2048),
-              "embedding_length": embd, "feed_forward_length": c.get("intermediate_size", 4 * embd),
+              "embedding_length": embd, "feed_forward_length": c.get("intermediate_size") or c.get("ffn_hidden_size") or 4 * embd,
               "attention.head_count": heads}  # fmt: skip
     if c["model_type"] == "falcon":
         return fields | {"attention.head_count_kv": 1, "tensor_data_layout": "jploski",

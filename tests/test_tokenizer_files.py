@@ -18,6 +18,8 @@ from tokenizers import Tokenizer
 
 import export
 
+PLAIN = {"normalized": False, "lstrip": False, "rstrip": False, "single_word": False}
+
 
 def equal(source: Path, data: dict, scratch: Path, contents: list[str] = CONTENTS) -> None:
     """The engine's answers with the tokenizer of `source` are those of the tokenizer.json `data`."""
@@ -31,8 +33,10 @@ def equal(source: Path, data: dict, scratch: Path, contents: list[str] = CONTENT
 # ---- vocab.json + merges.txt ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind, model_type", [("gpt2", "gpt2"), ("gpt2", "phi"), ("qwen2", "qwen3"), ("starcoder2", "starcoder2"),
-                                              ("prefix space", "gpt2")])  # fmt: skip
+MERGED = [("gpt2", "gpt2"), ("gpt2", "phi"), ("qwen2", "qwen3"), ("starcoder2", "starcoder2"), ("prefix space", "gpt2")]
+
+
+@pytest.mark.parametrize("kind, model_type", MERGED)
 def test_vocab_and_merges(kind, model_type, tmp_path):
     data = test_tokenizer.KINDS[kind]()
     forms.vocab_and_merges(data, tmp_path)
@@ -68,8 +72,7 @@ def test_added_tokens_in_the_older_files(tmp_path):
 def test_special_tokens_by_id(tmp_path):
     """The oldest checkpoints name them only by their ids in config.json."""
     data = test_tokenizer.KINDS["gpt2"]()
-    data["added_tokens"] = [{"content": "</s>", "id": 2, "special": True, "normalized": False, "lstrip": False, "rstrip": False,
-                             "single_word": False}]  # fmt: skip
+    data["added_tokens"] = [{"content": "</s>", "id": 2, "special": True, **PLAIN}]
     forms.vocab_and_merges(data, tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", "bos_token_id": 2, "eos_token_id": 2}))
     equal(tmp_path, data, tmp_path, ["</s>"])
@@ -83,8 +86,7 @@ def ranked(kind: str, first: int = 0) -> dict:
     pieces are looked up. Special tokens have the ids behind the others or, with `first`, the first ones."""
     data = test_tokenizer.KINDS[kind]()
     vocab = data["model"]["vocab"]
-    special = [{"content": t, "special": True, "normalized": False, "lstrip": False, "rstrip": False, "single_word": False}
-               for t in ("<unk>", "<s>", "</s>", "<|end|>", "<|im_start|>")]  # fmt: skip
+    special = [{"content": t, "special": True, **PLAIN} for t in ("<unk>", "<s>", "</s>", "<|end|>", "<|im_start|>")]
     names = [t["content"] for t in special]
     tokens = [t for t, _ in sorted(vocab.items(), key=lambda item: item[1]) if t not in names]
     at = len(special) if first else 0
@@ -143,15 +145,17 @@ def test_user_defined_spaces(tmp_path):
     """Runs of U+2581 that are user-defined pieces: the longest first, before any merge, and in the raw text too."""
     runs = [SPACE_MARK * n for n in (2, 3, 5)]
     few = ["\u2581", "a", "b", "\u2581a", "ab"]
-    pieces = [("<unk>", 0.0, 2), ("<s>", 0.0, 3), *((t, -float(i), 1) for i, t in enumerate(few)), *((t, 0.0, 4) for t in runs)]
+    pieces = [("<unk>", 0.0, 2), ("<s>", 0.0, 3), *((t, -float(i), 1) for i, t in enumerate(few))]
+    pieces += [(t, 0.0, 4) for t in runs]
     path = tmp_path / "tokenizer.model"
     normalizer = forms.protobuf(3, 0) + forms.protobuf(4, 0)
     path.write_bytes(forms.sentencepiece(pieces, normalizer=normalizer, trainer=forms.protobuf(41, 1)))
     texts.write_model(tmp_path / "model.bin", tokenizer_metadata(str(path)))
-    cases = {" a": ["\u2581a"], "  a": [runs[0], "a"], "    a": [runs[1], "\u2581a"], " " * 9 + "ab": [runs[2], runs[1], "\u2581a", "b"],
-             "a\u2581\u2581 b": ["a", runs[0], "\u2581", "b"], "a  \u2581": ["a", runs[1]]}  # fmt: skip
+    cases = {" a": ["\u2581a"], "  a": [runs[0], "a"], "    a": [runs[1], "\u2581a"],
+             " " * 9 + "ab": [runs[2], runs[1], "\u2581a", "b"], "a\u2581\u2581 b": ["a", runs[0], "\u2581", "b"], "a  \u2581": ["a", runs[1]]}  # fmt: skip
     ids = {token: id for id, (token, *_) in enumerate(pieces)}
-    for (text, tokens), answer in zip(cases.items(), texts.tokenize(PROGRAM, tmp_path / "model.bin", [t.encode() for t in cases])):
+    answers = texts.tokenize(PROGRAM, tmp_path / "model.bin", [text.encode() for text in cases])
+    for (text, tokens), answer in zip(cases.items(), answers):
         assert answer.ids == [1, *(ids[token] for token in tokens)], text
     path.write_bytes(forms.sentencepiece(pieces))  # a dummy prefix
     with pytest.raises(ExportError, match="is user-defined and holds a space"):
@@ -188,8 +192,8 @@ def test_rows_of_the_embedding(tmp_path):
     added = sum(token["id"] >= n for token in data["added_tokens"])
     assert check_rows(metadata, n + added) == []
     assert check_rows(metadata, n + added - 1) == [
-        f"token {n + added - 1} has no row in the embedding, which has {n + added - 1}: a prompt that spells such a token out "
-        "cannot be run"
+        f"token {n + added - 1} has no row in the embedding, which has {n + added - 1}: a prompt that spells such a token "
+        "out cannot be run"
     ]
     assert f"{added} tokens, {n} the first of them, have no row" in check_rows(metadata, n)[0]
     with pytest.raises(ExportError, match=f"makes token {most} of text, but the embedding has {most} rows"):
