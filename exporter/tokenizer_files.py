@@ -77,11 +77,11 @@ def _read(path: str) -> Vocabulary:
 def _from_json_file(path: str) -> Vocabulary:
     data = _read_json(path)
     try:
-        if isinstance(data.get("vocab"), list):
+        if isinstance(data.get("vocab"), list):  # in vocab.json the token "vocab" may have an id
             return _from_tekken(data, os.path.dirname(path))
-        if "model" in data or os.path.basename(path) != "vocab.json":
-            return from_json(data)
-        return _from_vocab_and_merges(data, os.path.dirname(path))
+        if os.path.basename(path) == "vocab.json":
+            return _from_vocab_and_merges(data, os.path.dirname(path))
+        return from_json(data)
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # a number where an object should be, and the like
         raise ExportError(f"it does not look like a tokenizer: {type(error).__name__}: {error}") from error
 

@@ -9,7 +9,6 @@ checkpoint by way of GGUF."""
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -23,7 +22,6 @@ import make_golden  # noqa: E402
 from test_golden import TOLERANCE, measure  # noqa: E402
 
 import export  # noqa: E402
-from exporter import gguf  # noqa: E402
 
 
 def as_torch_file(directory: Path) -> None:
@@ -70,6 +68,10 @@ EDITED = {
     "gemma": (as_bf16,),
 }
 
+# GGUF has no word for a window in some layers only, nor for another activation than the family's.
+IN_GGUF = {"llama", "llama-linear", "llama-3", "smollm2", "mistral", "mistral-full", "qwen3", "gpt2", "falcon", "falcon-bias",
+           "gemma", "gemma-mha"}  # fmt: skip
+
 
 def check(name: str, seed: int, edit, out: Path) -> bool:
     directory = make_golden.make(name, seed, out, edit)
@@ -89,13 +91,8 @@ def check(name: str, seed: int, edit, out: Path) -> bool:
 
 
 def check_gguf(name: str, seed: int, out: Path) -> bool:
-    """The same checkpoint by way of a GGUF file, where one can say all that its config says."""
+    """The same checkpoint by way of a GGUF file."""
     directory, path, binary = make_golden.make(name, seed, out), out / "x.gguf", out / "model.bin"
-    config = json.loads((directory / "config.json").read_text())
-    known = config["model_type"] in (*gguf.ARCHITECTURES, "mistral")
-    some_layers = config.get("use_sliding_window") or len(set(config.get("layer_types") or [""])) > 1
-    if not known or some_layers:
-        return True
     gguf_files.convert(directory, path)
     if export.main([str(path), str(binary), "--dtype", "f32"]) != 0:
         print(f"not ok {name} as GGUF: the export failed")
@@ -118,7 +115,8 @@ def main() -> int:
         for name in args.names:
             for edit in (None, *EDITED.get(name, ())):
                 failed += not check(name, args.seed, edit, Path(out))
-            failed += not check_gguf(name, args.seed, Path(out))
+            if name in IN_GGUF:
+                failed += not check_gguf(name, args.seed, Path(out))
     print(f"ci_live: seed {args.seed}, {failed} failed")
     return failed > 0
 

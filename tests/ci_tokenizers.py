@@ -95,7 +95,7 @@ def compare_forms(name: str, data: dict, scratch: Path, program: Path, model: Pa
         forms.tekken(data, scratch / "tekken.json", next(p for p, n in COVERING.items() if n == 9))
         good &= compare(f"{name} as tekken", scratch / "tekken.json", data, program, model)
     if name == "gemma2":
-        pieces = forms.pieces(data, ("<pad>", "<eos>", "<bos>"))
+        pieces = forms.pieces(data)
         normalizer = forms.protobuf(3, 0) + forms.protobuf(4, 0)
         ids = forms.protobuf(41, 2) + forms.protobuf(42, 1)
         (scratch / "gemma.model").write_bytes(forms.sentencepiece(pieces, normalizer=normalizer, trainer=ids))

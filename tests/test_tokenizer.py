@@ -221,6 +221,18 @@ def test_equal_to_tokenizers(build, kind):
     assert not wrong, "\n".join(wrong[:5])
 
 
+@pytest.mark.parametrize("kind", ["deepseek-llm", "bloom"])
+def test_every_character(build, kind):
+    """Kinds whose patterns list characters: each of the first two planes, beside letters, spaces and punctuation."""
+    directory, model = build(kind)
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    points = [chr(c) for c in range(0x20000) if not 0xD800 <= c < 0xE000]
+    every = ["".join(f"{c}a {c}.{c}" for c in points[i : i + 2000]) for i in range(0, len(points), 2000)]
+    ours = texts.tokenize(PROGRAM, model, [s.encode() for s in every])
+    wrong = texts.differences(every, ours, texts.expected(tokenizer, every))
+    assert not wrong, "\n".join(wrong[:5])
+
+
 @pytest.mark.parametrize("kind", ["gpt2", "starcoder2", "llama2", "gemma", "metaspace"])
 def test_decodes_any_ids(build, kind):
     """Ids in an order that no text gives: broken characters, rows of bytes that are no UTF-8, special tokens among them."""

@@ -71,12 +71,13 @@ def sentencepiece(pieces: list[tuple[str, float, int]], model_type: int = 2, nor
     return body + protobuf(2, protobuf(3, model_type) + protobuf(35, 1) + trainer) + protobuf(3, normalizer)
 
 
-def pieces(data: dict, control: tuple[str, ...]) -> list[tuple[str, float, int]]:
-    """The pieces that Gemma's tokenizer.json was made of: scores fall with the ids, plain added tokens are user-defined."""
+def pieces(data: dict) -> list[tuple[str, float, int]]:
+    """The pieces that Gemma's tokenizer.json was made of: scores fall with the ids, special added tokens are control pieces,
+    others are user-defined."""
     added = {token["content"]: token["special"] for token in data["added_tokens"]}
     out = []
     for token, id in sorted(data["model"]["vocab"].items(), key=lambda item: item[1]):
-        kind = 2 if token == "<unk>" else 3 if token in control else 4 if added.get(token) is False or token in added else 1
+        kind = 2 if token == "<unk>" else 3 if added.get(token) else 4 if token in added else 1
         byte = len(token) == 6 and token.startswith("<0x")
         out.append((token, float(-id if kind == 1 and not byte else 0), 6 if byte else kind))
     return out
