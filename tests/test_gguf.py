@@ -13,6 +13,7 @@ import gguf_files
 import numpy as np
 import pytest
 import test_tokenizer
+import tokenizer_forms
 import tokenizer_texts as texts
 from gguf_files import Q, convert
 from safetensors.numpy import load_file, save_file
@@ -189,6 +190,9 @@ def test_byte_level_tokenizers(kind, wide, tmp_path):
     convert(wide, tmp_path / "x.gguf", tokenizer=fields)
     contents = [token["content"] for token in data["added_tokens"]]
     vocabulary = gguf_vocabulary(read_gguf(str(tmp_path / "x.gguf")))
+    assert len(vocabulary.tokens) == len(data["model"]["vocab"]) + sum(  # without the padding
+        token["content"] not in data["model"]["vocab"] for token in data["added_tokens"]
+    )
     agree(vocabulary, tmp_path / "tokenizer.json", contents, tmp_path / "model.bin")
 
 
@@ -209,11 +213,11 @@ def test_add_bos_and_eos(wide, tmp_path):
         assert (v.prefix, v.suffix, v.eos) == (prefix, [2], [2, 7])
 
 
-def scored_pieces(user: tuple[str, ...] = ()) -> list[tuple[str, float, int]]:
-    """Those of test_tokenizer.sentencepiece_file, with user-defined ones behind them."""
+def scored_pieces() -> list[tuple[str, float, int]]:
+    """Those of test_tokenizer.sentencepiece_file."""
     rest = test_tokenizer.pieces_by_score()
     fixed = [("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3), *((f"<0x{b:02X}>", 0.0, 6) for b in range(256))]
-    return [*fixed, *((t, s, 1) for t, s in rest if t not in user), *((t, 0.0, 4) for t in user)]
+    return [*fixed, *((t, s, 1) for t, s in rest)]
 
 
 def test_scored_tokenizer(wide, tmp_path):
@@ -222,6 +226,19 @@ def test_scored_tokenizer(wide, tmp_path):
     (tmp_path / "t.model").write_bytes(test_tokenizer.sentencepiece_file(test_tokenizer.pieces_by_score(),
                                        normalizer=test_tokenizer.protobuf(4, 0)))  # fmt: skip
     convert(wide, tmp_path / "x.gguf", tokenizer=gguf_files.scored_fields([*pieces, ("[PAD9]", -1e4, 5)], bos_token_id=1))
+    ours = tokenizer_metadata(gguf_vocabulary(read_gguf(str(tmp_path / "x.gguf"))))
+    theirs = tokenizer_metadata(str(tmp_path / "t.model"))
+    assert ours.keys() == theirs.keys() and all(np.array_equal(ours[key], theirs[key]) for key in ours)
+
+
+def test_user_defined_spaces(wide, tmp_path):
+    """Gemma's runs of U+2581, which the converter writes as spaces: the same metadata as from a SentencePiece file."""
+    pieces = [*scored_pieces(), *(("\u2581" * n, 0.0, 4) for n in (2, 3, 7)), ("<table>", 0.0, 4), ("\n\n", 0.0, 4)]
+    normalizer = tokenizer_forms.protobuf(3, 0) + tokenizer_forms.protobuf(4, 0)
+    (tmp_path / "t.model").write_bytes(tokenizer_forms.sentencepiece(pieces, normalizer=normalizer))
+    fields = gguf_files.scored_fields(pieces, prefix=False)
+    assert fields["tokenizer.ggml.tokens"][-3] == " " * 7
+    convert(wide, tmp_path / "x.gguf", tokenizer=fields)
     ours = tokenizer_metadata(gguf_vocabulary(read_gguf(str(tmp_path / "x.gguf"))))
     theirs = tokenizer_metadata(str(tmp_path / "t.model"))
     assert ours.keys() == theirs.keys() and all(np.array_equal(ours[key], theirs[key]) for key in ours)
