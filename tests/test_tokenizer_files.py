@@ -89,6 +89,7 @@ def ranked(kind: str, first: int = 0) -> dict:
     special = [{"content": t, "special": True, **PLAIN} for t in ("<unk>", "<s>", "</s>", "<|end|>", "<|im_start|>")]
     names = [t["content"] for t in special]
     tokens = [t for t, _ in sorted(vocab.items(), key=lambda item: item[1]) if t not in names]
+    tokens.append("\u0120xqzy")  # which no merge makes
     at = len(special) if first else 0
     ids = {token: at + i for i, token in enumerate(tokens)}
     for i, token in enumerate(special):
@@ -107,7 +108,7 @@ def test_tiktoken_model(tmp_path):
     data = ranked("llama3")
     forms.tiktoken(data, tmp_path / "tokenizer.model")
     forms.config_files(data, tmp_path, "llama", bos_token="<s>", eos_token="</s>")
-    equal(tmp_path, data, tmp_path, ["<s>", "<|end|>", "</s>"])
+    equal(tmp_path, data, tmp_path, ["<s>", "<|end|>", "</s>", " xqzy"])
     eos = next(t["id"] for t in data["added_tokens"] if t["content"] == "</s>")
     assert tokenizer_metadata(str(tmp_path))["tokenizer.eos"].tolist() == [eos]
 
@@ -134,7 +135,7 @@ def test_tekken(tmp_path, named):
         with pytest.raises(ExportError, match="names a special token"):
             tokenizer_metadata(str(tmp_path))
         forms.config_files(data, tmp_path, "mistral")
-    equal(tmp_path, data, tmp_path, ["<s>", "<|end|>", "</s>"])
+    equal(tmp_path, data, tmp_path, ["<s>", "<|end|>", "</s>", " xqzy"])
     assert tokenizer_metadata(str(tmp_path))["tokenizer.eos"].tolist() == [2]
 
 
