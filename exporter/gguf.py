@@ -268,6 +268,13 @@ ARCHITECTURES: dict[str, tuple[Callable[[Config, File], dict], Callable[[str, Te
 def open_gguf(path: str) -> Source:
     """The checkpoint in a GGUF file. Errors: ExportError."""
     file = read_gguf(path)
+    try:
+        return _source(path, file)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # a list where a number should be
+        raise ExportError(f"{path}: its metadata make no sense: {type(error).__name__}: {error}") from error
+
+
+def _source(path: str, file: File) -> Source:
     arch = file.values.get("general.architecture")
     if arch not in ARCHITECTURES:
         raise ExportError(
@@ -284,9 +291,10 @@ def open_gguf(path: str) -> Source:
     factors = file.tensors.pop("rope_freqs.weight", None)  # Llama 3's scaling, as divisors of the frequencies
     family, knobs, found, remarks = canonical(config, _huggingface_names(file, arch, config, restore))
     if factors is not None:
-        if factors.shape != knobs.rope.shape:
-            raise ExportError(f"tensor rope_freqs.weight has shape {list(factors.shape)}, expected {list(knobs.rope.shape)}")
-        knobs.rope = knobs.rope / factors.array()
+        divisors = factors.array()
+        if divisors.shape != knobs.rope.shape or not (divisors > 0).all():
+            raise ExportError(f"{path}: tensor rope_freqs.weight holds no {len(knobs.rope)} positive numbers")
+        knobs.rope = knobs.rope / divisors
     template = file.values.get("tokenizer.chat_template")
     tokenizer = gguf_vocabulary(file)
     return Source(

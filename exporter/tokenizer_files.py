@@ -6,9 +6,11 @@ class, and added tokens are those of the files beside; what neither tells is ref
 from __future__ import annotations
 
 import base64
+import glob
 import json
 import os
 import re
+import struct
 
 import numpy as np
 
@@ -32,11 +34,10 @@ RANKS_KINDS = {"llama": "llama3", "qwen": "qwen2", "QWenTokenizer": "qwen2"}
 
 def find_tokenizer(directory: str) -> str | None:
     """The file that holds a checkpoint's tokenizer, None if there is none."""
-    names = sorted(os.listdir(directory))
     for wanted in NAMES:
-        for name in names:
-            if name == wanted or wanted[0] == "*" and name.endswith(wanted[1:]):
-                return os.path.join(directory, name)
+        found = sorted(path for path in glob.glob(os.path.join(glob.escape(directory), wanted)) if os.path.isfile(path))
+        if found:
+            return found[0]
     return None
 
 
@@ -58,6 +59,9 @@ def tokenizer_metadata(source: str | Vocabulary) -> dict[str, bytes | np.ndarray
         raise ExportError(f"{path}: {error.strerror}") from error
     except ExportError as error:
         raise ExportError(f"{path}: {error}") from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error) as error:
+        # a number where an object should be, and the like
+        raise ExportError(f"{path}: it does not look like a tokenizer: {type(error).__name__}: {error}") from error
 
 
 def _read(path: str) -> Vocabulary:
@@ -76,14 +80,11 @@ def _read(path: str) -> Vocabulary:
 
 def _from_json_file(path: str) -> Vocabulary:
     data = _read_json(path)
-    try:
-        if isinstance(data.get("vocab"), list):  # in vocab.json the token "vocab" may have an id
-            return _from_tekken(data, os.path.dirname(path))
-        if os.path.basename(path) == "vocab.json":
-            return _from_vocab_and_merges(data, os.path.dirname(path))
-        return from_json(data)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:  # a number where an object should be, and the like
-        raise ExportError(f"it does not look like a tokenizer: {type(error).__name__}: {error}") from error
+    if isinstance(data.get("vocab"), list):  # in vocab.json the token "vocab" may have an id
+        return _from_tekken(data, os.path.dirname(path))
+    if os.path.basename(path) == "vocab.json":
+        return _from_vocab_and_merges(data, os.path.dirname(path))
+    return from_json(data)
 
 
 def _read_json(path: str) -> dict:

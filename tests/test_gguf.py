@@ -283,10 +283,11 @@ REFUSED = {
     "lacks the tensor token_embd.weight": dict(tensors=lambda t: t.pop("token_embd.weight")),
     "holds blk.0.attn_sinks.weight": dict(tensors=lambda t: t.update({"blk.0.attn_sinks.weight": np.ones(4, np.float32)})),
     "tensor blk.0.attn_v.weight has shape": dict(tensors=lambda t: t.update({"blk.0.attn_v.weight": np.ones((9, 256))})),
-    "rope_freqs.weight has shape": dict(tensors=lambda t: t.update({"rope_freqs.weight": np.ones(5, np.float32)})),
+    "rope_freqs.weight holds no 32 positive": dict(tensors=lambda t: t.update({"rope_freqs.weight": np.ones(5, np.float32)})),
     "output_norm.weight: a weight is NaN": dict(tensors=lambda t: t.update({"output_norm.weight": np.full(256, np.nan)})),
     "output.weight is stored as IQ4_NL": dict(kind=lambda name: Q.IQ4_NL, tensors=lambda t: t.update(
         {name: np.zeros((w.shape[0], 144), np.uint8) for name, w in t.items() if w.ndim == 2})),
+    "metadata make no sense": dict(change={"split.count": "many"}),
     "tokenizer.ggml.model is 'bert'": dict(tokenizer={**TINY, "tokenizer.ggml.model": "bert"}),
     "tokenizer.ggml.pre is 'default'": dict(tokenizer={**TINY, "tokenizer.ggml.pre": "default"}),
     "tokenizer.ggml.pre is None": dict(tokenizer={**TINY, "tokenizer.ggml.pre": None}),
