@@ -457,7 +457,7 @@ def test_llama2c_files_that_are_none(tmp_path, capsys):
     for data, said in [
         (whole[:-4], "a llama2.c checkpoint with its header has"),
         (whole + b"\0", "a llama2.c checkpoint with its header has"),
-        (b"GGUF" + bytes(300), "is no llama2.c checkpoint"),
+        (b"ggml" + bytes(300), "is no llama2.c checkpoint"),
         (b"x", "is too short"),
         (struct.pack("<Ii", 0x616B3432, 1) + bytes(300), "is a llama2.c checkpoint of version 1; supported: 0 and 2"),
         (struct.pack("<Ii7iBi", 0x616B3432, 2, 40, 54, 2, 4, 4, 131, 192, 1, 0) + bytes(300), "the group size is 0"),
