@@ -367,7 +367,7 @@ def gemma4(c: Config) -> Knobs:
     source = [-1] * k.n_layers
     for i in range(first_shared, k.n_layers):
         if kinds[i] not in kinds[:first_shared]:
-            raise ExportError(f"{c.where}: num_kv_shared_layers leaves no layer of {kinds[i]} whose keys layer {i} could read")
+            raise ExportError(f"{c.where}: num_kv_shared_layers leaves no {kinds[i]} whose keys layer {i} could read")
         source[i] = max(j for j in range(first_shared) if kinds[j] == kinds[i])
     if c.flag("use_double_wide_mlp", False):
         k.d_ff = [k.d_ff * (2 if s >= 0 else 1) for s in source]

@@ -86,7 +86,8 @@ FLAGS = dict(
 )  # fmt: skip
 # The families that read such a key; what follows from it is their business.
 READ = {
-    "use_qk_norm": ("cohere", "hunyuan_v1_dense"), "qk_layernorm": ("phi", "stablelm"), "attn_logit_softcapping": ("gemma2", "gemma3_text"),
+    "use_qk_norm": ("cohere", "hunyuan_v1_dense"), "qk_layernorm": ("phi", "stablelm"),
+    "attn_logit_softcapping": ("gemma2", "gemma3_text"),
     "final_logit_softcapping": ("gemma2", "gemma3_text", "gemma4_text"), "clip_qkv": ("olmo",), "alibi": ("falcon",),
     "attention_multiplier": ("granite_swa", "granitemoe"), "residual_multiplier": ("granite_swa", "granitemoe"),
     "logit_scale": ("cohere",), "num_local_experts": ("gpt_oss", "granitemoe", "mixtral"),
