@@ -354,17 +354,21 @@ static int check_experts(const Layer *l, int i, Error *err) {
 
 // What latent attention and other mixers need; sets the width of a convolution.
 static int check_mixer(const Model *m, Layer *l, int i, Error *err) {
-    if (l->latent && (l->mixer != MIXER_ATTENTION || l->n_kv_heads != 1 || l->latent > l->head_dim || !l->n_nope || !l->n_value ||
-                      l->n_heads > MAX_LATENT_HEADS || l->n_nope > MAX_DIM / l->n_heads || l->n_value > MAX_DIM / l->n_heads))
-        return fail(err, "layer %d: a latent of %d needs one KV head at least as long, 1..%d query heads, n_nope and n_value", i,
-                    l->latent, MAX_LATENT_HEADS);
+    int longest = MAX_DIM / l->n_heads;
+    if (l->latent && (l->mixer != MIXER_ATTENTION || l->n_kv_heads != 1 || l->latent > l->head_dim))
+        return fail(err, "layer %d: a latent of %d numbers needs attention with one KV head at least as long, not %d of %d", i,
+                    l->latent, l->n_kv_heads, l->head_dim);
+    if (l->latent && (l->n_heads > MAX_LATENT_HEADS || l->n_nope < 1 || l->n_nope + l->head_dim > longest || l->n_value < 1 ||
+                      l->n_value > longest))
+        return fail(err, "layer %d: latent attention has %d heads of %d and %d numbers, expected 1..%d of 1 or more", i,
+                    l->n_heads, l->n_nope, l->n_value, MAX_LATENT_HEADS);
     if (l->mixer == MIXER_ATTENTION) return 0;
     if (l->n_taps < 1) return fail(err, "layer %d: taps is %d, its mixer has a convolution", i, l->n_taps);
     l->n_channels = m->n_embd;
     if (l->mixer == MIXER_SHORTCONV) return 3 * (int64_t)m->n_embd <= MAX_DIM ? 0 : fail(err, "n_embd is %d", m->n_embd);
     if (l->n_k_heads < 1 || l->n_v_heads < 1 || l->n_v_heads % l->n_k_heads || l->k_dim < 1 || l->v_dim < 1)
-        return fail(err, "layer %d: the delta rule has %d key and %d value heads of %d and %d numbers, expected 1 or more, and"
-                    " value heads in multiples of key heads", i, l->n_k_heads, l->n_v_heads, l->k_dim, l->v_dim);
+        return fail(err, "layer %d: the delta rule has %d key heads of %d and %d value heads of %d, expected a multiple of them",
+                    i, l->n_k_heads, l->k_dim, l->n_v_heads, l->v_dim);
     int64_t channels = 2 * (int64_t)l->n_k_heads * l->k_dim + (int64_t)l->n_v_heads * l->v_dim;
     if (channels > MAX_DIM || (int64_t)l->n_v_heads * l->k_dim * l->v_dim > (int64_t)MAX_DIM * LANES)
         return fail(err, "layer %d: heads of the delta rule exceed %d numbers", i, MAX_DIM);
@@ -576,7 +580,8 @@ static int get_mixer(const Index *x, int i, int d, Layer *l, Error *err) {
         return get_matrix(x, i, "mix_in", 3 * d, d, &l->mix_in, err) || need_vector(x, i, "conv", conv, &l->conv, err) ||
                get_matrix(x, i, "mix_out", d, d, &l->mix_out, err);
     case MIXER_DELTANET:
-        return get_matrix(x, i, "mix_in", l->n_channels, d, &l->mix_in, err) || need_vector(x, i, "conv", conv, &l->conv, err) ||
+        return get_matrix(x, i, "mix_in", l->n_channels, d, &l->mix_in, err) ||
+               need_vector(x, i, "conv", conv, &l->conv, err) ||
                get_matrix(x, i, "mix_out", d, width, &l->mix_out, err) ||
                get_matrix(x, i, "delta_gate", width, d, &l->delta_gate, err) ||
                get_matrix(x, i, "delta_beta", heads, d, &l->delta_beta, err) ||

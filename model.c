@@ -65,8 +65,8 @@ static void multiply_panels(void *arg, int item, int thread) {
     for (int t = 0; t < g->n; t++) p->s->k->add(row(out, g->first + t) + begin, w->bias + panel * LANES, end - begin);
 }
 
-void multiply_groups(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const Buffer *x, int n_rows,
-                     const Group *groups, int n_groups) {
+void multiply_groups(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const Buffer *x,
+                     int n_rows, const Group *groups, int n_groups) {
     Product p = {.s = s, .w = w, .out = out, .x = x, .groups = groups};
     int total = 0;
     for (int i = 0; i < n_matrices; i++) {

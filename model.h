@@ -81,16 +81,17 @@ typedef struct {
 
     int mixer;     // MIXER_*: what stands where attention does
 
-    // Multi-head latent attention: one KV head, whose values are the first `latent` numbers of its keys. head_dim is that of the
-    // cached key [latent; rope part]; a query head is projected to n_nope + (head_dim - latent) numbers, of which the first
-    // n_nope go through k_up; what a head mixes becomes n_value numbers through v_up.
+    // Multi-head latent attention: one KV head, whose values are the first `latent` numbers of its keys. head_dim is that
+    // of the cached key [latent; rope part]; a query head is projected to n_nope + (head_dim - latent) numbers, of which
+    // the first n_nope go through k_up; what a head mixes becomes n_value numbers through v_up.
     int latent, n_nope, n_value;     // latent 0: no MLA, and none of what follows
     Matrix q_down;                   // (query rank, n_embd); q is then (.., query rank); may be absent
     Norm q_down_norm, latent_norm;   // [query rank], [latent]; RMS with an epsilon of their own, model.latent_eps
     Matrix k_up, v_up;               // stacks of n_heads: (latent, n_nope), (n_value, latent)
-    Matrix attn_gate;                // (n_heads head_dim, n_embd): what attention gives is multiplied by its sigmoid; or absent
+    Matrix attn_gate;                // (n_heads head_dim, n_embd), or absent: what attention gives is multiplied by its sigmoid
 
-    // Short convolution and gated delta rule. n_taps of the convolution, n_channels wide; the delta rule's heads and their sizes
+    // Short convolution and gated delta rule. n_taps of the convolution, n_channels wide; the delta rule's heads and their
+    // sizes
     int n_taps, n_channels, n_k_heads, n_v_heads, k_dim, v_dim;
     const float *conv;               // [n_taps][n_channels]
     Matrix mix_in, mix_out;          // (3 n_embd or n_channels, n_embd); (n_embd, n_embd or n_v_heads v_dim)
@@ -141,8 +142,8 @@ typedef struct Model {
     Meta *meta;
     Tensor *tensors;
     int n_meta, n_tensors;
-    size_t weight_bytes;  // tensor bytes that one generated token reads: all, but for an embedding that is only looked up and
-                          // experts that are not chosen
+    size_t weight_bytes;  // tensor bytes that one generated token reads: all, but for experts that are not chosen and an
+                          // embedding that is only looked up
 } Model;
 
 // Maps a file for reading. Errors: cannot be opened, a directory, empty. unmap_file undoes it.
@@ -197,9 +198,7 @@ void session_reset(Session *session);
 
 // ---- attention.c: rope, scores, softmax, mix. Internal; declared in session.h --------------------------------------------
 
-// ---- mla.c: what latent attention does before and after attention; shortconv.c, deltanet.c: other mixers. Likewise ---------
-
-// ---- moe.c: the router and the experts. Internal; declared in session.h ----------------------------------------------------
+// ---- mla.c: latent attention's way to attention and back. shortconv.c, deltanet.c: other mixers. moe.c: experts. Internal --
 
 // ---- kvcache.c: what the cache costs, and where its rows lie ---------------------------------------------------------------
 
@@ -209,8 +208,8 @@ typedef struct KvPlan {
     size_t reserved;         // bytes of the whole context, windows as rings, and the states, rounded up to pages
 } KvPlan;
 
-// What n_kv_heads (0: each layer's own) cost at `context` positions; heads of latent attention count as they are expanded. The
-// allocator and the report both use this.
+// What n_kv_heads (0: each layer's own) cost at `context` positions; heads of latent attention count as they are expanded.
+// The allocator and the report both use this.
 KvPlan kv_plan(const Model *model, int n_kv_heads, int context, Dtype k_dtype, Dtype v_dtype);
 // Bytes that hold the first `n` positions: n * bytes_per_token until a window is full, and the states.
 size_t kv_bytes_at(const Model *model, int n_kv_heads, int n, Dtype k_dtype, Dtype v_dtype);

@@ -115,8 +115,9 @@ void experts(Session *s, int layer, const Buffer *y, int n) {
     parallel_for(s->pool, n, choose_token, &moe);
     int n_groups = group_rows(s, l, n);
     parallel_for(s->pool, n, scatter_token, &moe);
-    multiply_groups(s, (const Matrix *[]){&l->expert_up, &l->expert_gate}, (const Buffer *[]){&s->expert_up, &s->expert_gate},
-                    l->gated ? 2 : 1, &s->by_expert, rows, s->groups, n_groups);
+    multiply_groups(s, (const Matrix *[]){&l->expert_up, &l->expert_gate},
+                    (const Buffer *[]){&s->expert_up, &s->expert_gate}, l->gated ? 2 : 1, &s->by_expert, rows, s->groups,
+                    n_groups);
     activate(s, l, &s->expert_gate, &s->expert_up, l->d_expert, rows);
     multiply_groups(s, (const Matrix *[]){&l->expert_down}, (const Buffer *[]){&s->by_expert}, 1,
                     l->gated ? &s->expert_gate : &s->expert_up, rows, s->groups, n_groups);

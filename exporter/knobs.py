@@ -106,7 +106,7 @@ class Knobs:
             "layer.attn_scale": scale,
             "layer.topology": int(self.parallel),
             "layer.d_ff": self.d_ff,
-            "layer.ffn": [int(not tensors.keys().isdisjoint((f"layers.{i}.ffn_gate", f"layers.{i}.expert_gate"))) for i in layers],
+            "layer.ffn": [int(f"layers.{i}.ffn_gate" in tensors or f"layers.{i}.expert_gate" in tensors) for i in layers],
             "layer.act": self.act,
         }
         unusual = {

@@ -29,7 +29,13 @@ def expert_names(module: str, router: str = "gate", dense: str | None = None) ->
     return names
 
 
-MIXTRAL = {**LLAMA, **expert_names("block_sparse_moe")}
+MIXTRAL = {  # transformers 5 calls block_sparse_moe mlp
+    **LLAMA,
+    **{
+        name: "|".join((source, source.replace("block_sparse_moe", "mlp")))
+        for name, source in expert_names("block_sparse_moe").items()
+    },
+}
 QWEN2_MOE = {**LLAMA, **expert_names("mlp", dense="shared_expert")}
 QWEN3_MOE = {**QWEN2_MOE, **QK_NORM}
 OLMOE = {**LLAMA, **QK_NORM, **expert_names("mlp")}
@@ -202,10 +208,11 @@ def gpt_oss(c: Config) -> Knobs:
     """gpt-oss: sinks, windows in every other layer, and a clamped SwiGLU."""
     c.default(num_local_experts=128, num_experts_per_tok=4, intermediate_size=2880, attention_bias=True)
     default_rope(
-        c, rope_type="yarn", factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False, original_max_position_embeddings=4096
-    )
-    c.ignore("hidden_act", "initial_context_length", "experts_per_token")  # the first is not used, the others are said elsewhere
-    c.values = {**c.values, "hidden_act": "silu"}
+        c, rope_type="yarn", factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+        original_max_position_embeddings=4096,
+    )  # fmt: skip
+    c.ignore("initial_context_length", "experts_per_token")  # said elsewhere
+    c.values = {**c.values, "hidden_act": "silu"}  # it is not used
     k = llama_block(c, num_key_value_heads=8, head_dim=64, max_position_embeddings=131072, rms_norm_eps=1e-5)
     rotate(c, k, theta=150000.0)
     clamp = (c.number("swiglu_alpha", 1.702), c.number("swiglu_limit", 7.0))
@@ -319,7 +326,8 @@ def lfm_block(c: Config, known: tuple[str, ...], **defaults) -> tuple[Knobs, lis
     )  # fmt: skip
     c.require(conv_bias=False, conv_dim=k.n_embd, conv_dim_out=k.n_embd, block_dim=k.n_embd, conv_use_xavier_init=True)
     c.require(num_heads=k.n_heads, use_pos_enc=True)
-    c.ignore("theta", "block_mlp_init_scale", "block_out_init_scale", "block_norm_eps", "block_use_swiglu", "block_use_xavier_init")
+    c.ignore("theta", "block_mlp_init_scale", "block_out_init_scale", "block_norm_eps", "block_use_swiglu")
+    c.ignore("block_use_xavier_init")
     attention = c.get("full_attn_idxs")
     attention = range(k.n_layers) if attention is None else attention
     kinds = mixer_kinds(c, k.n_layers, known, ["full_attention" if i in attention else "conv" for i in range(k.n_layers)])
