@@ -295,7 +295,8 @@ def starcoder2(c: Config) -> Knobs:
         norm_epsilon=1e-5, tie_word_embeddings=True,
     )  # fmt: skip
     rotate(c, k)
-    c.require(mlp_type="default", norm_type="layer_norm")
+    c.require(mlp_type="default", norm_type="layer_norm", scale_attn_weights=True)
+    c.ignore("layer_norm_epsilon", "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32")
     k.layernorm, k.biased = True, (QKVO + FFN) * c.flag("use_bias", True)
     size = c.get("sliding_window")
     k.window = [0 if size is None else c.int("sliding_window")] * k.n_layers

@@ -74,6 +74,7 @@ def smollm3(c: Config) -> Knobs:
     k.biased = biases(c)
     rope = rope_set(c, Shape(k.head_dim, k.context, theta=2e6))
     interval = c.int("no_rope_layer_interval", 4)
+    c.ignore("max_window_layers")  # Qwen's
     turns = c.get("no_rope_layers") or [int((i + 1) % interval != 0) for i in range(k.n_layers)]
     if not isinstance(turns, list) or len(turns) != k.n_layers or not set(turns) <= {0, 1}:
         raise ExportError(f"{c.where}: no_rope_layers has not a 0 or a 1 for each of the {k.n_layers} layers")

@@ -32,6 +32,7 @@ def sizes(vocab: int, embd: int, ff: int, heads: int, kv: int, **more) -> dict:
 
 LONGROPE = dict(rope_type="longrope", short_factor=[1.0, 1.1, 1.3, 1.5, 1.8, 2.0], original_max_position_embeddings=64,
                 long_factor=[1.0, 2.0, 3.5, 5.0, 6.0, 8.0])
+YARN_OLD = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=48, attention_factor=1.2)
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=48, rope_theta=10000.0)
 GRANITE = dict(embedding_multiplier=3.0, residual_multiplier=0.4, attention_multiplier=0.3, logits_scaling=4.0)
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -127,6 +128,7 @@ MORE = {
                                attn_logit_softcapping=2.0, final_logit_softcapping=4.0)),
     "gemma3": ("gemma3_text", sizes(61, 36, 50, 6, 2, head_dim=10, sliding_window=9, layer_types=[SLIDING, FULL],
                                     rope_parameters=nested(dict(rope_type="linear", factor=8.0, rope_theta=1e4)))),
+    "gemma3-old": ("gemma3_text", sizes(61, 36, 50, 6, 2, head_dim=10, sliding_window=9, layer_types=[SLIDING, FULL])),
     "glm": ("glm", sizes(61, 36, 50, 6, 2, head_dim=12, rms_norm_eps=1e-3)),
     "glm4": ("glm4", sizes(61, 36, 50, 6, 2, head_dim=12)),
     "gpt_bigcode": ("gpt_bigcode", dict(vocab_size=61, n_embd=36, n_layer=2, n_head=6, n_positions=192, n_inner=50)),
@@ -151,6 +153,7 @@ MORE = {
     "hunyuan": ("hunyuan_v1_dense", sizes(61, 36, 50, 6, 2, head_dim=10, attention_bias=True,
                                           rope_parameters=dict(rope_type="dynamic", alpha=1000.0, factor=1.0,
                                                                rope_theta=1e4))),
+    "hunyuan-plain": ("hunyuan_v1_dense", sizes(61, 36, 50, 6, 2, head_dim=10)),
     "jais2": ("jais2", sizes(61, 36, 50, 6, 2, head_dim=10)),
     "ministral": ("ministral", sizes(61, 36, 50, 6, 2, head_dim=10, sliding_window=9, layer_types=[SLIDING, FULL])),
     "ministral3": ("ministral3", sizes(61, 36, 50, 6, 2, head_dim=10, rope_parameters=dict(
@@ -162,6 +165,7 @@ MORE = {
     "olmo2": ("olmo2", sizes(61, 36, 50, 6, 2, rms_norm_eps=1e-3)),
     "olmo3": ("olmo3", sizes(61, 36, 50, 6, 2, head_dim=10, sliding_window=9, layer_types=[SLIDING, FULL],
                              rope_parameters=nested(dict(YARN, attention_factor=1.2)))),
+    "olmo3-old": ("olmo3", sizes(61, 36, 50, 6, 2, num_hidden_layers=4, sliding_window=9)),
     "opt": ("opt", dict(vocab_size=61, hidden_size=36, ffn_dim=50, num_attention_heads=6, word_embed_proj_dim=36)),
     "phi": ("phi", sizes(61, 36, 50, 6, 2, head_dim=12, qk_layernorm=False)),
     "phi-norm": ("phi", sizes(61, 48, 50, 6, 2, qk_layernorm=True, partial_rotary_factor=0.25)),
@@ -170,6 +174,8 @@ MORE = {
                                 rope_parameters=dict(LONGROPE, partial_rotary_factor=0.75))),
     "phi3-longer": ("phi3", sizes(61, 48, 34, 3, 1, original_max_position_embeddings=120,
                                   rope_parameters=dict(LONGROPE, partial_rotary_factor=0.75))),
+    "phi3-old": ("phi3", sizes(61, 48, 34, 3, 1, original_max_position_embeddings=64, partial_rotary_factor=0.75,
+                               rope_scaling=dict(LONGROPE))),
     "seed_oss": ("seed_oss", sizes(61, 36, 50, 6, 2, head_dim=10, attention_out_bias=True, mlp_bias=True)),
     "smollm3": ("smollm3", sizes(61, 36, 50, 6, 2, no_rope_layers=[1, 0])),
     "smollm3-window": ("smollm3", sizes(61, 36, 50, 6, 2, no_rope_layers=[1, 0], use_sliding_window=True, sliding_window=9)),
@@ -199,6 +205,19 @@ CHANGES = {
     "qwen2": dict(layer_types=None),
     "falcon": dict(num_kv_heads=None),
     "gemma": dict(hidden_act="gelu"),
+    "cohere2": dict(layer_types=None, sliding_window_pattern=2),
+    "gemma3-old": dict(rope_parameters=None, layer_types=None, sliding_window_pattern=2, rope_theta=20000.0,
+                       rope_local_base_freq=100.0, rope_scaling=dict(rope_type="linear", factor=8.0)),
+    "glm": dict(rope_parameters=None, rope_theta=5000.0, partial_rotary_factor=0.5),
+    "gpt_neox-sequential": dict(rope_parameters=None, rotary_pct=0.5, rotary_emb_base=5000),
+    "hunyuan-plain": dict(rope_parameters=None, rope_theta=5000.0),
+    "nemotron": dict(rope_parameters=None, rope_theta=5000.0, partial_rotary_factor=0.5),
+    "olmo3-old": dict(rope_parameters=None, layer_types=None, rope_theta=20000.0, rope_scaling=YARN_OLD),
+    "phi": dict(rope_parameters=None, rope_theta=5000.0, partial_rotary_factor=0.5),
+    "phi3-old": dict(rope_parameters=None, rope_theta=20000.0, partial_rotary_factor=0.75, rope_scaling=dict(
+        type="longrope", short_factor=LONGROPE["short_factor"], long_factor=LONGROPE["long_factor"])),
+    "smollm3-window": dict(layer_types=None, no_rope_layers=None, no_rope_layer_interval=2),
+    "stablelm-parallel": dict(rope_parameters=None, rope_theta=5000.0, partial_rotary_factor=0.25),
 }
 SAVING = {"mistral": dict(max_shard_size="50KB")}
 # fmt: on
