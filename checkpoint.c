@@ -288,7 +288,7 @@ static int get_layer_ints(Model *m, Error *err) {
         {"layer.experts", offsetof(Layer, n_experts), 0, MAX_EXPERTS, 0},
         {"layer.top_k", offsetof(Layer, top_k), 0, MAX_TOP_K, 0},
         {"layer.d_expert", offsetof(Layer, d_expert), 0, MAX_DIM, 0},
-        {"layer.score", offsetof(Layer, score), 0, SCORE_SIGMOID, 0},
+        {"layer.score", offsetof(Layer, score), 0, N_SCORES - 1, 0},
         {"layer.groups", offsetof(Layer, n_groups), 0, MAX_GROUPS, 0},
         {"layer.top_groups", offsetof(Layer, top_groups), 0, MAX_GROUPS, 0},
         {"layer.group_score", offsetof(Layer, group_score), 0, GROUP_TOP2, 0},
@@ -321,6 +321,7 @@ static int get_layer_floats(Model *m, Error *err) {
         {"layer.clip", offsetof(Layer, clip), 0.0f, 0.0f},
         {"layer.residual_scale", offsetof(Layer, residual_scale), 1.0f, -INFINITY},
         {"layer.renorm_eps", offsetof(Layer, renorm_eps), 0.0f, 0.0f},
+        {"layer.jitter", offsetof(Layer, jitter), 0.0f, 0.0f},
         {"layer.routed_scale", offsetof(Layer, routed_scale), 1.0f, -INFINITY},
     };
     for (size_t k = 0; k < sizeof knobs / sizeof *knobs; k++) {
@@ -548,12 +549,14 @@ static int get_act_params(const Index *x, int i, Layer *l, Error *err) {
 static int get_attention(const Index *x, int i, int d, Layer *l, Error *err) {
     int q = l->n_heads * l->head_dim, kv = l->n_kv_heads * l->head_dim;
     bool all_heads = l->qk_norm == QK_WHOLE || l->qk_norm == QK_DISTINCT;
+    const Tensor *gate = find(x, name_of(i, "attn_gate", "").text);
+    int gates = gate && gate->rows == (size_t)l->n_heads ? l->n_heads : q;
     return get_matrix(x, i, "attn_q", q, d, &l->q, err) || get_matrix(x, i, "attn_k", kv, d, &l->k, err) ||
            get_matrix(x, i, "attn_v", kv, d, &l->v, err) || get_matrix(x, i, "attn_o", d, q, &l->o, err) ||
            get_norm(x, i, "attn_q_norm", all_heads ? q : l->head_dim, false, &l->q_norm, err) ||
            get_norm(x, i, "attn_k_norm", all_heads ? kv : l->head_dim, false, &l->k_norm, err) ||
            get_norm(x, i, "attn_sub_norm", q, false, &l->attn_sub_norm, err) ||
-           get_optional_matrix(x, i, "attn_gate", q, d, &l->attn_gate, err);
+           get_optional_matrix(x, i, "attn_gate", gates, d, &l->attn_gate, err);
 }
 
 static int get_latent_attention(const Index *x, int i, int d, Layer *l, Error *err) {

@@ -55,7 +55,7 @@ enum { SEQUENTIAL, PARALLEL };
 enum { NORM_PRE_ATTN = 1, NORM_POST_ATTN = 2, NORM_PRE_FFN = 4, NORM_POST_FFN = 8 };  // bits of Layer.norms
 enum { QK_PER_HEAD, QK_WHOLE, QK_DISTINCT, QK_AFTER_ROPE, N_QK_NORMS };
 enum { MIXER_ATTENTION, MIXER_SHORTCONV, MIXER_DELTANET, N_MIXERS };
-enum { SCORE_SOFTMAX, SCORE_SIGMOID };  // of the router
+enum { SCORE_SOFTMAX, SCORE_SIGMOID, SCORE_SPARSEMIXER, N_SCORES };  // of the router
 enum { GROUP_MAX, GROUP_TOP2 };         // a group of experts is as good as its best, or as the sum of its two best
 
 typedef struct {
@@ -88,7 +88,7 @@ typedef struct {
     Matrix q_down;                   // (query rank, n_embd); q is then (.., query rank); may be absent
     Norm q_down_norm, latent_norm;   // [query rank], [latent]; RMS with an epsilon of their own, model.latent_eps
     Matrix k_up, v_up;               // stacks of n_heads: (latent, n_nope), (n_value, latent)
-    Matrix attn_gate;                // (n_heads head_dim, n_embd), or absent: what attention gives is multiplied by its sigmoid
+    Matrix attn_gate;                // (n_heads head_dim or n_heads, n_embd), or absent: attention is multiplied by its sigmoid
 
     // Short convolution and gated delta rule. n_taps of the convolution, n_channels wide; the delta rule's heads and their
     // sizes
@@ -105,6 +105,7 @@ typedef struct {
     int n_groups, top_groups, group_score;  // only the best groups' experts are chosen from; 1 group: from all
     int renorm;                      // the weights of the chosen are divided by their sum + renorm_eps
     float renorm_eps, routed_scale;  // and multiplied by routed_scale
+    float jitter;                    // of the sparsemixer: how far below the best a score may be to count
     Matrix router, shared_gate;      // (n_experts, n_embd), (1, n_embd); shared_gate may be absent
     const float *selection_bias;     // [n_experts], added to the scores for the choice alone; or NULL
     Matrix expert_gate, expert_up, expert_down;  // stacks of 2 x (d_expert, n_embd), (n_embd, d_expert)

@@ -129,8 +129,9 @@ class Knobs:
         if rope.long_freq is not None:
             meta[key + "long_freq"] = rope.long_freq
             meta[key + "length"] = rope.length
-            if rope.multiplier != 1:
-                meta[key + "long_multiplier"] = float(rope.multiplier)
+            multiplier = rope.multiplier if rope.long_multiplier is None else rope.long_multiplier
+            if multiplier != 1:
+                meta[key + "long_multiplier"] = float(multiplier)
         return meta
 
     def part_of(self, kind: str) -> Part | None:

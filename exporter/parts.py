@@ -19,7 +19,7 @@ KINDS = frozenset(  # the tensors that only parts have
     "delta_gate delta_beta delta_decay delta_rate delta_norm".split()
 )
 SHORTCONV, DELTANET = 1, 2  # values of layer.mixer
-SOFTMAX, SIGMOID = 0, 1  # of layer.score
+SOFTMAX, SIGMOID, SPARSEMIXER = 0, 1, 2  # of layer.score
 MAX, TOP2 = 0, 1  # of layer.group_score
 
 
@@ -134,6 +134,7 @@ class Experts(Part):
     renorm: bool = True
     renorm_eps: float = 0.0
     scale: float = 1.0
+    jitter: float = 0.0  # of the sparsemixer
     biased: bool = False  # a bias takes part in the choice
     interleaved: bool = False  # fused as [n, n_embd, 2 d_ff] and [n, d_ff, n_embd], gate and up in turns, with biases
     clamp: tuple[float, float] | None = None  # alpha and limit of its activation
@@ -151,6 +152,8 @@ class Experts(Part):
             meta |= {"layer.groups": self.groups, "layer.top_groups": self.top_groups, "layer.group_score": self.group_score}
         if self.renorm and self.renorm_eps:
             meta["layer.renorm_eps"] = float(self.renorm_eps)
+        if self.score == SPARSEMIXER:
+            meta["layer.jitter"] = float(self.jitter)
         if self.scale != 1:
             meta["layer.routed_scale"] = float(self.scale)
         return meta
@@ -439,3 +442,13 @@ class OutGate(Part):
                 rows = rows.reshape(self.heads, 2, self.head_dim)
                 left[f"{module}.q_proj.{kind}"] = pick(both, rows[:, 0].reshape(-1))
                 left[f"{module}.gate_proj.{kind}"] = pick(both, rows[:, 1].reshape(-1))
+
+
+@dataclass
+class HeadGate(Part):
+    """Each head of attention is multiplied by a sigmoid."""
+
+    heads: int = 0
+
+    def shapes(self, n_embd):
+        return {"attn_gate": (self.heads, n_embd)}

@@ -14,7 +14,9 @@ from test_hashes import instruction_sets
 import export
 
 GOLDEN = Path(__file__).parent / "golden"
-MIXTURES = ["deepseek_v2", "deepseek_v3", "gpt_oss", "granitemoe", "lfm2_moe", "mixtral", "qwen2_moe", "qwen3_next"]
+MIXTURES = [
+    "deepseek_v2", "deepseek_v3", "gpt_oss", "granitemoe", "lfm2_moe", "lfm3", "mixtral", "phimoe", "qwen2_moe", "qwen3_next",
+]  # fmt: skip
 Q4 = 3
 
 
@@ -211,3 +213,45 @@ def test_weights_read_per_token_leave_out_idle_experts(tmp_path, run):
     assert json.loads(run(binary, "--info", "--json").stdout)["weight_bytes"] == total - idle
 
 
+
+
+# ---- files that make no sense ----
+
+BAD = [
+    ("deepseek_v3", {"layer.top_k": 9}, "9 of 8 experts of width 18"),
+    ("deepseek_v3", {"layer.top_k": 0}, "0 of 8 experts"),
+    ("deepseek_v3", {"layer.top_k": 65}, "layer.top_k of layer 0 is 65, expected 0..64"),
+    ("deepseek_v3", {"layer.d_expert": 0}, "experts of width 0"),
+    ("deepseek_v3", {"layer.groups": 3}, "8 experts in 3 groups"),
+    ("deepseek_v3", {"layer.top_groups": 5}, "in 4 groups, of which 5 are kept"),
+    ("deepseek_v3", {"layer.top_groups": 1}, "leave no 3 to choose"),
+    ("deepseek_v3", {"layer.d_ff": 0, "layer.experts": 0}, "d_ff is 0, and there are no experts"),
+    ("deepseek_v3", {"layer.experts": 9}, "tensor layers.0.router is missing"),
+    ("deepseek_v3", {"layer.experts": [0, 9]}, "tensor layers.1.router: it is (8, 36)"),
+    ("deepseek_v3", {"layer.d_expert": 17}, "tensor layers.1.expert_gate: it is (242, 36)"),
+    ("deepseek_v3", {"layer.score": 3}, "layer.score of layer 0 is 3, expected 0..2"),
+    ("deepseek_v3", {"layer.latent": 27}, "a latent of 27 numbers needs attention with one KV head"),
+    ("deepseek_v3", {"layer.n_kv_heads": 2}, "a latent of 20 numbers needs attention with one KV head"),
+    ("deepseek_v3", {"layer.n_heads": 256}, "latent attention has 256 heads"),
+    ("deepseek_v3", {"layer.latent": 21}, "rope set 0 rotates 6 elements, head_dim is 5 without the latent"),
+    ("deepseek_v3", {"layer.n_value": 15}, "tensor layers.0.attn_v_up: it is (62, 20)"),
+    ("qwen3_next", {"layer.taps": 0}, "taps is 0, its mixer has a convolution"),
+    ("qwen3_next", {"layer.delta_v_heads": 5}, "2 key heads of 10 and 5 value heads of 9"),
+    ("qwen3_next", {"layer.delta_v_heads": 1 << 24}, "heads of the delta rule exceed"),
+    ("qwen3_next", {"layer.delta_k_dim": 11}, "tensor layers.0.mix_in: it is (94, 36)"),
+    ("qwen3_next", {"layer.mixer": 3}, "layer.mixer of layer 0 is 3, expected 0..2"),
+    ("qwen3_next", {"layer.mixer": 1}, "tensor layers.0.mix_in: it is (94, 36) of"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "said"), BAD)
+def test_a_file_that_makes_no_sense_is_refused(name, changes, said, tmp_path, run):
+    binary = exported(name, tmp_path)
+    meta, tensors = checkpoints.parse(binary.read_bytes())
+    for key, value in changes.items():
+        assert key in meta
+        values = np.atleast_1d(np.array(value, "<i4"))
+        meta[key] = checkpoints.Meta(checkpoints.I32, len(values), values.tobytes())
+    binary.write_bytes(checkpoints.build(meta, tensors))
+    done = run(binary, "--tokens", "5", "-n", 1)
+    assert done.returncode == 1 and said in done.stderr
