@@ -226,8 +226,8 @@ BAD = [
     ("deepseek_v3", {"layer.top_groups": 5}, "in 4 groups, of which 5 are kept"),
     ("deepseek_v3", {"layer.top_groups": 1}, "leave no 3 to choose"),
     ("deepseek_v3", {"layer.d_ff": 0, "layer.experts": 0}, "d_ff is 0, and there are no experts"),
-    ("deepseek_v3", {"layer.experts": 9}, "tensor layers.0.router is missing"),
-    ("deepseek_v3", {"layer.experts": [0, 9]}, "tensor layers.1.router: it is (8, 36)"),
+    ("deepseek_v3", {"layer.experts": 12}, "tensor layers.0.router is missing"),
+    ("deepseek_v3", {"layer.experts": [0, 12]}, "tensor layers.1.router: it is (8, 36)"),
     ("deepseek_v3", {"layer.d_expert": 17}, "tensor layers.1.expert_gate: it is (242, 36)"),
     ("deepseek_v3", {"layer.score": 3}, "layer.score of layer 0 is 3, expected 0..2"),
     ("deepseek_v3", {"layer.latent": 27}, "a latent of 27 numbers needs attention with one KV head"),
@@ -240,7 +240,7 @@ BAD = [
     ("qwen3_next", {"layer.delta_v_heads": 1 << 24}, "heads of the delta rule exceed"),
     ("qwen3_next", {"layer.delta_k_dim": 11}, "tensor layers.0.mix_in: it is (94, 36)"),
     ("qwen3_next", {"layer.mixer": 3}, "layer.mixer of layer 0 is 3, expected 0..2"),
-    ("qwen3_next", {"layer.mixer": 1}, "tensor layers.0.mix_in: it is (94, 36) of"),
+    ("qwen3_next", {"layer.mixer": [1, 0]}, "tensor layers.0.mix_in: it is (94, 36) of"),
 ]
 
 
