@@ -246,12 +246,13 @@ def gpt_oss(c: Config) -> Knobs:
         original_max_position_embeddings=4096,
     )  # fmt: skip
     c.ignore("initial_context_length", "experts_per_token")  # said elsewhere
-    c.values = {**c.values, "hidden_act": "silu"}  # it is not used
-    k = llama_block(c, num_key_value_heads=8, head_dim=64, max_position_embeddings=131072, rms_norm_eps=1e-5)
+    acts = {"silu": CLAMPED_SWIGLU}
+    k = llama_block(
+        c, acts=acts, num_key_value_heads=8, head_dim=64, max_position_embeddings=131072, rms_norm_eps=1e-5
+    )
     rotate(c, k, theta=150000.0)
     clamp = (c.number("swiglu_alpha", 1.702), c.number("swiglu_limit", 7.0))
     experts(c, k, "num_local_experts", "intermediate_size", interleaved=True, clamp=clamp)
-    k.act = CLAMPED_SWIGLU
     k.biased = (*biases(c), "router", "expert_gate", "expert_up", "expert_down")
     kinds = layer_kinds(c, k.n_layers, lambda layer: layer % 2 == 0)
     k.window = windows(c, kinds, c.get("sliding_window", 128))
