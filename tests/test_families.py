@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from exporter.config import Config
-from exporter.families import FAMILIES, text_model
+from exporter.families import FAMILIES, canonical, text_model
+from exporter.huggingface import open_safetensors
+from exporter.tensor import ExportError, Tensor
+
+GOLDEN = Path(__file__).parent / "golden"
 
 # fmt: off
 COMMON = dict(
@@ -190,3 +198,48 @@ def test_rope_of_configs_on_the_hub():
     (longrope,) = ropes("phi-4-mini")
     assert longrope.length == 4096 and longrope.multiplier == pytest.approx((1 + 5 / 12) ** 0.5)
     assert longrope.inv_freq[5] == pytest.approx(2 * longrope.long_freq[5]) and len(longrope.inv_freq) == 48
+
+
+# ---- weights in other forms ----------------------------------------------------------------------------------------------
+
+
+def golden(name: str) -> tuple[dict, dict[str, Tensor]]:
+    """The config and the tensors of a golden checkpoint."""
+    return json.loads((GOLDEN / name / "config.json").read_text()), open_safetensors(str(GOLDEN / name / "model.safetensors"))
+
+
+def in_memory(values: np.ndarray, raw: bool = False) -> Tensor:
+    tensor = Tensor("memory", values.shape, lambda: lambda a, b: values[a:b].astype(np.float32))
+    return Tensor("memory", values.shape, tensor.load, tensor) if raw else tensor
+
+
+@pytest.mark.parametrize("linear_class, factor", [("autobitlinear", 0.375), ("bitlinear", 1 / 0.375)])
+def test_packed_ternary_weights(linear_class, factor):
+    config, tensors = golden("bitnet")
+    digits = np.random.default_rng(3).integers(-1, 2, (36, 36))
+    packed = sum((digits[9 * i : 9 * i + 9] + 1) << 2 * i for i in range(4)).astype(np.uint8)
+    name = "model.layers.1.self_attn.q_proj.weight"
+    tensors |= {name: in_memory(packed, raw=True), name + "_scale": in_memory(np.array([0.375], np.float32))}
+    quantization = dict(quant_method="bitnet", linear_class=linear_class, quantization_mode="offline")
+    _, _, found, _ = canonical({**config, "quantization_config": quantization}, tensors)
+    want = (digits * np.float32(factor)).astype(np.float32)
+    rows = found["layers.1.attn_q"].load()
+    assert all(np.array_equal(rows(a, b), want[a:b]) for a, b in ((0, 36), (0, 9), (5, 30), (16, 32), (35, 36)))
+    with pytest.raises(ExportError, match="quantization_mode is 'online', which is not supported"):
+        canonical({**config, "quantization_config": {**quantization, "quantization_mode": "online"}}, tensors)
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_gemma3_out_of_a_multimodal_checkpoint(old):
+    """Both spellings of the names; what belongs to other towers is left out, what is unknown is not."""
+    config, tensors = golden("gemma3")
+    _, _, expected, _ = canonical(config, dict(tensors))
+    prefix = "language_model.model." if old else "model.language_model."
+    inside = {name.replace("model.", prefix, 1): tensor for name, tensor in tensors.items()}
+    inside["vision_tower.x.weight" if old else "model.vision_tower.x.weight"] = in_memory(np.zeros(3))
+    outer = dict(model_type="gemma3", text_config=config, vision_config={}, mm_tokens_per_image=256)
+    family, _, found, _ = canonical(outer, inside)
+    assert family == "gemma3_text" and list(found) == list(expected)
+    assert all(np.array_equal(found[name].array(), expected[name].array()) for name in found)
+    with pytest.raises(ExportError, match="holds model.more.weight, which nothing"):
+        canonical(outer, {**inside, prefix + "more.weight": in_memory(np.zeros(3))})
