@@ -88,7 +88,7 @@ READ = {
     "use_qk_norm": ("cohere", "hunyuan_v1_dense"), "qk_layernorm": ("phi", "stablelm"), "attn_logit_softcapping": ("gemma2", "gemma3_text"),
     "final_logit_softcapping": ("gemma2", "gemma3_text"), "clip_qkv": ("olmo",), "alibi": ("falcon",),
     "attention_multiplier": ("granite_swa", "granitemoe"), "residual_multiplier": ("granite_swa", "granitemoe"),
-    "logit_scale": ("cohere",), "num_local_experts": ("gpt_oss", "granitemoe", "mixtral", "phimoe"),
+    "logit_scale": ("cohere",), "num_local_experts": ("gpt_oss", "granitemoe", "phimoe"),
     "n_shared_experts": ("deepseek_v2", "deepseek_v3"), "attn_output_gate": ("qwen3_next",),
     "query_pre_attn_scalar": ("gemma2", "gemma3_text"), "no_rope_layer_interval": ("smollm3",), "rotary_pct": ("gpt_neox",),
 }  # fmt: skip

@@ -15,7 +15,7 @@ import export
 
 GOLDEN = Path(__file__).parent / "golden"
 MIXTURES = [
-    "deepseek_v2", "deepseek_v3", "gpt_oss", "granitemoe", "lfm2_moe", "lfm3", "mixtral", "phimoe", "qwen2_moe", "qwen3_next",
+    "deepseek_v2", "deepseek_v3", "gpt_oss", "granitemoe", "lfm2_moe", "lfm3", "phimoe", "qwen2_moe", "qwen3_next",
 ]  # fmt: skip
 Q4 = 3
 
