@@ -1,5 +1,5 @@
-// One attention block for MHA, GQA and MQA: they differ in how many query heads share a KV head, nothing else. Latent attention
-// is MQA whose values are a part of the keys.
+// One attention block for MHA, GQA and MQA: they differ in how many query heads share a KV head, nothing else. Latent
+// attention is MQA whose values are a part of the keys.
 //
 // Softmax streams over tiles of TILE positions that begin at multiples of TILE: each tile gives its own maximum m, sum l
 // of exponentials and mix o of values, and the tiles of a row are merged in order (the recurrence of FlashAttention, Dao et

@@ -288,7 +288,7 @@ static int get_layer_ints(Model *m, Error *err) {
         {"layer.experts", offsetof(Layer, n_experts), 0, MAX_EXPERTS, 0},
         {"layer.top_k", offsetof(Layer, top_k), 0, MAX_TOP_K, 0},
         {"layer.d_expert", offsetof(Layer, d_expert), 0, MAX_DIM, 0},
-        {"layer.score", offsetof(Layer, score), 0, SCORE_SIGMOID, 0},
+        {"layer.score", offsetof(Layer, score), 0, N_SCORES - 1, 0},
         {"layer.groups", offsetof(Layer, n_groups), 0, MAX_GROUPS, 0},
         {"layer.top_groups", offsetof(Layer, top_groups), 0, MAX_GROUPS, 0},
         {"layer.group_score", offsetof(Layer, group_score), 0, GROUP_TOP2, 0},
@@ -323,6 +323,7 @@ static int get_layer_floats(Model *m, Error *err) {
         {"layer.clip", offsetof(Layer, clip), 0.0f, 0.0f},
         {"layer.residual_scale", offsetof(Layer, residual_scale), 1.0f, -INFINITY},
         {"layer.renorm_eps", offsetof(Layer, renorm_eps), 0.0f, 0.0f},
+        {"layer.jitter", offsetof(Layer, jitter), 0.0f, 0.0f},
         {"layer.routed_scale", offsetof(Layer, routed_scale), 1.0f, -INFINITY},
     };
     for (size_t k = 0; k < sizeof knobs / sizeof *knobs; k++) {
@@ -356,17 +357,21 @@ static int check_experts(const Layer *l, int i, Error *err) {
 
 // What latent attention and other mixers need; sets the width of a convolution.
 static int check_mixer(const Model *m, Layer *l, int i, Error *err) {
-    if (l->latent && (l->mixer != MIXER_ATTENTION || l->n_kv_heads != 1 || l->latent > l->head_dim || !l->n_nope || !l->n_value ||
-                      l->n_heads > MAX_LATENT_HEADS || l->n_nope > MAX_DIM / l->n_heads || l->n_value > MAX_DIM / l->n_heads))
-        return fail(err, "layer %d: a latent of %d needs one KV head at least as long, 1..%d query heads, n_nope and n_value", i,
-                    l->latent, MAX_LATENT_HEADS);
+    int longest = MAX_DIM / l->n_heads;
+    if (l->latent && (l->mixer != MIXER_ATTENTION || l->n_kv_heads != 1 || l->latent > l->head_dim))
+        return fail(err, "layer %d: a latent of %d numbers needs attention with one KV head at least as long, not %d of %d", i,
+                    l->latent, l->n_kv_heads, l->head_dim);
+    if (l->latent && (l->n_heads > MAX_LATENT_HEADS || l->n_nope < 1 || l->n_nope + l->head_dim > longest || l->n_value < 1 ||
+                      l->n_value > longest))
+        return fail(err, "layer %d: latent attention has %d heads of %d and %d numbers, expected 1..%d of 1 or more", i,
+                    l->n_heads, l->n_nope, l->n_value, MAX_LATENT_HEADS);
     if (l->mixer == MIXER_ATTENTION) return 0;
     if (l->n_taps < 1) return fail(err, "layer %d: taps is %d, its mixer has a convolution", i, l->n_taps);
     l->n_channels = m->n_embd;
     if (l->mixer == MIXER_SHORTCONV) return 3 * (int64_t)m->n_embd <= MAX_DIM ? 0 : fail(err, "n_embd is %d", m->n_embd);
     if (l->n_k_heads < 1 || l->n_v_heads < 1 || l->n_v_heads % l->n_k_heads || l->k_dim < 1 || l->v_dim < 1)
-        return fail(err, "layer %d: the delta rule has %d key and %d value heads of %d and %d numbers, expected 1 or more, and"
-                    " value heads in multiples of key heads", i, l->n_k_heads, l->n_v_heads, l->k_dim, l->v_dim);
+        return fail(err, "layer %d: the delta rule has %d key heads of %d and %d value heads of %d, expected a multiple of them",
+                    i, l->n_k_heads, l->k_dim, l->n_v_heads, l->v_dim);
     int64_t channels = 2 * (int64_t)l->n_k_heads * l->k_dim + (int64_t)l->n_v_heads * l->v_dim;
     if (channels > MAX_DIM || (int64_t)l->n_v_heads * l->k_dim * l->v_dim > (int64_t)MAX_DIM * LANES)
         return fail(err, "layer %d: heads of the delta rule exceed %d numbers", i, MAX_DIM);
@@ -561,6 +566,8 @@ static int get_act_params(const Index *x, int i, Layer *l, Error *err) {
 static int get_attention(const Index *x, int i, int d, Layer *l, Error *err) {
     int q = l->n_heads * l->head_dim, kv = l->n_kv_heads * l->head_dim;
     bool all_heads = l->qk_norm == QK_WHOLE || l->qk_norm == QK_DISTINCT;
+    const Tensor *gate = find(x, name_of(i, "attn_gate", "").text);
+    int gates = gate && gate->rows == (size_t)l->n_heads ? l->n_heads : q;
     if (l->kv_source < 0 &&
         (get_matrix(x, i, "attn_k", kv, d, &l->k, err) || get_matrix(x, i, "attn_v", kv, d, &l->v, err) ||
          get_norm(x, i, "attn_k_norm", all_heads ? kv : l->head_dim, false, &l->k_norm, err) ||
@@ -569,7 +576,7 @@ static int get_attention(const Index *x, int i, int d, Layer *l, Error *err) {
     return get_matrix(x, i, "attn_q", q, d, &l->q, err) || get_matrix(x, i, "attn_o", d, q, &l->o, err) ||
            get_norm(x, i, "attn_q_norm", all_heads ? q : l->head_dim, false, &l->q_norm, err) ||
            get_norm(x, i, "attn_sub_norm", q, false, &l->attn_sub_norm, err) ||
-           get_optional_matrix(x, i, "attn_gate", q, d, &l->attn_gate, err);
+           get_optional_matrix(x, i, "attn_gate", gates, d, &l->attn_gate, err);
 }
 
 static int get_latent_attention(const Index *x, int i, int d, Layer *l, Error *err) {
@@ -596,7 +603,8 @@ static int get_mixer(const Index *x, int i, int d, Layer *l, Error *err) {
         return get_matrix(x, i, "mix_in", 3 * d, d, &l->mix_in, err) || need_vector(x, i, "conv", conv, &l->conv, err) ||
                get_matrix(x, i, "mix_out", d, d, &l->mix_out, err);
     case MIXER_DELTANET:
-        return get_matrix(x, i, "mix_in", l->n_channels, d, &l->mix_in, err) || need_vector(x, i, "conv", conv, &l->conv, err) ||
+        return get_matrix(x, i, "mix_in", l->n_channels, d, &l->mix_in, err) ||
+               need_vector(x, i, "conv", conv, &l->conv, err) ||
                get_matrix(x, i, "mix_out", d, width, &l->mix_out, err) ||
                get_matrix(x, i, "delta_gate", width, d, &l->delta_gate, err) ||
                get_matrix(x, i, "delta_beta", heads, d, &l->delta_beta, err) ||

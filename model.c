@@ -65,8 +65,8 @@ static void multiply_panels(void *arg, int item, int thread) {
     for (int t = 0; t < g->n; t++) p->s->k->add(row(out, g->first + t) + begin, w->bias + panel * LANES, end - begin);
 }
 
-void multiply_groups(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const Buffer *x, int n_rows,
-                     const Group *groups, int n_groups) {
+void multiply_groups(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const Buffer *x,
+                     int n_rows, const Group *groups, int n_groups) {
     Product p = {.s = s, .w = w, .out = out, .x = x, .groups = groups};
     int total = 0;
     for (int i = 0; i < n_matrices; i++) {
@@ -168,11 +168,16 @@ void activate(Session *s, const Layer *l, const Buffer *gate, const Buffer *up, 
     parallel_for(s->pool, n, activate_token, &(Tokens){.s = s, .layer = l, .gate = gate, .up = up, .width = width});
 }
 
-// in *= sigmoid(gate), element by element, the result in gate
+// att *= sigmoid(attn_gate), which has a number an element, or a number a head
 static void gate_token(void *arg, int t, int thread) {
     (void)thread;
     const Tokens *a = arg;
-    a->s->k->act_mul(row(a->gate, t), row(a->in, t), ACT_SIGMOID, a->width);
+    const Session *s = a->s;
+    float *gate = row(&s->attn_gate, t), *att = row(&s->att, t);
+    int n = a->layer->attn_gate.n_out, each = a->layer->n_heads * a->layer->head_dim / n;
+    s->k->act(gate, ACT_SIGMOID, n);
+    for (int i = 0; i < n && each > 1; i++) s->k->scale(att + (size_t)i * (size_t)each, gate[i], each);
+    for (int i = 0; i < n && each == 1; i++) att[i] *= gate[i];
 }
 
 // out *= sigmoid(gate), one number a token
@@ -227,18 +232,14 @@ static void project_heads(Session *s, const Layer *l, const Buffer *y, int n) {
 // out = attention of y
 static void attention_branch(Session *s, int i, const Buffer *y, int n) {
     const Layer *l = &s->model->layers[i];
-    const Buffer *mixed = &s->att;
     int width = l->n_heads * (l->latent ? l->n_value : l->head_dim);
     if (l->latent) mla_project(s, i, y, n);
     else project_heads(s, l, y, n);
     attention(s, i, n);
     if (l->latent) mla_values(s, i, n);
-    if (l->attn_gate.data) {
-        parallel_for(s->pool, n, gate_token, &(Tokens){.s = s, .in = mixed, .gate = &s->attn_gate, .width = width});
-        mixed = &s->attn_gate;
-    }
-    if (l->attn_sub_norm.w) normalise(s, &l->attn_sub_norm, mixed, mixed, width, 0, n);
-    multiply(s, (const Matrix *[]){&l->o}, (const Buffer *[]){&s->out}, 1, mixed, n);
+    if (l->attn_gate.data) parallel_for(s->pool, n, gate_token, &(Tokens){.s = s, .layer = l});
+    if (l->attn_sub_norm.w) normalise(s, &l->attn_sub_norm, &s->att, &s->att, width, 0, n);
+    multiply(s, (const Matrix *[]){&l->o}, (const Buffer *[]){&s->out}, 1, &s->att, n);
 }
 
 // out = the layer's mixer of y
@@ -435,7 +436,7 @@ static Widths widths(const Model *m) {
             widen(&w.q, l->n_heads * l->head_dim);
             widen(&w.kv, l->n_kv_heads * l->head_dim);
             widen(&w.att, l->n_heads * (l->n_value > l->head_dim ? l->n_value : l->head_dim));
-            if (l->attn_gate.data) widen(&w.gate, l->n_heads * l->head_dim);
+            widen(&w.gate, l->attn_gate.n_out);
         }
         if (l->latent) {
             widen(&w.heads, l->n_heads);

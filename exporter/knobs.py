@@ -106,7 +106,7 @@ class Knobs:
             "layer.attn_scale": scale,
             "layer.topology": int(self.parallel),
             "layer.d_ff": self.d_ff,
-            "layer.ffn": [int(not tensors.keys().isdisjoint((f"layers.{i}.ffn_gate", f"layers.{i}.expert_gate"))) for i in layers],
+            "layer.ffn": [int(f"layers.{i}.ffn_gate" in tensors or f"layers.{i}.expert_gate" in tensors) for i in layers],
             "layer.act": self.act,
         }
         unusual = {
@@ -129,8 +129,9 @@ class Knobs:
         if rope.long_freq is not None:
             meta[key + "long_freq"] = rope.long_freq
             meta[key + "length"] = rope.length
-            if rope.multiplier != 1:
-                meta[key + "long_multiplier"] = float(rope.multiplier)
+            multiplier = rope.multiplier if rope.long_multiplier is None else rope.long_multiplier
+            if multiplier != 1:
+                meta[key + "long_multiplier"] = float(multiplier)
         return meta
 
     def part_of(self, kind: str) -> Part | None:

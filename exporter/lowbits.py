@@ -119,8 +119,8 @@ def fp8_blocks(weight: Tensor, scales: Tensor, height: int, width: int) -> Tenso
 
 
 def mxfp4(blocks: Tensor, scales: Tensor) -> Tensor:
-    """E2M1 numbers, two a byte and the lower four bits first, [.., n / 32, 16 bytes], times a power of two a block, [.., n / 32]
-    with bias 127: [.., n]."""
+    """E2M1 numbers, two a byte and the lower four bits first, [.., n / 32, 16 bytes], times a power of two a block,
+    [.., n / 32] with bias 127: [.., n]."""
     if blocks.shape[:-1] != scales.shape or blocks.shape[-1] != BLOCK // 2:
         raise ExportError(f"tensor {scales.name} has shape {list(scales.shape)}, its blocks {list(blocks.shape)}")
     codes, powers = _bytes_of(blocks), _bytes_of(scales)

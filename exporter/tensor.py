@@ -16,8 +16,8 @@ class ExportError(Exception):
 class Tensor:
     """A float32 tensor yet to be read. `load()` opens it and returns `rows(a, b)`, which gives rows a..b-1 of the first axis
     as a new array that the caller owns; what `load` had to keep in memory lives as long as `rows`. `name` is the source's
-    name, for messages. `raw` has the bytes of a tensor that is not stored as numbers, which `load` then refuses to read. Errors:
-    ExportError from either."""
+    name, for messages. `raw` has the bytes of a tensor that is not stored as numbers, which `load` then refuses to read.
+    Errors: ExportError from either."""
 
     name: str
     shape: tuple[int, ...]

@@ -90,7 +90,7 @@ READ = {
     "attn_logit_softcapping": ("gemma2", "gemma3_text"),
     "final_logit_softcapping": ("gemma2", "gemma3_text", "gemma4_text"), "clip_qkv": ("olmo",), "alibi": ("falcon",),
     "attention_multiplier": ("granite_swa", "granitemoe"), "residual_multiplier": ("granite_swa", "granitemoe"),
-    "logit_scale": ("cohere",), "num_local_experts": ("gpt_oss", "granitemoe", "mixtral"),
+    "logit_scale": ("cohere",), "num_local_experts": ("gpt_oss", "granitemoe", "phimoe"),
     "n_shared_experts": ("deepseek_v2", "deepseek_v3"), "attn_output_gate": ("qwen3_next",),
     "query_pre_attn_scalar": ("gemma2", "gemma3_text"), "no_rope_layer_interval": ("smollm3",), "rotary_pct": ("gpt_neox",),
 }  # fmt: skip
