@@ -1,4 +1,5 @@
-// One attention block for MHA, GQA and MQA: they differ in how many query heads share a KV head, nothing else.
+// One attention block for MHA, GQA and MQA: they differ in how many query heads share a KV head, nothing else. Latent attention
+// is MQA whose values are a part of the keys.
 //
 // Softmax streams over tiles of TILE positions that begin at multiples of TILE: each tile gives its own maximum m, sum l
 // of exponentials and mix o of values, and the tiles of a row are merged in order (the recurrence of FlashAttention, Dao et
@@ -16,14 +17,22 @@ typedef struct {
     const Layer *layer;
 } Heads;
 
-static void rotate_rows(const Session *s, const Layer *l, const Norm *norm, float *x, int n_heads, int token) {
+// Norms, clips and turns the heads of one token, side by side in x: queries or keys.
+static void rotate_heads(const Session *s, const Layer *l, const Norm *norm, float *x, int n_heads, int token) {
     const Model *m = s->model;
+    if (norm->w && l->qk_norm == QK_WHOLE) norm_row(s, norm, x, x, n_heads * l->head_dim);
+    if (l->clip > 0.0f) s->k->clamp(x, l->clip, n_heads * l->head_dim);
     for (int h = 0; h < n_heads; h++, x += l->head_dim) {
-        if (norm->w && m->layernorm) s->k->layernorm(x, x, norm->w, norm->b, l->head_dim, m->norm_eps);
-        else if (norm->w) s->k->rmsnorm(x, x, norm->w, l->head_dim, m->norm_eps);
-        if (l->rope < 0) continue;
-        const Buffer *c = &s->cos[l->rope], *sn = &s->sin[l->rope];
-        s->k->rope(x, c->data + (size_t)token * c->stride, sn->data + (size_t)token * sn->stride, m->rope[l->rope].n_pairs);
+        Norm own = *norm;
+        if (l->qk_norm == QK_DISTINCT && own.w) own.w += h * l->head_dim;
+        if (l->qk_norm == QK_DISTINCT && own.b) own.b += h * l->head_dim;
+        if (own.w && l->qk_norm != QK_WHOLE && l->qk_norm != QK_AFTER_ROPE) norm_row(s, &own, x, x, l->head_dim);
+        if (l->rope >= 0) {
+            const Buffer *c = &s->cos[l->rope], *sn = &s->sin[l->rope];
+            s->k->rope(x + l->latent, c->data + (size_t)token * c->stride, sn->data + (size_t)token * sn->stride,
+                       m->rope[l->rope].n_pairs);
+        }
+        if (own.w && l->qk_norm == QK_AFTER_ROPE) norm_row(s, &own, x, x, l->head_dim);
     }
 }
 
@@ -31,8 +40,16 @@ static void rotate_token(void *arg, int t, int thread) {
     (void)thread;
     const Heads *a = arg;
     Session *s = a->s;
-    rotate_rows(s, a->layer, &a->layer->q_norm, s->q.data + (size_t)t * s->q.stride, a->layer->n_heads, t);
-    rotate_rows(s, a->layer, &a->layer->k_norm, s->keys.data + (size_t)t * s->keys.stride, a->layer->n_kv_heads, t);
+    const Model *m = s->model;
+    const Layer *l = a->layer;
+    float *q = s->q.data + (size_t)t * s->q.stride;
+    rotate_heads(s, l, &l->q_norm, q, l->n_heads, t);
+    rotate_heads(s, l, &l->k_norm, s->keys.data + (size_t)t * s->keys.stride, l->n_kv_heads, t);
+    if (l->clip > 0.0f && !l->latent)
+        s->k->clamp(s->values.data + (size_t)t * s->values.stride, l->clip, l->n_kv_heads * l->head_dim);
+    if (!m->q_temp) return;
+    int step = (s->position + t) / m->q_temp_length;
+    s->k->scale(q, m->q_temp[step < m->n_q_temp ? step : m->n_q_temp - 1], l->n_heads * l->head_dim);
 }
 
 // ---- one tile ----
@@ -53,10 +70,11 @@ typedef struct {  // the queries of one block of tokens that share KV head h
 // The positions that the token at pos sees: low..pos.
 static int lowest(const Layer *l, int pos) { return l->window && pos >= l->window ? pos - l->window + 1 : 0; }
 
-static Block block_of(const Run *run, int item) {
+// The last tokens come first, since they see the most; and heads change fastest, since their keys lie side by side.
+static Block block_of(const Run *run, int i) {
     const Layer *l = &run->s->model->layers[run->layer];
-    Block b = {.h = item / run->n_blocks,
-               .token = item % run->n_blocks * run->tokens_per_block,
+    Block b = {.h = i % l->n_kv_heads,
+               .token = (run->n_blocks - 1 - i / l->n_kv_heads) * run->tokens_per_block,
                .group = l->n_heads / l->n_kv_heads};
     b.n_tokens = run->n - b.token < run->tokens_per_block ? run->n - b.token : run->tokens_per_block;
     b.n_rows = b.n_tokens * b.group;
@@ -75,13 +93,20 @@ static Rows gather(const Run *run, const Block *b, Scratch *x) {
         s->k->scale(q, l->attn_scale, l->head_dim);
         if (s->k_dtype == Q8)
             s->k->to_q8(x->q8 + (size_t)r * n_blocks * BLOCK, x->q8_scale + (size_t)r * n_blocks,
-                        x->q8_offset + (size_t)r * n_blocks, q, l->head_dim);
+                        x->q8_offset + (size_t)r * n_blocks, q, l->head_dim, false);
     }
     return (Rows){.f32 = x->q, .stride = d, .q = x->q8, .scale = x->q8_scale, .offset = x->q8_offset};
 }
 
-// Scores of all rows against the panels of positions begin..end (multiples of 16), p[row][position - begin of the tile].
-static void scores(const Run *run, const Block *b, const Rows *q, float *p, int tile, int begin, int end) {
+// Some of the block's rows of queries.
+static Rows rows_from(const Rows *q, int r) {
+    size_t blocks = (size_t)r * ((q->stride + BLOCK - 1) / BLOCK);
+    return (Rows){.f32 = q->f32 + (size_t)r * q->stride, .stride = q->stride, .q = q->q + blocks * BLOCK,
+                  .scale = q->scale + blocks, .offset = q->offset + blocks};
+}
+
+// Scores of n rows against the panels of positions begin..end (multiples of 16), p[row][position - begin of the tile].
+static void scores(const Run *run, int h, const Rows *q, int n_rows, float *p, int tile, int begin, int end) {
     const Session *s = run->s;
     const Layer *l = &s->model->layers[run->layer];
     const KvLayer *kv = &s->kv.layers[run->layer];
@@ -89,9 +114,15 @@ static void scores(const Run *run, const Block *b, const Rows *q, float *p, int 
     for (int i = begin / LANES, n; i < end / LANES; i += n) {
         n = kv->n_slots - i % kv->n_slots;  // as far as the ring runs on
         if (n > end / LANES - i) n = end / LANES - i;
-        s->k->matmul[s->k_dtype](p + i * LANES - tile, TILE, kv_keys(s, run->layer, i, b->h), slot, n, l->head_dim, q,
-                                 b->n_rows);
+        s->k->matmul[s->k_dtype](p + i * LANES - tile, TILE, kv_keys(s, run->layer, i, h), slot, n, l->head_dim, q, n_rows);
     }
+}
+
+// What a layer does to n scores of a query head before they meet the softmax; x[i] is that of the key at the query's own
+// position plus first + i. Scores that the mask hides may be anything.
+static void shape_scores(const Session *s, const Layer *l, float *x, int n, int head, int first) {
+    if (l->softcap > 0.0f) s->k->softcap(x, l->softcap, n);
+    if (l->slopes) s->k->add_ramp(x, (float)first, l->slopes[head], n);
 }
 
 // Turns a row's scores into exponentials, and zeros where it sees nothing. The row sees low..high within begin..end.
@@ -124,7 +155,8 @@ static void merge(const Session *s, float *out, float *out_max, float *out_sum, 
     *out_max = top;
 }
 
-// One tile of positions for a block of queries, merged into out [n_rows][v_dim], max, sum.
+// One tile of positions for a block of queries, merged into out [n_rows][v_dim], max, sum. SOFTMAX_ROWS at a time, whose
+// scores stay in the first-level cache until they are mixed.
 static void attend_tile(const Run *run, const Block *b, const Rows *q, Scratch *x, int tile, float *out, float *out_max,
                         float *out_sum) {
     const Session *s = run->s;
@@ -133,16 +165,26 @@ static void attend_tile(const Run *run, const Block *b, const Rows *q, Scratch *
     int begin = lowest(l, first) > tile ? lowest(l, first) / LANES * LANES : tile;
     int stop = last < tile + TILE - 1 ? last + 1 : tile + TILE, end = (stop + LANES - 1) / LANES * LANES;
     const uint8_t *values[TILE / LANES];
-    for (int i = begin; i < end; i += LANES) values[(i - tile) / LANES] = kv_values(s, run->layer, i / LANES, b->h);
-    scores(run, b, q, x->p, tile, begin, end);
-    for (int r = 0; r < b->n_rows; r++) {
-        int pos = first + r / b->group, low = lowest(l, pos) > begin ? lowest(l, pos) : begin,
-            high = pos < stop ? pos : stop - 1;
-        softmax_row(s, x->p + (size_t)r * TILE, begin - tile, end - tile, low - tile, high - tile, &x->max[r], &x->sum[r]);
+    for (int i = begin; i < end; i += LANES)
+        values[(i - tile) / LANES] = (l->latent ? kv_keys : kv_values)(s, run->layer, i / LANES, b->h);
+    for (int from = 0, n; from < b->n_rows; from += n) {
+        n = b->n_rows - from < SOFTMAX_ROWS ? b->n_rows - from : SOFTMAX_ROWS;
+        Rows some = rows_from(q, from);
+        float max[SOFTMAX_ROWS], sum[SOFTMAX_ROWS];
+        scores(run, b->h, &some, n, x->p, tile, begin, end);
+        for (int r = 0; r < n; r++) {
+            int pos = first + (from + r) / b->group, low = lowest(l, pos) > begin ? lowest(l, pos) : begin,
+                high = pos < stop ? pos : stop - 1;
+            shape_scores(s, l, x->p + r * TILE + begin - tile, end - begin, b->h * b->group + (from + r) % b->group, begin - pos);
+            softmax_row(s, x->p + r * TILE, begin - tile, end - tile, low - tile, high - tile, &max[r], &sum[r]);
+        }
+        if (l->latent)
+            s->k->mix_keys[s->k_dtype](x->mix, x->p, TILE, n, values, begin - tile, stop - tile, l->head_dim, dim);
+        else s->k->mix[s->v_dtype](x->mix, x->p, TILE, n, values, begin - tile, stop - tile, dim);
+        for (int r = 0; r < n; r++)
+            merge(s, out + (size_t)(from + r) * dim, &out_max[from + r], &out_sum[from + r], x->mix + (size_t)r * dim, max[r],
+                  sum[r], dim);
     }
-    s->k->mix[s->v_dtype](x->mix, x->p, TILE, b->n_rows, values, begin - tile, stop - tile, dim);
-    for (int r = 0; r < b->n_rows; r++)
-        merge(s, out + (size_t)r * dim, &out_max[r], &out_sum[r], x->mix + (size_t)r * dim, x->max[r], x->sum[r], dim);
 }
 
 // ---- all tiles ----
@@ -152,17 +194,21 @@ static size_t part_row(const Run *run, const Block *b, int part) {
     return (item * run->n_parts + (size_t)part) * (size_t)(run->tokens_per_block * b->group);
 }
 
-// Item: (KV head, block of queries, part), a part being some tiles in a row.
+// Item: (part, block of queries, KV head), a part being some tiles in a row.
 static void attend_part(void *arg, int item, int thread) {
     const Run *run = arg;
     Session *s = run->s;
     const Layer *l = &s->model->layers[run->layer];
-    Block b = block_of(run, item / run->n_parts);
-    int part = item % run->n_parts, dim = s->kv.layers[run->layer].v_dim;
+    int n_blocks = run->n_blocks * l->n_kv_heads;
+    Block b = block_of(run, item % n_blocks);
+    int part = item / n_blocks, dim = s->kv.layers[run->layer].v_dim;
     size_t row = part_row(run, &b, part);
     float *out = s->part + row * dim, *max = s->part_max + row, *sum = s->part_sum + row;
     memset(out, 0, sizeof *out * (size_t)b.n_rows * dim);
-    for (int r = 0; r < b.n_rows; r++) max[r] = -INFINITY, sum[r] = 0.0f;
+    // A sink is like a key that all rows see first and that has no value.
+    bool sinks = l->sinks && part == 0;
+    for (int r = 0; r < b.n_rows; r++)
+        max[r] = sinks ? l->sinks[b.h * b.group + r % b.group] : -INFINITY, sum[r] = sinks ? 1.0f : 0.0f;
     Rows q = gather(run, &b, &s->scratch[thread]);
     int first = run->pos + b.token, last = first + b.n_tokens - 1, from = lowest(l, first) / TILE, to = last / TILE;
     int begin = run->first_tile + part * run->tiles_per_part, end = begin + run->tiles_per_part - 1;
@@ -186,9 +232,10 @@ static void finish(void *arg, int item, int thread) {
             size_t other = part_row(run, &b, part) + (size_t)r;
             merge(s, out, max, sum, s->part + other * dim, s->part_max[other], s->part_sum[other], dim);
         }
-        s->k->scale(out, 1.0f / *sum, l->head_dim);
+        int width = l->latent ? l->latent : l->head_dim;
+        s->k->scale(out, 1.0f / *sum, width);
         size_t token = (size_t)(run->first + b.token + r / b.group), head = (size_t)(b.h * b.group + r % b.group);
-        memcpy(s->att.data + token * s->att.stride + head * l->head_dim, out, sizeof *out * (size_t)l->head_dim);
+        memcpy(s->att.data + token * s->att.stride + head * width, out, sizeof *out * (size_t)width);
     }
 }
 
@@ -231,6 +278,7 @@ void attention_scratch(Session *s, size_t *used) {
     size_t q = 0, q8 = 0, mix = 0, rows = QUERY_ROWS, parts = 0, part_rows = 0;
     for (int i = 0; i < m->n_layers; i++) {
         const Layer *l = &m->layers[i];
+        if (l->mixer != MIXER_ATTENTION) continue;
         size_t group = (size_t)(l->n_heads / l->n_kv_heads), dim = (size_t)s->kv.layers[i].v_dim;
         size_t block = (size_t)tokens_per_block(l), n_blocks = ((size_t)s->chunk + block - 1) / block;
         size_t n_tiles = (size_t)s->context / TILE + 1;
@@ -248,10 +296,8 @@ void attention_scratch(Session *s, size_t *used) {
             .q8 = arena_take(s, used, rows * q8 * BLOCK, sizeof *x.q8),
             .q8_scale = arena_take(s, used, rows * q8, sizeof *x.q8_scale),
             .q8_offset = arena_take(s, used, rows * q8, sizeof *x.q8_offset),
-            .p = arena_take(s, used, rows * TILE, sizeof *x.p),
-            .mix = arena_take(s, used, rows * mix, sizeof *x.mix),
-            .max = arena_take(s, used, rows, sizeof *x.max),
-            .sum = arena_take(s, used, rows, sizeof *x.sum),
+            .p = arena_take(s, used, SOFTMAX_ROWS * TILE, sizeof *x.p),
+            .mix = arena_take(s, used, SOFTMAX_ROWS * mix, sizeof *x.mix),
         };
         if (s->arena) s->scratch[t] = x;
     }

@@ -14,7 +14,7 @@
 
 _Static_assert(sizeof(size_t) == 8, "sizes of checkpoints need 64 bits");
 
-enum { HEADER_BYTES = 64, VERSION = 1, MAX_META = 4096, MAX_TENSORS = 1 << 20 };
+enum { HEADER_BYTES = 64, VERSION = 2, MAX_META = 4096, MAX_TENSORS = 1 << 20 };
 
 int fail(Error *err, const char *format, ...) {
     va_list args;
@@ -187,7 +187,7 @@ static int need_meta(const Model *m, const char *key, uint32_t type, size_t coun
 }
 
 static int get_int(const Model *m, const char *key, int min, int max, int *out, Error *err) {
-    const Meta *meta;
+    const Meta *meta = NULL;
     if (need_meta(m, key, META_I32, 1, &meta, err)) return -1;
     *out = *(const int32_t *)meta->values;
     if (*out < min || *out > max) return fail(err, "metadata %s is %d, expected %d..%d", key, *out, min, max);
@@ -195,10 +195,32 @@ static int get_int(const Model *m, const char *key, int min, int max, int *out, 
 }
 
 static int get_float(const Model *m, const char *key, float *out, Error *err) {
-    const Meta *meta;
+    const Meta *meta = NULL;
     if (need_meta(m, key, META_F32, 1, &meta, err)) return -1;
     *out = *(const float *)meta->values;
     return isfinite(*out) ? 0 : fail(err, "metadata %s is not a finite number", key);
+}
+
+static int check_finite(const char *key, const Meta *meta, Error *err) {
+    for (size_t i = 0; i < meta->count; i++)
+        if (!isfinite(((const float *)meta->values)[i]))
+            return fail(err, "metadata %s: value %zu is not a finite number", key, i);
+    return 0;
+}
+
+// The table of set i for long texts, if it has one.
+static int get_long_rope(Model *m, int i, RopeSet *rope, Error *err) {
+    char key[64], length[64];
+    snprintf(key, sizeof key, "model.rope.%d.long_freq", i);
+    const Meta *meta = model_meta(m, key);
+    if (!meta) return 0;
+    if (meta->type != META_F32 || meta->count != (size_t)rope->n_pairs)
+        return fail(err, "metadata %s: expected %d numbers of type f32", key, rope->n_pairs);
+    rope->long_freq = meta->values;
+    snprintf(length, sizeof length, "model.rope.%d.length", i);
+    if (check_finite(key, meta, err) || get_int(m, length, 1, 1 << 30, &rope->length, err)) return -1;
+    snprintf(key, sizeof key, "model.rope.%d.long_multiplier", i);
+    return model_meta(m, key) ? get_float(m, key, &rope->long_multiplier, err) : 0;
 }
 
 static int get_rope_sets(Model *m, Error *err) {
@@ -210,33 +232,71 @@ static int get_rope_sets(Model *m, Error *err) {
         if (!meta) return 0;
         if (meta->type != META_F32 || meta->count < 1 || meta->count > MAX_DIM)
             return fail(err, "metadata %s: expected 1..%d numbers of type f32", key, MAX_DIM);
-        *rope = (RopeSet){(int)meta->count, meta->values, 1.0f};
-        for (int i = 0; i < rope->n_pairs; i++)
-            if (!isfinite(rope->inv_freq[i])) return fail(err, "metadata %s: value %d is not a finite number", key, i);
+        *rope = (RopeSet){(int)meta->count, meta->values, .multiplier = 1.0f, .long_multiplier = 1.0f};
+        if (check_finite(key, meta, err)) return -1;
         snprintf(key, sizeof key, "model.rope.%d.multiplier", m->n_rope_sets);
         if (model_meta(m, key) && get_float(m, key, &rope->multiplier, err)) return -1;
+        if (get_long_rope(m, m->n_rope_sets, rope, err)) return -1;
     }
     return 0;
 }
 
-static int get_layer_knobs(Model *m, Error *err) {
+// Multipliers of queries, by position.
+static int get_q_temp(Model *m, Error *err) {
+    const Meta *meta = model_meta(m, "model.q_temp");
+    if (!meta) return 0;
+    if (meta->type != META_F32 || meta->count < 1 || meta->count > MAX_DIM)
+        return fail(err, "metadata model.q_temp: expected 1..%d numbers of type f32", MAX_DIM);
+    m->q_temp = meta->values;
+    m->n_q_temp = (int)meta->count;
+    return check_finite("model.q_temp", meta, err) ||
+           get_int(m, "model.q_temp_length", 1, 1 << 30, &m->q_temp_length, err);
+}
+
+// What norms a layer has where the file does not say.
+static int usual_norms(const Layer *l) {
+    return l->topology == SEQUENTIAL ? NORM_PRE_ATTN | NORM_PRE_FFN : NORM_PRE_ATTN;
+}
+
+static int get_layer_ints(Model *m, Error *err) {
+    enum { REQUIRED = 1 };
     const struct {
         const char *key;
         size_t field;
-        int min, max;
+        int min, max, required;
     } knobs[] = {
-        {"layer.n_heads", offsetof(Layer, n_heads), 1, MAX_DIM},
-        {"layer.n_kv_heads", offsetof(Layer, n_kv_heads), 1, MAX_DIM},
-        {"layer.head_dim", offsetof(Layer, head_dim), 1, MAX_DIM},
-        {"layer.rope", offsetof(Layer, rope), -1, m->n_rope_sets - 1},
-        {"layer.window", offsetof(Layer, window), 0, 1 << 30},
-        {"layer.topology", offsetof(Layer, topology), SEQUENTIAL, PARALLEL},
-        {"layer.d_ff", offsetof(Layer, d_ff), 1, MAX_DIM},
-        {"layer.ffn", offsetof(Layer, gated), 0, 1},
-        {"layer.act", offsetof(Layer, act), 0, N_ACTS - 1},
+        {"layer.n_heads", offsetof(Layer, n_heads), 1, MAX_DIM, REQUIRED},
+        {"layer.n_kv_heads", offsetof(Layer, n_kv_heads), 1, MAX_DIM, REQUIRED},
+        {"layer.head_dim", offsetof(Layer, head_dim), 1, MAX_DIM, REQUIRED},
+        {"layer.rope", offsetof(Layer, rope), -1, m->n_rope_sets - 1, REQUIRED},
+        {"layer.window", offsetof(Layer, window), 0, 1 << 30, REQUIRED},
+        {"layer.topology", offsetof(Layer, topology), SEQUENTIAL, PARALLEL, REQUIRED},
+        {"layer.d_ff", offsetof(Layer, d_ff), 0, MAX_DIM, REQUIRED},
+        {"layer.ffn", offsetof(Layer, gated), 0, 1, REQUIRED},
+        {"layer.act", offsetof(Layer, act), 0, N_ACTS - 1, REQUIRED},
+        {"layer.norms", offsetof(Layer, norms), 0, 15, 0},
+        {"layer.qk_norm", offsetof(Layer, qk_norm), 0, N_QK_NORMS - 1, 0},
+        {"layer.mixer", offsetof(Layer, mixer), 0, N_MIXERS - 1, 0},
+        {"layer.latent", offsetof(Layer, latent), 0, MAX_DIM, 0},
+        {"layer.n_nope", offsetof(Layer, n_nope), 1, MAX_DIM, 0},
+        {"layer.n_value", offsetof(Layer, n_value), 1, MAX_DIM, 0},
+        {"layer.taps", offsetof(Layer, n_taps), 0, MAX_TAPS, 0},
+        {"layer.delta_k_heads", offsetof(Layer, n_k_heads), 0, MAX_DIM, 0},
+        {"layer.delta_v_heads", offsetof(Layer, n_v_heads), 0, MAX_DIM, 0},
+        {"layer.delta_k_dim", offsetof(Layer, k_dim), 0, MAX_DIM, 0},
+        {"layer.delta_v_dim", offsetof(Layer, v_dim), 0, MAX_DIM, 0},
+        {"layer.experts", offsetof(Layer, n_experts), 0, MAX_EXPERTS, 0},
+        {"layer.top_k", offsetof(Layer, top_k), 0, MAX_TOP_K, 0},
+        {"layer.d_expert", offsetof(Layer, d_expert), 0, MAX_DIM, 0},
+        {"layer.score", offsetof(Layer, score), 0, SCORE_SIGMOID, 0},
+        {"layer.groups", offsetof(Layer, n_groups), 0, MAX_GROUPS, 0},
+        {"layer.top_groups", offsetof(Layer, top_groups), 0, MAX_GROUPS, 0},
+        {"layer.group_score", offsetof(Layer, group_score), 0, GROUP_TOP2, 0},
+        {"layer.renorm", offsetof(Layer, renorm), 0, 1, 0},
     };
     for (size_t k = 0; k < sizeof knobs / sizeof *knobs; k++) {
-        const Meta *meta;
+        const Meta *meta = NULL;
+        if (!knobs[k].required && !model_meta(m, knobs[k].key)) continue;
         if (need_meta(m, knobs[k].key, META_I32, (size_t)m->n_layers, &meta, err)) return -1;
         for (int i = 0; i < m->n_layers; i++) {
             int32_t v = ((const int32_t *)meta->values)[meta->count == 1 ? 0 : i];
@@ -246,25 +306,84 @@ static int get_layer_knobs(Model *m, Error *err) {
             memcpy((char *)&m->layers[i] + knobs[k].field, &v, sizeof v);
         }
     }
-    const Meta *meta;
-    if (need_meta(m, "layer.attn_scale", META_F32, (size_t)m->n_layers, &meta, err)) return -1;
-    for (int i = 0; i < m->n_layers; i++) {
-        m->layers[i].attn_scale = ((const float *)meta->values)[meta->count == 1 ? 0 : i];
-        if (!isfinite(m->layers[i].attn_scale))
-            return fail(err, "metadata layer.attn_scale of layer %d is not a finite number", i);
+    for (int i = 0; i < m->n_layers && !model_meta(m, "layer.norms"); i++) m->layers[i].norms = usual_norms(&m->layers[i]);
+    return 0;
+}
+
+static int get_layer_floats(Model *m, Error *err) {
+    static const struct {
+        const char *key;
+        size_t field;
+        float usual, min;  // usual: where the file does not say; NAN: it must
+    } knobs[] = {
+        {"layer.attn_scale", offsetof(Layer, attn_scale), NAN, -INFINITY},
+        {"layer.softcap", offsetof(Layer, softcap), 0.0f, 0.0f},
+        {"layer.clip", offsetof(Layer, clip), 0.0f, 0.0f},
+        {"layer.residual_scale", offsetof(Layer, residual_scale), 1.0f, -INFINITY},
+        {"layer.renorm_eps", offsetof(Layer, renorm_eps), 0.0f, 0.0f},
+        {"layer.routed_scale", offsetof(Layer, routed_scale), 1.0f, -INFINITY},
+    };
+    for (size_t k = 0; k < sizeof knobs / sizeof *knobs; k++) {
+        const Meta *meta = NULL;
+        bool needed = isnan(knobs[k].usual) || model_meta(m, knobs[k].key);
+        if (needed && need_meta(m, knobs[k].key, META_F32, (size_t)m->n_layers, &meta, err)) return -1;
+        for (int i = 0; i < m->n_layers; i++) {
+            float v = meta ? ((const float *)meta->values)[meta->count == 1 ? 0 : i] : knobs[k].usual;
+            if (!isfinite(v)) return fail(err, "metadata %s of layer %d is not a finite number", knobs[k].key, i);
+            if (v < knobs[k].min)
+                return fail(err, "metadata %s of layer %d is %g, expected %g or more", knobs[k].key, i, (double)v,
+                            (double)knobs[k].min);
+            memcpy((char *)&m->layers[i] + knobs[k].field, &v, sizeof v);
+        }
     }
     return 0;
 }
 
+static int check_experts(const Layer *l, int i, Error *err) {
+    if (!l->n_experts) return l->d_ff ? 0 : fail(err, "layer %d: d_ff is 0, and there are no experts", i);
+    if (l->top_k < 1 || l->top_k > l->n_experts || l->d_expert < 1)
+        return fail(err, "layer %d: %d of %d experts of width %d, expected 1 or more of each, and no more than there are", i,
+                    l->top_k, l->n_experts, l->d_expert);
+    if (l->n_groups < 2) return 0;
+    if (l->n_experts % l->n_groups || l->top_groups < 1 || l->top_groups > l->n_groups ||
+        l->n_experts / l->n_groups * l->top_groups < l->top_k)
+        return fail(err, "layer %d: %d experts in %d groups, of which %d are kept, leave no %d to choose", i, l->n_experts,
+                    l->n_groups, l->top_groups, l->top_k);
+    return 0;
+}
+
+// What latent attention and other mixers need; sets the width of a convolution.
+static int check_mixer(const Model *m, Layer *l, int i, Error *err) {
+    if (l->latent && (l->mixer != MIXER_ATTENTION || l->n_kv_heads != 1 || l->latent > l->head_dim || !l->n_nope || !l->n_value ||
+                      l->n_heads > MAX_LATENT_HEADS || l->n_nope > MAX_DIM / l->n_heads || l->n_value > MAX_DIM / l->n_heads))
+        return fail(err, "layer %d: a latent of %d needs one KV head at least as long, 1..%d query heads, n_nope and n_value", i,
+                    l->latent, MAX_LATENT_HEADS);
+    if (l->mixer == MIXER_ATTENTION) return 0;
+    if (l->n_taps < 1) return fail(err, "layer %d: taps is %d, its mixer has a convolution", i, l->n_taps);
+    l->n_channels = m->n_embd;
+    if (l->mixer == MIXER_SHORTCONV) return 3 * (int64_t)m->n_embd <= MAX_DIM ? 0 : fail(err, "n_embd is %d", m->n_embd);
+    if (l->n_k_heads < 1 || l->n_v_heads < 1 || l->n_v_heads % l->n_k_heads || l->k_dim < 1 || l->v_dim < 1)
+        return fail(err, "layer %d: the delta rule has %d key and %d value heads of %d and %d numbers, expected 1 or more, and"
+                    " value heads in multiples of key heads", i, l->n_k_heads, l->n_v_heads, l->k_dim, l->v_dim);
+    int64_t channels = 2 * (int64_t)l->n_k_heads * l->k_dim + (int64_t)l->n_v_heads * l->v_dim;
+    if (channels > MAX_DIM || (int64_t)l->n_v_heads * l->k_dim * l->v_dim > (int64_t)MAX_DIM * LANES)
+        return fail(err, "layer %d: heads of the delta rule exceed %d numbers", i, MAX_DIM);
+    l->n_channels = (int)channels;
+    return 0;
+}
+
 static int check_layer(const Model *m, int i, Error *err) {
-    const Layer *l = &m->layers[i];
+    Layer *l = &m->layers[i];
     if (l->n_heads % l->n_kv_heads)
         return fail(err, "layer %d: n_heads %d is no multiple of n_kv_heads %d", i, l->n_heads, l->n_kv_heads);
     if ((int64_t)l->n_heads * l->head_dim > MAX_DIM)
         return fail(err, "layer %d: n_heads %d times head_dim %d exceeds %d", i, l->n_heads, l->head_dim, MAX_DIM);
-    if (l->rope >= 0 && 2 * m->rope[l->rope].n_pairs > l->head_dim)
-        return fail(err, "layer %d: rope set %d rotates %d elements, head_dim is %d", i, l->rope,
-                    2 * m->rope[l->rope].n_pairs, l->head_dim);
+    if (check_mixer(m, l, i, err) || check_experts(l, i, err)) return -1;
+    if (l->rope >= 0 && 2 * m->rope[l->rope].n_pairs > l->head_dim - l->latent)
+        return fail(err, "layer %d: rope set %d rotates %d elements, head_dim is %d%s", i, l->rope,
+                    2 * m->rope[l->rope].n_pairs, l->head_dim - l->latent, l->latent ? " without the latent" : "");
+    if ((l->act == ACT_XIELU && l->gated) || (l->act == ACT_CLAMPED_SWIGLU && !l->gated))
+        return fail(err, "layer %d: activation %d %s", i, l->act, l->gated ? "takes no gate" : "needs a gate");
     return 0;
 }
 
@@ -279,9 +398,14 @@ static int parse_knobs(Model *m, Error *err) {
     m->layernorm = layernorm;
     m->emb_scale = 1.0f;
     if (model_meta(m, "model.emb_scale") && get_float(m, "model.emb_scale", &m->emb_scale, err)) return -1;
+    m->latent_eps = m->norm_eps;
+    if (model_meta(m, "model.latent_eps") && get_float(m, "model.latent_eps", &m->latent_eps, err)) return -1;
+    if (model_meta(m, "model.final_softcap") && get_float(m, "model.final_softcap", &m->final_softcap, err)) return -1;
+    if (m->final_softcap < 0.0f)
+        return fail(err, "metadata model.final_softcap is %g, expected 0 or more", (double)m->final_softcap);
     m->layers = calloc((size_t)m->n_layers, sizeof *m->layers);
     if (!m->layers) return fail(err, "no memory for %d layers", m->n_layers);
-    if (get_rope_sets(m, err) || get_layer_knobs(m, err)) return -1;
+    if (get_rope_sets(m, err) || get_q_temp(m, err) || get_layer_ints(m, err) || get_layer_floats(m, err)) return -1;
     for (int i = 0; i < m->n_layers; i++)
         if (check_layer(m, i, err)) return -1;
     return 0;
@@ -366,35 +490,131 @@ static size_t matrix_bytes(Dtype dtype, int n_out, int n_in) {
     return round_up((size_t)n_out, LANES) / LANES * panel_bytes(dtype, n_in);
 }
 
-static int get_matrix(const Index *index, int layer, const char *stem, int n_out, int n_in, Matrix *out, Error *err) {
+// n matrices, each but the last filled up to whole panels.
+static int get_stack(const Index *index, int layer, const char *stem, int n, int n_out, int n_in, Matrix *out, Error *err) {
     Name name = name_of(layer, stem, ""), bias = name_of(layer, stem, ".bias");
     const Tensor *t = find(index, name.text);
     if (!t) return fail(err, "tensor %s is missing", name.text);
-    size_t bytes = matrix_bytes(t->dtype, n_out, n_in);
-    if (t->rows != (size_t)n_out || t->cols != (size_t)n_in || t->bytes != bytes)
-        return fail(err, "tensor %s: it is (%zu, %zu) of %zu bytes, expected (%d, %d) of %zu", name.text, t->rows, t->cols,
-                    t->bytes, n_out, n_in, bytes);
+    size_t rows = (size_t)(n - 1) * round_up((size_t)n_out, LANES) + (size_t)n_out;
+    if (rows > MAX_DIM) return fail(err, "tensor %s: %d matrices of %d rows exceed %d", name.text, n, n_out, MAX_DIM);
+    size_t bytes = matrix_bytes(t->dtype, (int)rows, n_in);
+    if (t->rows != rows || t->cols != (size_t)n_in || t->bytes != bytes)
+        return fail(err, "tensor %s: it is (%zu, %zu) of %zu bytes, expected (%zu, %d) of %zu", name.text, t->rows, t->cols,
+                    t->bytes, rows, n_in, bytes);
     *out = (Matrix){t->data, t->dtype, n_out, n_in, NULL};
-    return get_vector(index, bias.text, n_out, &out->bias, err);
+    return get_vector(index, bias.text, (int)rows, &out->bias, err);
+}
+
+static int get_matrix(const Index *index, int layer, const char *stem, int n_out, int n_in, Matrix *out, Error *err) {
+    return get_stack(index, layer, stem, 1, n_out, n_in, out, err);
+}
+
+static int get_optional_matrix(const Index *x, int layer, const char *stem, int n_out, int n_in, Matrix *out, Error *err) {
+    return find(x, name_of(layer, stem, "").text) ? get_matrix(x, layer, stem, n_out, n_in, out, err) : 0;
+}
+
+static int need_vector(const Index *x, int layer, const char *stem, int n, const float **out, Error *err) {
+    Name name = name_of(layer, stem, "");
+    if (get_vector(x, name.text, n, out, err)) return -1;
+    return *out ? 0 : fail(err, "tensor %s is missing", name.text);
+}
+
+// The norms of the residual stream that layer.norms names.
+static int get_layer_norms(const Model *m, const Index *x, int i, Error *err) {
+    Layer *l = &m->layers[i];
+    const struct {
+        int bit;
+        const char *name;
+        Norm *norm;
+    } norms[] = {
+        {NORM_PRE_ATTN, "attn_norm", &l->attn_norm},
+        {NORM_POST_ATTN, "attn_post_norm", &l->attn_post_norm},
+        {NORM_PRE_FFN, "ffn_norm", &l->ffn_norm},
+        {NORM_POST_FFN, "ffn_post_norm", &l->ffn_post_norm},
+    };
+    for (size_t k = 0; k < sizeof norms / sizeof *norms; k++)
+        if (l->norms & norms[k].bit && get_norm(x, i, norms[k].name, m->n_embd, true, norms[k].norm, err)) return -1;
+    return 0;
+}
+
+static int get_act_params(const Index *x, int i, Layer *l, Error *err) {
+    return l->act < N_PLAIN_ACTS ? 0 : need_vector(x, i, "ffn_act", 4, &l->act_params, err);
+}
+
+static int get_attention(const Index *x, int i, int d, Layer *l, Error *err) {
+    int q = l->n_heads * l->head_dim, kv = l->n_kv_heads * l->head_dim;
+    bool all_heads = l->qk_norm == QK_WHOLE || l->qk_norm == QK_DISTINCT;
+    return get_matrix(x, i, "attn_q", q, d, &l->q, err) || get_matrix(x, i, "attn_k", kv, d, &l->k, err) ||
+           get_matrix(x, i, "attn_v", kv, d, &l->v, err) || get_matrix(x, i, "attn_o", d, q, &l->o, err) ||
+           get_norm(x, i, "attn_q_norm", all_heads ? q : l->head_dim, false, &l->q_norm, err) ||
+           get_norm(x, i, "attn_k_norm", all_heads ? kv : l->head_dim, false, &l->k_norm, err) ||
+           get_norm(x, i, "attn_sub_norm", q, false, &l->attn_sub_norm, err) ||
+           get_optional_matrix(x, i, "attn_gate", q, d, &l->attn_gate, err);
+}
+
+static int get_latent_attention(const Index *x, int i, int d, Layer *l, Error *err) {
+    int rank = d, heads = l->n_heads;
+    const Tensor *down = find(x, name_of(i, "attn_q_down", "").text);
+    if (down) {
+        rank = (int)down->rows;
+        if (get_matrix(x, i, "attn_q_down", rank, d, &l->q_down, err) ||
+            get_norm(x, i, "attn_q_down_norm", rank, true, &l->q_down_norm, err))
+            return -1;
+    }
+    return get_matrix(x, i, "attn_q", heads * (l->n_nope + l->head_dim - l->latent), rank, &l->q, err) ||
+           get_matrix(x, i, "attn_k", l->head_dim, d, &l->k, err) ||
+           get_norm(x, i, "attn_latent_norm", l->latent, true, &l->latent_norm, err) ||
+           get_stack(x, i, "attn_k_up", heads, l->latent, l->n_nope, &l->k_up, err) ||
+           get_stack(x, i, "attn_v_up", heads, l->n_value, l->latent, &l->v_up, err) ||
+           get_matrix(x, i, "attn_o", d, heads * l->n_value, &l->o, err);
+}
+
+static int get_mixer(const Index *x, int i, int d, Layer *l, Error *err) {
+    int heads = l->n_v_heads, width = heads * l->v_dim, conv = l->n_taps * l->n_channels;
+    switch (l->mixer) {
+    case MIXER_SHORTCONV:
+        return get_matrix(x, i, "mix_in", 3 * d, d, &l->mix_in, err) || need_vector(x, i, "conv", conv, &l->conv, err) ||
+               get_matrix(x, i, "mix_out", d, d, &l->mix_out, err);
+    case MIXER_DELTANET:
+        return get_matrix(x, i, "mix_in", l->n_channels, d, &l->mix_in, err) || need_vector(x, i, "conv", conv, &l->conv, err) ||
+               get_matrix(x, i, "mix_out", d, width, &l->mix_out, err) ||
+               get_matrix(x, i, "delta_gate", width, d, &l->delta_gate, err) ||
+               get_matrix(x, i, "delta_beta", heads, d, &l->delta_beta, err) ||
+               get_matrix(x, i, "delta_decay", heads, d, &l->delta_decay, err) ||
+               need_vector(x, i, "delta_rate", heads, &l->delta_rate, err) ||
+               get_norm(x, i, "delta_norm", l->v_dim, true, &l->delta_norm, err);
+    default: return l->latent ? get_latent_attention(x, i, d, l, err) : get_attention(x, i, d, l, err);
+    }
+}
+
+static int get_ffn(const Index *x, int i, int d, Layer *l, Error *err) {
+    return get_norm(x, i, "ffn_sub_norm", l->d_ff, false, &l->ffn_sub_norm, err) ||
+           (l->gated && get_matrix(x, i, "ffn_gate", l->d_ff, d, &l->gate, err)) ||
+           get_matrix(x, i, "ffn_up", l->d_ff, d, &l->up, err) || get_matrix(x, i, "ffn_down", d, l->d_ff, &l->down, err) ||
+           (l->n_experts && get_optional_matrix(x, i, "shared_gate", 1, d, &l->shared_gate, err));
+}
+
+static int get_experts(const Index *x, int i, int d, Layer *l, Error *err) {
+    int n = l->n_experts;
+    return get_matrix(x, i, "router", n, d, &l->router, err) ||
+           get_vector(x, name_of(i, "selection_bias", "").text, n, &l->selection_bias, err) ||
+           (l->gated && get_stack(x, i, "expert_gate", n, l->d_expert, d, &l->expert_gate, err)) ||
+           get_stack(x, i, "expert_up", n, l->d_expert, d, &l->expert_up, err) ||
+           get_stack(x, i, "expert_down", n, d, l->d_expert, &l->expert_down, err);
 }
 
 static int get_layer(const Model *m, const Index *x, int i, Error *err) {
     Layer *l = &m->layers[i];
-    int d = m->n_embd, q = l->n_heads * l->head_dim, kv = l->n_kv_heads * l->head_dim;
-    if (get_norm(x, i, "attn_norm", d, true, &l->attn_norm, err) ||
-        (l->topology == SEQUENTIAL && get_norm(x, i, "ffn_norm", d, true, &l->ffn_norm, err)) ||
-        get_matrix(x, i, "attn_q", q, d, &l->q, err) || get_matrix(x, i, "attn_k", kv, d, &l->k, err) ||
-        get_matrix(x, i, "attn_v", kv, d, &l->v, err) || get_matrix(x, i, "attn_o", d, q, &l->o, err) ||
-        get_norm(x, i, "attn_q_norm", l->head_dim, false, &l->q_norm, err) ||
-        get_norm(x, i, "attn_k_norm", l->head_dim, false, &l->k_norm, err) ||
-        (l->gated && get_matrix(x, i, "ffn_gate", l->d_ff, d, &l->gate, err)) ||
-        get_matrix(x, i, "ffn_up", l->d_ff, d, &l->up, err) || get_matrix(x, i, "ffn_down", d, l->d_ff, &l->down, err))
-        return -1;
-    return 0;
+    return get_layer_norms(m, x, i, err) ||
+           get_vector(x, name_of(i, "attn_sinks", "").text, l->n_heads, &l->sinks, err) ||
+           get_vector(x, name_of(i, "attn_slopes", "").text, l->n_heads, &l->slopes, err) || get_act_params(x, i, l, err) ||
+           get_mixer(x, i, m->n_embd, l, err) || (l->d_ff && get_ffn(x, i, m->n_embd, l, err)) ||
+           (l->n_experts && get_experts(x, i, m->n_embd, l, err));
 }
 
 static int get_tensors(Model *m, const Index *x, Error *err) {
     if (get_matrix(x, -1, "embed", m->vocab_size, m->n_embd, &m->embed, err) ||
+        get_norm(x, -1, "embed_norm", m->n_embd, false, &m->embed_norm, err) ||
         get_norm(x, -1, "norm", m->n_embd, true, &m->norm, err))
         return -1;
     if (find(x, "embed_pos")) {
@@ -404,12 +624,22 @@ static int get_tensors(Model *m, const Index *x, Error *err) {
     }
     m->output = m->embed;
     if (find(x, "output") && get_matrix(x, -1, "output", m->vocab_size, m->n_embd, &m->output, err)) return -1;
+    if (get_vector(x, "output.bias", m->vocab_size, &m->output.bias, err)) return -1;
     for (int i = 0; i < m->n_layers; i++)
         if (get_layer(m, x, i, err)) return -1;
     return 0;
 }
 
 // ---- the whole ----
+
+// Bytes of the experts that a token does not choose.
+static size_t idle_bytes(const Layer *l) {
+    if (!l->n_experts) return 0;
+    size_t one = matrix_bytes(l->expert_up.dtype, l->d_expert, l->expert_up.n_in) +
+                 matrix_bytes(l->expert_down.dtype, l->expert_down.n_out, l->d_expert);
+    if (l->gated) one += matrix_bytes(l->expert_gate.dtype, l->d_expert, l->expert_gate.n_in);
+    return one * (size_t)(l->n_experts - l->top_k);
+}
 
 // Whatever nobody asked for, this build does not know: a result without it would be wrong.
 static int refuse_unknown(Model *m, Error *err) {
@@ -423,6 +653,7 @@ static int refuse_unknown(Model *m, Error *err) {
         if (!t->used) return fail(err, "tensor %.*s is not known to this build", shown(t->name_len), t->name);
         m->weight_bytes += t->bytes;
     }
+    for (int i = 0; i < m->n_layers; i++) m->weight_bytes -= idle_bytes(&m->layers[i]);
     if (m->output.data != m->embed.data) m->weight_bytes -= matrix_bytes(m->embed.dtype, m->vocab_size, m->n_embd);
     if (m->embed_pos.data) m->weight_bytes -= matrix_bytes(F32, m->context, m->n_embd);
     return 0;

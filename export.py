@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """export.py SRC OUT [--dtype f32|bf16|q8|q4] [--kv-heads N]: a Hugging Face checkpoint (directory or hub id), a GGUF
 or a llama2.c file to a checkpoint for ./run. docs/format.md describes the file; exporter/families.py is where a family is
-added."""
+added.
+export.py --random SHAPE OUT: random weights in a known shape, to measure with."""
 
 from __future__ import annotations
 
@@ -11,12 +12,14 @@ import re
 import signal
 import sys
 
+from exporter.assemble import pool_kv_heads
 from exporter.checkpoint import Entry, Stats, write_checkpoint
-from exporter.families import Source, pool_kv_heads
 from exporter.gguf import MAGIC, open_gguf
 from exporter.huggingface import chat_template, download, open_directory
+from exporter.knobs import Source, values_of
 from exporter.llama2c import open_llama2c
 from exporter.quantize import DTYPES
+from exporter.random_weights import SHAPES, open_random
 from exporter.tensor import ExportError, Tensor
 from exporter.tokenizer import check_rows
 from exporter.tokenizer_files import tokenizer_metadata
@@ -52,10 +55,13 @@ def refuse_overwriting(out: str, source: Source) -> None:
         raise ExportError(f"{out} belongs to the source; name another file for the result")
 
 
+SMALL = ("router", "shared_gate", "delta_beta", "delta_decay")  # a few rows, whose rounding decides much
+
+
 def dtype_of(name: str, tensor: Tensor, dtype: str) -> str:
-    """What a tensor is written as: vectors and learned positions in f32, and the embedding and the output of a q4 file in q8,
-    because their rounding reaches the logits directly."""
-    if len(tensor.shape) == 1 or name == "embed_pos":
+    """What a tensor is written as: vectors, learned positions and small matrices in f32, and the embedding and the output of
+    a q4 file in q8, because their rounding reaches the logits directly."""
+    if len(tensor.shape) == 1 or name == "embed_pos" or name.endswith(SMALL):
         return "f32"
     return "q8" if dtype == "q4" and name in ("embed", "output") else dtype
 
@@ -67,11 +73,11 @@ def entries(source: Source, dtype: str) -> list[Entry]:
 
 def metadata(source: Source, dtype: str) -> dict[str, object]:
     """Everything but the tensors."""
-    meta = source.knobs.metadata(gated="layers.0.ffn_gate" in source.tensors)
+    meta = source.knobs.metadata(source.tensors)
     if source.tokenizer:
         meta.update(tokenizer_metadata(source.tokenizer))
         source.remarks += check_rows(meta, source.knobs.vocab_size)
-    else:
+    elif source.files:
         source.remarks.append("no tokenizer found: ./run will take --tokens, but no text")
     template = chat_template(source.directory) if source.directory else source.template
     if template:
@@ -104,10 +110,12 @@ def pool(source: Source, n_kv_heads: int) -> None:
 def report(source: Source, dtype: str, out: str, stats: Stats) -> None:
     """What was written, on stdout."""
     k = source.knobs
-    kind = "MHA" if k.n_kv_heads == k.n_heads else "MQA" if k.n_kv_heads == 1 else "GQA"
+    n_kv_heads = max(values_of(k.n_kv_heads))
+    kind = "MHA" if n_kv_heads == k.n_heads else "MQA" if n_kv_heads == 1 else "GQA"
     print(
-        f"{source.name}: {source.family}, {k.n_layers} layers of {k.n_embd}, {k.n_heads} query and {k.n_kv_heads} KV heads "
-        f"({kind}) of {k.head_dim}, feed-forward {k.d_ff}, vocabulary {k.vocab_size}, context {k.context}"
+        f"{source.name}: {source.family}, {k.n_layers} layers of {k.n_embd}, {k.n_heads} query and {n_kv_heads} KV heads "
+        f"({kind}) of {max(values_of(k.head_dim))}, feed-forward {max(values_of(k.d_ff))}, vocabulary {k.vocab_size}, "
+        f"context {k.context}"
     )
     bits = 8 * stats.data_bytes / stats.n_weights
     print(f"{out}: {stats.file_bytes:,} bytes, {stats.n_weights:,} weights, {bits:.2f} bits per weight")
@@ -120,7 +128,7 @@ def run(args: argparse.Namespace) -> None:
     """The export. Errors: ExportError, OSError."""
     import tqdm
 
-    source = open_source(args.src, args.tokenizer)
+    source = open_random(args.random, args.seed) if args.random else open_source(args.src, args.tokenizer)
     refuse_overwriting(args.out, source)
     if args.kv_heads is not None:
         pool(source, args.kv_heads)
@@ -142,12 +150,23 @@ class Parser(argparse.ArgumentParser):
 def main(argv: list[str] | None = None) -> int:
     parser = Parser(prog="export.py", description="Makes a checkpoint for ./run.", allow_abbrev=False)
     sources = "a Hugging Face directory, a hub id (org/name), a .gguf, or a llama2.c .bin"
-    parser.add_argument("src", metavar="SRC", help=sources)
+    parser.add_argument("src", metavar="SRC", nargs="?", help=sources)
     parser.add_argument("out", metavar="OUT", help="the file to write")
     parser.add_argument("--dtype", choices=DTYPES, default="q8", help="of the matrices (q8); vectors are always f32")
     parser.add_argument("--kv-heads", type=int, metavar="N", help="mean-pool the KV heads to N, a divisor of what there is")
     parser.add_argument("--tokenizer", metavar="FILE", help="of a llama2.c .bin; otherwise the tok*.bin beside it")
-    args = parser.parse_args(argv)
+    parser.add_argument(
+        "--random", metavar="SHAPE", help=f"no SRC, but random weights, to measure with, in a known shape: {', '.join(SHAPES)}"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="of --random; the same seed gives the same file (1)")
+    args = parser.parse_intermixed_args(argv)
+    if bool(args.src) == bool(args.random):
+        parser.error("give SRC and OUT, or --random SHAPE and OUT")
+    if args.random and args.tokenizer:
+        parser.error("--tokenizer: random weights have none")
+    if args.seed is not None and not args.random:
+        parser.error("--seed belongs to --random")
+    args.seed = 1 if args.seed is None else args.seed
     try:
         run(args)
     except KeyboardInterrupt:

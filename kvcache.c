@@ -2,8 +2,9 @@
 //
 // A layer's cache is a run of slots of 16 positions. A slot holds, for one KV head after the other, its keys as a panel (the
 // layout of a weight matrix whose rows are positions, so that scores are the ordinary product) and then its values as 16
-// rows. Positions fill slots in order, so the memory in use is a growing prefix of each layer's part; a layer with a
-// sliding window reuses its slots as a ring.
+// rows (latent attention has none: its values are a part of the keys). Positions fill slots in order, so the memory in use
+// is a growing prefix of each layer's part; a layer with a sliding window reuses its slots as a ring. A layer without
+// attention has a state of fixed size instead.
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -18,15 +19,29 @@ const char *dtype_name(Dtype dtype) {
     return names[dtype];
 }
 
-// A layer's geometry, but for its offset.
-static KvLayer kv_layer(const Layer *layer, int context, Dtype k_dtype, Dtype v_dtype) {
-    KvLayer kv = {.n_slots = (context + LANES - 1) / LANES,
-                  .v_dim = round_up(layer->head_dim, v_dtype == Q8 ? BLOCK : LANES)};
+// Bytes that a layer without attention remembers: the last inputs of its convolution, and the matrices of the delta rule.
+static size_t state_bytes(const Layer *l) {
+    size_t conv = (size_t)(l->n_taps - 1) * (size_t)l->n_channels;
+    size_t delta = (size_t)l->n_v_heads * (size_t)l->k_dim * (size_t)l->v_dim;
+    return (conv + delta + LANES - 1) / LANES * LANES * sizeof(float);
+}
+
+// A layer's geometry, but for its offset: as it is, or with the heads of latent attention expanded.
+static KvLayer kv_layer(const Layer *layer, bool expanded, int context, Dtype k_dtype, Dtype v_dtype) {
+    if (layer->mixer != MIXER_ATTENTION) return (KvLayer){.state = state_bytes(layer)};
+    KvLayer kv = {.n_slots = (context + LANES - 1) / LANES};
+    int k_dim = layer->head_dim, v_dim = layer->head_dim;
+    if (layer->latent && expanded) k_dim += layer->n_nope - layer->latent, v_dim = layer->n_value;
     if (layer->window) {
         int ring = (layer->window + LANES - 1) / LANES + RING_RUN / LANES + 1;
         if (ring < kv.n_slots) kv.n_slots = ring;
     }
-    kv.k_bytes = panel_bytes(k_dtype, layer->head_dim);
+    kv.k_bytes = panel_bytes(k_dtype, k_dim);
+    if (layer->latent && !expanded) {
+        kv.v_dim = layer->latent;  // values are a part of the keys
+        return kv;
+    }
+    kv.v_dim = round_up(v_dim, v_dtype == Q8 ? BLOCK : LANES);
     kv.v_scales = (size_t)LANES * (size_t)kv.v_dim * (v_dtype == F32 ? 4 : v_dtype == F16 ? 2 : 1);
     kv.v_bytes = kv.v_scales + (v_dtype == Q8 ? (size_t)LANES * (size_t)kv.v_dim / BLOCK * 2 : 0);
     return kv;
@@ -42,10 +57,11 @@ static size_t page_size(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 KvPlan kv_plan(const Model *model, int n_kv_heads, int context, Dtype k_dtype, Dtype v_dtype) {
     KvPlan plan = {0};
     for (int i = 0; i < model->n_layers; i++) {
-        KvLayer kv = kv_layer(&model->layers[i], context, k_dtype, v_dtype);
+        KvLayer kv = kv_layer(&model->layers[i], n_kv_heads, context, k_dtype, v_dtype);
         size_t slot = slot_bytes(&model->layers[i], &kv, n_kv_heads);
         plan.bytes_per_token += slot / LANES;
-        plan.reserved += slot * (size_t)kv.n_slots;
+        plan.state += kv.state;
+        plan.reserved += slot * (size_t)kv.n_slots + kv.state;
     }
     plan.reserved = (plan.reserved + page_size() - 1) / page_size() * page_size();
     return plan;
@@ -54,9 +70,9 @@ KvPlan kv_plan(const Model *model, int n_kv_heads, int context, Dtype k_dtype, D
 size_t kv_bytes_at(const Model *model, int n_kv_heads, int n, Dtype k_dtype, Dtype v_dtype) {
     size_t bytes = 0;
     for (int i = 0; i < model->n_layers; i++) {
-        KvLayer kv = kv_layer(&model->layers[i], n, k_dtype, v_dtype);
+        KvLayer kv = kv_layer(&model->layers[i], n_kv_heads, n, k_dtype, v_dtype);
         size_t held = (size_t)kv.n_slots * LANES < (size_t)n ? (size_t)kv.n_slots * LANES : (size_t)n;
-        bytes += slot_bytes(&model->layers[i], &kv, n_kv_heads) / LANES * held;
+        bytes += slot_bytes(&model->layers[i], &kv, n_kv_heads) / LANES * held + (n ? kv.state : 0);
     }
     return bytes;
 }
@@ -76,9 +92,9 @@ int kv_new(Session *s, Error *err) {
 #endif
     size_t offset = 0;
     for (int i = 0; i < m->n_layers; i++) {
-        kv->layers[i] = kv_layer(&m->layers[i], s->context, s->k_dtype, s->v_dtype);
+        kv->layers[i] = kv_layer(&m->layers[i], false, s->context, s->k_dtype, s->v_dtype);
         kv->layers[i].offset = offset;
-        offset += slot_bytes(&m->layers[i], &kv->layers[i], 0) * (size_t)kv->layers[i].n_slots;
+        offset += slot_bytes(&m->layers[i], &kv->layers[i], 0) * (size_t)kv->layers[i].n_slots + kv->layers[i].state;
     }
     return 0;
 }
@@ -99,6 +115,13 @@ uint8_t *kv_values(const Session *s, int layer, int block, int h) {
     return kv_keys(s, layer, block, h) + s->kv.layers[layer].k_bytes;
 }
 
+float *kv_state(const Session *s, int layer) { return (float *)(s->kv.data + s->kv.layers[layer].offset); }
+
+void kv_clear(Session *s) {
+    for (int i = 0; i < s->model->n_layers && s->position; i++) memset(kv_state(s, i), 0, s->kv.layers[i].state);
+    s->position = 0;
+}
+
 // ---- append ----
 
 typedef struct {
@@ -116,7 +139,7 @@ static Q8Block q8_block(const Session *s, const float *x, int n) {
     Q8Block b;
     float scale;
     int32_t offset;
-    s->k->to_q8(b.q, &scale, &offset, x, n < BLOCK ? n : BLOCK);
+    s->k->to_q8(b.q, &scale, &offset, x, n < BLOCK ? n : BLOCK, false);
     b.scale = f32_to_f16(scale);
     return b;
 }
@@ -146,7 +169,7 @@ static void store_value(const Session *s, const KvLayer *kv, uint8_t *values, in
         for (int d = 0; d < head_dim; d += BLOCK) {
             Q8Block b = q8_block(s, x + d, head_dim - d);
             memcpy(values + row + d, b.q, BLOCK);
-            memcpy(values + kv->v_scales + 2 * ((row + (size_t)d) / BLOCK), &b.scale, sizeof b.scale);
+            memcpy(values + kv->v_scales + 2 * (d / BLOCK * LANES + lane), &b.scale, sizeof b.scale);
         }
 }
 
@@ -161,6 +184,7 @@ static void append_head(void *arg, int h, int thread) {
         size_t row = (size_t)(a->first + t), column = (size_t)h * (size_t)head_dim;
         store_key(s, kv_keys(s, a->layer, pos / LANES, h), pos % LANES, s->keys.data + row * s->keys.stride + column,
                   head_dim);
+        if (s->model->layers[a->layer].latent) continue;
         store_value(s, &s->kv.layers[a->layer], kv_values(s, a->layer, pos / LANES, h), pos % LANES,
                     s->values.data + row * s->values.stride + column, head_dim);
     }
@@ -182,15 +206,18 @@ static void mark(uint8_t *pages, const Session *s, const uint8_t *from, size_t b
 // of values that are there.
 static void mark_layer(uint8_t *pages, const Session *s, int layer) {
     const KvLayer *kv = &s->kv.layers[layer];
+    if (kv->state && s->position) mark(pages, s, s->kv.data + kv->offset, kv->state);
+    if (!kv->n_slots) return;
     int n_heads = s->model->layers[layer].n_kv_heads, n_blocks = s->position / LANES, rest = s->position % LANES;
     int full = n_blocks < kv->n_slots ? n_blocks : kv->n_slots;
     if (full) mark(pages, s, s->kv.data + kv->offset, (kv->k_bytes + kv->v_bytes) * (size_t)n_heads * (size_t)full);
     if (!rest) return;
     for (int h = 0; h < n_heads; h++) {
         mark(pages, s, kv_keys(s, layer, n_blocks, h), kv->k_bytes);
+        if (!kv->v_bytes) continue;
         mark(pages, s, kv_values(s, layer, n_blocks, h), kv->v_scales / LANES * (size_t)rest);
         size_t scales = kv->v_bytes - kv->v_scales;
-        if (scales) mark(pages, s, kv_values(s, layer, n_blocks, h) + kv->v_scales, scales / LANES * (size_t)rest);
+        if (scales) mark(pages, s, kv_values(s, layer, n_blocks, h) + kv->v_scales, scales);
     }
 }
 

@@ -11,68 +11,80 @@ static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 // ---- products ------------------------------------------------------------------------------------------------------------
 
-typedef struct {  // several matrices times the same rows
+typedef struct {  // several matrices, or stacks of them, times the same rows
     Session *s;
     const Matrix *const *w;
     const Buffer *const *out;
-    int n_tokens, panels_per_item;
-    const float *x;
-    size_t x_stride;
+    const Buffer *x;
+    const Group *groups;
+    int panels_per_item, items_per_group;
     bool bf16, q8;  // forms that some matrix needs
-    Rows rows;
 } Product;
 
-static void prepare_token(void *arg, int t, int thread) {
+static size_t blocks_of(int n_in) { return ((size_t)n_in + BLOCK - 1) / BLOCK; }
+
+static void prepare_row(void *arg, int t, int thread) {
     (void)thread;
     const Product *p = arg;
     const Session *s = p->s;
     int n_in = p->w[0]->n_in;
-    size_t n_blocks = ((size_t)n_in + BLOCK - 1) / BLOCK, row = (size_t)t * n_blocks;
-    const float *x = p->x + (size_t)t * p->x_stride;
-    if (p->bf16) s->k->to_bf16(s->bf16 + row * BLOCK, x, n_in);
-    if (p->q8) s->k->to_q8(s->q8 + row * BLOCK, s->q8_scale + row, s->q8_offset + row, x, n_in);
+    size_t block = (size_t)t * blocks_of(n_in);
+    if (p->bf16) s->k->to_bf16(s->bf16 + block * BLOCK, row(p->x, t), n_in);
+    if (p->q8) s->k->to_q8(s->q8 + block * BLOCK, s->q8_scale + block, s->q8_offset + block,
+                            row(p->x, t), n_in, true);
+}
+
+// The rows of x from `first` on.
+static Rows rows_from(const Product *p, int first) {
+    const Session *s = p->s;
+    size_t block = (size_t)first * blocks_of(p->w[0]->n_in);
+    return (Rows){row(p->x, first), p->x->stride, s->bf16 + block * BLOCK, s->q8 + block * BLOCK, s->q8_scale + block,
+                  s->q8_offset + block};
 }
 
 static int n_panels(const Matrix *w) { return (w->n_out + LANES - 1) / LANES; }
 static int n_items(const Matrix *w, int panels_per_item) { return (n_panels(w) + panels_per_item - 1) / panels_per_item; }
 
-// Item: some panels of one of the matrices, times all rows.
+// Item: some panels of one of the matrices, times the rows of one group.
 static void multiply_panels(void *arg, int item, int thread) {
     (void)thread;
     const Product *p = arg;
+    const Group *g = &p->groups[item / p->items_per_group];
     int i = 0;
-    for (; item >= n_items(p->w[i], p->panels_per_item); i++) item -= n_items(p->w[i], p->panels_per_item);
+    for (item %= p->items_per_group; item >= n_items(p->w[i], p->panels_per_item); i++)
+        item -= n_items(p->w[i], p->panels_per_item);
     const Matrix *w = p->w[i];
     const Buffer *out = p->out[i];
     int first = item * p->panels_per_item,
         n = n_panels(w) - first < p->panels_per_item ? n_panels(w) - first : p->panels_per_item;
-    size_t bytes = panel_bytes(w->dtype, w->n_in);
-    p->s->k->matmul[w->dtype](out->data + first * LANES, out->stride, w->data + (size_t)first * bytes, bytes, n, w->n_in,
-                              &p->rows, p->n_tokens);
+    size_t bytes = panel_bytes(w->dtype, w->n_in), panel = (size_t)g->which * (size_t)n_panels(w) + (size_t)first;
+    Rows rows = rows_from(p, g->first);
+    p->s->k->matmul[w->dtype](row(out, g->first) + first * LANES, out->stride, w->data + panel * bytes, bytes, n, w->n_in,
+                              &rows, g->n);
     if (!w->bias) return;
     int begin = first * LANES, end = begin + n * LANES < w->n_out ? begin + n * LANES : w->n_out;
-    for (int t = 0; t < p->n_tokens; t++)
-        p->s->k->add(out->data + (size_t)t * out->stride + begin, w->bias + begin, end - begin);
+    for (int t = 0; t < g->n; t++) p->s->k->add(row(out, g->first + t) + begin, w->bias + panel * LANES, end - begin);
 }
 
-// out[i] = w[i] x + bias for n rows of x. All w have the same input dimension.
-static void multiply(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const float *x,
-                     size_t x_stride, int n) {
-    Product p = {.s = s, .w = w, .out = out, .n_tokens = n, .x = x, .x_stride = x_stride};
+void multiply_groups(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const Buffer *x, int n_rows,
+                     const Group *groups, int n_groups) {
+    Product p = {.s = s, .w = w, .out = out, .x = x, .groups = groups};
     int total = 0;
     for (int i = 0; i < n_matrices; i++) {
         p.bf16 |= w[i]->dtype == BF16;
         p.q8 |= w[i]->dtype == Q8 || w[i]->dtype == Q4;
-        total += n_panels(w[i]);
+        total += n_panels(w[i]) * n_groups;
     }
-    if (p.bf16 || p.q8) parallel_for(s->pool, n, prepare_token, &p);
-    p.rows = (Rows){x, x_stride, s->bf16, s->q8, s->q8_scale, s->q8_offset};
+    if (p.bf16 || p.q8) parallel_for(s->pool, n_rows, prepare_row, &p);
     // Enough items for the threads to share evenly, each large enough to be worth a claim; kernels like multiples of 4.
     int share = total / (8 * pool_threads(s->pool)) / 4 * 4;
     p.panels_per_item = share < 4 ? 4 : share > 16 ? 16 : share;
-    int items = 0;
-    for (int i = 0; i < n_matrices; i++) items += n_items(w[i], p.panels_per_item);
-    parallel_for(s->pool, items, multiply_panels, &p);
+    for (int i = 0; i < n_matrices; i++) p.items_per_group += n_items(w[i], p.panels_per_item);
+    parallel_for(s->pool, p.items_per_group * n_groups, multiply_panels, &p);
+}
+
+void multiply(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const Buffer *x, int n) {
+    multiply_groups(s, w, out, n_matrices, x, n, &(Group){.n = n}, 1);
 }
 
 // ---- the rest of a layer, token by token ---------------------------------------------------------------------------------
@@ -81,99 +93,192 @@ typedef struct {
     Session *s;
     const Layer *layer;
     const Norm *norm;
+    const Buffer *in, *out;    // of the norm, and their width
+    const Buffer *gate, *up;   // of the activation, likewise
     const int *tokens;
-    int first;
+    int first, width;
 } Tokens;
 
-static float *row(const Buffer *b, int t) { return b->data + (size_t)t * b->stride; }
-
-// Row r of a matrix in panels, as f32.
-static void unpack_row(const Matrix *w, int r, float *out) {
-    const uint8_t *panel = w->data + (size_t)(r / LANES) * panel_bytes(w->dtype, w->n_in);
-    size_t lane = (size_t)(r % LANES), n_blocks = ((size_t)w->n_in + BLOCK - 1) / BLOCK;
-    for (size_t k = 0; k < (size_t)w->n_in; k++) {
-        size_t block = k / BLOCK, byte = k % BLOCK / 4 * 64 + lane * 4 + k % 4;
-        if (w->dtype == F32) out[k] = ((const float *)panel)[k * LANES + lane];
-        else if (w->dtype == BF16) out[k] = bf16_to_f32(((const uint16_t *)panel)[k / 2 * 2 * LANES + 2 * lane + k % 2]);
-        else {
-            size_t block_bytes = w->dtype == Q8 ? 512 : 256;
-            float scale = f16_to_f32(((const uint16_t *)(panel + n_blocks * block_bytes))[block * LANES + lane]);
-            const uint8_t *q = panel + block * block_bytes;
-            uint8_t codes = w->dtype == Q4 ? q[byte / 128 * 64 + byte % 64] : 0;
-            out[k] = scale * (float)(w->dtype == Q8 ? q[byte] - 128 : Q4_CODES[byte % 128 < 64 ? codes & 15 : codes >> 4]);
-        }
+// Block b of row `lane` of a q8 or q4 panel, turned back.
+static void unpack_block(const Session *s, const Matrix *w, const uint8_t *panel, size_t lane, size_t b, float *out) {
+    size_t n_blocks = blocks_of(w->n_in), block_bytes = w->dtype == Q8 ? 512 : 256;
+    float scale = f16_to_f32(((const uint16_t *)(panel + n_blocks * block_bytes))[b * LANES + lane]) * TURNED_X;
+    const uint8_t *q = panel + b * block_bytes;
+    for (size_t k = 0; k < BLOCK; k++) {
+        size_t byte = k / 4 * 64 + lane * 4 + k % 4;
+        uint8_t codes = w->dtype == Q4 ? q[byte / 128 * 64 + byte % 64] : 0;
+        out[k] = scale * (float)(w->dtype == Q8 ? q[byte] - 128 : Q4_CODES[byte % 128 < 64 ? codes & 15 : codes >> 4]);
     }
+    s->k->turn(out, out);
 }
 
-// x = embedding, times its scale, plus the learned position; and the cosines and sines of the position.
+// Row r of a matrix in panels, as f32.
+static void unpack_row(const Session *s, const Matrix *w, int r, float *out) {
+    const uint8_t *panel = w->data + (size_t)(r / LANES) * panel_bytes(w->dtype, w->n_in);
+    size_t lane = (size_t)(r % LANES), n_in = (size_t)w->n_in;
+    if (w->dtype == F32)
+        for (size_t k = 0; k < n_in; k++) out[k] = ((const float *)panel)[k * LANES + lane];
+    else if (w->dtype == BF16)
+        for (size_t k = 0; k < n_in; k++)
+            out[k] = bf16_to_f32(((const uint16_t *)panel)[k / 2 * 2 * LANES + 2 * lane + k % 2]);
+    else
+        for (size_t k = 0; k < n_in; k += BLOCK) {
+            float block[BLOCK];
+            unpack_block(s, w, panel, lane, k / BLOCK, block);
+            memcpy(out + k, block, sizeof *out * (n_in - k < BLOCK ? n_in - k : BLOCK));
+        }
+}
+
+void norm_row(const Session *s, const Norm *norm, float *out, const float *x, int n) {
+    if (s->model->layernorm) s->k->layernorm(out, x, norm->w, norm->b, n, s->model->norm_eps);
+    else s->k->rmsnorm(out, x, norm->w, n, s->model->norm_eps);
+}
+
+// x = embedding, times its scale, plus the learned position, normalised; and the cosines and sines of the position.
 static void embed_token(void *arg, int t, int thread) {
     (void)thread;
     const Tokens *a = arg;
     Session *s = a->s;
     const Model *m = s->model;
     float *x = row(&s->x, t), pos = (float)(s->position + t);
-    unpack_row(&m->embed, a->tokens[t], x);
+    unpack_row(s, &m->embed, a->tokens[t], x);
     if (m->emb_scale != 1.0f) s->k->scale(x, m->emb_scale, m->n_embd);
     if (m->embed_pos.data) {
-        unpack_row(&m->embed_pos, s->position + t, row(&s->y, t));
+        unpack_row(s, &m->embed_pos, s->position + t, row(&s->y, t));
         s->k->add(x, row(&s->y, t), m->n_embd);
     }
+    if (m->embed_norm.w) norm_row(s, &m->embed_norm, x, x, m->n_embd);
     for (int i = 0; i < m->n_rope_sets; i++) {
+        const RopeSet *r = &m->rope[i];
+        bool is_long = r->long_freq && s->length > r->length;
+        const float *freq = is_long ? r->long_freq : r->inv_freq;
         float *angle = row(&s->cos[i], t);
-        for (int j = 0; j < m->rope[i].n_pairs; j++) angle[j] = pos * m->rope[i].inv_freq[j];
-        s->k->sincos(angle, row(&s->sin[i], t), angle, m->rope[i].multiplier, m->rope[i].n_pairs);
+        for (int j = 0; j < r->n_pairs; j++) angle[j] = pos * freq[j];
+        s->k->sincos(angle, row(&s->sin[i], t), angle, is_long ? r->long_multiplier : r->multiplier, r->n_pairs);
     }
 }
 
 static void norm_token(void *arg, int t, int thread) {
     (void)thread;
     const Tokens *a = arg;
-    Session *s = a->s;
-    const Model *m = s->model;
-    const float *x = row(&s->x, a->first + t);
-    if (m->layernorm) s->k->layernorm(row(&s->y, t), x, a->norm->w, a->norm->b, m->n_embd, m->norm_eps);
-    else s->k->rmsnorm(row(&s->y, t), x, a->norm->w, m->n_embd, m->norm_eps);
+    norm_row(a->s, a->norm, row(a->out, t), row(a->in, a->first + t), a->width);
 }
 
 static void activate_token(void *arg, int t, int thread) {
     (void)thread;
     const Tokens *a = arg;
-    Session *s = a->s;
-    Act act = (Act)a->layer->act;
-    if (a->layer->gated) s->k->act_mul(row(&s->gate, t), row(&s->up, t), act, a->layer->d_ff);
-    else s->k->act(row(&s->up, t), act, a->layer->d_ff);
+    const Kernels *k = a->s->k;
+    const Layer *l = a->layer;
+    Act act = (Act)l->act;
+    float *gate = row(a->gate, t), *up = row(a->up, t);
+    if (act == ACT_CLAMPED_SWIGLU) k->clamped_swiglu(gate, up, l->act_params[0], l->act_params[1], a->width);
+    else if (act == ACT_XIELU) k->xielu(up, l->act_params, a->width);
+    else if (l->gated) k->act_mul(gate, up, act, a->width);
+    else k->act(up, act, a->width);
 }
 
+void activate(Session *s, const Layer *l, const Buffer *gate, const Buffer *up, int width, int n) {
+    parallel_for(s->pool, n, activate_token, &(Tokens){.s = s, .layer = l, .gate = gate, .up = up, .width = width});
+}
+
+// in *= sigmoid(gate), element by element, the result in gate
+static void gate_token(void *arg, int t, int thread) {
+    (void)thread;
+    const Tokens *a = arg;
+    a->s->k->act_mul(row(a->gate, t), row(a->in, t), ACT_SIGMOID, a->width);
+}
+
+// out *= sigmoid(gate), one number a token
+static void weigh_token(void *arg, int t, int thread) {
+    (void)thread;
+    const Tokens *a = arg;
+    float *gate = row(a->gate, t);
+    a->s->k->act(gate, ACT_SIGMOID, 1);
+    a->s->k->scale(row(a->out, t), *gate, a->width);
+}
+
+// x += residual_scale * out
 static void add_token(void *arg, int t, int thread) {
     (void)thread;
     const Tokens *a = arg;
-    a->s->k->add(row(&a->s->x, t), row(&a->s->out, t), a->s->model->n_embd);
+    a->s->k->axpby(row(&a->s->x, t), 1.0f, row(&a->s->out, t), a->layer->residual_scale, a->s->model->n_embd);
 }
 
-// y = norm(x), for n tokens from the chunk's `first` on
-static void normalise(Session *s, const Norm *norm, int first, int n) {
-    parallel_for(s->pool, n, norm_token, &(Tokens){.s = s, .norm = norm, .first = first});
+// out = norm(in), for n tokens, in's from `first` on; out may be in
+static void normalise(Session *s, const Norm *norm, const Buffer *in, const Buffer *out, int width, int first, int n) {
+    parallel_for(s->pool, n, norm_token,
+                 &(Tokens){.s = s, .norm = norm, .in = in, .out = out, .width = width, .first = first});
 }
 
-// x += attention of y
-static void attention_branch(Session *s, int i, int n) {
+// What a branch reads: y = norm(x), or x itself where there is no norm
+static const Buffer *branch_input(Session *s, const Norm *norm, int n) {
+    if (!norm->w) return &s->x;
+    normalise(s, norm, &s->x, &s->y, s->model->n_embd, 0, n);
+    return &s->y;
+}
+
+// x += residual_scale * norm(out)
+static void add_branch(Session *s, const Layer *l, const Norm *post_norm, int n) {
+    if (post_norm->w) normalise(s, post_norm, &s->out, &s->out, s->model->n_embd, 0, n);
+    parallel_for(s->pool, n, add_token, &(Tokens){.s = s, .layer = l});
+}
+
+// out = attention of y
+static void attention_branch(Session *s, int i, const Buffer *y, int n) {
     const Layer *l = &s->model->layers[i];
-    multiply(s, (const Matrix *[]){&l->q, &l->k, &l->v}, (const Buffer *[]){&s->q, &s->keys, &s->values}, 3, s->y.data,
-             s->y.stride, n);
+    const Buffer *mixed = &s->att;
+    int width = l->n_heads * (l->latent ? l->n_value : l->head_dim);
+    if (l->latent) mla_project(s, i, y, n);
+    else multiply(s, (const Matrix *[]){&l->q, &l->k, &l->v, &l->attn_gate},
+                  (const Buffer *[]){&s->q, &s->keys, &s->values, &s->attn_gate}, l->attn_gate.data ? 4 : 3, y, n);
     attention(s, i, n);
-    multiply(s, (const Matrix *[]){&l->o}, (const Buffer *[]){&s->out}, 1, s->att.data, s->att.stride, n);
-    parallel_for(s->pool, n, add_token, &(Tokens){.s = s});
+    if (l->latent) mla_values(s, i, n);
+    if (l->attn_gate.data) {
+        parallel_for(s->pool, n, gate_token, &(Tokens){.s = s, .in = mixed, .gate = &s->attn_gate, .width = width});
+        mixed = &s->attn_gate;
+    }
+    if (l->attn_sub_norm.w) normalise(s, &l->attn_sub_norm, mixed, mixed, width, 0, n);
+    multiply(s, (const Matrix *[]){&l->o}, (const Buffer *[]){&s->out}, 1, mixed, n);
 }
 
-// x += feed-forward of y
-static void ffn_branch(Session *s, int i, int n) {
-    const Layer *l = &s->model->layers[i];
+// out = the layer's mixer of y
+static void mixer_branch(Session *s, int i, const Buffer *y, int n) {
+    switch (s->model->layers[i].mixer) {
+    case MIXER_SHORTCONV: shortconv(s, i, y, n); break;
+    case MIXER_DELTANET: deltanet(s, i, y, n); break;
+    default: attention_branch(s, i, y, n);
+    }
+}
+
+// out = down(act(gate y) * up y)
+static void feed_forward(Session *s, const Layer *l, const Buffer *y, int n) {
     const Buffer *hidden = l->gated ? &s->gate : &s->up;
-    multiply(s, (const Matrix *[]){&l->up, &l->gate}, (const Buffer *[]){&s->up, &s->gate}, l->gated ? 2 : 1, s->y.data,
-             s->y.stride, n);
-    parallel_for(s->pool, n, activate_token, &(Tokens){.s = s, .layer = l});
-    multiply(s, (const Matrix *[]){&l->down}, (const Buffer *[]){&s->out}, 1, hidden->data, hidden->stride, n);
-    parallel_for(s->pool, n, add_token, &(Tokens){.s = s});
+    multiply(s, (const Matrix *[]){&l->up, &l->gate}, (const Buffer *[]){&s->up, &s->gate}, l->gated ? 2 : 1, y, n);
+    activate(s, l, &s->gate, &s->up, l->d_ff, n);
+    if (l->ffn_sub_norm.w) normalise(s, &l->ffn_sub_norm, hidden, hidden, l->d_ff, 0, n);
+    multiply(s, (const Matrix *[]){&l->down}, (const Buffer *[]){&s->out}, 1, hidden, n);
+    if (!l->shared_gate.data) return;
+    multiply(s, (const Matrix *[]){&l->shared_gate}, (const Buffer *[]){&s->gate}, 1, y, n);
+    parallel_for(s->pool, n, weigh_token, &(Tokens){.s = s, .gate = &s->gate, .out = &s->out, .width = s->model->n_embd});
+}
+
+// out = feed-forward of y that all tokens pass, plus the experts that each chooses
+static void ffn_branch(Session *s, int i, const Buffer *y, int n) {
+    const Layer *l = &s->model->layers[i];
+    if (l->d_ff) feed_forward(s, l, y, n);
+    else memset(s->out.data, 0, sizeof *s->out.data * s->out.stride * (size_t)n);
+    if (l->n_experts) experts(s, i, y, n);
+}
+
+// One item: the softcap of some columns of a row of logits.
+enum { CAP_COLUMNS = 8192 };
+
+static void cap_logits(void *arg, int item, int thread) {
+    (void)thread;
+    const Tokens *a = arg;
+    int slices = (a->width + CAP_COLUMNS - 1) / CAP_COLUMNS, from = item % slices * CAP_COLUMNS;
+    int n = a->width - from < CAP_COLUMNS ? a->width - from : CAP_COLUMNS;
+    a->s->k->softcap(row(a->out, item / slices) + from, a->s->model->final_softcap, n);
 }
 
 // ---- forward -------------------------------------------------------------------------------------------------------------
@@ -184,16 +289,39 @@ static void pass(Session *s, const int *tokens, int n, int n_logits, int logit_r
     parallel_for(s->pool, n, embed_token, &(Tokens){.s = s, .tokens = tokens});
     for (int i = 0; i < m->n_layers; i++) {
         const Layer *l = &m->layers[i];
-        normalise(s, &l->attn_norm, 0, n);
-        attention_branch(s, i, n);
-        if (l->topology == SEQUENTIAL) normalise(s, &l->ffn_norm, 0, n);
-        ffn_branch(s, i, n);
+        const Buffer *y = branch_input(s, &l->attn_norm, n);
+        mixer_branch(s, i, y, n);
+        if (l->topology == SEQUENTIAL) add_branch(s, l, &l->attn_post_norm, n);
+        if (l->topology == SEQUENTIAL || l->ffn_norm.w) y = branch_input(s, &l->ffn_norm, n);
+        if (l->topology == PARALLEL) add_branch(s, l, &l->attn_post_norm, n);
+        ffn_branch(s, i, y, n);
+        add_branch(s, l, &l->ffn_post_norm, n);
     }
     s->position += n;
     if (!n_logits) return;
-    normalise(s, &m->norm, n - n_logits, n_logits);
+    normalise(s, &m->norm, &s->x, &s->y, m->n_embd, n - n_logits, n_logits);
     Buffer logits = {row(&s->logits, logit_row), s->logits.stride};
-    multiply(s, (const Matrix *[]){&m->output}, (const Buffer *[]){&logits}, 1, s->y.data, s->y.stride, n_logits);
+    multiply(s, (const Matrix *[]){&m->output}, (const Buffer *[]){&logits}, 1, &s->y, n_logits);
+    if (m->final_softcap > 0.0f)
+        parallel_for(s->pool, n_logits * ((m->vocab_size + CAP_COLUMNS - 1) / CAP_COLUMNS), cap_logits,
+                     &(Tokens){.s = s, .out = &logits, .width = m->vocab_size});
+}
+
+// Whether a text of `length` tokens is turned by other tables of rope than one of `old`.
+static bool turns_otherwise(const Model *m, int old, int length) {
+    for (int i = 0; i < m->n_rope_sets; i++)
+        if (m->rope[i].long_freq && old <= m->rope[i].length && length > m->rope[i].length) return true;
+    return false;
+}
+
+void session_expect(Session *s, int n) {
+    if (n <= s->length) return;
+    bool again = turns_otherwise(s->model, s->length, n);
+    s->length = n;
+    if (!again) return;
+    int done = s->position;
+    kv_clear(s);
+    for (int i = 0; i < done; i += s->chunk) pass(s, s->history + i, done - i < s->chunk ? done - i : s->chunk, 0, 0);
 }
 
 const float *forward(Session *s, const int *tokens, int n, int n_logits, Error *err) {
@@ -213,6 +341,8 @@ const float *forward(Session *s, const int *tokens, int n, int n_logits, Error *
             fail(err, "token %d is %d, the vocabulary has 0..%d", i, tokens[i], m->vocab_size - 1);
             return NULL;
         }
+    session_expect(s, s->position + n);
+    if (s->history) memcpy(s->history + s->position, tokens, sizeof *tokens * (size_t)n);
     for (int done = 0, k; done < n; done += k) {
         k = n - done < s->chunk ? n - done : s->chunk;
         int first = n - n_logits > done ? n - n_logits : done;  // the first token of this pass that needs logits
@@ -236,38 +366,95 @@ static Buffer buffer(Session *s, size_t *used, int n_rows, int width) {
     return (Buffer){arena_take(s, used, (size_t)n_rows * stride, sizeof(float)), stride};
 }
 
+// The widest rows of any layer, and how many a token makes of them.
+typedef struct {
+    int q, kv, att, gate, ff, in;  // in: of any product, a row a token
+    int experts, top_k, expert;    // rows by expert
+    int heads, head_in, head_out, projected, q_down;  // rows by head, of latent attention
+    int mix_in, conv, taps, delta, delta_heads;
+} Widths;
+
+static void widen(int *width, int n) { *width = n > *width ? n : *width; }
+
+static Widths widths(const Model *m) {
+    Widths w = {.in = m->n_embd, .taps = 1};
+    for (int i = 0; i < m->n_layers; i++) {
+        const Layer *l = &m->layers[i];
+        widen(&w.ff, l->d_ff);
+        widen(&w.experts, l->n_experts);
+        widen(&w.top_k, l->top_k);
+        widen(&w.expert, l->d_expert);
+        if (l->mixer == MIXER_ATTENTION) {
+            widen(&w.q, l->n_heads * l->head_dim);
+            widen(&w.kv, l->n_kv_heads * l->head_dim);
+            widen(&w.att, l->n_heads * (l->n_value > l->head_dim ? l->n_value : l->head_dim));
+            if (l->attn_gate.data) widen(&w.gate, l->n_heads * l->head_dim);
+        }
+        if (l->latent) {
+            widen(&w.heads, l->n_heads);
+            widen(&w.head_in, l->n_nope > l->latent ? l->n_nope : l->latent);
+            widen(&w.head_out, l->n_value > l->latent ? l->n_value : l->latent);
+            widen(&w.projected, l->q.n_out);
+            widen(&w.q_down, l->q_down.n_out);
+        }
+        widen(&w.mix_in, l->mix_in.n_out);
+        widen(&w.conv, l->n_channels);
+        widen(&w.taps, l->n_taps);
+        widen(&w.delta, l->n_v_heads * l->v_dim);
+        widen(&w.delta_heads, l->n_v_heads);
+    }
+    widen(&w.att, w.conv > w.delta ? w.conv : w.delta);
+    widen(&w.in, w.att > w.ff ? w.att : w.ff);
+    widen(&w.in, w.q_down);
+    return w;
+}
+
 // Lays out every buffer. Called twice: to add up, and to hand out.
 static size_t lay_out(Session *s) {
     const Model *m = s->model;
-    size_t used = 0;
-    int q = 0, kv = 0, ff = 0, widest = m->n_embd;
-    for (int i = 0; i < m->n_layers; i++) {
-        const Layer *l = &m->layers[i];
-        if (l->n_heads * l->head_dim > q) q = l->n_heads * l->head_dim;
-        if (l->n_kv_heads * l->head_dim > kv) kv = l->n_kv_heads * l->head_dim;
-        if (l->d_ff > ff) ff = l->d_ff;
-    }
-    if (q > widest) widest = q;
-    if (ff > widest) widest = ff;
+    const Widths w = widths(m);
+    size_t used = 0, chunk = (size_t)s->chunk;
     s->x = buffer(s, &used, s->chunk, m->n_embd);
     s->y = buffer(s, &used, s->chunk, m->n_embd);
     s->out = buffer(s, &used, s->chunk, m->n_embd);
-    s->q = buffer(s, &used, s->chunk, q);
-    s->att = buffer(s, &used, s->chunk, q);
-    s->keys = buffer(s, &used, s->chunk, kv);
-    s->values = buffer(s, &used, s->chunk, kv);
-    s->gate = buffer(s, &used, s->chunk, ff);
-    s->up = buffer(s, &used, s->chunk, ff);
+    s->q = buffer(s, &used, s->chunk, w.q);
+    s->att = buffer(s, &used, s->chunk, w.att);
+    s->attn_gate = buffer(s, &used, s->chunk, w.gate);
+    s->keys = buffer(s, &used, s->chunk, w.kv);
+    s->values = buffer(s, &used, s->chunk, w.kv);
+    s->gate = buffer(s, &used, s->chunk, w.ff);
+    s->up = buffer(s, &used, s->chunk, w.ff);
+    s->scores = buffer(s, &used, s->chunk, w.experts);
+    s->selection = buffer(s, &used, s->chunk, w.experts);
+    s->choices = arena_take(s, &used, chunk * (size_t)w.top_k, sizeof *s->choices);
+    s->groups = arena_take(s, &used, (size_t)(w.experts > w.heads ? w.experts : w.heads), sizeof *s->groups);
+    s->by_expert = buffer(s, &used, s->chunk * w.top_k, m->n_embd);
+    s->expert_gate = buffer(s, &used, s->chunk * w.top_k, w.expert);
+    s->expert_up = buffer(s, &used, s->chunk * w.top_k, w.expert);
+    s->projected = buffer(s, &used, s->chunk, w.projected);
+    s->q_down = buffer(s, &used, s->chunk, w.q_down);
+    s->head_in = buffer(s, &used, s->chunk * w.heads, w.head_in);
+    s->head_out = buffer(s, &used, s->chunk * w.heads, w.head_out);
+    s->mix_in = buffer(s, &used, s->chunk, w.mix_in);
+    s->conv = buffer(s, &used, s->chunk + w.taps - 1, w.conv);
+    s->delta_gate = buffer(s, &used, s->chunk, w.delta);
+    s->beta = buffer(s, &used, s->chunk, w.delta_heads);
+    s->decay = buffer(s, &used, s->chunk, w.delta_heads);
     s->logits = buffer(s, &used, s->logit_rows, m->vocab_size);
     for (int i = 0; i < m->n_rope_sets; i++) {
         s->cos[i] = buffer(s, &used, s->chunk, m->rope[i].n_pairs);
         s->sin[i] = buffer(s, &used, s->chunk, m->rope[i].n_pairs);
     }
-    size_t n_blocks = ((size_t)widest + BLOCK - 1) / BLOCK * (size_t)s->chunk;
+    size_t n_blocks = chunk * blocks_of(w.in), rows = chunk * (size_t)w.top_k;
+    size_t by_expert = rows * blocks_of(m->n_embd > w.expert ? m->n_embd : w.expert);
+    size_t by_head = chunk * (size_t)w.heads * blocks_of(w.head_in);
+    if (by_expert > n_blocks) n_blocks = by_expert;
+    if (by_head > n_blocks) n_blocks = by_head;
     s->bf16 = arena_take(s, &used, n_blocks * BLOCK, sizeof *s->bf16);
     s->q8 = arena_take(s, &used, n_blocks * BLOCK, sizeof *s->q8);
     s->q8_scale = arena_take(s, &used, n_blocks, sizeof *s->q8_scale);
     s->q8_offset = arena_take(s, &used, n_blocks, sizeof *s->q8_offset);
+    s->history = turns_otherwise(m, 0, s->context) ? arena_take(s, &used, (size_t)s->context, sizeof *s->history) : NULL;
     attention_scratch(s, &used);
     return used;
 }
@@ -342,4 +529,7 @@ const char *session_isa(const Session *s, const char **why) {
     return s->k->name;
 }
 
-void session_reset(Session *s) { s->position = 0; }
+void session_reset(Session *s) {
+    kv_clear(s);
+    s->length = 0;
+}

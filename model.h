@@ -21,7 +21,10 @@ int fail(Error *err, const char *format, ...) __attribute__((format(printf, 2, 3
 
 // ---- checkpoint.c: bytes -> validated model. The format is docs/format.md. ----------------------------------------------
 
-enum { MAX_ROPE_SETS = 8, MAX_DIM = 1 << 24, MAX_LAYERS = 4096 };
+enum {
+    MAX_ROPE_SETS = 8, MAX_DIM = 1 << 24, MAX_LAYERS = 4096, MAX_LATENT_HEADS = 255, MAX_TAPS = 64, MAX_EXPERTS = 4096,
+    MAX_TOP_K = 64, MAX_GROUPS = 64
+};
 
 typedef struct {  // a mapped file
     const uint8_t *data;
@@ -33,7 +36,7 @@ typedef struct {  // a matrix (n_out, n_in) in panels, borrowed from the mapping
     Dtype dtype;
     int n_out, n_in;
     const float *bias;  // [n_out] or NULL
-} Matrix;
+} Matrix;  // A stack is several of one shape, each with its rows and its biases filled up to 16; n_out is that of one.
 
 typedef struct {  // w NULL: absent, the norm is then the identity
     const float *w, *b;
@@ -43,22 +46,67 @@ typedef struct {
     int n_pairs;            // n_rot / 2
     const float *inv_freq;  // [n_pairs]
     float multiplier;
+    const float *long_freq; // [n_pairs], what a text of more than `length` tokens is turned by instead; NULL: the same
+    float long_multiplier;
+    int length;
 } RopeSet;
 
 enum { SEQUENTIAL, PARALLEL };
+enum { NORM_PRE_ATTN = 1, NORM_POST_ATTN = 2, NORM_PRE_FFN = 4, NORM_POST_FFN = 8 };  // bits of Layer.norms
+enum { QK_PER_HEAD, QK_WHOLE, QK_DISTINCT, QK_AFTER_ROPE, N_QK_NORMS };
+enum { MIXER_ATTENTION, MIXER_SHORTCONV, MIXER_DELTANET, N_MIXERS };
+enum { SCORE_SOFTMAX, SCORE_SIGMOID };  // of the router
+enum { GROUP_MAX, GROUP_TOP2 };         // a group of experts is as good as its best, or as the sum of its two best
 
 typedef struct {
-    Norm attn_norm, ffn_norm;      // [n_embd]; ffn_norm absent if parallel
+    Norm attn_norm, ffn_norm;      // [n_embd], of a branch's input; a parallel ffn without one takes attention's
+    Norm attn_post_norm, ffn_post_norm;  // [n_embd], of what the branch adds
     Matrix q, k, v, o;             // (n_heads head_dim, n_embd), 2 x (n_kv_heads head_dim, n_embd), (n_embd, n_heads head_dim)
-    Norm q_norm, k_norm;           // [head_dim], or absent
+    Norm q_norm, k_norm;           // [head_dim], of all heads side by side if whole or distinct, or absent
+    Norm attn_sub_norm, ffn_sub_norm;  // [n_heads head_dim] before o, [d_ff] before down, or absent
+    const float *sinks, *slopes;   // [n_heads] or NULL: a score that only the sum of exponentials sees; ALiBi
+    const float *act_params;       // [4] or NULL, of the activations that have some
     Matrix gate, up, down;         // 2 x (d_ff, n_embd), (n_embd, d_ff); gate absent if the FFN is plain
     int n_heads, n_kv_heads, head_dim, d_ff;
     int rope;                      // rope set, -1 for none
     int window;                    // 0 for none
     float attn_scale;
+    float softcap, clip;  // of scores; of q, k and v; 0 for none
+    float residual_scale; // of what a branch adds
     int topology;  // SEQUENTIAL or PARALLEL
+    int norms;     // NORM_* that are there
+    int qk_norm;   // QK_*
     int gated;     // the FFN has a gate
     int act;       // an Act
+
+    int mixer;     // MIXER_*: what stands where attention does
+
+    // Multi-head latent attention: one KV head, whose values are the first `latent` numbers of its keys. head_dim is that of the
+    // cached key [latent; rope part]; a query head is projected to n_nope + (head_dim - latent) numbers, of which the first
+    // n_nope go through k_up; what a head mixes becomes n_value numbers through v_up.
+    int latent, n_nope, n_value;     // latent 0: no MLA, and none of what follows
+    Matrix q_down;                   // (query rank, n_embd); q is then (.., query rank); may be absent
+    Norm q_down_norm, latent_norm;   // [query rank], [latent]; RMS with an epsilon of their own, model.latent_eps
+    Matrix k_up, v_up;               // stacks of n_heads: (latent, n_nope), (n_value, latent)
+    Matrix attn_gate;                // (n_heads head_dim, n_embd): what attention gives is multiplied by its sigmoid; or absent
+
+    // Short convolution and gated delta rule. n_taps of the convolution, n_channels wide; the delta rule's heads and their sizes
+    int n_taps, n_channels, n_k_heads, n_v_heads, k_dim, v_dim;
+    const float *conv;               // [n_taps][n_channels]
+    Matrix mix_in, mix_out;          // (3 n_embd or n_channels, n_embd); (n_embd, n_embd or n_v_heads v_dim)
+    Matrix delta_gate, delta_beta, delta_decay;  // (n_v_heads v_dim, n_embd), 2 x (n_v_heads, n_embd)
+    const float *delta_rate;         // [n_v_heads], how fast the state decays
+    Norm delta_norm;                 // [v_dim]
+
+    // Mixture of experts. The matrices above are then of the expert that every token passes; d_ff 0: there is none.
+    int n_experts, top_k, d_expert;  // n_experts 0: none
+    int score;                       // SCORE_*
+    int n_groups, top_groups, group_score;  // only the best groups' experts are chosen from; 1 group: from all
+    int renorm;                      // the weights of the chosen are divided by their sum + renorm_eps
+    float renorm_eps, routed_scale;  // and multiplied by routed_scale
+    Matrix router, shared_gate;      // (n_experts, n_embd), (1, n_embd); shared_gate may be absent
+    const float *selection_bias;     // [n_experts], added to the scores for the choice alone; or NULL
+    Matrix expert_gate, expert_up, expert_down;  // stacks of 2 x (d_expert, n_embd), (n_embd, d_expert)
 } Layer;
 
 typedef struct {  // one piece of metadata, borrowed from the mapping
@@ -82,16 +130,19 @@ typedef struct Model {
     Mapping map;
     int vocab_size, n_embd, n_layers, context;
     bool layernorm;  // every norm of the model is LayerNorm, not RMSNorm
-    float norm_eps, emb_scale;
+    float norm_eps, emb_scale, latent_eps, final_softcap;  // final_softcap 0: none
+    const float *q_temp;  // [n_q_temp] or NULL: q at position p is multiplied by element p / q_temp_length
+    int n_q_temp, q_temp_length;
     int n_rope_sets;
     RopeSet rope[MAX_ROPE_SETS];
     Matrix embed, embed_pos, output;  // output is embed where they are tied; embed_pos may be absent
-    Norm norm;
+    Norm embed_norm, norm;            // embed_norm may be absent
     Layer *layers;  // [n_layers]
     Meta *meta;
     Tensor *tensors;
     int n_meta, n_tensors;
-    size_t weight_bytes;  // tensor bytes that one generated token reads (all, but for an embedding that is only looked up)
+    size_t weight_bytes;  // tensor bytes that one generated token reads: all, but for an embedding that is only looked up and
+                          // experts that are not chosen
 } Model;
 
 // Maps a file for reading. Errors: cannot be opened, a directory, empty. unmap_file undoes it.
@@ -137,21 +188,31 @@ int session_position(const Session *session);         // tokens in the cache
 int session_context(const Session *session);
 int session_threads(const Session *session);
 const char *session_isa(const Session *session, const char **why);
+// Says that the text will have n tokens at least, those in the cache included. A model whose rope depends on the text's
+// length (longrope) then turns all of them as that length asks; unsaid, it runs what is in the cache again when the text
+// outgrows its first table.
+void session_expect(Session *session, int n);
 // Forgets every token, so that the next call starts at position 0.
 void session_reset(Session *session);
 
 // ---- attention.c: rope, scores, softmax, mix. Internal; declared in session.h --------------------------------------------
 
+// ---- mla.c: what latent attention does before and after attention; shortconv.c, deltanet.c: other mixers. Likewise ---------
+
+// ---- moe.c: the router and the experts. Internal; declared in session.h ----------------------------------------------------
+
 // ---- kvcache.c: what the cache costs, and where its rows lie ---------------------------------------------------------------
 
 typedef struct KvPlan {
     size_t bytes_per_token;  // of all layers, as long as no window is full
-    size_t reserved;         // bytes of the whole context, windows as rings, rounded up to pages
+    size_t state;            // bytes that do not grow with the text: the states of layers without attention
+    size_t reserved;         // bytes of the whole context, windows as rings, and the states, rounded up to pages
 } KvPlan;
 
-// What n_kv_heads (0: each layer's own) cost at `context` positions. The allocator and the report both use this.
+// What n_kv_heads (0: each layer's own) cost at `context` positions; heads of latent attention count as they are expanded. The
+// allocator and the report both use this.
 KvPlan kv_plan(const Model *model, int n_kv_heads, int context, Dtype k_dtype, Dtype v_dtype);
-// Bytes that hold the first `n` positions: n * bytes_per_token until a window is full.
+// Bytes that hold the first `n` positions: n * bytes_per_token until a window is full, and the states.
 size_t kv_bytes_at(const Model *model, int n_kv_heads, int n, Dtype k_dtype, Dtype v_dtype);
 // The session's own cache: bytes reserved, bytes in use by the tokens so far, bytes of it that are in memory (measured), and
 // bytes that must be in memory if the layout is what the plan says (computed).

@@ -57,12 +57,38 @@ static const char *attention_name(int n_heads, int n_kv_heads) {
 static bool same_shape(const Layer *a, const Layer *b) {
     return a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads && a->head_dim == b->head_dim && a->d_ff == b->d_ff &&
            a->rope == b->rope && a->window == b->window && a->attn_scale == b->attn_scale && a->topology == b->topology &&
-           a->act == b->act && !a->gate.data == !b->gate.data && !a->q_norm.w == !b->q_norm.w;
+           a->act == b->act && a->mixer == b->mixer && a->latent == b->latent && a->n_experts == b->n_experts &&
+           !a->gate.data == !b->gate.data && !a->q_norm.w == !b->q_norm.w && a->softcap == b->softcap &&
+           a->norms == b->norms;
 }
 
 static const char *act_name(Act act) {
-    static const char *names[N_ACTS] = {"SiLU", "GELU (erf)", "GELU (tanh)"};
+    static const char *names[N_ACTS] = {"SiLU", "GELU (erf)", "GELU (tanh)", "ReLU", "ReLU^2", "xIELU", "clamped SwiGLU"};
     return names[act];
+}
+
+static void print_attention(const Layer *l) {
+    if (l->latent)
+        printf("%d query heads of %d + %d over a latent of %d + %d (MLA), values of %d, attention scale %g", l->n_heads, l->n_nope,
+               l->head_dim - l->latent, l->latent, l->head_dim - l->latent, l->n_value, (double)l->attn_scale);
+    else
+        printf("%d query heads, %d KV heads (%s), head_dim %d, attention scale %g", l->n_heads, l->n_kv_heads,
+               attention_name(l->n_heads, l->n_kv_heads), l->head_dim, (double)l->attn_scale);
+    if (l->q_norm.w) printf(", q and k normalised%s", l->qk_norm == QK_WHOLE ? " as wholes" : "");
+    if (l->softcap > 0) printf(", softcap %g", (double)l->softcap);
+    if (l->clip > 0) printf(", clip %g", (double)l->clip);
+    if (l->sinks) printf(", sinks");
+    if (l->slopes) printf(", ALiBi");
+    if (l->attn_gate.data) printf(", output gated");
+    if (l->rope >= 0) printf(", rope set %d", l->rope);
+    if (l->window > 0) printf(", window %d", l->window);
+}
+
+static void print_ffn(const Layer *l) {
+    const char *gated = l->gated ? ", gated" : "";
+    if (l->d_ff) printf("; feed-forward %d, %s%s%s", l->d_ff, act_name(l->act), gated, l->n_experts ? ", for all tokens" : "");
+    if (l->n_experts)
+        printf("; %d of %d experts of %d, %s%s", l->top_k, l->n_experts, l->d_expert, act_name(l->act), gated);
 }
 
 // One line for each run of layers that are alike.
@@ -70,13 +96,14 @@ static void print_layers(const Model *model) {
     for (int first = 0, last; first < model->n_layers; first = last + 1) {
         const Layer *l = &model->layers[first];
         for (last = first; last + 1 < model->n_layers && same_shape(l, &model->layers[last + 1]);) last++;
-        printf("layers %d-%d   %d query heads, %d KV heads (%s), head_dim %d, attention scale %g", first, last, l->n_heads,
-               l->n_kv_heads, attention_name(l->n_heads, l->n_kv_heads), l->head_dim, (double)l->attn_scale);
-        if (l->q_norm.w) printf(", q and k normalised");
-        if (l->rope >= 0) printf(", rope set %d", l->rope);
-        if (l->window > 0) printf(", window %d", l->window);
-        printf("; feed-forward %d, %s%s%s\n", l->d_ff, act_name(l->act), l->gate.data ? ", gated" : "",
-               l->topology == PARALLEL ? "; attention and feed-forward in parallel" : "");
+        printf("layers %d-%d   ", first, last);
+        if (l->mixer == MIXER_ATTENTION) print_attention(l);
+        else if (l->mixer == MIXER_SHORTCONV) printf("convolution over %d tokens", l->n_taps);
+        else
+            printf("gated DeltaNet, %d key heads of %d, %d value heads of %d, convolution over %d tokens", l->n_k_heads, l->k_dim,
+                   l->n_v_heads, l->v_dim, l->n_taps);
+        print_ffn(l);
+        printf("%s\n", l->topology == PARALLEL ? "; attention and feed-forward in parallel" : "");
     }
 }
 
@@ -100,7 +127,9 @@ static void print_info(const char *path, const Model *model, const char *tokeniz
     print_layers(model);
     for (int i = 0; i < model->n_rope_sets; i++) {
         const RopeSet *r = &model->rope[i];
-        printf("rope set %d   %d of a head's elements turn, multiplier %g\n", i, 2 * r->n_pairs, (double)r->multiplier);
+        printf("rope set %d   %d of a head's elements turn, multiplier %g", i, 2 * r->n_pairs, (double)r->multiplier);
+        if (r->long_freq) printf("; another table for texts of more than %d tokens", r->length);
+        printf("\n");
     }
     printf("tokenizer    %s\n", tokenizer ? tokenizer : "none: use --tokens");
     printf("kernels      %s (%s)\n", isa, why);
@@ -178,13 +207,28 @@ static size_t free_memory(void) {
     return kib * 1024;
 }
 
-// The number of query heads (or KV heads) of every layer, 0 if the layers differ.
-static int common_heads(const Model *model, bool kv) {
-    int n = kv ? model->layers[0].n_kv_heads : model->layers[0].n_heads;
-    for (int i = 1; i < model->n_layers; i++) {
-        if ((kv ? model->layers[i].n_kv_heads : model->layers[i].n_heads) != n) return 0;
-    }
+// The first layer with attention, NULL if there is none.
+static const Layer *attention_layer(const Model *model) {
+    for (int i = 0; i < model->n_layers; i++)
+        if (model->layers[i].mixer == MIXER_ATTENTION) return &model->layers[i];
+    return NULL;
+}
+
+static int n_attention_layers(const Model *model) {
+    int n = 0;
+    for (int i = 0; i < model->n_layers; i++) n += model->layers[i].mixer == MIXER_ATTENTION;
     return n;
+}
+
+// The number of query heads (or KV heads) of every layer that has attention, 0 if they differ.
+static int common_heads(const Model *model, bool kv) {
+    const Layer *first = attention_layer(model);
+    for (int i = 0; first && i < model->n_layers; i++) {
+        const Layer *l = &model->layers[i];
+        if (l->mixer != MIXER_ATTENTION) continue;
+        if (kv ? l->n_kv_heads != first->n_kv_heads : l->n_heads != first->n_heads) return 0;
+    }
+    return !first ? 0 : kv ? first->n_kv_heads : first->n_heads;
 }
 
 // The largest number of tokens whose cache fits in `bytes`; a window's ring stops growing, so this need not be a quotient.
@@ -207,7 +251,7 @@ static KvRow head_row(const KvReport *r, const char *scheme, int n_kv_heads, siz
     row.bytes_at_2048 = kv_bytes_at(r->model, n_kv_heads, 2048, r->k_dtype, r->v_dtype);
     row.bytes_at_context = kv_bytes_at(r->model, n_kv_heads, r->context, r->k_dtype, r->v_dtype);
     row.tokens_that_fit = tokens_that_fit(r, n_kv_heads, r->free_memory);
-    row.ratio_to_mha = (double)row.bytes_per_token / (double)mha_bytes;
+    row.ratio_to_mha = mha_bytes ? (double)row.bytes_per_token / (double)mha_bytes : 1.0;
     return row;
 }
 
@@ -221,22 +265,23 @@ static size_t bytes_of_32(Dtype dtype) {
 // keys, and r is the largest rank whose cache stays under an eighth of MHA's. Every position is kept: a window does not
 // help.
 static void mla_row(KvReport *r, size_t mha_bytes) {
-    size_t per_32 = (size_t)r->model->n_layers * bytes_of_32(r->k_dtype);
+    size_t per_32 = (size_t)n_attention_layers(r->model) * bytes_of_32(r->k_dtype), state = r->plan.state;
     size_t elements = (mha_bytes * 4 - 1) / per_32;  // the most with elements * per_32 / 32 < mha_bytes / 8
-    size_t rope = (size_t)r->model->layers[0].head_dim / 2;
+    size_t rope = (size_t)attention_layer(r->model)->head_dim / 2;
     if (elements <= rope) return;
     size_t bytes = elements * per_32 / 32;
     r->mla_rank = (int)(elements - rope);
     r->mla_rope = (int)rope;
     r->rows[r->n_rows++] = (KvRow){.scheme = "MLA",
                                    .bytes_per_token = bytes,
-                                   .bytes_at_2048 = bytes * 2048,
-                                   .bytes_at_context = bytes * (size_t)r->context,
-                                   .tokens_that_fit = r->free_memory / bytes,
+                                   .bytes_at_2048 = bytes * 2048 + state,
+                                   .bytes_at_context = bytes * (size_t)r->context + state,
+                                   .tokens_that_fit = r->free_memory > state ? (r->free_memory - state) / bytes : 0,
                                    .ratio_to_mha = (double)bytes / (double)mha_bytes};
 }
 
-// MHA, each GQA divisor from large to small, MQA, and MLA; only the model itself if its layers differ in their heads.
+// MHA, each GQA divisor from large to small, MQA, and MLA, the model's own or one that would be small; only the model itself if
+// its layers differ in their heads. Of a model with MLA, the others are what its heads would cost expanded.
 static int make_rows(KvReport *r, Error *err) {
     int n_heads = common_heads(r->model, false), own = common_heads(r->model, true), n_divisors = 0;
     for (int n = 1; n <= n_heads; n++) n_divisors += n_heads % n == 0;
@@ -247,14 +292,19 @@ static int make_rows(KvReport *r, Error *err) {
         r->rows[0].own = true;
         return 0;
     }
+    bool latent = attention_layer(r->model)->latent > 0;
     size_t mha_bytes = kv_plan(r->model, n_heads, r->context, r->k_dtype, r->v_dtype).bytes_per_token;
     for (int n = n_heads; n >= 1; n--) {
         if (n_heads % n != 0) continue;
         KvRow *row = &r->rows[r->n_rows++];
         *row = head_row(r, attention_name(n_heads, n), n, mha_bytes);
-        row->own = n == own;
+        row->own = n == own && !latent;
     }
-    mla_row(r, mha_bytes);
+    if (!latent) mla_row(r, mha_bytes);
+    else {
+        r->rows[r->n_rows] = head_row(r, "MLA", 0, mha_bytes);
+        r->rows[r->n_rows++].own = true;
+    }
     return 0;
 }
 
@@ -296,13 +346,20 @@ static const char *agreement(size_t formula, size_t measured) {
     return formula == measured ? "as the formula says" : "NOT what the formula says";
 }
 
+static void print_kv_shape(const KvReport *r) {
+    const Layer *l = attention_layer(r->model);
+    int n = n_attention_layers(r->model);
+    printf("%s: %d layers", r->path, r->model->n_layers);
+    if (n < r->model->n_layers) printf(", %d with attention", n);
+    if (l && l->latent) printf(", %d query heads, latent %d + %d", l->n_heads, l->latent, l->head_dim - l->latent);
+    else if (l) printf(", %d query heads, %d KV heads, head_dim %d", l->n_heads, l->n_kv_heads, l->head_dim);
+    if (r->n_rows == 1 && r->rows[0].n_kv_heads == 0) printf(" (layer %d; others differ)", (int)(l ? l - r->model->layers : 0));
+    printf("; keys %s, values %s; context %d\n\n", dtype_name(r->k_dtype), dtype_name(r->v_dtype), r->context);
+}
+
 static void print_report(const KvReport *r) {
-    const Layer *l = &r->model->layers[0];
     char at_context[32];
-    printf("%s: %d layers, %d query heads, %d KV heads, head_dim %d%s; keys %s, values %s; context %d\n\n", r->path,
-           r->model->n_layers, l->n_heads, l->n_kv_heads, l->head_dim,
-           r->n_rows == 1 && r->rows[0].n_kv_heads == 0 ? " (layer 0; others differ)" : "", dtype_name(r->k_dtype),
-           dtype_name(r->v_dtype), r->context);
+    print_kv_shape(r);
     snprintf(at_context, sizeof at_context, "bytes at %s", commas((size_t)r->context));
     printf("  %-6s %8s %12s %18s %18s %9s %18s\n", "scheme", "KV heads", "bytes/token", "bytes at 2,048", at_context,
            "of MHA", "tokens that fit");
@@ -312,6 +369,8 @@ static void print_report(const KvReport *r) {
         printf("MLA: the largest latent rank under 1/8 of MHA is %d, with a rope dim of %d (half of head_dim).\n",
                r->mla_rank, r->mla_rope);
     }
+    if (r->plan.state)
+        printf("state: %s bytes of layers without attention, however long the text.\n", commas(r->plan.state));
     printf("measured: reserved %s bytes (%s: %s); after a run of %d tokens, resident %s bytes (%s: %s)\n",
            commas(r->usage.reserved), agreement(r->plan.reserved, r->usage.reserved), commas(r->plan.reserved), r->filled,
            commas(r->usage.resident), agreement(r->usage.expected_resident, r->usage.resident),
@@ -323,7 +382,7 @@ static void print_table(const KvReport *reports, int n) {
            "bytes/token", "of MHA", "reserved bytes", "run tokens", "resident bytes");
     for (int i = 0; i < n; i++) {
         const KvReport *r = &reports[i];
-        const Layer *l = &r->model->layers[0];
+        const Layer *l = attention_layer(r->model) ? attention_layer(r->model) : &r->model->layers[0];
         double ratio = 1;
         for (int j = 0; j < r->n_rows; j++) ratio = r->rows[j].own ? r->rows[j].ratio_to_mha : ratio;
         printf("%-24s %6d %7d %8d %8d %12s %9.4f %16s %10d %16s\n", r->path, r->model->n_layers, l->n_heads, l->n_kv_heads,
@@ -345,7 +404,8 @@ static void print_report_json(const KvReport *r) {
                i ? "," : "", row->scheme, heads, row->bytes_per_token, row->bytes_at_2048, row->bytes_at_context,
                row->ratio_to_mha, row->own ? "true" : "false");
     }
-    printf("],\n \"reserved_bytes\": %zu, \"resident_bytes\": %zu}", r->usage.reserved, r->usage.resident);
+    printf("],\n \"state_bytes\": %zu, \"reserved_bytes\": %zu, \"resident_bytes\": %zu}", r->plan.state, r->usage.reserved,
+           r->usage.resident);
 }
 
 void kv_report_print(const KvReport *reports, int n, bool json) {

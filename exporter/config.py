@@ -21,6 +21,8 @@ BOILERPLATE = set(
     num_return_sequences diversity_penalty early_stopping length_penalty repetition_penalty no_repeat_ngram_size
     encoder_no_repeat_ngram_size exponential_decay_length_penalty remove_invalid_values suppress_tokens
     begin_suppress_tokens bad_words_ids forced_bos_token_id forced_eos_token_id
+    cache_implementation embedding_dropout residual_dropout layerdrop activation_dropout
+    is_decoder resid_dropout emb_pdrop embed_dropout init_std init_device
     """.split()
 )
 
@@ -29,12 +31,16 @@ class Config:
     """The values of a config.json or of an object in it. `where` names it in messages. All errors are ExportError."""
 
     def __init__(self, values: dict, where: str = "config.json"):
-        self.values, self.where, self.asked = values, where, set()
+        self.values, self.where, self.asked, self.defaults = values, where, set(), {}
+
+    def default(self, **values) -> None:
+        """What absent keys mean, unless a call of `get` or its kin says otherwise; the first to say so counts."""
+        self.defaults = {**values, **self.defaults}
 
     def get(self, key: str, default=None):
         """The value; `default` if the key is absent, None if it is null."""
         self.asked.add(key)
-        return self.values.get(key, default)
+        return self.values.get(key, self.defaults.get(key, default))
 
     def int(self, key: str, default: int | None = None, least: int = 1, most: int = 1 << 24) -> int:
         """A whole number from `least` to `most`, which by default is the largest size that the engine takes. Without a

@@ -8,7 +8,8 @@ import os
 
 import numpy as np
 
-from .families import Source, canonical
+from .families import canonical
+from .knobs import Source
 from .tensor import ExportError, Tensor, from_file
 from .tokenizer_files import find_tokenizer
 
@@ -86,6 +87,7 @@ def _open_shards(directory: str, index_path: str, read) -> tuple[dict[str, Tenso
 
 
 SAFETENSORS_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+BYTES = ("U8", "F8_E4M3")  # only quantization_config says what they mean: lowbits.py
 
 
 def open_safetensors(path: str) -> dict[str, Tensor]:
@@ -109,11 +111,11 @@ def _safetensor(path: str, name: str, entry: dict, base: int, file_size: int) ->
     shape = tuple(entry["shape"])
     if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)) or end > file_size - base:
         raise ValueError(f"tensor {name} lies outside the file")
-    stored = SAFETENSORS_DTYPES.get(entry["dtype"])
+    stored = "<u1" if entry["dtype"] in BYTES else SAFETENSORS_DTYPES.get(entry["dtype"])
     expected = math.prod(shape) * np.dtype(stored).itemsize if stored else end - begin
     if end - begin != expected or begin > end:
         raise ValueError(f"tensor {name} has {end - begin} bytes, its shape makes {expected}")
-    if stored:
+    if stored and entry["dtype"] not in BYTES:
         return from_file(path, name, shape, base + begin, stored, bf16=entry["dtype"] == "BF16")
 
     def refuse():
@@ -122,7 +124,7 @@ def _safetensor(path: str, name: str, entry: dict, base: int, file_size: int) ->
             + ", ".join(SAFETENSORS_DTYPES)
         )
 
-    return Tensor(name, shape, refuse)
+    return Tensor(name, shape, refuse, from_file(path, name, shape, base + begin, stored) if stored else None)
 
 
 def open_torch(path: str) -> dict[str, Tensor]:

@@ -8,8 +8,11 @@ import struct
 
 import numpy as np
 
+from .assemble import in_layers
+from .common import LLAMA
 from .config import Config
-from .families import LLAMA, Knobs, Source, in_layers, rope_frequencies
+from .knobs import Knobs, Source
+from .rope import Rope, rope_frequencies
 from .tensor import ExportError, Tensor, from_file
 
 MAGIC = 0x616B3432  # "ak42": version 2; version 0 has no magic
@@ -34,8 +37,8 @@ def open_llama2c(path: str, tokenizer: str | None = None) -> Source:
         act=0,
         norm_eps=1e-5,
         tied=shared,
-        rope=rope_frequencies(Config({}), head_dim, context),
     )
+    knobs.rotate(Rope(rope_frequencies(Config({}), head_dim, context)))
     found, end = _version2(path, knobs, group) if group else _version0(path, knobs)
     if end != os.path.getsize(path):
         raise ExportError(

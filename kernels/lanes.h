@@ -11,9 +11,9 @@
 // x + ROUND_MAGIC holds the nearest integer (ties to even) in its low bits, for |x| < 2^22.
 #define ROUND_MAGIC 12582912.0f
 
-// e^x within 1.1 ulp. Below -87 it is 0 (no denormals), above 88.3 infinite. x = n ln2 + r, |r| <= ln2 / 2, and a minimax
-// polynomial of degree 6 for e^r.
-static inline float exp_lane(float x) {
+// e^x within 1.1 ulp for x <= 88.3; below -87 it is 0 (no denormals). x = n ln2 + r, |r| <= ln2 / 2, and a minimax polynomial
+// of degree 6 for e^r. Cases are masks of bits: given a choice between floats, compilers branch and leave the lanes.
+static inline float exp_finite(float x) {
     float t = fmaf(x, 1.44269504f, ROUND_MAGIC);
     float n = t - ROUND_MAGIC;
     float r = fmaf(n, -1.42860682e-6f, fmaf(n, -0.693145752f, x));
@@ -23,9 +23,36 @@ static inline float exp_lane(float x) {
     p = fmaf(p, r, 0.166665152f);
     p = fmaf(p, r, 0.499999940f);
     p = fmaf(p, r * r, r) + 1.0f;
-    float y = p * from_bits((bits_of(t) - bits_of(ROUND_MAGIC) + 127u) << 23);
-    y = x < -87.0f ? 0.0f : y;
+    uint32_t power = (bits_of(t) - bits_of(ROUND_MAGIC) + 127u) << 23, kept = 0u - (uint32_t)!(x < -87.0f);
+    return from_bits(bits_of(p * from_bits(power)) & kept);
+}
+
+// The same for any x: above 88.3 it is infinite.
+static inline float exp_lane(float x) {
+    uint32_t over = 0u - (uint32_t)(x > 88.3f);
+    return from_bits((bits_of(exp_finite(x)) & ~over) | (bits_of(INFINITY) & over));
+}
+
+// e^x - 1 within 1.6 ulp, by the same reduction: 2^n (e^r - 1) + (2^n - 1). Below -87 it is -1, above 88.3 infinite.
+static inline float expm1_lane(float x) {
+    float t = fmaf(x, 1.44269504f, ROUND_MAGIC);
+    float n = t - ROUND_MAGIC;
+    float r = fmaf(n, -1.42860682e-6f, fmaf(n, -0.693145752f, x));
+    float p = 0.00138131389f;
+    p = fmaf(p, r, 0.00836941972f);
+    p = fmaf(p, r, 0.0416684560f);
+    p = fmaf(p, r, 0.166665152f);
+    p = fmaf(p, r, 0.499999940f);
+    float power = from_bits((bits_of(t) - bits_of(ROUND_MAGIC) + 127u) << 23);
+    float y = fmaf(power, fmaf(p, r * r, r), power - 1.0f);
+    y = x < -87.0f ? -1.0f : y;
     return x > 88.3f ? INFINITY : y;
+}
+
+// Within 3 ulp: (e^2x - 1) / (e^2x + 1), of |x| so that it is odd to the bit.
+static inline float tanh_lane(float x) {
+    float a = fabsf(x) < 16.0f ? fabsf(x) : 16.0f, e = expm1_lane(2.0f * a);
+    return copysignf(e / (e + 2.0f), x);
 }
 
 // The standard normal's tail P(X > x) for x >= 0: e^(-x^2/2) times a minimax polynomial in t = 1 / (1 + 0.3 x). Relative
@@ -42,6 +69,8 @@ static inline float normal_tail(float x) {
     p = fmaf(p, t, 0.119629294f);
     return p * t * exp_lane(-0.5f * x * x);
 }
+
+static inline float sigmoid_lane(float x) { return 1.0f / (1.0f + exp_lane(-x)); }
 
 static inline float silu_lane(float x) { return x / (1.0f + exp_lane(-x)); }
 
@@ -61,13 +90,50 @@ static void lanes_act(float *x, Act act, int n) {
         for (int i = 0; i < n; i++) x[i] = silu_lane(x[i]);
     else if (act == ACT_GELU_ERF)
         for (int i = 0; i < n; i++) x[i] = gelu_erf_lane(x[i]);
-    else
+    else if (act == ACT_GELU_TANH)
         for (int i = 0; i < n; i++) x[i] = gelu_tanh_lane(x[i]);
+    else if (act == ACT_SIGMOID)
+        for (int i = 0; i < n; i++) x[i] = sigmoid_lane(x[i]);
+    else if (act == ACT_RELU)
+        for (int i = 0; i < n; i++) x[i] = x[i] > 0.0f ? x[i] : 0.0f;
+    else
+        for (int i = 0; i < n; i++) x[i] = x[i] > 0.0f ? x[i] * x[i] : 0.0f;
 }
 
 static void lanes_act_mul(float *restrict x, const float *restrict y, Act act, int n) {
     lanes_act(x, act, n);
     for (int i = 0; i < n; i++) x[i] *= y[i];
+}
+
+static void lanes_xielu(float *restrict x, const float p[4], int n) {
+    float positive = p[0], negative = p[1], beta = p[2], eps = p[3];
+    for (int i = 0; i < n; i++) {
+        float v = x[i], below = negative * (expm1_lane(v < eps ? v : eps) - v);
+        x[i] = fmaf(beta, v, v > 0.0f ? positive * v * v : below);
+    }
+}
+
+static void lanes_clamped_swiglu(float *restrict x, const float *restrict y, float alpha, float limit, int n) {
+    for (int i = 0; i < n; i++) {
+        float gate = x[i] < limit ? x[i] : limit, up = y[i] < limit ? y[i] : limit;
+        up = up > -limit ? up : -limit;
+        x[i] = (up + 1.0f) * (gate / (1.0f + exp_lane(-alpha * gate)));
+    }
+}
+
+static void lanes_clamp(float *x, float limit, int n) {
+    for (int i = 0; i < n; i++) {
+        float v = x[i] < limit ? x[i] : limit;
+        x[i] = v > -limit ? v : -limit;
+    }
+}
+
+static void lanes_softcap(float *x, float cap, int n) {
+    for (int i = 0; i < n; i++) x[i] = cap * tanh_lane(x[i] / cap);
+}
+
+static void lanes_add_ramp(float *x, float first, float slope, int n) {
+    for (int i = 0; i < n; i++) x[i] = fmaf(slope, first + (float)i, x[i]);
 }
 
 // Cosine and sine in double precision: angles grow with the position, so the reduction by pi/2 needs the digits.
@@ -158,21 +224,78 @@ static void lanes_layernorm(float *out, const float *x, const float *w, const fl
         for (int i = 0; i < n; i++) out[i] = (x[i] - mean) * r * w[i];
 }
 
+static void lanes_unit(float *x, float scale, float eps, int n) {
+    float r = scale / sqrtf(sum_squares(x, 0.0f, n) + eps);
+    for (int i = 0; i < n; i++) x[i] *= r;
+}
+
+static void lanes_conv(float *restrict out, const float *restrict x, size_t stride, const float *restrict w, int n_taps,
+                       int n) {
+    for (int i = 0; i < n; i++) out[i] = 0.0f;
+    for (int j = 0; j < n_taps; j++, x += stride, w += n)
+        for (int i = 0; i < n; i++) out[i] = fmaf(w[i], x[i], out[i]);
+}
+
+// log(1 + e^x) = max(x, 0) + 2 atanh(e / (2 + e)) with e = e^-|x|: the argument is at most 1/3, and the series of atanh ends
+// with a relative error of 1e-8.
+static inline float softplus_lane(float x) {
+    float e = exp_lane(-fabsf(x)), t = e / (2.0f + e), t2 = t * t;
+    float p = 1.0f / 15.0f;
+    p = fmaf(p, t2, 1.0f / 13.0f);
+    p = fmaf(p, t2, 1.0f / 11.0f);
+    p = fmaf(p, t2, 1.0f / 9.0f);
+    p = fmaf(p, t2, 1.0f / 7.0f);
+    p = fmaf(p, t2, 1.0f / 5.0f);
+    p = fmaf(p, t2, 1.0f / 3.0f);
+    p = fmaf(p * t2, t, t);
+    return fmaf(2.0f, p, x > 0.0f ? x : 0.0f);
+}
+
+static void lanes_decay(float *restrict x, const float *restrict rate, int n) {
+    for (int i = 0; i < n; i++) x[i] = exp_lane(-rate[i] * softplus_lane(x[i]));
+}
+
+// The columns j..j+n-1 of the state, n <= 16.
+static inline void delta_columns(float *restrict state, float *restrict out, const float *restrict q,
+                                 const float *restrict k, const float *restrict v, float decay, float beta, int n_k,
+                                 int n_v, int n) {
+    float change[LANES] = {0}, sum[LANES] = {0};
+    for (int i = 0; i < n_k; i++)
+        for (int j = 0; j < n; j++) change[j] = fmaf(state[(size_t)i * n_v + j] * decay, k[i], change[j]);
+    for (int j = 0; j < n; j++) change[j] = beta * (v[j] - change[j]);
+    for (int i = 0; i < n_k; i++)
+        for (int j = 0; j < n; j++) {
+            float *s = &state[(size_t)i * n_v + j];
+            *s = fmaf(k[i], change[j], *s * decay);
+            sum[j] = fmaf(*s, q[i], sum[j]);
+        }
+    for (int j = 0; j < n; j++) out[j] = sum[j];
+}
+
+static void lanes_delta(float *state, float *out, const float *q, const float *k, const float *v, float decay, float beta,
+                        int n_k, int n_v) {
+    int j = 0;
+    for (; j + LANES <= n_v; j += LANES) delta_columns(state + j, out + j, q, k, v + j, decay, beta, n_k, n_v, LANES);
+    if (j < n_v) delta_columns(state + j, out + j, q, k, v + j, decay, beta, n_k, n_v, n_v - j);
+}
+
+// As integers, floats of one sign are in order, and compilers know how to take a maximum of integers in lanes. (A NaN would
+// be the largest number of its sign.)
 static float lanes_max(const float *x, int n) {
-    float v[LANES];
-    memcpy(v, x, sizeof v);
-    for (int i = LANES; i < n; i += LANES)
-        for (int j = 0; j < LANES; j++) v[j] = x[i + j] > v[j] ? x[i + j] : v[j];
-    for (int step = LANES / 2; step; step /= 2)
-        for (int i = 0; i < step; i++) v[i] = v[i + step] > v[i] ? v[i + step] : v[i];
-    return v[0];
+    int32_t top = INT32_MIN;
+    for (int i = 0; i < n; i++) {
+        int32_t u = (int32_t)bits_of(x[i]);
+        u ^= u >> 31 & 0x7fffffff;
+        top = u > top ? u : top;
+    }
+    return from_bits((uint32_t)(top ^ (top >> 31 & 0x7fffffff)));
 }
 
 static float lanes_exp_sum(float *x, float max, int n) {
     float v[LANES] = {0};
     for (int i = 0; i < n; i += LANES)
         for (int j = 0; j < LANES; j++) {
-            float e = exp_lane(x[i + j] - max);
+            float e = exp_finite(x[i + j] - max);
             x[i + j] = e;
             v[j] += e;
         }
@@ -193,29 +316,67 @@ static void lanes_to_f16(uint16_t *restrict out, const float *restrict x, int n)
     for (int i = 0; i < n; i++) out[i] = f32_to_f16(x[i]);
 }
 
-static void lanes_to_q8(int8_t *restrict q, float *restrict scale, int32_t *restrict offset, const float *restrict x,
-                        int n) {
-    for (int b = 0; b * BLOCK < n; b++, q += BLOCK) {
-        float block[BLOCK] = {0}, amax = 0.0f;
-        memcpy(block, x + b * BLOCK, sizeof *x * (size_t)(n - b * BLOCK < BLOCK ? n - b * BLOCK : BLOCK));
-        for (int i = 0; i < BLOCK; i++) amax = fabsf(block[i]) > amax ? fabsf(block[i]) : amax;
-        float inverse = amax > 0.0f ? 127.0f / amax : 0.0f;
-        int32_t total = 0;
-        for (int i = 0; i < BLOCK; i++) {
-            // the sum's bits, not a conversion: those of a NaN are then some byte on every machine
-            int8_t v = (int8_t)(bits_of(fmaf(block[i], inverse, ROUND_MAGIC)) & 0xff);
-            q[i] = v;
-            total += v;
-        }
-        scale[b] = amax / 127.0f;
-        offset[b] = -128 * total;
+// Of the file that includes this: H x of a block.
+static inline void turn_block(float *out, const float *x);
+
+static inline void q8_block(int8_t *restrict q, float *restrict scale, int32_t *restrict offset, const float *restrict x) {
+    int32_t top = 0, total = 0;
+    for (int i = 0; i < BLOCK; i++) {  // the largest |x|, in the order of integers
+        int32_t u = (int32_t)(bits_of(x[i]) & 0x7fffffff);
+        top = u > top ? u : top;
     }
+    float amax = from_bits((uint32_t)top), inverse = amax > 0.0f ? 127.0f / amax : 0.0f;
+    for (int i = 0; i < BLOCK; i++) {
+        // the sum's bits, not a conversion: those of a NaN are then some byte on every machine
+        int32_t v = (int32_t)(bits_of(fmaf(x[i], inverse, ROUND_MAGIC)) << 24) >> 24;
+        q[i] = (int8_t)v;
+        total += v;
+    }
+    *scale = amax / 127.0f;
+    *offset = -128 * total;
+}
+
+static void lanes_to_q8(int8_t *restrict q, float *restrict scale, int32_t *restrict offset, const float *restrict x, int n,
+                        bool turned) {
+    float block[BLOCK];
+    for (int b = 0; b * BLOCK < n; b++) {
+        const float *from = x + b * BLOCK;
+        int left = n - b * BLOCK;
+        if (left < BLOCK) {
+            memset(block, 0, sizeof block);
+            from = memcpy(block, from, sizeof *x * (size_t)left);
+        }
+        if (turned) {
+            turn_block(block, from);
+            from = block;
+        }
+        q8_block(q + b * BLOCK, scale + b, offset + b, from);
+        if (turned) scale[b] *= TURNED_X;
+    }
+}
+
+// Four streams at once, as the product with one token has them.
+static uint64_t lanes_read(const uint8_t *lines, size_t n_lines) {
+    enum { STREAMS = 4, RUN = 64 };  // words
+    uint64_t sum[RUN] = {0};
+    const uint64_t *words = (const uint64_t *)lines;
+    const size_t n = 8 * n_lines, stream = n / STREAMS / RUN * RUN;
+    for (size_t at = 0; at < stream; at += RUN)
+        for (size_t s = 0; s < STREAMS; s++)
+            for (size_t i = 0; i < RUN; i++) sum[i] ^= words[s * stream + at + i];
+    for (size_t i = STREAMS * stream; i < n; i++) sum[0] ^= words[i];
+    for (size_t i = 1; i < RUN; i++) sum[0] ^= sum[i];
+    return sum[0];
 }
 
 // The members of Kernels that this file implements.
 #define LANES_KERNELS                                                                                             \
-    .to_bf16 = lanes_to_bf16, .to_f16 = lanes_to_f16, .to_q8 = lanes_to_q8, .rmsnorm = lanes_rmsnorm,             \
+    .to_bf16 = lanes_to_bf16, .to_f16 = lanes_to_f16, .to_q8 = lanes_to_q8, .turn = turn_block, .rmsnorm = lanes_rmsnorm,             \
     .layernorm = lanes_layernorm, .add = lanes_add, .scale = lanes_scale, .axpby = lanes_axpby, .act = lanes_act, \
-    .act_mul = lanes_act_mul, .rope = lanes_rope, .sincos = lanes_sincos, .max = lanes_max, .exp_sum = lanes_exp_sum
+    .act_mul = lanes_act_mul, .rope = lanes_rope, .sincos = lanes_sincos, .max = lanes_max,                       \
+    .exp_sum = lanes_exp_sum, .xielu = lanes_xielu, .clamped_swiglu = lanes_clamped_swiglu, .clamp = lanes_clamp, \
+    .softcap = lanes_softcap, .add_ramp = lanes_add_ramp, .unit = lanes_unit, .conv = lanes_conv,            \
+    .decay = lanes_decay, .delta = lanes_delta, \
+    .read = lanes_read
 
 #endif

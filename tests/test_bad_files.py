@@ -70,7 +70,7 @@ def test_other_kinds_of_file(run, tmp_path):
 @pytest.mark.parametrize(
     ("at", "layout", "value", "message"),
     [
-        (8, "<I", 2, "version is 2, this build reads version 1"),
+        (8, "<I", 1, "version is 1, this build reads version 2"),
         (8, "<I", 0xFFFFFFFF, "version is 4294967295"),
         (16, "<Q", 64, "longer than it was written"),
         (16, "<Q", 1 << 63, "truncated"),
@@ -98,6 +98,10 @@ def test_header(run, bare, tmp_path, at, layout, value, message):
 
 def ints(*values: int) -> Meta:
     return Meta(I32, len(values), np.array(values, "<i4").tobytes())
+
+
+def floats(*values: float) -> Meta:
+    return Meta(3, len(values), np.array(values, "<f4").tobytes())
 
 
 @pytest.mark.parametrize(
@@ -130,10 +134,27 @@ def ints(*values: int) -> Meta:
         ("layer.window", ints(-1), "layer.window of layer 0 is -1"),
         ("layer.topology", ints(2), "layer.topology of layer 0 is 2"),
         ("layer.ffn", ints(0), "ffn_gate"),
-        ("layer.act", ints(3), "layer.act of layer 0 is 3"),
+        ("layer.act", ints(-1), "layer.act of layer 0 is -1"),
+        ("layer.act", ints(1 << 20), "layer.act of layer 0 is 1048576"),
+        ("layer.act", ints(5), "activation 5 takes no gate"),
+        ("layer.act", ints(6), "tensor layers.0.ffn_act is missing"),
+        ("layer.norms", ints(16), "layer.norms of layer 0 is 16"),
+        ("layer.norms", ints(7), "tensor layers.0.attn_post_norm is missing"),
+        ("layer.norms", ints(4), "tensor layers.0.attn_norm is not known"),
+        ("layer.qk_norm", ints(4), "layer.qk_norm of layer 0 is 4"),
+        ("layer.clip", floats(-1), "layer.clip of layer 0 is -1, expected 0 or more"),
+        ("layer.softcap", floats(float("nan")), "layer.softcap of layer 0 is not a finite number"),
+        ("layer.residual_scale", floats(1, 2), "layer.residual_scale: it has 2 values, expected 1 or 3"),
+        ("model.final_softcap", floats(-2), "model.final_softcap is -2, expected 0 or more"),
+        ("model.q_temp", floats(1, 2), "model.q_temp_length is missing"),
+        ("model.q_temp", floats(1, float("inf")), "model.q_temp: value 1 is not a finite number"),
+        ("model.q_temp", ints(1), "model.q_temp: expected 1"),
+        ("model.q_temp_length", ints(1), "knob model.q_temp_length is not known"),
+        ("model.rope.0.long_freq", floats(1), "model.rope.0.long_freq: expected 8 numbers"),
+        ("model.rope.0.long_freq", floats(*[1.0] * 8), "model.rope.0.length is missing"),
         ("layer.d_ff", ints(2**31 - 1), "layer.d_ff of layer 0 is 2147483647"),
         ("layer.attn_scale", Meta(3, 1, struct.pack("<f", float("inf"))), "layer.attn_scale of layer 0 is not a finite"),
-        ("layer.softcap", ints(1), "knob layer.softcap is not known"),
+        ("layer.softcap", ints(1), "layer.softcap: type is 2, expected 3"),
         ("model.unheard_of", ints(1), "knob model.unheard_of is not known"),
     ],
 )

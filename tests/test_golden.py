@@ -4,12 +4,17 @@ that transformers computed from the same files (tests/make_golden.py made them).
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import export
+from exporter.checkpoint import Checkpoint
+from exporter.families import canonical
+from exporter.huggingface import open_safetensors
+from exporter.tensor import ExportError
 
 GOLDEN = Path(__file__).parent / "golden"
 NAMES = sorted(path.parent.name for path in GOLDEN.glob("*/golden.json"))
@@ -34,11 +39,28 @@ def measure(directory: Path, binary: Path, run) -> tuple[float, list[int], list[
     return float(error), ids[len(golden["prompt"]) :], golden["greedy"]
 
 
-def test_every_family_has_a_golden_checkpoint():
+def test_every_family_is_compared():
+    """With a committed checkpoint or with fresh ones (tests/ci_live.py)."""
+    import make_golden
     from exporter.families import FAMILIES
 
-    made = {json.loads((GOLDEN / name / "config.json").read_text())["model_type"] for name in NAMES}
-    assert made == set(FAMILIES)
+    assert NAMES == sorted(make_golden.COMMITTED)
+    assert {kind for kind, _ in {**make_golden.MODELS, **make_golden.MORE}.values()} == set(FAMILIES)
+
+
+def test_every_knob_is_in_a_golden_checkpoint(tmp_path):
+    """Every key and every tensor that docs/format.md lists for the decoder."""
+    text = (GOLDEN.parent.parent / "docs" / "format.md").read_text()
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    known = {name.replace(".S.", ".0.") for row in rows for name in re.findall(r"`((?:model|layer)\.[\w.]+)`", row)}
+    tensors = {n for row in rows for n in re.findall(r"(embed_norm|output\.bias|(?:attn|ffn)_(?:\w+_norm|sinks|slopes|act))", row)}
+    assert len(known) > 25 and len(tensors) > 9
+    seen: set[str] = set()
+    for name in NAMES:
+        assert export.main([str(GOLDEN / name), str(tmp_path / "model.bin"), "--dtype", "f32"]) == 0
+        file = Checkpoint(str(tmp_path / "model.bin"))
+        seen |= {*file.metadata, *(tensor.removeprefix("layers.0.") for tensor in file.tensors)}
+    assert (known | tensors) - seen == set()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -48,3 +70,59 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(name, tmp_path, run)
     error, greedy, expected = measure(GOLDEN / name, binary, run)
     assert error <= TOLERANCE
     assert greedy == expected
+
+
+# ---- what a config must not ask for --------------------------------------------------------------------------------------
+
+ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "activation")
+# What other families than the one at hand may have, turned on.
+FLAGS = dict(
+    use_qk_norm=True, qk_layernorm=True, attn_output_gate=True, attention_sinks=True, attn_logit_softcapping=50.0,
+    final_logit_softcapping=30.0, clip_qkv=8.0, alibi=True, use_bidirectional_attention=True, use_cla=True, use_mrope=True,
+    position_embedding_type="relative_key", attention_multiplier=0.5, residual_multiplier=0.5, logit_scale=0.5,
+    query_pre_attn_scalar=64, no_rope_layer_interval=4, num_local_experts=8, is_encoder_decoder=True,
+    quantization_config=dict(quant_method="gptq"), attention_chunk_size=64, rotary_pct=0.125, n_shared_experts=2,
+)  # fmt: skip
+# The families that read such a key; what follows from it is their business.
+READ = {
+    "use_qk_norm": ("cohere", "hunyuan_v1_dense"), "qk_layernorm": ("phi", "stablelm"), "attn_logit_softcapping": ("gemma2", "gemma3_text"),
+    "final_logit_softcapping": ("gemma2", "gemma3_text"), "clip_qkv": ("olmo",), "alibi": ("falcon",),
+    "attention_multiplier": ("granite_swa",), "residual_multiplier": ("granite_swa",), "logit_scale": ("cohere",),
+    "query_pre_attn_scalar": ("gemma2", "gemma3_text"), "no_rope_layer_interval": ("smollm3",), "rotary_pct": ("gpt_neox",),
+}  # fmt: skip
+
+
+def refusal(name: str, **changes) -> str:
+    """What the exporter says to a golden checkpoint whose config is changed, "" if it takes it."""
+    directory = GOLDEN / name
+    config = {**json.loads((directory / "config.json").read_text()), **changes}
+    tensors = {}
+    for file in directory.glob("*.safetensors"):
+        tensors |= open_safetensors(str(file))
+    try:
+        canonical(config, tensors)
+    except ExportError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_config_must_not_ask_for(name):
+    config = json.loads((GOLDEN / name / "config.json").read_text())
+    assert refusal(name) == ""
+    for key in ACTIVATIONS:
+        if config.get(key) and not (config["model_type"] in ("gemma2", "gemma3_text") and key == "hidden_act"):
+            assert f"{key} is 'mish', which is not supported" in refusal(name, **{key: "mish"})
+    for key in ("rope_parameters", "rope_scaling"):
+        rope = config.get(key)
+        for part in [k for k in rope or {} if k.endswith("_attention")] or [None]:
+            spiral = {**(rope[part] if part else rope or {}), "rope_type": "spiral"}
+            if rope:
+                said = refusal(name, **{key: {**rope, part: spiral} if part else spiral})
+                assert "rope_type is 'spiral', which is not supported" in said
+    for key, value in FLAGS.items():
+        if config["model_type"] not in READ.get(key, ()):
+            assert key in refusal(name, **{key: value}), f"{key} = {value!r} is taken"
+    assert "attention_of_tomorrow (True) is unknown" in refusal(name, attention_of_tomorrow=True)
+    spelling = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+    assert "rope_of_tomorrow" in refusal(name, **{spelling: {**(config.get(spelling) or {}), "rope_of_tomorrow": 1}})

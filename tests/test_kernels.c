@@ -108,7 +108,7 @@ static Product random_product(Dtype dtype, int n_in, int n_panels, int n_tokens,
     for (int t = 0; t < n_tokens; t++) {
         size_t b = (size_t)t * (size_t)p.n_blocks;
         scalar_kernels.to_bf16(p.bf16 + b * BLOCK, p.f32 + (size_t)t * stride, n_in);
-        scalar_kernels.to_q8(p.q + b * BLOCK, p.scale + b, p.offset + b, p.f32 + (size_t)t * stride, n_in);
+        scalar_kernels.to_q8(p.q + b * BLOCK, p.scale + b, p.offset + b, p.f32 + (size_t)t * stride, n_in, true);
     }
     p.rows = (Rows){p.f32, stride, p.bf16, p.q, p.scale, p.offset};
     return p;
@@ -141,14 +141,19 @@ static bool same_product(const Kernels *table, const char *name, Dtype dtype, in
 
 static const char *const MATMUL_NAMES[] = {"matmul f32", "matmul bf16", "matmul q8", "matmul q4", "matmul f16"};
 
+// Whether a table's bf16 products round in their own way (kernels.h).
+static bool own_road(const Kernels *table, Dtype dtype) { return dtype == BF16 && !strcmp(table->name, "avx512bf16"); }
+
 static void test_matmul(const Kernels *table) {
     for (Dtype dtype = F32; dtype < N_DTYPES; dtype++) {
+        if (own_road(table, dtype)) continue;
         const char *name = MATMUL_NAMES[dtype];
-        bool ok = true;
+        bool ok = true, flushes = dtype == BF16 && !strcmp(table->name, "amx");  // denormals to 0
         for (int panels = 1; ok && panels <= 9; panels++)  // every tile
             for (int tokens = 1; ok && tokens <= 20; tokens++)
-                ok = same_product(table, name, dtype, between(1, 200), panels, tokens, (Kind)(tokens % 2));
+                ok = same_product(table, name, dtype, between(1, 200), panels, tokens, flushes ? PLAIN : (Kind)(tokens % 2));
         for (int n_in = 1; ok && n_in <= 100; n_in++) ok = same_product(table, name, dtype, n_in, 5, 7, PLAIN);
+        for (int tokens = 21; ok && tokens <= 70; tokens += 7) ok = same_product(table, name, dtype, 77, 3, tokens, PLAIN);
         static const int large[] = {511, 512, 513, 1024, 1031, 2048, 2080, 4113};  // around the pieces that k is cut into
         for (size_t i = 0; ok && i < sizeof large / sizeof *large; i++)
             ok = same_product(table, name, dtype, large[i], 3, 8, PLAIN) &&
@@ -181,25 +186,48 @@ static double activation(const Product *p, int t, int k) {
     return p->q[b * BLOCK + (size_t)(k % BLOCK)] * (double)p->scale[b];
 }
 
-// The scalar products within 1e-6 of the sum of magnitudes; q8 activations within half a step of what they stand for.
-static void test_matmul_definition(void) {
+// Products within 1e-6 of the sum of magnitudes, on the scalar road and on one of its own.
+static void test_matmul_definition(const Kernels *table) {
     for (Dtype dtype = F32; dtype < N_DTYPES; dtype++) {
+        if (table != &scalar_kernels && !own_road(table, dtype)) continue;
         Product p = random_product(dtype, 333, 3, 2, PLAIN);
-        float *out = multiply(&scalar_kernels, &p);
+        float *out = multiply(table, &p);
         double worst = 0;
         for (int t = 0; t < p.n_tokens; t++)
             for (int row = 0; row < p.n_panels * LANES; row++) {
                 double sum = 0, size = 0;
-                for (int k = 0; k < p.n_in; k++) {
+                int n_in = dtype == Q8 || dtype == Q4 ? p.n_blocks * BLOCK : p.n_in;  // padding has been turned too
+                for (int k = 0; k < n_in; k++) {
                     const uint8_t *panel = p.panels + (size_t)(row / LANES) * p.panel_stride;
                     double term = weight(panel, dtype, p.n_blocks, row % LANES, k) * activation(&p, t, k);
                     sum += term, size += fabs(term);
                 }
                 worst = fmax(worst, fabs((double)out[(size_t)t * p.out_stride + (size_t)row] - sum) / size);
             }
-        report("scalar", MATMUL_NAMES[dtype], worst < 1e-6, "off by %.3g of the sum of magnitudes", worst);
+        report(table->name, MATMUL_NAMES[dtype], worst < 1e-6, "off by %.3g of the sum of magnitudes", worst);
         free(out), free_product(&p);
     }
+}
+
+// On a road of its own, a row of x must give the same bits alone and beside others.
+static void test_matmul_own_road(const Kernels *table) {
+    bool ok = true;
+    for (int panels = 1; ok && panels <= 9; panels++)
+        for (int tokens = 1; ok && tokens <= 20; tokens++) {
+            Product p = random_product(BF16, panels == 9 ? 4113 : between(1, 200), panels, tokens, PLAIN);
+            float *all = multiply(table, &p);
+            for (int t = 0; ok && t < tokens; t++) {
+                Product one = p;
+                one.n_tokens = 1;
+                one.rows.bf16 += (size_t)t * (size_t)p.n_blocks * BLOCK;
+                float *alone = multiply(table, &one);
+                ok = first_difference(alone, all + (size_t)t * p.out_stride, (size_t)panels * LANES) < 0;
+                free(alone);
+            }
+            if (!ok) report(table->name, "bf16 row by row", false, "%d panels, %d tokens differ from one", panels, tokens);
+            free(all), free_product(&p);
+        }
+    if (ok) report(table->name, "bf16 row by row", true, " ");
 }
 
 // ---- the mix ----
@@ -218,7 +246,7 @@ static bool same_mix(const Kernels *table, const char *name, Dtype dtype, int n_
             *(uint16_t *)(block + i) = random_f16(kind);
         v[b] = block;
     }
-    size_t p_stride = (size_t)(end + between(0, 9)), n = (size_t)n_rows * (size_t)dim;
+    size_t p_stride = (size_t)(n_blocks * LANES + between(0, 9)), n = (size_t)n_rows * (size_t)dim;
     float *p = random_floats(p_stride * (size_t)n_rows, kind);
     float *want = random_floats(n, PLAIN), *got = random_floats(n, PLAIN);
     scalar_kernels.mix[dtype](want, p, p_stride, n_rows, v, begin, end, dim);
@@ -249,6 +277,73 @@ static void test_mix(const Kernels *table) {
     }
 }
 
+static bool same_mix_keys(const Kernels *table, const char *name, Dtype dtype, int n_rows, int begin, int end, int n_in, int dim,
+                          Kind kind) {
+    int n_panels = (end + LANES - 1) / LANES;
+    size_t p_stride = (size_t)n_panels * LANES + (size_t)between(0, 5), n_out = (size_t)n_rows * (size_t)dim;
+    const uint8_t **keys = allocate((size_t)n_panels * sizeof *keys);
+    for (int i = 0; i < n_panels; i++) {
+        uint8_t *panel = allocate(panel_bytes(dtype, n_in));
+        random_panel(panel, dtype, n_in, kind);
+        keys[i] = panel;
+    }
+    float *p = random_floats((size_t)n_rows * p_stride, PLAIN), *want = allocate(n_out * sizeof *want);
+    float *got = allocate(n_out * sizeof *got);
+    for (int r = 0; r < n_rows; r++)
+        for (int i = end; i < n_panels * LANES; i++) p[(size_t)r * p_stride + (size_t)i] = 0.0f;
+    scalar_kernels.mix_keys[dtype](want, p, p_stride, n_rows, keys, begin, end, n_in, dim);
+    table->mix_keys[dtype](got, p, p_stride, n_rows, keys, begin, end, n_in, dim);
+    long i = first_difference(want, got, n_out);
+    if (i >= 0)
+        report(table->name, name, false, "row %ld dim %ld of %d rows, %d..%d, %d of %d dims: %.9g, expected %.9g", i / dim,
+               i % dim, n_rows, begin, end, dim, n_in, (double)got[i], (double)want[i]);
+    for (int k = 0; k < n_panels; k++) free((void *)keys[k]);
+    free(keys), free(p), free(want), free(got);
+    return i < 0;
+}
+
+static void test_mix_keys(const Kernels *table) {
+    static const struct {
+        Dtype dtype;
+        const char *name;
+    } mixes[] = {{F32, "mix_keys f32"}, {F16, "mix_keys f16"}, {Q8, "mix_keys q8"}};
+    for (size_t m = 0; m < sizeof mixes / sizeof *mixes; m++) {
+        bool ok = true;
+        for (int rows = 1; ok && rows <= 20; rows++)
+            for (int dim = 1; ok && dim <= 70; dim += between(1, 7)) {
+                int begin = between(0, 3) * LANES, end = begin + between(1, 70);
+                ok = same_mix_keys(table, mixes[m].name, mixes[m].dtype, rows, begin, end, dim + between(0, 40), dim,
+                                   (Kind)(rows % 2));
+            }
+        if (ok) report(table->name, mixes[m].name, true, " ");
+    }
+}
+
+// The scalar one is the definition, in double precision, of panels read as docs/format.md has them.
+static void test_mix_keys_definition(void) {
+    enum { N_IN = 37, DIM = 21, END = 40 };
+    uint8_t *panels[3];
+    float p[48] = {0};
+    double worst = 0;
+    for (int i = 0; i < END; i++) p[i] = random_float(PLAIN);
+    for (int i = 0; i < 3; i++) random_panel(panels[i] = allocate(panel_bytes(Q8, N_IN)), Q8, N_IN, PLAIN);
+    float out[DIM];
+    scalar_kernels.mix_keys[Q8](out, p, 48, 1, (const uint8_t *const *)panels, 0, END, N_IN, DIM);
+    for (int d = 0; d < DIM; d++) {
+        double sum = 0, size = 0;
+        for (int i = 0; i < END; i++) {
+            const uint8_t *panel = panels[i / LANES];
+            uint16_t scale;
+            memcpy(&scale, panel + 2 * 512 + (d / BLOCK) * 32 + i % LANES * 2, sizeof scale);
+            double key = (panel[d / BLOCK * 512 + d % BLOCK / 4 * 64 + i % LANES * 4 + d % 4] - 128) * (double)f16_to_f32(scale);
+            sum += (double)p[i] * key, size += fabs((double)p[i] * key);
+        }
+        worst = fmax(worst, fabs((double)out[d] - sum) / size);
+    }
+    report("scalar", "mix_keys as defined", worst < 1e-6, "off by %.3g", worst);
+    for (int i = 0; i < 3; i++) free(panels[i]);
+}
+
 // ---- everything else, of n floats ----
 
 enum { MAX_N = 600 };
@@ -262,7 +357,8 @@ typedef struct {  // in and out; each function uses what it needs
 
 static void call_to_bf16(const Kernels *k, Buffers *u, int n) { k->to_bf16(u->half, u->x, n); }
 static void call_to_f16(const Kernels *k, Buffers *u, int n) { k->to_f16(u->half, u->x, n); }
-static void call_to_q8(const Kernels *k, Buffers *u, int n) { k->to_q8(u->q, u->y, u->offset, u->x, n); }
+static void call_to_q8(const Kernels *k, Buffers *u, int n) { k->to_q8(u->q, u->y, u->offset, u->x, n, false); }
+static void call_to_q8_turned(const Kernels *k, Buffers *u, int n) { k->to_q8(u->q, u->y, u->offset, u->x, n, true); }
 static void call_rmsnorm(const Kernels *k, Buffers *u, int n) { k->rmsnorm(u->y, u->x, u->z, n, 1e-5f); }
 static void call_rmsnorm_in_place(const Kernels *k, Buffers *u, int n) { k->rmsnorm(u->x, u->x, u->z, n, 1e-5f); }
 static void call_layernorm(const Kernels *k, Buffers *u, int n) { k->layernorm(u->x, u->x, u->z, u->y, n, 1e-5f); }
@@ -276,6 +372,26 @@ static void call_gelu_tanh(const Kernels *k, Buffers *u, int n) { k->act(u->x, A
 static void call_silu_mul(const Kernels *k, Buffers *u, int n) { k->act_mul(u->x, u->y, ACT_SILU, n); }
 static void call_gelu_erf_mul(const Kernels *k, Buffers *u, int n) { k->act_mul(u->x, u->y, ACT_GELU_ERF, n); }
 static void call_gelu_tanh_mul(const Kernels *k, Buffers *u, int n) { k->act_mul(u->x, u->y, ACT_GELU_TANH, n); }
+static void call_relu(const Kernels *k, Buffers *u, int n) { k->act(u->x, ACT_RELU, n); }
+static void call_relu2_mul(const Kernels *k, Buffers *u, int n) { k->act_mul(u->x, u->y, ACT_RELU2, n); }
+static void call_xielu(const Kernels *k, Buffers *u, int n) {
+    k->xielu(u->x, (float[4]){u->a, u->b, 0.5f, -1e-6f}, n);
+}
+static void call_clamped_swiglu(const Kernels *k, Buffers *u, int n) { k->clamped_swiglu(u->x, u->y, 1.702f, 7.0f, n); }
+static void call_clamp(const Kernels *k, Buffers *u, int n) { k->clamp(u->x, 0.5f, n); }
+static void call_softcap(const Kernels *k, Buffers *u, int n) { k->softcap(u->x, 0.75f, n); }
+static void call_add_ramp(const Kernels *k, Buffers *u, int n) { k->add_ramp(u->x, -50.0f, u->a, n); }
+static void call_sigmoid(const Kernels *k, Buffers *u, int n) { k->act(u->x, ACT_SIGMOID, n); }
+static void call_unit(const Kernels *k, Buffers *u, int n) { k->unit(u->x, u->a, 1e-6f, n); }
+static void call_conv(const Kernels *k, Buffers *u, int n) {
+    int taps = 3, width = n / taps;
+    k->conv(u->x, u->y, (size_t)width, u->z, taps, width);
+}
+static void call_decay(const Kernels *k, Buffers *u, int n) { k->decay(u->x, u->y, n); }
+static void call_delta(const Kernels *k, Buffers *u, int n) {  // the state in x, and behind it the result
+    int n_v = 1 + n % 37, n_k = n / (n_v + 1);
+    if (n_k) k->delta(u->x, u->x + n_k * n_v, u->y, u->y + 100, u->z, u->a, u->b, n_k, n_v);
+}
 static void call_rope(const Kernels *k, Buffers *u, int n) { k->rope(u->x, u->y, u->z, n / 2); }
 static void call_sincos(const Kernels *k, Buffers *u, int n) {
     for (int i = 0; i < n; i++) u->x[i] *= 1000.0f;
@@ -291,11 +407,14 @@ static const struct {
     const char *name;
     void (*call)(const Kernels *k, Buffers *u, int n);
 } VECTOR_CALLS[] = {
-    {"to_bf16", call_to_bf16}, {"to_f16", call_to_f16}, {"to_q8", call_to_q8}, {"rmsnorm", call_rmsnorm},
+    {"to_bf16", call_to_bf16}, {"to_f16", call_to_f16}, {"to_q8", call_to_q8}, {"to_q8 turned", call_to_q8_turned}, {"rmsnorm", call_rmsnorm},
     {"rmsnorm in place", call_rmsnorm_in_place}, {"layernorm in place", call_layernorm},
     {"layernorm without bias", call_layernorm_plain}, {"add", call_add}, {"scale", call_scale}, {"axpby", call_axpby},
     {"silu", call_silu}, {"gelu_erf", call_gelu_erf}, {"gelu_tanh", call_gelu_tanh}, {"silu_mul", call_silu_mul},
     {"gelu_erf_mul", call_gelu_erf_mul}, {"gelu_tanh_mul", call_gelu_tanh_mul}, {"rope", call_rope},
+    {"sigmoid", call_sigmoid}, {"unit", call_unit}, {"conv", call_conv}, {"decay", call_decay}, {"delta", call_delta},
+    {"relu", call_relu}, {"relu2_mul", call_relu2_mul}, {"xielu", call_xielu}, {"clamped_swiglu", call_clamped_swiglu},
+    {"clamp", call_clamp}, {"softcap", call_softcap}, {"add_ramp", call_add_ramp},
     {"sincos in place", call_sincos}, {"max", call_max}, {"exp_sum", call_exp_sum},
 };
 
@@ -367,6 +486,7 @@ static void test_sincos(void) {
 static double exact_act(Act act, double x) {
     if (act == ACT_SILU) return x / (1 + exp(-x));
     if (act == ACT_GELU_ERF) return 0.5 * x * erfc(-x * sqrt(0.5));
+    if (act == ACT_RELU || act == ACT_RELU2) return x < 0 ? 0 : act == ACT_RELU ? x : x * x;
     return 0.5 * x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
 }
 
@@ -376,8 +496,10 @@ static void test_act(void) {
         double bound;  // of the error, in |x|
     } acts[] = {{"silu within 1.5e-7 |x|", 1.5e-7},
                 {"gelu_erf within 2.5e-7 |x|", 2.5e-7},
-                {"gelu_tanh within 1.5e-7 |x|", 1.5e-7}};
-    for (Act act = ACT_SILU; act < N_ACTS; act++) {
+                {"gelu_tanh within 1.5e-7 |x|", 1.5e-7},
+                {"relu is exact", 1e-30},
+                {"relu^2 within 1.2e-6 |x|", 1.2e-6}};
+    for (Act act = ACT_SILU; act < N_PLAIN_ACTS; act++) {
         double worst = 0, worst_at = 0;
         for (int i = -200000; i <= 200000; i++) {
             float x = (float)i * 1e-4f, y = x;
@@ -387,6 +509,62 @@ static void test_act(void) {
         }
         report("scalar", acts[act].name, worst < acts[act].bound, "off by %.3g |x| at %.9g", worst, worst_at);
     }
+}
+
+// xIELU with p = (0, 1, 1, 0) is expm1 below zero, and a softcap of 1 is tanh.
+static void test_expm1_and_tanh(void) {
+    double worst[2] = {0}, worst_at[2] = {0};
+    for (int i = 1; i <= 400000; i++) {
+        float x = (float)i * (i % 2 ? 2.2e-4f : 1e-7f), y[2] = {-x, x};
+        scalar_kernels.xielu(&y[0], (float[4]){0.0f, 1.0f, 1.0f, 0.0f}, 1);
+        scalar_kernels.softcap(&y[1], 1.0f, 1);
+        // xielu subtracts x and adds it again, which costs an ulp of x
+        double want[2] = {expm1(-(double)x), tanh((double)x)}, unit[2] = {ulp((double)x), ulp(want[1])};
+        for (int j = 0; j < 2; j++) {
+            double e = fabs((double)y[j] - want[j]) / unit[j];
+            if (e > worst[j]) worst[j] = e, worst_at[j] = (double)x;
+        }
+    }
+    report("scalar", "expm1 in xielu within 1.6 ulp", worst[0] < 1.6, "%.3f ulp at -%.9g", worst[0], worst_at[0]);
+    report("scalar", "tanh within 3 ulp", worst[1] < 3, "%.3f ulp at %.9g", worst[1], worst_at[1]);
+    float ends[4] = {-INFINITY, INFINITY, -0.0f, -100.0f};
+    scalar_kernels.softcap(ends, 2.0f, 4);
+    report("scalar", "tanh at its ends", ends[0] == -2 && ends[1] == 2 && signbit(ends[2]) && ends[3] == -2,
+           "%g %g %g %g", (double)ends[0], (double)ends[1], (double)ends[2], (double)ends[3]);
+}
+
+// decay, unit and delta against their definitions in double precision.
+static void test_delta_rule(void) {
+    double worst = 0;
+    for (int i = -3000; i <= 3000; i++) {
+        float x = (float)i * 0.01f, rate = 0.7f, y = x;
+        scalar_kernels.decay(&y, &rate, 1);
+        worst = fmax(worst, fabs((double)y - exp(-(double)rate * log1p(exp((double)x)))));
+    }
+    report("scalar", "decay within 2e-7", worst < 2e-7, "off by %.3g", worst);
+    enum { K = 5, V = 21 };
+    float state[K * V], out[V], q[K], k[K], v[V], decay = 0.75f, beta = 0.5f;
+    double s[K][V], want = 0, off = 0;
+    for (int i = 0; i < K; i++) q[i] = random_float(PLAIN), k[i] = random_float(PLAIN);
+    for (int j = 0; j < V; j++) v[j] = random_float(PLAIN);
+    for (int i = 0; i < K * V; i++) s[i / V][i % V] = (double)(state[i] = random_float(PLAIN));
+    scalar_kernels.delta(state, out, q, k, v, decay, beta, K, V);
+    for (int j = 0; j < V; j++) {
+        double said = 0;
+        for (int i = 0; i < K; i++) said += (s[i][j] *= (double)decay) * (double)k[i];
+        for (int i = 0; i < K; i++) s[i][j] += (double)k[i] * (double)beta * ((double)v[j] - said);
+        want = 0;
+        for (int i = 0; i < K; i++) {
+            want += s[i][j] * (double)q[i];
+            off = fmax(off, fabs(s[i][j] - (double)state[i * V + j]));
+        }
+        off = fmax(off, fabs(want - (double)out[j]));
+    }
+    report("scalar", "a step of the delta rule", off < 1e-5, "off by %.3g", off);
+    scalar_kernels.unit(k, 2.0f, 0.0f, K);
+    double length = 0;
+    for (int i = 0; i < K; i++) length += (double)k[i] * (double)k[i];
+    report("scalar", "unit vectors", fabs(length - 4) < 1e-6, "squared length %.9g, expected 4", length);
 }
 
 // Every f16 comes back from f32; a number between two of them goes to the nearer one, or to the even one.
@@ -418,6 +596,21 @@ static void test_bf16(void) {
     report("scalar", "bf16 conversion", bad == 0, "%d are wrong", bad);
 }
 
+// Against the matrix itself: 1 or -1 as the bits that i and k share are even or odd in number.
+static void test_turn(void) {
+    float x[BLOCK], once[BLOCK], twice[BLOCK];
+    double worst = 0;
+    for (int i = 0; i < BLOCK; i++) x[i] = random_float(PLAIN);
+    scalar_kernels.turn(once, x);
+    scalar_kernels.turn(twice, once);
+    for (int i = 0; i < BLOCK; i++) {
+        double sum = 0;
+        for (int k = 0; k < BLOCK; k++) sum += __builtin_popcount((unsigned)(i & k)) % 2 ? -(double)x[k] : (double)x[k];
+        worst = fmax(worst, fmax(fabs((double)once[i] - sum), fabs((double)twice[i] / BLOCK - (double)x[i])));
+    }
+    report("scalar", "turn is a Hadamard transform", worst < 1e-5, "off by %.3g", worst);
+}
+
 static void test_q8(void) {
     double worst = 0;
     int bad = 0;
@@ -426,7 +619,7 @@ static void test_q8(void) {
         float *x = random_floats((size_t)n, PLAIN), scale, amax = 0;
         int8_t q[BLOCK];
         int32_t offset, sum = 0;
-        scalar_kernels.to_q8(q, &scale, &offset, x, n);
+        scalar_kernels.to_q8(q, &scale, &offset, x, n, false);
         for (int k = 0; k < BLOCK; k++) {
             sum += q[k];
             bad += q[k] == -128 || (k >= n && q[k] != 0);
@@ -441,25 +634,61 @@ static void test_q8(void) {
     report("scalar", "q8 activations within half a step", ok, "%d are wrong, off by %.6f steps", bad, worst);
 }
 
+// What --bench holds the others against: reading gives the exclusive or of all words, whatever the number of lines, and
+// operations are counted by the step.
+static void test_ceilings(const Kernels *table) {
+    uint64_t words[8 * 300], expected = 0;
+    bool reads = true, counts = true;
+    for (int n = 0; n < 300; n++) {
+        reads &= table->read((const uint8_t *)words, (size_t)n) == expected;
+        for (int i = 8 * n; i < 8 * n + 8; i++) {
+            words[i] = (uint64_t)random_bits() << 32 | random_bits();
+            expected ^= words[i];
+        }
+    }
+    report(table->name, "read", reads, "not the exclusive or of the words");
+    for (int dtype = 0; dtype < N_DTYPES; dtype++) {
+        double one = table->peak[dtype](1);
+        counts &= one > 0 && table->peak[dtype](1000) == 1000 * one;
+    }
+    report(table->name, "peak", counts, "the operations are not those of the steps");
+}
+
+static void test_table(const Kernels *table) {
+    test_matmul(table);
+    if (own_road(table, BF16)) {
+        test_matmul_definition(table);
+        test_matmul_own_road(table);
+    }
+    test_mix(table);
+    test_mix_keys(table);
+    test_vectors(table);
+    test_ceilings(table);
+}
+
 int main(void) {
-    test_matmul_definition();
+    test_matmul_definition(&scalar_kernels);
+    test_mix_keys_definition();
+    test_delta_rule();
     test_exp();
     test_sincos();
     test_act();
+    test_expm1_and_tanh();
     test_f16();
     test_bf16();
+    test_turn();
     test_q8();
-    static const char *const vector_tables[] = {"avx512", "avx2", "neon"};
+    test_ceilings(&scalar_kernels);
+#ifdef EMULATED
+    test_table(&amx_kernels);
+    test_table(&avxvnni_kernels);
+#endif
+    static const char *const vector_tables[] = {"amx", "avx512bf16", "avx512", "avxvnni", "avx2", "neon"};
     for (size_t i = 0; i < sizeof vector_tables / sizeof *vector_tables; i++) {
         const char *why;
         const Kernels *table = kernels_choose(vector_tables[i], &why);
-        if (!table) {
-            printf("ok %s # skipped: %s\n", vector_tables[i], why);
-            continue;
-        }
-        test_matmul(table);
-        test_mix(table);
-        test_vectors(table);
+        if (table) test_table(table);
+        else printf("ok %s # skipped: %s\n", vector_tables[i], why);
     }
     return failures != 0;
 }

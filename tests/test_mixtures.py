@@ -1,0 +1,211 @@
+"""Experts, latent attention, and mixers other than attention: what the cache costs, which weights are read, and that the bits
+depend on nothing but the tokens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import checkpoints
+import numpy as np
+import pytest
+from test_hashes import instruction_sets
+
+import export
+
+GOLDEN = Path(__file__).parent / "golden"
+MIXTURES = ["deepseek_v2", "deepseek_v3", "gpt_oss", "granitemoe", "lfm2_moe", "mixtral", "qwen2_moe", "qwen3_next"]
+Q4 = 3
+
+
+def exported(name: str, out: Path, dtype: str = "f32") -> Path:
+    """A golden checkpoint as a file for ./run."""
+    binary = out / f"{name}.{dtype}"
+    assert export.main([str(GOLDEN / name), str(binary), "--dtype", dtype]) == 0
+    return binary
+
+
+def prompt_of(name: str) -> list[int]:
+    return json.loads((GOLDEN / name / "golden.json").read_text())["prompt"]
+
+
+def logits(run, binary: Path, tokens: list[int], *options, isa: str | None = None) -> bytes:
+    """Of all tokens, as they are in the file."""
+    out = binary.with_suffix(".logits")
+    env = {"HEADS_ISA": isa} if isa else {}
+    done = run(binary, "--tokens", " ".join(map(str, tokens)), "--logits", out, *options, env=env)
+    assert done.returncode == 0, done.stderr
+    return out.read_bytes()
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+@pytest.mark.parametrize("dtype", ["f32", "q8"])
+def test_same_bits_for_any_chunk_thread_count_and_instruction_set(name, dtype, tmp_path, run):
+    binary, prompt = exported(name, tmp_path, dtype), prompt_of(name)
+    for kv in ("f32", "f16", "q8"):
+        cache = ("-ctk", kv, "-ctv", kv)
+        want = logits(run, binary, prompt, *cache, "-b", 64, "-t", 1)
+        for chunk, threads in ((1, 1), (7, 2), (96, 3)):
+            assert logits(run, binary, prompt, *cache, "-b", chunk, "-t", threads) == want, f"-b {chunk} -t {threads}"
+        for isa in instruction_sets():
+            found = logits(run, binary, prompt[:40], *cache, "-b", 9, isa=isa)
+            assert want.startswith(found), f"HEADS_ISA={isa}"
+
+
+# ---- latent attention ----
+
+
+def v2_lite_cache() -> bytes:
+    """A checkpoint of zeros with the cache of DeepSeek-V2-Lite: 27 layers, 16 heads of 128 + 64 and 128, latent 512 + 64."""
+    layers, heads, rank, rope, nope, value, d = 27, 16, 512, 64, 128, 128, 16
+    panel = {64: 256 * 2 + 64, 16: 256 + 64, nope: 256 * 4 + 128, rank: 256 * 16 + 512, heads * value: 256 * 64 + 2048}
+
+    def zeros(n_out: int, n_in: int) -> checkpoints.Tensor:
+        return checkpoints.Tensor(Q4, n_out, n_in, bytes(-(-n_out // 16) * panel[n_in]))
+
+    def ints(value: int) -> checkpoints.Meta:
+        return checkpoints.Meta(checkpoints.I32, 1, np.array([value], "<i4").tobytes())
+
+    def floats(*values: float) -> checkpoints.Meta:
+        return checkpoints.Meta(checkpoints.F32_META, len(values), np.array(values, "<f4").tobytes())
+
+    knobs = dict(n_heads=heads, n_kv_heads=1, head_dim=rank + rope, rope=0, window=0, topology=0, d_ff=d, ffn=1, act=0,
+                 latent=rank, n_nope=nope, n_value=value)  # fmt: skip
+    meta = {f"layer.{key}": ints(value) for key, value in knobs.items()}
+    meta |= {"layer.attn_scale": floats(0.1), "model.norm_eps": floats(1e-6), "model.rope.0.inv_freq": floats(*[1] * (rope // 2))}
+    meta |= {f"model.{key}": ints(value) for key, value in dict(vocab_size=32, n_embd=d, n_layers=layers, context=4096, norm=0).items()}
+    tensors = {"embed": zeros(32, d), "norm": checkpoints.vector(np.ones(d))}
+    for i in range(layers):
+        layer = {
+            "attn_norm": checkpoints.vector(np.ones(d)),
+            "attn_q": zeros(heads * (nope + rope), d),
+            "attn_k": zeros(rank + rope, d),
+            "attn_latent_norm": checkpoints.vector(np.ones(rank)),
+            "attn_k_up": zeros(heads * rank, nope),
+            "attn_v_up": zeros(heads * value, rank),
+            "attn_o": zeros(d, heads * value),
+            "ffn_norm": checkpoints.vector(np.ones(d)),
+            **{f"ffn_{kind}": zeros(d, d) for kind in ("gate", "up", "down")},
+        }
+        tensors |= {f"layers.{i}.{name}": tensor for name, tensor in layer.items()}
+    return checkpoints.build(meta, tensors)
+
+
+def test_latent_attention_caches_the_latent_and_the_rope_key(tmp_path, run):
+    binary = tmp_path / "v2lite.bin"
+    binary.write_bytes(v2_lite_cache())
+    report = json.loads(run(binary, "--kv", "--json", "-ctk", "f16", "-ctv", "f16").stdout)
+    rows = {row["scheme"]: row for row in report["rows"]}
+    assert rows["MLA"]["own"] and rows["MLA"]["bytes_per_token"] == 27 * (512 + 64) * 2 == 31104
+    assert not rows["MHA"]["own"] and rows["MHA"]["bytes_per_token"] == 27 * 16 * (192 + 128) * 2 == 276480
+    assert rows["MLA"]["bytes_at_2048"] == 2048 * 31104
+    assert report["reserved_bytes"] == 4096 * 31104
+    assert 256 * 31104 <= report["resident_bytes"] < 256 * 31104 + 27 * 2 * 4096  # as many pages as tokens, and their ends
+    text = run(binary, "--kv").stdout.decode()
+    assert "31,104" in text and "276,480" in text and "NOT" not in text
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("f32", 4), ("f16", 2)])
+def test_cache_of_a_small_latent_model(dtype, size, tmp_path, run):
+    report = json.loads(run(exported("deepseek_v3", tmp_path), "--kv", "--json", "-ctk", dtype, "-ctv", dtype).stdout)
+    own = next(row for row in report["rows"] if row["own"])
+    assert own["bytes_per_token"] == 2 * (20 + 6) * size
+
+
+# ---- states ----
+
+
+def test_states_count_and_do_not_grow(tmp_path, run):
+    binary = exported("qwen3_next", tmp_path)
+    report = json.loads(run(binary, "--kv", "--json", "-ctk", "f32", "-ctv", "f32").stdout)
+    state = (3 * (2 * 2 * 10 + 6 * 9) + 6 * 10 * 9 + 15) // 16 * 16 * 4
+    own = next(row for row in report["rows"] if row["own"])
+    assert report["state_bytes"] == state
+    assert own["bytes_per_token"] == 2 * 2 * 16 * 4  # of the one layer with attention
+    assert own["bytes_at_2048"] == 2048 * own["bytes_per_token"] + state
+    text = run(binary, "--kv").stdout.decode()
+    assert f"state: {state:,} bytes" in text and "NOT" not in text
+
+
+def mixed_model(tokenizer: Path) -> bytes:
+    """A random model of three layers: a short convolution, a gated DeltaNet, attention; with a tokenizer."""
+    meta, tensors = checkpoints.parse(checkpoints.random_model(tokenizer=tokenizer, n_embd=40))
+    rng = np.random.default_rng(3)
+    d, taps, heads, width = 40, 4, 3, 8
+
+    def ints(*values: int) -> checkpoints.Meta:
+        return checkpoints.Meta(checkpoints.I32, len(values), np.array(values, "<i4").tobytes())
+
+    def matrix(n_out: int, n_in: int) -> checkpoints.Tensor:
+        return checkpoints.matrix(rng.normal(0, n_in**-0.5, (n_out, n_in)))
+
+    meta["layer.mixer"], meta["layer.taps"] = ints(1, 2, 0), ints(taps, taps, 0)
+    for key, value in dict(k_heads=1, v_heads=heads, k_dim=width, v_dim=width).items():
+        meta[f"layer.delta_{key}"] = ints(value)
+    for name in [name for name in tensors if name.startswith(("layers.0.attn_", "layers.1.attn_")) and "norm" not in name]:
+        del tensors[name]
+    channels = 2 * width + heads * width
+    tensors |= {
+        "layers.0.mix_in": matrix(3 * d, d), "layers.0.conv": checkpoints.vector(rng.normal(0, 0.5, taps * d)),
+        "layers.0.mix_out": matrix(d, d),
+        "layers.1.mix_in": matrix(channels, d), "layers.1.conv": checkpoints.vector(rng.normal(0, 0.5, taps * channels)),
+        "layers.1.mix_out": matrix(d, heads * width), "layers.1.delta_gate": matrix(heads * width, d),
+        "layers.1.delta_beta": matrix(heads, d), "layers.1.delta_decay": matrix(heads, d),
+        "layers.1.delta_rate": checkpoints.vector(np.full(heads, 0.02)),
+        "layers.1.delta_norm": checkpoints.vector(np.ones(width)),
+    }  # fmt: skip
+    return checkpoints.build(meta, tensors)
+
+
+def test_a_new_text_begins_without_a_state(tmp_path, run, stories):
+    """--ppl runs one window after the other: windows of the same tokens must all be as surprising as the first."""
+    binary, text = tmp_path / "mixed.bin", tmp_path / "text"
+    binary.write_bytes(mixed_model(stories))
+    ids = run(binary, "--tokenize", "-p", "One sunny day").stdout.split()  # the prefix and the text's
+
+    def surprise(times: int) -> str:
+        text.write_text("One sunny day" * times)
+        assert len(run(binary, "--tokenize", "-f", text).stdout.split()) == 1 + times * (len(ids) - 1)
+        done = run(binary, "--ppl", text, "-c", len(ids))
+        assert done.returncode == 0, done.stderr
+        return done.stdout.decode().split()[1]
+
+    assert surprise(1) == surprise(3)
+
+
+# ---- experts ----
+
+
+@pytest.mark.parametrize(("name", "layer", "n", "top_k"), [("granitemoe", 1, 6, 2), ("qwen2_moe", 1, 7, 3), ("deepseek_v3", 1, 8, 3)])
+def test_decode_reads_the_chosen_experts_only(name, layer, n, top_k, tmp_path, run):
+    """A NaN in an expert's weights shows in the logits of one token if, and only if, they are read."""
+    binary = exported(name, tmp_path)
+    data = binary.read_bytes()
+    from exporter.checkpoint import Checkpoint
+
+    _, rows, cols, offset, size = Checkpoint(str(binary)).tensors[f"layers.{layer}.expert_up"]
+    rows_each = -(-(rows - (n - 1)) // n) if n == 1 else next(r for r in range(16, rows, 16) if (n - 1) * r < rows <= n * r)
+    bytes_each = rows_each // 16 * 64 * cols
+    read = set()
+    for expert in range(n):
+        end = min((expert + 1) * bytes_each, size)
+        poisoned = bytearray(data)
+        poisoned[offset + expert * bytes_each : offset + end] = b"\xff" * (end - expert * bytes_each)
+        binary.write_bytes(poisoned)
+        if np.isnan(np.frombuffer(logits(run, binary, [5]), "<f4")).any():
+            read.add(expert)
+    assert len(read) == top_k
+
+
+def test_weights_read_per_token_leave_out_idle_experts(tmp_path, run):
+    binary = exported("granitemoe", tmp_path)
+    from exporter.checkpoint import Checkpoint
+
+    tensors = Checkpoint(str(binary)).tensors
+    stacks = sum(size for name, (_, _, _, _, size) in tensors.items() if ".expert_" in name)
+    total = sum(size for _, _, _, _, size in tensors.values()) - tensors["embed"][-1]
+    idle = 2 * 4 * (2 * 2 * 64 * 36 + 3 * 64 * 18)  # 2 layers, 4 of 6 experts: gate and up of 2 panels, down of 3
+    assert stacks == 2 * 6 * (2 * 2 * 64 * 36 + 3 * 64 * 18)
+    assert json.loads(run(binary, "--info", "--json").stdout)["weight_bytes"] == total - idle
+
+
