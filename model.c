@@ -293,7 +293,7 @@ static void ple_token(void *arg, int t, int thread) {
     float *p = row(&s->ple, t), *looked_up = row(&s->ple, s->chunk + thread);
     s->k->scale(p, 1.0f / sqrtf((float)m->n_embd), a->width);
     for (int i = 0; i < m->n_layers; i++) norm_row(s, &m->ple_in_norm, p + i * m->ple, p + i * m->ple, m->ple);
-    unpack_row(&m->ple_table, a->tokens[t], looked_up);
+    unpack_row(s, &m->ple_table, a->tokens[t], looked_up);
     s->k->axpby(p, sqrtf(0.5f), looked_up, sqrtf(0.5f * (float)m->ple), a->width);
 }
 
