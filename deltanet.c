@@ -1,11 +1,12 @@
-// Gated DeltaNet (Yang et al. 2024, arXiv 2412.06464): each value head keeps a matrix S that maps keys to values. A token lets it
-// decay, corrects what it says of the token's key towards the token's value by a step beta, and reads it with the token's query:
+// Gated DeltaNet (Yang et al. 2024, arXiv 2412.06464): each value head keeps a matrix S that maps keys to values. A token
+// lets it decay, corrects what it says of the token's key towards the token's value by a step beta, and reads it with the
+// token's query:
 //
 //     S = g S;   S += k (beta (v - S^T k))^T;   o = S^T q
 //
-// q, k and v come out of a short convolution with SiLU; q and k have unit length; o is normalised and gated. Value head j uses
-// query and key head j / (n_v_heads / n_k_heads). What it remembers is the last inputs of the convolution, then the matrices.
-// Tokens go one after the other, heads side by side, so that the result depends neither on threads nor on chunks.
+// q, k and v come out of a short convolution with SiLU; q and k have unit length; o is normalised and gated. Value head j
+// uses query and key head j / (n_v_heads / n_k_heads). What it remembers is the last inputs of the convolution, then the
+// matrices. Tokens go one after the other, heads side by side, so that the result depends neither on threads nor on chunks.
 #include <math.h>
 
 #include "session.h"

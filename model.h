@@ -55,7 +55,7 @@ enum { SEQUENTIAL, PARALLEL };
 enum { NORM_PRE_ATTN = 1, NORM_POST_ATTN = 2, NORM_PRE_FFN = 4, NORM_POST_FFN = 8 };  // bits of Layer.norms
 enum { QK_PER_HEAD, QK_WHOLE, QK_DISTINCT, QK_AFTER_ROPE, N_QK_NORMS };
 enum { MIXER_ATTENTION, MIXER_SHORTCONV, MIXER_DELTANET, N_MIXERS };
-enum { SCORE_SOFTMAX, SCORE_SIGMOID };  // of the router
+enum { SCORE_SOFTMAX, SCORE_SIGMOID, SCORE_SPARSEMIXER, N_SCORES };  // of the router
 enum { GROUP_MAX, GROUP_TOP2 };         // a group of experts is as good as its best, or as the sum of its two best
 
 typedef struct {
@@ -63,6 +63,7 @@ typedef struct {
     Norm attn_post_norm, ffn_post_norm;  // [n_embd], of what the branch adds
     Matrix q, k, v, o;             // (n_heads head_dim, n_embd), 2 x (n_kv_heads head_dim, n_embd), (n_embd, n_heads head_dim)
     Norm q_norm, k_norm;           // [head_dim], of all heads side by side if whole or distinct, or absent
+    Norm v_norm;                   // [head_dim], of each value head, or absent
     Norm attn_sub_norm, ffn_sub_norm;  // [n_heads head_dim] before o, [d_ff] before down, or absent
     const float *sinks, *slopes;   // [n_heads] or NULL: a score that only the sum of exponentials sees; ALiBi
     const float *act_params;       // [4] or NULL, of the activations that have some
@@ -70,6 +71,11 @@ typedef struct {
     int n_heads, n_kv_heads, head_dim, d_ff;
     int rope;                      // rope set, -1 for none
     int window;                    // 0 for none
+    Matrix ple_gate, ple_out;      // (ple, n_embd), (n_embd, ple): the branch that the layer's own embedding gates, or absent
+    Norm ple_norm;                 // [n_embd], of what it adds
+    const float *out_scale;        // [1] or NULL: the residual stream is multiplied by it behind the layer
+    int kv_source;                 // the layer whose keys and values it reads; -1: its own
+    bool kv_read;                  // another layer reads its keys and values, so that a window forgets none
     float attn_scale;
     float softcap, clip;  // of scores; of q, k and v; 0 for none
     float residual_scale; // of what a branch adds
@@ -81,16 +87,17 @@ typedef struct {
 
     int mixer;     // MIXER_*: what stands where attention does
 
-    // Multi-head latent attention: one KV head, whose values are the first `latent` numbers of its keys. head_dim is that of the
-    // cached key [latent; rope part]; a query head is projected to n_nope + (head_dim - latent) numbers, of which the first
-    // n_nope go through k_up; what a head mixes becomes n_value numbers through v_up.
+    // Multi-head latent attention: one KV head, whose values are the first `latent` numbers of its keys. head_dim is that
+    // of the cached key [latent; rope part]; a query head is projected to n_nope + (head_dim - latent) numbers, of which
+    // the first n_nope go through k_up; what a head mixes becomes n_value numbers through v_up.
     int latent, n_nope, n_value;     // latent 0: no MLA, and none of what follows
     Matrix q_down;                   // (query rank, n_embd); q is then (.., query rank); may be absent
     Norm q_down_norm, latent_norm;   // [query rank], [latent]; RMS with an epsilon of their own, model.latent_eps
     Matrix k_up, v_up;               // stacks of n_heads: (latent, n_nope), (n_value, latent)
-    Matrix attn_gate;                // (n_heads head_dim, n_embd): what attention gives is multiplied by its sigmoid; or absent
+    Matrix attn_gate;                // (n_heads head_dim or n_heads, n_embd), or absent: attention is multiplied by its sigmoid
 
-    // Short convolution and gated delta rule. n_taps of the convolution, n_channels wide; the delta rule's heads and their sizes
+    // Short convolution and gated delta rule. n_taps of the convolution, n_channels wide; the delta rule's heads and their
+    // sizes
     int n_taps, n_channels, n_k_heads, n_v_heads, k_dim, v_dim;
     const float *conv;               // [n_taps][n_channels]
     Matrix mix_in, mix_out;          // (3 n_embd or n_channels, n_embd); (n_embd, n_embd or n_v_heads v_dim)
@@ -104,6 +111,7 @@ typedef struct {
     int n_groups, top_groups, group_score;  // only the best groups' experts are chosen from; 1 group: from all
     int renorm;                      // the weights of the chosen are divided by their sum + renorm_eps
     float renorm_eps, routed_scale;  // and multiplied by routed_scale
+    float jitter;                    // of the sparsemixer: how far below the best a score may be to count
     Matrix router, shared_gate;      // (n_experts, n_embd), (1, n_embd); shared_gate may be absent
     const float *selection_bias;     // [n_experts], added to the scores for the choice alone; or NULL
     Matrix expert_gate, expert_up, expert_down;  // stacks of 2 x (d_expert, n_embd), (n_embd, d_expert)
@@ -136,13 +144,16 @@ typedef struct Model {
     int n_rope_sets;
     RopeSet rope[MAX_ROPE_SETS];
     Matrix embed, embed_pos, output;  // output is embed where they are tied; embed_pos may be absent
+    int ple;                          // numbers that each token has for each layer besides its embedding; 0: none
+    Matrix ple_table, ple_in;         // (vocab_size, n_layers ple), (n_layers ple, n_embd)
+    Norm ple_in_norm;                 // [ple]
     Norm embed_norm, norm;            // embed_norm may be absent
     Layer *layers;  // [n_layers]
     Meta *meta;
     Tensor *tensors;
     int n_meta, n_tensors;
-    size_t weight_bytes;  // tensor bytes that one generated token reads: all, but for an embedding that is only looked up and
-                          // experts that are not chosen
+    size_t weight_bytes;  // tensor bytes that one generated token reads: all, but for experts that are not chosen and an
+                          // embedding that is only looked up
 } Model;
 
 // Maps a file for reading. Errors: cannot be opened, a directory, empty. unmap_file undoes it.
@@ -197,9 +208,7 @@ void session_reset(Session *session);
 
 // ---- attention.c: rope, scores, softmax, mix. Internal; declared in session.h --------------------------------------------
 
-// ---- mla.c: what latent attention does before and after attention; shortconv.c, deltanet.c: other mixers. Likewise ---------
-
-// ---- moe.c: the router and the experts. Internal; declared in session.h ----------------------------------------------------
+// ---- mla.c: latent attention's way to attention and back. shortconv.c, deltanet.c: other mixers. moe.c: experts. Internal --
 
 // ---- kvcache.c: what the cache costs, and where its rows lie ---------------------------------------------------------------
 
@@ -209,8 +218,8 @@ typedef struct KvPlan {
     size_t reserved;         // bytes of the whole context, windows as rings, and the states, rounded up to pages
 } KvPlan;
 
-// What n_kv_heads (0: each layer's own) cost at `context` positions; heads of latent attention count as they are expanded. The
-// allocator and the report both use this.
+// What n_kv_heads (0: each layer's own) cost at `context` positions; heads of latent attention count as they are expanded.
+// The allocator and the report both use this.
 KvPlan kv_plan(const Model *model, int n_kv_heads, int context, Dtype k_dtype, Dtype v_dtype);
 // Bytes that hold the first `n` positions: n * bytes_per_token until a window is full, and the states.
 size_t kv_bytes_at(const Model *model, int n_kv_heads, int n, Dtype k_dtype, Dtype v_dtype);

@@ -45,6 +45,19 @@ static void keep_best_groups(const Layer *l, float *selection) {
         if (!kept[e / size]) selection[e] = -INFINITY;
 }
 
+// The sparsemixer's weight of the best that is left (Phi-3.5-MoE, arXiv 2409.12136, without the noise of training): that of a
+// softmax over those that are left and not far below it.
+static float weight_among_near(const Session *s, const Layer *l, const float *score, const float *left, int best) {
+    int n = l->n_experts, padded = (n + LANES - 1) / LANES * LANES;
+    float near[MAX_EXPERTS], top = left[best];
+    for (int e = 0; e < n; e++) {
+        float size = fabsf(score[e]) > top ? fabsf(score[e]) : top;
+        near[e] = (top - score[e]) / size > 2.0f * l->jitter ? -INFINITY : left[e];
+    }
+    for (int e = n; e < padded; e++) near[e] = -INFINITY;
+    return 1.0f / s->k->exp_sum(near, top, padded);
+}
+
 // The experts of one token and their weights, from the router's row of scores.
 static void choose_token(void *arg, int t, int thread) {
     (void)thread;
@@ -56,7 +69,7 @@ static void choose_token(void *arg, int t, int thread) {
     if (l->score == SCORE_SOFTMAX) {
         for (int e = n; e < padded; e++) score[e] = -INFINITY;
         s->k->scale(score, 1.0f / s->k->exp_sum(score, s->k->max(score, padded), padded), n);
-    } else {
+    } else if (l->score == SCORE_SIGMOID) {
         s->k->act(score, ACT_SIGMOID, n);
     }
     memcpy(selection, score, sizeof *selection * (size_t)n);
@@ -66,8 +79,9 @@ static void choose_token(void *arg, int t, int thread) {
     for (int j = 0; j < l->top_k; j++) {
         int e = best_of(selection, n);
         choice[j] = (Choice){.expert = e, .weight = score[e]};
+        if (l->score == SCORE_SPARSEMIXER) choice[j].weight = weight_among_near(s, l, score, selection, e);
         selection[e] = -INFINITY;
-        sum += score[e];
+        sum += choice[j].weight;
     }
     float factor = l->routed_scale / (l->renorm ? sum + l->renorm_eps : 1.0f);
     for (int j = 0; j < l->top_k; j++) choice[j].weight *= factor;
@@ -115,8 +129,9 @@ void experts(Session *s, int layer, const Buffer *y, int n) {
     parallel_for(s->pool, n, choose_token, &moe);
     int n_groups = group_rows(s, l, n);
     parallel_for(s->pool, n, scatter_token, &moe);
-    multiply_groups(s, (const Matrix *[]){&l->expert_up, &l->expert_gate}, (const Buffer *[]){&s->expert_up, &s->expert_gate},
-                    l->gated ? 2 : 1, &s->by_expert, rows, s->groups, n_groups);
+    multiply_groups(s, (const Matrix *[]){&l->expert_up, &l->expert_gate},
+                    (const Buffer *[]){&s->expert_up, &s->expert_gate}, l->gated ? 2 : 1, &s->by_expert, rows, s->groups,
+                    n_groups);
     activate(s, l, &s->expert_gate, &s->expert_up, l->d_expert, rows);
     multiply_groups(s, (const Matrix *[]){&l->expert_down}, (const Buffer *[]){&s->by_expert}, 1,
                     l->gated ? &s->expert_gate : &s->expert_up, rows, s->groups, n_groups);

@@ -59,7 +59,7 @@ static bool same_shape(const Layer *a, const Layer *b) {
            a->rope == b->rope && a->window == b->window && a->attn_scale == b->attn_scale && a->topology == b->topology &&
            a->act == b->act && a->mixer == b->mixer && a->latent == b->latent && a->n_experts == b->n_experts &&
            !a->gate.data == !b->gate.data && !a->q_norm.w == !b->q_norm.w && a->softcap == b->softcap &&
-           a->norms == b->norms;
+           a->norms == b->norms && a->kv_source == b->kv_source;
 }
 
 static const char *act_name(Act act) {
@@ -69,8 +69,8 @@ static const char *act_name(Act act) {
 
 static void print_attention(const Layer *l) {
     if (l->latent)
-        printf("%d query heads of %d + %d over a latent of %d + %d (MLA), values of %d, attention scale %g", l->n_heads, l->n_nope,
-               l->head_dim - l->latent, l->latent, l->head_dim - l->latent, l->n_value, (double)l->attn_scale);
+        printf("%d query heads of %d + %d over a latent of %d + %d (MLA), values of %d, attention scale %g", l->n_heads,
+               l->n_nope, l->head_dim - l->latent, l->latent, l->head_dim - l->latent, l->n_value, (double)l->attn_scale);
     else
         printf("%d query heads, %d KV heads (%s), head_dim %d, attention scale %g", l->n_heads, l->n_kv_heads,
                attention_name(l->n_heads, l->n_kv_heads), l->head_dim, (double)l->attn_scale);
@@ -82,11 +82,13 @@ static void print_attention(const Layer *l) {
     if (l->attn_gate.data) printf(", output gated");
     if (l->rope >= 0) printf(", rope set %d", l->rope);
     if (l->window > 0) printf(", window %d", l->window);
+    if (l->kv_source >= 0) printf(", keys and values of layer %d", l->kv_source);
 }
 
 static void print_ffn(const Layer *l) {
     const char *gated = l->gated ? ", gated" : "";
-    if (l->d_ff) printf("; feed-forward %d, %s%s%s", l->d_ff, act_name(l->act), gated, l->n_experts ? ", for all tokens" : "");
+    const char *all = l->n_experts ? ", for all tokens" : "";
+    if (l->d_ff) printf("; feed-forward %d, %s%s%s", l->d_ff, act_name(l->act), gated, all);
     if (l->n_experts)
         printf("; %d of %d experts of %d, %s%s", l->top_k, l->n_experts, l->d_expert, act_name(l->act), gated);
 }
@@ -100,8 +102,8 @@ static void print_layers(const Model *model) {
         if (l->mixer == MIXER_ATTENTION) print_attention(l);
         else if (l->mixer == MIXER_SHORTCONV) printf("convolution over %d tokens", l->n_taps);
         else
-            printf("gated DeltaNet, %d key heads of %d, %d value heads of %d, convolution over %d tokens", l->n_k_heads, l->k_dim,
-                   l->n_v_heads, l->v_dim, l->n_taps);
+            printf("gated DeltaNet, %d key heads of %d, %d value heads of %d, convolution over %d tokens", l->n_k_heads,
+                   l->k_dim, l->n_v_heads, l->v_dim, l->n_taps);
         print_ffn(l);
         printf("%s\n", l->topology == PARALLEL ? "; attention and feed-forward in parallel" : "");
     }
@@ -280,8 +282,8 @@ static void mla_row(KvReport *r, size_t mha_bytes) {
                                    .ratio_to_mha = (double)bytes / (double)mha_bytes};
 }
 
-// MHA, each GQA divisor from large to small, MQA, and MLA, the model's own or one that would be small; only the model itself if
-// its layers differ in their heads. Of a model with MLA, the others are what its heads would cost expanded.
+// MHA, each GQA divisor from large to small, MQA, and MLA, the model's own or one that would be small; only the model
+// itself if its layers differ in their heads. Of a model with MLA, the others are what its heads would cost expanded.
 static int make_rows(KvReport *r, Error *err) {
     int n_heads = common_heads(r->model, false), own = common_heads(r->model, true), n_divisors = 0;
     for (int n = 1; n <= n_heads; n++) n_divisors += n_heads % n == 0;
@@ -353,8 +355,10 @@ static void print_kv_shape(const KvReport *r) {
     if (n < r->model->n_layers) printf(", %d with attention", n);
     if (l && l->latent) printf(", %d query heads, latent %d + %d", l->n_heads, l->latent, l->head_dim - l->latent);
     else if (l) printf(", %d query heads, %d KV heads, head_dim %d", l->n_heads, l->n_kv_heads, l->head_dim);
-    if (r->n_rows == 1 && r->rows[0].n_kv_heads == 0) printf(" (layer %d; others differ)", (int)(l ? l - r->model->layers : 0));
-    printf("; keys %s, values %s; context %d\n\n", dtype_name(r->k_dtype), dtype_name(r->v_dtype), r->context);
+    if (l && r->n_rows == 1 && r->rows[0].n_kv_heads == 0) printf(" (layer %d; others differ)", (int)(l - r->model->layers));
+    printf("; keys %s", dtype_name(r->k_dtype));
+    if (!l || !l->latent) printf(", values %s", dtype_name(r->v_dtype));
+    printf("; context %d\n\n", r->context);
 }
 
 static void print_report(const KvReport *r) {

@@ -67,6 +67,7 @@ struct Session {
     Buffer q, keys, values, att;   // n_heads head_dim, 2 x n_kv_heads head_dim, n_heads head_dim
     Buffer attn_gate;              // n_heads head_dim
     Buffer out;                    // what a branch adds to x, n_embd
+    Buffer ple, ple_gate;          // the layers' own embeddings, n_layers ple; a branch's inside, ple
     Buffer gate, up;               // d_ff
     Buffer scores, selection;      // n_experts
     Choice *choices;               // [chunk][top_k]
@@ -93,8 +94,8 @@ void for_each(Session *s, size_t bytes, int n, void (*work)(void *arg, int item,
 // out[i] = w[i] x + bias for n rows of x. All w have the same input dimension.
 void multiply(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const Buffer *x, int n);
 // The same for stacks: each group of rows with a matrix of its own. n_rows: of all groups.
-void multiply_groups(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const Buffer *x, int n_rows,
-                     const Group *groups, int n_groups);
+void multiply_groups(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const Buffer *x,
+                     int n_rows, const Group *groups, int n_groups);
 // out = norm of x, both [n]; out may be x.
 void norm_row(const Session *s, const Norm *norm, float *out, const float *x, int n);
 // gate = act(gate) * up, or up = act(up) in a layer that is not gated; n rows of `width`.
@@ -107,7 +108,8 @@ void mla_values(Session *s, int layer, int n);
 // shortconv.c, deltanet.c. s->out = what the mixer makes of n rows of y.
 void shortconv(Session *s, int layer, const Buffer *y, int n);
 void deltanet(Session *s, int layer, const Buffer *y, int n);
-// The first n_taps - 1 rows of s->conv from what the layer remembers of earlier tokens; and what it shall remember of n more.
+// The first n_taps - 1 rows of s->conv from what the layer remembers of earlier tokens; and what it shall remember of n
+// more.
 void conv_remember(Session *s, int layer);
 void conv_keep(Session *s, int layer, int n_tokens);
 

@@ -1,5 +1,5 @@
-// Short convolution (LFM2): [b, c, x] = W_in y; a causal convolution of b * x over the last n_taps tokens, channel by channel;
-// out = W_out (c * that). What it remembers is the last n_taps - 1 inputs of the convolution.
+// Short convolution (LFM2): [b, c, x] = W_in y; a causal convolution of b * x over the last n_taps tokens, channel by
+// channel; out = W_out (c * that). What it remembers is the last n_taps - 1 inputs of the convolution.
 #include <string.h>
 
 #include "session.h"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Callable
 
 import numpy as np
@@ -294,9 +294,9 @@ def _source(path: str, file: File) -> Source:
     family, knobs, found, remarks = canonical(config, _huggingface_names(file, arch, config, restore))
     if factors is not None:
         divisors = factors.array()
-        if divisors.shape != knobs.rope.shape or not (divisors > 0).all():
-            raise ExportError(f"{path}: tensor rope_freqs.weight holds no {len(knobs.rope)} positive numbers")
-        knobs.rope = knobs.rope / divisors
+        if divisors.shape != (config["head_dim"] // 2,) or not (divisors > 0).all():
+            raise ExportError(f"{path}: tensor rope_freqs.weight holds no {config['head_dim'] // 2} positive numbers")
+        knobs.ropes = [replace(rope, inv_freq=rope.inv_freq / divisors) for rope in knobs.ropes]
     template = file.values.get("tokenizer.chat_template")
     tokenizer = gguf_vocabulary(file)
     return Source(

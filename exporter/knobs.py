@@ -107,7 +107,7 @@ class Knobs:
             "layer.attn_scale": scale,
             "layer.topology": int(self.parallel),
             "layer.d_ff": self.d_ff,
-            "layer.ffn": [int(not tensors.keys().isdisjoint((f"layers.{i}.ffn_gate", f"layers.{i}.expert_gate"))) for i in layers],
+            "layer.ffn": [int(f"layers.{i}.ffn_gate" in tensors or f"layers.{i}.expert_gate" in tensors) for i in layers],
             "layer.act": self.act,
         }
         unusual = {
@@ -130,8 +130,9 @@ class Knobs:
         if rope.long_freq is not None:
             meta[key + "long_freq"] = rope.long_freq
             meta[key + "length"] = rope.length
-            if rope.multiplier != 1:
-                meta[key + "long_multiplier"] = float(rope.multiplier)
+            multiplier = rope.multiplier if rope.long_multiplier is None else rope.long_multiplier
+            if multiplier != 1:
+                meta[key + "long_multiplier"] = float(multiplier)
         return meta
 
     def part_of(self, kind: str) -> Part | None:
@@ -141,6 +142,8 @@ class Knobs:
     def has(self, kind: str, layer: int) -> bool:
         """Whether a layer has such a tensor, if the family's table names it."""
         part = self.part_of(kind)
+        if any(kind in p.lacks and p.layers[layer] for p in self.parts):
+            return False
         if part or kind in KINDS:
             return part is not None and part.layers[layer]
         if kind.startswith("attn_") and kind not in NORM_SLOTS:
@@ -168,8 +171,10 @@ class Knobs:
             "attn_o": (self.n_embd, q),
             "attn_q_norm": (q if all_heads else head_dim,),
             "attn_k_norm": (kv if all_heads else head_dim,),
+            "attn_v_norm": (head_dim,),
             "attn_sub_norm": (q,),
             "attn_sinks": (self.n_heads,),
+            "out_scale": (1,),
             "ffn_gate": (d_ff, self.n_embd),
             "ffn_up": (d_ff, self.n_embd),
             "ffn_gate_up": (2 * d_ff, self.n_embd),

@@ -1,4 +1,5 @@
-"""Weights that a checkpoint holds in fewer bits than a number of its own: fp8 in blocks (DeepSeek), mxfp4 (gpt-oss)."""
+"""Weights that a checkpoint holds in fewer bits than a number of its own: fp8 in blocks (DeepSeek), mxfp4 (gpt-oss), ternary
+ones (BitNet)."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def dequantize(c: Config, left: dict[str, Tensor]) -> None:
     if not isinstance(values, dict):
         raise ExportError(f"{c.where}: quantization_config is {values!r}, expected an object")
     q = Config(values, f"{c.where}: quantization_config")
-    q.choice("quant_method", {"fp8": _fp8, "mxfp4": _mxfp4})(q, left)
+    q.choice("quant_method", {"fp8": _fp8, "mxfp4": _mxfp4, "bitnet": _bitnet})(q, left)
     q.ignore("modules_to_not_convert")  # they have no scales
     q.finish()
 
@@ -54,6 +55,42 @@ def _mxfp4(q: Config, left: dict[str, Tensor]) -> None:
         if scales not in left:
             raise ExportError(f"the checkpoint lacks the tensor {scales}")
         left[name] = mxfp4(left[name], left.pop(scales))
+
+
+def _bitnet(q: Config, left: dict[str, Tensor]) -> None:
+    """Only matrices that were packed; the reference also rounds what they multiply to int8, which nothing forces us to do."""
+    kind = q.choice("linear_class", {k: k for k in ("bitlinear", "autobitlinear")}, "bitlinear")
+    q.require(quantization_mode="offline", use_rms_norm=False)
+    q.ignore("rms_norm_eps")  # of the norm that is not there
+    for name in [name for name in left if name.endswith(".weight_scale")]:
+        weight = name[: -len("_scale")]
+        if weight not in left:
+            raise ExportError(f"the checkpoint lacks the tensor {weight}, whose scale it has")
+        left[weight] = ternary(left[weight], left.pop(name), divide=kind == "bitlinear")
+
+
+def ternary(packed: Tensor, scale: Tensor, divide: bool) -> Tensor:
+    """A matrix of -1, 0 and 1 times (or divided by) one scale: byte (i, k) of R / 4 rows has two bits, plus one, for each of
+    the rows i, i + R / 4, i + 2 R / 4, i + 3 R / 4, the lowest first."""
+    quarter, *rest = packed.shape
+    raw = _bytes_of(packed)
+
+    def load():
+        rows = raw.load()
+        factor = np.float32(scale.array().reshape(-1)[0])
+        factor = np.float32(1) / factor if divide else factor
+
+        def unpack(a: int, b: int) -> np.ndarray:
+            parts = []
+            for j in range(a // quarter, -(-b // quarter)):
+                begin, end = max(a, j * quarter), min(b, (j + 1) * quarter)
+                bits = rows(begin - j * quarter, end - j * quarter).astype(np.uint8) >> (2 * j) & 3
+                parts.append((bits.astype(np.float32) - 1) * factor)
+            return np.concatenate(parts)
+
+        return unpack
+
+    return Tensor(packed.name, (4 * quarter, *rest), load)
 
 
 def _bytes_of(tensor: Tensor) -> Tensor:
@@ -82,8 +119,8 @@ def fp8_blocks(weight: Tensor, scales: Tensor, height: int, width: int) -> Tenso
 
 
 def mxfp4(blocks: Tensor, scales: Tensor) -> Tensor:
-    """E2M1 numbers, two a byte and the lower four bits first, [.., n / 32, 16 bytes], times a power of two a block, [.., n / 32]
-    with bias 127: [.., n]."""
+    """E2M1 numbers, two a byte and the lower four bits first, [.., n / 32, 16 bytes], times a power of two a block,
+    [.., n / 32] with bias 127: [.., n]."""
     if blocks.shape[:-1] != scales.shape or blocks.shape[-1] != BLOCK // 2:
         raise ExportError(f"tensor {scales.name} has shape {list(scales.shape)}, its blocks {list(blocks.shape)}")
     codes, powers = _bytes_of(blocks), _bytes_of(scales)

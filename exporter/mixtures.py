@@ -8,9 +8,9 @@ import math
 from .common import FFN, LLAMA, QK_NORM, QKV, biases, default_rope, in_layer, llama_block, rotate, without
 from .config import Config
 from .knobs import WHOLE, Knobs
-from .llamas import granite_block
-from .parts import MAX, SIGMOID, TOP2, DeltaNet, Experts, Latent, OutGate, ShortConv, Skipped
-from .rope import Shape, layer_kinds, rope_set, windows
+from .llamas import granite_block, granite_swa
+from .parts import MAX, SIGMOID, SPARSEMIXER, TOP2, DeltaNet, Experts, HeadGate, Latent, OutGate, ShortConv, Skipped
+from .rope import FULL, SLIDING, Rope, Shape, layer_kinds, rope_by_type, rope_set, windows
 from .tensor import ExportError
 
 # ---- names ---------------------------------------------------------------------------------------------------------------
@@ -29,7 +29,13 @@ def expert_names(module: str, router: str = "gate", dense: str | None = None) ->
     return names
 
 
-MIXTRAL = {**LLAMA, **expert_names("block_sparse_moe")}
+MIXTRAL = {  # transformers 5 calls block_sparse_moe mlp
+    **LLAMA,
+    **{
+        name: "|".join((source, source.replace("block_sparse_moe", "mlp")))
+        for name, source in expert_names("block_sparse_moe").items()
+    },
+}
 QWEN2_MOE = {**LLAMA, **expert_names("mlp", dense="shared_expert")}
 QWEN3_MOE = {**QWEN2_MOE, **QK_NORM}
 OLMOE = {**LLAMA, **QK_NORM, **expert_names("mlp")}
@@ -139,6 +145,40 @@ def granitemoe(c: Config) -> Knobs:
     return k
 
 
+def granitemoe_swa(c: Config) -> Knobs:
+    """Granite MoE with windows, sinks, and a theta a layer."""
+    c.default(num_local_experts=8, num_experts_per_tok=2, num_key_value_heads=None, max_position_embeddings=2048)
+    c.default(rms_norm_eps=1e-6, tie_word_embeddings=False)
+    k = granite_swa(c)
+    experts(c, k, "num_local_experts", "intermediate_size")
+    k.d_ff = c.int("shared_intermediate_size", 0, least=0)
+    return k
+
+
+def phimoe(c: Config) -> Knobs:
+    """Phi-3.5-MoE: the sparsemixer chooses; rope keeps its short table, but its factor changes with the length."""
+    c.default(num_local_experts=16, num_experts_per_tok=2, intermediate_size=6400, original_max_position_embeddings=4096)
+    c.require(num_experts_per_tok=2)
+    k = llama_block(c, num_key_value_heads=8, max_position_embeddings=131072, rms_norm_eps=1e-5)
+    shape = Shape(k.head_dim, k.context, theta=1e6, kinds=("default", "longrope"), known=("short_mscale", "long_mscale"))
+    rope = rope_set(c, shape)
+    if rope.long_freq is not None:
+        p = Config(c.get("rope_parameters") or c.get("rope_scaling"), f"{c.where}: rope_parameters")
+        short, long = p.number("short_mscale"), p.number("long_mscale")
+        rope = Rope(rope.inv_freq, short, rope.inv_freq, rope.length, long)
+    k.rotate(*[rope] * k.n_layers)
+    experts(
+        c, k, "num_local_experts", "intermediate_size", score=SPARSEMIXER, renorm=False,
+        jitter=c.number("router_jitter_noise", 0.01),
+    )  # fmt: skip
+    c.ignore("input_jitter_noise", "original_max_position_embeddings")  # in training; said with the rope
+    k.layernorm = True
+    k.biased = biases(c) + ("output",) * c.flag("lm_head_bias", False)
+    size = c.get("sliding_window")
+    k.window = [0 if size is None else c.int("sliding_window")] * k.n_layers
+    return k
+
+
 def deepseek_experts(c: Config, k: Knobs, first: int = 0, **more) -> Experts:
     """Experts behind a number of dense layers, beside a network for all tokens, as many times as wide as an expert as
     n_shared_experts says."""
@@ -202,15 +242,17 @@ def gpt_oss(c: Config) -> Knobs:
     """gpt-oss: sinks, windows in every other layer, and a clamped SwiGLU."""
     c.default(num_local_experts=128, num_experts_per_tok=4, intermediate_size=2880, attention_bias=True)
     default_rope(
-        c, rope_type="yarn", factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False, original_max_position_embeddings=4096
+        c, rope_type="yarn", factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+        original_max_position_embeddings=4096,
+    )  # fmt: skip
+    c.ignore("initial_context_length", "experts_per_token")  # said elsewhere
+    acts = {"silu": CLAMPED_SWIGLU}
+    k = llama_block(
+        c, acts=acts, num_key_value_heads=8, head_dim=64, max_position_embeddings=131072, rms_norm_eps=1e-5
     )
-    c.ignore("hidden_act", "initial_context_length", "experts_per_token")  # the first is not used, the others are said elsewhere
-    c.values = {**c.values, "hidden_act": "silu"}
-    k = llama_block(c, num_key_value_heads=8, head_dim=64, max_position_embeddings=131072, rms_norm_eps=1e-5)
     rotate(c, k, theta=150000.0)
     clamp = (c.number("swiglu_alpha", 1.702), c.number("swiglu_limit", 7.0))
     experts(c, k, "num_local_experts", "intermediate_size", interleaved=True, clamp=clamp)
-    k.act = CLAMPED_SWIGLU
     k.biased = (*biases(c), "router", "expert_gate", "expert_up", "expert_down")
     kinds = layer_kinds(c, k.n_layers, lambda layer: layer % 2 == 0)
     k.window = windows(c, kinds, c.get("sliding_window", 128))
@@ -319,7 +361,8 @@ def lfm_block(c: Config, known: tuple[str, ...], **defaults) -> tuple[Knobs, lis
     )  # fmt: skip
     c.require(conv_bias=False, conv_dim=k.n_embd, conv_dim_out=k.n_embd, block_dim=k.n_embd, conv_use_xavier_init=True)
     c.require(num_heads=k.n_heads, use_pos_enc=True)
-    c.ignore("theta", "block_mlp_init_scale", "block_out_init_scale", "block_norm_eps", "block_use_swiglu", "block_use_xavier_init")
+    c.ignore("theta", "block_mlp_init_scale", "block_out_init_scale", "block_norm_eps", "block_use_swiglu")
+    c.ignore("block_use_xavier_init")
     attention = c.get("full_attn_idxs")
     attention = range(k.n_layers) if attention is None else attention
     kinds = mixer_kinds(c, k.n_layers, known, ["full_attention" if i in attention else "conv" for i in range(k.n_layers)])
@@ -352,6 +395,27 @@ def lfm2_moe(c: Config) -> Knobs:
     )  # fmt: skip
     part.layers = [i >= dense for i in range(k.n_layers)]
     k.d_ff = [0 if sparse else d_ff for sparse in part.layers]
+    return k
+
+
+def lfm3(c: Config) -> Knobs:
+    """LFM 3: norms behind the branches too, a gate for each head, and a rope for layers with a window and another for the
+    rest."""
+    default_rope(
+        c, full_attention=dict(rope_type="proportional", rope_theta=1e6, partial_rotary_factor=0.5),
+        sliding_attention=dict(rope_type="default", rope_theta=1e4),
+    )  # fmt: skip
+    usual = ["full_attention" if i % 4 == 2 else "sliding_attention" if i % 4 == 0 < i else "conv" for i in range(10000)]
+    if c.get("layer_types") is None:
+        c.values = {**c.values, "layer_types": usual[: c.int("num_hidden_layers", most=4096)]}
+    c.default(num_key_value_heads=4, conv_L_cache=7, intermediate_size=7680, head_dim=128)
+    k, kinds = lfm_block(c, ("conv", FULL, SLIDING))
+    c.require(use_sandwich_norm=True, use_attention_gate=True)
+    ropes = rope_by_type(c, Shape(k.head_dim, k.context, theta=1e6), sliding_theta=1e4)
+    k.rotate(*[ropes.get(kind) for kind in kinds])
+    k.window = windows(c, kinds, c.get("sliding_window", 256))
+    k.parts.append(HeadGate([kind != "conv" for kind in kinds], heads=k.n_heads))
+    k.biased = biases(c)
     return k
 
 
@@ -440,10 +504,20 @@ FAMILIES = {
     "glm4_moe": (glm4_moe, DOTS),
     "gpt_oss": (gpt_oss, GPT_OSS),
     "granitemoe": (granitemoe, GRANITEMOE),
+    "granitemoe_swa": (
+        granitemoe_swa,
+        {
+            **without(GRANITEMOE, "ffn_gate", "ffn_up"),
+            **in_layer("model.layers.N", attn_sinks="self_attn.sinks"),
+            **in_layer("model.layers.N.shared_mlp", ffn_gate_up="input_linear", ffn_down="output_linear"),
+        },
+    ),
     "lfm2": (lfm2, LFM2),
     "lfm2_moe": (lfm2_moe, LFM2_MOE),
+    "lfm3": (lfm3, LFM3),
     "mixtral": (mixtral, MIXTRAL),
     "olmoe": (olmoe, OLMOE),
+    "phimoe": (phimoe, MIXTRAL),
     "qwen2_moe": (qwen2_moe, QWEN2_MOE),
     "qwen3_5_moe_text": (qwen3_5_moe, QWEN3_NEXT),
     "qwen3_5_text": (qwen3_5, QWEN3_5),

@@ -15,10 +15,12 @@ from .tensor import ExportError, Tensor, constant
 LANES = 16
 KINDS = frozenset(  # the tensors that only parts have
     "router selection_bias shared_gate expert_gate expert_up expert_down attn_gate attn_q_down attn_q_down_norm "
-    "attn_latent_norm attn_k_up attn_v_up mix_in conv mix_out delta_gate delta_beta delta_decay delta_rate delta_norm".split()
+    "attn_latent_norm attn_k_up attn_v_up mix_in conv mix_out "
+    "delta_gate delta_beta delta_decay delta_rate delta_norm "
+    "ple_gate ple_out ple_norm".split()
 )
 SHORTCONV, DELTANET = 1, 2  # values of layer.mixer
-SOFTMAX, SIGMOID = 0, 1  # of layer.score
+SOFTMAX, SIGMOID, SPARSEMIXER = 0, 1, 2  # of layer.score
 MAX, TOP2 = 0, 1  # of layer.group_score
 
 
@@ -27,6 +29,7 @@ class Part:
     """`layers` says of each layer whether it has the part."""
 
     layers: list[bool]
+    lacks = ()  # what such a layer has not, though others do
 
     def metadata(self) -> dict[str, object]:
         """The part's knobs."""
@@ -133,8 +136,9 @@ class Experts(Part):
     renorm: bool = True
     renorm_eps: float = 0.0
     scale: float = 1.0
+    jitter: float = 0.0  # of the sparsemixer
     biased: bool = False  # a bias takes part in the choice
-    interleaved: bool = False  # gpt-oss: fused as [n, n_embd, 2 d_ff] and [n, d_ff, n_embd], gate and up in turns, with biases
+    interleaved: bool = False  # fused as [n, n_embd, 2 d_ff] and [n, d_ff, n_embd], gate and up in turns, with biases
     clamp: tuple[float, float] | None = None  # alpha and limit of its activation
     shared_gate: bool = False  # the network that all tokens pass is weighed by a sigmoid
 
@@ -150,6 +154,8 @@ class Experts(Part):
             meta |= {"layer.groups": self.groups, "layer.top_groups": self.top_groups, "layer.group_score": self.group_score}
         if self.renorm and self.renorm_eps:
             meta["layer.renorm_eps"] = float(self.renorm_eps)
+        if self.score == SPARSEMIXER:
+            meta["layer.jitter"] = float(self.jitter)
         if self.scale != 1:
             meta["layer.routed_scale"] = float(self.scale)
         return meta
@@ -190,7 +196,8 @@ class Experts(Part):
         if self.interleaved:
             return self.split_interleaved(left)
         for module in modules(left, "experts.gate_up_proj"):
-            self.split_fused(left, module, left.pop(module + ".experts.gate_up_proj"), left.pop(module + ".experts.down_proj"))
+            experts = module + ".experts."
+            self.split_fused(left, module, left.pop(experts + "gate_up_proj"), left.pop(experts + "down_proj"))
         for module in modules(left, "input_linear.weight"):
             if len(left[module + ".input_linear.weight"].shape) == 3:
                 self.split_fused(
@@ -251,8 +258,8 @@ class Experts(Part):
 
 @dataclass
 class Latent(Part):
-    """Multi-head latent attention: `heads` with `nope` and `rope` numbers in a query and `value` in a value, over a latent of
-    `rank`. `kv_b_proj`, the keys and values of each head from the latent, becomes the modules `k_up` (transposed: it goes to
+    """Multi-head latent attention: `heads` with `nope` and `rope` numbers in a query and `value` in a value, over a latent
+    of `rank`. `kv_b_proj`, the keys and values of each head from the latent, becomes the modules `k_up` (transposed: it goes to
     the query instead) and `v_up`; interleaved rope becomes half-split."""
 
     heads: int = 0
@@ -290,7 +297,8 @@ class Latent(Part):
 
     def arrange(self, left):
         for module in modules(left, "kv_b_proj.weight"):
-            heads = self.by_head(expect(left.pop(module + ".kv_b_proj.weight"), self.heads * (self.nope + self.value), self.rank))
+            both = left.pop(module + ".kv_b_proj.weight")
+            heads = self.by_head(expect(both, self.heads * (self.nope + self.value), self.rank))
             left[module + ".k_up.weight"] = stack([h.map(self.key_part, (self.rank, self.nope)) for h in heads])
             left[module + ".v_up.weight"] = stack([h.slice(self.nope, self.nope + self.value) for h in heads])
         if not self.interleaved:
@@ -354,8 +362,8 @@ class ShortConv(Part):
 
 @dataclass
 class DeltaNet(Part):
-    """Gated DeltaNet. The decay's bias and rate become `in_proj_a.bias` and `rate`; qkvz and ba, which Qwen3-Next has key head
-    by key head, become the matrices that Qwen3.5 has."""
+    """Gated DeltaNet. The decay's bias and rate become `in_proj_a.bias` and `rate`; qkvz and ba, which Qwen3-Next has key
+    head by key head, become the matrices that Qwen3.5 has."""
 
     taps: int = 0
     k_heads: int = 0
@@ -419,8 +427,52 @@ class DeltaNet(Part):
 
 
 @dataclass
+class SharedKeys(Part):
+    """Layers that read the keys and values of an earlier one, `source` (-1 in the others). Checkpoints may hold weights for
+    them nevertheless, which nobody reads. Layers of `key_is_value` have one matrix for both."""
+
+    source: list[int]
+    key_is_value: list[bool]
+    lacks = ("attn_k", "attn_v", "attn_k_norm", "attn_v_norm")
+
+    def metadata(self):
+        return {"layer.kv_source": self.source} if any(self.layers) else {}
+
+    def arrange(self, left):
+        for i, shared in enumerate(self.layers):
+            module = f"model.layers.{i}.self_attn."
+            if shared:
+                for name in ("k_proj.weight", "v_proj.weight", "k_proj.bias", "v_proj.bias", "k_norm.weight"):
+                    left.pop(module + name, None)
+            elif self.key_is_value[i] and module + "k_proj.weight" in left:
+                left[module + "v_proj.weight"] = left[module + "k_proj.weight"]
+
+
+@dataclass
+class PerLayerEmbedding(Part):
+    """`width` numbers that each token has for each layer."""
+
+    width: int
+    vocab_size: int
+
+    def metadata(self):
+        return {"model.ple": self.width}
+
+    def shapes(self, n_embd):
+        everything = self.width * len(self.layers)
+        return {
+            "ple_table": (self.vocab_size, everything),
+            "ple_in": (everything, n_embd),
+            "ple_in_norm": (self.width,),
+            "ple_gate": (self.width, n_embd),
+            "ple_out": (n_embd, self.width),
+            "ple_norm": (n_embd,),
+        }
+
+
+@dataclass
 class OutGate(Part):
-    """What attention gives is multiplied by a sigmoid, whose matrix the source keeps head by head behind that of the query."""
+    """What attention gives is multiplied by a sigmoid, whose matrix the source has head by head behind that of the query."""
 
     heads: int = 0
     head_dim: int = 0
@@ -436,3 +488,13 @@ class OutGate(Part):
                 rows = rows.reshape(self.heads, 2, self.head_dim)
                 left[f"{module}.q_proj.{kind}"] = pick(both, rows[:, 0].reshape(-1))
                 left[f"{module}.gate_proj.{kind}"] = pick(both, rows[:, 1].reshape(-1))
+
+
+@dataclass
+class HeadGate(Part):
+    """Each head of attention is multiplied by a sigmoid."""
+
+    heads: int = 0
+
+    def shapes(self, n_embd):
+        return {"attn_gate": (self.heads, n_embd)}

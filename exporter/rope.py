@@ -24,6 +24,7 @@ class Rope:
     multiplier: float = 1.0
     long_freq: np.ndarray | None = None
     length: int = 0
+    long_multiplier: float | None = None  # None: the same
 
 
 @dataclass(frozen=True)

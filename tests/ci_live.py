@@ -109,11 +109,12 @@ def check(name: str, seed: int, edit, out: Path) -> bool:
 
 
 def check_low_bits() -> bool:
-    """Every byte of fp8 and mxfp4 means what torch and transformers say."""
+    """Every byte of fp8, mxfp4 and packed ternary weights means what torch and transformers say."""
     import numpy as np
     import torch
-    from exporter.lowbits import E4M3, mxfp4
+    from exporter.lowbits import E4M3, mxfp4, ternary
     from exporter.tensor import Tensor
+    from transformers.integrations.bitnet import pack_weights
     from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
     every = torch.arange(256, dtype=torch.uint8)
@@ -127,7 +128,10 @@ def check_low_bits() -> bool:
         return Tensor("bytes", bytes_.shape, bytes_.load, bytes_)
 
     good = good and np.array_equal(mxfp4(in_bytes(blocks), in_bytes(scales)).array(), want)
-    print(f"{'ok' if good else 'not ok'} fp8 and mxfp4", flush=True)
+    digits, scale = torch.randint(-1, 2, (12, 7)), torch.tensor([0.375])
+    packed = ternary(in_bytes(pack_weights(digits.clone())), in_bytes(scale), divide=False)
+    good = good and np.array_equal(packed.array(), (digits * scale).numpy())
+    print(f"{'ok' if good else 'not ok'} fp8, mxfp4 and packed ternary weights", flush=True)
     return good
 
 

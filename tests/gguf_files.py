@@ -83,6 +83,9 @@ def architecture_fields(c: dict) -> dict[str, object]:
                "rope.freq_base": float(rope.get("rope_theta", 10000))}  # fmt: skip
     if rope.get("rope_type", rope.get("type")) == "linear":
         fields |= {"rope.scaling.type": "linear", "rope.scaling.factor": float(rope["factor"])}
+    if rope.get("rope_type") == "yarn":
+        fields |= {"rope.scaling.type": "yarn", "rope.scaling.factor": float(rope["factor"]),
+                   "rope.scaling.original_context_length": rope["original_max_position_embeddings"]}  # fmt: skip
     if c.get("head_dim"):
         fields |= {"attention.key_length": head_dim, "attention.value_length": head_dim}
     if c["model_type"] in ("llama", "mistral"):

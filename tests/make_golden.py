@@ -61,8 +61,8 @@ MODELS = {
     "gemma": ("gemma", sizes(101, 34, 51, 3, 1, head_dim=20, rms_norm_eps=3e-3)),
 }
 EXPERTS = dict(num_experts=7, num_experts_per_tok=3, moe_intermediate_size=18)
-ROUTED = dict(n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3, first_k_dense_replace=1, norm_topk_prob=True,
-              moe_intermediate_size=18, n_shared_experts=2, routed_scaling_factor=2.5)
+ROUTED = dict(n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3, first_k_dense_replace=1,
+              norm_topk_prob=True, moe_intermediate_size=18, n_shared_experts=2, routed_scaling_factor=2.5)
 MLA = dict(kv_lora_rank=20, qk_rope_head_dim=6, qk_nope_head_dim=10, v_head_dim=14)
 YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=40.0, original_max_position_embeddings=32, beta_fast=32.0,
             beta_slow=1.0, mscale=0.707, mscale_all_dim=0.707)
@@ -76,8 +76,17 @@ MIXTURES = {
     "olmoe": ("olmoe", sizes(109, 36, 18, 6, 6, num_experts=6, num_experts_per_tok=4, clip_qkv=0.8)),
     "granitemoe": ("granitemoe", sizes(109, 36, 18, 6, 2, num_local_experts=6, embedding_multiplier=3.0,
                                        residual_multiplier=0.4, attention_multiplier=0.3, logits_scaling=2.0)),
-    "gpt_oss": ("gpt_oss", sizes(109, 32, 32, 6, 2, head_dim=10, num_local_experts=6, num_experts_per_tok=2, sliding_window=9,
-                                 swiglu_limit=1.5, rope_parameters=dict(YARN, truncate=False))),
+    "gpt_oss": ("gpt_oss", sizes(109, 32, 32, 6, 2, head_dim=10, num_local_experts=6, num_experts_per_tok=2,
+                                 sliding_window=9, swiglu_limit=1.5, rope_parameters=dict(YARN, truncate=False))),
+    "granitemoe_swa": ("granitemoe_swa", sizes(109, 36, 18, 6, 2, num_local_experts=6, shared_intermediate_size=22,
+                                               sliding_window=9, attention_multiplier=0.3, layer_rope_theta=[0, 5e5])),
+    "phimoe": ("phimoe", sizes(109, 36, 18, 6, 2, num_local_experts=6, attention_bias=True, lm_head_bias=True,
+                               router_jitter_noise=0.4, original_max_position_embeddings=64,
+                               rope_parameters=dict(rope_type="longrope", rope_theta=1e6, short_factor=[1.1, 1.3, 1.6],
+                                                    long_factor=[2.0, 3.0, 4.0], original_max_position_embeddings=64,
+                                                    short_mscale=1.1, long_mscale=1.3))),
+    "lfm3": ("lfm3", sizes(109, 36, 40, 6, 2, head_dim=12, num_hidden_layers=3, sliding_window=9,
+                           layer_types=["conv", "full_attention", "sliding_attention"])),
     "dots1": ("dots1", sizes(109, 36, 40, 6, 2, head_dim=10, **ROUTED, num_hidden_layers=3, sliding_window=9,
                              max_window_layers=2)),
     "glm4_moe": ("glm4_moe", sizes(109, 36, 40, 6, 2, head_dim=12, **ROUTED, use_qk_norm=True, attention_bias=True)),
@@ -129,6 +138,16 @@ MORE = {
     "gemma3": ("gemma3_text", sizes(61, 36, 50, 6, 2, head_dim=10, sliding_window=9, layer_types=[SLIDING, FULL],
                                     rope_parameters=nested(dict(rope_type="linear", factor=8.0, rope_theta=1e4)))),
     "gemma3-old": ("gemma3_text", sizes(61, 36, 50, 6, 2, head_dim=10, sliding_window=9, layer_types=[SLIDING, FULL])),
+    "gemma4": ("gemma4_text", sizes(
+        61, 36, 30, 6, 3, head_dim=8, sliding_window=9, layer_types=[SLIDING, FULL, SLIDING, FULL], num_hidden_layers=4,
+        num_kv_shared_layers=2, hidden_size_per_layer_input=6, vocab_size_per_layer_input=61, global_head_dim=12,
+        attention_k_eq_v=True, num_global_key_value_heads=2, use_double_wide_mlp=True, final_logit_softcapping=4.0)),
+    "gemma4-plain": ("gemma4_text", sizes(
+        61, 36, 30, 6, 3, head_dim=8, sliding_window=9, layer_types=[SLIDING, FULL], hidden_size_per_layer_input=0,
+        global_head_dim=12)),
+    "gemma4_unified": ("gemma4_unified_text", sizes(
+        61, 36, 30, 6, 3, head_dim=8, sliding_window=9, layer_types=[SLIDING, FULL, FULL], num_hidden_layers=3,
+        global_head_dim=12, attention_k_eq_v=True, num_global_key_value_heads=1, final_logit_softcapping=4.0)),
     "glm": ("glm", sizes(61, 36, 50, 6, 2, head_dim=12, rms_norm_eps=1e-3)),
     "glm4": ("glm4", sizes(61, 36, 50, 6, 2, head_dim=12)),
     "gpt_bigcode": ("gpt_bigcode", dict(vocab_size=61, n_embd=36, n_layer=2, n_head=6, n_positions=192, n_inner=50)),
@@ -189,9 +208,10 @@ MORE |= MIXTURES
 # Those whose norms multiply by 1 + w.
 OFFSET_NORMS = ("gemma", "gemma2", "gemma3_text", "vaultgemma", "nemotron", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
 # Those that are committed, a combination of knobs each.
-COMMITTED = [*MODELS, "apertus", "bitnet", "bloom", "cohere", "deepseek_v2", "deepseek_v3", "falcon-new", "gemma2", "gemma3", "glm4", "gpt_neox",
-             "gpt_oss", "granite_swa", "granitemoe", "hunyuan", "lfm2_moe", "ministral3", "mixtral", "nemotron", "olmo", "olmo3",
-             "phi", "phi3-long", "phi3-longer", "qwen2_moe", "qwen3_next", "smollm3", "stablelm"]
+COMMITTED = [*MODELS, "apertus", "bitnet", "bloom", "cohere", "deepseek_v2", "deepseek_v3", "falcon-new", "gemma2",
+             "gemma3", "gemma4", "glm4", "gpt_neox", "gpt_oss", "granite_swa", "granitemoe", "hunyuan", "lfm2_moe",
+             "lfm3", "ministral3", "nemotron", "olmo", "olmo3", "phi", "phi3-long", "phi3-longer", "phimoe",
+             "qwen2_moe", "qwen3_next", "smollm3", "stablelm"]
 # Those whose sizes have other names than Llama's.
 WITHOUT_COMMON = ("bloom", "gpt2", "gpt_bigcode", "gpt_neo", "gptj", "mpt")
 # Reference attention where eager is wrong: it adds Falcon's ALiBi twice.
@@ -303,6 +323,8 @@ def randomize(model, torch) -> None:
         for name, buffer in model.named_buffers():
             if name.endswith(("correction_bias", "expert_bias")):
                 buffer.uniform_(-0.3, 0.3)
+            elif name.endswith("layer_scalar"):
+                buffer.uniform_(0.5, 1.5)
 
 
 def change_config(path: Path, changes: dict) -> None:

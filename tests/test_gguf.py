@@ -70,6 +70,16 @@ def test_qwen2(tmp_path):
     same_model(exported(tmp_path / "x.gguf", tmp_path / "gguf.bin"), exported(tmp_path / "hf", tmp_path / "hf.bin"))
 
 
+def test_yarn(tmp_path):
+    shutil.copytree(GOLDEN / "llama", tmp_path / "hf")
+    yarn = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=48, rope_theta=10000.0)
+    edit(tmp_path / "hf/config.json", rope_parameters=yarn)
+    convert(tmp_path / "hf", tmp_path / "x.gguf")
+    ours, theirs = exported(tmp_path / "x.gguf", tmp_path / "gguf.bin"), exported(tmp_path / "hf", tmp_path / "hf.bin")
+    same_model(ours, theirs)
+    assert theirs.metadata["model.rope.0.multiplier"] > 1
+
+
 def test_biases_and_an_untied_output(tmp_path):
     """What the converters permute or copy besides matrices: biases of q and k; an output that is the embedding again."""
     shutil.copytree(GOLDEN / "llama-3", tmp_path / "hf")
@@ -276,7 +286,7 @@ REFUSED = {
     "vocab_size is 47": dict(change={"llama.vocab_size": 47}),
     "rope.dimension_count is 32": dict(change={"llama.rope.dimension_count": 32}),
     "attention.value_length is 32": dict(change={"llama.attention.value_length": 32}),
-    "rope_type is 'yarn'": dict(change={"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}),
+    "rope_type is 'ntk'": dict(change={"llama.rope.scaling.type": "ntk", "llama.rope.scaling.factor": 4.0}),
     "logit_scale \\(0.5\\) is unknown": dict(change={"llama.logit_scale": 0.5}),
     "attention.causal is False": dict(change={"llama.attention.causal": False}),
     "lacks the tensor blk.0.attn_k.weight": dict(tensors=lambda t: t.pop("blk.0.attn_k.weight")),

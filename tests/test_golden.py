@@ -53,7 +53,8 @@ def test_every_knob_is_in_a_golden_checkpoint(tmp_path):
     text = (GOLDEN.parent.parent / "docs" / "format.md").read_text()
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     known = {name.replace(".S.", ".0.") for row in rows for name in re.findall(r"`((?:model|layer)\.[\w.]+)`", row)}
-    tensors = {n for row in rows for n in re.findall(r"(embed_norm|output\.bias|(?:attn|ffn)_(?:\w+_norm|sinks|slopes|act))", row)}
+    few = r"(embed_norm|output\.bias|(?:attn|ffn)_(?:\w+_norm|sinks|slopes|act)|ple_\w+|out_scale)"
+    tensors = {name for row in rows for name in re.findall(few, row)}
     assert len(known) > 25 and len(tensors) > 9
     seen: set[str] = set()
     for name in NAMES:
@@ -85,9 +86,12 @@ FLAGS = dict(
 )  # fmt: skip
 # The families that read such a key; what follows from it is their business.
 READ = {
-    "use_qk_norm": ("cohere", "hunyuan_v1_dense"), "qk_layernorm": ("phi", "stablelm"), "attn_logit_softcapping": ("gemma2", "gemma3_text"),
-    "final_logit_softcapping": ("gemma2", "gemma3_text"), "clip_qkv": ("olmo",), "alibi": ("falcon",),
-    "attention_multiplier": ("granite_swa",), "residual_multiplier": ("granite_swa",), "logit_scale": ("cohere",),
+    "use_qk_norm": ("cohere", "hunyuan_v1_dense"), "qk_layernorm": ("phi", "stablelm"),
+    "attn_logit_softcapping": ("gemma2", "gemma3_text"),
+    "final_logit_softcapping": ("gemma2", "gemma3_text", "gemma4_text"), "clip_qkv": ("olmo",), "alibi": ("falcon",),
+    "attention_multiplier": ("granite_swa", "granitemoe"), "residual_multiplier": ("granite_swa", "granitemoe"),
+    "logit_scale": ("cohere",), "num_local_experts": ("gpt_oss", "granitemoe", "phimoe"),
+    "n_shared_experts": ("deepseek_v2", "deepseek_v3"), "attn_output_gate": ("qwen3_next",),
     "query_pre_attn_scalar": ("gemma2", "gemma3_text"), "no_rope_layer_interval": ("smollm3",), "rotary_pct": ("gpt_neox",),
 }  # fmt: skip
 
@@ -111,7 +115,8 @@ def test_what_a_config_must_not_ask_for(name):
     config = json.loads((GOLDEN / name / "config.json").read_text())
     assert refusal(name) == ""
     for key in ACTIVATIONS:
-        if config.get(key) and not (config["model_type"] in ("gemma2", "gemma3_text") and key == "hidden_act"):
+        unread = config["model_type"] in ("gemma2", "gemma3_text", "gpt_oss") and key == "hidden_act"
+        if config.get(key) and not unread:
             assert f"{key} is 'mish', which is not supported" in refusal(name, **{key: "mish"})
     for key in ("rope_parameters", "rope_scaling"):
         rope = config.get(key)

@@ -277,8 +277,8 @@ static void test_mix(const Kernels *table) {
     }
 }
 
-static bool same_mix_keys(const Kernels *table, const char *name, Dtype dtype, int n_rows, int begin, int end, int n_in, int dim,
-                          Kind kind) {
+static bool same_mix_keys(const Kernels *table, const char *name, Dtype dtype, int n_rows, int begin, int end, int n_in,
+                          int dim, Kind kind) {
     int n_panels = (end + LANES - 1) / LANES;
     size_t p_stride = (size_t)n_panels * LANES + (size_t)between(0, 5), n_out = (size_t)n_rows * (size_t)dim;
     const uint8_t **keys = allocate((size_t)n_panels * sizeof *keys);
@@ -335,7 +335,8 @@ static void test_mix_keys_definition(void) {
             const uint8_t *panel = panels[i / LANES];
             uint16_t scale;
             memcpy(&scale, panel + 2 * 512 + (d / BLOCK) * 32 + i % LANES * 2, sizeof scale);
-            double key = (panel[d / BLOCK * 512 + d % BLOCK / 4 * 64 + i % LANES * 4 + d % 4] - 128) * (double)f16_to_f32(scale);
+            int q = panel[d / BLOCK * 512 + d % BLOCK / 4 * 64 + i % LANES * 4 + d % 4] - 128;
+            double key = q * (double)f16_to_f32(scale);
             sum += (double)p[i] * key, size += fabs((double)p[i] * key);
         }
         worst = fmax(worst, fabs((double)out[d] - sum) / size);
