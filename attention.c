@@ -44,9 +44,12 @@ static void rotate_token(void *arg, int t, int thread) {
     const Layer *l = a->layer;
     float *q = s->q.data + (size_t)t * s->q.stride;
     rotate_heads(s, l, &l->q_norm, q, l->n_heads, t);
-    rotate_heads(s, l, &l->k_norm, s->keys.data + (size_t)t * s->keys.stride, l->n_kv_heads, t);
-    if (l->clip > 0.0f && !l->latent)
-        s->k->clamp(s->values.data + (size_t)t * s->values.stride, l->clip, l->n_kv_heads * l->head_dim);
+    if (l->kv_source < 0) {
+        float *v = s->values.data + (size_t)t * s->values.stride;
+        rotate_heads(s, l, &l->k_norm, s->keys.data + (size_t)t * s->keys.stride, l->n_kv_heads, t);
+        if (l->clip > 0.0f && !l->latent) s->k->clamp(v, l->clip, l->n_kv_heads * l->head_dim);
+        for (int h = 0; h < l->n_kv_heads && l->v_norm.w; h++, v += l->head_dim) norm_row(s, &l->v_norm, v, v, l->head_dim);
+    }
     if (!m->q_temp) return;
     int step = (s->position + t) / m->q_temp_length;
     s->k->scale(q, m->q_temp[step < m->n_q_temp ? step : m->n_q_temp - 1], l->n_heads * l->head_dim);
@@ -251,7 +254,7 @@ void attention(Session *s, int layer, int n) {
     int run = l->window ? RING_RUN : n;
     for (int i = 0; i < n; i += run) {
         int m = n - i < run ? n - i : run;
-        kv_append(s, layer, i, m, s->position + i);
+        if (l->kv_source < 0) kv_append(s, layer, i, m, s->position + i);
         attend_run(s, layer, i, m, s->position + i);
     }
 }

@@ -293,7 +293,9 @@ static int get_layer_ints(Model *m, Error *err) {
         {"layer.top_groups", offsetof(Layer, top_groups), 0, MAX_GROUPS, 0},
         {"layer.group_score", offsetof(Layer, group_score), 0, GROUP_TOP2, 0},
         {"layer.renorm", offsetof(Layer, renorm), 0, 1, 0},
+        {"layer.kv_source", offsetof(Layer, kv_source), -1, m->n_layers - 1, 0},
     };
+    for (int i = 0; i < m->n_layers; i++) m->layers[i].kv_source = -1;
     for (size_t k = 0; k < sizeof knobs / sizeof *knobs; k++) {
         const Meta *meta = NULL;
         if (!knobs[k].required && !model_meta(m, knobs[k].key)) continue;
@@ -377,13 +379,27 @@ static int check_mixer(const Model *m, Layer *l, int i, Error *err) {
     return 0;
 }
 
+// A layer may read what one before it, of the same shape, has put into the cache. Marks that one.
+static int check_kv_source(const Model *m, int i, Error *err) {
+    const Layer *l = &m->layers[i];
+    if (l->kv_source < 0) return 0;
+    Layer *source = &m->layers[l->kv_source];
+    if (l->kv_source >= i || source->kv_source >= 0 || source->n_kv_heads != l->n_kv_heads ||
+        source->head_dim != l->head_dim || l->mixer != MIXER_ATTENTION || source->mixer != MIXER_ATTENTION || l->latent ||
+        source->latent)
+        return fail(err, "layer %d: kv_source is %d, expected an earlier layer with KV heads of its own of the same shape", i,
+                    l->kv_source);
+    source->kv_read = true;
+    return 0;
+}
+
 static int check_layer(const Model *m, int i, Error *err) {
     Layer *l = &m->layers[i];
     if (l->n_heads % l->n_kv_heads)
         return fail(err, "layer %d: n_heads %d is no multiple of n_kv_heads %d", i, l->n_heads, l->n_kv_heads);
     if ((int64_t)l->n_heads * l->head_dim > MAX_DIM)
         return fail(err, "layer %d: n_heads %d times head_dim %d exceeds %d", i, l->n_heads, l->head_dim, MAX_DIM);
-    if (check_mixer(m, l, i, err) || check_experts(l, i, err)) return -1;
+    if (check_mixer(m, l, i, err) || check_experts(l, i, err) || check_kv_source(m, i, err)) return -1;
     if (l->rope >= 0 && 2 * m->rope[l->rope].n_pairs > l->head_dim - l->latent)
         return fail(err, "layer %d: rope set %d rotates %d elements, head_dim is %d%s", i, l->rope,
                     2 * m->rope[l->rope].n_pairs, l->head_dim - l->latent, l->latent ? " without the latent" : "");
@@ -405,6 +421,7 @@ static int parse_knobs(Model *m, Error *err) {
     if (model_meta(m, "model.emb_scale") && get_float(m, "model.emb_scale", &m->emb_scale, err)) return -1;
     m->latent_eps = m->norm_eps;
     if (model_meta(m, "model.latent_eps") && get_float(m, "model.latent_eps", &m->latent_eps, err)) return -1;
+    if (model_meta(m, "model.ple") && get_int(m, "model.ple", 0, MAX_DIM / m->n_layers, &m->ple, err)) return -1;
     if (model_meta(m, "model.final_softcap") && get_float(m, "model.final_softcap", &m->final_softcap, err)) return -1;
     if (m->final_softcap < 0.0f)
         return fail(err, "metadata model.final_softcap is %g, expected 0 or more", (double)m->final_softcap);
@@ -551,10 +568,13 @@ static int get_attention(const Index *x, int i, int d, Layer *l, Error *err) {
     bool all_heads = l->qk_norm == QK_WHOLE || l->qk_norm == QK_DISTINCT;
     const Tensor *gate = find(x, name_of(i, "attn_gate", "").text);
     int gates = gate && gate->rows == (size_t)l->n_heads ? l->n_heads : q;
-    return get_matrix(x, i, "attn_q", q, d, &l->q, err) || get_matrix(x, i, "attn_k", kv, d, &l->k, err) ||
-           get_matrix(x, i, "attn_v", kv, d, &l->v, err) || get_matrix(x, i, "attn_o", d, q, &l->o, err) ||
+    if (l->kv_source < 0 &&
+        (get_matrix(x, i, "attn_k", kv, d, &l->k, err) || get_matrix(x, i, "attn_v", kv, d, &l->v, err) ||
+         get_norm(x, i, "attn_k_norm", all_heads ? kv : l->head_dim, false, &l->k_norm, err) ||
+         get_norm(x, i, "attn_v_norm", l->head_dim, false, &l->v_norm, err)))
+        return -1;
+    return get_matrix(x, i, "attn_q", q, d, &l->q, err) || get_matrix(x, i, "attn_o", d, q, &l->o, err) ||
            get_norm(x, i, "attn_q_norm", all_heads ? q : l->head_dim, false, &l->q_norm, err) ||
-           get_norm(x, i, "attn_k_norm", all_heads ? kv : l->head_dim, false, &l->k_norm, err) ||
            get_norm(x, i, "attn_sub_norm", q, false, &l->attn_sub_norm, err) ||
            get_optional_matrix(x, i, "attn_gate", gates, d, &l->attn_gate, err);
 }
@@ -611,13 +631,20 @@ static int get_experts(const Index *x, int i, int d, Layer *l, Error *err) {
            get_stack(x, i, "expert_down", n, d, l->d_expert, &l->expert_down, err);
 }
 
+// The layer's part of what tokens have for each layer.
+static int get_ple(const Index *x, int i, int d, int ple, Layer *l, Error *err) {
+    return get_matrix(x, i, "ple_gate", ple, d, &l->ple_gate, err) || get_matrix(x, i, "ple_out", d, ple, &l->ple_out, err) ||
+           get_norm(x, i, "ple_norm", d, true, &l->ple_norm, err);
+}
+
 static int get_layer(const Model *m, const Index *x, int i, Error *err) {
     Layer *l = &m->layers[i];
     return get_layer_norms(m, x, i, err) ||
            get_vector(x, name_of(i, "attn_sinks", "").text, l->n_heads, &l->sinks, err) ||
            get_vector(x, name_of(i, "attn_slopes", "").text, l->n_heads, &l->slopes, err) || get_act_params(x, i, l, err) ||
-           get_mixer(x, i, m->n_embd, l, err) || (l->d_ff && get_ffn(x, i, m->n_embd, l, err)) ||
-           (l->n_experts && get_experts(x, i, m->n_embd, l, err));
+           get_vector(x, name_of(i, "out_scale", "").text, 1, &l->out_scale, err) ||
+           (m->ple && get_ple(x, i, m->n_embd, m->ple, l, err)) || get_mixer(x, i, m->n_embd, l, err) ||
+           (l->d_ff && get_ffn(x, i, m->n_embd, l, err)) || (l->n_experts && get_experts(x, i, m->n_embd, l, err));
 }
 
 static int get_tensors(Model *m, const Index *x, Error *err) {
@@ -630,6 +657,11 @@ static int get_tensors(Model *m, const Index *x, Error *err) {
         if (m->embed_pos.dtype != F32)
             return fail(err, "tensor embed_pos is %s, expected f32", dtype_name(m->embed_pos.dtype));
     }
+    int all = m->n_layers * m->ple;
+    if (m->ple && (get_matrix(x, -1, "ple_table", m->vocab_size, all, &m->ple_table, err) ||
+                   get_matrix(x, -1, "ple_in", all, m->n_embd, &m->ple_in, err) ||
+                   get_norm(x, -1, "ple_in_norm", m->ple, true, &m->ple_in_norm, err)))
+        return -1;
     m->output = m->embed;
     if (find(x, "output") && get_matrix(x, -1, "output", m->vocab_size, m->n_embd, &m->output, err)) return -1;
     if (get_vector(x, "output.bias", m->vocab_size, &m->output.bias, err)) return -1;
@@ -663,6 +695,7 @@ static int refuse_unknown(Model *m, Error *err) {
     }
     for (int i = 0; i < m->n_layers; i++) m->weight_bytes -= idle_bytes(&m->layers[i]);
     if (m->output.data != m->embed.data) m->weight_bytes -= matrix_bytes(m->embed.dtype, m->vocab_size, m->n_embd);
+    if (m->ple) m->weight_bytes -= matrix_bytes(m->ple_table.dtype, m->vocab_size, m->n_layers * m->ple);
     if (m->embed_pos.data) m->weight_bytes -= matrix_bytes(F32, m->context, m->n_embd);
     return 0;
 }

@@ -32,7 +32,7 @@ static KvLayer kv_layer(const Layer *layer, bool expanded, int context, Dtype k_
     KvLayer kv = {.n_slots = (context + LANES - 1) / LANES};
     int k_dim = layer->head_dim, v_dim = layer->head_dim;
     if (layer->latent && expanded) k_dim += layer->n_nope - layer->latent, v_dim = layer->n_value;
-    if (layer->window) {
+    if (layer->window && !layer->kv_read) {
         int ring = (layer->window + LANES - 1) / LANES + RING_RUN / LANES + 1;
         if (ring < kv.n_slots) kv.n_slots = ring;
     }
@@ -57,6 +57,7 @@ static size_t page_size(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 KvPlan kv_plan(const Model *model, int n_kv_heads, int context, Dtype k_dtype, Dtype v_dtype) {
     KvPlan plan = {0};
     for (int i = 0; i < model->n_layers; i++) {
+        if (model->layers[i].kv_source >= 0) continue;
         KvLayer kv = kv_layer(&model->layers[i], n_kv_heads, context, k_dtype, v_dtype);
         size_t slot = slot_bytes(&model->layers[i], &kv, n_kv_heads);
         plan.bytes_per_token += slot / LANES;
@@ -70,6 +71,7 @@ KvPlan kv_plan(const Model *model, int n_kv_heads, int context, Dtype k_dtype, D
 size_t kv_bytes_at(const Model *model, int n_kv_heads, int n, Dtype k_dtype, Dtype v_dtype) {
     size_t bytes = 0;
     for (int i = 0; i < model->n_layers; i++) {
+        if (model->layers[i].kv_source >= 0) continue;
         KvLayer kv = kv_layer(&model->layers[i], n_kv_heads, n, k_dtype, v_dtype);
         size_t held = (size_t)kv.n_slots * LANES < (size_t)n ? (size_t)kv.n_slots * LANES : (size_t)n;
         bytes += slot_bytes(&model->layers[i], &kv, n_kv_heads) / LANES * held + (n ? kv.state : 0);
@@ -92,6 +94,10 @@ int kv_new(Session *s, Error *err) {
 #endif
     size_t offset = 0;
     for (int i = 0; i < m->n_layers; i++) {
+        if (m->layers[i].kv_source >= 0) {
+            kv->layers[i] = kv->layers[m->layers[i].kv_source];
+            continue;
+        }
         kv->layers[i] = kv_layer(&m->layers[i], false, s->context, s->k_dtype, s->v_dtype);
         kv->layers[i].offset = offset;
         offset += slot_bytes(&m->layers[i], &kv->layers[i], 0) * (size_t)kv->layers[i].n_slots + kv->layers[i].state;

@@ -215,13 +215,26 @@ static void add_branch(Session *s, const Layer *l, const Norm *post_norm, int n)
     parallel_for(s->pool, n, add_token, &(Tokens){.s = s, .layer = l});
 }
 
+// Queries, and the gate of the output, keys and values where the layer has its own
+static void project_heads(Session *s, const Layer *l, const Buffer *y, int n) {
+    const Matrix *w[4] = {&l->q};
+    const Buffer *out[4] = {&s->q};
+    int n_matrices = 1;
+    if (l->kv_source < 0) {
+        w[1] = &l->k, out[1] = &s->keys;
+        w[2] = &l->v, out[2] = &s->values;
+        n_matrices = 3;
+    }
+    if (l->attn_gate.data) w[n_matrices] = &l->attn_gate, out[n_matrices++] = &s->attn_gate;
+    multiply(s, w, out, n_matrices, y, n);
+}
+
 // out = attention of y
 static void attention_branch(Session *s, int i, const Buffer *y, int n) {
     const Layer *l = &s->model->layers[i];
     int width = l->n_heads * (l->latent ? l->n_value : l->head_dim);
     if (l->latent) mla_project(s, i, y, n);
-    else multiply(s, (const Matrix *[]){&l->q, &l->k, &l->v, &l->attn_gate},
-                  (const Buffer *[]){&s->q, &s->keys, &s->values, &s->attn_gate}, l->attn_gate.data ? 4 : 3, y, n);
+    else project_heads(s, l, y, n);
     attention(s, i, n);
     if (l->latent) mla_values(s, i, n);
     if (l->attn_gate.data) parallel_for(s->pool, n, gate_token, &(Tokens){.s = s, .layer = l});
@@ -258,6 +271,47 @@ static void ffn_branch(Session *s, int i, const Buffer *y, int n) {
     if (l->n_experts) experts(s, i, y, n);
 }
 
+// ---- per-layer embeddings: what a token has for each layer besides its place in the residual stream
+
+static void ple_token(void *arg, int t, int thread) {
+    const Tokens *a = arg;
+    const Session *s = a->s;
+    const Model *m = s->model;
+    float *p = row(&s->ple, t), *looked_up = row(&s->ple, s->chunk + thread);
+    s->k->scale(p, 1.0f / sqrtf((float)m->n_embd), a->width);
+    for (int i = 0; i < m->n_layers; i++) norm_row(s, &m->ple_in_norm, p + i * m->ple, p + i * m->ple, m->ple);
+    unpack_row(&m->ple_table, a->tokens[t], looked_up);
+    s->k->axpby(p, sqrtf(0.5f), looked_up, sqrtf(0.5f * (float)m->ple), a->width);
+}
+
+static void gate_ple_token(void *arg, int t, int thread) {
+    (void)thread;
+    const Tokens *a = arg;
+    const Session *s = a->s;
+    s->k->act_mul(row(&s->ple_gate, t), row(&s->ple, t) + a->first, (Act)a->layer->act, s->model->ple);
+}
+
+static void scale_token(void *arg, int t, int thread) {
+    (void)thread;
+    const Tokens *a = arg;
+    a->s->k->scale(row(&a->s->x, t), *a->layer->out_scale, a->s->model->n_embd);
+}
+
+// ple = (norm(ple_in x / sqrt(n_embd)) + sqrt(ple) table[token]) / sqrt(2), layer by layer
+static void embed_per_layer(Session *s, const int *tokens, int n) {
+    const Model *m = s->model;
+    multiply(s, (const Matrix *[]){&m->ple_in}, (const Buffer *[]){&s->ple}, 1, &s->x, n);
+    parallel_for(s->pool, n, ple_token, &(Tokens){.s = s, .tokens = tokens, .width = m->n_layers * m->ple});
+}
+
+// out = ple_out(act(ple_gate x) * ple)
+static void ple_branch(Session *s, int i, int n) {
+    const Layer *l = &s->model->layers[i];
+    multiply(s, (const Matrix *[]){&l->ple_gate}, (const Buffer *[]){&s->ple_gate}, 1, &s->x, n);
+    parallel_for(s->pool, n, gate_ple_token, &(Tokens){.s = s, .layer = l, .first = i * s->model->ple});
+    multiply(s, (const Matrix *[]){&l->ple_out}, (const Buffer *[]){&s->out}, 1, &s->ple_gate, n);
+}
+
 // One item: the softcap of some columns of a row of logits.
 enum { CAP_COLUMNS = 8192 };
 
@@ -275,6 +329,7 @@ static void cap_logits(void *arg, int item, int thread) {
 static void pass(Session *s, const int *tokens, int n, int n_logits, int logit_row) {
     const Model *m = s->model;
     parallel_for(s->pool, n, embed_token, &(Tokens){.s = s, .tokens = tokens});
+    if (m->ple) embed_per_layer(s, tokens, n);
     for (int i = 0; i < m->n_layers; i++) {
         const Layer *l = &m->layers[i];
         const Buffer *y = branch_input(s, &l->attn_norm, n);
@@ -284,6 +339,11 @@ static void pass(Session *s, const int *tokens, int n, int n_logits, int logit_r
         if (l->topology == PARALLEL) add_branch(s, l, &l->attn_post_norm, n);
         ffn_branch(s, i, y, n);
         add_branch(s, l, &l->ffn_post_norm, n);
+        if (m->ple) {
+            ple_branch(s, i, n);
+            add_branch(s, l, &l->ple_norm, n);
+        }
+        if (l->out_scale) parallel_for(s->pool, n, scale_token, &(Tokens){.s = s, .layer = l});
     }
     s->position += n;
     if (!n_logits) return;
@@ -394,6 +454,7 @@ static Widths widths(const Model *m) {
     widen(&w.att, w.conv > w.delta ? w.conv : w.delta);
     widen(&w.in, w.att > w.ff ? w.att : w.ff);
     widen(&w.in, w.q_down);
+    widen(&w.in, m->ple);
     return w;
 }
 
@@ -405,6 +466,8 @@ static size_t lay_out(Session *s) {
     s->x = buffer(s, &used, s->chunk, m->n_embd);
     s->y = buffer(s, &used, s->chunk, m->n_embd);
     s->out = buffer(s, &used, s->chunk, m->n_embd);
+    s->ple = buffer(s, &used, m->ple ? s->chunk + pool_threads(s->pool) : 0, m->n_layers * m->ple);  // and a row a thread
+    s->ple_gate = buffer(s, &used, s->chunk, m->ple);
     s->q = buffer(s, &used, s->chunk, w.q);
     s->att = buffer(s, &used, s->chunk, w.att);
     s->attn_gate = buffer(s, &used, s->chunk, w.gate);

@@ -63,6 +63,7 @@ typedef struct {
     Norm attn_post_norm, ffn_post_norm;  // [n_embd], of what the branch adds
     Matrix q, k, v, o;             // (n_heads head_dim, n_embd), 2 x (n_kv_heads head_dim, n_embd), (n_embd, n_heads head_dim)
     Norm q_norm, k_norm;           // [head_dim], of all heads side by side if whole or distinct, or absent
+    Norm v_norm;                   // [head_dim], of each value head, or absent
     Norm attn_sub_norm, ffn_sub_norm;  // [n_heads head_dim] before o, [d_ff] before down, or absent
     const float *sinks, *slopes;   // [n_heads] or NULL: a score that only the sum of exponentials sees; ALiBi
     const float *act_params;       // [4] or NULL, of the activations that have some
@@ -70,6 +71,11 @@ typedef struct {
     int n_heads, n_kv_heads, head_dim, d_ff;
     int rope;                      // rope set, -1 for none
     int window;                    // 0 for none
+    Matrix ple_gate, ple_out;      // (ple, n_embd), (n_embd, ple): the branch that the layer's own embedding gates, or absent
+    Norm ple_norm;                 // [n_embd], of what it adds
+    const float *out_scale;        // [1] or NULL: the residual stream is multiplied by it behind the layer
+    int kv_source;                 // the layer whose keys and values it reads; -1: its own
+    bool kv_read;                  // another layer reads its keys and values, so that a window forgets none
     float attn_scale;
     float softcap, clip;  // of scores; of q, k and v; 0 for none
     float residual_scale; // of what a branch adds
@@ -138,6 +144,9 @@ typedef struct Model {
     int n_rope_sets;
     RopeSet rope[MAX_ROPE_SETS];
     Matrix embed, embed_pos, output;  // output is embed where they are tied; embed_pos may be absent
+    int ple;                          // numbers that each token has for each layer besides its embedding; 0: none
+    Matrix ple_table, ple_in;         // (vocab_size, n_layers ple), (n_layers ple, n_embd)
+    Norm ple_in_norm;                 // [ple]
     Norm embed_norm, norm;            // embed_norm may be absent
     Layer *layers;  // [n_layers]
     Meta *meta;

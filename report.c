@@ -59,7 +59,7 @@ static bool same_shape(const Layer *a, const Layer *b) {
            a->rope == b->rope && a->window == b->window && a->attn_scale == b->attn_scale && a->topology == b->topology &&
            a->act == b->act && a->mixer == b->mixer && a->latent == b->latent && a->n_experts == b->n_experts &&
            !a->gate.data == !b->gate.data && !a->q_norm.w == !b->q_norm.w && a->softcap == b->softcap &&
-           a->norms == b->norms;
+           a->norms == b->norms && a->kv_source == b->kv_source;
 }
 
 static const char *act_name(Act act) {
@@ -82,6 +82,7 @@ static void print_attention(const Layer *l) {
     if (l->attn_gate.data) printf(", output gated");
     if (l->rope >= 0) printf(", rope set %d", l->rope);
     if (l->window > 0) printf(", window %d", l->window);
+    if (l->kv_source >= 0) printf(", keys and values of layer %d", l->kv_source);
 }
 
 static void print_ffn(const Layer *l) {

@@ -67,6 +67,7 @@ struct Session {
     Buffer q, keys, values, att;   // n_heads head_dim, 2 x n_kv_heads head_dim, n_heads head_dim
     Buffer attn_gate;              // n_heads head_dim
     Buffer out;                    // what a branch adds to x, n_embd
+    Buffer ple, ple_gate;          // the layers' own embeddings, n_layers ple; a branch's inside, ple
     Buffer gate, up;               // d_ff
     Buffer scores, selection;      // n_experts
     Choice *choices;               // [chunk][top_k]

@@ -86,10 +86,10 @@ def _parts(knobs: Knobs, name: str, source: str | None, left: dict[str, Tensor])
         return [(name, constant(np.ones(knobs.shape(kind, layer), np.float32)))]
     if kind == "ffn_act" and not knobs.part_of(kind):
         return [(name, _xielu(left, source))]
-    if kind == "attn_sinks":
-        sinks = _take(left, source)
-        _check_shape(sinks, knobs.shape(kind))
-        return [(name, sinks)]
+    if kind in ("attn_sinks", "out_scale"):  # no module's weight, but a tensor as it is
+        bare = _take(left, source)
+        _check_shape(bare, knobs.shape(kind))
+        return [(name, bare)]
     parts = []
     is_norm, is_tied = kind.endswith("norm"), kind == "output" and knobs.tied
     if not is_tied or source + ".weight" in left:

@@ -55,6 +55,8 @@ FAMILIES: dict[str, tuple[Callable[[Config], Knobs], dict[str, str | None]]] = {
     "gemma": (llamas.gemma, LLAMA),
     "gemma2": (llamas.gemma2, llamas.GEMMA2),
     "gemma3_text": (llamas.gemma3, {**llamas.GEMMA2, **QK_NORM}),
+    "gemma4_text": (llamas.gemma4, llamas.GEMMA4),
+    "gemma4_unified_text": (llamas.gemma4_unified, llamas.GEMMA4),
     "glm": (llamas.glm, FUSED_FFN),
     "glm4": (
         llamas.glm,
@@ -133,10 +135,13 @@ REFUSED = {  # what is asked for often enough to deserve a reason
 
 # ---- text models inside of others ----------------------------------------------------------------------------------------
 
-MULTIMODAL = {"gemma3": "gemma3_text", "mistral3": "mistral", "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text"}
+MULTIMODAL = {
+    "gemma3": "gemma3_text", "gemma4": "gemma4_text", "gemma4_unified": "gemma4_unified_text", "mistral3": "mistral",
+    "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text",
+}  # fmt: skip
 PREFIXES = {"model.language_model.": "model.", "language_model.model.": "model.", "language_model.lm_head": "lm_head"}
 OTHER_TOWERS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.",
-                "model.visual.")  # fmt: skip
+                "model.visual.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio.")  # fmt: skip
 
 
 def text_model(config: dict, tensors: dict[str, Tensor]) -> tuple[dict, dict[str, Tensor]]:

@@ -141,6 +141,8 @@ class Knobs:
     def has(self, kind: str, layer: int) -> bool:
         """Whether a layer has such a tensor, if the family's table names it."""
         part = self.part_of(kind)
+        if any(kind in p.lacks and p.layers[layer] for p in self.parts):
+            return False
         if part or kind in KINDS:
             return part is not None and part.layers[layer]
         if kind.startswith("attn_") and kind not in NORM_SLOTS:
@@ -168,8 +170,10 @@ class Knobs:
             "attn_o": (self.n_embd, q),
             "attn_q_norm": (q if all_heads else head_dim,),
             "attn_k_norm": (kv if all_heads else head_dim,),
+            "attn_v_norm": (head_dim,),
             "attn_sub_norm": (q,),
             "attn_sinks": (self.n_heads,),
+            "out_scale": (1,),
             "ffn_gate": (d_ff, self.n_embd),
             "ffn_up": (d_ff, self.n_embd),
             "ffn_gate_up": (2 * d_ff, self.n_embd),

@@ -16,7 +16,8 @@ LANES = 16
 KINDS = frozenset(  # the tensors that only parts have
     "router selection_bias shared_gate expert_gate expert_up expert_down attn_gate attn_q_down attn_q_down_norm "
     "attn_latent_norm attn_k_up attn_v_up mix_in conv mix_out "
-    "delta_gate delta_beta delta_decay delta_rate delta_norm".split()
+    "delta_gate delta_beta delta_decay delta_rate delta_norm "
+    "ple_gate ple_out ple_norm".split()
 )
 SHORTCONV, DELTANET = 1, 2  # values of layer.mixer
 SOFTMAX, SIGMOID, SPARSEMIXER = 0, 1, 2  # of layer.score
@@ -28,6 +29,7 @@ class Part:
     """`layers` says of each layer whether it has the part."""
 
     layers: list[bool]
+    lacks = ()  # what such a layer has not, though others do
 
     def metadata(self) -> dict[str, object]:
         """The part's knobs."""
@@ -422,6 +424,50 @@ class DeltaNet(Part):
         rows = np.arange(expect(ba, 2 * self.v_heads, ba.shape[1]).shape[0]).reshape(self.k_heads, 2, per)
         left[module + ".in_proj_b.weight"] = pick(ba, rows[:, 0].reshape(-1))
         left[module + ".in_proj_a.weight"] = pick(ba, rows[:, 1].reshape(-1))
+
+
+@dataclass
+class SharedKeys(Part):
+    """Layers that read the keys and values of an earlier one, `source` (-1 in the others). Checkpoints may hold weights for
+    them nevertheless, which nobody reads. Layers of `key_is_value` have one matrix for both."""
+
+    source: list[int]
+    key_is_value: list[bool]
+    lacks = ("attn_k", "attn_v", "attn_k_norm", "attn_v_norm")
+
+    def metadata(self):
+        return {"layer.kv_source": self.source} if any(self.layers) else {}
+
+    def arrange(self, left):
+        for i, shared in enumerate(self.layers):
+            module = f"model.layers.{i}.self_attn."
+            if shared:
+                for name in ("k_proj.weight", "v_proj.weight", "k_proj.bias", "v_proj.bias", "k_norm.weight"):
+                    left.pop(module + name, None)
+            elif self.key_is_value[i] and module + "k_proj.weight" in left:
+                left[module + "v_proj.weight"] = left[module + "k_proj.weight"]
+
+
+@dataclass
+class PerLayerEmbedding(Part):
+    """`width` numbers that each token has for each layer."""
+
+    width: int
+    vocab_size: int
+
+    def metadata(self):
+        return {"model.ple": self.width}
+
+    def shapes(self, n_embd):
+        everything = self.width * len(self.layers)
+        return {
+            "ple_table": (self.vocab_size, everything),
+            "ple_in": (everything, n_embd),
+            "ple_in_norm": (self.width,),
+            "ple_gate": (self.width, n_embd),
+            "ple_out": (n_embd, self.width),
+            "ple_norm": (n_embd,),
+        }
 
 
 @dataclass

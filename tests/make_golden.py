@@ -138,6 +138,16 @@ MORE = {
     "gemma3": ("gemma3_text", sizes(61, 36, 50, 6, 2, head_dim=10, sliding_window=9, layer_types=[SLIDING, FULL],
                                     rope_parameters=nested(dict(rope_type="linear", factor=8.0, rope_theta=1e4)))),
     "gemma3-old": ("gemma3_text", sizes(61, 36, 50, 6, 2, head_dim=10, sliding_window=9, layer_types=[SLIDING, FULL])),
+    "gemma4": ("gemma4_text", sizes(
+        61, 36, 30, 6, 3, head_dim=8, sliding_window=9, layer_types=[SLIDING, FULL, SLIDING, FULL], num_hidden_layers=4,
+        num_kv_shared_layers=2, hidden_size_per_layer_input=6, vocab_size_per_layer_input=61, global_head_dim=12,
+        attention_k_eq_v=True, num_global_key_value_heads=2, use_double_wide_mlp=True, final_logit_softcapping=4.0)),
+    "gemma4-plain": ("gemma4_text", sizes(
+        61, 36, 30, 6, 3, head_dim=8, sliding_window=9, layer_types=[SLIDING, FULL], hidden_size_per_layer_input=0,
+        global_head_dim=12)),
+    "gemma4_unified": ("gemma4_unified_text", sizes(
+        61, 36, 30, 6, 3, head_dim=8, sliding_window=9, layer_types=[SLIDING, FULL, FULL], num_hidden_layers=3,
+        global_head_dim=12, attention_k_eq_v=True, num_global_key_value_heads=1, final_logit_softcapping=4.0)),
     "glm": ("glm", sizes(61, 36, 50, 6, 2, head_dim=12, rms_norm_eps=1e-3)),
     "glm4": ("glm4", sizes(61, 36, 50, 6, 2, head_dim=12)),
     "gpt_bigcode": ("gpt_bigcode", dict(vocab_size=61, n_embd=36, n_layer=2, n_head=6, n_positions=192, n_inner=50)),
@@ -199,7 +209,7 @@ MORE |= MIXTURES
 OFFSET_NORMS = ("gemma", "gemma2", "gemma3_text", "vaultgemma", "nemotron", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
 # Those that are committed, a combination of knobs each.
 COMMITTED = [*MODELS, "apertus", "bitnet", "bloom", "cohere", "deepseek_v2", "deepseek_v3", "falcon-new", "gemma2",
-             "gemma3", "glm4", "gpt_neox", "gpt_oss", "granite_swa", "granitemoe", "hunyuan", "lfm2_moe",
+             "gemma3", "gemma4", "glm4", "gpt_neox", "gpt_oss", "granite_swa", "granitemoe", "hunyuan", "lfm2_moe",
              "lfm3", "ministral3", "nemotron", "olmo", "olmo3", "phi", "phi3-long", "phi3-longer", "phimoe",
              "qwen2_moe", "qwen3_next", "smollm3", "stablelm"]
 # Those whose sizes have other names than Llama's.
@@ -313,6 +323,8 @@ def randomize(model, torch) -> None:
         for name, buffer in model.named_buffers():
             if name.endswith(("correction_bias", "expert_bias")):
                 buffer.uniform_(-0.3, 0.3)
+            elif name.endswith("layer_scalar"):
+                buffer.uniform_(0.5, 1.5)
 
 
 def change_config(path: Path, changes: dict) -> None:

@@ -1,4 +1,5 @@
-"""config.json as it is on the hub, of families beyond those in test_export.py: every key is known, and the knobs are right."""
+"""config.json as it is on the hub, of families beyond those in test_export.py: every key is known, and the knobs are right;
+and weights in other forms."""
 
 from __future__ import annotations
 
@@ -46,6 +47,21 @@ HUB = {
               rms_norm_eps=1e-6, rope_local_base_freq=10000.0, rope_theta=1000000.0, sliding_window=512,
               use_bidirectional_attention=False),
         dict(softcap=0, final_softcap=0, tied=True, window=([512] * 5 + [0]) * 3, rope=([0] * 5 + [1]) * 3)),
+    "gemma-4-e2b-it": (
+        dict(architectures=["X"], model_type="gemma4", audio_config={}, vision_config={}, image_token_id=1,
+             tie_word_embeddings=True, text_config=dict(
+                 COMMON, attention_bias=False, attention_k_eq_v=False, enable_moe_block=False, expert_intermediate_size=None,
+                 final_logit_softcapping=30.0, global_head_dim=512, head_dim=256, hidden_activation="gelu_pytorch_tanh",
+                 hidden_size=1536, hidden_size_per_layer_input=256, intermediate_size=6144,
+                 layer_types=(["sliding_attention"] * 4 + ["full_attention"]) * 7, max_position_embeddings=131072,
+                 model_type="gemma4_text", num_attention_heads=8, num_experts=None, num_global_key_value_heads=None,
+                 num_hidden_layers=35, num_key_value_heads=1, num_kv_shared_layers=20, rms_norm_eps=1e-6,
+                 rope_parameters=dict(
+                     full_attention=dict(partial_rotary_factor=0.25, rope_theta=1e6, rope_type="proportional"),
+                     sliding_attention=dict(rope_theta=10000.0, rope_type="default")),
+                 sliding_window=512, tie_word_embeddings=True, top_k_experts=None, use_bidirectional_attention=None,
+                 use_double_wide_mlp=True, vocab_size=262144, vocab_size_per_layer_input=262144)),
+        dict(head_dim=([256] * 4 + [512]) * 7, n_kv_heads=[1] * 35, d_ff=[6144] * 15 + [12288] * 20, norm_offset=0)),
     "gemma-3-4b-it": (
         dict(architectures=["X"], model_type="gemma3", boi_token_index=255999, eoi_token_index=256000,
              image_token_index=262144, mm_tokens_per_image=256, vision_config=dict(hidden_size=1152),
@@ -79,8 +95,8 @@ HUB = {
         dict(parallel=False, layernorm=True, biased=("attn_q", "attn_k", "attn_v"))),
     "granite-3.3-2b": (
         sizes(2048, 8192, 32, 8, 40, 49159, 131072, model_type="granite", attention_bias=False,
-              attention_multiplier=0.015625, embedding_multiplier=12.0, hidden_act="silu", logits_scaling=8.0, mlp_bias=False,
-              residual_multiplier=0.22, rms_norm_eps=1e-5, rope_theta=1e7, tie_word_embeddings=True),
+              attention_multiplier=0.015625, embedding_multiplier=12.0, hidden_act="silu", logits_scaling=8.0,
+              mlp_bias=False, residual_multiplier=0.22, rms_norm_eps=1e-5, rope_theta=1e7, tie_word_embeddings=True),
         dict(attn_scale=1 / 64, emb_scale=12, logit_scale=1 / 8, residual_scale=0.22, tied=True)),
     "pythia-160m": (
         sizes(768, 3072, 12, None, 12, 50304, 2048, model_type="gpt_neox", hidden_act="gelu", layer_norm_eps=1e-5,
@@ -106,8 +122,8 @@ HUB = {
         dict(interleaved=True, biased=())),
     "exaone-4.0-1.2b": (
         sizes(2048, 4096, 32, 8, 30, 102400, 65536, model_type="exaone4", head_dim=64, hidden_act="silu",
-              layer_types=["full_attention"] * 30, rms_norm_eps=1e-5, rope_scaling={**LLAMA3, "factor": 16.0}, rope_theta=1e6,
-              tie_word_embeddings=True) | dict(sliding_window=None, sliding_window_pattern=None),
+              layer_types=["full_attention"] * 30, rms_norm_eps=1e-5, rope_scaling={**LLAMA3, "factor": 16.0},
+              rope_theta=1e6, tie_word_embeddings=True) | dict(sliding_window=None, sliding_window_pattern=None),
         dict(rope=[0] * 30, window=[0] * 30)),
     "ernie-4.5-0.3b": (
         sizes(1024, 3072, 16, 2, 18, 103424, 131072, model_type="ernie4_5", head_dim=128, hidden_act="silu",
@@ -205,7 +221,8 @@ def test_rope_of_configs_on_the_hub():
 
 def golden(name: str) -> tuple[dict, dict[str, Tensor]]:
     """The config and the tensors of a golden checkpoint."""
-    return json.loads((GOLDEN / name / "config.json").read_text()), open_safetensors(str(GOLDEN / name / "model.safetensors"))
+    config = json.loads((GOLDEN / name / "config.json").read_text())
+    return config, open_safetensors(str(GOLDEN / name / "model.safetensors"))
 
 
 def in_memory(values: np.ndarray, raw: bool = False) -> Tensor:

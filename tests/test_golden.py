@@ -53,7 +53,8 @@ def test_every_knob_is_in_a_golden_checkpoint(tmp_path):
     text = (GOLDEN.parent.parent / "docs" / "format.md").read_text()
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     known = {name.replace(".S.", ".0.") for row in rows for name in re.findall(r"`((?:model|layer)\.[\w.]+)`", row)}
-    tensors = {n for row in rows for n in re.findall(r"(embed_norm|output\.bias|(?:attn|ffn)_(?:\w+_norm|sinks|slopes|act))", row)}
+    few = r"(embed_norm|output\.bias|(?:attn|ffn)_(?:\w+_norm|sinks|slopes|act)|ple_\w+|out_scale)"
+    tensors = {name for row in rows for name in re.findall(few, row)}
     assert len(known) > 25 and len(tensors) > 9
     seen: set[str] = set()
     for name in NAMES:
@@ -72,6 +73,20 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(name, tmp_path, run)
     assert greedy == expected
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_prompt_has_the_same_bits_however_it_is_cut(name, tmp_path, run):
+    """Prompt and continuation in one piece, by pieces, and token by token; long enough to leave a window's ring."""
+    binary, golden = tmp_path / "model.bin", json.loads((GOLDEN / name / "golden.json").read_text())
+    assert export.main([str(GOLDEN / name), str(binary), "--dtype", "f32"]) == 0
+    ids = " ".join(map(str, golden["prompt"] + golden["greedy"]))
+    found = []
+    for chunk, threads in ((160, 1), (64, 3), (7, 2), (1, 1)):
+        done = run(binary, "--tokens", ids, "-b", chunk, "-t", threads, "--logits", tmp_path / "logits")
+        assert done.returncode == 0, done.stderr
+        found.append((tmp_path / "logits").read_bytes())
+    assert found[1:] == found[:1] * 3
+
+
 # ---- what a config must not ask for --------------------------------------------------------------------------------------
 
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "activation")
@@ -85,8 +100,9 @@ FLAGS = dict(
 )  # fmt: skip
 # The families that read such a key; what follows from it is their business.
 READ = {
-    "use_qk_norm": ("cohere", "hunyuan_v1_dense"), "qk_layernorm": ("phi", "stablelm"), "attn_logit_softcapping": ("gemma2", "gemma3_text"),
-    "final_logit_softcapping": ("gemma2", "gemma3_text"), "clip_qkv": ("olmo",), "alibi": ("falcon",),
+    "use_qk_norm": ("cohere", "hunyuan_v1_dense"), "qk_layernorm": ("phi", "stablelm"),
+    "attn_logit_softcapping": ("gemma2", "gemma3_text"),
+    "final_logit_softcapping": ("gemma2", "gemma3_text", "gemma4_text"), "clip_qkv": ("olmo",), "alibi": ("falcon",),
     "attention_multiplier": ("granite_swa", "granitemoe"), "residual_multiplier": ("granite_swa", "granitemoe"),
     "logit_scale": ("cohere",), "num_local_experts": ("gpt_oss", "granitemoe", "phimoe"),
     "n_shared_experts": ("deepseek_v2", "deepseek_v3"), "attn_output_gate": ("qwen3_next",),
