@@ -250,6 +250,7 @@ static int tokens_per_block(const Layer *l) {
 
 static void attend_run(Session *s, int layer, int first, int n, int pos) {
     const Layer *l = &s->model->layers[layer];
+    const KvLayer *kv = &s->kv.layers[layer];
     Run run = {.s = s, .layer = layer, .first = first, .n = n, .pos = pos, .tokens_per_block = tokens_per_block(l)};
     run.n_blocks = (n + run.tokens_per_block - 1) / run.tokens_per_block;
     run.first_tile = lowest(l, pos) / TILE;
@@ -257,8 +258,10 @@ static void attend_run(Session *s, int layer, int first, int n, int pos) {
     // A token deep in a text has more tiles than KV heads: then threads share the tiles.
     run.n_parts = run.n_blocks == 1 && n_items < 4 * pool_threads(s->pool) ? n_tiles : 1;
     run.tiles_per_part = run.n_parts == 1 ? n_tiles : 1;
-    parallel_for(s->pool, n_items * run.n_parts, attend_part, &run);
-    parallel_for(s->pool, n_items, finish, &run);
+    size_t key_bytes = (kv->k_bytes + kv->v_bytes) / LANES * (size_t)l->n_kv_heads * (size_t)(pos + n - lowest(l, pos));
+    for_each(s, key_bytes * (size_t)n, n_items * run.n_parts, attend_part, &run);
+    size_t part_bytes = sizeof(float) * (size_t)(n * l->n_heads) * (size_t)kv->v_dim;
+    for_each(s, part_bytes * (size_t)run.n_parts, n_items, finish, &run);
 }
 
 void attention(Session *s, int layer, int n) {

@@ -198,7 +198,9 @@ static void append_head(void *arg, int h, int thread) {
 
 void kv_append(Session *s, int layer, int first, int n, int pos) {
     Append a = {s, layer, first, n, pos};
-    parallel_for(s->pool, s->model->layers[layer].n_kv_heads, append_head, &a);
+    const KvLayer *kv = &s->kv.layers[layer];
+    int n_heads = s->model->layers[layer].n_kv_heads;
+    for_each(s, (kv->k_bytes + kv->v_bytes) / LANES * (size_t)(n_heads * n), n_heads, append_head, &a);
 }
 
 // ---- usage ----

@@ -89,6 +89,8 @@ struct Session {
 
 // model.c
 static inline float *row(const Buffer *b, int t) { return b->data + (size_t)t * b->stride; }
+// parallel_for, unless the items together read so few bytes that waking the other threads would cost more.
+void for_each(Session *s, size_t bytes, int n, void (*work)(void *arg, int item, int thread), void *arg);
 // out[i] = w[i] x + bias for n rows of x. All w have the same input dimension.
 void multiply(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const Buffer *x, int n);
 // The same for stacks: each group of rows with a matrix of its own. n_rows: of all groups.
