@@ -5,7 +5,7 @@
 #include "model.h"
 
 enum {
-    TILE = 256,       // positions that one softmax covers; tiles begin at multiples of it
+    TILE = MAX_KEYS,  // positions that one softmax covers; tiles begin at multiples of it
     QUERY_ROWS = 64,  // rows (tokens times query heads of a KV head) that attention takes together, if a token has no more
     SOFTMAX_ROWS = 12, // of these, how many are scored, turned into probabilities and mixed at once
     RING_RUN = 64,    // tokens that a window's ring has room for besides the window

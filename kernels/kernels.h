@@ -50,9 +50,11 @@ typedef void MixFn(float *out, const float *p, size_t p_stride, int n_rows, cons
 #define TURNED_X 0.125f
 
 // The mix of a layer whose values are the first dim numbers of its keys: out[r][0..dim) = sum over positions i =
-// begin..end-1 of p[r][i] * key[i]. keys[i / 16] is the panel of keys 16 (i / 16) .. + 15, each n_in long, of type F32, F16
-// or Q8. Positions are lanes, so the sum is a reduction: fma into lane i % 16, then the tree (Q8: p * scale is rounded
-// before the fma). begin is a multiple of 16, and p is 0 from end to the next one. out [n_rows][dim], p [n_rows][p_stride].
+// begin..end-1, MAX_KEYS at most, of p[r][i] * key[i]. keys[i / 16] is the panel of keys 16 (i / 16) .. + 15, each n_in long,
+// of type F32, F16 or Q8. Positions are lanes, so the sum is a reduction: fma into lane i % 16, then the tree (Q8: p * scale
+// is rounded before the fma). begin is a multiple of 16, and p is 0 from end to the next one. out [n_rows][dim], p
+// [n_rows][p_stride].
+enum { MAX_KEYS = 256 };
 typedef void MixKeysFn(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *keys, int begin,
                        int end, int n_in, int dim);
 

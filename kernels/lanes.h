@@ -186,9 +186,9 @@ static void lanes_axpby(float *restrict x, float a, const float *restrict y, flo
 
 // The fixed tree of every reduction: lanes 8 apart, then 4, 2, 1.
 static inline float sum_lanes(float v[LANES]) {
-    for (int step = LANES / 2; step; step /= 2)
-        for (int i = 0; i < step; i++) v[i] += v[i + step];
-    return v[0];
+    for (int i = 0; i < 8; i++) v[i] += v[i + 8];
+    for (int i = 0; i < 4; i++) v[i] += v[i + 4];
+    return (v[0] + v[2]) + (v[1] + v[3]);
 }
 
 static inline float sum(const float *x, int n) {
@@ -255,26 +255,33 @@ static void lanes_decay(float *restrict x, const float *restrict rate, int n) {
     for (int i = 0; i < n; i++) x[i] = exp_lane(-rate[i] * softplus_lane(x[i]));
 }
 
-// The columns j..j+n-1 of the state, n <= 16.
-static inline void delta_columns(float *restrict state, float *restrict out, const float *restrict q,
-                                 const float *restrict k, const float *restrict v, float decay, float beta, int n_k,
-                                 int n_v, int n) {
-    float change[LANES] = {0}, sum[LANES] = {0};
-    for (int i = 0; i < n_k; i++)
-        for (int j = 0; j < n; j++) change[j] = fmaf(state[(size_t)i * n_v + j] * decay, k[i], change[j]);
+// The columns j..j+n-1 of the state, n <= 64, whose sums stay in registers.
+__attribute__((always_inline)) static inline void delta_columns(float *restrict state, float *restrict out,
+                                                                const float *restrict q, const float *restrict k,
+                                                                const float *restrict v, float decay, float beta, int n_k,
+                                                                int n_v, int n) {
+    float change[4 * LANES] = {0}, sum[4 * LANES] = {0};
+    for (int i = 0; i < n_k; i++) {
+        const float *s = state + (size_t)i * (size_t)n_v;
+        for (int j = 0; j < n; j++) change[j] = fmaf(s[j] * decay, k[i], change[j]);
+    }
     for (int j = 0; j < n; j++) change[j] = beta * (v[j] - change[j]);
-    for (int i = 0; i < n_k; i++)
+    for (int i = 0; i < n_k; i++) {
+        float *s = state + (size_t)i * (size_t)n_v;
         for (int j = 0; j < n; j++) {
-            float *s = &state[(size_t)i * n_v + j];
-            *s = fmaf(k[i], change[j], *s * decay);
-            sum[j] = fmaf(*s, q[i], sum[j]);
+            float x = fmaf(k[i], change[j], s[j] * decay);
+            s[j] = x;
+            sum[j] = fmaf(x, q[i], sum[j]);
         }
+    }
     for (int j = 0; j < n; j++) out[j] = sum[j];
 }
 
 static void lanes_delta(float *state, float *out, const float *q, const float *k, const float *v, float decay, float beta,
                         int n_k, int n_v) {
     int j = 0;
+    for (; j + 4 * LANES <= n_v; j += 4 * LANES)
+        delta_columns(state + j, out + j, q, k, v + j, decay, beta, n_k, n_v, 4 * LANES);
     for (; j + LANES <= n_v; j += LANES) delta_columns(state + j, out + j, q, k, v + j, decay, beta, n_k, n_v, LANES);
     if (j < n_v) delta_columns(state + j, out + j, q, k, v + j, decay, beta, n_k, n_v, n_v - j);
 }

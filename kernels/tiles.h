@@ -303,16 +303,19 @@ static void walk_dims(MixTile tile, MixTileFn *const narrow[MAX_T], int Q, MixTi
 // The mix over panels of keys: KEY_DIMS dims of T rows, positions in lanes.
 enum { KEY_DIMS = 4 };
 
-// Four numbers of each key of a q8 panel, a group of 4 k, without their scales.
-INLINE void load_key_group(Floats k[KEY_DIMS], const uint8_t *q) {
-    float x[KEY_DIMS][LANES];
-    for (int i = 0; i < LANES; i++)
-        for (int j = 0; j < KEY_DIMS; j++) x[j][i] = (float)(q[KEY_DIMS * i + j] - 128);
-    UNROLL for (int j = 0; j < KEY_DIMS; j++) k[j] = v_load(x[j]);
+typedef float KeyGroup[KEY_DIMS][LANES];  // four numbers of each key of a panel
+
+// A group of 4 k of q8 keys, without their scales, of the panels of positions begin..end.
+static void load_key_groups(KeyGroup *group, const uint8_t *const *keys, int begin, int end, int d) {
+    for (int i = begin; i < end; i += LANES, group++) {
+        const uint8_t *q = keys[i / LANES] + (size_t)d * LANES;
+        for (int lane = 0; lane < LANES; lane++)
+            for (int j = 0; j < KEY_DIMS; j++) (*group)[j][lane] = (float)(q[KEY_DIMS * lane + j] - 128);
+    }
 }
 
 INLINE void mix_keys_tile(float *out, const float *p, size_t p_stride, const uint8_t *const *keys, int begin, int end,
-                          size_t n_blocks, int d, int dim, Dtype dtype, int T) {
+                          const KeyGroup *group, size_t n_blocks, int d, int dim, Dtype dtype, int T) {
     Floats sum[KEY_DIMS][MAX_T];
     UNROLL for (int j = 0; j < KEY_DIMS; j++)
         UNROLL for (int t = 0; t < T; t++) sum[j][t] = v_zero();
@@ -320,7 +323,7 @@ INLINE void mix_keys_tile(float *out, const float *p, size_t p_stride, const uin
         const uint8_t *panel = keys[i / LANES];
         Floats k[KEY_DIMS], scale = v_zero();
         if (dtype == Q8) {
-            load_key_group(k, panel + (size_t)d * LANES);
+            UNROLL for (int j = 0; j < KEY_DIMS; j++) k[j] = v_load(group[(i - begin) / LANES][j]);
             scale = v_load_f16(panel + n_blocks * 512 + (size_t)(d / BLOCK) * 32);
         } else {
             UNROLL for (int j = 0; j < KEY_DIMS; j++) {
@@ -347,14 +350,16 @@ INLINE void mix_keys_tile(float *out, const float *p, size_t p_stride, const uin
     static void mix_keys_##name(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *keys,     \
                                 int begin, int end, int n_in, int dim) {                                                 \
         size_t n_blocks = ((size_t)n_in + BLOCK - 1) / BLOCK;                                                            \
+        KeyGroup group[MAX_KEYS / LANES];                                                                                \
         for (int d = 0; d < dim; d += KEY_DIMS) {                                                                        \
             int r = 0;                                                                                                   \
+            if (dtype == Q8) load_key_groups(group, keys, begin, end, d);                                                \
             for (; r + T <= n_rows; r += T)                                                                              \
-                mix_keys_tile(out + (size_t)r * dim, p + (size_t)r * p_stride, p_stride, keys, begin, end, n_blocks, d,  \
-                              dim, dtype, T);                                                                            \
+                mix_keys_tile(out + (size_t)r * dim, p + (size_t)r * p_stride, p_stride, keys, begin, end, group,        \
+                              n_blocks, d, dim, dtype, T);                                                               \
             for (; r < n_rows; r++)                                                                                      \
-                mix_keys_tile(out + (size_t)r * dim, p + (size_t)r * p_stride, p_stride, keys, begin, end, n_blocks, d,  \
-                              dim, dtype, 1);                                                                            \
+                mix_keys_tile(out + (size_t)r * dim, p + (size_t)r * p_stride, p_stride, keys, begin, end, group,        \
+                              n_blocks, d, dim, dtype, 1);                                                               \
         }                                                                                                                \
     }
 

@@ -73,6 +73,20 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(name, tmp_path, run)
     assert greedy == expected
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_prompt_has_the_same_bits_however_it_is_cut(name, tmp_path, run):
+    """Prompt and continuation in one piece, by pieces, and token by token; long enough to leave a window's ring."""
+    binary, golden = tmp_path / "model.bin", json.loads((GOLDEN / name / "golden.json").read_text())
+    assert export.main([str(GOLDEN / name), str(binary), "--dtype", "f32"]) == 0
+    ids = " ".join(map(str, golden["prompt"] + golden["greedy"]))
+    found = []
+    for chunk, threads in ((160, 1), (64, 3), (7, 2), (1, 1)):
+        done = run(binary, "--tokens", ids, "-b", chunk, "-t", threads, "--logits", tmp_path / "logits")
+        assert done.returncode == 0, done.stderr
+        found.append((tmp_path / "logits").read_bytes())
+    assert found[1:] == found[:1] * 3
+
+
 # ---- what a config must not ask for --------------------------------------------------------------------------------------
 
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "activation")
