@@ -1,5 +1,6 @@
 # make          builds ./run                      make test    sets up .venv, builds everything, runs every test
 # make demo     a story and its KV report         make asan    ./run-asan and the tests' C programs under ASan and UBSan
+# make emulated checks the kernels for AMX and AVX-VNNI on any x86 processor
 # make OMP=1    threads by OpenMP: ./run-omp      make model   remakes models/stories.bin (needs torch; under an hour)
 # WERROR=1 makes warnings errors; CC=clang is fine.
 
@@ -21,29 +22,42 @@ CFLAGS += -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanit
 BUILD := build/asan
 RUN := run-asan
 endif
+ifdef EMULATED  # AMX and AVX-VNNI in plain C, for tests/test_kernels.c on processors that lack them
+BUILD := build/emulated
+endif
 ifdef FUZZ  # with clang: build/fuzz/tests/fuzz_checkpoint is a libFuzzer target
 CFLAGS += -O1 -g -DLIBFUZZER -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
 BUILD := build/fuzz
 endif
 
 # Everything but the command line is the engine.
-ENGINE := $(filter-out run.c report.c,$(wildcard *.c)) kernels/kernels.c kernels/scalar.c
+ENGINE := $(filter-out run.c report.c bench.c,$(wildcard *.c)) kernels/kernels.c kernels/scalar.c
 MACHINE := $(shell $(CC) -dumpmachine)
 ifneq (,$(findstring x86_64,$(MACHINE)))
-ENGINE += kernels/avx2.c kernels/avx512.c
-$(BUILD)/kernels/avx2.o: CFLAGS += -mavx2 -mfma -mf16c
-$(BUILD)/kernels/avx512.o: CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c -mavx2
+X86 := avx2 avxvnni avx512 avx512bf16 amx
+ENGINE += $(X86:%=kernels/%.c)
+AVX2 := -mavx2 -mfma -mf16c
+AVX512 := $(AVX2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
+$(BUILD)/kernels/avx2.o: CFLAGS += $(AVX2)
+$(BUILD)/kernels/avxvnni.o: CFLAGS += $(AVX2) -mavxvnni
+$(BUILD)/kernels/avx512.o: CFLAGS += $(AVX512)
+$(BUILD)/kernels/avx512bf16.o: CFLAGS += $(AVX512) -mavx512bf16
+$(BUILD)/kernels/amx.o: CFLAGS += $(AVX512) -mamx-tile -mamx-bf16
 endif
 ifneq (,$(findstring aarch64,$(MACHINE))$(findstring arm64,$(MACHINE)))
 ENGINE += kernels/neon.c
 $(BUILD)/kernels/neon.o: CFLAGS += -march=armv8.2-a+dotprod
 endif
 ifdef FUZZ  # they take minutes to build with coverage; fuzz with HEADS_ISA=scalar
-$(BUILD)/kernels/avx2.o $(BUILD)/kernels/avx512.o: CFLAGS += -fno-sanitize=all
+$(X86:%=$(BUILD)/kernels/%.o): CFLAGS += -fno-sanitize=all
+endif
+ifdef EMULATED
+$(BUILD)/kernels/amx.o $(BUILD)/kernels/avxvnni.o: CFLAGS += -include tests/emulated_units.h
+$(BUILD)/tests/test_kernels.o: CFLAGS += -DEMULATED
 endif
 ENGINE_OBJ := $(ENGINE:%.c=$(BUILD)/%.o)
-RUN_OBJ := $(BUILD)/run.o $(BUILD)/report.o
-TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c tests/fuzz_*.c tests/tokenize_batch.c))
+RUN_OBJ := $(BUILD)/run.o $(BUILD)/report.o $(BUILD)/bench.o
+TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/*.c))
 
 $(RUN): $(RUN_OBJ) $(ENGINE_OBJ)
 	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
@@ -62,6 +76,10 @@ $(BUILD)/command: FORCE
 	@echo '$(COMMAND)' | cmp -s - $@ || echo '$(COMMAND)' > $@
 
 c-tests: $(TESTS)
+
+emulated:
+	$(MAKE) EMULATED=1 build/emulated/tests/test_kernels
+	build/emulated/tests/test_kernels
 
 asan:
 	$(MAKE) ASAN=1 run-asan c-tests
@@ -95,6 +113,6 @@ clean:
 
 -include $(shell find build -name '*.d' 2>/dev/null)
 
-.PHONY: FORCE c-tests asan demo test model clean
+.PHONY: FORCE c-tests emulated asan demo test model clean
 .DELETE_ON_ERROR:
 .SECONDARY:

@@ -73,10 +73,11 @@ typedef struct {  // the queries of one block of tokens that share KV head h
 // The positions that the token at pos sees: low..pos.
 static int lowest(const Layer *l, int pos) { return l->window && pos >= l->window ? pos - l->window + 1 : 0; }
 
-static Block block_of(const Run *run, int item) {
+// The last tokens come first, since they see the most; and heads change fastest, since their keys lie side by side.
+static Block block_of(const Run *run, int i) {
     const Layer *l = &run->s->model->layers[run->layer];
-    Block b = {.h = item / run->n_blocks,
-               .token = item % run->n_blocks * run->tokens_per_block,
+    Block b = {.h = i % l->n_kv_heads,
+               .token = (run->n_blocks - 1 - i / l->n_kv_heads) * run->tokens_per_block,
                .group = l->n_heads / l->n_kv_heads};
     b.n_tokens = run->n - b.token < run->tokens_per_block ? run->n - b.token : run->tokens_per_block;
     b.n_rows = b.n_tokens * b.group;
@@ -95,13 +96,20 @@ static Rows gather(const Run *run, const Block *b, Scratch *x) {
         s->k->scale(q, l->attn_scale, l->head_dim);
         if (s->k_dtype == Q8)
             s->k->to_q8(x->q8 + (size_t)r * n_blocks * BLOCK, x->q8_scale + (size_t)r * n_blocks,
-                        x->q8_offset + (size_t)r * n_blocks, q, l->head_dim);
+                        x->q8_offset + (size_t)r * n_blocks, q, l->head_dim, false);
     }
     return (Rows){.f32 = x->q, .stride = d, .q = x->q8, .scale = x->q8_scale, .offset = x->q8_offset};
 }
 
-// Scores of all rows against the panels of positions begin..end (multiples of 16), p[row][position - begin of the tile].
-static void scores(const Run *run, const Block *b, const Rows *q, float *p, int tile, int begin, int end) {
+// Some of the block's rows of queries.
+static Rows rows_from(const Rows *q, int r) {
+    size_t blocks = (size_t)r * ((q->stride + BLOCK - 1) / BLOCK);
+    return (Rows){.f32 = q->f32 + (size_t)r * q->stride, .stride = q->stride, .q = q->q + blocks * BLOCK,
+                  .scale = q->scale + blocks, .offset = q->offset + blocks};
+}
+
+// Scores of n rows against the panels of positions begin..end (multiples of 16), p[row][position - begin of the tile].
+static void scores(const Run *run, int h, const Rows *q, int n_rows, float *p, int tile, int begin, int end) {
     const Session *s = run->s;
     const Layer *l = &s->model->layers[run->layer];
     const KvLayer *kv = &s->kv.layers[run->layer];
@@ -109,8 +117,7 @@ static void scores(const Run *run, const Block *b, const Rows *q, float *p, int 
     for (int i = begin / LANES, n; i < end / LANES; i += n) {
         n = kv->n_slots - i % kv->n_slots;  // as far as the ring runs on
         if (n > end / LANES - i) n = end / LANES - i;
-        s->k->matmul[s->k_dtype](p + i * LANES - tile, TILE, kv_keys(s, run->layer, i, b->h), slot, n, l->head_dim, q,
-                                 b->n_rows);
+        s->k->matmul[s->k_dtype](p + i * LANES - tile, TILE, kv_keys(s, run->layer, i, h), slot, n, l->head_dim, q, n_rows);
     }
 }
 
@@ -151,7 +158,8 @@ static void merge(const Session *s, float *out, float *out_max, float *out_sum, 
     *out_max = top;
 }
 
-// One tile of positions for a block of queries, merged into out [n_rows][v_dim], max, sum.
+// One tile of positions for a block of queries, merged into out [n_rows][v_dim], max, sum. SOFTMAX_ROWS at a time, whose
+// scores stay in the first-level cache until they are mixed.
 static void attend_tile(const Run *run, const Block *b, const Rows *q, Scratch *x, int tile, float *out, float *out_max,
                         float *out_sum) {
     const Session *s = run->s;
@@ -162,18 +170,24 @@ static void attend_tile(const Run *run, const Block *b, const Rows *q, Scratch *
     const uint8_t *values[TILE / LANES];
     for (int i = begin; i < end; i += LANES)
         values[(i - tile) / LANES] = (l->latent ? kv_keys : kv_values)(s, run->layer, i / LANES, b->h);
-    scores(run, b, q, x->p, tile, begin, end);
-    for (int r = 0; r < b->n_rows; r++) {
-        int pos = first + r / b->group, low = lowest(l, pos) > begin ? lowest(l, pos) : begin,
-            high = pos < stop ? pos : stop - 1;
-        shape_scores(s, l, x->p + (size_t)r * TILE + begin - tile, end - begin, b->h * b->group + r % b->group, begin - pos);
-        softmax_row(s, x->p + (size_t)r * TILE, begin - tile, end - tile, low - tile, high - tile, &x->max[r], &x->sum[r]);
+    for (int from = 0, n; from < b->n_rows; from += n) {
+        n = b->n_rows - from < SOFTMAX_ROWS ? b->n_rows - from : SOFTMAX_ROWS;
+        Rows some = rows_from(q, from);
+        float max[SOFTMAX_ROWS], sum[SOFTMAX_ROWS];
+        scores(run, b->h, &some, n, x->p, tile, begin, end);
+        for (int r = 0; r < n; r++) {
+            int pos = first + (from + r) / b->group, low = lowest(l, pos) > begin ? lowest(l, pos) : begin,
+                high = pos < stop ? pos : stop - 1;
+            shape_scores(s, l, x->p + r * TILE + begin - tile, end - begin, b->h * b->group + (from + r) % b->group, begin - pos);
+            softmax_row(s, x->p + r * TILE, begin - tile, end - tile, low - tile, high - tile, &max[r], &sum[r]);
+        }
+        if (l->latent)
+            s->k->mix_keys[s->k_dtype](x->mix, x->p, TILE, n, values, begin - tile, stop - tile, l->head_dim, dim);
+        else s->k->mix[s->v_dtype](x->mix, x->p, TILE, n, values, begin - tile, stop - tile, dim);
+        for (int r = 0; r < n; r++)
+            merge(s, out + (size_t)(from + r) * dim, &out_max[from + r], &out_sum[from + r], x->mix + (size_t)r * dim, max[r],
+                  sum[r], dim);
     }
-    if (l->latent)
-        s->k->mix_keys[s->k_dtype](x->mix, x->p, TILE, b->n_rows, values, begin - tile, stop - tile, l->head_dim, dim);
-    else s->k->mix[s->v_dtype](x->mix, x->p, TILE, b->n_rows, values, begin - tile, stop - tile, dim);
-    for (int r = 0; r < b->n_rows; r++)
-        merge(s, out + (size_t)r * dim, &out_max[r], &out_sum[r], x->mix + (size_t)r * dim, x->max[r], x->sum[r], dim);
 }
 
 // ---- all tiles ----
@@ -183,13 +197,14 @@ static size_t part_row(const Run *run, const Block *b, int part) {
     return (item * run->n_parts + (size_t)part) * (size_t)(run->tokens_per_block * b->group);
 }
 
-// Item: (KV head, block of queries, part), a part being some tiles in a row.
+// Item: (part, block of queries, KV head), a part being some tiles in a row.
 static void attend_part(void *arg, int item, int thread) {
     const Run *run = arg;
     Session *s = run->s;
     const Layer *l = &s->model->layers[run->layer];
-    Block b = block_of(run, item / run->n_parts);
-    int part = item % run->n_parts, dim = s->kv.layers[run->layer].v_dim;
+    int n_blocks = run->n_blocks * l->n_kv_heads;
+    Block b = block_of(run, item % n_blocks);
+    int part = item / n_blocks, dim = s->kv.layers[run->layer].v_dim;
     size_t row = part_row(run, &b, part);
     float *out = s->part + row * dim, *max = s->part_max + row, *sum = s->part_sum + row;
     memset(out, 0, sizeof *out * (size_t)b.n_rows * dim);
@@ -235,6 +250,7 @@ static int tokens_per_block(const Layer *l) {
 
 static void attend_run(Session *s, int layer, int first, int n, int pos) {
     const Layer *l = &s->model->layers[layer];
+    const KvLayer *kv = &s->kv.layers[layer];
     Run run = {.s = s, .layer = layer, .first = first, .n = n, .pos = pos, .tokens_per_block = tokens_per_block(l)};
     run.n_blocks = (n + run.tokens_per_block - 1) / run.tokens_per_block;
     run.first_tile = lowest(l, pos) / TILE;
@@ -242,8 +258,10 @@ static void attend_run(Session *s, int layer, int first, int n, int pos) {
     // A token deep in a text has more tiles than KV heads: then threads share the tiles.
     run.n_parts = run.n_blocks == 1 && n_items < 4 * pool_threads(s->pool) ? n_tiles : 1;
     run.tiles_per_part = run.n_parts == 1 ? n_tiles : 1;
-    parallel_for(s->pool, n_items * run.n_parts, attend_part, &run);
-    parallel_for(s->pool, n_items, finish, &run);
+    size_t key_bytes = (kv->k_bytes + kv->v_bytes) / LANES * (size_t)l->n_kv_heads * (size_t)(pos + n - lowest(l, pos));
+    for_each(s, key_bytes * (size_t)n, n_items * run.n_parts, attend_part, &run);
+    size_t part_bytes = sizeof(float) * (size_t)(n * l->n_heads) * (size_t)kv->v_dim;
+    for_each(s, part_bytes * (size_t)run.n_parts, n_items, finish, &run);
 }
 
 void attention(Session *s, int layer, int n) {
@@ -284,10 +302,8 @@ void attention_scratch(Session *s, size_t *used) {
             .q8 = arena_take(s, used, rows * q8 * BLOCK, sizeof *x.q8),
             .q8_scale = arena_take(s, used, rows * q8, sizeof *x.q8_scale),
             .q8_offset = arena_take(s, used, rows * q8, sizeof *x.q8_offset),
-            .p = arena_take(s, used, rows * TILE, sizeof *x.p),
-            .mix = arena_take(s, used, rows * mix, sizeof *x.mix),
-            .max = arena_take(s, used, rows, sizeof *x.max),
-            .sum = arena_take(s, used, rows, sizeof *x.sum),
+            .p = arena_take(s, used, SOFTMAX_ROWS * TILE, sizeof *x.p),
+            .mix = arena_take(s, used, SOFTMAX_ROWS * mix, sizeof *x.mix),
         };
         if (s->arena) s->scratch[t] = x;
     }

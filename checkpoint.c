@@ -14,7 +14,7 @@
 
 _Static_assert(sizeof(size_t) == 8, "sizes of checkpoints need 64 bits");
 
-enum { HEADER_BYTES = 64, VERSION = 1, MAX_META = 4096, MAX_TENSORS = 1 << 20 };
+enum { HEADER_BYTES = 64, VERSION = 2, MAX_META = 4096, MAX_TENSORS = 1 << 20 };
 
 int fail(Error *err, const char *format, ...) {
     va_list args;

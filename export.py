@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""export.py SRC OUT [--dtype f32|bf16|q8|q4] [--kv-heads N]: a Hugging Face checkpoint (directory or hub id) or a llama2.c
-file to a checkpoint for ./run. docs/format.md describes the file; exporter/families.py is where a family is added."""
+"""export.py SRC OUT [--dtype f32|bf16|q8|q4] [--kv-heads N]: a Hugging Face checkpoint (directory or hub id), a GGUF
+or a llama2.c file to a checkpoint for ./run. docs/format.md describes the file; exporter/families.py is where a family is
+added. export.py --random SHAPE OUT: random weights in a known shape, to measure with."""
 
 from __future__ import annotations
 
@@ -12,12 +13,15 @@ import sys
 
 from exporter.assemble import pool_kv_heads
 from exporter.checkpoint import Entry, Stats, write_checkpoint
+from exporter.gguf import MAGIC, open_gguf
 from exporter.huggingface import chat_template, download, open_directory
 from exporter.knobs import Source, values_of
 from exporter.llama2c import open_llama2c
 from exporter.quantize import DTYPES
+from exporter.random_weights import SHAPES, open_random
 from exporter.tensor import ExportError, Tensor
-from exporter.tokenizer import tokenizer_metadata
+from exporter.tokenizer import check_rows
+from exporter.tokenizer_files import tokenizer_metadata
 
 VERSION = "1"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -30,7 +34,11 @@ def open_source(source: str, tokenizer: str | None) -> Source:
     if os.path.isdir(source):
         return open_directory(source, os.path.basename(os.path.abspath(source)))
     if os.path.exists(source):
-        return open_llama2c(source, tokenizer)
+        with open(source, "rb") as file:
+            is_gguf = file.read(len(MAGIC)) == MAGIC
+        if is_gguf and tokenizer:
+            raise ExportError("--tokenizer is for llama2.c files; a GGUF file holds its own tokenizer")
+        return open_gguf(source) if is_gguf else open_llama2c(source, tokenizer)
     if HUB_ID.fullmatch(source) and not os.path.isdir(os.path.dirname(source)):
         return open_directory(download(source), source)
     raise ExportError(f"{source}: no such file or directory, and not a hub id such as org/name")
@@ -67,9 +75,10 @@ def metadata(source: Source, dtype: str) -> dict[str, object]:
     meta = source.knobs.metadata(source.tensors)
     if source.tokenizer:
         meta.update(tokenizer_metadata(source.tokenizer))
-    else:
+        source.remarks += check_rows(meta, source.knobs.vocab_size)
+    elif source.files:
         source.remarks.append("no tokenizer found: ./run will take --tokens, but no text")
-    template = chat_template(source.directory) if source.directory else None
+    template = chat_template(source.directory) if source.directory else source.template
     if template:
         meta["chat.template"] = template
     meta.update(
@@ -118,7 +127,7 @@ def run(args: argparse.Namespace) -> None:
     """The export. Errors: ExportError, OSError."""
     import tqdm
 
-    source = open_source(args.src, args.tokenizer)
+    source = open_random(args.random, args.seed) if args.random else open_source(args.src, args.tokenizer)
     refuse_overwriting(args.out, source)
     if args.kv_heads is not None:
         pool(source, args.kv_heads)
@@ -139,12 +148,24 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: list[str] | None = None) -> int:
     parser = Parser(prog="export.py", description="Makes a checkpoint for ./run.", allow_abbrev=False)
-    parser.add_argument("src", metavar="SRC", help="a Hugging Face directory, a hub id (org/name), or a llama2.c .bin")
+    sources = "a Hugging Face directory, a hub id (org/name), a .gguf, or a llama2.c .bin"
+    parser.add_argument("src", metavar="SRC", nargs="?", help=sources)
     parser.add_argument("out", metavar="OUT", help="the file to write")
     parser.add_argument("--dtype", choices=DTYPES, default="q8", help="of the matrices (q8); vectors are always f32")
     parser.add_argument("--kv-heads", type=int, metavar="N", help="mean-pool the KV heads to N, a divisor of what there is")
     parser.add_argument("--tokenizer", metavar="FILE", help="of a llama2.c .bin; otherwise the tok*.bin beside it")
-    args = parser.parse_args(argv)
+    parser.add_argument(
+        "--random", metavar="SHAPE", help=f"no SRC, but random weights, to measure with, in a known shape: {', '.join(SHAPES)}"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="of --random; the same seed gives the same file (1)")
+    args = parser.parse_intermixed_args(argv)
+    if bool(args.src) == bool(args.random):
+        parser.error("give SRC and OUT, or --random SHAPE and OUT")
+    if args.random and args.tokenizer:
+        parser.error("--tokenizer: random weights have none")
+    if args.seed is not None and not args.random:
+        parser.error("--seed belongs to --random")
+    args.seed = 1 if args.seed is None else args.seed
     try:
         run(args)
     except KeyboardInterrupt:

@@ -145,7 +145,7 @@ static Q8Block q8_block(const Session *s, const float *x, int n) {
     Q8Block b;
     float scale;
     int32_t offset;
-    s->k->to_q8(b.q, &scale, &offset, x, n < BLOCK ? n : BLOCK);
+    s->k->to_q8(b.q, &scale, &offset, x, n < BLOCK ? n : BLOCK, false);
     b.scale = f32_to_f16(scale);
     return b;
 }
@@ -175,7 +175,7 @@ static void store_value(const Session *s, const KvLayer *kv, uint8_t *values, in
         for (int d = 0; d < head_dim; d += BLOCK) {
             Q8Block b = q8_block(s, x + d, head_dim - d);
             memcpy(values + row + d, b.q, BLOCK);
-            memcpy(values + kv->v_scales + 2 * ((row + (size_t)d) / BLOCK), &b.scale, sizeof b.scale);
+            memcpy(values + kv->v_scales + 2 * (d / BLOCK * LANES + lane), &b.scale, sizeof b.scale);
         }
 }
 
@@ -198,7 +198,9 @@ static void append_head(void *arg, int h, int thread) {
 
 void kv_append(Session *s, int layer, int first, int n, int pos) {
     Append a = {s, layer, first, n, pos};
-    parallel_for(s->pool, s->model->layers[layer].n_kv_heads, append_head, &a);
+    const KvLayer *kv = &s->kv.layers[layer];
+    int n_heads = s->model->layers[layer].n_kv_heads;
+    for_each(s, (kv->k_bytes + kv->v_bytes) / LANES * (size_t)(n_heads * n), n_heads, append_head, &a);
 }
 
 // ---- usage ----
@@ -223,7 +225,7 @@ static void mark_layer(uint8_t *pages, const Session *s, int layer) {
         if (!kv->v_bytes) continue;
         mark(pages, s, kv_values(s, layer, n_blocks, h), kv->v_scales / LANES * (size_t)rest);
         size_t scales = kv->v_bytes - kv->v_scales;
-        if (scales) mark(pages, s, kv_values(s, layer, n_blocks, h) + kv->v_scales, scales / LANES * (size_t)rest);
+        if (scales) mark(pages, s, kv_values(s, layer, n_blocks, h) + kv->v_scales, scales);
     }
 }
 

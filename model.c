@@ -9,6 +9,13 @@
 
 static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
+void for_each(Session *s, size_t bytes, int n, void (*work)(void *arg, int item, int thread), void *arg) {
+    enum { WORTH_SHARING = 1 << 17 };
+    if (bytes >= WORTH_SHARING) parallel_for(s->pool, n, work, arg);
+    else
+        for (int i = 0; i < n; i++) work(arg, i, 0);
+}
+
 // ---- products ------------------------------------------------------------------------------------------------------------
 
 typedef struct {  // several matrices, or stacks of them, times the same rows
@@ -18,6 +25,7 @@ typedef struct {  // several matrices, or stacks of them, times the same rows
     const Buffer *x;
     const Group *groups;
     int panels_per_item, items_per_group;
+    int rows_per_item, n_pieces;  // a group's rows are cut into pieces
     bool bf16, q8;  // forms that some matrix needs
 } Product;
 
@@ -30,7 +38,8 @@ static void prepare_row(void *arg, int t, int thread) {
     int n_in = p->w[0]->n_in;
     size_t block = (size_t)t * blocks_of(n_in);
     if (p->bf16) s->k->to_bf16(s->bf16 + block * BLOCK, row(p->x, t), n_in);
-    if (p->q8) s->k->to_q8(s->q8 + block * BLOCK, s->q8_scale + block, s->q8_offset + block, row(p->x, t), n_in);
+    if (p->q8) s->k->to_q8(s->q8 + block * BLOCK, s->q8_scale + block, s->q8_offset + block,
+                            row(p->x, t), n_in, true);
 }
 
 // The rows of x from `first` on.
@@ -44,42 +53,60 @@ static Rows rows_from(const Product *p, int first) {
 static int n_panels(const Matrix *w) { return (w->n_out + LANES - 1) / LANES; }
 static int n_items(const Matrix *w, int panels_per_item) { return (n_panels(w) + panels_per_item - 1) / panels_per_item; }
 
-// Item: some panels of one of the matrices, times the rows of one group.
+// Item: some panels of one of the matrices, times a piece of the rows of one group.
 static void multiply_panels(void *arg, int item, int thread) {
     (void)thread;
     const Product *p = arg;
-    const Group *g = &p->groups[item / p->items_per_group];
-    int i = 0;
-    for (item %= p->items_per_group; item >= n_items(p->w[i], p->panels_per_item); i++)
+    const Group *g = &p->groups[item / p->n_pieces / p->items_per_group];
+    int i = 0, from = item % p->n_pieces * p->rows_per_item, n_rows = g->n - from < p->rows_per_item ? g->n - from : p->rows_per_item;
+    if (n_rows <= 0) return;
+    for (item = item / p->n_pieces % p->items_per_group; item >= n_items(p->w[i], p->panels_per_item); i++)
         item -= n_items(p->w[i], p->panels_per_item);
     const Matrix *w = p->w[i];
     const Buffer *out = p->out[i];
     int first = item * p->panels_per_item,
         n = n_panels(w) - first < p->panels_per_item ? n_panels(w) - first : p->panels_per_item;
     size_t bytes = panel_bytes(w->dtype, w->n_in), panel = (size_t)g->which * (size_t)n_panels(w) + (size_t)first;
-    Rows rows = rows_from(p, g->first);
-    p->s->k->matmul[w->dtype](row(out, g->first) + first * LANES, out->stride, w->data + panel * bytes, bytes, n, w->n_in,
-                              &rows, g->n);
+    Rows rows = rows_from(p, g->first + from);
+    p->s->k->matmul[w->dtype](row(out, g->first + from) + first * LANES, out->stride, w->data + panel * bytes, bytes, n,
+                              w->n_in, &rows, n_rows);
     if (!w->bias) return;
     int begin = first * LANES, end = begin + n * LANES < w->n_out ? begin + n * LANES : w->n_out;
-    for (int t = 0; t < g->n; t++) p->s->k->add(row(out, g->first + t) + begin, w->bias + panel * LANES, end - begin);
+    for (int t = 0; t < n_rows; t++)
+        p->s->k->add(row(out, g->first + from + t) + begin, w->bias + panel * LANES, end - begin);
+}
+
+// Cuts the rows of a product, of which the largest group has `most`, so that those of an item stay in the second-level cache
+// while its panels pass; and further, down to FEWEST rows, where the threads would have too little to share.
+static void cut_rows(Product *p, int most, int n_items) {
+    enum { CACHED = 1 << 18, FEWEST = 64 };
+    int row_bytes = p->w[0]->n_in * (p->q8 ? 1 : p->bf16 ? 2 : 4), rows = CACHED / row_bytes;
+    p->n_pieces = (most + FEWEST - 1) / (rows > FEWEST ? rows : FEWEST);
+    if (p->n_pieces * n_items < 8 * pool_threads(p->s->pool)) p->n_pieces = 8 * pool_threads(p->s->pool) / n_items;
+    if (p->n_pieces > most / FEWEST) p->n_pieces = most / FEWEST;
+    if (p->n_pieces < 1) p->n_pieces = 1;
+    p->rows_per_item = (most + p->n_pieces - 1) / p->n_pieces;
 }
 
 void multiply_groups(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const Buffer *x,
                      int n_rows, const Group *groups, int n_groups) {
     Product p = {.s = s, .w = w, .out = out, .x = x, .groups = groups};
-    int total = 0;
+    int total = 0, most = 0;
+    size_t bytes = 0;  // of weights, for each row
     for (int i = 0; i < n_matrices; i++) {
         p.bf16 |= w[i]->dtype == BF16;
         p.q8 |= w[i]->dtype == Q8 || w[i]->dtype == Q4;
         total += n_panels(w[i]) * n_groups;
+        bytes += (size_t)n_panels(w[i]) * panel_bytes(w[i]->dtype, w[i]->n_in);
     }
+    for (int i = 0; i < n_groups; i++) most = groups[i].n > most ? groups[i].n : most;
     if (p.bf16 || p.q8) parallel_for(s->pool, n_rows, prepare_row, &p);
     // Enough items for the threads to share evenly, each large enough to be worth a claim; kernels like multiples of 4.
     int share = total / (8 * pool_threads(s->pool)) / 4 * 4;
     p.panels_per_item = share < 4 ? 4 : share > 16 ? 16 : share;
     for (int i = 0; i < n_matrices; i++) p.items_per_group += n_items(w[i], p.panels_per_item);
-    parallel_for(s->pool, p.items_per_group * n_groups, multiply_panels, &p);
+    cut_rows(&p, most, p.items_per_group * n_groups);
+    for_each(s, bytes * (size_t)n_rows, p.items_per_group * n_groups * p.n_pieces, multiply_panels, &p);
 }
 
 void multiply(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const Buffer *x, int n) {
@@ -98,22 +125,34 @@ typedef struct {
     int first, width;
 } Tokens;
 
-// Row r of a matrix in panels, as f32.
-static void unpack_row(const Matrix *w, int r, float *out) {
-    const uint8_t *panel = w->data + (size_t)(r / LANES) * panel_bytes(w->dtype, w->n_in);
-    size_t lane = (size_t)(r % LANES), n_blocks = blocks_of(w->n_in);
-    for (size_t k = 0; k < (size_t)w->n_in; k++) {
-        size_t block = k / BLOCK, byte = k % BLOCK / 4 * 64 + lane * 4 + k % 4;
-        if (w->dtype == F32) out[k] = ((const float *)panel)[k * LANES + lane];
-        else if (w->dtype == BF16) out[k] = bf16_to_f32(((const uint16_t *)panel)[k / 2 * 2 * LANES + 2 * lane + k % 2]);
-        else {
-            size_t block_bytes = w->dtype == Q8 ? 512 : 256;
-            float scale = f16_to_f32(((const uint16_t *)(panel + n_blocks * block_bytes))[block * LANES + lane]);
-            const uint8_t *q = panel + block * block_bytes;
-            uint8_t codes = w->dtype == Q4 ? q[byte / 128 * 64 + byte % 64] : 0;
-            out[k] = scale * (float)(w->dtype == Q8 ? q[byte] - 128 : Q4_CODES[byte % 128 < 64 ? codes & 15 : codes >> 4]);
-        }
+// Block b of row `lane` of a q8 or q4 panel, turned back.
+static void unpack_block(const Session *s, const Matrix *w, const uint8_t *panel, size_t lane, size_t b, float *out) {
+    size_t n_blocks = blocks_of(w->n_in), block_bytes = w->dtype == Q8 ? 512 : 256;
+    float scale = f16_to_f32(((const uint16_t *)(panel + n_blocks * block_bytes))[b * LANES + lane]) * TURNED_X;
+    const uint8_t *q = panel + b * block_bytes;
+    for (size_t k = 0; k < BLOCK; k++) {
+        size_t byte = k / 4 * 64 + lane * 4 + k % 4;
+        uint8_t codes = w->dtype == Q4 ? q[byte / 128 * 64 + byte % 64] : 0;
+        out[k] = scale * (float)(w->dtype == Q8 ? q[byte] - 128 : Q4_CODES[byte % 128 < 64 ? codes & 15 : codes >> 4]);
     }
+    s->k->turn(out, out);
+}
+
+// Row r of a matrix in panels, as f32.
+static void unpack_row(const Session *s, const Matrix *w, int r, float *out) {
+    const uint8_t *panel = w->data + (size_t)(r / LANES) * panel_bytes(w->dtype, w->n_in);
+    size_t lane = (size_t)(r % LANES), n_in = (size_t)w->n_in;
+    if (w->dtype == F32)
+        for (size_t k = 0; k < n_in; k++) out[k] = ((const float *)panel)[k * LANES + lane];
+    else if (w->dtype == BF16)
+        for (size_t k = 0; k < n_in; k++)
+            out[k] = bf16_to_f32(((const uint16_t *)panel)[k / 2 * 2 * LANES + 2 * lane + k % 2]);
+    else
+        for (size_t k = 0; k < n_in; k += BLOCK) {
+            float block[BLOCK];
+            unpack_block(s, w, panel, lane, k / BLOCK, block);
+            memcpy(out + k, block, sizeof *out * (n_in - k < BLOCK ? n_in - k : BLOCK));
+        }
 }
 
 void norm_row(const Session *s, const Norm *norm, float *out, const float *x, int n) {
@@ -128,10 +167,10 @@ static void embed_token(void *arg, int t, int thread) {
     Session *s = a->s;
     const Model *m = s->model;
     float *x = row(&s->x, t), pos = (float)(s->position + t);
-    unpack_row(&m->embed, a->tokens[t], x);
+    unpack_row(s, &m->embed, a->tokens[t], x);
     if (m->emb_scale != 1.0f) s->k->scale(x, m->emb_scale, m->n_embd);
     if (m->embed_pos.data) {
-        unpack_row(&m->embed_pos, s->position + t, row(&s->y, t));
+        unpack_row(s, &m->embed_pos, s->position + t, row(&s->y, t));
         s->k->add(x, row(&s->y, t), m->n_embd);
     }
     if (m->embed_norm.w) norm_row(s, &m->embed_norm, x, x, m->n_embd);
@@ -280,7 +319,7 @@ static void ple_token(void *arg, int t, int thread) {
     float *p = row(&s->ple, t), *looked_up = row(&s->ple, s->chunk + thread);
     s->k->scale(p, 1.0f / sqrtf((float)m->n_embd), a->width);
     for (int i = 0; i < m->n_layers; i++) norm_row(s, &m->ple_in_norm, p + i * m->ple, p + i * m->ple, m->ple);
-    unpack_row(&m->ple_table, a->tokens[t], looked_up);
+    unpack_row(s, &m->ple_table, a->tokens[t], looked_up);
     s->k->axpby(p, sqrtf(0.5f), looked_up, sqrtf(0.5f * (float)m->ple), a->width);
 }
 

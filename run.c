@@ -1,5 +1,5 @@
 // run.c: the command line. What is asked for, in one table; then a function for each thing there is to do. The only file
-// that prints (with report.c) and exits: 0 done, 1 failed, 2 wrong usage.
+// that prints (with report.c and bench.c) and exits: 0 done, 1 failed, 2 wrong usage.
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -10,11 +10,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bench.h"
 #include "report.h"
 
 // ---- options ------------------------------------------------------------------------------------------------------------
 
-typedef enum { GENERATE = 1, KV = 2, INFO = 4, PPL = 8, CHECK = 16, TOKENIZE = 32, LOGITS = 64 } Mode;
+typedef enum { GENERATE = 1, KV = 2, INFO = 4, PPL = 8, CHECK = 16, TOKENIZE = 32, LOGITS = 64, BENCH = 128 } Mode;
 
 typedef struct {
     Mode mode;
@@ -47,7 +48,7 @@ typedef struct {
 } Option;
 
 #define FIELD(name) offsetof(Options, name)
-enum { RUNS = GENERATE | LOGITS | PPL | KV, TAKES_PROMPT = GENERATE | LOGITS | TOKENIZE, ANY = 127 };
+enum { RUNS = GENERATE | LOGITS | PPL | KV | BENCH, TAKES_PROMPT = GENERATE | LOGITS | TOKENIZE, ANY = 255 };
 
 static const Option OPTIONS[] = {
     {HEADING, "The prompt, one of (none: from the tokenizer's BOS)", .help = ""},
@@ -87,7 +88,9 @@ static const Option OPTIONS[] = {
      .help = "what the KV cache costs, as MHA, GQA, MQA and MLA, and measured; takes several models"},
     {FLAG, "--info", NULL, FIELD(flag), .selects = INFO, .modes = INFO,
      .help = "the model's shape, tensors, tokenizer, and the instruction set in use"},
-    {FLAG, "--json", NULL, FIELD(json), .modes = KV | INFO, .help = "--kv and --info for machines"},
+    {FLAG, "--bench", NULL, FIELD(flag), .selects = BENCH, .modes = BENCH,
+     .help = "speed of prefill and of decode at several depths, beside what memory and arithmetic allow"},
+    {FLAG, "--json", NULL, FIELD(json), .modes = KV | INFO | BENCH, .help = "--kv, --info and --bench for machines"},
     {TEXT, "--ppl", "FILE", FIELD(ppl), .selects = PPL, .modes = PPL,
      .help = "perplexity of a text, in windows of the context"},
     {FLAG, "--check", NULL, FIELD(flag), .selects = CHECK, .modes = CHECK, .help = "verify the file's checksum"},
@@ -137,8 +140,8 @@ static void help(void) {
         }
     }
     printf("\nSpecial tokens are not printed. Generation ends at an end-of-text token, at -n, when the context is full, or\n"
-           "at Ctrl-C, and the last line on stderr says which. HEADS_ISA=scalar, avx2, avx512 or neon chooses the\n"
-           "instruction set.\n"
+           "at Ctrl-C, and the last line on stderr says which. HEADS_ISA=scalar, avx2, avxvnni, avx512, avx512bf16,\n"
+           "amx or neon chooses the kernels.\n"
            "Exit status: 0 done (also after Ctrl-C, or when stdout is closed), 1 failed, 2 wrong usage.\n");
 }
 
@@ -331,7 +334,7 @@ static void load(Loaded *l, const Options *o) {
     Error err;
     if (model_open(&l->model, o->models[0], &err)) die(&err);
     l->tokenizer = NULL;
-    if (o->mode != CHECK && has_tokenizer(&l->model) && !(l->tokenizer = tokenizer_new(&l->model, &err))) die(&err);
+    if (!(o->mode & (CHECK | BENCH)) && has_tokenizer(&l->model) && !(l->tokenizer = tokenizer_new(&l->model, &err))) die(&err);
 }
 
 static void unload(Loaded *l) {
@@ -663,6 +666,12 @@ static int info(const Options *o, const Loaded *l) {
     return 0;
 }
 
+static int run_bench(const Options *o, const Loaded *l) {
+    Error err;
+    if (bench(&l->model, &o->session, o->json, &err)) die(&err);
+    return 0;
+}
+
 static int check(const Options *o, const Loaded *l) {
     Error err;
     if (model_check(&l->model, &err)) die(&err);
@@ -708,6 +717,7 @@ int main(int argc, char **argv) {
         case TOKENIZE: status = tokenize(&options, &loaded); break;
         case INFO: status = info(&options, &loaded); break;
         case CHECK: status = check(&options, &loaded); break;
+        case BENCH: status = run_bench(&options, &loaded); break;
         case KV: break;
         }
         unload(&loaded);

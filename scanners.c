@@ -124,10 +124,36 @@ static size_t scan_newline(const Scanner *s, const Text *t, size_t i, size_t end
     return i + is_newline(t->c[i]);
 }
 
-static size_t scan_range(const Scanner *s, const Text *t, size_t i, size_t end) {
-    const uint32_t *r = s->range;
-    while (i < end && ((r[0] <= t->c[i] && t->c[i] <= r[1]) || (r[2] <= t->c[i] && t->c[i] <= r[3]))) i++;
-    return i;
+static bool in_ranges(const Scanner *s, uint32_t c) {
+    size_t low = 0, high = s->n_ranges;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (s->ranges[mid][1] < c) low = mid + 1;
+        else high = mid;
+    }
+    return low < s->n_ranges && s->ranges[low][0] <= c;
+}
+
+// A run of the characters in s->ranges. A white space before it may be one of them, and then be all of it.
+static size_t scan_ranges(const Scanner *s, const Text *t, size_t i, size_t end) {
+    size_t j = i + (in_ranges(s, t->c[i]) || (s->spaced && t->cls[i] & SPACE));
+    while (j > i && j < end && in_ranges(s, t->c[j])) j++;
+    return j == i + 1 && !in_ranges(s, t->c[i]) ? i : j;
+}
+
+//  ?[^(\s|.,!?...)]+
+static size_t scan_bloom(const Scanner *s, const Text *t, size_t i, size_t end) {
+    size_t begin = i + (t->c[i] == ' '), j = begin;
+    while (j < end && !(t->cls[j] & SPACE) && !in_ranges(s, t->c[j])) j++;
+    return j > begin ? j : i;
+}
+
+// \s+$, where $ is before a newline, too.
+static size_t scan_trailing_spaces(const Scanner *s, const Text *t, size_t i, size_t end) {
+    size_t j = run(t, i, end, s->cls);
+    if (j == end) return j;
+    while (j > i && t->c[j] != '\n') j--;
+    return j;
 }
 
 // Digits over the characters that ByteLevel shows bytes as: besides 0-9 those are superscripts and fractions of Latin-1.
@@ -149,6 +175,33 @@ static size_t scan_exactly(const Scanner *s, const Text *t, size_t i, size_t end
     return i + s->most;
 }
 
+#define RANGES(table) .ranges = table, .n_ranges = sizeof(table) / sizeof *(table)
+static const uint32_t cjk_from_0800[][2] = {{0x0800, 0x9FA5}, {0xAC00, 0xD7FF}};
+static const uint32_t cjk_and_kana[][2] = {{0x3040, 0x30FF}, {0x4E00, 0x9FA5}};
+static const uint32_t bloom_punctuation[][2] = {
+    {'!', '!'}, {'(', ')'}, {',', ','}, {'.', '.'}, {'?', '?'}, {'|', '|'}, {0x60C, 0x60C}, {0x6D4, 0x6D4}, {0x964, 0x964},
+    {0x2026, 0x2026}, {0x3001, 0x3002}, {0xFF0C, 0xFF0C},
+};
+static const uint32_t deepseek_punctuation[][2] = {
+    {'!', '/'}, {':', '~'}, {0x2018, 0x201F}, {0x3000, 0x3002}, {0xFF01, 0xFF0F}, {0xFF1A, 0xFF5E},
+};
+static const uint32_t deepseek_letters[][2] = {
+    {0x41, 0x5a}, {0x61, 0x7a}, {0xb5, 0xb5}, {0xc0, 0xd6}, {0xd8, 0xf6}, {0xf8, 0x1ba}, {0x1bc, 0x1bf}, {0x1c4, 0x293},
+    {0x295, 0x2af}, {0x370, 0x373}, {0x376, 0x376}, {0x377, 0x377}, {0x37b, 0x37d}, {0x37f, 0x37f}, {0x386, 0x386},
+    {0x388, 0x38a}, {0x38c, 0x38c}, {0x38e, 0x3a1}, {0x3a3, 0x3f5}, {0x3f7, 0x481}, {0x48a, 0x52f}, {0x531, 0x556},
+    {0x10a0, 0x10c5}, {0x13a0, 0x13f5}, {0x13f8, 0x13fd}, {0x1c90, 0x1cba}, {0x1cbd, 0x1cbf}, {0x1d00, 0x1d2b},
+    {0x1d6b, 0x1d77}, {0x1d79, 0x1d9a}, {0x1e00, 0x1f15}, {0x1f18, 0x1f1d}, {0x1f20, 0x1f45}, {0x1f48, 0x1f4d},
+    {0x1f50, 0x1f57}, {0x1f59, 0x1f59}, {0x1f5b, 0x1f5b}, {0x1f5d, 0x1f5d}, {0x1f5f, 0x1f7d}, {0x1f80, 0x1fb4},
+    {0x1fb6, 0x1fbc}, {0x1fbe, 0x1fbe}, {0x1fc2, 0x1fc4}, {0x1fc6, 0x1fcc}, {0x1fd0, 0x1fd3}, {0x1fd6, 0x1fdb},
+    {0x1fe0, 0x1fec}, {0x1ff2, 0x1ff4}, {0x1ff6, 0x1ffc}, {0x2102, 0x2102}, {0x2107, 0x2107}, {0x210a, 0x2113},
+    {0x2115, 0x2115}, {0x2119, 0x211d}, {0x2124, 0x2124}, {0x2126, 0x2126}, {0x2128, 0x2128}, {0x212a, 0x212d},
+    {0x212f, 0x2134}, {0x2139, 0x2139}, {0x213c, 0x213f}, {0x2145, 0x2149}, {0x214e, 0x214e}, {0x2183, 0x2183},
+    {0x2184, 0x2184}, {0x2c00, 0x2c7b}, {0x2c7e, 0x2ce4}, {0x2ceb, 0x2cee}, {0x2cf2, 0x2cf2}, {0x2cf3, 0x2cf3},
+    {0xa640, 0xa66d}, {0xa680, 0xa69b}, {0xa722, 0xa76f}, {0xa771, 0xa787}, {0xa78b, 0xa78e}, {0xab70, 0xabbf},
+    {0xfb00, 0xfb06}, {0xfb13, 0xfb17}, {0xff21, 0xff3a}, {0xff41, 0xff5a}, {0x10400, 0x1044f}, {0x104b0, 0x104d3},
+    {0x104d8, 0x104fb}, {0x10c80, 0x10cb2}, {0x10cc0, 0x10cf2}, {0x118a0, 0x118df}, {0x1e900, 0x1e943},
+};
+
 const Scanner scanners[N_SCANNERS] = {
     [METASPACE_NEVER] = {.name = "metaspace"},
     [METASPACE_FIRST] = {.name = "metaspace first"},
@@ -167,9 +220,14 @@ const Scanner scanners[N_SCANNERS] = {
     [15] = {"newline", scan_newline, .cls = SPACE},
     [16] = {"spaced letters", scan_spaced_run, .cls = LETTER},
     [17] = {"spaced punctuation", scan_spaced_run, .cls = PUNCT},
-    [18] = {"cjk from 0800", scan_range, .range = {0x0800, 0x9FA5, 0xAC00, 0xD7FF}},
-    [19] = {"cjk and kana", scan_range, .range = {0x3040, 0x30FF, 0x4E00, 0x9FA5}},
+    [18] = {"cjk from 0800", scan_ranges, RANGES(cjk_from_0800)},
+    [19] = {"cjk and kana", scan_ranges, RANGES(cjk_and_kana)},
     [20] = {"byte digit", scan_byte_digits, .most = 1, .bytes = true},
     [21] = {"byte digits", scan_byte_digits, .most = SIZE_MAX, .bytes = true},
     [22] = {"three digits", scan_exactly, .most = 3, .bytes = true},
+    [PREFIX_SPACE] = {.name = "prefix space"},
+    [24] = {"bloom", scan_bloom, RANGES(bloom_punctuation)},
+    [25] = {"deepseek letters", scan_ranges, .spaced = true, RANGES(deepseek_letters)},
+    [26] = {"deepseek punctuation", scan_ranges, .spaced = true, RANGES(deepseek_punctuation)},
+    [27] = {"trailing spaces", scan_trailing_spaces, .cls = SPACE},
 };

@@ -19,11 +19,13 @@ struct Scanner {
     uint16_t cls;                     // the characters that it joins
     size_t most;                      // digits, or characters, of one piece
     bool contractions, bytes;         // bytes: it works on bytes, not on characters
-    uint32_t range[4];                // two ranges of characters, ends included
+    bool spaced;                      // a white space before the piece belongs to it
+    const uint32_t (*ranges)[2];      // of characters, ends included, ascending
+    size_t n_ranges;
 };
 
-// The steps in the order of docs/format.md, from 1. The first three are no scanners: they change the text before it is cut.
-enum { METASPACE_NEVER = 1, METASPACE_FIRST, METASPACE_ALWAYS, N_SCANNERS = 23 };
+// The steps as docs/format.md numbers them, from 1. Those named here are no scanners: they change the text before it is cut.
+enum { METASPACE_NEVER = 1, METASPACE_FIRST, METASPACE_ALWAYS, PREFIX_SPACE = 23, N_SCANNERS = 28 };
 extern const Scanner scanners[N_SCANNERS];
 
 #endif

@@ -7,6 +7,7 @@
 enum {
     TILE = MAX_KEYS,  // positions that one softmax covers; tiles begin at multiples of it
     QUERY_ROWS = 64,  // rows (tokens times query heads of a KV head) that attention takes together, if a token has no more
+    SOFTMAX_ROWS = 12, // of these, how many are scored, turned into probabilities and mixed at once
     RING_RUN = 64,    // tokens that a window's ring has room for besides the window
 };
 
@@ -35,9 +36,8 @@ typedef struct {      // what one thread needs in attention; rows = QUERY_ROWS, 
     int8_t *q8;       // [rows][head_dim padded to 32], with its scales and offsets
     float *q8_scale;
     int32_t *q8_offset;
-    float *p;         // [rows][TILE] scores, then probabilities
-    float *mix;       // [rows][v_dim] of one tile
-    float *max, *sum; // [rows] of one tile
+    float *p;         // [SOFTMAX_ROWS][TILE] scores, then probabilities
+    float *mix;       // [SOFTMAX_ROWS][v_dim] of one tile
 } Scratch;
 
 typedef struct {  // rows first..first+n-1 meet matrix `which` of a stack
@@ -89,6 +89,8 @@ struct Session {
 
 // model.c
 static inline float *row(const Buffer *b, int t) { return b->data + (size_t)t * b->stride; }
+// parallel_for, unless the items together read so few bytes that waking the other threads would cost more.
+void for_each(Session *s, size_t bytes, int n, void (*work)(void *arg, int item, int thread), void *arg);
 // out[i] = w[i] x + bias for n rows of x. All w have the same input dimension.
 void multiply(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const Buffer *x, int n);
 // The same for stacks: each group of rows with a matrix of its own. n_rows: of all groups.

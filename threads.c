@@ -1,10 +1,12 @@
 // parallel_for over a persistent pool. Items are claimed one at a time, so a thread that the system has put aside delays only
-// the item it holds; nobody waits for a thread that claimed nothing.
+// the item it holds; nobody waits for a thread that claimed nothing. Where a busy neighbour makes even that cost more than the
+// other threads are worth, the caller works alone for a while.
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "model.h"
@@ -34,7 +36,7 @@ void parallel_for(Pool *pool, int n, void (*work)(void *arg, int item, int threa
 
 // A ticket names the job, its number of items and the next item, so that a claim is one atomic addition and a thread that
 // comes late can tell that it is late.
-enum { ITEM_BITS = 24, SPINS = 2000 };
+enum { ITEM_BITS = 24, SPINS = 10000, YIELD_EVERY = 100, ALONE_MIN = 32, ALONE_MAX = 1024 };
 #define ITEMS(ticket) ((int)((ticket) >> ITEM_BITS & ((1u << ITEM_BITS) - 1)))
 #define ITEM(ticket) ((int)((ticket) & ((1u << ITEM_BITS) - 1)))
 #define JOB(ticket) ((ticket) >> 2 * ITEM_BITS)
@@ -53,12 +55,16 @@ struct Pool {
     _Atomic uint64_t ticket;
     _Atomic int done;  // items of this job
     _Atomic int parked;
+    int alone, patience;  // jobs that the caller still does alone; how many it will the next time
     _Atomic bool stop;
     pthread_mutex_t lock;
     pthread_cond_t wake, finished;
 };
 
-static inline void relax(void) {
+// One of up to SPINS looks, a fraction of a millisecond in all: longer than another thread needs to finish its item, so that
+// threads in step never park. A thread that shares its core gives it up now and then, for the other may be whom it waits for.
+static inline void relax(int spin) {
+    if (spin % YIELD_EVERY == YIELD_EVERY - 1) sched_yield();
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -88,7 +94,7 @@ static void *worker_main(void *arg) {
     Pool *pool = me->pool;
     uint64_t job = 0;
     while (!atomic_load(&pool->stop)) {
-        for (int i = 0; i < SPINS && !news(pool, job); i++) relax();
+        for (int i = 0; i < SPINS && !news(pool, job); i++) relax(i);
         if (!news(pool, job)) {
             pthread_mutex_lock(&pool->lock);
             atomic_fetch_add(&pool->parked, 1);
@@ -121,6 +127,7 @@ Pool *pool_new(int n_threads, Error *err) {
         fail(err, "no memory for a pool of %d threads", n_threads);
         return NULL;
     }
+    pool->patience = ALONE_MIN;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->wake, NULL);
     pthread_cond_init(&pool->finished, NULL);
@@ -151,23 +158,48 @@ void pool_free(Pool *pool) {
     free(pool);
 }
 
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void wait_for_all(Pool *pool, int n) {
+    for (int i = 0; i < SPINS && atomic_load(&pool->done) < n; i++) relax(i);
+    if (atomic_load(&pool->done) == n) return;
+    pthread_mutex_lock(&pool->lock);
+    while (atomic_load(&pool->done) < n) pthread_cond_wait(&pool->finished, &pool->lock);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+// The caller did one item at least, so it should not have waited for longer than it worked: if it did, the thread that it
+// waited for was put aside.
+static void judge(Pool *pool, double worked, double waited) {
+    if (waited < 2 * worked + 1e-4) {
+        pool->patience = ALONE_MIN;
+        return;
+    }
+    pool->alone = pool->patience;
+    if (pool->patience < ALONE_MAX) pool->patience *= 2;
+}
+
 void parallel_for(Pool *pool, int n, void (*work)(void *arg, int item, int thread), void *arg) {
-    if (n <= 1 || pool->n_threads == 1) {
+    if (n <= 1 || pool->n_threads == 1 || pool->alone > 0) {
         for (int i = 0; i < n; i++) work(arg, i, 0);
+        pool->alone -= pool->alone > 0;
         return;
     }
     pool->work = work;
     pool->arg = arg;
     atomic_store(&pool->done, 0);
     uint64_t job = JOB(atomic_load(&pool->ticket)) + 1;
+    double begin = seconds();
     atomic_store(&pool->ticket, job << 2 * ITEM_BITS | (uint64_t)n << ITEM_BITS);
     wake_all(pool);
     work_on(pool, 0);
-    for (int i = 0; i < SPINS && atomic_load(&pool->done) < n; i++) relax();
-    if (atomic_load(&pool->done) == n) return;
-    pthread_mutex_lock(&pool->lock);
-    while (atomic_load(&pool->done) < n) pthread_cond_wait(&pool->finished, &pool->lock);
-    pthread_mutex_unlock(&pool->lock);
+    double middle = seconds();
+    wait_for_all(pool, n);
+    judge(pool, middle - begin, seconds() - middle);
 }
 
 #endif

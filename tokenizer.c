@@ -542,12 +542,13 @@ static void spaces_to_mark(uint32_t *chars, size_t n) {
 // A stretch without added tokens; at_start: it begins where the text does.
 static bool encode_stretch(Encoder *e, const uint32_t *chars, size_t n, bool at_start) {
     int first = e->t->splits.n ? e->t->splits.v[0] : 0;
-    if (first < METASPACE_NEVER || first > METASPACE_ALWAYS) return encode_chars(e, chars, n, 0);
-    bool marked = n == 0 || chars[0] == ' ' || chars[0] == SPACE_MARK;
-    bool prepend = !marked && (first == METASPACE_ALWAYS || (first == METASPACE_FIRST && at_start));
-    uint32_t *changed = copy_chars(chars, n, prepend ? SPACE_MARK : 0);
+    bool metaspace = METASPACE_NEVER <= first && first <= METASPACE_ALWAYS;
+    if (!metaspace && first != PREFIX_SPACE) return encode_chars(e, chars, n, 0);
+    bool spaced = n == 0 || chars[0] == ' ' || (metaspace && chars[0] == SPACE_MARK);
+    bool prepend = !spaced && first != METASPACE_NEVER && (first != METASPACE_FIRST || at_start);
+    uint32_t *changed = copy_chars(chars, n, prepend ? metaspace ? SPACE_MARK : ' ' : 0);
     if (!changed) return false;
-    spaces_to_mark(changed, n + prepend);
+    if (metaspace) spaces_to_mark(changed, n + prepend);
     bool ok = encode_chars(e, changed, n + prepend, 1);
     free(changed);
     return ok;

@@ -13,7 +13,7 @@ import numpy as np
 from .quantize import DTYPES, LANES, pack, panel_bytes, unpack
 from .tensor import ExportError, Tensor
 
-MAGIC, VERSION = b"heads.c\0", 1
+MAGIC, VERSION = b"heads.c\0", 2
 HEADER = struct.Struct("<8sIIQQQII16x")
 ALIGN = 64
 META_TYPES = {1: np.dtype("<u1"), 2: np.dtype("<i4"), 3: np.dtype("<f4")}
@@ -88,8 +88,8 @@ def write_checkpoint(
             put(meta)
             put(table)
             for entry in entries:
-                for slab in _slabs(entry):
-                    data = _pack_slab(entry, slab, stats)
+                for first, slab in _slabs(entry):
+                    data = _pack_slab(entry, first, slab, stats)
                     put(data)
                     progress(len(data))
                 put(bytes(-entry.bytes % ALIGN))
@@ -145,26 +145,31 @@ def _meta_entry(key: str, value: object) -> bytes:
     return struct.pack("<IIQ", number, len(name), array.size) + _pad(name, 8) + _pad(array.tobytes(), 8)
 
 
-def _slabs(entry: Entry) -> Iterator[np.ndarray]:
-    """The tensor's float32 values, some panels at a time."""
+def _slabs(entry: Entry) -> Iterator[tuple[int, np.ndarray]]:
+    """The tensor's float32 values, some panels at a time, and the row where they begin."""
     read = entry.tensor.load()
     if len(entry.tensor.shape) == 1:
-        yield read(0, entry.cols)
+        yield 0, read(0, entry.cols)
         return
     step = max(LANES, SLAB // max(1, entry.cols) // LANES * LANES)
     for begin in range(0, entry.rows, step):
-        yield read(begin, min(begin + step, entry.rows))
+        yield begin, read(begin, min(begin + step, entry.rows))
 
 
-def _pack_slab(entry: Entry, slab: np.ndarray, stats: Stats) -> bytes:
-    """The bytes of a slab, counted in stats."""
+def _pack_slab(entry: Entry, first: int, slab: np.ndarray, stats: Stats) -> bytes:
+    """The bytes of a slab that begins at row `first`, counted in stats."""
     if not np.isfinite(slab).all():
         what = "NaN" if np.isnan(slab).any() else "infinite"
         raise ExportError(
             f"tensor {entry.tensor.name}: a weight is {what}; the checkpoint is damaged, or its training diverged"
         )
     try:
-        data, error = (slab.astype("<f4").tobytes(), 0.0) if slab.ndim == 1 else pack(slab, entry.dtype)
+        if slab.ndim == 1:
+            data, error = slab.astype("<f4").tobytes(), 0.0
+        elif entry.tensor.packed:
+            data, error = entry.tensor.packed(entry.dtype, first, first + len(slab))
+        else:
+            data, error = pack(slab, entry.dtype)
     except OverflowError:
         raise ExportError(
             f"tensor {entry.tensor.name}: a weight of magnitude {np.abs(slab).max():.3g} is too large for "

@@ -11,6 +11,7 @@ import numpy as np
 from .families import canonical
 from .knobs import Source
 from .tensor import ExportError, Tensor, from_file
+from .tokenizer_files import find_tokenizer
 
 
 def download(hub_id: str) -> str:
@@ -20,7 +21,7 @@ def download(hub_id: str) -> str:
     except ImportError:
         raise ExportError(f"downloading {hub_id} needs huggingface_hub; pip install -r requirements.txt") from None
 
-    small = ["*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.json"]
+    small = ["*.json", "*.jinja", "tokenizer.model", "merges.txt", "*.tiktoken"]
     try:
         path = huggingface_hub.snapshot_download(hub_id, allow_patterns=small + ["model*.safetensors"])
         if not any(name.endswith(".safetensors") for name in os.listdir(path)):
@@ -39,9 +40,9 @@ def open_directory(directory: str, name: str) -> Source:
     config = read_json(config_path)
     tensors, files = _open_weights(directory)
     family, knobs, found, remarks = canonical(config, tensors)
-    files += [os.path.join(directory, n) for n in os.listdir(directory) if n.endswith((".json", ".model", ".txt", ".jinja"))]
-    has_tokenizer = any(os.path.isfile(os.path.join(directory, n)) for n in ("tokenizer.json", "tokenizer.model"))
-    return Source(name, family, knobs, found, files, directory, directory if has_tokenizer else None, remarks)
+    small = (".json", ".model", ".txt", ".jinja", ".tiktoken")
+    files += [os.path.join(directory, n) for n in os.listdir(directory) if n.endswith(small)]
+    return Source(name, family, knobs, found, files, directory, find_tokenizer(directory), remarks)
 
 
 def read_json(path: str) -> dict:
@@ -123,7 +124,7 @@ def _safetensor(path: str, name: str, entry: dict, base: int, file_size: int) ->
             + ", ".join(SAFETENSORS_DTYPES)
         )
 
-    return Tensor(name, shape, refuse, from_file(path, name, shape, base + begin, stored) if stored else None)
+    return Tensor(name, shape, refuse, raw=from_file(path, name, shape, base + begin, stored) if stored else None)
 
 
 def open_torch(path: str) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ import numpy as np
 from .parts import KINDS, Part
 from .rope import Rope
 from .tensor import Tensor
+from .tokenizer import Vocabulary
 
 ACTS = {"silu": 0, "swish": 0, "gelu": 1, "gelu_new": 2, "gelu_fast": 2, "gelu_pytorch_tanh": 2, "relu": 3, "relu2": 4}
 XIELU = 5
@@ -191,7 +192,7 @@ def _alike(value):
 class Source:
     """A checkpoint ready to be written. `tensors` are the canonical ones, in the order of the file; `files` are those that
     must not be overwritten; `directory` is that of a Hugging Face checkpoint; `tokenizer` is what tokenizer_metadata takes,
-    None if there is no tokenizer; `remarks` are for the user."""
+    None if there is no tokenizer; `remarks` are for the user; `template` is the chat template, if no directory holds it."""
 
     name: str
     family: str
@@ -199,5 +200,6 @@ class Source:
     tensors: dict[str, Tensor]
     files: list[str]
     directory: str | None = None
-    tokenizer: str | None = None
+    tokenizer: str | Vocabulary | None = None
     remarks: list[str] = field(default_factory=list)
+    template: str | None = None

@@ -11,6 +11,7 @@ DTYPES = ("f32", "bf16", "q8", "q4")  # by their number in the file
 Q4_CODES = np.array([-127, -95, -74, -58, -44, -31, -20, -8, 4, 16, 29, 42, 56, 72, 91, 114], np.float32)
 Q4_ZERO = 8  # the code closest to zero, for padding
 F16_MAX = 65504.0
+TURNED_W = np.float32(0.25)  # what the file holds of H w; the engine's H x / 8 makes up for the rest of H H = 32
 
 # For a weight divided by its scale, doubled, rounded and shifted by 256: the nearest code, and the number it means. (The
 # boundaries between codes are halves, so doubling loses nothing but ties.)
@@ -43,13 +44,19 @@ def pack(weights: np.ndarray, dtype: str) -> tuple[bytes, float]:
     if dtype == "bf16":
         bits = _to_bf16(weights)
         return _interleave(bits, 2).tobytes(), _square_sum(_from_bf16(bits) - weights)
-    blocks = weights.reshape(-1, BLOCK)
-    if dtype == "q8":
-        scale, codes, values = _quantize_q8(blocks)
-    else:
-        scale, codes, values = _quantize_q4(blocks, _present(weights.shape, n_in))
-    error = _square_sum(values * scale[:, None] - blocks)
+    with np.errstate(over="ignore", invalid="ignore"):  # too large is found below
+        blocks = turn(weights.reshape(-1, BLOCK)) * TURNED_W
+    scale, codes, values = (_quantize_q8 if dtype == "q8" else _quantize_q4)(blocks)
+    error = _square_sum(values * scale[:, None] - blocks) / (BLOCK * TURNED_W**2)
     return _pack_blocks(codes.reshape(weights.shape), scale.reshape(weights.shape[0], -1), dtype), error
+
+
+def turn(blocks: np.ndarray) -> np.ndarray:
+    """float32 [n][32] times the 32 x 32 Hadamard matrix, whose square is 32 (docs/format.md: turned blocks)."""
+    for stride in (16, 8, 4, 2, 1):
+        pairs = blocks.reshape(-1, 2, stride)
+        blocks = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], 1)
+    return blocks.reshape(-1, BLOCK)
 
 
 def unpack(data: bytes, dtype: str, n_out: int, n_in: int) -> np.ndarray:
@@ -71,7 +78,7 @@ def unpack(data: bytes, dtype: str, n_out: int, n_in: int) -> np.ndarray:
         else:  # [panels][blocks][4 pairs of groups][low, high][16][4]
             values = Q4_CODES[np.stack([body & 15, body >> 4], 3)].reshape(panels, blocks, 8, LANES, 4)
         values = values.transpose(0, 3, 1, 2, 4).reshape(panels, LANES, blocks, BLOCK)
-        weights = values * scale[..., None]
+        weights = turn(np.ascontiguousarray(values * scale[..., None]).reshape(-1, BLOCK)) / (BLOCK * TURNED_W)
     return np.ascontiguousarray(weights.reshape(panels * LANES, -1)[:n_out, :n_in])
 
 
@@ -108,15 +115,6 @@ def _from_bf16(bits: np.ndarray) -> np.ndarray:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def _present(shape: tuple[int, int], n_in: int) -> np.ndarray | None:
-    """1 where a padded matrix holds a weight, 0 in the columns that were added, by blocks; None if none were."""
-    if shape[1] == n_in:
-        return None
-    present = np.zeros(shape, np.float32)
-    present[:, :n_in] = 1
-    return present.reshape(-1, BLOCK)
-
-
 def _quantize_q8(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """float32 [n][32] -> scale float32 [n] (exact in f16), codes uint8 [n][32], the numbers they mean float32 [n][32]."""
 
@@ -128,23 +126,17 @@ def _quantize_q8(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return scale, (values + 128).astype(np.uint8), values
 
 
-def _quantize_q4(blocks: np.ndarray, present: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """As _quantize_q8. Zero has no code, so what padding would be rounded to must not count: `present` masks it."""
+def _quantize_q4(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """As _quantize_q8."""
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(1)[:, None], 1)[:, 0]
 
     def nearest(per_scale):
         return (np.rint(np.clip(blocks * (2 * per_scale)[:, None], -256, 256)) + 256).astype(np.intp)
 
-    def numbers(per_scale):
-        values = _NEAREST_VALUE[nearest(per_scale)]
-        return values if present is None else values * present
-
-    scale = _best_scale(blocks, largest, _Q4_TRIALS, numbers)
+    scale = _best_scale(blocks, largest, _Q4_TRIALS, lambda per_scale: _NEAREST_VALUE[nearest(per_scale)])
     codes = _NEAREST[nearest(_inverse(scale))]
-    if present is not None:
-        codes[present == 0] = Q4_ZERO
     codes[scale == 0] = Q4_ZERO
-    return scale, codes, Q4_CODES[codes] if present is None else Q4_CODES[codes] * present
+    return scale, codes, Q4_CODES[codes]
 
 
 def _best_scale(blocks, largest, trials, numbers) -> np.ndarray:

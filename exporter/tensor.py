@@ -16,12 +16,14 @@ class ExportError(Exception):
 class Tensor:
     """A float32 tensor yet to be read. `load()` opens it and returns `rows(a, b)`, which gives rows a..b-1 of the first axis
     as a new array that the caller owns; what `load` had to keep in memory lives as long as `rows`. `name` is the source's
-    name, for messages. `raw` has the bytes of a tensor that is not stored as numbers, which `load` then refuses to read.
-    Errors: ExportError from either."""
+    name, for messages. Errors: ExportError from either. `packed(dtype, a, b)`, if there is one, gives what quantize.pack
+    makes of these rows, at less cost; a is a multiple of 16. `raw` has the bytes of a tensor that is not stored as numbers,
+    which `load` then refuses to read."""
 
     name: str
     shape: tuple[int, ...]
     load: Callable[[], Callable[[int, int], np.ndarray]]
+    packed: Callable[[str, int, int], tuple[bytes, float]] | None = None
     raw: Tensor | None = None
 
     def array(self) -> np.ndarray:

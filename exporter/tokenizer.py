@@ -1,4 +1,5 @@
 """Tokenizers: tokenizer.json, SentencePiece's tokenizer.model, llama2.c's tokenizer.bin -> the metadata of docs/format.md.
+tokenizer_files.py finds the file, and makes the same of other forms.
 
 What the engine has no rule for is refused by the name of the field, never approximated: a token more or less in a prompt is
 an error that nobody sees.
@@ -6,7 +7,6 @@ an error that nobody sees.
 from __future__ import annotations
 
 import json
-import os
 import re
 import struct
 import unicodedata
@@ -22,12 +22,25 @@ PLAIN, SPECIAL, BYTE = 0, 1, 2
 NORMALIZERS = {"nfc": 1, "prepend mark": 2, "spaces to mark": 3, "prepend space": 4}
 # The steps of pre-tokenizers, as scanners.c numbers them.
 METASPACE = {"never": 1, "first": 2, "always": 3}
-GPT2, DIGIT, DIGITS, PUNCTUATION, BYTE_DIGIT, BYTE_DIGITS, THREE_DIGITS = 4, 11, 12, 14, 20, 21, 22
+GPT2, DIGIT, DIGITS, PUNCTUATION, BYTE_DIGIT, BYTE_DIGITS, THREE_DIGITS, PREFIX_SPACE = 4, 11, 12, 14, 20, 21, 22, 23
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _CASED = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+%s|"
           r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%s|")
 _CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+# Cased letters that DeepSeek-LLM knows. By number, because normalization would make other characters of some.
+_DEEPSEEK_LETTERS = (
+    "A-Za-z\xb5\xc0-\xd6\xd8-\xf6\xf8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373\u0376\u0377\u037b-"
+    "\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481\u048a-\u052f\u0531-\u0556\u10a0-"
+    "\u10c5\u13a0-\u13f5\u13f8-\u13fd\u1c90-\u1cba\u1cbd-\u1cbf\u1d00-\u1d2b\u1d6b-\u1d77\u1d79-\u1d9a\u1e00-\u1f15"
+    "\u1f18-\u1f1d\u1f20-\u1f45\u1f48-\u1f4d\u1f50-\u1f57\u1f59\u1f5b\u1f5d\u1f5f-\u1f7d\u1f80-\u1fb4\u1fb6-\u1fbc"
+    "\u1fbe\u1fc2-\u1fc4\u1fc6-\u1fcc\u1fd0-\u1fd3\u1fd6-\u1fdb\u1fe0-\u1fec\u1ff2-\u1ff4\u1ff6-\u1ffc\u2102\u2107"
+    "\u210a-\u2113\u2115\u2119-\u211d\u2124\u2126\u2128\u212a-\u212d\u212f-\u2134\u2139\u213c-\u213f\u2145-\u2149"
+    "\u214e\u2183\u2184\u2c00-\u2c7b\u2c7e-\u2ce4\u2ceb-\u2cee\u2cf2\u2cf3\ua640-\ua66d\ua680-\ua69b\ua722-\ua76f"
+    "\ua771-\ua787\ua78b-\ua78e\uab70-\uabbf\ufb00-\ufb06\ufb13-\ufb17\uff21-\uff3a\uff41-\uff5a\U00010400-\U0001044f"
+    "\U000104b0-\U000104d3\U000104d8-\U000104fb\U00010c80-\U00010cb2\U00010cc0-\U00010cf2\U000118a0-\U000118df"
+    "\U0001e900-\U0001e943"
+)  # fmt: skip
 # Patterns of Split that match somewhere in every text, whatever it is: what does not match is empty.
 COVERING = {
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": GPT2,
@@ -46,6 +59,10 @@ PARTIAL = {
     r"\s?\p{P}+": 17,
     "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+": 18,
     "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+": 19,
+    " ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+": 24,
+    r"\s?[" + _DEEPSEEK_LETTERS + "]+": 25,
+    "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+": 26,
+    r"\s+$": 27,
 }  # fmt: skip
 
 
@@ -82,76 +99,6 @@ class Vocabulary:
     suffix: list[int] = field(default_factory=list)
     eos: list[int] = field(default_factory=list)
     strip: int = 0
-
-
-def tokenizer_metadata(source: str) -> dict[str, bytes | np.ndarray]:
-    """The `tokenizer.*` metadata (docs/format.md) of a Hugging Face directory or of one file.
-
-    source: a directory with tokenizer.json or, if it has none, tokenizer.model; or a file: tokenizer.json, a SentencePiece
-    model (*.model), a llama2.c tokenizer (*.bin). The end-of-text ids are those of generation_config.json and config.json
-    beside the file or, if these name none, tokenizer_config.json's eos_token, or a SentencePiece model's own. Values are
-    bytes (u8) or arrays of int32, which the caller owns.
-    Errors: ExportError, which names the file, the field and its value, if the engine could not tokenize exactly alike."""
-    path = source
-    if os.path.isdir(source):
-        names = [name for name in ("tokenizer.json", "tokenizer.model") if os.path.isfile(os.path.join(source, name))]
-        if not names:
-            raise ExportError(f"{source}: it has neither tokenizer.json nor tokenizer.model")
-        path = os.path.join(source, names[0])
-    try:
-        if path.endswith(".json"):
-            vocabulary = _from_json_file(path)
-        elif path.endswith(".bin"):
-            with open(path, "rb") as file:
-                vocabulary = from_llama2c(file.read())
-        else:
-            with open(path, "rb") as file:
-                vocabulary = from_sentencepiece(file.read())
-        if not path.endswith(".bin"):
-            vocabulary.eos = _eos_ids(os.path.dirname(path), vocabulary) or vocabulary.eos
-        return _metadata(vocabulary)
-    except OSError as error:
-        raise ExportError(f"{path}: {error.strerror}") from error
-    except ExportError as error:
-        raise ExportError(f"{path}: {error}") from error
-
-
-def _from_json_file(path: str) -> Vocabulary:
-    data = _read_json(path)
-    try:
-        return from_json(data)
-    except (AttributeError, KeyError, TypeError) as error:  # a number where an object should be, and the like
-        raise ExportError(f"it does not look like a tokenizer: {type(error).__name__}: {error}") from error
-
-
-def _read_json(path: str) -> dict:
-    try:
-        with open(path, encoding="utf-8") as file:
-            value = json.load(file)
-    except ValueError as error:
-        raise ExportError(f"not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ExportError("expected a JSON object")
-    return value
-
-
-def _eos_ids(directory: str, vocabulary: Vocabulary) -> list[int]:
-    """All end-of-text ids that the configuration beside a tokenizer names."""
-    ids: set[int] = set()
-    for name in ("generation_config.json", "config.json"):
-        path = os.path.join(directory, name)
-        value = _read_json(path).get("eos_token_id") if os.path.isfile(path) else None
-        values = value if isinstance(value, list) else [] if value is None else [value]
-        if not all(isinstance(v, int) and v >= 0 for v in values):
-            raise ExportError(f"{name}: eos_token_id is {value!r}, expected an id or a list of ids")
-        ids |= set(values)
-    path = os.path.join(directory, "tokenizer_config.json")
-    if not ids and os.path.isfile(path):
-        token = _read_json(path).get("eos_token")
-        token = token.get("content") if isinstance(token, dict) else token
-        named = {content: id for id, content in vocabulary.tokens.items()} | {a.content: a.id for a in vocabulary.added}
-        ids = {named[token]} if token in named else set()
-    return sorted(ids)
 
 
 # ---- the metadata --------------------------------------------------------------------------------------------------------
@@ -191,7 +138,9 @@ def _offsets(lengths) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(list(lengths), dtype=np.int64)]).astype(np.int32)
 
 
-def _metadata(v: Vocabulary) -> dict[str, bytes | np.ndarray]:
+def vocabulary_metadata(v: Vocabulary) -> dict[str, bytes | np.ndarray]:
+    """The `tokenizer.*` metadata (docs/format.md): bytes (u8) or arrays of int32, which the caller owns.
+    Errors: ExportError."""
     n = max(v.tokens) + 1
     decoded = [_decoded(v.tokens.get(id, ""), v) for id in range(n)]
     kinds = [SPECIAL if id in v.special else kind for id, (kind, _) in enumerate(decoded)]
@@ -259,6 +208,26 @@ def _added_metadata(key: str, added: list[tuple[str, Added]]) -> dict[str, bytes
         f"{key}.id": _ints(first[content].id for content in contents),
         f"{key}.flags": bytes(first[content].flags for content in contents),
     }
+
+
+def check_rows(metadata: dict[str, object], rows: int) -> list[str]:
+    """Whether an embedding of so many rows has one for every id that a text can become. Added tokens that have none are only
+    worth a remark, which is returned: checkpoints have such tokens, and the engine refuses a prompt that spells one.
+    Errors: ExportError."""
+    kinds = ("bytes", "char_ids", "merge.id", "words", "unk", "prefix", "suffix")
+    most = max(int(np.max(metadata.get(f"tokenizer.{kind}", -1), initial=-1)) for kind in kinds)
+    if most >= rows:
+        raise ExportError(
+            f"the tokenizer makes token {most} of text, but the embedding has {rows} rows; it is another model's tokenizer, "
+            "or the embedding was cut"
+        )
+    added = np.concatenate([metadata.get(f"tokenizer.{key}.id", _ints([])) for key in ("added", "added_normalized")])
+    without = sorted({int(id) for id in added if id >= rows})
+    if not without:
+        return []
+    first, n = without[0], len(without)
+    which = f"token {first} has" if n == 1 else f"{n} tokens, {first} the first of them, have"
+    return [f"{which} no row in the embedding, which has {rows}: a prompt that spells such a token out cannot be run"]
 
 
 # ---- tokenizer.json ------------------------------------------------------------------------------------------------------
@@ -407,9 +376,12 @@ def _pre_tokenizer(component: dict | None) -> tuple[bool, list[int]]:
     for i, part in enumerate(_parts(component, "pretokenizers")):
         kind = part.get("type")
         if kind == "ByteLevel" and not byte_level:
-            _expect("pre_tokenizer.ByteLevel", {"add_prefix_space": True, **part},
-                    {"add_prefix_space": (False,), "use_regex": (True, False)}, ("type", "trim_offsets"))
+            prefix = (False,) if i else (False, True)  # behind another step it would be put before each piece
+            part = {"add_prefix_space": True, **part}
+            _expect("pre_tokenizer.ByteLevel", part,
+                    {"add_prefix_space": prefix, "use_regex": (True, False)}, ("type", "trim_offsets"))
             byte_level = True
+            steps += [PREFIX_SPACE] * part["add_prefix_space"]
             steps += [GPT2] if part.get("use_regex", True) else []
         elif kind == "Metaspace" and i == 0:
             _expect("pre_tokenizer.Metaspace", {"prepend_scheme": None, "split": True, **part},
@@ -491,6 +463,66 @@ def _decoder(component: dict | None, byte_level: bool) -> int:
     return spaces
 
 
+# ---- byte-level models whose pre-tokenizer is known by name --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What lies before the merges. `words`: a piece that is a token is not merged."""
+
+    splits: tuple[int, ...]
+    normalizer: tuple[int, ...] = ()
+    words: bool = False
+
+
+_NFC = (NORMALIZERS["nfc"],)
+KINDS = {
+    "gpt2": Kind((GPT2,)),
+    "gpt2 nfc": Kind((GPT2,), _NFC),
+    "starcoder": Kind((DIGIT, GPT2)),
+    "command-r": Kind((DIGIT, GPT2), _NFC),
+    "falcon": Kind((PUNCTUATION, GPT2, BYTE_DIGITS, THREE_DIGITS)),
+    "llama3": Kind((5,), words=True),
+    "cl100k": Kind((5,)),
+    "qwen2": Kind((6,), _NFC),
+    "qwen3.5": Kind((7,), _NFC),
+    "o200k": Kind((8,)),
+    "tekken": Kind((9,), words=True),
+    "deepseek-llm": Kind((15, 25, 26, 27, 18, DIGIT)),
+    "deepseek-coder": Kind((15, 16, 17, 18, DIGIT)),
+    "deepseek-v3": Kind((13, 19, 10)),
+    "bloom": Kind((24,)),
+}  # fmt: skip
+
+
+def from_merges(kind: Kind, vocab: dict[str, int], merges: list, added: list[dict]) -> Vocabulary:
+    """A Vocabulary from tokens in ByteLevel's alphabet with their ids, merges as in a tokenizer.json, and added tokens as
+    there, whose ids count whatever they are. Errors: ExportError."""
+    vocab = {token["content"]: token["id"] for token in added} | vocab
+    model = {"vocab": vocab, "merges": merges, "ignore_merges": kind.words}
+    v = Vocabulary({id: token for token, id in _checked_vocab(model).items()}, {}, None, [])
+    v.normalizer, v.splits = list(kind.normalizer), list(kind.splits)
+    _model(v, model, vocab, byte_level=True)
+    _added_tokens(v, added, vocab)
+    return v
+
+
+def from_ranks(kind: Kind, ranks: dict[bytes, int], added: list[dict]) -> Vocabulary:
+    """A Vocabulary from the tokens of tiktoken, bytes with their ids, and added tokens. tiktoken looks a whole piece up, and
+    else merges the two neighbours whose join has the lowest id, the leftmost of equals. Errors: ExportError."""
+    tokens = {id: "".join(BYTE_CHARS[b] for b in token) for token, id in ranks.items()}
+    merges = {}
+    for token, id in ranks.items():
+        for cut in range(1, len(token)):
+            left, right = ranks.get(token[:cut]), ranks.get(token[cut:])
+            if left is not None and right is not None:
+                merges[left, right] = (id, id)
+    v = Vocabulary(tokens, merges, None, [ranks.get(bytes([b]), -1) for b in range(256)])
+    v.normalizer, v.splits, v.words = list(kind.normalizer), list(kind.splits), sorted(tokens)
+    _added_tokens(v, added, {token["content"]: token["id"] for token in added})
+    return v
+
+
 # ---- SentencePiece and llama2.c ------------------------------------------------------------------------------------------
 
 
@@ -563,20 +595,23 @@ def from_sentencepiece(data: bytes) -> Vocabulary:
     for name, value, expected in refused:
         if value != expected:
             raise ExportError(f"{name} is {value!r}, expected {expected!r}; export from a tokenizer.json")
-    return _from_pieces(pieces, add_dummy_prefix=bool(normalizer.get(3, 1)), bos=trainer.get(41, 1), eos=trainer.get(42, 2))
+    return from_pieces(pieces, add_dummy_prefix=bool(normalizer.get(3, 1)), bos=trainer.get(41, 1), eos=trainer.get(42, 2))
 
 
-def _from_pieces(pieces: list[tuple[str, float, int]], add_dummy_prefix: bool, bos: int, eos: int) -> Vocabulary:
-    NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE_PIECE = range(1, 7)
+NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE_PIECE = range(1, 7)  # types of pieces
+
+
+def from_pieces(pieces: list[tuple[str, float, int]], add_dummy_prefix: bool, bos: int, eos: int) -> Vocabulary:
+    """A Vocabulary from the (token, score, type) of SentencePiece's pieces; a text begins with `bos`, if that is a control
+    token. Errors: ExportError."""
     tokens = {id: token for id, (token, _, _) in enumerate(pieces)}
     types = {id: kind for id, (_, _, kind) in enumerate(pieces)}
-    if UNUSED in types.values():
-        raise ExportError("a piece has type UNUSED, which this exporter has no rule for; export from a tokenizer.json")
     for id, token in tokens.items():
-        if types[id] == USER and (SPACE_MARK in token or len(token) == 0):
+        if types[id] == USER and add_dummy_prefix and (SPACE_MARK in token or not token):
             raise ExportError(f"piece {id}, {token!r}, is user-defined and holds a space; export from a tokenizer.json")
     text = {id: token for id, token in tokens.items() if types[id] == NORMAL}
     by_byte = {_byte_of(tokens[id]): id for id, kind in types.items() if kind == BYTE_PIECE}
+    _drop_unused(tokens, types, set(text.values()))
     v = Vocabulary(
         tokens, _merges_by_score(text, {id: score for id, (_, score, _) in enumerate(pieces)}),
         {token: id for id, token in text.items() if len(token) == 1}, [by_byte.get(b, -1) for b in range(256)],
@@ -586,11 +621,22 @@ def _from_pieces(pieces: list[tuple[str, float, int]], add_dummy_prefix: bool, b
     v.special = {id for id, kind in types.items() if kind in (UNKNOWN, CONTROL)}
     named = [id for id, kind in types.items() if kind in (UNKNOWN, CONTROL, USER)]
     v.added = [Added(id, tokens[id], 0, False, id in v.special) for id in named]
+    # Gemma's runs of U+2581 are found as such in the raw text, and as spaces once these are marks.
+    v.added += [Added(a.id, a.content, 0, True, False) for a in v.added if SPACE_MARK in a.content and types[a.id] == USER]
     v.normalizer = [NORMALIZERS["prepend mark"]] * add_dummy_prefix + [NORMALIZERS["spaces to mark"]]
     v.strip = int(add_dummy_prefix)
     v.prefix = [bos] if bos < len(pieces) and types[bos] == CONTROL else []
     v.eos = [eos] if eos < len(pieces) and types[eos] == CONTROL else []
     return v
+
+
+def _drop_unused(tokens: dict[int, str], types: dict[int, int], parts: set[str]) -> None:
+    """Removes unused pieces, such as padding. One that merging makes of `parts`, which SentencePiece takes apart again, is
+    refused."""
+    for id in [id for id, kind in types.items() if kind == UNUSED]:
+        token = tokens.pop(id)
+        if len(token) == 1 or any(token[:cut] in parts and token[cut:] in parts for cut in range(1, len(token))):
+            raise ExportError(f"piece {id}, {token!r}, has type UNUSED, but merging makes it; export from a tokenizer.json")
 
 
 def from_llama2c(data: bytes) -> Vocabulary:

@@ -1,4 +1,4 @@
-// AVX2, FMA and F16C: two registers hold 16 lanes.
+// AVX2, FMA and F16C: two registers hold 16 lanes. avxvnni.c includes this file and makes a table of its own.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -12,7 +12,7 @@ typedef struct {
 typedef struct {
     __m256i a, b;
 } Ints;
-typedef Ints Bytes;  // signed
+typedef Ints Bytes;  // signed, but with AVX_VNNI
 
 INLINE Floats v_zero(void) { return (Floats){_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 INLINE Floats v_set1(float x) { return (Floats){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
@@ -26,6 +26,11 @@ INLINE void v_store(float *p, Floats v) {
     _mm256_storeu_ps(p, v.a);
     _mm256_storeu_ps(p + 8, v.b);
 }
+
+INLINE __m256 swap(__m256 v, int h) {
+    return h == 4 ? _mm256_permute2f128_ps(v, v, 1) : h == 2 ? _mm256_permute_ps(v, 0x4e) : _mm256_permute_ps(v, 0xb1);
+}
+INLINE Floats v_swap(Floats v, int h) { return h == 8 ? (Floats){v.b, v.a} : (Floats){swap(v.a, h), swap(v.b, h)}; }
 
 INLINE __m128i load128(const void *p) { return _mm_loadu_si128(p); }
 INLINE Ints load512(const void *p) {
@@ -45,10 +50,6 @@ INLINE Floats v_load_i8(const uint8_t *p) {
     return (Floats){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(v)),
                     _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(v, v)))};
 }
-INLINE Floats v_set1_f16(const uint8_t *p) {
-    __m256 v = _mm256_cvtph_ps(_mm_set1_epi16((int16_t)(p[0] | p[1] << 8)));
-    return (Floats){v, v};
-}
 
 // Of each pair of bf16, the even or the odd one: a bf16 is the upper half of an f32.
 INLINE __m256 half(__m256i v, int odd) {
@@ -63,8 +64,14 @@ INLINE Floats v_set1_bf16(const uint16_t *p, int odd) {
     return (Floats){v, v};
 }
 
+#ifdef AVX_VNNI
+#define V_BIAS -128  // added to weights: the unsigned operand of the dot product
+#else
+#define V_BIAS 0
+#endif
+
 INLINE void v_load_q8(Bytes w[2], const uint8_t *p) {
-    const __m256i flip = _mm256_set1_epi8(-128);
+    const __m256i flip = _mm256_set1_epi8(-128 - V_BIAS);
     for (int i = 0; i < 2; i++) {
         Ints v = load512(p + 64 * i);
         w[i] = (Bytes){_mm256_xor_si256(v.a, flip), _mm256_xor_si256(v.b, flip)};
@@ -72,7 +79,8 @@ INLINE void v_load_q8(Bytes w[2], const uint8_t *p) {
 }
 
 INLINE void v_load_q4(Bytes w[2], const uint8_t *p) {
-    const __m256i table = _mm256_broadcastsi128_si256(load128(Q4_CODES)), low = _mm256_set1_epi8(15);
+    const __m128i codes = _mm_xor_si128(load128(Q4_CODES), _mm_set1_epi8(V_BIAS));
+    const __m256i table = _mm256_broadcastsi128_si256(codes), low = _mm256_set1_epi8(15);
     Ints v = load512(p);
     w[0] = (Bytes){_mm256_shuffle_epi8(table, _mm256_and_si256(v.a, low)),
                    _mm256_shuffle_epi8(table, _mm256_and_si256(v.b, low))};
@@ -80,16 +88,22 @@ INLINE void v_load_q4(Bytes w[2], const uint8_t *p) {
                    _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(v.b, 4), low))};
 }
 
+#ifdef AVX_VNNI
+INLINE Ints v_dot_start(int32_t offset) { return (Ints){_mm256_set1_epi32(offset), _mm256_set1_epi32(offset)}; }
+INLINE __m256i dot4(__m256i sum, __m256i w, __m256i x) { return _mm256_dpbusd_avx_epi32(sum, w, x); }
+#else
+INLINE Ints v_dot_start(int32_t offset) {
+    (void)offset;
+    return (Ints){_mm256_setzero_si256(), _mm256_setzero_si256()};
+}
+
 // |w| times x with the sign of w: a pair is at most 2 x 128 x 127, which 16 bits hold.
 INLINE __m256i dot4(__m256i sum, __m256i w, __m256i x) {
     __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
     return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
+#endif
 
-INLINE Ints v_dot_start(int32_t offset) {
-    (void)offset;
-    return (Ints){_mm256_setzero_si256(), _mm256_setzero_si256()};
-}
 INLINE Ints v_dot(Ints sum, Bytes w, const int8_t *x) {
     __m256i a = set1_32(x);
     return (Ints){dot4(sum.a, w.a, a), dot4(sum.b, w.b, a)};
@@ -109,10 +123,14 @@ MIX(q8, 2, 4, 1)
 MIX_KEYS(f32, F32, 2)
 MIX_KEYS(f16, F16, 2)
 MIX_KEYS(q8, Q8, 2)
+PEAK(1, 6)
 
+#ifndef INCLUDED
 const Kernels avx2_kernels = {
     .name = "avx2",
-    TILES_KERNELS,
+    TILES_KERNELS(matmul_bf16),
+    PEAK_KERNELS(peak_floats),
     LANES_KERNELS,
 };
+#endif
 #endif

@@ -1,4 +1,4 @@
-// AVX-512 with VNNI: one register holds 16 lanes.
+// AVX-512 with VNNI: one register holds 16 lanes. avx512bf16.c and amx.c include this file and make tables of their own.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -20,7 +20,13 @@ INLINE Floats v_load_f16(const uint8_t *p) { return _mm512_cvtph_ps(_mm256_loadu
 INLINE Floats v_load_i8(const uint8_t *p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p)));
 }
-INLINE Floats v_set1_f16(const uint8_t *p) { return _mm512_cvtph_ps(_mm256_set1_epi16((int16_t)(p[0] | p[1] << 8))); }
+
+INLINE Floats v_swap(Floats v, int h) {
+    return h == 8   ? _mm512_shuffle_f32x4(v, v, 0x4e)
+           : h == 4 ? _mm512_shuffle_f32x4(v, v, 0xb1)
+           : h == 2 ? _mm512_permute_ps(v, 0x4e)
+                    : _mm512_permute_ps(v, 0xb1);
+}
 
 INLINE __m512i set1_32(const void *p) {
     int32_t v;
@@ -34,6 +40,13 @@ INLINE Floats half(__m512i v, int odd) {
 }
 INLINE Floats v_load_bf16(const uint8_t *p, int odd) { return half(_mm512_loadu_si512(p), odd); }
 INLINE Floats v_set1_bf16(const uint16_t *p, int odd) { return half(set1_32(p), odd); }
+
+#ifdef BF16_DOT
+typedef __m512bh Pairs;
+INLINE Pairs v_load_pairs(const uint8_t *p) { return (__m512bh)_mm512_loadu_si512(p); }
+INLINE Pairs v_set1_pair(const uint16_t *p) { return (__m512bh)set1_32(p); }
+INLINE Floats v_dot_bf16(Floats sum, Pairs w, Pairs x) { return _mm512_dpbf16_ps(sum, w, x); }
+#endif
 
 INLINE void v_load_q8(Bytes w[2], const uint8_t *p) {
     w[0] = _mm512_loadu_si512(p);
@@ -55,7 +68,11 @@ INLINE Floats v_dot_end(Ints sum) { return _mm512_cvtepi32_ps(sum); }
 
 MATMUL(f32, 4, 6, 1, 512)
 MATMUL(f16, 4, 6, 1, 512)
+#ifdef BF16_DOT
+MATMUL(bf16, 4, 6, BLOCK, 32)
+#else
 MATMUL(bf16, 2, 6, BLOCK, 32)
+#endif
 MATMUL(q8, 2, 6, BLOCK, 64)
 MATMUL(q4, 2, 6, BLOCK, 64)
 MIX(f32, 1, 4, 6)
@@ -64,10 +81,14 @@ MIX(q8, 2, 4, 6)
 MIX_KEYS(f32, F32, 4)
 MIX_KEYS(f16, F16, 4)
 MIX_KEYS(q8, Q8, 4)
+PEAK(2, 6)
 
+#ifndef INCLUDED
 const Kernels avx512_kernels = {
     .name = "avx512",
-    TILES_KERNELS,
+    TILES_KERNELS(matmul_bf16),
+    PEAK_KERNELS(peak_floats),
     LANES_KERNELS,
 };
+#endif
 #endif

@@ -1,12 +1,13 @@
 // The hot functions, one table per instruction set, and the layouts that they read.
 //
-// Every table gives the same bits (docs/format.md has the layouts; "fma" is one rounding, "+" and "*" are one each):
+// Every table gives the same bits, but for bf16 weights in avx512bf16 (docs/format.md has the layouts; "fma" is one rounding, "+" and "*" are one each):
 //  - a product sums k = 0, 1, .. in order, one chain of fma a row, from 0;
 //  - a reduction (norms, softmax) keeps 16 partial sums, element i in lane i % 16, and adds them as a fixed tree;
 //  - exp, sin, cos and erf are the polynomials of lanes.h, and everything else is IEEE +, *, /, sqrt, fma.
 #ifndef KERNELS_H
 #define KERNELS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -26,7 +27,7 @@ typedef struct {
     const float *f32;      // [n_tokens][stride]
     size_t stride;
     const uint16_t *bf16;  // [n_tokens][32 n_blocks], zero past n_in
-    const int8_t *q;       // [n_tokens][32 n_blocks], zero past n_in
+    const int8_t *q;       // [n_tokens][32 n_blocks], of x that is zero past n_in
     const float *scale;    // [n_tokens][n_blocks]
     const int32_t *offset; // [n_tokens][n_blocks]: -128 times the sum of q in the block, which undoes the weights' +128
 } Rows;
@@ -40,10 +41,13 @@ typedef void MatmulFn(float *out, size_t out_stride, const uint8_t *panels, size
                       const Rows *x, int n_tokens);
 
 // The mix of attention: out[r][0..dim) = sum over positions i = begin..end-1 of p[r][i] * v[i], one fma chain a dim in the
-// order of i, from 0. dim is a multiple of 16, out [n_rows][dim], p [n_rows][p_stride]. Values lie in blocks of 16 positions:
-// position i is row i % 16 of v[i / 16], which is float or f16 [16][dim], or for Q8 int8 [16][dim] followed by f16
-// scales [16][dim / 32] (dim a multiple of 32), where p * scale is rounded before the fma.
+// order of i, from 0. dim is a multiple of 16, out [n_rows][dim], p [n_rows][p_stride], readable in whole blocks of 16. Values lie
+// in blocks of 16 positions: position i is row i % 16 of v[i / 16], which is float or f16 [16][dim], or for Q8 int8 [16][dim]
+// followed by f16 scales [dim / 32][16] (dim a multiple of 32), where p * scale is rounded before the fma.
 typedef void MixFn(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v, int begin, int end, int dim);
+
+// q8 and q4 weights in the file are H w / 4, activations become H x / 8 (exact factors): H H = 32 (docs/format.md).
+#define TURNED_X 0.125f
 
 // The mix of a layer whose values are the first dim numbers of its keys: out[r][0..dim) = sum over positions i =
 // begin..end-1, MAX_KEYS at most, of p[r][i] * key[i]. keys[i / 16] is the panel of keys 16 (i / 16) .. + 15, each n_in long,
@@ -69,7 +73,10 @@ typedef struct {
     // Activations to the form of Rows; n_in need not be a multiple of anything.
     void (*to_bf16)(uint16_t *out, const float *x, int n);
     void (*to_f16)(uint16_t *out, const float *x, int n);  // to nearest even, saturating at +-65504
-    void (*to_q8)(int8_t *q, float *scale, int32_t *offset, const float *x, int n);
+    void (*to_q8)(int8_t *q, float *scale, int32_t *offset, const float *x, int n, bool turned);
+    // out [32] = H x, the Hadamard transform: at strides h of 16, 8, 4, 2, 1 in this order, x[i] and x[i + h] become their sum
+    // and their difference. to_q8 with `turned` rounds H x * TURNED_X, for weights that are turned too. out may be x.
+    void (*turn)(float *out, const float *x);
     // out may be x. w: [n]; b: [n] or NULL.
     void (*rmsnorm)(float *out, const float *x, const float *w, int n, float eps);
     void (*layernorm)(float *out, const float *x, const float *w, const float *b, int n, float eps);
@@ -99,9 +106,15 @@ typedef struct {
     // n is a multiple of 16
     float (*max)(const float *x, int n);
     float (*exp_sum)(float *x, float max, int n);  // x = exp(x - max), -INFINITY gives 0; returns the sum
+    // What --bench holds the others against. peak: as many multiply-adds of the unit that multiplies the dtype as the
+    // processor can do from registers, `steps` times some; returns the operations done, a multiply-add being two. read: the
+    // exclusive or of the 64-bit words of some cache lines, which costs what reading them costs.
+    double (*peak[N_DTYPES])(size_t steps);
+    uint64_t (*read)(const uint8_t *lines, size_t n_lines);
 } Kernels;
 
-extern const Kernels scalar_kernels, avx2_kernels, avx512_kernels, neon_kernels;
+extern const Kernels scalar_kernels, avx2_kernels, avxvnni_kernels, avx512_kernels, avx512bf16_kernels, amx_kernels,
+    neon_kernels;
 
 // The table for this processor, or the one that HEADS_ISA names. NULL if HEADS_ISA names none, or one that this processor
 // or build lacks; *why then says so, otherwise why this table was chosen. *why is a static string.

@@ -11,9 +11,9 @@
 // x + ROUND_MAGIC holds the nearest integer (ties to even) in its low bits, for |x| < 2^22.
 #define ROUND_MAGIC 12582912.0f
 
-// e^x within 1.1 ulp. Below -87 it is 0 (no denormals), above 88.3 infinite. x = n ln2 + r, |r| <= ln2 / 2, and a minimax
-// polynomial of degree 6 for e^r.
-static inline float exp_lane(float x) {
+// e^x within 1.1 ulp for x <= 88.3; below -87 it is 0 (no denormals). x = n ln2 + r, |r| <= ln2 / 2, and a minimax polynomial
+// of degree 6 for e^r. Cases are masks of bits: given a choice between floats, compilers branch and leave the lanes.
+static inline float exp_finite(float x) {
     float t = fmaf(x, 1.44269504f, ROUND_MAGIC);
     float n = t - ROUND_MAGIC;
     float r = fmaf(n, -1.42860682e-6f, fmaf(n, -0.693145752f, x));
@@ -23,9 +23,14 @@ static inline float exp_lane(float x) {
     p = fmaf(p, r, 0.166665152f);
     p = fmaf(p, r, 0.499999940f);
     p = fmaf(p, r * r, r) + 1.0f;
-    float y = p * from_bits((bits_of(t) - bits_of(ROUND_MAGIC) + 127u) << 23);
-    y = x < -87.0f ? 0.0f : y;
-    return x > 88.3f ? INFINITY : y;
+    uint32_t power = (bits_of(t) - bits_of(ROUND_MAGIC) + 127u) << 23, kept = 0u - (uint32_t)!(x < -87.0f);
+    return from_bits(bits_of(p * from_bits(power)) & kept);
+}
+
+// The same for any x: above 88.3 it is infinite.
+static inline float exp_lane(float x) {
+    uint32_t over = 0u - (uint32_t)(x > 88.3f);
+    return from_bits((bits_of(exp_finite(x)) & ~over) | (bits_of(INFINITY) & over));
 }
 
 // e^x - 1 within 1.6 ulp, by the same reduction: 2^n (e^r - 1) + (2^n - 1). Below -87 it is -1, above 88.3 infinite.
@@ -281,21 +286,23 @@ static void lanes_delta(float *state, float *out, const float *q, const float *k
     if (j < n_v) delta_columns(state + j, out + j, q, k, v + j, decay, beta, n_k, n_v, n_v - j);
 }
 
+// As integers, floats of one sign are in order, and compilers know how to take a maximum of integers in lanes. (A NaN would
+// be the largest number of its sign.)
 static float lanes_max(const float *x, int n) {
-    float v[LANES];
-    memcpy(v, x, sizeof v);
-    for (int i = LANES; i < n; i += LANES)
-        for (int j = 0; j < LANES; j++) v[j] = x[i + j] > v[j] ? x[i + j] : v[j];
-    for (int step = LANES / 2; step; step /= 2)
-        for (int i = 0; i < step; i++) v[i] = v[i + step] > v[i] ? v[i + step] : v[i];
-    return v[0];
+    int32_t top = INT32_MIN;
+    for (int i = 0; i < n; i++) {
+        int32_t u = (int32_t)bits_of(x[i]);
+        u ^= u >> 31 & 0x7fffffff;
+        top = u > top ? u : top;
+    }
+    return from_bits((uint32_t)(top ^ (top >> 31 & 0x7fffffff)));
 }
 
 static float lanes_exp_sum(float *x, float max, int n) {
     float v[LANES] = {0};
     for (int i = 0; i < n; i += LANES)
         for (int j = 0; j < LANES; j++) {
-            float e = exp_lane(x[i + j] - max);
+            float e = exp_finite(x[i + j] - max);
             x[i + j] = e;
             v[j] += e;
         }
@@ -316,32 +323,67 @@ static void lanes_to_f16(uint16_t *restrict out, const float *restrict x, int n)
     for (int i = 0; i < n; i++) out[i] = f32_to_f16(x[i]);
 }
 
-static void lanes_to_q8(int8_t *restrict q, float *restrict scale, int32_t *restrict offset, const float *restrict x,
-                        int n) {
-    for (int b = 0; b * BLOCK < n; b++, q += BLOCK) {
-        float block[BLOCK] = {0}, amax = 0.0f;
-        memcpy(block, x + b * BLOCK, sizeof *x * (size_t)(n - b * BLOCK < BLOCK ? n - b * BLOCK : BLOCK));
-        for (int i = 0; i < BLOCK; i++) amax = fabsf(block[i]) > amax ? fabsf(block[i]) : amax;
-        float inverse = amax > 0.0f ? 127.0f / amax : 0.0f;
-        int32_t total = 0;
-        for (int i = 0; i < BLOCK; i++) {
-            // the sum's bits, not a conversion: those of a NaN are then some byte on every machine
-            int8_t v = (int8_t)(bits_of(fmaf(block[i], inverse, ROUND_MAGIC)) & 0xff);
-            q[i] = v;
-            total += v;
-        }
-        scale[b] = amax / 127.0f;
-        offset[b] = -128 * total;
+// Of the file that includes this: H x of a block.
+static inline void turn_block(float *out, const float *x);
+
+static inline void q8_block(int8_t *restrict q, float *restrict scale, int32_t *restrict offset, const float *restrict x) {
+    int32_t top = 0, total = 0;
+    for (int i = 0; i < BLOCK; i++) {  // the largest |x|, in the order of integers
+        int32_t u = (int32_t)(bits_of(x[i]) & 0x7fffffff);
+        top = u > top ? u : top;
     }
+    float amax = from_bits((uint32_t)top), inverse = amax > 0.0f ? 127.0f / amax : 0.0f;
+    for (int i = 0; i < BLOCK; i++) {
+        // the sum's bits, not a conversion: those of a NaN are then some byte on every machine
+        int32_t v = (int32_t)(bits_of(fmaf(x[i], inverse, ROUND_MAGIC)) << 24) >> 24;
+        q[i] = (int8_t)v;
+        total += v;
+    }
+    *scale = amax / 127.0f;
+    *offset = -128 * total;
+}
+
+static void lanes_to_q8(int8_t *restrict q, float *restrict scale, int32_t *restrict offset, const float *restrict x, int n,
+                        bool turned) {
+    float block[BLOCK];
+    for (int b = 0; b * BLOCK < n; b++) {
+        const float *from = x + b * BLOCK;
+        int left = n - b * BLOCK;
+        if (left < BLOCK) {
+            memset(block, 0, sizeof block);
+            from = memcpy(block, from, sizeof *x * (size_t)left);
+        }
+        if (turned) {
+            turn_block(block, from);
+            from = block;
+        }
+        q8_block(q + b * BLOCK, scale + b, offset + b, from);
+        if (turned) scale[b] *= TURNED_X;
+    }
+}
+
+// Four streams at once, as the product with one token has them.
+static uint64_t lanes_read(const uint8_t *lines, size_t n_lines) {
+    enum { STREAMS = 4, RUN = 64 };  // words
+    uint64_t sum[RUN] = {0};
+    const uint64_t *words = (const uint64_t *)lines;
+    const size_t n = 8 * n_lines, stream = n / STREAMS / RUN * RUN;
+    for (size_t at = 0; at < stream; at += RUN)
+        for (size_t s = 0; s < STREAMS; s++)
+            for (size_t i = 0; i < RUN; i++) sum[i] ^= words[s * stream + at + i];
+    for (size_t i = STREAMS * stream; i < n; i++) sum[0] ^= words[i];
+    for (size_t i = 1; i < RUN; i++) sum[0] ^= sum[i];
+    return sum[0];
 }
 
 // The members of Kernels that this file implements.
 #define LANES_KERNELS                                                                                             \
-    .to_bf16 = lanes_to_bf16, .to_f16 = lanes_to_f16, .to_q8 = lanes_to_q8, .rmsnorm = lanes_rmsnorm,             \
+    .to_bf16 = lanes_to_bf16, .to_f16 = lanes_to_f16, .to_q8 = lanes_to_q8, .turn = turn_block, .rmsnorm = lanes_rmsnorm,             \
     .layernorm = lanes_layernorm, .add = lanes_add, .scale = lanes_scale, .axpby = lanes_axpby, .act = lanes_act, \
     .act_mul = lanes_act_mul, .rope = lanes_rope, .sincos = lanes_sincos, .max = lanes_max,                       \
     .exp_sum = lanes_exp_sum, .xielu = lanes_xielu, .clamped_swiglu = lanes_clamped_swiglu, .clamp = lanes_clamp, \
     .softcap = lanes_softcap, .add_ramp = lanes_add_ramp, .unit = lanes_unit, .conv = lanes_conv,            \
-    .decay = lanes_decay, .delta = lanes_delta
+    .decay = lanes_decay, .delta = lanes_delta, \
+    .read = lanes_read
 
 #endif

@@ -49,7 +49,13 @@ INLINE Floats v_load_i8(const uint8_t *p) {
     return (Floats){{vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(low))),
                      vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)))}};
 }
-INLINE Floats v_set1_f16(const uint8_t *p) { return v_set1(f16_to_f32((uint16_t)(p[0] | p[1] << 8))); }
+INLINE Floats v_swap(Floats v, int h) {
+    Floats x;
+    EACH x.v[i] = h >= 4   ? v.v[i ^ h / 4]
+                  : h == 2 ? vextq_f32(v.v[i], v.v[i], 2)
+                           : vrev64q_f32(v.v[i]);
+    return x;
+}
 
 // Of each pair of bf16, the even or the odd one: a bf16 is the upper half of an f32.
 INLINE Floats v_load_bf16(const uint8_t *p, int odd) {
@@ -105,10 +111,12 @@ MIX(q8, 2, 4, 1)
 MIX_KEYS(f32, F32, 4)
 MIX_KEYS(f16, F16, 4)
 MIX_KEYS(q8, Q8, 4)
+PEAK(1, 6)
 
 const Kernels neon_kernels = {
     .name = "neon",
-    TILES_KERNELS,
+    TILES_KERNELS(matmul_bf16),
+    PEAK_KERNELS(peak_floats),
     LANES_KERNELS,
 };
 #endif

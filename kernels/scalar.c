@@ -1,6 +1,17 @@
 // The reference: what every other kernel computes, bit for bit, in the plainest C.
 #include "lanes.h"
 
+static inline void turn_block(float *out, const float *x) {
+    memmove(out, x, BLOCK * sizeof *out);
+    for (int h = BLOCK / 2; h; h /= 2)
+        for (int i = 0; i < BLOCK; i++) {
+            if (i & h) continue;
+            float a = out[i], b = out[i + h];
+            out[i] = a + b;
+            out[i + h] = a - b;
+        }
+}
+
 static float f16_at(const uint8_t *p, size_t i) {
     uint16_t h;
     memcpy(&h, p + 2 * i, sizeof h);
@@ -125,7 +136,8 @@ static void mix_q8(float *out, const float *p, size_t p_stride, int n_rows, cons
             const uint8_t *q = v[i / LANES], *scales = q + (size_t)LANES * dim;
             for (int d = 0; d < dim; d++) {
                 size_t at = (size_t)(i % LANES) * dim + d;
-                out[d] = fmaf((float)(int8_t)q[at], p[i] * f16_at(scales, at / BLOCK), out[d]);
+                float scale = f16_at(scales, (size_t)(d / BLOCK * LANES + i % LANES));
+                out[d] = fmaf((float)(int8_t)q[at], p[i] * scale, out[d]);
             }
         }
 }
@@ -162,10 +174,32 @@ MIX_KEYS(f32, F32)
 MIX_KEYS(f16, F16)
 MIX_KEYS(q8, Q8)
 
+static double peak_floats(size_t steps) {
+    volatile float start = 1.0f;
+    float sum[4 * LANES], w = start, a[2] = {1e-3f * start, -1e-3f * start};
+    for (int i = 0; i < 4 * LANES; i++) sum[i] = start;
+    for (size_t k = 0; k < steps; k++)
+        for (int i = 0; i < 4 * LANES; i++) sum[i] = fmaf(w, a[k % 2], sum[i]);
+    for (int i = 0; i < 4 * LANES; i++) start += sum[i];
+    return 2.0 * 4 * LANES * (double)steps;
+}
+
+static double peak_blocks(size_t steps) {
+    volatile int32_t start = 1;
+    int32_t sum[4 * LANES] = {0};
+    int8_t w[4 * LANES], a[2] = {(int8_t)start, (int8_t)-start};
+    for (int i = 0; i < 4 * LANES; i++) w[i] = (int8_t)(start + i);
+    for (size_t k = 0; k < steps; k++)
+        for (int i = 0; i < 4 * LANES; i++) sum[i] += w[i] * a[k % 2];
+    for (int i = 0; i < 4 * LANES; i++) start += sum[i];
+    return 2.0 * 4 * LANES * (double)steps;
+}
+
 const Kernels scalar_kernels = {
     .name = "scalar",
     .matmul = {[F32] = matmul_f32, [BF16] = matmul_bf16, [Q8] = matmul_q8, [Q4] = matmul_q4, [F16] = matmul_f16},
     .mix = {[F32] = mix_f32, [F16] = mix_f16, [Q8] = mix_q8},
     .mix_keys = {[F32] = mix_keys_f32, [F16] = mix_keys_f16, [Q8] = mix_keys_q8},
+    .peak = {[F32] = peak_floats, [F16] = peak_floats, [BF16] = peak_floats, [Q8] = peak_blocks, [Q4] = peak_blocks},
     LANES_KERNELS,
 };

@@ -8,10 +8,13 @@
 //   v_load, v_store                16 floats, at any address
 //   v_load_f16, v_load_i8          16 numbers, converted exactly
 //   v_load_bf16(p, odd)            the even or the odd of 32 bf16, converted
-//   v_set1_f16(p)                  one f16 in every lane
+//   v_swap(v, h)                   lane i ^ h in lane i, for h = 8, 4, 2, 1
 //   v_set1_bf16(p, odd)            the first or the second of two bf16 in every lane
 //   v_load_q8(w, p)                128 bytes of q8, two groups of 4 k, to w[0] and w[1]
 //   v_load_q4(w, p)                the same from 64 bytes of q4
+//   Pairs, v_load_pairs, v_set1_pair, v_dot_bf16(sum, w, x)
+//                                  only with BF16_DOT: 16 pairs of bf16, one pair in every lane, and sum + the products of
+//                                  pairs in the processor's own rounding
 //   v_dot_start, v_dot, v_dot_end  offset + the sum of products of 4, then as float; who takes the weights signed ignores
 //                                  the offset
 //
@@ -24,6 +27,19 @@
 #include "lanes.h"
 
 #define UNROLL _Pragma("GCC unroll 16")
+
+// Sums in the lanes whose number lacks h, differences in the others.
+INLINE Floats turn_lanes(Floats v, int h) {
+    float sign[LANES];
+    for (int i = 0; i < LANES; i++) sign[i] = i & h ? -1.0f : 1.0f;
+    return v_fma(v, v_load(sign), v_swap(v, h));
+}
+
+static inline void turn_block(float *out, const float *x) {
+    Floats a = v_load(x), b = v_load(x + LANES), half[2] = {v_add(a, b), v_fma(b, v_set1(-1.0f), a)};
+    UNROLL for (int i = 0; i < 2; i++)
+        v_store(out + i * LANES, turn_lanes(turn_lanes(turn_lanes(turn_lanes(half[i], 8), 4), 2), 1));
+}
 
 // The largest tile, and the panels that a single row takes at once: memory is read fastest in several streams.
 enum { MAX_P = 4, MAX_T = 6, ONE_P = 4 };
@@ -72,6 +88,23 @@ INLINE void tile_float(const Tile *tile, Dtype dtype, int P, int T) {
 INLINE void tile_f32(const Tile *tile, int P, int T) { tile_float(tile, F32, P, T); }
 INLINE void tile_f16(const Tile *tile, int P, int T) { tile_float(tile, F16, P, T); }
 
+#ifdef BF16_DOT
+INLINE void tile_bf16(const Tile *tile, int P, int T) {
+    const size_t stride = tile->n_steps * BLOCK;
+    const uint16_t *x = tile->x->bf16 + tile->row * stride;
+    Floats sum[MAX_P][MAX_T];
+    load_sums(sum, tile, P, T);
+    for (size_t k = tile->from * BLOCK; k < tile->to * BLOCK; k += 2) {
+        Pairs w[MAX_P];
+        UNROLL for (int p = 0; p < P; p++) w[p] = v_load_pairs(tile->w + (size_t)p * tile->panel_stride + k * 32);
+        UNROLL for (int t = 0; t < T; t++) {
+            Pairs a = v_set1_pair(x + (size_t)t * stride + k);
+            UNROLL for (int p = 0; p < P; p++) sum[p][t] = v_dot_bf16(sum[p][t], w[p], a);
+        }
+    }
+    store_sums(sum, tile, P, T);
+}
+#else
 // The chain over the even k, or the odd ones, of one block.
 INLINE void chain_bf16(Floats sum[MAX_P][MAX_T], int odd, const Tile *tile, size_t b, int P, int T) {
     const size_t stride = tile->n_steps * BLOCK;
@@ -100,6 +133,7 @@ INLINE void tile_bf16(const Tile *tile, int P, int T) {
     }
     store_sums(sum, tile, P, T);
 }
+#endif
 
 INLINE void tile_blocks(const Tile *tile, Dtype dtype, int P, int T) {
     const size_t stride = tile->n_steps, block_bytes = dtype == Q8 ? 512 : 256;
@@ -176,26 +210,37 @@ typedef struct {
 } MixTile;
 typedef void MixTileFn(const MixTile *tile);
 
+// p times the scales of one block of positions, for each 32 dims.
+INLINE void scale_p(float out[MAX_T][MAX_P / 2][LANES], const MixTile *tile, int block, int P, int T) {
+    const uint8_t *scales = tile->v[block] + LANES * tile->dim + tile->d / BLOCK * (2 * LANES);
+    UNROLL for (int h = 0; h < P / 2; h++) {
+        Floats scale = v_load_f16(scales + 2 * LANES * h);
+        UNROLL for (int t = 0; t < T; t++)
+            v_store(out[t][h], v_mul(v_load(tile->p + (size_t)t * tile->p_stride + LANES * block), scale));
+    }
+}
+
 INLINE void mix_tile(const MixTile *tile, Dtype dtype, int P, int T) {
     Floats sum[MAX_P][MAX_T];
+    float scaled[MAX_T][MAX_P / 2][LANES];
     UNROLL for (int p = 0; p < P; p++)
         UNROLL for (int t = 0; t < T; t++) sum[p][t] = v_zero();
     for (int i = tile->begin; i < tile->end; i++) {
-        const uint8_t *block = tile->v[i / LANES], *scales = block + LANES * tile->dim;
-        const size_t at = (size_t)(i % LANES) * tile->dim + tile->d;
-        Floats v[MAX_P], scale[MAX_P];
+        const int lane = i % LANES;
+        const uint8_t *block = tile->v[i / LANES];
+        const size_t at = (size_t)lane * tile->dim + tile->d;
+        if (dtype == Q8 && (lane == 0 || i == tile->begin)) scale_p(scaled, tile, i / LANES, P, T);
+        Floats v[MAX_P];
         UNROLL for (int p = 0; p < P; p++) {
             const size_t e = at + 16 * (size_t)p;
             v[p] = dtype == F32   ? v_load((const float *)block + e)
                    : dtype == F16 ? v_load_f16(block + 2 * e)
                                   : v_load_i8(block + e);
-            if (dtype == Q8) scale[p] = v_set1_f16(scales + (at / BLOCK + (size_t)p / 2) * 2);
         }
-        UNROLL for (int t = 0; t < T; t++) {
-            Floats a = v_set1(tile->p[(size_t)t * tile->p_stride + (size_t)i]);
+        UNROLL for (int t = 0; t < T; t++)
             UNROLL for (int p = 0; p < P; p++)
-                sum[p][t] = v_fma(v[p], dtype == Q8 ? v_mul(a, scale[p]) : a, sum[p][t]);
-        }
+                sum[p][t] = v_fma(v[p], v_set1(dtype == Q8 ? scaled[t][p / 2][lane] : tile->p[(size_t)t * tile->p_stride + (size_t)i]),
+                                  sum[p][t]);
     }
     UNROLL for (int t = 0; t < T; t++)
         UNROLL for (int p = 0; p < P; p++) v_store(tile->out + (size_t)t * tile->dim + 16 * p, sum[p][t]);
@@ -318,9 +363,64 @@ INLINE void mix_keys_tile(float *out, const float *p, size_t p_stride, const uin
         }                                                                                                                \
     }
 
-// The members of Kernels that this file implements.
-#define TILES_KERNELS                                                                                                    \
-    .matmul = {[F32] = matmul_f32, [BF16] = matmul_bf16, [Q8] = matmul_q8, [Q4] = matmul_q4, [F16] = matmul_f16},        \
+// The ceilings: a tile of P x T sums in registers, and activations that change from step to step, so that no product is
+// done just once. `used` makes the compiler believe that the sums matter.
+INLINE void used(Floats sum) {
+    float lanes[16], total = 0;
+    v_store(lanes, sum);
+    for (int i = 0; i < 16; i++) total += lanes[i];
+    volatile float kept = total;
+    (void)kept;
+}
+
+INLINE double peak_fma(size_t steps, int P, int T) {
+    float a[8 + MAX_T], b[16 + MAX_P];
+    Floats w[MAX_P], sum[MAX_P][MAX_T];
+    for (int i = 0; i < 8 + MAX_T; i++) a[i] = i % 2 ? 1e-3f : -1e-3f;
+    for (int i = 0; i < 16 + MAX_P; i++) b[i] = 1.0f + (float)i;
+    UNROLL for (int p = 0; p < P; p++) {
+        w[p] = v_load(b + p);
+        UNROLL for (int t = 0; t < T; t++) sum[p][t] = w[p];
+    }
+    for (size_t i = 0; i < steps; i++)
+        UNROLL for (int t = 0; t < T; t++) {
+            Floats x = v_set1(a[i % 8 + (size_t)t]);
+            UNROLL for (int p = 0; p < P; p++) sum[p][t] = v_fma(w[p], x, sum[p][t]);
+        }
+    UNROLL for (int p = 0; p < P; p++)
+        UNROLL for (int t = 0; t < T; t++) used(sum[p][t]);
+    return 2.0 * 16 * P * T * (double)steps;
+}
+
+INLINE double peak_dot(size_t steps, int P, int T) {
+    int8_t a[4 * (8 + MAX_T)];
+    uint8_t weights[128];
+    Bytes w[2];
+    Ints sum[2][MAX_T];
+    for (int i = 0; i < 4 * (8 + MAX_T); i++) a[i] = (int8_t)(i * 37 % 255 - 127);
+    for (int i = 0; i < 128; i++) weights[i] = (uint8_t)(i * 53 % 255 + 1);
+    v_load_q8(w, weights);
+    UNROLL for (int p = 0; p < P; p++)
+        UNROLL for (int t = 0; t < T; t++) sum[p][t] = v_dot_start(0);
+    for (size_t i = 0; i < steps; i++)
+        UNROLL for (int t = 0; t < T; t++)
+            UNROLL for (int p = 0; p < P; p++) sum[p][t] = v_dot(sum[p][t], w[p], a + 4 * (i % 8 + (size_t)t));
+    UNROLL for (int p = 0; p < P; p++)
+        UNROLL for (int t = 0; t < T; t++) used(v_dot_end(sum[p][t]));
+    return 2.0 * 64 * P * T * (double)steps;
+}
+
+#define PEAK(P, T)                                                                                                       \
+    static double peak_floats(size_t steps) { return peak_fma(steps, P, T); }                                            \
+    static double peak_blocks(size_t steps) { return peak_dot(steps, P, T); }
+
+#define PEAK_KERNELS(bf16)                                                                                               \
+    .peak = {[F32] = peak_floats, [F16] = peak_floats, [BF16] = bf16, [Q8] = peak_blocks, [Q4] = peak_blocks}
+
+// The members of Kernels that this file implements, but for the product with bf16 weights, which a table may have from
+// elsewhere.
+#define TILES_KERNELS(bf16)                                                                                              \
+    .matmul = {[F32] = matmul_f32, [BF16] = bf16, [Q8] = matmul_q8, [Q4] = matmul_q4, [F16] = matmul_f16},              \
     .mix = {[F32] = mix_f32, [F16] = mix_f16, [Q8] = mix_q8},                                                            \
     .mix_keys = {[F32] = mix_keys_f32, [F16] = mix_keys_f16, [Q8] = mix_keys_q8}
 

@@ -200,7 +200,7 @@ def main():
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--hidden", type=int, default=384)
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=9000)
+    parser.add_argument("--steps", type=int, default=11000)
     parser.add_argument("--batch", type=int, default=8, help="stories a step")
     parser.add_argument("--warmup", type=int, default=100, help="steps")
     parser.add_argument("--lr", type=float, default=2e-3)

@@ -74,7 +74,7 @@ def build(meta: dict[str, Meta], tensors: dict[str, Tensor]) -> bytes:
         body += _pad(t.data, 64)
     rest = head + _pad(table, 64) + body
     return seal(
-        b"heads.c\0" + struct.pack("<IIQQQII", 1, 0, 64 + len(rest), len(head), table_size, len(meta), len(tensors))
+        b"heads.c\0" + struct.pack("<IIQQQII", 2, 0, 64 + len(rest), len(head), table_size, len(meta), len(tensors))
         + bytes(16) + rest
     )
 

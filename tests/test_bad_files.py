@@ -70,7 +70,7 @@ def test_other_kinds_of_file(run, tmp_path):
 @pytest.mark.parametrize(
     ("at", "layout", "value", "message"),
     [
-        (8, "<I", 2, "version is 2, this build reads version 1"),
+        (8, "<I", 1, "version is 1, this build reads version 2"),
         (8, "<I", 0xFFFFFFFF, "version is 4294967295"),
         (16, "<Q", 64, "longer than it was written"),
         (16, "<Q", 1 << 63, "truncated"),

@@ -304,6 +304,14 @@ USAGE = [
     (["MODEL", "--check", "-p", "x"], "-p means nothing for --check"),
     (["MODEL", "--kv", "-n", "5"], "-n means nothing for --kv"),
     (["MODEL", "--json"], "--json means nothing for generation"),
+    (["MODEL", "--bench", "-p", "x"], "-p means nothing for --bench"),
+    (["MODEL", "--bench", "-n", "5"], "-n means nothing for --bench"),
+    (["MODEL", "--bench", "--temp", "0"], "--temp means nothing for --bench"),
+    (["MODEL", "--bench", "--tokens", "1"], "--tokens means nothing for --bench"),
+    (["MODEL", "--bench", "--kv"], "one thing at a time"),
+    (["MODEL", "--info", "-b", "5"], "-b means nothing for --info"),
+    (["MODEL", "--bench", "-c", "16777216"], "was made for 512 positions"),
+    (["MODEL", "MODEL", "--bench"], "only --kv takes several"),
     (["MODEL", "--tokenize", "--tokens", "1"], "--tokens means nothing for --tokenize"),
     (["MODEL", "MODEL"], "only --kv takes several"),
     (["-p", "text"], "which model"),
@@ -357,7 +365,7 @@ def test_help_names_every_option(run):
     done = run("--help")
     assert done.returncode == 0 and done.stderr == ""
     options = "-p -f -n -c -t -b -s -ctk -ctv --temp --top-k --top-p --min-p --repeat-penalty"
-    modes = "--kv --info --ppl --check --tokenize --tokens --logits --json"
+    modes = "--kv --info --bench --ppl --check --tokenize --tokens --logits --json"
     for option in options.split() + modes.split():
         assert f"  {option} " in done.stdout.decode(), option
 
@@ -515,6 +523,66 @@ def test_kv_text(run, bare):
     assert int(fields[7].replace(",", "")) == free // 384
     now = int(re.search(r"MemAvailable: +(\d+)", Path("/proc/meminfo").read_text())[1]) * 1024
     assert free % 1024 == 0 and now / 2 < free < now * 2
+
+
+SPREAD = ("{0}", "{0}_min", "{0}_max")
+
+
+def bench_json(*arguments: object) -> dict:
+    done = run_command(*arguments, "--bench", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    for figures in [report, *report["prefill"], *report["decode"]]:
+        for low, high in [(key, key[:-4]) for key in figures if key.endswith("_min")]:
+            assert 0 < figures[low] <= figures[high] <= figures[high + "_max"]
+    return report
+
+
+def test_bench_json(run, bare):
+    """The figures' names and what can be told of them without a clock: bytes and operations from the shape alone."""
+    report = bench_json(bare, "-t", 2, "-ctk", "f32", "-ctv", "f16")
+    assert [report[key] for key in ("threads", "dtype", "k_dtype", "v_dtype")] == [2, "f32", "f32", "f16"]
+    assert report["isa"] == json.loads(run(bare, "--info", "--json").stdout)["isa"]
+    assert report["read_over"] == "buffer" and 3 <= report["rounds"] <= 15
+    names = {name.format(key) for name in SPREAD for key in ("read_gb_s", "peak_gflop_s", "parallel_for_us")}
+    assert names < set(report)
+    assert [row["tokens"] for row in report["prefill"]] == [16, 128, 512]
+    assert [row["depth"] for row in report["decode"]] == [0, 496] and report["filled"] == 496
+    layer = 2 * (40 * 6 * 16 + 40 * 2 * 16) + 3 * 40 * 72
+    for row in report["prefill"]:
+        operations = 2 * (3 * layer + 300 * 40 / row["tokens"])
+        assert row["gflop_s"] == pytest.approx(row["tok_s"] * operations * 1e-9, rel=1e-4)
+        assert row["share_of_peak"] == pytest.approx(row["gflop_s"] / report["peak_gflop_s"], rel=1e-4)
+    weights = json.loads(run(bare, "--info", "--json").stdout)["weight_bytes"]
+    for row in report["decode"]:
+        read = row["gb_s"] / row["tok_s"] * 1e9 - weights  # of the cache: between the first and the last timed token
+        per_token = 3 * 2 * 16 * (4 + 2)
+        assert (row["depth"] + 1) * per_token * 0.99 <= read <= (row["depth"] + 16) * per_token * 1.01
+        assert row["share_of_read"] == pytest.approx(row["gb_s"] / report["read_gb_s"], rel=1e-4)
+
+
+def test_bench_goes_as_deep_as_the_context(run, tmp_path):
+    model = tmp_path / "model.bin"
+    model.write_bytes(checkpoints.random_model(context=4200, n_layers=1, window=32))
+    report = bench_json(model, "-t", 1, "-b", 512)
+    assert [row["depth"] for row in report["decode"]] == [0, 1024, 4096, 4184]
+    report = bench_json(model, "-c", 100)
+    assert [row["tokens"] for row in report["prefill"]] == [16]
+    assert [row["depth"] for row in report["decode"]] == [0, 84]
+    done = run(model, "--bench", "-c", 20)
+    assert done.returncode == 1 and "--bench needs a context of 32 at least, this one is 20" in done.stderr
+
+
+def test_bench_text(run, stories):
+    done = run(stories, "--bench", "-t", 1)
+    text = done.stdout.decode()
+    assert done.returncode == 0 and "nan" not in text and "inf" not in text
+    assert re.search(r"^ceiling +arithmetic of q8 weights +[\d.]+ GOP/s", text, re.M)
+    assert re.search(r"^ +streaming read +[\d.]+ GB/s \([\d.]+-[\d.]+\) over \d+ MB, a buffer$", text, re.M)
+    assert re.search(r"^pool +an empty parallel_for +[\d.]+ us", text, re.M)
+    assert re.findall(r"^prefill +(\d+) +[\d.]+ +[\d.]+-[\d.]+ +[\d.]+ +[\d.]+ %$", text, re.M) == ["16", "128", "512"]
+    assert re.findall(r"^decode +(\d+) +[\d.]+ +[\d.]+-[\d.]+ +[\d.]+ +[\d.]+ %$", text, re.M) == ["0", "496"]
+    assert "round 3 of 15" in done.stderr
 
 
 def test_info(run, stories, bare):

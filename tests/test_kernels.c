@@ -108,7 +108,7 @@ static Product random_product(Dtype dtype, int n_in, int n_panels, int n_tokens,
     for (int t = 0; t < n_tokens; t++) {
         size_t b = (size_t)t * (size_t)p.n_blocks;
         scalar_kernels.to_bf16(p.bf16 + b * BLOCK, p.f32 + (size_t)t * stride, n_in);
-        scalar_kernels.to_q8(p.q + b * BLOCK, p.scale + b, p.offset + b, p.f32 + (size_t)t * stride, n_in);
+        scalar_kernels.to_q8(p.q + b * BLOCK, p.scale + b, p.offset + b, p.f32 + (size_t)t * stride, n_in, true);
     }
     p.rows = (Rows){p.f32, stride, p.bf16, p.q, p.scale, p.offset};
     return p;
@@ -141,14 +141,19 @@ static bool same_product(const Kernels *table, const char *name, Dtype dtype, in
 
 static const char *const MATMUL_NAMES[] = {"matmul f32", "matmul bf16", "matmul q8", "matmul q4", "matmul f16"};
 
+// Whether a table's bf16 products round in their own way (kernels.h).
+static bool own_road(const Kernels *table, Dtype dtype) { return dtype == BF16 && !strcmp(table->name, "avx512bf16"); }
+
 static void test_matmul(const Kernels *table) {
     for (Dtype dtype = F32; dtype < N_DTYPES; dtype++) {
+        if (own_road(table, dtype)) continue;
         const char *name = MATMUL_NAMES[dtype];
-        bool ok = true;
+        bool ok = true, flushes = dtype == BF16 && !strcmp(table->name, "amx");  // denormals to 0
         for (int panels = 1; ok && panels <= 9; panels++)  // every tile
             for (int tokens = 1; ok && tokens <= 20; tokens++)
-                ok = same_product(table, name, dtype, between(1, 200), panels, tokens, (Kind)(tokens % 2));
+                ok = same_product(table, name, dtype, between(1, 200), panels, tokens, flushes ? PLAIN : (Kind)(tokens % 2));
         for (int n_in = 1; ok && n_in <= 100; n_in++) ok = same_product(table, name, dtype, n_in, 5, 7, PLAIN);
+        for (int tokens = 21; ok && tokens <= 70; tokens += 7) ok = same_product(table, name, dtype, 77, 3, tokens, PLAIN);
         static const int large[] = {511, 512, 513, 1024, 1031, 2048, 2080, 4113};  // around the pieces that k is cut into
         for (size_t i = 0; ok && i < sizeof large / sizeof *large; i++)
             ok = same_product(table, name, dtype, large[i], 3, 8, PLAIN) &&
@@ -181,25 +186,48 @@ static double activation(const Product *p, int t, int k) {
     return p->q[b * BLOCK + (size_t)(k % BLOCK)] * (double)p->scale[b];
 }
 
-// The scalar products within 1e-6 of the sum of magnitudes; q8 activations within half a step of what they stand for.
-static void test_matmul_definition(void) {
+// Products within 1e-6 of the sum of magnitudes, on the scalar road and on one of its own.
+static void test_matmul_definition(const Kernels *table) {
     for (Dtype dtype = F32; dtype < N_DTYPES; dtype++) {
+        if (table != &scalar_kernels && !own_road(table, dtype)) continue;
         Product p = random_product(dtype, 333, 3, 2, PLAIN);
-        float *out = multiply(&scalar_kernels, &p);
+        float *out = multiply(table, &p);
         double worst = 0;
         for (int t = 0; t < p.n_tokens; t++)
             for (int row = 0; row < p.n_panels * LANES; row++) {
                 double sum = 0, size = 0;
-                for (int k = 0; k < p.n_in; k++) {
+                int n_in = dtype == Q8 || dtype == Q4 ? p.n_blocks * BLOCK : p.n_in;  // padding has been turned too
+                for (int k = 0; k < n_in; k++) {
                     const uint8_t *panel = p.panels + (size_t)(row / LANES) * p.panel_stride;
                     double term = weight(panel, dtype, p.n_blocks, row % LANES, k) * activation(&p, t, k);
                     sum += term, size += fabs(term);
                 }
                 worst = fmax(worst, fabs((double)out[(size_t)t * p.out_stride + (size_t)row] - sum) / size);
             }
-        report("scalar", MATMUL_NAMES[dtype], worst < 1e-6, "off by %.3g of the sum of magnitudes", worst);
+        report(table->name, MATMUL_NAMES[dtype], worst < 1e-6, "off by %.3g of the sum of magnitudes", worst);
         free(out), free_product(&p);
     }
+}
+
+// On a road of its own, a row of x must give the same bits alone and beside others.
+static void test_matmul_own_road(const Kernels *table) {
+    bool ok = true;
+    for (int panels = 1; ok && panels <= 9; panels++)
+        for (int tokens = 1; ok && tokens <= 20; tokens++) {
+            Product p = random_product(BF16, panels == 9 ? 4113 : between(1, 200), panels, tokens, PLAIN);
+            float *all = multiply(table, &p);
+            for (int t = 0; ok && t < tokens; t++) {
+                Product one = p;
+                one.n_tokens = 1;
+                one.rows.bf16 += (size_t)t * (size_t)p.n_blocks * BLOCK;
+                float *alone = multiply(table, &one);
+                ok = first_difference(alone, all + (size_t)t * p.out_stride, (size_t)panels * LANES) < 0;
+                free(alone);
+            }
+            if (!ok) report(table->name, "bf16 row by row", false, "%d panels, %d tokens differ from one", panels, tokens);
+            free(all), free_product(&p);
+        }
+    if (ok) report(table->name, "bf16 row by row", true, " ");
 }
 
 // ---- the mix ----
@@ -218,7 +246,7 @@ static bool same_mix(const Kernels *table, const char *name, Dtype dtype, int n_
             *(uint16_t *)(block + i) = random_f16(kind);
         v[b] = block;
     }
-    size_t p_stride = (size_t)(end + between(0, 9)), n = (size_t)n_rows * (size_t)dim;
+    size_t p_stride = (size_t)(n_blocks * LANES + between(0, 9)), n = (size_t)n_rows * (size_t)dim;
     float *p = random_floats(p_stride * (size_t)n_rows, kind);
     float *want = random_floats(n, PLAIN), *got = random_floats(n, PLAIN);
     scalar_kernels.mix[dtype](want, p, p_stride, n_rows, v, begin, end, dim);
@@ -330,7 +358,8 @@ typedef struct {  // in and out; each function uses what it needs
 
 static void call_to_bf16(const Kernels *k, Buffers *u, int n) { k->to_bf16(u->half, u->x, n); }
 static void call_to_f16(const Kernels *k, Buffers *u, int n) { k->to_f16(u->half, u->x, n); }
-static void call_to_q8(const Kernels *k, Buffers *u, int n) { k->to_q8(u->q, u->y, u->offset, u->x, n); }
+static void call_to_q8(const Kernels *k, Buffers *u, int n) { k->to_q8(u->q, u->y, u->offset, u->x, n, false); }
+static void call_to_q8_turned(const Kernels *k, Buffers *u, int n) { k->to_q8(u->q, u->y, u->offset, u->x, n, true); }
 static void call_rmsnorm(const Kernels *k, Buffers *u, int n) { k->rmsnorm(u->y, u->x, u->z, n, 1e-5f); }
 static void call_rmsnorm_in_place(const Kernels *k, Buffers *u, int n) { k->rmsnorm(u->x, u->x, u->z, n, 1e-5f); }
 static void call_layernorm(const Kernels *k, Buffers *u, int n) { k->layernorm(u->x, u->x, u->z, u->y, n, 1e-5f); }
@@ -379,7 +408,7 @@ static const struct {
     const char *name;
     void (*call)(const Kernels *k, Buffers *u, int n);
 } VECTOR_CALLS[] = {
-    {"to_bf16", call_to_bf16}, {"to_f16", call_to_f16}, {"to_q8", call_to_q8}, {"rmsnorm", call_rmsnorm},
+    {"to_bf16", call_to_bf16}, {"to_f16", call_to_f16}, {"to_q8", call_to_q8}, {"to_q8 turned", call_to_q8_turned}, {"rmsnorm", call_rmsnorm},
     {"rmsnorm in place", call_rmsnorm_in_place}, {"layernorm in place", call_layernorm},
     {"layernorm without bias", call_layernorm_plain}, {"add", call_add}, {"scale", call_scale}, {"axpby", call_axpby},
     {"silu", call_silu}, {"gelu_erf", call_gelu_erf}, {"gelu_tanh", call_gelu_tanh}, {"silu_mul", call_silu_mul},
@@ -568,6 +597,21 @@ static void test_bf16(void) {
     report("scalar", "bf16 conversion", bad == 0, "%d are wrong", bad);
 }
 
+// Against the matrix itself: 1 or -1 as the bits that i and k share are even or odd in number.
+static void test_turn(void) {
+    float x[BLOCK], once[BLOCK], twice[BLOCK];
+    double worst = 0;
+    for (int i = 0; i < BLOCK; i++) x[i] = random_float(PLAIN);
+    scalar_kernels.turn(once, x);
+    scalar_kernels.turn(twice, once);
+    for (int i = 0; i < BLOCK; i++) {
+        double sum = 0;
+        for (int k = 0; k < BLOCK; k++) sum += __builtin_popcount((unsigned)(i & k)) % 2 ? -(double)x[k] : (double)x[k];
+        worst = fmax(worst, fmax(fabs((double)once[i] - sum), fabs((double)twice[i] / BLOCK - (double)x[i])));
+    }
+    report("scalar", "turn is a Hadamard transform", worst < 1e-5, "off by %.3g", worst);
+}
+
 static void test_q8(void) {
     double worst = 0;
     int bad = 0;
@@ -576,7 +620,7 @@ static void test_q8(void) {
         float *x = random_floats((size_t)n, PLAIN), scale, amax = 0;
         int8_t q[BLOCK];
         int32_t offset, sum = 0;
-        scalar_kernels.to_q8(q, &scale, &offset, x, n);
+        scalar_kernels.to_q8(q, &scale, &offset, x, n, false);
         for (int k = 0; k < BLOCK; k++) {
             sum += q[k];
             bad += q[k] == -128 || (k >= n && q[k] != 0);
@@ -591,8 +635,40 @@ static void test_q8(void) {
     report("scalar", "q8 activations within half a step", ok, "%d are wrong, off by %.6f steps", bad, worst);
 }
 
+// What --bench holds the others against: reading gives the exclusive or of all words, whatever the number of lines, and
+// operations are counted by the step.
+static void test_ceilings(const Kernels *table) {
+    uint64_t words[8 * 300], expected = 0;
+    bool reads = true, counts = true;
+    for (int n = 0; n < 300; n++) {
+        reads &= table->read((const uint8_t *)words, (size_t)n) == expected;
+        for (int i = 8 * n; i < 8 * n + 8; i++) {
+            words[i] = (uint64_t)random_bits() << 32 | random_bits();
+            expected ^= words[i];
+        }
+    }
+    report(table->name, "read", reads, "not the exclusive or of the words");
+    for (int dtype = 0; dtype < N_DTYPES; dtype++) {
+        double one = table->peak[dtype](1);
+        counts &= one > 0 && table->peak[dtype](1000) == 1000 * one;
+    }
+    report(table->name, "peak", counts, "the operations are not those of the steps");
+}
+
+static void test_table(const Kernels *table) {
+    test_matmul(table);
+    if (own_road(table, BF16)) {
+        test_matmul_definition(table);
+        test_matmul_own_road(table);
+    }
+    test_mix(table);
+    test_mix_keys(table);
+    test_vectors(table);
+    test_ceilings(table);
+}
+
 int main(void) {
-    test_matmul_definition();
+    test_matmul_definition(&scalar_kernels);
     test_mix_keys_definition();
     test_delta_rule();
     test_exp();
@@ -601,19 +677,19 @@ int main(void) {
     test_expm1_and_tanh();
     test_f16();
     test_bf16();
+    test_turn();
     test_q8();
-    static const char *const vector_tables[] = {"avx512", "avx2", "neon"};
+    test_ceilings(&scalar_kernels);
+#ifdef EMULATED
+    test_table(&amx_kernels);
+    test_table(&avxvnni_kernels);
+#endif
+    static const char *const vector_tables[] = {"amx", "avx512bf16", "avx512", "avxvnni", "avx2", "neon"};
     for (size_t i = 0; i < sizeof vector_tables / sizeof *vector_tables; i++) {
         const char *why;
         const Kernels *table = kernels_choose(vector_tables[i], &why);
-        if (!table) {
-            printf("ok %s # skipped: %s\n", vector_tables[i], why);
-            continue;
-        }
-        test_matmul(table);
-        test_mix(table);
-        test_mix_keys(table);
-        test_vectors(table);
+        if (table) test_table(table);
+        else printf("ok %s # skipped: %s\n", vector_tables[i], why);
     }
     return failures != 0;
 }

@@ -14,10 +14,12 @@ import checkpoints
 import numpy as np
 import pytest
 import tokenizer_texts as texts
+from tokenizer_forms import protobuf, sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from exporter.tensor import ExportError
-from exporter.tokenizer import COVERING, PARTIAL, SPACE_MARK, tokenizer_metadata
+from exporter.tokenizer import COVERING, PARTIAL, SPACE_MARK
+from exporter.tokenizer_files import tokenizer_metadata
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = Path(os.environ.get("HEADS_TOKENIZE_BATCH", ROOT / "build" / "tests" / "tokenize_batch"))
@@ -77,14 +79,15 @@ def train(tokenizer: Tokenizer, alphabet: list[str], limit: int | None = None) -
     return json.loads(tokenizer.to_str())
 
 
-def byte_level(*steps, use_regex: bool = False, missing: str = "", trained: bool = False, **parts) -> dict:
+def byte_level(*steps, use_regex: bool = False, missing: str = "", trained: bool = False, prefix_space: bool = False,
+               **parts) -> dict:
     """A byte-level tokenizer. steps: pre-tokenizers before ByteLevel and, after None, behind it; missing: characters of the
     byte alphabet without a token; parts: attributes of the Tokenizer. Unless it is to be trained, its merges are any two
     bytes: those that training finds never cross the border of a piece, so that one in a wrong place would not be seen."""
     tokenizer = Tokenizer(models.BPE())
     cut = next((i for i, step in enumerate(steps) if step is None), len(steps))
     before, behind = steps[:cut], steps[cut + 1 :]
-    sequence = [*before, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=use_regex), *behind]
+    sequence = [*before, pre_tokenizers.ByteLevel(add_prefix_space=prefix_space, use_regex=use_regex), *behind]
     tokenizer.pre_tokenizer = sequence[0] if len(sequence) == 1 else pre_tokenizers.Sequence(sequence)
     tokenizer.decoder = decoders.ByteLevel()
     for name, value in parts.items():
@@ -173,7 +176,12 @@ KINDS = {
     "o200k": lambda: byte_level(split(8)),
     "tekken": lambda: ignore_merges(byte_level(split(9), trained=True, post_processor=template("<s>"))),
     "deepseek-coder": lambda: byte_level(split(15), split(16), split(17), split(18), pre_tokenizers.Digits(True)),
+    "deepseek-llm": lambda: byte_level(
+        split(15), split(25), split(26), split(27), split(18), pre_tokenizers.Digits(True)),
+    "bloom": lambda: byte_level(split(24)),
+    "prefix space": lambda: byte_level(use_regex=True, prefix_space=True),
     "deepseek3": lambda: byte_level(split(13), split(19), split(10), normalizer=normalizers.Sequence([])),
+    "metaspace never": lambda: characters(pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="never", split=False)),
     "metaspace": lambda: characters(
         0, fallback=False, fuse=False, pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="always", split=False)),
 }  # fmt: skip
@@ -211,6 +219,25 @@ def test_equal_to_tokenizers(build, kind):
     every = [*pieces, *strings, "a" * 50000, " " * 3000 + "b", "\u0301\u0323" * 500]
     ours = texts.tokenize(PROGRAM, model, [s.encode() for s in every])
     wrong = texts.differences(every, ours, texts.expected(tokenizer, every))
+    assert not wrong, "\n".join(wrong[:5])
+
+
+@pytest.mark.parametrize("kind", ["deepseek-llm", "bloom"])
+def test_every_character(tmp_path, kind):
+    """Kinds whose patterns list characters: whether each of the first two planes goes with a letter, ASCII or not, or with a
+    space. Whatever stands before the first byte of one of these in a piece merges with it, so that every cut shows."""
+    data = KINDS[kind]()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    data["model"]["merges"] = [[byte, first] for first in ("a", ".", "\u00c3", "\u0120") for byte in alphabet]
+    tokens = [*alphabet, *map("".join, data["model"]["merges"])]
+    data["model"]["vocab"] = {token: id for id, token in enumerate(tokens)}
+    data["added_tokens"] = []
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+    texts.write_model(tmp_path / "model.bin", tokenizer_metadata(str(tmp_path)))
+    points = [chr(c) for c in range(0x20000) if not 0xD800 <= c < 0xE000]
+    every = ["".join(f"{c}a{c}\u00e9{c} {c}." for c in points[i : i + 2000]) for i in range(0, len(points), 2000)]
+    ours = texts.tokenize(PROGRAM, tmp_path / "model.bin", [s.encode() for s in every])
+    wrong = texts.differences(every, ours, texts.expected(Tokenizer.from_str(json.dumps(data)), every))
     assert not wrong, "\n".join(wrong[:5])
 
 
@@ -267,25 +294,10 @@ def pieces_by_score() -> list[tuple[str, float]]:
     return [(token, -float(i - (i % 10 == 0))) for i, token in enumerate(rest)]
 
 
-def protobuf(number: int, value: bytes | int | float) -> bytes:
-    """One field of a protobuf message."""
-
-    def varint(n: int) -> bytes:
-        return bytes([n]) if n < 128 else bytes([n & 127 | 128]) + varint(n >> 7)
-
-    if isinstance(value, float):
-        return varint(number << 3 | 5) + struct.pack("<f", value)
-    if isinstance(value, int):
-        return varint(number << 3) + varint(value)
-    return varint(number << 3 | 2) + varint(len(value)) + value
-
-
 def sentencepiece_file(pieces: list[tuple[str, float]], model_type: int = 2, normalizer: bytes = protobuf(4, 0)) -> bytes:
     """A SentencePiece model with byte fallback. model_type: 2 BPE."""
     fixed = [("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3), *((f"<0x{b:02X}>", 0.0, 6) for b in range(256))]
-    every = [*fixed, *((token, score, 1) for token, score in pieces)]
-    body = b"".join(protobuf(1, protobuf(1, t.encode()) + protobuf(2, s) + protobuf(3, kind)) for t, s, kind in every)
-    return body + protobuf(2, protobuf(3, model_type) + protobuf(35, 1)) + protobuf(3, normalizer)
+    return sentencepiece([*fixed, *((token, score, 1) for token, score in pieces)], model_type, normalizer)
 
 
 def llama2c_file(pieces: list[tuple[str, float]]) -> bytes:
@@ -369,7 +381,9 @@ REFUSED = {
     "pre_tokenizer is .*Whitespace": lambda d: d.update(pre_tokenizer={"type": "Whitespace"}),
     "pre_tokenizer is .*x\\+": lambda d: d.update(pre_tokenizer={
         "type": "Split", "pattern": {"Regex": "x+"}, "behavior": "Isolated", "invert": False}),
-    "pre_tokenizer.ByteLevel.add_prefix_space is true": lambda d: d["pre_tokenizer"].update(add_prefix_space=True),
+    "pre_tokenizer.ByteLevel.add_prefix_space is true": lambda d: d.update(pre_tokenizer={
+        "type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True},
+                                              {**d["pre_tokenizer"], "add_prefix_space": True}]}),
     "pre_tokenizer.Metaspace.split is true": lambda d: d.update(pre_tokenizer={
         "type": "Metaspace", "replacement": SPACE_MARK, "prepend_scheme": "first"}),
     "post_processor is .*BertProcessing": lambda d: d.update(post_processor={
@@ -398,7 +412,7 @@ def test_refused_files(tmp_path):
     pieces = pieces_by_score()
     whole = {"t.model": sentencepiece_file(pieces), "t.bin": llama2c_file(pieces)}
     bad = {
-        "none": (None, "neither tokenizer.json nor tokenizer.model"),
+        "none": (None, "it has none of tokenizer.json"),
         "a.json": (b"{", "not JSON"),
         "b.json": (b"[]", "expected a JSON object"),
         "a.model": (b"", "no SentencePiece model"),

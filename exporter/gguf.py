@@ -1,0 +1,414 @@
+"""GGUF files: their metadata become a config.json, their tensors get the names and the form that Hugging Face gives them,
+and families.canonical does the rest. The `gguf` package dequantizes, and knows how both call a tensor.
+
+To add an architecture of a family that families.py knows: a function from the metadata to the config, what the converter of
+llama.cpp did to the tensors, and a row in ARCHITECTURES."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from dataclasses import dataclass
+from typing import Callable
+
+import numpy as np
+
+from .assemble import in_layers
+from .config import Config
+from .families import FAMILIES, canonical
+from .knobs import Source
+from .tensor import ExportError, Tensor
+from .tokenizer import CONTROL, KINDS, SPACE_MARK, UNKNOWN, UNUSED, USER, Vocabulary, from_merges, from_pieces
+
+MAGIC = b"GGUF"
+SCALARS = {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8"}
+STRING, ARRAY = 8, 9
+# Types that the tests compare with a plain reading of the format.
+TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+
+
+@dataclass(frozen=True)
+class File:
+    """A GGUF file: its metadata, and its tensors as float32 yet to be read."""
+
+    path: str
+    values: dict[str, object]
+    tensors: dict[str, Tensor]
+
+
+class _Cursor:
+    """Reads what lies in a file one behind the other. Errors: ValueError, where the file ends too soon."""
+
+    def __init__(self, data: mmap.mmap):
+        self.data, self.at = data, 0
+
+    def take(self, n: int) -> bytes:
+        if n > len(self.data) - self.at:
+            raise ValueError(f"{n} bytes are expected at byte {self.at}, where the file has {len(self.data) - self.at} more")
+        self.at += n
+        return self.data[self.at - n : self.at]
+
+    def numbers(self, dtype: str, n: int) -> list:
+        return np.frombuffer(self.take(n * np.dtype(dtype).itemsize), dtype).tolist()
+
+    def number(self, dtype: str):
+        return self.numbers(dtype, 1)[0]
+
+    def string(self) -> str:
+        return self.take(int.from_bytes(self.take(8), "little")).decode()
+
+    def value(self) -> object:
+        """A value behind its type."""
+        kind = self.number("<u4")
+        if kind != ARRAY:
+            return self.string() if kind == STRING else self.number(_scalar(kind))
+        kind, n = self.number("<u4"), self.number("<u8")
+        return [self.string() for _ in range(n)] if kind == STRING else self.numbers(_scalar(kind), n)
+
+
+def _scalar(kind: int) -> str:
+    if kind not in SCALARS:
+        raise ValueError(f"a value has type {kind}, which is not known")
+    return SCALARS[kind]
+
+
+def read_gguf(path: str) -> File:
+    """Reads the metadata and the tensor table. The package could, but it makes several objects of every token: for a
+    vocabulary of 128,000 that is half a minute and 700 MB. Errors: ExportError."""
+    try:
+        import gguf
+    except ImportError:
+        raise ExportError(f"reading {path} needs the gguf package; pip install gguf") from None
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            c = _Cursor(data)
+            if c.take(4) != MAGIC or (version := c.number("<u4")) not in (2, 3):
+                raise ValueError(f"it is of version {version}; supported: 2 and 3, little-endian")
+            n_tensors, n_values = c.numbers("<u8", 2)
+            values = dict((c.string(), c.value()) for _ in range(n_values))
+            table = [(c.string(), c.numbers("<u8", c.number("<u4")), c.number("<u4"), c.number("<u8"))
+                     for _ in range(n_tensors)]  # fmt: skip
+            align = values.get("general.alignment", 32)
+            if not isinstance(align, int) or align < 1:
+                raise ValueError(f"general.alignment is {align!r}")
+            begin = -(-c.at // align) * align
+            tensors = [_tensor(gguf, path, len(data), name, dims, kind, begin + at) for name, dims, kind, at in table]
+            return File(path, values, {tensor.name: tensor for tensor in tensors})
+    except (ValueError, OverflowError, MemoryError) as error:
+        raise ExportError(f"{path} is no GGUF file, or is damaged: {error}") from None
+
+
+def _tensor(gguf, path: str, size: int, name: str, dims: list[int], number: int, offset: int) -> Tensor:
+    """A tensor of the file, its rows dequantized as they are read. `dims` has the innermost first."""
+    names = {kind.value: kind.name for kind in gguf.GGMLQuantizationType}
+    if names.get(number) not in TYPES:
+        raise ExportError(
+            f"{path}: tensor {name} is stored as {names.get(number, f'type {number}')}, which is not supported; supported: "
+            + ", ".join(TYPES)
+        )
+    kind = gguf.GGMLQuantizationType(number)
+    block, width = gguf.GGML_QUANT_SIZES[kind]
+    if not dims or dims[0] % block or offset + math.prod(dims) // block * width > size:
+        raise ValueError(f"tensor {name} of {dims} numbers lies outside the file, or is not made of whole blocks")
+    shape = tuple(reversed(dims))
+
+    def load():
+        file = open(path, "rb")
+        row = math.prod(shape[1:])
+
+        def rows(a: int, b: int) -> np.ndarray:
+            begin, end = (n * row // block * width for n in (a, b))
+            file.seek(offset + begin)
+            data = np.fromfile(file, np.uint8, end - begin)
+            return np.asarray(gguf.dequantize(data, kind), np.float32).reshape(b - a, *shape[1:])
+
+        return rows
+
+    return Tensor(name, shape, load)
+
+
+# ---- architectures: metadata -> config.json ------------------------------------------------------------------------------
+
+
+def _shape(g: Config, file: File) -> dict:
+    """What all of Llama's kind have."""
+    n_embd, n_heads = g.int("embedding_length"), g.int("attention.head_count")
+    head_dim = g.int("attention.key_length", n_embd // n_heads)
+    g.require(**{"attention.value_length": head_dim, "rope.dimension_count": head_dim, "attention.causal": True})
+    if "token_embd.weight" not in file.tensors:
+        raise ExportError(f"{file.path} lacks the tensor token_embd.weight")
+    vocab_size = file.tensors["token_embd.weight"].shape[0]
+    g.require(vocab_size=vocab_size, expert_count=0, expert_used_count=0)
+    return {
+        "vocab_size": vocab_size,
+        "hidden_size": n_embd,
+        "num_hidden_layers": g.int("block_count", most=4096),
+        "num_attention_heads": n_heads,
+        "num_key_value_heads": g.int("attention.head_count_kv", n_heads),
+        "head_dim": head_dim,
+        "intermediate_size": g.int("feed_forward_length"),
+        "max_position_embeddings": g.int("context_length"),
+        "tie_word_embeddings": _tied(file),
+    }
+
+
+def _tied(file: File) -> bool:
+    """Whether the output is the embedding: it is absent, or a copy, which some converters write."""
+    embed, output = file.tensors["token_embd.weight"], file.tensors.get("output.weight")
+    if output is None or embed.shape != output.shape:
+        return output is None
+    a, b, n = embed.load(), output.load(), embed.shape[0]
+    return all(np.array_equal(a(i, min(i + 256, n)), b(i, min(i + 256, n))) for i in range(0, n, 256))
+
+
+def _rope(g: Config) -> dict:
+    """The base and the scaling of rope. A factor without a type is linear, as llama.cpp has it."""
+    config: dict[str, object] = {"rope_theta": g.number("rope.freq_base", 10000.0)}
+    kind = g.get("rope.scaling.type", "linear")
+    factor = g.get("rope.scaling.factor", g.get("rope.scale_linear", 0))
+    original = g.get("rope.scaling.original_context_length")
+    g.ignore("rope.scaling.finetuned")
+    if kind != "none" and (factor not in (0, 1) or kind != "linear"):
+        config["rope_scaling"] = {"rope_type": kind, "factor": factor}
+        if kind != "linear" and original:
+            config["rope_scaling"]["original_max_position_embeddings"] = original
+    return config
+
+
+def _has_bias(file: File, *names: str) -> bool:
+    return any(f"blk.0.{name}.bias" in file.tensors for name in names)
+
+
+def _llama_block(g: Config, file: File) -> dict:
+    return {**_shape(g, file), **_rope(g), "rms_norm_eps": g.number("attention.layer_norm_rms_epsilon")}
+
+
+def llama(g: Config, file: File) -> dict:
+    """Llama and Mistral, which is Llama to llama.cpp; only a window tells them apart."""
+    g.ignore("tensor_data_layout")  # how q and k are permuted, which is always the same
+    config = _llama_block(g, file)
+    window = g.get("attention.sliding_window", 0)
+    if window:
+        return {**config, "model_type": "mistral", "sliding_window": window}
+    attention, mlp = ("attn_q", "attn_k", "attn_v", "attn_output"), ("ffn_gate", "ffn_up", "ffn_down")
+    config |= {"attention_bias": _has_bias(file, *attention), "mlp_bias": _has_bias(file, *mlp)}
+    return {**config, "model_type": "llama"}
+
+
+def qwen2(g: Config, file: File) -> dict:
+    return {**_llama_block(g, file), "model_type": "qwen2"}
+
+
+def qwen3(g: Config, file: File) -> dict:
+    bias = _has_bias(file, "attn_q", "attn_k", "attn_v", "attn_output")
+    return {**_llama_block(g, file), "model_type": "qwen3", "attention_bias": bias}
+
+
+def gemma(g: Config, file: File) -> dict:
+    return {**_llama_block(g, file), "model_type": "gemma", "hidden_act": "gelu_pytorch_tanh"}
+
+
+def gpt2(g: Config, file: File) -> dict:
+    shape = _shape(g, file)
+    if shape["num_key_value_heads"] != shape["num_attention_heads"]:
+        raise ExportError(f"{g.where}: attention.head_count_kv is not attention.head_count")
+    names = {"vocab_size": "vocab_size", "n_embd": "hidden_size", "n_layer": "num_hidden_layers",
+             "n_head": "num_attention_heads", "n_inner": "intermediate_size", "n_positions": "max_position_embeddings",
+             "tie_word_embeddings": "tie_word_embeddings"}  # fmt: skip
+    eps = g.number("attention.layer_norm_epsilon")
+    return {**{new: shape[old] for new, old in names.items()}, "model_type": "gpt2", "layer_norm_epsilon": eps}
+
+
+def falcon(g: Config, file: File) -> dict:
+    """Falcon 7B. The order of q, k and v is the same in all layouts if there is one KV head."""
+    g.require(**{"attention.head_count_kv": 1, "tensor_data_layout": "jploski"})
+    config = {**_shape(g, file), **_rope(g), "model_type": "falcon", "multi_query": True, "parallel_attn": True}
+    config |= {"layer_norm_epsilon": g.number("attention.layer_norm_epsilon"), "alibi": False}
+    config["ffn_hidden_size"] = config.pop("intermediate_size")
+    config["bias"] = _has_bias(file, "attn_qkv", "attn_output", "ffn_up", "ffn_down")
+    return {key: value for key, value in config.items() if key not in ("head_dim", "num_key_value_heads")}
+
+
+# ---- what the converters did to the tensors, undone ----------------------------------------------------------------------
+
+
+def _as_stored(name: str, tensor: Tensor, config: dict) -> Tensor:
+    return tensor
+
+
+def _half_split_rope(name: str, tensor: Tensor, config: dict) -> Tensor:
+    """Rope pairs (2 i, 2 i + 1) of a head back to (i, i + head_dim / 2), in q and k and their biases."""
+    if not name.endswith((".attn_q", ".attn_k")):
+        return tensor
+    pairs = config["head_dim"] // 2
+    return tensor.map(lambda w: w.reshape(-1, pairs, 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape))
+
+
+def _norms_around_zero(name: str, tensor: Tensor, config: dict) -> Tensor:
+    """The norms of Gemma hold 1 + w."""
+    return tensor.map(lambda w: w - np.float32(1)) if name.endswith("norm") else tensor
+
+
+def _inputs_first(name: str, tensor: Tensor, config: dict) -> Tensor:
+    """GPT-2 stores the matrices of its layers transposed."""
+    if "blk." not in name or len(tensor.shape) != 2:
+        return tensor
+    return tensor.map(lambda w: np.ascontiguousarray(w.T), tensor.shape[::-1])
+
+
+ARCHITECTURES: dict[str, tuple[Callable[[Config, File], dict], Callable[[str, Tensor, dict], Tensor]]] = {
+    "falcon": (falcon, _as_stored),
+    "gemma": (gemma, _norms_around_zero),
+    "gpt2": (gpt2, _inputs_first),
+    "llama": (llama, _half_split_rope),
+    "qwen2": (qwen2, _as_stored),
+    "qwen3": (qwen3, _as_stored),
+}
+
+
+def open_gguf(path: str) -> Source:
+    """The checkpoint in a GGUF file. Errors: ExportError."""
+    file = read_gguf(path)
+    try:
+        return _source(path, file)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # a list where a number should be
+        raise ExportError(f"{path}: its metadata make no sense: {type(error).__name__}: {error}") from error
+
+
+def _source(path: str, file: File) -> Source:
+    arch = file.values.get("general.architecture")
+    if arch not in ARCHITECTURES:
+        raise ExportError(
+            f"{path}: general.architecture is {arch!r}, which is not supported; supported: {', '.join(ARCHITECTURES)}"
+        )
+    Config(file.values, path).require(**{"general.type": "model"})
+    if file.values.get("split.count", 0) > 1:
+        raise ExportError(f"{path} is a part of a checkpoint; join the parts first (llama-gguf-split --merge)")
+    of_arch = {key.removeprefix(f"{arch}."): v for key, v in file.values.items() if key.startswith(f"{arch}.")}
+    metadata = Config(of_arch, f"{path}, metadata of {arch}")
+    config_of, restore = ARCHITECTURES[arch]
+    config = config_of(metadata, file)
+    metadata.finish()
+    factors = file.tensors.pop("rope_freqs.weight", None)  # Llama 3's scaling, as divisors of the frequencies
+    family, knobs, found, remarks = canonical(config, _huggingface_names(file, arch, config, restore))
+    if factors is not None:
+        divisors = factors.array()
+        if divisors.shape != knobs.rope.shape or not (divisors > 0).all():
+            raise ExportError(f"{path}: tensor rope_freqs.weight holds no {len(knobs.rope)} positive numbers")
+        knobs.rope = knobs.rope / divisors
+    template = file.values.get("tokenizer.chat_template")
+    tokenizer = gguf_vocabulary(file)
+    return Source(
+        os.path.basename(path), family, knobs, found, [path], tokenizer=tokenizer, remarks=remarks, template=template
+    )
+
+
+def _huggingface_names(file: File, arch: str, config: dict, restore) -> dict[str, Tensor]:
+    """The tensors by the names that the family has for them; those that it has none for keep theirs."""
+    import gguf
+
+    number = next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
+    n_layers = file.values[f"{arch}.block_count"]
+    stored_names = gguf.get_tensor_name_map(number, n_layers)
+    left, named = dict(file.tensors), {}
+    for name, module in in_layers(FAMILIES[config["model_type"]][1], n_layers):
+        stored = "output" if name == "output" else stored_names.get_name(module)
+        for suffix in (".weight", ".bias"):
+            tensor = left.pop(f"{stored}{suffix}", None)
+            if tensor is not None:
+                named[module + suffix] = restore(stored, tensor, config)
+            elif suffix == ".weight" and name != "output":
+                raise ExportError(f"{file.path} lacks the tensor {stored}.weight")
+    return named | left
+
+
+# ---- the tokenizer -------------------------------------------------------------------------------------------------------
+
+# tokenizer.ggml.pre -> what lies before the merges, and whether a text begins with BOS where add_bos_token does not say it.
+PRE_TOKENIZERS = {
+    "bloom": ("bloom", False),
+    "command-r": ("command-r", False),
+    "dbrx": ("cl100k", False),
+    "deepseek-coder": ("deepseek-coder", False),
+    "deepseek-llm": ("deepseek-llm", False),
+    "deepseek-r1-qwen": ("qwen2", False),
+    "deepseek-v3": ("deepseek-v3", False),
+    "falcon": ("falcon", False),
+    "gpt-2": ("gpt2", False),
+    "gpt-4o": ("o200k", False),
+    "lfm2": ("llama3", True),
+    "llama-bpe": ("llama3", True),
+    "llama-v3": ("llama3", True),
+    "llama3": ("llama3", True),
+    "mpt": ("gpt2 nfc", False),
+    "olmo": ("gpt2 nfc", False),
+    "phi-2": ("gpt2", False),
+    "qwen2": ("qwen2", False),
+    "qwen35": ("qwen3.5", False),
+    "refact": ("starcoder", False),
+    "smollm": ("starcoder", False),
+    "starcoder": ("starcoder", False),
+    "tekken": ("tekken", True),
+}
+# Ids and names that change neither ids nor text: of padding, of code infilling, of templates besides the one for chats.
+_IGNORED = ("padding", "seperator", "cls", "mask", "prefix", "suffix", "middle", "fim_pre", "fim_suf", "fim_mid", "fim_pad",
+            "fim_rep", "fim_sep", "unknown")  # fmt: skip
+
+
+def gguf_vocabulary(file: File) -> Vocabulary | None:
+    """The tokenizer in the metadata, None if there is none. Errors: ExportError."""
+    t = Config({key: value for key, value in file.values.items() if key.startswith("tokenizer.")}, file.path)
+    t.ignore(*(key for key in t.values if key.startswith("tokenizer.chat_template")), "tokenizer.huggingface.json")
+    t.ignore(*(f"tokenizer.ggml.{name}_token_id" for name in _IGNORED))
+    model = t.get("tokenizer.ggml.model")
+    if model in (None, "none", "no_vocab"):
+        return None
+    if model not in ("llama", "gpt2"):
+        raise ExportError(f"{file.path}: tokenizer.ggml.model is {model!r}, which is not supported; supported: llama, gpt2")
+    tokens, types = t.get("tokenizer.ggml.tokens"), t.get("tokenizer.ggml.token_type")
+    if not tokens or not types or len(tokens) != len(types):
+        raise ExportError(f"{file.path}: tokenizer.ggml.tokens and tokenizer.ggml.token_type are missing, or not as many")
+    ids = {name: t.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos", "eot", "eom")}
+    try:
+        v, bos = (_scored if model == "llama" else _byte_level)(t, tokens, types, ids)
+    except ExportError as error:
+        raise ExportError(f"{file.path}: tokenizer: {error}") from None
+    for name, default, ends in (("bos", bos, v.prefix), ("eos", False, v.suffix)):
+        ends[:] = [ids[name]] if t.flag(f"tokenizer.ggml.add_{name}_token", default) else []
+        if ends and not (isinstance(ids[name], int) and 0 <= ids[name] < len(tokens)):
+            raise ExportError(f"{file.path}: tokenizer.ggml.{name}_token_id is {ids[name]!r}, expected a token's id")
+    v.eos = sorted({id for name, id in ids.items() if name != "bos" and isinstance(id, int) and 0 <= id < len(tokens)})
+    t.require(**{"tokenizer.ggml.add_sep_token": False})
+    t.finish()
+    return v
+
+
+def _scored(t: Config, tokens: list[str], types: list[int], ids: dict) -> tuple[Vocabulary, bool]:
+    """A SentencePiece model: merges are made by score. Returns whether a text begins with BOS by default, too."""
+    t.ignore("tokenizer.ggml.pre", "tokenizer.ggml.merges")  # llama.cpp reads neither here
+    t.require(**{"tokenizer.ggml.remove_extra_whitespaces": False, "tokenizer.ggml.precompiled_charsmap": []})
+    scores = t.get("tokenizer.ggml.scores") or []
+    normal = {score for score, kind in zip(scores, types) if kind not in (CONTROL, UNKNOWN, UNUSED, USER)}
+    if len(scores) != len(tokens) or len(normal) < 2:
+        raise ExportError("tokenizer.ggml.scores are missing or all equal, so the merges cannot be known")
+    prefix = t.flag("tokenizer.ggml.add_space_prefix", True)
+    if not prefix:  # the converter writes marks in these as spaces
+        tokens = [token.replace(" ", SPACE_MARK) if kind == USER else token for token, kind in zip(tokens, types)]
+    ids["bos"], ids["eos"] = (default if ids[name] is None else ids[name] for name, default in (("bos", 1), ("eos", 2)))
+    return from_pieces(list(zip(tokens, scores, types)), prefix, ids["bos"], ids["eos"]), True
+
+
+def _byte_level(t: Config, tokens: list[str], types: list[int], ids: dict) -> tuple[Vocabulary, bool]:
+    """A byte-level model. GGUF does not say how an added token is looked for: as it stands, in the raw text."""
+    t.ignore("tokenizer.ggml.scores")
+    t.require(**{"tokenizer.ggml.add_space_prefix": False})
+    pre = t.get("tokenizer.ggml.pre")
+    if pre not in PRE_TOKENIZERS:
+        raise ExportError(f"tokenizer.ggml.pre is {pre!r}, which is not supported; supported: {', '.join(PRE_TOKENIZERS)}")
+    kind, bos = PRE_TOKENIZERS[pre]
+    named = [(id, token, types[id]) for id, token in enumerate(tokens) if types[id] != UNUSED]
+    added = [{"id": id, "content": token, "special": kind != USER, "normalized": False}
+             for id, token, kind in named if kind in (CONTROL, UNKNOWN, USER)]  # fmt: skip
+    vocab = {token: id for id, token, kind in named if kind not in (CONTROL, UNKNOWN, USER)}
+    return from_merges(KINDS[kind], vocab, t.get("tokenizer.ggml.merges") or [], added), bos

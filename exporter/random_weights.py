@@ -1,0 +1,142 @@
+"""Checkpoints of random weights in a known shape, for measuring speed without downloading anything.
+
+SHAPES holds what a config.json would say, so a shape of any family that families.py knows is one entry more. A matrix is
+made of panels of 16 rows drawn from a small pool: packing the pool once makes a model of a billion weights a matter of
+seconds, and every panel still lies in the file as often as a real model's would."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+
+from .assemble import in_layers
+from .config import Config
+from .families import FAMILIES, canonical
+from .knobs import Source
+from .quantize import LANES, pack
+from .tensor import ExportError, Tensor
+
+POOL = 64  # panels of one width to choose from
+
+
+def _llama(
+    layers: int, width: int, heads: int, kv_heads: int, ff: int, vocab: int, context: int, tied: bool, **more
+) -> dict:
+    return {
+        "model_type": "llama",
+        "num_hidden_layers": layers,
+        "hidden_size": width,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": ff,
+        "vocab_size": vocab,
+        "max_position_embeddings": context,
+        "tie_word_embeddings": tied,
+        "rms_norm_eps": 1e-5,
+        **more,
+    }
+
+
+_LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+# A context of 16384 stands where the original has 8192, so that there is room for a token at depth 8192.
+SHAPES: dict[str, dict] = {
+    "stories-260k": _llama(5, 64, 8, 4, 172, 512, 512, True),
+    "smollm-135m": _llama(30, 576, 9, 3, 1536, 49152, 16384, True, rope_theta=100000.0),
+    "smollm-360m": _llama(32, 960, 15, 5, 2560, 49152, 16384, True, rope_theta=100000.0),
+    "qwen3-0.6b": _llama(
+        28, 1024, 16, 8, 3072, 151936, 40960, True, model_type="qwen3", head_dim=128, rope_theta=1e6, rms_norm_eps=1e-6
+    ),
+    "llama-1b": _llama(16, 2048, 32, 8, 8192, 32000, 16384, True),
+    "tinyllama-1.1b": _llama(22, 2048, 32, 4, 5632, 32000, 2048, False),
+    "llama-3.2-1b": _llama(16, 2048, 32, 8, 8192, 128256, 131072, True, rope_theta=500000.0, rope_scaling=_LLAMA3_ROPE),
+}
+
+
+class _Pool:
+    """Panels of 16 rows of one width: float32 [POOL][16][n_in], and the same packed, once a dtype.
+
+    Weights are normal with variance 1 / n_in, so that a product keeps the scale of what goes in."""
+
+    def __init__(self, seed: int, n_in: int):
+        numbers = np.random.RandomState([seed, n_in])  # the generator whose stream numpy promises to keep
+        self.rows = numbers.standard_normal((POOL, LANES, n_in)).astype(np.float32) * np.float32(n_in**-0.5)
+        self._packed: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+
+    def packed(self, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+        """The panels' bytes, uint8 [POOL][panel bytes], and the squares of what rounding changed, [POOL]."""
+        if dtype not in self._packed:
+            panels = [pack(panel, dtype) for panel in self.rows]
+            data = np.array([np.frombuffer(packed, np.uint8) for packed, _ in panels])
+            self._packed[dtype] = (data, np.array([error for _, error in panels]))
+        return self._packed[dtype]
+
+
+def _matrix(name: str, shape: tuple[int, int], pool: _Pool, seed: int) -> Tensor:
+    """Rows of the pool's panels, in an order that seed and name decide."""
+    order = np.random.RandomState([seed, zlib.crc32(name.encode())]).randint(0, POOL, -(-shape[0] // LANES))
+
+    def rows(a: int, b: int) -> np.ndarray:
+        first = a // LANES
+        panels = pool.rows[order[first : -(-b // LANES)]]
+        return panels.reshape(-1, shape[1])[a - first * LANES : b - first * LANES]
+
+    def packed(dtype: str, a: int, b: int) -> tuple[bytes, float]:
+        if b % LANES:
+            return pack(rows(a, b), dtype)
+        data, errors = pool.packed(dtype)
+        chosen = order[a // LANES : b // LANES]
+        return data[chosen].tobytes(), float(errors[chosen].sum())
+
+    return Tensor(name, shape, lambda: rows, packed)
+
+
+def _vector(name: str, size: int, seed: int) -> Tensor:
+    """A norm's weight around 1, or a bias around 0."""
+    centre = 0.0 if name.endswith(".bias") else 1.0
+    numbers = np.random.RandomState([seed, zlib.crc32(name.encode())])
+    values = (centre + 0.1 * numbers.standard_normal(size)).astype(np.float32)
+    return Tensor(name, (size,), lambda: lambda a, b: values[a:b].copy())
+
+
+def random_tensors(shape: str, seed: int) -> dict[str, Tensor]:
+    """The tensors of that shape under the names of its Hugging Face checkpoint. Errors: ExportError."""
+    if not 0 <= seed < 1 << 32:
+        raise ExportError(f"--seed {seed}: expected a whole number from 0 to 2^32 - 1")
+    config = SHAPES[shape]
+    knobs_of, names = FAMILIES[config["model_type"]]
+    knobs = knobs_of(Config(config))
+    pools: dict[int, _Pool] = {}
+    tensors: dict[str, Tensor] = {}
+    for name, source in in_layers(names, knobs.n_layers):
+        matrix = name.split(".")[-1]
+        if name == "output" and knobs.tied:
+            continue
+        size = knobs.shape(matrix)
+        weight = source + ".weight"
+        if len(size) == 2:
+            size = size[::-1] if knobs.conv1d and "." in name else size
+            if size[1] not in pools:
+                pools[size[1]] = _Pool(seed, size[1])
+            tensors[weight] = _matrix(weight, size, pools[size[1]], seed)
+        else:
+            tensors[weight] = _vector(weight, size[0], seed)
+        if matrix in knobs.biased or len(size) == 1 and knobs.layernorm:
+            tensors[source + ".bias"] = _vector(source + ".bias", knobs.shape(matrix)[0], seed)
+    return tensors
+
+
+def open_random(shape: str, seed: int) -> Source:
+    """A source of random weights. Errors: ExportError if there is no such shape."""
+    if shape not in SHAPES:
+        raise ExportError(f"--random {shape}: no such shape; there are {', '.join(SHAPES)}")
+    family, knobs, tensors, remarks = canonical(SHAPES[shape], random_tensors(shape, seed))
+    remarks.append("the weights are random, and there is no tokenizer: made for --bench and --kv; text needs --tokens")
+    return Source(f"random weights in the shape of {shape}, seed {seed}", family, knobs, tensors, [], remarks=remarks)

@@ -1,0 +1,408 @@
+#!/usr/bin/env python3
+"""The speed of this engine beside others on this machine: the same random weights in each, measured in turn, as a table.
+
+    python tests/compare_peers.py [--shape smollm-135m] [--dtypes f32,bf16,q8,q4] [--threads N] [--rounds 5] [--keep DIR]
+
+Peers are what is installed: llama.cpp (pip install llama-cpp-python gguf) and transformers (torch, transformers). Each makes
+its own file of the same weights, lives in a process of its own, and is asked round after round for the same things: a prompt
+of 256 tokens, and single tokens behind 0 and behind 4096 others. A ratio is this engine's tokens per second over the
+peer's, the median of the rounds. Not part of `make test`: it takes minutes and wants a machine without neighbours."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from exporter.random_weights import SHAPES, random_tensors  # noqa: E402
+
+SEED, PROMPT, DECODE = 1, 256, 16
+SHAPES_OF_ALL = [name for name, c in SHAPES.items() if c["model_type"] == "llama" and "rope_scaling" not in c]
+
+
+class Absent(Exception):
+    """Why a peer cannot be measured here."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What each engine is asked for: a file of that shape and dtype in `directory`, so many threads and positions, and for
+    this engine how many tokens of a prompt it runs at once."""
+
+    shape: str
+    dtype: str
+    threads: int
+    chunk: int
+    context: int
+    directory: str
+
+    def file(self, name: str) -> str:
+        return os.path.join(self.directory, name)
+
+
+def tokens(n: int, shape: str) -> list[int]:
+    """Those of --bench: spread over the vocabulary."""
+    return [i * 7919 % SHAPES[shape]["vocab_size"] for i in range(n)]
+
+
+# ---- engines: each has logits() of the first 8 tokens, prefill(n) and decode(depth), in tokens per second ----------------
+
+
+class Heads:
+    """This engine: a session held open by tests/compare_peers.c, with an f16 KV cache; the logits are those of ./run."""
+
+    version = ""
+
+    def __init__(self, task: Task):
+        self.task = task
+        self.path = task.file(f"{task.shape}-{task.dtype}.bin")
+        if not os.path.exists(self.path):
+            command = [sys.executable, ROOT / "export.py", "--random", task.shape, self.path, "--seed", str(SEED)]
+            subprocess.run([*command, "--dtype", task.dtype], check=True, capture_output=True)
+        command = [ROOT / "build/tests/compare_peers", self.path, *map(str, (task.threads, task.chunk, task.context))]
+        self.session = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def _seconds(self, depth: int, n: int, at_once: int) -> float:
+        print(depth, n, at_once, file=self.session.stdin, flush=True)
+        return float(self.session.stdout.readline())
+
+    def logits(self) -> np.ndarray:
+        ids = " ".join(map(str, tokens(8, self.task.shape)))
+        with tempfile.NamedTemporaryFile() as out:
+            command = [ROOT / "run", self.path, "--tokens", ids, "-t", str(self.task.threads), "--logits", out.name]
+            subprocess.run(command, check=True, capture_output=True)
+            return np.fromfile(out.name, "<f4").reshape(8, -1)[-1]
+
+    def prefill(self, n: int) -> float:
+        return n / self._seconds(0, n, n)
+
+    def decode(self, depth: int) -> float:
+        return DECODE / self._seconds(depth, DECODE, 1)
+
+
+GGUF_NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+
+
+def gguf_name(name: str) -> str:
+    """model.layers.3.mlp.up_proj.weight -> blk.3.ffn_up.weight"""
+    layer = re.fullmatch(r"model\.layers\.(\d+)\.(.*)\.weight", name)
+    if layer:
+        return f"blk.{layer[1]}.{GGUF_NAMES[layer[2]]}.weight"
+    return GGUF_NAMES[name.removesuffix(".weight")] + ".weight"
+
+
+def pairs_interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
+    """The rows of q or k as GGUF's Llama wants them: its rope turns neighbours, so i and i + d / 2 become neighbours."""
+    return weight.reshape(heads, 2, -1, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
+
+
+def write_gguf(path: str, task: Task) -> None:
+    """The random weights as a GGUF file without a vocabulary; the embedding of q4 is in 8 bits, as in this engine's."""
+    import gguf
+
+    kinds = {"f32": "F32", "bf16": "BF16", "q8": "Q8_0", "q4": "Q4_0"}
+    config = SHAPES[task.shape]
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_rope_dimension_count(config["hidden_size"] // heads)
+    writer.add_rope_freq_base(config.get("rope_theta", 10000.0))
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_tokenizer_model("no_vocab")
+    tensors = random_tensors(task.shape, SEED)
+
+    def kind(name: str) -> gguf.GGMLQuantizationType:
+        if len(tensors[name].shape) == 1:
+            return gguf.GGMLQuantizationType.F32
+        outer = not name.startswith("model.layers.")
+        return gguf.GGMLQuantizationType[kinds["q8" if task.dtype == "q4" and outer else task.dtype]]
+
+    for name, tensor in tensors.items():
+        shape, stored = tensor.shape, np.dtype(np.float32)
+        if kind(name).name != "F32":
+            shape, stored = gguf.quant_shape_to_byte_shape(shape, kind(name)), np.dtype(np.uint8)
+        nbytes = int(np.prod(shape)) * stored.itemsize
+        writer.add_tensor_info(gguf_name(name), shape, stored, nbytes, raw_dtype=kind(name))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for name, tensor in tensors.items():
+        weight = tensor.array()
+        if name.endswith(("q_proj.weight", "k_proj.weight")):
+            weight = pairs_interleaved(weight, heads if "q_proj" in name else kv_heads)
+        writer.write_tensor_data(gguf.quants.quantize(np.ascontiguousarray(weight), kind(name)))
+    writer.close()
+
+
+class LlamaCpp:
+    """llama.cpp with its defaults (f16 KV cache, chunks of 512), by its C functions."""
+
+    def __init__(self, task: Task):
+        try:
+            import gguf  # noqa: F401
+            import llama_cpp
+        except ImportError as error:
+            raise Absent(f"{error.name} is not installed (pip install llama-cpp-python gguf)") from None
+        self.api, self.task, self.version = llama_cpp, task, llama_cpp.__version__
+        path = task.file(f"{task.shape}-{task.dtype}.gguf")
+        if not os.path.exists(path):
+            write_gguf(path + ".tmp", task)
+            os.replace(path + ".tmp", path)
+        threads = {"n_threads": task.threads, "n_threads_batch": task.threads}
+        self.llama = llama_cpp.Llama(path, n_ctx=task.context, verbose=False, **threads)
+        self.context = self.llama.ctx
+        self.filled = 0
+
+    def _keep(self, n: int) -> None:
+        """Forgets all but the first n tokens, or fills up to them."""
+        self.api.llama_memory_seq_rm(self.api.llama_get_memory(self.context), 0, min(n, self.filled), -1)
+        for at in range(self.filled, n, 512):
+            self._run(tokens(n, self.task.shape)[at : at + 512])
+        self.filled = max(self.filled, n) if n else 0
+
+    def _run(self, ids: list[int]) -> None:
+        array = (self.api.llama_token * len(ids))(*ids)
+        if self.api.llama_decode(self.context, self.api.llama_batch_get_one(array, len(ids))):
+            raise RuntimeError("llama_decode failed")
+        self.api.llama_synchronize(self.context)
+
+    def logits(self) -> np.ndarray:
+        self._keep(0)
+        self._run(tokens(8, self.task.shape))
+        row = self.api.llama_get_logits_ith(self.context, -1)
+        return np.ctypeslib.as_array(row, (SHAPES[self.task.shape]["vocab_size"],)).copy()
+
+    def prefill(self, n: int) -> float:
+        self._keep(0)
+        start = time.perf_counter()
+        self._run(tokens(n, self.task.shape))
+        return n / (time.perf_counter() - start)
+
+    def decode(self, depth: int) -> float:
+        self._keep(depth)
+        start = time.perf_counter()
+        for token in tokens(DECODE, self.task.shape):
+            self._run([token])
+        return DECODE / (time.perf_counter() - start)
+
+
+class Torch:
+    """transformers on torch, eager; it has no counterpart of q8 and q4."""
+
+    def __init__(self, task: Task):
+        try:
+            import torch
+            import transformers
+        except ImportError as error:
+            raise Absent(f"{error.name} is not installed (pip install torch transformers)") from None
+        if task.dtype not in ("f32", "bf16"):
+            raise Absent(f"transformers has no {task.dtype} on a CPU")
+        torch.set_num_threads(task.threads)
+        torch.set_grad_enabled(False)
+        self.torch, self.transformers, self.task = torch, transformers, task
+        self.version = f"{transformers.__version__}, torch {torch.__version__}"
+        config = {key: value for key, value in SHAPES[task.shape].items() if key != "model_type"}
+        with torch.device("meta"):
+            self.model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config)).eval()
+        dtype = torch.float32 if task.dtype == "f32" else torch.bfloat16
+        weights = {name: torch.from_numpy(t.array()).to(dtype) for name, t in random_tensors(task.shape, SEED).items()}
+        self.model.load_state_dict(weights, strict=False, assign=True)
+        self.model.tie_weights()
+        self.model.model.rotary_emb = type(self.model.model.rotary_emb)(self.model.config)
+        self.cache, self.depth = None, 0
+
+    def _run(self, ids: list[int], cache) -> np.ndarray:
+        row = self.torch.tensor([ids])
+        return self.model(row, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[0, -1]
+
+    def logits(self) -> np.ndarray:
+        return self._run(tokens(8, self.task.shape), self.transformers.DynamicCache()).float().numpy()
+
+    def prefill(self, n: int) -> float:
+        start = time.perf_counter()
+        self._run(tokens(n, self.task.shape), self.transformers.DynamicCache())
+        return n / (time.perf_counter() - start)
+
+    def decode(self, depth: int) -> float:
+        if depth == 0 or self.depth != depth:
+            self.cache, self.depth = self.transformers.DynamicCache(), depth
+            for at in range(0, depth, 512):
+                self._run(tokens(depth, self.task.shape)[at : at + 512], self.cache)
+        start = time.perf_counter()
+        for token in tokens(DECODE, self.task.shape):
+            self._run([token], self.cache)
+        took = time.perf_counter() - start
+        if depth:
+            self.cache.crop(-DECODE)
+        return DECODE / took
+
+
+ENGINES = {"heads.c": Heads, "llama.cpp": LlamaCpp, "transformers": Torch}
+
+
+# ---- a process for each engine, and the rounds ---------------------------------------------------------------------------
+
+
+def serve(pipe, name: str, task: Task) -> None:
+    """Runs an engine and answers (method, arguments) until the pipe closes."""
+    try:
+        engine = ENGINES[name](task)
+        pipe.send(("ready", engine.version))
+        while True:
+            method, *arguments = pipe.recv()
+            pipe.send(("done", getattr(engine, method)(*arguments)))
+    except EOFError:
+        pass
+    except Absent as reason:
+        pipe.send(("absent", str(reason)))
+    except Exception as error:  # whatever a peer may throw is its result
+        pipe.send(("absent", f"failed: {type(error).__name__}: {error}"))
+
+
+@dataclass
+class Engine:
+    """An engine in its process. `absent` says why there is nothing to measure any more."""
+
+    name: str
+    task: Task
+    absent: str = ""
+    version: str = ""
+    rates: dict[tuple[str, int], list[float]] = field(default_factory=dict)
+
+    def __post_init__(self):
+        spawn = multiprocessing.get_context("spawn")
+        self.pipe, child = spawn.Pipe()
+        self.process = spawn.Process(target=serve, args=(child, self.name, self.task), daemon=True)
+        self.process.start()
+        child.close()
+        self.version = self._answer() or ""
+
+    def _answer(self):
+        try:
+            kind, value = self.pipe.recv()
+        except EOFError:
+            self.process.join()
+            kind, value = "absent", f"its process ended with status {self.process.exitcode}"
+        if kind == "absent":
+            self.absent, value = value, None
+        return value
+
+    def ask(self, *request):
+        if self.absent:
+            return None
+        self.pipe.send(request)
+        return self._answer()
+
+    def close(self) -> None:
+        self.pipe.close()
+        self.process.join()
+
+
+def measure(task: Task, what: list[tuple[str, int]], rounds: int) -> list[Engine]:
+    """All engines on one dtype: a round asks each thing of each engine in turn."""
+    engines = [Engine(name, task) for name in ENGINES]
+    ours = engines[0].ask("logits")
+    for engine in engines[1:]:
+        theirs = engine.ask("logits")
+        if ours is not None and theirs is not None:
+            distance = np.sqrt(((theirs - ours) ** 2).mean() / (ours**2).mean())
+            engine.version += f"; its logits differ from ours by {100 * distance:.2g} %"
+            if distance > 1:  # more than rounding does
+                engine.absent = f"{engine.version}: it runs another model"
+    for r in range(rounds):
+        for request in what:
+            for engine in engines:
+                if sys.stderr.isatty():
+                    line = f"{task.dtype}, round {r + 1} of {rounds}: {engine.name}, {request[0]} {request[1]}"
+                    print(f"{line:78}", end="\r", file=sys.stderr)
+                rate = engine.ask(*request)
+                if rate is not None:
+                    engine.rates.setdefault(request, []).append(rate)
+                time.sleep(0.1)  # until the threads of the one before are asleep
+    for engine in engines:
+        engine.close()
+    return engines
+
+
+def row(dtype: str, request: tuple[str, int], engines: list[Engine]) -> str:
+    """A line of the table: medians of tokens per second, and of the ratios round by round."""
+    ours = engines[0].rates.get(request, [])
+    cells = [dtype, f"{request[0]} {request[1]}", f"{statistics.median(ours):.1f}" if ours else "-"]
+    for engine in engines[1:]:
+        rates = engine.rates.get(request, [])
+        ratios = sorted(a / b for a, b in zip(ours, rates))
+        cells.append(f"{statistics.median(rates):.1f}" if rates else "-")
+        cells.append(f"**{statistics.median(ratios):.2f}** ({ratios[0]:.2f}-{ratios[-1]:.2f})" if ratios else "-")
+    return "| " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--shape", choices=SHAPES_OF_ALL, default="smollm-135m")
+    parser.add_argument("--dtypes", default="f32,bf16,q8,q4")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--chunk", type=int, default=128, help="of this engine, as ./run -b")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--depth", type=int, default=4096, help="of the second measurement of decode; 0: leave it out")
+    parser.add_argument(
+        "--keep", metavar="DIR", help="where files of models are kept and taken from; empty it if the exporter has changed"
+    )
+    args = parser.parse_args()
+    what = [("prefill", PROMPT), ("decode", 0), *([("decode", args.depth)] if args.depth else [])]
+    peers = [name for name in ENGINES if name != "heads.c"]
+    remarks = []
+    subprocess.run(["make", "-s", "-C", ROOT, "run", "build/tests/compare_peers"], check=True, stdout=sys.stderr)
+    print(f"{args.shape}, random weights, {args.threads} threads, {args.rounds} rounds: tokens per second, medians; ratio:")
+    print("heads.c over the peer, round by round (least-most)\n")
+    print("| weights | | heads.c |" + "".join(f" {name} | ratio |" for name in peers))
+    print("|---|---|---|" + "---|---|" * len(peers), flush=True)
+    with contextlib.ExitStack() as stack:
+        directory = args.keep or stack.enter_context(tempfile.TemporaryDirectory())
+        os.makedirs(directory, exist_ok=True)
+        for dtype in args.dtypes.split(","):
+            context = max(args.depth, PROMPT) + 2 * DECODE
+            task = Task(args.shape, dtype, args.threads, args.chunk, context, directory)
+            engines = measure(task, what, args.rounds)
+            for request in what:
+                print(row(dtype, request, engines), flush=True)
+            remarks += [f"{dtype}: {e.name}: {e.absent or e.version}" for e in engines if e.absent or e.version]
+    print("\n" + "\n".join(f"- {remark}" for remark in remarks))
+
+
+if __name__ == "__main__":
+    main()
