@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """export.py SRC OUT [--dtype f32|bf16|q8|q4] [--kv-heads N]: a Hugging Face checkpoint (directory or hub id), a GGUF
 or a llama2.c file to a checkpoint for ./run. docs/format.md describes the file; exporter/families.py is where a family is
-added.
-export.py --random SHAPE OUT: random weights in a known shape, to measure with."""
+added. export.py --random SHAPE OUT: random weights in a known shape, to measure with."""
 
 from __future__ import annotations
 

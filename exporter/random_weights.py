@@ -10,8 +10,8 @@ import zlib
 
 import numpy as np
 
-from .config import Config
 from .assemble import in_layers
+from .config import Config
 from .families import FAMILIES, canonical
 from .knobs import Source
 from .quantize import LANES, pack

@@ -108,19 +108,6 @@ def check(name: str, seed: int, edit, out: Path) -> bool:
     return good
 
 
-def check_gguf(name: str, seed: int, out: Path) -> bool:
-    """The same checkpoint by way of a GGUF file."""
-    directory, path, binary = make_golden.make(name, seed, out), out / "x.gguf", out / "model.bin"
-    gguf_files.convert(directory, path)
-    if export.main([str(path), str(binary), "--dtype", "f32"]) != 0:
-        print(f"not ok {name} as GGUF: the export failed")
-        return False
-    error, greedy, expected = measure(directory, binary, conftest.run_command)
-    good = error <= TOLERANCE and greedy == expected
-    print(f"{'ok' if good else 'not ok'} {name} as GGUF, seed {seed}: logits differ by {error:.1e}", flush=True)
-    return good
-
-
 def check_low_bits() -> bool:
     """Every byte of fp8 and mxfp4 means what torch and transformers say."""
     import numpy as np
@@ -137,7 +124,7 @@ def check_low_bits() -> bool:
 
     def in_bytes(values: torch.Tensor) -> Tensor:
         bytes_ = Tensor("bytes", tuple(values.shape), lambda: lambda a, b: values[a:b].float().numpy())
-        return Tensor("bytes", bytes_.shape, bytes_.load, bytes_)
+        return Tensor("bytes", bytes_.shape, bytes_.load, raw=bytes_)
 
     good = good and np.array_equal(mxfp4(in_bytes(blocks), in_bytes(scales)).array(), want)
     print(f"{'ok' if good else 'not ok'} fp8 and mxfp4", flush=True)
@@ -155,6 +142,19 @@ def chunks_that_differ(directory: Path, binary: Path) -> list[int]:
         assert done.returncode == 0, done.stderr
         found[chunk] = file.read_bytes()
     return [chunk for chunk in found if found[chunk] != found[len(prompt)]]
+
+
+def check_gguf(name: str, seed: int, out: Path) -> bool:
+    """The same checkpoint by way of a GGUF file."""
+    directory, path, binary = make_golden.make(name, seed, out), out / "x.gguf", out / "model.bin"
+    gguf_files.convert(directory, path)
+    if export.main([str(path), str(binary), "--dtype", "f32"]) != 0:
+        print(f"not ok {name} as GGUF: the export failed")
+        return False
+    error, greedy, expected = measure(directory, binary, conftest.run_command)
+    good = error <= TOLERANCE and greedy == expected
+    print(f"{'ok' if good else 'not ok'} {name} as GGUF, seed {seed}: logits differ by {error:.1e}", flush=True)
+    return good
 
 
 def main() -> int:
