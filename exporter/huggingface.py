@@ -124,7 +124,7 @@ def _safetensor(path: str, name: str, entry: dict, base: int, file_size: int) ->
             + ", ".join(SAFETENSORS_DTYPES)
         )
 
-    return Tensor(name, shape, refuse, from_file(path, name, shape, base + begin, stored) if stored else None)
+    return Tensor(name, shape, refuse, raw=from_file(path, name, shape, base + begin, stored) if stored else None)
 
 
 def open_torch(path: str) -> dict[str, Tensor]:

@@ -227,7 +227,7 @@ def golden(name: str) -> tuple[dict, dict[str, Tensor]]:
 
 def in_memory(values: np.ndarray, raw: bool = False) -> Tensor:
     tensor = Tensor("memory", values.shape, lambda: lambda a, b: values[a:b].astype(np.float32))
-    return Tensor("memory", values.shape, tensor.load, tensor) if raw else tensor
+    return Tensor("memory", values.shape, tensor.load, raw=tensor) if raw else tensor
 
 
 @pytest.mark.parametrize("linear_class, factor", [("autobitlinear", 0.375), ("bitlinear", 1 / 0.375)])

@@ -94,7 +94,7 @@ def test_fp8_blocks_are_whole_but_for_the_last(rows):
     weight, scales = rng.integers(0, 127, (300, 200), np.uint8), rng.uniform(0.5, 2, (3, 2)).astype(np.float32)
 
     def tensor(values: np.ndarray, raw: Tensor | None = None) -> Tensor:
-        return Tensor("t", values.shape, lambda: lambda a, b: values[a:b].astype(np.float32), raw)
+        return Tensor("t", values.shape, lambda: lambda a, b: values[a:b].astype(np.float32), raw=raw)
 
     got = fp8_blocks(tensor(weight, tensor(weight)), tensor(scales), 128, 128).load()(*rows)
     a, b = rows
