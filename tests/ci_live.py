@@ -86,14 +86,17 @@ EDITED = {
 
 # GGUF has no word for a window in some layers only, nor for another activation than the family's.
 IN_GGUF = {"llama", "llama-linear", "llama-3", "smollm2", "mistral", "mistral-full", "qwen3", "gpt2", "falcon", "falcon-bias",
-           "gemma", "gemma-mha", "arcee", "gpt_neox", "granite", "granitemoe", "mixtral", "olmo2", "phi3", "phi3-long",
+           "gemma", "gemma-mha", "gpt_neox", "granite", "granitemoe", "mixtral", "olmo2", "phi3", "phi3-long",
            "phi3-longer", "seed_oss", "stablelm"}  # fmt: skip
 # Models as it can describe them, of families whose others have something else.
 ONLY_GGUF = {
+    "gguf-arcee": ("arcee", make_golden.sizes(
+        61, 36, 50, 6, 2, head_dim=10, attention_bias=True, mlp_bias=True, rope_parameters=dict(
+            rope_type="yarn", factor=4.0, original_max_position_embeddings=48, rope_theta=1e4))),
     "gguf-gemma2": ("gemma2", dict(make_golden.MORE["gemma2"][1], query_pre_attn_scalar=10)),
     "gguf-gemma3": ("gemma3_text", make_golden.sizes(
         61, 36, 50, 6, 2, head_dim=10, sliding_window=9, num_hidden_layers=7, query_pre_attn_scalar=10,
-        rope_parameters={**make_golden.nested(dict(rope_type="linear", factor=8.0, rope_theta=1e4))})),
+        rope_parameters=make_golden.nested(dict(rope_type="linear", factor=8.0, rope_theta=1e4)))),
     "gguf-olmo3": ("olmo3", make_golden.sizes(
         61, 36, 50, 6, 2, sliding_window=9, num_hidden_layers=4, rope_parameters=make_golden.nested(
             dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=48, rope_theta=1e4)))),
