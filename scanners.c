@@ -175,7 +175,7 @@ static size_t scan_exactly(const Scanner *s, const Text *t, size_t i, size_t end
     return i + s->most;
 }
 
-#define RANGES(table) .ranges = table, .n_ranges = sizeof(table) / sizeof *(table)
+#define RANGES(table) .ranges = (table), .n_ranges = sizeof(table) / sizeof *(table)
 static const uint32_t cjk_from_0800[][2] = {{0x0800, 0x9FA5}, {0xAC00, 0xD7FF}};
 static const uint32_t cjk_and_kana[][2] = {{0x3040, 0x30FF}, {0x4E00, 0x9FA5}};
 static const uint32_t bloom_punctuation[][2] = {

@@ -9,15 +9,19 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Callable
 
 import numpy as np
 
 from .assemble import in_layers
+from .common import every
 from .config import Config
 from .families import FAMILIES, canonical
 from .knobs import Source
+from .parts import KINDS as PART_KINDS
+from .parts import stack
+from .rope import FULL, SLIDING
 from .tensor import ExportError, Tensor
 from .tokenizer import CONTROL, KINDS, SPACE_MARK, UNKNOWN, UNUSED, USER, Vocabulary, from_merges, from_pieces
 
@@ -131,16 +135,24 @@ def _tensor(gguf, path: str, size: int, name: str, dims: list[int], number: int,
 # ---- architectures: metadata -> config.json ------------------------------------------------------------------------------
 
 
-def _shape(g: Config, file: File) -> dict:
-    """What all of Llama's kind have."""
+def _shape(g: Config, file: File, partial: bool = False, experts: bool = False) -> dict:
+    """What all of Llama's kind have. `partial`: rope may turn a part of each head; `experts`: there are some."""
     n_embd, n_heads = g.int("embedding_length"), g.int("attention.head_count")
     head_dim = g.int("attention.key_length", n_embd // n_heads)
-    g.require(**{"attention.value_length": head_dim, "rope.dimension_count": head_dim, "attention.causal": True})
+    g.require(**{"attention.value_length": head_dim, "attention.causal": True})
+    n_rot = g.int("rope.dimension_count", head_dim)
+    if not partial:
+        g.require(**{"rope.dimension_count": head_dim})
     if "token_embd.weight" not in file.tensors:
         raise ExportError(f"{file.path} lacks the tensor token_embd.weight")
     vocab_size = file.tensors["token_embd.weight"].shape[0]
-    g.require(vocab_size=vocab_size, expert_count=0, expert_used_count=0)
-    return {
+    g.require(vocab_size=vocab_size)
+    if experts:
+        g.require(expert_gating_func=1)  # softmax
+    else:
+        g.require(expert_count=0, expert_used_count=0)
+    share = {"partial_rotary_factor": 1.0 if n_rot == head_dim else (n_rot + 0.5) / head_dim} if partial else {}
+    return share | {
         "vocab_size": vocab_size,
         "hidden_size": n_embd,
         "num_hidden_layers": g.int("block_count", most=4096),
@@ -176,24 +188,75 @@ def _rope(g: Config) -> dict:
     return config
 
 
+ATTENTION, MLP = ("attn_q", "attn_k", "attn_v", "attn_output"), ("ffn_gate", "ffn_up", "ffn_down")
+
+
 def _has_bias(file: File, *names: str) -> bool:
     return any(f"blk.0.{name}.bias" in file.tensors for name in names)
 
 
-def _llama_block(g: Config, file: File) -> dict:
-    return {**_shape(g, file), **_rope(g), "rms_norm_eps": g.number("attention.layer_norm_rms_epsilon")}
+def _biases(file: File) -> dict:
+    return {"attention_bias": _has_bias(file, *ATTENTION), "mlp_bias": _has_bias(file, *MLP)}
+
+
+def _llama_block(g: Config, file: File, **more) -> dict:
+    return {**_shape(g, file, **more), **_rope(g), "rms_norm_eps": g.number("attention.layer_norm_rms_epsilon")}
+
+
+def _layernorm_block(g: Config, file: File, eps: str, **more) -> dict:
+    return {**_shape(g, file, **more), **_rope(g), eps: g.number("attention.layer_norm_epsilon")}
+
+
+def _layer_types(g: Config, config: dict, usual: int) -> dict:
+    """Which layers have a window: all but every n-th, or as a list says. Without a window, none."""
+    n_layers, window = config["num_hidden_layers"], g.get("attention.sliding_window", 0)
+    pattern = g.get("attention.sliding_window_pattern", usual)
+    slides = [bool(x) for x in pattern] if isinstance(pattern, list) else [every(pattern)(i) for i in range(n_layers)]
+    types = [SLIDING if window and sliding else FULL for sliding in slides]
+    return {"layer_types": types, "sliding_window": window or None}
 
 
 def llama(g: Config, file: File) -> dict:
-    """Llama and Mistral, which is Llama to llama.cpp; only a window tells them apart."""
+    """Llama, and Mistral and Mixtral, which are Llama to llama.cpp; only a window or experts tell them apart."""
     g.ignore("tensor_data_layout")  # how q and k are permuted, which is always the same
+    if g.get("expert_count", 0):
+        config = _llama_block(g, file, experts=True)
+        return {**config, **_n_experts(g, "num_local_experts"), "model_type": "mixtral"}
     config = _llama_block(g, file)
     window = g.get("attention.sliding_window", 0)
     if window:
         return {**config, "model_type": "mistral", "sliding_window": window}
-    attention, mlp = ("attn_q", "attn_k", "attn_v", "attn_output"), ("ffn_gate", "ffn_up", "ffn_down")
-    config |= {"attention_bias": _has_bias(file, *attention), "mlp_bias": _has_bias(file, *mlp)}
-    return {**config, "model_type": "llama"}
+    return {**config, **_biases(file), "model_type": "llama"}
+
+
+def arcee(g: Config, file: File) -> dict:
+    return {**_llama_block(g, file), **_biases(file), "model_type": "arcee"}
+
+
+def smollm3(g: Config, file: File) -> dict:
+    return {**_llama_block(g, file), **_biases(file), "model_type": "smollm3"}
+
+
+def seed_oss(g: Config, file: File) -> dict:
+    config = {**_llama_block(g, file), **_biases(file), "model_type": "seed_oss"}
+    return config | {"attention_bias": _has_bias(file, *ATTENTION[:3]), "attention_out_bias": _has_bias(file, ATTENTION[3])}
+
+
+def _granite(g: Config) -> dict:
+    keys = {"attention_multiplier": "attention.scale", "embedding_multiplier": "embedding_scale",
+            "residual_multiplier": "residual_scale", "logits_scaling": "logit_scale"}  # fmt: skip
+    return {new: g.number(old, 1.0) for new, old in keys.items()}
+
+
+def granite(g: Config, file: File) -> dict:
+    return {**_llama_block(g, file), **_biases(file), **_granite(g), "model_type": "granite"}
+
+
+def granitemoe(g: Config, file: File) -> dict:
+    """Granite 3 with experts, without one for all tokens."""
+    config = {**_llama_block(g, file, experts=True), **_granite(g), **_n_experts(g, "num_local_experts")}
+    g.require(expert_shared_feed_forward_length=0)
+    return {**config, "attention_bias": _has_bias(file, *ATTENTION), "model_type": "granitemoe"}
 
 
 def qwen2(g: Config, file: File) -> dict:
@@ -201,12 +264,101 @@ def qwen2(g: Config, file: File) -> dict:
 
 
 def qwen3(g: Config, file: File) -> dict:
-    bias = _has_bias(file, "attn_q", "attn_k", "attn_v", "attn_output")
-    return {**_llama_block(g, file), "model_type": "qwen3", "attention_bias": bias}
+    return {**_llama_block(g, file), "model_type": "qwen3", "attention_bias": _has_bias(file, *ATTENTION)}
+
+
+def _n_experts(g: Config, key: str) -> dict:
+    return {key: g.int("expert_count"), "num_experts_per_tok": g.int("expert_used_count")}
+
+
+def _qwen_moe(g: Config, file: File) -> dict:
+    config = {**_llama_block(g, file, experts=True), **_n_experts(g, "num_experts")}
+    return {**config, "moe_intermediate_size": g.int("expert_feed_forward_length")}
+
+
+def qwen2moe(g: Config, file: File) -> dict:
+    shared = g.int("expert_shared_feed_forward_length", g.int("feed_forward_length"))
+    bias = _has_bias(file, *ATTENTION[:3])
+    return {**_qwen_moe(g, file), "model_type": "qwen2_moe", "shared_expert_intermediate_size": shared, "qkv_bias": bias}
+
+
+def qwen3moe(g: Config, file: File) -> dict:
+    """The weights of the experts chosen always add up to 1 in llama.cpp."""
+    bias = _has_bias(file, *ATTENTION)
+    return {**_qwen_moe(g, file), "model_type": "qwen3_moe", "norm_topk_prob": True, "attention_bias": bias}
+
+
+def olmoe(g: Config, file: File) -> dict:
+    config = {**_llama_block(g, file, experts=True), **_n_experts(g, "num_experts"), "model_type": "olmoe"}
+    return {**config, "attention_bias": _has_bias(file, *ATTENTION)}
+
+
+def olmo2(g: Config, file: File) -> dict:
+    """OLMo 2, and OLMo 3, which has windows."""
+    config = {**_llama_block(g, file), "attention_bias": _has_bias(file, *ATTENTION)}
+    if not g.get("attention.sliding_window", 0):
+        return {**config, "model_type": "olmo2"}
+    local = g.number("rope.freq_base_swa", config["rope_theta"])
+    return {**config, **_layer_types(g, config, 4), "rope_local_base_freq": local, "model_type": "olmo3"}
 
 
 def gemma(g: Config, file: File) -> dict:
     return {**_llama_block(g, file), "model_type": "gemma", "hidden_act": "gelu_pytorch_tanh"}
+
+
+def _gemma2(g: Config, file: File, pattern: int, wide: int) -> dict:
+    """The file does not say what scales the scores: n_embd / n_heads in the model of `wide` layers, else head_dim."""
+    config = _llama_block(g, file)
+    of_heads = config["hidden_size"] / config["num_attention_heads"]
+    config["query_pre_attn_scalar"] = of_heads if config["num_hidden_layers"] == wide else config["head_dim"]
+    config["final_logit_softcapping"] = g.get("final_logit_softcapping")
+    return {**config, **_layer_types(g, config, pattern)}
+
+
+def gemma2(g: Config, file: File) -> dict:
+    softcap = g.get("attn_logit_softcapping")
+    return {**_gemma2(g, file, 2, 46), "model_type": "gemma2", "attn_logit_softcapping": softcap}
+
+
+def gemma3(g: Config, file: File) -> dict:
+    local = g.number("rope.freq_base_swa", 10000.0)
+    return {**_gemma2(g, file, 6, 62), "model_type": "gemma3_text", "rope_local_base_freq": local}
+
+
+def phi3(g: Config, file: File) -> dict:
+    """Phi 3 and 4; the lists of LongRoPE are tensors."""
+    config = {**_llama_block(g, file, partial=True), "model_type": "phi3"}
+    config["original_max_position_embeddings"] = g.int("rope.scaling.original_context_length")
+    config["sliding_window"] = g.get("attention.sliding_window", 0) or None
+    lists = [file.tensors.pop(f"rope_factors_{name}.weight", None) for name in ("short", "long")]
+    factor = g.number("rope.scaling.attn_factor", 1.0)
+    if all(lists):
+        short, long = (tensor.array().tolist() for tensor in lists)
+        config["rope_scaling"] = {"rope_type": "longrope", "short_factor": short, "long_factor": long,
+                                  "attention_factor": factor}  # fmt: skip
+    return config
+
+
+def phi2(g: Config, file: File) -> dict:
+    return {**_layernorm_block(g, file, "layer_norm_eps", partial=True), "model_type": "phi"}
+
+
+def gptneox(g: Config, file: File) -> dict:
+    config = {**_layernorm_block(g, file, "layer_norm_eps", partial=True), "model_type": "gpt_neox"}
+    config["attention_bias"] = _has_bias(file, "attn_qkv", "attn_output")
+    return config | {"use_parallel_residual": g.flag("use_parallel_residual", True)}
+
+
+def stablelm(g: Config, file: File) -> dict:
+    config = {**_layernorm_block(g, file, "layer_norm_eps", partial=True), "model_type": "stablelm"}
+    config["use_parallel_residual"] = g.flag("use_parallel_residual", True)
+    config["qk_layernorm"] = "blk.0.attn_q_norm.weight" in file.tensors
+    return config | {"use_qkv_bias": _has_bias(file, *ATTENTION[:3])}
+
+
+def starcoder2(g: Config, file: File) -> dict:
+    config = {**_layernorm_block(g, file, "norm_epsilon"), "model_type": "starcoder2"}
+    return config | {"use_bias": _has_bias(file, *ATTENTION, *MLP)}
 
 
 def gpt2(g: Config, file: File) -> dict:
@@ -250,6 +402,14 @@ def _norms_around_zero(name: str, tensor: Tensor, config: dict) -> Tensor:
     return tensor.map(lambda w: w - np.float32(1)) if name.endswith("norm") else tensor
 
 
+def _grouped_heads(name: str, tensor: Tensor, config: dict) -> Tensor:
+    """GPT-NeoX has q, k and v of a head side by side, not all q, all k, all v."""
+    if not name.endswith("attn_qkv"):
+        return tensor
+    n_heads = config["num_attention_heads"]
+    return tensor.map(lambda w: w.reshape(3, n_heads, -1, *w.shape[1:]).swapaxes(0, 1).reshape(w.shape))
+
+
 def _inputs_first(name: str, tensor: Tensor, config: dict) -> Tensor:
     """GPT-2 stores the matrices of its layers transposed."""
     if "blk." not in name or len(tensor.shape) != 2:
@@ -258,12 +418,28 @@ def _inputs_first(name: str, tensor: Tensor, config: dict) -> Tensor:
 
 
 ARCHITECTURES: dict[str, tuple[Callable[[Config, File], dict], Callable[[str, Tensor, dict], Tensor]]] = {
+    "arcee": (arcee, _half_split_rope),
     "falcon": (falcon, _as_stored),
     "gemma": (gemma, _norms_around_zero),
+    "gemma2": (gemma2, _norms_around_zero),
+    "gemma3": (gemma3, _norms_around_zero),
     "gpt2": (gpt2, _inputs_first),
+    "gptneox": (gptneox, _grouped_heads),
+    "granite": (granite, _half_split_rope),
+    "granitemoe": (granitemoe, _half_split_rope),
     "llama": (llama, _half_split_rope),
+    "olmo2": (olmo2, _as_stored),
+    "olmoe": (olmoe, _as_stored),
+    "phi2": (phi2, _as_stored),
+    "phi3": (phi3, _as_stored),
     "qwen2": (qwen2, _as_stored),
+    "qwen2moe": (qwen2moe, _as_stored),
     "qwen3": (qwen3, _as_stored),
+    "qwen3moe": (qwen3moe, _as_stored),
+    "seed_oss": (seed_oss, _as_stored),
+    "smollm3": (smollm3, _half_split_rope),
+    "stablelm": (stablelm, _as_stored),
+    "starcoder2": (starcoder2, _as_stored),
 }
 
 
@@ -294,14 +470,19 @@ def _source(path: str, file: File) -> Source:
     family, knobs, found, remarks = canonical(config, _huggingface_names(file, arch, config, restore))
     if factors is not None:
         divisors = factors.array()
-        if divisors.shape != knobs.rope.shape or not (divisors > 0).all():
-            raise ExportError(f"{path}: tensor rope_freqs.weight holds no {len(knobs.rope)} positive numbers")
-        knobs.rope = knobs.rope / divisors
+        n = len(knobs.ropes[0].inv_freq) if knobs.ropes else 0
+        if divisors.shape != (n,) or not (divisors > 0).all():
+            raise ExportError(f"{path}: tensor rope_freqs.weight holds no {n} positive numbers")
+        knobs.ropes = [replace(rope, inv_freq=rope.inv_freq / divisors) for rope in knobs.ropes]
     template = file.values.get("tokenizer.chat_template")
     tokenizer = gguf_vocabulary(file)
     return Source(
         os.path.basename(path), family, knobs, found, [path], tokenizer=tokenizer, remarks=remarks, template=template
     )
+
+
+# What a family's table names, but not every model has: assemble() misses it where it is needed.
+OPTIONAL = PART_KINDS - {"router"} | {"ffn_gate", "ffn_up", "ffn_down", "ffn_norm", "attn_q_norm", "attn_k_norm", "output"}
 
 
 def _huggingface_names(file: File, arch: str, config: dict, restore) -> dict[str, Tensor]:
@@ -312,15 +493,38 @@ def _huggingface_names(file: File, arch: str, config: dict, restore) -> dict[str
     n_layers = file.values[f"{arch}.block_count"]
     stored_names = gguf.get_tensor_name_map(number, n_layers)
     left, named = dict(file.tensors), {}
-    for name, module in in_layers(FAMILIES[config["model_type"]][1], n_layers):
-        stored = "output" if name == "output" else stored_names.get_name(module)
+    for name, source in in_layers(FAMILIES[config["model_type"]][1], n_layers):
+        kind = name.split(".")[-1]
+        modules = [(_stored_name(stored_names, name, kind, module), module) for module in source.split("|")]
+        stored, module = next(((s, m) for s, m in modules if f"{s}.weight" in left), modules[0])
         for suffix in (".weight", ".bias"):
             tensor = left.pop(f"{stored}{suffix}", None)
             if tensor is not None:
-                named[module + suffix] = restore(stored, tensor, config)
-            elif suffix == ".weight" and name != "output":
+                named |= _modules(module, suffix, kind, restore(stored, tensor, config))
+            elif suffix == ".weight" and kind not in OPTIONAL:
                 raise ExportError(f"{file.path} lacks the tensor {stored}.weight")
     return named | left
+
+
+def _stored_name(stored_names, name: str, kind: str, module: str) -> str | None:
+    """What GGUF calls a module of a family's table, without the suffix."""
+    if kind == "output":
+        return kind
+    if kind.startswith("expert_"):
+        return f"blk.{name.split('.')[1]}.ffn_{kind.removeprefix('expert_')}_exps"
+    return stored_names.get_name(module.replace(".norms.*", ""))
+
+
+def _modules(module: str, suffix: str, kind: str, tensor: Tensor) -> dict[str, Tensor]:
+    """What a tensor is in Hugging Face's form: experts one below the other, norms of heads one by one."""
+    parts = [tensor.slice(i, i + 1).map(lambda w: w[0], tensor.shape[1:]) for i in range(tensor.shape[0])]
+    if kind.startswith("expert_") and len(tensor.shape) == 3:
+        return {module + suffix: stack(parts)}
+    if "*" in module:
+        return {module.replace("*", str(i)) + suffix: part for i, part in enumerate(parts)}
+    if kind == "shared_gate" and len(tensor.shape) == 1:
+        return {module + suffix: tensor.map(lambda w: w[None], (1, *tensor.shape))}
+    return {module + suffix: tensor}
 
 
 # ---- the tokenizer -------------------------------------------------------------------------------------------------------

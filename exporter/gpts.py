@@ -199,6 +199,7 @@ def falcon(c: Config) -> Knobs:
     )
     c.ignore("parallel_attn")
     if c.flag("alibi", False):
+        # transformers rounds slopes and what they give to bf16; here they are what ALiBi says
         k.slopes = alibi_slopes(n_heads) * np.float32(k.head_dim**-0.5)
         c.ignore("rope_theta", "rope_scaling", "rope_parameters")
     else:

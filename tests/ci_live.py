@@ -86,7 +86,25 @@ EDITED = {
 
 # GGUF has no word for a window in some layers only, nor for another activation than the family's.
 IN_GGUF = {"llama", "llama-linear", "llama-3", "smollm2", "mistral", "mistral-full", "qwen3", "gpt2", "falcon", "falcon-bias",
-           "gemma", "gemma-mha"}  # fmt: skip
+           "gemma", "gemma-mha", "arcee", "gpt_neox", "granite", "granitemoe", "mixtral", "olmo2", "phi3", "phi3-long",
+           "phi3-longer", "seed_oss", "stablelm"}  # fmt: skip
+# Models as it can describe them, of families whose others have something else.
+ONLY_GGUF = {
+    "gguf-gemma2": ("gemma2", dict(make_golden.MORE["gemma2"][1], query_pre_attn_scalar=10)),
+    "gguf-gemma3": ("gemma3_text", make_golden.sizes(
+        61, 36, 50, 6, 2, head_dim=10, sliding_window=9, num_hidden_layers=7, query_pre_attn_scalar=10,
+        rope_parameters={**make_golden.nested(dict(rope_type="linear", factor=8.0, rope_theta=1e4))})),
+    "gguf-olmo3": ("olmo3", make_golden.sizes(
+        61, 36, 50, 6, 2, sliding_window=9, num_hidden_layers=4, rope_parameters=make_golden.nested(
+            dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=48, rope_theta=1e4)))),
+    "gguf-olmoe": ("olmoe", dict(make_golden.MORE["olmoe"][1], clip_qkv=None)),
+    "gguf-phi": ("phi", make_golden.sizes(61, 36, 144, 3, 3)),
+    "gguf-qwen2_moe": ("qwen2_moe", dict(make_golden.MORE["qwen2_moe"][1], mlp_only_layers=[])),
+    "gguf-qwen3_moe": ("qwen3_moe", dict(make_golden.MORE["qwen3_moe"][1], decoder_sparse_step=1)),
+    "gguf-smollm3": ("smollm3", make_golden.sizes(61, 36, 50, 6, 2, num_hidden_layers=4)),
+    "gguf-starcoder2": ("starcoder2", make_golden.sizes(61, 36, 50, 6, 2, sliding_window=None)),
+}
+make_golden.MORE.update(ONLY_GGUF)
 
 
 def check(name: str, seed: int, edit, out: Path) -> bool:
@@ -173,7 +191,7 @@ def main() -> int:
         for name in args.names:
             for edit in (None, *EDITED.get(name, ())):
                 failed += not check(name, args.seed, edit, Path(out))
-            if name in IN_GGUF:
+            if name in IN_GGUF or name in ONLY_GGUF:
                 failed += not check_gguf(name, args.seed, Path(out))
     print(f"ci_live: seed {args.seed}, {failed} failed")
     return failed > 0

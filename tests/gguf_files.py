@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Callable
 
@@ -13,6 +14,12 @@ from safetensors.numpy import load_file
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
 F32 = gguf.GGMLQuantizationType.F32
+
+
+ARCHITECTURES = {"mistral": "llama", "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "phi": "phi2",
+                 "gemma3_text": "gemma3", "gpt_neox": "gptneox", "olmo3": "olmo2"}  # fmt: skip
+PERMUTED = ("llama", "arcee", "smollm3", "granite", "granitemoe")  # pairs of rope side by side
+EXPERTS = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
 
 
 def convert(
@@ -27,7 +34,7 @@ def convert(
     from byte_level_fields or scored_fields; change: metadata to set, or with None to leave out; tensors(t) may change t."""
     config = json.loads((directory / "config.json").read_text())
     weights = {name: w for file in sorted(directory.glob("*.safetensors")) for name, w in load_file(file).items()}
-    arch = {"mistral": "llama"}.get(config["model_type"], config["model_type"])
+    arch = ARCHITECTURES.get(config["model_type"], config["model_type"])
     writer = gguf.GGUFWriter(str(path), arch)
     values: dict[str, object] = {"general.type": "model", "general.name": directory.name}
     values |= {f"{arch}.{key}": value for key, value in architecture_fields(config).items()}
@@ -73,22 +80,52 @@ def architecture_fields(c: dict) -> dict[str, object]:
     heads, embd = c["num_attention_heads"], c["hidden_size"]
     head_dim = c.get("head_dim") or embd // heads
     fields = {"block_count": c["num_hidden_layers"], "context_length": c.get("max_position_embeddings", 2048),
-              "embedding_length": embd, "feed_forward_length": c.get("intermediate_size") or c.get("ffn_hidden_size") or 4 * embd,
-              "attention.head_count": heads}  # fmt: skip
+              "embedding_length": embd, "attention.head_count": heads,
+              "feed_forward_length": c.get("intermediate_size") or c.get("ffn_hidden_size") or 4 * embd}  # fmt: skip
     if c["model_type"] == "falcon":
         return fields | {"attention.head_count_kv": 1, "tensor_data_layout": "jploski",
                          "attention.layer_norm_epsilon": c["layer_norm_epsilon"]}  # fmt: skip
-    rope = {**c, **(c.get("rope_parameters") or {}), **(c.get("rope_scaling") or {})}
-    fields |= {"attention.head_count_kv": c["num_key_value_heads"], "attention.layer_norm_rms_epsilon": c["rms_norm_eps"],
+    nested = c.get("rope_parameters") or {}
+    rope = {**c, **nested.get("full_attention", nested), **(c.get("rope_scaling") or {})}
+    kv = c.get("num_key_value_heads") or heads
+    layernorm = next((c[key] for key in ("layer_norm_eps", "norm_epsilon") if key in c), None)
+    fields |= {"attention.head_count_kv": kv, "attention.layer_norm_rms_epsilon": c.get("rms_norm_eps"),
+               "attention.layer_norm_epsilon": layernorm,
                "rope.freq_base": float(rope.get("rope_theta", 10000))}  # fmt: skip
     if rope.get("rope_type", rope.get("type")) == "linear":
         fields |= {"rope.scaling.type": "linear", "rope.scaling.factor": float(rope["factor"])}
+    if rope.get("rope_type") == "yarn":
+        fields |= {"rope.scaling.type": "yarn", "rope.scaling.factor": float(rope["factor"]),
+                   "rope.scaling.original_context_length": rope["original_max_position_embeddings"]}  # fmt: skip
+    if "sliding_attention" in nested:
+        fields["rope.freq_base_swa"] = float(nested["sliding_attention"]["rope_theta"])
     if c.get("head_dim"):
         fields |= {"attention.key_length": head_dim, "attention.value_length": head_dim}
-    if c["model_type"] in ("llama", "mistral"):
+    if c["model_type"] in ("llama", "mistral", "mixtral", "arcee", "smollm3", "granite", "granitemoe"):
         fields |= {"vocab_size": c["vocab_size"], "rope.dimension_count": head_dim}
-    if c["model_type"] == "mistral" and c["sliding_window"]:
-        fields["attention.sliding_window"] = c["sliding_window"]
+    share = rope.get("partial_rotary_factor", c.get("rotary_pct", 1.0))
+    if c["model_type"] in ("phi", "phi3", "gpt_neox", "stablelm"):
+        fields["rope.dimension_count"] = int(share * head_dim)
+    if c["model_type"] in ("gpt_neox", "stablelm"):
+        fields["use_parallel_residual"] = c["use_parallel_residual"]
+    if c["model_type"] in ("mistral", "gemma2", "gemma3_text", "olmo3", "phi3"):
+        fields["attention.sliding_window"] = c["sliding_window"] or None
+    if c["model_type"] == "olmo3":
+        fields["attention.sliding_window_pattern"] = [kind == "sliding_attention" for kind in c["layer_types"]]
+    if c["model_type"] == "phi3":
+        original = rope["original_max_position_embeddings"]
+        fields["rope.scaling.original_context_length"] = original
+        if rope.get("long_factor"):
+            stretch = max(1, c["max_position_embeddings"] / original)
+            fields["rope.scaling.attn_factor"] = math.sqrt(1 + math.log(stretch) / math.log(original))
+    for new, old in (("attn_logit_softcapping", "attn_logit_softcapping"), ("logit_scale", "logits_scaling"),
+                     ("final_logit_softcapping", "final_logit_softcapping"), ("attention.scale", "attention_multiplier"),
+                     ("embedding_scale", "embedding_multiplier"), ("residual_scale", "residual_multiplier"),
+                     ("expert_count", "num_local_experts"), ("expert_count", "num_experts"),
+                     ("expert_used_count", "num_experts_per_tok"), ("expert_feed_forward_length", "moe_intermediate_size"),
+                     ("expert_shared_feed_forward_length", "shared_expert_intermediate_size")):  # fmt: skip
+        if c.get(old):
+            fields[new] = c[old]
     return fields
 
 
@@ -97,24 +134,51 @@ def stored_tensors(arch: str, c: dict, weights: dict[str, np.ndarray]) -> dict[s
     number = next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names = gguf.get_tensor_name_map(number, c.get("num_hidden_layers", c.get("n_layer")))
     out = {}
-    for name, w in weights.items():
+    for name, w in stacked(weights, c).items():
         if name.endswith(".attn.bias"):
             continue
         new = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        if arch == "llama" and name.endswith(("q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias")):
+        assert new or name.startswith("blk."), f"GGUF has no name for {name}"
+        if arch in PERMUTED and name.endswith(("q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias")):
             heads = c["num_attention_heads"] if "q_proj" in name else c["num_key_value_heads"]
             w = w.reshape(heads, 2, len(w) // heads // 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
-        if arch == "gemma" and name.endswith("norm.weight"):
+        if arch in ("gemma", "gemma2", "gemma3") and name.endswith("norm.weight"):
             w = w + np.float32(1)
         if arch == "gpt2" and name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")):
             w = w.T
-        out[new] = w
+        if arch == "gptneox" and "query_key_value" in name:
+            w = w.reshape(c["num_attention_heads"], 3, -1, *w.shape[1:]).swapaxes(0, 1).reshape(w.shape)
+        out[new or name] = w
     rope = c.get("rope_parameters") or c.get("rope_scaling") or {}
     if rope.get("rope_type") == "llama3":
         dim = c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
         out["rope_freqs.weight"] = np.float32([llama3_factor(rope, 2 * math.pi * rope["rope_theta"] ** (i / dim))
                                                for i in range(0, dim, 2)])  # fmt: skip
+    for kind in ("short", "long"):
+        if rope.get(f"{kind}_factor"):
+            out[f"rope_factors_{kind}.weight"] = np.float32(rope[f"{kind}_factor"])
     return out
+
+
+def stacked(weights: dict[str, np.ndarray], c: dict) -> dict[str, np.ndarray]:
+    """The experts of a layer in three tensors, under the names that GGUF has for them, and the norms of heads in one."""
+    out: dict[str, np.ndarray] = {}
+    parts: dict[str, dict[int, np.ndarray]] = {}
+    for name, w in weights.items():
+        expert = re.fullmatch(r"model\.layers\.(\d+)\..*\.experts\.(\d+)\.(\w+)\.weight", name)
+        norm = re.fullmatch(r"(.*_layernorm)\.norms\.(\d+)\.weight", name)
+        if expert:
+            parts.setdefault(f"blk.{expert[1]}.ffn_{EXPERTS[expert[3]]}_exps.weight", {})[int(expert[2])] = w
+        elif norm:
+            parts.setdefault(norm[1] + ".weight", {})[int(norm[2])] = w
+        elif name.endswith("block_sparse_moe.input_linear.weight"):
+            layer, n = name.split(".")[2], c["intermediate_size"]
+            out |= {f"blk.{layer}.ffn_gate_exps.weight": w[:, :n], f"blk.{layer}.ffn_up_exps.weight": w[:, n:]}
+        elif name.endswith("block_sparse_moe.output_linear.weight"):
+            out[f"blk.{name.split('.')[2]}.ffn_down_exps.weight"] = w
+        else:
+            out[name] = w
+    return out | {name: np.stack([found[i] for i in range(len(found))]) for name, found in parts.items()}
 
 
 def llama3_factor(rope: dict, wavelength: float) -> float:

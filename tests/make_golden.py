@@ -208,10 +208,9 @@ MORE |= MIXTURES
 # Those whose norms multiply by 1 + w.
 OFFSET_NORMS = ("gemma", "gemma2", "gemma3_text", "vaultgemma", "nemotron", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
 # Those that are committed, a combination of knobs each.
-COMMITTED = [*MODELS, "apertus", "bitnet", "bloom", "cohere", "deepseek_v2", "deepseek_v3", "falcon-new", "gemma2",
-             "gemma3", "gemma4", "glm4", "gpt_neox", "gpt_oss", "granite_swa", "granitemoe", "hunyuan", "lfm2_moe",
-             "lfm3", "ministral3", "nemotron", "olmo", "olmo3", "phi", "phi3-long", "phi3-longer", "phimoe",
-             "qwen2_moe", "qwen3_next", "smollm3", "stablelm"]
+COMMITTED = [*MODELS, "apertus", "bitnet", "bloom", "deepseek_v2", "deepseek_v3", "gemma2", "gemma3", "gemma4",
+             "glm4", "gpt_neox", "gpt_oss", "granite_swa", "granitemoe", "hunyuan", "lfm2_moe", "lfm3", "ministral3",
+             "olmo", "olmo3", "phi", "phi3-longer", "phimoe", "qwen2_moe", "qwen3_next", "stablelm"]
 # Those whose sizes have other names than Llama's.
 WITHOUT_COMMON = ("bloom", "gpt2", "gpt_bigcode", "gpt_neo", "gptj", "mpt")
 # Reference attention where eager is wrong: it adds Falcon's ALiBi twice.

@@ -255,7 +255,8 @@ def fuzzer() -> Path:
     if probe.returncode != 0:
         return ROOT / "build" / "tests" / "fuzz_checkpoint"
     built = subprocess.run(
-        ["make", "-s", "ASAN=1", "build/asan/tests/fuzz_checkpoint"], cwd=ROOT, text=True, capture_output=True
+        ["make", "-s", f"-j{os.cpu_count()}", "ASAN=1", "build/asan/tests/fuzz_checkpoint"],
+        cwd=ROOT, text=True, capture_output=True,
     )
     assert built.returncode == 0, built.stderr
     return ROOT / "build" / "asan" / "tests" / "fuzz_checkpoint"

@@ -440,7 +440,7 @@ def test_kv_formula(run, tmp_path, keys, values):
     model = tmp_path / "model.bin"
     model.write_bytes(checkpoints.random_model(n_layers=layers, n_heads=heads, n_kv_heads=kv_heads, head_dim=head_dim))
     report = kv_json(model, "-c", context, "-ctk", keys, "-ctv", values)
-    assert list(report) == ["context", "rows", "state_bytes", "reserved_bytes", "resident_bytes"]
+    assert list(report) == ["context", "rows", "reserved_bytes", "resident_bytes", "state_bytes"]
     assert report["context"] == context
     per_head = layers * head_dim * (BYTES_OF_32[keys] + BYTES_OF_32[values]) // 32
     assert [row["scheme"] for row in report["rows"]] == ["MHA", "GQA", "GQA", "GQA", "GQA", "MQA", "MLA"]
