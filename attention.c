@@ -178,7 +178,8 @@ static void attend_tile(const Run *run, const Block *b, const Rows *q, Scratch *
         for (int r = 0; r < n; r++) {
             int pos = first + (from + r) / b->group, low = lowest(l, pos) > begin ? lowest(l, pos) : begin,
                 high = pos < stop ? pos : stop - 1;
-            shape_scores(s, l, x->p + r * TILE + begin - tile, end - begin, b->h * b->group + (from + r) % b->group, begin - pos);
+            shape_scores(s, l, x->p + r * TILE + begin - tile, end - begin, b->h * b->group + (from + r) % b->group,
+                         begin - pos);
             softmax_row(s, x->p + r * TILE, begin - tile, end - tile, low - tile, high - tile, &max[r], &sum[r]);
         }
         if (l->latent)

@@ -58,7 +58,8 @@ static void multiply_panels(void *arg, int item, int thread) {
     (void)thread;
     const Product *p = arg;
     const Group *g = &p->groups[item / p->n_pieces / p->items_per_group];
-    int i = 0, from = item % p->n_pieces * p->rows_per_item, n_rows = g->n - from < p->rows_per_item ? g->n - from : p->rows_per_item;
+    int i = 0, from = item % p->n_pieces * p->rows_per_item;
+    int n_rows = g->n - from < p->rows_per_item ? g->n - from : p->rows_per_item;
     if (n_rows <= 0) return;
     for (item = item / p->n_pieces % p->items_per_group; item >= n_items(p->w[i], p->panels_per_item); i++)
         item -= n_items(p->w[i], p->panels_per_item);

@@ -82,7 +82,8 @@ const Kernels *kernels_choose(const char *heads_isa, const char **why) {
     } roads[] = {  // fastest first
 #if defined(__x86_64__)
         {&amx_kernels, has_amx, always, "the processor has AMX, and the system lets us use it"},
-        {&avx512bf16_kernels, has_bf16_dot, has_fast_bf16_dot, "the processor has AVX-512 with VNNI and a fast bf16 dot product"},
+        {&avx512bf16_kernels, has_bf16_dot, has_fast_bf16_dot,
+         "the processor has AVX-512 with VNNI and a fast bf16 dot product"},
         {&avx512_kernels, has_avx512, always, "the processor has AVX-512 with VNNI, but no fast bf16 dot product"},
         {&avxvnni_kernels, has_avx_vnni, always, "the processor has AVX2 with VNNI, but not AVX-512"},
         {&avx2_kernels, has_avx2, always, "the processor has AVX2, FMA and F16C, but no VNNI"},

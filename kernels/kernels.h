@@ -1,6 +1,7 @@
 // The hot functions, one table per instruction set, and the layouts that they read.
 //
-// Every table gives the same bits, but for bf16 weights in avx512bf16 (docs/format.md has the layouts; "fma" is one rounding, "+" and "*" are one each):
+// Every table gives the same bits, but for bf16 weights in avx512bf16 (docs/format.md has the layouts; "fma" is one rounding,
+// "+" and "*" are one each):
 //  - a product sums k = 0, 1, .. in order, one chain of fma a row, from 0;
 //  - a reduction (norms, softmax) keeps 16 partial sums, element i in lane i % 16, and adds them as a fixed tree;
 //  - exp, sin, cos and erf are the polynomials of lanes.h, and everything else is IEEE +, *, /, sqrt, fma.
@@ -41,10 +42,11 @@ typedef void MatmulFn(float *out, size_t out_stride, const uint8_t *panels, size
                       const Rows *x, int n_tokens);
 
 // The mix of attention: out[r][0..dim) = sum over positions i = begin..end-1 of p[r][i] * v[i], one fma chain a dim in the
-// order of i, from 0. dim is a multiple of 16, out [n_rows][dim], p [n_rows][p_stride], readable in whole blocks of 16. Values lie
-// in blocks of 16 positions: position i is row i % 16 of v[i / 16], which is float or f16 [16][dim], or for Q8 int8 [16][dim]
-// followed by f16 scales [dim / 32][16] (dim a multiple of 32), where p * scale is rounded before the fma.
-typedef void MixFn(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v, int begin, int end, int dim);
+// order of i, from 0. dim is a multiple of 16, out [n_rows][dim], p [n_rows][p_stride], readable in whole blocks of 16. Values
+// lie in blocks of 16 positions: position i is row i % 16 of v[i / 16], which is float or f16 [16][dim], or for Q8 int8
+// [16][dim] followed by f16 scales [dim / 32][16] (dim a multiple of 32), where p * scale is rounded before the fma.
+typedef void MixFn(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v, int begin, int end,
+                   int dim);
 
 // q8 and q4 weights in the file are H w / 4, activations become H x / 8 (exact factors): H H = 32 (docs/format.md).
 #define TURNED_X 0.125f

@@ -377,13 +377,13 @@ static uint64_t lanes_read(const uint8_t *lines, size_t n_lines) {
 }
 
 // The members of Kernels that this file implements.
-#define LANES_KERNELS                                                                                             \
-    .to_bf16 = lanes_to_bf16, .to_f16 = lanes_to_f16, .to_q8 = lanes_to_q8, .turn = turn_block, .rmsnorm = lanes_rmsnorm,             \
-    .layernorm = lanes_layernorm, .add = lanes_add, .scale = lanes_scale, .axpby = lanes_axpby, .act = lanes_act, \
-    .act_mul = lanes_act_mul, .rope = lanes_rope, .sincos = lanes_sincos, .max = lanes_max,                       \
-    .exp_sum = lanes_exp_sum, .xielu = lanes_xielu, .clamped_swiglu = lanes_clamped_swiglu, .clamp = lanes_clamp, \
-    .softcap = lanes_softcap, .add_ramp = lanes_add_ramp, .unit = lanes_unit, .conv = lanes_conv,            \
-    .decay = lanes_decay, .delta = lanes_delta, \
-    .read = lanes_read
+#define LANES_KERNELS                                                                                           \
+    .to_bf16 = lanes_to_bf16, .to_f16 = lanes_to_f16, .to_q8 = lanes_to_q8, .turn = turn_block,                 \
+    .rmsnorm = lanes_rmsnorm, .layernorm = lanes_layernorm, .add = lanes_add, .scale = lanes_scale,             \
+    .axpby = lanes_axpby, .act = lanes_act, .act_mul = lanes_act_mul, .rope = lanes_rope,                       \
+    .sincos = lanes_sincos, .max = lanes_max, .exp_sum = lanes_exp_sum, .xielu = lanes_xielu,                   \
+    .clamped_swiglu = lanes_clamped_swiglu, .clamp = lanes_clamp, .softcap = lanes_softcap,                     \
+    .add_ramp = lanes_add_ramp, .unit = lanes_unit, .conv = lanes_conv, .decay = lanes_decay,                   \
+    .delta = lanes_delta, .read = lanes_read
 
 #endif

@@ -245,10 +245,11 @@ INLINE void mix_tile(const MixTile *tile, Dtype dtype, int P, int T) {
                    : dtype == F16 ? v_load_f16(block + 2 * e)
                                   : v_load_i8(block + e);
         }
-        UNROLL for (int t = 0; t < T; t++)
+        UNROLL for (int t = 0; t < T; t++) {
+            const float a = tile->p[(size_t)t * tile->p_stride + (size_t)i];
             UNROLL for (int p = 0; p < P; p++)
-                sum[p][t] = v_fma(v[p], v_set1(dtype == Q8 ? scaled[t][p / 2][lane] : tile->p[(size_t)t * tile->p_stride + (size_t)i]),
-                                  sum[p][t]);
+                sum[p][t] = v_fma(v[p], v_set1(dtype == Q8 ? scaled[t][p / 2][lane] : a), sum[p][t]);
+        }
     }
     UNROLL for (int t = 0; t < T; t++)
         UNROLL for (int p = 0; p < P; p++) v_store(tile->out + (size_t)t * tile->dim + 16 * p, sum[p][t]);

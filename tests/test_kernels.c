@@ -408,7 +408,8 @@ static const struct {
     const char *name;
     void (*call)(const Kernels *k, Buffers *u, int n);
 } VECTOR_CALLS[] = {
-    {"to_bf16", call_to_bf16}, {"to_f16", call_to_f16}, {"to_q8", call_to_q8}, {"to_q8 turned", call_to_q8_turned}, {"rmsnorm", call_rmsnorm},
+    {"to_bf16", call_to_bf16}, {"to_f16", call_to_f16}, {"to_q8", call_to_q8}, {"to_q8 turned", call_to_q8_turned},
+    {"rmsnorm", call_rmsnorm},
     {"rmsnorm in place", call_rmsnorm_in_place}, {"layernorm in place", call_layernorm},
     {"layernorm without bias", call_layernorm_plain}, {"add", call_add}, {"scale", call_scale}, {"axpby", call_axpby},
     {"silu", call_silu}, {"gelu_erf", call_gelu_erf}, {"gelu_tanh", call_gelu_tanh}, {"silu_mul", call_silu_mul},
