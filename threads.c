@@ -36,7 +36,7 @@ void parallel_for(Pool *pool, int n, void (*work)(void *arg, int item, int threa
 
 // A ticket names the job, its number of items and the next item, so that a claim is one atomic addition and a thread that
 // comes late can tell that it is late.
-enum { ITEM_BITS = 24, SPINS = 10000, YIELD_EVERY = 100, ALONE_MIN = 32, ALONE_MAX = 1024 };
+enum { ITEM_BITS = 24, SPINS = 10000, YIELD_EVERY = 100, ALONE_MIN = 4, ALONE_MAX = 1024 };
 #define ITEMS(ticket) ((int)((ticket) >> ITEM_BITS & ((1u << ITEM_BITS) - 1)))
 #define ITEM(ticket) ((int)((ticket) & ((1u << ITEM_BITS) - 1)))
 #define JOB(ticket) ((ticket) >> 2 * ITEM_BITS)
@@ -173,10 +173,11 @@ static void wait_for_all(Pool *pool, int n) {
 }
 
 // The caller did one item at least, so it should not have waited for longer than it worked: if it did, the thread that it
-// waited for was put aside.
+// waited for was put aside. That may have been for once, so the caller is alone for a few jobs at first, and for longer each
+// time that it finds the thread still away.
 static void judge(Pool *pool, double worked, double waited) {
-    if (waited < 2 * worked + 1e-4) {
-        pool->patience = ALONE_MIN;
+    if (waited < 2 * worked + 5e-4) {
+        if (pool->patience > ALONE_MIN) pool->patience /= 2;
         return;
     }
     pool->alone = pool->patience;

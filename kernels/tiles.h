@@ -179,6 +179,13 @@ static inline int next_rows(int left, int T) {
     return (left + tiles - 1) / tiles;
 }
 
+// The first lines of the P panels that come after these: the processor foresees a stream only once it has seen its beginning.
+static inline void prefetch_next(const Tile *tile, int P) {
+    for (int p = P; p < 2 * P; p++)
+        for (size_t line = 0; line < 8; line++)
+            __builtin_prefetch((const void *)((uintptr_t)tile->w + (size_t)p * tile->panel_stride + 64 * line), 0, 2);
+}
+
 // P panels against all rows of x, then the next P: the weights are read from memory once. `piece` steps at a time, so that
 // the panels stay in the second-level cache from tile to tile, and a tile's activations in the first. A single row takes
 // ONE_P panels and all steps.
@@ -188,6 +195,7 @@ static void walk_panels(Tile tile, TileFn *const narrow[MAX_T], TileFn *const wi
     if (n_rows == 1) wide = &one, P = ONE_P, piece = tile.n_steps;
     for (int width; n_panels > 0; n_panels -= width, out += 16 * width, tile.w += (size_t)width * tile.panel_stride) {
         width = n_panels < P ? 1 : P;
+        if (n_rows == 1 && n_panels > P) prefetch_next(&tile, P);
         for (tile.from = 0; tile.from < tile.n_steps; tile.from = tile.to) {
             tile.to = tile.n_steps - tile.from < piece ? tile.n_steps : tile.from + piece;
             for (int count, row = 0; row < n_rows; row += count) {
