@@ -63,9 +63,7 @@ EDITS = {
         full_attention=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=48, rope_theta=10000.0),
         sliding_attention=dict(rope_type="default", rope_theta=100.0))),
     "phi": {},
-    "phi3-long": {},
     "phi3-longer": {},
-    "smollm3": dict(no_rope_layers=[1, 1]),
     "stablelm": {},
 }  # fmt: skip
 
