@@ -11,9 +11,12 @@
 // x + ROUND_MAGIC holds the nearest integer (ties to even) in its low bits, for |x| < 2^22.
 #define ROUND_MAGIC 12582912.0f
 
-// e^x within 1.1 ulp for x <= 88.3; below -87 it is 0 (no denormals). x = n ln2 + r, |r| <= ln2 / 2, and a minimax polynomial
-// of degree 6 for e^r. Cases are masks of bits: given a choice between floats, compilers branch and leave the lanes.
-static inline float exp_finite(float x) {
+// e^x = 2^n (1 + m): x = n ln2 + r, |r| <= ln2 / 2, and m = e^r - 1 by a minimax polynomial of degree 6.
+typedef struct {
+    float m, power;  // power = 2^n
+} ExpParts;
+
+static inline ExpParts exp_parts(float x) {
     float t = fmaf(x, 1.44269504f, ROUND_MAGIC);
     float n = t - ROUND_MAGIC;
     float r = fmaf(n, -1.42860682e-6f, fmaf(n, -0.693145752f, x));
@@ -22,9 +25,15 @@ static inline float exp_finite(float x) {
     p = fmaf(p, r, 0.0416684560f);
     p = fmaf(p, r, 0.166665152f);
     p = fmaf(p, r, 0.499999940f);
-    p = fmaf(p, r * r, r) + 1.0f;
-    uint32_t power = (bits_of(t) - bits_of(ROUND_MAGIC) + 127u) << 23, kept = 0u - (uint32_t)!(x < -87.0f);
-    return from_bits(bits_of(p * from_bits(power)) & kept);
+    return (ExpParts){fmaf(p, r * r, r), from_bits((bits_of(t) - bits_of(ROUND_MAGIC) + 127u) << 23)};
+}
+
+// e^x within 1.1 ulp for x <= 88.3; below -87 it is 0 (no denormals). Cases are masks of bits: given a choice between floats,
+// compilers branch and leave the lanes.
+static inline float exp_finite(float x) {
+    ExpParts e = exp_parts(x);
+    uint32_t kept = 0u - (uint32_t)!(x < -87.0f);
+    return from_bits(bits_of((e.m + 1.0f) * e.power) & kept);
 }
 
 // The same for any x: above 88.3 it is infinite.
@@ -33,18 +42,10 @@ static inline float exp_lane(float x) {
     return from_bits((bits_of(exp_finite(x)) & ~over) | (bits_of(INFINITY) & over));
 }
 
-// e^x - 1 within 1.6 ulp, by the same reduction: 2^n (e^r - 1) + (2^n - 1). Below -87 it is -1, above 88.3 infinite.
+// e^x - 1 within 1.6 ulp: 2^n m + (2^n - 1). Below -87 it is -1, above 88.3 infinite.
 static inline float expm1_lane(float x) {
-    float t = fmaf(x, 1.44269504f, ROUND_MAGIC);
-    float n = t - ROUND_MAGIC;
-    float r = fmaf(n, -1.42860682e-6f, fmaf(n, -0.693145752f, x));
-    float p = 0.00138131389f;
-    p = fmaf(p, r, 0.00836941972f);
-    p = fmaf(p, r, 0.0416684560f);
-    p = fmaf(p, r, 0.166665152f);
-    p = fmaf(p, r, 0.499999940f);
-    float power = from_bits((bits_of(t) - bits_of(ROUND_MAGIC) + 127u) << 23);
-    float y = fmaf(power, fmaf(p, r * r, r), power - 1.0f);
+    ExpParts e = exp_parts(x);
+    float y = fmaf(e.power, e.m, e.power - 1.0f);
     y = x < -87.0f ? -1.0f : y;
     return x > 88.3f ? INFINITY : y;
 }
