@@ -72,13 +72,6 @@ FAMILIES: dict[str, tuple[Callable[[Config], Knobs], dict[str, str | None]]] = {
     "gptj": (gpts.gptj, gpts.GPTJ),
     "granite": (llamas.granite, LLAMA),
     "granite_swa": (llamas.granite_swa, {**LLAMA, **in_layer("model.layers.N", attn_sinks="self_attn.sinks")}),
-    "granitemoehybrid": (
-        llamas.granite_hybrid,
-        {
-            **without(FUSED_FFN, "ffn_gate_up"),
-            **in_layer("model.layers.N.shared_mlp", ffn_gate_up="input_linear", ffn_down="output_linear"),
-        },
-    ),
     "helium": (llamas.helium, LLAMA),
     "hunyuan_v1_dense": (
         llamas.hunyuan,

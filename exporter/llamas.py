@@ -203,26 +203,6 @@ def granite_swa(c: Config) -> Knobs:
     return k
 
 
-def granite_hybrid(c: Config) -> Knobs:
-    """Granite 4 where all layers are attention and none has experts."""
-    k = granite_block(c, intermediate_size=1, shared_intermediate_size=1024)
-    c.require(num_local_experts=0, attention_bias=False)
-    if c.get("num_local_experts", 8) != 0:
-        raise ExportError(f"{c.where}: num_local_experts is 8 where it is absent, which is not supported; supported: 0")
-    types = c.get("layer_types") or c.get("layers_block_type") or ["mamba"]
-    if not set(types) <= {"attention", FULL} or len(types) != k.n_layers:
-        raise ExportError(f"{c.where}: layer_types holds {sorted(set(types))}, of which only attention is supported")
-    c.ignore(*(key for key in c.values if key.startswith("mamba_")), "time_step_limit", "num_experts_per_tok",
-             "output_router_logits", "router_aux_loss_coef")  # fmt: skip
-    k.d_ff = c.int("shared_intermediate_size")
-    if c.get("position_embedding_type") == "rope":
-        rotate(c, k)
-    else:
-        c.require(position_embedding_type="nope")
-        c.ignore("rope_theta", "rope_scaling", "rope_parameters")
-    return k
-
-
 def phi3(c: Config) -> Knobs:
     """Phi 3, 3.5 and 4-mini."""
     c.default(original_max_position_embeddings=4096)

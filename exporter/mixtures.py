@@ -40,6 +40,10 @@ QWEN2_MOE = {**LLAMA, **expert_names("mlp", dense="shared_expert")}
 QWEN3_MOE = {**QWEN2_MOE, **QK_NORM}
 OLMOE = {**LLAMA, **QK_NORM, **expert_names("mlp")}
 GRANITEMOE = {**LLAMA, **expert_names("block_sparse_moe", router="router.layer|model.layers.N.block_sparse_moe.router")}
+GRANITE_SHARED = {
+    **without(GRANITEMOE, "ffn_gate", "ffn_up"),
+    **in_layer("model.layers.N.shared_mlp", ffn_gate_up="input_linear", ffn_down="output_linear"),
+}
 DOTS = {**LLAMA, **QK_NORM, **expert_names("mlp", dense="shared_experts")}
 DEEPSEEK = {
     **without(LLAMA, "attn_v"),
@@ -152,6 +156,28 @@ def granitemoe_swa(c: Config) -> Knobs:
     k = granite_swa(c)
     experts(c, k, "num_local_experts", "intermediate_size")
     k.d_ff = c.int("shared_intermediate_size", 0, least=0)
+    return k
+
+
+def granite_hybrid(c: Config) -> Knobs:
+    """Granite 4 where all layers are attention: a network that all tokens pass, and experts besides or none."""
+    c.default(num_local_experts=8, num_experts_per_tok=2)
+    k = granite_block(c, intermediate_size=1, shared_intermediate_size=1024)
+    c.require(attention_bias=False)
+    types = c.get("layer_types") or c.get("layers_block_type") or ["mamba"]
+    if not set(types) <= {"attention", FULL} or len(types) != k.n_layers:
+        raise ExportError(f"{c.where}: layer_types holds {sorted(set(types))}, of which only attention is supported")
+    c.ignore(*(key for key in c.values if key.startswith("mamba_")), "time_step_limit")
+    if c.get("num_local_experts"):
+        experts(c, k, "num_local_experts", "intermediate_size")
+    else:
+        c.ignore("num_experts_per_tok", "output_router_logits", "router_aux_loss_coef")
+    k.d_ff = c.int("shared_intermediate_size", 1024)
+    if c.get("position_embedding_type") == "rope":
+        rotate(c, k)
+    else:
+        c.require(position_embedding_type="nope")
+        c.ignore("rope_theta", "rope_scaling", "rope_parameters")
     return k
 
 
@@ -504,14 +530,8 @@ FAMILIES = {
     "glm4_moe": (glm4_moe, DOTS),
     "gpt_oss": (gpt_oss, GPT_OSS),
     "granitemoe": (granitemoe, GRANITEMOE),
-    "granitemoe_swa": (
-        granitemoe_swa,
-        {
-            **without(GRANITEMOE, "ffn_gate", "ffn_up"),
-            **in_layer("model.layers.N", attn_sinks="self_attn.sinks"),
-            **in_layer("model.layers.N.shared_mlp", ffn_gate_up="input_linear", ffn_down="output_linear"),
-        },
-    ),
+    "granitemoe_swa": (granitemoe_swa, {**GRANITE_SHARED, **in_layer("model.layers.N", attn_sinks="self_attn.sinks")}),
+    "granitemoehybrid": (granite_hybrid, GRANITE_SHARED),
     "lfm2": (lfm2, LFM2),
     "lfm2_moe": (lfm2_moe, LFM2_MOE),
     "lfm3": (lfm3, LFM3),
