@@ -84,6 +84,7 @@ EDITED = {
     "gemma": (as_bf16,),
 }
 
+IN_MULTIMODAL = ("qwen3_5", "qwen3_5_moe")
 # GGUF has no word for a window in some layers only, nor for another activation than the family's.
 IN_GGUF = {"llama", "llama-linear", "llama-3", "smollm2", "mistral", "mistral-full", "qwen3", "gpt2", "falcon", "falcon-bias",
            "gemma", "gemma-mha", "gpt_neox", "granite", "granitemoe", "mixtral", "olmo2", "phi3", "phi3-long",
@@ -182,6 +183,37 @@ def check_gguf(name: str, seed: int, out: Path) -> bool:
     return good
 
 
+def check_multimodal(name: str, seed: int, out: Path) -> bool:
+    """The text model cut out of a multimodal checkpoint of Qwen 3.5 answers a text as the whole does."""
+    import numpy as np
+    import torch
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    kind, values = make_golden.MODELS.get(name) or make_golden.MORE[name]
+    text = AutoConfig.for_model(kind, **{**make_golden.COMMON, **values}).to_dict()
+    vision = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=text["hidden_size"],
+                  patch_size=4, num_position_embeddings=16)  # fmt: skip
+    config = AutoConfig.for_model(name, text_config=text, vision_config=vision, image_token_id=100, video_token_id=101,
+                                  vision_start_token_id=102, vision_end_token_id=103)  # fmt: skip
+    directory, binary = out / "multimodal", out / "model.bin"
+    torch.manual_seed(seed)
+    model = AutoModelForImageTextToText.from_config(config, attn_implementation="eager").float().eval()
+    make_golden.randomize(model, torch)
+    model.set_experts_implementation("eager")
+    model.save_pretrained(directory)
+    prompt = torch.randint(3, 90, (1, make_golden.N_PROMPT))
+    with torch.no_grad():
+        expected = model(input_ids=prompt, use_cache=False).logits[0].numpy()
+    assert export.main([str(directory), str(binary), "--dtype", "f32"]) == 0
+    ids = " ".join(map(str, prompt[0].tolist()))
+    done = conftest.run_command(binary, "--tokens", ids, "-ctk", "f32", "-ctv", "f32", "--logits", out / "logits")
+    assert done.returncode == 0, done.stderr
+    logits = np.fromfile(out / "logits", "<f4").reshape(expected.shape)
+    error = float(np.abs(logits - expected).max() / np.abs(expected).max())
+    print(f"{'ok' if error <= TOLERANCE else 'not ok'} {name}, multimodal, seed {seed}: logits differ by {error:.1e}", flush=True)
+    return error <= TOLERANCE
+
+
 def main() -> int:
     names = [*make_golden.MODELS, *make_golden.MORE]
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -194,6 +226,8 @@ def main() -> int:
         for name in args.names:
             for edit in (None, *EDITED.get(name, ())):
                 failed += not check(name, args.seed, edit, Path(out))
+            if name in IN_MULTIMODAL:
+                failed += not check_multimodal(name, args.seed, Path(out))
             if name in IN_GGUF or name in ONLY_GGUF:
                 failed += not check_gguf(name, args.seed, Path(out))
     print(f"ci_live: seed {args.seed}, {failed} failed")
