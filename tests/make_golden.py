@@ -3,9 +3,10 @@
 
     python tests/make_golden.py [NAME...] [--seed S] [--out DIR]      (torch 2.13.0, transformers 5.23.0)
 
-Each directory holds a Hugging Face checkpoint (float32), logits.npy (float32 [96][vocab], of every position of the prompt)
-and golden.json: the 96 prompt ids, the 64 ids that greedy decoding adds, and what made it. Weights are random and so large
-that every tensor matters; the reference is computed from the files as they were saved."""
+Each directory holds a Hugging Face checkpoint (float32), logits.npy (of every position of the prompt) and golden.json: the
+96 prompt ids, the 64 ids that greedy decoding adds, and what made it. What is committed has the logits as int16, 32767 times
+the logit over the largest magnitude, which golden.json has: that rounds them by 1.5e-5 of it. Weights are random and so
+large that every tensor matters; the reference is computed from the files as they were saved."""
 
 from __future__ import annotations
 
@@ -290,8 +291,15 @@ def make(name: str, seed: int, out: Path, edit=None) -> Path:
         transformers=transformers.__version__,
         margin=round(margin, 5),
     )
-    (directory / "golden.json").write_text(json.dumps(dict(made=made, prompt=prompt, greedy=greedy)) + "\n")
+    (directory / "golden.json").write_text(json.dumps(dict(made=made, prompt=prompt, greedy=greedy, largest=float(np.abs(logits).max()))) + "\n")
     return directory
+
+
+def make_smaller(directory: Path) -> None:
+    """The logits in 16 bits, for committing."""
+    largest = json.loads((directory / "golden.json").read_text())["largest"]
+    logits = np.load(directory / "logits.npy")
+    np.save(directory / "logits.npy", np.rint(logits * (32767 / largest)).astype(np.int16))
 
 
 def watch_experts(model) -> dict[str, set[int]]:
@@ -355,6 +363,7 @@ def main() -> int:
     os.environ["HF_HUB_OFFLINE"] = "1"
     for name in args.names:
         directory = make(name, args.seed, args.out)
+        make_smaller(directory)
         print(f"{directory}: {sum(f.stat().st_size for f in directory.iterdir()):,} bytes")
     return 0
 

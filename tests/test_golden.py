@@ -26,6 +26,8 @@ def measure(directory: Path, binary: Path, run) -> tuple[float, list[int], list[
     greedy tokens, and those expected. `run` is that of conftest.py."""
     golden = json.loads((directory / "golden.json").read_text())
     expected = np.load(directory / "logits.npy")
+    if expected.dtype == np.int16:
+        expected = expected * np.float32(golden["largest"] / 32767)
     prompt = ["--tokens", " ".join(map(str, golden["prompt"])), "-ctk", "f32", "-ctv", "f32"]
     logits_file = binary.with_suffix(".logits")
     done = run(binary, *prompt, "--logits", logits_file)
