@@ -28,9 +28,8 @@ static void rotate_heads(const Session *s, const Layer *l, const Norm *norm, flo
         if (l->qk_norm == QK_DISTINCT && own.b) own.b += h * l->head_dim;
         if (own.w && l->qk_norm != QK_WHOLE && l->qk_norm != QK_AFTER_ROPE) norm_row(s, &own, x, x, l->head_dim);
         if (l->rope >= 0) {
-            const Buffer *c = &s->cos[l->rope], *sn = &s->sin[l->rope];
-            s->k->rope(x + l->latent, c->data + (size_t)token * c->stride, sn->data + (size_t)token * sn->stride,
-                       m->rope[l->rope].n_pairs);
+            const float *c = row(&s->cos[l->rope], token), *sn = row(&s->sin[l->rope], token);
+            s->k->rope(x + l->latent, c, sn, m->rope[l->rope].n_pairs);
         }
         if (own.w && l->qk_norm == QK_AFTER_ROPE) norm_row(s, &own, x, x, l->head_dim);
     }
@@ -42,11 +41,11 @@ static void rotate_token(void *arg, int t, int thread) {
     Session *s = a->s;
     const Model *m = s->model;
     const Layer *l = a->layer;
-    float *q = s->q.data + (size_t)t * s->q.stride;
+    float *q = row(&s->q, t);
     rotate_heads(s, l, &l->q_norm, q, l->n_heads, t);
     if (l->kv_source < 0) {
-        float *v = s->values.data + (size_t)t * s->values.stride;
-        rotate_heads(s, l, &l->k_norm, s->keys.data + (size_t)t * s->keys.stride, l->n_kv_heads, t);
+        float *v = row(&s->values, t);
+        rotate_heads(s, l, &l->k_norm, row(&s->keys, t), l->n_kv_heads, t);
         if (l->clip > 0.0f && !l->latent) s->k->clamp(v, l->clip, l->n_kv_heads * l->head_dim);
         for (int h = 0; h < l->n_kv_heads && l->v_norm.w; h++, v += l->head_dim) norm_row(s, &l->v_norm, v, v, l->head_dim);
     }
@@ -84,15 +83,19 @@ static Block block_of(const Run *run, int i) {
     return b;
 }
 
+// Where row r of a block lies in a buffer that has, for each token, heads of that width side by side.
+static float *head_of(const Run *run, const Block *b, const Buffer *buffer, int r, int width) {
+    return row(buffer, run->first + b->token + r / b->group) + (size_t)(b->h * b->group + r % b->group) * (size_t)width;
+}
+
 // The block's queries, scaled, one row after the other, in the form that the keys' dtype multiplies.
 static Rows gather(const Run *run, const Block *b, Scratch *x) {
     const Session *s = run->s;
     const Layer *l = &s->model->layers[run->layer];
-    size_t d = (size_t)l->head_dim, n_blocks = (d + BLOCK - 1) / BLOCK;
+    size_t d = (size_t)l->head_dim, n_blocks = blocks_of(l->head_dim);
     for (int r = 0; r < b->n_rows; r++) {
-        size_t token = (size_t)(run->first + b->token + r / b->group), head = (size_t)(b->h * b->group + r % b->group);
         float *q = x->q + (size_t)r * d;
-        memcpy(q, s->q.data + token * s->q.stride + head * d, sizeof *q * d);
+        memcpy(q, head_of(run, b, &s->q, r, l->head_dim), sizeof *q * d);
         s->k->scale(q, l->attn_scale, l->head_dim);
         if (s->k_dtype == Q8)
             s->k->to_q8(x->q8 + (size_t)r * n_blocks * BLOCK, x->q8_scale + (size_t)r * n_blocks,
@@ -103,7 +106,7 @@ static Rows gather(const Run *run, const Block *b, Scratch *x) {
 
 // Some of the block's rows of queries.
 static Rows rows_from(const Rows *q, int r) {
-    size_t blocks = (size_t)r * ((q->stride + BLOCK - 1) / BLOCK);
+    size_t blocks = (size_t)r * blocks_of((int)q->stride);
     return (Rows){.f32 = q->f32 + (size_t)r * q->stride, .stride = q->stride, .q = q->q + blocks * BLOCK,
                   .scale = q->scale + blocks, .offset = q->offset + blocks};
 }
@@ -238,8 +241,7 @@ static void finish(void *arg, int item, int thread) {
         }
         int width = l->latent ? l->latent : l->head_dim;
         s->k->scale(out, 1.0f / *sum, width);
-        size_t token = (size_t)(run->first + b.token + r / b.group), head = (size_t)(b.h * b.group + r % b.group);
-        memcpy(s->att.data + token * s->att.stride + head * width, out, sizeof *out * (size_t)width);
+        memcpy(head_of(run, &b, &s->att, r, width), out, sizeof *out * (size_t)width);
     }
 }
 
@@ -296,7 +298,7 @@ void attention_scratch(Session *s, size_t *used) {
         if (most * dim > parts) parts = most * dim;
         if (most > part_rows) part_rows = most;
     }
-    q8 = (q + BLOCK - 1) / BLOCK;
+    q8 = blocks_of((int)q);
     for (int t = 0; t < pool_threads(s->pool); t++) {
         Scratch x = {
             .q = arena_take(s, used, rows * q, sizeof *x.q),

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "session.h"
 
@@ -50,12 +49,6 @@ typedef struct {
     int filled;             // tokens run to fill the cache, and how long that took
     double fill_seconds;
 } Bench;
-
-static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
 
 static void progress(const char *what, long done, long total) {
     fprintf(stderr, "\rbench: %s %ld of %ld   ", what, done, total);

@@ -187,12 +187,11 @@ static void append_head(void *arg, int h, int thread) {
     int head_dim = s->model->layers[a->layer].head_dim;
     for (int t = 0; t < a->n; t++) {
         int pos = a->pos + t;
-        size_t row = (size_t)(a->first + t), column = (size_t)h * (size_t)head_dim;
-        store_key(s, kv_keys(s, a->layer, pos / LANES, h), pos % LANES, s->keys.data + row * s->keys.stride + column,
-                  head_dim);
+        size_t column = (size_t)h * (size_t)head_dim;
+        store_key(s, kv_keys(s, a->layer, pos / LANES, h), pos % LANES, row(&s->keys, a->first + t) + column, head_dim);
         if (s->model->layers[a->layer].latent) continue;
         store_value(s, &s->kv.layers[a->layer], kv_values(s, a->layer, pos / LANES, h), pos % LANES,
-                    s->values.data + row * s->values.stride + column, head_dim);
+                    row(&s->values, a->first + t) + column, head_dim);
     }
 }
 

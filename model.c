@@ -29,8 +29,6 @@ typedef struct {  // several matrices, or stacks of them, times the same rows
     bool bf16, q8;  // forms that some matrix needs
 } Product;
 
-static size_t blocks_of(int n_in) { return ((size_t)n_in + BLOCK - 1) / BLOCK; }
-
 static void prepare_row(void *arg, int t, int thread) {
     (void)thread;
     const Product *p = arg;

@@ -289,5 +289,6 @@ int pool_threads(const Pool *pool);
 // when all are done. Not to be called from inside work.
 void parallel_for(Pool *pool, int n, void (*work)(void *arg, int item, int thread), void *arg);
 int physical_cores(void);
+double seconds(void);  // of a clock that only goes forward
 
 #endif

@@ -261,12 +261,6 @@ static void on_interrupt(int signal_number) {
     interrupted = 1;
 }
 
-static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 typedef struct {
     char *data;  // owned
     size_t size;

@@ -11,6 +11,12 @@
 
 #include "model.h"
 
+double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
 #ifdef _OPENMP
 #include <omp.h>
 
@@ -156,12 +162,6 @@ void pool_free(Pool *pool) {
     free(pool->threads);
     free(pool->workers);
     free(pool);
-}
-
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 static void wait_for_all(Pool *pool, int n) {

@@ -73,7 +73,7 @@ static void matmul_amx(float *out, size_t out_stride, const uint8_t *panels, siz
         matmul_bf16(out, out_stride, panels, panel_stride, n_panels, n_in, x, 1);
         return;
     }
-    Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, ((size_t)n_in + BLOCK - 1) / BLOCK};
+    Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, blocks_of(n_in)};
     for (int rows; n_tokens > 0; n_tokens -= rows) {
         rows = n_tokens < 32 ? n_tokens : 32;
         walk_amx(tile, n_panels, rows);

@@ -15,7 +15,7 @@
 const int8_t Q4_CODES[16] = {-127, -95, -74, -58, -44, -31, -20, -8, 4, 16, 29, 42, 56, 72, 91, 114};
 
 size_t panel_bytes(Dtype dtype, int n_in) {
-    size_t k = (size_t)n_in, blocks = (k + BLOCK - 1) / BLOCK, scales = (blocks + 1) / 2 * 64;
+    size_t k = (size_t)n_in, blocks = blocks_of(n_in), scales = (blocks + 1) / 2 * 64;
     switch (dtype) {
     case F32: return k * 64;
     case F16: return k * 32;
@@ -37,12 +37,10 @@ static int has_avx512(void) {
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
 }
 
-// Zen 4 and 5 run the bf16 dot at twice the speed of an f32 fma, counted in products; the Xeons that have it at half.
-static int has_fast_bf16_dot(void) {
-    return has_avx512() && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_is("amd");
-}
-
 static int has_bf16_dot(void) { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+
+// Zen 4 and 5 run the bf16 dot at twice the speed of an f32 fma, counted in products; the Xeons that have it at half.
+static int has_fast_bf16_dot(void) { return has_bf16_dot() && __builtin_cpu_is("amd"); }
 
 // A bit of CPUID's leaf 7, where compilers' names for it are too new.
 static int leaf7(unsigned subleaf, int of_edx, int bit) {

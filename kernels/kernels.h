@@ -19,6 +19,9 @@ typedef enum { F32, BF16, Q8, Q4, F16, N_DTYPES } Dtype;  // the first four as n
 
 extern const int8_t Q4_CODES[16];
 
+// The blocks of a row of n numbers, the last one filled up.
+static inline size_t blocks_of(int n) { return ((size_t)n + BLOCK - 1) / BLOCK; }
+
 // The number of bytes of one panel (16 rows) with n_in columns; F16 is laid out like F32 with half the bytes.
 size_t panel_bytes(Dtype dtype, int n_in);
 

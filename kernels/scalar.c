@@ -48,7 +48,7 @@ static void matmul_f16(float *out, size_t out_stride, const uint8_t *panels, siz
 
 static void matmul_bf16(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels, int n_in,
                         const Rows *x, int n_tokens) {
-    int n_blocks = (n_in + BLOCK - 1) / BLOCK;
+    int n_blocks = (int)blocks_of(n_in);
     for (int p = 0; p < n_panels; p++)
         for (int t = 0; t < n_tokens; t++) {
             const uint16_t *w = (const uint16_t *)(panels + (size_t)p * panel_stride);  // [n_blocks * 16][16][2]
@@ -79,7 +79,7 @@ static const uint8_t *q4_to_q8(uint8_t bytes[BLOCK * LANES], const uint8_t *code
 
 static void matmul_blocks(Dtype dtype, float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride,
                           int n_panels, int n_in, const Rows *x, int n_tokens) {
-    int n_blocks = (n_in + BLOCK - 1) / BLOCK;
+    int n_blocks = (int)blocks_of(n_in);
     size_t block_bytes = dtype == Q8 ? 512 : 256;
     for (int p = 0; p < n_panels; p++)
         for (int t = 0; t < n_tokens; t++) {
@@ -151,7 +151,7 @@ static float key_at(Dtype dtype, const uint8_t *panel, int d, int lane) {
 
 static void mix_keys(Dtype dtype, float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *keys,
                      int begin, int end, int n_in, int dim) {
-    size_t n_blocks = ((size_t)n_in + BLOCK - 1) / BLOCK;
+    size_t n_blocks = blocks_of(n_in);
     for (int r = 0; r < n_rows; r++, p += p_stride, out += dim)
         for (int d = 0; d < dim; d++) {
             float acc[LANES] = {0};

@@ -358,7 +358,7 @@ INLINE void mix_keys_tile(float *out, const float *p, size_t p_stride, const uin
 #define MIX_KEYS(name, dtype, T)                                                                                         \
     static void mix_keys_##name(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *keys,     \
                                 int begin, int end, int n_in, int dim) {                                                 \
-        size_t n_blocks = ((size_t)n_in + BLOCK - 1) / BLOCK;                                                            \
+        size_t n_blocks = blocks_of(n_in);                                                                               \
         KeyGroup group[MAX_KEYS / LANES];                                                                                \
         for (int d = 0; d < dim; d += KEY_DIMS) {                                                                        \
             int r = 0;                                                                                                   \

@@ -6,19 +6,12 @@
 // last, and prints the seconds that took. The tokens before are put into the cache first, if they are not there yet.
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "session.h"
 
 static void die(const Error *err) {
     fprintf(stderr, "compare_peers: %s\n", err->text);
     exit(1);
-}
-
-static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
 int main(int argc, char **argv) {
