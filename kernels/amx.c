@@ -68,12 +68,12 @@ static void walk_amx(Tile tile, int n_panels, int rows) {
 
 // A single row streams the panels through fma, with the same bits.
 static void matmul_amx(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels, int n_in,
-                       const Rows *x, int n_tokens) {
+                       const Rows *x, int n_tokens, ptrdiff_t ahead) {
     if (n_tokens == 1) {
-        matmul_bf16(out, out_stride, panels, panel_stride, n_panels, n_in, x, 1);
+        matmul_bf16(out, out_stride, panels, panel_stride, n_panels, n_in, x, 1, ahead);
         return;
     }
-    Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, blocks_of(n_in)};
+    Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, blocks_of(n_in), 0};
     for (int rows; n_tokens > 0; n_tokens -= rows) {
         rows = n_tokens < 32 ? n_tokens : 32;
         walk_amx(tile, n_panels, rows);

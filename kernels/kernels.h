@@ -41,15 +41,17 @@ typedef struct {
 //   F32, F16  acc = fma(w[k], x[k], acc)
 //   BF16      per 32 k: e over even k, o over odd k (both fma chains from 0), then acc = acc + (e + o)
 //   Q8, Q4    per block of 32 k: acc = fma((float)exact integer sum, scale of w * scale of x, acc)
+// What lies `ahead` bytes after the panels is wanted from memory next: a hint, 0 where the caller does not know.
 typedef void MatmulFn(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels, int n_in,
-                      const Rows *x, int n_tokens);
+                      const Rows *x, int n_tokens, ptrdiff_t ahead);
 
 // The mix of attention: out[r][0..dim) = sum over positions i = begin..end-1 of p[r][i] * v[i], one fma chain a dim in the
 // order of i, from 0. dim is a multiple of 16, out [n_rows][dim], p [n_rows][p_stride], readable in whole blocks of 16. Values
 // lie in blocks of 16 positions: position i is row i % 16 of v[i / 16], which is float or f16 [16][dim], or for Q8 int8
-// [16][dim] followed by f16 scales [dim / 32][16] (dim a multiple of 32), where p * scale is rounded before the fma.
+// [16][dim] followed by f16 scales [dim / 32][16] (dim a multiple of 32), where p * scale is rounded before the fma. `ahead` as
+// above.
 typedef void MixFn(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v, int begin, int end,
-                   int dim);
+                   int dim, ptrdiff_t ahead);
 
 // q8 and q4 weights in the file are H w / 4, activations become H x / 8 (exact factors): H H = 32 (docs/format.md).
 #define TURNED_X 0.125f
