@@ -672,12 +672,15 @@ static int get_tensors(Model *m, const Index *x, Error *err) {
 
 // ---- the whole ----
 
+// Bytes of one matrix of a stack, its bias included.
+static size_t bytes_of_one(const Matrix *w) {
+    size_t bias = w->bias ? round_up((size_t)w->n_out, LANES) * sizeof *w->bias : 0;
+    return matrix_bytes(w->dtype, w->n_out, w->n_in) + bias;
+}
+
 // Bytes of the experts that a token does not choose.
 static size_t idle_bytes(const Layer *l) {
-    if (!l->n_experts) return 0;
-    size_t one = matrix_bytes(l->expert_up.dtype, l->d_expert, l->expert_up.n_in) +
-                 matrix_bytes(l->expert_down.dtype, l->expert_down.n_out, l->d_expert);
-    if (l->gated) one += matrix_bytes(l->expert_gate.dtype, l->d_expert, l->expert_gate.n_in);
+    size_t one = bytes_of_one(&l->expert_gate) + bytes_of_one(&l->expert_up) + bytes_of_one(&l->expert_down);
     return one * (size_t)(l->n_experts - l->top_k);
 }
 
