@@ -150,8 +150,8 @@ static int choose_lines(Bench *b, Error *err) {
 
 // ---- prefill and decode --------------------------------------------------------------------------------------------------
 
-// Multiply-adds that a token makes with a layer's matrices of this dtype. Of a stack it meets the matrix of every head, or of
-// the experts that it chooses; absent matrices have no rows.
+// Multiply-adds that a token makes with a layer's matrices of this dtype. Of a stack it meets the matrix of every head, or
+// of the experts that it chooses; absent matrices have no rows.
 static double layer_products(const Layer *l, Dtype dtype) {
     const struct {
         int times;
@@ -311,8 +311,8 @@ static void print_text(const Bench *b) {
                r.median * b->decode[i].work * 1e-9, 100 * r.median * b->decode[i].work / read.median);
     }
     printf("\nThe cache was filled once with %d tokens, at %.1f tok/s. Prefill counts the multiply-adds of the weights'\n"
-           "products as two operations each, and not those with the cache; decode counts once every byte of the weights that a\n"
-           "token needs and of the cache up to it.\n", b->filled, b->filled / b->fill_seconds);
+           "products as two operations each, and not those with the cache; decode counts once every byte of the weights\n"
+           "that a token needs and of the cache up to it.\n", b->filled, b->filled / b->fill_seconds);
     if (b->buffer)
         printf("The weights (%.1f MB) may lie in the caches (%.0f MB), so decode can outrun the reading of memory.\n",
                (double)s->model->weight_bytes * 1e-6, (double)b->cache_bytes * 1e-6);

@@ -328,7 +328,9 @@ static void load(Loaded *l, const Options *o) {
     Error err;
     if (model_open(&l->model, o->models[0], &err)) die(&err);
     l->tokenizer = NULL;
-    if (!(o->mode & (CHECK | BENCH)) && has_tokenizer(&l->model) && !(l->tokenizer = tokenizer_new(&l->model, &err))) die(&err);
+    if (o->mode & (CHECK | BENCH) || !has_tokenizer(&l->model)) return;
+    l->tokenizer = tokenizer_new(&l->model, &err);
+    if (!l->tokenizer) die(&err);
 }
 
 static void unload(Loaded *l) {
