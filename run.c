@@ -669,8 +669,11 @@ static int run_bench(const Options *o, const Loaded *l) {
 }
 
 static int check(const Options *o, const Loaded *l) {
-    Error err;
-    if (model_check(&l->model, &err)) die(&err);
+    Error why, err;
+    if (model_check(&l->model, &why)) {
+        fail(&err, "%s: %s", o->models[0], why.text);
+        die(&err);
+    }
     printf("%s: the checksum of its %s bytes is right\n", o->models[0], commas(l->model.map.size));
     return 0;
 }

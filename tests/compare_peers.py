@@ -398,6 +398,8 @@ def main() -> None:
         "--keep", metavar="DIR", help="where files of models are kept and taken from; empty it if the exporter has changed"
     )
     args = parser.parse_args()
+    if not set(args.dtypes.split(",")) <= {"f32", "bf16", "q8", "q4"}:
+        parser.error(f"--dtypes {args.dtypes}: expected f32, bf16, q8 and q4, or some of them, with commas between")
     what = [("prefill", PROMPT), ("decode", 0), *([("decode", args.depth)] if args.depth else [])]
     peers = [name for name in ENGINES if name != "heads.c"]
     remarks = []
