@@ -36,7 +36,7 @@ typedef struct {
 
 typedef struct {
     Session *s;
-    Dtype dtype;            // of the layers' matrices
+    Dtype dtype;            // of the layers' matrices, of most if they differ
     int *tokens;            // [deepest + DECODE_TOKENS] or so many as a prompt has
     Row prefill[N_PROMPTS], decode[N_DEPTHS];
     int n_prefill, n_decode, decode_tokens;  // decode_tokens: of one sample
@@ -150,16 +150,47 @@ static int choose_lines(Bench *b, Error *err) {
 
 // ---- prefill and decode --------------------------------------------------------------------------------------------------
 
-// Operations of the weights' products for n tokens, the classifier's for one; those of attention are not counted.
+// Multiply-adds that a token makes with a layer's matrices of this dtype. Of a stack it meets the matrix of every head, or
+// of the experts that it chooses; absent matrices have no rows.
+static double layer_products(const Layer *l, Dtype dtype) {
+    const struct {
+        int times;
+        const Matrix *w;
+    } uses[] = {
+        {1, &l->q}, {1, &l->k}, {1, &l->v}, {1, &l->o}, {1, &l->attn_gate},
+        {1, &l->q_down}, {l->n_heads, &l->k_up}, {l->n_heads, &l->v_up},
+        {1, &l->mix_in}, {1, &l->mix_out}, {1, &l->delta_gate}, {1, &l->delta_beta}, {1, &l->delta_decay},
+        {1, &l->gate}, {1, &l->up}, {1, &l->down}, {1, &l->shared_gate},
+        {1, &l->router}, {l->top_k, &l->expert_gate}, {l->top_k, &l->expert_up}, {l->top_k, &l->expert_down},
+        {1, &l->ple_gate}, {1, &l->ple_out},
+    };
+    double products = 0;
+    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++)
+        if (uses[i].w->dtype == dtype) products += (double)uses[i].times * uses[i].w->n_out * uses[i].w->n_in;
+    return products;
+}
+
+// The same for all layers.
+static double token_products(const Model *m, Dtype dtype) {
+    double products = m->ple_in.dtype == dtype ? (double)m->ple_in.n_out * m->ple_in.n_in : 0;
+    for (int i = 0; i < m->n_layers; i++) products += layer_products(&m->layers[i], dtype);
+    return products;
+}
+
+// That of most multiply-adds.
+static Dtype main_dtype(const Model *m) {
+    Dtype most = F32;
+    for (Dtype d = F32; d < N_DTYPES; d++)
+        if (token_products(m, d) > token_products(m, most)) most = d;
+    return most;
+}
+
+// Operations of the weights' products for n tokens, the classifier's for one; what attention and the other mixers do with
+// keys, values and states is not counted.
 static double operations(const Model *m, int n) {
-    double weights = 0;
-    for (int i = 0; i < m->n_layers; i++) {
-        const Layer *l = &m->layers[i];
-        const Matrix *all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
-        for (int j = 0; j < 7; j++)
-            if (all[j]->data) weights += (double)all[j]->n_out * all[j]->n_in;
-    }
-    return 2 * (weights * n + (double)m->output.n_out * m->output.n_in);
+    double products = (double)m->output.n_out * m->output.n_in;
+    for (Dtype d = F32; d < N_DTYPES; d++) products += n * token_products(m, d);
+    return 2 * products;
 }
 
 // Runs n tokens behind the first `depth`, whatever the cache holds there; returns the seconds, negative for an error.
@@ -280,8 +311,8 @@ static void print_text(const Bench *b) {
                r.median * b->decode[i].work * 1e-9, 100 * r.median * b->decode[i].work / read.median);
     }
     printf("\nThe cache was filled once with %d tokens, at %.1f tok/s. Prefill counts the multiply-adds of the weights'\n"
-           "products as two operations each, and those of attention not; decode counts every byte of the weights and of the\n"
-           "cache up to the token once.\n", b->filled, b->filled / b->fill_seconds);
+           "products as two operations each, and not those with the cache; decode counts once every byte of the weights\n"
+           "that a token needs and of the cache up to it.\n", b->filled, b->filled / b->fill_seconds);
     if (b->buffer)
         printf("The weights (%.1f MB) may lie in the caches (%.0f MB), so decode can outrun the reading of memory.\n",
                (double)s->model->weight_bytes * 1e-6, (double)b->cache_bytes * 1e-6);
@@ -322,7 +353,7 @@ static void print_json(const Bench *b) {
 }
 
 int bench(const Model *model, const SessionOptions *o, bool json, Error *err) {
-    Bench b = {.dtype = model->layers[0].q.dtype};
+    Bench b = {.dtype = main_dtype(model)};
     SessionOptions options = *o;
     int context = o->context ? o->context : model->context;
     if (context < PROMPTS[0] + DECODE_TOKENS)
