@@ -62,6 +62,7 @@ typedef struct {
     int layer, first, n, pos;
     int tokens_per_block, n_blocks;  // queries are taken by blocks of tokens
     int first_tile, n_parts;  // parts are single tiles, or one is all
+    int n_units, units_per_item;
 } Run;
 
 typedef struct {  // the queries of one block of tokens that share KV head h
@@ -210,14 +211,13 @@ static ptrdiff_t way(const Run *run, int tile, int h, int other_tile, int other)
            kv_keys(run->s, run->layer, tile * TILE / LANES, h);
 }
 
-// Item: (part, block of queries, KV head).
-static void attend_part(void *arg, int item, int thread) {
-    const Run *run = arg;
+// Unit: (part, block of queries, KV head). `next` is the one that this thread does after it.
+static void attend_part(const Run *run, int unit, int next, int thread) {
     Session *s = run->s;
     const Layer *l = &s->model->layers[run->layer];
     int n_blocks = run->n_blocks * l->n_kv_heads;
-    Block b = block_of(run, item % n_blocks);
-    int part = item / n_blocks, dim = s->kv.layers[run->layer].v_dim;
+    Block b = block_of(run, unit % n_blocks);
+    int part = unit / n_blocks, dim = s->kv.layers[run->layer].v_dim;
     size_t row = part_row(run, &b, part);
     float *out = s->part + row * dim, *max = s->part_max + row, *sum = s->part_sum + row;
     memset(out, 0, sizeof *out * (size_t)b.n_rows * dim);
@@ -228,13 +228,19 @@ static void attend_part(void *arg, int item, int thread) {
     Rows q = gather(run, &b, &s->scratch[thread]);
     int first = run->pos + b.token, last = first + b.n_tokens - 1, from = lowest(l, first) / TILE, to = last / TILE;
     int begin = run->first_tile + part, end = run->n_parts > 1 ? begin : to;
-    // Threads in step take every n-th item, so this one probably goes on with that.
-    int next = item + pool_threads(s->pool);
     ptrdiff_t ahead = run->n_parts == 1 || b.n_rows > SOFTMAX_ROWS
                           ? 0
                           : way(run, begin, b.h, run->first_tile + next / n_blocks, next % l->n_kv_heads);
     for (int t = begin > from ? begin : from; t <= end && t <= to; t++)
         attend_tile(run, &b, &q, &s->scratch[thread], t * TILE, ahead, out, max, sum);
+}
+
+// Item: some units in a row. Threads in step take every n-th item, so this one probably goes on with that.
+static void attend_units(void *arg, int item, int thread) {
+    const Run *run = arg;
+    int n = run->units_per_item, begin = item * n, end = begin + n < run->n_units ? begin + n : run->n_units;
+    for (int i = begin; i < end; i++)
+        attend_part(run, i, i + 1 < end ? i + 1 : begin + n * pool_threads(run->s->pool), thread);
 }
 
 // Merges the parts of a query head in order, token by token, and divides by the sum.
@@ -275,7 +281,10 @@ static void attend_run(Session *s, int layer, int first, int n, int pos) {
     // A few tokens deep in a text have more tiles than KV heads: then threads share the tiles.
     run.n_parts = run.n_blocks == 1 ? n_tiles : 1;
     size_t key_bytes = (kv->k_bytes + kv->v_bytes) / LANES * (size_t)l->n_kv_heads * (size_t)(pos + n - lowest(l, pos));
-    for_each(s, key_bytes * (size_t)n, n_items * run.n_parts, attend_part, &run);
+    run.n_units = n_items * run.n_parts;
+    int share = run.n_parts == 1 ? 1 : run.n_units / (8 * pool_threads(s->pool));
+    run.units_per_item = share < 1 ? 1 : share > 8 ? 8 : share;
+    for_each(s, key_bytes * (size_t)n, (run.n_units + run.units_per_item - 1) / run.units_per_item, attend_units, &run);
     enum { MERGE = 1024 };  // bytes that are read in the time of a merge, whatever its size
     size_t merges = (size_t)(n * l->n_heads) * (size_t)run.n_parts;
     for_each(s, merges * (MERGE + sizeof(float) * (size_t)kv->v_dim), l->n_heads, finish, &run);
