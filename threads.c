@@ -1,6 +1,7 @@
-// parallel_for over a persistent pool. Items are claimed one at a time, so a thread that the system has put aside delays only
-// the item it holds; nobody waits for a thread that claimed nothing. Where a busy neighbour makes even that cost more than the
-// other threads are worth, the caller works alone for a while.
+// parallel_for over a persistent pool. Items are claimed as threads become free, several in a row at first and single ones at
+// the end, so a thread that the system has put aside delays only what it holds; nobody waits for a thread that claimed
+// nothing. Where a busy neighbour makes even that cost more than the other threads are worth, the caller works alone for a
+// while.
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -34,15 +35,15 @@ Pool *pool_new(int n_threads, Error *err) {
 void pool_free(Pool *pool) { free(pool); }
 
 void parallel_for(Pool *pool, int n, void (*work)(void *arg, int item, int thread), void *arg) {
-#pragma omp parallel for schedule(dynamic) num_threads(pool->n_threads) if (n > 1)
+#pragma omp parallel for schedule(guided) num_threads(pool->n_threads) if (n > 1)
     for (int i = 0; i < n; i++) work(arg, i, omp_get_thread_num());
 }
 
 #else
 
-// A ticket names the job, its number of items and the next item, so that a claim is one atomic addition and a thread that
-// comes late can tell that it is late.
-enum { ITEM_BITS = 24, SPINS = 10000, YIELD_EVERY = 100, ALONE_MIN = 4, ALONE_MAX = 1024 };
+// A ticket names the job, its number of items and the next item, so that a claim is one atomic exchange and a thread that
+// comes late can tell that it is late. A claim is a CLAIMS-th of a thread's share of the items left.
+enum { ITEM_BITS = 24, CLAIMS = 4, SPINS = 10000, YIELD_EVERY = 100, ALONE_MIN = 4, ALONE_MAX = 1024 };
 #define ITEMS(ticket) ((int)((ticket) >> ITEM_BITS & ((1u << ITEM_BITS) - 1)))
 #define ITEM(ticket) ((int)((ticket) & ((1u << ITEM_BITS) - 1)))
 #define JOB(ticket) ((ticket) >> 2 * ITEM_BITS)
@@ -81,11 +82,13 @@ static inline void relax(int spin) {
 // Works on whatever items are left. The last one to be done wakes the caller, who may have parked.
 static void work_on(Pool *pool, int thread) {
     for (;;) {
-        uint64_t t = atomic_fetch_add(&pool->ticket, 1);
-        int n = ITEMS(t);
-        if (ITEM(t) >= n) return;
-        pool->work(pool->arg, ITEM(t), thread);
-        if (atomic_fetch_add(&pool->done, 1) + 1 == n) {
+        uint64_t t = atomic_load(&pool->ticket);
+        int n = ITEMS(t), first = ITEM(t), left = n - first, share = left / (CLAIMS * pool->n_threads);
+        int claimed = share > 1 ? share : 1;
+        if (left == 0) return;
+        if (!atomic_compare_exchange_weak(&pool->ticket, &t, t + (uint64_t)claimed)) continue;
+        for (int i = first; i < first + claimed; i++) pool->work(pool->arg, i, thread);
+        if (atomic_fetch_add(&pool->done, claimed) + claimed == n) {
             pthread_mutex_lock(&pool->lock);
             pthread_cond_signal(&pool->finished);
             pthread_mutex_unlock(&pool->lock);
