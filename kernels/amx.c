@@ -99,8 +99,9 @@ static void matmul_amx_bf16(float *out, size_t out_stride, const uint8_t *panels
 // vectors (48 instructions), 28 of the two ports for loads (57: 24 for the tiles, 16 totals, 17 scales) and 16 of stores. So
 // these must go on at the same time.
 
-// Blocks that are unpacked at once, to stay in the first-level cache while all tokens pass; blocks in a step of tile_amx_int8.
-enum { PIECE = 32, STEP = 4 };
+// Blocks that are unpacked at once, to stay in the first-level cache while all tokens pass; blocks between a product and its
+// totals, for the latency of loads and products (about 100 cycles).
+enum { PIECE = 32, LAG = 4 };
 
 // A piece of a panel, and the cache lines that each step fetches of what comes after it in memory.
 typedef struct {
@@ -136,58 +137,46 @@ static void shape_int8(int T) {
     shape_tiles((uint8_t[]){t, t, t, t, t, t, 8, 8}, (uint8_t[]){64, 64, 64, 64, BLOCK, BLOCK, 64, 64});
 }
 
-typedef int32_t Totals[16][LANES];  // [T][16 rows]
-
-#define MULTIPLY_BLOCK(b, total, a, w)                          \
-    if (n > b) {                                                \
-        _tile_zero(total);                                      \
-        _tile_loadd(a, x + b * BLOCK, x_stride);                \
-        _tile_loadd(w, (const uint8_t *)weights + b * 512, 64); \
-        _tile_dpbssd(total, a, w);                              \
-    }
-
-// The first n of four blocks.
-INLINE void multiply_blocks(const int8_t *x, size_t x_stride, const void *weights, long n) {
-    MULTIPLY_BLOCK(0, 0, 4, 6)
-    MULTIPLY_BLOCK(1, 1, 5, 7)
-    MULTIPLY_BLOCK(2, 2, 4, 6)
-    MULTIPLY_BLOCK(3, 3, 5, 7)
-}
-
-INLINE void store_totals(Totals total[STEP], long n) {
-    if (n > 0) _tile_stored(0, total[0], 64);
-    if (n > 1) _tile_stored(1, total[1], 64);
-    if (n > 2) _tile_stored(2, total[2], 64);
-    if (n > 3) _tile_stored(3, total[3], 64);
-}
-
-INLINE void add_totals(Floats sum[16], Totals total[STEP], const float w_scale[][LANES], const float *x_scale,
-                       size_t x_stride, long n, int T) {
-    for (long b = 0; b < n && b < STEP; b++) {
-        const Floats scale = v_load(w_scale[b]);
-        UNROLL for (int t = 0; t < T; t++)
-            sum[t] = v_fma(v_dot_end(_mm512_load_si512(total[b][t])), v_mul(scale, v_set1(x_scale[(size_t)t * x_stride + b])),
-                           sum[t]);
+// Adds a block: total [T][16 rows], x_scale [T][stride].
+INLINE void add_block(Floats sum[16], int32_t total[16][LANES], const float *w_scale, const float *x_scale, size_t stride,
+                      int T) {
+    const Floats scale = v_load(w_scale);
+    UNROLL for (int t = 0; t < T; t += 4, x_scale += 4 * stride) {
+        __asm__("" : "+r"(x_scale));  // else compilers keep a pointer to each token's scales, more than there are registers
+        UNROLL for (int i = t; i < t + 4; i++)
+            sum[i] = v_fma(v_dot_end(_mm512_load_si512(total[i])), v_mul(scale, v_set1(x_scale[(size_t)(i - t) * stride])),
+                           sum[i]);
     }
 }
 
-// T tokens times a piece. A step stores the totals of four blocks, multiplies the next four and adds the four before, so that
-// nothing in it waits for anything else in it.
+// Three blocks at once, so that none waits for another: stores the totals of block b + i - 4, multiplies block b + i, and adds
+// block b + i - 5.
+#define STEP(i, C, A, B)                                                                                                 \
+    if (b + i >= LAG && b + i < n + LAG) _tile_stored(C, total[i % 2], 64);                                          \
+    if (b + i < n) {                                                                                                     \
+        _tile_zero(C);                                                                                                   \
+        _tile_loadd(A, x + (b + i) * BLOCK, stride * BLOCK);                                                             \
+        _tile_loadd(B, piece->w[b + i], 64);                                                                             \
+        _tile_dpbssd(C, A, B);                                                                                           \
+    }                                                                                                                    \
+    if (b + i > LAG && b + i <= n + LAG)                                                                             \
+        add_block(sum, total[(i + 1) % 2], piece->scale[b + i - LAG - 1], x_scale + (b + i - LAG - 1), stride, T);
+
+// T tokens times a piece.
 INLINE void tile_amx_int8(const Tile *tile, Piece *piece, int T) {
     const size_t stride = tile->n_steps, at = tile->row * stride + tile->from;
     const int8_t *x = tile->x->q + at * BLOCK;
     const float *x_scale = tile->x->scale + at;
     const long n = (long)(tile->to - tile->from);
-    _Alignas(64) Totals total[2][STEP];
+    _Alignas(64) int32_t total[2][16][LANES];
     Floats sum[16];
     UNROLL for (int t = 0; t < T; t++)
         sum[t] = tile->from ? v_load(tile->out + (size_t)t * tile->out_stride) : v_zero();
-    for (long b = 0; b < n + 2 * STEP; b += STEP) {
-        const int turn = b / STEP % 2;
-        const long before = b - 2 * STEP;
-        if (b >= STEP) store_totals(total[turn], n - b + STEP);
-        multiply_blocks(x + b * BLOCK, stride * BLOCK, piece->w[b], n - b);
-        if (before >= 0) add_totals(sum, total[!turn], piece->scale + before, x_scale + before, stride, n - before, T);
+    for (long b = 0; b <= n + LAG; b += 4) {
+        STEP(0, 0, 4, 6)
+        STEP(1, 1, 5, 7)
+        STEP(2, 2, 4, 6)
+        STEP(3, 3, 5, 7)
         for (size_t line = 0; line < piece->lines_per_step; line++, piece->next += 64)
             __builtin_prefetch((const void *)piece->next, 0, 2);
     }
@@ -209,7 +198,7 @@ static void walk_amx_int8(Tile tile, UnpackFn *unpack_piece, int n_panels, size_
             tile.to = tile.n_steps - tile.from < PIECE ? tile.n_steps : tile.from + PIECE;
             unpack_piece(&piece, &tile);
             // The panel's bytes in proportion to its blocks, scales included, and the lines in proportion to the steps.
-            const size_t n = tile.to - tile.from, steps = G * (n / STEP + 2);
+            const size_t n = tile.to - tile.from, steps = G * ((n + LAG) / 4 + 1);
             piece.next = (uintptr_t)tile.w + tile.panel_stride * tile.to / tile.n_steps;
             piece.lines_per_step = (tile.panel_stride * n / tile.n_steps / 64 + steps - 1) / steps;
             for (size_t g = 0; g < G; g++) {
