@@ -42,7 +42,7 @@ static inline void turn_block(float *out, const float *x) {
 }
 
 // The largest tile, and the panels that a single row takes at once: memory is read fastest in several streams.
-enum { MAX_P = 4, MAX_T = 6, ONE_P = 4 };
+enum { MAX_P = 4, MAX_T = 6, ONE_P = 4, AHEAD = 9 << 10 };
 
 // What a tile works on: panels w[0..P), rows row..row+T-1 of x, steps from..to-1 of n_steps (a step is one k, or one block
 // of 32). If from > 0, out has the sums so far.
@@ -66,6 +66,14 @@ INLINE void store_sums(Floats sum[MAX_P][MAX_T], const Tile *tile, int P, int T)
         UNROLL for (int p = 0; p < P; p++) v_store(tile->out + (size_t)t * tile->out_stride + 16 * p, sum[p][t]);
 }
 
+// A single row asks for the same bytes of the P panels that come next while it works on these, at a panel's beginning: the
+// processor foresees a stream only once it has seen some of it.
+INLINE void prefetch_next(const Tile *tile, size_t at, size_t bytes, int P) {
+    UNROLL for (int p = P; p < 2 * P; p++)
+        UNROLL for (size_t line = 0; line < bytes; line += 64)
+            __builtin_prefetch((const void *)((uintptr_t)tile->w + (size_t)p * tile->panel_stride + at + line), 0, 2);
+}
+
 INLINE void tile_float(const Tile *tile, Dtype dtype, int P, int T) {
     const size_t stride = tile->x->stride, k_bytes = dtype == F32 ? 64 : 32;
     const float *x = tile->x->f32 + tile->row * stride;
@@ -73,6 +81,7 @@ INLINE void tile_float(const Tile *tile, Dtype dtype, int P, int T) {
     load_sums(sum, tile, P, T);
     for (size_t k = tile->from; k < tile->to; k++) {
         Floats w[MAX_P];
+        if (T == 1 && k * k_bytes < AHEAD) prefetch_next(tile, k * k_bytes, k_bytes, P);
         UNROLL for (int p = 0; p < P; p++) {
             const uint8_t *at = tile->w + (size_t)p * tile->panel_stride + k * k_bytes;
             w[p] = dtype == F32 ? v_load((const float *)at) : v_load_f16(at);
@@ -96,6 +105,7 @@ INLINE void tile_bf16(const Tile *tile, int P, int T) {
     load_sums(sum, tile, P, T);
     for (size_t k = tile->from * BLOCK; k < tile->to * BLOCK; k += 2) {
         Pairs w[MAX_P];
+        if (T == 1 && k * 32 < AHEAD) prefetch_next(tile, k * 32, 64, P);
         UNROLL for (int p = 0; p < P; p++) w[p] = v_load_pairs(tile->w + (size_t)p * tile->panel_stride + k * 32);
         UNROLL for (int t = 0; t < T; t++) {
             Pairs a = v_set1_pair(x + (size_t)t * stride + k);
@@ -114,6 +124,7 @@ INLINE void chain_bf16(Floats sum[MAX_P][MAX_T], int odd, const Tile *tile, size
         UNROLL for (int t = 0; t < T; t++) sum[p][t] = v_zero();
     for (size_t k = 0; k < BLOCK; k += 2) {
         Floats v[MAX_P];
+        if (T == 1 && !odd && b * BLOCK * 32 < AHEAD) prefetch_next(tile, (b * BLOCK + k) * 32, 64, P);
         UNROLL for (int p = 0; p < P; p++) v[p] = v_load_bf16(w + (size_t)p * tile->panel_stride + k * 32, odd);
         UNROLL for (int t = 0; t < T; t++) {
             Floats a = v_set1_bf16(x + (size_t)t * stride + k, odd);
@@ -145,11 +156,11 @@ INLINE void tile_blocks(const Tile *tile, Dtype dtype, int P, int T) {
         Ints total[MAX_P][MAX_T];
         UNROLL for (int t = 0; t < T; t++)
             UNROLL for (int p = 0; p < P; p++) total[p][t] = v_dot_start(tile->x->offset[at + (size_t)t * stride]);
-        if (T == 1)  // the next panels' scales, a short run of their own that the processor does not foresee
-            UNROLL for (int p = 0; p < P; p++)
-                __builtin_prefetch((const void *)((uintptr_t)scales + (size_t)(p + P) * tile->panel_stride), 0, 2);
+        if (T == 1 && b % 2 == 0) prefetch_next(tile, stride * block_bytes + b * 32, 64, P);
         UNROLL for (int g = 0; g < 8; g += 2) {
             Bytes v[MAX_P][2];
+            if (T == 1 && b * block_bytes < AHEAD)
+                prefetch_next(tile, b * block_bytes + (size_t)g * block_bytes / 8, block_bytes / 4, P);
             UNROLL for (int p = 0; p < P; p++)
                 (dtype == Q8 ? v_load_q8 : v_load_q4)(v[p],
                                                       w + (size_t)p * tile->panel_stride + (size_t)g * block_bytes / 8);
@@ -179,13 +190,6 @@ static inline int next_rows(int left, int T) {
     return (left + tiles - 1) / tiles;
 }
 
-// The first lines of the P panels that come after these: the processor foresees a stream only once it has seen its beginning.
-static inline void prefetch_next(const Tile *tile, int P) {
-    for (int p = P; p < 2 * P; p++)
-        for (size_t line = 0; line < 8; line++)
-            __builtin_prefetch((const void *)((uintptr_t)tile->w + (size_t)p * tile->panel_stride + 64 * line), 0, 2);
-}
-
 // P panels against all rows of x, then the next P: the weights are read from memory once. `piece` steps at a time, so that
 // the panels stay in the second-level cache from tile to tile, and a tile's activations in the first. A single row takes
 // ONE_P panels and all steps.
@@ -195,7 +199,6 @@ static void walk_panels(Tile tile, TileFn *const narrow[MAX_T], TileFn *const wi
     if (n_rows == 1) wide = &one, P = ONE_P, piece = tile.n_steps;
     for (int width; n_panels > 0; n_panels -= width, out += 16 * width, tile.w += (size_t)width * tile.panel_stride) {
         width = n_panels < P ? 1 : P;
-        if (n_rows == 1 && n_panels > P) prefetch_next(&tile, P);
         for (tile.from = 0; tile.from < tile.n_steps; tile.from = tile.to) {
             tile.to = tile.n_steps - tile.from < piece ? tile.n_steps : tile.from + piece;
             for (int count, row = 0; row < n_rows; row += count) {
