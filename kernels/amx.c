@@ -26,7 +26,7 @@ static void shape_tiles(const uint8_t rows[8], const uint8_t row_bytes[8]) {
 // ---- bf16 ----------------------------------------------------------------------------------------------------------------
 //
 // A block of a panel is a second factor as it lies in the file, and TDPBF16PS sums as every road does: one chain over the
-// even k of a block, one over the odd, then their sum to the accumulator. (It takes denormals for 0, which the others don't.)
+// even k of a block, one over the odd, then their sum to the accumulator. (It takes denormals for 0; the others don't.)
 
 // For `a` and then `b` tokens, up to 16 each: tiles 0..3 are sums [16 tokens][16 rows of a panel], 4 and 5 activations
 // [16 tokens][32 k], 6 and 7 weights.
@@ -99,16 +99,16 @@ static void matmul_amx_bf16(float *out, size_t out_stride, const uint8_t *panels
 // vectors (48 instructions), 28 of the two ports for loads (57: 24 for the tiles, 16 totals, 17 scales) and 16 of stores. So
 // these must go on at the same time.
 
-// Blocks that are unpacked at once, to stay in the first-level cache while all tokens pass; blocks between a product and its
-// totals, for the latency of loads and products (about 100 cycles).
+// PIECE blocks are unpacked at once and stay in the first-level cache while all tokens pass. The totals of a block are
+// stored LAG blocks after its product began, since tiles take about 100 cycles to be loaded and multiplied.
 enum { PIECE = 32, LAG = 4 };
 
-// A piece of a panel, and the cache lines that each step fetches of what comes after it in memory.
+// A piece of a panel. While it is used, what follows it in memory is fetched, some cache lines every four blocks.
 typedef struct {
     _Alignas(64) uint8_t w[PIECE][8][LANES][4];  // int8, second factors of tiles
     float scale[PIECE][LANES];
     uintptr_t next;
-    size_t lines_per_step;
+    size_t n_lines;
 } Piece;
 typedef void UnpackFn(Piece *piece, const Tile *tile);
 
@@ -131,7 +131,8 @@ INLINE void unpack(Piece *piece, const Tile *tile, Dtype dtype) {
 static void unpack_q8(Piece *piece, const Tile *tile) { unpack(piece, tile, Q8); }
 static void unpack_q4(Piece *piece, const Tile *tile) { unpack(piece, tile, Q4); }
 
-// For T tokens: tiles 0..3 are totals [T][16 rows of a panel] of a block each, 4 and 5 activations [T][32 k], 6 and 7 weights.
+// For T tokens: tiles 0..3 are totals [T][16 rows of a panel] of one block each, 4 and 5 activations [T][32 k], 6 and 7
+// weights.
 static void shape_int8(int T) {
     const uint8_t t = (uint8_t)T;
     shape_tiles((uint8_t[]){t, t, t, t, t, t, 8, 8}, (uint8_t[]){64, 64, 64, 64, BLOCK, BLOCK, 64, 64});
@@ -141,25 +142,27 @@ static void shape_int8(int T) {
 INLINE void add_block(Floats sum[16], int32_t total[16][LANES], const float *w_scale, const float *x_scale, size_t stride,
                       int T) {
     const Floats scale = v_load(w_scale);
-    UNROLL for (int t = 0; t < T; t += 4, x_scale += 4 * stride) {
-        __asm__("" : "+r"(x_scale));  // else compilers keep a pointer to each token's scales, more than there are registers
-        UNROLL for (int i = t; i < t + 4; i++)
-            sum[i] = v_fma(v_dot_end(_mm512_load_si512(total[i])), v_mul(scale, v_set1(x_scale[(size_t)(i - t) * stride])),
-                           sum[i]);
+    UNROLL for (int t = 0; t < T; t += 4) {
+        const float *four = x_scale + (size_t)t * stride;
+        __asm__("" : "+r"(four));  // else compilers keep a pointer to each token's scales, more than there are registers
+        UNROLL for (int i = 0; i < 4; i++)
+            sum[t + i] = v_fma(v_dot_end(_mm512_load_si512(total[t + i])), v_mul(scale, v_set1(four[(size_t)i * stride])),
+                               sum[t + i]);
     }
 }
 
-// Three blocks at once, so that none waits for another: stores the totals of block b + i - 4, multiplies block b + i, and adds
-// block b + i - 5.
+// One step for each of three blocks, so that none waits for another: block b + i is multiplied, the totals of the one LAG
+// before it are stored, and those of the one before that are added. The two totals are small because a load waits if the low
+// twelve bits of its address are those of a store under way.
 #define STEP(i, C, A, B)                                                                                                 \
-    if (b + i >= LAG && b + i < n + LAG) _tile_stored(C, total[i % 2], 64);                                          \
+    if (b + i >= LAG && b + i < n + LAG) _tile_stored(C, total[i % 2], 64);                                              \
     if (b + i < n) {                                                                                                     \
         _tile_zero(C);                                                                                                   \
         _tile_loadd(A, x + (b + i) * BLOCK, stride * BLOCK);                                                             \
         _tile_loadd(B, piece->w[b + i], 64);                                                                             \
         _tile_dpbssd(C, A, B);                                                                                           \
     }                                                                                                                    \
-    if (b + i > LAG && b + i <= n + LAG)                                                                             \
+    if (b + i > LAG && b + i <= n + LAG)                                                                                 \
         add_block(sum, total[(i + 1) % 2], piece->scale[b + i - LAG - 1], x_scale + (b + i - LAG - 1), stride, T);
 
 // T tokens times a piece.
@@ -177,15 +180,11 @@ INLINE void tile_amx_int8(const Tile *tile, Piece *piece, int T) {
         STEP(1, 1, 5, 7)
         STEP(2, 2, 4, 6)
         STEP(3, 3, 5, 7)
-        for (size_t line = 0; line < piece->lines_per_step; line++, piece->next += 64)
+        for (size_t line = 0; line < piece->n_lines; line++, piece->next += 64)
             __builtin_prefetch((const void *)piece->next, 0, 2);
     }
     UNROLL for (int t = 0; t < T; t++) v_store(tile->out + (size_t)t * tile->out_stride, sum[t]);
 }
-
-// Not inlined, for registers: each token's scales have an address of their own.
-__attribute__((noinline)) static void tile_amx_int8_16(const Tile *tile, Piece *piece) { tile_amx_int8(tile, piece, 16); }
-__attribute__((noinline)) static void tile_amx_int8_8(const Tile *tile, Piece *piece) { tile_amx_int8(tile, piece, 8); }
 
 // All panels times G groups of T = 16 or 8 rows from tile.row on.
 static void walk_amx_int8(Tile tile, UnpackFn *unpack_piece, int n_panels, size_t G, int T) {
@@ -197,21 +196,20 @@ static void walk_amx_int8(Tile tile, UnpackFn *unpack_piece, int n_panels, size_
         for (tile.from = 0; tile.from < tile.n_steps; tile.from = tile.to) {
             tile.to = tile.n_steps - tile.from < PIECE ? tile.n_steps : tile.from + PIECE;
             unpack_piece(&piece, &tile);
-            // The panel's bytes in proportion to its blocks, scales included, and the lines in proportion to the steps.
-            const size_t n = tile.to - tile.from, steps = G * ((n + LAG) / 4 + 1);
-            piece.next = (uintptr_t)tile.w + tile.panel_stride * tile.to / tile.n_steps;
-            piece.lines_per_step = (tile.panel_stride * n / tile.n_steps / 64 + steps - 1) / steps;
+            const size_t n = tile.to - tile.from, times = G * ((n + LAG) / 4 + 1);
+            piece.next = (uintptr_t)tile.w + tile.panel_stride * tile.to / tile.n_steps;  // as if scales lay among blocks
+            piece.n_lines = (tile.panel_stride * n / tile.n_steps / 64 + times - 1) / times;
             for (size_t g = 0; g < G; g++) {
                 tile.row = first + g * (size_t)T;
                 tile.out = out + g * (size_t)T * tile.out_stride;
-                T == 16 ? tile_amx_int8_16(&tile, &piece) : tile_amx_int8_8(&tile, &piece);
+                T == 16 ? tile_amx_int8(&tile, &piece, 16) : tile_amx_int8(&tile, &piece, 8);
             }
         }
 }
 
 // Groups of 16 rows, then one of 8, then the rest by VNNI: for fewer the unpacking costs more than the tiles gain.
-INLINE void matmul_amx_int8(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels, int n_in,
-                            const Rows *x, int n_tokens, UnpackFn *unpack_piece, MatmulFn *matmul_vnni) {
+INLINE void matmul_amx_int8(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels,
+                            int n_in, const Rows *x, int n_tokens, UnpackFn *unpack_piece, MatmulFn *matmul_vnni) {
     Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, blocks_of(n_in)};
     int left = n_tokens;
     for (int T = 16; T >= 8; T /= 2) {
