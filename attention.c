@@ -61,7 +61,8 @@ typedef struct {
     Session *s;
     int layer, first, n, pos;
     int tokens_per_block, n_blocks;  // queries are taken by blocks of tokens
-    int first_tile, tiles_per_part, n_parts;
+    int first_tile, n_parts;  // parts are single tiles, or one is all
+    int n_units, units_per_item;
 } Run;
 
 typedef struct {  // the queries of one block of tokens that share KV head h
@@ -112,7 +113,8 @@ static Rows rows_from(const Rows *q, int r) {
 }
 
 // Scores of n rows against the panels of positions begin..end (multiples of 16), p[row][position - begin of the tile].
-static void scores(const Run *run, int h, const Rows *q, int n_rows, float *p, int tile, int begin, int end) {
+static void scores(const Run *run, int h, const Rows *q, int n_rows, float *p, int tile, int begin, int end,
+                   ptrdiff_t ahead) {
     const Session *s = run->s;
     const Layer *l = &s->model->layers[run->layer];
     const KvLayer *kv = &s->kv.layers[run->layer];
@@ -120,7 +122,8 @@ static void scores(const Run *run, int h, const Rows *q, int n_rows, float *p, i
     for (int i = begin / LANES, n; i < end / LANES; i += n) {
         n = kv->n_slots - i % kv->n_slots;  // as far as the ring runs on
         if (n > end / LANES - i) n = end / LANES - i;
-        s->k->matmul[s->k_dtype](p + i * LANES - tile, TILE, kv_keys(s, run->layer, i, h), slot, n, l->head_dim, q, n_rows);
+        s->k->matmul[s->k_dtype](p + i * LANES - tile, TILE, kv_keys(s, run->layer, i, h), slot, n, l->head_dim, q, n_rows,
+                                 ahead);
     }
 }
 
@@ -162,9 +165,10 @@ static void merge(const Session *s, float *out, float *out_max, float *out_sum, 
 }
 
 // One tile of positions for a block of queries, merged into out [n_rows][v_dim], max, sum. SOFTMAX_ROWS at a time, whose
-// scores stay in the first-level cache until they are mixed.
-static void attend_tile(const Run *run, const Block *b, const Rows *q, Scratch *x, int tile, float *out, float *out_max,
-                        float *out_sum) {
+// scores stay in the first-level cache until they are mixed. `ahead`: from this tile's keys and values to those of the next,
+// for rows that are few enough to read them just once.
+static void attend_tile(const Run *run, const Block *b, const Rows *q, Scratch *x, int tile, ptrdiff_t ahead, float *out,
+                        float *out_max, float *out_sum) {
     const Session *s = run->s;
     const Layer *l = &s->model->layers[run->layer];
     int dim = s->kv.layers[run->layer].v_dim, first = run->pos + b->token, last = first + b->n_tokens - 1;
@@ -177,7 +181,7 @@ static void attend_tile(const Run *run, const Block *b, const Rows *q, Scratch *
         n = b->n_rows - from < SOFTMAX_ROWS ? b->n_rows - from : SOFTMAX_ROWS;
         Rows some = rows_from(q, from);
         float max[SOFTMAX_ROWS], sum[SOFTMAX_ROWS];
-        scores(run, b->h, &some, n, x->p, tile, begin, end);
+        scores(run, b->h, &some, n, x->p, tile, begin, end, ahead);
         for (int r = 0; r < n; r++) {
             int pos = first + (from + r) / b->group, low = lowest(l, pos) > begin ? lowest(l, pos) : begin,
                 high = pos < stop ? pos : stop - 1;
@@ -187,7 +191,7 @@ static void attend_tile(const Run *run, const Block *b, const Rows *q, Scratch *
         }
         if (l->latent)
             s->k->mix_keys[s->k_dtype](x->mix, x->p, TILE, n, values, begin - tile, stop - tile, l->head_dim, dim);
-        else s->k->mix[s->v_dtype](x->mix, x->p, TILE, n, values, begin - tile, stop - tile, dim);
+        else s->k->mix[s->v_dtype](x->mix, x->p, TILE, n, values, begin - tile, stop - tile, dim, ahead);
         for (int r = 0; r < n; r++)
             merge(s, out + (size_t)(from + r) * dim, &out_max[from + r], &out_sum[from + r], x->mix + (size_t)r * dim, max[r],
                   sum[r], dim);
@@ -201,14 +205,19 @@ static size_t part_row(const Run *run, const Block *b, int part) {
     return (item * run->n_parts + (size_t)part) * (size_t)(run->tokens_per_block * b->group);
 }
 
-// Item: (part, block of queries, KV head), a part being some tiles in a row.
-static void attend_part(void *arg, int item, int thread) {
-    const Run *run = arg;
+// From the keys and values of head h in a tile to those of head `other` in another.
+static ptrdiff_t way(const Run *run, int tile, int h, int other_tile, int other) {
+    return kv_keys(run->s, run->layer, other_tile * TILE / LANES, other) -
+           kv_keys(run->s, run->layer, tile * TILE / LANES, h);
+}
+
+// Unit: (part, block of queries, KV head). `next` is the one that this thread does after it.
+static void attend_part(const Run *run, int unit, int next, int thread) {
     Session *s = run->s;
     const Layer *l = &s->model->layers[run->layer];
     int n_blocks = run->n_blocks * l->n_kv_heads;
-    Block b = block_of(run, item % n_blocks);
-    int part = item / n_blocks, dim = s->kv.layers[run->layer].v_dim;
+    Block b = block_of(run, unit % n_blocks);
+    int part = unit / n_blocks, dim = s->kv.layers[run->layer].v_dim;
     size_t row = part_row(run, &b, part);
     float *out = s->part + row * dim, *max = s->part_max + row, *sum = s->part_sum + row;
     memset(out, 0, sizeof *out * (size_t)b.n_rows * dim);
@@ -218,30 +227,41 @@ static void attend_part(void *arg, int item, int thread) {
         max[r] = sinks ? l->sinks[b.h * b.group + r % b.group] : -INFINITY, sum[r] = sinks ? 1.0f : 0.0f;
     Rows q = gather(run, &b, &s->scratch[thread]);
     int first = run->pos + b.token, last = first + b.n_tokens - 1, from = lowest(l, first) / TILE, to = last / TILE;
-    int begin = run->first_tile + part * run->tiles_per_part, end = begin + run->tiles_per_part - 1;
+    int begin = run->first_tile + part, end = run->n_parts > 1 ? begin : to;
+    ptrdiff_t ahead = run->n_parts == 1 || b.n_rows > SOFTMAX_ROWS
+                          ? 0
+                          : way(run, begin, b.h, run->first_tile + next / n_blocks, next % l->n_kv_heads);
     for (int t = begin > from ? begin : from; t <= end && t <= to; t++)
-        attend_tile(run, &b, &q, &s->scratch[thread], t * TILE, out, max, sum);
+        attend_tile(run, &b, &q, &s->scratch[thread], t * TILE, ahead, out, max, sum);
 }
 
-// Merges the parts in order and divides by the sum.
-static void finish(void *arg, int item, int thread) {
+// Item: some units in a row. Threads in step take every n-th item, so this one probably goes on with that.
+static void attend_units(void *arg, int item, int thread) {
+    const Run *run = arg;
+    int n = run->units_per_item, begin = item * n, end = begin + n < run->n_units ? begin + n : run->n_units;
+    for (int i = begin; i < end; i++)
+        attend_part(run, i, i + 1 < end ? i + 1 : begin + n * pool_threads(run->s->pool), thread);
+}
+
+// Merges the parts of a query head in order, token by token, and divides by the sum.
+static void finish(void *arg, int head, int thread) {
     (void)thread;
     const Run *run = arg;
     const Session *s = run->s;
     const Layer *l = &s->model->layers[run->layer];
-    Block b = block_of(run, item);
-    int dim = s->kv.layers[run->layer].v_dim;
-    size_t first = part_row(run, &b, 0);
-    for (int r = 0; r < b.n_rows; r++) {
-        size_t row = first + (size_t)r;
-        float *out = s->part + row * dim, *max = &s->part_max[row], *sum = &s->part_sum[row];
-        for (int part = 1; part < run->n_parts; part++) {
-            size_t other = part_row(run, &b, part) + (size_t)r;
-            merge(s, out, max, sum, s->part + other * dim, s->part_max[other], s->part_sum[other], dim);
+    int dim = s->kv.layers[run->layer].v_dim, width = l->latent ? l->latent : l->head_dim;
+    for (int i = 0; i < run->n_blocks; i++) {
+        Block b = block_of(run, i * l->n_kv_heads + head / (l->n_heads / l->n_kv_heads));
+        for (int r = head % b.group; r < b.n_rows; r += b.group) {
+            size_t row = part_row(run, &b, 0) + (size_t)r;
+            float *out = s->part + row * dim, *max = &s->part_max[row], *sum = &s->part_sum[row];
+            for (int part = 1; part < run->n_parts; part++) {
+                size_t other = part_row(run, &b, part) + (size_t)r;
+                merge(s, out, max, sum, s->part + other * dim, s->part_max[other], s->part_sum[other], dim);
+            }
+            s->k->scale(out, 1.0f / *sum, width);
+            memcpy(head_of(run, &b, &s->att, r, width), out, sizeof *out * (size_t)width);
         }
-        int width = l->latent ? l->latent : l->head_dim;
-        s->k->scale(out, 1.0f / *sum, width);
-        memcpy(head_of(run, &b, &s->att, r, width), out, sizeof *out * (size_t)width);
     }
 }
 
@@ -258,13 +278,16 @@ static void attend_run(Session *s, int layer, int first, int n, int pos) {
     run.n_blocks = (n + run.tokens_per_block - 1) / run.tokens_per_block;
     run.first_tile = lowest(l, pos) / TILE;
     int n_items = l->n_kv_heads * run.n_blocks, n_tiles = (pos + n - 1) / TILE - run.first_tile + 1;
-    // A token deep in a text has more tiles than KV heads: then threads share the tiles.
-    run.n_parts = run.n_blocks == 1 && n_items < 4 * pool_threads(s->pool) ? n_tiles : 1;
-    run.tiles_per_part = run.n_parts == 1 ? n_tiles : 1;
+    // A few tokens deep in a text have more tiles than KV heads: then threads share the tiles.
+    run.n_parts = run.n_blocks == 1 ? n_tiles : 1;
     size_t key_bytes = (kv->k_bytes + kv->v_bytes) / LANES * (size_t)l->n_kv_heads * (size_t)(pos + n - lowest(l, pos));
-    for_each(s, key_bytes * (size_t)n, n_items * run.n_parts, attend_part, &run);
-    size_t part_bytes = sizeof(float) * (size_t)(n * l->n_heads) * (size_t)kv->v_dim;
-    for_each(s, part_bytes * (size_t)run.n_parts, n_items, finish, &run);
+    run.n_units = n_items * run.n_parts;
+    int share = run.n_parts == 1 ? 1 : run.n_units / (8 * pool_threads(s->pool));
+    run.units_per_item = share < 1 ? 1 : share > 8 ? 8 : share;
+    for_each(s, key_bytes * (size_t)n, (run.n_units + run.units_per_item - 1) / run.units_per_item, attend_units, &run);
+    enum { MERGE = 1024 };  // bytes that are read in the time of a merge, whatever its size
+    size_t merges = (size_t)(n * l->n_heads) * (size_t)run.n_parts;
+    for_each(s, merges * (MERGE + sizeof(float) * (size_t)kv->v_dim), l->n_heads, finish, &run);
 }
 
 void attention(Session *s, int layer, int n) {

@@ -21,7 +21,8 @@ enum {
 static const int PROMPTS[] = {16, 128, 512}, DEPTHS[] = {0, 1024, 4096, 8192};
 enum { N_PROMPTS = sizeof PROMPTS / sizeof *PROMPTS, N_DEPTHS = sizeof DEPTHS / sizeof *DEPTHS };
 static const double ROUNDS_SECONDS = 20,  // no new round after so long
-    SAMPLE_SECONDS = 0.02;                // what a sample of decode or of a ceiling should last at least
+    SAMPLE_SECONDS = 0.02,                // what a sample of decode or of a ceiling should last at least
+    CEILING_SECONDS = 1;                  // and a ceiling's at most
 
 typedef struct {
     double values[MAX_SAMPLES];
@@ -36,7 +37,7 @@ typedef struct {
 
 typedef struct {
     Session *s;
-    Dtype dtype;            // of the layers' matrices
+    Dtype dtype;            // of the layers' matrices, of most if they differ
     int *tokens;            // [deepest + DECODE_TOKENS] or so many as a prompt has
     Row prefill[N_PROMPTS], decode[N_DEPTHS];
     int n_prefill, n_decode, decode_tokens;  // decode_tokens: of one sample
@@ -86,10 +87,19 @@ static void read_item(void *arg, int item, int thread) {
     (void)sum;
 }
 
-static void sample_read(Bench *b) {
-    double start = seconds();
-    parallel_for(b->s->pool, (int)((b->n_lines + READ_LINES - 1) / READ_LINES), read_item, b);
-    add_sample(&b->read, (double)b->n_lines * 64 / (seconds() - start));
+// A ceiling is measured for as long as what is held against it took: where neighbours take turns with us, a short sample
+// would miss them and a long one would not.
+static bool goes_on(double start, double took) {
+    return seconds() - start < (took < CEILING_SECONDS ? took : CEILING_SECONDS);
+}
+
+static void sample_read(Bench *b, double took) {
+    double start = seconds(), bytes = 0;
+    do {
+        parallel_for(b->s->pool, (int)((b->n_lines + READ_LINES - 1) / READ_LINES), read_item, b);
+        bytes += (double)b->n_lines * 64;
+    } while (goes_on(start, took));
+    add_sample(&b->read, bytes / (seconds() - start));
 }
 
 static void peak_item(void *arg, int item, int thread) {
@@ -98,10 +108,13 @@ static void peak_item(void *arg, int item, int thread) {
     b->s->k->peak[b->dtype](b->steps);
 }
 
-static void sample_peak(Bench *b) {
+static void sample_peak(Bench *b, double took) {
     int items = PEAK_ITEMS * pool_threads(b->s->pool);
-    double start = seconds(), operations = b->s->k->peak[b->dtype](1) * (double)b->steps * items;
-    parallel_for(b->s->pool, items, peak_item, b);
+    double start = seconds(), operations = 0;
+    do {
+        parallel_for(b->s->pool, items, peak_item, b);
+        operations += b->s->k->peak[b->dtype](1) * (double)b->steps * items;
+    } while (goes_on(start, took));
     add_sample(&b->peak, operations / (seconds() - start));
 }
 
@@ -150,16 +163,47 @@ static int choose_lines(Bench *b, Error *err) {
 
 // ---- prefill and decode --------------------------------------------------------------------------------------------------
 
-// Operations of the weights' products for n tokens, the classifier's for one; those of attention are not counted.
+// Multiply-adds that a token makes with a layer's matrices of this dtype. Of a stack it meets the matrix of every head, or
+// of the experts that it chooses; absent matrices have no rows.
+static double layer_products(const Layer *l, Dtype dtype) {
+    const struct {
+        int times;
+        const Matrix *w;
+    } uses[] = {
+        {1, &l->q}, {1, &l->k}, {1, &l->v}, {1, &l->o}, {1, &l->attn_gate},
+        {1, &l->q_down}, {l->n_heads, &l->k_up}, {l->n_heads, &l->v_up},
+        {1, &l->mix_in}, {1, &l->mix_out}, {1, &l->delta_gate}, {1, &l->delta_beta}, {1, &l->delta_decay},
+        {1, &l->gate}, {1, &l->up}, {1, &l->down}, {1, &l->shared_gate},
+        {1, &l->router}, {l->top_k, &l->expert_gate}, {l->top_k, &l->expert_up}, {l->top_k, &l->expert_down},
+        {1, &l->ple_gate}, {1, &l->ple_out},
+    };
+    double products = 0;
+    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++)
+        if (uses[i].w->dtype == dtype) products += (double)uses[i].times * uses[i].w->n_out * uses[i].w->n_in;
+    return products;
+}
+
+// The same for all layers.
+static double token_products(const Model *m, Dtype dtype) {
+    double products = m->ple_in.dtype == dtype ? (double)m->ple_in.n_out * m->ple_in.n_in : 0;
+    for (int i = 0; i < m->n_layers; i++) products += layer_products(&m->layers[i], dtype);
+    return products;
+}
+
+// That of most multiply-adds.
+static Dtype main_dtype(const Model *m) {
+    Dtype most = F32;
+    for (Dtype d = F32; d < N_DTYPES; d++)
+        if (token_products(m, d) > token_products(m, most)) most = d;
+    return most;
+}
+
+// Operations of the weights' products for n tokens, the classifier's for one; what attention and the other mixers do with
+// keys, values and states is not counted.
 static double operations(const Model *m, int n) {
-    double weights = 0;
-    for (int i = 0; i < m->n_layers; i++) {
-        const Layer *l = &m->layers[i];
-        const Matrix *all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
-        for (int j = 0; j < 7; j++)
-            if (all[j]->data) weights += (double)all[j]->n_out * all[j]->n_in;
-    }
-    return 2 * (weights * n + (double)m->output.n_out * m->output.n_in);
+    double products = (double)m->output.n_out * m->output.n_in;
+    for (Dtype d = F32; d < N_DTYPES; d++) products += n * token_products(m, d);
+    return 2 * products;
 }
 
 // Runs n tokens behind the first `depth`, whatever the cache holds there; returns the seconds, negative for an error.
@@ -175,6 +219,7 @@ static int sample_prefill(Bench *b, Row *row, Error *err) {
     double took = run_tokens(b, 0, row->tokens, row->tokens, err);
     if (took < 0) return -1;
     add_sample(&row->rate, row->tokens / took);
+    sample_peak(b, took);
     return 0;
 }
 
@@ -182,6 +227,7 @@ static int sample_decode(Bench *b, Row *row, Error *err) {
     double took = run_tokens(b, row->tokens, b->decode_tokens, 1, err);
     if (took < 0) return -1;
     add_sample(&row->rate, b->decode_tokens / took);
+    sample_read(b, took);
     return 0;
 }
 
@@ -213,14 +259,10 @@ static double bytes_per_token(const Bench *b, int depth) {
 
 static int one_round(Bench *b, Error *err) {
     sample_empty(b);
-    for (int i = 0; i < b->n_prefill; i++) {
-        sample_peak(b);
+    for (int i = 0; i < b->n_prefill; i++)
         if (sample_prefill(b, &b->prefill[i], err)) return -1;
-    }
-    for (int i = 0; i < b->n_decode; i++) {
-        sample_read(b);
+    for (int i = 0; i < b->n_decode; i++)
         if (sample_decode(b, &b->decode[i], err)) return -1;
-    }
     return 0;
 }
 
@@ -280,8 +322,8 @@ static void print_text(const Bench *b) {
                r.median * b->decode[i].work * 1e-9, 100 * r.median * b->decode[i].work / read.median);
     }
     printf("\nThe cache was filled once with %d tokens, at %.1f tok/s. Prefill counts the multiply-adds of the weights'\n"
-           "products as two operations each, and those of attention not; decode counts every byte of the weights and of the\n"
-           "cache up to the token once.\n", b->filled, b->filled / b->fill_seconds);
+           "products as two operations each, and not those with the cache; decode counts once every byte of the weights\n"
+           "that a token needs and of the cache up to it.\n", b->filled, b->filled / b->fill_seconds);
     if (b->buffer)
         printf("The weights (%.1f MB) may lie in the caches (%.0f MB), so decode can outrun the reading of memory.\n",
                (double)s->model->weight_bytes * 1e-6, (double)b->cache_bytes * 1e-6);
@@ -322,7 +364,7 @@ static void print_json(const Bench *b) {
 }
 
 int bench(const Model *model, const SessionOptions *o, bool json, Error *err) {
-    Bench b = {.dtype = model->layers[0].q.dtype};
+    Bench b = {.dtype = main_dtype(model)};
     SessionOptions options = *o;
     int context = o->context ? o->context : model->context;
     if (context < PROMPTS[0] + DECODE_TOKENS)

@@ -359,10 +359,10 @@ static int check_experts(const Layer *l, int i, Error *err) {
 static int check_mixer(const Model *m, Layer *l, int i, Error *err) {
     int longest = MAX_DIM / l->n_heads;
     if (l->latent && (l->mixer != MIXER_ATTENTION || l->n_kv_heads != 1 || l->latent > l->head_dim))
-        return fail(err, "layer %d: a latent of %d numbers needs attention with one KV head at least as long, not %d of %d", i,
-                    l->latent, l->n_kv_heads, l->head_dim);
-    if (l->latent && (l->n_heads > MAX_LATENT_HEADS || l->n_nope < 1 || l->n_nope + l->head_dim > longest || l->n_value < 1 ||
-                      l->n_value > longest))
+        return fail(err, "layer %d: a latent of %d numbers needs attention with one KV head at least as long, not %d of %d",
+                    i, l->latent, l->n_kv_heads, l->head_dim);
+    if (l->latent && (l->n_heads > MAX_LATENT_HEADS || l->n_nope < 1 || l->n_nope + l->head_dim > longest ||
+                      l->n_value < 1 || l->n_value > longest))
         return fail(err, "layer %d: latent attention has %d heads of %d and %d numbers, expected 1..%d of 1 or more", i,
                     l->n_heads, l->n_nope, l->n_value, MAX_LATENT_HEADS);
     if (l->mixer == MIXER_ATTENTION) return 0;
@@ -370,8 +370,8 @@ static int check_mixer(const Model *m, Layer *l, int i, Error *err) {
     l->n_channels = m->n_embd;
     if (l->mixer == MIXER_SHORTCONV) return 3 * (int64_t)m->n_embd <= MAX_DIM ? 0 : fail(err, "n_embd is %d", m->n_embd);
     if (l->n_k_heads < 1 || l->n_v_heads < 1 || l->n_v_heads % l->n_k_heads || l->k_dim < 1 || l->v_dim < 1)
-        return fail(err, "layer %d: the delta rule has %d key heads of %d and %d value heads of %d, expected a multiple of them",
-                    i, l->n_k_heads, l->k_dim, l->n_v_heads, l->v_dim);
+        return fail(err, "layer %d: the delta rule has %d key heads of %d and %d value heads of %d, expected a multiple of "
+                    "them", i, l->n_k_heads, l->k_dim, l->n_v_heads, l->v_dim);
     int64_t channels = 2 * (int64_t)l->n_k_heads * l->k_dim + (int64_t)l->n_v_heads * l->v_dim;
     if (channels > MAX_DIM || (int64_t)l->n_v_heads * l->k_dim * l->v_dim > (int64_t)MAX_DIM * LANES)
         return fail(err, "layer %d: heads of the delta rule exceed %d numbers", i, MAX_DIM);
@@ -387,8 +387,8 @@ static int check_kv_source(const Model *m, int i, Error *err) {
     if (l->kv_source >= i || source->kv_source >= 0 || source->n_kv_heads != l->n_kv_heads ||
         source->head_dim != l->head_dim || l->mixer != MIXER_ATTENTION || source->mixer != MIXER_ATTENTION || l->latent ||
         source->latent)
-        return fail(err, "layer %d: kv_source is %d, expected an earlier layer with KV heads of its own of the same shape", i,
-                    l->kv_source);
+        return fail(err, "layer %d: kv_source is %d, expected an earlier layer with KV heads of its own of the same shape",
+                    i, l->kv_source);
     source->kv_read = true;
     return 0;
 }
@@ -633,7 +633,8 @@ static int get_experts(const Index *x, int i, int d, Layer *l, Error *err) {
 
 // The layer's part of what tokens have for each layer.
 static int get_ple(const Index *x, int i, int d, int ple, Layer *l, Error *err) {
-    return get_matrix(x, i, "ple_gate", ple, d, &l->ple_gate, err) || get_matrix(x, i, "ple_out", d, ple, &l->ple_out, err) ||
+    return get_matrix(x, i, "ple_gate", ple, d, &l->ple_gate, err) ||
+           get_matrix(x, i, "ple_out", d, ple, &l->ple_out, err) ||
            get_norm(x, i, "ple_norm", d, true, &l->ple_norm, err);
 }
 
@@ -672,12 +673,15 @@ static int get_tensors(Model *m, const Index *x, Error *err) {
 
 // ---- the whole ----
 
+// Bytes of one matrix of a stack, its bias included.
+static size_t bytes_of_one(const Matrix *w) {
+    size_t bias = w->bias ? round_up((size_t)w->n_out, LANES) * sizeof *w->bias : 0;
+    return matrix_bytes(w->dtype, w->n_out, w->n_in) + bias;
+}
+
 // Bytes of the experts that a token does not choose.
 static size_t idle_bytes(const Layer *l) {
-    if (!l->n_experts) return 0;
-    size_t one = matrix_bytes(l->expert_up.dtype, l->d_expert, l->expert_up.n_in) +
-                 matrix_bytes(l->expert_down.dtype, l->expert_down.n_out, l->d_expert);
-    if (l->gated) one += matrix_bytes(l->expert_gate.dtype, l->d_expert, l->expert_gate.n_in);
+    size_t one = bytes_of_one(&l->expert_gate) + bytes_of_one(&l->expert_up) + bytes_of_one(&l->expert_down);
     return one * (size_t)(l->n_experts - l->top_k);
 }
 

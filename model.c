@@ -68,7 +68,7 @@ static void multiply_panels(void *arg, int item, int thread) {
     size_t bytes = panel_bytes(w->dtype, w->n_in), panel = (size_t)g->which * (size_t)n_panels(w) + (size_t)first;
     Rows rows = rows_from(p, g->first + from);
     p->s->k->matmul[w->dtype](row(out, g->first + from) + first * LANES, out->stride, w->data + panel * bytes, bytes, n,
-                              w->n_in, &rows, n_rows);
+                              w->n_in, &rows, n_rows, 0);
     if (!w->bias) return;
     int begin = first * LANES, end = begin + n * LANES < w->n_out ? begin + n * LANES : w->n_out;
     for (int t = 0; t < n_rows; t++)

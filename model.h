@@ -61,7 +61,8 @@ enum { GROUP_MAX, GROUP_TOP2 };         // a group of experts is as good as its 
 typedef struct {
     Norm attn_norm, ffn_norm;      // [n_embd], of a branch's input; a parallel ffn without one takes attention's
     Norm attn_post_norm, ffn_post_norm;  // [n_embd], of what the branch adds
-    Matrix q, k, v, o;             // (n_heads head_dim, n_embd), 2 x (n_kv_heads head_dim, n_embd), (n_embd, n_heads head_dim)
+    Matrix q, k, v, o;             // (n_heads head_dim, n_embd), 2 x (n_kv_heads head_dim, n_embd),
+                                   // (n_embd, n_heads head_dim)
     Norm q_norm, k_norm;           // [head_dim], of all heads side by side if whole or distinct, or absent
     Norm v_norm;                   // [head_dim], of each value head, or absent
     Norm attn_sub_norm, ffn_sub_norm;  // [n_heads head_dim] before o, [d_ff] before down, or absent
@@ -71,7 +72,7 @@ typedef struct {
     int n_heads, n_kv_heads, head_dim, d_ff;
     int rope;                      // rope set, -1 for none
     int window;                    // 0 for none
-    Matrix ple_gate, ple_out;      // (ple, n_embd), (n_embd, ple): the branch that the layer's own embedding gates, or absent
+    Matrix ple_gate, ple_out;      // (ple, n_embd), (n_embd, ple): the branch gated by the layer's own embedding, or absent
     Norm ple_norm;                 // [n_embd], of what it adds
     const float *out_scale;        // [1] or NULL: the residual stream is multiplied by it behind the layer
     int kv_source;                 // the layer whose keys and values it reads; -1: its own
@@ -94,7 +95,7 @@ typedef struct {
     Matrix q_down;                   // (query rank, n_embd); q is then (.., query rank); may be absent
     Norm q_down_norm, latent_norm;   // [query rank], [latent]; RMS with an epsilon of their own, model.latent_eps
     Matrix k_up, v_up;               // stacks of n_heads: (latent, n_nope), (n_value, latent)
-    Matrix attn_gate;                // (n_heads head_dim or n_heads, n_embd), or absent: attention is multiplied by its sigmoid
+    Matrix attn_gate;                // (n_heads head_dim or n_heads, n_embd), its sigmoid multiplies attention; or absent
 
     // Short convolution and gated delta rule. n_taps of the convolution, n_channels wide; the delta rule's heads and their
     // sizes
@@ -183,16 +184,16 @@ typedef struct {
 
 typedef struct Session Session;
 
-// A session: KV cache and scratch for one sequence, threads included. The model is borrowed and must outlive it; session_free
-// frees it. Errors: an option out of range, no memory, HEADS_ISA names what is not there.
+// A session: KV cache and scratch for one sequence, threads included. The model is borrowed and must outlive it;
+// session_free frees it. Errors: an option out of range, no memory, HEADS_ISA names what is not there.
 Session *session_new(const Model *model, const SessionOptions *options, Error *err);
 void session_free(Session *session);
 
 // Runs n tokens through the decoder at the positions that follow those already in the cache, and returns the logits of the
 // last n_logits of them, [n_logits][session_logit_stride] floats owned by the session until the next call; n_logits may be 0
-// (then the result is not NULL but holds nothing). Passes of at most `chunk` tokens; logits do not depend on how the tokens are
-// cut into calls, on chunk or on n_threads. NULL: a token outside the vocabulary, more tokens than the context has
-// room for, more logits than logit_rows.
+// (then the result is not NULL but holds nothing). Passes of at most `chunk` tokens; logits do not depend on how the tokens
+// are cut into calls, on chunk or on n_threads. NULL: a token outside the vocabulary, more tokens than the context has room
+// for, more logits than logit_rows.
 const float *forward(Session *session, const int *tokens, int n, int n_logits, Error *err);
 size_t session_logit_stride(const Session *session);  // vocab_size, rounded up to 16
 int session_position(const Session *session);         // tokens in the cache
@@ -208,9 +209,9 @@ void session_reset(Session *session);
 
 // ---- attention.c: rope, scores, softmax, mix. Internal; declared in session.h --------------------------------------------
 
-// ---- mla.c: latent attention's way to attention and back. shortconv.c, deltanet.c: other mixers. moe.c: experts. Internal --
+// ---- mla.c: latent attention's way to attention and back. shortconv.c, deltanet.c: other mixers. moe.c: experts. Internal
 
-// ---- kvcache.c: what the cache costs, and where its rows lie ---------------------------------------------------------------
+// ---- kvcache.c: what the cache costs, and where its rows lie -------------------------------------------------------------
 
 typedef struct KvPlan {
     size_t bytes_per_token;  // of all layers, as long as no window is full
@@ -273,8 +274,8 @@ Sampler *sampler_new(int vocab_size, const SamplerOptions *options, Error *err);
 void sampler_free(Sampler *sampler);
 // Tells the sampler of a token of the text, prompt or generated, for the repetition penalty.
 void sampler_accept(Sampler *sampler, int id);
-// Picks an id from logits[0..vocab_size), which it leaves alone. Order: repetition penalty, top-k, temperature, top-p, min-p,
-// as transformers' generate has them. Greedy takes the lowest of equal logits.
+// Picks an id from logits[0..vocab_size), which it leaves alone. Order: repetition penalty, top-k, temperature, top-p,
+// min-p, as transformers' generate has them. Greedy takes the lowest of equal logits.
 int sampler_pick(Sampler *sampler, const float *logits);
 
 // ---- threads.c: parallel_for ---------------------------------------------------------------------------------------------
@@ -285,8 +286,8 @@ typedef struct Pool Pool;
 Pool *pool_new(int n_threads, Error *err);
 void pool_free(Pool *pool);
 int pool_threads(const Pool *pool);
-// Calls work(arg, item, thread) for every item in 0..n-1, once each, in any order, on any thread (0..n_threads-1), and returns
-// when all are done. Not to be called from inside work.
+// Calls work(arg, item, thread) for every item in 0..n-1, once each, in any order, on any thread (0..n_threads-1), and
+// returns when all are done. Not to be called from inside work.
 void parallel_for(Pool *pool, int n, void (*work)(void *arg, int item, int thread), void *arg);
 int physical_cores(void);
 double seconds(void);  // of a clock that only goes forward

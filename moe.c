@@ -45,8 +45,8 @@ static void keep_best_groups(const Layer *l, float *selection) {
         if (!kept[e / size]) selection[e] = -INFINITY;
 }
 
-// The sparsemixer's weight of the best that is left (Phi-3.5-MoE, arXiv 2409.12136, without the noise of training): that of a
-// softmax over those that are left and not far below it.
+// The sparsemixer's weight of the best that is left (Phi-3.5-MoE, arXiv 2409.12136, without the noise of training): that of
+// a softmax over those that are left and not far below it.
 static float weight_among_near(const Session *s, const Layer *l, const float *score, const float *left, int best) {
     int n = l->n_experts, padded = (n + LANES - 1) / LANES * LANES;
     float near[MAX_EXPERTS], top = left[best];

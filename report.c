@@ -408,8 +408,8 @@ static void print_report_json(const KvReport *r) {
                i ? "," : "", row->scheme, heads, row->bytes_per_token, row->bytes_at_2048, row->bytes_at_context,
                row->ratio_to_mha, row->own ? "true" : "false");
     }
-    printf("],\n \"reserved_bytes\": %zu, \"resident_bytes\": %zu, \"state_bytes\": %zu}", r->usage.reserved, r->usage.resident,
-           r->plan.state);
+    printf("],\n \"reserved_bytes\": %zu, \"resident_bytes\": %zu, \"state_bytes\": %zu}", r->usage.reserved,
+           r->usage.resident, r->plan.state);
 }
 
 void kv_report_print(const KvReport *reports, int n, bool json) {

@@ -328,7 +328,9 @@ static void load(Loaded *l, const Options *o) {
     Error err;
     if (model_open(&l->model, o->models[0], &err)) die(&err);
     l->tokenizer = NULL;
-    if (!(o->mode & (CHECK | BENCH)) && has_tokenizer(&l->model) && !(l->tokenizer = tokenizer_new(&l->model, &err))) die(&err);
+    if (o->mode & (CHECK | BENCH) || !has_tokenizer(&l->model)) return;
+    l->tokenizer = tokenizer_new(&l->model, &err);
+    if (!l->tokenizer) die(&err);
 }
 
 static void unload(Loaded *l) {
@@ -667,8 +669,11 @@ static int run_bench(const Options *o, const Loaded *l) {
 }
 
 static int check(const Options *o, const Loaded *l) {
-    Error err;
-    if (model_check(&l->model, &err)) die(&err);
+    Error why, err;
+    if (model_check(&l->model, &why)) {
+        fail(&err, "%s: %s", o->models[0], why.text);
+        die(&err);
+    }
     printf("%s: the checksum of its %s bytes is right\n", o->models[0], commas(l->model.map.size));
     return 0;
 }

@@ -96,8 +96,8 @@ static double random_unit(Sampler *s) {
 }
 
 // Copies the logits with the penalty (Keskar et al. 2019: a logit above 0 is divided by it, one below multiplied, once
-// however often the id occurred), and returns the lowest id of the largest, -1 if there is none. A NaN counts as minus infinity, and
-// plus infinity as the largest float, so that differences stay numbers.
+// however often the id occurred), and returns the lowest id of the largest, -1 if there is none. A NaN counts as minus
+// infinity, and plus infinity as the largest float, so that differences stay numbers.
 static int adjust(Sampler *s, const float *logits) {
     float penalty = s->options.repeat_penalty;
     memcpy(s->work, logits, sizeof *logits * (size_t)s->vocab_size);
@@ -207,8 +207,8 @@ int sampler_pick(Sampler *s, const float *logits) {
     for (int i = 0; i < s->vocab_size; i++) total += s->work[i];
 
     // The best weighs 1, so min-p is a bound on the weight. Top-p has a bound too: what weighs less than (1 - p) / n of the
-    // total weighs less than 1 - p together and is never needed, which spares ordering most of a large vocabulary. Top-k must
-    // come first, because top-p's total is that of the k; min-p then shortens what is left.
+    // total weighs less than 1 - p together and is never needed, which spares ordering most of a large vocabulary. Top-k
+    // must come first, because top-p's total is that of the k; min-p then shortens what is left.
     bool top_k = o->top_k > 0 && o->top_k < s->vocab_size, top_p = o->top_p < 1;
     double least = top_k ? 0 : o->min_p, unneeded = (1 - (double)o->top_p) * total / s->vocab_size;
     if (top_p && !top_k && least < unneeded) least = unneeded;

@@ -162,7 +162,8 @@ static int load_merges(Tokenizer *t, const Model *model, Error *err) {
     for (int left = 0; left < t->n_tokens; left++)
         for (int i = t->merges[left] + 1; i < t->merges[left + 1]; i++)
             if (right.v[i] <= right.v[i - 1])
-                return fail(err, "metadata tokenizer.merge.right: value %d of token %d is not above the one before", i, left);
+                return fail(err, "metadata tokenizer.merge.right: value %d of token %d is not above the one before", i,
+                            left);
     t->right = right.v;
     t->rank = rank.v;
     t->merged = merged.v;
@@ -586,8 +587,8 @@ static int find_added(const Added *a, const uint32_t *chars, size_t n, size_t *l
 typedef bool StretchFn(Encoder *e, const uint32_t *chars, size_t n, bool at_start);
 
 // Puts out the added tokens in chars[0..n), and hands what lies between them to `between`. White space that a token strips
-// may itself begin an added token, which is then put out although it lies inside (but not if it strips before and has nothing
-// left), and the text goes on behind it: as in `tokenizers`.
+// may itself begin an added token, which is then put out although it lies inside (but not if it strips before and has
+// nothing left), and the text goes on behind it: as in `tokenizers`.
 static bool split_added(Encoder *e, const Added *a, const uint32_t *chars, size_t n, bool at_start, StretchFn *between) {
     size_t rest = 0, spaces_end = 0;  // where text that is not put out yet begins; where the last white space stripped ends
     for (size_t i = 0, len; a->n && i < n; i += len) {

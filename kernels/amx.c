@@ -77,12 +77,12 @@ static void walk_amx_bf16(Tile tile, int n_panels, int rows) {
 
 // A single row streams the panels through fma.
 static void matmul_amx_bf16(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels,
-                            int n_in, const Rows *x, int n_tokens) {
+                            int n_in, const Rows *x, int n_tokens, ptrdiff_t ahead) {
     if (n_tokens == 1) {
-        matmul_bf16(out, out_stride, panels, panel_stride, n_panels, n_in, x, 1);
+        matmul_bf16(out, out_stride, panels, panel_stride, n_panels, n_in, x, 1, ahead);
         return;
     }
-    Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, blocks_of(n_in)};
+    Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, blocks_of(n_in), 0};
     for (int rows; n_tokens > 0; n_tokens -= rows) {
         rows = n_tokens < 32 ? n_tokens : 32;
         walk_amx_bf16(tile, n_panels, rows);
@@ -103,7 +103,7 @@ static void matmul_amx_bf16(float *out, size_t out_stride, const uint8_t *panels
 // stored LAG blocks after its product began, since tiles take about 100 cycles to be loaded and multiplied.
 enum { PIECE = 32, LAG = 4 };
 
-// A piece of a panel. While it is used, what follows it in memory is fetched, some cache lines every four blocks.
+// A piece of a panel. While it is used, what is wanted next is fetched, some cache lines every four blocks.
 typedef struct {
     _Alignas(64) uint8_t w[PIECE][8][LANES][4];  // int8, second factors of tiles
     float scale[PIECE][LANES];
@@ -197,8 +197,9 @@ static void walk_amx_int8(Tile tile, UnpackFn *unpack_piece, int n_panels, size_
             tile.to = tile.n_steps - tile.from < PIECE ? tile.n_steps : tile.from + PIECE;
             unpack_piece(&piece, &tile);
             const size_t n = tile.to - tile.from, times = G * ((n + LAG) / 4 + 1);
-            piece.next = (uintptr_t)tile.w + tile.panel_stride * tile.to / tile.n_steps;  // as if scales lay among blocks
-            piece.n_lines = (tile.panel_stride * n / tile.n_steps / 64 + times - 1) / times;
+            const size_t at = tile.panel_stride * tile.from / tile.n_steps, bytes = tile.panel_stride * n / tile.n_steps;
+            piece.next = (uintptr_t)tile.w + at + (tile.ahead ? (size_t)tile.ahead : bytes);
+            piece.n_lines = (bytes / 64 + times - 1) / times;
             for (size_t g = 0; g < G; g++) {
                 tile.row = first + g * (size_t)T;
                 tile.out = out + g * (size_t)T * tile.out_stride;
@@ -209,8 +210,9 @@ static void walk_amx_int8(Tile tile, UnpackFn *unpack_piece, int n_panels, size_
 
 // Groups of 16 rows, then one of 8, then the rest by VNNI: for fewer the unpacking costs more than the tiles gain.
 INLINE void matmul_amx_int8(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels,
-                            int n_in, const Rows *x, int n_tokens, UnpackFn *unpack_piece, MatmulFn *matmul_vnni) {
-    Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, blocks_of(n_in)};
+                            int n_in, const Rows *x, int n_tokens, ptrdiff_t ahead, UnpackFn *unpack_piece,
+                            MatmulFn *matmul_vnni) {
+    Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, blocks_of(n_in), ahead};
     int left = n_tokens;
     for (int T = 16; T >= 8; T /= 2) {
         if (left < T) continue;
@@ -223,13 +225,13 @@ INLINE void matmul_amx_int8(float *out, size_t out_stride, const uint8_t *panels
     if (left == 0) return;
     const size_t block = tile.row * tile.n_steps;
     const Rows rest = {.q = x->q + block * BLOCK, .scale = x->scale + block, .offset = x->offset + block};
-    matmul_vnni(tile.out, out_stride, panels, panel_stride, n_panels, n_in, &rest, left);
+    matmul_vnni(tile.out, out_stride, panels, panel_stride, n_panels, n_in, &rest, left, ahead);
 }
 
 #define MATMUL_INT8(name)                                                                                                \
     static void matmul_amx_##name(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride,             \
-                                  int n_panels, int n_in, const Rows *x, int n_tokens) {                                 \
-        matmul_amx_int8(out, out_stride, panels, panel_stride, n_panels, n_in, x, n_tokens, unpack_##name,               \
+                                  int n_panels, int n_in, const Rows *x, int n_tokens, ptrdiff_t ahead) {                \
+        matmul_amx_int8(out, out_stride, panels, panel_stride, n_panels, n_in, x, n_tokens, ahead, unpack_##name,        \
                         matmul_##name);                                                                                  \
     }
 MATMUL_INT8(q8)

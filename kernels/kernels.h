@@ -1,7 +1,7 @@
 // The hot functions, one table per instruction set, and the layouts that they read.
 //
-// Every table gives the same bits, but for bf16 weights in avx512bf16 (docs/format.md has the layouts; "fma" is one rounding,
-// "+" and "*" are one each):
+// Every table gives the same bits, but for bf16 weights in avx512bf16 (docs/format.md has the layouts; "fma" is one
+// rounding, "+" and "*" are one each):
 //  - a product sums k = 0, 1, .. in order, one chain of fma a row, from 0;
 //  - a reduction (norms, softmax) keeps 16 partial sums, element i in lane i % 16, and adds them as a fixed tree;
 //  - exp, sin, cos and erf are the polynomials of lanes.h, and everything else is IEEE +, *, /, sqrt, fma.
@@ -41,15 +41,17 @@ typedef struct {
 //   F32, F16  acc = fma(w[k], x[k], acc)
 //   BF16      per 32 k: e over even k, o over odd k (both fma chains from 0), then acc = acc + (e + o)
 //   Q8, Q4    per block of 32 k: acc = fma((float)exact integer sum, scale of w * scale of x, acc)
+// What lies `ahead` bytes after the panels is wanted from memory next: a hint, 0 where the caller does not know.
 typedef void MatmulFn(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels, int n_in,
-                      const Rows *x, int n_tokens);
+                      const Rows *x, int n_tokens, ptrdiff_t ahead);
 
 // The mix of attention: out[r][0..dim) = sum over positions i = begin..end-1 of p[r][i] * v[i], one fma chain a dim in the
 // order of i, from 0. dim is a multiple of 16, out [n_rows][dim], p [n_rows][p_stride], readable in whole blocks of 16. Values
 // lie in blocks of 16 positions: position i is row i % 16 of v[i / 16], which is float or f16 [16][dim], or for Q8 int8
-// [16][dim] followed by f16 scales [dim / 32][16] (dim a multiple of 32), where p * scale is rounded before the fma.
+// [16][dim] followed by f16 scales [dim / 32][16] (dim a multiple of 32), where p * scale is rounded before the fma. `ahead` as
+// above.
 typedef void MixFn(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v, int begin, int end,
-                   int dim);
+                   int dim, ptrdiff_t ahead);
 
 // q8 and q4 weights in the file are H w / 4, activations become H x / 8 (exact factors): H H = 32 (docs/format.md).
 #define TURNED_X 0.125f
@@ -79,8 +81,8 @@ typedef struct {
     void (*to_bf16)(uint16_t *out, const float *x, int n);
     void (*to_f16)(uint16_t *out, const float *x, int n);  // to nearest even, saturating at +-65504
     void (*to_q8)(int8_t *q, float *scale, int32_t *offset, const float *x, int n, bool turned);
-    // out [32] = H x, the Hadamard transform: at strides h of 16, 8, 4, 2, 1 in this order, x[i] and x[i + h] become their sum
-    // and their difference. to_q8 with `turned` rounds H x * TURNED_X, for weights that are turned too. out may be x.
+    // out [32] = H x, the Hadamard transform: at strides h of 16, 8, 4, 2, 1 in this order, x[i] and x[i + h] become their
+    // sum and their difference. to_q8 with `turned` rounds H x * TURNED_X, for weights that are turned too. out may be x.
     void (*turn)(float *out, const float *x);
     // out may be x. w: [n]; b: [n] or NULL.
     void (*rmsnorm)(float *out, const float *x, const float *w, int n, float eps);
@@ -99,7 +101,7 @@ typedef struct {
     void (*add_ramp)(float *x, float first, float slope, int n);       // x[i] = fma(slope, first + i, x[i])
     // rotates (x[i], x[i + n_pairs]) by the angle whose cosine and sine are c[i], s[i]
     void (*rope)(float *x, const float *c, const float *s, int n_pairs);
-    void (*sincos)(float *c, float *s, const float *angle, float multiplier, int n);  // multiplier * cos, sin; c may be angle
+    void (*sincos)(float *c, float *s, const float *angle, float multiplier, int n);  // times multiplier; c may be angle
     // x *= scale / sqrt(sum of squares + eps)
     void (*unit)(float *x, float scale, float eps, int n);
     // out = sum over j < n_taps of w[j][i] * x[j][i], one fma chain in the order of j; w [n_taps][n], x [n_taps][stride]

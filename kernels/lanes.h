@@ -28,8 +28,8 @@ static inline ExpParts exp_parts(float x) {
     return (ExpParts){fmaf(p, r * r, r), from_bits((bits_of(t) - bits_of(ROUND_MAGIC) + 127u) << 23)};
 }
 
-// e^x within 1.1 ulp for x <= 88.3; below -87 it is 0 (no denormals). Cases are masks of bits: given a choice between floats,
-// compilers branch and leave the lanes.
+// e^x within 1.1 ulp for x <= 88.3; below -87 it is 0 (no denormals). Cases are masks of bits: given a choice between
+// floats, compilers branch and leave the lanes.
 static inline float exp_finite(float x) {
     ExpParts e = exp_parts(x);
     uint32_t kept = 0u - (uint32_t)!(x < -87.0f);

@@ -18,8 +18,10 @@ static float f16_at(const uint8_t *p, size_t i) {
     return f16_to_f32(h);
 }
 
+#define UNUSED __attribute__((unused))
+
 static void matmul_f32(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels, int n_in,
-                       const Rows *x, int n_tokens) {
+                       const Rows *x, int n_tokens, UNUSED ptrdiff_t ahead) {
     for (int p = 0; p < n_panels; p++) {
         const float *w = (const float *)(panels + (size_t)p * panel_stride);  // [n_in][16]
         for (int t = 0; t < n_tokens; t++) {
@@ -33,7 +35,7 @@ static void matmul_f32(float *out, size_t out_stride, const uint8_t *panels, siz
 }
 
 static void matmul_f16(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels, int n_in,
-                       const Rows *x, int n_tokens) {
+                       const Rows *x, int n_tokens, UNUSED ptrdiff_t ahead) {
     for (int p = 0; p < n_panels; p++) {
         const uint8_t *w = panels + (size_t)p * panel_stride;  // f16 [n_in][16]
         for (int t = 0; t < n_tokens; t++) {
@@ -47,7 +49,7 @@ static void matmul_f16(float *out, size_t out_stride, const uint8_t *panels, siz
 }
 
 static void matmul_bf16(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels, int n_in,
-                        const Rows *x, int n_tokens) {
+                        const Rows *x, int n_tokens, UNUSED ptrdiff_t ahead) {
     int n_blocks = (int)blocks_of(n_in);
     for (int p = 0; p < n_panels; p++)
         for (int t = 0; t < n_tokens; t++) {
@@ -101,17 +103,17 @@ static void matmul_blocks(Dtype dtype, float *out, size_t out_stride, const uint
 }
 
 static void matmul_q8(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels, int n_in,
-                      const Rows *x, int n_tokens) {
+                      const Rows *x, int n_tokens, UNUSED ptrdiff_t ahead) {
     matmul_blocks(Q8, out, out_stride, panels, panel_stride, n_panels, n_in, x, n_tokens);
 }
 
 static void matmul_q4(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels, int n_in,
-                      const Rows *x, int n_tokens) {
+                      const Rows *x, int n_tokens, UNUSED ptrdiff_t ahead) {
     matmul_blocks(Q4, out, out_stride, panels, panel_stride, n_panels, n_in, x, n_tokens);
 }
 
 static void mix_f32(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v, int begin, int end,
-                    int dim) {
+                    int dim, UNUSED ptrdiff_t ahead) {
     memset(out, 0, sizeof *out * (size_t)n_rows * (size_t)dim);
     for (int r = 0; r < n_rows; r++, p += p_stride, out += dim)
         for (int i = begin; i < end; i++) {
@@ -121,7 +123,7 @@ static void mix_f32(float *out, const float *p, size_t p_stride, int n_rows, con
 }
 
 static void mix_f16(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v, int begin, int end,
-                    int dim) {
+                    int dim, UNUSED ptrdiff_t ahead) {
     memset(out, 0, sizeof *out * (size_t)n_rows * (size_t)dim);
     for (int r = 0; r < n_rows; r++, p += p_stride, out += dim)
         for (int i = begin; i < end; i++)
@@ -129,7 +131,7 @@ static void mix_f16(float *out, const float *p, size_t p_stride, int n_rows, con
 }
 
 static void mix_q8(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v, int begin, int end,
-                   int dim) {
+                   int dim, UNUSED ptrdiff_t ahead) {
     memset(out, 0, sizeof *out * (size_t)n_rows * (size_t)dim);
     for (int r = 0; r < n_rows; r++, p += p_stride, out += dim)
         for (int i = begin; i < end; i++) {

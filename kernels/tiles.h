@@ -42,7 +42,10 @@ static inline void turn_block(float *out, const float *x) {
 }
 
 // The largest tile, and the panels that a single row takes at once: memory is read fastest in several streams.
-enum { MAX_P = 4, MAX_T = 6, ONE_P = 4, AHEAD = 9 << 10 };
+enum { MAX_P = 4, MAX_T = 6, ONE_P = 4 };
+
+// Bytes of a panel after which the processor has seen enough of it to read ahead by itself.
+enum { FORESEEN = 9 << 10 };
 
 // What a tile works on: panels w[0..P), rows row..row+T-1 of x, steps from..to-1 of n_steps (a step is one k, or one block
 // of 32). If from > 0, out has the sums so far.
@@ -52,6 +55,7 @@ typedef struct {
     const uint8_t *w;
     const Rows *x;
     size_t row, from, to, n_steps;
+    ptrdiff_t ahead;  // to the bytes that are wanted next, or 0
 } Tile;
 typedef void TileFn(const Tile *tile);
 
@@ -66,12 +70,17 @@ INLINE void store_sums(Floats sum[MAX_P][MAX_T], const Tile *tile, int P, int T)
         UNROLL for (int p = 0; p < P; p++) v_store(tile->out + (size_t)t * tile->out_stride + 16 * p, sum[p][t]);
 }
 
-// A single row asks for the same bytes of the P panels that come next while it works on these, at a panel's beginning: the
-// processor foresees a stream only once it has seen some of it.
-INLINE void prefetch_next(const Tile *tile, size_t at, size_t bytes, int P) {
-    UNROLL for (int p = P; p < 2 * P; p++)
-        UNROLL for (size_t line = 0; line < bytes; line += 64)
-            __builtin_prefetch((const void *)((uintptr_t)tile->w + (size_t)p * tile->panel_stride + at + line), 0, 2);
+// Asks for `bytes` that lie `ahead` of p in memory, as second-level cache has room for them. Work and requests must alternate,
+// a few lines at a time: more at once, and the loads that the work is for have to wait.
+INLINE void prefetch(const uint8_t *p, ptrdiff_t ahead, size_t bytes) {
+    UNROLL for (size_t line = 0; line < bytes; line += 64)
+        __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)ahead + line), 0, 2);
+}
+
+// The same for P panels, where one begins: later on the processor foresees the stream by itself.
+INLINE void prefetch_panels(const Tile *tile, size_t at, size_t bytes, int P) {
+    if (!tile->ahead || at >= FORESEEN) return;
+    UNROLL for (int p = 0; p < P; p++) prefetch(tile->w + (size_t)p * tile->panel_stride + at, tile->ahead, bytes);
 }
 
 INLINE void tile_float(const Tile *tile, Dtype dtype, int P, int T) {
@@ -81,7 +90,7 @@ INLINE void tile_float(const Tile *tile, Dtype dtype, int P, int T) {
     load_sums(sum, tile, P, T);
     for (size_t k = tile->from; k < tile->to; k++) {
         Floats w[MAX_P];
-        if (T == 1 && k * k_bytes < AHEAD) prefetch_next(tile, k * k_bytes, k_bytes, P);
+        if (k % (64 / k_bytes) == 0) prefetch_panels(tile, k * k_bytes, 64, P);
         UNROLL for (int p = 0; p < P; p++) {
             const uint8_t *at = tile->w + (size_t)p * tile->panel_stride + k * k_bytes;
             w[p] = dtype == F32 ? v_load((const float *)at) : v_load_f16(at);
@@ -105,7 +114,7 @@ INLINE void tile_bf16(const Tile *tile, int P, int T) {
     load_sums(sum, tile, P, T);
     for (size_t k = tile->from * BLOCK; k < tile->to * BLOCK; k += 2) {
         Pairs w[MAX_P];
-        if (T == 1 && k * 32 < AHEAD) prefetch_next(tile, k * 32, 64, P);
+        prefetch_panels(tile, k * 32, 64, P);
         UNROLL for (int p = 0; p < P; p++) w[p] = v_load_pairs(tile->w + (size_t)p * tile->panel_stride + k * 32);
         UNROLL for (int t = 0; t < T; t++) {
             Pairs a = v_set1_pair(x + (size_t)t * stride + k);
@@ -124,7 +133,7 @@ INLINE void chain_bf16(Floats sum[MAX_P][MAX_T], int odd, const Tile *tile, size
         UNROLL for (int t = 0; t < T; t++) sum[p][t] = v_zero();
     for (size_t k = 0; k < BLOCK; k += 2) {
         Floats v[MAX_P];
-        if (T == 1 && !odd && b * BLOCK * 32 < AHEAD) prefetch_next(tile, (b * BLOCK + k) * 32, 64, P);
+        if (!odd) prefetch_panels(tile, (b * BLOCK + k) * 32, 64, P);
         UNROLL for (int p = 0; p < P; p++) v[p] = v_load_bf16(w + (size_t)p * tile->panel_stride + k * 32, odd);
         UNROLL for (int t = 0; t < T; t++) {
             Floats a = v_set1_bf16(x + (size_t)t * stride + k, odd);
@@ -156,11 +165,11 @@ INLINE void tile_blocks(const Tile *tile, Dtype dtype, int P, int T) {
         Ints total[MAX_P][MAX_T];
         UNROLL for (int t = 0; t < T; t++)
             UNROLL for (int p = 0; p < P; p++) total[p][t] = v_dot_start(tile->x->offset[at + (size_t)t * stride]);
-        if (T == 1 && b % 2 == 0) prefetch_next(tile, stride * block_bytes + b * 32, 64, P);
+        if (tile->ahead && b % 2 == 0)  // scales are a short run of their own, which is not foreseen
+            UNROLL for (int p = 0; p < P; p++) prefetch(scales + (size_t)p * tile->panel_stride, tile->ahead, 64);
         UNROLL for (int g = 0; g < 8; g += 2) {
             Bytes v[MAX_P][2];
-            if (T == 1 && b * block_bytes < AHEAD)
-                prefetch_next(tile, b * block_bytes + (size_t)g * block_bytes / 8, block_bytes / 4, P);
+            prefetch_panels(tile, b * block_bytes + (size_t)g * block_bytes / 8, block_bytes / 4, P);
             UNROLL for (int p = 0; p < P; p++)
                 (dtype == Q8 ? v_load_q8 : v_load_q4)(v[p],
                                                       w + (size_t)p * tile->panel_stride + (size_t)g * block_bytes / 8);
@@ -192,11 +201,12 @@ static inline int next_rows(int left, int T) {
 
 // P panels against all rows of x, then the next P: the weights are read from memory once. `piece` steps at a time, so that
 // the panels stay in the second-level cache from tile to tile, and a tile's activations in the first. A single row takes
-// ONE_P panels and all steps.
+// ONE_P panels and all steps, and wants the next ONE_P after them if nobody knows better.
 static void walk_panels(Tile tile, TileFn *const narrow[MAX_T], TileFn *const wide[MAX_T], TileFn *one, int P, int T,
                         size_t piece, int n_panels, int n_rows) {
     float *out = tile.out;
     if (n_rows == 1) wide = &one, P = ONE_P, piece = tile.n_steps;
+    if (n_rows == 1 && !tile.ahead) tile.ahead = (ptrdiff_t)(ONE_P * tile.panel_stride);
     for (int width; n_panels > 0; n_panels -= width, out += 16 * width, tile.w += (size_t)width * tile.panel_stride) {
         width = n_panels < P ? 1 : P;
         for (tile.from = 0; tile.from < tile.n_steps; tile.from = tile.to) {
@@ -218,6 +228,7 @@ typedef struct {
     size_t p_stride, dim, d;
     const uint8_t *const *v;
     int begin, end;
+    ptrdiff_t ahead;  // as in Tile
 } MixTile;
 typedef void MixTileFn(const MixTile *tile);
 
@@ -232,6 +243,7 @@ INLINE void scale_p(float out[MAX_T][MAX_P / 2][LANES], const MixTile *tile, int
 }
 
 INLINE void mix_tile(const MixTile *tile, Dtype dtype, int P, int T) {
+    const size_t bytes = dtype == F32 ? 4 : dtype == F16 ? 2 : 1;
     Floats sum[MAX_P][MAX_T];
     float scaled[MAX_T][MAX_P / 2][LANES];
     UNROLL for (int p = 0; p < P; p++)
@@ -241,6 +253,7 @@ INLINE void mix_tile(const MixTile *tile, Dtype dtype, int P, int T) {
         const uint8_t *block = tile->v[i / LANES];
         const size_t at = (size_t)lane * tile->dim + tile->d;
         if (dtype == Q8 && (lane == 0 || i == tile->begin)) scale_p(scaled, tile, i / LANES, P, T);
+        if (tile->ahead) prefetch(block + at * bytes, tile->ahead, 16 * (size_t)P * bytes);
         Floats v[MAX_P];
         UNROLL for (int p = 0; p < P; p++) {
             const size_t e = at + 16 * (size_t)p;
@@ -297,8 +310,8 @@ static void walk_dims(MixTile tile, MixTileFn *const narrow[MAX_T], int Q, MixTi
     TILES(tile_##name, P, Tile)                                                                                          \
     static void tile_##name##_one(const Tile *tile) { tile_##name(tile, ONE_P, 1); }                                     \
     static void matmul_##name(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels,   \
-                              int n_in, const Rows *x, int n_tokens) {                                                   \
-        Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, ((size_t)n_in + step - 1) / step};               \
+                              int n_in, const Rows *x, int n_tokens, ptrdiff_t ahead) {                                  \
+        Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, ((size_t)n_in + step - 1) / step, ahead};        \
         walk_panels(tile, tile_##name##_1, tile_##name##_##P, tile_##name##_one, P, T, piece, n_panels, n_tokens);       \
     }
 
@@ -307,8 +320,8 @@ static void walk_dims(MixTile tile, MixTileFn *const narrow[MAX_T], int Q, MixTi
     TILES(mix_tile_##name, Q, MixTile)                                                                                   \
     TILES(mix_tile_##name, P, MixTile)                                                                                   \
     static void mix_##name(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v, int begin,  \
-                           int end, int dim) {                                                                           \
-        MixTile tile = {out, p, p_stride, (size_t)dim, 0, v, begin, end};                                                \
+                           int end, int dim, ptrdiff_t ahead) {                                                          \
+        MixTile tile = {out, p, p_stride, (size_t)dim, 0, v, begin, end, ahead};                                         \
         walk_dims(tile, mix_tile_##name##_##Q, Q, mix_tile_##name##_##P, P, T, n_rows);                                  \
     }
 

@@ -183,39 +183,40 @@ class LlamaCpp:
             os.replace(path + ".tmp", path)
         threads = {"n_threads": task.threads, "n_threads_batch": task.threads}
         self.llama = llama_cpp.Llama(path, n_ctx=task.context, verbose=False, **threads)
-        self.context = self.llama.ctx
-        self.filled = 0
+        self.contexts = {0: self.llama.ctx}
 
-    def _keep(self, n: int) -> None:
-        """Forgets all but the first n tokens, or fills up to them."""
-        self.api.llama_memory_seq_rm(self.api.llama_get_memory(self.context), 0, min(n, self.filled), -1)
-        for at in range(self.filled, n, 512):
-            self._run(tokens(n, self.task.shape)[at : at + 512])
-        self.filled = max(self.filled, n) if n else 0
+    def _behind(self, depth: int):
+        """The context that holds so many tokens and no more; filled when it is first asked for."""
+        if depth not in self.contexts:
+            self.contexts[depth] = self.api.llama_init_from_model(self.llama.model, self.llama.context_params)
+            for at in range(0, depth, 512):
+                self._run(self.contexts[depth], tokens(depth, self.task.shape)[at : at + 512])
+        self.api.llama_memory_seq_rm(self.api.llama_get_memory(self.contexts[depth]), 0, depth, -1)
+        return self.contexts[depth]
 
-    def _run(self, ids: list[int]) -> None:
+    def _run(self, context, ids: list[int]) -> None:
         array = (self.api.llama_token * len(ids))(*ids)
-        if self.api.llama_decode(self.context, self.api.llama_batch_get_one(array, len(ids))):
+        if self.api.llama_decode(context, self.api.llama_batch_get_one(array, len(ids))):
             raise RuntimeError("llama_decode failed")
-        self.api.llama_synchronize(self.context)
+        self.api.llama_synchronize(context)
 
     def logits(self) -> np.ndarray:
-        self._keep(0)
-        self._run(tokens(8, self.task.shape))
-        row = self.api.llama_get_logits_ith(self.context, -1)
+        context = self._behind(0)
+        self._run(context, tokens(8, self.task.shape))
+        row = self.api.llama_get_logits_ith(context, -1)
         return np.ctypeslib.as_array(row, (SHAPES[self.task.shape]["vocab_size"],)).copy()
 
     def prefill(self, n: int) -> float:
-        self._keep(0)
+        context = self._behind(0)
         start = time.perf_counter()
-        self._run(tokens(n, self.task.shape))
+        self._run(context, tokens(n, self.task.shape))
         return n / (time.perf_counter() - start)
 
     def decode(self, depth: int) -> float:
-        self._keep(depth)
+        context = self._behind(depth)
         start = time.perf_counter()
         for token in tokens(DECODE, self.task.shape):
-            self._run([token])
+            self._run(context, [token])
         return DECODE / (time.perf_counter() - start)
 
 
@@ -242,7 +243,7 @@ class Torch:
         self.model.load_state_dict(weights, strict=False, assign=True)
         self.model.tie_weights()
         self.model.model.rotary_emb = type(self.model.model.rotary_emb)(self.model.config)
-        self.cache, self.depth = None, 0
+        self.filled = {}  # depth: the cache that holds so many tokens
 
     def _run(self, ids: list[int], cache) -> np.ndarray:
         row = self.torch.tensor([ids])
@@ -257,16 +258,17 @@ class Torch:
         return n / (time.perf_counter() - start)
 
     def decode(self, depth: int) -> float:
-        if depth == 0 or self.depth != depth:
-            self.cache, self.depth = self.transformers.DynamicCache(), depth
+        cache = self.filled.get(depth, self.transformers.DynamicCache())
+        if depth and depth not in self.filled:
+            self.filled[depth] = cache
             for at in range(0, depth, 512):
-                self._run(tokens(depth, self.task.shape)[at : at + 512], self.cache)
+                self._run(tokens(depth, self.task.shape)[at : at + 512], cache)
         start = time.perf_counter()
         for token in tokens(DECODE, self.task.shape):
-            self._run([token], self.cache)
+            self._run([token], cache)
         took = time.perf_counter() - start
         if depth:
-            self.cache.crop(-DECODE)
+            cache.crop(-DECODE)
         return DECODE / took
 
 
@@ -294,11 +296,14 @@ def serve(pipe, name: str, task: Task) -> None:
 
 @dataclass
 class Engine:
-    """An engine in its process. `absent` says why there is nothing to measure any more."""
+    """An engine in its process, which is killed when an answer takes more than `limit` seconds. `absent` says why there is
+    nothing to measure any more."""
 
     name: str
     task: Task
+    limit: float
     absent: str = ""
+    over: tuple[str, int] | None = None  # what took so long
     version: str = ""
     rates: dict[tuple[str, int], list[float]] = field(default_factory=dict)
 
@@ -324,16 +329,20 @@ class Engine:
         if self.absent:
             return None
         self.pipe.send(request)
-        return self._answer()
+        if self.pipe.poll(self.limit):
+            return self._answer()
+        self.process.kill()
+        self.absent, self.over = f"stopped, as {' '.join(map(str, request))} took over {self.limit:g} s", request
+        return None
 
     def close(self) -> None:
         self.pipe.close()
         self.process.join()
 
 
-def measure(task: Task, what: list[tuple[str, int]], rounds: int) -> list[Engine]:
+def measure(task: Task, what: list[tuple[str, int]], rounds: int, limit: float) -> list[Engine]:
     """All engines on one dtype: a round asks each thing of each engine in turn."""
-    engines = [Engine(name, task) for name in ENGINES]
+    engines = [Engine(name, task, limit) for name in ENGINES]
     ours = engines[0].ask("logits")
     for engine in engines[1:]:
         theirs = engine.ask("logits")
@@ -360,11 +369,14 @@ def measure(task: Task, what: list[tuple[str, int]], rounds: int) -> list[Engine
 def row(dtype: str, request: tuple[str, int], engines: list[Engine]) -> str:
     """A line of the table: medians of tokens per second, and of the ratios round by round."""
     ours = engines[0].rates.get(request, [])
-    cells = [dtype, f"{request[0]} {request[1]}", f"{statistics.median(ours):.1f}" if ours else "-"]
-    for engine in engines[1:]:
+    cells = [dtype, f"{request[0]} {request[1]}"]
+    for engine in engines:
         rates = engine.rates.get(request, [])
+        missing = f"over {engine.limit:g} s" if engine.over == request else "-"
+        cells.append(f"{statistics.median(rates):.1f}" if rates else missing)
+        if engine is engines[0]:
+            continue
         ratios = sorted(a / b for a, b in zip(ours, rates))
-        cells.append(f"{statistics.median(rates):.1f}" if rates else "-")
         cells.append(f"**{statistics.median(ratios):.2f}** ({ratios[0]:.2f}-{ratios[-1]:.2f})" if ratios else "-")
     return "| " + " | ".join(cells) + " |"
 
@@ -380,9 +392,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--depth", type=int, default=4096, help="of the second measurement of decode; 0: leave it out")
     parser.add_argument(
+        "--limit", type=float, default=300, help="seconds for an answer, filling the cache included; then a peer is stopped"
+    )
+    parser.add_argument(
         "--keep", metavar="DIR", help="where files of models are kept and taken from; empty it if the exporter has changed"
     )
     args = parser.parse_args()
+    if not set(args.dtypes.split(",")) <= {"f32", "bf16", "q8", "q4"}:
+        parser.error(f"--dtypes {args.dtypes}: expected f32, bf16, q8 and q4, or some of them, with commas between")
     what = [("prefill", PROMPT), ("decode", 0), *([("decode", args.depth)] if args.depth else [])]
     peers = [name for name in ENGINES if name != "heads.c"]
     remarks = []
@@ -397,7 +414,7 @@ def main() -> None:
         for dtype in args.dtypes.split(","):
             context = max(args.depth, PROMPT) + 2 * DECODE
             task = Task(args.shape, dtype, args.threads, args.chunk, context, directory)
-            engines = measure(task, what, args.rounds)
+            engines = measure(task, what, args.rounds, args.limit)
             for request in what:
                 print(row(dtype, request, engines), flush=True)
             remarks += [f"{dtype}: {e.name}: {e.absent or e.version}" for e in engines if e.absent or e.version]

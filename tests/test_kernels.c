@@ -123,7 +123,8 @@ static float *multiply(const Kernels *table, const Product *p) {
     size_t n = (size_t)p->n_tokens * p->out_stride - (p->out_stride - (size_t)p->n_panels * LANES);
     float *out = allocate(n * sizeof *out);
     for (size_t i = 0; i < n; i++) out[i] = 12345.0f;
-    table->matmul[p->dtype](out, p->out_stride, p->panels, p->panel_stride, p->n_panels, p->n_in, &p->rows, p->n_tokens);
+    table->matmul[p->dtype](out, p->out_stride, p->panels, p->panel_stride, p->n_panels, p->n_in, &p->rows, p->n_tokens,
+                            between(-1, 1) * 4096);
     return out;
 }
 
@@ -252,8 +253,8 @@ static bool same_mix(const Kernels *table, const char *name, Dtype dtype, int n_
     size_t p_stride = (size_t)(n_blocks * LANES + between(0, 9)), n = (size_t)n_rows * (size_t)dim;
     float *p = random_floats(p_stride * (size_t)n_rows, kind);
     float *want = random_floats(n, PLAIN), *got = random_floats(n, PLAIN);
-    scalar_kernels.mix[dtype](want, p, p_stride, n_rows, v, begin, end, dim);
-    table->mix[dtype](got, p, p_stride, n_rows, v, begin, end, dim);
+    scalar_kernels.mix[dtype](want, p, p_stride, n_rows, v, begin, end, dim, 0);
+    table->mix[dtype](got, p, p_stride, n_rows, v, begin, end, dim, 1 << 20);
     long i = first_difference(want, got, n);
     if (i >= 0)
         report(table->name, name, false, "%d rows, positions %d to %d, dim %d: element %ld is %.9g, not %.9g", n_rows, begin,

@@ -200,18 +200,60 @@ def test_decode_reads_the_chosen_experts_only(name, n, top_k, tmp_path, run):
     assert len(read) == top_k
 
 
-def test_weights_read_per_token_leave_out_idle_experts(tmp_path, run):
-    binary = exported("granitemoe", tmp_path)
+@pytest.mark.parametrize(
+    ("name", "expert"),
+    [("granitemoe", 4 * (2 * 2 * 16 * 36 + 3 * 16 * 18)),  # bytes: gate and up of 2 panels, down of 3
+     ("gpt_oss", 4 * 3 * (32 * 32 + 32))],  # with biases
+)  # fmt: skip
+def test_weights_read_per_token_leave_out_idle_experts(name, expert, tmp_path, run):
+    binary = exported(name, tmp_path)
     from exporter.checkpoint import Checkpoint
 
     tensors = Checkpoint(str(binary)).tensors
     stacks = sum(size for name, (_, _, _, _, size) in tensors.items() if ".expert_" in name)
     total = sum(size for _, _, _, _, size in tensors.values()) - tensors["embed"][-1]
-    idle = 2 * 4 * (2 * 2 * 64 * 36 + 3 * 64 * 18)  # 2 layers, 4 of 6 experts: gate and up of 2 panels, down of 3
-    assert stacks == 2 * 6 * (2 * 2 * 64 * 36 + 3 * 64 * 18)
+    idle = 2 * 4 * expert  # 2 layers, 4 of 6 experts
+    assert stacks == 2 * 6 * expert
     assert json.loads(run(binary, "--info", "--json").stdout)["weight_bytes"] == total - idle
 
 
+# ---- what --bench counts, by the families' papers and the golden models' configs ----
+
+
+def attention(d: int, heads: int, kv_heads: int, head_dim: int) -> int:
+    """Multiply-adds of a token with q, k, v and o."""
+    return 2 * d * head_dim * (heads + kv_heads)
+
+
+LATENT = 36 * 22 + 22 * 4 * 16 + 36 * (20 + 6) + 4 * (10 * 20 + 20 * 14) + 4 * 14 * 36  # q down and up, kv, heads, o
+QWEN_EXPERTS = 36 * (7 + 3 * 3 * 18 + 3 * 22 + 1)  # router, 3 of 7 experts, the one for all tokens and its gate
+COUNTED = {  # name: multiply-adds of a token without the classifier, bytes of cache by position and of states
+    "llama": (2 * (attention(40, 4, 4, 10) + 3 * 40 * 54), 2 * 4 * (10 + 16) * 2, 0),
+    "qwen2_moe": (2 * attention(36, 6, 3, 6) + 3 * 36 * 40 + QWEN_EXPERTS, 2 * 3 * (6 + 16) * 2, 0),
+    "deepseek_v3": (2 * LATENT + 3 * 36 * 40 + 36 * (8 + 3 * 3 * 18 + 3 * 2 * 18), 2 * 26 * 2, 0),
+    "lfm2_moe": (
+        attention(36, 6, 2, 6) + 3 * 36 * 40 + 4 * 36 * 36 + 36 * (7 + 3 * 3 * 18), 2 * (6 + 16) * 2, 4 * 36 * 4,
+    ),
+    "qwen3_next": (  # the delta rule's input, gate, beta, decay and output; attention has a gate as wide as q
+        36 * (94 + 54 + 6 + 6 + 54) + attention(36, 6, 2, 16) + 36 * 6 * 16 + 2 * QWEN_EXPERTS,
+        2 * (16 + 16) * 2, 4 * (3 * 94 + 6 * 10 * 9 + 10),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_bench_counts_what_a_token_needs(name, tmp_path, run):
+    binary = exported(name, tmp_path, "q8")
+    report = json.loads(run(binary, "--bench", "--json", "-t", 1).stdout)
+    info = json.loads(run(binary, "--info", "--json").stdout)
+    products, per_position, states = COUNTED[name]
+    assert report["dtype"] == "q8"
+    for row in report["prefill"]:
+        classifier = info["vocab_size"] * info["n_embd"] / row["tokens"]  # for the last token
+        assert row["gflop_s"] / row["tok_s"] * 1e9 == pytest.approx(2 * (products + classifier), rel=1e-4)
+    for row in report["decode"]:
+        cache = row["gb_s"] / row["tok_s"] * 1e9 - info["weight_bytes"] - states
+        assert (row["depth"] + 1) * per_position - 1 < cache < (row["depth"] + 16) * per_position + 1
 
 
 # ---- files that make no sense ----
