@@ -79,18 +79,18 @@ INLINE void prefetch(const uint8_t *p, ptrdiff_t ahead, size_t bytes) {
 
 // The same for P panels, where one begins: later on the processor foresees the stream by itself.
 INLINE void prefetch_panels(const Tile *tile, size_t at, size_t bytes, int P) {
-    if (!tile->ahead || at >= FORESEEN) return;
+    if (at >= FORESEEN) return;
     UNROLL for (int p = 0; p < P; p++) prefetch(tile->w + (size_t)p * tile->panel_stride + at, tile->ahead, bytes);
 }
 
-INLINE void tile_float(const Tile *tile, Dtype dtype, int P, int T) {
+INLINE void tile_float(const Tile *tile, Dtype dtype, int P, int T, bool ahead) {
     const size_t stride = tile->x->stride, k_bytes = dtype == F32 ? 64 : 32;
     const float *x = tile->x->f32 + tile->row * stride;
     Floats sum[MAX_P][MAX_T];
     load_sums(sum, tile, P, T);
     for (size_t k = tile->from; k < tile->to; k++) {
         Floats w[MAX_P];
-        if (k % (64 / k_bytes) == 0) prefetch_panels(tile, k * k_bytes, 64, P);
+        if (ahead && k % (64 / k_bytes) == 0) prefetch_panels(tile, k * k_bytes, 64, P);
         UNROLL for (int p = 0; p < P; p++) {
             const uint8_t *at = tile->w + (size_t)p * tile->panel_stride + k * k_bytes;
             w[p] = dtype == F32 ? v_load((const float *)at) : v_load_f16(at);
@@ -103,18 +103,18 @@ INLINE void tile_float(const Tile *tile, Dtype dtype, int P, int T) {
     store_sums(sum, tile, P, T);
 }
 
-INLINE void tile_f32(const Tile *tile, int P, int T) { tile_float(tile, F32, P, T); }
-INLINE void tile_f16(const Tile *tile, int P, int T) { tile_float(tile, F16, P, T); }
+INLINE void tile_f32(const Tile *tile, int P, int T, bool ahead) { tile_float(tile, F32, P, T, ahead); }
+INLINE void tile_f16(const Tile *tile, int P, int T, bool ahead) { tile_float(tile, F16, P, T, ahead); }
 
 #ifdef BF16_DOT
-INLINE void tile_bf16(const Tile *tile, int P, int T) {
+INLINE void tile_bf16(const Tile *tile, int P, int T, bool ahead) {
     const size_t stride = tile->n_steps * BLOCK;
     const uint16_t *x = tile->x->bf16 + tile->row * stride;
     Floats sum[MAX_P][MAX_T];
     load_sums(sum, tile, P, T);
     for (size_t k = tile->from * BLOCK; k < tile->to * BLOCK; k += 2) {
         Pairs w[MAX_P];
-        prefetch_panels(tile, k * 32, 64, P);
+        if (ahead) prefetch_panels(tile, k * 32, 64, P);
         UNROLL for (int p = 0; p < P; p++) w[p] = v_load_pairs(tile->w + (size_t)p * tile->panel_stride + k * 32);
         UNROLL for (int t = 0; t < T; t++) {
             Pairs a = v_set1_pair(x + (size_t)t * stride + k);
@@ -125,7 +125,7 @@ INLINE void tile_bf16(const Tile *tile, int P, int T) {
 }
 #else
 // The chain over the even k, or the odd ones, of one block.
-INLINE void chain_bf16(Floats sum[MAX_P][MAX_T], int odd, const Tile *tile, size_t b, int P, int T) {
+INLINE void chain_bf16(Floats sum[MAX_P][MAX_T], int odd, const Tile *tile, size_t b, int P, int T, bool ahead) {
     const size_t stride = tile->n_steps * BLOCK;
     const uint8_t *w = tile->w + b * BLOCK * 32;
     const uint16_t *x = tile->x->bf16 + tile->row * stride + b * BLOCK;
@@ -133,7 +133,7 @@ INLINE void chain_bf16(Floats sum[MAX_P][MAX_T], int odd, const Tile *tile, size
         UNROLL for (int t = 0; t < T; t++) sum[p][t] = v_zero();
     for (size_t k = 0; k < BLOCK; k += 2) {
         Floats v[MAX_P];
-        if (!odd) prefetch_panels(tile, (b * BLOCK + k) * 32, 64, P);
+        if (ahead && !odd) prefetch_panels(tile, (b * BLOCK + k) * 32, 64, P);
         UNROLL for (int p = 0; p < P; p++) v[p] = v_load_bf16(w + (size_t)p * tile->panel_stride + k * 32, odd);
         UNROLL for (int t = 0; t < T; t++) {
             Floats a = v_set1_bf16(x + (size_t)t * stride + k, odd);
@@ -142,12 +142,12 @@ INLINE void chain_bf16(Floats sum[MAX_P][MAX_T], int odd, const Tile *tile, size
     }
 }
 
-INLINE void tile_bf16(const Tile *tile, int P, int T) {
+INLINE void tile_bf16(const Tile *tile, int P, int T, bool ahead) {
     Floats sum[MAX_P][MAX_T], even[MAX_P][MAX_T], odd[MAX_P][MAX_T];
     load_sums(sum, tile, P, T);
     for (size_t b = tile->from; b < tile->to; b++) {
-        chain_bf16(even, 0, tile, b, P, T);
-        chain_bf16(odd, 1, tile, b, P, T);
+        chain_bf16(even, 0, tile, b, P, T, ahead);
+        chain_bf16(odd, 1, tile, b, P, T, ahead);
         UNROLL for (int p = 0; p < P; p++)
             UNROLL for (int t = 0; t < T; t++) sum[p][t] = v_add(sum[p][t], v_add(even[p][t], odd[p][t]));
     }
@@ -155,7 +155,7 @@ INLINE void tile_bf16(const Tile *tile, int P, int T) {
 }
 #endif
 
-INLINE void tile_blocks(const Tile *tile, Dtype dtype, int P, int T) {
+INLINE void tile_blocks(const Tile *tile, Dtype dtype, int P, int T, bool ahead) {
     const size_t stride = tile->n_steps, block_bytes = dtype == Q8 ? 512 : 256;
     Floats sum[MAX_P][MAX_T];
     load_sums(sum, tile, P, T);
@@ -165,11 +165,11 @@ INLINE void tile_blocks(const Tile *tile, Dtype dtype, int P, int T) {
         Ints total[MAX_P][MAX_T];
         UNROLL for (int t = 0; t < T; t++)
             UNROLL for (int p = 0; p < P; p++) total[p][t] = v_dot_start(tile->x->offset[at + (size_t)t * stride]);
-        if (tile->ahead && b % 2 == 0)  // scales are a short run of their own, which is not foreseen
+        if (ahead && b % 2 == 0)  // scales are a short run of their own, which is not foreseen
             UNROLL for (int p = 0; p < P; p++) prefetch(scales + (size_t)p * tile->panel_stride, tile->ahead, 64);
         UNROLL for (int g = 0; g < 8; g += 2) {
             Bytes v[MAX_P][2];
-            prefetch_panels(tile, b * block_bytes + (size_t)g * block_bytes / 8, block_bytes / 4, P);
+            if (ahead) prefetch_panels(tile, b * block_bytes + (size_t)g * block_bytes / 8, block_bytes / 4, P);
             UNROLL for (int p = 0; p < P; p++)
                 (dtype == Q8 ? v_load_q8 : v_load_q4)(v[p],
                                                       w + (size_t)p * tile->panel_stride + (size_t)g * block_bytes / 8);
@@ -190,8 +190,8 @@ INLINE void tile_blocks(const Tile *tile, Dtype dtype, int P, int T) {
     store_sums(sum, tile, P, T);
 }
 
-INLINE void tile_q8(const Tile *tile, int P, int T) { tile_blocks(tile, Q8, P, T); }
-INLINE void tile_q4(const Tile *tile, int P, int T) { tile_blocks(tile, Q4, P, T); }
+INLINE void tile_q8(const Tile *tile, int P, int T, bool ahead) { tile_blocks(tile, Q8, P, T, ahead); }
+INLINE void tile_q4(const Tile *tile, int P, int T, bool ahead) { tile_blocks(tile, Q4, P, T, ahead); }
 
 // How many of `left` rows come next, so that tiles of at most T are all about as large.
 static inline int next_rows(int left, int T) {
@@ -242,7 +242,7 @@ INLINE void scale_p(float out[MAX_T][MAX_P / 2][LANES], const MixTile *tile, int
     }
 }
 
-INLINE void mix_tile(const MixTile *tile, Dtype dtype, int P, int T) {
+INLINE void mix_tile(const MixTile *tile, Dtype dtype, int P, int T, bool ahead) {
     const size_t bytes = dtype == F32 ? 4 : dtype == F16 ? 2 : 1;
     Floats sum[MAX_P][MAX_T];
     float scaled[MAX_T][MAX_P / 2][LANES];
@@ -253,7 +253,7 @@ INLINE void mix_tile(const MixTile *tile, Dtype dtype, int P, int T) {
         const uint8_t *block = tile->v[i / LANES];
         const size_t at = (size_t)lane * tile->dim + tile->d;
         if (dtype == Q8 && (lane == 0 || i == tile->begin)) scale_p(scaled, tile, i / LANES, P, T);
-        if (tile->ahead) prefetch(block + at * bytes, tile->ahead, 16 * (size_t)P * bytes);
+        if (ahead) prefetch(block + at * bytes, tile->ahead, 16 * (size_t)P * bytes);
         Floats v[MAX_P];
         UNROLL for (int p = 0; p < P; p++) {
             const size_t e = at + 16 * (size_t)p;
@@ -271,9 +271,9 @@ INLINE void mix_tile(const MixTile *tile, Dtype dtype, int P, int T) {
         UNROLL for (int p = 0; p < P; p++) v_store(tile->out + (size_t)t * tile->dim + 16 * p, sum[p][t]);
 }
 
-INLINE void mix_tile_f32(const MixTile *tile, int P, int T) { mix_tile(tile, F32, P, T); }
-INLINE void mix_tile_f16(const MixTile *tile, int P, int T) { mix_tile(tile, F16, P, T); }
-INLINE void mix_tile_q8(const MixTile *tile, int P, int T) { mix_tile(tile, Q8, P, T); }
+INLINE void mix_tile_f32(const MixTile *tile, int P, int T, bool ahead) { mix_tile(tile, F32, P, T, ahead); }
+INLINE void mix_tile_f16(const MixTile *tile, int P, int T, bool ahead) { mix_tile(tile, F16, P, T, ahead); }
+INLINE void mix_tile_q8(const MixTile *tile, int P, int T, bool ahead) { mix_tile(tile, Q8, P, T, ahead); }
 
 // 16 P dims (at the end of a row 16 Q) of all rows, then the next ones: values are read once.
 static void walk_dims(MixTile tile, MixTileFn *const narrow[MAX_T], int Q, MixTileFn *const wide[MAX_T], int P, int T,
@@ -293,7 +293,7 @@ static void walk_dims(MixTile tile, MixTileFn *const narrow[MAX_T], int Q, MixTi
 
 // The tiles of P panels, one for each T.
 #define TILE(body, P, T, Args) \
-    static void body##_##P##x##T(const Args *tile) { body(tile, P, T); }
+    static void body##_##P##x##T(const Args *tile) { tile->ahead ? body(tile, P, T, true) : body(tile, P, T, false); }
 #define TILES(body, P, Args)                                                                                             \
     TILE(body, P, 1, Args)                                                                                               \
     TILE(body, P, 2, Args)                                                                                               \
@@ -308,7 +308,7 @@ static void walk_dims(MixTile tile, MixTileFn *const narrow[MAX_T], int Q, MixTi
 #define MATMUL(name, P, T, step, piece)                                                                                  \
     TILES(tile_##name, 1, Tile)                                                                                          \
     TILES(tile_##name, P, Tile)                                                                                          \
-    static void tile_##name##_one(const Tile *tile) { tile_##name(tile, ONE_P, 1); }                                     \
+    static void tile_##name##_one(const Tile *tile) { tile_##name(tile, ONE_P, 1, true); }                                     \
     static void matmul_##name(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels,   \
                               int n_in, const Rows *x, int n_tokens, ptrdiff_t ahead) {                                  \
         Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, ((size_t)n_in + step - 1) / step, ahead};        \
