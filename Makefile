@@ -42,7 +42,7 @@ $(BUILD)/kernels/avx2.o: CFLAGS += $(AVX2)
 $(BUILD)/kernels/avxvnni.o: CFLAGS += $(AVX2) -mavxvnni
 $(BUILD)/kernels/avx512.o: CFLAGS += $(AVX512)
 $(BUILD)/kernels/avx512bf16.o: CFLAGS += $(AVX512) -mavx512bf16
-$(BUILD)/kernels/amx.o: CFLAGS += $(AVX512) -mamx-tile -mamx-bf16
+$(BUILD)/kernels/amx.o: CFLAGS += $(AVX512) -mamx-tile -mamx-bf16 -mamx-int8
 endif
 ifneq (,$(findstring aarch64,$(MACHINE))$(findstring arm64,$(MACHINE)))
 ENGINE += kernels/neon.c

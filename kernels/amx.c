@@ -1,33 +1,42 @@
-// AMX: bf16 products of several rows in tiles; everything else as in avx512.c. A block of a bf16 panel is a B tile as it lies
-// in the file, and TDPBF16PS sums as every road does: one chain over the even k of a block, one over the odd, then their sum
-// to the accumulator. (It takes denormals for 0, which the others don't.)
+// AMX: products of several rows in tiles, with the bits of the other roads; everything else as in avx512.c. A product of
+// tiles takes a cycle for each row of its first factor, however wide that is, so 32 k cost the same in int8 as in bf16.
 #define INCLUDED
 #include "avx512.c"
 
 #if defined(__x86_64__)
 
-// Tiles 0..3 are sums [16 tokens][16 rows of a panel], 4 and 5 activations [16 tokens][32 k], 6 and 7 weights.
 typedef struct {
     uint8_t palette, start_row, zero[14];
     uint16_t row_bytes[16];
     uint8_t rows[16];
 } TileConfig;
 
-// Shapes the tiles for `a` and then `b` tokens, up to 16 each.
-static void shape_tiles(int a, int b) {
-    const uint8_t rows[8] = {(uint8_t)a, (uint8_t)a, (uint8_t)b, (uint8_t)b, (uint8_t)a, (uint8_t)b, 16, 16};
+// Shapes the eight tiles; one without rows is not used.
+static void shape_tiles(const uint8_t rows[8], const uint8_t row_bytes[8]) {
     TileConfig config = {.palette = 1};
     for (int i = 0; i < 8; i++) {
         if (!rows[i]) continue;
         config.rows[i] = rows[i];
-        config.row_bytes[i] = 64;
+        config.row_bytes[i] = row_bytes[i];
     }
     __asm__ volatile("" : : "m"(config));  // gcc 12 believes that the next line reads 8 bytes, and drops stores to the rest
     _tile_loadconfig(&config);
 }
 
+// ---- bf16 ----------------------------------------------------------------------------------------------------------------
+//
+// A block of a panel is a second factor as it lies in the file, and TDPBF16PS sums as every road does: one chain over the
+// even k of a block, one over the odd, then their sum to the accumulator. (It takes denormals for 0; the others don't.)
+
+// For `a` and then `b` tokens, up to 16 each: tiles 0..3 are sums [16 tokens][16 rows of a panel], 4 and 5 activations
+// [16 tokens][32 k], 6 and 7 weights.
+static void shape_bf16(int a, int b) {
+    const uint8_t A = (uint8_t)a, B = (uint8_t)b;
+    shape_tiles((uint8_t[]){A, A, B, B, A, B, 16, 16}, (uint8_t[]){64, 64, 64, 64, 64, 64, 64, 64});
+}
+
 // P panels times G groups of up to 16 tokens, all k.
-INLINE void tile_amx(const Tile *tile, int P, int G) {
+INLINE void tile_amx_bf16(const Tile *tile, int P, int G) {
     const size_t x_stride = tile->n_steps * BLOCK, out_bytes = tile->out_stride * sizeof(float);
     const uint16_t *x = tile->x->bf16 + tile->row * x_stride;
     _tile_zero(0);
@@ -55,20 +64,20 @@ INLINE void tile_amx(const Tile *tile, int P, int G) {
 }
 
 // All panels times `rows` <= 32 rows from tile.row on.
-static void walk_amx(Tile tile, int n_panels, int rows) {
-    shape_tiles(rows < 16 ? rows : 16, rows < 16 ? 0 : rows - 16);
+static void walk_amx_bf16(Tile tile, int n_panels, int rows) {
+    shape_bf16(rows < 16 ? rows : 16, rows < 16 ? 0 : rows - 16);
     for (int width; n_panels > 0; n_panels -= width) {
         width = n_panels > 1 ? 2 : 1;
-        if (rows > 16) width == 2 ? tile_amx(&tile, 2, 2) : tile_amx(&tile, 1, 2);
-        else width == 2 ? tile_amx(&tile, 2, 1) : tile_amx(&tile, 1, 1);
+        if (rows > 16) width == 2 ? tile_amx_bf16(&tile, 2, 2) : tile_amx_bf16(&tile, 1, 2);
+        else width == 2 ? tile_amx_bf16(&tile, 2, 1) : tile_amx_bf16(&tile, 1, 1);
         tile.w += (size_t)width * tile.panel_stride;
         tile.out += 16 * width;
     }
 }
 
-// A single row streams the panels through fma, with the same bits.
-static void matmul_amx(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels, int n_in,
-                       const Rows *x, int n_tokens, ptrdiff_t ahead) {
+// A single row streams the panels through fma.
+static void matmul_amx_bf16(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels,
+                            int n_in, const Rows *x, int n_tokens, ptrdiff_t ahead) {
     if (n_tokens == 1) {
         matmul_bf16(out, out_stride, panels, panel_stride, n_panels, n_in, x, 1, ahead);
         return;
@@ -76,17 +85,164 @@ static void matmul_amx(float *out, size_t out_stride, const uint8_t *panels, siz
     Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, blocks_of(n_in), 0};
     for (int rows; n_tokens > 0; n_tokens -= rows) {
         rows = n_tokens < 32 ? n_tokens : 32;
-        walk_amx(tile, n_panels, rows);
+        walk_amx_bf16(tile, n_panels, rows);
         tile.row += (size_t)rows;
         tile.out += (size_t)rows * out_stride;
     }
     _tile_release();
 }
 
-// Two activations times two weights at a step, as in tile_amx, but always the same.
-static double peak_tiles(size_t steps) {
+// ---- q8 and q4 -----------------------------------------------------------------------------------------------------------
+//
+// A product of tiles is one block, the exact integers; vectors make them floats, scale them and add them to the sums, as
+// tile_blocks in tiles.h does. For a block of 16 rows and 16 tokens that is 16 cycles of the tiles, 24 of the two ports for
+// vectors (48 instructions), 28 of the two ports for loads (57: 24 for the tiles, 16 totals, 17 scales) and 16 of stores. So
+// these must go on at the same time.
+
+// PIECE blocks are unpacked at once and stay in the first-level cache while all tokens pass. The totals of a block are
+// stored LAG blocks after its product began, since tiles take about 100 cycles to be loaded and multiplied.
+enum { PIECE = 32, LAG = 4 };
+
+// A piece of a panel. While it is used, what is wanted next is fetched, some cache lines every four blocks.
+typedef struct {
+    _Alignas(64) uint8_t w[PIECE][8][LANES][4];  // int8, second factors of tiles
+    float scale[PIECE][LANES];
+    uintptr_t next;
+    size_t n_lines;
+} Piece;
+typedef void UnpackFn(Piece *piece, const Tile *tile);
+
+INLINE void unpack(Piece *piece, const Tile *tile, Dtype dtype) {
+    const size_t n = tile->to - tile->from, block_bytes = dtype == Q8 ? 512 : 256, scale_bytes = 2 * LANES;
+    const uint8_t *w = tile->w + tile->from * block_bytes,
+                  *scales = tile->w + tile->n_steps * block_bytes + tile->from * scale_bytes;
+    for (size_t b = 0; b < n; b++) {
+        UNROLL for (size_t g = 0; g < 8; g += 2) {
+            Bytes v[2];
+            (dtype == Q8 ? v_load_q8 : v_load_q4)(v, w + b * block_bytes + g * block_bytes / 8);
+            UNROLL for (size_t i = 0; i < 2; i++)
+                _mm512_store_si512(piece->w[b][g + i], _mm512_xor_si512(v[i], _mm512_set1_epi8(-128)));
+        }
+        v_store(piece->scale[b], v_load_f16(scales + b * scale_bytes));
+    }
+    __asm__ volatile("" : : "m"(*piece));  // gcc does not know that tiles are loaded from memory
+}
+
+static void unpack_q8(Piece *piece, const Tile *tile) { unpack(piece, tile, Q8); }
+static void unpack_q4(Piece *piece, const Tile *tile) { unpack(piece, tile, Q4); }
+
+// For T tokens: tiles 0..3 are totals [T][16 rows of a panel] of one block each, 4 and 5 activations [T][32 k], 6 and 7
+// weights.
+static void shape_int8(int T) {
+    const uint8_t t = (uint8_t)T;
+    shape_tiles((uint8_t[]){t, t, t, t, t, t, 8, 8}, (uint8_t[]){64, 64, 64, 64, BLOCK, BLOCK, 64, 64});
+}
+
+// Adds a block: total [T][16 rows], x_scale [T][stride].
+INLINE void add_block(Floats sum[16], int32_t total[16][LANES], const float *w_scale, const float *x_scale, size_t stride,
+                      int T) {
+    const Floats scale = v_load(w_scale);
+    UNROLL for (int t = 0; t < T; t += 4) {
+        const float *four = x_scale + (size_t)t * stride;
+        __asm__("" : "+r"(four));  // else compilers keep a pointer to each token's scales, more than there are registers
+        UNROLL for (int i = 0; i < 4; i++)
+            sum[t + i] = v_fma(v_dot_end(_mm512_load_si512(total[t + i])), v_mul(scale, v_set1(four[(size_t)i * stride])),
+                               sum[t + i]);
+    }
+}
+
+// One step for each of three blocks, so that none waits for another: block b + i is multiplied, the totals of the one LAG
+// before it are stored, and those of the one before that are added. The two totals are small because a load waits if the low
+// twelve bits of its address are those of a store under way.
+#define STEP(i, C, A, B)                                                                                                 \
+    if (b + i >= LAG && b + i < n + LAG) _tile_stored(C, total[i % 2], 64);                                              \
+    if (b + i < n) {                                                                                                     \
+        _tile_zero(C);                                                                                                   \
+        _tile_loadd(A, x + (b + i) * BLOCK, stride * BLOCK);                                                             \
+        _tile_loadd(B, piece->w[b + i], 64);                                                                             \
+        _tile_dpbssd(C, A, B);                                                                                           \
+    }                                                                                                                    \
+    if (b + i > LAG && b + i <= n + LAG)                                                                                 \
+        add_block(sum, total[(i + 1) % 2], piece->scale[b + i - LAG - 1], x_scale + (b + i - LAG - 1), stride, T);
+
+// T tokens times a piece.
+INLINE void tile_amx_int8(const Tile *tile, Piece *piece, int T) {
+    const size_t stride = tile->n_steps, at = tile->row * stride + tile->from;
+    const int8_t *x = tile->x->q + at * BLOCK;
+    const float *x_scale = tile->x->scale + at;
+    const long n = (long)(tile->to - tile->from);
+    _Alignas(64) int32_t total[2][16][LANES];
+    Floats sum[16];
+    UNROLL for (int t = 0; t < T; t++)
+        sum[t] = tile->from ? v_load(tile->out + (size_t)t * tile->out_stride) : v_zero();
+    for (long b = 0; b <= n + LAG; b += 4) {
+        STEP(0, 0, 4, 6)
+        STEP(1, 1, 5, 7)
+        STEP(2, 2, 4, 6)
+        STEP(3, 3, 5, 7)
+        for (size_t line = 0; line < piece->n_lines; line++, piece->next += 64)
+            __builtin_prefetch((const void *)piece->next, 0, 2);
+    }
+    UNROLL for (int t = 0; t < T; t++) v_store(tile->out + (size_t)t * tile->out_stride, sum[t]);
+}
+
+// All panels times G groups of T = 16 or 8 rows from tile.row on.
+static void walk_amx_int8(Tile tile, UnpackFn *unpack_piece, int n_panels, size_t G, int T) {
+    Piece piece;
+    float *out = tile.out;
+    const size_t first = tile.row;
+    shape_int8(T);
+    for (; n_panels > 0; n_panels--, out += LANES, tile.w += tile.panel_stride)
+        for (tile.from = 0; tile.from < tile.n_steps; tile.from = tile.to) {
+            tile.to = tile.n_steps - tile.from < PIECE ? tile.n_steps : tile.from + PIECE;
+            unpack_piece(&piece, &tile);
+            const size_t n = tile.to - tile.from, times = G * ((n + LAG) / 4 + 1);
+            const size_t at = tile.panel_stride * tile.from / tile.n_steps, bytes = tile.panel_stride * n / tile.n_steps;
+            piece.next = (uintptr_t)tile.w + at + (tile.ahead ? (size_t)tile.ahead : bytes);
+            piece.n_lines = (bytes / 64 + times - 1) / times;
+            for (size_t g = 0; g < G; g++) {
+                tile.row = first + g * (size_t)T;
+                tile.out = out + g * (size_t)T * tile.out_stride;
+                T == 16 ? tile_amx_int8(&tile, &piece, 16) : tile_amx_int8(&tile, &piece, 8);
+            }
+        }
+}
+
+// Groups of 16 rows, then one of 8, then the rest by VNNI: for fewer the unpacking costs more than the tiles gain.
+INLINE void matmul_amx_int8(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels,
+                            int n_in, const Rows *x, int n_tokens, ptrdiff_t ahead, UnpackFn *unpack_piece,
+                            MatmulFn *matmul_vnni) {
+    Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, blocks_of(n_in), ahead};
+    int left = n_tokens;
+    for (int T = 16; T >= 8; T /= 2) {
+        if (left < T) continue;
+        walk_amx_int8(tile, unpack_piece, n_panels, (size_t)(left / T), T);
+        left %= T;
+        tile.row = (size_t)(n_tokens - left);
+        tile.out = out + tile.row * out_stride;
+    }
+    if (left < n_tokens) _tile_release();
+    if (left == 0) return;
+    const size_t block = tile.row * tile.n_steps;
+    const Rows rest = {.q = x->q + block * BLOCK, .scale = x->scale + block, .offset = x->offset + block};
+    matmul_vnni(tile.out, out_stride, panels, panel_stride, n_panels, n_in, &rest, left, ahead);
+}
+
+#define MATMUL_INT8(name)                                                                                                \
+    static void matmul_amx_##name(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride,             \
+                                  int n_panels, int n_in, const Rows *x, int n_tokens, ptrdiff_t ahead) {                \
+        matmul_amx_int8(out, out_stride, panels, panel_stride, n_panels, n_in, x, n_tokens, ahead, unpack_##name,        \
+                        matmul_##name);                                                                                  \
+    }
+MATMUL_INT8(q8)
+MATMUL_INT8(q4)
+
+// ---- the table -----------------------------------------------------------------------------------------------------------
+
+// Two first factors times two second ones at a step, as in tile_amx_bf16, but always the same.
+INLINE double peak_tiles(size_t steps, bool int8) {
     float out[16 * 16] = {0};
-    shape_tiles(16, 16);
+    shape_bf16(16, 16);
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -95,22 +251,33 @@ static double peak_tiles(size_t steps) {
     _tile_loadd(5, out, 64);
     _tile_loadd(6, out, 64);
     _tile_loadd(7, out, 64);
-    for (size_t i = 0; i < steps; i++) {
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-    }
+    for (size_t i = 0; i < steps; i++)
+        if (int8) {
+            _tile_dpbssd(0, 4, 6);
+            _tile_dpbssd(1, 4, 7);
+            _tile_dpbssd(2, 5, 6);
+            _tile_dpbssd(3, 5, 7);
+        } else {
+            _tile_dpbf16ps(0, 4, 6);
+            _tile_dpbf16ps(1, 4, 7);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
     _tile_stored(0, out, 64);
     _tile_release();
     used(v_load(out));
-    return 2.0 * 4 * 16 * 16 * BLOCK * (double)steps;
+    return 2.0 * 4 * 16 * 16 * (int8 ? 64 : 32) * (double)steps;
 }
+
+static double peak_tiles_bf16(size_t steps) { return peak_tiles(steps, false); }
+static double peak_tiles_int8(size_t steps) { return peak_tiles(steps, true); }
 
 const Kernels amx_kernels = {
     .name = "amx",
-    TILES_KERNELS(matmul_amx),
-    PEAK_KERNELS(peak_tiles),
+    .matmul = {[F32] = matmul_f32, [BF16] = matmul_amx_bf16, [Q8] = matmul_amx_q8, [Q4] = matmul_amx_q4, [F16] = matmul_f16},
+    MIX_KERNELS,
+    .peak = {[F32] = peak_floats, [F16] = peak_floats, [BF16] = peak_tiles_bf16, [Q8] = peak_tiles_int8,
+             [Q4] = peak_tiles_int8},
     LANES_KERNELS,
 };
 #endif

@@ -53,8 +53,8 @@ static int has_avx_vnni(void) { return has_avx2() && leaf7(1, 0, 4); }
 // The tiles' registers are large, so the kernel gives them only to a process that asks.
 static int has_amx(void) {
 #ifdef __linux__
-    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18, AMX_BF16 = 22, AMX_TILE = 24 };
-    return has_avx512() && leaf7(0, 1, AMX_TILE) && leaf7(0, 1, AMX_BF16) &&
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18, AMX_BF16 = 22, AMX_TILE = 24, AMX_INT8 = 25 };
+    return has_avx512() && leaf7(0, 1, AMX_TILE) && leaf7(0, 1, AMX_BF16) && leaf7(0, 1, AMX_INT8) &&
            syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 #else
     return 0;

@@ -437,16 +437,18 @@ INLINE double peak_dot(size_t steps, int P, int T) {
 
 #define PEAK(P, T)                                                                                                       \
     static double peak_floats(size_t steps) { return peak_fma(steps, P, T); }                                            \
-    static double peak_blocks(size_t steps) { return peak_dot(steps, P, T); }
+    static inline double peak_blocks(size_t steps) { return peak_dot(steps, P, T); }
 
 #define PEAK_KERNELS(bf16)                                                                                               \
     .peak = {[F32] = peak_floats, [F16] = peak_floats, [BF16] = bf16, [Q8] = peak_blocks, [Q4] = peak_blocks}
 
 // The members of Kernels that this file implements, but for the product with bf16 weights, which a table may have from
 // elsewhere.
-#define TILES_KERNELS(bf16)                                                                                              \
-    .matmul = {[F32] = matmul_f32, [BF16] = bf16, [Q8] = matmul_q8, [Q4] = matmul_q4, [F16] = matmul_f16},              \
+#define MIX_KERNELS                                                                                                      \
     .mix = {[F32] = mix_f32, [F16] = mix_f16, [Q8] = mix_q8},                                                            \
     .mix_keys = {[F32] = mix_keys_f32, [F16] = mix_keys_f16, [Q8] = mix_keys_q8}
+#define TILES_KERNELS(bf16)                                                                                              \
+    .matmul = {[F32] = matmul_f32, [BF16] = bf16, [Q8] = matmul_q8, [Q4] = matmul_q4, [F16] = matmul_f16},              \
+    MIX_KERNELS
 
 #endif

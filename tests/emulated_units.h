@@ -55,11 +55,15 @@ static inline float emulated_bf16(const uint8_t *p) {
     return x;
 }
 
-// c[m][n] += the chain over even k + the chain over odd k, each of fused multiply-adds from 0.
-static inline void emulated_dpbf16ps(int c, int a, int b) {
+static inline void emulated_check_product(int c, int a, int b) {
     EMULATED_CHECK(emulated_tiles[c].rows == emulated_tiles[a].rows);
     EMULATED_CHECK(emulated_tiles[a].row_bytes == 4 * emulated_tiles[b].rows);
     EMULATED_CHECK(emulated_tiles[c].row_bytes == emulated_tiles[b].row_bytes);
+}
+
+// c[m][n] += the chain over even k + the chain over odd k, each of fused multiply-adds from 0.
+static inline void emulated_dpbf16ps(int c, int a, int b) {
+    emulated_check_product(c, a, b);
     for (int m = 0; m < emulated_tiles[c].rows; m++)
         for (int n = 0; n < emulated_tiles[c].row_bytes / 4; n++) {
             float sum, chain[2] = {0};
@@ -69,6 +73,19 @@ static inline void emulated_dpbf16ps(int c, int a, int b) {
                                       emulated_bf16(&emulated_tiles[b].data[k][4 * n + 2 * odd]), chain[odd]);
             memcpy(&sum, &emulated_tiles[c].data[m][4 * n], sizeof sum);
             sum += chain[0] + chain[1];
+            memcpy(&emulated_tiles[c].data[m][4 * n], &sum, sizeof sum);
+        }
+}
+
+// c[m][n] += products of signed bytes.
+static inline void emulated_dpbssd(int c, int a, int b) {
+    emulated_check_product(c, a, b);
+    for (int m = 0; m < emulated_tiles[c].rows; m++)
+        for (int n = 0; n < emulated_tiles[c].row_bytes / 4; n++) {
+            int32_t sum;
+            memcpy(&sum, &emulated_tiles[c].data[m][4 * n], sizeof sum);
+            for (int k = 0; k < emulated_tiles[a].row_bytes; k++)
+                sum += (int8_t)emulated_tiles[a].data[m][k] * (int8_t)emulated_tiles[b].data[k / 4][4 * n + k % 4];
             memcpy(&emulated_tiles[c].data[m][4 * n], &sum, sizeof sum);
         }
 }
@@ -90,6 +107,7 @@ static inline __m256i emulated_dpbusd(__m256i sum, __m256i u, __m256i s) {
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_dpbf16ps
+#undef _tile_dpbssd
 #undef _mm256_dpbusd_avx_epi32
 #define _tile_loadconfig(config) emulated_loadconfig((const uint8_t *)(config))
 #define _tile_release() emulated_release()
@@ -97,4 +115,5 @@ static inline __m256i emulated_dpbusd(__m256i sum, __m256i u, __m256i s) {
 #define _tile_loadd(t, base, stride) emulated_loadd(t, base, stride)
 #define _tile_stored(t, base, stride) emulated_stored(t, base, stride)
 #define _tile_dpbf16ps(c, a, b) emulated_dpbf16ps(c, a, b)
+#define _tile_dpbssd(c, a, b) emulated_dpbssd(c, a, b)
 #define _mm256_dpbusd_avx_epi32(sum, u, s) emulated_dpbusd(sum, u, s)

@@ -53,7 +53,7 @@ def instruction_sets() -> list[str]:
         "avxvnni": avx2 | {"avx_vnni"},
         "avx512": avx512,
         "avx512bf16": avx512 | {"avx512_bf16"},
-        "amx": avx512 | {"amx_tile", "amx_bf16"},
+        "amx": avx512 | {"amx_tile", "amx_bf16", "amx_int8"},
         "neon": {"asimddp"},
     }
     return ["scalar", *[isa for isa, needs in wanted.items() if needs <= flags]]

@@ -153,11 +153,14 @@ static void test_matmul(const Kernels *table) {
         for (int panels = 1; ok && panels <= 9; panels++)  // every tile
             for (int tokens = 1; ok && tokens <= 20; tokens++)
                 ok = same_product(table, name, dtype, between(1, 200), panels, tokens, flushes ? PLAIN : (Kind)(tokens % 2));
-        for (int n_in = 1; ok && n_in <= 100; n_in++) ok = same_product(table, name, dtype, n_in, 5, 7, PLAIN);
+        for (int n_in = 1; ok && n_in <= 100; n_in++)
+            ok = same_product(table, name, dtype, n_in, 5, 7, PLAIN) &&
+                 same_product(table, name, dtype, 5 * n_in, 2, 26, PLAIN);
         for (int tokens = 21; ok && tokens <= 70; tokens += 7) ok = same_product(table, name, dtype, 77, 3, tokens, PLAIN);
         static const int large[] = {511, 512, 513, 1024, 1031, 2048, 2080, 4113};  // around the pieces that k is cut into
         for (size_t i = 0; ok && i < sizeof large / sizeof *large; i++)
             ok = same_product(table, name, dtype, large[i], 3, 8, PLAIN) &&
+                 same_product(table, name, dtype, large[i], 2, 26, PLAIN) &&
                  same_product(table, name, dtype, large[i], 5, 1, PLAIN);
         if (ok) report(table->name, name, true, " ");
     }
