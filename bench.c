@@ -1,6 +1,7 @@
 // bench.c: --bench. Prefill and decode of one session, held against what this processor can do at best: the multiply-adds of
 // the unit that the weights' dtype uses, and the reading of memory as a stream. Everything is measured again in every
-// round, one after the other, so that a neighbour or a change of clock meets them all; the medians are compared.
+// round, one after the other, so that a neighbour or a change of clock meets them all, and each is compared with what was
+// measured beside it.
 #include "bench.h"
 
 #include <stdio.h>
@@ -33,6 +34,7 @@ typedef struct {
     int tokens;   // of the prompt, or in the cache before the first token
     double work;  // of one token: prefill: operations; decode: bytes that it reads
     Samples rate; // tokens per second
+    Samples share; // of the ceiling that was measured right after it
 } Row;
 
 typedef struct {
@@ -93,13 +95,15 @@ static bool goes_on(double start, double took) {
     return seconds() - start < (took < CEILING_SECONDS ? took : CEILING_SECONDS);
 }
 
-static void sample_read(Bench *b, double took) {
+static double sample_read(Bench *b, double took) {
     double start = seconds(), bytes = 0;
     do {
         parallel_for(b->s->pool, (int)((b->n_lines + READ_LINES - 1) / READ_LINES), read_item, b);
         bytes += (double)b->n_lines * 64;
     } while (goes_on(start, took));
-    add_sample(&b->read, bytes / (seconds() - start));
+    double rate = bytes / (seconds() - start);
+    add_sample(&b->read, rate);
+    return rate;
 }
 
 static void peak_item(void *arg, int item, int thread) {
@@ -108,14 +112,16 @@ static void peak_item(void *arg, int item, int thread) {
     b->s->k->peak[b->dtype](b->steps);
 }
 
-static void sample_peak(Bench *b, double took) {
+static double sample_peak(Bench *b, double took) {
     int items = PEAK_ITEMS * pool_threads(b->s->pool);
     double start = seconds(), operations = 0;
     do {
         parallel_for(b->s->pool, items, peak_item, b);
         operations += b->s->k->peak[b->dtype](1) * (double)b->steps * items;
     } while (goes_on(start, took));
-    add_sample(&b->peak, operations / (seconds() - start));
+    double rate = operations / (seconds() - start);
+    add_sample(&b->peak, rate);
+    return rate;
 }
 
 static void nothing(void *arg, int item, int thread) { (void)arg, (void)item, (void)thread; }
@@ -219,7 +225,7 @@ static int sample_prefill(Bench *b, Row *row, Error *err) {
     double took = run_tokens(b, 0, row->tokens, row->tokens, err);
     if (took < 0) return -1;
     add_sample(&row->rate, row->tokens / took);
-    sample_peak(b, took);
+    add_sample(&row->share, row->tokens / took * row->work / sample_peak(b, took));
     return 0;
 }
 
@@ -227,7 +233,7 @@ static int sample_decode(Bench *b, Row *row, Error *err) {
     double took = run_tokens(b, row->tokens, b->decode_tokens, 1, err);
     if (took < 0) return -1;
     add_sample(&row->rate, b->decode_tokens / took);
-    sample_read(b, took);
+    add_sample(&row->share, b->decode_tokens / took * row->work / sample_read(b, took));
     return 0;
 }
 
@@ -269,14 +275,14 @@ static int one_round(Bench *b, Error *err) {
 static int measure(Bench *b, Error *err) {
     if (choose_lines(b, err) || fill(b, err)) return -1;
     choose_steps(b);
+    for (Row *r = b->prefill; r < b->prefill + b->n_prefill; r++) r->work = operations(b->s->model, r->tokens) / r->tokens;
+    for (Row *r = b->decode; r < b->decode + b->n_decode; r++) r->work = bytes_per_token(b, r->tokens);
     double start = seconds();
     for (int i = 0; i < MIN_ROUNDS || (i < MAX_ROUNDS && seconds() - start < ROUNDS_SECONDS); i++) {
         progress("round", i + 1, MAX_ROUNDS);
         if (one_round(b, err)) return -1;
     }
     fprintf(stderr, "\n");
-    for (Row *r = b->prefill; r < b->prefill + b->n_prefill; r++) r->work = operations(b->s->model, r->tokens) / r->tokens;
-    for (Row *r = b->decode; r < b->decode + b->n_decode; r++) r->work = bytes_per_token(b, r->tokens);
     return 0;
 }
 
@@ -313,13 +319,13 @@ static void print_text(const Bench *b) {
     for (int i = 0; i < b->n_prefill; i++) {
         Spread r = spread(&b->prefill[i].rate);
         printf("prefill %8d %10.1f    %9.1f-%-9.1f %12.1f %14.1f %%\n", b->prefill[i].tokens, r.median, r.min, r.max,
-               r.median * b->prefill[i].work * 1e-9, 100 * r.median * b->prefill[i].work / peak.median);
+               r.median * b->prefill[i].work * 1e-9, 100 * spread(&b->prefill[i].share).median);
     }
     printf("\n           depth      tok/s    (least-most)                GB/s   of the streaming read\n");
     for (int i = 0; i < b->n_decode; i++) {
         Spread r = spread(&b->decode[i].rate);
         printf("decode  %8d %10.1f    %9.1f-%-9.1f %12.2f %14.1f %%\n", b->decode[i].tokens, r.median, r.min, r.max,
-               r.median * b->decode[i].work * 1e-9, 100 * r.median * b->decode[i].work / read.median);
+               r.median * b->decode[i].work * 1e-9, 100 * spread(&b->decode[i].share).median);
     }
     printf("\nThe cache was filled once with %d tokens, at %.1f tok/s. Prefill counts the multiply-adds of the weights'\n"
            "products as two operations each, and not those with the cache; decode counts once every byte of the weights\n"
@@ -335,13 +341,12 @@ static void print_spread(const char *name, const Samples *samples, double factor
            s.max * factor);
 }
 
-static void print_rows_json(const Row *rows, int n, const char *tokens, const char *work, const char *share,
-                            double ceiling) {
+static void print_rows_json(const Row *rows, int n, const char *tokens, const char *work, const char *share) {
     for (int i = 0; i < n; i++) {
-        double rate = spread(&rows[i].rate).median * rows[i].work;
         printf("%s\n  {\"%s\": %d, ", i ? "," : "", tokens, rows[i].tokens);
         print_spread("tok_s", &rows[i].rate, 1);
-        printf(", \"%s\": %.6g, \"%s\": %.6g}", work, rate * 1e-9, share, rate / ceiling);
+        printf(", \"%s\": %.6g, \"%s\": %.6g}", work,
+               spread(&rows[i].rate).median * rows[i].work * 1e-9, share, spread(&rows[i].share).median);
     }
 }
 
@@ -357,9 +362,9 @@ static void print_json(const Bench *b) {
     printf(",\n ");
     print_spread("parallel_for_us", &b->empty, 1e6);
     printf(",\n \"prefill\": [");
-    print_rows_json(b->prefill, b->n_prefill, "tokens", "gflop_s", "share_of_peak", spread(&b->peak).median);
+    print_rows_json(b->prefill, b->n_prefill, "tokens", "gflop_s", "share_of_peak");
     printf("],\n \"decode\": [");
-    print_rows_json(b->decode, b->n_decode, "depth", "gb_s", "share_of_read", spread(&b->read).median);
+    print_rows_json(b->decode, b->n_decode, "depth", "gb_s", "share_of_read");
     printf("]}\n");
 }
 
