@@ -35,20 +35,34 @@ static void shape_bf16(int a, int b) {
     shape_tiles((uint8_t[]){A, A, B, B, A, B, 16, 16}, (uint8_t[]){64, 64, 64, 64, 64, 64, 64, 64});
 }
 
-// P panels times G groups of up to 16 tokens, all k.
-INLINE void tile_amx_bf16(const Tile *tile, int P, int G) {
+// Up to L1_STEPS blocks of two panels stay in the first-level cache (36 of 48 KB) while all tokens pass: tiles want 64 bytes
+// a cycle, more than the second level gives, and half of them now come from the first. Pieces are no shorter since at each
+// border the sums go to memory and back.
+enum { L1_STEPS = 18, STEP_BYTES = 1024 };
+
+// Sums [16 tokens][16 rows of a panel] so far.
+#define LOAD_SUMS(C, sums)                                                                                               \
+    do {                                                                                                                 \
+        if (tile->from) _tile_loadd(C, sums, out_bytes);                                                                 \
+        else _tile_zero(C);                                                                                              \
+    } while (0)
+
+// P panels times G groups of up to 16 tokens. With every block it asks for `fetched` bytes of each panel that comes next.
+INLINE void tile_amx_bf16(const Tile *tile, size_t fetched, int P, int G) {
     const size_t x_stride = tile->n_steps * BLOCK, out_bytes = tile->out_stride * sizeof(float);
     const uint16_t *x = tile->x->bf16 + tile->row * x_stride;
-    _tile_zero(0);
-    if (P > 1) _tile_zero(1);
-    if (G > 1) _tile_zero(2);
-    if (P > 1 && G > 1) _tile_zero(3);
-    for (size_t b = 0; b < tile->n_steps; b++) {
-        _tile_loadd(6, tile->w + b * 1024, 64);
+    float *out = tile->out, *out2 = out + 16 * tile->out_stride;
+    LOAD_SUMS(0, out);
+    if (P > 1) LOAD_SUMS(1, out + 16);
+    if (G > 1) LOAD_SUMS(2, out2);
+    if (P > 1 && G > 1) LOAD_SUMS(3, out2 + 16);
+    for (size_t b = tile->from; b < tile->to; b++) {
+        const uint8_t *w = tile->w + b * STEP_BYTES;
+        _tile_loadd(6, w, 64);
         _tile_loadd(4, x + b * BLOCK, x_stride * 2);
         _tile_dpbf16ps(0, 4, 6);
         if (P > 1) {
-            _tile_loadd(7, tile->w + tile->panel_stride + b * 1024, 64);
+            _tile_loadd(7, w + tile->panel_stride, 64);
             _tile_dpbf16ps(1, 4, 7);
         }
         if (G > 1) {
@@ -56,26 +70,44 @@ INLINE void tile_amx_bf16(const Tile *tile, int P, int G) {
             _tile_dpbf16ps(2, 5, 6);
         }
         if (P > 1 && G > 1) _tile_dpbf16ps(3, 5, 7);
+        for (size_t i = 0; i < fetched; i += 64)
+            UNROLL for (int p = 0; p < P; p++) prefetch(w + (size_t)p * tile->panel_stride + i, tile->ahead, 64);
     }
-    _tile_stored(0, tile->out, out_bytes);
-    if (P > 1) _tile_stored(1, tile->out + 16, out_bytes);
-    if (G > 1) _tile_stored(2, tile->out + 16 * tile->out_stride, out_bytes);
-    if (P > 1 && G > 1) _tile_stored(3, tile->out + 16 * tile->out_stride + 16, out_bytes);
+    _tile_stored(0, out, out_bytes);
+    if (P > 1) _tile_stored(1, out + 16, out_bytes);
+    if (G > 1) _tile_stored(2, out2, out_bytes);
+    if (P > 1 && G > 1) _tile_stored(3, out2 + 16, out_bytes);
 }
 
-// All panels times `rows` <= 32 rows from tile.row on.
-static void walk_amx_bf16(Tile tile, int n_panels, int rows) {
+// All panels times n groups of `rows` <= 32 rows from tile.row on. All panels pass for a piece of k before the next piece
+// begins, so that the rows' piece stays in the second-level cache however long a row is.
+static void walk_amx_bf16(Tile tile, int n_panels, size_t n, int rows) {
+    const uint8_t *panels = tile.w;
+    float *out = tile.out;
+    const size_t first = tile.row, fetched = (STEP_BYTES / 64 + n - 1) / n * 64;  // each group asks for its share
     shape_bf16(rows < 16 ? rows : 16, rows < 16 ? 0 : rows - 16);
-    for (int width; n_panels > 0; n_panels -= width) {
-        width = n_panels > 1 ? 2 : 1;
-        if (rows > 16) width == 2 ? tile_amx_bf16(&tile, 2, 2) : tile_amx_bf16(&tile, 1, 2);
-        else width == 2 ? tile_amx_bf16(&tile, 2, 1) : tile_amx_bf16(&tile, 1, 1);
-        tile.w += (size_t)width * tile.panel_stride;
-        tile.out += 16 * width;
+    for (tile.from = 0; tile.from < tile.n_steps; tile.from = tile.to) {
+        tile.to = tile.from + (size_t)next_rows((int)(tile.n_steps - tile.from), L1_STEPS);
+        for (int p = 0; p < n_panels; p += 2) {
+            tile.w = panels + (size_t)p * tile.panel_stride;
+            // Next come two more panels, the next piece of the first ones, or what lies after all panels.
+            const uint8_t *now = tile.w + tile.from * STEP_BYTES,
+                          *next = p + 2 < n_panels         ? now + 2 * tile.panel_stride
+                                  : tile.to < tile.n_steps ? panels + tile.to * STEP_BYTES
+                                                           : panels + (size_t)n_panels * tile.panel_stride;
+            for (size_t g = 0; g < n; g++) {
+                const size_t row = g * (size_t)rows;
+                tile.row = first + row;
+                tile.out = out + row * tile.out_stride + 16 * p;
+                tile.ahead = next - now + (ptrdiff_t)(g * fetched);
+                if (rows > 16) p + 1 < n_panels ? tile_amx_bf16(&tile, fetched, 2, 2) : tile_amx_bf16(&tile, fetched, 1, 2);
+                else p + 1 < n_panels ? tile_amx_bf16(&tile, fetched, 2, 1) : tile_amx_bf16(&tile, fetched, 1, 1);
+            }
+        }
     }
 }
 
-// A single row streams the panels through fma.
+// Groups of 32 rows, then the rest: other shapes take long to set. A single row streams the panels through fma.
 static void matmul_amx_bf16(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels,
                             int n_in, const Rows *x, int n_tokens, ptrdiff_t ahead) {
     if (n_tokens == 1) {
@@ -83,12 +115,11 @@ static void matmul_amx_bf16(float *out, size_t out_stride, const uint8_t *panels
         return;
     }
     Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, blocks_of(n_in), 0};
-    for (int rows; n_tokens > 0; n_tokens -= rows) {
-        rows = n_tokens < 32 ? n_tokens : 32;
-        walk_amx_bf16(tile, n_panels, rows);
-        tile.row += (size_t)rows;
-        tile.out += (size_t)rows * out_stride;
-    }
+    const int rest = n_tokens % 32;
+    if (n_tokens >= 32) walk_amx_bf16(tile, n_panels, (size_t)n_tokens / 32, 32);
+    tile.row = (size_t)(n_tokens - rest);
+    tile.out += tile.row * out_stride;
+    if (rest) walk_amx_bf16(tile, n_panels, 1, rest);
     _tile_release();
 }
 

@@ -46,10 +46,10 @@ typedef void MatmulFn(float *out, size_t out_stride, const uint8_t *panels, size
                       const Rows *x, int n_tokens, ptrdiff_t ahead);
 
 // The mix of attention: out[r][0..dim) = sum over positions i = begin..end-1 of p[r][i] * v[i], one fma chain a dim in the
-// order of i, from 0. dim is a multiple of 16, out [n_rows][dim], p [n_rows][p_stride], readable in whole blocks of 16. Values
-// lie in blocks of 16 positions: position i is row i % 16 of v[i / 16], which is float or f16 [16][dim], or for Q8 int8
-// [16][dim] followed by f16 scales [dim / 32][16] (dim a multiple of 32), where p * scale is rounded before the fma. `ahead` as
-// above.
+// order of i, from 0. dim is a multiple of 16, out [n_rows][dim], p [n_rows][p_stride], readable in whole blocks of 16.
+// Values lie in blocks of 16 positions: position i is row i % 16 of v[i / 16], which is float or f16 [16][dim], or for Q8
+// int8 [16][dim] followed by f16 scales [dim / 32][16] (dim a multiple of 32), where p * scale is rounded before the fma.
+// `ahead` as above.
 typedef void MixFn(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v, int begin, int end,
                    int dim, ptrdiff_t ahead);
 
@@ -57,10 +57,10 @@ typedef void MixFn(float *out, const float *p, size_t p_stride, int n_rows, cons
 #define TURNED_X 0.125f
 
 // The mix of a layer whose values are the first dim numbers of its keys: out[r][0..dim) = sum over positions i =
-// begin..end-1, MAX_KEYS at most, of p[r][i] * key[i]. keys[i / 16] is the panel of keys 16 (i / 16) .. + 15, each n_in long,
-// of type F32, F16 or Q8. Positions are lanes, so the sum is a reduction: fma into lane i % 16, then the tree (Q8: p * scale
-// is rounded before the fma). begin is a multiple of 16, and p is 0 from end to the next one. out [n_rows][dim], p
-// [n_rows][p_stride].
+// begin..end-1, MAX_KEYS at most, of p[r][i] * key[i]. keys[i / 16] is the panel of keys 16 (i / 16) .. + 15, each n_in
+// long, of type F32, F16 or Q8. Positions are lanes, so the sum is a reduction: fma into lane i % 16, then the tree (Q8:
+// p * scale is rounded before the fma). begin is a multiple of 16, and p is 0 from end to the next one. out [n_rows][dim],
+// p [n_rows][p_stride].
 enum { MAX_KEYS = 256 };
 typedef void MixKeysFn(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *keys, int begin,
                        int end, int n_in, int dim);

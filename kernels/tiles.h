@@ -70,8 +70,8 @@ INLINE void store_sums(Floats sum[MAX_P][MAX_T], const Tile *tile, int P, int T)
         UNROLL for (int p = 0; p < P; p++) v_store(tile->out + (size_t)t * tile->out_stride + 16 * p, sum[p][t]);
 }
 
-// Asks for `bytes` that lie `ahead` of p in memory, as second-level cache has room for them. Work and requests must alternate,
-// a few lines at a time: more at once, and the loads that the work is for have to wait.
+// Asks for `bytes` that lie `ahead` of p in memory, as second-level cache has room for them. Work and requests must
+// alternate, a few lines at a time: more at once, and the loads that the work is for have to wait.
 INLINE void prefetch(const uint8_t *p, ptrdiff_t ahead, size_t bytes) {
     UNROLL for (size_t line = 0; line < bytes; line += 64)
         __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)ahead + line), 0, 2);
@@ -308,7 +308,7 @@ static void walk_dims(MixTile tile, MixTileFn *const narrow[MAX_T], int Q, MixTi
 #define MATMUL(name, P, T, step, piece)                                                                                  \
     TILES(tile_##name, 1, Tile)                                                                                          \
     TILES(tile_##name, P, Tile)                                                                                          \
-    static void tile_##name##_one(const Tile *tile) { tile_##name(tile, ONE_P, 1, true); }                                     \
+    static void tile_##name##_one(const Tile *tile) { tile_##name(tile, ONE_P, 1, true); }                               \
     static void matmul_##name(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels,   \
                               int n_in, const Rows *x, int n_tokens, ptrdiff_t ahead) {                                  \
         Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, ((size_t)n_in + step - 1) / step, ahead};        \

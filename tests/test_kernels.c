@@ -162,6 +162,7 @@ static void test_matmul(const Kernels *table) {
             ok = same_product(table, name, dtype, large[i], 3, 8, PLAIN) &&
                  same_product(table, name, dtype, large[i], 2, 26, PLAIN) &&
                  same_product(table, name, dtype, large[i], 5, 1, PLAIN);
+        ok = ok && same_product(table, name, dtype, 1160, 5, 70, PLAIN);  // several pieces, groups and pairs of panels
         if (ok) report(table->name, name, true, " ");
     }
 }
