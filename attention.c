@@ -193,8 +193,8 @@ static void attend_tile(const Run *run, const Block *b, const Rows *q, Scratch *
             s->k->mix_keys[s->k_dtype](x->mix, x->p, TILE, n, values, begin - tile, stop - tile, l->head_dim, dim);
         else s->k->mix[s->v_dtype](x->mix, x->p, TILE, n, values, begin - tile, stop - tile, dim, ahead);
         for (int r = 0; r < n; r++)
-            merge(s, out + (size_t)(from + r) * dim, &out_max[from + r], &out_sum[from + r], x->mix + (size_t)r * dim, max[r],
-                  sum[r], dim);
+            merge(s, out + (size_t)(from + r) * dim, &out_max[from + r], &out_sum[from + r], x->mix + (size_t)r * dim,
+                  max[r], sum[r], dim);
     }
 }
 

@@ -1,5 +1,5 @@
-// parallel_for over a persistent pool. Items are claimed as threads become free, several in a row at first and single ones at
-// the end, so a thread that the system has put aside delays only what it holds; nobody waits for a thread that claimed
+// parallel_for over a persistent pool. Items are claimed as threads become free, several in a row at first and single ones
+// at the end, so a thread that the system has put aside delays only what it holds; nobody waits for a thread that claimed
 // nothing. Where a busy neighbour makes even that cost more than the other threads are worth, the caller works alone for a
 // while.
 #include <pthread.h>
@@ -69,7 +69,7 @@ struct Pool {
 };
 
 // One of up to SPINS looks, a fraction of a millisecond in all: longer than another thread needs to finish its item, so that
-// threads in step never park. A thread that shares its core gives it up now and then, for the other may be whom it waits for.
+// threads in step never park. A thread that shares its core gives it up now and then: the other may be whom it waits for.
 static inline void relax(int spin) {
     if (spin % YIELD_EVERY == YIELD_EVERY - 1) sched_yield();
 #if defined(__x86_64__)
