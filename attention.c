@@ -227,11 +227,11 @@ static void attend_part(const Run *run, int unit, int next, int thread) {
         max[r] = sinks ? l->sinks[b.h * b.group + r % b.group] : -INFINITY, sum[r] = sinks ? 1.0f : 0.0f;
     Rows q = gather(run, &b, &s->scratch[thread]);
     int first = run->pos + b.token, last = first + b.n_tokens - 1, from = lowest(l, first) / TILE, to = last / TILE;
-    int begin = run->first_tile + part, end = run->n_parts > 1 ? begin : to;
+    int begin = run->n_parts > 1 ? run->first_tile + part : from, end = run->n_parts > 1 ? begin : to;
     ptrdiff_t ahead = run->n_parts == 1 || b.n_rows > SOFTMAX_ROWS
                           ? 0
                           : way(run, begin, b.h, run->first_tile + next / n_blocks, next % l->n_kv_heads);
-    for (int t = begin > from ? begin : from; t <= end && t <= to; t++)
+    for (int t = begin; t <= end; t++)
         attend_tile(run, &b, &q, &s->scratch[thread], t * TILE, ahead, out, max, sum);
 }
 
@@ -277,11 +277,10 @@ static void attend_run(Session *s, int layer, int first, int n, int pos) {
     Run run = {.s = s, .layer = layer, .first = first, .n = n, .pos = pos, .tokens_per_block = tokens_per_block(l)};
     run.n_blocks = (n + run.tokens_per_block - 1) / run.tokens_per_block;
     run.first_tile = lowest(l, pos) / TILE;
-    int n_items = l->n_kv_heads * run.n_blocks, n_tiles = (pos + n - 1) / TILE - run.first_tile + 1;
     // A few tokens deep in a text have more tiles than KV heads: then threads share the tiles.
-    run.n_parts = run.n_blocks == 1 ? n_tiles : 1;
+    run.n_parts = run.n_blocks == 1 ? (pos + n - 1) / TILE - run.first_tile + 1 : 1;
     size_t key_bytes = (kv->k_bytes + kv->v_bytes) / LANES * (size_t)l->n_kv_heads * (size_t)(pos + n - lowest(l, pos));
-    run.n_units = n_items * run.n_parts;
+    run.n_units = l->n_kv_heads * run.n_blocks * run.n_parts;
     int share = run.n_parts == 1 ? 1 : run.n_units / (8 * pool_threads(s->pool));
     run.units_per_item = share < 1 ? 1 : share > 8 ? 8 : share;
     for_each(s, key_bytes * (size_t)n, (run.n_units + run.units_per_item - 1) / run.units_per_item, attend_units, &run);

@@ -95,6 +95,7 @@ static bool goes_on(double start, double took) {
     return seconds() - start < (took < CEILING_SECONDS ? took : CEILING_SECONDS);
 }
 
+// Each measures a ceiling, notes it and returns it: bytes, or operations, per second.
 static double sample_read(Bench *b, double took) {
     double start = seconds(), bytes = 0;
     do {
@@ -114,10 +115,10 @@ static void peak_item(void *arg, int item, int thread) {
 
 static double sample_peak(Bench *b, double took) {
     int items = PEAK_ITEMS * pool_threads(b->s->pool);
-    double start = seconds(), operations = 0;
+    double once = b->s->k->peak[b->dtype](1) * (double)b->steps * items, start = seconds(), operations = 0;
     do {
         parallel_for(b->s->pool, items, peak_item, b);
-        operations += b->s->k->peak[b->dtype](1) * (double)b->steps * items;
+        operations += once;
     } while (goes_on(start, took));
     double rate = operations / (seconds() - start);
     add_sample(&b->peak, rate);
@@ -221,19 +222,22 @@ static double run_tokens(Bench *b, int depth, int n, int at_once, Error *err) {
     return seconds() - start;
 }
 
+static void add_to_row(Row *row, double rate, double ceiling) {
+    add_sample(&row->rate, rate);
+    add_sample(&row->share, rate * row->work / ceiling);
+}
+
 static int sample_prefill(Bench *b, Row *row, Error *err) {
     double took = run_tokens(b, 0, row->tokens, row->tokens, err);
     if (took < 0) return -1;
-    add_sample(&row->rate, row->tokens / took);
-    add_sample(&row->share, row->tokens / took * row->work / sample_peak(b, took));
+    add_to_row(row, row->tokens / took, sample_peak(b, took));
     return 0;
 }
 
 static int sample_decode(Bench *b, Row *row, Error *err) {
     double took = run_tokens(b, row->tokens, b->decode_tokens, 1, err);
     if (took < 0) return -1;
-    add_sample(&row->rate, b->decode_tokens / took);
-    add_sample(&row->share, b->decode_tokens / took * row->work / sample_read(b, took));
+    add_to_row(row, b->decode_tokens / took, sample_read(b, took));
     return 0;
 }
 

@@ -128,7 +128,7 @@ PEAK(1, 6)
 #ifndef INCLUDED
 const Kernels avx2_kernels = {
     .name = "avx2",
-    TILES_KERNELS(matmul_bf16),
+    TILES_KERNELS,
     PEAK_KERNELS(peak_floats),
     LANES_KERNELS,
 };

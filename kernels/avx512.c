@@ -86,7 +86,7 @@ PEAK(2, 6)
 #ifndef INCLUDED
 const Kernels avx512_kernels = {
     .name = "avx512",
-    TILES_KERNELS(matmul_bf16),
+    TILES_KERNELS,
     PEAK_KERNELS(peak_floats),
     LANES_KERNELS,
 };

@@ -30,7 +30,7 @@ static double peak_pairs(size_t steps) {
 
 const Kernels avx512bf16_kernels = {
     .name = "avx512bf16",
-    TILES_KERNELS(matmul_bf16),
+    TILES_KERNELS,
     PEAK_KERNELS(peak_pairs),
     LANES_KERNELS,
 };

@@ -6,7 +6,7 @@
 #if defined(__x86_64__)
 const Kernels avxvnni_kernels = {
     .name = "avxvnni",
-    TILES_KERNELS(matmul_bf16),
+    TILES_KERNELS,
     PEAK_KERNELS(peak_floats),
     LANES_KERNELS,
 };

@@ -115,7 +115,7 @@ PEAK(1, 6)
 
 const Kernels neon_kernels = {
     .name = "neon",
-    TILES_KERNELS(matmul_bf16),
+    TILES_KERNELS,
     PEAK_KERNELS(peak_floats),
     LANES_KERNELS,
 };

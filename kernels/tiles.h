@@ -442,13 +442,12 @@ INLINE double peak_dot(size_t steps, int P, int T) {
 #define PEAK_KERNELS(bf16)                                                                                               \
     .peak = {[F32] = peak_floats, [F16] = peak_floats, [BF16] = bf16, [Q8] = peak_blocks, [Q4] = peak_blocks}
 
-// The members of Kernels that this file implements, but for the product with bf16 weights, which a table may have from
-// elsewhere.
+// The members of Kernels that this file implements; a table with products of its own takes the mix alone.
 #define MIX_KERNELS                                                                                                      \
     .mix = {[F32] = mix_f32, [F16] = mix_f16, [Q8] = mix_q8},                                                            \
     .mix_keys = {[F32] = mix_keys_f32, [F16] = mix_keys_f16, [Q8] = mix_keys_q8}
-#define TILES_KERNELS(bf16)                                                                                              \
-    .matmul = {[F32] = matmul_f32, [BF16] = bf16, [Q8] = matmul_q8, [Q4] = matmul_q4, [F16] = matmul_f16},              \
+#define TILES_KERNELS                                                                                                    \
+    .matmul = {[F32] = matmul_f32, [BF16] = matmul_bf16, [Q8] = matmul_q8, [Q4] = matmul_q4, [F16] = matmul_f16},       \
     MIX_KERNELS
 
 #endif
