@@ -22,10 +22,10 @@ CFLAGS += -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanit
 BUILD := build/asan
 RUN := run-asan
 endif
-ifdef EMULATED  # AMX and AVX-VNNI in plain C, for tests/test_kernels.c on processors that lack them
+ifdef EMULATED  # AMX and AVX-VNNI in plain C, for tests/c/test_kernels.c on processors that lack them
 BUILD := build/emulated
 endif
-ifdef FUZZ  # with clang: build/fuzz/tests/fuzz_checkpoint is a libFuzzer target
+ifdef FUZZ  # with clang: build/fuzz/tests/c/fuzz_checkpoint is a libFuzzer target
 CFLAGS += -O1 -g -DLIBFUZZER -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
 BUILD := build/fuzz
 endif
@@ -52,12 +52,12 @@ ifdef FUZZ  # they take minutes to build with coverage; fuzz with HEADS_ISA=scal
 $(X86:%=$(BUILD)/kernels/%.o): CFLAGS += -fno-sanitize=all
 endif
 ifdef EMULATED
-$(BUILD)/kernels/amx.o $(BUILD)/kernels/avxvnni.o: CFLAGS += -include tests/emulated_units.h
-$(BUILD)/tests/test_kernels.o: CFLAGS += -DEMULATED
+$(BUILD)/kernels/amx.o $(BUILD)/kernels/avxvnni.o: CFLAGS += -include tests/c/emulated_units.h
+$(BUILD)/tests/c/test_kernels.o: CFLAGS += -DEMULATED
 endif
 ENGINE_OBJ := $(ENGINE:%.c=$(BUILD)/%.o)
 RUN_OBJ := $(BUILD)/run.o $(BUILD)/report.o $(BUILD)/bench.o
-TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/*.c))
+TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/c/*.c))
 
 $(RUN): $(RUN_OBJ) $(ENGINE_OBJ)
 	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
@@ -66,7 +66,7 @@ $(BUILD)/%.o: %.c $(BUILD)/command
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -I. -MMD -MP -c -o $@ $<
 
-$(BUILD)/tests/%: $(BUILD)/tests/%.o $(ENGINE_OBJ)
+$(BUILD)/tests/c/%: $(BUILD)/tests/c/%.o $(ENGINE_OBJ)
 	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
 
 # Objects are made again when the compiler or its flags change.
@@ -78,8 +78,8 @@ $(BUILD)/command: FORCE
 c-tests: $(TESTS)
 
 emulated:
-	$(MAKE) EMULATED=1 build/emulated/tests/test_kernels
-	build/emulated/tests/test_kernels
+	$(MAKE) EMULATED=1 build/emulated/tests/c/test_kernels
+	build/emulated/tests/c/test_kernels
 
 asan:
 	$(MAKE) ASAN=1 run-asan c-tests

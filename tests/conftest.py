@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / part) for part in ("", "support", "reference"))]
 
 import checkpoints  # noqa: E402  (found through the line above)
 

@@ -253,13 +253,13 @@ def fuzzer() -> Path:
         input="int main(void) { return 0; }", text=True, capture_output=True,
     )  # fmt: skip
     if probe.returncode != 0:
-        return ROOT / "build" / "tests" / "fuzz_checkpoint"
+        return ROOT / "build" / "tests" / "c" / "fuzz_checkpoint"
     built = subprocess.run(
-        ["make", "-s", f"-j{os.cpu_count()}", "ASAN=1", "build/asan/tests/fuzz_checkpoint"],
+        ["make", "-s", f"-j{os.cpu_count()}", "ASAN=1", "build/asan/tests/c/fuzz_checkpoint"],
         cwd=ROOT, text=True, capture_output=True,
     )
     assert built.returncode == 0, built.stderr
-    return ROOT / "build" / "asan" / "tests" / "fuzz_checkpoint"
+    return ROOT / "build" / "asan" / "tests" / "c" / "fuzz_checkpoint"
 
 
 def fuzz(fuzzer: Path, model: Path, *how: object) -> tuple[int, int]:

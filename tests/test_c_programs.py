@@ -1,4 +1,4 @@
-"""Runs the C tests, tests/test_*.c, which print a line per check and exit with 1 if one fails."""
+"""Runs the C tests, tests/c/test_*.c, which print a line per check and exit with 1 if one fails."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 
 from conftest import ROOT
 
-PROGRAMS = sorted(path.stem for path in (ROOT / "tests").glob("test_*.c"))
+PROGRAMS = sorted(path.stem for path in (ROOT / "tests" / "c").glob("test_*.c"))
 BUILD = ROOT / "build"
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_c_program(name):
-    program = BUILD / "tests" / name
+    program = BUILD / "tests" / "c" / name
     assert program.exists(), f"{program} is not built: run make c-tests"
     done = subprocess.run([program], capture_output=True, text=True, timeout=300)
     lines = done.stdout.splitlines()

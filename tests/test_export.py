@@ -120,7 +120,7 @@ def test_a_weight_too_large_for_the_dtype_is_refused(dtype, weight, tmp_path):
 
 
 def test_container_as_another_reader_sees_it(tmp_path):
-    """tests/checkpoints.py reads files by docs/format.md and knows nothing of the exporter."""
+    """tests/support/checkpoints.py reads files by docs/format.md and knows nothing of the exporter."""
     rng = np.random.default_rng(3)
     matrix, vector = rng.standard_normal((300, 70)).astype(np.float32), rng.standard_normal(9).astype(np.float32)
     meta = {

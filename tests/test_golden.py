@@ -1,5 +1,5 @@
 """The exporter and the engine against transformers: small random checkpoints of every family, with logits and greedy tokens
-that transformers computed from the same files (tests/make_golden.py made them)."""
+that transformers computed from the same files (tests/reference/make_golden.py made them)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def measure(directory: Path, binary: Path, run) -> tuple[float, list[int], list[
 
 
 def test_every_family_is_compared():
-    """With a committed checkpoint or with fresh ones (tests/ci_live.py)."""
+    """With a committed checkpoint or with fresh ones (tests/reference/live_models.py)."""
     import make_golden
     from exporter.families import FAMILIES
 

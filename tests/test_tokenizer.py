@@ -22,7 +22,7 @@ from exporter.tokenizer import COVERING, PARTIAL, SPACE_MARK
 from exporter.tokenizer_files import tokenizer_metadata
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAM = Path(os.environ.get("HEADS_TOKENIZE_BATCH", ROOT / "build" / "tests" / "tokenize_batch"))
+PROGRAM = Path(os.environ.get("HEADS_TOKENIZE_BATCH", ROOT / "build" / "tests" / "c" / "tokenize_batch"))
 # Added tokens of every sort; what is not special is also there with all flags.
 ADDED = [
     AddedToken("<|end|>", special=True, normalized=False), AddedToken("<|im_start|>", special=True, normalized=False),

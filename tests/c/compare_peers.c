@@ -1,4 +1,4 @@
-// This engine for tests/compare_peers.py: a session that stays open, as the peers' do.
+// This engine for tests/reference/compare_peers.py: a session that stays open, as the peers' do.
 //
 //     compare_peers MODEL THREADS CHUNK CONTEXT
 //

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the golden checkpoints: small random models of every family, saved by transformers, with what transformers computes.
 
-    python tests/make_golden.py [NAME...] [--seed S] [--out DIR]      (torch 2.13.0, transformers 5.23.0)
+    python tests/reference/make_golden.py [NAME...] [--seed S] [--out DIR]      (torch 2.13.0, transformers 5.23.0)
 
 Each directory holds a Hugging Face checkpoint (float32), logits.npy (of every position of the prompt) and golden.json: the
 96 prompt ids, the 64 ids that greedy decoding adds, and what made it. What is committed has the logits as int16, 32767 times
@@ -284,8 +284,8 @@ def make(name: str, seed: int, out: Path, edit=None) -> Path:
         raise SystemExit(f"{name}: no seed from {seed} on gives a clear greedy continuation")
     np.save(directory / "logits.npy", logits)
     made = dict(
-        by="tests/make_golden.py",
-        command=f"python tests/make_golden.py {name} --seed {seed}",
+        by="tests/reference/make_golden.py",
+        command=f"python tests/reference/make_golden.py {name} --seed {seed}",
         seed=attempt,
         torch=torch.__version__,
         transformers=transformers.__version__,
@@ -358,7 +358,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", default=COMMITTED, metavar="NAME", help=f"of {', '.join([*MODELS, *MORE])}")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "golden")
+    parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parents[1] / "golden")
     args = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     for name in args.names:

@@ -11,7 +11,7 @@ from typing import Callable, NamedTuple, Sequence
 import checkpoints
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 WORDS = """the of and to in is that it was for on are as with his they at be this have from or one had by word but not
 what all were we when your can said there use an each which she do how their if will up other about out many then them
 these so some her would make like him into time has look two more write go see number no way could people my than

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Fresh random checkpoints of every family from a new seed, exported, run, and compared with transformers.
 
-    python tests/ci_live.py [--seed S] [NAME...]      (torch and transformers; exit status 1 if any differs)
+    python tests/reference/live_models.py [--seed S] [NAME...]      (torch and transformers; exit status 1 if any differs)
 
 Also what the golden files leave out: pytorch_model.bin, bf16 files, and the rules of tied embeddings; and each
 checkpoint by way of GGUF."""
@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import conftest  # noqa: E402
 import gguf_files  # noqa: E402
 import make_golden  # noqa: E402

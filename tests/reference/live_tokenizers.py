@@ -1,12 +1,12 @@
 """Compares the engine's tokenizer with `tokenizers` on real tokenizer files.
 
-    python3 tests/ci_tokenizers.py DIRECTORY [MODEL ...]
+    python3 tests/reference/live_tokenizers.py DIRECTORY [MODEL ...]
 
 DIRECTORY holds a folder a tokenizer, each with tokenizer.json. Every one must agree on 1 MB of mixed text and 20,000 random
 strings, ids and decoded text, and so must the same tokenizer written in the other forms that they come in: GGUF, vocab.json
 with merges.txt, tiktoken, tekken, a bare tokenizer.model. A MODEL is a SentencePiece file (tokenizer.model) and is compared
-with `sentencepiece`. HEADS_TOKENIZE_BATCH names the engine's side, tests/tokenize_batch.c, if it is not
-build/tests/tokenize_batch. Exit 1 if anything differs.
+with `sentencepiece`. HEADS_TOKENIZE_BATCH names the engine's side, tests/c/tokenize_batch.c, if it is not
+build/tests/c/tokenize_batch. Exit 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "support")]
 
 import gguf  # noqa: E402
 import gguf_files  # noqa: E402
@@ -154,7 +154,7 @@ def main() -> int:
     if len(sys.argv) < 2:
         print(__doc__, file=sys.stderr)
         return 2
-    program = Path(os.environ.get("HEADS_TOKENIZE_BATCH", ROOT / "build" / "tests" / "tokenize_batch"))
+    program = Path(os.environ.get("HEADS_TOKENIZE_BATCH", ROOT / "build" / "tests" / "c" / "tokenize_batch"))
     folders = sorted(path.parent for path in Path(sys.argv[1]).glob("*/tokenizer.json"))
     missing = PROMISED - {folder.name for folder in folders}
     if missing:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The speed of this engine beside others on this machine: the same random weights in each, measured in turn, as a table.
 
-    python tests/compare_peers.py [--shape smollm-135m] [--dtypes f32,bf16,q8,q4] [--threads N] [--rounds 5] [--keep DIR]
+    python tests/reference/compare_peers.py [--shape smollm-135m] [--dtypes f32,bf16,q8,q4] [--threads N] [--rounds 5] [--keep DIR]
 
 Peers are what is installed: llama.cpp (pip install llama-cpp-python gguf) and transformers (torch, transformers). Each makes
 its own file of the same weights, lives in a process of its own, and is asked round after round for the same things: a prompt
@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from exporter.random_weights import SHAPES, random_tensors  # noqa: E402
@@ -63,7 +63,7 @@ def tokens(n: int, shape: str) -> list[int]:
 
 
 class Heads:
-    """This engine: a session held open by tests/compare_peers.c, with an f16 KV cache; the logits are those of ./run."""
+    """This engine: a session held open by tests/c/compare_peers.c, with an f16 KV cache; the logits are those of ./run."""
 
     version = ""
 
@@ -73,7 +73,7 @@ class Heads:
         if not os.path.exists(self.path):
             command = [sys.executable, ROOT / "export.py", "--random", task.shape, self.path, "--seed", str(SEED)]
             subprocess.run([*command, "--dtype", task.dtype], check=True, capture_output=True)
-        command = [ROOT / "build/tests/compare_peers", self.path, *map(str, (task.threads, task.chunk, task.context))]
+        command = [ROOT / "build/tests/c/compare_peers", self.path, *map(str, (task.threads, task.chunk, task.context))]
         self.session = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def _seconds(self, depth: int, n: int, at_once: int) -> float:
@@ -403,7 +403,7 @@ def main() -> None:
     what = [("prefill", PROMPT), ("decode", 0), *([("decode", args.depth)] if args.depth else [])]
     peers = [name for name in ENGINES if name != "heads.c"]
     remarks = []
-    subprocess.run(["make", "-s", "-C", ROOT, "run", "build/tests/compare_peers"], check=True, stdout=sys.stderr)
+    subprocess.run(["make", "-s", "-C", ROOT, "run", "build/tests/c/compare_peers"], check=True, stdout=sys.stderr)
     print(f"{args.shape}, random weights, {args.threads} threads, {args.rounds} rounds: tokens per second, medians; ratio:")
     print("heads.c over the peer, round by round (least-most)\n")
     print("| weights | | heads.c |" + "".join(f" {name} | ratio |" for name in peers))
