@@ -1,137 +1,94 @@
-// What the files of one session share: the decoder (model.c), attention (attention.c) and the KV cache (kvcache.c).
+// A workspace runs passes; a sequence is one text in its KV cache; a run says which tokens of a
+// sequence are next. One pass takes any number of runs, in prefill or decode, and what a sequence
+// gives does not depend on the others.
 #ifndef SESSION_H
 #define SESSION_H
 
 #include "model.h"
+#include "threads.h"
 
-enum {
-    TILE = MAX_KEYS,  // positions that one softmax covers; tiles begin at multiples of it
-    QUERY_ROWS = 64,  // rows (tokens times query heads of a KV head) that attention takes together, if a token has no more
-    SOFTMAX_ROWS = 12, // of these, how many are scored, turned into probabilities and mixed at once
-    RING_RUN = 64,    // tokens that a window's ring has room for besides the window
-};
-
-// One layer's part of the cache: slots of 16 positions; a slot holds, for each KV head, a panel of 16 keys and then 16
-// values.
-typedef struct {
-    size_t offset;                      // of the layer in the cache
-    size_t k_bytes, v_bytes, v_scales;  // of one KV head in a slot; where the scales of q8 values begin
-    int n_slots, v_dim;                 // positions / 16 (a ring if the layer has a window); head_dim padded for the mix
-    size_t state;                       // bytes at offset that a layer without attention remembers; it has no slots
-} KvLayer;
+typedef struct Workspace Workspace;
+typedef struct Sequence Sequence;
 
 typedef struct {
-    uint8_t *data;    // one anonymous mapping, touched as positions fill
-    size_t bytes;
-    KvLayer *layers;  // [n_layers]
-} KvCache;
+    int context;             // positions of each sequence; 0: the model's
+    int chunk;               // most rows (tokens of all runs) of a pass, 1..
+    int n_threads;           // 0: the cores this process may use
+    Dtype k_dtype, v_dtype;  // F32, F16 or Q8
+    int logit_rows;          // most rows of logits wanted of one call
+    const char *isa;         // kernels to use; NULL: the best that the processor has
+} WorkspaceOptions;
 
-typedef struct {  // rows of activations, [chunk][stride]
-    float *data;
-    size_t stride;  // width rounded up to 16: products write whole panels
-} Buffer;
+// Kernels, threads, and buffers for a chunk of rows. The model is borrowed and must outlive it.
+// One caller at a time; several workspaces may share a model, each with its own threads.
+// Errors: an option out of range, no memory.
+Workspace *workspace_new(const Model *model, const WorkspaceOptions *options, Error *err);
+void workspace_free(Workspace *w);
+const Model *workspace_model(const Workspace *w);
+const Kernels *workspace_kernels(const Workspace *w, const char **why);
+int workspace_threads(const Workspace *w);
+int workspace_context(const Workspace *w);
+int workspace_chunk(const Workspace *w);
 
-typedef struct {      // what one thread needs in attention; rows = QUERY_ROWS, or the heads of a group if those are more
-    float *q;         // [rows][head_dim], scaled
-    int8_t *q8;       // [rows][head_dim padded to 32], with its scales and offsets
-    float *q8_scale;
-    int32_t *q8_offset;
-    float *p;         // [SOFTMAX_ROWS][TILE] scores, then probabilities
-    float *mix;       // [SOFTMAX_ROWS][v_dim] of one tile
-} Scratch;
+// An empty sequence of w, which must outlive it. `shared`: its cache is a memory file, so that a
+// fork maps the pages instead of copying them; filling it costs more.
+Sequence *sequence_new(Workspace *w, bool shared, Error *err);
+void sequence_free(Sequence *s);
+// A sequence whose first n positions are those of s. Where s is shared (or a fork itself) they are
+// the same memory until one of the two writes there. Errors: n outside 0..length, s has forgotten
+// (see sequence_rewind), no memory.
+Sequence *sequence_fork(const Sequence *s, int n, Error *err);
+// Forgets all tokens but the first n. -1, and nothing happens: a window's ring or a mixer's state
+// has forgotten what token n would have to see (n = 0 always works), or forks share more than n.
+int sequence_rewind(Sequence *s, int n, Error *err);
+// Says that the text will have n tokens at least. A model whose rope depends on the text's length
+// (longrope) then rotates all of them as that length asks; unsaid, it runs what is in the cache
+// again when the text outgrows its first table.
+void sequence_expect(Sequence *s, int n);
+int sequence_length(const Sequence *s);         // tokens in the cache
+const int *sequence_tokens(const Sequence *s);  // [length], borrowed
+int sequence_save(const Sequence *s, const char *path, Error *err);
+Sequence *sequence_load(Workspace *w, const char *path, Error *err);
 
-typedef struct {  // rows first..first+n-1 meet matrix `which` of a stack
-    int which, first, n;
-} Group;
+typedef struct {
+    Sequence *sequence;
+    const int *tokens;  // [n], that follow those already in the sequence
+    int n, n_logits;    // logits of the last n_logits are wanted
+} Run;
 
-typedef struct {  // one of a token's experts
-    int expert, row;  // row: of s->grouped
-    float weight;
-} Choice;
+// Runs the tokens of all runs and returns their logits, run after run, [sum of n_logits][stride]
+// floats that w owns until its next call; with none wanted the result is not NULL but holds
+// nothing. Passes of at most `chunk` rows; no bit depends on how tokens are cut into calls and
+// passes, on what runs beside them, on chunk or on threads. NULL: a token outside the vocabulary,
+// more than a context has room for, a sequence twice, logits that are no numbers. Tokens that ran
+// before an error stay in the sequences.
+const float *forward_runs(Workspace *w, const Run *runs, int n_runs, Error *err);
+// The same for one sequence.
+const float *forward(Sequence *s, const int *tokens, int n, int n_logits, Error *err);
+size_t logit_stride(const Workspace *w);  // vocab_size, rounded up to 16
 
-struct Session {
-    const Model *model;
-    const Kernels *k;
-    const char *why;  // of the choice of kernels
-    Pool *pool;
-    int context, chunk, logit_rows, position;
-    int length;    // of the text as far as is known, which chooses between tables of rope
-    int *history;  // [context] the text, if such a choice may change; or NULL
-    Dtype k_dtype, v_dtype;
-    KvCache kv;
+// ---- what a cache costs; the report and the allocation both ask kvcache.c ----
 
-    uint8_t *arena;  // everything below; one anonymous mapping
-    size_t arena_bytes;
-    Buffer x;                      // the residual stream, n_embd
-    Buffer y;                      // a normalised copy of it, n_embd
-    Buffer q, keys, values, att;   // n_heads head_dim, 2 x n_kv_heads head_dim, n_heads head_dim
-    Buffer attn_gate;              // n_heads head_dim
-    Buffer out;                    // what a branch adds to x, n_embd
-    Buffer ple, ple_gate;          // the layers' own embeddings, n_layers ple; a branch's inside, ple
-    Buffer gate, up;               // d_ff
-    Buffer scores, selection;      // n_experts
-    Choice *choices;               // [chunk][top_k]
-    Group *groups;                 // [n_experts], [n_heads]
-    Buffer by_expert, expert_gate, expert_up;  // [chunk * top_k] rows by expert: n_embd, 2 x d_expert
-    Buffer projected, q_down;      // latent attention: the query heads as q gives them; the query's own latent
-    Buffer head_in, head_out;      // [n_heads * chunk] rows by head: n_nope or latent, latent or n_value
-    Buffer mix_in, conv;           // 3 n_embd or n_channels; [n_taps - 1 + chunk] n_channels, the convolution's input
-    Buffer delta_gate, beta, decay;  // n_v_heads v_dim, 2 x n_v_heads
-    Buffer logits;                 // [logit_rows][vocab_size]
-    uint16_t *bf16;                // the input of a product as bf16 or int8, [chunk][widest input padded to 32]
-    int8_t *q8;
-    float *q8_scale;
-    int32_t *q8_offset;
-    Buffer cos[MAX_ROPE_SETS], sin[MAX_ROPE_SETS];  // of the chunk's positions, n_pairs
-    Scratch *scratch;              // [n_threads]
-    float *part, *part_max, *part_sum;  // partial results of attention: [parts][rows][v_dim], [parts][rows]
-};
+typedef struct {
+    size_t bytes_per_token;  // of all layers, as long as no window is full
+    size_t state;            // bytes that do not grow with the text: mixers' states
+    size_t reserved;         // bytes of the whole context, windows as rings, and the states;
+                             // SIZE_MAX: more than an address can say
+} KvPlan;
 
-// model.c
-static inline float *row(const Buffer *b, int t) { return b->data + (size_t)t * b->stride; }
-// parallel_for, unless the items together read so few bytes that waking the other threads would cost more.
-void for_each(Session *s, size_t bytes, int n, void (*work)(void *arg, int item, int thread), void *arg);
-// out[i] = w[i] x + bias for n rows of x. All w have the same input dimension.
-void multiply(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const Buffer *x, int n);
-// The same for stacks: each group of rows with a matrix of its own. n_rows: of all groups.
-void multiply_groups(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const Buffer *x,
-                     int n_rows, const Group *groups, int n_groups);
-// out = norm of x, both [n]; out may be x.
-void norm_row(const Session *s, const Norm *norm, float *out, const float *x, int n);
-// gate = act(gate) * up, or up = act(up) in a layer that is not gated; n rows of `width`.
-void activate(Session *s, const Layer *l, const Buffer *gate, const Buffer *up, int width, int n);
+// What n_kv_heads (0: each layer's own) cost at `context` positions; the heads of latent attention
+// count as they are expanded.
+KvPlan kv_plan(const Model *model, int n_kv_heads, int context, Dtype k_dtype, Dtype v_dtype);
+// Bytes that the first n positions take: n bytes_per_token until a window is full, and the states.
+size_t kv_bytes_at(const Model *model, int n_kv_heads, int n, Dtype k_dtype, Dtype v_dtype);
+// Of these, bytes that fill values of few numbers up to 16 (32 for q8).
+size_t kv_padding_per_token(const Model *model, int n_kv_heads, Dtype v_dtype);
 
-// mla.c. From n rows of y to s->q and s->keys, as attention() takes them; from s->att, latents by head, to values by head.
-void mla_project(Session *s, int layer, const Buffer *y, int n);
-void mla_values(Session *s, int layer, int n);
-
-// shortconv.c, deltanet.c. s->out = what the mixer makes of n rows of y.
-void shortconv(Session *s, int layer, const Buffer *y, int n);
-void deltanet(Session *s, int layer, const Buffer *y, int n);
-// The first n_taps - 1 rows of s->conv from what the layer remembers of earlier tokens; and what it shall remember of n
-// more.
-void conv_remember(Session *s, int layer);
-void conv_keep(Session *s, int layer, int n_tokens);
-
-// moe.c. s->out += the experts' answer to each of n rows of y.
-void experts(Session *s, int layer, const Buffer *y, int n);
-
-// kvcache.c
-int kv_new(Session *s, Error *err);
-void kv_free(KvCache *kv);
-// The panel of 16 keys, and the 16 values, of KV head h at the positions from 16 * block on.
-uint8_t *kv_keys(const Session *s, int layer, int block, int h);
-uint8_t *kv_values(const Session *s, int layer, int block, int h);
-// What a layer without attention remembers, zero at position 0; kv_clear makes it so.
-float *kv_state(const Session *s, int layer);
-void kv_clear(Session *s);
-// Stores keys and values of n tokens, rows of s->keys and s->values from `first` on, at the positions from pos on.
-void kv_append(Session *s, int layer, int first, int n, int pos);
-
-// attention.c. From s->q, s->keys, s->values (projected, not yet rotated) of n tokens to s->att.
-void attention(Session *s, int layer, int n);
-// What attention needs of an arena; with s->arena NULL it only adds up.
-void attention_scratch(Session *s, size_t *used);
-void *arena_take(Session *s, size_t *used, size_t count, size_t size);
+typedef struct {  // of one sequence, in bytes
+    size_t reserved, in_use;
+    size_t resident, expected_resident;  // in memory: measured, and as the layout says
+    size_t shared;                       // of in_use, mapped from where other forks have it too
+} KvUsage;
+KvUsage sequence_kv_usage(const Sequence *s);
 
 #endif

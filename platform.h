@@ -1,0 +1,48 @@
+// platform.c: what is asked of the operating system, so that a machine without it is one file.
+#ifndef PLATFORM_H
+#define PLATFORM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct {
+    char text[400];  // a sentence: what was wrong, where, what was expected, what was found
+} Error;
+
+// Fills err->text and returns -1, so that "return fail(err, ...)" reads well. Control characters
+// become '?': a name out of a damaged file must not steer the terminal.
+int fail(Error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+// ---- files ----
+
+typedef struct {  // a mapped file
+    const uint8_t *data;
+    size_t size;
+} Mapping;
+
+// Maps a file for reading. Errors: cannot be opened, no regular file, empty.
+int map_file(Mapping *map, const char *path, Error *err);
+void unmap_file(Mapping *map);
+
+// ---- memory: reserved in pages, in memory only once it is written to ----
+
+size_t page_size(void);
+void *reserve(size_t bytes);  // zeros, readable and writable; NULL: no room
+void release(void *memory, size_t bytes);
+// A memory file of zeros, mapped so that others can map its pages too. *fd: to close.
+void *reserve_shared(size_t bytes, int *fd);
+// Puts pages of a file in the place of reserved ones: what is written there stays private.
+// memory, offset and bytes are multiples of a page.
+int map_private(void *memory, size_t bytes, int fd, size_t offset);
+void close_file(int fd);
+// Bytes of memory[0..bytes) that are in memory, in whole pages.
+size_t resident_bytes(const void *memory, size_t bytes);
+size_t free_memory(void);  // bytes that this machine could still give; 0: it does not say
+
+// ---- the machine ----
+
+int usable_cores(void);  // physical cores that this process may use, a container's quota counted
+double seconds(void);    // of a clock that only goes forward
+
+#endif

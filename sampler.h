@@ -1,0 +1,30 @@
+// sampler.c: logits -> one id.
+#ifndef SAMPLER_H
+#define SAMPLER_H
+
+#include "kernels/kernels.h"
+#include "platform.h"
+
+typedef struct {
+    float temperature;     // 0: greedy
+    int top_k;             // 0: all
+    float top_p;           // 1: all
+    float min_p;           // 0: all
+    float repeat_penalty;  // 1: none; over the last repeat_last tokens
+    int repeat_last;
+    uint64_t seed;
+} SamplerOptions;
+typedef struct Sampler Sampler;
+
+// kernels: whose exp it uses; all give the same bits. Errors: an option out of range, no memory.
+Sampler *sampler_new(const Kernels *kernels, int vocab_size, const SamplerOptions *options,
+                     Error *err);
+void sampler_free(Sampler *sampler);
+// Tells the sampler of a token of the text, prompt or generated, for the repetition penalty.
+void sampler_accept(Sampler *sampler, int id);
+// Picks an id from logits[0..vocab_size), which it leaves alone. Order: repetition penalty, top-k,
+// temperature, top-p, min-p, as transformers' generate has them. Greedy takes the lowest id of
+// equal logits.
+int sampler_pick(Sampler *sampler, const float *logits);
+
+#endif

@@ -1,0 +1,35 @@
+// tokenizer.c: text <-> ids.
+#ifndef TOKENIZER_H
+#define TOKENIZER_H
+
+#include "checkpoint.h"
+
+typedef struct Tokenizer Tokenizer;
+
+// Reads the checkpoint's tokenizer.* metadata; borrows it. NULL: missing or inconsistent.
+Tokenizer *tokenizer_new(const Checkpoint *file, Error *err);
+void tokenizer_free(Tokenizer *tokenizer);
+// Whether the checkpoint has a tokenizer at all.
+bool has_tokenizer(const Checkpoint *file);
+// The ids of text[0..len), which need not be valid UTF-8 (a bad byte is replaced by U+FFFD, as
+// lossy decoders do) and may hold zero bytes. add_special puts the ids of the checkpoint's
+// post-processor around (BOS ..). *ids is malloc'd, the caller frees it. Returns the count, or -1
+// (no memory). Work is near-linear in len.
+long tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t len, bool add_special,
+                      int **ids, Error *err);
+// Appends the bytes of one token to what decoding the ids so far gave. A token's bytes may end
+// inside a UTF-8 character: the Decoder holds them back until the rest comes, so what is handed
+// out is always valid UTF-8 (bytes that can never become valid are replaced by U+FFFD). out is
+// borrowed until the next call. skip_special leaves out special tokens.
+typedef struct Decoder Decoder;
+Decoder *decoder_new(const Tokenizer *tokenizer, bool skip_special, Error *err);
+void decoder_free(Decoder *decoder);
+int decoder_push(Decoder *decoder, int id, const char **out, size_t *len, Error *err);
+// What is still held back, as the end of the text.
+int decoder_finish(Decoder *decoder, const char **out, size_t *len, Error *err);
+bool tokenizer_is_eos(const Tokenizer *tokenizer, int id);
+// A sentence such as "byte-level BPE, 49152 tokens, pre-tokenizer digits + gpt2, prefix 1, EOS 2",
+// owned by the tokenizer.
+const char *tokenizer_describe(const Tokenizer *tokenizer);
+
+#endif
