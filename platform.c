@@ -32,7 +32,7 @@ static int map_open_file(Mapping *map, int fd, const char *path, Error *err) {
     if (S_ISDIR(st.st_mode))
         return fail(err, "%s is a directory; export.py makes a checkpoint file from one", path);
     if (!S_ISREG(st.st_mode))
-        return fail(err, "%s is no regular file, so it cannot be mapped; save it to one first", path);
+        return fail(err, "%s is no regular file, so it cannot be mapped; copy it to one", path);
     if (st.st_size == 0) return fail(err, "%s is empty", path);
     void *data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
     if (data == MAP_FAILED) return fail(err, "cannot map %s: %s", path, strerror(errno));
@@ -176,16 +176,14 @@ static double cpu_quota(void) {
     FILE *f = fopen("/proc/self/cgroup", "r");
     if (!f) return least;
     while (fgets(line, sizeof line, f)) {
-        char *path = strrchr(line, ':');
-        if (!path || strchr(line, '\n') == NULL) continue;
-        bool version_2 = strncmp(line, "0::", 3) == 0, cpu = strstr(line, "cpu") != NULL;
-        if (!version_2 && !cpu) continue;
-        *strchr(path, '\n') = 0;
-        for (char *end; *++path; *end = 0) {  // from the innermost group outwards
+        bool version_2 = strncmp(line, "0::/", 4) == 0, cpu = strstr(line, "cpu") != NULL;
+        char *path = strchr(line, '/');
+        if (!path || !(version_2 || cpu)) continue;
+        path[strcspn(path, "\n")] = 0;
+        for (char *end = path + strlen(path); end > path; end = strrchr(path, '/')) {
+            *end = 0;  // from the innermost group outwards
             snprintf(folder, sizeof folder, "/sys/fs/cgroup%s%s", version_2 ? "" : "/cpu", path);
             least = fmin(least, quota_in(folder));
-            if (!(end = strrchr(path, '/'))) break;
-            path--;
         }
     }
     fclose(f);
