@@ -32,7 +32,8 @@ BUILD := build/fuzz
 endif
 
 # Everything but the command line is the engine.
-ENGINE := $(filter-out run.c report.c bench.c,$(wildcard *.c)) kernels/kernels.c kernels/scalar.c
+ENGINE := $(filter-out run.c report.c bench.c,$(wildcard *.c)) $(wildcard text/*.c) kernels/kernels.c \
+    kernels/scalar.c
 MACHINE := $(shell $(CC) -dumpmachine)
 ifneq (,$(findstring x86_64,$(MACHINE)))
 X86 := avx2 avxvnni avx512 avx512bf16 amx

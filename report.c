@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "unicode.h"
+#include "text/unicode.h"
 
 const char *commas(size_t n) {
     static char buffers[8][32];
