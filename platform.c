@@ -40,17 +40,54 @@ static int map_open_file(Mapping *map, int fd, const char *path, Error *err) {
     return 0;
 }
 
+int map_file_shared(Mapping *map, const char *path, int *fd, Error *err) {
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe must not make us wait
+    if (*fd < 0) return fail(err, "cannot open %s: %s", path, strerror(errno));
+    if (map_open_file(map, *fd, path, err) == 0) return 0;
+    close(*fd);
+    return -1;
+}
+
 int map_file(Mapping *map, const char *path, Error *err) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe must not make us wait
-    if (fd < 0) return fail(err, "cannot open %s: %s", path, strerror(errno));
-    int status = map_open_file(map, fd, path, err);
+    int fd;
+    if (map_file_shared(map, path, &fd, err)) return -1;
     close(fd);
-    return status;
+    return 0;
 }
 
 void unmap_file(Mapping *map) {
     if (map->data) munmap((void *)map->data, map->size);
     *map = (Mapping){0};
+}
+
+// A rename lasts through a crash once the folder that holds the name is synced.
+static void sync_folder(const char *path) {
+    const char *slash = strrchr(path, '/');
+    char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+    int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (fd >= 0) {
+        fsync(fd);
+        close(fd);
+    }
+    free(folder);
+}
+
+int replace_file(const char *path, int (*write_to)(FILE *f, const void *arg), const void *arg,
+                 Error *err) {
+    size_t size = strlen(path) + 32;
+    char *temporary = malloc(size);
+    if (!temporary) return fail(err, "no memory for the name of a file");
+    snprintf(temporary, size, "%s.%ld.tmp", path, (long)getpid());
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    FILE *f = fd >= 0 ? fdopen(fd, "wb") : NULL;
+    bool ok = f && write_to(f, arg) == 0 && fflush(f) == 0 && fsync(fd) == 0;
+    int reason = errno;
+    if (f && fclose(f) != 0 && ok) ok = false, reason = errno;
+    if (ok && rename(temporary, path) != 0) ok = false, reason = errno;
+    if (ok) sync_folder(path);
+    else if (fd >= 0) unlink(temporary);
+    free(temporary);
+    return ok ? 0 : fail(err, "cannot write %s: %s", path, strerror(reason));
 }
 
 // ---- memory ----

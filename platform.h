@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 typedef struct {
     char text[400];  // a sentence: what was wrong, where, what was expected, what was found
@@ -24,6 +25,13 @@ typedef struct {  // a mapped file
 // Maps a file for reading. Errors: cannot be opened, no regular file, empty.
 int map_file(Mapping *map, const char *path, Error *err);
 void unmap_file(Mapping *map);
+// The same with its descriptor, so that others can map parts of it; close_file(*fd) when done.
+int map_file_shared(Mapping *map, const char *path, int *fd, Error *err);
+// Puts a file in the place of `path`, or makes it, only when it is whole: write_to writes it under
+// a temporary name beside it, then it is synced and renamed. write_to returns 0, or -1 for an error
+// of the stream. The mode of a new file is what the process gives to files.
+int replace_file(const char *path, int (*write_to)(FILE *f, const void *arg), const void *arg,
+                 Error *err);
 
 // ---- memory: reserved in pages, in memory only once it is written to ----
 

@@ -1,22 +1,12 @@
 // Sequences: a text's tokens and its cache. Forks share the pages of a common prefix: the memory
 // management unit does what other engines have tables of blocks for, and attention cannot tell (the
 // idea of vAttention, Prabhu et al. 2024).
-#include <stdatomic.h>
+#include "sequence.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "workspace.h"
-
-// A file whose pages several sequences map: one sequence's cache, which only that one writes to, or
-// a saved session, which nobody does.
-struct KvFile {
-    int fd;
-    const size_t *offsets;  // [n_layers], where each layer's part begins; NULL: as in the cache
-    atomic_int users;
-    atomic_int frozen;      // positions that sequences other than its writer have mapped
-};
-
-static KvFile *file_new(int fd) {
+KvFile *kv_file_new(int fd) {
     KvFile *f = calloc(1, sizeof *f);
     if (!f) return NULL;
     f->fd = fd;
@@ -24,10 +14,10 @@ static KvFile *file_new(int fd) {
     return f;
 }
 
-static void file_release(KvFile *f) {
+void kv_file_release(KvFile *f) {
     if (!f || atomic_fetch_sub(&f->users, 1) > 1) return;
     close_file(f->fd);
-    free((void *)f->offsets);
+    free(f->offsets);
     free(f);
 }
 
@@ -53,7 +43,7 @@ static uint8_t *reserve_cache(Sequence *s, bool shared) {
     uint8_t *cache = reserve_shared(bytes, &fd);
     if (!cache) return NULL;
     s->in_file = -1;
-    s->file = file_new(fd);
+    s->file = kv_file_new(fd);
     if (s->file) return cache;
     close_file(fd);
     release(cache, bytes);
@@ -78,7 +68,8 @@ void sequence_free(Sequence *s) {
     if (!s) return;
     release(s->cache, s->workspace->kv.bytes);
     release(s->tokens, (size_t)s->workspace->kv.context * sizeof *s->tokens);
-    file_release(s->file);
+    kv_file_release(s->file);
+    free(s->unchecked);
     free(s);
 }
 
@@ -118,6 +109,10 @@ int sequence_rewind(Sequence *s, int n, Error *err) {
     const KvLayout *kv = &s->workspace->kv;
     for (int i = 0; n == 0 && s->length && i < s->workspace->model->n_layers; i++)
         memset(kv_state(&kv->layers[i], s), 0, kv->layers[i].state);
+    if (n == 0) {
+        free(s->unchecked);  // nothing is left of it
+        s->unchecked = NULL;
+    }
     if (s->in_file > n) s->in_file = n;
     s->length = s->expected = n;
     if (n == 0) s->high = 0;
@@ -126,54 +121,56 @@ int sequence_rewind(Sequence *s, int n, Error *err) {
 
 // ---- forks ----
 
-// Puts bytes from..to-1 of the cache that s has in its file into the fork: whole pages of the file,
-// and what lies beside them by copying.
-static int share_bytes(Sequence *fork, const Sequence *s, int layer, size_t from, size_t to) {
-    const KvLayer *kv = &s->workspace->kv.layers[layer];
-    const size_t *offsets = s->file->offsets;
+int map_from_file(Sequence *s, const KvFile *file, int layer, size_t from, size_t to,
+                  const uint8_t *source) {
     size_t page = page_size(), begin = round_up(from, page), end = to / page * page;
     if (begin >= end) {
-        memcpy(fork->cache + from, s->cache + from, to - from);
+        memcpy(s->cache + from, source, to - from);
         return 0;
     }
-    memcpy(fork->cache + from, s->cache + from, begin - from);
-    memcpy(fork->cache + end, s->cache + end, to - end);
-    size_t in_file = offsets ? begin - kv->offset + offsets[layer] : begin;
-    return map_private(fork->cache + begin, end - begin, s->file->fd, in_file);
+    memcpy(s->cache + from, source, begin - from);
+    memcpy(s->cache + end, source + (end - from), to - end);
+    size_t place = s->workspace->kv.layers[layer].offset;
+    size_t in_file = file->offsets ? begin - place + file->offsets[layer] : begin;
+    return map_private(s->cache + begin, end - begin, file->fd, in_file);
 }
 
-// Layer i of the first n positions, of which the file has the first `shared`.
-static int fork_layer(Sequence *fork, const Sequence *s, int i, int n, int shared) {
+size_t used_slots(const Sequence *s, const KvLayer *kv) {
+    int n = kv->ring ? s->high : s->length;
+    size_t slots = ((size_t)n + LANES - 1) / LANES;
+    return slots < (size_t)kv->n_slots ? slots : (size_t)kv->n_slots;
+}
+
+// Layer i of the first fork->length positions, of which the file has the first `shared`.
+static int fork_layer(Sequence *fork, const Sequence *s, int i, int shared) {
     const KvLayer *kv = &s->workspace->kv.layers[i];
-    size_t from = kv->offset, slots = (size_t)(n + LANES - 1) / LANES, mapped = 0;
+    size_t from = kv->offset, slots = used_slots(fork, kv), mapped = 0;
     if (kv->borrowed) return 0;
-    if (kv->ring && s->high > n) slots = (size_t)(s->high + LANES - 1) / LANES;
-    if (slots > (size_t)kv->n_slots) slots = (size_t)kv->n_slots;
     // A slot that was filled after the fork, in part, is no longer the file's.
-    if (!kv->ring) mapped = shared == n ? slots : (size_t)shared / LANES;
+    if (!kv->ring) mapped = shared == fork->length ? slots : (size_t)shared / LANES;
     size_t shared_end = from + mapped * kv->slot_bytes;
     size_t end = from + slots * kv->slot_bytes + kv->state;
-    if (mapped && share_bytes(fork, s, i, from, shared_end)) return -1;
+    if (mapped && map_from_file(fork, s->file, i, from, shared_end, s->cache + from)) return -1;
     memcpy(fork->cache + shared_end, s->cache + shared_end, end - shared_end);
     return 0;
 }
 
 Sequence *sequence_fork(const Sequence *s, int n, Error *err) {
     Workspace *w = s->workspace;
-    if (check_remembers(s, n, err)) return NULL;
+    if (check_remembers(s, n, err) || check_loaded(s, err)) return NULL;
     Sequence *fork = sequence_new(w, false, err);
     if (!fork) return NULL;
+    fork->length = fork->expected = n;
+    fork->high = n ? s->high : 0;
+    fork->long_tables = s->long_tables;
     int shared = writes_file(s) ? n : s->in_file < n ? s->in_file : n;
     for (int i = 0; n && i < w->model->n_layers; i++)
-        if (fork_layer(fork, s, i, n, shared)) {
+        if (fork_layer(fork, s, i, shared)) {
             fail(err, "cannot map the %d positions that the fork shares", n);
             sequence_free(fork);
             return NULL;
         }
     memcpy(fork->tokens, s->tokens, sizeof *s->tokens * (size_t)n);
-    fork->length = fork->expected = n;
-    fork->high = n ? s->high : 0;
-    fork->long_tables = s->long_tables;
     if (shared) {
         fork->file = s->file;
         fork->in_file = shared;

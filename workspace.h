@@ -73,6 +73,11 @@ float *kv_state(const KvLayer *kv, const Sequence *s);
 
 typedef struct KvFile KvFile;  // a file that sequences map pages of
 
+typedef struct {  // the first bytes of a layer's part, and the exclusive or of their 64-bit words
+    size_t bytes;
+    uint64_t sum;
+} PartSum;
+
 struct Sequence {
     Workspace *workspace;
     uint8_t *cache;   // [layout.bytes]
@@ -83,9 +88,12 @@ struct Sequence {
     unsigned long_tables;  // sets of rope, a bit each, whose tables for long texts rotated it
     KvFile *file;     // that positions 0..in_file-1 are mapped from; NULL: none
     int in_file;      // -1: the cache itself is the file, others may map it
+    PartSum *unchecked;    // [n_layers], of a loaded cache that was not compared yet, or NULL
     unsigned call;    // the last call of forward_runs that had it
 };
 
+// Compares a loaded cache with its sums, once. An error: its file is damaged.
+int check_loaded(const Sequence *s, Error *err);
 // Positions whose keys and values other sequences may have in the same memory.
 int shared_length(const Sequence *s);
 
