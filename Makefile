@@ -4,7 +4,8 @@
 # make OMP=1    threads by OpenMP: ./run-omp      make model   remakes models/stories.bin (needs torch; under an hour)
 # WERROR=1 makes warnings errors; CC=clang is fine.
 
-CFLAGS := -O3 -std=c11 -D_GNU_SOURCE -ffp-contract=off -fno-math-errno -Wall -Wextra -pthread
+CFLAGS := -O3 -std=c11 -D_GNU_SOURCE -ffp-contract=off -fno-math-errno -Wall -Wextra \
+    -Wno-unused-parameter -pthread
 LDLIBS := -lm -pthread
 BUILD := build
 RUN := run

@@ -1,7 +1,7 @@
 // parallel_for over a persistent pool. Items are claimed as threads become free, several in a row
-// at first and single ones at the end, so a thread that the system has put aside delays only what it
-// holds; nobody waits for a thread that claimed nothing. Where a busy neighbour makes even that cost
-// more than the other threads are worth, the caller works alone for a while.
+// at first and single ones at the end, so a thread that the system has put aside delays only what
+// it holds; nobody waits for a thread that claimed nothing. Where a busy neighbour makes even that
+// cost more than the other threads are worth, the caller works alone for a while.
 #include "threads.h"
 
 #include <pthread.h>
