@@ -4,7 +4,8 @@
 # make OMP=1    threads by OpenMP: ./run-omp      make model   remakes models/stories.bin (needs torch; under an hour)
 # WERROR=1 makes warnings errors; CC=clang is fine.
 
-CFLAGS := -O3 -std=c11 -D_GNU_SOURCE -ffp-contract=off -fno-math-errno -Wall -Wextra -pthread
+CFLAGS := -O3 -std=c11 -D_GNU_SOURCE -ffp-contract=off -fno-math-errno -Wall -Wextra \
+    -Wno-unused-parameter -pthread
 LDLIBS := -lm -pthread
 BUILD := build
 RUN := run
@@ -31,7 +32,8 @@ BUILD := build/fuzz
 endif
 
 # Everything but the command line is the engine.
-ENGINE := $(filter-out run.c report.c bench.c,$(wildcard *.c)) kernels/kernels.c kernels/scalar.c
+ENGINE := $(filter-out run.c,$(wildcard *.c)) $(wildcard text/*.c) kernels/kernels.c \
+    kernels/scalar.c
 MACHINE := $(shell $(CC) -dumpmachine)
 ifneq (,$(findstring x86_64,$(MACHINE)))
 X86 := avx2 avxvnni avx512 avx512bf16 amx
@@ -56,7 +58,7 @@ $(BUILD)/kernels/amx.o $(BUILD)/kernels/avxvnni.o: CFLAGS += -include tests/c/em
 $(BUILD)/tests/c/test_kernels.o: CFLAGS += -DEMULATED
 endif
 ENGINE_OBJ := $(ENGINE:%.c=$(BUILD)/%.o)
-RUN_OBJ := $(BUILD)/run.o $(BUILD)/report.o $(BUILD)/bench.o
+RUN_OBJ := $(patsubst %.c,$(BUILD)/%.o,run.c $(wildcard cli/*.c))
 TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/c/*.c))
 
 $(RUN): $(RUN_OBJ) $(ENGINE_OBJ)
@@ -86,6 +88,7 @@ asan:
 
 demo: run
 	./run models/stories.bin -n 200 -s 1
+	@echo
 	./run models/stories.bin --kv
 
 # The tests' Python environment, made again only when a list of requirements changes.

@@ -1,338 +1,536 @@
-// One attention block for MHA, GQA and MQA: they differ in how many query heads share a KV head, nothing else. Latent
-// attention is MQA whose values are a part of the keys.
+// One attention block for MHA, GQA and MQA: they differ in how many query heads share a KV head,
+// nothing else. Latent attention is MQA whose values are a part of the keys.
 //
-// Softmax streams over tiles of TILE positions that begin at multiples of TILE: each tile gives its own maximum m, sum l
-// of exponentials and mix o of values, and the tiles of a row are merged in order (the recurrence of FlashAttention, Dao et
-// al. 2022). A row's result therefore depends on nothing but its own position: not on the rows beside it, nor on the
-// threads.
+// Softmax streams over tiles of TILE positions that begin at multiples of TILE: each tile gives its
+// own maximum m, sum l of exponentials and mix o of values, and the tiles of a row are merged in
+// order (the recurrence of FlashAttention, Dao et al. 2022). A row's result therefore depends on
+// nothing but its own sequence and position: not on the rows beside it, nor on the threads.
 #include <math.h>
 #include <string.h>
 
-#include "session.h"
+#include "mla.h"
+
+enum {
+    QUERY_ROWS = 64,    // rows (tokens times query heads of a KV head) that a block takes, if not
+                        // one token has more
+    SOFTMAX_ROWS = 12,  // of these, how many are scored, made probabilities and mixed at once
+};
+
+// ---- buffers ----
+
+typedef struct {       // what one thread works in; rows = QUERY_ROWS, or a group's heads if more
+    float *q;          // [rows][head_dim], scaled
+    int8_t *q8;        // [rows][head_dim padded to 32], with its scales and offsets
+    float *q8_scale;
+    int32_t *q8_offset;
+    float *p;          // [SOFTMAX_ROWS][TILE] scores, then probabilities
+    float *mix;        // [SOFTMAX_ROWS][v_dim] of one tile
+} HeadScratch;
+
+typedef struct {       // how the work on one span is cut
+    int n_blocks;      // queries are taken by blocks of tokens
+    int first_tile, n_parts;  // parts are single tiles, or one is all
+    int first_unit;    // units of work before this span's: (part, block, KV head)
+    size_t first_row;  // rows of partial results before
+} Cut;
+
+typedef struct {
+    Buffer q, keys, values;  // [n][n_heads head_dim], 2 x [n][n_kv_heads head_dim]
+    Buffer mixed;            // [n][n_heads head_dim], or values of n_value
+    Buffer gate;             // [n][rows of out_gate]
+    LatentBuffers latent;
+    Span *spans;             // [n], of a round
+    Cut *cuts;               // [n]
+    HeadScratch *threads;    // [n_threads]
+    float *part, *part_max, *part_sum;  // partial results: [rows][v_dim], [rows]
+} AttentionBuffers;
+
+typedef struct {
+    Workspace *w;
+    const Attention *a;
+    const KvLayer *kv;
+    AttentionBuffers b;
+    const Span *spans;
+    int n_spans, n_units, units_per_item;
+} Job;
+
+static int group_size(const Attention *a) { return a->n_heads / a->n_kv_heads; }
+
+// Tokens whose queries a block takes: as many as fill QUERY_ROWS, one at least.
+static int tokens_per_block(const Attention *a) {
+    int tokens = QUERY_ROWS / group_size(a);
+    return tokens > 16 ? 16 : tokens > 1 ? tokens : 1;
+}
+
+// Units that keep all threads busy: with fewer, a tile becomes a unit of its own.
+static int enough_units(const Workspace *w) { return 8 * pool_threads(w->pool); }
+
+// Rows of partial results that a pass of n rows can need: one for each row and head, and those of
+// the spans that are cut into tiles, which are few because each has n_kv_heads units at least.
+static size_t part_rows(const Workspace *w, const Attention *a, int n) {
+    size_t heads = (size_t)a->n_heads, n_tiles = (size_t)w->kv.context / TILE + 1;
+    size_t n_cut = (size_t)(enough_units(w) / a->n_kv_heads + 1);
+    if (n_cut > (size_t)n) n_cut = (size_t)n;
+    return heads * ((size_t)n + n_cut * (size_t)tokens_per_block(a) * n_tiles);
+}
+
+static HeadScratch take_head_scratch(Arena *m, const Attention *a, const KvLayer *kv) {
+    size_t group = (size_t)group_size(a), rows = group > QUERY_ROWS ? group : QUERY_ROWS;
+    size_t blocks = rows * blocks_of(a->head_dim);
+    HeadScratch x;
+    x.q = take(m, rows * (size_t)a->head_dim, sizeof *x.q);
+    x.q8 = take(m, blocks * BLOCK, sizeof *x.q8);
+    x.q8_scale = take(m, blocks, sizeof *x.q8_scale);
+    x.q8_offset = take(m, blocks, sizeof *x.q8_offset);
+    x.p = take(m, SOFTMAX_ROWS * TILE, sizeof *x.p);
+    x.mix = take(m, SOFTMAX_ROWS * (size_t)kv->v_dim, sizeof *x.mix);
+    return x;
+}
+
+static AttentionBuffers lay_out(Arena *m, const Workspace *w, const Attention *a,
+                                const KvLayer *kv, int n_rows) {
+    size_t n = (size_t)n_rows, heads = (size_t)a->n_heads, dim = (size_t)a->head_dim;
+    size_t value = a->latent.rank && a->latent.n_value > a->head_dim ? (size_t)a->latent.n_value
+                                                                     : dim;
+    size_t rows = part_rows(w, a, n_rows);
+    AttentionBuffers b;
+    b.q = take_rows(m, n, heads * dim);
+    b.keys = take_rows(m, n, (size_t)a->n_kv_heads * dim);
+    b.values = take_rows(m, n, (size_t)a->n_kv_heads * dim);
+    b.mixed = take_input(m, n, heads * value);
+    b.gate = take_rows(m, n, (size_t)a->out_gate.n_out);
+    b.latent = take_latent(m, a, n_rows);
+    b.spans = take(m, n, sizeof *b.spans);
+    b.cuts = take(m, n, sizeof *b.cuts);
+    b.threads = take(m, (size_t)pool_threads(w->pool), sizeof *b.threads);
+    for (int t = 0; t < pool_threads(w->pool); t++) {
+        HeadScratch x = take_head_scratch(m, a, kv);
+        if (b.threads) b.threads[t] = x;
+    }
+    b.part = take(m, times(rows, (size_t)kv->v_dim), sizeof *b.part);
+    b.part_max = take(m, rows, sizeof *b.part_max);
+    b.part_sum = take(m, rows, sizeof *b.part_sum);
+    return b;
+}
 
 // ---- norms of heads, and rope ----
 
-typedef struct {
-    Session *s;
-    const Layer *layer;
-} Heads;
-
-// Norms, clips and turns the heads of one token, side by side in x: queries or keys.
-static void rotate_heads(const Session *s, const Layer *l, const Norm *norm, float *x, int n_heads, int token) {
-    const Model *m = s->model;
-    if (norm->w && l->qk_norm == QK_WHOLE) norm_row(s, norm, x, x, n_heads * l->head_dim);
-    if (l->clip > 0.0f) s->k->clamp(x, l->clip, n_heads * l->head_dim);
-    for (int h = 0; h < n_heads; h++, x += l->head_dim) {
+// Norms, clips and rotates the heads of one token, side by side in x: queries or keys.
+static void rotate_heads(const Job *job, const Norm *norm, float *x, int n_heads, int t) {
+    const Workspace *w = job->w;
+    const Attention *a = job->a;
+    if (norm->w && a->qk_norm == QK_WHOLE) norm_row(w, x, norm, x, n_heads * a->head_dim);
+    if (a->clip > 0.0f) w->k->clamp(x, a->clip, n_heads * a->head_dim);
+    for (int h = 0; h < n_heads; h++, x += a->head_dim) {
         Norm own = *norm;
-        if (l->qk_norm == QK_DISTINCT && own.w) own.w += h * l->head_dim;
-        if (l->qk_norm == QK_DISTINCT && own.b) own.b += h * l->head_dim;
-        if (own.w && l->qk_norm != QK_WHOLE && l->qk_norm != QK_AFTER_ROPE) norm_row(s, &own, x, x, l->head_dim);
-        if (l->rope >= 0) {
-            const float *c = row(&s->cos[l->rope], token), *sn = row(&s->sin[l->rope], token);
-            s->k->rope(x + l->latent, c, sn, m->rope[l->rope].n_pairs);
-        }
-        if (own.w && l->qk_norm == QK_AFTER_ROPE) norm_row(s, &own, x, x, l->head_dim);
+        if (a->qk_norm == QK_DISTINCT && own.w) own.w += h * a->head_dim;
+        if (a->qk_norm == QK_DISTINCT && own.b) own.b += h * a->head_dim;
+        if (own.w && a->qk_norm != QK_WHOLE && a->qk_norm != QK_AFTER_ROPE)
+            norm_row(w, x, &own, x, a->head_dim);
+        if (a->rope >= 0)
+            w->k->rope(x + a->latent.rank, row(w->cos[a->rope], t), row(w->sin[a->rope], t),
+                       w->model->rope[a->rope].n_pairs);
+        if (own.w && a->qk_norm == QK_AFTER_ROPE) norm_row(w, x, &own, x, a->head_dim);
     }
 }
 
-static void rotate_token(void *arg, int t, int thread) {
-    (void)thread;
-    const Heads *a = arg;
-    Session *s = a->s;
-    const Model *m = s->model;
-    const Layer *l = a->layer;
-    float *q = row(&s->q, t);
-    rotate_heads(s, l, &l->q_norm, q, l->n_heads, t);
-    if (l->kv_source < 0) {
-        float *v = row(&s->values, t);
-        rotate_heads(s, l, &l->k_norm, row(&s->keys, t), l->n_kv_heads, t);
-        if (l->clip > 0.0f && !l->latent) s->k->clamp(v, l->clip, l->n_kv_heads * l->head_dim);
-        for (int h = 0; h < l->n_kv_heads && l->v_norm.w; h++, v += l->head_dim) norm_row(s, &l->v_norm, v, v, l->head_dim);
+static void rotate_row(const void *arg, int t, int thread) {
+    const Job *job = arg;
+    const Attention *a = job->a;
+    const Model *m = job->w->model;
+    const Kernels *k = job->w->k;
+    float *q = row(job->b.q, t);
+    rotate_heads(job, &a->q_norm, q, a->n_heads, t);
+    if (a->kv_source < 0) {
+        float *v = row(job->b.values, t);
+        rotate_heads(job, &a->k_norm, row(job->b.keys, t), a->n_kv_heads, t);
+        if (a->clip > 0.0f && !a->latent.rank) k->clamp(v, a->clip, a->n_kv_heads * a->head_dim);
+        for (int h = 0; h < a->n_kv_heads && a->v_norm.w; h++, v += a->head_dim)
+            norm_row(job->w, v, &a->v_norm, v, a->head_dim);
     }
     if (!m->q_temp) return;
-    int step = (s->position + t) / m->q_temp_length;
-    s->k->scale(q, m->q_temp[step < m->n_q_temp ? step : m->n_q_temp - 1], l->n_heads * l->head_dim);
+    int step = job->w->rows[t].pos / m->q_temp_length;
+    k->scale(q, m->q_temp[step < m->n_q_temp ? step : m->n_q_temp - 1], a->n_heads * a->head_dim);
 }
 
 // ---- one tile ----
 
-// The work on a run of tokens: rows of the chunk from `first` on, at the positions from `pos` on.
-typedef struct {
-    Session *s;
-    int layer, first, n, pos;
-    int tokens_per_block, n_blocks;  // queries are taken by blocks of tokens
-    int first_tile, n_parts;  // parts are single tiles, or one is all
-    int n_units, units_per_item;
-} Run;
-
-typedef struct {  // the queries of one block of tokens that share KV head h
-    int token, n_tokens;  // in the run
+typedef struct {  // the queries of one block of a span's tokens that share KV head h
+    const Span *span;
+    const Cut *cut;
+    int token, n_tokens;  // in the span
     int h, group, n_rows;
 } Block;
 
-// The positions that the token at pos sees: low..pos.
-static int lowest(const Layer *l, int pos) { return l->window && pos >= l->window ? pos - l->window + 1 : 0; }
-
-// The last tokens come first, since they see the most; and heads change fastest, since their keys lie side by side.
-static Block block_of(const Run *run, int i) {
-    const Layer *l = &run->s->model->layers[run->layer];
-    Block b = {.h = i % l->n_kv_heads,
-               .token = (run->n_blocks - 1 - i / l->n_kv_heads) * run->tokens_per_block,
-               .group = l->n_heads / l->n_kv_heads};
-    b.n_tokens = run->n - b.token < run->tokens_per_block ? run->n - b.token : run->tokens_per_block;
+// The last tokens come first, since they see the most; and heads change fastest, since their keys
+// lie side by side.
+static Block block_of(const Job *job, int span, int i) {
+    const Attention *a = job->a;
+    const Cut *cut = &job->b.cuts[span];
+    Block b = {.span = &job->spans[span], .cut = cut, .h = i % a->n_kv_heads,
+               .token = (cut->n_blocks - 1 - i / a->n_kv_heads) * tokens_per_block(a),
+               .group = group_size(a)};
+    int left = b.span->n - b.token;
+    b.n_tokens = left < tokens_per_block(a) ? left : tokens_per_block(a);
     b.n_rows = b.n_tokens * b.group;
     return b;
 }
 
-// Where row r of a block lies in a buffer that has, for each token, heads of that width side by side.
-static float *head_of(const Run *run, const Block *b, const Buffer *buffer, int r, int width) {
-    return row(buffer, run->first + b->token + r / b->group) + (size_t)(b->h * b->group + r % b->group) * (size_t)width;
+static int first_pos(const Block *b) { return b->span->pos + b->token; }
+static int last_pos(const Block *b) { return first_pos(b) + b->n_tokens - 1; }
+
+// Where row r of a block lies in a buffer that has, for each token, heads of that width side by
+// side.
+static float *head_of(const Block *b, Buffer buffer, int r, int width) {
+    return row(buffer, b->span->first + b->token + r / b->group) +
+           (size_t)(b->h * b->group + r % b->group) * (size_t)width;
 }
 
-// The block's queries, scaled, one row after the other, in the form that the keys' dtype multiplies.
-static Rows gather(const Run *run, const Block *b, Scratch *x) {
-    const Session *s = run->s;
-    const Layer *l = &s->model->layers[run->layer];
-    size_t d = (size_t)l->head_dim, n_blocks = blocks_of(l->head_dim);
+// The block's queries, scaled, one row after the other, in the form that the keys' dtype wants.
+static Rows gather(const Job *job, const Block *b, HeadScratch *x) {
+    const Kernels *k = job->w->k;
+    int dim = job->a->head_dim;
+    size_t n_blocks = blocks_of(dim);
     for (int r = 0; r < b->n_rows; r++) {
-        float *q = x->q + (size_t)r * d;
-        memcpy(q, head_of(run, b, &s->q, r, l->head_dim), sizeof *q * d);
-        s->k->scale(q, l->attn_scale, l->head_dim);
-        if (s->k_dtype == Q8)
-            s->k->to_q8(x->q8 + (size_t)r * n_blocks * BLOCK, x->q8_scale + (size_t)r * n_blocks,
-                        x->q8_offset + (size_t)r * n_blocks, q, l->head_dim, false);
+        float *q = x->q + (size_t)r * (size_t)dim;
+        size_t block = (size_t)r * n_blocks;
+        memcpy(q, head_of(b, job->b.q, r, dim), sizeof *q * (size_t)dim);
+        k->scale(q, job->a->scale, dim);
+        if (job->w->kv.k_dtype == Q8)
+            k->to_q8(x->q8 + block * BLOCK, x->q8_scale + block, x->q8_offset + block, q, dim,
+                     false);
     }
-    return (Rows){.f32 = x->q, .stride = d, .q = x->q8, .scale = x->q8_scale, .offset = x->q8_offset};
+    return (Rows){.f32 = x->q, .stride = (size_t)dim, .q = x->q8, .scale = x->q8_scale,
+                  .offset = x->q8_offset};
 }
 
-// Some of the block's rows of queries.
-static Rows rows_from(const Rows *q, int r) {
+// The block's queries from row r on.
+static Rows queries_after(const Rows *q, int r) {
     size_t blocks = (size_t)r * blocks_of((int)q->stride);
-    return (Rows){.f32 = q->f32 + (size_t)r * q->stride, .stride = q->stride, .q = q->q + blocks * BLOCK,
-                  .scale = q->scale + blocks, .offset = q->offset + blocks};
+    return (Rows){.f32 = q->f32 + (size_t)r * q->stride, .stride = q->stride,
+                  .q = q->q + blocks * BLOCK, .scale = q->scale + blocks,
+                  .offset = q->offset + blocks};
 }
 
-// Scores of n rows against the panels of positions begin..end (multiples of 16), p[row][position - begin of the tile].
-static void scores(const Run *run, int h, const Rows *q, int n_rows, float *p, int tile, int begin, int end,
-                   ptrdiff_t ahead) {
-    const Session *s = run->s;
-    const Layer *l = &s->model->layers[run->layer];
-    const KvLayer *kv = &s->kv.layers[run->layer];
-    size_t slot = (size_t)l->n_kv_heads * (kv->k_bytes + kv->v_bytes);
-    for (int i = begin / LANES, n; i < end / LANES; i += n) {
+// A tile of positions, as far as a block of queries sees it: begin..stop-1, in whole slots ..end-1.
+typedef struct {
+    int tile, begin, stop, end;
+    ptrdiff_t ahead;  // from its keys and values to those that this thread wants next; 0: unknown
+    const uint8_t *values[TILE / LANES];
+} View;
+
+// p[row][position - tile] = q . k, for n rows of queries.
+static void dot_keys(const Job *job, const Block *b, const View *v, const Rows *q, int n_rows,
+                     float *p) {
+    const KvLayer *kv = job->kv;
+    MatmulFn *matmul = job->w->k->matmul[job->w->kv.k_dtype];
+    for (int i = v->begin / LANES, n; i < v->end / LANES; i += n) {
         n = kv->n_slots - i % kv->n_slots;  // as far as the ring runs on
-        if (n > end / LANES - i) n = end / LANES - i;
-        s->k->matmul[s->k_dtype](p + i * LANES - tile, TILE, kv_keys(s, run->layer, i, h), slot, n, l->head_dim, q, n_rows,
-                                 ahead);
+        if (n > v->end / LANES - i) n = v->end / LANES - i;
+        matmul(p + i * LANES - v->tile, TILE, kv_keys(kv, b->span->sequence, i, b->h),
+               kv->slot_bytes, n, job->a->head_dim, q, n_rows, v->ahead);
     }
 }
 
-// What a layer does to n scores of a query head before they meet the softmax; x[i] is that of the key at the query's own
-// position plus first + i. Scores that the mask hides may be anything.
-static void shape_scores(const Session *s, const Layer *l, float *x, int n, int head, int first) {
-    if (l->softcap > 0.0f) s->k->softcap(x, l->softcap, n);
-    if (l->slopes) s->k->add_ramp(x, (float)first, l->slopes[head], n);
+// What a layer does to n scores of a query head before they meet the softmax; x[i] is that of the
+// key at the query's own position plus first + i. Scores that the mask hides may be anything.
+static void shape_scores(const Job *job, float *x, int n, int head, int first) {
+    const Attention *a = job->a;
+    if (a->softcap > 0.0f) job->w->k->softcap(x, a->softcap, n);
+    if (a->slopes) job->w->k->add_ramp(x, (float)first, a->slopes[head], n);
 }
 
-// Turns a row's scores into exponentials, and zeros where it sees nothing. The row sees low..high within begin..end.
-static void softmax_row(const Session *s, float *p, int begin, int end, int low, int high, float *max, float *sum) {
+// Turns a row's scores begin..end-1 into exponentials, and zeros where it sees nothing; it sees
+// `seen` of them.
+static void softmax_row(const Kernels *k, float *p, int begin, int end, Range seen, float *max,
+                        float *sum) {
     *max = -INFINITY;
     *sum = 0.0f;
-    if (low > high) {
+    if (seen.low > seen.high) {
         memset(p + begin, 0, sizeof *p * (size_t)(end - begin));
         return;
     }
-    int from = low / LANES * LANES, to = (high / LANES + 1) * LANES;
+    int from = seen.low / LANES * LANES, to = (seen.high / LANES + 1) * LANES;
     for (int i = begin; i < from; i++) p[i] = 0.0f;
-    for (int i = from; i < low; i++) p[i] = -INFINITY;
-    for (int i = high + 1; i < to; i++) p[i] = -INFINITY;
+    for (int i = from; i < seen.low; i++) p[i] = -INFINITY;
+    for (int i = seen.high + 1; i < to; i++) p[i] = -INFINITY;
     for (int i = to; i < end; i++) p[i] = 0.0f;
-    *max = s->k->max(p + from, to - from);
-    *sum = s->k->exp_sum(p + from, *max, to - from);
+    *max = k->max(p + from, to - from);
+    *sum = k->exp_sum(p + from, *max, to - from);
 }
 
 // Adds a tile (max, sum, mix) to what the tiles before it gave, all scaled by their maxima.
-static void merge(const Session *s, float *out, float *out_max, float *out_sum, const float *mix, float max, float sum,
-                  int dim) {
+static void merge(const Kernels *k, float *out, float *out_max, float *out_sum, const float *mix,
+                  float max, float sum, int dim) {
     if (sum == 0.0f) return;  // the row sees nothing of this tile
     float top = *out_max > max ? *out_max : max;
     float e[LANES] = {*out_max, max};
     for (int i = 2; i < LANES; i++) e[i] = -INFINITY;
-    s->k->exp_sum(e, top, LANES);
-    s->k->axpby(out, e[0], mix, e[1], dim);
+    k->exp_sum(e, top, LANES);
+    k->axpby(out, e[0], mix, e[1], dim);
     *out_sum = *out_sum * e[0] + sum * e[1];
     *out_max = top;
 }
 
-// One tile of positions for a block of queries, merged into out [n_rows][v_dim], max, sum. SOFTMAX_ROWS at a time, whose
-// scores stay in the first-level cache until they are mixed. `ahead`: from this tile's keys and values to those of the next,
-// for rows that are few enough to read them just once.
-static void attend_tile(const Run *run, const Block *b, const Rows *q, Scratch *x, int tile, ptrdiff_t ahead, float *out,
-                        float *out_max, float *out_sum) {
-    const Session *s = run->s;
-    const Layer *l = &s->model->layers[run->layer];
-    int dim = s->kv.layers[run->layer].v_dim, first = run->pos + b->token, last = first + b->n_tokens - 1;
-    int begin = lowest(l, first) > tile ? lowest(l, first) / LANES * LANES : tile;
-    int stop = last < tile + TILE - 1 ? last + 1 : tile + TILE, end = (stop + LANES - 1) / LANES * LANES;
-    const uint8_t *values[TILE / LANES];
-    for (int i = begin; i < end; i += LANES)
-        values[(i - tile) / LANES] = (l->latent ? kv_keys : kv_values)(s, run->layer, i / LANES, b->h);
+static View view_of(const Job *job, const Block *b, int tile, ptrdiff_t ahead) {
+    int low = seen_from(job->a, first_pos(b)).low, last = last_pos(b);
+    View v = {.tile = tile, .begin = low > tile ? low / LANES * LANES : tile, .ahead = ahead};
+    v.stop = last < tile + TILE - 1 ? last + 1 : tile + TILE;
+    v.end = (int)round_up((size_t)v.stop, LANES);
+    uint8_t *(*values)(const KvLayer *, const Sequence *, int, int) =
+        job->a->latent.rank ? kv_keys : kv_values;
+    for (int i = v.begin; i < v.end; i += LANES)
+        v.values[(i - tile) / LANES] = values(job->kv, b->span->sequence, i / LANES, b->h);
+    return v;
+}
+
+// Scores of row r, the first of p's, become probabilities of what its token sees of the tile.
+static void probabilities(const Job *job, const Block *b, const View *v, int r, float *p,
+                          float *max, float *sum) {
+    int pos = first_pos(b) + r / b->group, head = b->h * b->group + r % b->group, tile = v->tile;
+    shape_scores(job, p + v->begin - tile, v->end - v->begin, head, v->begin - pos);
+    Range seen = seen_from(job->a, pos);
+    if (seen.low < v->begin) seen.low = v->begin;
+    if (seen.high >= v->stop) seen.high = v->stop - 1;
+    softmax_row(job->w->k, p, v->begin - tile, v->end - tile,
+                (Range){seen.low - tile, seen.high - tile}, max, sum);
+}
+
+// One tile for a block of queries, merged into out [n_rows][v_dim], out_max, out_sum. SOFTMAX_ROWS
+// at a time, whose scores stay in the first-level cache until they are mixed.
+static void attend_tile(const Job *job, const Block *b, const Rows *q, HeadScratch *x,
+                        const View *v, float *out, float *out_max, float *out_sum) {
+    const Kernels *k = job->w->k;
+    const KvLayout *kv = &job->w->kv;
+    int dim = job->kv->v_dim, begin = v->begin - v->tile, stop = v->stop - v->tile;
     for (int from = 0, n; from < b->n_rows; from += n) {
         n = b->n_rows - from < SOFTMAX_ROWS ? b->n_rows - from : SOFTMAX_ROWS;
-        Rows some = rows_from(q, from);
+        Rows some = queries_after(q, from);
         float max[SOFTMAX_ROWS], sum[SOFTMAX_ROWS];
-        scores(run, b->h, &some, n, x->p, tile, begin, end, ahead);
-        for (int r = 0; r < n; r++) {
-            int pos = first + (from + r) / b->group, low = lowest(l, pos) > begin ? lowest(l, pos) : begin,
-                high = pos < stop ? pos : stop - 1;
-            shape_scores(s, l, x->p + r * TILE + begin - tile, end - begin, b->h * b->group + (from + r) % b->group,
-                         begin - pos);
-            softmax_row(s, x->p + r * TILE, begin - tile, end - tile, low - tile, high - tile, &max[r], &sum[r]);
-        }
-        if (l->latent)
-            s->k->mix_keys[s->k_dtype](x->mix, x->p, TILE, n, values, begin - tile, stop - tile, l->head_dim, dim);
-        else s->k->mix[s->v_dtype](x->mix, x->p, TILE, n, values, begin - tile, stop - tile, dim, ahead);
+        dot_keys(job, b, v, &some, n, x->p);
         for (int r = 0; r < n; r++)
-            merge(s, out + (size_t)(from + r) * dim, &out_max[from + r], &out_sum[from + r], x->mix + (size_t)r * dim,
-                  max[r], sum[r], dim);
+            probabilities(job, b, v, from + r, x->p + r * TILE, &max[r], &sum[r]);
+        if (job->a->latent.rank)
+            k->mix_keys[kv->k_dtype](x->mix, x->p, TILE, n, v->values, begin, stop,
+                                     job->a->head_dim, dim);
+        else k->mix[kv->v_dtype](x->mix, x->p, TILE, n, v->values, begin, stop, dim, v->ahead);
+        for (int r = 0; r < n; r++)
+            merge(k, out + (size_t)(from + r) * (size_t)dim, &out_max[from + r], &out_sum[from + r],
+                  x->mix + (size_t)r * (size_t)dim, max[r], sum[r], dim);
     }
 }
 
 // ---- all tiles ----
 
-static size_t part_row(const Run *run, const Block *b, int part) {
-    size_t item = (size_t)b->h * run->n_blocks + (size_t)(b->token / run->tokens_per_block);
-    return (item * run->n_parts + (size_t)part) * (size_t)(run->tokens_per_block * b->group);
+typedef struct {
+    Block block;
+    int part, first_tile, last_tile;
+} Unit;
+
+static Unit unit_of(const Job *job, int i) {
+    int span = 0;
+    while (span + 1 < job->n_spans && job->b.cuts[span + 1].first_unit <= i) span++;
+    const Cut *cut = &job->b.cuts[span];
+    int n_blocks = cut->n_blocks * job->a->n_kv_heads;
+    i -= cut->first_unit;
+    Unit u = {.block = block_of(job, span, i % n_blocks), .part = i / n_blocks};
+    u.first_tile = seen_from(job->a, first_pos(&u.block)).low / TILE;
+    u.last_tile = last_pos(&u.block) / TILE;
+    if (cut->n_parts > 1) u.first_tile = u.last_tile = cut->first_tile + u.part;
+    return u;
 }
 
-// From the keys and values of head h in a tile to those of head `other` in another.
-static ptrdiff_t way(const Run *run, int tile, int h, int other_tile, int other) {
-    return kv_keys(run->s, run->layer, other_tile * TILE / LANES, other) -
-           kv_keys(run->s, run->layer, tile * TILE / LANES, h);
+// The row of partial results where those of a block begin.
+static size_t part_row(const Job *job, const Block *b, int part) {
+    size_t part_of_head = (size_t)b->h * (size_t)b->cut->n_parts + (size_t)part;
+    size_t token = part_of_head * (size_t)b->span->n + (size_t)b->token;
+    return b->cut->first_row + token * (size_t)b->group;
 }
 
-// Unit: (part, block of queries, KV head). `next` is the one that this thread does after it.
-static void attend_part(const Run *run, int unit, int next, int thread) {
-    Session *s = run->s;
-    const Layer *l = &s->model->layers[run->layer];
-    int n_blocks = run->n_blocks * l->n_kv_heads;
-    Block b = block_of(run, unit % n_blocks);
-    int part = unit / n_blocks, dim = s->kv.layers[run->layer].v_dim;
-    size_t row = part_row(run, &b, part);
-    float *out = s->part + row * dim, *max = s->part_max + row, *sum = s->part_sum + row;
-    memset(out, 0, sizeof *out * (size_t)b.n_rows * dim);
+// From the keys of a unit's block in a tile to those of another's. The two may lie in different
+// mappings: it is a hint, and never read through.
+static ptrdiff_t distance(const Job *job, const Unit *from, int tile, const Unit *to, int to_tile) {
+    enum { SLOTS = TILE / LANES };
+    const Block *a = &from->block, *b = &to->block;
+    return (ptrdiff_t)((uintptr_t)kv_keys(job->kv, b->span->sequence, to_tile * SLOTS, b->h) -
+                       (uintptr_t)kv_keys(job->kv, a->span->sequence, tile * SLOTS, a->h));
+}
+
+// `next` is the unit that this thread does after it, if that is known. Rows that are few enough to
+// read a tile just once ask for what they want next.
+static void attend_unit(const Job *job, const Unit *u, const Unit *next, int thread) {
+    const Block *b = &u->block;
+    HeadScratch *x = &job->b.threads[thread];
+    size_t first = part_row(job, b, u->part), dim = (size_t)job->kv->v_dim;
+    float *out = job->b.part + first * dim;
+    float *max = job->b.part_max + first, *sum = job->b.part_sum + first;
+    memset(out, 0, sizeof *out * (size_t)b->n_rows * dim);
     // A sink is like a key that all rows see first and that has no value.
-    bool sinks = l->sinks && part == 0;
-    for (int r = 0; r < b.n_rows; r++)
-        max[r] = sinks ? l->sinks[b.h * b.group + r % b.group] : -INFINITY, sum[r] = sinks ? 1.0f : 0.0f;
-    Rows q = gather(run, &b, &s->scratch[thread]);
-    int first = run->pos + b.token, last = first + b.n_tokens - 1, from = lowest(l, first) / TILE, to = last / TILE;
-    int begin = run->n_parts > 1 ? run->first_tile + part : from, end = run->n_parts > 1 ? begin : to;
-    ptrdiff_t ahead = run->n_parts == 1 || b.n_rows > SOFTMAX_ROWS
-                          ? 0
-                          : way(run, begin, b.h, run->first_tile + next / n_blocks, next % l->n_kv_heads);
-    for (int t = begin; t <= end; t++)
-        attend_tile(run, &b, &q, &s->scratch[thread], t * TILE, ahead, out, max, sum);
+    bool sinks = job->a->sinks && u->part == 0;
+    for (int r = 0; r < b->n_rows; r++) {
+        max[r] = sinks ? job->a->sinks[b->h * b->group + r % b->group] : -INFINITY;
+        sum[r] = sinks ? 1.0f : 0.0f;
+    }
+    Rows q = gather(job, b, x);
+    for (int t = u->first_tile; t <= u->last_tile; t++) {
+        ptrdiff_t ahead = 0;
+        if (b->n_rows <= SOFTMAX_ROWS && t < u->last_tile) ahead = distance(job, u, t, u, t + 1);
+        else if (b->n_rows <= SOFTMAX_ROWS && next)
+            ahead = distance(job, u, t, next, next->first_tile);
+        View v = view_of(job, b, t * TILE, ahead);
+        attend_tile(job, b, &q, x, &v, out, max, sum);
+    }
 }
 
-// Item: some units in a row. Threads in step take every n-th item, so this one probably goes on with that.
-static void attend_units(void *arg, int item, int thread) {
-    const Run *run = arg;
-    int n = run->units_per_item, begin = item * n, end = begin + n < run->n_units ? begin + n : run->n_units;
-    for (int i = begin; i < end; i++)
-        attend_part(run, i, i + 1 < end ? i + 1 : begin + n * pool_threads(run->s->pool), thread);
+// Item: some units in a row. Threads in step take every n-th item, so this one probably goes on
+// with that.
+static void attend_units(const void *arg, int item, int thread) {
+    const Job *job = arg;
+    int n = job->units_per_item, begin = item * n;
+    int end = begin + n < job->n_units ? begin + n : job->n_units;
+    for (int i = begin; i < end; i++) {
+        int then = i + 1 < end ? i + 1 : begin + n * pool_threads(job->w->pool);
+        Unit unit = unit_of(job, i), next;
+        if (then < job->n_units) next = unit_of(job, then);
+        attend_unit(job, &unit, then < job->n_units ? &next : NULL, thread);
+    }
 }
 
-// Merges the parts of a query head in order, token by token, and divides by the sum.
-static void finish(void *arg, int head, int thread) {
-    (void)thread;
-    const Run *run = arg;
-    const Session *s = run->s;
-    const Layer *l = &s->model->layers[run->layer];
-    int dim = s->kv.layers[run->layer].v_dim, width = l->latent ? l->latent : l->head_dim;
-    for (int i = 0; i < run->n_blocks; i++) {
-        Block b = block_of(run, i * l->n_kv_heads + head / (l->n_heads / l->n_kv_heads));
+// Item: (span, query head). Merges the parts in order, token by token, and divides by the sum.
+static void merge_head(const void *arg, int item, int thread) {
+    const Job *job = arg;
+    const Kernels *k = job->w->k;
+    const Attention *a = job->a;
+    int span = item / a->n_heads, head = item % a->n_heads, width = mixed_dim(a);
+    int dim = job->kv->v_dim;
+    const Cut *cut = &job->b.cuts[span];
+    for (int i = 0; i < cut->n_blocks; i++) {
+        Block b = block_of(job, span, i * a->n_kv_heads + head / group_size(a));
         for (int r = head % b.group; r < b.n_rows; r += b.group) {
-            size_t row = part_row(run, &b, 0) + (size_t)r;
-            float *out = s->part + row * dim, *max = &s->part_max[row], *sum = &s->part_sum[row];
-            for (int part = 1; part < run->n_parts; part++) {
-                size_t other = part_row(run, &b, part) + (size_t)r;
-                merge(s, out, max, sum, s->part + other * dim, s->part_max[other], s->part_sum[other], dim);
+            size_t row = part_row(job, &b, 0) + (size_t)r;
+            float *out = job->b.part + row * (size_t)dim;
+            float *max = &job->b.part_max[row], *sum = &job->b.part_sum[row];
+            for (int part = 1; part < cut->n_parts; part++) {
+                size_t other = part_row(job, &b, part) + (size_t)r;
+                merge(k, out, max, sum, job->b.part + other * (size_t)dim, job->b.part_max[other],
+                      job->b.part_sum[other], dim);
             }
-            s->k->scale(out, 1.0f / *sum, width);
-            memcpy(head_of(run, &b, &s->att, r, width), out, sizeof *out * (size_t)width);
+            k->scale(out, 1.0f / *sum, width);
+            memcpy(head_of(&b, job->b.mixed, r, width), out, sizeof *out * (size_t)width);
         }
     }
 }
 
-// Rows of queries that one block takes, and tokens: as many as fill QUERY_ROWS, one at least.
-static int tokens_per_block(const Layer *l) {
-    int tokens = QUERY_ROWS / (l->n_heads / l->n_kv_heads);
-    return tokens > 16 ? 16 : tokens > 1 ? tokens : 1;
+// ---- all spans ----
+
+// Cuts the spans into units. Those of a few tokens deep in a text, if they are few, into tiles.
+static void cut_spans(Job *job) {
+    const Attention *a = job->a;
+    int per_block = tokens_per_block(a);
+    size_t n_rows = 0;
+    bool few = job->n_spans * a->n_kv_heads < enough_units(job->w);
+    for (int i = 0; i < job->n_spans; i++) {
+        const Span *s = &job->spans[i];
+        Cut *cut = &job->b.cuts[i];
+        *cut = (Cut){.n_blocks = (s->n + per_block - 1) / per_block, .n_parts = 1,
+                     .first_tile = seen_from(a, s->pos).low / TILE,
+                     .first_unit = job->n_units, .first_row = n_rows};
+        if (few && cut->n_blocks == 1)
+            cut->n_parts = (s->pos + s->n - 1) / TILE - cut->first_tile + 1;
+        job->n_units += a->n_kv_heads * cut->n_blocks * cut->n_parts;
+        n_rows += (size_t)a->n_heads * (size_t)s->n * (size_t)cut->n_parts;
+    }
+    int share = few ? job->n_units / enough_units(job->w) : 1;
+    job->units_per_item = share < 1 ? 1 : share > 8 ? 8 : share;
 }
 
-static void attend_run(Session *s, int layer, int first, int n, int pos) {
-    const Layer *l = &s->model->layers[layer];
-    const KvLayer *kv = &s->kv.layers[layer];
-    Run run = {.s = s, .layer = layer, .first = first, .n = n, .pos = pos, .tokens_per_block = tokens_per_block(l)};
-    run.n_blocks = (n + run.tokens_per_block - 1) / run.tokens_per_block;
-    run.first_tile = lowest(l, pos) / TILE;
-    // A few tokens deep in a text have more tiles than KV heads: then threads share the tiles.
-    run.n_parts = run.n_blocks == 1 ? (pos + n - 1) / TILE - run.first_tile + 1 : 1;
-    size_t key_bytes = (kv->k_bytes + kv->v_bytes) / LANES * (size_t)l->n_kv_heads * (size_t)(pos + n - lowest(l, pos));
-    run.n_units = l->n_kv_heads * run.n_blocks * run.n_parts;
-    int share = run.n_parts == 1 ? 1 : run.n_units / (8 * pool_threads(s->pool));
-    run.units_per_item = share < 1 ? 1 : share > 8 ? 8 : share;
-    for_each(s, key_bytes * (size_t)n, (run.n_units + run.units_per_item - 1) / run.units_per_item, attend_units, &run);
+// Attention of some spans, whose keys and values are in the cache, to b.mixed.
+static void attend(Job *job) {
+    const Attention *a = job->a;
+    Workspace *w = job->w;
     enum { MERGE = 1024 };  // bytes that are read in the time of a merge, whatever its size
-    size_t merges = (size_t)(n * l->n_heads) * (size_t)run.n_parts;
-    for_each(s, merges * (MERGE + sizeof(float) * (size_t)kv->v_dim), l->n_heads, finish, &run);
+    size_t key_bytes = 0, n_merges = 0;
+    cut_spans(job);
+    for (int i = 0; i < job->n_spans; i++) {
+        const Span *s = &job->spans[i];
+        int n_seen = s->pos + s->n - seen_from(a, s->pos).low;
+        key_bytes += job->kv->slot_bytes / LANES * (size_t)n_seen * (size_t)s->n;
+        n_merges += (size_t)(s->n * a->n_heads) * (size_t)job->b.cuts[i].n_parts;
+    }
+    int n_items = (job->n_units + job->units_per_item - 1) / job->units_per_item;
+    for_each(w, key_bytes, n_items, attend_units, job);
+    size_t merge_bytes = n_merges * (MERGE + sizeof(float) * (size_t)job->kv->v_dim);
+    for_each(w, merge_bytes, job->n_spans * a->n_heads, merge_head, job);
 }
 
-void attention(Session *s, int layer, int n) {
-    const Layer *l = &s->model->layers[layer];
-    Heads heads = {s, l};
-    parallel_for(s->pool, n, rotate_token, &heads);
-    // A ring has room for its window and RING_RUN tokens more: what they overwrite, none of them sees.
-    int run = l->window ? RING_RUN : n;
-    for (int i = 0; i < n; i += run) {
-        int m = n - i < run ? n - i : run;
-        if (l->kv_source < 0) kv_append(s, layer, i, m, s->position + i);
-        attend_run(s, layer, i, m, s->position + i);
+// Tokens from..from+RING_RUN-1 of every span that has so many; returns the number of spans.
+static int cut_round(const Workspace *w, Span *out, int from) {
+    int n = 0;
+    for (const Span *s = w->spans; s < w->spans + w->n_spans; s++) {
+        int left = s->n - from;
+        if (left <= 0) continue;
+        out[n++] = (Span){.sequence = s->sequence, .first = s->first + from, .pos = s->pos + from,
+                          .n = left < RING_RUN ? left : RING_RUN};
+    }
+    return n;
+}
+
+// From b.q, b.keys and b.values (projected, not yet rotated) of the pass's rows to b.mixed. A ring
+// has room for its window and RING_RUN tokens more: what these overwrite, none of them sees.
+static void attend_all(Job *job) {
+    const Workspace *w = job->w;
+    parallel_for(w->pool, w->n_rows, rotate_row, job);
+    job->spans = w->spans;
+    job->n_spans = w->n_spans;
+    for (int from = 0; job->n_spans > 0; from += RING_RUN) {
+        if (job->a->window) {
+            job->n_spans = cut_round(w, job->b.spans, from);
+            job->spans = job->b.spans;
+        }
+        if (!job->n_spans) return;
+        if (job->a->kv_source < 0)
+            kv_append(job->w, job->a, job->kv, job->b.keys, job->b.values, job->spans,
+                      job->n_spans);
+        job->n_units = 0;
+        attend(job);
+        if (!job->a->window) return;
     }
 }
 
-// ---- scratch ----
+// ---- the mixer ----
 
-void attention_scratch(Session *s, size_t *used) {
-    const Model *m = s->model;
-    size_t q = 0, q8 = 0, mix = 0, rows = QUERY_ROWS, parts = 0, part_rows = 0;
-    for (int i = 0; i < m->n_layers; i++) {
-        const Layer *l = &m->layers[i];
-        if (l->mixer != MIXER_ATTENTION) continue;
-        size_t group = (size_t)(l->n_heads / l->n_kv_heads), dim = (size_t)s->kv.layers[i].v_dim;
-        size_t block = (size_t)tokens_per_block(l), n_blocks = ((size_t)s->chunk + block - 1) / block;
-        size_t n_tiles = (size_t)s->context / TILE + 1;
-        size_t most = (size_t)l->n_heads * block * (n_blocks > n_tiles ? n_blocks : n_tiles);
-        if (group > rows) rows = group;
-        if ((size_t)l->head_dim > q) q = (size_t)l->head_dim;
-        if (dim > mix) mix = dim;
-        if (most * dim > parts) parts = most * dim;
-        if (most > part_rows) part_rows = most;
+// Queries, and the gate of the output; keys and values where the layer has its own.
+static void project(Job *job, Buffer y) {
+    const Attention *a = job->a;
+    AttentionBuffers *b = &job->b;
+    Product products[4] = {{b->q, &a->q}};
+    int n = 1;
+    if (a->kv_source < 0) {
+        products[n++] = (Product){b->keys, &a->k};
+        products[n++] = (Product){b->values, &a->v};
     }
-    q8 = blocks_of((int)q);
-    for (int t = 0; t < pool_threads(s->pool); t++) {
-        Scratch x = {
-            .q = arena_take(s, used, rows * q, sizeof *x.q),
-            .q8 = arena_take(s, used, rows * q8 * BLOCK, sizeof *x.q8),
-            .q8_scale = arena_take(s, used, rows * q8, sizeof *x.q8_scale),
-            .q8_offset = arena_take(s, used, rows * q8, sizeof *x.q8_offset),
-            .p = arena_take(s, used, SOFTMAX_ROWS * TILE, sizeof *x.p),
-            .mix = arena_take(s, used, SOFTMAX_ROWS * mix, sizeof *x.mix),
-        };
-        if (s->arena) s->scratch[t] = x;
-    }
-    s->part = arena_take(s, used, parts, sizeof *s->part);
-    s->part_max = arena_take(s, used, part_rows, sizeof *s->part_max);
-    s->part_sum = arena_take(s, used, part_rows, sizeof *s->part_sum);
+    if (a->out_gate.data) products[n++] = (Product){b->gate, &a->out_gate};
+    multiply_each(job->w, products, n, y, job->w->n_rows);
 }
+
+// out = o(attention of y)
+static void run(Workspace *w, const Layer *l, const KvLayer *kv, Buffer y) {
+    const Attention *a = &l->attention;
+    int n = w->n_rows, width = a->n_heads * (a->latent.rank ? a->latent.n_value : a->head_dim);
+    Arena m = scratch(w);
+    Job job = {.w = w, .a = a, .kv = kv, .b = lay_out(&m, w, a, kv, n)};
+    AttentionBuffers *b = &job.b;
+    if (a->latent.rank) latent_project(w, a, &b->latent, b->q, b->keys, y);
+    else project(&job, y);
+    attend_all(&job);
+    if (a->latent.rank) latent_values(w, a, &b->latent, b->mixed);
+    if (a->out_gate.data) gate_rows(w, b->mixed, b->gate, a->out_gate.n_out, width, n);
+    if (a->sub_norm.w) norm_rows(w, b->mixed, &a->sub_norm, b->mixed, width, n);
+    multiply(w, w->out, &a->o, b->mixed, n);
+}
+
+static void count(const Workspace *w, const Layer *l, const KvLayer *kv, Arena *m) {
+    lay_out(m, w, &l->attention, kv, w->chunk);
+}
+
+const Mixer attention_mixer = {run, count, NULL};

@@ -1,80 +1,125 @@
-// Gated DeltaNet (Yang et al. 2024, arXiv 2412.06464): each value head keeps a matrix S that maps keys to values. A token
-// lets it decay, corrects what it says of the token's key towards the token's value by a step beta, and reads it with the
-// token's query:
+// Gated DeltaNet (Yang et al. 2024, arXiv 2412.06464): each value head keeps a matrix S that maps
+// keys to values. A token lets it decay, corrects what it says of the token's key towards the
+// token's value by a step beta, and reads it with the token's query:
 //
 //     S = g S;   S += k (beta (v - S^T k))^T;   o = S^T q
 //
-// q, k and v come out of a short convolution with SiLU; q and k have unit length; o is normalised and gated. Value head j
-// uses query and key head j / (n_v_heads / n_k_heads). What it remembers is the last inputs of the convolution, then the
-// matrices. Tokens go one after the other, heads side by side, so that the result depends neither on threads nor on chunks.
+// q, k and v come out of a short convolution with SiLU; q and k have unit length; o is normalised
+// and gated. Value head j uses query and key head j / (n_v_heads / n_k_heads). What it remembers of
+// a sequence is the last inputs of the convolution, then the matrices. Tokens of a sequence go one
+// after the other, heads and sequences side by side, so that the result depends neither on threads
+// nor on how tokens are cut into passes.
 #include <math.h>
+#include <string.h>
 
-#include "session.h"
+#include "conv.h"
 
 enum { Q_AND_K = 2 };
 static const float UNIT_EPS = 1e-6f;
 
 typedef struct {
-    Session *s;
-    const Layer *layer;
-    float *state;  // [n_v_heads][k_dim][v_dim]
-    int n;
-} Delta;
+    Buffer in;           // [n][channels]: q, k and v side by side, before the convolution and after
+    Buffer window;       // take_conv_rows
+    Buffer gate, mixed;  // [n][n_v_heads v_dim]
+    Buffer beta, decay;  // [n][n_v_heads]
+} DeltaBuffers;
 
-// Of one token: q, k and v in s->mix_in, decay and beta.
-static void prepare_token(void *arg, int t, int thread) {
-    (void)thread;
-    const Delta *a = arg;
-    const Session *s = a->s;
-    const Layer *l = a->layer;
-    float *x = row(&s->mix_in, t), q_scale = 1.0f / sqrtf((float)l->k_dim);
-    s->k->conv(x, row(&s->conv, t), s->conv.stride, l->conv, l->n_taps, l->n_channels);
-    s->k->act(x, ACT_SILU, l->n_channels);
-    for (int h = 0; h < Q_AND_K * l->n_k_heads; h++)
-        s->k->unit(x + (size_t)h * (size_t)l->k_dim, h < l->n_k_heads ? q_scale : 1.0f, UNIT_EPS, l->k_dim);
-    s->k->act(row(&s->beta, t), ACT_SIGMOID, l->n_v_heads);
-    s->k->decay(row(&s->decay, t), l->delta_rate, l->n_v_heads);
+static DeltaBuffers lay_out(Arena *a, const DeltaNet *d, const Workspace *w, int n_rows) {
+    size_t n = (size_t)n_rows, width = (size_t)d->n_v_heads * (size_t)d->v_dim;
+    DeltaBuffers b;
+    b.in = take_rows(a, n, (size_t)d->conv.n_channels);
+    b.window = take_conv_rows(a, &d->conv, w, n_rows);
+    b.gate = take_input(a, n, width);
+    b.mixed = take_rows(a, n, width);
+    b.beta = take_rows(a, n, (size_t)d->n_v_heads);
+    b.decay = take_rows(a, n, (size_t)d->n_v_heads);
+    return b;
 }
 
-// All tokens of one value head, to s->att.
-static void run_head(void *arg, int h, int thread) {
-    (void)thread;
-    const Delta *a = arg;
-    const Session *s = a->s;
-    const Layer *l = a->layer;
-    size_t k_dim = (size_t)l->k_dim, v_dim = (size_t)l->v_dim, keys = (size_t)l->n_k_heads * k_dim;
-    size_t k_head = (size_t)(h / (l->n_v_heads / l->n_k_heads)) * k_dim, v_head = (size_t)h * v_dim;
-    float *state = a->state + (size_t)h * k_dim * v_dim;
-    for (int t = 0; t < a->n; t++) {
-        const float *x = row(&s->mix_in, t);
-        s->k->delta(state, row(&s->att, t) + v_head, x + k_head, x + keys + k_head, x + Q_AND_K * keys + v_head,
-                    row(&s->decay, t)[h], row(&s->beta, t)[h], l->k_dim, l->v_dim);
+typedef struct {
+    const Workspace *w;
+    const DeltaNet *d;
+    const KvLayer *kv;
+    DeltaBuffers b;
+} Job;
+
+static void fill_window(const void *arg, int t, int thread) {
+    const Job *job = arg;
+    size_t width = (size_t)job->d->conv.n_channels;
+    float *to = conv_row(job->w, &job->d->conv, job->b.window, t);
+    memcpy(to, row(job->b.in, t), sizeof *to * width);
+}
+
+// q, k and v of one token, decay and beta
+static void prepare_row(const void *arg, int t, int thread) {
+    const Job *job = arg;
+    const DeltaNet *d = job->d;
+    const Kernels *kernels = job->w->k;
+    float *x = row(job->b.in, t), q_scale = 1.0f / sqrtf((float)d->k_dim);
+    convolve(job->w, &d->conv, x, job->b.window, t);
+    kernels->act(x, ACT_SILU, d->conv.n_channels);
+    for (int h = 0; h < Q_AND_K * d->n_k_heads; h++) {
+        float scale = h < d->n_k_heads ? q_scale : 1.0f;
+        kernels->unit(x + (size_t)h * (size_t)d->k_dim, scale, UNIT_EPS, d->k_dim);
+    }
+    kernels->act(row(job->b.beta, t), ACT_SIGMOID, d->n_v_heads);
+    kernels->decay(row(job->b.decay, t), d->rate, d->n_v_heads);
+}
+
+// Item: all tokens of a span, for one value head.
+static void run_head(const void *arg, int item, int thread) {
+    const Job *job = arg;
+    const DeltaNet *d = job->d;
+    const Span *s = &job->w->spans[item / d->n_v_heads];
+    int h = item % d->n_v_heads;
+    size_t k_dim = (size_t)d->k_dim, v_dim = (size_t)d->v_dim, keys = (size_t)d->n_k_heads * k_dim;
+    size_t k_head = (size_t)(h / (d->n_v_heads / d->n_k_heads)) * k_dim, v_head = (size_t)h * v_dim;
+    float *matrices = kv_state(job->kv, s->sequence) + conv_state(&d->conv);
+    float *state = matrices + (size_t)h * k_dim * v_dim;
+    for (int t = s->first; t < s->first + s->n; t++) {
+        const float *q = row(job->b.in, t) + k_head, *k = q + keys;
+        const float *v = row(job->b.in, t) + Q_AND_K * keys + v_head;
+        job->w->k->delta(state, row(job->b.mixed, t) + v_head, q, k, v, row(job->b.decay, t)[h],
+                         row(job->b.beta, t)[h], d->k_dim, d->v_dim);
     }
 }
 
 // gate = silu(gate) * norm(o), head by head
-static void gate_token(void *arg, int t, int thread) {
-    (void)thread;
-    const Delta *a = arg;
-    const Session *s = a->s;
-    const Layer *l = a->layer;
-    float *o = row(&s->att, t);
-    for (int h = 0; h < l->n_v_heads; h++, o += l->v_dim)
-        s->k->rmsnorm(o, o, l->delta_norm.w, l->v_dim, s->model->norm_eps);
-    s->k->act_mul(row(&s->delta_gate, t), row(&s->att, t), ACT_SILU, l->n_v_heads * l->v_dim);
+static void gate_row(const void *arg, int t, int thread) {
+    const Job *job = arg;
+    const DeltaNet *d = job->d;
+    float *o = row(job->b.mixed, t);
+    for (int h = 0; h < d->n_v_heads; h++, o += d->v_dim)
+        job->w->k->rmsnorm(o, o, d->norm.w, d->v_dim, job->w->model->norm_eps);
+    int width = d->n_v_heads * d->v_dim;
+    job->w->k->act_mul(row(job->b.gate, t), row(job->b.mixed, t), ACT_SILU, width);
 }
 
-void deltanet(Session *s, int layer, const Buffer *y, int n) {
-    const Layer *l = &s->model->layers[layer];
-    int before = l->n_taps - 1;
-    Delta delta = {s, l, kv_state(s, layer) + (size_t)before * (size_t)l->n_channels, n};
-    Buffer conv = {row(&s->conv, before), s->conv.stride};  // the rows of these tokens
-    conv_remember(s, layer);
-    multiply(s, (const Matrix *[]){&l->mix_in, &l->delta_gate, &l->delta_beta, &l->delta_decay},
-             (const Buffer *[]){&conv, &s->delta_gate, &s->beta, &s->decay}, 4, y, n);
-    parallel_for(s->pool, n, prepare_token, &delta);
-    conv_keep(s, layer, n);
-    parallel_for(s->pool, l->n_v_heads, run_head, &delta);
-    parallel_for(s->pool, n, gate_token, &delta);
-    multiply(s, (const Matrix *[]){&l->mix_out}, (const Buffer *[]){&s->out}, 1, &s->delta_gate, n);
+static void run(Workspace *w, const Layer *l, const KvLayer *kv, Buffer y) {
+    const DeltaNet *d = &l->deltanet;
+    int n = w->n_rows;
+    Arena a = scratch(w);
+    Job job = {w, d, kv, lay_out(&a, d, w, n)};
+    Product products[] = {{job.b.in, &d->in}, {job.b.gate, &d->gate}, {job.b.beta, &d->beta},
+                          {job.b.decay, &d->decay}};
+    multiply_each(w, products, 4, y, n);
+    conv_recall(w, &d->conv, kv, job.b.window);
+    parallel_for(w->pool, n, fill_window, &job);
+    parallel_for(w->pool, n, prepare_row, &job);
+    conv_remember(w, &d->conv, kv, job.b.window);
+    parallel_for(w->pool, w->n_spans * d->n_v_heads, run_head, &job);
+    parallel_for(w->pool, n, gate_row, &job);
+    multiply(w, w->out, &d->out, job.b.gate, n);
 }
+
+static void count(const Workspace *w, const Layer *l, const KvLayer *kv, Arena *a) {
+    lay_out(a, &l->deltanet, w, w->chunk);
+}
+
+static size_t state_bytes(const Layer *l) {
+    const DeltaNet *d = &l->deltanet;
+    size_t matrices = (size_t)d->n_v_heads * (size_t)d->k_dim * (size_t)d->v_dim;
+    return round_up(conv_state(&d->conv) + matrices, LANES) * sizeof(float);
+}
+
+const Mixer deltanet_mixer = {run, count, state_bytes};

@@ -1,624 +1,802 @@
-// The decoder, top to bottom: forward(), the steps it is made of, and the session that holds their buffers.
+// A checkpoint's knobs and tensors -> Model, and every refusal. What a knob means is said in
+// docs/format.md; here stand its range, what it means where the file does not say, and what a
+// layer must have for it to mean anything.
+#include "model.h"
+
+#include <float.h>
+#include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-#include "session.h"
+enum { PRE_ATTN = 1, POST_ATTN = 2, PRE_FFN = 4, POST_FFN = 8, ALL_NORMS = 15 };  // layer.norms
 
-static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
-
-void for_each(Session *s, size_t bytes, int n, void (*work)(void *arg, int item, int thread), void *arg) {
-    enum { WORTH_SHARING = 1 << 17 };
-    if (bytes >= WORTH_SHARING) parallel_for(s->pool, n, work, arg);
-    else
-        for (int i = 0; i < n; i++) work(arg, i, 0);
-}
-
-// ---- products ------------------------------------------------------------------------------------------------------------
-
-typedef struct {  // several matrices, or stacks of them, times the same rows
-    Session *s;
-    const Matrix *const *w;
-    const Buffer *const *out;
-    const Buffer *x;
-    const Group *groups;
-    int panels_per_item, items_per_group;
-    int rows_per_item, n_pieces;  // a group's rows are cut into pieces
-    bool bf16, q8;  // forms that some matrix needs
-} Product;
-
-static void prepare_row(void *arg, int t, int thread) {
-    (void)thread;
-    const Product *p = arg;
-    const Session *s = p->s;
-    int n_in = p->w[0]->n_in;
-    size_t block = (size_t)t * blocks_of(n_in);
-    if (p->bf16) s->k->to_bf16(s->bf16 + block * BLOCK, row(p->x, t), n_in);
-    if (p->q8) s->k->to_q8(s->q8 + block * BLOCK, s->q8_scale + block, s->q8_offset + block,
-                            row(p->x, t), n_in, true);
-}
-
-// The rows of x from `first` on.
-static Rows rows_from(const Product *p, int first) {
-    const Session *s = p->s;
-    size_t block = (size_t)first * blocks_of(p->w[0]->n_in);
-    return (Rows){row(p->x, first), p->x->stride, s->bf16 + block * BLOCK, s->q8 + block * BLOCK, s->q8_scale + block,
-                  s->q8_offset + block};
-}
-
-static int n_panels(const Matrix *w) { return (w->n_out + LANES - 1) / LANES; }
-static int n_items(const Matrix *w, int panels_per_item) { return (n_panels(w) + panels_per_item - 1) / panels_per_item; }
-
-// Item: some panels of one of the matrices, times a piece of the rows of one group.
-static void multiply_panels(void *arg, int item, int thread) {
-    (void)thread;
-    const Product *p = arg;
-    const Group *g = &p->groups[item / p->n_pieces / p->items_per_group];
-    int i = 0, from = item % p->n_pieces * p->rows_per_item;
-    int n_rows = g->n - from < p->rows_per_item ? g->n - from : p->rows_per_item;
-    if (n_rows <= 0) return;
-    for (item = item / p->n_pieces % p->items_per_group; item >= n_items(p->w[i], p->panels_per_item); i++)
-        item -= n_items(p->w[i], p->panels_per_item);
-    const Matrix *w = p->w[i];
-    const Buffer *out = p->out[i];
-    int first = item * p->panels_per_item,
-        n = n_panels(w) - first < p->panels_per_item ? n_panels(w) - first : p->panels_per_item;
-    size_t bytes = panel_bytes(w->dtype, w->n_in), panel = (size_t)g->which * (size_t)n_panels(w) + (size_t)first;
-    Rows rows = rows_from(p, g->first + from);
-    p->s->k->matmul[w->dtype](row(out, g->first + from) + first * LANES, out->stride, w->data + panel * bytes, bytes, n,
-                              w->n_in, &rows, n_rows, 0);
-    if (!w->bias) return;
-    int begin = first * LANES, end = begin + n * LANES < w->n_out ? begin + n * LANES : w->n_out;
-    for (int t = 0; t < n_rows; t++)
-        p->s->k->add(row(out, g->first + from + t) + begin, w->bias + panel * LANES, end - begin);
-}
-
-// Cuts the rows of a product, of which the largest group has `most`, so that those of an item stay in the second-level cache
-// while its panels pass; and further, down to FEWEST rows, where the threads would have too little to share.
-static void cut_rows(Product *p, int most, int n_items) {
-    enum { CACHED = 1 << 18, FEWEST = 64 };
-    int row_bytes = p->w[0]->n_in * (p->q8 ? 1 : p->bf16 ? 2 : 4), rows = CACHED / row_bytes;
-    p->n_pieces = (most + FEWEST - 1) / (rows > FEWEST ? rows : FEWEST);
-    if (p->n_pieces * n_items < 8 * pool_threads(p->s->pool)) p->n_pieces = 8 * pool_threads(p->s->pool) / n_items;
-    if (p->n_pieces > most / FEWEST) p->n_pieces = most / FEWEST;
-    if (p->n_pieces < 1) p->n_pieces = 1;
-    p->rows_per_item = (most + p->n_pieces - 1) / p->n_pieces;
-}
-
-void multiply_groups(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const Buffer *x,
-                     int n_rows, const Group *groups, int n_groups) {
-    Product p = {.s = s, .w = w, .out = out, .x = x, .groups = groups};
-    int total = 0, most = 0;
-    size_t bytes = 0;  // of weights, for each row
-    for (int i = 0; i < n_matrices; i++) {
-        p.bf16 |= w[i]->dtype == BF16;
-        p.q8 |= w[i]->dtype == Q8 || w[i]->dtype == Q4;
-        total += n_panels(w[i]) * n_groups;
-        bytes += (size_t)n_panels(w[i]) * panel_bytes(w[i]->dtype, w[i]->n_in);
-    }
-    for (int i = 0; i < n_groups; i++) most = groups[i].n > most ? groups[i].n : most;
-    if (p.bf16 || p.q8) parallel_for(s->pool, n_rows, prepare_row, &p);
-    // Enough items for the threads to share evenly, each large enough to be worth a claim; kernels like multiples of 4.
-    int share = total / (8 * pool_threads(s->pool)) / 4 * 4;
-    p.panels_per_item = share < 4 ? 4 : share > 16 ? 16 : share;
-    for (int i = 0; i < n_matrices; i++) p.items_per_group += n_items(w[i], p.panels_per_item);
-    cut_rows(&p, most, p.items_per_group * n_groups);
-    for_each(s, bytes * (size_t)n_rows, p.items_per_group * n_groups * p.n_pieces, multiply_panels, &p);
-}
-
-void multiply(Session *s, const Matrix *const *w, const Buffer *const *out, int n_matrices, const Buffer *x, int n) {
-    multiply_groups(s, w, out, n_matrices, x, n, &(Group){.n = n}, 1);
-}
-
-// ---- the rest of a layer, token by token ---------------------------------------------------------------------------------
+typedef struct {  // a layer, and what only the loader asks of it
+    Layer l;
+    int norms;                            // the bits above
+    int parallel, renorm;                 // as l has them
+    int act, gated;                       // of ffn and experts
+    int n_taps;                           // of whichever convolution there is
+} Draft;
 
 typedef struct {
-    Session *s;
-    const Layer *layer;
-    const Norm *norm;
-    const Buffer *in, *out;    // of the norm, and their width
-    const Buffer *gate, *up;   // of the activation, likewise
-    const int *tokens;
-    int first, width;
-} Tokens;
+    Reader r;
+    Error *err;
+    Model *m;
+    Draft *drafts;  // [n_layers]
+} Loader;
 
-// Block b of row `lane` of a q8 or q4 panel, turned back.
-static void unpack_block(const Session *s, const Matrix *w, const uint8_t *panel, size_t lane, size_t b, float *out) {
-    size_t n_blocks = blocks_of(w->n_in), block_bytes = w->dtype == Q8 ? 512 : 256;
-    float scale = f16_to_f32(((const uint16_t *)(panel + n_blocks * block_bytes))[b * LANES + lane]) * TURNED_X;
-    const uint8_t *q = panel + b * block_bytes;
-    for (size_t k = 0; k < BLOCK; k++) {
-        size_t byte = k / 4 * 64 + lane * 4 + k % 4;
-        uint8_t codes = w->dtype == Q4 ? q[byte / 128 * 64 + byte % 64] : 0;
-        out[k] = scale * (float)(w->dtype == Q8 ? q[byte] - 128 : Q4_CODES[byte % 128 < 64 ? codes & 15 : codes >> 4]);
+// ---- values ----
+
+static bool given(Loader *x, const char *key) { return read_meta(&x->r, key) != NULL; }
+
+// The entry of that key, which must have that type and one value, or `count`.
+static const Meta *need_meta(Loader *x, const char *key, uint32_t type, int count) {
+    const Meta *meta = read_meta(&x->r, key);
+    if (!meta) fail(x->err, "metadata %s is missing", key);
+    else if (meta->type != type)
+        fail(x->err, "metadata %s: type is %u, expected %u", key, meta->type, type);
+    else if (meta->count != 1 && meta->count != (size_t)count)
+        fail(x->err, "metadata %s: it has %zu values, expected %s%d", key, meta->count,
+             count > 1 ? "1 or " : "", count);
+    else return meta;
+    return NULL;
+}
+
+static int get_int(Loader *x, const char *key, int least, int most, int *out) {
+    const Meta *meta = need_meta(x, key, META_I32, 1);
+    if (!meta) return -1;
+    *out = *(const int32_t *)meta->values;
+    if (*out >= least && *out <= most) return 0;
+    return fail(x->err, "metadata %s is %d, expected %d..%d", key, *out, least, most);
+}
+
+static int get_float(Loader *x, const char *key, float least, float *out) {
+    const Meta *meta = need_meta(x, key, META_F32, 1);
+    if (!meta) return -1;
+    *out = *(const float *)meta->values;
+    if (!isfinite(*out)) return fail(x->err, "metadata %s is not a finite number", key);
+    if (*out >= least) return 0;
+    return fail(x->err, "metadata %s is %g, expected %g or more", key, (double)*out, (double)least);
+}
+
+// Numbers, all of them finite: least..most of them. *out stays as it is where there are none.
+static int get_floats(Loader *x, const char *key, int least, int most, const float **out, int *n) {
+    const Meta *meta = read_meta(&x->r, key);
+    if (!meta) return 0;
+    if (meta->type != META_F32 || meta->count < (size_t)least || meta->count > (size_t)most) {
+        char range[32] = "";
+        if (least < most) snprintf(range, sizeof range, "%d..", least);
+        return fail(x->err, "metadata %s: expected %s%d numbers of type f32", key, range, most);
     }
-    s->k->turn(out, out);
-}
-
-// Row r of a matrix in panels, as f32.
-static void unpack_row(const Session *s, const Matrix *w, int r, float *out) {
-    const uint8_t *panel = w->data + (size_t)(r / LANES) * panel_bytes(w->dtype, w->n_in);
-    size_t lane = (size_t)(r % LANES), n_in = (size_t)w->n_in;
-    if (w->dtype == F32)
-        for (size_t k = 0; k < n_in; k++) out[k] = ((const float *)panel)[k * LANES + lane];
-    else if (w->dtype == BF16)
-        for (size_t k = 0; k < n_in; k++)
-            out[k] = bf16_to_f32(((const uint16_t *)panel)[k / 2 * 2 * LANES + 2 * lane + k % 2]);
-    else
-        for (size_t k = 0; k < n_in; k += BLOCK) {
-            float block[BLOCK];
-            unpack_block(s, w, panel, lane, k / BLOCK, block);
-            memcpy(out + k, block, sizeof *out * (n_in - k < BLOCK ? n_in - k : BLOCK));
-        }
-}
-
-void norm_row(const Session *s, const Norm *norm, float *out, const float *x, int n) {
-    if (s->model->layernorm) s->k->layernorm(out, x, norm->w, norm->b, n, s->model->norm_eps);
-    else s->k->rmsnorm(out, x, norm->w, n, s->model->norm_eps);
-}
-
-// x = embedding, times its scale, plus the learned position, normalised; and the cosines and sines of the position.
-static void embed_token(void *arg, int t, int thread) {
-    (void)thread;
-    const Tokens *a = arg;
-    Session *s = a->s;
-    const Model *m = s->model;
-    float *x = row(&s->x, t), pos = (float)(s->position + t);
-    unpack_row(s, &m->embed, a->tokens[t], x);
-    if (m->emb_scale != 1.0f) s->k->scale(x, m->emb_scale, m->n_embd);
-    if (m->embed_pos.data) {
-        unpack_row(s, &m->embed_pos, s->position + t, row(&s->y, t));
-        s->k->add(x, row(&s->y, t), m->n_embd);
-    }
-    if (m->embed_norm.w) norm_row(s, &m->embed_norm, x, x, m->n_embd);
-    for (int i = 0; i < m->n_rope_sets; i++) {
-        const RopeSet *r = &m->rope[i];
-        bool is_long = r->long_freq && s->length > r->length;
-        const float *freq = is_long ? r->long_freq : r->inv_freq;
-        float *angle = row(&s->cos[i], t);
-        for (int j = 0; j < r->n_pairs; j++) angle[j] = pos * freq[j];
-        s->k->sincos(angle, row(&s->sin[i], t), angle, is_long ? r->long_multiplier : r->multiplier, r->n_pairs);
-    }
-}
-
-static void norm_token(void *arg, int t, int thread) {
-    (void)thread;
-    const Tokens *a = arg;
-    norm_row(a->s, a->norm, row(a->out, t), row(a->in, a->first + t), a->width);
-}
-
-static void activate_token(void *arg, int t, int thread) {
-    (void)thread;
-    const Tokens *a = arg;
-    const Kernels *k = a->s->k;
-    const Layer *l = a->layer;
-    Act act = (Act)l->act;
-    float *gate = row(a->gate, t), *up = row(a->up, t);
-    if (act == ACT_CLAMPED_SWIGLU) k->clamped_swiglu(gate, up, l->act_params[0], l->act_params[1], a->width);
-    else if (act == ACT_XIELU) k->xielu(up, l->act_params, a->width);
-    else if (l->gated) k->act_mul(gate, up, act, a->width);
-    else k->act(up, act, a->width);
-}
-
-void activate(Session *s, const Layer *l, const Buffer *gate, const Buffer *up, int width, int n) {
-    parallel_for(s->pool, n, activate_token, &(Tokens){.s = s, .layer = l, .gate = gate, .up = up, .width = width});
-}
-
-// att *= sigmoid(attn_gate), which has a number an element, or a number a head
-static void gate_token(void *arg, int t, int thread) {
-    (void)thread;
-    const Tokens *a = arg;
-    const Session *s = a->s;
-    float *gate = row(&s->attn_gate, t), *att = row(&s->att, t);
-    int n = a->layer->attn_gate.n_out, each = a->layer->n_heads * a->layer->head_dim / n;
-    s->k->act(gate, ACT_SIGMOID, n);
-    for (int i = 0; i < n && each > 1; i++) s->k->scale(att + (size_t)i * (size_t)each, gate[i], each);
-    for (int i = 0; i < n && each == 1; i++) att[i] *= gate[i];
-}
-
-// out *= sigmoid(gate), one number a token
-static void weigh_token(void *arg, int t, int thread) {
-    (void)thread;
-    const Tokens *a = arg;
-    float *gate = row(a->gate, t);
-    a->s->k->act(gate, ACT_SIGMOID, 1);
-    a->s->k->scale(row(a->out, t), *gate, a->width);
-}
-
-// x += residual_scale * out
-static void add_token(void *arg, int t, int thread) {
-    (void)thread;
-    const Tokens *a = arg;
-    a->s->k->axpby(row(&a->s->x, t), 1.0f, row(&a->s->out, t), a->layer->residual_scale, a->s->model->n_embd);
-}
-
-// out = norm(in), for n tokens, in's from `first` on; out may be in
-static void normalise(Session *s, const Norm *norm, const Buffer *in, const Buffer *out, int width, int first, int n) {
-    parallel_for(s->pool, n, norm_token,
-                 &(Tokens){.s = s, .norm = norm, .in = in, .out = out, .width = width, .first = first});
-}
-
-// What a branch reads: y = norm(x), or x itself where there is no norm
-static const Buffer *branch_input(Session *s, const Norm *norm, int n) {
-    if (!norm->w) return &s->x;
-    normalise(s, norm, &s->x, &s->y, s->model->n_embd, 0, n);
-    return &s->y;
-}
-
-// x += residual_scale * norm(out)
-static void add_branch(Session *s, const Layer *l, const Norm *post_norm, int n) {
-    if (post_norm->w) normalise(s, post_norm, &s->out, &s->out, s->model->n_embd, 0, n);
-    parallel_for(s->pool, n, add_token, &(Tokens){.s = s, .layer = l});
-}
-
-// Queries, and the gate of the output, keys and values where the layer has its own
-static void project_heads(Session *s, const Layer *l, const Buffer *y, int n) {
-    const Matrix *w[4] = {&l->q};
-    const Buffer *out[4] = {&s->q};
-    int n_matrices = 1;
-    if (l->kv_source < 0) {
-        w[1] = &l->k, out[1] = &s->keys;
-        w[2] = &l->v, out[2] = &s->values;
-        n_matrices = 3;
-    }
-    if (l->attn_gate.data) w[n_matrices] = &l->attn_gate, out[n_matrices++] = &s->attn_gate;
-    multiply(s, w, out, n_matrices, y, n);
-}
-
-// out = attention of y
-static void attention_branch(Session *s, int i, const Buffer *y, int n) {
-    const Layer *l = &s->model->layers[i];
-    int width = l->n_heads * (l->latent ? l->n_value : l->head_dim);
-    if (l->latent) mla_project(s, i, y, n);
-    else project_heads(s, l, y, n);
-    attention(s, i, n);
-    if (l->latent) mla_values(s, i, n);
-    if (l->attn_gate.data) parallel_for(s->pool, n, gate_token, &(Tokens){.s = s, .layer = l});
-    if (l->attn_sub_norm.w) normalise(s, &l->attn_sub_norm, &s->att, &s->att, width, 0, n);
-    multiply(s, (const Matrix *[]){&l->o}, (const Buffer *[]){&s->out}, 1, &s->att, n);
-}
-
-// out = the layer's mixer of y
-static void mixer_branch(Session *s, int i, const Buffer *y, int n) {
-    switch (s->model->layers[i].mixer) {
-    case MIXER_SHORTCONV: shortconv(s, i, y, n); break;
-    case MIXER_DELTANET: deltanet(s, i, y, n); break;
-    default: attention_branch(s, i, y, n);
-    }
-}
-
-// out = down(act(gate y) * up y)
-static void feed_forward(Session *s, const Layer *l, const Buffer *y, int n) {
-    const Buffer *hidden = l->gated ? &s->gate : &s->up;
-    multiply(s, (const Matrix *[]){&l->up, &l->gate}, (const Buffer *[]){&s->up, &s->gate}, l->gated ? 2 : 1, y, n);
-    activate(s, l, &s->gate, &s->up, l->d_ff, n);
-    if (l->ffn_sub_norm.w) normalise(s, &l->ffn_sub_norm, hidden, hidden, l->d_ff, 0, n);
-    multiply(s, (const Matrix *[]){&l->down}, (const Buffer *[]){&s->out}, 1, hidden, n);
-    if (!l->shared_gate.data) return;
-    multiply(s, (const Matrix *[]){&l->shared_gate}, (const Buffer *[]){&s->gate}, 1, y, n);
-    parallel_for(s->pool, n, weigh_token, &(Tokens){.s = s, .gate = &s->gate, .out = &s->out, .width = s->model->n_embd});
-}
-
-// out = feed-forward of y that all tokens pass, plus the experts that each chooses
-static void ffn_branch(Session *s, int i, const Buffer *y, int n) {
-    const Layer *l = &s->model->layers[i];
-    if (l->d_ff) feed_forward(s, l, y, n);
-    else memset(s->out.data, 0, sizeof *s->out.data * s->out.stride * (size_t)n);
-    if (l->n_experts) experts(s, i, y, n);
-}
-
-// ---- per-layer embeddings: what a token has for each layer besides its place in the residual stream
-
-static void ple_token(void *arg, int t, int thread) {
-    const Tokens *a = arg;
-    const Session *s = a->s;
-    const Model *m = s->model;
-    float *p = row(&s->ple, t), *looked_up = row(&s->ple, s->chunk + thread);
-    s->k->scale(p, 1.0f / sqrtf((float)m->n_embd), a->width);
-    for (int i = 0; i < m->n_layers; i++) norm_row(s, &m->ple_in_norm, p + i * m->ple, p + i * m->ple, m->ple);
-    unpack_row(s, &m->ple_table, a->tokens[t], looked_up);
-    s->k->axpby(p, sqrtf(0.5f), looked_up, sqrtf(0.5f * (float)m->ple), a->width);
-}
-
-static void gate_ple_token(void *arg, int t, int thread) {
-    (void)thread;
-    const Tokens *a = arg;
-    const Session *s = a->s;
-    s->k->act_mul(row(&s->ple_gate, t), row(&s->ple, t) + a->first, (Act)a->layer->act, s->model->ple);
-}
-
-static void scale_token(void *arg, int t, int thread) {
-    (void)thread;
-    const Tokens *a = arg;
-    a->s->k->scale(row(&a->s->x, t), *a->layer->out_scale, a->s->model->n_embd);
-}
-
-// ple = (norm(ple_in x / sqrt(n_embd)) + sqrt(ple) table[token]) / sqrt(2), layer by layer
-static void embed_per_layer(Session *s, const int *tokens, int n) {
-    const Model *m = s->model;
-    multiply(s, (const Matrix *[]){&m->ple_in}, (const Buffer *[]){&s->ple}, 1, &s->x, n);
-    parallel_for(s->pool, n, ple_token, &(Tokens){.s = s, .tokens = tokens, .width = m->n_layers * m->ple});
-}
-
-// out = ple_out(act(ple_gate x) * ple)
-static void ple_branch(Session *s, int i, int n) {
-    const Layer *l = &s->model->layers[i];
-    multiply(s, (const Matrix *[]){&l->ple_gate}, (const Buffer *[]){&s->ple_gate}, 1, &s->x, n);
-    parallel_for(s->pool, n, gate_ple_token, &(Tokens){.s = s, .layer = l, .first = i * s->model->ple});
-    multiply(s, (const Matrix *[]){&l->ple_out}, (const Buffer *[]){&s->out}, 1, &s->ple_gate, n);
-}
-
-// One item: the softcap of some columns of a row of logits.
-enum { CAP_COLUMNS = 8192 };
-
-static void cap_logits(void *arg, int item, int thread) {
-    (void)thread;
-    const Tokens *a = arg;
-    int slices = (a->width + CAP_COLUMNS - 1) / CAP_COLUMNS, from = item % slices * CAP_COLUMNS;
-    int n = a->width - from < CAP_COLUMNS ? a->width - from : CAP_COLUMNS;
-    a->s->k->softcap(row(a->out, item / slices) + from, a->s->model->final_softcap, n);
-}
-
-// ---- forward -------------------------------------------------------------------------------------------------------------
-
-// One pass over n <= chunk tokens; the logits of the last n_logits of them go to rows of s->logits from logit_row on.
-static void pass(Session *s, const int *tokens, int n, int n_logits, int logit_row) {
-    const Model *m = s->model;
-    parallel_for(s->pool, n, embed_token, &(Tokens){.s = s, .tokens = tokens});
-    if (m->ple) embed_per_layer(s, tokens, n);
-    for (int i = 0; i < m->n_layers; i++) {
-        const Layer *l = &m->layers[i];
-        const Buffer *y = branch_input(s, &l->attn_norm, n);
-        mixer_branch(s, i, y, n);
-        if (l->topology == SEQUENTIAL) add_branch(s, l, &l->attn_post_norm, n);
-        if (l->topology == SEQUENTIAL || l->ffn_norm.w) y = branch_input(s, &l->ffn_norm, n);
-        if (l->topology == PARALLEL) add_branch(s, l, &l->attn_post_norm, n);
-        ffn_branch(s, i, y, n);
-        add_branch(s, l, &l->ffn_post_norm, n);
-        if (m->ple) {
-            ple_branch(s, i, n);
-            add_branch(s, l, &l->ple_norm, n);
-        }
-        if (l->out_scale) parallel_for(s->pool, n, scale_token, &(Tokens){.s = s, .layer = l});
-    }
-    s->position += n;
-    if (!n_logits) return;
-    normalise(s, &m->norm, &s->x, &s->y, m->n_embd, n - n_logits, n_logits);
-    Buffer logits = {row(&s->logits, logit_row), s->logits.stride};
-    multiply(s, (const Matrix *[]){&m->output}, (const Buffer *[]){&logits}, 1, &s->y, n_logits);
-    if (m->final_softcap > 0.0f)
-        parallel_for(s->pool, n_logits * ((m->vocab_size + CAP_COLUMNS - 1) / CAP_COLUMNS), cap_logits,
-                     &(Tokens){.s = s, .out = &logits, .width = m->vocab_size});
-}
-
-// Whether a text of `length` tokens is turned by other tables of rope than one of `old`.
-static bool turns_otherwise(const Model *m, int old, int length) {
-    for (int i = 0; i < m->n_rope_sets; i++)
-        if (m->rope[i].long_freq && old <= m->rope[i].length && length > m->rope[i].length) return true;
-    return false;
-}
-
-void session_expect(Session *s, int n) {
-    if (n <= s->length) return;
-    bool again = turns_otherwise(s->model, s->length, n);
-    s->length = n;
-    if (!again) return;
-    int done = s->position;
-    kv_clear(s);
-    for (int i = 0; i < done; i += s->chunk) pass(s, s->history + i, done - i < s->chunk ? done - i : s->chunk, 0, 0);
-}
-
-const float *forward(Session *s, const int *tokens, int n, int n_logits, Error *err) {
-    const Model *m = s->model;
-    if (n < 1 || n_logits < 0 || n_logits > n || n_logits > s->logit_rows) {
-        fail(err, "%d tokens with %d rows of logits asked for, the session was made for 1 token or more and at most %d rows",
-             n, n_logits, s->logit_rows);
-        return NULL;
-    }
-    if (n > s->context - s->position) {
-        fail(err, "%d tokens after %d do not fit into a context of %d; raise -c or shorten the prompt", n, s->position,
-             s->context);
-        return NULL;
-    }
-    for (int i = 0; i < n; i++)
-        if (tokens[i] < 0 || tokens[i] >= m->vocab_size) {
-            fail(err, "token %d is %d, the vocabulary has 0..%d", i, tokens[i], m->vocab_size - 1);
-            return NULL;
-        }
-    session_expect(s, s->position + n);
-    if (s->history) memcpy(s->history + s->position, tokens, sizeof *tokens * (size_t)n);
-    for (int done = 0, k; done < n; done += k) {
-        k = n - done < s->chunk ? n - done : s->chunk;
-        int first = n - n_logits > done ? n - n_logits : done;  // the first token of this pass that needs logits
-        int wanted = done + k > first ? done + k - first : 0;
-        pass(s, tokens + done, k, wanted, first - (n - n_logits));
-    }
-    return s->logits.data;
-}
-
-// ---- the session ---------------------------------------------------------------------------------------------------------
-
-// Room for count items of that size, padded to 64 bytes; NULL while s->arena is, which only adds up in *used.
-void *arena_take(Session *s, size_t *used, size_t count, size_t size) {
-    void *p = s->arena ? s->arena + *used : NULL;
-    *used += round_up(count * size, 64);
-    return p;
-}
-
-static Buffer buffer(Session *s, size_t *used, int n_rows, int width) {
-    size_t stride = round_up((size_t)width, LANES);
-    return (Buffer){arena_take(s, used, (size_t)n_rows * stride, sizeof(float)), stride};
-}
-
-// The widest rows of any layer, and how many a token makes of them.
-typedef struct {
-    int q, kv, att, gate, ff, in;  // in: of any product, a row a token
-    int experts, top_k, expert;    // rows by expert
-    int heads, head_in, head_out, projected, q_down;  // rows by head, of latent attention
-    int mix_in, conv, taps, delta, delta_heads;
-} Widths;
-
-static void widen(int *width, int n) { *width = n > *width ? n : *width; }
-
-static Widths widths(const Model *m) {
-    Widths w = {.in = m->n_embd, .taps = 1};
-    for (int i = 0; i < m->n_layers; i++) {
-        const Layer *l = &m->layers[i];
-        widen(&w.ff, l->d_ff);
-        widen(&w.experts, l->n_experts);
-        widen(&w.top_k, l->top_k);
-        widen(&w.expert, l->d_expert);
-        if (l->mixer == MIXER_ATTENTION) {
-            widen(&w.q, l->n_heads * l->head_dim);
-            widen(&w.kv, l->n_kv_heads * l->head_dim);
-            widen(&w.att, l->n_heads * (l->n_value > l->head_dim ? l->n_value : l->head_dim));
-            widen(&w.gate, l->attn_gate.n_out);
-        }
-        if (l->latent) {
-            widen(&w.heads, l->n_heads);
-            widen(&w.head_in, l->n_nope > l->latent ? l->n_nope : l->latent);
-            widen(&w.head_out, l->n_value > l->latent ? l->n_value : l->latent);
-            widen(&w.projected, l->q.n_out);
-            widen(&w.q_down, l->q_down.n_out);
-        }
-        widen(&w.mix_in, l->mix_in.n_out);
-        widen(&w.conv, l->n_channels);
-        widen(&w.taps, l->n_taps);
-        widen(&w.delta, l->n_v_heads * l->v_dim);
-        widen(&w.delta_heads, l->n_v_heads);
-    }
-    widen(&w.att, w.conv > w.delta ? w.conv : w.delta);
-    widen(&w.in, w.att > w.ff ? w.att : w.ff);
-    widen(&w.in, w.q_down);
-    widen(&w.in, m->ple);
-    return w;
-}
-
-// Lays out every buffer. Called twice: to add up, and to hand out.
-static size_t lay_out(Session *s) {
-    const Model *m = s->model;
-    const Widths w = widths(m);
-    size_t used = 0, chunk = (size_t)s->chunk;
-    s->x = buffer(s, &used, s->chunk, m->n_embd);
-    s->y = buffer(s, &used, s->chunk, m->n_embd);
-    s->out = buffer(s, &used, s->chunk, m->n_embd);
-    s->ple = buffer(s, &used, m->ple ? s->chunk + pool_threads(s->pool) : 0, m->n_layers * m->ple);  // and a row a thread
-    s->ple_gate = buffer(s, &used, s->chunk, m->ple);
-    s->q = buffer(s, &used, s->chunk, w.q);
-    s->att = buffer(s, &used, s->chunk, w.att);
-    s->attn_gate = buffer(s, &used, s->chunk, w.gate);
-    s->keys = buffer(s, &used, s->chunk, w.kv);
-    s->values = buffer(s, &used, s->chunk, w.kv);
-    s->gate = buffer(s, &used, s->chunk, w.ff);
-    s->up = buffer(s, &used, s->chunk, w.ff);
-    s->scores = buffer(s, &used, s->chunk, w.experts);
-    s->selection = buffer(s, &used, s->chunk, w.experts);
-    s->choices = arena_take(s, &used, chunk * (size_t)w.top_k, sizeof *s->choices);
-    s->groups = arena_take(s, &used, (size_t)(w.experts > w.heads ? w.experts : w.heads), sizeof *s->groups);
-    s->by_expert = buffer(s, &used, s->chunk * w.top_k, m->n_embd);
-    s->expert_gate = buffer(s, &used, s->chunk * w.top_k, w.expert);
-    s->expert_up = buffer(s, &used, s->chunk * w.top_k, w.expert);
-    s->projected = buffer(s, &used, s->chunk, w.projected);
-    s->q_down = buffer(s, &used, s->chunk, w.q_down);
-    s->head_in = buffer(s, &used, s->chunk * w.heads, w.head_in);
-    s->head_out = buffer(s, &used, s->chunk * w.heads, w.head_out);
-    s->mix_in = buffer(s, &used, s->chunk, w.mix_in);
-    s->conv = buffer(s, &used, s->chunk + w.taps - 1, w.conv);
-    s->delta_gate = buffer(s, &used, s->chunk, w.delta);
-    s->beta = buffer(s, &used, s->chunk, w.delta_heads);
-    s->decay = buffer(s, &used, s->chunk, w.delta_heads);
-    s->logits = buffer(s, &used, s->logit_rows, m->vocab_size);
-    for (int i = 0; i < m->n_rope_sets; i++) {
-        s->cos[i] = buffer(s, &used, s->chunk, m->rope[i].n_pairs);
-        s->sin[i] = buffer(s, &used, s->chunk, m->rope[i].n_pairs);
-    }
-    size_t n_blocks = chunk * blocks_of(w.in), rows = chunk * (size_t)w.top_k;
-    size_t by_expert = rows * blocks_of(m->n_embd > w.expert ? m->n_embd : w.expert);
-    size_t by_head = chunk * (size_t)w.heads * blocks_of(w.head_in);
-    if (by_expert > n_blocks) n_blocks = by_expert;
-    if (by_head > n_blocks) n_blocks = by_head;
-    s->bf16 = arena_take(s, &used, n_blocks * BLOCK, sizeof *s->bf16);
-    s->q8 = arena_take(s, &used, n_blocks * BLOCK, sizeof *s->q8);
-    s->q8_scale = arena_take(s, &used, n_blocks, sizeof *s->q8_scale);
-    s->q8_offset = arena_take(s, &used, n_blocks, sizeof *s->q8_offset);
-    s->history = turns_otherwise(m, 0, s->context) ? arena_take(s, &used, (size_t)s->context, sizeof *s->history) : NULL;
-    attention_scratch(s, &used);
-    return used;
-}
-
-static int make_arena(Session *s, Error *err) {
-    s->scratch = calloc((size_t)pool_threads(s->pool), sizeof *s->scratch);
-    s->arena_bytes = lay_out(s);
-    void *arena = mmap(NULL, s->arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (arena == MAP_FAILED || !s->scratch)
-        return fail(err, "cannot reserve %zu bytes for the activations of %d tokens; choose fewer with -b", s->arena_bytes,
-                    s->chunk);
-    s->arena = arena;
-    lay_out(s);
+    *out = meta->values;
+    *n = (int)meta->count;
+    for (int i = 0; i < *n; i++)
+        if (!isfinite((*out)[i]))
+            return fail(x->err, "metadata %s: value %d is not a finite number", key, i);
     return 0;
 }
 
-static int check_options(const Model *m, const SessionOptions *o, Error *err) {
-    if (o->context < 0 || o->context > 1 << 30) return fail(err, "context is %d, expected 1..%d", o->context, 1 << 30);
-    if (m->embed_pos.data && o->context > m->context)
-        return fail(err, "context is %d, but the model has learned positions for %d tokens only", o->context, m->context);
-    if (o->chunk < 1 || o->chunk > 1 << 16) return fail(err, "chunk is %d, expected 1..%d", o->chunk, 1 << 16);
-    if (o->n_threads < 0 || o->n_threads > 1024) return fail(err, "threads are %d, expected 1..1024", o->n_threads);
-    if (o->logit_rows < 0 || o->logit_rows > 1 << 16)
-        return fail(err, "rows of logits are %d, expected 0..%d", o->logit_rows, 1 << 16);
-    for (int i = 0; i < 2; i++) {
-        Dtype d = i ? o->v_dtype : o->k_dtype;
-        if (d != F32 && d != F16 && d != Q8) return fail(err, "the KV cache holds f32, f16 or q8, not %s", dtype_name(d));
+// ---- the model's knobs ----
+
+typedef struct {
+    char text[80];
+} Name;
+
+static Name rope_key(int set, const char *what) {
+    Name name;
+    snprintf(name.text, sizeof name.text, "model.rope.%d.%s", set, what);
+    return name;
+}
+
+// The table for long texts, if the set has one.
+static int get_long_rope(Loader *x, int set, RopeSet *rope) {
+    Name freq = rope_key(set, "long_freq"), multiplier = rope_key(set, "long_multiplier");
+    int n = rope->n_pairs;
+    if (get_floats(x, freq.text, n, n, &rope->long_freq, &n)) return -1;
+    if (!rope->long_freq) return 0;
+    if (get_int(x, rope_key(set, "length").text, 1, MAX_CONTEXT, &rope->length)) return -1;
+    return given(x, multiplier.text) &&
+           get_float(x, multiplier.text, -FLT_MAX, &rope->long_multiplier);
+}
+
+static int get_rope_sets(Loader *x) {
+    Model *m = x->m;
+    for (int i = 0; i < MAX_ROPE_SETS; i++) {
+        RopeSet *rope = &m->rope[i];
+        Name multiplier = rope_key(i, "multiplier");
+        *rope = (RopeSet){.multiplier = 1.0f, .long_multiplier = 1.0f};
+        if (get_floats(x, rope_key(i, "inv_freq").text, 1, MAX_DIM, &rope->inv_freq,
+                       &rope->n_pairs))
+            return -1;
+        if (!rope->inv_freq) return 0;
+        if (given(x, multiplier.text) &&
+            get_float(x, multiplier.text, -FLT_MAX, &rope->multiplier))
+            return -1;
+        if (get_long_rope(x, i, rope)) return -1;
+        m->n_rope_sets++;
     }
     return 0;
 }
 
-Session *session_new(const Model *model, const SessionOptions *o, Error *err) {
-    if (check_options(model, o, err)) return NULL;
-    Session *s = calloc(1, sizeof *s);
-    if (!s) {
-        fail(err, "no memory for a session");
-        return NULL;
+static int get_model_knobs(Loader *x) {
+    Model *m = x->m;
+    int layernorm;
+    if (get_int(x, "model.vocab_size", 1, MAX_DIM, &m->vocab_size) ||
+        get_int(x, "model.n_embd", 1, MAX_DIM, &m->n_embd) ||
+        get_int(x, "model.n_layers", 1, MAX_LAYERS, &m->n_layers) ||
+        get_int(x, "model.context", 1, MAX_CONTEXT, &m->context) ||
+        get_int(x, "model.norm", 0, 1, &layernorm) ||
+        get_float(x, "model.norm_eps", 0.0f, &m->norm_eps))
+        return -1;
+    m->layernorm = layernorm;
+    m->emb_scale = 1.0f;
+    int *width = &m->layer_embed.width;
+    if (given(x, "model.emb_scale") && get_float(x, "model.emb_scale", -FLT_MAX, &m->emb_scale))
+        return -1;
+    if (given(x, "model.final_softcap") &&
+        get_float(x, "model.final_softcap", 0.0f, &m->final_softcap))
+        return -1;
+    if (given(x, "model.ple") && get_int(x, "model.ple", 0, MAX_DIM / m->n_layers, width))
+        return -1;
+    if (get_floats(x, "model.q_temp", 1, MAX_DIM, &m->q_temp, &m->n_q_temp) ||
+        (m->q_temp && get_int(x, "model.q_temp_length", 1, MAX_CONTEXT, &m->q_temp_length)))
+        return -1;
+    return get_rope_sets(x);
+}
+
+// ---- the layers' knobs ----
+
+// What a layer must have for a knob to mean anything.
+typedef enum {
+    ANYTHING, ATTENTION, PLAIN_ATTENTION, LATENT, CONVOLUTION, DELTA_RULE, EXPERTS, RENORM,
+    SPARSEMIXER, N_OWNERS
+} Owner;
+
+static const char *const OWNERS[N_OWNERS] = {
+    "anything", "attention", "attention without a latent", "latent attention", "a convolution",
+    "a gated delta rule", "experts", "experts whose weights are divided by their sum",
+    "a sparsemixer",
+};
+
+static bool has(const Draft *d, Owner owner) {
+    bool attention = d->l.mixer == MIXER_ATTENTION, experts = d->l.experts.n > 0;
+    switch (owner) {
+    case ATTENTION: return attention;
+    case PLAIN_ATTENTION: return attention && !d->l.attention.latent.rank;
+    case LATENT: return attention && d->l.attention.latent.rank;
+    case CONVOLUTION: return !attention;
+    case DELTA_RULE: return d->l.mixer == MIXER_DELTANET;
+    case EXPERTS: return experts;
+    case RENORM: return experts && d->renorm;
+    case SPARSEMIXER: return experts && d->l.experts.route == ROUTE_SPARSEMIXER;
+    default: return true;
     }
-    s->model = model;
-    s->context = o->context ? o->context : model->context;
-    s->chunk = o->chunk < s->context ? o->chunk : s->context;
-    s->logit_rows = o->logit_rows;
-    s->k_dtype = o->k_dtype;
-    s->v_dtype = o->v_dtype;
-    const char *isa = getenv("HEADS_ISA");
-    s->k = kernels_choose(isa, &s->why);
-    int status = s->k ? 0 : fail(err, "HEADS_ISA=%s: %s", isa, s->why);
-    if (!status && !(s->pool = pool_new(o->n_threads ? o->n_threads : physical_cores(), err))) status = -1;
-    if (status || kv_new(s, err) || make_arena(s, err)) {
-        session_free(s);
-        return NULL;
+}
+
+// usual: the value where the file does not say. A knob that must be there is there for all layers,
+// whatever they have.
+#define MUST INT_MIN
+#define MUST_F NAN
+#define AT(member) offsetof(Draft, member)
+
+static const struct {
+    const char *key;
+    size_t field;
+    int least, most, usual;
+    Owner owner;
+} INTS[] = {
+    {"layer.topology", AT(parallel), 0, 1, MUST, ANYTHING},
+    {"layer.norms", AT(norms), 0, ALL_NORMS, -1, ANYTHING},
+    {"layer.mixer", AT(l.mixer), 0, N_MIXERS - 1, MIXER_ATTENTION, ANYTHING},
+    {"layer.d_ff", AT(l.ffn.d_ff), 0, MAX_DIM, MUST, ANYTHING},
+    {"layer.ffn", AT(gated), 0, 1, MUST, ANYTHING},
+    {"layer.act", AT(act), 0, N_ACTS - 1, MUST, ANYTHING},
+
+    {"layer.n_heads", AT(l.attention.n_heads), 1, MAX_HEADS, MUST, ATTENTION},
+    {"layer.n_kv_heads", AT(l.attention.n_kv_heads), 1, MAX_HEADS, MUST, ATTENTION},
+    {"layer.head_dim", AT(l.attention.head_dim), 1, MAX_DIM, MUST, ATTENTION},
+    {"layer.rope", AT(l.attention.rope), -1, MAX_ROPE_SETS - 1, MUST, ATTENTION},
+    {"layer.window", AT(l.attention.window), 0, MAX_CONTEXT, MUST, ATTENTION},
+    {"layer.qk_norm", AT(l.attention.qk_norm), 0, N_QK_NORMS - 1, QK_PER_HEAD, PLAIN_ATTENTION},
+    {"layer.kv_source", AT(l.attention.kv_source), -1, MAX_LAYERS - 1, -1, PLAIN_ATTENTION},
+    {"layer.latent", AT(l.attention.latent.rank), 0, MAX_DIM, 0, ATTENTION},
+    {"layer.n_nope", AT(l.attention.latent.n_nope), 0, MAX_DIM, 0, LATENT},
+    {"layer.n_value", AT(l.attention.latent.n_value), 0, MAX_DIM, 0, LATENT},
+
+    {"layer.taps", AT(n_taps), 0, MAX_TAPS, 0, CONVOLUTION},
+    {"layer.delta_k_heads", AT(l.deltanet.n_k_heads), 0, MAX_HEADS, 0, DELTA_RULE},
+    {"layer.delta_v_heads", AT(l.deltanet.n_v_heads), 0, MAX_HEADS, 0, DELTA_RULE},
+    {"layer.delta_k_dim", AT(l.deltanet.k_dim), 0, MAX_DIM, 0, DELTA_RULE},
+    {"layer.delta_v_dim", AT(l.deltanet.v_dim), 0, MAX_DIM, 0, DELTA_RULE},
+
+    {"layer.experts", AT(l.experts.n), 0, MAX_EXPERTS, 0, ANYTHING},
+    {"layer.top_k", AT(l.experts.top_k), 0, MAX_TOP_K, 0, EXPERTS},
+    {"layer.d_expert", AT(l.experts.d_expert), 0, MAX_DIM, 0, EXPERTS},
+    {"layer.score", AT(l.experts.route), 0, N_ROUTES - 1, ROUTE_SOFTMAX, EXPERTS},
+    {"layer.groups", AT(l.experts.n_groups), 0, MAX_GROUPS, 0, EXPERTS},
+    {"layer.top_groups", AT(l.experts.top_groups), 0, MAX_GROUPS, 0, EXPERTS},
+    {"layer.group_score", AT(l.experts.group_score), 0, GROUP_TOP2, GROUP_MAX, EXPERTS},
+    {"layer.renorm", AT(renorm), 0, 1, 0, EXPERTS},
+};
+
+static const struct {
+    const char *key;
+    size_t field;
+    float least, usual;
+    Owner owner;
+} FLOATS[] = {
+    {"layer.residual_scale", AT(l.residual_scale), -FLT_MAX, 1.0f, ANYTHING},
+    {"layer.attn_scale", AT(l.attention.scale), -FLT_MAX, MUST_F, ATTENTION},
+    {"layer.softcap", AT(l.attention.softcap), 0.0f, 0.0f, ATTENTION},
+    {"layer.clip", AT(l.attention.clip), 0.0f, 0.0f, PLAIN_ATTENTION},
+    {"layer.renorm_eps", AT(l.experts.renorm_eps), 0.0f, 0.0f, RENORM},
+    {"layer.jitter", AT(l.experts.jitter), 0.0f, 0.0f, SPARSEMIXER},
+    {"layer.routed_scale", AT(l.experts.scale), -FLT_MAX, 1.0f, EXPERTS},
+};
+
+enum { N_INTS = sizeof INTS / sizeof *INTS, N_FLOATS = sizeof FLOATS / sizeof *FLOATS };
+
+static int *int_of(Draft *d, int knob) { return (int *)((char *)d + INTS[knob].field); }
+static float *float_of(Draft *d, int knob) { return (float *)((char *)d + FLOATS[knob].field); }
+
+static int get_layer_int(Loader *x, int knob) {
+    const char *key = INTS[knob].key;
+    int least = INTS[knob].least, most = INTS[knob].most, n = x->m->n_layers;
+    bool absent = INTS[knob].usual != MUST && !given(x, key);
+    const Meta *meta = absent ? NULL : need_meta(x, key, META_I32, n);
+    if (!absent && !meta) return -1;
+    for (int i = 0; i < n; i++) {
+        int *out = int_of(&x->drafts[i], knob);
+        *out = absent ? INTS[knob].usual
+                      : ((const int32_t *)meta->values)[meta->count == 1 ? 0 : i];
+        if (!absent && (*out < least || *out > most))
+            return fail(x->err, "metadata %s of layer %d is %d, expected %d..%d", key, i, *out,
+                        least, most);
     }
-    return s;
+    return 0;
 }
 
-void session_free(Session *s) {
-    if (!s) return;
-    if (s->arena) munmap(s->arena, s->arena_bytes);
-    kv_free(&s->kv);
-    pool_free(s->pool);
-    free(s->scratch);
-    free(s);
+static int get_layer_float(Loader *x, int knob) {
+    const char *key = FLOATS[knob].key;
+    float least = FLOATS[knob].least;
+    int n = x->m->n_layers;
+    bool absent = !isnan(FLOATS[knob].usual) && !given(x, key);
+    const Meta *meta = absent ? NULL : need_meta(x, key, META_F32, n);
+    if (!absent && !meta) return -1;
+    for (int i = 0; i < n; i++) {
+        float *out = float_of(&x->drafts[i], knob);
+        *out = absent ? FLOATS[knob].usual
+                      : ((const float *)meta->values)[meta->count == 1 ? 0 : i];
+        if (!isfinite(*out))
+            return fail(x->err, "metadata %s of layer %d is not a finite number", key, i);
+        if (*out < least)
+            return fail(x->err, "metadata %s of layer %d is %g, expected %g or more", key, i,
+                        (double)*out, (double)least);
+    }
+    return 0;
 }
 
-size_t session_logit_stride(const Session *s) { return s->logits.stride; }
-int session_position(const Session *s) { return s->position; }
-int session_context(const Session *s) { return s->context; }
-int session_threads(const Session *s) { return pool_threads(s->pool); }
-
-const char *session_isa(const Session *s, const char **why) {
-    *why = s->why;
-    return s->k->name;
+// A knob of one value counts for the layers that have what it belongs to, and some layer must. In
+// a list, a layer that has it not must have the value that absence means. `unusual` is whether
+// layer i says something else.
+static int check_owner(Loader *x, const char *key, Owner owner, const bool *unusual) {
+    const Meta *meta = checkpoint_meta(&x->m->file, key);
+    bool owned = false;
+    for (int i = 0; i < x->m->n_layers; i++) {
+        owned |= has(&x->drafts[i], owner);
+        if (meta && meta->count > 1 && unusual[i] && !has(&x->drafts[i], owner))
+            return fail(x->err, "metadata %s of layer %d needs %s, which that layer does not have",
+                        key, i, OWNERS[owner]);
+    }
+    if (!meta || owned || !unusual[0]) return 0;
+    return fail(x->err, "metadata %s needs %s, which no layer has", key, OWNERS[owner]);
 }
 
-void session_reset(Session *s) {
-    kv_clear(s);
-    s->length = 0;
+static int check_owners(Loader *x) {
+    bool unusual[MAX_LAYERS];
+    int n = x->m->n_layers;
+    for (int k = 0; k < N_INTS; k++) {
+        for (int i = 0; i < n; i++) unusual[i] = *int_of(&x->drafts[i], k) != INTS[k].usual;
+        if (INTS[k].usual != MUST && check_owner(x, INTS[k].key, INTS[k].owner, unusual)) return -1;
+    }
+    for (int k = 0; k < N_FLOATS; k++) {
+        for (int i = 0; i < n; i++) unusual[i] = *float_of(&x->drafts[i], k) != FLOATS[k].usual;
+        if (!isnan(FLOATS[k].usual) && check_owner(x, FLOATS[k].key, FLOATS[k].owner, unusual))
+            return -1;
+    }
+    return 0;
+}
+
+// A knob of the model that only some layers could follow.
+static int get_float_of(Loader *x, const char *key, Owner owner, float *out) {
+    if (!given(x, key)) return 0;
+    for (int i = 0; i < x->m->n_layers; i++)
+        if (has(&x->drafts[i], owner)) return get_float(x, key, 0.0f, out);
+    return fail(x->err, "metadata %s needs %s, which no layer has", key, OWNERS[owner]);
+}
+
+// ---- what the knobs must be together ----
+
+// Rows or columns of a tensor that a product of knobs says; each of the two is MAX_DIM at most.
+static int check_width(Loader *x, int layer, const char *what, int a, int b) {
+    if ((size_t)a * (size_t)b <= MAX_DIM) return 0;
+    return fail(x->err, "layer %d: %s is %d times %d, which exceeds %d", layer, what, a, b,
+                MAX_DIM);
+}
+
+static int check_latent(Loader *x, int i, const Attention *a) {
+    const Latent *latent = &a->latent;
+    if (a->n_kv_heads != 1 || latent->rank > a->head_dim)
+        return fail(x->err, "layer %d: a latent of %d numbers needs one KV head at least as long, "
+                    "not %d of %d", i, latent->rank, a->n_kv_heads, a->head_dim);
+    if (a->n_heads > MAX_LATENT_HEADS || latent->n_nope < 1 || latent->n_value < 1)
+        return fail(x->err, "layer %d: latent attention has %d heads of %d and %d numbers, "
+                    "expected 1..%d of 1 or more", i, a->n_heads, latent->n_nope, latent->n_value,
+                    MAX_LATENT_HEADS);
+    int query = latent->n_nope + a->head_dim - latent->rank;  // of two below MAX_DIM
+    return check_width(x, i, "n_heads times n_nope and the rope part", a->n_heads, query) ||
+           check_width(x, i, "n_heads times n_value", a->n_heads, latent->n_value);
+}
+
+static int check_attention(Loader *x, int i) {
+    const Layer *l = &x->drafts[i].l;
+    const Attention *a = &l->attention;
+    int rotated = a->head_dim - a->latent.rank;
+    if (a->n_heads % a->n_kv_heads)
+        return fail(x->err, "layer %d: n_heads %d is no multiple of n_kv_heads %d", i, a->n_heads,
+                    a->n_kv_heads);
+    if (check_width(x, i, "n_heads times head_dim", a->n_heads, a->head_dim)) return -1;
+    if (a->rope >= x->m->n_rope_sets)
+        return fail(x->err, "metadata layer.rope of layer %d is %d, expected -1..%d", i, a->rope,
+                    x->m->n_rope_sets - 1);
+    if (a->latent.rank && check_latent(x, i, a)) return -1;
+    if (l->mixer == MIXER_ATTENTION && a->rope >= 0 && 2 * x->m->rope[a->rope].n_pairs > rotated)
+        return fail(x->err, "layer %d: rope set %d rotates %d elements, head_dim is %d%s", i,
+                    a->rope, 2 * x->m->rope[a->rope].n_pairs, rotated,
+                    a->latent.rank ? " without the latent" : "");
+    return 0;
+}
+
+// A layer may read what one before it, of the same shape, has put into the cache. Marks that one.
+static int check_kv_source(Loader *x, int i) {
+    const Attention *a = &x->drafts[i].l.attention;
+    if (a->kv_source < 0) return 0;
+    Layer *source = a->kv_source < i ? &x->drafts[a->kv_source].l : NULL;
+    Attention *b = source ? &source->attention : NULL;
+    if (!b || source->mixer != MIXER_ATTENTION || b->kv_source >= 0 || b->latent.rank ||
+        b->n_kv_heads != a->n_kv_heads || b->head_dim != a->head_dim)
+        return fail(x->err, "layer %d: kv_source is %d, expected an earlier layer with KV heads of "
+                    "its own of the same shape", i, a->kv_source);
+    b->kv_read = true;
+    return 0;
+}
+
+static int check_deltanet(Loader *x, int i, DeltaNet *d) {
+    if (d->n_k_heads < 1 || d->n_v_heads % d->n_k_heads || d->n_v_heads < 1 || d->k_dim < 1 ||
+        d->v_dim < 1)
+        return fail(x->err, "layer %d: the delta rule has %d key heads of %d and %d value heads of "
+                    "%d, expected a multiple of them", i, d->n_k_heads, d->k_dim, d->n_v_heads,
+                    d->v_dim);
+    size_t keys = (size_t)d->n_k_heads * (size_t)d->k_dim;
+    size_t values = (size_t)d->n_v_heads * (size_t)d->v_dim;
+    if (2 * keys + values > MAX_DIM || values * (size_t)d->k_dim > (size_t)MAX_DIM * LANES)
+        return fail(x->err, "layer %d: heads of the delta rule exceed %d numbers, or their state "
+                    "%d", i, MAX_DIM, MAX_DIM * LANES);
+    d->conv.n_channels = (int)(2 * keys + values);
+    return 0;
+}
+
+// Gives the layer's convolution its size.
+static int check_convolution(Loader *x, int i) {
+    Draft *d = &x->drafts[i];
+    if (!has(d, CONVOLUTION)) return 0;
+    if (has(d, DELTA_RULE) && check_deltanet(x, i, &d->l.deltanet)) return -1;
+    Conv *conv = has(d, DELTA_RULE) ? &d->l.deltanet.conv : &d->l.shortconv.conv;
+    if (!has(d, DELTA_RULE)) {
+        conv->n_channels = x->m->n_embd;
+        if (check_width(x, i, "the input of a short convolution", 3, x->m->n_embd)) return -1;
+    }
+    conv->n_taps = d->n_taps;
+    if (conv->n_taps < 1)
+        return fail(x->err, "layer %d: taps is %d, its mixer has a convolution", i, conv->n_taps);
+    return check_width(x, i, "taps times channels", conv->n_taps, conv->n_channels);
+}
+
+static int check_groups(Loader *x, int i, Experts *e) {
+    if (e->n_groups < 2) e->n_groups = 1;
+    if (e->n_groups < 2 && !e->top_groups) e->top_groups = 1;
+    int least = e->group_score == GROUP_TOP2 ? 2 : 1;  // experts of a group
+    if (e->n % e->n_groups || e->n / e->n_groups < least || e->top_groups < 1 ||
+        e->top_groups > e->n_groups || e->n / e->n_groups * e->top_groups < e->top_k)
+        return fail(x->err, "layer %d: %d experts in %d groups, of which %d are kept, leave no %d "
+                    "to choose", i, e->n, e->n_groups, e->top_groups, e->top_k);
+    if (e->route == ROUTE_SPARSEMIXER && e->n_groups > 1)
+        return fail(x->err, "layer %d: layer.score 2 (sparsemixer) knows no layer.groups", i);
+    return 0;
+}
+
+static int check_ffn(Loader *x, int i) {
+    Layer *l = &x->drafts[i].l;
+    Experts *e = &l->experts;
+    Activation act = l->ffn.act;
+    if (!e->n && !l->ffn.d_ff)
+        return fail(x->err, "layer %d: d_ff is 0, and there are no experts", i);
+    if (e->n && (e->top_k < 1 || e->top_k > e->n || e->d_expert < 1))
+        return fail(x->err, "layer %d: %d of %d experts of width %d, expected 1 or more of each, "
+                    "and no more than there are", i, e->top_k, e->n, e->d_expert);
+    if (e->n && check_groups(x, i, e)) return -1;
+    if (act.kind == ACT_XIELU && act.gated)
+        return fail(x->err, "layer %d: activation %d takes no gate", i, act.kind);
+    if (act.kind == ACT_CLAMPED_SWIGLU && !act.gated)
+        return fail(x->err, "layer %d: activation %d needs a gate", i, act.kind);
+    if (x->m->layer_embed.width && act.kind >= N_PLAIN_ACTS)
+        return fail(x->err, "layer %d: model.ple has no activation %d, expected 0..%d", i, act.kind,
+                    N_PLAIN_ACTS - 1);
+    return 0;
+}
+
+// What the layer's parts are made of; parts that it does not have are zero.
+static void settle_layer(Draft *d, float latent_eps) {
+    Layer *l = &d->l;
+    l->parallel = d->parallel;
+    l->experts.renorm = d->renorm;
+    l->ffn.act = l->experts.act = (Activation){.kind = (Act)d->act, .gated = d->gated};
+    l->attention.latent.eps = latent_eps;
+    if (d->norms < 0) d->norms = l->parallel ? PRE_ATTN : PRE_ATTN | PRE_FFN;
+    if (!has(d, LATENT)) l->attention.latent = (Latent){0};
+    if (!has(d, PLAIN_ATTENTION)) l->attention.kv_source = -1;
+    if (!has(d, DELTA_RULE)) l->deltanet = (DeltaNet){0};
+    if (!has(d, EXPERTS)) l->experts = (Experts){0};
+}
+
+static int get_layer_knobs(Loader *x) {
+    Model *m = x->m;
+    x->drafts = calloc((size_t)m->n_layers, sizeof *x->drafts);
+    m->layers = calloc((size_t)m->n_layers, sizeof *m->layers);
+    if (!x->drafts || !m->layers) return fail(x->err, "no memory for %d layers", m->n_layers);
+    for (int k = 0; k < N_INTS; k++)
+        if (get_layer_int(x, k)) return -1;
+    for (int k = 0; k < N_FLOATS; k++)
+        if (get_layer_float(x, k)) return -1;
+    float latent_eps = m->norm_eps;
+    if (check_owners(x) || get_float_of(x, "model.latent_eps", LATENT, &latent_eps)) return -1;
+    for (int i = 0; i < m->n_layers; i++) {
+        settle_layer(&x->drafts[i], latent_eps);
+        if (check_attention(x, i) || check_kv_source(x, i) || check_convolution(x, i) ||
+            check_ffn(x, i))
+            return -1;
+        if (x->drafts[i].parallel && !(x->drafts[i].norms & (PRE_ATTN | PRE_FFN)))
+            return fail(x->err, "layer %d: layer.topology 1 needs attn_norm or ffn_norm, but "
+                        "layer.norms is %d", i, x->drafts[i].norms);
+    }
+    for (int i = 0; i < m->n_layers; i++) m->layers[i] = x->drafts[i].l;
+    return 0;
+}
+
+// ---- tensors ----
+
+// A tensor's name: that of the layer, or of the model where layer is -1.
+static Name name_of(int layer, const char *stem, const char *suffix) {
+    Name name;
+    if (layer < 0) snprintf(name.text, sizeof name.text, "%s%s", stem, suffix);
+    else snprintf(name.text, sizeof name.text, "layers.%d.%s%s", layer, stem, suffix);
+    return name;
+}
+
+static int missing(Loader *x, Name name) { return fail(x->err, "tensor %s is missing", name.text); }
+
+// An f32 vector of n; *out stays NULL if the file has none.
+static int get_vector(Loader *x, const float **out, Name name, size_t n) {
+    const Tensor *t = read_tensor(&x->r, name.text);
+    if (!t) return 0;
+    *out = (const float *)t->data;
+    if (t->dtype == F32 && t->rows == 1 && t->cols == n && t->bytes == sizeof(float) * n) return 0;
+    return fail(x->err, "tensor %s: it is %s (%zu, %zu) of %zu bytes, expected f32 (1, %zu)",
+                name.text, dtype_name(t->dtype), t->rows, t->cols, t->bytes, n);
+}
+
+static int need_vector(Loader *x, const float **out, int layer, const char *stem, size_t n) {
+    Name name = name_of(layer, stem, "");
+    if (get_vector(x, out, name, n)) return -1;
+    return *out ? 0 : missing(x, name);
+}
+
+static int optional_vector(Loader *x, const float **out, int layer, const char *stem, size_t n) {
+    return get_vector(x, out, name_of(layer, stem, ""), n);
+}
+
+static int get_norm(Loader *x, Norm *out, int layer, const char *stem, int n, bool layernorm) {
+    Name w = name_of(layer, stem, ""), b = name_of(layer, stem, ".bias");
+    if (get_vector(x, &out->w, w, (size_t)n) || get_vector(x, &out->b, b, (size_t)n)) return -1;
+    if (out->b && !layernorm)
+        return fail(x->err, "tensor %s: an RMSNorm has no bias", b.text);
+    return out->b && !out->w ? missing(x, w) : 0;
+}
+
+static int optional_norm(Loader *x, Norm *out, int layer, const char *stem, int n) {
+    return get_norm(x, out, layer, stem, n, x->m->layernorm);
+}
+
+static int need_norm(Loader *x, Norm *out, int layer, const char *stem, int n) {
+    if (optional_norm(x, out, layer, stem, n)) return -1;
+    return out->w ? 0 : missing(x, name_of(layer, stem, ""));
+}
+
+// A norm that is RMS whatever model.norm says of the others.
+static int need_rms_norm(Loader *x, Norm *out, int layer, const char *stem, int n) {
+    if (get_norm(x, out, layer, stem, n, false)) return -1;
+    return out->w ? 0 : missing(x, name_of(layer, stem, ""));
+}
+
+static size_t filled(size_t n) { return (n + LANES - 1) / LANES * LANES; }
+
+static size_t matrix_bytes(Dtype dtype, size_t n_out, int n_in) {
+    return filled(n_out) / LANES * panel_bytes(dtype, n_in);
+}
+
+// n matrices, each but the last filled up to whole panels.
+static int need_stack(Loader *x, Matrix *out, int layer, const char *stem, int n, int n_out,
+                      int n_in) {
+    Name name = name_of(layer, stem, "");
+    const Tensor *t = read_tensor(&x->r, name.text);
+    if (!t) return missing(x, name);
+    size_t rows = (size_t)(n - 1) * filled((size_t)n_out) + (size_t)n_out;
+    if (rows > MAX_DIM)
+        return fail(x->err, "tensor %s: %d matrices of %d rows exceed %d", name.text, n, n_out,
+                    MAX_DIM);
+    size_t bytes = matrix_bytes(t->dtype, rows, n_in);
+    if (t->rows != rows || t->cols != (size_t)n_in || t->bytes != bytes)
+        return fail(x->err, "tensor %s: it is (%zu, %zu) of %zu bytes, expected (%zu, %d) of %zu",
+                    name.text, t->rows, t->cols, t->bytes, rows, n_in, bytes);
+    *out = (Matrix){t->data, t->dtype, n_out, n_in, NULL};
+    return get_vector(x, &out->bias, name_of(layer, stem, ".bias"), rows);
+}
+
+static int need_matrix(Loader *x, Matrix *out, int layer, const char *stem, int n_out, int n_in) {
+    return need_stack(x, out, layer, stem, 1, n_out, n_in);
+}
+
+static int optional_matrix(Loader *x, Matrix *out, int layer, const char *stem, int n_out,
+                           int n_in) {
+    if (!read_tensor(&x->r, name_of(layer, stem, "").text)) return 0;
+    return need_matrix(x, out, layer, stem, n_out, n_in);
+}
+
+// A matrix whose rows are looked up, and which can have no bias.
+static int need_table(Loader *x, Matrix *out, const char *name, int n_out, int n_in) {
+    if (need_matrix(x, out, -1, name, n_out, n_in)) return -1;
+    return out->bias ? fail(x->err, "tensor %s.bias: a table that is looked up has none", name) : 0;
+}
+
+// ---- the tensors of a layer ----
+
+// The norms of the residual stream that layer.norms names.
+static int get_layer_norms(Loader *x, int i, Layer *l) {
+    const struct {
+        int bit;
+        const char *name;
+        Norm *norm;
+    } norms[] = {
+        {PRE_ATTN, "attn_norm", &l->attn_norm},
+        {POST_ATTN, "attn_post_norm", &l->attn_post_norm},
+        {PRE_FFN, "ffn_norm", &l->ffn_norm},
+        {POST_FFN, "ffn_post_norm", &l->ffn_post_norm},
+    };
+    for (size_t k = 0; k < sizeof norms / sizeof *norms; k++)
+        if (x->drafts[i].norms & norms[k].bit &&
+            need_norm(x, norms[k].norm, i, norms[k].name, x->m->n_embd))
+            return -1;
+    return 0;
+}
+
+static int get_own_keys(Loader *x, int i, Attention *a, bool all_heads) {
+    int kv = a->n_kv_heads * a->head_dim, d = x->m->n_embd;
+    return need_matrix(x, &a->k, i, "attn_k", kv, d) || need_matrix(x, &a->v, i, "attn_v", kv, d) ||
+           optional_norm(x, &a->k_norm, i, "attn_k_norm", all_heads ? kv : a->head_dim) ||
+           optional_norm(x, &a->v_norm, i, "attn_v_norm", a->head_dim);
+}
+
+static int get_plain_attention(Loader *x, int i, Attention *a) {
+    int q = a->n_heads * a->head_dim, d = x->m->n_embd;
+    bool all_heads = a->qk_norm == QK_WHOLE || a->qk_norm == QK_DISTINCT;
+    const Tensor *gate = checkpoint_tensor(&x->m->file, name_of(i, "attn_gate", "").text);
+    int gates = gate && gate->rows == (size_t)a->n_heads ? a->n_heads : q;
+    if (a->kv_source < 0 && get_own_keys(x, i, a, all_heads)) return -1;
+    return need_matrix(x, &a->q, i, "attn_q", q, d) || need_matrix(x, &a->o, i, "attn_o", d, q) ||
+           optional_norm(x, &a->q_norm, i, "attn_q_norm", all_heads ? q : a->head_dim) ||
+           optional_norm(x, &a->sub_norm, i, "attn_sub_norm", q) ||
+           optional_matrix(x, &a->out_gate, i, "attn_gate", gates, d);
+}
+
+static int get_latent_attention(Loader *x, int i, Attention *a) {
+    Latent *latent = &a->latent;
+    int d = x->m->n_embd, heads = a->n_heads, rank = latent->rank, query_rank = d;
+    const Tensor *down = read_tensor(&x->r, name_of(i, "attn_q_down", "").text);
+    if (down) {
+        query_rank = (int)down->rows;
+        if (need_matrix(x, &latent->q_down, i, "attn_q_down", query_rank, d) ||
+            need_rms_norm(x, &latent->q_down_norm, i, "attn_q_down_norm", query_rank))
+            return -1;
+    }
+    int q = heads * (latent->n_nope + a->head_dim - rank), n_value = latent->n_value;
+    return need_matrix(x, &a->q, i, "attn_q", q, query_rank) ||
+           need_matrix(x, &a->k, i, "attn_k", a->head_dim, d) ||
+           need_rms_norm(x, &latent->norm, i, "attn_latent_norm", rank) ||
+           need_stack(x, &latent->k_up, i, "attn_k_up", heads, rank, latent->n_nope) ||
+           need_stack(x, &latent->v_up, i, "attn_v_up", heads, n_value, rank) ||
+           need_matrix(x, &a->o, i, "attn_o", d, heads * n_value);
+}
+
+static int get_attention(Loader *x, int i, Attention *a) {
+    return optional_vector(x, &a->sinks, i, "attn_sinks", (size_t)a->n_heads) ||
+           optional_vector(x, &a->slopes, i, "attn_slopes", (size_t)a->n_heads) ||
+           (a->latent.rank ? get_latent_attention(x, i, a) : get_plain_attention(x, i, a));
+}
+
+static int get_conv(Loader *x, int i, Conv *conv) {
+    size_t n = (size_t)conv->n_taps * (size_t)conv->n_channels;
+    return need_vector(x, &conv->taps, i, "conv", n);
+}
+
+static int get_shortconv(Loader *x, int i, ShortConv *s) {
+    int d = x->m->n_embd;
+    return need_matrix(x, &s->in, i, "mix_in", 3 * d, d) || get_conv(x, i, &s->conv) ||
+           need_matrix(x, &s->out, i, "mix_out", d, d);
+}
+
+static int get_deltanet(Loader *x, int i, DeltaNet *n) {
+    int d = x->m->n_embd, heads = n->n_v_heads, width = heads * n->v_dim;
+    return need_matrix(x, &n->in, i, "mix_in", n->conv.n_channels, d) || get_conv(x, i, &n->conv) ||
+           need_matrix(x, &n->out, i, "mix_out", d, width) ||
+           need_matrix(x, &n->gate, i, "delta_gate", width, d) ||
+           need_matrix(x, &n->beta, i, "delta_beta", heads, d) ||
+           need_matrix(x, &n->decay, i, "delta_decay", heads, d) ||
+           need_vector(x, &n->rate, i, "delta_rate", (size_t)heads) ||
+           need_rms_norm(x, &n->norm, i, "delta_norm", n->v_dim);
+}
+
+static int get_mixer(Loader *x, int i, Layer *l) {
+    switch (l->mixer) {
+    case MIXER_SHORTCONV: return get_shortconv(x, i, &l->shortconv);
+    case MIXER_DELTANET: return get_deltanet(x, i, &l->deltanet);
+    default: return get_attention(x, i, &l->attention);
+    }
+}
+
+// The parameters that xIELU and the clamped SwiGLU have, of which the latter leaves two zero.
+static int get_act_params(Loader *x, int i, Layer *l) {
+    const float **params = &l->ffn.act.params;
+    if (l->ffn.act.kind < N_PLAIN_ACTS) return 0;
+    if (need_vector(x, params, i, "ffn_act", 4)) return -1;
+    if (l->ffn.act.kind == ACT_CLAMPED_SWIGLU && ((*params)[2] != 0.0f || (*params)[3] != 0.0f))
+        return fail(x->err, "tensor layers.%d.ffn_act: the last two of activation %d are 0", i,
+                    l->ffn.act.kind);
+    l->experts.act.params = *params;
+    return 0;
+}
+
+static int get_ffn(Loader *x, int i, Layer *l) {
+    Ffn *f = &l->ffn;
+    int d = x->m->n_embd;
+    if (!f->d_ff) return 0;
+    return optional_norm(x, &f->sub_norm, i, "ffn_sub_norm", f->d_ff) ||
+           (f->act.gated && need_matrix(x, &f->gate, i, "ffn_gate", f->d_ff, d)) ||
+           need_matrix(x, &f->up, i, "ffn_up", f->d_ff, d) ||
+           need_matrix(x, &f->down, i, "ffn_down", d, f->d_ff) ||
+           (l->experts.n && optional_matrix(x, &f->token_gate, i, "shared_gate", 1, d));
+}
+
+static int get_experts(Loader *x, int i, Experts *e) {
+    int n = e->n, d = x->m->n_embd, width = e->d_expert;
+    if (!n) return 0;
+    if (e->route != ROUTE_SPARSEMIXER &&
+        optional_vector(x, &e->selection_bias, i, "selection_bias", (size_t)n))
+        return -1;
+    return need_matrix(x, &e->router, i, "router", n, d) ||
+           (e->act.gated && need_stack(x, &e->gate, i, "expert_gate", n, width, d)) ||
+           need_stack(x, &e->up, i, "expert_up", n, width, d) ||
+           need_stack(x, &e->down, i, "expert_down", n, d, width);
+}
+
+static int get_embed_branch(Loader *x, int i, EmbedBranch *b) {
+    int d = x->m->n_embd, width = x->m->layer_embed.width;
+    if (!width) return 0;
+    return need_matrix(x, &b->gate, i, "ple_gate", width, d) ||
+           need_matrix(x, &b->out, i, "ple_out", d, width) ||
+           need_norm(x, &b->norm, i, "ple_norm", d);
+}
+
+static int get_layer(Loader *x, int i) {
+    Layer *l = &x->m->layers[i];
+    return get_layer_norms(x, i, l) || get_mixer(x, i, l) || get_act_params(x, i, l) ||
+           get_ffn(x, i, l) || get_experts(x, i, &l->experts) ||
+           get_embed_branch(x, i, &l->embed_branch) ||
+           optional_vector(x, &l->out_scale, i, "out_scale", 1);
+}
+
+// ---- the tensors of the model ----
+
+static int get_embeddings(Loader *x) {
+    Model *m = x->m;
+    LayerEmbed *e = &m->layer_embed;
+    int all = m->n_layers * e->width;
+    if (need_table(x, &m->embed, "embed", m->vocab_size, m->n_embd) ||
+        optional_norm(x, &m->embed_norm, -1, "embed_norm", m->n_embd))
+        return -1;
+    if (read_tensor(&x->r, "embed_pos")) {
+        if (need_table(x, &m->embed_pos, "embed_pos", m->context, m->n_embd)) return -1;
+        if (m->embed_pos.dtype != F32)
+            return fail(x->err, "tensor embed_pos is %s, expected f32",
+                        dtype_name(m->embed_pos.dtype));
+    }
+    return e->width && (need_table(x, &e->table, "ple_table", m->vocab_size, all) ||
+                        need_matrix(x, &e->in, -1, "ple_in", all, m->n_embd) ||
+                        need_norm(x, &e->in_norm, -1, "ple_in_norm", e->width));
+}
+
+static int get_tensors(Loader *x) {
+    Model *m = x->m;
+    if (get_embeddings(x) || need_norm(x, &m->norm, -1, "norm", m->n_embd)) return -1;
+    m->output = m->embed;
+    if (optional_matrix(x, &m->output, -1, "output", m->vocab_size, m->n_embd) ||
+        optional_vector(x, &m->output.bias, -1, "output.bias", (size_t)m->vocab_size))
+        return -1;
+    for (int i = 0; i < m->n_layers; i++)
+        if (get_layer(x, i)) return -1;
+    return 0;
+}
+
+// ---- the whole ----
+
+// Bytes of one matrix of a stack, its bias included.
+static size_t bytes_of_one(const Matrix *w) {
+    size_t bias = w->bias ? filled((size_t)w->n_out) * sizeof *w->bias : 0;
+    return matrix_bytes(w->dtype, (size_t)w->n_out, w->n_in) + bias;
+}
+
+static size_t count_weight_bytes(const Model *m) {
+    size_t bytes = 0;
+    for (int i = 0; i < m->file.n_tensors; i++) bytes += m->file.tensors[i].bytes;
+    for (int i = 0; i < m->n_layers; i++) {  // experts that a token does not choose
+        const Experts *e = &m->layers[i].experts;
+        size_t one = bytes_of_one(&e->gate) + bytes_of_one(&e->up) + bytes_of_one(&e->down);
+        bytes -= one * (size_t)(e->n - e->top_k);
+    }
+    if (m->output.data != m->embed.data) bytes -= bytes_of_one(&m->embed);
+    return bytes - bytes_of_one(&m->layer_embed.table) - bytes_of_one(&m->embed_pos);
+}
+
+int model_parse(Model *model, const uint8_t *bytes, size_t size, Error *err) {
+    *model = (Model){0};
+    Loader x = {.err = err, .m = model};
+    if (checkpoint_parse(&model->file, bytes, size, err)) return -1;
+    int status = reader_open(&x.r, &model->file, err) || get_model_knobs(&x) ||
+                 get_layer_knobs(&x) || get_tensors(&x) || refuse_unread_meta(&x.r, "model.") ||
+                 refuse_unread_meta(&x.r, "layer.") || refuse_unread_tensors(&x.r);
+    reader_close(&x.r);
+    free(x.drafts);
+    if (status) model_close(model);
+    else model->weight_bytes = count_weight_bytes(model);
+    return status ? -1 : 0;
+}
+
+int model_open(Model *model, const char *path, Error *err) {
+    Mapping map = {0};
+    if (map_file(&map, path, err)) return -1;
+    Error why;
+    if (model_parse(model, map.data, map.size, &why) == 0) {
+        model->mapped = map;
+        return 0;
+    }
+    unmap_file(&map);
+    return fail(err, "%s: %s", path, why.text);
+}
+
+void model_close(Model *model) {
+    checkpoint_free(&model->file);
+    unmap_file(&model->mapped);
+    free(model->layers);
+    *model = (Model){0};
 }

@@ -160,6 +160,7 @@ typedef struct {  // embeddings that each layer has of its own
 
 typedef struct Model {
     Checkpoint file;
+    Mapping mapped;          // what model_open mapped; empty where the bytes are the caller's
     int vocab_size, n_embd, n_layers, context;
     bool layernorm;          // every norm of the model is LayerNorm, not RMSNorm
     float norm_eps, emb_scale, final_softcap;  // final_softcap 0: none

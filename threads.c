@@ -1,22 +1,13 @@
-// parallel_for over a persistent pool. Items are claimed as threads become free, several in a row at first and single ones
-// at the end, so a thread that the system has put aside delays only what it holds; nobody waits for a thread that claimed
-// nothing. Where a busy neighbour makes even that cost more than the other threads are worth, the caller works alone for a
-// while.
+// parallel_for over a persistent pool. Items are claimed as threads become free, several in a row
+// at first and single ones at the end, so a thread that the system has put aside delays only what
+// it holds; nobody waits for a thread that claimed nothing. Where a busy neighbour makes even that
+// cost more than the other threads are worth, the caller works alone for a while.
+#include "threads.h"
+
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
-#include <unistd.h>
-
-#include "model.h"
-
-double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -34,18 +25,22 @@ Pool *pool_new(int n_threads, Error *err) {
 
 void pool_free(Pool *pool) { free(pool); }
 
-void parallel_for(Pool *pool, int n, void (*work)(void *arg, int item, int thread), void *arg) {
+void parallel_for(Pool *pool, int n, WorkFn *work, const void *arg) {
 #pragma omp parallel for schedule(guided) num_threads(pool->n_threads) if (n > 1)
     for (int i = 0; i < n; i++) work(arg, i, omp_get_thread_num());
 }
 
 #else
 
-// A ticket names the job, its number of items and the next item, so that a claim is one atomic exchange and a thread that
-// comes late can tell that it is late. A claim is a CLAIMS-th of a thread's share of the items left.
-enum { ITEM_BITS = 24, CLAIMS = 4, SPINS = 10000, YIELD_EVERY = 100, ALONE_MIN = 4, ALONE_MAX = 1024 };
-#define ITEMS(ticket) ((int)((ticket) >> ITEM_BITS & ((1u << ITEM_BITS) - 1)))
-#define ITEM(ticket) ((int)((ticket) & ((1u << ITEM_BITS) - 1)))
+// A ticket names the job, its number of items and the next item, so that a claim is one atomic
+// exchange and a thread that comes late can tell that it is late. A claim is a CLAIMS-th of a
+// thread's share of the items left.
+enum {
+    ITEM_BITS = 24, MAX_ITEMS = (1 << ITEM_BITS) - 1, CLAIMS = 4,
+    SPINS = 10000, YIELD_EVERY = 100, ALONE_MIN = 4, ALONE_MAX = 1024
+};
+#define ITEMS(ticket) ((int)((ticket) >> ITEM_BITS & MAX_ITEMS))
+#define ITEM(ticket) ((int)((ticket) & MAX_ITEMS))
 #define JOB(ticket) ((ticket) >> 2 * ITEM_BITS)
 
 typedef struct {
@@ -57,8 +52,9 @@ struct Pool {
     int n_threads;
     pthread_t *threads;  // [n_threads - 1]
     Worker *workers;
-    void (*work)(void *, int, int);
-    void *arg;
+    WorkFn *work;
+    const void *arg;
+    int first;  // item 0 of this job is item `first` of the loop
     _Atomic uint64_t ticket;
     _Atomic int done;  // items of this job
     _Atomic int parked;
@@ -68,8 +64,9 @@ struct Pool {
     pthread_cond_t wake, finished;
 };
 
-// One of up to SPINS looks, a fraction of a millisecond in all: longer than another thread needs to finish its item, so that
-// threads in step never park. A thread that shares its core gives it up now and then: the other may be whom it waits for.
+// One of up to SPINS looks, a fraction of a millisecond in all: longer than another thread needs to
+// finish its item, so that threads in step never park. A thread that shares its core gives it up
+// now and then, since the thread that it waits for may need it.
 static inline void relax(int spin) {
     if (spin % YIELD_EVERY == YIELD_EVERY - 1) sched_yield();
 #if defined(__x86_64__)
@@ -83,11 +80,13 @@ static inline void relax(int spin) {
 static void work_on(Pool *pool, int thread) {
     for (;;) {
         uint64_t t = atomic_load(&pool->ticket);
-        int n = ITEMS(t), first = ITEM(t), left = n - first, share = left / (CLAIMS * pool->n_threads);
+        int n = ITEMS(t), first = ITEM(t), left = n - first;
+        int share = left / (CLAIMS * pool->n_threads);
         int claimed = share > 1 ? share : 1;
         if (left == 0) return;
         if (!atomic_compare_exchange_weak(&pool->ticket, &t, t + (uint64_t)claimed)) continue;
-        for (int i = first; i < first + claimed; i++) pool->work(pool->arg, i, thread);
+        for (int i = first; i < first + claimed; i++)
+            pool->work(pool->arg, pool->first + i, thread);
         if (atomic_fetch_add(&pool->done, claimed) + claimed == n) {
             pthread_mutex_lock(&pool->lock);
             pthread_cond_signal(&pool->finished);
@@ -96,7 +95,9 @@ static void work_on(Pool *pool, int thread) {
     }
 }
 
-static bool news(Pool *pool, uint64_t job) { return JOB(atomic_load(&pool->ticket)) != job || atomic_load(&pool->stop); }
+static bool news(Pool *pool, uint64_t job) {
+    return JOB(atomic_load(&pool->ticket)) != job || atomic_load(&pool->stop);
+}
 
 static void *worker_main(void *arg) {
     Worker *me = arg;
@@ -144,7 +145,8 @@ Pool *pool_new(int n_threads, Error *err) {
         int i = pool->n_threads - 1;
         pool->workers[i] = (Worker){pool, pool->n_threads};
         if (pthread_create(&pool->threads[i], NULL, worker_main, &pool->workers[i]) != 0) {
-            fail(err, "the system allows no more than %d of %d threads; choose fewer with -t", pool->n_threads, n_threads);
+            fail(err, "the system allows no more than %d of %d threads", pool->n_threads,
+                 n_threads);
             pool_free(pool);
             return NULL;
         }
@@ -175,9 +177,9 @@ static void wait_for_all(Pool *pool, int n) {
     pthread_mutex_unlock(&pool->lock);
 }
 
-// The caller did one item at least, so it should not have waited for longer than it worked: if it did, the thread that it
-// waited for was put aside. That may have been for once, so the caller is alone for a few jobs at first, and for longer each
-// time that it finds the thread still away.
+// The caller did one item at least, so it should not have waited for longer than it worked: if it
+// did, the thread that it waited for was put aside. That may have been for once, so the caller is
+// alone for a few jobs at first, and for longer each time that it finds the thread still away.
 static void judge(Pool *pool, double worked, double waited) {
     if (waited < 2 * worked + 5e-4) {
         if (pool->patience > ALONE_MIN) pool->patience /= 2;
@@ -187,14 +189,8 @@ static void judge(Pool *pool, double worked, double waited) {
     if (pool->patience < ALONE_MAX) pool->patience *= 2;
 }
 
-void parallel_for(Pool *pool, int n, void (*work)(void *arg, int item, int thread), void *arg) {
-    if (n <= 1 || pool->n_threads == 1 || pool->alone > 0) {
-        for (int i = 0; i < n; i++) work(arg, i, 0);
-        pool->alone -= pool->alone > 0;
-        return;
-    }
-    pool->work = work;
-    pool->arg = arg;
+// One job of at most MAX_ITEMS.
+static void run_job(Pool *pool, int n) {
     atomic_store(&pool->done, 0);
     uint64_t job = JOB(atomic_load(&pool->ticket)) + 1;
     double begin = seconds();
@@ -206,37 +202,19 @@ void parallel_for(Pool *pool, int n, void (*work)(void *arg, int item, int threa
     judge(pool, middle - begin, seconds() - middle);
 }
 
+void parallel_for(Pool *pool, int n, WorkFn *work, const void *arg) {
+    if (n <= 1 || pool->n_threads == 1 || pool->alone > 0) {
+        for (int i = 0; i < n; i++) work(arg, i, 0);
+        pool->alone -= pool->alone > 0;
+        return;
+    }
+    pool->work = work;
+    pool->arg = arg;
+    for (pool->first = 0; n - pool->first > MAX_ITEMS; pool->first += MAX_ITEMS)
+        run_job(pool, MAX_ITEMS);
+    run_job(pool, n - pool->first);
+}
+
 #endif
 
 int pool_threads(const Pool *pool) { return pool->n_threads; }
-
-// The first of the hardware threads that share cpu's core, or cpu itself where the system does not say.
-static int first_sibling(int cpu) {
-    char path[96];
-    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
-    FILE *f = fopen(path, "r");
-    int first = cpu;
-    if (f) {
-        if (fscanf(f, "%d", &first) != 1) first = cpu;
-        fclose(f);
-    }
-    return first;
-}
-
-// Cores this process may run on, hardware threads of one core counted once.
-int physical_cores(void) {
-#ifdef __linux__
-    cpu_set_t allowed, seen;
-    CPU_ZERO(&seen);
-    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
-        for (int i = 0; i < CPU_SETSIZE; i++)
-            if (CPU_ISSET(i, &allowed)) {
-                int core = first_sibling(i);
-                CPU_SET(core >= 0 && core < CPU_SETSIZE ? core : i, &seen);
-            }
-        if (CPU_COUNT(&seen) > 0) return CPU_COUNT(&seen);
-    }
-#endif
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n > 0 ? (int)n : 1;
-}

@@ -1,25 +1,30 @@
-// Text <-> ids: byte-pair encoding over bytes (GPT-2) or over characters (SentencePiece), driven by the tables of
-// docs/format.md, "The tokenizer". A text goes through five stages:
+// Text <-> ids: byte-pair encoding over bytes (GPT-2) or over characters (SentencePiece), driven by
+// the tables of docs/format.md, "The tokenizer". A text goes through five stages:
 //
-//   added tokens   cut out first; some are looked for in the raw text, others in the normalized text
+//   added tokens   cut out first; some are looked for in the raw text, others after normalization
 //   normalizer     what lies between them: NFC, a leading mark, spaces as U+2581
 //   pre-tokenizer  each of its steps cuts the pieces of the step before into smaller ones
-//   model          each piece, as bytes or characters, by merging neighbours in the order of the merges' ranks
+//   model          each piece, as bytes or characters, by merging neighbours, lowest rank first
 //   prefix, suffix the post-processor's ids: BOS ..
+#include "tokenizer.h"
+
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "model.h"
-#include "scanners.h"
-#include "unicode.h"
+#include "text/scanners.h"
+#include "text/unicode.h"
 
-enum { MAX_TOKENS = MAX_DIM, MAX_STEPS = 16, MAX_ADDED_LENGTH = 1024, MAX_AROUND = 64, MAX_TEXT = INT_MAX / 4 };
-enum { SPACE_MARK = 0x2581 };                               // what stands for a space inside SentencePiece
-enum { KIND_PLAIN, KIND_SPECIAL, KIND_BYTE, N_KINDS };      // of a token
-enum { LSTRIP = 1, RSTRIP = 2, SINGLE_WORD = 4 };           // flags of an added token
-enum { NORM_NFC = 1, NORM_PREPEND_MARK, NORM_SPACES_TO_MARK, NORM_PREPEND_SPACE, N_NORM };  // normalizer steps
+enum {
+    MAX_TOKENS = MAX_DIM, MAX_STEPS = 16, MAX_ADDED_LENGTH = 1024, MAX_AROUND = 64,
+    MAX_TEXT = INT_MAX / 4
+};
+enum { SPACE_MARK = 0x2581 };                           // a space inside SentencePiece
+enum { KIND_PLAIN, KIND_SPECIAL, KIND_BYTE, N_KINDS };  // of a token
+enum { LSTRIP = 1, RSTRIP = 2, SINGLE_WORD = 4 };       // flags of an added token
+// Steps of the normalizer.
+enum { NORM_NFC = 1, NORM_PREPEND_MARK, NORM_SPACES_TO_MARK, NORM_PREPEND_SPACE, N_NORM };
 
 typedef struct {  // metadata of type i32, borrowed; n 0: absent or empty
     const int32_t *v;
@@ -40,10 +45,10 @@ struct Tokenizer {
     const uint8_t *text;    // what the tokens stand for in decoded text
     const uint8_t *kinds;   // [n_tokens]
     const int32_t *bytes;   // [256]: the token of a byte, or -1
-    Ints chars, char_ids;   // the tokens of one character, ascending; absent: the model is byte-level
-    const int32_t *merges;  // [n_tokens + 1]: the merges with token i on the left are numbers merges[i]..merges[i + 1]
+    Ints chars, char_ids;   // the tokens of one character, ascending; absent: byte-level
+    const int32_t *merges;  // [n_tokens + 1]: of token i on the left, merges[i]..merges[i + 1]
     const int32_t *right, *rank, *merged;  // of each merge; right ascends for each left
-    Ints words;             // ids by text, ascending, of the tokens that a whole piece can be; absent: pieces are merged
+    Ints words;             // tokens that a whole piece can be, ascending by text; absent: none
     int unk;                // for what has no token, or -1: it vanishes
     bool fuse_unk;          // one for a row of them
     Ints normalizer, splits;
@@ -53,117 +58,129 @@ struct Tokenizer {
     char description[400];
 };
 
-// ---- opening: every number of the file is checked before it is used ------------------------------------------------------
+// ---- opening: every number of the file is checked before it is used ----
 
 // Metadata of a type; *out is NULL and *n is 0 where it is absent.
-static int get_values(const Model *model, const char *key, uint32_t type, const void **out, size_t *n, Error *err) {
-    const Meta *meta = model_meta(model, key);
+static int get_values(Reader *r, const char *key, uint32_t type, const void **out, size_t *n) {
+    const Meta *meta = read_meta(r, key);
     *out = NULL;
     *n = 0;
     if (!meta) return 0;
     if (meta->type != type)
-        return fail(err, "metadata %s: type is %u, expected %u (%s)", key, meta->type, type, type == META_U8 ? "u8" : "i32");
+        return fail(r->err, "metadata %s: type is %u, expected %u (%s)", key, meta->type, type,
+                    type == META_U8 ? "u8" : "i32");
     *out = meta->values;
     *n = meta->count;
     return 0;
 }
 
 // Integers min..max; where `count` is not SIZE_MAX there must be so many.
-static int get_ints(const Model *model, const char *key, size_t count, int min, int max, Ints *out, Error *err) {
+static int get_ints(Reader *r, const char *key, size_t count, int min, int max, Ints *out) {
     const void *values;
-    if (get_values(model, key, META_I32, &values, &out->n, err)) return -1;
+    if (get_values(r, key, META_I32, &values, &out->n)) return -1;
     out->v = values;
     if (count != SIZE_MAX && out->n != count)
-        return fail(err, "metadata %s: it has %zu values, expected %zu", key, out->n, count);
+        return fail(r->err, "metadata %s: it has %zu values, expected %zu", key, out->n, count);
     for (size_t i = 0; i < out->n; i++)
         if (out->v[i] < min || out->v[i] > max)
-            return fail(err, "metadata %s: value %zu is %d, expected %d..%d", key, i, out->v[i], min, max);
+            return fail(r->err, "metadata %s: value %zu is %d, expected %d..%d", key, i, out->v[i],
+                        min, max);
     return 0;
 }
 
-static int get_bytes(const Model *model, const char *key, size_t count, int max, const uint8_t **out, Error *err) {
+static int get_bytes(Reader *r, const char *key, size_t count, int max, const uint8_t **out) {
     const void *values;
     size_t n;
-    if (get_values(model, key, META_U8, &values, &n, err)) return -1;
+    if (get_values(r, key, META_U8, &values, &n)) return -1;
     *out = values;
-    if (n != count) return fail(err, "metadata %s: it has %zu values, expected %zu", key, n, count);
+    if (n != count)
+        return fail(r->err, "metadata %s: it has %zu values, expected %zu", key, n, count);
     for (size_t i = 0; max < UINT8_MAX && i < n; i++)
-        if ((*out)[i] > max) return fail(err, "metadata %s: value %zu is %u, expected 0..%d", key, i, (*out)[i], max);
+        if ((*out)[i] > max)
+            return fail(r->err, "metadata %s: value %zu is %u, expected 0..%d", key, i, (*out)[i],
+                        max);
     return 0;
 }
 
 // One integer; `absent` where there is no such key.
-static int get_int(const Model *model, const char *key, int min, int max, int absent, int *out, Error *err) {
+static int get_int(Reader *r, const char *key, int min, int max, int absent, int *out) {
     Ints one;
     *out = absent;
-    if (!model_meta(model, key)) return 0;
-    if (get_ints(model, key, 1, min, max, &one, err)) return -1;
+    if (!read_meta(r, key)) return 0;
+    if (get_ints(r, key, 1, min, max, &one)) return -1;
     *out = one.v[0];
     return 0;
 }
 
-// Where n lists begin that follow each other without gaps, and where the last one ends: n + 1 offsets from 0 upwards.
-static int get_offsets(const Model *model, const char *key, size_t n, const int32_t **out, size_t *end, Error *err) {
+// Where n lists begin that follow each other without gaps, and where the last one ends: n + 1
+// offsets from 0 upwards.
+static int get_offsets(Reader *r, const char *key, size_t n, const int32_t **out, size_t *end) {
     Ints offsets;
-    if (get_ints(model, key, n + 1, 0, INT_MAX, &offsets, err)) return -1;
-    if (offsets.v[0] != 0) return fail(err, "metadata %s: value 0 is %d, expected 0", key, offsets.v[0]);
+    if (get_ints(r, key, n + 1, 0, INT_MAX, &offsets)) return -1;
+    if (offsets.v[0] != 0)
+        return fail(r->err, "metadata %s: value 0 is %d, expected 0", key, offsets.v[0]);
     for (size_t i = 0; i < n; i++)
         if (offsets.v[i + 1] < offsets.v[i])
-            return fail(err, "metadata %s: value %zu is %d, less than the one before it", key, i + 1, offsets.v[i + 1]);
+            return fail(r->err, "metadata %s: value %zu is %d, less than the one before it", key,
+                        i + 1, offsets.v[i + 1]);
     *out = offsets.v;
     *end = (size_t)offsets.v[n];
     return 0;
 }
 
-static int load_tokens(Tokenizer *t, const Model *model, Error *err) {
-    const Meta *offsets = model_meta(model, "tokenizer.token.begin");
-    if (!offsets) return fail(err, "metadata tokenizer.token.begin is missing: the checkpoint has no tokenizer");
+static int load_tokens(Tokenizer *t, Reader *r) {
+    const Meta *offsets = read_meta(r, "tokenizer.token.begin");
+    if (!offsets)
+        return fail(r->err, "metadata tokenizer.token.begin is missing: the checkpoint has no "
+                    "tokenizer");
     if (offsets->count < 2 || offsets->count > MAX_TOKENS)
-        return fail(err, "metadata tokenizer.token.begin: it has %zu values, expected 2..%d", offsets->count, MAX_TOKENS);
+        return fail(r->err, "metadata tokenizer.token.begin: it has %zu values, expected 2..%d",
+                    offsets->count, MAX_TOKENS);
     t->n_tokens = (int)offsets->count - 1;
     size_t n = (size_t)t->n_tokens, text_bytes;
-    if (get_offsets(model, "tokenizer.token.begin", n, &t->begin, &text_bytes, err) ||
-        get_bytes(model, "tokenizer.token.text", text_bytes, UINT8_MAX, &t->text, err) ||
-        get_bytes(model, "tokenizer.token.kind", n, N_KINDS - 1, &t->kinds, err))
+    if (get_offsets(r, "tokenizer.token.begin", n, &t->begin, &text_bytes) ||
+        get_bytes(r, "tokenizer.token.text", text_bytes, UINT8_MAX, &t->text) ||
+        get_bytes(r, "tokenizer.token.kind", n, N_KINDS - 1, &t->kinds))
         return -1;
     for (size_t i = 0; i < n; i++)
         if (t->kinds[i] == KIND_BYTE && t->begin[i + 1] - t->begin[i] != 1)
-            return fail(err, "metadata tokenizer.token.text: token %zu stands for a byte, but has %d", i,
-                        t->begin[i + 1] - t->begin[i]);
+            return fail(r->err, "metadata tokenizer.token.text: token %zu stands for a byte, but "
+                        "has %d", i, t->begin[i + 1] - t->begin[i]);
     return 0;
 }
 
-static int load_units(Tokenizer *t, const Model *model, Error *err) {
+static int load_units(Tokenizer *t, Reader *r) {
     int last = t->n_tokens - 1;
     Ints bytes;
-    if (get_ints(model, "tokenizer.bytes", 256, -1, last, &bytes, err) ||
-        get_ints(model, "tokenizer.chars", SIZE_MAX, 0, 0x10FFFF, &t->chars, err) ||
-        get_ints(model, "tokenizer.char_ids", t->chars.n, 0, last, &t->char_ids, err) ||
-        get_int(model, "tokenizer.unk", 0, last, -1, &t->unk, err))
+    if (get_ints(r, "tokenizer.bytes", 256, -1, last, &bytes) ||
+        get_ints(r, "tokenizer.chars", SIZE_MAX, 0, 0x10FFFF, &t->chars) ||
+        get_ints(r, "tokenizer.char_ids", t->chars.n, 0, last, &t->char_ids) ||
+        get_int(r, "tokenizer.unk", 0, last, -1, &t->unk))
         return -1;
     t->bytes = bytes.v;
     for (size_t i = 1; i < t->chars.n; i++)
         if (t->chars.v[i] <= t->chars.v[i - 1])
-            return fail(err, "metadata tokenizer.chars: value %zu is not above the one before", i);
+            return fail(r->err, "metadata tokenizer.chars: value %zu is not above the one before",
+                        i);
     int fuse;
-    if (get_int(model, "tokenizer.fuse_unk", 0, 1, 0, &fuse, err)) return -1;
+    if (get_int(r, "tokenizer.fuse_unk", 0, 1, 0, &fuse)) return -1;
     t->fuse_unk = fuse;
     return 0;
 }
 
-static int load_merges(Tokenizer *t, const Model *model, Error *err) {
+static int load_merges(Tokenizer *t, Reader *r) {
     size_t n;
     Ints right, rank, merged;
-    if (get_offsets(model, "tokenizer.merge.begin", (size_t)t->n_tokens, &t->merges, &n, err) ||
-        get_ints(model, "tokenizer.merge.right", n, 0, t->n_tokens - 1, &right, err) ||
-        get_ints(model, "tokenizer.merge.rank", n, 0, INT_MAX, &rank, err) ||
-        get_ints(model, "tokenizer.merge.id", n, 0, t->n_tokens - 1, &merged, err))
+    if (get_offsets(r, "tokenizer.merge.begin", (size_t)t->n_tokens, &t->merges, &n) ||
+        get_ints(r, "tokenizer.merge.right", n, 0, t->n_tokens - 1, &right) ||
+        get_ints(r, "tokenizer.merge.rank", n, 0, INT_MAX, &rank) ||
+        get_ints(r, "tokenizer.merge.id", n, 0, t->n_tokens - 1, &merged))
         return -1;
     for (int left = 0; left < t->n_tokens; left++)
         for (int i = t->merges[left] + 1; i < t->merges[left + 1]; i++)
             if (right.v[i] <= right.v[i - 1])
-                return fail(err, "metadata tokenizer.merge.right: value %d of token %d is not above the one before", i,
-                            left);
+                return fail(r->err, "metadata tokenizer.merge.right: value %d of token %d is not "
+                            "above the one before", i, left);
     t->right = right.v;
     t->rank = rank.v;
     t->merged = merged.v;
@@ -177,14 +194,18 @@ static int compare_text(const Tokenizer *t, int id, const uint8_t *text, size_t 
     return order ? order : (own > len) - (own < len);
 }
 
-static int load_words(Tokenizer *t, const Model *model, Error *err) {
-    if (get_ints(model, "tokenizer.words", SIZE_MAX, 0, t->n_tokens - 1, &t->words, err)) return -1;
+static int load_words(Tokenizer *t, Reader *r) {
+    if (get_ints(r, "tokenizer.words", SIZE_MAX, 0, t->n_tokens - 1, &t->words)) return -1;
     if (t->words.n && t->chars.n)
-        return fail(err, "metadata tokenizer.words: only a byte-level tokenizer has it, this one has chars");
+        return fail(r->err, "metadata tokenizer.words: only a byte-level tokenizer has it, this "
+                    "one has chars");
     for (size_t i = 1; i < t->words.n; i++) {
         int id = t->words.v[i];
-        if (compare_text(t, t->words.v[i - 1], t->text + t->begin[id], (size_t)(t->begin[id + 1] - t->begin[id])) >= 0)
-            return fail(err, "metadata tokenizer.words: token %d is not above the one before in the order of bytes", id);
+        const uint8_t *text = t->text + t->begin[id];
+        size_t len = (size_t)(t->begin[id + 1] - t->begin[id]);
+        if (compare_text(t, t->words.v[i - 1], text, len) >= 0)
+            return fail(r->err, "metadata tokenizer.words: token %d is not above the one before in "
+                        "the order of bytes", id);
     }
     return 0;
 }
@@ -197,65 +218,68 @@ static bool added_ascends(const Added *a, size_t i) {
     return p == a->begin[i + 1] && q < end;
 }
 
-static int load_added(Added *a, const Tokenizer *t, const Model *model, const char *where, Error *err) {
+static int load_added(Added *a, const Tokenizer *t, Reader *r, const char *where) {
     enum { BEGIN, CHARS, IDS, FLAGS };
     char key[4][64];
     const char *const names[] = {"begin", "chars", "id", "flags"};
     for (int i = 0; i < 4; i++) snprintf(key[i], sizeof key[i], "tokenizer.%s.%s", where, names[i]);
     size_t n_chars;
     Ints ids, chars;
-    if (get_ints(model, key[IDS], SIZE_MAX, 0, t->n_tokens - 1, &ids, err)) return -1;
+    if (get_ints(r, key[IDS], SIZE_MAX, 0, t->n_tokens - 1, &ids)) return -1;
     a->n = ids.n;
     if (a->n == 0) return 0;
-    if (get_offsets(model, key[BEGIN], a->n, &a->begin, &n_chars, err) ||
-        get_ints(model, key[CHARS], n_chars, 0, 0x10FFFF, &chars, err) ||
-        get_bytes(model, key[FLAGS], a->n, LSTRIP | RSTRIP | SINGLE_WORD, &a->flags, err))
+    if (get_offsets(r, key[BEGIN], a->n, &a->begin, &n_chars) ||
+        get_ints(r, key[CHARS], n_chars, 0, 0x10FFFF, &chars) ||
+        get_bytes(r, key[FLAGS], a->n, LSTRIP | RSTRIP | SINGLE_WORD, &a->flags))
         return -1;
     a->chars = chars.v;
     a->ids = ids.v;
     for (size_t i = 0; i < a->n; i++) {
         int length = a->begin[i + 1] - a->begin[i];
         if (length < 1 || length > MAX_ADDED_LENGTH)
-            return fail(err, "metadata %s: token %zu has %d characters, expected 1..%d", key[BEGIN], i, length,
-                        MAX_ADDED_LENGTH);
+            return fail(r->err, "metadata %s: token %zu has %d characters, expected 1..%d",
+                        key[BEGIN], i, length, MAX_ADDED_LENGTH);
         if (i + 1 < a->n && !added_ascends(a, i))
-            return fail(err, "metadata %s: token %zu is not above the one before", key[CHARS], i + 1);
+            return fail(r->err, "metadata %s: token %zu is not above the one before", key[CHARS],
+                        i + 1);
         a->starts[a->chars[a->begin[i]] & 255] = true;
     }
     return 0;
 }
 
-static int load_steps(Tokenizer *t, const Model *model, Error *err) {
-    if (get_ints(model, "tokenizer.normalizer", SIZE_MAX, 1, N_NORM - 1, &t->normalizer, err) ||
-        get_ints(model, "tokenizer.splits", SIZE_MAX, 1, N_SCANNERS - 1, &t->splits, err))
+static int load_steps(Tokenizer *t, Reader *r) {
+    if (get_ints(r, "tokenizer.normalizer", SIZE_MAX, 1, N_NORM - 1, &t->normalizer) ||
+        get_ints(r, "tokenizer.splits", SIZE_MAX, 1, N_SCANNERS - 1, &t->splits))
         return -1;
-    if (t->normalizer.n > MAX_STEPS) return fail(err, "metadata tokenizer.normalizer: more than %d steps", MAX_STEPS);
-    if (t->splits.n > MAX_STEPS) return fail(err, "metadata tokenizer.splits: more than %d steps", MAX_STEPS);
+    if (t->normalizer.n > MAX_STEPS)
+        return fail(r->err, "metadata tokenizer.normalizer: more than %d steps", MAX_STEPS);
+    if (t->splits.n > MAX_STEPS)
+        return fail(r->err, "metadata tokenizer.splits: more than %d steps", MAX_STEPS);
     for (size_t i = 0; i < t->splits.n; i++) {
         const Scanner *s = &scanners[t->splits.v[i]];
-        if (!s->scan && i > 0) return fail(err, "metadata tokenizer.splits: \"%s\" must be the first step", s->name);
+        if (!s->scan && i > 0)
+            return fail(r->err, "metadata tokenizer.splits: \"%s\" must be the first step",
+                        s->name);
         if (s->bytes && t->chars.n)
-            return fail(err, "metadata tokenizer.splits: \"%s\" needs a byte-level tokenizer, this one has chars", s->name);
+            return fail(r->err, "metadata tokenizer.splits: \"%s\" needs a byte-level tokenizer, "
+                        "this one has chars", s->name);
         if (i > 0 && !s->bytes && scanners[t->splits.v[i - 1]].bytes)
-            return fail(err, "metadata tokenizer.splits: \"%s\" follows a step that works on bytes", s->name);
+            return fail(r->err, "metadata tokenizer.splits: \"%s\" follows a step that works on "
+                        "bytes", s->name);
     }
     return 0;
 }
 
-static int load_rest(Tokenizer *t, const Model *model, Error *err) {
-    if (get_ints(model, "tokenizer.prefix", SIZE_MAX, 0, t->n_tokens - 1, &t->prefix, err) ||
-        get_ints(model, "tokenizer.suffix", SIZE_MAX, 0, t->n_tokens - 1, &t->suffix, err) ||
-        get_ints(model, "tokenizer.eos", SIZE_MAX, 0, MAX_DIM, &t->eos, err) ||
-        get_int(model, "tokenizer.strip", 0, INT_MAX, 0, &t->strip, err))
+static int load_rest(Tokenizer *t, Reader *r) {
+    if (get_ints(r, "tokenizer.prefix", SIZE_MAX, 0, t->n_tokens - 1, &t->prefix) ||
+        get_ints(r, "tokenizer.suffix", SIZE_MAX, 0, t->n_tokens - 1, &t->suffix) ||
+        get_ints(r, "tokenizer.eos", SIZE_MAX, 0, MAX_DIM, &t->eos) ||
+        get_int(r, "tokenizer.strip", 0, INT_MAX, 0, &t->strip))
         return -1;
     if (t->prefix.n > MAX_AROUND || t->suffix.n > MAX_AROUND || t->eos.n > MAX_AROUND)
-        return fail(err, "metadata tokenizer.prefix, .suffix or .eos: more than %d ids", MAX_AROUND);
-    for (int i = 0; i < model->n_meta; i++) {
-        const Meta *m = &model->meta[i];
-        if (!m->used && m->key_len > 10 && memcmp(m->key, "tokenizer.", 10) == 0)
-            return fail(err, "knob %.*s is not known to this build", m->key_len < 80 ? (int)m->key_len : 80, m->key);
-    }
-    return 0;
+        return fail(r->err, "metadata tokenizer.prefix, .suffix or .eos: more than %d ids",
+                    MAX_AROUND);
+    return refuse_unread_meta(r, "tokenizer.");
 }
 
 // Appends to the description, as far as there is room.
@@ -275,28 +299,45 @@ static void describe_ids(Tokenizer *t, const char *name, Ints ids) {
 
 static void describe_all(Tokenizer *t) {
     static const char *const normalizers[] = {
-        [NORM_NFC] = "NFC", [NORM_PREPEND_MARK] = "prepend \u2581", [NORM_SPACES_TO_MARK] = "space to \u2581",
+        [NORM_NFC] = "NFC",
+        [NORM_PREPEND_MARK] = "prepend \u2581",
+        [NORM_SPACES_TO_MARK] = "space to \u2581",
         [NORM_PREPEND_SPACE] = "prepend space",
     };
     bool fallback = t->chars.n && t->bytes['A'] >= 0;
-    snprintf(t->description, sizeof t->description, "%s BPE%s, %d tokens", t->chars.n ? "character" : "byte-level",
-             fallback ? " with byte fallback" : "", t->n_tokens);
-    for (size_t i = 0; i < t->normalizer.n; i++) describe(t, i ? " + " : ", normalizer ", normalizers[t->normalizer.v[i]]);
-    for (size_t i = 0; i < t->splits.n; i++) describe(t, i ? " + " : ", pre-tokenizer ", scanners[t->splits.v[i]].name);
+    snprintf(t->description, sizeof t->description, "%s BPE%s, %d tokens",
+             t->chars.n ? "character" : "byte-level", fallback ? " with byte fallback" : "",
+             t->n_tokens);
+    for (size_t i = 0; i < t->normalizer.n; i++)
+        describe(t, i ? " + " : ", normalizer ", normalizers[t->normalizer.v[i]]);
+    for (size_t i = 0; i < t->splits.n; i++)
+        describe(t, i ? " + " : ", pre-tokenizer ", scanners[t->splits.v[i]].name);
     describe_ids(t, "prefix", t->prefix);
     describe_ids(t, "suffix", t->suffix);
     describe_ids(t, "EOS", t->eos);
 }
 
-Tokenizer *tokenizer_new(const Model *model, Error *err) {
+bool has_tokenizer(const Checkpoint *file) {
+    for (int i = 0; i < file->n_meta; i++)
+        if (file->meta[i].key_len > 10 && memcmp(file->meta[i].key, "tokenizer.", 10) == 0)
+            return true;
+    return false;
+}
+
+static int load(Tokenizer *t, Reader *r) {
+    return load_tokens(t, r) || load_units(t, r) || load_merges(t, r) || load_words(t, r) ||
+           load_added(&t->raw, t, r, "added") ||
+           load_added(&t->normalized, t, r, "added_normalized") || load_steps(t, r) ||
+           load_rest(t, r);
+}
+
+Tokenizer *tokenizer_new(const Checkpoint *file, Error *err) {
+    Reader r;
+    if (reader_open(&r, file, err)) return NULL;
     Tokenizer *t = calloc(1, sizeof *t);
-    if (!t) {
-        fail(err, "no memory for the tokenizer");
-        return NULL;
-    }
-    if (load_tokens(t, model, err) || load_units(t, model, err) || load_merges(t, model, err) || load_words(t, model, err) ||
-        load_added(&t->raw, t, model, "added", err) || load_added(&t->normalized, t, model, "added_normalized", err) ||
-        load_steps(t, model, err) || load_rest(t, model, err)) {
+    int status = t ? load(t, &r) : fail(err, "no memory for the tokenizer");
+    reader_close(&r);
+    if (status) {
         tokenizer_free(t);
         return NULL;
     }
@@ -314,7 +355,7 @@ bool tokenizer_is_eos(const Tokenizer *tokenizer, int id) {
 
 const char *tokenizer_describe(const Tokenizer *tokenizer) { return tokenizer->description; }
 
-// ---- the model: a piece -> ids -------------------------------------------------------------------------------------------
+// ---- the model: a piece -> ids ----
 
 typedef struct {
     int id, prev, next;  // neighbours, or -1
@@ -334,7 +375,7 @@ typedef struct {  // one call of tokenizer_encode; every array grows as needed
 } Encoder;
 
 // Makes room for n elements of an array; false: no memory, the array is as it was.
-static bool reserve(void *array, size_t *room, size_t n, size_t size) {
+static bool make_room(void *array, size_t *room, size_t n, size_t size) {
     if (n <= *room) return true;
     size_t more = n + n / 2 + 16;
     void *old, *p;
@@ -344,7 +385,7 @@ static bool reserve(void *array, size_t *room, size_t n, size_t size) {
     *room = more;
     return true;
 }
-#define RESERVE(e, array, n) reserve(&(e)->array, &(e)->array##_room, n, sizeof *(e)->array)
+#define RESERVE(e, array, n) make_room(&(e)->array, &(e)->array##_room, n, sizeof *(e)->array)
 
 static bool push_id(Encoder *e, int id) {
     if (!RESERVE(e, ids, e->n_ids + 1)) return false;

@@ -13,7 +13,6 @@
 
 enum {
     MAX_ROUNDS = 15, MIN_ROUNDS = 3,
-    MAX_SAMPLES = 8 * MAX_ROUNDS * MAX_LIST,
     DECODE_TOKENS = 16,     // most tokens of one sample of decode
     READ_LINES = 1 << 14,   // a megabyte: what a thread claims at a time
     MOST_READ = 1 << 30,    // bytes of one sample of `read`
@@ -24,6 +23,7 @@ static const int PROMPTS[] = {16, 128, 512}, DEPTHS[] = {0, 1024, 4096, 8192};
 enum {
     N_PROMPTS = sizeof PROMPTS / sizeof *PROMPTS, N_DEPTHS = sizeof DEPTHS / sizeof *DEPTHS,
     BATCH_DEPTHS = 2,  // sequences side by side are measured at the first two
+    MAX_SAMPLES = (N_DEPTHS + BATCH_DEPTHS * MAX_LIST) * MAX_ROUNDS,
 };
 static const double ROUNDS_SECONDS = 20,  // no new round after so long
     SAMPLE_SECONDS = 0.02,  // what a sample of decode or of a ceiling should last at least
@@ -101,7 +101,8 @@ static void read_item(const void *arg, int item, int thread) {
     (void)thread;
     const Bench *b = arg;
     size_t first = (size_t)item * READ_LINES, left = b->n_lines - first;
-    volatile uint64_t sum = b->k->read(b->lines + first * 64, left < READ_LINES ? left : READ_LINES);
+    size_t n = left < READ_LINES ? left : READ_LINES;
+    volatile uint64_t sum = b->k->read(b->lines + first * 64, n);
     (void)sum;
 }
 
@@ -340,17 +341,22 @@ static void fill(Bench *b) {
         }
         if (!(d->base = sequence_fork(s, last, &err))) die("%s", err.text);
     }
-    b->filled = deepest;
+    b->filled = sequence_length(s);
     b->fill_seconds = seconds() - start;
     progress_end();
     sequence_free(s);
 }
 
-// How many tokens make a sample of decode long enough.
-static void choose_decode_tokens(Bench *b) {
+// How many tokens make a sample of decode long enough; and every page that a sample will write is
+// written once.
+static void warm_up(Bench *b) {
     double took = time_passes(b, &b->depths[0], 1, 1, 1);
     double n = SAMPLE_SECONDS / (took > 1e-9 ? took : 1e-9);
     b->decode_tokens = n < 1 ? 1 : n > DECODE_TOKENS ? DECODE_TOKENS : (int)n;
+    for (int i = 0; i < b->n_decode; i++) {
+        int sequences = i < BATCH_DEPTHS ? b->most_sequences : 1;
+        time_passes(b, &b->depths[i], sequences, 1, b->decode_tokens);
+    }
 }
 
 static void one_round(Bench *b) {
@@ -363,7 +369,7 @@ static void one_round(Bench *b) {
 static void measure(Bench *b) {
     choose_lines(b);
     fill(b);
-    choose_decode_tokens(b);
+    warm_up(b);
     choose_steps(b);
     for (Row *r = b->prefill; r < b->prefill + b->n_prefill; r++) {
         r->operations = operations(b->model, r->tokens, 1) / r->tokens;
@@ -387,11 +393,11 @@ static void measure(Bench *b) {
 // there, and instead of the first that does not fit, the last positions. Returns the context.
 static int choose_rows(Bench *b, int context) {
     const IntList *np = &b->o->sequences;
-    int room = DECODE_TOKENS, longest = 0;
+    int longest = 0;
     for (int i = 0; i < np->n; i++) {
         if (np->values[i] > b->most_sequences) b->most_sequences = np->values[i];
     }
-    if (room < b->most_sequences) room = b->most_sequences;
+    int room = b->most_sequences > DECODE_TOKENS ? b->most_sequences : DECODE_TOKENS;
     if (context < PROMPTS[0] + room) {
         die("--bench needs a context of %d at least, this one is %d", PROMPTS[0] + room, context);
     }
@@ -432,18 +438,15 @@ static void print_ceilings(const Bench *b) {
            empty.median * 1e6, empty.min * 1e6, empty.max * 1e6);
 }
 
-static void print_rows(const char *name, const Row *rows, int n, double (*work)(const Row *),
-                       const char *format) {
+static void print_rows(const Row *rows, int n, bool prefill) {
     for (const Row *row = rows; row < rows + n; row++) {
-        const Samples *share = row->of_peak.n ? &row->of_peak : &row->of_read;
         Spread r = spread(&row->rate);
-        printf("%-7s %8d %10.1f    %9.1f-%-9.1f ", name, row->tokens, r.median, r.min, r.max);
-        printf(format, r.median * work(row) * 1e-9, 100 * spread(share).median);
+        double work = r.median * (prefill ? row->operations : row->bytes) * 1e-9;
+        printf("%s %8d %10.1f    %9.1f-%-9.1f %12.*f %14.1f %%\n", prefill ? "prefill" : "decode ",
+               row->tokens, r.median, r.min, r.max, prefill ? 1 : 2, work,
+               100 * spread(prefill ? &row->of_peak : &row->of_read).median);
     }
 }
-
-static double row_operations(const Row *row) { return row->operations; }
-static double row_bytes(const Row *row) { return row->bytes; }
 
 static void print_batch(const Bench *b) {
     printf("\n           depth  sequences      tok/s    (least-most)         of the arithmetic  "
@@ -461,10 +464,10 @@ static void print_text(const Bench *b) {
     print_ceilings(b);
     printf("          tokens      tok/s    (least-most)          %10s   of the ceiling\n",
            unit(b->dtype));
-    print_rows("prefill", b->prefill, b->n_prefill, row_operations, "%12.1f %14.1f %%\n");
+    print_rows(b->prefill, b->n_prefill, true);
     printf("\n           depth      tok/s    (least-most)                GB/s   of the streaming "
            "read\n");
-    print_rows("decode", b->decode, b->n_decode, row_bytes, "%12.2f %14.1f %%\n");
+    print_rows(b->decode, b->n_decode, false);
     if (b->n_batch) print_batch(b);
     printf("\nThe cache was filled once with %d tokens, at %.1f tok/s. Prefill counts the "
            "multiply-adds of the weights'\nproducts as two operations each, and not those with "
@@ -545,13 +548,15 @@ int bench(const Options *given) {
     b.o = &o;
     b.model = &model;
     b.dtype = main_dtype(&model);
-    o.workspace.context = choose_rows(&b, o.workspace.context ? o.workspace.context : model.context);
+    b.most_sequences = 1;
+    int context = o.workspace.context ? o.workspace.context : model.context;
+    o.workspace.context = choose_rows(&b, context);
     b.tokens = malloc((size_t)o.workspace.context * sizeof *b.tokens);
     if (!b.tokens) die("no memory for %d tokens", o.workspace.context);
     for (int i = 0; i < o.workspace.context; i++) {
         b.tokens[i] = (int)((unsigned)i * 7919u % (unsigned)model.vocab_size);
     }
-    b.w = open_workspace(&o, &model, b.most_sequences ? b.most_sequences : 1);
+    b.w = open_workspace(&o, &model, b.most_sequences);
     b.k = choose_kernels(&o, &b.why);
     if (!(b.pool = pool_new(workspace_threads(b.w), &err))) die("%s", err.text);
     measure(&b);

@@ -152,6 +152,7 @@ static uint64_t clock_seed(void) {
 int generate(const Options *o) {
     Error err;
     Model model;
+    const char *why;
     open_model(&model, o, o->models[0]);
     Tokenizer *tokenizer = open_tokenizer(&model);
     Ids ids = prompt_to_run(o, &model, tokenizer);
@@ -160,7 +161,7 @@ int generate(const Options *o) {
                     .sequence = open_sequence(w, false), .context = workspace_context(w),
                     .stop = "interrupted"};
     if (!o->seeded) g.sampling.seed = clock_seed();
-    g.sampler = sampler_new(workspace_kernels(w, NULL), model.vocab_size, &g.sampling, &err);
+    g.sampler = sampler_new(workspace_kernels(w, &why), model.vocab_size, &g.sampling, &err);
     if (!g.sampler) die("%s", err.text);
     if (tokenizer && !o->ids && !(g.out.decoder = decoder_new(tokenizer, true, &err))) {
         die("%s", err.text);

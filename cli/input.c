@@ -33,6 +33,14 @@ const Kernels *choose_kernels(const Options *o, const char **why) {
     return kernels;
 }
 
+// Which options ask for less of what could not be had.
+static const char *memory_hint(const Error *err) {
+    return strstr(err->text, "positions") ? "; choose fewer with -c"
+           : strstr(err->text, "activations") ? "; choose fewer with -b"
+           : strstr(err->text, "threads")     ? "; choose fewer with -t"
+                                              : "";
+}
+
 Workspace *open_workspace(const Options *o, const Model *model, int logit_rows) {
     Error err;
     const char *why;
@@ -40,14 +48,14 @@ Workspace *open_workspace(const Options *o, const Model *model, int logit_rows) 
     choose_kernels(o, &why);
     options.logit_rows = logit_rows;
     Workspace *w = workspace_new(model, &options, &err);
-    if (!w) die("%s (-b %d asks for so many rows at once)", err.text, options.chunk);
+    if (!w) die("%s%s", err.text, memory_hint(&err));
     return w;
 }
 
 Sequence *open_sequence(Workspace *w, bool shared) {
     Error err;
     Sequence *s = sequence_new(w, shared, &err);
-    if (!s) die("%s (-c sets the context: it is %d)", err.text, workspace_context(w));
+    if (!s) die("%s%s", err.text, memory_hint(&err));
     return s;
 }
 

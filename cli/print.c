@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "unicode.h"
+#include "text/unicode.h"
 
 static int percent_shown = -1;
 

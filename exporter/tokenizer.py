@@ -20,7 +20,7 @@ SPACE_MARK = "\u2581"
 LSTRIP, RSTRIP, SINGLE_WORD = 1, 2, 4
 PLAIN, SPECIAL, BYTE = 0, 1, 2
 NORMALIZERS = {"nfc": 1, "prepend mark": 2, "spaces to mark": 3, "prepend space": 4}
-# The steps of pre-tokenizers, as scanners.c numbers them.
+# The steps of pre-tokenizers, as text/scanners.c numbers them.
 METASPACE = {"never": 1, "first": 2, "always": 3}
 GPT2, DIGIT, DIGITS, PUNCTUATION, BYTE_DIGIT, BYTE_DIGITS, THREE_DIGITS, PREFIX_SPACE = 4, 11, 12, 14, 20, 21, 22, 23
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"

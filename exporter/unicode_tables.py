@@ -1,6 +1,6 @@
-"""Makes unicode_tables.h from the answers of the `tokenizers` library, so that the engine sees characters as it does.
+"""Makes text/unicode_tables.h from the answers of the `tokenizers` library, so that the engine sees characters as it does.
 
-    python3 exporter/unicode_tables.py           writes unicode_tables.h
+    python3 exporter/unicode_tables.py           writes text/unicode_tables.h
     python3 exporter/unicode_tables.py --check   compares it with what it would write; exit 1 if they differ
 
 The library uses several versions of Unicode at once (its regular expressions, `Digits`, `Punctuation` and NFC each have
@@ -17,7 +17,7 @@ from pathlib import Path
 import tokenizers
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-OUTPUT = Path(__file__).resolve().parent.parent / "unicode_tables.h"
+OUTPUT = Path(__file__).resolve().parent.parent / "text" / "unicode_tables.h"
 POINTS = [c for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000]
 CHUNK = 8192
 # The flags of a class, in the order of their bits. UPPER is title case too; a caseless letter is a modifier or another one.

@@ -14,6 +14,13 @@
 
 const int8_t Q4_CODES[16] = {-127, -95, -74, -58, -44, -31, -20, -8, 4, 16, 29, 42, 56, 72, 91, 114};
 
+const char *dtype_name(Dtype dtype) {
+    static const char *const names[N_DTYPES] = {
+        [F32] = "f32", [BF16] = "bf16", [Q8] = "q8", [Q4] = "q4", [F16] = "f16",
+    };
+    return names[dtype];
+}
+
 size_t panel_bytes(Dtype dtype, int n_in) {
     size_t k = (size_t)n_in, blocks = blocks_of(n_in), scales = (blocks + 1) / 2 * 64;
     switch (dtype) {

@@ -19,6 +19,8 @@ typedef enum { F32, BF16, Q8, Q4, F16, N_DTYPES } Dtype;  // the first four as n
 
 extern const int8_t Q4_CODES[16];
 
+const char *dtype_name(Dtype dtype);  // "f32", "bf16" ..
+
 // The blocks of a row of n numbers, the last one filled up.
 static inline size_t blocks_of(int n) { return ((size_t)n + BLOCK - 1) / BLOCK; }
 

@@ -187,7 +187,7 @@ KINDS = {
 }  # fmt: skip
 
 
-# No family of export.py has these yet; they are a line each in scanners.c.
+# No family of export.py has these yet; they are a line each in text/scanners.c.
 LATER = list(KINDS)[list(KINDS).index("neox") :]
 
 

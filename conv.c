@@ -1,0 +1,42 @@
+#include "conv.h"
+
+#include <string.h>
+
+size_t conv_state(const Conv *c) { return (size_t)(c->n_taps - 1) * (size_t)c->n_channels; }
+
+Buffer take_conv_rows(Arena *a, const Conv *c, const Workspace *w, int n) {
+    int n_spans = w->n_spans ? w->n_spans : w->chunk;
+    size_t before = (size_t)(c->n_taps - 1) * (size_t)n_spans;
+    return take_rows(a, (size_t)n + before, (size_t)c->n_channels);
+}
+
+float *conv_row(const Workspace *w, const Conv *c, Buffer window, int t) {
+    return row(window, t + (c->n_taps - 1) * (w->rows[t].span + 1));
+}
+
+void convolve(const Workspace *w, const Conv *c, float *out, Buffer window, int t) {
+    const float *first = conv_row(w, c, window, t) - (size_t)(c->n_taps - 1) * window.stride;
+    w->k->conv(out, first, window.stride, c->taps, c->n_taps, c->n_channels);
+}
+
+// Copies n_taps - 1 rows between a sequence's state and the window, from row t of the pass on.
+static void copy_rows(const Workspace *w, const Conv *c, float *state, Buffer window, int t,
+                      bool to_state) {
+    size_t width = (size_t)c->n_channels;
+    float *from = conv_row(w, c, window, t) - (size_t)(c->n_taps - 1) * window.stride;
+    for (int j = 0; j < c->n_taps - 1; j++, from += window.stride, state += width)
+        memcpy(to_state ? state : from, to_state ? from : state, sizeof *state * width);
+}
+
+void conv_recall(const Workspace *w, const Conv *c, const KvLayer *kv, Buffer window) {
+    for (const Span *s = w->spans; s < w->spans + w->n_spans; s++)
+        copy_rows(w, c, kv_state(kv, s->sequence), window, s->first, false);
+}
+
+// The last n_taps - 1 inputs of each span, some of them from before it where it is short.
+void conv_remember(const Workspace *w, const Conv *c, const KvLayer *kv, Buffer window) {
+    for (const Span *s = w->spans; s < w->spans + w->n_spans; s++) {
+        Buffer ends = rows_after(window, s->n);
+        copy_rows(w, c, kv_state(kv, s->sequence), ends, s->first, true);
+    }
+}

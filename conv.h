@@ -1,0 +1,20 @@
+// conv.c: a short causal convolution, as shortconv.c and deltanet.c have one. Its input is a window
+// of rows: for each span of the pass the n_taps - 1 inputs before it, and then its own.
+#ifndef CONV_H
+#define CONV_H
+
+#include "workspace.h"
+
+// The window of n rows; where w has no pass under way, of as many spans as there can be.
+Buffer take_conv_rows(Arena *a, const Conv *c, const Workspace *w, int n);
+// Where row t of the pass lies in the window.
+float *conv_row(const Workspace *w, const Conv *c, Buffer window, int t);
+// out = the sum of taps times inputs that ends at row t.
+void convolve(const Workspace *w, const Conv *c, float *out, Buffer window, int t);
+// Fills the rows before each span from what its sequence remembers; and notes what it shall.
+void conv_recall(const Workspace *w, const Conv *c, const KvLayer *kv, Buffer window);
+void conv_remember(const Workspace *w, const Conv *c, const KvLayer *kv, Buffer window);
+// Numbers that it remembers, and stands first in the layer's state.
+size_t conv_state(const Conv *c);
+
+#endif

@@ -1,0 +1,147 @@
+// The decoder, top to bottom. A pass takes some rows (tokens of one or many sequences, w->rows)
+// through all layers; every row's way is its own but for the mixers, which look at the sequence
+// before it. Shapes: x, y and out are [n_rows][n_embd].
+#include "workspace.h"
+
+const Mixer *const mixers[N_MIXERS] = {
+    [MIXER_ATTENTION] = &attention_mixer,
+    [MIXER_SHORTCONV] = &shortconv_mixer,
+    [MIXER_DELTANET] = &deltanet_mixer,
+};
+
+static void layer(Workspace *w, int i);
+static void classify(Workspace *w, int logit_row);
+
+void pass(Workspace *w, int logit_row) {
+    embed(w);
+    for (int i = 0; i < w->model->n_layers; i++) layer(w, i);
+    classify(w, logit_row);
+}
+
+// ---- a layer ----
+
+// What a branch reads: y = norm(x), or x itself where there is no norm.
+static Buffer branch_input(Workspace *w, const Norm *norm) {
+    if (!norm->w) return w->x;
+    norm_rows(w, w->y, norm, w->x, w->model->n_embd, w->n_rows);
+    return w->y;
+}
+
+// out = what the layer's mixer makes of y: attention, or what stands in its place
+static void mix(Workspace *w, const Layer *l, int i, Buffer y) {
+    mixers[l->mixer]->run(w, l, &w->kv.layers[i], y);
+}
+
+typedef struct {
+    Buffer gate, up;  // [n_rows][d_ff]
+} FfnBuffers;
+
+static FfnBuffers ffn_buffers(Arena *a, const Ffn *f, int n) {
+    FfnBuffers b = {take_input(a, (size_t)n, (size_t)f->d_ff), {0}};
+    b.up = take_input(a, (size_t)n, (size_t)f->d_ff);
+    return b;
+}
+
+// out = down(act(gate y) * up y)
+static void gated_linear_units(Workspace *w, const Ffn *f, Buffer y) {
+    int n = w->n_rows;
+    Arena a = scratch(w);
+    FfnBuffers b = ffn_buffers(&a, f, n);
+    multiply_each(w, (Product[]){{b.up, &f->up}, {b.gate, &f->gate}}, f->act.gated ? 2 : 1, y, n);
+    Buffer hidden = activate_rows(w, &f->act, b.gate, b.up, f->d_ff, n);
+    if (f->sub_norm.w) norm_rows(w, hidden, &f->sub_norm, hidden, f->d_ff, n);
+    multiply(w, w->out, &f->down, hidden, n);
+    if (!f->token_gate.data) return;
+    multiply(w, b.gate, &f->token_gate, y, n);
+    gate_rows(w, w->out, b.gate, 1, w->model->n_embd, n);
+}
+
+// out = feed-forward of y that all tokens pass, plus the experts that each chooses
+static void feed_forward(Workspace *w, const Layer *l, Buffer y) {
+    if (l->ffn.d_ff) gated_linear_units(w, &l->ffn, y);
+    else zero_rows(w, w->out, w->n_rows);
+    if (l->experts.n) experts(w, &l->experts, y);
+}
+
+// x += residual_scale * norm(out)
+static void add_branch(Workspace *w, const Layer *l, const Norm *post_norm) {
+    int n_embd = w->model->n_embd;
+    if (post_norm->w) norm_rows(w, w->out, post_norm, w->out, n_embd, w->n_rows);
+    add_rows(w, w->x, l->residual_scale, w->out, n_embd, w->n_rows);
+}
+
+// x += mix(norm(x)), then x += feed_forward(norm(x))
+static void sequential_branches(Workspace *w, const Layer *l, int i) {
+    Buffer y = branch_input(w, &l->attn_norm);
+    mix(w, l, i, y);
+    add_branch(w, l, &l->attn_post_norm);
+    y = branch_input(w, &l->ffn_norm);
+    feed_forward(w, l, y);
+    add_branch(w, l, &l->ffn_post_norm);
+}
+
+// x += mix(norm(x)) + feed_forward(norm(x)), where both read the same x
+static void parallel_branches(Workspace *w, const Layer *l, int i) {
+    Buffer y = branch_input(w, &l->attn_norm);
+    mix(w, l, i, y);
+    if (l->ffn_norm.w) y = branch_input(w, &l->ffn_norm);
+    add_branch(w, l, &l->attn_post_norm);
+    feed_forward(w, l, y);
+    add_branch(w, l, &l->ffn_post_norm);
+}
+
+static void layer(Workspace *w, int i) {
+    const Layer *l = &w->model->layers[i];
+    if (l->parallel) parallel_branches(w, l, i);
+    else sequential_branches(w, l, i);
+    if (w->model->layer_embed.width) {
+        embed_branch(w, &l->embed_branch, i, l->ffn.act);
+        add_branch(w, l, &l->embed_branch.norm);
+    }
+    if (l->out_scale) scale_rows(w, w->x, *l->out_scale, w->model->n_embd, w->n_rows);
+}
+
+// ---- the classifier ----
+
+// One item: the softcap of some columns of a row of logits.
+enum { CAP_COLUMNS = 8192 };
+
+typedef struct {
+    const Workspace *w;
+    Buffer logits;
+    int slices;
+} Cap;
+
+static void cap_slice(const void *arg, int item, int thread) {
+    const Cap *c = arg;
+    const Model *m = c->w->model;
+    int from = item % c->slices * CAP_COLUMNS, n = m->vocab_size - from;
+    float *logits = row(c->logits, item / c->slices) + from;
+    c->w->k->softcap(logits, m->final_softcap, n < CAP_COLUMNS ? n : CAP_COLUMNS);
+}
+
+static void cap_logits(Workspace *w, Buffer logits, int n) {
+    Cap cap = {w, logits, (w->model->vocab_size + CAP_COLUMNS - 1) / CAP_COLUMNS};
+    parallel_for(w->pool, n * cap.slices, cap_slice, &cap);
+}
+
+// logits = output(norm(x)), for the rows whose logits are wanted
+static void classify(Workspace *w, int logit_row) {
+    const Model *m = w->model;
+    int n = 0;
+    for (const Span *s = w->spans; s < w->spans + w->n_spans; n += s++->n_logits)
+        if (s->n_logits) {
+            Buffer wanted = rows_after(w->x, s->first + s->n - s->n_logits);
+            norm_rows(w, rows_after(w->y, n), &m->norm, wanted, m->n_embd, s->n_logits);
+        }
+    if (!n) return;
+    Buffer logits = rows_after(w->logits, logit_row);
+    multiply(w, logits, &m->output, w->y, n);
+    if (m->final_softcap > 0.0f) cap_logits(w, logits, n);
+}
+
+// ---- scratch ----
+
+void ffn_scratch(const Workspace *w, const Layer *l, Arena *a) {
+    if (l->ffn.d_ff) ffn_buffers(a, &l->ffn, w->chunk);
+}

@@ -1,0 +1,20 @@
+// mla.c: latent attention's way to attention() and back.
+#ifndef MLA_H
+#define MLA_H
+
+#include "workspace.h"
+
+typedef struct {
+    Buffer projected, q_down;  // [n] the query heads as q gives them; [n] the query's own latent
+    Buffer head_in, head_out;  // [n_heads n] rows by head: n_nope or rank, rank or n_value
+    Group *groups;             // [n_heads]
+} LatentBuffers;
+
+LatentBuffers take_latent(Arena *a, const Attention *at, int n);
+// From n rows of y to query heads and keys, as attention() takes them.
+void latent_project(Workspace *w, const Attention *at, LatentBuffers *b, Buffer q, Buffer keys,
+                    Buffer y);
+// From mixed latents by head to values by head, in place.
+void latent_values(Workspace *w, const Attention *at, LatentBuffers *b, Buffer mixed);
+
+#endif

@@ -1,0 +1,184 @@
+// Sequences: a text's tokens and its cache. Forks share the pages of a common prefix: the memory
+// management unit does what other engines have tables of blocks for, and attention cannot tell (the
+// idea of vAttention, Prabhu et al. 2024).
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "workspace.h"
+
+// A file whose pages several sequences map: one sequence's cache, which only that one writes to, or
+// a saved session, which nobody does.
+struct KvFile {
+    int fd;
+    const size_t *offsets;  // [n_layers], where each layer's part begins; NULL: as in the cache
+    atomic_int users;
+    atomic_int frozen;      // positions that sequences other than its writer have mapped
+};
+
+static KvFile *file_new(int fd) {
+    KvFile *f = calloc(1, sizeof *f);
+    if (!f) return NULL;
+    f->fd = fd;
+    atomic_init(&f->users, 1);
+    return f;
+}
+
+static void file_release(KvFile *f) {
+    if (!f || atomic_fetch_sub(&f->users, 1) > 1) return;
+    close_file(f->fd);
+    free((void *)f->offsets);
+    free(f);
+}
+
+// The sequence that a file belongs to writes there, wherever it is; all others have mapped a part.
+static bool writes_file(const Sequence *s) { return s->file && s->in_file < 0; }
+
+static int frozen_length(const Sequence *s) {
+    bool others = s->file && atomic_load(&s->file->users) > 1;
+    return others ? atomic_load(&s->file->frozen) : 0;
+}
+
+int shared_length(const Sequence *s) {
+    int n = writes_file(s) ? frozen_length(s) : s->in_file;
+    return n < s->length ? n : s->length;
+}
+
+// ---- making and freeing ----
+
+static uint8_t *reserve_cache(Sequence *s, bool shared) {
+    size_t bytes = s->workspace->kv.bytes;
+    if (!shared) return reserve(bytes);
+    int fd;
+    uint8_t *cache = reserve_shared(bytes, &fd);
+    if (!cache) return NULL;
+    s->in_file = -1;
+    s->file = file_new(fd);
+    if (s->file) return cache;
+    close_file(fd);
+    release(cache, bytes);
+    return NULL;
+}
+
+Sequence *sequence_new(Workspace *w, bool shared, Error *err) {
+    Sequence *s = calloc(1, sizeof *s);
+    if (s) {
+        s->workspace = w;
+        s->tokens = reserve((size_t)w->kv.context * sizeof *s->tokens);
+        s->cache = reserve_cache(s, shared);
+    }
+    if (s && s->tokens && s->cache) return s;
+    fail(err, "cannot reserve %zu bytes for a KV cache of %d positions", w->kv.bytes,
+         w->kv.context);
+    sequence_free(s);
+    return NULL;
+}
+
+void sequence_free(Sequence *s) {
+    if (!s) return;
+    release(s->cache, s->workspace->kv.bytes);
+    release(s->tokens, (size_t)s->workspace->kv.context * sizeof *s->tokens);
+    file_release(s->file);
+    free(s);
+}
+
+int sequence_length(const Sequence *s) { return s->length; }
+const int *sequence_tokens(const Sequence *s) { return s->tokens; }
+
+void sequence_expect(Sequence *s, int n) {
+    if (n > s->expected) s->expected = n;
+}
+
+// ---- going back ----
+
+// Whether layer i still has all that the token after the first n would see.
+static bool remembers(const Sequence *s, int i, int n) {
+    const KvLayer *kv = &s->workspace->kv.layers[i];
+    if (kv->state) return n == s->length;
+    if (!kv->ring) return true;
+    int low = seen_from(&s->workspace->model->layers[i].attention, n).low;
+    return low / LANES > (s->high - 1) / LANES - kv->n_slots;
+}
+
+static int check_remembers(const Sequence *s, int n, Error *err) {
+    if (n < 0 || n > s->length)
+        return fail(err, "the sequence has %d tokens, so it cannot go back to %d", s->length, n);
+    for (int i = 0; n && i < s->workspace->model->n_layers; i++)
+        if (!remembers(s, i, n))
+            return fail(err, "layer %d of the model has forgotten what stood before token %d: its "
+                        "window or state goes on with the text", i, n);
+    return 0;
+}
+
+int sequence_rewind(Sequence *s, int n, Error *err) {
+    if (check_remembers(s, n, err)) return -1;
+    if (writes_file(s) && n < frozen_length(s))
+        return fail(err, "forks share the sequence's first %d tokens, so it cannot go back to %d",
+                    frozen_length(s), n);
+    const KvLayout *kv = &s->workspace->kv;
+    for (int i = 0; n == 0 && s->length && i < s->workspace->model->n_layers; i++)
+        memset(kv_state(&kv->layers[i], s), 0, kv->layers[i].state);
+    if (s->in_file > n) s->in_file = n;
+    s->length = s->expected = n;
+    if (n == 0) s->high = 0;
+    return 0;
+}
+
+// ---- forks ----
+
+// Puts bytes from..to-1 of the cache that s has in its file into the fork: whole pages of the file,
+// and what lies beside them by copying.
+static int share_bytes(Sequence *fork, const Sequence *s, int layer, size_t from, size_t to) {
+    const KvLayer *kv = &s->workspace->kv.layers[layer];
+    const size_t *offsets = s->file->offsets;
+    size_t page = page_size(), begin = round_up(from, page), end = to / page * page;
+    if (begin >= end) {
+        memcpy(fork->cache + from, s->cache + from, to - from);
+        return 0;
+    }
+    memcpy(fork->cache + from, s->cache + from, begin - from);
+    memcpy(fork->cache + end, s->cache + end, to - end);
+    size_t in_file = offsets ? begin - kv->offset + offsets[layer] : begin;
+    return map_private(fork->cache + begin, end - begin, s->file->fd, in_file);
+}
+
+// Layer i of the first n positions, of which the file has the first `shared`.
+static int fork_layer(Sequence *fork, const Sequence *s, int i, int n, int shared) {
+    const KvLayer *kv = &s->workspace->kv.layers[i];
+    size_t from = kv->offset, slots = (size_t)(n + LANES - 1) / LANES, mapped = 0;
+    if (kv->borrowed) return 0;
+    if (kv->ring && s->high > n) slots = (size_t)(s->high + LANES - 1) / LANES;
+    if (slots > (size_t)kv->n_slots) slots = (size_t)kv->n_slots;
+    // A slot that was filled after the fork, in part, is no longer the file's.
+    if (!kv->ring) mapped = shared == n ? slots : (size_t)shared / LANES;
+    size_t shared_end = from + mapped * kv->slot_bytes;
+    size_t end = from + slots * kv->slot_bytes + kv->state;
+    if (mapped && share_bytes(fork, s, i, from, shared_end)) return -1;
+    memcpy(fork->cache + shared_end, s->cache + shared_end, end - shared_end);
+    return 0;
+}
+
+Sequence *sequence_fork(const Sequence *s, int n, Error *err) {
+    Workspace *w = s->workspace;
+    if (check_remembers(s, n, err)) return NULL;
+    Sequence *fork = sequence_new(w, false, err);
+    if (!fork) return NULL;
+    int shared = writes_file(s) ? n : s->in_file < n ? s->in_file : n;
+    for (int i = 0; n && i < w->model->n_layers; i++)
+        if (fork_layer(fork, s, i, n, shared)) {
+            fail(err, "cannot map the %d positions that the fork shares", n);
+            sequence_free(fork);
+            return NULL;
+        }
+    memcpy(fork->tokens, s->tokens, sizeof *s->tokens * (size_t)n);
+    fork->length = fork->expected = n;
+    fork->high = n ? s->high : 0;
+    fork->long_tables = s->long_tables;
+    if (shared) {
+        fork->file = s->file;
+        fork->in_file = shared;
+        atomic_fetch_add(&s->file->users, 1);
+        if (shared > atomic_load(&s->file->frozen)) atomic_store(&s->file->frozen, shared);
+    }
+    return fork;
+}

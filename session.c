@@ -1,0 +1,243 @@
+// The workspace: its options, its memory; and forward_runs, which cuts runs into passes.
+#include <stdlib.h>
+#include <string.h>
+
+#include "workspace.h"
+
+// ---- the workspace ----
+
+// Scratch of the part that needs most of it. Parts work one after the other.
+static size_t scratch_bytes(const Workspace *w, Arena *a) {
+    size_t most = 0;
+    for (int i = 0; i < w->model->n_layers; i++) {
+        const Layer *l = &w->model->layers[i];
+        for (int part = 0; part < 4; part++) {
+            Arena one = {.input_blocks = a->input_blocks};
+            if (part == 0) mixers[l->mixer]->scratch(w, l, &w->kv.layers[i], &one);
+            else if (part == 1) ffn_scratch(w, l, &one);
+            else if (part == 2) experts_scratch(w, l, &one);
+            else embed_branch_scratch(w, l, &one);
+            if (one.used > most) most = one.used;
+            a->input_blocks = one.input_blocks;
+        }
+    }
+    return most;
+}
+
+// Lays out every buffer. Called twice: to add up, and to hand out.
+static size_t lay_out(Workspace *w, uint8_t *memory) {
+    const Model *m = w->model;
+    size_t chunk = (size_t)w->chunk, n_embd = (size_t)m->n_embd;
+    Arena a = {.data = memory};
+    w->spans = take(&a, chunk, sizeof *w->spans);
+    w->rows = take(&a, chunk, sizeof *w->rows);
+    w->x = take_input(&a, chunk, n_embd);
+    w->y = take_input(&a, chunk, n_embd);
+    w->out = take_rows(&a, chunk, n_embd);
+    w->logits = take_rows(&a, (size_t)w->logit_rows, (size_t)m->vocab_size);
+    embed_scratch(w, &a);
+    size_t bytes = scratch_bytes(w, &a);
+    w->input.bf16 = take(&a, times(a.input_blocks, BLOCK), sizeof *w->input.bf16);
+    w->input.q8 = take(&a, times(a.input_blocks, BLOCK), sizeof *w->input.q8);
+    w->input.scale = take(&a, a.input_blocks, sizeof *w->input.scale);
+    w->input.offset = take(&a, a.input_blocks, sizeof *w->input.offset);
+    w->scratch = (Arena){.data = take(&a, bytes, 1)};
+    return a.used;
+}
+
+static int make_buffers(Workspace *w, Error *err) {
+    w->bytes = lay_out(w, NULL);
+    if (w->bytes != SIZE_MAX) w->memory = reserve(w->bytes);
+    if (!w->memory)
+        return fail(err, "cannot reserve %zu bytes for the activations of %d tokens", w->bytes,
+                    w->chunk);
+    lay_out(w, w->memory);
+    return 0;
+}
+
+static int check_range(const char *what, int value, int min, int max, Error *err) {
+    if (value >= min && value <= max) return 0;
+    return fail(err, "%s: %d, expected %d..%d", what, value, min, max);
+}
+
+static int check_options(const Model *m, const WorkspaceOptions *o, Error *err) {
+    if (check_range("context", o->context, 0, MAX_CONTEXT, err) ||
+        check_range("tokens of a pass", o->chunk, 1, 1 << 16, err) ||
+        check_range("threads", o->n_threads, 0, 1024, err) ||
+        check_range("rows of logits", o->logit_rows, 0, 1 << 20, err))
+        return -1;
+    if (m->embed_pos.data && o->context > m->context)
+        return fail(err, "context is %d, but the model has learned positions for %d tokens only",
+                    o->context, m->context);
+    const Dtype types[] = {o->k_dtype, o->v_dtype};
+    for (int i = 0; i < 2; i++)
+        if (types[i] != F32 && types[i] != F16 && types[i] != Q8)
+            return fail(err, "the KV cache holds f32, f16 or q8, not %s", dtype_name(types[i]));
+    return 0;
+}
+
+static int workspace_make(Workspace *w, WorkspaceOptions o, Error *err) {
+    if (check_options(w->model, &o, err)) return -1;
+    if (!o.context) o.context = w->model->context;
+    w->chunk = o.chunk;
+    w->logit_rows = o.logit_rows;
+    w->k = kernels_choose(o.isa, &w->why);
+    if (!w->k) return fail(err, "kernels \"%s\": %s", o.isa, w->why);
+    w->pool = pool_new(o.n_threads ? o.n_threads : usable_cores(), err);
+    if (!w->pool || kv_layout_new(&w->kv, w->model, &o, err)) return -1;
+    return make_buffers(w, err);
+}
+
+Workspace *workspace_new(const Model *model, const WorkspaceOptions *options, Error *err) {
+    Workspace *w = calloc(1, sizeof *w);
+    if (!w) {
+        fail(err, "no memory for a workspace");
+        return NULL;
+    }
+    w->model = model;
+    if (workspace_make(w, *options, err) == 0) return w;
+    workspace_free(w);
+    return NULL;
+}
+
+void workspace_free(Workspace *w) {
+    if (!w) return;
+    release_buffers(w->memory, w->bytes);
+    kv_layout_free(&w->kv);
+    pool_free(w->pool);
+    free(w);
+}
+
+const Model *workspace_model(const Workspace *w) { return w->model; }
+int workspace_threads(const Workspace *w) { return pool_threads(w->pool); }
+int workspace_context(const Workspace *w) { return w->kv.context; }
+int workspace_chunk(const Workspace *w) { return w->chunk; }
+size_t logit_stride(const Workspace *w) { return w->logits.stride; }
+
+const Kernels *workspace_kernels(const Workspace *w, const char **why) {
+    *why = w->why;
+    return w->k;
+}
+
+// ---- passes ----
+
+// Adds n tokens of a sequence to the pass, of whose last n_logits the logits are wanted.
+static void add_span(Workspace *w, Sequence *s, const int *tokens, int n, int n_logits) {
+    Span span = {s, w->n_rows, n, s->length, n_logits};
+    for (int i = 0; i < n; i++)
+        w->rows[w->n_rows + i] = (Row){s, tokens[i], s->length + i, w->n_spans};
+    memmove(s->tokens + s->length, tokens, sizeof *tokens * (size_t)n);
+    w->spans[w->n_spans++] = span;
+    w->n_rows += n;
+}
+
+// Runs the spans that were added; returns how many rows of logits they gave.
+static int run_pass(Workspace *w, int logit_row) {
+    int n_logits = 0;
+    pass(w, logit_row);
+    for (Span *s = w->spans; s < w->spans + w->n_spans; s++) {
+        s->sequence->length += s->n;
+        if (s->sequence->high < s->sequence->length) s->sequence->high = s->sequence->length;
+        n_logits += s->n_logits;
+    }
+    w->n_spans = w->n_rows = 0;
+    return n_logits;
+}
+
+// The sets of rope, a bit each, that rotate a text of n tokens by their tables for long ones.
+static unsigned long_tables(const Model *m, int n) {
+    unsigned sets = 0;
+    for (int i = 0; i < m->n_rope_sets; i++)
+        if (m->rope[i].long_freq && n > m->rope[i].length) sets |= 1u << i;
+    return sets;
+}
+
+// Gets a sequence ready for n more tokens: what is in the cache runs again if the text's length now
+// asks for other tables of rope.
+static int prepare(Workspace *w, Sequence *s, int n, Error *err) {
+    sequence_expect(s, s->length + n);
+    unsigned tables = long_tables(w->model, s->expected);
+    if (tables == s->long_tables) return 0;
+    int length = s->length, expected = s->expected;
+    if (sequence_rewind(s, 0, err)) return -1;
+    s->expected = expected;
+    s->long_tables = tables;
+    while (s->length < length) {
+        int left = length - s->length;
+        add_span(w, s, s->tokens + s->length, left < w->chunk ? left : w->chunk, 0);
+        run_pass(w, 0);
+    }
+    return 0;
+}
+
+// ---- runs ----
+
+static int check_run(const Workspace *w, const Run *r, Error *err) {
+    int context = w->kv.context, length = r->sequence->length;
+    if (r->sequence->workspace != w)
+        return fail(err, "a sequence of another workspace cannot run in this one");
+    if (r->sequence->call == w->call) return fail(err, "a sequence stands in two runs");
+    if (r->n < 1 || r->n_logits < 0 || r->n_logits > r->n)
+        return fail(err, "%d tokens with %d rows of logits asked for; expected a token or more, "
+                    "and no more rows than tokens", r->n, r->n_logits);
+    if (r->n > context - length)
+        return fail(err, "%d tokens after %d do not fit into a context of %d", r->n, length,
+                    context);
+    for (int i = 0; i < r->n; i++)
+        if (r->tokens[i] < 0 || r->tokens[i] >= w->model->vocab_size)
+            return fail(err, "token %d is %d, the vocabulary has 0..%d", i, r->tokens[i],
+                        w->model->vocab_size - 1);
+    return 0;
+}
+
+static int check_runs(Workspace *w, const Run *runs, int n_runs, Error *err) {
+    int n_logits = 0;
+    w->call++;
+    for (int i = 0; i < n_runs; i++) {
+        if (check_run(w, &runs[i], err)) return -1;
+        runs[i].sequence->call = w->call;
+        n_logits += runs[i].n_logits;
+        if (n_logits > w->logit_rows)
+            return fail(err, "more than the %d rows of logits that the workspace was made for",
+                        w->logit_rows);
+    }
+    for (int i = 0; i < n_runs; i++)
+        if (prepare(w, runs[i].sequence, runs[i].n, err)) return -1;
+    return 0;
+}
+
+// Weights or activations beyond what a float can hold end as NaN, and a sampler would make a text
+// of them all the same.
+static int check_logits(const Workspace *w, const Run *runs, int n_runs, Error *err) {
+    const float *logits = w->logits.data;
+    for (const Run *r = runs; r < runs + n_runs; r++)
+        for (int i = 0; i < r->n_logits; i++, logits += w->logits.stride) {
+            bool bad = false;
+            for (int j = 0; j < w->model->vocab_size; j++) bad |= logits[j] != logits[j];
+            if (bad)
+                return fail(err, "the logits of position %d are no numbers (NaN): weights or "
+                            "activations are beyond what a float holds",
+                            r->sequence->length - r->n_logits + i);
+        }
+    return 0;
+}
+
+const float *forward_runs(Workspace *w, const Run *runs, int n_runs, Error *err) {
+    if (check_runs(w, runs, n_runs, err)) return NULL;
+    int n_logits = 0;
+    for (const Run *r = runs; r < runs + n_runs; r++)
+        for (int done = 0, n; done < r->n; done += n) {
+            int room = w->chunk - w->n_rows;
+            n = r->n - done < room ? r->n - done : room;
+            int first = r->n - r->n_logits > done ? r->n - r->n_logits : done;  // that needs logits
+            int wanted = done + n > first ? done + n - first : 0;
+            add_span(w, r->sequence, r->tokens + done, n, wanted);
+            if (w->n_rows == w->chunk) n_logits += run_pass(w, n_logits);
+        }
+    if (w->n_rows) run_pass(w, n_logits);
+    return check_logits(w, runs, n_runs, err) ? NULL : w->logits.data;
+}
+
+const float *forward(Sequence *s, const int *tokens, int n, int n_logits, Error *err) {
+    return forward_runs(s->workspace, &(Run){s, tokens, n, n_logits}, 1, err);
+}
