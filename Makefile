@@ -32,7 +32,7 @@ BUILD := build/fuzz
 endif
 
 # Everything but the command line is the engine.
-ENGINE := $(filter-out run.c report.c bench.c,$(wildcard *.c)) $(wildcard text/*.c) kernels/kernels.c \
+ENGINE := $(filter-out run.c,$(wildcard *.c)) $(wildcard text/*.c) kernels/kernels.c \
     kernels/scalar.c
 MACHINE := $(shell $(CC) -dumpmachine)
 ifneq (,$(findstring x86_64,$(MACHINE)))
@@ -58,7 +58,7 @@ $(BUILD)/kernels/amx.o $(BUILD)/kernels/avxvnni.o: CFLAGS += -include tests/c/em
 $(BUILD)/tests/c/test_kernels.o: CFLAGS += -DEMULATED
 endif
 ENGINE_OBJ := $(ENGINE:%.c=$(BUILD)/%.o)
-RUN_OBJ := $(BUILD)/run.o $(BUILD)/report.o $(BUILD)/bench.o
+RUN_OBJ := $(patsubst %.c,$(BUILD)/%.o,run.c $(wildcard cli/*.c))
 TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/c/*.c))
 
 $(RUN): $(RUN_OBJ) $(ENGINE_OBJ)
@@ -88,6 +88,7 @@ asan:
 
 demo: run
 	./run models/stories.bin -n 200 -s 1
+	@echo
 	./run models/stories.bin --kv
 
 # The tests' Python environment, made again only when a list of requirements changes.

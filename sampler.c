@@ -1,11 +1,12 @@
-// sampler.c: from logits to one id. The same seed gives the same ids on every machine: the generator is our own, exp is the
-// engine's, and all else is IEEE arithmetic in a fixed order.
+// From logits to one id. The same seed gives the same ids on every machine: the generator is our
+// own, exp is the engine's, and all else is IEEE arithmetic in a fixed order.
+#include "sampler.h"
+
 #include <float.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "model.h"
 
 typedef struct {
     float p;  // exp(logit - max): a probability before division by the total
@@ -24,8 +25,8 @@ struct Sampler {
 };
 
 static int check_options(const SamplerOptions *o, int vocab_size, Error *err) {
-    if (vocab_size < 1 || vocab_size > MAX_DIM) {
-        return fail(err, "sampler: a vocabulary of %d; expected 1..%d", vocab_size, MAX_DIM);
+    if (vocab_size < 1 || vocab_size > INT_MAX - LANES) {
+        return fail(err, "sampler: a vocabulary of %d; expected 1 or more", vocab_size);
     }
     if (!(o->temperature >= 0 && o->temperature <= 1000)) {
         return fail(err, "temperature %g; expected 0 (greedy) to 1000", (double)o->temperature);
@@ -34,22 +35,20 @@ static int check_options(const SamplerOptions *o, int vocab_size, Error *err) {
     if (!(o->top_p > 0 && o->top_p <= 1)) {
         return fail(err, "top-p %g; expected more than 0, up to 1 (all)", (double)o->top_p);
     }
-    if (!(o->min_p >= 0 && o->min_p <= 1)) return fail(err, "min-p %g; expected 0 (all) to 1", (double)o->min_p);
+    if (!(o->min_p >= 0 && o->min_p <= 1)) {
+        return fail(err, "min-p %g; expected 0 (all) to 1", (double)o->min_p);
+    }
     if (!(o->repeat_penalty > 0 && o->repeat_penalty <= 1000)) {
-        return fail(err, "repeat penalty %g; expected more than 0, 1 for none, up to 1000", (double)o->repeat_penalty);
+        return fail(err, "repeat penalty %g; expected more than 0, 1 for none, up to 1000",
+                    (double)o->repeat_penalty);
     }
     if (o->repeat_last < 0) return fail(err, "repeat_last %d; expected 0 or more", o->repeat_last);
     return 0;
 }
 
-Sampler *sampler_new(int vocab_size, const SamplerOptions *options, Error *err) {
+Sampler *sampler_new(const Kernels *kernels, int vocab_size, const SamplerOptions *options,
+                     Error *err) {
     if (check_options(options, vocab_size, err)) return NULL;
-    const char *why;
-    const Kernels *kernels = kernels_choose(getenv("HEADS_ISA"), &why);
-    if (!kernels) {
-        fail(err, "%s", why);
-        return NULL;
-    }
     Sampler *s = calloc(1, sizeof *s);
     if (!s) {
         fail(err, "no memory for the sampler");
@@ -95,9 +94,10 @@ static double random_unit(Sampler *s) {
     return (double)((z ^ (z >> 31)) >> 11) * 0x1p-53;
 }
 
-// Copies the logits with the penalty (Keskar et al. 2019: a logit above 0 is divided by it, one below multiplied, once
-// however often the id occurred), and returns the lowest id of the largest, -1 if there is none. A NaN counts as minus
-// infinity, and plus infinity as the largest float, so that differences stay numbers.
+// Copies the logits with the penalty (Keskar et al. 2019: a logit above 0 is divided by it, one
+// below multiplied, once however often the id occurred), and returns the lowest id of the largest,
+// -1 if there is none. A NaN counts as minus infinity, and plus infinity as the largest float, so
+// that differences stay numbers.
 static int adjust(Sampler *s, const float *logits) {
     float penalty = s->options.repeat_penalty;
     memcpy(s->work, logits, sizeof *logits * (size_t)s->vocab_size);
@@ -143,7 +143,7 @@ static void heapify(Candidate *heap, int n) {
     for (int i = n / 2 - 1; i >= 0; i--) sift_down(heap, n, i);
 }
 
-// Takes the first candidate out of a heap of n and leaves it behind the rest, at heap[n - 1].
+// Takes the first candidate out of a heap of n and leaves it after the rest, at heap[n - 1].
 static Candidate pop(Candidate *heap, int n) {
     Candidate first = heap[0];
     heap[0] = heap[n - 1];
@@ -152,7 +152,8 @@ static Candidate pop(Candidate *heap, int n) {
     return first;
 }
 
-// The candidates that weigh anything, and at least `least`, in the order of their ids; returns how many.
+// The candidates that weigh anything, and at least `least`, in the order of their ids; returns how
+// many.
 static int gather(Sampler *s, double least) {
     int n = 0;
     for (int i = 0; i < s->vocab_size; i++) {
@@ -161,8 +162,8 @@ static int gather(Sampler *s, double least) {
     return n;
 }
 
-// Of a heap of n, pops the k first candidates and whatever ties with the last of them, as transformers keeps them. Returns
-// how many, and their total weight.
+// Of a heap of n, pops the k first candidates and whatever ties with the last of them, as
+// transformers keeps them. Returns how many, and their total weight.
 static int keep_top_k(Sampler *s, int n, int k, double *total) {
     int kept = 0;
     float last = 0;
@@ -175,7 +176,8 @@ static int keep_top_k(Sampler *s, int n, int k, double *total) {
     return kept;
 }
 
-// The fewest first candidates that weigh `mass` together, at most `most`; the first `popped` are out of the heap already.
+// The fewest first candidates that weigh `mass` together, at most `most`; the first `popped` are
+// out of the heap already.
 static int keep_mass(Sampler *s, int n, int popped, int most, double mass) {
     int kept = 0;
     for (double sum = 0; kept < most && sum < mass; kept++) {
@@ -185,7 +187,8 @@ static int keep_mass(Sampler *s, int n, int popped, int most, double mass) {
     return kept;
 }
 
-// Draws one of the last `kept` of n candidates by weight, from the back, where pop() leaves them in order.
+// Draws one of the last `kept` of n candidates by weight, from the back, where pop() leaves them in
+// order.
 static int draw(Sampler *s, int n, int kept) {
     double total = 0, sum = 0;
     for (int i = n - 1; i >= n - kept; i--) total += s->candidates[i].p;
@@ -206,9 +209,10 @@ int sampler_pick(Sampler *s, const float *logits) {
     double total = 0;
     for (int i = 0; i < s->vocab_size; i++) total += s->work[i];
 
-    // The best weighs 1, so min-p is a bound on the weight. Top-p has a bound too: what weighs less than (1 - p) / n of the
-    // total weighs less than 1 - p together and is never needed, which spares ordering most of a large vocabulary. Top-k
-    // must come first, because top-p's total is that of the k; min-p then shortens what is left.
+    // The best weighs 1, so min-p is a bound on the weight. Top-p has a bound too: what weighs less
+    // than (1 - p) / n of the total weighs less than 1 - p together and is never needed, which
+    // spares ordering most of a large vocabulary. Top-k must come first, because top-p's total is
+    // that of the k; min-p then shortens what is left.
     bool top_k = o->top_k > 0 && o->top_k < s->vocab_size, top_p = o->top_p < 1;
     double least = top_k ? 0 : o->min_p, unneeded = (1 - (double)o->top_p) * total / s->vocab_size;
     if (top_p && !top_k && least < unneeded) least = unneeded;

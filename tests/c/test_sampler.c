@@ -1,10 +1,11 @@
-// The sampler against exact probabilities, computed here from the definitions by sorting; each kept set; ties; odd logits.
+// The sampler against exact probabilities, computed here from the definitions by sorting; each kept
+// set; ties; odd logits.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "model.h"
+#include "sampler.h"
 
 static int failures;
 
@@ -14,11 +15,13 @@ static void check(bool ok, const char *name, const char *why) {
     failures += !ok;
 }
 
-static const SamplerOptions PLAIN = {.temperature = 1, .top_p = 1, .repeat_penalty = 1, .repeat_last = 64, .seed = 7};
+static const SamplerOptions PLAIN = {
+    .temperature = 1, .top_p = 1, .repeat_penalty = 1, .repeat_last = 64, .seed = 7,
+};
 
 static Sampler *make(int vocab_size, SamplerOptions options) {
     Error err;
-    Sampler *s = sampler_new(vocab_size, &options, &err);
+    Sampler *s = sampler_new(&scalar_kernels, vocab_size, &options, &err);
     if (!s) {
         printf("not ok sampler_new: %s\n", err.text);
         exit(1);
@@ -26,7 +29,8 @@ static Sampler *make(int vocab_size, SamplerOptions options) {
     return s;
 }
 
-// The same numbers on every machine, roughly normal: sums of 12 values of a linear congruential generator.
+// The same numbers on every machine, roughly normal: sums of 12 values of a linear congruential
+// generator.
 static void fill(float *logits, int n, float spread) {
     uint32_t state = 12345;
     for (int i = 0; i < n; i++) {
@@ -46,7 +50,8 @@ static int by_probability(const void *a, const void *b) {
     return i < j ? -1 : 1;
 }
 
-// p[0..n) of the distribution that the options ask for: the definitions one after the other, everything sorted.
+// p[0..n) of the distribution that the options ask for: the definitions one after the other,
+// everything sorted.
 static void exact(double *p, const float *logits, int n, const SamplerOptions *o) {
     int *order = malloc(sizeof *order * (size_t)n);
     double total = 0, before = 0, max = -INFINITY;
@@ -77,8 +82,9 @@ static double chi_term(double count, double expected) {
     return (count - expected) * (count - expected) / expected;
 }
 
-// Draws from the sampler and compares counts with the exact probabilities: nothing outside the kept set, and chi-square
-// within five standard deviations of its mean (the seed is fixed, so this never fails by chance).
+// Draws from the sampler and compares counts with the exact probabilities: nothing outside the kept
+// set, and chi-square within five standard deviations of its mean (the seed is fixed, so this never
+// fails by chance).
 static void distribution(const char *name, int n, float spread, SamplerOptions options) {
     enum { DRAWS = 40000 };
     float *logits = malloc(sizeof *logits * (size_t)n);
@@ -106,8 +112,9 @@ static void distribution(const char *name, int n, float spread, SamplerOptions o
         cells++;
     }
     double bound = cells - 1 + 5 * sqrt(2.0 * (cells - 1)) + 1;
-    snprintf(why, sizeof why, "chi-square %.1f over %d cells, at most %.1f; %d ids outside the kept set", chi, cells, bound,
-             outside);
+    snprintf(why, sizeof why,
+             "chi-square %.1f over %d cells, at most %.1f; %d ids outside the kept set", chi, cells,
+             bound, outside);
     check(chi <= bound && outside == 0 && cells >= 3, name, why);
     sampler_free(s);
     free(logits);
@@ -148,12 +155,15 @@ static const char *drawn(const float *logits, int n, SamplerOptions options) {
     for (int i = 0; i < 2000; i++) seen[sampler_pick(s, logits)] = true;
     sampler_free(s);
     text[0] = 0;
-    for (int i = 0; i < n; i++)
-        if (seen[i]) snprintf(text + strlen(text), sizeof text - strlen(text), "%s%d", text[0] ? " " : "", i);
+    for (int i = 0; i < n; i++) {
+        size_t len = strlen(text);
+        if (seen[i]) snprintf(text + len, sizeof text - len, "%s%d", len ? " " : "", i);
+    }
     return text;
 }
 
-static void kept(const char *name, const char *want, const float *logits, int n, SamplerOptions options) {
+static void kept(const char *name, const char *want, const float *logits, int n,
+                 SamplerOptions options) {
     char why[300];
     const char *found = drawn(logits, n, options);
     snprintf(why, sizeof why, "expected ids %s, drew %s", want, found);
@@ -181,53 +191,61 @@ static void kept_sets(void) {
     o.min_p = 0.26f, kept("min-p just above 1/4", "0 2", halves, 5, o);
     o.min_p = 1, kept("min-p 1 keeps the best", "1 3", tied, 7, o);
     o = PLAIN;
-    o.top_k = 3, o.top_p = 0.8f, kept("top-p counts what top-k left", "0 2", halves, 5, o);  // 4/7 + 2/7 > 0.8
+    o.top_k = 3, o.top_p = 0.8f;  // 4/7 + 2/7 > 0.8
+    kept("top-p counts what top-k left", "0 2", halves, 5, o);
     o.min_p = 0.6f, kept("min-p after both", "2", halves, 5, o);
 }
 
 // ---- penalty ----
+
+static void picks(Sampler *s, const float *logits, int want, const char *name) {
+    char why[60];
+    int found = sampler_pick(s, logits);
+    snprintf(why, sizeof why, "expected id %d, picked %d", want, found);
+    check(found == want, name, why);
+}
 
 static void penalty(void) {
     const float logits[] = {2, 1.5f, -1, -1.5f};
     SamplerOptions o = PLAIN;
     o.temperature = 0, o.repeat_penalty = 2, o.repeat_last = 2;
     Sampler *s = make(4, o);
-    check(sampler_pick(s, logits) == 0, "penalty: none before a token is accepted", "expected id 0");
+    picks(s, logits, 0, "penalty: none before a token is accepted");
     sampler_accept(s, 0);
-    check(sampler_pick(s, logits) == 1, "penalty: a logit above 0 is divided", "expected id 1");
+    picks(s, logits, 1, "penalty: a logit above 0 is divided");
     sampler_accept(s, 0);
     const float twice[] = {2, 0.8f, -1, -1.5f};
-    check(sampler_pick(s, twice) == 0, "penalty: counts once", "expected id 0");
+    picks(s, twice, 0, "penalty: counts once");
     sampler_accept(s, 1);
-    check(sampler_pick(s, logits) == 0, "penalty: 2/2 beats 1.5/2", "expected id 0");
+    picks(s, logits, 0, "penalty: 2/2 beats 1.5/2");
     sampler_accept(s, 3);
-    check(sampler_pick(s, logits) == 0, "penalty: an id leaves the window", "expected id 0");
+    picks(s, logits, 0, "penalty: an id leaves the window");
     sampler_accept(s, -5);
     sampler_accept(s, 4);
-    check(sampler_pick(s, logits) == 0, "penalty: ids outside the vocabulary are ignored", "expected id 0");
+    picks(s, logits, 0, "penalty: ids outside the vocabulary are ignored");
     sampler_free(s);
     const float near[] = {2, 1.5f, -1, 1.9f};
     s = make(4, o);
     sampler_accept(s, 3);
-    check(sampler_pick(s, near) == 0, "penalty: only what was accepted", "expected id 0");
+    picks(s, near, 0, "penalty: only what was accepted");
     sampler_accept(s, 3);
     sampler_accept(s, 0);
     sampler_accept(s, 0);
-    check(sampler_pick(s, near) == 3, "penalty: two ids of the window", "expected id 3");
+    picks(s, near, 3, "penalty: two ids of the window");
     sampler_accept(s, 3);
     sampler_accept(s, 0);
-    check(sampler_pick(s, near) == 1, "penalty: 1.5 beats 2/2 and 1.9/2", "expected id 1");
+    picks(s, near, 1, "penalty: 1.5 beats 2/2 and 1.9/2");
     sampler_free(s);
     const float negative[] = {-3, -1, -2, -9};
     s = make(4, o);
     sampler_accept(s, 1);
     sampler_accept(s, 0);
-    check(sampler_pick(s, negative) == 1, "penalty: -2 and -2 tie, the lower id wins", "expected id 1");
+    picks(s, negative, 1, "penalty: -2 and -2 tie, the lower id wins");
     sampler_free(s);
     o.repeat_penalty = 3;
     s = make(4, o);
     sampler_accept(s, 1);
-    check(sampler_pick(s, negative) == 2, "penalty: a logit below 0 is multiplied", "expected id 2");
+    picks(s, negative, 2, "penalty: a logit below 0 is multiplied");
     sampler_free(s);
 }
 
@@ -240,7 +258,8 @@ static void odd_logits(void) {
     options[2].top_k = 2;
     options[3].top_p = 0.5f;
     options[4].temperature = 1e-30f, options[4].min_p = 0.5f;
-    options[5].temperature = 1000, options[5].top_k = 3, options[5].top_p = 0.9f, options[5].repeat_penalty = 1e-3f;
+    options[5].temperature = 1000, options[5].repeat_penalty = 1e-3f;
+    options[5].top_k = 3, options[5].top_p = 0.9f;
     const struct {
         const char *name;
         float logits[5];
@@ -249,7 +268,8 @@ static void odd_logits(void) {
         {"NaN is never picked", {NAN, -900, NAN, NAN, NAN}, 1},
         {"minus infinity is never picked", {-INFINITY, -INFINITY, -INFINITY, 5, -INFINITY}, 3},
         {"all NaN gives id 0", {NAN, NAN, NAN, NAN, NAN}, 0},
-        {"all minus infinity gives id 0", {-INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY}, 0},
+        {"all minus infinity gives id 0",
+         {-INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY}, 0},
         {"infinity is picked", {0, 0, INFINITY, -3e38f, NAN}, 2},
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
@@ -257,7 +277,9 @@ static void odd_logits(void) {
         for (int i = 0; i < 6; i++) {
             Sampler *s = make(5, options[i]);
             sampler_accept(s, 2);
-            for (int j = 0; j < 50; j++) ok = ok && sampler_pick(s, cases[c].logits) == cases[c].want;
+            for (int j = 0; j < 50; j++) {
+                ok = ok && sampler_pick(s, cases[c].logits) == cases[c].want;
+            }
             sampler_free(s);
         }
         check(ok, cases[c].name, "another id was picked");
@@ -279,8 +301,9 @@ static void odd_logits(void) {
 // ---- the seed ----
 
 static void seeds(void) {
-    // Made by a few lines of Python: splitmix64 of 42, its upper 53 bits over 2^53, times the total, walked from the last id
-    // down, or from the most likely one where top-p has put them in order.
+    // Made by a few lines of Python: splitmix64 of 42, its upper 53 bits over 2^53, times the
+    // total, walked from the last id down, or from the most likely one where top-p has put them in
+    // order.
     static const int golden[] = {6, 33, 28, 26, 37, 4, 28, 6, 26, 11, 30, 18};
     static const int golden_top_p[] = {26, 28, 28, 1, 6, 11, 28, 4, 1, 34, 28, 37};
     float logits[40], copy[40];
@@ -311,7 +334,7 @@ static void seeds(void) {
 
 static void refused(const char *name, int vocab_size, SamplerOptions options) {
     Error err = {""};
-    Sampler *s = sampler_new(vocab_size, &options, &err);
+    Sampler *s = sampler_new(&scalar_kernels, vocab_size, &options, &err);
     check(!s && err.text[0], name, "it was accepted, or without a message");
     sampler_free(s);
 }

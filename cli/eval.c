@@ -1,0 +1,131 @@
+// eval.c: --logits and --ppl, what the model says of a text that is given.
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "input.h"
+#include "outfile.h"
+#include "print.h"
+#include "verbs.h"
+
+// Runs the next tokens of a text, as many as a pass takes; all their logits.
+static const float *run_chunk(Sequence *s, const int *ids, long left, int chunk, int *n) {
+    Error err;
+    *n = left < chunk ? (int)left : chunk;
+    const float *logits = forward(s, ids, *n, *n, &err);
+    if (!logits) die("%s", err.text);
+    return logits;
+}
+
+int write_logits(const Options *o) {
+    Model model;
+    open_model(&model, o, o->models[0]);
+    Tokenizer *tokenizer = open_tokenizer(&model);
+    Ids ids = prompt_to_run(o, &model, tokenizer);
+    int chunk = o->workspace.chunk, n;
+    Workspace *w = open_workspace(o, &model, chunk);
+    Sequence *s = open_sequence(w, false);
+    FILE *f = outfile_open(o->logits, o->models[0]);
+    size_t row = (size_t)model.vocab_size, stride = logit_stride(w);
+    double start = seconds();
+    sequence_expect(s, (int)ids.n);
+    for (long done = 0; done < ids.n; done += n) {
+        const float *logits = run_chunk(s, ids.data + done, ids.n - done, chunk, &n);
+        for (int i = 0; i < n; i++) {
+            if (fwrite(logits + (size_t)i * stride, sizeof(float), row, f) < row) {
+                die("cannot write %s: %s", o->logits, strerror(errno));
+            }
+        }
+    }
+    outfile_close(f);
+    fprintf(stderr, "prompt %ld tokens, %.1f tok/s; float32 [%ld][%zu] written to %s\n", ids.n,
+            rate((double)ids.n, seconds() - start), ids.n, row, o->logits);
+    sequence_free(s);
+    workspace_free(w);
+    tokenizer_free(tokenizer);
+    free(ids.data);
+    model_close(&model);
+    return 0;
+}
+
+// -log of the probability that softmax(logits) gives to id.
+static double surprise(const float *logits, int vocab_size, int id) {
+    double max = -INFINITY, sum = 0;
+    for (int i = 0; i < vocab_size; i++) max = logits[i] > max ? logits[i] : max;
+    for (int i = 0; i < vocab_size; i++) sum += exp(logits[i] - max);
+    return max + log(sum) - logits[id];
+}
+
+typedef struct {
+    Workspace *w;
+    Sequence *s;
+    Ids prefix, ids;  // what begins each window, and the text
+    int *window;      // [context]
+    double sum, start;
+    long scored;
+} Perplexity;
+
+// Runs the text from `at` on in a window: the tokenizer's prefix (BOS), and as many tokens as fit.
+// Every token is scored from those before it, except the first where there is no prefix. Returns
+// where the next window begins.
+static long score_window(Perplexity *p, long at) {
+    Error err;
+    int n = 0, rows, context = workspace_context(p->w);
+    int scored_from = p->prefix.n > 0 ? (int)p->prefix.n : 1;
+    while (n < p->prefix.n) p->window[n] = p->prefix.data[n], n++;
+    while (n < context && at < p->ids.n) p->window[n++] = p->ids.data[at++];
+    if (sequence_rewind(p->s, 0, &err)) die("%s", err.text);
+    sequence_expect(p->s, n);
+    for (int i = 0; i < n; i += rows) {
+        const float *logits = run_chunk(p->s, p->window + i, n - i, workspace_chunk(p->w), &rows);
+        for (int j = 0; j < rows; j++) {
+            int next = i + j + 1;
+            if (next < scored_from || next >= n) continue;
+            const float *row = logits + (size_t)j * logit_stride(p->w);
+            p->sum += surprise(row, workspace_model(p->w)->vocab_size, p->window[next]);
+            p->scored++;
+        }
+        long done = at - n + i + rows;
+        progress(done, p->ids.n, "%ld of %ld tokens, %.0f tok/s", done, p->ids.n,
+                 rate((double)done, seconds() - p->start));
+    }
+    return at;
+}
+
+int perplexity(const Options *o) {
+    Model model;
+    open_model(&model, o, o->models[0]);
+    Tokenizer *tokenizer = open_tokenizer(&model);
+    if (!tokenizer) usage("%s has no tokenizer, so --ppl cannot read a text", o->models[0]);
+    Text text = read_file(o->ppl);
+    warn_if_not_utf8(text);
+    Perplexity p = {.ids = encode(tokenizer, text, false),
+                    .prefix = encode(tokenizer, (Text){0}, true)};
+    free(text.data);
+    check_ids(p.ids, &model);
+    check_ids(p.prefix, &model);
+    p.w = open_workspace(o, &model, o->workspace.chunk);
+    p.s = open_sequence(p.w, false);
+    int context = workspace_context(p.w);
+    long n = p.ids.n + p.prefix.n;
+    if (n < 2) usage("--ppl %s: at least two tokens are needed, found %ld", o->ppl, n);
+    if (context < p.prefix.n + 1 || context < 2) usage("-c %d is too small for --ppl", context);
+    p.window = malloc((size_t)context * sizeof *p.window);
+    if (!p.window) die("no memory for a window of the context");
+    p.start = seconds();
+    for (long at = 0; at < p.ids.n;) at = score_window(&p, at);
+    progress_end();
+    double nats = p.sum / (double)p.scored;
+    printf("perplexity %.4f (%.5f nats a token; %ld tokens scored in windows of %d)\n", exp(nats),
+           nats, p.scored, context);
+    free(p.window);
+    free(p.ids.data);
+    free(p.prefix.data);
+    sequence_free(p.s);
+    workspace_free(p.w);
+    tokenizer_free(tokenizer);
+    model_close(&model);
+    return 0;
+}

@@ -1,0 +1,221 @@
+// info.c: what a checkpoint holds (--info), whether its bytes are right (--check), and what its
+// tokenizer makes of a prompt (--tokenize).
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "input.h"
+#include "print.h"
+#include "verbs.h"
+
+// ---- layers ----
+
+static bool same_attention(const Attention *a, const Attention *b) {
+    return a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads &&
+           a->head_dim == b->head_dim && a->rope == b->rope && a->window == b->window &&
+           a->scale == b->scale && a->softcap == b->softcap && a->kv_source == b->kv_source &&
+           a->latent.rank == b->latent.rank && !a->q_norm.w == !b->q_norm.w;
+}
+
+static bool same_shape(const Layer *a, const Layer *b) {
+    return a->mixer == b->mixer && a->parallel == b->parallel &&
+           same_attention(&a->attention, &b->attention) && a->ffn.d_ff == b->ffn.d_ff &&
+           a->ffn.act.kind == b->ffn.act.kind && a->ffn.act.gated == b->ffn.act.gated &&
+           a->experts.n == b->experts.n && !a->attn_norm.w == !b->attn_norm.w &&
+           !a->ffn_norm.w == !b->ffn_norm.w && !a->attn_post_norm.w == !b->attn_post_norm.w &&
+           !a->ffn_post_norm.w == !b->ffn_post_norm.w;
+}
+
+static void print_attention(const Attention *a) {
+    if (a->latent.rank) {
+        int rope_dim = a->head_dim - a->latent.rank;
+        printf("%d query heads of %d + %d over a latent of %d + %d (MLA), values of %d", a->n_heads,
+               a->latent.n_nope, rope_dim, a->latent.rank, rope_dim, a->latent.n_value);
+    } else {
+        printf("%d query heads, %d KV heads (%s), head_dim %d", a->n_heads, a->n_kv_heads,
+               attention_name(a->n_heads, a->n_kv_heads), a->head_dim);
+    }
+    printf(", attention scale %g", (double)a->scale);
+    if (a->q_norm.w) {
+        printf(", q and k normalised%s", a->qk_norm == QK_WHOLE ? " as wholes" : "");
+    }
+    if (a->softcap > 0) printf(", softcap %g", (double)a->softcap);
+    if (a->clip > 0) printf(", clip %g", (double)a->clip);
+    if (a->sinks) printf(", sinks");
+    if (a->slopes) printf(", ALiBi");
+    if (a->out_gate.data) printf(", output gated");
+    if (a->rope >= 0) printf(", rope set %d", a->rope);
+    if (a->window > 0) printf(", window %d", a->window);
+    if (a->kv_source >= 0) printf(", keys and values of layer %d", a->kv_source);
+}
+
+static void print_mixer(const Layer *l) {
+    const DeltaNet *d = &l->deltanet;
+    if (l->mixer == MIXER_ATTENTION) {
+        print_attention(&l->attention);
+    } else if (l->mixer == MIXER_SHORTCONV) {
+        printf("convolution over %d tokens", l->shortconv.conv.n_taps);
+    } else {
+        printf("gated DeltaNet, %d key heads of %d, %d value heads of %d, convolution over %d "
+               "tokens", d->n_k_heads, d->k_dim, d->n_v_heads, d->v_dim, d->conv.n_taps);
+    }
+}
+
+static void print_activation(const Activation *act) {
+    static const char *names[N_ACTS] = {"SiLU",  "GELU (erf)", "GELU (tanh)",   "ReLU",
+                                        "ReLU^2", "xIELU",     "clamped SwiGLU"};
+    printf("%s%s", names[act->kind], act->gated ? ", gated" : "");
+}
+
+static void print_feed_forward(const Layer *l) {
+    const Experts *e = &l->experts;
+    if (l->ffn.d_ff) {
+        printf("; feed-forward %d, ", l->ffn.d_ff);
+        print_activation(&l->ffn.act);
+        if (e->n) printf(", for all tokens");
+    }
+    if (e->n) {
+        printf("; %d of %d experts of %d, ", e->top_k, e->n, e->d_expert);
+        print_activation(&e->act);
+    }
+}
+
+// One line for each run of layers that are alike.
+static void print_layers(const Model *model) {
+    for (int first = 0, last; first < model->n_layers; first = last + 1) {
+        const Layer *l = &model->layers[first];
+        last = first;
+        while (last + 1 < model->n_layers && same_shape(l, &model->layers[last + 1])) last++;
+        printf("layers %d-%d   ", first, last);
+        print_mixer(l);
+        print_feed_forward(l);
+        printf("%s\n", l->parallel ? "; attention and feed-forward in parallel" : "");
+    }
+}
+
+// ---- the file ----
+
+static void print_padded(const char *text, size_t len, int width) {
+    printf("%*s", width - print_escaped(text, len), "");
+}
+
+static void print_info_strings(const Checkpoint *file) {
+    for (int i = 0; i < file->n_meta; i++) {
+        const Meta *m = &file->meta[i];
+        if (m->type != META_U8 || m->key_len < 5 || memcmp(m->key, "info.", 5) != 0) continue;
+        print_padded(m->key, m->key_len < 100 ? m->key_len : 100, 12);
+        printf(" ");
+        print_escaped(m->values, m->count < 400 ? m->count : 400);
+        printf("\n");
+    }
+}
+
+static void print_tensors(const Checkpoint *file) {
+    printf("tensors      %d\n", file->n_tensors);
+    for (int i = 0; i < file->n_tensors; i++) {
+        const Tensor *t = &file->tensors[i];
+        char shape[48];
+        snprintf(shape, sizeof shape, "(%zu, %zu)", t->rows, t->cols);
+        printf("  ");
+        print_padded(t->name, t->name_len, 28);
+        printf(" %-4s %-18s %15s bytes\n", dtype_name(t->dtype), shape, commas(t->bytes));
+    }
+}
+
+static void print_info(const char *path, const Model *m, const char *tokenizer, const char *isa,
+                       const char *why) {
+    printf("file         %s, %s bytes\n", path, commas(m->file.map.size));
+    print_info_strings(&m->file);
+    printf("shape        %d layers, n_embd %d, vocabulary %d, context %d, %s (eps %g)%s%s\n",
+           m->n_layers, m->n_embd, m->vocab_size, m->context,
+           m->layernorm ? "LayerNorm" : "RMSNorm", (double)m->norm_eps,
+           m->output.data == m->embed.data ? ", output tied to the embedding" : "",
+           m->embed_pos.data ? ", learned positions" : "");
+    print_layers(m);
+    for (int i = 0; i < m->n_rope_sets; i++) {
+        const RopeSet *r = &m->rope[i];
+        printf("rope set %d   %d of a head's elements turn, multiplier %g", i, 2 * r->n_pairs,
+               (double)r->multiplier);
+        if (r->long_freq) printf("; another table for texts of more than %d tokens", r->length);
+        printf("\n");
+    }
+    printf("tokenizer    %s\n", tokenizer ? tokenizer : "none: use --tokens");
+    printf("kernels      %s (%s)\n", isa, why);
+    printf("weights      %s bytes read per generated token\n", commas(m->weight_bytes));
+    print_tensors(&m->file);
+}
+
+static void print_info_json(const char *path, const Model *m, const char *tokenizer,
+                            const char *isa) {
+    printf("{");
+    print_json_string("file", path, strlen(path));
+    printf(", \"bytes\": %zu, \"weight_bytes\": %zu, \"n_layers\": %d, \"n_embd\": %d, "
+           "\"vocab_size\": %d, \"context\": %d, ", m->file.map.size, m->weight_bytes, m->n_layers,
+           m->n_embd, m->vocab_size, m->context);
+    print_json_string("isa", isa, strlen(isa));
+    printf(", ");
+    if (tokenizer) {
+        print_json_string("tokenizer", tokenizer, strlen(tokenizer));
+    } else {
+        printf("\"tokenizer\": null");
+    }
+    printf(",\n \"layers\": [");
+    for (int i = 0; i < m->n_layers; i++) {
+        const Attention *a = &m->layers[i].attention;
+        printf("%s\n  {\"n_heads\": %d, \"n_kv_heads\": %d, \"head_dim\": %d, \"d_ff\": %d, "
+               "\"rope\": %d, \"window\": %d}", i ? "," : "", a->n_heads, a->n_kv_heads,
+               a->head_dim, m->layers[i].ffn.d_ff, a->rope, a->window);
+    }
+    printf("],\n \"tensors\": [");
+    for (int i = 0; i < m->file.n_tensors; i++) {
+        const Tensor *t = &m->file.tensors[i];
+        printf("%s\n  {", i ? "," : "");
+        print_json_string("name", t->name, t->name_len);
+        printf(", \"dtype\": \"%s\", \"rows\": %zu, \"cols\": %zu, \"bytes\": %zu}",
+               dtype_name(t->dtype), t->rows, t->cols, t->bytes);
+    }
+    printf("]}\n");
+}
+
+// ---- verbs ----
+
+int info(const Options *o) {
+    Model model;
+    const char *why, *path = o->models[0];
+    open_model(&model, o, path);
+    Tokenizer *tokenizer = open_tokenizer(&model);
+    const char *described = tokenizer ? tokenizer_describe(tokenizer) : NULL;
+    const Kernels *kernels = choose_kernels(o, &why);
+    if (o->json) {
+        print_info_json(path, &model, described, kernels->name);
+    } else {
+        print_info(path, &model, described, kernels->name, why);
+    }
+    tokenizer_free(tokenizer);
+    model_close(&model);
+    return 0;
+}
+
+int check(const Options *o) {
+    Error err;
+    Model model;
+    open_model(&model, o, o->models[0]);
+    if (checkpoint_check(&model.file, &err)) die("%s: %s", o->models[0], err.text);
+    printf("%s: the checksum of its %s bytes is right\n", o->models[0],
+           commas(model.file.map.size));
+    model_close(&model);
+    return 0;
+}
+
+int tokenize(const Options *o) {
+    Model model;
+    open_model(&model, o, o->models[0]);
+    Tokenizer *tokenizer = open_tokenizer(&model);
+    Ids ids = prompt_ids(o, &model, tokenizer);
+    for (long i = 0; i < ids.n; i++) printf(i ? " %d" : "%d", ids.data[i]);
+    printf("\n");
+    free(ids.data);
+    tokenizer_free(tokenizer);
+    model_close(&model);
+    return 0;
+}

@@ -1,0 +1,176 @@
+#include "input.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "print.h"
+
+// ---- the model, and where it runs ----
+
+void open_model(Model *model, const Options *o, const char *path) {
+    Error err;
+    if (model_open(model, path, &err)) die("%s", err.text);
+    if (o->workspace.context > model->context) {
+        usage("-c %d: %s was made for %d positions at most", o->workspace.context, path,
+              model->context);
+    }
+}
+
+Tokenizer *open_tokenizer(const Model *model) {
+    Error err;
+    if (!has_tokenizer(&model->file)) return NULL;
+    Tokenizer *tokenizer = tokenizer_new(&model->file, &err);
+    if (!tokenizer) die("%s", err.text);
+    return tokenizer;
+}
+
+const Kernels *choose_kernels(const Options *o, const char **why) {
+    const Kernels *kernels = kernels_choose(o->workspace.isa, why);
+    if (!kernels) die("HEADS_ISA=%s: %s", o->workspace.isa, *why);
+    if (o->workspace.isa) *why = "HEADS_ISA asks for it";
+    return kernels;
+}
+
+// Which options ask for less of what could not be had.
+static const char *memory_hint(const Error *err) {
+    return strstr(err->text, "positions") ? "; choose fewer with -c"
+           : strstr(err->text, "activations") ? "; choose fewer with -b"
+           : strstr(err->text, "threads")     ? "; choose fewer with -t"
+                                              : "";
+}
+
+Workspace *open_workspace(const Options *o, const Model *model, int logit_rows) {
+    Error err;
+    const char *why;
+    WorkspaceOptions options = o->workspace;
+    choose_kernels(o, &why);
+    options.logit_rows = logit_rows;
+    Workspace *w = workspace_new(model, &options, &err);
+    if (!w) die("%s%s", err.text, memory_hint(&err));
+    return w;
+}
+
+Sequence *open_sequence(Workspace *w, bool shared) {
+    Error err;
+    Sequence *s = sequence_new(w, shared, &err);
+    if (!s) die("%s%s", err.text, memory_hint(&err));
+    return s;
+}
+
+// ---- texts ----
+
+static Text read_stream(FILE *f, const char *name) {
+    Text text = {NULL, 0};
+    size_t capacity = 0, got = 1;
+    while (got > 0) {
+        if (text.size == capacity) {
+            capacity = capacity ? 2 * capacity : 1 << 16;
+            char *larger = realloc(text.data, capacity);
+            if (!larger) die("%s: no memory for %zu bytes of text", name, capacity);
+            text.data = larger;
+        }
+        got = fread(text.data + text.size, 1, capacity - text.size, f);
+        text.size += got;
+    }
+    if (ferror(f)) die("cannot read %s: %s", name, strerror(errno));
+    return text;
+}
+
+Text read_file(const char *path) {
+    FILE *f = fopen(path, "rb");
+    if (!f) die("cannot open %s: %s", path, strerror(errno));
+    Text text = read_stream(f, path);
+    fclose(f);
+    return text;
+}
+
+void warn_if_not_utf8(Text text) {
+    for (size_t i = 0, n; i < text.size; i += n) {
+        n = utf8_char(text.data + i, text.size - i);
+        if (n == 0) {
+            fprintf(stderr, "run: the text is not UTF-8 at byte %zu; bad bytes are read as "
+                            "U+FFFD\n", i);
+            return;
+        }
+    }
+}
+
+// ---- ids ----
+
+Ids encode(const Tokenizer *tokenizer, Text text, bool add_special) {
+    Error err;
+    Ids ids;
+    const char *data = text.data ? text.data : "";
+    ids.n = tokenizer_encode(tokenizer, data, text.size, add_special, &ids.data, &err);
+    if (ids.n < 0) die("%s", err.text);
+    return ids;
+}
+
+// "1 2 3", or with commas.
+static Ids parse_ids(const char *text, int vocab_size) {
+    static const char between[] = " ,\t\n";
+    Ids ids = {malloc((strlen(text) / 2 + 1) * sizeof(int)), 0};
+    if (!ids.data) die("no memory for the ids of --tokens");
+    for (const char *p = text + strspn(text, between); *p; p += strspn(p, between)) {
+        char *end;
+        errno = 0;
+        long id = strtol(p, &end, 10);
+        if (end == p || (*end && !strchr(between, *end))) {
+            usage("--tokens wants ids such as \"1 2 3\", found \"%.40s\"", p);
+        }
+        if (errno || id < 0 || id >= vocab_size) {
+            usage("--tokens: %.*s is no token of this model; its ids are 0 to %d", (int)(end - p),
+                  p, vocab_size - 1);
+        }
+        ids.data[ids.n++] = (int)id;
+        p = end;
+    }
+    if (ids.n == 0) usage("--tokens is empty; give at least one id");
+    return ids;
+}
+
+void check_ids(Ids ids, const Model *model) {
+    for (long i = 0; i < ids.n; i++) {
+        if (ids.data[i] >= model->vocab_size) {
+            die("the text has token %d, which the tokenizer knows and the model does not: its ids "
+                "are 0 to %d", ids.data[i], model->vocab_size - 1);
+        }
+    }
+}
+
+Ids prompt_ids(const Options *o, const Model *model, const Tokenizer *tokenizer) {
+    if (o->tokens) return parse_ids(o->tokens, model->vocab_size);
+    if (!tokenizer) {
+        usage("%s has no tokenizer; give the prompt as ids, with --tokens", o->models[0]);
+    }
+    Text text = {NULL, 0};
+    if (o->prompt_file) {
+        text = read_file(o->prompt_file);
+    } else if (o->prompt && strcmp(o->prompt, "-") == 0) {
+        text = read_stream(stdin, "stdin");
+    } else if (o->prompt) {
+        text = (Text){strdup(o->prompt), strlen(o->prompt)};
+        if (!text.data) die("no memory for the prompt");
+    }
+    warn_if_not_utf8(text);
+    Ids ids = encode(tokenizer, text, true);
+    free(text.data);
+    return ids;
+}
+
+Ids prompt_to_run(const Options *o, const Model *model, const Tokenizer *tokenizer) {
+    Ids ids = prompt_ids(o, model, tokenizer);
+    int context = o->workspace.context ? o->workspace.context : model->context;
+    if (ids.n == 0) {
+        usage("the prompt is empty, and this model's tokenizer puts no BOS token before a text; "
+              "give a prompt with -p");
+    }
+    if (ids.n > context) {
+        usage("the prompt has %ld tokens and the context has room for %d; shorten it%s", ids.n,
+              context, context < model->context ? " or raise -c" : "");
+    }
+    check_ids(ids, model);
+    return ids;
+}

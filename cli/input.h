@@ -1,0 +1,37 @@
+// input.c: what a verb works on: the model, its tokenizer, texts and ids, and a place to run them.
+// Each of these exits with a sentence where it fails.
+#ifndef CLI_INPUT_H
+#define CLI_INPUT_H
+
+#include "options.h"
+#include "tokenizer.h"
+
+void open_model(Model *model, const Options *options, const char *path);
+Tokenizer *open_tokenizer(const Model *model);  // NULL: the checkpoint has none
+// The kernels to use, and why these.
+const Kernels *choose_kernels(const Options *options, const char **why);
+Workspace *open_workspace(const Options *options, const Model *model, int logit_rows);
+Sequence *open_sequence(Workspace *w, bool shared);
+
+typedef struct {
+    char *data;  // owned
+    size_t size;
+} Text;
+
+Text read_file(const char *path);
+void warn_if_not_utf8(Text text);
+
+typedef struct {
+    int *data;  // owned
+    long n;
+} Ids;
+
+Ids encode(const Tokenizer *tokenizer, Text text, bool add_special);
+// The ids of -p, -f or --tokens.
+Ids prompt_ids(const Options *options, const Model *model, const Tokenizer *tokenizer);
+// The same, to be run: each is in the model's vocabulary, and all fit into the context.
+Ids prompt_to_run(const Options *options, const Model *model, const Tokenizer *tokenizer);
+// A tokenizer can have added tokens that the model has no row for.
+void check_ids(Ids ids, const Model *model);
+
+#endif

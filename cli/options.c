@@ -1,0 +1,265 @@
+#include "options.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "print.h"
+
+static const Options DEFAULTS = {
+    .verb = GENERATE,
+    .n_generate = 256,
+    .workspace = {.chunk = 128, .k_dtype = F16, .v_dtype = F16},
+    .sampler = {.temperature = 0.8f, .top_p = 0.95f, .repeat_penalty = 1, .repeat_last = 64},
+};
+
+typedef enum { HEADING, FLAG, TEXT, INT, INTS, FLOAT, SEED, DTYPE } Kind;
+
+typedef struct {
+    Kind kind;
+    const char *name, *value;  // value: what the help calls it
+    size_t field;              // where in Options it goes
+    double min, max;           // of a number
+    Verb selects;              // the verb that it asks for, if any
+    unsigned verbs;            // the verbs for which it means something
+    const char *help;
+} Option;
+
+enum {
+    RUNS = GENERATE | LOGITS | PPL | KV | BENCH,
+    PROMPT = GENERATE | LOGITS | TOKENIZE,
+    ANY = ~0,
+};
+#define FIELD(name) offsetof(Options, name)
+#define SELECT(verb) FIELD(flag), .selects = (verb), .verbs = (verb)
+
+static const Option OPTIONS[] = {
+    {HEADING, "The prompt, one of (none: from the tokenizer's BOS)", .help = ""},
+    {TEXT, "-p", "TEXT", FIELD(prompt), .verbs = PROMPT,
+     .help = "the text to continue, byte for byte; - reads stdin"},
+    {TEXT, "-i", "TEXT", FIELD(prompt), .verbs = PROMPT, .help = "the same"},
+    {TEXT, "-f", "FILE", FIELD(prompt_file), .verbs = PROMPT,
+     .help = "the text in a file, its last newline included"},
+    {TEXT, "--tokens", "IDS", FIELD(tokens), .verbs = GENERATE | LOGITS,
+     .help = "token ids instead of text, such as \"1 2 3\"; nothing is added to them"},
+
+    {HEADING, "Generation", .help = ""},
+    {INT, "-n", "N", FIELD(n_generate), 0, 1e9, .verbs = GENERATE,
+     .help = "most tokens to generate (256)"},
+    {SEED, "-s", "SEED", FIELD(sampler.seed), .verbs = GENERATE,
+     .help = "seed; the same seed gives the same text (the clock's, printed at the end)"},
+    {FLOAT, "--temp", "F", FIELD(sampler.temperature), 0, 1000, .verbs = GENERATE,
+     .help = "temperature; 0 always takes the most likely token (0.8)"},
+    {INT, "--top-k", "N", FIELD(sampler.top_k), 0, 1e9, .verbs = GENERATE,
+     .help = "choose among the N most likely; 0: all (0)"},
+    {FLOAT, "--top-p", "F", FIELD(sampler.top_p), 1e-6, 1, .verbs = GENERATE,
+     .help = "choose among the most likely that have probability F together; 1: all (0.95)"},
+    {FLOAT, "--min-p", "F", FIELD(sampler.min_p), 0, 1, .verbs = GENERATE,
+     .help = "leave out what is less than F times as likely as the best; 0: nothing (0)"},
+    {FLOAT, "--repeat-penalty", "F", FIELD(sampler.repeat_penalty), 1e-3, 1000, .verbs = GENERATE,
+     .help = "make the last 64 tokens less likely; 1: do not (1)"},
+    {FLAG, "--ids", NULL, FIELD(ids), .verbs = GENERATE,
+     .help = "print token ids, the prompt's and the generated ones, instead of text\n"
+             "(always so without a tokenizer)"},
+
+    {HEADING, "The machine", .help = ""},
+    {INT, "-c", "N", FIELD(workspace.context), 1, MAX_DIM, .verbs = RUNS,
+     .help = "context, positions to reserve (the model's)"},
+    {INT, "-t", "N", FIELD(workspace.n_threads), 1, 1024, .verbs = RUNS,
+     .help = "threads (the physical cores)"},
+    {INT, "-b", "N", FIELD(workspace.chunk), 1, 65536, .verbs = RUNS,
+     .help = "tokens of a prompt that are run at once (128)"},
+    {DTYPE, "-ctk", "TYPE", FIELD(workspace.k_dtype), .verbs = RUNS,
+     .help = "type of the cached keys: f32, f16 or q8 (f16)"},
+    {DTYPE, "-ctv", "TYPE", FIELD(workspace.v_dtype), .verbs = RUNS,
+     .help = "type of the cached values (f16)"},
+
+    {HEADING, "Instead of generating", .help = ""},
+    {FLAG, "--kv", NULL, SELECT(KV),
+     .help = "what the KV cache costs, as MHA, GQA, MQA and MLA, and measured; takes\n"
+             "several models"},
+    {FLAG, "--info", NULL, SELECT(INFO),
+     .help = "the model's shape, tensors, tokenizer, and the instruction set in use"},
+    {FLAG, "--bench", NULL, SELECT(BENCH),
+     .help = "speed of prefill and of decode at several depths, beside what memory and\n"
+             "arithmetic allow"},
+    {INTS, "-np", "LIST", FIELD(sequences), 1, MAX_SEQUENCES, .verbs = BENCH,
+     .help = "and of so many sequences side by side, such as 1,4,8,16,32"},
+    {FLAG, "--json", NULL, FIELD(json), .verbs = KV | INFO | BENCH,
+     .help = "--kv, --info and --bench for machines"},
+    {TEXT, "--ppl", "FILE", FIELD(ppl), .selects = PPL, .verbs = PPL,
+     .help = "perplexity of a text, in windows of the context"},
+    {FLAG, "--check", NULL, SELECT(CHECK), .help = "verify the file's checksum"},
+    {FLAG, "--tokenize", NULL, SELECT(TOKENIZE), .help = "the prompt's ids, on one line"},
+    {TEXT, "--logits", "FILE", FIELD(logits), .selects = LOGITS, .verbs = LOGITS,
+     .help = "write the prompt's logits: float32 [tokens][vocabulary], little-endian"},
+    {FLAG, "--help", NULL, FIELD(flag), .verbs = ANY, .help = "this"},
+};
+enum { N_OPTIONS = sizeof OPTIONS / sizeof OPTIONS[0] };
+
+// ---- help ----
+
+static void print_option(const Option *o) {
+    char left[64];
+    snprintf(left, sizeof left, "%s %s", o->name, o->value ? o->value : "");
+    printf("  %-20s ", left);
+    for (const char *line = o->help; *line;) {
+        int len = (int)strcspn(line, "\n");
+        printf("%.*s\n", len, line);
+        line += len;
+        if (*line) printf("%23s", ""), line++;
+    }
+}
+
+static void help(void) {
+    printf("./run MODEL [options]    continues a prompt: it and what the model adds go to stdout, "
+           "all else\n                         to stderr\n");
+    for (const Option *o = OPTIONS; o < OPTIONS + N_OPTIONS; o++) {
+        if (o->kind == HEADING) {
+            printf("\n%s:\n", o->name);
+        } else {
+            print_option(o);
+        }
+    }
+    printf("\nSpecial tokens are not printed. Generation ends at an end-of-text token, at -n, when "
+           "the context\nis full, or at Ctrl-C, and the last line on stderr says which. "
+           "HEADS_ISA=scalar, avx2, avxvnni,\navx512, avx512bf16, amx or neon chooses the "
+           "kernels.\nExit status: 0 done (also when stdout is closed), 1 failed, 2 wrong usage, "
+           "130 after Ctrl-C.\n");
+}
+
+// ---- values ----
+
+static double parse_number(const Option *o, const char *text) {
+    char *end;
+    double value = strtod(text, &end);
+    bool whole = o->kind == INT;
+    if (end == text || *end || isnan(value)) {
+        usage("%s wants a %snumber, found \"%s\"", o->name, whole ? "whole " : "", text);
+    }
+    if (whole && value != floor(value)) {
+        const char *hint = strcmp(o->name, "-t") ? "" : "; for the sampling temperature use --temp";
+        usage("%s wants a whole number, found \"%s\"%s", o->name, text, hint);
+    }
+    if (value < o->min || value > o->max) {
+        usage("%s wants a number from %g to %.9g, found \"%s\"", o->name, o->min, o->max, text);
+    }
+    return value;
+}
+
+static IntList parse_ints(const Option *o, const char *text) {
+    IntList list = {0};
+    const char *p = text;
+    do {
+        char *end;
+        long value = strtol(p, &end, 10);
+        bool ok = list.n < MAX_LIST && *p >= '0' && *p <= '9' && (!*end || *end == ',');
+        if (!ok || value < (long)o->min || value > (long)o->max) {
+            usage("%s wants up to %d numbers from %g to %g such as 1,4,8, found \"%s\"", o->name,
+                  MAX_LIST, o->min, o->max, text);
+        }
+        list.values[list.n++] = (int)value;
+        p = end;
+    } while (*p++ == ',');
+    return list;
+}
+
+static uint64_t parse_seed(const char *text) {
+    char *end;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end || errno) {
+        usage("-s wants a whole number from 0 to 2^64 - 1, found \"%s\"", text);
+    }
+    return value;
+}
+
+static Dtype parse_dtype(const Option *o, const char *text) {
+    static const Dtype types[] = {F32, F16, Q8};
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(text, dtype_name(types[i])) == 0) return types[i];
+    }
+    usage("%s wants f32, f16 or q8, found \"%s\"", o->name, text);
+}
+
+static void set_option(Options *options, const Option *o, const char *text) {
+    void *field = (char *)options + o->field;
+    switch (o->kind) {
+    case FLAG: *(bool *)field = true; break;
+    case TEXT: *(const char **)field = text; break;
+    case INT: *(int *)field = (int)parse_number(o, text); break;
+    case INTS: *(IntList *)field = parse_ints(o, text); break;
+    case FLOAT: *(float *)field = (float)parse_number(o, text); break;
+    case DTYPE: *(Dtype *)field = parse_dtype(o, text); break;
+    case SEED:
+        *(uint64_t *)field = parse_seed(text);
+        options->seeded = true;
+        break;
+    case HEADING: break;
+    }
+}
+
+// ---- arguments ----
+
+static const char *verb_name(Verb verb) {
+    for (int i = 0; i < N_OPTIONS; i++) {
+        if (OPTIONS[i].selects == verb) return OPTIONS[i].name;
+    }
+    return "generation";
+}
+
+static const Option *find_option(const char *name) {
+    for (int i = 0; i < N_OPTIONS; i++) {
+        if (OPTIONS[i].kind != HEADING && strcmp(OPTIONS[i].name, name) == 0) return &OPTIONS[i];
+    }
+    usage("there is no option \"%s\"", name);
+}
+
+// Combinations that mean nothing are refused rather than ignored.
+static void check_options(const Options *o, const bool given[N_OPTIONS]) {
+    for (int i = 0; i < N_OPTIONS; i++) {
+        if (given[i] && !(OPTIONS[i].verbs & o->verb)) {
+            usage("%s means nothing for %s", OPTIONS[i].name, verb_name(o->verb));
+        }
+    }
+    if (o->n_models == 0) usage("which model? Name a checkpoint, such as models/stories.bin");
+    if (o->n_models > 1 && o->verb != KV) {
+        usage("one model, please: found \"%s\" and \"%s\"; only --kv takes several", o->models[0],
+              o->models[1]);
+    }
+    if (!!o->prompt + !!o->prompt_file + !!o->tokens > 1) {
+        usage("-p, -f and --tokens: give one of them");
+    }
+}
+
+Options parse_options(int argc, char **argv) {
+    Options options = DEFAULTS;
+    bool given[N_OPTIONS] = {false};
+    options.models = argv;
+    const char *isa = getenv("HEADS_ISA");
+    if (isa && *isa) options.workspace.isa = isa;
+    for (int i = 1; i < argc; i++) {
+        const char *name = argv[i];
+        if (name[0] != '-') {
+            options.models[options.n_models++] = argv[i];
+            continue;
+        }
+        if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
+            help();
+            write_out("", 0);
+            exit(0);
+        }
+        const Option *o = find_option(name);
+        if (o->value && i + 1 == argc) usage("%s wants a value: %s %s", name, name, o->value);
+        if (o->selects && options.verb != GENERATE && options.verb != o->selects) {
+            usage("%s and %s: one thing at a time", verb_name(options.verb), name);
+        }
+        if (o->selects) options.verb = o->selects;
+        given[o - OPTIONS] = true;
+        set_option(&options, o, o->value ? argv[++i] : NULL);
+    }
+    check_options(&options, given);
+    return options;
+}

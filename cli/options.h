@@ -1,0 +1,34 @@
+// options.c: what the command line can ask for, in one table, and --help.
+#ifndef CLI_OPTIONS_H
+#define CLI_OPTIONS_H
+
+#include "sampler.h"
+#include "session.h"
+
+typedef enum {  // what there is to do: one bit each
+    GENERATE = 1, KV = 2, INFO = 4, PPL = 8, CHECK = 16, TOKENIZE = 32, LOGITS = 64, BENCH = 128
+} Verb;
+
+enum { MAX_LIST = 16, MAX_SEQUENCES = 256 };
+
+typedef struct {
+    int n, values[MAX_LIST];
+} IntList;
+
+typedef struct {
+    Verb verb;
+    char **models;
+    int n_models;
+    const char *prompt, *prompt_file, *tokens, *ppl, *logits;
+    bool flag, json, ids, seeded;  // flag: set by an option that only selects a verb
+    int n_generate;
+    IntList sequences;             // to run side by side
+    WorkspaceOptions workspace;    // isa is what HEADS_ISA says
+    SamplerOptions sampler;
+} Options;
+
+// Reads the arguments and HEADS_ISA; argv's own array keeps the models' names. Exits if the usage
+// is wrong, and after --help.
+Options parse_options(int argc, char **argv);
+
+#endif
