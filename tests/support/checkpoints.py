@@ -83,11 +83,11 @@ def build(meta: dict[str, Meta], tensors: dict[str, Tensor]) -> bytes:
     return seal(head + b"".join(_pad(t.data, 64) for t in tensors.values()))
 
 
-def write_zeros(path: Path, meta: dict[str, Meta], shapes: dict[str, tuple[int, int]]) -> None:
-    """A checkpoint whose tensors are f32 and zero, (1, n) being a vector: on the disk it takes only
-    the room of its head. Its checksum is none."""
-    tensors = {name: Tensor(0, rows, cols, b"") for name, (rows, cols) in shapes.items()}
-    sizes = [4 * cols * (-(-rows // 16) * 16 if rows > 1 else 1) for rows, cols in shapes.values()]
+def write_zeros(path: Path, meta: dict[str, Meta], shapes: dict[str, tuple[int, ...]]) -> None:
+    """A checkpoint whose tensors are f32 and zero, (n_out, n_in) matrices and (n,) vectors: on the disk
+    it takes only the room of its head. Its checksum is none."""
+    tensors = {name: Tensor(0, *(1, *shape)[-2:], b"") for name, shape in shapes.items()}
+    sizes = [4 * s[-1] * (-(-s[0] // 16) * 16 if len(s) > 1 else 1) for s in shapes.values()]
     path.write_bytes(_head(meta, tensors, sizes))
     with path.open("r+b") as file:
         file.truncate(struct.unpack_from("<Q", path.read_bytes(), 16)[0])
