@@ -121,6 +121,19 @@ int sequence_rewind(Sequence *s, int n, Error *err) {
 
 // ---- forks ----
 
+int first_use(Sequence *s, Error *err) {
+    const Workspace *w = s->workspace;
+    for (int i = 0; s->in_file > 0 && !s->used && i < w->model->n_layers; i++) {
+        const KvLayer *kv = &w->kv.layers[i];
+        if (!kv->borrowed) populate(s->cache + kv->offset, used_slots(s, kv) * kv->slot_bytes);
+    }
+    if (check_loaded(s, err)) return -1;
+    free(s->unchecked);
+    s->unchecked = NULL;
+    s->used = true;
+    return 0;
+}
+
 int map_from_file(Sequence *s, const KvFile *file, int layer, size_t from, size_t to,
                   const uint8_t *source) {
     size_t page = page_size(), begin = round_up(from, page), end = to / page * page;

@@ -155,9 +155,7 @@ static unsigned long_tables(const Model *m, int n) {
 // Gets a sequence ready for n more tokens: what is in the cache runs again if the text's length now
 // asks for other tables of rope.
 static int prepare(Workspace *w, Sequence *s, int n, Error *err) {
-    if (check_loaded(s, err)) return -1;
-    free(s->unchecked);
-    s->unchecked = NULL;
+    if (first_use(s, err)) return -1;
     sequence_expect(s, s->length + n);
     unsigned tables = long_tables(w->model, s->expected);
     if (tables == s->long_tables) return 0;
