@@ -1,43 +1,82 @@
-// This engine for tests/reference/compare_peers.py: a session that stays open, as the peers' do.
+// This engine for tests/reference/compare_peers.py: a sequence that stays open, as the peers' do.
 //
 //     compare_peers MODEL THREADS CHUNK CONTEXT
 //
-// For each line "DEPTH N AT_ONCE" of stdin, runs N tokens behind the first DEPTH, AT_ONCE at a time with the logits of the
-// last, and prints the seconds that took. The tokens before are put into the cache first, if they are not there yet.
+// For each line "DEPTH N AT_ONCE" of stdin, runs N tokens after the first DEPTH, AT_ONCE at a time
+// with the logits of the last, and prints the seconds that took. The tokens before are put into the
+// cache first, if they are not there yet.
+//
+// For each line "DEPTH -N STEPS", N sequences side by side, forks of the first DEPTH tokens: STEPS
+// tokens of each.
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "session.h"
+
+enum { MAX_SEQUENCES = 256 };
 
 static void die(const Error *err) {
     fprintf(stderr, "compare_peers: %s\n", err->text);
     exit(1);
 }
 
+static void run(Sequence *s, const int *tokens, int n, int n_logits) {
+    Error err;
+    if (n && !forward(s, tokens, n, n_logits, &err)) die(&err);
+}
+
+static void go_to(Sequence *s, const int *tokens, int depth) {
+    Error err;
+    if (sequence_length(s) > depth && sequence_rewind(s, depth, &err)) die(&err);
+    run(s, tokens + sequence_length(s), depth - sequence_length(s), 0);
+}
+
+static double run_batch(Workspace *w, const Sequence *parent, int depth, int n, int steps,
+                        const int *tokens) {
+    Error err;
+    Run runs[MAX_SEQUENCES];
+    if (n > MAX_SEQUENCES) die(&(Error){"too many sequences"});
+    for (int i = 0; i < n; i++) {
+        runs[i] = (Run){sequence_fork(parent, depth, &err), tokens + depth + i, 1, 1};
+        if (!runs[i].sequence) die(&err);
+    }
+    double start = 0;
+    for (int step = -1; step < steps; step++) {  // the first is not timed
+        if (step == 0) start = seconds();
+        if (!forward_runs(w, runs, n, &err)) die(&err);
+    }
+    double time = seconds() - start;
+    for (int i = 0; i < n; i++) sequence_free(runs[i].sequence);
+    return time;
+}
+
 int main(int argc, char **argv) {
     Error err;
     Model model;
     if (argc != 5) die(&(Error){"expected MODEL THREADS CHUNK CONTEXT"});
-    SessionOptions options = {.n_threads = atoi(argv[2]), .chunk = atoi(argv[3]), .context = atoi(argv[4]),
-                              .k_dtype = F16, .v_dtype = F16, .logit_rows = 1};
+    int context = atoi(argv[4]);
+    WorkspaceOptions options = {.n_threads = atoi(argv[2]), .chunk = atoi(argv[3]),
+                                .context = context, .k_dtype = F16, .v_dtype = F16,
+                                .logit_rows = MAX_SEQUENCES};
     if (model_open(&model, argv[1], &err)) die(&err);
-    Session *session = session_new(&model, &options, &err);
-    int *tokens = malloc((size_t)options.context * sizeof *tokens);
-    if (!session) die(&err);
+    Workspace *w = workspace_new(&model, &options, &err);
+    Sequence *s = w ? sequence_new(w, true, &err) : NULL;
+    int *tokens = malloc((size_t)(context + MAX_SEQUENCES) * sizeof *tokens);
+    if (!s) die(&err);
     if (!tokens) die(&(Error){"no memory for the tokens"});
-    for (int i = 0; i < options.context; i++) tokens[i] = (int)((unsigned)i * 7919u % (unsigned)model.vocab_size);
-    for (int depth, n, at_once, filled = 0; scanf("%d %d %d", &depth, &n, &at_once) == 3;) {
-        session->position = filled < depth ? filled : depth;
-        if (filled < depth && !forward(session, tokens + filled, depth - filled, 0, &err)) die(&err);
-        double start = seconds();
-        for (int i = 0; i < n; i += at_once)
-            if (!forward(session, tokens + depth + i, at_once, 1, &err)) die(&err);
-        printf("%.9f\n", seconds() - start);
+    for (int i = 0; i < context + MAX_SEQUENCES; i++)
+        tokens[i] = (int)((unsigned)i * 7919u % (unsigned)model.vocab_size);
+    for (int depth, n, m; scanf("%d %d %d", &depth, &n, &m) == 3;) {
+        go_to(s, tokens, depth);
+        double start = seconds(), time = 0;
+        if (n < 0) time = run_batch(w, s, depth, -n, m, tokens);
+        for (int i = 0; i < n; i += m) run(s, tokens + depth + i, m, 1);
+        printf("%.9f\n", n < 0 ? time : seconds() - start);
         fflush(stdout);
-        filled = depth + n > filled ? depth + n : filled;
     }
     free(tokens);
-    session_free(session);
+    sequence_free(s);
+    workspace_free(w);
     model_close(&model);
     return 0;
 }

@@ -1,0 +1,69 @@
+"""A sequence's logits have the bits that they have when it runs alone, whatever runs beside it.
+
+tests/c/sequences.c runs random texts in random pieces, with rewinds, forks and saved copies in between, and
+compares every row; here it meets every golden family (all mixers, windows, ropes and experts), every KV dtype
+and 1 to 33 sequences.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import export
+from conftest import ROOT
+
+GOLDEN = ROOT / "tests" / "golden"
+NAMES = sorted(path.name for path in GOLDEN.iterdir())
+CACHES = list(itertools.product(["f32", "f16", "q8"], repeat=2))
+COUNTS = [33, 5, 1]
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory):
+    """A function from a golden family's name to its checkpoint, made once."""
+    folder = tmp_path_factory.mktemp("sequences")
+
+    def make(name: str) -> Path:
+        path = folder / f"{name}.bin"
+        if not path.exists():
+            assert export.main([str(GOLDEN / name), str(path), "--dtype", "q8"]) == 0
+        return path
+
+    return make
+
+
+def run_side_by_side(model: Path, keys: str, values: str, n: int, seed: int) -> dict[str, int]:
+    """What was done, by name."""
+    program = ROOT / "build" / "tests" / "c" / "sequences"
+    done = subprocess.run([program, model, keys, values, str(n), str(seed)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.startswith("ok: "), done.stdout + done.stderr
+    return {name: int(count) for count, name in re.findall(r"(\d+) (\w+)", done.stdout)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_alone_and_among_others(exported, name):
+    """Each family with three pairs of KV dtypes; all nine pairs over the families."""
+    model, turn = exported(name), NAMES.index(name)
+    done: dict[str, int] = {}
+    for i, n in enumerate(COUNTS):
+        keys, values = CACHES[(turn * len(COUNTS) + i) % len(CACHES)]
+        for what, count in run_side_by_side(model, keys, values, n, seed=100 * turn + i).items():
+            done[what] = done.get(what, 0) + count
+    assert done["rows"] > 100 and done["passes"] > 10 and done["saved"] > 0
+
+
+@pytest.mark.parametrize(("keys", "values"), CACHES, ids=["-".join(c) for c in CACHES])
+def test_forks_share_memory(exported, keys, values):
+    done = run_side_by_side(exported("llama"), keys, values, 16, seed=7)
+    assert done["rewinds"] > 0 and done["forks"] > 0 and done["shared"] > 0
+
+
+@pytest.mark.parametrize("name", ["mistral", "lfm3", "qwen3_next"])
+def test_windows_and_states_refuse_to_go_back(exported, name):
+    """They have forgotten: a rewind or fork far back is an error, and nothing changes."""
+    assert sum(run_side_by_side(exported(name), "f16", "f16", 8, seed)["refused"] for seed in range(3)) > 0
