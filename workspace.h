@@ -89,6 +89,8 @@ struct Sequence {
     KvFile *file;     // that positions 0..in_file-1 are mapped from; NULL: none
     int in_file;      // -1: the cache itself is the file, others may map it
     bool used;        // it ran since it mapped them
+    uint8_t *marked_states;  // the mixers' states, one after the other, when it was so long:
+    int marked;
     PartSum *unchecked;    // [n_layers], of a loaded cache that was not compared yet, or NULL
     unsigned call;    // the last call of forward_runs that had it
 };
@@ -124,6 +126,7 @@ struct Workspace {
     const Kernels *k;
     const char *why;      // of the choice of kernels
     Pool *pool;
+    bool own_pool;
     int chunk, logit_rows;
     KvLayout kv;
     void *memory;         // all that follows; mapped at once, touched as it is needed
