@@ -1,8 +1,11 @@
-"""Where a checkpoint keeps its tokenizer: tokenizer.json, tokenizer.model, tekken.json, *.tiktoken, vocab.json + merges.txt.
+"""Where a checkpoint keeps its tokenizer: tokenizer.json, tokenizer.model, tekken.json, *.tiktoken,
+vocab.json + merges.txt.
 
-Only a tokenizer.json says everything. For the others the pre-tokenizer is that of the model's type or of the tokenizer's
-class, and added tokens are those of the files beside; what neither tells is refused.
+Only a tokenizer.json says everything. For the others the pre-tokenizer is that of the model's type
+or of the tokenizer's class, and added tokens are those of the files beside; what neither tells is
+refused.
 """
+
 from __future__ import annotations
 
 import base64
@@ -16,17 +19,20 @@ import numpy as np
 
 from .tensor import ExportError
 from .tokenizer import (
-    COVERING, KINDS, PREFIX_SPACE, Kind, Vocabulary, from_json, from_llama2c, from_merges, from_ranks, from_sentencepiece,
-    vocabulary_metadata,
+    COVERING, KINDS, PREFIX_SPACE, Kind, Vocabulary, from_json, from_llama2c, from_merges,
+    from_ranks, from_sentencepiece, vocabulary_metadata,
 )  # fmt: skip
 
 NAMES = ("tokenizer.json", "tokenizer.model", "tekken.json", "*.tiktoken", "vocab.json")
 TIKTOKEN_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+\r?\n")
-# The kind of pre-tokenizer, by the model_type of config.json or, where that is not listed, tokenizer_config.json's
-# tokenizer_class. Types that have had several are left out.
+# The kind of pre-tokenizer, by the model_type of config.json or, where that is not listed,
+# tokenizer_config.json's tokenizer_class. Types that have had several are left out.
 MERGES_KINDS = {
     **dict.fromkeys(("gpt2", "gpt_neo", "gptj", "codegen", "phi"), "gpt2"),
-    **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "Qwen2Tokenizer", "Qwen2TokenizerFast"), "qwen2"),
+    **dict.fromkeys(
+        ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "Qwen2Tokenizer", "Qwen2TokenizerFast"),
+        "qwen2",
+    ),
     "starcoder2": "starcoder",
 }
 RANKS_KINDS = {"llama": "llama3", "qwen": "qwen2", "QWenTokenizer": "qwen2"}
@@ -35,19 +41,25 @@ RANKS_KINDS = {"llama": "llama3", "qwen": "qwen2", "QWenTokenizer": "qwen2"}
 def find_tokenizer(directory: str) -> str | None:
     """The file that holds a checkpoint's tokenizer, None if there is none."""
     for wanted in NAMES:
-        found = sorted(path for path in glob.glob(os.path.join(glob.escape(directory), wanted)) if os.path.isfile(path))
+        found = sorted(
+            path
+            for path in glob.glob(os.path.join(glob.escape(directory), wanted))
+            if os.path.isfile(path)
+        )
         if found:
             return found[0]
     return None
 
 
 def tokenizer_metadata(source: str | Vocabulary) -> dict[str, bytes | np.ndarray]:
-    """The `tokenizer.*` metadata (docs/format.md) of a Hugging Face directory or of one file, or of what was read already.
+    """The `tokenizer.*` metadata (docs/format.md) of a Hugging Face directory or of one file, or of
+    what was read already.
 
-    source: a directory with one of NAMES, the first that is there; or such a file, or a llama2.c tokenizer (*.bin). The
-    end-of-text ids are those of generation_config.json and config.json beside the file or, if these name none,
-    tokenizer_config.json's eos_token, or the file's own. Values are bytes (u8) or arrays of int32, which the caller owns.
-    Errors: ExportError, which names the file, the field and its value, if the engine could not tokenize exactly alike."""
+    source: a directory with one of NAMES, the first that is there; or such a file, or a llama2.c
+    tokenizer (*.bin). The end-of-text ids are those of generation_config.json and config.json
+    beside the file or, if these name none, tokenizer_config.json's eos_token, or the file's own.
+    Values are bytes (u8) or arrays of int32, which the caller owns. Errors: ExportError, which
+    names the file, the field and its value, if the engine could not tokenize exactly alike."""
     if isinstance(source, Vocabulary):
         return vocabulary_metadata(source)
     path = find_tokenizer(source) if os.path.isdir(source) else source
@@ -59,9 +71,18 @@ def tokenizer_metadata(source: str | Vocabulary) -> dict[str, bytes | np.ndarray
         raise ExportError(f"{path}: {error.strerror}") from error
     except ExportError as error:
         raise ExportError(f"{path}: {error}") from error
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error) as error:
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        struct.error,
+    ) as error:
         # a number where an object should be, and the like
-        raise ExportError(f"{path}: it does not look like a tokenizer: {type(error).__name__}: {error}") from error
+        raise ExportError(
+            f"{path}: it does not look like a tokenizer: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _read(path: str) -> Vocabulary:
@@ -73,7 +94,11 @@ def _read(path: str) -> Vocabulary:
             data = file.read()
         if path.endswith(".bin"):
             return from_llama2c(data)  # nothing beside it says more
-        v = _from_tiktoken(data, directory) if TIKTOKEN_LINE.match(data) else from_sentencepiece(data)
+        v = (
+            _from_tiktoken(data, directory)
+            if TIKTOKEN_LINE.match(data)
+            else from_sentencepiece(data)
+        )
     v.eos = _eos_ids(directory, v) or v.eos
     return v
 
@@ -98,11 +123,12 @@ def _read_json(path: str) -> dict:
     return value
 
 
-# ---- what the files beside a tokenizer say -------------------------------------------------------------------------------
+# ---- what the files beside a tokenizer say -------------------------------------------------------
 
 
 def _beside(directory: str, name: str) -> dict:
-    """The object in a JSON file of the directory, empty if there is no such file. Errors: ExportError."""
+    """The object in a JSON file of the directory, empty if there is no such file. Errors:
+    ExportError."""
     path = os.path.join(directory, name)
     if not os.path.isfile(path):
         return {}
@@ -129,7 +155,9 @@ def _eos_ids(directory: str, vocabulary: Vocabulary) -> list[int]:
         ids |= set(values)
     if not ids:
         token = _content(_beside(directory, "tokenizer_config.json").get("eos_token"))
-        named = {content: id for id, content in vocabulary.tokens.items()} | {a.content: a.id for a in vocabulary.added}
+        named = {content: id for id, content in vocabulary.tokens.items()} | {
+            a.content: a.id for a in vocabulary.added
+        }
         ids = {named[token]} if token in named else set()
     return sorted(ids)
 
@@ -142,33 +170,55 @@ def _kind(directory: str, kinds: dict[str, str]) -> Kind:
         if name in kinds:
             return KINDS[kinds[name]]
     raise ExportError(
-        f"how text is cut into words cannot be known of model_type {model_type!r} (config.json) and tokenizer_class "
+        f"how text is cut into words cannot be known of model_type {model_type!r} (config.json) "
+        "and tokenizer_class "
         f"{tokenizer_class!r} (tokenizer_config.json); export from a tokenizer.json"
     )
 
 
 def _added_beside(directory: str, vocab: dict[str, int]) -> list[dict]:
-    """The added tokens, as a tokenizer.json lists them: those of tokenizer_config.json's added_tokens_decoder, or of
-    added_tokens.json, and the special ones that the configuration names; where there are none of these, config.json's BOS
-    and EOS. Errors: ExportError if a special token has no id, or if there are none."""
+    """The added tokens, as a tokenizer.json lists them: those of tokenizer_config.json's
+    added_tokens_decoder, or of added_tokens.json, and the special ones that the configuration
+    names; where there are none of these, config.json's BOS and EOS. Errors: ExportError if a
+    special token has no id, or if there are none."""
     config = _beside(directory, "tokenizer_config.json")
     special = config | _beside(directory, "special_tokens_map.json")
-    named = [special.get(key) for key in ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "mask_token")]
-    named = {_content(token) for token in [*named, *(special.get("additional_special_tokens") or [])]} - {None}
-    added = [{**token, "id": int(id)} for id, token in (config.get("added_tokens_decoder") or {}).items()]
+    named = [
+        special.get(key)
+        for key in ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "mask_token")
+    ]
+    named = {
+        _content(token) for token in [*named, *(special.get("additional_special_tokens") or [])]
+    } - {None}
+    added = [
+        {**token, "id": int(id)} for id, token in (config.get("added_tokens_decoder") or {}).items()
+    ]
     if not added:
         ids = _beside(directory, "added_tokens.json")
-        added = [{"id": id, "content": content, "special": content in named} for content, id in ids.items()]
+        added = [
+            {"id": id, "content": content, "special": content in named}
+            for content, id in ids.items()
+        ]
     for content in sorted(named - {token["content"] for token in added}):
         if content not in vocab:
-            raise ExportError(f"the special token {content!r} has no id in the vocabulary, and no file beside gives it one")
+            raise ExportError(
+                f"the special token {content!r} has no id in the vocabulary, and no file beside "
+                "gives it one"
+            )
         added.append({"id": vocab[content], "content": content, "special": True})
     if not added:
-        ids = [_beside(directory, "config.json").get(key) for key in ("bos_token_id", "eos_token_id")]
-        added = [{"id": id, "content": token, "special": True} for token, id in vocab.items() if id in ids]
+        ids = [
+            _beside(directory, "config.json").get(key) for key in ("bos_token_id", "eos_token_id")
+        ]
+        added = [
+            {"id": id, "content": token, "special": True}
+            for token, id in vocab.items()
+            if id in ids
+        ]
     if not added:
         raise ExportError(
-            "no config.json, tokenizer_config.json, special_tokens_map.json or added_tokens.json beside it names a special "
+            "no config.json, tokenizer_config.json, special_tokens_map.json or added_tokens.json "
+            "beside it names a special "
             "token; export from a tokenizer.json"
         )
     return sorted(added, key=lambda token: token["id"])
@@ -179,14 +229,19 @@ def _bos(directory: str, added: list[dict], default: bool) -> list[int]:
     config = _beside(directory, "tokenizer_config.json")
     if not config.get("add_bos_token", default):
         return []
-    bos = _content(config.get("bos_token") or _beside(directory, "special_tokens_map.json").get("bos_token"))
+    bos = _content(
+        config.get("bos_token") or _beside(directory, "special_tokens_map.json").get("bos_token")
+    )
     ids = [token["id"] for token in added if token["content"] == bos]
     if not ids:
-        raise ExportError(f"a text begins with bos_token, but that is {bos!r} and has no id; export from a tokenizer.json")
+        raise ExportError(
+            f"a text begins with bos_token, but that is {bos!r} and has no id; export from a "
+            "tokenizer.json"
+        )
     return ids
 
 
-# ---- the other forms -----------------------------------------------------------------------------------------------------
+# ---- the other forms -----------------------------------------------------------------------------
 
 
 def _from_vocab_and_merges(vocab: dict, directory: str) -> Vocabulary:
@@ -195,7 +250,11 @@ def _from_vocab_and_merges(vocab: dict, directory: str) -> Vocabulary:
     kind = _kind(directory, MERGES_KINDS)
     with open(os.path.join(directory, "merges.txt"), encoding="utf-8") as file:
         lines = file.read().split("\n")
-    merges = [line for i, line in enumerate(lines) if line and not (i == 0 and line.startswith("#version"))]
+    merges = [
+        line
+        for i, line in enumerate(lines)
+        if line and not (i == 0 and line.startswith("#version"))
+    ]
     added = _added_beside(directory, vocab)
     v = from_merges(kind, vocab, merges, added)
     if config.get("add_prefix_space"):
@@ -219,8 +278,15 @@ def _from_tiktoken(data: bytes, directory: str) -> Vocabulary:
     config = _beside(directory, "tokenizer_config.json")
     qwen = config.get("tokenizer_class") == "QWenTokenizer"
     if qwen and not config.get("added_tokens_decoder"):  # their names are in the code of that class
-        names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{i}|>" for i in range(205))]
-        added = [{"id": len(ranks) + i, "content": name, "special": True} for i, name in enumerate(names)]
+        names = [
+            "<|endoftext|>",
+            "<|im_start|>",
+            "<|im_end|>",
+            *(f"<|extra_{i}|>" for i in range(205)),
+        ]
+        added = [
+            {"id": len(ranks) + i, "content": name, "special": True} for i, name in enumerate(names)
+        ]
     else:
         added = _added_beside(directory, {})
     v = from_ranks(kind, ranks, added)
@@ -229,19 +295,27 @@ def _from_tiktoken(data: bytes, directory: str) -> Vocabulary:
 
 
 def _from_tekken(data: dict, directory: str) -> Vocabulary:
-    """Mistral's form: the pattern, special tokens, which have the first ids, and the bytes of the others by rank."""
+    """Mistral's form: the pattern, special tokens, which have the first ids, and the bytes of the
+    others by rank."""
     config = data["config"]
     if config["pattern"] not in COVERING:
-        raise ExportError(f"config.pattern is {config['pattern']!r}, which this exporter has no rule for")
+        raise ExportError(
+            f"config.pattern is {config['pattern']!r}, which this exporter has no rule for"
+        )
     n_special, n = config["default_num_special_tokens"], config["default_vocab_size"]
     names = {token["rank"]: token["token_str"] for token in data.get("special_tokens") or []}
     if not names:  # the first files of this form; what these names were has changed since
         names = {token["id"]: token["content"] for token in _added_beside(directory, {})}
-    added = [{"id": i, "content": names.get(i, f"<SPECIAL_{i}>"), "special": True} for i in range(n_special)]
+    added = [
+        {"id": i, "content": names.get(i, f"<SPECIAL_{i}>"), "special": True}
+        for i in range(n_special)
+    ]
     tokens = data["vocab"][: n - n_special]
     if [token["rank"] for token in tokens] != list(range(n - n_special)):
         raise ExportError(f"vocab: expected the ranks 0 to {n - n_special - 1} in their order")
     ranks = {base64.b64decode(token["token_bytes"]): n_special + token["rank"] for token in tokens}
     v = from_ranks(Kind((COVERING[config["pattern"]],)), ranks, added)
-    v.prefix, v.eos = ([next(t["id"] for t in added if t["content"] == name)] for name in ("<s>", "</s>"))
+    v.prefix, v.eos = (
+        [next(t["id"] for t in added if t["content"] == name)] for name in ("<s>", "</s>")
+    )
     return v
