@@ -101,9 +101,8 @@ def words_to_recall(tokenizer):
     fields = "name kind colour part loan one".split()
     words = {word for slot, rows in stories.TABLES.items() if slot != "home" for row in rows
              for field in fields for word in row.get(field, "").split()}
-    return [token for token,
-            word in ((tokenizer.token_to_id("\u0120" + word), word) for word in words)
-            if token is not None and word not in COMMON]
+    tokens = ((tokenizer.token_to_id("\u0120" + word), word) for word in words)
+    return [token for token, word in tokens if token is not None and word not in COMMON]
 
 
 def recalled(tokens, words):

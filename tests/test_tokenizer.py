@@ -190,9 +190,7 @@ def characters(
         [*FUSED, decoders.Strip(" ", strip, 0)] if strip else FUSED
     )
     # While it trains: whole lines are slow.
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(
-        "\n", "merged_with_previous"
-    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("\n", "merged_with_previous")
     for name, value in parts.items():
         setattr(tokenizer, name, value)
     trained = tokenizer.pre_tokenizer
@@ -242,6 +240,7 @@ KINDS = {
                                          pre_tokenizers.Digits(True)),
     "deepseek-llm": lambda: byte_level(
         split(15), split(25), split(26), split(27), split(18), pre_tokenizers.Digits(True)),
+    "trailing spaces": lambda: byte_level(split(27)),
     "bloom": lambda: byte_level(split(24)),
     "prefix space": lambda: byte_level(use_regex=True, prefix_space=True),
     "deepseek3": lambda: byte_level(split(13),
@@ -353,7 +352,7 @@ def test_bad_utf8(build, kind):
     assert not wrong, "\n".join(wrong[:5])
 
 
-@pytest.mark.parametrize("kind", ["llama3", "qwen2", "falcon", "llama2", "o200k"])
+@pytest.mark.parametrize("kind", ["llama3", "qwen2", "falcon", "llama2", "o200k", "deepseek-llm"])
 def test_work_is_near_linear(build, kind):
     """Texts on which a scan that begins again at every character would take minutes: words, white
     space, marks, strips."""
@@ -363,7 +362,7 @@ def test_work_is_near_linear(build, kind):
             "\u0301\u0323".encode() * (size // 4), b"A" * size, b"0" * size, b"<r>" + b" " * size,
             (b"<r>" + b" " * 50) * (size // 53), b" " * size + b"<l>", b"\xff" * size, b"'" * size,
             ("\u00aa" + "A" * 99).encode() * (size // 101), b"\t" * size,
-            b"\t\t " * (size // 3)]  # fmt: skip
+            b"\t\t " * (size // 3), ("\t " * size + "\u05d0").encode()]  # fmt: skip
     answers = texts.tokenize(PROGRAM, model, long, timeout=60)
     assert all(answer.ids for answer in answers)
 

@@ -50,16 +50,20 @@ def compare(name: str, source: object, data: dict, program: Path, model: Path) -
     texts.write_model(model, metadata)
     tokenizer = Tokenizer.from_str(json.dumps(data))
     added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
-    cases = [texts.mixed_text(1,
-                              1 << 20, added), *texts.random_strings(2, 20000, added), " " * 5000,
-                              "a" * 50000]
+    cases = [
+        texts.mixed_text(1, 1 << 20, added),
+        *texts.random_strings(2, 20000, added),
+        " " * 5000,
+        "a" * 50000,
+    ]
     begin = time.monotonic()
     ours = texts.tokenize(program, model, [text.encode() for text in cases])
     middle = time.monotonic()
     theirs = texts.expected(tokenizer, cases)
     end = time.monotonic()
-    return verdict(name,
-                   cases, ours, theirs, f"{middle - begin:.1f} s; tokenizers {end - middle:.1f} s")
+    return verdict(
+        name, cases, ours, theirs, f"{middle - begin:.1f} s; tokenizers {end - middle:.1f} s"
+    )
 
 
 # ---- other forms of the same tokenizers ----------------------------------------------------------
@@ -88,8 +92,9 @@ def compare_forms(name: str, data: dict, scratch: Path, program: Path, model: Pa
     good = True
     if name in GGUF:
         fields = gguf_files.byte_level_fields(data, GGUF[name])
-        good &= compare(f"{name} as GGUF",
-                        from_gguf(fields, scratch / "x.gguf"), data, program, model)
+        good &= compare(
+            f"{name} as GGUF", from_gguf(fields, scratch / "x.gguf"), data, program, model
+        )
     if name in MERGES:
         forms.vocab_and_merges(data, scratch)
         forms.config_files(data, scratch, MERGES[name])
@@ -105,13 +110,14 @@ def compare_forms(name: str, data: dict, scratch: Path, program: Path, model: Pa
         pieces = forms.pieces(data)
         normalizer = forms.protobuf(3, 0) + forms.protobuf(4, 0)
         ids = forms.protobuf(41, 2) + forms.protobuf(42, 1)
-        (scratch / "gemma.model").write_bytes(forms.sentencepiece(pieces,
-                                                                  normalizer=normalizer,
-                                                                  trainer=ids))
+        (scratch / "gemma.model").write_bytes(
+            forms.sentencepiece(pieces, normalizer=normalizer, trainer=ids)
+        )
         good &= compare(f"{name} as tokenizer.model", scratch / "gemma.model", data, program, model)
         fields = gguf_files.scored_fields(pieces, prefix=False, bos_token_id=2, eos_token_id=1)
-        good &= compare(f"{name} as GGUF",
-                        from_gguf(fields, scratch / "x.gguf"), data, program, model)
+        good &= compare(
+            f"{name} as GGUF", from_gguf(fields, scratch / "x.gguf"), data, program, model
+        )
     for path in scratch.glob("*.json"):
         path.unlink()
     return good
@@ -131,12 +137,17 @@ def compare_llama2(path: Path, data: dict, program: Path, model: Path, scratch: 
 
     p = SentencePieceProcessor(model_file=str(path))
     kinds = [(p.is_unknown, 2), (p.is_control, 3), (p.is_byte, 6), (lambda id: True, 1)]
-    pieces = [(p.id_to_piece(id),
-               p.get_score(id),
-               next(k for test, k in kinds if test(id))) for id in range(p.vocab_size())]
-    return compare("llama2 as GGUF",
-                   from_gguf(gguf_files.scored_fields(pieces), scratch / "x.gguf"), data, program,
-                   model)
+    pieces = [
+        (p.id_to_piece(id), p.get_score(id), next(k for test, k in kinds if test(id)))
+        for id in range(p.vocab_size())
+    ]
+    return compare(
+        "llama2 as GGUF",
+        from_gguf(gguf_files.scored_fields(pieces), scratch / "x.gguf"),
+        data,
+        program,
+        model,
+    )
 
 
 def compare_sentencepiece(path: Path, program: Path, model: Path) -> bool:
@@ -156,9 +167,9 @@ def compare_sentencepiece(path: Path, program: Path, model: Path) -> bool:
     return verdict(path.name, cases, ours, theirs, "sentencepiece")
 
 
-def verdict(name: str,
-            cases: list[str], ours: list[texts.Answer], theirs: list[texts.Answer],
-            remark: str) -> bool:
+def verdict(
+    name: str, cases: list[str], ours: list[texts.Answer], theirs: list[texts.Answer], remark: str
+) -> bool:
     """Prints whether all answers are equal."""
     wrong = texts.differences(cases, ours, theirs)
     for line in wrong[:5]:
@@ -174,8 +185,9 @@ def main() -> int:
     if len(sys.argv) < 2:
         print(__doc__, file=sys.stderr)
         return 2
-    program = Path(os.environ.get("HEADS_TOKENIZE_BATCH",
-                                  ROOT / "build" / "tests" / "c" / "tokenize_batch"))
+    program = Path(
+        os.environ.get("HEADS_TOKENIZE_BATCH", ROOT / "build" / "tests" / "c" / "tokenize_batch")
+    )
     folders = sorted(path.parent for path in Path(sys.argv[1]).glob("*/tokenizer.json"))
     missing = PROMISED - {folder.name for folder in folders}
     if missing:
@@ -185,14 +197,18 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
         model = scratch / "model.bin"
-        good = [compare(folder.name,
-                        folder, data[folder.name], program, model) for folder in folders]
+        good = [
+            compare(folder.name, folder, data[folder.name], program, model) for folder in folders
+        ]
         good += [compare_forms(name, data[name], scratch, program, model) for name in data]
-        good += [compare_qwen(Path(sys.argv[1]) / "file-qwen-tiktoken",
-                              data["qwen2.5"], program, model)]
+        good += [
+            compare_qwen(Path(sys.argv[1]) / "file-qwen-tiktoken", data["qwen2.5"], program, model)
+        ]
         good += [compare_sentencepiece(Path(path), program, model) for path in sys.argv[2:]]
-        good += [compare_llama2(Path(path),
-                                data["llama2"], program, model, scratch) for path in sys.argv[2:]]
+        good += [
+            compare_llama2(Path(path), data["llama2"], program, model, scratch)
+            for path in sys.argv[2:]
+        ]
     return 0 if all(good) else 1
 
 

@@ -13,19 +13,23 @@ from exporter.tokenizer import CHAR_BYTES
 
 def config_files(data: dict, directory: Path, model_type: str, **tokenizer_config) -> None:
     """What lies beside the vocabulary: the model's type, and the added tokens with their flags."""
-    added = {str(token["id"]): {k: v for k,
-                                v in token.items() if k != "id"} for token in data["added_tokens"]}
+    added = {
+        str(token["id"]): {k: v for k, v in token.items() if k != "id"}
+        for token in data["added_tokens"]
+    }
     (directory / "config.json").write_text(json.dumps({"model_type": model_type}))
-    (directory / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added,
-                                                                 **tokenizer_config}))
+    (directory / "tokenizer_config.json").write_text(
+        json.dumps({"added_tokens_decoder": added, **tokenizer_config})
+    )
 
 
 def vocab_and_merges(data: dict, directory: Path) -> None:
     """GPT-2's vocab.json and merges.txt."""
     (directory / "vocab.json").write_text(json.dumps(data["model"]["vocab"]))
     lines = [m if isinstance(m, str) else " ".join(m) for m in data["model"]["merges"]]
-    (directory / "merges.txt").write_text("\n".join(["#version: 0.2",
-                                                     *lines, ""]), encoding="utf-8")
+    (directory / "merges.txt").write_text(
+        "\n".join(["#version: 0.2", *lines, ""]), encoding="utf-8"
+    )
 
 
 def token_bytes(data: dict) -> list[bytes]:
@@ -37,8 +41,9 @@ def token_bytes(data: dict) -> list[bytes]:
 
 def tiktoken(data: dict, path: Path) -> None:
     """A line for every token. Its place is its id."""
-    path.write_bytes(b"".join(base64.b64encode(t) + b" %d\n" % i for i,
-                              t in enumerate(token_bytes(data))))
+    path.write_bytes(
+        b"".join(base64.b64encode(t) + b" %d\n" % i for i, t in enumerate(token_bytes(data)))
+    )
 
 
 def tekken(data: dict, path: Path, pattern: str, named: bool = True) -> None:
@@ -74,12 +79,15 @@ def protobuf(number: int, value: bytes | int | float) -> bytes:
 def sentencepiece(pieces: list[tuple[str, float, int]], model_type: int = 2,
                   normalizer: bytes = protobuf(4, 0), trainer: bytes = b"") -> bytes:  # fmt: skip
     """A SentencePiece model of (token, score, type) with byte fallback. model_type: 2 BPE."""
-    body = b"".join(protobuf(1,
-                             protobuf(1, t.encode()) + protobuf(2, s) + protobuf(3, kind)) for t,
-                             s, kind in pieces)
-    return body + protobuf(2,
-                           protobuf(3, model_type) + protobuf(35, 1) + trainer) + protobuf(3,
-                           normalizer)
+    body = b"".join(
+        protobuf(1, protobuf(1, t.encode()) + protobuf(2, s) + protobuf(3, kind))
+        for t, s, kind in pieces
+    )
+    return (
+        body
+        + protobuf(2, protobuf(3, model_type) + protobuf(35, 1) + trainer)
+        + protobuf(3, normalizer)
+    )
 
 
 def pieces(data: dict) -> list[tuple[str, float, int]]:

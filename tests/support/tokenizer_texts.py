@@ -107,9 +107,11 @@ def mixed_text(seed: int, size: int, added: Sequence[str] = ()) -> str:
     """At least `size` bytes of text: this repository's own, then sentences of many scripts, code,
     numbers, emoji."""
     rng = random.Random(seed)
-    files = sorted(p for pattern in ("*.c",
-                                     "*.h", "*.md", "exporter/*.py",
-                                     "docs/*.md") for p in ROOT.glob(pattern))
+    files = sorted(
+        p
+        for pattern in ("*.c", "*.h", "*.md", "exporter/*.py", "docs/*.md")
+        for p in ROOT.glob(pattern)
+    )
     text = "".join(p.read_text() for p in files)[: size // 3]
     parts, length = [text], len(text.encode())
     while length < size:
@@ -118,9 +120,9 @@ def mixed_text(seed: int, size: int, added: Sequence[str] = ()) -> str:
             line = " ".join(rng.choice(WORDS) for _ in range(rng.randint(3, 20)))
             line += rng.choice([". ", "!\n", "?\n\n", ", ", "\r\n"])
         elif kind < 0.75:
-            line = rng.choice([" ",
-                               "",
-                               "\u3000"]).join(script_word(rng) for _ in range(rng.randint(2, 15)))
+            line = rng.choice([" ", "", "\u3000"]).join(
+                script_word(rng) for _ in range(rng.randint(2, 15))
+            )
             line += rng.choice([". ", "\n", "\u3002"])
         elif kind < 0.85:
             line = "".join(rng.choice(CODE) + rng.choice(WORDS) for _ in range(rng.randint(2, 12)))
@@ -146,21 +148,22 @@ def write_model(path: Path, metadata: dict[str, bytes | np.ndarray]) -> None:
         context=8))  # fmt: skip
     for key, values in metadata.items():
         array = np.frombuffer(values, np.uint8) if isinstance(values, bytes) else values
-        kind = {np.dtype(np.uint8): checkpoints.U8,
-                np.dtype(np.int32): checkpoints.I32}[array.dtype]
+        kind = {np.dtype(np.uint8): checkpoints.U8, np.dtype(np.int32): checkpoints.I32}[
+            array.dtype
+        ]
         meta[key] = checkpoints.Meta(kind, array.size, array.tobytes())
     path.write_bytes(checkpoints.build(meta, tensors))
 
 
-def tokenize(program: Path,
-             model: Path, texts: Sequence[bytes], ids: bool = False,
-             timeout: float = 300) -> list[Answer]:
+def tokenize(
+    program: Path, model: Path, texts: Sequence[bytes], ids: bool = False, timeout: float = 300
+) -> list[Answer]:
     """The engine's answers to many texts or, with `ids`, to many arrays of int32; raises with its
     message if it fails."""
     records = b"".join(struct.pack("<I", len(text)) + text for text in texts)
-    done = subprocess.run([program,
-                           model, *["ids"] * ids], input=records, capture_output=True,
-                           timeout=timeout)
+    done = subprocess.run(
+        [program, model, *["ids"] * ids], input=records, capture_output=True, timeout=timeout
+    )
     assert done.returncode == 0, done.stderr.decode(errors="replace")
     data, at, answers = done.stdout, 0, []
 
@@ -187,8 +190,9 @@ def expected(tokenizer, texts: Sequence[str]) -> list[Answer]:
     return [Answer(i, a.encode(), b.encode()) for i, a, b in zip(ids, shown, skipped)]
 
 
-def differences(texts: Sequence[str],
-                ours: Sequence[Answer], theirs: Sequence[Answer]) -> list[str]:
+def differences(
+    texts: Sequence[str], ours: Sequence[Answer], theirs: Sequence[Answer]
+) -> list[str]:
     """A line for every text whose answers differ."""
     out = []
     for text, a, b in zip(texts, ours, theirs, strict=True):
@@ -197,5 +201,5 @@ def differences(texts: Sequence[str],
             x, y = getattr(a, field), getattr(b, field)
             i = next((k for k in range(min(len(x), len(y))) if x[k] != y[k]), min(len(x), len(y)))
             where = f"{field} of {text[:80]!r} ({len(text)} characters) at {i}"
-            out.append(f"{where}: ours {x[i:i+12]}, theirs {y[i:i+12]}")
+            out.append(f"{where}: ours {x[i : i + 12]}, theirs {y[i : i + 12]}")
     return out
