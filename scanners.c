@@ -153,8 +153,8 @@ static size_t scan_bloom(const Scanner *s, const Text *t, size_t i, size_t end) 
     return j > begin ? j : i;
 }
 
-// \s+$, where $ is before a newline, too. Where the run that begins at i has no match, no part of it
-// has one, and split() goes on after it: scanning again at each character would be quadratic.
+// \s+$, where $ is before a newline, too. Where the run that begins at i has no match, no part of
+// it has one, and split() goes on after it: scanning again at each character would be quadratic.
 static size_t scan_trailing_spaces(const Scanner *s, const Text *t, size_t i, size_t end) {
     size_t j = run(t, i, end, s->cls);
     if (j == end) return j;
