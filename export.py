@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""export.py SRC OUT [--dtype f32|bf16|q8|q4] [--kv-heads N]: a Hugging Face checkpoint (directory
-or hub id), a GGUF or a llama2.c file to a checkpoint for ./run. docs/format.md describes the file;
-exporter/families.py is where a family is added. export.py --random SHAPE OUT: random weights in a
-known shape, to measure with."""
+"""export.py SRC OUT [--dtype f32|bf16|q8|q4] [--kv-heads N] [--revision REV]: a Hugging Face
+checkpoint (directory or hub id), a GGUF or a llama2.c file to a checkpoint for ./run.
+docs/format.md describes the file; exporter/families.py is where a family is added.
+export.py --random SHAPE OUT: random weights in a known shape, to measure with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import signal
 import sys
 
 from exporter.assemble import pool_kv_heads
-from exporter.checkpoint import Entry, Stats, write_checkpoint
+from exporter.checkpoint import Entry, Stats, output_file, write_checkpoint
 from exporter.gguf import MAGIC, open_gguf
 from exporter.huggingface import chat_template, download, open_directory
 from exporter.knobs import Source, values_of
@@ -25,16 +25,18 @@ from exporter.tokenizer import check_rows
 from exporter.tokenizer_files import tokenizer_metadata
 
 VERSION = "1"
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?<!\.bin)(?<!\.gguf)(?<!\.safetensors)")
 
 
-def open_source(source: str, tokenizer: str | None) -> Source:
-    """Opens a directory, a llama2.c file, or a hub id, which is downloaded first. Errors:
+def open_source(source: str, tokenizer: str | None, revision: str | None) -> Source:
+    """Opens a directory, a GGUF or llama2.c file, or a hub id, which is downloaded first. Errors:
     ExportError."""
     if tokenizer and not os.path.isfile(source):
         raise ExportError(
             "--tokenizer is for llama2.c files; a Hugging Face checkpoint holds its own tokenizer"
         )
+    if revision and os.path.exists(source):
+        raise ExportError(f"--revision is for hub ids; {source} is a file or directory here")
     if os.path.isdir(source):
         return open_directory(source, os.path.basename(os.path.abspath(source)))
     if os.path.exists(source):
@@ -45,18 +47,27 @@ def open_source(source: str, tokenizer: str | None) -> Source:
                 "--tokenizer is for llama2.c files; a GGUF file holds its own tokenizer"
             )
         return open_gguf(source) if is_gguf else open_llama2c(source, tokenizer)
+    # A directory of the owner's name makes a mistyped path likelier than a model of that owner.
     if HUB_ID.fullmatch(source) and not os.path.isdir(os.path.dirname(source)):
-        return open_directory(download(source), source)
+        which = f"its revision {revision}" if revision else "it"
+        print(
+            f"export: {source} is no file or directory here: downloading {which} from the hub",
+            file=sys.stderr,
+        )
+        name = f"{source}@{revision}" if revision else source
+        return open_directory(download(source, revision), name)
     raise ExportError(f"{source}: no such file or directory, and not a hub id such as org/name")
 
 
 def refuse_overwriting(out: str, source: Source) -> None:
-    """ExportError if `out` is a directory, is in none, or is one of the source's files."""
+    """ExportError if `out` is a directory or a device, is in no directory, or is one of the
+    source's files."""
+    target = output_file(out)
     if os.path.isdir(out):
         raise ExportError(
             f"{out} is a directory; name a file, such as {os.path.join(out, 'model.bin')}"
         )
-    if not os.path.isdir(os.path.dirname(os.path.abspath(out))):
+    if not os.path.isdir(os.path.dirname(target)):
         raise ExportError(f"{out}: its directory does not exist")
     if os.path.exists(out) and any(
         os.path.samefile(out, file) for file in source.files if os.path.exists(file)
@@ -159,7 +170,7 @@ def run(args: argparse.Namespace) -> None:
     source = (
         open_random(args.random, args.seed)
         if args.random
-        else open_source(args.src, args.tokenizer)
+        else open_source(args.src, args.tokenizer, args.revision)
     )
     refuse_overwriting(args.out, source)
     if args.kv_heads is not None:
@@ -205,6 +216,9 @@ def main(argv: list[str] | None = None) -> int:
         "--tokenizer", metavar="FILE", help="of a llama2.c .bin; otherwise the tok*.bin beside it"
     )
     parser.add_argument(
+        "--revision", metavar="REV", help="of a hub id: a branch, a tag or a commit"
+    )
+    parser.add_argument(
         "--random",
         metavar="SHAPE",
         help=f"no SRC, but random weights, to measure with, in a known shape: {', '.join(SHAPES)}",
@@ -217,6 +231,8 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("give SRC and OUT, or --random SHAPE and OUT")
     if args.random and args.tokenizer:
         parser.error("--tokenizer: random weights have none")
+    if args.random and args.revision:
+        parser.error("--revision: random weights have none")
     if args.seed is not None and not args.random:
         parser.error("--seed belongs to --random")
     args.seed = 1 if args.seed is None else args.seed
@@ -231,6 +247,13 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+def interrupt(*_) -> None:
+    """A handler of signals that end the program, so that the temporary file goes as with Ctrl-C."""
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the temporary file goes
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
+            signal.signal(number, interrupt)
     sys.exit(main())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import stat
 import struct
 import zlib
 from dataclasses import dataclass, field
-from typing import Callable, Iterator, Mapping, Sequence
+from typing import BinaryIO, Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -79,38 +82,67 @@ def write_checkpoint(
     too large for its dtype, OSError for what writing may meet."""
     meta, table, size = _layout(metadata, entries)
     stats = Stats(file_bytes=size)
-    temporary = f"{path}.{os.getpid()}.tmp"
-    file = open(temporary, "xb")
-    try:
-        with file:
-            crc = 0
+    crc = 0
+    with replacing(path) as file:
 
-            def put(data: bytes) -> None:
-                nonlocal crc
-                file.write(data)
-                crc = zlib.crc32(data, crc)
+        def put(data: bytes) -> None:
+            nonlocal crc
+            file.write(data)
+            crc = zlib.crc32(data, crc)
 
-            file.write(bytes(HEADER.size))
-            put(meta)
-            put(table)
-            for entry in entries:
-                for first, slab in _slabs(entry):
-                    data = _pack_slab(entry, first, slab, stats)
-                    put(data)
-                    progress(len(data))
-                put(bytes(-entry.bytes % ALIGN))
-            assert file.tell() == size, f"wrote {file.tell()} bytes, laid out {size}"
-            file.seek(0)
-            file.write(
-                HEADER.pack(
-                    MAGIC, VERSION, crc, size, len(meta), len(table), len(metadata), len(entries)
-                )
-            )
-        os.replace(temporary, path)
-    except BaseException:  # Ctrl-C too
-        os.remove(temporary)
-        raise
+        file.write(bytes(HEADER.size))
+        put(meta)
+        put(table)
+        for entry in entries:
+            for first, slab in _slabs(entry):
+                data = _pack_slab(entry, first, slab, stats)
+                put(data)
+                progress(len(data))
+            put(bytes(-entry.bytes % ALIGN))
+        assert file.tell() == size, f"wrote {file.tell()} bytes, laid out {size}"
+        file.seek(0)
+        counts = (len(meta), len(table), len(metadata), len(entries))
+        file.write(HEADER.pack(MAGIC, VERSION, crc, size, *counts))
     return stats
+
+
+def output_file(path: str) -> str:
+    """The file that a result named `path` replaces: where a link leads, else `path` itself, whether
+    it is there or not. Errors: ExportError if it is neither a file nor a directory."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return os.path.realpath(path)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ExportError(f"{path} is a link that leads to itself; name a file") from None
+        raise
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return os.path.realpath(path)
+    kind = "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+    raise ExportError(f"{path} is {kind}, which a file cannot replace; name a file")
+
+
+@contextlib.contextmanager
+def replacing(path: str) -> Iterator[BinaryIO]:
+    """A file to write, which takes the place of output_file(path) once it is whole and on the disk.
+    If anything fails before, it is removed. Errors: ExportError, OSError."""
+    target = output_file(path)
+    temporary = f"{target}.{os.getpid()}.tmp"
+    with open(temporary, "xb") as file:
+        try:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(temporary, target)
+        except BaseException:  # Ctrl-C too
+            os.remove(temporary)
+            raise
+    directory = os.open(os.path.dirname(target), os.O_RDONLY)
+    try:
+        os.fsync(directory)  # the new name
+    finally:
+        os.close(directory)
 
 
 def _layout(metadata, entries) -> tuple[bytes, bytes, int]:

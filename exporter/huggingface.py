@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 
 import numpy as np
 
@@ -15,9 +16,9 @@ from .tensor import ExportError, Tensor, from_file
 from .tokenizer_files import find_tokenizer
 
 
-def download(hub_id: str) -> str:
-    """The directory of a snapshot from the hub, with safetensors if it has them. Errors:
-    ExportError."""
+def download(hub_id: str, revision: str | None) -> str:
+    """The directory of a snapshot from the hub, with safetensors if it has them. revision: a
+    branch, a tag or a commit, None for the default branch. Errors: ExportError."""
     try:
         import huggingface_hub
     except ImportError:
@@ -26,14 +27,16 @@ def download(hub_id: str) -> str:
         ) from None
 
     small = ["*.json", "*.jinja", "tokenizer.model", "merges.txt", "*.tiktoken"]
-    try:
-        path = huggingface_hub.snapshot_download(
-            hub_id, allow_patterns=small + ["model*.safetensors"]
+
+    def snapshot(weights: str) -> str:
+        return huggingface_hub.snapshot_download(
+            hub_id, revision=revision, allow_patterns=[*small, weights]
         )
+
+    try:
+        path = snapshot("model*.safetensors")
         if not any(name.endswith(".safetensors") for name in os.listdir(path)):
-            path = huggingface_hub.snapshot_download(
-                hub_id, allow_patterns=small + ["pytorch_model*.bin"]
-            )
+            path = snapshot("pytorch_model*.bin")
     except Exception as error:  # the hub's own errors, and those of the network below it
         reason = str(error).strip().split("\n")[0]
         raise ExportError(f"cannot download {hub_id}: {reason or type(error).__name__}") from None
@@ -67,16 +70,17 @@ def read_json(path: str) -> dict:
 
 
 def _open_weights(directory: str) -> tuple[dict[str, Tensor], list[str]]:
-    """All tensors of a directory by name, and the files that hold them."""
+    """All tensors of a directory by name, and the files that hold them. Of several forms that lie
+    there, the one that transformers takes."""
     for single, read in (
         ("model.safetensors", open_safetensors),
         ("pytorch_model.bin", open_torch),
     ):
         path = os.path.join(directory, single)
-        if os.path.exists(path + ".index.json"):
-            return _open_shards(directory, path + ".index.json", read)
-        if os.path.exists(path):
+        if os.path.isfile(path):
             return read(path), [path]
+        if os.path.isfile(path + ".index.json"):
+            return _open_shards(directory, path + ".index.json", read)
     raise ExportError(
         f"{directory} has no model.safetensors and no pytorch_model.bin, whole or in shards with "
         "an index"
@@ -155,8 +159,8 @@ def _safetensor(path: str, name: str, entry: dict, base: int, file_size: int) ->
 
 
 def open_torch(path: str) -> dict[str, Tensor]:
-    """The tensors of a pytorch_model.bin, mapped, not read, where its format allows. Needs torch.
-    Errors: ExportError."""
+    """The tensors of a pytorch_model.bin, mapped, not read, where its format allows. Needs torch
+    2.6: what weights_only promises, earlier versions did not keep. Errors: ExportError."""
     try:
         import torch
     except ImportError:
@@ -164,6 +168,11 @@ def open_torch(path: str) -> dict[str, Tensor]:
             f"reading {path} needs torch, which is not installed; or take a checkpoint with "
             "safetensors"
         ) from None
+    if tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) < (2, 6):
+        raise ExportError(
+            f"reading {path} needs torch 2.6 or later, and {torch.__version__} is installed, where "
+            "such a file can run code (CVE-2025-32434); or take a checkpoint with safetensors"
+        )
     try:
         try:
             state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)

@@ -6,9 +6,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import stat
 import struct
 import subprocess
 import sys
+import time
+import types
 from pathlib import Path
 
 import checkpoints
@@ -18,6 +22,7 @@ from safetensors.numpy import load_file, save_file
 
 import export
 import exporter.checkpoint
+import exporter.huggingface
 from exporter import quantize, random_weights
 from exporter.checkpoint import Checkpoint, Entry, write_checkpoint
 from exporter.config import Config
@@ -26,6 +31,7 @@ from exporter.rope import rope_frequencies
 from exporter.tensor import ExportError, Tensor
 
 GOLDEN = Path(__file__).parent / "golden"
+EXPORT = GOLDEN.parent.parent / "export.py"
 SIZES = [(1, 1), (16, 32), (17, 33), (3, 100), (50, 31), (33, 64), (16, 96)]
 
 
@@ -77,9 +83,7 @@ def test_packed_weights_lie_where_the_format_says(dtype, size):
         read = (read.reshape(-1, 32) @ hadamard / 8).reshape(read.shape)[:, : size[1]]
     assert np.allclose(unpacked, read, rtol=1e-6, atol=1e-6 if turned else 0)
     # The error of a last block that is not full falls on its padding too.
-    of_padding = (
-        size[1] % 32 / 32 if turned else 0
-    )
+    of_padding = size[1] % 32 / 32 if turned else 0
     assert error == pytest.approx(
         ((unpacked - weights) ** 2).sum(), rel=1e-3 + of_padding, abs=1e-9
     )
@@ -120,9 +124,7 @@ def test_odd_blocks(dtype):
     weights[2, 5] = -3  # one weight alone, negative
     weights[3] = 1e-12  # smaller than any f16 scale makes
     # Close to the largest that an f16 scale reaches: their sum / 4 counts.
-    weights[4] = -(
-        1e6 if dtype == "q8" else 6e5
-    )
+    weights[4] = -(1e6 if dtype == "q8" else 6e5)
     unpacked = quantize.unpack(quantize.pack(weights, dtype)[0], dtype, 16, 128)
     assert (unpacked[0] == 0).all() and (unpacked[3] == 0).all()
     assert unpacked[2, 5] == pytest.approx(-3, rel=0.05)
@@ -209,6 +211,81 @@ def test_nothing_is_left_of_an_interrupted_export(tmp_path, monkeypatch, capsys)
     assert export.main([str(GOLDEN / "llama"), str(tmp_path / "x.bin")]) == 1
     assert "export: interrupted" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_nothing_is_left_of_an_export_that_is_stopped(tmp_path, name):
+    command = [sys.executable, EXPORT, "--random", "smollm-135m", tmp_path / "x.bin"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not list(tmp_path.iterdir()):
+        time.sleep(0.01)
+    process.send_signal(getattr(signal, name))
+    assert "export: interrupted; nothing was written" in process.communicate(timeout=60)[1]
+    assert process.returncode == 1 and not list(tmp_path.iterdir())
+
+
+def test_a_hangup_that_nohup_ignores_stays_ignored(tmp_path):
+    """Or nohup would not help."""
+    out = tmp_path / "x.bin"
+    command = ["nohup", sys.executable, EXPORT, "--random", "smollm-135m", out]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and not list(tmp_path.iterdir()):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(timeout=120) == 0 and [p.name for p in tmp_path.iterdir()] == ["x.bin"]
+
+
+def test_a_link_stays_and_its_target_is_replaced(tmp_path):
+    (tmp_path / "there").mkdir()
+    for target in ("old.bin", "new.bin"):
+        real, link = tmp_path / "there" / target, tmp_path / f"to-{target}"
+        link.symlink_to(real)
+        if target == "old.bin":
+            real.write_bytes(b"old")
+        assert export.main([str(GOLDEN / "llama"), str(link)]) == 0
+        assert link.is_symlink() and real.is_file() and not real.is_symlink()
+        assert Checkpoint(str(real)).metadata["info.source"] == b"llama"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["there", "to-new.bin", "to-old.bin"]
+    assert len(list((tmp_path / "there").iterdir())) == 2
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path, capsys, monkeypatch):
+    """Devices, pipes, and links to them or to themselves; a root may replace a device."""
+
+    def replace(*_):
+        raise AssertionError("a device or a pipe would have been replaced")
+
+    monkeypatch.setattr(os, "replace", replace)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "to-null").symlink_to("/dev/null")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for out, said in [
+        ("/dev/null", "/dev/null is a device, which a file cannot replace; name a file"),
+        (tmp_path / "to-null", "to-null is a device"),
+        (tmp_path / "pipe", "pipe is a pipe"),
+        (tmp_path / "loop", "loop is a link that leads to itself"),
+    ]:
+        assert said in refusal(capsys, GOLDEN / "llama", out)
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
+def test_the_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    """fsync of the file, rename, fsync of the directory: a crash leaves the old file or the new."""
+    steps = []
+    replace = os.replace
+
+    def fsync(number):
+        is_directory = stat.S_ISDIR(os.fstat(number).st_mode)
+        steps.append("sync directory" if is_directory else "sync file")
+
+    def rename(*paths):
+        steps.append("rename")
+        replace(*paths)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", rename)
+    assert export.main([str(GOLDEN / "llama"), str(tmp_path / "x.bin")]) == 0
+    assert steps == ["sync file", "rename", "sync directory"]
 
 
 # ---- what a good export says, and what it makes --------------------------------------------------
@@ -392,6 +469,26 @@ def test_one_file_and_shards_give_the_same(tmp_path):
     assert len(sharded.tensors) == 3 + 2 * 9 and same(sharded, exported(directory))
 
 
+def test_one_file_comes_before_shards(tmp_path, monkeypatch):
+    """And safetensors before pytorch_model.bin: the order of transformers 5.23.0,
+    modeling_utils._get_resolved_checkpoint_files."""
+    for reader in ("open_safetensors", "open_torch"):
+        monkeypatch.setattr(
+            exporter.huggingface, reader, lambda path: {"w": os.path.basename(path)}
+        )
+    order = ["model.safetensors", "model-1-of-1.safetensors"]
+    order += ["pytorch_model.bin", "pytorch_model-1-of-1.bin"]
+    for single, shard in zip(order[::2], order[1::2]):
+        (tmp_path / single).touch()
+        (tmp_path / shard).touch()
+        index = {"weight_map": {"w": shard}}
+        (tmp_path / f"{single}.index.json").write_text(json.dumps(index))
+    for name in order:
+        tensors, files = exporter.huggingface._open_weights(str(tmp_path))
+        assert tensors == {"w": name} and str(tmp_path / name) in files
+        os.unlink(tmp_path / name if len(files) == 1 else files[0])
+
+
 def test_names_without_prefix_and_buffers(tmp_path):
     directory = copy(tmp_path, "gpt2")
     before = exported(directory)
@@ -444,22 +541,55 @@ def test_bf16_weights(tmp_path):
 def test_a_hub_id_is_downloaded(tmp_path, monkeypatch, capsys):
     import huggingface_hub
 
-    def snapshot_download(hub_id, allow_patterns):
+    def snapshot_download(hub_id, revision, allow_patterns):
         assert hub_id == "some-org/tiny-llama" and "*.json" in allow_patterns
+        asked.append(revision)
         return str(GOLDEN / "llama")
 
+    asked = []
+    out = tmp_path / "x.bin"
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-    assert export.main(["some-org/tiny-llama", str(tmp_path / "x.bin")]) == 0
-    assert Checkpoint(str(tmp_path / "x.bin")).metadata["info.source"] == b"some-org/tiny-llama"
+    assert export.main(["some-org/tiny-llama", str(out)]) == 0
+    assert Checkpoint(str(out)).metadata["info.source"] == b"some-org/tiny-llama"
+    said = "export: some-org/tiny-llama is no file or directory here: downloading it from the hub\n"
+    assert capsys.readouterr().err.startswith(said)
+    assert export.main(["some-org/tiny-llama", str(out), "--revision", "v1.5"]) == 0
+    assert Checkpoint(str(out)).metadata["info.source"] == b"some-org/tiny-llama@v1.5"
+    assert "downloading its revision v1.5 from the hub\n" in capsys.readouterr().err
+    assert asked == [None, "v1.5"]
 
     def offline(*_, **__):
         raise OSError("no network\nand much more")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
-    assert (
-        refusal(capsys, "some-org/other", tmp_path / "y.bin")
-        == "export: cannot download some-org/other: no network"
-    )
+    said = refusal(capsys, "some-org/other", tmp_path / "y.bin")
+    assert said == "export: cannot download some-org/other: no network"
+
+
+PATHS = ["./modles/foo", "/modles/foo", "../modles/foo", "modles/foo/", "modles/foo/bar", "foo",
+         r"modles\foo", "~/foo", "modles/x.gguf", "modles/x.bin", "modles/model.safetensors",
+         "tests/foo"]  # fmt: skip
+
+
+@pytest.mark.parametrize("source", PATHS)
+def test_a_mistyped_path_is_no_hub_id(source, tmp_path, monkeypatch, capsys):
+    """Nothing is asked of the hub for what has the form of a path, or whose owner is a directory
+    here."""
+    import huggingface_hub
+
+    assert export.HUB_ID.fullmatch("some-org/model-v1.5-gguf")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", None)
+    monkeypatch.chdir(GOLDEN.parent.parent)
+    said = refusal(capsys, source, tmp_path / "x.bin")
+    assert said == f"export: {source}: no such file or directory, and not a hub id such as org/name"
+
+
+def test_a_revision_belongs_to_a_hub_id(tmp_path, capsys):
+    model = tmp_path / "model.bin"
+    llama2c_file(model, llama2c_tensors(), True, 0)
+    for source in (GOLDEN / "llama", model):
+        said = refusal(capsys, source, tmp_path / "x.bin", "--revision", "main")
+        assert said == f"export: --revision is for hub ids; {source} is a file or directory here"
 
 
 def llama2c_tensors() -> dict[str, np.ndarray]:
@@ -1055,13 +1185,6 @@ def test_missing_files(tmp_path, capsys, monkeypatch):
     assert "cannot read" in refusal(capsys, directory, out)
     (directory / "config.json").unlink()
     assert "has no config.json" in refusal(capsys, directory, out)
-    for nowhere in (
-        tmp_path / "nowhere",
-        "tests/nowhere",
-    ):  # the second has the form of a hub id, but tests is here
-        assert "no such file or directory, and not a hub id such as org/name" in refusal(
-            capsys, nowhere, out
-        )
 
 
 def test_damaged_safetensors(tmp_path, capsys):
@@ -1100,6 +1223,15 @@ def test_pytorch_files_need_torch(tmp_path, capsys, monkeypatch):
     (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
     monkeypatch.setitem(sys.modules, "torch", None)
     assert "needs torch, which is not installed" in refusal(capsys, directory, tmp_path / "x.bin")
+    for version in ("1.13.1", "2.5.1+cu121", "2.0"):
+        monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(__version__=version))
+        said = refusal(capsys, directory, tmp_path / "x.bin")
+        assert f"needs torch 2.6 or later, and {version} is installed" in said
+        assert "CVE-2025-32434" in said
+    for version in ("2.6.0", "2.13.0+cpu", "3.0.0a1"):
+        monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(__version__=version))
+        said = refusal(capsys, directory, tmp_path / "x.bin")
+        assert "has no attribute 'load'" in said
 
 
 def test_the_source_is_not_overwritten(tmp_path, capsys):
@@ -1194,6 +1326,7 @@ def test_random_refusals(tmp_path, capsys):
             ["a", "--random", "llama-1b", "--tokenizer", "t"],
             "--tokenizer: random weights have none",
         ),
+        (["a", "--random", "llama-1b", "--revision", "x"], "--revision: random weights have none"),
         (["a", "b", "--seed", "1"], "--seed belongs to --random"),
         (["a", "b", "--dtype", "q5"], "argument --dtype: invalid choice: 'q5'"),
         (["a", "b", "--kv-heads", "x"], "argument --kv-heads: invalid int value: 'x'"),
@@ -1208,15 +1341,14 @@ def test_wrong_usage(args, said, capsys):
 
 
 def test_as_a_command(tmp_path):
-    script = GOLDEN.parent.parent / "export.py"
     done = subprocess.run(
-        [sys.executable, script, GOLDEN / "gemma", tmp_path / "x.bin", "--dtype", "q4"],
+        [sys.executable, EXPORT, GOLDEN / "gemma", tmp_path / "x.bin", "--dtype", "q4"],
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0 and "gemma: gemma, 2 layers of 34" in done.stdout
     done = subprocess.run(
-        [sys.executable, script, tmp_path, tmp_path / "y.bin"], capture_output=True, text=True
+        [sys.executable, EXPORT, tmp_path, tmp_path / "y.bin"], capture_output=True, text=True
     )
     assert (
         done.returncode == 1
