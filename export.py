@@ -76,12 +76,7 @@ def refuse_overwriting(out: str, source: Source) -> None:
 
 
 # A few rows, whose rounding decides much.
-SMALL = (
-    "router",
-    "shared_gate",
-    "delta_beta",
-    "delta_decay",
-)
+SMALL = ("router", "shared_gate", "delta_beta", "delta_decay")
 
 
 def dtype_of(name: str, tensor: Tensor, dtype: str) -> str:

@@ -23,12 +23,7 @@ ACTS = {
 }
 XIELU = 5
 # Bits 1, 2, 4, 8 of layer.norms.
-NORM_SLOTS = (
-    "attn_norm",
-    "attn_post_norm",
-    "ffn_norm",
-    "ffn_post_norm",
-)
+NORM_SLOTS = ("attn_norm", "attn_post_norm", "ffn_norm", "ffn_post_norm")
 PER_HEAD, WHOLE, DISTINCT, AFTER_ROPE = range(4)  # values of layer.qk_norm
 
 

@@ -47,10 +47,8 @@ def open_llama2c(path: str, tokenizer: str | None = None) -> Source:
             f"{end}: it is cut short, "
             "or something else"
         )
-    for (
-        name,
-        tensor,
-    ) in found.items():  # rope pairs (2 i, 2 i + 1) of a head to (i, i + head_dim / 2)
+    # Rope pairs (2 i, 2 i + 1) of a head to (i, i + head_dim / 2).
+    for name, tensor in found.items():
         if name.endswith((".attn_q", ".attn_k")):
             found[name] = tensor.map(
                 lambda w: (

@@ -12,6 +12,7 @@ import re
 import struct
 import unicodedata
 from dataclasses import dataclass, field
+from typing import Sequence
 
 import numpy as np
 
@@ -300,8 +301,9 @@ def _expect(where: str, got: dict, expected: dict, ignored: tuple[str, ...] = ()
             raise _refuse(f"{where}.{key}", value)
 
 
-def from_json(data: dict) -> Vocabulary:
-    """A Vocabulary from the contents of a tokenizer.json. Errors: ExportError."""
+def from_json(data: dict, declared: Sequence[dict] = ()) -> Vocabulary:
+    """A Vocabulary from the contents of a tokenizer.json and the added tokens, without ids, that
+    other files declare. Errors: ExportError."""
     # truncation and padding are of batches: transformers sets them anew for every call.
     _expect("tokenizer.json", data, {},
                                          ("version",
@@ -320,7 +322,7 @@ def from_json(data: dict) -> Vocabulary:
             raise _refuse("pre_tokenizer", data["pre_tokenizer"])
         v.splits = []
     _model(v, model, vocab, byte_level)
-    _added_tokens(v, data.get("added_tokens") or [], vocab)
+    _added_tokens(v, [*(data.get("added_tokens") or []), *declared], vocab)
     v.prefix, v.suffix = _post_processor(data.get("post_processor"))
     v.strip = _decoder(data.get("decoder"), byte_level)
     if max(v.tokens) >= 1 << 24:
@@ -398,17 +400,15 @@ def _added_tokens(v: Vocabulary, tokens: list[dict], vocab: dict[str, int]) -> N
     vocabulary's if it has the token; else one more than the highest so far, or the size of the
     vocabulary."""
     by_content: dict[str, Added] = {}
+    free = len(vocab)
     for token in tokens:
         content = token.get("content")
         if not content:
             continue
-        highest = max((a.id for a in by_content.values()), default=-1)
-        id = (
-            by_content[content].id
-            if content in by_content
-            else vocab.get(content, max(highest + 1, len(vocab)))
-        )
-        if id != token.get("id"):
+        before = by_content.get(content)
+        id = before.id if before else vocab.get(content, free)
+        free = max(free, id + 1)
+        if id != token.get("id", id):
             raise ExportError(
                 f"added_tokens: {content!r} has id {token.get('id')}, but tokenizers would give it "
                 f"{id}"
@@ -418,17 +418,12 @@ def _added_tokens(v: Vocabulary, tokens: list[dict], vocab: dict[str, int]) -> N
             raise ExportError(f"added_tokens: {content!r} and {taken!r} share id {id}")
         flags = LSTRIP * bool(token.get("lstrip")) | RSTRIP * bool(token.get("rstrip"))
         flags |= SINGLE_WORD * bool(token.get("single_word"))
-        special = bool(token.get("special")) or (
-            content in by_content and by_content[content].special
-        )
-        by_content[content] = Added(
-            id, content, flags, bool(token.get("normalized", not special)), special
-        )
+        special = bool(token.get("special") or (before and before.special))
+        normalized = bool(token.get("normalized", not special))
+        by_content[content] = Added(id, content, flags, normalized, special)
     v.added = list(by_content.values())
     special = {token.content for token in v.added if token.special}
-    for (
-        token
-    ) in v.added:  # a token looked for in normalized text decodes to what it looks like there
+    for token in v.added:  # one looked for in normalized text decodes to what it looks like there
         v.tokens[token.id] = _normalize(token.content, v) if token.normalized else token.content
         if v.tokens[token.id] in special:
             v.special.add(token.id)

@@ -1,22 +1,29 @@
 """Where a checkpoint keeps its tokenizer: tokenizer.json, tokenizer.model, tekken.json, *.tiktoken,
 vocab.json + merges.txt.
 
-Only a tokenizer.json says everything. For the others the pre-tokenizer is that of the model's type
-or of the tokenizer's class, and added tokens are those of the files beside; what neither tells is
-refused.
+Only a tokenizer.json says how text is cut. For the others the pre-tokenizer is that of the
+tokenizer's class or of the model's type. Added tokens are those of the file and of those beside it;
+what none of them tells is refused.
 """
 
 from __future__ import annotations
 
 import base64
 import glob
-import json
 import os
 import re
 import struct
 
 import numpy as np
 
+from .added_tokens import (
+    added_beside,
+    beside,
+    content_of,
+    declared_beside,
+    read_json,
+    special_tokens,
+)
 from .tensor import ExportError
 from .tokenizer import (
     COVERING, KINDS, PREFIX_SPACE, Kind, Vocabulary, from_json, from_llama2c, from_merges,
@@ -25,8 +32,8 @@ from .tokenizer import (
 
 NAMES = ("tokenizer.json", "tokenizer.model", "tekken.json", "*.tiktoken", "vocab.json")
 TIKTOKEN_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+\r?\n")
-# The kind of pre-tokenizer, by the model_type of config.json or, where that is not listed,
-# tokenizer_config.json's tokenizer_class. Types that have had several are left out.
+# The kind of pre-tokenizer, by the tokenizer_class of tokenizer_config.json or, where that is not
+# listed, config.json's model_type. Types that have had several are left out.
 MERGES_KINDS = {
     **dict.fromkeys(("gpt2", "gpt_neo", "gptj", "codegen", "phi"), "gpt2"),
     **dict.fromkeys(
@@ -104,57 +111,28 @@ def _read(path: str) -> Vocabulary:
 
 
 def _from_json_file(path: str) -> Vocabulary:
-    data = _read_json(path)
+    data = read_json(path)
     if isinstance(data.get("vocab"), list):  # in vocab.json the token "vocab" may have an id
         return _from_tekken(data, os.path.dirname(path))
     if os.path.basename(path) == "vocab.json":
         return _from_vocab_and_merges(data, os.path.dirname(path))
-    return from_json(data)
-
-
-def _read_json(path: str) -> dict:
-    try:
-        with open(path, encoding="utf-8") as file:
-            value = json.load(file)
-    except ValueError as error:
-        raise ExportError(f"not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ExportError("expected a JSON object")
-    return value
+    return from_json(data, declared_beside(os.path.dirname(path), data))
 
 
 # ---- what the files beside a tokenizer say -------------------------------------------------------
-
-
-def _beside(directory: str, name: str) -> dict:
-    """The object in a JSON file of the directory, empty if there is no such file. Errors:
-    ExportError."""
-    path = os.path.join(directory, name)
-    if not os.path.isfile(path):
-        return {}
-    try:
-        return _read_json(path)
-    except ExportError as error:
-        raise ExportError(f"{name}: {error}") from None
-
-
-def _content(token: object) -> str | None:
-    """The text of a token that a configuration names, as a string or as an object."""
-    token = token.get("content") if isinstance(token, dict) else token
-    return token if isinstance(token, str) else None
 
 
 def _eos_ids(directory: str, vocabulary: Vocabulary) -> list[int]:
     """All end-of-text ids that the configuration beside a tokenizer names."""
     ids: set[int] = set()
     for name in ("generation_config.json", "config.json"):
-        value = _beside(directory, name).get("eos_token_id")
+        value = beside(directory, name).get("eos_token_id")
         values = value if isinstance(value, list) else [] if value is None else [value]
         if not all(isinstance(v, int) and v >= 0 for v in values):
             raise ExportError(f"{name}: eos_token_id is {value!r}, expected an id or a list of ids")
         ids |= set(values)
     if not ids:
-        token = _content(_beside(directory, "tokenizer_config.json").get("eos_token"))
+        token = content_of(special_tokens(directory).get("eos_token"))
         named = {content: id for id, content in vocabulary.tokens.items()} | {
             a.content: a.id for a in vocabulary.added
         }
@@ -164,73 +142,25 @@ def _eos_ids(directory: str, vocabulary: Vocabulary) -> list[int]:
 
 def _kind(directory: str, kinds: dict[str, str]) -> Kind:
     """The kind of a tokenizer that does not say it itself."""
-    model_type = _beside(directory, "config.json").get("model_type")
-    tokenizer_class = _beside(directory, "tokenizer_config.json").get("tokenizer_class")
-    for name in (model_type, tokenizer_class):
+    model_type = beside(directory, "config.json").get("model_type")
+    tokenizer_class = beside(directory, "tokenizer_config.json").get("tokenizer_class")
+    for name in (tokenizer_class, model_type):
         if name in kinds:
             return KINDS[kinds[name]]
     raise ExportError(
-        f"how text is cut into words cannot be known of model_type {model_type!r} (config.json) "
-        "and tokenizer_class "
-        f"{tokenizer_class!r} (tokenizer_config.json); export from a tokenizer.json"
+        f"how text is cut into words cannot be known of tokenizer_class {tokenizer_class!r} "
+        f"(tokenizer_config.json) and model_type {model_type!r} (config.json); export from a "
+        "tokenizer.json"
     )
-
-
-def _added_beside(directory: str, vocab: dict[str, int]) -> list[dict]:
-    """The added tokens, as a tokenizer.json lists them: those of tokenizer_config.json's
-    added_tokens_decoder, or of added_tokens.json, and the special ones that the configuration
-    names; where there are none of these, config.json's BOS and EOS. Errors: ExportError if a
-    special token has no id, or if there are none."""
-    config = _beside(directory, "tokenizer_config.json")
-    special = config | _beside(directory, "special_tokens_map.json")
-    named = [
-        special.get(key)
-        for key in ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "mask_token")
-    ]
-    named = {
-        _content(token) for token in [*named, *(special.get("additional_special_tokens") or [])]
-    } - {None}
-    added = [
-        {**token, "id": int(id)} for id, token in (config.get("added_tokens_decoder") or {}).items()
-    ]
-    if not added:
-        ids = _beside(directory, "added_tokens.json")
-        added = [
-            {"id": id, "content": content, "special": content in named}
-            for content, id in ids.items()
-        ]
-    for content in sorted(named - {token["content"] for token in added}):
-        if content not in vocab:
-            raise ExportError(
-                f"the special token {content!r} has no id in the vocabulary, and no file beside "
-                "gives it one"
-            )
-        added.append({"id": vocab[content], "content": content, "special": True})
-    if not added:
-        ids = [
-            _beside(directory, "config.json").get(key) for key in ("bos_token_id", "eos_token_id")
-        ]
-        added = [
-            {"id": id, "content": token, "special": True}
-            for token, id in vocab.items()
-            if id in ids
-        ]
-    if not added:
-        raise ExportError(
-            "no config.json, tokenizer_config.json, special_tokens_map.json or added_tokens.json "
-            "beside it names a special "
-            "token; export from a tokenizer.json"
-        )
-    return sorted(added, key=lambda token: token["id"])
 
 
 def _bos(directory: str, added: list[dict], default: bool) -> list[int]:
     """What a text begins with."""
-    config = _beside(directory, "tokenizer_config.json")
+    config = beside(directory, "tokenizer_config.json")
     if not config.get("add_bos_token", default):
         return []
-    bos = _content(
-        config.get("bos_token") or _beside(directory, "special_tokens_map.json").get("bos_token")
+    bos = content_of(
+        config.get("bos_token") or beside(directory, "special_tokens_map.json").get("bos_token")
     )
     ids = [token["id"] for token in added if token["content"] == bos]
     if not ids:
@@ -246,7 +176,7 @@ def _bos(directory: str, added: list[dict], default: bool) -> list[int]:
 
 def _from_vocab_and_merges(vocab: dict, directory: str) -> Vocabulary:
     """GPT-2's form: tokens in ByteLevel's alphabet with their ids, and a line for every merge."""
-    config = _beside(directory, "tokenizer_config.json")
+    config = beside(directory, "tokenizer_config.json")
     kind = _kind(directory, MERGES_KINDS)
     with open(os.path.join(directory, "merges.txt"), encoding="utf-8") as file:
         lines = file.read().split("\n")
@@ -255,7 +185,7 @@ def _from_vocab_and_merges(vocab: dict, directory: str) -> Vocabulary:
         for i, line in enumerate(lines)
         if line and not (i == 0 and line.startswith("#version"))
     ]
-    added = _added_beside(directory, vocab)
+    added = added_beside(directory, vocab)
     v = from_merges(kind, vocab, merges, added)
     if config.get("add_prefix_space"):
         v.splits.insert(0, PREFIX_SPACE)
@@ -275,7 +205,7 @@ def _from_tiktoken(data: bytes, directory: str) -> Vocabulary:
     if sorted(ranks.values()) != list(range(len(ranks))):
         raise ExportError(f"{len(ranks)} tokens do not have the ids 0 to {len(ranks) - 1}")
     kind = _kind(directory, RANKS_KINDS)
-    config = _beside(directory, "tokenizer_config.json")
+    config = beside(directory, "tokenizer_config.json")
     qwen = config.get("tokenizer_class") == "QWenTokenizer"
     if qwen and not config.get("added_tokens_decoder"):  # their names are in the code of that class
         names = [
@@ -288,7 +218,7 @@ def _from_tiktoken(data: bytes, directory: str) -> Vocabulary:
             {"id": len(ranks) + i, "content": name, "special": True} for i, name in enumerate(names)
         ]
     else:
-        added = _added_beside(directory, {})
+        added = added_beside(directory, {})
     v = from_ranks(kind, ranks, added)
     v.prefix = _bos(directory, added, default=not qwen)
     return v
@@ -305,7 +235,7 @@ def _from_tekken(data: dict, directory: str) -> Vocabulary:
     n_special, n = config["default_num_special_tokens"], config["default_vocab_size"]
     names = {token["rank"]: token["token_str"] for token in data.get("special_tokens") or []}
     if not names:  # the first files of this form; what these names were has changed since
-        names = {token["id"]: token["content"] for token in _added_beside(directory, {})}
+        names = {token["id"]: token["content"] for token in added_beside(directory, {})}
     added = [
         {"id": i, "content": names.get(i, f"<SPECIAL_{i}>"), "special": True}
         for i in range(n_special)

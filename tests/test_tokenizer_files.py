@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import special_tokens
 import test_tokenizer
 import tokenizer_forms as forms
 import tokenizer_texts as texts
@@ -135,18 +136,24 @@ def ranked(kind: str, first: int = 0) -> dict:
     return data
 
 
+# What NFC takes apart, puts together, and does both to.
+COMPOSED = ["\u0344", "a\u0344", "e\u0301", "\u0344\u0323", "\u212b"]
+
+
 def test_tiktoken_model(tmp_path):
-    """Llama 3's tokenizer.model."""
+    """Llama 3's tokenizer.model, which knows no normal form."""
     data = ranked("llama3")
     forms.tiktoken(data, tmp_path / "tokenizer.model")
     forms.config_files(data, tmp_path, "llama", bos_token="<s>", eos_token="</s>")
-    equal(tmp_path, data, tmp_path, ["<s>", "<|end|>", "</s>", " xqzy"])
+    equal(tmp_path, data, tmp_path, ["<s>", "<|end|>", "</s>", " xqzy", *COMPOSED])
     eos = next(t["id"] for t in data["added_tokens"] if t["content"] == "</s>")
     assert tokenizer_metadata(str(tmp_path))["tokenizer.eos"].tolist() == [eos]
 
 
-def test_qwen_tiktoken(tmp_path):
-    """Qwen 1: the special tokens are those of its class, and nothing comes before a text."""
+@pytest.mark.parametrize("model_type", [None, "qwen", "llama"])
+def test_qwen_tiktoken(tmp_path, model_type):
+    """Qwen 1: the special tokens are those of its class, and nothing comes before a text, which is
+    brought to NFC. All this whatever the type of the model."""
     data = ranked("llama3")
     data |= {"post_processor": None, "normalizer": {"type": "NFC"}}
     data["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {"Regex": test_tokenizer.pattern(6)}
@@ -159,7 +166,9 @@ def test_qwen_tiktoken(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text(
         json.dumps({"tokenizer_class": "QWenTokenizer"})
     )
-    equal(tmp_path, data, tmp_path, ["<|im_end|>", "<|extra_7|>", "<|extra_77|>", "<|extra_204|>"])
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    extra = ["<|im_end|>", "<|extra_7|>", "<|extra_77|>", "<|extra_204|>"]
+    equal(tmp_path, data, tmp_path, [*extra, *COMPOSED])
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -173,6 +182,26 @@ def test_tekken(tmp_path, named):
         forms.config_files(data, tmp_path, "mistral")
     equal(tmp_path, data, tmp_path, ["<s>", "<|end|>", "</s>", " xqzy"])
     assert tokenizer_metadata(str(tmp_path))["tokenizer.eos"].tolist() == [2]
+
+
+# ---- added tokens in several files ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", special_tokens.CASES)
+def test_added_tokens_beside_a_tokenizer_json(case, tmp_path):
+    """Ids, decoded text and EOS as AutoTokenizer has them: golden/special_tokens.json."""
+    recorded = json.loads((test_tokenizer.ROOT / "tests/golden/special_tokens.json").read_text())
+    theirs = recorded["cases"][case]
+    special_tokens.write(case, tmp_path)
+    metadata = tokenizer_metadata(str(tmp_path))
+    texts.write_model(tmp_path / "model.bin", metadata)
+    ours = texts.tokenize(
+        PROGRAM, tmp_path / "model.bin", [s.encode() for s in special_tokens.TEXTS]
+    )
+    for text, answer, ids, shown in zip(special_tokens.TEXTS, ours, theirs["ids"], theirs["texts"]):
+        assert (answer.ids, answer.skipped.decode()) == (ids, shown), text
+    eos = [] if theirs["eos"] is None else [theirs["eos"]]
+    assert list(metadata.get("tokenizer.eos", [])) == eos
 
 
 # ---- Gemma's tokenizer.model ---------------------------------------------------------------------
@@ -274,10 +303,10 @@ def test_refused(tmp_path):
     """What the files do not tell is refused, and what they tell wrongly."""
     data = ranked("llama3")
     forms.vocab_and_merges(test_tokenizer.KINDS["gpt2"](), tmp_path)
-    refused(tmp_path, "cannot be known of model_type None .* and tokenizer_class None")
+    refused(tmp_path, "cannot be known of tokenizer_class None .* and model_type None")
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
-    refused(tmp_path, "model_type 'llama' .* and tokenizer_class 'GPT2Tokenizer'")
+    refused(tmp_path, "tokenizer_class 'GPT2Tokenizer' .* and model_type 'llama'")
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     refused(tmp_path, "names a special token")
     (tmp_path / "special_tokens_map.json").write_text('{"eos_token": "<|endoftext|>"}')
@@ -289,7 +318,7 @@ def test_refused(tmp_path):
     (tmp_path / "merges.txt").unlink()
     refused(tmp_path, "No such file")
     forms.tiktoken(data, tmp_path / "tokenizer.model")
-    refused(tmp_path, "model_type 'gpt2' .* and tokenizer_class None")
+    refused(tmp_path, "tokenizer_class None .* and model_type 'gpt2'")
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     lines = (tmp_path / "tokenizer.model").read_bytes().splitlines(keepends=True)
     (tmp_path / "tokenizer.model").write_bytes(b"".join(lines[:50] + lines[51:]))
