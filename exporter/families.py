@@ -154,10 +154,23 @@ REFUSED = {  # what is asked for often enough to deserve a reason
 
 # ---- text models inside of others ----------------------------------------------------------------
 
+# The type of the text model, and whether its head is the embedding unless the config says it.
 MULTIMODAL = {
-    "gemma3": "gemma3_text", "gemma4": "gemma4_text", "gemma4_unified": "gemma4_unified_text",
-    "mistral3": "mistral", "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text",
-}  # fmt: skip
+    "gemma3": ("gemma3_text", True),
+    "gemma4": ("gemma4_text", True),
+    "gemma4_unified": ("gemma4_unified_text", True),
+    "mistral3": ("mistral", True),
+    "qwen3_5": ("qwen3_5_text", False),
+    "qwen3_5_moe": ("qwen3_5_moe_text", False),
+}
+# Keys beside text_config that are about pictures and sounds.
+OTHER_KEYS = """
+    audio_config audio_token_id boa_token_id boi_token_id boi_token_index eoa_token_id
+    eoa_token_index eoi_token_id eoi_token_index image_token_id image_token_index
+    mm_tokens_per_image multimodal_projector_bias projector_hidden_act spatial_merge_size
+    video_token_id vision_config vision_end_token_id vision_feature_layer
+    vision_soft_tokens_per_image vision_start_token_id
+    """.split()
 PREFIXES = {
     "model.language_model.": "model.",
     "language_model.model.": "model.",
@@ -173,12 +186,21 @@ def text_model(config: dict, tensors: dict[str, Tensor]) -> tuple[dict, dict[str
     as they are."""
     if config.get("model_type") not in list(MULTIMODAL):
         return config, dict(tensors)
-    if not isinstance(config.get("text_config"), dict):
+    model_type, tied = MULTIMODAL[config["model_type"]]
+    outer = Config(config)
+    text = outer.get("text_config")
+    if not isinstance(text, dict):
         raise ExportError(
             f"config.json: model_type is {config['model_type']!r}, but there is no text_config"
         )
-    text = {**config["text_config"], "quantization_config": config.get("quantization_config")}
-    text.setdefault("model_type", MULTIMODAL[config["model_type"]])
+    text = {"model_type": model_type, **text}
+    # The classes with pictures tie the head by the outer config, those of text alone by the inner.
+    tied = outer.flag("tie_word_embeddings", tied) or text.get("tie_word_embeddings") or False
+    quantization = outer.get("quantization_config") or text.get("quantization_config")
+    text |= {"tie_word_embeddings": tied, "quantization_config": quantization}
+    outer.require(is_encoder_decoder=False)
+    outer.ignore(*OTHER_KEYS)
+    outer.finish()
     found = {}
     for name, tensor in tensors.items():
         if name.startswith(OTHER_TOWERS):

@@ -246,6 +246,58 @@ def test_packed_ternary_weights(linear_class, factor):
         canonical({**config, "quantization_config": {**quantization, "quantization_mode": "online"}}, tensors)
 
 
+OUTER = {
+    "gemma3": dict(boi_token_index=1, eoi_token_index=2, image_token_index=3,
+                   mm_tokens_per_image=256, vision_config={}, eos_token_id=[1, 106]),
+    "gemma4": dict(audio_config={}, audio_token_id=1, boa_token_id=2, boi_token_id=3,
+                   eoa_token_id=4, eoa_token_index=4, eoi_token_id=5, image_token_id=6,
+                   video_token_id=7, vision_config={}, vision_soft_tokens_per_image=280,
+                   tie_word_embeddings=True),
+    "mistral3": dict(image_token_index=10, multimodal_projector_bias=False, vision_config={},
+                     projector_hidden_act="gelu", spatial_merge_size=2, vision_feature_layer=-1),
+    "qwen3_5": dict(image_token_id=1, video_token_id=2, vision_start_token_id=3,
+                    vision_end_token_id=4, vision_config={}, tie_word_embeddings=True),
+}
+
+
+@pytest.mark.parametrize("model_type", OUTER)
+def test_outer_keys_of_multimodal_configs(model_type):
+    """Those of the hub's checkpoints are known; one that nobody knows is refused, like inner ones."""
+    text = dict(COMMON, model_type="x", hidden_size=8)
+    outer = dict(OUTER[model_type], architectures=["X"], model_type=model_type,
+                 torch_dtype="bfloat16", transformers_version="5.0", text_config=text)
+    assert text_model(outer, {})[0]["hidden_size"] == 8
+    for key in ("final_logit_softcapping", "logits_scaling", "rope_scaling"):
+        with pytest.raises(ExportError, match=f"config.json: {key} .* is unknown for this family"):
+            text_model({**outer, key: 2.0}, {})
+    with pytest.raises(ExportError, match="is_encoder_decoder is True, which is not supported"):
+        text_model({**outer, "is_encoder_decoder": True}, {})
+
+
+@pytest.mark.parametrize("model_type, default", [
+    ("gemma3", True), ("gemma4", True), ("gemma4_unified", True), ("mistral3", True),
+    ("qwen3_5", False), ("qwen3_5_moe", False)])
+def test_the_outer_config_ties_the_head(model_type, default):
+    """As the classes of transformers 5.23.0 do, whatever the inner one says; an inner true is taken
+    for a tie too, as in the models of text alone that these checkpoints can be loaded as."""
+    for outer in (None, False, True):
+        for inner in (None, False, True):
+            config = dict(model_type=model_type, text_config={"tie_word_embeddings": inner})
+            if outer is not None:
+                config["tie_word_embeddings"] = outer
+            expected = bool(inner) or (default if outer is None else outer)
+            assert text_model(config, {})[0]["tie_word_embeddings"] is expected
+
+
+def test_quantization_of_the_inner_config_counts():
+    """Where the outer one says nothing of it."""
+    for outer, inner, expected in ((None, {"a": 1}, {"a": 1}), ({"b": 1}, {"a": 1}, {"b": 1}),
+                                   (None, None, None)):
+        config = dict(model_type="gemma3", quantization_config=outer,
+                      text_config={"quantization_config": inner})
+        assert text_model(config, {})[0]["quantization_config"] == expected
+
+
 @pytest.mark.parametrize("old", [True, False])
 def test_gemma3_out_of_a_multimodal_checkpoint(old):
     """Both spellings of the names; what belongs to other towers is left out, what is unknown is not."""

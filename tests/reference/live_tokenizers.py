@@ -1,11 +1,11 @@
-"""Compares the engine's tokenizer with `tokenizers` on real tokenizer files.
+"""Compares the engine's tokenizer with transformers and `tokenizers` on real tokenizer files.
 
     python3 tests/reference/live_tokenizers.py DIRECTORY [MODEL ...]
 
 DIRECTORY holds a folder a tokenizer, each with tokenizer.json. Every one must agree on 1 MB of
-mixed text and 20,000 random strings, ids and decoded text, and so must the same tokenizer written
-in the other forms that they come in: GGUF, vocab.json with merges.txt, tiktoken, tekken, a bare
-tokenizer.model. A MODEL is a SentencePiece file (tokenizer.model) and is compared with
+mixed text and 20,000 random strings, ids and decoded text, and so must the same tokenizer with its
+added tokens in tokenizer_config.json alone, and written in the other forms that they come in: GGUF,
+vocab.json with merges.txt, tiktoken, tekken, a bare tokenizer.model. A MODEL is a SentencePiece file (tokenizer.model) and is compared with
 `sentencepiece`. HEADS_TOKENIZE_BATCH names the engine's side, tests/c/tokenize_batch.c, if it is
 not build/tests/c/tokenize_batch. Exit 1 if anything differs.
 """
@@ -32,6 +32,7 @@ from exporter.tensor import ExportError  # noqa: E402
 from exporter.tokenizer import COVERING  # noqa: E402
 from exporter.tokenizer_files import tokenizer_metadata  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
+from transformers import PreTrainedTokenizerFast  # noqa: E402
 
 # tokenizer.json that must be exported: all but what nobody has implemented.
 PROMISED = {"deepseek-coder", "deepseek-v3", "falcon", "gemma2", "gpt2", "gpt4o-o200k", "llama2",
@@ -39,16 +40,20 @@ PROMISED = {"deepseek-coder", "deepseek-v3", "falcon", "gemma2", "gpt2", "gpt4o-
             "phi-3", "qwen2.5", "qwen3.5", "starcoder2"}  # fmt: skip
 
 
-def compare(name: str, source: object, data: dict, program: Path, model: Path) -> bool:
-    """Prints a line about a tokenizer, which must be that of the tokenizer.json `data`; false: it
-    differs or was refused."""
+def compare(
+    name: str, source: object, expected: Tokenizer | dict, program: Path, model: Path
+) -> bool:
+    """Prints a line about a tokenizer, which must be the one expected, or that of a tokenizer.json
+    with this content; false: it differs or was refused."""
     try:
         metadata = tokenizer_metadata(source() if callable(source) else str(source))
     except ExportError as error:
         print(f"not ok {name}: {error}")
         return False
     texts.write_model(model, metadata)
-    tokenizer = Tokenizer.from_str(json.dumps(data))
+    tokenizer = expected
+    if isinstance(expected, dict):
+        tokenizer = Tokenizer.from_str(json.dumps(expected))
     added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
     cases = [
         texts.mixed_text(1, 1 << 20, added),
@@ -64,6 +69,23 @@ def compare(name: str, source: object, data: dict, program: Path, model: Path) -
     return verdict(
         name, cases, ours, theirs, f"{middle - begin:.1f} s; tokenizers {end - middle:.1f} s"
     )
+
+
+# ---- tokenizer.json and what lies beside it ------------------------------------------------------
+
+
+def loaded(folder: Path) -> Tokenizer:
+    """What transformers makes of a tokenizer.json and the files beside it."""
+    return PreTrainedTokenizerFast.from_pretrained(folder).backend_tokenizer
+
+
+def compare_declared(name: str, data: dict, scratch: Path, program: Path, model: Path) -> bool:
+    """A tokenizer.json without added tokens, beside a tokenizer_config.json that declares them."""
+    folder = scratch / name
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text(json.dumps({**data, "added_tokens": []}))
+    forms.config_files(data, folder, "llama", tokenizer_class="PreTrainedTokenizerFast")
+    return compare(f"{name}, declared beside", folder, loaded(folder), program, model)
 
 
 # ---- other forms of the same tokenizers ----------------------------------------------------------
@@ -197,9 +219,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
         model = scratch / "model.bin"
-        good = [
-            compare(folder.name, folder, data[folder.name], program, model) for folder in folders
-        ]
+        good = [compare(folder.name, folder, loaded(folder), program, model) for folder in folders]
+        good += [compare_declared(name, data[name], scratch, program, model) for name in data]
         good += [compare_forms(name, data[name], scratch, program, model) for name in data]
         good += [
             compare_qwen(Path(sys.argv[1]) / "file-qwen-tiktoken", data["qwen2.5"], program, model)
