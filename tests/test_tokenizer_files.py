@@ -184,6 +184,21 @@ def test_tekken(tmp_path, named):
     assert tokenizer_metadata(str(tmp_path))["tokenizer.eos"].tolist() == [2]
 
 
+def test_flags_of_named_tokens_in_the_older_files(tmp_path):
+    data = test_tokenizer.KINDS["gpt2"]()
+    data["added_tokens"] = [
+        {"content": "<s>", "id": 1, "special": True, **PLAIN},
+        {"content": "</s>", "id": 2, "special": True, **PLAIN, "lstrip": True, "rstrip": True},
+    ]
+    forms.vocab_and_merges(data, tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    end = {"content": "</s>", "lstrip": True, "rstrip": True, "normalized": False}
+    (tmp_path / "special_tokens_map.json").write_text(
+        json.dumps({"eos_token": end, "extra_special_tokens": ["<s>"]})
+    )
+    equal(tmp_path, data, tmp_path, ["<s>", "</s>", " </s> "])
+
+
 # ---- added tokens in several files ---------------------------------------------------------------
 
 
@@ -202,6 +217,12 @@ def test_added_tokens_beside_a_tokenizer_json(case, tmp_path):
         assert (answer.ids, answer.skipped.decode()) == (ids, shown), text
     eos = [] if theirs["eos"] is None else [theirs["eos"]]
     assert list(metadata.get("tokenizer.eos", [])) == eos
+
+
+def test_special_tokens_that_a_text_cannot_spell_are_refused(tmp_path):
+    special_tokens.write("names", tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"split_special_tokens": true}')
+    refused(tmp_path, "tokenizer_config.json: split_special_tokens is true")
 
 
 # ---- Gemma's tokenizer.model ---------------------------------------------------------------------
