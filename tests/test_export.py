@@ -351,62 +351,37 @@ def test_memory_stays_near_one_tensor(tmp_path):
     layers, d, ff = 12, 512, 2048
     rng = np.random.default_rng(4)
     block = rng.standard_normal(ff * d).astype(np.float16)
+    norm = np.ones(d, np.float16)
 
     def weights(*shape):
         return block[: shape[0] * shape[1]].reshape(shape)
 
-    tensors = {
-        "model.embed_tokens.weight": weights(1000, d),
-        "model.norm.weight": np.ones(d, np.float16),
-    }
+    tensors = {"model.embed_tokens.weight": weights(1000, d), "model.norm.weight": norm}
     for i in range(layers):
         p = f"model.layers.{i}."
-        tensors.update({p + f"self_attn.{n}_proj.weight": weights(d, d) for n in "qkvo"})
-        tensors.update(
-            {
-                p + f"mlp.{n}_proj.weight": weights(*((d, ff) if n == "down" else (ff, d)))
-                for n in ("gate", "up", "down")
-            }
-        )
-        tensors.update(
-            {
-                p + n + ".weight": np.ones(d, np.float16)
-                for n in ("input_layernorm", "post_attention_layernorm")
-            }
-        )
+        tensors |= {p + f"self_attn.{n}_proj.weight": weights(d, d) for n in "qkvo"}
+        tensors |= {p + f"mlp.{n}_proj.weight": weights(ff, d) for n in ("gate", "up")}
+        tensors[p + "mlp.down_proj.weight"] = weights(d, ff)
+        tensors |= {p + "input_layernorm.weight": norm, p + "post_attention_layernorm.weight": norm}
     save_file(tensors, tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text(
-        json.dumps(
-            dict(
-                model_type="llama",
-                vocab_size=1000,
-                hidden_size=d,
-                intermediate_size=ff,
-                num_hidden_layers=layers,
-                num_attention_heads=8,
-                tie_word_embeddings=True,
-            )
-        )
+    config = dict(
+        model_type="llama",
+        vocab_size=1000,
+        hidden_size=d,
+        intermediate_size=ff,
+        num_hidden_layers=layers,
+        num_attention_heads=8,
+        tie_word_embeddings=True,
     )
+    (tmp_path / "config.json").write_text(json.dumps(config))
     code = (  # VmHWM, because ru_maxrss would begin at what pytest itself has
         "import sys; sys.path.insert(0, sys.argv[1]); import export; status = "
         "export.main(sys.argv[2:]); "
         "print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]); sys.exit(status)"
     )
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            code,
-            str(GOLDEN.parent.parent),
-            str(tmp_path),
-            str(tmp_path / "x.bin"),
-            "--dtype",
-            "bf16",
-        ],
-        capture_output=True,
-        text=True,
-    )
+    arguments = [EXPORT.parent, tmp_path, tmp_path / "x.bin", "--dtype", "bf16"]
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[-1]) < 80_000, "KB of memory at the peak"
 

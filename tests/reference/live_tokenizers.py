@@ -5,9 +5,10 @@
 DIRECTORY holds a folder a tokenizer, each with tokenizer.json. Every one must agree on 1 MB of
 mixed text and 20,000 random strings, ids and decoded text, and so must the same tokenizer with its
 added tokens in tokenizer_config.json alone, and written in the other forms that they come in: GGUF,
-vocab.json with merges.txt, tiktoken, tekken, a bare tokenizer.model. A MODEL is a SentencePiece file (tokenizer.model) and is compared with
-`sentencepiece`. HEADS_TOKENIZE_BATCH names the engine's side, tests/c/tokenize_batch.c, if it is
-not build/tests/c/tokenize_batch. Exit 1 if anything differs.
+vocab.json with merges.txt, tiktoken, tekken, a bare tokenizer.model. A MODEL is a SentencePiece
+file (tokenizer.model) and is compared with `sentencepiece`. HEADS_TOKENIZE_BATCH names the engine's
+side, tests/c/tokenize_batch.c, if it is not build/tests/c/tokenize_batch. Exit 1 if anything
+differs.
 """
 
 from __future__ import annotations
