@@ -207,6 +207,7 @@ Sequence *sequence_fork(const Sequence *s, int n, Error *err) {
             sequence_free(fork);
             return NULL;
         }
+    if (n && n < s->length && s->marked_states) copy_states(fork, s->marked_states, true);
     memcpy(fork->tokens, s->tokens, sizeof *s->tokens * (size_t)n);
     if (shared) {
         fork->file = s->file;
