@@ -1,4 +1,5 @@
-"""Makes text/unicode_tables.h from the answers of the `tokenizers` library, so that the engine sees characters as it does.
+"""Makes text/unicode_tables.h from the answers of the `tokenizers` library, so that the engine sees
+characters as it does.
 
     python3 exporter/unicode_tables.py           writes text/unicode_tables.h
     python3 exporter/unicode_tables.py --check   compares it with what it would write; exit 1 if they differ
