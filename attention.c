@@ -357,7 +357,7 @@ static ptrdiff_t distance(const Job *job, const Unit *from, int tile, const Unit
 }
 
 // `next` is the unit that this thread does after it, if that is known. Rows that are few enough to
-// read a tile just once ask for what they want next.
+// read a tile just once, of a text that has several, ask for what they want next.
 static void attend_unit(const Job *job, const Unit *u, const Unit *next, int thread) {
     const Block *b = &u->block;
     HeadScratch *x = &job->b.threads[thread];
@@ -372,11 +372,11 @@ static void attend_unit(const Job *job, const Unit *u, const Unit *next, int thr
         sum[r] = sinks ? 1.0f : 0.0f;
     }
     Rows q = gather(job, b, x);
+    bool deep = b->n_rows <= SOFTMAX_ROWS && last_pos(b) / TILE > b->cut->first_tile;
     for (int t = u->first_tile; t <= u->last_tile; t++) {
         ptrdiff_t ahead = 0;
-        if (b->n_rows <= SOFTMAX_ROWS && t < u->last_tile) ahead = distance(job, u, t, u, t + 1);
-        else if (b->n_rows <= SOFTMAX_ROWS && next)
-            ahead = distance(job, u, t, next, next->first_tile);
+        if (deep && t < u->last_tile) ahead = distance(job, u, t, u, t + 1);
+        else if (deep && next) ahead = distance(job, u, t, next, next->first_tile);
         View v = view_of(job, b, t * TILE, ahead);
         attend_tile(job, b, &q, x, &v, out, max, sum);
     }

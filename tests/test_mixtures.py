@@ -197,7 +197,7 @@ def test_decode_reads_the_chosen_experts_only(name, n, top_k, tmp_path, run):
         binary.write_bytes(poisoned)
         done = run(binary, "--tokens", "5", "--logits", tmp_path / "logits")
         if done.returncode != 0:
-            assert "the logits of position 0 are no numbers" in done.stderr
+            assert "the logits of position 0 are no finite numbers" in done.stderr
             read.add(expert)
     assert len(read) == top_k
 
