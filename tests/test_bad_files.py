@@ -292,6 +292,10 @@ def test_extreme_words(fuzzer, tiny):
     assert tried == 500 and accepted < 500
 
 
+# What the absence of a knob means, where it is not 0.
+USUAL = {"layer.kv_source": -1, "layer.norms": 5, "layer.residual_scale": 1, "layer.routed_scale": 1}
+
+
 @pytest.fixture(scope="session")
 def every_knob(tmp_path_factory, tiny) -> Path:
     """The small model with all knobs that it could do without, each saying what its absence says."""
@@ -301,9 +305,8 @@ def every_knob(tmp_path_factory, tiny) -> Path:
     for keys, types in knobs:
         types = types.split(", ")
         for i, key in enumerate(re.findall(r"`([\w.]+)`", keys)):
-            usual = {"layer.kv_source": -1, "layer.norms": 5, "layer.residual_scale": 1, "layer.routed_scale": 1}
             make = ints if types[min(i, len(types) - 1)] == "i32" else floats
-            meta.setdefault(key, make(*[usual.get(key, 0)] * 3))
+            meta.setdefault(key, make(*[USUAL.get(key, 0)] * 3))
     path = tmp_path_factory.mktemp("knobs") / "knobs.bin"
     path.write_bytes(checkpoints.build(meta, tensors))
     assert len([key for key in meta if key.startswith("layer.")]) > 35
@@ -316,7 +319,10 @@ def test_knobs_by_name(fuzzer, every_knob):
     assert tried == 3000 and 0 < accepted < 1000
 
 
-@pytest.mark.parametrize("name", ["deepseek_v3", "gemma4", "gpt_oss", "lfm2_moe", "phi3-longer", "qwen3_next"])
+OTHER_PARTS = ["deepseek_v3", "gemma4", "gpt_oss", "lfm2_moe", "phi3-longer", "qwen3_next"]
+
+
+@pytest.mark.parametrize("name", OTHER_PARTS)
 def test_knobs_by_name_of_other_parts(name, fuzzer, tmp_path):
     path = tmp_path / "model.bin"
     assert export.main([str(ROOT / "tests" / "golden" / name), str(path), "--dtype", "q8"]) == 0
