@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import checkpoints
+import export
 from checkpoints import I32, Meta
 from conftest import ROOT
 
@@ -289,6 +290,44 @@ def test_bit_flips(fuzzer, tiny):
 def test_extreme_words(fuzzer, tiny):
     tried, accepted = fuzz(fuzzer, tiny, "overwrite", 500, 2)
     assert tried == 500 and accepted < 500
+
+
+# What the absence of a knob means, where it is not 0.
+USUAL = {"layer.kv_source": -1, "layer.norms": 5, "layer.residual_scale": 1, "layer.routed_scale": 1}
+
+
+@pytest.fixture(scope="session")
+def every_knob(tmp_path_factory, tiny) -> Path:
+    """The small model with all knobs that it could do without, each saying what its absence says."""
+    meta, tensors = checkpoints.parse(tiny.read_bytes())
+    text = (ROOT / "docs" / "format.md").read_text()
+    knobs = re.findall(r"^\| ((?:`layer\.\w+`(?:, )?)+) \| ((?:i32|f32|, )+) \|", text, re.M)
+    for keys, types in knobs:
+        types = types.split(", ")
+        for i, key in enumerate(re.findall(r"`([\w.]+)`", keys)):
+            make = ints if types[min(i, len(types) - 1)] == "i32" else floats
+            meta.setdefault(key, make(*[USUAL.get(key, 0)] * 3))
+    path = tmp_path_factory.mktemp("knobs") / "knobs.bin"
+    path.write_bytes(checkpoints.build(meta, tensors))
+    assert len([key for key in meta if key.startswith("layer.")]) > 35
+    return path
+
+
+def test_knobs_by_name(fuzzer, every_knob):
+    """Each of them set to extremes, several at once, and each in a layer that has no use for it."""
+    tried, accepted = fuzz(fuzzer, every_knob, "knobs", 3000, 3)
+    assert tried == 3000 and 0 < accepted < 1000
+
+
+OTHER_PARTS = ["deepseek_v3", "gemma4", "gpt_oss", "lfm2_moe", "phi3-longer", "qwen3_next"]
+
+
+@pytest.mark.parametrize("name", OTHER_PARTS)
+def test_knobs_by_name_of_other_parts(name, fuzzer, tmp_path):
+    path = tmp_path / "model.bin"
+    assert export.main([str(ROOT / "tests" / "golden" / name), str(path), "--dtype", "q8"]) == 0
+    tried, accepted = fuzz(fuzzer, path, "knobs", 300, 4)
+    assert tried == 300 and accepted < 150
 
 
 def test_truncated_on_the_command_line(run, bare, tmp_path):

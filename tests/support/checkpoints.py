@@ -74,7 +74,8 @@ def _head(meta: dict[str, Meta], tensors: dict[str, Tensor], sizes: list[int]) -
         table += _pad(name.encode(), 8)
         offset += size + -size % 64
     counts = offset, len(entries), table_size, len(meta), len(tensors)
-    return b"heads.c\0" + struct.pack("<IIQQQII", 2, 0, *counts) + bytes(16) + entries + _pad(table, 64)
+    header = b"heads.c\0" + struct.pack("<IIQQQII", 2, 0, *counts) + bytes(16)
+    return header + entries + _pad(table, 64)
 
 
 def build(meta: dict[str, Meta], tensors: dict[str, Tensor]) -> bytes:
@@ -84,8 +85,8 @@ def build(meta: dict[str, Meta], tensors: dict[str, Tensor]) -> bytes:
 
 
 def write_zeros(path: Path, meta: dict[str, Meta], shapes: dict[str, tuple[int, ...]]) -> None:
-    """A checkpoint whose tensors are f32 and zero, (n_out, n_in) matrices and (n,) vectors: on the disk
-    it takes only the room of its head. Its checksum is none."""
+    """A checkpoint whose tensors are f32 and zero, (n_out, n_in) matrices and (n,) vectors: on the
+    disk it takes only the room of its head. Its checksum is none."""
     tensors = {name: Tensor(0, *(1, *shape)[-2:], b"") for name, shape in shapes.items()}
     sizes = [4 * s[-1] * (-(-s[0] // 16) * 16 if len(s) > 1 else 1) for s in shapes.values()]
     path.write_bytes(_head(meta, tensors, sizes))
