@@ -309,11 +309,11 @@ static int check_owners(Loader *x) {
     return 0;
 }
 
-// A knob of the model that only some layers could follow.
-static int get_float_of(Loader *x, const char *key, Owner owner, float *out) {
-    if (!given(x, key)) return 0;
+// A knob of the model that counts for layers.
+static int check_model_owner(Loader *x, const char *key, Owner owner) {
     for (int i = 0; i < x->m->n_layers; i++)
-        if (has(&x->drafts[i], owner)) return get_float(x, key, 0.0f, out);
+        if (has(&x->drafts[i], owner)) return 0;
+    if (!given(x, key)) return 0;
     return fail(x->err, "metadata %s needs %s, which no layer has", key, OWNERS[owner]);
 }
 
@@ -329,12 +329,12 @@ static int check_width(Loader *x, int layer, const char *what, int a, int b) {
 static int check_latent(Loader *x, int i, const Attention *a) {
     const Latent *latent = &a->latent;
     if (a->n_kv_heads != 1 || latent->rank > a->head_dim)
-        return fail(x->err, "layer %d: a latent of %d numbers needs one KV head at least as long, "
-                    "not %d of %d", i, latent->rank, a->n_kv_heads, a->head_dim);
+        return fail(x->err, "layer %d: layer.latent %d needs one KV head at least as long, not %d "
+                    "of %d", i, latent->rank, a->n_kv_heads, a->head_dim);
     if (a->n_heads > MAX_LATENT_HEADS || latent->n_nope < 1 || latent->n_value < 1)
-        return fail(x->err, "layer %d: latent attention has %d heads of %d and %d numbers, "
-                    "expected 1..%d of 1 or more", i, a->n_heads, latent->n_nope, latent->n_value,
-                    MAX_LATENT_HEADS);
+        return fail(x->err, "layer %d: layer.latent needs 1..%d heads, and n_nope and n_value of 1 "
+                    "or more, not %d, %d and %d", i, MAX_LATENT_HEADS, a->n_heads, latent->n_nope,
+                    latent->n_value);
     int query = latent->n_nope + a->head_dim - latent->rank;  // of two below MAX_DIM
     return check_width(x, i, "n_heads times n_nope and the rope part", a->n_heads, query) ||
            check_width(x, i, "n_heads times n_value", a->n_heads, latent->n_value);
@@ -461,7 +461,10 @@ static int get_layer_knobs(Loader *x) {
     for (int k = 0; k < N_FLOATS; k++)
         if (get_layer_float(x, k)) return -1;
     float latent_eps = m->norm_eps;
-    if (check_owners(x) || get_float_of(x, "model.latent_eps", LATENT, &latent_eps)) return -1;
+    if (check_owners(x) || check_model_owner(x, "model.q_temp", ATTENTION) ||
+        check_model_owner(x, "model.latent_eps", LATENT) ||
+        (given(x, "model.latent_eps") && get_float(x, "model.latent_eps", 0.0f, &latent_eps)))
+        return -1;
     for (int i = 0; i < m->n_layers; i++) {
         settle_layer(&x->drafts[i], latent_eps);
         if (check_attention(x, i) || check_kv_source(x, i) || check_convolution(x, i) ||
@@ -691,10 +694,9 @@ static int get_ffn(Loader *x, int i, Layer *l) {
 static int get_experts(Loader *x, int i, Experts *e) {
     int n = e->n, d = x->m->n_embd, width = e->d_expert;
     if (!n) return 0;
-    if (e->route != ROUTE_SPARSEMIXER &&
-        optional_vector(x, &e->selection_bias, i, "selection_bias", (size_t)n))
-        return -1;
     return need_matrix(x, &e->router, i, "router", n, d) ||
+           (e->route != ROUTE_SPARSEMIXER &&
+            optional_vector(x, &e->selection_bias, i, "selection_bias", (size_t)n)) ||
            (e->act.gated && need_stack(x, &e->gate, i, "expert_gate", n, width, d)) ||
            need_stack(x, &e->up, i, "expert_up", n, width, d) ||
            need_stack(x, &e->down, i, "expert_down", n, d, width);

@@ -126,7 +126,7 @@ def floats(*values: float) -> Meta:
         ("model.rope.0.inv_freq", Meta(3, 9, struct.pack("<9f", *[1.0] * 9)), "rotates 18 elements, head_dim is 16"),
         ("layer.n_heads", ints(5), "n_heads 5 is no multiple of n_kv_heads 2"),
         ("layer.n_heads", ints(6, 6), "layer.n_heads: it has 2 values, expected 1 or 3"),
-        ("layer.n_heads", ints(1 << 24), "exceeds"),
+        ("layer.n_heads", ints(1 << 24), "layer.n_heads of layer 0 is 16777216, expected 1..16384"),
         ("layer.n_kv_heads", ints(0), "layer.n_kv_heads of layer 0 is 0"),
         ("layer.n_kv_heads", ints(2, 2, 3), "layers.2.attn_k"),
         ("layer.head_dim", ints(1 << 24), "exceeds"),

@@ -59,24 +59,38 @@ def parse(data: bytes) -> tuple[dict[str, Meta], dict[str, Tensor]]:
     return meta, tensors
 
 
-def build(meta: dict[str, Meta], tensors: dict[str, Tensor]) -> bytes:
-    """The checkpoint file of these entries, checksum included."""
-    head = b"".join(
-        _pad(struct.pack("<IIQ", m.type, len(key), m.count) + _pad(key.encode(), 8) + m.values, 8) for key, m in meta.items()
+def _head(meta: dict[str, Meta], tensors: dict[str, Tensor], sizes: list[int]) -> bytes:
+    """Header, metadata and tensor table, the data taking so many bytes each; the checksum is zero."""
+    entries = b"".join(
+        _pad(struct.pack("<IIQ", m.type, len(key), m.count) + _pad(key.encode(), 8) + m.values, 8)
+        for key, m in meta.items()
     )
-    head = _pad(head, 64)
+    entries = _pad(entries, 64)
     table_size = sum(40 + len(_pad(name.encode(), 8)) for name in tensors)
     table_size += -table_size % 64
-    table, body = b"", b""
-    for name, t in tensors.items():
-        offset = 64 + len(head) + table_size + len(body)
-        table += struct.pack("<IIQQQQ", t.dtype, len(name), t.rows, t.cols, offset, len(t.data)) + _pad(name.encode(), 8)
-        body += _pad(t.data, 64)
-    rest = head + _pad(table, 64) + body
-    return seal(
-        b"heads.c\0" + struct.pack("<IIQQQII", 2, 0, 64 + len(rest), len(head), table_size, len(meta), len(tensors))
-        + bytes(16) + rest
-    )
+    table, offset = b"", 64 + len(entries) + table_size
+    for (name, t), size in zip(tensors.items(), sizes):
+        table += struct.pack("<IIQQQQ", t.dtype, len(name), t.rows, t.cols, offset, size)
+        table += _pad(name.encode(), 8)
+        offset += size + -size % 64
+    counts = offset, len(entries), table_size, len(meta), len(tensors)
+    return b"heads.c\0" + struct.pack("<IIQQQII", 2, 0, *counts) + bytes(16) + entries + _pad(table, 64)
+
+
+def build(meta: dict[str, Meta], tensors: dict[str, Tensor]) -> bytes:
+    """The checkpoint file of these entries, checksum included."""
+    head = _head(meta, tensors, [len(t.data) for t in tensors.values()])
+    return seal(head + b"".join(_pad(t.data, 64) for t in tensors.values()))
+
+
+def write_zeros(path: Path, meta: dict[str, Meta], shapes: dict[str, tuple[int, ...]]) -> None:
+    """A checkpoint whose tensors are f32 and zero, (n_out, n_in) matrices and (n,) vectors: on the disk
+    it takes only the room of its head. Its checksum is none."""
+    tensors = {name: Tensor(0, *(1, *shape)[-2:], b"") for name, shape in shapes.items()}
+    sizes = [4 * s[-1] * (-(-s[0] // 16) * 16 if len(s) > 1 else 1) for s in shapes.values()]
+    path.write_bytes(_head(meta, tensors, sizes))
+    with path.open("r+b") as file:
+        file.truncate(struct.unpack_from("<Q", path.read_bytes(), 16)[0])
 
 
 def seal(data: bytes) -> bytes:

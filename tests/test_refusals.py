@@ -1,0 +1,465 @@
+"""What docs/format.md does not let stand together: every knob and every tensor is put into every kind
+of layer, and where the format has no meaning for it there, the engine refuses the file and names it.
+Nothing is accepted and ignored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import checkpoints
+from checkpoints import F32_META, I32, Meta, Tensor
+from conftest import ROOT
+
+VOCAB, D, FF, HEADS, HEAD_DIM, CONTEXT, LAYERS = 20, 24, 28, 2, 8, 16, 2
+RANK, N_NOPE, N_VALUE, TAPS, EXPERTS, D_EXPERT, WIDTH = 4, 6, 5, 3, 4, 10, 3
+K_DIM, V_DIM = 6, 4
+rng = np.random.default_rng(5)
+
+
+def ints(*values: int) -> Meta:
+    return Meta(I32, len(values), np.array(values, "<i4").tobytes())
+
+
+def floats(*values: float) -> Meta:
+    return Meta(F32_META, len(values), np.array(values, "<f4").tobytes())
+
+
+def matrix(n_out: int, n_in: int) -> Tensor:
+    return checkpoints.matrix(rng.normal(0, n_in**-0.5, (n_out, n_in)))
+
+
+def stack(n: int, n_out: int, n_in: int) -> Tensor:
+    return matrix((n - 1) * (-(-n_out // 16) * 16) + n_out, n_in)
+
+
+def vector(n: int) -> Tensor:
+    return checkpoints.vector(np.ones(n))
+
+
+class Kind(NamedTuple):
+    """A model whose layers are of one kind: what it has, as traits, and its entries."""
+
+    traits: frozenset[str]
+    meta: dict[str, Meta]
+    tensors: dict[str, Tensor]
+
+    def file(self, meta: dict[str, Meta | None], tensors: dict[str, Tensor | None]) -> bytes:
+        """The checkpoint with these entries besides, or, where they are None, without them."""
+        both = [{**self.meta, **meta}, {**self.tensors, **tensors}]
+        return checkpoints.build(*({k: v for k, v in part.items() if v is not None} for part in both))
+
+
+# ---- the kinds of layers ----
+
+
+def attention() -> tuple[dict, dict]:
+    q, kv = HEADS * HEAD_DIM, HEAD_DIM
+    return {}, {"attn_q": matrix(q, D), "attn_k": matrix(kv, D), "attn_v": matrix(kv, D),
+                "attn_o": matrix(D, q)}  # fmt: skip
+
+
+def latent() -> tuple[dict, dict]:
+    knobs = {"latent": ints(RANK), "n_nope": ints(N_NOPE), "n_value": ints(N_VALUE)}
+    return knobs, {
+        "attn_q": matrix(HEADS * (N_NOPE + HEAD_DIM - RANK), D),
+        "attn_k": matrix(HEAD_DIM, D),
+        "attn_latent_norm": vector(RANK),
+        "attn_k_up": stack(HEADS, RANK, N_NOPE),
+        "attn_v_up": stack(HEADS, N_VALUE, RANK),
+        "attn_o": matrix(D, HEADS * N_VALUE),
+    }
+
+
+def shortconv() -> tuple[dict, dict]:
+    tensors = {"mix_in": matrix(3 * D, D), "conv": vector(TAPS * D), "mix_out": matrix(D, D)}
+    return {"mixer": ints(1), "taps": ints(TAPS)}, tensors
+
+
+def deltanet() -> tuple[dict, dict]:
+    channels, values = 2 * K_DIM + HEADS * V_DIM, HEADS * V_DIM
+    sizes = dict(k_heads=1, v_heads=HEADS, k_dim=K_DIM, v_dim=V_DIM)
+    knobs = {f"delta_{key}": ints(value) for key, value in sizes.items()}
+    return {"mixer": ints(2), "taps": ints(TAPS), **knobs}, {
+        "mix_in": matrix(channels, D),
+        "conv": vector(TAPS * channels),
+        "mix_out": matrix(D, values),
+        "delta_gate": matrix(values, D),
+        "delta_beta": matrix(HEADS, D),
+        "delta_decay": matrix(HEADS, D),
+        "delta_rate": vector(HEADS),
+        "delta_norm": vector(V_DIM),
+    }
+
+
+MIXERS = {"attention": attention, "latent": latent, "shortconv": shortconv, "deltanet": deltanet}
+HAS = {  # of a mixer, what knobs and tensors ask for
+    "attention": {"attention", "plain"},
+    "latent": {"attention", "latent"},
+    "shortconv": {"convolution"},
+    "deltanet": {"convolution", "delta"},
+}
+
+
+def feed_forward(d_ff: int, gated: bool, act: int) -> tuple[dict, dict]:
+    tensors = {"ffn_up": matrix(d_ff, D), "ffn_down": matrix(D, d_ff)} if d_ff else {}
+    if d_ff and gated:
+        tensors["ffn_gate"] = matrix(d_ff, D)
+    if act > 4:
+        tensors["ffn_act"] = checkpoints.vector(np.array([0.8, 0.9, 0.0, 0.0]))
+    return {"d_ff": ints(d_ff), "ffn": ints(int(gated)), "act": ints(act)}, tensors
+
+
+def experts(score: int, renorm: bool, gated: bool) -> tuple[dict, dict]:
+    knobs = dict(experts=EXPERTS, top_k=2, d_expert=D_EXPERT, score=score, renorm=int(renorm))
+    tensors = {
+        "router": matrix(EXPERTS, D),
+        "expert_up": stack(EXPERTS, D_EXPERT, D),
+        "expert_down": stack(EXPERTS, D, D_EXPERT),
+    }
+    if gated:
+        tensors["expert_gate"] = stack(EXPERTS, D_EXPERT, D)
+    return {key: ints(value) for key, value in knobs.items()}, tensors
+
+
+def kind(
+    mixer: str = "attention", *, d_ff: int = FF, gated: bool = True, act: int = 0, layernorm: bool = False,
+    parallel: bool = False, score: int | None = None, renorm: bool = False, width: int = 0,
+) -> Kind:  # fmt: skip
+    """A model of two such layers. score: there are experts, chosen so; width: of model.ple."""
+    traits = {*HAS[mixer], "layernorm" if layernorm else "rms", "parallel" if parallel else "sequential",
+              "gated" if gated else "plain ffn", "plain act" if act < 5 else "act with parameters"}
+    meta = {
+        "model.vocab_size": ints(VOCAB), "model.n_embd": ints(D), "model.n_layers": ints(LAYERS),
+        "model.context": ints(CONTEXT), "model.norm": ints(int(layernorm)), "model.norm_eps": floats(1e-5),
+        "layer.n_heads": ints(HEADS), "layer.n_kv_heads": ints(1), "layer.head_dim": ints(HEAD_DIM),
+        "layer.rope": ints(-1), "layer.window": ints(0), "layer.attn_scale": floats(0.3),
+        "layer.topology": ints(int(parallel)),
+    }  # fmt: skip
+    parts = [MIXERS[mixer](), feed_forward(d_ff, gated, act)]
+    if d_ff:
+        traits.add("d_ff")
+    if score is not None:
+        parts.append(experts(score, renorm, gated))
+        traits |= {"experts", "sparsemixer" if score == 2 else "choice by score"}
+        traits |= {"renorm"} if renorm else set()
+    layer = {"attn_norm": vector(D)} if parallel else {"attn_norm": vector(D), "ffn_norm": vector(D)}
+    tensors = {"embed": matrix(VOCAB, D), "norm": vector(D)}
+    if width:
+        traits.add("ple")
+        meta["model.ple"] = ints(width)
+        tensors |= {"ple_table": matrix(VOCAB, LAYERS * width), "ple_in": matrix(LAYERS * width, D),
+                    "ple_in_norm": vector(width)}  # fmt: skip
+        layer |= {"ple_gate": matrix(width, D), "ple_out": matrix(D, width), "ple_norm": vector(D)}
+    for knobs, more in parts:
+        meta |= {f"layer.{key}": value for key, value in knobs.items()}
+        layer |= more
+    tensors |= in_layers(layer)
+    return Kind(frozenset(traits), meta, tensors)
+
+
+def in_layers(layer: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
+    return {f"layers.{i}.{name}": tensor for i in range(LAYERS) for name, tensor in layer.items()}
+
+
+KINDS = {
+    "attention": kind(),
+    "LayerNorm": kind(layernorm=True),
+    "parallel": kind(parallel=True),
+    "plain FFN": kind(gated=False),
+    "xIELU": kind(gated=False, act=5),
+    "clamped SwiGLU": kind(act=6),
+    "latent": kind("latent"),
+    "short convolution": kind("shortconv"),
+    "gated DeltaNet": kind("deltanet"),
+    "gated DeltaNet, LayerNorm": kind("deltanet", layernorm=True),
+    "latent, LayerNorm": kind("latent", layernorm=True),
+    "experts only": kind(d_ff=0, score=0),
+    "experts and a shared one": kind(score=1, renorm=True),
+    "sparsemixer": kind(d_ff=0, score=2, gated=False),
+    "embeddings of layers": kind(width=WIDTH),
+}
+
+
+# ---- what is put into them ----
+
+
+class Extra(NamedTuple):
+    """Entries that belong together, the first of which gives them their name; and the traits that a
+    model needs for them to mean something (None: they never do)."""
+
+    needs: set[str] | None
+    meta: dict[str, Meta]
+    tensors: dict[str, Tensor | None]
+
+    @property
+    def name(self) -> str:
+        return next(iter({**self.meta, **self.tensors}))
+
+
+def knob(key: str, value: Meta, *needs: str, with_: dict | None = None, tensors: dict | None = None) -> Extra:
+    return Extra(set(needs), {key: value, **(with_ or {})}, tensors or {})
+
+
+def of_layer(name: str, tensor: Tensor, *needs: str, with_: dict | None = None) -> Extra:
+    return Extra(set(needs), {}, in_layers({name: tensor, **(with_ or {})}))
+
+
+ROPE = {"model.rope.0.inv_freq": floats(1.0, 0.5)}
+LONG = {**ROPE, "model.rope.0.length": ints(4)}
+Q = HEADS * HEAD_DIM
+QUERY_RANK = {"attn_q_down": matrix(9, D), "attn_q_down_norm": vector(9),
+              "attn_q": matrix(HEADS * (N_NOPE + HEAD_DIM - RANK), 9)}  # fmt: skip
+KNOBS = [
+    knob("model.emb_scale", floats(1.5)),
+    knob("model.final_softcap", floats(3)),
+    knob("model.q_temp", floats(1, 2), "attention", with_={"model.q_temp_length": ints(4)}),
+    knob("model.latent_eps", floats(1e-3), "latent"),
+    knob("model.rope.0.inv_freq", floats(1.0, 0.5)),
+    knob("model.rope.0.multiplier", floats(1.1), with_=ROPE),
+    knob("model.rope.0.long_freq", floats(0.5, 0.2), with_=LONG),
+    knob("model.rope.0.long_multiplier", floats(1.1), with_={**LONG, "model.rope.0.long_freq": floats(0.5, 0.2)}),
+    knob("layer.softcap", floats(2), "attention"),
+    knob("layer.clip", floats(2), "plain"),
+    knob("layer.qk_norm", ints(1), "plain"),
+    knob("layer.kv_source", ints(-1, 0), "plain", tensors={"layers.1.attn_k": None, "layers.1.attn_v": None}),
+    knob("layer.residual_scale", floats(0.5)),
+    knob("layer.norms", ints(0), "sequential", tensors=in_layers({"attn_norm": None, "ffn_norm": None})),
+    knob("layer.norms", ints(10), "sequential", tensors=in_layers(
+        {"attn_norm": None, "ffn_norm": None, "attn_post_norm": vector(D), "ffn_post_norm": vector(D)})),
+    knob("layer.norms", ints(4), tensors=in_layers({"attn_norm": None, "ffn_norm": vector(D)})),
+    knob("layer.latent", ints(RANK), "latent"),
+    knob("layer.n_nope", ints(N_NOPE), "latent"),
+    knob("layer.n_value", ints(N_VALUE), "latent"),
+    knob("layer.n_value", ints(1 << 24), "never"),
+    knob("layer.taps", ints(TAPS), "convolution"),
+    knob("layer.delta_k_heads", ints(1), "delta"),
+    knob("layer.delta_v_heads", ints(HEADS), "delta"),
+    knob("layer.delta_k_dim", ints(K_DIM), "delta"),
+    knob("layer.delta_v_dim", ints(V_DIM), "delta"),
+    knob("layer.top_k", ints(2), "experts"),
+    knob("layer.d_expert", ints(D_EXPERT), "experts"),
+    knob("layer.score", ints(1), "experts", "choice by score"),
+    knob("layer.groups", ints(2), "experts", "choice by score", with_={"layer.top_groups": ints(1)}),
+    knob("layer.top_groups", ints(1), "experts"),
+    knob("layer.group_score", ints(1), "experts"),
+    knob("layer.renorm", ints(1), "experts"),
+    knob("layer.renorm_eps", floats(0.1), "renorm"),
+    knob("layer.jitter", floats(0.1), "sparsemixer"),
+    knob("layer.routed_scale", floats(2), "experts"),
+]  # fmt: skip
+TENSORS = [
+    Extra(set(), {}, {"embed_pos": matrix(CONTEXT, D)}),
+    Extra(set(), {}, {"embed_norm": vector(D)}),
+    Extra({"layernorm"}, {}, {"embed_norm.bias": vector(D), "embed_norm": vector(D)}),
+    Extra(set(), {}, {"output": matrix(VOCAB, D)}),
+    Extra(set(), {}, {"output.bias": vector(VOCAB)}),
+    of_layer("attn_q_norm", vector(HEAD_DIM), "plain"),
+    of_layer("attn_k_norm", vector(HEAD_DIM), "plain"),
+    of_layer("attn_v_norm", vector(HEAD_DIM), "plain"),
+    of_layer("attn_sub_norm", vector(Q), "plain"),
+    of_layer("attn_sinks", vector(HEADS), "attention"),
+    of_layer("attn_slopes", vector(HEADS), "attention"),
+    of_layer("attn_gate", matrix(HEADS, D), "plain"),
+    of_layer("attn_gate", matrix(Q, D), "plain"),
+    of_layer("ffn_sub_norm", vector(FF), "d_ff"),
+    of_layer("ffn_act", checkpoints.vector(np.array([1.0, 1.0, 0.0, 0.0])), "act with parameters"),
+    of_layer("out_scale", vector(1)),
+    of_layer("selection_bias", vector(EXPERTS), "choice by score"),
+    of_layer("shared_gate", matrix(1, D), "experts", "d_ff"),
+    of_layer("attn_post_norm", vector(D), "never"),  # layer.norms does not name it
+    of_layer("ffn_post_norm", vector(D), "never"),
+]  # fmt: skip
+ALWAYS_RMS = ("attn_latent_norm", "attn_q_down_norm", "delta_norm")
+TABLES = ("embed", "ple_table")
+
+
+def every_tensor() -> dict[str, Tensor]:
+    """Of all kinds, by name."""
+    return {name: tensor for k in KINDS.values() for name, tensor in k.tensors.items()}
+
+
+def biases(k: Kind) -> Iterator[Extra]:
+    """A bias for each tensor that the kind has."""
+    for name, tensor in k.tensors.items():
+        stem = name.split(".")[-1]
+        bias = {f"{name}.bias": vector(tensor.cols if tensor.rows == 1 else tensor.rows)}
+        if stem.endswith("norm"):
+            yield Extra({"never"} if stem in ALWAYS_RMS else {"layernorm"}, {}, bias)
+        else:
+            yield Extra({"never"} if tensor.rows == 1 or stem in TABLES else set(), {}, bias)
+
+
+def extras(k: Kind) -> Iterator[Extra]:
+    """All that can be put into a model of this kind."""
+    yield from (e for e in KNOBS if e.name not in k.meta or e.name == "layer.n_value" and "latent" not in k.traits)
+    yield from (e for e in TENSORS if not set(e.tensors) & set(k.tensors))
+    yield Extra({"latent"}, {}, in_layers(QUERY_RANK if "latent" in k.traits else {"attn_q_down": matrix(9, D)}))
+    known = {name for e in TENSORS for name in e.tensors}
+    yield from (Extra({"never"}, {}, {name: t}) for name, t in every_tensor().items()
+                if name not in k.tensors and name not in known)  # fmt: skip
+    yield from biases(k)
+
+
+# ---- the walk ----
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_kinds_themselves_run(name, tmp_path, run):
+    path = tmp_path / "kind.bin"
+    path.write_bytes(KINDS[name].file({}, {}))
+    done = run(path, "--tokens", "1 2 3", "-n", 1, "--temp", 0)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_means_nothing_in_a_layer_is_refused_by_name(name, tmp_path, run):
+    k, path, wrong, counts = KINDS[name], tmp_path / "extra.bin", [], [0, 0]
+    for extra in extras(k):
+        path.write_bytes(k.file(extra.meta, extra.tensors))
+        done = run(path, "--tokens", "1 2 3", "-n", 1, "--temp", 0)
+        meant = extra.needs <= k.traits
+        counts[meant] += 1
+        if done.returncode != (0 if meant else 1) or not meant and extra.name not in done.stderr:
+            wrong.append(f"{extra.name}: {done.stderr or 'it was accepted'}")
+    assert not wrong
+    assert min(counts) > 8
+
+
+def test_every_knob_and_tensor_of_the_format_is_walked_over():
+    text = (ROOT / "docs" / "format.md").read_text()
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    keys = {name.replace(".S.", ".0.") for row in rows for name in re.findall(r"`((?:model|layer)\.[\w.]+)`", row)}
+    names = {name.split(".")[-1] for row in rows for name in re.findall(r"`((?:layers\.N)?\.?[a-z]\w*)`", row)}
+    names -= {name.split(".")[-1] for name in keys} | {"bias"}
+    entries = [(k.meta, k.tensors) for k in KINDS.values()] + [(e.meta, e.tensors) for e in KNOBS + TENSORS]
+    entries.append(({}, QUERY_RANK))
+    assert keys - {key for meta, _ in entries for key in meta} == set()
+    assert len(names) > 40
+    assert names - {name.split(".")[-1] for _, tensors in entries for name in tensors} == set()
+
+
+# ---- knobs that are there for some layers ----
+
+
+def mixed() -> Kind:
+    """Attention with experts, then a short convolution without."""
+    first, second = kind(score=1), kind("shortconv")
+    meta = {**second.meta, **first.meta, "layer.mixer": ints(0, 1), "layer.taps": ints(0, TAPS),
+            "layer.experts": ints(EXPERTS, 0)}  # fmt: skip
+    shared = {name: t for name, t in first.tensors.items() if not name.startswith("layers.1.")}
+    later = {name: t for name, t in second.tensors.items() if name.startswith("layers.1.")}
+    return Kind(frozenset(), meta, {**shared, **later})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("layer.softcap", floats(2), None),  # one value counts for the layers that have attention
+        ("layer.softcap", floats(2, 0), None),
+        ("layer.softcap", floats(0, 2), "layer.softcap of layer 1 needs attention"),
+        ("layer.clip", floats(1, 1), "layer.clip of layer 1 needs attention without a latent"),
+        ("layer.taps", ints(TAPS), None),
+        ("layer.taps", ints(TAPS, TAPS), "layer.taps of layer 0 needs a convolution"),
+        ("layer.top_k", ints(2), None),
+        ("layer.top_k", ints(2, 0), None),
+        ("layer.top_k", ints(2, 2), "layer.top_k of layer 1 needs experts"),
+        ("layer.routed_scale", floats(2, 1), None),
+        ("layer.routed_scale", floats(2, 2), "layer.routed_scale of layer 1 needs experts"),
+        ("layer.jitter", floats(0.5), "layer.jitter needs a sparsemixer, which no layer has"),
+        ("layer.latent", ints(0, RANK), "layer.latent of layer 1 needs attention"),
+        ("layer.delta_k_dim", ints(0, 4), "layer.delta_k_dim of layer 1 needs a gated delta rule"),
+    ],
+)  # fmt: skip
+def test_one_value_or_one_for_each_layer(key, value, message, tmp_path, run):
+    path = tmp_path / "mixed.bin"
+    path.write_bytes(mixed().file({key: value}, {}))
+    done = run(path, "--tokens", "1 2 3", "-n", 1, "--temp", 0)
+    if message:
+        assert done.returncode == 1 and message in done.stderr
+    else:
+        assert done.returncode == 0, done.stderr
+
+
+# ---- numbers that are too large together ----
+
+
+@pytest.mark.parametrize("key", ["layer.n_value", "layer.n_nope"])
+@pytest.mark.parametrize("long", [False, True])
+def test_a_width_that_nothing_uses_cannot_overflow(key, long, tmp_path, run):
+    """256 heads times 2^24 is 0 in 32 bits, which was once the size of a buffer."""
+    data = checkpoints.random_model(n_heads=256, n_kv_heads=2, head_dim=4, n_layers=1)
+    meta, tensors = checkpoints.parse(data)
+    meta[key] = ints(1 << 24)
+    if long:
+        meta["model.rope.0.long_freq"] = meta["model.rope.0.inv_freq"]
+        meta["model.rope.0.length"] = ints(2)
+    path = tmp_path / "wide.bin"
+    path.write_bytes(checkpoints.build(meta, tensors))
+    done = run(path, "--tokens", "1 2 3 4", "-n", 1, "--temp", 0)
+    assert done.returncode == 1
+    assert f"{key} needs latent attention, which no layer has" in done.stderr
+
+
+def write_heads(path: Path, heads: int) -> None:
+    """A model of one layer with so many heads of one number, all zeros."""
+    meta = {**kind().meta, "model.n_layers": ints(1), "model.n_embd": ints(1), "layer.d_ff": ints(1),
+            "layer.n_heads": ints(heads), "layer.head_dim": ints(1)}  # fmt: skip
+    layer = {"attn_norm": (1,), "attn_q": (heads, 1), "attn_k": (1, 1), "attn_v": (1, 1), "attn_o": (1, heads),
+             "ffn_norm": (1,), "ffn_up": (1, 1), "ffn_gate": (1, 1), "ffn_down": (1, 1)}  # fmt: skip
+    shapes = {f"layers.0.{name}": shape for name, shape in layer.items()}
+    checkpoints.write_zeros(path, meta, {"embed": (VOCAB, 1), "norm": (1,), **shapes})
+
+
+def test_heads_have_a_limit(tmp_path, run):
+    """2^24 heads fit into a sparse file of a few kilobytes, and once made the threads wait forever."""
+    path = tmp_path / "heads.bin"
+    write_heads(path, 1 << 14)
+    done = run(path, "--tokens", "1 2", "-n", 1, "--temp", 0)
+    assert done.returncode == 0, done.stderr
+    write_heads(path, 1 << 24)
+    assert path.stat().st_blocks * 512 < 1 << 16 < path.stat().st_size
+    done = run(path, "--tokens", "1 2", "-n", 1, "--temp", 0)
+    assert done.returncode == 1
+    assert "layer.n_heads of layer 0 is 16777216, expected 1..16384" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs", "message"),
+    [
+        ("attention", {"n_heads": 1 << 14, "head_dim": 1 << 24}, "n_heads times head_dim is 16384 times"),
+        ("attention", {"n_heads": 256, "head_dim": 1 << 24}, "n_heads times head_dim is 256 times 16777216"),
+        ("shortconv", {"n_heads": 256, "head_dim": 1 << 24}, "n_heads times head_dim is 256 times 16777216"),
+        ("latent", {"n_heads": 128, "n_nope": 1 << 24}, "n_heads times n_nope and the rope part is 128 times"),
+        ("latent", {"n_heads": 128, "n_value": 1 << 24}, "n_heads times n_value is 128 times 16777216"),
+        ("latent", {"n_heads": 1 << 14}, "layer.latent needs 1..255 heads, and n_nope and n_value of 1 or more, not 16384"),
+        ("deltanet", {"delta_k_heads": 256, "delta_v_heads": 256, "delta_k_dim": 1 << 23}, "delta rule exceed"),
+        ("deltanet", {"delta_v_heads": 256, "delta_v_dim": 1 << 24}, "delta rule exceed"),
+        ("deltanet", {"delta_v_dim": 1 << 20, "delta_k_dim": 1 << 20}, "delta rule exceed"),
+        ("deltanet", {"delta_v_dim": 1 << 18, "taps": 64}, "taps times channels is 64 times"),
+        ("experts", {"experts": 4096, "d_expert": 1 << 24}, "4096 matrices of 16777216 rows exceed"),
+    ],
+)  # fmt: skip
+def test_a_product_of_knobs_is_a_dimension(name, knobs, message, tmp_path, run):
+    base = kind(score=0) if name == "experts" else kind(name)
+    path = tmp_path / "product.bin"
+    tensors = {}
+    if name == "experts":
+        tensors = in_layers({"router": matrix(4096, D), "expert_gate": matrix(16, D)})
+    path.write_bytes(base.file({f"layer.{key}": ints(value) for key, value in knobs.items()}, tensors))
+    done = run(path, "--tokens", "1 2", "-n", 1, "--temp", 0)
+    assert done.returncode == 1 and message in done.stderr
+
+
+def test_n_embd_has_limits_of_its_own(tmp_path, run):
+    path = tmp_path / "embd.bin"
+    for n_embd, message in ((1 << 23, "the input of a short convolution is 3 times 8388608"),
+                            (1 << 22, "taps times channels is 64 times 4194304")):  # fmt: skip
+        path.write_bytes(kind("shortconv").file({"model.n_embd": ints(n_embd), "layer.taps": ints(64)}, {}))
+        done = run(path, "--tokens", "1 2", "-n", 1, "--temp", 0)
+        assert done.returncode == 1 and message in done.stderr
