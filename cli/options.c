@@ -86,7 +86,7 @@ static const Option OPTIONS[] = {
      .help = "speed of prefill and of decode at several depths, beside what memory and\n"
              "arithmetic allow"},
     {INTS, "-np", "LIST", FIELD(sequences), 1, MAX_SEQUENCES, .verbs = BENCH,
-     .help = "and of so many sequences side by side, such as 1,4,8,16,32"},
+     .help = "and --bench of so many sequences side by side, such as 1,4,8,16,32"},
     {FLAG, "--json", NULL, FIELD(json), .verbs = KV | INFO | BENCH,
      .help = "--kv, --info and --bench for machines"},
     {TEXT, "--ppl", "FILE", FIELD(ppl), .selects = PPL, .verbs = PPL,

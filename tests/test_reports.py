@@ -37,6 +37,7 @@ def test_kv_formula(run, tmp_path, keys, values):
     )
     report = kv_json(model, "-c", context, "-ctk", keys, "-ctv", values)
     names = "context rows reserved_bytes resident_bytes state_bytes padding_per_token"
+    names += " fork_shared_bytes"
     assert list(report) == names.split() and report["padding_per_token"] == 0
     assert report["context"] == context
     per_head = layers * head_dim * (BYTES_OF_32[keys] + BYTES_OF_32[values]) // 32
