@@ -11,6 +11,7 @@
 static const Options DEFAULTS = {
     .verb = GENERATE,
     .n_generate = 256,
+    .n_draft = 3,
     .workspace = {.chunk = 128, .k_dtype = F16, .v_dtype = F16},
     .sampler = {.temperature = 0.8f, .top_p = 0.95f, .repeat_penalty = 1, .repeat_last = 64},
 };
@@ -63,6 +64,18 @@ static const Option OPTIONS[] = {
     {FLAG, "--ids", NULL, FIELD(ids), .verbs = GENERATE,
      .help = "print token ids, the prompt's and the generated ones, instead of text\n"
              "(always so without a tokenizer)"},
+
+    {HEADING, "Less work for the same text", .help = ""},
+    {TEXT, "--prompt-cache", "FILE", FIELD(prompt_cache), .verbs = GENERATE | LOGITS,
+     .help = "keep the KV cache in FILE: what the prompt shares with it does not run again"},
+    {FLAG, "--prompt-cache-ro", NULL, FIELD(prompt_cache_ro), .verbs = GENERATE | LOGITS,
+     .help = "read that file only"},
+    {INT, "--lookup", "N", FIELD(lookup), 1, 32, .verbs = GENERATE,
+     .help = "guess up to N tokens from what followed the same words before (7 is good)"},
+    {TEXT, "-md", "DRAFT", FIELD(draft_model), .verbs = GENERATE,
+     .help = "let a smaller model of the same vocabulary guess"},
+    {INT, "--draft", "N", FIELD(n_draft), 1, 32, .verbs = GENERATE,
+     .help = "up to N tokens (3)"},
 
     {HEADING, "The machine", .help = ""},
     {INT, "-c", "N", FIELD(workspace.context), 1, MAX_DIM, .verbs = RUNS,
@@ -232,6 +245,8 @@ static void check_options(const Options *o, const bool given[N_OPTIONS]) {
     if (!!o->prompt + !!o->prompt_file + !!o->tokens > 1) {
         usage("-p, -f and --tokens: give one of them");
     }
+    if (o->lookup && o->draft_model) usage("--lookup and -md: give one of them");
+    if (o->prompt_cache_ro && !o->prompt_cache) usage("--prompt-cache-ro: which --prompt-cache?");
 }
 
 Options parse_options(int argc, char **argv) {
