@@ -116,6 +116,12 @@ int workspace_context(const Workspace *w) { return w->kv.context; }
 int workspace_chunk(const Workspace *w) { return w->chunk; }
 size_t logit_stride(const Workspace *w) { return w->logits.stride; }
 
+bool workspace_forgets(const Workspace *w) {
+    for (int i = 0; i < w->model->n_layers; i++)
+        if (w->kv.layers[i].ring || w->kv.layers[i].state) return true;
+    return false;
+}
+
 const Kernels *workspace_kernels(const Workspace *w, const char **why) {
     *why = w->why;
     return w->k;

@@ -36,6 +36,8 @@ int workspace_chunk(const Workspace *w);
 // fork maps the pages instead of copying them; filling it costs more.
 Sequence *sequence_new(Workspace *w, bool shared, Error *err);
 void sequence_free(Sequence *s);
+// Whether sequences of w may refuse to be rewound: some layer has a window or a state.
+bool workspace_forgets(const Workspace *w);
 // A sequence whose first n positions are those of s. Where s is shared (or a fork itself) they are
 // the same memory until one of the two writes there. Errors: n outside 0..length, s has forgotten
 // (see sequence_rewind), no memory.
