@@ -113,16 +113,20 @@ def vector(values: np.ndarray) -> Tensor:
 
 
 def random_model(
-    *, vocab: int = 300, n_embd: int = 40, n_layers: int = 3, n_heads: int = 6, n_kv_heads: int = 2, head_dim: int = 16,
+    *, vocab: int | None = None, n_embd: int = 40, n_layers: int = 3, n_heads: int = 6, n_kv_heads: int = 2, head_dim: int = 16,
     d_ff: int = 72, context: int = 512, window: int = 0, tokenizer: Path | None = None, seed: int = 1,
 ) -> bytes:
-    """A Llama-shaped checkpoint of random weights; tokenizer: a checkpoint whose tokenizer and vocabulary size it takes."""
+    """A Llama-shaped checkpoint of random weights.
+
+    tokenizer: a checkpoint whose tokenizer it takes. vocab: 300 if not given, or the tokenizer's.
+    """
     rng = np.random.default_rng(seed)
     borrowed: dict[str, Meta] = {}
     if tokenizer:
         other, _ = parse(tokenizer.read_bytes())
         borrowed = {key: m for key, m in other.items() if key.startswith("tokenizer.")}
-        vocab = int(other["model.vocab_size"].array()[0])
+        vocab = vocab or int(other["model.vocab_size"].array()[0])
+    vocab = vocab or 300
 
     def ints(*values: int) -> Meta:
         return Meta(I32, len(values), np.array(values, "<i4").tobytes())
