@@ -123,6 +123,7 @@ def floats(*values: float) -> Meta:
         ("model.context", ints(0), "model.context is 0, expected"),
         ("model.norm", ints(7), "model.norm is 7, expected"),
         ("model.norm_eps", Meta(3, 1, struct.pack("<f", float("nan"))), "model.norm_eps is not a finite number"),
+        ("model.norm_eps", floats(-1), "model.norm_eps is -1, expected 0 or more"),
         ("model.rope.0.inv_freq", Meta(3, 2, struct.pack("<2f", 1, float("inf"))), "inv_freq: value 1 is not a finite"),
         ("model.rope.0.inv_freq", Meta(3, 9, struct.pack("<9f", *[1.0] * 9)), "rotates 18 elements, head_dim is 16"),
         ("layer.n_heads", ints(5), "n_heads 5 is no multiple of n_kv_heads 2"),
@@ -293,7 +294,9 @@ def test_extreme_words(fuzzer, tiny):
 
 
 # What the absence of a knob means, where it is not 0.
-USUAL = {"layer.kv_source": -1, "layer.norms": 5, "layer.residual_scale": 1, "layer.routed_scale": 1}
+USUAL = {
+    "layer.kv_source": -1, "layer.norms": 5, "layer.residual_scale": 1, "layer.routed_scale": 1,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -423,19 +423,18 @@ def test_every_knob_and_tensor_of_the_format_is_walked_over():
 # ---- knobs that are there for some layers ----
 
 
+def joined(first: Kind, second: Kind, meta: dict[str, Meta]) -> Kind:
+    """Layer 0 of the one, then layer 1 of the other."""
+    own = {name: t for name, t in first.tensors.items() if not name.startswith("layers.1.")}
+    later = {name: t for name, t in second.tensors.items() if name.startswith("layers.1.")}
+    return Kind(frozenset(), {**second.meta, **first.meta, **meta}, {**own, **later})
+
+
 def mixed() -> Kind:
     """Attention with experts, then a short convolution without."""
-    first, second = kind(score=1), kind("shortconv")
-    meta = {
-        **second.meta,
-        **first.meta,
-        "layer.mixer": ints(0, 1),
-        "layer.taps": ints(0, TAPS),
-        "layer.experts": ints(EXPERTS, 0),
-    }
-    shared = {name: t for name, t in first.tensors.items() if not name.startswith("layers.1.")}
-    later = {name: t for name, t in second.tensors.items() if name.startswith("layers.1.")}
-    return Kind(frozenset(), meta, {**shared, **later})
+    lists = {"mixer": ints(0, 1), "taps": ints(0, TAPS), "experts": ints(EXPERTS, 0)}
+    meta = {f"layer.{key}": value for key, value in lists.items()}
+    return joined(kind(score=1), kind("shortconv"), meta)
 
 
 @pytest.mark.parametrize(
@@ -465,6 +464,35 @@ def test_one_value_or_one_for_each_layer(key, value, message, tmp_path, run):
         assert done.returncode == 1 and message in done.stderr
     else:
         assert done.returncode == 0, done.stderr
+
+
+def test_a_latent_cannot_be_the_source_of_keys(tmp_path, run):
+    path = tmp_path / "source.bin"
+    lists = {key: ints(n, 0) for key, n in (("latent", RANK), ("n_nope", N_NOPE), ("n_value", 5))}
+    meta = {f"layer.{key}": value for key, value in lists.items()}
+    both = joined(kind("latent"), kind(), meta)
+    path.write_bytes(both.file({}, {}))
+    assert run(path, "--tokens", "1", "-n", 1).returncode == 0
+    path.write_bytes(both.file({"layer.kv_source": ints(-1, 0)}, NO_KEYS))
+    done = run(path, "--tokens", "1", "-n", 1)
+    assert done.returncode == 1 and "layer 1: kv_source is 0" in done.stderr
+
+
+def test_numbers_that_an_activation_has_not(tmp_path, run):
+    path = tmp_path / "act.bin"
+    params = {"ffn_act": checkpoints.vector(np.array([1.7, 7.0, 0.0, 0.5]))}
+    path.write_bytes(KINDS["clamped SwiGLU"].file({}, in_layers(params)))
+    done = run(path, "--tokens", "1", "-n", 1)
+    assert done.returncode == 1 and "tensor layers.0.ffn_act: the last two of" in done.stderr
+
+
+def test_two_best_of_one(tmp_path, run):
+    path = tmp_path / "groups.bin"
+    knobs = dict(groups=EXPERTS, top_groups=2, group_score=1)
+    meta = {f"layer.{key}": ints(value) for key, value in knobs.items()}
+    path.write_bytes(KINDS["experts only"].file(meta, {}))
+    done = run(path, "--tokens", "1", "-n", 1)
+    assert done.returncode == 1 and "group_score 1 needs two experts in a group" in done.stderr
 
 
 # ---- numbers that are too large together ----
@@ -558,6 +586,11 @@ def test_heads_have_a_limit(tmp_path, run):
             "latent",
             {"n_heads": 1 << 14},
             "layer.latent needs 1..255 heads, and n_nope and n_value of 1 or more, not 16384",
+        ),
+        (
+            "deltanet",
+            dict(delta_k_heads=256, delta_v_heads=256, delta_k_dim=1 << 17, delta_v_dim=1),
+            "delta rule exceed",
         ),
         (
             "deltanet",
