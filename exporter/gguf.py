@@ -477,8 +477,17 @@ def _source(path: str, file: File) -> Source:
     template = file.values.get("tokenizer.chat_template")
     tokenizer = gguf_vocabulary(file)
     return Source(
-        os.path.basename(path), family, knobs, found, [path], tokenizer=tokenizer, remarks=remarks, template=template
-    )
+        os.path.basename(path), family, knobs, found, [path], tokenizer=tokenizer, remarks=remarks, template=template,
+        special_tokens=_special_tokens(file.values),
+    )  # fmt: skip
+
+
+def _special_tokens(values: dict) -> dict[str, str]:
+    """The tokens that a chat template knows by name."""
+    names = {"bos": "bos", "eos": "eos", "unknown": "unk", "seperator": "sep", "padding": "pad", "cls": "cls", "mask": "mask"}
+    tokens = values.get("tokenizer.ggml.tokens") or []
+    ids = {f"{to}_token": values.get(f"tokenizer.ggml.{name}_token_id") for name, to in names.items()}
+    return {name: tokens[id] for name, id in ids.items() if isinstance(id, int) and 0 <= id < len(tokens)}
 
 
 # What a family's table names, but not every model has: assemble() misses it where it is needed.
