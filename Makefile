@@ -31,7 +31,7 @@ BUILD := build/fuzz
 endif
 
 # Everything but the command line is the engine.
-ENGINE := $(filter-out run.c report.c bench.c,$(wildcard *.c)) kernels/kernels.c kernels/scalar.c
+ENGINE := $(filter-out run.c report.c bench.c,$(wildcard *.c text/*.c)) kernels/kernels.c kernels/scalar.c
 MACHINE := $(shell $(CC) -dumpmachine)
 ifneq (,$(findstring x86_64,$(MACHINE)))
 X86 := avx2 avxvnni avx512 avx512bf16 amx
@@ -68,6 +68,8 @@ $(BUILD)/%.o: %.c $(BUILD)/command
 
 $(BUILD)/tests/c/%: $(BUILD)/tests/c/%.o $(ENGINE_OBJ)
 	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
+
+$(BUILD)/tests/c/test_json $(BUILD)/tests/c/fuzz_json $(BUILD)/tests/c/read_json: $(BUILD)/cli/json.o
 
 # Objects are made again when the compiler or its flags change.
 COMMAND := $(CC) $(CFLAGS)

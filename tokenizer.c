@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "metadata.h"
 #include "model.h"
 #include "scanners.h"
 #include "unicode.h"
@@ -20,11 +21,6 @@ enum { SPACE_MARK = 0x2581 };                               // what stands for a
 enum { KIND_PLAIN, KIND_SPECIAL, KIND_BYTE, N_KINDS };      // of a token
 enum { LSTRIP = 1, RSTRIP = 2, SINGLE_WORD = 4 };           // flags of an added token
 enum { NORM_NFC = 1, NORM_PREPEND_MARK, NORM_SPACES_TO_MARK, NORM_PREPEND_SPACE, N_NORM };  // normalizer steps
-
-typedef struct {  // metadata of type i32, borrowed; n 0: absent or empty
-    const int32_t *v;
-    size_t n;
-} Ints;
 
 typedef struct {  // added tokens, sorted by their characters
     size_t n;
@@ -55,66 +51,6 @@ struct Tokenizer {
 
 // ---- opening: every number of the file is checked before it is used ------------------------------------------------------
 
-// Metadata of a type; *out is NULL and *n is 0 where it is absent.
-static int get_values(const Model *model, const char *key, uint32_t type, const void **out, size_t *n, Error *err) {
-    const Meta *meta = model_meta(model, key);
-    *out = NULL;
-    *n = 0;
-    if (!meta) return 0;
-    if (meta->type != type)
-        return fail(err, "metadata %s: type is %u, expected %u (%s)", key, meta->type, type, type == META_U8 ? "u8" : "i32");
-    *out = meta->values;
-    *n = meta->count;
-    return 0;
-}
-
-// Integers min..max; where `count` is not SIZE_MAX there must be so many.
-static int get_ints(const Model *model, const char *key, size_t count, int min, int max, Ints *out, Error *err) {
-    const void *values;
-    if (get_values(model, key, META_I32, &values, &out->n, err)) return -1;
-    out->v = values;
-    if (count != SIZE_MAX && out->n != count)
-        return fail(err, "metadata %s: it has %zu values, expected %zu", key, out->n, count);
-    for (size_t i = 0; i < out->n; i++)
-        if (out->v[i] < min || out->v[i] > max)
-            return fail(err, "metadata %s: value %zu is %d, expected %d..%d", key, i, out->v[i], min, max);
-    return 0;
-}
-
-static int get_bytes(const Model *model, const char *key, size_t count, int max, const uint8_t **out, Error *err) {
-    const void *values;
-    size_t n;
-    if (get_values(model, key, META_U8, &values, &n, err)) return -1;
-    *out = values;
-    if (n != count) return fail(err, "metadata %s: it has %zu values, expected %zu", key, n, count);
-    for (size_t i = 0; max < UINT8_MAX && i < n; i++)
-        if ((*out)[i] > max) return fail(err, "metadata %s: value %zu is %u, expected 0..%d", key, i, (*out)[i], max);
-    return 0;
-}
-
-// One integer; `absent` where there is no such key.
-static int get_int(const Model *model, const char *key, int min, int max, int absent, int *out, Error *err) {
-    Ints one;
-    *out = absent;
-    if (!model_meta(model, key)) return 0;
-    if (get_ints(model, key, 1, min, max, &one, err)) return -1;
-    *out = one.v[0];
-    return 0;
-}
-
-// Where n lists begin that follow each other without gaps, and where the last one ends: n + 1 offsets from 0 upwards.
-static int get_offsets(const Model *model, const char *key, size_t n, const int32_t **out, size_t *end, Error *err) {
-    Ints offsets;
-    if (get_ints(model, key, n + 1, 0, INT_MAX, &offsets, err)) return -1;
-    if (offsets.v[0] != 0) return fail(err, "metadata %s: value 0 is %d, expected 0", key, offsets.v[0]);
-    for (size_t i = 0; i < n; i++)
-        if (offsets.v[i + 1] < offsets.v[i])
-            return fail(err, "metadata %s: value %zu is %d, less than the one before it", key, i + 1, offsets.v[i + 1]);
-    *out = offsets.v;
-    *end = (size_t)offsets.v[n];
-    return 0;
-}
-
 static int load_tokens(Tokenizer *t, const Model *model, Error *err) {
     const Meta *offsets = model_meta(model, "tokenizer.token.begin");
     if (!offsets) return fail(err, "metadata tokenizer.token.begin is missing: the checkpoint has no tokenizer");
@@ -122,9 +58,9 @@ static int load_tokens(Tokenizer *t, const Model *model, Error *err) {
         return fail(err, "metadata tokenizer.token.begin: it has %zu values, expected 2..%d", offsets->count, MAX_TOKENS);
     t->n_tokens = (int)offsets->count - 1;
     size_t n = (size_t)t->n_tokens, text_bytes;
-    if (get_offsets(model, "tokenizer.token.begin", n, &t->begin, &text_bytes, err) ||
-        get_bytes(model, "tokenizer.token.text", text_bytes, UINT8_MAX, &t->text, err) ||
-        get_bytes(model, "tokenizer.token.kind", n, N_KINDS - 1, &t->kinds, err))
+    if (meta_offsets(model, "tokenizer.token.begin", n, &t->begin, &text_bytes, err) ||
+        meta_bytes(model, "tokenizer.token.text", text_bytes, UINT8_MAX, &t->text, err) ||
+        meta_bytes(model, "tokenizer.token.kind", n, N_KINDS - 1, &t->kinds, err))
         return -1;
     for (size_t i = 0; i < n; i++)
         if (t->kinds[i] == KIND_BYTE && t->begin[i + 1] - t->begin[i] != 1)
@@ -136,17 +72,17 @@ static int load_tokens(Tokenizer *t, const Model *model, Error *err) {
 static int load_units(Tokenizer *t, const Model *model, Error *err) {
     int last = t->n_tokens - 1;
     Ints bytes;
-    if (get_ints(model, "tokenizer.bytes", 256, -1, last, &bytes, err) ||
-        get_ints(model, "tokenizer.chars", SIZE_MAX, 0, 0x10FFFF, &t->chars, err) ||
-        get_ints(model, "tokenizer.char_ids", t->chars.n, 0, last, &t->char_ids, err) ||
-        get_int(model, "tokenizer.unk", 0, last, -1, &t->unk, err))
+    if (meta_ints(model, "tokenizer.bytes", 256, -1, last, &bytes, err) ||
+        meta_ints(model, "tokenizer.chars", SIZE_MAX, 0, 0x10FFFF, &t->chars, err) ||
+        meta_ints(model, "tokenizer.char_ids", t->chars.n, 0, last, &t->char_ids, err) ||
+        meta_int(model, "tokenizer.unk", 0, last, -1, &t->unk, err))
         return -1;
     t->bytes = bytes.v;
     for (size_t i = 1; i < t->chars.n; i++)
         if (t->chars.v[i] <= t->chars.v[i - 1])
             return fail(err, "metadata tokenizer.chars: value %zu is not above the one before", i);
     int fuse;
-    if (get_int(model, "tokenizer.fuse_unk", 0, 1, 0, &fuse, err)) return -1;
+    if (meta_int(model, "tokenizer.fuse_unk", 0, 1, 0, &fuse, err)) return -1;
     t->fuse_unk = fuse;
     return 0;
 }
@@ -154,10 +90,10 @@ static int load_units(Tokenizer *t, const Model *model, Error *err) {
 static int load_merges(Tokenizer *t, const Model *model, Error *err) {
     size_t n;
     Ints right, rank, merged;
-    if (get_offsets(model, "tokenizer.merge.begin", (size_t)t->n_tokens, &t->merges, &n, err) ||
-        get_ints(model, "tokenizer.merge.right", n, 0, t->n_tokens - 1, &right, err) ||
-        get_ints(model, "tokenizer.merge.rank", n, 0, INT_MAX, &rank, err) ||
-        get_ints(model, "tokenizer.merge.id", n, 0, t->n_tokens - 1, &merged, err))
+    if (meta_offsets(model, "tokenizer.merge.begin", (size_t)t->n_tokens, &t->merges, &n, err) ||
+        meta_ints(model, "tokenizer.merge.right", n, 0, t->n_tokens - 1, &right, err) ||
+        meta_ints(model, "tokenizer.merge.rank", n, 0, INT_MAX, &rank, err) ||
+        meta_ints(model, "tokenizer.merge.id", n, 0, t->n_tokens - 1, &merged, err))
         return -1;
     for (int left = 0; left < t->n_tokens; left++)
         for (int i = t->merges[left] + 1; i < t->merges[left + 1]; i++)
@@ -178,7 +114,7 @@ static int compare_text(const Tokenizer *t, int id, const uint8_t *text, size_t 
 }
 
 static int load_words(Tokenizer *t, const Model *model, Error *err) {
-    if (get_ints(model, "tokenizer.words", SIZE_MAX, 0, t->n_tokens - 1, &t->words, err)) return -1;
+    if (meta_ints(model, "tokenizer.words", SIZE_MAX, 0, t->n_tokens - 1, &t->words, err)) return -1;
     if (t->words.n && t->chars.n)
         return fail(err, "metadata tokenizer.words: only a byte-level tokenizer has it, this one has chars");
     for (size_t i = 1; i < t->words.n; i++) {
@@ -204,12 +140,12 @@ static int load_added(Added *a, const Tokenizer *t, const Model *model, const ch
     for (int i = 0; i < 4; i++) snprintf(key[i], sizeof key[i], "tokenizer.%s.%s", where, names[i]);
     size_t n_chars;
     Ints ids, chars;
-    if (get_ints(model, key[IDS], SIZE_MAX, 0, t->n_tokens - 1, &ids, err)) return -1;
+    if (meta_ints(model, key[IDS], SIZE_MAX, 0, t->n_tokens - 1, &ids, err)) return -1;
     a->n = ids.n;
     if (a->n == 0) return 0;
-    if (get_offsets(model, key[BEGIN], a->n, &a->begin, &n_chars, err) ||
-        get_ints(model, key[CHARS], n_chars, 0, 0x10FFFF, &chars, err) ||
-        get_bytes(model, key[FLAGS], a->n, LSTRIP | RSTRIP | SINGLE_WORD, &a->flags, err))
+    if (meta_offsets(model, key[BEGIN], a->n, &a->begin, &n_chars, err) ||
+        meta_ints(model, key[CHARS], n_chars, 0, 0x10FFFF, &chars, err) ||
+        meta_bytes(model, key[FLAGS], a->n, LSTRIP | RSTRIP | SINGLE_WORD, &a->flags, err))
         return -1;
     a->chars = chars.v;
     a->ids = ids.v;
@@ -226,8 +162,8 @@ static int load_added(Added *a, const Tokenizer *t, const Model *model, const ch
 }
 
 static int load_steps(Tokenizer *t, const Model *model, Error *err) {
-    if (get_ints(model, "tokenizer.normalizer", SIZE_MAX, 1, N_NORM - 1, &t->normalizer, err) ||
-        get_ints(model, "tokenizer.splits", SIZE_MAX, 1, N_SCANNERS - 1, &t->splits, err))
+    if (meta_ints(model, "tokenizer.normalizer", SIZE_MAX, 1, N_NORM - 1, &t->normalizer, err) ||
+        meta_ints(model, "tokenizer.splits", SIZE_MAX, 1, N_SCANNERS - 1, &t->splits, err))
         return -1;
     if (t->normalizer.n > MAX_STEPS) return fail(err, "metadata tokenizer.normalizer: more than %d steps", MAX_STEPS);
     if (t->splits.n > MAX_STEPS) return fail(err, "metadata tokenizer.splits: more than %d steps", MAX_STEPS);
@@ -243,10 +179,10 @@ static int load_steps(Tokenizer *t, const Model *model, Error *err) {
 }
 
 static int load_rest(Tokenizer *t, const Model *model, Error *err) {
-    if (get_ints(model, "tokenizer.prefix", SIZE_MAX, 0, t->n_tokens - 1, &t->prefix, err) ||
-        get_ints(model, "tokenizer.suffix", SIZE_MAX, 0, t->n_tokens - 1, &t->suffix, err) ||
-        get_ints(model, "tokenizer.eos", SIZE_MAX, 0, MAX_DIM, &t->eos, err) ||
-        get_int(model, "tokenizer.strip", 0, INT_MAX, 0, &t->strip, err))
+    if (meta_ints(model, "tokenizer.prefix", SIZE_MAX, 0, t->n_tokens - 1, &t->prefix, err) ||
+        meta_ints(model, "tokenizer.suffix", SIZE_MAX, 0, t->n_tokens - 1, &t->suffix, err) ||
+        meta_ints(model, "tokenizer.eos", SIZE_MAX, 0, MAX_DIM, &t->eos, err) ||
+        meta_int(model, "tokenizer.strip", 0, INT_MAX, 0, &t->strip, err))
         return -1;
     if (t->prefix.n > MAX_AROUND || t->suffix.n > MAX_AROUND || t->eos.n > MAX_AROUND)
         return fail(err, "metadata tokenizer.prefix, .suffix or .eos: more than %d ids", MAX_AROUND);
@@ -310,6 +246,10 @@ bool tokenizer_is_eos(const Tokenizer *tokenizer, int id) {
     for (size_t i = 0; i < tokenizer->eos.n; i++)
         if (tokenizer->eos.v[i] == id) return true;
     return false;
+}
+
+bool tokenizer_is_special(const Tokenizer *tokenizer, int id) {
+    return 0 <= id && id < tokenizer->n_tokens && tokenizer->kinds[id] == KIND_SPECIAL;
 }
 
 const char *tokenizer_describe(const Tokenizer *tokenizer) { return tokenizer->description; }
