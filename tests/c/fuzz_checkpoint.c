@@ -1,5 +1,5 @@
-// What the engine does with damaged files: each mutation is parsed, and if that succeeds the tokenizer, the session and one
-// token are run as well. Meant to be built with ASan and UBSan; with clang and -DLIBFUZZER -fsanitize=fuzzer a fuzz target.
+// What the engine does with damaged files: each mutation is parsed, and if that succeeds the chat, the tokenizer, the
+// session and one token are run as well. Meant to be built with ASan and UBSan; with clang and -DLIBFUZZER -fsanitize=fuzzer a fuzz target.
 //   fuzz_checkpoint FILE truncate STEP     every STEP bytes
 //   fuzz_checkpoint FILE flip COUNT SEED   one flipped bit in the header, the metadata or the tensor table, COUNT times
 //   fuzz_checkpoint FILE overwrite COUNT SEED   a 32-bit word of the same part set to an extreme value
@@ -8,7 +8,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model.h"
+#include "text/chat.h"
+
+static void use_chat(const Model *model) {
+    static const Message messages[] = {{"system", " Be\xE2\x80\x83", 6}, {"user", "Hi </think>\n", 12},
+                                       {"assistant", "\x1C", 1}, {"user", "Bye", 3}};
+    Error err;
+    Chat *chat = chat_new(model, &err);
+    for (int i = 0; chat && i < 16; i++) {
+        ChatOptions options = {.add_generation_prompt = i & 1, .no_think = i & 2, .clock = 1000000000};
+        size_t len, first = i & 4 ? 1 : 0, n = i & 8 ? 3 : 4;
+        char *text = chat_render(chat, messages + first, n - first, &options, &len, &err);
+        if (text && strlen(text) > len) abort();
+        free(text);
+    }
+    if (chat) chat_describe(chat);
+    chat_free(chat);
+}
 
 static int use_tokenizer(const Model *model) {
     static const char text[] = "Hello, w\xC3\xB6rld 12\n\xF0\x9F\xA6\x8A\xFF <s>";
@@ -57,6 +73,7 @@ static int try_bytes(const uint8_t *bytes, size_t size, Error *err) {
     int accepted = 0;
     strcpy(err->text, "");
     if (model_parse(&model, copy, size, err) == 0) {
+        use_chat(&model);
         int tokenizer = use_tokenizer(&model), session = use_session(&model);
         accepted = tokenizer == 0 && session == 0;
         model.map = (Mapping){0};  // ours
