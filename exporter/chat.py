@@ -390,6 +390,15 @@ class Compiler:
                     return
             table.transforms[state] = usual
 
+    def sweep(self, table: Table, state: int, places: list[tuple[str, int]]) -> None:
+        """Refuses every string of the template's own that the tables do not understand in a content."""
+        triggers, a, b = self.chat.triggers[kind_of(state)], word(50), word(51)
+        for c in self.fragments:
+            contents = [f"{a}{c}{b}", f"{c}{a}", f"{a}{c}", c, f" {c} {a}"]
+            roles, at = places[0]
+            if any(self.equal(self.with_content(table, roles, at, text), table.number) is False for text in contents):
+                triggers.add(c)
+
     def count_as_none(self, table: Table) -> None:
         """Finds whether a system message that is empty, or white space, counts as none where it does not count as one."""
         places = self.slots(table).get(BEGIN, [])
@@ -405,27 +414,20 @@ class Compiler:
         """Compares random conversations of every kind; what is found wrong is taken out of the table. Drops the table if
         that does not help."""
         for kind in ("plain", "repeated", "outer", "blank", "thinking", "hostile", "all"):
-            number, done, plain_refused = table.number, 0, 0
-            for _ in range(400):
-                messages = self.random_conversation(number, kind)
-                same = self.equal(messages, number)
-                if same is False and not self.restrict(table, messages):
-                    self.chat.refused[number] = "no rule was found for what it does with some texts"
-                    del self.chat.tables[number]
-                    return
-                plain_refused += kind == "plain" and same is None
+            done, understood = 0, True
+            for _ in range(10 * PROOFS):
+                messages = self.random_conversation(table.number, kind)
+                same = self.equal(messages, table.number)
+                understood = same is not False or self.restrict(table, messages)
                 done += same is True
-                if done == PROOFS:
+                if done == PROOFS or not understood:
                     break
             self.chat.proved += done
-            if kind == "plain" and done < PROOFS:
-                self.chat.refused[number] = "it changes plain texts" + self.because()
-                del self.chat.tables[number]
+            if not understood or kind == "plain" and done < PROOFS:
+                why = "it changes plain texts" if kind == "plain" else f"it changes {kind} texts"
+                self.chat.refused[table.number] = f"{why}, and no rule for it was found"
+                del self.chat.tables[table.number]
                 return
-
-    def because(self) -> str:
-        words = sorted({t for triggers in self.chat.triggers.values() for t in triggers}, key=len)
-        return f", such as those with {words[0]!r}" if words else ""
 
     def restrict(self, table: Table, messages: list[dict]) -> bool:
         """Takes out of what is exact the reason why this conversation is not. False: none was found."""
@@ -525,7 +527,7 @@ class Compiler:
         return [("<think>", "</think>"), *(("", m) for m in sorted(own))]
 
 
-PROOFS = 25  # equal conversations of each kind and table
+PROOFS = 40  # equal conversations of each kind and table
 OUTER_SAMPLES = [" Zx", "Zx ", "\nZx", "Zx\n", " \n\n Zx \n ", "\tZx\t\t", "\u3000Zx\xa0", "\x1cZx\x85", "\r\nZx\r\n",
                  "\n\nZx  ", "\u200bZx\ufeff"]  # fmt: skip
 BLANK_SAMPLES = [" ", "\n", "\n\n", "\t \t", " \n ", "\u3000", "\x1f", "\r\n"]
@@ -593,6 +595,9 @@ def compile_chat(text: str, special_tokens: dict[str, str]) -> Chat:
     for table in chat.tables.values():
         for state, places in compiler.slots(table).items():
             compiler.fit(table, state, places)
+    for table in chat.tables.values():
+        for state, places in compiler.slots(table).items():
+            compiler.sweep(table, state, places)
     for table in list(chat.tables.values()):
         compiler.count_as_none(table)
         compiler.prove(table)
@@ -647,7 +652,9 @@ def tables_metadata(chat: Chat) -> dict[str, object]:
              texts.add(t.left_after), texts.add(t.right_after)) for t in transforms]  # fmt: skip
     out["chat.transform"] = ints(number for row in rows for number in row)
     for kind in KINDS:
-        out[f"chat.trigger.{kind}"] = ints(texts.add(t) for t in sorted(chat.triggers[kind]))
+        all_of = chat.triggers[kind]
+        least = sorted(t for t in all_of if not any(other in t for other in all_of - {t}))
+        out[f"chat.trigger.{kind}"] = ints(map(texts.add, least))
     out["chat.distinct"] = ints([not chat.repeats])
     if chat.switch:
         out["chat.no_think"] = ", ".join(f"{k}={json.dumps(v)}" for k, v in chat.switch.items())

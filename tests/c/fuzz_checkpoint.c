@@ -1,5 +1,6 @@
 // What the engine does with damaged files: each mutation is parsed, and if that succeeds the chat, the tokenizer, the
-// session and one token are run as well. Meant to be built with ASan and UBSan; with clang and -DLIBFUZZER -fsanitize=fuzzer a fuzz target.
+// session and one token are run as well. Meant to be built with ASan and UBSan; with clang and -DLIBFUZZER
+// -fsanitize=fuzzer a fuzz target.
 //   fuzz_checkpoint FILE truncate STEP     every STEP bytes
 //   fuzz_checkpoint FILE flip COUNT SEED   one flipped bit in the header, the metadata or the tensor table, COUNT times
 //   fuzz_checkpoint FILE overwrite COUNT SEED   a 32-bit word of the same part set to an extreme value

@@ -4,7 +4,8 @@
 //
 // A record is u32 flags (1 with the beginning of an answer, 2 without thinking), i64 clock, u32 n, and of each of n messages
 // u32 length, role, u32 length, content. Its answer is u32 rendered (1, or 0: refused), u32 length, and the text or the
-// message. Numbers are little-endian, as the machine has to be. What the chat can do goes to stderr.
+// message. Numbers are little-endian, as the machine has to be. What the chat can do goes to stderr, with the token that ends
+// an answer if there is a tokenizer.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +48,9 @@ int main(int argc, char **argv) {
     if (model_open(&model, argv[1], &err)) stop(err.text);
     Chat *chat = chat_new(&model, &err);
     if (!chat) stop(err.text);
-    fprintf(stderr, "%s\n", chat_describe(chat));
+    Tokenizer *tokenizer = tokenizer_new(&model, &err);
+    fprintf(stderr, "%s, stop %d\n", chat_describe(chat), tokenizer ? chat_stop(chat, tokenizer) : -1);
+    tokenizer_free(tokenizer);
     for (uint32_t flags; fread(&flags, sizeof flags, 1, stdin) == 1;) {
         Message messages[MAX_MESSAGES];
         int64_t clock;

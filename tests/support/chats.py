@@ -90,6 +90,12 @@ def write_model(path: Path, metadata: dict) -> None:
     texts.write_model(path, {k: v.encode("utf-8", "replace") if isinstance(v, str) else v for k, v in metadata.items()})
 
 
+def opened(model: Path) -> tuple[bool, str]:
+    """Whether the engine takes the chat of a checkpoint, and what the chat can do or the message."""
+    done = subprocess.run([PROGRAM, model], input=b"", capture_output=True, timeout=60)
+    return done.returncode == 0, done.stderr.decode().strip()
+
+
 def render(model: Path, cases: Sequence[Case]) -> list[tuple[bool, str]]:
     """The engine's answers: whether it rendered, and the text or the message. Raises with its message if it fails."""
     records = []
