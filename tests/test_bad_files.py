@@ -11,9 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import chats
 import checkpoints
+from chat_templates import EXACT
 from checkpoints import I32, Meta
 from conftest import ROOT
+
+from exporter.chat import chat_metadata
 
 
 def refused(run, path: Path, message: str) -> None:
@@ -289,6 +293,17 @@ def test_bit_flips(fuzzer, tiny):
 def test_extreme_words(fuzzer, tiny):
     tried, accepted = fuzz(fuzzer, tiny, "overwrite", 500, 2)
     assert tried == 500 and accepted < 500
+
+
+def test_damaged_chat_templates(fuzzer, stories, tmp_path):
+    """Flipped bits and extreme words in the tables of a chat, among others."""
+    model = checkpoints.random_model(tokenizer=stories, n_embd=8, n_layers=1, n_heads=1, n_kv_heads=1, head_dim=8, d_ff=8)
+    for name in ("thinking", "date"):
+        compiled, _ = chat_metadata(EXACT[name], {"eos_token": "</s>"})
+        (tmp_path / "x.bin").write_bytes(chats.with_chat(model, {**compiled, "chat.template": "x" * 9}))
+        for how in ("flip", "overwrite"):
+            tried, accepted = fuzz(fuzzer, tmp_path / "x.bin", how, 3000, 3)
+            assert tried == 3000 and 0 < accepted < 3000
 
 
 def test_truncated_on_the_command_line(run, bare, tmp_path):

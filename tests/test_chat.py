@@ -6,6 +6,7 @@ import collections
 import json
 import random
 import re
+from functools import lru_cache
 from pathlib import Path
 
 import chats
@@ -22,9 +23,16 @@ from exporter.checkpoint import Checkpoint
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
-def compiled(tmp_path: Path, template: str) -> tuple[Path, dict]:
+@lru_cache
+def metadata_of(template: str) -> dict:
     metadata, _ = chat.chat_metadata(template, TOKENS)
     assert "chat.refused" not in metadata, metadata["chat.refused"]
+    return metadata
+
+
+def compiled(tmp_path: Path, template: str) -> tuple[Path, dict]:
+    """A checkpoint with the compiled template, and its metadata."""
+    metadata = dict(metadata_of(template))
     chats.write_model(tmp_path / "x.bin", metadata)
     return tmp_path / "x.bin", metadata
 

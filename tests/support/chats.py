@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple, Sequence
 
+import checkpoints
 import tokenizer_texts as texts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,6 +89,16 @@ def space(rng: random.Random) -> str:
 def write_model(path: Path, metadata: dict) -> None:
     """A checkpoint with this `chat.*` metadata around a model of one weight a tensor."""
     texts.write_model(path, {k: v.encode("utf-8", "replace") if isinstance(v, str) else v for k, v in metadata.items()})
+
+
+def with_chat(model: bytes, metadata: dict) -> bytes:
+    """A checkpoint with `chat.*` metadata added."""
+    meta, tensors = checkpoints.parse(model)
+    for key, value in metadata.items():
+        data = value.encode() if isinstance(value, str) else bytes(value)
+        is_text = isinstance(value, (str, bytes))
+        meta[key] = checkpoints.Meta(checkpoints.U8 if is_text else checkpoints.I32, len(data) // (1 if is_text else 4), data)
+    return checkpoints.build(meta, tensors)
 
 
 def opened(model: Path) -> tuple[bool, str]:
