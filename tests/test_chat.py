@@ -158,14 +158,23 @@ def test_refusals(template, conversation, message, tmp_path):
     assert one(model, conversation).startswith(f"refused: {message}")
 
 
+def test_characters_that_trigger_something(tmp_path):
+    """One of a string of them: the template names the string."""
+    template = "{% for m in messages %}{% if m.content[:1] in '@$' %}!{% endif %}{{ m.content }};{% endfor %}"
+    model, _ = compiled(tmp_path, template)
+    assert 'a text that holds "$" was not compiled' in one(model, case("$HOME"))
+
+
 def test_words_that_trigger_something(tmp_path):
     """A string that the template looks for is refused where it stands, and nowhere else."""
     template = (
         "{% for m in messages %}{% if m.role == 'user' and m.content.endswith('/loud') %}LOUD {% endif %}"
         "{{ m.role }}: {{ m.content }}\n{% endfor %}"
     )
-    model, _ = compiled(tmp_path, template)
-    assert 'a text that holds "/loud" was not compiled' in one(model, case("Hi /loud"))
+    for template in (template, template.replace("m.content.endswith", "m.content.lower().endswith")):
+        model, _ = compiled(tmp_path, template)
+        assert 'a text that holds "/loud" was not compiled' in one(model, case("Hi /loud"))
+        assert 'a text that holds "/loud" was not compiled' in one(model, case("Hi /LouD"))
     assert one(model, case("Hi", "Hi /loud", "No")) == "user: Hi\nassistant: Hi /loud\nuser: No\n"
 
 

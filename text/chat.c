@@ -386,6 +386,18 @@ static int kind_of(int state) {
     return (state - ASSISTANT) & FINAL ? KIND_FINAL : KIND_ASSISTANT;
 }
 
+static char ascii_lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c + 32) : c; }
+
+// Whether a text holds another, whatever the case of ASCII letters: a template may have changed it before it looked.
+static bool holds(Span text, Span part) {
+    for (size_t i = 0; part.n <= text.n && i <= text.n - part.n; i++) {
+        size_t k = 0;
+        while (k < part.n && ascii_lower(text.p[i + k]) == ascii_lower(part.p[k])) k++;
+        if (k == part.n) return true;
+    }
+    return false;
+}
+
 // Refuses message i, whose content is in `state`, if it is of a class that is not exact.
 static int check_content(const Render *r, size_t i, int state) {
     static const struct {
@@ -407,7 +419,7 @@ static int check_content(const Render *r, size_t i, int state) {
     const Ints *triggers = &r->chat->triggers[kind_of(state)];
     for (size_t k = 0; k < triggers->n; k++) {
         Span trigger = text_at(r->chat, triggers->v[k]);
-        if (memmem(text.p, text.n, trigger.p, trigger.n))
+        if (holds(text, trigger))
             return fail(r->err, "message %zu (%s): what the chat template does with a text that holds \"%.*s\" was not "
                         "compiled", i + 1, m->role, trigger.n < 80 ? (int)trigger.n : 80, trigger.p);
     }
