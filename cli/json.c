@@ -192,7 +192,7 @@ static int read_word(Reader *r, Json *value) {
     } words[] = {{"null", JSON_NULL, false}, {"true", JSON_BOOL, true}, {"false", JSON_BOOL, false}};
     for (size_t i = 0; i < 3; i++) {
         size_t n = strlen(words[i].word);
-        if (n > r->len - r->at || memcmp(r->text + r->at, words[i].word, n)) continue;
+        if (n > r->len - r->at || memcmp(r->text + r->at, words[i].word, n) != 0) continue;
         value->type = words[i].type;
         value->boolean = words[i].boolean;
         r->at += n;

@@ -386,7 +386,7 @@ static int kind_of(int state) {
     return (state - ASSISTANT) & FINAL ? KIND_FINAL : KIND_ASSISTANT;
 }
 
-static char ascii_lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c + 32) : c; }
+static int ascii_lower(char c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; }
 
 // Whether a text holds another, whatever the case of ASCII letters: a template may have changed it before it looked.
 static bool holds(Span text, Span part) {
@@ -432,7 +432,7 @@ static int check_roles(const Message *messages, size_t n, Error *err) {
         const char *role = messages[i].role;
         if (strcmp(role, "system") == 0 && i > 0)
             return fail(err, "message %zu: a system message can only be the first", i + 1);
-        if (strcmp(role, "system") && strcmp(role, "user") && strcmp(role, "assistant"))
+        if (strcmp(role, "system") != 0 && strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0)
             return fail(err, "message %zu: role is \"%.40s\", expected system, user or assistant", i + 1, role);
     }
     return 0;
