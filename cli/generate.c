@@ -172,7 +172,10 @@ void closing_line(const Generation *g) {
     if (isatty(STDOUT_FILENO)) fprintf(stderr, "\n");
     fprintf(stderr, "prompt %ld tokens, %.1f tok/s", g->prompt,
             rate((double)g->prompt, g->prompt_seconds));
-    if (g->reused) fprintf(stderr, ", %ld from %s", g->reused, g->o->prompt_cache);
+    if (g->reused) {
+        const char *from = g->o->prompt_cache ? g->o->prompt_cache : "earlier turns";
+        fprintf(stderr, ", %ld from %s", g->reused, from);
+    }
     fprintf(stderr, "; generated %ld, %.1f tok/s, %.2f GB/s; ", g->generated,
             rate((double)g->stepped, g->step_seconds),
             rate(g->step_bytes, g->step_seconds) * 1e-9);
