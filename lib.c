@@ -160,7 +160,7 @@ const float *heads_forward_runs(heads_workspace *w, const heads_run *runs, int n
                                 heads_error *err) {
     Run *inner = n_runs < 0 ? NULL : calloc((size_t)n_runs + 1, sizeof *inner);
     if (!inner) {
-        fail(inner_error(err), "no memory for %d runs", n_runs);
+        fail(inner_error(err), "no room for %d runs", n_runs);
         return NULL;
     }
     for (int i = 0; i < n_runs; i++)
