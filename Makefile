@@ -2,8 +2,9 @@
 # make demo     a story and its KV report         make asan    ./run-asan and the tests' C programs under ASan and UBSan
 # make emulated checks the kernels for AMX and AVX-VNNI on any x86 processor
 # make OMP=1    threads by OpenMP: ./run-omp      make model   remakes models/stories.bin (needs torch; under an hour)
-# make lib      build/libheads.so and .a          make tsan    checks workspaces in several threads under TSan
-# make install  run, heads.h, the libraries and heads.pc, under PREFIX=/usr/local; uninstall; DESTDIR= goes before it
+# make lib      build/libheads.so and .a          make tsan    several callers at once, under TSan
+# make install  run, heads.h, the libraries and heads.pc under PREFIX=/usr/local, with DESTDIR=
+#               before it; make uninstall
 # WERROR=1 makes warnings errors; CC=clang is fine.
 
 # CFLAGS is the user's, as in "make CFLAGS='-O2 -g'". FLAGS are what the engine needs: the same bits

@@ -16,8 +16,8 @@
 //
 // Threads. A model and a tokenizer never change: any number of threads may use one. A workspace and
 // all of its sequences have one caller at a time, and so have a decoder and a sampler. To run
-// passes in several threads, make a workspace for each. After fork(), make new workspaces: the
-// child has none of the threads of the old ones.
+// passes in several threads, make a workspace for each. The child of a fork() has none of their
+// threads: it makes workspaces of its own and leaves its parent's alone.
 //
 // Options. Structs of options are for { 0 }: a member that is 0 stands for its default, and NULL
 // for a struct of zeros. Members may be added at their end, and HEADS_ABI then grows.

@@ -1,4 +1,4 @@
-"""The library as someone else uses it: what it shows, how it is installed, and what it says when asked wrongly."""
+"""The library as others use it: what it shows, how it is installed, what it says to bad calls."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ class Stage:
         output("make", goal, "PREFIX=/opt/heads", f"DESTDIR={self.root}")
 
     def files(self) -> set[str]:
-        return {str(path.relative_to(self.root)) for path in self.root.rglob("*") if not path.is_dir()}
+        paths = [path for path in self.root.rglob("*") if not path.is_dir()]
+        return {str(path.relative_to(self.root)) for path in paths}
 
     def flags(self, field: str) -> list[str]:
         """heads.pc's Cflags or Libs, as pkg-config tells them where there is one."""
@@ -271,7 +272,8 @@ def test_sampler_options(heads, workspace, options, said):
 def test_passes(heads, workspace, sequence):
     tokens = (c_int * 3)(1, 2, 1 << 30)
     forward = heads.heads_forward
-    assert "token 2 is 1073741824, the vocabulary has 0.." in refusal(forward, sequence, tokens, 3, 1)
+    said = refusal(forward, sequence, tokens, 3, 1)
+    assert "token 2 is 1073741824, the vocabulary has 0.." in said
     assert "0 tokens" in refusal(forward, sequence, tokens, 0, 0)
     assert "2 tokens with 3 rows" in refusal(forward, sequence, tokens, 2, 3)
     assert heads.heads_sequence_length(sequence) == 0
