@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""export.py SRC OUT [--dtype f32|bf16|q8|q4] [--kv-heads N]: a Hugging Face checkpoint (directory or hub id), a GGUF
-or a llama2.c file to a checkpoint for ./run. docs/format.md describes the file; exporter/families.py is where a family is
-added. export.py --random SHAPE OUT: random weights in a known shape, to measure with."""
+"""export.py SRC OUT [--dtype f32|bf16|q8|q4] [--kv-heads N] [--revision REV]: a Hugging Face
+checkpoint (directory or hub id), a GGUF or a llama2.c file to a checkpoint for ./run.
+docs/format.md describes the file; exporter/families.py is where a family is added.
+export.py --random SHAPE OUT: random weights in a known shape, to measure with."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import signal
 import sys
 
 from exporter.assemble import pool_kv_heads
-from exporter.checkpoint import Entry, Stats, write_checkpoint
+from exporter.checkpoint import Entry, Stats, output_file, write_checkpoint
 from exporter.gguf import MAGIC, open_gguf
 from exporter.huggingface import chat_template, download, open_directory
 from exporter.knobs import Source, values_of
@@ -24,42 +25,64 @@ from exporter.tokenizer import check_rows
 from exporter.tokenizer_files import tokenizer_metadata
 
 VERSION = "1"
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?<!\.bin)(?<!\.gguf)(?<!\.safetensors)")
 
 
-def open_source(source: str, tokenizer: str | None) -> Source:
-    """Opens a directory, a llama2.c file, or a hub id, which is downloaded first. Errors: ExportError."""
+def open_source(source: str, tokenizer: str | None, revision: str | None) -> Source:
+    """Opens a directory, a GGUF or llama2.c file, or a hub id, which is downloaded first. Errors:
+    ExportError."""
     if tokenizer and not os.path.isfile(source):
-        raise ExportError("--tokenizer is for llama2.c files; a Hugging Face checkpoint holds its own tokenizer")
+        raise ExportError(
+            "--tokenizer is for llama2.c files; a Hugging Face checkpoint holds its own tokenizer"
+        )
+    if revision and os.path.exists(source):
+        raise ExportError(f"--revision is for hub ids; {source} is a file or directory here")
     if os.path.isdir(source):
         return open_directory(source, os.path.basename(os.path.abspath(source)))
     if os.path.exists(source):
         with open(source, "rb") as file:
             is_gguf = file.read(len(MAGIC)) == MAGIC
         if is_gguf and tokenizer:
-            raise ExportError("--tokenizer is for llama2.c files; a GGUF file holds its own tokenizer")
+            raise ExportError(
+                "--tokenizer is for llama2.c files; a GGUF file holds its own tokenizer"
+            )
         return open_gguf(source) if is_gguf else open_llama2c(source, tokenizer)
+    # A directory of the owner's name makes a mistyped path likelier than a model of that owner.
     if HUB_ID.fullmatch(source) and not os.path.isdir(os.path.dirname(source)):
-        return open_directory(download(source), source)
+        which = f"its revision {revision}" if revision else "it"
+        print(
+            f"export: {source} is no file or directory here: downloading {which} from the hub",
+            file=sys.stderr,
+        )
+        name = f"{source}@{revision}" if revision else source
+        return open_directory(download(source, revision), name)
     raise ExportError(f"{source}: no such file or directory, and not a hub id such as org/name")
 
 
 def refuse_overwriting(out: str, source: Source) -> None:
-    """ExportError if `out` is a directory, is in none, or is one of the source's files."""
+    """ExportError if `out` is a directory or a device, is in no directory, or is one of the
+    source's files."""
+    target = output_file(out)
     if os.path.isdir(out):
-        raise ExportError(f"{out} is a directory; name a file, such as {os.path.join(out, 'model.bin')}")
-    if not os.path.isdir(os.path.dirname(os.path.abspath(out))):
+        raise ExportError(
+            f"{out} is a directory; name a file, such as {os.path.join(out, 'model.bin')}"
+        )
+    if not os.path.isdir(os.path.dirname(target)):
         raise ExportError(f"{out}: its directory does not exist")
-    if os.path.exists(out) and any(os.path.samefile(out, file) for file in source.files if os.path.exists(file)):
+    if os.path.exists(out) and any(
+        os.path.samefile(out, file) for file in source.files if os.path.exists(file)
+    ):
         raise ExportError(f"{out} belongs to the source; name another file for the result")
 
 
-SMALL = ("router", "shared_gate", "delta_beta", "delta_decay")  # a few rows, whose rounding decides much
+# A few rows, whose rounding decides much.
+SMALL = ("router", "shared_gate", "delta_beta", "delta_decay")
 
 
 def dtype_of(name: str, tensor: Tensor, dtype: str) -> str:
-    """What a tensor is written as: vectors, learned positions and small matrices in f32, and the embedding and the output of
-    a q4 file in q8, because their rounding reaches the logits directly."""
+    """What a tensor is written as: vectors, learned positions and small matrices in f32, and the
+    embedding and the output of a q4 file in q8, because their rounding reaches the logits
+    directly."""
     if len(tensor.shape) == 1 or name == "embed_pos" or name.endswith(SMALL):
         return "f32"
     return "q8" if dtype == "q4" and name in ("embed", "output") else dtype
@@ -67,7 +90,10 @@ def dtype_of(name: str, tensor: Tensor, dtype: str) -> str:
 
 def entries(source: Source, dtype: str) -> list[Entry]:
     """The tensors of the file."""
-    return [Entry(name, dtype_of(name, tensor, dtype), tensor) for name, tensor in source.tensors.items()]
+    return [
+        Entry(name, dtype_of(name, tensor, dtype), tensor)
+        for name, tensor in source.tensors.items()
+    ]
 
 
 def metadata(source: Source, dtype: str) -> dict[str, object]:
@@ -101,7 +127,8 @@ def pool(source: Source, n_kv_heads: int) -> None:
     after = sum(e.bytes for e in entries(source, "f32"))
     cache = 4 * knobs.n_layers * knobs.head_dim  # bytes a KV head and token: K and V in f16
     print(
-        f"pooled: {was} KV heads to {n_kv_heads} by their means; weights {100 * (after / before - 1):+.1f} %, "
+        f"pooled: {was} KV heads to {n_kv_heads} by their means; weights "
+        f"{100 * (after / before - 1):+.1f} %, "
         f"KV cache {cache * was} to {cache * n_kv_heads} bytes per token (f16)"
     )
 
@@ -112,22 +139,34 @@ def report(source: Source, dtype: str, out: str, stats: Stats) -> None:
     n_kv_heads = max(values_of(k.n_kv_heads))
     kind = "MHA" if n_kv_heads == k.n_heads else "MQA" if n_kv_heads == 1 else "GQA"
     print(
-        f"{source.name}: {source.family}, {k.n_layers} layers of {k.n_embd}, {k.n_heads} query and {n_kv_heads} KV heads "
-        f"({kind}) of {max(values_of(k.head_dim))}, feed-forward {max(values_of(k.d_ff))}, vocabulary {k.vocab_size}, "
+        f"{source.name}: {source.family}, {k.n_layers} layers of {k.n_embd}, {k.n_heads} query and "
+        f"{n_kv_heads} KV heads "
+        f"({kind}) of {max(values_of(k.head_dim))}, feed-forward {max(values_of(k.d_ff))}, "
+        f"vocabulary {k.vocab_size}, "
         f"context {k.context}"
     )
     bits = 8 * stats.data_bytes / stats.n_weights
-    print(f"{out}: {stats.file_bytes:,} bytes, {stats.n_weights:,} weights, {bits:.2f} bits per weight")
+    print(
+        f"{out}: {stats.file_bytes:,} bytes, {stats.n_weights:,} weights, {bits:.2f} bits per "
+        "weight"
+    )
     if dtype != "f32":
         error = 100 * stats.relative_error(dtype)
-        print(f"relative quantization error: {error:.3f} % (RMS of the rounding over RMS of the weights)")
+        print(
+            f"relative quantization error: {error:.3f} % (RMS of the rounding over RMS of the "
+            "weights)"
+        )
 
 
 def run(args: argparse.Namespace) -> None:
     """The export. Errors: ExportError, OSError."""
     import tqdm
 
-    source = open_random(args.random, args.seed) if args.random else open_source(args.src, args.tokenizer)
+    source = (
+        open_random(args.random, args.seed)
+        if args.random
+        else open_source(args.src, args.tokenizer, args.revision)
+    )
     refuse_overwriting(args.out, source)
     if args.kv_heads is not None:
         pool(source, args.kv_heads)
@@ -135,7 +174,13 @@ def run(args: argparse.Namespace) -> None:
     tensors = entries(source, args.dtype)
     for remark in source.remarks:
         print(f"export: note: {remark}", file=sys.stderr)
-    with tqdm.tqdm(total=sum(e.bytes for e in tensors), unit="B", unit_scale=True, desc=args.dtype, disable=None) as bar:
+    with tqdm.tqdm(
+        total=sum(e.bytes for e in tensors),
+        unit="B",
+        unit_scale=True,
+        desc=args.dtype,
+        disable=None,
+    ) as bar:
         stats = write_checkpoint(args.out, meta, tensors, bar.update)
     report(source, args.dtype, args.out, stats)
 
@@ -147,22 +192,42 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = Parser(prog="export.py", description="Makes a checkpoint for ./run.", allow_abbrev=False)
+    parser = Parser(
+        prog="export.py", description="Makes a checkpoint for ./run.", allow_abbrev=False
+    )
     sources = "a Hugging Face directory, a hub id (org/name), a .gguf, or a llama2.c .bin"
     parser.add_argument("src", metavar="SRC", nargs="?", help=sources)
     parser.add_argument("out", metavar="OUT", help="the file to write")
-    parser.add_argument("--dtype", choices=DTYPES, default="q8", help="of the matrices (q8); vectors are always f32")
-    parser.add_argument("--kv-heads", type=int, metavar="N", help="mean-pool the KV heads to N, a divisor of what there is")
-    parser.add_argument("--tokenizer", metavar="FILE", help="of a llama2.c .bin; otherwise the tok*.bin beside it")
     parser.add_argument(
-        "--random", metavar="SHAPE", help=f"no SRC, but random weights, to measure with, in a known shape: {', '.join(SHAPES)}"
+        "--dtype", choices=DTYPES, default="q8", help="of the matrices (q8); vectors are always f32"
     )
-    parser.add_argument("--seed", type=int, metavar="N", help="of --random; the same seed gives the same file (1)")
+    parser.add_argument(
+        "--kv-heads",
+        type=int,
+        metavar="N",
+        help="mean-pool the KV heads to N, a divisor of what there is",
+    )
+    parser.add_argument(
+        "--tokenizer", metavar="FILE", help="of a llama2.c .bin; otherwise the tok*.bin beside it"
+    )
+    parser.add_argument(
+        "--revision", metavar="REV", help="of a hub id: a branch, a tag or a commit"
+    )
+    parser.add_argument(
+        "--random",
+        metavar="SHAPE",
+        help=f"no SRC, but random weights, to measure with, in a known shape: {', '.join(SHAPES)}",
+    )
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="of --random; the same seed gives the same file (1)"
+    )
     args = parser.parse_intermixed_args(argv)
     if bool(args.src) == bool(args.random):
         parser.error("give SRC and OUT, or --random SHAPE and OUT")
     if args.random and args.tokenizer:
         parser.error("--tokenizer: random weights have none")
+    if args.random and args.revision:
+        parser.error("--revision: random weights have none")
     if args.seed is not None and not args.random:
         parser.error("--seed belongs to --random")
     args.seed = 1 if args.seed is None else args.seed
@@ -177,6 +242,13 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+def interrupt(*_) -> None:
+    """A handler of signals that end the program, so that the temporary file goes as with Ctrl-C."""
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the temporary file goes
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
+            signal.signal(number, interrupt)
     sys.exit(main())

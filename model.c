@@ -407,11 +407,12 @@ static int check_convolution(Loader *x, int i) {
 static int check_groups(Loader *x, int i, Experts *e) {
     if (e->n_groups < 2) e->n_groups = 1;
     if (e->n_groups < 2 && !e->top_groups) e->top_groups = 1;
-    int least = e->group_score == GROUP_TOP2 ? 2 : 1;  // experts of a group
-    if (e->n % e->n_groups || e->n / e->n_groups < least || e->top_groups < 1 ||
-        e->top_groups > e->n_groups || e->n / e->n_groups * e->top_groups < e->top_k)
-        return fail(x->err, "layer %d: %d experts in %d groups, of which %d are kept, leave no %d "
-                    "to choose", i, e->n, e->n_groups, e->top_groups, e->top_k);
+    if (e->n % e->n_groups || e->top_groups < 1 || e->top_groups > e->n_groups ||
+        e->n / e->n_groups * e->top_groups < e->top_k)
+        return fail(x->err, "layer %d: layer.top_groups: %d experts in %d groups, of which %d are "
+                    "kept, leave no %d to choose", i, e->n, e->n_groups, e->top_groups, e->top_k);
+    if (e->group_score == GROUP_TOP2 && e->n < 2 * e->n_groups)
+        return fail(x->err, "layer %d: layer.group_score 1 needs two experts in a group", i);
     if (e->route == ROUTE_SPARSEMIXER && e->n_groups > 1)
         return fail(x->err, "layer %d: layer.score 2 (sparsemixer) knows no layer.groups", i);
     return 0;

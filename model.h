@@ -133,7 +133,8 @@ typedef struct {
     Norm attn_norm, ffn_norm;  // [n_embd], of a branch's input; a parallel ffn without one takes
                                // attention's
     Norm attn_post_norm, ffn_post_norm;  // [n_embd], of what a branch adds
-    int mixer;             // MIXER_*: which of the three it has
+    int mixer;             // MIXER_*: which of the three it has. Parts that it does not have are
+                           // zero, but for attention's numbers, which stand in every file
     Attention attention;
     ShortConv shortconv;
     DeltaNet deltanet;

@@ -130,6 +130,13 @@ int map_private(void *memory, size_t bytes, int fd, size_t offset) {
 
 void close_file(int fd) { close(fd); }
 
+void populate(const void *memory, size_t bytes) {
+#ifdef MADV_POPULATE_READ
+    uintptr_t from = (uintptr_t)memory / page_size() * page_size();
+    madvise((void *)from, bytes + ((uintptr_t)memory - from), MADV_POPULATE_READ);
+#endif
+}
+
 size_t resident_bytes(const void *memory, size_t bytes) {
     size_t n_pages = (bytes + page_size() - 1) / page_size(), n = 0;
     unsigned char *pages = malloc(n_pages);

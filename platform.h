@@ -44,6 +44,8 @@ void *reserve_shared(size_t bytes, int *fd);
 // memory, offset and bytes are multiples of a page.
 int map_private(void *memory, size_t bytes, int fd, size_t offset);
 void close_file(int fd);
+// Maps what is in memory already, at a third of what faults page by page would cost. A hint.
+void populate(const void *memory, size_t bytes);
 // Bytes of memory[0..bytes) that are in memory, in whole pages.
 size_t resident_bytes(const void *memory, size_t bytes);
 size_t free_memory(void);  // bytes that this machine could still give; 0: it does not say

@@ -69,6 +69,7 @@ void sequence_free(Sequence *s) {
     release(s->cache, s->workspace->kv.bytes);
     release(s->tokens, (size_t)s->workspace->kv.context * sizeof *s->tokens);
     kv_file_release(s->file);
+    free(s->marked_states);
     free(s->unchecked);
     free(s);
 }
@@ -85,7 +86,7 @@ void sequence_expect(Sequence *s, int n) {
 // Whether layer i still has all that the token after the first n would see.
 static bool remembers(const Sequence *s, int i, int n) {
     const KvLayer *kv = &s->workspace->kv.layers[i];
-    if (kv->state) return n == s->length;
+    if (kv->state) return n == s->length || (s->marked_states && n == s->marked);
     if (!kv->ring) return true;
     int low = seen_from(&s->workspace->model->layers[i].attention, n).low;
     return low / LANES > (s->high - 1) / LANES - kv->n_slots;
@@ -101,6 +102,27 @@ static int check_remembers(const Sequence *s, int n, Error *err) {
     return 0;
 }
 
+// Copies all states to or from a buffer; returns their bytes. With buffer NULL it only counts.
+static size_t copy_states(const Sequence *s, uint8_t *buffer, bool restore) {
+    size_t used = 0;
+    for (int i = 0; i < s->workspace->model->n_layers; i++) {
+        const KvLayer *kv = &s->workspace->kv.layers[i];
+        void *state = kv_state(kv, s), *copy = buffer ? buffer + used : NULL;
+        if (copy && kv->state) memcpy(restore ? state : copy, restore ? copy : state, kv->state);
+        used += kv->state;
+    }
+    return used;
+}
+
+int sequence_mark(Sequence *s, Error *err) {
+    size_t bytes = copy_states(s, NULL, false);
+    if (bytes && !s->marked_states && !(s->marked_states = malloc(bytes)))
+        return fail(err, "no memory for a copy of %zu bytes of states", bytes);
+    copy_states(s, s->marked_states, false);
+    s->marked = s->length;
+    return 0;
+}
+
 int sequence_rewind(Sequence *s, int n, Error *err) {
     if (check_remembers(s, n, err)) return -1;
     if (writes_file(s) && n < frozen_length(s))
@@ -109,6 +131,8 @@ int sequence_rewind(Sequence *s, int n, Error *err) {
     const KvLayout *kv = &s->workspace->kv;
     for (int i = 0; n == 0 && s->length && i < s->workspace->model->n_layers; i++)
         memset(kv_state(&kv->layers[i], s), 0, kv->layers[i].state);
+    if (n && n < s->length && s->marked_states) copy_states(s, s->marked_states, true);
+    if (n < s->marked) s->marked = -1;
     if (n == 0) {
         free(s->unchecked);  // nothing is left of it
         s->unchecked = NULL;
@@ -120,6 +144,19 @@ int sequence_rewind(Sequence *s, int n, Error *err) {
 }
 
 // ---- forks ----
+
+int first_use(Sequence *s, Error *err) {
+    const Workspace *w = s->workspace;
+    for (int i = 0; s->in_file > 0 && !s->used && i < w->model->n_layers; i++) {
+        const KvLayer *kv = &w->kv.layers[i];
+        if (!kv->borrowed) populate(s->cache + kv->offset, used_slots(s, kv) * kv->slot_bytes);
+    }
+    if (check_loaded(s, err)) return -1;
+    free(s->unchecked);
+    s->unchecked = NULL;
+    s->used = true;
+    return 0;
+}
 
 int map_from_file(Sequence *s, const KvFile *file, int layer, size_t from, size_t to,
                   const uint8_t *source) {
@@ -170,6 +207,7 @@ Sequence *sequence_fork(const Sequence *s, int n, Error *err) {
             sequence_free(fork);
             return NULL;
         }
+    if (n && n < s->length && s->marked_states) copy_states(fork, s->marked_states, true);
     memcpy(fork->tokens, s->tokens, sizeof *s->tokens * (size_t)n);
     if (shared) {
         fork->file = s->file;

@@ -83,7 +83,9 @@ static int workspace_make(Workspace *w, WorkspaceOptions o, Error *err) {
     w->logit_rows = o.logit_rows;
     w->k = kernels_choose(o.isa, &w->why);
     if (!w->k) return fail(err, "kernels \"%s\": %s", o.isa, w->why);
-    w->pool = pool_new(o.n_threads ? o.n_threads : usable_cores(), err);
+    w->own_pool = !o.threads_of;
+    w->pool = o.threads_of ? o.threads_of->pool
+                           : pool_new(o.n_threads ? o.n_threads : usable_cores(), err);
     if (!w->pool || kv_layout_new(&w->kv, w->model, &o, err)) return -1;
     return make_buffers(w, err);
 }
@@ -104,7 +106,7 @@ void workspace_free(Workspace *w) {
     if (!w) return;
     release_buffers(w->memory, w->bytes);
     kv_layout_free(&w->kv);
-    pool_free(w->pool);
+    if (w->own_pool) pool_free(w->pool);
     free(w);
 }
 
@@ -113,6 +115,12 @@ int workspace_threads(const Workspace *w) { return pool_threads(w->pool); }
 int workspace_context(const Workspace *w) { return w->kv.context; }
 int workspace_chunk(const Workspace *w) { return w->chunk; }
 size_t logit_stride(const Workspace *w) { return w->logits.stride; }
+
+bool workspace_forgets(const Workspace *w) {
+    for (int i = 0; i < w->model->n_layers; i++)
+        if (w->kv.layers[i].ring || w->kv.layers[i].state) return true;
+    return false;
+}
 
 const Kernels *workspace_kernels(const Workspace *w, const char **why) {
     *why = w->why;
@@ -152,12 +160,21 @@ static unsigned long_tables(const Model *m, int n) {
     return sets;
 }
 
+int sequence_room(const Sequence *s) {
+    const Model *m = s->workspace->model;
+    int room = s->workspace->kv.context - s->length;
+    for (int i = 0; i < m->n_rope_sets; i++) {
+        int left = m->rope[i].length - s->length;
+        bool changes = m->rope[i].long_freq && left > 0 && s->expected <= m->rope[i].length;
+        if (changes && left < room) room = left;
+    }
+    return room;
+}
+
 // Gets a sequence ready for n more tokens: what is in the cache runs again if the text's length now
 // asks for other tables of rope.
 static int prepare(Workspace *w, Sequence *s, int n, Error *err) {
-    if (check_loaded(s, err)) return -1;
-    free(s->unchecked);
-    s->unchecked = NULL;
+    if (first_use(s, err)) return -1;
     sequence_expect(s, s->length + n);
     unsigned tables = long_tables(w->model, s->expected);
     if (tables == s->long_tables) return 0;

@@ -17,6 +17,8 @@ typedef struct {
     Dtype k_dtype, v_dtype;  // F32, F16 or Q8
     int logit_rows;          // most rows of logits wanted of one call
     const char *isa;         // kernels to use; NULL: the best that the processor has
+    const Workspace *threads_of;  // whose threads to use, for workspaces that take turns; it must
+                                  // outlive this one. NULL: threads of its own
 } WorkspaceOptions;
 
 // Kernels, threads, and buffers for a chunk of rows. The model is borrowed and must outlive it.
@@ -34,13 +36,21 @@ int workspace_chunk(const Workspace *w);
 // fork maps the pages instead of copying them; filling it costs more.
 Sequence *sequence_new(Workspace *w, bool shared, Error *err);
 void sequence_free(Sequence *s);
+// Whether sequences of w may refuse to be rewound: some layer has a window or a state.
+bool workspace_forgets(const Workspace *w);
 // A sequence whose first n positions are those of s. Where s is shared (or a fork itself) they are
 // the same memory until one of the two writes there. Errors: n outside 0..length, s has forgotten
 // (see sequence_rewind), no memory.
 Sequence *sequence_fork(const Sequence *s, int n, Error *err);
 // Forgets all tokens but the first n. -1, and nothing happens: a window's ring or a mixer's state
-// has forgotten what token n would have to see (n = 0 always works), or forks share more than n.
+// has forgotten what token n would have to see (n = 0 and a marked length always work), or forks
+// share more than n.
 int sequence_rewind(Sequence *s, int n, Error *err);
+// Notes the mixers' states as they are, so that the sequence can be rewound to its present length.
+// One place at a time. Costs what the states are; nothing where there are none. Errors: no memory.
+int sequence_mark(Sequence *s, Error *err);
+// Tokens that fit in before the context ends, or the text's length makes its rope another.
+int sequence_room(const Sequence *s);
 // Says that the text will have n tokens at least. A model whose rope depends on the text's length
 // (longrope) then rotates all of them as that length asks; unsaid, it runs what is in the cache
 // again when the text outgrows its first table.

@@ -550,7 +550,9 @@ static bool split(Encoder *e, const Text *t, size_t begin, size_t end, size_t st
     for (size_t i = begin; i < end;) {
         size_t stop = s->scan(s, t, i, end);
         if (stop == i) {
-            i++;
+            bool run = s->whole_runs && t->cls[i] & s->cls;
+            do i++;
+            while (run && i < end && t->cls[i] & s->cls);
             continue;
         }
         if (rest < i && !split(e, t, rest, i, step + 1)) return false;

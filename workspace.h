@@ -88,12 +88,17 @@ struct Sequence {
     unsigned long_tables;  // sets of rope, a bit each, whose tables for long texts rotated it
     KvFile *file;     // that positions 0..in_file-1 are mapped from; NULL: none
     int in_file;      // -1: the cache itself is the file, others may map it
+    bool used;        // it ran since it mapped them
+    uint8_t *marked_states;  // the mixers' states, one after the other, when it was so long:
+    int marked;
     PartSum *unchecked;    // [n_layers], of a loaded cache that was not compared yet, or NULL
     unsigned call;    // the last call of forward_runs that had it
 };
 
-// Compares a loaded cache with its sums, once. An error: its file is damaged.
+// Compares a loaded cache with its sums, if that was not done yet. An error: its file is damaged.
 int check_loaded(const Sequence *s, Error *err);
+// Before a sequence runs: what it has mapped is checked and populated, once.
+int first_use(Sequence *s, Error *err);
 // Positions whose keys and values other sequences may have in the same memory.
 int shared_length(const Sequence *s);
 
@@ -121,6 +126,7 @@ struct Workspace {
     const Kernels *k;
     const char *why;      // of the choice of kernels
     Pool *pool;
+    bool own_pool;
     int chunk, logit_rows;
     KvLayout kv;
     void *memory;         // all that follows; mapped at once, touched as it is needed

@@ -26,6 +26,7 @@ enum {
     MAX_SAMPLES = (N_DEPTHS + BATCH_DEPTHS * MAX_LIST) * MAX_ROUNDS,
 };
 static const double ROUNDS_SECONDS = 20,  // no new round after so long
+    BATCH_SECONDS = 4,      // and so much longer for each row of sequences side by side
     SAMPLE_SECONDS = 0.02,  // what a sample of decode or of a ceiling should last at least
     CEILING_SECONDS = 1;    // and a ceiling's at most
 
@@ -381,8 +382,8 @@ static void measure(Bench *b) {
         r->operations = operations(b->model, 1, 1);
         r->bytes = token_bytes(b, r->tokens, r->sequences);
     }
-    double start = seconds();
-    for (int i = 0; i < MIN_ROUNDS || (i < MAX_ROUNDS && seconds() - start < ROUNDS_SECONDS); i++) {
+    double end = seconds() + ROUNDS_SECONDS + b->n_batch * BATCH_SECONDS;
+    for (int i = 0; i < MIN_ROUNDS || (i < MAX_ROUNDS && seconds() < end); i++) {
         progress(i + 1, MAX_ROUNDS, "round %d of %d", i + 1, MAX_ROUNDS);
         one_round(b);
     }
@@ -449,12 +450,12 @@ static void print_rows(const Row *rows, int n, bool prefill) {
 }
 
 static void print_batch(const Bench *b) {
-    printf("\n           depth  sequences      tok/s    (least-most)         of the arithmetic  "
-           "of the read  of a chunk of as many rows\n");
+    printf("\n           depth sequences     tok/s    (least-most)          arithmetic     read   "
+           "a chunk of as many rows\n");
     for (const Row *row = b->batch; row < b->batch + b->n_batch; row++) {
         Spread r = spread(&row->rate);
-        printf("batch   %8d %10d %10.1f    %9.1f-%-9.1f %15.1f %% %10.1f %% %10.1f %% of %.1f "
-               "tok/s\n", row->tokens, row->sequences, r.median, r.min, r.max,
+        printf("batch   %8d %9d %9.1f    %9.1f-%-9.1f %9.1f %% %6.1f %% %6.1f %% of %.1f tok/s\n",
+               row->tokens, row->sequences, r.median, r.min, r.max,
                100 * spread(&row->of_peak).median, 100 * spread(&row->of_read).median,
                100 * spread(&row->of_chunk).median, spread(&row->chunk).median);
     }

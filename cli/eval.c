@@ -8,6 +8,7 @@
 #include "input.h"
 #include "outfile.h"
 #include "print.h"
+#include "prompt_cache.h"
 #include "verbs.h"
 
 // Runs the next tokens of a text, as many as a pass takes; all their logits.
@@ -26,12 +27,13 @@ int write_logits(const Options *o) {
     Ids ids = prompt_to_run(o, &model, tokenizer);
     int chunk = o->workspace.chunk, n;
     Workspace *w = open_workspace(o, &model, chunk);
-    Sequence *s = open_sequence(w, false);
+    Sequence *s = open_prompt_cache(o, w, ids);
+    long first = sequence_length(s);
     FILE *f = outfile_open(o->logits, o->models[0]);
     size_t row = (size_t)model.vocab_size, stride = logit_stride(w);
     double start = seconds();
     sequence_expect(s, (int)ids.n);
-    for (long done = 0; done < ids.n; done += n) {
+    for (long done = first; done < ids.n; done += n) {
         const float *logits = run_chunk(s, ids.data + done, ids.n - done, chunk, &n);
         for (int i = 0; i < n; i++) {
             if (fwrite(logits + (size_t)i * stride, sizeof(float), row, f) < row) {
@@ -40,8 +42,10 @@ int write_logits(const Options *o) {
         }
     }
     outfile_close(f);
-    fprintf(stderr, "prompt %ld tokens, %.1f tok/s; float32 [%ld][%zu] written to %s\n", ids.n,
-            rate((double)ids.n, seconds() - start), ids.n, row, o->logits);
+    long n_rows = ids.n - first;
+    fprintf(stderr, "prompt %ld tokens, %.1f tok/s; float32 [%ld][%zu] written to %s\n", n_rows,
+            rate((double)n_rows, seconds() - start), n_rows, row, o->logits);
+    save_prompt_cache(o, s);
     sequence_free(s);
     workspace_free(w);
     tokenizer_free(tokenizer);

@@ -1,15 +1,17 @@
 // generate.c: continues a prompt.
-#include <signal.h>
+#include "generate.h"
+
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "input.h"
 #include "print.h"
+#include "prompt_cache.h"
 #include "verbs.h"
 
-static volatile sig_atomic_t interrupted;
+volatile sig_atomic_t interrupted;
 
 static void on_interrupt(int number) {
     (void)number;
@@ -18,109 +20,161 @@ static void on_interrupt(int number) {
 
 // ---- what is printed ----
 
-typedef struct {
-    Decoder *decoder;  // NULL: ids are printed
-    bool closed;       // whoever read stdout is gone
-    long printed;      // ids so far
-} Printer;
+static void put_text(Generation *g, const char *text, size_t len) {
+    if (g->print) g->print(g->to, text, len);
+    else if (len > 0 && !g->closed) g->closed = !write_out(text, len);
+}
 
-static void put_token(Printer *out, int id) {
+static void put_token(Generation *g, int id) {
     Error err;
     char number[16];
     const char *text = number;
     size_t len = 0;
-    if (!out->decoder) {
-        len = (size_t)snprintf(number, sizeof number, "%s%d", out->printed++ ? " " : "", id);
-    } else if (decoder_push(out->decoder, id, &text, &len, &err)) {
+    if (!g->decoder) {
+        len = (size_t)snprintf(number, sizeof number, "%s%d", g->n_printed++ ? " " : "", id);
+    } else if (decoder_push(g->decoder, id, &text, &len, &err)) {
         die("%s", err.text);
     }
-    if (len > 0 && !out->closed) out->closed = !write_out(text, len);
+    put_text(g, text, len);
 }
 
-static void finish_output(Printer *out) {
+static void finish_output(Generation *g) {
     Error err;
     const char *text = "\n";
     size_t len = 1;
-    if (out->decoder && decoder_finish(out->decoder, &text, &len, &err)) die("%s", err.text);
-    if (len > 0 && !out->closed) write_out(text, len);
-    decoder_free(out->decoder);
+    if (g->decoder && decoder_finish(g->decoder, &text, &len, &err)) die("%s", err.text);
+    put_text(g, text, len);
 }
 
 // ---- prompt, then token by token ----
-
-typedef struct {
-    const Options *o;
-    const Model *model;
-    const Tokenizer *tokenizer;  // NULL: there is none
-    Sequence *sequence;
-    Sampler *sampler;
-    SamplerOptions sampling;
-    int context;
-    Printer out;
-    long prompt, generated, steps;  // tokens; steps: passes of one token, one fewer than generated
-    double prompt_seconds, step_seconds, step_bytes;
-    const char *stop;
-} Generation;
 
 // Runs the prompt, a chunk at a time so that Ctrl-C is heard in between. NULL: it was, or an error.
 static const float *prefill(Generation *g, Ids ids, Error *err) {
     const float *logits = NULL;
     double start = seconds();
     int chunk = g->o->workspace.chunk;
+    long done = sequence_length(g->sequence);
+    g->reused += done;
     sequence_expect(g->sequence, (int)ids.n);
-    while (g->prompt < ids.n && !interrupted) {
-        long left = ids.n - g->prompt;
+    while (done < ids.n && !interrupted) {
+        long left = ids.n - done;
         int n = left < chunk ? (int)left : chunk;
-        logits = forward(g->sequence, ids.data + g->prompt, n, n == left, err);
+        logits = forward(g->sequence, ids.data + done, n, n == left, err);
         if (!logits) {
             g->stop = "error";
             return NULL;
         }
+        done += n;
         g->prompt += n;
     }
-    g->prompt_seconds = seconds() - start;
-    return g->prompt == ids.n ? logits : NULL;
+    g->prompt_seconds += seconds() - start;
+    return done == ids.n ? logits : NULL;
 }
 
-// Why generation should end after `id` (-1: nothing generated yet); NULL: go on.
-static const char *stop_reason(const Generation *g, int id) {
-    if (id >= 0 && g->tokenizer && tokenizer_is_eos(g->tokenizer, id)) return "end-of-text token";
-    if (g->out.closed) return "output closed";
+static int n_generated(const Generation *g) { return g->n_text - g->n_prompt; }
+
+static bool ends_text(const Generation *g, int id) {
+    return (g->tokenizer && tokenizer_is_eos(g->tokenizer, id)) || id == g->answer_end;
+}
+
+// Why generation should end; NULL: go on. The text's last token did not run if it was generated.
+static const char *stop_reason(const Generation *g) {
+    int last = n_generated(g) ? g->text[g->n_text - 1] : -1;
+    if (last >= 0 && ends_text(g, last)) return "end-of-text token";
+    if (g->closed) return "output closed";
     if (interrupted) return "interrupted";
-    if (g->generated == g->o->n_generate) return "-n reached";
-    if (id >= 0 && sequence_length(g->sequence) == g->context) return "context full";
+    if (n_generated(g) == g->o->n_generate) return "-n reached";
+    if (last >= 0 && g->n_text > workspace_context(g->w)) return "context full";
     return NULL;
 }
 
-// Picks and prints a token, and runs it to get the next one's logits, until something says stop.
-static void decode(Generation *g, const float *logits, Error *err) {
-    const WorkspaceOptions *w = &g->o->workspace;
-    double start = seconds();
-    for (int id = -1; !(g->stop = stop_reason(g, id));) {
-        if (id >= 0 && !(logits = forward(g->sequence, &id, 1, 1, err))) {
-            g->stop = "error";
-            break;
-        }
-        if (id >= 0) {
-            int length = sequence_length(g->sequence);
-            size_t cache = kv_bytes_at(g->model, 0, length, w->k_dtype, w->v_dtype);
-            g->steps++;
-            g->step_bytes += (double)g->model->weight_bytes + (double)cache;
-        }
-        id = sampler_pick(g->sampler, logits);
-        sampler_accept(g->sampler, id);
-        g->generated++;
-        put_token(&g->out, id);
-    }
-    g->step_seconds = seconds() - start;
+// Takes wrong guesses back, so that the sequence holds the first n tokens of the text. States that
+// cannot come back were marked before the guesses; from there the right ones run again.
+static int take_back(Generation *g, int n, int marked, Error *err) {
+    if (sequence_length(g->sequence) <= n || sequence_rewind(g->sequence, n, err) == 0) return 0;
+    if (sequence_rewind(g->sequence, marked, err)) return -1;
+    return forward(g->sequence, g->text + marked, n - marked, 0, err) ? 0 : -1;
 }
 
-static void closing_line(const Generation *g) {
+// Runs the text's last token and n_guesses that may follow it; the logits of all of them.
+static const float *run_last(Generation *g, int *guesses, int *n_guesses, Error *err) {
+    int run[1 + MAX_DRAFT] = {g->text[g->n_text - 1]}, most = g->o->n_generate - n_generated(g);
+    int room = sequence_room(g->sequence) - 1;
+    *n_guesses = 0;
+    if (g->drafter) {
+        *n_guesses = draft(g->drafter, g->text, g->n_text, room < most - 1 ? room : most - 1,
+                           guesses);
+        if (*n_guesses && sequence_mark(g->sequence, err)) return NULL;
+    }
+    for (int i = 0; i < *n_guesses; i++) run[1 + i] = guesses[i];
+    return forward(g->sequence, run, 1 + *n_guesses, 1 + *n_guesses, err);
+}
+
+static void count_pass(Generation *g) {
+    const WorkspaceOptions *w = &g->o->workspace;
+    int length = sequence_length(g->sequence);
+    size_t cache = kv_bytes_at(&g->model, 0, length, w->k_dtype, w->v_dtype);
+    g->passes++;
+    g->step_bytes += (double)g->model.weight_bytes + (double)cache;
+}
+
+// Picks and prints a token, and runs it to get the next one's logits, until something says stop. A
+// token that was guessed has run already: its logits are in the next row.
+static void decode(Generation *g, const float *logits, Error *err) {
+    int guesses[MAX_DRAFT], n_guesses = 0, right = 0, marked = 0;
+    double start = seconds(), begin = start;
+    bool ran = false;
+    while (!(g->stop = stop_reason(g))) {
+        bool first = n_generated(g) == 0;
+        if (first || (right < n_guesses && guesses[right] == g->text[g->n_text - 1])) {
+            right += !first;
+        } else {
+            if (ran && g->drafter) draft_learn(g->drafter, n_guesses, right, seconds() - begin);
+            ran = true;
+            begin = seconds();
+            g->stop = "error";
+            if (take_back(g, g->n_text - 1, marked, err)) break;
+            marked = sequence_length(g->sequence);
+            if (!(logits = run_last(g, guesses, &n_guesses, err))) break;
+            right = 0;
+            count_pass(g);
+        }
+        int id = sampler_pick(g->sampler, logits + (size_t)right * logit_stride(g->w));
+        sampler_accept(g->sampler, id);
+        g->text[g->n_text++] = id;
+        put_token(g, id);
+    }
+    if (ran && g->drafter) draft_learn(g->drafter, n_guesses, right, seconds() - begin);
+    Error unused;
+    take_back(g, g->n_text - (n_generated(g) > 0), marked, &unused);
+    g->generated += n_generated(g);
+    g->stepped += n_generated(g) > 0 ? n_generated(g) - 1 : 0;
+    g->step_seconds += seconds() - start;
+}
+
+int generate_text(Generation *g, Ids ids, Error *err) {
+    memcpy(g->text, ids.data, (size_t)ids.n * sizeof *g->text);
+    g->n_text = g->n_prompt = (int)ids.n;
+    g->stop = "interrupted";
+    const float *logits = prefill(g, ids, err);
+    if (logits) decode(g, logits, err);
+    finish_output(g);
+    return strcmp(g->stop, "error") == 0 ? -1 : 0;
+}
+
+void closing_line(const Generation *g) {
     KvUsage kv = sequence_kv_usage(g->sequence);
     if (isatty(STDOUT_FILENO)) fprintf(stderr, "\n");
-    fprintf(stderr, "prompt %ld tokens, %.1f tok/s; generated %ld, %.1f tok/s, %.2f GB/s; ",
-            g->prompt, rate((double)g->prompt, g->prompt_seconds), g->generated,
-            rate((double)g->steps, g->step_seconds), rate(g->step_bytes, g->step_seconds) * 1e-9);
+    fprintf(stderr, "prompt %ld tokens, %.1f tok/s", g->prompt,
+            rate((double)g->prompt, g->prompt_seconds));
+    if (g->reused) fprintf(stderr, ", %ld from %s", g->reused, g->o->prompt_cache);
+    fprintf(stderr, "; generated %ld, %.1f tok/s, %.2f GB/s; ", g->generated,
+            rate((double)g->stepped, g->step_seconds),
+            rate(g->step_bytes, g->step_seconds) * 1e-9);
+    if (g->drafter) {
+        fprintf(stderr, "drafted %ld, accepted %ld; ", drafted_tokens(g->drafter),
+                accepted_tokens(g->drafter));
+    }
     fprintf(stderr, "KV cache %s of %s bytes in use", commas(kv.in_use), commas(kv.reserved));
     if (g->sampling.temperature > 0) {
         fprintf(stderr, "; seed %llu", (unsigned long long)g->sampling.seed);
@@ -128,20 +182,7 @@ static void closing_line(const Generation *g) {
     fprintf(stderr, "; stopped: %s\n", g->stop);
 }
 
-// The prompt's text and then the model's; returns the exit status.
-static int continue_prompt(Generation *g, Ids ids) {
-    Error err = {""};
-    for (long i = 0; i < ids.n; i++) {
-        put_token(&g->out, ids.data[i]);
-        sampler_accept(g->sampler, ids.data[i]);
-    }
-    const float *logits = prefill(g, ids, &err);
-    if (logits) decode(g, logits, &err);
-    finish_output(&g->out);
-    closing_line(g);
-    if (*err.text) die("%s", err.text);
-    return interrupted ? 130 : 0;
-}
+// ---- the verb ----
 
 static uint64_t clock_seed(void) {
     struct timespec now;
@@ -149,33 +190,55 @@ static uint64_t clock_seed(void) {
     return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
 }
 
-int generate(const Options *o) {
+void generation_open(Generation *g, const Options *o) {
     Error err;
-    Model model;
     const char *why;
-    open_model(&model, o, o->models[0]);
-    Tokenizer *tokenizer = open_tokenizer(&model);
-    Ids ids = prompt_to_run(o, &model, tokenizer);
-    Workspace *w = open_workspace(o, &model, 1);
-    Generation g = {.o = o, .model = &model, .tokenizer = tokenizer, .sampling = o->sampler,
-                    .sequence = open_sequence(w, false), .context = workspace_context(w),
-                    .stop = "interrupted"};
-    if (!o->seeded) g.sampling.seed = clock_seed();
-    g.sampler = sampler_new(workspace_kernels(w, &why), model.vocab_size, &g.sampling, &err);
-    if (!g.sampler) die("%s", err.text);
-    if (tokenizer && !o->ids && !(g.out.decoder = decoder_new(tokenizer, true, &err))) {
+    *g = (Generation){.o = o, .sampling = o->sampler, .answer_end = -1, .stop = "interrupted"};
+    open_model(&g->model, o, o->models[0]);
+    g->tokenizer = open_tokenizer(&g->model);
+    g->w = open_workspace(o, &g->model, 1 + MAX_DRAFT);
+    g->drafter = drafter_new(o, &g->model, g->w);
+    if (!o->seeded) g->sampling.seed = clock_seed();
+    g->sampler = sampler_new(workspace_kernels(g->w, &why), g->model.vocab_size, &g->sampling,
+                             &err);
+    if (!g->sampler) die("%s", err.text);
+    if (g->tokenizer && !o->ids && !(g->decoder = decoder_new(g->tokenizer, true, &err))) {
         die("%s", err.text);
     }
+    g->text = malloc(((size_t)workspace_context(g->w) + 1) * sizeof *g->text);
+    if (!g->text) die("no memory for the ids of the text");
+}
+
+void generation_close(Generation *g) {
+    free(g->text);
+    decoder_free(g->decoder);
+    drafter_free(g->drafter);
+    sampler_free(g->sampler);
+    sequence_free(g->sequence);
+    workspace_free(g->w);
+    tokenizer_free(g->tokenizer);
+    model_close(&g->model);
+}
+
+int generate(const Options *o) {
+    Error err;
+    Generation g;
+    generation_open(&g, o);
+    Ids ids = prompt_to_run(o, &g.model, g.tokenizer);
+    g.sequence = open_prompt_cache(o, g.w, ids);
     // A second Ctrl-C ends the program at once.
     struct sigaction action = {.sa_handler = on_interrupt,
                                .sa_flags = (int)(SA_RESTART | SA_RESETHAND)};
     sigaction(SIGINT, &action, NULL);
-    int status = continue_prompt(&g, ids);
-    sampler_free(g.sampler);
-    sequence_free(g.sequence);
-    workspace_free(w);
-    tokenizer_free(tokenizer);
+    for (long i = 0; i < ids.n; i++) {
+        put_token(&g, ids.data[i]);
+        sampler_accept(g.sampler, ids.data[i]);
+    }
+    int status = generate_text(&g, ids, &err);
+    closing_line(&g);
+    if (status) die("%s", err.text);
+    save_prompt_cache(o, g.sequence);
     free(ids.data);
-    model_close(&model);
-    return status;
+    generation_close(&g);
+    return interrupted ? 130 : 0;
 }

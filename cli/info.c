@@ -96,7 +96,8 @@ static void print_layers(const Model *model) {
 // ---- the file ----
 
 static void print_padded(const char *text, size_t len, int width) {
-    printf("%*s", width - print_escaped(text, len), "");
+    int left = width - print_escaped(text, len);
+    printf("%*s", left > 0 ? left : 0, "");
 }
 
 static void print_info_strings(const Checkpoint *file) {

@@ -35,10 +35,10 @@ const Kernels *choose_kernels(const Options *o, const char **why) {
 
 // Which options ask for less of what could not be had.
 static const char *memory_hint(const Error *err) {
-    return strstr(err->text, "positions") ? "; choose fewer with -c"
-           : strstr(err->text, "activations") ? "; choose fewer with -b"
-           : strstr(err->text, "threads")     ? "; choose fewer with -t"
-                                              : "";
+    if (strstr(err->text, "positions")) return "; choose fewer with -c";
+    if (strstr(err->text, "threads")) return "; choose fewer with -t";
+    if (!strstr(err->text, "activations")) return "";
+    return "; choose fewer with -b, or a shorter context with -c";
 }
 
 Workspace *open_workspace(const Options *o, const Model *model, int logit_rows) {

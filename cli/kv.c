@@ -27,7 +27,7 @@ typedef struct {
     int mla_rank, mla_rope;    // the MLA row's latent rank and rope dim; rank 0: no such row
     KvPlan plan;               // of the model as it is
     size_t padding;            // bytes of a token that fill up values of few numbers
-    KvUsage usage;             // of the measured sequence
+    KvUsage usage, fork;       // of the measured sequence, and of a fork of it
     Row *rows;                 // owned
     int n_rows;
 } Report;
@@ -155,16 +155,20 @@ static void make_rows(Report *r) {
 }
 
 // Fills the first positions of a new cache with one token over and over: what is measured does not
-// depend on the text.
+// depend on the text. Then a fork is measured, whose cache shares pages with that one.
 static void measure(Report *r, const Options *o) {
     static const int tokens[MEASURED_TOKENS];
     Error err;
     Workspace *w = open_workspace(o, &r->model, 0);
-    Sequence *s = open_sequence(w, false);
+    Sequence *s = open_sequence(w, true);
     r->context = workspace_context(w);
     r->filled = r->context < MEASURED_TOKENS ? r->context : MEASURED_TOKENS;
     if (!forward(s, tokens, r->filled, 0, &err)) die("%s", err.text);
     r->usage = sequence_kv_usage(s);
+    Sequence *fork = sequence_fork(s, r->filled, &err);
+    if (!fork) die("%s", err.text);
+    r->fork = sequence_kv_usage(fork);
+    sequence_free(fork);
     sequence_free(s);
     workspace_free(w);
 }
@@ -222,11 +226,11 @@ static const char *agreement(size_t formula, size_t measured) {
 static void print_measured(const Report *r) {
     const KvUsage *u = &r->usage;
     printf("measured: reserved %s bytes (%s: %s); after a run of %d tokens, resident %s bytes "
-           "(%s: %s)", commas(u->reserved), agreement(r->plan.reserved, u->reserved),
+           "(%s: %s)\n", commas(u->reserved), agreement(r->plan.reserved, u->reserved),
            commas(r->plan.reserved), r->filled, commas(u->resident),
            agreement(u->expected_resident, u->resident), commas(u->expected_resident));
-    if (u->shared) printf(", of which %s bytes are shared with forks", commas(u->shared));
-    printf("\n");
+    printf("a fork of that run: %s of its %s bytes in use are the same memory\n",
+           commas(r->fork.shared), commas(r->fork.in_use));
 }
 
 static void print_report(const Report *r) {
@@ -289,8 +293,8 @@ static void print_report_json(const Report *r) {
                row->own ? "true" : "false");
     }
     printf("],\n \"reserved_bytes\": %zu, \"resident_bytes\": %zu, \"state_bytes\": %zu, "
-           "\"padding_per_token\": %zu}", r->usage.reserved, r->usage.resident, r->plan.state,
-           r->padding);
+           "\"padding_per_token\": %zu, \"fork_shared_bytes\": %zu}", r->usage.reserved,
+           r->usage.resident, r->plan.state, r->padding, r->fork.shared);
 }
 
 static void print_json(const Report *reports, int n) {

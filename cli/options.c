@@ -11,6 +11,7 @@
 static const Options DEFAULTS = {
     .verb = GENERATE,
     .n_generate = 256,
+    .n_draft = 3,
     .workspace = {.chunk = 128, .k_dtype = F16, .v_dtype = F16},
     .sampler = {.temperature = 0.8f, .top_p = 0.95f, .repeat_penalty = 1, .repeat_last = 64},
 };
@@ -64,6 +65,18 @@ static const Option OPTIONS[] = {
      .help = "print token ids, the prompt's and the generated ones, instead of text\n"
              "(always so without a tokenizer)"},
 
+    {HEADING, "Less work for the same text", .help = ""},
+    {TEXT, "--prompt-cache", "FILE", FIELD(prompt_cache), .verbs = GENERATE | LOGITS,
+     .help = "keep the KV cache in FILE: what the prompt shares with it does not run again"},
+    {FLAG, "--prompt-cache-ro", NULL, FIELD(prompt_cache_ro), .verbs = GENERATE | LOGITS,
+     .help = "read that file only"},
+    {INT, "--lookup", "N", FIELD(lookup), 1, 32, .verbs = GENERATE,
+     .help = "guess up to N tokens from what followed the same words before (7 is good)"},
+    {TEXT, "-md", "DRAFT", FIELD(draft_model), .verbs = GENERATE,
+     .help = "let a smaller model of the same vocabulary guess"},
+    {INT, "--draft", "N", FIELD(n_draft), 1, 32, .verbs = GENERATE,
+     .help = "up to N tokens (3)"},
+
     {HEADING, "The machine", .help = ""},
     {INT, "-c", "N", FIELD(workspace.context), 1, MAX_DIM, .verbs = RUNS,
      .help = "context, positions to reserve (the model's)"},
@@ -86,7 +99,7 @@ static const Option OPTIONS[] = {
      .help = "speed of prefill and of decode at several depths, beside what memory and\n"
              "arithmetic allow"},
     {INTS, "-np", "LIST", FIELD(sequences), 1, MAX_SEQUENCES, .verbs = BENCH,
-     .help = "and of so many sequences side by side, such as 1,4,8,16,32"},
+     .help = "and --bench of so many sequences side by side, such as 1,4,8,16,32"},
     {FLAG, "--json", NULL, FIELD(json), .verbs = KV | INFO | BENCH,
      .help = "--kv, --info and --bench for machines"},
     {TEXT, "--ppl", "FILE", FIELD(ppl), .selects = PPL, .verbs = PPL,
@@ -232,6 +245,8 @@ static void check_options(const Options *o, const bool given[N_OPTIONS]) {
     if (!!o->prompt + !!o->prompt_file + !!o->tokens > 1) {
         usage("-p, -f and --tokens: give one of them");
     }
+    if (o->lookup && o->draft_model) usage("--lookup and -md: give one of them");
+    if (o->prompt_cache_ro && !o->prompt_cache) usage("--prompt-cache-ro: which --prompt-cache?");
 }
 
 Options parse_options(int argc, char **argv) {

@@ -19,9 +19,10 @@ typedef struct {
     Verb verb;
     char **models;
     int n_models;
-    const char *prompt, *prompt_file, *tokens, *ppl, *logits;
+    const char *prompt, *prompt_file, *tokens, *ppl, *logits, *prompt_cache, *draft_model;
     bool flag, json, ids, seeded;  // flag: set by an option that only selects a verb
-    int n_generate;
+    bool prompt_cache_ro;
+    int n_generate, lookup, n_draft;
     IntList sequences;             // to run side by side
     WorkspaceOptions workspace;    // isa is what HEADS_ISA says
     SamplerOptions sampler;

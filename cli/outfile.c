@@ -24,13 +24,23 @@ static void on_signal(int number) {
     raise(number);  // SA_RESETHAND: this one ends the program
 }
 
-static void catch_signals(void) {
+// Creates the temporary file, which a signal removes from its first moment on.
+static int create_temporary(mode_t mode) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    sigset_t set, before;
+    sigemptyset(&set);
     for (int i = 0; i < 3; i++) {
         struct sigaction old, new = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
         sigaction(numbers[i], NULL, &old);
         if (old.sa_handler == SIG_DFL) sigaction(numbers[i], &new, NULL);
+        sigaddset(&set, numbers[i]);
     }
+    atexit(remove_temporary);
+    sigprocmask(SIG_BLOCK, &set, &before);
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+    unfinished = fd >= 0;
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return fd;
 }
 
 // Whether the path names something that no other file can take the place of; if not, where its
@@ -57,11 +67,7 @@ FILE *outfile_open(const char *path, const char *input) {
         f = fopen(path, "ab");
     } else {
         snprintf(temporary, sizeof temporary, "%s.%ld", target, (long)getpid());
-        mode_t mode = stat(target, &old) == 0 ? old.st_mode & 0777 : 0666;
-        catch_signals();
-        atexit(remove_temporary);
-        int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-        unfinished = fd >= 0;
+        int fd = create_temporary(stat(target, &old) == 0 ? old.st_mode & 0777 : 0666);
         if (fd >= 0) f = fdopen(fd, "wb");
     }
     if (!f) die("cannot write %s: %s", path, strerror(errno));

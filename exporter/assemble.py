@@ -1,4 +1,5 @@
-"""From a checkpoint's tensors to the canonical ones of docs/format.md, as a family's table of names says."""
+"""From a checkpoint's tensors to the canonical ones of docs/format.md, as a family's table of names
+says."""
 
 from __future__ import annotations
 
@@ -9,26 +10,39 @@ import numpy as np
 from .knobs import DISTINCT, WHOLE, Knobs, of_layer
 from .tensor import ExportError, Tensor, constant
 
-SKIPPED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias)$")  # buffers of old code
+# Buffers of old code.
+SKIPPED = re.compile(
+    r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias)$"
+)
 
 
-def assemble(knobs: Knobs, names: dict[str, str | None], left: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
-    """Takes each tensor of `names` out of `left`, checks its shape, and makes the canonical ones of it: these, in the order
-    of the file, and remarks for the user. Errors: ExportError, also for what is left over."""
+def assemble(
+    knobs: Knobs, names: dict[str, str | None], left: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Takes each tensor of `names` out of `left`, checks its shape, and makes the canonical ones of
+    it: these, in the order of the file, and remarks for the user. Errors: ExportError, also for
+    what is left over."""
     prefix = names["embed"].split(".")[0] + "."
-    bare = not any(name.startswith(prefix) for name in left)  # saved from the model without its head
+    # Saved from the model without its head.
+    bare = not any(name.startswith(prefix) for name in left)
     found: dict[str, Tensor] = {}
     remarks: list[str] = []
 
     def module(names: str | None) -> str | None:
-        found = [n[len(prefix) :] if bare and n.startswith(prefix) else n for n in names.split("|")] if names else [None]
+        found = (
+            [n[len(prefix) :] if bare and n.startswith(prefix) else n for n in names.split("|")]
+            if names
+            else [None]
+        )
         return next((n for n in found if f"{n}.weight" in left), found[0])
 
     for part in knobs.parts:
         part.arrange(left)
     _tie(knobs, module(names["embed"]), module(names["output"]), left, remarks)
     for name, source in in_layers(names, knobs.n_layers):
-        if name.startswith("layers.") and not knobs.has(name.split(".")[-1], int(name.split(".")[1])):
+        if name.startswith("layers.") and not knobs.has(
+            name.split(".")[-1], int(name.split(".")[1])
+        ):
             continue
         for part, tensor in _parts(knobs, name, module(source), left):
             found[part] = tensor
@@ -50,12 +64,19 @@ def in_layers(names: dict[str, str | None], n_layers: int) -> list[tuple[str, st
     per_layer = [(k, v) for k, v in items if ".N." in k]
     before = items[: items.index(per_layer[0])]
     after = [(k, v) for k, v in items if ".N." not in k and (k, v) not in before]
-    layers = [(k.replace(".N.", f".{i}."), v and v.replace(".N.", f".{i}.")) for i in range(n_layers) for k, v in per_layer]
+    layers = [
+        (k.replace(".N.", f".{i}."), v and v.replace(".N.", f".{i}."))
+        for i in range(n_layers)
+        for k, v in per_layer
+    ]
     return before + layers + after
 
 
-def _tie(knobs: Knobs, embed: str, output: str, left: dict[str, Tensor], remarks: list[str]) -> None:
-    """What transformers does with tied embeddings: either name may hold them, and a head that differs is used as it is."""
+def _tie(
+    knobs: Knobs, embed: str, output: str, left: dict[str, Tensor], remarks: list[str]
+) -> None:
+    """What transformers does with tied embeddings: either name may hold them, and a head that
+    differs is used as it is."""
     if not knobs.tied or output + ".weight" not in left:
         return
     if embed + ".weight" not in left:
@@ -64,7 +85,8 @@ def _tie(knobs: Knobs, embed: str, output: str, left: dict[str, Tensor], remarks
         del left[output + ".weight"]
     else:
         remarks.append(
-            f"tie_word_embeddings is true, but {output}.weight differs from the embedding: kept, as transformers does"
+            f"tie_word_embeddings is true, but {output}.weight differs from the embedding: kept, "
+            "as transformers does"
         )
 
 
@@ -78,8 +100,11 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     )
 
 
-def _parts(knobs: Knobs, name: str, source: str | None, left: dict[str, Tensor]) -> list[tuple[str, Tensor]]:
-    """The canonical tensors that one entry of the table becomes: a weight, and perhaps a bias; several if it is fused."""
+def _parts(
+    knobs: Knobs, name: str, source: str | None, left: dict[str, Tensor]
+) -> list[tuple[str, Tensor]]:
+    """The canonical tensors that one entry of the table becomes: a weight, and perhaps a bias;
+    several if it is fused."""
     kind = name.split(".")[-1]
     layer = int(name.split(".")[1]) if name.startswith("layers.") else 0
     if source is None:
@@ -122,18 +147,24 @@ def _take(left: dict[str, Tensor], name: str) -> Tensor:
 def _check_shape(tensor: Tensor, expected: tuple[int, ...], transposed: bool = False) -> None:
     expected = expected[::-1] if transposed else expected
     if tuple(tensor.shape) != expected:
-        raise ExportError(f"tensor {tensor.name} has shape {list(tensor.shape)}, config.json makes it {list(expected)}")
+        raise ExportError(
+            f"tensor {tensor.name} has shape {list(tensor.shape)}, config.json makes it "
+            f"{list(expected)}"
+        )
 
 
 def _per_head(left: dict[str, Tensor], source: str) -> Tensor:
-    """The weights of modules that stand, one a head, where the name has a *, one after the other."""
+    """The weights of modules that stand, one a head, where the name has a *, one after the
+    other."""
     heads = []
     while source.replace("*", str(len(heads))) + ".weight" in left:
         heads.append(left.pop(source.replace("*", str(len(heads))) + ".weight"))
     if not heads:
         raise ExportError(f"the checkpoint lacks the tensor {source.replace('*', '0')}.weight")
     shape = (sum(h.shape[0] for h in heads),)
-    return heads[0].map(lambda first: np.concatenate([first, *(h.array() for h in heads[1:])]), shape)
+    return heads[0].map(
+        lambda first: np.concatenate([first, *(h.array() for h in heads[1:])]), shape
+    )
 
 
 def _norm_weight(knobs: Knobs, kind: str, weight: Tensor) -> Tensor:
@@ -147,17 +178,21 @@ def _norm_weight(knobs: Knobs, kind: str, weight: Tensor) -> Tensor:
 
 
 def _xielu(left: dict[str, Tensor], source: str) -> Tensor:
-    """The four parameters of an xIELU: the factors of x^2 and of expm1, softplus already applied, then beta and eps."""
+    """The four parameters of an xIELU: the factors of x^2 and of expm1, softplus already applied,
+    then beta and eps."""
     values = [_take(left, f"{source}.{name}") for name in ("alpha_p", "alpha_n", "beta", "eps")]
     alpha_p, alpha_n, beta, eps = (float(v.load()(0, 1).reshape(-1)[0]) for v in values)
-    return constant(np.array([np.logaddexp(0, alpha_p), beta + np.logaddexp(0, alpha_n), beta, eps], np.float32))
+    return constant(
+        np.array([np.logaddexp(0, alpha_p), beta + np.logaddexp(0, alpha_n), beta, eps], np.float32)
+    )
 
 
-# ---- fused matrices, and the order of rows -------------------------------------------------------------------------------
+# ---- fused matrices, and the order of rows -------------------------------------------------------
 
 
 def _split(knobs: Knobs, name: str, layer: int):
-    """(canonical name, function from the source's tensor to the canonical one) of each part of an entry."""
+    """(canonical name, function from the source's tensor to the canonical one) of each part of an
+    entry."""
     base, _, kind = name.rpartition(".")
     base += "." if base else ""
     if knobs.part_of(kind):
@@ -185,19 +220,23 @@ def _split(knobs: Knobs, name: str, layer: int):
 
 
 def _grouped(letter: str, group: int, n_kv: int, head_dim: int) -> np.ndarray:
-    """The rows of q, k or v in a matrix that has, for each KV head, its `group` queries, then its key, then its value."""
+    """The rows of q, k or v in a matrix that has, for each KV head, its `group` queries, then its
+    key, then its value."""
     rows = np.arange(n_kv * (group + 2) * head_dim).reshape(n_kv, group + 2, head_dim)
     return {"q": rows[:, :group], "k": rows[:, group], "v": rows[:, group + 1]}[letter].reshape(-1)
 
 
 def _half_split(knobs: Knobs, layer: int, letter: str, rows: np.ndarray) -> np.ndarray:
-    """The order in which the rows of heads stand so that rope turns (i, i + n_rot / 2) instead of (2i, 2i + 1). It is the
-    same for all layers, with rope or without: what it does to q and k alike changes nothing."""
+    """The order in which the rows of heads stand so that rope turns (i, i + n_rot / 2) instead of
+    (2i, 2i + 1). It is the same for all layers, with rope or without: what it does to q and k alike
+    changes nothing."""
     if not knobs.interleaved or letter == "v":
         return rows
     n_rot = 2 * len(knobs.ropes[0].inv_freq)
     heads = rows.reshape(-1, of_layer(knobs.head_dim, layer))
-    return np.concatenate([heads[:, 0:n_rot:2], heads[:, 1:n_rot:2], heads[:, n_rot:]], 1).reshape(-1)
+    return np.concatenate([heads[:, 0:n_rot:2], heads[:, 1:n_rot:2], heads[:, n_rot:]], 1).reshape(
+        -1
+    )
 
 
 def _rows(begin: int, end: int):
@@ -205,35 +244,45 @@ def _rows(begin: int, end: int):
 
 
 def _pick(index: np.ndarray):
-    """The rows of that index: as a slice where they lie side by side, which needs no whole matrix in memory."""
+    """The rows of that index: as a slice where they lie side by side, which needs no whole matrix
+    in memory."""
     begin, end = int(index[0]), int(index[-1]) + 1
     if np.array_equal(index, np.arange(begin, end)):
-        return lambda tensor: tensor if (begin, end) == (0, tensor.shape[0]) else tensor.slice(begin, end)
+        return lambda tensor: (
+            tensor if (begin, end) == (0, tensor.shape[0]) else tensor.slice(begin, end)
+        )
     return lambda tensor: tensor.map(lambda w: w[index], (len(index), *tensor.shape[1:]))
 
 
-# ---- fewer KV heads ------------------------------------------------------------------------------------------------------
+# ---- fewer KV heads ------------------------------------------------------------------------------
 
 
 def pool_kv_heads(knobs: Knobs, tensors: dict[str, Tensor], n_kv_heads: int) -> None:
-    """Makes the K and V heads fewer by averaging neighbours, weights and biases: Ainslie et al. 2023, "GQA: Training
-    Generalized Multi-Query Transformer Models from Multi-Head Checkpoints", section 2.1. Changes knobs and tensors in place.
-    Errors: ExportError if n_kv_heads is no divisor of what there is, or if keys are normalised across heads."""
+    """Makes the K and V heads fewer by averaging neighbours, weights and biases: Ainslie et al.
+    2023, "GQA: Training Generalized Multi-Query Transformer Models from Multi-Head Checkpoints",
+    section 2.1. Changes knobs and tensors in place. Errors: ExportError if n_kv_heads is no divisor
+    of what there is, or if keys are normalised across heads."""
     if isinstance(knobs.n_kv_heads, list) or isinstance(knobs.head_dim, list):
         raise ExportError("--kv-heads: the layers of this model differ in KV heads or head_dim")
     if any(name.endswith("attn_k_norm") for name in tensors) and knobs.qk_norm in (WHOLE, DISTINCT):
-        raise ExportError("--kv-heads: this model normalises keys with weights of all KV heads, which have no mean")
+        raise ExportError(
+            "--kv-heads: this model normalises keys with weights of all KV heads, which have no "
+            "mean"
+        )
     if n_kv_heads < 1 or knobs.n_kv_heads % n_kv_heads:
         divisors = [str(n) for n in range(1, knobs.n_kv_heads + 1) if knobs.n_kv_heads % n == 0]
         raise ExportError(
-            f"--kv-heads {n_kv_heads} does not divide the model's {knobs.n_kv_heads} KV heads; possible: "
-            + ", ".join(divisors)
+            f"--kv-heads {n_kv_heads} does not divide the model's {knobs.n_kv_heads} KV heads; "
+            "possible: " + ", ".join(divisors)
         )
     group, head_dim = knobs.n_kv_heads // n_kv_heads, knobs.head_dim
 
     def pool(w: np.ndarray) -> np.ndarray:
         return (
-            w.reshape(n_kv_heads, group, head_dim, -1).mean(1, dtype=np.float64).astype(np.float32).reshape(-1, *w.shape[1:])
+            w.reshape(n_kv_heads, group, head_dim, -1)
+            .mean(1, dtype=np.float64)
+            .astype(np.float32)
+            .reshape(-1, *w.shape[1:])
         )
 
     for name, tensor in tensors.items():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import stat
 import struct
 import zlib
 from dataclasses import dataclass, field
-from typing import Callable, Iterator, Mapping, Sequence
+from typing import BinaryIO, Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -22,7 +25,8 @@ SLAB = 1 << 18  # weights packed at a time: few enough to stay in the processor'
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor of the file to be: a matrix if `tensor` has two axes, a float32 vector if it has one."""
+    """A tensor of the file to be: a matrix if `tensor` has two axes, a float32 vector if it has
+    one."""
 
     name: str
     dtype: str
@@ -43,8 +47,8 @@ class Entry:
 
 @dataclass
 class Stats:
-    """What was written: the file's bytes, the tensors' bytes and weights, and per dtype the sums of squares of the weights
-    and of their rounding errors."""
+    """What was written: the file's bytes, the tensors' bytes and weights, and per dtype the sums of
+    squares of the weights and of their rounding errors."""
 
     file_bytes: int = 0
     data_bytes: int = 0
@@ -64,43 +68,81 @@ def data_bytes(dtype: str, rows: int, cols: int, matrix: bool) -> int:
 
 
 def write_checkpoint(
-    path: str, metadata: Mapping[str, object], entries: Sequence[Entry], progress: Callable[[int], None] = lambda n: None
+    path: str,
+    metadata: Mapping[str, object],
+    entries: Sequence[Entry],
+    progress: Callable[[int], None] = lambda n: None,
 ) -> Stats:
-    """Writes a checkpoint to `path`, by way of a temporary file beside it that is removed if anything fails.
+    """Writes a checkpoint to `path`, by way of a temporary file beside it that is removed if
+    anything fails.
 
-    metadata: key -> str, bytes or uint8 array (u8), int or ints (i32), float or floats (f32). progress(n) is called with the
-    number of tensor bytes as they are written. Peak memory is what one tensor's `load` keeps, and a slab.
-    Errors: ExportError for a weight that is not finite or too large for its dtype, OSError for what writing may meet."""
+    metadata: key -> str, bytes or uint8 array (u8), int or ints (i32), float or floats (f32).
+    progress(n) is called with the number of tensor bytes as they are written. Peak memory is what
+    one tensor's `load` keeps, and a slab. Errors: ExportError for a weight that is not finite or
+    too large for its dtype, OSError for what writing may meet."""
     meta, table, size = _layout(metadata, entries)
     stats = Stats(file_bytes=size)
-    temporary = f"{path}.{os.getpid()}.tmp"
-    file = open(temporary, "xb")
-    try:
-        with file:
-            crc = 0
+    crc = 0
+    with replacing(path) as file:
 
-            def put(data: bytes) -> None:
-                nonlocal crc
-                file.write(data)
-                crc = zlib.crc32(data, crc)
+        def put(data: bytes) -> None:
+            nonlocal crc
+            file.write(data)
+            crc = zlib.crc32(data, crc)
 
-            file.write(bytes(HEADER.size))
-            put(meta)
-            put(table)
-            for entry in entries:
-                for first, slab in _slabs(entry):
-                    data = _pack_slab(entry, first, slab, stats)
-                    put(data)
-                    progress(len(data))
-                put(bytes(-entry.bytes % ALIGN))
-            assert file.tell() == size, f"wrote {file.tell()} bytes, laid out {size}"
-            file.seek(0)
-            file.write(HEADER.pack(MAGIC, VERSION, crc, size, len(meta), len(table), len(metadata), len(entries)))
-        os.replace(temporary, path)
-    except BaseException:  # Ctrl-C too
-        os.remove(temporary)
-        raise
+        file.write(bytes(HEADER.size))
+        put(meta)
+        put(table)
+        for entry in entries:
+            for first, slab in _slabs(entry):
+                data = _pack_slab(entry, first, slab, stats)
+                put(data)
+                progress(len(data))
+            put(bytes(-entry.bytes % ALIGN))
+        assert file.tell() == size, f"wrote {file.tell()} bytes, laid out {size}"
+        file.seek(0)
+        counts = (len(meta), len(table), len(metadata), len(entries))
+        file.write(HEADER.pack(MAGIC, VERSION, crc, size, *counts))
     return stats
+
+
+def output_file(path: str) -> str:
+    """The file that a result named `path` replaces: where a link leads, else `path` itself, whether
+    it is there or not. Errors: ExportError if it is neither a file nor a directory."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return os.path.realpath(path)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ExportError(f"{path} is a link that leads to itself; name a file") from None
+        raise
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return os.path.realpath(path)
+    kind = "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+    raise ExportError(f"{path} is {kind}, which a file cannot replace; name a file")
+
+
+@contextlib.contextmanager
+def replacing(path: str) -> Iterator[BinaryIO]:
+    """A file to write, which takes the place of output_file(path) once it is whole and on the disk.
+    If anything fails before, it is removed. Errors: ExportError, OSError."""
+    target = output_file(path)
+    temporary = f"{target}.{os.getpid()}.tmp"
+    with open(temporary, "xb") as file:
+        try:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(temporary, target)
+        except BaseException:  # Ctrl-C too
+            os.remove(temporary)
+            raise
+    directory = os.open(os.path.dirname(target), os.O_RDONLY)
+    try:
+        os.fsync(directory)  # the new name
+    finally:
+        os.close(directory)
 
 
 def _layout(metadata, entries) -> tuple[bytes, bytes, int]:
@@ -111,7 +153,9 @@ def _layout(metadata, entries) -> tuple[bytes, bytes, int]:
     offset = HEADER.size + len(meta) + _padded(table_bytes, ALIGN)
     table = b""
     for e in entries:
-        table += struct.pack("<IIQQQQ", DTYPES.index(e.dtype), len(e.name), e.rows, e.cols, offset, e.bytes)
+        table += struct.pack(
+            "<IIQQQQ", DTYPES.index(e.dtype), len(e.name), e.rows, e.cols, offset, e.bytes
+        )
         table += _pad(e.name.encode("ascii"), 8)
         offset += _padded(e.bytes, ALIGN)
     return meta, table + bytes(-len(table) % ALIGN), offset
@@ -142,7 +186,11 @@ def _meta_entry(key: str, value: object) -> bytes:
     if number is None:
         raise TypeError(f"metadata {key}: no type for {value!r}")
     name = key.encode("ascii")
-    return struct.pack("<IIQ", number, len(name), array.size) + _pad(name, 8) + _pad(array.tobytes(), 8)
+    return (
+        struct.pack("<IIQ", number, len(name), array.size)
+        + _pad(name, 8)
+        + _pad(array.tobytes(), 8)
+    )
 
 
 def _slabs(entry: Entry) -> Iterator[tuple[int, np.ndarray]]:
@@ -161,7 +209,8 @@ def _pack_slab(entry: Entry, first: int, slab: np.ndarray, stats: Stats) -> byte
     if not np.isfinite(slab).all():
         what = "NaN" if np.isnan(slab).any() else "infinite"
         raise ExportError(
-            f"tensor {entry.tensor.name}: a weight is {what}; the checkpoint is damaged, or its training diverged"
+            f"tensor {entry.tensor.name}: a weight is {what}; the checkpoint is damaged, or its "
+            "training diverged"
         )
     try:
         if slab.ndim == 1:
@@ -172,7 +221,8 @@ def _pack_slab(entry: Entry, first: int, slab: np.ndarray, stats: Stats) -> byte
             data, error = pack(slab, entry.dtype)
     except OverflowError:
         raise ExportError(
-            f"tensor {entry.tensor.name}: a weight of magnitude {np.abs(slab).max():.3g} is too large for "
+            f"tensor {entry.tensor.name}: a weight of magnitude {np.abs(slab).max():.3g} is too "
+            "large for "
             f"{entry.dtype}; use --dtype f32"
         ) from None
     stats.data_bytes += len(data)
@@ -184,18 +234,25 @@ def _pack_slab(entry: Entry, first: int, slab: np.ndarray, stats: Stats) -> byte
 
 
 class Checkpoint:
-    """A checkpoint read back: `metadata` maps keys to arrays (u8 as bytes), `tensors` names to (dtype, rows, cols, offset,
-    bytes).
+    """A checkpoint read back: `metadata` maps keys to arrays (u8 as bytes), `tensors` names to
+    (dtype, rows, cols, offset, bytes).
 
-    Made for tests and tools; it trusts the file but for its magic, version, size and checksum. Errors: ExportError."""
+    Made for tests and tools; it trusts the file but for its magic, version, size and checksum.
+    Errors: ExportError."""
 
     def __init__(self, path: str):
         with open(path, "rb") as file:
             self.data = file.read()
         if len(self.data) < HEADER.size or self.data[:8] != MAGIC:
             raise ExportError(f"{path} is not a heads.c checkpoint")
-        _, version, crc, size, meta_size, table_size, n_meta, n_tensors = HEADER.unpack_from(self.data)
-        if version != VERSION or size != len(self.data) or crc != zlib.crc32(memoryview(self.data)[64:]):
+        _, version, crc, size, meta_size, table_size, n_meta, n_tensors = HEADER.unpack_from(
+            self.data
+        )
+        if (
+            version != VERSION
+            or size != len(self.data)
+            or crc != zlib.crc32(memoryview(self.data)[64:])
+        ):
             raise ExportError(f"{path}: wrong version, size or checksum")
         self.metadata: dict[str, object] = {}
         self.tensors: dict[str, tuple[str, int, int, int, int]] = {}
@@ -209,12 +266,21 @@ class Checkpoint:
             at += _padded(values.nbytes, 8)
         at = HEADER.size + meta_size
         for _ in range(n_tensors):
-            number, name_len, rows, cols, offset, n_bytes = struct.unpack_from("<IIQQQQ", self.data, at)
-            self.tensors[self.data[at + 40 : at + 40 + name_len].decode()] = (DTYPES[number], rows, cols, offset, n_bytes)
+            number, name_len, rows, cols, offset, n_bytes = struct.unpack_from(
+                "<IIQQQQ", self.data, at
+            )
+            self.tensors[self.data[at + 40 : at + 40 + name_len].decode()] = (
+                DTYPES[number],
+                rows,
+                cols,
+                offset,
+                n_bytes,
+            )
             at += 40 + _padded(name_len, 8)
 
     def tensor(self, name: str) -> np.ndarray:
-        """The float32 values of a tensor: [cols] if it has one row and f32 data of just that size, else [rows, cols]."""
+        """The float32 values of a tensor: [cols] if it has one row and f32 data of just that size,
+        else [rows, cols]."""
         dtype, rows, cols, offset, n_bytes = self.tensors[name]
         data = self.data[offset : offset + n_bytes]
         if rows == 1 and n_bytes == 4 * cols:

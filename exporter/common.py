@@ -24,19 +24,26 @@ def llama_block(
     head_dim_key: bool = True,
     **defaults,
 ) -> Knobs:
-    """The knobs of Llama and of all that differ from it in details, without rope. `defaults` are the family's values of
-    keys that are absent, where they are not Llama's; `eps` and `act` are the keys of the norms' epsilon and of the
-    activation, `acts` the activations there are; head_dim_key False: the family ignores the key head_dim."""
+    """The knobs of Llama and of all that differ from it in details, without rope. `defaults` are
+    the family's values of keys that are absent, where they are not Llama's; `eps` and `act` are the
+    keys of the norms' epsilon and of the activation, `acts` the activations there are; head_dim_key
+    False: the family ignores the key head_dim."""
     c.default(**defaults)
     if not head_dim_key:
         c.ignore("head_dim")
-    c.default(num_key_value_heads=None, max_position_embeddings=2048, hidden_act="silu", tie_word_embeddings=False)
+    c.default(
+        num_key_value_heads=None,
+        max_position_embeddings=2048,
+        hidden_act="silu",
+        tie_word_embeddings=False,
+    )
     n_embd, n_heads = c.int("hidden_size"), c.int("num_attention_heads")
     head_dim = c.get("head_dim") if head_dim_key else None
     if head_dim is None:
         if n_embd % n_heads:
             raise ExportError(
-                f"{c.where}: hidden_size {n_embd} is no multiple of num_attention_heads {n_heads}, and there is no head_dim"
+                f"{c.where}: hidden_size {n_embd} is no multiple of num_attention_heads {n_heads}, "
+                "and there is no head_dim"
             )
         head_dim = n_embd // n_heads
     else:
@@ -47,7 +54,9 @@ def llama_block(
         n_layers=c.int("num_hidden_layers", most=4096),
         context=c.int("max_position_embeddings"),
         n_heads=n_heads,
-        n_kv_heads=n_heads if c.get("num_key_value_heads") is None else c.int("num_key_value_heads"),
+        n_kv_heads=n_heads
+        if c.get("num_key_value_heads") is None
+        else c.int("num_key_value_heads"),
         head_dim=head_dim,
         d_ff=c.int("intermediate_size"),
         act=c.choice(act, acts),
@@ -56,7 +65,9 @@ def llama_block(
     )
 
 
-def rotate(c: Config, k: Knobs, theta: float = 10000.0, partial: float | None = None, **more) -> None:
+def rotate(
+    c: Config, k: Knobs, theta: float = 10000.0, partial: float | None = None, **more
+) -> None:
     """One rope for all layers."""
     rope = rope_set(c, Shape(k.head_dim, k.context, theta, partial, **more))
     k.rotate(*[rope] * k.n_layers)
@@ -68,7 +79,9 @@ def default_rope(c: Config, **parameters) -> None:
         c.values = {**c.values, "rope_parameters": parameters}
 
 
-def biases(c: Config, of_attention=QKVO, attention: bool = False, ffn: bool = False) -> tuple[str, ...]:
+def biases(
+    c: Config, of_attention=QKVO, attention: bool = False, ffn: bool = False
+) -> tuple[str, ...]:
     """What attention_bias and mlp_bias say, with their defaults."""
     return of_attention * c.flag("attention_bias", attention) + FFN * c.flag("mlp_bias", ffn)
 
@@ -79,8 +92,8 @@ def every(n: int) -> Callable[[int], bool]:
 
 
 def alibi_slopes(n_heads: int) -> np.ndarray:
-    """float32 [n_heads] slopes of ALiBi (Press et al. 2022): for a power of two 2^(-8h/n), h = 1..n; otherwise those of the
-    power below, and every other one of the power above."""
+    """float32 [n_heads] slopes of ALiBi (Press et al. 2022): for a power of two 2^(-8h/n), h =
+    1..n; otherwise those of the power below, and every other one of the power above."""
     power = 1 << n_heads.bit_length() - 1
     slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
     slopes += [2 ** (-4 * h / power) for h in range(1, 2 * (n_heads - power), 2)]
@@ -114,6 +127,10 @@ LLAMA = {
 QK_NORM = in_layer("model.layers.N.self_attn", attn_q_norm="q_norm", attn_k_norm="k_norm")
 POST_NORM = {
     **without(LLAMA, "attn_norm", "ffn_norm"),
-    **in_layer("model.layers.N", attn_post_norm="post_attention_layernorm", ffn_post_norm="post_feedforward_layernorm"),
+    **in_layer(
+        "model.layers.N",
+        attn_post_norm="post_attention_layernorm",
+        ffn_post_norm="post_feedforward_layernorm",
+    ),
     **QK_NORM,
 }

@@ -1,40 +1,44 @@
-"""A config.json that is asked for its values one by one, so that what nobody asked for can be refused."""
+"""A config.json that is asked for its values one by one, so that what nobody asked for can be
+refused."""
 
 from __future__ import annotations
 
 from .tensor import ExportError
 
-# Keys that any config.json may hold and that say nothing about what the weights compute: bookkeeping, training, sampling,
-# classification heads.
+# Keys that any config.json may hold and that say nothing about what the weights compute:
+# bookkeeping, training, sampling, classification heads.
 BOILERPLATE = set(
     """
-    architectures model_type torch_dtype dtype transformers_version _name_or_path _commit_hash auto_map use_cache
-    _attn_implementation attn_implementation _attn_implementation_autoset use_flash_attention
-    is_llama_config transformers.js_config unsloth_fixed unsloth_version gradient_checkpointing
-    bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id unk_token_id decoder_start_token_id
-    initializer_range pretraining_tp attention_dropout hidden_dropout attn_pdrop embd_pdrop resid_pdrop dropout
-    classifier_dropout embd_dropout torchscript use_bfloat16 tf_legacy_loss
-    output_attentions output_hidden_states output_scores return_dict return_dict_in_generate task_specific_params
-    finetuning_task problem_type id2label label2id num_labels _num_labels tokenizer_class prefix
-    chunk_size_feed_forward pruned_heads tie_encoder_decoder
-    temperature top_k top_p typical_p do_sample max_length min_length max_new_tokens num_beams num_beam_groups
-    num_return_sequences diversity_penalty early_stopping length_penalty repetition_penalty no_repeat_ngram_size
-    encoder_no_repeat_ngram_size exponential_decay_length_penalty remove_invalid_values suppress_tokens
-    begin_suppress_tokens bad_words_ids forced_bos_token_id forced_eos_token_id
-    cache_implementation embedding_dropout residual_dropout layerdrop activation_dropout
-    is_decoder resid_dropout emb_pdrop embed_dropout init_std init_device
+    architectures model_type torch_dtype dtype transformers_version _name_or_path _commit_hash
+    auto_map use_cache _attn_implementation attn_implementation _attn_implementation_autoset
+    use_flash_attention is_llama_config transformers.js_config unsloth_fixed unsloth_version
+    gradient_checkpointing bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id
+    unk_token_id decoder_start_token_id initializer_range pretraining_tp attention_dropout
+    hidden_dropout attn_pdrop embd_pdrop resid_pdrop dropout classifier_dropout embd_dropout
+    torchscript use_bfloat16 tf_legacy_loss output_attentions output_hidden_states output_scores
+    return_dict return_dict_in_generate task_specific_params finetuning_task problem_type id2label
+    label2id num_labels _num_labels tokenizer_class prefix chunk_size_feed_forward pruned_heads
+    tie_encoder_decoder temperature top_k top_p typical_p do_sample max_length min_length
+    max_new_tokens num_beams num_beam_groups num_return_sequences diversity_penalty early_stopping
+    length_penalty repetition_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size
+    exponential_decay_length_penalty remove_invalid_values suppress_tokens begin_suppress_tokens
+    bad_words_ids forced_bos_token_id forced_eos_token_id cache_implementation embedding_dropout
+    residual_dropout layerdrop activation_dropout is_decoder resid_dropout emb_pdrop embed_dropout
+    init_std init_device
     """.split()
 )
 
 
 class Config:
-    """The values of a config.json or of an object in it. `where` names it in messages. All errors are ExportError."""
+    """The values of a config.json or of an object in it. `where` names it in messages. All errors
+    are ExportError."""
 
     def __init__(self, values: dict, where: str = "config.json"):
         self.values, self.where, self.asked, self.defaults = values, where, set(), {}
 
     def default(self, **values) -> None:
-        """What absent keys mean, unless a call of `get` or its kin says otherwise; the first to say so counts."""
+        """What absent keys mean, unless a call of `get` or its kin says otherwise; the first to say
+        so counts."""
         self.defaults = {**values, **self.defaults}
 
     def get(self, key: str, default=None):
@@ -43,13 +47,15 @@ class Config:
         return self.values.get(key, self.defaults.get(key, default))
 
     def int(self, key: str, default: int | None = None, least: int = 1, most: int = 1 << 24) -> int:
-        """A whole number from `least` to `most`, which by default is the largest size that the engine takes. Without a
-        default, or with null, the key is required."""
+        """A whole number from `least` to `most`, which by default is the largest size that the
+        engine takes. Without a default, or with null, the key is required."""
         value = self.get(key, default)
         if value is None:
             raise ExportError(f"{self.where} lacks {key}, which this family needs")
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise ExportError(f"{self.where}: {key} is {value!r}, expected a whole number from {least} to {most}")
+            raise ExportError(
+                f"{self.where}: {key} is {value!r}, expected a whole number from {least} to {most}"
+            )
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -72,7 +78,10 @@ class Config:
         """choices[value], for a value that is a key of choices."""
         value = self.get(key, default)
         if not isinstance(value, str) or value not in choices:
-            raise ExportError(f"{self.where}: {key} is {value!r}, which is not supported; supported: {', '.join(choices)}")
+            raise ExportError(
+                f"{self.where}: {key} is {value!r}, which is not supported; supported: "
+                f"{', '.join(choices)}"
+            )
         return choices[value]
 
     def require(self, **only) -> None:
@@ -94,6 +103,7 @@ class Config:
             if value is not None and key not in self.asked and key not in BOILERPLATE:
                 shown = repr(value) if len(repr(value)) <= 60 else repr(value)[:57] + "..."
                 raise ExportError(
-                    f"{self.where}: {key} ({shown}) is unknown for this family, and ignoring it could give a "
+                    f"{self.where}: {key} ({shown}) is unknown for this family, and ignoring it "
+                    "could give a "
                     "different model; remove the key if it changes nothing"
                 )

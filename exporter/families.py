@@ -1,10 +1,11 @@
-"""Model families: a row says how a family's config.json becomes knobs, and where its tensors are. To add a family that
-needs no new knob: a function from Config to Knobs and a table of names, in llamas.py or gpts.py, and a row here. Class
-defaults are those of transformers 5.23.0.
+"""Model families: a row says how a family's config.json becomes knobs, and where its tensors are.
+To add a family that needs no new knob: a function from Config to Knobs and a table of names, in
+llamas.py or gpts.py, and a row here. Class defaults are those of transformers 5.23.0.
 
-A table of names maps canonical names of docs/format.md to modules of the checkpoint, which hold `.weight` and perhaps
-`.bias`; N stands for the layer, * for the head, | stands between names of which one is there, and None is for a weight of
-ones that no file holds. `attn_qkv` is a matrix of q, k and v, `ffn_gate_up` one of gate and up, one below the other."""
+A table of names maps canonical names of docs/format.md to modules of the checkpoint, which hold
+`.weight` and perhaps `.bias`; N stands for the layer, * for the head, | stands between names of
+which one is there, and None is for a weight of ones that no file holds. `attn_qkv` is a matrix of
+q, k and v, `ffn_gate_up` one of gate and up, one below the other."""
 
 from __future__ import annotations
 
@@ -43,7 +44,11 @@ FAMILIES: dict[str, tuple[Callable[[Config], Knobs], dict[str, str | None]]] = {
         llamas.bitnet,
         {
             **LLAMA,
-            **in_layer("model.layers.N", attn_sub_norm="self_attn.attn_sub_norm", ffn_sub_norm="mlp.ffn_sub_norm"),
+            **in_layer(
+                "model.layers.N",
+                attn_sub_norm="self_attn.attn_sub_norm",
+                ffn_sub_norm="mlp.ffn_sub_norm",
+            ),
         },
     ),
     "bloom": (gpts.bloom, gpts.BLOOM),
@@ -62,7 +67,11 @@ FAMILIES: dict[str, tuple[Callable[[Config], Knobs], dict[str, str | None]]] = {
         llamas.glm,
         {
             **FUSED_FFN,
-            **in_layer("model.layers.N", attn_post_norm="post_self_attn_layernorm", ffn_post_norm="post_mlp_layernorm"),
+            **in_layer(
+                "model.layers.N",
+                attn_post_norm="post_self_attn_layernorm",
+                ffn_post_norm="post_mlp_layernorm",
+            ),
         },
     ),
     "gpt2": (gpts.gpt2, gpts.GPT2),
@@ -71,11 +80,21 @@ FAMILIES: dict[str, tuple[Callable[[Config], Knobs], dict[str, str | None]]] = {
     "gpt_neox": (gpts.gpt_neox, gpts.GPT_NEOX),
     "gptj": (gpts.gptj, gpts.GPTJ),
     "granite": (llamas.granite, LLAMA),
-    "granite_swa": (llamas.granite_swa, {**LLAMA, **in_layer("model.layers.N", attn_sinks="self_attn.sinks")}),
+    "granite_swa": (
+        llamas.granite_swa,
+        {**LLAMA, **in_layer("model.layers.N", attn_sinks="self_attn.sinks")},
+    ),
     "helium": (llamas.helium, LLAMA),
     "hunyuan_v1_dense": (
         llamas.hunyuan,
-        {**LLAMA, **in_layer("model.layers.N.self_attn", attn_q_norm="query_layernorm", attn_k_norm="key_layernorm")},
+        {
+            **LLAMA,
+            **in_layer(
+                "model.layers.N.self_attn",
+                attn_q_norm="query_layernorm",
+                attn_k_norm="key_layernorm",
+            ),
+        },
     ),
     "jais2": (gpts.jais2, PLAIN_FFN),
     "llama": (llamas.llama, LLAMA),
@@ -84,7 +103,10 @@ FAMILIES: dict[str, tuple[Callable[[Config], Knobs], dict[str, str | None]]] = {
     "mistral": (llamas.mistral, LLAMA),
     "mpt": (gpts.mpt, gpts.MPT),
     "nemotron": (gpts.nemotron, PLAIN_FFN),
-    "olmo": (llamas.olmo, {**LLAMA, **in_layer("model.layers.N", attn_norm=None, ffn_norm=None), "norm": None}),
+    "olmo": (
+        llamas.olmo,
+        {**LLAMA, **in_layer("model.layers.N", attn_norm=None, ffn_norm=None), "norm": None},
+    ),
     "olmo2": (llamas.olmo2, POST_NORM),
     "olmo3": (llamas.olmo3, POST_NORM),
     "opt": (gpts.opt, gpts.OPT),
@@ -105,7 +127,10 @@ FAMILIES: dict[str, tuple[Callable[[Config], Knobs], dict[str, str | None]]] = {
         gpts.starcoder2,
         {**PLAIN_FFN, **in_layer("model.layers.N.mlp", ffn_up="c_fc", ffn_down="c_proj")},
     ),
-    "vaultgemma": (llamas.gemma2, {**LLAMA, **in_layer("model.layers.N", ffn_norm="pre_feedforward_layernorm")}),
+    "vaultgemma": (
+        llamas.gemma2,
+        {**LLAMA, **in_layer("model.layers.N", ffn_norm="pre_feedforward_layernorm")},
+    ),
     **mixtures.FAMILIES,
 }
 
@@ -120,31 +145,62 @@ REFUSED = {  # what is asked for often enough to deserve a reason
     "mamba": "it has Mamba layers, a kind of mixer that the engine lacks",
     "mamba2": MAMBA2,
     "nemotron_h": MAMBA2,
-    "olmo_hybrid": "its delta rule has eigenvalues below zero, and its layers put norms in different places",
+    "olmo_hybrid": "its delta rule has eigenvalues below zero, and its layers put norms in "
+    "different places",
     "qwen4_exp": "its attention is sparse by an indexer, and it has four residual streams",
     "qwen4_exp_text": "its attention is sparse by an indexer, and it has four residual streams",
     "t5": "it is an encoder and a decoder",
 }
 
-# ---- text models inside of others ----------------------------------------------------------------------------------------
+# ---- text models inside of others ----------------------------------------------------------------
 
+# The type of the text model, and whether its head is the embedding unless the config says it.
 MULTIMODAL = {
-    "gemma3": "gemma3_text", "gemma4": "gemma4_text", "gemma4_unified": "gemma4_unified_text", "mistral3": "mistral",
-    "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text",
-}  # fmt: skip
-PREFIXES = {"model.language_model.": "model.", "language_model.model.": "model.", "language_model.lm_head": "lm_head"}
-OTHER_TOWERS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.",
-                "model.visual.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio.")  # fmt: skip
+    "gemma3": ("gemma3_text", True),
+    "gemma4": ("gemma4_text", True),
+    "gemma4_unified": ("gemma4_unified_text", True),
+    "mistral3": ("mistral", True),
+    "qwen3_5": ("qwen3_5_text", False),
+    "qwen3_5_moe": ("qwen3_5_moe_text", False),
+}
+# Keys beside text_config that are about pictures and sounds.
+OTHER_KEYS = """
+    audio_config audio_token_id boa_token_id boi_token_id boi_token_index eoa_token_id
+    eoa_token_index eoi_token_id eoi_token_index image_token_id image_token_index
+    mm_tokens_per_image multimodal_projector_bias projector_hidden_act spatial_merge_size
+    video_token_id vision_config vision_end_token_id vision_feature_layer
+    vision_soft_tokens_per_image vision_start_token_id
+    """.split()
+PREFIXES = {
+    "model.language_model.": "model.",
+    "language_model.model.": "model.",
+    "language_model.lm_head": "lm_head",
+}
+OTHER_TOWERS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.",
+                "model.multi_modal_projector.", "model.visual.", "model.audio_tower.",
+                "model.embed_vision.", "model.embed_audio.")  # fmt: skip
 
 
 def text_model(config: dict, tensors: dict[str, Tensor]) -> tuple[dict, dict[str, Tensor]]:
-    """The config and the tensors of the text model in a multimodal checkpoint; those of any other as they are."""
+    """The config and the tensors of the text model in a multimodal checkpoint; those of any other
+    as they are."""
     if config.get("model_type") not in list(MULTIMODAL):
         return config, dict(tensors)
-    if not isinstance(config.get("text_config"), dict):
-        raise ExportError(f"config.json: model_type is {config['model_type']!r}, but there is no text_config")
-    text = {**config["text_config"], "quantization_config": config.get("quantization_config")}
-    text.setdefault("model_type", MULTIMODAL[config["model_type"]])
+    model_type, tied = MULTIMODAL[config["model_type"]]
+    outer = Config(config)
+    text = outer.get("text_config")
+    if not isinstance(text, dict):
+        raise ExportError(
+            f"config.json: model_type is {config['model_type']!r}, but there is no text_config"
+        )
+    text = {"model_type": model_type, **text}
+    # The classes with pictures tie the head by the outer config, those of text alone by the inner.
+    tied = outer.flag("tie_word_embeddings", tied) or text.get("tie_word_embeddings") or False
+    quantization = outer.get("quantization_config") or text.get("quantization_config")
+    text |= {"tie_word_embeddings": tied, "quantization_config": quantization}
+    outer.require(is_encoder_decoder=False)
+    outer.ignore(*OTHER_KEYS)
+    outer.finish()
     found = {}
     for name, tensor in tensors.items():
         if name.startswith(OTHER_TOWERS):
@@ -154,22 +210,33 @@ def text_model(config: dict, tensors: dict[str, Tensor]) -> tuple[dict, dict[str
     return text, found
 
 
-def canonical(config: dict, tensors: dict[str, Tensor]) -> tuple[str, Knobs, dict[str, Tensor], list[str]]:
-    """A Hugging Face config and its tensors -> the family, its knobs, the canonical tensors in the order of the file, and
-    remarks for the user. Nothing is read but two embeddings that may be one. Errors: ExportError."""
+def canonical(
+    config: dict, tensors: dict[str, Tensor]
+) -> tuple[str, Knobs, dict[str, Tensor], list[str]]:
+    """A Hugging Face config and its tensors -> the family, its knobs, the canonical tensors in the
+    order of the file, and remarks for the user. Nothing is read but two embeddings that may be one.
+    Errors: ExportError."""
     config, left = text_model(config, tensors)
     c = Config(config)
     family = c.get("model_type")
     if isinstance(family, str) and family in REFUSED:
-        raise ExportError(f"config.json: model_type is {family!r}, which is not supported: {REFUSED[family]}")
+        raise ExportError(
+            f"config.json: model_type is {family!r}, which is not supported: {REFUSED[family]}"
+        )
     if not isinstance(family, str) or family not in FAMILIES:
-        raise ExportError(f"config.json: model_type is {family!r}, which is not supported; supported: {', '.join(FAMILIES)}")
+        raise ExportError(
+            f"config.json: model_type is {family!r}, which is not supported; supported: "
+            f"{', '.join(FAMILIES)}"
+        )
     c.require(is_encoder_decoder=False)
     dequantize(c, left)
     knobs_of, names = FAMILIES[family]
     knobs = knobs_of(c)
     c.finish()
     if any(knobs.n_heads % n for n in values_of(knobs.n_kv_heads)):
-        raise ExportError(f"config.json: {knobs.n_heads} query heads are no multiple of {knobs.n_kv_heads} KV heads")
+        raise ExportError(
+            f"config.json: {knobs.n_heads} query heads are no multiple of {knobs.n_kv_heads} KV "
+            "heads"
+        )
     found, remarks = assemble(knobs, knobs.names or names, left)
     return family, knobs, found, remarks

@@ -1,8 +1,9 @@
-"""GGUF files: their metadata become a config.json, their tensors get the names and the form that Hugging Face gives them,
-and families.canonical does the rest. The `gguf` package dequantizes, and knows how both call a tensor.
+"""GGUF files: their metadata become a config.json, their tensors get the names and the form that
+Hugging Face gives them, and families.canonical does the rest. The `gguf` package dequantizes, and
+knows how both call a tensor.
 
-To add an architecture of a family that families.py knows: a function from the metadata to the config, what the converter of
-llama.cpp did to the tensors, and a row in ARCHITECTURES."""
+To add an architecture of a family that families.py knows: a function from the metadata to the
+config, what the converter of llama.cpp did to the tensors, and a row in ARCHITECTURES."""
 
 from __future__ import annotations
 
@@ -23,10 +24,32 @@ from .parts import KINDS as PART_KINDS
 from .parts import stack
 from .rope import FULL, SLIDING
 from .tensor import ExportError, Tensor
-from .tokenizer import CONTROL, KINDS, SPACE_MARK, UNKNOWN, UNUSED, USER, Vocabulary, from_merges, from_pieces
+from .tokenizer import (
+    CONTROL,
+    KINDS,
+    SPACE_MARK,
+    UNKNOWN,
+    UNUSED,
+    USER,
+    Vocabulary,
+    from_merges,
+    from_pieces,
+)
 
 MAGIC = b"GGUF"
-SCALARS = {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8"}
+SCALARS = {
+    0: "<u1",
+    1: "<i1",
+    2: "<u2",
+    3: "<i2",
+    4: "<u4",
+    5: "<i4",
+    6: "<f4",
+    7: "?",
+    10: "<u8",
+    11: "<i8",
+    12: "<f8",
+}
 STRING, ARRAY = 8, 9
 # Types that the tests compare with a plain reading of the format.
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
@@ -42,14 +65,18 @@ class File:
 
 
 class _Cursor:
-    """Reads what lies in a file one behind the other. Errors: ValueError, where the file ends too soon."""
+    """Reads what lies in a file one behind the other. Errors: ValueError, where the file ends too
+    soon."""
 
     def __init__(self, data: mmap.mmap):
         self.data, self.at = data, 0
 
     def take(self, n: int) -> bytes:
         if n > len(self.data) - self.at:
-            raise ValueError(f"{n} bytes are expected at byte {self.at}, where the file has {len(self.data) - self.at} more")
+            raise ValueError(
+                f"{n} bytes are expected at byte {self.at}, where the file has "
+                f"{len(self.data) - self.at} more"
+            )
         self.at += n
         return self.data[self.at - n : self.at]
 
@@ -68,7 +95,9 @@ class _Cursor:
         if kind != ARRAY:
             return self.string() if kind == STRING else self.number(_scalar(kind))
         kind, n = self.number("<u4"), self.number("<u8")
-        return [self.string() for _ in range(n)] if kind == STRING else self.numbers(_scalar(kind), n)
+        return (
+            [self.string() for _ in range(n)] if kind == STRING else self.numbers(_scalar(kind), n)
+        )
 
 
 def _scalar(kind: int) -> str:
@@ -78,8 +107,9 @@ def _scalar(kind: int) -> str:
 
 
 def read_gguf(path: str) -> File:
-    """Reads the metadata and the tensor table. The package could, but it makes several objects of every token: for a
-    vocabulary of 128,000 that is half a minute and 700 MB. Errors: ExportError."""
+    """Reads the metadata and the tensor table. The package could, but it makes several objects of
+    every token: for a vocabulary of 128,000 that is half a minute and 700 MB. Errors:
+    ExportError."""
     try:
         import gguf
     except ImportError:
@@ -91,30 +121,39 @@ def read_gguf(path: str) -> File:
                 raise ValueError(f"it is of version {version}; supported: 2 and 3, little-endian")
             n_tensors, n_values = c.numbers("<u8", 2)
             values = dict((c.string(), c.value()) for _ in range(n_values))
-            table = [(c.string(), c.numbers("<u8", c.number("<u4")), c.number("<u4"), c.number("<u8"))
+            table = [(c.string(),
+                     c.numbers("<u8", c.number("<u4")), c.number("<u4"), c.number("<u8"))
                      for _ in range(n_tensors)]  # fmt: skip
             align = values.get("general.alignment", 32)
             if not isinstance(align, int) or align < 1:
                 raise ValueError(f"general.alignment is {align!r}")
             begin = -(-c.at // align) * align
-            tensors = [_tensor(gguf, path, len(data), name, dims, kind, begin + at) for name, dims, kind, at in table]
+            tensors = [
+                _tensor(gguf, path, len(data), name, dims, kind, begin + at)
+                for name, dims, kind, at in table
+            ]
             return File(path, values, {tensor.name: tensor for tensor in tensors})
     except (ValueError, OverflowError, MemoryError) as error:
         raise ExportError(f"{path} is no GGUF file, or is damaged: {error}") from None
 
 
-def _tensor(gguf, path: str, size: int, name: str, dims: list[int], number: int, offset: int) -> Tensor:
-    """A tensor of the file, its rows dequantized as they are read. `dims` has the innermost first."""
+def _tensor(
+    gguf, path: str, size: int, name: str, dims: list[int], number: int, offset: int
+) -> Tensor:
+    """A tensor of the file, its rows dequantized as they are read. `dims` has the innermost
+    first."""
     names = {kind.value: kind.name for kind in gguf.GGMLQuantizationType}
     if names.get(number) not in TYPES:
         raise ExportError(
-            f"{path}: tensor {name} is stored as {names.get(number, f'type {number}')}, which is not supported; supported: "
-            + ", ".join(TYPES)
+            f"{path}: tensor {name} is stored as {names.get(number, f'type {number}')}, which is "
+            "not supported; supported: " + ", ".join(TYPES)
         )
     kind = gguf.GGMLQuantizationType(number)
     block, width = gguf.GGML_QUANT_SIZES[kind]
     if not dims or dims[0] % block or offset + math.prod(dims) // block * width > size:
-        raise ValueError(f"tensor {name} of {dims} numbers lies outside the file, or is not made of whole blocks")
+        raise ValueError(
+            f"tensor {name} of {dims} numbers lies outside the file, or is not made of whole blocks"
+        )
     shape = tuple(reversed(dims))
 
     def load():
@@ -132,11 +171,12 @@ def _tensor(gguf, path: str, size: int, name: str, dims: list[int], number: int,
     return Tensor(name, shape, load)
 
 
-# ---- architectures: metadata -> config.json ------------------------------------------------------------------------------
+# ---- architectures: metadata -> config.json ------------------------------------------------------
 
 
 def _shape(g: Config, file: File, partial: bool = False, experts: bool = False) -> dict:
-    """What all of Llama's kind have. `partial`: rope may turn a part of each head; `experts`: there are some."""
+    """What all of Llama's kind have. `partial`: rope may turn a part of each head; `experts`: there
+    are some."""
     n_embd, n_heads = g.int("embedding_length"), g.int("attention.head_count")
     head_dim = g.int("attention.key_length", n_embd // n_heads)
     g.require(**{"attention.value_length": head_dim, "attention.causal": True})
@@ -151,7 +191,11 @@ def _shape(g: Config, file: File, partial: bool = False, experts: bool = False) 
         g.require(expert_gating_func=1)  # softmax
     else:
         g.require(expert_count=0, expert_used_count=0)
-    share = {"partial_rotary_factor": 1.0 if n_rot == head_dim else (n_rot + 0.5) / head_dim} if partial else {}
+    share = (
+        {"partial_rotary_factor": 1.0 if n_rot == head_dim else (n_rot + 0.5) / head_dim}
+        if partial
+        else {}
+    )
     return share | {
         "vocab_size": vocab_size,
         "hidden_size": n_embd,
@@ -171,7 +215,9 @@ def _tied(file: File) -> bool:
     if output is None or embed.shape != output.shape:
         return output is None
     a, b, n = embed.load(), output.load(), embed.shape[0]
-    return all(np.array_equal(a(i, min(i + 256, n)), b(i, min(i + 256, n))) for i in range(0, n, 256))
+    return all(
+        np.array_equal(a(i, min(i + 256, n)), b(i, min(i + 256, n))) for i in range(0, n, 256)
+    )
 
 
 def _rope(g: Config) -> dict:
@@ -200,7 +246,11 @@ def _biases(file: File) -> dict:
 
 
 def _llama_block(g: Config, file: File, **more) -> dict:
-    return {**_shape(g, file, **more), **_rope(g), "rms_norm_eps": g.number("attention.layer_norm_rms_epsilon")}
+    return {
+        **_shape(g, file, **more),
+        **_rope(g),
+        "rms_norm_eps": g.number("attention.layer_norm_rms_epsilon"),
+    }
 
 
 def _layernorm_block(g: Config, file: File, eps: str, **more) -> dict:
@@ -211,13 +261,18 @@ def _layer_types(g: Config, config: dict, usual: int) -> dict:
     """Which layers have a window: all but every n-th, or as a list says. Without a window, none."""
     n_layers, window = config["num_hidden_layers"], g.get("attention.sliding_window", 0)
     pattern = g.get("attention.sliding_window_pattern", usual)
-    slides = [bool(x) for x in pattern] if isinstance(pattern, list) else [every(pattern)(i) for i in range(n_layers)]
+    slides = (
+        [bool(x) for x in pattern]
+        if isinstance(pattern, list)
+        else [every(pattern)(i) for i in range(n_layers)]
+    )
     types = [SLIDING if window and sliding else FULL for sliding in slides]
     return {"layer_types": types, "sliding_window": window or None}
 
 
 def llama(g: Config, file: File) -> dict:
-    """Llama, and Mistral and Mixtral, which are Llama to llama.cpp; only a window or experts tell them apart."""
+    """Llama, and Mistral and Mixtral, which are Llama to llama.cpp; only a window or experts tell
+    them apart."""
     g.ignore("tensor_data_layout")  # how q and k are permuted, which is always the same
     if g.get("expert_count", 0):
         config = _llama_block(g, file, experts=True)
@@ -239,7 +294,10 @@ def smollm3(g: Config, file: File) -> dict:
 
 def seed_oss(g: Config, file: File) -> dict:
     config = {**_llama_block(g, file), **_biases(file), "model_type": "seed_oss"}
-    return config | {"attention_bias": _has_bias(file, *ATTENTION[:3]), "attention_out_bias": _has_bias(file, ATTENTION[3])}
+    return config | {
+        "attention_bias": _has_bias(file, *ATTENTION[:3]),
+        "attention_out_bias": _has_bias(file, ATTENTION[3]),
+    }
 
 
 def _granite(g: Config) -> dict:
@@ -254,7 +312,11 @@ def granite(g: Config, file: File) -> dict:
 
 def granitemoe(g: Config, file: File) -> dict:
     """Granite 3 with experts, without one for all tokens."""
-    config = {**_llama_block(g, file, experts=True), **_granite(g), **_n_experts(g, "num_local_experts")}
+    config = {
+        **_llama_block(g, file, experts=True),
+        **_granite(g),
+        **_n_experts(g, "num_local_experts"),
+    }
     g.require(expert_shared_feed_forward_length=0)
     return {**config, "attention_bias": _has_bias(file, *ATTENTION), "model_type": "granitemoe"}
 
@@ -264,7 +326,11 @@ def qwen2(g: Config, file: File) -> dict:
 
 
 def qwen3(g: Config, file: File) -> dict:
-    return {**_llama_block(g, file), "model_type": "qwen3", "attention_bias": _has_bias(file, *ATTENTION)}
+    return {
+        **_llama_block(g, file),
+        "model_type": "qwen3",
+        "attention_bias": _has_bias(file, *ATTENTION),
+    }
 
 
 def _n_experts(g: Config, key: str) -> dict:
@@ -279,17 +345,31 @@ def _qwen_moe(g: Config, file: File) -> dict:
 def qwen2moe(g: Config, file: File) -> dict:
     shared = g.int("expert_shared_feed_forward_length", g.int("feed_forward_length"))
     bias = _has_bias(file, *ATTENTION[:3])
-    return {**_qwen_moe(g, file), "model_type": "qwen2_moe", "shared_expert_intermediate_size": shared, "qkv_bias": bias}
+    return {
+        **_qwen_moe(g, file),
+        "model_type": "qwen2_moe",
+        "shared_expert_intermediate_size": shared,
+        "qkv_bias": bias,
+    }
 
 
 def qwen3moe(g: Config, file: File) -> dict:
     """The weights of the experts chosen always add up to 1 in llama.cpp."""
     bias = _has_bias(file, *ATTENTION)
-    return {**_qwen_moe(g, file), "model_type": "qwen3_moe", "norm_topk_prob": True, "attention_bias": bias}
+    return {
+        **_qwen_moe(g, file),
+        "model_type": "qwen3_moe",
+        "norm_topk_prob": True,
+        "attention_bias": bias,
+    }
 
 
 def olmoe(g: Config, file: File) -> dict:
-    config = {**_llama_block(g, file, experts=True), **_n_experts(g, "num_experts"), "model_type": "olmoe"}
+    config = {
+        **_llama_block(g, file, experts=True),
+        **_n_experts(g, "num_experts"),
+        "model_type": "olmoe",
+    }
     return {**config, "attention_bias": _has_bias(file, *ATTENTION)}
 
 
@@ -299,7 +379,12 @@ def olmo2(g: Config, file: File) -> dict:
     if not g.get("attention.sliding_window", 0):
         return {**config, "model_type": "olmo2"}
     local = g.number("rope.freq_base_swa", config["rope_theta"])
-    return {**config, **_layer_types(g, config, 4), "rope_local_base_freq": local, "model_type": "olmo3"}
+    return {
+        **config,
+        **_layer_types(g, config, 4),
+        "rope_local_base_freq": local,
+        "model_type": "olmo3",
+    }
 
 
 def gemma(g: Config, file: File) -> dict:
@@ -307,10 +392,13 @@ def gemma(g: Config, file: File) -> dict:
 
 
 def _gemma2(g: Config, file: File, pattern: int, wide: int) -> dict:
-    """The file does not say what scales the scores: n_embd / n_heads in the model of `wide` layers, else head_dim."""
+    """The file does not say what scales the scores: n_embd / n_heads in the model of `wide` layers,
+    else head_dim."""
     config = _llama_block(g, file)
     of_heads = config["hidden_size"] / config["num_attention_heads"]
-    config["query_pre_attn_scalar"] = of_heads if config["num_hidden_layers"] == wide else config["head_dim"]
+    config["query_pre_attn_scalar"] = (
+        of_heads if config["num_hidden_layers"] == wide else config["head_dim"]
+    )
     config["final_logit_softcapping"] = g.get("final_logit_softcapping")
     return {**config, **_layer_types(g, config, pattern)}
 
@@ -334,8 +422,8 @@ def phi3(g: Config, file: File) -> dict:
     factor = g.number("rope.scaling.attn_factor", 1.0)
     if all(lists):
         short, long = (tensor.array().tolist() for tensor in lists)
-        config["rope_scaling"] = {"rope_type": "longrope", "short_factor": short, "long_factor": long,
-                                  "attention_factor": factor}  # fmt: skip
+        config["rope_scaling"] = {"rope_type": "longrope", "short_factor": short,
+                                  "long_factor": long, "attention_factor": factor}  # fmt: skip
     return config
 
 
@@ -366,23 +454,38 @@ def gpt2(g: Config, file: File) -> dict:
     if shape["num_key_value_heads"] != shape["num_attention_heads"]:
         raise ExportError(f"{g.where}: attention.head_count_kv is not attention.head_count")
     names = {"vocab_size": "vocab_size", "n_embd": "hidden_size", "n_layer": "num_hidden_layers",
-             "n_head": "num_attention_heads", "n_inner": "intermediate_size", "n_positions": "max_position_embeddings",
+             "n_head": "num_attention_heads", "n_inner": "intermediate_size",
+             "n_positions": "max_position_embeddings",
              "tie_word_embeddings": "tie_word_embeddings"}  # fmt: skip
     eps = g.number("attention.layer_norm_epsilon")
-    return {**{new: shape[old] for new, old in names.items()}, "model_type": "gpt2", "layer_norm_epsilon": eps}
+    return {
+        **{new: shape[old] for new, old in names.items()},
+        "model_type": "gpt2",
+        "layer_norm_epsilon": eps,
+    }
 
 
 def falcon(g: Config, file: File) -> dict:
     """Falcon 7B. The order of q, k and v is the same in all layouts if there is one KV head."""
     g.require(**{"attention.head_count_kv": 1, "tensor_data_layout": "jploski"})
-    config = {**_shape(g, file), **_rope(g), "model_type": "falcon", "multi_query": True, "parallel_attn": True}
+    config = {
+        **_shape(g, file),
+        **_rope(g),
+        "model_type": "falcon",
+        "multi_query": True,
+        "parallel_attn": True,
+    }
     config |= {"layer_norm_epsilon": g.number("attention.layer_norm_epsilon"), "alibi": False}
     config["ffn_hidden_size"] = config.pop("intermediate_size")
     config["bias"] = _has_bias(file, "attn_qkv", "attn_output", "ffn_up", "ffn_down")
-    return {key: value for key, value in config.items() if key not in ("head_dim", "num_key_value_heads")}
+    return {
+        key: value
+        for key, value in config.items()
+        if key not in ("head_dim", "num_key_value_heads")
+    }
 
 
-# ---- what the converters did to the tensors, undone ----------------------------------------------------------------------
+# ---- what the converters did to the tensors, undone ----------------------------------------------
 
 
 def _as_stored(name: str, tensor: Tensor, config: dict) -> Tensor:
@@ -390,11 +493,14 @@ def _as_stored(name: str, tensor: Tensor, config: dict) -> Tensor:
 
 
 def _half_split_rope(name: str, tensor: Tensor, config: dict) -> Tensor:
-    """Rope pairs (2 i, 2 i + 1) of a head back to (i, i + head_dim / 2), in q and k and their biases."""
+    """Rope pairs (2 i, 2 i + 1) of a head back to (i, i + head_dim / 2), in q and k and their
+    biases."""
     if not name.endswith((".attn_q", ".attn_k")):
         return tensor
     pairs = config["head_dim"] // 2
-    return tensor.map(lambda w: w.reshape(-1, pairs, 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape))
+    return tensor.map(
+        lambda w: w.reshape(-1, pairs, 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
+    )
 
 
 def _norms_around_zero(name: str, tensor: Tensor, config: dict) -> Tensor:
@@ -407,7 +513,9 @@ def _grouped_heads(name: str, tensor: Tensor, config: dict) -> Tensor:
     if not name.endswith("attn_qkv"):
         return tensor
     n_heads = config["num_attention_heads"]
-    return tensor.map(lambda w: w.reshape(3, n_heads, -1, *w.shape[1:]).swapaxes(0, 1).reshape(w.shape))
+    return tensor.map(
+        lambda w: w.reshape(3, n_heads, -1, *w.shape[1:]).swapaxes(0, 1).reshape(w.shape)
+    )
 
 
 def _inputs_first(name: str, tensor: Tensor, config: dict) -> Tensor:
@@ -417,7 +525,9 @@ def _inputs_first(name: str, tensor: Tensor, config: dict) -> Tensor:
     return tensor.map(lambda w: np.ascontiguousarray(w.T), tensor.shape[::-1])
 
 
-ARCHITECTURES: dict[str, tuple[Callable[[Config, File], dict], Callable[[str, Tensor, dict], Tensor]]] = {
+ARCHITECTURES: dict[
+    str, tuple[Callable[[Config, File], dict], Callable[[str, Tensor, dict], Tensor]]
+] = {
     "arcee": (arcee, _half_split_rope),
     "falcon": (falcon, _as_stored),
     "gemma": (gemma, _norms_around_zero),
@@ -448,26 +558,39 @@ def open_gguf(path: str) -> Source:
     file = read_gguf(path)
     try:
         return _source(path, file)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # a list where a number should be
-        raise ExportError(f"{path}: its metadata make no sense: {type(error).__name__}: {error}") from error
+    # A list where a number should be.
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ExportError(
+            f"{path}: its metadata make no sense: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _source(path: str, file: File) -> Source:
     arch = file.values.get("general.architecture")
     if arch not in ARCHITECTURES:
         raise ExportError(
-            f"{path}: general.architecture is {arch!r}, which is not supported; supported: {', '.join(ARCHITECTURES)}"
+            f"{path}: general.architecture is {arch!r}, which is not supported; supported: "
+            f"{', '.join(ARCHITECTURES)}"
         )
     Config(file.values, path).require(**{"general.type": "model"})
     if file.values.get("split.count", 0) > 1:
-        raise ExportError(f"{path} is a part of a checkpoint; join the parts first (llama-gguf-split --merge)")
-    of_arch = {key.removeprefix(f"{arch}."): v for key, v in file.values.items() if key.startswith(f"{arch}.")}
+        raise ExportError(
+            f"{path} is a part of a checkpoint; join the parts first (llama-gguf-split --merge)"
+        )
+    of_arch = {
+        key.removeprefix(f"{arch}."): v
+        for key, v in file.values.items()
+        if key.startswith(f"{arch}.")
+    }
     metadata = Config(of_arch, f"{path}, metadata of {arch}")
     config_of, restore = ARCHITECTURES[arch]
     config = config_of(metadata, file)
     metadata.finish()
-    factors = file.tensors.pop("rope_freqs.weight", None)  # Llama 3's scaling, as divisors of the frequencies
-    family, knobs, found, remarks = canonical(config, _huggingface_names(file, arch, config, restore))
+    # Llama 3's scaling, as divisors of the frequencies.
+    factors = file.tensors.pop("rope_freqs.weight", None)
+    family, knobs, found, remarks = canonical(
+        config, _huggingface_names(file, arch, config, restore)
+    )
     if factors is not None:
         divisors = factors.array()
         n = len(knobs.ropes[0].inv_freq) if knobs.ropes else 0
@@ -477,16 +600,32 @@ def _source(path: str, file: File) -> Source:
     template = file.values.get("tokenizer.chat_template")
     tokenizer = gguf_vocabulary(file)
     return Source(
-        os.path.basename(path), family, knobs, found, [path], tokenizer=tokenizer, remarks=remarks, template=template
+        os.path.basename(path),
+        family,
+        knobs,
+        found,
+        [path],
+        tokenizer=tokenizer,
+        remarks=remarks,
+        template=template,
     )
 
 
 # What a family's table names, but not every model has: assemble() misses it where it is needed.
-OPTIONAL = PART_KINDS - {"router"} | {"ffn_gate", "ffn_up", "ffn_down", "ffn_norm", "attn_q_norm", "attn_k_norm", "output"}
+OPTIONAL = PART_KINDS - {"router"} | {
+    "ffn_gate",
+    "ffn_up",
+    "ffn_down",
+    "ffn_norm",
+    "attn_q_norm",
+    "attn_k_norm",
+    "output",
+}
 
 
 def _huggingface_names(file: File, arch: str, config: dict, restore) -> dict[str, Tensor]:
-    """The tensors by the names that the family has for them; those that it has none for keep theirs."""
+    """The tensors by the names that the family has for them; those that it has none for keep
+    theirs."""
     import gguf
 
     number = next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
@@ -495,7 +634,9 @@ def _huggingface_names(file: File, arch: str, config: dict, restore) -> dict[str
     left, named = dict(file.tensors), {}
     for name, source in in_layers(FAMILIES[config["model_type"]][1], n_layers):
         kind = name.split(".")[-1]
-        modules = [(_stored_name(stored_names, name, kind, module), module) for module in source.split("|")]
+        modules = [
+            (_stored_name(stored_names, name, kind, module), module) for module in source.split("|")
+        ]
         stored, module = next(((s, m) for s, m in modules if f"{s}.weight" in left), modules[0])
         for suffix in (".weight", ".bias"):
             tensor = left.pop(f"{stored}{suffix}", None)
@@ -516,8 +657,11 @@ def _stored_name(stored_names, name: str, kind: str, module: str) -> str | None:
 
 
 def _modules(module: str, suffix: str, kind: str, tensor: Tensor) -> dict[str, Tensor]:
-    """What a tensor is in Hugging Face's form: experts one below the other, norms of heads one by one."""
-    parts = [tensor.slice(i, i + 1).map(lambda w: w[0], tensor.shape[1:]) for i in range(tensor.shape[0])]
+    """What a tensor is in Hugging Face's form: experts one below the other, norms of heads one by
+    one."""
+    parts = [
+        tensor.slice(i, i + 1).map(lambda w: w[0], tensor.shape[1:]) for i in range(tensor.shape[0])
+    ]
     if kind.startswith("expert_") and len(tensor.shape) == 3:
         return {module + suffix: stack(parts)}
     if "*" in module:
@@ -527,9 +671,10 @@ def _modules(module: str, suffix: str, kind: str, tensor: Tensor) -> dict[str, T
     return {module + suffix: tensor}
 
 
-# ---- the tokenizer -------------------------------------------------------------------------------------------------------
+# ---- the tokenizer -------------------------------------------------------------------------------
 
-# tokenizer.ggml.pre -> what lies before the merges, and whether a text begins with BOS where add_bos_token does not say it.
+# tokenizer.ggml.pre -> what lies before the merges, and whether a text begins with BOS where
+# add_bos_token does not say it.
 PRE_TOKENIZERS = {
     "bloom": ("bloom", False),
     "command-r": ("command-r", False),
@@ -555,24 +700,37 @@ PRE_TOKENIZERS = {
     "starcoder": ("starcoder", False),
     "tekken": ("tekken", True),
 }
-# Ids and names that change neither ids nor text: of padding, of code infilling, of templates besides the one for chats.
-_IGNORED = ("padding", "seperator", "cls", "mask", "prefix", "suffix", "middle", "fim_pre", "fim_suf", "fim_mid", "fim_pad",
-            "fim_rep", "fim_sep", "unknown")  # fmt: skip
+# Ids and names that change neither ids nor text: of padding, of code infilling, of templates
+# besides the one for chats.
+_IGNORED = ("padding", "seperator", "cls", "mask", "prefix", "suffix", "middle", "fim_pre",
+            "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep", "unknown")  # fmt: skip
 
 
 def gguf_vocabulary(file: File) -> Vocabulary | None:
     """The tokenizer in the metadata, None if there is none. Errors: ExportError."""
-    t = Config({key: value for key, value in file.values.items() if key.startswith("tokenizer.")}, file.path)
-    t.ignore(*(key for key in t.values if key.startswith("tokenizer.chat_template")), "tokenizer.huggingface.json")
+    t = Config(
+        {key: value for key, value in file.values.items() if key.startswith("tokenizer.")},
+        file.path,
+    )
+    t.ignore(
+        *(key for key in t.values if key.startswith("tokenizer.chat_template")),
+        "tokenizer.huggingface.json",
+    )
     t.ignore(*(f"tokenizer.ggml.{name}_token_id" for name in _IGNORED))
     model = t.get("tokenizer.ggml.model")
     if model in (None, "none", "no_vocab"):
         return None
     if model not in ("llama", "gpt2"):
-        raise ExportError(f"{file.path}: tokenizer.ggml.model is {model!r}, which is not supported; supported: llama, gpt2")
+        raise ExportError(
+            f"{file.path}: tokenizer.ggml.model is {model!r}, which is not supported; supported: "
+            "llama, gpt2"
+        )
     tokens, types = t.get("tokenizer.ggml.tokens"), t.get("tokenizer.ggml.token_type")
     if not tokens or not types or len(tokens) != len(types):
-        raise ExportError(f"{file.path}: tokenizer.ggml.tokens and tokenizer.ggml.token_type are missing, or not as many")
+        raise ExportError(
+            f"{file.path}: tokenizer.ggml.tokens and tokenizer.ggml.token_type are missing, or not "
+            "as many"
+        )
     ids = {name: t.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos", "eot", "eom")}
     try:
         v, bos = (_scored if model == "llama" else _byte_level)(t, tokens, types, ids)
@@ -581,35 +739,65 @@ def gguf_vocabulary(file: File) -> Vocabulary | None:
     for name, default, ends in (("bos", bos, v.prefix), ("eos", False, v.suffix)):
         ends[:] = [ids[name]] if t.flag(f"tokenizer.ggml.add_{name}_token", default) else []
         if ends and not (isinstance(ids[name], int) and 0 <= ids[name] < len(tokens)):
-            raise ExportError(f"{file.path}: tokenizer.ggml.{name}_token_id is {ids[name]!r}, expected a token's id")
-    v.eos = sorted({id for name, id in ids.items() if name != "bos" and isinstance(id, int) and 0 <= id < len(tokens)})
+            raise ExportError(
+                f"{file.path}: tokenizer.ggml.{name}_token_id is {ids[name]!r}, expected a token's "
+                "id"
+            )
+    v.eos = sorted(
+        {
+            id
+            for name, id in ids.items()
+            if name != "bos" and isinstance(id, int) and 0 <= id < len(tokens)
+        }
+    )
     t.require(**{"tokenizer.ggml.add_sep_token": False})
     t.finish()
     return v
 
 
 def _scored(t: Config, tokens: list[str], types: list[int], ids: dict) -> tuple[Vocabulary, bool]:
-    """A SentencePiece model: merges are made by score. Returns whether a text begins with BOS by default, too."""
+    """A SentencePiece model: merges are made by score. Returns whether a text begins with BOS by
+    default, too."""
     t.ignore("tokenizer.ggml.pre", "tokenizer.ggml.merges")  # llama.cpp reads neither here
-    t.require(**{"tokenizer.ggml.remove_extra_whitespaces": False, "tokenizer.ggml.precompiled_charsmap": []})
+    t.require(
+        **{
+            "tokenizer.ggml.remove_extra_whitespaces": False,
+            "tokenizer.ggml.precompiled_charsmap": [],
+        }
+    )
     scores = t.get("tokenizer.ggml.scores") or []
-    normal = {score for score, kind in zip(scores, types) if kind not in (CONTROL, UNKNOWN, UNUSED, USER)}
+    normal = {
+        score for score, kind in zip(scores, types) if kind not in (CONTROL, UNKNOWN, UNUSED, USER)
+    }
     if len(scores) != len(tokens) or len(normal) < 2:
-        raise ExportError("tokenizer.ggml.scores are missing or all equal, so the merges cannot be known")
+        raise ExportError(
+            "tokenizer.ggml.scores are missing or all equal, so the merges cannot be known"
+        )
     prefix = t.flag("tokenizer.ggml.add_space_prefix", True)
     if not prefix:  # the converter writes marks in these as spaces
-        tokens = [token.replace(" ", SPACE_MARK) if kind == USER else token for token, kind in zip(tokens, types)]
-    ids["bos"], ids["eos"] = (default if ids[name] is None else ids[name] for name, default in (("bos", 1), ("eos", 2)))
+        tokens = [
+            token.replace(" ", SPACE_MARK) if kind == USER else token
+            for token, kind in zip(tokens, types)
+        ]
+    ids["bos"], ids["eos"] = (
+        default if ids[name] is None else ids[name] for name, default in (("bos", 1), ("eos", 2))
+    )
     return from_pieces(list(zip(tokens, scores, types)), prefix, ids["bos"], ids["eos"]), True
 
 
-def _byte_level(t: Config, tokens: list[str], types: list[int], ids: dict) -> tuple[Vocabulary, bool]:
-    """A byte-level model. GGUF does not say how an added token is looked for: as it stands, in the raw text."""
+def _byte_level(
+    t: Config, tokens: list[str], types: list[int], ids: dict
+) -> tuple[Vocabulary, bool]:
+    """A byte-level model. GGUF does not say how an added token is looked for: as it stands, in the
+    raw text."""
     t.ignore("tokenizer.ggml.scores")
     t.require(**{"tokenizer.ggml.add_space_prefix": False})
     pre = t.get("tokenizer.ggml.pre")
     if pre not in PRE_TOKENIZERS:
-        raise ExportError(f"tokenizer.ggml.pre is {pre!r}, which is not supported; supported: {', '.join(PRE_TOKENIZERS)}")
+        raise ExportError(
+            f"tokenizer.ggml.pre is {pre!r}, which is not supported; supported: "
+            f"{', '.join(PRE_TOKENIZERS)}"
+        )
     kind, bos = PRE_TOKENIZERS[pre]
     named = [(id, token, types[id]) for id, token in enumerate(tokens) if types[id] != UNUSED]
     added = [{"id": id, "content": token, "special": kind != USER, "normalized": False}

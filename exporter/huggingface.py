@@ -1,10 +1,12 @@
-"""Hugging Face checkpoints: a directory, whole or in shards, safetensors or pytorch_model.bin; or a hub id."""
+"""Hugging Face checkpoints: a directory, whole or in shards, safetensors or pytorch_model.bin; or a
+hub id."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import re
 
 import numpy as np
 
@@ -14,18 +16,27 @@ from .tensor import ExportError, Tensor, from_file
 from .tokenizer_files import find_tokenizer
 
 
-def download(hub_id: str) -> str:
-    """The directory of a snapshot from the hub, with safetensors if it has them. Errors: ExportError."""
+def download(hub_id: str, revision: str | None) -> str:
+    """The directory of a snapshot from the hub, with safetensors if it has them. revision: a
+    branch, a tag or a commit, None for the default branch. Errors: ExportError."""
     try:
         import huggingface_hub
     except ImportError:
-        raise ExportError(f"downloading {hub_id} needs huggingface_hub; pip install -r requirements.txt") from None
+        raise ExportError(
+            f"downloading {hub_id} needs huggingface_hub; pip install -r requirements.txt"
+        ) from None
 
     small = ["*.json", "*.jinja", "tokenizer.model", "merges.txt", "*.tiktoken"]
+
+    def snapshot(weights: str) -> str:
+        return huggingface_hub.snapshot_download(
+            hub_id, revision=revision, allow_patterns=[*small, weights]
+        )
+
     try:
-        path = huggingface_hub.snapshot_download(hub_id, allow_patterns=small + ["model*.safetensors"])
+        path = snapshot("model*.safetensors")
         if not any(name.endswith(".safetensors") for name in os.listdir(path)):
-            path = huggingface_hub.snapshot_download(hub_id, allow_patterns=small + ["pytorch_model*.bin"])
+            path = snapshot("pytorch_model*.bin")
     except Exception as error:  # the hub's own errors, and those of the network below it
         reason = str(error).strip().split("\n")[0]
         raise ExportError(f"cannot download {hub_id}: {reason or type(error).__name__}") from None
@@ -33,7 +44,8 @@ def download(hub_id: str) -> str:
 
 
 def open_directory(directory: str, name: str) -> Source:
-    """The checkpoint in a directory; `name` is what it is called. Only headers are read. Errors: ExportError."""
+    """The checkpoint in a directory; `name` is what it is called. Only headers are read. Errors:
+    ExportError."""
     config_path = os.path.join(directory, "config.json")
     if not os.path.exists(config_path):
         raise ExportError(f"{directory} has no config.json, so it is no Hugging Face checkpoint")
@@ -58,14 +70,21 @@ def read_json(path: str) -> dict:
 
 
 def _open_weights(directory: str) -> tuple[dict[str, Tensor], list[str]]:
-    """All tensors of a directory by name, and the files that hold them."""
-    for single, read in (("model.safetensors", open_safetensors), ("pytorch_model.bin", open_torch)):
+    """All tensors of a directory by name, and the files that hold them. Of several forms that lie
+    there, the one that transformers takes."""
+    for single, read in (
+        ("model.safetensors", open_safetensors),
+        ("pytorch_model.bin", open_torch),
+    ):
         path = os.path.join(directory, single)
-        if os.path.exists(path + ".index.json"):
-            return _open_shards(directory, path + ".index.json", read)
-        if os.path.exists(path):
+        if os.path.isfile(path):
             return read(path), [path]
-    raise ExportError(f"{directory} has no model.safetensors and no pytorch_model.bin, whole or in shards with an index")
+        if os.path.isfile(path + ".index.json"):
+            return _open_shards(directory, path + ".index.json", read)
+    raise ExportError(
+        f"{directory} has no model.safetensors and no pytorch_model.bin, whole or in shards with "
+        "an index"
+    )
 
 
 def _open_shards(directory: str, index_path: str, read) -> tuple[dict[str, Tensor], list[str]]:
@@ -77,11 +96,15 @@ def _open_shards(directory: str, index_path: str, read) -> tuple[dict[str, Tenso
         path = os.path.join(directory, shard)
         if os.path.basename(shard) != shard or not os.path.isfile(path):
             missing = sum(v == shard for v in weight_map.values())
-            raise ExportError(f"the shard {shard} is missing from {directory} ({missing} tensors are in it)")
+            raise ExportError(
+                f"the shard {shard} is missing from {directory} ({missing} tensors are in it)"
+            )
         shards[shard] = read(path)
     for name, shard in weight_map.items():
         if name not in shards[shard]:
-            raise ExportError(f"tensor {name} is not in {shard}, where {os.path.basename(index_path)} puts it")
+            raise ExportError(
+                f"tensor {name} is not in {shard}, where {os.path.basename(index_path)} puts it"
+            )
     files = [index_path, *(os.path.join(directory, shard) for shard in shards)]
     return {name: tensor for shard in shards.values() for name, tensor in shard.items()}, files
 
@@ -91,8 +114,9 @@ BYTES = ("U8", "F8_E4M3")  # only quantization_config says what they mean: lowbi
 
 
 def open_safetensors(path: str) -> dict[str, Tensor]:
-    """The tensors of a .safetensors file: 8 bytes with the length of a JSON header, the header, the data. The safetensors
-    package has no bf16 without torch, so the file is read here. Errors: ExportError."""
+    """The tensors of a .safetensors file: 8 bytes with the length of a JSON header, the header, the
+    data. The safetensors package has no bf16 without torch, so the file is read here. Errors:
+    ExportError."""
     size = os.path.getsize(path)
     try:
         with open(path, "rb") as file:
@@ -101,7 +125,9 @@ def open_safetensors(path: str) -> dict[str, Tensor]:
                 raise ValueError(f"its header claims {length} bytes, the file has {size}")
             header = json.loads(file.read(length))
         header.pop("__metadata__", None)
-        return {name: _safetensor(path, name, entry, 8 + length, size) for name, entry in header.items()}
+        return {
+            name: _safetensor(path, name, entry, 8 + length, size) for name, entry in header.items()
+        }
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ExportError(f"{path} is no safetensors file, or is cut short: {error}") from None
 
@@ -124,17 +150,29 @@ def _safetensor(path: str, name: str, entry: dict, base: int, file_size: int) ->
             + ", ".join(SAFETENSORS_DTYPES)
         )
 
-    return Tensor(name, shape, refuse, raw=from_file(path, name, shape, base + begin, stored) if stored else None)
+    return Tensor(
+        name,
+        shape,
+        refuse,
+        raw=from_file(path, name, shape, base + begin, stored) if stored else None,
+    )
 
 
 def open_torch(path: str) -> dict[str, Tensor]:
-    """The tensors of a pytorch_model.bin, mapped, not read, where its format allows. Needs torch. Errors: ExportError."""
+    """The tensors of a pytorch_model.bin, mapped, not read, where its format allows. Needs torch
+    2.6: what weights_only promises, earlier versions did not keep. Errors: ExportError."""
     try:
         import torch
     except ImportError:
         raise ExportError(
-            f"reading {path} needs torch, which is not installed; or take a checkpoint with safetensors"
+            f"reading {path} needs torch, which is not installed; or take a checkpoint with "
+            "safetensors"
         ) from None
+    if tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) < (2, 6):
+        raise ExportError(
+            f"reading {path} needs torch 2.6 or later, and {torch.__version__} is installed, where "
+            "such a file can run code (CVE-2025-32434); or take a checkpoint with safetensors"
+        )
     try:
         try:
             state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -143,16 +181,20 @@ def open_torch(path: str) -> dict[str, Tensor]:
         tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
     except Exception as error:  # pickle raises anything
         raise ExportError(
-            f"cannot read {path}: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+            f"cannot read {path}: "
+            f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
         ) from None
     return {
-        name: Tensor(name, tuple(value.shape), lambda value=value: lambda a, b: value[a:b].float().numpy())
+        name: Tensor(
+            name, tuple(value.shape), lambda value=value: lambda a, b: value[a:b].float().numpy()
+        )
         for name, value in tensors.items()
     }
 
 
 def chat_template(directory: str) -> str | None:
-    """The template that turns a chat into a prompt: chat_template.jinja, or tokenizer_config.json's default."""
+    """The template that turns a chat into a prompt: chat_template.jinja, or tokenizer_config.json's
+    default."""
     path = os.path.join(directory, "chat_template.jinja")
     if os.path.isfile(path):
         with open(path, encoding="utf-8", errors="replace") as file:

@@ -11,9 +11,19 @@ from .rope import Rope
 from .tensor import Tensor
 from .tokenizer import Vocabulary
 
-ACTS = {"silu": 0, "swish": 0, "gelu": 1, "gelu_new": 2, "gelu_fast": 2, "gelu_pytorch_tanh": 2, "relu": 3, "relu2": 4}
+ACTS = {
+    "silu": 0,
+    "swish": 0,
+    "gelu": 1,
+    "gelu_new": 2,
+    "gelu_fast": 2,
+    "gelu_pytorch_tanh": 2,
+    "relu": 3,
+    "relu2": 4,
+}
 XIELU = 5
-NORM_SLOTS = ("attn_norm", "attn_post_norm", "ffn_norm", "ffn_post_norm")  # bits 1, 2, 4, 8 of layer.norms
+# Bits 1, 2, 4, 8 of layer.norms.
+NORM_SLOTS = ("attn_norm", "attn_post_norm", "ffn_norm", "ffn_post_norm")
 PER_HEAD, WHOLE, DISTINCT, AFTER_ROPE = range(4)  # values of layer.qk_norm
 
 
@@ -29,8 +39,8 @@ def values_of(value) -> list:
 
 @dataclass
 class Knobs:
-    """The knobs, and what assembling the tensors must know besides. What is a list has a value a layer; so may n_kv_heads,
-    head_dim, d_ff and attn_scale."""
+    """The knobs, and what assembling the tensors must know besides. What is a list has a value a
+    layer; so may n_kv_heads, head_dim, d_ff and attn_scale."""
 
     vocab_size: int
     n_embd: int
@@ -59,14 +69,19 @@ class Knobs:
     q_temp_length: int = 0
     slopes: np.ndarray | None = None  # ALiBi: float32 [n_heads]
 
-    parts: list[Part] = field(default_factory=list)  # what only some layers have, or has another mixer than attention
-    names: dict[str, str | None] | None = None  # instead of the family's, where they depend on the config
+    # What only some layers have, or has another mixer than attention.
+    parts: list[Part] = field(default_factory=list)
+    names: dict[str, str | None] | None = (
+        None  # instead of the family's, where they depend on the config
+    )
     biased: tuple[str, ...] = ()  # the matrices that may have a bias
     norm_offset: float = 0.0  # added to the weights of every norm
     skipped_positions: int = 0  # rows of embed_pos that no position uses, before the others
     logit_scale: float = 1.0  # which goes into the final norm
     conv1d: bool = False  # a layer's matrices are stored [n_in, n_out]
-    grouped_qkv: bool = False  # attn_qkv has for each KV head its queries, k and v; not all q, all k, all v
+    grouped_qkv: bool = (
+        False  # attn_qkv has for each KV head its queries, k and v; not all q, all k, all v
+    )
     interleaved: bool = False  # rope turns the pairs (2i, 2i + 1) of the source's heads
 
     def rotate(self, *ropes: Rope | None) -> None:
@@ -97,7 +112,10 @@ class Knobs:
         scale = self.attn_scale
         if scale is None:
             scale = [of_layer(self.head_dim, i) ** -0.5 for i in layers]
-        norms = [sum(1 << bit for bit, slot in enumerate(NORM_SLOTS) if f"layers.{i}.{slot}" in tensors) for i in layers]
+        norms = [
+            sum(1 << bit for bit, slot in enumerate(NORM_SLOTS) if f"layers.{i}.{slot}" in tensors)
+            for i in layers
+        ]
         per_layer = {
             "layer.n_heads": self.n_heads,
             "layer.n_kv_heads": self.n_kv_heads,
@@ -107,7 +125,10 @@ class Knobs:
             "layer.attn_scale": scale,
             "layer.topology": int(self.parallel),
             "layer.d_ff": self.d_ff,
-            "layer.ffn": [int(f"layers.{i}.ffn_gate" in tensors or f"layers.{i}.expert_gate" in tensors) for i in layers],
+            "layer.ffn": [
+                int(f"layers.{i}.ffn_gate" in tensors or f"layers.{i}.expert_gate" in tensors)
+                for i in layers
+            ],
             "layer.act": self.act,
         }
         unusual = {
@@ -117,7 +138,9 @@ class Knobs:
             "layer.clip": (self.clip, 0.0),
             "layer.residual_scale": (self.residual_scale, 1.0),
         }
-        per_layer.update({key: value for key, (value, usual) in unusual.items() if _alike(value) != usual})
+        per_layer.update(
+            {key: value for key, (value, usual) in unusual.items() if _alike(value) != usual}
+        )
         for part in self.parts:
             per_layer.update(part.metadata())
         return {**meta, **{key: _alike(value) for key, value in per_layer.items()}}
@@ -190,9 +213,10 @@ def _alike(value):
 
 @dataclass
 class Source:
-    """A checkpoint ready to be written. `tensors` are the canonical ones, in the order of the file; `files` are those that
-    must not be overwritten; `directory` is that of a Hugging Face checkpoint; `tokenizer` is what tokenizer_metadata takes,
-    None if there is no tokenizer; `remarks` are for the user; `template` is the chat template, if no directory holds it."""
+    """A checkpoint ready to be written. `tensors` are the canonical ones, in the order of the file;
+    `files` are those that must not be overwritten; `directory` is that of a Hugging Face
+    checkpoint; `tokenizer` is what tokenizer_metadata takes, None if there is no tokenizer;
+    `remarks` are for the user; `template` is the chat template, if no directory holds it."""
 
     name: str
     family: str

@@ -1,5 +1,5 @@
-"""llama2.c checkpoints: version 0 (float32) and version 2 (int8 in groups), as its export.py writes and its run.c and
-runq.c read them."""
+"""llama2.c checkpoints: version 0 (float32) and version 2 (int8 in groups), as its export.py writes
+and its run.c and runq.c read them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ MAGIC = 0x616B3432  # "ak42": version 2; version 0 has no magic
 
 
 def open_llama2c(path: str, tokenizer: str | None = None) -> Source:
-    """A llama2.c checkpoint of version 0 (float32) or 2 (int8 in groups), and its tokenizer file. Errors: ExportError."""
+    """A llama2.c checkpoint of version 0 (float32) or 2 (int8 in groups), and its tokenizer file.
+    Errors: ExportError."""
     if tokenizer is not None and not os.path.isfile(tokenizer):
         raise ExportError(f"--tokenizer {tokenizer}: no such file")
     shape, shared, group = _header(path)
@@ -42,22 +43,33 @@ def open_llama2c(path: str, tokenizer: str | None = None) -> Source:
     found, end = _version2(path, knobs, group) if group else _version0(path, knobs)
     if end != os.path.getsize(path):
         raise ExportError(
-            f"{path} has {os.path.getsize(path)} bytes, a llama2.c checkpoint with its header has {end}: it is cut short, "
+            f"{path} has {os.path.getsize(path)} bytes, a llama2.c checkpoint with its header has "
+            f"{end}: it is cut short, "
             "or something else"
         )
-    for name, tensor in found.items():  # rope pairs (2 i, 2 i + 1) of a head to (i, i + head_dim / 2)
+    # Rope pairs (2 i, 2 i + 1) of a head to (i, i + head_dim / 2).
+    for name, tensor in found.items():
         if name.endswith((".attn_q", ".attn_k")):
-            found[name] = tensor.map(lambda w: w.reshape(-1, head_dim // 2, 2, w.shape[1]).swapaxes(1, 2).reshape(w.shape))
+            found[name] = tensor.map(
+                lambda w: (
+                    w.reshape(-1, head_dim // 2, 2, w.shape[1]).swapaxes(1, 2).reshape(w.shape)
+                )
+            )
     ordered = {name: found[name] for name, _ in in_layers(LLAMA, n_layers) if name in found}
     tokenizer = tokenizer or _find_tokenizer(path)
     return Source(
-        os.path.basename(path), "llama2.c", knobs, ordered, [path, tokenizer] if tokenizer else [path], tokenizer=tokenizer
+        os.path.basename(path),
+        "llama2.c",
+        knobs,
+        ordered,
+        [path, tokenizer] if tokenizer else [path],
+        tokenizer=tokenizer,
     )
 
 
 def _header(path: str) -> tuple[list[int], bool, int]:
-    """(dim, hidden, layers, heads, KV heads, vocabulary, context), whether the output is the embedding, and the size of a
-    group of int8 weights, 0 for version 0."""
+    """(dim, hidden, layers, heads, KV heads, vocabulary, context), whether the output is the
+    embedding, and the size of a group of int8 weights, 0 for version 0."""
     with open(path, "rb") as file:
         head = file.read(256)
     if head[:8] == b"heads.c\0":
@@ -67,7 +79,9 @@ def _header(path: str) -> tuple[list[int], bool, int]:
     if struct.unpack_from("<I", head)[0] == MAGIC:
         version, *shape, shared, group = struct.unpack_from("<i7iBi", head, 4)
         if version != 2:
-            raise ExportError(f"{path} is a llama2.c checkpoint of version {version}; supported: 0 and 2")
+            raise ExportError(
+                f"{path} is a llama2.c checkpoint of version {version}; supported: 0 and 2"
+            )
         if not 1 <= group <= 1 << 24:
             raise ExportError(f"{path}: the group size is {group}, expected 1 or more")
     else:
@@ -95,15 +109,20 @@ def _find_tokenizer(path: str) -> str | None:
     found = sorted(
         name
         for name in os.listdir(directory)
-        if name.startswith("tok") and name.endswith(".bin") and os.path.join(directory, name) != os.path.abspath(path)
+        if name.startswith("tok")
+        and name.endswith(".bin")
+        and os.path.join(directory, name) != os.path.abspath(path)
     )
     if len(found) > 1:
-        raise ExportError(f"{directory} holds several tokenizers ({', '.join(found)}); name one with --tokenizer")
+        raise ExportError(
+            f"{directory} holds several tokenizers ({', '.join(found)}); name one with --tokenizer"
+        )
     return os.path.join(directory, found[0]) if found else None
 
 
 def _version0(path: str, knobs: Knobs) -> tuple[dict[str, Tensor], int]:
-    """float32: the embedding, then each kind of weight for all layers, the final norm, two tables of rope, the output."""
+    """float32: the embedding, then each kind of weight for all layers, the final norm, two tables
+    of rope, the output."""
     found: dict[str, Tensor] = {}
     at = 28
 
@@ -113,7 +132,17 @@ def _version0(path: str, knobs: Knobs) -> tuple[dict[str, Tensor], int]:
         at += 4 * int(np.prod(knobs.shape(name)))
 
     take("embed")
-    for kind in ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_o", "ffn_norm", "ffn_gate", "ffn_down", "ffn_up"):
+    for kind in (
+        "attn_norm",
+        "attn_q",
+        "attn_k",
+        "attn_v",
+        "attn_o",
+        "ffn_norm",
+        "ffn_gate",
+        "ffn_down",
+        "ffn_up",
+    ):
         for i in range(knobs.n_layers):
             take(f"layers.{i}.{kind}")
     take("norm")
@@ -124,10 +153,13 @@ def _version0(path: str, knobs: Knobs) -> tuple[dict[str, Tensor], int]:
 
 
 def _version2(path: str, knobs: Knobs, group: int) -> tuple[dict[str, Tensor], int]:
-    """The norms in float32, then each matrix as int8 followed by a float32 scale for each `group` of its weights."""
+    """The norms in float32, then each matrix as int8 followed by a float32 scale for each `group`
+    of its weights."""
     found: dict[str, Tensor] = {}
     at = 256
-    for name in [f"layers.{i}.{kind}" for kind in ("attn_norm", "ffn_norm") for i in range(knobs.n_layers)] + ["norm"]:
+    for name in [
+        f"layers.{i}.{kind}" for kind in ("attn_norm", "ffn_norm") for i in range(knobs.n_layers)
+    ] + ["norm"]:
         found[name] = from_file(path, name, knobs.shape(name), at, "<f4")
         at += 4 * knobs.n_embd
     kinds = ("attn_q", "attn_k", "attn_v", "attn_o", "ffn_gate", "ffn_down", "ffn_up")
@@ -138,7 +170,9 @@ def _version2(path: str, knobs: Knobs, group: int) -> tuple[dict[str, Tensor], i
     ]:
         n = int(np.prod(knobs.shape(name)))
         if n % group:
-            raise ExportError(f"{path}: group size {group} does not divide the {n} weights of {name}")
+            raise ExportError(
+                f"{path}: group size {group} does not divide the {n} weights of {name}"
+            )
         q = from_file(path, name, (n,), at, "i1")
         scale = from_file(path, name, (n // group,), at + n, "<f4")
         found[name] = _grouped(name, knobs.shape(name), q, scale, group)
@@ -155,7 +189,9 @@ def _grouped(name: str, shape: tuple[int, ...], q: Tensor, scale: Tensor, group:
         def rows(a: int, b: int) -> np.ndarray:
             begin, end = a * shape[1], b * shape[1]
             first = begin // group
-            scales = np.repeat(scale_rows(first, -(-end // group)), group)[begin - first * group :][: end - begin]
+            scales = np.repeat(scale_rows(first, -(-end // group)), group)[begin - first * group :][
+                : end - begin
+            ]
             return (q_rows(begin, end) * scales).reshape(b - a, shape[1])
 
         return rows

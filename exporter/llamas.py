@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from .common import FFN, LLAMA, QK_NORM, QKV, QKVO, biases, default_rope, every, in_layer, llama_block, rotate, without
+from .common import (
+    FFN,
+    LLAMA,
+    QK_NORM,
+    QKV,
+    QKVO,
+    biases,
+    default_rope,
+    every,
+    in_layer,
+    llama_block,
+    rotate,
+    without,
+)
 from .config import Config
 from .knobs import ACTS, AFTER_ROPE, WHOLE, XIELU, Knobs
 from .parts import PerLayerEmbedding, SharedKeys
@@ -32,12 +45,25 @@ def mistral(c: Config) -> Knobs:
 
 def ministral3(c: Config) -> Knobs:
     """Ministral 3: YaRN, and queries that grow with the position."""
-    yarn = dict(beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, original_max_position_embeddings=16384)
+    yarn = dict(
+        beta_fast=32.0,
+        beta_slow=1.0,
+        mscale=1.0,
+        mscale_all_dim=1.0,
+        original_max_position_embeddings=16384,
+    )
     default_rope(c, rope_type="yarn", rope_theta=1e6, factor=16.0, llama_4_scaling_beta=0.1, **yarn)
-    k = llama_block(c, num_key_value_heads=8, head_dim=128, max_position_embeddings=262144, rms_norm_eps=1e-5)
+    k = llama_block(
+        c, num_key_value_heads=8, head_dim=128, max_position_embeddings=262144, rms_norm_eps=1e-5
+    )
     rotate(c, k, theta=1e6, known=("llama_4_scaling_beta", "max_position_embeddings"))
-    rope = Config(c.get("rope_parameters") or c.get("rope_scaling") or {}, f"{c.where}: rope_parameters")
-    beta, k.q_temp_length = rope.number("llama_4_scaling_beta"), rope.int("original_max_position_embeddings")
+    rope = Config(
+        c.get("rope_parameters") or c.get("rope_scaling") or {}, f"{c.where}: rope_parameters"
+    )
+    beta, k.q_temp_length = (
+        rope.number("llama_4_scaling_beta"),
+        rope.int("original_max_position_embeddings"),
+    )
     k.q_temp = [1 + beta * float(np.log(1 + i)) for i in range(k.context // k.q_temp_length + 1)]
     size = c.get("sliding_window")
     k.window = [0 if size is None else c.int("sliding_window")] * k.n_layers
@@ -50,7 +76,11 @@ def _qwen(c: Config, **defaults) -> Knobs:
     size = c.get("sliding_window", 4096)  # without use_sliding_window it means nothing
     first = c.int("max_window_layers", 28, least=0)
     slides = c.flag("use_sliding_window", False) and size is not None
-    k.window = windows(c, layer_kinds(c, k.n_layers, lambda layer: slides and layer >= first), size if slides else None)
+    k.window = windows(
+        c,
+        layer_kinds(c, k.n_layers, lambda layer: slides and layer >= first),
+        size if slides else None,
+    )
     return k
 
 
@@ -71,17 +101,25 @@ def qwen3(c: Config) -> Knobs:
 
 def smollm3(c: Config) -> Knobs:
     """SmolLM 3: every fourth layer has no rope."""
-    k = llama_block(c, num_key_value_heads=4, max_position_embeddings=32768, tie_word_embeddings=True)
+    k = llama_block(
+        c, num_key_value_heads=4, max_position_embeddings=32768, tie_word_embeddings=True
+    )
     k.biased = biases(c)
     rope = rope_set(c, Shape(k.head_dim, k.context, theta=2e6))
     interval = c.int("no_rope_layer_interval", 4)
     c.ignore("max_window_layers")  # Qwen's
     turns = c.get("no_rope_layers") or [int((i + 1) % interval != 0) for i in range(k.n_layers)]
     if not isinstance(turns, list) or len(turns) != k.n_layers or not set(turns) <= {0, 1}:
-        raise ExportError(f"{c.where}: no_rope_layers has not a 0 or a 1 for each of the {k.n_layers} layers")
+        raise ExportError(
+            f"{c.where}: no_rope_layers has not a 0 or a 1 for each of the {k.n_layers} layers"
+        )
     k.rotate(*[rope if turn else None for turn in turns])
     slides = c.flag("use_sliding_window", False) and c.get("sliding_window") is not None
-    k.window = windows(c, layer_kinds(c, k.n_layers, lambda layer: slides and not turns[layer]), c.get("sliding_window"))
+    k.window = windows(
+        c,
+        layer_kinds(c, k.n_layers, lambda layer: slides and not turns[layer]),
+        c.get("sliding_window"),
+    )
     return k
 
 
@@ -103,7 +141,9 @@ def arcee(c: Config) -> Knobs:
 
 def helium(c: Config) -> Knobs:
     """Helium 1: interleaved rope."""
-    k = llama_block(c, num_key_value_heads=20, head_dim=128, max_position_embeddings=4096, rms_norm_eps=1e-8)
+    k = llama_block(
+        c, num_key_value_heads=20, head_dim=128, max_position_embeddings=4096, rms_norm_eps=1e-8
+    )
     rotate(c, k, theta=1e5)
     k.biased, k.interleaved = biases(c, QKV), True
     return k
@@ -127,7 +167,11 @@ def ernie4_5(c: Config) -> Knobs:
 def exaone4(c: Config) -> Knobs:
     """EXAONE 4: norms behind the branches; with a window, layers without one have no rope."""
     k = llama_block(c, num_key_value_heads=32, rms_norm_eps=1e-5)
-    rope, size, pattern = rope_set(c, Shape(k.head_dim, k.context)), c.get("sliding_window", 4096), 4
+    rope, size, pattern = (
+        rope_set(c, Shape(k.head_dim, k.context)),
+        c.get("sliding_window", 4096),
+        4,
+    )
     if c.get("layer_types") is None and size is not None:
         pattern = c.int("sliding_window_pattern", 4)
     c.ignore("sliding_window_pattern")  # layer_types says more
@@ -169,8 +213,14 @@ def olmo3(c: Config) -> Knobs:
 
 def granite_block(c: Config, **defaults) -> Knobs:
     k = llama_block(c, **defaults)
-    k.emb_scale, k.residual_scale = c.number("embedding_multiplier", 1.0), c.number("residual_multiplier", 1.0)
-    k.attn_scale, k.logit_scale = c.number("attention_multiplier", 1.0), 1 / c.number("logits_scaling", 1.0)
+    k.emb_scale, k.residual_scale = (
+        c.number("embedding_multiplier", 1.0),
+        c.number("residual_multiplier", 1.0),
+    )
+    k.attn_scale, k.logit_scale = (
+        c.number("attention_multiplier", 1.0),
+        1 / c.number("logits_scaling", 1.0),
+    )
     return k
 
 
@@ -184,7 +234,13 @@ def granite(c: Config) -> Knobs:
 
 def granite_swa(c: Config) -> Knobs:
     """Granite with windows, sinks, and a theta a layer."""
-    k = granite_block(c, num_key_value_heads=4, max_position_embeddings=8192, rms_norm_eps=1e-5, tie_word_embeddings=True)
+    k = granite_block(
+        c,
+        num_key_value_heads=4,
+        max_position_embeddings=8192,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=True,
+    )
     k.biased = biases(c)
     kinds = layer_kinds(c, k.n_layers, lambda layer: layer % 4 != 0)
     k.window = windows(c, kinds, c.get("sliding_window", 128))
@@ -193,12 +249,16 @@ def granite_swa(c: Config) -> Knobs:
         rotate(c, k)
         return k
     if not isinstance(thetas, list) or len(thetas) != k.n_layers:
-        raise ExportError(f"{c.where}: layer_rope_theta has not one entry for each of the {k.n_layers} layers")
+        raise ExportError(
+            f"{c.where}: layer_rope_theta has not one entry for each of the {k.n_layers} layers"
+        )
     c.ignore("rope_theta")  # each layer has its own
     ropes = {}
     for theta in filter(None, thetas):
         parameters = {**(c.get("rope_parameters") or {}), "rope_theta": theta}
-        ropes[theta] = rope_set(Config({"rope_parameters": parameters}, c.where), Shape(k.head_dim, k.context))
+        ropes[theta] = rope_set(
+            Config({"rope_parameters": parameters}, c.where), Shape(k.head_dim, k.context)
+        )
     k.rotate(*[ropes.get(theta) for theta in thetas])
     return k
 
@@ -208,7 +268,13 @@ def phi3(c: Config) -> Knobs:
     c.default(original_max_position_embeddings=4096)
     k = llama_block(c, max_position_embeddings=4096, rms_norm_eps=1e-5)
     rotate(c, k, partial=1.0, kinds=("default", "longrope", "su"))
-    c.require(attention_bias=False, mlp_bias=False, lm_head_bias=False, full_attn_mod=1, interpolate_factor=1)
+    c.require(
+        attention_bias=False,
+        mlp_bias=False,
+        lm_head_bias=False,
+        full_attn_mod=1,
+        interpolate_factor=1,
+    )
     size = c.get("sliding_window")
     k.window = [0 if size is None else c.int("sliding_window")] * k.n_layers
     return k
@@ -216,7 +282,13 @@ def phi3(c: Config) -> Knobs:
 
 def glm(c: Config) -> Knobs:
     """GLM 4 9B and GLM-4-0414: interleaved rope of half a head."""
-    k = llama_block(c, num_key_value_heads=2, head_dim=128, max_position_embeddings=131072, rms_norm_eps=1.5625e-7)
+    k = llama_block(
+        c,
+        num_key_value_heads=2,
+        head_dim=128,
+        max_position_embeddings=131072,
+        rms_norm_eps=1.5625e-7,
+    )
     rotate(c, k, partial=0.5)
     k.biased, k.interleaved = QKV * c.flag("attention_bias", True), True
     return k
@@ -235,7 +307,8 @@ def hunyuan(c: Config) -> Knobs:
         return k
     s = Config(scaling, f"{c.where}: rope_parameters")
     theta = s.number("rope_theta", c.number("rope_theta", 10000.0))
-    s.ignore("type", "rope_type", "factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # alpha is all that counts
+    # Alpha is all that counts.
+    s.ignore("type", "rope_type", "factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
     theta *= s.number("alpha") ** (k.head_dim / (k.head_dim - 2))
     s.finish()
     k.rotate(*[rope_set(Config({"rope_theta": theta}), Shape(k.head_dim, k.context))] * k.n_layers)
@@ -244,7 +317,13 @@ def hunyuan(c: Config) -> Knobs:
 
 def apertus(c: Config) -> Knobs:
     """Apertus: a plain feed-forward layer of xIELU, and q and k normalised head by head."""
-    k = llama_block(c, acts={"xielu": XIELU}, hidden_act="xielu", max_position_embeddings=65536, rms_norm_eps=1e-5)
+    k = llama_block(
+        c,
+        acts={"xielu": XIELU},
+        hidden_act="xielu",
+        max_position_embeddings=65536,
+        rms_norm_eps=1e-5,
+    )
     llama3 = dict(low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
     default_rope(c, rope_type="llama3", rope_theta=12e6, factor=8.0, **llama3)
     rotate(c, k, theta=12e6)
@@ -261,12 +340,20 @@ def bitnet(c: Config) -> Knobs:
     return k
 
 
-# ---- Gemma ---------------------------------------------------------------------------------------------------------------
+# ---- Gemma ---------------------------------------------------------------------------------------
 
 
 def _gemma(c: Config, **defaults) -> Knobs:
     """Norms multiply by 1 + w, and the embedding is scaled."""
-    k = llama_block(c, **{"head_dim": 256, "max_position_embeddings": 8192, "tie_word_embeddings": True, **defaults})
+    k = llama_block(
+        c,
+        **{
+            "head_dim": 256,
+            "max_position_embeddings": 8192,
+            "tie_word_embeddings": True,
+            **defaults,
+        },
+    )
     c.require(use_bidirectional_attention=False)
     k.biased = QKVO * c.flag("attention_bias", False)
     k.norm_offset, k.emb_scale = 1.0, k.n_embd**0.5
@@ -283,13 +370,23 @@ def gemma(c: Config) -> Knobs:
     return k
 
 
-def _gemma2(c: Config, window: int = 4096, softcaps=(50.0, 30.0), sliding=every(2), **defaults) -> tuple[Knobs, list[str]]:
+def _gemma2(
+    c: Config, window: int = 4096, softcaps=(50.0, 30.0), sliding=every(2), **defaults
+) -> tuple[Knobs, list[str]]:
     """What Gemma 2 and its successors share; also the kinds of the layers."""
     c.ignore("hidden_act")  # these read hidden_activation
-    k = _gemma(c, act="hidden_activation", hidden_activation="gelu_pytorch_tanh", num_key_value_heads=4, **defaults)
+    k = _gemma(
+        c,
+        act="hidden_activation",
+        hidden_activation="gelu_pytorch_tanh",
+        num_key_value_heads=4,
+        **defaults,
+    )
     k.attn_scale = c.number("query_pre_attn_scalar", 256) ** -0.5
     for field, key, usual in zip(
-        ("softcap", "final_softcap"), ("attn_logit_softcapping", "final_logit_softcapping"), softcaps
+        ("softcap", "final_softcap"),
+        ("attn_logit_softcapping", "final_logit_softcapping"),
+        softcaps,
     ):
         setattr(k, field, 0.0 if c.get(key, usual) is None else c.number(key, usual))
     kinds = layer_kinds(c, k.n_layers, sliding)
@@ -305,12 +402,14 @@ def gemma2(c: Config) -> Knobs:
 
 
 def gemma3(c: Config) -> Knobs:
-    """Gemma 3 text: q and k normalised head by head, five layers with a window and a theta of their own to one without."""
+    """Gemma 3 text: q and k normalised head by head, five layers with a window and a theta of their
+    own to one without."""
     c.ignore("_sliding_window_pattern")  # which always comes with layer_types
     pattern = c.int("sliding_window_pattern", 6)
     k, kinds = _gemma2(
-        c, softcaps=(None, None), sliding=every(pattern), max_position_embeddings=131072, vocab_size=262208,
-        hidden_size=2304, intermediate_size=9216, num_hidden_layers=26, num_attention_heads=8,
+        c, softcaps=(None, None), sliding=every(pattern), max_position_embeddings=131072,
+        vocab_size=262208, hidden_size=2304, intermediate_size=9216, num_hidden_layers=26,
+        num_attention_heads=8,
     )  # fmt: skip
     ropes = rope_by_type(c, Shape(k.head_dim, k.context, theta=1e6), sliding_theta=1e4)
     k.rotate(*[ropes[kind] for kind in kinds])
@@ -318,17 +417,20 @@ def gemma3(c: Config) -> Knobs:
 
 
 def gemma4(c: Config) -> Knobs:
-    """Gemma 4 text without experts: full layers have other heads and a rope of their own, the last layers read keys and
-    values of earlier ones, and every token has an embedding for each layer."""
+    """Gemma 4 text without experts: full layers have other heads and a rope of their own, the last
+    layers read keys and values of earlier ones, and every token has an embedding for each layer."""
     c.require(enable_moe_block=False)
     if c.get("use_bidirectional_attention") == "vision":  # of images; text is causal
         c.ignore("use_bidirectional_attention")
         c.values = {**c.values, "use_bidirectional_attention": None}
     c.ignore("num_experts", "top_k_experts", "moe_intermediate_size")
-    k = _gemma(c, act="hidden_activation", hidden_activation="gelu_pytorch_tanh", num_key_value_heads=4,
-               max_position_embeddings=131072, vocab_size=262144)  # fmt: skip
+    k = _gemma(c, act="hidden_activation", hidden_activation="gelu_pytorch_tanh",
+               num_key_value_heads=4, max_position_embeddings=131072,
+               vocab_size=262144)  # fmt: skip
     k.norm_offset, k.attn_scale = 0.0, 1.0
-    k.final_softcap = 0.0 if c.get("final_logit_softcapping") is None else c.number("final_logit_softcapping")
+    k.final_softcap = (
+        0.0 if c.get("final_logit_softcapping") is None else c.number("final_logit_softcapping")
+    )
     kinds = layer_kinds(c, k.n_layers, every(6))
     kinds[-1] = FULL  # as the reference forces it to be
     k.window = windows(c, kinds, c.get("sliding_window", 512))
@@ -347,7 +449,10 @@ def gemma4(c: Config) -> Knobs:
     source = [-1] * k.n_layers
     for i in range(first_shared, k.n_layers):
         if kinds[i] not in kinds[:first_shared]:
-            raise ExportError(f"{c.where}: num_kv_shared_layers leaves no {kinds[i]} whose keys layer {i} could read")
+            raise ExportError(
+                f"{c.where}: num_kv_shared_layers leaves no {kinds[i]} whose keys layer {i} could "
+                "read"
+            )
         source[i] = max(j for j in range(first_shared) if kinds[j] == kinds[i])
     if c.flag("use_double_wide_mlp", False):
         k.d_ff = [k.d_ff * (2 if s >= 0 else 1) for s in source]
@@ -377,9 +482,15 @@ def _gemma4_heads(c: Config, k: Knobs, kinds: list[str], own_kv_heads: bool) -> 
         given = {str(i): full for i, kind in enumerate(kinds) if kind == FULL}
     head_dim, n_kv_heads = [k.head_dim] * k.n_layers, [k.n_kv_heads] * k.n_layers
     for layer, values in given.items():
-        own = Config({key: v for key, v in values.items() if v is not None}, f"{c.where}: per_layer_config.{layer}")
+        own = Config(
+            {key: v for key, v in values.items() if v is not None},
+            f"{c.where}: per_layer_config.{layer}",
+        )
         i = Config({"layer": int(layer)}, c.where).int("layer", least=0, most=k.n_layers - 1)
-        head_dim[i], n_kv_heads[i] = own.int("head_dim", k.head_dim), own.int("num_key_value_heads", k.n_kv_heads)
+        head_dim[i], n_kv_heads[i] = (
+            own.int("head_dim", k.head_dim),
+            own.int("num_key_value_heads", k.n_kv_heads),
+        )
         own.finish()
     k.head_dim, k.n_kv_heads = head_dim, n_kv_heads
 

@@ -1,6 +1,7 @@
-"""Parts of a decoder that only some layers have: experts, latent attention, and the mixers that stand where attention does.
-A part says which layers have it, what metadata and tensors docs/format.md asks for, and how the source's tensors become
-modules that a family's table can name."""
+"""Parts of a decoder that only some layers have: experts, latent attention, and the mixers that
+stand where attention does. A part says which layers have it, what metadata and tensors
+docs/format.md asks for, and how the source's tensors become modules that a family's table can
+name."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from .tensor import ExportError, Tensor, constant
 
 LANES = 16
 KINDS = frozenset(  # the tensors that only parts have
-    "router selection_bias shared_gate expert_gate expert_up expert_down attn_gate attn_q_down attn_q_down_norm "
+    "router selection_bias shared_gate expert_gate expert_up expert_down attn_gate attn_q_down "
+    "attn_q_down_norm "
     "attn_latent_norm attn_k_up attn_v_up mix_in conv mix_out "
     "delta_gate delta_beta delta_decay delta_rate delta_norm "
     "ple_gate ple_out ple_norm".split()
@@ -54,8 +56,9 @@ class Part:
 
 @dataclass
 class Skipped(Part):
-    """Tensors that belong to something else, and that transformers does not load either: layers from `n_layers` on, which
-    predict several tokens at once, and names that begin with one of `prefixes`."""
+    """Tensors that belong to something else, and that transformers does not load either: layers
+    from `n_layers` on, which predict several tokens at once, and names that begin with one of
+    `prefixes`."""
 
     n_layers: int = 0
     prefixes: tuple[str, ...] = ()
@@ -63,7 +66,12 @@ class Skipped(Part):
     def arrange(self, left):
         for name in list(left):
             layer = re.match(r"model\.layers\.(\d+)\.", name)
-            if name.startswith(self.prefixes) or self.n_layers and layer and int(layer[1]) >= self.n_layers:
+            if (
+                name.startswith(self.prefixes)
+                or self.n_layers
+                and layer
+                and int(layer[1]) >= self.n_layers
+            ):
                 del left[name]
 
 
@@ -100,7 +108,10 @@ def stack(tensors: Sequence[Tensor]) -> Tensor:
 def expect(tensor: Tensor, *shape: int) -> Tensor:
     """The tensor, if it has that shape. Errors: ExportError."""
     if tuple(tensor.shape) != shape:
-        raise ExportError(f"tensor {tensor.name} has shape {list(tensor.shape)}, config.json makes it {list(shape)}")
+        raise ExportError(
+            f"tensor {tensor.name} has shape {list(tensor.shape)}, config.json makes it "
+            f"{list(shape)}"
+        )
     return tensor
 
 
@@ -114,17 +125,25 @@ def modules(left: dict[str, Tensor], name: str) -> list[str]:
     return [key[: -len(name) - 1] for key in list(left) if key.endswith("." + name)]
 
 
-# ---- experts -------------------------------------------------------------------------------------------------------------
+# ---- experts -------------------------------------------------------------------------------------
 
-HUB = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
+HUB = {
+    "gate_proj": "gate",
+    "up_proj": "up",
+    "down_proj": "down",
+    "w1": "gate",
+    "w3": "up",
+    "w2": "down",
+}
 EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
 
 
 @dataclass
 class Experts(Part):
-    """Mixture of experts: `n` of width `d_ff`, of which a token gets `top_k`. The source has them one by one, or fused as
-    transformers holds them: `gate_up_proj` [n, 2 d_ff, n_embd] and `down_proj` [n, n_embd, d_ff]. They become the modules
-    `experts.gate`, `experts.up`, `experts.down`."""
+    """Mixture of experts: `n` of width `d_ff`, of which a token gets `top_k`. The source has them
+    one by one, or fused as transformers holds them: `gate_up_proj` [n, 2 d_ff, n_embd] and
+    `down_proj` [n, n_embd, d_ff]. They become the modules `experts.gate`, `experts.up`,
+    `experts.down`."""
 
     n: int = 0
     top_k: int = 0
@@ -138,7 +157,8 @@ class Experts(Part):
     scale: float = 1.0
     jitter: float = 0.0  # of the sparsemixer
     biased: bool = False  # a bias takes part in the choice
-    interleaved: bool = False  # fused as [n, n_embd, 2 d_ff] and [n, d_ff, n_embd], gate and up in turns, with biases
+    # Fused as [n, n_embd, 2 d_ff] and [n, d_ff, n_embd], gate and up in turns, with biases.
+    interleaved: bool = False
     clamp: tuple[float, float] | None = None  # alpha and limit of its activation
     shared_gate: bool = False  # the network that all tokens pass is weighed by a sigmoid
 
@@ -151,7 +171,11 @@ class Experts(Part):
             "layer.renorm": int(self.renorm),
         }
         if self.groups > 1:
-            meta |= {"layer.groups": self.groups, "layer.top_groups": self.top_groups, "layer.group_score": self.group_score}
+            meta |= {
+                "layer.groups": self.groups,
+                "layer.top_groups": self.top_groups,
+                "layer.group_score": self.group_score,
+            }
         if self.renorm and self.renorm_eps:
             meta["layer.renorm_eps"] = float(self.renorm_eps)
         if self.score == SPARSEMIXER:
@@ -181,12 +205,17 @@ class Experts(Part):
         for key in list(left):
             match = EXPERT.fullmatch(key)
             if match and match[3] in HUB:
-                found.setdefault(match[1], {}).setdefault(HUB[match[3]], {})[int(match[2])] = left.pop(key)
+                found.setdefault(match[1], {}).setdefault(HUB[match[3]], {})[int(match[2])] = (
+                    left.pop(key)
+                )
         for module, matrices in found.items():
             for name, experts in matrices.items():
                 missing = set(range(self.n)) - set(experts)
                 if missing or len(experts) != self.n:
-                    raise ExportError(f"{module} has {len(experts)} experts with a matrix {name}, config.json says {self.n}")
+                    raise ExportError(
+                        f"{module} has {len(experts)} experts with a matrix {name}, config.json "
+                        f"says {self.n}"
+                    )
                 for expert in experts.values():
                     expect(expert, *experts[0].shape)
                 left[f"{module}.{name}.weight"] = stack([experts[e] for e in range(self.n)])
@@ -197,28 +226,38 @@ class Experts(Part):
             return self.split_interleaved(left)
         for module in modules(left, "experts.gate_up_proj"):
             experts = module + ".experts."
-            self.split_fused(left, module, left.pop(experts + "gate_up_proj"), left.pop(experts + "down_proj"))
+            self.split_fused(
+                left, module, left.pop(experts + "gate_up_proj"), left.pop(experts + "down_proj")
+            )
         for module in modules(left, "input_linear.weight"):
             if len(left[module + ".input_linear.weight"].shape) == 3:
                 self.split_fused(
-                    left, module, left.pop(module + ".input_linear.weight"), left.pop(module + ".output_linear.weight")
+                    left,
+                    module,
+                    left.pop(module + ".input_linear.weight"),
+                    left.pop(module + ".output_linear.weight"),
                 )
 
-    def split_fused(self, left: dict[str, Tensor], module: str, gate_up: Tensor, down: Tensor) -> None:
+    def split_fused(
+        self, left: dict[str, Tensor], module: str, gate_up: Tensor, down: Tensor
+    ) -> None:
         """Gate rows come first, then those of up."""
         expect(gate_up, self.n, 2 * self.d_ff, gate_up.shape[-1])
         expect(down, self.n, gate_up.shape[-1], self.d_ff)
 
         def rows(tensor: Tensor, e: int, begin: int, end: int) -> Tensor:
-            return tensor.slice(e, e + 1).map(lambda w: w[0, begin:end], (end - begin, tensor.shape[2]))
+            return tensor.slice(e, e + 1).map(
+                lambda w: w[0, begin:end], (end - begin, tensor.shape[2])
+            )
 
         for name, tensor, begin, end in (
             ("gate", gate_up, 0, self.d_ff),
             ("up", gate_up, self.d_ff, 2 * self.d_ff),
             ("down", down, 0, down.shape[1]),
         ):
-            left[f"{module}.experts.{name}.weight"] = stack([rows(tensor, e, begin, end) for e in range(self.n)])
-
+            left[f"{module}.experts.{name}.weight"] = stack(
+                [rows(tensor, e, begin, end) for e in range(self.n)]
+            )
 
     def split_interleaved(self, left: dict[str, Tensor]) -> None:
         """In bf16 and the like transposed, in mxfp4 not."""
@@ -228,20 +267,31 @@ class Experts(Part):
             for module in modules(left, f"experts.{kind}"):
                 name = f"{module}.experts.{kind}"
                 n, n_in, n_out = left[name].shape
-                parts = [left[name].slice(e, e + 1).map(lambda w: w[0].T, (n_out, n_in)) for e in range(n)]
+                parts = [
+                    left[name].slice(e, e + 1).map(lambda w: w[0].T, (n_out, n_in))
+                    for e in range(n)
+                ]
                 self.take_interleaved(left, name, parts)
             for module in modules(left, f"experts.{kind}_blocks"):
                 name = f"{module}.experts.{kind}"
                 tensor = left.pop(name + "_blocks")
-                parts = [tensor.slice(e, e + 1).map(lambda w: w[0], tensor.shape[1:]) for e in range(tensor.shape[0])]
+                parts = [
+                    tensor.slice(e, e + 1).map(lambda w: w[0], tensor.shape[1:])
+                    for e in range(tensor.shape[0])
+                ]
                 self.take_interleaved(left, name, parts)
 
     def take_interleaved(self, left: dict[str, Tensor], name: str, experts: list[Tensor]) -> None:
         """Stacks of the experts' matrices and biases, gate and up apart."""
         left.pop(name, None)
         if len(experts) != self.n:
-            raise ExportError(f"tensor {name} has {len(experts)} experts, config.json says {self.n}")
-        biases = [b.map(lambda w: w[0], b.shape[1:]) for b in (left[name + "_bias"].slice(e, e + 1) for e in range(self.n))]
+            raise ExportError(
+                f"tensor {name} has {len(experts)} experts, config.json says {self.n}"
+            )
+        biases = [
+            b.map(lambda w: w[0], b.shape[1:])
+            for b in (left[name + "_bias"].slice(e, e + 1) for e in range(self.n))
+        ]
         del left[name + "_bias"]
         base = name.rpartition(".")[0]
         for kind, tensors in (("weight", experts), ("bias", biases)):
@@ -253,14 +303,15 @@ class Experts(Part):
             left[f"{base}.up.{kind}"] = stack([pick(t, rows[1::2]) for t in tensors])
 
 
-# ---- latent attention ----------------------------------------------------------------------------------------------------
+# ---- latent attention ----------------------------------------------------------------------------
 
 
 @dataclass
 class Latent(Part):
-    """Multi-head latent attention: `heads` with `nope` and `rope` numbers in a query and `value` in a value, over a latent
-    of `rank`. `kv_b_proj`, the keys and values of each head from the latent, becomes the modules `k_up` (transposed: it goes to
-    the query instead) and `v_up`; interleaved rope becomes half-split."""
+    """Multi-head latent attention: `heads` with `nope` and `rope` numbers in a query and `value` in
+    a value, over a latent of `rank`. `kv_b_proj`, the keys and values of each head from the latent,
+    becomes the modules `k_up` (transposed: it goes to the query instead) and `v_up`; interleaved
+    rope becomes half-split."""
 
     heads: int = 0
     rank: int = 0
@@ -284,7 +335,11 @@ class Latent(Part):
         }
 
     def shapes(self, n_embd):
-        down = {"attn_q_down": (self.q_rank, n_embd), "attn_q_down_norm": (self.q_rank,)} if self.q_rank else {}
+        down = (
+            {"attn_q_down": (self.q_rank, n_embd), "attn_q_down_norm": (self.q_rank,)}
+            if self.q_rank
+            else {}
+        )
         return {
             **down,
             "attn_q": (self.heads * (self.nope + self.rope), self.q_rank or n_embd),
@@ -299,8 +354,12 @@ class Latent(Part):
         for module in modules(left, "kv_b_proj.weight"):
             both = left.pop(module + ".kv_b_proj.weight")
             heads = self.by_head(expect(both, self.heads * (self.nope + self.value), self.rank))
-            left[module + ".k_up.weight"] = stack([h.map(self.key_part, (self.rank, self.nope)) for h in heads])
-            left[module + ".v_up.weight"] = stack([h.slice(self.nope, self.nope + self.value) for h in heads])
+            left[module + ".k_up.weight"] = stack(
+                [h.map(self.key_part, (self.rank, self.nope)) for h in heads]
+            )
+            left[module + ".v_up.weight"] = stack(
+                [h.slice(self.nope, self.nope + self.value) for h in heads]
+            )
         if not self.interleaved:
             return
         query = self.nope + self.rope
@@ -328,7 +387,7 @@ class Latent(Part):
         return np.concatenate([np.arange(before), turning[0::2], turning[1::2]])
 
 
-# ---- mixers with a convolution -------------------------------------------------------------------------------------------
+# ---- mixers with a convolution -------------------------------------------------------------------
 
 
 def conv_taps(tensor: Tensor, channels: int, taps: int) -> Tensor:
@@ -352,7 +411,11 @@ class ShortConv(Part):
         return {"layer.mixer": self.where(SHORTCONV), "layer.taps": self.where(self.taps)}
 
     def shapes(self, n_embd):
-        return {"mix_in": (3 * n_embd, n_embd), "conv": (self.taps * n_embd,), "mix_out": (n_embd, n_embd)}
+        return {
+            "mix_in": (3 * n_embd, n_embd),
+            "conv": (self.taps * n_embd,),
+            "mix_out": (n_embd, n_embd),
+        }
 
     def arrange(self, left):
         for module in modules(left, "conv.conv.weight"):
@@ -362,8 +425,8 @@ class ShortConv(Part):
 
 @dataclass
 class DeltaNet(Part):
-    """Gated DeltaNet. The decay's bias and rate become `in_proj_a.bias` and `rate`; qkvz and ba, which Qwen3-Next has key
-    head by key head, become the matrices that Qwen3.5 has."""
+    """Gated DeltaNet. The decay's bias and rate become `in_proj_a.bias` and `rate`; qkvz and ba,
+    which Qwen3-Next has key head by key head, become the matrices that Qwen3.5 has."""
 
     taps: int = 0
     k_heads: int = 0
@@ -412,24 +475,30 @@ class DeltaNet(Part):
                 self.split_key_heads(left, module)
 
     def split_key_heads(self, left: dict[str, Tensor], module: str) -> None:
-        """Of each key head: q, k, the values and the gates of its value heads; beta and decay likewise."""
+        """Of each key head: q, k, the values and the gates of its value heads; beta and decay
+        likewise."""
         per, k = self.v_heads // self.k_heads, self.k_dim
         sizes = np.cumsum([0, k, k, per * self.v_dim, per * self.v_dim])
         qkvz = left.pop(module + ".in_proj_qkvz.weight")
-        rows = np.arange(expect(qkvz, self.k_heads * sizes[-1], qkvz.shape[1]).shape[0]).reshape(self.k_heads, -1)
+        rows = np.arange(expect(qkvz, self.k_heads * sizes[-1], qkvz.shape[1]).shape[0]).reshape(
+            self.k_heads, -1
+        )
         q, k, v, z = (rows[:, a:b].reshape(-1) for a, b in zip(sizes, sizes[1:]))
         left[module + ".in_proj_qkv.weight"] = pick(qkvz, np.concatenate([q, k, v]))
         left[module + ".in_proj_z.weight"] = pick(qkvz, z)
         ba = left.pop(module + ".in_proj_ba.weight")
-        rows = np.arange(expect(ba, 2 * self.v_heads, ba.shape[1]).shape[0]).reshape(self.k_heads, 2, per)
+        rows = np.arange(expect(ba, 2 * self.v_heads, ba.shape[1]).shape[0]).reshape(
+            self.k_heads, 2, per
+        )
         left[module + ".in_proj_b.weight"] = pick(ba, rows[:, 0].reshape(-1))
         left[module + ".in_proj_a.weight"] = pick(ba, rows[:, 1].reshape(-1))
 
 
 @dataclass
 class SharedKeys(Part):
-    """Layers that read the keys and values of an earlier one, `source` (-1 in the others). Checkpoints may hold weights for
-    them nevertheless, which nobody reads. Layers of `key_is_value` have one matrix for both."""
+    """Layers that read the keys and values of an earlier one, `source` (-1 in the others).
+    Checkpoints may hold weights for them nevertheless, which nobody reads. Layers of `key_is_value`
+    have one matrix for both."""
 
     source: list[int]
     key_is_value: list[bool]
@@ -442,7 +511,13 @@ class SharedKeys(Part):
         for i, shared in enumerate(self.layers):
             module = f"model.layers.{i}.self_attn."
             if shared:
-                for name in ("k_proj.weight", "v_proj.weight", "k_proj.bias", "v_proj.bias", "k_norm.weight"):
+                for name in (
+                    "k_proj.weight",
+                    "v_proj.weight",
+                    "k_proj.bias",
+                    "v_proj.bias",
+                    "k_norm.weight",
+                ):
                     left.pop(module + name, None)
             elif self.key_is_value[i] and module + "k_proj.weight" in left:
                 left[module + "v_proj.weight"] = left[module + "k_proj.weight"]
@@ -472,7 +547,8 @@ class PerLayerEmbedding(Part):
 
 @dataclass
 class OutGate(Part):
-    """What attention gives is multiplied by a sigmoid, whose matrix the source has head by head behind that of the query."""
+    """What attention gives is multiplied by a sigmoid, whose matrix the source has head by head
+    behind that of the query."""
 
     heads: int = 0
     head_dim: int = 0
@@ -484,7 +560,9 @@ class OutGate(Part):
         for kind in ("weight", "bias"):
             for module in modules(left, f"q_proj.{kind}"):
                 both = left.pop(f"{module}.q_proj.{kind}")
-                rows = np.arange(expect(both, 2 * self.heads * self.head_dim, *both.shape[1:]).shape[0])
+                rows = np.arange(
+                    expect(both, 2 * self.heads * self.head_dim, *both.shape[1:]).shape[0]
+                )
                 rows = rows.reshape(self.heads, 2, self.head_dim)
                 left[f"{module}.q_proj.{kind}"] = pick(both, rows[:, 0].reshape(-1))
                 left[f"{module}.gate_proj.{kind}"] = pick(both, rows[:, 1].reshape(-1))

@@ -1,6 +1,8 @@
-"""Weights to the panels of docs/format.md and back: 16 output rows side by side, the input dimension outermost.
+"""Weights to the panels of docs/format.md and back: 16 output rows side by side, the input
+dimension outermost.
 
-`pack` and `unpack` take any number of rows and columns; the last panel and the last block are filled up."""
+`pack` and `unpack` take any number of rows and columns; the last panel and the last block are
+filled up."""
 
 from __future__ import annotations
 
@@ -8,14 +10,19 @@ import numpy as np
 
 LANES, BLOCK = 16, 32
 DTYPES = ("f32", "bf16", "q8", "q4")  # by their number in the file
-Q4_CODES = np.array([-127, -95, -74, -58, -44, -31, -20, -8, 4, 16, 29, 42, 56, 72, 91, 114], np.float32)
+Q4_CODES = np.array(
+    [-127, -95, -74, -58, -44, -31, -20, -8, 4, 16, 29, 42, 56, 72, 91, 114], np.float32
+)
 Q4_ZERO = 8  # the code closest to zero, for padding
 F16_MAX = 65504.0
-TURNED_W = np.float32(0.25)  # what the file holds of H w; the engine's H x / 8 makes up for the rest of H H = 32
+# What the file holds of H w; the engine's H x / 8 makes up for the rest of H H = 32.
+TURNED_W = np.float32(0.25)
 
-# For a weight divided by its scale, doubled, rounded and shifted by 256: the nearest code, and the number it means. (The
-# boundaries between codes are halves, so doubling loses nothing but ties.)
-_NEAREST = np.searchsorted((Q4_CODES[1:] + Q4_CODES[:-1]) / 2, np.arange(-256, 257) / 2).astype(np.uint8)
+# For a weight divided by its scale, doubled, rounded and shifted by 256: the nearest code, and the
+# number it means. (The boundaries between codes are halves, so doubling loses nothing but ties.)
+_NEAREST = np.searchsorted((Q4_CODES[1:] + Q4_CODES[:-1]) / 2, np.arange(-256, 257) / 2).astype(
+    np.uint8
+)
 _NEAREST_VALUE = Q4_CODES[_NEAREST]
 
 # Numbers that the largest weight of a block is tried as.
@@ -34,7 +41,8 @@ def panel_bytes(dtype: str, n_in: int) -> int:
 
 
 def pack(weights: np.ndarray, dtype: str) -> tuple[bytes, float]:
-    """float32 weights [n_out, n_in] as panels of `dtype`, and the sum of squares of what rounding changed.
+    """float32 weights [n_out, n_in] as panels of `dtype`, and the sum of squares of what rounding
+    changed.
 
     Errors: OverflowError if a weight is larger than the dtype holds."""
     n_in = weights.shape[1]
@@ -48,11 +56,14 @@ def pack(weights: np.ndarray, dtype: str) -> tuple[bytes, float]:
         blocks = turn(weights.reshape(-1, BLOCK)) * TURNED_W
     scale, codes, values = (_quantize_q8 if dtype == "q8" else _quantize_q4)(blocks)
     error = _square_sum(values * scale[:, None] - blocks) / (BLOCK * TURNED_W**2)
-    return _pack_blocks(codes.reshape(weights.shape), scale.reshape(weights.shape[0], -1), dtype), error
+    return _pack_blocks(
+        codes.reshape(weights.shape), scale.reshape(weights.shape[0], -1), dtype
+    ), error
 
 
 def turn(blocks: np.ndarray) -> np.ndarray:
-    """float32 [n][32] times the 32 x 32 Hadamard matrix, whose square is 32 (docs/format.md: turned blocks)."""
+    """float32 [n][32] times the 32 x 32 Hadamard matrix, whose square is 32 (docs/format.md: turned
+    blocks)."""
     for stride in (16, 8, 4, 2, 1):
         pairs = blocks.reshape(-1, 2, stride)
         blocks = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], 1)
@@ -70,15 +81,23 @@ def unpack(data: bytes, dtype: str, n_out: int, n_in: int) -> np.ndarray:
     else:
         raw = np.frombuffer(data, np.uint8).reshape(panels, -1)
         size = (512 if dtype == "q8" else 256) * blocks
-        scale = np.ascontiguousarray(raw[:, size : size + 32 * blocks]).view(np.float16).astype(np.float32)
+        scale = (
+            np.ascontiguousarray(raw[:, size : size + 32 * blocks])
+            .view(np.float16)
+            .astype(np.float32)
+        )
         scale = scale.reshape(panels, blocks, LANES).transpose(0, 2, 1)  # [panels][16][blocks]
         body = raw[:, :size].reshape(panels, blocks, -1, LANES, 4)
         if dtype == "q8":
             values = body.astype(np.float32) - 128
         else:  # [panels][blocks][4 pairs of groups][low, high][16][4]
-            values = Q4_CODES[np.stack([body & 15, body >> 4], 3)].reshape(panels, blocks, 8, LANES, 4)
+            values = Q4_CODES[np.stack([body & 15, body >> 4], 3)].reshape(
+                panels, blocks, 8, LANES, 4
+            )
         values = values.transpose(0, 3, 1, 2, 4).reshape(panels, LANES, blocks, BLOCK)
-        weights = turn(np.ascontiguousarray(values * scale[..., None]).reshape(-1, BLOCK)) / (BLOCK * TURNED_W)
+        weights = turn(np.ascontiguousarray(values * scale[..., None]).reshape(-1, BLOCK)) / (
+            BLOCK * TURNED_W
+        )
     return np.ascontiguousarray(weights.reshape(panels * LANES, -1)[:n_out, :n_in])
 
 
@@ -116,7 +135,8 @@ def _from_bf16(bits: np.ndarray) -> np.ndarray:
 
 
 def _quantize_q8(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """float32 [n][32] -> scale float32 [n] (exact in f16), codes uint8 [n][32], the numbers they mean float32 [n][32]."""
+    """float32 [n][32] -> scale float32 [n] (exact in f16), codes uint8 [n][32], the numbers they
+    mean float32 [n][32]."""
 
     def numbers(per_scale):
         return np.clip(np.rint(blocks * per_scale[:, None]), -127, 127)
@@ -131,9 +151,13 @@ def _quantize_q4(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(1)[:, None], 1)[:, 0]
 
     def nearest(per_scale):
-        return (np.rint(np.clip(blocks * (2 * per_scale)[:, None], -256, 256)) + 256).astype(np.intp)
+        return (np.rint(np.clip(blocks * (2 * per_scale)[:, None], -256, 256)) + 256).astype(
+            np.intp
+        )
 
-    scale = _best_scale(blocks, largest, _Q4_TRIALS, lambda per_scale: _NEAREST_VALUE[nearest(per_scale)])
+    scale = _best_scale(
+        blocks, largest, _Q4_TRIALS, lambda per_scale: _NEAREST_VALUE[nearest(per_scale)]
+    )
     codes = _NEAREST[nearest(_inverse(scale))]
     codes[scale == 0] = Q4_ZERO
     return scale, codes, Q4_CODES[codes]
@@ -142,8 +166,9 @@ def _quantize_q4(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
 def _best_scale(blocks, largest, trials, numbers) -> np.ndarray:
     """The f16 scale s [n] of each block w that brings s q closest to w, where q = numbers(1 / s).
 
-    For given q the best s is w.q / q.q, and leaves an error of w.w - (w.q)^2 / q.q. So of the q that the trials give, each
-    the largest weight's number, that with the largest (w.q)^2 / q.q is taken; its s gives a last q, and that the final s."""
+    For given q the best s is w.q / q.q, and leaves an error of w.w - (w.q)^2 / q.q. So of the q
+    that the trials give, each the largest weight's number, that with the largest (w.q)^2 / q.q is
+    taken; its s gives a last q, and that the final s."""
     if not (np.abs(largest) <= 127 * F16_MAX).all():
         raise OverflowError
 
@@ -179,12 +204,16 @@ def _inverse(x: np.ndarray) -> np.ndarray:
 def _pack_blocks(codes: np.ndarray, scale: np.ndarray, dtype: str) -> bytes:
     """codes uint8 [16 P][32 B], scale float32 [16 P][B] -> the bytes of P panels."""
     panels, n_blocks = codes.shape[0] // LANES, scale.shape[1]
-    groups = codes.reshape(panels, LANES, n_blocks, 8, 4).transpose(0, 2, 3, 1, 4)  # [P][B][8][16][4]
+    # [P][B][8][16][4]
+    groups = codes.reshape(panels, LANES, n_blocks, 8, 4).transpose(0, 2, 3, 1, 4)
     if dtype == "q4":
         groups = groups[:, :, 0::2] | groups[:, :, 1::2] << 4
-    scales = scale.reshape(panels, LANES, n_blocks).transpose(0, 2, 1).astype(np.float16)  # [P][B][16]
+    # [P][B][16]
+    scales = scale.reshape(panels, LANES, n_blocks).transpose(0, 2, 1).astype(np.float16)
     out = np.zeros((panels, panel_bytes(dtype, n_blocks * BLOCK)), np.uint8)
     body = groups.reshape(panels, -1)
     out[:, : body.shape[1]] = body
-    out[:, body.shape[1] : body.shape[1] + 32 * n_blocks] = np.ascontiguousarray(scales).reshape(panels, -1).view(np.uint8)
+    out[:, body.shape[1] : body.shape[1] + 32 * n_blocks] = (
+        np.ascontiguousarray(scales).reshape(panels, -1).view(np.uint8)
+    )
     return out.tobytes()

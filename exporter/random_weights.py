@@ -1,8 +1,9 @@
 """Checkpoints of random weights in a known shape, for measuring speed without downloading anything.
 
-SHAPES holds what a config.json would say, so a shape of any family that families.py knows is one entry more. A matrix is
-made of panels of 16 rows drawn from a small pool: packing the pool once makes a model of a billion weights a matter of
-seconds, and every panel still lies in the file as often as a real model's would."""
+SHAPES holds what a config.json would say, so a shape of any family that families.py knows is one
+entry more. A matrix is made of panels of 16 rows drawn from a small pool: packing the pool once
+makes a model of a billion weights a matter of seconds, and every panel still lies in the file as
+often as a real model's would."""
 
 from __future__ import annotations
 
@@ -21,7 +22,15 @@ POOL = 64  # panels of one width to choose from
 
 
 def _llama(
-    layers: int, width: int, heads: int, kv_heads: int, ff: int, vocab: int, context: int, tied: bool, **more
+    layers: int,
+    width: int,
+    heads: int,
+    kv_heads: int,
+    ff: int,
+    vocab: int,
+    context: int,
+    tied: bool,
+    **more,
 ) -> dict:
     return {
         "model_type": "llama",
@@ -46,17 +55,31 @@ _LLAMA3_ROPE = {
     "original_max_position_embeddings": 8192,
 }
 
-# A context of 16384 stands where the original has 8192, so that there is room for a token at depth 8192.
+# A context of 16384 stands where the original has 8192, so that there is room for a token at depth
+# 8192.
 SHAPES: dict[str, dict] = {
     "stories-260k": _llama(5, 64, 8, 4, 172, 512, 512, True),
     "smollm-135m": _llama(30, 576, 9, 3, 1536, 49152, 16384, True, rope_theta=100000.0),
     "smollm-360m": _llama(32, 960, 15, 5, 2560, 49152, 16384, True, rope_theta=100000.0),
     "qwen3-0.6b": _llama(
-        28, 1024, 16, 8, 3072, 151936, 40960, True, model_type="qwen3", head_dim=128, rope_theta=1e6, rms_norm_eps=1e-6
+        28,
+        1024,
+        16,
+        8,
+        3072,
+        151936,
+        40960,
+        True,
+        model_type="qwen3",
+        head_dim=128,
+        rope_theta=1e6,
+        rms_norm_eps=1e-6,
     ),
     "llama-1b": _llama(16, 2048, 32, 8, 8192, 32000, 16384, True),
     "tinyllama-1.1b": _llama(22, 2048, 32, 4, 5632, 32000, 2048, False),
-    "llama-3.2-1b": _llama(16, 2048, 32, 8, 8192, 128256, 131072, True, rope_theta=500000.0, rope_scaling=_LLAMA3_ROPE),
+    "llama-3.2-1b": _llama(
+        16, 2048, 32, 8, 8192, 128256, 131072, True, rope_theta=500000.0, rope_scaling=_LLAMA3_ROPE
+    ),
 }
 
 
@@ -66,12 +89,16 @@ class _Pool:
     Weights are normal with variance 1 / n_in, so that a product keeps the scale of what goes in."""
 
     def __init__(self, seed: int, n_in: int):
-        numbers = np.random.RandomState([seed, n_in])  # the generator whose stream numpy promises to keep
-        self.rows = numbers.standard_normal((POOL, LANES, n_in)).astype(np.float32) * np.float32(n_in**-0.5)
+        # The generator whose stream numpy promises to keep.
+        numbers = np.random.RandomState([seed, n_in])
+        self.rows = numbers.standard_normal((POOL, LANES, n_in)).astype(np.float32) * np.float32(
+            n_in**-0.5
+        )
         self._packed: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     def packed(self, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-        """The panels' bytes, uint8 [POOL][panel bytes], and the squares of what rounding changed, [POOL]."""
+        """The panels' bytes, uint8 [POOL][panel bytes], and the squares of what rounding changed,
+        [POOL]."""
         if dtype not in self._packed:
             panels = [pack(panel, dtype) for panel in self.rows]
             data = np.array([np.frombuffer(packed, np.uint8) for packed, _ in panels])
@@ -81,7 +108,9 @@ class _Pool:
 
 def _matrix(name: str, shape: tuple[int, int], pool: _Pool, seed: int) -> Tensor:
     """Rows of the pool's panels, in an order that seed and name decide."""
-    order = np.random.RandomState([seed, zlib.crc32(name.encode())]).randint(0, POOL, -(-shape[0] // LANES))
+    order = np.random.RandomState([seed, zlib.crc32(name.encode())]).randint(
+        0, POOL, -(-shape[0] // LANES)
+    )
 
     def rows(a: int, b: int) -> np.ndarray:
         first = a // LANES
@@ -107,7 +136,8 @@ def _vector(name: str, size: int, seed: int) -> Tensor:
 
 
 def random_tensors(shape: str, seed: int) -> dict[str, Tensor]:
-    """The tensors of that shape under the names of its Hugging Face checkpoint. Errors: ExportError."""
+    """The tensors of that shape under the names of its Hugging Face checkpoint. Errors:
+    ExportError."""
     if not 0 <= seed < 1 << 32:
         raise ExportError(f"--seed {seed}: expected a whole number from 0 to 2^32 - 1")
     config = SHAPES[shape]
@@ -138,5 +168,15 @@ def open_random(shape: str, seed: int) -> Source:
     if shape not in SHAPES:
         raise ExportError(f"--random {shape}: no such shape; there are {', '.join(SHAPES)}")
     family, knobs, tensors, remarks = canonical(SHAPES[shape], random_tensors(shape, seed))
-    remarks.append("the weights are random, and there is no tokenizer: made for --bench and --kv; text needs --tokens")
-    return Source(f"random weights in the shape of {shape}, seed {seed}", family, knobs, tensors, [], remarks=remarks)
+    remarks.append(
+        "the weights are random, and there is no tokenizer: made for --bench and --kv; text needs "
+        "--tokens"
+    )
+    return Source(
+        f"random weights in the shape of {shape}, seed {seed}",
+        family,
+        knobs,
+        tensors,
+        [],
+        remarks=remarks,
+    )

@@ -1,5 +1,6 @@
-"""Rope: angular frequencies from a config, in the operations and the order of transformers' modeling_rope_utils.py (the same
-bits but where torch's vectorised pow is off by one), and which layers have which."""
+"""Rope: angular frequencies from a config, in the operations and the order of transformers'
+modeling_rope_utils.py (the same bits but where torch's vectorised pow is off by one), and which
+layers have which."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 @dataclass(frozen=True, eq=False)
 class Rope:
-    """A rope set of docs/format.md: float32 [n_rot / 2] frequencies, and those of texts of more than `length` tokens."""
+    """A rope set of docs/format.md: float32 [n_rot / 2] frequencies, and those of texts of more
+    than `length` tokens."""
 
     inv_freq: np.ndarray
     multiplier: float = 1.0
@@ -29,9 +31,10 @@ class Rope:
 
 @dataclass(frozen=True)
 class Shape:
-    """What the frequencies of a model depend on besides its rope parameters. `theta` and `partial` are the family's values
-    of rope_theta and partial_rotary_factor where the config has none; partial None: the family rotates whole heads. `kinds`:
-    the types that the family has, if not all. `known`: keys among the parameters that the family reads itself."""
+    """What the frequencies of a model depend on besides its rope parameters. `theta` and `partial`
+    are the family's values of rope_theta and partial_rotary_factor where the config has none;
+    partial None: the family rotates whole heads. `kinds`: the types that the family has, if not
+    all. `known`: keys among the parameters that the family reads itself."""
 
     head_dim: int
     context: int
@@ -42,7 +45,8 @@ class Shape:
 
 
 def rope_set(c: Config, shape: Shape) -> Rope:
-    """The rope of all layers, in both spellings of a config: rope_theta with rope_scaling, and rope_parameters."""
+    """The rope of all layers, in both spellings of a config: rope_theta with rope_scaling, and
+    rope_parameters."""
     old, new = c.get("rope_scaling"), c.get("rope_parameters")
     if old and new:
         raise ExportError(f"{c.where} has both rope_scaling and rope_parameters; keep one")
@@ -59,19 +63,28 @@ def rope_set(c: Config, shape: Shape) -> Rope:
 
 
 def rope_by_type(c: Config, shape: Shape, sliding_theta: float) -> dict[str, Rope]:
-    """A rope for full_attention, whose default theta is that of `shape`, and one for sliding_attention: nested
-    rope_parameters; or rope_theta and rope_scaling for the full layers, rope_local_base_freq for the others."""
+    """A rope for full_attention, whose default theta is that of `shape`, and one for
+    sliding_attention: nested rope_parameters; or rope_theta and rope_scaling for the full layers,
+    rope_local_base_freq for the others."""
     old, new = c.get("rope_scaling") or {}, c.get("rope_parameters") or {}
     theta, local = c.get("rope_theta"), c.get("rope_local_base_freq")
     if old and new:
         raise ExportError(f"{c.where} has both rope_scaling and rope_parameters; keep one")
     if not isinstance(old, dict) or not isinstance(new, dict) or not set(new) <= {FULL, SLIDING}:
-        raise ExportError(f"{c.where}: rope_parameters is {new or old!r}, expected one object for each of {FULL}, {SLIDING}")
+        raise ExportError(
+            f"{c.where}: rope_parameters is {new or old!r}, expected one object for each of "
+            f"{FULL}, {SLIDING}"
+        )
     ropes = {}
     for kind, outer, default in ((FULL, theta, shape.theta), (SLIDING, local, sliding_theta)):
-        values = {"rope_theta": default if outer is None else outer, "original_max_position_embeddings": shape.context}
+        values = {
+            "rope_theta": default if outer is None else outer,
+            "original_max_position_embeddings": shape.context,
+        }
         values.update(new.get(kind) or (old if kind == FULL else {}))
-        where = f"{c.where}: " + (f"rope_parameters.{kind}" if new else "rope_scaling" if kind == FULL else "rope_local")
+        where = f"{c.where}: " + (
+            f"rope_parameters.{kind}" if new else "rope_scaling" if kind == FULL else "rope_local"
+        )
         ropes[kind] = _rope(Config(values, where), shape, nested=True)
     return ropes
 
@@ -85,7 +98,9 @@ def _rope(p: Config, shape: Shape, nested: bool = False) -> Rope:
     """The rope of one object of parameters."""
     kinds: dict[str, Callable[[Config, Shape, float, int], Rope]] = {
         "default": lambda p, shape, theta, n_rot: Rope(_plain(theta, n_rot)),
-        "linear": lambda p, shape, theta, n_rot: Rope(_plain(theta, n_rot) / f32(p.number("factor"))),
+        "linear": lambda p, shape, theta, n_rot: Rope(
+            _plain(theta, n_rot) / f32(p.number("factor"))
+        ),
         "llama3": _llama3,
         "yarn": _yarn,
         "longrope": _longrope,
@@ -94,7 +109,8 @@ def _rope(p: Config, shape: Shape, nested: bool = False) -> Rope:
     }
     kinds = {kind: make for kind, make in kinds.items() if kind in shape.kinds or not shape.kinds}
     p.get("type")
-    p.ignore("original_max_position_embeddings", *shape.known)  # the former for the types that do not read it
+    # The former for the types that do not read it.
+    p.ignore("original_max_position_embeddings", *shape.known)
     make = p.choice("rope_type" if "rope_type" in p.values else "type", kinds, "default")
     theta = p.number("rope_theta", shape.theta)
     if shape.partial is None and make is not _proportional:
@@ -104,7 +120,10 @@ def _rope(p: Config, shape: Shape, nested: bool = False) -> Rope:
         raise ExportError(f"{p.where}: partial_rotary_factor is {share}, expected 1 at most")
     n_rot = shape.head_dim if make is _proportional else int(shape.head_dim * share)
     if n_rot % 2 or n_rot < 2:
-        raise ExportError(f"head_dim is {shape.head_dim}, of which {n_rot} elements turn; rope needs an even number")
+        raise ExportError(
+            f"head_dim is {shape.head_dim}, of which {n_rot} elements turn; rope needs an even "
+            "number"
+        )
     if nested:
         p.require(truncate=True)  # the reference looks for it elsewhere
     rope = make(p, shape, theta, n_rot)
@@ -113,7 +132,8 @@ def _rope(p: Config, shape: Shape, nested: bool = False) -> Rope:
 
 
 def _powers(theta: float, n_rot: int, of: int | None = None) -> np.ndarray:
-    """theta^(2i / of) of the first n_rot / 2 pairs; `of` is n_rot unless the share of a head that turns is thinned out."""
+    """theta^(2i / of) of the first n_rot / 2 pairs; `of` is n_rot unless the share of a head that
+    turns is thinned out."""
     exponent = np.arange(0, n_rot, 2).astype(f32) / f32(of or n_rot)
     return (theta ** exponent.astype(np.float64)).astype(f32)  # the power is rounded once
 
@@ -123,13 +143,21 @@ def _plain(theta: float, n_rot: int) -> np.ndarray:
 
 
 def _llama3(p: Config, shape: Shape, theta: float, n_rot: int) -> Rope:
-    """Llama 3.1's scaling: long waves are stretched by a factor, short ones kept, those between interpolated."""
+    """Llama 3.1's scaling: long waves are stretched by a factor, short ones kept, those between
+    interpolated."""
     old_context = p.int("original_max_position_embeddings")
-    factor, low, high = p.number("factor"), p.number("low_freq_factor"), p.number("high_freq_factor")
+    factor, low, high = (
+        p.number("factor"),
+        p.number("low_freq_factor"),
+        p.number("high_freq_factor"),
+    )
     if not low < high:
-        raise ExportError(f"{p.where}: low_freq_factor is {low}, expected less than high_freq_factor ({high})")
+        raise ExportError(
+            f"{p.where}: low_freq_factor is {low}, expected less than high_freq_factor ({high})"
+        )
     inv_freq = _plain(theta, n_rot)
-    wavelength = f32(1) / inv_freq * f32(2 * np.pi)  # a number over a tensor is its reciprocal times the number in torch
+    # A number over a tensor is its reciprocal times the number in torch.
+    wavelength = f32(1) / inv_freq * f32(2 * np.pi)
     scaled = np.where(wavelength > f32(old_context / low), inv_freq / f32(factor), inv_freq)
     smooth = (f32(1) / wavelength * f32(old_context) - f32(low)) / f32(high - low)
     between = (f32(1) - smooth) * scaled / f32(factor) + smooth * scaled
@@ -138,7 +166,8 @@ def _llama3(p: Config, shape: Shape, theta: float, n_rot: int) -> Rope:
 
 
 def _yarn(p: Config, shape: Shape, theta: float, n_rot: int) -> Rope:
-    """YaRN (Peng et al. 2023): pairs that turn often are kept, pairs that turn seldom are stretched, a ramp between."""
+    """YaRN (Peng et al. 2023): pairs that turn often are kept, pairs that turn seldom are
+    stretched, a ramp between."""
     original = p.int("original_max_position_embeddings")
     factor = shape.context / original if p.get("factor") is None else p.number("factor")
 
@@ -152,7 +181,9 @@ def _yarn(p: Config, shape: Shape, theta: float, n_rot: int) -> Rope:
     low, high = max(low, 0), min(high, n_rot - 1)
     if low == high:
         high += 0.001
-    kept = f32(1) - np.clip((np.arange(n_rot // 2).astype(f32) - f32(low)) / f32(high - low), 0, 1).astype(f32)
+    kept = f32(1) - np.clip(
+        (np.arange(n_rot // 2).astype(f32) - f32(low)) / f32(high - low), 0, 1
+    ).astype(f32)
     powers = _powers(theta, n_rot)
     inv_freq = f32(1) / (f32(factor) * powers) * (f32(1) - kept) + f32(1) / powers * kept
     return Rope(inv_freq.astype(f32), _yarn_multiplier(p, factor))
@@ -165,11 +196,14 @@ def _yarn_multiplier(p: Config, factor: float) -> float:
     given, m, m_all = p.get("attention_factor"), p.get("mscale"), p.get("mscale_all_dim")
     if given is not None:
         return p.number("attention_factor")
-    return grown(p.number("mscale")) / grown(p.number("mscale_all_dim")) if m and m_all else grown(1.0)
+    return (
+        grown(p.number("mscale")) / grown(p.number("mscale_all_dim")) if m and m_all else grown(1.0)
+    )
 
 
 def _longrope(p: Config, shape: Shape, theta: float, n_rot: int) -> Rope:
-    """LongRoPE (Ding et al. 2024): every pair is stretched by a number of its own, another one in long texts."""
+    """LongRoPE (Ding et al. 2024): every pair is stretched by a number of its own, another one in
+    long texts."""
     original = p.int("original_max_position_embeddings")
     factor = shape.context / original if p.get("factor") is None else p.number("factor")
     if p.get("attention_factor") is not None:
@@ -184,7 +218,9 @@ def _longrope(p: Config, shape: Shape, theta: float, n_rot: int) -> Rope:
             or len(stretch) != n_rot // 2
             or not all(isinstance(x, (int, float)) and x > 0 for x in stretch)
         ):
-            raise ExportError(f"{p.where}: {key} is no list of {n_rot // 2} positive numbers, one a pair")
+            raise ExportError(
+                f"{p.where}: {key} is no list of {n_rot // 2} positive numbers, one a pair"
+            )
         return f32(1) / (np.array(stretch, f32) * _powers(theta, n_rot))
 
     return Rope(stretched("short_factor"), multiplier, stretched("long_factor"), original)
@@ -199,15 +235,21 @@ def _proportional(p: Config, shape: Shape, theta: float, n_rot: int) -> Rope:
 
 
 def layer_kinds(c: Config, n_layers: int, sliding: Callable[[int], bool]) -> list[str]:
-    """full_attention or sliding_attention for each layer: layer_types, or sliding where `sliding` says so."""
+    """full_attention or sliding_attention for each layer: layer_types, or sliding where `sliding`
+    says so."""
     types = c.get("layer_types")
     if types is None:
         types = [SLIDING if sliding(i) else FULL for i in range(n_layers)]
     if not isinstance(types, list) or len(types) != n_layers:
-        raise ExportError(f"{c.where}: layer_types has not one entry for each of the {n_layers} layers")
+        raise ExportError(
+            f"{c.where}: layer_types has not one entry for each of the {n_layers} layers"
+        )
     for t in types:
         if t not in (FULL, SLIDING):
-            raise ExportError(f"{c.where}: layer_types holds {t!r}, which is not supported; supported: {FULL}, {SLIDING}")
+            raise ExportError(
+                f"{c.where}: layer_types holds {t!r}, which is not supported; supported: {FULL}, "
+                f"{SLIDING}"
+            )
     return types
 
 

@@ -1,4 +1,5 @@
-"""Tensors that are read when they are needed, so that an export holds one of them at a time and not the model."""
+"""Tensors that are read when they are needed, so that an export holds one of them at a time and not
+the model."""
 
 from __future__ import annotations
 
@@ -14,10 +15,11 @@ class ExportError(Exception):
 
 @dataclass(frozen=True)
 class Tensor:
-    """A float32 tensor yet to be read. `load()` opens it and returns `rows(a, b)`, which gives rows a..b-1 of the first axis
-    as a new array that the caller owns; what `load` had to keep in memory lives as long as `rows`. `name` is the source's
-    name, for messages. Errors: ExportError from either. `packed(dtype, a, b)`, if there is one, gives what quantize.pack
-    makes of these rows, at less cost; a is a multiple of 16. `raw` has the bytes of a tensor that is not stored as numbers,
+    """A float32 tensor yet to be read. `load()` opens it and returns `rows(a, b)`, which gives rows
+    a..b-1 of the first axis as a new array that the caller owns; what `load` had to keep in memory
+    lives as long as `rows`. `name` is the source's name, for messages. Errors: ExportError from
+    either. `packed(dtype, a, b)`, if there is one, gives what quantize.pack makes of these rows, at
+    less cost; a is a multiple of 16. `raw` has the bytes of a tensor that is not stored as numbers,
     which `load` then refuses to read."""
 
     name: str
@@ -39,8 +41,11 @@ class Tensor:
 
         return Tensor(self.name, (end - begin, *self.shape[1:]), load)
 
-    def map(self, function: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...] | None = None) -> "Tensor":
-        """`function` of the whole tensor, which is in memory while it is written. `shape` is the result's, if it differs."""
+    def map(
+        self, function: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...] | None = None
+    ) -> "Tensor":
+        """`function` of the whole tensor, which is in memory while it is written. `shape` is the
+        result's, if it differs."""
 
         def load():
             whole = function(self.array())
@@ -49,7 +54,9 @@ class Tensor:
         return Tensor(self.name, self.shape if shape is None else shape, load)
 
 
-def from_file(path: str, name: str, shape: tuple[int, ...], offset: int, dtype: str, bf16: bool = False) -> Tensor:
+def from_file(
+    path: str, name: str, shape: tuple[int, ...], offset: int, dtype: str, bf16: bool = False
+) -> Tensor:
     """Numbers that lie in a file as they are, from byte `offset` on; bf16 as `dtype` "<u2"."""
     row = int(np.prod(shape[1:], dtype=np.int64))
 
@@ -61,7 +68,9 @@ def from_file(path: str, name: str, shape: tuple[int, ...], offset: int, dtype: 
             raw = np.fromfile(file, dtype, (b - a) * row)
             if raw.size != (b - a) * row:
                 raise ExportError(f"{path} ends inside tensor {name}")
-            values = (raw.astype(np.uint32) << 16).view(np.float32) if bf16 else raw.astype(np.float32)
+            values = (
+                (raw.astype(np.uint32) << 16).view(np.float32) if bf16 else raw.astype(np.float32)
+            )
             return values.reshape(b - a, *shape[1:])
 
         return rows

@@ -1,9 +1,10 @@
-"""Tokenizers: tokenizer.json, SentencePiece's tokenizer.model, llama2.c's tokenizer.bin -> the metadata of docs/format.md.
-tokenizer_files.py finds the file, and makes the same of other forms.
+"""Tokenizers: tokenizer.json, SentencePiece's tokenizer.model, llama2.c's tokenizer.bin -> the
+metadata of docs/format.md. tokenizer_files.py finds the file, and makes the same of other forms.
 
-What the engine has no rule for is refused by the name of the field, never approximated: a token more or less in a prompt is
-an error that nobody sees.
+What the engine has no rule for is refused by the name of the field, never approximated: a token
+more or less in a prompt is an error that nobody sees.
 """
+
 from __future__ import annotations
 
 import json
@@ -11,6 +12,7 @@ import re
 import struct
 import unicodedata
 from dataclasses import dataclass, field
+from typing import Sequence
 
 import numpy as np
 
@@ -22,32 +24,51 @@ PLAIN, SPECIAL, BYTE = 0, 1, 2
 NORMALIZERS = {"nfc": 1, "prepend mark": 2, "spaces to mark": 3, "prepend space": 4}
 # The steps of pre-tokenizers, as text/scanners.c numbers them.
 METASPACE = {"never": 1, "first": 2, "always": 3}
-GPT2, DIGIT, DIGITS, PUNCTUATION, BYTE_DIGIT, BYTE_DIGITS, THREE_DIGITS, PREFIX_SPACE = 4, 11, 12, 14, 20, 21, 22, 23
+GPT2, DIGIT, DIGITS, PUNCTUATION, BYTE_DIGIT, BYTE_DIGITS, THREE_DIGITS, PREFIX_SPACE = (
+    4,
+    11,
+    12,
+    14,
+    20,
+    21,
+    22,
+    23,
+)
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_CASED = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+%s|"
-          r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%s|")
+_CASED = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+%s|"
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%s|"
+)
 _CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-# Cased letters that DeepSeek-LLM knows. By number, because normalization would make other characters of some.
+# Cased letters that DeepSeek-LLM knows. By number, because normalization would make other
+# characters of some.
 _DEEPSEEK_LETTERS = (
-    "A-Za-z\xb5\xc0-\xd6\xd8-\xf6\xf8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373\u0376\u0377\u037b-"
-    "\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481\u048a-\u052f\u0531-\u0556\u10a0-"
-    "\u10c5\u13a0-\u13f5\u13f8-\u13fd\u1c90-\u1cba\u1cbd-\u1cbf\u1d00-\u1d2b\u1d6b-\u1d77\u1d79-\u1d9a\u1e00-\u1f15"
-    "\u1f18-\u1f1d\u1f20-\u1f45\u1f48-\u1f4d\u1f50-\u1f57\u1f59\u1f5b\u1f5d\u1f5f-\u1f7d\u1f80-\u1fb4\u1fb6-\u1fbc"
-    "\u1fbe\u1fc2-\u1fc4\u1fc6-\u1fcc\u1fd0-\u1fd3\u1fd6-\u1fdb\u1fe0-\u1fec\u1ff2-\u1ff4\u1ff6-\u1ffc\u2102\u2107"
-    "\u210a-\u2113\u2115\u2119-\u211d\u2124\u2126\u2128\u212a-\u212d\u212f-\u2134\u2139\u213c-\u213f\u2145-\u2149"
-    "\u214e\u2183\u2184\u2c00-\u2c7b\u2c7e-\u2ce4\u2ceb-\u2cee\u2cf2\u2cf3\ua640-\ua66d\ua680-\ua69b\ua722-\ua76f"
-    "\ua771-\ua787\ua78b-\ua78e\uab70-\uabbf\ufb00-\ufb06\ufb13-\ufb17\uff21-\uff3a\uff41-\uff5a\U00010400-\U0001044f"
-    "\U000104b0-\U000104d3\U000104d8-\U000104fb\U00010c80-\U00010cb2\U00010cc0-\U00010cf2\U000118a0-\U000118df"
+    "A-Za-z\xb5\xc0-\xd6\xd8-\xf6\xf8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373"
+    "\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-"
+    "\u0481\u048a-\u052f\u0531-\u0556\u10a0-\u10c5\u13a0-\u13f5\u13f8-\u13fd\u1c90-\u1cba\u1cbd-"
+    "\u1cbf\u1d00-\u1d2b\u1d6b-\u1d77\u1d79-\u1d9a\u1e00-\u1f15\u1f18-\u1f1d\u1f20-\u1f45\u1f48-"
+    "\u1f4d\u1f50-\u1f57\u1f59\u1f5b\u1f5d\u1f5f-\u1f7d\u1f80-\u1fb4\u1fb6-\u1fbc\u1fbe\u1fc2-"
+    "\u1fc4\u1fc6-\u1fcc\u1fd0-\u1fd3\u1fd6-\u1fdb\u1fe0-\u1fec\u1ff2-\u1ff4\u1ff6-\u1ffc\u2102"
+    "\u2107\u210a-\u2113\u2115\u2119-\u211d\u2124\u2126\u2128\u212a-\u212d\u212f-\u2134\u2139"
+    "\u213c-\u213f\u2145-\u2149\u214e\u2183\u2184\u2c00-\u2c7b\u2c7e-\u2ce4\u2ceb-\u2cee\u2cf2"
+    "\u2cf3\ua640-\ua66d\ua680-\ua69b\ua722-\ua76f\ua771-\ua787\ua78b-\ua78e\uab70-\uabbf\ufb00-"
+    "\ufb06\ufb13-\ufb17\uff21-\uff3a\uff41-\uff5a\U00010400-\U0001044f\U000104b0-\U000104d3"
+    "\U000104d8-\U000104fb\U00010c80-\U00010cb2\U00010cc0-\U00010cf2\U000118a0-\U000118df"
     "\U0001e900-\U0001e943"
-)  # fmt: skip
-# Patterns of Split that match somewhere in every text, whatever it is: what does not match is empty.
+)
+# Patterns of Split that match somewhere in every text, whatever it is: what does not match is
+# empty.
 COVERING = {
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": GPT2,
     _WORDS + r"\p{N}{1,3}" + _REST: 5,
     _WORDS + r"\p{N}" + _REST: 6,
-    _WORDS.replace(r"\p{L}+", r"[\p{L}\p{M}]+") + r"\p{N}" + _REST.replace(r"\s\p{L}", r"\s\p{L}\p{M}"): 7,
-    _CASED % (_CONTRACTION, _CONTRACTION) + r"\p{N}{1,3}" + _REST.replace(r"[\r\n]*", r"[\r\n/]*"): 8,
+    _WORDS.replace(r"\p{L}+", r"[\p{L}\p{M}]+")
+    + r"\p{N}"
+    + _REST.replace(r"\s\p{L}", r"\s\p{L}\p{M}"): 7,
+    _CASED % (_CONTRACTION, _CONTRACTION)
+    + r"\p{N}{1,3}"
+    + _REST.replace(r"[\r\n]*", r"[\r\n/]*"): 8,
     _CASED % ("", "") + r"\p{N}" + _REST.replace(r"[\r\n]*", r"[\r\n/]*"): 9,
 }
 PARTIAL = {
@@ -79,10 +100,10 @@ class Added:
 
 @dataclass
 class Vocabulary:
-    """A tokenizer before it becomes metadata. `tokens`: id -> string, as the vocabulary spells it; `merges`: (left id, right
-    id) -> (rank, id of the result); `chars`: single character -> id, None for a byte-level model; `bytes`: byte -> id or -1;
-    `words`: ids that a whole piece becomes without merging; `special`: ids that decoding may skip. The rest is as in the
-    metadata."""
+    """A tokenizer before it becomes metadata. `tokens`: id -> string, as the vocabulary spells it;
+    `merges`: (left id, right id) -> (rank, id of the result); `chars`: single character -> id, None
+    for a byte-level model; `bytes`: byte -> id or -1; `words`: ids that a whole piece becomes
+    without merging; `special`: ids that decoding may skip. The rest is as in the metadata."""
 
     tokens: dict[int, str]
     merges: dict[tuple[int, int], tuple[int, int]]
@@ -101,7 +122,7 @@ class Vocabulary:
     strip: int = 0
 
 
-# ---- the metadata --------------------------------------------------------------------------------------------------------
+# ---- the metadata --------------------------------------------------------------------------------
 
 
 def _byte_alphabet() -> list[str]:
@@ -122,12 +143,15 @@ def _byte_of(token: str) -> int | None:
 
 
 def _decoded(token: str, v: Vocabulary) -> tuple[int, bytes]:
-    """The kind of a token, but for special ones, and the bytes that it stands for in decoded text."""
+    """The kind of a token, but for special ones, and the bytes that it stands for in decoded
+    text."""
     if v.chars is None:
         mapped = [CHAR_BYTES.get(c) for c in token]
         return PLAIN, token.encode() if None in mapped else bytes(mapped)
     byte = _byte_of(token)
-    return (PLAIN, token.replace(SPACE_MARK, " ").encode()) if byte is None else (BYTE, bytes([byte]))
+    return (
+        (PLAIN, token.replace(SPACE_MARK, " ").encode()) if byte is None else (BYTE, bytes([byte]))
+    )
 
 
 def _ints(values) -> np.ndarray:
@@ -139,8 +163,8 @@ def _offsets(lengths) -> np.ndarray:
 
 
 def vocabulary_metadata(v: Vocabulary) -> dict[str, bytes | np.ndarray]:
-    """The `tokenizer.*` metadata (docs/format.md): bytes (u8) or arrays of int32, which the caller owns.
-    Errors: ExportError."""
+    """The `tokenizer.*` metadata (docs/format.md): bytes (u8) or arrays of int32, which the caller
+    owns. Errors: ExportError."""
     n = max(v.tokens) + 1
     decoded = [_decoded(v.tokens.get(id, ""), v) for id in range(n)]
     kinds = [SPECIAL if id in v.special else kind for id, (kind, _) in enumerate(decoded)]
@@ -161,8 +185,17 @@ def vocabulary_metadata(v: Vocabulary) -> dict[str, bytes | np.ndarray]:
     if v.words:
         out["tokenizer.words"] = _ints(sorted(v.words, key=lambda id: decoded[id][1]))
     out |= _added_metadata("tokenizer.added", [(a.content, a) for a in v.added if not a.normalized])
-    out |= _added_metadata("tokenizer.added_normalized", [(_normalize(a.content, v), a) for a in v.added if a.normalized])
-    lists = {"normalizer": v.normalizer, "splits": v.splits, "prefix": v.prefix, "suffix": v.suffix, "eos": v.eos}
+    out |= _added_metadata(
+        "tokenizer.added_normalized",
+        [(_normalize(a.content, v), a) for a in v.added if a.normalized],
+    )
+    lists = {
+        "normalizer": v.normalizer,
+        "splits": v.splits,
+        "prefix": v.prefix,
+        "suffix": v.suffix,
+        "eos": v.eos,
+    }
     out |= {f"tokenizer.{key}": _ints(values) for key, values in lists.items() if values}
     if v.strip:
         out["tokenizer.strip"] = _ints([v.strip])
@@ -170,7 +203,9 @@ def vocabulary_metadata(v: Vocabulary) -> dict[str, bytes | np.ndarray]:
 
 
 def _merge_metadata(v: Vocabulary, n: int) -> dict[str, np.ndarray]:
-    table = np.array([(left, right, rank, id) for (left, right), (rank, id) in v.merges.items()], np.int32).reshape(-1, 4)
+    table = np.array(
+        [(left, right, rank, id) for (left, right), (rank, id) in v.merges.items()], np.int32
+    ).reshape(-1, 4)
     table = table[np.lexsort((table[:, 1], table[:, 0]))]
     counts = np.bincount(table[:, 0], minlength=n) if len(table) else np.zeros(n, np.int64)
     return {
@@ -185,7 +220,10 @@ def _normalize(content: str, v: Vocabulary) -> str:
     """An added token's content as it looks in normalized text."""
     for step in v.normalizer:
         if step == NORMALIZERS["nfc"] and unicodedata.normalize("NFC", content) != content:
-            raise ExportError(f"added_tokens: {content!r} is looked for in normalized text, but is not in NFC itself")
+            raise ExportError(
+                f"added_tokens: {content!r} is looked for in normalized text, but is not in NFC "
+                "itself"
+            )
         if step == NORMALIZERS["spaces to mark"]:
             content = content.replace(" ", SPACE_MARK)
         if step == NORMALIZERS["prepend mark"]:
@@ -195,9 +233,14 @@ def _normalize(content: str, v: Vocabulary) -> str:
 
 def _added_metadata(key: str, added: list[tuple[str, Added]]) -> dict[str, bytes | np.ndarray]:
     first: dict[str, Added] = {}
-    for content, token in sorted(added, key=lambda pair: not pair[1].special):  # the first counts, special ones before others
+    for content, token in sorted(
+        added, key=lambda pair: not pair[1].special
+    ):  # the first counts, special ones before others
         if len(content) > 1024:
-            raise ExportError(f"added_tokens: {content[:40]!r}.. has {len(content)} characters, expected at most 1024")
+            raise ExportError(
+                f"added_tokens: {content[:40]!r}.. has {len(content)} characters, expected at most "
+                "1024"
+            )
         first.setdefault(content, token)
     if not first:
         return {}
@@ -211,26 +254,32 @@ def _added_metadata(key: str, added: list[tuple[str, Added]]) -> dict[str, bytes
 
 
 def check_rows(metadata: dict[str, object], rows: int) -> list[str]:
-    """Whether an embedding of so many rows has one for every id that a text can become. Added tokens that have none are only
-    worth a remark, which is returned: checkpoints have such tokens, and the engine refuses a prompt that spells one.
-    Errors: ExportError."""
+    """Whether an embedding of so many rows has one for every id that a text can become. Added
+    tokens that have none are only worth a remark, which is returned: checkpoints have such tokens,
+    and the engine refuses a prompt that spells one. Errors: ExportError."""
     kinds = ("bytes", "char_ids", "merge.id", "words", "unk", "prefix", "suffix")
     most = max(int(np.max(metadata.get(f"tokenizer.{kind}", -1), initial=-1)) for kind in kinds)
     if most >= rows:
         raise ExportError(
-            f"the tokenizer makes token {most} of text, but the embedding has {rows} rows; it is another model's tokenizer, "
+            f"the tokenizer makes token {most} of text, but the embedding has {rows} rows; it is "
+            "another model's tokenizer, "
             "or the embedding was cut"
         )
-    added = np.concatenate([metadata.get(f"tokenizer.{key}.id", _ints([])) for key in ("added", "added_normalized")])
+    added = np.concatenate(
+        [metadata.get(f"tokenizer.{key}.id", _ints([])) for key in ("added", "added_normalized")]
+    )
     without = sorted({int(id) for id in added if id >= rows})
     if not without:
         return []
     first, n = without[0], len(without)
     which = f"token {first} has" if n == 1 else f"{n} tokens, {first} the first of them, have"
-    return [f"{which} no row in the embedding, which has {rows}: a prompt that spells such a token out cannot be run"]
+    return [
+        f"{which} no row in the embedding, which has {rows}: a prompt that spells such a token out "
+        "cannot be run"
+    ]
 
 
-# ---- tokenizer.json ------------------------------------------------------------------------------------------------------
+# ---- tokenizer.json ------------------------------------------------------------------------------
 
 
 def _shown(value: object) -> str:
@@ -243,7 +292,8 @@ def _refuse(where: str, value: object) -> ExportError:
 
 
 def _expect(where: str, got: dict, expected: dict, ignored: tuple[str, ...] = ()) -> None:
-    """Refuses a component with a field that has another value than expected, or that is not known."""
+    """Refuses a component with a field that has another value than expected, or that is not
+    known."""
     for key, value in got.items():
         if key in expected and value not in expected[key]:
             raise _refuse(f"{where}.{key}", value)
@@ -251,11 +301,15 @@ def _expect(where: str, got: dict, expected: dict, ignored: tuple[str, ...] = ()
             raise _refuse(f"{where}.{key}", value)
 
 
-def from_json(data: dict) -> Vocabulary:
-    """A Vocabulary from the contents of a tokenizer.json. Errors: ExportError."""
+def from_json(data: dict, declared: Sequence[dict] = ()) -> Vocabulary:
+    """A Vocabulary from the contents of a tokenizer.json and the added tokens, without ids, that
+    other files declare. Errors: ExportError."""
     # truncation and padding are of batches: transformers sets them anew for every call.
-    _expect("tokenizer.json", data, {}, ("version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
-                                         "post_processor", "decoder", "model"))  # fmt: skip
+    _expect("tokenizer.json", data, {},
+                                         ("version",
+                                          "truncation", "padding", "added_tokens", "normalizer",
+                                          "pre_tokenizer", "post_processor", "decoder",
+                                          "model"))  # fmt: skip
     model = data.get("model") or {}
     vocab = _checked_vocab(model)
     byte_level, splits = _pre_tokenizer(data.get("pre_tokenizer"))
@@ -268,11 +322,13 @@ def from_json(data: dict) -> Vocabulary:
             raise _refuse("pre_tokenizer", data["pre_tokenizer"])
         v.splits = []
     _model(v, model, vocab, byte_level)
-    _added_tokens(v, data.get("added_tokens") or [], vocab)
+    _added_tokens(v, [*(data.get("added_tokens") or []), *declared], vocab)
     v.prefix, v.suffix = _post_processor(data.get("post_processor"))
     v.strip = _decoder(data.get("decoder"), byte_level)
     if max(v.tokens) >= 1 << 24:
-        raise ExportError(f"model.vocab: the highest id is {max(v.tokens)}, expected less than {1 << 24}")
+        raise ExportError(
+            f"model.vocab: the highest id is {max(v.tokens)}, expected less than {1 << 24}"
+        )
     return v
 
 
@@ -281,7 +337,11 @@ def _checked_vocab(model: dict) -> dict[str, int]:
     if kind != "BPE":
         raise ExportError(f"model.type is {kind!r}; only BPE is supported")
     vocab = model.get("vocab")
-    if not isinstance(vocab, dict) or not vocab or not all(isinstance(id, int) and id >= 0 for id in vocab.values()):
+    if (
+        not isinstance(vocab, dict)
+        or not vocab
+        or not all(isinstance(id, int) and id >= 0 for id in vocab.values())
+    ):
         raise ExportError("model.vocab: expected an object of tokens and their ids")
     if len(set(vocab.values())) != len(vocab):
         raise ExportError("model.vocab: two tokens have the same id")
@@ -291,56 +351,79 @@ def _checked_vocab(model: dict) -> dict[str, int]:
 def _model(v: Vocabulary, model: dict, vocab: dict[str, int], byte_level: bool) -> None:
     """The BPE model: merges, units, the unknown token."""
     _expect("model", model, {
-        "dropout": (None, 0, 0.0), "continuing_subword_prefix": (None, ""), "end_of_word_suffix": (None, ""),
-        "byte_fallback": (None, False) if byte_level else (None, False, True), "fuse_unk": (None, False, True),
+        "dropout": (None, 0, 0.0), "continuing_subword_prefix": (None, ""),
+        "end_of_word_suffix": (None, ""),
+        "byte_fallback": (None, False) if byte_level else (None, False, True),
+        "fuse_unk": (None, False, True),
         "ignore_merges": (None, False, True) if byte_level else (None, False),
     }, ("type", "vocab", "merges", "unk_token"))  # fmt: skip
     for rank, merge in enumerate(model.get("merges") or []):
         pair = merge.split(" ") if isinstance(merge, str) else merge
-        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
+        if (
+            not isinstance(pair, list)
+            or len(pair) != 2
+            or not all(isinstance(part, str) for part in pair)
+        ):
             raise ExportError(f"model.merges: entry {rank} is {_shown(merge)}, expected two tokens")
         ids = [vocab.get(token) for token in (*pair, "".join(pair))]
         if None in ids:
-            raise ExportError(f"model.merges: entry {rank} is {_shown(merge)}; these two or their sum are not in the vocab")
+            raise ExportError(
+                f"model.merges: entry {rank} is {_shown(merge)}; these two or their sum are not in "
+                "the vocab"
+            )
         v.merges[ids[0], ids[1]] = (rank, ids[2])
     if byte_level:
         v.bytes = [vocab.get(c, -1) for c in BYTE_CHARS]
     else:
         v.chars = {token: id for token, id in vocab.items() if len(token) == 1}
-        v.bytes = [vocab.get(f"<0x{b:02X}>", -1) if model.get("byte_fallback") else -1 for b in range(256)]
+        v.bytes = [
+            vocab.get(f"<0x{b:02X}>", -1) if model.get("byte_fallback") else -1 for b in range(256)
+        ]
         if not v.chars:
-            raise ExportError("model.vocab: it has no token of a single character, and the pre_tokenizer is not ByteLevel")
+            raise ExportError(
+                "model.vocab: it has no token of a single character, and the pre_tokenizer is not "
+                "ByteLevel"
+            )
     unk = model.get("unk_token")
     if unk is not None:
         if unk not in vocab:
             raise ExportError(f"model.unk_token is {_shown(unk)}, which is not in vocab")
         v.unk, v.fuse_unk = vocab[unk], bool(model.get("fuse_unk"))
     if model.get("ignore_merges"):
-        v.words = [id for token, id in vocab.items() if token and all(c in CHAR_BYTES for c in token)]
+        v.words = [
+            id for token, id in vocab.items() if token and all(c in CHAR_BYTES for c in token)
+        ]
 
 
 def _added_tokens(v: Vocabulary, tokens: list[dict], vocab: dict[str, int]) -> None:
-    """The added tokens, with the ids that `tokenizers` gives them whatever the file says: the vocabulary's if it has the
-    token; else one more than the highest so far, or the size of the vocabulary."""
+    """The added tokens, with the ids that `tokenizers` gives them whatever the file says: the
+    vocabulary's if it has the token; else one more than the highest so far, or the size of the
+    vocabulary."""
     by_content: dict[str, Added] = {}
+    free = len(vocab)
     for token in tokens:
         content = token.get("content")
         if not content:
             continue
-        highest = max((a.id for a in by_content.values()), default=-1)
-        id = by_content[content].id if content in by_content else vocab.get(content, max(highest + 1, len(vocab)))
-        if id != token.get("id"):
-            raise ExportError(f"added_tokens: {content!r} has id {token.get('id')}, but tokenizers would give it {id}")
+        before = by_content.get(content)
+        id = before.id if before else vocab.get(content, free)
+        free = max(free, id + 1)
+        if id != token.get("id", id):
+            raise ExportError(
+                f"added_tokens: {content!r} has id {token.get('id')}, but tokenizers would give it "
+                f"{id}"
+            )
         taken = v.tokens.get(id, content)
         if taken != content:
             raise ExportError(f"added_tokens: {content!r} and {taken!r} share id {id}")
         flags = LSTRIP * bool(token.get("lstrip")) | RSTRIP * bool(token.get("rstrip"))
         flags |= SINGLE_WORD * bool(token.get("single_word"))
-        special = bool(token.get("special")) or (content in by_content and by_content[content].special)
-        by_content[content] = Added(id, content, flags, bool(token.get("normalized", not special)), special)
+        special = bool(token.get("special") or (before and before.special))
+        normalized = bool(token.get("normalized", not special))
+        by_content[content] = Added(id, content, flags, normalized, special)
     v.added = list(by_content.values())
     special = {token.content for token in v.added if token.special}
-    for token in v.added:  # a token looked for in normalized text decodes to what it looks like there
+    for token in v.added:  # one looked for in normalized text decodes to what it looks like there
         v.tokens[token.id] = _normalize(token.content, v) if token.normalized else token.content
         if v.tokens[token.id] in special:
             v.special.add(token.id)
@@ -370,22 +453,36 @@ def _normalizer(component: dict | None) -> list[int]:
 
 
 def _pre_tokenizer(component: dict | None) -> tuple[bool, list[int]]:
-    """Whether the model works on bytes, and the steps. -1 stands for a split at spaces, which must not be able to happen."""
+    """Whether the model works on bytes, and the steps. -1 stands for a split at spaces, which must
+    not be able to happen."""
     steps: list[int] = []
     byte_level = False
     for i, part in enumerate(_parts(component, "pretokenizers")):
         kind = part.get("type")
         if kind == "ByteLevel" and not byte_level:
-            prefix = (False,) if i else (False, True)  # behind another step it would be put before each piece
+            # After another step it would be put before each piece.
+            prefix = (False,) if i else (False, True)
             part = {"add_prefix_space": True, **part}
-            _expect("pre_tokenizer.ByteLevel", part,
-                    {"add_prefix_space": prefix, "use_regex": (True, False)}, ("type", "trim_offsets"))
+            _expect(
+                "pre_tokenizer.ByteLevel",
+                part,
+                {"add_prefix_space": prefix, "use_regex": (True, False)},
+                ("type", "trim_offsets"),
+            )
             byte_level = True
             steps += [PREFIX_SPACE] * part["add_prefix_space"]
             steps += [GPT2] if part.get("use_regex", True) else []
         elif kind == "Metaspace" and i == 0:
-            _expect("pre_tokenizer.Metaspace", {"prepend_scheme": None, "split": True, **part},
-                    {"replacement": (SPACE_MARK,), "prepend_scheme": tuple(METASPACE), "split": (False,)}, ("type",))
+            _expect(
+                "pre_tokenizer.Metaspace",
+                {"prepend_scheme": None, "split": True, **part},
+                {
+                    "replacement": (SPACE_MARK,),
+                    "prepend_scheme": tuple(METASPACE),
+                    "split": (False,),
+                },
+                ("type",),
+            )
             steps.append(METASPACE[part["prepend_scheme"]])
         else:
             steps.append(_split(part, byte_level))
@@ -401,7 +498,13 @@ def _split(part: dict, after_bytes: bool) -> int:
     kind = part.get("type")
     if kind == "Digits" and set(part) == {"type", "individual_digits"}:
         individual = part["individual_digits"]
-        return (BYTE_DIGIT if individual else BYTE_DIGITS) if after_bytes else DIGIT if individual else DIGITS
+        return (
+            (BYTE_DIGIT if individual else BYTE_DIGITS)
+            if after_bytes
+            else DIGIT
+            if individual
+            else DIGITS
+        )
     if part == {"type": "Punctuation", "behavior": "Contiguous"} and not after_bytes:
         return PUNCTUATION
     if kind == "Split" and set(part) == {"type", "pattern", "behavior", "invert"}:
@@ -463,7 +566,7 @@ def _decoder(component: dict | None, byte_level: bool) -> int:
     return spaces
 
 
-# ---- byte-level models whose pre-tokenizer is known by name --------------------------------------------------------------
+# ---- byte-level models whose pre-tokenizer is known by name --------------------------------------
 
 
 @dataclass(frozen=True)
@@ -496,8 +599,9 @@ KINDS = {
 
 
 def from_merges(kind: Kind, vocab: dict[str, int], merges: list, added: list[dict]) -> Vocabulary:
-    """A Vocabulary from tokens in ByteLevel's alphabet with their ids, merges as in a tokenizer.json, and added tokens as
-    there, whose ids count whatever they are. Errors: ExportError."""
+    """A Vocabulary from tokens in ByteLevel's alphabet with their ids, merges as in a
+    tokenizer.json, and added tokens as there, whose ids count whatever they are. Errors:
+    ExportError."""
     vocab = {token["content"]: token["id"] for token in added} | vocab
     model = {"vocab": vocab, "merges": merges, "ignore_merges": kind.words}
     v = Vocabulary({id: token for token, id in _checked_vocab(model).items()}, {}, None, [])
@@ -508,8 +612,9 @@ def from_merges(kind: Kind, vocab: dict[str, int], merges: list, added: list[dic
 
 
 def from_ranks(kind: Kind, ranks: dict[bytes, int], added: list[dict]) -> Vocabulary:
-    """A Vocabulary from the tokens of tiktoken, bytes with their ids, and added tokens. tiktoken looks a whole piece up, and
-    else merges the two neighbours whose join has the lowest id, the leftmost of equals. Errors: ExportError."""
+    """A Vocabulary from the tokens of tiktoken, bytes with their ids, and added tokens. tiktoken
+    looks a whole piece up, and else merges the two neighbours whose join has the lowest id, the
+    leftmost of equals. Errors: ExportError."""
     tokens = {id: "".join(BYTE_CHARS[b] for b in token) for token, id in ranks.items()}
     merges = {}
     for token, id in ranks.items():
@@ -523,14 +628,20 @@ def from_ranks(kind: Kind, ranks: dict[bytes, int], added: list[dict]) -> Vocabu
     return v
 
 
-# ---- SentencePiece and llama2.c ------------------------------------------------------------------------------------------
+# ---- SentencePiece and llama2.c ------------------------------------------------------------------
 
 
-def _merges_by_score(tokens: dict[int, str], scores: dict[int, float]) -> dict[tuple[int, int], tuple[int, int]]:
-    """The merges that make SentencePiece's choices: every cut of a token into two, best score first. Equal scores have equal
-    ranks, and the engine then takes the leftmost, as SentencePiece does. `tokens` are those that text can become."""
+def _merges_by_score(
+    tokens: dict[int, str], scores: dict[int, float]
+) -> dict[tuple[int, int], tuple[int, int]]:
+    """The merges that make SentencePiece's choices: every cut of a token into two, best score
+    first. Equal scores have equal ranks, and the engine then takes the leftmost, as SentencePiece
+    does. `tokens` are those that text can become."""
     ids = {token: id for id, token in tokens.items()}
-    ranks = {score: rank for rank, score in enumerate(sorted({scores[id] for id in tokens}, reverse=True))}
+    ranks = {
+        score: rank
+        for rank, score in enumerate(sorted({scores[id] for id in tokens}, reverse=True))
+    }
     merges = {}
     for id, token in tokens.items():
         for cut in range(1, len(token)):
@@ -541,7 +652,8 @@ def _merges_by_score(tokens: dict[int, str], scores: dict[int, float]) -> dict[t
 
 
 def _fields(data: bytes):
-    """The (number, value) pairs of a protobuf message: ints, or bytes for what has a length; 32-bit values as 4 bytes."""
+    """The (number, value) pairs of a protobuf message: ints, or bytes for what has a length; 32-bit
+    values as 4 bytes."""
     at = 0
 
     def varint() -> int:
@@ -571,12 +683,19 @@ def _fields(data: bytes):
 
 
 def from_sentencepiece(data: bytes) -> Vocabulary:
-    """A Vocabulary from a SentencePiece BPE model (sentencepiece_model.proto). Errors: ExportError."""
+    """A Vocabulary from a SentencePiece BPE model (sentencepiece_model.proto). Errors:
+    ExportError."""
     pieces, trainer, normalizer = [], {}, {}
     for number, value in _fields(data):
         if number == 1:
             piece = dict(_fields(value))
-            pieces.append((piece.get(1, b"").decode(), struct.unpack("<f", piece.get(2, b"\0\0\0\0"))[0], piece.get(3, 1)))
+            pieces.append(
+                (
+                    piece.get(1, b"").decode(),
+                    struct.unpack("<f", piece.get(2, b"\0\0\0\0"))[0],
+                    piece.get(3, 1),
+                )
+            )
         elif number == 2:
             trainer = dict(_fields(value))
         elif number == 3:
@@ -594,36 +713,56 @@ def from_sentencepiece(data: bytes) -> Vocabulary:
     ]
     for name, value, expected in refused:
         if value != expected:
-            raise ExportError(f"{name} is {value!r}, expected {expected!r}; export from a tokenizer.json")
-    return from_pieces(pieces, add_dummy_prefix=bool(normalizer.get(3, 1)), bos=trainer.get(41, 1), eos=trainer.get(42, 2))
+            raise ExportError(
+                f"{name} is {value!r}, expected {expected!r}; export from a tokenizer.json"
+            )
+    return from_pieces(
+        pieces,
+        add_dummy_prefix=bool(normalizer.get(3, 1)),
+        bos=trainer.get(41, 1),
+        eos=trainer.get(42, 2),
+    )
 
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE_PIECE = range(1, 7)  # types of pieces
 
 
-def from_pieces(pieces: list[tuple[str, float, int]], add_dummy_prefix: bool, bos: int, eos: int) -> Vocabulary:
-    """A Vocabulary from the (token, score, type) of SentencePiece's pieces; a text begins with `bos`, if that is a control
-    token. Errors: ExportError."""
+def from_pieces(
+    pieces: list[tuple[str, float, int]], add_dummy_prefix: bool, bos: int, eos: int
+) -> Vocabulary:
+    """A Vocabulary from the (token, score, type) of SentencePiece's pieces; a text begins with
+    `bos`, if that is a control token. Errors: ExportError."""
     tokens = {id: token for id, (token, _, _) in enumerate(pieces)}
     types = {id: kind for id, (_, _, kind) in enumerate(pieces)}
     for id, token in tokens.items():
         if types[id] == USER and add_dummy_prefix and (SPACE_MARK in token or not token):
-            raise ExportError(f"piece {id}, {token!r}, is user-defined and holds a space; export from a tokenizer.json")
+            raise ExportError(
+                f"piece {id}, {token!r}, is user-defined and holds a space; export from a "
+                "tokenizer.json"
+            )
     text = {id: token for id, token in tokens.items() if types[id] == NORMAL}
     by_byte = {_byte_of(tokens[id]): id for id, kind in types.items() if kind == BYTE_PIECE}
     _drop_unused(tokens, types, set(text.values()))
     v = Vocabulary(
         tokens, _merges_by_score(text, {id: score for id, (_, score, _) in enumerate(pieces)}),
-        {token: id for id, token in text.items() if len(token) == 1}, [by_byte.get(b, -1) for b in range(256)],
+        {token: id for id, token in text.items() if len(token) == 1},
+        [by_byte.get(b, -1) for b in range(256)],
         unk=next((id for id, kind in types.items() if kind == UNKNOWN), -1), fuse_unk=True,
     )  # fmt: skip
-    # The ids of special tokens are as Hugging Face converts such a file: found in text, skipped in decoding.
+    # The ids of special tokens are as Hugging Face converts such a file: found in text, skipped in
+    # decoding.
     v.special = {id for id, kind in types.items() if kind in (UNKNOWN, CONTROL)}
     named = [id for id, kind in types.items() if kind in (UNKNOWN, CONTROL, USER)]
     v.added = [Added(id, tokens[id], 0, False, id in v.special) for id in named]
     # Gemma's runs of U+2581 are found as such in the raw text, and as spaces once these are marks.
-    v.added += [Added(a.id, a.content, 0, True, False) for a in v.added if SPACE_MARK in a.content and types[a.id] == USER]
-    v.normalizer = [NORMALIZERS["prepend mark"]] * add_dummy_prefix + [NORMALIZERS["spaces to mark"]]
+    v.added += [
+        Added(a.id, a.content, 0, True, False)
+        for a in v.added
+        if SPACE_MARK in a.content and types[a.id] == USER
+    ]
+    v.normalizer = [NORMALIZERS["prepend mark"]] * add_dummy_prefix + [
+        NORMALIZERS["spaces to mark"]
+    ]
     v.strip = int(add_dummy_prefix)
     v.prefix = [bos] if bos < len(pieces) and types[bos] == CONTROL else []
     v.eos = [eos] if eos < len(pieces) and types[eos] == CONTROL else []
@@ -631,17 +770,23 @@ def from_pieces(pieces: list[tuple[str, float, int]], add_dummy_prefix: bool, bo
 
 
 def _drop_unused(tokens: dict[int, str], types: dict[int, int], parts: set[str]) -> None:
-    """Removes unused pieces, such as padding. One that merging makes of `parts`, which SentencePiece takes apart again, is
-    refused."""
+    """Removes unused pieces, such as padding. One that merging makes of `parts`, which
+    SentencePiece takes apart again, is refused."""
     for id in [id for id, kind in types.items() if kind == UNUSED]:
         token = tokens.pop(id)
-        if len(token) == 1 or any(token[:cut] in parts and token[cut:] in parts for cut in range(1, len(token))):
-            raise ExportError(f"piece {id}, {token!r}, has type UNUSED, but merging makes it; export from a tokenizer.json")
+        if len(token) == 1 or any(
+            token[:cut] in parts and token[cut:] in parts for cut in range(1, len(token))
+        ):
+            raise ExportError(
+                f"piece {id}, {token!r}, has type UNUSED, but merging makes it; export from a "
+                "tokenizer.json"
+            )
 
 
 def from_llama2c(data: bytes) -> Vocabulary:
-    """A Vocabulary from llama2.c's tokenizer.bin: int32 longest token, then of each token float32 score, int32 length,
-    bytes; unknown 0, BOS 1, EOS 2, bytes 3..258, spaces as spaces. Errors: ExportError."""
+    """A Vocabulary from llama2.c's tokenizer.bin: int32 longest token, then of each token float32
+    score, int32 length, bytes; unknown 0, BOS 1, EOS 2, bytes 3..258, spaces as spaces. Errors:
+    ExportError."""
     tokens: dict[int, str] = {}
     scores: dict[int, float] = {}
     at = 4
@@ -650,7 +795,10 @@ def from_llama2c(data: bytes) -> Vocabulary:
             raise ExportError(f"it ends inside token {len(tokens)}")
         score, length = struct.unpack_from("<fi", data, at)
         if not 0 <= length <= len(data) - at - 8 or score != score:
-            raise ExportError(f"token {len(tokens)} has length {length}: it is no llama2.c tokenizer, or is truncated")
+            raise ExportError(
+                f"token {len(tokens)} has length {length}: it is no llama2.c tokenizer, or is "
+                "truncated"
+            )
         try:
             tokens[len(tokens)] = data[at + 8 : at + 8 + length].decode()
         except UnicodeDecodeError as error:
@@ -661,8 +809,10 @@ def from_llama2c(data: bytes) -> Vocabulary:
         raise ExportError("tokens 3..258 are not <0x00>..<0xFF>; it is no llama2.c tokenizer")
     tokens |= {0: "<unk>", 1: "<s>", 2: "</s>"}  # BOS and EOS come as "\n<s>\n"
     text = {id: token for id, token in tokens.items() if id > 258 and token}
-    v = Vocabulary(tokens, _merges_by_score(text, scores), {token: id for id, token in text.items() if len(token) == 1},
-                   list(range(3, 259)), normalizer=[NORMALIZERS["prepend space"]], strip=1)  # fmt: skip
+    v = Vocabulary(tokens, _merges_by_score(text, scores),
+                   {token: id for id, token in text.items() if len(token) == 1},
+                   list(range(3, 259)), normalizer=[NORMALIZERS["prepend space"]],
+                   strip=1)  # fmt: skip
     v.special = {0, 1, 2}
     # BOS begins a text there, so the next one ends it.
     v.prefix, v.eos = [1], [1, 2]

@@ -1,32 +1,45 @@
-"""Where a checkpoint keeps its tokenizer: tokenizer.json, tokenizer.model, tekken.json, *.tiktoken, vocab.json + merges.txt.
+"""Where a checkpoint keeps its tokenizer: tokenizer.json, tokenizer.model, tekken.json, *.tiktoken,
+vocab.json + merges.txt.
 
-Only a tokenizer.json says everything. For the others the pre-tokenizer is that of the model's type or of the tokenizer's
-class, and added tokens are those of the files beside; what neither tells is refused.
+Only a tokenizer.json says how text is cut. For the others the pre-tokenizer is that of the
+tokenizer's class or of the model's type. Added tokens are those of the file and of those beside it;
+what none of them tells is refused.
 """
+
 from __future__ import annotations
 
 import base64
 import glob
-import json
 import os
 import re
 import struct
 
 import numpy as np
 
+from .added_tokens import (
+    added_beside,
+    beside,
+    content_of,
+    declared_beside,
+    read_json,
+    special_tokens,
+)
 from .tensor import ExportError
 from .tokenizer import (
-    COVERING, KINDS, PREFIX_SPACE, Kind, Vocabulary, from_json, from_llama2c, from_merges, from_ranks, from_sentencepiece,
-    vocabulary_metadata,
+    COVERING, KINDS, PREFIX_SPACE, Kind, Vocabulary, from_json, from_llama2c, from_merges,
+    from_ranks, from_sentencepiece, vocabulary_metadata,
 )  # fmt: skip
 
 NAMES = ("tokenizer.json", "tokenizer.model", "tekken.json", "*.tiktoken", "vocab.json")
 TIKTOKEN_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+\r?\n")
-# The kind of pre-tokenizer, by the model_type of config.json or, where that is not listed, tokenizer_config.json's
-# tokenizer_class. Types that have had several are left out.
+# The kind of pre-tokenizer, by the tokenizer_class of tokenizer_config.json or, where that is not
+# listed, config.json's model_type. Types that have had several are left out.
 MERGES_KINDS = {
     **dict.fromkeys(("gpt2", "gpt_neo", "gptj", "codegen", "phi"), "gpt2"),
-    **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "Qwen2Tokenizer", "Qwen2TokenizerFast"), "qwen2"),
+    **dict.fromkeys(
+        ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "Qwen2Tokenizer", "Qwen2TokenizerFast"),
+        "qwen2",
+    ),
     "starcoder2": "starcoder",
 }
 RANKS_KINDS = {"llama": "llama3", "qwen": "qwen2", "QWenTokenizer": "qwen2"}
@@ -35,19 +48,25 @@ RANKS_KINDS = {"llama": "llama3", "qwen": "qwen2", "QWenTokenizer": "qwen2"}
 def find_tokenizer(directory: str) -> str | None:
     """The file that holds a checkpoint's tokenizer, None if there is none."""
     for wanted in NAMES:
-        found = sorted(path for path in glob.glob(os.path.join(glob.escape(directory), wanted)) if os.path.isfile(path))
+        found = sorted(
+            path
+            for path in glob.glob(os.path.join(glob.escape(directory), wanted))
+            if os.path.isfile(path)
+        )
         if found:
             return found[0]
     return None
 
 
 def tokenizer_metadata(source: str | Vocabulary) -> dict[str, bytes | np.ndarray]:
-    """The `tokenizer.*` metadata (docs/format.md) of a Hugging Face directory or of one file, or of what was read already.
+    """The `tokenizer.*` metadata (docs/format.md) of a Hugging Face directory or of one file, or of
+    what was read already.
 
-    source: a directory with one of NAMES, the first that is there; or such a file, or a llama2.c tokenizer (*.bin). The
-    end-of-text ids are those of generation_config.json and config.json beside the file or, if these name none,
-    tokenizer_config.json's eos_token, or the file's own. Values are bytes (u8) or arrays of int32, which the caller owns.
-    Errors: ExportError, which names the file, the field and its value, if the engine could not tokenize exactly alike."""
+    source: a directory with one of NAMES, the first that is there; or such a file, or a llama2.c
+    tokenizer (*.bin). The end-of-text ids are those of generation_config.json and config.json
+    beside the file or, if these name none, tokenizer_config.json's eos_token, or the file's own.
+    Values are bytes (u8) or arrays of int32, which the caller owns. Errors: ExportError, which
+    names the file, the field and its value, if the engine could not tokenize exactly alike."""
     if isinstance(source, Vocabulary):
         return vocabulary_metadata(source)
     path = find_tokenizer(source) if os.path.isdir(source) else source
@@ -59,9 +78,18 @@ def tokenizer_metadata(source: str | Vocabulary) -> dict[str, bytes | np.ndarray
         raise ExportError(f"{path}: {error.strerror}") from error
     except ExportError as error:
         raise ExportError(f"{path}: {error}") from error
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error) as error:
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        struct.error,
+    ) as error:
         # a number where an object should be, and the like
-        raise ExportError(f"{path}: it does not look like a tokenizer: {type(error).__name__}: {error}") from error
+        raise ExportError(
+            f"{path}: it does not look like a tokenizer: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _read(path: str) -> Vocabulary:
@@ -73,130 +101,91 @@ def _read(path: str) -> Vocabulary:
             data = file.read()
         if path.endswith(".bin"):
             return from_llama2c(data)  # nothing beside it says more
-        v = _from_tiktoken(data, directory) if TIKTOKEN_LINE.match(data) else from_sentencepiece(data)
+        v = (
+            _from_tiktoken(data, directory)
+            if TIKTOKEN_LINE.match(data)
+            else from_sentencepiece(data)
+        )
     v.eos = _eos_ids(directory, v) or v.eos
     return v
 
 
 def _from_json_file(path: str) -> Vocabulary:
-    data = _read_json(path)
+    data = read_json(path)
     if isinstance(data.get("vocab"), list):  # in vocab.json the token "vocab" may have an id
         return _from_tekken(data, os.path.dirname(path))
     if os.path.basename(path) == "vocab.json":
         return _from_vocab_and_merges(data, os.path.dirname(path))
-    return from_json(data)
+    return from_json(data, declared_beside(os.path.dirname(path), data))
 
 
-def _read_json(path: str) -> dict:
-    try:
-        with open(path, encoding="utf-8") as file:
-            value = json.load(file)
-    except ValueError as error:
-        raise ExportError(f"not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ExportError("expected a JSON object")
-    return value
-
-
-# ---- what the files beside a tokenizer say -------------------------------------------------------------------------------
-
-
-def _beside(directory: str, name: str) -> dict:
-    """The object in a JSON file of the directory, empty if there is no such file. Errors: ExportError."""
-    path = os.path.join(directory, name)
-    if not os.path.isfile(path):
-        return {}
-    try:
-        return _read_json(path)
-    except ExportError as error:
-        raise ExportError(f"{name}: {error}") from None
-
-
-def _content(token: object) -> str | None:
-    """The text of a token that a configuration names, as a string or as an object."""
-    token = token.get("content") if isinstance(token, dict) else token
-    return token if isinstance(token, str) else None
+# ---- what the files beside a tokenizer say -------------------------------------------------------
 
 
 def _eos_ids(directory: str, vocabulary: Vocabulary) -> list[int]:
     """All end-of-text ids that the configuration beside a tokenizer names."""
     ids: set[int] = set()
     for name in ("generation_config.json", "config.json"):
-        value = _beside(directory, name).get("eos_token_id")
+        value = beside(directory, name).get("eos_token_id")
         values = value if isinstance(value, list) else [] if value is None else [value]
         if not all(isinstance(v, int) and v >= 0 for v in values):
             raise ExportError(f"{name}: eos_token_id is {value!r}, expected an id or a list of ids")
         ids |= set(values)
     if not ids:
-        token = _content(_beside(directory, "tokenizer_config.json").get("eos_token"))
-        named = {content: id for id, content in vocabulary.tokens.items()} | {a.content: a.id for a in vocabulary.added}
+        token = content_of(special_tokens(directory).get("eos_token"))
+        named = {content: id for id, content in vocabulary.tokens.items()} | {
+            a.content: a.id for a in vocabulary.added
+        }
         ids = {named[token]} if token in named else set()
     return sorted(ids)
 
 
 def _kind(directory: str, kinds: dict[str, str]) -> Kind:
     """The kind of a tokenizer that does not say it itself."""
-    model_type = _beside(directory, "config.json").get("model_type")
-    tokenizer_class = _beside(directory, "tokenizer_config.json").get("tokenizer_class")
-    for name in (model_type, tokenizer_class):
+    model_type = beside(directory, "config.json").get("model_type")
+    tokenizer_class = beside(directory, "tokenizer_config.json").get("tokenizer_class")
+    for name in (tokenizer_class, model_type):
         if name in kinds:
             return KINDS[kinds[name]]
     raise ExportError(
-        f"how text is cut into words cannot be known of model_type {model_type!r} (config.json) and tokenizer_class "
-        f"{tokenizer_class!r} (tokenizer_config.json); export from a tokenizer.json"
+        f"how text is cut into words cannot be known of tokenizer_class {tokenizer_class!r} "
+        f"(tokenizer_config.json) and model_type {model_type!r} (config.json); export from a "
+        "tokenizer.json"
     )
-
-
-def _added_beside(directory: str, vocab: dict[str, int]) -> list[dict]:
-    """The added tokens, as a tokenizer.json lists them: those of tokenizer_config.json's added_tokens_decoder, or of
-    added_tokens.json, and the special ones that the configuration names; where there are none of these, config.json's BOS
-    and EOS. Errors: ExportError if a special token has no id, or if there are none."""
-    config = _beside(directory, "tokenizer_config.json")
-    special = config | _beside(directory, "special_tokens_map.json")
-    named = [special.get(key) for key in ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "mask_token")]
-    named = {_content(token) for token in [*named, *(special.get("additional_special_tokens") or [])]} - {None}
-    added = [{**token, "id": int(id)} for id, token in (config.get("added_tokens_decoder") or {}).items()]
-    if not added:
-        ids = _beside(directory, "added_tokens.json")
-        added = [{"id": id, "content": content, "special": content in named} for content, id in ids.items()]
-    for content in sorted(named - {token["content"] for token in added}):
-        if content not in vocab:
-            raise ExportError(f"the special token {content!r} has no id in the vocabulary, and no file beside gives it one")
-        added.append({"id": vocab[content], "content": content, "special": True})
-    if not added:
-        ids = [_beside(directory, "config.json").get(key) for key in ("bos_token_id", "eos_token_id")]
-        added = [{"id": id, "content": token, "special": True} for token, id in vocab.items() if id in ids]
-    if not added:
-        raise ExportError(
-            "no config.json, tokenizer_config.json, special_tokens_map.json or added_tokens.json beside it names a special "
-            "token; export from a tokenizer.json"
-        )
-    return sorted(added, key=lambda token: token["id"])
 
 
 def _bos(directory: str, added: list[dict], default: bool) -> list[int]:
     """What a text begins with."""
-    config = _beside(directory, "tokenizer_config.json")
+    config = beside(directory, "tokenizer_config.json")
     if not config.get("add_bos_token", default):
         return []
-    bos = _content(config.get("bos_token") or _beside(directory, "special_tokens_map.json").get("bos_token"))
+    bos = content_of(
+        config.get("bos_token") or beside(directory, "special_tokens_map.json").get("bos_token")
+    )
     ids = [token["id"] for token in added if token["content"] == bos]
     if not ids:
-        raise ExportError(f"a text begins with bos_token, but that is {bos!r} and has no id; export from a tokenizer.json")
+        raise ExportError(
+            f"a text begins with bos_token, but that is {bos!r} and has no id; export from a "
+            "tokenizer.json"
+        )
     return ids
 
 
-# ---- the other forms -----------------------------------------------------------------------------------------------------
+# ---- the other forms -----------------------------------------------------------------------------
 
 
 def _from_vocab_and_merges(vocab: dict, directory: str) -> Vocabulary:
     """GPT-2's form: tokens in ByteLevel's alphabet with their ids, and a line for every merge."""
-    config = _beside(directory, "tokenizer_config.json")
+    config = beside(directory, "tokenizer_config.json")
     kind = _kind(directory, MERGES_KINDS)
     with open(os.path.join(directory, "merges.txt"), encoding="utf-8") as file:
         lines = file.read().split("\n")
-    merges = [line for i, line in enumerate(lines) if line and not (i == 0 and line.startswith("#version"))]
-    added = _added_beside(directory, vocab)
+    merges = [
+        line
+        for i, line in enumerate(lines)
+        if line and not (i == 0 and line.startswith("#version"))
+    ]
+    added = added_beside(directory, vocab)
     v = from_merges(kind, vocab, merges, added)
     if config.get("add_prefix_space"):
         v.splits.insert(0, PREFIX_SPACE)
@@ -216,32 +205,47 @@ def _from_tiktoken(data: bytes, directory: str) -> Vocabulary:
     if sorted(ranks.values()) != list(range(len(ranks))):
         raise ExportError(f"{len(ranks)} tokens do not have the ids 0 to {len(ranks) - 1}")
     kind = _kind(directory, RANKS_KINDS)
-    config = _beside(directory, "tokenizer_config.json")
+    config = beside(directory, "tokenizer_config.json")
     qwen = config.get("tokenizer_class") == "QWenTokenizer"
     if qwen and not config.get("added_tokens_decoder"):  # their names are in the code of that class
-        names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{i}|>" for i in range(205))]
-        added = [{"id": len(ranks) + i, "content": name, "special": True} for i, name in enumerate(names)]
+        names = [
+            "<|endoftext|>",
+            "<|im_start|>",
+            "<|im_end|>",
+            *(f"<|extra_{i}|>" for i in range(205)),
+        ]
+        added = [
+            {"id": len(ranks) + i, "content": name, "special": True} for i, name in enumerate(names)
+        ]
     else:
-        added = _added_beside(directory, {})
+        added = added_beside(directory, {})
     v = from_ranks(kind, ranks, added)
     v.prefix = _bos(directory, added, default=not qwen)
     return v
 
 
 def _from_tekken(data: dict, directory: str) -> Vocabulary:
-    """Mistral's form: the pattern, special tokens, which have the first ids, and the bytes of the others by rank."""
+    """Mistral's form: the pattern, special tokens, which have the first ids, and the bytes of the
+    others by rank."""
     config = data["config"]
     if config["pattern"] not in COVERING:
-        raise ExportError(f"config.pattern is {config['pattern']!r}, which this exporter has no rule for")
+        raise ExportError(
+            f"config.pattern is {config['pattern']!r}, which this exporter has no rule for"
+        )
     n_special, n = config["default_num_special_tokens"], config["default_vocab_size"]
     names = {token["rank"]: token["token_str"] for token in data.get("special_tokens") or []}
     if not names:  # the first files of this form; what these names were has changed since
-        names = {token["id"]: token["content"] for token in _added_beside(directory, {})}
-    added = [{"id": i, "content": names.get(i, f"<SPECIAL_{i}>"), "special": True} for i in range(n_special)]
+        names = {token["id"]: token["content"] for token in added_beside(directory, {})}
+    added = [
+        {"id": i, "content": names.get(i, f"<SPECIAL_{i}>"), "special": True}
+        for i in range(n_special)
+    ]
     tokens = data["vocab"][: n - n_special]
     if [token["rank"] for token in tokens] != list(range(n - n_special)):
         raise ExportError(f"vocab: expected the ranks 0 to {n - n_special - 1} in their order")
     ranks = {base64.b64decode(token["token_bytes"]): n_special + token["rank"] for token in tokens}
     v = from_ranks(Kind((COVERING[config["pattern"]],)), ranks, added)
-    v.prefix, v.eos = ([next(t["id"] for t in added if t["content"] == name)] for name in ("<s>", "</s>"))
+    v.prefix, v.eos = (
+        [next(t["id"] for t in added if t["content"] == name)] for name in ("<s>", "</s>")
+    )
     return v

@@ -1,13 +1,16 @@
-"""Makes text/unicode_tables.h from the answers of the `tokenizers` library, so that the engine sees characters as it does.
+"""Makes text/unicode_tables.h from the answers of the `tokenizers` library, so that the engine sees
+characters as it does.
 
     python3 exporter/unicode_tables.py           writes text/unicode_tables.h
-    python3 exporter/unicode_tables.py --check   compares it with what it would write; exit 1 if they differ
+    python3 exporter/unicode_tables.py --check   compares it with what it would write; exit 1 if
+                                                 they differ
 
-The library uses several versions of Unicode at once (its regular expressions, `Digits`, `Punctuation` and NFC each have
-their own), so every code point is put to it. Python's unicodedata only proposes decompositions and combining classes, which
-never change once a character has them; the library says which of them it knows, and is asked again for every character at
-the end.
+The library uses several versions of Unicode at once (its regular expressions, `Digits`,
+`Punctuation` and NFC each have their own), so every code point is put to it. Python's unicodedata
+only proposes decompositions and combining classes, which never change once a character has them;
+the library says which of them it knows, and is asked again for every character at the end.
 """
+
 from __future__ import annotations
 
 import sys
@@ -20,10 +23,11 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 OUTPUT = Path(__file__).resolve().parent.parent / "text" / "unicode_tables.h"
 POINTS = [c for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000]
 CHUNK = 8192
-# The flags of a class, in the order of their bits. UPPER is title case too; a caseless letter is a modifier or another one.
+# The flags of a class, in the order of their bits. UPPER is title case too; a caseless letter is a
+# modifier or another one.
 CATEGORIES = {
-    "UPPER": r"[\p{Lu}\p{Lt}]", "LOWER": r"\p{Ll}", "CASELESS": r"[\p{Lm}\p{Lo}]", "MARK": r"\p{M}", "NUMBER": r"\p{N}",
-    "PUNCT": r"\p{P}", "SYMBOL": r"\p{S}", "SPACE": r"\s",
+    "UPPER": r"[\p{Lu}\p{Lt}]", "LOWER": r"\p{Ll}", "CASELESS": r"[\p{Lm}\p{Lo}]",
+    "MARK": r"\p{M}", "NUMBER": r"\p{N}", "PUNCT": r"\p{P}", "SYMBOL": r"\p{S}", "SPACE": r"\s",
 }  # fmt: skip
 FLAGS = [*CATEGORIES, "DIGITS", "PUNCTUATION", "WORD"]
 HANGUL = range(0xAC00, 0xAC00 + 11172)
@@ -37,7 +41,11 @@ def chunks() -> list[list[int]]:
 def matching(pattern: str) -> set[int]:
     """The code points that a one-character pattern matches."""
     split = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
-    return {ord(piece) for chunk in chunks() for piece, _ in split.pre_tokenize_str("".join(map(chr, chunk)))}
+    return {
+        ord(piece)
+        for chunk in chunks()
+        for piece, _ in split.pre_tokenize_str("".join(map(chr, chunk)))
+    }
 
 
 def isolated(pre_tokenizer) -> set[int]:
@@ -46,7 +54,9 @@ def isolated(pre_tokenizer) -> set[int]:
     for chunk in chunks():
         text = "a" + "".join(chr(c) + "a" for c in chunk)
         pieces = pre_tokenizer.pre_tokenize_str(text)
-        found |= {ord(piece) for piece, (begin, end) in pieces if end - begin == 1 and begin % 2 == 1}
+        found |= {
+            ord(piece) for piece, (begin, end) in pieces if end - begin == 1 and begin % 2 == 1
+        }
     return found
 
 
@@ -77,8 +87,11 @@ def classes() -> list[int]:
     """The flags of every code point, index 0..0x10ffff."""
     sets = [matching(pattern) for pattern in CATEGORIES.values()]
     assert stripped() == sets[FLAGS.index("SPACE")], "lstrip's white space is not the patterns'"
-    sets += [isolated(pre_tokenizers.Digits(individual_digits=True)), isolated(pre_tokenizers.Punctuation("isolated")),
-             word_characters()]
+    sets += [
+        isolated(pre_tokenizers.Digits(individual_digits=True)),
+        isolated(pre_tokenizers.Punctuation("isolated")),
+        word_characters(),
+    ]
     flags = [0] * 0x110000
     for bit, members in enumerate(sets):
         for c in members:
@@ -90,8 +103,8 @@ NFD, NFC = normalizers.NFD().normalize_str, normalizers.NFC().normalize_str
 
 
 def combining_classes() -> list[int]:
-    """The combining class of every code point as far as the library knows it: it moves a mark of class c > 1 behind U+0334
-    (class 1), and U+0345 (class 240) behind one of class 1."""
+    """The combining class of every code point as far as the library knows it: it moves a mark of
+    class c > 1 behind U+0334 (class 1), and U+0345 (class 240) behind one of class 1."""
     ccc = [0] * 0x110000
     for c in POINTS:
         k = unicodedata.combining(chr(c))
@@ -104,19 +117,22 @@ def combining_classes() -> list[int]:
 
 
 def decompositions() -> list[tuple[int, int, int, bool]]:
-    """(composed, first, second or 0, whether first + second compose), by composed, without the Hangul syllables, which the
-    engine computes."""
+    """(composed, first, second or 0, whether first + second compose), by composed, without the
+    Hangul syllables, which the engine computes."""
     rows = []
     for c in POINTS:
         if c in HANGUL or NFD(chr(c)) == chr(c):
             continue
         parts = [int(part, 16) for part in unicodedata.decomposition(chr(c)).split()] + [0]
-        rows.append((c, parts[0], parts[1], parts[1] != 0 and NFC(chr(parts[0]) + chr(parts[1])) == chr(c)))
+        rows.append(
+            (c, parts[0], parts[1], parts[1] != 0 and NFC(chr(parts[0]) + chr(parts[1])) == chr(c))
+        )
     return rows
 
 
 def check(ccc: list[int], rows: list[tuple[int, int, int, bool]]) -> None:
-    """Rebuilds the library's NFD of every code point from the table, and looks for compositions that it lacks."""
+    """Rebuilds the library's NFD of every code point from the table, and looks for compositions
+    that it lacks."""
     table = {c: (a, b) for c, a, b, _ in rows}
 
     def decompose(c: int) -> str:
@@ -125,16 +141,22 @@ def check(ccc: list[int], rows: list[tuple[int, int, int, bool]]) -> None:
 
     for c in POINTS:
         if c not in HANGUL:
-            assert decompose(c) == NFD(chr(c)), f"U+{c:04X}: the table's decomposition is not the library's"
+            assert decompose(c) == NFD(chr(c)), (
+                f"U+{c:04X}: the table's decomposition is not the library's"
+            )
     composed = {c for c, *_, composes in rows if composes}
     for c in POINTS:
         if c not in HANGUL and c not in composed:
-            assert NFC(NFD(chr(c))) != chr(c) or NFD(chr(c)) == chr(c), f"U+{c:04X} composes, but not from two characters"
+            assert NFC(NFD(chr(c))) != chr(c) or NFD(chr(c)) == chr(c), (
+                f"U+{c:04X} composes, but not from two characters"
+            )
     by_class = {k: chr(c) for c, k in enumerate(ccc) if k}
     for first, x in by_class.items():
         for second, y in by_class.items():
             ordered = x + y if first <= second else y + x
-            assert NFD("a" + x + y) == "a" + ordered, f"combining classes {first} and {second} are not ordered as thought"
+            assert NFD("a" + x + y) == "a" + ordered, (
+                f"combining classes {first} and {second} are not ordered as thought"
+            )
 
 
 def ranges(values: list[int]) -> list[tuple[int, int]]:
@@ -161,18 +183,22 @@ def header() -> str:
     assert len(FLAGS) <= 11, "a class and a code point share 32 bits"
     compositions = sorted((a, b, i) for i, (_, a, b, composes) in enumerate(rows) if composes)
     return "\n".join([
-        f"// Made by exporter/unicode_tables.py from tokenizers {tokenizers.__version__}; do not edit.",
+        f"// Made by exporter/unicode_tables.py from tokenizers {tokenizers.__version__}; do not "
+        "edit.",
         "#ifndef UNICODE_TABLES_H",
         "#define UNICODE_TABLES_H",
         "",
         "#include <stdint.h>",
         "",
-        "// The first code point of every run of characters of one class, shifted left by 11, and the class (unicode.h).",
+        "// The first code point of every run of characters of one class, shifted left by 11, and "
+        "the class (unicode.h).",
         array("uint32_t CLASSES[]", [f"0x{c << 11 | v:x}" for c, v in ranges(flags)]),
-        "// The first code point of every run of one combining class, shifted left by 8, and the combining class.",
+        "// The first code point of every run of one combining class, shifted left by 8, and the "
+        "combining class.",
         array("uint32_t COMBINING[]", [f"0x{c << 8 | v:x}" for c, v in ranges(ccc)]),
         "// A character and the one or two that it decomposes into, by character.",
-        array("uint32_t DECOMPOSITIONS[][3]", [f"{{0x{c:x}, 0x{a:x}, 0x{b:x}}}" for c, a, b, _ in rows]),
+        array("uint32_t DECOMPOSITIONS[][3]",
+              [f"{{0x{c:x}, 0x{a:x}, 0x{b:x}}}" for c, a, b, _ in rows]),
         "// The rows of DECOMPOSITIONS that also compose, by the two parts.",
         array("uint16_t COMPOSITIONS[]", [str(i) for *_, i in compositions]),
         "#endif",
@@ -184,7 +210,10 @@ def main() -> int:
     text = header()
     if sys.argv[1:] == ["--check"]:
         same = OUTPUT.read_text() == text
-        print(f"{OUTPUT.name}: {'as the library says' if same else 'differs from what the library says; make it again'}")
+        verdict = "as the library says"
+        if not same:
+            verdict = "differs from what the library says; make it again"
+        print(f"{OUTPUT.name}: {verdict}")
         return 0 if same else 1
     OUTPUT.write_text(text)
     print(f"{OUTPUT.name}: {len(text)} bytes")

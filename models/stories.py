@@ -30,7 +30,8 @@ COLOURS = "red blue green yellow purple orange silver white pink".split()
 
 
 def people():
-    """Rows of everyone a story can be about. Children come up three times as often as each animal."""
+    """Rows of everyone a story can be about. Children come up three times as often as each
+    animal."""
     genders = [(SHE, "girl", ("she", "her", "her")), (HE, "boy", ("he", "him", "his"))]
     return [dict(name=name, kind=kind, he=he, him=him, his=his)
             for names, child, (he, him, his) in genders
@@ -177,7 +178,8 @@ RULES = {
         "Once upon a time, there was a <small> {hero.kind} named {hero}. {He} lived {home} with"
         " {his} {elder}.",
         "Once upon a time, a <mood> {hero.kind} named {hero} lived {home} with {his} {elder}.",
-        "Once upon a time, {home}, there lived a <mood> {hero.kind} named {hero} and {his} {elder}.",
+        "Once upon a time, {home}, there lived a <mood> {hero.kind} named {hero} and {his}"
+        " {elder}.",
         "There was once a <mood> little {hero.kind} named {hero}. {He} lived with {his} {elder}"
         " {home}.",
         "Long ago, a <small> {hero.kind} named {hero} lived {home} with {his} {elder}.",
@@ -211,9 +213,11 @@ RULES = {
     ],
 
     # A treasure is lost and found again.
-    "lost": ["<lost.opening> <lost.mishap>\n\n<comes> <lost.talk>\n\n<lost.search>\n\n<lost.ending>"],
+    "lost": ["<lost.opening> <lost.mishap>\n\n<comes> <lost.talk>\n\n<lost.search>\n\n"
+             "<lost.ending>"],
     "lost.opening": [
-        "<meet> <lost.treasure>\n\n<day> {hero} took {his} {thing.colour} {thing} to {place}. <lost.play>",
+        "<meet> <lost.treasure>\n\n<day> {hero} took {his} {thing.colour} {thing} to {place}."
+        " <lost.play>",
         "<day> a <mood> {hero.kind} named {hero} took {his} {thing.colour} {thing} to {place}. It"
         " was a present from {his} {elder}, and {he} loved it very much. <lost.play>",
     ],
@@ -222,7 +226,8 @@ RULES = {
         "For {his} birthday, {he} was given {thing.a} {thing}.",
         "The best thing {he} had was {thing.a} {thing}.",
     ],
-    "lost.play": ["{He} {thing.use} and sang a little song.", "All the way there, {he} {thing.use}.",
+    "lost.play": ["{He} {thing.use} and sang a little song.",
+                  "All the way there, {he} {thing.use}.",
                   "{He} felt so happy that {he} {thing.use}."],
     "lost.mishap": [
         "{place.At}, {he} stopped to <lost.sight>, and {he} did not notice when the {thing}"
@@ -238,10 +243,12 @@ RULES = {
         "Soon {he} saw that it was gone, and {he} felt very sad.",
     ],
     "lost.talk": ["<lost.ask> <lost.answer> <lost.offer>"],
-    "lost.ask": ['"What is the matter?" asked {friend}.', '"Why do you look so sad?" {friend.he} asked.',
+    "lost.ask": ['"What is the matter?" asked {friend}.',
+                 '"Why do you look so sad?" {friend.he} asked.',
                  '"Oh dear, what has happened?" asked {friend}.'],
     "lost.answer": ['"I have lost my {thing.colour} {thing}," said {hero}.',
-                    '"My {thing.colour} {thing} is gone," said {hero}. "I cannot see it anywhere."'],
+                    '"My {thing.colour} {thing} is gone," said {hero}. "I cannot see it'
+                    ' anywhere."'],
     "lost.offer": ['"Then let us look for it together," said {friend}.',
                    '"Do not worry," said {friend}. "I will help you look for it."',
                    '"We will find it," said {friend}. "Four eyes see more than two."'],
@@ -269,7 +276,8 @@ RULES = {
     ],
 
     # Somebody else's treasure is found and given back.
-    "found": ["<found.opening> <found.find>\n\n<found.first> <found.second>\n\n<found.owner>\n\n<found.ending>"],
+    "found": ["<found.opening> <found.find>\n\n<found.first> <found.second>\n\n"
+              "<found.owner>\n\n<found.ending>"],
     "found.opening": [
         "<meet> <found.habit>\n\n<day> {he} went for a walk {place.at}.",
         "<day> a <mood> {hero.kind} named {hero} was walking {place.at}. {His} {elder} had sent"
@@ -285,8 +293,8 @@ RULES = {
     ],
     "found.first": ['First {he} met {stranger}. "Is this your {thing}?" asked {hero}. "No," said'
                     ' {stranger.the}. "My {thing} is {other}, not {thing.colour}."',
-                    '{He} asked {stranger} about the {thing}. "It is not mine," said {stranger.the}.'
-                    ' "Mine is {other}."'],
+                    '{He} asked {stranger} about the {thing}. "It is not mine," said'
+                    ' {stranger.the}. "Mine is {other}."'],
     "found.second": ['Then {he} met {witness}. "I saw somebody looking for it {place.one}," said'
                      " {witness.the}.",
                      'Next {he} asked {witness}. "Go and look {place.one}," said {witness.the}.'
@@ -350,7 +358,8 @@ RULES = {
     ],
 
     # A thing carried along turns out to be just what somebody needs.
-    "helped": ["<helped.opening>\n\n<helped.call> <helped.plea>\n\n<helped.idea>\n\n<helped.ending>"],
+    "helped": ["<helped.opening>\n\n<helped.call> <helped.plea>\n\n<helped.idea>\n\n"
+               "<helped.ending>"],
     "helped.opening": [
         "<meet> <date> {he} set out to {errand}. <helped.take>",
         "<date> a <mood> {hero.kind} named {hero} set out to {errand}. <helped.take>",
@@ -368,7 +377,8 @@ RULES = {
         " {tool.trouble}.",
         "The path went over a hill. On the other side, {he} met a <mood> {friend.kind} named"
         " {friend}, who {tool.trouble}.",
-        "{He} had not gone far when {he} met a <small> {friend.kind} named {friend}, who {tool.trouble}.",
+        "{He} had not gone far when {he} met a <small> {friend.kind} named {friend}, who"
+        " {tool.trouble}.",
     ],
     "helped.plea": ['"Can you help me?" asked {friend}.', '"Please help me," said {friend}.',
                     '"Oh, what shall I do?" cried {friend}.'],
@@ -384,7 +394,8 @@ RULES = {
         " <helped.home> <bond>",
     ],
     "helped.home": [
-        '"You were right," {hero} told {his} family that evening. "I did need the {tool.colour} {tool}."',
+        '"You were right," {hero} told {his} family that evening. "I did need the'
+        ' {tool.colour} {tool}."',
         "At home, {he} told {his} family what the {tool.colour} {tool} had been good for.",
         '"So you used the {tool.colour} {tool} after all," said {his} family that evening.',
     ],
@@ -405,13 +416,13 @@ RULES = {
     "night.out": [
         "{He} took {light.a} {light} and went outside. There {he} met a <mood> {friend.kind} named"
         " {friend}. <night.talk>",
-        "So {he} lit {light.a} {light} and opened the door. Outside stood a <mood> {friend.kind} named"
-        " {friend}. <night.talk>",
+        "So {he} lit {light.a} {light} and opened the door. Outside stood a <mood> {friend.kind}"
+        " named {friend}. <night.talk>",
     ],
     "night.talk": [
         '"Did you hear it too?" asked {friend}. "Yes," said {hero}. "Let us find out what it is."',
-        '"Is it a monster?" asked {friend}. "I do not know," said {hero}. "Come with me, and we will'
-        ' see."',
+        '"Is it a monster?" asked {friend}. "I do not know," said {hero}. "Come with me, and we'
+        ' will see."',
         '"I cannot sleep," said {friend}. "Nor can I," said {hero}. "Let us look together."',
     ],
     "night.search": ["<night.first> <night.second> <night.cause>"],
@@ -428,7 +439,8 @@ RULES = {
     "night.ending": ["<night.laugh> <night.bed> <bond>"],
     "night.laugh": ['"How silly we were!" said {friend}, and they both laughed.',
                     '{hero} began to laugh. "We were brave together," {he} told {friend}.',
-                    '"So that was our monster!" said {hero}, and {friend} laughed until {friend.he} cried.'],
+                    '"So that was our monster!" said {hero}, and {friend} laughed until'
+                    ' {friend.he} cried.'],
     "night.bed": [
         'Back in bed, {hero} heard it again. "{sound}," it went, but now {he} only smiled.',
         "Then {hero} put out the {light.colour} {light} and slept until morning.",
@@ -519,7 +531,8 @@ def verdict(text):
     broken = check(text)
     if broken is None:
         return "good"
-    return f"broken at character {broken}: {text[max(0, broken - 60):broken]!r} >> {text[broken:broken + 20]!r}"
+    before, after = text[max(0, broken - 60):broken], text[broken:broken + 20]
+    return f"broken at character {broken}: {before!r} >> {after!r}"
 
 
 def main():

@@ -96,12 +96,13 @@ def batches(tokenizer, seed, size):
 
 
 def words_to_recall(tokenizer):
-    """The tokens of names, colours and the like: what a story chooses once and must then keep to."""
+    """The tokens of names, colours and the like: what a story chooses once and must then keep
+    to."""
     fields = "name kind colour part loan one".split()
     words = {word for slot, rows in stories.TABLES.items() if slot != "home" for row in rows
              for field in fields for word in row.get(field, "").split()}
-    return [token for token, word in ((tokenizer.token_to_id("\u0120" + word), word) for word in words)
-            if token is not None and word not in COMMON]
+    tokens = ((tokenizer.token_to_id("\u0120" + word), word) for word in words)
+    return [token for token, word in tokens if token is not None and word not in COMMON]
 
 
 def recalled(tokens, words):
@@ -116,7 +117,8 @@ def recalled(tokens, words):
 
 
 def losses_of(model, tokens, labels):
-    """The cross-entropy of each token after the first, in nats; 0 where nothing is to be predicted."""
+    """The cross-entropy of each token after the first, in nats; 0 where nothing is to be
+    predicted."""
     logits = model(tokens).logits[:, :-1].float()
     return torch.nn.functional.cross_entropy(
         logits.transpose(1, 2), labels[:, 1:], ignore_index=IGNORED, reduction="none")
@@ -155,7 +157,8 @@ def optimizer_for(model, args):
 
 
 def save(model, tokenizer, out):
-    """Writes the checkpoint to the directory `out`: config, generation config, weights, tokenizer."""
+    """Writes the checkpoint to the directory `out`: config, generation config, weights,
+    tokenizer."""
     model.generation_config = GenerationConfig(
         bos_token_id=model.config.bos_token_id, eos_token_id=model.config.eos_token_id)
     model.save_pretrained(out)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import checkpoints
+import export
 from checkpoints import I32, Meta
 from conftest import ROOT
 
@@ -122,6 +123,7 @@ def floats(*values: float) -> Meta:
         ("model.context", ints(0), "model.context is 0, expected"),
         ("model.norm", ints(7), "model.norm is 7, expected"),
         ("model.norm_eps", Meta(3, 1, struct.pack("<f", float("nan"))), "model.norm_eps is not a finite number"),
+        ("model.norm_eps", floats(-1), "model.norm_eps is -1, expected 0 or more"),
         ("model.rope.0.inv_freq", Meta(3, 2, struct.pack("<2f", 1, float("inf"))), "inv_freq: value 1 is not a finite"),
         ("model.rope.0.inv_freq", Meta(3, 9, struct.pack("<9f", *[1.0] * 9)), "rotates 18 elements, head_dim is 16"),
         ("layer.n_heads", ints(5), "n_heads 5 is no multiple of n_kv_heads 2"),
@@ -289,6 +291,46 @@ def test_bit_flips(fuzzer, tiny):
 def test_extreme_words(fuzzer, tiny):
     tried, accepted = fuzz(fuzzer, tiny, "overwrite", 500, 2)
     assert tried == 500 and accepted < 500
+
+
+# What the absence of a knob means, where it is not 0.
+USUAL = {
+    "layer.kv_source": -1, "layer.norms": 5, "layer.residual_scale": 1, "layer.routed_scale": 1,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def every_knob(tmp_path_factory, tiny) -> Path:
+    """The small model with all knobs that it could do without, each saying what its absence says."""
+    meta, tensors = checkpoints.parse(tiny.read_bytes())
+    text = (ROOT / "docs" / "format.md").read_text()
+    knobs = re.findall(r"^\| ((?:`layer\.\w+`(?:, )?)+) \| ((?:i32|f32|, )+) \|", text, re.M)
+    for keys, types in knobs:
+        types = types.split(", ")
+        for i, key in enumerate(re.findall(r"`([\w.]+)`", keys)):
+            make = ints if types[min(i, len(types) - 1)] == "i32" else floats
+            meta.setdefault(key, make(*[USUAL.get(key, 0)] * 3))
+    path = tmp_path_factory.mktemp("knobs") / "knobs.bin"
+    path.write_bytes(checkpoints.build(meta, tensors))
+    assert len([key for key in meta if key.startswith("layer.")]) > 35
+    return path
+
+
+def test_knobs_by_name(fuzzer, every_knob):
+    """Each of them set to extremes, several at once, and each in a layer that has no use for it."""
+    tried, accepted = fuzz(fuzzer, every_knob, "knobs", 3000, 3)
+    assert tried == 3000 and 0 < accepted < 1000
+
+
+OTHER_PARTS = ["deepseek_v3", "gemma4", "gpt_oss", "lfm2_moe", "phi3-longer", "qwen3_next"]
+
+
+@pytest.mark.parametrize("name", OTHER_PARTS)
+def test_knobs_by_name_of_other_parts(name, fuzzer, tmp_path):
+    path = tmp_path / "model.bin"
+    assert export.main([str(ROOT / "tests" / "golden" / name), str(path), "--dtype", "q8"]) == 0
+    tried, accepted = fuzz(fuzzer, path, "knobs", 300, 4)
+    assert tried == 300 and accepted < 150
 
 
 def test_truncated_on_the_command_line(run, bare, tmp_path):

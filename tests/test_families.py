@@ -1,5 +1,5 @@
-"""config.json as it is on the hub, of families beyond those in test_export.py: every key is known, and the knobs are right;
-and weights in other forms."""
+"""config.json as it is on the hub, of families beyond those in test_export.py: every key is known,
+and the knobs are right; and weights in other forms."""
 
 from __future__ import annotations
 
@@ -18,170 +18,212 @@ GOLDEN = Path(__file__).parent / "golden"
 
 # fmt: off
 COMMON = dict(
-    _attn_implementation_autoset=True, architectures=["X"], attention_dropout=0.0, bos_token_id=1, eos_token_id=2,
-    initializer_range=0.02, torch_dtype="bfloat16", transformers_version="4.5", use_cache=True,
+    _attn_implementation_autoset=True, architectures=["X"], attention_dropout=0.0, bos_token_id=1,
+    eos_token_id=2, initializer_range=0.02, torch_dtype="bfloat16", transformers_version="4.5",
+    use_cache=True,
 )
-LLAMA3 = dict(factor=8.0, high_freq_factor=4.0, low_freq_factor=1.0, original_max_position_embeddings=8192,
-              rope_type="llama3")
+LLAMA3 = dict(factor=8.0, high_freq_factor=4.0, low_freq_factor=1.0,
+              original_max_position_embeddings=8192, rope_type="llama3")
 
 
-def sizes(embd: int, ff: int, heads: int, kv: int | None, layers: int, vocab: int, context: int, **more) -> dict:
+def sizes(embd: int, ff: int, heads: int, kv: int | None, layers: int, vocab: int, context: int,
+          **more) -> dict:
     """Llama's spelling of sizes; kv None: no such key."""
-    found = dict(hidden_size=embd, intermediate_size=ff, num_attention_heads=heads, num_hidden_layers=layers,
-                 vocab_size=vocab, max_position_embeddings=context, num_key_value_heads=kv)
+    found = dict(hidden_size=embd, intermediate_size=ff, num_attention_heads=heads,
+                 num_hidden_layers=layers, vocab_size=vocab, max_position_embeddings=context,
+                 num_key_value_heads=kv)
     return {key: value for key, value in {**COMMON, **found, **more}.items() if value is not None}
 
 
-# model: (config, knobs that it must give). Keys that are null there are left out, but for those that differ from absent.
+# model: (config, knobs that it must give). Keys that are null there are left out, but for those
+# that differ from absent.
 HUB = {
     "gemma-2-2b": (
-        sizes(2304, 9216, 8, 4, 26, 256000, 8192, model_type="gemma2", attention_bias=False, attn_logit_softcapping=50.0,
-              cache_implementation="hybrid", final_logit_softcapping=30.0, head_dim=256, hidden_act="gelu_pytorch_tanh",
-              hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=256, rms_norm_eps=1e-6, rope_theta=10000.0,
-              sliding_window=4096),
-        dict(softcap=50, final_softcap=30, attn_scale=1 / 16, act=2, tied=True, window=[4096, 0] * 13, norm_offset=1)),
+        sizes(2304, 9216, 8, 4, 26, 256000, 8192, model_type="gemma2", attention_bias=False,
+              attn_logit_softcapping=50.0, cache_implementation="hybrid",
+              final_logit_softcapping=30.0, head_dim=256, hidden_act="gelu_pytorch_tanh",
+              hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=256, rms_norm_eps=1e-6,
+              rope_theta=10000.0, sliding_window=4096),
+        dict(softcap=50, final_softcap=30, attn_scale=1 / 16, act=2, tied=True,
+             window=[4096, 0] * 13,
+             norm_offset=1)),
     "gemma-3-270m": (
-        sizes(640, 2048, 4, 1, 18, 262144, 32768, model_type="gemma3_text", _sliding_window_pattern=6,
-              attention_bias=False, head_dim=256, hidden_activation="gelu_pytorch_tanh",
-              layer_types=(["sliding_attention"] * 5 + ["full_attention"]) * 3, query_pre_attn_scalar=256,
-              rms_norm_eps=1e-6, rope_local_base_freq=10000.0, rope_theta=1000000.0, sliding_window=512,
-              use_bidirectional_attention=False),
-        dict(softcap=0, final_softcap=0, tied=True, window=([512] * 5 + [0]) * 3, rope=([0] * 5 + [1]) * 3)),
+        sizes(640, 2048, 4, 1, 18, 262144, 32768, model_type="gemma3_text",
+              _sliding_window_pattern=6, attention_bias=False, head_dim=256,
+              hidden_activation="gelu_pytorch_tanh",
+              layer_types=(["sliding_attention"] * 5 + ["full_attention"]) * 3,
+              query_pre_attn_scalar=256, rms_norm_eps=1e-6, rope_local_base_freq=10000.0,
+              rope_theta=1000000.0, sliding_window=512, use_bidirectional_attention=False),
+        dict(softcap=0, final_softcap=0, tied=True, window=([512] * 5 + [0]) * 3,
+             rope=([0] * 5 + [1]) * 3)),
     "gemma-4-e2b-it": (
-        dict(architectures=["X"], model_type="gemma4", audio_config={}, vision_config={}, image_token_id=1,
-             tie_word_embeddings=True, text_config=dict(
-                 COMMON, attention_bias=False, attention_k_eq_v=False, enable_moe_block=False, expert_intermediate_size=None,
-                 final_logit_softcapping=30.0, global_head_dim=512, head_dim=256, hidden_activation="gelu_pytorch_tanh",
-                 hidden_size=1536, hidden_size_per_layer_input=256, intermediate_size=6144,
-                 layer_types=(["sliding_attention"] * 4 + ["full_attention"]) * 7, max_position_embeddings=131072,
-                 model_type="gemma4_text", num_attention_heads=8, num_experts=None, num_global_key_value_heads=None,
-                 num_hidden_layers=35, num_key_value_heads=1, num_kv_shared_layers=20, rms_norm_eps=1e-6,
+        dict(architectures=["X"], model_type="gemma4", audio_config={}, vision_config={},
+             image_token_id=1, tie_word_embeddings=True, text_config=dict(
+                 COMMON, attention_bias=False, attention_k_eq_v=False, enable_moe_block=False,
+                 expert_intermediate_size=None, final_logit_softcapping=30.0, global_head_dim=512,
+                 head_dim=256, hidden_activation="gelu_pytorch_tanh", hidden_size=1536,
+                 hidden_size_per_layer_input=256, intermediate_size=6144,
+                 layer_types=(["sliding_attention"] * 4 + ["full_attention"]) * 7,
+                 max_position_embeddings=131072, model_type="gemma4_text", num_attention_heads=8,
+                 num_experts=None, num_global_key_value_heads=None, num_hidden_layers=35,
+                 num_key_value_heads=1, num_kv_shared_layers=20, rms_norm_eps=1e-6,
                  rope_parameters=dict(
-                     full_attention=dict(partial_rotary_factor=0.25, rope_theta=1e6, rope_type="proportional"),
+                     full_attention=dict(partial_rotary_factor=0.25,
+                                         rope_theta=1e6, rope_type="proportional"),
                      sliding_attention=dict(rope_theta=10000.0, rope_type="default")),
-                 sliding_window=512, tie_word_embeddings=True, top_k_experts=None, use_bidirectional_attention=None,
-                 use_double_wide_mlp=True, vocab_size=262144, vocab_size_per_layer_input=262144)),
-        dict(head_dim=([256] * 4 + [512]) * 7, n_kv_heads=[1] * 35, d_ff=[6144] * 15 + [12288] * 20, norm_offset=0)),
+                 sliding_window=512, tie_word_embeddings=True, top_k_experts=None,
+                 use_bidirectional_attention=None, use_double_wide_mlp=True, vocab_size=262144,
+                 vocab_size_per_layer_input=262144)),
+        dict(head_dim=([256] * 4 + [512]) * 7, n_kv_heads=[1] * 35, d_ff=[6144] * 15 + [12288] * 20,
+             norm_offset=0)),
     "gemma-3-4b-it": (
-        dict(architectures=["X"], model_type="gemma3", boi_token_index=255999, eoi_token_index=256000,
-             image_token_index=262144, mm_tokens_per_image=256, vision_config=dict(hidden_size=1152),
-             text_config=dict(hidden_size=2560, intermediate_size=10240, model_type="gemma3_text", num_hidden_layers=34,
-                              rope_scaling=dict(factor=8.0, rope_type="linear"), sliding_window=1024)),
-        dict(n_heads=8, n_kv_heads=4, head_dim=256, vocab_size=262208, window=([1024] * 5 + [0]) * 5 + [1024] * 4)),
+        dict(architectures=["X"], model_type="gemma3", boi_token_index=255999,
+             eoi_token_index=256000, image_token_index=262144, mm_tokens_per_image=256,
+             vision_config=dict(hidden_size=1152), text_config=dict(hidden_size=2560,
+                              intermediate_size=10240, model_type="gemma3_text",
+                              num_hidden_layers=34,
+                              rope_scaling=dict(factor=8.0, rope_type="linear"),
+                              sliding_window=1024)),
+        dict(n_heads=8, n_kv_heads=4, head_dim=256, vocab_size=262208,
+             window=([1024] * 5 + [0]) * 5 + [1024] * 4)),
     "phi-2": (
-        sizes(2560, 10240, 32, 32, 32, 51200, 2048, model_type="phi", embd_pdrop=0.0, hidden_act="gelu_new",
-              layer_norm_eps=1e-5, partial_rotary_factor=0.4, qk_layernorm=False, resid_pdrop=0.1, rope_theta=10000.0,
-              tie_word_embeddings=False),
+        sizes(2560, 10240, 32, 32, 32, 51200, 2048, model_type="phi", embd_pdrop=0.0,
+              hidden_act="gelu_new", layer_norm_eps=1e-5, partial_rotary_factor=0.4,
+              qk_layernorm=False, resid_pdrop=0.1, rope_theta=10000.0, tie_word_embeddings=False),
         dict(parallel=True, layernorm=True, act=2, tied=False)),
     "phi-4-mini": (
-        sizes(3072, 8192, 24, 8, 32, 200064, 131072, model_type="phi3", attention_bias=False, auto_map={}, embd_pdrop=0.0,
-              full_attn_mod=1, hidden_act="silu", interpolate_factor=1, lm_head_bias=False, mlp_bias=False,
-              original_max_position_embeddings=4096, partial_rotary_factor=0.75, resid_pdrop=0.0, rms_norm_eps=1e-5,
-              rope_scaling=dict(long_factor=[2.0] * 48, short_factor=[1.0] * 48, type="longrope"), rope_theta=10000.0,
-              sliding_window=262144, tie_word_embeddings=True),
+        sizes(3072, 8192, 24, 8, 32, 200064, 131072, model_type="phi3", attention_bias=False,
+              auto_map={}, embd_pdrop=0.0, full_attn_mod=1, hidden_act="silu",
+              interpolate_factor=1, lm_head_bias=False, mlp_bias=False,
+              original_max_position_embeddings=4096, partial_rotary_factor=0.75, resid_pdrop=0.0,
+              rms_norm_eps=1e-5,
+              rope_scaling=dict(long_factor=[2.0] * 48, short_factor=[1.0] * 48, type="longrope"),
+              rope_theta=10000.0, sliding_window=262144, tie_word_embeddings=True),
         dict(tied=True, head_dim=128)),
     "phi-3-mini-4k": (
-        sizes(3072, 8192, 32, 32, 32, 32064, 4096, model_type="phi3", attention_bias=False, hidden_act="silu",
-              original_max_position_embeddings=4096, rms_norm_eps=1e-5, rope_theta=10000.0, sliding_window=2047),
+        sizes(3072, 8192, 32, 32, 32, 32064, 4096, model_type="phi3", attention_bias=False,
+              hidden_act="silu", original_max_position_embeddings=4096, rms_norm_eps=1e-5,
+              rope_theta=10000.0, sliding_window=2047),
         dict(window=[2047] * 32, tied=False)),
     "olmo-2-1b": (
-        sizes(2048, 8192, 16, 16, 16, 100352, 4096, model_type="olmo2", attention_bias=False, hidden_act="silu",
-              rms_norm_eps=1e-6, rope_theta=500000, tie_word_embeddings=False),
+        sizes(2048, 8192, 16, 16, 16, 100352, 4096, model_type="olmo2", attention_bias=False,
+              hidden_act="silu", rms_norm_eps=1e-6, rope_theta=500000, tie_word_embeddings=False),
         dict(qk_norm=1, norm_eps=1e-6)),
     "stablelm-2-1.6b": (
-        sizes(2048, 5632, 32, 32, 24, 100352, 4096, model_type="stablelm", hidden_act="silu", hidden_dropout=0.0,
-              layer_norm_eps=1e-5, partial_rotary_factor=0.25, qk_layernorm=False, rope_theta=10000,
-              tie_word_embeddings=False, use_parallel_residual=False, use_qkv_bias=True),
+        sizes(2048, 5632, 32, 32, 24, 100352, 4096, model_type="stablelm", hidden_act="silu",
+              hidden_dropout=0.0, layer_norm_eps=1e-5, partial_rotary_factor=0.25,
+              qk_layernorm=False, rope_theta=10000, tie_word_embeddings=False,
+              use_parallel_residual=False, use_qkv_bias=True),
         dict(parallel=False, layernorm=True, biased=("attn_q", "attn_k", "attn_v"))),
     "granite-3.3-2b": (
         sizes(2048, 8192, 32, 8, 40, 49159, 131072, model_type="granite", attention_bias=False,
-              attention_multiplier=0.015625, embedding_multiplier=12.0, hidden_act="silu", logits_scaling=8.0,
-              mlp_bias=False, residual_multiplier=0.22, rms_norm_eps=1e-5, rope_theta=1e7, tie_word_embeddings=True),
+              attention_multiplier=0.015625, embedding_multiplier=12.0, hidden_act="silu",
+              logits_scaling=8.0, mlp_bias=False, residual_multiplier=0.22, rms_norm_eps=1e-5,
+              rope_theta=1e7, tie_word_embeddings=True),
         dict(attn_scale=1 / 64, emb_scale=12, logit_scale=1 / 8, residual_scale=0.22, tied=True)),
     "pythia-160m": (
-        sizes(768, 3072, 12, None, 12, 50304, 2048, model_type="gpt_neox", hidden_act="gelu", layer_norm_eps=1e-5,
-              rotary_emb_base=10000, rotary_pct=0.25, tie_word_embeddings=False, use_parallel_residual=True),
+        sizes(768, 3072, 12, None, 12, 50304, 2048, model_type="gpt_neox", hidden_act="gelu",
+              layer_norm_eps=1e-5, rotary_emb_base=10000, rotary_pct=0.25,
+              tie_word_embeddings=False, use_parallel_residual=True),
         dict(parallel=True, act=1, grouped_qkv=True, n_kv_heads=12)),
     "smollm3-3b": (
-        sizes(2048, 11008, 16, 4, 36, 128256, 65536, model_type="smollm3", attention_bias=False, hidden_act="silu",
-              layer_types=["full_attention"] * 36, max_window_layers=28, mlp_bias=False, no_rope_layer_interval=4,
-              no_rope_layers=[1, 1, 1, 0] * 9, pretraining_tp=2, rms_norm_eps=1e-6, rope_theta=5e6,
-              use_sliding_window=False),
+        sizes(2048, 11008, 16, 4, 36, 128256, 65536, model_type="smollm3", attention_bias=False,
+              hidden_act="silu", layer_types=["full_attention"] * 36, max_window_layers=28,
+              mlp_bias=False, no_rope_layer_interval=4, no_rope_layers=[1, 1, 1, 0] * 9,
+              pretraining_tp=2, rms_norm_eps=1e-6, rope_theta=5e6, use_sliding_window=False),
         dict(rope=[0, 0, 0, -1] * 9, tied=True)),
     "command-r7b": (
         sizes(4096, 14336, 32, 8, 32, 256000, 8192, model_type="cohere2", attention_bias=False,
-              cache_implementation="hybrid", head_dim=128, hidden_act="silu", layer_norm_eps=1e-5, layer_switch=4,
-              logit_scale=0.25, order_of_interleaved_layers="local_attn_first", position_embedding_type="rope_gptj",
-              rope_theta=50000, rotary_pct=1.0, sliding_window=4096, sliding_window_pattern=4, use_embedding_sharing=True,
+              cache_implementation="hybrid", head_dim=128, hidden_act="silu", layer_norm_eps=1e-5,
+              layer_switch=4, logit_scale=0.25, order_of_interleaved_layers="local_attn_first",
+              position_embedding_type="rope_gptj", rope_theta=50000, rotary_pct=1.0,
+              sliding_window=4096, sliding_window_pattern=4, use_embedding_sharing=True,
               use_gated_activation=True, use_parallel_block=True, use_parallel_embedding=False),
-        dict(logit_scale=0.25, rope=[0, 0, 0, -1] * 8, window=[4096, 4096, 4096, 0] * 8, interleaved=True)),
+        dict(logit_scale=0.25, rope=[0, 0, 0, -1] * 8, window=[4096, 4096, 4096, 0] * 8,
+             interleaved=True)),
     "glm-4-9b-0414": (
-        sizes(4096, 13696, 32, 2, 40, 151552, 32768, model_type="glm4", attention_bias=False, head_dim=128,
-              hidden_act="silu", partial_rotary_factor=0.5, rms_norm_eps=1e-5, rope_theta=10000.0,
-              tie_word_embeddings=False),
+        sizes(4096, 13696, 32, 2, 40, 151552, 32768, model_type="glm4", attention_bias=False,
+              head_dim=128, hidden_act="silu", partial_rotary_factor=0.5, rms_norm_eps=1e-5,
+              rope_theta=10000.0, tie_word_embeddings=False),
         dict(interleaved=True, biased=())),
     "exaone-4.0-1.2b": (
-        sizes(2048, 4096, 32, 8, 30, 102400, 65536, model_type="exaone4", head_dim=64, hidden_act="silu",
-              layer_types=["full_attention"] * 30, rms_norm_eps=1e-5, rope_scaling={**LLAMA3, "factor": 16.0},
-              rope_theta=1e6, tie_word_embeddings=True) | dict(sliding_window=None, sliding_window_pattern=None),
+        sizes(2048, 4096, 32, 8, 30, 102400, 65536, model_type="exaone4", head_dim=64,
+              hidden_act="silu", layer_types=["full_attention"] * 30, rms_norm_eps=1e-5,
+              rope_scaling={**LLAMA3, "factor": 16.0}, rope_theta=1e6,
+              tie_word_embeddings=True) | dict(sliding_window=None, sliding_window_pattern=None),
         dict(rope=[0] * 30, window=[0] * 30)),
     "ernie-4.5-0.3b": (
-        sizes(1024, 3072, 16, 2, 18, 103424, 131072, model_type="ernie4_5", head_dim=128, hidden_act="silu",
-              rms_norm_eps=1e-5, rope_theta=500000, tie_word_embeddings=True, use_bias=False),
+        sizes(1024, 3072, 16, 2, 18, 103424, 131072, model_type="ernie4_5", head_dim=128,
+              hidden_act="silu", rms_norm_eps=1e-5, rope_theta=500000, tie_word_embeddings=True,
+              use_bias=False),
         dict(interleaved=True, head_dim=128)),
     "apertus-8b": (
-        sizes(4096, 21504, 32, 8, 32, 131072, 65536, model_type="apertus", attention_bias=False, hidden_act="xielu",
-              hidden_dropout=0.0, mlp_bias=False, post_norm=False, pretraining_tp=1, qk_norm=True, rms_norm_eps=1e-5,
-              rope_scaling={**LLAMA3, "type": "llama3"}, rope_theta=12000000, tie_word_embeddings=False),
+        sizes(4096, 21504, 32, 8, 32, 131072, 65536, model_type="apertus", attention_bias=False,
+              hidden_act="xielu", hidden_dropout=0.0, mlp_bias=False, post_norm=False,
+              pretraining_tp=1, qk_norm=True, rms_norm_eps=1e-5,
+              rope_scaling={**LLAMA3, "type": "llama3"}, rope_theta=12000000,
+              tie_word_embeddings=False),
         dict(act=5)),
     "starcoder2-3b": (
-        sizes(3072, 12288, 24, 2, 30, 49152, 16384, model_type="starcoder2", attention_softmax_in_fp32=True,
-              embedding_dropout=0.1, hidden_act="gelu_pytorch_tanh", layer_norm_epsilon=1e-5, mlp_type="default",
-              norm_epsilon=1e-5, norm_type="layer_norm", residual_dropout=0.1, rope_theta=999999.4420358813,
-              scale_attention_softmax_in_fp32=True, scale_attn_weights=True, sliding_window=4096, use_bias=True),
+        sizes(3072, 12288, 24, 2, 30, 49152, 16384, model_type="starcoder2",
+              attention_softmax_in_fp32=True, embedding_dropout=0.1,
+              hidden_act="gelu_pytorch_tanh", layer_norm_epsilon=1e-5, mlp_type="default",
+              norm_epsilon=1e-5, norm_type="layer_norm", residual_dropout=0.1,
+              rope_theta=999999.4420358813, scale_attention_softmax_in_fp32=True,
+              scale_attn_weights=True, sliding_window=4096, use_bias=True),
         dict(tied=True, window=[4096] * 30, act=2)),
     "falcon-40b": (
-        dict(COMMON, model_type="falcon", alibi=False, apply_residual_connection_post_layernorm=False, bias=False,
-             hidden_dropout=0.0, hidden_size=8192, layer_norm_epsilon=1e-5, new_decoder_architecture=True,
-             num_attention_heads=128, num_hidden_layers=60, num_kv_heads=8, parallel_attn=True, vocab_size=65024),
+        dict(COMMON, model_type="falcon", alibi=False,
+             apply_residual_connection_post_layernorm=False, bias=False, hidden_dropout=0.0,
+             hidden_size=8192, layer_norm_epsilon=1e-5, new_decoder_architecture=True,
+             num_attention_heads=128, num_hidden_layers=60, num_kv_heads=8, parallel_attn=True,
+             vocab_size=65024),
         dict(n_kv_heads=8, parallel=True, head_dim=64)),
     "falcon-rw-1b": (
-        dict(COMMON, model_type="falcon", alibi=True, apply_residual_connection_post_layernorm=False, bias=True,
-             hidden_dropout=0.0, hidden_size=2048, layer_norm_epsilon=1e-5, multi_query=False,
-             new_decoder_architecture=False, num_attention_heads=32, num_hidden_layers=24, parallel_attn=False,
-             vocab_size=50304),
+        dict(COMMON, model_type="falcon", alibi=True,
+             apply_residual_connection_post_layernorm=False, bias=True, hidden_dropout=0.0,
+             hidden_size=2048, layer_norm_epsilon=1e-5, multi_query=False,
+             new_decoder_architecture=False, num_attention_heads=32, num_hidden_layers=24,
+             parallel_attn=False, vocab_size=50304),
         dict(n_kv_heads=32, parallel=False)),
     "bloom-560m": (
-        dict(COMMON, model_type="bloom", apply_residual_connection_post_layernorm=False, attention_softmax_in_fp32=True,
-             bias_dropout_fusion=True, hidden_dropout=0.0, layer_norm_epsilon=1e-5, masked_softmax_fusion=True,
-             n_embed=1024, n_inner=None, n_layer=24, num_attention_heads=16, offset_alibi=100, pretraining_tp=1,
+        dict(COMMON, model_type="bloom", apply_residual_connection_post_layernorm=False,
+             attention_softmax_in_fp32=True, bias_dropout_fusion=True, hidden_dropout=0.0,
+             layer_norm_epsilon=1e-5, masked_softmax_fusion=True, n_embed=1024, n_inner=None,
+             n_layer=24, num_attention_heads=16, offset_alibi=100, pretraining_tp=1,
              skip_bias_add=True, skip_bias_add_qkv=False, unk_token_id=0, vocab_size=250880),
         dict(n_heads=16, n_embd=1024, d_ff=4096, context=2048)),
     "mpt-7b": (
-        dict(COMMON, model_type="mpt", d_model=4096, emb_pdrop=0, embedding_fraction=1.0, expansion_ratio=4, init_config={},
-             init_device="cpu", learned_pos_emb=True, logit_scale=None, max_seq_len=2048, n_heads=32, n_layers=32,
-             no_bias=True, norm_type="low_precision_layernorm", resid_pdrop=0, tokenizer_name="x", verbose=0,
+        dict(COMMON, model_type="mpt", d_model=4096, emb_pdrop=0, embedding_fraction=1.0,
+             expansion_ratio=4, init_config={}, init_device="cpu", learned_pos_emb=True,
+             logit_scale=None, max_seq_len=2048, n_heads=32, n_layers=32, no_bias=True,
+             norm_type="low_precision_layernorm", resid_pdrop=0, tokenizer_name="x", verbose=0,
              vocab_size=50432, attn_config=dict(
-                 alibi=True, alibi_bias_max=8, attn_impl="torch", attn_pdrop=0, attn_type="multihead_attention",
-                 attn_uses_sequence_id=False, clip_qkv=None, prefix_lm=False, qk_ln=False, softmax_scale=None)),
+                 alibi=True, alibi_bias_max=8, attn_impl="torch", attn_pdrop=0,
+                 attn_type="multihead_attention", attn_uses_sequence_id=False, clip_qkv=None,
+                 prefix_lm=False, qk_ln=False, softmax_scale=None)),
         dict(clip=0, d_ff=16384)),
     "opt-125m": (
-        dict(COMMON, model_type="opt", _remove_final_layer_norm=False, activation_dropout=0.0, activation_function="relu",
-             do_layer_norm_before=True, dropout=0.1, ffn_dim=3072, hidden_size=768, init_std=0.02, layerdrop=0.0,
-             max_position_embeddings=2048, num_attention_heads=12, num_hidden_layers=12, prefix="</s>", vocab_size=50272,
+        dict(COMMON, model_type="opt", _remove_final_layer_norm=False, activation_dropout=0.0,
+             activation_function="relu", do_layer_norm_before=True, dropout=0.1, ffn_dim=3072,
+             hidden_size=768, init_std=0.02, layerdrop=0.0, max_position_embeddings=2048,
+             num_attention_heads=12, num_hidden_layers=12, prefix="</s>", vocab_size=50272,
              word_embed_proj_dim=768),
         dict(act=3, skipped_positions=2, tied=True)),
     "gpt-neo-125m": (
-        dict(COMMON, model_type="gpt_neo", activation_function="gelu_new", attention_layers=["global", "local"] * 6,
-             attention_types=[[["global", "local"], 6]], embed_dropout=0, gradient_checkpointing=False, hidden_size=768,
-             intermediate_size=None, layer_norm_epsilon=1e-5, max_position_embeddings=2048, num_heads=12, num_layers=12,
-             resid_dropout=0, summary_type="cls_index", vocab_size=50257, window_size=256),
+        dict(COMMON, model_type="gpt_neo", activation_function="gelu_new",
+             attention_layers=["global", "local"] * 6, attention_types=[[["global", "local"], 6]],
+             embed_dropout=0, gradient_checkpointing=False, hidden_size=768,
+             intermediate_size=None, layer_norm_epsilon=1e-5, max_position_embeddings=2048,
+             num_heads=12, num_layers=12, resid_dropout=0, summary_type="cls_index",
+             vocab_size=50257, window_size=256),
         dict(attn_scale=1, window=[0, 256] * 6, d_ff=3072)),
     "gpt-j-6b": (
-        dict(COMMON, model_type="gptj", activation_function="gelu_new", attn_pdrop=0.0, embd_pdrop=0.0,
-             gradient_checkpointing=False, layer_norm_epsilon=1e-5, n_embd=4096, n_head=16, n_inner=None, n_layer=28,
-             n_positions=2048, resid_pdrop=0.0, rotary=True, rotary_dim=64, scale_attn_weights=True,
-             summary_type="cls_index", task_specific_params={}, tie_word_embeddings=False, tokenizer_class="X",
+        dict(COMMON, model_type="gptj", activation_function="gelu_new", attn_pdrop=0.0,
+             embd_pdrop=0.0, gradient_checkpointing=False, layer_norm_epsilon=1e-5, n_embd=4096,
+             n_head=16, n_inner=None, n_layer=28, n_positions=2048, resid_pdrop=0.0, rotary=True,
+             rotary_dim=64, scale_attn_weights=True, summary_type="cls_index",
+             task_specific_params={}, tie_word_embeddings=False, tokenizer_class="X",
              vocab_size=50400),
         dict(parallel=True, interleaved=True, head_dim=256)),
 }
@@ -210,13 +252,15 @@ def test_rope_of_configs_on_the_hub():
     assert [len(r.inv_freq) for r in ropes("glm-4-9b-0414")] == [32]
     assert [len(r.inv_freq) for r in ropes("gpt-j-6b")] == [32]
     local, full = ropes("gemma-3-4b-it")
-    assert local.inv_freq[1] == pytest.approx(1e4 ** (-2 / 256)) and full.inv_freq[1] == pytest.approx(1e6 ** (-2 / 256) / 8)
+    assert local.inv_freq[1] == pytest.approx(1e4 ** (-2 / 256))
+    assert full.inv_freq[1] == pytest.approx(1e6 ** (-2 / 256) / 8)
     (longrope,) = ropes("phi-4-mini")
     assert longrope.length == 4096 and longrope.multiplier == pytest.approx((1 + 5 / 12) ** 0.5)
-    assert longrope.inv_freq[5] == pytest.approx(2 * longrope.long_freq[5]) and len(longrope.inv_freq) == 48
+    assert longrope.inv_freq[5] == pytest.approx(2 * longrope.long_freq[5])
+    assert len(longrope.inv_freq) == 48
 
 
-# ---- weights in other forms ----------------------------------------------------------------------------------------------
+# ---- weights in other forms ----------------------------------------------------------------------
 
 
 def golden(name: str) -> tuple[dict, dict[str, Tensor]]:
@@ -230,30 +274,92 @@ def in_memory(values: np.ndarray, raw: bool = False) -> Tensor:
     return Tensor("memory", values.shape, tensor.load, raw=tensor) if raw else tensor
 
 
-@pytest.mark.parametrize("linear_class, factor", [("autobitlinear", 0.375), ("bitlinear", 1 / 0.375)])
+@pytest.mark.parametrize("linear_class, factor",
+                         [("autobitlinear", 0.375), ("bitlinear", 1 / 0.375)])
 def test_packed_ternary_weights(linear_class, factor):
     config, tensors = golden("bitnet")
     digits = np.random.default_rng(3).integers(-1, 2, (36, 36))
     packed = sum((digits[9 * i : 9 * i + 9] + 1) << 2 * i for i in range(4)).astype(np.uint8)
     name = "model.layers.1.self_attn.q_proj.weight"
-    tensors |= {name: in_memory(packed, raw=True), name + "_scale": in_memory(np.array([0.375], np.float32))}
-    quantization = dict(quant_method="bitnet", linear_class=linear_class, quantization_mode="offline")
+    tensors |= {name: in_memory(packed,
+                                raw=True),
+                                name + "_scale": in_memory(np.array([0.375], np.float32))}
+    quantization = dict(quant_method="bitnet",
+                        linear_class=linear_class, quantization_mode="offline")
     _, _, found, _ = canonical({**config, "quantization_config": quantization}, tensors)
     want = (digits * np.float32(factor)).astype(np.float32)
     rows = found["layers.1.attn_q"].load()
-    assert all(np.array_equal(rows(a, b), want[a:b]) for a, b in ((0, 36), (0, 9), (5, 30), (16, 32), (35, 36)))
+    assert all(np.array_equal(rows(a,
+                                   b), want[a:b]) for a, b in ((0, 36), (0, 9), (5, 30), (16, 32),
+                                   (35, 36)))
     with pytest.raises(ExportError, match="quantization_mode is 'online', which is not supported"):
-        canonical({**config, "quantization_config": {**quantization, "quantization_mode": "online"}}, tensors)
+        canonical({**config,
+                   "quantization_config": {**quantization, "quantization_mode": "online"}}, tensors)
+
+
+OUTER = {
+    "gemma3": dict(boi_token_index=1, eoi_token_index=2, image_token_index=3,
+                   mm_tokens_per_image=256, vision_config={}, eos_token_id=[1, 106]),
+    "gemma4": dict(audio_config={}, audio_token_id=1, boa_token_id=2, boi_token_id=3,
+                   eoa_token_id=4, eoa_token_index=4, eoi_token_id=5, image_token_id=6,
+                   video_token_id=7, vision_config={}, vision_soft_tokens_per_image=280,
+                   tie_word_embeddings=True),
+    "mistral3": dict(image_token_index=10, multimodal_projector_bias=False, vision_config={},
+                     projector_hidden_act="gelu", spatial_merge_size=2, vision_feature_layer=-1),
+    "qwen3_5": dict(image_token_id=1, video_token_id=2, vision_start_token_id=3,
+                    vision_end_token_id=4, vision_config={}, tie_word_embeddings=True),
+}
+
+
+@pytest.mark.parametrize("model_type", OUTER)
+def test_outer_keys_of_multimodal_configs(model_type):
+    """Those of the hub's checkpoints are known; one that nobody knows is refused, like inner
+    ones."""
+    text = dict(COMMON, model_type="x", hidden_size=8)
+    outer = dict(OUTER[model_type], architectures=["X"], model_type=model_type,
+                 torch_dtype="bfloat16", transformers_version="5.0", text_config=text)
+    assert text_model(outer, {})[0]["hidden_size"] == 8
+    for key in ("final_logit_softcapping", "logits_scaling", "rope_scaling"):
+        with pytest.raises(ExportError, match=f"config.json: {key} .* is unknown for this family"):
+            text_model({**outer, key: 2.0}, {})
+    with pytest.raises(ExportError, match="is_encoder_decoder is True, which is not supported"):
+        text_model({**outer, "is_encoder_decoder": True}, {})
+
+
+@pytest.mark.parametrize("model_type, default", [
+    ("gemma3", True), ("gemma4", True), ("gemma4_unified", True), ("mistral3", True),
+    ("qwen3_5", False), ("qwen3_5_moe", False)])
+def test_the_outer_config_ties_the_head(model_type, default):
+    """As the classes of transformers 5.23.0 do, whatever the inner one says; an inner true is taken
+    for a tie too, as in the models of text alone that these checkpoints can be loaded as."""
+    for outer in (None, False, True):
+        for inner in (None, False, True):
+            config = dict(model_type=model_type, text_config={"tie_word_embeddings": inner})
+            if outer is not None:
+                config["tie_word_embeddings"] = outer
+            expected = bool(inner) or (default if outer is None else outer)
+            assert text_model(config, {})[0]["tie_word_embeddings"] is expected
+
+
+def test_quantization_of_the_inner_config_counts():
+    """Where the outer one says nothing of it."""
+    for outer, inner, expected in ((None, {"a": 1}, {"a": 1}), ({"b": 1}, {"a": 1}, {"b": 1}),
+                                   (None, None, None)):
+        config = dict(model_type="gemma3", quantization_config=outer,
+                      text_config={"quantization_config": inner})
+        assert text_model(config, {})[0]["quantization_config"] == expected
 
 
 @pytest.mark.parametrize("old", [True, False])
 def test_gemma3_out_of_a_multimodal_checkpoint(old):
-    """Both spellings of the names; what belongs to other towers is left out, what is unknown is not."""
+    """Both spellings of the names; what belongs to other towers is left out, what is unknown is
+    not."""
     config, tensors = golden("gemma3")
     _, _, expected, _ = canonical(config, dict(tensors))
     prefix = "language_model.model." if old else "model.language_model."
     inside = {name.replace("model.", prefix, 1): tensor for name, tensor in tensors.items()}
-    inside["vision_tower.x.weight" if old else "model.vision_tower.x.weight"] = in_memory(np.zeros(3))
+    other = "vision_tower.x.weight" if old else "model.vision_tower.x.weight"
+    inside[other] = in_memory(np.zeros(3))
     outer = dict(model_type="gemma3", text_config=config, vision_config={}, mm_tokens_per_image=256)
     family, _, found, _ = canonical(outer, inside)
     assert family == "gemma3_text" and list(found) == list(expected)

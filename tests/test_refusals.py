@@ -1,6 +1,6 @@
-"""What docs/format.md does not let stand together: every knob and every tensor is put into every kind
-of layer, and where the format has no meaning for it there, the engine refuses the file and names it.
-Nothing is accepted and ignored."""
+"""What docs/format.md does not let stand together: every knob and every tensor is put into every
+kind of layer, and where the format has no meaning for it there, the engine refuses the file and
+names it. Nothing is accepted and ignored."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def stack(n: int, n_out: int, n_in: int) -> Tensor:
     return matrix((n - 1) * (-(-n_out // 16) * 16) + n_out, n_in)
 
 
-def vector(n: int) -> Tensor:
-    return checkpoints.vector(np.ones(n))
+def vector(n: int, size: float = 1) -> Tensor:
+    return checkpoints.vector(size * rng.uniform(0.5, 1.5, n))
 
 
 class Kind(NamedTuple):
@@ -52,7 +52,9 @@ class Kind(NamedTuple):
     def file(self, meta: dict[str, Meta | None], tensors: dict[str, Tensor | None]) -> bytes:
         """The checkpoint with these entries besides, or, where they are None, without them."""
         both = [{**self.meta, **meta}, {**self.tensors, **tensors}]
-        return checkpoints.build(*({k: v for k, v in part.items() if v is not None} for part in both))
+        return checkpoints.build(
+            *({k: v for k, v in part.items() if v is not None} for part in both)
+        )
 
 
 # ---- the kinds of layers ----
@@ -60,8 +62,12 @@ class Kind(NamedTuple):
 
 def attention() -> tuple[dict, dict]:
     q, kv = HEADS * HEAD_DIM, HEAD_DIM
-    return {}, {"attn_q": matrix(q, D), "attn_k": matrix(kv, D), "attn_v": matrix(kv, D),
-                "attn_o": matrix(D, q)}  # fmt: skip
+    return {}, {
+        "attn_q": matrix(q, D),
+        "attn_k": matrix(kv, D),
+        "attn_v": matrix(kv, D),
+        "attn_o": matrix(D, q),
+    }
 
 
 def latent() -> tuple[dict, dict]:
@@ -127,20 +133,54 @@ def experts(score: int, renorm: bool, gated: bool) -> tuple[dict, dict]:
     return {key: ints(value) for key, value in knobs.items()}, tensors
 
 
+def in_layers(layer: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
+    return {f"layers.{i}.{name}": tensor for i in range(LAYERS) for name, tensor in layer.items()}
+
+
+LAYER_EMBEDDINGS = {
+    "ple_table": matrix(VOCAB, LAYERS * WIDTH),
+    "ple_in": matrix(LAYERS * WIDTH, D),
+    "ple_in_norm": vector(WIDTH),
+    **in_layers({"ple_gate": matrix(WIDTH, D), "ple_out": matrix(D, WIDTH), "ple_norm": vector(D)}),
+}
+
+
 def kind(
-    mixer: str = "attention", *, d_ff: int = FF, gated: bool = True, act: int = 0, layernorm: bool = False,
-    parallel: bool = False, score: int | None = None, renorm: bool = False, width: int = 0,
-) -> Kind:  # fmt: skip
-    """A model of two such layers. score: there are experts, chosen so; width: of model.ple."""
-    traits = {*HAS[mixer], "layernorm" if layernorm else "rms", "parallel" if parallel else "sequential",
-              "gated" if gated else "plain ffn", "plain act" if act < 5 else "act with parameters"}
+    mixer: str = "attention",
+    *,
+    d_ff: int = FF,
+    gated: bool = True,
+    act: int = 0,
+    layernorm: bool = False,
+    parallel: bool = False,
+    score: int | None = None,
+    renorm: bool = False,
+    layer_embeddings: bool = False,
+) -> Kind:
+    """A model of two such layers. score: there are experts, chosen so."""
+    traits = {
+        *HAS[mixer],
+        "layernorm" if layernorm else "rms",
+        "parallel" if parallel else "sequential",
+        "gated" if gated else "plain ffn",
+        "plain act" if act < 5 else "act with parameters",
+    }
     meta = {
-        "model.vocab_size": ints(VOCAB), "model.n_embd": ints(D), "model.n_layers": ints(LAYERS),
-        "model.context": ints(CONTEXT), "model.norm": ints(int(layernorm)), "model.norm_eps": floats(1e-5),
-        "layer.n_heads": ints(HEADS), "layer.n_kv_heads": ints(1), "layer.head_dim": ints(HEAD_DIM),
-        "layer.rope": ints(-1), "layer.window": ints(0), "layer.attn_scale": floats(0.3),
+        "model.vocab_size": ints(VOCAB),
+        "model.n_embd": ints(D),
+        "model.n_layers": ints(LAYERS),
+        "model.context": ints(CONTEXT),
+        "model.norm": ints(int(layernorm)),
+        "model.norm_eps": floats(1e-5),
+        "model.rope.0.inv_freq": floats(1.0, 0.5),
+        "layer.n_heads": ints(HEADS),
+        "layer.n_kv_heads": ints(1),
+        "layer.head_dim": ints(HEAD_DIM),
+        "layer.rope": ints(0),
+        "layer.window": ints(0),
+        "layer.attn_scale": floats(0.3),
         "layer.topology": ints(int(parallel)),
-    }  # fmt: skip
+    }
     parts = [MIXERS[mixer](), feed_forward(d_ff, gated, act)]
     if d_ff:
         traits.add("d_ff")
@@ -148,23 +188,16 @@ def kind(
         parts.append(experts(score, renorm, gated))
         traits |= {"experts", "sparsemixer" if score == 2 else "choice by score"}
         traits |= {"renorm"} if renorm else set()
-    layer = {"attn_norm": vector(D)} if parallel else {"attn_norm": vector(D), "ffn_norm": vector(D)}
+    layer = {"attn_norm": vector(D), **({} if parallel else {"ffn_norm": vector(D)})}
     tensors = {"embed": matrix(VOCAB, D), "norm": vector(D)}
-    if width:
-        traits.add("ple")
-        meta["model.ple"] = ints(width)
-        tensors |= {"ple_table": matrix(VOCAB, LAYERS * width), "ple_in": matrix(LAYERS * width, D),
-                    "ple_in_norm": vector(width)}  # fmt: skip
-        layer |= {"ple_gate": matrix(width, D), "ple_out": matrix(D, width), "ple_norm": vector(D)}
+    if layer_embeddings:
+        meta["model.ple"] = ints(WIDTH)
+        tensors |= LAYER_EMBEDDINGS
     for knobs, more in parts:
         meta |= {f"layer.{key}": value for key, value in knobs.items()}
         layer |= more
     tensors |= in_layers(layer)
     return Kind(frozenset(traits), meta, tensors)
-
-
-def in_layers(layer: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
-    return {f"layers.{i}.{name}": tensor for i in range(LAYERS) for name, tensor in layer.items()}
 
 
 KINDS = {
@@ -182,7 +215,7 @@ KINDS = {
     "experts only": kind(d_ff=0, score=0),
     "experts and a shared one": kind(score=1, renorm=True),
     "sparsemixer": kind(d_ff=0, score=2, gated=False),
-    "embeddings of layers": kind(width=WIDTH),
+    "embeddings of layers": kind(layer_embeddings=True),
 }
 
 
@@ -191,9 +224,9 @@ KINDS = {
 
 class Extra(NamedTuple):
     """Entries that belong together, the first of which gives them their name; and the traits that a
-    model needs for them to mean something (None: they never do)."""
+    model needs for them to mean something, which none has if they never do."""
 
-    needs: set[str] | None
+    needs: set[str]
     meta: dict[str, Meta]
     tensors: dict[str, Tensor | None]
 
@@ -202,7 +235,9 @@ class Extra(NamedTuple):
         return next(iter({**self.meta, **self.tensors}))
 
 
-def knob(key: str, value: Meta, *needs: str, with_: dict | None = None, tensors: dict | None = None) -> Extra:
+def knob(
+    key: str, value: Meta, *needs: str, with_: dict | None = None, tensors: dict | None = None
+) -> Extra:
     return Extra(set(needs), {key: value, **(with_ or {})}, tensors or {})
 
 
@@ -210,29 +245,49 @@ def of_layer(name: str, tensor: Tensor, *needs: str, with_: dict | None = None) 
     return Extra(set(needs), {}, in_layers({name: tensor, **(with_ or {})}))
 
 
-ROPE = {"model.rope.0.inv_freq": floats(1.0, 0.5)}
-LONG = {**ROPE, "model.rope.0.length": ints(4)}
+def norms(*names: str) -> dict[str, Tensor | None]:
+    """Of the residual stream: these and no others."""
+    usual = dict.fromkeys(["attn_norm", "ffn_norm"])
+    return in_layers({**usual, **{name: vector(D) for name in names}})
+
+
+LONG = {"model.rope.0.length": ints(2)}
+LONG_FREQ = {"model.rope.0.long_freq": floats(0.5, 0.2)}
+NO_KEYS = {"layers.1.attn_k": None, "layers.1.attn_v": None}
 Q = HEADS * HEAD_DIM
-QUERY_RANK = {"attn_q_down": matrix(9, D), "attn_q_down_norm": vector(9),
-              "attn_q": matrix(HEADS * (N_NOPE + HEAD_DIM - RANK), 9)}  # fmt: skip
+QUERY_RANK = of_layer(
+    "attn_q_down",
+    matrix(9, D),
+    "latent",
+    with_={
+        "attn_q_down_norm": vector(9),
+        "attn_q": matrix(HEADS * (N_NOPE + HEAD_DIM - RANK), 9),
+    },
+)
 KNOBS = [
     knob("model.emb_scale", floats(1.5)),
     knob("model.final_softcap", floats(3)),
-    knob("model.q_temp", floats(1, 2), "attention", with_={"model.q_temp_length": ints(4)}),
+    knob("model.q_temp", floats(2, 3), "attention", with_={"model.q_temp_length": ints(2)}),
     knob("model.latent_eps", floats(1e-3), "latent"),
-    knob("model.rope.0.inv_freq", floats(1.0, 0.5)),
-    knob("model.rope.0.multiplier", floats(1.1), with_=ROPE),
-    knob("model.rope.0.long_freq", floats(0.5, 0.2), with_=LONG),
-    knob("model.rope.0.long_multiplier", floats(1.1), with_={**LONG, "model.rope.0.long_freq": floats(0.5, 0.2)}),
+    knob("model.rope.0.multiplier", floats(1.1)),
+    knob("model.rope.0.long_freq", LONG_FREQ["model.rope.0.long_freq"], with_=LONG),
+    knob("model.rope.0.long_multiplier", floats(1.1), with_={**LONG, **LONG_FREQ}),
+    knob("model.rope.0.long_multiplier", floats(1.1), "never"),  # without what it belongs to
+    knob("model.rope.0.length", ints(4), "never"),
+    knob("model.rope.1.multiplier", floats(1.1), "never"),
+    knob("model.rope.2.inv_freq", floats(1.0, 0.5), "never"),  # sets are counted from 0
+    knob("model.q_temp_length", ints(4), "never"),
+    knob("layer.top_groups", ints(2), "never"),
+    knob("model.ple", ints(WIDTH), "plain act", tensors=LAYER_EMBEDDINGS),
     knob("layer.softcap", floats(2), "attention"),
-    knob("layer.clip", floats(2), "plain"),
+    knob("layer.clip", floats(0.1), "plain"),
     knob("layer.qk_norm", ints(1), "plain"),
-    knob("layer.kv_source", ints(-1, 0), "plain", tensors={"layers.1.attn_k": None, "layers.1.attn_v": None}),
+    knob("layer.kv_source", ints(-1, 0), "plain", tensors=NO_KEYS),
     knob("layer.residual_scale", floats(0.5)),
-    knob("layer.norms", ints(0), "sequential", tensors=in_layers({"attn_norm": None, "ffn_norm": None})),
-    knob("layer.norms", ints(10), "sequential", tensors=in_layers(
-        {"attn_norm": None, "ffn_norm": None, "attn_post_norm": vector(D), "ffn_post_norm": vector(D)})),
-    knob("layer.norms", ints(4), tensors=in_layers({"attn_norm": None, "ffn_norm": vector(D)})),
+    knob("layer.norms", ints(0), "sequential", tensors=norms()),
+    knob("layer.norms", ints(10), "sequential", tensors=norms("attn_post_norm", "ffn_post_norm")),
+    knob("layer.norms", ints(4), tensors=norms("ffn_norm")),
+    knob("layer.norms", ints(11), tensors=norms("attn_norm", "attn_post_norm", "ffn_post_norm")),
     knob("layer.latent", ints(RANK), "latent"),
     knob("layer.n_nope", ints(N_NOPE), "latent"),
     knob("layer.n_value", ints(N_VALUE), "latent"),
@@ -245,16 +300,17 @@ KNOBS = [
     knob("layer.top_k", ints(2), "experts"),
     knob("layer.d_expert", ints(D_EXPERT), "experts"),
     knob("layer.score", ints(1), "experts", "choice by score"),
-    knob("layer.groups", ints(2), "experts", "choice by score", with_={"layer.top_groups": ints(1)}),
+    knob("layer.groups", ints(2), "choice by score", with_={"layer.top_groups": ints(1)}),
     knob("layer.top_groups", ints(1), "experts"),
     knob("layer.group_score", ints(1), "experts"),
     knob("layer.renorm", ints(1), "experts"),
     knob("layer.renorm_eps", floats(0.1), "renorm"),
     knob("layer.jitter", floats(0.1), "sparsemixer"),
     knob("layer.routed_scale", floats(2), "experts"),
-]  # fmt: skip
+]
 TENSORS = [
     Extra(set(), {}, {"embed_pos": matrix(CONTEXT, D)}),
+    Extra({"never"}, {}, {"embed_pos.bias": vector(CONTEXT), "embed_pos": matrix(CONTEXT, D)}),
     Extra(set(), {}, {"embed_norm": vector(D)}),
     Extra({"layernorm"}, {}, {"embed_norm.bias": vector(D), "embed_norm": vector(D)}),
     Extra(set(), {}, {"output": matrix(VOCAB, D)}),
@@ -270,13 +326,14 @@ TENSORS = [
     of_layer("ffn_sub_norm", vector(FF), "d_ff"),
     of_layer("ffn_act", checkpoints.vector(np.array([1.0, 1.0, 0.0, 0.0])), "act with parameters"),
     of_layer("out_scale", vector(1)),
-    of_layer("selection_bias", vector(EXPERTS), "choice by score"),
+    of_layer("selection_bias", vector(EXPERTS, 9), "choice by score"),
     of_layer("shared_gate", matrix(1, D), "experts", "d_ff"),
     of_layer("attn_post_norm", vector(D), "never"),  # layer.norms does not name it
     of_layer("ffn_post_norm", vector(D), "never"),
-]  # fmt: skip
+]
 ALWAYS_RMS = ("attn_latent_norm", "attn_q_down_norm", "delta_norm")
 TABLES = ("embed", "ple_table")
+NO_EFFECT = ("layer.qk_norm", "layer.top_groups", "layer.group_score")  # alone
 
 
 def every_tensor() -> dict[str, Tensor]:
@@ -297,12 +354,15 @@ def biases(k: Kind) -> Iterator[Extra]:
 
 def extras(k: Kind) -> Iterator[Extra]:
     """All that can be put into a model of this kind."""
-    yield from (e for e in KNOBS if e.name not in k.meta or e.name == "layer.n_value" and "latent" not in k.traits)
+    yield from (e for e in KNOBS if e.name not in k.meta)
     yield from (e for e in TENSORS if not set(e.tensors) & set(k.tensors))
-    yield Extra({"latent"}, {}, in_layers(QUERY_RANK if "latent" in k.traits else {"attn_q_down": matrix(9, D)}))
+    yield QUERY_RANK if "latent" in k.traits else of_layer("attn_q_down", matrix(9, D), "latent")
     known = {name for e in TENSORS for name in e.tensors}
-    yield from (Extra({"never"}, {}, {name: t}) for name, t in every_tensor().items()
-                if name not in k.tensors and name not in known)  # fmt: skip
+    yield from (
+        Extra({"never"}, {}, {name: t})
+        for name, t in every_tensor().items()
+        if name not in k.tensors and name not in known
+    )
     yield from biases(k)
 
 
@@ -319,14 +379,21 @@ def test_the_kinds_themselves_run(name, tmp_path, run):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_what_means_nothing_in_a_layer_is_refused_by_name(name, tmp_path, run):
-    k, path, wrong, counts = KINDS[name], tmp_path / "extra.bin", [], [0, 0]
+    """And what is accepted changes the logits."""
+    k, path, logits = KINDS[name], tmp_path / "extra.bin", tmp_path / "logits"
+    path.write_bytes(k.file({}, {}))
+    run(path, "--tokens", "1 2 3", "--logits", logits)
+    plain, wrong, counts = logits.read_bytes(), [], [0, 0]
     for extra in extras(k):
         path.write_bytes(k.file(extra.meta, extra.tensors))
-        done = run(path, "--tokens", "1 2 3", "-n", 1, "--temp", 0)
+        done = run(path, "--tokens", "1 2 3", "--logits", logits)
         meant = extra.needs <= k.traits
+        idle = extra.name in NO_EFFECT or ".rope." in extra.name and "attention" not in k.traits
         counts[meant] += 1
         if done.returncode != (0 if meant else 1) or not meant and extra.name not in done.stderr:
             wrong.append(f"{extra.name}: {done.stderr or 'it was accepted'}")
+        elif meant and not idle and logits.read_bytes() == plain:
+            wrong.append(f"{extra.name} changes nothing")
     assert not wrong
     assert min(counts) > 8
 
@@ -334,11 +401,20 @@ def test_what_means_nothing_in_a_layer_is_refused_by_name(name, tmp_path, run):
 def test_every_knob_and_tensor_of_the_format_is_walked_over():
     text = (ROOT / "docs" / "format.md").read_text()
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
-    keys = {name.replace(".S.", ".0.") for row in rows for name in re.findall(r"`((?:model|layer)\.[\w.]+)`", row)}
-    names = {name.split(".")[-1] for row in rows for name in re.findall(r"`((?:layers\.N)?\.?[a-z]\w*)`", row)}
+    keys = {
+        name.replace(".S.", ".0.")
+        for row in rows
+        for name in re.findall(r"`((?:model|layer)\.[\w.]+)`", row)
+    }
+    names = {
+        name.split(".")[-1]
+        for row in rows
+        for name in re.findall(r"`((?:layers\.N)?\.?[a-z]\w*)`", row)
+    }
     names -= {name.split(".")[-1] for name in keys} | {"bias"}
-    entries = [(k.meta, k.tensors) for k in KINDS.values()] + [(e.meta, e.tensors) for e in KNOBS + TENSORS]
-    entries.append(({}, QUERY_RANK))
+    entries = [(k.meta, k.tensors) for k in KINDS.values()] + [
+        (e.meta, e.tensors) for e in [*KNOBS, *TENSORS, QUERY_RANK]
+    ]
     assert keys - {key for meta, _ in entries for key in meta} == set()
     assert len(names) > 40
     assert names - {name.split(".")[-1] for _, tensors in entries for name in tensors} == set()
@@ -347,14 +423,18 @@ def test_every_knob_and_tensor_of_the_format_is_walked_over():
 # ---- knobs that are there for some layers ----
 
 
+def joined(first: Kind, second: Kind, meta: dict[str, Meta]) -> Kind:
+    """Layer 0 of the one, then layer 1 of the other."""
+    own = {name: t for name, t in first.tensors.items() if not name.startswith("layers.1.")}
+    later = {name: t for name, t in second.tensors.items() if name.startswith("layers.1.")}
+    return Kind(frozenset(), {**second.meta, **first.meta, **meta}, {**own, **later})
+
+
 def mixed() -> Kind:
     """Attention with experts, then a short convolution without."""
-    first, second = kind(score=1), kind("shortconv")
-    meta = {**second.meta, **first.meta, "layer.mixer": ints(0, 1), "layer.taps": ints(0, TAPS),
-            "layer.experts": ints(EXPERTS, 0)}  # fmt: skip
-    shared = {name: t for name, t in first.tensors.items() if not name.startswith("layers.1.")}
-    later = {name: t for name, t in second.tensors.items() if name.startswith("layers.1.")}
-    return Kind(frozenset(), meta, {**shared, **later})
+    lists = {"mixer": ints(0, 1), "taps": ints(0, TAPS), "experts": ints(EXPERTS, 0)}
+    meta = {f"layer.{key}": value for key, value in lists.items()}
+    return joined(kind(score=1), kind("shortconv"), meta)
 
 
 @pytest.mark.parametrize(
@@ -375,7 +455,7 @@ def mixed() -> Kind:
         ("layer.latent", ints(0, RANK), "layer.latent of layer 1 needs attention"),
         ("layer.delta_k_dim", ints(0, 4), "layer.delta_k_dim of layer 1 needs a gated delta rule"),
     ],
-)  # fmt: skip
+)
 def test_one_value_or_one_for_each_layer(key, value, message, tmp_path, run):
     path = tmp_path / "mixed.bin"
     path.write_bytes(mixed().file({key: value}, {}))
@@ -384,6 +464,35 @@ def test_one_value_or_one_for_each_layer(key, value, message, tmp_path, run):
         assert done.returncode == 1 and message in done.stderr
     else:
         assert done.returncode == 0, done.stderr
+
+
+def test_a_latent_cannot_be_the_source_of_keys(tmp_path, run):
+    path = tmp_path / "source.bin"
+    lists = {key: ints(n, 0) for key, n in (("latent", RANK), ("n_nope", N_NOPE), ("n_value", 5))}
+    meta = {f"layer.{key}": value for key, value in lists.items()}
+    both = joined(kind("latent"), kind(), meta)
+    path.write_bytes(both.file({}, {}))
+    assert run(path, "--tokens", "1", "-n", 1).returncode == 0
+    path.write_bytes(both.file({"layer.kv_source": ints(-1, 0)}, NO_KEYS))
+    done = run(path, "--tokens", "1", "-n", 1)
+    assert done.returncode == 1 and "layer 1: kv_source is 0" in done.stderr
+
+
+def test_numbers_that_an_activation_has_not(tmp_path, run):
+    path = tmp_path / "act.bin"
+    params = {"ffn_act": checkpoints.vector(np.array([1.7, 7.0, 0.0, 0.5]))}
+    path.write_bytes(KINDS["clamped SwiGLU"].file({}, in_layers(params)))
+    done = run(path, "--tokens", "1", "-n", 1)
+    assert done.returncode == 1 and "tensor layers.0.ffn_act: the last two of" in done.stderr
+
+
+def test_two_best_of_one(tmp_path, run):
+    path = tmp_path / "groups.bin"
+    knobs = dict(groups=EXPERTS, top_groups=2, group_score=1)
+    meta = {f"layer.{key}": ints(value) for key, value in knobs.items()}
+    path.write_bytes(KINDS["experts only"].file(meta, {}))
+    done = run(path, "--tokens", "1", "-n", 1)
+    assert done.returncode == 1 and "group_score 1 needs two experts in a group" in done.stderr
 
 
 # ---- numbers that are too large together ----
@@ -408,16 +517,32 @@ def test_a_width_that_nothing_uses_cannot_overflow(key, long, tmp_path, run):
 
 def write_heads(path: Path, heads: int) -> None:
     """A model of one layer with so many heads of one number, all zeros."""
-    meta = {**kind().meta, "model.n_layers": ints(1), "model.n_embd": ints(1), "layer.d_ff": ints(1),
-            "layer.n_heads": ints(heads), "layer.head_dim": ints(1)}  # fmt: skip
-    layer = {"attn_norm": (1,), "attn_q": (heads, 1), "attn_k": (1, 1), "attn_v": (1, 1), "attn_o": (1, heads),
-             "ffn_norm": (1,), "ffn_up": (1, 1), "ffn_gate": (1, 1), "ffn_down": (1, 1)}  # fmt: skip
+    meta = {
+        **kind().meta,
+        "model.n_layers": ints(1),
+        "model.n_embd": ints(1),
+        "layer.d_ff": ints(1),
+        "layer.n_heads": ints(heads),
+        "layer.head_dim": ints(1),
+        "layer.rope": ints(-1),
+    }
+    layer = {
+        "attn_norm": (1,),
+        "attn_q": (heads, 1),
+        "attn_k": (1, 1),
+        "attn_v": (1, 1),
+        "attn_o": (1, heads),
+        "ffn_norm": (1,),
+        "ffn_up": (1, 1),
+        "ffn_gate": (1, 1),
+        "ffn_down": (1, 1),
+    }
     shapes = {f"layers.0.{name}": shape for name, shape in layer.items()}
     checkpoints.write_zeros(path, meta, {"embed": (VOCAB, 1), "norm": (1,), **shapes})
 
 
 def test_heads_have_a_limit(tmp_path, run):
-    """2^24 heads fit into a sparse file of a few kilobytes, and once made the threads wait forever."""
+    """2^24 heads fit into a sparse file of 4 KB, and once made the threads wait forever."""
     path = tmp_path / "heads.bin"
     write_heads(path, 1 << 14)
     done = run(path, "--tokens", "1 2", "-n", 1, "--temp", 0)
@@ -432,34 +557,77 @@ def test_heads_have_a_limit(tmp_path, run):
 @pytest.mark.parametrize(
     ("name", "knobs", "message"),
     [
-        ("attention", {"n_heads": 1 << 14, "head_dim": 1 << 24}, "n_heads times head_dim is 16384 times"),
-        ("attention", {"n_heads": 256, "head_dim": 1 << 24}, "n_heads times head_dim is 256 times 16777216"),
-        ("shortconv", {"n_heads": 256, "head_dim": 1 << 24}, "n_heads times head_dim is 256 times 16777216"),
-        ("latent", {"n_heads": 128, "n_nope": 1 << 24}, "n_heads times n_nope and the rope part is 128 times"),
-        ("latent", {"n_heads": 128, "n_value": 1 << 24}, "n_heads times n_value is 128 times 16777216"),
-        ("latent", {"n_heads": 1 << 14}, "layer.latent needs 1..255 heads, and n_nope and n_value of 1 or more, not 16384"),
-        ("deltanet", {"delta_k_heads": 256, "delta_v_heads": 256, "delta_k_dim": 1 << 23}, "delta rule exceed"),
+        (
+            "attention",
+            {"n_heads": 1 << 14, "head_dim": 1 << 24},
+            "n_heads times head_dim is 16384 times",
+        ),
+        (
+            "attention",
+            {"n_heads": 256, "head_dim": 1 << 24},
+            "n_heads times head_dim is 256 times 16777216",
+        ),
+        (
+            "shortconv",
+            {"n_heads": 256, "head_dim": 1 << 24},
+            "n_heads times head_dim is 256 times 16777216",
+        ),
+        (
+            "latent",
+            {"n_heads": 128, "n_nope": 1 << 24},
+            "n_heads times n_nope and the rope part is 128 times",
+        ),
+        (
+            "latent",
+            {"n_heads": 128, "n_value": 1 << 24},
+            "n_heads times n_value is 128 times 16777216",
+        ),
+        (
+            "latent",
+            {"n_heads": 1 << 14},
+            "layer.latent needs 1..255 heads, and n_nope and n_value of 1 or more, not 16384",
+        ),
+        (
+            "deltanet",
+            dict(delta_k_heads=256, delta_v_heads=256, delta_k_dim=1 << 17, delta_v_dim=1),
+            "delta rule exceed",
+        ),
+        (
+            "deltanet",
+            {"delta_k_heads": 256, "delta_v_heads": 256, "delta_k_dim": 1 << 23},
+            "delta rule exceed",
+        ),
         ("deltanet", {"delta_v_heads": 256, "delta_v_dim": 1 << 24}, "delta rule exceed"),
         ("deltanet", {"delta_v_dim": 1 << 20, "delta_k_dim": 1 << 20}, "delta rule exceed"),
         ("deltanet", {"delta_v_dim": 1 << 18, "taps": 64}, "taps times channels is 64 times"),
-        ("experts", {"experts": 4096, "d_expert": 1 << 24}, "4096 matrices of 16777216 rows exceed"),
+        (
+            "experts",
+            {"experts": 4096, "d_expert": 1 << 24},
+            "4096 matrices of 16777216 rows exceed",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_product_of_knobs_is_a_dimension(name, knobs, message, tmp_path, run):
     base = kind(score=0) if name == "experts" else kind(name)
     path = tmp_path / "product.bin"
     tensors = {}
     if name == "experts":
         tensors = in_layers({"router": matrix(4096, D), "expert_gate": matrix(16, D)})
-    path.write_bytes(base.file({f"layer.{key}": ints(value) for key, value in knobs.items()}, tensors))
+    path.write_bytes(
+        base.file({f"layer.{key}": ints(value) for key, value in knobs.items()}, tensors)
+    )
     done = run(path, "--tokens", "1 2", "-n", 1, "--temp", 0)
     assert done.returncode == 1 and message in done.stderr
 
 
 def test_n_embd_has_limits_of_its_own(tmp_path, run):
     path = tmp_path / "embd.bin"
-    for n_embd, message in ((1 << 23, "the input of a short convolution is 3 times 8388608"),
-                            (1 << 22, "taps times channels is 64 times 4194304")):  # fmt: skip
-        path.write_bytes(kind("shortconv").file({"model.n_embd": ints(n_embd), "layer.taps": ints(64)}, {}))
+    for n_embd, message in (
+        (1 << 23, "the input of a short convolution is 3 times 8388608"),
+        (1 << 22, "taps times channels is 64 times 4194304"),
+    ):
+        path.write_bytes(
+            kind("shortconv").file({"model.n_embd": ints(n_embd), "layer.taps": ints(64)}, {})
+        )
         done = run(path, "--tokens", "1 2", "-n", 1, "--temp", 0)
         assert done.returncode == 1 and message in done.stderr

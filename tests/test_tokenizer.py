@@ -1,4 +1,5 @@
-"""The tokenizer against `tokenizers`, on small tokenizers trained here with the settings of each kind that models use."""
+"""The tokenizer against `tokenizers`, on small tokenizers trained here with the settings of each
+kind that models use."""
 
 from __future__ import annotations
 
@@ -15,23 +16,40 @@ import numpy as np
 import pytest
 import tokenizer_texts as texts
 from tokenizer_forms import protobuf, sentencepiece
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from exporter.tensor import ExportError
 from exporter.tokenizer import COVERING, PARTIAL, SPACE_MARK
 from exporter.tokenizer_files import tokenizer_metadata
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAM = Path(os.environ.get("HEADS_TOKENIZE_BATCH", ROOT / "build" / "tests" / "c" / "tokenize_batch"))
+PROGRAM = Path(
+    os.environ.get("HEADS_TOKENIZE_BATCH", ROOT / "build" / "tests" / "c" / "tokenize_batch")
+)
 # Added tokens of every sort; what is not special is also there with all flags.
 ADDED = [
-    AddedToken("<|end|>", special=True, normalized=False), AddedToken("<|im_start|>", special=True, normalized=False),
-    AddedToken("<think>", special=False, normalized=False), AddedToken("<|end|>>", special=False, normalized=False),
-    AddedToken("<l>", lstrip=True, normalized=False), AddedToken("<r>", rstrip=True, normalized=False),
-    AddedToken("<lr>", lstrip=True, rstrip=True, normalized=False), AddedToken("word", single_word=True, normalized=False),
-    AddedToken("two words", normalized=True), AddedToken("<n>", normalized=True), AddedToken("   ", normalized=True),
-    AddedToken("\n\n\n", normalized=False), AddedToken("<sn>", special=True, normalized=True),
-    AddedToken("\u00f8", normalized=True), AddedToken("<nr>", rstrip=True, normalized=True),
+    AddedToken("<|end|>", special=True, normalized=False),
+    AddedToken("<|im_start|>", special=True, normalized=False),
+    AddedToken("<think>", special=False, normalized=False),
+    AddedToken("<|end|>>", special=False, normalized=False),
+    AddedToken("<l>", lstrip=True, normalized=False),
+    AddedToken("<r>", rstrip=True, normalized=False),
+    AddedToken("<lr>", lstrip=True, rstrip=True, normalized=False),
+    AddedToken("word", single_word=True, normalized=False),
+    AddedToken("two words", normalized=True), AddedToken("<n>", normalized=True),
+    AddedToken("   ", normalized=True), AddedToken("\n\n\n", normalized=False),
+    AddedToken("<sn>", special=True, normalized=True), AddedToken("\u00f8", normalized=True),
+    AddedToken("<nr>", rstrip=True, normalized=True),
     AddedToken("\t\t", lstrip=True, rstrip=True, normalized=False),
 ]  # fmt: skip
 CONTENTS = [token.content for token in ADDED]
@@ -48,10 +66,12 @@ def corpus() -> list[str]:
 def cases() -> tuple[list[str], list[str]]:
     """1 MB of mixed text, in pieces that begin anywhere, and 20,000 random strings."""
     text = texts.mixed_text(11, 1 << 20, CONTENTS)
-    return [text[i : i + 20000] for i in range(0, len(text), 20000)], texts.random_strings(12, 20000, CONTENTS, most=8)
+    return [text[i : i + 20000] for i in range(0, len(text), 20000)], texts.random_strings(
+        12, 20000, CONTENTS, most=8
+    )
 
 
-# ---- the kinds -----------------------------------------------------------------------------------------------------------
+# ---- the kinds -----------------------------------------------------------------------------------
 
 
 def pattern(number: int) -> str:
@@ -66,29 +86,45 @@ def split(number: int, behavior: str = "isolated", invert: bool = False):
 def template(before: str = "", behind: str = ""):
     """A post-processor that puts special tokens around, by content."""
     special = [(token, id) for token, id in (("<s>", 1), ("</s>", 2)) if token in before + behind]
-    return processors.TemplateProcessing(single=f"{before} $A {behind}".strip(), special_tokens=special)
+    return processors.TemplateProcessing(
+        single=f"{before} $A {behind}".strip(), special_tokens=special
+    )
 
 
 def train(tokenizer: Tokenizer, alphabet: list[str], limit: int | None = None) -> dict:
     """Trains on the corpus, adds ADDED, and returns the contents of its tokenizer.json."""
     limits = {"limit_alphabet": limit} if limit else {}
-    trainer = trainers.BpeTrainer(vocab_size=900, special_tokens=["<unk>", "<s>", "</s>"], initial_alphabet=alphabet,
-                                  show_progress=False, **limits)  # fmt: skip
+    trainer = trainers.BpeTrainer(vocab_size=900, special_tokens=["<unk>", "<s>", "</s>"],
+                                  initial_alphabet=alphabet, show_progress=False,
+                                  **limits)  # fmt: skip
     tokenizer.train_from_iterator(corpus(), trainer)
     tokenizer.add_tokens(ADDED)
     return json.loads(tokenizer.to_str())
 
 
-def byte_level(*steps, use_regex: bool = False, missing: str = "", trained: bool = False, prefix_space: bool = False,
-               **parts) -> dict:
-    """A byte-level tokenizer. steps: pre-tokenizers before ByteLevel and, after None, behind it; missing: characters of the
-    byte alphabet without a token; parts: attributes of the Tokenizer. Unless it is to be trained, its merges are any two
-    bytes: those that training finds never cross the border of a piece, so that one in a wrong place would not be seen."""
+def byte_level(
+    *steps,
+    use_regex: bool = False,
+    missing: str = "",
+    trained: bool = False,
+    prefix_space: bool = False,
+    **parts,
+) -> dict:
+    """A byte-level tokenizer. steps: pre-tokenizers before ByteLevel and, after None, behind it;
+    missing: characters of the byte alphabet without a token; parts: attributes of the Tokenizer.
+    Unless it is to be trained, its merges are any two bytes: those that training finds never cross
+    the border of a piece, so that one in a wrong place would not be seen."""
     tokenizer = Tokenizer(models.BPE())
     cut = next((i for i, step in enumerate(steps) if step is None), len(steps))
     before, behind = steps[:cut], steps[cut + 1 :]
-    sequence = [*before, pre_tokenizers.ByteLevel(add_prefix_space=prefix_space, use_regex=use_regex), *behind]
-    tokenizer.pre_tokenizer = sequence[0] if len(sequence) == 1 else pre_tokenizers.Sequence(sequence)
+    sequence = [
+        *before,
+        pre_tokenizers.ByteLevel(add_prefix_space=prefix_space, use_regex=use_regex),
+        *behind,
+    ]
+    tokenizer.pre_tokenizer = (
+        sequence[0] if len(sequence) == 1 else pre_tokenizers.Sequence(sequence)
+    )
     tokenizer.decoder = decoders.ByteLevel()
     for name, value in parts.items():
         setattr(tokenizer, name, value)
@@ -98,7 +134,9 @@ def byte_level(*steps, use_regex: bool = False, missing: str = "", trained: bool
     else:
         tokenizer.add_tokens(ADDED)
         data = json.loads(tokenizer.to_str())
-        data["model"]["merges"] = random.Random(1).sample([[a, b] for a in alphabet for b in alphabet], 25000)
+        data["model"]["merges"] = random.Random(1).sample(
+            [[a, b] for a in alphabet for b in alphabet], 25000
+        )
         tokens = ["<unk>", "<s>", "</s>", *alphabet, *map("".join, data["model"]["merges"])]
         data["model"]["vocab"] = {token: id for id, token in enumerate(tokens)}
     remove(data, lambda token: any(c in token for c in missing))
@@ -106,11 +144,18 @@ def byte_level(*steps, use_regex: bool = False, missing: str = "", trained: bool
 
 
 def remove(data: dict, unwanted) -> None:
-    """Takes tokens out of a vocabulary, and the merges that need them; ids keep their holes out by moving down."""
+    """Takes tokens out of a vocabulary, and the merges that need them; ids keep their holes out by
+    moving down."""
     model = data["model"]
-    kept = [token for token, _ in sorted(model["vocab"].items(), key=lambda item: item[1]) if not unwanted(token)]
+    kept = [
+        token
+        for token, _ in sorted(model["vocab"].items(), key=lambda item: item[1])
+        if not unwanted(token)
+    ]
     model["vocab"] = {token: id for id, token in enumerate(kept)}
-    model["merges"] = [m for m in model["merges"] if all(token in model["vocab"] for token in (*m, "".join(m)))]
+    model["merges"] = [
+        m for m in model["merges"] if all(token in model["vocab"] for token in (*m, "".join(m)))
+    ]
     renumber_added(data)
 
 
@@ -136,18 +181,27 @@ OLD_FORM = normalizers.Sequence([normalizers.Prepend(SPACE_MARK), REPLACE])
 FUSED = [decoders.Replace(SPACE_MARK, " "), decoders.ByteFallback(), decoders.Fuse()]
 
 
-def characters(strip: int = 1, fallback: bool = True, fuse: bool = True, missing: tuple[str, ...] = (), **parts) -> dict:
+def characters(
+    strip: int = 1, fallback: bool = True, fuse: bool = True, missing: tuple[str, ...] = (), **parts
+) -> dict:
     """A tokenizer over characters, as SentencePiece's are. missing: tokens to leave out."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=fuse, byte_fallback=fallback))
-    tokenizer.decoder = decoders.Sequence([*FUSED, decoders.Strip(" ", strip, 0)] if strip else FUSED)
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("\n", "merged_with_previous")  # while it trains: whole lines are slow
+    tokenizer.decoder = decoders.Sequence(
+        [*FUSED, decoders.Strip(" ", strip, 0)] if strip else FUSED
+    )
+    # While it trains: whole lines are slow.
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("\n", "merged_with_previous")
     for name, value in parts.items():
         setattr(tokenizer, name, value)
     trained = tokenizer.pre_tokenizer
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(prepend_scheme="never", split=True)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Metaspace(prepend_scheme="never", split=True)]
+    )
     data = train(tokenizer, [SPACE_MARK, "\t"], limit=150)
     tokenizer.pre_tokenizer = trained
-    data["pre_tokenizer"] = json.loads(tokenizer.to_str())["pre_tokenizer"] if "pre_tokenizer" in parts else None
+    data["pre_tokenizer"] = (
+        json.loads(tokenizer.to_str())["pre_tokenizer"] if "pre_tokenizer" in parts else None
+    )
     names = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256))]
     rest = [token for token in data["model"]["vocab"] if token not in names]
     data["model"]["vocab"] = {token: id for id, token in enumerate([*names, *rest])}
@@ -158,32 +212,44 @@ def characters(strip: int = 1, fallback: bool = True, fuse: bool = True, missing
 KINDS = {
     "gpt2": lambda: byte_level(use_regex=True),
     "bundled": lambda: byte_level(use_regex=True, trained=True, post_processor=template("<s>")),
-    "llama3": lambda: ignore_merges(byte_level(split(5), trained=True, post_processor=processors.Sequence([
+    "llama3": lambda: ignore_merges(byte_level(split(5),
+        trained=True, post_processor=processors.Sequence([
         processors.ByteLevel(trim_offsets=False), template("<s>", "</s>")]))),
     "olmo2": lambda: byte_level(split(5, "removed", True)),
     "qwen2": lambda: byte_level(split(6), normalizer=normalizers.NFC()),
-    "starcoder2": lambda: byte_level(pre_tokenizers.Digits(True), use_regex=True, missing="\u00f1\u0121"),
+    "starcoder2": lambda: byte_level(pre_tokenizers.Digits(True),
+                                     use_regex=True, missing="\u00f1\u0121"),
     "falcon": lambda: byte_level(
         pre_tokenizers.Punctuation("contiguous"), None, pre_tokenizers.Digits(False),
-        pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated"), use_regex=True, missing="\u0103\u00c1"),
+        pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated"), use_regex=True,
+        missing="\u0103\u00c1"),
     "llama2": lambda: characters(normalizer=OLD_FORM, post_processor=template("<s>")),
-    "mistral": lambda: characters(pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="first", split=False)),
+    "mistral": lambda: characters(pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="first",
+                                                                         split=False)),
     "gemma": lambda: characters(
         0, missing=("<0x09>", "<0xE2>"), normalizer=REPLACE, post_processor=template("<s>"),
         pre_tokenizer=pre_tokenizers.Split(" ", "merged_with_previous")),
-    "neox": lambda: byte_level(use_regex=True, normalizer=normalizers.Sequence([normalizers.NFC()])),
+    "neox": lambda: byte_level(use_regex=True,
+                               normalizer=normalizers.Sequence([normalizers.NFC()])),
     "qwen3.5": lambda: byte_level(split(7), normalizer=normalizers.NFC()),
     "o200k": lambda: byte_level(split(8)),
-    "tekken": lambda: ignore_merges(byte_level(split(9), trained=True, post_processor=template("<s>"))),
-    "deepseek-coder": lambda: byte_level(split(15), split(16), split(17), split(18), pre_tokenizers.Digits(True)),
+    "tekken": lambda: ignore_merges(byte_level(split(9),
+                                               trained=True, post_processor=template("<s>"))),
+    "deepseek-coder": lambda: byte_level(split(15),
+                                         split(16), split(17), split(18),
+                                         pre_tokenizers.Digits(True)),
     "deepseek-llm": lambda: byte_level(
         split(15), split(25), split(26), split(27), split(18), pre_tokenizers.Digits(True)),
+    "trailing spaces": lambda: byte_level(split(27)),
     "bloom": lambda: byte_level(split(24)),
     "prefix space": lambda: byte_level(use_regex=True, prefix_space=True),
-    "deepseek3": lambda: byte_level(split(13), split(19), split(10), normalizer=normalizers.Sequence([])),
-    "metaspace never": lambda: characters(pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="never", split=False)),
+    "deepseek3": lambda: byte_level(split(13),
+                                    split(19), split(10), normalizer=normalizers.Sequence([])),
+    "metaspace never": lambda: characters(
+        pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="never", split=False)),
     "metaspace": lambda: characters(
-        0, fallback=False, fuse=False, pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="always", split=False)),
+        0, fallback=False, fuse=False,
+        pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="always", split=False)),
 }  # fmt: skip
 
 
@@ -193,7 +259,8 @@ LATER = list(KINDS)[list(KINDS).index("neox") :]
 
 @pytest.fixture(scope="session")
 def build(tmp_path_factory):
-    """A function kind -> (directory with tokenizer.json, checkpoint with that tokenizer); made once."""
+    """A function kind -> (directory with tokenizer.json, checkpoint with that tokenizer); made
+    once."""
     assert PROGRAM.exists(), f"{PROGRAM} is not built: run make c-tests"
     root = tmp_path_factory.mktemp("tokenizers")
 
@@ -210,7 +277,8 @@ def build(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_equal_to_tokenizers(build, kind):
-    """Ids, and decoded text with and without special tokens: 1 MB of mixed text, 20,000 random strings, one long word."""
+    """Ids, and decoded text with and without special tokens: 1 MB of mixed text, 20,000 random
+    strings, one long word."""
     directory, model = build(kind)
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     pieces, strings = cases()
@@ -224,33 +292,44 @@ def test_equal_to_tokenizers(build, kind):
 
 @pytest.mark.parametrize("kind", ["deepseek-llm", "bloom"])
 def test_every_character(tmp_path, kind):
-    """Kinds whose patterns list characters: whether each of the first two planes goes with a letter, ASCII or not, or with a
-    space. Whatever stands before the first byte of one of these in a piece merges with it, so that every cut shows."""
+    """Kinds whose patterns list characters: whether each of the first two planes goes with a
+    letter, ASCII or not, or with a space. Whatever stands before the first byte of one of these in
+    a piece merges with it, so that every cut shows."""
     data = KINDS[kind]()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    data["model"]["merges"] = [[byte, first] for first in ("a", ".", "\u00c3", "\u0120") for byte in alphabet]
+    data["model"]["merges"] = [
+        [byte, first] for first in ("a", ".", "\u00c3", "\u0120") for byte in alphabet
+    ]
     tokens = [*alphabet, *map("".join, data["model"]["merges"])]
     data["model"]["vocab"] = {token: id for id, token in enumerate(tokens)}
     data["added_tokens"] = []
     (tmp_path / "tokenizer.json").write_text(json.dumps(data))
     texts.write_model(tmp_path / "model.bin", tokenizer_metadata(str(tmp_path)))
     points = [chr(c) for c in range(0x20000) if not 0xD800 <= c < 0xE000]
-    every = ["".join(f"{c}a{c}\u00e9{c} {c}." for c in points[i : i + 2000]) for i in range(0, len(points), 2000)]
+    every = [
+        "".join(f"{c}a{c}\u00e9{c} {c}." for c in points[i : i + 2000])
+        for i in range(0, len(points), 2000)
+    ]
     ours = texts.tokenize(PROGRAM, tmp_path / "model.bin", [s.encode() for s in every])
-    wrong = texts.differences(every, ours, texts.expected(Tokenizer.from_str(json.dumps(data)), every))
+    wrong = texts.differences(
+        every, ours, texts.expected(Tokenizer.from_str(json.dumps(data)), every)
+    )
     assert not wrong, "\n".join(wrong[:5])
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "starcoder2", "llama2", "gemma", "metaspace"])
 def test_decodes_any_ids(build, kind):
-    """Ids in an order that no text gives: broken characters, rows of bytes that are no UTF-8, special tokens among them."""
+    """Ids in an order that no text gives: broken characters, rows of bytes that are no UTF-8,
+    special tokens among them."""
     directory, model = build(kind)
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     rng = random.Random(5)
     n = tokenizer.get_vocab_size()
     some_id = lambda: rng.randrange(n + 3 if rng.random() < 0.7 else 300)  # noqa: E731
     lists = [[some_id() for _ in range(rng.randint(0, 12))] for _ in range(5000)]
-    ours = texts.tokenize(PROGRAM, model, [np.array(ids, "<i4").tobytes() for ids in lists], ids=True)
+    ours = texts.tokenize(
+        PROGRAM, model, [np.array(ids, "<i4").tobytes() for ids in lists], ids=True
+    )
     for ids, answer in zip(lists, ours):
         for skip, got in ((False, answer.shown), (True, answer.skipped)):
             assert got.decode() == tokenizer.decode(ids, skip_special_tokens=skip), ids
@@ -262,61 +341,87 @@ def test_bad_utf8(build, kind):
     directory, model = build(kind)
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     rng = random.Random(3)
-    starts = [b"a", b"\xc3", b"\xe2\x82", b"\xed\xa0\x80", b"\xf0\x9f\x98", b"\xf4\x90", b"\xc0\xaf", b"\xe0\x80",
-              b"\xe2\x82\xac"]  # fmt: skip
+    starts = [b"a", b"\xc3", b"\xe2\x82", b"\xed\xa0\x80", b"\xf0\x9f\x98", b"\xf4\x90",
+              b"\xc0\xaf", b"\xe0\x80", b"\xe2\x82\xac"]  # fmt: skip
     part = lambda: rng.choice([rng.choice(starts), bytes([rng.randrange(256)])])  # noqa: E731
     broken = [b"".join(part() for _ in range(rng.randint(1, 9))) for _ in range(3000)]
     lossy = [text.decode("utf-8", "replace") for text in broken]
-    wrong = texts.differences(lossy, texts.tokenize(PROGRAM, model, broken), texts.expected(tokenizer, lossy))
+    wrong = texts.differences(
+        lossy, texts.tokenize(PROGRAM, model, broken), texts.expected(tokenizer, lossy)
+    )
     assert not wrong, "\n".join(wrong[:5])
 
 
-@pytest.mark.parametrize("kind", ["llama3", "qwen2", "falcon", "llama2", "o200k"])
+@pytest.mark.parametrize("kind", ["llama3", "qwen2", "falcon", "llama2", "o200k", "deepseek-llm"])
 def test_work_is_near_linear(build, kind):
-    """Texts on which a scan that begins again at every character would take minutes: words, white space, marks, strips."""
+    """Texts on which a scan that begins again at every character would take minutes: words, white
+    space, marks, strips."""
     _, model = build(kind)
     size = 1 << 18
-    long = [b"a" * size, b" " * size, b"\n " * (size // 2), b"<" * size, "\u0301\u0323".encode() * (size // 4), b"A" * size,
-            b"0" * size, b"<r>" + b" " * size, (b"<r>" + b" " * 50) * (size // 53), b" " * size + b"<l>",
-            b"\xff" * size, b"'" * size, ("\u00aa" + "A" * 99).encode() * (size // 101),
-            b"\t" * size, b"\t\t " * (size // 3)]  # fmt: skip
+    long = [b"a" * size, b" " * size, b"\n " * (size // 2), b"<" * size,
+            "\u0301\u0323".encode() * (size // 4), b"A" * size, b"0" * size, b"<r>" + b" " * size,
+            (b"<r>" + b" " * 50) * (size // 53), b" " * size + b"<l>", b"\xff" * size, b"'" * size,
+            ("\u00aa" + "A" * 99).encode() * (size // 101), b"\t" * size,
+            b"\t\t " * (size // 3), ("\t " * size + "\u05d0").encode()]  # fmt: skip
     answers = texts.tokenize(PROGRAM, model, long, timeout=60)
     assert all(answer.ids for answer in answers)
 
 
-# ---- SentencePiece and llama2.c files ------------------------------------------------------------------------------------
+# ---- SentencePiece and llama2.c files ------------------------------------------------------------
 
 
 def pieces_by_score() -> list[tuple[str, float]]:
-    """Tokens and scores: those of the llama2 kind behind its 259 fixed ones; every tenth shares the score before it."""
+    """Tokens and scores: those of the llama2 kind behind its 259 fixed ones; every tenth shares the
+    score before it."""
     data = characters(normalizer=OLD_FORM)
-    rest = [token for token, id in sorted(data["model"]["vocab"].items(), key=lambda item: item[1]) if id > 258]
+    rest = [
+        token
+        for token, id in sorted(data["model"]["vocab"].items(), key=lambda item: item[1])
+        if id > 258
+    ]
     return [(token, -float(i - (i % 10 == 0))) for i, token in enumerate(rest)]
 
 
-def sentencepiece_file(pieces: list[tuple[str, float]], model_type: int = 2, normalizer: bytes = protobuf(4, 0)) -> bytes:
+def sentencepiece_file(
+    pieces: list[tuple[str, float]], model_type: int = 2, normalizer: bytes = protobuf(4, 0)
+) -> bytes:
     """A SentencePiece model with byte fallback. model_type: 2 BPE."""
-    fixed = [("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3), *((f"<0x{b:02X}>", 0.0, 6) for b in range(256))]
-    return sentencepiece([*fixed, *((token, score, 1) for token, score in pieces)], model_type, normalizer)
+    fixed = [
+        ("<unk>", 0.0, 2),
+        ("<s>", 0.0, 3),
+        ("</s>", 0.0, 3),
+        *((f"<0x{b:02X}>", 0.0, 6) for b in range(256)),
+    ]
+    return sentencepiece(
+        [*fixed, *((token, score, 1) for token, score in pieces)], model_type, normalizer
+    )
 
 
 def llama2c_file(pieces: list[tuple[str, float]]) -> bytes:
     """A tokenizer.bin of llama2.c: spaces as spaces, BOS and EOS between line ends."""
-    fixed = [("<unk>", 0.0), ("\n<s>\n", 0.0), ("\n</s>\n", 0.0), *((f"<0x{b:02X}>", 0.0) for b in range(256))]
+    fixed = [
+        ("<unk>", 0.0),
+        ("\n<s>\n", 0.0),
+        ("\n</s>\n", 0.0),
+        *((f"<0x{b:02X}>", 0.0) for b in range(256)),
+    ]
     every = [(t.replace(SPACE_MARK, " ").encode(), s) for t, s in [*fixed, *pieces]]
-    return struct.pack("<i", max(len(t) for t, _ in every)) + b"".join(struct.pack("<fi", s, len(t)) + t for t, s in every)
+    return struct.pack("<i", max(len(t) for t, _ in every)) + b"".join(
+        struct.pack("<fi", s, len(t)) + t for t, s in every
+    )
 
 
 def merge_by_score(text: str, pieces: list[tuple[str, float]]) -> list[int]:
-    """What llama2.c and SentencePiece do, by their plain definition: while there is a pair whose join is a token, the pair
-    with the best score, the leftmost of equals, becomes one."""
+    """What llama2.c and SentencePiece do, by their plain definition: while there is a pair whose
+    join is a token, the pair with the best score, the leftmost of equals, becomes one."""
     ids = {token: 259 + i for i, (token, _) in enumerate(pieces)}
     scores = {259 + i: score for i, (_, score) in enumerate(pieces)}
     strings = {id: token for token, id in ids.items()}
     out = [id for c in text for id in ([ids[c]] if c in ids else [3 + b for b in c.encode()])]
     while True:
         pairs = [(-scores[ids[t]], i, ids[t]) for i in range(len(out) - 1)
-                 if (t := strings.get(out[i], "\0") + strings.get(out[i + 1], "\0")) in ids]  # fmt: skip
+                 if (t := strings.get(out[i],
+                                      "\0") + strings.get(out[i + 1], "\0")) in ids]  # fmt: skip
         if not pairs:
             return out
         _, i, id = min(pairs)
@@ -325,25 +430,33 @@ def merge_by_score(text: str, pieces: list[tuple[str, float]]) -> list[int]:
 
 @pytest.mark.parametrize("suffix", [".model", ".bin"])
 def test_scored_files(tmp_path, suffix):
-    """A SentencePiece model and a llama2.c tokenizer against the plain definition of what they do."""
+    """A SentencePiece model and a llama2.c tokenizer against the plain definition of what they
+    do."""
     pieces = pieces_by_score()
     path = tmp_path / ("tokenizer" + suffix)
     path.write_bytes(sentencepiece_file(pieces) if suffix == ".model" else llama2c_file(pieces))
     texts.write_model(tmp_path / "model.bin", tokenizer_metadata(str(path)))
-    strings = [s for s in texts.random_strings(21, 1500, most=6) if "<s>" not in s] + [" " * n for n in range(40)]
-    for text, answer in zip(strings, texts.tokenize(PROGRAM, tmp_path / "model.bin", [s.encode() for s in strings])):
+    strings = [s for s in texts.random_strings(21, 1500, most=6) if "<s>" not in s] + [
+        " " * n for n in range(40)
+    ]
+    for text, answer in zip(
+        strings, texts.tokenize(PROGRAM, tmp_path / "model.bin", [s.encode() for s in strings])
+    ):
         if suffix == ".model":
             marked = (" " + text if text else "").replace(" ", SPACE_MARK)
             assert answer.ids == [1, *merge_by_score(marked, pieces)], repr(text)
             assert answer.skipped.decode() == text.replace(SPACE_MARK, " "), repr(text)
         else:
             spaced = [(token.replace(SPACE_MARK, " "), score) for token, score in pieces]
-            assert answer.ids == [1, *merge_by_score(" " + text if text else "", spaced)], repr(text)
+            assert answer.ids == [1, *merge_by_score(" " + text if text else "", spaced)], repr(
+                text
+            )
             assert answer.skipped.decode() == text, repr(text)
 
 
 def test_eos_ids(tmp_path, build):
-    """Of a directory: what both configurations name; else tokenizer_config.json's token. Of a file: its own."""
+    """Of a directory: what both configurations name; else tokenizer_config.json's token. Of a file:
+    its own."""
     directory, _ = build("gpt2")
     (tmp_path / "tokenizer.json").write_text((directory / "tokenizer.json").read_text())
     assert "tokenizer.eos" not in tokenizer_metadata(str(tmp_path))
@@ -362,7 +475,7 @@ def test_eos_ids(tmp_path, build):
     assert tokenizer_metadata(str(tmp_path / "t.model"))["tokenizer.eos"].tolist() == [2]
 
 
-# ---- what is refused -----------------------------------------------------------------------------------------------------
+# ---- what is refused -----------------------------------------------------------------------------
 
 
 REFUSED = {
@@ -388,7 +501,8 @@ REFUSED = {
         "type": "Metaspace", "replacement": SPACE_MARK, "prepend_scheme": "first"}),
     "post_processor is .*BertProcessing": lambda d: d.update(post_processor={
         "type": "BertProcessing", "sep": ["a", 1], "cls": ["b", 2]}),
-    "decoder is": lambda d: d.update(decoder={"type": "WordPiece", "prefix": "##", "cleanup": True}),
+    "decoder is": lambda d: d.update(decoder={"type": "WordPiece",
+                                              "prefix": "##", "cleanup": True}),
     "decoder is null": lambda d: d.update(decoder=None),
     "added_tokens: .*tokenizers would give it": lambda d: d["added_tokens"][-1].update(id=5000),
     "tokenizer.json.extra is": lambda d: d.update(extra=1),
@@ -419,7 +533,10 @@ def test_refused_files(tmp_path):
         "b.model": (whole["t.model"][:-1], "truncated"),
         "c.model": (sentencepiece_file(pieces, 1), "model_type is Unigram"),
         "d.model": (sentencepiece_file(pieces, normalizer=b""), "remove_extra_whitespaces"),
-        "e.model": (sentencepiece_file(pieces, normalizer=protobuf(4, 0) + protobuf(2, b"x")), "precompiled_charsmap"),
+        "e.model": (
+            sentencepiece_file(pieces, normalizer=protobuf(4, 0) + protobuf(2, b"x")),
+            "precompiled_charsmap",
+        ),
         "a.bin": (b"", "no llama2.c tokenizer"),
         "b.bin": (whole["t.bin"][:-1], "truncated"),
         "c.bin": (whole["t.bin"][4:], "tokenizer"),
@@ -441,14 +558,25 @@ def with_meta(model: Path, change) -> bytes:
     return checkpoints.build(meta, tensors)
 
 
-def answer(path: Path, data: bytes, text: bytes = b"The <|end|> two words 123") -> subprocess.CompletedProcess:
+def answer(
+    path: Path, data: bytes, text: bytes = b"The <|end|> two words 123"
+) -> subprocess.CompletedProcess:
     path.write_bytes(data)
-    return subprocess.run([PROGRAM, path], input=struct.pack("<I", len(text)) + text, capture_output=True, timeout=60)
+    return subprocess.run(
+        [PROGRAM, path], input=struct.pack("<I", len(text)) + text, capture_output=True, timeout=60
+    )
 
 
 def damaged(m: checkpoints.Meta) -> list[checkpoints.Meta]:
-    """Versions of an entry that cannot be right: wrong type, too short, and for integers too large and negative ones."""
-    out = [checkpoints.Meta(3, m.count if m.type == checkpoints.I32 else 0, m.values if m.type == checkpoints.I32 else b"")]
+    """Versions of an entry that cannot be right: wrong type, too short, and for integers too large
+    and negative ones."""
+    out = [
+        checkpoints.Meta(
+            3,
+            m.count if m.type == checkpoints.I32 else 0,
+            m.values if m.type == checkpoints.I32 else b"",
+        )
+    ]
     if m.type == checkpoints.I32:
         for at in (0, m.count // 2, m.count - 1):
             for value in (-2, 2**31 - 1):
@@ -460,7 +588,8 @@ def damaged(m: checkpoints.Meta) -> list[checkpoints.Meta]:
 
 @pytest.mark.parametrize("kind", ["llama3", "llama2"])
 def test_hostile_metadata(tmp_path, build, kind):
-    """Every entry damaged in every way: a message that names it. tokenizer.merge.rank may be any number up to 2^31 - 1."""
+    """Every entry damaged in every way: a message that names it. tokenizer.merge.rank may be any
+    number up to 2^31 - 1."""
     _, model = build(kind)
     meta, _ = checkpoints.parse(model.read_bytes())
     for key in (key for key in meta if key.startswith("tokenizer.")):
@@ -470,13 +599,20 @@ def test_hostile_metadata(tmp_path, build, kind):
             if key in ("tokenizer.merge.rank", "tokenizer.strip") and largest:
                 assert done.returncode == 0, done.stderr
             else:
-                assert done.returncode == 1 and key.rsplit(".", 1)[0].encode() in done.stderr, (key, bad[:2], done.stderr)
+                assert done.returncode == 1 and key.rsplit(".", 1)[0].encode() in done.stderr, (
+                    key,
+                    bad[:2],
+                    done.stderr,
+                )
     # What must be there. A missing entry of the others reads as an empty list.
     for name in ["token.begin", "token.kind", "bytes", "merge.begin", "merge.right"]:
         key = "tokenizer." + name
         done = answer(tmp_path / "bad.bin", with_meta(model, lambda m: m.pop(key)))
         assert done.returncode == 1 and key.encode() in done.stderr, (key, done.stderr)
-    done = answer(tmp_path / "bad.bin", with_meta(model, lambda m: m.update({"tokenizer.magic": meta["tokenizer.prefix"]})))
+    done = answer(
+        tmp_path / "bad.bin",
+        with_meta(model, lambda m: m.update({"tokenizer.magic": meta["tokenizer.prefix"]})),
+    )
     assert done.returncode == 1 and b"knob tokenizer.magic is not known" in done.stderr
 
 

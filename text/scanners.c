@@ -1,4 +1,5 @@
-// The scanners of the pre-tokenizers: hand-written matchers for the regular expressions that tokenizers are made with.
+// The scanners of the pre-tokenizers: hand-written matchers for the regular expressions that
+// tokenizers are made with.
 #include "scanners.h"
 
 #include "unicode.h"
@@ -22,14 +23,15 @@ static size_t scan_contraction(const Text *t, size_t i, size_t end, bool any_cas
     uint32_t c[2] = {t->c[i + 1], i + 2 < end ? t->c[i + 2] : 0};
     for (int k = 0; any_case && k < 2; k++) {
         if ('A' <= c[k] && c[k] <= 'Z') c[k] += 'a' - 'A';
-        else if (c[k] == 0x17F) c[k] = 's';  // the long s is the only other character that folds to one of these
+        else if (c[k] == 0x17F) c[k] = 's';  // the long s: no other character folds to one of these
     }
     if (c[0] == 's' || c[0] == 't' || c[0] == 'm' || c[0] == 'd') return i + 2;
     bool two = ((c[0] == 'r' || c[0] == 'v') && c[1] == 'e') || (c[0] == 'l' && c[1] == 'l');
     return two ? i + 3 : i;
 }
 
-// \s*[\r\n]+ where lines is set, then \s+(?!\S)|\s+: a run of white space leaves its last character to the word after it.
+// \s*[\r\n]+ where lines is set, then \s+(?!\S)|\s+: a run of white space leaves its last character
+// to the word after it.
 static size_t scan_spaces(const Text *t, size_t i, size_t end, bool lines) {
     size_t j = i, after_newline = i;
     for (; j < end && t->cls[j] & SPACE; j++)
@@ -38,8 +40,8 @@ static size_t scan_spaces(const Text *t, size_t i, size_t end, bool lines) {
     return j < end && j > i + 1 ? j - 1 : j;
 }
 
-// What follows the words: \p{N}{1,most}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+ with s->cls for \p{L}, and with
-// / among the line ends where `slash` is set.
+// What follows the words: \p{N}{1,most}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+ with
+// s->cls for \p{L}, and with / among the line ends where `slash` is set.
 static size_t scan_after_words(const Scanner *s, const Text *t, size_t i, size_t end, bool slash) {
     if (t->cls[i] & NUMBER) {
         size_t most = end - i < s->most ? end - i : s->most;
@@ -63,7 +65,8 @@ static size_t scan_gpt2(const Scanner *s, const Text *t, size_t i, size_t end) {
     return scan_spaces(t, i, end, false);
 }
 
-// (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+ with s->cls for \p{L}, then scan_after_words
+// (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+ with s->cls for \p{L}, then
+// scan_after_words
 static size_t scan_llama3(const Scanner *s, const Text *t, size_t i, size_t end) {
     size_t j = scan_contraction(t, i, end, true);
     if (j > i) return j;
@@ -72,8 +75,8 @@ static size_t scan_llama3(const Scanner *s, const Text *t, size_t i, size_t end)
     return scan_after_words(s, t, i, end, false);
 }
 
-// With U = [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] and W = [\p{Ll}\p{Lm}\p{Lo}\p{M}]: U*W+ at i, or i. U takes all it can, and gives
-// back as far as the last character that is a W too.
+// With U = [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] and W = [\p{Ll}\p{Lm}\p{Lo}\p{M}]: U*W+ at i, or i. U
+// takes all it can, and gives back as far as the last character that is a W too.
 static size_t scan_u_star_w(const Text *t, size_t i, size_t end) {
     size_t j = i, after_w = i;
     for (; j < end && t->cls[j] & (UPPER | CASELESS | MARK); j++)
@@ -82,8 +85,8 @@ static size_t scan_u_star_w(const Text *t, size_t i, size_t end) {
     return k > j ? k : after_w;
 }
 
-// [^\r\n\p{L}\p{N}]?U*W+(?i:'s|..)?|[^\r\n\p{L}\p{N}]?U+W*(?i:'s|..)?, then scan_after_words. Where U+W* has its turn
-// there is no W at all, so W* is empty.
+// [^\r\n\p{L}\p{N}]?U*W+(?i:'s|..)?|[^\r\n\p{L}\p{N}]?U+W*(?i:'s|..)?, then scan_after_words. Where
+// U+W* has its turn there is no W at all, so W* is empty.
 static size_t scan_o200k(const Scanner *s, const Text *t, size_t i, size_t end) {
     bool lead = !(t->cls[i] & (NUMBER | LETTER)) && !is_newline(t->c[i]);
     size_t j = scan_u_star_w(t, i + lead, end);
@@ -93,7 +96,8 @@ static size_t scan_o200k(const Scanner *s, const Text *t, size_t i, size_t end) 
     return s->contractions && j < end ? scan_contraction(t, j, end, true) : j;
 }
 
-// [!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+// [!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*, then
+// |\s*[\r\n]+|\s+(?!\S)|\s+
 static size_t scan_deepseek3(const Scanner *s, const Text *t, size_t i, size_t end) {
     size_t j = i + 1;
     if (t->c[i] < 128 && t->cls[i] & (PUNCT | SYMBOL)) {
@@ -134,7 +138,8 @@ static bool in_ranges(const Scanner *s, uint32_t c) {
     return low < s->n_ranges && s->ranges[low][0] <= c;
 }
 
-// A run of the characters in s->ranges. A white space before it may be one of them, and then be all of it.
+// A run of the characters in s->ranges. A white space before it may be one of them, and then be all
+// of it.
 static size_t scan_ranges(const Scanner *s, const Text *t, size_t i, size_t end) {
     size_t j = i + (in_ranges(s, t->c[i]) || (s->spaced && t->cls[i] & SPACE));
     while (j > i && j < end && in_ranges(s, t->c[j])) j++;
@@ -148,7 +153,8 @@ static size_t scan_bloom(const Scanner *s, const Text *t, size_t i, size_t end) 
     return j > begin ? j : i;
 }
 
-// \s+$, where $ is before a newline, too.
+// \s+$, where $ is before a newline, too. Where the run that begins at i has no match, no part of
+// it has one, and split() goes on after it: scanning again at each character would be quadratic.
 static size_t scan_trailing_spaces(const Scanner *s, const Text *t, size_t i, size_t end) {
     size_t j = run(t, i, end, s->cls);
     if (j == end) return j;
@@ -156,12 +162,14 @@ static size_t scan_trailing_spaces(const Scanner *s, const Text *t, size_t i, si
     return j;
 }
 
-// Digits over the characters that ByteLevel shows bytes as: besides 0-9 those are superscripts and fractions of Latin-1.
+// Digits over the characters that ByteLevel shows bytes as: besides 0-9 those are superscripts and
+// fractions of Latin-1.
 static size_t scan_byte_digits(const Scanner *s, const Text *t, size_t i, size_t end) {
     size_t stop = end - i < s->most ? end : i + s->most;
     for (; i < stop; i++) {
         uint32_t b = t->c[i];
-        bool digit = ('0' <= b && b <= '9') || b == 0xB2 || b == 0xB3 || b == 0xB9 || (0xBC <= b && b <= 0xBE);
+        bool superscript = b == 0xB2 || b == 0xB3 || b == 0xB9, fraction = 0xBC <= b && b <= 0xBE;
+        bool digit = ('0' <= b && b <= '9') || superscript || fraction;
         if (!digit) break;
     }
     return i;
@@ -179,27 +187,30 @@ static size_t scan_exactly(const Scanner *s, const Text *t, size_t i, size_t end
 static const uint32_t cjk_from_0800[][2] = {{0x0800, 0x9FA5}, {0xAC00, 0xD7FF}};
 static const uint32_t cjk_and_kana[][2] = {{0x3040, 0x30FF}, {0x4E00, 0x9FA5}};
 static const uint32_t bloom_punctuation[][2] = {
-    {'!', '!'}, {'(', ')'}, {',', ','}, {'.', '.'}, {'?', '?'}, {'|', '|'}, {0x60C, 0x60C}, {0x6D4, 0x6D4}, {0x964, 0x964},
-    {0x2026, 0x2026}, {0x3001, 0x3002}, {0xFF0C, 0xFF0C},
+    {'!', '!'}, {'(', ')'}, {',', ','}, {'.', '.'}, {'?', '?'}, {'|', '|'}, {0x60C, 0x60C},
+    {0x6D4, 0x6D4}, {0x964, 0x964}, {0x2026, 0x2026}, {0x3001, 0x3002}, {0xFF0C, 0xFF0C},
 };
 static const uint32_t deepseek_punctuation[][2] = {
     {'!', '/'}, {':', '~'}, {0x2018, 0x201F}, {0x3000, 0x3002}, {0xFF01, 0xFF0F}, {0xFF1A, 0xFF5E},
 };
 static const uint32_t deepseek_letters[][2] = {
-    {0x41, 0x5a}, {0x61, 0x7a}, {0xb5, 0xb5}, {0xc0, 0xd6}, {0xd8, 0xf6}, {0xf8, 0x1ba}, {0x1bc, 0x1bf}, {0x1c4, 0x293},
-    {0x295, 0x2af}, {0x370, 0x373}, {0x376, 0x376}, {0x377, 0x377}, {0x37b, 0x37d}, {0x37f, 0x37f}, {0x386, 0x386},
-    {0x388, 0x38a}, {0x38c, 0x38c}, {0x38e, 0x3a1}, {0x3a3, 0x3f5}, {0x3f7, 0x481}, {0x48a, 0x52f}, {0x531, 0x556},
-    {0x10a0, 0x10c5}, {0x13a0, 0x13f5}, {0x13f8, 0x13fd}, {0x1c90, 0x1cba}, {0x1cbd, 0x1cbf}, {0x1d00, 0x1d2b},
-    {0x1d6b, 0x1d77}, {0x1d79, 0x1d9a}, {0x1e00, 0x1f15}, {0x1f18, 0x1f1d}, {0x1f20, 0x1f45}, {0x1f48, 0x1f4d},
-    {0x1f50, 0x1f57}, {0x1f59, 0x1f59}, {0x1f5b, 0x1f5b}, {0x1f5d, 0x1f5d}, {0x1f5f, 0x1f7d}, {0x1f80, 0x1fb4},
-    {0x1fb6, 0x1fbc}, {0x1fbe, 0x1fbe}, {0x1fc2, 0x1fc4}, {0x1fc6, 0x1fcc}, {0x1fd0, 0x1fd3}, {0x1fd6, 0x1fdb},
-    {0x1fe0, 0x1fec}, {0x1ff2, 0x1ff4}, {0x1ff6, 0x1ffc}, {0x2102, 0x2102}, {0x2107, 0x2107}, {0x210a, 0x2113},
-    {0x2115, 0x2115}, {0x2119, 0x211d}, {0x2124, 0x2124}, {0x2126, 0x2126}, {0x2128, 0x2128}, {0x212a, 0x212d},
-    {0x212f, 0x2134}, {0x2139, 0x2139}, {0x213c, 0x213f}, {0x2145, 0x2149}, {0x214e, 0x214e}, {0x2183, 0x2183},
-    {0x2184, 0x2184}, {0x2c00, 0x2c7b}, {0x2c7e, 0x2ce4}, {0x2ceb, 0x2cee}, {0x2cf2, 0x2cf2}, {0x2cf3, 0x2cf3},
-    {0xa640, 0xa66d}, {0xa680, 0xa69b}, {0xa722, 0xa76f}, {0xa771, 0xa787}, {0xa78b, 0xa78e}, {0xab70, 0xabbf},
-    {0xfb00, 0xfb06}, {0xfb13, 0xfb17}, {0xff21, 0xff3a}, {0xff41, 0xff5a}, {0x10400, 0x1044f}, {0x104b0, 0x104d3},
-    {0x104d8, 0x104fb}, {0x10c80, 0x10cb2}, {0x10cc0, 0x10cf2}, {0x118a0, 0x118df}, {0x1e900, 0x1e943},
+    {0x41, 0x5a}, {0x61, 0x7a}, {0xb5, 0xb5}, {0xc0, 0xd6}, {0xd8, 0xf6}, {0xf8, 0x1ba},
+    {0x1bc, 0x1bf}, {0x1c4, 0x293}, {0x295, 0x2af}, {0x370, 0x373}, {0x376, 0x376}, {0x377, 0x377},
+    {0x37b, 0x37d}, {0x37f, 0x37f}, {0x386, 0x386}, {0x388, 0x38a}, {0x38c, 0x38c}, {0x38e, 0x3a1},
+    {0x3a3, 0x3f5}, {0x3f7, 0x481}, {0x48a, 0x52f}, {0x531, 0x556}, {0x10a0, 0x10c5},
+    {0x13a0, 0x13f5}, {0x13f8, 0x13fd}, {0x1c90, 0x1cba}, {0x1cbd, 0x1cbf}, {0x1d00, 0x1d2b},
+    {0x1d6b, 0x1d77}, {0x1d79, 0x1d9a}, {0x1e00, 0x1f15}, {0x1f18, 0x1f1d}, {0x1f20, 0x1f45},
+    {0x1f48, 0x1f4d}, {0x1f50, 0x1f57}, {0x1f59, 0x1f59}, {0x1f5b, 0x1f5b}, {0x1f5d, 0x1f5d},
+    {0x1f5f, 0x1f7d}, {0x1f80, 0x1fb4}, {0x1fb6, 0x1fbc}, {0x1fbe, 0x1fbe}, {0x1fc2, 0x1fc4},
+    {0x1fc6, 0x1fcc}, {0x1fd0, 0x1fd3}, {0x1fd6, 0x1fdb}, {0x1fe0, 0x1fec}, {0x1ff2, 0x1ff4},
+    {0x1ff6, 0x1ffc}, {0x2102, 0x2102}, {0x2107, 0x2107}, {0x210a, 0x2113}, {0x2115, 0x2115},
+    {0x2119, 0x211d}, {0x2124, 0x2124}, {0x2126, 0x2126}, {0x2128, 0x2128}, {0x212a, 0x212d},
+    {0x212f, 0x2134}, {0x2139, 0x2139}, {0x213c, 0x213f}, {0x2145, 0x2149}, {0x214e, 0x214e},
+    {0x2183, 0x2183}, {0x2184, 0x2184}, {0x2c00, 0x2c7b}, {0x2c7e, 0x2ce4}, {0x2ceb, 0x2cee},
+    {0x2cf2, 0x2cf2}, {0x2cf3, 0x2cf3}, {0xa640, 0xa66d}, {0xa680, 0xa69b}, {0xa722, 0xa76f},
+    {0xa771, 0xa787}, {0xa78b, 0xa78e}, {0xab70, 0xabbf}, {0xfb00, 0xfb06}, {0xfb13, 0xfb17},
+    {0xff21, 0xff3a}, {0xff41, 0xff5a}, {0x10400, 0x1044f}, {0x104b0, 0x104d3}, {0x104d8, 0x104fb},
+    {0x10c80, 0x10cb2}, {0x10cc0, 0x10cf2}, {0x118a0, 0x118df}, {0x1e900, 0x1e943},
 };
 
 const Scanner scanners[N_SCANNERS] = {
@@ -229,5 +240,5 @@ const Scanner scanners[N_SCANNERS] = {
     [24] = {"bloom", scan_bloom, RANGES(bloom_punctuation)},
     [25] = {"deepseek letters", scan_ranges, .spaced = true, RANGES(deepseek_letters)},
     [26] = {"deepseek punctuation", scan_ranges, .spaced = true, RANGES(deepseek_punctuation)},
-    [27] = {"trailing spaces", scan_trailing_spaces, .cls = SPACE},
+    [27] = {"trailing spaces", scan_trailing_spaces, .cls = SPACE, .whole_runs = true},
 };

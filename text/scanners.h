@@ -1,4 +1,5 @@
-// Pre-tokenizers: each step of one is a scanner, which says where the piece that begins at a character ends.
+// Pre-tokenizers: each step of one is a scanner, which says where the piece that begins at a
+// character ends.
 #ifndef SCANNERS_H
 #define SCANNERS_H
 
@@ -16,15 +17,17 @@ struct Scanner {
     const char *name;
     // The end of the match that begins at i, or i: none. Nothing at or after end counts; i < end.
     size_t (*scan)(const Scanner *s, const Text *t, size_t i, size_t end);
-    uint16_t cls;                     // the characters that it joins
-    size_t most;                      // digits, or characters, of one piece
-    bool contractions, bytes;         // bytes: it works on bytes, not on characters
-    bool spaced;                      // a white space before the piece belongs to it
-    const uint32_t (*ranges)[2];      // of characters, ends included, ascending
+    uint16_t cls;                 // the characters that it joins
+    size_t most;                  // digits, or characters, of one piece
+    bool contractions, bytes;     // bytes: it works on bytes, not on characters
+    bool spaced;                  // a white space before the piece belongs to it
+    bool whole_runs;              // no match at i: none in the rest of the run of cls either
+    const uint32_t (*ranges)[2];  // of characters, ends included, ascending
     size_t n_ranges;
 };
 
-// The steps as docs/format.md numbers them, from 1. Those named here are no scanners: they change the text before it is cut.
+// The steps as docs/format.md numbers them, from 1. Those named here are no scanners: they change
+// the text before it is cut.
 enum { METASPACE_NEVER = 1, METASPACE_FIRST, METASPACE_ALWAYS, PREFIX_SPACE = 23, N_SCANNERS = 28 };
 extern const Scanner scanners[N_SCANNERS];
 

@@ -160,8 +160,22 @@ static void mutate_entry(const Checkpoint *file, const Meta *m, uint64_t *state)
 }
 
 static bool is_knob(const Meta *m) {
-    return (m->key_len > 6 && memcmp(m->key, "model.", 6) == 0) ||
-           (m->key_len > 6 && memcmp(m->key, "layer.", 6) == 0);
+    return m->key_len > 6 &&
+           (memcmp(m->key, "model.", 6) == 0 || memcmp(m->key, "layer.", 6) == 0);
+}
+
+// Sets a knob that others are multiplied with to a power of two, in all layers.
+static void mutate_dimension(const Checkpoint *file, uint64_t *state) {
+    static const char *const keys[] = {
+        "model.n_embd", "model.n_layers", "model.ple", "layer.n_heads", "layer.head_dim",
+        "layer.d_ff", "layer.latent", "layer.n_nope", "layer.n_value", "layer.taps",
+        "layer.delta_k_heads", "layer.delta_v_heads", "layer.delta_k_dim", "layer.delta_v_dim",
+        "layer.experts", "layer.d_expert", "layer.window", "model.context",
+    };
+    const Meta *m = checkpoint_meta(file, keys[below(state, sizeof keys / sizeof *keys)]);
+    int32_t n = 1 << below(state, 25);
+    for (size_t i = 0; m && m->type == META_I32 && i < m->count; i++)
+        memcpy((uint8_t *)(uintptr_t)m->values + 4 * i, &n, sizeof n);
 }
 
 // Mutates up to four entries, knobs rather than the tokenizer's. false: these bytes are no
@@ -170,11 +184,13 @@ static bool mutate_knobs(uint8_t *bytes, size_t size, uint64_t *state) {
     Error err;
     Checkpoint file;
     if (checkpoint_parse(&file, bytes, size, &err)) return false;
+    bool dimensions = below(state, 2);
     for (size_t n = 1 + below(state, 4); n > 0 && file.n_meta; n--) {
         const Meta *m = &file.meta[below(state, (size_t)file.n_meta)];
         for (int tries = 0; tries < 8 && !is_knob(m); tries++)
             m = &file.meta[below(state, (size_t)file.n_meta)];
-        mutate_entry(&file, m, state);
+        if (dimensions) mutate_dimension(&file, state);
+        else mutate_entry(&file, m, state);
     }
     checkpoint_free(&file);
     return true;

@@ -3,10 +3,10 @@
 //   tokenize_batch MODEL < records > answers
 //   tokenize_batch MODEL ids < records > answers
 //
-// A record is u32 length, bytes: a text or, with `ids`, i32 ids. Its answer is u32 n, i32 ids[n] (of
-// a text with the post-processor's, or those given), then the ids decoded one by one: u32 length,
-// bytes with special tokens, u32 length, bytes without. Numbers are little-endian, as the machine
-// has to be.
+// A record is u32 length, bytes: a text or, with `ids`, i32 ids. Its answer is u32 n, i32 ids[n]
+// (of a text with the post-processor's, or those given), then the ids decoded one by one: u32
+// length, bytes with special tokens, u32 length, bytes without. Numbers are little-endian, as the
+// machine has to be.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,12 +1,14 @@
-"""Compares the engine's tokenizer with `tokenizers` on real tokenizer files.
+"""Compares the engine's tokenizer with transformers and `tokenizers` on real tokenizer files.
 
     python3 tests/reference/live_tokenizers.py DIRECTORY [MODEL ...]
 
-DIRECTORY holds a folder a tokenizer, each with tokenizer.json. Every one must agree on 1 MB of mixed text and 20,000 random
-strings, ids and decoded text, and so must the same tokenizer written in the other forms that they come in: GGUF, vocab.json
-with merges.txt, tiktoken, tekken, a bare tokenizer.model. A MODEL is a SentencePiece file (tokenizer.model) and is compared
-with `sentencepiece`. HEADS_TOKENIZE_BATCH names the engine's side, tests/c/tokenize_batch.c, if it is not
-build/tests/c/tokenize_batch. Exit 1 if anything differs.
+DIRECTORY holds a folder a tokenizer, each with tokenizer.json. Every one must agree on 1 MB of
+mixed text and 20,000 random strings, ids and decoded text, and so must the same tokenizer with its
+added tokens in tokenizer_config.json alone, and written in the other forms that they come in: GGUF,
+vocab.json with merges.txt, tiktoken, tekken, a bare tokenizer.model. A MODEL is a SentencePiece
+file (tokenizer.model) and is compared with `sentencepiece`. HEADS_TOKENIZE_BATCH names the engine's
+side, tests/c/tokenize_batch.c, if it is not build/tests/c/tokenize_batch. Exit 1 if anything
+differs.
 """
 
 from __future__ import annotations
@@ -31,38 +33,69 @@ from exporter.tensor import ExportError  # noqa: E402
 from exporter.tokenizer import COVERING  # noqa: E402
 from exporter.tokenizer_files import tokenizer_metadata  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
+from transformers import PreTrainedTokenizerFast  # noqa: E402
 
 # tokenizer.json that must be exported: all but what nobody has implemented.
-PROMISED = {"deepseek-coder", "deepseek-v3", "falcon", "gemma2", "gpt2", "gpt4o-o200k", "llama2", "llama3", "mistral-nemo",
-            "mistral-v1", "mistral-v3", "neox-mpt", "olmo2", "phi-2", "phi-3", "qwen2.5", "qwen3.5",
-            "starcoder2"}  # fmt: skip
+PROMISED = {"deepseek-coder", "deepseek-v3", "falcon", "gemma2", "gpt2", "gpt4o-o200k", "llama2",
+            "llama3", "mistral-nemo", "mistral-v1", "mistral-v3", "neox-mpt", "olmo2", "phi-2",
+            "phi-3", "qwen2.5", "qwen3.5", "starcoder2"}  # fmt: skip
 
 
-def compare(name: str, source: object, data: dict, program: Path, model: Path) -> bool:
-    """Prints a line about a tokenizer, which must be that of the tokenizer.json `data`; false: it differs or was refused."""
+def compare(
+    name: str, source: object, expected: Tokenizer | dict, program: Path, model: Path
+) -> bool:
+    """Prints a line about a tokenizer, which must be the one expected, or that of a tokenizer.json
+    with this content; false: it differs or was refused."""
     try:
         metadata = tokenizer_metadata(source() if callable(source) else str(source))
     except ExportError as error:
         print(f"not ok {name}: {error}")
         return False
     texts.write_model(model, metadata)
-    tokenizer = Tokenizer.from_str(json.dumps(data))
+    tokenizer = expected
+    if isinstance(expected, dict):
+        tokenizer = Tokenizer.from_str(json.dumps(expected))
     added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
-    cases = [texts.mixed_text(1, 1 << 20, added), *texts.random_strings(2, 20000, added), " " * 5000, "a" * 50000]
+    cases = [
+        texts.mixed_text(1, 1 << 20, added),
+        *texts.random_strings(2, 20000, added),
+        " " * 5000,
+        "a" * 50000,
+    ]
     begin = time.monotonic()
     ours = texts.tokenize(program, model, [text.encode() for text in cases])
     middle = time.monotonic()
     theirs = texts.expected(tokenizer, cases)
     end = time.monotonic()
-    return verdict(name, cases, ours, theirs, f"{middle - begin:.1f} s; tokenizers {end - middle:.1f} s")
+    return verdict(
+        name, cases, ours, theirs, f"{middle - begin:.1f} s; tokenizers {end - middle:.1f} s"
+    )
 
 
-# ---- other forms of the same tokenizers ----------------------------------------------------------------------------------
+# ---- tokenizer.json and what lies beside it ------------------------------------------------------
+
+
+def loaded(folder: Path) -> Tokenizer:
+    """What transformers makes of a tokenizer.json and the files beside it."""
+    return PreTrainedTokenizerFast.from_pretrained(folder).backend_tokenizer
+
+
+def compare_declared(name: str, data: dict, scratch: Path, program: Path, model: Path) -> bool:
+    """A tokenizer.json without added tokens, beside a tokenizer_config.json that declares them."""
+    folder = scratch / name
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text(json.dumps({**data, "added_tokens": []}))
+    forms.config_files(data, folder, "llama", tokenizer_class="PreTrainedTokenizerFast")
+    return compare(f"{name}, declared beside", folder, loaded(folder), program, model)
+
+
+# ---- other forms of the same tokenizers ----------------------------------------------------------
 
 # Folder -> what llama.cpp's converter calls it.
-GGUF = {"deepseek-coder": "deepseek-coder", "deepseek-v3": "deepseek-v3", "falcon": "falcon", "gpt2": "gpt-2",
-        "gpt4o-o200k": "gpt-4o", "llama3": "llama-bpe", "mistral-nemo": "tekken", "neox-mpt": "olmo", "olmo2": "dbrx",
-        "phi-2": "phi-2", "qwen2.5": "qwen2", "qwen3.5": "qwen35", "starcoder2": "starcoder"}  # fmt: skip
+GGUF = {"deepseek-coder": "deepseek-coder", "deepseek-v3": "deepseek-v3", "falcon": "falcon",
+        "gpt2": "gpt-2", "gpt4o-o200k": "gpt-4o", "llama3": "llama-bpe", "mistral-nemo": "tekken",
+        "neox-mpt": "olmo", "olmo2": "dbrx", "phi-2": "phi-2", "qwen2.5": "qwen2",
+        "qwen3.5": "qwen35", "starcoder2": "starcoder"}  # fmt: skip
 MERGES = {"gpt2": "gpt2", "phi-2": "phi", "qwen2.5": "qwen2", "starcoder2": "starcoder2"}
 
 
@@ -82,7 +115,9 @@ def compare_forms(name: str, data: dict, scratch: Path, program: Path, model: Pa
     good = True
     if name in GGUF:
         fields = gguf_files.byte_level_fields(data, GGUF[name])
-        good &= compare(f"{name} as GGUF", from_gguf(fields, scratch / "x.gguf"), data, program, model)
+        good &= compare(
+            f"{name} as GGUF", from_gguf(fields, scratch / "x.gguf"), data, program, model
+        )
     if name in MERGES:
         forms.vocab_and_merges(data, scratch)
         forms.config_files(data, scratch, MERGES[name])
@@ -98,17 +133,22 @@ def compare_forms(name: str, data: dict, scratch: Path, program: Path, model: Pa
         pieces = forms.pieces(data)
         normalizer = forms.protobuf(3, 0) + forms.protobuf(4, 0)
         ids = forms.protobuf(41, 2) + forms.protobuf(42, 1)
-        (scratch / "gemma.model").write_bytes(forms.sentencepiece(pieces, normalizer=normalizer, trainer=ids))
+        (scratch / "gemma.model").write_bytes(
+            forms.sentencepiece(pieces, normalizer=normalizer, trainer=ids)
+        )
         good &= compare(f"{name} as tokenizer.model", scratch / "gemma.model", data, program, model)
         fields = gguf_files.scored_fields(pieces, prefix=False, bos_token_id=2, eos_token_id=1)
-        good &= compare(f"{name} as GGUF", from_gguf(fields, scratch / "x.gguf"), data, program, model)
+        good &= compare(
+            f"{name} as GGUF", from_gguf(fields, scratch / "x.gguf"), data, program, model
+        )
     for path in scratch.glob("*.json"):
         path.unlink()
     return good
 
 
 def compare_qwen(folder: Path, data: dict, program: Path, model: Path) -> bool:
-    """Qwen 1's tiktoken file against Qwen 2.5's merges, which were made of it, with Qwen 1's added tokens."""
+    """Qwen 1's tiktoken file against Qwen 2.5's merges, which were made of it, with Qwen 1's added
+    tokens."""
     beside = json.loads((folder / "tokenizer_config.json").read_text())["added_tokens_decoder"]
     data = {**data, "added_tokens": [{"id": int(id), **token} for id, token in beside.items()]}
     return compare("Qwen 1's tiktoken file", folder / "qwen.tiktoken", data, program, model)
@@ -120,12 +160,22 @@ def compare_llama2(path: Path, data: dict, program: Path, model: Path, scratch: 
 
     p = SentencePieceProcessor(model_file=str(path))
     kinds = [(p.is_unknown, 2), (p.is_control, 3), (p.is_byte, 6), (lambda id: True, 1)]
-    pieces = [(p.id_to_piece(id), p.get_score(id), next(k for test, k in kinds if test(id))) for id in range(p.vocab_size())]
-    return compare("llama2 as GGUF", from_gguf(gguf_files.scored_fields(pieces), scratch / "x.gguf"), data, program, model)
+    pieces = [
+        (p.id_to_piece(id), p.get_score(id), next(k for test, k in kinds if test(id)))
+        for id in range(p.vocab_size())
+    ]
+    return compare(
+        "llama2 as GGUF",
+        from_gguf(gguf_files.scored_fields(pieces), scratch / "x.gguf"),
+        data,
+        program,
+        model,
+    )
 
 
 def compare_sentencepiece(path: Path, program: Path, model: Path) -> bool:
-    """The same for a SentencePiece file, without the names of special tokens in the text: those are only text to it."""
+    """The same for a SentencePiece file, without the names of special tokens in the text: those are
+    only text to it."""
     from sentencepiece import SentencePieceProcessor
 
     processor = SentencePieceProcessor(model_file=str(path))
@@ -140,12 +190,16 @@ def compare_sentencepiece(path: Path, program: Path, model: Path) -> bool:
     return verdict(path.name, cases, ours, theirs, "sentencepiece")
 
 
-def verdict(name: str, cases: list[str], ours: list[texts.Answer], theirs: list[texts.Answer], remark: str) -> bool:
+def verdict(
+    name: str, cases: list[str], ours: list[texts.Answer], theirs: list[texts.Answer], remark: str
+) -> bool:
     """Prints whether all answers are equal."""
     wrong = texts.differences(cases, ours, theirs)
     for line in wrong[:5]:
         print("   ", line)
-    result = f"not ok {name}: {len(wrong)} texts differ" if wrong else f"ok {name}: {sum(len(a.ids) for a in ours)} ids"
+    result = f"ok {name}: {sum(len(a.ids) for a in ours)} ids"
+    if wrong:
+        result = f"not ok {name}: {len(wrong)} texts differ"
     print(f"{result} ({remark})", flush=True)
     return not wrong
 
@@ -154,7 +208,9 @@ def main() -> int:
     if len(sys.argv) < 2:
         print(__doc__, file=sys.stderr)
         return 2
-    program = Path(os.environ.get("HEADS_TOKENIZE_BATCH", ROOT / "build" / "tests" / "c" / "tokenize_batch"))
+    program = Path(
+        os.environ.get("HEADS_TOKENIZE_BATCH", ROOT / "build" / "tests" / "c" / "tokenize_batch")
+    )
     folders = sorted(path.parent for path in Path(sys.argv[1]).glob("*/tokenizer.json"))
     missing = PROMISED - {folder.name for folder in folders}
     if missing:
@@ -164,11 +220,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
         model = scratch / "model.bin"
-        good = [compare(folder.name, folder, data[folder.name], program, model) for folder in folders]
+        good = [compare(folder.name, folder, loaded(folder), program, model) for folder in folders]
+        good += [compare_declared(name, data[name], scratch, program, model) for name in data]
         good += [compare_forms(name, data[name], scratch, program, model) for name in data]
-        good += [compare_qwen(Path(sys.argv[1]) / "file-qwen-tiktoken", data["qwen2.5"], program, model)]
+        good += [
+            compare_qwen(Path(sys.argv[1]) / "file-qwen-tiktoken", data["qwen2.5"], program, model)
+        ]
         good += [compare_sentencepiece(Path(path), program, model) for path in sys.argv[2:]]
-        good += [compare_llama2(Path(path), data["llama2"], program, model, scratch) for path in sys.argv[2:]]
+        good += [
+            compare_llama2(Path(path), data["llama2"], program, model, scratch)
+            for path in sys.argv[2:]
+        ]
     return 0 if all(good) else 1
 
 

@@ -74,7 +74,8 @@ def _head(meta: dict[str, Meta], tensors: dict[str, Tensor], sizes: list[int]) -
         table += _pad(name.encode(), 8)
         offset += size + -size % 64
     counts = offset, len(entries), table_size, len(meta), len(tensors)
-    return b"heads.c\0" + struct.pack("<IIQQQII", 2, 0, *counts) + bytes(16) + entries + _pad(table, 64)
+    header = b"heads.c\0" + struct.pack("<IIQQQII", 2, 0, *counts) + bytes(16)
+    return header + entries + _pad(table, 64)
 
 
 def build(meta: dict[str, Meta], tensors: dict[str, Tensor]) -> bytes:
@@ -84,8 +85,8 @@ def build(meta: dict[str, Meta], tensors: dict[str, Tensor]) -> bytes:
 
 
 def write_zeros(path: Path, meta: dict[str, Meta], shapes: dict[str, tuple[int, ...]]) -> None:
-    """A checkpoint whose tensors are f32 and zero, (n_out, n_in) matrices and (n,) vectors: on the disk
-    it takes only the room of its head. Its checksum is none."""
+    """A checkpoint whose tensors are f32 and zero, (n_out, n_in) matrices and (n,) vectors: on the
+    disk it takes only the room of its head. Its checksum is none."""
     tensors = {name: Tensor(0, *(1, *shape)[-2:], b"") for name, shape in shapes.items()}
     sizes = [4 * s[-1] * (-(-s[0] // 16) * 16 if len(s) > 1 else 1) for s in shapes.values()]
     path.write_bytes(_head(meta, tensors, sizes))
@@ -112,16 +113,20 @@ def vector(values: np.ndarray) -> Tensor:
 
 
 def random_model(
-    *, vocab: int = 300, n_embd: int = 40, n_layers: int = 3, n_heads: int = 6, n_kv_heads: int = 2, head_dim: int = 16,
+    *, vocab: int | None = None, n_embd: int = 40, n_layers: int = 3, n_heads: int = 6, n_kv_heads: int = 2, head_dim: int = 16,
     d_ff: int = 72, context: int = 512, window: int = 0, tokenizer: Path | None = None, seed: int = 1,
 ) -> bytes:
-    """A Llama-shaped checkpoint of random weights; tokenizer: a checkpoint whose tokenizer and vocabulary size it takes."""
+    """A Llama-shaped checkpoint of random weights.
+
+    tokenizer: a checkpoint whose tokenizer it takes. vocab: 300 if not given, or the tokenizer's.
+    """
     rng = np.random.default_rng(seed)
     borrowed: dict[str, Meta] = {}
     if tokenizer:
         other, _ = parse(tokenizer.read_bytes())
         borrowed = {key: m for key, m in other.items() if key.startswith("tokenizer.")}
-        vocab = int(other["model.vocab_size"].array()[0])
+        vocab = vocab or int(other["model.vocab_size"].array()[0])
+    vocab = vocab or 300
 
     def ints(*values: int) -> Meta:
         return Meta(I32, len(values), np.array(values, "<i4").tobytes())

@@ -1,0 +1,44 @@
+// generate.c: from a prompt's ids to a printed continuation, for one text and for chat.c.
+#ifndef CLI_GENERATE_H
+#define CLI_GENERATE_H
+
+#include <signal.h>
+
+#include "input.h"
+#include "speculate.h"
+
+// Set by Ctrl-C.
+extern volatile sig_atomic_t interrupted;
+
+typedef struct {
+    const Options *o;
+    Model model;
+    Tokenizer *tokenizer;        // NULL: the checkpoint has none
+    Workspace *w;
+    Sequence *sequence;
+    Sampler *sampler;
+    SamplerOptions sampling;
+    Drafter *drafter;            // NULL: there are no guesses
+    Decoder *decoder;            // NULL: ids are printed
+    void (*print)(void *to, const char *text, size_t len);  // NULL: to stdout
+    void *to;
+    int *text;                   // [context + 1], prompt and what was generated
+    int n_text, n_prompt;        // tokens, of them the prompt's
+    int answer_end;              // a token that ends the text besides EOS, -1: none
+    bool closed;                 // whoever read stdout is gone
+    long n_printed;              // ids so far
+    long prompt, reused, generated;  // tokens in all
+    long stepped, passes;            // of them, those that a pass was for; passes
+    double prompt_seconds, step_seconds, step_bytes;
+    const char *stop;            // why the text ended
+} Generation;
+
+// Opens the model, its tokenizer and the sampler. Without a sequence yet.
+void generation_open(Generation *g, const Options *o);
+void generation_close(Generation *g);
+// Runs what the sequence does not hold of ids, and goes on until something says stop: g->stop says
+// what. Ctrl-C is heard between passes. -1: an error; what was printed stays.
+int generate_text(Generation *g, Ids ids, Error *err);
+void closing_line(const Generation *g);
+
+#endif
