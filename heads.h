@@ -106,6 +106,8 @@ typedef struct {
     int logit_rows;     // most rows of logits that one call may ask for; 0: as many as chunk
     heads_type k_type, v_type;
     const char *isa;    // kernels: "scalar", "avx2", ..; NULL: the best that the processor has
+    const heads_workspace *threads_of;  // whose threads to use, by one caller for both; it outlives
+                                        // this one. NULL: threads of its own
 } heads_workspace_options;
 
 // Errors: an option out of range, kernels that the processor lacks, no memory.
@@ -132,8 +134,10 @@ HEADS_API void heads_sequence_free(heads_sequence *s);
 HEADS_API heads_sequence *heads_sequence_fork(const heads_sequence *s, int n, heads_error *err);
 // Forgets all tokens but the first n. Errors, after which nothing has changed: a sliding window or
 // a mixer's state has forgotten what the next token would see (n = 0 always works), or forks share
-// more than n.
+// more than n. mark: a state can go back to the present length; one such place at a time. Errors:
+// no memory.
 HEADS_API int heads_sequence_rewind(heads_sequence *s, int n, heads_error *err);
+HEADS_API int heads_sequence_mark(heads_sequence *s, heads_error *err);
 // Says that the text will have n tokens at least. To be called before the first pass where the
 // length is known: models whose rope depends on it spare themselves a second run.
 HEADS_API void heads_sequence_expect(heads_sequence *s, int n);

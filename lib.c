@@ -92,7 +92,8 @@ static int inner_options(WorkspaceOptions *out, const heads_workspace_options *o
     static const heads_workspace_options defaults;
     if (!o) o = &defaults;
     *out = (WorkspaceOptions){.context = o->context, .chunk = o->chunk ? o->chunk : 128,
-                              .n_threads = o->n_threads, .isa = o->isa};
+                              .n_threads = o->n_threads, .isa = o->isa,
+                              .threads_of = (const Workspace *)o->threads_of};
     out->logit_rows = o->logit_rows ? o->logit_rows : out->chunk;
     if (set_type(&out->k_dtype, "cached keys", o->k_type, err)) return -1;
     return set_type(&out->v_dtype, "cached values", o->v_type, err);
@@ -136,6 +137,10 @@ heads_sequence *heads_sequence_fork(const heads_sequence *s, int n, heads_error 
 
 int heads_sequence_rewind(heads_sequence *s, int n, heads_error *err) {
     return sequence_rewind((Sequence *)s, n, inner_error(err));
+}
+
+int heads_sequence_mark(heads_sequence *s, heads_error *err) {
+    return sequence_mark((Sequence *)s, inner_error(err));
 }
 
 void heads_sequence_expect(heads_sequence *s, int n) { sequence_expect((Sequence *)s, n); }

@@ -175,7 +175,7 @@ class HeadsError(ctypes.Structure):
 class WorkspaceOptions(ctypes.Structure):
     _fields_ = [(name, c_int) for name in
                 ("context", "chunk", "n_threads", "logit_rows", "k_type", "v_type")]
-    _fields_ += [("isa", c_char_p)]
+    _fields_ += [("isa", c_char_p), ("threads_of", c_void_p)]
 
 
 class SamplerOptions(ctypes.Structure):
@@ -196,7 +196,7 @@ class Usage(ctypes.Structure):
 def heads():
     library = ctypes.CDLL(str(SHARED))
     for name in ("model_open", "tokenizer_new", "workspace_new", "sequence_new", "sequence_load",
-                 "sequence_fork", "sampler_new", "forward"):
+                 "sequence_fork", "sampler_new", "forward", "forward_runs"):
         getattr(library, f"heads_{name}").restype = c_void_p
     for name in ("model_close", "workspace_free", "sequence_free"):
         getattr(library, f"heads_{name}").argtypes = [c_void_p]
@@ -277,7 +277,9 @@ def test_passes(heads, workspace, sequence):
     assert "0 tokens" in refusal(forward, sequence, tokens, 0, 0)
     assert "2 tokens with 3 rows" in refusal(forward, sequence, tokens, 2, 3)
     assert heads.heads_sequence_length(sequence) == 0
+    assert heads.heads_forward_runs(workspace, None, -1, None) is None
     assert forward(sequence, tokens, 2, 1, None)
+    assert heads.heads_sequence_mark(sequence, None) == 0
     for call, args in ((heads.heads_sequence_rewind, (3,)), (heads.heads_sequence_fork, (3,))):
         assert "has 2 tokens, so it cannot go back to 3" in refusal(call, sequence, *args)
     assert "empty.bin" in refusal(heads.heads_sequence_load, workspace, b"empty.bin")
