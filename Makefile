@@ -83,6 +83,8 @@ $(BUILD)/%.o: %.c $(BUILD)/command
 $(BUILD)/tests/c/%: $(BUILD)/tests/c/%.o $(ENGINE_OBJ)
 	$(CC) $(CFLAGS) $(FLAGS) -o $@ $^ $(LDLIBS)
 
+$(BUILD)/tests/c/test_json $(BUILD)/tests/c/fuzz_json $(BUILD)/tests/c/read_json: $(BUILD)/cli/json.o
+
 # Objects are made again when the compiler or its flags change.
 COMMAND := $(CC) $(CFLAGS) $(FLAGS)
 $(BUILD)/command: FORCE

@@ -13,9 +13,11 @@ import signal
 import sys
 
 from exporter.assemble import pool_kv_heads
+from exporter.chat import chat_metadata
 from exporter.checkpoint import Entry, Stats, output_file, write_checkpoint
 from exporter.gguf import MAGIC, open_gguf
-from exporter.huggingface import chat_template, download, open_directory
+from exporter.huggingface import download, open_directory
+from exporter.jinja import chat_template, special_tokens
 from exporter.knobs import Source, values_of
 from exporter.llama2c import open_llama2c
 from exporter.quantize import DTYPES
@@ -106,7 +108,10 @@ def metadata(source: Source, dtype: str) -> dict[str, object]:
         source.remarks.append("no tokenizer found: ./run will take --tokens, but no text")
     template = chat_template(source.directory) if source.directory else source.template
     if template:
-        meta["chat.template"] = template
+        named = special_tokens(source.directory) if source.directory else source.special_tokens
+        chat, remark = chat_metadata(template, named)
+        meta.update(chat)
+        source.remarks += [remark] if remark else []
     meta.update(
         {
             "info.source": source.name,

@@ -10,7 +10,8 @@ static const struct {
     Verb verb;
     int (*run)(const Options *options);
 } VERBS[] = {
-    {GENERATE, generate}, {LOGITS, write_logits}, {PPL, perplexity}, {KV, kv},
+    {GENERATE, generate}, {CHAT, chat},
+    {LOGITS, write_logits}, {PPL, perplexity}, {KV, kv},
     {INFO, info},         {CHECK, check},         {TOKENIZE, tokenize}, {BENCH, bench},
 };
 

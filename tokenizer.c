@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "metadata.h"
 #include "text/scanners.h"
 #include "text/unicode.h"
 
@@ -25,11 +26,6 @@ enum { KIND_PLAIN, KIND_SPECIAL, KIND_BYTE, N_KINDS };  // of a token
 enum { LSTRIP = 1, RSTRIP = 2, SINGLE_WORD = 4 };       // flags of an added token
 // Steps of the normalizer.
 enum { NORM_NFC = 1, NORM_PREPEND_MARK, NORM_SPACES_TO_MARK, NORM_PREPEND_SPACE, N_NORM };
-
-typedef struct {  // metadata of type i32, borrowed; n 0: absent or empty
-    const int32_t *v;
-    size_t n;
-} Ints;
 
 typedef struct {  // added tokens, sorted by their characters
     size_t n;
@@ -60,74 +56,6 @@ struct Tokenizer {
 
 // ---- opening: every number of the file is checked before it is used ----
 
-// Metadata of a type; *out is NULL and *n is 0 where it is absent.
-static int get_values(Reader *r, const char *key, uint32_t type, const void **out, size_t *n) {
-    const Meta *meta = read_meta(r, key);
-    *out = NULL;
-    *n = 0;
-    if (!meta) return 0;
-    if (meta->type != type)
-        return fail(r->err, "metadata %s: type is %u, expected %u (%s)", key, meta->type, type,
-                    type == META_U8 ? "u8" : "i32");
-    *out = meta->values;
-    *n = meta->count;
-    return 0;
-}
-
-// Integers min..max; where `count` is not SIZE_MAX there must be so many.
-static int get_ints(Reader *r, const char *key, size_t count, int min, int max, Ints *out) {
-    const void *values;
-    if (get_values(r, key, META_I32, &values, &out->n)) return -1;
-    out->v = values;
-    if (count != SIZE_MAX && out->n != count)
-        return fail(r->err, "metadata %s: it has %zu values, expected %zu", key, out->n, count);
-    for (size_t i = 0; i < out->n; i++)
-        if (out->v[i] < min || out->v[i] > max)
-            return fail(r->err, "metadata %s: value %zu is %d, expected %d..%d", key, i, out->v[i],
-                        min, max);
-    return 0;
-}
-
-static int get_bytes(Reader *r, const char *key, size_t count, int max, const uint8_t **out) {
-    const void *values;
-    size_t n;
-    if (get_values(r, key, META_U8, &values, &n)) return -1;
-    *out = values;
-    if (n != count)
-        return fail(r->err, "metadata %s: it has %zu values, expected %zu", key, n, count);
-    for (size_t i = 0; max < UINT8_MAX && i < n; i++)
-        if ((*out)[i] > max)
-            return fail(r->err, "metadata %s: value %zu is %u, expected 0..%d", key, i, (*out)[i],
-                        max);
-    return 0;
-}
-
-// One integer; `absent` where there is no such key.
-static int get_int(Reader *r, const char *key, int min, int max, int absent, int *out) {
-    Ints one;
-    *out = absent;
-    if (!read_meta(r, key)) return 0;
-    if (get_ints(r, key, 1, min, max, &one)) return -1;
-    *out = one.v[0];
-    return 0;
-}
-
-// Where n lists begin that follow each other without gaps, and where the last one ends: n + 1
-// offsets from 0 upwards.
-static int get_offsets(Reader *r, const char *key, size_t n, const int32_t **out, size_t *end) {
-    Ints offsets;
-    if (get_ints(r, key, n + 1, 0, INT_MAX, &offsets)) return -1;
-    if (offsets.v[0] != 0)
-        return fail(r->err, "metadata %s: value 0 is %d, expected 0", key, offsets.v[0]);
-    for (size_t i = 0; i < n; i++)
-        if (offsets.v[i + 1] < offsets.v[i])
-            return fail(r->err, "metadata %s: value %zu is %d, less than the one before it", key,
-                        i + 1, offsets.v[i + 1]);
-    *out = offsets.v;
-    *end = (size_t)offsets.v[n];
-    return 0;
-}
-
 static int load_tokens(Tokenizer *t, Reader *r) {
     const Meta *offsets = read_meta(r, "tokenizer.token.begin");
     if (!offsets)
@@ -138,9 +66,9 @@ static int load_tokens(Tokenizer *t, Reader *r) {
                     offsets->count, MAX_TOKENS);
     t->n_tokens = (int)offsets->count - 1;
     size_t n = (size_t)t->n_tokens, text_bytes;
-    if (get_offsets(r, "tokenizer.token.begin", n, &t->begin, &text_bytes) ||
-        get_bytes(r, "tokenizer.token.text", text_bytes, UINT8_MAX, &t->text) ||
-        get_bytes(r, "tokenizer.token.kind", n, N_KINDS - 1, &t->kinds))
+    if (read_offsets(r, "tokenizer.token.begin", n, &t->begin, &text_bytes) ||
+        read_bytes(r, "tokenizer.token.text", text_bytes, UINT8_MAX, &t->text) ||
+        read_bytes(r, "tokenizer.token.kind", n, N_KINDS - 1, &t->kinds))
         return -1;
     for (size_t i = 0; i < n; i++)
         if (t->kinds[i] == KIND_BYTE && t->begin[i + 1] - t->begin[i] != 1)
@@ -152,10 +80,10 @@ static int load_tokens(Tokenizer *t, Reader *r) {
 static int load_units(Tokenizer *t, Reader *r) {
     int last = t->n_tokens - 1;
     Ints bytes;
-    if (get_ints(r, "tokenizer.bytes", 256, -1, last, &bytes) ||
-        get_ints(r, "tokenizer.chars", SIZE_MAX, 0, 0x10FFFF, &t->chars) ||
-        get_ints(r, "tokenizer.char_ids", t->chars.n, 0, last, &t->char_ids) ||
-        get_int(r, "tokenizer.unk", 0, last, -1, &t->unk))
+    if (read_ints(r, "tokenizer.bytes", 256, -1, last, &bytes) ||
+        read_ints(r, "tokenizer.chars", SIZE_MAX, 0, 0x10FFFF, &t->chars) ||
+        read_ints(r, "tokenizer.char_ids", t->chars.n, 0, last, &t->char_ids) ||
+        read_int(r, "tokenizer.unk", 0, last, -1, &t->unk))
         return -1;
     t->bytes = bytes.v;
     for (size_t i = 1; i < t->chars.n; i++)
@@ -163,7 +91,7 @@ static int load_units(Tokenizer *t, Reader *r) {
             return fail(r->err, "metadata tokenizer.chars: value %zu is not above the one before",
                         i);
     int fuse;
-    if (get_int(r, "tokenizer.fuse_unk", 0, 1, 0, &fuse)) return -1;
+    if (read_int(r, "tokenizer.fuse_unk", 0, 1, 0, &fuse)) return -1;
     t->fuse_unk = fuse;
     return 0;
 }
@@ -171,10 +99,10 @@ static int load_units(Tokenizer *t, Reader *r) {
 static int load_merges(Tokenizer *t, Reader *r) {
     size_t n;
     Ints right, rank, merged;
-    if (get_offsets(r, "tokenizer.merge.begin", (size_t)t->n_tokens, &t->merges, &n) ||
-        get_ints(r, "tokenizer.merge.right", n, 0, t->n_tokens - 1, &right) ||
-        get_ints(r, "tokenizer.merge.rank", n, 0, INT_MAX, &rank) ||
-        get_ints(r, "tokenizer.merge.id", n, 0, t->n_tokens - 1, &merged))
+    if (read_offsets(r, "tokenizer.merge.begin", (size_t)t->n_tokens, &t->merges, &n) ||
+        read_ints(r, "tokenizer.merge.right", n, 0, t->n_tokens - 1, &right) ||
+        read_ints(r, "tokenizer.merge.rank", n, 0, INT_MAX, &rank) ||
+        read_ints(r, "tokenizer.merge.id", n, 0, t->n_tokens - 1, &merged))
         return -1;
     for (int left = 0; left < t->n_tokens; left++)
         for (int i = t->merges[left] + 1; i < t->merges[left + 1]; i++)
@@ -195,7 +123,7 @@ static int compare_text(const Tokenizer *t, int id, const uint8_t *text, size_t 
 }
 
 static int load_words(Tokenizer *t, Reader *r) {
-    if (get_ints(r, "tokenizer.words", SIZE_MAX, 0, t->n_tokens - 1, &t->words)) return -1;
+    if (read_ints(r, "tokenizer.words", SIZE_MAX, 0, t->n_tokens - 1, &t->words)) return -1;
     if (t->words.n && t->chars.n)
         return fail(r->err, "metadata tokenizer.words: only a byte-level tokenizer has it, this "
                     "one has chars");
@@ -225,12 +153,12 @@ static int load_added(Added *a, const Tokenizer *t, Reader *r, const char *where
     for (int i = 0; i < 4; i++) snprintf(key[i], sizeof key[i], "tokenizer.%s.%s", where, names[i]);
     size_t n_chars;
     Ints ids, chars;
-    if (get_ints(r, key[IDS], SIZE_MAX, 0, t->n_tokens - 1, &ids)) return -1;
+    if (read_ints(r, key[IDS], SIZE_MAX, 0, t->n_tokens - 1, &ids)) return -1;
     a->n = ids.n;
     if (a->n == 0) return 0;
-    if (get_offsets(r, key[BEGIN], a->n, &a->begin, &n_chars) ||
-        get_ints(r, key[CHARS], n_chars, 0, 0x10FFFF, &chars) ||
-        get_bytes(r, key[FLAGS], a->n, LSTRIP | RSTRIP | SINGLE_WORD, &a->flags))
+    if (read_offsets(r, key[BEGIN], a->n, &a->begin, &n_chars) ||
+        read_ints(r, key[CHARS], n_chars, 0, 0x10FFFF, &chars) ||
+        read_bytes(r, key[FLAGS], a->n, LSTRIP | RSTRIP | SINGLE_WORD, &a->flags))
         return -1;
     a->chars = chars.v;
     a->ids = ids.v;
@@ -248,8 +176,8 @@ static int load_added(Added *a, const Tokenizer *t, Reader *r, const char *where
 }
 
 static int load_steps(Tokenizer *t, Reader *r) {
-    if (get_ints(r, "tokenizer.normalizer", SIZE_MAX, 1, N_NORM - 1, &t->normalizer) ||
-        get_ints(r, "tokenizer.splits", SIZE_MAX, 1, N_SCANNERS - 1, &t->splits))
+    if (read_ints(r, "tokenizer.normalizer", SIZE_MAX, 1, N_NORM - 1, &t->normalizer) ||
+        read_ints(r, "tokenizer.splits", SIZE_MAX, 1, N_SCANNERS - 1, &t->splits))
         return -1;
     if (t->normalizer.n > MAX_STEPS)
         return fail(r->err, "metadata tokenizer.normalizer: more than %d steps", MAX_STEPS);
@@ -271,10 +199,10 @@ static int load_steps(Tokenizer *t, Reader *r) {
 }
 
 static int load_rest(Tokenizer *t, Reader *r) {
-    if (get_ints(r, "tokenizer.prefix", SIZE_MAX, 0, t->n_tokens - 1, &t->prefix) ||
-        get_ints(r, "tokenizer.suffix", SIZE_MAX, 0, t->n_tokens - 1, &t->suffix) ||
-        get_ints(r, "tokenizer.eos", SIZE_MAX, 0, MAX_DIM, &t->eos) ||
-        get_int(r, "tokenizer.strip", 0, INT_MAX, 0, &t->strip))
+    if (read_ints(r, "tokenizer.prefix", SIZE_MAX, 0, t->n_tokens - 1, &t->prefix) ||
+        read_ints(r, "tokenizer.suffix", SIZE_MAX, 0, t->n_tokens - 1, &t->suffix) ||
+        read_ints(r, "tokenizer.eos", SIZE_MAX, 0, MAX_DIM, &t->eos) ||
+        read_int(r, "tokenizer.strip", 0, INT_MAX, 0, &t->strip))
         return -1;
     if (t->prefix.n > MAX_AROUND || t->suffix.n > MAX_AROUND || t->eos.n > MAX_AROUND)
         return fail(r->err, "metadata tokenizer.prefix, .suffix or .eos: more than %d ids",
@@ -351,6 +279,10 @@ bool tokenizer_is_eos(const Tokenizer *tokenizer, int id) {
     for (size_t i = 0; i < tokenizer->eos.n; i++)
         if (tokenizer->eos.v[i] == id) return true;
     return false;
+}
+
+bool tokenizer_is_special(const Tokenizer *tokenizer, int id) {
+    return 0 <= id && id < tokenizer->n_tokens && tokenizer->kinds[id] == KIND_SPECIAL;
 }
 
 const char *tokenizer_describe(const Tokenizer *tokenizer) { return tokenizer->description; }

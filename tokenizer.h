@@ -28,6 +28,7 @@ int decoder_push(Decoder *decoder, int id, const char **out, size_t *len, Error 
 // What is still held back, as the end of the text.
 int decoder_finish(Decoder *decoder, const char **out, size_t *len, Error *err);
 bool tokenizer_is_eos(const Tokenizer *tokenizer, int id);
+bool tokenizer_is_special(const Tokenizer *tokenizer, int id);  // not for people who read
 // A sentence such as "byte-level BPE, 49152 tokens, pre-tokenizer digits + gpt2, prefix 1, EOS 2",
 // owned by the tokenizer.
 const char *tokenizer_describe(const Tokenizer *tokenizer);

@@ -24,7 +24,7 @@ typedef struct {
 
 // ---- printing ----
 
-// Thoughts are dim at a terminal. A tag is a token or the end of one, so it is seen when it is whole.
+// Thoughts are dim at a terminal. A tag is seen when it is whole, so its end may be late by a token.
 static void print_answer(void *to, const char *text, size_t len) {
     static const char begin[] = "<think>", end[] = "</think>";
     Conversation *c = to;
@@ -83,7 +83,8 @@ static int keep_base(Conversation *c, Ids prompt, Ids past, Error *err) {
     if (!workspace_forgets(c->g.w) || n < length) return 0;
     while (length < n) {
         int left = n - length, chunk = c->g.o->workspace.chunk;
-        if (!forward(c->g.sequence, prompt.data + length, left < chunk ? left : chunk, 0, err)) return -1;
+        const int *ids = prompt.data + length;
+        if (!forward(c->g.sequence, ids, left < chunk ? left : chunk, 0, err)) return -1;
         length = sequence_length(c->g.sequence);
     }
     c->base = sequence_fork(c->g.sequence, n, err);
@@ -141,7 +142,9 @@ static char *read_turn(const Conversation *c, size_t *len) {
     size_t size = 0, used = 0;
     for (bool more = true; more;) {
         if (c->terminal) fputs(used ? "... " : "> ", stderr);
+        catch_interrupt(false);  // Ctrl-C ends the waiting
         ssize_t n = getline(&line, &size, stdin);
+        catch_interrupt(true);
         if (n < 0) break;
         if (n > 0 && line[n - 1] == '\n') n--;
         more = n > 0 && line[n - 1] == '\\';
@@ -181,10 +184,12 @@ static bool command(Conversation *c, const char *turn, bool *leave) {
 static void converse(Conversation *c) {
     bool leave = false;
     size_t len;
+    interrupted = 0;
     for (char *turn; !leave && !c->g.closed && (turn = read_turn(c, &len)); free(turn)) {
         if (len == 0 || command(c, turn, &leave)) continue;
         messages_add(&c->messages, "user", turn, len);
         if (!answer(c)) messages_drop_last(&c->messages);
+        interrupted = 0;
     }
     if (c->terminal && !leave) fputc('\n', stderr);
 }
@@ -198,8 +203,9 @@ static void begin(Conversation *c, const Options *o) {
         usage("--no-think: the template of %s has no switch for thinking", o->models[0]);
     if (o->messages) c->messages = read_messages(o->messages);
     if (o->system) {
-        if (chat_system(c->chat) == CHAT_SYSTEM_REFUSED)
-            usage("-sys: the template of %s takes no system message", o->models[0]);
+        if (chat_system(c->chat) != CHAT_SYSTEM_USED)
+            usage("-sys: the template of %s has no place for a system message", o->models[0]);
+        if (c->messages.n) usage("-sys and --messages: give one of them");
         messages_add(&c->messages, "system", o->system, strlen(o->system));
     }
     c->g.answer_end = chat_stop(c->chat, c->g.tokenizer);
@@ -213,7 +219,6 @@ int chat(const Options *o) {
     static Conversation c;
     generation_open(&c.g, o);
     begin(&c, o);
-    catch_interrupt(true);
     const Message *last = c.messages.n ? &c.messages.items[c.messages.n - 1] : NULL;
     if (last && strcmp(last->role, "user") == 0) answer(&c);  // of --messages
     converse(&c);
@@ -223,5 +228,5 @@ int chat(const Options *o) {
     sequence_free(c.base);
     free(c.answer);
     generation_close(&c.g);
-    return 0;
+    return interrupted ? 130 : 0;
 }

@@ -18,6 +18,11 @@ static void on_interrupt(int number) {
     interrupted = 1;
 }
 
+void catch_interrupt(bool go_on) {
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = go_on ? SA_RESTART : 0};
+    sigaction(SIGINT, &action, NULL);
+}
+
 // ---- what is printed ----
 
 static void put_text(Generation *g, const char *text, size_t len) {
@@ -231,7 +236,7 @@ int generate(const Options *o) {
                                .sa_flags = (int)(SA_RESTART | SA_RESETHAND)};
     sigaction(SIGINT, &action, NULL);
     for (long i = 0; i < ids.n; i++) {
-        put_token(&g, ids.data[i]);
+        if (!o->messages) put_token(&g, ids.data[i]);
         sampler_accept(g.sampler, ids.data[i]);
     }
     int status = generate_text(&g, ids, &err);

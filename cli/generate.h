@@ -33,6 +33,9 @@ typedef struct {
     const char *stop;            // why the text ended
 } Generation;
 
+// Ctrl-C sets it; a system call that waits goes on then, or not.
+void catch_interrupt(bool go_on);
+
 // Opens the model, its tokenizer and the sampler. Without a sequence yet.
 void generation_open(Generation *g, const Options *o);
 void generation_close(Generation *g);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "messages.h"
 #include "print.h"
 
 // ---- the model, and where it runs ----
@@ -140,11 +141,24 @@ void check_ids(Ids ids, const Model *model) {
     }
 }
 
+// The conversation in a file, and the beginning of an answer.
+static Ids messages_ids(const Options *o, const Model *model, const Tokenizer *tokenizer) {
+    Error err;
+    Chat *chat = open_chat(model, o->models[0]);
+    Messages m = read_messages(o->messages);
+    Ids ids = conversation_ids(o, chat, tokenizer, &m, true, &err);
+    if (ids.n < 0) die("%s: %s", o->messages, err.text);
+    messages_free(&m);
+    chat_free(chat);
+    return ids;
+}
+
 Ids prompt_ids(const Options *o, const Model *model, const Tokenizer *tokenizer) {
     if (o->tokens) return parse_ids(o->tokens, model->vocab_size);
     if (!tokenizer) {
         usage("%s has no tokenizer; give the prompt as ids, with --tokens", o->models[0]);
     }
+    if (o->messages) return messages_ids(o, model, tokenizer);
     Text text = {NULL, 0};
     if (o->prompt_file) {
         text = read_file(o->prompt_file);

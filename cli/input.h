@@ -27,7 +27,7 @@ typedef struct {
 } Ids;
 
 Ids encode(const Tokenizer *tokenizer, Text text, bool add_special);
-// The ids of -p, -f or --tokens.
+// The ids of -p, -f, --tokens or --messages.
 Ids prompt_ids(const Options *options, const Model *model, const Tokenizer *tokenizer);
 // The same, to be run: each is in the model's vocabulary, and all fit into the context.
 Ids prompt_to_run(const Options *options, const Model *model, const Tokenizer *tokenizer);

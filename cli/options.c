@@ -29,7 +29,8 @@ typedef struct {
 } Option;
 
 enum {
-    RUNS = GENERATE | LOGITS | PPL | KV | BENCH,
+    WRITES = GENERATE | CHAT,
+    RUNS = WRITES | LOGITS | PPL | KV | BENCH,
     PROMPT = GENERATE | LOGITS | TOKENIZE,
     ANY = ~0,
 };
@@ -46,22 +47,35 @@ static const Option OPTIONS[] = {
     {TEXT, "--tokens", "IDS", FIELD(tokens), .verbs = GENERATE | LOGITS,
      .help = "token ids instead of text, such as \"1 2 3\"; nothing is added to them"},
 
+    {TEXT, "--messages", "FILE", FIELD(messages), .verbs = PROMPT | CHAT,
+     .help = "a conversation, a JSON array of {\"role\", \"content\"}, by the checkpoint's chat\n"
+             "template; only the answer is printed"},
+
+    {HEADING, "A conversation", .help = ""},
+    {FLAG, "--chat", NULL, SELECT(CHAT),
+     .help = "a turn a line, several by a backslash at the end; Ctrl-C stops an answer;\n"
+             "/reset, /save FILE (for --messages), /exit"},
+    {FLAG, "-cnv", NULL, SELECT(CHAT), .help = "the same"},
+    {TEXT, "-sys", "TEXT", FIELD(system), .verbs = CHAT, .help = "the system message"},
+    {FLAG, "--no-think", NULL, FIELD(no_think), .verbs = PROMPT | CHAT,
+     .help = "switch thinking off, where the template can"},
+
     {HEADING, "Generation", .help = ""},
-    {INT, "-n", "N", FIELD(n_generate), 0, 1e9, .verbs = GENERATE,
+    {INT, "-n", "N", FIELD(n_generate), 0, 1e9, .verbs = WRITES,
      .help = "most tokens to generate (256)"},
-    {SEED, "-s", "SEED", FIELD(sampler.seed), .verbs = GENERATE,
+    {SEED, "-s", "SEED", FIELD(sampler.seed), .verbs = WRITES,
      .help = "seed; the same seed gives the same text (the clock's, printed at the end)"},
-    {FLOAT, "--temp", "F", FIELD(sampler.temperature), 0, 1000, .verbs = GENERATE,
+    {FLOAT, "--temp", "F", FIELD(sampler.temperature), 0, 1000, .verbs = WRITES,
      .help = "temperature; 0 always takes the most likely token (0.8)"},
-    {INT, "--top-k", "N", FIELD(sampler.top_k), 0, 1e9, .verbs = GENERATE,
+    {INT, "--top-k", "N", FIELD(sampler.top_k), 0, 1e9, .verbs = WRITES,
      .help = "choose among the N most likely; 0: all (0)"},
-    {FLOAT, "--top-p", "F", FIELD(sampler.top_p), 1e-6, 1, .verbs = GENERATE,
+    {FLOAT, "--top-p", "F", FIELD(sampler.top_p), 1e-6, 1, .verbs = WRITES,
      .help = "choose among the most likely that have probability F together; 1: all (0.95)"},
-    {FLOAT, "--min-p", "F", FIELD(sampler.min_p), 0, 1, .verbs = GENERATE,
+    {FLOAT, "--min-p", "F", FIELD(sampler.min_p), 0, 1, .verbs = WRITES,
      .help = "leave out what is less than F times as likely as the best; 0: nothing (0)"},
-    {FLOAT, "--repeat-penalty", "F", FIELD(sampler.repeat_penalty), 1e-3, 1000, .verbs = GENERATE,
+    {FLOAT, "--repeat-penalty", "F", FIELD(sampler.repeat_penalty), 1e-3, 1000, .verbs = WRITES,
      .help = "make the last 64 tokens less likely; 1: do not (1)"},
-    {FLAG, "--ids", NULL, FIELD(ids), .verbs = GENERATE,
+    {FLAG, "--ids", NULL, FIELD(ids), .verbs = WRITES,
      .help = "print token ids, the prompt's and the generated ones, instead of text\n"
              "(always so without a tokenizer)"},
 
@@ -70,11 +84,11 @@ static const Option OPTIONS[] = {
      .help = "keep the KV cache in FILE: what the prompt shares with it does not run again"},
     {FLAG, "--prompt-cache-ro", NULL, FIELD(prompt_cache_ro), .verbs = GENERATE | LOGITS,
      .help = "read that file only"},
-    {INT, "--lookup", "N", FIELD(lookup), 1, 32, .verbs = GENERATE,
+    {INT, "--lookup", "N", FIELD(lookup), 1, 32, .verbs = WRITES,
      .help = "guess up to N tokens from what followed the same words before (7 is good)"},
-    {TEXT, "-md", "DRAFT", FIELD(draft_model), .verbs = GENERATE,
+    {TEXT, "-md", "DRAFT", FIELD(draft_model), .verbs = WRITES,
      .help = "let a smaller model of the same vocabulary guess"},
-    {INT, "--draft", "N", FIELD(n_draft), 1, 32, .verbs = GENERATE,
+    {INT, "--draft", "N", FIELD(n_draft), 1, 32, .verbs = WRITES,
      .help = "up to N tokens (3)"},
 
     {HEADING, "The machine", .help = ""},
@@ -242,9 +256,10 @@ static void check_options(const Options *o, const bool given[N_OPTIONS]) {
         usage("one model, please: found \"%s\" and \"%s\"; only --kv takes several", o->models[0],
               o->models[1]);
     }
-    if (!!o->prompt + !!o->prompt_file + !!o->tokens > 1) {
-        usage("-p, -f and --tokens: give one of them");
+    if (!!o->prompt + !!o->prompt_file + !!o->tokens + !!o->messages > 1) {
+        usage("-p, -f, --tokens and --messages: give one of them");
     }
+    if (o->no_think && !o->messages && o->verb != CHAT) usage("--no-think: of which --messages?");
     if (o->lookup && o->draft_model) usage("--lookup and -md: give one of them");
     if (o->prompt_cache_ro && !o->prompt_cache) usage("--prompt-cache-ro: which --prompt-cache?");
 }

@@ -6,7 +6,8 @@
 #include "session.h"
 
 typedef enum {  // what there is to do: one bit each
-    GENERATE = 1, KV = 2, INFO = 4, PPL = 8, CHECK = 16, TOKENIZE = 32, LOGITS = 64, BENCH = 128
+    GENERATE = 1, KV = 2, INFO = 4, PPL = 8, CHECK = 16, TOKENIZE = 32, LOGITS = 64, BENCH = 128,
+    CHAT = 256
 } Verb;
 
 enum { MAX_LIST = 16, MAX_SEQUENCES = 256 };
@@ -19,9 +20,10 @@ typedef struct {
     Verb verb;
     char **models;
     int n_models;
-    const char *prompt, *prompt_file, *tokens, *ppl, *logits, *prompt_cache, *draft_model;
+    const char *prompt, *prompt_file, *tokens, *messages, *system, *ppl, *logits;
+    const char *prompt_cache, *draft_model;
     bool flag, json, ids, seeded;  // flag: set by an option that only selects a verb
-    bool prompt_cache_ro;
+    bool no_think, prompt_cache_ro;
     int n_generate, lookup, n_draft;
     IntList sequences;             // to run side by side
     WorkspaceOptions workspace;    // isa is what HEADS_ISA says

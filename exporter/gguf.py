@@ -608,7 +608,20 @@ def _source(path: str, file: File) -> Source:
         tokenizer=tokenizer,
         remarks=remarks,
         template=template,
+        special_tokens=_special_tokens(file.values),
     )
+
+
+def _special_tokens(values: dict) -> dict[str, str]:
+    """The tokens that a chat template knows by name."""
+    names = {"unk": "unknown", "sep": "seperator", "pad": "padding"}
+    tokens = values.get("tokenizer.ggml.tokens") or []
+    found = {}
+    for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"):
+        id = values.get(f"tokenizer.ggml.{names.get(name, name)}_token_id")
+        if isinstance(id, int) and 0 <= id < len(tokens):
+            found[f"{name}_token"] = tokens[id]
+    return found
 
 
 # What a family's table names, but not every model has: assemble() misses it where it is needed.

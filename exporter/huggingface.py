@@ -190,18 +190,3 @@ def open_torch(path: str) -> dict[str, Tensor]:
         )
         for name, value in tensors.items()
     }
-
-
-def chat_template(directory: str) -> str | None:
-    """The template that turns a chat into a prompt: chat_template.jinja, or tokenizer_config.json's
-    default."""
-    path = os.path.join(directory, "chat_template.jinja")
-    if os.path.isfile(path):
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    path = os.path.join(directory, "tokenizer_config.json")
-    template = read_json(path).get("chat_template") if os.path.isfile(path) else None
-    if isinstance(template, list):
-        named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
-        template = named.get("default")
-    return template if isinstance(template, str) else None

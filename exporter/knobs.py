@@ -216,7 +216,8 @@ class Source:
     """A checkpoint ready to be written. `tensors` are the canonical ones, in the order of the file;
     `files` are those that must not be overwritten; `directory` is that of a Hugging Face
     checkpoint; `tokenizer` is what tokenizer_metadata takes, None if there is no tokenizer;
-    `remarks` are for the user; `template` is the chat template, if no directory holds it."""
+    `remarks` are for the user; `template` is the chat template, and
+    `special_tokens` those that it knows by name, if no directory holds them."""
 
     name: str
     family: str
@@ -227,3 +228,4 @@ class Source:
     tokenizer: str | Vocabulary | None = None
     remarks: list[str] = field(default_factory=list)
     template: str | None = None
+    special_tokens: dict[str, str] = field(default_factory=dict)

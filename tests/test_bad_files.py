@@ -11,10 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import chats
 import checkpoints
 import export
+from chat_templates import EXACT
 from checkpoints import I32, Meta
 from conftest import ROOT
+
+from exporter.chat import chat_metadata
 
 
 def refused(run, path: Path, message: str) -> None:
@@ -331,6 +335,15 @@ def test_knobs_by_name_of_other_parts(name, fuzzer, tmp_path):
     assert export.main([str(ROOT / "tests" / "golden" / name), str(path), "--dtype", "q8"]) == 0
     tried, accepted = fuzz(fuzzer, path, "knobs", 300, 4)
     assert tried == 300 and accepted < 150
+def test_damaged_chat_templates(fuzzer, stories, tmp_path):
+    """Flipped bits and extreme words in the tables of a chat, among others."""
+    model = checkpoints.random_model(tokenizer=stories, n_embd=8, n_layers=1, n_heads=1, n_kv_heads=1, head_dim=8, d_ff=8)
+    for name in ("thinking", "date"):
+        compiled, _ = chat_metadata(EXACT[name], {"eos_token": "</s>"})
+        (tmp_path / "x.bin").write_bytes(chats.with_chat(model, {**compiled, "chat.template": "x" * 9}))
+        for how in ("flip", "overwrite"):
+            tried, accepted = fuzz(fuzzer, tmp_path / "x.bin", how, 3000, 3)
+            assert tried == 3000 and 0 < accepted < 3000
 
 
 def test_truncated_on_the_command_line(run, bare, tmp_path):

@@ -14,9 +14,28 @@
 #include <string.h>
 
 #include "session.h"
+#include "text/chat.h"
 #include "tokenizer.h"
 
 // ---- what is done with a file ----
+
+static void use_chat(const Model *model) {
+    static const Message messages[] = {{"system", " Be\xE2\x80\x83", 6},
+                                       {"user", "Hi </think>\n", 12},
+                                       {"assistant", "\x1C", 1}, {"user", "Bye", 3}};
+    Error err;
+    Chat *chat = chat_new(&model->file, &err);
+    for (int i = 0; chat && i < 16; i++) {
+        ChatOptions options = {.add_generation_prompt = i & 1, .no_think = i & 2,
+                               .clock = 1000000000};
+        size_t len, first = i & 4 ? 1 : 0, n = i & 8 ? 3 : 4;
+        char *text = chat_render(chat, messages + first, n - first, &options, &len, &err);
+        if (text && strlen(text) > len) abort();
+        free(text);
+    }
+    if (chat) chat_describe(chat);
+    chat_free(chat);
+}
 
 static int use_tokenizer(const Model *model) {
     static const char text[] = "Hello, w\xC3\xB6rld 12\n\xF0\x9F\xA6\x8A\xFF <s>";
@@ -86,6 +105,7 @@ static int try_bytes(const uint8_t *bytes, size_t size, Error *err) {
     int accepted = 0;
     strcpy(err->text, "");
     if (model_parse(&model, copy, size, err) == 0) {
+        use_chat(&model);
         int tokenizer = use_tokenizer(&model), run = use_model(&model);
         checkpoint_check(&model.file, err);
         accepted = tokenizer == 0 && run == 0;
