@@ -107,7 +107,7 @@ $(BUILD)/libheads.so: $(BUILD)/$(SONAME)
 
 # One object, in which all that is hidden becomes local: a program may have a forward() of its own.
 $(BUILD)/libheads.a: $(ENGINE_OBJ)
-	$(CC) -r -nostdlib -o $(BUILD)/libheads.o $^
+	$(LD) -r -o $(BUILD)/libheads.o $^
 	$(OBJCOPY) --localize-hidden $(BUILD)/libheads.o
 	rm -f $@
 	$(AR) rcs $@ $(BUILD)/libheads.o
