@@ -2,32 +2,44 @@
 # make demo     a story and its KV report         make asan    ./run-asan and the tests' C programs under ASan and UBSan
 # make emulated checks the kernels for AMX and AVX-VNNI on any x86 processor
 # make OMP=1    threads by OpenMP: ./run-omp      make model   remakes models/stories.bin (needs torch; under an hour)
+# make lib      build/libheads.so and .a          make tsan    several callers at once, under TSan
+# make install  run, heads.h, the libraries and heads.pc under PREFIX=/usr/local, with DESTDIR=
+#               before it; make uninstall
 # WERROR=1 makes warnings errors; CC=clang is fine.
 
-CFLAGS := -O3 -std=c11 -D_GNU_SOURCE -ffp-contract=off -fno-math-errno -Wall -Wextra \
-    -Wno-unused-parameter -pthread
+# CFLAGS is the user's, as in "make CFLAGS='-O2 -g'". FLAGS are what the engine needs: the same bits
+# everywhere, and nothing visible in the library but what heads.h declares.
+CFLAGS := -O3
+FLAGS := -std=c11 -D_GNU_SOURCE -ffp-contract=off -fno-math-errno -fPIC -fvisibility=hidden \
+    -pthread -Wall -Wextra -Wno-unused-parameter
 LDLIBS := -lm -pthread
+OBJCOPY := objcopy
 BUILD := build
 RUN := run
 
 ifdef WERROR
-CFLAGS += -Werror
+FLAGS += -Werror
 endif
 ifdef OMP
-CFLAGS += -fopenmp
+FLAGS += -fopenmp
 BUILD := build/omp
 RUN := run-omp
 endif
 ifdef ASAN
-CFLAGS += -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
+FLAGS += -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 BUILD := build/asan
 RUN := run-asan
+endif
+ifdef TSAN
+FLAGS += -O1 -g -fsanitize=thread
+BUILD := build/tsan
+RUN := run-tsan
 endif
 ifdef EMULATED  # AMX and AVX-VNNI in plain C, for tests/c/test_kernels.c on processors that lack them
 BUILD := build/emulated
 endif
 ifdef FUZZ  # with clang: build/fuzz/tests/c/fuzz_checkpoint is a libFuzzer target
-CFLAGS += -O1 -g -DLIBFUZZER -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
+FLAGS += -O1 -g -DLIBFUZZER -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
 BUILD := build/fuzz
 endif
 
@@ -40,44 +52,87 @@ X86 := avx2 avxvnni avx512 avx512bf16 amx
 ENGINE += $(X86:%=kernels/%.c)
 AVX2 := -mavx2 -mfma -mf16c
 AVX512 := $(AVX2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
-$(BUILD)/kernels/avx2.o: CFLAGS += $(AVX2)
-$(BUILD)/kernels/avxvnni.o: CFLAGS += $(AVX2) -mavxvnni
-$(BUILD)/kernels/avx512.o: CFLAGS += $(AVX512)
-$(BUILD)/kernels/avx512bf16.o: CFLAGS += $(AVX512) -mavx512bf16
-$(BUILD)/kernels/amx.o: CFLAGS += $(AVX512) -mamx-tile -mamx-bf16 -mamx-int8
+$(BUILD)/kernels/avx2.o: FLAGS += $(AVX2)
+$(BUILD)/kernels/avxvnni.o: FLAGS += $(AVX2) -mavxvnni
+$(BUILD)/kernels/avx512.o: FLAGS += $(AVX512)
+$(BUILD)/kernels/avx512bf16.o: FLAGS += $(AVX512) -mavx512bf16
+$(BUILD)/kernels/amx.o: FLAGS += $(AVX512) -mamx-tile -mamx-bf16 -mamx-int8
 endif
 ifneq (,$(findstring aarch64,$(MACHINE))$(findstring arm64,$(MACHINE)))
 ENGINE += kernels/neon.c
-$(BUILD)/kernels/neon.o: CFLAGS += -march=armv8.2-a+dotprod
+$(BUILD)/kernels/neon.o: FLAGS += -march=armv8.2-a+dotprod
 endif
 ifdef FUZZ  # they take minutes to build with coverage; fuzz with HEADS_ISA=scalar
-$(X86:%=$(BUILD)/kernels/%.o): CFLAGS += -fno-sanitize=all
+$(X86:%=$(BUILD)/kernels/%.o): FLAGS += -fno-sanitize=all
 endif
 ifdef EMULATED
-$(BUILD)/kernels/amx.o $(BUILD)/kernels/avxvnni.o: CFLAGS += -include tests/c/emulated_units.h
-$(BUILD)/tests/c/test_kernels.o: CFLAGS += -DEMULATED
+$(BUILD)/kernels/amx.o $(BUILD)/kernels/avxvnni.o: FLAGS += -include tests/c/emulated_units.h
+$(BUILD)/tests/c/test_kernels.o: FLAGS += -DEMULATED
 endif
 ENGINE_OBJ := $(ENGINE:%.c=$(BUILD)/%.o)
 RUN_OBJ := $(patsubst %.c,$(BUILD)/%.o,run.c $(wildcard cli/*.c))
 TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/c/*.c))
 
 $(RUN): $(RUN_OBJ) $(ENGINE_OBJ)
-	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
+	$(CC) $(CFLAGS) $(FLAGS) -o $@ $^ $(LDLIBS)
 
 $(BUILD)/%.o: %.c $(BUILD)/command
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -I. -MMD -MP -c -o $@ $<
+	$(CC) $(CFLAGS) $(FLAGS) -I. -MMD -MP -c -o $@ $<
 
 $(BUILD)/tests/c/%: $(BUILD)/tests/c/%.o $(ENGINE_OBJ)
-	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
+	$(CC) $(CFLAGS) $(FLAGS) -o $@ $^ $(LDLIBS)
 
 $(BUILD)/tests/c/test_json $(BUILD)/tests/c/fuzz_json $(BUILD)/tests/c/read_json: $(BUILD)/cli/json.o
 
 # Objects are made again when the compiler or its flags change.
-COMMAND := $(CC) $(CFLAGS)
+COMMAND := $(CC) $(CFLAGS) $(FLAGS)
 $(BUILD)/command: FORCE
 	@mkdir -p $(@D)
 	@echo '$(COMMAND)' | cmp -s - $@ || echo '$(COMMAND)' > $@
+
+# ---- the library ----
+
+ABI := $(shell sed -n 's/^\#define HEADS_ABI \([0-9]*\).*/\1/p' heads.h)
+VERSION := $(shell sed -n 's/^\#define HEADS_VERSION "\(.*\)".*/\1/p' heads.h)
+SONAME := libheads.so.$(ABI)
+
+lib: $(BUILD)/libheads.so $(BUILD)/libheads.a
+
+$(BUILD)/$(SONAME): $(ENGINE_OBJ)
+	$(CC) $(CFLAGS) $(FLAGS) $(LDFLAGS) -shared -Wl,-soname,$(SONAME) -o $@ $^ $(LDLIBS)
+
+$(BUILD)/libheads.so: $(BUILD)/$(SONAME)
+	ln -sf $(SONAME) $@
+
+# One object, in which all that is hidden becomes local: a program may have a forward() of its own.
+$(BUILD)/libheads.a: $(ENGINE_OBJ)
+	$(LD) -r -o $(BUILD)/libheads.o $^
+	$(OBJCOPY) --localize-hidden $(BUILD)/libheads.o
+	rm -f $@
+	$(AR) rcs $@ $(BUILD)/libheads.o
+
+PREFIX := /usr/local
+# heads.pc says where things lie, so that must not depend on where make was called.
+override PREFIX := $(abspath $(PREFIX))
+BINDIR := $(PREFIX)/bin
+LIBDIR := $(PREFIX)/lib
+INCLUDEDIR := $(PREFIX)/include
+INSTALLED := $(BINDIR)/run $(INCLUDEDIR)/heads.h $(LIBDIR)/$(SONAME) $(LIBDIR)/libheads.so \
+    $(LIBDIR)/libheads.a $(LIBDIR)/pkgconfig/heads.pc
+
+install: $(RUN) lib
+	install -d $(addprefix $(DESTDIR),$(BINDIR) $(INCLUDEDIR) $(LIBDIR)/pkgconfig)
+	install $(RUN) $(DESTDIR)$(BINDIR)/run
+	install $(BUILD)/$(SONAME) $(DESTDIR)$(LIBDIR)
+	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/libheads.so
+	install -m 644 $(BUILD)/libheads.a $(DESTDIR)$(LIBDIR)
+	install -m 644 heads.h $(DESTDIR)$(INCLUDEDIR)
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' \
+	    -e 's|@VERSION@|$(VERSION)|' heads.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/heads.pc
+
+uninstall:
+	rm -f $(addprefix $(DESTDIR),$(INSTALLED))
 
 c-tests: $(TESTS)
 
@@ -87,6 +142,10 @@ emulated:
 
 asan:
 	$(MAKE) ASAN=1 run-asan c-tests
+
+tsan:
+	$(MAKE) TSAN=1 build/tsan/tests/c/test_threads
+	build/tsan/tests/c/test_threads
 
 demo: run
 	./run models/stories.bin -n 200 -s 1
@@ -102,7 +161,7 @@ demo: run
 	    'not install requirements.txt and tests/requirements.txt; its message is above' >&2; exit 1; }
 	@touch $@
 
-test: .venv/ready run c-tests
+test: .venv/ready run c-tests lib
 	@.venv/bin/python -m pytest -q tests
 
 # Needs torch and transformers besides requirements.txt, in a virtual environment of its own.
@@ -114,10 +173,10 @@ model:
 	.venv-model/bin/python export.py models/hf models/stories.bin
 
 clean:
-	rm -rf build run run-asan run-omp
+	rm -rf build run run-asan run-omp run-tsan
 
 -include $(shell find build -name '*.d' 2>/dev/null)
 
-.PHONY: FORCE c-tests emulated asan demo test model clean
+.PHONY: FORCE lib install uninstall c-tests emulated asan tsan demo test model clean
 .DELETE_ON_ERROR:
 .SECONDARY:
