@@ -303,7 +303,7 @@ def test_tokenizer_goes_into_the_file(wide, tmp_path, run, capsys):
     assert "3 tokens, 48 the first of them, have no row in the embedding, which has 48" in capsys.readouterr().err
     assert run(tmp_path / "x.bin", "--tokenize", "-p", "ab<1>").stdout.split() == [b"1", b"3", b"10", b"12"]
     done = run(tmp_path / "x.bin", "-p", "ab<39>")
-    assert done.returncode == 1 and "token 3 is 50" in done.stderr, done.stderr
+    assert done.returncode == 1 and "the text has token 50" in done.stderr, done.stderr
 
 
 # ---- what is refused -----------------------------------------------------------------------------------------------------
