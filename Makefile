@@ -5,7 +5,14 @@
 # make lib      build/libheads.so and .a          make tsan    several callers at once, under TSan
 # make install  run, heads.h, the libraries and heads.pc under PREFIX=/usr/local, with DESTDIR=
 #               before it; make uninstall
-# WERROR=1 makes warnings errors; CC=clang is fine.
+# WERROR=1 makes warnings errors; V=1 shows the commands; CC=clang is fine.
+
+# All cores compile, unless -j says otherwise.
+ifeq (,$(filter -j%,$(MAKEFLAGS)))
+MAKEFLAGS += -j$(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+endif
+# quiet NAME: a line instead of the command.
+quiet = $(if $(V),,@echo '  $(1)	$@' &&)
 
 # CFLAGS is the user's, as in "make CFLAGS='-O2 -g'". FLAGS are what the engine needs: the same bits
 # everywhere, and nothing visible in the library but what heads.h declares.
@@ -74,14 +81,14 @@ RUN_OBJ := $(patsubst %.c,$(BUILD)/%.o,run.c $(wildcard cli/*.c))
 TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/c/*.c))
 
 $(RUN): $(RUN_OBJ) $(ENGINE_OBJ)
-	$(CC) $(CFLAGS) $(FLAGS) -o $@ $^ $(LDLIBS)
+	$(call quiet,link)$(CC) $(CFLAGS) $(FLAGS) -o $@ $^ $(LDLIBS)
 
 $(BUILD)/%.o: %.c $(BUILD)/command
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(FLAGS) -I. -MMD -MP -c -o $@ $<
+	$(call quiet,compile)$(CC) $(CFLAGS) $(FLAGS) -I. -MMD -MP -c -o $@ $<
 
 $(BUILD)/tests/c/%: $(BUILD)/tests/c/%.o $(ENGINE_OBJ)
-	$(CC) $(CFLAGS) $(FLAGS) -o $@ $^ $(LDLIBS)
+	$(call quiet,link)$(CC) $(CFLAGS) $(FLAGS) -o $@ $^ $(LDLIBS)
 
 $(BUILD)/tests/c/test_json $(BUILD)/tests/c/fuzz_json $(BUILD)/tests/c/read_json: $(BUILD)/cli/json.o
 
@@ -100,17 +107,17 @@ SONAME := libheads.so.$(ABI)
 lib: $(BUILD)/libheads.so $(BUILD)/libheads.a
 
 $(BUILD)/$(SONAME): $(ENGINE_OBJ)
-	$(CC) $(CFLAGS) $(FLAGS) $(LDFLAGS) -shared -Wl,-soname,$(SONAME) -o $@ $^ $(LDLIBS)
+	$(call quiet,link)$(CC) $(CFLAGS) $(FLAGS) $(LDFLAGS) -shared -Wl,-soname,$(SONAME) -o $@ $^ $(LDLIBS)
 
 $(BUILD)/libheads.so: $(BUILD)/$(SONAME)
-	ln -sf $(SONAME) $@
+	@ln -sf $(SONAME) $@
 
 # One object, in which all that is hidden becomes local: a program may have a forward() of its own.
 $(BUILD)/libheads.a: $(ENGINE_OBJ)
-	$(LD) -r -o $(BUILD)/libheads.o $^
-	$(OBJCOPY) --localize-hidden $(BUILD)/libheads.o
-	rm -f $@
-	$(AR) rcs $@ $(BUILD)/libheads.o
+	$(call quiet,archive)$(LD) -r -o $(BUILD)/libheads.o $^
+	@$(OBJCOPY) --localize-hidden $(BUILD)/libheads.o
+	@rm -f $@
+	@$(AR) rcs $@ $(BUILD)/libheads.o
 
 PREFIX := /usr/local
 # heads.pc says where things lie, so that must not depend on where make was called.
