@@ -166,7 +166,8 @@ static bool has(const Draft *d, Owner owner) {
     case ATTENTION: return attention;
     case PLAIN_ATTENTION: return attention && !d->l.attention.latent.rank;
     case LATENT: return attention && d->l.attention.latent.rank;
-    case CONVOLUTION: return !attention;
+    case CONVOLUTION:
+        return d->l.mixer == MIXER_SHORTCONV || d->l.mixer == MIXER_DELTANET;
     case DELTA_RULE: return d->l.mixer == MIXER_DELTANET;
     case EXPERTS: return experts;
     case RENORM: return experts && d->renorm;
