@@ -226,8 +226,8 @@ static int check_runs(Workspace *w, const Run *runs, int n_runs, Error *err) {
     return 0;
 }
 
-// Whether all of a row's numbers are finite: the others are not 0 when multiplied by 0. In lanes, so
-// that the compiler can take several at a time.
+// Whether all of a row's numbers are finite: the others are not 0 when multiplied by 0. In lanes,
+// so that the compiler can take several at a time.
 static bool finite_row(const float *x, int n) {
     float zeros[LANES] = {0}, sum = 0.0f;
     for (int i = 0; i + LANES <= n; i += LANES)

@@ -373,8 +373,8 @@ static bool add_fallback(Encoder *e, uint32_t c) {
     return true;
 }
 
-// The tokens of single characters (or bytes). An unknown goes in before the next character that has a token of its own, so
-// behind byte tokens: as in `tokenizers`.
+// The tokens of single characters (or bytes). An unknown goes in before the next character that has
+// a token of its own, so after byte tokens: as in `tokenizers`.
 static void first_symbols(Encoder *e, const uint32_t *units, size_t n) {
     const Tokenizer *t = e->t;
     bool unknown = false;
@@ -415,8 +415,9 @@ static void offer_merge(Encoder *e, int i) {
     if (s->merge >= 0) heap_push(e, (uint64_t)e->t->rank[s->merge] << 32 | (uint32_t)i);
 }
 
-// Merges the symbols: always the pair of the lowest rank, the leftmost of equals. An entry of the heap whose pair is gone is
-// passed over. The heap holds at most one entry a symbol at first and two more a merge.
+// Merges the symbols: always the pair of the lowest rank, the leftmost of equals. An entry of the
+// heap whose pair is gone is passed over. The heap holds at most one entry a symbol at first and
+// two more a merge.
 static bool merge_symbols(Encoder *e) {
     if (!RESERVE(e, heap, 3 * e->n_symbols)) return false;
     e->n_heap = 0;
@@ -454,7 +455,7 @@ static bool encode_piece(Encoder *e, const uint32_t *units, size_t n) {
     return true;
 }
 
-// ---- pre-tokenizer: a stretch between added tokens -> pieces -------------------------------------------------------------
+// ---- pre-tokenizer: a stretch between added tokens -> pieces ------------------------------------
 
 static bool to_bytes(Encoder *e, const uint32_t *chars, size_t n, size_t *n_bytes) {
     if (!RESERVE(e, bytes, 4 * n)) return false;
@@ -467,7 +468,8 @@ static bool to_bytes(Encoder *e, const uint32_t *chars, size_t n, size_t *n_byte
     return true;
 }
 
-// Cuts t[begin..end) by steps step.. and encodes the pieces. What no match of a step covers is a piece too.
+// Cuts t[begin..end) by steps step.. and encodes the pieces. What no match of a step covers is a
+// piece too.
 static bool split(Encoder *e, const Text *t, size_t begin, size_t end, size_t step) {
     const Ints *steps = &e->t->splits;
     const Scanner *s = step < steps->n ? &scanners[steps->v[step]] : NULL;
@@ -501,7 +503,8 @@ static bool encode_chars(Encoder *e, const uint32_t *chars, size_t n, size_t ste
     return split(e, &(Text){chars, e->cls}, 0, n, step);
 }
 
-// A copy of chars[0..n) with room for one more in front of it, where `front` is put unless it is 0; malloc'd.
+// A copy of chars[0..n) with room for one more in front of it, where `front` is put unless it is 0;
+// malloc'd.
 static uint32_t *copy_chars(const uint32_t *chars, size_t n, uint32_t front) {
     uint32_t *copy = malloc((n + 1) * sizeof *copy);
     if (!copy) return NULL;
@@ -530,9 +533,10 @@ static bool encode_stretch(Encoder *e, const uint32_t *chars, size_t n, bool at_
     return ok;
 }
 
-// ---- added tokens --------------------------------------------------------------------------------------------------------
+// ---- added tokens -------------------------------------------------------------------------------
 
-// The first of the added tokens low..high-1, which agree in their first k characters, whose next one is at least c.
+// The first of the added tokens low..high-1, which agree in their first k characters, whose next
+// one is at least c.
 static size_t added_bound(const Added *a, size_t low, size_t high, int32_t k, int64_t c) {
     while (low < high) {
         size_t mid = (low + high) / 2;
@@ -561,11 +565,14 @@ static int find_added(const Added *a, const uint32_t *chars, size_t n, size_t *l
 
 typedef bool StretchFn(Encoder *e, const uint32_t *chars, size_t n, bool at_start);
 
-// Puts out the added tokens in chars[0..n), and hands what lies between them to `between`. White space that a token strips
-// may itself begin an added token, which is then put out although it lies inside (but not if it strips before and has
-// nothing left), and the text goes on behind it: as in `tokenizers`.
-static bool split_added(Encoder *e, const Added *a, const uint32_t *chars, size_t n, bool at_start, StretchFn *between) {
-    size_t rest = 0, spaces_end = 0;  // where text that is not put out yet begins; where the last white space stripped ends
+// Puts out the added tokens in chars[0..n), and hands what lies between them to `between`. White
+// space that a token strips may itself begin an added token, which is then put out although it lies
+// inside (but not if it strips before and has nothing left), and the text goes on after it: as in
+// `tokenizers`.
+static bool split_added(Encoder *e, const Added *a, const uint32_t *chars, size_t n, bool at_start,
+                        StretchFn *between) {
+    size_t rest = 0;        // where text that is not put out yet begins
+    size_t spaces_end = 0;  // where the last white space stripped ends
     for (size_t i = 0, len; a->n && i < n; i += len) {
         int token = find_added(a, chars + i, n - i, &len);
         if (token < 0) {
@@ -575,8 +582,8 @@ static bool split_added(Encoder *e, const Added *a, const uint32_t *chars, size_
         size_t start = i, stop = i + len;
         int flags = a->flags[token];
         bool word_before = start > 0 && unicode_class(chars[start - 1]) & WORD;
-        bool word_behind = stop < n && unicode_class(chars[stop]) & WORD;
-        if (flags & SINGLE_WORD && (word_before || word_behind)) continue;
+        bool word_after = stop < n && unicode_class(chars[stop]) & WORD;
+        if (flags & SINGLE_WORD && (word_before || word_after)) continue;
         if (flags & LSTRIP) {
             while (start > rest && unicode_class(chars[start - 1]) & SPACE) start--;
             if (start < rest) start = rest;
@@ -586,14 +593,15 @@ static bool split_added(Encoder *e, const Added *a, const uint32_t *chars, size_
             while (stop < n && unicode_class(chars[stop]) & SPACE) stop++;
             spaces_end = stop;
         }
-        if (rest < start && !between(e, chars + rest, start - rest, at_start && rest == 0)) return false;
+        if (rest < start && !between(e, chars + rest, start - rest, at_start && rest == 0))
+            return false;
         if (start < stop && !push_id(e, a->ids[token])) return false;
         rest = stop;
     }
     return rest == n || between(e, chars + rest, n - rest, at_start && rest == 0);
 }
 
-// ---- normalizer ----------------------------------------------------------------------------------------------------------
+// ---- normalizer ---------------------------------------------------------------------------------
 
 // Runs one step over *chars, malloc'd, *n of them.
 static bool normalize_step(int step, uint32_t **chars, size_t *n) {
@@ -616,23 +624,26 @@ static bool normalize_step(int step, uint32_t **chars, size_t *n) {
 // A stretch of raw text: normalized, and searched for the other added tokens.
 static bool encode_raw(Encoder *e, const uint32_t *chars, size_t n, bool at_start) {
     const Tokenizer *t = e->t;
-    if (t->normalizer.n == 0) return split_added(e, &t->normalized, chars, n, at_start, encode_stretch);
+    if (t->normalizer.n == 0)
+        return split_added(e, &t->normalized, chars, n, at_start, encode_stretch);
     uint32_t *changed = copy_chars(chars, n, 0);
     bool ok = changed;
-    for (size_t i = 0; ok && i < t->normalizer.n; i++) ok = normalize_step(t->normalizer.v[i], &changed, &n);
+    for (size_t i = 0; ok && i < t->normalizer.n; i++)
+        ok = normalize_step(t->normalizer.v[i], &changed, &n);
     ok = ok && split_added(e, &t->normalized, changed, n, at_start, encode_stretch);
     free(changed);
     return ok;
 }
 
-// ---- encode --------------------------------------------------------------------------------------------------------------
+// ---- encode -------------------------------------------------------------------------------------
 
 static bool encode_text(Encoder *e, const char *text, size_t len, bool add_special) {
     const Tokenizer *t = e->t;
     uint32_t *chars = malloc((len + 1) * sizeof *chars);
     size_t n = 0;
     bool ok = chars, whole;
-    for (size_t i = 0; ok && i < len; n++) i += utf8_decode((const uint8_t *)text + i, len - i, &chars[n], &whole);
+    for (size_t i = 0; ok && i < len; n++)
+        i += utf8_decode((const uint8_t *)text + i, len - i, &chars[n], &whole);
     for (size_t i = 0; ok && add_special && i < t->prefix.n; i++) ok = push_id(e, t->prefix.v[i]);
     ok = ok && split_added(e, &t->raw, chars, n, true, encode_raw);
     for (size_t i = 0; ok && add_special && i < t->suffix.n; i++) ok = push_id(e, t->suffix.v[i]);
@@ -640,9 +651,11 @@ static bool encode_text(Encoder *e, const char *text, size_t len, bool add_speci
     return ok;
 }
 
-long tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t len, bool add_special, int **ids, Error *err) {
+long tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t len, bool add_special,
+                      int **ids, Error *err) {
     *ids = NULL;
-    if (len > MAX_TEXT) return fail(err, "the text has %zu bytes, expected at most %d", len, MAX_TEXT);
+    if (len > MAX_TEXT)
+        return fail(err, "the text has %zu bytes, expected at most %d", len, MAX_TEXT);
     Encoder e = {.t = tokenizer};
     bool ok = RESERVE(&e, ids, 1) && encode_text(&e, text, len, add_special);
     free(e.bytes);
@@ -658,7 +671,7 @@ long tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t len, 
     return (long)e.n_ids;
 }
 
-// ---- decode --------------------------------------------------------------------------------------------------------------
+// ---- decode -------------------------------------------------------------------------------------
 
 struct Decoder {
     const Tokenizer *t;
@@ -700,8 +713,8 @@ static bool put_char(Decoder *d, uint32_t c) {
     return true;
 }
 
-// Puts out the characters of text[0..n), bad bytes replaced. Returns how many bytes it took: all, unless a character is cut
-// off at the end and `more` may follow. -1: no memory.
+// Puts out the characters of text[0..n), bad bytes replaced. Returns how many bytes it took: all,
+// unless a character is cut off at the end and `more` may follow. -1: no memory.
 static ptrdiff_t put_text(Decoder *d, const uint8_t *text, size_t n, bool more) {
     size_t i = 0;
     while (i < n) {
@@ -731,14 +744,15 @@ static bool put_held_text(Decoder *d, bool more) {
     return true;
 }
 
-// Characters with byte fallback: a row of byte tokens is text if all of it is UTF-8, else every byte of it is replaced, as
-// in `tokenizers`. So it waits until the row ends.
+// Characters with byte fallback: a row of byte tokens is text if all of it is UTF-8, else every
+// byte of it is replaced, as in `tokenizers`. So it waits until the row ends.
 static bool put_held_row(Decoder *d) {
     bool good = true, whole;
     for (size_t i = 0; good && i < d->n_held;) {
         uint32_t c;
         size_t len = utf8_decode(d->held + i, d->n_held - i, &c, &whole);
-        good = c != REPLACEMENT || (len == 3 && d->held[i] == 0xEF && d->held[i + 1] == 0xBF && d->held[i + 2] == 0xBD);
+        good = c != REPLACEMENT ||
+               (len == 3 && d->held[i] == 0xEF && d->held[i + 1] == 0xBF && d->held[i + 2] == 0xBD);
         i += len;
     }
     bool ok = !good || put_text(d, d->held, d->n_held, false) >= 0;

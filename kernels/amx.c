@@ -1,5 +1,6 @@
-// AMX: products of several rows in tiles, with the bits of the other roads; everything else as in avx512.c. A product of
-// tiles takes a cycle for each row of its first factor, however wide that is, so 32 k cost the same in int8 as in bf16.
+// AMX: products of several rows in tiles, with the bits of the other kernels; everything else as in
+// avx512.c. A product of tiles takes a cycle for each row of its first factor, however wide that
+// is, so 32 k cost the same in int8 as in bf16.
 #define INCLUDED
 #include "avx512.c"
 
@@ -19,35 +20,38 @@ static void shape_tiles(const uint8_t rows[8], const uint8_t row_bytes[8]) {
         config.rows[i] = rows[i];
         config.row_bytes[i] = row_bytes[i];
     }
-    __asm__ volatile("" : : "m"(config));  // gcc 12 believes that the next line reads 8 bytes, and drops stores to the rest
+    // gcc 12 believes that _tile_loadconfig reads 8 bytes, and drops stores to the rest.
+    __asm__ volatile("" : : "m"(config));
     _tile_loadconfig(&config);
 }
 
-// ---- bf16 ----------------------------------------------------------------------------------------------------------------
+// ---- bf16 ---------------------------------------------------------------------------------------
 //
-// A block of a panel is a second factor as it lies in the file, and TDPBF16PS sums as every road does: one chain over the
-// even k of a block, one over the odd, then their sum to the accumulator. (It takes denormals for 0; the others don't.)
+// A block of a panel is a second factor as it lies in the file, and TDPBF16PS sums as the other
+// kernels do: one chain over the even k of a block, one over the odd, then their sum to the
+// accumulator. (It takes denormals for 0; the others don't.)
 
-// For `a` and then `b` tokens, up to 16 each: tiles 0..3 are sums [16 tokens][16 rows of a panel], 4 and 5 activations
-// [16 tokens][32 k], 6 and 7 weights.
+// For `a` and then `b` tokens, up to 16 each: tiles 0..3 are sums [16 tokens][16 rows of a panel],
+// 4 and 5 activations [16 tokens][32 k], 6 and 7 weights.
 static void shape_bf16(int a, int b) {
     const uint8_t A = (uint8_t)a, B = (uint8_t)b;
     shape_tiles((uint8_t[]){A, A, B, B, A, B, 16, 16}, (uint8_t[]){64, 64, 64, 64, 64, 64, 64, 64});
 }
 
-// Up to L1_STEPS blocks of two panels stay in the first-level cache (36 of 48 KB) while all tokens pass: tiles want 64 bytes
-// a cycle, more than the second level gives, and half of them now come from the first. Pieces are no shorter since at each
-// border the sums go to memory and back.
+// Up to L1_STEPS blocks of two panels stay in the first-level cache (36 of 48 KB) while all tokens
+// pass: tiles want 64 bytes a cycle, more than the second level gives, and half of them now come
+// from the first. Pieces are no shorter since at each border the sums go to memory and back.
 enum { L1_STEPS = 18, STEP_BYTES = 1024 };
 
 // Sums [16 tokens][16 rows of a panel] so far.
-#define LOAD_SUMS(C, sums)                                                                                               \
-    do {                                                                                                                 \
-        if (tile->from) _tile_loadd(C, sums, out_bytes);                                                                 \
-        else _tile_zero(C);                                                                                              \
+#define LOAD_SUMS(C, sums)                                                                         \
+    do {                                                                                           \
+        if (tile->from) _tile_loadd(C, sums, out_bytes);                                           \
+        else _tile_zero(C);                                                                        \
     } while (0)
 
-// P panels times G groups of up to 16 tokens. With every block it asks for `fetched` bytes of each panel that comes next.
+// P panels times G groups of up to 16 tokens. With every block it asks for `fetched` bytes of each
+// panel that comes next.
 INLINE void tile_amx_bf16(const Tile *tile, size_t fetched, int P, int G) {
     const size_t x_stride = tile->n_steps * BLOCK, out_bytes = tile->out_stride * sizeof(float);
     const uint16_t *x = tile->x->bf16 + tile->row * x_stride;
@@ -71,7 +75,8 @@ INLINE void tile_amx_bf16(const Tile *tile, size_t fetched, int P, int G) {
         }
         if (P > 1 && G > 1) _tile_dpbf16ps(3, 5, 7);
         for (size_t i = 0; i < fetched; i += 64)
-            UNROLL for (int p = 0; p < P; p++) prefetch(w + (size_t)p * tile->panel_stride + i, tile->ahead, 64);
+            UNROLL for (int p = 0; p < P; p++)
+                prefetch(w + (size_t)p * tile->panel_stride + i, tile->ahead, 64);
     }
     _tile_stored(0, out, out_bytes);
     if (P > 1) _tile_stored(1, out + 16, out_bytes);
@@ -79,37 +84,45 @@ INLINE void tile_amx_bf16(const Tile *tile, size_t fetched, int P, int G) {
     if (P > 1 && G > 1) _tile_stored(3, out2 + 16, out_bytes);
 }
 
-// All panels times n groups of `rows` <= 32 rows from tile.row on. All panels pass for a piece of k before the next piece
-// begins, so that the rows' piece stays in the second-level cache however long a row is.
+// All panels times n groups of `rows` <= 32 rows from tile.row on. All panels pass for a piece of k
+// before the next piece begins, so that the rows' piece stays in the second-level cache however
+// long a row is.
 static void walk_amx_bf16(Tile tile, int n_panels, size_t n, int rows) {
     const uint8_t *panels = tile.w;
     float *out = tile.out;
-    const size_t first = tile.row, fetched = (STEP_BYTES / 64 + n - 1) / n * 64;  // each group asks for its share
+    const size_t first = tile.row;
+    const size_t fetched = (STEP_BYTES / 64 + n - 1) / n * 64;  // each group asks for its share
     shape_bf16(rows < 16 ? rows : 16, rows < 16 ? 0 : rows - 16);
     for (tile.from = 0; tile.from < tile.n_steps; tile.from = tile.to) {
         tile.to = tile.from + (size_t)next_rows((int)(tile.n_steps - tile.from), L1_STEPS);
         for (int p = 0; p < n_panels; p += 2) {
             tile.w = panels + (size_t)p * tile.panel_stride;
-            // Next come two more panels, the next piece of the first ones, or what lies after all panels.
-            const uint8_t *now = tile.w + tile.from * STEP_BYTES,
-                          *next = p + 2 < n_panels         ? now + 2 * tile.panel_stride
-                                  : tile.to < tile.n_steps ? panels + tile.to * STEP_BYTES
-                                                           : panels + (size_t)n_panels * tile.panel_stride;
+            // Next come two more panels, the next piece of the first ones, or what lies after all
+            // panels.
+            const uint8_t *now = tile.w + tile.from * STEP_BYTES, *next;
+            if (p + 2 < n_panels) next = now + 2 * tile.panel_stride;
+            else if (tile.to < tile.n_steps) next = panels + tile.to * STEP_BYTES;
+            else next = panels + (size_t)n_panels * tile.panel_stride;
             for (size_t g = 0; g < n; g++) {
                 const size_t row = g * (size_t)rows;
                 tile.row = first + row;
                 tile.out = out + row * tile.out_stride + 16 * p;
                 tile.ahead = next - now + (ptrdiff_t)(g * fetched);
-                if (rows > 16) p + 1 < n_panels ? tile_amx_bf16(&tile, fetched, 2, 2) : tile_amx_bf16(&tile, fetched, 1, 2);
-                else p + 1 < n_panels ? tile_amx_bf16(&tile, fetched, 2, 1) : tile_amx_bf16(&tile, fetched, 1, 1);
+                const bool pair = p + 1 < n_panels;
+                if (rows > 16 && pair) tile_amx_bf16(&tile, fetched, 2, 2);
+                else if (rows > 16) tile_amx_bf16(&tile, fetched, 1, 2);
+                else if (pair) tile_amx_bf16(&tile, fetched, 2, 1);
+                else tile_amx_bf16(&tile, fetched, 1, 1);
             }
         }
     }
 }
 
-// Groups of 32 rows, then the rest: other shapes take long to set. A single row streams the panels through fma.
-static void matmul_amx_bf16(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels,
-                            int n_in, const Rows *x, int n_tokens, ptrdiff_t ahead) {
+// Groups of 32 rows, then the rest: other shapes take long to set. A single row streams the panels
+// through fma.
+static void matmul_amx_bf16(float *out, size_t out_stride, const uint8_t *panels,
+                            size_t panel_stride, int n_panels, int n_in, const Rows *x,
+                            int n_tokens, ptrdiff_t ahead) {
     if (n_tokens == 1) {
         matmul_bf16(out, out_stride, panels, panel_stride, n_panels, n_in, x, 1, ahead);
         return;
@@ -123,18 +136,21 @@ static void matmul_amx_bf16(float *out, size_t out_stride, const uint8_t *panels
     _tile_release();
 }
 
-// ---- q8 and q4 -----------------------------------------------------------------------------------------------------------
+// ---- q8 and q4 ----------------------------------------------------------------------------------
 //
-// A product of tiles is one block, the exact integers; vectors make them floats, scale them and add them to the sums, as
-// tile_blocks in tiles.h does. For a block of 16 rows and 16 tokens that is 16 cycles of the tiles, 24 of the two ports for
-// vectors (48 instructions), 28 of the two ports for loads (57: 24 for the tiles, 16 totals, 17 scales) and 16 of stores. So
-// these must go on at the same time.
+// A product of tiles is one block, the exact integers; vectors make them floats, scale them and add
+// them to the sums, as tile_blocks in tiles.h does. For a block of 16 rows and 16 tokens that is 16
+// cycles of the tiles, 24 of the two ports for vectors (48 instructions), 28 of the two ports for
+// loads (57: 24 for the tiles, 16 totals, 17 scales) and 16 of stores. So these must go on at the
+// same time.
 
-// PIECE blocks are unpacked at once and stay in the first-level cache while all tokens pass. The totals of a block are
-// stored LAG blocks after its product began, since tiles take about 100 cycles to be loaded and multiplied.
+// PIECE blocks are unpacked at once and stay in the first-level cache while all tokens pass. The
+// totals of a block are stored LAG blocks after its product began, since tiles take about 100
+// cycles to be loaded and multiplied.
 enum { PIECE = 32, LAG = 4 };
 
-// A piece of a panel. While it is used, what is wanted next is fetched, some cache lines every four blocks.
+// A piece of a panel. While it is used, what is wanted next is fetched, some cache lines every four
+// blocks.
 typedef struct {
     _Alignas(64) uint8_t w[PIECE][8][LANES][4];  // int8, second factors of tiles
     float scale[PIECE][LANES];
@@ -144,7 +160,8 @@ typedef struct {
 typedef void UnpackFn(Piece *piece, const Tile *tile);
 
 INLINE void unpack(Piece *piece, const Tile *tile, Dtype dtype) {
-    const size_t n = tile->to - tile->from, block_bytes = dtype == Q8 ? 512 : 256, scale_bytes = 2 * LANES;
+    const size_t n = tile->to - tile->from;
+    const size_t block_bytes = dtype == Q8 ? 512 : 256, scale_bytes = 2 * LANES;
     const uint8_t *w = tile->w + tile->from * block_bytes,
                   *scales = tile->w + tile->n_steps * block_bytes + tile->from * scale_bytes;
     for (size_t b = 0; b < n; b++) {
@@ -152,7 +169,8 @@ INLINE void unpack(Piece *piece, const Tile *tile, Dtype dtype) {
             Bytes v[2];
             (dtype == Q8 ? v_load_q8 : v_load_q4)(v, w + b * block_bytes + g * block_bytes / 8);
             UNROLL for (size_t i = 0; i < 2; i++)
-                _mm512_store_si512(piece->w[b][g + i], _mm512_xor_si512(v[i], _mm512_set1_epi8(-128)));
+                _mm512_store_si512(piece->w[b][g + i],
+                                   _mm512_xor_si512(v[i], _mm512_set1_epi8(-128)));
         }
         v_store(piece->scale[b], v_load_f16(scales + b * scale_bytes));
     }
@@ -162,39 +180,43 @@ INLINE void unpack(Piece *piece, const Tile *tile, Dtype dtype) {
 static void unpack_q8(Piece *piece, const Tile *tile) { unpack(piece, tile, Q8); }
 static void unpack_q4(Piece *piece, const Tile *tile) { unpack(piece, tile, Q4); }
 
-// For T tokens: tiles 0..3 are totals [T][16 rows of a panel] of one block each, 4 and 5 activations [T][32 k], 6 and 7
-// weights.
+// For T tokens: tiles 0..3 are totals [T][16 rows of a panel] of one block each, 4 and 5
+// activations [T][32 k], 6 and 7 weights.
 static void shape_int8(int T) {
     const uint8_t t = (uint8_t)T;
-    shape_tiles((uint8_t[]){t, t, t, t, t, t, 8, 8}, (uint8_t[]){64, 64, 64, 64, BLOCK, BLOCK, 64, 64});
+    shape_tiles((uint8_t[]){t, t, t, t, t, t, 8, 8},
+                (uint8_t[]){64, 64, 64, 64, BLOCK, BLOCK, 64, 64});
 }
 
 // Adds a block: total [T][16 rows], x_scale [T][stride].
-INLINE void add_block(Floats sum[16], int32_t total[16][LANES], const float *w_scale, const float *x_scale, size_t stride,
-                      int T) {
+INLINE void add_block(Floats sum[16], int32_t total[16][LANES], const float *w_scale,
+                      const float *x_scale, size_t stride, int T) {
     const Floats scale = v_load(w_scale);
     UNROLL for (int t = 0; t < T; t += 4) {
         const float *four = x_scale + (size_t)t * stride;
-        __asm__("" : "+r"(four));  // else compilers keep a pointer to each token's scales, more than there are registers
+        // else compilers keep a pointer to each token's scales, more than there are registers
+        __asm__("" : "+r"(four));
         UNROLL for (int i = 0; i < 4; i++)
-            sum[t + i] = v_fma(v_dot_end(_mm512_load_si512(total[t + i])), v_mul(scale, v_set1(four[(size_t)i * stride])),
-                               sum[t + i]);
+            sum[t + i] = v_fma(v_dot_end(_mm512_load_si512(total[t + i])),
+                               v_mul(scale, v_set1(four[(size_t)i * stride])), sum[t + i]);
     }
 }
 
-// One step for each of three blocks, so that none waits for another: block b + i is multiplied, the totals of the one LAG
-// before it are stored, and those of the one before that are added. The two totals are small because a load waits if the low
-// twelve bits of its address are those of a store under way.
-#define STEP(i, C, A, B)                                                                                                 \
-    if (b + i >= LAG && b + i < n + LAG) _tile_stored(C, total[i % 2], 64);                                              \
-    if (b + i < n) {                                                                                                     \
-        _tile_zero(C);                                                                                                   \
-        _tile_loadd(A, x + (b + i) * BLOCK, stride * BLOCK);                                                             \
-        _tile_loadd(B, piece->w[b + i], 64);                                                                             \
-        _tile_dpbssd(C, A, B);                                                                                           \
-    }                                                                                                                    \
-    if (b + i > LAG && b + i <= n + LAG)                                                                                 \
-        add_block(sum, total[(i + 1) % 2], piece->scale[b + i - LAG - 1], x_scale + (b + i - LAG - 1), stride, T);
+// One step for each of three blocks, so that none waits for another: block b + i is multiplied, the
+// totals of the one LAG before it are stored, and those of the one before that are added. The two
+// totals are small because a load waits if the low twelve bits of its address are those of a store
+// under way.
+#define STEP(i, C, A, B)                                                                           \
+    if (b + i >= LAG && b + i < n + LAG) _tile_stored(C, total[i % 2], 64);                        \
+    if (b + i < n) {                                                                               \
+        _tile_zero(C);                                                                             \
+        _tile_loadd(A, x + (b + i) * BLOCK, stride * BLOCK);                                       \
+        _tile_loadd(B, piece->w[b + i], 64);                                                       \
+        _tile_dpbssd(C, A, B);                                                                     \
+    }                                                                                              \
+    if (b + i > LAG && b + i <= n + LAG)                                                           \
+        add_block(sum, total[(i + 1) % 2], piece->scale[b + i - LAG - 1],                          \
+                  x_scale + (b + i - LAG - 1), stride, T);
 
 // T tokens times a piece.
 INLINE void tile_amx_int8(const Tile *tile, Piece *piece, int T) {
@@ -228,7 +250,8 @@ static void walk_amx_int8(Tile tile, UnpackFn *unpack_piece, int n_panels, size_
             tile.to = tile.n_steps - tile.from < PIECE ? tile.n_steps : tile.from + PIECE;
             unpack_piece(&piece, &tile);
             const size_t n = tile.to - tile.from, times = G * ((n + LAG) / 4 + 1);
-            const size_t at = tile.panel_stride * tile.from / tile.n_steps, bytes = tile.panel_stride * n / tile.n_steps;
+            const size_t at = tile.panel_stride * tile.from / tile.n_steps;
+            const size_t bytes = tile.panel_stride * n / tile.n_steps;
             piece.next = (uintptr_t)tile.w + at + (tile.ahead ? (size_t)tile.ahead : bytes);
             piece.n_lines = (bytes / 64 + times - 1) / times;
             for (size_t g = 0; g < G; g++) {
@@ -239,9 +262,11 @@ static void walk_amx_int8(Tile tile, UnpackFn *unpack_piece, int n_panels, size_
         }
 }
 
-// Groups of 16 rows, then one of 8, then the rest by VNNI: for fewer the unpacking costs more than the tiles gain.
-INLINE void matmul_amx_int8(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels,
-                            int n_in, const Rows *x, int n_tokens, ptrdiff_t ahead, UnpackFn *unpack_piece,
+// Groups of 16 rows, then one of 8, then the rest by VNNI: for fewer the unpacking costs more than
+// the tiles gain.
+INLINE void matmul_amx_int8(float *out, size_t out_stride, const uint8_t *panels,
+                            size_t panel_stride, int n_panels, int n_in, const Rows *x,
+                            int n_tokens, ptrdiff_t ahead, UnpackFn *unpack_piece,
                             MatmulFn *matmul_vnni) {
     Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, blocks_of(n_in), ahead};
     int left = n_tokens;
@@ -255,20 +280,23 @@ INLINE void matmul_amx_int8(float *out, size_t out_stride, const uint8_t *panels
     if (left < n_tokens) _tile_release();
     if (left == 0) return;
     const size_t block = tile.row * tile.n_steps;
-    const Rows rest = {.q = x->q + block * BLOCK, .scale = x->scale + block, .offset = x->offset + block};
+    const Rows rest = {.q = x->q + block * BLOCK,
+                       .scale = x->scale + block,
+                       .offset = x->offset + block};
     matmul_vnni(tile.out, out_stride, panels, panel_stride, n_panels, n_in, &rest, left, ahead);
 }
 
-#define MATMUL_INT8(name)                                                                                                \
-    static void matmul_amx_##name(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride,             \
-                                  int n_panels, int n_in, const Rows *x, int n_tokens, ptrdiff_t ahead) {                \
-        matmul_amx_int8(out, out_stride, panels, panel_stride, n_panels, n_in, x, n_tokens, ahead, unpack_##name,        \
-                        matmul_##name);                                                                                  \
+#define MATMUL_INT8(name)                                                                          \
+    static void matmul_amx_##name(float *out, size_t out_stride, const uint8_t *panels,            \
+                                  size_t panel_stride, int n_panels, int n_in, const Rows *x,      \
+                                  int n_tokens, ptrdiff_t ahead) {                                 \
+        matmul_amx_int8(out, out_stride, panels, panel_stride, n_panels, n_in, x, n_tokens, ahead, \
+                        unpack_##name, matmul_##name);                                             \
     }
 MATMUL_INT8(q8)
 MATMUL_INT8(q4)
 
-// ---- the table -----------------------------------------------------------------------------------------------------------
+// ---- the table ----------------------------------------------------------------------------------
 
 // Two first factors times two second ones at a step, as in tile_amx_bf16, but always the same.
 INLINE double peak_tiles(size_t steps, bool int8) {
@@ -305,10 +333,11 @@ static double peak_tiles_int8(size_t steps) { return peak_tiles(steps, true); }
 
 const Kernels amx_kernels = {
     .name = "amx",
-    .matmul = {[F32] = matmul_f32, [BF16] = matmul_amx_bf16, [Q8] = matmul_amx_q8, [Q4] = matmul_amx_q4, [F16] = matmul_f16},
+    .matmul = {[F32] = matmul_f32, [F16] = matmul_f16, [BF16] = matmul_amx_bf16,
+               [Q8] = matmul_amx_q8, [Q4] = matmul_amx_q4},
     MIX_KERNELS,
-    .peak = {[F32] = peak_floats, [F16] = peak_floats, [BF16] = peak_tiles_bf16, [Q8] = peak_tiles_int8,
-             [Q4] = peak_tiles_int8},
+    .peak = {[F32] = peak_floats, [F16] = peak_floats, [BF16] = peak_tiles_bf16,
+             [Q8] = peak_tiles_int8, [Q4] = peak_tiles_int8},
     LANES_KERNELS,
 };
 #endif

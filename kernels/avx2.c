@@ -1,4 +1,5 @@
-// AVX2, FMA and F16C: two registers hold 16 lanes. avxvnni.c includes this file and makes a table of its own.
+// AVX2, FMA and F16C: two registers hold 16 lanes. avxvnni.c includes this file and makes a table
+// of its own.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -16,21 +17,31 @@ typedef Ints Bytes;  // signed, but with AVX_VNNI
 
 INLINE Floats v_zero(void) { return (Floats){_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 INLINE Floats v_set1(float x) { return (Floats){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
-INLINE Floats v_add(Floats x, Floats y) { return (Floats){_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
-INLINE Floats v_mul(Floats x, Floats y) { return (Floats){_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+INLINE Floats v_add(Floats x, Floats y) {
+    return (Floats){_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)};
+}
+INLINE Floats v_mul(Floats x, Floats y) {
+    return (Floats){_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)};
+}
 INLINE Floats v_fma(Floats x, Floats y, Floats z) {
     return (Floats){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
 }
-INLINE Floats v_load(const float *p) { return (Floats){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+INLINE Floats v_load(const float *p) {
+    return (Floats){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
+}
 INLINE void v_store(float *p, Floats v) {
     _mm256_storeu_ps(p, v.a);
     _mm256_storeu_ps(p + 8, v.b);
 }
 
 INLINE __m256 swap(__m256 v, int h) {
-    return h == 4 ? _mm256_permute2f128_ps(v, v, 1) : h == 2 ? _mm256_permute_ps(v, 0x4e) : _mm256_permute_ps(v, 0xb1);
+    return h == 4   ? _mm256_permute2f128_ps(v, v, 1)
+           : h == 2 ? _mm256_permute_ps(v, 0x4e)
+                    : _mm256_permute_ps(v, 0xb1);
 }
-INLINE Floats v_swap(Floats v, int h) { return h == 8 ? (Floats){v.b, v.a} : (Floats){swap(v.a, h), swap(v.b, h)}; }
+INLINE Floats v_swap(Floats v, int h) {
+    return h == 8 ? (Floats){v.b, v.a} : (Floats){swap(v.a, h), swap(v.b, h)};
+}
 
 INLINE __m128i load128(const void *p) { return _mm_loadu_si128(p); }
 INLINE Ints load512(const void *p) {
@@ -53,7 +64,8 @@ INLINE Floats v_load_i8(const uint8_t *p) {
 
 // Of each pair of bf16, the even or the odd one: a bf16 is the upper half of an f32.
 INLINE __m256 half(__m256i v, int odd) {
-    return _mm256_castsi256_ps(odd ? _mm256_and_si256(v, _mm256_set1_epi32((int32_t)0xffff0000)) : _mm256_slli_epi32(v, 16));
+    return _mm256_castsi256_ps(odd ? _mm256_and_si256(v, _mm256_set1_epi32((int32_t)0xffff0000))
+                                   : _mm256_slli_epi32(v, 16));
 }
 INLINE Floats v_load_bf16(const uint8_t *p, int odd) {
     Ints v = load512(p);
@@ -89,8 +101,12 @@ INLINE void v_load_q4(Bytes w[2], const uint8_t *p) {
 }
 
 #ifdef AVX_VNNI
-INLINE Ints v_dot_start(int32_t offset) { return (Ints){_mm256_set1_epi32(offset), _mm256_set1_epi32(offset)}; }
-INLINE __m256i dot4(__m256i sum, __m256i w, __m256i x) { return _mm256_dpbusd_avx_epi32(sum, w, x); }
+INLINE Ints v_dot_start(int32_t offset) {
+    return (Ints){_mm256_set1_epi32(offset), _mm256_set1_epi32(offset)};
+}
+INLINE __m256i dot4(__m256i sum, __m256i w, __m256i x) {
+    return _mm256_dpbusd_avx_epi32(sum, w, x);
+}
 #else
 INLINE Ints v_dot_start(int32_t offset) {
     (void)offset;
@@ -108,7 +124,9 @@ INLINE Ints v_dot(Ints sum, Bytes w, const int8_t *x) {
     __m256i a = set1_32(x);
     return (Ints){dot4(sum.a, w.a, a), dot4(sum.b, w.b, a)};
 }
-INLINE Floats v_dot_end(Ints sum) { return (Floats){_mm256_cvtepi32_ps(sum.a), _mm256_cvtepi32_ps(sum.b)}; }
+INLINE Floats v_dot_end(Ints sum) {
+    return (Floats){_mm256_cvtepi32_ps(sum.a), _mm256_cvtepi32_ps(sum.b)};
+}
 
 #include "tiles.h"
 

@@ -1,4 +1,5 @@
-// AVX-512 with VNNI: one register holds 16 lanes. avx512bf16.c and amx.c include this file and make tables of their own.
+// AVX-512 with VNNI: one register holds 16 lanes. avx512bf16.c and amx.c include this file and make
+// tables of their own.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -16,7 +17,9 @@ INLINE Floats v_mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
 INLINE Floats v_fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
 INLINE Floats v_load(const float *p) { return _mm512_loadu_ps(p); }
 INLINE void v_store(float *p, Floats v) { _mm512_storeu_ps(p, v); }
-INLINE Floats v_load_f16(const uint8_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p)); }
+INLINE Floats v_load_f16(const uint8_t *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p));
+}
 INLINE Floats v_load_i8(const uint8_t *p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p)));
 }
@@ -36,7 +39,8 @@ INLINE __m512i set1_32(const void *p) {
 
 // Of each pair of bf16, the even or the odd one: a bf16 is the upper half of an f32.
 INLINE Floats half(__m512i v, int odd) {
-    return _mm512_castsi512_ps(odd ? _mm512_and_si512(v, _mm512_set1_epi32((int32_t)0xffff0000)) : _mm512_slli_epi32(v, 16));
+    return _mm512_castsi512_ps(odd ? _mm512_and_si512(v, _mm512_set1_epi32((int32_t)0xffff0000))
+                                   : _mm512_slli_epi32(v, 16));
 }
 INLINE Floats v_load_bf16(const uint8_t *p, int odd) { return half(_mm512_loadu_si512(p), odd); }
 INLINE Floats v_set1_bf16(const uint16_t *p, int odd) { return half(set1_32(p), odd); }
@@ -54,14 +58,18 @@ INLINE void v_load_q8(Bytes w[2], const uint8_t *p) {
 }
 
 INLINE void v_load_q4(Bytes w[2], const uint8_t *p) {
-    const __m128i codes = _mm_xor_si128(_mm_loadu_si128((const void *)Q4_CODES), _mm_set1_epi8(-128));
-    const __m512i table = _mm512_broadcast_i32x4(codes), low = _mm512_set1_epi8(15), v = _mm512_loadu_si512(p);
+    const __m128i codes =
+        _mm_xor_si128(_mm_loadu_si128((const void *)Q4_CODES), _mm_set1_epi8(-128));
+    const __m512i table = _mm512_broadcast_i32x4(codes);
+    const __m512i low = _mm512_set1_epi8(15), v = _mm512_loadu_si512(p);
     w[0] = _mm512_shuffle_epi8(table, _mm512_and_si512(v, low));
     w[1] = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(v, 4), low));
 }
 
 INLINE Ints v_dot_start(int32_t offset) { return _mm512_set1_epi32(offset); }
-INLINE Ints v_dot(Ints sum, Bytes w, const int8_t *x) { return _mm512_dpbusd_epi32(sum, w, set1_32(x)); }
+INLINE Ints v_dot(Ints sum, Bytes w, const int8_t *x) {
+    return _mm512_dpbusd_epi32(sum, w, set1_32(x));
+}
 INLINE Floats v_dot_end(Ints sum) { return _mm512_cvtepi32_ps(sum); }
 
 #include "tiles.h"

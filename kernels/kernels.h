@@ -1,10 +1,12 @@
 // The hot functions, one table per instruction set, and the layouts that they read.
 //
-// Every table gives the same bits, but for bf16 weights in avx512bf16 (docs/format.md has the layouts; "fma" is one
-// rounding, "+" and "*" are one each):
+// Every table gives the same bits, but for bf16 weights in avx512bf16 (docs/format.md has the
+// layouts; "fma" is one rounding, "+" and "*" are one each):
 //  - a product sums k = 0, 1, .. in order, one chain of fma a row, from 0;
-//  - a reduction (norms, softmax) keeps 16 partial sums, element i in lane i % 16, and adds them as a fixed tree;
-//  - exp, sin, cos and erf are the polynomials of lanes.h, and everything else is IEEE +, *, /, sqrt, fma.
+//  - a reduction (norms, softmax) keeps 16 partial sums, element i in lane i % 16, and adds them as
+//    a fixed tree;
+//  - exp, sin, cos and erf are the polynomials of lanes.h, and everything else is IEEE +, *, /,
+//    sqrt, fma.
 #ifndef KERNELS_H
 #define KERNELS_H
 
@@ -15,7 +17,8 @@
 
 enum { LANES = 16, BLOCK = 32 };  // rows of a panel; elements that share a scale
 
-typedef enum { F32, BF16, Q8, Q4, F16, N_DTYPES } Dtype;  // the first four as numbered in the file; f16 is for the KV cache
+// The first four as numbered in the file; f16 is for the KV cache.
+typedef enum { F32, BF16, Q8, Q4, F16, N_DTYPES } Dtype;
 
 extern const int8_t Q4_CODES[16];
 
@@ -24,48 +27,55 @@ const char *dtype_name(Dtype dtype);  // "f32", "bf16" ..
 // The blocks of a row of n numbers, the last one filled up.
 static inline size_t blocks_of(int n) { return ((size_t)n + BLOCK - 1) / BLOCK; }
 
-// The number of bytes of one panel (16 rows) with n_in columns; F16 is laid out like F32 with half the bytes.
+// The number of bytes of one panel (16 rows) with n_in columns; F16 is laid out like F32 with half
+// the bytes.
 size_t panel_bytes(Dtype dtype, int n_in);
 
-// Rows of activations in the form that the weights' dtype multiplies: F32 and F16 take f32; BF16 takes bf16; Q8 and Q4 take
-// int8. n_blocks = ceil(n_in / 32). Borrowed.
+// Rows of activations in the form that the weights' dtype multiplies: F32 and F16 take f32; BF16
+// takes bf16; Q8 and Q4 take int8. n_blocks = ceil(n_in / 32). Borrowed.
 typedef struct {
     const float *f32;      // [n_tokens][stride]
     size_t stride;
     const uint16_t *bf16;  // [n_tokens][32 n_blocks], zero past n_in
     const int8_t *q;       // [n_tokens][32 n_blocks], of x that is zero past n_in
     const float *scale;    // [n_tokens][n_blocks]
-    const int32_t *offset; // [n_tokens][n_blocks]: -128 times the sum of q in the block, which undoes the weights' +128
+    const int32_t *offset; // [n_tokens][n_blocks]: -128 times the sum of q in the block, which
+                           // undoes the weights' +128
 } Rows;
 
-// out[t * out_stride + 16 p + lane] = sum over k of row lane of panel p times row t of x, for p < n_panels, t < n_tokens.
-// Panels lie panel_stride bytes apart. n_in > 0. Per dtype:
+// out[t * out_stride + 16 p + lane] = sum over k of row lane of panel p times row t of x,
+// for p < n_panels, t < n_tokens. Panels lie panel_stride bytes apart. n_in > 0. Per dtype:
 //   F32, F16  acc = fma(w[k], x[k], acc)
-//   BF16      per 32 k: e over even k, o over odd k (both fma chains from 0), then acc = acc + (e + o)
+//   BF16      per 32 k: e over even k, o over odd k (both fma chains from 0), then
+//             acc = acc + (e + o)
 //   Q8, Q4    per block of 32 k: acc = fma((float)exact integer sum, scale of w * scale of x, acc)
-// What lies `ahead` bytes after the panels is wanted from memory next: a hint, 0 where the caller does not know.
-typedef void MatmulFn(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels, int n_in,
-                      const Rows *x, int n_tokens, ptrdiff_t ahead);
+// What lies `ahead` bytes after the panels is wanted from memory next: a hint, 0 where the caller
+// does not know.
+typedef void MatmulFn(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride,
+                      int n_panels, int n_in, const Rows *x, int n_tokens, ptrdiff_t ahead);
 
-// The mix of attention: out[r][0..dim) = sum over positions i = begin..end-1 of p[r][i] * v[i], one fma chain a dim in the
-// order of i, from 0. dim is a multiple of 16, out [n_rows][dim], p [n_rows][p_stride], readable in whole blocks of 16.
-// Values lie in blocks of 16 positions: position i is row i % 16 of v[i / 16], which is float or f16 [16][dim], or for Q8
-// int8 [16][dim] followed by f16 scales [dim / 32][16] (dim a multiple of 32), where p * scale is rounded before the fma.
-// `ahead` as above.
-typedef void MixFn(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v, int begin, int end,
-                   int dim, ptrdiff_t ahead);
+// The mix of attention: out[r][0..dim) = sum over positions i = begin..end-1 of p[r][i] * v[i], one
+// fma chain a dim in the order of i, from 0. dim is a multiple of 16, out [n_rows][dim], p
+// [n_rows][p_stride], readable in whole blocks of 16. Values lie in blocks of 16 positions:
+// position i is row i % 16 of v[i / 16], which is float or f16 [16][dim], or for Q8 int8 [16][dim]
+// followed by f16 scales [dim / 32][16] (dim a multiple of 32), where p * scale is rounded before
+// the fma. `ahead` as above.
+typedef void MixFn(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v,
+                   int begin, int end, int dim, ptrdiff_t ahead);
 
-// q8 and q4 weights in the file are H w / 4, activations become H x / 8 (exact factors): H H = 32 (docs/format.md).
+// q8 and q4 weights in the file are H w / 4, activations become H x / 8 (exact factors): H H = 32
+// (docs/format.md).
 #define TURNED_X 0.125f
 
-// The mix of a layer whose values are the first dim numbers of its keys: out[r][0..dim) = sum over positions i =
-// begin..end-1, MAX_KEYS at most, of p[r][i] * key[i]. keys[i / 16] is the panel of keys 16 (i / 16) .. + 15, each n_in
-// long, of type F32, F16 or Q8. Positions are lanes, so the sum is a reduction: fma into lane i % 16, then the tree (Q8:
-// p * scale is rounded before the fma). begin is a multiple of 16, and p is 0 from end to the next one. out [n_rows][dim],
-// p [n_rows][p_stride].
+// The mix of a layer whose values are the first dim numbers of its keys: out[r][0..dim) = sum over
+// positions i = begin..end-1, MAX_KEYS at most, of p[r][i] * key[i]. keys[i / 16] is the panel of
+// keys 16 (i / 16) .. + 15, each n_in long, of type F32, F16 or Q8. Positions are lanes, so the sum
+// is a reduction: fma into lane i % 16, then the tree (Q8: p * scale is rounded before the fma).
+// begin is a multiple of 16, and p is 0 from end to the next one. out [n_rows][dim], p
+// [n_rows][p_stride].
 enum { MAX_KEYS = 256 };
-typedef void MixKeysFn(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *keys, int begin,
-                       int end, int n_in, int dim);
+typedef void MixKeysFn(float *out, const float *p, size_t p_stride, int n_rows,
+                       const uint8_t *const *keys, int begin, int end, int n_in, int dim);
 
 // Those from N_PLAIN_ACTS on have parameters, and functions of their own.
 typedef enum {
@@ -83,8 +93,9 @@ typedef struct {
     void (*to_bf16)(uint16_t *out, const float *x, int n);
     void (*to_f16)(uint16_t *out, const float *x, int n);  // to nearest even, saturating at +-65504
     void (*to_q8)(int8_t *q, float *scale, int32_t *offset, const float *x, int n, bool turned);
-    // out [32] = H x, the Hadamard transform: at strides h of 16, 8, 4, 2, 1 in this order, x[i] and x[i + h] become their
-    // sum and their difference. to_q8 with `turned` rounds H x * TURNED_X, for weights that are turned too. out may be x.
+    // out [32] = H x, the Hadamard transform: at strides h of 16, 8, 4, 2, 1 in this order, x[i]
+    // and x[i + h] become their sum and their difference. to_q8 with `turned` rounds
+    // H x * TURNED_X, for weights that are turned too. out may be x.
     void (*turn)(float *out, const float *x);
     // out may be x. w: [n]; b: [n] or NULL.
     void (*rmsnorm)(float *out, const float *x, const float *w, int n, float eps);
@@ -94,40 +105,48 @@ typedef struct {
     void (*axpby)(float *x, float a, const float *y, float b, int n);  // x = fma(y, b, x * a)
     void (*act)(float *x, Act act, int n);                             // x = act(x)
     void (*act_mul)(float *x, const float *y, Act act, int n);         // x = act(x) * y
-    // xIELU (Huang et al. 2024): x > 0: p[0] x^2 + p[2] x, else p[1] (expm1(min(x, p[3])) - x) + p[2] x
+    // xIELU (Huang et al. 2024): for x > 0 it is p[0] x^2 + p[2] x,
+    // else p[1] (expm1(min(x, p[3])) - x) + p[2] x
     void (*xielu)(float *x, const float p[4], int n);
     // gpt-oss: x = (y + 1) x sigmoid(alpha x), x at most limit, y within +-limit
     void (*clamped_swiglu)(float *x, const float *y, float alpha, float limit, int n);
     void (*clamp)(float *x, float limit, int n);                       // to +-limit
     void (*softcap)(float *x, float cap, int n);                       // x = cap tanh(x / cap)
-    void (*add_ramp)(float *x, float first, float slope, int n);       // x[i] = fma(slope, first + i, x[i])
-    // rotates (x[i], x[i + n_pairs]) by the angle whose cosine and sine are c[i], s[i]
+    // x[i] = fma(slope, first + i, x[i])
+    void (*add_ramp)(float *x, float first, float slope, int n);
+    // Rotates (x[i], x[i + n_pairs]) by the angle whose cosine and sine are c[i], s[i].
     void (*rope)(float *x, const float *c, const float *s, int n_pairs);
-    void (*sincos)(float *c, float *s, const float *angle, float multiplier, int n);  // times multiplier; c may be angle
+    // Both times multiplier; c may be angle.
+    void (*sincos)(float *c, float *s, const float *angle, float multiplier, int n);
     // x *= scale / sqrt(sum of squares + eps)
     void (*unit)(float *x, float scale, float eps, int n);
-    // out = sum over j < n_taps of w[j][i] * x[j][i], one fma chain in the order of j; w [n_taps][n], x [n_taps][stride]
+    // out = sum over j < n_taps of w[j][i] * x[j][i], one fma chain in the order of j;
+    // w [n_taps][n], x [n_taps][stride]
     void (*conv)(float *out, const float *x, size_t stride, const float *w, int n_taps, int n);
     void (*decay)(float *x, const float *rate, int n);  // x = exp(-rate * softplus(x))
-    // One step of the gated delta rule on state S [n_k][n_v]: S *= decay; d = beta (v - S^T k); S += k d^T; out = S^T q.
-    void (*delta)(float *state, float *out, const float *q, const float *k, const float *v, float decay, float beta, int n_k,
-                  int n_v);
+    // One step of the gated delta rule on state S [n_k][n_v]:
+    // S *= decay; d = beta (v - S^T k); S += k d^T; out = S^T q.
+    void (*delta)(float *state, float *out, const float *q, const float *k, const float *v,
+                  float decay, float beta, int n_k, int n_v);
     // n is a multiple of 16
     float (*max)(const float *x, int n);
-    float (*exp_sum)(float *x, float max, int n);  // x = exp(x - max), -INFINITY gives 0; returns the sum
-    // What --bench holds the others against. peak: as many multiply-adds of the unit that multiplies the dtype as the
-    // processor can do from registers, `steps` times some; returns the operations done, a multiply-add being two. read: the
-    // exclusive or of the 64-bit words of some cache lines, which costs what reading them costs.
+    // x = exp(x - max), -INFINITY gives 0; returns the sum
+    float (*exp_sum)(float *x, float max, int n);
+    // What --bench holds the others against. peak: as many multiply-adds of the unit that
+    // multiplies the dtype as the processor can do from registers, `steps` times some; returns the
+    // operations done, a multiply-add being two. read: the exclusive or of the 64-bit words of some
+    // cache lines, which costs what reading them costs.
     double (*peak[N_DTYPES])(size_t steps);
     uint64_t (*read)(const uint8_t *lines, size_t n_lines);
 } Kernels;
 
-extern const Kernels scalar_kernels, avx2_kernels, avxvnni_kernels, avx512_kernels, avx512bf16_kernels, amx_kernels,
-    neon_kernels;
+extern const Kernels scalar_kernels, avx2_kernels, avxvnni_kernels, avx512_kernels,
+    avx512bf16_kernels, amx_kernels, neon_kernels;
 
-// The table for this processor, or the one that HEADS_ISA names. NULL if HEADS_ISA names none, or one that this processor
-// or build lacks; *why then says so, otherwise why this table was chosen. *why is a static string.
-const Kernels *kernels_choose(const char *heads_isa, const char **why);
+// The table of that name, or the best one for this processor where name is NULL. NULL if there is
+// no such table, or this processor or build lacks it; *why then says so, otherwise why the table
+// was chosen. *why is a static string.
+const Kernels *kernels_choose(const char *name, const char **why);
 
 // One number at a time.
 static inline uint32_t bits_of(float x) {
@@ -147,12 +166,13 @@ static inline float bf16_to_f32(uint16_t h) { return from_bits((uint32_t)h << 16
 // The exponent is moved by a multiplication, which is exact and renormalises the denormals.
 static inline float f16_to_f32(uint16_t h) {
     uint32_t magnitude = (uint32_t)(h & 0x7fff) << 13, sign = (uint32_t)(h & 0x8000) << 16;
-    if (magnitude >= 0x0f800000) return from_bits(sign | 0x70000000 | magnitude);  // infinity and NaN
+    if (magnitude >= 0x0f800000)  // infinity and NaN
+        return from_bits(sign | 0x70000000 | magnitude);
     return from_bits(sign | bits_of(from_bits(magnitude) * 0x1p112f));
 }
 
-// To nearest even, saturating: normal numbers round in the integer, and the denormals of f16 in the sum with 0.5, whose last
-// place is theirs (2^-24).
+// To nearest even, saturating: normal numbers round in the integer, and the denormals of f16 in the
+// sum with 0.5, whose last place is theirs (2^-24).
 static inline uint16_t f32_to_f16(float x) {
     uint32_t u = bits_of(x), sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
     a = a > 0x477fe000 ? 0x477fe000 : a;  // 65504, the largest

@@ -1,6 +1,7 @@
-// Everything that is not a product of matrices, written once in plain C. Each instruction set's file includes this and is
-// compiled with its own flags, so the compiler turns the loops over lanes into that set's vectors; the bits stay the same,
-// because every operation is an IEEE one in a stated order and fused multiply-adds are spelled fmaf (-ffp-contract=off).
+// Everything that is not a product of matrices, written once in plain C. Each instruction set's
+// file includes this and is compiled with its own flags, so the compiler turns the loops over lanes
+// into that set's vectors; the bits stay the same, because every operation is an IEEE one in a
+// stated order and fused multiply-adds are spelled fmaf (-ffp-contract=off).
 #ifndef LANES_H
 #define LANES_H
 
@@ -11,7 +12,8 @@
 // x + ROUND_MAGIC holds the nearest integer (ties to even) in its low bits, for |x| < 2^22.
 #define ROUND_MAGIC 12582912.0f
 
-// e^x = 2^n (1 + m): x = n ln2 + r, |r| <= ln2 / 2, and m = e^r - 1 by a minimax polynomial of degree 6.
+// e^x = 2^n (1 + m): x = n ln2 + r, |r| <= ln2 / 2, and m = e^r - 1 by a minimax polynomial of
+// degree 6.
 typedef struct {
     float m, power;  // power = 2^n
 } ExpParts;
@@ -25,11 +27,12 @@ static inline ExpParts exp_parts(float x) {
     p = fmaf(p, r, 0.0416684560f);
     p = fmaf(p, r, 0.166665152f);
     p = fmaf(p, r, 0.499999940f);
-    return (ExpParts){fmaf(p, r * r, r), from_bits((bits_of(t) - bits_of(ROUND_MAGIC) + 127u) << 23)};
+    return (ExpParts){fmaf(p, r * r, r),
+                      from_bits((bits_of(t) - bits_of(ROUND_MAGIC) + 127u) << 23)};
 }
 
-// e^x within 1.1 ulp for x <= 88.3; below -87 it is 0 (no denormals). Cases are masks of bits: given a choice between
-// floats, compilers branch and leave the lanes.
+// e^x within 1.1 ulp for x <= 88.3; below -87 it is 0 (no denormals). Cases are masks of bits:
+// given a choice between floats, compilers branch and leave the lanes.
 static inline float exp_finite(float x) {
     ExpParts e = exp_parts(x);
     uint32_t kept = 0u - (uint32_t)!(x < -87.0f);
@@ -56,8 +59,9 @@ static inline float tanh_lane(float x) {
     return copysignf(e / (e + 2.0f), x);
 }
 
-// The standard normal's tail P(X > x) for x >= 0: e^(-x^2/2) times a minimax polynomial in t = 1 / (1 + 0.3 x). Relative
-// error 2e-7 near 0, growing with the rounding of x^2 to 3e-6 at 9; x times it is off by 2.4e-7 at most.
+// The standard normal's tail P(X > x) for x >= 0: e^(-x^2/2) times a minimax polynomial in
+// t = 1 / (1 + 0.3 x). Relative error 2e-7 near 0, growing with the rounding of x^2 to 3e-6 at 9;
+// x times it is off by 2.4e-7 at most.
 static inline float normal_tail(float x) {
     float t = 1.0f / fmaf(0.3f, x, 1.0f);
     float p = 0.0356756113f;
@@ -114,7 +118,8 @@ static void lanes_xielu(float *restrict x, const float p[4], int n) {
     }
 }
 
-static void lanes_clamped_swiglu(float *restrict x, const float *restrict y, float alpha, float limit, int n) {
+static void lanes_clamped_swiglu(float *restrict x, const float *restrict y, float alpha,
+                                 float limit, int n) {
     for (int i = 0; i < n; i++) {
         float gate = x[i] < limit ? x[i] : limit, up = y[i] < limit ? y[i] : limit;
         up = up > -limit ? up : -limit;
@@ -137,7 +142,8 @@ static void lanes_add_ramp(float *x, float first, float slope, int n) {
     for (int i = 0; i < n; i++) x[i] = fmaf(slope, first + (float)i, x[i]);
 }
 
-// Cosine and sine in double precision: angles grow with the position, so the reduction by pi/2 needs the digits.
+// Cosine and sine in double precision: angles grow with the position, so the reduction by pi/2
+// needs the digits.
 static void lanes_sincos(float *c, float *s, const float *angle, float multiplier, int n) {
     const double magic = 6755399441055744.0;  // as ROUND_MAGIC, for |angle| < 2^50
     for (int i = 0; i < n; i++) {
@@ -216,7 +222,8 @@ static void lanes_rmsnorm(float *out, const float *x, const float *w, int n, flo
     for (int i = 0; i < n; i++) out[i] = x[i] * r * w[i];
 }
 
-static void lanes_layernorm(float *out, const float *x, const float *w, const float *b, int n, float eps) {
+static void lanes_layernorm(float *out, const float *x, const float *w, const float *b, int n,
+                            float eps) {
     float mean = sum(x, n) / (float)n;
     float r = 1.0f / sqrtf(sum_squares(x, mean, n) / (float)n + eps);
     if (b)
@@ -230,15 +237,15 @@ static void lanes_unit(float *x, float scale, float eps, int n) {
     for (int i = 0; i < n; i++) x[i] *= r;
 }
 
-static void lanes_conv(float *restrict out, const float *restrict x, size_t stride, const float *restrict w, int n_taps,
-                       int n) {
+static void lanes_conv(float *restrict out, const float *restrict x, size_t stride,
+                       const float *restrict w, int n_taps, int n) {
     for (int i = 0; i < n; i++) out[i] = 0.0f;
     for (int j = 0; j < n_taps; j++, x += stride, w += n)
         for (int i = 0; i < n; i++) out[i] = fmaf(w[i], x[i], out[i]);
 }
 
-// log(1 + e^x) = max(x, 0) + 2 atanh(e / (2 + e)) with e = e^-|x|: the argument is at most 1/3, and the series of atanh ends
-// with a relative error of 1e-8.
+// log(1 + e^x) = max(x, 0) + 2 atanh(e / (2 + e)) with e = e^-|x|: the argument is at most 1/3, and
+// the series of atanh ends with a relative error of 1e-8.
 static inline float softplus_lane(float x) {
     float e = exp_lane(-fabsf(x)), t = e / (2.0f + e), t2 = t * t;
     float p = 1.0f / 15.0f;
@@ -257,10 +264,11 @@ static void lanes_decay(float *restrict x, const float *restrict rate, int n) {
 }
 
 // The columns j..j+n-1 of the state, n <= 64, whose sums stay in registers.
-__attribute__((always_inline)) static inline void delta_columns(float *restrict state, float *restrict out,
-                                                                const float *restrict q, const float *restrict k,
-                                                                const float *restrict v, float decay, float beta, int n_k,
-                                                                int n_v, int n) {
+__attribute__((always_inline))
+static inline void delta_columns(float *restrict state, float *restrict out,
+                                 const float *restrict q, const float *restrict k,
+                                 const float *restrict v, float decay, float beta, int n_k, int n_v,
+                                 int n) {
     float change[4 * LANES] = {0}, sum[4 * LANES] = {0};
     for (int i = 0; i < n_k; i++) {
         const float *s = state + (size_t)i * (size_t)n_v;
@@ -278,17 +286,18 @@ __attribute__((always_inline)) static inline void delta_columns(float *restrict 
     for (int j = 0; j < n; j++) out[j] = sum[j];
 }
 
-static void lanes_delta(float *state, float *out, const float *q, const float *k, const float *v, float decay, float beta,
-                        int n_k, int n_v) {
+static void lanes_delta(float *state, float *out, const float *q, const float *k, const float *v,
+                        float decay, float beta, int n_k, int n_v) {
     int j = 0;
     for (; j + 4 * LANES <= n_v; j += 4 * LANES)
         delta_columns(state + j, out + j, q, k, v + j, decay, beta, n_k, n_v, 4 * LANES);
-    for (; j + LANES <= n_v; j += LANES) delta_columns(state + j, out + j, q, k, v + j, decay, beta, n_k, n_v, LANES);
+    for (; j + LANES <= n_v; j += LANES)
+        delta_columns(state + j, out + j, q, k, v + j, decay, beta, n_k, n_v, LANES);
     if (j < n_v) delta_columns(state + j, out + j, q, k, v + j, decay, beta, n_k, n_v, n_v - j);
 }
 
-// As integers, floats of one sign are in order, and compilers know how to take a maximum of integers in lanes. (A NaN would
-// be the largest number of its sign.)
+// As integers, floats of one sign are in order, and compilers know how to take a maximum of
+// integers in lanes. (A NaN would be the largest number of its sign.)
 static float lanes_max(const float *x, int n) {
     int32_t top = INT32_MIN;
     for (int i = 0; i < n; i++) {
@@ -327,7 +336,8 @@ static void lanes_to_f16(uint16_t *restrict out, const float *restrict x, int n)
 // Of the file that includes this: H x of a block.
 static inline void turn_block(float *out, const float *x);
 
-static inline void q8_block(int8_t *restrict q, float *restrict scale, int32_t *restrict offset, const float *restrict x) {
+static inline void q8_block(int8_t *restrict q, float *restrict scale, int32_t *restrict offset,
+                            const float *restrict x) {
     int32_t top = 0, total = 0;
     for (int i = 0; i < BLOCK; i++) {  // the largest |x|, in the order of integers
         int32_t u = (int32_t)(bits_of(x[i]) & 0x7fffffff);
@@ -344,8 +354,8 @@ static inline void q8_block(int8_t *restrict q, float *restrict scale, int32_t *
     *offset = -128 * total;
 }
 
-static void lanes_to_q8(int8_t *restrict q, float *restrict scale, int32_t *restrict offset, const float *restrict x, int n,
-                        bool turned) {
+static void lanes_to_q8(int8_t *restrict q, float *restrict scale, int32_t *restrict offset,
+                        const float *restrict x, int n, bool turned) {
     float block[BLOCK];
     for (int b = 0; b * BLOCK < n; b++) {
         const float *from = x + b * BLOCK;
@@ -378,13 +388,13 @@ static uint64_t lanes_read(const uint8_t *lines, size_t n_lines) {
 }
 
 // The members of Kernels that this file implements.
-#define LANES_KERNELS                                                                                           \
-    .to_bf16 = lanes_to_bf16, .to_f16 = lanes_to_f16, .to_q8 = lanes_to_q8, .turn = turn_block,                 \
-    .rmsnorm = lanes_rmsnorm, .layernorm = lanes_layernorm, .add = lanes_add, .scale = lanes_scale,             \
-    .axpby = lanes_axpby, .act = lanes_act, .act_mul = lanes_act_mul, .rope = lanes_rope,                       \
-    .sincos = lanes_sincos, .max = lanes_max, .exp_sum = lanes_exp_sum, .xielu = lanes_xielu,                   \
-    .clamped_swiglu = lanes_clamped_swiglu, .clamp = lanes_clamp, .softcap = lanes_softcap,                     \
-    .add_ramp = lanes_add_ramp, .unit = lanes_unit, .conv = lanes_conv, .decay = lanes_decay,                   \
-    .delta = lanes_delta, .read = lanes_read
+#define LANES_KERNELS                                                                              \
+    .to_bf16 = lanes_to_bf16, .to_f16 = lanes_to_f16, .to_q8 = lanes_to_q8, .turn = turn_block,    \
+    .rmsnorm = lanes_rmsnorm, .layernorm = lanes_layernorm, .add = lanes_add,                      \
+    .scale = lanes_scale, .axpby = lanes_axpby, .act = lanes_act, .act_mul = lanes_act_mul,        \
+    .rope = lanes_rope, .sincos = lanes_sincos, .max = lanes_max, .exp_sum = lanes_exp_sum,        \
+    .xielu = lanes_xielu, .clamped_swiglu = lanes_clamped_swiglu, .clamp = lanes_clamp,            \
+    .softcap = lanes_softcap, .add_ramp = lanes_add_ramp, .unit = lanes_unit, .conv = lanes_conv,  \
+    .decay = lanes_decay, .delta = lanes_delta, .read = lanes_read
 
 #endif

@@ -17,7 +17,9 @@ typedef struct {
     int8x16_t v[4];
 } Bytes;  // signed
 
-INLINE Floats v_set1(float x) { return (Floats){{vdupq_n_f32(x), vdupq_n_f32(x), vdupq_n_f32(x), vdupq_n_f32(x)}}; }
+INLINE Floats v_set1(float x) {
+    return (Floats){{vdupq_n_f32(x), vdupq_n_f32(x), vdupq_n_f32(x), vdupq_n_f32(x)}};
+}
 INLINE Floats v_zero(void) { return v_set1(0.0f); }
 INLINE Floats v_add(Floats x, Floats y) {
     EACH x.v[i] = vaddq_f32(x.v[i], y.v[i]);
@@ -46,8 +48,10 @@ INLINE Floats v_load_f16(const uint8_t *p) {
 INLINE Floats v_load_i8(const uint8_t *p) {
     int8x16_t b = vreinterpretq_s8_u8(vld1q_u8(p));
     int16x8_t low = vmovl_s8(vget_low_s8(b)), high = vmovl_s8(vget_high_s8(b));
-    return (Floats){{vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(low))),
-                     vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)))}};
+    return (Floats){{vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))),
+                     vcvtq_f32_s32(vmovl_s16(vget_high_s16(low))),
+                     vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))),
+                     vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)))}};
 }
 INLINE Floats v_swap(Floats v, int h) {
     Floats x;
@@ -62,7 +66,8 @@ INLINE Floats v_load_bf16(const uint8_t *p, int odd) {
     Floats x;
     EACH {
         uint32x4_t pair = vreinterpretq_u32_u8(vld1q_u8(p + 16 * i));
-        x.v[i] = vreinterpretq_f32_u32(odd ? vandq_u32(pair, vdupq_n_u32(0xffff0000)) : vshlq_n_u32(pair, 16));
+        x.v[i] = vreinterpretq_f32_u32(odd ? vandq_u32(pair, vdupq_n_u32(0xffff0000))
+                                           : vshlq_n_u32(pair, 16));
     }
     return x;
 }
@@ -70,7 +75,8 @@ INLINE Floats v_set1_bf16(const uint16_t *p, int odd) { return v_set1(bf16_to_f3
 
 INLINE void v_load_q8(Bytes w[2], const uint8_t *p) {
     for (int g = 0; g < 2; g++)
-        EACH w[g].v[i] = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(p + 64 * g + 16 * i), vdupq_n_u8(128)));
+        EACH w[g].v[i] =
+            vreinterpretq_s8_u8(veorq_u8(vld1q_u8(p + 64 * g + 16 * i), vdupq_n_u8(128)));
 }
 
 INLINE void v_load_q4(Bytes w[2], const uint8_t *p) {

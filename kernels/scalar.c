@@ -20,40 +20,46 @@ static float f16_at(const uint8_t *p, size_t i) {
 
 #define UNUSED __attribute__((unused))
 
-static void matmul_f32(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels, int n_in,
-                       const Rows *x, int n_tokens, UNUSED ptrdiff_t ahead) {
+static void matmul_f32(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride,
+                       int n_panels, int n_in, const Rows *x, int n_tokens,
+                       UNUSED ptrdiff_t ahead) {
     for (int p = 0; p < n_panels; p++) {
         const float *w = (const float *)(panels + (size_t)p * panel_stride);  // [n_in][16]
         for (int t = 0; t < n_tokens; t++) {
             const float *a = x->f32 + (size_t)t * x->stride;
             float acc[LANES] = {0};
             for (int k = 0; k < n_in; k++)
-                for (int r = 0; r < LANES; r++) acc[r] = fmaf(w[(size_t)k * LANES + r], a[k], acc[r]);
+                for (int r = 0; r < LANES; r++)
+                    acc[r] = fmaf(w[(size_t)k * LANES + r], a[k], acc[r]);
             memcpy(out + (size_t)t * out_stride + (size_t)p * LANES, acc, sizeof acc);
         }
     }
 }
 
-static void matmul_f16(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels, int n_in,
-                       const Rows *x, int n_tokens, UNUSED ptrdiff_t ahead) {
+static void matmul_f16(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride,
+                       int n_panels, int n_in, const Rows *x, int n_tokens,
+                       UNUSED ptrdiff_t ahead) {
     for (int p = 0; p < n_panels; p++) {
         const uint8_t *w = panels + (size_t)p * panel_stride;  // f16 [n_in][16]
         for (int t = 0; t < n_tokens; t++) {
             const float *a = x->f32 + (size_t)t * x->stride;
             float acc[LANES] = {0};
             for (int k = 0; k < n_in; k++)
-                for (int r = 0; r < LANES; r++) acc[r] = fmaf(f16_at(w, (size_t)k * LANES + r), a[k], acc[r]);
+                for (int r = 0; r < LANES; r++)
+                    acc[r] = fmaf(f16_at(w, (size_t)k * LANES + r), a[k], acc[r]);
             memcpy(out + (size_t)t * out_stride + (size_t)p * LANES, acc, sizeof acc);
         }
     }
 }
 
-static void matmul_bf16(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels, int n_in,
-                        const Rows *x, int n_tokens, UNUSED ptrdiff_t ahead) {
+static void matmul_bf16(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride,
+                        int n_panels, int n_in, const Rows *x, int n_tokens,
+                        UNUSED ptrdiff_t ahead) {
     int n_blocks = (int)blocks_of(n_in);
     for (int p = 0; p < n_panels; p++)
         for (int t = 0; t < n_tokens; t++) {
-            const uint16_t *w = (const uint16_t *)(panels + (size_t)p * panel_stride);  // [n_blocks * 16][16][2]
+            // [n_blocks * 16][16][2]
+            const uint16_t *w = (const uint16_t *)(panels + (size_t)p * panel_stride);
             const uint16_t *a = x->bf16 + (size_t)t * n_blocks * BLOCK;
             float acc[LANES] = {0};
             for (int b = 0; b < n_blocks; b++) {
@@ -79,13 +85,15 @@ static const uint8_t *q4_to_q8(uint8_t bytes[BLOCK * LANES], const uint8_t *code
     return bytes;
 }
 
-static void matmul_blocks(Dtype dtype, float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride,
-                          int n_panels, int n_in, const Rows *x, int n_tokens) {
+static void matmul_blocks(Dtype dtype, float *out, size_t out_stride, const uint8_t *panels,
+                          size_t panel_stride, int n_panels, int n_in, const Rows *x,
+                          int n_tokens) {
     int n_blocks = (int)blocks_of(n_in);
     size_t block_bytes = dtype == Q8 ? 512 : 256;
     for (int p = 0; p < n_panels; p++)
         for (int t = 0; t < n_tokens; t++) {
-            const uint8_t *w = panels + (size_t)p * panel_stride, *scales = w + block_bytes * (size_t)n_blocks;
+            const uint8_t *w = panels + (size_t)p * panel_stride;
+            const uint8_t *scales = w + block_bytes * (size_t)n_blocks;
             float acc[LANES] = {0};
             for (int b = 0; b < n_blocks; b++, w += block_bytes) {
                 size_t i = (size_t)t * n_blocks + b;
@@ -95,25 +103,26 @@ static void matmul_blocks(Dtype dtype, float *out, size_t out_stride, const uint
                 for (int r = 0; r < LANES; r++) {
                     int32_t dot = x->offset[i];
                     for (int k = 0; k < BLOCK; k++) dot += v[k / 4 * 64 + r * 4 + k % 4] * a[k];
-                    acc[r] = fmaf((float)dot, f16_at(scales, (size_t)b * LANES + r) * x->scale[i], acc[r]);
+                    float scale = f16_at(scales, (size_t)b * LANES + r) * x->scale[i];
+                    acc[r] = fmaf((float)dot, scale, acc[r]);
                 }
             }
             memcpy(out + (size_t)t * out_stride + (size_t)p * LANES, acc, sizeof acc);
         }
 }
 
-static void matmul_q8(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels, int n_in,
-                      const Rows *x, int n_tokens, UNUSED ptrdiff_t ahead) {
+static void matmul_q8(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride,
+                      int n_panels, int n_in, const Rows *x, int n_tokens, UNUSED ptrdiff_t ahead) {
     matmul_blocks(Q8, out, out_stride, panels, panel_stride, n_panels, n_in, x, n_tokens);
 }
 
-static void matmul_q4(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels, int n_in,
-                      const Rows *x, int n_tokens, UNUSED ptrdiff_t ahead) {
+static void matmul_q4(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride,
+                      int n_panels, int n_in, const Rows *x, int n_tokens, UNUSED ptrdiff_t ahead) {
     matmul_blocks(Q4, out, out_stride, panels, panel_stride, n_panels, n_in, x, n_tokens);
 }
 
-static void mix_f32(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v, int begin, int end,
-                    int dim, UNUSED ptrdiff_t ahead) {
+static void mix_f32(float *out, const float *p, size_t p_stride, int n_rows,
+                    const uint8_t *const *v, int begin, int end, int dim, UNUSED ptrdiff_t ahead) {
     memset(out, 0, sizeof *out * (size_t)n_rows * (size_t)dim);
     for (int r = 0; r < n_rows; r++, p += p_stride, out += dim)
         for (int i = begin; i < end; i++) {
@@ -122,16 +131,17 @@ static void mix_f32(float *out, const float *p, size_t p_stride, int n_rows, con
         }
 }
 
-static void mix_f16(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v, int begin, int end,
-                    int dim, UNUSED ptrdiff_t ahead) {
+static void mix_f16(float *out, const float *p, size_t p_stride, int n_rows,
+                    const uint8_t *const *v, int begin, int end, int dim, UNUSED ptrdiff_t ahead) {
     memset(out, 0, sizeof *out * (size_t)n_rows * (size_t)dim);
     for (int r = 0; r < n_rows; r++, p += p_stride, out += dim)
         for (int i = begin; i < end; i++)
-            for (int d = 0; d < dim; d++) out[d] = fmaf(p[i], f16_at(v[i / LANES], (size_t)(i % LANES) * dim + d), out[d]);
+            for (int d = 0; d < dim; d++)
+                out[d] = fmaf(p[i], f16_at(v[i / LANES], (size_t)(i % LANES) * dim + d), out[d]);
 }
 
-static void mix_q8(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v, int begin, int end,
-                   int dim, UNUSED ptrdiff_t ahead) {
+static void mix_q8(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v,
+                   int begin, int end, int dim, UNUSED ptrdiff_t ahead) {
     memset(out, 0, sizeof *out * (size_t)n_rows * (size_t)dim);
     for (int r = 0; r < n_rows; r++, p += p_stride, out += dim)
         for (int i = begin; i < end; i++) {
@@ -151,15 +161,16 @@ static float key_at(Dtype dtype, const uint8_t *panel, int d, int lane) {
     return (float)(panel[(size_t)(d / 4) * 64 + (size_t)lane * 4 + d % 4] - 128);
 }
 
-static void mix_keys(Dtype dtype, float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *keys,
-                     int begin, int end, int n_in, int dim) {
+static void mix_keys(Dtype dtype, float *out, const float *p, size_t p_stride, int n_rows,
+                     const uint8_t *const *keys, int begin, int end, int n_in, int dim) {
     size_t n_blocks = blocks_of(n_in);
     for (int r = 0; r < n_rows; r++, p += p_stride, out += dim)
         for (int d = 0; d < dim; d++) {
             float acc[LANES] = {0};
             for (int i = begin; i < end; i += LANES)
                 for (int j = 0; j < LANES; j++) {
-                    const uint8_t *panel = keys[i / LANES], *scales = panel + n_blocks * 512 + (size_t)(d / BLOCK) * 32;
+                    const uint8_t *panel = keys[i / LANES];
+                    const uint8_t *scales = panel + n_blocks * 512 + (size_t)(d / BLOCK) * 32;
                     float a = dtype == Q8 ? p[i + j] * f16_at(scales, (size_t)j) : p[i + j];
                     acc[j] = fmaf(key_at(dtype, panel, d, j), a, acc[j]);
                 }
@@ -167,10 +178,11 @@ static void mix_keys(Dtype dtype, float *out, const float *p, size_t p_stride, i
         }
 }
 
-#define MIX_KEYS(name, dtype)                                                                                            \
-    static void mix_keys_##name(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *keys,     \
-                                int begin, int end, int n_in, int dim) {                                                 \
-        mix_keys(dtype, out, p, p_stride, n_rows, keys, begin, end, n_in, dim);                                          \
+#define MIX_KEYS(name, dtype)                                                                      \
+    static void mix_keys_##name(float *out, const float *p, size_t p_stride, int n_rows,           \
+                                const uint8_t *const *keys, int begin, int end, int n_in,          \
+                                int dim) {                                                         \
+        mix_keys(dtype, out, p, p_stride, n_rows, keys, begin, end, n_in, dim);                    \
     }
 MIX_KEYS(f32, F32)
 MIX_KEYS(f16, F16)
@@ -199,9 +211,11 @@ static double peak_blocks(size_t steps) {
 
 const Kernels scalar_kernels = {
     .name = "scalar",
-    .matmul = {[F32] = matmul_f32, [BF16] = matmul_bf16, [Q8] = matmul_q8, [Q4] = matmul_q4, [F16] = matmul_f16},
+    .matmul = {[F32] = matmul_f32, [F16] = matmul_f16, [BF16] = matmul_bf16,
+               [Q8] = matmul_q8, [Q4] = matmul_q4},
     .mix = {[F32] = mix_f32, [F16] = mix_f16, [Q8] = mix_q8},
     .mix_keys = {[F32] = mix_keys_f32, [F16] = mix_keys_f16, [Q8] = mix_keys_q8},
-    .peak = {[F32] = peak_floats, [F16] = peak_floats, [BF16] = peak_floats, [Q8] = peak_blocks, [Q4] = peak_blocks},
+    .peak = {[F32] = peak_floats, [F16] = peak_floats, [BF16] = peak_floats,
+             [Q8] = peak_blocks, [Q4] = peak_blocks},
     LANES_KERNELS,
 };

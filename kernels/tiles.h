@@ -1,5 +1,5 @@
-// The products and the mix, written once over vectors of 16 lanes. An instruction set's file defines the vectors, then
-// includes this:
+// The products and the mix, written once over vectors of 16 lanes. An instruction set's file
+// defines the vectors, then includes this:
 //
 //   INLINE                         static inline, and always so
 //   Floats, Ints                   16 lanes of f32, of i32
@@ -13,14 +13,15 @@
 //   v_load_q8(w, p)                128 bytes of q8, two groups of 4 k, to w[0] and w[1]
 //   v_load_q4(w, p)                the same from 64 bytes of q4
 //   Pairs, v_load_pairs, v_set1_pair, v_dot_bf16(sum, w, x)
-//                                  only with BF16_DOT: 16 pairs of bf16, one pair in every lane, and sum + the products of
-//                                  pairs in the processor's own rounding
-//   v_dot_start, v_dot, v_dot_end  offset + the sum of products of 4, then as float; who takes the weights signed ignores
-//                                  the offset
+//                                  only with BF16_DOT: 16 pairs of bf16, one pair in every lane,
+//                                  and sum + the products of pairs in the processor's own rounding
+//   v_dot_start, v_dot, v_dot_end  offset + the sum of products of 4, then as float; an instruction
+//                                  set that takes the weights signed ignores the offset
 //
-// A tile is P panels times T rows of x, its sums held in registers: a weight is loaded once for T rows, an activation
-// broadcast once for P panels. It is one inline function, instantiated for constant P and T, so every loop over p and t is
-// unrolled. Chains of different rows and panels are independent, which hides the latency of an fma.
+// A tile is P panels times T rows of x, its sums held in registers: a weight is loaded once for T
+// rows, an activation broadcast once for P panels. It is one inline function, instantiated for
+// constant P and T, so every loop over p and t is unrolled. Chains of different rows and panels are
+// independent, which hides the latency of an fma.
 #ifndef TILES_H
 #define TILES_H
 
@@ -36,19 +37,22 @@ INLINE Floats turn_lanes(Floats v, int h) {
 }
 
 static inline void turn_block(float *out, const float *x) {
-    Floats a = v_load(x), b = v_load(x + LANES), half[2] = {v_add(a, b), v_fma(b, v_set1(-1.0f), a)};
+    Floats a = v_load(x), b = v_load(x + LANES);
+    Floats half[2] = {v_add(a, b), v_fma(b, v_set1(-1.0f), a)};
     UNROLL for (int i = 0; i < 2; i++)
-        v_store(out + i * LANES, turn_lanes(turn_lanes(turn_lanes(turn_lanes(half[i], 8), 4), 2), 1));
+        v_store(out + i * LANES,
+                turn_lanes(turn_lanes(turn_lanes(turn_lanes(half[i], 8), 4), 2), 1));
 }
 
-// The largest tile, and the panels that a single row takes at once: memory is read fastest in several streams.
+// The largest tile, and the panels that a single row takes at once: memory is read fastest in
+// several streams.
 enum { MAX_P = 4, MAX_T = 6, ONE_P = 4 };
 
 // Bytes of a panel after which the processor has seen enough of it to read ahead by itself.
 enum { FORESEEN = 9 << 10 };
 
-// What a tile works on: panels w[0..P), rows row..row+T-1 of x, steps from..to-1 of n_steps (a step is one k, or one block
-// of 32). If from > 0, out has the sums so far.
+// What a tile works on: panels w[0..P), rows row..row+T-1 of x, steps from..to-1 of n_steps (a step
+// is one k, or one block of 32). If from > 0, out has the sums so far.
 typedef struct {
     float *out;  // [T][out_stride], of which 16 P each
     size_t out_stride, panel_stride;
@@ -62,16 +66,19 @@ typedef void TileFn(const Tile *tile);
 INLINE void load_sums(Floats sum[MAX_P][MAX_T], const Tile *tile, int P, int T) {
     UNROLL for (int t = 0; t < T; t++)
         UNROLL for (int p = 0; p < P; p++)
-            sum[p][t] = tile->from ? v_load(tile->out + (size_t)t * tile->out_stride + 16 * p) : v_zero();
+            sum[p][t] =
+                tile->from ? v_load(tile->out + (size_t)t * tile->out_stride + 16 * p) : v_zero();
 }
 
 INLINE void store_sums(Floats sum[MAX_P][MAX_T], const Tile *tile, int P, int T) {
     UNROLL for (int t = 0; t < T; t++)
-        UNROLL for (int p = 0; p < P; p++) v_store(tile->out + (size_t)t * tile->out_stride + 16 * p, sum[p][t]);
+        UNROLL for (int p = 0; p < P; p++)
+            v_store(tile->out + (size_t)t * tile->out_stride + 16 * p, sum[p][t]);
 }
 
-// Asks for `bytes` that lie `ahead` of p in memory, as second-level cache has room for them. Work and requests must
-// alternate, a few lines at a time: more at once, and the loads that the work is for have to wait.
+// Asks for `bytes` that lie `ahead` of p in memory, as second-level cache has room for them. Work
+// and requests must alternate, a few lines at a time: more at once, and the loads that the work is
+// for have to wait.
 INLINE void prefetch(const uint8_t *p, ptrdiff_t ahead, size_t bytes) {
     UNROLL for (size_t line = 0; line < bytes; line += 64)
         __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)ahead + line), 0, 2);
@@ -80,7 +87,8 @@ INLINE void prefetch(const uint8_t *p, ptrdiff_t ahead, size_t bytes) {
 // The same for P panels, where one begins: later on the processor foresees the stream by itself.
 INLINE void prefetch_panels(const Tile *tile, size_t at, size_t bytes, int P) {
     if (at >= FORESEEN) return;
-    UNROLL for (int p = 0; p < P; p++) prefetch(tile->w + (size_t)p * tile->panel_stride + at, tile->ahead, bytes);
+    UNROLL for (int p = 0; p < P; p++)
+        prefetch(tile->w + (size_t)p * tile->panel_stride + at, tile->ahead, bytes);
 }
 
 INLINE void tile_float(const Tile *tile, Dtype dtype, int P, int T, bool ahead) {
@@ -103,8 +111,12 @@ INLINE void tile_float(const Tile *tile, Dtype dtype, int P, int T, bool ahead) 
     store_sums(sum, tile, P, T);
 }
 
-INLINE void tile_f32(const Tile *tile, int P, int T, bool ahead) { tile_float(tile, F32, P, T, ahead); }
-INLINE void tile_f16(const Tile *tile, int P, int T, bool ahead) { tile_float(tile, F16, P, T, ahead); }
+INLINE void tile_f32(const Tile *tile, int P, int T, bool ahead) {
+    tile_float(tile, F32, P, T, ahead);
+}
+INLINE void tile_f16(const Tile *tile, int P, int T, bool ahead) {
+    tile_float(tile, F16, P, T, ahead);
+}
 
 #ifdef BF16_DOT
 INLINE void tile_bf16(const Tile *tile, int P, int T, bool ahead) {
@@ -115,7 +127,8 @@ INLINE void tile_bf16(const Tile *tile, int P, int T, bool ahead) {
     for (size_t k = tile->from * BLOCK; k < tile->to * BLOCK; k += 2) {
         Pairs w[MAX_P];
         if (ahead) prefetch_panels(tile, k * 32, 64, P);
-        UNROLL for (int p = 0; p < P; p++) w[p] = v_load_pairs(tile->w + (size_t)p * tile->panel_stride + k * 32);
+        UNROLL for (int p = 0; p < P; p++)
+            w[p] = v_load_pairs(tile->w + (size_t)p * tile->panel_stride + k * 32);
         UNROLL for (int t = 0; t < T; t++) {
             Pairs a = v_set1_pair(x + (size_t)t * stride + k);
             UNROLL for (int p = 0; p < P; p++) sum[p][t] = v_dot_bf16(sum[p][t], w[p], a);
@@ -125,7 +138,8 @@ INLINE void tile_bf16(const Tile *tile, int P, int T, bool ahead) {
 }
 #else
 // The chain over the even k, or the odd ones, of one block.
-INLINE void chain_bf16(Floats sum[MAX_P][MAX_T], int odd, const Tile *tile, size_t b, int P, int T, bool ahead) {
+INLINE void chain_bf16(Floats sum[MAX_P][MAX_T], int odd, const Tile *tile, size_t b, int P, int T,
+                       bool ahead) {
     const size_t stride = tile->n_steps * BLOCK;
     const uint8_t *w = tile->w + b * BLOCK * 32;
     const uint16_t *x = tile->x->bf16 + tile->row * stride + b * BLOCK;
@@ -134,7 +148,8 @@ INLINE void chain_bf16(Floats sum[MAX_P][MAX_T], int odd, const Tile *tile, size
     for (size_t k = 0; k < BLOCK; k += 2) {
         Floats v[MAX_P];
         if (ahead && !odd) prefetch_panels(tile, (b * BLOCK + k) * 32, 64, P);
-        UNROLL for (int p = 0; p < P; p++) v[p] = v_load_bf16(w + (size_t)p * tile->panel_stride + k * 32, odd);
+        UNROLL for (int p = 0; p < P; p++)
+            v[p] = v_load_bf16(w + (size_t)p * tile->panel_stride + k * 32, odd);
         UNROLL for (int t = 0; t < T; t++) {
             Floats a = v_set1_bf16(x + (size_t)t * stride + k, odd);
             UNROLL for (int p = 0; p < P; p++) sum[p][t] = v_fma(v[p], a, sum[p][t]);
@@ -149,7 +164,8 @@ INLINE void tile_bf16(const Tile *tile, int P, int T, bool ahead) {
         chain_bf16(even, 0, tile, b, P, T, ahead);
         chain_bf16(odd, 1, tile, b, P, T, ahead);
         UNROLL for (int p = 0; p < P; p++)
-            UNROLL for (int t = 0; t < T; t++) sum[p][t] = v_add(sum[p][t], v_add(even[p][t], odd[p][t]));
+            UNROLL for (int t = 0; t < T; t++)
+                sum[p][t] = v_add(sum[p][t], v_add(even[p][t], odd[p][t]));
     }
     store_sums(sum, tile, P, T);
 }
@@ -160,19 +176,24 @@ INLINE void tile_blocks(const Tile *tile, Dtype dtype, int P, int T, bool ahead)
     Floats sum[MAX_P][MAX_T];
     load_sums(sum, tile, P, T);
     for (size_t b = tile->from; b < tile->to; b++) {
-        const uint8_t *w = tile->w + b * block_bytes, *scales = tile->w + stride * block_bytes + b * 32;
+        const uint8_t *w = tile->w + b * block_bytes;
+        const uint8_t *scales = tile->w + stride * block_bytes + b * 32;
         const size_t at = tile->row * stride + b;  // of blocks of x
         Ints total[MAX_P][MAX_T];
         UNROLL for (int t = 0; t < T; t++)
-            UNROLL for (int p = 0; p < P; p++) total[p][t] = v_dot_start(tile->x->offset[at + (size_t)t * stride]);
+            UNROLL for (int p = 0; p < P; p++)
+                total[p][t] = v_dot_start(tile->x->offset[at + (size_t)t * stride]);
         if (ahead && b % 2 == 0)  // scales are a short run of their own, which is not foreseen
-            UNROLL for (int p = 0; p < P; p++) prefetch(scales + (size_t)p * tile->panel_stride, tile->ahead, 64);
+            UNROLL for (int p = 0; p < P; p++)
+                prefetch(scales + (size_t)p * tile->panel_stride, tile->ahead, 64);
         UNROLL for (int g = 0; g < 8; g += 2) {
             Bytes v[MAX_P][2];
-            if (ahead) prefetch_panels(tile, b * block_bytes + (size_t)g * block_bytes / 8, block_bytes / 4, P);
-            UNROLL for (int p = 0; p < P; p++)
-                (dtype == Q8 ? v_load_q8 : v_load_q4)(v[p],
-                                                      w + (size_t)p * tile->panel_stride + (size_t)g * block_bytes / 8);
+            const size_t at_g = (size_t)g * block_bytes / 8;
+            if (ahead) prefetch_panels(tile, b * block_bytes + at_g, block_bytes / 4, P);
+            UNROLL for (int p = 0; p < P; p++) {
+                const uint8_t *from = w + (size_t)p * tile->panel_stride + at_g;
+                (dtype == Q8 ? v_load_q8 : v_load_q4)(v[p], from);
+            }
             UNROLL for (int i = 0; i < 2; i++)
                 UNROLL for (int t = 0; t < T; t++) {
                     const int8_t *a = tile->x->q + (at + (size_t)t * stride) * BLOCK + 4 * (g + i);
@@ -180,7 +201,8 @@ INLINE void tile_blocks(const Tile *tile, Dtype dtype, int P, int T, bool ahead)
                 }
         }
         Floats w_scale[MAX_P];
-        UNROLL for (int p = 0; p < P; p++) w_scale[p] = v_load_f16(scales + (size_t)p * tile->panel_stride);
+        UNROLL for (int p = 0; p < P; p++)
+            w_scale[p] = v_load_f16(scales + (size_t)p * tile->panel_stride);
         UNROLL for (int t = 0; t < T; t++) {
             Floats a_scale = v_set1(tile->x->scale[at + (size_t)t * stride]);
             UNROLL for (int p = 0; p < P; p++)
@@ -190,8 +212,12 @@ INLINE void tile_blocks(const Tile *tile, Dtype dtype, int P, int T, bool ahead)
     store_sums(sum, tile, P, T);
 }
 
-INLINE void tile_q8(const Tile *tile, int P, int T, bool ahead) { tile_blocks(tile, Q8, P, T, ahead); }
-INLINE void tile_q4(const Tile *tile, int P, int T, bool ahead) { tile_blocks(tile, Q4, P, T, ahead); }
+INLINE void tile_q8(const Tile *tile, int P, int T, bool ahead) {
+    tile_blocks(tile, Q8, P, T, ahead);
+}
+INLINE void tile_q4(const Tile *tile, int P, int T, bool ahead) {
+    tile_blocks(tile, Q4, P, T, ahead);
+}
 
 // How many of `left` rows come next, so that tiles of at most T are all about as large.
 static inline int next_rows(int left, int T) {
@@ -199,15 +225,17 @@ static inline int next_rows(int left, int T) {
     return (left + tiles - 1) / tiles;
 }
 
-// P panels against all rows of x, then the next P: the weights are read from memory once. `piece` steps at a time, so that
-// the panels stay in the second-level cache from tile to tile, and a tile's activations in the first. A single row takes
-// ONE_P panels and all steps, and wants the next ONE_P after them if nobody knows better.
-static void walk_panels(Tile tile, TileFn *const narrow[MAX_T], TileFn *const wide[MAX_T], TileFn *one, int P, int T,
-                        size_t piece, int n_panels, int n_rows) {
+// P panels against all rows of x, then the next P: the weights are read from memory once. `piece`
+// steps at a time, so that the panels stay in the second-level cache from tile to tile, and a
+// tile's activations in the first. A single row takes ONE_P panels and all steps, and wants the
+// next ONE_P after them if nobody knows better.
+static void walk_panels(Tile tile, TileFn *const narrow[MAX_T], TileFn *const wide[MAX_T],
+                        TileFn *one, int P, int T, size_t piece, int n_panels, int n_rows) {
     float *out = tile.out;
     if (n_rows == 1) wide = &one, P = ONE_P, piece = tile.n_steps;
     if (n_rows == 1 && !tile.ahead) tile.ahead = (ptrdiff_t)(ONE_P * tile.panel_stride);
-    for (int width; n_panels > 0; n_panels -= width, out += 16 * width, tile.w += (size_t)width * tile.panel_stride) {
+    for (int width; n_panels > 0;
+         n_panels -= width, out += 16 * width, tile.w += (size_t)width * tile.panel_stride) {
         width = n_panels < P ? 1 : P;
         for (tile.from = 0; tile.from < tile.n_steps; tile.from = tile.to) {
             tile.to = tile.n_steps - tile.from < piece ? tile.n_steps : tile.from + piece;
@@ -233,12 +261,14 @@ typedef struct {
 typedef void MixTileFn(const MixTile *tile);
 
 // p times the scales of one block of positions, for each 32 dims.
-INLINE void scale_p(float out[MAX_T][MAX_P / 2][LANES], const MixTile *tile, int block, int P, int T) {
+INLINE void scale_p(float out[MAX_T][MAX_P / 2][LANES], const MixTile *tile, int block, int P,
+                    int T) {
     const uint8_t *scales = tile->v[block] + LANES * tile->dim + tile->d / BLOCK * (2 * LANES);
     UNROLL for (int h = 0; h < P / 2; h++) {
         Floats scale = v_load_f16(scales + 2 * LANES * h);
         UNROLL for (int t = 0; t < T; t++)
-            v_store(out[t][h], v_mul(v_load(tile->p + (size_t)t * tile->p_stride + LANES * block), scale));
+            v_store(out[t][h],
+                    v_mul(v_load(tile->p + (size_t)t * tile->p_stride + LANES * block), scale));
     }
 }
 
@@ -264,20 +294,28 @@ INLINE void mix_tile(const MixTile *tile, Dtype dtype, int P, int T, bool ahead)
         UNROLL for (int t = 0; t < T; t++) {
             const float a = tile->p[(size_t)t * tile->p_stride + (size_t)i];
             UNROLL for (int p = 0; p < P; p++)
-                sum[p][t] = v_fma(v[p], v_set1(dtype == Q8 ? scaled[t][p / 2][lane] : a), sum[p][t]);
+                sum[p][t] =
+                    v_fma(v[p], v_set1(dtype == Q8 ? scaled[t][p / 2][lane] : a), sum[p][t]);
         }
     }
     UNROLL for (int t = 0; t < T; t++)
-        UNROLL for (int p = 0; p < P; p++) v_store(tile->out + (size_t)t * tile->dim + 16 * p, sum[p][t]);
+        UNROLL for (int p = 0; p < P; p++)
+            v_store(tile->out + (size_t)t * tile->dim + 16 * p, sum[p][t]);
 }
 
-INLINE void mix_tile_f32(const MixTile *tile, int P, int T, bool ahead) { mix_tile(tile, F32, P, T, ahead); }
-INLINE void mix_tile_f16(const MixTile *tile, int P, int T, bool ahead) { mix_tile(tile, F16, P, T, ahead); }
-INLINE void mix_tile_q8(const MixTile *tile, int P, int T, bool ahead) { mix_tile(tile, Q8, P, T, ahead); }
+INLINE void mix_tile_f32(const MixTile *tile, int P, int T, bool ahead) {
+    mix_tile(tile, F32, P, T, ahead);
+}
+INLINE void mix_tile_f16(const MixTile *tile, int P, int T, bool ahead) {
+    mix_tile(tile, F16, P, T, ahead);
+}
+INLINE void mix_tile_q8(const MixTile *tile, int P, int T, bool ahead) {
+    mix_tile(tile, Q8, P, T, ahead);
+}
 
 // 16 P dims (at the end of a row 16 Q) of all rows, then the next ones: values are read once.
-static void walk_dims(MixTile tile, MixTileFn *const narrow[MAX_T], int Q, MixTileFn *const wide[MAX_T], int P, int T,
-                      int n_rows) {
+static void walk_dims(MixTile tile, MixTileFn *const narrow[MAX_T], int Q,
+                      MixTileFn *const wide[MAX_T], int P, int T, int n_rows) {
     float *out = tile.out;
     const float *p = tile.p;
     for (int width; tile.d < tile.dim; tile.d += 16 * (size_t)width) {
@@ -292,37 +330,45 @@ static void walk_dims(MixTile tile, MixTileFn *const narrow[MAX_T], int Q, MixTi
 }
 
 // The tiles of P panels, one for each T.
-#define TILE(body, P, T, Args) \
-    static void body##_##P##x##T(const Args *tile) { tile->ahead ? body(tile, P, T, true) : body(tile, P, T, false); }
-#define TILES(body, P, Args)                                                                                             \
-    TILE(body, P, 1, Args)                                                                                               \
-    TILE(body, P, 2, Args)                                                                                               \
-    TILE(body, P, 3, Args)                                                                                               \
-    TILE(body, P, 4, Args)                                                                                               \
-    TILE(body, P, 5, Args)                                                                                               \
-    TILE(body, P, 6, Args)                                                                                               \
-    static void (*const body##_##P[MAX_T])(const Args *) = {body##_##P##x1, body##_##P##x2, body##_##P##x3,              \
-                                                            body##_##P##x4, body##_##P##x5, body##_##P##x6};
+#define TILE(body, P, T, Args)                                                                     \
+    static void body##_##P##x##T(const Args *tile) {                                               \
+        tile->ahead ? body(tile, P, T, true) : body(tile, P, T, false);                            \
+    }
+#define TILES(body, P, Args)                                                                       \
+    TILE(body, P, 1, Args)                                                                         \
+    TILE(body, P, 2, Args)                                                                         \
+    TILE(body, P, 3, Args)                                                                         \
+    TILE(body, P, 4, Args)                                                                         \
+    TILE(body, P, 5, Args)                                                                         \
+    TILE(body, P, 6, Args)                                                                         \
+    static void (*const body##_##P[MAX_T])(const Args *) = {body##_##P##x1, body##_##P##x2,        \
+                                                            body##_##P##x3, body##_##P##x4,        \
+                                                            body##_##P##x5, body##_##P##x6};
 
-// matmul_NAME in tiles of up to P panels x T rows; a step is `step` k, and `piece` of them make about 12 KB of activations.
-#define MATMUL(name, P, T, step, piece)                                                                                  \
-    TILES(tile_##name, 1, Tile)                                                                                          \
-    TILES(tile_##name, P, Tile)                                                                                          \
-    static void tile_##name##_one(const Tile *tile) { tile_##name(tile, ONE_P, 1, true); }                               \
-    static void matmul_##name(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride, int n_panels,   \
-                              int n_in, const Rows *x, int n_tokens, ptrdiff_t ahead) {                                  \
-        Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, ((size_t)n_in + step - 1) / step, ahead};        \
-        walk_panels(tile, tile_##name##_1, tile_##name##_##P, tile_##name##_one, P, T, piece, n_panels, n_tokens);       \
+// matmul_NAME in tiles of up to P panels x T rows; a step is `step` k, and `piece` of them make
+// about 12 KB of activations.
+#define MATMUL(name, P, T, step, piece)                                                            \
+    TILES(tile_##name, 1, Tile)                                                                    \
+    TILES(tile_##name, P, Tile)                                                                    \
+    static void tile_##name##_one(const Tile *tile) { tile_##name(tile, ONE_P, 1, true); }         \
+    static void matmul_##name(float *out, size_t out_stride, const uint8_t *panels,                \
+                              size_t panel_stride, int n_panels, int n_in, const Rows *x,          \
+                              int n_tokens, ptrdiff_t ahead) {                                     \
+        const size_t n_steps = ((size_t)n_in + step - 1) / step;                                   \
+        Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, n_steps, ahead};           \
+        walk_panels(tile, tile_##name##_1, tile_##name##_##P, tile_##name##_one, P, T, piece,      \
+                    n_panels, n_tokens);                                                           \
     }
 
 // mix_NAME in tiles of 16 P dims (at the end of a row 16 Q) x T rows.
-#define MIX(name, Q, P, T)                                                                                               \
-    TILES(mix_tile_##name, Q, MixTile)                                                                                   \
-    TILES(mix_tile_##name, P, MixTile)                                                                                   \
-    static void mix_##name(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v, int begin,  \
-                           int end, int dim, ptrdiff_t ahead) {                                                          \
-        MixTile tile = {out, p, p_stride, (size_t)dim, 0, v, begin, end, ahead};                                         \
-        walk_dims(tile, mix_tile_##name##_##Q, Q, mix_tile_##name##_##P, P, T, n_rows);                                  \
+#define MIX(name, Q, P, T)                                                                         \
+    TILES(mix_tile_##name, Q, MixTile)                                                             \
+    TILES(mix_tile_##name, P, MixTile)                                                             \
+    static void mix_##name(float *out, const float *p, size_t p_stride, int n_rows,                \
+                           const uint8_t *const *v, int begin, int end, int dim,                   \
+                           ptrdiff_t ahead) {                                                      \
+        MixTile tile = {out, p, p_stride, (size_t)dim, 0, v, begin, end, ahead};                   \
+        walk_dims(tile, mix_tile_##name##_##Q, Q, mix_tile_##name##_##P, P, T, n_rows);            \
     }
 
 // The mix over panels of keys: KEY_DIMS dims of T rows, positions in lanes.
@@ -331,16 +377,19 @@ enum { KEY_DIMS = 4 };
 typedef float KeyGroup[KEY_DIMS][LANES];  // four numbers of each key of a panel
 
 // A group of 4 k of q8 keys, without their scales, of the panels of positions begin..end.
-static void load_key_groups(KeyGroup *group, const uint8_t *const *keys, int begin, int end, int d) {
+static void load_key_groups(KeyGroup *group, const uint8_t *const *keys, int begin, int end,
+                            int d) {
     for (int i = begin; i < end; i += LANES, group++) {
         const uint8_t *q = keys[i / LANES] + (size_t)d * LANES;
         for (int lane = 0; lane < LANES; lane++)
-            for (int j = 0; j < KEY_DIMS; j++) (*group)[j][lane] = (float)(q[KEY_DIMS * lane + j] - 128);
+            for (int j = 0; j < KEY_DIMS; j++)
+                (*group)[j][lane] = (float)(q[KEY_DIMS * lane + j] - 128);
     }
 }
 
-INLINE void mix_keys_tile(float *out, const float *p, size_t p_stride, const uint8_t *const *keys, int begin, int end,
-                          const KeyGroup *group, size_t n_blocks, int d, int dim, Dtype dtype, int T) {
+INLINE void mix_keys_tile(float *out, const float *p, size_t p_stride, const uint8_t *const *keys,
+                          int begin, int end, const KeyGroup *group, size_t n_blocks, int d,
+                          int dim, Dtype dtype, int T) {
     Floats sum[KEY_DIMS][MAX_T];
     UNROLL for (int j = 0; j < KEY_DIMS; j++)
         UNROLL for (int t = 0; t < T; t++) sum[j][t] = v_zero();
@@ -352,8 +401,10 @@ INLINE void mix_keys_tile(float *out, const float *p, size_t p_stride, const uin
             scale = v_load_f16(panel + n_blocks * 512 + (size_t)(d / BLOCK) * 32);
         } else {
             UNROLL for (int j = 0; j < KEY_DIMS; j++) {
-                const size_t at = (size_t)(d + j < dim ? d + j : d) * LANES;  // what is past the end is not stored
-                k[j] = dtype == F32 ? v_load((const float *)panel + at) : v_load_f16(panel + 2 * at);
+                // what is past the end is not stored
+                const size_t at = (size_t)(d + j < dim ? d + j : d) * LANES;
+                if (dtype == F32) k[j] = v_load((const float *)panel + at);
+                else k[j] = v_load_f16(panel + 2 * at);
             }
         }
         UNROLL for (int t = 0; t < T; t++) {
@@ -371,25 +422,26 @@ INLINE void mix_keys_tile(float *out, const float *p, size_t p_stride, const uin
 }
 
 // mix_keys_NAME in tiles of T rows.
-#define MIX_KEYS(name, dtype, T)                                                                                         \
-    static void mix_keys_##name(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *keys,     \
-                                int begin, int end, int n_in, int dim) {                                                 \
-        size_t n_blocks = blocks_of(n_in);                                                                               \
-        KeyGroup group[MAX_KEYS / LANES];                                                                                \
-        for (int d = 0; d < dim; d += KEY_DIMS) {                                                                        \
-            int r = 0;                                                                                                   \
-            if (dtype == Q8) load_key_groups(group, keys, begin, end, d);                                                \
-            for (; r + T <= n_rows; r += T)                                                                              \
-                mix_keys_tile(out + (size_t)r * dim, p + (size_t)r * p_stride, p_stride, keys, begin, end, group,        \
-                              n_blocks, d, dim, dtype, T);                                                               \
-            for (; r < n_rows; r++)                                                                                      \
-                mix_keys_tile(out + (size_t)r * dim, p + (size_t)r * p_stride, p_stride, keys, begin, end, group,        \
-                              n_blocks, d, dim, dtype, 1);                                                               \
-        }                                                                                                                \
+#define MIX_KEYS(name, dtype, T)                                                                   \
+    static void mix_keys_##name(float *out, const float *p, size_t p_stride, int n_rows,           \
+                                const uint8_t *const *keys, int begin, int end, int n_in,          \
+                                int dim) {                                                         \
+        size_t n_blocks = blocks_of(n_in);                                                         \
+        KeyGroup group[MAX_KEYS / LANES];                                                          \
+        for (int d = 0; d < dim; d += KEY_DIMS) {                                                  \
+            int r = 0;                                                                             \
+            if (dtype == Q8) load_key_groups(group, keys, begin, end, d);                          \
+            for (; r + T <= n_rows; r += T)                                                        \
+                mix_keys_tile(out + (size_t)r * dim, p + (size_t)r * p_stride, p_stride, keys,     \
+                              begin, end, group, n_blocks, d, dim, dtype, T);                      \
+            for (; r < n_rows; r++)                                                                \
+                mix_keys_tile(out + (size_t)r * dim, p + (size_t)r * p_stride, p_stride, keys,     \
+                              begin, end, group, n_blocks, d, dim, dtype, 1);                      \
+        }                                                                                          \
     }
 
-// The ceilings: a tile of P x T sums in registers, and activations that change from step to step, so that no product is
-// done just once. `used` makes the compiler believe that the sums matter.
+// The ceilings: a tile of P x T sums in registers, and activations that change from step to step,
+// so that no product is done just once. `used` makes the compiler believe that the sums matter.
 INLINE void used(Floats sum) {
     float lanes[16], total = 0;
     v_store(lanes, sum);
@@ -429,25 +481,29 @@ INLINE double peak_dot(size_t steps, int P, int T) {
         UNROLL for (int t = 0; t < T; t++) sum[p][t] = v_dot_start(0);
     for (size_t i = 0; i < steps; i++)
         UNROLL for (int t = 0; t < T; t++)
-            UNROLL for (int p = 0; p < P; p++) sum[p][t] = v_dot(sum[p][t], w[p], a + 4 * (i % 8 + (size_t)t));
+            UNROLL for (int p = 0; p < P; p++)
+                sum[p][t] = v_dot(sum[p][t], w[p], a + 4 * (i % 8 + (size_t)t));
     UNROLL for (int p = 0; p < P; p++)
         UNROLL for (int t = 0; t < T; t++) used(v_dot_end(sum[p][t]));
     return 2.0 * 64 * P * T * (double)steps;
 }
 
-#define PEAK(P, T)                                                                                                       \
-    static double peak_floats(size_t steps) { return peak_fma(steps, P, T); }                                            \
+#define PEAK(P, T)                                                                                 \
+    static double peak_floats(size_t steps) { return peak_fma(steps, P, T); }                      \
     static inline double peak_blocks(size_t steps) { return peak_dot(steps, P, T); }
 
-#define PEAK_KERNELS(bf16)                                                                                               \
-    .peak = {[F32] = peak_floats, [F16] = peak_floats, [BF16] = bf16, [Q8] = peak_blocks, [Q4] = peak_blocks}
+#define PEAK_KERNELS(bf16)                                                                         \
+    .peak = {[F32] = peak_floats, [F16] = peak_floats, [BF16] = bf16,                              \
+             [Q8] = peak_blocks, [Q4] = peak_blocks}
 
-// The members of Kernels that this file implements; a table with products of its own takes the mix alone.
-#define MIX_KERNELS                                                                                                      \
-    .mix = {[F32] = mix_f32, [F16] = mix_f16, [Q8] = mix_q8},                                                            \
+// The members of Kernels that this file implements; a table with products of its own takes the mix
+// alone.
+#define MIX_KERNELS                                                                                \
+    .mix = {[F32] = mix_f32, [F16] = mix_f16, [Q8] = mix_q8},                                      \
     .mix_keys = {[F32] = mix_keys_f32, [F16] = mix_keys_f16, [Q8] = mix_keys_q8}
-#define TILES_KERNELS                                                                                                    \
-    .matmul = {[F32] = matmul_f32, [BF16] = matmul_bf16, [Q8] = matmul_q8, [Q4] = matmul_q4, [F16] = matmul_f16},       \
+#define TILES_KERNELS                                                                              \
+    .matmul = {[F32] = matmul_f32, [F16] = matmul_f16, [BF16] = matmul_bf16,                       \
+               [Q8] = matmul_q8, [Q4] = matmul_q4},                                                \
     MIX_KERNELS
 
 #endif

@@ -66,7 +66,7 @@ def test_same_bits(weights, keys, values, tmp_path):
     turn = (WEIGHTS.index(weights) * len(CACHES) + CACHES.index((keys, values))) % len(SPLITS)
     for isa in instruction_sets():
         if isa == "avx512bf16" and weights == "bf16":
-            continue  # rounds in its own way: test_own_road
+            continue  # rounds in its own way: test_own_rounding
         # The scalar kernels and emulators are slow: one of the splits here, all of them over the test's parameters.
         slow = isa == "scalar" or "HEADS_EMULATOR" in os.environ
         for threads, chunk in SPLITS[turn : turn + 1] if slow else SPLITS:
@@ -75,8 +75,8 @@ def test_same_bits(weights, keys, values, tmp_path):
 
 
 @pytest.mark.skipif("avx512bf16" not in instruction_sets(), reason="the processor has no bf16 dot product")
-def test_own_road(tmp_path):
-    """The bf16 dot product gives one result for all threads and chunks, close to that of the other roads."""
+def test_own_rounding(tmp_path):
+    """The bf16 dot product gives one result for all threads and chunks, close to that of the other kernels."""
     hashes = {logits_hash("bf16", "f16", "f16", *split, "avx512bf16", tmp_path / "logits") for split in SPLITS}
     assert len(hashes) == 1
     logits_hash("bf16", "f16", "f16", 1, 512, "avx512", tmp_path / "others")

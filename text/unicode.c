@@ -10,7 +10,8 @@
 
 // ---- classes ----
 
-// The value of the run that c is in: the last entry whose upper bits are not above c, without those bits.
+// The value of the run that c is in: the last entry whose upper bits are not above c, without those
+// bits.
 static uint32_t run_value(const uint32_t *runs, size_t n, uint32_t c, int shift) {
     size_t low = 0, high = n;  // the answer is in low..high-1
     while (high - low > 1) {
@@ -23,7 +24,9 @@ static uint32_t run_value(const uint32_t *runs, size_t n, uint32_t c, int shift)
 
 uint16_t unicode_class(uint32_t c) { return (uint16_t)run_value(CLASSES, COUNT(CLASSES), c, 11); }
 
-static uint8_t combining_class(uint32_t c) { return c < 0x300 ? 0 : (uint8_t)run_value(COMBINING, COUNT(COMBINING), c, 8); }
+static uint8_t combining_class(uint32_t c) {
+    return c < 0x300 ? 0 : (uint8_t)run_value(COMBINING, COUNT(COMBINING), c, 8);
+}
 
 // ---- UTF-8 ----
 
@@ -65,7 +68,8 @@ size_t utf8_encode(uint32_t c, uint8_t out[4]) {
 
 // ---- normalisation form C (Unicode Standard Annex 15): decompose, order the marks, compose ----
 
-enum { HANGUL = 0xAC00, HANGUL_L = 0x1100, HANGUL_V = 0x1161, HANGUL_T = 0x11A7, N_L = 19, N_V = 21, N_T = 28 };
+enum { HANGUL = 0xAC00, HANGUL_L = 0x1100, HANGUL_V = 0x1161, HANGUL_T = 0x11A7 };
+enum { N_L = 19, N_V = 21, N_T = 28 };
 
 typedef struct {
     uint32_t *chars;
@@ -99,12 +103,14 @@ static bool decompose(Decomposed *d, uint32_t c) {
         return append(d, HANGUL_L + s / (N_V * N_T)) && append(d, HANGUL_V + s / N_T % N_V) &&
                (t == 0 || append(d, HANGUL_T + t));
     }
-    const uint32_t *row = bsearch(&c, DECOMPOSITIONS, COUNT(DECOMPOSITIONS), sizeof *DECOMPOSITIONS, compare_decomposed);
+    const uint32_t *row = bsearch(&c, DECOMPOSITIONS, COUNT(DECOMPOSITIONS), sizeof *DECOMPOSITIONS,
+                                  compare_decomposed);
     if (!row) return append(d, c);
     return decompose(d, row[1]) && (row[2] == 0 || append(d, row[2]));
 }
 
-// Sorts a run of marks by class, equal ones staying in order: by insertion while it is short, else by counting into `spare`.
+// Sorts a run of marks by class, equal ones staying in order: by insertion while it is short, else
+// by counting into `spare`.
 static bool order_marks(uint32_t *chars, uint8_t *ccc, size_t n) {
     if (n <= 32) {
         for (size_t i = 1; i < n; i++) {
@@ -133,7 +139,8 @@ static bool order_marks(uint32_t *chars, uint8_t *ccc, size_t n) {
 static uint32_t compose(uint32_t first, uint32_t second) {
     if (first - HANGUL_L < N_L && second - HANGUL_V < N_V)
         return HANGUL + ((first - HANGUL_L) * N_V + second - HANGUL_V) * N_T;
-    if (first - HANGUL < N_L * N_V * N_T && (first - HANGUL) % N_T == 0 && second - HANGUL_T - 1 < N_T - 1)
+    if (first - HANGUL < N_L * N_V * N_T && (first - HANGUL) % N_T == 0 &&
+        second - HANGUL_T - 1 < N_T - 1)
         return first + second - HANGUL_T;
     size_t low = 0, high = COUNT(COMPOSITIONS);
     while (low < high) {
@@ -146,13 +153,15 @@ static uint32_t compose(uint32_t first, uint32_t second) {
     return 0;
 }
 
-// Writes the composed characters to out, which has room for d->n, and returns their number. A mark joins the last starter
-// unless something that stays lies between them with a class as high as its own, or a starter.
+// Writes the composed characters to out, which has room for d->n, and returns their number. A mark
+// joins the last starter unless something that stays lies between them with a class as high as its
+// own, or a starter.
 static size_t compose_all(const Decomposed *d, uint32_t *out) {
     size_t n = 0, starter = SIZE_MAX;
     int last = -1;  // class of what lies between the starter and here; -1: nothing
     for (size_t i = 0; i < d->n; i++) {
-        uint32_t whole = starter != SIZE_MAX && last < d->ccc[i] ? compose(out[starter], d->chars[i]) : 0;
+        uint32_t whole =
+            starter != SIZE_MAX && last < d->ccc[i] ? compose(out[starter], d->chars[i]) : 0;
         if (whole) {
             out[starter] = whole;
             continue;

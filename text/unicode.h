@@ -1,4 +1,5 @@
-// Characters: UTF-8, classes, and normalisation form C, as the `tokenizers` library sees them (unicode_tables.h).
+// Characters: UTF-8, classes, and normalisation form C, as the `tokenizers` library sees them
+// (unicode_tables.h).
 #ifndef UNICODE_H
 #define UNICODE_H
 
@@ -8,8 +9,8 @@
 
 enum { REPLACEMENT = 0xFFFD };  // stands for bytes that are not UTF-8
 
-// The class of a character: any of these flags. Capitals name categories of Unicode 16 and white space as regular
-// expressions have them; the last three are the library's own tests.
+// The class of a character: any of these flags. Capitals name categories of Unicode 16 and white
+// space as regular expressions have them; the last three are the library's own tests.
 enum {
     UPPER = 1 << 0,        // Lu, Lt
     LOWER = 1 << 1,        // Ll
@@ -26,15 +27,16 @@ enum {
 };
 uint16_t unicode_class(uint32_t c);
 
-// Decodes the character at text[0..len), len > 0, into *c and returns its bytes, 1..4. If they are not UTF-8, *c is
-// REPLACEMENT and the bytes are those that one replacement stands for: the longest beginning of a character, or one byte.
-// *whole false: the text ended inside a character that more bytes might complete.
+// Decodes the character at text[0..len), len > 0, into *c and returns its bytes, 1..4. If they are
+// not UTF-8, *c is REPLACEMENT and the bytes are those that one replacement stands for: the longest
+// beginning of a character, or one byte. *whole false: the text ended inside a character that more
+// bytes might complete.
 size_t utf8_decode(const uint8_t *text, size_t len, uint32_t *c, bool *whole);
 // Writes a character and returns its bytes, 1..4.
 size_t utf8_encode(uint32_t c, uint8_t out[4]);
 
-// Replaces *chars, malloc'd, n of them, by their normalisation form C, reallocated where it grows, and returns the new
-// count. -1: no memory, *chars is as it was. Work is near-linear in n.
+// Replaces *chars, malloc'd, n of them, by their normalisation form C, reallocated where it grows,
+// and returns the new count. -1: no memory, *chars is as it was. Work is near-linear in n.
 ptrdiff_t nfc(uint32_t **chars, size_t n);
 
 #endif

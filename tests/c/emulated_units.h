@@ -1,6 +1,7 @@
-// AMX tiles and the dot product of AVX-VNNI in plain C, from Intel's description of the instructions and, for the sums of
-// TDPBF16PS, from what they were seen to be. `make EMULATED=1` puts it before kernels/amx.c and kernels/avxvnni.c, so that
-// test_kernels checks their logic on processors that lack the units.
+// AMX tiles and the dot product of AVX-VNNI in plain C, from Intel's description of the
+// instructions and, for the sums of TDPBF16PS, from what they were seen to be. `make EMULATED=1`
+// puts it before kernels/amx.c and kernels/avxvnni.c, so that test_kernels checks their logic on
+// processors that lack the units.
 #include <immintrin.h>
 #include <math.h>
 #include <stdint.h>
@@ -39,13 +40,15 @@ static inline void emulated_zero(int t) {
 static inline void emulated_loadd(int t, const void *base, size_t stride) {
     emulated_zero(t);
     for (int i = 0; i < emulated_tiles[t].rows; i++)
-        memcpy(emulated_tiles[t].data[i], (const uint8_t *)base + (size_t)i * stride, (size_t)emulated_tiles[t].row_bytes);
+        memcpy(emulated_tiles[t].data[i], (const uint8_t *)base + (size_t)i * stride,
+               (size_t)emulated_tiles[t].row_bytes);
 }
 
 static inline void emulated_stored(int t, void *base, size_t stride) {
     EMULATED_CHECK(emulated_tiles[t].rows > 0);
     for (int i = 0; i < emulated_tiles[t].rows; i++)
-        memcpy((uint8_t *)base + (size_t)i * stride, emulated_tiles[t].data[i], (size_t)emulated_tiles[t].row_bytes);
+        memcpy((uint8_t *)base + (size_t)i * stride, emulated_tiles[t].data[i],
+               (size_t)emulated_tiles[t].row_bytes);
 }
 
 static inline float emulated_bf16(const uint8_t *p) {
@@ -70,7 +73,8 @@ static inline void emulated_dpbf16ps(int c, int a, int b) {
             for (int k = 0; k < emulated_tiles[b].rows; k++)
                 for (int odd = 0; odd < 2; odd++)
                     chain[odd] = fmaf(emulated_bf16(&emulated_tiles[a].data[m][4 * k + 2 * odd]),
-                                      emulated_bf16(&emulated_tiles[b].data[k][4 * n + 2 * odd]), chain[odd]);
+                                      emulated_bf16(&emulated_tiles[b].data[k][4 * n + 2 * odd]),
+                                      chain[odd]);
             memcpy(&sum, &emulated_tiles[c].data[m][4 * n], sizeof sum);
             sum += chain[0] + chain[1];
             memcpy(&emulated_tiles[c].data[m][4 * n], &sum, sizeof sum);
@@ -85,7 +89,8 @@ static inline void emulated_dpbssd(int c, int a, int b) {
             int32_t sum;
             memcpy(&sum, &emulated_tiles[c].data[m][4 * n], sizeof sum);
             for (int k = 0; k < emulated_tiles[a].row_bytes; k++)
-                sum += (int8_t)emulated_tiles[a].data[m][k] * (int8_t)emulated_tiles[b].data[k / 4][4 * n + k % 4];
+                sum += (int8_t)emulated_tiles[a].data[m][k] *
+                       (int8_t)emulated_tiles[b].data[k / 4][4 * n + k % 4];
             memcpy(&emulated_tiles[c].data[m][4 * n], &sum, sizeof sum);
         }
 }
