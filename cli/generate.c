@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "messages.h"
 #include "print.h"
 #include "prompt_cache.h"
 #include "verbs.h"
@@ -53,6 +54,12 @@ static void finish_output(Generation *g) {
 
 // ---- prompt, then token by token ----
 
+static int keep_fork(Generation *g, Error *err) {
+    sequence_free(g->fork);
+    g->fork = sequence_fork(g->sequence, g->fork_at, err);
+    return g->fork ? 0 : -1;
+}
+
 // Runs the prompt, a chunk at a time so that Ctrl-C is heard in between. NULL: it was, or an error.
 static const float *prefill(Generation *g, Ids ids, Error *err) {
     const float *logits = NULL;
@@ -62,9 +69,10 @@ static const float *prefill(Generation *g, Ids ids, Error *err) {
     g->reused += done;
     sequence_expect(g->sequence, (int)ids.n);
     while (done < ids.n && !interrupted) {
-        long left = ids.n - done;
+        long left = (done < g->fork_at ? g->fork_at : ids.n) - done;
         int n = left < chunk ? (int)left : chunk;
-        logits = forward(g->sequence, ids.data + done, n, n == left, err);
+        bool ok = done != g->fork_at || keep_fork(g, err) == 0;
+        logits = ok ? forward(g->sequence, ids.data + done, n, done + n == ids.n, err) : NULL;
         if (!logits) {
             g->stop = "error";
             return NULL;
@@ -147,7 +155,7 @@ static void decode(Generation *g, const float *logits, Error *err) {
         int id = sampler_pick(g->sampler, logits + (size_t)right * logit_stride(g->w));
         sampler_accept(g->sampler, id);
         g->text[g->n_text++] = id;
-        put_token(g, id);
+        if (!g->decoder || !ends_text(g, id)) put_token(g, id);
     }
     if (ran && g->drafter) draft_learn(g->drafter, n_guesses, right, seconds() - begin);
     Error unused;
@@ -198,21 +206,29 @@ static uint64_t clock_seed(void) {
     return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
 }
 
-void generation_open(Generation *g, const Options *o) {
+// An answer is written with its special tokens: they may be the marks around a thought.
+void start_text(Generation *g) {
     Error err;
     const char *why;
-    *g = (Generation){.o = o, .sampling = o->sampler, .answer_end = -1, .stop = "interrupted"};
+    bool skip_special = !g->o->messages && g->o->verb != CHAT;
+    sampler_free(g->sampler);
+    g->sampler = sampler_new(workspace_kernels(g->w, &why), g->model.vocab_size, &g->sampling,
+                             &err);
+    if (!g->sampler) die("%s", err.text);
+    if (!g->tokenizer || g->o->ids) return;
+    decoder_free(g->decoder);
+    g->decoder = decoder_new(g->tokenizer, skip_special, &err);
+    if (!g->decoder) die("%s", err.text);
+}
+
+void generation_open(Generation *g, const Options *o) {
+    *g = (Generation){.o = o, .sampling = o->sampler, .answer_end = -1, .fork_at = -1};
     open_model(&g->model, o, o->models[0]);
     g->tokenizer = open_tokenizer(&g->model);
     g->w = open_workspace(o, &g->model, 1 + MAX_DRAFT);
     g->drafter = drafter_new(o, &g->model, g->w);
     if (!o->seeded) g->sampling.seed = clock_seed();
-    g->sampler = sampler_new(workspace_kernels(g->w, &why), g->model.vocab_size, &g->sampling,
-                             &err);
-    if (!g->sampler) die("%s", err.text);
-    if (g->tokenizer && !o->ids && !(g->decoder = decoder_new(g->tokenizer, true, &err))) {
-        die("%s", err.text);
-    }
+    start_text(g);
     g->text = malloc(((size_t)workspace_context(g->w) + 1) * sizeof *g->text);
     if (!g->text) die("no memory for the ids of the text");
 }
@@ -223,6 +239,7 @@ void generation_close(Generation *g) {
     drafter_free(g->drafter);
     sampler_free(g->sampler);
     sequence_free(g->sequence);
+    sequence_free(g->fork);
     workspace_free(g->w);
     tokenizer_free(g->tokenizer);
     model_close(&g->model);
@@ -233,6 +250,7 @@ int generate(const Options *o) {
     Generation g;
     generation_open(&g, o);
     Ids ids = prompt_to_run(o, &g.model, g.tokenizer);
+    if (o->messages) g.answer_end = answer_end(&g.model, o->models[0], g.tokenizer);
     g.sequence = open_prompt_cache(o, g.w, ids);
     // A second Ctrl-C ends the program at once.
     struct sigaction action = {.sa_handler = on_interrupt,

@@ -25,6 +25,8 @@ typedef struct {
     int *text;                   // [context + 1], prompt and what was generated
     int n_text, n_prompt;        // tokens, of them the prompt's
     int answer_end;              // a token that ends the text besides EOS, -1: none
+    int fork_at;                 // where in the prompt to keep a fork, -1: nowhere
+    Sequence *fork;              // the last one kept, or NULL
     bool closed;                 // whoever read stdout is gone
     long n_printed;              // ids so far
     long prompt, reused, generated;  // tokens in all
@@ -38,6 +40,8 @@ void catch_interrupt(bool go_on);
 
 // Opens the model, its tokenizer and the sampler. Without a sequence yet.
 void generation_open(Generation *g, const Options *o);
+// What each text has of its own: random numbers from the seed on, and a decoder.
+void start_text(Generation *g);
 void generation_close(Generation *g);
 // Runs what the sequence does not hold of ids, and goes on until something says stop: g->stop says
 // what. Ctrl-C is heard between passes. -1: an error; what was printed stays.

@@ -6,6 +6,7 @@
 
 #include "input.h"
 #include "print.h"
+#include "text/chat.h"
 #include "verbs.h"
 
 // ---- layers ----
@@ -123,8 +124,17 @@ static void print_tensors(const Checkpoint *file) {
     }
 }
 
-static void print_info(const char *path, const Model *m, const char *tokenizer, const char *isa,
-                       const char *why) {
+// What a conversation can have; or why there is none, NULL if the checkpoint has no template. Owned
+// by *chat or *err.
+static const char *describe_chat(const Checkpoint *file, Chat **chat, Error *err) {
+    *chat = NULL;
+    if (!checkpoint_meta(file, "chat.template")) return NULL;
+    *chat = chat_new(file, err);
+    return *chat ? chat_describe(*chat) : err->text;
+}
+
+static void print_info(const char *path, const Model *m, const char *tokenizer, const char *chat,
+                       const char *isa, const char *why) {
     printf("file         %s, %s bytes\n", path, commas(m->file.map.size));
     print_info_strings(&m->file);
     printf("shape        %d layers, n_embd %d, vocabulary %d, context %d, %s (eps %g)%s%s\n",
@@ -141,25 +151,31 @@ static void print_info(const char *path, const Model *m, const char *tokenizer, 
         printf("\n");
     }
     printf("tokenizer    %s\n", tokenizer ? tokenizer : "none: use --tokens");
+    printf("chat         ");
+    if (chat) print_escaped(chat, strlen(chat));
+    else printf("none");
+    printf("\n");
     printf("kernels      %s (%s)\n", isa, why);
     printf("weights      %s bytes read per generated token\n", commas(m->weight_bytes));
     print_tensors(&m->file);
 }
 
+static void print_json_or_null(const char *key, const char *value) {
+    printf(", ");
+    if (value) print_json_string(key, value, strlen(value));
+    else printf("\"%s\": null", key);
+}
+
 static void print_info_json(const char *path, const Model *m, const char *tokenizer,
-                            const char *isa) {
+                            const char *chat, const char *isa) {
     printf("{");
     print_json_string("file", path, strlen(path));
     printf(", \"bytes\": %zu, \"weight_bytes\": %zu, \"n_layers\": %d, \"n_embd\": %d, "
            "\"vocab_size\": %d, \"context\": %d, ", m->file.map.size, m->weight_bytes, m->n_layers,
            m->n_embd, m->vocab_size, m->context);
     print_json_string("isa", isa, strlen(isa));
-    printf(", ");
-    if (tokenizer) {
-        print_json_string("tokenizer", tokenizer, strlen(tokenizer));
-    } else {
-        printf("\"tokenizer\": null");
-    }
+    print_json_or_null("tokenizer", tokenizer);
+    print_json_or_null("chat", chat);
     printf(",\n \"layers\": [");
     for (int i = 0; i < m->n_layers; i++) {
         const Attention *a = &m->layers[i].attention;
@@ -181,17 +197,21 @@ static void print_info_json(const char *path, const Model *m, const char *tokeni
 // ---- verbs ----
 
 int info(const Options *o) {
+    Error err;
     Model model;
+    Chat *chat;
     const char *why, *path = o->models[0];
     open_model(&model, o, path);
+    const char *talk = describe_chat(&model.file, &chat, &err);
     Tokenizer *tokenizer = open_tokenizer(&model);
     const char *described = tokenizer ? tokenizer_describe(tokenizer) : NULL;
     const Kernels *kernels = choose_kernels(o, &why);
     if (o->json) {
-        print_info_json(path, &model, described, kernels->name);
+        print_info_json(path, &model, described, talk, kernels->name);
     } else {
-        print_info(path, &model, described, kernels->name, why);
+        print_info(path, &model, described, talk, kernels->name, why);
     }
+    chat_free(chat);
     tokenizer_free(tokenizer);
     model_close(&model);
     return 0;

@@ -38,6 +38,13 @@ void messages_free(Messages *m) {
 
 // ---- as JSON ----
 
+static bool is_role(const Json *role) {
+    static const char *const roles[] = {"system", "user", "assistant"};
+    for (int i = 0; i < 3; i++)
+        if (role->len == strlen(roles[i]) && strcmp(role->text, roles[i]) == 0) return true;
+    return false;
+}
+
 int messages_from_json(Messages *m, const Json *array, Error *err) {
     if (array->type != JSON_ARRAY)
         return fail(err, "messages: expected an array of {\"role\", \"content\"}");
@@ -46,7 +53,10 @@ int messages_from_json(Messages *m, const Json *array, Error *err) {
         size_t known = !!role + !!content;
         if (known != 2 || item->n != 2 || role->type != JSON_STRING || content->type != JSON_STRING)
             return fail(err, "message %zu: expected an object with the strings \"role\" and "
-                        "\"content\", and nothing else", m->n);
+                        "\"content\", and nothing else", m->n + 1);
+        if (!is_role(role))
+            return fail(err, "message %zu: role is \"%.40s\", expected system, user or assistant",
+                        m->n + 1, role->text);
         messages_add(m, role->text, content->text, content->len);
     }
     return m->n ? 0 : fail(err, "messages: the array is empty");
@@ -70,7 +80,8 @@ static int write_json(FILE *f, const void *arg) {
         size_t len;
         char *content = json_quote(item->content, item->content_len, &len);
         if (!content) return errno = ENOMEM, -1;
-        fprintf(f, "%s{\"role\": \"%s\", \"content\": %s}", i ? ",\n " : "[", item->role, content);
+        fprintf(f, "%s{\"role\": \"%s\", \"content\": %s}", i ? ",\n " : "[", item->role,
+                content);
         free(content);
     }
     fprintf(f, "]\n");
@@ -88,6 +99,13 @@ Chat *open_chat(const Model *model, const char *path) {
     Chat *chat = chat_new(&model->file, &err);
     if (!chat) die("%s: %s", path, err.text);
     return chat;
+}
+
+int answer_end(const Model *model, const char *path, const Tokenizer *t) {
+    Chat *chat = open_chat(model, path);
+    int id = chat_stop(chat, t);
+    chat_free(chat);
+    return id;
 }
 
 // Local time as if it were UTC; SOURCE_DATE_EPOCH is UTC.

@@ -1,6 +1,7 @@
 #include "options.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 
 static const Options DEFAULTS = {
     .verb = GENERATE,
-    .n_generate = 256,
+    .n_generate = -1,
     .n_draft = 3,
     .workspace = {.chunk = 128, .k_dtype = F16, .v_dtype = F16},
     .sampler = {.temperature = 0.8f, .top_p = 0.95f, .repeat_penalty = 1, .repeat_last = 64},
@@ -62,7 +63,7 @@ static const Option OPTIONS[] = {
 
     {HEADING, "Generation", .help = ""},
     {INT, "-n", "N", FIELD(n_generate), 0, 1e9, .verbs = WRITES,
-     .help = "most tokens to generate (256)"},
+     .help = "most tokens to generate (256; an answer of a conversation may fill the context)"},
     {SEED, "-s", "SEED", FIELD(sampler.seed), .verbs = WRITES,
      .help = "seed; the same seed gives the same text (the clock's, printed at the end)"},
     {FLOAT, "--temp", "F", FIELD(sampler.temperature), 0, 1000, .verbs = WRITES,
@@ -75,7 +76,7 @@ static const Option OPTIONS[] = {
      .help = "leave out what is less than F times as likely as the best; 0: nothing (0)"},
     {FLOAT, "--repeat-penalty", "F", FIELD(sampler.repeat_penalty), 1e-3, 1000, .verbs = WRITES,
      .help = "make the last 64 tokens less likely; 1: do not (1)"},
-    {FLAG, "--ids", NULL, FIELD(ids), .verbs = WRITES,
+    {FLAG, "--ids", NULL, FIELD(ids), .verbs = GENERATE,
      .help = "print token ids, the prompt's and the generated ones, instead of text\n"
              "(always so without a tokenizer)"},
 
@@ -150,9 +151,9 @@ static void help(void) {
             print_option(o);
         }
     }
-    printf("\nSpecial tokens are not printed. Generation ends at an end-of-text token, at -n, when "
-           "the context\nis full, or at Ctrl-C, and the last line on stderr says which. "
-           "HEADS_ISA=scalar, avx2, avxvnni,\navx512, avx512bf16, amx or neon chooses the "
+    printf("\nSpecial tokens are printed in answers only. Generation ends at an end-of-text token, "
+           "at -n,\nwhen the context is full, or at Ctrl-C, and the last line on stderr says "
+           "which. HEADS_ISA=scalar,\navx2, avxvnni, avx512, avx512bf16, amx or neon chooses the "
            "kernels.\nExit status: 0 done (also when stdout is closed), 1 failed, 2 wrong usage, "
            "130 after Ctrl-C.\n");
 }
@@ -291,5 +292,7 @@ Options parse_options(int argc, char **argv) {
         set_option(&options, o, o->value ? argv[++i] : NULL);
     }
     check_options(&options, given);
+    bool converses = options.messages || options.verb == CHAT;
+    if (options.n_generate < 0) options.n_generate = converses ? INT_MAX : 256;
     return options;
 }
