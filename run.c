@@ -12,6 +12,7 @@ static const struct {
 } VERBS[] = {
     {GENERATE, generate}, {LOGITS, write_logits}, {PPL, perplexity}, {KV, kv},
     {INFO, info},         {CHECK, check},         {TOKENIZE, tokenize}, {BENCH, bench},
+    {BATCH, batch},
 };
 
 int main(int argc, char **argv) {

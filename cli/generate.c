@@ -1,20 +1,13 @@
 // generate.c: continues a prompt.
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "input.h"
+#include "interrupt.h"
 #include "print.h"
 #include "verbs.h"
-
-static volatile sig_atomic_t interrupted;
-
-static void on_interrupt(int number) {
-    (void)number;
-    interrupted = 1;
-}
 
 // ---- what is printed ----
 
@@ -166,10 +159,7 @@ int generate(const Options *o) {
     if (tokenizer && !o->ids && !(g.out.decoder = decoder_new(tokenizer, true, &err))) {
         die("%s", err.text);
     }
-    // A second Ctrl-C ends the program at once.
-    struct sigaction action = {.sa_handler = on_interrupt,
-                               .sa_flags = (int)(SA_RESTART | SA_RESETHAND)};
-    sigaction(SIGINT, &action, NULL);
+    catch_interrupts();
     int status = continue_prompt(&g, ids);
     sampler_free(g.sampler);
     sequence_free(g.sequence);

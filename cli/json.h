@@ -2,7 +2,7 @@
 #ifndef JSON_H
 #define JSON_H
 
-#include "model.h"
+#include "platform.h"
 
 enum { JSON_MAX_DEPTH = 64 };
 typedef enum { JSON_NULL, JSON_BOOL, JSON_NUMBER, JSON_STRING, JSON_ARRAY, JSON_OBJECT } JsonType;

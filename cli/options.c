@@ -28,7 +28,8 @@ typedef struct {
 } Option;
 
 enum {
-    RUNS = GENERATE | LOGITS | PPL | KV | BENCH,
+    RUNS = GENERATE | BATCH | LOGITS | PPL | KV | BENCH,
+    SAMPLES = GENERATE | BATCH,
     PROMPT = GENERATE | LOGITS | TOKENIZE,
     ANY = ~0,
 };
@@ -46,19 +47,19 @@ static const Option OPTIONS[] = {
      .help = "token ids instead of text, such as \"1 2 3\"; nothing is added to them"},
 
     {HEADING, "Generation", .help = ""},
-    {INT, "-n", "N", FIELD(n_generate), 0, 1e9, .verbs = GENERATE,
+    {INT, "-n", "N", FIELD(n_generate), 0, 1e9, .verbs = SAMPLES,
      .help = "most tokens to generate (256)"},
-    {SEED, "-s", "SEED", FIELD(sampler.seed), .verbs = GENERATE,
+    {SEED, "-s", "SEED", FIELD(sampler.seed), .verbs = SAMPLES,
      .help = "seed; the same seed gives the same text (the clock's, printed at the end)"},
-    {FLOAT, "--temp", "F", FIELD(sampler.temperature), 0, 1000, .verbs = GENERATE,
+    {FLOAT, "--temp", "F", FIELD(sampler.temperature), 0, 1000, .verbs = SAMPLES,
      .help = "temperature; 0 always takes the most likely token (0.8)"},
-    {INT, "--top-k", "N", FIELD(sampler.top_k), 0, 1e9, .verbs = GENERATE,
+    {INT, "--top-k", "N", FIELD(sampler.top_k), 0, 1e9, .verbs = SAMPLES,
      .help = "choose among the N most likely; 0: all (0)"},
-    {FLOAT, "--top-p", "F", FIELD(sampler.top_p), 1e-6, 1, .verbs = GENERATE,
+    {FLOAT, "--top-p", "F", FIELD(sampler.top_p), 1e-6, 1, .verbs = SAMPLES,
      .help = "choose among the most likely that have probability F together; 1: all (0.95)"},
-    {FLOAT, "--min-p", "F", FIELD(sampler.min_p), 0, 1, .verbs = GENERATE,
+    {FLOAT, "--min-p", "F", FIELD(sampler.min_p), 0, 1, .verbs = SAMPLES,
      .help = "leave out what is less than F times as likely as the best; 0: nothing (0)"},
-    {FLOAT, "--repeat-penalty", "F", FIELD(sampler.repeat_penalty), 1e-3, 1000, .verbs = GENERATE,
+    {FLOAT, "--repeat-penalty", "F", FIELD(sampler.repeat_penalty), 1e-3, 1000, .verbs = SAMPLES,
      .help = "make the last 64 tokens less likely; 1: do not (1)"},
     {FLAG, "--ids", NULL, FIELD(ids), .verbs = GENERATE,
      .help = "print token ids, the prompt's and the generated ones, instead of text\n"
@@ -85,8 +86,17 @@ static const Option OPTIONS[] = {
     {FLAG, "--bench", NULL, SELECT(BENCH),
      .help = "speed of prefill and of decode at several depths, beside what memory and\n"
              "arithmetic allow"},
-    {INTS, "-np", "LIST", FIELD(sequences), 1, MAX_SEQUENCES, .verbs = BENCH,
-     .help = "and --bench of so many sequences side by side, such as 1,4,8,16,32"},
+    {INTS, "-np", "LIST", FIELD(sequences), 1, MAX_SEQUENCES, .verbs = BENCH | BATCH,
+     .help = "and --bench of so many sequences side by side, such as 1,4,8,16,32;\n"
+             "requests that --batch runs at a time (16)"},
+    {TEXT, "--batch", "FILE", FIELD(batch), .selects = BATCH, .verbs = BATCH,
+     .help = "a request a line, {\"id\": 1, \"prompt\": \"text\", \"max_tokens\": 50, ..}; - reads\n"
+             "stdin. A request may have tokens instead of prompt, and temperature, top_k,\n"
+             "top_p, min_p, repeat_penalty, seed and stop; what it leaves out is as the\n"
+             "options above say, the seed too (0)"},
+    {TEXT, "-o", "FILE", FIELD(out), .verbs = BATCH,
+     .help = "where the results of --batch go, a line for each in the same order (stdout);\n"
+             "a file that has some of them already is gone on with"},
     {FLAG, "--json", NULL, FIELD(json), .verbs = KV | INFO | BENCH,
      .help = "--kv, --info and --bench for machines"},
     {TEXT, "--ppl", "FILE", FIELD(ppl), .selects = PPL, .verbs = PPL,
@@ -232,6 +242,7 @@ static void check_options(const Options *o, const bool given[N_OPTIONS]) {
     if (!!o->prompt + !!o->prompt_file + !!o->tokens > 1) {
         usage("-p, -f and --tokens: give one of them");
     }
+    if (o->verb == BATCH && o->sequences.n > 1) usage("--batch wants one number with -np");
 }
 
 Options parse_options(int argc, char **argv) {

@@ -6,7 +6,8 @@
 #include "session.h"
 
 typedef enum {  // what there is to do: one bit each
-    GENERATE = 1, KV = 2, INFO = 4, PPL = 8, CHECK = 16, TOKENIZE = 32, LOGITS = 64, BENCH = 128
+    GENERATE = 1, KV = 2, INFO = 4, PPL = 8, CHECK = 16, TOKENIZE = 32, LOGITS = 64, BENCH = 128,
+    BATCH = 256
 } Verb;
 
 enum { MAX_LIST = 16, MAX_SEQUENCES = 256 };
@@ -19,7 +20,7 @@ typedef struct {
     Verb verb;
     char **models;
     int n_models;
-    const char *prompt, *prompt_file, *tokens, *ppl, *logits;
+    const char *prompt, *prompt_file, *tokens, *ppl, *logits, *batch, *out;
     bool flag, json, ids, seeded;  // flag: set by an option that only selects a verb
     int n_generate;
     IntList sequences;             // to run side by side

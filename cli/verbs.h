@@ -5,6 +5,7 @@
 #include "options.h"
 
 int generate(const Options *options);    // generate.c
+int batch(const Options *options);       // batch.c
 int write_logits(const Options *options);  // eval.c
 int perplexity(const Options *options);
 int info(const Options *options);        // info.c
