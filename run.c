@@ -13,6 +13,7 @@ static const struct {
     {GENERATE, generate}, {CHAT, chat},
     {LOGITS, write_logits}, {PPL, perplexity}, {KV, kv},
     {INFO, info},         {CHECK, check},         {TOKENIZE, tokenize}, {BENCH, bench},
+    {BATCH, batch},
 };
 
 int main(int argc, char **argv) {

@@ -179,9 +179,9 @@ static char *read_turn(const Conversation *c, size_t *len) {
     size_t size = 0, used = 0;
     for (bool more = true; more;) {
         if (c->terminal) fputs(used ? "... " : "> ", stderr);
-        catch_interrupt(false);  // Ctrl-C ends the waiting
+        catch_interrupt(0);  // Ctrl-C ends the waiting
         ssize_t n = getline(&line, &size, stdin);
-        catch_interrupt(true);
+        catch_interrupt(SA_RESTART);
         if (n < 0) break;
         if (n > 0 && line[n - 1] == '\n') n--;
         more = n > 0 && line[n - 1] == '\\';
@@ -259,7 +259,7 @@ static void begin(Conversation *c, const Options *o) {
     c->g.to = c;
     c->g.stop = "nothing was asked";
     c->terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
-    catch_interrupt(true);
+    catch_interrupt(SA_RESTART);
 }
 
 int chat(const Options *o) {

@@ -12,18 +12,6 @@
 #include "prompt_cache.h"
 #include "verbs.h"
 
-volatile sig_atomic_t interrupted;
-
-static void on_interrupt(int number) {
-    (void)number;
-    interrupted = 1;
-}
-
-void catch_interrupt(bool go_on) {
-    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = go_on ? SA_RESTART : 0};
-    sigaction(SIGINT, &action, NULL);
-}
-
 // ---- what is printed ----
 
 static void put_text(Generation *g, const char *text, size_t len) {
@@ -252,10 +240,7 @@ int generate(const Options *o) {
     Ids ids = prompt_to_run(o, &g.model, g.tokenizer);
     if (o->messages) g.answer_end = answer_end(&g.model, o->models[0], g.tokenizer);
     g.sequence = open_prompt_cache(o, g.w, ids);
-    // A second Ctrl-C ends the program at once.
-    struct sigaction action = {.sa_handler = on_interrupt,
-                               .sa_flags = (int)(SA_RESTART | SA_RESETHAND)};
-    sigaction(SIGINT, &action, NULL);
+    catch_interrupt(SA_RESTART | SA_RESETHAND);
     for (long i = 0; i < ids.n; i++) {
         if (!o->messages) put_token(&g, ids.data[i]);
         sampler_accept(g.sampler, ids.data[i]);

@@ -2,13 +2,9 @@
 #ifndef CLI_GENERATE_H
 #define CLI_GENERATE_H
 
-#include <signal.h>
-
 #include "input.h"
+#include "interrupt.h"
 #include "speculate.h"
-
-// Set by Ctrl-C.
-extern volatile sig_atomic_t interrupted;
 
 typedef struct {
     const Options *o;
@@ -34,9 +30,6 @@ typedef struct {
     double prompt_seconds, step_seconds, step_bytes;
     const char *stop;            // why the text ended
 } Generation;
-
-// Ctrl-C sets it; a system call that waits goes on then, or not.
-void catch_interrupt(bool go_on);
 
 // Opens the model, its tokenizer and the sampler. Without a sequence yet.
 void generation_open(Generation *g, const Options *o);

@@ -62,7 +62,7 @@ Sequence *open_sequence(Workspace *w, bool shared) {
 
 // ---- texts ----
 
-static Text read_stream(FILE *f, const char *name) {
+Text read_stream(FILE *f, const char *name) {
     Text text = {NULL, 0};
     size_t capacity = 0, got = 1;
     while (got > 0) {

@@ -3,6 +3,8 @@
 #ifndef CLI_INPUT_H
 #define CLI_INPUT_H
 
+#include <stdio.h>
+
 #include "options.h"
 #include "tokenizer.h"
 
@@ -19,6 +21,7 @@ typedef struct {
 } Text;
 
 Text read_file(const char *path);
+Text read_stream(FILE *f, const char *name);
 void warn_if_not_utf8(Text text);
 
 typedef struct {

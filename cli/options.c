@@ -30,7 +30,7 @@ typedef struct {
 } Option;
 
 enum {
-    WRITES = GENERATE | CHAT,
+    WRITES = GENERATE | CHAT | BATCH,
     RUNS = WRITES | LOGITS | PPL | KV | BENCH,
     PROMPT = GENERATE | LOGITS | TOKENIZE,
     ANY = ~0,
@@ -113,8 +113,17 @@ static const Option OPTIONS[] = {
     {FLAG, "--bench", NULL, SELECT(BENCH),
      .help = "speed of prefill and of decode at several depths, beside what memory and\n"
              "arithmetic allow"},
-    {INTS, "-np", "LIST", FIELD(sequences), 1, MAX_SEQUENCES, .verbs = BENCH,
-     .help = "and --bench of so many sequences side by side, such as 1,4,8,16,32"},
+    {INTS, "-np", "LIST", FIELD(sequences), 1, MAX_SEQUENCES, .verbs = BENCH | BATCH,
+     .help = "and --bench of so many sequences side by side, such as 1,4,8,16,32;\n"
+             "requests that --batch runs at a time (16)"},
+    {TEXT, "--batch", "FILE", FIELD(batch), .selects = BATCH, .verbs = BATCH,
+     .help = "a request a line, {\"id\": 1, \"prompt\": \"text\", \"max_tokens\": 50, ..}; - reads\n"
+             "stdin. A request may have tokens instead of prompt, and temperature, top_k,\n"
+             "top_p, min_p, repeat_penalty, seed and stop; what it leaves out is as the\n"
+             "options above say, the seed too (0)"},
+    {TEXT, "-o", "FILE", FIELD(out), .verbs = BATCH,
+     .help = "where the results of --batch go, a line for each in the same order (stdout);\n"
+             "a file that has some of them already is gone on with"},
     {FLAG, "--json", NULL, FIELD(json), .verbs = KV | INFO | BENCH,
      .help = "--kv, --info and --bench for machines"},
     {TEXT, "--ppl", "FILE", FIELD(ppl), .selects = PPL, .verbs = PPL,
@@ -263,6 +272,7 @@ static void check_options(const Options *o, const bool given[N_OPTIONS]) {
     if (o->no_think && !o->messages && o->verb != CHAT) usage("--no-think: of which --messages?");
     if (o->lookup && o->draft_model) usage("--lookup and -md: give one of them");
     if (o->prompt_cache_ro && !o->prompt_cache) usage("--prompt-cache-ro: which --prompt-cache?");
+    if (o->verb == BATCH && o->sequences.n > 1) usage("--batch wants one number with -np");
 }
 
 Options parse_options(int argc, char **argv) {

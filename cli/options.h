@@ -7,7 +7,7 @@
 
 typedef enum {  // what there is to do: one bit each
     GENERATE = 1, KV = 2, INFO = 4, PPL = 8, CHECK = 16, TOKENIZE = 32, LOGITS = 64, BENCH = 128,
-    CHAT = 256
+    CHAT = 256, BATCH = 512
 } Verb;
 
 enum { MAX_LIST = 16, MAX_SEQUENCES = 256 };
@@ -21,7 +21,7 @@ typedef struct {
     char **models;
     int n_models;
     const char *prompt, *prompt_file, *tokens, *messages, *system, *ppl, *logits;
-    const char *prompt_cache, *draft_model;
+    const char *prompt_cache, *draft_model, *batch, *out;
     bool flag, json, ids, seeded;  // flag: set by an option that only selects a verb
     bool no_think, prompt_cache_ro;
     int n_generate, lookup, n_draft;

@@ -6,6 +6,7 @@
 
 int generate(const Options *options);    // generate.c
 int chat(const Options *options);        // chat.c
+int batch(const Options *options);       // batch.c
 int write_logits(const Options *options);  // eval.c
 int perplexity(const Options *options);
 int info(const Options *options);        // info.c
