@@ -78,6 +78,8 @@ int sequence_length(const Sequence *s) { return s->length; }
 const int *sequence_tokens(const Sequence *s) { return s->tokens; }
 
 void sequence_expect(Sequence *s, int n) {
+    int context = s->workspace->kv.context;
+    if (n > context) n = context;
     if (n > s->expected) s->expected = n;
 }
 

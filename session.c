@@ -72,7 +72,7 @@ static int check_options(const Model *m, const WorkspaceOptions *o, Error *err) 
     const Dtype types[] = {o->k_dtype, o->v_dtype};
     for (int i = 0; i < 2; i++)
         if (types[i] != F32 && types[i] != F16 && types[i] != Q8)
-            return fail(err, "the KV cache holds f32, f16 or q8, not %s", dtype_name(types[i]));
+            return fail(err, "the KV cache holds f32, f16 or q8, not type %d", (int)types[i]);
     return 0;
 }
 

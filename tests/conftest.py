@@ -14,6 +14,8 @@ sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / part) for part in ("", "suppor
 
 import checkpoints  # noqa: E402  (found through the line above)
 
+import export  # noqa: E402
+
 
 def run_command(*args: object, **options) -> subprocess.CompletedProcess:
     """Runs ./run (or the program that HEADS_RUN names) with these arguments; stdout is bytes, stderr text.
@@ -58,6 +60,20 @@ def bare(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("bare") / "bare.bin"
     path.write_bytes(checkpoints.random_model())
     return path
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory):
+    """A function from a golden family's name to its checkpoint in q8, made once."""
+    folder = tmp_path_factory.mktemp("exported")
+
+    def make(name: str) -> Path:
+        path = folder / f"{name}.bin"
+        if not path.exists():
+            assert export.main([str(ROOT / "tests" / "golden" / name), str(path), "--dtype", "q8"]) == 0
+        return path
+
+    return make
 
 
 _failed: set[str] = set()

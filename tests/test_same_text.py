@@ -12,27 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import export
 from conftest import ROOT
 
-GOLDEN = ROOT / "tests" / "golden"
 # A plain decoder, windows (one on every layer, some layers), latent attention, short convolution, the delta rule,
 # a rope that depends on the text's length, experts.
 FAMILIES = ["llama", "mistral", "gemma3", "deepseek_v2", "lfm3", "qwen3_next", "phi3-longer", "granitemoe"]
 SAMPLING = [["--temp", "0"], ["-s", "5"], ["-s", "6", "--temp", "1.5", "--top-p", "1", "--repeat-penalty", "1.3"]]
-
-
-@pytest.fixture(scope="session")
-def exported(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("same_text")
-
-    def make(name: str) -> Path:
-        path = folder / f"{name}.bin"
-        if not path.exists():
-            assert export.main([str(GOLDEN / name), str(path), "--dtype", "q8"]) == 0
-        return path
-
-    return make
 
 
 def context(run, model: Path) -> int:

@@ -8,13 +8,13 @@ and 1 to 33 sequences.
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-import export
 from conftest import ROOT
 
 GOLDEN = ROOT / "tests" / "golden"
@@ -23,24 +23,10 @@ CACHES = list(itertools.product(["f32", "f16", "q8"], repeat=2))
 COUNTS = [33, 5, 1]
 
 
-@pytest.fixture(scope="session")
-def exported(tmp_path_factory):
-    """A function from a golden family's name to its checkpoint, made once."""
-    folder = tmp_path_factory.mktemp("sequences")
-
-    def make(name: str) -> Path:
-        path = folder / f"{name}.bin"
-        if not path.exists():
-            assert export.main([str(GOLDEN / name), str(path), "--dtype", "q8"]) == 0
-        return path
-
-    return make
-
-
 def run_side_by_side(model: Path, keys: str, values: str, n: int, seed: int) -> dict[str, int]:
     """What was done, by name."""
-    program = ROOT / "build" / "tests" / "c" / "sequences"
-    done = subprocess.run([program, model, keys, values, str(n), str(seed)], capture_output=True, text=True, timeout=120)
+    programs = Path(os.environ.get("HEADS_TESTS_C", ROOT / "build" / "tests" / "c"))
+    done = subprocess.run([programs / "sequences", model, keys, values, str(n), str(seed)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and done.stdout.startswith("ok: "), done.stdout + done.stderr
     return {name: int(count) for count, name in re.findall(r"(\d+) (\w+)", done.stdout)}
 
