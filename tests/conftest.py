@@ -1,4 +1,5 @@
-"""What the tests share: the program under test, models, and the last line that `make test` prints."""
+"""What the tests share: the program under test, models, and the last line that `make test`
+prints."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ import checkpoints  # noqa: E402  (found through the line above)
 
 
 def run_command(*args: object, **options) -> subprocess.CompletedProcess:
-    """Runs ./run (or the program that HEADS_RUN names) with these arguments; stdout is bytes, stderr text.
+    """Runs ./run (or the program that HEADS_RUN names) with these arguments; stdout is bytes,
+    stderr text.
 
     options: input (bytes for stdin), env (added to the environment), and what subprocess.run takes.
     """
@@ -46,7 +48,8 @@ def stories() -> Path:
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory, stories) -> Path:
-    """A small model with random weights and the bundled model's tokenizer: GQA, 6 query and 2 KV heads, context 512."""
+    """A small model with random weights and the bundled model's tokenizer: GQA, 6 query and 2 KV
+    heads, context 512."""
     path = tmp_path_factory.mktemp("tiny") / "tiny.bin"
     path.write_bytes(checkpoints.random_model(tokenizer=stories))
     return path
@@ -65,7 +68,8 @@ _passed: set[str] = set()
 
 
 def pytest_runtest_logreport(report):
-    """A test that fails in its set-up, its body or its clean-up has failed; one that was skipped is neither."""
+    """A test that fails in its set-up, its body or its clean-up has failed; one that was skipped is
+    neither."""
     if report.failed:
         _failed.add(report.nodeid)
     elif report.when == "call" and report.passed:

@@ -1,9 +1,8 @@
 """A sequence's logits have the bits that they have when it runs alone, whatever runs beside it.
 
-tests/c/sequences.c runs random texts in random pieces, with rewinds, forks and saved copies in between, and
-compares every row; here it meets every golden family (all mixers, windows, ropes and experts), every KV dtype
-and 1 to 33 sequences.
-"""
+tests/c/sequences.c runs random texts in random pieces, with rewinds, forks and saved copies in
+between, and compares every row; here it meets every golden family (all mixers, windows, ropes and
+experts), every KV dtype and 1 to 33 sequences."""
 
 from __future__ import annotations
 
@@ -40,7 +39,12 @@ def exported(tmp_path_factory):
 def run_side_by_side(model: Path, keys: str, values: str, n: int, seed: int) -> dict[str, int]:
     """What was done, by name."""
     program = ROOT / "build" / "tests" / "c" / "sequences"
-    done = subprocess.run([program, model, keys, values, str(n), str(seed)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [program, model, keys, values, str(n), str(seed)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0 and done.stdout.startswith("ok: "), done.stdout + done.stderr
     return {name: int(count) for count, name in re.findall(r"(\d+) (\w+)", done.stdout)}
 
@@ -66,4 +70,7 @@ def test_forks_share_memory(exported, keys, values):
 @pytest.mark.parametrize("name", ["mistral", "lfm3", "qwen3_next"])
 def test_windows_and_states_refuse_to_go_back(exported, name):
     """They have forgotten: a rewind or fork far back is an error, and nothing changes."""
-    assert sum(run_side_by_side(exported(name), "f16", "f16", 8, seed)["refused"] for seed in range(3)) > 0
+    assert (
+        sum(run_side_by_side(exported(name), "f16", "f16", 8, seed)["refused"] for seed in range(3))
+        > 0
+    )
