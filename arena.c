@@ -49,7 +49,7 @@ Buffer take_rows(Arena *a, size_t n_rows, size_t width) {
 }
 
 Buffer take_input(Arena *a, size_t n_rows, size_t width) {
-    size_t blocks = times(n_rows, (width + BLOCK - 1) / BLOCK);
+    size_t blocks = times(n_rows, round_up(width, BLOCK) / BLOCK);
     if (blocks > a->input_blocks) a->input_blocks = blocks;
     return take_rows(a, n_rows, width);
 }

@@ -37,7 +37,7 @@ typedef struct {       // how the work on one span is cut
 typedef struct {
     Buffer q, keys, values;  // [n][n_heads head_dim], 2 x [n][n_kv_heads head_dim]
     Buffer mixed;            // [n][n_heads head_dim], or values of n_value
-    Buffer gate;             // [n][rows of out_gate]
+    Buffer out_gate;         // [n][rows of out_gate]
     LatentBuffers latent;
     Span *spans;             // [n], of a round
     Cut *cuts;               // [n]
@@ -98,7 +98,7 @@ static AttentionBuffers lay_out(Arena *m, const Workspace *w, const Attention *a
     b.keys = take_rows(m, n, (size_t)a->n_kv_heads * dim);
     b.values = take_rows(m, n, (size_t)a->n_kv_heads * dim);
     b.mixed = take_input(m, n, heads * value);
-    b.gate = take_rows(m, n, (size_t)a->out_gate.n_out);
+    b.out_gate = take_rows(m, n, (size_t)a->out_gate.n_out);
     b.latent = take_latent(m, a, n_rows);
     b.spans = take(m, n, sizeof *b.spans);
     b.cuts = take(m, n, sizeof *b.cuts);
@@ -509,7 +509,7 @@ static void project(Job *job, Buffer y) {
         products[n++] = (Product){b->keys, &a->k};
         products[n++] = (Product){b->values, &a->v};
     }
-    if (a->out_gate.data) products[n++] = (Product){b->gate, &a->out_gate};
+    if (a->out_gate.data) products[n++] = (Product){b->out_gate, &a->out_gate};
     multiply_each(job->w, products, n, y, job->w->n_rows);
 }
 
@@ -524,7 +524,7 @@ static void run(Workspace *w, const Layer *l, const KvLayer *kv, Buffer y) {
     else project(&job, y);
     attend_all(&job);
     if (a->latent.rank) latent_values(w, a, &b->latent, b->mixed);
-    if (a->out_gate.data) gate_rows(w, b->mixed, b->gate, a->out_gate.n_out, width, n);
+    if (a->out_gate.data) gate_rows(w, b->mixed, b->out_gate, a->out_gate.n_out, width, n);
     if (a->sub_norm.w) norm_rows(w, b->mixed, &a->sub_norm, b->mixed, width, n);
     multiply(w, w->out, &a->o, b->mixed, n);
 }

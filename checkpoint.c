@@ -17,7 +17,6 @@ static uint32_t u32_at(const uint8_t *p) {
 }
 
 static uint64_t u64_at(const uint8_t *p) { return u32_at(p) | (uint64_t)u32_at(p + 4) << 32; }
-static size_t padded(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 // How much of a name from the file goes into a message.
 static int shown(size_t len) { return len < SHOWN ? (int)len : SHOWN; }
@@ -36,9 +35,9 @@ typedef struct {  // what is left of a section of the file
 // The next n bytes, padded to 8; NULL if the section ends before.
 static const uint8_t *take(Cursor *c, uint64_t n) {
     size_t left = (size_t)(c->end - c->at);
-    if (n > left || padded(n, 8) > left) return NULL;
+    if (n > left || round_up(n, 8) > left) return NULL;
     const uint8_t *p = c->at;
-    c->at += padded(n, 8);
+    c->at += round_up(n, 8);
     return p;
 }
 
@@ -105,12 +104,12 @@ static int parse_tensor(Checkpoint *file, int i, Cursor *c, size_t *end, Error *
     if (offset != *end)
         return fail(err, "tensor %.*s: data begin at byte %llu, expected %zu, where the data "
                     "before it end", n, name, (unsigned long long)offset, *end);
-    if (bytes > size - *end || padded(bytes, 64) > size - *end)
+    if (bytes > size - *end || round_up(bytes, 64) > size - *end)
         return fail(err, "tensor %.*s: its %llu bytes at %zu do not fit into the file of %zu", n,
                     name, (unsigned long long)bytes, *end, size);
     file->tensors[i] =
         (Tensor){name, len, rows, cols, bytes, (Dtype)dtype, file->map.data + offset};
-    *end += padded(bytes, 64);
+    *end += round_up(bytes, 64);
     return 0;
 }
 

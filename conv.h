@@ -5,7 +5,7 @@
 
 #include "workspace.h"
 
-// The window of n rows; where w has no pass under way, of as many spans as there can be.
+// The window of n rows; where w has no current pass, of as many spans as there can be.
 Buffer take_conv_rows(Arena *a, const Conv *c, const Workspace *w, int n);
 // Where row t of the pass lies in the window.
 float *conv_row(const Workspace *w, const Conv *c, Buffer window, int t);

@@ -1,5 +1,5 @@
 // The decoder, top to bottom. A pass takes some rows (tokens of one or many sequences, w->rows)
-// through all layers; every row's way is its own but for the mixers, which look at the sequence
+// through all layers; every row goes by itself but for the mixers, which look at the sequence
 // before it. Shapes: x, y and out are [n_rows][n_embd].
 #include "workspace.h"
 

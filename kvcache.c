@@ -13,7 +13,7 @@
 
 // ---- geometry ----
 
-// Numbers of a cached value, filled up for the mix.
+// Numbers of a cached value, padded for the mix.
 static int padded_value(int dim, Dtype v_dtype) {
     return (int)round_up((size_t)dim, v_dtype == Q8 ? BLOCK : LANES);
 }

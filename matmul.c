@@ -78,13 +78,13 @@ static void multiply_item(const void *arg, int item, int thread) {
 
 // Cuts the rows of a group, `most` at most, so that those of an item stay in the second-level
 // cache while its panels pass; and further, down to FEWEST rows, where the threads would have too
-// little to share.
-static void cut_rows(Job *job, int most, int n_items) {
+// little to share. n_uncut: items if no rows were cut.
+static void cut_rows(Job *job, int most, int n_uncut) {
     enum { CACHED = 1 << 18, FEWEST = 64 };
     int row_bytes = input_width(job) * (job->q8 ? 1 : job->bf16 ? 2 : 4);
     int rows = CACHED / row_bytes, enough = 8 * pool_threads(job->ws->pool);
     job->n_pieces = (most + FEWEST - 1) / (rows > FEWEST ? rows : FEWEST);
-    if (job->n_pieces * n_items < enough) job->n_pieces = enough / n_items;
+    if (job->n_pieces * n_uncut < enough) job->n_pieces = enough / n_uncut;
     if (job->n_pieces > most / FEWEST) job->n_pieces = most / FEWEST;
     if (job->n_pieces < 1) job->n_pieces = 1;
     job->rows_per_item = (most + job->n_pieces - 1) / job->n_pieces;

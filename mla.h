@@ -1,4 +1,4 @@
-// mla.c: latent attention's way to attention() and back.
+// mla.c: the products before and after attention() where attention is latent.
 #ifndef MLA_H
 #define MLA_H
 

@@ -132,7 +132,7 @@ static int get_model_knobs(Loader *x) {
         return -1;
     m->layernorm = layernorm;
     m->emb_scale = 1.0f;
-    int *width = &m->layer_embed.width;
+    int *width = &m->layer_embed.width;  // of "ple", per-layer embeddings
     if (given(x, "model.emb_scale") && get_float(x, "model.emb_scale", -FLT_MAX, &m->emb_scale))
         return -1;
     if (given(x, "model.final_softcap") &&
@@ -535,19 +535,17 @@ static int need_rms_norm(Loader *x, Norm *out, int layer, const char *stem, int 
     return out->w ? 0 : missing(x, name_of(layer, stem, ""));
 }
 
-static size_t filled(size_t n) { return (n + LANES - 1) / LANES * LANES; }
-
 static size_t matrix_bytes(Dtype dtype, size_t n_out, int n_in) {
-    return filled(n_out) / LANES * panel_bytes(dtype, n_in);
+    return round_up(n_out, LANES) / LANES * panel_bytes(dtype, n_in);
 }
 
-// n matrices, each but the last filled up to whole panels.
+// n matrices, each but the last padded to whole panels.
 static int need_stack(Loader *x, Matrix *out, int layer, const char *stem, int n, int n_out,
                       int n_in) {
     Name name = name_of(layer, stem, "");
     const Tensor *t = read_tensor(&x->r, name.text);
     if (!t) return missing(x, name);
-    size_t rows = (size_t)(n - 1) * filled((size_t)n_out) + (size_t)n_out;
+    size_t rows = (size_t)(n - 1) * round_up((size_t)n_out, LANES) + (size_t)n_out;
     if (rows > MAX_DIM)
         return fail(x->err, "tensor %s: %d matrices of %d rows exceed %d", name.text, n, n_out,
                     MAX_DIM);
@@ -756,7 +754,7 @@ static int get_tensors(Loader *x) {
 
 // Bytes of one matrix of a stack, its bias included.
 static size_t bytes_of_one(const Matrix *w) {
-    size_t bias = w->bias ? filled((size_t)w->n_out) * sizeof *w->bias : 0;
+    size_t bias = w->bias ? round_up((size_t)w->n_out, LANES) * sizeof *w->bias : 0;
     return matrix_bytes(w->dtype, (size_t)w->n_out, w->n_in) + bias;
 }
 

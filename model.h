@@ -21,7 +21,7 @@ typedef struct {  // a matrix in panels of 16 rows (docs/format.md)
     Dtype dtype;
     int n_out, n_in;
     const float *bias;  // [n_out]
-} Matrix;  // A stack is several of one shape, each with its rows and biases filled up to 16.
+} Matrix;  // A stack is several of one shape, each with its rows and biases padded to 16.
 
 typedef struct {  // w NULL: the norm is the identity
     const float *w, *b;

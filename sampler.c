@@ -56,7 +56,7 @@ Sampler *sampler_new(const Kernels *kernels, int vocab_size, const SamplerOption
     }
     s->options = *options;
     s->vocab_size = vocab_size;
-    s->padded = (vocab_size + LANES - 1) / LANES * LANES;
+    s->padded = (int)round_up((size_t)vocab_size, LANES);
     s->kernels = kernels;
     s->state = options->seed;
     s->work = calloc((size_t)s->padded, sizeof *s->work);

@@ -1,5 +1,5 @@
-// What the files of the engine share, and nobody else sees: a workspace's buffers, the pass under
-// way, the steps that passes are made of, and where a sequence's cache lies.
+// What the files of the engine share, and nobody else sees: a workspace's buffers, the current
+// pass, the steps that passes are made of, and where a sequence's cache lies.
 #ifndef WORKSPACE_H
 #define WORKSPACE_H
 
@@ -33,7 +33,6 @@ Buffer take_input(Arena *a, size_t n_rows, size_t width);  // rows that a produc
 // Products and sums that stay at SIZE_MAX instead of overflowing.
 size_t times(size_t a, size_t b);
 size_t plus(size_t a, size_t b);
-static inline size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 static inline float *row(Buffer b, int t) { return b.data + (size_t)t * b.stride; }
 static inline Buffer rows_after(Buffer b, int t) { return (Buffer){row(b, t), b.stride}; }
@@ -48,7 +47,7 @@ typedef struct {
     size_t k_bytes, v_bytes, v_scales;  // of a KV head in a slot; where scales of q8 values begin
     size_t slot_bytes;                  // of all heads
     int n_slots;                        // a ring if the layer has a window
-    int v_dim;                          // head_dim, filled up for the mix
+    int v_dim;                          // head_dim, padded for the mix
     bool ring, borrowed;                // borrowed: it is another layer's
     size_t state;                       // bytes
 } KvLayer;
@@ -69,7 +68,7 @@ uint8_t *kv_values(const KvLayer *kv, const Sequence *s, int block, int h);
 // What a mixer remembers of a sequence; all zeros at its beginning.
 float *kv_state(const KvLayer *kv, const Sequence *s);
 
-// ---- session.c: a sequence and the pass under way ----
+// ---- session.c: a sequence and the current pass ----
 
 typedef struct KvFile KvFile;  // a file that sequences map pages of
 
@@ -133,7 +132,7 @@ struct Workspace {
     size_t bytes;
 
     unsigned call;
-    Span *spans;          // [chunk], of the pass under way
+    Span *spans;          // [chunk], of the current pass
     Row *rows;            // [chunk]
     int n_spans, n_rows;
     Buffer x;             // [chunk][n_embd], the residual stream
@@ -185,7 +184,7 @@ void rms_rows(Workspace *w, Buffer out, const Norm *norm, float eps, Buffer in, 
 void add_rows(Workspace *w, Buffer out, float scale, Buffer in, int width, int n);  // out += ..
 void scale_rows(Workspace *w, Buffer out, float scale, int width, int n);
 void zero_rows(Workspace *w, Buffer out, int n);
-// out *= sigmoid(gate), where a gate is for width / n_gates numbers. gate is overwritten.
+// out *= sigmoid(gate), where each gate scales width / n_gates numbers. gate is overwritten.
 void gate_rows(Workspace *w, Buffer out, Buffer gate, int n_gates, int width, int n);
 // gate = act(gate) * up, or up = act(up) where there is no gate. Returns the one that it is in.
 Buffer activate_rows(Workspace *w, const Activation *act, Buffer gate, Buffer up, int width, int n);

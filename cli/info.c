@@ -145,7 +145,7 @@ static void print_info(const char *path, const Model *m, const char *tokenizer, 
     print_layers(m);
     for (int i = 0; i < m->n_rope_sets; i++) {
         const RopeSet *r = &m->rope[i];
-        printf("rope set %d   %d of a head's elements turn, multiplier %g", i, 2 * r->n_pairs,
+        printf("rope set %d   rotates %d of a head's elements, multiplier %g", i, 2 * r->n_pairs,
                (double)r->multiplier);
         if (r->long_freq) printf("; another table for texts of more than %d tokens", r->length);
         printf("\n");

@@ -227,7 +227,7 @@ def _grouped(letter: str, group: int, n_kv: int, head_dim: int) -> np.ndarray:
 
 
 def _half_split(knobs: Knobs, layer: int, letter: str, rows: np.ndarray) -> np.ndarray:
-    """The order in which the rows of heads stand so that rope turns (i, i + n_rot / 2) instead of
+    """The order in which the rows of heads stand so that rope rotates (i, i + n_rot / 2), not
     (2i, 2i + 1). It is the same for all layers, with rope or without: what it does to q and k alike
     changes nothing."""
     if not knobs.interleaved or letter == "v":

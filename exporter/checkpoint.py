@@ -63,7 +63,7 @@ class Stats:
 
 
 def data_bytes(dtype: str, rows: int, cols: int, matrix: bool) -> int:
-    """Bytes of a tensor's data, without the padding behind it."""
+    """Bytes of a tensor's data, without the padding after it."""
     return -(-rows // LANES) * panel_bytes(dtype, cols) if matrix else 4 * cols
 
 

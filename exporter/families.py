@@ -136,7 +136,7 @@ FAMILIES: dict[str, tuple[Callable[[Config], Knobs], dict[str, str | None]]] = {
 
 MAMBA2 = "it has Mamba-2 layers, a kind of mixer that the engine lacks"
 REFUSED = {  # what is asked for often enough to deserve a reason
-    "bert": "it is an encoder, whose tokens see those behind them",
+    "bert": "it is an encoder, whose tokens see those after them",
     "deepseek_v32": "its attention chooses keys by an indexer",
     "deepseek_v4": "its cache is compressed along the text, and its residual stream is several",
     "gemma3n": "it has four residual streams that predict each other (AltUp)",

@@ -65,7 +65,7 @@ class File:
 
 
 class _Cursor:
-    """Reads what lies in a file one behind the other. Errors: ValueError, where the file ends too
+    """Reads what lies in a file one after the other. Errors: ValueError, where the file ends too
     soon."""
 
     def __init__(self, data: mmap.mmap):
@@ -90,7 +90,7 @@ class _Cursor:
         return self.take(int.from_bytes(self.take(8), "little")).decode()
 
     def value(self) -> object:
-        """A value behind its type."""
+        """A value after its type."""
         kind = self.number("<u4")
         if kind != ARRAY:
             return self.string() if kind == STRING else self.number(_scalar(kind))
@@ -175,8 +175,8 @@ def _tensor(
 
 
 def _shape(g: Config, file: File, partial: bool = False, experts: bool = False) -> dict:
-    """What all of Llama's kind have. `partial`: rope may turn a part of each head; `experts`: there
-    are some."""
+    """What all of Llama's kind have. `partial`: rope may rotate a part of each head; `experts`:
+    there are some."""
     n_embd, n_heads = g.int("embedding_length"), g.int("attention.head_count")
     head_dim = g.int("attention.key_length", n_embd // n_heads)
     g.require(**{"attention.value_length": head_dim, "attention.causal": True})

@@ -82,7 +82,7 @@ class Knobs:
     grouped_qkv: bool = (
         False  # attn_qkv has for each KV head its queries, k and v; not all q, all k, all v
     )
-    interleaved: bool = False  # rope turns the pairs (2i, 2i + 1) of the source's heads
+    interleaved: bool = False  # rope rotates the pairs (2i, 2i + 1) of the source's heads
 
     def rotate(self, *ropes: Rope | None) -> None:
         """Sets the rope of the layers: one for all, or one each; None for none."""

@@ -108,16 +108,16 @@ def smollm3(c: Config) -> Knobs:
     rope = rope_set(c, Shape(k.head_dim, k.context, theta=2e6))
     interval = c.int("no_rope_layer_interval", 4)
     c.ignore("max_window_layers")  # Qwen's
-    turns = c.get("no_rope_layers") or [int((i + 1) % interval != 0) for i in range(k.n_layers)]
-    if not isinstance(turns, list) or len(turns) != k.n_layers or not set(turns) <= {0, 1}:
+    rotates = c.get("no_rope_layers") or [int((i + 1) % interval != 0) for i in range(k.n_layers)]
+    if not isinstance(rotates, list) or len(rotates) != k.n_layers or not set(rotates) <= {0, 1}:
         raise ExportError(
             f"{c.where}: no_rope_layers has not a 0 or a 1 for each of the {k.n_layers} layers"
         )
-    k.rotate(*[rope if turn else None for turn in turns])
+    k.rotate(*[rope if one else None for one in rotates])
     slides = c.flag("use_sliding_window", False) and c.get("sliding_window") is not None
     k.window = windows(
         c,
-        layer_kinds(c, k.n_layers, lambda layer: slides and not turns[layer]),
+        layer_kinds(c, k.n_layers, lambda layer: slides and not rotates[layer]),
         c.get("sliding_window"),
     )
     return k
@@ -165,7 +165,7 @@ def ernie4_5(c: Config) -> Knobs:
 
 
 def exaone4(c: Config) -> Knobs:
-    """EXAONE 4: norms behind the branches; with a window, layers without one have no rope."""
+    """EXAONE 4: norms after the branches; with a window, layers without one have no rope."""
     k = llama_block(c, num_key_value_heads=32, rms_norm_eps=1e-5)
     rope, size, pattern = (
         rope_set(c, Shape(k.head_dim, k.context)),
@@ -193,7 +193,7 @@ def olmo(c: Config) -> Knobs:
 
 
 def olmo2(c: Config) -> Knobs:
-    """OLMo 2: norms behind the branches, and of all heads of q or k as a whole."""
+    """OLMo 2: norms after the branches, and of all heads of q or k as a whole."""
     k = llama_block(c, rms_norm_eps=1e-5)
     rotate(c, k)
     k.qk_norm, k.biased = WHOLE, biases(c)
@@ -395,7 +395,7 @@ def _gemma2(
 
 
 def gemma2(c: Config) -> Knobs:
-    """Gemma 2: norms before and behind the branches, softcaps, a window in every other layer."""
+    """Gemma 2: norms before and after the branches, softcaps, a window in every other layer."""
     k, _ = _gemma2(c)
     rotate(c, k)
     return k

@@ -139,7 +139,7 @@ def sparse_layers(c: Config, k: Knobs, part: Experts, shared: int = 0) -> None:
 
 
 def qwen2_moe(c: Config) -> Knobs:
-    """Qwen 1.5 MoE and Qwen 2 MoE: a shared expert behind a gate."""
+    """Qwen 1.5 MoE and Qwen 2 MoE: a shared expert times a gate."""
     c.default(
         num_experts=60, num_experts_per_tok=4, moe_intermediate_size=1408, intermediate_size=5632
     )
@@ -276,7 +276,7 @@ def phimoe(c: Config) -> Knobs:
 
 
 def deepseek_experts(c: Config, k: Knobs, first: int = 0, **more) -> Experts:
-    """Experts behind a number of dense layers, beside a network for all tokens, as many times as
+    """Experts after a number of dense layers, beside a network for all tokens, as many times as
     wide as an expert as n_shared_experts says."""
     width = k.d_ff
     first = c.int("first_k_dense_replace", first, least=0)
@@ -566,7 +566,7 @@ def lfm2_moe(c: Config) -> Knobs:
 
 
 def lfm3(c: Config) -> Knobs:
-    """LFM 3: norms behind the branches too, a gate for each head, and a rope for layers with a
+    """LFM 3: norms after the branches too, a gate for each head, and a rope for layers with a
     window and another for the rest."""
     default_rope(
         c, full_attention=dict(rope_type="proportional", rope_theta=1e6, partial_rotary_factor=0.5),
@@ -643,7 +643,7 @@ def qwen3_5(c: Config) -> Knobs:
 
 
 def _shared_expert(c: Config, k: Knobs) -> None:
-    """An expert that all tokens pass, behind a gate, beside those of each layer."""
+    """An expert that all tokens pass, times a gate, beside those of each layer."""
     shared = c.int("shared_expert_intermediate_size")
     part = experts(c, k, renorm=c.flag("norm_topk_prob", True), shared_gate=True)
     sparse_layers(c, k, part, shared)

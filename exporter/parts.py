@@ -382,9 +382,10 @@ class Latent(Part):
         return np.ascontiguousarray(head[: self.nope].T)
 
     def half_split(self, before: int) -> np.ndarray:
-        """Rows of which the last `rope` turn in pairs: (2i, 2i + 1) become (i, i + rope / 2)."""
-        turning = before + np.arange(self.rope)
-        return np.concatenate([np.arange(before), turning[0::2], turning[1::2]])
+        """Rows of which the last `rope` are rotated: the pairs (2i, 2i + 1) become
+        (i, i + rope / 2)."""
+        rotated = before + np.arange(self.rope)
+        return np.concatenate([np.arange(before), rotated[0::2], rotated[1::2]])
 
 
 # ---- mixers with a convolution -------------------------------------------------------------------
@@ -548,7 +549,7 @@ class PerLayerEmbedding(Part):
 @dataclass
 class OutGate(Part):
     """What attention gives is multiplied by a sigmoid, whose matrix the source has head by head
-    behind that of the query."""
+    after that of the query."""
 
     heads: int = 0
     head_dim: int = 0

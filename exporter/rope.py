@@ -121,8 +121,8 @@ def _rope(p: Config, shape: Shape, nested: bool = False) -> Rope:
     n_rot = shape.head_dim if make is _proportional else int(shape.head_dim * share)
     if n_rot % 2 or n_rot < 2:
         raise ExportError(
-            f"head_dim is {shape.head_dim}, of which {n_rot} elements turn; rope needs an even "
-            "number"
+            f"head_dim is {shape.head_dim}, of which {n_rot} elements are rotated; rope needs "
+            "an even number"
         )
     if nested:
         p.require(truncate=True)  # the reference looks for it elsewhere
@@ -133,7 +133,7 @@ def _rope(p: Config, shape: Shape, nested: bool = False) -> Rope:
 
 def _powers(theta: float, n_rot: int, of: int | None = None) -> np.ndarray:
     """theta^(2i / of) of the first n_rot / 2 pairs; `of` is n_rot unless the share of a head that
-    turns is thinned out."""
+    is rotated is thinned out."""
     exponent = np.arange(0, n_rot, 2).astype(f32) / f32(of or n_rot)
     return (theta ** exponent.astype(np.float64)).astype(f32)  # the power is rounded once
 
@@ -166,16 +166,16 @@ def _llama3(p: Config, shape: Shape, theta: float, n_rot: int) -> Rope:
 
 
 def _yarn(p: Config, shape: Shape, theta: float, n_rot: int) -> Rope:
-    """YaRN (Peng et al. 2023): pairs that turn often are kept, pairs that turn seldom are
+    """YaRN (Peng et al. 2023): pairs that rotate often are kept, pairs that rotate seldom are
     stretched, a ramp between."""
     original = p.int("original_max_position_embeddings")
     factor = shape.context / original if p.get("factor") is None else p.number("factor")
 
-    def pair_that_turns(times: float) -> float:
+    def pair_that_rotates(times: float) -> float:
         return n_rot * math.log(original / (times * 2 * math.pi)) / (2 * math.log(theta))
 
-    low = pair_that_turns(p.get("beta_fast") and p.number("beta_fast") or 32)
-    high = pair_that_turns(p.get("beta_slow") and p.number("beta_slow") or 1)
+    low = pair_that_rotates(p.get("beta_fast") and p.number("beta_fast") or 32)
+    high = pair_that_rotates(p.get("beta_slow") and p.number("beta_slow") or 1)
     if p.flag("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, n_rot - 1)
@@ -227,10 +227,10 @@ def _longrope(p: Config, shape: Shape, theta: float, n_rot: int) -> Rope:
 
 
 def _proportional(p: Config, shape: Shape, theta: float, n_rot: int) -> Rope:
-    """The first share of a head's pairs turn as they would if all did; the rest stand still."""
-    turning = int(p.number("partial_rotary_factor", 1.0) * n_rot // 2)
+    """The first share of a head's pairs rotate as they would if all did; the rest stand still."""
+    rotated = int(p.number("partial_rotary_factor", 1.0) * n_rot // 2)
     inv_freq = np.zeros(n_rot // 2, f32)
-    inv_freq[:turning] = f32(1) / _powers(theta, 2 * turning, n_rot)
+    inv_freq[:rotated] = f32(1) / _powers(theta, 2 * rotated, n_rot)
     return Rope(inv_freq / f32(p.number("factor", 1.0)))
 
 

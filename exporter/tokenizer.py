@@ -523,7 +523,7 @@ def _split(part: dict, after_bytes: bool) -> int:
 
 
 def _post_processor(component: dict | None) -> tuple[list[int], list[int]]:
-    """The ids put before and behind a single text."""
+    """The ids put before and after a single text."""
     prefix: list[int] = []
     suffix: list[int] = []
     for part in _parts(component, "processors"):
@@ -532,18 +532,18 @@ def _post_processor(component: dict | None) -> tuple[list[int], list[int]]:
             continue  # it only trims offsets
         if kind != "TemplateProcessing":
             raise _refuse("post_processor", part)
-        before, behind, seen = [], [], False
+        before, after, seen = [], [], False
         for piece in part.get("single", []):
             if "SpecialToken" in piece:
                 ids = part["special_tokens"][piece["SpecialToken"]["id"]]["ids"]
-                (behind if seen else before).extend(ids)
+                (after if seen else before).extend(ids)
             elif piece.get("Sequence", {}).get("id") == "A" and not seen:
                 seen = True
             else:
                 raise _refuse("post_processor.single", part["single"])
         if not seen:
             raise _refuse("post_processor.single", part.get("single"))
-        prefix, suffix = before + prefix, suffix + behind
+        prefix, suffix = before + prefix, suffix + after
     return prefix, suffix
 
 

@@ -104,7 +104,7 @@ NFD, NFC = normalizers.NFD().normalize_str, normalizers.NFC().normalize_str
 
 def combining_classes() -> list[int]:
     """The combining class of every code point as far as the library knows it: it moves a mark of
-    class c > 1 behind U+0334 (class 1), and U+0345 (class 240) behind one of class 1."""
+    class c > 1 after U+0334 (class 1), and U+0345 (class 240) after one of class 1."""
     ccc = [0] * 0x110000
     for c in POINTS:
         k = unicodedata.combining(chr(c))

@@ -24,6 +24,8 @@ extern const int8_t Q4_CODES[16];
 
 const char *dtype_name(Dtype dtype);  // "f32", "bf16" ..
 
+static inline size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
 // The blocks of a row of n numbers, the last one filled up.
 static inline size_t blocks_of(int n) { return ((size_t)n + BLOCK - 1) / BLOCK; }
 

@@ -1,4 +1,5 @@
-"""What the tests share: the program under test, models, and the last line that `make test` prints."""
+"""What the tests share: the program under test, models, and the last line that `make test`
+prints."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ import export  # noqa: E402
 
 
 def run_command(*args: object, **options) -> subprocess.CompletedProcess:
-    """Runs ./run (or the program that HEADS_RUN names) with these arguments; stdout is bytes, stderr text.
+    """Runs ./run (or the program that HEADS_RUN names) with these arguments; stdout is bytes,
+    stderr text.
 
     options: input (bytes for stdin), env (added to the environment), and what subprocess.run takes.
     """
@@ -48,7 +50,8 @@ def stories() -> Path:
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory, stories) -> Path:
-    """A small model with random weights and the bundled model's tokenizer: GQA, 6 query and 2 KV heads, context 512."""
+    """A small model with random weights and the bundled model's tokenizer: GQA, 6 query and 2 KV
+    heads, context 512."""
     path = tmp_path_factory.mktemp("tiny") / "tiny.bin"
     path.write_bytes(checkpoints.random_model(tokenizer=stories))
     return path
@@ -70,7 +73,10 @@ def exported(tmp_path_factory):
     def make(name: str) -> Path:
         path = folder / f"{name}.bin"
         if not path.exists():
-            assert export.main([str(ROOT / "tests" / "golden" / name), str(path), "--dtype", "q8"]) == 0
+            assert (
+                export.main([str(ROOT / "tests" / "golden" / name), str(path), "--dtype", "q8"])
+                == 0
+            )
         return path
 
     return make
@@ -81,7 +87,8 @@ _passed: set[str] = set()
 
 
 def pytest_runtest_logreport(report):
-    """A test that fails in its set-up, its body or its clean-up has failed; one that was skipped is neither."""
+    """A test that fails in its set-up, its body or its clean-up has failed; one that was skipped is
+    neither."""
     if report.failed:
         _failed.add(report.nodeid)
     elif report.when == "call" and report.passed:

@@ -1,4 +1,5 @@
-"""What rounding costs: logits of the bundled model in each dtype against its own float32, over stories it was not trained on.
+"""What rounding costs: logits of the bundled model in each dtype against its own float32, over
+stories it was not trained on.
 
     python tests/test_accuracy.py      prints the table of README.md
 """
@@ -25,7 +26,8 @@ import stories as grammar  # noqa: E402
 SOURCE = ROOT / "models" / "hf"
 SEED, N_STORIES = 2_000_000, 16  # training and its held-out loss use other seeds
 
-# weights, KV cache -> the most that logits may differ from float32: RMS of the difference over RMS of the logits
+# weights, KV cache -> the most that logits may differ from float32: RMS of the difference over RMS
+# of the logits
 BOUNDS = {
     ("f32", "f16"): 0.001,
     ("f32", "q8"): 0.01,
@@ -38,14 +40,21 @@ BOUNDS = {
 def logits_of(model: Path, text: str, cache: str) -> tuple[np.ndarray, list[int]]:
     """float32 [tokens][vocabulary] of a text, and its ids."""
     program = os.environ.get("HEADS_RUN", str(ROOT / "run"))
-    ids = subprocess.run([program, model, "--tokenize", "-p", text], check=True, capture_output=True).stdout.split()
+    ids = subprocess.run(
+        [program, model, "--tokenize", "-p", text], check=True, capture_output=True
+    ).stdout.split()
     out = model.with_suffix(".logits")
-    subprocess.run([program, model, "-p", text, "-ctk", cache, "-ctv", cache, "--logits", out], check=True, capture_output=True)
+    subprocess.run(
+        [program, model, "-p", text, "-ctk", cache, "-ctv", cache, "--logits", out],
+        check=True,
+        capture_output=True,
+    )
     return np.fromfile(out, "<f4").reshape(len(ids), -1), [int(i) for i in ids]
 
 
 class Measured:
-    """All stories' logits of one combination: their distance from the reference's, and the perplexity of the stories."""
+    """All stories' logits of one combination: their distance from the reference's, and the
+    perplexity of the stories."""
 
     def __init__(self, model: Path, cache: str, texts: list[str]):
         pairs = [logits_of(model, text, cache) for text in texts]
@@ -59,7 +68,9 @@ class Measured:
         return np.log(np.exp(logits).sum(1)) - logits[np.arange(len(ids) - 1), ids[1:]]
 
     def distance(self, reference: Measured) -> float:
-        return float(np.linalg.norm(self.logits - reference.logits) / np.linalg.norm(reference.logits))
+        return float(
+            np.linalg.norm(self.logits - reference.logits) / np.linalg.norm(reference.logits)
+        )
 
 
 class Models:
@@ -98,11 +109,17 @@ def test_the_bundled_file_is_the_export_of_its_checkpoint(models):
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         models = Models(Path(folder))
-        print("| weights | KV cache | distance of the logits from f32 | perplexity |\n|---|---|---|---|")
+        print(
+            "| weights | KV cache | distance of the logits from f32 | perplexity |\n"
+            "|---|---|---|---|"
+        )
         print(f"| f32 | f32 | - | {models.reference.perplexity:.4f} |")
         for weights, cache in [*BOUNDS, ("q8", "f16"), ("q8", "q8"), ("q4", "f16")]:
             m = models.measure(weights, cache)
-            print(f"| {weights} | {cache} | {100 * m.distance(models.reference):.3f} % | {m.perplexity:.4f} |")
+            print(
+                f"| {weights} | {cache} | {100 * m.distance(models.reference):.3f} % "
+                f"| {m.perplexity:.4f} |"
+            )
 
 
 if __name__ == "__main__":

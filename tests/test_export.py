@@ -1005,7 +1005,7 @@ REFUSED = [
     (
         "llama",
         dict(head_dim=5, num_attention_heads=8, num_key_value_heads=8),
-        "head_dim is 5, of which 5 elements turn; rope needs an even number",
+        "head_dim is 5, of which 5 elements are rotated; rope needs an even number",
     ),
     (
         "llama",

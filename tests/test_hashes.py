@@ -1,8 +1,9 @@
-"""One SHA-256 of logits per weight and KV dtype, the same for every thread count, chunk, instruction set and machine.
+"""One SHA-256 of logits per weight and KV dtype, the same for every thread count, chunk,
+instruction set and machine.
 
-The checkpoints in tests/hashes/ are committed, so that the hashes test the engine and not the exporter's arithmetic.
-`python tests/test_hashes.py --update` remakes both, with ./run; look at the difference before you commit it.
-"""
+The checkpoints in tests/hashes/ are committed, so that the hashes test the engine and not the
+exporter's arithmetic. `python tests/test_hashes.py --update` remakes both, with ./run; look at the
+difference before you commit it."""
 
 from __future__ import annotations
 
@@ -22,19 +23,40 @@ MODELS = ROOT / "tests" / "hashes"
 HASHES = ROOT / "tests" / "hashes.json"
 WEIGHTS = ["f32", "bf16", "q8", "q4"]
 CACHES = list(itertools.product(["f32", "f16", "q8"], repeat=2))
-PROMPT = " ".join(str((i * 37 + 11) % 100) for i in range(290))  # more than a tile of positions, and than the window's ring
+PROMPT = " ".join(
+    str((i * 37 + 11) % 100) for i in range(290)
+)  # more than a tile of positions, and than the window's ring
 SPLITS = [(1, 512), (1, 1), (2, 7), (3, 64), (3, 512)]  # threads, chunk
 
 
-def logits_hash(weights: str, keys: str, values: str, threads: int, chunk: int, isa: str, out: Path) -> str:
+def logits_hash(
+    weights: str, keys: str, values: str, threads: int, chunk: int, isa: str, out: Path
+) -> str:
     """SHA-256 of the logits of all tokens of the prompt."""
     program = os.environ.get("HEADS_RUN", str(ROOT / "run"))
     env = {**os.environ, "HEADS_ISA": isa}
     subprocess.run(
-        [*os.environ.get("HEADS_EMULATOR", "").split(), program, MODELS / f"{weights}.bin", "--tokens", PROMPT,
-         "-ctk", keys, "-ctv", values, "-t", str(threads), "-b", str(chunk), "--logits", out],
-        env=env, check=True, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [
+            *os.environ.get("HEADS_EMULATOR", "").split(),
+            program,
+            MODELS / f"{weights}.bin",
+            "--tokens",
+            PROMPT,
+            "-ctk",
+            keys,
+            "-ctv",
+            values,
+            "-t",
+            str(threads),
+            "-b",
+            str(chunk),
+            "--logits",
+            out,
+        ],
+        env=env,
+        check=True,
+        stderr=subprocess.PIPE,
+    )
     return hashlib.sha256(out.read_bytes()).hexdigest()
 
 
@@ -67,17 +89,24 @@ def test_same_bits(weights, keys, values, tmp_path):
     for isa in instruction_sets():
         if isa == "avx512bf16" and weights == "bf16":
             continue  # rounds in its own way: test_own_rounding
-        # The scalar kernels and emulators are slow: one of the splits here, all of them over the test's parameters.
+        # The scalar kernels and emulators are slow: one of the splits here, all of them over the
+        # test's parameters.
         slow = isa == "scalar" or "HEADS_EMULATOR" in os.environ
         for threads, chunk in SPLITS[turn : turn + 1] if slow else SPLITS:
             found = logits_hash(weights, keys, values, threads, chunk, isa, tmp_path / "logits")
             assert found == want, f"HEADS_ISA={isa} -t {threads} -b {chunk}"
 
 
-@pytest.mark.skipif("avx512bf16" not in instruction_sets(), reason="the processor has no bf16 dot product")
+@pytest.mark.skipif(
+    "avx512bf16" not in instruction_sets(), reason="the processor has no bf16 dot product"
+)
 def test_own_rounding(tmp_path):
-    """The bf16 dot product gives one result for all threads and chunks, close to that of the other kernels."""
-    hashes = {logits_hash("bf16", "f16", "f16", *split, "avx512bf16", tmp_path / "logits") for split in SPLITS}
+    """The bf16 dot product gives one result for all threads and chunks, close to that of the other
+    kernels."""
+    hashes = {
+        logits_hash("bf16", "f16", "f16", *split, "avx512bf16", tmp_path / "logits")
+        for split in SPLITS
+    }
     assert len(hashes) == 1
     logits_hash("bf16", "f16", "f16", 1, 512, "avx512", tmp_path / "others")
     own, others = (np.fromfile(tmp_path / name, np.float32) for name in ("logits", "others"))
@@ -94,7 +123,8 @@ def test_hashes_differ():
 
 
 def write_models() -> None:
-    """Three layers that differ in rope, window, activation, topology and gate, with sizes that are multiples of nothing."""
+    """Three layers that differ in rope, window, activation, topology and gate, with sizes that are
+    multiples of nothing."""
     sys.path.insert(0, str(ROOT))
     from exporter.checkpoint import Entry, write_checkpoint
     from exporter.tensor import Tensor
@@ -111,15 +141,28 @@ def write_models() -> None:
         return (np.array(values, np.float64).reshape(shape) * (scale / 32768)).astype(np.float32)
 
     metadata = {
-        "model.vocab_size": vocab, "model.n_embd": n_embd, "model.n_layers": 3, "model.context": 512,
-        "model.norm": 0, "model.norm_eps": 1e-5, "model.emb_scale": 1.5,
+        "model.vocab_size": vocab,
+        "model.n_embd": n_embd,
+        "model.n_layers": 3,
+        "model.context": 512,
+        "model.norm": 0,
+        "model.norm_eps": 1e-5,
+        "model.emb_scale": 1.5,
         "model.rope.0.inv_freq": [0.5**i for i in range(head_dim // 2)],
-        "model.rope.1.inv_freq": [0.75**i for i in range(4)], "model.rope.1.multiplier": 1.125,
-        "layer.n_heads": heads, "layer.n_kv_heads": kv_heads, "layer.head_dim": head_dim, "layer.rope": [0, 1, -1],
-        "layer.window": [0, 24, 0], "layer.attn_scale": [0.25, 0.5, 0.125], "layer.topology": [0, 1, 0],
-        "layer.d_ff": d_ff, "layer.ffn": [1, 0, 1], "layer.act": [0, 1, 2],
+        "model.rope.1.inv_freq": [0.75**i for i in range(4)],
+        "model.rope.1.multiplier": 1.125,
+        "layer.n_heads": heads,
+        "layer.n_kv_heads": kv_heads,
+        "layer.head_dim": head_dim,
+        "layer.rope": [0, 1, -1],
+        "layer.window": [0, 24, 0],
+        "layer.attn_scale": [0.25, 0.5, 0.125],
+        "layer.topology": [0, 1, 0],
+        "layer.d_ff": d_ff,
+        "layer.ffn": [1, 0, 1],
+        "layer.act": [0, 1, 2],
         "info.source": "tests/test_hashes.py --update",
-    }  # fmt: skip
+    }
     tensors = {"embed": numbers(vocab, n_embd, scale=2), "norm": 1 + numbers(n_embd, scale=0.5)}
     for i in range(3):
         sizes = {
@@ -130,7 +173,10 @@ def write_models() -> None:
         if i == 1:
             del sizes["ffn_gate"]
         tensors |= {f"layers.{i}.{name}": numbers(*size, scale=0.4) for name, size in sizes.items()}
-        tensors |= {f"layers.{i}.{name}.bias": numbers(sizes[name][0], scale=0.3) for name in ("attn_q", "attn_k", "attn_v")}
+        tensors |= {
+            f"layers.{i}.{name}.bias": numbers(sizes[name][0], scale=0.3)
+            for name in ("attn_q", "attn_k", "attn_v")
+        }
         for name in ("attn_norm", "ffn_norm") if i != 1 else ("attn_norm",):
             tensors[f"layers.{i}.{name}"] = 1 + numbers(n_embd, scale=0.5)
     for name in ("attn_q_norm", "attn_k_norm"):
@@ -138,7 +184,11 @@ def write_models() -> None:
     MODELS.mkdir(exist_ok=True)
     for dtype in WEIGHTS:
         entries = [
-            Entry(n, dtype if a.ndim == 2 else "f32", Tensor(n, a.shape, lambda a=a: lambda i, j: a[i:j].copy()))
+            Entry(
+                n,
+                dtype if a.ndim == 2 else "f32",
+                Tensor(n, a.shape, lambda a=a: lambda i, j: a[i:j].copy()),
+            )
             for n, a in tensors.items()
         ]
         write_checkpoint(str(MODELS / f"{dtype}.bin"), metadata, entries)

@@ -1,5 +1,5 @@
-"""Experts, latent attention, and mixers other than attention: what the cache costs, which weights are read, and that the
-bits depend on nothing but the tokens."""
+"""Experts, latent attention, and mixers other than attention: what the cache costs, which weights
+are read, and that the bits depend on nothing but the tokens."""
 
 from __future__ import annotations
 
@@ -15,8 +15,16 @@ import export
 
 GOLDEN = Path(__file__).parent / "golden"
 MIXTURES = [
-    "deepseek_v2", "deepseek_v3", "gpt_oss", "granitemoe", "lfm2_moe", "lfm3", "phimoe", "qwen2_moe", "qwen3_next",
-]  # fmt: skip
+    "deepseek_v2",
+    "deepseek_v3",
+    "gpt_oss",
+    "granitemoe",
+    "lfm2_moe",
+    "lfm3",
+    "phimoe",
+    "qwen2_moe",
+    "qwen3_next",
+]
 Q4 = 3
 
 
@@ -48,7 +56,9 @@ def test_same_bits_for_any_chunk_thread_count_and_instruction_set(name, dtype, t
         cache = ("-ctk", kv, "-ctv", kv)
         want = logits(run, binary, prompt, *cache, "-b", 64, "-t", 1)
         for chunk, threads in ((1, 1), (7, 2), (96, 3)):
-            assert logits(run, binary, prompt, *cache, "-b", chunk, "-t", threads) == want, f"-b {chunk} -t {threads}"
+            assert logits(run, binary, prompt, *cache, "-b", chunk, "-t", threads) == want, (
+                f"-b {chunk} -t {threads}"
+            )
         for isa in instruction_sets():
             assert logits(run, binary, prompt, *cache, "-b", 9, isa=isa) == want, f"HEADS_ISA={isa}"
 
@@ -57,9 +67,16 @@ def test_same_bits_for_any_chunk_thread_count_and_instruction_set(name, dtype, t
 
 
 def v2_lite_cache() -> bytes:
-    """A checkpoint of zeros with the cache of DeepSeek-V2-Lite: 27 layers, 16 heads of 128 + 64 and 128, latent 512 + 64."""
+    """A checkpoint of zeros with the cache of DeepSeek-V2-Lite: 27 layers, 16 heads of 128 + 64 and
+    128, latent 512 + 64."""
     layers, heads, rank, rope, nope, value, d = 27, 16, 512, 64, 128, 128, 16
-    panel = {64: 256 * 2 + 64, 16: 256 + 64, nope: 256 * 4 + 128, rank: 256 * 16 + 512, heads * value: 256 * 64 + 2048}
+    panel = {
+        64: 256 * 2 + 64,
+        16: 256 + 64,
+        nope: 256 * 4 + 128,
+        rank: 256 * 16 + 512,
+        heads * value: 256 * 64 + 2048,
+    }
 
     def zeros(n_out: int, n_in: int) -> checkpoints.Tensor:
         return checkpoints.Tensor(Q4, n_out, n_in, bytes(-(-n_out // 16) * panel[n_in]))
@@ -68,10 +85,24 @@ def v2_lite_cache() -> bytes:
         return checkpoints.Meta(checkpoints.I32, 1, np.array([value], "<i4").tobytes())
 
     def floats(*values: float) -> checkpoints.Meta:
-        return checkpoints.Meta(checkpoints.F32_META, len(values), np.array(values, "<f4").tobytes())
+        return checkpoints.Meta(
+            checkpoints.F32_META, len(values), np.array(values, "<f4").tobytes()
+        )
 
-    knobs = dict(n_heads=heads, n_kv_heads=1, head_dim=rank + rope, rope=0, window=0, topology=0, d_ff=d, ffn=1, act=0,
-                 latent=rank, n_nope=nope, n_value=value)  # fmt: skip
+    knobs = dict(
+        n_heads=heads,
+        n_kv_heads=1,
+        head_dim=rank + rope,
+        rope=0,
+        window=0,
+        topology=0,
+        d_ff=d,
+        ffn=1,
+        act=0,
+        latent=rank,
+        n_nope=nope,
+        n_value=value,
+    )
     meta = {f"layer.{key}": ints(value) for key, value in knobs.items()}
     knobs = dict(vocab_size=32, n_embd=d, n_layers=layers, context=4096, norm=0)
     meta |= {f"model.{key}": ints(value) for key, value in knobs.items()}
@@ -100,17 +131,26 @@ def test_latent_attention_caches_the_latent_and_the_rope_key(tmp_path, run):
     report = json.loads(run(binary, "--kv", "--json", "-ctk", "f16", "-ctv", "f16").stdout)
     rows = {row["scheme"]: row for row in report["rows"]}
     assert rows["MLA"]["own"] and rows["MLA"]["bytes_per_token"] == 27 * (512 + 64) * 2 == 31104
-    assert not rows["MHA"]["own"] and rows["MHA"]["bytes_per_token"] == 27 * 16 * (192 + 128) * 2 == 276480
+    assert (
+        not rows["MHA"]["own"]
+        and rows["MHA"]["bytes_per_token"] == 27 * 16 * (192 + 128) * 2 == 276480
+    )
     assert rows["MLA"]["bytes_at_2048"] == 2048 * 31104
     assert report["reserved_bytes"] == 4096 * 31104
-    assert 256 * 31104 <= report["resident_bytes"] < 256 * 31104 + 27 * 2 * 4096  # as many pages as tokens, and their ends
+    assert (
+        256 * 31104 <= report["resident_bytes"] < 256 * 31104 + 27 * 2 * 4096
+    )  # as many pages as tokens, and their ends
     text = run(binary, "--kv").stdout.decode()
     assert "31,104" in text and "276,480" in text and "NOT" not in text
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("f32", 4), ("f16", 2)])
 def test_cache_of_a_small_latent_model(dtype, size, tmp_path, run):
-    report = json.loads(run(exported("deepseek_v3", tmp_path), "--kv", "--json", "-ctk", dtype, "-ctv", dtype).stdout)
+    report = json.loads(
+        run(
+            exported("deepseek_v3", tmp_path), "--kv", "--json", "-ctk", dtype, "-ctv", dtype
+        ).stdout
+    )
     own = next(row for row in report["rows"] if row["own"])
     assert own["bytes_per_token"] == 2 * (20 + 6) * size
 
@@ -131,7 +171,8 @@ def test_states_count_and_do_not_grow(tmp_path, run):
 
 
 def mixed_model(tokenizer: Path) -> bytes:
-    """A random model of three layers: a short convolution, a gated DeltaNet, attention; with a tokenizer."""
+    """A random model of three layers: a short convolution, a gated DeltaNet, attention; with a
+    tokenizer."""
     meta, tensors = checkpoints.parse(checkpoints.random_model(tokenizer=tokenizer, n_embd=40))
     rng = np.random.default_rng(3)
     d, taps, heads, width = 40, 4, 3, 8
@@ -145,30 +186,43 @@ def mixed_model(tokenizer: Path) -> bytes:
     meta["layer.mixer"], meta["layer.taps"] = ints(1, 2, 0), ints(taps, taps, 0)
     for key, value in dict(k_heads=1, v_heads=heads, k_dim=width, v_dim=width).items():
         meta[f"layer.delta_{key}"] = ints(value)
-    for name in [name for name in tensors if name.startswith(("layers.0.attn_", "layers.1.attn_")) and "norm" not in name]:
+    for name in [
+        name
+        for name in tensors
+        if name.startswith(("layers.0.attn_", "layers.1.attn_")) and "norm" not in name
+    ]:
         del tensors[name]
     channels = 2 * width + heads * width
     tensors |= {
-        "layers.0.mix_in": matrix(3 * d, d), "layers.0.conv": checkpoints.vector(rng.normal(0, 0.5, taps * d)),
+        "layers.0.mix_in": matrix(3 * d, d),
+        "layers.0.conv": checkpoints.vector(rng.normal(0, 0.5, taps * d)),
         "layers.0.mix_out": matrix(d, d),
-        "layers.1.mix_in": matrix(channels, d), "layers.1.conv": checkpoints.vector(rng.normal(0, 0.5, taps * channels)),
-        "layers.1.mix_out": matrix(d, heads * width), "layers.1.delta_gate": matrix(heads * width, d),
-        "layers.1.delta_beta": matrix(heads, d), "layers.1.delta_decay": matrix(heads, d),
+        "layers.1.mix_in": matrix(channels, d),
+        "layers.1.conv": checkpoints.vector(rng.normal(0, 0.5, taps * channels)),
+        "layers.1.mix_out": matrix(d, heads * width),
+        "layers.1.delta_gate": matrix(heads * width, d),
+        "layers.1.delta_beta": matrix(heads, d),
+        "layers.1.delta_decay": matrix(heads, d),
         "layers.1.delta_rate": checkpoints.vector(np.full(heads, 0.02)),
         "layers.1.delta_norm": checkpoints.vector(np.ones(width)),
-    }  # fmt: skip
+    }
     return checkpoints.build(meta, tensors)
 
 
 def test_a_new_text_begins_without_a_state(tmp_path, run, stories):
-    """--ppl runs one window after the other: windows of the same tokens must all be as surprising as the first."""
+    """--ppl runs one window after the other: windows of the same tokens must all be as surprising
+    as the first."""
     binary, text = tmp_path / "mixed.bin", tmp_path / "text"
     binary.write_bytes(mixed_model(stories))
-    ids = run(binary, "--tokenize", "-p", "One sunny day").stdout.split()  # the prefix and the text's
+    ids = run(
+        binary, "--tokenize", "-p", "One sunny day"
+    ).stdout.split()  # the prefix and the text's
 
     def surprise(times: int) -> str:
         text.write_text("One sunny day" * times)
-        assert len(run(binary, "--tokenize", "-f", text).stdout.split()) == 1 + times * (len(ids) - 1)
+        assert len(run(binary, "--tokenize", "-f", text).stdout.split()) == 1 + times * (
+            len(ids) - 1
+        )
         done = run(binary, "--ppl", text, "-c", len(ids))
         assert done.returncode == 0, done.stderr
         return done.stdout.decode().split()[1]
@@ -179,9 +233,12 @@ def test_a_new_text_begins_without_a_state(tmp_path, run, stories):
 # ---- experts ----
 
 
-@pytest.mark.parametrize(("name", "n", "top_k"), [("granitemoe", 6, 2), ("qwen2_moe", 7, 3), ("deepseek_v3", 8, 3)])
+@pytest.mark.parametrize(
+    ("name", "n", "top_k"), [("granitemoe", 6, 2), ("qwen2_moe", 7, 3), ("deepseek_v3", 8, 3)]
+)
 def test_decode_reads_the_chosen_experts_only(name, n, top_k, tmp_path, run):
-    """A NaN in an expert's weights shows in the logits of one token, as an error, if they are read."""
+    """A NaN in an expert's weights shows in the logits of one token, as an error, if they are
+    read."""
     binary = exported(name, tmp_path)
     data = binary.read_bytes()
     from exporter.checkpoint import Checkpoint
@@ -193,7 +250,9 @@ def test_decode_reads_the_chosen_experts_only(name, n, top_k, tmp_path, run):
     for expert in range(n):
         end = min((expert + 1) * bytes_each, size)
         poisoned = bytearray(data)
-        poisoned[offset + expert * bytes_each : offset + end] = b"\xff" * (end - expert * bytes_each)
+        poisoned[offset + expert * bytes_each : offset + end] = b"\xff" * (
+            end - expert * bytes_each
+        )
         binary.write_bytes(poisoned)
         done = run(binary, "--tokens", "5", "--logits", tmp_path / "logits")
         if done.returncode != 0:
@@ -204,9 +263,11 @@ def test_decode_reads_the_chosen_experts_only(name, n, top_k, tmp_path, run):
 
 @pytest.mark.parametrize(
     ("name", "expert"),
-    [("granitemoe", 4 * (2 * 2 * 16 * 36 + 3 * 16 * 18)),  # bytes: gate and up of 2 panels, down of 3
-     ("gpt_oss", 4 * 3 * (32 * 32 + 32))],  # with biases
-)  # fmt: skip
+    [
+        ("granitemoe", 4 * (2 * 2 * 16 * 36 + 3 * 16 * 18)),  # gate and up of 2 panels, down of 3
+        ("gpt_oss", 4 * 3 * (32 * 32 + 32)),  # with biases
+    ],
+)
 def test_weights_read_per_token_leave_out_idle_experts(name, expert, tmp_path, run):
     binary = exported(name, tmp_path)
     from exporter.checkpoint import Checkpoint
@@ -227,20 +288,29 @@ def attention(d: int, heads: int, kv_heads: int, head_dim: int) -> int:
     return 2 * d * head_dim * (heads + kv_heads)
 
 
-LATENT = 36 * 22 + 22 * 4 * 16 + 36 * (20 + 6) + 4 * (10 * 20 + 20 * 14) + 4 * 14 * 36  # q down and up, kv, heads, o
-QWEN_EXPERTS = 36 * (7 + 3 * 3 * 18 + 3 * 22 + 1)  # router, 3 of 7 experts, the one for all tokens and its gate
-COUNTED = {  # name: multiply-adds of a token without the classifier, bytes of cache by position and of states
+LATENT = (
+    36 * 22 + 22 * 4 * 16 + 36 * (20 + 6) + 4 * (10 * 20 + 20 * 14) + 4 * 14 * 36
+)  # q down and up, kv, heads, o
+QWEN_EXPERTS = 36 * (
+    7 + 3 * 3 * 18 + 3 * 22 + 1
+)  # router, 3 of 7 experts, the one for all tokens and its gate
+# name: multiply-adds of a token without the classifier, bytes of cache by position and of states
+COUNTED = {
     "llama": (2 * (attention(40, 4, 4, 10) + 3 * 40 * 54), 2 * 4 * (10 + 16) * 2, 0),
     "qwen2_moe": (2 * attention(36, 6, 3, 6) + 3 * 36 * 40 + QWEN_EXPERTS, 2 * 3 * (6 + 16) * 2, 0),
     "deepseek_v3": (2 * LATENT + 3 * 36 * 40 + 36 * (8 + 3 * 3 * 18 + 3 * 2 * 18), 2 * 26 * 2, 0),
     "lfm2_moe": (
-        attention(36, 6, 2, 6) + 3 * 36 * 40 + 4 * 36 * 36 + 36 * (7 + 3 * 3 * 18), 2 * (6 + 16) * 2, 4 * 36 * 4,
+        attention(36, 6, 2, 6) + 3 * 36 * 40 + 4 * 36 * 36 + 36 * (7 + 3 * 3 * 18),
+        2 * (6 + 16) * 2,
+        4 * 36 * 4,
     ),
-    "qwen3_next": (  # the delta rule's input, gate, beta, decay and output; attention has a gate as wide as q
+    # the delta rule's input, gate, beta, decay and output; attention has a gate as wide as q
+    "qwen3_next": (
         36 * (94 + 54 + 6 + 6 + 54) + attention(36, 6, 2, 16) + 36 * 6 * 16 + 2 * QWEN_EXPERTS,
-        2 * (16 + 16) * 2, 4 * (3 * 94 + 6 * 10 * 9 + 10),
+        2 * (16 + 16) * 2,
+        4 * (3 * 94 + 6 * 10 * 9 + 10),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", COUNTED)
@@ -252,10 +322,14 @@ def test_bench_counts_what_a_token_needs(name, tmp_path, run):
     assert report["dtype"] == "q8"
     for row in report["prefill"]:
         classifier = info["vocab_size"] * info["n_embd"] / row["tokens"]  # for the last token
-        assert row["gflop_s"] / row["tok_s"] * 1e9 == pytest.approx(2 * (products + classifier), rel=1e-4)
+        assert row["gflop_s"] / row["tok_s"] * 1e9 == pytest.approx(
+            2 * (products + classifier), rel=1e-4
+        )
     for row in report["decode"]:
         cache = row["gb_s"] / row["tok_s"] * 1e9 - info["weight_bytes"] - states
-        assert (row["depth"] + 1) * per_position - 1 < cache < (row["depth"] + 16) * per_position + 1
+        assert (
+            (row["depth"] + 1) * per_position - 1 < cache < (row["depth"] + 16) * per_position + 1
+        )
 
 
 # ---- files that make no sense ----
@@ -277,7 +351,11 @@ BAD = [
     ("deepseek_v3", {"layer.latent": 27}, "layer.latent 27 needs one KV head at least as long"),
     ("deepseek_v3", {"layer.n_kv_heads": 2}, "layer.latent 20 needs one KV head"),
     ("deepseek_v3", {"layer.n_heads": 256}, "layer.latent needs 1..255 heads"),
-    ("deepseek_v3", {"layer.latent": 21}, "rope set 0 rotates 6 elements, head_dim is 5 without the latent"),
+    (
+        "deepseek_v3",
+        {"layer.latent": 21},
+        "rope set 0 rotates 6 elements, head_dim is 5 without the latent",
+    ),
     ("deepseek_v3", {"layer.n_value": 15}, "tensor layers.0.attn_v_up: it is (62, 20)"),
     ("qwen3_next", {"layer.taps": 0}, "taps is 0, its mixer has a convolution"),
     ("qwen3_next", {"layer.delta_v_heads": 5}, "2 key heads of 10 and 5 value heads of 9"),

@@ -16,8 +16,21 @@ from conftest import ROOT
 
 # A plain decoder, windows (one on every layer, some layers), latent attention, short convolution, the delta rule,
 # a rope that depends on the text's length, experts.
-FAMILIES = ["llama", "mistral", "gemma3", "deepseek_v2", "lfm3", "qwen3_next", "phi3-longer", "granitemoe"]
-SAMPLING = [["--temp", "0"], ["-s", "5"], ["-s", "6", "--temp", "1.5", "--top-p", "1", "--repeat-penalty", "1.3"]]
+FAMILIES = [
+    "llama",
+    "mistral",
+    "gemma3",
+    "deepseek_v2",
+    "lfm3",
+    "qwen3_next",
+    "phi3-longer",
+    "granitemoe",
+]
+SAMPLING = [
+    ["--temp", "0"],
+    ["-s", "5"],
+    ["-s", "6", "--temp", "1.5", "--top-p", "1", "--repeat-penalty", "1.3"],
+]
 
 
 def context(run, model: Path) -> int:
@@ -46,7 +59,12 @@ def test_guesses_change_nothing(run, exported, name):
     drafted = 0
     for sampling in SAMPLING:
         want, _ = generate(run, model, *tokens, *sampling)
-        for guesses in (["--lookup", 3], ["--lookup", 7], ["-md", model], ["-md", model, "--draft", 9]):
+        for guesses in (
+            ["--lookup", 3],
+            ["--lookup", 7],
+            ["-md", model],
+            ["-md", model, "--draft", 9],
+        ):
             found, closing = generate(run, model, *tokens, *sampling, *guesses)
             assert found == want, (sampling, guesses)
             drafted += int(re.search(r"drafted (\d+), accepted \d+; ", closing)[1])
@@ -55,7 +73,9 @@ def test_guesses_change_nothing(run, exported, name):
 
 def test_the_same_model_guesses_right(run, exported):
     """At temperature 0 a draft model that is the model itself is never wrong."""
-    _, closing = generate(run, exported("llama"), "--tokens", "5 6 7", "-n", 40, "--temp", 0, "-md", exported("llama"))
+    _, closing = generate(
+        run, exported("llama"), "--tokens", "5 6 7", "-n", 40, "--temp", 0, "-md", exported("llama")
+    )
     drafted, accepted = map(int, re.search(r"drafted (\d+), accepted (\d+)", closing).groups())
     assert drafted == accepted > 0
 
@@ -72,7 +92,9 @@ def test_guesses_end_where_the_text_does(run, exported):
     model = exported("llama")
     for options in (["-n", 1], ["-n", 0], ["-n", 7], ["-c", 40, "-n", 100]):
         want, closing = generate(run, model, "--tokens", prompt(20), "--temp", 0, *options)
-        found, other = generate(run, model, "--tokens", prompt(20), "--temp", 0, "--lookup", 7, *options)
+        found, other = generate(
+            run, model, "--tokens", prompt(20), "--temp", 0, "--lookup", 7, *options
+        )
         assert found == want and closing.split("stopped:")[1] == other.split("stopped:")[1]
 
 
@@ -99,7 +121,9 @@ def test_a_draft_model_of_another_vocabulary(run, stories, bare):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("cache", [["-ctk", "f16", "-ctv", "f16"], ["-ctk", "q8", "-ctv", "f32"]], ids=["f16", "q8-f32"])
+@pytest.mark.parametrize(
+    "cache", [["-ctk", "f16", "-ctv", "f16"], ["-ctk", "q8", "-ctv", "f32"]], ids=["f16", "q8-f32"]
+)
 def test_a_continued_text(run, exported, tmp_path, name, cache):
     """The whole text in one run, and in three that hand the cache on, with other threads and chunks each."""
     model, file = exported(name), tmp_path / "session"
@@ -108,9 +132,22 @@ def test_a_continued_text(run, exported, tmp_path, name, cache):
     run(model, "--tokens", ids, "--logits", tmp_path / "whole", *cache)
     whole = (tmp_path / "whole").read_bytes()
     row, done = len(whole) // n, 0
-    for part, split in zip((n // 3, 2 * n // 3, n), (["-t", 1, "-b", 7], ["-t", 2], ["-t", 3, "-b", 1])):
+    for part, split in zip(
+        (n // 3, 2 * n // 3, n), (["-t", 1, "-b", 7], ["-t", 2], ["-t", 3, "-b", 1])
+    ):
         text = " ".join(ids.split()[:part])
-        closing = generate(run, model, "--tokens", text, "--logits", tmp_path / "x", "--prompt-cache", file, *cache, *split)
+        closing = generate(
+            run,
+            model,
+            "--tokens",
+            text,
+            "--logits",
+            tmp_path / "x",
+            "--prompt-cache",
+            file,
+            *cache,
+            *split,
+        )
         rows = (tmp_path / "x").read_bytes()
         assert rows == whole[done * row : part * row], closing
         done = part
@@ -123,7 +160,9 @@ def test_another_text_with_the_same_beginning(run, exported, tmp_path, name):
     first, second = prompt(40), prompt(25) + " 60 1 60 1"
     generate(run, model, "--tokens", first, "-n", 10, "--temp", 0, "--prompt-cache", file)
     want, _ = generate(run, model, "--tokens", second, "-n", 15, "--temp", 0)
-    found, closing = generate(run, model, "--tokens", second, "-n", 15, "--temp", 0, "--prompt-cache", file)
+    found, closing = generate(
+        run, model, "--tokens", second, "-n", 15, "--temp", 0, "--prompt-cache", file
+    )
     assert found == want
     if name == "llama":
         assert "prompt 4 tokens" in closing and f"25 from {file}" in closing
@@ -133,8 +172,12 @@ def test_the_generated_text_is_kept_too(run, stories, tmp_path):
     file = tmp_path / "session"
     text = "One day, a girl named Mia"
     whole, _ = generate(run, stories, "-p", text, "-n", 60, "--temp", 0)
-    part, _ = generate(run, stories, "-p", text, "-n", 30, "--temp", 0, "--prompt-cache", file, "--lookup", 7)
-    rest, closing = generate(run, stories, "-p", part.decode(), "-n", 30, "--temp", 0, "--prompt-cache", file)
+    part, _ = generate(
+        run, stories, "-p", text, "-n", 30, "--temp", 0, "--prompt-cache", file, "--lookup", 7
+    )
+    rest, closing = generate(
+        run, stories, "-p", part.decode(), "-n", 30, "--temp", 0, "--prompt-cache", file
+    )
     assert rest == whole and int(re.search(r"(\d+) from ", closing)[1]) > 30
 
 
@@ -142,7 +185,9 @@ def test_read_only(run, stories, tmp_path):
     file = tmp_path / "session"
     generate(run, stories, "-p", "One day", "-n", 5, "--prompt-cache", file)
     before = file.read_bytes()
-    generate(run, stories, "-p", "One day, Max", "-n", 5, "--prompt-cache", file, "--prompt-cache-ro")
+    generate(
+        run, stories, "-p", "One day, Max", "-n", 5, "--prompt-cache", file, "--prompt-cache-ro"
+    )
     assert file.read_bytes() == before
     done = run(stories, "-p", "x", "--prompt-cache", tmp_path / "none", "--prompt-cache-ro")
     assert done.returncode == 1 and "cannot open" in done.stderr
@@ -151,21 +196,50 @@ def test_read_only(run, stories, tmp_path):
 @pytest.fixture()
 def session(run, stories, tmp_path) -> Path:
     file = tmp_path / "session"
-    generate(run, stories, "-p", "One day, a girl named Mia found a key", "-n", 40, "--prompt-cache", file)
+    generate(
+        run,
+        stories,
+        "-p",
+        "One day, a girl named Mia found a key",
+        "-n",
+        40,
+        "--prompt-cache",
+        file,
+    )
     return file
 
 
 def refused(run, model: Path, file: Path, message: str, *options: object) -> None:
     """A sentence, status 1, and the file is as it was."""
     before = file.read_bytes()
-    done = run(model, "-p", "One day, a girl named Mia found a key in", "-n", 3, "--prompt-cache", file, *options)
-    assert done.returncode == 1 and re.search(message, done.stderr) and len(done.stderr.splitlines()) <= 2, done.stderr
+    done = run(
+        model,
+        "-p",
+        "One day, a girl named Mia found a key in",
+        "-n",
+        3,
+        "--prompt-cache",
+        file,
+        *options,
+    )
+    assert (
+        done.returncode == 1
+        and re.search(message, done.stderr)
+        and len(done.stderr.splitlines()) <= 2
+    ), done.stderr
     assert file.read_bytes() == before
 
 
 def test_files_that_do_not_fit(run, stories, tiny, session, tmp_path):
     refused(run, tiny, session, "it was made with another checkpoint")
-    refused(run, stories, session, "its keys and values are f16 and f16, here they are q8 and f16", "-ctk", "q8")
+    refused(
+        run,
+        stories,
+        session,
+        "its keys and values are f16 and f16, here they are q8 and f16",
+        "-ctk",
+        "q8",
+    )
     refused(run, stories, session, "it holds 5. tokens, the context has room for 20", "-c", 20)
     other = tmp_path / "other"
     other.write_bytes(stories.read_bytes())
@@ -181,12 +255,22 @@ def test_files_that_do_not_fit(run, stories, tiny, session, tmp_path):
 def test_every_flipped_bit_is_seen(run, stories, session):
     """In the header, the table, the tokens and the cache; only the gaps between parts hold nothing."""
     data = session.read_bytes()
-    places = [*range(0, 64, 5), 100, 140, *np.flatnonzero(np.frombuffer(data, np.uint8))[:: len(data) // 40]]
+    places = [
+        *range(0, 64, 5),
+        100,
+        140,
+        *np.flatnonzero(np.frombuffer(data, np.uint8))[:: len(data) // 40],
+    ]
     for at in places:
         flipped = bytearray(data)
         flipped[at] ^= 16
         session.write_bytes(flipped)
-        refused(run, stories, session, "damaged|not a saved session|version|another checkpoint|keys and values|header says|holds")
+        refused(
+            run,
+            stories,
+            session,
+            "damaged|not a saved session|version|another checkpoint|keys and values|header says|holds",
+        )
 
 
 def test_a_kill_leaves_the_old_file(run, stories, session):

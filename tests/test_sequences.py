@@ -26,7 +26,12 @@ COUNTS = [33, 5, 1]
 def run_side_by_side(model: Path, keys: str, values: str, n: int, seed: int) -> dict[str, int]:
     """What was done, by name."""
     programs = Path(os.environ.get("HEADS_TESTS_C", ROOT / "build" / "tests" / "c"))
-    done = subprocess.run([programs / "sequences", model, keys, values, str(n), str(seed)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [programs / "sequences", model, keys, values, str(n), str(seed)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0 and done.stdout.startswith("ok: "), done.stdout + done.stderr
     return {name: int(count) for count, name in re.findall(r"(\d+) (\w+)", done.stdout)}
 
@@ -52,4 +57,7 @@ def test_forks_share_memory(exported, keys, values):
 @pytest.mark.parametrize("name", ["mistral", "lfm3", "qwen3_next"])
 def test_windows_and_states_refuse_to_go_back(exported, name):
     """They have forgotten: a rewind or fork far back is an error, and nothing changes."""
-    assert sum(run_side_by_side(exported(name), "f16", "f16", 8, seed)["refused"] for seed in range(3)) > 0
+    assert (
+        sum(run_side_by_side(exported(name), "f16", "f16", 8, seed)["refused"] for seed in range(3))
+        > 0
+    )

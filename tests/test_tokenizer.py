@@ -83,11 +83,11 @@ def split(number: int, behavior: str = "isolated", invert: bool = False):
     return pre_tokenizers.Split(Regex(pattern(number)), behavior, invert)
 
 
-def template(before: str = "", behind: str = ""):
+def template(before: str = "", after: str = ""):
     """A post-processor that puts special tokens around, by content."""
-    special = [(token, id) for token, id in (("<s>", 1), ("</s>", 2)) if token in before + behind]
+    special = [(token, id) for token, id in (("<s>", 1), ("</s>", 2)) if token in before + after]
     return processors.TemplateProcessing(
-        single=f"{before} $A {behind}".strip(), special_tokens=special
+        single=f"{before} $A {after}".strip(), special_tokens=special
     )
 
 
@@ -110,17 +110,17 @@ def byte_level(
     prefix_space: bool = False,
     **parts,
 ) -> dict:
-    """A byte-level tokenizer. steps: pre-tokenizers before ByteLevel and, after None, behind it;
+    """A byte-level tokenizer. steps: pre-tokenizers before ByteLevel and, after None, after it;
     missing: characters of the byte alphabet without a token; parts: attributes of the Tokenizer.
     Unless it is to be trained, its merges are any two bytes: those that training finds never cross
     the border of a piece, so that one in a wrong place would not be seen."""
     tokenizer = Tokenizer(models.BPE())
     cut = next((i for i, step in enumerate(steps) if step is None), len(steps))
-    before, behind = steps[:cut], steps[cut + 1 :]
+    before, after = steps[:cut], steps[cut + 1 :]
     sequence = [
         *before,
         pre_tokenizers.ByteLevel(add_prefix_space=prefix_space, use_regex=use_regex),
-        *behind,
+        *after,
     ]
     tokenizer.pre_tokenizer = (
         sequence[0] if len(sequence) == 1 else pre_tokenizers.Sequence(sequence)
@@ -371,7 +371,7 @@ def test_work_is_near_linear(build, kind):
 
 
 def pieces_by_score() -> list[tuple[str, float]]:
-    """Tokens and scores: those of the llama2 kind behind its 259 fixed ones; every tenth shares the
+    """Tokens and scores: those of the llama2 kind after its 259 fixed ones; every tenth shares the
     score before it."""
     data = characters(normalizer=OLD_FORM)
     rest = [

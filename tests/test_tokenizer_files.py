@@ -108,7 +108,7 @@ def test_special_tokens_by_id(tmp_path):
 
 def ranked(kind: str, first: int = 0) -> dict:
     """A tokenizer.json as tiktoken sees the vocabulary of a trained one: ids are ranks, every cut
-    of a token is a merge, and pieces are looked up. Special tokens have the ids behind the others
+    of a token is a merge, and pieces are looked up. Special tokens have the ids after the others
     or, with `first`, the first ones."""
     data = test_tokenizer.KINDS[kind]()
     vocab = data["model"]["vocab"]

@@ -441,10 +441,10 @@ static void call_sincos(const Kernels *k, Buffers *u, int n) {
     for (int i = 0; i < n; i++) u->x[i] *= 1000.0f;
     k->sincos(u->x, u->y, u->x, u->a, n);
 }
-CALL(max, u->a = k->max(u->x, (n + LANES - 1) / LANES * LANES))
+CALL(max, u->a = k->max(u->x, (int)round_up((size_t)n, LANES)))
 static void call_exp_sum(const Kernels *k, Buffers *u, int n) {
     for (int i = 0; i < n; i++) u->x[i] = i % 7 == 3 ? -INFINITY : u->x[i] * (float)(i % 60);
-    u->a = k->exp_sum(u->x, u->b * 8.0f, (n + LANES - 1) / LANES * LANES);
+    u->a = k->exp_sum(u->x, u->b * 8.0f, (int)round_up((size_t)n, LANES));
 }
 
 static const struct {

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Fresh random checkpoints of every family from a new seed, exported, run, and compared with transformers.
+"""Fresh random checkpoints of every family from a new seed, exported, run, and compared with
+transformers.
 
-    python tests/reference/live_models.py [--seed S] [NAME...]      (torch and transformers; exit status 1 if any differs)
+    python tests/reference/live_models.py [--seed S] [NAME...]
 
-Also what the golden files leave out: pytorch_model.bin, bf16 files, and the rules of tied embeddings; and each
-checkpoint by way of GGUF."""
+Needs torch and transformers; exit status 1 if any differs.
+
+Also what the golden files leave out: pytorch_model.bin, bf16 files, and the rules of tied
+embeddings; and each checkpoint by way of GGUF."""
 
 from __future__ import annotations
 
@@ -36,7 +39,8 @@ def as_torch_file(directory: Path) -> None:
 
 
 def with_another_head(directory: Path) -> None:
-    """A head that differs from the embedding although the config ties them: transformers uses it."""
+    """A head that differs from the embedding although the config ties them: transformers uses
+    it."""
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -59,7 +63,10 @@ def as_bf16(directory: Path) -> None:
     import torch
     from safetensors.torch import load_file, save_file
 
-    tensors = {name: tensor.to(torch.bfloat16) for name, tensor in load_file(directory / "model.safetensors").items()}
+    tensors = {
+        name: tensor.to(torch.bfloat16)
+        for name, tensor in load_file(directory / "model.safetensors").items()
+    }
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -86,21 +93,86 @@ EDITED = {
 
 IN_MULTIMODAL = ("qwen3_5", "qwen3_5_moe")
 # GGUF has no word for a window in some layers only, nor for another activation than the family's.
-IN_GGUF = {"llama", "llama-linear", "llama-3", "smollm2", "mistral", "mistral-full", "qwen3", "gpt2", "falcon", "falcon-bias",
-           "gemma", "gemma-mha", "gpt_neox", "granite", "granitemoe", "mixtral", "olmo2", "phi3", "phi3-long",
-           "phi3-longer", "seed_oss", "stablelm"}  # fmt: skip
+IN_GGUF = {
+    "llama",
+    "llama-linear",
+    "llama-3",
+    "smollm2",
+    "mistral",
+    "mistral-full",
+    "qwen3",
+    "gpt2",
+    "falcon",
+    "falcon-bias",
+    "gemma",
+    "gemma-mha",
+    "gpt_neox",
+    "granite",
+    "granitemoe",
+    "mixtral",
+    "olmo2",
+    "phi3",
+    "phi3-long",
+    "phi3-longer",
+    "seed_oss",
+    "stablelm",
+}
 # Models as it can describe them, of families whose others have something else.
 ONLY_GGUF = {
-    "gguf-arcee": ("arcee", make_golden.sizes(
-        61, 36, 50, 6, 2, head_dim=10, attention_bias=True, mlp_bias=True, rope_parameters=dict(
-            rope_type="yarn", factor=4.0, original_max_position_embeddings=48, rope_theta=1e4))),
+    "gguf-arcee": (
+        "arcee",
+        make_golden.sizes(
+            61,
+            36,
+            50,
+            6,
+            2,
+            head_dim=10,
+            attention_bias=True,
+            mlp_bias=True,
+            rope_parameters=dict(
+                rope_type="yarn", factor=4.0, original_max_position_embeddings=48, rope_theta=1e4
+            ),
+        ),
+    ),
     "gguf-gemma2": ("gemma2", dict(make_golden.MORE["gemma2"][1], query_pre_attn_scalar=10)),
-    "gguf-gemma3": ("gemma3_text", make_golden.sizes(
-        61, 36, 50, 6, 2, head_dim=10, sliding_window=9, num_hidden_layers=7, query_pre_attn_scalar=10,
-        rope_parameters=make_golden.nested(dict(rope_type="linear", factor=8.0, rope_theta=1e4)))),
-    "gguf-olmo3": ("olmo3", make_golden.sizes(
-        61, 36, 50, 6, 2, sliding_window=9, num_hidden_layers=4, rope_parameters=make_golden.nested(
-            dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=48, rope_theta=1e4)))),
+    "gguf-gemma3": (
+        "gemma3_text",
+        make_golden.sizes(
+            61,
+            36,
+            50,
+            6,
+            2,
+            head_dim=10,
+            sliding_window=9,
+            num_hidden_layers=7,
+            query_pre_attn_scalar=10,
+            rope_parameters=make_golden.nested(
+                dict(rope_type="linear", factor=8.0, rope_theta=1e4)
+            ),
+        ),
+    ),
+    "gguf-olmo3": (
+        "olmo3",
+        make_golden.sizes(
+            61,
+            36,
+            50,
+            6,
+            2,
+            sliding_window=9,
+            num_hidden_layers=4,
+            rope_parameters=make_golden.nested(
+                dict(
+                    rope_type="yarn",
+                    factor=4.0,
+                    original_max_position_embeddings=48,
+                    rope_theta=1e4,
+                )
+            ),
+        ),
+    ),
     "gguf-olmoe": ("olmoe", dict(make_golden.MORE["olmoe"][1], clip_qkv=None)),
     "gguf-phi": ("phi", make_golden.sizes(61, 36, 144, 3, 3)),
     "gguf-qwen2_moe": ("qwen2_moe", dict(make_golden.MORE["qwen2_moe"][1], mlp_only_layers=[])),
@@ -122,7 +194,8 @@ def check(name: str, seed: int, edit, out: Path) -> bool:
     chunks = chunks_that_differ(directory, binary)
     good = error <= TOLERANCE and greedy == expected and not chunks
     print(
-        f"{'ok' if good else 'not ok'} {label}, seed {seed}: logits differ by {error:.1e}, greedy tokens "
+        f"{'ok' if good else 'not ok'} {label}, seed {seed}: "
+        f"logits differ by {error:.1e}, greedy tokens "
         + ("equal" if greedy == expected else f"{greedy} instead of {expected}")
         + (f", other bits at -b {chunks}" if chunks else ""),
         flush=True,
@@ -146,7 +219,9 @@ def check_low_bits() -> bool:
     want = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32).transpose(1, 2).numpy()
 
     def in_bytes(values: torch.Tensor) -> Tensor:
-        bytes_ = Tensor("bytes", tuple(values.shape), lambda: lambda a, b: values[a:b].float().numpy())
+        bytes_ = Tensor(
+            "bytes", tuple(values.shape), lambda: lambda a, b: values[a:b].float().numpy()
+        )
         return Tensor("bytes", bytes_.shape, bytes_.load, raw=bytes_)
 
     good = good and np.array_equal(mxfp4(in_bytes(blocks), in_bytes(scales)).array(), want)
@@ -179,25 +254,45 @@ def check_gguf(name: str, seed: int, out: Path) -> bool:
         return False
     error, greedy, expected = measure(directory, binary, conftest.run_command)
     good = error <= TOLERANCE and greedy == expected
-    print(f"{'ok' if good else 'not ok'} {name} as GGUF, seed {seed}: logits differ by {error:.1e}", flush=True)
+    print(
+        f"{'ok' if good else 'not ok'} {name} as GGUF, seed {seed}: logits differ by {error:.1e}",
+        flush=True,
+    )
     return good
 
 
 def check_multimodal(name: str, seed: int, out: Path) -> bool:
-    """The text model cut out of a multimodal checkpoint of Qwen 3.5 answers a text as the whole does."""
+    """The text model cut out of a multimodal checkpoint of Qwen 3.5 answers a text as the whole
+    does."""
     import numpy as np
     import torch
     from transformers import AutoConfig, AutoModelForImageTextToText
 
     kind, values = make_golden.MODELS.get(name) or make_golden.MORE[name]
     text = AutoConfig.for_model(kind, **{**make_golden.COMMON, **values}).to_dict()
-    vision = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=text["hidden_size"],
-                  patch_size=4, num_position_embeddings=16)  # fmt: skip
-    config = AutoConfig.for_model(name, text_config=text, vision_config=vision, image_token_id=100, video_token_id=101,
-                                  vision_start_token_id=102, vision_end_token_id=103)  # fmt: skip
+    vision = dict(
+        depth=1,
+        hidden_size=16,
+        intermediate_size=16,
+        num_heads=2,
+        out_hidden_size=text["hidden_size"],
+        patch_size=4,
+        num_position_embeddings=16,
+    )
+    config = AutoConfig.for_model(
+        name,
+        text_config=text,
+        vision_config=vision,
+        image_token_id=100,
+        video_token_id=101,
+        vision_start_token_id=102,
+        vision_end_token_id=103,
+    )
     directory, binary = out / "multimodal", out / "model.bin"
     torch.manual_seed(seed)
-    model = AutoModelForImageTextToText.from_config(config, attn_implementation="eager").float().eval()
+    model = (
+        AutoModelForImageTextToText.from_config(config, attn_implementation="eager").float().eval()
+    )
     make_golden.randomize(model, torch)
     model.set_experts_implementation("eager")
     model.save_pretrained(directory)
@@ -206,18 +301,26 @@ def check_multimodal(name: str, seed: int, out: Path) -> bool:
         expected = model(input_ids=prompt, use_cache=False).logits[0].numpy()
     assert export.main([str(directory), str(binary), "--dtype", "f32"]) == 0
     ids = " ".join(map(str, prompt[0].tolist()))
-    done = conftest.run_command(binary, "--tokens", ids, "-ctk", "f32", "-ctv", "f32", "--logits", out / "logits")
+    done = conftest.run_command(
+        binary, "--tokens", ids, "-ctk", "f32", "-ctv", "f32", "--logits", out / "logits"
+    )
     assert done.returncode == 0, done.stderr
     logits = np.fromfile(out / "logits", "<f4").reshape(expected.shape)
     error = float(np.abs(logits - expected).max() / np.abs(expected).max())
-    print(f"{'ok' if error <= TOLERANCE else 'not ok'} {name}, multimodal, seed {seed}: logits differ by {error:.1e}", flush=True)
+    print(
+        f"{'ok' if error <= TOLERANCE else 'not ok'} {name}, multimodal, seed {seed}: "
+        f"logits differ by {error:.1e}",
+        flush=True,
+    )
     return error <= TOLERANCE
 
 
 def main() -> int:
     names = [*make_golden.MODELS, *make_golden.MORE]
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", default=names, metavar="NAME", help=f"of {', '.join(names)}")
+    parser.add_argument(
+        "names", nargs="*", default=names, metavar="NAME", help=f"of {', '.join(names)}"
+    )
     parser.add_argument("--seed", type=int, default=int(time.time()) % 1000000 + 100000)
     args = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"

@@ -1,4 +1,5 @@
-"""Reads and writes checkpoint files from docs/format.md alone, for tests: independent of the exporter, f32 matrices only."""
+"""Reads and writes checkpoint files from docs/format.md alone, for tests: independent of the
+exporter, f32 matrices only."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ _WIDTH = {U8: 1, I32: 4, F32_META: 4}
 
 
 class Meta(NamedTuple):
-    """One metadata entry: type (1 u8, 2 i32, 3 f32), number of values, and their bytes, little-endian."""
+    """One metadata entry: type (1 u8, 2 i32, 3 f32), number of values, and their bytes,
+    little-endian."""
 
     type: int
     count: int
@@ -60,7 +62,8 @@ def parse(data: bytes) -> tuple[dict[str, Meta], dict[str, Tensor]]:
 
 
 def _head(meta: dict[str, Meta], tensors: dict[str, Tensor], sizes: list[int]) -> bytes:
-    """Header, metadata and tensor table, the data taking so many bytes each; the checksum is zero."""
+    """Header, metadata and tensor table, the data taking so many bytes each; the checksum is
+    zero."""
     entries = b"".join(
         _pad(struct.pack("<IIQ", m.type, len(key), m.count) + _pad(key.encode(), 8) + m.values, 8)
         for key, m in meta.items()
@@ -113,8 +116,18 @@ def vector(values: np.ndarray) -> Tensor:
 
 
 def random_model(
-    *, vocab: int | None = None, n_embd: int = 40, n_layers: int = 3, n_heads: int = 6, n_kv_heads: int = 2, head_dim: int = 16,
-    d_ff: int = 72, context: int = 512, window: int = 0, tokenizer: Path | None = None, seed: int = 1,
+    *,
+    vocab: int | None = None,
+    n_embd: int = 40,
+    n_layers: int = 3,
+    n_heads: int = 6,
+    n_kv_heads: int = 2,
+    head_dim: int = 16,
+    d_ff: int = 72,
+    context: int = 512,
+    window: int = 0,
+    tokenizer: Path | None = None,
+    seed: int = 1,
 ) -> bytes:
     """A Llama-shaped checkpoint of random weights.
 
@@ -135,14 +148,26 @@ def random_model(
         return Meta(F32_META, len(values), np.array(values, "<f4").tobytes())
 
     meta = {
-        "model.vocab_size": ints(vocab), "model.n_embd": ints(n_embd), "model.n_layers": ints(n_layers),
-        "model.context": ints(context), "model.norm": ints(0), "model.norm_eps": floats(1e-5),
+        "model.vocab_size": ints(vocab),
+        "model.n_embd": ints(n_embd),
+        "model.n_layers": ints(n_layers),
+        "model.context": ints(context),
+        "model.norm": ints(0),
+        "model.norm_eps": floats(1e-5),
         "model.rope.0.inv_freq": floats(*(10000.0 ** (-2 * np.arange(head_dim // 2) / head_dim))),
-        "layer.n_heads": ints(n_heads), "layer.n_kv_heads": ints(n_kv_heads), "layer.head_dim": ints(head_dim),
-        "layer.rope": ints(0), "layer.window": ints(window), "layer.attn_scale": floats(head_dim**-0.5),
-        "layer.topology": ints(0), "layer.d_ff": ints(d_ff), "layer.ffn": ints(1), "layer.act": ints(0),
-        **borrowed, "info.source": Meta(U8, 14, b"random weights"),
-    }  # fmt: skip
+        "layer.n_heads": ints(n_heads),
+        "layer.n_kv_heads": ints(n_kv_heads),
+        "layer.head_dim": ints(head_dim),
+        "layer.rope": ints(0),
+        "layer.window": ints(window),
+        "layer.attn_scale": floats(head_dim**-0.5),
+        "layer.topology": ints(0),
+        "layer.d_ff": ints(d_ff),
+        "layer.ffn": ints(1),
+        "layer.act": ints(0),
+        **borrowed,
+        "info.source": Meta(U8, 14, b"random weights"),
+    }
 
     def weights(n_out: int, n_in: int) -> Tensor:
         return matrix(rng.normal(0, 1.5 / math.sqrt(n_in), (n_out, n_in)))
