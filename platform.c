@@ -112,8 +112,20 @@ void release(void *memory, size_t bytes) {
     if (memory) munmap(memory, bytes);
 }
 
+// A file without a name, in memory where the system can.
+static int nameless_file(void) {
+#ifdef __linux__
+    return memfd_create("heads.c sequence", MFD_CLOEXEC);
+#else
+    FILE *f = tmpfile();
+    int fd = f ? dup(fileno(f)) : -1;
+    if (f) fclose(f);
+    return fd;
+#endif
+}
+
 void *reserve_shared(size_t bytes, int *fd) {
-    *fd = memfd_create("heads.c sequence", MFD_CLOEXEC);
+    *fd = nameless_file();
     if (*fd < 0) return NULL;
     void *memory = ftruncate(*fd, (off_t)bytes) ? MAP_FAILED
                                                 : mmap(NULL, bytes, PROT_READ | PROT_WRITE,
@@ -165,6 +177,7 @@ double seconds(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
+#ifdef __linux__
 // The first of the hardware threads that share cpu's core, or cpu itself where nothing says so.
 static int first_sibling(int cpu) {
     char path[96];
@@ -177,15 +190,18 @@ static int first_sibling(int cpu) {
     }
     return first >= 0 && first < CPU_SETSIZE ? first : cpu;
 }
+#endif
 
 // Cores this process may run on, hardware threads of one core counted once.
 static int physical_cores(void) {
+#ifdef __linux__
     cpu_set_t allowed, seen;
     CPU_ZERO(&seen);
     if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
         for (int i = 0; i < CPU_SETSIZE; i++)
             if (CPU_ISSET(i, &allowed)) CPU_SET(first_sibling(i), &seen);
     if (CPU_COUNT(&seen) > 0) return CPU_COUNT(&seen);
+#endif
     long n = sysconf(_SC_NPROCESSORS_ONLN);
     return n > 0 ? (int)n : 1;
 }
