@@ -13,7 +13,10 @@
 #include "results.h"
 #include "verbs.h"
 
-enum { DEFAULT_SLOTS = 16, WINDOW = 1024 };  // WINDOW: lines that are searched for shared beginnings
+enum {
+    DEFAULT_SLOTS = 16,
+    WINDOW = 1024,  // lines that are searched for shared beginnings
+};
 
 typedef struct {  // a request, from its line to its result
     Request request;
