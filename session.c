@@ -114,6 +114,10 @@ const Model *workspace_model(const Workspace *w) { return w->model; }
 int workspace_threads(const Workspace *w) { return pool_threads(w->pool); }
 int workspace_context(const Workspace *w) { return w->kv.context; }
 int workspace_chunk(const Workspace *w) { return w->chunk; }
+void workspace_each(Workspace *w, int n, WorkFn *work, const void *arg) {
+    parallel_for(w->pool, n, work, arg);
+}
+
 size_t logit_stride(const Workspace *w) { return w->logits.stride; }
 
 bool workspace_forgets(const Workspace *w) {

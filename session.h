@@ -31,6 +31,8 @@ const Kernels *workspace_kernels(const Workspace *w, const char **why);
 int workspace_threads(const Workspace *w);
 int workspace_context(const Workspace *w);
 int workspace_chunk(const Workspace *w);
+// parallel_for on the workspace's threads, between its calls.
+void workspace_each(Workspace *w, int n, WorkFn *work, const void *arg);
 
 // An empty sequence of w, which must outlive it. `shared`: its cache is a memory file, so that a
 // fork maps the pages instead of copying them; filling it costs more.

@@ -13,7 +13,10 @@
 #include "results.h"
 #include "verbs.h"
 
-enum { DEFAULT_SLOTS = 16, WINDOW = 1024 };  // WINDOW: lines that are searched for shared beginnings
+enum {
+    DEFAULT_SLOTS = 16,
+    WINDOW = 1024,  // lines that are searched for shared beginnings
+};
 
 typedef struct {  // a request, from its line to its result
     Request request;
@@ -31,6 +34,8 @@ typedef struct {  // a place for a request at work
     bool alone;          // runs in passes of its own: its neighbours' pass failed
     Sampler *sampler;
     Decoder *decoder;    // NULL: the model has no tokenizer
+    const float *logits; // of the pass that was run
+    int picked;          // from them
 } Slot;
 
 typedef struct {
@@ -267,13 +272,11 @@ static const char *stop_reason(const Batch *b, const Slot *slot, int id) {
     return NULL;
 }
 
-// Takes the next token from its logits.
-static void accept_logits(Batch *b, Slot *slot, const float *logits) {
+static void accept_token(Batch *b, Slot *slot, int id) {
     Error err;
     Job *job = slot->job;
     const char *text = "";
     size_t len = 0;
-    int id = sampler_pick(slot->sampler, logits);
     sampler_accept(slot->sampler, id);
     job->tokens.data[job->tokens.n++] = id;
     bool shown = slot->decoder && !ends_text(b, job, id);
@@ -345,6 +348,25 @@ static void start_over_alone(Batch *b, const Error *why) {
     if (n == 0) die("%s", why->text);
 }
 
+static void pick(const void *arg, int item, int thread) {
+    Slot *slot = ((Slot *const *)arg)[item];
+    (void)thread;
+    slot->picked = sampler_pick(slot->sampler, slot->logits);
+}
+
+// Each slot whose logits were wanted takes its next token.
+static void take_logits(Batch *b, const float *logits) {
+    int n = 0;
+    for (int i = 0; i < b->n_runs; i++) {
+        if (!b->runs[i].n_logits) continue;
+        b->owners[n] = b->owners[i];
+        b->owners[n++]->logits = logits;
+        logits += logit_stride(b->w);
+    }
+    workspace_each(b->w, n, pick, b->owners);
+    for (int i = 0; i < n; i++) accept_token(b, b->owners[i], b->owners[i]->picked);
+}
+
 static void run_together(Batch *b) {
     Error err;
     int room = workspace_chunk(b->w);
@@ -356,15 +378,8 @@ static void run_together(Batch *b) {
         if (!b->slots[i]->alone && in_prompt(b->slots[i])) room -= add_prompt(b, b->slots[i], room);
     if (b->n_runs == 0) return;
     const float *logits = forward_runs(b->w, b->runs, b->n_runs, &err);
-    if (!logits) {
-        start_over_alone(b, &err);
-        return;
-    }
-    for (int i = 0; i < b->n_runs; i++) {
-        if (!b->runs[i].n_logits) continue;
-        accept_logits(b, b->owners[i], logits);
-        logits += logit_stride(b->w);
-    }
+    if (logits) take_logits(b, logits);
+    else start_over_alone(b, &err);
 }
 
 static void run_alone(Batch *b, Slot *slot) {
@@ -373,11 +388,11 @@ static void run_alone(Batch *b, Slot *slot) {
     if (in_prompt(slot)) add_prompt(b, slot, workspace_chunk(b->w));
     else add_token(b, slot);
     const float *logits = forward_runs(b->w, b->runs, b->n_runs, &err);
-    if (!logits) {
+    if (logits) {
+        take_logits(b, logits);
+    } else {
         slot->job->request.error = strdup(err.text);
         end_job(b, slot, NULL);
-    } else if (b->runs[0].n_logits) {
-        accept_logits(b, slot, logits);
     }
 }
 
@@ -475,7 +490,7 @@ int batch(const Options *o) {
     run_batch(b);
     close_results(&b->results);
     closing_line(b);
-    int status = interrupted ? 130 : b->errors ? 1 : 0;
+    int status = interrupted ? 130 : b->errors && !b->closed ? 1 : 0;
     close_slots(b);
     free(b);
     free(text.data);

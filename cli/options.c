@@ -117,8 +117,8 @@ static const Option OPTIONS[] = {
      .help = "and --bench of so many sequences side by side, such as 1,4,8,16,32;\n"
              "requests that --batch runs at a time (16)"},
     {TEXT, "--batch", "FILE", FIELD(batch), .selects = BATCH, .verbs = BATCH,
-     .help = "a request a line, {\"id\": 1, \"prompt\": \"text\", \"max_tokens\": 50, ..}; - reads\n"
-             "stdin. A request may have tokens instead of prompt, and temperature, top_k,\n"
+     .help = "a request a line: {\"id\": 1, \"prompt\": \"text\", \"max_tokens\": 50};\n"
+             "- reads stdin. A request may have tokens instead of prompt, and temperature, top_k,\n"
              "top_p, min_p, repeat_penalty, seed and stop; what it leaves out is as the\n"
              "options above say, the seed too (0)"},
     {TEXT, "-o", "FILE", FIELD(out), .verbs = BATCH,

@@ -64,7 +64,8 @@ static bool is_result(Text line, bool *error) {
 }
 
 // Of a torn line only the beginning can be compared. Returns whether it is an error's line.
-static bool check_kept(const Results *r, long number, Text line, bool torn, const Request *request) {
+static bool check_kept(const Results *r, long number, Text line, bool torn,
+                       const Request *request) {
     Text start = result_start(request);
     size_t n = torn && line.size < start.size ? line.size : start.size;
     bool error = false, ok = line.size >= n && memcmp(line.data, start.data, n) == 0;

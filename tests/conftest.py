@@ -4,6 +4,7 @@ prints."""
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,12 @@ sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / part) for part in ("", "suppor
 import checkpoints  # noqa: E402  (found through the line above)
 
 import export  # noqa: E402
+
+
+# Whoever started us may have had these ignored, and children would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def run_command(*args: object, **options) -> subprocess.CompletedProcess:
