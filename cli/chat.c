@@ -1,5 +1,6 @@
 // chat.c: --chat, a conversation. Each turn renders the whole conversation anew, since a template
 // may write the past otherwise than the present; what the cache holds of it does not run again.
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -168,10 +169,20 @@ static bool answer(Conversation *c) {
     messages_add(&c->messages, "assistant", c->answer, c->answer_len);
     if (strcmp(c->g.stop, "context full") == 0)
         say(c, "the context is full: /reset begins anew, or start with a larger -c");
+    else if (strcmp(c->g.stop, "-n reached") == 0)
+        say(c, "the answer was cut off at -n %d", c->g.o->n_generate);
     return true;
 }
 
 // ---- what is typed ----
+
+// Waits for input or Ctrl-C. It looks now and then, as Ctrl-C may come just before it waits.
+static void wait_for_input(void) {
+    enum { MILLISECONDS = 50 };
+    struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
+    while (!interrupted && poll(&in, 1, MILLISECONDS) <= 0) {
+    }
+}
 
 // A turn: a line, or several of which all but the last end in a backslash. NULL: no more.
 static char *read_turn(const Conversation *c, size_t *len) {
@@ -179,8 +190,9 @@ static char *read_turn(const Conversation *c, size_t *len) {
     size_t size = 0, used = 0;
     for (bool more = true; more;) {
         if (c->terminal) fputs(used ? "... " : "> ", stderr);
-        catch_interrupt(0);  // Ctrl-C ends the waiting
-        ssize_t n = getline(&line, &size, stdin);
+        wait_for_input();
+        catch_interrupt(0);  // Ctrl-C ends the reading too
+        ssize_t n = interrupted ? -1 : getline(&line, &size, stdin);
         catch_interrupt(SA_RESTART);
         if (n < 0) break;
         if (n > 0 && line[n - 1] == '\n') n--;
@@ -259,6 +271,7 @@ static void begin(Conversation *c, const Options *o) {
     c->g.to = c;
     c->g.stop = "nothing was asked";
     c->terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+    setvbuf(stdin, NULL, _IONBF, 0);  // what is not read yet can be waited for
     catch_interrupt(SA_RESTART);
 }
 

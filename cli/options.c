@@ -1,7 +1,6 @@
 #include "options.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,7 +62,7 @@ static const Option OPTIONS[] = {
 
     {HEADING, "Generation", .help = ""},
     {INT, "-n", "N", FIELD(n_generate), 0, 1e9, .verbs = WRITES,
-     .help = "most tokens to generate (256; an answer of a conversation may fill the context)"},
+     .help = "most tokens to generate (256; of an answer in a conversation 1024)"},
     {SEED, "-s", "SEED", FIELD(sampler.seed), .verbs = WRITES,
      .help = "seed; the same seed gives the same text (the clock's, printed at the end)"},
     {FLOAT, "--temp", "F", FIELD(sampler.temperature), 0, 1000, .verbs = WRITES,
@@ -303,6 +302,6 @@ Options parse_options(int argc, char **argv) {
     }
     check_options(&options, given);
     bool converses = options.messages || options.verb == CHAT;
-    if (options.n_generate < 0) options.n_generate = converses ? INT_MAX : 256;
+    if (options.n_generate < 0) options.n_generate = converses ? 1024 : 256;
     return options;
 }
