@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""The speed of this engine beside others on this machine: the same random weights in each, measured in turn, as a table.
+"""The speed of this engine beside others on this machine: the same random weights in each, measured
+in turn, as a table.
 
-    python tests/reference/compare_peers.py [--shape smollm-135m] [--dtypes f32,bf16,q8,q4] [--threads N] [--rounds 5] [--keep DIR]
+    python tests/reference/compare_peers.py [--shape smollm-135m] [--dtypes f32,bf16,q8,q4]
+        [--threads N] [--rounds 5] [--keep DIR]
 
-Peers are what is installed: llama.cpp (pip install llama-cpp-python gguf) and transformers (torch, transformers). Each makes
-its own file of the same weights, lives in a process of its own, and is asked round after round for the same things: a prompt
-of 256 tokens, and single tokens behind 0 and behind 4096 others. A ratio is this engine's tokens per second over the
-peer's, the median of the rounds. Not part of `make test`: it takes minutes and wants a machine without neighbours."""
+Peers are what is installed: llama.cpp (pip install llama-cpp-python gguf) and transformers (torch,
+transformers). Each makes its own file of the same weights, lives in a process of its own, and is
+asked round after round for the same things: a prompt of 256 tokens, and single tokens after 0 and
+after 4096 others. A ratio is this engine's tokens per second over the peer's, the median of the
+rounds. Not part of `make test`: it takes minutes and wants a machine without neighbours."""
 
 from __future__ import annotations
 
@@ -31,7 +34,9 @@ sys.path.insert(0, str(ROOT))
 from exporter.random_weights import SHAPES, random_tensors  # noqa: E402
 
 SEED, PROMPT, DECODE = 1, 256, 16
-SHAPES_OF_ALL = [name for name, c in SHAPES.items() if c["model_type"] == "llama" and "rope_scaling" not in c]
+SHAPES_OF_ALL = [
+    name for name, c in SHAPES.items() if c["model_type"] == "llama" and "rope_scaling" not in c
+]
 
 
 class Absent(Exception):
@@ -40,8 +45,8 @@ class Absent(Exception):
 
 @dataclass(frozen=True)
 class Task:
-    """What each engine is asked for: a file of that shape and dtype in `directory`, so many threads and positions, and for
-    this engine how many tokens of a prompt it runs at once."""
+    """What each engine is asked for: a file of that shape and dtype in `directory`, so many threads
+    and positions, and for this engine how many tokens of a prompt it runs at once."""
 
     shape: str
     dtype: str
@@ -59,11 +64,12 @@ def tokens(n: int, shape: str) -> list[int]:
     return [i * 7919 % SHAPES[shape]["vocab_size"] for i in range(n)]
 
 
-# ---- engines: each has logits() of the first 8 tokens, prefill(n) and decode(depth), in tokens per second ----------------
+# ---- engines: each has logits() of the first 8 tokens, prefill(n) and decode(depth), in tokens per
 
 
 class Heads:
-    """This engine: a session held open by tests/c/compare_peers.c, with an f16 KV cache; the logits are those of ./run."""
+    """This engine: a session held open by tests/c/compare_peers.c, with an f16 KV cache; the logits
+    are those of ./run."""
 
     version = ""
 
@@ -71,10 +77,24 @@ class Heads:
         self.task = task
         self.path = task.file(f"{task.shape}-{task.dtype}.bin")
         if not os.path.exists(self.path):
-            command = [sys.executable, ROOT / "export.py", "--random", task.shape, self.path, "--seed", str(SEED)]
+            command = [
+                sys.executable,
+                ROOT / "export.py",
+                "--random",
+                task.shape,
+                self.path,
+                "--seed",
+                str(SEED),
+            ]
             subprocess.run([*command, "--dtype", task.dtype], check=True, capture_output=True)
-        command = [ROOT / "build/tests/c/compare_peers", self.path, *map(str, (task.threads, task.chunk, task.context))]
-        self.session = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        command = [
+            ROOT / "build/tests/c/compare_peers",
+            self.path,
+            *map(str, (task.threads, task.chunk, task.context)),
+        ]
+        self.session = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def _seconds(self, depth: int, n: int, at_once: int) -> float:
         print(depth, n, at_once, file=self.session.stdin, flush=True)
@@ -83,7 +103,16 @@ class Heads:
     def logits(self) -> np.ndarray:
         ids = " ".join(map(str, tokens(8, self.task.shape)))
         with tempfile.NamedTemporaryFile() as out:
-            command = [ROOT / "run", self.path, "--tokens", ids, "-t", str(self.task.threads), "--logits", out.name]
+            command = [
+                ROOT / "run",
+                self.path,
+                "--tokens",
+                ids,
+                "-t",
+                str(self.task.threads),
+                "--logits",
+                out.name,
+            ]
             subprocess.run(command, check=True, capture_output=True)
             return np.fromfile(out.name, "<f4").reshape(8, -1)[-1]
 
@@ -119,12 +148,14 @@ def gguf_name(name: str) -> str:
 
 
 def pairs_interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
-    """The rows of q or k as GGUF's Llama wants them: its rope turns neighbours, so i and i + d / 2 become neighbours."""
+    """The rows of q or k as GGUF's Llama wants them: its rope rotates neighbours, so i and i + d / 2
+    become neighbours."""
     return weight.reshape(heads, 2, -1, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
 
 
 def write_gguf(path: str, task: Task) -> None:
-    """The random weights as a GGUF file without a vocabulary; the embedding of q4 is in 8 bits, as in this engine's."""
+    """The random weights as a GGUF file without a vocabulary; the embedding of q4 is in 8 bits, as
+    in this engine's."""
     import gguf
 
     kinds = {"f32": "F32", "bf16": "BF16", "q8": "Q8_0", "q4": "Q4_0"}
@@ -148,7 +179,9 @@ def write_gguf(path: str, task: Task) -> None:
         if len(tensors[name].shape) == 1:
             return gguf.GGMLQuantizationType.F32
         outer = not name.startswith("model.layers.")
-        return gguf.GGMLQuantizationType[kinds["q8" if task.dtype == "q4" and outer else task.dtype]]
+        return gguf.GGMLQuantizationType[
+            kinds["q8" if task.dtype == "q4" and outer else task.dtype]
+        ]
 
     for name, tensor in tensors.items():
         shape, stored = tensor.shape, np.dtype(np.float32)
@@ -175,7 +208,9 @@ class LlamaCpp:
             import gguf  # noqa: F401
             import llama_cpp
         except ImportError as error:
-            raise Absent(f"{error.name} is not installed (pip install llama-cpp-python gguf)") from None
+            raise Absent(
+                f"{error.name} is not installed (pip install llama-cpp-python gguf)"
+            ) from None
         self.api, self.task, self.version = llama_cpp, task, llama_cpp.__version__
         path = task.file(f"{task.shape}-{task.dtype}.gguf")
         if not os.path.exists(path):
@@ -188,7 +223,9 @@ class LlamaCpp:
     def _behind(self, depth: int):
         """The context that holds so many tokens and no more; filled when it is first asked for."""
         if depth not in self.contexts:
-            self.contexts[depth] = self.api.llama_init_from_model(self.llama.model, self.llama.context_params)
+            self.contexts[depth] = self.api.llama_init_from_model(
+                self.llama.model, self.llama.context_params
+            )
             for at in range(0, depth, 512):
                 self._run(self.contexts[depth], tokens(depth, self.task.shape)[at : at + 512])
         self.api.llama_memory_seq_rm(self.api.llama_get_memory(self.contexts[depth]), 0, depth, -1)
@@ -228,7 +265,9 @@ class Torch:
             import torch
             import transformers
         except ImportError as error:
-            raise Absent(f"{error.name} is not installed (pip install torch transformers)") from None
+            raise Absent(
+                f"{error.name} is not installed (pip install torch transformers)"
+            ) from None
         if task.dtype not in ("f32", "bf16"):
             raise Absent(f"transformers has no {task.dtype} on a CPU")
         torch.set_num_threads(task.threads)
@@ -239,7 +278,10 @@ class Torch:
         with torch.device("meta"):
             self.model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config)).eval()
         dtype = torch.float32 if task.dtype == "f32" else torch.bfloat16
-        weights = {name: torch.from_numpy(t.array()).to(dtype) for name, t in random_tensors(task.shape, SEED).items()}
+        weights = {
+            name: torch.from_numpy(t.array()).to(dtype)
+            for name, t in random_tensors(task.shape, SEED).items()
+        }
         self.model.load_state_dict(weights, strict=False, assign=True)
         self.model.tie_weights()
         self.model.model.rotary_emb = type(self.model.model.rotary_emb)(self.model.config)
@@ -247,10 +289,14 @@ class Torch:
 
     def _run(self, ids: list[int], cache) -> np.ndarray:
         row = self.torch.tensor([ids])
-        return self.model(row, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[0, -1]
+        return self.model(row, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[
+            0, -1
+        ]
 
     def logits(self) -> np.ndarray:
-        return self._run(tokens(8, self.task.shape), self.transformers.DynamicCache()).float().numpy()
+        return (
+            self._run(tokens(8, self.task.shape), self.transformers.DynamicCache()).float().numpy()
+        )
 
     def prefill(self, n: int) -> float:
         start = time.perf_counter()
@@ -275,7 +321,7 @@ class Torch:
 ENGINES = {"heads.c": Heads, "llama.cpp": LlamaCpp, "transformers": Torch}
 
 
-# ---- a process for each engine, and the rounds ---------------------------------------------------------------------------
+# ---- a process for each engine, and the rounds ---------------------------------------------------
 
 
 def serve(pipe, name: str, task: Task) -> None:
@@ -296,8 +342,8 @@ def serve(pipe, name: str, task: Task) -> None:
 
 @dataclass
 class Engine:
-    """An engine in its process, which is killed when an answer takes more than `limit` seconds. `absent` says why there is
-    nothing to measure any more."""
+    """An engine in its process, which is killed when an answer takes more than `limit` seconds.
+    `absent` says why there is nothing to measure any more."""
 
     name: str
     task: Task
@@ -332,7 +378,10 @@ class Engine:
         if self.pipe.poll(self.limit):
             return self._answer()
         self.process.kill()
-        self.absent, self.over = f"stopped, as {' '.join(map(str, request))} took over {self.limit:g} s", request
+        self.absent, self.over = (
+            f"stopped, as {' '.join(map(str, request))} took over {self.limit:g} s",
+            request,
+        )
         return None
 
     def close(self) -> None:
@@ -355,7 +404,8 @@ def measure(task: Task, what: list[tuple[str, int]], rounds: int, limit: float) 
         for request in what:
             for engine in engines:
                 if sys.stderr.isatty():
-                    line = f"{task.dtype}, round {r + 1} of {rounds}: {engine.name}, {request[0]} {request[1]}"
+                    line = f"{task.dtype}, round {r + 1} of {rounds}: {engine.name}, "
+                    line += f"{request[0]} {request[1]}"
                     print(f"{line:78}", end="\r", file=sys.stderr)
                 rate = engine.ask(*request)
                 if rate is not None:
@@ -377,7 +427,11 @@ def row(dtype: str, request: tuple[str, int], engines: list[Engine]) -> str:
         if engine is engines[0]:
             continue
         ratios = sorted(a / b for a, b in zip(ours, rates))
-        cells.append(f"**{statistics.median(ratios):.2f}** ({ratios[0]:.2f}-{ratios[-1]:.2f})" if ratios else "-")
+        cells.append(
+            f"**{statistics.median(ratios):.2f}** ({ratios[0]:.2f}-{ratios[-1]:.2f})"
+            if ratios
+            else "-"
+        )
     return "| " + " | ".join(cells) + " |"
 
 
@@ -390,21 +444,41 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--chunk", type=int, default=128, help="of this engine, as ./run -b")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--depth", type=int, default=4096, help="of the second measurement of decode; 0: leave it out")
     parser.add_argument(
-        "--limit", type=float, default=300, help="seconds for an answer, filling the cache included; then a peer is stopped"
+        "--depth",
+        type=int,
+        default=4096,
+        help="of the second measurement of decode; 0: leave it out",
     )
     parser.add_argument(
-        "--keep", metavar="DIR", help="where files of models are kept and taken from; empty it if the exporter has changed"
+        "--limit",
+        type=float,
+        default=300,
+        help="seconds for an answer, filling the cache included; then a peer is stopped",
+    )
+    parser.add_argument(
+        "--keep",
+        metavar="DIR",
+        help="where files of models are kept and taken from; empty it if the exporter has changed",
     )
     args = parser.parse_args()
     if not set(args.dtypes.split(",")) <= {"f32", "bf16", "q8", "q4"}:
-        parser.error(f"--dtypes {args.dtypes}: expected f32, bf16, q8 and q4, or some of them, with commas between")
+        parser.error(
+            f"--dtypes {args.dtypes}: expected f32, bf16, q8 and q4, or some of them, with commas "
+            "between"
+        )
     what = [("prefill", PROMPT), ("decode", 0), *([("decode", args.depth)] if args.depth else [])]
     peers = [name for name in ENGINES if name != "heads.c"]
     remarks = []
-    subprocess.run(["make", "-s", "-C", ROOT, "run", "build/tests/c/compare_peers"], check=True, stdout=sys.stderr)
-    print(f"{args.shape}, random weights, {args.threads} threads, {args.rounds} rounds: tokens per second, medians; ratio:")
+    subprocess.run(
+        ["make", "-s", "-C", ROOT, "run", "build/tests/c/compare_peers"],
+        check=True,
+        stdout=sys.stderr,
+    )
+    print(
+        f"{args.shape}, random weights, {args.threads} threads, {args.rounds} rounds: "
+        "tokens per second, medians; ratio:"
+    )
     print("heads.c over the peer, round by round (least-most)\n")
     print("| weights | | heads.c |" + "".join(f" {name} | ratio |" for name in peers))
     print("|---|---|---|" + "---|---|" * len(peers), flush=True)
@@ -417,7 +491,11 @@ def main() -> None:
             engines = measure(task, what, args.rounds, args.limit)
             for request in what:
                 print(row(dtype, request, engines), flush=True)
-            remarks += [f"{dtype}: {e.name}: {e.absent or e.version}" for e in engines if e.absent or e.version]
+            remarks += [
+                f"{dtype}: {e.name}: {e.absent or e.version}"
+                for e in engines
+                if e.absent or e.version
+            ]
     print("\n" + "\n".join(f"- {remark}" for remark in remarks))
 
 
