@@ -213,7 +213,8 @@ def write_gguf(path: str, task: Task) -> None:
 
 
 class LlamaCpp:
-    """llama.cpp with its defaults (f16 KV cache, chunks of 512), by its C functions."""
+    """llama.cpp by its C functions, with the defaults of its Python package: an f16 KV cache, chunks
+    of 512, no flash attention. batch() takes what is fastest."""
 
     def __init__(self, task: Task):
         try:
@@ -276,7 +277,7 @@ class LlamaCpp:
         """A context of n sequences that share their first `depth` tokens; its cache is one buffer
         for all, with the shared tokens once, or a buffer for each."""
         params = type(self.llama.context_params).from_buffer_copy(self.llama.context_params)
-        params.n_ctx = n * (depth + DECODE + 1 + 255) // 256 * 256
+        params.n_ctx = n * (depth + DECODE + 1)
         params.n_seq_max, params.kv_unified, params.flash_attn_type = n, unified, flash
         context = self.api.llama_init_from_model(self.llama.model, params)
         self._fill(context, depth)
@@ -523,9 +524,10 @@ def row(dtype: str, request: tuple, engines: list[Engine]) -> str:
 
 def sequences(text: str) -> list[int]:
     """1,8,16,32"""
-    numbers = [int(n) for n in text.split(",")]
+    numbers = [int(n) if n.isdecimal() else 0 for n in text.split(",")]
     if not all(1 <= n <= MAX_SEQUENCES for n in numbers):
-        raise ValueError
+        reason = f"{text}: expected numbers from 1 to {MAX_SEQUENCES} with commas between"
+        raise argparse.ArgumentTypeError(reason)
     return numbers
 
 
