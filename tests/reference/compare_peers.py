@@ -3,18 +3,21 @@
 in turn, as a table.
 
     python tests/reference/compare_peers.py [--shape smollm-135m] [--dtypes f32,bf16,q8,q4]
-        [--threads N] [--rounds 5] [--keep DIR]
+        [--threads N] [--rounds 5] [--sequences 1,8,16,32] [--keep DIR]
 
 Peers are what is installed: llama.cpp (pip install llama-cpp-python gguf) and transformers (torch,
 transformers). Each makes its own file of the same weights, lives in a process of its own, and is
-asked round after round for the same things: a prompt of 256 tokens, and single tokens after 0 and
-after 4096 others. A ratio is this engine's tokens per second over the peer's, the median of the
-rounds. Not part of `make test`: it takes minutes and wants a machine without neighbours."""
+asked round after round for the same things: a prompt of 256 tokens, single tokens after 0 and after
+4096 others, and with --sequences the decode of so many sequences as one batch, after 0 and after
+512 tokens that they share. A ratio is this engine's tokens per second over the peer's, the median
+of the rounds. Not part of `make test`: it takes minutes and wants a machine without neighbours."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
+import itertools
 import multiprocessing
 import os
 import re
@@ -34,6 +37,7 @@ sys.path.insert(0, str(ROOT))
 from exporter.random_weights import SHAPES, random_tensors  # noqa: E402
 
 SEED, PROMPT, DECODE = 1, 256, 16
+BATCH_DEPTHS, MAX_SEQUENCES = (0, 512), 256
 SHAPES_OF_ALL = [
     name for name, c in SHAPES.items() if c["model_type"] == "llama" and "rope_scaling" not in c
 ]
@@ -64,7 +68,11 @@ def tokens(n: int, shape: str) -> list[int]:
     return [i * 7919 % SHAPES[shape]["vocab_size"] for i in range(n)]
 
 
-# ---- engines: each has logits() of the first 8 tokens, prefill(n) and decode(depth), in tokens per
+# ---- engines -------------------------------------------------------------------------------------
+#
+# Each has logits() of the first 8 tokens and, in tokens per second, prefill(n), decode(depth) and
+# batch(n, depth): DECODE steps of n sequences that share their first `depth` tokens, with the logits
+# of every token, after a step that is not timed.
 
 
 class Heads:
@@ -96,8 +104,9 @@ class Heads:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def _seconds(self, depth: int, n: int, at_once: int) -> float:
-        print(depth, n, at_once, file=self.session.stdin, flush=True)
+    def _seconds(self, depth: int, n: int, m: int) -> float:
+        """A line of compare_peers.c: DEPTH N AT_ONCE or DEPTH -SEQUENCES STEPS."""
+        print(depth, n, m, file=self.session.stdin, flush=True)
         return float(self.session.stdout.readline())
 
     def logits(self) -> np.ndarray:
@@ -121,6 +130,9 @@ class Heads:
 
     def decode(self, depth: int) -> float:
         return DECODE / self._seconds(depth, DECODE, 1)
+
+    def batch(self, n: int, depth: int) -> float:
+        return n * DECODE / self._seconds(depth, -n, DECODE)
 
 
 GGUF_NAMES = {
@@ -201,7 +213,8 @@ def write_gguf(path: str, task: Task) -> None:
 
 
 class LlamaCpp:
-    """llama.cpp with its defaults (f16 KV cache, chunks of 512), by its C functions."""
+    """llama.cpp by its C functions, with the defaults of its Python package: an f16 KV cache, chunks
+    of 512, no flash attention. batch() takes what is fastest."""
 
     def __init__(self, task: Task):
         try:
@@ -219,17 +232,21 @@ class LlamaCpp:
         threads = {"n_threads": task.threads, "n_threads_batch": task.threads}
         self.llama = llama_cpp.Llama(path, n_ctx=task.context, verbose=False, **threads)
         self.contexts = {0: self.llama.ctx}
+        self.batches = {}  # (n, depth): its context
 
-    def _behind(self, depth: int):
+    def _after(self, depth: int):
         """The context that holds so many tokens and no more; filled when it is first asked for."""
         if depth not in self.contexts:
             self.contexts[depth] = self.api.llama_init_from_model(
                 self.llama.model, self.llama.context_params
             )
-            for at in range(0, depth, 512):
-                self._run(self.contexts[depth], tokens(depth, self.task.shape)[at : at + 512])
+            self._fill(self.contexts[depth], depth)
         self.api.llama_memory_seq_rm(self.api.llama_get_memory(self.contexts[depth]), 0, depth, -1)
         return self.contexts[depth]
+
+    def _fill(self, context, depth: int) -> None:
+        for at in range(0, depth, 512):
+            self._run(context, tokens(depth, self.task.shape)[at : at + 512])
 
     def _run(self, context, ids: list[int]) -> None:
         array = (self.api.llama_token * len(ids))(*ids)
@@ -238,23 +255,70 @@ class LlamaCpp:
         self.api.llama_synchronize(context)
 
     def logits(self) -> np.ndarray:
-        context = self._behind(0)
+        context = self._after(0)
         self._run(context, tokens(8, self.task.shape))
         row = self.api.llama_get_logits_ith(context, -1)
         return np.ctypeslib.as_array(row, (SHAPES[self.task.shape]["vocab_size"],)).copy()
 
     def prefill(self, n: int) -> float:
-        context = self._behind(0)
+        context = self._after(0)
         start = time.perf_counter()
         self._run(context, tokens(n, self.task.shape))
         return n / (time.perf_counter() - start)
 
     def decode(self, depth: int) -> float:
-        context = self._behind(depth)
+        context = self._after(depth)
         start = time.perf_counter()
         for token in tokens(DECODE, self.task.shape):
             self._run(context, [token])
         return DECODE / (time.perf_counter() - start)
+
+    def _sequences(self, n: int, depth: int, unified: bool, flash: int):
+        """A context of n sequences that share their first `depth` tokens; its cache is one buffer
+        for all, with the shared tokens once, or a buffer for each."""
+        params = type(self.llama.context_params).from_buffer_copy(self.llama.context_params)
+        params.n_ctx = n * (depth + DECODE + 1)
+        params.n_seq_max, params.kv_unified, params.flash_attn_type = n, unified, flash
+        context = self.api.llama_init_from_model(self.llama.model, params)
+        self._fill(context, depth)
+        for i in range(1, n):
+            self.api.llama_memory_seq_cp(self.api.llama_get_memory(context), 0, i, -1, -1)
+        return context
+
+    def _step(self, context, batch, at: int) -> None:
+        """A token of each sequence, all of them at the same position."""
+        for i in range(batch.n_tokens):
+            batch.pos[i] = at
+        if self.api.llama_decode(context, batch):
+            raise RuntimeError("llama_decode failed")
+        self.api.llama_synchronize(context)
+
+    def _batch_rate(self, context, n: int, depth: int) -> float:
+        batch = self.api.llama_batch_init(n, 0, 1)
+        batch.n_tokens = n
+        for i, token in enumerate(tokens(depth + n, self.task.shape)[depth:]):
+            batch.token[i], batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = token, 1, i, 1
+        self._step(context, batch, depth)
+        start = time.perf_counter()
+        for at in range(depth + 1, depth + 1 + DECODE):
+            self._step(context, batch, at)
+        took = time.perf_counter() - start
+        for i in range(n):
+            self.api.llama_memory_seq_rm(self.api.llama_get_memory(context), i, depth, -1)
+        self.api.llama_batch_free(batch)
+        return n * DECODE / took
+
+    def batch(self, n: int, depth: int) -> float:
+        """With the layout of the cache and the kind of attention that are fastest the first time."""
+        if (n, depth) not in self.batches:
+            flash = self.api.LLAMA_FLASH_ATTN_TYPE_DISABLED, self.api.LLAMA_FLASH_ATTN_TYPE_ENABLED
+            ways = itertools.product((False, True), flash)
+            contexts = [self._sequences(n, depth, *way) for way in ways]
+            contexts.sort(key=lambda context: self._batch_rate(context, n, depth))
+            self.batches[n, depth] = contexts.pop()
+            for context in contexts:
+                self.api.llama_free(context)
+        return self._batch_rate(self.batches[n, depth], n, depth)
 
 
 class Torch:
@@ -287,35 +351,51 @@ class Torch:
         self.model.model.rotary_emb = type(self.model.model.rotary_emb)(self.model.config)
         self.filled = {}  # depth: the cache that holds so many tokens
 
-    def _run(self, ids: list[int], cache) -> np.ndarray:
-        row = self.torch.tensor([ids])
-        return self.model(row, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[
-            0, -1
-        ]
+    def _run(self, rows: list[list[int]], cache):
+        """The logits of the last token of each row."""
+        ids = self.torch.tensor(rows)
+        options = {"past_key_values": cache, "use_cache": True, "logits_to_keep": 1}
+        return self.model(ids, **options).logits[:, -1]
+
+    def _after(self, depth: int):
+        """The cache that holds so many tokens; filled when it is first asked for."""
+        if not depth:
+            return self.transformers.DynamicCache()
+        if depth not in self.filled:
+            self.filled[depth] = self.transformers.DynamicCache()
+            for at in range(0, depth, 512):
+                ids = tokens(depth, self.task.shape)[at : at + 512]
+                self._run([ids], self.filled[depth])
+        return self.filled[depth]
 
     def logits(self) -> np.ndarray:
-        return (
-            self._run(tokens(8, self.task.shape), self.transformers.DynamicCache()).float().numpy()
-        )
+        return self._run([tokens(8, self.task.shape)], self._after(0))[0].float().numpy()
 
     def prefill(self, n: int) -> float:
         start = time.perf_counter()
-        self._run(tokens(n, self.task.shape), self.transformers.DynamicCache())
+        self._run([tokens(n, self.task.shape)], self._after(0))
         return n / (time.perf_counter() - start)
 
     def decode(self, depth: int) -> float:
-        cache = self.filled.get(depth, self.transformers.DynamicCache())
-        if depth and depth not in self.filled:
-            self.filled[depth] = cache
-            for at in range(0, depth, 512):
-                self._run(tokens(depth, self.task.shape)[at : at + 512], cache)
+        cache = self._after(depth)
         start = time.perf_counter()
         for token in tokens(DECODE, self.task.shape):
-            self._run([token], cache)
+            self._run([[token]], cache)
         took = time.perf_counter() - start
         if depth:
             cache.crop(-DECODE)
         return DECODE / took
+
+    def batch(self, n: int, depth: int) -> float:
+        cache = copy.deepcopy(self._after(depth))
+        if depth:
+            cache.batch_repeat_interleave(n)
+        rows = [[token] for token in tokens(depth + n, self.task.shape)[depth:]]
+        self._run(rows, cache)
+        start = time.perf_counter()
+        for _ in range(DECODE):
+            self._run(rows, cache)
+        return n * DECODE / (time.perf_counter() - start)
 
 
 ENGINES = {"heads.c": Heads, "llama.cpp": LlamaCpp, "transformers": Torch}
@@ -340,6 +420,13 @@ def serve(pipe, name: str, task: Task) -> None:
         pipe.send(("absent", f"failed: {type(error).__name__}: {error}"))
 
 
+def label(request: tuple) -> str:
+    """prefill 256, decode 4096, batch of 16, decode 512"""
+    if request[0] == "batch":
+        return f"batch of {request[1]}, decode {request[2]}"
+    return f"{request[0]} {request[1]}"
+
+
 @dataclass
 class Engine:
     """An engine in its process, which is killed when an answer takes more than `limit` seconds.
@@ -349,9 +436,9 @@ class Engine:
     task: Task
     limit: float
     absent: str = ""
-    over: tuple[str, int] | None = None  # what took so long
+    over: tuple | None = None  # what took so long
     version: str = ""
-    rates: dict[tuple[str, int], list[float]] = field(default_factory=dict)
+    rates: dict[tuple, list[float]] = field(default_factory=dict)
 
     def __post_init__(self):
         spawn = multiprocessing.get_context("spawn")
@@ -379,7 +466,7 @@ class Engine:
             return self._answer()
         self.process.kill()
         self.absent, self.over = (
-            f"stopped, as {' '.join(map(str, request))} took over {self.limit:g} s",
+            f"stopped, as {label(request)} took over {self.limit:g} s",
             request,
         )
         return None
@@ -389,7 +476,7 @@ class Engine:
         self.process.join()
 
 
-def measure(task: Task, what: list[tuple[str, int]], rounds: int, limit: float) -> list[Engine]:
+def measure(task: Task, what: list[tuple], rounds: int, limit: float) -> list[Engine]:
     """All engines on one dtype: a round asks each thing of each engine in turn."""
     engines = [Engine(name, task, limit) for name in ENGINES]
     ours = engines[0].ask("logits")
@@ -404,8 +491,8 @@ def measure(task: Task, what: list[tuple[str, int]], rounds: int, limit: float) 
         for request in what:
             for engine in engines:
                 if sys.stderr.isatty():
-                    what = f"{engine.name}, {request[0]} {request[1]}"
-                    line = f"{task.dtype}, round {r + 1} of {rounds}: {what}"
+                    line = f"{task.dtype}, round {r + 1} of {rounds}: {engine.name}, "
+                    line += label(request)
                     print(f"{line:78}", end="\r", file=sys.stderr)
                 rate = engine.ask(*request)
                 if rate is not None:
@@ -416,10 +503,10 @@ def measure(task: Task, what: list[tuple[str, int]], rounds: int, limit: float) 
     return engines
 
 
-def row(dtype: str, request: tuple[str, int], engines: list[Engine]) -> str:
+def row(dtype: str, request: tuple, engines: list[Engine]) -> str:
     """A line of the table: medians of tokens per second, and of the ratios round by round."""
     ours = engines[0].rates.get(request, [])
-    cells = [dtype, f"{request[0]} {request[1]}"]
+    cells = [dtype, label(request)]
     for engine in engines:
         rates = engine.rates.get(request, [])
         missing = f"over {engine.limit:g} s" if engine.over == request else "-"
@@ -433,6 +520,15 @@ def row(dtype: str, request: tuple[str, int], engines: list[Engine]) -> str:
             else "-"
         )
     return "| " + " | ".join(cells) + " |"
+
+
+def sequences(text: str) -> list[int]:
+    """1,8,16,32"""
+    numbers = [int(n) if n.isdecimal() else 0 for n in text.split(",")]
+    if not all(1 <= n <= MAX_SEQUENCES for n in numbers):
+        reason = f"{text}: expected numbers from 1 to {MAX_SEQUENCES} with commas between"
+        raise argparse.ArgumentTypeError(reason)
+    return numbers
 
 
 def main() -> None:
@@ -449,6 +545,13 @@ def main() -> None:
         type=int,
         default=4096,
         help="of the second measurement of decode; 0: leave it out",
+    )
+    parser.add_argument(
+        "--sequences",
+        type=sequences,
+        default=[],
+        metavar="N,..",
+        help=f"decode of so many at a time, 1 to {MAX_SEQUENCES}",
     )
     parser.add_argument(
         "--limit",
@@ -468,6 +571,7 @@ def main() -> None:
             "between"
         )
     what = [("prefill", PROMPT), ("decode", 0), *([("decode", args.depth)] if args.depth else [])]
+    what += [("batch", n, depth) for depth in BATCH_DEPTHS for n in args.sequences]
     peers = [name for name in ENGINES if name != "heads.c"]
     remarks = []
     subprocess.run(
@@ -486,7 +590,7 @@ def main() -> None:
         directory = args.keep or stack.enter_context(tempfile.TemporaryDirectory())
         os.makedirs(directory, exist_ok=True)
         for dtype in args.dtypes.split(","):
-            context = max(args.depth, PROMPT) + 2 * DECODE
+            context = max(args.depth, PROMPT, *BATCH_DEPTHS) + 2 * DECODE
             task = Task(args.shape, dtype, args.threads, args.chunk, context, directory)
             engines = measure(task, what, args.rounds, args.limit)
             for request in what:
