@@ -23,7 +23,8 @@ CFLAGS += -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanit
 BUILD := build/asan
 RUN := run-asan
 endif
-ifdef EMULATED  # AMX and AVX-VNNI in plain C, for tests/c/test_kernels.c on processors that lack them
+# AMX and AVX-VNNI in plain C, for tests/c/test_kernels.c on processors that lack them
+ifdef EMULATED
 BUILD := build/emulated
 endif
 ifdef FUZZ  # with clang: build/fuzz/tests/c/fuzz_checkpoint is a libFuzzer target
@@ -96,10 +97,11 @@ demo: run
 # The tests' Python environment, made again only when a list of requirements changes.
 .venv/ready: requirements.txt tests/requirements.txt
 	@rm -f $@
-	@python3 -m venv .venv || { echo 'make test: "python3 -m venv .venv" failed; install Python 3.9 or later with' \
-	    'its venv module (Debian, Ubuntu: apt-get install python3-venv)' >&2; exit 1; }
-	@.venv/bin/python -m pip install -q -r requirements.txt -r tests/requirements.txt || { echo 'make test: pip could' \
-	    'not install requirements.txt and tests/requirements.txt; its message is above' >&2; exit 1; }
+	@python3 -m venv .venv || { echo 'make test: "python3 -m venv .venv" failed; install Python 3.9' \
+	    'or later with its venv module (Debian, Ubuntu: apt-get install python3-venv)' >&2; exit 1; }
+	@.venv/bin/python -m pip install -q -r requirements.txt -r tests/requirements.txt || \
+	    { echo 'make test: pip could not install requirements.txt and tests/requirements.txt;' \
+	    'its message is above' >&2; exit 1; }
 	@touch $@
 
 test: .venv/ready run c-tests
