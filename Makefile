@@ -23,8 +23,7 @@ CFLAGS += -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanit
 BUILD := build/asan
 RUN := run-asan
 endif
-# AMX and AVX-VNNI in plain C, for tests/c/test_kernels.c on processors that lack them
-ifdef EMULATED
+ifdef EMULATED  # AMX and AVX-VNNI in plain C, for tests/c/test_kernels.c on processors that lack them
 BUILD := build/emulated
 endif
 ifdef FUZZ  # with clang: build/fuzz/tests/c/fuzz_checkpoint is a libFuzzer target
