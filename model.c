@@ -4,7 +4,6 @@
 #include "model.h"
 
 #include <float.h>
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,6 +60,11 @@ static int get_float(Loader *x, const char *key, float least, float *out) {
     return fail(x->err, "metadata %s is %g, expected %g or more", key, (double)*out, (double)least);
 }
 
+// A knob that may be absent: *out stays as it is then.
+static int maybe_float(Loader *x, const char *key, float least, float *out) {
+    return given(x, key) ? get_float(x, key, least, out) : 0;
+}
+
 // Numbers, all of them finite: least..most of them. *out stays as it is where there are none.
 static int get_floats(Loader *x, const char *key, int least, int most, const float **out, int *n) {
     const Meta *meta = read_meta(&x->r, key);
@@ -92,29 +96,25 @@ static Name rope_key(int set, const char *what) {
 
 // The table for long texts, if the set has one.
 static int get_long_rope(Loader *x, int set, RopeSet *rope) {
-    Name freq = rope_key(set, "long_freq"), multiplier = rope_key(set, "long_multiplier");
     int n = rope->n_pairs;
-    if (get_floats(x, freq.text, n, n, &rope->long_freq, &n)) return -1;
+    if (get_floats(x, rope_key(set, "long_freq").text, n, n, &rope->long_freq, &n)) return -1;
     if (!rope->long_freq) return 0;
-    if (get_int(x, rope_key(set, "length").text, 1, MAX_CONTEXT, &rope->length)) return -1;
-    return given(x, multiplier.text) &&
-           get_float(x, multiplier.text, -FLT_MAX, &rope->long_multiplier);
+    return get_int(x, rope_key(set, "length").text, 1, MAX_CONTEXT, &rope->length) ||
+           maybe_float(x, rope_key(set, "long_multiplier").text, -FLT_MAX, &rope->long_multiplier);
 }
 
 static int get_rope_sets(Loader *x) {
     Model *m = x->m;
     for (int i = 0; i < MAX_ROPE_SETS; i++) {
         RopeSet *rope = &m->rope[i];
-        Name multiplier = rope_key(i, "multiplier");
         *rope = (RopeSet){.multiplier = 1.0f, .long_multiplier = 1.0f};
         if (get_floats(x, rope_key(i, "inv_freq").text, 1, MAX_DIM, &rope->inv_freq,
                        &rope->n_pairs))
             return -1;
         if (!rope->inv_freq) return 0;
-        if (given(x, multiplier.text) &&
-            get_float(x, multiplier.text, -FLT_MAX, &rope->multiplier))
+        if (maybe_float(x, rope_key(i, "multiplier").text, -FLT_MAX, &rope->multiplier) ||
+            get_long_rope(x, i, rope))
             return -1;
-        if (get_long_rope(x, i, rope)) return -1;
         m->n_rope_sets++;
     }
     return 0;
@@ -133,14 +133,10 @@ static int get_model_knobs(Loader *x) {
     m->layernorm = layernorm;
     m->emb_scale = 1.0f;
     int *width = &m->layer_embed.width;  // of "ple", per-layer embeddings
-    if (given(x, "model.emb_scale") && get_float(x, "model.emb_scale", -FLT_MAX, &m->emb_scale))
-        return -1;
-    if (given(x, "model.final_softcap") &&
-        get_float(x, "model.final_softcap", 0.0f, &m->final_softcap))
-        return -1;
-    if (given(x, "model.ple") && get_int(x, "model.ple", 0, MAX_DIM / m->n_layers, width))
-        return -1;
-    if (get_floats(x, "model.q_temp", 1, MAX_DIM, &m->q_temp, &m->n_q_temp) ||
+    if (maybe_float(x, "model.emb_scale", -FLT_MAX, &m->emb_scale) ||
+        maybe_float(x, "model.final_softcap", 0.0f, &m->final_softcap) ||
+        (given(x, "model.ple") && get_int(x, "model.ple", 0, MAX_DIM / m->n_layers, width)) ||
+        get_floats(x, "model.q_temp", 1, MAX_DIM, &m->q_temp, &m->n_q_temp) ||
         (m->q_temp && get_int(x, "model.q_temp_length", 1, MAX_CONTEXT, &m->q_temp_length)))
         return -1;
     return get_rope_sets(x);
@@ -177,137 +173,114 @@ static bool has(const Draft *d, Owner owner) {
 }
 
 // usual: the value where the file does not say. A knob that must be there is there for all layers,
-// whatever they have.
-#define MUST INT_MIN
-#define MUST_F NAN
-#define AT(member) offsetof(Draft, member)
-
-static const struct {
+// whatever they have. Numbers are doubles, which hold every int and every float.
+typedef struct {
     const char *key;
     size_t field;
-    int least, most, usual;
+    uint32_t type;
+    double least, most, usual;
     Owner owner;
-} INTS[] = {
-    {"layer.topology", AT(parallel), 0, 1, MUST, ANYTHING},
-    {"layer.norms", AT(norms), 0, ALL_NORMS, -1, ANYTHING},
-    {"layer.mixer", AT(l.mixer), 0, N_MIXERS - 1, MIXER_ATTENTION, ANYTHING},
-    {"layer.d_ff", AT(l.ffn.d_ff), 0, MAX_DIM, MUST, ANYTHING},
-    {"layer.ffn", AT(gated), 0, 1, MUST, ANYTHING},
-    {"layer.act", AT(act), 0, N_ACTS - 1, MUST, ANYTHING},
+} Knob;
 
-    {"layer.n_heads", AT(l.attention.n_heads), 1, MAX_HEADS, MUST, ATTENTION},
-    {"layer.n_kv_heads", AT(l.attention.n_kv_heads), 1, MAX_HEADS, MUST, ATTENTION},
-    {"layer.head_dim", AT(l.attention.head_dim), 1, MAX_DIM, MUST, ATTENTION},
-    {"layer.rope", AT(l.attention.rope), -1, MAX_ROPE_SETS - 1, MUST, ATTENTION},
-    {"layer.window", AT(l.attention.window), 0, MAX_CONTEXT, MUST, ATTENTION},
-    {"layer.qk_norm", AT(l.attention.qk_norm), 0, N_QK_NORMS - 1, QK_PER_HEAD, PLAIN_ATTENTION},
-    {"layer.kv_source", AT(l.attention.kv_source), -1, MAX_LAYERS - 1, -1, PLAIN_ATTENTION},
-    {"layer.latent", AT(l.attention.latent.rank), 0, MAX_DIM, 0, ATTENTION},
-    {"layer.n_nope", AT(l.attention.latent.n_nope), 0, MAX_DIM, 0, LATENT},
-    {"layer.n_value", AT(l.attention.latent.n_value), 0, MAX_DIM, 0, LATENT},
+#define MUST NAN
+#define INT(key, member, least, most, usual, owner) \
+    {key, offsetof(Draft, member), META_I32, least, most, usual, owner}
+#define FLOAT(key, member, least, usual, owner) \
+    {key, offsetof(Draft, member), META_F32, least, FLT_MAX, usual, owner}
 
-    {"layer.taps", AT(n_taps), 0, MAX_TAPS, 0, CONVOLUTION},
-    {"layer.delta_k_heads", AT(l.deltanet.n_k_heads), 0, MAX_HEADS, 0, DELTA_RULE},
-    {"layer.delta_v_heads", AT(l.deltanet.n_v_heads), 0, MAX_HEADS, 0, DELTA_RULE},
-    {"layer.delta_k_dim", AT(l.deltanet.k_dim), 0, MAX_DIM, 0, DELTA_RULE},
-    {"layer.delta_v_dim", AT(l.deltanet.v_dim), 0, MAX_DIM, 0, DELTA_RULE},
+static const Knob KNOBS[] = {
+    INT("layer.topology", parallel, 0, 1, MUST, ANYTHING),
+    INT("layer.norms", norms, 0, ALL_NORMS, -1, ANYTHING),
+    INT("layer.mixer", l.mixer, 0, N_MIXERS - 1, MIXER_ATTENTION, ANYTHING),
+    INT("layer.d_ff", l.ffn.d_ff, 0, MAX_DIM, MUST, ANYTHING),
+    INT("layer.ffn", gated, 0, 1, MUST, ANYTHING),
+    INT("layer.act", act, 0, N_ACTS - 1, MUST, ANYTHING),
 
-    {"layer.experts", AT(l.experts.n), 0, MAX_EXPERTS, 0, ANYTHING},
-    {"layer.top_k", AT(l.experts.top_k), 0, MAX_TOP_K, 0, EXPERTS},
-    {"layer.d_expert", AT(l.experts.d_expert), 0, MAX_DIM, 0, EXPERTS},
-    {"layer.score", AT(l.experts.route), 0, N_ROUTES - 1, ROUTE_SOFTMAX, EXPERTS},
-    {"layer.groups", AT(l.experts.n_groups), 0, MAX_GROUPS, 0, EXPERTS},
-    {"layer.top_groups", AT(l.experts.top_groups), 0, MAX_GROUPS, 0, EXPERTS},
-    {"layer.group_score", AT(l.experts.group_score), 0, GROUP_TOP2, GROUP_MAX, EXPERTS},
-    {"layer.renorm", AT(renorm), 0, 1, 0, EXPERTS},
+    INT("layer.n_heads", l.attention.n_heads, 1, MAX_HEADS, MUST, ATTENTION),
+    INT("layer.n_kv_heads", l.attention.n_kv_heads, 1, MAX_HEADS, MUST, ATTENTION),
+    INT("layer.head_dim", l.attention.head_dim, 1, MAX_DIM, MUST, ATTENTION),
+    INT("layer.rope", l.attention.rope, -1, MAX_ROPE_SETS - 1, MUST, ATTENTION),
+    INT("layer.window", l.attention.window, 0, MAX_CONTEXT, MUST, ATTENTION),
+    INT("layer.qk_norm", l.attention.qk_norm, 0, N_QK_NORMS - 1, QK_PER_HEAD, PLAIN_ATTENTION),
+    INT("layer.kv_source", l.attention.kv_source, -1, MAX_LAYERS - 1, -1, PLAIN_ATTENTION),
+    INT("layer.latent", l.attention.latent.rank, 0, MAX_DIM, 0, ATTENTION),
+    INT("layer.n_nope", l.attention.latent.n_nope, 0, MAX_DIM, 0, LATENT),
+    INT("layer.n_value", l.attention.latent.n_value, 0, MAX_DIM, 0, LATENT),
+
+    INT("layer.taps", n_taps, 0, MAX_TAPS, 0, CONVOLUTION),
+    INT("layer.delta_k_heads", l.deltanet.n_k_heads, 0, MAX_HEADS, 0, DELTA_RULE),
+    INT("layer.delta_v_heads", l.deltanet.n_v_heads, 0, MAX_HEADS, 0, DELTA_RULE),
+    INT("layer.delta_k_dim", l.deltanet.k_dim, 0, MAX_DIM, 0, DELTA_RULE),
+    INT("layer.delta_v_dim", l.deltanet.v_dim, 0, MAX_DIM, 0, DELTA_RULE),
+
+    INT("layer.experts", l.experts.n, 0, MAX_EXPERTS, 0, ANYTHING),
+    INT("layer.top_k", l.experts.top_k, 0, MAX_TOP_K, 0, EXPERTS),
+    INT("layer.d_expert", l.experts.d_expert, 0, MAX_DIM, 0, EXPERTS),
+    INT("layer.score", l.experts.route, 0, N_ROUTES - 1, ROUTE_SOFTMAX, EXPERTS),
+    INT("layer.groups", l.experts.n_groups, 0, MAX_GROUPS, 0, EXPERTS),
+    INT("layer.top_groups", l.experts.top_groups, 0, MAX_GROUPS, 0, EXPERTS),
+    INT("layer.group_score", l.experts.group_score, 0, GROUP_TOP2, GROUP_MAX, EXPERTS),
+    INT("layer.renorm", renorm, 0, 1, 0, EXPERTS),
+
+    FLOAT("layer.residual_scale", l.residual_scale, -FLT_MAX, 1.0f, ANYTHING),
+    FLOAT("layer.attn_scale", l.attention.scale, -FLT_MAX, MUST, ATTENTION),
+    FLOAT("layer.softcap", l.attention.softcap, 0.0f, 0.0f, ATTENTION),
+    FLOAT("layer.clip", l.attention.clip, 0.0f, 0.0f, PLAIN_ATTENTION),
+    FLOAT("layer.renorm_eps", l.experts.renorm_eps, 0.0f, 0.0f, RENORM),
+    FLOAT("layer.jitter", l.experts.jitter, 0.0f, 0.0f, SPARSEMIXER),
+    FLOAT("layer.routed_scale", l.experts.scale, -FLT_MAX, 1.0f, EXPERTS),
 };
 
-static const struct {
-    const char *key;
-    size_t field;
-    float least, usual;
-    Owner owner;
-} FLOATS[] = {
-    {"layer.residual_scale", AT(l.residual_scale), -FLT_MAX, 1.0f, ANYTHING},
-    {"layer.attn_scale", AT(l.attention.scale), -FLT_MAX, MUST_F, ATTENTION},
-    {"layer.softcap", AT(l.attention.softcap), 0.0f, 0.0f, ATTENTION},
-    {"layer.clip", AT(l.attention.clip), 0.0f, 0.0f, PLAIN_ATTENTION},
-    {"layer.renorm_eps", AT(l.experts.renorm_eps), 0.0f, 0.0f, RENORM},
-    {"layer.jitter", AT(l.experts.jitter), 0.0f, 0.0f, SPARSEMIXER},
-    {"layer.routed_scale", AT(l.experts.scale), -FLT_MAX, 1.0f, EXPERTS},
-};
+enum { N_KNOBS = sizeof KNOBS / sizeof *KNOBS };
 
-enum { N_INTS = sizeof INTS / sizeof *INTS, N_FLOATS = sizeof FLOATS / sizeof *FLOATS };
+static int refuse_value(Loader *x, const Knob *k, int i, double value) {
+    if (k->type == META_I32)
+        return fail(x->err, "metadata %s of layer %d is %.0f, expected %.0f..%.0f", k->key, i,
+                    value, k->least, k->most);
+    if (!isfinite(value))
+        return fail(x->err, "metadata %s of layer %d is not a finite number", k->key, i);
+    return fail(x->err, "metadata %s of layer %d is %g, expected %g or more", k->key, i, value,
+                k->least);
+}
 
-static int *int_of(Draft *d, int knob) { return (int *)((char *)d + INTS[knob].field); }
-static float *float_of(Draft *d, int knob) { return (float *)((char *)d + FLOATS[knob].field); }
-
-static int get_layer_int(Loader *x, int knob) {
-    const char *key = INTS[knob].key;
-    int least = INTS[knob].least, most = INTS[knob].most, n = x->m->n_layers;
-    bool absent = INTS[knob].usual != MUST && !given(x, key);
-    const Meta *meta = absent ? NULL : need_meta(x, key, META_I32, n);
+// One knob, of all layers.
+static int get_knob(Loader *x, const Knob *k) {
+    bool absent = !isnan(k->usual) && !given(x, k->key);
+    const Meta *meta = absent ? NULL : need_meta(x, k->key, k->type, x->m->n_layers);
     if (!absent && !meta) return -1;
-    for (int i = 0; i < n; i++) {
-        int *out = int_of(&x->drafts[i], knob);
-        *out = absent ? INTS[knob].usual
-                      : ((const int32_t *)meta->values)[meta->count == 1 ? 0 : i];
-        if (!absent && (*out < least || *out > most))
-            return fail(x->err, "metadata %s of layer %d is %d, expected %d..%d", key, i, *out,
-                        least, most);
+    for (int i = 0; i < x->m->n_layers; i++) {
+        void *field = (char *)&x->drafts[i] + k->field;
+        int at = meta && meta->count > 1 ? i : 0;
+        double value = k->usual;
+        if (meta && k->type == META_I32) value = ((const int32_t *)meta->values)[at];
+        else if (meta) value = (double)((const float *)meta->values)[at];
+        if (meta && !(value >= k->least && value <= k->most)) return refuse_value(x, k, i, value);
+        if (k->type == META_I32) *(int *)field = (int)value;
+        else *(float *)field = (float)value;
     }
     return 0;
 }
 
-static int get_layer_float(Loader *x, int knob) {
-    const char *key = FLOATS[knob].key;
-    float least = FLOATS[knob].least;
-    int n = x->m->n_layers;
-    bool absent = !isnan(FLOATS[knob].usual) && !given(x, key);
-    const Meta *meta = absent ? NULL : need_meta(x, key, META_F32, n);
-    if (!absent && !meta) return -1;
-    for (int i = 0; i < n; i++) {
-        float *out = float_of(&x->drafts[i], knob);
-        *out = absent ? FLOATS[knob].usual
-                      : ((const float *)meta->values)[meta->count == 1 ? 0 : i];
-        if (!isfinite(*out))
-            return fail(x->err, "metadata %s of layer %d is not a finite number", key, i);
-        if (*out < least)
-            return fail(x->err, "metadata %s of layer %d is %g, expected %g or more", key, i,
-                        (double)*out, (double)least);
-    }
-    return 0;
+static double value_of(const Draft *d, const Knob *k) {
+    const void *field = (const char *)d + k->field;
+    return k->type == META_I32 ? *(const int *)field : (double)*(const float *)field;
 }
 
 // A knob of one value counts for the layers that have what it belongs to, and some layer must. In
-// a list, a layer that has it not must have the value that absence means. `unusual` is whether
-// layer i says something else.
-static int check_owner(Loader *x, const char *key, Owner owner, const bool *unusual) {
-    const Meta *meta = checkpoint_meta(&x->m->file, key);
+// a list, a layer that lacks it must have the value that absence means.
+static int check_owner(Loader *x, const Knob *k) {
+    const Meta *meta = checkpoint_meta(&x->m->file, k->key);
+    if (!meta || isnan(k->usual)) return 0;
     bool owned = false;
     for (int i = 0; i < x->m->n_layers; i++) {
-        owned |= has(&x->drafts[i], owner);
-        if (meta && meta->count > 1 && unusual[i] && !has(&x->drafts[i], owner))
+        bool owns = has(&x->drafts[i], k->owner);
+        owned |= owns;
+        if (meta->count > 1 && !owns && value_of(&x->drafts[i], k) != k->usual)
             return fail(x->err, "metadata %s of layer %d needs %s, which that layer does not have",
-                        key, i, OWNERS[owner]);
+                        k->key, i, OWNERS[k->owner]);
     }
-    if (!meta || owned || !unusual[0]) return 0;
-    return fail(x->err, "metadata %s needs %s, which no layer has", key, OWNERS[owner]);
-}
-
-static int check_owners(Loader *x) {
-    bool unusual[MAX_LAYERS];
-    int n = x->m->n_layers;
-    for (int k = 0; k < N_INTS; k++) {
-        for (int i = 0; i < n; i++) unusual[i] = *int_of(&x->drafts[i], k) != INTS[k].usual;
-        if (INTS[k].usual != MUST && check_owner(x, INTS[k].key, INTS[k].owner, unusual)) return -1;
-    }
-    for (int k = 0; k < N_FLOATS; k++) {
-        for (int i = 0; i < n; i++) unusual[i] = *float_of(&x->drafts[i], k) != FLOATS[k].usual;
-        if (!isnan(FLOATS[k].usual) && check_owner(x, FLOATS[k].key, FLOATS[k].owner, unusual))
-            return -1;
-    }
-    return 0;
+    if (owned || value_of(&x->drafts[0], k) == k->usual) return 0;
+    return fail(x->err, "metadata %s needs %s, which no layer has", k->key, OWNERS[k->owner]);
 }
 
 // A knob of the model that counts for layers.
@@ -458,12 +431,12 @@ static int get_layer_knobs(Loader *x) {
     x->drafts = calloc((size_t)m->n_layers, sizeof *x->drafts);
     m->layers = calloc((size_t)m->n_layers, sizeof *m->layers);
     if (!x->drafts || !m->layers) return fail(x->err, "no memory for %d layers", m->n_layers);
-    for (int k = 0; k < N_INTS; k++)
-        if (get_layer_int(x, k)) return -1;
-    for (int k = 0; k < N_FLOATS; k++)
-        if (get_layer_float(x, k)) return -1;
+    for (int k = 0; k < N_KNOBS; k++)
+        if (get_knob(x, &KNOBS[k])) return -1;
     float latent_eps = m->norm_eps;
-    if (check_owners(x) || check_model_owner(x, "model.q_temp", ATTENTION) ||
+    for (int k = 0; k < N_KNOBS; k++)
+        if (check_owner(x, &KNOBS[k])) return -1;
+    if (check_model_owner(x, "model.q_temp", ATTENTION) ||
         check_model_owner(x, "model.latent_eps", LATENT) ||
         (given(x, "model.latent_eps") && get_float(x, "model.latent_eps", 0.0f, &latent_eps)))
         return -1;

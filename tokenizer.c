@@ -325,24 +325,24 @@ static bool push_id(Encoder *e, int id) {
     return true;
 }
 
-static int find_char(const Tokenizer *t, uint32_t c) {
-    size_t low = 0, high = t->chars.n;
+// The first of v[low..high), which ascend, that is x or more; high if there is none.
+static int lower_bound(const int32_t *v, int low, int high, int64_t x) {
     while (low < high) {
-        size_t mid = (low + high) / 2;
-        if ((uint32_t)t->chars.v[mid] < c) low = mid + 1;
+        int mid = low + (high - low) / 2;
+        if (v[mid] < x) low = mid + 1;
         else high = mid;
     }
-    return low < t->chars.n && (uint32_t)t->chars.v[low] == c ? t->char_ids.v[low] : -1;
+    return low;
+}
+
+static int find_char(const Tokenizer *t, uint32_t c) {
+    int n = (int)t->chars.n, i = lower_bound(t->chars.v, 0, n, c);
+    return i < n && (uint32_t)t->chars.v[i] == c ? t->char_ids.v[i] : -1;
 }
 
 static int find_merge(const Tokenizer *t, int left, int right) {
-    int low = t->merges[left], high = t->merges[left + 1], end = high;
-    while (low < high) {
-        int mid = low + (high - low) / 2;
-        if (t->right[mid] < right) low = mid + 1;
-        else high = mid;
-    }
-    return low < end && t->right[low] == right ? low : -1;
+    int end = t->merges[left + 1], i = lower_bound(t->right, t->merges[left], end, right);
+    return i < end && t->right[i] == right ? i : -1;
 }
 
 static int find_word(const Tokenizer *t, const uint8_t *text, size_t len) {
@@ -565,13 +565,13 @@ static int find_added(const Added *a, const uint32_t *chars, size_t n, size_t *l
 
 typedef bool StretchFn(Encoder *e, const uint32_t *chars, size_t n, bool at_start);
 
-// Puts out the added tokens in chars[0..n), and hands what lies between them to `between`. White
-// space that a token strips may itself begin an added token, which is then put out although it lies
+// Emits the added tokens in chars[0..n), and hands what lies between them to `between`. White space
+// that a token strips may itself begin an added token, which is then emitted although it lies
 // inside (but not if it strips before and has nothing left), and the text goes on after it: as in
 // `tokenizers`.
 static bool split_added(Encoder *e, const Added *a, const uint32_t *chars, size_t n, bool at_start,
                         StretchFn *between) {
-    size_t rest = 0;        // where text that is not put out yet begins
+    size_t rest = 0;        // where text that was not emitted yet begins
     size_t spaces_end = 0;  // where the last white space stripped ends
     for (size_t i = 0, len; a->n && i < n; i += len) {
         int token = find_added(a, chars + i, n - i, &len);
@@ -713,7 +713,7 @@ static bool put_char(Decoder *d, uint32_t c) {
     return true;
 }
 
-// Puts out the characters of text[0..n), bad bytes replaced. Returns how many bytes it took: all,
+// Writes the characters of text[0..n), bad bytes replaced. Returns how many bytes it took: all,
 // unless a character is cut off at the end and `more` may follow. -1: no memory.
 static ptrdiff_t put_text(Decoder *d, const uint8_t *text, size_t n, bool more) {
     size_t i = 0;
@@ -735,7 +735,7 @@ static bool hold(Decoder *d, const uint8_t *text, size_t n) {
     return true;
 }
 
-// Byte-level: puts out what is held as far as its characters are whole.
+// Byte-level: writes what is held as far as its characters are whole.
 static bool put_held_text(Decoder *d, bool more) {
     ptrdiff_t taken = put_text(d, d->held, d->n_held, more);
     if (taken < 0) return false;

@@ -20,33 +20,21 @@ static float f16_at(const uint8_t *p, size_t i) {
 
 #define UNUSED __attribute__((unused))
 
-static void matmul_f32(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride,
-                       int n_panels, int n_in, const Rows *x, int n_tokens,
-                       UNUSED ptrdiff_t ahead) {
-    for (int p = 0; p < n_panels; p++) {
-        const float *w = (const float *)(panels + (size_t)p * panel_stride);  // [n_in][16]
-        for (int t = 0; t < n_tokens; t++) {
-            const float *a = x->f32 + (size_t)t * x->stride;
-            float acc[LANES] = {0};
-            for (int k = 0; k < n_in; k++)
-                for (int r = 0; r < LANES; r++)
-                    acc[r] = fmaf(w[(size_t)k * LANES + r], a[k], acc[r]);
-            memcpy(out + (size_t)t * out_stride + (size_t)p * LANES, acc, sizeof acc);
-        }
-    }
+static float float_at(Dtype dtype, const uint8_t *p, size_t i) {
+    return dtype == F32 ? ((const float *)p)[i] : f16_at(p, i);
 }
 
-static void matmul_f16(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride,
-                       int n_panels, int n_in, const Rows *x, int n_tokens,
-                       UNUSED ptrdiff_t ahead) {
+static void matmul_floats(Dtype dtype, float *out, size_t out_stride, const uint8_t *panels,
+                          size_t panel_stride, int n_panels, int n_in, const Rows *x,
+                          int n_tokens) {
     for (int p = 0; p < n_panels; p++) {
-        const uint8_t *w = panels + (size_t)p * panel_stride;  // f16 [n_in][16]
+        const uint8_t *w = panels + (size_t)p * panel_stride;  // [n_in][16]
         for (int t = 0; t < n_tokens; t++) {
             const float *a = x->f32 + (size_t)t * x->stride;
             float acc[LANES] = {0};
             for (int k = 0; k < n_in; k++)
                 for (int r = 0; r < LANES; r++)
-                    acc[r] = fmaf(f16_at(w, (size_t)k * LANES + r), a[k], acc[r]);
+                    acc[r] = fmaf(float_at(dtype, w, (size_t)k * LANES + r), a[k], acc[r]);
             memcpy(out + (size_t)t * out_stride + (size_t)p * LANES, acc, sizeof acc);
         }
     }
@@ -111,34 +99,36 @@ static void matmul_blocks(Dtype dtype, float *out, size_t out_stride, const uint
         }
 }
 
-static void matmul_q8(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride,
-                      int n_panels, int n_in, const Rows *x, int n_tokens, UNUSED ptrdiff_t ahead) {
-    matmul_blocks(Q8, out, out_stride, panels, panel_stride, n_panels, n_in, x, n_tokens);
-}
+#define MATMUL(name, dtype, products)                                                              \
+    static void matmul_##name(float *out, size_t out_stride, const uint8_t *panels,                \
+                              size_t panel_stride, int n_panels, int n_in, const Rows *x,          \
+                              int n_tokens, UNUSED ptrdiff_t ahead) {                              \
+        products(dtype, out, out_stride, panels, panel_stride, n_panels, n_in, x, n_tokens);       \
+    }
+MATMUL(f32, F32, matmul_floats)
+MATMUL(f16, F16, matmul_floats)
+MATMUL(q8, Q8, matmul_blocks)
+MATMUL(q4, Q4, matmul_blocks)
 
-static void matmul_q4(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride,
-                      int n_panels, int n_in, const Rows *x, int n_tokens, UNUSED ptrdiff_t ahead) {
-    matmul_blocks(Q4, out, out_stride, panels, panel_stride, n_panels, n_in, x, n_tokens);
-}
-
-static void mix_f32(float *out, const float *p, size_t p_stride, int n_rows,
-                    const uint8_t *const *v, int begin, int end, int dim, UNUSED ptrdiff_t ahead) {
+static void mix_floats(Dtype dtype, float *out, const float *p, size_t p_stride, int n_rows,
+                       const uint8_t *const *v, int begin, int end, int dim) {
     memset(out, 0, sizeof *out * (size_t)n_rows * (size_t)dim);
     for (int r = 0; r < n_rows; r++, p += p_stride, out += dim)
         for (int i = begin; i < end; i++) {
-            const float *row = (const float *)v[i / LANES] + (size_t)(i % LANES) * dim;
-            for (int d = 0; d < dim; d++) out[d] = fmaf(p[i], row[d], out[d]);
+            size_t row = (size_t)(i % LANES) * (size_t)dim;
+            for (int d = 0; d < dim; d++)
+                out[d] = fmaf(p[i], float_at(dtype, v[i / LANES], row + (size_t)d), out[d]);
         }
 }
 
-static void mix_f16(float *out, const float *p, size_t p_stride, int n_rows,
-                    const uint8_t *const *v, int begin, int end, int dim, UNUSED ptrdiff_t ahead) {
-    memset(out, 0, sizeof *out * (size_t)n_rows * (size_t)dim);
-    for (int r = 0; r < n_rows; r++, p += p_stride, out += dim)
-        for (int i = begin; i < end; i++)
-            for (int d = 0; d < dim; d++)
-                out[d] = fmaf(p[i], f16_at(v[i / LANES], (size_t)(i % LANES) * dim + d), out[d]);
-}
+#define MIX(name, dtype)                                                                           \
+    static void mix_##name(float *out, const float *p, size_t p_stride, int n_rows,                \
+                           const uint8_t *const *v, int begin, int end, int dim,                   \
+                           UNUSED ptrdiff_t ahead) {                                               \
+        mix_floats(dtype, out, p, p_stride, n_rows, v, begin, end, dim);                           \
+    }
+MIX(f32, F32)
+MIX(f16, F16)
 
 static void mix_q8(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v,
                    int begin, int end, int dim, UNUSED ptrdiff_t ahead) {
