@@ -25,7 +25,8 @@ int read_ints(Reader *r, const char *key, size_t count, int min, int max, Ints *
         return fail(r->err, "metadata %s: it has %zu values, expected %zu", key, out->n, count);
     for (size_t i = 0; i < out->n; i++)
         if (out->v[i] < min || out->v[i] > max)
-            return fail(r->err, "metadata %s: value %zu is %d, expected %d..%d", key, i, out->v[i], min, max);
+            return fail(r->err, "metadata %s: value %zu is %d, expected %d..%d", key, i, out->v[i],
+                        min, max);
     return 0;
 }
 
@@ -34,10 +35,12 @@ int read_bytes(Reader *r, const char *key, size_t count, int max, const uint8_t 
     size_t n;
     if (read_values(r, key, META_U8, &values, &n)) return -1;
     *out = values;
-    if (n != count) return fail(r->err, "metadata %s: it has %zu values, expected %zu", key, n, count);
+    if (n != count)
+        return fail(r->err, "metadata %s: it has %zu values, expected %zu", key, n, count);
     for (size_t i = 0; max < UINT8_MAX && i < n; i++)
         if ((*out)[i] > max)
-            return fail(r->err, "metadata %s: value %zu is %u, expected 0..%d", key, i, (*out)[i], max);
+            return fail(r->err, "metadata %s: value %zu is %u, expected 0..%d", key, i, (*out)[i],
+                        max);
     return 0;
 }
 
@@ -60,11 +63,12 @@ int read_int(Reader *r, const char *key, int min, int max, int absent, int *out)
 int read_offsets(Reader *r, const char *key, size_t n, const int32_t **out, size_t *end) {
     Ints offsets;
     if (read_ints(r, key, n + 1, 0, INT_MAX, &offsets)) return -1;
-    if (offsets.v[0] != 0) return fail(r->err, "metadata %s: value 0 is %d, expected 0", key, offsets.v[0]);
+    if (offsets.v[0] != 0)
+        return fail(r->err, "metadata %s: value 0 is %d, expected 0", key, offsets.v[0]);
     for (size_t i = 0; i < n; i++)
         if (offsets.v[i + 1] < offsets.v[i])
-            return fail(r->err, "metadata %s: value %zu is %d, less than the one before it", key, i + 1,
-                        offsets.v[i + 1]);
+            return fail(r->err, "metadata %s: value %zu is %d, less than the one before it", key,
+                        i + 1, offsets.v[i + 1]);
     *out = offsets.v;
     *end = (size_t)offsets.v[n];
     return 0;

@@ -1,5 +1,6 @@
-// Metadata of a model, read with its bounds: every number of a file is checked before it is used. What is read is borrowed
-// from the mapping. All return 0, or -1 and a message that names the key, what was expected and what was found.
+// Metadata of a model, read with its bounds: every number of a file is checked before it is used.
+// What is read is borrowed from the mapping. All return 0, or -1 and a message that names the key,
+// what was expected and what was found.
 #ifndef METADATA_H
 #define METADATA_H
 
@@ -18,7 +19,8 @@ int read_bytes(Reader *r, const char *key, size_t count, int max, const uint8_t 
 int read_text(Reader *r, const char *key, const char **out, size_t *len);
 // One integer; `absent` where there is no such key.
 int read_int(Reader *r, const char *key, int min, int max, int absent, int *out);
-// Where n lists begin that follow each other without gaps, and where the last one ends: n + 1 offsets from 0 upwards.
+// Where n lists begin that follow each other without gaps, and where the last one ends: n + 1
+// offsets from 0 upwards.
 int read_offsets(Reader *r, const char *key, size_t n, const int32_t **out, size_t *end);
 
 #endif

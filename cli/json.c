@@ -1,5 +1,6 @@
-// A strict JSON reader by recursive descent. All values of a text lie in one block and all its strings in another: each
-// value but the first follows one of [ , : and a string is shorter than its source, which bounds both beforehand.
+// A strict JSON reader by recursive descent. All values of a text lie in one block and all its
+// strings in another: each value but the first follows one of [ , : and a string is shorter than
+// its source, which bounds both beforehand.
 #include "cli/json.h"
 
 #include <errno.h>
@@ -37,9 +38,11 @@ static int peek(Parser *r) {
     return r->at < r->len ? r->text[r->at] : -1;
 }
 
-static bool is_digit(const Parser *r) { return r->at < r->len && r->text[r->at] >= '0' && r->text[r->at] <= '9'; }
+static bool is_digit(const Parser *r) {
+    return r->at < r->len && r->text[r->at] >= '0' && r->text[r->at] <= '9';
+}
 
-// ---- strings -------------------------------------------------------------------------------------------------------------
+// ---- strings ----
 
 // Bytes of the UTF-8 character at text[0..len), 1..4; 0: it is none.
 static size_t utf8_length(const uint8_t *text, size_t len) {
@@ -49,7 +52,8 @@ static size_t utf8_length(const uint8_t *text, size_t len) {
     for (size_t i = 1; i < n; i++)
         if ((text[i] & 0xC0) != 0x80) return 0;
     bool overlong = (a == 0xE0 && text[1] < 0xA0) || (a == 0xF0 && text[1] < 0x90);
-    bool outside = (a == 0xED && text[1] > 0x9F) || (a == 0xF4 && text[1] > 0x8F);  // a surrogate; above U+10FFFF
+    bool outside = (a == 0xED && text[1] > 0x9F) ||
+                   (a == 0xF4 && text[1] > 0x8F);  // a surrogate; above U+10FFFF
     return overlong || outside ? 0 : n;
 }
 
@@ -79,7 +83,8 @@ static int read_hex(Parser *r, uint32_t *c) {
     for (int i = 0; i < 4; i++, r->at++) {
         static const char digits[] = "0123456789abcdef";
         int byte = r->at < r->len ? r->text[r->at] : 0;
-        const char *digit = byte ? strchr(digits, byte >= 'A' && byte <= 'F' ? byte + 32 : byte) : NULL;
+        const char *digit =
+            byte ? strchr(digits, byte >= 'A' && byte <= 'F' ? byte + 32 : byte) : NULL;
         if (!digit) return wrong(r, "\\u is not followed by four hexadecimal digits");
         *c = *c << 4 | (uint32_t)(digit - digits);
     }
@@ -101,7 +106,8 @@ static int read_escape(Parser *r, uint32_t *c) {
     if (read_hex(r, c)) return -1;
     if (*c < 0xD800 || *c > 0xDFFF) return 0;
     uint32_t low = 0;
-    bool pair = *c < 0xDC00 && r->len - r->at > 1 && r->text[r->at] == '\\' && r->text[r->at + 1] == 'u';
+    bool pair =
+        *c < 0xDC00 && r->len - r->at > 1 && r->text[r->at] == '\\' && r->text[r->at + 1] == 'u';
     if (pair) {
         r->at += 2;
         if (read_hex(r, &low)) return -1;
@@ -145,7 +151,7 @@ static int read_string(Parser *r, const char **text, size_t *len) {
     return 0;
 }
 
-// ---- other values --------------------------------------------------------------------------------------------------------
+// ---- other values ----
 
 static int read_digits(Parser *r) {
     if (!is_digit(r)) return wrong(r, "expected a digit");
@@ -189,7 +195,9 @@ static int read_word(Parser *r, Json *value) {
         const char *word;
         JsonType type;
         bool boolean;
-    } words[] = {{"null", JSON_NULL, false}, {"true", JSON_BOOL, true}, {"false", JSON_BOOL, false}};
+    } words[] = {{"null", JSON_NULL, false},
+                 {"true", JSON_BOOL, true},
+                 {"false", JSON_BOOL, false}};
     for (size_t i = 0; i < 3; i++) {
         size_t n = strlen(words[i].word);
         if (n > r->len - r->at || memcmp(r->text + r->at, words[i].word, n) != 0) continue;
@@ -218,8 +226,8 @@ static int check_keys(const Parser *r, const Json *object) {
     int status = 0;
     for (size_t i = 1; i < n && !status; i++)
         if (compare_keys(&members[i - 1], &members[i]) == 0)
-            status = fail(r->err, "byte %zu: the object that ends here has the key \"%.60s\" twice", r->at - 1,
-                          members[i]->key);
+            status = fail(r->err, "byte %zu: the object that ends here has the key \"%.60s\" twice",
+                          r->at - 1, members[i]->key);
     free(members);
     return status;
 }
@@ -232,7 +240,8 @@ static int read_container(Parser *r, Json *value, int depth) {
     int close = is_object ? '}' : ']';
     const Json **link = &value->first;
     value->type = is_object ? JSON_OBJECT : JSON_ARRAY;
-    if (depth == JSON_MAX_DEPTH) return fail(r->err, "byte %zu: deeper than %d brackets", r->at, JSON_MAX_DEPTH);
+    if (depth == JSON_MAX_DEPTH)
+        return fail(r->err, "byte %zu: deeper than %d brackets", r->at, JSON_MAX_DEPTH);
     r->at++;
     if (peek(r) == close) {
         r->at++;
@@ -254,7 +263,8 @@ static int read_container(Parser *r, Json *value, int depth) {
         value->n++;
         int byte = peek(r);
         if (byte != ',' && byte != close)
-            return wrong(r, is_object ? "expected a comma or } in an object" : "expected a comma or ] in an array");
+            return wrong(r, is_object ? "expected a comma or } in an object"
+                                      : "expected a comma or ] in an array");
         r->at++;
         if (byte == close) return is_object ? check_keys(r, value) : 0;
     }
@@ -270,11 +280,13 @@ static int read_value(Parser *r, Json *value, int depth) {
     return read_string(r, &value->text, &value->len);
 }
 
-// ---- the document --------------------------------------------------------------------------------------------------------
+// ---- the document ----
 
 const Json *json_parse(const char *text, size_t len, Error *err) {
-    size_t most = 1;  // values besides the root, and one that is begun before its key is found missing
-    for (size_t i = 0; i < len; i++) most += text[i] == '[' || text[i] == '{' || text[i] == ',' || text[i] == ':';
+    size_t most =
+        1;  // values besides the root, and one that is begun before its key is found missing
+    for (size_t i = 0; i < len; i++)
+        most += text[i] == '[' || text[i] == '{' || text[i] == ',' || text[i] == ':';
     Document *d = malloc(sizeof *d + most * sizeof d->values[0]);
     char *strings = malloc(len + 1);
     if (!d || !strings) {
@@ -285,7 +297,11 @@ const Json *json_parse(const char *text, size_t len, Error *err) {
     }
     d->root = (Json){0};
     d->strings = strings;
-    Parser r = {.text = (const uint8_t *)text, .len = len, .values = d->values, .strings = strings, .err = err};
+    Parser r = {.text = (const uint8_t *)text,
+                .len = len,
+                .values = d->values,
+                .strings = strings,
+                .err = err};
     int status = read_value(&r, &d->root, 0);
     if (!status && peek(&r) >= 0) status = wrong(&r, "more text after the value");
     if (!status) return &d->root;

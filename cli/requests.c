@@ -109,7 +109,8 @@ static int prompt_from_messages(Request *r, const Json *messages, const Defaults
     Error why;
     Chat *chat = chat_new(&d->model->file, &why);
     int status = -1;
-    if (!chat || !d->tokenizer) fail(err, "messages: %s", chat ? "there is no tokenizer" : why.text);
+    if (!chat || !d->tokenizer)
+        fail(err, "messages: %s", chat ? "there is no tokenizer" : why.text);
     else if (messages_from_json(&m, messages, err) == 0) {
         r->prompt = conversation_ids(d->options, chat, d->tokenizer, &m, true, err);
         r->is_chat = true;

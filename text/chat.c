@@ -1,5 +1,6 @@
-// A conversation by the tables of a compiled template. The text between two contents, a *piece*, depends on the states of
-// both; what a content becomes, its *transform*, on its own. Whatever the exporter could not prove is refused.
+// A conversation by the tables of a compiled template. The text between two contents, a *piece*,
+// depends on the states of both; what a content becomes, its *transform*, on its own. Whatever the
+// exporter could not prove is refused.
 #include "text/chat.h"
 
 #include <limits.h>
@@ -10,11 +11,18 @@
 #include "metadata.h"
 #include "text/unicode.h"
 
-// States: a user's and an assistant's content are the FIRST of their role or not, and FINAL (a user's message that only
-// answers follow; an answer after the last user's message), LAST (a user's message at the end), or neither.
-enum { BEGIN = 0, USER = 1, ASSISTANT = 7, END = 11, N_STATES = 11, FIRST = 1, FINAL = 2, LAST = 4 };
+// States: a user's and an assistant's content are the FIRST of their role or not, and FINAL (a
+// user's message that only answers follow; an answer after the last user's message), LAST (a user's
+// message at the end), or neither.
+enum {
+    BEGIN = 0, USER = 1, ASSISTANT = 7, END = 11, N_STATES = 11,
+    FIRST = 1, FINAL = 2, LAST = 4
+};
 enum { WITH_SYSTEM = 1, NO_THINK = 2, NO_PROMPT = 4, N_TABLES = 8 };  // bits of a table's number
-enum { OUTER = 1, EMPTY = 2, BLANK = 4, BARE = 8, EMPTY_IS_NONE = 16, BLANK_IS_NONE = 32, ALL_CLASSES = 63 };
+enum {
+    OUTER = 1, EMPTY = 2, BLANK = 4, BARE = 8, EMPTY_IS_NONE = 16, BLANK_IS_NONE = 32,
+    ALL_CLASSES = 63
+};
 enum { ITEM_TEXT, ITEM_DATE, ITEM_SYSTEM, N_ITEMS };
 enum { LEFT, RIGHT, MARKER, FIRST_MARKER, LEFT_AFTER, RIGHT_AFTER, TRANSFORM_FIELDS };
 enum { KIND_SYSTEM, KIND_USER, KIND_ASSISTANT, KIND_FINAL, N_KINDS };  // of contents, for triggers
@@ -38,10 +46,10 @@ struct Chat {
     const char *text;
     const int32_t *piece_begin;               // [n_pieces + 1]: items of a piece
     const int32_t *item_kinds, *item_texts;   // of each item
-    const int32_t *transforms;                // [n_transforms][TRANSFORM_FIELDS]: numbers of texts, -1: none
+    const int32_t *transforms;  // [n_transforms][TRANSFORM_FIELDS]: numbers of texts, -1: none
     Ints triggers[N_KINDS];                   // texts that a content may not hold
     int distinct;                             // no two contents may be equal
-    Span no_think;                            // the switch that turns thinking off; p NULL: there is none
+    Span no_think;  // the switch that turns thinking off; p NULL: there is none
     Table tables[N_TABLES];
     bool has_date;
     char description[160];
@@ -51,16 +59,18 @@ static Span text_at(const Chat *c, int i) {
     return (Span){c->text + c->text_begin[i], (size_t)(c->text_begin[i + 1] - c->text_begin[i])};
 }
 
-// ---- opening: every number of the file is checked before it is used ------------------------------------------------------
+// ---- opening: every number of the file is checked before it is used ----
 
 static int load_texts(Chat *c, Reader *r) {
     const Meta *offsets = read_meta(r, "chat.text.begin");
     if (!offsets)
-        return fail(r->err, "metadata chat.text.begin is missing: %s", read_meta(r, "chat.template") ?
-                    "the chat template was not compiled; export the checkpoint again" :
-                    "the checkpoint has no chat template");
+        return fail(r->err, "metadata chat.text.begin is missing: %s",
+                    read_meta(r, "chat.template")
+                        ? "the chat template was not compiled; export the checkpoint again"
+                        : "the checkpoint has no chat template");
     if (offsets->count < 1 || offsets->count > MAX_TEXTS)
-        return fail(r->err, "metadata chat.text.begin: it has %zu values, expected 1..%d", offsets->count, MAX_TEXTS);
+        return fail(r->err, "metadata chat.text.begin: it has %zu values, expected 1..%d",
+                    offsets->count, MAX_TEXTS);
     c->n_texts = (int)offsets->count - 1;
     size_t bytes;
     const uint8_t *text;
@@ -71,7 +81,8 @@ static int load_texts(Chat *c, Reader *r) {
     return 0;
 }
 
-// Whether a date's format has only codes that strftime knows everywhere, as docs/format.md lists them.
+// Whether a date's format has only codes that strftime knows everywhere, as docs/format.md lists
+// them.
 static bool is_format(Span format) {
     if (format.n > MAX_FORMAT || memchr(format.p, 0, format.n)) return false;
     for (size_t i = 0; i < format.n; i++) {
@@ -88,8 +99,8 @@ static bool is_format(Span format) {
 static int load_pieces(Chat *c, Reader *r) {
     const Meta *offsets = read_meta(r, "chat.piece.begin");
     if (!offsets || offsets->count < 1 || offsets->count > MAX_TEXTS)
-        return fail(r->err, "metadata chat.piece.begin: it has %zu values, expected 1..%d", offsets ? offsets->count : 0,
-                    MAX_TEXTS);
+        return fail(r->err, "metadata chat.piece.begin: it has %zu values, expected 1..%d",
+                    offsets ? offsets->count : 0, MAX_TEXTS);
     c->n_pieces = (int)offsets->count - 1;
     size_t n;
     Ints kinds, texts;
@@ -99,8 +110,10 @@ static int load_pieces(Chat *c, Reader *r) {
         return -1;
     for (size_t i = 0; i < n; i++) {
         if ((kinds.v[i] == ITEM_SYSTEM) != (texts.v[i] < 0))
-            return fail(r->err, "metadata chat.item.text: value %zu is %d, which an item of kind %d cannot have", i,
-                        texts.v[i], kinds.v[i]);
+            return fail(
+                r->err,
+                "metadata chat.item.text: value %zu is %d, which an item of kind %d cannot have", i,
+                texts.v[i], kinds.v[i]);
         if (kinds.v[i] == ITEM_DATE && !is_format(text_at(c, texts.v[i])))
             return fail(r->err, "metadata chat.item.text: value %zu names no format of a date", i);
         c->has_date |= kinds.v[i] == ITEM_DATE;
@@ -114,14 +127,17 @@ static int load_transforms(Chat *c, Reader *r) {
     Ints t;
     if (read_ints(r, "chat.transform", SIZE_MAX, -1, c->n_texts, &t)) return -1;
     if (t.n % TRANSFORM_FIELDS || t.n > MAX_TEXTS)
-        return fail(r->err, "metadata chat.transform: it has %zu values, expected a multiple of %d", t.n,
-                    TRANSFORM_FIELDS);
+        return fail(r->err, "metadata chat.transform: it has %zu values, expected a multiple of %d",
+                    t.n, TRANSFORM_FIELDS);
     for (size_t i = 0; i < t.n; i++) {
         bool good = t.v[i] < c->n_texts;
         if (i % TRANSFORM_FIELDS == FIRST_MARKER) good = t.v[i] == 0 || t.v[i] == 1;
-        else if (good && t.v[i] >= 0 && i % TRANSFORM_FIELDS == MARKER) good = text_at(c, t.v[i]).n > 0;
+        else if (good && t.v[i] >= 0 && i % TRANSFORM_FIELDS == MARKER)
+            good = text_at(c, t.v[i]).n > 0;
         else if (good && t.v[i] >= 0) good = text_at(c, t.v[i]).n <= MAX_SET;
-        if (!good) return fail(r->err, "metadata chat.transform: value %zu is %d, which cannot be", i, t.v[i]);
+        if (!good)
+            return fail(r->err, "metadata chat.transform: value %zu is %d, which cannot be", i,
+                        t.v[i]);
     }
     c->transforms = t.v;
     c->n_transforms = (int)(t.n / TRANSFORM_FIELDS);
@@ -129,8 +145,8 @@ static int load_transforms(Chat *c, Reader *r) {
 }
 
 static int load_rest(Chat *c, Reader *r) {
-    static const char *const keys[] = {"chat.trigger.system", "chat.trigger.user", "chat.trigger.assistant",
-                                       "chat.trigger.final"};
+    static const char *const keys[] = {"chat.trigger.system", "chat.trigger.user",
+                                       "chat.trigger.assistant", "chat.trigger.final"};
     for (int kind = 0; kind < N_KINDS; kind++) {
         if (read_ints(r, keys[kind], SIZE_MAX, 0, c->n_texts - 1, &c->triggers[kind])) return -1;
         for (size_t i = 0; i < c->triggers[kind].n; i++)
@@ -154,9 +170,12 @@ static int load_table(Chat *c, Reader *r, int number) {
         read_ints(r, key[2], N_STATES, 0, ALL_CLASSES, &classes))
         return -1;
     for (size_t i = 0; i < pieces.n && !(number & WITH_SYSTEM); i++)
-        for (int j = 0; pieces.v[i] >= 0 && j < c->piece_begin[pieces.v[i] + 1] - c->piece_begin[pieces.v[i]]; j++)
+        for (int j = 0;
+             pieces.v[i] >= 0 && j < c->piece_begin[pieces.v[i] + 1] - c->piece_begin[pieces.v[i]];
+             j++)
             if (c->item_kinds[c->piece_begin[pieces.v[i]] + j] == ITEM_SYSTEM)
-                return fail(r->err, "metadata %s: value %zu names a piece with a system message", key[0], i);
+                return fail(r->err, "metadata %s: value %zu names a piece with a system message",
+                            key[0], i);
     table->pieces = pieces.v;
     table->transforms = transforms.v;
     table->classes = classes.v;
@@ -167,16 +186,16 @@ static void describe(Chat *c) {
     static const char *const systems[] = {"no", "ignored", "yes"};
     int n = c->no_think.n < 60 ? (int)c->no_think.n : 60;
     snprintf(c->description, sizeof c->description, "system %s, thinking %s%s%.*s%s, date %s",
-             systems[chat_system(c)], c->no_think.p ? "yes" : "no", n ? " (off: " : "", n, n ? c->no_think.p : "",
-             n ? ")" : "", c->has_date ? "yes" : "no");
+             systems[chat_system(c)], c->no_think.p ? "yes" : "no", n ? " (off: " : "", n,
+             n ? c->no_think.p : "", n ? ")" : "", c->has_date ? "yes" : "no");
 }
 
 static int load(Chat *c, Reader *r) {
     Span refused;
     if (read_text(r, "chat.refused", &refused.p, &refused.n)) return -1;
     if (refused.p)
-        return fail(r->err, "the chat template could not be compiled: %.*s", refused.n < 250 ? (int)refused.n : 250,
-                    refused.p);
+        return fail(r->err, "the chat template could not be compiled: %.*s",
+                    refused.n < 250 ? (int)refused.n : 250, refused.p);
     if (load_texts(c, r) || load_pieces(c, r) || load_transforms(c, r) ||
         load_rest(c, r))
         return -1;
@@ -199,13 +218,14 @@ Chat *chat_new(const Checkpoint *file, Error *err) {
 
 void chat_free(Chat *chat) { free(chat); }
 
-// ---- what it can do ------------------------------------------------------------------------------------------------------
+// ---- what it can do ----
 
 ChatSystem chat_system(const Chat *chat) {
     const Table *table = &chat->tables[WITH_SYSTEM];
     if (!table->pieces) return CHAT_SYSTEM_REFUSED;
     for (int i = 0; i < N_STATES * N_STATES; i++)
-        for (int j = 0, p = table->pieces[i]; p >= 0 && j < chat->piece_begin[p + 1] - chat->piece_begin[p]; j++)
+        for (int j = 0, p = table->pieces[i];
+             p >= 0 && j < chat->piece_begin[p + 1] - chat->piece_begin[p]; j++)
             if (chat->item_kinds[chat->piece_begin[p] + j] == ITEM_SYSTEM) return CHAT_SYSTEM_USED;
     return CHAT_SYSTEM_IGNORED;
 }
@@ -216,7 +236,8 @@ const char *chat_describe(const Chat *chat) { return chat->description; }
 
 int chat_stop(const Chat *chat, const Tokenizer *tokenizer) {
     const Table *table = &chat->tables[0];
-    int after = (ASSISTANT + FIRST) * N_STATES + USER + LAST - 1;  // first answer -> the user's at the end
+    int after =
+        (ASSISTANT + FIRST) * N_STATES + USER + LAST - 1;  // first answer -> the user's at the end
     int piece = table->pieces ? table->pieces[after] : -1;
     if (piece < 0 || chat->piece_begin[piece] == chat->piece_begin[piece + 1]) return -1;
     int item = chat->piece_begin[piece], *ids = NULL, id = -1;
@@ -229,7 +250,7 @@ int chat_stop(const Chat *chat, const Tokenizer *tokenizer) {
     return id;
 }
 
-// ---- transforms ----------------------------------------------------------------------------------------------------------
+// ---- transforms ----
 
 // White space as Python's str.strip has it.
 static bool is_space(uint32_t c) { return (unicode_class(c) & SPACE) || (0x1C <= c && c <= 0x1F); }
@@ -316,10 +337,11 @@ static Span transform(const Chat *chat, int number, Span s) {
     const int32_t *t = chat->transforms + (ptrdiff_t)number * TRANSFORM_FIELDS;
     Span rest = {NULL, 0};
     if (t[MARKER] >= 0) rest = after(s, text_at(chat, t[MARKER]), t[FIRST_MARKER]);
-    return rest.p ? strip(chat, rest, t[LEFT_AFTER], t[RIGHT_AFTER]) : strip(chat, s, t[LEFT], t[RIGHT]);
+    return rest.p ? strip(chat, rest, t[LEFT_AFTER], t[RIGHT_AFTER])
+                  : strip(chat, s, t[LEFT], t[RIGHT]);
 }
 
-// ---- rendering -----------------------------------------------------------------------------------------------------------
+// ---- rendering ----
 
 typedef struct {
     const Chat *chat;
@@ -352,7 +374,9 @@ static int append_date(Render *r, Span format) {
     memcpy(code, format.p, format.n);
     code[format.n] = 0;
     if (!gmtime_r(&r->clock, &tm) || tm.tm_year < -900 || tm.tm_year > 8099)
-        return fail(r->err, "the clock stands at %lld seconds after 1970, which is no date of the years 1000 to 9999",
+        return fail(r->err,
+                    "the clock stands at %lld seconds after 1970, which is no date of the years "
+                    "1000 to 9999",
                     (long long)r->clock);
     return append(r, (Span){date, strftime(date, sizeof date, code, &tm)});
 }
@@ -377,7 +401,9 @@ static int append_piece(Render *r, int before, int state) {
     return 0;
 }
 
-static Span content_of(const Message *m) { return (Span){m->content_len ? m->content : "", m->content_len}; }
+static Span content_of(const Message *m) {
+    return (Span){m->content_len ? m->content : "", m->content_len};
+}
 
 static int kind_of(int state) {
     if (state < ASSISTANT) return state == BEGIN ? KIND_SYSTEM : KIND_USER;
@@ -386,7 +412,8 @@ static int kind_of(int state) {
 
 static int ascii_lower(char c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; }
 
-// Whether a text holds another, whatever the case of ASCII letters: a template may have changed it before it looked.
+// Whether a text holds another, whatever the case of ASCII letters: a template may have changed it
+// before it looked.
 static bool holds(Span text, Span part) {
     for (size_t i = 0; part.n <= text.n && i <= text.n - part.n; i++) {
         size_t k = 0;
@@ -401,8 +428,10 @@ static int check_content(const Render *r, size_t i, int state) {
     static const struct {
         int class;
         const char *what;
-    } classes[] = {{EMPTY, "an empty text"}, {BLANK, "a text of nothing but white space"},
-                   {OUTER, "white space around a text"}, {BARE, "a text without anything after its thinking"}};
+    } classes[] = {{EMPTY, "an empty text"},
+                   {BLANK, "a text of nothing but white space"},
+                   {OUTER, "white space around a text"},
+                   {BARE, "a text without anything after its thinking"}};
     const Message *m = &r->messages[i];
     Span text = content_of(m);
     int class = 0;
@@ -412,14 +441,18 @@ static int check_content(const Render *r, size_t i, int state) {
                  (is_blank(transform(r->chat, r->table->transforms[state], text)) ? BARE : 0);
     for (int k = 0; k < 4; k++)
         if (class & ~r->table->classes[state] & classes[k].class)
-            return fail(r->err, "message %zu (%s): what the chat template does with %s was not compiled", i + 1,
-                        m->role, classes[k].what);
+            return fail(r->err,
+                        "message %zu (%s): what the chat template does with %s was not compiled",
+                        i + 1, m->role, classes[k].what);
     const Ints *triggers = &r->chat->triggers[kind_of(state)];
     for (size_t k = 0; k < triggers->n; k++) {
         Span trigger = text_at(r->chat, triggers->v[k]);
         if (holds(text, trigger))
-            return fail(r->err, "message %zu (%s): what the chat template does with a text that holds \"%.*s\" was not "
-                        "compiled", i + 1, m->role, trigger.n < 80 ? (int)trigger.n : 80, trigger.p);
+            return fail(r->err,
+                        "message %zu (%s): what the chat template does with a text that holds "
+                        "\"%.*s\" was not "
+                        "compiled",
+                        i + 1, m->role, trigger.n < 80 ? (int)trigger.n : 80, trigger.p);
     }
     return 0;
 }
@@ -430,8 +463,10 @@ static int check_roles(const Message *messages, size_t n, Error *err) {
         const char *role = messages[i].role;
         if (strcmp(role, "system") == 0 && i > 0)
             return fail(err, "message %zu: a system message can only be the first", i + 1);
-        if (strcmp(role, "system") != 0 && strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0)
-            return fail(err, "message %zu: role is \"%.40s\", expected system, user or assistant", i + 1, role);
+        if (strcmp(role, "system") != 0 && strcmp(role, "user") != 0 &&
+            strcmp(role, "assistant") != 0)
+            return fail(err, "message %zu: role is \"%.40s\", expected system, user or assistant",
+                        i + 1, role);
     }
     return 0;
 }
@@ -442,8 +477,11 @@ static int check_distinct(const Render *r, size_t begin) {
         for (size_t j = begin; j < i; j++) {
             Span a = content_of(&r->messages[i]), b = content_of(&r->messages[j]);
             if (a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, a.n) == 0))
-                return fail(r->err, "messages %zu and %zu are equal, and what the chat template then does was not "
-                            "compiled", j + 1, i + 1);
+                return fail(
+                    r->err,
+                    "messages %zu and %zu are equal, and what the chat template then does was not "
+                    "compiled",
+                    j + 1, i + 1);
         }
     return 0;
 }
@@ -454,7 +492,8 @@ static int choose_table(Render *r, const ChatOptions *options) {
     bool has_system = strcmp(r->messages[0].role, "system") == 0;
     if (options->no_think && !c->no_think.p)
         return fail(r->err, "the chat template has no switch that turns thinking off");
-    int number = (options->no_think ? NO_THINK : 0) + (options->add_generation_prompt ? 0 : NO_PROMPT);
+    int number =
+        (options->no_think ? NO_THINK : 0) + (options->add_generation_prompt ? 0 : NO_PROMPT);
     r->table = &c->tables[number + has_system];
     r->first = has_system;
     if (has_system && r->table->pieces) {
@@ -466,8 +505,8 @@ static int choose_table(Render *r, const ChatOptions *options) {
     if (r->table->pieces) return 0;
     Span why = r->table->refused;
     return fail(r->err, "the chat template cannot write a conversation %s system message%s%.*s",
-                has_system ? "with a" : "without a", why.n ? ": " : "", why.n < 200 ? (int)why.n : 200,
-                why.n ? why.p : "");
+                has_system ? "with a" : "without a", why.n ? ": " : "",
+                why.n < 200 ? (int)why.n : 200, why.n ? why.p : "");
 }
 
 static int render(Render *r) {
@@ -477,7 +516,8 @@ static int render(Render *r) {
     for (size_t i = r->first; i < r->n; i++)
         if (r->messages[i].role[0] == 'u') last_user = i + 1;
     for (size_t i = r->first; i < r->n; i++) {
-        bool is_user = r->messages[i].role[0] == 'u', *seen = is_user ? &seen_user : &seen_assistant;
+        bool is_user = r->messages[i].role[0] == 'u',
+             *seen = is_user ? &seen_user : &seen_assistant;
         int state = (is_user ? USER : ASSISTANT) + (*seen ? 0 : FIRST);
         if (i + 1 >= last_user) state += is_user && i + 1 == r->n ? LAST : FINAL;
         *seen = true;

@@ -1,6 +1,6 @@
-// The JSON reader on any bytes: what it reads must come back equal when its strings are written and read again. Meant to be
-// built with ASan and UBSan; with clang and -DLIBFUZZER -fsanitize=fuzzer a fuzz target.
-//   fuzz_json COUNT SEED     random texts made of pieces of JSON
+// The JSON reader on any bytes: what it reads must come back equal when its strings are written and
+// read again. Meant to be built with ASan and UBSan; with clang and -DLIBFUZZER -fsanitize=fuzzer a
+// fuzz target.   fuzz_json COUNT SEED     random texts made of pieces of JSON
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,9 @@ static size_t use(const Json *v, int depth) {
         char *quoted = json_quote(v->text, v->len, &len);
         if (!quoted) abort();
         const Json *again = json_parse(quoted, len, &err);
-        if (!again || again->type != JSON_STRING || again->len != v->len || memcmp(again->text, v->text, v->len)) abort();
+        if (!again || again->type != JSON_STRING || again->len != v->len ||
+            memcmp(again->text, v->text, v->len))
+            abort();
         json_free(again);
         free(quoted);
     }
@@ -29,7 +31,8 @@ static size_t use(const Json *v, int depth) {
     return members;
 }
 
-// 1 if the bytes were read. The copy is exactly as long as the bytes, so that ASan sees whatever is read beyond.
+// 1 if the bytes were read. The copy is exactly as long as the bytes, so that ASan sees whatever is
+// read beyond.
 static int try_bytes(const uint8_t *bytes, size_t size) {
     Error err;
     char *copy = malloc(size ? size : 1);
@@ -51,8 +54,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
 #else
 int main(int argc, char **argv) {
     static const char *const pieces[] = {
-        "{", "}", "[", "]", ",", ":", "\"", "\"a\"", "\"a\":", "\"b\": ", "1", "-0.5e3", "null", "true", "false", " ", "\\u",
-        "\\ud83e", "\\udd8a", "\\n", "\xC3\xA9", "\xFF", "[[[[", "]]]]", "{\"a\":{\"a\":", "}}", "[1,2", ",3]", "\"\\u0000\"",
+        "{",        "}",      "[",       "]",           ",",
+        ":",        "\"",     "\"a\"",   "\"a\":",      "\"b\": ",
+        "1",        "-0.5e3", "null",    "true",        "false",
+        " ",        "\\u",    "\\ud83e", "\\udd8a",     "\\n",
+        "\xC3\xA9", "\xFF",   "[[[[",    "]]]]",        "{\"a\":{\"a\":",
+        "}}",       "[1,2",   ",3]",     "\"\\u0000\"",
     };
     if (argc != 3) {
         fprintf(stderr, "usage: fuzz_json COUNT SEED\n");
@@ -62,7 +69,8 @@ int main(int argc, char **argv) {
     long read = 0, count = strtol(argv[1], NULL, 10);
     for (long i = 0; i < count; i++) {
         char text[200] = "";
-        size_t n = 1 + (size_t)((state = state * 6364136223846793005u + 1442695040888963407u) >> 60);
+        size_t n =
+            1 + (size_t)((state = state * 6364136223846793005u + 1442695040888963407u) >> 60);
         for (size_t j = 0; j < n; j++) {
             state = state * 6364136223846793005u + 1442695040888963407u;
             strcat(text, pieces[(state >> 33) % (sizeof pieces / sizeof *pieces)]);

@@ -2,8 +2,9 @@
 //
 //   read_json < records > answers
 //
-// A record is u32 length, bytes. Its answer is u32 read (1, or 0: refused), u32 length, and the value as JSON again, integers
-// that an int64 holds as such and other numbers with 17 digits; or the message.
+// A record is u32 length, bytes. Its answer is u32 read (1, or 0: refused), u32 length, and the
+// value as JSON again, integers that an int64 holds as such and other numbers with 17 digits; or
+// the message.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,7 +58,8 @@ int main(void) {
         else fputs(err.text, out);
         fclose(out);
         uint32_t head[] = {root != NULL, (uint32_t)size};
-        if (fwrite(head, sizeof head, 1, stdout) != 1 || fwrite(answer, 1, size, stdout) != size) stop("cannot write");
+        if (fwrite(head, sizeof head, 1, stdout) != 1 || fwrite(answer, 1, size, stdout) != size)
+            stop("cannot write");
         json_free(root);
         free(answer);
         free(record);

@@ -1,11 +1,13 @@
-// Renders many conversations by one checkpoint's chat template, for the tests that compare it with jinja2.
+// Renders many conversations by one checkpoint's chat template, for the tests that compare it with
+// jinja2.
 //
 //   render_chat MODEL < records > answers
 //
-// A record is u32 flags (1 with the beginning of an answer, 2 without thinking), i64 clock, u32 n, and of each of n messages
-// u32 length, role, u32 length, content. Its answer is u32 rendered (1, or 0: refused), u32 length, and the text or the
-// message. Numbers are little-endian, as the machine has to be. What the chat can do goes to stderr, with the token that ends
-// an answer if there is a tokenizer.
+// A record is u32 flags (1 with the beginning of an answer, 2 without thinking), i64 clock, u32 n,
+// and of each of n messages u32 length, role, u32 length, content. Its answer is u32 rendered (1,
+// or 0: refused), u32 length, and the text or the message. Numbers are little-endian, as the
+// machine has to be. What the chat can do goes to stderr, with the token that ends an answer if
+// there is a tokenizer.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +26,8 @@ static void get(void *data, size_t size) {
     if (size && fread(data, 1, size, stdin) != size) stop("a record is cut off");
 }
 
-// A string of the record, malloc'd; no longer than it is, so that ASan sees a step beyond it, unless a zero byte ends it.
+// A string of the record, malloc'd; no longer than it is, so that ASan sees a step beyond it,
+// unless a zero byte ends it.
 static char *get_text(size_t *len, bool terminated) {
     uint32_t n;
     get(&n, sizeof n);
@@ -39,7 +42,8 @@ static char *get_text(size_t *len, bool terminated) {
 
 static void put(uint32_t rendered, const char *text, size_t len) {
     uint32_t head[] = {rendered, (uint32_t)len};
-    if (fwrite(head, sizeof head, 1, stdout) != 1 || fwrite(text, 1, len, stdout) != len) stop("cannot write");
+    if (fwrite(head, sizeof head, 1, stdout) != 1 || fwrite(text, 1, len, stdout) != len)
+        stop("cannot write");
 }
 
 int main(int argc, char **argv) {
@@ -50,7 +54,8 @@ int main(int argc, char **argv) {
     Chat *chat = chat_new(&model.file, &err);
     if (!chat) stop(err.text);
     Tokenizer *tokenizer = tokenizer_new(&model.file, &err);
-    fprintf(stderr, "%s, stop %d\n", chat_describe(chat), tokenizer ? chat_stop(chat, tokenizer) : -1);
+    fprintf(stderr, "%s, stop %d\n", chat_describe(chat),
+            tokenizer ? chat_stop(chat, tokenizer) : -1);
     tokenizer_free(tokenizer);
     for (uint32_t flags; fread(&flags, sizeof flags, 1, stdin) == 1;) {
         Message messages[MAX_MESSAGES];
@@ -64,7 +69,9 @@ int main(int argc, char **argv) {
             messages[i].role = get_text(&len, true);
             messages[i].content = get_text(&messages[i].content_len, false);
         }
-        ChatOptions options = {.add_generation_prompt = flags & 1, .no_think = flags & 2, .clock = (time_t)clock};
+        ChatOptions options = {.add_generation_prompt = flags & 1,
+                               .no_think = flags & 2,
+                               .clock = (time_t)clock};
         size_t len;
         char *text = chat_render(chat, messages, n, &options, &len, &err);
         if (text) put(1, text, len);

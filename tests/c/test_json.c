@@ -27,7 +27,8 @@ static void refused(const char *text, size_t len, const char *message) {
     Error err;
     char why[600];
     const Json *root = parse(text, len, &err);
-    snprintf(why, sizeof why, "expected \"%s\", found \"%s\"", message, root ? "it was read" : err.text);
+    snprintf(why, sizeof why, "expected \"%s\", found \"%s\"", message,
+             root ? "it was read" : err.text);
     check(!root && strcmp(err.text, message) == 0, message, why);
     json_free(root);
 }
@@ -84,8 +85,9 @@ static void depth(void) {
 }
 
 static void values(void) {
-    static const char text[] = " {\"s\": \"a\\u0000\\\"\\/\\n\\u00e9\\ud83e\\udd8a\xC3\xB6\", \"t\\u0000u\": null,"
-                               "\"list\": [1, -0, 2.5e1, 9223372036854775807, 9223372036854775808, true, {}, []]}\n";
+    static const char text[] =
+        " {\"s\": \"a\\u0000\\\"\\/\\n\\u00e9\\ud83e\\udd8a\xC3\xB6\", \"t\\u0000u\": null,"
+        "\"list\": [1, -0, 2.5e1, 9223372036854775807, 9223372036854775808, true, {}, []]}\n";
     Error err;
     const Json *root = parse(text, sizeof text - 1, &err);
     if (!root) {
@@ -94,20 +96,28 @@ static void values(void) {
     }
     const Json *s = json_get(root, "s"), *list = json_get(root, "list");
     static const char want[] = "a\0\"/\n\xC3\xA9\xF0\x9F\xA6\x8A\xC3\xB6";
-    check(root->type == JSON_OBJECT && root->n == 3 && !root->next, "an object of three", "it has another number");
-    check(s && s->type == JSON_STRING && s->len == sizeof want - 1 && memcmp(s->text, want, sizeof want) == 0,
+    check(root->type == JSON_OBJECT && root->n == 3 && !root->next, "an object of three",
+          "it has another number");
+    check(s && s->type == JSON_STRING && s->len == sizeof want - 1 &&
+              memcmp(s->text, want, sizeof want) == 0,
           "escapes, a zero byte and a surrogate pair", "another text");
     check(!json_get(root, "t") && s->next->key_len == 3 && memcmp(s->next->key, "t\0u", 4) == 0 &&
               s->next->type == JSON_NULL, "a key with a zero byte", "another key");
     const Json *v = list ? list->first : NULL;
-    check(list && list->n == 8 && v->is_integer && v->integer == 1 && v->number == 1, "1", "another number");
-    check((v = v->next)->is_integer && v->integer == 0 && signbit(v->number), "-0", "another number");
+    check(list && list->n == 8 && v->is_integer && v->integer == 1 && v->number == 1, "1",
+          "another number");
+    check((v = v->next)->is_integer && v->integer == 0 && signbit(v->number), "-0",
+          "another number");
     check(!(v = v->next)->is_integer && v->number == 25, "2.5e1", "another number");
-    check((v = v->next)->is_integer && v->integer == INT64_MAX, "the largest int64", "another number");
-    check(!(v = v->next)->is_integer && v->number == 0x1p63, "an integer that no int64 holds", "another number");
+    check((v = v->next)->is_integer && v->integer == INT64_MAX, "the largest int64",
+          "another number");
+    check(!(v = v->next)->is_integer && v->number == 0x1p63, "an integer that no int64 holds",
+          "another number");
     check((v = v->next)->type == JSON_BOOL && v->boolean, "true", "another value");
-    check((v = v->next)->type == JSON_OBJECT && v->n == 0 && !v->first, "an empty object", "another value");
-    check((v = v->next)->type == JSON_ARRAY && v->n == 0 && !v->next, "an empty array", "another value");
+    check((v = v->next)->type == JSON_OBJECT && v->n == 0 && !v->first, "an empty object",
+          "another value");
+    check((v = v->next)->type == JSON_ARRAY && v->n == 0 && !v->next, "an empty array",
+          "another value");
     check(!json_get(list, "s"), "no member of an array", "one was found");
     json_free(root);
     json_free(NULL);
@@ -119,8 +129,8 @@ static void quoting(void) {
                                "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\"";
     size_t len;
     char *out = json_quote(text, sizeof text - 1, &len);
-    check(out && len == sizeof want - 1 && memcmp(out, want, sizeof want) == 0, "the writer's escapes",
-          out ? out : "no memory");
+    check(out && len == sizeof want - 1 && memcmp(out, want, sizeof want) == 0,
+          "the writer's escapes", out ? out : "no memory");
     free(out);
 }
 
