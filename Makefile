@@ -9,7 +9,7 @@
 # WERROR=1 makes warnings errors; V=1 shows the commands; CC=clang is fine.
 
 # All cores compile, unless -j says otherwise.
-ifeq (,$(filter -j%,$(MAKEFLAGS)))
+ifeq (0,$(MAKELEVEL)$(filter -j%,$(MAKEFLAGS)))
 MAKEFLAGS += -j$(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 endif
 # quiet NAME: a line instead of the command.
