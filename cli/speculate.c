@@ -7,7 +7,7 @@
 #include "print.h"
 
 struct Drafter {
-    int most;             // guesses of one pass
+    int most, now;        // guesses of one pass; at present, few until they are right
     bool lookup;
     Model model;          // of -md
     Workspace *w;
@@ -19,7 +19,7 @@ struct Drafter {
     int pause, next_pause;  // tokens still without guesses; how many there are the next time
 };
 
-enum { FIRST_PAUSE = 64, LONGEST_PAUSE = 1024 };
+enum { FIRST_PAUSE = 64, LONGEST_PAUSE = 1024, FEW = 3 };
 
 // ---- a draft model ----
 
@@ -109,7 +109,8 @@ Drafter *drafter_new(const Options *o, const Model *model, Workspace *w) {
     if (!d) die("no memory for guesses");
     d->lookup = o->lookup > 0;
     d->most = d->lookup ? o->lookup : o->n_draft;
-    d->pause = 8;  // to see how long one token takes
+    d->now = d->most < FEW ? d->most : FEW;
+    d->pause = 4;  // to see how long one token takes
     d->next_pause = FIRST_PAUSE;
     if (!d->lookup) open_draft_model(d, o, model, w);
     return d;
@@ -125,7 +126,7 @@ void drafter_free(Drafter *d) {
 }
 
 int draft(Drafter *d, const int *text, int n, int most, int *guesses) {
-    if (most > d->most) most = d->most;
+    if (most > d->now) most = d->now;
     if (d->pause > 0 || most <= 0) return 0;
     return d->lookup ? draft_by_lookup(text, n, most, guesses)
                      : draft_by_model(d, text, n, most, guesses);
@@ -141,6 +142,8 @@ void draft_learn(Drafter *d, int n, int right, double time) {
     }
     d->drafted += n;
     d->accepted += right;
+    if (right == n) d->now = 2 * d->now + 1 < d->most ? 2 * d->now + 1 : d->most;
+    else if (right < FEW) d->now = d->most < FEW ? d->most : FEW;
     d->credit += (1 + right) * d->single - time;
     if (d->credit > 4 * d->single) {
         d->credit = 4 * d->single;
