@@ -59,7 +59,7 @@ static void gated_linear_units(Workspace *w, const Ffn *f, Buffer y) {
 // out = feed-forward of y that all tokens pass, plus the experts that each chooses
 static void feed_forward(Workspace *w, const Layer *l, Buffer y) {
     if (l->ffn.d_ff) gated_linear_units(w, &l->ffn, y);
-    else zero_rows(w, w->out, w->n_rows);
+    else zero_rows(w->out, w->n_rows);
     if (l->experts.n) experts(w, &l->experts, y);
 }
 

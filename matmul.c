@@ -7,7 +7,6 @@
 typedef struct {
     const Workspace *ws;
     const Product *products;
-    int n_products;
     Buffer x;
     const Group *groups;
     int panels_per_item, items_per_group;
@@ -92,7 +91,7 @@ static void cut_rows(Job *job, int most, int n_uncut) {
 
 void multiply_groups(Workspace *ws, const Product *products, int n_products, Buffer x, int n_rows,
                      const Group *groups, int n_groups) {
-    Job job = {.ws = ws, .products = products, .n_products = n_products, .x = x, .groups = groups};
+    Job job = {.ws = ws, .products = products, .x = x, .groups = groups};
     int total = 0, most = 0;
     size_t bytes = 0;  // of weights, for each row
     for (int i = 0; i < n_products; i++) {

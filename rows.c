@@ -72,7 +72,7 @@ void scale_rows(Workspace *w, Buffer out, float scale, int width, int n) {
     parallel_for(w->pool, n, scale_one, &(AddRows){w->k, out, out, scale, width});
 }
 
-void zero_rows(Workspace *w, Buffer out, int n) {
+void zero_rows(Buffer out, int n) {
     memset(out.data, 0, sizeof *out.data * out.stride * (size_t)n);
 }
 

@@ -77,6 +77,12 @@ void sequence_free(Sequence *s) {
 int sequence_length(const Sequence *s) { return s->length; }
 const int *sequence_tokens(const Sequence *s) { return s->tokens; }
 
+int sequence_common(const Sequence *s, const int *ids, int n) {
+    int common = 0;
+    while (common < s->length && common < n && s->tokens[common] == ids[common]) common++;
+    return common;
+}
+
 void sequence_expect(Sequence *s, int n) {
     int context = s->workspace->kv.context;
     if (n > context) n = context;

@@ -58,6 +58,7 @@ int sequence_room(const Sequence *s);
 // again when the text outgrows its first table.
 void sequence_expect(Sequence *s, int n);
 int sequence_length(const Sequence *s);         // tokens in the cache
+int sequence_common(const Sequence *s, const int *ids, int n);  // how many of ids it begins with
 const int *sequence_tokens(const Sequence *s);  // [length], borrowed
 int sequence_save(const Sequence *s, const char *path, Error *err);
 Sequence *sequence_load(Workspace *w, const char *path, Error *err);

@@ -183,7 +183,7 @@ void norm_rows(Workspace *w, Buffer out, const Norm *norm, Buffer in, int width,
 void rms_rows(Workspace *w, Buffer out, const Norm *norm, float eps, Buffer in, int width, int n);
 void add_rows(Workspace *w, Buffer out, float scale, Buffer in, int width, int n);  // out += ..
 void scale_rows(Workspace *w, Buffer out, float scale, int width, int n);
-void zero_rows(Workspace *w, Buffer out, int n);
+void zero_rows(Buffer out, int n);
 // out *= sigmoid(gate), where each gate scales width / n_gates numbers. gate is overwritten.
 void gate_rows(Workspace *w, Buffer out, Buffer gate, int n_gates, int width, int n);
 // gate = act(gate) * up, or up = act(up) where there is no gate. Returns the one that it is in.

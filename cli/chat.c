@@ -64,23 +64,16 @@ static void say(const Conversation *c, const char *format, ...) {
 
 // ---- the cache ----
 
-static int common_length(const Sequence *s, const int *ids, int n) {
-    int common = 0, length = sequence_length(s);
-    const int *had = sequence_tokens(s);
-    while (common < length && common < n && had[common] == ids[common]) common++;
-    return common;
-}
-
 // Leaves in the sequence what it has in common with the first n ids. Where it has forgotten how to
 // go back, the fork at the end of the past takes its place, or an empty one.
 static void go_back(Conversation *c, const int *ids, int n) {
     Error err;
-    int common = common_length(c->g.sequence, ids, n);
+    int common = sequence_common(c->g.sequence, ids, n);
     if (sequence_rewind(c->g.sequence, common, &err) == 0) return;
     sequence_free(c->g.sequence);
     c->g.sequence = c->g.fork;
     c->g.fork = NULL;
-    common = c->g.sequence ? common_length(c->g.sequence, ids, n) : 0;
+    common = c->g.sequence ? sequence_common(c->g.sequence, ids, n) : 0;
     if (c->g.sequence && sequence_rewind(c->g.sequence, common, &err) == 0) return;
     sequence_free(c->g.sequence);
     c->g.sequence = open_sequence(c->g.w, workspace_forgets(c->g.w));

@@ -15,9 +15,7 @@ Sequence *open_prompt_cache(const Options *o, Workspace *w, Ids prompt) {
     }
     Sequence *s = sequence_load(w, o->prompt_cache, &err);
     if (!s) die("%s", err.text);
-    int common = 0, length = sequence_length(s);
-    const int *had = sequence_tokens(s);
-    while (common < length && common < prompt.n - 1 && had[common] == prompt.data[common]) common++;
+    int common = sequence_common(s, prompt.data, (int)prompt.n - 1);
     // A window or a state that has gone on cannot come back; the prompt then runs from its start.
     if (sequence_rewind(s, common, &err)) sequence_rewind(s, 0, &err);
     return s;

@@ -59,9 +59,7 @@ static void open_draft_model(Drafter *d, const Options *o, const Model *model, W
 // Brings the draft model's sequence to text[0..n) and returns the logits that follow it.
 static const float *catch_up(Drafter *d, const int *text, int n) {
     Error err;
-    const int *had = sequence_tokens(d->sequence);
-    int common = 0, length = sequence_length(d->sequence);
-    while (common < length && common < n - 1 && had[common] == text[common]) common++;
+    int common = sequence_common(d->sequence, text, n - 1);
     if (sequence_rewind(d->sequence, common, &err)) {
         sequence_rewind(d->sequence, 0, &err);
         common = 0;

@@ -15,11 +15,9 @@ from pathlib import Path
 import pytest
 
 import checkpoints
-import export
 from conftest import ROOT, run_command
 from outputs import ids_of
 
-GOLDEN = ROOT / "tests" / "golden"
 FAMILIES = [
     "llama", "mistral", "gemma3", "gpt_oss",  # the last three with windows
     "deepseek_v2",  # MLA
@@ -33,20 +31,6 @@ OPTIONS = {
     "min_p": "--min-p", "repeat_penalty": "--repeat-penalty", "seed": "-s",
 }  # fmt: skip
 STOPS = {"end-of-text token": "eos", "-n reached": "max_tokens", "context full": "context"}
-
-
-@pytest.fixture(scope="module")
-def family(tmp_path_factory):
-    """A function from a golden family's name to its checkpoint, made once."""
-    folder = tmp_path_factory.mktemp("families")
-
-    def make(name: str) -> Path:
-        path = folder / f"{name}.bin"
-        if not path.exists():
-            assert export.main([str(GOLDEN / name), str(path), "--dtype", "q8"]) == 0
-        return path
-
-    return make
 
 
 def lines_of(requests: list) -> bytes:
@@ -87,9 +71,9 @@ def shuffled(items: list, seed: int) -> tuple[list, list[int]]:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_equal_to_single_runs(run, family, name):
+def test_equal_to_single_runs(run, exported, name):
     """Prompts that share beginnings (two groups, one within the other), and prompts that do not."""
-    model, rng = family(name), random.Random(name)
+    model, rng = exported(name), random.Random(name)
     info = json.loads(run(model, "--info", "--json").stdout)
     draw = lambda n: [rng.randrange(1, info["vocab_size"]) for _ in range(n)]  # noqa: E731
     outer, inner = draw(37), draw(40)
