@@ -137,7 +137,7 @@ def sandbox(root: Path) -> Path:
         ours += ["Makefile", "cli", "kernels", "text"]
     for name in ours:
         (root / name).symlink_to(ROOT / name)
-    (root / "run").symlink_to(RUN)
+    shutil.copy(RUN, root / "run")
     prompt = "One day, a fox went to the river. " * 4
     for name in ("prompt.txt", "text.txt", "notes.txt", "long.txt"):
         (root / name).write_text(prompt)
@@ -153,16 +153,22 @@ def sandbox(root: Path) -> Path:
 
 def for_sandbox(command: str) -> str:
     """The command for a shell in the sandbox."""
-    stands_for = {**STANDS_FOR, "python": sys.executable}
+    stands_for = {**STANDS_FOR, "python": sys.executable, "pip": f"{sys.executable} -m pip"}
     if re.search("--(chat|messages)", command):
         stands_for["MODEL"] = "chat.bin"
     return " ".join(stands_for.get(word, word) for word in command.split(" "))
 
 
 def run_here(command: Command, folder: Path) -> str | None:
-    """Runs a command in a sandbox; what went wrong."""
+    """Runs a command in a sandbox, which is also where `make install` goes; what went wrong."""
+    stage = folder / "stage"
+    env = {
+        **os.environ, "DESTDIR": str(stage), "LD_LIBRARY_PATH": str(stage / "usr/local/lib"),
+        "PKG_CONFIG_SYSROOT_DIR": str(stage),
+        "PKG_CONFIG_LIBDIR": str(stage / "usr/local/lib/pkgconfig"),
+    }  # fmt: skip
     done = subprocess.run(
-        for_sandbox(command.text), shell=True, cwd=folder, input=b"Hello!\n", timeout=600,
+        for_sandbox(command.text), shell=True, cwd=folder, env=env, input=b"Hello!\n", timeout=600,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )  # fmt: skip
     if done.returncode == 0:
