@@ -44,7 +44,7 @@ typedef struct {
     Workspace *w;
     const Kernels *kernels;
     Results results;
-    bool closed;              // whoever read stdout is gone
+    bool closed;              // the reader of stdout has gone
     Text *lines;
     long n_lines, loaded, written, finished, kept, errors;
     Job **jobs;               // [n_lines]: those that are loaded and not written yet

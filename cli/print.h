@@ -9,7 +9,7 @@
 void die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 void usage(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 
-// Writes to stdout and flushes. False: whoever read it has closed it, which is no error.
+// Writes to stdout and flushes. False: its reader has closed it, which is no error.
 bool write_out(const char *text, size_t len);
 
 // A bar on stderr, or where that is no terminal, a line for each tenth. format: what stands beside

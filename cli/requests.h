@@ -15,7 +15,7 @@ typedef struct {
     char *id;       // as JSON; NULL: none
     Ids prompt;
     bool is_chat;     // of messages: the answer is written with its special tokens,
-    int answer_end;   // and this one ends it besides EOS; -1: none
+    int answer_end;   // ends it too, besides EOS; -1: none
     int max_tokens;
     SamplerOptions sampler;
     Text *stops;    // [n_stops], not empty

@@ -62,7 +62,7 @@ def pack(weights: np.ndarray, dtype: str) -> tuple[bytes, float]:
 
 
 def turn(blocks: np.ndarray) -> np.ndarray:
-    """float32 [n][32] times the 32 x 32 Hadamard matrix, whose square is 32 (docs/format.md: turned
+    """float32 [n][32] times the 32 x 32 Hadamard matrix, whose square is 32 (docs/format.md:
     blocks)."""
     for stride in (16, 8, 4, 2, 1):
         pairs = blocks.reshape(-1, 2, stride)
