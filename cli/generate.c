@@ -16,9 +16,12 @@
 // ---- what is printed ----
 
 static void put_text(Generation *g, const char *text, size_t len) {
-    if (len > 0) g->ended_line = text[len - 1] == '\n';
-    if (g->print) g->print(g->to, text, len);
-    else if (len > 0 && !g->closed) g->closed = !write_out(text, len);
+    if (g->print) {
+        g->print(g->to, text, len);
+    } else if (len > 0 && !g->closed) {
+        g->ended_line = text[len - 1] == '\n';
+        g->closed = !write_out(text, len);
+    }
 }
 
 static void put_token(Generation *g, int id) {
@@ -175,7 +178,7 @@ static bool one_stream(void) {
 void closing_line(const Generation *g) {
     KvUsage kv = sequence_kv_usage(g->sequence);
     if (!g->ended_line && isatty(STDOUT_FILENO)) write_out("\n", 1);
-    else if (!g->ended_line && one_stream()) fprintf(stderr, "\n");
+    else if (!g->ended_line && !g->print && one_stream()) fprintf(stderr, "\n");
     fprintf(stderr, "prompt %ld tokens, %.1f tok/s", g->prompt,
             rate((double)g->prompt, g->prompt_seconds));
     if (g->reused) {

@@ -24,7 +24,7 @@ typedef struct {
     int fork_at;                 // where in the prompt to keep a fork, -1: nowhere
     Sequence *fork;              // the last one kept, or NULL
     bool closed;                 // the reader of stdout has gone
-    bool ended_line;             // what was printed last is a newline
+    bool ended_line;             // the last character on stdout is a newline
     long n_printed;              // ids so far
     long prompt, reused, generated;  // tokens in all
     long stepped, passes;            // of them, those that a pass was for; passes
