@@ -148,7 +148,7 @@ def shown(output: str, part: str) -> str:
     lines = wrapped(output)
     if part == "six lines":
         sixth = [i for i, line in enumerate(lines) if line][5]
-        return "\n".join(lines[: sixth + 1]) + " ..\n"
+        return "\n".join(lines[: sixth + 1]) + " ...\n"
     if part == "table":
         return re.search(r"^ +scheme .*?(?=\n\n)", output, re.MULTILINE | re.DOTALL)[0] + "\n"
     assert not part, part
