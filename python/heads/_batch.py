@@ -5,12 +5,12 @@ and as much of the waiting prompts as fits. What a text gives does not depend on
 from __future__ import annotations
 
 from collections import deque
-from ctypes import addressof, byref, c_double, c_int, c_size_t, c_void_p, string_at
+from ctypes import byref, c_double, c_int, c_size_t, c_void_p, string_at
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from ._native import HeadsError, Run, SamplerOptions, calls, int_array
+from ._native import FLOATS, HeadsError, Run, SamplerOptions, calls, int_array
 
 MIN_SHARED = 32  # tokens that are worth a fork
 MAPPED_FROM = 256  # prompts of this length get a cache that forks map instead of copying
@@ -60,6 +60,24 @@ class Decoder:
         self._decoder = None
 
 
+@dataclass
+class Likely:
+    """How likely a token was where it stands, and the most likely ones there: (id, natural
+    logarithm of the probability)."""
+
+    id: int
+    log_probability: float
+    top: list[tuple[int, float]]
+
+    @staticmethod
+    def of(id: int, row: np.ndarray, n_top: int) -> Likely:
+        shifted = row - row.max()
+        log_probabilities = shifted - np.log(np.exp(shifted, dtype=np.float64).sum())
+        ids = np.argsort(-row, kind="stable")[:n_top].tolist()
+        return Likely(id, float(log_probabilities[id]),
+                      [(i, float(log_probabilities[i])) for i in ids])  # fmt: skip
+
+
 class Job:
     """A text on its way. `prompt` has to run; of its last `n_rows` tokens logits are wanted."""
 
@@ -86,8 +104,9 @@ class ScoreJob(Job):
     """How likely the last n_rows tokens of a text are. Result: log_probabilities and, for each,
     whether it was the most likely one."""
 
-    def __init__(self, ids: list[int], n_scored: int):
+    def __init__(self, ids: list[int], n_scored: int, n_top: int | None = None):
         super().__init__(ids[:-1], n_scored)
+        self.n_top = n_top  # None: no list of Likely
         self.targets = list(ids[len(ids) - n_scored :])
         self.start_over()
 
@@ -95,13 +114,16 @@ class ScoreJob(Job):
         super().start_over()
         self.log_probabilities: list[float] = []
         self.greedy: list[bool] = []
+        self.likely: list[Likely] = []
 
     def next_targets(self, n: int) -> list[int]:
         begin = len(self.log_probabilities)
         return self.targets[begin : begin + n]
 
-    def take(self, log_probabilities: list[float], best: list[int]) -> None:
+    def take(self, log_probabilities: list[float], best: list[int], rows: np.ndarray) -> None:
         targets = self.next_targets(len(best))
+        if self.n_top is not None:
+            self.likely += [Likely.of(id, row, self.n_top) for id, row in zip(targets, rows)]
         self.log_probabilities += log_probabilities
         self.greedy += [a == b for a, b in zip(targets, best)]
         self.done = len(self.log_probabilities) == len(self.targets)
@@ -112,19 +134,21 @@ class GenerateJob(Job):
     "max_tokens", "stop" (the text ends before the stop string) or "context"."""
 
     def __init__(self, model, prompt: list[int], max_tokens: int, sampling: Sampling,
-                 stop: list[str], is_chat: bool = False):  # fmt: skip
+                 stop: list[str], is_chat: bool = False, n_top: int | None = None):  # fmt: skip
+        self.sampler = self.decoder = None
         super().__init__(prompt, 1)
+        self.n_top = n_top  # None: no list of Likely
         self.model, self.max_tokens, self.options = model, max_tokens, sampling.options()
         self.stops = [s.encode() for s in stop]
         self.is_chat, self.end = is_chat, model.chat_end() if is_chat else -1
         self.handed_out = 0  # bytes of the text
-        self.sampler = self.decoder = None
         self.start_over()
 
     def start_over(self) -> None:
         super().start_over()
         self.close()
         self.tokens: list[int] = []
+        self.likely: list[Likely] = []  # of each token
         self.bytes = b""
         self.stopped: str | None = None
         self.sampler = calls.sampler_new(self.model.workspace, byref(self.options))
@@ -142,11 +166,16 @@ class GenerateJob(Job):
             self.decoder.close()
         self.sampler = self.decoder = None
 
+    def __del__(self) -> None:
+        self.close()
+
     def text(self) -> np.ndarray:
         return np.concatenate([self.prompt, np.asarray(self.tokens, dtype=np.intc)])
 
-    def take(self, id: int) -> None:
-        """The token that was picked."""
+    def take(self, id: int, row: np.ndarray) -> None:
+        """The token that was picked, from a row of logits."""
+        if self.n_top is not None:
+            self.likely.append(Likely.of(id, row, self.n_top))
         calls.sampler_accept(self.sampler, id)
         self.tokens.append(id)
         eos = id == self.end or (self.model.tokenizer and calls.is_eos(self.model.tokenizer, id))
@@ -167,17 +196,11 @@ class GenerateJob(Job):
     def new_text(self) -> str:
         """What was not handed out before, but for what may turn out to begin a stop string or a
         character."""
-        safe = len(self.bytes)
-        if not self.done:
-            safe = min([safe, *(len(self.bytes) - n for n in map(self._begun, self.stops))])
-        piece = self.bytes[self.handed_out : safe].decode("utf-8", "ignore")
+        done, text = self.done, self.bytes  # in this order: another thread may append
+        begun = 0 if done else max((_begun(text, stop) for stop in self.stops), default=0)
+        piece = text[self.handed_out : len(text) - begun].decode("utf-8", "ignore")
         self.handed_out += len(piece.encode())
         return piece
-
-    def _begun(self, stop: bytes) -> int:
-        """How much of the end of the text may be the beginning of this stop string."""
-        longest = min(len(stop) - 1, len(self.bytes))
-        return next((n for n in range(longest, 0, -1) if self.bytes.endswith(stop[:n])), 0)
 
     def _append(self, text: bytes) -> bool:
         """Whether a stop string is in the text now, before which it then ends."""
@@ -188,6 +211,12 @@ class GenerateJob(Job):
         if at >= 0:
             self.bytes = self.bytes[:at]
         return at >= 0
+
+
+def _begun(text: bytes, stop: bytes) -> int:
+    """How much of the end of a text may be the beginning of a stop string."""
+    longest = min(len(stop) - 1, len(text))
+    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
 
 
 def common_length(a: np.ndarray, b: np.ndarray) -> int:
@@ -346,30 +375,30 @@ class Batch:
             return
         for job, tokens, _ in plan:
             job.length += len(tokens)
-        n_picked = self._pick(logits, [j for j, _, n in plan if n and isinstance(j, GenerateJob)])
-        self._score(logits, n_picked, [r for r in plan if r[2] and isinstance(r[0], ScoreJob)])
+        rows = np.ctypeslib.as_array(logits, (sum(n for _, _, n in plan), self.model.stride))
+        picking = [job for job, _, n in plan if n and isinstance(job, GenerateJob)]
+        self._pick(logits, rows, picking)
+        self._score(rows[len(picking) :], [r for r in plan if r[2] and isinstance(r[0], ScoreJob)])
 
-    def _pick(self, logits, jobs: list[GenerateJob]) -> int:
+    def _pick(self, logits, rows: np.ndarray, jobs: list[GenerateJob]) -> None:
         n = len(jobs)
         ids = (c_int * n)()
         samplers = (c_void_p * n)(*(job.sampler for job in jobs))
         calls.sampler_pick_each(self.model.workspace, samplers, n, logits, ids)
-        for job, id in zip(jobs, ids):
-            job.take(id)
-        return n
+        for job, id, row in zip(jobs, ids, rows):
+            job.take(id, row[: self.model.shape.vocab_size])
 
-    def _score(self, logits, first_row: int, runs: list) -> None:
+    def _score(self, rows: np.ndarray, runs: list) -> None:
         targets = [id for job, _, wanted in runs for id in job.next_targets(wanted)]
         n = len(targets)
         log_probabilities, best = (c_double * n)(), (c_int * n)()
-        size = 4 * calls.logit_stride(self.model.workspace)
-        rows = type(logits.contents).from_address(addressof(logits.contents) + first_row * size)
-        calls.log_probabilities(self.model.workspace, byref(rows), int_array(targets), n,
-                                log_probabilities, best)  # fmt: skip
+        calls.log_probabilities(self.model.workspace, rows.ctypes.data_as(FLOATS),
+                                int_array(targets), n, log_probabilities, best)  # fmt: skip
         begin = 0
         for job, _, wanted in runs:
             part = slice(begin, begin + wanted)
-            job.take(log_probabilities[part], best[part])
+            job.take(log_probabilities[part], best[part],
+                     rows[part, : self.model.shape.vocab_size])  # fmt: skip
             begin += wanted
 
     def _after_error(self, jobs: list[Job], error: HeadsError) -> None:

@@ -87,7 +87,7 @@ class Model:
         _open_models.add(self)
 
     def _open(self) -> None:
-        threads, kv, context, self.chunk, isa = self._options
+        threads, _, context, self.chunk, isa = self._options
         self.lock = threading.RLock()
         self.model = self.tokenizer = self.workspace = self._chat = None
         options = self._workspace_options(context)
@@ -106,6 +106,7 @@ class Model:
             self.close()
             raise
         self.context = calls.workspace_context(self.workspace)
+        self.stride = calls.logit_stride(self.workspace)  # floats from one row of logits to the next
 
     def _workspace_options(self, context: int | None) -> WorkspaceOptions:
         kv = self._options[1]
@@ -157,6 +158,16 @@ class Model:
         decoder = Decoder(self, skip_special)
         try:
             return b"".join([*(decoder.push(int(id)) for id in ids), decoder.finish()]).decode()
+        finally:
+            decoder.close()
+
+    def token_text(self, id: int) -> str:
+        """A token inside of a text, with the space that may belong to it."""
+        self._text()
+        decoder = Decoder(self, skip_special=False)
+        try:
+            decoder.push(id)  # the first one of a text may lose its space
+            return (decoder.push(id) + decoder.finish()).decode()
         finally:
             decoder.close()
 
@@ -375,8 +386,7 @@ class Session:
                 n = len(piece) if all_rows else int(at + len(piece) == len(ids))
                 logits = calls.forward(self._handle(), int_array(piece), len(piece), n)
                 if n:
-                    stride = calls.logit_stride(model.workspace)
-                    array = np.ctypeslib.as_array(logits, (n, stride))
+                    array = np.ctypeslib.as_array(logits, (n, model.stride))
                     rows.append(array[:, : model.shape.vocab_size].copy())
         return np.concatenate(rows) if all_rows else rows[0][0]
 
