@@ -161,6 +161,11 @@ class Model:
         finally:
             decoder.close()
 
+    def eos_ids(self) -> list[int]:
+        """The ids that end a text."""
+        tokenizer = self._text()
+        return [id for id in range(self.shape.vocab_size) if calls.is_eos(tokenizer, id)]
+
     def token_text(self, id: int) -> str:
         """A token inside of a text, with the space that may belong to it."""
         self._text()
@@ -210,7 +215,7 @@ class Model:
         if stream:
             pieces = self._stream(jobs, parallel)
             return pieces if several else (piece for _, piece in pieces)
-        self._run(jobs, parallel, progress)
+        self.run(jobs, parallel, progress)
         texts = [completion(job) for job in jobs]
         return texts if several else texts[0]
 
@@ -225,7 +230,7 @@ class Model:
         job = GenerateJob(self, ids, _positive(max_tokens), chosen, _stops(stop), is_chat=True)
         if stream:
             return (piece for _, piece in self._stream([job], 1))
-        self._run([job], 1, False)
+        self.run([job], 1, False)
         return completion(job)
 
     def chat_ids(self, messages: list[dict], answer: bool = True,
@@ -257,7 +262,8 @@ class Model:
                 self._chat = calls.chat_new(self.model)
         return self._chat
 
-    def _run(self, jobs: list, parallel: int, progress: bool) -> None:
+    def run(self, jobs: list, parallel: int, progress: bool) -> None:
+        """Runs jobs of heads._batch to their end, up to `parallel` of them at a time."""
         batch = Batch(self, min(_positive(parallel), self.chunk))
         try:
             for job in jobs:
@@ -291,7 +297,7 @@ class Model:
         context, and whether each of its tokens was the most likely one. Contexts that begin alike
         are run once. Texts are cut into tokens together; ids are taken as they are."""
         jobs = [ScoreJob(*self._pair(a, b)) for a, b in zip(contexts, continuations)]
-        self._run(jobs, parallel, progress)
+        self.run(jobs, parallel, progress)
         for job in jobs:
             if job.error:
                 raise job.error
@@ -329,7 +335,7 @@ class Model:
                 if len(w) > max(1, len(begin))]  # fmt: skip
         if not jobs:
             raise HeadsError("perplexity: at least two tokens are needed")
-        self._run(jobs, 1, False)
+        self.run(jobs, 1, False)
         scores = [x for job in jobs for x in job.log_probabilities]
         return float(np.exp(-np.mean(scores)))
 
