@@ -54,17 +54,21 @@ class Answer:
         self.engine.submit(self.all_jobs(), lambda: loop.call_soon_threadsafe(self.wake.set))
 
     async def passes(self) -> AsyncIterator[None]:
-        """Yields after each pass, until all is done; what is given up is cancelled."""
+        """Yields after each pass, and when all is done; what is given up is cancelled."""
+        jobs = self.all_jobs()
         try:
-            while not all(job.done for job in self.all_jobs()):
-                await self.wake.wait()
+            done = False
+            while not done:
+                if jobs:
+                    await self.wake.wait()
                 self.wake.clear()
-                for job in self.all_jobs():
+                done = all(job.done for job in jobs)
+                for job in jobs:
                     if job.error:
                         raise Refused(str(job.error), status=500)
                 yield
         finally:
-            self.engine.cancel(self.all_jobs())
+            self.engine.cancel(jobs)
 
     # ---- what is sent ----
 
