@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
-from fastapi import FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi import Request as HttpRequest
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -198,35 +198,30 @@ def create_app(engine: Engine, api_key: str | None = None) -> FastAPI:
         message = f"there is no {http.method} {http.url.path[:80]} here"
         return JSONResponse(Refused(message).body, error.status_code)
 
-    @app.middleware("http")
-    async def authorize(http: HttpRequest, call_next):
+    async def authorize(http: HttpRequest) -> None:
         given = http.headers.get("authorization", "").encode()
-        open_path = http.url.path in ("/", "/health")
-        if api_key and not open_path and not hmac.compare_digest(
-            given, f"Bearer {api_key}".encode()
-        ):
-            engine.counts["refused"] += 1
-            refusal = Refused("a valid API key is needed", status=401, code="invalid_api_key")
-            return JSONResponse(refusal.body, 401)
-        return await call_next(http)
+        if api_key and not hmac.compare_digest(given, f"Bearer {api_key}".encode()):
+            raise Refused("a valid API key is needed", status=401, code="invalid_api_key")
 
-    @app.post("/v1/completions")
+    guarded = APIRouter(dependencies=[Depends(authorize)])
+
+    @guarded.post("/v1/completions")
     async def completions(http: HttpRequest):
         engine.counts["requests"] += 1
         return await _respond(http, engine, completion_request)
 
-    @app.post("/v1/chat/completions")
+    @guarded.post("/v1/chat/completions")
     async def chat_completions(http: HttpRequest):
         engine.counts["requests"] += 1
         return await _respond(http, engine, chat_request)
 
-    @app.get("/v1/models")
+    @guarded.get("/v1/models")
     async def models() -> dict:
         entry = {"id": model_name(engine.model), "object": "model", "created": 0,
                  "owned_by": "heads"}  # fmt: skip
         return {"object": "list", "data": [entry]}
 
-    @app.get("/v1/models/{name}")
+    @guarded.get("/v1/models/{name}")
     async def model(name: str) -> dict:
         if name != model_name(engine.model):
             raise Refused(f"the model here is {model_name(engine.model)}", "model", 404,
@@ -237,7 +232,7 @@ def create_app(engine: Engine, api_key: str | None = None) -> FastAPI:
     async def health() -> dict:
         return {"status": "ok"}
 
-    @app.get("/metrics")
+    @guarded.get("/metrics")
     async def metrics() -> PlainTextResponse:
         return PlainTextResponse(_metrics(engine), media_type="text/plain; version=0.0.4")
 
@@ -245,6 +240,7 @@ def create_app(engine: Engine, api_key: str | None = None) -> FastAPI:
     async def page() -> HTMLResponse:
         return HTMLResponse(PAGE.read_text(encoding="utf-8"))
 
+    app.include_router(guarded)
     return app
 
 
