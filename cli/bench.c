@@ -149,9 +149,8 @@ static void nothing(const void *arg, int item, int thread) { (void)arg, (void)it
 
 static void sample_empty(Bench *b) {
     double start = seconds();
-    for (int i = 0; i < EMPTY_CALLS; i++) {
+    for (int i = 0; i < EMPTY_CALLS; i++)
         parallel_for(b->pool, pool_threads(b->pool), nothing, NULL);
-    }
     add_sample(&b->empty, (seconds() - start) / EMPTY_CALLS);
 }
 
@@ -231,9 +230,8 @@ static double token_products(const Model *m, Dtype dtype) {
 // That of most multiply-adds.
 static Dtype main_dtype(const Model *m) {
     Dtype most = F32;
-    for (Dtype d = F32; d < N_DTYPES; d++) {
+    for (Dtype d = F32; d < N_DTYPES; d++)
         if (token_products(m, d) > token_products(m, most)) most = d;
-    }
     return most;
 }
 
@@ -250,9 +248,8 @@ static double operations(const Model *m, int n, int n_logits) {
 static double token_bytes(const Bench *b, int depth, int sequences) {
     const WorkspaceOptions *w = &b->o->workspace;
     double cache = 0;
-    for (int i = 1; i <= b->decode_tokens; i++) {
+    for (int i = 1; i <= b->decode_tokens; i++)
         cache += (double)kv_bytes_at(b->model, 0, depth + i, w->k_dtype, w->v_dtype);
-    }
     return (double)b->model->weight_bytes / sequences + cache / b->decode_tokens;
 }
 
@@ -372,12 +369,10 @@ static void measure(Bench *b) {
     fill(b);
     warm_up(b);
     choose_steps(b);
-    for (Row *r = b->prefill; r < b->prefill + b->n_prefill; r++) {
+    for (Row *r = b->prefill; r < b->prefill + b->n_prefill; r++)
         r->operations = operations(b->model, r->tokens, 1) / r->tokens;
-    }
-    for (Row *r = b->decode; r < b->decode + b->n_decode; r++) {
+    for (Row *r = b->decode; r < b->decode + b->n_decode; r++)
         r->bytes = token_bytes(b, r->tokens, 1);
-    }
     for (Row *r = b->batch; r < b->batch + b->n_batch; r++) {
         r->operations = operations(b->model, 1, 1);
         r->bytes = token_bytes(b, r->tokens, r->sequences);
@@ -395,13 +390,11 @@ static void measure(Bench *b) {
 static int choose_rows(Bench *b, int context) {
     const IntList *np = &b->o->sequences;
     int longest = 0;
-    for (int i = 0; i < np->n; i++) {
+    for (int i = 0; i < np->n; i++)
         if (np->values[i] > b->most_sequences) b->most_sequences = np->values[i];
-    }
     int room = b->most_sequences > DECODE_TOKENS ? b->most_sequences : DECODE_TOKENS;
-    if (context < PROMPTS[0] + room) {
+    if (context < PROMPTS[0] + room)
         die("--bench needs a context of %d at least, this one is %d", PROMPTS[0] + room, context);
-    }
     for (int i = 0; i < N_PROMPTS && PROMPTS[i] <= context; i++) {
         longest = PROMPTS[i];
         b->prefill[b->n_prefill++] = (Row){.tokens = longest, .depth = &b->depths[0]};
@@ -411,10 +404,9 @@ static int choose_rows(Bench *b, int context) {
         Depth *d = &b->depths[b->n_decode];
         d->tokens = DEPTHS[i] < last ? DEPTHS[i] : last;
         b->decode[b->n_decode++] = (Row){.tokens = d->tokens, .depth = d};
-        for (int j = 0; i < BATCH_DEPTHS && j < np->n; j++) {
+        for (int j = 0; i < BATCH_DEPTHS && j < np->n; j++)
             b->batch[b->n_batch++] =
                 (Row){.tokens = d->tokens, .sequences = np->values[j], .depth = d};
-        }
     }
     int deepest = b->depths[b->n_decode - 1].tokens + room;
     return deepest > longest ? deepest : longest;
@@ -474,16 +466,14 @@ static void print_text(const Bench *b) {
            "multiply-adds of the weights'\nproducts as two operations each, and not those with "
            "the cache; decode counts once every byte of the weights\nthat a token needs and of "
            "the cache up to it.\n", b->filled, b->filled / b->fill_seconds);
-    if (b->n_batch) {
+    if (b->n_batch)
         printf("A batch is a token of each sequence in one pass; the sequences are forks of one "
                "text. It counts the weights\nonce a pass. Beside it, one sequence was prefilled "
                "with as many tokens at once, at the same depth, with the\nlogits of the last.\n");
-    }
-    if (b->buffer) {
+    if (b->buffer)
         printf("The weights (%.1f MB) may lie in the caches (%.0f MB), so decode can outrun the "
                "reading of memory.\n", (double)b->model->weight_bytes * 1e-6,
                (double)b->cache_bytes * 1e-6);
-    }
 }
 
 static void print_spread(const char *name, const Samples *samples, double factor) {
@@ -554,9 +544,8 @@ int bench(const Options *given) {
     o.workspace.context = choose_rows(&b, context);
     b.tokens = malloc((size_t)o.workspace.context * sizeof *b.tokens);
     if (!b.tokens) die("no memory for %d tokens", o.workspace.context);
-    for (int i = 0; i < o.workspace.context; i++) {
+    for (int i = 0; i < o.workspace.context; i++)
         b.tokens[i] = (int)((unsigned)i * 7919u % (unsigned)model.vocab_size);
-    }
     b.w = open_workspace(&o, &model, b.most_sequences);
     b.k = choose_kernels(&o, &b.why);
     if (!(b.pool = pool_new(workspace_threads(b.w), &err))) die("%s", err.text);

@@ -35,11 +35,9 @@ int write_logits(const Options *o) {
     sequence_expect(s, (int)ids.n);
     for (long done = first; done < ids.n; done += n) {
         const float *logits = run_chunk(s, ids.data + done, ids.n - done, chunk, &n);
-        for (int i = 0; i < n; i++) {
-            if (fwrite(logits + (size_t)i * stride, sizeof(float), row, f) < row) {
+        for (int i = 0; i < n; i++)
+            if (fwrite(logits + (size_t)i * stride, sizeof(float), row, f) < row)
                 die("cannot write %s: %s", o->logits, strerror(errno));
-            }
-        }
     }
     outfile_close(f);
     long n_rows = ids.n - first;

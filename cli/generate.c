@@ -24,11 +24,9 @@ static void put_token(Generation *g, int id) {
     char number[16];
     const char *text = number;
     size_t len = 0;
-    if (!g->decoder) {
+    if (!g->decoder)
         len = (size_t)snprintf(number, sizeof number, "%s%d", g->n_printed++ ? " " : "", id);
-    } else if (decoder_push(g->decoder, id, &text, &len, &err)) {
-        die("%s", err.text);
-    }
+    else if (decoder_push(g->decoder, id, &text, &len, &err)) die("%s", err.text);
     put_text(g, text, len);
 }
 
@@ -175,14 +173,12 @@ void closing_line(const Generation *g) {
     fprintf(stderr, "; generated %ld, %.1f tok/s, %.2f GB/s; ", g->generated,
             rate((double)g->stepped, g->step_seconds),
             rate(g->step_bytes, g->step_seconds) * 1e-9);
-    if (g->drafter) {
+    if (g->drafter)
         fprintf(stderr, "drafted %ld, accepted %ld; ", drafted_tokens(g->drafter),
                 accepted_tokens(g->drafter));
-    }
     fprintf(stderr, "KV cache %s of %s bytes in use", commas(kv.in_use), commas(kv.reserved));
-    if (g->sampling.temperature > 0) {
+    if (g->sampling.temperature > 0)
         fprintf(stderr, "; seed %llu", (unsigned long long)g->sampling.seed);
-    }
     fprintf(stderr, "; stopped: %s\n", g->stop);
 }
 

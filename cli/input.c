@@ -13,10 +13,9 @@
 void open_model(Model *model, const Options *o, const char *path) {
     Error err;
     if (model_open(model, path, &err)) die("%s", err.text);
-    if (o->workspace.context > model->context) {
+    if (o->workspace.context > model->context)
         usage("-c %d: %s was made for %d positions at most", o->workspace.context, path,
               model->context);
-    }
 }
 
 Tokenizer *open_tokenizer(const Model *model) {
@@ -118,13 +117,11 @@ static Ids parse_ids(const char *text, int vocab_size) {
         char *end;
         errno = 0;
         long id = strtol(p, &end, 10);
-        if (end == p || (*end && !strchr(between, *end))) {
+        if (end == p || (*end && !strchr(between, *end)))
             usage("--tokens wants ids such as \"1 2 3\", found \"%.40s\"", p);
-        }
-        if (errno || id < 0 || id >= vocab_size) {
+        if (errno || id < 0 || id >= vocab_size)
             usage("--tokens: %.*s is no token of this model; its ids are 0 to %d", (int)(end - p),
                   p, vocab_size - 1);
-        }
         ids.data[ids.n++] = (int)id;
         p = end;
     }
@@ -133,12 +130,10 @@ static Ids parse_ids(const char *text, int vocab_size) {
 }
 
 void check_ids(Ids ids, const Model *model) {
-    for (long i = 0; i < ids.n; i++) {
-        if (ids.data[i] >= model->vocab_size) {
+    for (long i = 0; i < ids.n; i++)
+        if (ids.data[i] >= model->vocab_size)
             die("the text has token %d, which the tokenizer knows and the model does not: its ids "
                 "are 0 to %d", ids.data[i], model->vocab_size - 1);
-        }
-    }
 }
 
 // The conversation in a file, and the beginning of an answer.
@@ -155,9 +150,8 @@ static Ids messages_ids(const Options *o, const Model *model, const Tokenizer *t
 
 Ids prompt_ids(const Options *o, const Model *model, const Tokenizer *tokenizer) {
     if (o->tokens) return parse_ids(o->tokens, model->vocab_size);
-    if (!tokenizer) {
+    if (!tokenizer)
         usage("%s has no tokenizer; give the prompt as ids, with --tokens", o->models[0]);
-    }
     if (o->messages) return messages_ids(o, model, tokenizer);
     Text text = {NULL, 0};
     if (o->prompt_file) {
@@ -177,14 +171,12 @@ Ids prompt_ids(const Options *o, const Model *model, const Tokenizer *tokenizer)
 Ids prompt_to_run(const Options *o, const Model *model, const Tokenizer *tokenizer) {
     Ids ids = prompt_ids(o, model, tokenizer);
     int context = o->workspace.context ? o->workspace.context : model->context;
-    if (ids.n == 0) {
+    if (ids.n == 0)
         usage("the prompt is empty, and this model's tokenizer puts no BOS token before a text; "
               "give a prompt with -p");
-    }
-    if (ids.n > context) {
+    if (ids.n > context)
         usage("the prompt has %ld tokens and the context has room for %d; shorten it%s", ids.n,
               context, context < model->context ? " or raise -c" : "");
-    }
     check_ids(ids, model);
     return ids;
 }

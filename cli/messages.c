@@ -114,9 +114,8 @@ static time_t wall_clock(void) {
     if (fixed && *fixed) {
         char *end;
         long long value = strtoll(fixed, &end, 10);
-        if (*end || value < 0) {
+        if (*end || value < 0)
             usage("SOURCE_DATE_EPOCH wants seconds since 1970, found \"%s\"", fixed);
-        }
         return (time_t)value;
     }
     time_t now = time(NULL);

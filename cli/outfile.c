@@ -51,9 +51,8 @@ static bool is_direct(const char *path, const char *input) {
         snprintf(target, sizeof target, "%s", path);
         return lstat(path, &out) == 0;  // a link to what is not there yet
     }
-    if (stat(input, &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino) {
+    if (stat(input, &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino)
         die("cannot write %s: it is the model itself; name another file", path);
-    }
     return !S_ISREG(out.st_mode) || !realpath(path, target) ||
            (strncmp(path, "/dev/", 5) == 0 && strncmp(target, "/dev/", 5) != 0);
 }
@@ -76,8 +75,7 @@ FILE *outfile_open(const char *path, const char *input) {
 
 void outfile_close(FILE *f) {
     bool ok = !ferror(f) && fflush(f) == 0 && (!unfinished || fsync(fileno(f)) == 0);
-    if (fclose(f) != 0 || !ok || (unfinished && rename(temporary, target) != 0)) {
+    if (fclose(f) != 0 || !ok || (unfinished && rename(temporary, target) != 0))
         die("cannot write %s: %s", name, strerror(errno));
-    }
     unfinished = 0;
 }

@@ -40,10 +40,9 @@ static void open_draft_model(Drafter *d, const Options *o, const Model *model, W
     if (model_open(&d->model, o->draft_model, &err)) die("%s", err.text);
     bool same = d->model.vocab_size == model->vocab_size;
     for (int i = 0; i < 3; i++) same &= same_meta(&d->model, model, keys[i]);
-    if (!same) {
+    if (!same)
         die("-md %s: its vocabulary is not that of %s; a draft model needs the same tokens",
             o->draft_model, o->models[0]);
-    }
     int context = workspace_context(w);
     options.context = context < d->model.context ? context : d->model.context;
     options.logit_rows = 1;
