@@ -7,6 +7,7 @@
 
 #include "messages.h"
 #include "print.h"
+#include "text/unicode.h"
 
 // ---- the model, and where it runs ----
 
@@ -88,7 +89,7 @@ Text read_file(const char *path) {
 
 void warn_if_not_utf8(Text text) {
     for (size_t i = 0, n; i < text.size; i += n) {
-        n = utf8_char(text.data + i, text.size - i);
+        n = utf8_length(text.data + i, text.size - i);
         if (n == 0) {
             fprintf(stderr, "run: the text is not UTF-8 at byte %zu; bad bytes are read as "
                             "U+FFFD\n", i);

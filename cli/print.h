@@ -25,8 +25,5 @@ double rate(double amount, double time);
 // replaced. Returns the columns it took, a character being one.
 int print_escaped(const char *text, size_t len);
 void print_json_string(const char *key, const char *text, size_t len);
-// The length of the UTF-8 character at text[0..len), 0 if there is none: bad, cut short, overlong
-// or a surrogate.
-size_t utf8_char(const char *text, size_t len);
 
 #endif
