@@ -159,7 +159,7 @@ typedef struct {  // embeddings that each layer has of its own
     Norm in_norm;            // [width]
 } LayerEmbed;
 
-typedef struct Model {
+typedef struct heads_model {
     Checkpoint file;
     Mapping mapped;          // what model_open mapped; empty where the bytes are the caller's
     int vocab_size, n_embd, n_layers, context;

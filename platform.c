@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 int fail(Error *err, const char *format, ...) {
+    if (!err) return -1;
     va_list args;
     va_start(args, format);
     vsnprintf(err->text, sizeof err->text, format, args);

@@ -3,16 +3,14 @@
 #define PLATFORM_H
 
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 
-typedef struct {
-    char text[400];  // a sentence: what was wrong, where, what was expected, what was found
-} Error;
+#include "heads.h"
 
-// Fills err->text and returns -1, so that "return fail(err, ...)" reads well. Control characters
-// become '?': a name out of a damaged file must not steer the terminal.
+typedef heads_error Error;
+
+// Fills err->text, unless err is NULL, and returns -1, so that "return fail(err, ...)" reads well.
+// Control characters become '?': a name out of a damaged file must not steer the terminal.
 int fail(Error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // ---- files ----

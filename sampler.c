@@ -13,7 +13,7 @@ typedef struct {
     int id;
 } Candidate;
 
-struct Sampler {
+struct heads_sampler {
     SamplerOptions options;
     int vocab_size, padded;  // padded: vocab_size rounded up to LANES
     const Kernels *kernels;

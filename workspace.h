@@ -77,7 +77,7 @@ typedef struct {  // the first bytes of a layer's part, and the exclusive or of 
     uint64_t sum;
 } PartSum;
 
-struct Sequence {
+struct heads_sequence {
     Workspace *workspace;
     uint8_t *cache;   // [layout.bytes]
     int *tokens;      // [context]
@@ -120,7 +120,7 @@ typedef struct {
     int32_t *offset;
 } InputForms;
 
-struct Workspace {
+struct heads_workspace {
     const Model *model;
     const Kernels *k;
     const char *why;      // of the choice of kernels
