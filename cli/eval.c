@@ -39,7 +39,7 @@ int write_logits(const Options *o) {
             if (fwrite(logits + (size_t)i * stride, sizeof(float), row, f) < row)
                 die("cannot write %s: %s", o->logits, strerror(errno));
     }
-    outfile_close(f);
+    outfile_close();
     long n_rows = ids.n - first;
     fprintf(stderr, "prompt %ld tokens, %.1f tok/s; float32 [%ld][%zu] written to %s\n", n_rows,
             rate((double)n_rows, seconds() - start), n_rows, row, o->logits);

@@ -73,8 +73,7 @@ Messages read_messages(const char *path) {
     return m;
 }
 
-static int write_json(FILE *f, const void *arg) {
-    const Messages *m = arg;
+static int write_json(FILE *f, const Messages *m) {
     for (size_t i = 0; i < m->n; i++) {
         const Message *item = &m->items[i];
         size_t len;
@@ -85,11 +84,13 @@ static int write_json(FILE *f, const void *arg) {
         free(content);
     }
     fprintf(f, "]\n");
-    return ferror(f) ? -1 : 0;
+    return 0;
 }
 
 int write_messages(const Messages *m, const char *path, Error *err) {
-    return replace_file(path, write_json, m, err);
+    NewFile file;
+    if (newfile_open(&file, path, err)) return -1;
+    return newfile_close(&file, write_json(file.stream, m), err);
 }
 
 // ---- as text and ids ----

@@ -16,12 +16,6 @@ enum { SECONDS_BETWEEN_SYNCS = 2 };
 
 // ---- opening ----
 
-static bool same_file(const struct stat *file, const char *path) {
-    struct stat other;
-    return stat(path, &other) == 0 && other.st_dev == file->st_dev &&
-           other.st_ino == file->st_ino;
-}
-
 Results open_results(const char *path, const char *model, const char *requests) {
     Results r = {.path = path, .fd = STDOUT_FILENO};
     struct stat file;
@@ -29,9 +23,9 @@ Results open_results(const char *path, const char *model, const char *requests) 
     r.regular = stat(path, &file) != 0 || S_ISREG(file.st_mode);
     int flags = r.regular ? O_RDWR | O_CREAT : O_WRONLY;
     r.fd = open(path, flags | O_APPEND | O_CLOEXEC, 0666);
-    if (r.fd < 0 || fstat(r.fd, &file) != 0) die("cannot write %s: %s", path, strerror(errno));
-    if (same_file(&file, model)) die("cannot write %s: it is the model itself", path);
-    if (r.regular && same_file(&file, requests)) die("cannot write %s: it has the requests", path);
+    if (r.fd < 0) die("cannot write %s: %s", path, strerror(errno));
+    if (same_file(path, model)) die("cannot write %s: it is the model itself", path);
+    if (r.regular && same_file(path, requests)) die("cannot write %s: it has the requests", path);
     if (r.regular && flock(r.fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         die("cannot write %s: another batch is writing it", path);
     return r;
