@@ -180,7 +180,6 @@ void unpack_row(const Workspace *ws, float *out, const Matrix *w, int r);
 void for_each(Workspace *w, size_t bytes, int n, WorkFn *work, const void *arg);
 void norm_row(const Workspace *w, float *out, const Norm *norm, const float *in, int width);
 void norm_rows(Workspace *w, Buffer out, const Norm *norm, Buffer in, int width, int n);
-void rms_rows(Workspace *w, Buffer out, const Norm *norm, float eps, Buffer in, int width, int n);
 void add_rows(Workspace *w, Buffer out, float scale, Buffer in, int width, int n);  // out += ..
 void scale_rows(Workspace *w, Buffer out, float scale, int width, int n);
 void zero_rows(Buffer out, int n);
