@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "interrupt.h"
 #include "json.h"
 #include "prefixes.h"
 #include "print.h"
@@ -64,14 +63,13 @@ typedef struct {
 // ---- results ----
 
 static void finish_job(Batch *b, Job *job, const char *stopped) {
-    Text start = result_start(&job->request);
     FILE *f = open_memstream(&job->result.data, &job->result.size);
     const char *error = job->request.error;
     const char *string = error ? error : job->text.data ? job->text.data : "";
     size_t len = error ? strlen(error) : job->text.size;
     char *quoted = json_quote(string, len, &len);
     if (!f || !quoted) die("no memory for a result");
-    fputs(start.data, f);
+    fputs(job->request.start, f);
     if (error) {
         fprintf(f, "error\": %s}\n", quoted);
         b->errors++;
@@ -85,7 +83,6 @@ static void finish_job(Batch *b, Job *job, const char *stopped) {
         b->generated += (size_t)job->tokens.n;
     }
     if (fclose(f) != 0) die("no memory for a result");
-    free(start.data);
     free(quoted);
     b->finished++;
     progress(b->kept + b->finished, b->n_lines, "%ld of %ld requests, %.0f tok/s",
@@ -478,7 +475,9 @@ int batch(const Options *o) {
     bool from_stdin = strcmp(o->batch, "-") == 0;
     Text text = from_stdin ? read_stream(stdin, "stdin") : read_file(o->batch);
     b->o = o;
-    b->defaults = (Defaults){o, &model, tokenizer, 0};
+    b->defaults = (Defaults){.options = o, .model = &model, .tokenizer = tokenizer};
+    Chat *chat = chat_new(&model.file, &b->defaults.no_chat);
+    b->defaults.chat = chat;
     b->lines = split_lines(text, &b->n_lines);
     b->jobs = allocate((size_t)b->n_lines, sizeof *b->jobs);
     open_slots(b);
@@ -494,6 +493,7 @@ int batch(const Options *o) {
     close_slots(b);
     free(b);
     free(text.data);
+    chat_free(chat);
     tokenizer_free(tokenizer);
     model_close(&model);
     return status;

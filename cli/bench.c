@@ -57,7 +57,6 @@ typedef struct {
     const Kernels *k;
     const char *why;
     Workspace *w;
-    Pool *pool;                // of the ceilings
     Dtype dtype;               // of the layers' matrices, of most if they differ
     int *tokens;               // [context]
     Depth depths[N_DEPTHS];
@@ -96,7 +95,7 @@ static Spread spread(const Samples *s) {
     return (Spread){v[0], (v[(s->n - 1) / 2] + v[s->n / 2]) / 2, v[s->n - 1]};
 }
 
-// ---- the ceilings, and the pool ----
+// ---- the ceilings, and what it costs to share work ----
 
 static void read_item(const void *arg, int item, int thread) {
     (void)thread;
@@ -118,7 +117,7 @@ static double sample_read(Bench *b, double took) {
     int items = (int)((b->n_lines + READ_LINES - 1) / READ_LINES);
     double start = seconds(), bytes = 0;
     do {
-        parallel_for(b->pool, items, read_item, b);
+        workspace_each(b->w, items, read_item, b);
         bytes += (double)b->n_lines * 64;
     } while (goes_on(start, took));
     double found = bytes / (seconds() - start);
@@ -133,11 +132,11 @@ static void peak_item(const void *arg, int item, int thread) {
 }
 
 static double sample_peak(Bench *b, double took) {
-    int items = PEAK_ITEMS * pool_threads(b->pool);
+    int items = PEAK_ITEMS * workspace_threads(b->w);
     double once = b->k->peak[b->dtype](1) * (double)b->steps * items;
     double start = seconds(), operations = 0;
     do {
-        parallel_for(b->pool, items, peak_item, b);
+        workspace_each(b->w, items, peak_item, b);
         operations += once;
     } while (goes_on(start, took));
     double found = operations / (seconds() - start);
@@ -150,7 +149,7 @@ static void nothing(const void *arg, int item, int thread) { (void)arg, (void)it
 static void sample_empty(Bench *b) {
     double start = seconds();
     for (int i = 0; i < EMPTY_CALLS; i++)
-        parallel_for(b->pool, pool_threads(b->pool), nothing, NULL);
+        workspace_each(b->w, workspace_threads(b->w), nothing, NULL);
     add_sample(&b->empty, (seconds() - start) / EMPTY_CALLS);
 }
 
@@ -421,7 +420,7 @@ static void print_ceilings(const Bench *b) {
     printf("%s weights, keys %s, values %s; %s kernels (%s), %d threads; %d rounds, each figure "
            "the median (least-most)\n\n", dtype_name(b->dtype),
            dtype_name(b->o->workspace.k_dtype), dtype_name(b->o->workspace.v_dtype), b->k->name,
-           b->why, pool_threads(b->pool), b->empty.n);
+           b->why, workspace_threads(b->w), b->empty.n);
     printf("ceiling   arithmetic of %s weights   %9.1f %s (%.1f-%.1f)\n", dtype_name(b->dtype),
            peak.median * 1e-9, unit(b->dtype), peak.min * 1e-9, peak.max * 1e-9);
     printf("          streaming read %12s   %9.2f GB/s (%.2f-%.2f) over %.0f MB, %s\n", "",
@@ -509,7 +508,7 @@ static void print_batch_json(const Bench *b) {
 }
 
 static void print_json(const Bench *b) {
-    printf("{\"isa\": \"%s\", \"threads\": %d, ", b->k->name, pool_threads(b->pool));
+    printf("{\"isa\": \"%s\", \"threads\": %d, ", b->k->name, workspace_threads(b->w));
     printf("\"dtype\": \"%s\", \"k_dtype\": \"%s\", \"v_dtype\": \"%s\", ", dtype_name(b->dtype),
            dtype_name(b->o->workspace.k_dtype), dtype_name(b->o->workspace.v_dtype));
     printf("\"rounds\": %d, \"filled\": %d, \"fill_tok_s\": %.6g,\n ", b->empty.n, b->filled,
@@ -531,7 +530,6 @@ static void print_json(const Bench *b) {
 // ---- the verb ----
 
 int bench(const Options *given) {
-    Error err;
     Model model;
     Options o = *given;
     static Bench b;  // too large for a stack
@@ -542,20 +540,17 @@ int bench(const Options *given) {
     b.most_sequences = 1;
     int context = o.workspace.context ? o.workspace.context : model.context;
     o.workspace.context = choose_rows(&b, context);
-    b.tokens = malloc((size_t)o.workspace.context * sizeof *b.tokens);
-    if (!b.tokens) die("no memory for %d tokens", o.workspace.context);
+    b.tokens = allocate((size_t)o.workspace.context, sizeof *b.tokens);
     for (int i = 0; i < o.workspace.context; i++)
         b.tokens[i] = (int)((unsigned)i * 7919u % (unsigned)model.vocab_size);
     b.w = open_workspace(&o, &model, b.most_sequences);
     b.k = choose_kernels(&o, &b.why);
-    if (!(b.pool = pool_new(workspace_threads(b.w), &err))) die("%s", err.text);
     measure(&b);
     (o.json ? print_json : print_text)(&b);
     for (Depth *d = b.depths; d < b.depths + b.n_decode; d++) {
         for (int i = 0; i < MAX_SEQUENCES; i++) sequence_free(d->at[i]);
         sequence_free(d->base);
     }
-    pool_free(b.pool);
     workspace_free(b.w);
     free(b.buffer);
     free(b.tokens);

@@ -113,7 +113,6 @@ static void count_pass(Generation *g) {
     const WorkspaceOptions *w = &g->o->workspace;
     int length = sequence_length(g->sequence);
     size_t cache = kv_bytes_at(&g->model, 0, length, w->k_dtype, w->v_dtype);
-    g->passes++;
     g->step_bytes += (double)g->model.weight_bytes + (double)cache;
 }
 
@@ -144,8 +143,7 @@ static void decode(Generation *g, const float *logits, Error *err) {
         if (!g->decoder || !ends_text(g, id)) put_token(g, id);
     }
     if (ran && g->drafter) draft_learn(g->drafter, n_guesses, right, seconds() - begin);
-    Error unused;
-    take_back(g, g->n_text - (n_generated(g) > 0), marked, &unused);
+    take_back(g, g->n_text - (n_generated(g) > 0), marked, NULL);
     g->generated += n_generated(g);
     g->stepped += n_generated(g) > 0 ? n_generated(g) - 1 : 0;
     g->step_seconds += seconds() - start;
@@ -213,8 +211,7 @@ void generation_open(Generation *g, const Options *o) {
     g->drafter = drafter_new(o, &g->model, g->w);
     if (!o->seeded) g->sampling.seed = clock_seed();
     start_text(g);
-    g->text = malloc(((size_t)workspace_context(g->w) + 1) * sizeof *g->text);
-    if (!g->text) die("no memory for the ids of the text");
+    g->text = allocate((size_t)workspace_context(g->w) + 1, sizeof *g->text);
 }
 
 void generation_close(Generation *g) {
@@ -233,8 +230,7 @@ int generate(const Options *o) {
     Error err;
     Generation g;
     generation_open(&g, o);
-    Ids ids = prompt_to_run(o, &g.model, g.tokenizer);
-    if (o->messages) g.answer_end = answer_end(&g.model, o->models[0], g.tokenizer);
+    Ids ids = prompt_to_run(o, &g.model, g.tokenizer, &g.answer_end);
     g.sequence = open_prompt_cache(o, g.w, ids);
     catch_interrupt(SA_RESTART | SA_RESETHAND);
     for (long i = 0; i < ids.n; i++) {

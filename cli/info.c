@@ -225,7 +225,7 @@ int tokenize(const Options *o) {
     Model model;
     open_model(&model, o, o->models[0]);
     Tokenizer *tokenizer = open_tokenizer(&model);
-    Ids ids = prompt_ids(o, &model, tokenizer);
+    Ids ids = prompt_ids(o, &model, tokenizer, NULL);
     for (long i = 0; i < ids.n; i++) printf(i ? " %d" : "%d", ids.data[i]);
     printf("\n");
     free(ids.data);

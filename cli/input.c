@@ -9,6 +9,12 @@
 #include "print.h"
 #include "text/unicode.h"
 
+void *allocate(size_t count, size_t size) {
+    void *memory = calloc(count ? count : 1, size);
+    if (!memory) die("no memory for %zu bytes", count * size);
+    return memory;
+}
+
 // ---- the model, and where it runs ----
 
 void open_model(Model *model, const Options *o, const char *path) {
@@ -112,8 +118,7 @@ Ids encode(const Tokenizer *tokenizer, Text text, bool add_special) {
 // "1 2 3", or with commas.
 static Ids parse_ids(const char *text, int vocab_size) {
     static const char between[] = " ,\t\n";
-    Ids ids = {malloc((strlen(text) / 2 + 1) * sizeof(int)), 0};
-    if (!ids.data) die("no memory for the ids of --tokens");
+    Ids ids = {allocate(strlen(text) / 2 + 1, sizeof(int)), 0};
     for (const char *p = text + strspn(text, between); *p; p += strspn(p, between)) {
         char *end;
         errno = 0;
@@ -138,22 +143,24 @@ void check_ids(Ids ids, const Model *model) {
 }
 
 // The conversation in a file, and the beginning of an answer.
-static Ids messages_ids(const Options *o, const Model *model, const Tokenizer *tokenizer) {
+static Ids messages_ids(const Options *o, const Model *model, const Tokenizer *tokenizer,
+                        int *answer_end) {
     Error err;
     Chat *chat = open_chat(model, o->models[0]);
     Messages m = read_messages(o->messages);
     Ids ids = conversation_ids(o, chat, tokenizer, &m, true, &err);
     if (ids.n < 0) die("%s: %s", o->messages, err.text);
+    if (answer_end) *answer_end = chat_stop(chat, tokenizer);
     messages_free(&m);
     chat_free(chat);
     return ids;
 }
 
-Ids prompt_ids(const Options *o, const Model *model, const Tokenizer *tokenizer) {
+Ids prompt_ids(const Options *o, const Model *model, const Tokenizer *tokenizer, int *answer_end) {
     if (o->tokens) return parse_ids(o->tokens, model->vocab_size);
     if (!tokenizer)
         usage("%s has no tokenizer; give the prompt as ids, with --tokens", o->models[0]);
-    if (o->messages) return messages_ids(o, model, tokenizer);
+    if (o->messages) return messages_ids(o, model, tokenizer, answer_end);
     Text text = {NULL, 0};
     if (o->prompt_file) {
         text = read_file(o->prompt_file);
@@ -169,8 +176,9 @@ Ids prompt_ids(const Options *o, const Model *model, const Tokenizer *tokenizer)
     return ids;
 }
 
-Ids prompt_to_run(const Options *o, const Model *model, const Tokenizer *tokenizer) {
-    Ids ids = prompt_ids(o, model, tokenizer);
+Ids prompt_to_run(const Options *o, const Model *model, const Tokenizer *tokenizer,
+                  int *answer_end) {
+    Ids ids = prompt_ids(o, model, tokenizer, answer_end);
     int context = o->workspace.context ? o->workspace.context : model->context;
     if (ids.n == 0)
         usage("the prompt is empty, and this model's tokenizer puts no BOS token before a text; "

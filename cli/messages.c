@@ -102,13 +102,6 @@ Chat *open_chat(const Model *model, const char *path) {
     return chat;
 }
 
-int answer_end(const Model *model, const char *path, const Tokenizer *t) {
-    Chat *chat = open_chat(model, path);
-    int id = chat_stop(chat, t);
-    chat_free(chat);
-    return id;
-}
-
 // Local time as if it were UTC; SOURCE_DATE_EPOCH is UTC.
 static time_t wall_clock(void) {
     const char *fixed = getenv("SOURCE_DATE_EPOCH");

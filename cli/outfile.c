@@ -1,5 +1,6 @@
 #include "outfile.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -7,15 +8,20 @@
 #include "platform.h"
 #include "print.h"
 
-static NewFile file;
-static volatile sig_atomic_t unfinished;  // its temporary file is to be removed
+static struct {
+    NewFile file;
+    volatile sig_atomic_t unfinished;  // its temporary file is to be removed
+    bool open;
+} outs[2];
+enum { N_OUTS = sizeof outs / sizeof *outs };
 
-static void remove_temporary(void) {
-    if (unfinished) unlink(file.temporary);
+static void remove_temporaries(void) {
+    for (int i = 0; i < N_OUTS; i++)
+        if (outs[i].unfinished) unlink(outs[i].file.temporary);
 }
 
 static void on_signal(int number) {
-    remove_temporary();
+    remove_temporaries();
     raise(number);  // SA_RESETHAND: this one ends the program
 }
 
@@ -24,6 +30,8 @@ FILE *outfile_open(const char *path, const char *input) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
     Error err;
     sigset_t set, before;
+    int out = 0;
+    while (outs[out].open) out++;
     if (same_file(path, input))
         die("cannot write %s: it is the model itself; name another file", path);
     sigemptyset(&set);
@@ -33,17 +41,23 @@ FILE *outfile_open(const char *path, const char *input) {
         if (old.sa_handler == SIG_DFL) sigaction(numbers[i], &new, NULL);
         sigaddset(&set, numbers[i]);
     }
-    atexit(remove_temporary);
+    atexit(remove_temporaries);
     sigprocmask(SIG_BLOCK, &set, &before);
-    int status = newfile_open(&file, path, &err);
-    unfinished = !status && *file.temporary;
+    int status = newfile_open(&outs[out].file, path, &err);
+    outs[out].open = !status;
+    outs[out].unfinished = !status && *outs[out].file.temporary;
     sigprocmask(SIG_SETMASK, &before, NULL);
+    // The temporary name has this process's number: whoever has it is the other file.
+    if (status && errno == EEXIST)
+        die("cannot write %s: two results would go there; name another file", path);
     if (status) die("%s", err.text);
-    return file.stream;
+    return outs[out].file.stream;
 }
 
-void outfile_close(void) {
+void outfile_close(FILE *f) {
     Error err;
-    if (newfile_close(&file, 0, &err)) die("%s", err.text);
-    unfinished = 0;
+    int out = 0;
+    while (!outs[out].open || outs[out].file.stream != f) out++;
+    if (newfile_close(&outs[out].file, 0, &err)) die("%s", err.text);
+    outs[out].unfinished = outs[out].open = false;
 }

@@ -4,9 +4,9 @@
 
 #include <stdio.h>
 
-// Opens a file as newfile_open does, one at a time. Exits if it cannot be written, or if it is the
-// file `input`, which is mapped.
+// Opens a file as newfile_open does; two may be open at a time. Exits if it cannot be written, or
+// if it is the mapped file `input` or what the other one is to become.
 FILE *outfile_open(const char *path, const char *input);
-void outfile_close(void);
+void outfile_close(FILE *f);
 
 #endif

@@ -37,6 +37,15 @@ void usage(const char *format, ...) {
     exit(2);
 }
 
+volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int number) { interrupted = 1; }
+
+void catch_interrupt(unsigned flags) {
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)flags};
+    sigaction(SIGINT, &action, NULL);
+}
+
 bool write_out(const char *text, size_t len) {
     if (fwrite(text, 1, len, stdout) == len && fflush(stdout) == 0) return true;
     if (errno != EPIPE) die("stdout: %s", strerror(errno));

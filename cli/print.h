@@ -2,12 +2,19 @@
 #ifndef CLI_PRINT_H
 #define CLI_PRINT_H
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 
 // Prints a sentence to stderr and exits: 1, failed; 2, wrong usage.
 void die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 void usage(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+
+// From catch_interrupt on, Ctrl-C sets `interrupted`: it ends the work, not the program. The flags
+// are sigaction's: SA_RESTART, and a system call that waits goes on; SA_RESETHAND, and a second
+// Ctrl-C ends the program at once.
+extern volatile sig_atomic_t interrupted;
+void catch_interrupt(unsigned flags);
 
 // Writes to stdout and flushes. False: whoever read it has closed it, which is no error.
 bool write_out(const char *text, size_t len);

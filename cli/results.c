@@ -33,15 +33,6 @@ Results open_results(const char *path, const char *model, const char *requests) 
 
 // ---- going on ----
 
-Text result_start(const Request *request) {
-    const char *id = request->id ? request->id : "";
-    size_t room = strlen(id) + 16;
-    Text start = {allocate(room, 1), 0};
-    const char *format = request->id ? "{\"id\": %s, \"" : "{%s\"";
-    start.size = (size_t)snprintf(start.data, room, format, id);
-    return start;
-}
-
 static void refuse(const Results *r, long number, const char *why) __attribute__((noreturn));
 static void refuse(const Results *r, long number, const char *why) {
     die("%s: line %ld %s; name a new file with -o, or remove this one", r->path, number, why);
@@ -60,10 +51,9 @@ static bool is_result(Text line, bool *error) {
 // Of a torn line only the beginning can be compared. Returns whether it is an error's line.
 static bool check_kept(const Results *r, long number, Text line, bool torn,
                        const Request *request) {
-    Text start = result_start(request);
-    size_t n = torn && line.size < start.size ? line.size : start.size;
-    bool error = false, ok = line.size >= n && memcmp(line.data, start.data, n) == 0;
-    free(start.data);
+    size_t n = strlen(request->start);
+    if (torn && line.size < n) n = line.size;
+    bool error = false, ok = line.size >= n && memcmp(line.data, request->start, n) == 0;
     if (!ok || (!torn && !is_result(line, &error)))
         refuse(r, number, "is not the result of the request in that place");
     return error;

@@ -59,10 +59,7 @@ static void open_draft_model(Drafter *d, const Options *o, const Model *model, W
 static const float *catch_up(Drafter *d, const int *text, int n) {
     Error err;
     int common = sequence_common(d->sequence, text, n - 1);
-    if (sequence_rewind(d->sequence, common, &err)) {
-        sequence_rewind(d->sequence, 0, &err);
-        common = 0;
-    }
+    if (sequence_rewind(d->sequence, common, NULL)) sequence_rewind(d->sequence, common = 0, NULL);
     const float *logits = forward(d->sequence, text + common, n - common, 1, &err);
     if (!logits || sequence_mark(d->sequence, &err)) die("the draft model: %s", err.text);
     return logits;
@@ -102,8 +99,7 @@ static int draft_by_lookup(const int *text, int n, int most, int *guesses) {
 
 Drafter *drafter_new(const Options *o, const Model *model, Workspace *w) {
     if (!o->lookup && !o->draft_model) return NULL;
-    Drafter *d = calloc(1, sizeof *d);
-    if (!d) die("no memory for guesses");
+    Drafter *d = allocate(1, sizeof *d);
     d->lookup = o->lookup > 0;
     d->most = d->lookup ? o->lookup : o->n_draft;
     d->now = d->most < FEW ? d->most : FEW;
