@@ -94,10 +94,7 @@ int heads_workspace_context(const heads_workspace *w) { return workspace_context
 
 int heads_workspace_threads(const heads_workspace *w) { return workspace_threads(w); }
 
-const char *heads_workspace_isa(const heads_workspace *w) {
-    const char *why;
-    return workspace_kernels(w, &why)->name;
-}
+const char *heads_workspace_isa(const heads_workspace *w) { return workspace_kernels(w)->name; }
 
 size_t heads_logit_stride(const heads_workspace *w) { return logit_stride(w); }
 
@@ -151,12 +148,11 @@ const float *heads_forward(heads_sequence *s, const int *tokens, int n, int n_lo
 
 heads_sampler *heads_sampler_new(const heads_workspace *w, const heads_sampler_options *options,
                                  heads_error *err) {
-    const char *why;
     SamplerOptions o = options ? *options : (SamplerOptions){0};
     if (o.top_p == 0) o.top_p = 1;
     if (o.repeat_penalty == 0) o.repeat_penalty = 1;
     if (o.repeat_last == 0) o.repeat_last = 64;
-    return sampler_new(workspace_kernels(w, &why), workspace_model(w)->vocab_size, &o, err);
+    return sampler_new(workspace_kernels(w), workspace_model(w)->vocab_size, &o, err);
 }
 
 void heads_sampler_free(heads_sampler *s) { sampler_free(s); }

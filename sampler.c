@@ -45,24 +45,17 @@ Sampler *sampler_new(const Kernels *kernels, int vocab_size, const SamplerOption
                      Error *err) {
     if (check_options(options, vocab_size, err)) return NULL;
     Sampler *s = calloc(1, sizeof *s);
-    if (!s) {
-        fail(err, "no memory for the sampler");
-        return NULL;
+    if (s) {
+        *s = (Sampler){.options = *options, .vocab_size = vocab_size, .kernels = kernels,
+                       .padded = (int)round_up((size_t)vocab_size, LANES), .state = options->seed};
+        s->work = calloc((size_t)s->padded, sizeof *s->work);
+        s->candidates = calloc((size_t)vocab_size, sizeof *s->candidates);
+        s->recent = calloc((size_t)options->repeat_last + 1, sizeof *s->recent);
     }
-    s->options = *options;
-    s->vocab_size = vocab_size;
-    s->padded = (int)round_up((size_t)vocab_size, LANES);
-    s->kernels = kernels;
-    s->state = options->seed;
-    s->work = calloc((size_t)s->padded, sizeof *s->work);
-    s->candidates = calloc((size_t)vocab_size, sizeof *s->candidates);
-    s->recent = calloc((size_t)options->repeat_last + 1, sizeof *s->recent);
-    if (!s->work || !s->candidates || !s->recent) {
-        fail(err, "no memory for a sampler over %d tokens", vocab_size);
-        sampler_free(s);
-        return NULL;
-    }
-    return s;
+    if (s && s->work && s->candidates && s->recent) return s;
+    fail(err, "no memory for a sampler over %d tokens", vocab_size);
+    sampler_free(s);
+    return NULL;
 }
 
 void sampler_free(Sampler *s) {

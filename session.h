@@ -31,7 +31,7 @@ typedef struct {
 Workspace *workspace_new(const Model *model, const WorkspaceOptions *options, Error *err);
 void workspace_free(Workspace *w);
 const Model *workspace_model(const Workspace *w);
-const Kernels *workspace_kernels(const Workspace *w, const char **why);
+const Kernels *workspace_kernels(const Workspace *w);
 int workspace_threads(const Workspace *w);
 int workspace_context(const Workspace *w);
 int workspace_chunk(const Workspace *w);

@@ -123,7 +123,6 @@ typedef struct {
 struct heads_workspace {
     const Model *model;
     const Kernels *k;
-    const char *why;      // of the choice of kernels
     Pool *pool;
     bool own_pool;
     int chunk, logit_rows;

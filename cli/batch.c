@@ -41,7 +41,6 @@ typedef struct {
     const Options *o;
     Defaults defaults;
     Workspace *w;
-    const Kernels *kernels;
     Results results;
     bool closed;              // whoever read stdout is gone
     Text *lines;
@@ -173,7 +172,8 @@ static int begin_text(const Batch *b, Slot *slot, Error *err) {
     const Request *r = &slot->job->request;
     const char *text;
     size_t len;
-    slot->sampler = sampler_new(b->kernels, b->defaults.model->vocab_size, &r->sampler, err);
+    int vocab_size = b->defaults.model->vocab_size;
+    slot->sampler = sampler_new(workspace_kernels(b->w), vocab_size, &r->sampler, err);
     if (!slot->sampler) return -1;
     const Tokenizer *tokenizer = b->defaults.tokenizer;
     if (tokenizer && !(slot->decoder = decoder_new(tokenizer, !r->is_chat, err))) return -1;
@@ -468,7 +468,6 @@ static void closing_line(const Batch *b) {
 
 int batch(const Options *o) {
     Model model;
-    const char *why;
     Batch *b = allocate(1, sizeof *b);
     open_model(&model, o, o->models[0]);
     Tokenizer *tokenizer = open_tokenizer(&model);
@@ -481,7 +480,6 @@ int batch(const Options *o) {
     b->lines = split_lines(text, &b->n_lines);
     b->jobs = allocate((size_t)b->n_lines, sizeof *b->jobs);
     open_slots(b);
-    b->kernels = workspace_kernels(b->w, &why);
     b->results = open_results(o->out, o->models[0], from_stdin ? "/dev/stdin" : o->batch);
     b->kept = resume_results(&b->results, b->lines, b->n_lines, &b->defaults, &b->errors);
     b->loaded = b->written = b->kept;

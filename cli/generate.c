@@ -191,11 +191,9 @@ static uint64_t clock_seed(void) {
 // An answer is written with its special tokens: they may be the marks around a thought.
 void start_text(Generation *g) {
     Error err;
-    const char *why;
     bool skip_special = !g->o->messages && g->o->verb != CHAT;
     sampler_free(g->sampler);
-    g->sampler = sampler_new(workspace_kernels(g->w, &why), g->model.vocab_size, &g->sampling,
-                             &err);
+    g->sampler = sampler_new(workspace_kernels(g->w), g->model.vocab_size, &g->sampling, &err);
     if (!g->sampler) die("%s", err.text);
     if (!g->tokenizer || g->o->ids) return;
     decoder_free(g->decoder);

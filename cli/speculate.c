@@ -35,7 +35,6 @@ static void open_draft_model(Drafter *d, const Options *o, const Model *model, W
     static const char *const keys[] = {"tokenizer.token.begin", "tokenizer.token.text",
                                        "tokenizer.token.kind"};
     Error err;
-    const char *why;
     WorkspaceOptions options = o->workspace;
     if (model_open(&d->model, o->draft_model, &err)) die("%s", err.text);
     bool same = d->model.vocab_size == model->vocab_size;
@@ -51,7 +50,7 @@ static void open_draft_model(Drafter *d, const Options *o, const Model *model, W
     if (!d->w) die("%s: %s", o->draft_model, err.text);
     d->sequence = open_sequence(d->w, false);
     SamplerOptions greedy = {.top_p = 1, .repeat_penalty = 1};
-    d->greedy = sampler_new(workspace_kernels(d->w, &why), d->model.vocab_size, &greedy, &err);
+    d->greedy = sampler_new(workspace_kernels(d->w), d->model.vocab_size, &greedy, &err);
     if (!d->greedy) die("%s", err.text);
 }
 
