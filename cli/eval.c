@@ -25,7 +25,7 @@ int write_logits(const Options *o) {
     Model model;
     open_model(&model, o, o->models[0]);
     Tokenizer *tokenizer = open_tokenizer(&model);
-    Ids ids = prompt_to_run(o, &model, tokenizer);
+    Ids ids = prompt_to_run(o, &model, tokenizer, NULL);
     int chunk = o->workspace.chunk, n;
     Workspace *w = open_workspace(o, &model, chunk);
     Sequence *s = open_prompt_cache(o, w, ids);
@@ -36,11 +36,9 @@ int write_logits(const Options *o) {
     sequence_expect(s, (int)ids.n);
     for (long done = first; done < ids.n; done += n) {
         const float *logits = run_chunk(s, ids.data + done, ids.n - done, chunk, &n);
-        for (int i = 0; i < n; i++) {
-            if (fwrite(logits + (size_t)i * stride, sizeof(float), row, f) < row) {
+        for (int i = 0; i < n; i++)
+            if (fwrite(logits + (size_t)i * stride, sizeof(float), row, f) < row)
                 die("cannot write %s: %s", o->logits, strerror(errno));
-            }
-        }
     }
     outfile_close(f);
     long n_rows = ids.n - first;
@@ -109,8 +107,7 @@ int perplexity(const Options *o) {
     long n = p.ids.n + p.prefix.n;
     if (n < 2) usage("--ppl %s: at least two tokens are needed, found %ld", o->ppl, n);
     if (context < p.prefix.n + 1 || context < 2) usage("-c %d is too small for --ppl", context);
-    p.window = malloc((size_t)context * sizeof *p.window);
-    if (!p.window) die("no memory for a window of the context");
+    p.window = allocate((size_t)context, sizeof *p.window);
     p.start = seconds();
     for (long at = 0; at < p.ids.n;) at = score_window(&p, at);
     progress_end();
