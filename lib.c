@@ -62,31 +62,25 @@ int heads_decoder_finish(heads_decoder *d, const char **text, size_t *len, heads
 
 // ---- conversations ----
 
-_Static_assert(sizeof(heads_message) == sizeof(Message), "a message is the engine's");
-
 heads_chat *heads_chat_new(const heads_model *m, heads_error *err) {
-    return (heads_chat *)chat_new(&m->model.file, inner_error(err));
+    return chat_new(&m->file, err);
 }
 
-void heads_chat_free(heads_chat *c) { chat_free((Chat *)c); }
+void heads_chat_free(heads_chat *c) { chat_free(c); }
 
 long heads_chat_encode(const heads_chat *c, const heads_tokenizer *t, const heads_message *messages,
                        size_t n, const heads_chat_options *o, int **ids, heads_error *err) {
     ChatOptions options = {.add_generation_prompt = o->answer, .no_think = o->no_think,
                            .clock = (time_t)o->clock};
     size_t len;
-    char *text = chat_render((const Chat *)c, (const Message *)messages, n, &options, &len,
-                             inner_error(err));
+    char *text = chat_render(c, messages, n, &options, &len, err);
     long count = text ? heads_encode(t, text, len, false, ids, err) : -1;
     free(text);
     return count;
 }
 
-int heads_chat_end(const heads_chat *c, const heads_tokenizer *t) {
-    return chat_stop((const Chat *)c, (const Tokenizer *)t);
-}
-
-int heads_chat_prints_date(const heads_chat *c) { return chat_prints_date((const Chat *)c); }
+int heads_chat_end(const heads_chat *c, const heads_tokenizer *t) { return chat_stop(c, t); }
+int heads_chat_prints_date(const heads_chat *c) { return chat_prints_date(c); }
 
 // ---- where passes run ----
 
@@ -207,9 +201,9 @@ static void pick_row(const void *arg, int i, int thread) {
 
 void heads_sampler_pick_each(heads_workspace *w, heads_sampler *const *samplers, int n,
                              const float *logits, int *ids) {
-    LogitRows rows = {.logits = logits, .stride = heads_logit_stride(w), .samplers = samplers,
-                 .ids = ids};
-    workspace_each((Workspace *)w, n, pick_row, &rows);
+    LogitRows rows = {.logits = logits, .stride = logit_stride(w), .samplers = samplers,
+                      .ids = ids};
+    workspace_each(w, n, pick_row, &rows);
 }
 
 static void score_row(const void *arg, int i, int thread) {
@@ -223,11 +217,10 @@ static void score_row(const void *arg, int i, int thread) {
 
 void heads_log_probabilities(heads_workspace *w, const float *logits, const int *ids, int n,
                              double *log_probabilities, int *best) {
-    Workspace *inner = (Workspace *)w;
-    LogitRows rows = {.logits = logits, .stride = logit_stride(inner),
-                 .vocab_size = workspace_model(inner)->vocab_size, .given = ids,
-                 .log_probabilities = log_probabilities, .best = best};
-    workspace_each(inner, n, score_row, &rows);
+    LogitRows rows = {.logits = logits, .stride = logit_stride(w),
+                      .vocab_size = workspace_model(w)->vocab_size, .given = ids,
+                      .log_probabilities = log_probabilities, .best = best};
+    workspace_each(w, n, score_row, &rows);
 }
 
 // ---- what a cache costs ----
