@@ -9,6 +9,7 @@
 #include "outfile.h"
 #include "print.h"
 #include "prompt_cache.h"
+#include "sampler.h"
 #include "verbs.h"
 
 // Runs the next tokens of a text, as many as a pass takes; all their logits.
@@ -52,14 +53,6 @@ int write_logits(const Options *o) {
     return 0;
 }
 
-// -log of the probability that softmax(logits) gives to id.
-static double surprise(const float *logits, int vocab_size, int id) {
-    double max = -INFINITY, sum = 0;
-    for (int i = 0; i < vocab_size; i++) max = logits[i] > max ? logits[i] : max;
-    for (int i = 0; i < vocab_size; i++) sum += exp(logits[i] - max);
-    return max + log(sum) - logits[id];
-}
-
 typedef struct {
     Workspace *w;
     Sequence *s;
@@ -86,7 +79,7 @@ static long score_window(Perplexity *p, long at) {
             int next = i + j + 1;
             if (next < scored_from || next >= n) continue;
             const float *row = logits + (size_t)j * logit_stride(p->w);
-            p->sum += surprise(row, workspace_model(p->w)->vocab_size, p->window[next]);
+            p->sum -= log_probability(row, workspace_model(p->w)->vocab_size, p->window[next]);
             p->scored++;
         }
         long done = at - n + i + rows;
