@@ -90,7 +90,7 @@ static void gate_row(const void *arg, int t, int thread) {
     const DeltaNet *d = job->d;
     float *o = row(job->b.mixed, t);
     for (int h = 0; h < d->n_v_heads; h++, o += d->v_dim)
-        job->w->k->rmsnorm(o, o, d->norm.w, d->v_dim, job->w->model->norm_eps);
+        norm_row(job->w, o, &d->norm, o, d->v_dim);
     int width = d->n_v_heads * d->v_dim;
     job->w->k->act_mul(row(job->b.gate, t), row(job->b.mixed, t), ACT_SILU, width);
 }

@@ -93,6 +93,36 @@ HEADS_API int heads_decoder_push(heads_decoder *decoder, int id, const char **te
 HEADS_API int heads_decoder_finish(heads_decoder *decoder, const char **text, size_t *len,
                                    heads_error *err);
 
+// ---- conversations ----
+
+typedef struct heads_chat heads_chat;
+
+typedef struct {
+    const char *role;     // "system" (only the first message), "user" or "assistant"
+    const char *content;  // UTF-8, which may hold zero bytes
+    size_t content_len;
+} heads_message;
+
+typedef struct {
+    int answer;     // 1: ends with the beginning of an answer, for the model to go on from
+    int no_think;   // 1: by the template's switch for thinking; an error where it has none
+    int64_t clock;  // seconds since 1970 in the zone that a template should print the date of
+} heads_chat_options;
+
+// The checkpoint's chat template. Errors: it has none, or one that export.py could not compile.
+HEADS_API heads_chat *heads_chat_new(const heads_model *model, heads_error *err);
+HEADS_API void heads_chat_free(heads_chat *chat);
+// The ids of a conversation of n messages, exactly as the template writes it. Returns how many;
+// *ids is the caller's, to free with heads_free. Errors: what the template cannot write, or would
+// write in a way that was not proven exact; no memory.
+HEADS_API long heads_chat_encode(const heads_chat *chat, const heads_tokenizer *tokenizer,
+                                 const heads_message *messages, size_t n,
+                                 const heads_chat_options *options, int **ids, heads_error *err);
+// The id that ends an answer besides those of heads_is_eos; -1: none.
+HEADS_API int heads_chat_end(const heads_chat *chat, const heads_tokenizer *tokenizer);
+// 1: the template prints the date, so that options.clock counts.
+HEADS_API int heads_chat_prints_date(const heads_chat *chat);
+
 // ---- where passes run ----
 
 typedef struct heads_workspace heads_workspace;
@@ -194,6 +224,13 @@ HEADS_API void heads_sampler_free(heads_sampler *sampler);
 HEADS_API void heads_sampler_accept(heads_sampler *sampler, int id);
 // An id for logits[0..vocab_size), which it leaves alone.
 HEADS_API int heads_sampler_pick(heads_sampler *sampler, const float *logits);
+// The same for n texts, on the threads of w: ids[i] is what samplers[i] picks from row i of logits.
+HEADS_API void heads_sampler_pick_each(heads_workspace *w, heads_sampler *const *samplers, int n,
+                                       const float *logits, int *ids);
+// How likely row i of logits, out of n, makes ids[i]: the natural logarithm of its probability;
+// and which id it makes most likely, in best[i].
+HEADS_API void heads_log_probabilities(heads_workspace *w, const float *logits, const int *ids,
+                                       int n, double *log_probabilities, int *best);
 
 // ---- what a cache costs, in bytes ----
 

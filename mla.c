@@ -67,12 +67,12 @@ void latent_project(Workspace *w, const Attention *at, LatentBuffers *b, Buffer 
     Job job = {.at = at, .b = b, .q = q, .n = n};
     if (l->q_down.data) {
         multiply_each(w, (Product[]){{b->q_down, &l->q_down}, {keys, &at->k}}, 2, y, n);
-        rms_rows(w, b->q_down, &l->q_down_norm, l->eps, b->q_down, l->q_down.n_out, n);
+        norm_rows(w, b->q_down, &l->q_down_norm, b->q_down, l->q_down.n_out, n);
         multiply(w, b->projected, &at->q, b->q_down, n);
     } else {
         multiply_each(w, (Product[]){{b->projected, &at->q}, {keys, &at->k}}, 2, y, n);
     }
-    rms_rows(w, keys, &l->norm, l->eps, keys, l->rank, n);
+    norm_rows(w, keys, &l->norm, keys, l->rank, n);
     parallel_for(w->pool, n, split_query, &job);
     multiply_heads(w, &job, &l->k_up);
     parallel_for(w->pool, n, join_query, &job);

@@ -25,6 +25,8 @@ typedef struct {  // a matrix in panels of 16 rows (docs/format.md)
 
 typedef struct {  // w NULL: the norm is the identity
     const float *w, *b;
+    float eps;
+    bool layernorm;     // else RMSNorm, which has no b
 } Norm;
 
 typedef struct {  // a depthwise causal convolution over the last n_taps tokens
@@ -41,7 +43,6 @@ typedef struct {  // a depthwise causal convolution over the last n_taps tokens
 typedef struct {
     int rank;  // 0: no latent attention, and none of what follows
     int n_nope, n_value;
-    float eps;             // of its two norms, which are RMS
     Matrix q_down;         // (query rank, n_embd); q is then (.., query rank); may be absent
     Norm q_down_norm;      // [query rank]
     Norm norm;             // [rank]
@@ -159,11 +160,11 @@ typedef struct {  // embeddings that each layer has of its own
     Norm in_norm;            // [width]
 } LayerEmbed;
 
-typedef struct Model {
+typedef struct heads_model {
     Checkpoint file;
     Mapping mapped;          // what model_open mapped; empty where the bytes are the caller's
     int vocab_size, n_embd, n_layers, context;
-    bool layernorm;          // every norm of the model is LayerNorm, not RMSNorm
+    bool layernorm;          // its norms are LayerNorm but for those of mixers that are always RMS
     float norm_eps, emb_scale, final_softcap;  // final_softcap 0: none
     const float *q_temp;     // [n_q_temp]: q at position p times element p / q_temp_length
     int n_q_temp, q_temp_length;

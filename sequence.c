@@ -14,7 +14,7 @@ KvFile *kv_file_new(int fd) {
     return f;
 }
 
-void kv_file_release(KvFile *f) {
+static void kv_file_release(KvFile *f) {
     if (!f || atomic_fetch_sub(&f->users, 1) > 1) return;
     close_file(f->fd);
     free(f->offsets);

@@ -90,8 +90,7 @@ static void fill_in(Session *session) {
     h->sum = head_sum(h, session->parts, s->tokens);
 }
 
-static int write_session(FILE *f, const void *arg) {
-    const Session *session = arg;
+static int write_session(FILE *f, const Session *session) {
     const Sequence *s = session->s;
     const Header *h = &session->header;
     size_t n = (size_t)s->length;
@@ -116,7 +115,9 @@ int sequence_save(const Sequence *s, const char *path, Error *err) {
     session.parts = calloc((size_t)s->workspace->model->n_layers, sizeof *session.parts);
     if (!session.parts) return fail(err, "no memory to save a sequence");
     fill_in(&session);
-    int status = replace_file(path, write_session, &session, err);
+    NewFile file;
+    int status = newfile_open(&file, path, err) ||
+                 newfile_close(&file, write_session(file.stream, &session), err) ? -1 : 0;
     free(session.parts);
     return status;
 }

@@ -76,13 +76,15 @@ static int check_options(const Model *m, const WorkspaceOptions *o, Error *err) 
     return 0;
 }
 
-static int workspace_make(Workspace *w, WorkspaceOptions o, Error *err) {
-    if (check_options(w->model, &o, err)) return -1;
-    if (!o.context) o.context = w->model->context;
+static int workspace_make(Workspace *w, const Model *model, WorkspaceOptions o, Error *err) {
+    w->model = model;
+    if (check_options(model, &o, err)) return -1;
+    if (!o.context) o.context = model->context;
     w->chunk = o.chunk;
     w->logit_rows = o.logit_rows;
-    w->k = kernels_choose(o.isa, &w->why);
-    if (!w->k) return fail(err, "kernels \"%s\": %s", o.isa, w->why);
+    const char *why;
+    w->k = kernels_choose(o.isa, &why);
+    if (!w->k) return fail(err, "kernels \"%s\": %s", o.isa, why);
     w->own_pool = !o.threads_of;
     w->pool = o.threads_of ? o.threads_of->pool
                            : pool_new(o.n_threads ? o.n_threads : usable_cores(), err);
@@ -92,12 +94,8 @@ static int workspace_make(Workspace *w, WorkspaceOptions o, Error *err) {
 
 Workspace *workspace_new(const Model *model, const WorkspaceOptions *options, Error *err) {
     Workspace *w = calloc(1, sizeof *w);
-    if (!w) {
-        fail(err, "no memory for a workspace");
-        return NULL;
-    }
-    w->model = model;
-    if (workspace_make(w, *options, err) == 0) return w;
+    if (!w) fail(err, "no memory for a workspace");
+    else if (workspace_make(w, model, *options, err) == 0) return w;
     workspace_free(w);
     return NULL;
 }
@@ -111,6 +109,7 @@ void workspace_free(Workspace *w) {
 }
 
 const Model *workspace_model(const Workspace *w) { return w->model; }
+const Kernels *workspace_kernels(const Workspace *w) { return w->k; }
 int workspace_threads(const Workspace *w) { return pool_threads(w->pool); }
 int workspace_context(const Workspace *w) { return w->kv.context; }
 int workspace_chunk(const Workspace *w) { return w->chunk; }
@@ -126,10 +125,6 @@ bool workspace_forgets(const Workspace *w) {
     return false;
 }
 
-const Kernels *workspace_kernels(const Workspace *w, const char **why) {
-    *why = w->why;
-    return w->k;
-}
 
 // ---- passes ----
 

@@ -35,7 +35,7 @@ typedef struct {  // added tokens, sorted by their characters
     bool starts[256];  // whether one begins with a character whose low byte is this
 } Added;
 
-struct Tokenizer {
+struct heads_tokenizer {
     int n_tokens;
     const int32_t *begin;   // [n_tokens + 1]: token i is text[begin[i]..begin[i + 1])
     const uint8_t *text;    // what the tokens stand for in decoded text
@@ -673,7 +673,7 @@ long tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t len, 
 
 // ---- decode -------------------------------------------------------------------------------------
 
-struct Decoder {
+struct heads_decoder {
     const Tokenizer *t;
     bool skip_special;
     size_t strip;   // spaces yet to be taken off the beginning

@@ -4,7 +4,7 @@
 
 #include "checkpoint.h"
 
-typedef struct Tokenizer Tokenizer;
+typedef heads_tokenizer Tokenizer;
 
 // Reads the checkpoint's tokenizer.* metadata; borrows it. NULL: missing or inconsistent.
 Tokenizer *tokenizer_new(const Checkpoint *file, Error *err);
@@ -21,7 +21,7 @@ long tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t len, 
 // inside a UTF-8 character: the Decoder holds them back until the rest comes, so what is handed
 // out is always valid UTF-8 (bytes that can never become valid are replaced by U+FFFD). out is
 // borrowed until the next call. skip_special leaves out special tokens.
-typedef struct Decoder Decoder;
+typedef heads_decoder Decoder;
 Decoder *decoder_new(const Tokenizer *tokenizer, bool skip_special, Error *err);
 void decoder_free(Decoder *decoder);
 int decoder_push(Decoder *decoder, int id, const char **out, size_t *len, Error *err);

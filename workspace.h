@@ -77,7 +77,7 @@ typedef struct {  // the first bytes of a layer's part, and the exclusive or of 
     uint64_t sum;
 } PartSum;
 
-struct Sequence {
+struct heads_sequence {
     Workspace *workspace;
     uint8_t *cache;   // [layout.bytes]
     int *tokens;      // [context]
@@ -120,10 +120,9 @@ typedef struct {
     int32_t *offset;
 } InputForms;
 
-struct Workspace {
+struct heads_workspace {
     const Model *model;
     const Kernels *k;
-    const char *why;      // of the choice of kernels
     Pool *pool;
     bool own_pool;
     int chunk, logit_rows;
@@ -180,7 +179,6 @@ void unpack_row(const Workspace *ws, float *out, const Matrix *w, int r);
 void for_each(Workspace *w, size_t bytes, int n, WorkFn *work, const void *arg);
 void norm_row(const Workspace *w, float *out, const Norm *norm, const float *in, int width);
 void norm_rows(Workspace *w, Buffer out, const Norm *norm, Buffer in, int width, int n);
-void rms_rows(Workspace *w, Buffer out, const Norm *norm, float eps, Buffer in, int width, int n);
 void add_rows(Workspace *w, Buffer out, float scale, Buffer in, int width, int n);  // out += ..
 void scale_rows(Workspace *w, Buffer out, float scale, int width, int n);
 void zero_rows(Buffer out, int n);

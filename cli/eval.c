@@ -9,6 +9,7 @@
 #include "outfile.h"
 #include "print.h"
 #include "prompt_cache.h"
+#include "sampler.h"
 #include "verbs.h"
 
 // Runs the next tokens of a text, as many as a pass takes; all their logits.
@@ -24,7 +25,7 @@ int write_logits(const Options *o) {
     Model model;
     open_model(&model, o, o->models[0]);
     Tokenizer *tokenizer = open_tokenizer(&model);
-    Ids ids = prompt_to_run(o, &model, tokenizer);
+    Ids ids = prompt_to_run(o, &model, tokenizer, NULL);
     int chunk = o->workspace.chunk, n;
     Workspace *w = open_workspace(o, &model, chunk);
     Sequence *s = open_prompt_cache(o, w, ids);
@@ -35,11 +36,9 @@ int write_logits(const Options *o) {
     sequence_expect(s, (int)ids.n);
     for (long done = first; done < ids.n; done += n) {
         const float *logits = run_chunk(s, ids.data + done, ids.n - done, chunk, &n);
-        for (int i = 0; i < n; i++) {
-            if (fwrite(logits + (size_t)i * stride, sizeof(float), row, f) < row) {
+        for (int i = 0; i < n; i++)
+            if (fwrite(logits + (size_t)i * stride, sizeof(float), row, f) < row)
                 die("cannot write %s: %s", o->logits, strerror(errno));
-            }
-        }
     }
     outfile_close(f);
     long n_rows = ids.n - first;
@@ -52,14 +51,6 @@ int write_logits(const Options *o) {
     free(ids.data);
     model_close(&model);
     return 0;
-}
-
-// -log of the probability that softmax(logits) gives to id.
-static double surprise(const float *logits, int vocab_size, int id) {
-    double max = -INFINITY, sum = 0;
-    for (int i = 0; i < vocab_size; i++) max = logits[i] > max ? logits[i] : max;
-    for (int i = 0; i < vocab_size; i++) sum += exp(logits[i] - max);
-    return max + log(sum) - logits[id];
 }
 
 typedef struct {
@@ -88,7 +79,7 @@ static long score_window(Perplexity *p, long at) {
             int next = i + j + 1;
             if (next < scored_from || next >= n) continue;
             const float *row = logits + (size_t)j * logit_stride(p->w);
-            p->sum += surprise(row, workspace_model(p->w)->vocab_size, p->window[next]);
+            p->sum -= log_probability(row, workspace_model(p->w)->vocab_size, p->window[next]);
             p->scored++;
         }
         long done = at - n + i + rows;
@@ -116,8 +107,7 @@ int perplexity(const Options *o) {
     long n = p.ids.n + p.prefix.n;
     if (n < 2) usage("--ppl %s: at least two tokens are needed, found %ld", o->ppl, n);
     if (context < p.prefix.n + 1 || context < 2) usage("-c %d is too small for --ppl", context);
-    p.window = malloc((size_t)context * sizeof *p.window);
-    if (!p.window) die("no memory for a window of the context");
+    p.window = allocate((size_t)context, sizeof *p.window);
     p.start = seconds();
     for (long at = 0; at < p.ids.n;) at = score_window(&p, at);
     progress_end();

@@ -29,11 +29,9 @@ static void put_token(Generation *g, int id) {
     char number[16];
     const char *text = number;
     size_t len = 0;
-    if (!g->decoder) {
+    if (!g->decoder)
         len = (size_t)snprintf(number, sizeof number, "%s%d", g->n_printed++ ? " " : "", id);
-    } else if (decoder_push(g->decoder, id, &text, &len, &err)) {
-        die("%s", err.text);
-    }
+    else if (decoder_push(g->decoder, id, &text, &len, &err)) die("%s", err.text);
     put_text(g, text, len);
 }
 
@@ -120,7 +118,6 @@ static void count_pass(Generation *g) {
     const WorkspaceOptions *w = &g->o->workspace;
     int length = sequence_length(g->sequence);
     size_t cache = kv_bytes_at(&g->model, 0, length, w->k_dtype, w->v_dtype);
-    g->passes++;
     g->step_bytes += (double)g->model.weight_bytes + (double)cache;
 }
 
@@ -151,8 +148,7 @@ static void decode(Generation *g, const float *logits, Error *err) {
         if (!g->decoder || !ends_text(g, id)) put_token(g, id);
     }
     if (ran && g->drafter) draft_learn(g->drafter, n_guesses, right, seconds() - begin);
-    Error unused;
-    take_back(g, g->n_text - (n_generated(g) > 0), marked, &unused);
+    take_back(g, g->n_text - (n_generated(g) > 0), marked, NULL);
     g->generated += n_generated(g);
     g->stepped += n_generated(g) > 0 ? n_generated(g) - 1 : 0;
     g->step_seconds += seconds() - start;
@@ -188,14 +184,12 @@ void closing_line(const Generation *g) {
     fprintf(stderr, "; generated %ld, %.1f tok/s, %.2f GB/s; ", g->generated,
             rate((double)g->stepped, g->step_seconds),
             rate(g->step_bytes, g->step_seconds) * 1e-9);
-    if (g->drafter) {
+    if (g->drafter)
         fprintf(stderr, "drafted %ld, accepted %ld; ", drafted_tokens(g->drafter),
                 accepted_tokens(g->drafter));
-    }
     fprintf(stderr, "KV cache %s of %s bytes in use", commas(kv.in_use), commas(kv.reserved));
-    if (g->sampling.temperature > 0) {
+    if (g->sampling.temperature > 0)
         fprintf(stderr, "; seed %llu", (unsigned long long)g->sampling.seed);
-    }
     fprintf(stderr, "; stopped: %s\n", g->stop);
 }
 
@@ -210,11 +204,9 @@ static uint64_t clock_seed(void) {
 // An answer is written with its special tokens: they may be the marks around a thought.
 void start_text(Generation *g) {
     Error err;
-    const char *why;
     bool skip_special = !g->o->messages && g->o->verb != CHAT;
     sampler_free(g->sampler);
-    g->sampler = sampler_new(workspace_kernels(g->w, &why), g->model.vocab_size, &g->sampling,
-                             &err);
+    g->sampler = sampler_new(workspace_kernels(g->w), g->model.vocab_size, &g->sampling, &err);
     if (!g->sampler) die("%s", err.text);
     if (!g->tokenizer || g->o->ids) return;
     decoder_free(g->decoder);
@@ -230,8 +222,7 @@ void generation_open(Generation *g, const Options *o) {
     g->drafter = drafter_new(o, &g->model, g->w);
     if (!o->seeded) g->sampling.seed = clock_seed();
     start_text(g);
-    g->text = malloc(((size_t)workspace_context(g->w) + 1) * sizeof *g->text);
-    if (!g->text) die("no memory for the ids of the text");
+    g->text = allocate((size_t)workspace_context(g->w) + 1, sizeof *g->text);
 }
 
 void generation_close(Generation *g) {
@@ -250,8 +241,7 @@ int generate(const Options *o) {
     Error err;
     Generation g;
     generation_open(&g, o);
-    Ids ids = prompt_to_run(o, &g.model, g.tokenizer);
-    if (o->messages) g.answer_end = answer_end(&g.model, o->models[0], g.tokenizer);
+    Ids ids = prompt_to_run(o, &g.model, g.tokenizer, &g.answer_end);
     g.sequence = open_prompt_cache(o, g.w, ids);
     catch_interrupt(SA_RESTART | SA_RESETHAND);
     for (long i = 0; i < ids.n; i++) {

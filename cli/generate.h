@@ -3,7 +3,6 @@
 #define CLI_GENERATE_H
 
 #include "input.h"
-#include "interrupt.h"
 #include "speculate.h"
 
 typedef struct {
@@ -27,7 +26,7 @@ typedef struct {
     bool ended_line;             // the last character on stdout is a newline
     long n_printed;              // ids so far
     long prompt, reused, generated;  // tokens in all
-    long stepped, passes;            // of them, those that a pass was for; passes
+    long stepped;                // of them, those that a pass was for
     double prompt_seconds, step_seconds, step_bytes;
     const char *stop;            // why the text ended
 } Generation;

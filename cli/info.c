@@ -37,9 +37,7 @@ static void print_attention(const Attention *a) {
                attention_name(a->n_heads, a->n_kv_heads), a->head_dim);
     }
     printf(", attention scale %g", (double)a->scale);
-    if (a->q_norm.w) {
-        printf(", q and k normalised%s", a->qk_norm == QK_WHOLE ? " as wholes" : "");
-    }
+    if (a->q_norm.w) printf(", q and k normalised%s", a->qk_norm == QK_WHOLE ? " as wholes" : "");
     if (a->softcap > 0) printf(", softcap %g", (double)a->softcap);
     if (a->clip > 0) printf(", clip %g", (double)a->clip);
     if (a->sinks) printf(", sinks");
@@ -52,14 +50,12 @@ static void print_attention(const Attention *a) {
 
 static void print_mixer(const Layer *l) {
     const DeltaNet *d = &l->deltanet;
-    if (l->mixer == MIXER_ATTENTION) {
-        print_attention(&l->attention);
-    } else if (l->mixer == MIXER_SHORTCONV) {
+    if (l->mixer == MIXER_ATTENTION) print_attention(&l->attention);
+    else if (l->mixer == MIXER_SHORTCONV)
         printf("convolution over %d tokens", l->shortconv.conv.n_taps);
-    } else {
+    else
         printf("gated DeltaNet, %d key heads of %d, %d value heads of %d, convolution over %d "
                "tokens", d->n_k_heads, d->k_dim, d->n_v_heads, d->v_dim, d->conv.n_taps);
-    }
 }
 
 static void print_activation(const Activation *act) {
@@ -206,11 +202,8 @@ int info(const Options *o) {
     Tokenizer *tokenizer = open_tokenizer(&model);
     const char *described = tokenizer ? tokenizer_describe(tokenizer) : NULL;
     const Kernels *kernels = choose_kernels(o, &why);
-    if (o->json) {
-        print_info_json(path, &model, described, talk, kernels->name);
-    } else {
-        print_info(path, &model, described, talk, kernels->name, why);
-    }
+    if (o->json) print_info_json(path, &model, described, talk, kernels->name);
+    else print_info(path, &model, described, talk, kernels->name, why);
     chat_free(chat);
     tokenizer_free(tokenizer);
     model_close(&model);
@@ -232,7 +225,7 @@ int tokenize(const Options *o) {
     Model model;
     open_model(&model, o, o->models[0]);
     Tokenizer *tokenizer = open_tokenizer(&model);
-    Ids ids = prompt_ids(o, &model, tokenizer);
+    Ids ids = prompt_ids(o, &model, tokenizer, NULL);
     for (long i = 0; i < ids.n; i++) printf(i ? " %d" : "%d", ids.data[i]);
     printf("\n");
     free(ids.data);

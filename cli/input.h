@@ -8,6 +8,8 @@
 #include "options.h"
 #include "tokenizer.h"
 
+void *allocate(size_t count, size_t size);  // zeros
+
 void open_model(Model *model, const Options *options, const char *path);
 Tokenizer *open_tokenizer(const Model *model);  // NULL: the checkpoint has none
 // The kernels to use, and why these.
@@ -30,10 +32,13 @@ typedef struct {
 } Ids;
 
 Ids encode(const Tokenizer *tokenizer, Text text, bool add_special);
-// The ids of -p, -f, --tokens or --messages.
-Ids prompt_ids(const Options *options, const Model *model, const Tokenizer *tokenizer);
+// The ids of -p, -f, --tokens or --messages. *answer_end, unless that is NULL: of --messages, the
+// token that ends an answer besides EOS, -1 if there is none.
+Ids prompt_ids(const Options *options, const Model *model, const Tokenizer *tokenizer,
+               int *answer_end);
 // The same, to be run: each is in the model's vocabulary, and all fit into the context.
-Ids prompt_to_run(const Options *options, const Model *model, const Tokenizer *tokenizer);
+Ids prompt_to_run(const Options *options, const Model *model, const Tokenizer *tokenizer,
+                  int *answer_end);
 // A tokenizer can have added tokens that the model has no row for.
 void check_ids(Ids ids, const Model *model);
 

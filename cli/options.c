@@ -157,11 +157,8 @@ static void help(void) {
            "and what the\nmodel adds go to stdout, everything else to stderr. Defaults are in "
            "parentheses.\n");
     for (const Option *o = OPTIONS; o < OPTIONS + N_OPTIONS; o++) {
-        if (o->kind == HEADING) {
-            printf("\n%s:\n", o->name);
-        } else {
-            print_option(o);
-        }
+        if (o->kind == HEADING) printf("\n%s:\n", o->name);
+        else print_option(o);
     }
     printf("\nGeneration ends at an end-of-text token, after -n tokens, when the context is full, "
            "or at Ctrl-C;\nthe last line on stderr says which. Special tokens are printed in "
@@ -176,16 +173,14 @@ static double parse_number(const Option *o, const char *text) {
     char *end;
     double value = strtod(text, &end);
     bool whole = o->kind == INT;
-    if (end == text || *end || isnan(value)) {
+    if (end == text || *end || isnan(value))
         usage("%s wants a %snumber, found \"%s\"", o->name, whole ? "whole " : "", text);
-    }
     if (whole && value != floor(value)) {
         const char *hint = strcmp(o->name, "-t") ? "" : "; for the sampling temperature use --temp";
         usage("%s wants a whole number, found \"%s\"%s", o->name, text, hint);
     }
-    if (value < o->min || value > o->max) {
-        usage("%s wants a number from %g to %.9g, found \"%s\"", o->name, o->min, o->max, text);
-    }
+    if (value < o->min || value > o->max)
+        usage("%s wants a number from %g to %.10g, found \"%s\"", o->name, o->min, o->max, text);
     return value;
 }
 
@@ -196,10 +191,9 @@ static IntList parse_ints(const Option *o, const char *text) {
         char *end;
         long value = strtol(p, &end, 10);
         bool ok = list.n < MAX_LIST && *p >= '0' && *p <= '9' && (!*end || *end == ',');
-        if (!ok || value < (long)o->min || value > (long)o->max) {
+        if (!ok || value < (long)o->min || value > (long)o->max)
             usage("%s wants up to %d numbers from %g to %g such as 1,4,8, found \"%s\"", o->name,
                   MAX_LIST, o->min, o->max, text);
-        }
         list.values[list.n++] = (int)value;
         p = end;
     } while (*p++ == ',');
@@ -210,17 +204,15 @@ static uint64_t parse_seed(const char *text) {
     char *end;
     errno = 0;
     unsigned long long value = strtoull(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end || errno) {
+    if (*text < '0' || *text > '9' || *end || errno)
         usage("-s wants a whole number from 0 to 2^64 - 1, found \"%s\"", text);
-    }
     return value;
 }
 
 static Dtype parse_dtype(const Option *o, const char *text) {
     static const Dtype types[] = {F32, F16, Q8};
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++)
         if (strcmp(text, dtype_name(types[i])) == 0) return types[i];
-    }
     usage("%s wants f32, f16 or q8, found \"%s\"", o->name, text);
 }
 
@@ -244,35 +236,29 @@ static void set_option(Options *options, const Option *o, const char *text) {
 // ---- arguments ----
 
 static const char *verb_name(Verb verb) {
-    for (int i = 0; i < N_OPTIONS; i++) {
+    for (int i = 0; i < N_OPTIONS; i++)
         if (OPTIONS[i].selects == verb) return OPTIONS[i].name;
-    }
     return "generation";
 }
 
 static const Option *find_option(const char *name) {
-    for (int i = 0; i < N_OPTIONS; i++) {
+    for (int i = 0; i < N_OPTIONS; i++)
         if (OPTIONS[i].kind != HEADING && strcmp(OPTIONS[i].name, name) == 0) return &OPTIONS[i];
-    }
     usage("there is no option \"%s\"", name);
 }
 
 // Combinations that mean nothing are refused rather than ignored.
 static void check_options(const Options *o, const bool given[N_OPTIONS]) {
-    for (int i = 0; i < N_OPTIONS; i++) {
-        if (given[i] && !(OPTIONS[i].verbs & o->verb)) {
+    for (int i = 0; i < N_OPTIONS; i++)
+        if (given[i] && !(OPTIONS[i].verbs & o->verb))
             usage("%s means nothing for %s", OPTIONS[i].name, verb_name(o->verb));
-        }
-    }
     if (o->n_models == 0)
         usage("which model? Name a checkpoint; ./run models/stories.bin tells a story");
-    if (o->n_models > 1 && o->verb != KV) {
-        usage("one model, please: found \"%s\" and \"%s\"; only --kv takes several", o->models[0],
-              o->models[1]);
-    }
-    if (!!o->prompt + !!o->prompt_file + !!o->tokens + !!o->messages > 1) {
+    if (o->n_models > 1 && o->verb != KV)
+        usage("one model, please: found \"%s\" and \"%s\"; a prompt goes after -p, and only --kv "
+              "takes several models", o->models[0], o->models[1]);
+    if (!!o->prompt + !!o->prompt_file + !!o->tokens + !!o->messages > 1)
         usage("-p, -f, --tokens and --messages: give one of them");
-    }
     if (o->no_think && !o->messages && o->verb != CHAT)
         usage("--no-think is for --chat and --messages");
     if (o->lookup && o->draft_model) usage("--lookup and -md: give one of them");
@@ -300,9 +286,8 @@ Options parse_options(int argc, char **argv) {
         }
         const Option *o = find_option(name);
         if (o->value && i + 1 == argc) usage("%s wants a value: %s %s", name, name, o->value);
-        if (o->selects && options.verb != GENERATE && options.verb != o->selects) {
+        if (o->selects && options.verb != GENERATE && options.verb != o->selects)
             usage("%s and %s: one thing at a time", verb_name(options.verb), name);
-        }
         if (o->selects) options.verb = o->selects;
         given[o - OPTIONS] = true;
         set_option(&options, o, o->value ? argv[++i] : NULL);
