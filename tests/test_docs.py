@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import documents
 import gguf_files
@@ -180,7 +181,7 @@ def run_here(command: Command, folder: Path) -> str | None:
 
 @pytest.mark.parametrize("page", PAGES, ids=documents.name_of)
 def test_commands_run(page, tmp_path):
-    """All of a page in one sandbox, in order, since one command may make what the next one reads."""
+    """All of a page in one sandbox, in order: one command may make what the next one reads."""
     ours = [command for command in documents.commands(page) if command.runs]
     if not ours:
         pytest.skip("it shows no commands")
@@ -213,6 +214,19 @@ def test_every_page_is_linked():
     pictures = set((ROOT / "docs").rglob("*.svg")) | set((ROOT / "docs").rglob("*.png"))
     unlinked = {*PAGES, *pictures} - linked - {ROOT / "README.md"}
     assert not unlinked
+
+
+PICTURES = sorted((ROOT / "docs" / "pictures").glob("*.svg"))
+
+
+@pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.name)
+def test_pictures_are_for_light_and_dark(path):
+    root = ElementTree.parse(path).getroot()
+    names = {child.tag.rpartition("}")[2]: child.text or "" for child in root}
+    assert names["title"] and len(names["desc"]) > 80
+    assert "prefers-color-scheme: dark" in names["style"]
+    loaded = path.read_text().replace("http://www.w3.org/2000/svg", "")
+    assert "://" not in loaded
 
 
 C_SOURCES = [
@@ -253,14 +267,11 @@ def test_tour_visits_every_file():
 
 
 def test_prose_is_no_wider_than_100_columns():
-    wide = [
-        f"{documents.name_of(page)}:{number}"
-        for page in PAGES
-        if page.parent.name != "models"
-        for number, line in enumerate(documents.prose(page.read_text(encoding="utf-8")).split("\n"), 1)
-        if len(line) > documents.COLUMNS and not line.startswith(("|", "<!--"))
-    ]
-    assert not wide
+    for page in PAGES:
+        lines = documents.prose(page.read_text(encoding="utf-8")).split("\n")
+        text = [line for line in lines if not line.startswith(("|", "<!--"))]
+        if page.parent.name != "models":
+            assert not [line for line in text if len(line) > documents.COLUMNS], page
 
 
 # ---- samples of output ----

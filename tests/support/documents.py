@@ -17,7 +17,8 @@ COLUMNS = 100
 
 
 def pages() -> list[Path]:
-    return [ROOT / "README.md", ROOT / "models" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    readmes = [ROOT / "README.md", ROOT / "models" / "README.md"]
+    return readmes + sorted((ROOT / "docs").glob("*.md"))
 
 
 def name_of(page: Path) -> str:
