@@ -264,7 +264,7 @@ static void check_options(const Options *o, const bool given[N_OPTIONS]) {
     if (o->lookup && o->draft_model) usage("--lookup and -md: give one of them");
     if (o->prompt_cache_ro && !o->prompt_cache)
         usage("--prompt-cache-ro is for --prompt-cache FILE");
-    if (o->verb == BATCH && o->sequences.n > 1) usage("-np takes one number with --batch");
+    if (o->verb == BATCH && o->sequences.n > 1) usage("--batch takes one number with -np");
 }
 
 Options parse_options(int argc, char **argv) {
