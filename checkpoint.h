@@ -47,8 +47,8 @@ uint32_t checkpoint_crc(const Checkpoint *file);  // the header's
 const Meta *checkpoint_meta(const Checkpoint *file, const char *key);
 const Tensor *checkpoint_tensor(const Checkpoint *file, const char *name);
 
-// Someone who reads a part of a checkpoint and refuses what nobody asked for: a result without it
-// would be wrong. The flags are the reader's own, so that a Checkpoint never changes.
+// Reads a part of a checkpoint and can then refuse what was never asked for: a result that ignored
+// it would be wrong. The flags are the reader's own, so that a Checkpoint never changes.
 typedef struct {
     const Checkpoint *file;
     bool *meta_read, *tensor_read;  // [n_meta], [n_tensors]

@@ -7,20 +7,20 @@
 //   const float *logits = heads_forward(s, ids, n, 1, &err);      // runs n more tokens of it
 //
 // Errors. What can fail takes a heads_error, which may be NULL, and returns NULL or -1; the error
-// then holds a sentence. Its text means nothing after success. What does not take one cannot fail.
+// then holds a sentence. After success its text means nothing. A call that takes none cannot fail.
 // Nothing is printed, no environment variable is read, and no signal is touched.
 //
-// Ownership. What heads_.._new, _open, _fork and _load return is the caller's, who frees it with
-// the call beside it; freeing NULL does nothing. "Borrowed" belongs to the handle. A model outlives
-// its tokenizers and workspaces, a tokenizer its decoders, a workspace its sequences.
+// Ownership. What heads_.._new, _open, _fork and _load return is the caller's, to free with the
+// call beside it; freeing NULL does nothing. What is "borrowed" belongs to the handle. A model
+// outlives its tokenizers and workspaces, a tokenizer its decoders, a workspace its sequences.
 //
 // Threads. A model and a tokenizer never change: any number of threads may use one. A workspace and
 // all of its sequences have one caller at a time, and so have a decoder and a sampler. To run
 // passes in several threads, make a workspace for each. The child of a fork() has none of their
 // threads: it makes workspaces of its own and leaves its parent's alone.
 //
-// Options. Structs of options are for { 0 }: a member that is 0 stands for its default, and NULL
-// for a struct of zeros. Members may be added at their end, and HEADS_ABI then grows.
+// Options. Initialise a struct of options with { 0 }: a member that is 0 means its default, and
+// NULL means a struct of zeros. When members are added at the end, HEADS_ABI grows.
 #ifndef HEADS_H
 #define HEADS_H
 

@@ -1,6 +1,6 @@
 // What a cache costs, where its rows lie, and how they get there.
 //
-// A layer's cache is a run of slots of 16 positions. A slot holds, for one KV head after the other,
+// A layer's cache is a run of slots of 16 positions. A slot holds, for each KV head in turn,
 // its keys as a panel (the layout of a weight matrix whose rows are positions, so that scores are
 // the ordinary product) and then its values as 16 rows (latent attention has none: its values are a
 // part of the keys). Positions fill slots in order, so the memory in use is a growing prefix of

@@ -1,6 +1,5 @@
-// A checkpoint's knobs and tensors -> Model, and every refusal. What a knob means is said in
-// docs/format.md; here stand its range, what it means where the file does not say, and what a
-// layer must have for it to mean anything.
+// A checkpoint's knobs and tensors -> Model, and every refusal. docs/format.md says what a knob
+// means; here are its range, its default, and what a layer must have for it to mean anything.
 #include "model.h"
 
 #include <float.h>

@@ -54,7 +54,7 @@ enum { QK_PER_HEAD, QK_WHOLE, QK_DISTINCT, QK_AFTER_ROPE, N_QK_NORMS };
 typedef struct {
     int n_heads, n_kv_heads, head_dim;
     int rope;              // rope set, -1: none
-    int window;            // a token sees so many positions, its own included; 0: all
+    int window;            // a token sees this many positions, its own included; 0: all
     float scale;           // of scores
     float softcap, clip;   // of scores; of q, k and v; 0: none
     int qk_norm;           // QK_*: what q_norm and k_norm norm

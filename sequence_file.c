@@ -1,6 +1,6 @@
 // Saved sessions. A file holds a sequence's tokens and its part of every layer's cache as it lies
 // in memory, so that loading it is a mapping: nothing is read before it is needed, and what was
-// mapped is compared with its sum when the sequence first runs.
+// mapped is checked against its sum when the sequence first runs.
 //
 //   Header; per layer a Part; the tokens (i32); the parts, each at an offset that equals that of
 //   its place in the cache modulo 64 KB, a multiple of any page's size. Little-endian.

@@ -1,6 +1,6 @@
 // A workspace runs passes; a sequence is one text in its KV cache; a run says which tokens of a
-// sequence are next. One pass takes any number of runs, in prefill or decode, and what a sequence
-// gives does not depend on the others.
+// sequence are next. One pass takes any number of runs, in prefill or decode, and a
+// sequence's results do not depend on the others.
 #ifndef SESSION_H
 #define SESSION_H
 

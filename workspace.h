@@ -1,4 +1,4 @@
-// What the files of the engine share, and nobody else sees: a workspace's buffers, the current
+// What the engine's files share and nothing else sees: a workspace's buffers, the current
 // pass, the steps that passes are made of, and where a sequence's cache lies.
 #ifndef WORKSPACE_H
 #define WORKSPACE_H
@@ -7,7 +7,7 @@
 
 enum {
     TILE = MAX_KEYS,   // positions that one softmax covers; tiles begin at multiples of it
-    RING_RUN = 64,     // tokens that a window's ring has room for besides the window
+    RING_RUN = 64,     // tokens that a window's ring has room for in addition to the window
 };
 
 // ---- arena.c: memory for buffers ----
