@@ -126,6 +126,7 @@ struct Workspace {
     const char *why;      // of the choice of kernels
     Pool *pool;
     bool own_pool;
+    heads_probe probe;    // who looks at passes
     int chunk, logit_rows;
     KvLayout kv;
     void *memory;         // all that follows; mapped at once, touched as it is needed

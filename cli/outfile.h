@@ -4,9 +4,9 @@
 
 #include <stdio.h>
 
-// Opens a file under a temporary name beside `path`, one at a time. A device, a pipe or what stdout
-// is sent to is written directly. Exits if it cannot be written, or if it is the file `input`,
-// which is mapped.
+// Opens a file under a temporary name beside `path`; two may be open at a time. A device, a pipe or
+// what stdout is sent to is written directly. Exits if it cannot be written, or if it is the file
+// `input`, which is mapped, or what the other one is to become.
 FILE *outfile_open(const char *path, const char *input);
 // Ends it: what was at `path` is replaced at once.
 void outfile_close(FILE *f);
