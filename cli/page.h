@@ -1,8 +1,9 @@
-// page/ in one file, with PAGE_DATA where the data go. Made by the Makefile.
-#ifndef CLI_PAGE_H
-#define CLI_PAGE_H
+// page.h: the head page, which the Makefile bundles from page/
+#ifndef PAGE_H
+#define PAGE_H
 
-#define PAGE_DATA "@DATA@"
-extern const unsigned char page_html[];
+#define PAGE_DATA "@DATA@"  // stands once in the page, where the JSON goes
+
+extern const unsigned char page_html[];  // ends with a zero byte
 
 #endif
