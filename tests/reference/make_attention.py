@@ -14,7 +14,10 @@ import argparse
 import json
 import os
 import sys
+from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
+from unittest.mock import patch
 
 import make_golden
 import numpy as np
@@ -28,12 +31,30 @@ def once(build_alibi):
     return lambda *args, **kwargs: build_alibi(*args, **kwargs) / 2
 
 
-def weights(directory: Path, name: str) -> list[np.ndarray]:
+def with_sinks(forward):
+    """Granite's eager attention scales its output for the sinks, and shows the weights as they were
+    before: of values that are all 1, the output is that scale."""
+
+    def scaled(module, query, key, value, *args, **kwargs):
+        out, shown = forward(module, query, key, value, *args, **kwargs)
+        ones, _ = forward(module, query, key, value.new_ones(value.shape), *args, **kwargs)
+        return out, shown * ones.transpose(1, 2)[..., :1]
+
+    return scaled
+
+
+CORRECTED = [
+    ("falcon", "build_alibi_tensor", once),
+    ("granite_swa", "eager_attention_forward", with_sinks),
+    ("granitemoe_swa", "eager_attention_forward", with_sinks),
+]
+
+
+def weights(directory: Path) -> list[np.ndarray]:
     """Of the golden prompt, by layer that has attention: [heads][tokens][tokens]."""
     import torch
     import transformers
     from transformers import AutoModelForCausalLM
-    from transformers.models.falcon import modeling_falcon
 
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -41,12 +62,12 @@ def weights(directory: Path, name: str) -> list[np.ndarray]:
         directory, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
     ).eval()
     prompt = json.loads((directory / "golden.json").read_text())["prompt"]
-    build_alibi = modeling_falcon.build_alibi_tensor
-    if name in make_golden.ATTENTION:
-        modeling_falcon.build_alibi_tensor = once(build_alibi)
-    with torch.no_grad():
+    with ExitStack() as patches, torch.no_grad():
+        for family, function, correct in CORRECTED:
+            module = import_module(f"transformers.models.{family}.modeling_{family}")
+            corrected = correct(getattr(module, function))
+            patches.enter_context(patch.object(module, function, corrected))
         out = model(torch.tensor([prompt]), use_cache=False, output_attentions=True)
-    modeling_falcon.build_alibi_tensor = build_alibi
     return [layer[0].float().numpy() for layer in out.attentions if layer is not None]
 
 
@@ -64,7 +85,7 @@ def main() -> int:
             torch=torch.__version__,
             transformers=transformers.__version__,
         )
-        rows = [layer[:, POSITIONS] for layer in weights(GOLDEN / name, name)]
+        rows = [layer[:, POSITIONS] for layer in weights(GOLDEN / name)]
         path = GOLDEN / name / "attention.npz"
         np.savez_compressed(
             path,
