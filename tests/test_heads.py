@@ -182,7 +182,8 @@ def test_heads_made_by_hand_get_their_roles(n, tmp_path, run):
     assert equal["scores"]["entropy"] == pytest.approx(1) == equal["scores"]["distance"]
     assert induction["scores"]["induction"] > 0.9 and first["scores"]["first"] > 0.99
     assert 0.4 < duplicate["scores"]["duplicate"] < 0.6  # half of it is on the token itself
-    assert np.abs(array_of(equal) - np.tri(len(ids)) / np.arange(1, len(ids) + 1)[:, None]).max() < 1e-6
+    alike = np.tri(len(ids)) / np.arange(1, len(ids) + 1)[:, None]
+    assert np.abs(array_of(equal) - alike).max() < 1e-6
     check_scores(data)
 
 
@@ -196,3 +197,195 @@ def test_heads_made_by_hand_behind_a_window(tmp_path, run):
     rows = data["layers"][1]["rows"]
     assert rows == {"previous": 2 * n, "duplicate": 0, "induction": 0, "first": window - 1}
     check_scores(data)
+
+
+# ---- the page ----
+
+
+def test_the_page_has_the_same_numbers(tmp_path, run):
+    """Scores as in the JSON, weights as a byte each; the sinks too."""
+    model, prompt = in_f32("gpt_oss", tmp_path), ("--tokens", prompt_of("gpt_oss"))
+    data, page = (heads_of(model, tmp_path / f"x.{end}", *prompt) for end in ("json", "html"))
+    for layer, shown in zip(data["layers"], page["layers"]):
+        for head, drawn in zip(layer["heads"], shown["heads"]):
+            found, want = array_of(drawn), np.rint(255 * np.sqrt(array_of(head)))
+            assert np.abs(found - want).max() <= 1 and (found == want).mean() > 0.99
+            sinks = np.frombuffer(head_files.base64.b64decode(drawn.pop("sink")), np.uint8)
+            assert np.abs(sinks - 255 * np.sqrt(head.pop("sink"))).max() < 0.6
+            del head["map"], drawn["map"]
+    assert data == page
+
+
+@pytest.fixture(scope="module")
+def many_heads(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("many") / "many.bin"
+    path.write_bytes(head_files.checkpoints.random_model(n_layers=2, n_heads=64, n_kv_heads=16,
+                                                         head_dim=16, n_embd=24))  # fmt: skip
+    return path
+
+
+def strength(head: dict) -> float:
+    return 1 + head["scores"][head["role"]] if head["role"] else head["pairs"][0][2]
+
+
+def test_what_a_page_leaves_out(many_heads, tmp_path, run):
+    """It keeps to its size with the heads that have roles and the strongest of the others, whose
+    maps come from a second run."""
+    prompt = ("--tokens", " ".join(str(i * i % 37) for i in range(290)), "-b", 64)
+    whole = heads_of(many_heads, tmp_path / "x.html", *prompt)
+    assert "left_out" not in whole
+    done = run(many_heads, "--heads", tmp_path / "y.html", "--heads-max", 2, *prompt)
+    assert "the maps of" in done.stderr
+    part = heads_of(many_heads, tmp_path / "x.html", "--heads-max", 2, *prompt)
+    size = (tmp_path / "x.html").stat().st_size
+    assert 1.8e6 < size < 2e6
+    all_heads, kept = [], []
+    for layer, same in zip(whole["layers"], part["layers"]):
+        for head, other in zip(layer["heads"], same["heads"]):
+            all_heads.append(head)
+            kept += [head] if "map" in other else []
+            assert {**head, "map": other.get("map")} == {"map": None, **other}
+            assert other.get("map") in (None, head["map"])
+    assert part["left_out"] == {"heads": 128 - len(kept), "of": 128, "limit_mb": 2}
+    assert 10 < len(kept) < 100
+    left = [head for head in all_heads if head not in kept]
+    assert min(map(strength, kept)) >= max(map(strength, left))
+
+
+def test_a_page_without_room_for_a_map(tmp_path, run):
+    model = tmp_path / "model.bin"
+    model.write_bytes(head_files.checkpoints.random_model(n_layers=1, context=2048))
+    page = heads_of(model, tmp_path / "x.html", "--heads-max", 1, "--tokens", "1 2 3 4 " * 400)
+    assert page["left_out"] == {"heads": 6, "of": 6, "limit_mb": 1}
+    assert not any("map" in head for head in page["layers"][0]["heads"])
+
+
+def test_texts_of_tokens(stories, bare, tmp_path, run):
+    """No text ends the page's script; half a character is shown as its bytes."""
+    text = "</script><!-- \U0001f98a \"\\\n"
+    page = heads_of(stories, tmp_path / "x.html", "-p", text)
+    shown = [token["text"] for token in page["tokens"]]
+    heads_of(stories, tmp_path / "y.html", "-p", "A fox.")
+    opened = [(tmp_path / f"{name}.html").read_text().count("<!--") for name in "xy"]
+    assert opened[0] == opened[1]
+    assert shown[0] == "<|begin|>"
+    pieces = "".join(shown[1:])
+    for byte in "\U0001f98a".encode():
+        pieces = pieces.replace(f"\u27e8{byte:02X}\u27e9", chr(0xDC00 + byte))
+    assert pieces.encode("utf-8", "surrogateescape").decode() == text
+    ids = [int(word) for word in run(stories, "-p", text, "--tokenize").stdout.split()]
+    assert [token["id"] for token in page["tokens"]] == ids
+    data = heads_of(bare, tmp_path / "x.json", "--tokens", "5 17")
+    assert [token["text"] for token in data["tokens"]] == ["\u27e85\u27e9", "\u27e817\u27e9"]
+    assert data["model"] == "bare.bin"
+
+
+def test_texts_come_from_everywhere(stories, tmp_path, run):
+    (tmp_path / "text").write_text("A fox.")
+    want = heads_of(stories, tmp_path / "x.json", "-p", "A fox.")
+    assert heads_of(stories, tmp_path / "x.json", "-f", tmp_path / "text") == want
+    ids = " ".join(str(token["id"]) for token in want["tokens"])
+    assert heads_of(stories, tmp_path / "x.json", "--tokens", ids) == want
+
+
+# ---- refusals ----
+
+
+def test_refusals(stories, tmp_path, run):
+    out, copy, large = tmp_path / "x.json", tmp_path / "model.json", tmp_path / "large.bin"
+    copy.write_bytes(stories.read_bytes())
+    large.write_bytes(head_files.checkpoints.random_model(n_layers=16, n_heads=64, n_kv_heads=16,
+                                                          n_embd=8, d_ff=8))  # fmt: skip
+    text = ("-p", "A fox.")
+    cases = [
+        ((stories, *text, "--heads", "x.txt"), 2, "ends in .html or .json"),
+        ((stories, *text, "--heads", out, "--heads-max", 4), 2, "of which --heads page"),
+        ((stories, *text, "--heads-max", 4), 2, "--heads-max means nothing for generation"),
+        ((stories, *text, "--heads", out, "-n", 4), 2, "-n means nothing for --heads"),
+        ((stories, *text, "--heads", out, "--kv"), 2, "one thing at a time"),
+        ((stories, *text, "--heads", out, "--prompt-cache", tmp_path / "c"), 2, "does not run"),
+        ((stories, *text, "--heads", tmp_path / "none" / "x.json"), 1, "No such file or directory"),
+        ((copy, *text, "--heads", copy), 1, "it is the model itself"),
+        ((stories, *text, "--heads", out, "--logits", out), 1, "two results would go there"),
+        ((stories, *text, "--heads", tmp_path / "." / "x.json", "--logits", out), 1, "two results"),
+        ((large, "--tokens", "1 2 " * 256, "--heads", out), 2, "about 1 GB of JSON"),
+    ]
+    for arguments, status, text_ in cases:
+        done = run(*arguments)
+        assert done.returncode == status and text_ in done.stderr, (arguments, done.stderr)
+    assert {path.name for path in tmp_path.iterdir()} == {"model.json", "large.bin"}
+    assert copy.read_bytes() == stories.read_bytes()
+
+
+def test_nothing_is_left_behind_where_one_of_two_files_fails(stories, tmp_path, run):
+    (tmp_path / "logits").write_text("old")
+    done = run(stories, "-p", "A fox.", "--logits", tmp_path / "logits", "--heads", "/none/x.html")
+    assert done.returncode == 1 and "cannot write /none/x.html" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["logits"]
+    assert (tmp_path / "logits").read_text() == "old"
+
+
+# ---- the library ----
+
+
+class Row(ctypes.Structure):
+    _fields_ = [("sequence", ctypes.c_void_p), ("layer", ctypes.c_int), ("head", ctypes.c_int),
+                ("position", ctypes.c_int), ("first", ctypes.c_int), ("n", ctypes.c_int),
+                ("weights", ctypes.POINTER(ctypes.c_float)), ("sink", ctypes.c_float)]
+
+
+TakeRow = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(Row), ctypes.c_int)
+
+
+class Probe(ctypes.Structure):
+    _fields_ = [("attention", TakeRow), ("context", ctypes.c_void_p)]
+
+
+def test_a_probe_of_the_library(tmp_path, run):
+    """The rows of two texts in one call, by thread and sequence; and none when it has ended."""
+    heads = ctypes.CDLL(str(ROOT / "build" / "libheads.so"))
+    for call in ("model_open", "workspace_new", "sequence_new", "forward_runs"):
+        getattr(heads, f"heads_{call}").restype = ctypes.c_void_p
+    for call in ("sequence_free", "workspace_free", "model_close"):
+        getattr(heads, f"heads_{call}").argtypes = [ctypes.c_void_p]
+    path = in_f32("gpt_oss", tmp_path)
+    model = ctypes.c_void_p(heads.heads_model_open(str(path).encode(), None))
+    w = ctypes.c_void_p(heads.heads_workspace_new(model, None, None))
+    found, threads = {}, heads.heads_workspace_threads(w)
+
+    def take(context, row, thread):
+        row = row.contents
+        assert context == 77 and 0 <= thread < threads
+        key = row.sequence, row.layer, row.head, row.position
+        assert key not in found
+        found[key] = row.first, row.weights[: row.n], row.sink
+
+    class Run(ctypes.Structure):
+        _fields_ = [("sequence", ctypes.c_void_p), ("tokens", ctypes.POINTER(ctypes.c_int)),
+                    ("n", ctypes.c_int), ("n_logits", ctypes.c_int)]
+
+    texts = [[5, 6, 7, 8, 5, 6, 9] * 5, [3, 4, 3]]
+    sequences = [heads.heads_sequence_new(w, 0, None) for _ in texts]
+    runs = (Run * 2)(*[Run(s, (ctypes.c_int * len(text))(*text), len(text), 0)
+                       for s, text in zip(sequences, texts)])  # fmt: skip
+    taker = TakeRow(take)
+    heads.heads_workspace_probe(w, ctypes.byref(Probe(taker, 77)))
+    assert heads.heads_forward_runs(w, runs, 2, None)
+    heads.heads_workspace_probe(w, None)
+    n_rows = len(found)
+    assert heads.heads_forward_runs(w, runs, 2, None) and len(found) == n_rows
+    for s, text in zip(sequences, texts):
+        data = heads_of(path, tmp_path / "x.json", "--tokens", " ".join(map(str, text)))
+        for layer in data["layers"]:
+            for head in layer["heads"]:
+                weights = array_of(head)
+                for i in range(len(text)):
+                    first, row, sink = found.pop((s, layer["layer"], head["head"], i))
+                    assert np.allclose(weights[i, first : i + 1], row, rtol=1e-5, atol=0)
+                    assert not weights[i, :first].any()
+                    assert head["sink"][i] == pytest.approx(sink, rel=1e-5)
+    assert not found
+    for s in sequences:
+        heads.heads_sequence_free(s)
+    heads.heads_workspace_free(w)
+    heads.heads_model_close(model)

@@ -24,12 +24,14 @@ def heads_of(model: Path, out: Path, *arguments: object) -> dict:
     assert done.returncode == 0 and done.stdout == b"", done.stderr
     text = out.read_text(encoding="utf-8")
     if out.suffix == ".html":
-        (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+        script = r'<script type="application/json" id="data">(.*?)</script>'
+        (text,) = re.findall(script, text, re.DOTALL)
     return json.loads(text)
 
 
 def array_of(head: dict) -> np.ndarray:
-    """A head's map, (tokens, tokens) with zeros above the diagonal, float64."""
+    """A head's map, (tokens, tokens) with zeros above the diagonal: weights in float64, or a page's
+    bytes."""
     map_ = head["map"]
     if isinstance(map_, str):
         values = np.frombuffer(base64.b64decode(map_), np.uint8)
