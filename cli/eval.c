@@ -51,7 +51,8 @@ int look(const Options *o) {
     if (f) outfile_close(f);
     if (page) heads_page_close(page, s);
     fprintf(stderr, "prompt %ld tokens, %.1f tok/s", n_rows, speed);
-    if (f) fprintf(stderr, "; float32 [%ld][%d] written to %s", n_rows, model.vocab_size, o->logits);
+    if (f)
+        fprintf(stderr, "; float32 [%ld][%d] written to %s", n_rows, model.vocab_size, o->logits);
     fprintf(stderr, "\n");
     save_prompt_cache(o, s);
     sequence_free(s);

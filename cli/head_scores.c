@@ -12,8 +12,9 @@
 //
 // Previous-token and induction heads: Olsson et al. 2022 (arXiv 2209.11895). Heads that rest on the
 // first token: Xiao et al. 2023 (2309.17453), and Gu et al. 2024 (2410.10781), whose threshold all
-// roles have here. Distance and entropy take the weights over their sum, which is less than 1 where
-// a layer has sinks.
+// roles have here. A head that finds nothing to do rests there too, so that any other role goes
+// before. Distance and entropy take the weights over their sum, which is less than 1 where a layer
+// has sinks.
 #include "head_scores.h"
 
 #include <math.h>
@@ -92,7 +93,7 @@ int head_role(const HeadScores *head, const HeadScores *uniform) {
     for (int k = 0; k < N_ROLES; k++) {
         double score = head_score(head, k), least = TIMES_UNIFORM * head_score(uniform, k);
         bool has = score >= LEAST_SCORE && score >= least;
-        if (has && (best < 0 || score > head_score(head, best))) best = k;
+        if (has && (best < 0 || (k != FIRST && score > head_score(head, best)))) best = k;
     }
     return best;
 }

@@ -34,7 +34,7 @@ RowScores score_row(const heads_attention_row *row, const int *same);
 void add_row_scores(HeadScores *head, const RowScores *row);
 // The mean, NAN of no rows.
 double head_score(const HeadScores *head, int score);
-// The role of a head beside one that looks at all that its layer sees alike; -1: none.
+// The role of a head, beside one that looks at all that its layer sees alike; -1: none.
 int head_role(const HeadScores *head, const HeadScores *uniform);
 
 #endif

@@ -36,6 +36,7 @@ struct HeadsPage {
     Workspace *w;
     const Tokenizer *tokenizer;
     Ids ids;
+    int chunk;           // tokens of a pass
     FILE *f;
     int *same;           // [n], as score_row wants it
     Head *heads;         // of all layers
@@ -45,7 +46,7 @@ struct HeadsPage {
     bool scoring;        // or only filling maps, in a second run
     long done;           // tokens of earlier passes
     int n_runs, layer;   // of progress: runs, and the layer that it has come to
-    double start;
+    double start;        // seconds
 };
 
 static const char *const mixer_names[N_MIXERS] = {
@@ -64,6 +65,14 @@ static size_t map_size(const HeadsPage *p) { return (size_t)p->ids.n * ((size_t)
 
 // ---- while the text runs ----
 
+// Writing JSON takes as long as a run.
+static void show_progress(const HeadsPage *p, double tokens) {
+    double done = tokens / (double)p->ids.n + !p->scoring, all = p->n_runs + !p->o->html;
+    if (seconds() - p->start < 1) return;
+    progress((long)(1e3 * done), (long)(1e3 * all), "%zu heads of %ld tokens", p->n_heads,
+             p->ids.n);
+}
+
 // Rows come from all threads at once; each has places of its own to go to.
 static void take_row(void *context, const heads_attention_row *row, int thread) {
     HeadsPage *p = context;
@@ -81,11 +90,10 @@ static void take_row(void *context, const heads_attention_row *row, int thread) 
         memcpy(head->map + (size_t)i * ((size_t)i + 1) / 2 + row->first, row->weights,
                (size_t)row->n * sizeof *row->weights);
     if (head->sinks) head->sinks[i] = row->sink;
-    if (thread || row->layer == p->layer || seconds() - p->start < 1) return;
+    if (thread || row->layer == p->layer) return;
     p->layer = row->layer;
-    long n = p->ids.n, run = p->scoring ? 0 : n, left = n - p->done, chunk = p->o->workspace.chunk;
-    double tokens = (double)(left < chunk ? left : chunk) * row->layer / p->model->n_layers;
-    progress(run + p->done + (long)tokens, n * p->n_runs, "%zu heads", p->n_heads);
+    long left = p->ids.n - p->done, n = left < p->chunk ? left : p->chunk;
+    show_progress(p, (double)p->done + (double)(n * row->layer) / p->model->n_layers);
 }
 
 void heads_page_add(HeadsPage *p, int n) {
@@ -108,8 +116,7 @@ static void run_again(HeadsPage *p, Sequence *s) {
     sequence_expect(s, (int)p->ids.n);
     p->scoring = false;
     for (p->done = 0; p->done < p->ids.n; heads_page_add(p, n)) {
-        long left = p->ids.n - p->done;
-        n = left < p->o->workspace.chunk ? (int)left : p->o->workspace.chunk;
+        n = p->ids.n - p->done < p->chunk ? (int)(p->ids.n - p->done) : p->chunk;
         if (!forward(s, p->ids.data + p->done, n, 0, &err)) die("%s", err.text);
     }
 }
@@ -144,7 +151,8 @@ static size_t maps_that_fit(const HeadsPage *p) {
     return room / one < (double)p->n_heads ? (size_t)(room / one) : p->n_heads;
 }
 
-// Those with roles first, by their score; then by their strongest pair. Else as they stand.
+// Those with roles first, of them those that rest on the first token last, as they are many; then
+// by score, and without a role by the strongest pair. Else as they stand.
 static int by_strength(const void *a, const void *b) {
     const Head *x = *(Head *const *)a, *y = *(Head *const *)b;
     if (x->strength != y->strength) return x->strength > y->strength ? -1 : 1;
@@ -155,7 +163,8 @@ static void keep_strongest(HeadsPage *p) {
     Head **heads = get(p->n_heads, sizeof *heads);
     for (size_t i = 0; i < p->n_heads; i++) {
         Head *h = heads[i] = &p->heads[i];
-        if (h->role >= 0) h->strength = 1 + head_score(&h->scores, h->role);
+        if (h->role >= 0)
+            h->strength = (h->role == FIRST ? 1 : 2) + head_score(&h->scores, h->role);
         else h->strength = h->scores.n_pairs ? h->scores.pairs[0].weight : 0;
     }
     qsort(heads, p->n_heads, sizeof *heads, by_strength);
@@ -169,10 +178,9 @@ static void keep_strongest(HeadsPage *p) {
 static void put_string(FILE *f, const char *text, size_t len) {
     char *quoted = json_quote(text, len, &len);
     if (!quoted) die("no memory for a text of %zu bytes", len);
-    for (size_t i = 0; i < len; i++) {
+    for (size_t i = 0; i < len; i++)
         if (quoted[i] == '<') fputs("\\u003c", f);
         else fputc(quoted[i], f);
-    }
     free(quoted);
 }
 
@@ -181,7 +189,8 @@ static void put_number(FILE *f, double x) {
     else fprintf(f, "%.6g", x);
 }
 
-// What is no character by itself is written as its bytes, such as \u27e8E2\u27e9; a token without text as its id.
+// What is no character by itself is written as its bytes, such as E2 in angle brackets; a token
+// without a text, as its id.
 static void put_token(const HeadsPage *p, long i) {
     size_t len, n;
     const char *text = token_text(p, i, &len);
@@ -231,15 +240,12 @@ static void put_map(const HeadsPage *p, const Head *h) {
     }
     if (!h->map) return;
     fputs(",\n     \"map\": ", p->f);
-    if (p->o->html) {
-        put_base64(p->f, h->map, map_size(p));
-        return;
-    }
-    for (size_t i = 0; i < n; i++) {
+    if (p->o->html) put_base64(p->f, h->map, map_size(p));
+    for (size_t i = 0; i < n && !p->o->html; i++) {
         fputs(i ? ",\n      " : "[", p->f);
         put_row(p->f, h->map + i * (i + 1) / 2, i + 1);
     }
-    fputs("]", p->f);
+    if (!p->o->html) fputs("]", p->f);
 }
 
 static void put_head(const HeadsPage *p, const Head *h) {
@@ -253,9 +259,10 @@ static void put_head(const HeadsPage *p, const Head *h) {
         put_number(p->f, head_score(&h->scores, k));
     }
     fputs("},\n     \"pairs\": [", p->f);
-    for (const TokenPair *pair = h->scores.pairs; pair < h->scores.pairs + h->scores.n_pairs; pair++)
-        fprintf(p->f, "%s[%d, %d, %.6g]", pair > h->scores.pairs ? ", " : "", pair->query,
-                pair->key, pair->weight);
+    for (int i = 0; i < h->scores.n_pairs; i++) {
+        TokenPair pair = h->scores.pairs[i];
+        fprintf(p->f, "%s[%d, %d, %.6g]", i ? ", " : "", pair.query, pair.key, pair.weight);
+    }
     fputs("]", p->f);
     put_map(p, h);
     fputs("}", p->f);
@@ -296,7 +303,10 @@ static void put_json(const HeadsPage *p) {
     fputs(",\n \"tokens\": [\n  ", p->f);
     for (long i = 0; i < p->ids.n; i++) put_token(p, i);
     fputs("],\n \"layers\": [\n  ", p->f);
-    for (int i = 0; i < p->model->n_layers; i++) put_layer(p, i);
+    for (int i = 0; i < p->model->n_layers; i++) {
+        put_layer(p, i);
+        if (!p->o->html) show_progress(p, (double)(p->ids.n * i) / p->model->n_layers);
+    }
     fputs("]}\n", p->f);
 }
 
@@ -304,7 +314,7 @@ static void put_json(const HeadsPage *p) {
 
 static void open_layers(HeadsPage *p) {
     const Model *m = p->model;
-    size_t rows = (size_t)(p->ids.n < workspace_chunk(p->w) ? p->ids.n : workspace_chunk(p->w));
+    size_t rows = (size_t)(p->ids.n < p->chunk ? p->ids.n : p->chunk);
     p->layers = get((size_t)m->n_layers, sizeof *p->layers);
     for (int i = 0; i < m->n_layers; i++)
         if (m->layers[i].mixer == MIXER_ATTENTION)
@@ -333,15 +343,14 @@ static void find_same(HeadsPage *p) {
 HeadsPage *heads_page_open(const Options *o, Workspace *w, const Tokenizer *tokenizer, Ids ids) {
     HeadsPage *p = get(1, sizeof *p);
     *p = (HeadsPage){.o = o, .model = workspace_model(w), .w = w, .tokenizer = tokenizer,
-                     .ids = ids, .n_runs = 1, .layer = -1, .scoring = true,
+                     .ids = ids, .chunk = workspace_chunk(w), .n_runs = 1, .scoring = true,
                      .start = seconds()};
     open_layers(p);
     double bytes = (double)BYTES_PER_NUMBER * (double)p->n_heads * (double)map_size(p);
-    if (!p->o->html && bytes > MOST_JSON) {
+    if (!p->o->html && bytes > MOST_JSON)
         usage("%s would have about %.0f GB of JSON, the weights of %zu heads for %ld tokens; take "
               "a shorter text, or write an .html, which leaves heads out", o->heads, bytes / 1e9,
               p->n_heads, ids.n);
-    }
     find_same(p);
     p->equal = get((size_t)workspace_threads(w), sizeof *p->equal);
     for (int t = 0; t < workspace_threads(w); t++) p->equal[t] = get((size_t)ids.n, sizeof(float));
@@ -389,10 +398,11 @@ void heads_page_close(HeadsPage *p, Sequence *s) {
         run_again(p, s);
     }
     workspace_probe(p->w, NULL);
-    progress_end();
+    p->scoring = false;
     const char *page = p->o->html ? (const char *)page_html : "", *data = strstr(page, PAGE_DATA);
     if (data) fwrite(page, 1, (size_t)(data - page), p->f);
     put_json(p);
+    progress_end();
     if (data) fputs(data + strlen(PAGE_DATA), p->f);
     outfile_close(p->f);
     say_roles(p);

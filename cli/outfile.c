@@ -59,9 +59,8 @@ static bool is_direct(OutFile *o, const char *input) {
         snprintf(o->target, sizeof o->target, "%s", o->name);
         return lstat(o->name, &out) == 0;  // a link to what is not there yet
     }
-    if (stat(input, &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino) {
+    if (stat(input, &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino)
         die("cannot write %s: it is the model itself; name another file", o->name);
-    }
     return !S_ISREG(out.st_mode) || !realpath(o->name, o->target) ||
            (strncmp(o->name, "/dev/", 5) == 0 && strncmp(o->target, "/dev/", 5) != 0);
 }
@@ -77,9 +76,8 @@ FILE *outfile_open(const char *path, const char *input) {
         snprintf(o->temporary, sizeof o->temporary, "%s.%ld", o->target, (long)getpid());
         int fd = create_temporary(o, stat(o->target, &old) == 0 ? old.st_mode & 0777 : 0666);
         // The name has this process's number: whoever has it is the other file.
-        if (fd < 0 && errno == EEXIST) {
+        if (fd < 0 && errno == EEXIST)
             die("cannot write %s: two results would go there; name another file", path);
-        }
         if (fd >= 0) o->f = fdopen(fd, "wb");
     }
     if (!o->f) die("cannot write %s: %s", path, strerror(errno));
@@ -90,9 +88,8 @@ void outfile_close(FILE *f) {
     OutFile *o = files;
     while (o->f != f) o++;
     bool ok = !ferror(f) && fflush(f) == 0 && (!o->unfinished || fsync(fileno(f)) == 0);
-    if (fclose(f) != 0 || !ok || (o->unfinished && rename(o->temporary, o->target) != 0)) {
+    if (fclose(f) != 0 || !ok || (o->unfinished && rename(o->temporary, o->target) != 0))
         die("cannot write %s: %s", o->name, strerror(errno));
-    }
     o->unfinished = 0;
     o->f = NULL;
 }

@@ -225,7 +225,8 @@ def many_heads(tmp_path_factory) -> Path:
 
 
 def strength(head: dict) -> float:
-    return 1 + head["scores"][head["role"]] if head["role"] else head["pairs"][0][2]
+    role = head["role"]
+    return (2 - (role == "first")) + head["scores"][role] if role else head["pairs"][0][2]
 
 
 def test_what_a_page_leaves_out(many_heads, tmp_path, run):

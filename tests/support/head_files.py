@@ -96,7 +96,7 @@ def scores_of(weights: np.ndarray, ids: list[int], window: int) -> dict[str, flo
 
 def role_of(scores: dict[str, float], uniform: dict[str, float]) -> str | None:
     has = [r for r in ROLES if scores[r] >= 0.3 and scores[r] >= 3 * uniform[r]]
-    return max(has, key=lambda role: scores[role], default=None)
+    return max(has, key=lambda role: (role != "first", scores[role]), default=None)
 
 
 def pairs_of(weights: np.ndarray, n: int = 5) -> list[list]:
