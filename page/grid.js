@@ -8,13 +8,12 @@ const cell_of = new Map();    // of a head
 
 const head_name = (head) => "Layer " + head.layer.layer + ", head " + head.head;
 
-function cell_label(head) {
-  const role = role_of(head);
-  const score = score_of(head, state.shown);
-  const what = state.shown !== "role" ? (ROLES[state.shown] || SPREAD[state.shown]).name + " "
-    : head.role ? "" : "strongest pair ";
-  return head_name(head) + ", KV head " + head.kv_head + ": " + role.name + ", " + what +
-    number(score) + (has_map(head) ? "" : ", map left out");
+// What a cell says to those who do not see where it stands; its number follows.
+function heard_of(head) {
+  const what = state.shown !== "role" ? ", " + (ROLES[state.shown] || SPREAD[state.shown]).name
+    : head.role ? "" : ", strongest pair";
+  return head_name(head) + ", KV head " + head.kv_head + ", " + role_of(head).name +
+    (has_map(head) ? "" : ", map left out") + what + " ";
 }
 
 // A bracket opens at the first head of a KV group and closes at the last.
@@ -33,12 +32,13 @@ function head_cell(head, sorted) {
   });
   if (!has_map(head)) cell.classList.add("without-map");
   if (sorted) {
-    cell.append(element("span", { class: "place" }, head.layer.layer + "·" + head.head));
+    cell.append(element("span", { class: "place", "aria-hidden": "true" },
+      head.layer.layer + "·" + head.head));
   }
-  const face = element("span", { class: "face" }, icon(head.role));
-  face.append(element("span", { class: "short" }, role_of(head).short),
-    element("span", { class: "number" }));
-  cell.append(face);
+  cell.append(element("span", { class: "only-heard" }), element("span", { class: "face" },
+    icon(head.role),
+    element("span", { class: "short", "aria-hidden": "true" }, role_of(head).short),
+    element("span", { class: "number" })));
   cell.head = head;
   cell_of.set(head, cell);
   return cell;
@@ -50,7 +50,7 @@ function fill_cell(cell) {
   cell.querySelector(".number").textContent = short_number(score);
   const strength = Math.min(1, Math.max(0, score || 0));
   cell.style.setProperty("--strength", strength.toFixed(3));
-  cell.setAttribute("aria-label", cell_label(cell.head));
+  cell.querySelector(".only-heard").textContent = heard_of(cell.head);
 }
 
 function layer_row(layer) {
@@ -58,8 +58,9 @@ function layer_row(layer) {
   const name = element("div", { role: "rowheader", class: "layer-name" }, String(layer.layer));
   name.setAttribute("aria-label", "Layer " + layer.layer);
   if (layer.window) {
-    name.append(element("small", { title: "sees the last " + layer.window + " tokens" },
-      "w" + layer.window));
+    const sees = "sees the last " + layer.window + " tokens";
+    name.prepend(element("small", { title: sees }, "w" + layer.window), " ");
+    name.setAttribute("aria-label", "Layer " + layer.layer + ", " + sees);
   }
   row.append(name);
   if (layer.heads) {
@@ -109,6 +110,7 @@ function build_grid() {
   cell_rows = [];
   cell_of.clear();
   grid.replaceChildren(...(state.order === "layers" ? rows_by_layer() : rows_by_score()));
+  grid.classList.toggle("with-windows", data.layers.some((layer) => layer.window));
   grid.classList.toggle("sorted", state.order !== "layers");
   fill_grid();
   dim_cells();
@@ -142,7 +144,9 @@ function found_tokens() {
 function dim_cells() {
   const kept = new Set(found_heads());
   for (const [head, cell] of cell_of) cell.classList.toggle("dimmed", !kept.has(head));
-  $("found").textContent = !state.search.trim() && !state.roles.size ? ""
+  const searched = Boolean(state.search.trim() || state.roles.size);
+  grid.classList.toggle("searched", searched);
+  $("found").textContent = !searched ? ""
     : count(kept.size, "head") + (state.search.trim()
       ? " (by role, or by its strongest pairs) and " + count(found_tokens().length, "token")
       : "");

@@ -3,16 +3,16 @@
 
 function shape_in_words() {
   const with_heads = data.layers.filter((layer) => layer.heads);
-  const range = (name) => {
+  const range = (name, word) => {
     const values = with_heads.map((layer) => layer[name]);
     const low = Math.min(...values), high = Math.max(...values);
-    return low === high ? String(low) : low + " to " + high;
+    return low === high ? count(low, word) : low + " to " + count(high, word);
   };
-  const without = data.layers.length - with_heads.length;
-  if (!with_heads.length) return count(data.layers.length, "layer") + ", none with attention.";
-  return count(data.layers.length, "layer") +
-    (without ? ", " + with_heads.length + " of them with attention" : "") + " · " +
-    range("n_heads") + " heads each, " + range("n_kv_heads") + " KV · " +
+  const layers = count(data.layers.length, "layer");
+  if (!with_heads.length) return layers + ", none with attention · " + count(n_tokens, "token");
+  return layers + (with_heads.length < data.layers.length
+    ? ", " + with_heads.length + " of them with attention" : "") + " · " +
+    range("n_heads", "head") + " each on " + range("n_kv_heads", "KV head") + " · " +
     count(n_tokens, "token");
 }
 
@@ -132,7 +132,10 @@ function start() {
   build_text();
   make_colours();
   const widest = Math.max(0, ...data.layers.map((layer) => (layer.heads || []).length));
+  grid.style.setProperty("--heads", widest);
   document.body.classList.toggle("wide", widest > 12);
+  document.body.classList.toggle("short", widest <= 12 && data.layers.length <= 12);
+  build_scale();
   build_grid();
   document.body.classList.toggle("no-heads", !heads.length);
   if (!heads.length) return;
