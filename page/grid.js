@@ -76,12 +76,13 @@ function layer_row(layer) {
   return row;
 }
 
+const widest_layer = () =>
+  Math.max(0, ...data.layers.map((layer) => (layer.heads || []).length));
+
 function heading_row() {
-  const layers = data.layers.filter((layer) => layer.heads);
-  const widest = Math.max(0, ...layers.map((layer) => layer.heads.length));
   const row = element("div", { role: "row", class: "layer column-names" },
     element("div", { role: "columnheader", class: "layer-name" }, "layer"));
-  for (let h = 0; h < widest; h++) {
+  for (let h = 0; h < widest_layer(); h++) {
     row.append(element("div", { role: "columnheader", class: "column-name",
       "aria-label": "Head " + h }, String(h)));
   }
@@ -96,7 +97,7 @@ function rows_by_score() {
   const sign = state.order === "highest" ? -1 : 1;
   const sorted = [...heads].sort((a, b) =>
     sign * ((score_of(a, state.shown) ?? -1) - (score_of(b, state.shown) ?? -1)));
-  const width = Math.max(3, Math.floor(($("grid-box").clientWidth || 600) / 74));
+  const width = Math.max(4, widest_layer());
   const rows = [];
   for (let start = 0; start < sorted.length; start += width) {
     const cells = sorted.slice(start, start + width).map((head) => head_cell(head, true));
@@ -116,9 +117,19 @@ function build_grid() {
   dim_cells();
   mark_cell();
   draw_thumbnails();
+  describe_grid();
+}
+
+function describe_grid() {
+  const shared = heads.some((head) => bracket_of(head));
+  $("sharing").textContent = (state.order !== "layers" ? "5·2: layer 5, head 2. "
+    : shared ? "A bracket joins the heads that share a KV head. "
+      : heads.length ? "Every head has a KV head of its own. " : "") +
+    (data.left_out ? "A dotted edge: its map was left out. " : "");
 }
 
 function fill_grid() {
+  grid.classList.toggle("one-score", state.shown !== "role");
   for (const cell of cell_of.values()) fill_cell(cell);
 }
 
@@ -135,10 +146,22 @@ function found_heads() {
   });
 }
 
+// Tokens that hold a part of what is searched, which may run over several of them.
 function found_tokens() {
   const search = state.search.trim().toLowerCase();
   if (!search) return [];
-  return data.tokens.map((_, i) => i).filter((i) => label(i).toLowerCase().includes(search));
+  const starts = [];
+  let text = "";
+  for (const token of data.tokens) {
+    starts.push(text.length);
+    text += token.text.toLowerCase();
+  }
+  const found = new Set();
+  for (let at = text.indexOf(search); at >= 0; at = text.indexOf(search, at + 1)) {
+    let i = starts.findLastIndex((start) => start <= at);
+    for (; i < n_tokens && starts[i] < at + search.length; i++) found.add(i);
+  }
+  return [...found];
 }
 
 function dim_cells() {

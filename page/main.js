@@ -16,14 +16,6 @@ function shape_in_words() {
     count(n_tokens, "token");
 }
 
-function sharing_in_words() {
-  const shared = data.layers.some((layer) =>
-    layer.heads && layer.heads.some((head) => bracket_of(head)));
-  return (shared ? "A bracket joins the heads that share a KV head. " : heads.length
-    ? "Every head has a KV head of its own. " : "") +
-    (data.left_out ? "A dotted edge: its map was left out. " : "");
-}
-
 // What each role counts, for the buttons and for their meaning.
 function build_roles() {
   const kinds = [...Object.keys(ROLES), "none"];
@@ -125,13 +117,12 @@ function start() {
   document.title = "Heads of " + data.model;
   $("model").textContent = data.model;
   $("shape").textContent = shape_in_words();
-  $("sharing").textContent = sharing_in_words();
   show_left_out();
   build_roles();
   build_choices();
   build_text();
   make_colours();
-  const widest = Math.max(0, ...data.layers.map((layer) => (layer.heads || []).length));
+  const widest = widest_layer();
   grid.style.setProperty("--heads", widest);
   document.body.classList.toggle("wide", widest > 12);
   document.body.classList.toggle("short", widest <= 12 && data.layers.length <= 12);
