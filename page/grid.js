@@ -8,13 +8,12 @@ const cell_of = new Map();    // of a head
 
 const head_name = (head) => "Layer " + head.layer.layer + ", head " + head.head;
 
-function cell_label(head) {
-  const role = role_of(head);
-  const score = score_of(head, state.shown);
-  const what = state.shown !== "role" ? (ROLES[state.shown] || SPREAD[state.shown]).name + " "
-    : head.role ? "" : "strongest pair ";
-  return head_name(head) + ", KV head " + head.kv_head + ": " + role.name + ", " + what +
-    number(score) + (has_map(head) ? "" : ", map left out");
+// What a cell says to those who do not see where it stands; its number follows.
+function heard_of(head) {
+  const what = state.shown !== "role" ? ", " + (ROLES[state.shown] || SPREAD[state.shown]).name
+    : head.role ? "" : ", strongest pair";
+  return head_name(head) + ", KV head " + head.kv_head + ", " + role_of(head).name +
+    (has_map(head) ? "" : ", map left out") + what + " ";
 }
 
 // A bracket opens at the first head of a KV group and closes at the last.
@@ -33,12 +32,13 @@ function head_cell(head, sorted) {
   });
   if (!has_map(head)) cell.classList.add("without-map");
   if (sorted) {
-    cell.append(element("span", { class: "place" }, head.layer.layer + "·" + head.head));
+    cell.append(element("span", { class: "place", "aria-hidden": "true" },
+      head.layer.layer + "·" + head.head));
   }
-  const face = element("span", { class: "face" }, icon(head.role));
-  face.append(element("span", { class: "short" }, role_of(head).short),
-    element("span", { class: "number" }));
-  cell.append(face);
+  cell.append(element("span", { class: "only-heard" }), element("span", { class: "face" },
+    icon(head.role),
+    element("span", { class: "short", "aria-hidden": "true" }, role_of(head).short),
+    element("span", { class: "number" })));
   cell.head = head;
   cell_of.set(head, cell);
   return cell;
@@ -50,7 +50,7 @@ function fill_cell(cell) {
   cell.querySelector(".number").textContent = short_number(score);
   const strength = Math.min(1, Math.max(0, score || 0));
   cell.style.setProperty("--strength", strength.toFixed(3));
-  cell.setAttribute("aria-label", cell_label(cell.head));
+  cell.querySelector(".only-heard").textContent = heard_of(cell.head);
 }
 
 function layer_row(layer) {
@@ -58,8 +58,9 @@ function layer_row(layer) {
   const name = element("div", { role: "rowheader", class: "layer-name" }, String(layer.layer));
   name.setAttribute("aria-label", "Layer " + layer.layer);
   if (layer.window) {
-    name.append(element("small", { title: "sees the last " + layer.window + " tokens" },
-      "w" + layer.window));
+    const sees = "sees the last " + layer.window + " tokens";
+    name.prepend(element("small", { title: sees }, "w" + layer.window), " ");
+    name.setAttribute("aria-label", "Layer " + layer.layer + ", " + sees);
   }
   row.append(name);
   if (layer.heads) {
@@ -75,12 +76,13 @@ function layer_row(layer) {
   return row;
 }
 
+const widest_layer = () =>
+  Math.max(0, ...data.layers.map((layer) => (layer.heads || []).length));
+
 function heading_row() {
-  const layers = data.layers.filter((layer) => layer.heads);
-  const widest = Math.max(0, ...layers.map((layer) => layer.heads.length));
   const row = element("div", { role: "row", class: "layer column-names" },
     element("div", { role: "columnheader", class: "layer-name" }, "layer"));
-  for (let h = 0; h < widest; h++) {
+  for (let h = 0; h < widest_layer(); h++) {
     row.append(element("div", { role: "columnheader", class: "column-name",
       "aria-label": "Head " + h }, String(h)));
   }
@@ -95,7 +97,7 @@ function rows_by_score() {
   const sign = state.order === "highest" ? -1 : 1;
   const sorted = [...heads].sort((a, b) =>
     sign * ((score_of(a, state.shown) ?? -1) - (score_of(b, state.shown) ?? -1)));
-  const width = Math.max(3, Math.floor(($("grid-box").clientWidth || 600) / 74));
+  const width = Math.max(4, widest_layer());
   const rows = [];
   for (let start = 0; start < sorted.length; start += width) {
     const cells = sorted.slice(start, start + width).map((head) => head_cell(head, true));
@@ -109,14 +111,25 @@ function build_grid() {
   cell_rows = [];
   cell_of.clear();
   grid.replaceChildren(...(state.order === "layers" ? rows_by_layer() : rows_by_score()));
+  grid.classList.toggle("with-windows", data.layers.some((layer) => layer.window));
   grid.classList.toggle("sorted", state.order !== "layers");
   fill_grid();
   dim_cells();
   mark_cell();
   draw_thumbnails();
+  describe_grid();
+}
+
+function describe_grid() {
+  const shared = heads.some((head) => bracket_of(head));
+  $("sharing").textContent = (state.order !== "layers" ? "5·2: layer 5, head 2. "
+    : shared ? "A bracket joins the heads that share a KV head. "
+      : heads.length ? "Every head has a KV head of its own. " : "") +
+    (data.left_out ? "A dotted edge: its map was left out. " : "");
 }
 
 function fill_grid() {
+  grid.classList.toggle("one-score", state.shown !== "role");
   for (const cell of cell_of.values()) fill_cell(cell);
 }
 
@@ -133,16 +146,30 @@ function found_heads() {
   });
 }
 
+// Tokens that hold a part of what is searched, which may run over several of them.
 function found_tokens() {
   const search = state.search.trim().toLowerCase();
   if (!search) return [];
-  return data.tokens.map((_, i) => i).filter((i) => label(i).toLowerCase().includes(search));
+  const starts = [];
+  let text = "";
+  for (const token of data.tokens) {
+    starts.push(text.length);
+    text += token.text.toLowerCase();
+  }
+  const found = new Set();
+  for (let at = text.indexOf(search); at >= 0; at = text.indexOf(search, at + 1)) {
+    let i = starts.findLastIndex((start) => start <= at);
+    for (; i < n_tokens && starts[i] < at + search.length; i++) found.add(i);
+  }
+  return [...found];
 }
 
 function dim_cells() {
   const kept = new Set(found_heads());
   for (const [head, cell] of cell_of) cell.classList.toggle("dimmed", !kept.has(head));
-  $("found").textContent = !state.search.trim() && !state.roles.size ? ""
+  const searched = Boolean(state.search.trim() || state.roles.size);
+  grid.classList.toggle("searched", searched);
+  $("found").textContent = !searched ? ""
     : count(kept.size, "head") + (state.search.trim()
       ? " (by role, or by its strongest pairs) and " + count(found_tokens().length, "token")
       : "");

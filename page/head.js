@@ -22,12 +22,11 @@ function score_row(head, role) {
   const bar = element("span", { class: "bar", "aria-hidden": "true" });
   bar.style.setProperty("--score", score || 0);
   bar.style.setProperty("--uniform", uniform || 0);
-  const row = element("tr", { "data-role": role, class: head.role === role ? "its-role" : "" },
-    element("th", { scope: "row" }, icon(role), ROLES[role].name),
-    element("td", {}, element("span", {}, number(score)), bar),
+  return element("tr", { "data-role": role, class: head.role === role ? "its-role" : "" },
+    element("th", { scope: "row" }, icon(role), ROLES[role].name, bar),
+    element("td", {}, number(score)),
     element("td", {}, number(uniform)),
     element("td", {}, String(head.layer.rows[role])));
-  return row;
 }
 
 // A list of tokens with weights; picking one calls pick(entry).

@@ -3,25 +3,17 @@
 
 function shape_in_words() {
   const with_heads = data.layers.filter((layer) => layer.heads);
-  const range = (name) => {
+  const range = (name, word) => {
     const values = with_heads.map((layer) => layer[name]);
     const low = Math.min(...values), high = Math.max(...values);
-    return low === high ? String(low) : low + " to " + high;
+    return low === high ? count(low, word) : low + " to " + count(high, word);
   };
-  const without = data.layers.length - with_heads.length;
-  if (!with_heads.length) return count(data.layers.length, "layer") + ", none with attention.";
-  return count(data.layers.length, "layer") +
-    (without ? ", " + with_heads.length + " of them with attention" : "") + " · " +
-    range("n_heads") + " heads each, " + range("n_kv_heads") + " KV · " +
+  const layers = count(data.layers.length, "layer");
+  if (!with_heads.length) return layers + ", none with attention · " + count(n_tokens, "token");
+  return layers + (with_heads.length < data.layers.length
+    ? ", " + with_heads.length + " of them with attention" : "") + " · " +
+    range("n_heads", "head") + " each on " + range("n_kv_heads", "KV head") + " · " +
     count(n_tokens, "token");
-}
-
-function sharing_in_words() {
-  const shared = data.layers.some((layer) =>
-    layer.heads && layer.heads.some((head) => bracket_of(head)));
-  return (shared ? "A bracket joins the heads that share a KV head. " : heads.length
-    ? "Every head has a KV head of its own. " : "") +
-    (data.left_out ? "A dotted edge: its map was left out. " : "");
 }
 
 // What each role counts, for the buttons and for their meaning.
@@ -125,14 +117,16 @@ function start() {
   document.title = "Heads of " + data.model;
   $("model").textContent = data.model;
   $("shape").textContent = shape_in_words();
-  $("sharing").textContent = sharing_in_words();
   show_left_out();
   build_roles();
   build_choices();
   build_text();
   make_colours();
-  const widest = Math.max(0, ...data.layers.map((layer) => (layer.heads || []).length));
+  const widest = widest_layer();
+  grid.style.setProperty("--heads", widest);
   document.body.classList.toggle("wide", widest > 12);
+  document.body.classList.toggle("short", widest <= 12 && data.layers.length <= 12);
+  build_scale();
   build_grid();
   document.body.classList.toggle("no-heads", !heads.length);
   if (!heads.length) return;

@@ -52,7 +52,8 @@ let layout = null;
 let painted = null;  // the triangle at a pixel a weight or less, and what it was painted for
 
 function measure() {
-  const width = map_box.clientWidth, narrow = width < 420;
+  map_box.style.overflow = zoom > 1 ? "auto" : "hidden";
+  const width = map_box.offsetWidth, narrow = width < 420;
   const context = map_canvas.getContext("2d");
   context.font = FONT_SIZE + "px " + style_of("--sans");
   let longest = 0;
@@ -83,6 +84,8 @@ function lay_out() {
   map_box.style.height = layout.height + "px";
   map_room.style.width = layout.left + layout.cell * n_tokens + "px";
   map_room.style.height = layout.top + layout.cell * n_tokens + "px";
+  layout.width = map_box.clientWidth;  // without scroll bars
+  layout.height = map_box.clientHeight;
   const ratio = window.devicePixelRatio || 1;
   map_canvas.style.width = layout.width + "px";
   map_canvas.style.height = layout.height + "px";
@@ -135,14 +138,16 @@ function draw_left_label(context, text, y, strong) {
   context.fillText(text, x, y, layout.side - 10);
 }
 
+// Upright where a token is no wider than its column.
 function draw_top_label(context, text, x, strong) {
   context.save();
-  context.translate(x, layout.top - 8);
-  context.rotate(-Math.PI / 2);
   context.fillStyle = style_of(strong ? "--ink" : "--muted");
   context.font = (strong ? "600 " : "") + FONT_SIZE + "px " + style_of("--sans");
-  context.textAlign = "left";
-  context.fillText(text, 0, 0, layout.top - 10);
+  context.translate(x, layout.top - 8);
+  const upright = context.measureText(text).width <= layout.cell;
+  context.textAlign = upright ? "center" : "left";
+  if (!upright) context.rotate(-Math.PI / 2);
+  context.fillText(text, 0, upright ? -3 : 0, layout.top - 10);
   context.restore();
 }
 
@@ -299,9 +304,18 @@ $("zoom-in").addEventListener("click", () => zoom_to(zoom * 1.5));
 $("zoom-out").addEventListener("click", () => zoom_to(zoom / 1.5));
 $("zoom-fit").addEventListener("click", () => zoom_to(1));
 
+// The shades run with the square root, so that small weights are seen.
+function build_scale() {
+  $("scale").querySelector(".ticks").replaceChildren(...[0, 0.05, 0.2, 0.5, 1].map((weight) => {
+    const tick = element("span", {}, String(weight));
+    tick.style.left = Math.sqrt(weight) * 100 + "%";
+    return tick;
+  }));
+}
+
 function show_map() {
   const shown = has_map(state.head);
-  for (const id of ["map-box", "map-keys"]) $(id).hidden = !shown;
+  for (const id of ["map-box", "map-keys", "scale"]) $(id).hidden = !shown;
   $("no-map").hidden = shown;
   hovered = null;
   if (shown) {

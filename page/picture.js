@@ -100,9 +100,10 @@ function grid_picture() {
       name.textContent, { fill: style_of("--muted") }));
   }
   for (const cell of grid.querySelectorAll('[role="gridcell"]')) parts.push(svg_cell(cell, origin));
-  let y = box.bottom - origin.top + 20;
-  const legend = Object.values(ROLES).map((role) => role.short + ": " + role.name);
-  parts.push(svg_text(margin, y, legend.join("   "), { fill: style_of("--muted") }));
+  const y = box.bottom - origin.top + 20;
+  const legend = [...Object.values(ROLES).map((role) => role.short + ": " + role.name),
+    "no word: strongest pair"];
+  parts.push(svg_text(margin, y, legend.join(" · "), { fill: style_of("--muted") }));
   return svg_picture(Math.ceil(Math.max(520, grid.scrollWidth + 2 * margin)), Math.ceil(y + 14),
     parts);
 }

@@ -11,7 +11,17 @@ function token_text(i) {
   return text.replace(/\r?\n/g, "↵\n").replace(/\t/g, "⇥\t");
 }
 
+// The direction of most letters: the first ones may be a special token's, which are Latin.
+function direction_of_text() {
+  const text = data.tokens.map((token) => token.text).join("");
+  const letters = (text.match(/\p{L}/gu) || []).length;
+  const leftward = (text.match(/[\p{sc=Arab}\p{sc=Hebr}\p{sc=Syrc}\p{sc=Thaa}\p{sc=Nkoo}]/gu) || [])
+    .length;
+  return leftward * 2 > letters ? "rtl" : "ltr";
+}
+
 function build_text() {
+  tokens_box.dir = direction_of_text();
   token_elements = data.tokens.map((_, i) => element("span", {
     role: "option", tabindex: -1, "aria-selected": "false", class: "token" }, token_text(i)));
   tokens_box.replaceChildren(...token_elements);

@@ -130,7 +130,7 @@ function layer_of(ids, plan, layer, random) {
   return made;
 }
 
-function data_of(name, plan) {
+export function data_of(name, plan) {
   const tokens = tokens_of(plan.text, plan.pieces ?? words);
   const ids = tokens.map((token) => token.id);
   ids.keys_before = (end, test) =>
@@ -155,6 +155,7 @@ export const PLANS = {
   story: { text: STORY, layers: 6, heads: 9, kv_heads: 3 },
   large: { text: STORY, pieces: repeated(128), layers: 30, heads: 9, kv_heads: 3 },
   wide: { text: STORY, layers: 32, heads: 32, kv_heads: 8, left_out: 2 },
+  left_out: { text: STORY, layers: 3, heads: 4, kv_heads: 2, left_out: 1 },
   tiny: { text: "a b a b", layers: 1, heads: 1, kv_heads: 1 },
   one_token: { text: "", pieces: () => [], layers: 1, heads: 2, kv_heads: 2 },
   mqa_markup: { text: MARKUP, layers: 4, heads: 8, kv_heads: 1, model: "<b>&amp;\"x\".bin" },
