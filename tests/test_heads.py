@@ -199,6 +199,27 @@ def test_heads_made_by_hand_behind_a_window(tmp_path, run):
     check_scores(data)
 
 
+TRAINED = ROOT / "models" / "heads.bin"  # on repeated random tokens, by models/induction.py
+
+
+def test_the_trained_heads_have_their_roles(tmp_path, run):
+    """One head of the first layer tells each token its predecessor, those of the second find what
+    followed before: on random tokens, and on words."""
+    once = np.random.default_rng(1).integers(2, 3000, 50).tolist()
+    twice = ("--tokens", " ".join(map(str, [0, *once, *once])))
+    words = ("-p", "The fox and the hen went to the mill. The fox and the hen went to the mill.")
+    for prompt in (twice, words):
+        data = heads_of(TRAINED, tmp_path / "x.json", *prompt)
+        first, second = ([head["role"] for head in layer["heads"]] for layer in data["layers"])
+        assert sorted(first, key=str) == [None, None, None, "previous"]
+        assert second == ["induction"] * 4
+        check_scores(data)
+    data = heads_of(TRAINED, tmp_path / "x.json", *twice)
+    best = [max(head["scores"][role] for head in layer["heads"])
+            for layer, role in zip(data["layers"], ("previous", "induction"))]  # fmt: skip
+    assert min(best) > 0.8
+
+
 # ---- the page ----
 
 
