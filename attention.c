@@ -441,8 +441,6 @@ static void show_row(const Job *job, const Unit *u, const Rows *q, int r, float 
     Range seen = seen_from(job->a, pos);
     int from = seen.low / LANES * LANES, to = (seen.high / LANES + 1) * LANES;
     shape_scores(job, p + from, to - from, head, from - pos);
-    for (int i = from; i < seen.low; i++) p[i] = -INFINITY;
-    for (int i = seen.high + 1; i < to; i++) p[i] = -INFINITY;
     size_t merged = part_row(job, b, 0) + (size_t)r;
     float max = job->b.part_max[merged], scale = 1.0f / job->b.part_sum[merged];
     k->exp_sum(p + from, max, to - from);
