@@ -111,11 +111,12 @@ def pairs_of(weights: np.ndarray, n: int = 5) -> list[list]:
 
 
 def handmade(vocab: int = 400, code: int = 32, context: int = 1024, window: int = 0) -> bytes:
-    """Two layers of four heads. Token t has a code of +-1 in x[0:code], token 0 also a mark in
-    x[2 code]. Layer 0, head 0 finds the token before it by rope alone, whatever the tokens are, and
-    copies its code to x[code : 2 code]; the other heads look everywhere alike. Layer 1, without
-    rope: head 0 looks for its own token's code among the copies, that is, one after an earlier
-    such token; head 1 among the codes themselves; head 2 for the mark; head 3 everywhere alike."""
+    """Two layers of four heads. A token has a code of +-1 in x[0 : code - 1], token 0 a mark in
+    x[2 code] instead, and all have 1 in x[code - 1]. Layer 0, head 0 finds the token before it by
+    rope alone, whatever the tokens are, and copies its code to x[code : 2 code]; the other heads
+    look everywhere alike. Layer 1, without rope: head 0 looks for its own token's code among the
+    copies, that is, one after an earlier such token, and as much for the mark; head 1 among the
+    codes themselves; head 2 for the mark; head 3 everywhere alike."""
     rng, n_embd, n_heads = np.random.default_rng(3), 2 * code + 2, 4
     meta, tensors = checkpoints.parse(
         checkpoints.random_model(vocab=vocab, n_embd=n_embd, n_layers=2, n_heads=n_heads,
@@ -128,7 +129,8 @@ def handmade(vocab: int = 400, code: int = 32, context: int = 1024, window: int 
     meta["layer.attn_scale"] = Meta(F32_META, 2, np.array([4, 1], "<f4").tobytes())
     embed = np.zeros((vocab, n_embd))
     embed[:, :code] = rng.choice([-1.0, 1.0], (vocab, code))
-    embed[0, 2 * code] = 1
+    embed[0, : code - 1] = 0
+    embed[:, code - 1] = embed[0, 2 * code] = 1
     tensors["embed"] = matrix(embed)
     shapes = {"attn_q": (n_heads * code, n_embd), "attn_k": (n_heads * code, n_embd),
               "attn_v": (n_heads * code, n_embd), "attn_o": (n_embd, n_heads * code),
@@ -146,6 +148,8 @@ def handmade(vocab: int = 400, code: int = 32, context: int = 1024, window: int 
         rows = slice(head * code, (head + 1) * code)
         layers[1]["attn_q"][rows, query] = one
         layers[1]["attn_k"][rows, copy if head == 0 else key] = one
+    layers[1]["attn_k"][code - 1] = 0
+    layers[1]["attn_k"][code - 1, 2 * code] = 16.4
     layers[1]["attn_k"][2 * code, 2 * code] = 100
     bias_1 = np.zeros(n_heads * code)
     bias_1[2 * code] = 1
