@@ -83,7 +83,7 @@ $(BUILD)/kernels/amx.o $(BUILD)/kernels/avxvnni.o: FLAGS += -include tests/c/emu
 $(BUILD)/tests/c/test_kernels.o: FLAGS += -DEMULATED
 endif
 ENGINE_OBJ := $(ENGINE:%.c=$(BUILD)/%.o)
-RUN_OBJ := $(patsubst %.c,$(BUILD)/%.o,run.c $(wildcard cli/*.c))
+RUN_OBJ := $(patsubst %.c,$(BUILD)/%.o,run.c $(wildcard cli/*.c)) $(BUILD)/page.o
 TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/c/*.c))
 
 $(RUN): $(ENGINE_OBJ) $(RUN_OBJ)
@@ -97,6 +97,18 @@ $(BUILD)/tests/c/%: $(BUILD)/tests/c/%.o $(ENGINE_OBJ)
 	$(call quiet,link)$(CC) $(CFLAGS) $(FLAGS) -o $@ $^ $(LDLIBS)
 
 $(BUILD)/tests/c/test_json $(BUILD)/tests/c/fuzz_json $(BUILD)/tests/c/read_json: $(BUILD)/cli/json.o
+
+# The head page: one file of page/'s, and that file as an array of C.
+$(BUILD)/page.html: page/bundle page/index.html page/style.css $(wildcard page/*.js)
+	@mkdir -p $(@D)
+	$(call quiet,bundle)page/bundle > $@
+
+$(BUILD)/page.c: $(BUILD)/page.html
+	@{ echo '#include "cli/page.h"'; echo 'const unsigned char page_html[] = {'; \
+	    od -An -v -tu1 $< | sed 's/[0-9][0-9]*/&,/g'; echo '0};'; } > $@
+
+$(BUILD)/page.o: $(BUILD)/page.c $(BUILD)/command
+	$(call quiet,compile)$(CC) $(CFLAGS) $(FLAGS) -I. -MMD -MP -c -o $@ $<
 
 # Objects are built again when the compiler or its flags change.
 COMMAND := $(CC) $(CFLAGS) $(FLAGS)

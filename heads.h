@@ -201,6 +201,29 @@ HEADS_API const float *heads_forward_runs(heads_workspace *w, const heads_run *r
 HEADS_API const float *heads_forward(heads_sequence *s, const int *tokens, int n, int n_logits,
                                      heads_error *err);
 
+// ---- looking into a pass ----
+
+typedef struct {  // what one query head of a layer makes of one token
+    const heads_sequence *sequence;
+    int layer, head, position;  // position: the token's, whose query it is
+    int first, n;          // it sees the positions first .. first + n - 1
+    const float *weights;  // [n], after the softmax; borrowed for the call
+    float sink;            // what the layer's sink takes; 0 where it has none. All sum to 1
+} heads_attention_row;
+
+// Functions that passes call with what they compute, each with `context`; NULL: nobody looks, and
+// it costs nothing. No bit of a pass depends on them. They are called while heads_forward_runs
+// runs, by the workspace's threads (0 .. heads_workspace_threads - 1, 0 being the caller's),
+// several at a time and in any order; they must not call the workspace. Layers come one after the
+// other. A token that heads_sequence_expect would have spared a second run comes twice.
+typedef struct {
+    void (*attention)(void *context, const heads_attention_row *row, int thread);
+    void *context;
+} heads_probe;
+
+// Shows passes from now on to *probe, which is copied; NULL ends that.
+HEADS_API void heads_workspace_probe(heads_workspace *w, const heads_probe *probe);
+
 // ---- from logits to an id ----
 
 typedef struct heads_sampler heads_sampler;

@@ -167,6 +167,12 @@ const float *heads_forward(heads_sequence *s, const int *tokens, int n, int n_lo
     return forward(s, tokens, n, n_logits, err);
 }
 
+// ---- looking into a pass ----
+
+void heads_workspace_probe(heads_workspace *w, const heads_probe *probe) {
+    workspace_probe((Workspace *)w, probe);
+}
+
 // ---- from logits to an id ----
 
 heads_sampler *heads_sampler_new(const heads_workspace *w, const heads_sampler_options *options,

@@ -11,7 +11,7 @@ static const struct {
     int (*run)(const Options *options);
 } VERBS[] = {
     {GENERATE, generate}, {CHAT, chat},
-    {LOGITS, write_logits}, {PPL, perplexity}, {KV, kv},
+    {LOOK, look}, {PPL, perplexity}, {KV, kv},
     {INFO, info},         {CHECK, check},         {TOKENIZE, tokenize}, {BENCH, bench},
     {BATCH, batch},
 };

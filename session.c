@@ -117,6 +117,10 @@ void workspace_each(Workspace *w, int n, WorkFn *work, const void *arg) {
     parallel_for(w->pool, n, work, arg);
 }
 
+void workspace_probe(Workspace *w, const heads_probe *probe) {
+    w->probe = probe ? *probe : (heads_probe){0};
+}
+
 size_t logit_stride(const Workspace *w) { return w->logits.stride; }
 
 bool workspace_forgets(const Workspace *w) {

@@ -4,6 +4,7 @@
 #ifndef SESSION_H
 #define SESSION_H
 
+#include "heads.h"
 #include "model.h"
 #include "threads.h"
 
@@ -37,6 +38,8 @@ int workspace_context(const Workspace *w);
 int workspace_chunk(const Workspace *w);
 // parallel_for on the workspace's threads, between its calls.
 void workspace_each(Workspace *w, int n, WorkFn *work, const void *arg);
+// heads.h says what a probe sees, and when. NULL: nothing.
+void workspace_probe(Workspace *w, const heads_probe *probe);
 
 // An empty sequence of w, which must outlive it. `shared`: its cache is a memory file, so that a
 // fork maps the pages instead of copying them; filling it costs more.

@@ -285,6 +285,12 @@ bool tokenizer_is_special(const Tokenizer *tokenizer, int id) {
     return 0 <= id && id < tokenizer->n_tokens && tokenizer->kinds[id] == KIND_SPECIAL;
 }
 
+const char *tokenizer_text(const Tokenizer *t, int id, size_t *len) {
+    bool known = id >= 0 && id < t->n_tokens;
+    *len = known ? (size_t)(t->begin[id + 1] - t->begin[id]) : 0;
+    return (const char *)t->text + (known ? t->begin[id] : 0);
+}
+
 const char *tokenizer_describe(const Tokenizer *tokenizer) { return tokenizer->description; }
 
 // ---- the model: a piece -> ids ----

@@ -29,6 +29,9 @@ int decoder_push(Decoder *decoder, int id, const char **out, size_t *len, Error 
 int decoder_finish(Decoder *decoder, const char **out, size_t *len, Error *err);
 bool tokenizer_is_eos(const Tokenizer *tokenizer, int id);
 bool tokenizer_is_special(const Tokenizer *tokenizer, int id);  // not for people who read
+// What a token stands for in decoded text, *len bytes, borrowed, which need not be UTF-8; of an id
+// that the tokenizer does not know, none.
+const char *tokenizer_text(const Tokenizer *tokenizer, int id, size_t *len);
 // A sentence such as "byte-level BPE, 49152 tokens, pre-tokenizer digits + gpt2, prefix 1, EOS 2",
 // owned by the tokenizer.
 const char *tokenizer_describe(const Tokenizer *tokenizer);

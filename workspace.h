@@ -125,6 +125,7 @@ struct heads_workspace {
     const Kernels *k;
     Pool *pool;
     bool own_pool;
+    heads_probe probe;    // who looks at passes
     int chunk, logit_rows;
     KvLayout kv;
     void *memory;         // all that follows; mapped at once, touched as it is needed

@@ -1,10 +1,11 @@
-// eval.c: --logits and --ppl, what the model says of a text that is given.
+// eval.c: --logits, --heads and --ppl, what the model says of a text that is given.
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "heads_page.h"
 #include "input.h"
 #include "outfile.h"
 #include "print.h"
@@ -12,38 +13,48 @@
 #include "sampler.h"
 #include "verbs.h"
 
-// Runs the next tokens of a text, as many as a pass takes; all their logits.
-static const float *run_chunk(Sequence *s, const int *ids, long left, int chunk, int *n) {
+// Runs the next tokens of a text, as many as a pass takes; the logits of all, or of the last only.
+static const float *run_chunk(Sequence *s, const int *ids, long left, int chunk, bool all, int *n) {
     Error err;
     *n = left < chunk ? (int)left : chunk;
-    const float *logits = forward(s, ids, *n, *n, &err);
+    const float *logits = forward(s, ids, *n, all ? *n : 1, &err);
     if (!logits) die("%s", err.text);
     return logits;
 }
 
-int write_logits(const Options *o) {
+static void put_logits(const Options *o, Workspace *w, const float *logits, int n, FILE *f) {
+    size_t row = (size_t)workspace_model(w)->vocab_size, stride = logit_stride(w);
+    for (int i = 0; i < n; i++)
+        if (fwrite(logits + (size_t)i * stride, sizeof(float), row, f) < row)
+            die("cannot write %s: %s", o->logits, strerror(errno));
+}
+
+int look(const Options *o) {
     Model model;
     open_model(&model, o, o->models[0]);
     Tokenizer *tokenizer = open_tokenizer(&model);
     Ids ids = prompt_to_run(o, &model, tokenizer, NULL);
     int chunk = o->workspace.chunk, n;
-    Workspace *w = open_workspace(o, &model, chunk);
+    Workspace *w = open_workspace(o, &model, o->logits ? chunk : 1);
     Sequence *s = open_prompt_cache(o, w, ids);
     long first = sequence_length(s);
-    FILE *f = outfile_open(o->logits, o->models[0]);
-    size_t row = (size_t)model.vocab_size, stride = logit_stride(w);
+    FILE *f = o->logits ? outfile_open(o->logits, o->models[0]) : NULL;
+    HeadsPage *page = o->heads ? heads_page_open(o, w, tokenizer, ids) : NULL;
     double start = seconds();
     sequence_expect(s, (int)ids.n);
     for (long done = first; done < ids.n; done += n) {
-        const float *logits = run_chunk(s, ids.data + done, ids.n - done, chunk, &n);
-        for (int i = 0; i < n; i++)
-            if (fwrite(logits + (size_t)i * stride, sizeof(float), row, f) < row)
-                die("cannot write %s: %s", o->logits, strerror(errno));
+        const float *logits = run_chunk(s, ids.data + done, ids.n - done, chunk, f, &n);
+        if (f) put_logits(o, w, logits, n, f);
+        if (page) heads_page_add(page, n);
     }
-    outfile_close(f);
     long n_rows = ids.n - first;
-    fprintf(stderr, "prompt %ld tokens, %.1f tok/s; float32 [%ld][%zu] written to %s\n", n_rows,
-            rate((double)n_rows, seconds() - start), n_rows, row, o->logits);
+    double speed = rate((double)n_rows, seconds() - start);
+    if (f) outfile_close(f);
+    if (page) heads_page_close(page, s);
+    fprintf(stderr, "prompt %ld tokens, %.1f tok/s", n_rows, speed);
+    if (f)
+        fprintf(stderr, "; float32 [%ld][%d] written to %s", n_rows, model.vocab_size, o->logits);
+    fprintf(stderr, "\n");
     save_prompt_cache(o, s);
     sequence_free(s);
     workspace_free(w);
@@ -74,7 +85,8 @@ static long score_window(Perplexity *p, long at) {
     if (sequence_rewind(p->s, 0, &err)) die("%s", err.text);
     sequence_expect(p->s, n);
     for (int i = 0; i < n; i += rows) {
-        const float *logits = run_chunk(p->s, p->window + i, n - i, workspace_chunk(p->w), &rows);
+        const float *logits = run_chunk(p->s, p->window + i, n - i, workspace_chunk(p->w), true,
+                                        &rows);
         for (int j = 0; j < rows; j++) {
             int next = i + j + 1;
             if (next < scored_from || next >= n) continue;

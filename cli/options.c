@@ -30,8 +30,8 @@ typedef struct {
 
 enum {
     WRITES = GENERATE | CHAT | BATCH,
-    RUNS = WRITES | LOGITS | PPL | KV | BENCH,
-    PROMPT = GENERATE | LOGITS | TOKENIZE,
+    RUNS = WRITES | LOOK | PPL | KV | BENCH,
+    PROMPT = GENERATE | LOOK | TOKENIZE,
     ANY = ~0,
 };
 #define FIELD(name) offsetof(Options, name)
@@ -44,7 +44,7 @@ static const Option OPTIONS[] = {
     {TEXT, "-i", "TEXT", FIELD(prompt), .verbs = PROMPT, .help = "the same as -p"},
     {TEXT, "-f", "FILE", FIELD(prompt_file), .verbs = PROMPT,
      .help = "the text in a file, including its last newline"},
-    {TEXT, "--tokens", "IDS", FIELD(tokens), .verbs = GENERATE | LOGITS,
+    {TEXT, "--tokens", "IDS", FIELD(tokens), .verbs = GENERATE | LOOK,
      .help = "token ids instead of text, such as \"1 2 3\"; nothing is added to them"},
 
     {TEXT, "--messages", "FILE", FIELD(messages), .verbs = PROMPT | CHAT,
@@ -80,9 +80,9 @@ static const Option OPTIONS[] = {
              "(always the case without a tokenizer)"},
 
     {HEADING, "The same text with less work", .help = ""},
-    {TEXT, "--prompt-cache", "FILE", FIELD(prompt_cache), .verbs = GENERATE | LOGITS,
+    {TEXT, "--prompt-cache", "FILE", FIELD(prompt_cache), .verbs = GENERATE | LOOK,
      .help = "keep the KV cache in FILE; a prompt that begins alike runs only what is new"},
-    {FLAG, "--prompt-cache-ro", NULL, FIELD(prompt_cache_ro), .verbs = GENERATE | LOGITS,
+    {FLAG, "--prompt-cache-ro", NULL, FIELD(prompt_cache_ro), .verbs = GENERATE | LOOK,
      .help = "read that file, but do not write it"},
     {INT, "--lookup", "N", FIELD(lookup), 1, 32, .verbs = WRITES,
      .help = "guess up to N tokens ahead from what followed the same words before (try 7)"},
@@ -130,8 +130,13 @@ static const Option OPTIONS[] = {
     {FLAG, "--check", NULL, SELECT(CHECK), .help = "verify the file's checksum"},
     {FLAG, "--tokenize", NULL, SELECT(TOKENIZE),
      .help = "print the prompt's token ids, on one line"},
-    {TEXT, "--logits", "FILE", FIELD(logits), .selects = LOGITS, .verbs = LOGITS,
+    {TEXT, "--logits", "FILE", FIELD(logits), .selects = LOOK, .verbs = LOOK,
      .help = "write the prompt's logits: float32 [tokens][vocabulary], little-endian"},
+    {TEXT, "--heads", "FILE", FIELD(heads), .selects = LOOK, .verbs = LOOK,
+     .help = "what each attention head looks at in the prompt, and its role: a page if FILE\n"
+             "ends in .html, numbers if in .json; also beside --logits"},
+    {INT, "--heads-max", "MB", FIELD(heads_max), 1, 1000, .verbs = LOOK,
+     .help = "size of that page, which leaves the least telling maps out (8)"},
     {FLAG, "--help", NULL, FIELD(flag), .verbs = ANY, .help = "this list"},
 };
 enum { N_OPTIONS = sizeof OPTIONS / sizeof OPTIONS[0] };
@@ -235,9 +240,10 @@ static void set_option(Options *options, const Option *o, const char *text) {
 
 // ---- arguments ----
 
-static const char *verb_name(Verb verb) {
+// The option that asked for the verb.
+static const char *verb_name(Verb verb, const bool given[N_OPTIONS]) {
     for (int i = 0; i < N_OPTIONS; i++)
-        if (OPTIONS[i].selects == verb) return OPTIONS[i].name;
+        if (given[i] && OPTIONS[i].selects == verb) return OPTIONS[i].name;
     return "generation";
 }
 
@@ -247,11 +253,16 @@ static const Option *find_option(const char *name) {
     usage("there is no option \"%s\"", name);
 }
 
+static bool ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), len = strlen(end);
+    return n >= len && strcmp(text + n - len, end) == 0;
+}
+
 // Combinations that mean nothing are refused rather than ignored.
 static void check_options(const Options *o, const bool given[N_OPTIONS]) {
     for (int i = 0; i < N_OPTIONS; i++)
         if (given[i] && !(OPTIONS[i].verbs & o->verb))
-            usage("%s means nothing for %s", OPTIONS[i].name, verb_name(o->verb));
+            usage("%s means nothing for %s", OPTIONS[i].name, verb_name(o->verb, given));
     if (o->n_models == 0)
         usage("which model? Name a checkpoint; ./run models/stories.bin tells a story");
     if (o->n_models > 1 && o->verb != KV)
@@ -262,6 +273,12 @@ static void check_options(const Options *o, const bool given[N_OPTIONS]) {
     if (o->no_think && !o->messages && o->verb != CHAT)
         usage("--no-think is for --chat and --messages");
     if (o->lookup && o->draft_model) usage("--lookup and -md: give one of them");
+    if (o->heads && !o->html && !ends_with(o->heads, ".json"))
+        usage("--heads wants a file whose name ends in .html or .json, found \"%s\"", o->heads);
+    if (o->heads && o->prompt_cache)
+        usage("--heads and --prompt-cache: give one of them; what a cache holds does not run, and "
+              "so it cannot be looked at");
+    if (o->heads_max && !o->html) usage("--heads-max: of which --heads page, an .html?");
     if (o->prompt_cache_ro && !o->prompt_cache)
         usage("--prompt-cache-ro is for --prompt-cache FILE");
     if (o->verb == BATCH && o->sequences.n > 1) usage("--batch takes one number with -np");
@@ -287,12 +304,14 @@ Options parse_options(int argc, char **argv) {
         const Option *o = find_option(name);
         if (o->value && i + 1 == argc) usage("%s wants a value: %s %s", name, name, o->value);
         if (o->selects && options.verb != GENERATE && options.verb != o->selects)
-            usage("%s and %s: one thing at a time", verb_name(options.verb), name);
+            usage("%s and %s: one thing at a time", verb_name(options.verb, given), name);
         if (o->selects) options.verb = o->selects;
         given[o - OPTIONS] = true;
         set_option(&options, o, o->value ? argv[++i] : NULL);
     }
+    options.html = options.heads && ends_with(options.heads, ".html");
     check_options(&options, given);
+    if (!options.heads_max) options.heads_max = 8;
     bool converses = options.messages || options.verb == CHAT;
     if (options.n_generate < 0) options.n_generate = converses ? 1024 : 256;
     return options;

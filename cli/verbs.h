@@ -7,7 +7,7 @@
 int generate(const Options *options);    // generate.c
 int chat(const Options *options);        // chat.c
 int batch(const Options *options);       // batch.c
-int write_logits(const Options *options);  // eval.c
+int look(const Options *options);        // eval.c: --logits, --heads
 int perplexity(const Options *options);
 int info(const Options *options);        // info.c
 int check(const Options *options);

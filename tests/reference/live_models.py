@@ -22,7 +22,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import conftest  # noqa: E402
 import gguf_files  # noqa: E402
+import head_files  # noqa: E402
+import make_attention  # noqa: E402
 import make_golden  # noqa: E402
+import test_heads  # noqa: E402
 from test_golden import TOLERANCE, measure  # noqa: E402
 
 import export  # noqa: E402
@@ -191,11 +194,13 @@ def check(name: str, seed: int, edit, out: Path) -> bool:
         print(f"not ok {label}: the export failed")
         return False
     error, greedy, expected = measure(directory, binary, conftest.run_command)
+    weights_error = weights_that_differ(directory, binary)
     chunks = chunks_that_differ(directory, binary)
     good = error <= TOLERANCE and greedy == expected and not chunks
+    good = good and weights_error <= test_heads.TOLERANCE
     print(
-        f"{'ok' if good else 'not ok'} {label}, seed {seed}: "
-        f"logits differ by {error:.1e}, greedy tokens "
+        f"{'ok' if good else 'not ok'} {label}, seed {seed}: logits differ by {error:.1e}, "
+        f"attention weights by {weights_error:.1e}, greedy tokens "
         + ("equal" if greedy == expected else f"{greedy} instead of {expected}")
         + (f", other bits at -b {chunks}" if chunks else ""),
         flush=True,
@@ -230,6 +235,16 @@ def check_low_bits() -> bool:
     good = good and np.array_equal(packed.array(), (digits * scale).numpy())
     print(f"{'ok' if good else 'not ok'} fp8, mxfp4 and packed ternary weights", flush=True)
     return good
+
+
+def weights_that_differ(directory: Path, binary: Path) -> float:
+    """The largest difference of an attention weight, of all heads and rows of the prompt."""
+    prompt = json.loads((directory / "golden.json").read_text())["prompt"]
+    ids = ("--tokens", " ".join(map(str, prompt)), *test_heads.F32_CACHE)
+    data = head_files.heads_of(binary, binary.with_suffix(".json"), *ids)
+    found, want = head_files.attention_layers(data), make_attention.weights(directory)
+    assert len(found) == len(want) and all(a.shape == b.shape for a, b in zip(found, want))
+    return max((float(abs(a - b).max()) for a, b in zip(found, want)), default=0.0)
 
 
 def chunks_that_differ(directory: Path, binary: Path) -> list[int]:
