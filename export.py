@@ -2,6 +2,7 @@
 """export.py SRC OUT [--dtype f32|bf16|q8|q4] [--kv-heads N] [--revision REV]: a Hugging Face
 checkpoint (directory or hub id), a GGUF or a llama2.c file to a checkpoint for ./run.
 docs/format.md describes the file; exporter/families.py is where a family is added.
+export.py SRC OUT --shape-only: what needs no weights, from config.json or a GGUF file's header.
 export.py --random SHAPE OUT: random weights in a known shape, to measure with."""
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 
 from exporter.assemble import pool_kv_heads
 from exporter.chat import chat_metadata
-from exporter.checkpoint import Entry, Stats, output_file, write_checkpoint
+from exporter.checkpoint import Entry, Stats, output_file, write_checkpoint, write_shape
 from exporter.gguf import MAGIC, open_gguf
 from exporter.huggingface import download, open_directory
 from exporter.jinja import chat_template, special_tokens
@@ -30,9 +31,11 @@ VERSION = "1"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?<!\.bin)(?<!\.gguf)(?<!\.safetensors)")
 
 
-def open_source(source: str, tokenizer: str | None, revision: str | None) -> Source:
-    """Opens a directory, a GGUF or llama2.c file, or a hub id, which is downloaded first. Errors:
-    ExportError."""
+def open_source(
+    source: str, tokenizer: str | None, revision: str | None, shape_only: bool
+) -> Source:
+    """Opens a directory, a GGUF or llama2.c file, or a hub id, which is downloaded first. Of a
+    shape only config.json is needed, or the header. Errors: ExportError."""
     if tokenizer and not os.path.isfile(source):
         raise ExportError(
             "--tokenizer is for llama2.c files; a Hugging Face checkpoint holds its own tokenizer"
@@ -40,7 +43,7 @@ def open_source(source: str, tokenizer: str | None, revision: str | None) -> Sou
     if revision and os.path.exists(source):
         raise ExportError(f"--revision is for hub ids; {source} is a file or directory here")
     if os.path.isdir(source):
-        return open_directory(source, os.path.basename(os.path.abspath(source)))
+        return open_directory(source, os.path.basename(os.path.abspath(source)), shape_only)
     if os.path.exists(source):
         with open(source, "rb") as file:
             is_gguf = file.read(len(MAGIC)) == MAGIC
@@ -48,7 +51,7 @@ def open_source(source: str, tokenizer: str | None, revision: str | None) -> Sou
             raise ExportError(
                 "--tokenizer is for llama2.c files; a GGUF file holds its own tokenizer"
             )
-        return open_gguf(source) if is_gguf else open_llama2c(source, tokenizer)
+        return open_gguf(source, shape_only) if is_gguf else open_llama2c(source, tokenizer)
     # A directory of the owner's name makes a mistyped path likelier than a model of that owner.
     if HUB_ID.fullmatch(source) and not os.path.isdir(os.path.dirname(source)):
         which = f"its revision {revision}" if revision else "it"
@@ -57,7 +60,7 @@ def open_source(source: str, tokenizer: str | None, revision: str | None) -> Sou
             file=sys.stderr,
         )
         name = f"{source}@{revision}" if revision else source
-        return open_directory(download(source, revision), name)
+        return open_directory(download(source, revision, shape_only), name, shape_only)
     raise ExportError(f"{source}: no such file or directory, and not a hub id such as org/name")
 
 
@@ -98,13 +101,13 @@ def entries(source: Source, dtype: str) -> list[Entry]:
     ]
 
 
-def metadata(source: Source, dtype: str) -> dict[str, object]:
-    """Everything but the tensors."""
-    meta = source.knobs.metadata(source.tensors)
+def text_metadata(source: Source) -> dict[str, object]:
+    """The tokenizer and the chat template."""
+    meta: dict[str, object] = {}
     if source.tokenizer:
         meta.update(tokenizer_metadata(source.tokenizer))
         source.remarks += check_rows(meta, source.knobs.vocab_size)
-    elif source.files:
+    else:
         source.remarks.append("no tokenizer found: ./run will take --tokens, but no text")
     template = chat_template(source.directory) if source.directory else source.template
     if template:
@@ -112,15 +115,19 @@ def metadata(source: Source, dtype: str) -> dict[str, object]:
         chat, remark = chat_metadata(template, named)
         meta.update(chat)
         source.remarks += [remark] if remark else []
-    meta.update(
-        {
-            "info.source": source.name,
-            "info.family": source.family,
-            "info.dtype": dtype,
-            "info.exporter": f"heads.c export.py {VERSION}",
-        }
-    )
     return meta
+
+
+def metadata(source: Source, dtype: str, shape_only: bool) -> dict[str, object]:
+    """Everything but the tensors; of a shape no text."""
+    return {
+        **source.knobs.metadata(source.tensors),
+        **({} if shape_only else text_metadata(source)),
+        "info.source": source.name,
+        "info.family": source.family,
+        "info.dtype": dtype,
+        "info.exporter": f"heads.c export.py {VERSION}",
+    }
 
 
 def pool(source: Source, n_kv_heads: int) -> None:
@@ -138,7 +145,7 @@ def pool(source: Source, n_kv_heads: int) -> None:
     )
 
 
-def report(source: Source, dtype: str, out: str, stats: Stats) -> None:
+def report(source: Source, args: argparse.Namespace, stats: Stats) -> None:
     """What was written, on stdout."""
     k = source.knobs
     n_kv_heads = max(values_of(k.n_kv_heads))
@@ -151,12 +158,16 @@ def report(source: Source, dtype: str, out: str, stats: Stats) -> None:
         f"context {k.context}"
     )
     bits = 8 * stats.data_bytes / stats.n_weights
-    print(
-        f"{out}: {stats.file_bytes:,} bytes, {stats.n_weights:,} weights, {bits:.2f} bits per "
-        "weight"
-    )
-    if dtype != "f32":
-        error = 100 * stats.relative_error(dtype)
+    what = f"{stats.n_weights:,} weights, {bits:.2f} bits per weight"
+    if args.shape_only:
+        print(
+            f"{args.out}: {os.path.getsize(args.out):,} bytes, the shape of a checkpoint that "
+            f"would have {stats.file_bytes:,}: {what}"
+        )
+        return
+    print(f"{args.out}: {stats.file_bytes:,} bytes, {what}")
+    if args.dtype != "f32":
+        error = 100 * stats.relative_error(args.dtype)
         print(
             f"relative quantization error: {error:.3f} % (RMS of the rounding over RMS of the "
             "weights)"
@@ -165,29 +176,33 @@ def report(source: Source, dtype: str, out: str, stats: Stats) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """The export. Errors: ExportError, OSError."""
-    import tqdm
-
     source = (
         open_random(args.random, args.seed)
         if args.random
-        else open_source(args.src, args.tokenizer, args.revision)
+        else open_source(args.src, args.tokenizer, args.revision, args.shape_only)
     )
     refuse_overwriting(args.out, source)
     if args.kv_heads is not None:
         pool(source, args.kv_heads)
-    meta = metadata(source, args.dtype)
+    meta = metadata(source, args.dtype, args.shape_only)
     tensors = entries(source, args.dtype)
     for remark in source.remarks:
         print(f"export: note: {remark}", file=sys.stderr)
+    write = write_shape if args.shape_only else write_with_progress
+    report(source, args, write(args.out, meta, tensors))
+
+
+def write_with_progress(path: str, meta: dict[str, object], tensors: list[Entry]) -> Stats:
+    import tqdm
+
     with tqdm.tqdm(
         total=sum(e.bytes for e in tensors),
         unit="B",
         unit_scale=True,
-        desc=args.dtype,
+        desc=meta["info.dtype"],
         disable=None,
     ) as bar:
-        stats = write_checkpoint(args.out, meta, tensors, bar.update)
-    report(source, args.dtype, args.out, stats)
+        return write_checkpoint(path, meta, tensors, bar.update)
 
 
 class Parser(argparse.ArgumentParser):
@@ -219,9 +234,16 @@ def main(argv: list[str] | None = None) -> int:
         "--revision", metavar="REV", help="of a hub id: a branch, a tag or a commit"
     )
     parser.add_argument(
+        "--shape-only",
+        action="store_true",
+        help="a few KB for --kv and --info, without weights: of SRC only config.json is needed, or "
+        "a .gguf's header",
+    )
+    parser.add_argument(
         "--random",
         metavar="SHAPE",
-        help=f"no SRC, but random weights, to measure with, in a known shape: {', '.join(SHAPES)}",
+        help="no SRC, but random weights, to measure with, in the shape of a config.json or in a "
+        f"known one: {', '.join(SHAPES)}",
     )
     parser.add_argument(
         "--seed", type=int, metavar="N", help="of --random; the same seed gives the same file (1)"

@@ -106,6 +106,19 @@ def write_checkpoint(
     return stats
 
 
+def write_shape(path: str, metadata: Mapping[str, object], entries: Sequence[Entry]) -> Stats:
+    """Writes the same without the tensors' data, which says what the checkpoint would be. The
+    result counts what it would have. Errors: OSError."""
+    meta, table, size = _layout(metadata, entries)
+    crc = zlib.crc32(meta + table)
+    counts = (len(meta), len(table), len(metadata), len(entries))
+    with replacing(path) as file:
+        file.write(HEADER.pack(MAGIC, VERSION, crc, HEADER.size + len(meta + table), *counts))
+        file.write(meta + table)
+    data_bytes = sum(entry.bytes for entry in entries)
+    return Stats(size, data_bytes, sum(entry.rows * entry.cols for entry in entries))
+
+
 def output_file(path: str) -> str:
     """The file that a result named `path` replaces: where a link leads, else `path` itself, whether
     it is there or not. Errors: ExportError if it is neither a file nor a directory."""
