@@ -77,6 +77,8 @@ static int check_options(const Model *m, const WorkspaceOptions *o, Error *err) 
 }
 
 static int workspace_make(Workspace *w, WorkspaceOptions o, Error *err) {
+    if (w->model->file.shape)
+        return fail(err, "the file is a shape: it has a model's numbers, but no weights to run");
     if (check_options(w->model, &o, err)) return -1;
     if (!o.context) o.context = w->model->context;
     w->chunk = o.chunk;

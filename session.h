@@ -84,6 +84,8 @@ size_t logit_stride(const Workspace *w);  // vocab_size, rounded up to 16
 
 typedef struct {
     size_t bytes_per_token;  // of all layers, as long as no window is full
+    size_t growing;          // of these, of layers that keep every position
+    size_t windows;          // bytes of the layers that do not, once their windows are full
     size_t state;            // bytes that do not grow with the text: mixers' states
     size_t reserved;         // bytes of the whole context, windows as rings, and the states;
                              // SIZE_MAX: more than an address can say

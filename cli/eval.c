@@ -29,7 +29,7 @@ int write_logits(const Options *o) {
     Workspace *w = open_workspace(o, &model, chunk);
     Sequence *s = open_prompt_cache(o, w, ids);
     long first = sequence_length(s);
-    FILE *f = outfile_open(o->logits, o->models[0]);
+    FILE *f = outfile_open(o->logits, o->models, 1);
     size_t row = (size_t)model.vocab_size, stride = logit_stride(w);
     double start = seconds();
     sequence_expect(s, (int)ids.n);

@@ -8,7 +8,9 @@
 #include "options.h"
 #include "tokenizer.h"
 
+// Opens the model, which has weights if the verb needs them.
 void open_model(Model *model, const Options *options, const char *path);
+void need_weights(const Model *model, const char *path);
 Tokenizer *open_tokenizer(const Model *model);  // NULL: the checkpoint has none
 // The kernels to use, and why these.
 const Kernels *choose_kernels(const Options *options, const char **why);

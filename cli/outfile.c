@@ -45,23 +45,23 @@ static int create_temporary(mode_t mode) {
 
 // Whether the path names something that no other file can take the place of; if not, where its
 // links lead is in target. /dev/stdout is such a thing even where it is sent to a file.
-static bool is_direct(const char *path, const char *input) {
+static bool is_direct(const char *path, char **inputs, int n_inputs) {
     struct stat out, in;
     if (stat(path, &out) != 0) {
         snprintf(target, sizeof target, "%s", path);
         return lstat(path, &out) == 0;  // a link to what is not there yet
     }
-    if (stat(input, &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino) {
-        die("cannot write %s: it is the model itself; name another file", path);
-    }
+    for (int i = 0; i < n_inputs; i++)
+        if (stat(inputs[i], &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino)
+            die("cannot write %s: it is the model itself; name another file", path);
     return !S_ISREG(out.st_mode) || !realpath(path, target) ||
            (strncmp(path, "/dev/", 5) == 0 && strncmp(target, "/dev/", 5) != 0);
 }
 
-FILE *outfile_open(const char *path, const char *input) {
+FILE *outfile_open(const char *path, char **inputs, int n_inputs) {
     struct stat old;
     snprintf(name, sizeof name, "%s", path);
-    bool direct = is_direct(path, input);
+    bool direct = is_direct(path, inputs, n_inputs);
     FILE *f = NULL;
     if (direct) {
         f = fopen(path, "ab");

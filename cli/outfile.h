@@ -5,9 +5,9 @@
 #include <stdio.h>
 
 // Opens a file under a temporary name beside `path`, one at a time. A device, a pipe or what stdout
-// is sent to is written directly. Exits if it cannot be written, or if it is the file `input`,
-// which is mapped.
-FILE *outfile_open(const char *path, const char *input);
+// is sent to is written directly. Exits if it cannot be written, or if it is one of the
+// inputs, which are mapped.
+FILE *outfile_open(const char *path, char **inputs, int n_inputs);
 // Ends it: what was at `path` is replaced at once.
 void outfile_close(FILE *f);
 
