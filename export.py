@@ -3,7 +3,8 @@
 checkpoint (directory or hub id), a GGUF or a llama2.c file to a checkpoint for ./run.
 docs/format.md describes the file; exporter/families.py is where a family is added.
 export.py SRC OUT --shape-only: what needs no weights, from config.json or a GGUF file's header.
-export.py --random SHAPE OUT: random weights in a known shape, to measure with."""
+export.py --random SHAPE OUT: random weights in a known shape, to measure with.
+export.py --plan --params N --context N --kv-memory SIZE: shapes for a budget."""
 
 from __future__ import annotations
 
@@ -15,12 +16,13 @@ import sys
 
 from exporter.assemble import pool_kv_heads
 from exporter.chat import chat_metadata
-from exporter.checkpoint import Entry, Stats, output_file, write_checkpoint, write_shape
+from exporter.checkpoint import Entry, Stats, entries, output_file, write_checkpoint, write_shape
 from exporter.gguf import MAGIC, open_gguf
 from exporter.huggingface import download, open_directory
 from exporter.jinja import chat_template, special_tokens
 from exporter.knobs import Source, values_of
 from exporter.llama2c import open_llama2c
+from exporter import plan
 from exporter.quantize import DTYPES
 from exporter.random_weights import SHAPES, open_random
 from exporter.tensor import ExportError, Tensor
@@ -80,27 +82,6 @@ def refuse_overwriting(out: str, source: Source) -> None:
         raise ExportError(f"{out} belongs to the source; name another file for the result")
 
 
-# A few rows, whose rounding decides much.
-SMALL = ("router", "shared_gate", "delta_beta", "delta_decay")
-
-
-def dtype_of(name: str, tensor: Tensor, dtype: str) -> str:
-    """What a tensor is written as: vectors, learned positions and small matrices in f32, and the
-    embedding and the output of a q4 file in q8, because their rounding reaches the logits
-    directly."""
-    if len(tensor.shape) == 1 or name == "embed_pos" or name.endswith(SMALL):
-        return "f32"
-    return "q8" if dtype == "q4" and name in ("embed", "output") else dtype
-
-
-def entries(source: Source, dtype: str) -> list[Entry]:
-    """The tensors of the file."""
-    return [
-        Entry(name, dtype_of(name, tensor, dtype), tensor)
-        for name, tensor in source.tensors.items()
-    ]
-
-
 def text_metadata(source: Source) -> dict[str, object]:
     """The tokenizer and the chat template."""
     meta: dict[str, object] = {}
@@ -133,10 +114,10 @@ def metadata(source: Source, dtype: str, shape_only: bool) -> dict[str, object]:
 def pool(source: Source, n_kv_heads: int) -> None:
     """Pools the KV heads and says what that did."""
     knobs = source.knobs
-    before = sum(e.bytes for e in entries(source, "f32"))
+    before = sum(e.bytes for e in entries(source.tensors, "f32"))
     was = knobs.n_kv_heads
     pool_kv_heads(knobs, source.tensors, n_kv_heads)
-    after = sum(e.bytes for e in entries(source, "f32"))
+    after = sum(e.bytes for e in entries(source.tensors, "f32"))
     cache = 4 * knobs.n_layers * knobs.head_dim  # bytes a KV head and token: K and V in f16
     print(
         f"pooled: {was} KV heads to {n_kv_heads} by their means; weights "
@@ -185,7 +166,7 @@ def run(args: argparse.Namespace) -> None:
     if args.kv_heads is not None:
         pool(source, args.kv_heads)
     meta = metadata(source, args.dtype, args.shape_only)
-    tensors = entries(source, args.dtype)
+    tensors = entries(source.tensors, args.dtype)
     for remark in source.remarks:
         print(f"export: note: {remark}", file=sys.stderr)
     write = write_shape if args.shape_only else write_with_progress
@@ -211,7 +192,7 @@ class Parser(argparse.ArgumentParser):
         sys.exit(2)
 
 
-def main(argv: list[str] | None = None) -> int:
+def parse(argv: list[str]) -> argparse.Namespace:
     parser = Parser(
         prog="export.py", description="Makes a checkpoint for ./run.", allow_abbrev=False
     )
@@ -248,6 +229,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--seed", type=int, metavar="N", help="of --random; the same seed gives the same file (1)"
     )
+    parser.add_argument(
+        "--plan", action="store_true", help="a shape for a budget instead; see --plan --help"
+    )
     args = parser.parse_intermixed_args(argv)
     if bool(args.src) == bool(args.random):
         parser.error("give SRC and OUT, or --random SHAPE and OUT")
@@ -258,8 +242,23 @@ def main(argv: list[str] | None = None) -> int:
     if args.seed is not None and not args.random:
         parser.error("--seed belongs to --random")
     args.seed = 1 if args.seed is None else args.seed
+    return args
+
+
+def parse_plan(argv: list[str]) -> argparse.Namespace:
+    parser = Parser(
+        prog="export.py", description="Proposes a shape for a budget.", allow_abbrev=False
+    )
+    plan.add_options(parser)
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    plans = "--plan" in argv
+    args = parse_plan(argv) if plans else parse(argv)
     try:
-        run(args)
+        plan.run(args) if plans else run(args)
     except KeyboardInterrupt:
         print("export: interrupted; nothing was written", file=sys.stderr)
         return 1
