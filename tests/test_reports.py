@@ -249,6 +249,11 @@ def test_svg_is_whole_or_not_there(run, tmp_path, bare):
     places = [float(t.get("y")) for t in root.iter(f"{SVG}text") if ": " in (t.text or "")]
     assert len(places) == 40 and max(places) < int(root.get("height"))
     assert all(b - a > 16 for a, b in zip(places[::-1], places[-2::-1]))
+    model.write_bytes(checkpoints.random_model(n_layers=40, n_kv_heads=6))  # all others lie low
+    assert run(model, *[bare] * 20, "--kv", "--svg", tmp_path / "x.svg").returncode == 0
+    root = ElementTree.parse(tmp_path / "x.svg").getroot()
+    low = [float(t.get("y")) for t in root.iter(f"{SVG}text") if ": " in (t.text or "")]
+    assert len(low) == 21 and max(low) < 460
     assert "--svg means nothing for --info" in run(bare, "--info", "--svg", "x").stderr
     model.write_bytes(checkpoints.random_model(context=1, n_layers=1))
     assert run(model, "--kv", "--svg", tmp_path / "x.svg").returncode == 0
