@@ -14,6 +14,7 @@ import re
 import signal
 import sys
 
+from exporter import plan
 from exporter.assemble import pool_kv_heads
 from exporter.chat import chat_metadata
 from exporter.checkpoint import Entry, Stats, entries, output_file, write_checkpoint, write_shape
@@ -22,10 +23,9 @@ from exporter.huggingface import download, open_directory
 from exporter.jinja import chat_template, special_tokens
 from exporter.knobs import Source, values_of
 from exporter.llama2c import open_llama2c
-from exporter import plan
 from exporter.quantize import DTYPES
 from exporter.random_weights import SHAPES, open_random
-from exporter.tensor import ExportError, Tensor
+from exporter.tensor import ExportError
 from exporter.tokenizer import check_rows
 from exporter.tokenizer_files import tokenizer_metadata
 
@@ -239,6 +239,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
         parser.error("--tokenizer: random weights have none")
     if args.random and args.revision:
         parser.error("--revision: random weights have none")
+    if args.shape_only and args.tokenizer:
+        parser.error("--tokenizer: a shape has none")
     if args.seed is not None and not args.random:
         parser.error("--seed belongs to --random")
     args.seed = 1 if args.seed is None else args.seed

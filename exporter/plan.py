@@ -28,8 +28,8 @@ WHY = {
     "wide as deep (Liu et al. 2024, MobileLLM, arXiv 2402.14905)",
     "wide": "layers, width: the shape matters little: 6 layers of 4288 came within 3 % of the loss "
     "of 48 layers of 1600 (Kaplan et al. 2020, arXiv 2001.08361), and fewer layers cache less",
-    "ff": "feed-forward: 8/3 of the width or a little more, as a gated one has three matrices where "
-    "a plain one of 4 has two (Shazeer 2020, arXiv 2002.05202); it takes what the budget leaves",
+    "ff": "feed-forward: 8/3 of the width or a little more, as a gated one has three matrices and "
+    "a plain one of 4 two (Shazeer 2020, arXiv 2002.05202); it takes what the budget leaves",
     "vocab": "vocabulary: 3.1 M parameters times (others / 33 M)^0.835 (Tao et al. 2024, arXiv "
     "2407.13623, by derivatives); --vocab takes that of a tokenizer you have",
     "given": "vocabulary: as --vocab says",
@@ -119,8 +119,7 @@ def token_bytes(config: dict) -> dict[str, int]:
 
 
 def best_vocabulary(parameters: int, tied: bool) -> float:
-    """Parameters of the embedding, by Tao et al.; an output of its own counts as one of the
-    others."""
+    """Parameters of the embedding, by Tao et al.; an output of its own is none of the others."""
     embedding = 0.0
     for _ in range(20):
         others = max(parameters - embedding * (1 if tied else 2), 1)
@@ -321,7 +320,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", type=scaled("KM", 1024), required=True, metavar="N",
                         help="tokens, such as 32768 or 32K")  # fmt: skip
     parser.add_argument("--kv-memory", type=scaled("KMGT", 1024), required=True, metavar="SIZE",
-                        help="bytes of the KV cache at most, keys and values in f16: 512M")  # fmt: skip
+                        help="of the KV cache at most, in f16, such as 512M")  # fmt: skip
     parser.add_argument("--scheme", choices=SCHEMES, help="of attention; otherwise the first of "
                         "these that has room")  # fmt: skip
     parser.add_argument("--vocab", type=int, metavar="N", help="tokens of the vocabulary, if it is "
@@ -341,8 +340,9 @@ def run(args: argparse.Namespace) -> None:
     print(f"at most {args.params:,} parameters, and {args.kv_memory:,} bytes of KV cache in f16 at "
           f"{args.context:,} tokens\n")  # fmt: skip
     print_table(args, plans)
-    print("\n* the one to take. Sizes in units of 1024 bytes; tokens per second at most, weights in "
-          "q8 and cache\nin f16: what memory and arithmetic of this machine allow (--bench).\n")
+    print("\n* the one to take. Sizes in units of 1024 bytes; tokens per second at most, with "
+          "weights in q8\nand the cache in f16: what this machine's memory and arithmetic allow "
+          "(--bench).\n")  # fmt: skip
     for why in reasons(args, plans[0]):
         print(f"- {why}")
     if args.out:

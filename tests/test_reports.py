@@ -161,7 +161,8 @@ def test_kv_memory(run, bare):
         report = kv_json(bare, "--memory", size)
         own = next(r for r in report["rows"] if r["own"])
         assert own["tokens_that_fit"]["f16"] == n, size
-    assert b"tokens that fit in 3,072 bytes (--memory)" in run(bare, "--kv", "--memory", "3K").stdout
+    text = run(bare, "--kv", "--memory", "3K").stdout
+    assert b"tokens that fit in 3,072 bytes (--memory)" in text
     for size in ("x", "3x", "3KB", "0", "-1", "", "nan", "inf", "1e30", "K"):
         done = run(bare, "--kv", "--memory", size)
         assert done.returncode == 2 and "--memory wants a size such as 8G" in done.stderr
@@ -241,7 +242,8 @@ def test_svg_is_whole_or_not_there(run, tmp_path, bare):
     model.write_bytes(bare.read_bytes())
     for path in (model, bare):
         done = run(bare, model, "--kv", "--svg", path)
-        assert done.returncode == 1 and done.stdout == b"" and "it is the model itself" in done.stderr
+        assert done.returncode == 1 and done.stdout == b""
+        assert "it is the model itself" in done.stderr
     assert run(bare, "--kv", "--svg", tmp_path / "no" / "x.svg").returncode == 1
     assert run(*[bare] * 40, "--kv", "--svg", tmp_path / "x.svg").returncode == 0
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model.bin", "x.svg"]

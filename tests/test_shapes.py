@@ -1,5 +1,5 @@
-"""Shapes: checkpoints without weights, made from a config.json or a GGUF file's header. What they say
-is what the whole checkpoint says, and what needs weights is refused."""
+"""Shapes: checkpoints without weights, made from a config.json or a GGUF file's header. What they
+say is what the whole checkpoint says, and what needs weights is refused."""
 
 from __future__ import annotations
 
