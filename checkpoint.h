@@ -24,7 +24,7 @@ typedef struct {  // one row of the tensor table
     const char *name;
     size_t name_len, rows, cols, bytes;
     Dtype dtype;
-    const uint8_t *data;
+    const uint8_t *data;    // of a shape an address that tells tensors apart, not to be read
 } Tensor;
 
 typedef struct {
@@ -33,6 +33,7 @@ typedef struct {
     Tensor *tensors;         // in the order of the file
     const Tensor **by_name;  // the same, sorted
     int n_meta, n_tensors;
+    bool shape;              // it ends with the tensor table: there are no weights
 } Checkpoint;
 
 // Validates bytes[0..size) as a container, size and every offset included, and points *file into

@@ -27,7 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HEADS_ABI 1          // grows when a program must be compiled again
+#define HEADS_ABI 2          // grows when a program must be compiled again
 #define HEADS_VERSION "0.1"  // of this header
 
 #if defined(__GNUC__)
@@ -259,6 +259,8 @@ HEADS_API void heads_log_probabilities(heads_workspace *w, const float *logits, 
 
 typedef struct {
     size_t bytes_per_token;  // as long as no sliding window is full
+    size_t growing;          // of these, of layers that keep every position
+    size_t windows;          // of the layers that do not, once their windows are full
     size_t state;            // that does not grow with the text
     size_t reserved;         // of the whole context; SIZE_MAX: more than an address can say
 } heads_kv_plan;

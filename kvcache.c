@@ -71,7 +71,10 @@ KvPlan kv_plan(const Model *m, int n_kv_heads, int context, Dtype k_dtype, Dtype
     for (int i = 0; i < m->n_layers; i++) {
         KvLayer kv = kv_layer(&m->layers[i], n_kv_heads, context, k_dtype, v_dtype);
         if (kv.borrowed) continue;
-        plan.bytes_per_token = plus(plan.bytes_per_token, kv.slot_bytes / LANES);
+        size_t per_token = kv.slot_bytes / LANES;
+        plan.bytes_per_token = plus(plan.bytes_per_token, per_token);
+        if (kv.ring) plan.windows = plus(plan.windows, layer_bytes(&kv));
+        else plan.growing = plus(plan.growing, per_token);
         plan.state += kv.state;
         plan.reserved = plus(plan.reserved, layer_bytes(&kv));
     }

@@ -646,7 +646,8 @@ static int get_act_params(Loader *x, int i, Layer *l) {
     const float **params = &l->ffn.act.params;
     if (l->ffn.act.kind < N_PLAIN_ACTS) return 0;
     if (need_vector(x, params, i, "ffn_act", 4)) return -1;
-    if (l->ffn.act.kind == ACT_CLAMPED_SWIGLU && ((*params)[2] != 0.0f || (*params)[3] != 0.0f))
+    if (!x->m->file.shape && l->ffn.act.kind == ACT_CLAMPED_SWIGLU &&
+        ((*params)[2] != 0.0f || (*params)[3] != 0.0f))
         return fail(x->err, "tensor layers.%d.ffn_act: the last two of activation %d are 0", i,
                     l->ffn.act.kind);
     l->experts.act.params = *params;

@@ -78,6 +78,8 @@ static int check_options(const Model *m, const WorkspaceOptions *o, Error *err) 
 
 static int workspace_make(Workspace *w, const Model *model, WorkspaceOptions o, Error *err) {
     w->model = model;
+    if (model->file.shape)
+        return fail(err, "the file is a shape: it has a model's numbers, but no weights to run");
     if (check_options(model, &o, err)) return -1;
     if (!o.context) o.context = model->context;
     w->chunk = o.chunk;

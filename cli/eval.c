@@ -38,7 +38,7 @@ int look(const Options *o) {
     Workspace *w = open_workspace(o, &model, o->logits ? chunk : 1);
     Sequence *s = open_prompt_cache(o, w, ids);
     long first = sequence_length(s);
-    FILE *f = o->logits ? outfile_open(o->logits, o->models[0]) : NULL;
+    FILE *f = o->logits ? outfile_open(o->logits, o->models, 1) : NULL;
     HeadsPage *page = o->heads ? heads_page_open(o, w, tokenizer, ids) : NULL;
     double start = seconds();
     sequence_expect(s, (int)ids.n);

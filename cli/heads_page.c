@@ -10,6 +10,7 @@
 #include "outfile.h"
 #include "page.h"
 #include "print.h"
+#include "text/unicode.h"
 
 enum { BYTES_PER_HEAD = 500, BYTES_PER_TOKEN = 50, BYTES_PER_NUMBER = 10 };  // of JSON, about
 static const double MOST_JSON = 1e9;
@@ -357,7 +358,7 @@ HeadsPage *heads_page_open(const Options *o, Workspace *w, const Tokenizer *toke
     p->n_maps = p->o->html ? maps_that_fit(p) : p->n_heads;
     for (size_t i = 0; i < p->n_heads && p->n_maps == p->n_heads; i++) keep_map(p, &p->heads[i]);
     if (p->n_maps && p->n_maps < p->n_heads) p->n_runs = 2;
-    p->f = outfile_open(o->heads, o->models[0]);
+    p->f = outfile_open(o->heads, o->models, 1);
     workspace_probe(w, &(heads_probe){.attention = take_row, .context = p});
     return p;
 }

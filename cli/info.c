@@ -109,7 +109,9 @@ static void print_info_strings(const Checkpoint *file) {
 }
 
 static void print_tensors(const Checkpoint *file) {
-    printf("tensors      %d\n", file->n_tensors);
+    size_t bytes = 0;
+    for (int i = 0; i < file->n_tensors; i++) bytes += file->tensors[i].bytes;
+    printf("tensors      %d, %s bytes\n", file->n_tensors, commas(bytes));
     for (int i = 0; i < file->n_tensors; i++) {
         const Tensor *t = &file->tensors[i];
         char shape[48];
@@ -131,7 +133,8 @@ static const char *describe_chat(const Checkpoint *file, Chat **chat, Error *err
 
 static void print_info(const char *path, const Model *m, const char *tokenizer, const char *chat,
                        const char *isa, const char *why) {
-    printf("file         %s, %s bytes\n", path, commas(m->file.map.size));
+    printf("file         %s, %s bytes%s\n", path, commas(m->file.map.size),
+           m->file.shape ? ": a shape, without weights" : "");
     print_info_strings(&m->file);
     printf("shape        %d layers, n_embd %d, vocabulary %d, context %d, %s (eps %g)%s%s\n",
            m->n_layers, m->n_embd, m->vocab_size, m->context,
@@ -146,7 +149,9 @@ static void print_info(const char *path, const Model *m, const char *tokenizer, 
         if (r->long_freq) printf("; another table for texts of more than %d tokens", r->length);
         printf("\n");
     }
-    printf("tokenizer    %s\n", tokenizer ? tokenizer : "none: use --tokens");
+    printf("tokenizer    %s\n", tokenizer         ? tokenizer
+                                     : m->file.shape ? "none"
+                                                     : "none: use --tokens");
     printf("chat         ");
     if (chat) print_escaped(chat, strlen(chat));
     else printf("none");
@@ -166,8 +171,9 @@ static void print_info_json(const char *path, const Model *m, const char *tokeni
                             const char *chat, const char *isa) {
     printf("{");
     print_json_string("file", path, strlen(path));
-    printf(", \"bytes\": %zu, \"weight_bytes\": %zu, \"n_layers\": %d, \"n_embd\": %d, "
-           "\"vocab_size\": %d, \"context\": %d, ", m->file.map.size, m->weight_bytes, m->n_layers,
+    printf(", \"shape\": %s, \"bytes\": %zu, \"weight_bytes\": %zu, \"n_layers\": %d, "
+           "\"n_embd\": %d, \"vocab_size\": %d, \"context\": %d, ",
+           m->file.shape ? "true" : "false", m->file.map.size, m->weight_bytes, m->n_layers,
            m->n_embd, m->vocab_size, m->context);
     print_json_string("isa", isa, strlen(isa));
     print_json_or_null("tokenizer", tokenizer);

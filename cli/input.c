@@ -17,10 +17,17 @@ void *allocate(size_t count, size_t size) {
 
 // ---- the model, and where it runs ----
 
+void need_weights(const Model *model, const char *path) {
+    if (model->file.shape)
+        die("%s is a shape, which has no weights: it is for --kv, --info and --check; for all else "
+            "export the model without --shape-only", path);
+}
+
 void open_model(Model *model, const Options *o, const char *path) {
     Error err;
     if (model_open(model, path, &err)) die("%s", err.text);
-    if (o->workspace.context > model->context)
+    if (!(o->verb & (KV | INFO | CHECK))) need_weights(model, path);
+    if (o->workspace.context > model->context && o->verb != KV)
         usage("-c %d: %s was made for %d positions at most", o->workspace.context, path,
               model->context);
 }

@@ -10,7 +10,9 @@
 
 void *allocate(size_t count, size_t size);  // zeros
 
+// Opens the model, which has weights if the verb needs them.
 void open_model(Model *model, const Options *options, const char *path);
+void need_weights(const Model *model, const char *path);
 Tokenizer *open_tokenizer(const Model *model);  // NULL: the checkpoint has none
 // The kernels to use, and why these.
 const Kernels *choose_kernels(const Options *options, const char **why);

@@ -1,5 +1,6 @@
 #include "options.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +17,7 @@ static const Options DEFAULTS = {
     .sampler = {.temperature = 0.8f, .top_p = 0.95f, .repeat_penalty = 1, .repeat_last = 64},
 };
 
-typedef enum { HEADING, FLAG, TEXT, INT, INTS, FLOAT, SEED, DTYPE } Kind;
+typedef enum { HEADING, FLAG, TEXT, INT, INTS, FLOAT, SEED, DTYPE, BYTES } Kind;
 
 typedef struct {
     Kind kind;
@@ -93,7 +94,8 @@ static const Option OPTIONS[] = {
 
     {HEADING, "The machine", .help = ""},
     {INT, "-c", "N", FIELD(workspace.context), 1, MAX_DIM, .verbs = RUNS,
-     .help = "context: positions to reserve (as many as the model was made for)"},
+     .help = "context: positions to reserve (as many as the model was made for); --kv counts\n"
+             "beyond that too"},
     {INT, "-t", "N", FIELD(workspace.n_threads), 1, 1024, .verbs = RUNS,
      .help = "threads (one for each physical core)"},
     {INT, "-b", "N", FIELD(workspace.chunk), 1, 65536, .verbs = RUNS,
@@ -106,7 +108,11 @@ static const Option OPTIONS[] = {
     {HEADING, "Instead of generating", .help = ""},
     {FLAG, "--kv", NULL, SELECT(KV),
      .help = "what the KV cache costs, as MHA, GQA, MQA and MLA, and as measured;\n"
-             "accepts several models"},
+             "accepts several models, and shapes (export.py --shape-only)"},
+    {BYTES, "--memory", "SIZE", FIELD(memory), .verbs = KV,
+     .help = "for --kv: how many tokens fit in that much, such as 8G or 512M (what is free now)"},
+    {TEXT, "--svg", "FILE", FIELD(svg), .verbs = KV,
+     .help = "for --kv: also draw bytes against context, a line for each scheme, or each model"},
     {FLAG, "--info", NULL, SELECT(INFO),
      .help = "the model's shape, tensors, tokenizer, and the instruction set in use"},
     {FLAG, "--bench", NULL, SELECT(BENCH),
@@ -214,6 +220,19 @@ static uint64_t parse_seed(const char *text) {
     return value;
 }
 
+// 8G, 1.5M, 100000: bytes, or so many times 1024, 1024^2, ..
+static size_t parse_bytes(const Option *o, const char *text) {
+    static const char units[] = "KMGT";
+    char *end;
+    double value = strtod(text, &end);
+    const char *unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
+    bool ok = end != text && (!*end || (unit && !end[1]));
+    if (unit) value = ldexp(value, 10 * (int)(unit - units + 1));
+    if (!ok || !(value >= 1 && value < 0x1p60))
+        usage("%s wants a size such as 8G, with K, M, G or T, found \"%s\"", o->name, text);
+    return (size_t)value;
+}
+
 static Dtype parse_dtype(const Option *o, const char *text) {
     static const Dtype types[] = {F32, F16, Q8};
     for (int i = 0; i < 3; i++)
@@ -230,6 +249,7 @@ static void set_option(Options *options, const Option *o, const char *text) {
     case INTS: *(IntList *)field = parse_ints(o, text); break;
     case FLOAT: *(float *)field = (float)parse_number(o, text); break;
     case DTYPE: *(Dtype *)field = parse_dtype(o, text); break;
+    case BYTES: *(size_t *)field = parse_bytes(o, text); break;
     case SEED:
         *(uint64_t *)field = parse_seed(text);
         options->seeded = true;

@@ -21,7 +21,8 @@ typedef struct {
     char **models;
     int n_models;
     const char *prompt, *prompt_file, *tokens, *messages, *system, *ppl, *logits, *heads;
-    const char *prompt_cache, *draft_model, *batch, *out;
+    const char *prompt_cache, *draft_model, *batch, *out, *svg;
+    size_t memory;                 // that --kv fits caches into; 0: what is free
     bool flag, json, ids, seeded;  // flag: set by an option that only selects a verb
     bool no_think, prompt_cache_ro;
     bool html;                     // heads is to be a page, not JSON

@@ -9,7 +9,7 @@ from ctypes import CDLL, POINTER, Structure, byref, c_char, c_char_p, c_double, 
 from ctypes import c_int64, c_long, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 
-ABI = 1  # of heads.h that these declarations were written for
+ABI = 2  # of heads.h that these declarations were written for
 
 
 class HeadsError(RuntimeError):
@@ -50,7 +50,8 @@ class Run(Structure):
 
 
 class KvPlan(Structure):
-    _fields_ = [("bytes_per_token", c_size_t), ("state", c_size_t), ("reserved", c_size_t)]
+    _fields_ = [(name, c_size_t) for name in
+                ("bytes_per_token", "growing", "windows", "state", "reserved")]  # fmt: skip
 
 
 TYPES = {"f16": 0, "f32": 1, "q8": 2}  # of cached keys and values
