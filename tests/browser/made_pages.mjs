@@ -175,7 +175,7 @@ export function page_of(bundle, name) {
   return bundle.replace("@DATA@", () => json);
 }
 
-if (argv[1].endsWith("made_pages.mjs")) {
+if (argv[1]?.endsWith("made_pages.mjs")) {
   const bundle = readFileSync(argv[2], "utf8");
   mkdirSync(argv[3], { recursive: true });
   for (const name of Object.keys(PLANS)) {
