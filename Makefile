@@ -101,7 +101,7 @@ $(BUILD)/tests/c/test_json $(BUILD)/tests/c/fuzz_json $(BUILD)/tests/c/read_json
 # The head page: one file of page/'s, and that file as an array of C.
 $(BUILD)/page.html: page/bundle page/index.html page/style.css $(wildcard page/*.js)
 	@mkdir -p $(@D)
-	$(call quiet,bundle)page/bundle > $@
+	$(call quiet,bundle)sh page/bundle > $@
 
 $(BUILD)/page.c: $(BUILD)/page.html
 	@{ echo '#include "cli/page.h"'; echo 'const unsigned char page_html[] = {'; \

@@ -8,20 +8,20 @@ const heads = data.layers.flatMap((layer) =>
 
 const ROLES = {
   previous: {
-    name: "previous token", short: "prev", rows: "every row but the first",
+    name: "previous token", short: "prev", rows: "rows that see it",
     means: "reads from the token just before.",
     formula: "Mean of the weight on the token before.",
     words: "On average this head puts {score} of a row's weight on the token just before.",
   },
   duplicate: {
-    name: "duplicate token", short: "dup", rows: "rows whose token has come before",
+    name: "duplicate token", short: "dup", rows: "rows that see one",
     means: "reads from earlier copies of the same token.",
     formula: "Mean of the weight on all earlier tokens equal to the row's own.",
     words: "Where a token has come before, this head puts {score} of the weight on the earlier " +
       "copies.",
   },
   induction: {
-    name: "induction", short: "ind", rows: "rows whose token has come before",
+    name: "induction", short: "ind", rows: "rows that see one",
     means: "finds where this token stood before, and reads from what followed it there: " +
       "how a model goes on with a pattern that it has seen once (Olsson et al. 2022).",
     formula: "Mean of the weight on all tokens that follow an earlier copy of the row's own.",
@@ -29,9 +29,9 @@ const ROLES = {
       "followed it there.",
   },
   first: {
-    name: "first token", short: "first", rows: "every row but the first",
+    name: "first token", short: "first", rows: "rows that see it",
     means: "rests on the first token, whatever it is: an attention sink (Xiao et al. 2023, " +
-      "Gu et al. 2024), which is how a head reads from nothing in particular.",
+      "Gu et al. 2024), which is how a head does next to nothing.",
     formula: "Mean of the weight on the first token.",
     words: "On average this head puts {score} of a row's weight on the first token.",
   },

@@ -48,17 +48,24 @@ function show_pairs(head) {
   weight_list($("pairs"), pairs, ({ row, column }) => show({ row, column }));
 }
 
-function show_head() {
-  const head = state.head, layer = head.layer;
+function facts_in_words(head) {
+  const layer = head.layer;
   const group = layer.heads.filter((other) => other.kv_head === head.kv_head);
+  const facts = [layer.mixer === "latent attention" ? "Latent attention, one latent for all heads"
+    : "Attention, KV head " + head.kv_head + (group.length > 1
+      ? ", shared by heads " + group.map((other) => other.head).join(", ") : "")];
+  if (layer.kv_source != null) facts.push("reads the keys and values of layer " + layer.kv_source);
+  if (layer.window) facts.push("sees the last " + layer.window + " tokens");
+  if (head.sink) facts.push("has a sink, a column of its own");
+  return facts.join("; ") + ".";
+}
+
+function show_head() {
+  const head = state.head;
   $("head-title").replaceChildren(head_name(head) + ": ",
     element("span", { class: "role", "data-role": head.role || "none" }, icon(head.role),
       role_of(head).name));
-  $("head-facts").textContent = (layer.mixer === "attention" ? "Attention" : "Latent attention") +
-    ", KV head " + head.kv_head + (group.length > 1
-      ? ", shared by heads " + group.map((other) => other.head).join(", ") : "") +
-    (layer.window ? "; sees the last " + layer.window + " tokens" : "") +
-    (head.sink ? "; has a sink, a column of its own" : "") + ".";
+  $("head-facts").textContent = facts_in_words(head);
   $("in-words").textContent = in_words(head);
   $("scores").tBodies[0].replaceChildren(...Object.keys(ROLES).map((r) => score_row(head, r)));
   $("spread").replaceChildren(...Object.entries(SPREAD).flatMap(([name, { name: term, means }]) => [

@@ -58,8 +58,8 @@ function show_left_out() {
   const { heads: n, of, limit_mb } = data.left_out;
   $("left-out").hidden = false;
   $("left-out").textContent = "To keep this page under " + limit_mb + " MB, the maps of " + n +
-    " of " + of + " heads were left out: heads with a role and the strongest others have theirs. " +
-    "All scores are here. --heads-max sets the limit.";
+    " of " + of + " heads were left out. Kept are those of heads with a role and of the " +
+    "strongest others, as far as there was room; all scores are here. --heads-max sets the limit.";
 }
 
 // The head to begin with: the clearest of the most telling role that there is.

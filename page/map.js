@@ -63,7 +63,7 @@ function measure() {
   const side = Math.ceil(Math.min(longest, narrow ? 56 : 96)) + 14;
   const sink = state.head && state.head.sink ? 22 : 0;
   const room = width - side - sink - 4;
-  const cell = Math.min(26, room / n_tokens) * zoom;
+  const cell = Math.min(36, room / n_tokens) * zoom;
   const height = Math.min(room, Math.ceil(cell * n_tokens)) + side;
   return { width, height, side, sink, cell, left: side + sink, top: side };
 }
@@ -75,7 +75,7 @@ const short_label = (i) => {
 
 // How much a zoom may enlarge: up to cells that have room for their labels.
 const max_zoom = () => {
-  const fit = layout ? layout.cell / zoom : 26;
+  const fit = layout ? layout.cell / zoom : 36;
   return Math.max(1, 16 / fit);
 };
 
@@ -273,7 +273,8 @@ function on_map_key(event) {
   else if (event.key === "ArrowLeft") column = Math.max(first, column - 1);
   else if (event.key === "ArrowRight") column = column + 1;
   else if (event.key === "Home") [row, column] = event.ctrlKey ? [0, first] : [row, first];
-  else if (event.key === "End") [row, column] = event.ctrlKey ? [n_tokens - 1, n_tokens] : [row, row];
+  else if (event.key === "End" && event.ctrlKey) row = column = n_tokens - 1;
+  else if (event.key === "End") column = row;
   else if (event.key !== "Enter") return;
   event.preventDefault();
   hovered = null;

@@ -69,7 +69,8 @@ function light_text() {
 
 function show_looked(weights, sink) {
   const entries = strongest(weights, 8).map(([j, weight]) => ({ column: j, weight,
-    tokens: [token_chip(j), element("small", {}, " " + j + (j === state.row ? ", itself" : ""))] }));
+    tokens: [token_chip(j),
+      element("small", {}, " " + j + (j === state.row ? ", itself" : ""))] }));
   if (sink >= 0.005) {
     entries.push({ column: SINK, weight: sink, tokens: [element("i", {}, "the sink")] });
     entries.sort((a, b) => b.weight - a.weight);

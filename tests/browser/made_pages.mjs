@@ -85,7 +85,8 @@ function scores_of(ids, map) {
   const rows = map.slice(1).map((row, k) => [row, k + 1]);
   return {
     ...Object.fromEntries(COUNTED.map((role) => [role, scored(ids, map, role).score])),
-    distance: mean(rows.map(([row, i]) => row.reduce((sum, p, j) => sum + p * (i - j), 0) / (i / 2))),
+    distance: mean(rows.map(([row, i]) =>
+      row.reduce((sum, p, j) => sum + p * (i - j), 0) / (i / 2))),
     entropy: mean(rows.map(([row, i]) => entropy(row) / Math.log(i + 1))),
     last8: mean(rows.map(([row, i]) => row.slice(Math.max(0, i - 7)).reduce((a, b) => a + b))),
   };
@@ -174,7 +175,7 @@ export function page_of(bundle, name) {
   return bundle.replace("@DATA@", () => json);
 }
 
-if (argv[1] === import.meta.filename || argv[1]?.endsWith("made_pages.mjs")) {
+if (argv[1]?.endsWith("made_pages.mjs")) {
   const bundle = readFileSync(argv[2], "utf8");
   mkdirSync(argv[3], { recursive: true });
   for (const name of Object.keys(PLANS)) {
