@@ -142,7 +142,7 @@ def sandbox(root: Path) -> Path:
         (root / name).symlink_to(ROOT / name)
     shutil.copy(RUN, root / "run")
     prompt = "One day, a fox went to the river. " * 4
-    for name in ("prompt.txt", "text.txt", "notes.txt", "long.txt"):
+    for name in ("prompt.txt", "text.txt", "notes.txt", "long.txt", "story.txt"):
         (root / name).write_text(prompt)
     (root / "talk.json").write_text('[{"role": "user", "content": "Hello!"}]')
     (root / "requests.jsonl").write_text('{"id": 1, "prompt": "Once", "max_tokens": 4}\n' * 3)
