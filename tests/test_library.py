@@ -185,7 +185,8 @@ class SamplerOptions(ctypes.Structure):
 
 
 class Plan(ctypes.Structure):
-    _fields_ = [(name, c_size_t) for name in ("bytes_per_token", "state", "reserved")]
+    _fields_ = [(name, c_size_t) for name in
+                ("bytes_per_token", "growing", "windows", "state", "reserved")]
 
 
 class Usage(ctypes.Structure):
