@@ -17,11 +17,13 @@ from transformers import (
     YoutuConfig,
     YoutuForCausalLM,
 )
+from transformers.utils.logging import disable_progress_bar
 
 import variants
 from variants import Variant
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+disable_progress_bar()  # of loading and saving, which take no time here
 
 LEARNING_RATE, BATCH = 5e-3, 24
 WARMUP = 0.05  # of the steps; then half a cosine down to a fiftieth
