@@ -54,7 +54,7 @@ class Plan:
         return max(1, self.steps // 20)
 
 
-FULL = Plan(engine.ROOT / "lab" / "results", engine.ROOT / "build" / "lab", steps=600,
+FULL = Plan(engine.ROOT / "lab" / "results", engine.ROOT / "build" / "lab", steps=400,
             copy_steps=400, seeds=3, held_out=documents.HELD_OUT, variants=tuple(VARIANTS),
             heads=copying.HEADS, speed_rounds=3, speed_context=8208)  # fmt: skip
 SMALLEST = Plan(engine.ROOT / "build" / "lab-smallest" / "results",

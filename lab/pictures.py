@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import matplotlib
@@ -11,7 +10,7 @@ matplotlib.use("svg")
 from matplotlib import pyplot  # noqa: E402  (after the backend is chosen)
 
 from documents import KINDS  # noqa: E402
-from report import Results  # noqa: E402
+from report import Results, source  # noqa: E402
 from results import Interval, numbers  # noqa: E402
 from variants import MHA, POOLED  # noqa: E402
 
@@ -28,11 +27,6 @@ STYLE = {
     "axes.titlelocation": "left", "axes.titlesize": 10, "axes.spines.top": False,
     "axes.spines.right": False, "legend.frameon": False, "axes.axisbelow": True,
 }  # fmt: skip
-
-
-def source(r: Results) -> str:
-    """What a picture is drawn from, as a hash."""
-    return hashlib.sha256(repr([r.runs, r.copies, r.speed, r.floor]).encode()).hexdigest()
 
 
 def save(figure, path: Path, r: Results) -> None:

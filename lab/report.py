@@ -11,6 +11,7 @@ there is replaced.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import math
 import re
 from pathlib import Path
@@ -71,7 +72,16 @@ class Results:
         return sorted({int(row["depth"]) for row in self.speed})
 
 
+def source(r: Results) -> str:
+    """What the pictures are drawn from, as a hash that each of them carries."""
+    return hashlib.sha256(repr([r.runs, r.copies, r.speed, r.floor]).encode()).hexdigest()
+
+
 # ---- tables ----
+
+
+def floors_table(r: Results) -> str:
+    return table(["", "nats a token"], [[kind, r.floor[kind]] for kind in KINDS])
 
 
 def copy_table(r: Results) -> str:
@@ -151,7 +161,7 @@ def speed_table(r: Results) -> str:
                   f"to MHA after {deepest:,}", f"q8, after {deepest:,}"], rows)  # fmt: skip
 
 
-TABLES = {"copy": copy_table, "parameters": parameters_table, "rank": rank_table,
+TABLES = {"floors": floors_table, "copy": copy_table, "parameters": parameters_table, "rank": rank_table,
           "loss": loss_table, "pooling": pooling_table, "dtype": dtype_table,
           "speed": speed_table}  # fmt: skip
 
