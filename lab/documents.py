@@ -1,6 +1,6 @@
-"""What the laboratory's models read: beginnings of stories by models/stories.py, and echoes, words of
-these stories that are said again; and the nats that a document holds, which is the least that any
-model can pay for it.
+"""What the laboratory's models read: beginnings of stories by models/stories.py, and echoes, words
+of these stories that are said again; and the nats that a document holds, which is the least that
+any model can pay for it.
 
     python lab/documents.py [SEED]      prints six documents
 

@@ -11,6 +11,7 @@ Checkpoints are kept in build/lab.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +56,7 @@ class Plan:
 
 
 FULL = Plan(engine.ROOT / "lab" / "results", engine.ROOT / "build" / "lab", steps=400,
-            copy_steps=400, seeds=3, held_out=documents.HELD_OUT, variants=tuple(VARIANTS),
+            copy_steps=300, seeds=3, held_out=documents.HELD_OUT, variants=tuple(VARIANTS),
             heads=copying.HEADS, speed_rounds=3, speed_context=8208)  # fmt: skip
 SMALLEST = Plan(engine.ROOT / "build" / "lab-smallest" / "results",
                 engine.ROOT / "build" / "lab-smallest", steps=20, copy_steps=20, seeds=2,
@@ -68,7 +69,7 @@ class Laboratory:
         self.plan = plan
         self.runs = Table(plan.results / "runs.csv", RUN_COLUMNS, key=3)
         self.copies = Table(plan.results / "copy.csv", COPY_COLUMNS, key=3)
-        self.speed = Table(plan.results / "speed.csv", SPEED_COLUMNS, key=4)
+        self.speed = Table(plan.results / "speed.csv", SPEED_COLUMNS, key=3)
         self.floors = Table(plan.results / "floors.csv", ["kind", "nats"], key=1)
         plan.work.mkdir(parents=True, exist_ok=True)
         self.tokenizer = documents.make_tokenizer()
@@ -80,10 +81,18 @@ class Laboratory:
             path.write_text(text, encoding="utf-8")
             self.held_out[kind] = rows, path
             if not self.floors.has(kind):
-                self.floors.add(kind=kind, nats=f"{floor:.5f}")
+                self.floors.add(dict(kind=kind, nats=f"{floor:.5f}"))
 
     def folder(self, variant: Variant, stage: str, seed: int) -> Path:
         return self.plan.work / f"{variant.name}-{stage}-{seed}"
+
+    def trained(self, variant: Variant, seed: int) -> Path:
+        """The checkpoint of a run that is in the CSV."""
+        folder = self.folder(variant, "start", seed)
+        if not folder.with_suffix(".bin").exists():
+            sys.exit(f"lab: {folder} is gone; take the run's row out of {self.runs.path} to make "
+                     "it again")  # fmt: skip
+        return folder
 
     def training_rows(self, seed: int) -> np.ndarray:
         """The documents of a seed, the same for all variants; those of uptraining are the last."""
@@ -97,11 +106,13 @@ class Laboratory:
 
     # ---- the main runs ----
 
-    def measure(self, variant: Variant, stage: str, seed: int, model, folder: Path, *options,
+    def measure(self, variant: Variant, stage: str, seed: int, model, source: Path, *options,
                 **row) -> None:
         """Exports a checkpoint, measures it, and adds its row. `model` is the same in torch."""
-        exported = folder.with_suffix(".bin")
-        row["weights"] = engine.export(folder, exported, *options)
+        exported = self.folder(variant, stage, seed).with_suffix(".bin")
+        row |= dict(variant=variant.name, stage=stage, seed=seed, parameters=model.num_parameters(),
+                    d_ff=model.config.intermediate_size)  # fmt: skip
+        row["weights"] = engine.export(source, exported, *options)
         for kind, (rows, text) in self.held_out.items():
             row[f"{kind}_torch"] = f"{train.mean_loss(model, rows):.5f}"
             for dtype in engine.KV_DTYPES:
@@ -109,12 +120,9 @@ class Laboratory:
             if abs(float(row[f"{kind}_torch"]) - row[f"{kind}_f32"]) > AGREE:
                 raise RuntimeError(f"{exported}: torch and the engine disagree on {kind}: {row}")
         for dtype in engine.KV_DTYPES:
-            row[f"bytes_{dtype}"], row[f"resident_{dtype}"] = engine.bytes_per_token(
-                exported, dtype
-            )
-        self.runs.add(variant=variant.name, stage=stage, seed=seed,
-                      d_ff=model.config.intermediate_size, parameters=model.num_parameters(),
-                      **row)  # fmt: skip
+            found = engine.bytes_per_token(exported, dtype)
+            row[f"bytes_{dtype}"], row[f"resident_{dtype}"] = found
+        self.runs.add(row)
 
     def from_the_start(self, variant: Variant, seed: int) -> None:
         if self.runs.has(variant.name, "start", seed):
@@ -134,13 +142,11 @@ class Laboratory:
         tell what the further steps give from what the pooling takes."""
         if self.runs.has(variant.name, "uptrained", seed):
             return
-        source = self.folder(MHA, "start", seed)
+        source = self.trained(MHA, seed)
         mha = AutoModelForCausalLM.from_pretrained(source)
         model = train.pooled(mha, variant)
         if variant != MHA and not self.runs.has(variant.name, "pooled", seed):
-            folder = self.folder(variant, "pooled", seed)
-            train.save(mha, folder, self.tokenizer)
-            self.measure(variant, "pooled", seed, model, folder, "--kv-heads", variant.kv_heads,
+            self.measure(variant, "pooled", seed, model, source, "--kv-heads", variant.kv_heads,
                          steps=0, cpu_seconds=0)  # fmt: skip
         steps = self.plan.uptraining_steps
         rows = self.training_rows(seed)[-steps * train.BATCH :]
@@ -158,8 +164,9 @@ class Laboratory:
         if self.copies.has(task, n_heads, seed):
             return
         model = copying.new_model(n_heads, seed)
-        rows = copying.rows(task, seed, self.plan.copy_steps * train.BATCH)
-        train.train(model, *rows, name=f"copy from {task}, {n_heads} heads, seed {seed}")
+        rows = copying.rows(task, seed, self.plan.copy_steps * copying.BATCH)
+        train.train(model, *rows, at_once=copying.BATCH,
+                    name=f"copy from {task}, {n_heads} heads, seed {seed}")  # fmt: skip
         folder = self.plan.work / f"copy-{task.split()[0]}-{n_heads}-{seed}"
         train.save(model, folder)
         exported = folder.with_suffix(".bin")
@@ -171,20 +178,21 @@ class Laboratory:
         loss = copying.loss(logits, labels)
         if abs(loss - in_torch) > AGREE:
             raise RuntimeError(f"{exported}: torch says {in_torch}, the engine {loss}")
-        self.copies.add(task=task, heads=n_heads, seed=seed, steps=self.plan.copy_steps,
-                        weights=weights, torch=f"{in_torch:.5f}", loss=f"{loss:.5f}")  # fmt: skip
+        self.copies.add(dict(task=task, heads=n_heads, seed=seed, steps=self.plan.copy_steps,
+                             weights=weights, torch=f"{in_torch:.5f}",
+                             loss=f"{loss:.5f}"))  # fmt: skip
 
     # ---- speed ----
 
     def time(self, variant: Variant, dtype: str, number: int) -> None:
         """A round takes one model after the other, so that a busy minute meets all of them."""
-        if any(row["variant"] == variant.name and row["dtype"] == dtype
-               and row["round"] == str(number) for row in self.speed.rows):  # fmt: skip
+        if self.speed.has(variant.name, dtype, number):
             return
-        model = self.folder(variant, "start", 1).with_suffix(".bin")
-        for depth, rate in engine.decode_speed(model, self.plan.speed_context, dtype).items():
-            self.speed.add(variant=variant.name, dtype=dtype, round=number, depth=depth,
-                           tokens_per_second=f"{rate:.0f}")  # fmt: skip
+        model = self.trained(variant, 1).with_suffix(".bin")
+        rates = engine.decode_speed(model, self.plan.speed_context, dtype)
+        self.speed.add(*(dict(variant=variant.name, dtype=dtype, round=number, depth=depth,
+                              tokens_per_second=f"{rate:.0f}")
+                         for depth, rate in rates.items()))  # fmt: skip
 
     def everything(self) -> None:
         """Seed after seed, so that what a killed laboratory leaves can be compared."""

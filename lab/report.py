@@ -161,9 +161,9 @@ def speed_table(r: Results) -> str:
                   f"to MHA after {deepest:,}", f"q8, after {deepest:,}"], rows)  # fmt: skip
 
 
-TABLES = {"floors": floors_table, "copy": copy_table, "parameters": parameters_table, "rank": rank_table,
-          "loss": loss_table, "pooling": pooling_table, "dtype": dtype_table,
-          "speed": speed_table}  # fmt: skip
+TABLES = {"floors": floors_table, "copy": copy_table, "parameters": parameters_table,
+          "rank": rank_table, "loss": loss_table, "pooling": pooling_table,
+          "dtype": dtype_table, "speed": speed_table}  # fmt: skip
 
 
 def with_tables(text: str, r: Results) -> str:

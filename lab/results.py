@@ -15,8 +15,7 @@ Row = dict[str, str]
 
 
 class Table:
-    """A CSV file. A row is known by its first columns, `key` of them, and is there once; the file
-    is whole at any time."""
+    """A CSV file, whole at any time. What made a row is in its first columns, `key` of them."""
 
     def __init__(self, path: Path, columns: list[str], key: int):
         self.path, self.columns, self.key = path, columns, key
@@ -26,8 +25,9 @@ class Table:
         return any([row[c] for c in self.columns[: self.key]] == [str(k) for k in key]
                    for row in self.rows)  # fmt: skip
 
-    def add(self, **row: object) -> None:
-        self.rows.append({column: str(row[column]) for column in self.columns})
+    def add(self, *rows: dict[str, object]) -> None:
+        """Adds rows, all of them or none."""
+        self.rows += [{column: str(row[column]) for column in self.columns} for row in rows]
         self.path.parent.mkdir(parents=True, exist_ok=True)
         partial = self.path.with_suffix(".partial")
         with open(partial, "w", newline="") as file:

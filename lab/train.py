@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from transformers.utils.logging import disable_progress_bar
 import variants
 from variants import Variant
 
-torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+torch.set_num_threads(1)  # models this small are hardly faster on more
 disable_progress_bar()  # of loading and saving, which take no time here
 
 LEARNING_RATE, BATCH = 5e-3, 24
@@ -72,10 +71,11 @@ def mean_loss(model, rows: np.ndarray, labels: np.ndarray | None = None, at_once
     return total / (labels[:, 1:] != IGNORED).sum()
 
 
-def train(model, rows: np.ndarray, labels: np.ndarray | None = None, name: str = "") -> None:
-    """One pass over the rows, BATCH a step, with AdamW."""
+def train(model, rows: np.ndarray, labels: np.ndarray | None = None, at_once: int = BATCH,
+          name: str = "") -> None:
+    """One pass over the rows, with AdamW."""
     labels = rows if labels is None else labels
-    steps = len(rows) // BATCH
+    steps = len(rows) // at_once
     warmup = max(1, round(WARMUP * steps))
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.1, fused=True
@@ -85,7 +85,7 @@ def train(model, rows: np.ndarray, labels: np.ndarray | None = None, name: str =
     model.train()
     progress = tqdm(range(steps), desc=name, mininterval=2)
     for step in progress:
-        batch = slice(step * BATCH, (step + 1) * BATCH)
+        batch = slice(step * at_once, (step + 1) * at_once)
         found = losses(model, torch.from_numpy(rows[batch]), torch.from_numpy(labels[batch]))
         loss = found.sum() / (torch.from_numpy(labels[batch, 1:]) != IGNORED).sum()
         loss.backward()
