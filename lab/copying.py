@@ -26,7 +26,7 @@ SEPARATOR = 1 << BITS
 SOURCE, COPIED = 24, 12
 OFFSETS = {"one place": (0, 0, 0, 0), "four places": (0, 3, 7, 12)}
 HEADS = (1, 2, 4, 8, 16)
-BATCH = 64
+BATCH = 32
 HELD_OUT_SEED, HELD_OUT = 1_000_000, 64
 
 

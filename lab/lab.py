@@ -56,8 +56,8 @@ class Plan:
 
 
 FULL = Plan(engine.ROOT / "lab" / "results", engine.ROOT / "build" / "lab", steps=400,
-            copy_steps=300, seeds=3, held_out=documents.HELD_OUT, variants=tuple(VARIANTS),
-            heads=copying.HEADS, speed_rounds=3, speed_context=8208)  # fmt: skip
+            copy_steps=400, seeds=3, held_out=documents.HELD_OUT, variants=tuple(VARIANTS),
+            heads=copying.HEADS, speed_rounds=3, speed_context=4112)  # fmt: skip
 SMALLEST = Plan(engine.ROOT / "build" / "lab-smallest" / "results",
                 engine.ROOT / "build" / "lab-smallest", steps=20, copy_steps=20, seeds=2,
                 held_out=8, variants=tuple(VARIANTS), heads=copying.HEADS, speed_rounds=1,
@@ -202,6 +202,7 @@ class Laboratory:
                 self.from_the_start(variant, seed)
             for variant in [MHA, *POOLED]:
                 self.from_mha(variant, seed)
+        for seed in range(1, self.plan.seeds + 1):
             for task in copying.OFFSETS:
                 for n_heads in self.plan.heads:
                     self.copy(task, n_heads, seed)

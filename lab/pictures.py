@@ -54,9 +54,10 @@ def line(axes, i: int, x: list, intervals: list[Interval], label: str) -> None:
                   label=label)  # fmt: skip
 
 
-def name(axes, x: float, y: float, text: str, up: bool = True) -> None:
-    axes.annotate(text, (x, y), xytext=(0, 9 if up else -15), textcoords="offset points",
-                  ha="center", fontsize=8)  # fmt: skip
+def name(axes, x: float, y: float, text: str, left: bool) -> None:
+    """A name beside its point, on the side that its series leaves to it."""
+    axes.annotate(text, (x, y), xytext=(-7, -10) if left else (6, 5), textcoords="offset points",
+                  ha="right" if left else "left", fontsize=8)  # fmt: skip
 
 
 def heads_axis(axes, heads: list[int], label: str) -> None:
@@ -65,11 +66,17 @@ def heads_axis(axes, heads: list[int], label: str) -> None:
     axes.set_xlabel(label)
 
 
+def log_scale(axes) -> None:
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("")
+
+
 def above_floor(axes, kind: str) -> None:
     """Echoes can be known by heart, so their losses differ by factors."""
     axes.set_title(f"{kind.capitalize()}: nats a token above the floor")
     if kind == "echoes":
-        axes.set_yscale("log")
+        log_scale(axes)
 
 
 def copy_picture(r: Results):
@@ -79,7 +86,7 @@ def copy_picture(r: Results):
         found = [Interval(numbers(r.copies, "loss", task=task, heads=n)) for n in heads]
         line(axes, i, heads, found, f"from {task}")
     heads_axis(axes, heads, "heads of one layer of width 64")
-    axes.set_yscale("log")
+    log_scale(axes)
     axes.set_title("Copy task: nats a copied symbol (guessing: 2.77)")
     axes.legend()
     return figure
@@ -94,14 +101,13 @@ def cache_picture(r: Results):
             found = [r.above_floor(v, kind) for v in chosen]
             line(axes, i, x, found, label)
             for variant, at, value in zip(chosen, x, found):
-                up = not variant.rank
-                name(axes, at, value.mean + (value.half if up else -value.half), variant.name, up)
+                name(axes, at, value.mean, variant.name, left=bool(variant.rank))
         axes.set_xscale("log", base=2)
         ticks = [2**n for n in range(5, 11)]
         axes.set_xticks(ticks, [str(n) for n in ticks])
         axes.set_xlabel("bytes of cache a token, f16")
         above_floor(axes, kind)
-        axes.margins(0.08, 0.2)
+        axes.margins(0.2, 0.1)
     both[0].legend()
     return figure
 
@@ -122,7 +128,7 @@ def pooling_picture(r: Results):
         axes.invert_xaxis()
         above_floor(axes, kind)
         axes.margins(0.08, 0.15)
-    both[0].legend(loc="upper left")
+    both[1].legend(loc="upper left")
     return figure
 
 
@@ -134,7 +140,7 @@ def speed_picture(r: Results):
         axes.plot(r.depths, rates, color=SERIES[i], marker=MARKERS[i], markersize=5,
                   linewidth=1.6, label=variant.name)  # fmt: skip
     axes.set_xlabel("tokens in the cache")
-    axes.set_ylim(0)
+    log_scale(axes)
     axes.set_title("Decode, thousands of tokens a second, one thread, f16")
     axes.legend()
     return figure

@@ -52,7 +52,7 @@ class Variant:
 
 MHA = Variant("MHA", kv_heads=8)
 HEADED = [MHA, Variant("GQA-4", kv_heads=4), Variant("GQA-2", kv_heads=2), Variant("MQA", 1)]
-RANKS = (4, 8, 16, 23, 56)
+RANKS = (8, 16, 23, 56)
 LATENT = [Variant(f"MLA-{rank}", rank=rank) for rank in RANKS]
 VARIANTS = {variant.name: variant for variant in HEADED + LATENT}
 POOLED = HEADED[1:]  # what a trained MHA is pooled to
