@@ -6,6 +6,7 @@
 # make install   run, heads.h, the libraries, heads.pc and bash completion, under
 #                PREFIX=/usr/local, staged in DESTDIR if given; make uninstall removes them
 # make model     trains models/stories.bin again (needs torch; takes hours)
+# make lab       remakes docs/variants.md (needs torch; an hour if lab/results is empty)
 # make asan      ./run-asan and the tests' C programs under ASan and UBSan
 # make tsan      several callers at once, under TSan
 # make emulated  checks the kernels for AMX and AVX-VNNI on any x86 processor
@@ -219,11 +220,19 @@ model:
 	.venv-model/bin/python models/train.py
 	.venv-model/bin/python export.py models/hf models/stories.bin
 
+# Trains and measures what lab/results lacks, an hour on one core if it lacks all of it, and makes
+# docs/variants.md and its pictures. An environment of its own, as for the model.
+lab: run
+	python3 -m venv .venv-lab
+	.venv-lab/bin/python -m pip install -q -r requirements.txt -r lab/requirements.txt
+	.venv-lab/bin/python lab/lab.py
+	.venv-lab/bin/python lab/report.py
+
 clean:
 	rm -rf build run run-asan run-omp run-tsan
 
 -include $(shell find build -name '*.d' 2>/dev/null)
 
-.PHONY: FORCE lib install uninstall c-tests emulated asan tsan demo chat test model clean
+.PHONY: FORCE lib install uninstall c-tests emulated asan tsan demo chat test model lab clean
 .DELETE_ON_ERROR:
 .SECONDARY:
