@@ -74,14 +74,19 @@ function mean_of(heads, i, n) {
   return rows[0].map((_, j) => rows.reduce((sum, row) => sum + row[j], 0) / rows.length);
 }
 
-const shown_weights = (page) => page.$$eval("#looked .number", (all) =>
-  all.map((e) => Number(e.textContent)));
+// What a token looked at, as [column, weight].
+const shown_weights = (page) => page.$$eval("#looked button", (all) => all.map((e) =>
+  [parseInt(e.querySelector("small").textContent, 10),
+    Number(e.querySelector(".number").textContent)]));
 
 function expect_weights(shown, row) {
-  const want = [...row].sort((a, b) => b - a).slice(0, shown.length);
+  const want = [...row].sort((a, b) => b - a);
   assert.ok(shown.length > 0 && shown.length <= 8);
-  shown.forEach((weight, k) => assert.ok(Math.abs(weight - want[k]) <= 0.0051,
-    `${shown} against ${want}`));
+  shown.forEach(([column, weight], k) => {
+    for (const expected of [row[column], want[k]]) {
+      assert.ok(Math.abs(weight - expected) <= 0.0051, `${weight} at ${column}: ${expected}`);
+    }
+  });
 }
 
 // ---- the tests ----
@@ -255,7 +260,9 @@ function tests_of_use(browser) {
     assert.ok(await cell() > 2 * fit);
     await press(page, "Control+End");
     await settled(page);
-    assert.ok(await page.$eval("#map-box", (e) => e.scrollTop > 0 && e.scrollLeft > 0));
+    const left = await page.$eval("#map-box", (e) => [e.scrollHeight - e.scrollTop - e.clientHeight,
+      e.scrollWidth - e.scrollLeft - e.clientWidth]);
+    assert.ok(left.every((pixels) => pixels < 2 * fit + 12), `${left} short of the last token`);
     assert.ok(await drawn(page) > 10);
     await page.click("#zoom-fit");
     assert.equal(await cell(), fit);
@@ -263,19 +270,19 @@ function tests_of_use(browser) {
 
   using("the text is lit by a head, a layer, a role", "large", async (page, data) => {
     const n = data.tokens.length;
-    await page.click("#tokens .token:nth-child(61)");
+    await page.click("#tokens .token:nth-child(62)");
     const place = (await title(page)).match(/Layer (\d+), head (\d+)/).slice(1).map(Number);
     const layer = data.layers[place[0]];
-    expect_weights(await shown_weights(page), weight_rows(layer.heads[place[1]], n)(60));
+    expect_weights(await shown_weights(page), weight_rows(layer.heads[place[1]], n)(61));
     await choose(page, "source", "layer");
-    expect_weights(await shown_weights(page), mean_of(layer.heads, 60, n));
+    expect_weights(await shown_weights(page), mean_of(layer.heads, 61, n));
     await choose(page, "source", "induction");
     const all = data.layers.flatMap((l) => l.heads).filter((head) => head.role === "induction");
     assert.ok(all.length > 1);
-    expect_weights(await shown_weights(page), mean_of(all, 60, n));
+    expect_weights(await shown_weights(page), mean_of(all, 61, n));
     assert.match(await text(page, "#text-note"), new RegExp(`mean of ${all.length} heads`));
     const lit = await page.$$eval("#tokens .lit", (e) => e.length);
-    assert.equal(lit, mean_of(all, 60, n).filter((weight) => weight >= 0.005).length);
+    assert.equal(lit, mean_of(all, 61, n).filter((weight) => weight >= 0.005).length);
   });
 
   using("search for a token and for a role", "story", async (page, data) => {
@@ -290,7 +297,7 @@ function tests_of_use(browser) {
     const pieces = await page.$$eval(".found-token", (all) => all.map((e) => e.textContent));
     assert.deepEqual(pieces, Array(5).fill([" blue", " kite"]).flat());
     await page.$eval("#search", (e) => { e.value = ""; });
-    await page.type("#search", "dup");
+    await page.type("#search", "duplicate t");
     const want = data.layers.flatMap((l) => l.heads).filter((h) => h.role === "duplicate").length;
     const kept = () => page.$$eval("#grid .cell:not(.dimmed)", (all) => all.length);
     assert.equal(await kept(), want);
