@@ -4,7 +4,7 @@
 # make emulated checks the kernels for AMX and AVX-VNNI on any x86 processor
 # make OMP=1    threads by OpenMP: ./run-omp      make model   remakes models/stories.bin (needs torch; under an hour)
 # make lib      build/libheads.so and .a          make tsan    several callers at once, under TSan
-# make lab      remakes docs/variants.md (needs torch; an hour if lab/results is empty)
+# make lab      remakes docs/variants.md (needs torch; half an hour if lab/results is empty)
 # make install  run, heads.h, the libraries and heads.pc under PREFIX=/usr/local, with DESTDIR=
 #               before it; make uninstall
 # WERROR=1 makes warnings errors; V=1 shows the commands; CC=clang is fine.
@@ -194,8 +194,8 @@ model:
 	.venv-model/bin/python models/train.py
 	.venv-model/bin/python export.py models/hf models/stories.bin
 
-# Trains and measures what lab/results lacks, an hour on one core if it lacks all of it, and makes
-# docs/variants.md and its pictures. An environment of its own, as for the model.
+# Trains and measures what lab/results lacks, half an hour on one core if it lacks all of it, and
+# makes docs/variants.md and its pictures. An environment of its own, as for the model.
 lab: run
 	python3 -m venv .venv-lab
 	.venv-lab/bin/python -m pip install -q -r requirements.txt -r lab/requirements.txt
