@@ -71,7 +71,7 @@ static Size tokens_text(double tokens) {
     Size size;
     int unit = 0;
     for (; tokens >= 1024 && fmod(tokens, 1024) == 0 && unit < 3; unit++) tokens /= 1024;
-    snprintf(size.text, sizeof size.text, "%.0f%.1s", tokens, "\0KMG" + unit);
+    snprintf(size.text, sizeof size.text, "%.0f%.1s", tokens, &"\0KMG"[unit]);
     return size;
 }
 

@@ -151,7 +151,7 @@ def sandbox(root: Path) -> Path:
     ours = ["models", "export.py", "exporter", "tests", "examples", "requirements.txt"]
     if ALL:  # for make
         ours += [path.name for path in ROOT.iterdir() if path.suffix in (".c", ".h", ".in")]
-        ours += ["Makefile", "cli", "kernels", "text"]
+        ours += ["Makefile", "cli", "kernels", "page", "text"]
     for name in ours:
         (root / name).symlink_to(ROOT / name)
     shutil.copy(RUN, root / "run")
