@@ -11,7 +11,8 @@ static const struct {
     int (*run)(const Options *options);
 } VERBS[] = {
     {GENERATE, generate}, {CHAT, chat},
-    {LOGITS, write_logits}, {PPL, perplexity}, {KV, kv},
+    {LOGITS, write_logits}, {HIDDEN, write_logits}, {EMBED, embed_texts}, {SIMILAR, similar},
+    {PPL, perplexity},    {KV, kv},
     {INFO, info},         {CHECK, check},         {TOKENIZE, tokenize}, {BENCH, bench},
     {BATCH, batch},
 };

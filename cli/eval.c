@@ -1,4 +1,4 @@
-// eval.c: --logits and --ppl, what the model says of a text that is given.
+// eval.c: --logits, --hidden and --ppl, what the model says of a text that is given.
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -22,29 +22,32 @@ static const float *run_chunk(Sequence *s, const int *ids, long left, int chunk,
 
 int write_logits(const Options *o) {
     Model model;
+    const char *path = o->hidden ? o->hidden : o->logits;
     open_model(&model, o, o->models[0]);
+    if (!o->hidden && !model.output.data)
+        usage("%s has no head that gives logits; it has --hidden and --embed", o->models[0]);
     Tokenizer *tokenizer = open_tokenizer(&model);
     Ids ids = prompt_to_run(o, &model, tokenizer);
-    int chunk = o->workspace.chunk, n;
+    int chunk = model.encoder ? (int)ids.n : o->workspace.chunk, n;
     Workspace *w = open_workspace(o, &model, chunk);
     Sequence *s = open_prompt_cache(o, w, ids);
     long first = sequence_length(s);
-    FILE *f = outfile_open(o->logits, o->models[0]);
-    size_t row = (size_t)model.vocab_size, stride = logit_stride(w);
+    FILE *f = outfile_open(path, o->models[0]);
+    size_t row = (size_t)(o->hidden ? model.n_embd : model.vocab_size), stride = logit_stride(w);
     double start = seconds();
     sequence_expect(s, (int)ids.n);
     for (long done = first; done < ids.n; done += n) {
         const float *logits = run_chunk(s, ids.data + done, ids.n - done, chunk, &n);
         for (int i = 0; i < n; i++) {
             if (fwrite(logits + (size_t)i * stride, sizeof(float), row, f) < row) {
-                die("cannot write %s: %s", o->logits, strerror(errno));
+                die("cannot write %s: %s", path, strerror(errno));
             }
         }
     }
     outfile_close(f);
     long n_rows = ids.n - first;
     fprintf(stderr, "prompt %ld tokens, %.1f tok/s; float32 [%ld][%zu] written to %s\n", n_rows,
-            rate((double)n_rows, seconds() - start), n_rows, row, o->logits);
+            rate((double)n_rows, seconds() - start), n_rows, row, path);
     save_prompt_cache(o, s);
     sequence_free(s);
     workspace_free(w);

@@ -10,9 +10,22 @@
 
 // ---- the model, and where it runs ----
 
+// What means nothing for a model that reads whole texts.
+static void check_encoder(const Options *o, const char *path) {
+    static const char what[] = "is an encoder: it reads texts as a whole, keeps no cache between "
+                               "tokens and generates nothing";
+    if (o->draft_model) usage("%s %s, so it takes no part in guessing", path, what);
+    if (o->verb & (CHAT | BATCH | PPL | BENCH)) {
+        usage("%s %s; it has --embed, --similar, --hidden, --logits, and fills masks in -p", path,
+              what);
+    }
+    if (o->grows) usage("%s %s, so %s means nothing for it", path, what, o->grows);
+}
+
 void open_model(Model *model, const Options *o, const char *path) {
     Error err;
     if (model_open(model, path, &err)) die("%s", err.text);
+    if (model->encoder) check_encoder(o, path);
     if (o->workspace.context > model->context) {
         usage("-c %d: %s was made for %d positions at most", o->workspace.context, path,
               model->context);
@@ -48,6 +61,7 @@ Workspace *open_workspace(const Options *o, const Model *model, int logit_rows) 
     WorkspaceOptions options = o->workspace;
     choose_kernels(o, &why);
     options.logit_rows = logit_rows;
+    options.hidden = o->verb & (HIDDEN | EMBED | SIMILAR);
     Workspace *w = workspace_new(model, &options, &err);
     if (!w) die("%s%s", err.text, memory_hint(&err));
     return w;
@@ -153,12 +167,7 @@ static Ids messages_ids(const Options *o, const Model *model, const Tokenizer *t
     return ids;
 }
 
-Ids prompt_ids(const Options *o, const Model *model, const Tokenizer *tokenizer) {
-    if (o->tokens) return parse_ids(o->tokens, model->vocab_size);
-    if (!tokenizer) {
-        usage("%s has no tokenizer; give the prompt as ids, with --tokens", o->models[0]);
-    }
-    if (o->messages) return messages_ids(o, model, tokenizer);
+Text prompt_text(const Options *o) {
     Text text = {NULL, 0};
     if (o->prompt_file) {
         text = read_file(o->prompt_file);
@@ -169,13 +178,26 @@ Ids prompt_ids(const Options *o, const Model *model, const Tokenizer *tokenizer)
         if (!text.data) die("no memory for the prompt");
     }
     warn_if_not_utf8(text);
+    return text;
+}
+
+Ids prompt_ids(const Options *o, const Model *model, const Tokenizer *tokenizer) {
+    if (o->tokens) return parse_ids(o->tokens, model->vocab_size);
+    if (!tokenizer) {
+        usage("%s has no tokenizer; give the prompt as ids, with --tokens", o->models[0]);
+    }
+    if (o->messages) return messages_ids(o, model, tokenizer);
+    Text text = prompt_text(o);
     Ids ids = encode(tokenizer, text, true);
     free(text.data);
     return ids;
 }
 
 Ids prompt_to_run(const Options *o, const Model *model, const Tokenizer *tokenizer) {
-    Ids ids = prompt_ids(o, model, tokenizer);
+    return to_run(o, model, prompt_ids(o, model, tokenizer));
+}
+
+Ids to_run(const Options *o, const Model *model, Ids ids) {
     int context = o->workspace.context ? o->workspace.context : model->context;
     if (ids.n == 0) {
         usage("the prompt is empty, and this model's tokenizer puts no BOS token before a text; "

@@ -30,9 +30,13 @@ typedef struct {
 } Ids;
 
 Ids encode(const Tokenizer *tokenizer, Text text, bool add_special);
+// The text of -p or -f; no data where there is neither.
+Text prompt_text(const Options *options);
 // The ids of -p, -f, --tokens or --messages.
 Ids prompt_ids(const Options *options, const Model *model, const Tokenizer *tokenizer);
-// The same, to be run: each is in the model's vocabulary, and all fit into the context.
+// Ids to be run: each is in the model's vocabulary, and all fit into the context.
+Ids to_run(const Options *options, const Model *model, Ids ids);
+// Both.
 Ids prompt_to_run(const Options *options, const Model *model, const Tokenizer *tokenizer);
 // A tokenizer can have added tokens that the model has no row for.
 void check_ids(Ids ids, const Model *model);

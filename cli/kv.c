@@ -179,6 +179,10 @@ static void make_report(Report *r, const char *path, const Options *o) {
     r->v_dtype = o->workspace.v_dtype;
     r->free_memory = free_memory();
     open_model(&r->model, o, path);
+    if (r->model.encoder && o->n_models > 1) {
+        usage("%s is an encoder: it has no KV cache to compare", path);
+    }
+    if (r->model.encoder) return;
     measure(r, o);
     r->plan = kv_plan(&r->model, 0, r->context, r->k_dtype, r->v_dtype);
     r->padding = kv_padding_per_token(&r->model, 0, r->v_dtype);
@@ -306,12 +310,29 @@ static void print_json(const Report *reports, int n) {
     printf(n > 1 ? "]\n" : "\n");
 }
 
+// An encoder has no cache to report, but its keys and values need room while a text runs.
+static void report_encoder(const Options *o, const Model *m) {
+    int context = o->workspace.context ? o->workspace.context : m->context;
+    KvPlan plan = kv_plan(m, 0, context, F32, F32);
+    if (o->json) {
+        printf("{\"encoder\": true, \"context\": %d, \"bytes_per_token_of_a_pass\": %zu, "
+               "\"bytes_of_a_pass\": %zu}\n", context, plan.bytes_per_token, plan.reserved);
+        return;
+    }
+    printf("%s is an encoder: it keeps no KV cache between tokens. All positions of a text see\n"
+           "each other in one pass; while that runs, the layers take turns with %s bytes a token\n"
+           "for keys and values (f32), %s bytes for a text of %d tokens.\n", o->models[0],
+           commas(plan.bytes_per_token), commas(plan.reserved), context);
+}
+
 int kv(const Options *o) {
     int n = o->n_models;
     Report *reports = calloc((size_t)n, sizeof *reports);
     if (!reports) die("no memory for the report");
     for (int i = 0; i < n; i++) make_report(&reports[i], o->models[i], o);
-    if (o->json) {
+    if (reports[0].model.encoder) {
+        report_encoder(o, &reports[0].model);
+    } else if (o->json) {
         print_json(reports, n);
     } else if (n == 1) {
         print_report(&reports[0]);

@@ -30,8 +30,9 @@ typedef struct {
 
 enum {
     WRITES = GENERATE | CHAT | BATCH,
-    RUNS = WRITES | LOGITS | PPL | KV | BENCH,
-    PROMPT = GENERATE | LOGITS | TOKENIZE,
+    RUNS = WRITES | LOGITS | HIDDEN | EMBED | SIMILAR | PPL | KV | BENCH,
+    PROMPT = GENERATE | LOGITS | HIDDEN | EMBED | TOKENIZE,
+    GROWS = 1 << 30,  // not for encoders, whose texts do not grow
     ANY = ~0,
 };
 #define FIELD(name) offsetof(Options, name)
@@ -42,12 +43,13 @@ static const Option OPTIONS[] = {
     {TEXT, "-p", "TEXT", FIELD(prompt), .verbs = PROMPT,
      .help = "the text to continue, byte for byte; - reads stdin"},
     {TEXT, "-i", "TEXT", FIELD(prompt), .verbs = PROMPT, .help = "the same"},
-    {TEXT, "-f", "FILE", FIELD(prompt_file), .verbs = PROMPT,
-     .help = "the text in a file, its last newline included"},
-    {TEXT, "--tokens", "IDS", FIELD(tokens), .verbs = GENERATE | LOGITS,
+    {TEXT, "-f", "FILE", FIELD(prompt_file), .verbs = PROMPT | SIMILAR,
+     .help = "the text in a file, its last newline included; with --embed and --similar\n"
+             "a text a line"},
+    {TEXT, "--tokens", "IDS", FIELD(tokens), .verbs = GENERATE | LOGITS | HIDDEN,
      .help = "token ids instead of text, such as \"1 2 3\"; nothing is added to them"},
 
-    {TEXT, "--messages", "FILE", FIELD(messages), .verbs = PROMPT | CHAT,
+    {TEXT, "--messages", "FILE", FIELD(messages), .verbs = GROWS | (PROMPT & ~EMBED) | CHAT,
      .help = "a conversation, a JSON array of {\"role\", \"content\"}, by the checkpoint's chat\n"
              "template; only the answer is printed"},
 
@@ -57,38 +59,39 @@ static const Option OPTIONS[] = {
              "/reset, /save FILE (for --messages), /exit"},
     {FLAG, "-cnv", NULL, SELECT(CHAT), .help = "the same"},
     {TEXT, "-sys", "TEXT", FIELD(system), .verbs = CHAT, .help = "the system message"},
-    {FLAG, "--no-think", NULL, FIELD(no_think), .verbs = PROMPT | CHAT,
+    {FLAG, "--no-think", NULL, FIELD(no_think), .verbs = GROWS | (PROMPT & ~EMBED) | CHAT,
      .help = "switch thinking off, where the template can"},
 
     {HEADING, "Generation", .help = ""},
-    {INT, "-n", "N", FIELD(n_generate), 0, 1e9, .verbs = WRITES,
+    {INT, "-n", "N", FIELD(n_generate), 0, 1e9, .verbs = GROWS | WRITES,
      .help = "most tokens to generate (256; of an answer in a conversation 1024)"},
-    {SEED, "-s", "SEED", FIELD(sampler.seed), .verbs = WRITES,
+    {SEED, "-s", "SEED", FIELD(sampler.seed), .verbs = GROWS | WRITES,
      .help = "seed; the same seed gives the same text (the clock's, printed at the end)"},
-    {FLOAT, "--temp", "F", FIELD(sampler.temperature), 0, 1000, .verbs = WRITES,
+    {FLOAT, "--temp", "F", FIELD(sampler.temperature), 0, 1000, .verbs = GROWS | WRITES,
      .help = "temperature; 0 always takes the most likely token (0.8)"},
-    {INT, "--top-k", "N", FIELD(sampler.top_k), 0, 1e9, .verbs = WRITES,
+    {INT, "--top-k", "N", FIELD(sampler.top_k), 0, 1e9, .verbs = GROWS | WRITES,
      .help = "choose among the N most likely; 0: all (0)"},
-    {FLOAT, "--top-p", "F", FIELD(sampler.top_p), 1e-6, 1, .verbs = WRITES,
+    {FLOAT, "--top-p", "F", FIELD(sampler.top_p), 1e-6, 1, .verbs = GROWS | WRITES,
      .help = "choose among the most likely that have probability F together; 1: all (0.95)"},
-    {FLOAT, "--min-p", "F", FIELD(sampler.min_p), 0, 1, .verbs = WRITES,
+    {FLOAT, "--min-p", "F", FIELD(sampler.min_p), 0, 1, .verbs = GROWS | WRITES,
      .help = "leave out what is less than F times as likely as the best; 0: nothing (0)"},
-    {FLOAT, "--repeat-penalty", "F", FIELD(sampler.repeat_penalty), 1e-3, 1000, .verbs = WRITES,
+    {FLOAT, "--repeat-penalty", "F", FIELD(sampler.repeat_penalty), 1e-3, 1000,
+     .verbs = GROWS | WRITES,
      .help = "make the last 64 tokens less likely; 1: do not (1)"},
-    {FLAG, "--ids", NULL, FIELD(ids), .verbs = GENERATE,
+    {FLAG, "--ids", NULL, FIELD(ids), .verbs = GROWS | GENERATE,
      .help = "print token ids, the prompt's and the generated ones, instead of text\n"
              "(always so without a tokenizer)"},
 
     {HEADING, "Less work for the same text", .help = ""},
-    {TEXT, "--prompt-cache", "FILE", FIELD(prompt_cache), .verbs = GENERATE | LOGITS,
+    {TEXT, "--prompt-cache", "FILE", FIELD(prompt_cache), .verbs = GROWS | GENERATE | LOGITS,
      .help = "keep the KV cache in FILE: what the prompt shares with it does not run again"},
-    {FLAG, "--prompt-cache-ro", NULL, FIELD(prompt_cache_ro), .verbs = GENERATE | LOGITS,
+    {FLAG, "--prompt-cache-ro", NULL, FIELD(prompt_cache_ro), .verbs = GROWS | GENERATE | LOGITS,
      .help = "read that file only"},
-    {INT, "--lookup", "N", FIELD(lookup), 1, 32, .verbs = WRITES,
+    {INT, "--lookup", "N", FIELD(lookup), 1, 32, .verbs = GROWS | WRITES,
      .help = "guess up to N tokens from what followed the same words before (7 is good)"},
-    {TEXT, "-md", "DRAFT", FIELD(draft_model), .verbs = WRITES,
+    {TEXT, "-md", "DRAFT", FIELD(draft_model), .verbs = GROWS | WRITES,
      .help = "let a smaller model of the same vocabulary guess"},
-    {INT, "--draft", "N", FIELD(n_draft), 1, 32, .verbs = WRITES,
+    {INT, "--draft", "N", FIELD(n_draft), 1, 32, .verbs = GROWS | WRITES,
      .help = "up to N tokens (3)"},
 
     {HEADING, "The machine", .help = ""},
@@ -98,9 +101,9 @@ static const Option OPTIONS[] = {
      .help = "threads (the physical cores)"},
     {INT, "-b", "N", FIELD(workspace.chunk), 1, 65536, .verbs = RUNS,
      .help = "tokens of a prompt that are run at once (128)"},
-    {DTYPE, "-ctk", "TYPE", FIELD(workspace.k_dtype), .verbs = RUNS,
+    {DTYPE, "-ctk", "TYPE", FIELD(workspace.k_dtype), .verbs = GROWS | RUNS,
      .help = "type of the cached keys: f32, f16 or q8 (f16)"},
-    {DTYPE, "-ctv", "TYPE", FIELD(workspace.v_dtype), .verbs = RUNS,
+    {DTYPE, "-ctv", "TYPE", FIELD(workspace.v_dtype), .verbs = GROWS | RUNS,
      .help = "type of the cached values (f16)"},
 
     {HEADING, "Instead of generating", .help = ""},
@@ -131,6 +134,13 @@ static const Option OPTIONS[] = {
     {FLAG, "--tokenize", NULL, SELECT(TOKENIZE), .help = "the prompt's ids, on one line"},
     {TEXT, "--logits", "FILE", FIELD(logits), .selects = LOGITS, .verbs = LOGITS,
      .help = "write the prompt's logits: float32 [tokens][vocabulary], little-endian"},
+    {TEXT, "--hidden", "FILE", FIELD(hidden), .selects = HIDDEN, .verbs = HIDDEN,
+     .help = "write its hidden states after the last norm: float32 [tokens][n_embd]"},
+    {FLAG, "--embed", NULL, SELECT(EMBED),
+     .help = "a text's vector as JSON, of -p or of each line of -f, pooled as the checkpoint\n"
+             "says"},
+    {TEXT, "--similar", "QUERY", FIELD(similar), .selects = SIMILAR, .verbs = SIMILAR,
+     .help = "the lines of -f by their likeness to a text, the cosine of their vectors"},
     {FLAG, "--help", NULL, FIELD(flag), .verbs = ANY, .help = "this"},
 };
 enum { N_OPTIONS = sizeof OPTIONS / sizeof OPTIONS[0] };
@@ -239,7 +249,7 @@ static void set_option(Options *options, const Option *o, const char *text) {
 
 // ---- arguments ----
 
-static const char *verb_name(Verb verb) {
+const char *verb_name(Verb verb) {
     for (int i = 0; i < N_OPTIONS; i++) {
         if (OPTIONS[i].selects == verb) return OPTIONS[i].name;
     }
@@ -271,6 +281,8 @@ static void check_options(const Options *o, const bool given[N_OPTIONS]) {
     if (o->no_think && !o->messages && o->verb != CHAT) usage("--no-think: of which --messages?");
     if (o->lookup && o->draft_model) usage("--lookup and -md: give one of them");
     if (o->prompt_cache_ro && !o->prompt_cache) usage("--prompt-cache-ro: which --prompt-cache?");
+    if (o->verb == SIMILAR && !o->prompt_file) usage("--similar: to which -f FILE's lines?");
+    if (o->verb == EMBED && !o->prompt && !o->prompt_file) usage("--embed: of which -p or -f?");
     if (o->verb == BATCH && o->sequences.n > 1) usage("--batch wants one number with -np");
 }
 
@@ -298,6 +310,7 @@ Options parse_options(int argc, char **argv) {
         }
         if (o->selects) options.verb = o->selects;
         given[o - OPTIONS] = true;
+        if (o->verbs & GROWS) options.grows = name;
         set_option(&options, o, o->value ? argv[++i] : NULL);
     }
     check_options(&options, given);

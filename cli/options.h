@@ -7,7 +7,7 @@
 
 typedef enum {  // what there is to do: one bit each
     GENERATE = 1, KV = 2, INFO = 4, PPL = 8, CHECK = 16, TOKENIZE = 32, LOGITS = 64, BENCH = 128,
-    CHAT = 256, BATCH = 512
+    CHAT = 256, BATCH = 512, HIDDEN = 1024, EMBED = 2048, SIMILAR = 4096
 } Verb;
 
 enum { MAX_LIST = 16, MAX_SEQUENCES = 256 };
@@ -21,7 +21,9 @@ typedef struct {
     char **models;
     int n_models;
     const char *prompt, *prompt_file, *tokens, *messages, *system, *ppl, *logits;
+    const char *hidden, *similar;
     const char *prompt_cache, *draft_model, *batch, *out;
+    const char *grows;             // the last option given that is not for encoders, or NULL
     bool flag, json, ids, seeded;  // flag: set by an option that only selects a verb
     bool no_think, prompt_cache_ro;
     int n_generate, lookup, n_draft;
@@ -33,5 +35,6 @@ typedef struct {
 // Reads the arguments and HEADS_ISA; argv's own array keeps the models' names. Exits if the usage
 // is wrong, and after --help.
 Options parse_options(int argc, char **argv);
+const char *verb_name(Verb verb);  // as the command line has it: "--chat"
 
 #endif

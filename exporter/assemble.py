@@ -38,7 +38,9 @@ def assemble(
 
     for part in knobs.parts:
         part.arrange(left)
-    _tie(knobs, module(names["embed"]), module(names["output"]), left, remarks)
+        names = part.rename(names, left)
+    if "output" in names:
+        _tie(knobs, module(names["embed"]), module(names["output"]), left, remarks)
     for name, source in in_layers(names, knobs.n_layers):
         if name.startswith("layers.") and not knobs.has(
             name.split(".")[-1], int(name.split(".")[1])

@@ -11,7 +11,7 @@ from conftest import ROOT
 
 COLUMNS = 100
 FUNCTION_LINES = 60
-TOTAL_LINES = 10_500  # of code, without comments and blank lines, outside the folders below
+TOTAL_LINES = 10_900  # of code, without comments and blank lines, outside the folders below
 NOT_COUNTED = ("kernels/", "tests/", "examples/")
 FOLDERS = [".", "cli", "text", "kernels", "tests/c", "examples"]
 GENERATED = ROOT / "text" / "unicode_tables.h"

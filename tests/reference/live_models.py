@@ -22,7 +22,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import conftest  # noqa: E402
 import gguf_files  # noqa: E402
+import make_encoders  # noqa: E402
 import make_golden  # noqa: E402
+import test_encoders  # noqa: E402
 from test_golden import TOLERANCE, measure  # noqa: E402
 
 import export  # noqa: E402
@@ -203,6 +205,20 @@ def check(name: str, seed: int, edit, out: Path) -> bool:
     return good
 
 
+def check_encoder(name: str, seed: int, edit, out: Path) -> bool:
+    directory = make_encoders.make(name, seed, out, edit)
+    binary = out / "model.bin"
+    label = name + (f" {edit.__name__}" if edit else "")
+    if export.main([str(directory), str(binary), "--dtype", "f32"]) != 0:
+        print(f"not ok {label}: the export failed")
+        return False
+    errors = test_encoders.measure(directory, binary, conftest.run_command)
+    good = max(errors.values()) <= TOLERANCE
+    told = ", ".join(f"{what} differ by {error:.1e}" for what, error in errors.items())
+    print(f"{'ok' if good else 'not ok'} {label}, seed {seed}: {told}", flush=True)
+    return good
+
+
 def check_low_bits() -> bool:
     """Every byte of fp8, mxfp4 and packed ternary weights means what torch and transformers say."""
     import numpy as np
@@ -316,7 +332,8 @@ def check_multimodal(name: str, seed: int, out: Path) -> bool:
 
 
 def main() -> int:
-    names = [*make_golden.MODELS, *make_golden.MORE]
+    encoders = [*make_encoders.MODELS, *make_encoders.MORE]
+    names = [*make_golden.MODELS, *make_golden.MORE, *encoders]
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
         "names", nargs="*", default=names, metavar="NAME", help=f"of {', '.join(names)}"
@@ -327,6 +344,10 @@ def main() -> int:
     failed = 0 if check_low_bits() else 1
     with tempfile.TemporaryDirectory() as out:
         for name in args.names:
+            if name in encoders:
+                for edit in (None, *make_encoders.EDITED.get(name, ())):
+                    failed += not check_encoder(name, args.seed, edit, Path(out))
+                continue
             for edit in (None, *EDITED.get(name, ())):
                 failed += not check(name, args.seed, edit, Path(out))
             if name in IN_MULTIMODAL:
