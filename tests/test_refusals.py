@@ -366,7 +366,8 @@ def biases(k: Kind) -> Iterator[Extra]:
     """A bias for each tensor that the kind has."""
     for name, tensor in k.tensors.items():
         stem = name.split(".")[-1]
-        bias = {f"{name}.bias": vector(tensor.cols if tensor.rows == 1 else tensor.rows)}
+        size = 9 if stem == "router" else 1  # another choice of experts
+        bias = {f"{name}.bias": vector(tensor.cols if tensor.rows == 1 else tensor.rows, size)}
         if stem.endswith("norm"):
             yield Extra({"never"} if stem in ALWAYS_RMS else {"layernorm"}, {}, bias)
         else:
