@@ -253,12 +253,6 @@ def norms(*names: str) -> dict[str, Tensor | None]:
 
 LONG = {"model.rope.0.length": ints(2)}
 LONG_FREQ = {"model.rope.0.long_freq": floats(0.5, 0.2)}
-NARROW = 10
-HEAD = {"head_dense": matrix(D, D), "head_norm": vector(D)}
-NARROW_EMBEDDING = {
-    "embed": matrix(VOCAB, NARROW), "embed_proj": matrix(D, NARROW),
-    "head_dense": matrix(NARROW, D), "head_norm": vector(NARROW),
-}  # fmt: skip
 NO_KEYS = {"layers.1.attn_k": None, "layers.1.attn_v": None}
 Q = HEADS * HEAD_DIM
 QUERY_RANK = of_layer(
@@ -285,15 +279,6 @@ KNOBS = [
     knob("model.q_temp_length", ints(4), "never"),
     knob("layer.top_groups", ints(2), "never"),
     knob("model.ple", ints(WIDTH), "plain act", tensors=LAYER_EMBEDDINGS),
-    knob("model.head", ints(1)),
-    knob("model.head_act", ints(1), with_={}, tensors=HEAD),
-    knob("model.head_act", ints(1), "never"),
-    knob("model.pooling", ints(1)),
-    knob("model.pooling_unit", ints(1), with_={"model.pooling": ints(2)}),
-    knob("model.pooling_unit", ints(1), "never"),
-    knob("model.pooling_tokens", ints(3), with_={"model.pooling": ints(2)}),
-    knob("model.d_embed", ints(NARROW), with_={"model.head_act": ints(2)}, tensors=NARROW_EMBEDDING),
-    knob("layer.mask", ints(1), "attention"),
     knob("layer.softcap", floats(2), "attention"),
     knob("layer.clip", floats(0.1), "plain"),
     knob("layer.qk_norm", ints(1), "plain"),
@@ -328,9 +313,6 @@ TENSORS = [
     Extra({"never"}, {}, {"embed_pos.bias": vector(CONTEXT), "embed_pos": matrix(CONTEXT, D)}),
     Extra(set(), {}, {"embed_norm": vector(D)}),
     Extra({"layernorm"}, {}, {"embed_norm.bias": vector(D), "embed_norm": vector(D)}),
-    Extra(set(), {}, {"embed_type": vector(D)}),
-    Extra(set(), {}, {"embed_proj": matrix(D, D)}),
-    Extra({"never"}, {}, {"head_norm": vector(D)}),
     Extra(set(), {}, {"output": matrix(VOCAB, D)}),
     Extra(set(), {}, {"output.bias": vector(VOCAB)}),
     of_layer("attn_q_norm", vector(HEAD_DIM), "plain"),
@@ -339,8 +321,6 @@ TENSORS = [
     of_layer("attn_sub_norm", vector(Q), "plain"),
     of_layer("attn_sinks", vector(HEADS), "attention"),
     of_layer("attn_slopes", vector(HEADS), "attention"),
-    of_layer("attn_relative", vector(HEADS * 5), "attention"),
-    of_layer("attn_relative", vector(HEADS * 4), "never"),
     of_layer("attn_gate", matrix(HEADS, D), "plain"),
     of_layer("attn_gate", matrix(Q, D), "plain"),
     of_layer("ffn_sub_norm", vector(FF), "d_ff"),
@@ -351,6 +331,33 @@ TENSORS = [
     of_layer("attn_post_norm", vector(D), "never"),  # layer.norms does not name it
     of_layer("ffn_post_norm", vector(D), "never"),
 ]
+# What encoders brought, from a generator of its own, so that the others keep their numbers.
+rng, first_rng = np.random.default_rng(6), rng
+NARROW = 10
+HEAD = {"head_dense": matrix(D, D), "head_norm": vector(D)}
+NARROW_EMBEDDING = {
+    "embed": matrix(VOCAB, NARROW), "embed_proj": matrix(D, NARROW),
+    "head_dense": matrix(NARROW, D), "head_norm": vector(NARROW),
+}  # fmt: skip
+KNOBS += [
+    knob("model.head", ints(1)),
+    knob("model.head_act", ints(1), tensors=HEAD),
+    knob("model.head_act", ints(1), "never"),
+    knob("model.pooling", ints(1)),
+    knob("model.pooling_unit", ints(1), with_={"model.pooling": ints(2)}),
+    knob("model.pooling_unit", ints(1), "never"),
+    knob("model.pooling_tokens", ints(3), with_={"model.pooling": ints(2)}),
+    knob("model.d_embed", ints(NARROW), with_={"model.head_act": ints(2)}, tensors=NARROW_EMBEDDING),
+    knob("layer.mask", ints(1), "attention"),
+]
+TENSORS += [
+    Extra(set(), {}, {"embed_type": vector(D)}),
+    Extra(set(), {}, {"embed_proj": matrix(D, D)}),
+    Extra({"never"}, {}, {"head_norm": vector(D)}),
+    of_layer("attn_relative", vector(HEADS * 5), "attention"),
+    of_layer("attn_relative", vector(HEADS * 4), "never"),
+]
+rng = first_rng
 ALWAYS_RMS = ("attn_latent_norm", "attn_q_down_norm", "delta_norm")
 TABLES = ("embed", "ple_table")
 NO_EFFECT = ("layer.qk_norm", "layer.top_groups", "layer.group_score", "model.head",
@@ -366,8 +373,7 @@ def biases(k: Kind) -> Iterator[Extra]:
     """A bias for each tensor that the kind has."""
     for name, tensor in k.tensors.items():
         stem = name.split(".")[-1]
-        size = 9 if stem == "router" else 1  # another choice of experts
-        bias = {f"{name}.bias": vector(tensor.cols if tensor.rows == 1 else tensor.rows, size)}
+        bias = {f"{name}.bias": vector(tensor.cols if tensor.rows == 1 else tensor.rows)}
         if stem.endswith("norm"):
             yield Extra({"never"} if stem in ALWAYS_RMS else {"layernorm"}, {}, bias)
         else:
