@@ -88,7 +88,8 @@ class Encoder(Part):
         if dense:
             self.has_head = dense + ".weight" in left
         if not self.has_head:
-            return {k: v for k, v in names.items() if k not in ("head_dense", "head_norm", "output")}
+            of_head = ("head_dense", "head_norm", "output")
+            return {name: source for name, source in names.items() if name not in of_head}
         if self.bias and self.bias in left:
             bias = left.pop(self.bias)
             if self.tied and output + ".bias" not in left:
@@ -359,8 +360,8 @@ def modernbert(c: Config) -> Knobs:
         num_attention_heads=12, max_position_embeddings=8192, tie_word_embeddings=True,
     )  # fmt: skip
     c.require(position_embedding_type="absolute")  # which never counted
-    c.ignore("layer_norm_eps", "deterministic_flash_attn", "initializer_cutoff_factor", "mlp_dropout",
-             "reference_compile", "repad_logits_with_grad", "sparse_pred_ignore_index",
+    c.ignore("layer_norm_eps", "deterministic_flash_attn", "initializer_cutoff_factor",
+             "mlp_dropout", "reference_compile", "repad_logits_with_grad", "sparse_pred_ignore_index",
              "sparse_prediction", "classifier_dropout")  # fmt: skip
     k = llama_block(c, "norm_eps", act="hidden_activation", head_dim_key=False,
                     hidden_activation="gelu", norm_eps=1e-5)  # fmt: skip
@@ -437,8 +438,9 @@ class NomicNames(Part):
 
     def arrange(self, left):
         for name in list(left):
-            new = name.replace("encoder.layers.", "layers.").replace("emb_ln.", "embeddings.LayerNorm.")
-            for old, now in (("attn.out_proj", "self_attn.o_proj"), ("fc11", "up_proj"),
+            new = name
+            for old, now in (("encoder.layers.", "layers."), ("emb_ln.", "embeddings.LayerNorm."),
+                             ("attn.out_proj", "self_attn.o_proj"), ("fc11", "up_proj"),
                              ("fc12", "gate_proj"), ("fc2", "down_proj"),
                              ("norm1", "post_attention_layernorm"),
                              ("norm2", "post_mlp_layernorm")):  # fmt: skip

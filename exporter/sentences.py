@@ -1,8 +1,9 @@
-"""What a checkpoint's sentence-transformers files say of the vector of a text: how hidden states are
-pooled, whether the vector is divided by its length, and where texts are cut."""
+"""What a checkpoint's sentence-transformers files say of the vector of a text: how hidden states
+are pooled, whether the vector is divided by its length, and where texts are cut."""
 
 from __future__ import annotations
 
+import json
 import os
 
 from .added_tokens import beside
@@ -37,8 +38,6 @@ def pooling(directory: str, context: int, encoder: bool) -> tuple[dict[str, int]
 
 
 def _modules(path: str) -> list[dict]:
-    import json
-
     try:
         with open(path, encoding="utf-8") as file:
             modules = json.load(file)
@@ -53,8 +52,8 @@ def _mode(directory: str, path: str) -> int:
     c = Config(beside(directory, os.path.join(path, "config.json")), f"{path}/config.json")
     c.ignore("word_embedding_dimension", "embedding_dimension", "include_prompt")
     if c.get("pooling_mode") is not None:
-        names = {name.removesuffix("_token").removesuffix("_tokens"): m for name, m in MODES.items()}
-        mode = c.choice("pooling_mode", names)
+        short = {name.partition("_")[0]: mode for name, mode in MODES.items()}
+        mode = c.choice("pooling_mode", short)
     else:
         on = [m for name, m in MODES.items() if c.flag("pooling_mode_" + name, False)]
         others = [key for key, value in c.values.items() if value and key not in c.asked]
@@ -96,4 +95,6 @@ def _prompts(directory: str) -> list[str]:
             f"{prompts[default]!r} before every text, which this exporter has no rule for"
         )
     given = [f"{key} {text!r}" for key, text in prompts.items() if text]
-    return [f"prompts are not put before texts; give them yourself: {', '.join(given)}"] * bool(given)
+    if not given:
+        return []
+    return [f"prompts are not put before texts; give them yourself: {', '.join(given)}"]

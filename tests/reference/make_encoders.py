@@ -54,7 +54,9 @@ MODELS = {
 }  # fmt: skip
 # Further ones that only fresh comparisons make.
 MORE = {
-    "bert-bare": ("bert", sizes(61, 36, 50, 3, hidden_act="gelu_new", type_vocab_size=5), "AutoModel"),
+    "bert-bare": (
+        "bert", sizes(61, 36, 50, 3, hidden_act="gelu_new", type_vocab_size=5), "AutoModel",
+    ),
     "bert-untied": (
         "bert", sizes(61, 36, 50, 2, hidden_act="relu", tie_word_embeddings=False), MASKED,
     ),
@@ -64,7 +66,9 @@ MORE = {
     "electra": ("electra", sizes(61, 36, 50, 2, embedding_size=20, hidden_act="relu"), MASKED),
     "electra-even": ("electra", sizes(61, 36, 50, 6, embedding_size=36), MASKED),
     "electra-wide": ("electra", sizes(61, 36, 50, 6, embedding_size=44), MASKED),
-    "eurobert": ("eurobert", sizes(61, 36, 50, 6, num_key_value_heads=2, rms_norm_eps=1e-3), MASKED),
+    "eurobert": (
+        "eurobert", sizes(61, 36, 50, 6, num_key_value_heads=2, rms_norm_eps=1e-3), MASKED,
+    ),
     "eurobert-tied": (
         "eurobert", sizes(61, 36, 50, 6, head_dim=10, tie_word_embeddings=True, mlp_bias=True,
                           attention_bias=True), MASKED,
@@ -185,7 +189,29 @@ def with_another_head(directory: Path) -> None:
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
 
 
-EDITED = {"bert": (with_old_names, with_another_head)}
+def with_first_names(directory: Path) -> None:
+    """Nomic's own names, and q, k and v in one matrix."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    names = {
+        "nomic_bert.layers": "nomic_bert.encoder.layers",
+        "embeddings.LayerNorm": "emb_ln", "self_attn.o_proj": "attn.out_proj",
+        "mlp.up_proj": "mlp.fc11", "mlp.gate_proj": "mlp.fc12", "mlp.down_proj": "mlp.fc2",
+        "post_attention_layernorm": "norm1", "post_mlp_layernorm": "norm2",
+    }  # fmt: skip
+    tensors = {}
+    for name, tensor in load_file(directory / "model.safetensors").items():
+        for new, old in names.items():
+            name = name.replace(new, old)
+        tensors[name] = tensor
+    for name in [name for name in tensors if "self_attn.q_proj" in name]:
+        parts = [tensors.pop(name.replace("q_proj", f"{letter}_proj")) for letter in "qkv"]
+        tensors[name.replace("self_attn.q_proj", "attn.Wqkv")] = torch.cat(parts)
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+
+
+EDITED = {"bert": (with_old_names, with_another_head), "nomic_bert": (with_first_names,)}
 
 
 def make_smaller(directory: Path) -> None:
