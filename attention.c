@@ -25,6 +25,7 @@ typedef struct {       // what one thread works in; rows = QUERY_ROWS, or a grou
     int32_t *q8_offset;
     float *p;          // [SOFTMAX_ROWS][TILE] scores, then probabilities
     float *mix;        // [SOFTMAX_ROWS][v_dim] of one tile
+    float *weights;    // [context], of a row that a probe sees
 } HeadScratch;
 
 typedef struct {       // how the work on one span is cut
@@ -49,6 +50,7 @@ typedef struct {
     Workspace *w;
     const Attention *a;
     const KvLayer *kv;
+    int layer;
     AttentionBuffers b;
     const Span *spans;
     int n_spans, n_units, units_per_item;
@@ -74,7 +76,8 @@ static size_t part_rows(const Workspace *w, const Attention *a, int n) {
     return heads * ((size_t)n + n_cut * (size_t)tokens_per_block(a) * n_tiles);
 }
 
-static HeadScratch take_head_scratch(Arena *m, const Attention *a, const KvLayer *kv) {
+static HeadScratch take_head_scratch(Arena *m, const Workspace *w, const Attention *a,
+                                     const KvLayer *kv) {
     size_t group = (size_t)group_size(a), rows = group > QUERY_ROWS ? group : QUERY_ROWS;
     size_t blocks = rows * blocks_of(a->head_dim);
     HeadScratch x;
@@ -84,6 +87,7 @@ static HeadScratch take_head_scratch(Arena *m, const Attention *a, const KvLayer
     x.q8_offset = take(m, blocks, sizeof *x.q8_offset);
     x.p = take(m, SOFTMAX_ROWS * TILE, sizeof *x.p);
     x.mix = take(m, SOFTMAX_ROWS * (size_t)kv->v_dim, sizeof *x.mix);
+    x.weights = take(m, round_up((size_t)w->kv.context, LANES), sizeof *x.weights);
     return x;
 }
 
@@ -104,7 +108,7 @@ static AttentionBuffers lay_out(Arena *m, const Workspace *w, const Attention *a
     b.cuts = take(m, n, sizeof *b.cuts);
     b.threads = take(m, (size_t)pool_threads(w->pool), sizeof *b.threads);
     for (int t = 0; t < pool_threads(w->pool); t++) {
-        HeadScratch x = take_head_scratch(m, a, kv);
+        HeadScratch x = take_head_scratch(m, w, a, kv);
         if (b.threads) b.threads[t] = x;
     }
     b.part = take(m, times(rows, (size_t)kv->v_dim), sizeof *b.part);
@@ -442,6 +446,44 @@ static void merge_head(const void *arg, int item, int thread) {
     }
 }
 
+// ---- what a probe sees ----
+
+// Row r of a unit's block from its scores, which are made again, with the maximum and the sum that
+// merge_head left. Nothing that the layer computes changes for it.
+static void show_row(const Job *job, const Unit *u, const Rows *q, int r, float *p, int thread) {
+    const Block *b = &u->block;
+    const Kernels *k = job->w->k;
+    Rows one = queries_after(q, r);
+    for (int t = u->first_tile; t <= seen_by(job, b).high / TILE; t++) {
+        View v = view_of(job, b, t * TILE, 0);
+        dot_keys(job, b, &v, &one, 1, p + v.tile);
+    }
+    int pos = first_pos(b) + r / b->group, head = b->h * b->group + r % b->group;
+    Range seen = seen_from(job->a, pos, text_end(b));
+    int from = seen.low / LANES * LANES, to = (seen.high / LANES + 1) * LANES;
+    shape_scores(job, p + from, to - from, head, from - pos);
+    size_t merged = part_row(job, b, 0) + (size_t)r;
+    float max = job->b.part_max[merged], scale = 1.0f / job->b.part_sum[merged];
+    k->exp_sum(p + from, max, to - from);
+    k->scale(p + from, scale, to - from);
+    heads_attention_row row = {
+        .sequence = (const heads_sequence *)b->span->sequence, .layer = job->layer, .head = head,
+        .position = pos, .first = seen.low, .n = seen.high - seen.low + 1, .weights = p + seen.low,
+        .sink = job->a->sinks ? expf(job->a->sinks[head] - max) * scale : 0.0f,
+    };
+    job->w->probe.attention(job->w->probe.context, &row, thread);
+}
+
+// Item: a unit. The first of a block's shows all tiles.
+static void show_unit(const void *arg, int item, int thread) {
+    const Job *job = arg;
+    Unit u = unit_of(job, item);
+    if (u.part > 0) return;
+    HeadScratch *x = &job->b.threads[thread];
+    Rows q = gather(job, &u.block, x);
+    for (int r = 0; r < u.block.n_rows; r++) show_row(job, &u, &q, r, x->weights, thread);
+}
+
 // ---- all spans ----
 
 // Cuts the spans into units. Those of a few tokens deep in a text, if they are few, into tiles.
@@ -516,6 +558,7 @@ static void attend_all(Job *job) {
                       job->n_spans);
         job->n_units = 0;
         attend(job);
+        if (w->probe.attention) parallel_for(w->pool, job->n_units, show_unit, job);
         if (!rounds) return;
     }
 }
@@ -541,7 +584,8 @@ static void run(Workspace *w, const Layer *l, const KvLayer *kv, Buffer y) {
     const Attention *a = &l->attention;
     int n = w->n_rows, width = a->n_heads * (a->latent.rank ? a->latent.n_value : a->head_dim);
     Arena m = scratch(w);
-    Job job = {.w = w, .a = a, .kv = kv, .b = lay_out(&m, w, a, kv, n)};
+    Job job = {.w = w, .a = a, .kv = kv, .layer = (int)(l - w->model->layers),
+               .b = lay_out(&m, w, a, kv, n)};
     AttentionBuffers *b = &job.b;
     if (a->latent.rank) latent_project(w, a, &b->latent, b->q, b->keys, y);
     else project(&job, y);

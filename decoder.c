@@ -1,6 +1,6 @@
 // The transformer, top to bottom. A pass takes some rows (tokens of one or many sequences, w->rows)
-// through all layers; every row goes by itself but for the mixers, which look at the sequence
-// before it. Shapes: x, y and out are [n_rows][n_embd].
+// through all layers. Rows are independent of each other, except in the mixers, which look at the
+// rest of a row's sequence. Shapes: x, y and out are [n_rows][n_embd].
 #include <string.h>
 
 #include "workspace.h"

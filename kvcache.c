@@ -1,6 +1,6 @@
 // What a cache costs, where its rows lie, and how they get there.
 //
-// A layer's cache is a run of slots of 16 positions. A slot holds, for one KV head after the other,
+// A layer's cache is a run of slots of 16 positions. A slot holds, for each KV head in turn,
 // its keys as a panel (the layout of a weight matrix whose rows are positions, so that scores are
 // the ordinary product) and then its values as 16 rows (latent attention has none: its values are a
 // part of the keys). Positions fill slots in order, so the memory in use is a growing prefix of
@@ -78,7 +78,10 @@ KvPlan kv_plan(const Model *m, int n_kv_heads, int context, Dtype k_dtype, Dtype
     for (int i = 0; i < m->n_layers; i++) {
         KvLayer kv = kv_layer(&m->layers[i], n_kv_heads, context, k_dtype, v_dtype);
         if (kv.borrowed) continue;
-        plan.bytes_per_token = with_layer(m, plan.bytes_per_token, kv.slot_bytes / LANES);
+        size_t per_token = kv.slot_bytes / LANES;
+        plan.bytes_per_token = with_layer(m, plan.bytes_per_token, per_token);
+        if (kv.ring) plan.windows = plus(plan.windows, layer_bytes(&kv));
+        else plan.growing = with_layer(m, plan.growing, per_token);
         plan.state += kv.state;
         plan.reserved = with_layer(m, plan.reserved, layer_bytes(&kv));
     }

@@ -1,7 +1,7 @@
 // Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434) in its absorbed form: the cache holds
-// one latent c and one rope key a token. A head's key U c meets its query as (U^T q) . c, and its
-// value V c is taken of the mixed latents at the end, so that keys and values of heads are never
-// made. Between the two, attention() sees an ordinary layer with one KV head.
+// one latent c and one rope key a token. A head's key U c meets its query as (U^T q) . c, and V
+// is applied to the mixed latents at the end, so that the keys and values of heads are never
+// computed. Between the two, attention() sees an ordinary layer with one KV head.
 #include "mla.h"
 
 #include <string.h>
@@ -67,12 +67,12 @@ void latent_project(Workspace *w, const Attention *at, LatentBuffers *b, Buffer 
     Job job = {.at = at, .b = b, .q = q, .n = n};
     if (l->q_down.data) {
         multiply_each(w, (Product[]){{b->q_down, &l->q_down}, {keys, &at->k}}, 2, y, n);
-        rms_rows(w, b->q_down, &l->q_down_norm, l->eps, b->q_down, l->q_down.n_out, n);
+        norm_rows(w, b->q_down, &l->q_down_norm, b->q_down, l->q_down.n_out, n);
         multiply(w, b->projected, &at->q, b->q_down, n);
     } else {
         multiply_each(w, (Product[]){{b->projected, &at->q}, {keys, &at->k}}, 2, y, n);
     }
-    rms_rows(w, keys, &l->norm, l->eps, keys, l->rank, n);
+    norm_rows(w, keys, &l->norm, keys, l->rank, n);
     parallel_for(w->pool, n, split_query, &job);
     multiply_heads(w, &job, &l->k_up);
     parallel_for(w->pool, n, join_query, &job);

@@ -1,13 +1,11 @@
-// A checkpoint's knobs and tensors -> Model, and every refusal. What a knob means is said in
-// docs/format.md; here stand its range, what it means where the file does not say, and what a
-// layer must have for it to mean anything.
+// A checkpoint's knobs and tensors -> Model, and every refusal. docs/format.md says what a knob
+// means; here are its range, its default, and what a layer must have for it to mean anything.
 #include "model.h"
 
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { PRE_ATTN = 1, POST_ATTN = 2, PRE_FFN = 4, POST_FFN = 8, ALL_NORMS = 15 };  // layer.norms
 
@@ -25,6 +23,7 @@ typedef struct {
     Model *m;
     bool has_logits;  // its hidden states become logits
     Draft *drafts;    // [n_layers]
+    float latent_eps;
 } Loader;
 
 // ---- values ----
@@ -463,11 +462,10 @@ static int check_encoder(Loader *x) {
 }
 
 // What the layer's parts are made of; parts that it does not have are zero.
-static void settle_layer(Draft *d, float latent_eps) {
+static void settle_layer(Draft *d) {
     Layer *l = &d->l;
     l->experts.renorm = d->renorm;
     l->ffn.act = l->experts.act = (Activation){.kind = (Act)d->act, .gated = d->gated};
-    l->attention.latent.eps = latent_eps;
     if (d->norms < 0) d->norms = l->topology == PARALLEL ? PRE_ATTN : PRE_ATTN | PRE_FFN;
     if (!has(d, LATENT)) l->attention.latent = (Latent){0};
     if (!has(d, PLAIN_ATTENTION)) l->attention.kv_source = -1;
@@ -482,15 +480,15 @@ static int get_layer_knobs(Loader *x) {
     if (!x->drafts || !m->layers) return fail(x->err, "no memory for %d layers", m->n_layers);
     for (int k = 0; k < N_KNOBS; k++)
         if (get_knob(x, &KNOBS[k])) return -1;
-    float latent_eps = m->norm_eps;
+    x->latent_eps = m->norm_eps;
     for (int k = 0; k < N_KNOBS; k++)
         if (check_owner(x, &KNOBS[k])) return -1;
     if (check_model_owner(x, "model.q_temp", ATTENTION) ||
         check_model_owner(x, "model.latent_eps", LATENT) ||
-        (given(x, "model.latent_eps") && get_float(x, "model.latent_eps", 0.0f, &latent_eps)))
+        (given(x, "model.latent_eps") && get_float(x, "model.latent_eps", 0.0f, &x->latent_eps)))
         return -1;
     for (int i = 0; i < m->n_layers; i++) {
-        settle_layer(&x->drafts[i], latent_eps);
+        settle_layer(&x->drafts[i]);
         if (check_attention(x, i) || check_kv_source(x, i) || check_convolution(x, i) ||
             check_ffn(x, i) || check_topology(x, i))
             return -1;
@@ -535,8 +533,9 @@ static int optional_vector(Loader *x, const float **out, int layer, const char *
 static int get_norm(Loader *x, Norm *out, int layer, const char *stem, int n, bool layernorm) {
     Name w = name_of(layer, stem, ""), b = name_of(layer, stem, ".bias");
     if (get_vector(x, &out->w, w, (size_t)n) || get_vector(x, &out->b, b, (size_t)n)) return -1;
-    if (out->b && !layernorm)
-        return fail(x->err, "tensor %s: an RMSNorm has no bias", b.text);
+    out->eps = x->m->norm_eps;
+    out->layernorm = layernorm;
+    if (out->b && !layernorm) return fail(x->err, "tensor %s: an RMSNorm has no bias", b.text);
     return out->b && !out->w ? missing(x, w) : 0;
 }
 
@@ -644,9 +643,10 @@ static int get_latent_attention(Loader *x, int i, Attention *a) {
             return -1;
     }
     int q = heads * (latent->n_nope + a->head_dim - rank), n_value = latent->n_value;
+    if (need_rms_norm(x, &latent->norm, i, "attn_latent_norm", rank)) return -1;
+    latent->norm.eps = latent->q_down_norm.eps = x->latent_eps;
     return need_matrix(x, &a->q, i, "attn_q", q, query_rank) ||
            need_matrix(x, &a->k, i, "attn_k", a->head_dim, d) ||
-           need_rms_norm(x, &latent->norm, i, "attn_latent_norm", rank) ||
            need_stack(x, &latent->k_up, i, "attn_k_up", heads, rank, latent->n_nope) ||
            need_stack(x, &latent->v_up, i, "attn_v_up", heads, n_value, rank) ||
            need_matrix(x, &a->o, i, "attn_o", d, heads * n_value);
@@ -707,7 +707,8 @@ static int get_act_params(Loader *x, int i, Layer *l) {
     const float **params = &l->ffn.act.params;
     if (l->ffn.act.kind < N_PLAIN_ACTS) return 0;
     if (need_vector(x, params, i, "ffn_act", 4)) return -1;
-    if (l->ffn.act.kind == ACT_CLAMPED_SWIGLU && ((*params)[2] != 0.0f || (*params)[3] != 0.0f))
+    if (!x->m->file.shape && l->ffn.act.kind == ACT_CLAMPED_SWIGLU &&
+        ((*params)[2] != 0.0f || (*params)[3] != 0.0f))
         return fail(x->err, "tensor layers.%d.ffn_act: the last two of activation %d are 0", i,
                     l->ffn.act.kind);
     l->experts.act.params = *params;

@@ -25,6 +25,8 @@ typedef struct {  // a matrix in panels of 16 rows (docs/format.md)
 
 typedef struct {  // w NULL: the norm is the identity
     const float *w, *b;
+    float eps;
+    bool layernorm;     // else RMSNorm, which has no b
 } Norm;
 
 typedef struct {  // a depthwise causal convolution over the last n_taps tokens
@@ -41,7 +43,6 @@ typedef struct {  // a depthwise causal convolution over the last n_taps tokens
 typedef struct {
     int rank;  // 0: no latent attention, and none of what follows
     int n_nope, n_value;
-    float eps;             // of its two norms, which are RMS
     Matrix q_down;         // (query rank, n_embd); q is then (.., query rank); may be absent
     Norm q_down_norm;      // [query rank]
     Norm norm;             // [rank]
@@ -55,7 +56,7 @@ typedef struct {
     int n_heads, n_kv_heads, head_dim;
     int rope;              // rope set, -1: none
     int mask;              // MASK_*: whether a token sees those after it too
-    int window;            // so many positions to a side, its own included; 0: all
+    int window;            // this many positions to a side, its own included; 0: all
     float scale;           // of scores
     float softcap, clip;   // of scores; of q, k and v; 0: none
     int qk_norm;           // QK_*: what q_norm and k_norm norm
@@ -168,7 +169,7 @@ typedef struct {  // between the last norm and the output, in masked language mo
     Activation act;
     Matrix dense;            // (d_embed, n_embd); may be absent
     Norm norm;               // [d_embed]
-} Head;
+} PredictionHead;
 
 enum { POOL_NONE, POOL_MEAN, POOL_FIRST, POOL_LAST, POOL_MAX, N_POOLINGS };
 
@@ -178,14 +179,14 @@ typedef struct {  // how a text's hidden states become one vector
     int most_tokens;         // a longer text is cut
 } Pooling;
 
-typedef struct Model {
+typedef struct heads_model {
     Checkpoint file;
     Mapping mapped;          // what model_open mapped; empty where the bytes are the caller's
     int vocab_size, n_embd, n_layers, context;
     int d_embed;             // width of the embedding: n_embd, or embed_proj leads there
     bool encoder;            // tokens see those after them: a text runs as a whole, in one pass,
                              // and leaves no keys and values for a next one
-    bool layernorm;          // every norm of the model is LayerNorm, not RMSNorm
+    bool layernorm;          // its norms are LayerNorm but for those of mixers that are always RMS
     float norm_eps, emb_scale, final_softcap;  // final_softcap 0: none
     const float *q_temp;     // [n_q_temp]: q at position p times element p / q_temp_length
     int n_q_temp, q_temp_length;
@@ -196,7 +197,7 @@ typedef struct Model {
     Norm embed_norm;         // [d_embed]
     Matrix embed_proj;       // (n_embd, d_embed); absent: they are the same
     Norm norm;               // [n_embd]; may be absent
-    Head head;
+    PredictionHead head;
     Matrix output;           // (vocab_size, d_embed); embed where they are tied; data NULL: the
                              // model gives hidden states and no logits
     Pooling pooling;

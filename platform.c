@@ -1,4 +1,5 @@
-// What is asked of the operating system: files, memory, cores, the clock. And how failure is told.
+// What is asked of the operating system: files, memory, cores, the clock. And how failure is
+// reported.
 #include "platform.h"
 
 #include <errno.h>
@@ -15,6 +16,7 @@
 #include <unistd.h>
 
 int fail(Error *err, const char *format, ...) {
+    if (!err) return -1;
     va_list args;
     va_start(args, format);
     vsnprintf(err->text, sizeof err->text, format, args);
@@ -60,6 +62,38 @@ void unmap_file(Mapping *map) {
     *map = (Mapping){0};
 }
 
+bool same_file(const char *a, const char *b) {
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+// Whether no other file can take the place of `path`; if one can, where links lead is in target.
+// /dev/stdout cannot be replaced even where it is sent to a file.
+static bool is_direct(const char *path, char target[PATH_MAX]) {
+    struct stat st;
+    if (stat(path, &st) != 0) {
+        snprintf(target, PATH_MAX, "%s", path);
+        return lstat(path, &st) == 0;  // a link to what is not there yet
+    }
+    return !S_ISREG(st.st_mode) || !realpath(path, target) ||
+           (strncmp(path, "/dev/", 5) == 0 && strncmp(target, "/dev/", 5) != 0);
+}
+
+int newfile_open(NewFile *file, const char *path, Error *err) {
+    struct stat old;
+    *file->temporary = 0;
+    if (is_direct(path, file->path)) {
+        snprintf(file->path, sizeof file->path, "%s", path);
+        file->stream = fopen(path, "ab");
+    } else {
+        snprintf(file->temporary, sizeof file->temporary, "%s.%ld.tmp", file->path, (long)getpid());
+        mode_t mode = stat(file->path, &old) == 0 ? old.st_mode & 0777 : 0666;
+        int fd = open(file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+        file->stream = fd >= 0 ? fdopen(fd, "wb") : NULL;
+    }
+    return file->stream ? 0 : fail(err, "cannot write %s: %s", path, strerror(errno));
+}
+
 // A rename lasts through a crash once the folder that holds the name is synced.
 static void sync_folder(const char *path) {
     const char *slash = strrchr(path, '/');
@@ -72,22 +106,15 @@ static void sync_folder(const char *path) {
     free(folder);
 }
 
-int replace_file(const char *path, int (*write_to)(FILE *f, const void *arg), const void *arg,
-                 Error *err) {
-    size_t size = strlen(path) + 32;
-    char *temporary = malloc(size);
-    if (!temporary) return fail(err, "no memory for the name of a file");
-    snprintf(temporary, size, "%s.%ld.tmp", path, (long)getpid());
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    FILE *f = fd >= 0 ? fdopen(fd, "wb") : NULL;
-    bool ok = f && write_to(f, arg) == 0 && fflush(f) == 0 && fsync(fd) == 0;
+int newfile_close(NewFile *file, int status, Error *err) {
+    bool renamed = *file->temporary, ok = !status && fflush(file->stream) == 0;
+    ok = ok && !ferror(file->stream) && (!renamed || fsync(fileno(file->stream)) == 0);
     int reason = errno;
-    if (f && fclose(f) != 0 && ok) ok = false, reason = errno;
-    if (ok && rename(temporary, path) != 0) ok = false, reason = errno;
-    if (ok) sync_folder(path);
-    else if (fd >= 0) unlink(temporary);
-    free(temporary);
-    return ok ? 0 : fail(err, "cannot write %s: %s", path, strerror(reason));
+    if (fclose(file->stream) != 0 && ok) ok = false, reason = errno;
+    if (ok && renamed && rename(file->temporary, file->path) != 0) ok = false, reason = errno;
+    if (ok && renamed) sync_folder(file->path);
+    if (!ok && renamed) unlink(file->temporary);
+    return ok ? 0 : fail(err, "cannot write %s: %s", file->path, strerror(reason));
 }
 
 // ---- memory ----

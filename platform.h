@@ -1,18 +1,17 @@
-// platform.c: what is asked of the operating system, so that a machine without it is one file.
+// platform.c: all that is asked of the operating system, so that porting to another is one file.
 #ifndef PLATFORM_H
 #define PLATFORM_H
 
+#include <limits.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 
-typedef struct {
-    char text[400];  // a sentence: what was wrong, where, what was expected, what was found
-} Error;
+#include "heads.h"
 
-// Fills err->text and returns -1, so that "return fail(err, ...)" reads well. Control characters
-// become '?': a name out of a damaged file must not steer the terminal.
+typedef heads_error Error;
+
+// Fills err->text, unless err is NULL, and returns -1, so that "return fail(err, ...)" reads well.
+// Control characters become '?': a name out of a damaged file must not steer the terminal.
 int fail(Error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // ---- files ----
@@ -27,11 +26,21 @@ int map_file(Mapping *map, const char *path, Error *err);
 void unmap_file(Mapping *map);
 // The same with its descriptor, so that others can map parts of it; close_file(*fd) when done.
 int map_file_shared(Mapping *map, const char *path, int *fd, Error *err);
-// Puts a file in the place of `path`, or makes it, only when it is whole: write_to writes it under
-// a temporary name beside it, then it is synced and renamed. write_to returns 0, or -1 for an error
-// of the stream. The mode of a new file is what the process gives to files.
-int replace_file(const char *path, int (*write_to)(FILE *f, const void *arg), const void *arg,
-                 Error *err);
+bool same_file(const char *a, const char *b);  // links followed; false where one is missing
+
+// A file that takes the place of `path`, or of where links from there lead, only when it is whole:
+// until then it has a temporary name beside it. It gets the mode of the file whose place it takes.
+// What no file can take the place of, such as a pipe, is written directly.
+typedef struct {
+    FILE *stream;
+    char path[PATH_MAX];            // where links lead
+    char temporary[PATH_MAX + 32];  // "": written directly
+} NewFile;
+
+int newfile_open(NewFile *file, const char *path, Error *err);
+// status 0: puts it in its place, on the disk. -1, which errno explains, or an error of the stream:
+// the temporary file goes.
+int newfile_close(NewFile *file, int status, Error *err);
 
 // ---- memory: reserved in pages, in memory only once it is written to ----
 

@@ -18,13 +18,11 @@ typedef struct {
     Buffer out, in;
     const Norm *norm;
     int width;
-    float eps;
 } NormRows;
 
 void norm_row(const Workspace *w, float *out, const Norm *norm, const float *in, int width) {
-    float eps = w->model->norm_eps;
-    if (w->model->layernorm) w->k->layernorm(out, in, norm->w, norm->b, width, eps);
-    else w->k->rmsnorm(out, in, norm->w, width, eps);
+    if (norm->layernorm) w->k->layernorm(out, in, norm->w, norm->b, width, norm->eps);
+    else w->k->rmsnorm(out, in, norm->w, width, norm->eps);
 }
 
 static void norm_one(const void *arg, int t, int thread) {
@@ -33,16 +31,7 @@ static void norm_one(const void *arg, int t, int thread) {
 }
 
 void norm_rows(Workspace *w, Buffer out, const Norm *norm, Buffer in, int width, int n) {
-    parallel_for(w->pool, n, norm_one, &(NormRows){w, out, in, norm, width, 0});
-}
-
-static void rms_one(const void *arg, int t, int thread) {
-    const NormRows *a = arg;
-    a->w->k->rmsnorm(row(a->out, t), row(a->in, t), a->norm->w, a->width, a->eps);
-}
-
-void rms_rows(Workspace *w, Buffer out, const Norm *norm, float eps, Buffer in, int width, int n) {
-    parallel_for(w->pool, n, rms_one, &(NormRows){w, out, in, norm, width, eps});
+    parallel_for(w->pool, n, norm_one, &(NormRows){w, out, in, norm, width});
 }
 
 // ---- sums and factors ----

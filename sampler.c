@@ -13,7 +13,7 @@ typedef struct {
     int id;
 } Candidate;
 
-struct Sampler {
+struct heads_sampler {
     SamplerOptions options;
     int vocab_size, padded;  // padded: vocab_size rounded up to LANES
     const Kernels *kernels;
@@ -25,23 +25,18 @@ struct Sampler {
 };
 
 static int check_options(const SamplerOptions *o, int vocab_size, Error *err) {
-    if (vocab_size < 1 || vocab_size > INT_MAX - LANES) {
+    if (vocab_size < 1 || vocab_size > INT_MAX - LANES)
         return fail(err, "sampler: a vocabulary of %d; expected 1 or more", vocab_size);
-    }
-    if (!(o->temperature >= 0 && o->temperature <= 1000)) {
+    if (!(o->temperature >= 0 && o->temperature <= 1000))
         return fail(err, "temperature %g; expected 0 (greedy) to 1000", (double)o->temperature);
-    }
     if (o->top_k < 0) return fail(err, "top-k %d; expected 0 (all) or more", o->top_k);
-    if (!(o->top_p > 0 && o->top_p <= 1)) {
+    if (!(o->top_p > 0 && o->top_p <= 1))
         return fail(err, "top-p %g; expected more than 0, up to 1 (all)", (double)o->top_p);
-    }
-    if (!(o->min_p >= 0 && o->min_p <= 1)) {
+    if (!(o->min_p >= 0 && o->min_p <= 1))
         return fail(err, "min-p %g; expected 0 (all) to 1", (double)o->min_p);
-    }
-    if (!(o->repeat_penalty > 0 && o->repeat_penalty <= 1000)) {
+    if (!(o->repeat_penalty > 0 && o->repeat_penalty <= 1000))
         return fail(err, "repeat penalty %g; expected more than 0, 1 for none, up to 1000",
                     (double)o->repeat_penalty);
-    }
     if (o->repeat_last < 0) return fail(err, "repeat_last %d; expected 0 or more", o->repeat_last);
     return 0;
 }
@@ -50,24 +45,17 @@ Sampler *sampler_new(const Kernels *kernels, int vocab_size, const SamplerOption
                      Error *err) {
     if (check_options(options, vocab_size, err)) return NULL;
     Sampler *s = calloc(1, sizeof *s);
-    if (!s) {
-        fail(err, "no memory for the sampler");
-        return NULL;
+    if (s) {
+        *s = (Sampler){.options = *options, .vocab_size = vocab_size, .kernels = kernels,
+                       .padded = (int)round_up((size_t)vocab_size, LANES), .state = options->seed};
+        s->work = calloc((size_t)s->padded, sizeof *s->work);
+        s->candidates = calloc((size_t)vocab_size, sizeof *s->candidates);
+        s->recent = calloc((size_t)options->repeat_last + 1, sizeof *s->recent);
     }
-    s->options = *options;
-    s->vocab_size = vocab_size;
-    s->padded = (int)round_up((size_t)vocab_size, LANES);
-    s->kernels = kernels;
-    s->state = options->seed;
-    s->work = calloc((size_t)s->padded, sizeof *s->work);
-    s->candidates = calloc((size_t)vocab_size, sizeof *s->candidates);
-    s->recent = calloc((size_t)options->repeat_last + 1, sizeof *s->recent);
-    if (!s->work || !s->candidates || !s->recent) {
-        fail(err, "no memory for a sampler over %d tokens", vocab_size);
-        sampler_free(s);
-        return NULL;
-    }
-    return s;
+    if (s && s->work && s->candidates && s->recent) return s;
+    fail(err, "no memory for a sampler over %d tokens", vocab_size);
+    sampler_free(s);
+    return NULL;
 }
 
 void sampler_free(Sampler *s) {
@@ -156,9 +144,8 @@ static Candidate pop(Candidate *heap, int n) {
 // many.
 static int gather(Sampler *s, double least) {
     int n = 0;
-    for (int i = 0; i < s->vocab_size; i++) {
+    for (int i = 0; i < s->vocab_size; i++)
         if (s->work[i] > 0 && s->work[i] >= least) s->candidates[n++] = (Candidate){s->work[i], i};
-    }
     return n;
 }
 
@@ -222,4 +209,11 @@ int sampler_pick(Sampler *s, const float *logits) {
     if (top_p) kept = keep_mass(s, n, top_k ? kept : 0, kept, o->top_p * total);
     while (kept > 1 && s->candidates[n - kept].p < o->min_p) kept--;
     return draw(s, n, kept);
+}
+
+double log_probability(const float *logits, int vocab_size, int id) {
+    double max = -INFINITY, sum = 0;
+    for (int i = 0; i < vocab_size; i++) max = logits[i] > max ? logits[i] : max;
+    for (int i = 0; i < vocab_size; i++) sum += exp(logits[i] - max);
+    return logits[id] - (max + log(sum));
 }

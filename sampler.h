@@ -5,16 +5,8 @@
 #include "kernels/kernels.h"
 #include "platform.h"
 
-typedef struct {
-    float temperature;     // 0: greedy
-    int top_k;             // 0: all
-    float top_p;           // 1: all
-    float min_p;           // 0: all
-    float repeat_penalty;  // 1: none; over the last repeat_last tokens
-    int repeat_last;
-    uint64_t seed;
-} SamplerOptions;
-typedef struct Sampler Sampler;
+typedef heads_sampler_options SamplerOptions;  // but no 0 stands for a default here
+typedef heads_sampler Sampler;
 
 // kernels: whose exp it uses; all give the same bits. Errors: an option out of range, no memory.
 Sampler *sampler_new(const Kernels *kernels, int vocab_size, const SamplerOptions *options,
@@ -26,5 +18,7 @@ void sampler_accept(Sampler *sampler, int id);
 // temperature, top-p, min-p, as transformers' generate has them. Greedy takes the lowest id of
 // equal logits.
 int sampler_pick(Sampler *sampler, const float *logits);
+// The natural logarithm of the probability that softmax(logits) gives to id.
+double log_probability(const float *logits, int vocab_size, int id);
 
 #endif

@@ -1,6 +1,6 @@
 // Sequences: a text's tokens and its cache. Forks share the pages of a common prefix: the memory
-// management unit does what other engines have tables of blocks for, and attention cannot tell (the
-// idea of vAttention, Prabhu et al. 2024).
+// management unit does what other engines do with block tables, and attention cannot tell (the idea
+// of vAttention, Prabhu et al. 2024).
 #include "sequence.h"
 
 #include <stdlib.h>
@@ -14,14 +14,14 @@ KvFile *kv_file_new(int fd) {
     return f;
 }
 
-void kv_file_release(KvFile *f) {
+static void kv_file_release(KvFile *f) {
     if (!f || atomic_fetch_sub(&f->users, 1) > 1) return;
     close_file(f->fd);
     free(f->offsets);
     free(f);
 }
 
-// The sequence that a file belongs to writes there, wherever it is; all others have mapped a part.
+// The sequence that owns a file writes to it at any position; all others have mapped part of it.
 static bool writes_file(const Sequence *s) { return s->file && s->in_file < 0; }
 
 static int frozen_length(const Sequence *s) {

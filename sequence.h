@@ -16,7 +16,6 @@ struct KvFile {
 };
 
 KvFile *kv_file_new(int fd);  // owns fd; NULL: no memory
-void kv_file_release(KvFile *f);
 // Maps bytes from..to-1 of s's cache from its file, whole pages of it; what lies beside them is
 // copied from `source`, which holds the same bytes.
 int map_from_file(Sequence *s, const KvFile *file, int layer, size_t from, size_t to,

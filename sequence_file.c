@@ -1,6 +1,6 @@
 // Saved sessions. A file holds a sequence's tokens and its part of every layer's cache as it lies
 // in memory, so that loading it is a mapping: nothing is read before it is needed, and what was
-// mapped is compared with its sum when the sequence first runs.
+// mapped is checked against its sum when the sequence first runs.
 //
 //   Header; per layer a Part; the tokens (i32); the parts, each at an offset that equals that of
 //   its place in the cache modulo 64 KB, a multiple of any page's size. Little-endian.
@@ -90,8 +90,7 @@ static void fill_in(Session *session) {
     h->sum = head_sum(h, session->parts, s->tokens);
 }
 
-static int write_session(FILE *f, const void *arg) {
-    const Session *session = arg;
+static int write_session(FILE *f, const Session *session) {
     const Sequence *s = session->s;
     const Header *h = &session->header;
     size_t n = (size_t)s->length;
@@ -119,7 +118,9 @@ int sequence_save(const Sequence *s, const char *path, Error *err) {
     session.parts = calloc((size_t)s->workspace->model->n_layers, sizeof *session.parts);
     if (!session.parts) return fail(err, "no memory to save a sequence");
     fill_in(&session);
-    int status = replace_file(path, write_session, &session, err);
+    NewFile file;
+    int status = newfile_open(&file, path, err) ||
+                 newfile_close(&file, write_session(file.stream, &session), err) ? -1 : 0;
     free(session.parts);
     return status;
 }

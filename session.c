@@ -82,18 +82,22 @@ static int check_options(const Model *m, const WorkspaceOptions *o, Error *err) 
     return 0;
 }
 
-static int workspace_make(Workspace *w, WorkspaceOptions o, Error *err) {
-    if (check_options(w->model, &o, err)) return -1;
-    if (!o.context) o.context = w->model->context;
+static int workspace_make(Workspace *w, const Model *model, WorkspaceOptions o, Error *err) {
+    w->model = model;
+    if (model->file.shape)
+        return fail(err, "the file is a shape: it has a model's numbers, but no weights to run");
+    if (check_options(model, &o, err)) return -1;
+    if (!o.context) o.context = model->context;
     w->chunk = w->full = o.chunk;
-    if (w->model->encoder) {  // a text runs as a whole, and its keys are gone after it
+    if (model->encoder) {  // a text runs as a whole, and its keys are gone after it
         o.k_dtype = o.v_dtype = F32;
         if (w->chunk < o.context) w->chunk = o.context;
     }
     w->hidden = o.hidden;
     w->logit_rows = o.logit_rows;
-    w->k = kernels_choose(o.isa, &w->why);
-    if (!w->k) return fail(err, "kernels \"%s\": %s", o.isa, w->why);
+    const char *why;
+    w->k = kernels_choose(o.isa, &why);
+    if (!w->k) return fail(err, "kernels \"%s\": %s", o.isa, why);
     w->own_pool = !o.threads_of;
     w->pool = o.threads_of ? o.threads_of->pool
                            : pool_new(o.n_threads ? o.n_threads : usable_cores(), err);
@@ -103,12 +107,8 @@ static int workspace_make(Workspace *w, WorkspaceOptions o, Error *err) {
 
 Workspace *workspace_new(const Model *model, const WorkspaceOptions *options, Error *err) {
     Workspace *w = calloc(1, sizeof *w);
-    if (!w) {
-        fail(err, "no memory for a workspace");
-        return NULL;
-    }
-    w->model = model;
-    if (workspace_make(w, *options, err) == 0) return w;
+    if (!w) fail(err, "no memory for a workspace");
+    else if (workspace_make(w, model, *options, err) == 0) return w;
     workspace_free(w);
     return NULL;
 }
@@ -122,11 +122,16 @@ void workspace_free(Workspace *w) {
 }
 
 const Model *workspace_model(const Workspace *w) { return w->model; }
+const Kernels *workspace_kernels(const Workspace *w) { return w->k; }
 int workspace_threads(const Workspace *w) { return pool_threads(w->pool); }
 int workspace_context(const Workspace *w) { return w->kv.context; }
 int workspace_chunk(const Workspace *w) { return w->chunk; }
 void workspace_each(Workspace *w, int n, WorkFn *work, const void *arg) {
     parallel_for(w->pool, n, work, arg);
+}
+
+void workspace_probe(Workspace *w, const heads_probe *probe) {
+    w->probe = probe ? *probe : (heads_probe){0};
 }
 
 size_t logit_stride(const Workspace *w) { return w->logits.stride; }
@@ -137,10 +142,6 @@ bool workspace_forgets(const Workspace *w) {
     return false;
 }
 
-const Kernels *workspace_kernels(const Workspace *w, const char **why) {
-    *why = w->why;
-    return w->k;
-}
 
 // ---- passes ----
 

@@ -1,14 +1,19 @@
 // A workspace runs passes; a sequence is one text in its KV cache; a run says which tokens of a
-// sequence are next. One pass takes any number of runs, in prefill or decode, and what a sequence
-// gives does not depend on the others.
+// sequence are next. One pass takes any number of runs, in prefill or decode, and a
+// sequence's results do not depend on the others.
 #ifndef SESSION_H
 #define SESSION_H
 
+#include "heads.h"
 #include "model.h"
 #include "threads.h"
 
-typedef struct Workspace Workspace;
-typedef struct Sequence Sequence;
+// What the library hands out is the engine's own, under names that cannot meet a program's.
+typedef heads_workspace Workspace;
+typedef heads_sequence Sequence;
+typedef heads_run Run;
+typedef heads_kv_plan KvPlan;
+typedef heads_kv_usage KvUsage;
 
 typedef struct {
     int context;             // positions of each sequence; 0: the model's
@@ -29,12 +34,14 @@ typedef struct {
 Workspace *workspace_new(const Model *model, const WorkspaceOptions *options, Error *err);
 void workspace_free(Workspace *w);
 const Model *workspace_model(const Workspace *w);
-const Kernels *workspace_kernels(const Workspace *w, const char **why);
+const Kernels *workspace_kernels(const Workspace *w);
 int workspace_threads(const Workspace *w);
 int workspace_context(const Workspace *w);
 int workspace_chunk(const Workspace *w);
 // parallel_for on the workspace's threads, between its calls.
 void workspace_each(Workspace *w, int n, WorkFn *work, const void *arg);
+// heads.h says what a probe sees, and when. NULL: nothing.
+void workspace_probe(Workspace *w, const heads_probe *probe);
 
 // An empty sequence of w, which must outlive it. `shared`: its cache is a memory file, so that a
 // fork maps the pages instead of copying them; filling it costs more.
@@ -65,12 +72,6 @@ const int *sequence_tokens(const Sequence *s);  // [length], borrowed
 int sequence_save(const Sequence *s, const char *path, Error *err);
 Sequence *sequence_load(Workspace *w, const char *path, Error *err);
 
-typedef struct {
-    Sequence *sequence;
-    const int *tokens;  // [n], that follow those already in the sequence
-    int n, n_logits;    // logits of the last n_logits are wanted
-} Run;
-
 // Runs the tokens of all runs and returns their logits, run after run, [sum of n_logits][stride]
 // floats that w owns until its next call; with none wanted the result is not NULL but holds
 // nothing. Passes of at most `chunk` rows; no bit depends on how tokens are cut into calls and
@@ -93,13 +94,6 @@ void unit_vector(const Workspace *w, float *x);  // x [n_embd], divided by its l
 
 // ---- what a cache costs; the report and the allocation both ask kvcache.c ----
 
-typedef struct {
-    size_t bytes_per_token;  // of all layers, as long as no window is full
-    size_t state;            // bytes that do not grow with the text: mixers' states
-    size_t reserved;         // bytes of the whole context, windows as rings, and the states;
-                             // SIZE_MAX: more than an address can say
-} KvPlan;
-
 // What n_kv_heads (0: each layer's own) cost at `context` positions; the heads of latent attention
 // count as they are expanded.
 KvPlan kv_plan(const Model *model, int n_kv_heads, int context, Dtype k_dtype, Dtype v_dtype);
@@ -108,11 +102,6 @@ size_t kv_bytes_at(const Model *model, int n_kv_heads, int n, Dtype k_dtype, Dty
 // Of these, bytes that fill values of few numbers up to 16 (32 for q8).
 size_t kv_padding_per_token(const Model *model, int n_kv_heads, Dtype v_dtype);
 
-typedef struct {  // of one sequence, in bytes
-    size_t reserved, in_use;
-    size_t resident, expected_resident;  // in memory: measured, and as the layout says
-    size_t shared;                       // of in_use, mapped from where other forks have it too
-} KvUsage;
 KvUsage sequence_kv_usage(const Sequence *s);
 
 #endif

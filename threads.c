@@ -1,6 +1,6 @@
 // parallel_for over a persistent pool. Items are claimed as threads become free, several in a row
-// at first and single ones at the end, so a thread that the system has put aside delays only what
-// it holds; nobody waits for a thread that claimed nothing. Where a busy neighbour makes even that
+// at first and single ones at the end, so a thread that loses its core delays only what it holds,
+// and no one waits for a thread that claimed nothing. Where a busy neighbour makes even that
 // cost more than the other threads are worth, the caller works alone for a while.
 #include "threads.h"
 
@@ -46,12 +46,11 @@ enum {
 typedef struct {
     Pool *pool;
     int index;
+    pthread_t thread;
 } Worker;
 
 struct Pool {
     int n_threads;
-    pthread_t *threads;  // [n_threads - 1]
-    Worker *workers;
     WorkFn *work;
     const void *arg;
     int first;  // item 0 of this job is item `first` of the loop
@@ -62,6 +61,7 @@ struct Pool {
     _Atomic bool stop;
     pthread_mutex_t lock;
     pthread_cond_t wake, finished;
+    Worker workers[];  // [n_threads], the first of them the caller, who needs none
 };
 
 // One of up to SPINS looks, a fraction of a millisecond in all: longer than another thread needs to
@@ -126,14 +126,8 @@ static void wake_all(Pool *pool) {
 }
 
 Pool *pool_new(int n_threads, Error *err) {
-    Pool *pool = calloc(1, sizeof *pool);
-    if (pool) {
-        pool->threads = calloc((size_t)n_threads, sizeof *pool->threads);
-        pool->workers = calloc((size_t)n_threads, sizeof *pool->workers);
-    }
-    if (!pool || !pool->threads || !pool->workers) {
-        if (pool) free(pool->threads), free(pool->workers);
-        free(pool);
+    Pool *pool = calloc(1, sizeof *pool + (size_t)n_threads * sizeof *pool->workers);
+    if (!pool) {
         fail(err, "no memory for a pool of %d threads", n_threads);
         return NULL;
     }
@@ -142,9 +136,9 @@ Pool *pool_new(int n_threads, Error *err) {
     pthread_cond_init(&pool->wake, NULL);
     pthread_cond_init(&pool->finished, NULL);
     for (pool->n_threads = 1; pool->n_threads < n_threads; pool->n_threads++) {
-        int i = pool->n_threads - 1;
-        pool->workers[i] = (Worker){pool, pool->n_threads};
-        if (pthread_create(&pool->threads[i], NULL, worker_main, &pool->workers[i]) != 0) {
+        Worker *worker = &pool->workers[pool->n_threads];
+        *worker = (Worker){.pool = pool, .index = pool->n_threads};
+        if (pthread_create(&worker->thread, NULL, worker_main, worker) != 0) {
             fail(err, "the system allows no more than %d of %d threads", pool->n_threads,
                  n_threads);
             pool_free(pool);
@@ -160,12 +154,10 @@ void pool_free(Pool *pool) {
     atomic_store(&pool->stop, true);
     pthread_cond_broadcast(&pool->wake);
     pthread_mutex_unlock(&pool->lock);
-    for (int i = 0; i + 1 < pool->n_threads; i++) pthread_join(pool->threads[i], NULL);
+    for (int i = 1; i < pool->n_threads; i++) pthread_join(pool->workers[i].thread, NULL);
     pthread_cond_destroy(&pool->finished);
     pthread_cond_destroy(&pool->wake);
     pthread_mutex_destroy(&pool->lock);
-    free(pool->threads);
-    free(pool->workers);
     free(pool);
 }
 
@@ -178,7 +170,7 @@ static void wait_for_all(Pool *pool, int n) {
 }
 
 // The caller did one item at least, so it should not have waited for longer than it worked: if it
-// did, the thread that it waited for was put aside. That may have been for once, so the caller is
+// did, the thread that it waited for had lost its core. That may not happen again, so the caller is
 // alone for a few jobs at first, and for longer each time that it finds the thread still away.
 static void judge(Pool *pool, double worked, double waited) {
     if (waited < 2 * worked + 5e-4) {

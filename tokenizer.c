@@ -38,7 +38,7 @@ typedef struct {  // added tokens, sorted by their characters
     bool starts[256];  // whether one begins with a character whose low byte is this
 } Added;
 
-struct Tokenizer {
+struct heads_tokenizer {
     int n_tokens;
     const int32_t *begin;   // [n_tokens + 1]: token i is text[begin[i]..begin[i + 1])
     const uint8_t *text;    // what the tokens stand for in decoded text
@@ -312,11 +312,10 @@ long tokenizer_cut(const Tokenizer *tokenizer, int *ids, long n, long most) {
     return most;
 }
 
-const char *tokenizer_text(const Tokenizer *tokenizer, int id, size_t *len) {
-    *len = 0;
-    if (id < 0 || id >= tokenizer->n_tokens) return "";
-    *len = (size_t)(tokenizer->begin[id + 1] - tokenizer->begin[id]);
-    return (const char *)tokenizer->text + tokenizer->begin[id];
+const char *tokenizer_text(const Tokenizer *t, int id, size_t *len) {
+    bool known = id >= 0 && id < t->n_tokens;
+    *len = known ? (size_t)(t->begin[id + 1] - t->begin[id]) : 0;
+    return (const char *)t->text + (known ? t->begin[id] : 0);
 }
 
 int tokenizer_mask(const Tokenizer *tokenizer, const char **text, size_t *len, bool *strips) {
@@ -744,7 +743,7 @@ long tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t len, 
 
 // ---- decode -------------------------------------------------------------------------------------
 
-struct Decoder {
+struct heads_decoder {
     const Tokenizer *t;
     bool skip_special;
     size_t strip;   // spaces yet to be taken off the beginning

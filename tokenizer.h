@@ -4,7 +4,7 @@
 
 #include "checkpoint.h"
 
-typedef struct Tokenizer Tokenizer;
+typedef heads_tokenizer Tokenizer;
 
 // Reads the checkpoint's tokenizer.* metadata; borrows it. NULL: missing or inconsistent.
 Tokenizer *tokenizer_new(const Checkpoint *file, Error *err);
@@ -21,7 +21,7 @@ long tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t len, 
 // inside a UTF-8 character: the Decoder holds them back until the rest comes, so what is handed
 // out is always valid UTF-8 (bytes that can never become valid are replaced by U+FFFD). out is
 // borrowed until the next call. skip_special leaves out special tokens.
-typedef struct Decoder Decoder;
+typedef heads_decoder Decoder;
 Decoder *decoder_new(const Tokenizer *tokenizer, bool skip_special, Error *err);
 void decoder_free(Decoder *decoder);
 int decoder_push(Decoder *decoder, int id, const char **out, size_t *len, Error *err);
@@ -33,10 +33,11 @@ long tokenizer_cut(const Tokenizer *tokenizer, int *ids, long n, long most);
 // The token that stands for a word left out in a masked language model, -1: there is none; its
 // text in a prompt, and whether it takes white space before it along.
 int tokenizer_mask(const Tokenizer *tokenizer, const char **text, size_t *len, bool *strips);
-// The bytes that a token adds to a text; borrowed.
-const char *tokenizer_text(const Tokenizer *tokenizer, int id, size_t *len);
 bool tokenizer_is_eos(const Tokenizer *tokenizer, int id);
 bool tokenizer_is_special(const Tokenizer *tokenizer, int id);  // not for people who read
+// What a token stands for in decoded text, *len bytes, borrowed, which need not be UTF-8; of an id
+// that the tokenizer does not know, none.
+const char *tokenizer_text(const Tokenizer *tokenizer, int id, size_t *len);
 // A sentence such as "byte-level BPE, 49152 tokens, pre-tokenizer digits + gpt2, prefix 1, EOS 2",
 // owned by the tokenizer.
 const char *tokenizer_describe(const Tokenizer *tokenizer);

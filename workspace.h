@@ -1,4 +1,4 @@
-// What the files of the engine share, and nobody else sees: a workspace's buffers, the current
+// What the engine's files share and nothing else sees: a workspace's buffers, the current
 // pass, the steps that passes are made of, and where a sequence's cache lies.
 #ifndef WORKSPACE_H
 #define WORKSPACE_H
@@ -7,7 +7,7 @@
 
 enum {
     TILE = MAX_KEYS,   // positions that one softmax covers; tiles begin at multiples of it
-    RING_RUN = 64,     // tokens that a window's ring has room for besides the window
+    RING_RUN = 64,     // tokens that a window's ring has room for in addition to the window
 };
 
 // ---- arena.c: memory for buffers ----
@@ -77,7 +77,7 @@ typedef struct {  // the first bytes of a layer's part, and the exclusive or of 
     uint64_t sum;
 } PartSum;
 
-struct Sequence {
+struct heads_sequence {
     Workspace *workspace;
     uint8_t *cache;   // [layout.bytes]
     int *tokens;      // [context]
@@ -120,12 +120,12 @@ typedef struct {
     int32_t *offset;
 } InputForms;
 
-struct Workspace {
+struct heads_workspace {
     const Model *model;
     const Kernels *k;
-    const char *why;      // of the choice of kernels
     Pool *pool;
     bool own_pool;
+    heads_probe probe;    // who looks at passes
     int chunk;            // rows that there is room for
     int full;             // from so many rows on a pass is full; chunk, but for encoders
     bool hidden;          // hidden states are wanted in place of logits
@@ -184,7 +184,6 @@ void unpack_row(const Workspace *ws, float *out, const Matrix *w, int r);
 void for_each(Workspace *w, size_t bytes, int n, WorkFn *work, const void *arg);
 void norm_row(const Workspace *w, float *out, const Norm *norm, const float *in, int width);
 void norm_rows(Workspace *w, Buffer out, const Norm *norm, Buffer in, int width, int n);
-void rms_rows(Workspace *w, Buffer out, const Norm *norm, float eps, Buffer in, int width, int n);
 void add_rows(Workspace *w, Buffer out, float scale, Buffer in, int width, int n);  // out += ..
 void scale_rows(Workspace *w, Buffer out, float scale, int width, int n);
 void zero_rows(Buffer out, int n);

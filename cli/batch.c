@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "interrupt.h"
 #include "json.h"
 #include "prefixes.h"
 #include "print.h"
@@ -42,9 +41,8 @@ typedef struct {
     const Options *o;
     Defaults defaults;
     Workspace *w;
-    const Kernels *kernels;
     Results results;
-    bool closed;              // whoever read stdout is gone
+    bool closed;              // the reader of stdout has gone
     Text *lines;
     long n_lines, loaded, written, finished, kept, errors;
     Job **jobs;               // [n_lines]: those that are loaded and not written yet
@@ -64,14 +62,13 @@ typedef struct {
 // ---- results ----
 
 static void finish_job(Batch *b, Job *job, const char *stopped) {
-    Text start = result_start(&job->request);
     FILE *f = open_memstream(&job->result.data, &job->result.size);
     const char *error = job->request.error;
     const char *string = error ? error : job->text.data ? job->text.data : "";
     size_t len = error ? strlen(error) : job->text.size;
     char *quoted = json_quote(string, len, &len);
     if (!f || !quoted) die("no memory for a result");
-    fputs(start.data, f);
+    fputs(job->request.start, f);
     if (error) {
         fprintf(f, "error\": %s}\n", quoted);
         b->errors++;
@@ -85,7 +82,6 @@ static void finish_job(Batch *b, Job *job, const char *stopped) {
         b->generated += (size_t)job->tokens.n;
     }
     if (fclose(f) != 0) die("no memory for a result");
-    free(start.data);
     free(quoted);
     b->finished++;
     progress(b->kept + b->finished, b->n_lines, "%ld of %ld requests, %.0f tok/s",
@@ -176,7 +172,8 @@ static int begin_text(const Batch *b, Slot *slot, Error *err) {
     const Request *r = &slot->job->request;
     const char *text;
     size_t len;
-    slot->sampler = sampler_new(b->kernels, b->defaults.model->vocab_size, &r->sampler, err);
+    int vocab_size = b->defaults.model->vocab_size;
+    slot->sampler = sampler_new(workspace_kernels(b->w), vocab_size, &r->sampler, err);
     if (!slot->sampler) return -1;
     const Tokenizer *tokenizer = b->defaults.tokenizer;
     if (tokenizer && !(slot->decoder = decoder_new(tokenizer, !r->is_chat, err))) return -1;
@@ -471,18 +468,18 @@ static void closing_line(const Batch *b) {
 
 int batch(const Options *o) {
     Model model;
-    const char *why;
     Batch *b = allocate(1, sizeof *b);
     open_model(&model, o, o->models[0]);
     Tokenizer *tokenizer = open_tokenizer(&model);
     bool from_stdin = strcmp(o->batch, "-") == 0;
     Text text = from_stdin ? read_stream(stdin, "stdin") : read_file(o->batch);
     b->o = o;
-    b->defaults = (Defaults){o, &model, tokenizer, 0};
+    b->defaults = (Defaults){.options = o, .model = &model, .tokenizer = tokenizer};
+    Chat *chat = chat_new(&model.file, &b->defaults.no_chat);
+    b->defaults.chat = chat;
     b->lines = split_lines(text, &b->n_lines);
     b->jobs = allocate((size_t)b->n_lines, sizeof *b->jobs);
     open_slots(b);
-    b->kernels = workspace_kernels(b->w, &why);
     b->results = open_results(o->out, o->models[0], from_stdin ? "/dev/stdin" : o->batch);
     b->kept = resume_results(&b->results, b->lines, b->n_lines, &b->defaults, &b->errors);
     b->loaded = b->written = b->kept;
@@ -494,6 +491,7 @@ int batch(const Options *o) {
     close_slots(b);
     free(b);
     free(text.data);
+    chat_free(chat);
     tokenizer_free(tokenizer);
     model_close(&model);
     return status;

@@ -1,8 +1,8 @@
-// bench.c: --bench. Prefill and decode, of one sequence and with -np of several side by side, held
-// against what this processor can do at best: the multiply-adds of the unit that the weights' dtype
-// uses, and the reading of memory as a stream. Everything is measured again in every round, one
-// after the other, so that a neighbour or a change of clock meets them all, and each is compared
-// with what was measured beside it.
+// bench.c: --bench. Prefill and decode, of one sequence and with -np of several side by side, and
+// what this processor can do at best: the multiply-adds of the unit that the weights' dtype uses,
+// and the reading of memory as a stream. All of these are measured in turn in every round, so that
+// a neighbour or a change of clock affects them alike, and each is compared with what was measured
+// right next to it.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,7 +57,6 @@ typedef struct {
     const Kernels *k;
     const char *why;
     Workspace *w;
-    Pool *pool;                // of the ceilings
     Dtype dtype;               // of the layers' matrices, of most if they differ
     int *tokens;               // [context]
     Depth depths[N_DEPTHS];
@@ -96,7 +95,7 @@ static Spread spread(const Samples *s) {
     return (Spread){v[0], (v[(s->n - 1) / 2] + v[s->n / 2]) / 2, v[s->n - 1]};
 }
 
-// ---- the ceilings, and the pool ----
+// ---- the ceilings, and what it costs to share work ----
 
 static void read_item(const void *arg, int item, int thread) {
     (void)thread;
@@ -118,7 +117,7 @@ static double sample_read(Bench *b, double took) {
     int items = (int)((b->n_lines + READ_LINES - 1) / READ_LINES);
     double start = seconds(), bytes = 0;
     do {
-        parallel_for(b->pool, items, read_item, b);
+        workspace_each(b->w, items, read_item, b);
         bytes += (double)b->n_lines * 64;
     } while (goes_on(start, took));
     double found = bytes / (seconds() - start);
@@ -133,11 +132,11 @@ static void peak_item(const void *arg, int item, int thread) {
 }
 
 static double sample_peak(Bench *b, double took) {
-    int items = PEAK_ITEMS * pool_threads(b->pool);
+    int items = PEAK_ITEMS * workspace_threads(b->w);
     double once = b->k->peak[b->dtype](1) * (double)b->steps * items;
     double start = seconds(), operations = 0;
     do {
-        parallel_for(b->pool, items, peak_item, b);
+        workspace_each(b->w, items, peak_item, b);
         operations += once;
     } while (goes_on(start, took));
     double found = operations / (seconds() - start);
@@ -149,9 +148,8 @@ static void nothing(const void *arg, int item, int thread) { (void)arg, (void)it
 
 static void sample_empty(Bench *b) {
     double start = seconds();
-    for (int i = 0; i < EMPTY_CALLS; i++) {
-        parallel_for(b->pool, pool_threads(b->pool), nothing, NULL);
-    }
+    for (int i = 0; i < EMPTY_CALLS; i++)
+        workspace_each(b->w, workspace_threads(b->w), nothing, NULL);
     add_sample(&b->empty, (seconds() - start) / EMPTY_CALLS);
 }
 
@@ -231,9 +229,8 @@ static double token_products(const Model *m, Dtype dtype) {
 // That of most multiply-adds.
 static Dtype main_dtype(const Model *m) {
     Dtype most = F32;
-    for (Dtype d = F32; d < N_DTYPES; d++) {
+    for (Dtype d = F32; d < N_DTYPES; d++)
         if (token_products(m, d) > token_products(m, most)) most = d;
-    }
     return most;
 }
 
@@ -250,9 +247,8 @@ static double operations(const Model *m, int n, int n_logits) {
 static double token_bytes(const Bench *b, int depth, int sequences) {
     const WorkspaceOptions *w = &b->o->workspace;
     double cache = 0;
-    for (int i = 1; i <= b->decode_tokens; i++) {
+    for (int i = 1; i <= b->decode_tokens; i++)
         cache += (double)kv_bytes_at(b->model, 0, depth + i, w->k_dtype, w->v_dtype);
-    }
     return (double)b->model->weight_bytes / sequences + cache / b->decode_tokens;
 }
 
@@ -372,12 +368,10 @@ static void measure(Bench *b) {
     fill(b);
     warm_up(b);
     choose_steps(b);
-    for (Row *r = b->prefill; r < b->prefill + b->n_prefill; r++) {
+    for (Row *r = b->prefill; r < b->prefill + b->n_prefill; r++)
         r->operations = operations(b->model, r->tokens, 1) / r->tokens;
-    }
-    for (Row *r = b->decode; r < b->decode + b->n_decode; r++) {
+    for (Row *r = b->decode; r < b->decode + b->n_decode; r++)
         r->bytes = token_bytes(b, r->tokens, 1);
-    }
     for (Row *r = b->batch; r < b->batch + b->n_batch; r++) {
         r->operations = operations(b->model, 1, 1);
         r->bytes = token_bytes(b, r->tokens, r->sequences);
@@ -395,13 +389,11 @@ static void measure(Bench *b) {
 static int choose_rows(Bench *b, int context) {
     const IntList *np = &b->o->sequences;
     int longest = 0;
-    for (int i = 0; i < np->n; i++) {
+    for (int i = 0; i < np->n; i++)
         if (np->values[i] > b->most_sequences) b->most_sequences = np->values[i];
-    }
     int room = b->most_sequences > DECODE_TOKENS ? b->most_sequences : DECODE_TOKENS;
-    if (context < PROMPTS[0] + room) {
+    if (context < PROMPTS[0] + room)
         die("--bench needs a context of %d at least, this one is %d", PROMPTS[0] + room, context);
-    }
     for (int i = 0; i < N_PROMPTS && PROMPTS[i] <= context; i++) {
         longest = PROMPTS[i];
         b->prefill[b->n_prefill++] = (Row){.tokens = longest, .depth = &b->depths[0]};
@@ -411,10 +403,9 @@ static int choose_rows(Bench *b, int context) {
         Depth *d = &b->depths[b->n_decode];
         d->tokens = DEPTHS[i] < last ? DEPTHS[i] : last;
         b->decode[b->n_decode++] = (Row){.tokens = d->tokens, .depth = d};
-        for (int j = 0; i < BATCH_DEPTHS && j < np->n; j++) {
+        for (int j = 0; i < BATCH_DEPTHS && j < np->n; j++)
             b->batch[b->n_batch++] =
                 (Row){.tokens = d->tokens, .sequences = np->values[j], .depth = d};
-        }
     }
     int deepest = b->depths[b->n_decode - 1].tokens + room;
     return deepest > longest ? deepest : longest;
@@ -429,7 +420,7 @@ static void print_ceilings(const Bench *b) {
     printf("%s weights, keys %s, values %s; %s kernels (%s), %d threads; %d rounds, each figure "
            "the median (least-most)\n\n", dtype_name(b->dtype),
            dtype_name(b->o->workspace.k_dtype), dtype_name(b->o->workspace.v_dtype), b->k->name,
-           b->why, pool_threads(b->pool), b->empty.n);
+           b->why, workspace_threads(b->w), b->empty.n);
     printf("ceiling   arithmetic of %s weights   %9.1f %s (%.1f-%.1f)\n", dtype_name(b->dtype),
            peak.median * 1e-9, unit(b->dtype), peak.min * 1e-9, peak.max * 1e-9);
     printf("          streaming read %12s   %9.2f GB/s (%.2f-%.2f) over %.0f MB, %s\n", "",
@@ -474,16 +465,14 @@ static void print_text(const Bench *b) {
            "multiply-adds of the weights'\nproducts as two operations each, and not those with "
            "the cache; decode counts once every byte of the weights\nthat a token needs and of "
            "the cache up to it.\n", b->filled, b->filled / b->fill_seconds);
-    if (b->n_batch) {
+    if (b->n_batch)
         printf("A batch is a token of each sequence in one pass; the sequences are forks of one "
                "text. It counts the weights\nonce a pass. Beside it, one sequence was prefilled "
                "with as many tokens at once, at the same depth, with the\nlogits of the last.\n");
-    }
-    if (b->buffer) {
+    if (b->buffer)
         printf("The weights (%.1f MB) may lie in the caches (%.0f MB), so decode can outrun the "
                "reading of memory.\n", (double)b->model->weight_bytes * 1e-6,
                (double)b->cache_bytes * 1e-6);
-    }
 }
 
 static void print_spread(const char *name, const Samples *samples, double factor) {
@@ -519,7 +508,7 @@ static void print_batch_json(const Bench *b) {
 }
 
 static void print_json(const Bench *b) {
-    printf("{\"isa\": \"%s\", \"threads\": %d, ", b->k->name, pool_threads(b->pool));
+    printf("{\"isa\": \"%s\", \"threads\": %d, ", b->k->name, workspace_threads(b->w));
     printf("\"dtype\": \"%s\", \"k_dtype\": \"%s\", \"v_dtype\": \"%s\", ", dtype_name(b->dtype),
            dtype_name(b->o->workspace.k_dtype), dtype_name(b->o->workspace.v_dtype));
     printf("\"rounds\": %d, \"filled\": %d, \"fill_tok_s\": %.6g,\n ", b->empty.n, b->filled,
@@ -541,7 +530,6 @@ static void print_json(const Bench *b) {
 // ---- the verb ----
 
 int bench(const Options *given) {
-    Error err;
     Model model;
     Options o = *given;
     static Bench b;  // too large for a stack
@@ -552,21 +540,17 @@ int bench(const Options *given) {
     b.most_sequences = 1;
     int context = o.workspace.context ? o.workspace.context : model.context;
     o.workspace.context = choose_rows(&b, context);
-    b.tokens = malloc((size_t)o.workspace.context * sizeof *b.tokens);
-    if (!b.tokens) die("no memory for %d tokens", o.workspace.context);
-    for (int i = 0; i < o.workspace.context; i++) {
+    b.tokens = allocate((size_t)o.workspace.context, sizeof *b.tokens);
+    for (int i = 0; i < o.workspace.context; i++)
         b.tokens[i] = (int)((unsigned)i * 7919u % (unsigned)model.vocab_size);
-    }
     b.w = open_workspace(&o, &model, b.most_sequences);
     b.k = choose_kernels(&o, &b.why);
-    if (!(b.pool = pool_new(workspace_threads(b.w), &err))) die("%s", err.text);
     measure(&b);
     (o.json ? print_json : print_text)(&b);
     for (Depth *d = b.depths; d < b.depths + b.n_decode; d++) {
         for (int i = 0; i < MAX_SEQUENCES; i++) sequence_free(d->at[i]);
         sequence_free(d->base);
     }
-    pool_free(b.pool);
     workspace_free(b.w);
     free(b.buffer);
     free(b.tokens);

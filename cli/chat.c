@@ -1,5 +1,5 @@
 // chat.c: --chat, a conversation. Each turn renders the whole conversation anew, since a template
-// may write the past otherwise than the present; what the cache holds of it does not run again.
+// may write past turns differently; what the cache holds of it is not run again.
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -97,19 +97,15 @@ static bool render(Conversation *c, Ids *ids) {
     *ids = conversation_ids(c->g.o, c->chat, c->g.tokenizer, &c->messages, true, &err);
     long unknown = 0;
     while (unknown < ids->n && ids->data[unknown] < c->g.model.vocab_size) unknown++;
-    if (ids->n < 0) {
-        say(c, "%s; say it otherwise, or /reset", err.text);
-    } else if (ids->n == 0) {
-        say(c, "the chat template makes nothing of this conversation");
-    } else if (unknown < ids->n) {
+    if (ids->n < 0) say(c, "%s; say it otherwise, or /reset", err.text);
+    else if (ids->n == 0) say(c, "the chat template makes nothing of this conversation");
+    else if (unknown < ids->n)
         say(c, "the model has no token %d, which the tokenizer finds in this; say it otherwise",
             ids->data[unknown]);
-    } else if (ids->n >= context) {
+    else if (ids->n >= context)
         say(c, "the conversation has %ld tokens and the context room for %d: /reset begins anew, "
             "a shorter message or a larger -c may do", ids->n, context);
-    } else {
-        return true;
-    }
+    else return true;
     free(ids->data);
     return false;
 }
@@ -219,16 +215,12 @@ static void save(const Conversation *c, const char *path) {
 // True: it was a command, and is done.
 static bool command(Conversation *c, const char *turn, bool *leave) {
     if (turn[0] != '/') return false;
-    if (strcmp(turn, "/exit") == 0) {
-        *leave = true;
-    } else if (strcmp(turn, "/reset") == 0) {
-        reset(c);
-    } else if (strncmp(turn, "/save ", 6) == 0 && turn[6]) {
-        save(c, turn + 6);
-    } else {
+    if (strcmp(turn, "/exit") == 0) *leave = true;
+    else if (strcmp(turn, "/reset") == 0) reset(c);
+    else if (strncmp(turn, "/save ", 6) == 0 && turn[6]) save(c, turn + 6);
+    else
         say(c, "there is /reset, /save FILE (for --messages) and /exit; a message may begin with "
             "a space before its /");
-    }
     return true;
 }
 

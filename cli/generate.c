@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,8 +16,12 @@
 // ---- what is printed ----
 
 static void put_text(Generation *g, const char *text, size_t len) {
-    if (g->print) g->print(g->to, text, len);
-    else if (len > 0 && !g->closed) g->closed = !write_out(text, len);
+    if (g->print) {
+        g->print(g->to, text, len);
+    } else if (len > 0 && !g->closed) {
+        g->ended_line = text[len - 1] == '\n';
+        g->closed = !write_out(text, len);
+    }
 }
 
 static void put_token(Generation *g, int id) {
@@ -24,11 +29,9 @@ static void put_token(Generation *g, int id) {
     char number[16];
     const char *text = number;
     size_t len = 0;
-    if (!g->decoder) {
+    if (!g->decoder)
         len = (size_t)snprintf(number, sizeof number, "%s%d", g->n_printed++ ? " " : "", id);
-    } else if (decoder_push(g->decoder, id, &text, &len, &err)) {
-        die("%s", err.text);
-    }
+    else if (decoder_push(g->decoder, id, &text, &len, &err)) die("%s", err.text);
     put_text(g, text, len);
 }
 
@@ -115,7 +118,6 @@ static void count_pass(Generation *g) {
     const WorkspaceOptions *w = &g->o->workspace;
     int length = sequence_length(g->sequence);
     size_t cache = kv_bytes_at(&g->model, 0, length, w->k_dtype, w->v_dtype);
-    g->passes++;
     g->step_bytes += (double)g->model.weight_bytes + (double)cache;
 }
 
@@ -146,8 +148,7 @@ static void decode(Generation *g, const float *logits, Error *err) {
         if (!g->decoder || !ends_text(g, id)) put_token(g, id);
     }
     if (ran && g->drafter) draft_learn(g->drafter, n_guesses, right, seconds() - begin);
-    Error unused;
-    take_back(g, g->n_text - (n_generated(g) > 0), marked, &unused);
+    take_back(g, g->n_text - (n_generated(g) > 0), marked, NULL);
     g->generated += n_generated(g);
     g->stepped += n_generated(g) > 0 ? n_generated(g) - 1 : 0;
     g->step_seconds += seconds() - start;
@@ -163,9 +164,17 @@ int generate_text(Generation *g, Ids ids, Error *err) {
     return strcmp(g->stop, "error") == 0 ? -1 : 0;
 }
 
+// Where stdout and stderr are one pipe or file (2>&1).
+static bool one_stream(void) {
+    struct stat out, err;
+    return fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &err) == 0 &&
+           out.st_dev == err.st_dev && out.st_ino == err.st_ino;
+}
+
 void closing_line(const Generation *g) {
     KvUsage kv = sequence_kv_usage(g->sequence);
-    if (isatty(STDOUT_FILENO)) fprintf(stderr, "\n");
+    if (!g->ended_line && isatty(STDOUT_FILENO)) write_out("\n", 1);
+    else if (!g->ended_line && !g->print && one_stream()) fprintf(stderr, "\n");
     fprintf(stderr, "prompt %ld tokens, %.1f tok/s", g->prompt,
             rate((double)g->prompt, g->prompt_seconds));
     if (g->reused) {
@@ -175,14 +184,12 @@ void closing_line(const Generation *g) {
     fprintf(stderr, "; generated %ld, %.1f tok/s, %.2f GB/s; ", g->generated,
             rate((double)g->stepped, g->step_seconds),
             rate(g->step_bytes, g->step_seconds) * 1e-9);
-    if (g->drafter) {
+    if (g->drafter)
         fprintf(stderr, "drafted %ld, accepted %ld; ", drafted_tokens(g->drafter),
                 accepted_tokens(g->drafter));
-    }
     fprintf(stderr, "KV cache %s of %s bytes in use", commas(kv.in_use), commas(kv.reserved));
-    if (g->sampling.temperature > 0) {
+    if (g->sampling.temperature > 0)
         fprintf(stderr, "; seed %llu", (unsigned long long)g->sampling.seed);
-    }
     fprintf(stderr, "; stopped: %s\n", g->stop);
 }
 
@@ -197,11 +204,9 @@ static uint64_t clock_seed(void) {
 // An answer is written with its special tokens: they may be the marks around a thought.
 void start_text(Generation *g) {
     Error err;
-    const char *why;
     bool skip_special = !g->o->messages && g->o->verb != CHAT;
     sampler_free(g->sampler);
-    g->sampler = sampler_new(workspace_kernels(g->w, &why), g->model.vocab_size, &g->sampling,
-                             &err);
+    g->sampler = sampler_new(workspace_kernels(g->w), g->model.vocab_size, &g->sampling, &err);
     if (!g->sampler) die("%s", err.text);
     if (!g->tokenizer || g->o->ids) return;
     decoder_free(g->decoder);
@@ -217,8 +222,7 @@ void generation_open(Generation *g, const Options *o) {
     g->drafter = drafter_new(o, &g->model, g->w);
     if (!o->seeded) g->sampling.seed = clock_seed();
     start_text(g);
-    g->text = malloc(((size_t)workspace_context(g->w) + 1) * sizeof *g->text);
-    if (!g->text) die("no memory for the ids of the text");
+    g->text = allocate((size_t)workspace_context(g->w) + 1, sizeof *g->text);
 }
 
 void generation_close(Generation *g) {
@@ -238,8 +242,7 @@ int generate(const Options *o) {
     Generation g;
     generation_open(&g, o);
     if (g.model.encoder) return fill_masks(&g);
-    Ids ids = prompt_to_run(o, &g.model, g.tokenizer);
-    if (o->messages) g.answer_end = answer_end(&g.model, o->models[0], g.tokenizer);
+    Ids ids = prompt_to_run(o, &g.model, g.tokenizer, &g.answer_end);
     g.sequence = open_prompt_cache(o, g.w, ids);
     catch_interrupt(SA_RESTART | SA_RESETHAND);
     for (long i = 0; i < ids.n; i++) {

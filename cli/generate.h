@@ -3,7 +3,6 @@
 #define CLI_GENERATE_H
 
 #include "input.h"
-#include "interrupt.h"
 #include "speculate.h"
 
 typedef struct {
@@ -20,13 +19,14 @@ typedef struct {
     void *to;
     int *text;                   // [context + 1], prompt and what was generated
     int n_text, n_prompt;        // tokens, of them the prompt's
-    int answer_end;              // a token that ends the text besides EOS, -1: none
+    int answer_end;              // another token that ends the text, besides EOS; -1: none
     int fork_at;                 // where in the prompt to keep a fork, -1: nowhere
     Sequence *fork;              // the last one kept, or NULL
-    bool closed;                 // whoever read stdout is gone
+    bool closed;                 // the reader of stdout has gone
+    bool ended_line;             // the last character on stdout is a newline
     long n_printed;              // ids so far
     long prompt, reused, generated;  // tokens in all
-    long stepped, passes;            // of them, those that a pass was for; passes
+    long stepped;                // of them, those that a pass was for
     double prompt_seconds, step_seconds, step_bytes;
     const char *stop;            // why the text ended
 } Generation;

@@ -38,9 +38,7 @@ static void print_attention(const Attention *a) {
                attention_name(a->n_heads, a->n_kv_heads), a->head_dim);
     }
     printf(", attention scale %g", (double)a->scale);
-    if (a->q_norm.w) {
-        printf(", q and k normalised%s", a->qk_norm == QK_WHOLE ? " as wholes" : "");
-    }
+    if (a->q_norm.w) printf(", q and k normalised%s", a->qk_norm == QK_WHOLE ? " as wholes" : "");
     if (a->softcap > 0) printf(", softcap %g", (double)a->softcap);
     if (a->clip > 0) printf(", clip %g", (double)a->clip);
     if (a->sinks) printf(", sinks");
@@ -55,14 +53,12 @@ static void print_attention(const Attention *a) {
 
 static void print_mixer(const Layer *l) {
     const DeltaNet *d = &l->deltanet;
-    if (l->mixer == MIXER_ATTENTION) {
-        print_attention(&l->attention);
-    } else if (l->mixer == MIXER_SHORTCONV) {
+    if (l->mixer == MIXER_ATTENTION) print_attention(&l->attention);
+    else if (l->mixer == MIXER_SHORTCONV)
         printf("convolution over %d tokens", l->shortconv.conv.n_taps);
-    } else {
+    else
         printf("gated DeltaNet, %d key heads of %d, %d value heads of %d, convolution over %d "
                "tokens", d->n_k_heads, d->k_dim, d->n_v_heads, d->v_dim, d->conv.n_taps);
-    }
 }
 
 static void print_activation(const Activation *act) {
@@ -118,7 +114,9 @@ static void print_info_strings(const Checkpoint *file) {
 }
 
 static void print_tensors(const Checkpoint *file) {
-    printf("tensors      %d\n", file->n_tensors);
+    size_t bytes = 0;
+    for (int i = 0; i < file->n_tensors; i++) bytes += file->tensors[i].bytes;
+    printf("tensors      %d, %s bytes\n", file->n_tensors, commas(bytes));
     for (int i = 0; i < file->n_tensors; i++) {
         const Tensor *t = &file->tensors[i];
         char shape[48];
@@ -140,7 +138,8 @@ static const char *describe_chat(const Checkpoint *file, Chat **chat, Error *err
 
 static void print_info(const char *path, const Model *m, const char *tokenizer, const char *chat,
                        const char *isa, const char *why) {
-    printf("file         %s, %s bytes\n", path, commas(m->file.map.size));
+    printf("file         %s, %s bytes%s\n", path, commas(m->file.map.size),
+           m->file.shape ? ": a shape, without weights" : "");
     print_info_strings(&m->file);
     printf("shape        %s%d layers, n_embd %d, vocabulary %d, context %d, %s (eps %g)%s%s%s\n",
            m->encoder ? "encoder, " : "", m->n_layers, m->n_embd, m->vocab_size, m->context,
@@ -157,7 +156,9 @@ static void print_info(const char *path, const Model *m, const char *tokenizer, 
         if (r->long_freq) printf("; another table for texts of more than %d tokens", r->length);
         printf("\n");
     }
-    printf("tokenizer    %s\n", tokenizer ? tokenizer : "none: use --tokens");
+    printf("tokenizer    %s\n", tokenizer         ? tokenizer
+                                     : m->file.shape ? "none"
+                                                     : "none: use --tokens");
     printf("chat         ");
     if (chat) print_escaped(chat, strlen(chat));
     else printf("none");
@@ -178,8 +179,9 @@ static void print_info_json(const char *path, const Model *m, const char *tokeni
                             const char *chat, const char *isa) {
     printf("{");
     print_json_string("file", path, strlen(path));
-    printf(", \"bytes\": %zu, \"weight_bytes\": %zu, \"n_layers\": %d, \"n_embd\": %d, "
-           "\"vocab_size\": %d, \"context\": %d, ", m->file.map.size, m->weight_bytes, m->n_layers,
+    printf(", \"shape\": %s, \"bytes\": %zu, \"weight_bytes\": %zu, \"n_layers\": %d, "
+           "\"n_embd\": %d, \"vocab_size\": %d, \"context\": %d, ",
+           m->file.shape ? "true" : "false", m->file.map.size, m->weight_bytes, m->n_layers,
            m->n_embd, m->vocab_size, m->context);
     print_json_string("isa", isa, strlen(isa));
     print_json_or_null("tokenizer", tokenizer);
@@ -214,11 +216,8 @@ int info(const Options *o) {
     Tokenizer *tokenizer = open_tokenizer(&model);
     const char *described = tokenizer ? tokenizer_describe(tokenizer) : NULL;
     const Kernels *kernels = choose_kernels(o, &why);
-    if (o->json) {
-        print_info_json(path, &model, described, talk, kernels->name);
-    } else {
-        print_info(path, &model, described, talk, kernels->name, why);
-    }
+    if (o->json) print_info_json(path, &model, described, talk, kernels->name);
+    else print_info(path, &model, described, talk, kernels->name, why);
     chat_free(chat);
     tokenizer_free(tokenizer);
     model_close(&model);
@@ -240,7 +239,7 @@ int tokenize(const Options *o) {
     Model model;
     open_model(&model, o, o->models[0]);
     Tokenizer *tokenizer = open_tokenizer(&model);
-    Ids ids = prompt_ids(o, &model, tokenizer);
+    Ids ids = prompt_ids(o, &model, tokenizer, NULL);
     for (long i = 0; i < ids.n; i++) printf(i ? " %d" : "%d", ids.data[i]);
     printf("\n");
     free(ids.data);

@@ -7,6 +7,13 @@
 
 #include "messages.h"
 #include "print.h"
+#include "text/unicode.h"
+
+void *allocate(size_t count, size_t size) {
+    void *memory = calloc(count ? count : 1, size);
+    if (!memory) die("no memory for %zu bytes", count * size);
+    return memory;
+}
 
 // ---- the model, and where it runs ----
 
@@ -15,21 +22,29 @@ static void check_encoder(const Options *o, const char *path) {
     static const char what[] = "is an encoder: it reads texts as a whole, keeps no cache between "
                                "tokens and generates nothing";
     if (o->draft_model) usage("%s %s, so it takes no part in guessing", path, what);
-    if (o->verb & (CHAT | BATCH | PPL | BENCH)) {
+    if (o->verb & (CHAT | BATCH | PPL | BENCH))
         usage("%s %s; it has --embed, --similar, --hidden, --logits, and fills masks in -p", path,
               what);
-    }
+    if (o->heads)
+        usage("%s is an encoder, whose tokens see those after them too; the maps and scores of "
+              "--heads are of tokens that see only what stands before", path);
     if (o->grows) usage("%s %s, so %s means nothing for it", path, what, o->grows);
+}
+
+void need_weights(const Model *model, const char *path) {
+    if (model->file.shape)
+        die("%s is a shape, which has no weights: it is for --kv, --info and --check; for all else "
+            "export the model without --shape-only", path);
 }
 
 void open_model(Model *model, const Options *o, const char *path) {
     Error err;
     if (model_open(model, path, &err)) die("%s", err.text);
     if (model->encoder) check_encoder(o, path);
-    if (o->workspace.context > model->context) {
+    if (!(o->verb & (KV | INFO | CHECK))) need_weights(model, path);
+    if (o->workspace.context > model->context && o->verb != KV)
         usage("-c %d: %s was made for %d positions at most", o->workspace.context, path,
               model->context);
-    }
 }
 
 Tokenizer *open_tokenizer(const Model *model) {
@@ -103,7 +118,7 @@ Text read_file(const char *path) {
 
 void warn_if_not_utf8(Text text) {
     for (size_t i = 0, n; i < text.size; i += n) {
-        n = utf8_char(text.data + i, text.size - i);
+        n = utf8_length(text.data + i, text.size - i);
         if (n == 0) {
             fprintf(stderr, "run: the text is not UTF-8 at byte %zu; bad bytes are read as "
                             "U+FFFD\n", i);
@@ -126,19 +141,16 @@ Ids encode(const Tokenizer *tokenizer, Text text, bool add_special) {
 // "1 2 3", or with commas.
 static Ids parse_ids(const char *text, int vocab_size) {
     static const char between[] = " ,\t\n";
-    Ids ids = {malloc((strlen(text) / 2 + 1) * sizeof(int)), 0};
-    if (!ids.data) die("no memory for the ids of --tokens");
+    Ids ids = {allocate(strlen(text) / 2 + 1, sizeof(int)), 0};
     for (const char *p = text + strspn(text, between); *p; p += strspn(p, between)) {
         char *end;
         errno = 0;
         long id = strtol(p, &end, 10);
-        if (end == p || (*end && !strchr(between, *end))) {
+        if (end == p || (*end && !strchr(between, *end)))
             usage("--tokens wants ids such as \"1 2 3\", found \"%.40s\"", p);
-        }
-        if (errno || id < 0 || id >= vocab_size) {
+        if (errno || id < 0 || id >= vocab_size)
             usage("--tokens: %.*s is no token of this model; its ids are 0 to %d", (int)(end - p),
                   p, vocab_size - 1);
-        }
         ids.data[ids.n++] = (int)id;
         p = end;
     }
@@ -147,21 +159,21 @@ static Ids parse_ids(const char *text, int vocab_size) {
 }
 
 void check_ids(Ids ids, const Model *model) {
-    for (long i = 0; i < ids.n; i++) {
-        if (ids.data[i] >= model->vocab_size) {
+    for (long i = 0; i < ids.n; i++)
+        if (ids.data[i] >= model->vocab_size)
             die("the text has token %d, which the tokenizer knows and the model does not: its ids "
                 "are 0 to %d", ids.data[i], model->vocab_size - 1);
-        }
-    }
 }
 
 // The conversation in a file, and the beginning of an answer.
-static Ids messages_ids(const Options *o, const Model *model, const Tokenizer *tokenizer) {
+static Ids messages_ids(const Options *o, const Model *model, const Tokenizer *tokenizer,
+                        int *answer_end) {
     Error err;
     Chat *chat = open_chat(model, o->models[0]);
     Messages m = read_messages(o->messages);
     Ids ids = conversation_ids(o, chat, tokenizer, &m, true, &err);
     if (ids.n < 0) die("%s: %s", o->messages, err.text);
+    if (answer_end) *answer_end = chat_stop(chat, tokenizer);
     messages_free(&m);
     chat_free(chat);
     return ids;
@@ -181,32 +193,30 @@ Text prompt_text(const Options *o) {
     return text;
 }
 
-Ids prompt_ids(const Options *o, const Model *model, const Tokenizer *tokenizer) {
+Ids prompt_ids(const Options *o, const Model *model, const Tokenizer *tokenizer, int *answer_end) {
     if (o->tokens) return parse_ids(o->tokens, model->vocab_size);
-    if (!tokenizer) {
+    if (!tokenizer)
         usage("%s has no tokenizer; give the prompt as ids, with --tokens", o->models[0]);
-    }
-    if (o->messages) return messages_ids(o, model, tokenizer);
+    if (o->messages) return messages_ids(o, model, tokenizer, answer_end);
     Text text = prompt_text(o);
     Ids ids = encode(tokenizer, text, true);
     free(text.data);
     return ids;
 }
 
-Ids prompt_to_run(const Options *o, const Model *model, const Tokenizer *tokenizer) {
-    return to_run(o, model, prompt_ids(o, model, tokenizer));
+Ids prompt_to_run(const Options *o, const Model *model, const Tokenizer *tokenizer,
+                  int *answer_end) {
+    return to_run(o, model, prompt_ids(o, model, tokenizer, answer_end));
 }
 
 Ids to_run(const Options *o, const Model *model, Ids ids) {
     int context = o->workspace.context ? o->workspace.context : model->context;
-    if (ids.n == 0) {
+    if (ids.n == 0)
         usage("the prompt is empty, and this model's tokenizer puts no BOS token before a text; "
               "give a prompt with -p");
-    }
-    if (ids.n > context) {
+    if (ids.n > context)
         usage("the prompt has %ld tokens and the context has room for %d; shorten it%s", ids.n,
               context, context < model->context ? " or raise -c" : "");
-    }
     check_ids(ids, model);
     return ids;
 }

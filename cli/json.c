@@ -1,22 +1,19 @@
-// A strict JSON reader by recursive descent. All values of a text lie in one block and all its
-// strings in another: each value but the first follows one of [ , : and a string is shorter than
-// its source, which bounds both beforehand.
+// A strict JSON reader by recursive descent. All values of a text and then all its strings lie in
+// one block: each value but the first follows one of [ { , : and a string is shorter than its
+// source, which bounds both beforehand.
 #include "cli/json.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct {
-    Json root;      // what the caller holds
-    char *strings;
-    Json values[];  // all others
-} Document;
+#include "text/unicode.h"
 
 typedef struct {
-    const uint8_t *text;
+    const char *text;
     size_t len, at;
     Json *values;
     char *strings;
@@ -28,90 +25,50 @@ static int wrong(const Parser *r, const char *what) {
     return fail(r->err, "byte %zu: %s", r->at, what);
 }
 
-static void skip_space(Parser *r) {
-    while (r->at < r->len && strchr(" \t\n\r", r->text[r->at]) && r->text[r->at]) r->at++;
-}
+// The byte at r->at; -1 at the end.
+static int current(const Parser *r) { return r->at < r->len ? (uint8_t)r->text[r->at] : -1; }
 
-// The next byte that is no white space; -1 at the end.
+// The next byte that is no white space.
 static int peek(Parser *r) {
-    skip_space(r);
-    return r->at < r->len ? r->text[r->at] : -1;
+    while (current(r) > 0 && strchr(" \t\n\r", current(r))) r->at++;
+    return current(r);
 }
 
-static bool is_digit(const Parser *r) {
-    return r->at < r->len && r->text[r->at] >= '0' && r->text[r->at] <= '9';
+static bool accept(Parser *r, const char *word) {
+    size_t n = strlen(word);
+    bool found = n <= r->len - r->at && memcmp(r->text + r->at, word, n) == 0;
+    if (found) r->at += n;
+    return found;
 }
 
 // ---- strings ----
-
-// Bytes of the UTF-8 character at text[0..len), 1..4; 0: it is none.
-static size_t utf8_length(const uint8_t *text, size_t len) {
-    uint8_t a = text[0];
-    size_t n = a < 0x80 ? 1 : a < 0xC2 ? 0 : a < 0xE0 ? 2 : a < 0xF0 ? 3 : a < 0xF5 ? 4 : 0;
-    if (n > len) return 0;
-    for (size_t i = 1; i < n; i++)
-        if ((text[i] & 0xC0) != 0x80) return 0;
-    bool overlong = (a == 0xE0 && text[1] < 0xA0) || (a == 0xF0 && text[1] < 0x90);
-    bool outside = (a == 0xED && text[1] > 0x9F) ||
-                   (a == 0xF4 && text[1] > 0x8F);  // a surrogate; above U+10FFFF
-    return overlong || outside ? 0 : n;
-}
-
-static char *put_utf8(char *out, uint32_t c) {
-    if (c < 0x80) {
-        *out++ = (char)c;
-        return out;
-    }
-    if (c < 0x800) {
-        *out++ = (char)(0xC0 | c >> 6);
-    } else {
-        if (c < 0x10000) {
-            *out++ = (char)(0xE0 | c >> 12);
-        } else {
-            *out++ = (char)(0xF0 | c >> 18);
-            *out++ = (char)(0x80 | (c >> 12 & 63));
-        }
-        *out++ = (char)(0x80 | (c >> 6 & 63));
-    }
-    *out++ = (char)(0x80 | (c & 63));
-    return out;
-}
 
 // Four hexadecimal digits.
 static int read_hex(Parser *r, uint32_t *c) {
     *c = 0;
     for (int i = 0; i < 4; i++, r->at++) {
-        static const char digits[] = "0123456789abcdef";
-        int byte = r->at < r->len ? r->text[r->at] : 0;
-        const char *digit =
-            byte ? strchr(digits, byte >= 'A' && byte <= 'F' ? byte + 32 : byte) : NULL;
-        if (!digit) return wrong(r, "\\u is not followed by four hexadecimal digits");
-        *c = *c << 4 | (uint32_t)(digit - digits);
+        int byte = current(r);
+        if (!isxdigit(byte)) return wrong(r, "\\u is not followed by four hexadecimal digits");
+        *c = *c << 4 | (uint32_t)(isdigit(byte) ? byte - '0' : (byte | 32) - 'a' + 10);
     }
     return 0;
 }
 
-// What follows a backslash, r->at at it.
+// What follows a backslash.
 static int read_escape(Parser *r, uint32_t *c) {
     static const char names[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
-    int byte = r->at < r->len ? r->text[r->at] : 0;
-    const char *name = byte ? strchr(names, byte) : NULL;
+    const char *name = current(r) > 0 ? strchr(names, current(r)) : NULL;
+    size_t begin = r->at;
     if (name) {
         *c = (uint8_t)meanings[name - names];
         r->at++;
         return 0;
     }
-    if (byte != 'u') return wrong(r, "unknown escape in a string");
-    size_t begin = r->at++;
+    if (!accept(r, "u")) return wrong(r, "unknown escape in a string");
     if (read_hex(r, c)) return -1;
     if (*c < 0xD800 || *c > 0xDFFF) return 0;
     uint32_t low = 0;
-    bool pair =
-        *c < 0xDC00 && r->len - r->at > 1 && r->text[r->at] == '\\' && r->text[r->at + 1] == 'u';
-    if (pair) {
-        r->at += 2;
-        if (read_hex(r, &low)) return -1;
-    }
+    if (*c < 0xDC00 && accept(r, "\\u") && read_hex(r, &low)) return -1;
     if (low < 0xDC00 || low > 0xDFFF) {
         r->at = begin;
         return wrong(r, "half a surrogate pair");
@@ -125,20 +82,20 @@ static int read_string(Parser *r, const char **text, size_t *len) {
     *text = out;
     size_t begin = r->at++;
     while (r->at < r->len && r->text[r->at] != '"') {
-        const uint8_t *p = r->text + r->at;
+        const char *p = r->text + r->at;
         size_t n = utf8_length(p, r->len - r->at);
         if (n == 0) return wrong(r, "not UTF-8");
-        if (*p < 0x20) return wrong(r, "a control character in a string; it must be escaped");
-        if (*p != '\\') {
+        if ((uint8_t)*p < 0x20)
+            return wrong(r, "a control character in a string; it must be escaped");
+        r->at += n;
+        if (*p == '\\') {
+            uint32_t c;
+            if (read_escape(r, &c)) return -1;
+            out += utf8_encode(c, (uint8_t *)out);
+        } else {
             memcpy(out, p, n);
             out += n;
-            r->at += n;
-            continue;
         }
-        uint32_t c = 0;
-        r->at++;
-        if (read_escape(r, &c)) return -1;
-        out = put_utf8(out, c);
     }
     if (r->at == r->len) {
         r->at = begin;
@@ -154,59 +111,33 @@ static int read_string(Parser *r, const char **text, size_t *len) {
 // ---- other values ----
 
 static int read_digits(Parser *r) {
-    if (!is_digit(r)) return wrong(r, "expected a digit");
-    while (is_digit(r)) r->at++;
+    if (!isdigit(current(r))) return wrong(r, "expected a digit");
+    while (isdigit(current(r))) r->at++;
     return 0;
 }
 
 static int read_number(Parser *r, Json *value) {
     size_t begin = r->at;
-    value->type = JSON_NUMBER;
-    value->is_integer = true;
-    if (r->text[r->at] == '-') r->at++;
-    if (r->at < r->len && r->text[r->at] == '0') r->at++;
-    else if (read_digits(r)) return -1;
-    if (is_digit(r)) return wrong(r, "a number that begins with 0");
-    if (r->at < r->len && r->text[r->at] == '.') {
-        r->at++;
-        value->is_integer = false;
-        if (read_digits(r)) return -1;
-    }
-    if (r->at < r->len && (r->text[r->at] | 32) == 'e') {
-        r->at++;
-        value->is_integer = false;
-        if (r->at < r->len && (r->text[r->at] == '+' || r->text[r->at] == '-')) r->at++;
+    accept(r, "-");
+    if (!accept(r, "0") && read_digits(r)) return -1;
+    if (isdigit(current(r))) return wrong(r, "a number that begins with 0");
+    size_t whole = r->at;
+    if (accept(r, ".") && read_digits(r)) return -1;
+    if (accept(r, "e") || accept(r, "E")) {
+        if (!accept(r, "+")) accept(r, "-");
         if (read_digits(r)) return -1;
     }
     char *digits = r->strings + r->n_strings;  // there is room for them, and no need afterwards
     memcpy(digits, r->text + begin, r->at - begin);
     digits[r->at - begin] = 0;
+    value->type = JSON_NUMBER;
     value->number = strtod(digits, NULL);
     errno = 0;
-    value->integer = value->is_integer ? strtoll(digits, NULL, 10) : 0;
-    if (errno) value->is_integer = false;
+    value->integer = r->at == whole ? strtoll(digits, NULL, 10) : 0;
+    value->is_integer = r->at == whole && !errno;
     if (isfinite(value->number)) return 0;
     r->at = begin;
     return wrong(r, "a number that is too large");
-}
-
-static int read_word(Parser *r, Json *value) {
-    static const struct {
-        const char *word;
-        JsonType type;
-        bool boolean;
-    } words[] = {{"null", JSON_NULL, false},
-                 {"true", JSON_BOOL, true},
-                 {"false", JSON_BOOL, false}};
-    for (size_t i = 0; i < 3; i++) {
-        size_t n = strlen(words[i].word);
-        if (n > r->len - r->at || memcmp(r->text + r->at, words[i].word, n) != 0) continue;
-        value->type = words[i].type;
-        value->boolean = words[i].boolean;
-        r->at += n;
-        return 0;
-    }
-    return wrong(r, "expected a value");
 }
 
 static int compare_keys(const void *a, const void *b) {
@@ -237,36 +168,33 @@ static int read_value(Parser *r, Json *value, int depth);
 // An array or an object, r->at at its bracket.
 static int read_container(Parser *r, Json *value, int depth) {
     bool is_object = r->text[r->at] == '{';
-    int close = is_object ? '}' : ']';
+    const char *close = is_object ? "}" : "]";
     const Json **link = &value->first;
     value->type = is_object ? JSON_OBJECT : JSON_ARRAY;
     if (depth == JSON_MAX_DEPTH)
         return fail(r->err, "byte %zu: deeper than %d brackets", r->at, JSON_MAX_DEPTH);
     r->at++;
-    if (peek(r) == close) {
-        r->at++;
-        return 0;
-    }
+    peek(r);
+    if (accept(r, close)) return 0;
     for (;;) {
         Json *member = &r->values[r->n_values];
         *member = (Json){0};
         if (is_object) {
             if (peek(r) != '"') return wrong(r, "expected a key in quotes");
             if (read_string(r, &member->key, &member->key_len)) return -1;
-            if (peek(r) != ':') return wrong(r, "expected a colon after a key");
-            r->at++;
+            peek(r);
+            if (!accept(r, ":")) return wrong(r, "expected a colon after a key");
         }
         r->n_values++;
         if (read_value(r, member, depth + 1)) return -1;
         *link = member;
         link = (const Json **)&member->next;
         value->n++;
-        int byte = peek(r);
-        if (byte != ',' && byte != close)
+        peek(r);
+        if (accept(r, close)) return is_object ? check_keys(r, value) : 0;
+        if (!accept(r, ","))
             return wrong(r, is_object ? "expected a comma or } in an object"
                                       : "expected a comma or ] in an array");
-        r->at++;
-        if (byte == close) return is_object ? check_keys(r, value) : 0;
     }
 }
 
@@ -274,47 +202,39 @@ static int read_value(Parser *r, Json *value, int depth) {
     int byte = peek(r);
     if (byte < 0) return wrong(r, "the text ends where a value is expected");
     if (byte == '{' || byte == '[') return read_container(r, value, depth);
-    if (byte == '-' || is_digit(r)) return read_number(r, value);
-    if (byte != '"') return read_word(r, value);
-    value->type = JSON_STRING;
-    return read_string(r, &value->text, &value->len);
+    if (byte == '-' || isdigit(byte)) return read_number(r, value);
+    if (byte == '"') {
+        value->type = JSON_STRING;
+        return read_string(r, &value->text, &value->len);
+    }
+    if (accept(r, "null")) return 0;
+    value->type = JSON_BOOL;
+    value->boolean = accept(r, "true");
+    return value->boolean || accept(r, "false") ? 0 : wrong(r, "expected a value");
 }
 
 // ---- the document ----
 
 const Json *json_parse(const char *text, size_t len, Error *err) {
-    size_t most =
-        1;  // values besides the root, and one that is begun before its key is found missing
+    size_t most = 2;  // the root, and one that is begun before its key is found missing
     for (size_t i = 0; i < len; i++)
         most += text[i] == '[' || text[i] == '{' || text[i] == ',' || text[i] == ':';
-    Document *d = malloc(sizeof *d + most * sizeof d->values[0]);
-    char *strings = malloc(len + 1);
-    if (!d || !strings) {
-        free(d);
-        free(strings);
+    Json *root = malloc(most * sizeof *root + len + 1);
+    if (!root) {
         fail(err, "no memory to read %zu bytes of JSON", len);
         return NULL;
     }
-    d->root = (Json){0};
-    d->strings = strings;
-    Parser r = {.text = (const uint8_t *)text,
-                .len = len,
-                .values = d->values,
-                .strings = strings,
-                .err = err};
-    int status = read_value(&r, &d->root, 0);
+    *root = (Json){0};
+    Parser r = {.text = text, .len = len, .values = root, .n_values = 1,
+                .strings = (char *)(root + most), .err = err};
+    int status = read_value(&r, root, 0);
     if (!status && peek(&r) >= 0) status = wrong(&r, "more text after the value");
-    if (!status) return &d->root;
-    json_free(&d->root);
+    if (!status) return root;
+    free(root);
     return NULL;
 }
 
-void json_free(const Json *root) {
-    if (!root) return;
-    Document *d = (Document *)root;  // its first member
-    free(d->strings);
-    free(d);
-}
+void json_free(const Json *root) { free((void *)root); }
 
 const Json *json_get(const Json *object, const char *key) {
     size_t n = strlen(key);
@@ -329,15 +249,13 @@ char *json_quote(const char *text, size_t len, size_t *out_len) {
     char *out = len < SIZE_MAX / 8 ? malloc(6 * len + 3) : NULL, *end = out;
     if (!out) return NULL;
     *end++ = '"';
-    for (size_t i = 0; i < len;) {
-        const uint8_t *p = (const uint8_t *)text + i;
-        size_t n = utf8_length(p, len - i);
-        const char *name = *p ? strchr(names, *p) : NULL;
-        if (n == 0) end = put_utf8(end, 0xFFFD);
+    for (size_t i = 0, n; i < len; i += n ? n : 1) {
+        n = utf8_length(text + i, len - i);
+        const char *name = text[i] ? strchr(names, text[i]) : NULL;
+        if (n == 0) end += utf8_encode(REPLACEMENT, (uint8_t *)end);
         else if (name) *end++ = '\\', *end++ = escapes[name - names];
-        else if (*p < 0x20) end += sprintf(end, "\\u%04x", *p);
-        else memcpy(end, p, n), end += n;
-        i += n ? n : 1;
+        else if ((uint8_t)text[i] < 0x20) end += sprintf(end, "\\u%04x", text[i]);
+        else memcpy(end, text + i, n), end += n;
     }
     *end++ = '"';
     *end = 0;

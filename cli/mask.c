@@ -124,7 +124,7 @@ int fill_masks(Generation *g) {
     mask.id = tokenizer_mask(g->tokenizer, &mask.text, &mask.len, &mask.strips);
     if (mask.id < 0) usage("%s has a tokenizer without a mask", o->models[0]);
     Text text = prompt_text(o);
-    Ids ids = o->tokens ? prompt_to_run(o, &g->model, g->tokenizer)
+    Ids ids = o->tokens ? prompt_to_run(o, &g->model, g->tokenizer, NULL)
                         : to_run(o, &g->model, encode(g->tokenizer, text, true));
     int *filled = malloc((size_t)ids.n * sizeof *filled);
     if (!filled) die("no memory for the masks");

@@ -73,8 +73,7 @@ Messages read_messages(const char *path) {
     return m;
 }
 
-static int write_json(FILE *f, const void *arg) {
-    const Messages *m = arg;
+static int write_json(FILE *f, const Messages *m) {
     for (size_t i = 0; i < m->n; i++) {
         const Message *item = &m->items[i];
         size_t len;
@@ -85,11 +84,13 @@ static int write_json(FILE *f, const void *arg) {
         free(content);
     }
     fprintf(f, "]\n");
-    return ferror(f) ? -1 : 0;
+    return 0;
 }
 
 int write_messages(const Messages *m, const char *path, Error *err) {
-    return replace_file(path, write_json, m, err);
+    NewFile file;
+    if (newfile_open(&file, path, err)) return -1;
+    return newfile_close(&file, write_json(file.stream, m), err);
 }
 
 // ---- as text and ids ----
@@ -101,22 +102,14 @@ Chat *open_chat(const Model *model, const char *path) {
     return chat;
 }
 
-int answer_end(const Model *model, const char *path, const Tokenizer *t) {
-    Chat *chat = open_chat(model, path);
-    int id = chat_stop(chat, t);
-    chat_free(chat);
-    return id;
-}
-
 // Local time as if it were UTC; SOURCE_DATE_EPOCH is UTC.
 static time_t wall_clock(void) {
     const char *fixed = getenv("SOURCE_DATE_EPOCH");
     if (fixed && *fixed) {
         char *end;
         long long value = strtoll(fixed, &end, 10);
-        if (*end || value < 0) {
+        if (*end || value < 0)
             usage("SOURCE_DATE_EPOCH wants seconds since 1970, found \"%s\"", fixed);
-        }
         return (time_t)value;
     }
     time_t now = time(NULL);

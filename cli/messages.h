@@ -21,8 +21,6 @@ Messages read_messages(const char *path);  // exits if it cannot
 int write_messages(const Messages *m, const char *path, Error *err);
 
 Chat *open_chat(const Model *model, const char *path);  // exits if there is none
-// The token that ends an answer besides EOS; -1: none.
-int answer_end(const Model *model, const char *path, const Tokenizer *t);
 // The ids of a conversation, with the beginning of an answer if `prompt`. n -1: an error.
 Ids conversation_ids(const Options *o, const Chat *chat, const Tokenizer *t, const Messages *m,
                      bool prompt, Error *err);

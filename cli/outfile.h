@@ -4,11 +4,9 @@
 
 #include <stdio.h>
 
-// Opens a file under a temporary name beside `path`, one at a time. A device, a pipe or what stdout
-// is sent to is written directly. Exits if it cannot be written, or if it is the file `input`,
-// which is mapped.
-FILE *outfile_open(const char *path, const char *input);
-// Ends it: what was at `path` is replaced at once.
+// Opens a file as newfile_open does; two may be open at a time. Exits if it cannot be written, or
+// if it is one of the inputs, which are mapped, or what the other one is to become.
+FILE *outfile_open(const char *path, char **inputs, int n_inputs);
 void outfile_close(FILE *f);
 
 #endif

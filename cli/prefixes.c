@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "requests.h"
+#include "input.h"
 
 // Tokens that two prompts share, each keeping one to run.
 static int common_length(const Prompt *a, const Prompt *b) {

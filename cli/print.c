@@ -37,9 +37,18 @@ void usage(const char *format, ...) {
     exit(2);
 }
 
+volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int number) { interrupted = 1; }
+
+void catch_interrupt(unsigned flags) {
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)flags};
+    sigaction(SIGINT, &action, NULL);
+}
+
 bool write_out(const char *text, size_t len) {
     if (fwrite(text, 1, len, stdout) == len && fflush(stdout) == 0) return true;
-    if (errno != EPIPE) die("stdout: %s", strerror(errno));
+    if (errno != EPIPE) die("cannot write to stdout: %s", strerror(errno));
     return false;
 }
 
@@ -74,19 +83,10 @@ const char *commas(size_t n) {
 
 double rate(double amount, double time) { return time > 0 ? amount / time : 0; }
 
-size_t utf8_char(const char *text, size_t len) {
-    uint32_t c;
-    bool whole;
-    if (len == 0) return 0;
-    size_t n = utf8_decode((const uint8_t *)text, len, &c, &whole);
-    bool written_out = n == 3 && (uint8_t)text[0] == 0xEF;  // U+FFFD itself, which replaces nothing
-    return c != REPLACEMENT || written_out ? n : 0;
-}
-
 int print_escaped(const char *text, size_t len) {
     int columns = 0;
     for (size_t i = 0; i < len; columns++) {
-        size_t n = utf8_char(text + i, len - i);
+        size_t n = utf8_length(text + i, len - i);
         unsigned char c = (unsigned char)text[i];
         bool upper_control = c == 0xC2 && n == 2 && (unsigned char)text[i + 1] < 0xA0;
         if (n == 0) {

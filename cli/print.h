@@ -2,6 +2,7 @@
 #ifndef CLI_PRINT_H
 #define CLI_PRINT_H
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -9,7 +10,13 @@
 void die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 void usage(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 
-// Writes to stdout and flushes. False: whoever read it has closed it, which is no error.
+// From catch_interrupt on, Ctrl-C sets `interrupted`: it ends the work, not the program. The flags
+// are sigaction's: SA_RESTART, and a system call that waits goes on; SA_RESETHAND, and a second
+// Ctrl-C ends the program at once.
+extern volatile sig_atomic_t interrupted;
+void catch_interrupt(unsigned flags);
+
+// Writes to stdout and flushes. False: its reader has closed it, which is no error.
 bool write_out(const char *text, size_t len);
 
 // A bar on stderr, or where that is no terminal, a line for each tenth. format: what stands beside
@@ -25,8 +32,5 @@ double rate(double amount, double time);
 // replaced. Returns the columns it took, a character being one.
 int print_escaped(const char *text, size_t len);
 void print_json_string(const char *key, const char *text, size_t len);
-// The length of the UTF-8 character at text[0..len), 0 if there is none: bad, cut short, overlong
-// or a surrogate.
-size_t utf8_char(const char *text, size_t len);
 
 #endif

@@ -1,18 +1,11 @@
 #include "requests.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "messages.h"
 #include "print.h"
-
-void *allocate(size_t count, size_t size) {
-    void *memory = calloc(count ? count : 1, size);
-    if (!memory) die("no memory for %zu bytes of the batch", count * size);
-    return memory;
-}
 
 // ---- values ----
 
@@ -53,16 +46,17 @@ static int set_seed(Request *r, const Json *value, Error *err) {
 
 static int set_id(Request *r, const Json *value, Error *err) {
     size_t len;
-    char number[32];
+    int n = -1;
     if (value->type == JSON_STRING) {
-        r->id = json_quote(value->text, value->len, &len);
+        char *id = json_quote(value->text, value->len, &len);
+        if (id) n = asprintf(&r->start, "{\"id\": %s, \"", id);
+        free(id);
     } else if (value->type == JSON_NUMBER && value->is_integer) {
-        snprintf(number, sizeof number, "%lld", (long long)value->integer);
-        r->id = strdup(number);
+        n = asprintf(&r->start, "{\"id\": %lld, \"", (long long)value->integer);
     } else {
         return fail(err, "\"id\" is a string, or a whole number of 64 bits");
     }
-    if (!r->id) die("no memory for an id");
+    if (n < 0) die("no memory for an id");
     return 0;
 }
 
@@ -106,21 +100,14 @@ static int prompt_from_tokens(Request *r, const Json *tokens, const Defaults *d,
 // The one place where a conversation becomes a prompt.
 static int prompt_from_messages(Request *r, const Json *messages, const Defaults *d, Error *err) {
     Messages m = {0};
-    Error why;
-    Chat *chat = chat_new(&d->model->file, &why);
-    int status = -1;
-    if (!chat || !d->tokenizer)
-        fail(err, "messages: %s", chat ? "there is no tokenizer" : why.text);
-    else if (messages_from_json(&m, messages, err) == 0) {
-        r->prompt = conversation_ids(d->options, chat, d->tokenizer, &m, true, err);
-        r->is_chat = true;
-        r->answer_end = chat_stop(chat, d->tokenizer);
-        status = r->prompt.n < 0 ? -1 : 0;
-    }
-    if (r->prompt.n < 0) r->prompt.n = 0;
+    if (!d->chat) return fail(err, "messages: %s", d->no_chat.text);
+    if (!d->tokenizer) return fail(err, "messages: there is no tokenizer");
+    int status = messages_from_json(&m, messages, err);
+    if (!status) r->prompt = conversation_ids(d->options, d->chat, d->tokenizer, &m, true, err);
     messages_free(&m);
-    chat_free(chat);
-    return status;
+    r->is_chat = true;
+    r->answer_end = chat_stop(d->chat, d->tokenizer);
+    return status || r->prompt.n < 0 ? -1 : 0;
 }
 
 static int check_prompt(const Request *r, const Defaults *d, Error *err) {
@@ -150,12 +137,11 @@ static int set_prompt(Request *r, const Json *line, const Defaults *d, Error *er
 // ---- lines ----
 
 static int set_member(Request *r, const Json *value, const Defaults *d, Error *err) {
-    static const char *const prompts[] = {"prompt", "tokens", "messages"};
-    if (strcmp(value->key, "id") == 0) return 0;
+    static const char *const others[] = {"id", "prompt", "tokens", "messages"};
     if (strcmp(value->key, "seed") == 0) return set_seed(r, value, err);
     if (strcmp(value->key, "stop") == 0) return set_stops(r, value, d, err);
-    for (int i = 0; i < 3; i++)
-        if (strcmp(value->key, prompts[i]) == 0) return 0;
+    for (int i = 0; i < 4; i++)
+        if (strcmp(value->key, others[i]) == 0) return 0;
     for (int i = 0; i < N_NUMBERS; i++)
         if (strcmp(value->key, NUMBERS[i].key) == 0) return set_number(r, i, value, err);
     return fail(err, "unknown key \"%.60s\"", value->key);
@@ -177,6 +163,7 @@ Request read_request(const Defaults *defaults, const char *line, size_t len) {
     const Json *json = json_parse(line, len, &err);
     if (!json || set_all(&r, json, defaults, &err)) r.error = strdup(err.text);
     json_free(json);
+    if (!r.start && !(r.start = strdup("{\""))) die("no memory for a request");
     return r;
 }
 
@@ -184,6 +171,6 @@ void free_request(Request *r) {
     for (int i = 0; i < r->n_stops; i++) free(r->stops[i].data);
     free(r->stops);
     free(r->prompt.data);
-    free(r->id);
+    free(r->start);
     free(r->error);
 }

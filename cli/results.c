@@ -16,12 +16,6 @@ enum { SECONDS_BETWEEN_SYNCS = 2 };
 
 // ---- opening ----
 
-static bool same_file(const struct stat *file, const char *path) {
-    struct stat other;
-    return stat(path, &other) == 0 && other.st_dev == file->st_dev &&
-           other.st_ino == file->st_ino;
-}
-
 Results open_results(const char *path, const char *model, const char *requests) {
     Results r = {.path = path, .fd = STDOUT_FILENO};
     struct stat file;
@@ -29,24 +23,15 @@ Results open_results(const char *path, const char *model, const char *requests) 
     r.regular = stat(path, &file) != 0 || S_ISREG(file.st_mode);
     int flags = r.regular ? O_RDWR | O_CREAT : O_WRONLY;
     r.fd = open(path, flags | O_APPEND | O_CLOEXEC, 0666);
-    if (r.fd < 0 || fstat(r.fd, &file) != 0) die("cannot write %s: %s", path, strerror(errno));
-    if (same_file(&file, model)) die("cannot write %s: it is the model itself", path);
-    if (r.regular && same_file(&file, requests)) die("cannot write %s: it has the requests", path);
+    if (r.fd < 0) die("cannot write %s: %s", path, strerror(errno));
+    if (same_file(path, model)) die("cannot write %s: it is the model itself", path);
+    if (r.regular && same_file(path, requests)) die("cannot write %s: it has the requests", path);
     if (r.regular && flock(r.fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         die("cannot write %s: another batch is writing it", path);
     return r;
 }
 
 // ---- going on ----
-
-Text result_start(const Request *request) {
-    const char *id = request->id ? request->id : "";
-    size_t room = strlen(id) + 16;
-    Text start = {allocate(room, 1), 0};
-    const char *format = request->id ? "{\"id\": %s, \"" : "{%s\"";
-    start.size = (size_t)snprintf(start.data, room, format, id);
-    return start;
-}
 
 static void refuse(const Results *r, long number, const char *why) __attribute__((noreturn));
 static void refuse(const Results *r, long number, const char *why) {
@@ -66,10 +51,9 @@ static bool is_result(Text line, bool *error) {
 // Of a torn line only the beginning can be compared. Returns whether it is an error's line.
 static bool check_kept(const Results *r, long number, Text line, bool torn,
                        const Request *request) {
-    Text start = result_start(request);
-    size_t n = torn && line.size < start.size ? line.size : start.size;
-    bool error = false, ok = line.size >= n && memcmp(line.data, start.data, n) == 0;
-    free(start.data);
+    size_t n = strlen(request->start);
+    if (torn && line.size < n) n = line.size;
+    bool error = false, ok = line.size >= n && memcmp(line.data, request->start, n) == 0;
     if (!ok || (!torn && !is_result(line, &error)))
         refuse(r, number, "is not the result of the request in that place");
     return error;

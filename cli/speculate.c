@@ -35,15 +35,14 @@ static void open_draft_model(Drafter *d, const Options *o, const Model *model, W
     static const char *const keys[] = {"tokenizer.token.begin", "tokenizer.token.text",
                                        "tokenizer.token.kind"};
     Error err;
-    const char *why;
     WorkspaceOptions options = o->workspace;
     if (model_open(&d->model, o->draft_model, &err)) die("%s", err.text);
+    need_weights(&d->model, o->draft_model);
     bool same = d->model.vocab_size == model->vocab_size;
     for (int i = 0; i < 3; i++) same &= same_meta(&d->model, model, keys[i]);
-    if (!same) {
+    if (!same)
         die("-md %s: its vocabulary is not that of %s; a draft model needs the same tokens",
             o->draft_model, o->models[0]);
-    }
     int context = workspace_context(w);
     options.context = context < d->model.context ? context : d->model.context;
     options.logit_rows = 1;
@@ -52,7 +51,7 @@ static void open_draft_model(Drafter *d, const Options *o, const Model *model, W
     if (!d->w) die("%s: %s", o->draft_model, err.text);
     d->sequence = open_sequence(d->w, false);
     SamplerOptions greedy = {.top_p = 1, .repeat_penalty = 1};
-    d->greedy = sampler_new(workspace_kernels(d->w, &why), d->model.vocab_size, &greedy, &err);
+    d->greedy = sampler_new(workspace_kernels(d->w), d->model.vocab_size, &greedy, &err);
     if (!d->greedy) die("%s", err.text);
 }
 
@@ -60,10 +59,7 @@ static void open_draft_model(Drafter *d, const Options *o, const Model *model, W
 static const float *catch_up(Drafter *d, const int *text, int n) {
     Error err;
     int common = sequence_common(d->sequence, text, n - 1);
-    if (sequence_rewind(d->sequence, common, &err)) {
-        sequence_rewind(d->sequence, 0, &err);
-        common = 0;
-    }
+    if (sequence_rewind(d->sequence, common, NULL)) sequence_rewind(d->sequence, common = 0, NULL);
     const float *logits = forward(d->sequence, text + common, n - common, 1, &err);
     if (!logits || sequence_mark(d->sequence, &err)) die("the draft model: %s", err.text);
     return logits;
@@ -103,8 +99,7 @@ static int draft_by_lookup(const int *text, int n, int most, int *guesses) {
 
 Drafter *drafter_new(const Options *o, const Model *model, Workspace *w) {
     if (!o->lookup && !o->draft_model) return NULL;
-    Drafter *d = calloc(1, sizeof *d);
-    if (!d) die("no memory for guesses");
+    Drafter *d = allocate(1, sizeof *d);
     d->lookup = o->lookup > 0;
     d->most = d->lookup ? o->lookup : o->n_draft;
     d->now = d->most < FEW ? d->most : FEW;

@@ -50,6 +50,27 @@ class Entry:
         return data_bytes(self.dtype, self.rows, self.cols, len(self.tensor.shape) == 2)
 
 
+# A few rows, whose rounding decides much.
+SMALL = ("router", "shared_gate", "delta_beta", "delta_decay")
+
+
+def dtype_of(name: str, tensor: Tensor, dtype: str) -> str:
+    """What a tensor is written as: vectors, learned positions and small matrices in f32, and the
+    embedding and the output of a q4 file in q8, because their rounding reaches the logits
+    directly."""
+    if len(tensor.shape) == 1 or name == "embed_pos" or name.endswith(SMALL):
+        return "f32"
+    return "q8" if dtype == "q4" and name in ("embed", "output") else dtype
+
+
+def entries(tensors: Mapping[str, Tensor], dtype: str) -> list[Entry]:
+    """The tensors of a file whose matrices are of that dtype."""
+    return [
+        Entry(name, dtype_of(name, tensor, dtype), tensor)
+        for name, tensor in tensors.items()
+    ]
+
+
 @dataclass
 class Stats:
     """What was written: the file's bytes, the tensors' bytes and weights, and per dtype the sums of
@@ -109,6 +130,19 @@ def write_checkpoint(
         counts = (len(meta), len(table), len(metadata), len(entries))
         file.write(HEADER.pack(MAGIC, VERSION, crc, size, *counts))
     return stats
+
+
+def write_shape(path: str, metadata: Mapping[str, object], entries: Sequence[Entry]) -> Stats:
+    """Writes the same without the tensors' data, which says what the checkpoint would be. The
+    result counts what it would have. Errors: OSError."""
+    meta, table, size = _layout(metadata, entries)
+    crc = zlib.crc32(meta + table)
+    counts = (len(meta), len(table), len(metadata), len(entries))
+    with replacing(path) as file:
+        file.write(HEADER.pack(MAGIC, VERSION, crc, HEADER.size + len(meta + table), *counts))
+        file.write(meta + table)
+    data_bytes = sum(entry.bytes for entry in entries)
+    return Stats(size, data_bytes, sum(entry.rows * entry.cols for entry in entries))
 
 
 def output_file(path: str) -> str:

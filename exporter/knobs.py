@@ -81,6 +81,7 @@ class Knobs:
         None  # instead of the family's, where they depend on the config
     )
     biased: tuple[str, ...] = ()  # the matrices that may have a bias
+    bare_norms: tuple[str, ...] = ()  # the LayerNorms that have none
     norm_offset: float = 0.0  # added to the weights of every norm
     skipped_positions: int = 0  # rows of embed_pos that no position uses, before the others
     logit_scale: float = 1.0  # which goes into the final norm

@@ -1,5 +1,5 @@
 """Parts of a decoder that only some layers have: experts, latent attention, and the mixers that
-stand where attention does. A part says which layers have it, what metadata and tensors
+take the place of attention. A part says which layers have it, what metadata and tensors
 docs/format.md asks for, and how the source's tensors become modules that a family's table can
 name."""
 

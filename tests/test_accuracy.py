@@ -1,7 +1,7 @@
 """What rounding costs: logits of the bundled model in each dtype against its own float32, over
 stories it was not trained on.
 
-    python tests/test_accuracy.py      prints the table of README.md
+    python tests/test_accuracy.py      prints the table of docs/accuracy.md
 """
 
 from __future__ import annotations

@@ -336,6 +336,17 @@ def test_knobs_by_name_of_other_parts(name, fuzzer, tmp_path):
     assert export.main([str(ROOT / "tests" / "golden" / name), str(path), "--dtype", "q8"]) == 0
     tried, accepted = fuzz(fuzzer, path, "knobs", 300, 4)
     assert tried == 300 and accepted < 150
+@pytest.mark.parametrize("name", ["gpt_oss", "deepseek_v3", "lfm3"])
+def test_damaged_shapes(name, fuzzer, tmp_path):
+    """None is run, whatever it says."""
+    path = tmp_path / "x.shape"
+    assert export.main([str(ROOT / "tests" / "golden" / name), str(path), "--shape-only"]) == 0
+    assert fuzz(fuzzer, path, "truncate", 64)[1] == fuzz(fuzzer, path, "grow")[1] == 0
+    for how, count in (("flip", 2000), ("overwrite", 1000), ("knobs", 300)):
+        tried, accepted = fuzz(fuzzer, path, how, count, 5)
+        assert tried == count and 0 < accepted < count
+
+
 def test_damaged_chat_templates(fuzzer, stories, tmp_path):
     """Flipped bits and extreme words in the tables of a chat, among others."""
     model = checkpoints.random_model(tokenizer=stories, n_embd=8, n_layers=1, n_heads=1, n_kv_heads=1, head_dim=8, d_ff=8)

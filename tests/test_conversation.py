@@ -190,6 +190,17 @@ def test_commands(run, talker, tmp_path):
     assert f"cannot write {tmp_path}/no/x" in done.stderr and done.stdout.count(b"\n") == 2
 
 
+def test_a_saved_file_keeps_its_place(run, talker, tmp_path):
+    """What stands there is replaced where links lead, and its permissions stay."""
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("old")
+    target.chmod(0o640)
+    link.symlink_to("target")
+    chat(run, talker("llama"), ["a", f"/save {link}"], "-s", 1, "-n", 4)
+    assert link.is_symlink() and saved(target)[0]["content"] == "a"
+    assert target.stat().st_mode & 0o777 == 0o640 and len(list(tmp_path.iterdir())) == 2
+
+
 def test_bytes_that_are_no_text(run, stories, tmp_path):
     """What is saved can be read again, whatever was typed."""
     model = tmp_path / "m.bin"

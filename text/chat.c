@@ -40,7 +40,7 @@ typedef struct {                // how one kind of conversation is written; piec
     Span refused;               // why it is not there
 } Table;
 
-struct Chat {
+struct heads_chat {
     int n_texts, n_pieces, n_transforms;
     const int32_t *text_begin;  // [n_texts + 1]
     const char *text;
@@ -55,29 +55,36 @@ struct Chat {
     char description[160];
 };
 
+// Text i; p NULL where i is -1.
 static Span text_at(const Chat *c, int i) {
+    if (i < 0) return (Span){NULL, 0};
     return (Span){c->text + c->text_begin[i], (size_t)(c->text_begin[i + 1] - c->text_begin[i])};
 }
 
 // ---- opening: every number of the file is checked before it is used ----
 
+// Where lists begin that follow each other, any number n of them, and where the last one ends.
+static int load_lists(Reader *r, const char *key, int *n, const int32_t **begin, size_t *end) {
+    const Meta *meta = read_meta(r, key);
+    if (!meta || meta->count < 1 || meta->count > MAX_TEXTS)
+        return fail(r->err, "metadata %s: it has %zu values, expected 1..%d", key,
+                    meta ? meta->count : 0, MAX_TEXTS);
+    *n = (int)meta->count - 1;
+    return read_offsets(r, key, (size_t)*n, begin, end);
+}
+
 static int load_texts(Chat *c, Reader *r) {
-    const Meta *offsets = read_meta(r, "chat.text.begin");
-    if (!offsets)
+    size_t bytes;
+    const uint8_t *text;
+    if (!read_meta(r, "chat.text.begin"))
         return fail(r->err, "metadata chat.text.begin is missing: %s",
                     read_meta(r, "chat.template")
                         ? "the chat template was not compiled; export the checkpoint again"
                         : "the checkpoint has no chat template");
-    if (offsets->count < 1 || offsets->count > MAX_TEXTS)
-        return fail(r->err, "metadata chat.text.begin: it has %zu values, expected 1..%d",
-                    offsets->count, MAX_TEXTS);
-    c->n_texts = (int)offsets->count - 1;
-    size_t bytes;
-    const uint8_t *text;
-    if (read_offsets(r, "chat.text.begin", (size_t)c->n_texts, &c->text_begin, &bytes) ||
+    if (load_lists(r, "chat.text.begin", &c->n_texts, &c->text_begin, &bytes) ||
         read_bytes(r, "chat.text", bytes, UINT8_MAX, &text))
         return -1;
-    c->text = (const char *)text;
+    c->text = text ? (const char *)text : "";
     return 0;
 }
 
@@ -97,23 +104,16 @@ static bool is_format(Span format) {
 }
 
 static int load_pieces(Chat *c, Reader *r) {
-    const Meta *offsets = read_meta(r, "chat.piece.begin");
-    if (!offsets || offsets->count < 1 || offsets->count > MAX_TEXTS)
-        return fail(r->err, "metadata chat.piece.begin: it has %zu values, expected 1..%d",
-                    offsets ? offsets->count : 0, MAX_TEXTS);
-    c->n_pieces = (int)offsets->count - 1;
     size_t n;
     Ints kinds, texts;
-    if (read_offsets(r, "chat.piece.begin", (size_t)c->n_pieces, &c->piece_begin, &n) ||
+    if (load_lists(r, "chat.piece.begin", &c->n_pieces, &c->piece_begin, &n) ||
         read_ints(r, "chat.item.kind", n, 0, N_ITEMS - 1, &kinds) ||
         read_ints(r, "chat.item.text", n, -1, c->n_texts - 1, &texts))
         return -1;
     for (size_t i = 0; i < n; i++) {
         if ((kinds.v[i] == ITEM_SYSTEM) != (texts.v[i] < 0))
-            return fail(
-                r->err,
-                "metadata chat.item.text: value %zu is %d, which an item of kind %d cannot have", i,
-                texts.v[i], kinds.v[i]);
+            return fail(r->err, "metadata chat.item.text: value %zu is %d, which an item of kind "
+                        "%d cannot have", i, texts.v[i], kinds.v[i]);
         if (kinds.v[i] == ITEM_DATE && !is_format(text_at(c, texts.v[i])))
             return fail(r->err, "metadata chat.item.text: value %zu names no format of a date", i);
         c->has_date |= kinds.v[i] == ITEM_DATE;
@@ -157,6 +157,13 @@ static int load_rest(Chat *c, Reader *r) {
            read_text(r, "chat.no_think", &c->no_think.p, &c->no_think.n) ? -1 : 0;
 }
 
+static bool has_system(const Chat *c, int piece) {
+    if (piece < 0) return false;
+    for (int i = c->piece_begin[piece]; i < c->piece_begin[piece + 1]; i++)
+        if (c->item_kinds[i] == ITEM_SYSTEM) return true;
+    return false;
+}
+
 static int load_table(Chat *c, Reader *r, int number) {
     Table *table = &c->tables[number];
     char key[4][32];
@@ -170,15 +177,10 @@ static int load_table(Chat *c, Reader *r, int number) {
         read_ints(r, key[2], N_STATES, 0, ALL_CLASSES, &classes))
         return -1;
     for (size_t i = 0; i < pieces.n && !(number & WITH_SYSTEM); i++)
-        for (int j = 0;
-             pieces.v[i] >= 0 && j < c->piece_begin[pieces.v[i] + 1] - c->piece_begin[pieces.v[i]];
-             j++)
-            if (c->item_kinds[c->piece_begin[pieces.v[i]] + j] == ITEM_SYSTEM)
-                return fail(r->err, "metadata %s: value %zu names a piece with a system message",
-                            key[0], i);
-    table->pieces = pieces.v;
-    table->transforms = transforms.v;
-    table->classes = classes.v;
+        if (has_system(c, pieces.v[i]))
+            return fail(r->err, "metadata %s: value %zu names a piece with a system message",
+                        key[0], i);
+    table->pieces = pieces.v, table->transforms = transforms.v, table->classes = classes.v;
     return 0;
 }
 
@@ -196,8 +198,7 @@ static int load(Chat *c, Reader *r) {
     if (refused.p)
         return fail(r->err, "the chat template could not be compiled: %.*s",
                     refused.n < 250 ? (int)refused.n : 250, refused.p);
-    if (load_texts(c, r) || load_pieces(c, r) || load_transforms(c, r) ||
-        load_rest(c, r))
+    if (load_texts(c, r) || load_pieces(c, r) || load_transforms(c, r) || load_rest(c, r))
         return -1;
     for (int number = 0; number < N_TABLES; number++)
         if (load_table(c, r, number)) return -1;
@@ -224,9 +225,7 @@ ChatSystem chat_system(const Chat *chat) {
     const Table *table = &chat->tables[WITH_SYSTEM];
     if (!table->pieces) return CHAT_SYSTEM_REFUSED;
     for (int i = 0; i < N_STATES * N_STATES; i++)
-        for (int j = 0, p = table->pieces[i];
-             p >= 0 && j < chat->piece_begin[p + 1] - chat->piece_begin[p]; j++)
-            if (chat->item_kinds[chat->piece_begin[p] + j] == ITEM_SYSTEM) return CHAT_SYSTEM_USED;
+        if (has_system(chat, table->pieces[i])) return CHAT_SYSTEM_USED;
     return CHAT_SYSTEM_IGNORED;
 }
 
@@ -236,9 +235,8 @@ const char *chat_describe(const Chat *chat) { return chat->description; }
 
 int chat_stop(const Chat *chat, const Tokenizer *tokenizer) {
     const Table *table = &chat->tables[0];
-    int after =
-        (ASSISTANT + FIRST) * N_STATES + USER + LAST - 1;  // first answer -> the user's at the end
-    int piece = table->pieces ? table->pieces[after] : -1;
+    int first_answer = ASSISTANT + FIRST, user_at_end = USER + LAST;
+    int piece = table->pieces ? table->pieces[first_answer * N_STATES + user_at_end - 1] : -1;
     if (piece < 0 || chat->piece_begin[piece] == chat->piece_begin[piece + 1]) return -1;
     int item = chat->piece_begin[piece], *ids = NULL, id = -1;
     if (chat->item_kinds[item] != ITEM_TEXT) return -1;
@@ -255,15 +253,16 @@ int chat_stop(const Chat *chat, const Tokenizer *tokenizer) {
 // White space as Python's str.strip has it.
 static bool is_space(uint32_t c) { return (unicode_class(c) & SPACE) || (0x1C <= c && c <= 0x1F); }
 
-// Whether a set, -1 for none, holds a character. The empty text is the set of white space.
-static bool in_set(const Chat *chat, int set, uint32_t c) {
-    if (set < 0) return false;
-    Span text = text_at(chat, set);
-    if (text.n == 0) return is_space(c);
-    for (size_t i = 0; i < text.n;) {
+// A set is a text of its characters; the empty text stands for white space.
+static const Span WHITE_SPACE = {"", 0}, NO_SET = {NULL, 0};
+
+static bool in_set(Span set, uint32_t c) {
+    if (!set.p) return false;
+    if (set.n == 0) return is_space(c);
+    for (size_t i = 0; i < set.n;) {
         uint32_t member;
         bool whole;
-        i += utf8_decode((const uint8_t *)text.p + i, text.n - i, &member, &whole);
+        i += utf8_decode((const uint8_t *)set.p + i, set.n - i, &member, &whole);
         if (member == c) return true;
     }
     return false;
@@ -282,44 +281,24 @@ static size_t last_character(Span s, uint32_t *c) {
     return 1;
 }
 
-static Span strip(const Chat *chat, Span s, int left, int right) {
+static Span strip(Span s, Span left, Span right) {
     uint32_t c;
     bool whole;
-    while (left >= 0 && s.n > 0) {
+    while (left.p && s.n > 0) {
         size_t n = utf8_decode((const uint8_t *)s.p, s.n, &c, &whole);
-        if (!in_set(chat, left, c)) break;
-        s.p += n;
-        s.n -= n;
+        if (!in_set(left, c)) break;
+        s.p += n, s.n -= n;
     }
-    while (right >= 0 && s.n > 0) {
+    while (right.p && s.n > 0) {
         size_t n = last_character(s, &c);
-        if (!in_set(chat, right, c)) break;
+        if (!in_set(right, c)) break;
         s.n -= n;
     }
     return s;
 }
 
-static bool is_blank(Span s) {
-    uint32_t c;
-    bool whole;
-    while (s.n > 0) {
-        size_t n = utf8_decode((const uint8_t *)s.p, s.n, &c, &whole);
-        if (!is_space(c)) return false;
-        s.p += n;
-        s.n -= n;
-    }
-    return true;
-}
-
-static bool has_outer_space(Span s) {
-    uint32_t c;
-    bool whole;
-    if (s.n == 0) return false;
-    utf8_decode((const uint8_t *)s.p, s.n, &c, &whole);
-    if (is_space(c)) return true;
-    last_character(s, &c);
-    return is_space(c);
-}
+static bool is_blank(Span s) { return strip(s, WHITE_SPACE, NO_SET).n == 0; }
+static bool has_outer_space(Span s) { return strip(s, WHITE_SPACE, WHITE_SPACE).n < s.n; }
 
 // What stands after the first, or the last, occurrence of a text; p NULL: it does not occur.
 static Span after(Span s, Span marker, bool first) {
@@ -335,10 +314,10 @@ static Span after(Span s, Span marker, bool first) {
 
 static Span transform(const Chat *chat, int number, Span s) {
     const int32_t *t = chat->transforms + (ptrdiff_t)number * TRANSFORM_FIELDS;
-    Span rest = {NULL, 0};
-    if (t[MARKER] >= 0) rest = after(s, text_at(chat, t[MARKER]), t[FIRST_MARKER]);
-    return rest.p ? strip(chat, rest, t[LEFT_AFTER], t[RIGHT_AFTER])
-                  : strip(chat, s, t[LEFT], t[RIGHT]);
+    Span marker = text_at(chat, t[MARKER]), rest = {NULL, 0};
+    if (marker.p) rest = after(s, marker, t[FIRST_MARKER]);
+    return rest.p ? strip(rest, text_at(chat, t[LEFT_AFTER]), text_at(chat, t[RIGHT_AFTER]))
+                  : strip(s, text_at(chat, t[LEFT]), text_at(chat, t[RIGHT]));
 }
 
 // ---- rendering ----
@@ -350,23 +329,11 @@ typedef struct {
     size_t first, n;  // messages after the system's, and where all end
     Span system;
     time_t clock;
-    char *out;
-    size_t len, room;
+    FILE *out;
     Error *err;
 } Render;
 
-static int append(Render *r, Span s) {
-    if (s.n > r->room - r->len) {
-        size_t room = r->room + s.n > 2 * r->room ? r->room + s.n : 2 * r->room;
-        char *out = realloc(r->out, room);
-        if (!out) return fail(r->err, "no memory for the text of a conversation");
-        r->out = out;
-        r->room = room;
-    }
-    if (s.n) memcpy(r->out + r->len, s.p, s.n);
-    r->len += s.n;
-    return 0;
-}
+static void append(Render *r, Span s) { fwrite(s.p, 1, s.n, r->out); }
 
 static int append_date(Render *r, Span format) {
     char code[MAX_FORMAT + 1], date[8 * MAX_FORMAT];
@@ -374,11 +341,10 @@ static int append_date(Render *r, Span format) {
     memcpy(code, format.p, format.n);
     code[format.n] = 0;
     if (!gmtime_r(&r->clock, &tm) || tm.tm_year < -900 || tm.tm_year > 8099)
-        return fail(r->err,
-                    "the clock stands at %lld seconds after 1970, which is no date of the years "
-                    "1000 to 9999",
-                    (long long)r->clock);
-    return append(r, (Span){date, strftime(date, sizeof date, code, &tm)});
+        return fail(r->err, "the clock stands at %lld seconds after 1970, which is no date of the "
+                    "years 1000 to 9999", (long long)r->clock);
+    append(r, (Span){date, strftime(date, sizeof date, code, &tm)});
+    return 0;
 }
 
 static const char *state_name(int state) {
@@ -392,11 +358,11 @@ static int append_piece(Render *r, int before, int state) {
         return fail(r->err, "the chat template was not compiled for %s after %s",
                     state == END ? "an end" : state_name(state), state_name(before));
     for (int i = c->piece_begin[piece]; i < c->piece_begin[piece + 1]; i++) {
-        int status = c->item_kinds[i] == ITEM_SYSTEM
-                         ? append(r, transform(c, r->table->transforms[BEGIN], r->system))
-                     : c->item_kinds[i] == ITEM_DATE ? append_date(r, text_at(c, c->item_texts[i]))
-                                                     : append(r, text_at(c, c->item_texts[i]));
-        if (status) return -1;
+        Span text = text_at(c, c->item_texts[i]);
+        if (c->item_kinds[i] == ITEM_TEXT) append(r, text);
+        else if (c->item_kinds[i] == ITEM_DATE && append_date(r, text)) return -1;
+        else if (c->item_kinds[i] == ITEM_SYSTEM)
+            append(r, transform(c, r->table->transforms[BEGIN], r->system));
     }
     return 0;
 }
@@ -428,10 +394,10 @@ static int check_content(const Render *r, size_t i, int state) {
     static const struct {
         int class;
         const char *what;
-    } classes[] = {{EMPTY, "an empty text"},
-                   {BLANK, "a text of nothing but white space"},
-                   {OUTER, "white space around a text"},
-                   {BARE, "a text without anything after its thinking"}};
+    } classes[] = {
+        {EMPTY, "an empty text"}, {BLANK, "a text of nothing but white space"},
+        {OUTER, "white space around a text"}, {BARE, "a text without anything after its thinking"},
+    };
     const Message *m = &r->messages[i];
     Span text = content_of(m);
     int class = 0;
@@ -441,18 +407,15 @@ static int check_content(const Render *r, size_t i, int state) {
                  (is_blank(transform(r->chat, r->table->transforms[state], text)) ? BARE : 0);
     for (int k = 0; k < 4; k++)
         if (class & ~r->table->classes[state] & classes[k].class)
-            return fail(r->err,
-                        "message %zu (%s): what the chat template does with %s was not compiled",
-                        i + 1, m->role, classes[k].what);
+            return fail(r->err, "message %zu (%s): what the chat template does with %s was not "
+                        "compiled", i + 1, m->role, classes[k].what);
     const Ints *triggers = &r->chat->triggers[kind_of(state)];
     for (size_t k = 0; k < triggers->n; k++) {
         Span trigger = text_at(r->chat, triggers->v[k]);
         if (holds(text, trigger))
-            return fail(r->err,
-                        "message %zu (%s): what the chat template does with a text that holds "
-                        "\"%.*s\" was not "
-                        "compiled",
-                        i + 1, m->role, trigger.n < 80 ? (int)trigger.n : 80, trigger.p);
+            return fail(r->err, "message %zu (%s): what the chat template does with a text that "
+                        "holds \"%.*s\" was not compiled", i + 1, m->role,
+                        trigger.n < 80 ? (int)trigger.n : 80, trigger.p);
     }
     return 0;
 }
@@ -477,11 +440,8 @@ static int check_distinct(const Render *r, size_t begin) {
         for (size_t j = begin; j < i; j++) {
             Span a = content_of(&r->messages[i]), b = content_of(&r->messages[j]);
             if (a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, a.n) == 0))
-                return fail(
-                    r->err,
-                    "messages %zu and %zu are equal, and what the chat template then does was not "
-                    "compiled",
-                    j + 1, i + 1);
+                return fail(r->err, "messages %zu and %zu are equal, and what the chat template "
+                            "then does was not compiled", j + 1, i + 1);
         }
     return 0;
 }
@@ -516,17 +476,16 @@ static int render(Render *r) {
     for (size_t i = r->first; i < r->n; i++)
         if (r->messages[i].role[0] == 'u') last_user = i + 1;
     for (size_t i = r->first; i < r->n; i++) {
-        bool is_user = r->messages[i].role[0] == 'u',
-             *seen = is_user ? &seen_user : &seen_assistant;
+        bool is_user = r->messages[i].role[0] == 'u';
+        bool *seen = is_user ? &seen_user : &seen_assistant;
         int state = (is_user ? USER : ASSISTANT) + (*seen ? 0 : FIRST);
         if (i + 1 >= last_user) state += is_user && i + 1 == r->n ? LAST : FINAL;
         *seen = true;
-        if (append_piece(r, before, state) || check_content(r, i, state) ||
-            append(r, transform(r->chat, r->table->transforms[state], content_of(&r->messages[i]))))
-            return -1;
+        if (append_piece(r, before, state) || check_content(r, i, state)) return -1;
+        append(r, transform(r->chat, r->table->transforms[state], content_of(&r->messages[i])));
         before = state;
     }
-    return append_piece(r, before, END) || append(r, (Span){"", 1}) ? -1 : 0;
+    return append_piece(r, before, END);
 }
 
 char *chat_render(const Chat *chat, const Message *messages, size_t n, const ChatOptions *options,
@@ -534,10 +493,14 @@ char *chat_render(const Chat *chat, const Message *messages, size_t n, const Cha
     Render r = {.chat = chat, .messages = messages, .n = n, .clock = options->clock, .err = err};
     if (check_roles(messages, n, err) || choose_table(&r, options)) return NULL;
     bool drops_system = r.first && !((r.table - chat->tables) & WITH_SYSTEM);
-    if (check_distinct(&r, drops_system) || render(&r)) {
-        free(r.out);
-        return NULL;
-    }
-    *len = r.len - 1;  // a zero byte ends it besides
-    return r.out;
+    if (check_distinct(&r, drops_system)) return NULL;
+    char *text = NULL;
+    r.out = open_memstream(&text, len);
+    int status = r.out ? render(&r) : 0;
+    bool written = r.out && !ferror(r.out);
+    if (r.out && fclose(r.out) != 0) written = false;
+    if (written && !status) return text;
+    if (!status) fail(err, "no memory for the text of a conversation");
+    free(text);
+    return NULL;
 }

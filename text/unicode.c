@@ -95,6 +95,15 @@ size_t utf8_decode(const uint8_t *text, size_t len, uint32_t *c, bool *whole) {
     return need;
 }
 
+size_t utf8_length(const char *text, size_t len) {
+    uint32_t c;
+    bool whole;
+    if (len == 0) return 0;
+    size_t n = utf8_decode((const uint8_t *)text, len, &c, &whole);
+    bool written_out = n == 3 && (uint8_t)text[0] == 0xEF;  // U+FFFD itself, which replaces nothing
+    return c != REPLACEMENT || written_out ? n : 0;
+}
+
 size_t utf8_encode(uint32_t c, uint8_t out[4]) {
     if (c < 0x80) return out[0] = (uint8_t)c, 1;
     size_t n = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;

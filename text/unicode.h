@@ -32,6 +32,9 @@ uint16_t unicode_class(uint32_t c);
 // beginning of a character, or one byte. *whole false: the text ended inside a character that more
 // bytes might complete.
 size_t utf8_decode(const uint8_t *text, size_t len, uint32_t *c, bool *whole);
+// The bytes of the character at text[0..len), 0 if there is none: bad, cut short, overlong or a
+// surrogate.
+size_t utf8_length(const char *text, size_t len);
 // Writes a character and returns its bytes, 1..4.
 size_t utf8_encode(uint32_t c, uint8_t out[4]);
 

@@ -4,10 +4,11 @@
     real_models.py FOLDER        where the files are kept between two runs
 
 Both are exported as q8. The first is asked for the capital of France and must have the ids that
-transformers' apply_chat_template gives. The second, whose layers have windows of 512 tokens, runs
-texts longer than that. Saved sessions, guesses, conversations and sequences side by side must not
-change a bit of either. The third is an encoder, whose vectors must be those of transformers in f32,
-and near them in q8, and whose tokenizer must be that of its tokenizer.json."""
+transformers' apply_chat_template gives, and its heads the roles that are known of such models. The
+second, whose layers have windows of 512 tokens, runs texts longer than that. Saved sessions,
+guesses, conversations and sequences side by side must not change a bit of either. The third is an
+encoder, whose vectors must be those of transformers in f32, and near them in q8, and whose
+tokenizer must be that of its tokenizer.json."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ import random
 import subprocess
 import sys
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -172,6 +174,42 @@ def check_sequences(model: Path) -> None:
         said(f"{model.name}: {done.stdout.decode().strip()[4:]}")
 
 
+# ---- heads ---------------------------------------------------------------------------------------
+
+TEXT = """The old lighthouse keeper climbed the stairs every evening. Mrs. Dursley had once told
+him that the old lighthouse keeper before him had counted the stairs, and that there were two
+hundred and nine of them. He never counted. Every evening he climbed the stairs, lit the lamp, and
+wrote the name of each passing ship in the log. When the storm came, the name of one ship was
+missing from the log: the Marigold. The old lighthouse keeper lit the lamp again, and at dawn the
+Marigold came home."""
+
+
+def heads_of(model: Path, folder: Path, *arguments: object) -> list[dict]:
+    file = folder / "heads.json"
+    run(model, *arguments, "--heads", file)
+    heads = [head for layer in json.loads(file.read_text())["layers"] for head in layer["heads"]]
+    file.unlink()
+    for head in heads:
+        assert all(abs(sum(row) - 1) < 1e-4 for row in head["map"])
+    return heads
+
+
+def check_heads(model: Path, folder: Path) -> None:
+    """The known kinds of heads on a text, and the same ones on random tokens that come twice."""
+    written = heads_of(model, folder, "-p", TEXT)
+    roles = Counter(head["role"] for head in written)
+    assert roles["previous"] >= 5 and roles["induction"] >= 2, roles
+    assert roles["first"] >= 100 and roles[None] >= 20, roles
+    once = random.Random(1).choices(range(100, 40000), k=50)
+    ids = " ".join(map(str, [*once, *once]))
+    repeated = heads_of(model, folder, "--tokens", ids)
+    for role in ("previous", "induction"):
+        best = max(range(len(written)), key=lambda i: written[i]["scores"][role])
+        assert repeated[best]["scores"][role] > 0.5, (role, repeated[best]["scores"])
+        assert repeated[best]["role"] == role
+    said(f"{model.name}: {dict(roles)} heads, the best of them on random tokens too")
+
+
 # ---- an encoder ----------------------------------------------------------------------------------
 
 
@@ -253,6 +291,7 @@ def main() -> None:
     check_vectors(minilm(folder), folder)
     check_wordpiece(minilm(folder), folder)
     check_paris(smollm2)
+    check_heads(smollm2, folder)
     check_ids(smollm2, smollm2.with_suffix(".gguf"), folder)
     questions = ["Who was Ada Lovelace?", "When?", "Tell me a story about her. Be brief."]
     check_conversation(smollm2, folder, questions, "-s", 3, "-n", 60)
