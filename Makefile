@@ -210,7 +210,7 @@ chat: run
 	@./run build/smollm2.bin --chat --temp 0.2 --top-p 0.9
 
 test: .venv/ready run c-tests lib
-	@.venv/bin/python -m pytest -q tests
+	@.venv/bin/python -m pytest -q tests --ignore=tests/extras
 
 # models/stories.bin and heads.bin from nothing but the package index, in their own environment:
 # a model of the grammar's stories, stories by a teacher, and a model of both.
@@ -227,8 +227,8 @@ model: lib run
 	.venv-model/bin/python export.py build/heads models/heads.bin
 	.venv-model/bin/python models/judge.py models/stories.bin
 
-# Trains and measures what lab/results lacks, an hour on one core if it lacks all of it, and makes
-# docs/variants.md and its pictures. An environment of its own, as for the model.
+# Trains and measures what lab/results lacks, half an hour on one core if it lacks all of it, and
+# makes docs/variants.md and its pictures. An environment of its own, as for the model.
 lab: run
 	python3 -m venv .venv-lab
 	.venv-lab/bin/python -m pip install -q -r requirements.txt -r lab/requirements.txt

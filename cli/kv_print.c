@@ -60,10 +60,10 @@ static void print_beyond(const Report *r) {
 static void print_rows(const Report *r) {
     char at_context[32];
     snprintf(at_context, sizeof at_context, "bytes at %s", commas((size_t)r->context));
-    printf("\n  %-6s %8s %12s %12s %14s %16s %20s %8s\n", "scheme", "KV heads", "bytes/token",
+    printf("\n  %-6s %8s %12s %11s %13s %15s %18s %8s\n", "scheme", "KV heads", "bytes/token",
            "then", "fixed", "bytes at 2,048", at_context, "of MHA");
     for (const Row *row = r->rows; row < r->rows + r->n_rows; row++)
-        printf("%c %-6s %8s %12s %12s %14s %16s %20s %8.4f\n", row->own ? '*' : ' ', row->scheme,
+        printf("%c %-6s %8s %12s %11s %13s %15s %18s %8.4f\n", row->own ? '*' : ' ', row->scheme,
                heads_of(row), commas(row->plan.bytes_per_token), commas(row->plan.growing),
                commas(row->plan.windows + row->plan.state), commas(row->bytes_at_2048),
                commas(row->bytes_at_context), row->ratio_to_mha);

@@ -21,10 +21,10 @@ from tqdm import tqdm
 from transformers import AutoModelForCausalLM
 
 import copying
-import documents
+import texts
 import engine
 import train
-from documents import KINDS, LENGTH
+from texts import KINDS, LENGTH
 from results import Table
 from variants import MHA, POOLED, VARIANTS, Variant
 
@@ -56,7 +56,7 @@ class Plan:
 
 
 FULL = Plan(engine.ROOT / "lab" / "results", engine.ROOT / "build" / "lab", steps=400,
-            copy_steps=400, seeds=3, held_out=documents.HELD_OUT, variants=tuple(VARIANTS),
+            copy_steps=400, seeds=3, held_out=texts.HELD_OUT, variants=tuple(VARIANTS),
             heads=copying.HEADS, speed_rounds=3, speed_context=4112)  # fmt: skip
 SMALLEST = Plan(engine.ROOT / "build" / "lab-smallest" / "results",
                 engine.ROOT / "build" / "lab-smallest", steps=20, copy_steps=20, seeds=2,
@@ -72,11 +72,11 @@ class Laboratory:
         self.speed = Table(plan.results / "speed.csv", SPEED_COLUMNS, key=3)
         self.floors = Table(plan.results / "floors.csv", ["kind", "nats"], key=1)
         plan.work.mkdir(parents=True, exist_ok=True)
-        self.tokenizer = documents.make_tokenizer()
+        self.tokenizer = texts.make_tokenizer()
         self.vocab_size = self.tokenizer.get_vocab_size()
         self.held_out = {}
         for kind in KINDS:
-            rows, text, floor = documents.held_out(self.tokenizer, kind, plan.held_out)
+            rows, text, floor = texts.held_out(self.tokenizer, kind, plan.held_out)
             path = plan.work / f"{kind}.txt"
             path.write_text(text, encoding="utf-8")
             self.held_out[kind] = rows, path
@@ -100,7 +100,7 @@ class Laboratory:
         path = self.plan.work / f"documents-{seed}.npy"
         if not path.exists() or len(np.load(path, mmap_mode="r")) != n:
             partial = path.with_suffix(".partial.npy")
-            np.save(partial, documents.training_set(self.tokenizer, seed, n))
+            np.save(partial, texts.training_set(self.tokenizer, seed, n))
             partial.rename(path)
         return np.load(path)
 

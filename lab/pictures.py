@@ -9,7 +9,7 @@ import matplotlib
 matplotlib.use("svg")
 from matplotlib import pyplot  # noqa: E402  (after the backend is chosen)
 
-from documents import KINDS  # noqa: E402
+from texts import KINDS  # noqa: E402
 from report import Results, source  # noqa: E402
 from results import Interval, numbers  # noqa: E402
 from variants import MHA, POOLED  # noqa: E402

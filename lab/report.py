@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import mean
 
 import results
-from documents import KINDS
+from texts import KINDS
 from results import Interval, numbers
 from variants import HEAD_DIM, HEADS, LATENT, LAYERS, MHA, POOLED, VARIANTS, WIDTH, Variant
 

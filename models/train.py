@@ -321,10 +321,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent / "hf")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--hidden", type=int, default=512)
-    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--steps", type=int, default=3360)
     parser.add_argument("--batch", type=int, default=16, help="stories a step")
     parser.add_argument("--warmup", type=int, default=100, help="steps")
-    parser.add_argument("--slope", type=float, default=0.4, help="of all steps, at the end")
+    parser.add_argument("--slope", type=float, default=0.9, help="of all steps, at the end")
     parser.add_argument("--lr", type=float, default=0.01)
     args = parser.parse_args()
 
@@ -340,7 +340,8 @@ def main() -> None:
     report = {"parameters": model.num_parameters(), "tokens_seen": seen,
               "minutes": round((time.time() - start) / 60, 1),
               "held_out_loss": held_out_losses(model, teachers, grammars),
-              **{name: value for name, value in vars(args).items() if name not in ("pretrained", "data", "out")}}
+              **{name: value for name, value in vars(args).items()
+                 if not isinstance(value, Path)}}
     (args.out / "training.json").write_text(json.dumps(report, indent=1) + "\n")
     print(json.dumps(report, indent=1))
 

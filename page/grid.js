@@ -230,7 +230,7 @@ const in_view = new IntersectionObserver((entries) => {
     in_view.unobserve(target);
     if (!target.querySelector("canvas")) draw_thumbnail(target);
   }
-}, { rootMargin: "200px" });
+}, { root: $("grid-box"), rootMargin: "200px" });
 
 function draw_thumbnails() {
   in_view.disconnect();

@@ -14,7 +14,7 @@ from conftest import ROOT
 
 sys.path.append(str(ROOT / "lab"))
 
-import documents  # noqa: E402  (found through the line above)
+import texts  # noqa: E402  (found through the line above)
 import report  # noqa: E402
 import results  # noqa: E402
 import variants  # noqa: E402
@@ -29,7 +29,7 @@ def found():
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return documents.make_tokenizer()
+    return texts.make_tokenizer()
 
 
 # ---- statistics ----
@@ -70,26 +70,26 @@ def test_nats_of_stories_are_those_of_a_distribution():
     """Beginnings of one length exclude each other, so their probabilities add up to 1."""
     rng = random.Random(1)
     for length in (4, 9):
-        starts = {documents.stories.story(rng)[:length] for _ in range(3000)}
-        total = sum(math.exp(-documents.story_nats(start)) for start in starts)
+        starts = {texts.stories.story(rng)[:length] for _ in range(3000)}
+        total = sum(math.exp(-texts.story_nats(start)) for start in starts)
         assert total == pytest.approx(1)
 
 
 def test_nats_of_echoes():
     """Each of the words is chosen once, and said again for nothing."""
-    words = documents.TOKEN.findall(documents.echo(random.Random(1)))
-    assert len(words) == documents.TIMES * documents.WORDS == documents.LENGTH - 1
-    assert words == words[: documents.WORDS] * documents.TIMES
-    choices = len(documents.echoed()) ** documents.WORDS
-    assert documents.echo_nats() == pytest.approx(math.log(choices))
+    words = texts.TOKEN.findall(texts.echo(random.Random(1)))
+    assert len(words) == texts.TIMES * texts.WORDS == texts.LENGTH - 1
+    assert words == words[: texts.WORDS] * texts.TIMES
+    choices = len(texts.echoed()) ** texts.WORDS
+    assert texts.echo_nats() == pytest.approx(math.log(choices))
 
 
 def test_documents(tokenizer):
     """Each has its length, begins with the one special token, and is read alike alone and among
     others, as --ppl reads them."""
-    for kind in documents.KINDS:
-        rows, text, floor = documents.held_out(tokenizer, kind, 5)
-        assert rows.shape == (5, documents.LENGTH) and 0.2 < floor < 2.1
+    for kind in texts.KINDS:
+        rows, text, floor = texts.held_out(tokenizer, kind, 5)
+        assert rows.shape == (5, texts.LENGTH) and 0.2 < floor < 2.1
         assert tokenizer.encode(text).ids == rows.reshape(-1).tolist()
         assert ((rows == 0).sum(1) == 1).all() and (rows[:, 0] == 0).all()
 

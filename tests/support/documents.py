@@ -156,12 +156,6 @@ def shown(output: str, part: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def masked(text: str) -> str:
-    """A report without what depends on the memory that is free."""
-    text = re.sub(r"(?<=\d\.\d{4}) +[\d,]+$", " N", text, flags=re.MULTILINE)
-    return re.sub(r"in the [\d,]+ bytes", "in the N bytes", text)
-
-
 def renewed(sample: re.Match) -> str:
     head = sample[0][: sample.start(3) - sample.start()]
     return head + shown(output_of(sample[1]), sample[2]) + "```"

@@ -2,7 +2,7 @@
 of these stories that are said again; and the nats that a document holds, which is the least that
 any model can pay for it.
 
-    python lab/documents.py [SEED]      prints six documents
+    python lab/texts.py [SEED]      prints six documents
 
 An echo is 21 words by chance, said three times in the same order. Whoever kept the words pays
 nothing for the second and the third time, so what a model pays there is what its cache, or its
