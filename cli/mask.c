@@ -117,9 +117,8 @@ static void print_decoded(Generation *g, Ids ids, const Mask *mask, const int *f
 int fill_masks(Generation *g) {
     const Options *o = g->o;
     Mask mask;
-    if (!g->model.output.data) {
+    if (!g->model.output.data)
         usage("%s has no head that fills masks; it has --embed and --hidden", o->models[0]);
-    }
     if (!g->tokenizer) usage("%s has no tokenizer, so it knows no mask", o->models[0]);
     mask.id = tokenizer_mask(g->tokenizer, &mask.text, &mask.len, &mask.strips);
     if (mask.id < 0) usage("%s has a tokenizer without a mask", o->models[0]);
@@ -129,10 +128,9 @@ int fill_masks(Generation *g) {
     int *filled = malloc((size_t)ids.n * sizeof *filled);
     if (!filled) die("no memory for the masks");
     int n = fill_ids(g, ids, &mask, filled);
-    if (!n) {
+    if (!n)
         usage("the prompt has no mask to fill; write %.*s where a word is left out", (int)mask.len,
               mask.text);
-    }
     if (count_masks(text, &mask) == n) print_filled(g, text, &mask, filled);
     else print_decoded(g, ids, &mask, filled);
     free(text.data);
