@@ -14,6 +14,7 @@ typedef heads_sequence Sequence;
 typedef heads_run Run;
 typedef heads_kv_plan KvPlan;
 typedef heads_kv_usage KvUsage;
+typedef heads_text TextIds;
 
 typedef struct {
     int context;             // positions of each sequence; 0: the model's
@@ -84,12 +85,11 @@ const float *forward_runs(Workspace *w, const Run *runs, int n_runs, Error *err)
 const float *forward(Sequence *s, const int *tokens, int n, int n_logits, Error *err);
 size_t logit_stride(const Workspace *w);  // vocab_size or n_embd, rounded up to 16
 
-// ---- one vector of a text's hidden states (pooling.c), as Model.pooling says ----
+// ---- pooling.c: one vector of a text's hidden states, as Model.pooling says ----
 
-// Hidden states that are wanted of a text of n tokens: its last so many.
-int pooled_rows(const Workspace *w, int n);
-// out [n_embd] of n rows, logit_stride(w) apart.
-void pool_rows(const Workspace *w, float *out, const float *rows, int n);
+// vectors [n][n_embd] of n texts, in a workspace for hidden states, whose context has room for each
+// of them and whose logit_rows are no fewer than its chunk and its context. Errors: forward_runs'.
+int text_vectors(Workspace *w, const TextIds *texts, int n, float *vectors, Error *err);
 void unit_vector(const Workspace *w, float *x);  // x [n_embd], divided by its length
 
 // ---- what a cache costs; the report and the allocation both ask kvcache.c ----

@@ -258,6 +258,9 @@ def test_other_refusals(texts_model, run, tmp_path, tiny):
     assert "keeps no KV cache between tokens" in run(texts_model, "--kv").stdout.decode()
     assert json.loads(run(texts_model, "--kv", "--json").stdout)["encoder"] is True
     assert "no KV cache to compare" in run(texts_model, tiny, "--kv").stderr
+    assert "so --svg means nothing" in run(texts_model, "--kv", "--svg", tmp_path / "x").stderr
+    heads = run(texts_model, "-p", "a", "--heads", tmp_path / "x.json")
+    assert heads.returncode == 2 and "whose tokens see those after them too" in heads.stderr
     assert "the context has room for 130" in run(texts_model, "-p", "a " * 200).stderr
     assert "of which -p or -f?" in run(texts_model, "--embed").stderr
     assert "modules.json" in run(tiny, "--embed", "-p", "a").stderr
@@ -314,6 +317,14 @@ def test_what_a_config_must_not_ask_for(name):
             assert f"{key} is 'mish', which is not supported" in refusal(name, **{key: "mish"})
     for key, value in FLAGS.items():
         assert key in refusal(name, **{key: value}), f"{key} = {value!r} is taken"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shapes_of_encoders_are_refused(name, tmp_path, capsys):
+    (tmp_path / "config.json").write_bytes((GOLDEN / name / "config.json").read_bytes())
+    assert export.main([str(tmp_path), str(tmp_path / "x.shape"), "--shape-only"]) == 1
+    assert "is an encoder, which keeps no KV cache to plan for" in capsys.readouterr().err
+    assert not (tmp_path / "x.shape").exists()
 
 
 @pytest.mark.parametrize("head, what", [
