@@ -33,6 +33,8 @@ NOT_HERE = [
     (r"^make (lib|install)", "builds or installs", True),
     (r"^(cc|\./batch) ", "wants an installed library", True),
     (r"^pip install -r", "downloads packages", True),
+    (r"^pip install '?\.", "builds the library once more; a step of CI makes the wheel", False),
+    (r"^python -m heads", "wants packages that a step of CI installs", False),
     (r"^pip install llama", "compiles for ten minutes", False),
     (r"^python -m pytest", "is itself a part of make test", False),
     (r"^docker ", "wants a daemon; a step of CI does what the Dockerfile says", False),
@@ -106,6 +108,11 @@ def faults_of(command: str) -> list[str]:
             source = (ROOT / names[0]).read_text()
             return [f"no option {o}" for o in given if f'"{o}"' not in source]
         return [f"no option {o}" for o in given if o not in options_of(names[0])]
+    if program == "python" and words[:2] == ["-m", "heads"]:
+        if words[2] == "eval":  # the harness's own options follow
+            return []
+        source = (ROOT / "python" / "heads" / f"{words[2]}.py").read_text()
+        return [f"no option {o}" for o in given if o != "-m" and f'"{o}"' not in source]
     if program == "python" and words[:2] == ["-m", "pytest"] or program == "cc":
         files = [name for name in names if re.search(r"\.(py|c)$", name)]
         return [f"no file {file}" for file in files if not (ROOT / file).exists()]
@@ -125,6 +132,7 @@ def test_options_in_sentences_exist():
     scripts += [f"tests/reference/{name}.py" for name in ("compare_peers", "live_models")]
     known = set().union(*map(options_of, scripts)) | {"--static", "-lm", "-pthread"}  # a linker's
     known |= {"-log"}  # a formula's
+    known |= set(re.findall(r'"(--[a-z-]+)"', (ROOT / "python/heads/serve.py").read_text()))
     named = {
         (documents.name_of(page), option)
         for page in PAGES

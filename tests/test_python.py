@@ -303,3 +303,17 @@ def test_errors_are_sentences(model, call, says):
     with pytest.raises(heads.HeadsError) as error:
         call(model)
     assert says in str(error.value)
+
+
+# ---- the page that explains it ----
+
+
+def test_the_example_of_the_page_runs(tmp_path):
+    page = (ROOT / "docs" / "python.md").read_text()
+    example = page.split("```python\n")[1].split("```")[0]
+    (tmp_path / "models").symlink_to(ROOT / "models")
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+    done = subprocess.run([sys.executable, "-c", example], cwd=tmp_path, env=env,
+                          capture_output=True, timeout=60)  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode()
+    assert (tmp_path / "session.bin").exists() and b"max_tokens" in done.stdout

