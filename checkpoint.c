@@ -82,8 +82,16 @@ static int parse_meta(Checkpoint *file, Cursor c, Error *err) {
     return section_done(&c, "metadata", err);
 }
 
+// A tensor before this one whose data it has too, or NULL: layers may share their weights.
+static const Tensor *same_data(const Checkpoint *file, int i, uint64_t offset) {
+    for (int j = i - 1; j >= 0; j--)
+        if ((uint64_t)(file->tensors[j].data - file->map.data) == offset) return &file->tensors[j];
+    return NULL;
+}
+
 // *end is where the data before this tensor end; it moves on to where this one's do. Tensors must
-// follow each other exactly, so that none can overlap another or leave the file of that size.
+// follow each other exactly, or have the whole data of one before, so that none can overlap another
+// in part or leave the file of that size.
 static int parse_tensor(Checkpoint *file, int i, Cursor *c, size_t size, size_t *end, Error *err) {
     const uint8_t *p = take(c, 40);
     if (!p)
@@ -101,6 +109,13 @@ static int parse_tensor(Checkpoint *file, int i, Cursor *c, size_t size, size_t 
     if (rows < 1 || rows > MAX_DIM || cols < 1 || cols > MAX_DIM)
         return fail(err, "tensor %.*s: shape is (%llu, %llu), expected 1..%d", n, name,
                     (unsigned long long)rows, (unsigned long long)cols, MAX_DIM);
+    const Tensor *same = offset < *end ? same_data(file, i, offset) : NULL;
+    if (same && same->dtype == (Dtype)dtype && same->rows == rows && same->cols == cols &&
+        same->bytes == bytes) {
+        file->tensors[i] = *same;
+        file->tensors[i].name = name, file->tensors[i].name_len = len;
+        return 0;
+    }
     if (offset != *end)
         return fail(err, "tensor %.*s: data begin at byte %llu, expected %zu, where the data "
                     "before it end", n, name, (unsigned long long)offset, *end);

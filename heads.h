@@ -201,6 +201,27 @@ HEADS_API const float *heads_forward_runs(heads_workspace *w, const heads_run *r
 HEADS_API const float *heads_forward(heads_sequence *s, const int *tokens, int n, int n_logits,
                                      heads_error *err);
 
+// ---- vectors of texts ----
+
+typedef struct {
+    const int *ids;  // [n], as heads_text_ids gives them
+    int n;
+} heads_text;
+
+// The ids of a text of which a vector is wanted: with those that the model wants around it, and cut
+// where the checkpoint says that such texts end, the last of those around it kept. Returns how
+// many; *ids is the caller's, to free with heads_free. Errors: no memory.
+HEADS_API long heads_text_ids(const heads_model *model, const heads_tokenizer *tokenizer,
+                              const char *text, size_t len, int **ids, heads_error *err);
+// Writes vectors[n][n_embd], one for each text: its hidden states, pooled as the checkpoint says.
+// As many texts as a pass takes run side by side, in a workspace that is made for the call with
+// these options; but for context and logit_rows, which are as large as the texts need. No bit of a
+// vector depends on the other texts. Errors: the checkpoint does not say how to pool (it is no
+// encoder and came without modules.json), a text without ids, an option out of range, a token
+// outside the vocabulary, no memory.
+HEADS_API int heads_embed(const heads_model *model, const heads_workspace_options *options,
+                          const heads_text *texts, int n, float *vectors, heads_error *err);
+
 // ---- looking into a pass ----
 
 typedef struct {  // what one query head of a layer makes of one token

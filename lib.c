@@ -167,6 +167,38 @@ const float *heads_forward(heads_sequence *s, const int *tokens, int n, int n_lo
     return forward(s, tokens, n, n_logits, err);
 }
 
+// ---- vectors of texts ----
+
+long heads_text_ids(const heads_model *m, const heads_tokenizer *t, const char *text, size_t len,
+                    int **ids, heads_error *err) {
+    long n = heads_encode(t, text, len, true, ids, err);
+    return n < 0 ? n : tokenizer_cut(t, *ids, n, m->pooling.most_tokens);
+}
+
+static int check_texts(const heads_model *m, const heads_text *texts, int n, heads_error *err) {
+    if (m->pooling.pooling == POOL_NONE)
+        return fail(err, "the checkpoint does not say how hidden states become a text's vector: it "
+                    "is no encoder and came without modules.json");
+    for (int i = 0; i < n; i++)
+        if (texts[i].n < 1) return fail(err, "text %d has no ids", i);
+    return 0;
+}
+
+int heads_embed(const heads_model *m, const heads_workspace_options *options,
+                const heads_text *texts, int n, float *vectors, heads_error *err) {
+    WorkspaceOptions o;
+    if (inner_options(&o, options, err) || check_texts(m, texts, n, err)) return -1;
+    o.context = 1;
+    for (int i = 0; i < n; i++)
+        if (texts[i].n > o.context) o.context = texts[i].n;
+    o.logit_rows = o.chunk > o.context ? o.chunk : o.context;
+    o.hidden = true;
+    Workspace *w = workspace_new(m, &o, err);
+    int failed = !w || text_vectors(w, texts, n, vectors, err);
+    workspace_free(w);
+    return failed ? -1 : 0;
+}
+
 // ---- looking into a pass ----
 
 void heads_workspace_probe(heads_workspace *w, const heads_probe *probe) {

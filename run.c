@@ -11,7 +11,8 @@ static const struct {
     int (*run)(const Options *options);
 } VERBS[] = {
     {GENERATE, generate}, {CHAT, chat},
-    {LOOK, look}, {PPL, perplexity}, {KV, kv},
+    {LOOK, look}, {HIDDEN, look}, {EMBED, embed_texts}, {SIMILAR, similar},
+    {PPL, perplexity}, {KV, kv},
     {INFO, info},         {CHECK, check},         {TOKENIZE, tokenize}, {BENCH, bench},
     {BATCH, batch},
 };

@@ -110,7 +110,10 @@ static int write_session(FILE *f, const Session *session) {
 
 int sequence_save(const Sequence *s, const char *path, Error *err) {
     Session session = {.s = s};
-    if (s->length == 0) return fail(err, "an empty sequence has nothing to save to %s", path);
+    if (s->length == 0 || s->workspace->model->encoder)
+        return fail(err, "%s has nothing to save to %s",
+                    s->length ? "an encoder, which keeps no keys and values," : "an empty sequence",
+                    path);
     if (check_loaded(s, err)) return -1;
     session.parts = calloc((size_t)s->workspace->model->n_layers, sizeof *session.parts);
     if (!session.parts) return fail(err, "no memory to save a sequence");

@@ -14,13 +14,16 @@ typedef heads_sequence Sequence;
 typedef heads_run Run;
 typedef heads_kv_plan KvPlan;
 typedef heads_kv_usage KvUsage;
+typedef heads_text TextIds;
 
 typedef struct {
     int context;             // positions of each sequence; 0: the model's
-    int chunk;               // most rows (tokens of all runs) of a pass, 1..
+    int chunk;               // most rows (tokens of all runs) of a pass, 1..; a text that sees
+                             // itself as a whole (Model.encoder) may have more
     int n_threads;           // 0: the cores this process may use
-    Dtype k_dtype, v_dtype;  // F32, F16 or Q8
+    Dtype k_dtype, v_dtype;  // F32, F16 or Q8; an encoder's, which no later token reads, are F32
     int logit_rows;          // most rows of logits wanted of one call
+    bool hidden;             // in place of logits, hidden states after the last norm are wanted
     const char *isa;         // kernels to use; NULL: the best that the processor has
     const Workspace *threads_of;  // whose threads to use, for workspaces that take turns; it must
                                   // outlive this one. NULL: threads of its own
@@ -74,12 +77,20 @@ Sequence *sequence_load(Workspace *w, const char *path, Error *err);
 // floats that w owns until its next call; with none wanted the result is not NULL but holds
 // nothing. Passes of at most `chunk` rows; no bit depends on how tokens are cut into calls and
 // passes, on what runs beside them, on chunk or on threads. NULL: a token outside the vocabulary,
-// more than a context has room for, a sequence twice, logits that are no numbers. Tokens that ran
+// more than a context has room for, a sequence twice, logits that are no numbers or
+// that the model does not have, an encoder's sequence that was not rewound. Tokens that ran
 // before an error stay in the sequences.
 const float *forward_runs(Workspace *w, const Run *runs, int n_runs, Error *err);
 // The same for one sequence.
 const float *forward(Sequence *s, const int *tokens, int n, int n_logits, Error *err);
-size_t logit_stride(const Workspace *w);  // vocab_size, rounded up to 16
+size_t logit_stride(const Workspace *w);  // vocab_size or n_embd, rounded up to 16
+
+// ---- pooling.c: one vector of a text's hidden states, as Model.pooling says ----
+
+// vectors [n][n_embd] of n texts, in a workspace for hidden states, whose context has room for each
+// of them and whose logit_rows are no fewer than its chunk and its context. Errors: forward_runs'.
+int text_vectors(Workspace *w, const TextIds *texts, int n, float *vectors, Error *err);
+void unit_vector(const Workspace *w, float *x);  // x [n_embd], divided by its length
 
 // ---- what a cache costs; the report and the allocation both ask kvcache.c ----
 

@@ -1,5 +1,6 @@
-// Text <-> ids: byte-pair encoding over bytes (GPT-2) or over characters (SentencePiece), driven by
-// the tables of docs/format.md, "The tokenizer". A text goes through five stages:
+// Text <-> ids: byte-pair encoding over bytes (GPT-2) or over characters (SentencePiece), or
+// WordPiece (BERT), driven by the tables of docs/format.md, "The tokenizer". A text goes through
+// five stages:
 //
 //   added tokens   cut out first; some are looked for in the raw text, others after normalization
 //   normalizer     what lies between them: NFC, a leading mark, spaces as U+2581
@@ -16,6 +17,7 @@
 #include "metadata.h"
 #include "text/scanners.h"
 #include "text/unicode.h"
+#include "text/wordpiece.h"
 
 enum {
     MAX_TOKENS = MAX_DIM, MAX_STEPS = 16, MAX_ADDED_LENGTH = 1024, MAX_AROUND = 64,
@@ -25,7 +27,8 @@ enum { SPACE_MARK = 0x2581 };                           // a space inside Senten
 enum { KIND_PLAIN, KIND_SPECIAL, KIND_BYTE, N_KINDS };  // of a token
 enum { LSTRIP = 1, RSTRIP = 2, SINGLE_WORD = 4 };       // flags of an added token
 // Steps of the normalizer.
-enum { NORM_NFC = 1, NORM_PREPEND_MARK, NORM_SPACES_TO_MARK, NORM_PREPEND_SPACE, N_NORM };
+enum { NORM_NFC = 1, NORM_PREPEND_MARK, NORM_SPACES_TO_MARK, NORM_PREPEND_SPACE,
+       N_NORM = NORM_LOWER + 1 };  // and those of text/wordpiece.h
 
 typedef struct {  // added tokens, sorted by their characters
     size_t n;
@@ -47,9 +50,12 @@ struct heads_tokenizer {
     Ints words;             // tokens that a whole piece can be, ascending by text; absent: none
     int unk;                // for what has no token, or -1: it vanishes
     bool fuse_unk;          // one for a row of them
+    int wordpiece;          // most characters of a word that WordPiece cuts into `words`; 0: BPE
+    size_t longest;         // bytes of the longest of `words`
     Ints normalizer, splits;
     Added raw, normalized;
     Ints prefix, suffix, eos;
+    int mask;               // of masked language models, or -1
     int strip;              // spaces taken off the beginning of a decoded text
     char description[400];
 };
@@ -93,6 +99,9 @@ static int load_units(Tokenizer *t, Reader *r) {
     int fuse;
     if (read_int(r, "tokenizer.fuse_unk", 0, 1, 0, &fuse)) return -1;
     t->fuse_unk = fuse;
+    if (read_int(r, "tokenizer.wordpiece", 1, 1 << 16, 0, &t->wordpiece)) return -1;
+    if (t->wordpiece && (t->unk < 0 || t->chars.n))
+        return fail(r->err, "metadata tokenizer.wordpiece needs tokenizer.unk, and no chars");
     return 0;
 }
 
@@ -127,6 +136,11 @@ static int load_words(Tokenizer *t, Reader *r) {
     if (t->words.n && t->chars.n)
         return fail(r->err, "metadata tokenizer.words: only a byte-level tokenizer has it, this "
                     "one has chars");
+    for (size_t i = 0; i < t->words.n; i++) {
+        int32_t id = t->words.v[i];
+        size_t len = (size_t)(t->begin[id + 1] - t->begin[id]);
+        if (len > t->longest) t->longest = len;
+    }
     for (size_t i = 1; i < t->words.n; i++) {
         int id = t->words.v[i];
         const uint8_t *text = t->text + t->begin[id];
@@ -202,6 +216,7 @@ static int load_rest(Tokenizer *t, Reader *r) {
     if (read_ints(r, "tokenizer.prefix", SIZE_MAX, 0, t->n_tokens - 1, &t->prefix) ||
         read_ints(r, "tokenizer.suffix", SIZE_MAX, 0, t->n_tokens - 1, &t->suffix) ||
         read_ints(r, "tokenizer.eos", SIZE_MAX, 0, MAX_DIM, &t->eos) ||
+        read_int(r, "tokenizer.mask", 0, t->n_tokens - 1, -1, &t->mask) ||
         read_int(r, "tokenizer.strip", 0, INT_MAX, 0, &t->strip))
         return -1;
     if (t->prefix.n > MAX_AROUND || t->suffix.n > MAX_AROUND || t->eos.n > MAX_AROUND)
@@ -231,11 +246,15 @@ static void describe_all(Tokenizer *t) {
         [NORM_PREPEND_MARK] = "prepend \u2581",
         [NORM_SPACES_TO_MARK] = "space to \u2581",
         [NORM_PREPEND_SPACE] = "prepend space",
+        [NORM_CLEAN] = "clean",
+        [NORM_PAD_IDEOGRAPHS] = "pad ideographs",
+        [NORM_STRIP_ACCENTS] = "strip accents",
+        [NORM_LOWER] = "lower case",
     };
     bool fallback = t->chars.n && t->bytes['A'] >= 0;
-    snprintf(t->description, sizeof t->description, "%s BPE%s, %d tokens",
-             t->chars.n ? "character" : "byte-level", fallback ? " with byte fallback" : "",
-             t->n_tokens);
+    snprintf(t->description, sizeof t->description, "%s%s, %d tokens",
+             t->wordpiece ? "WordPiece" : t->chars.n ? "character BPE" : "byte-level BPE",
+             fallback ? " with byte fallback" : "", t->n_tokens);
     for (size_t i = 0; i < t->normalizer.n; i++)
         describe(t, i ? " + " : ", normalizer ", normalizers[t->normalizer.v[i]]);
     for (size_t i = 0; i < t->splits.n; i++)
@@ -285,10 +304,28 @@ bool tokenizer_is_special(const Tokenizer *tokenizer, int id) {
     return 0 <= id && id < tokenizer->n_tokens && tokenizer->kinds[id] == KIND_SPECIAL;
 }
 
+long tokenizer_cut(const Tokenizer *tokenizer, int *ids, long n, long most) {
+    long suffix = (long)tokenizer->suffix.n;
+    if (n <= most) return n;
+    if (suffix > most) suffix = most;
+    memmove(ids + most - suffix, ids + n - suffix, sizeof *ids * (size_t)suffix);
+    return most;
+}
+
 const char *tokenizer_text(const Tokenizer *t, int id, size_t *len) {
     bool known = id >= 0 && id < t->n_tokens;
     *len = known ? (size_t)(t->begin[id + 1] - t->begin[id]) : 0;
     return (const char *)t->text + (known ? t->begin[id] : 0);
+}
+
+int tokenizer_mask(const Tokenizer *tokenizer, const char **text, size_t *len, bool *strips) {
+    *strips = false;
+    *text = tokenizer_text(tokenizer, tokenizer->mask, len);
+    const Added *lists[] = {&tokenizer->raw, &tokenizer->normalized};
+    for (int k = 0; k < 2; k++)
+        for (size_t i = 0; i < lists[k]->n; i++)
+            if (lists[k]->ids[i] == tokenizer->mask) *strips = lists[k]->flags[i] & LSTRIP;
+    return tokenizer->mask;
 }
 
 const char *tokenizer_describe(const Tokenizer *tokenizer) { return tokenizer->description; }
@@ -444,8 +481,33 @@ static bool merge_symbols(Encoder *e) {
     return true;
 }
 
+static int find_piece(const void *t, const uint8_t *text, size_t len) {
+    return find_word(t, text, len);
+}
+
+// The ids of a word, given as bytes; white space between words has none.
+static bool encode_word(Encoder *e, const uint32_t *bytes, size_t n) {
+    uint32_t first;
+    bool whole;
+    int n_chars = 0;
+    if (!RESERVE(e, word, n + 1) || !RESERVE(e, ids, e->n_ids + n + 1)) return false;
+    e->word[0] = ' ';
+    for (size_t i = 0; i < n; i++) {
+        e->word[i + 1] = (uint8_t)bytes[i];
+        n_chars += (bytes[i] & 0xC0) != 0x80;
+    }
+    utf8_decode(e->word + 1, n, &first, &whole);
+    if (unicode_class(first) & SPACE) return true;
+    size_t n_ids = n_chars > e->t->wordpiece ? 0
+                   : wordpiece(e->word, n + 1, e->t->longest, find_piece, e->t, e->ids + e->n_ids);
+    if (!n_ids) return push_id(e, e->t->unk);
+    e->n_ids += n_ids;
+    return true;
+}
+
 // The ids of a piece: of characters or bytes, as the tokenizer's units are.
 static bool encode_piece(Encoder *e, const uint32_t *units, size_t n) {
+    if (e->t->wordpiece) return encode_word(e, units, n);
     if (e->t->words.n) {
         if (!RESERVE(e, word, n)) return false;
         for (size_t i = 0; i < n; i++) e->word[i] = (uint8_t)units[i];
@@ -615,6 +677,8 @@ static bool normalize_step(int step, uint32_t **chars, size_t *n) {
         ptrdiff_t count = nfc(chars, *n);
         if (count < 0) return false;
         *n = (size_t)count;
+    } else if (step >= NORM_CLEAN) {
+        return bert_normalize(step, chars, n);
     } else if (step == NORM_SPACES_TO_MARK) {
         spaces_to_mark(*chars, *n);
     } else if (*n > 0) {

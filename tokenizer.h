@@ -27,6 +27,12 @@ void decoder_free(Decoder *decoder);
 int decoder_push(Decoder *decoder, int id, const char **out, size_t *len, Error *err);
 // What is still held back, as the end of the text.
 int decoder_finish(Decoder *decoder, const char **out, size_t *len, Error *err);
+// Cuts ids that tokenizer_encode gave with add_special to `most`, what is put after a text kept.
+// Returns how many are left.
+long tokenizer_cut(const Tokenizer *tokenizer, int *ids, long n, long most);
+// The token that stands for a word left out in a masked language model, -1: there is none; its
+// text in a prompt, and whether it takes white space before it along.
+int tokenizer_mask(const Tokenizer *tokenizer, const char **text, size_t *len, bool *strips);
 bool tokenizer_is_eos(const Tokenizer *tokenizer, int id);
 bool tokenizer_is_special(const Tokenizer *tokenizer, int id);  // not for people who read
 // What a token stands for in decoded text, *len bytes, borrowed, which need not be UTF-8; of an id

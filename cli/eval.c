@@ -1,4 +1,4 @@
-// eval.c: --logits, --heads and --ppl, what the model says of a text that is given.
+// eval.c: --logits, --hidden, --heads and --ppl, what the model says of a text that is given.
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -22,29 +22,34 @@ static const float *run_chunk(Sequence *s, const int *ids, long left, int chunk,
     return logits;
 }
 
-static void put_logits(const Options *o, Workspace *w, const float *logits, int n, FILE *f) {
-    size_t row = (size_t)workspace_model(w)->vocab_size, stride = logit_stride(w);
+// n rows of logits, or of hidden states.
+static void put_rows(const Workspace *w, const float *rows, size_t row, int n, const char *path,
+                     FILE *f) {
     for (int i = 0; i < n; i++)
-        if (fwrite(logits + (size_t)i * stride, sizeof(float), row, f) < row)
-            die("cannot write %s: %s", o->logits, strerror(errno));
+        if (fwrite(rows + (size_t)i * logit_stride(w), sizeof(float), row, f) < row)
+            die("cannot write %s: %s", path, strerror(errno));
 }
 
 int look(const Options *o) {
     Model model;
+    const char *path = o->hidden ? o->hidden : o->logits;
     open_model(&model, o, o->models[0]);
+    if (o->logits && !model.output.data)
+        usage("%s has no head that gives logits; it has --hidden and --embed", o->models[0]);
     Tokenizer *tokenizer = open_tokenizer(&model);
     Ids ids = prompt_to_run(o, &model, tokenizer, NULL);
-    int chunk = o->workspace.chunk, n;
-    Workspace *w = open_workspace(o, &model, o->logits ? chunk : 1);
+    int chunk = model.encoder ? (int)ids.n : o->workspace.chunk, n;
+    Workspace *w = open_workspace(o, &model, path ? chunk : 1);
     Sequence *s = open_prompt_cache(o, w, ids);
     long first = sequence_length(s);
-    FILE *f = o->logits ? outfile_open(o->logits, o->models, 1) : NULL;
+    FILE *f = path ? outfile_open(path, o->models, 1) : NULL;
     HeadsPage *page = o->heads ? heads_page_open(o, w, tokenizer, ids) : NULL;
+    size_t row = (size_t)(o->hidden ? model.n_embd : model.vocab_size);
     double start = seconds();
     sequence_expect(s, (int)ids.n);
     for (long done = first; done < ids.n; done += n) {
         const float *logits = run_chunk(s, ids.data + done, ids.n - done, chunk, f, &n);
-        if (f) put_logits(o, w, logits, n, f);
+        if (f) put_rows(w, logits, row, n, path, f);
         if (page) heads_page_add(page, n);
     }
     long n_rows = ids.n - first;
@@ -52,8 +57,7 @@ int look(const Options *o) {
     if (f) outfile_close(f);
     if (page) heads_page_close(page, s);
     fprintf(stderr, "prompt %ld tokens, %.1f tok/s", n_rows, speed);
-    if (f)
-        fprintf(stderr, "; float32 [%ld][%d] written to %s", n_rows, model.vocab_size, o->logits);
+    if (f) fprintf(stderr, "; float32 [%ld][%zu] written to %s", n_rows, row, path);
     fprintf(stderr, "\n");
     save_prompt_cache(o, s);
     sequence_free(s);

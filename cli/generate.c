@@ -218,7 +218,7 @@ void generation_open(Generation *g, const Options *o) {
     *g = (Generation){.o = o, .sampling = o->sampler, .answer_end = -1, .fork_at = -1};
     open_model(&g->model, o, o->models[0]);
     g->tokenizer = open_tokenizer(&g->model);
-    g->w = open_workspace(o, &g->model, 1 + MAX_DRAFT);
+    g->w = open_workspace(o, &g->model, g->model.encoder ? g->model.context : 1 + MAX_DRAFT);
     g->drafter = drafter_new(o, &g->model, g->w);
     if (!o->seeded) g->sampling.seed = clock_seed();
     start_text(g);
@@ -241,6 +241,7 @@ int generate(const Options *o) {
     Error err;
     Generation g;
     generation_open(&g, o);
+    if (g.model.encoder) return fill_masks(&g);
     Ids ids = prompt_to_run(o, &g.model, g.tokenizer, &g.answer_end);
     g.sequence = open_prompt_cache(o, g.w, ids);
     catch_interrupt(SA_RESTART | SA_RESETHAND);

@@ -40,5 +40,7 @@ void generation_close(Generation *g);
 // what. Ctrl-C is heard between passes. -1: an error; what was printed stays.
 int generate_text(Generation *g, Ids ids, Error *err);
 void closing_line(const Generation *g);
+// What an encoder does with a prompt: its masks are filled. mask.c
+int fill_masks(Generation *g);
 
 #endif

@@ -14,12 +14,13 @@
 static bool same_attention(const Attention *a, const Attention *b) {
     return a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads &&
            a->head_dim == b->head_dim && a->rope == b->rope && a->window == b->window &&
-           a->scale == b->scale && a->softcap == b->softcap && a->kv_source == b->kv_source &&
-           a->latent.rank == b->latent.rank && !a->q_norm.w == !b->q_norm.w;
+           a->mask == b->mask && a->scale == b->scale && a->softcap == b->softcap &&
+           a->kv_source == b->kv_source && a->latent.rank == b->latent.rank &&
+           !a->q_norm.w == !b->q_norm.w;
 }
 
 static bool same_shape(const Layer *a, const Layer *b) {
-    return a->mixer == b->mixer && a->parallel == b->parallel &&
+    return a->mixer == b->mixer && a->topology == b->topology &&
            same_attention(&a->attention, &b->attention) && a->ffn.d_ff == b->ffn.d_ff &&
            a->ffn.act.kind == b->ffn.act.kind && a->ffn.act.gated == b->ffn.act.gated &&
            a->experts.n == b->experts.n && !a->attn_norm.w == !b->attn_norm.w &&
@@ -44,7 +45,9 @@ static void print_attention(const Attention *a) {
     if (a->slopes) printf(", ALiBi");
     if (a->out_gate.data) printf(", output gated");
     if (a->rope >= 0) printf(", rope set %d", a->rope);
+    if (a->relative) printf(", biases of distances up to %d", a->reach);
     if (a->window > 0) printf(", window %d", a->window);
+    if (a->mask == MASK_ALL) printf(", to both sides");
     if (a->kv_source >= 0) printf(", keys and values of layer %d", a->kv_source);
 }
 
@@ -79,6 +82,8 @@ static void print_feed_forward(const Layer *l) {
 
 // One line for each run of layers that are alike.
 static void print_layers(const Model *model) {
+    static const char *const joined[N_TOPOLOGIES] = {
+        "", "; attention and feed-forward in parallel", "; norms of the sums"};
     for (int first = 0, last; first < model->n_layers; first = last + 1) {
         const Layer *l = &model->layers[first];
         last = first;
@@ -86,7 +91,7 @@ static void print_layers(const Model *model) {
         printf("layers %d-%d   ", first, last);
         print_mixer(l);
         print_feed_forward(l);
-        printf("%s\n", l->parallel ? "; attention and feed-forward in parallel" : "");
+        printf("%s\n", joined[l->topology]);
     }
 }
 
@@ -136,10 +141,12 @@ static void print_info(const char *path, const Model *m, const char *tokenizer, 
     printf("file         %s, %s bytes%s\n", path, commas(m->file.map.size),
            m->file.shape ? ": a shape, without weights" : "");
     print_info_strings(&m->file);
-    printf("shape        %d layers, n_embd %d, vocabulary %d, context %d, %s (eps %g)%s%s\n",
-           m->n_layers, m->n_embd, m->vocab_size, m->context,
+    printf("shape        %s%d layers, n_embd %d, vocabulary %d, context %d, %s (eps %g)%s%s%s\n",
+           m->encoder ? "encoder, " : "", m->n_layers, m->n_embd, m->vocab_size, m->context,
            m->layernorm ? "LayerNorm" : "RMSNorm", (double)m->norm_eps,
-           m->output.data == m->embed.data ? ", output tied to the embedding" : "",
+           !m->output.data ? ", no output"
+           : m->output.data == m->embed.data ? ", output tied to the embedding" : "",
+           m->head.dense.data ? " through a head" : "",
            m->embed_pos.data ? ", learned positions" : "");
     print_layers(m);
     for (int i = 0; i < m->n_rope_sets; i++) {
@@ -157,7 +164,8 @@ static void print_info(const char *path, const Model *m, const char *tokenizer, 
     else printf("none");
     printf("\n");
     printf("kernels      %s (%s)\n", isa, why);
-    printf("weights      %s bytes read per generated token\n", commas(m->weight_bytes));
+    printf("weights      %s bytes read per %s\n", commas(m->weight_bytes),
+           m->encoder ? "pass" : "generated token");
     print_tensors(&m->file);
 }
 

@@ -161,6 +161,9 @@ static void choose_types(Report *r) {
 
 static void make_report(Report *r, const char *path, size_t memory, const Options *o) {
     open_model(&r->model, o, path);
+    if (r->model.encoder && o->n_models > 1)
+        usage("%s is an encoder: it has no KV cache to compare", path);
+    if (r->model.encoder) return;
     r->path = path;
     r->context = o->workspace.context ? o->workspace.context : r->model.context;
     r->type = (KvTypes){o->workspace.k_dtype, o->workspace.v_dtype};
@@ -172,6 +175,21 @@ static void make_report(Report *r, const char *path, size_t memory, const Option
     make_rows(r);
 }
 
+// An encoder has no cache to report, but its keys and values need room while a text runs.
+static void report_encoder(const Options *o, const Model *m) {
+    int context = o->workspace.context ? o->workspace.context : m->context;
+    KvPlan plan = kv_plan(m, 0, context, F32, F32);
+    if (o->json) {
+        printf("{\"encoder\": true, \"context\": %d, \"bytes_per_token_of_a_pass\": %zu, "
+               "\"bytes_of_a_pass\": %zu}\n", context, plan.bytes_per_token, plan.reserved);
+        return;
+    }
+    printf("%s is an encoder: it keeps no KV cache between tokens. All positions of a text see\n"
+           "each other in one pass; while that runs, the layers take turns with %s bytes a token\n"
+           "for keys and values (f32), %s bytes for a text of %d tokens.\n", o->models[0],
+           commas(plan.bytes_per_token), commas(plan.reserved), context);
+}
+
 int kv(const Options *o) {
     int n = o->n_models;
     Report *reports = calloc((size_t)n, sizeof *reports);
@@ -179,7 +197,8 @@ int kv(const Options *o) {
     size_t memory = o->memory ? o->memory : free_memory();
     for (int i = 0; i < n; i++) make_report(&reports[i], o->models[i], memory, o);
     if (o->svg) write_kv_svg(reports, n, o);
-    if (o->json) print_reports_json(reports, n);
+    if (reports[0].model.encoder) report_encoder(o, &reports[0].model);
+    else if (o->json) print_reports_json(reports, n);
     else if (n == 1) print_report(reports, o);
     else print_reports(reports, n, o);
     for (int i = 0; i < n; i++) {

@@ -31,8 +31,9 @@ typedef struct {
 
 enum {
     WRITES = GENERATE | CHAT | BATCH,
-    RUNS = WRITES | LOOK | PPL | KV | BENCH,
-    PROMPT = GENERATE | LOOK | TOKENIZE,
+    RUNS = WRITES | LOOK | HIDDEN | EMBED | SIMILAR | PPL | KV | BENCH,
+    PROMPT = GENERATE | LOOK | HIDDEN | EMBED | TOKENIZE,
+    GROWS = 1 << 30,  // not for encoders, whose texts do not grow
     ANY = ~0,
 };
 #define FIELD(name) offsetof(Options, name)
@@ -43,12 +44,13 @@ static const Option OPTIONS[] = {
     {TEXT, "-p", "TEXT", FIELD(prompt), .verbs = PROMPT,
      .help = "the text to continue, byte for byte; - reads stdin"},
     {TEXT, "-i", "TEXT", FIELD(prompt), .verbs = PROMPT, .help = "the same as -p"},
-    {TEXT, "-f", "FILE", FIELD(prompt_file), .verbs = PROMPT,
-     .help = "the text in a file, including its last newline"},
-    {TEXT, "--tokens", "IDS", FIELD(tokens), .verbs = GENERATE | LOOK,
+    {TEXT, "-f", "FILE", FIELD(prompt_file), .verbs = PROMPT | SIMILAR,
+     .help = "the text in a file, including its last newline; for --embed and --similar\n"
+             "one text a line"},
+    {TEXT, "--tokens", "IDS", FIELD(tokens), .verbs = GENERATE | LOOK | HIDDEN,
      .help = "token ids instead of text, such as \"1 2 3\"; nothing is added to them"},
 
-    {TEXT, "--messages", "FILE", FIELD(messages), .verbs = PROMPT | CHAT,
+    {TEXT, "--messages", "FILE", FIELD(messages), .verbs = GROWS | (PROMPT & ~EMBED) | CHAT,
      .help = "a conversation to answer, a JSON array of {\"role\", \"content\"}; it is put into\n"
              "the checkpoint's chat template, and only the answer is printed"},
 
@@ -58,38 +60,39 @@ static const Option OPTIONS[] = {
              "answer; /reset starts again, /save FILE is for --messages, /exit leaves"},
     {FLAG, "-cnv", NULL, SELECT(CHAT), .help = "the same as --chat"},
     {TEXT, "-sys", "TEXT", FIELD(system), .verbs = CHAT, .help = "the system message"},
-    {FLAG, "--no-think", NULL, FIELD(no_think), .verbs = PROMPT | CHAT,
+    {FLAG, "--no-think", NULL, FIELD(no_think), .verbs = GROWS | (PROMPT & ~EMBED) | CHAT,
      .help = "turn thinking off, if the template can"},
 
     {HEADING, "Generation", .help = ""},
-    {INT, "-n", "N", FIELD(n_generate), 0, 1e9, .verbs = WRITES,
+    {INT, "-n", "N", FIELD(n_generate), 0, 1e9, .verbs = GROWS | WRITES,
      .help = "generate N tokens at most (256; in a conversation 1024 for each answer)"},
-    {SEED, "-s", "SEED", FIELD(sampler.seed), .verbs = WRITES,
+    {SEED, "-s", "SEED", FIELD(sampler.seed), .verbs = GROWS | WRITES,
      .help = "seed: the same seed gives the same text (from the clock; printed at the end)"},
-    {FLOAT, "--temp", "F", FIELD(sampler.temperature), 0, 1000, .verbs = WRITES,
+    {FLOAT, "--temp", "F", FIELD(sampler.temperature), 0, 1000, .verbs = GROWS | WRITES,
      .help = "temperature; 0 always takes the most likely token (0.8)"},
-    {INT, "--top-k", "N", FIELD(sampler.top_k), 0, 1e9, .verbs = WRITES,
+    {INT, "--top-k", "N", FIELD(sampler.top_k), 0, 1e9, .verbs = GROWS | WRITES,
      .help = "choose among the N most likely tokens; 0: all (0)"},
-    {FLOAT, "--top-p", "F", FIELD(sampler.top_p), 1e-6, 1, .verbs = WRITES,
+    {FLOAT, "--top-p", "F", FIELD(sampler.top_p), 1e-6, 1, .verbs = GROWS | WRITES,
      .help = "choose among the most likely tokens, of total probability F; 1: all (0.95)"},
-    {FLOAT, "--min-p", "F", FIELD(sampler.min_p), 0, 1, .verbs = WRITES,
+    {FLOAT, "--min-p", "F", FIELD(sampler.min_p), 0, 1, .verbs = GROWS | WRITES,
      .help = "leave out tokens less than F times as likely as the best; 0: none (0)"},
-    {FLOAT, "--repeat-penalty", "F", FIELD(sampler.repeat_penalty), 1e-3, 1000, .verbs = WRITES,
+    {FLOAT, "--repeat-penalty", "F", FIELD(sampler.repeat_penalty), 1e-3, 1000,
+     .verbs = GROWS | WRITES,
      .help = "make tokens among the last 64 less likely; 1: off (1)"},
-    {FLAG, "--ids", NULL, FIELD(ids), .verbs = GENERATE,
+    {FLAG, "--ids", NULL, FIELD(ids), .verbs = GROWS | GENERATE,
      .help = "print token ids, the prompt's and the generated ones, instead of text\n"
              "(always the case without a tokenizer)"},
 
     {HEADING, "The same text with less work", .help = ""},
-    {TEXT, "--prompt-cache", "FILE", FIELD(prompt_cache), .verbs = GENERATE | LOOK,
+    {TEXT, "--prompt-cache", "FILE", FIELD(prompt_cache), .verbs = GROWS | GENERATE | LOOK,
      .help = "keep the KV cache in FILE; a prompt that begins alike runs only what is new"},
-    {FLAG, "--prompt-cache-ro", NULL, FIELD(prompt_cache_ro), .verbs = GENERATE | LOOK,
+    {FLAG, "--prompt-cache-ro", NULL, FIELD(prompt_cache_ro), .verbs = GROWS | GENERATE | LOOK,
      .help = "read that file, but do not write it"},
-    {INT, "--lookup", "N", FIELD(lookup), 1, 32, .verbs = WRITES,
+    {INT, "--lookup", "N", FIELD(lookup), 1, 32, .verbs = GROWS | WRITES,
      .help = "guess up to N tokens ahead from what followed the same words before (try 7)"},
-    {TEXT, "-md", "DRAFT", FIELD(draft_model), .verbs = WRITES,
+    {TEXT, "-md", "DRAFT", FIELD(draft_model), .verbs = GROWS | WRITES,
      .help = "let a smaller model with the same vocabulary guess instead"},
-    {INT, "--draft", "N", FIELD(n_draft), 1, 32, .verbs = WRITES,
+    {INT, "--draft", "N", FIELD(n_draft), 1, 32, .verbs = GROWS | WRITES,
      .help = "up to N tokens ahead (3)"},
 
     {HEADING, "The machine", .help = ""},
@@ -100,18 +103,18 @@ static const Option OPTIONS[] = {
      .help = "threads (one for each physical core)"},
     {INT, "-b", "N", FIELD(workspace.chunk), 1, 65536, .verbs = RUNS,
      .help = "prompt tokens to run at once (128)"},
-    {DTYPE, "-ctk", "TYPE", FIELD(workspace.k_dtype), .verbs = RUNS,
+    {DTYPE, "-ctk", "TYPE", FIELD(workspace.k_dtype), .verbs = GROWS | RUNS,
      .help = "type of the cached keys: f32, f16 or q8 (f16)"},
-    {DTYPE, "-ctv", "TYPE", FIELD(workspace.v_dtype), .verbs = RUNS,
+    {DTYPE, "-ctv", "TYPE", FIELD(workspace.v_dtype), .verbs = GROWS | RUNS,
      .help = "type of the cached values (f16)"},
 
     {HEADING, "Instead of generating", .help = ""},
     {FLAG, "--kv", NULL, SELECT(KV),
      .help = "what the KV cache costs, as MHA, GQA, MQA and MLA, and as measured;\n"
              "accepts several models, and shapes (export.py --shape-only)"},
-    {BYTES, "--memory", "SIZE", FIELD(memory), .verbs = KV,
+    {BYTES, "--memory", "SIZE", FIELD(memory), .verbs = GROWS | KV,
      .help = "for --kv: how many tokens fit in that much, such as 8G or 512M (what is free now)"},
-    {TEXT, "--svg", "FILE", FIELD(svg), .verbs = KV,
+    {TEXT, "--svg", "FILE", FIELD(svg), .verbs = GROWS | KV,
      .help = "for --kv: also draw bytes against context, a line for each scheme, or each model"},
     {FLAG, "--info", NULL, SELECT(INFO),
      .help = "the model's shape, tensors, tokenizer, and the instruction set in use"},
@@ -138,6 +141,13 @@ static const Option OPTIONS[] = {
      .help = "print the prompt's token ids, on one line"},
     {TEXT, "--logits", "FILE", FIELD(logits), .selects = LOOK, .verbs = LOOK,
      .help = "write the prompt's logits: float32 [tokens][vocabulary], little-endian"},
+    {TEXT, "--hidden", "FILE", FIELD(hidden), .selects = HIDDEN, .verbs = HIDDEN,
+     .help = "write its hidden states after the last norm: float32 [tokens][n_embd]"},
+    {FLAG, "--embed", NULL, SELECT(EMBED),
+     .help = "print the vector of a text, -p or each line of -f, as JSON, pooled as the\n"
+             "checkpoint says"},
+    {TEXT, "--similar", "QUERY", FIELD(similar), .selects = SIMILAR, .verbs = SIMILAR,
+     .help = "the lines of -f by their likeness to a text, the cosine of their vectors"},
     {TEXT, "--heads", "FILE", FIELD(heads), .selects = LOOK, .verbs = LOOK,
      .help = "what each attention head looks at in the prompt, and its role: a page if FILE\n"
              "ends in .html, numbers if in .json; also beside --logits"},
@@ -301,6 +311,8 @@ static void check_options(const Options *o, const bool given[N_OPTIONS]) {
     if (o->heads_max && !o->html) usage("--heads-max: of which --heads page, an .html?");
     if (o->prompt_cache_ro && !o->prompt_cache)
         usage("--prompt-cache-ro is for --prompt-cache FILE");
+    if (o->verb == SIMILAR && !o->prompt_file) usage("--similar: to which -f FILE's lines?");
+    if (o->verb == EMBED && !o->prompt && !o->prompt_file) usage("--embed: of which -p or -f?");
     if (o->verb == BATCH && o->sequences.n > 1) usage("--batch takes one number with -np");
 }
 
@@ -327,6 +339,7 @@ Options parse_options(int argc, char **argv) {
             usage("%s and %s: one thing at a time", verb_name(options.verb, given), name);
         if (o->selects) options.verb = o->selects;
         given[o - OPTIONS] = true;
+        if (o->verbs & GROWS) options.grows = name;
         set_option(&options, o, o->value ? argv[++i] : NULL);
     }
     options.html = options.heads && ends_with(options.heads, ".html");

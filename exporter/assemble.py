@@ -37,7 +37,9 @@ def assemble(
 
     for part in knobs.parts:
         part.arrange(left)
-    _tie(knobs, module(names["embed"]), module(names["output"]), left, remarks)
+        names = part.rename(names, left)
+    if "output" in names:
+        _tie(knobs, module(names["embed"]), module(names["output"]), left, remarks)
     found = _each(knobs, names, lambda name, source: _parts(knobs, name, module(source), left))
     unused = [name for name in left if not SKIPPED.search(name)]
     if unused:

@@ -41,6 +41,11 @@ class Entry:
         return self.tensor.shape[-1]
 
     @property
+    def data(self) -> tuple[str, int]:
+        """What tells the data of one entry from those of another."""
+        return self.dtype, id(self.tensor)
+
+    @property
     def bytes(self) -> int:
         return data_bytes(self.dtype, self.rows, self.cols, len(self.tensor.shape) == 2)
 
@@ -114,7 +119,7 @@ def write_checkpoint(
         file.write(bytes(HEADER.size))
         put(meta)
         put(table)
-        for entry in entries:
+        for entry in _distinct(entries):
             for first, slab in _slabs(entry):
                 data = _pack_slab(entry, first, slab, stats)
                 put(data)
@@ -186,13 +191,24 @@ def _layout(metadata, entries) -> tuple[bytes, bytes, int]:
     table_bytes = sum(40 + _padded(len(e.name), 8) for e in entries)
     offset = HEADER.size + len(meta) + _padded(table_bytes, ALIGN)
     table = b""
+    places: dict[tuple[str, int], int] = {}
     for e in entries:
+        place = places.setdefault(e.data, offset)
         table += struct.pack(
-            "<IIQQQQ", DTYPES.index(e.dtype), len(e.name), e.rows, e.cols, offset, e.bytes
+            "<IIQQQQ", DTYPES.index(e.dtype), len(e.name), e.rows, e.cols, place, e.bytes
         )
         table += _pad(e.name.encode("ascii"), 8)
-        offset += _padded(e.bytes, ALIGN)
+        offset += _padded(e.bytes, ALIGN) if place == offset else 0
     return meta, table + bytes(-len(table) % ALIGN), offset
+
+
+def _distinct(entries: Sequence[Entry]) -> Iterator[Entry]:
+    """The entries whose data are to be written: layers may share a tensor."""
+    seen: set[tuple[str, int]] = set()
+    for entry in entries:
+        if entry.data not in seen:
+            seen.add(entry.data)
+            yield entry
 
 
 def _padded(n: int, to: int) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 
 from .families import canonical
 from .knobs import Source
+from .sentences import pooling
 from .tensor import ExportError, Tensor, from_file
 from .tokenizer_files import find_tokenizer
 
@@ -27,7 +28,7 @@ def download(hub_id: str, revision: str | None, shape_only: bool) -> str:
             f"downloading {hub_id} needs huggingface_hub; pip install -r requirements.txt"
         ) from None
 
-    small = ["*.json", "*.jinja", "tokenizer.model", "merges.txt", "*.tiktoken"]
+    small = ["*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt", "*.tiktoken"]
 
     def snapshot(*patterns: str) -> str:
         return huggingface_hub.snapshot_download(
@@ -58,6 +59,8 @@ def open_directory(directory: str, name: str, shape_only: bool) -> Source:
         return Source(name, family, knobs, found, [config_path], remarks=remarks)
     tensors, files = _open_weights(directory)
     family, knobs, found, remarks = canonical(config, tensors)
+    knobs.pooling, more = pooling(directory, knobs.context, knobs.mask == 1)
+    remarks += more
     small = (".json", ".model", ".txt", ".jinja", ".tiktoken")
     files += [os.path.join(directory, n) for n in os.listdir(directory) if n.endswith(small)]
     return Source(name, family, knobs, found, files, directory, find_tokenizer(directory), remarks)

@@ -44,6 +44,12 @@ class Part:
     def arrange(self, left: dict[str, Tensor]) -> None:
         """Replaces the source's tensors by those that the table names."""
 
+    def rename(
+        self, names: dict[str, str | None], left: dict[str, Tensor]
+    ) -> dict[str, str | None]:
+        """The family's table, less what this checkpoint does not have."""
+        return names
+
     @property
     def mixes(self) -> bool:
         """Whether it stands where attention does."""

@@ -21,7 +21,8 @@ from .tensor import ExportError
 SPACE_MARK = "\u2581"
 LSTRIP, RSTRIP, SINGLE_WORD = 1, 2, 4
 PLAIN, SPECIAL, BYTE = 0, 1, 2
-NORMALIZERS = {"nfc": 1, "prepend mark": 2, "spaces to mark": 3, "prepend space": 4}
+NORMALIZERS = {"nfc": 1, "prepend mark": 2, "spaces to mark": 3, "prepend space": 4,
+               "clean": 5, "pad ideographs": 6, "strip accents": 7, "lower case": 8}  # fmt: skip
 # The steps of pre-tokenizers, as text/scanners.c numbers them.
 METASPACE = {"never": 1, "first": 2, "always": 3}
 GPT2, DIGIT, DIGITS, PUNCTUATION, BYTE_DIGIT, BYTE_DIGITS, THREE_DIGITS, PREFIX_SPACE = (
@@ -34,6 +35,7 @@ GPT2, DIGIT, DIGITS, PUNCTUATION, BYTE_DIGIT, BYTE_DIGITS, THREE_DIGITS, PREFIX_
     22,
     23,
 )
+BERT = 28
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _CASED = (
@@ -119,7 +121,10 @@ class Vocabulary:
     prefix: list[int] = field(default_factory=list)
     suffix: list[int] = field(default_factory=list)
     eos: list[int] = field(default_factory=list)
+    mask: int = -1
     strip: int = 0
+    wordpiece: int = 0  # most characters of a word; `goes_on` begins what continues one
+    goes_on: str = "##"
 
 
 # ---- the metadata --------------------------------------------------------------------------------
@@ -154,6 +159,15 @@ def _decoded(token: str, v: Vocabulary) -> tuple[int, bytes]:
     )
 
 
+def _spaced(id: int, v: Vocabulary) -> bytes:
+    """The bytes of a token of WordPiece: a space before what begins a word, so that texts of tokens
+    follow each other and `words` needs one table."""
+    token = v.tokens.get(id, "")
+    if id not in v.words:
+        return token.encode()
+    return token[len(v.goes_on) :].encode() if token.startswith(v.goes_on) else f" {token}".encode()
+
+
 def _ints(values) -> np.ndarray:
     return np.array(list(values), np.int32)
 
@@ -166,7 +180,10 @@ def vocabulary_metadata(v: Vocabulary) -> dict[str, bytes | np.ndarray]:
     """The `tokenizer.*` metadata (docs/format.md): bytes (u8) or arrays of int32, which the caller
     owns. Errors: ExportError."""
     n = max(v.tokens) + 1
-    decoded = [_decoded(v.tokens.get(id, ""), v) for id in range(n)]
+    if v.wordpiece:
+        decoded = [(PLAIN, _spaced(id, v)) for id in range(n)]
+    else:
+        decoded = [_decoded(v.tokens.get(id, ""), v) for id in range(n)]
     kinds = [SPECIAL if id in v.special else kind for id, (kind, _) in enumerate(decoded)]
     out: dict[str, bytes | np.ndarray] = {
         "tokenizer.token.begin": _offsets(len(text) for _, text in decoded),
@@ -197,8 +214,8 @@ def vocabulary_metadata(v: Vocabulary) -> dict[str, bytes | np.ndarray]:
         "eos": v.eos,
     }
     out |= {f"tokenizer.{key}": _ints(values) for key, values in lists.items() if values}
-    if v.strip:
-        out["tokenizer.strip"] = _ints([v.strip])
+    numbers = {"strip": v.strip, "wordpiece": v.wordpiece, "mask": max(v.mask, 0)}
+    out |= {f"tokenizer.{key}": _ints([number]) for key, number in numbers.items() if number}
     return out
 
 
@@ -224,6 +241,13 @@ def _normalize(content: str, v: Vocabulary) -> str:
                 f"added_tokens: {content!r} is looked for in normalized text, but is not in NFC "
                 "itself"
             )
+        if step >= NORMALIZERS["clean"] and not (content.isascii() and content.isprintable()):
+            raise ExportError(
+                f"added_tokens: {content!r} is looked for in normalized text, which this exporter "
+                "has no rule for unless it is ASCII"
+            )
+        if step == NORMALIZERS["lower case"]:
+            content = content.lower()
         if step == NORMALIZERS["spaces to mark"]:
             content = content.replace(" ", SPACE_MARK)
         if step == NORMALIZERS["prepend mark"]:
@@ -312,7 +336,11 @@ def from_json(data: dict, declared: Sequence[dict] = ()) -> Vocabulary:
                                           "model"))  # fmt: skip
     model = data.get("model") or {}
     vocab = _checked_vocab(model)
-    byte_level, splits = _pre_tokenizer(data.get("pre_tokenizer"))
+    wordpiece = model.get("type") == "WordPiece"
+    if wordpiece:
+        _expect("pre_tokenizer", data.get("pre_tokenizer") or {}, {"type": ("BertPreTokenizer",)})
+    before = {"type": "ByteLevel", "use_regex": False, "add_prefix_space": False}
+    byte_level, splits = _pre_tokenizer(before if wordpiece else data.get("pre_tokenizer"))
     v = Vocabulary({id: token for token, id in vocab.items()}, {}, None, [], splits=splits)
     v.normalizer = _normalizer(data.get("normalizer"))
     if splits and splits[0] in METASPACE.values() and v.normalizer:
@@ -321,10 +349,13 @@ def from_json(data: dict, declared: Sequence[dict] = ()) -> Vocabulary:
         if NORMALIZERS["spaces to mark"] not in v.normalizer:
             raise _refuse("pre_tokenizer", data["pre_tokenizer"])
         v.splits = []
-    _model(v, model, vocab, byte_level)
+    if not wordpiece:
+        _model(v, model, vocab, byte_level)
     _added_tokens(v, [*(data.get("added_tokens") or []), *declared], vocab)
+    if wordpiece:
+        _wordpiece(v, model, vocab)
     v.prefix, v.suffix = _post_processor(data.get("post_processor"))
-    v.strip = _decoder(data.get("decoder"), byte_level)
+    v.strip = 1 if wordpiece else _decoder(data.get("decoder"), byte_level)
     if max(v.tokens) >= 1 << 24:
         raise ExportError(
             f"model.vocab: the highest id is {max(v.tokens)}, expected less than {1 << 24}"
@@ -334,8 +365,8 @@ def from_json(data: dict, declared: Sequence[dict] = ()) -> Vocabulary:
 
 def _checked_vocab(model: dict) -> dict[str, int]:
     kind = model.get("type", "BPE" if "merges" in model else None)
-    if kind != "BPE":
-        raise ExportError(f"model.type is {kind!r}; only BPE is supported")
+    if kind not in ("BPE", "WordPiece"):
+        raise ExportError(f"model.type is {kind!r}; supported: BPE, WordPiece")
     vocab = model.get("vocab")
     if (
         not isinstance(vocab, dict)
@@ -395,6 +426,19 @@ def _model(v: Vocabulary, model: dict, vocab: dict[str, int], byte_level: bool) 
         ]
 
 
+def _wordpiece(v: Vocabulary, model: dict, vocab: dict[str, int]) -> None:
+    """The WordPiece model, once the special tokens are known, which no word can become."""
+    _expect("model", model, {}, ("type", "vocab", "unk_token", "continuing_subword_prefix",
+                                 "max_input_chars_per_word"))  # fmt: skip
+    unk = model.get("unk_token")
+    if unk not in vocab:
+        raise ExportError(f"model.unk_token is {_shown(unk)}, which is not in vocab")
+    v.goes_on = model.get("continuing_subword_prefix", "##")
+    v.wordpiece = model.get("max_input_chars_per_word", 100)
+    v.unk, v.bytes, v.splits = vocab[unk], [-1] * 256, [BERT]
+    v.words = [id for id in vocab.values() if id not in v.special]
+
+
 def _added_tokens(v: Vocabulary, tokens: list[dict], vocab: dict[str, int]) -> None:
     """The added tokens, with the ids that `tokenizers` gives them whatever the file says: the
     vocabulary's if it has the token; else one more than the highest so far, or the size of the
@@ -443,6 +487,10 @@ def _normalizer(component: dict | None) -> list[int]:
     for part in _parts(component, "normalizers"):
         if part == {"type": "NFC"}:
             steps.append(NORMALIZERS["nfc"])
+        elif part == {"type": "Lowercase"}:
+            steps.append(NORMALIZERS["lower case"])
+        elif part.get("type") == "BertNormalizer":
+            steps += bert_normalizer(part)
         elif part == {"type": "Prepend", "prepend": SPACE_MARK}:
             steps.append(NORMALIZERS["prepend mark"])
         elif part == {"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}:
@@ -450,6 +498,22 @@ def _normalizer(component: dict | None) -> list[int]:
         else:
             raise _refuse("normalizer", part)
     return steps
+
+
+def bert_normalizer(part: dict) -> list[int]:
+    """The steps of BERT's normalizer; accents go with capitals unless it says otherwise."""
+    part = {"strip_accents": None, **part}
+    keys = ("clean_text", "handle_chinese_chars", "strip_accents", "lowercase")
+    _expect(
+        "normalizer",
+        part,
+        {**dict.fromkeys(keys, (True, False)), "strip_accents": (None, True, False)},
+        ("type",),
+    )
+    if part["strip_accents"] is None:
+        part["strip_accents"] = part["lowercase"]
+    steps = ("clean", "pad ideographs", "strip accents", "lower case")
+    return [NORMALIZERS[step] for key, step in zip(keys, steps) if part[key]]
 
 
 def _pre_tokenizer(component: dict | None) -> tuple[bool, list[int]]:
@@ -530,6 +594,9 @@ def _post_processor(component: dict | None) -> tuple[list[int], list[int]]:
         kind = part.get("type")
         if kind == "ByteLevel":
             continue  # it only trims offsets
+        if kind in ("BertProcessing", "RobertaProcessing"):
+            prefix, suffix = [part["cls"][1], *prefix], [*suffix, part["sep"][1]]
+            continue
         if kind != "TemplateProcessing":
             raise _refuse("post_processor", part)
         before, after, seen = [], [], False

@@ -175,6 +175,51 @@ def array(declaration: str, items: list[str]) -> str:
     return "\n".join([*lines, line, "};", ""])
 
 
+def bert(**on: bool):
+    """One of the four things that BertNormalizer does, as a function of a text."""
+    off = dict(clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=False)
+    return normalizers.BertNormalizer(**{**off, **on}).normalize_str
+
+
+def bert_sets(flags: list[int]) -> list[set[int]]:
+    """The code points that BertNormalizer takes out as control characters and as accents, and
+    those that it puts spaces around."""
+    clean, accents, chinese = (
+        bert(clean_text=True), bert(strip_accents=True), bert(handle_chinese_chars=True)
+    )  # fmt: skip
+    space = 1 << FLAGS.index("SPACE")
+    cleaned = {c: clean(chr(c)) for c in POINTS}
+    for c in POINTS:
+        assert (cleaned[c] == " ") == bool(flags[c] & space) or cleaned[c] == "", hex(c)
+        assert cleaned[c] in ("", " ", chr(c)), hex(c)
+    marks = {c for c in POINTS if NFD(chr(c)) == chr(c) and accents(chr(c)) == ""}
+    padded = {c for c in POINTS if chinese(chr(c)) != chr(c)}
+    assert all(chinese(chr(c)) == f" {chr(c)} " for c in padded)
+    return [{c for c in POINTS if cleaned[c] == ""}, marks, padded]
+
+
+def lower_runs() -> list[tuple[int, int, int, int]]:
+    """(first, last, step, distance): the characters first, first + step, .. last become those at
+    that distance in lower case. U+0130, which becomes two, is not among them."""
+    lower = bert(lowercase=True)
+    assert [c for c in POINTS if len(lower(chr(c))) != 1] == [0x130], "one becomes two"
+    pairs = [(c, ord(lower(chr(c))) - c) for c in POINTS if c != 0x130 and lower(chr(c)) != chr(c)]
+    runs: list[tuple[int, int, int, int]] = []
+    for c, distance in pairs:
+        first, last, step, before = runs[-1] if runs else (0, -9, 0, 0)
+        if distance == before and c - last in (1, 2) and (first == last or c - last == step):
+            runs[-1] = (first, c, c - last, distance)
+        else:
+            runs.append((c, c, 1, distance))
+    return runs
+
+
+def bounds(members: set[int]) -> list[str]:
+    """The first and the last of every run of code points, as C."""
+    marks = ranges([int(c in members) for c in range(0x110000)]) + [(0x110000, 0)]
+    return [f"{{0x{a:x}, 0x{b - 1:x}}}" for (a, inside), (b, _) in zip(marks, marks[1:]) if inside]
+
+
 def header() -> str:
     """The text of unicode_tables.h."""
     ccc, rows = combining_classes(), decompositions()
@@ -201,6 +246,14 @@ def header() -> str:
               [f"{{0x{c:x}, 0x{a:x}, 0x{b:x}}}" for c, a, b, _ in rows]),
         "// The rows of DECOMPOSITIONS that also compose, by the two parts.",
         array("uint16_t COMPOSITIONS[]", [str(i) for *_, i in compositions]),
+        "// What BertNormalizer takes out as control characters, takes out as accents, and puts "
+        "spaces around: runs.",
+        *(array(f"uint32_t {name}[][2]", bounds(members))
+          for name, members in zip(("CONTROLS", "ACCENTS", "IDEOGRAPHS"), bert_sets(flags))),
+        "// Runs of characters with a lower case: the first, the last, the step from one to the "
+        "next, the distance.",
+        array("int32_t LOWER_CASE[][4]",
+              [f"{{0x{a:x}, 0x{b:x}, {step}, {d}}}" for a, b, step, d in lower_runs()]),
         "#endif",
         "",
     ])  # fmt: skip

@@ -138,7 +138,7 @@ def floats(*values: float) -> Meta:
         ("layer.head_dim", ints(1 << 24), "exceeds"),
         ("layer.rope", ints(1), "layer.rope of layer 0 is 1"),
         ("layer.window", ints(-1), "layer.window of layer 0 is -1"),
-        ("layer.topology", ints(2), "layer.topology of layer 0 is 2"),
+        ("layer.topology", ints(3), "layer.topology of layer 0 is 3"),
         ("layer.ffn", ints(0), "ffn_gate"),
         ("layer.act", ints(-1), "layer.act of layer 0 is -1"),
         ("layer.act", ints(1 << 20), "layer.act of layer 0 is 1048576"),
@@ -221,7 +221,8 @@ def test_tensor_table(run, bare, tmp_path, field, layout, value, message):
 def test_tensors_overlap(run, bare, tmp_path):
     data = bytearray(bare.read_bytes())
     first, second = (table_row(bytes(data), f"layers.0.{name}") for name in ("attn_k", "attn_v"))
-    data[second + 24 : second + 32] = data[first + 24 : first + 32]
+    inside = int.from_bytes(data[first + 24 : first + 32], "little") + 64
+    data[second + 24 : second + 32] = inside.to_bytes(8, "little")
     path = tmp_path / "overlap.bin"
     path.write_bytes(checkpoints.seal(bytes(data)))
     refused(run, path, "tensor layers.0.attn_v: data begin at byte")

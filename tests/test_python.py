@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import test_encoders
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "python"))
@@ -245,6 +246,28 @@ except KeyboardInterrupt:
     assert done.stdout == b"5\n", done.stderr.decode()
 
 
+# ---- vectors ----
+
+
+@pytest.mark.parametrize("options", [{}, {"threads": 1, "chunk": 7}, {"isa": "scalar"}])
+def test_vectors_are_runs(run, tmp_path, options):
+    """Bit for bit, of texts in any order, beside others or alone, and of ids."""
+    source = test_encoders.with_texts(tmp_path / "source")
+    path = test_encoders.exported(source, tmp_path / "model.bin")
+    texts = [*test_encoders.TEXTS, "the long words of a text that is cut"] * 40
+    (tmp_path / "lines").write_text("".join(text + "\n" for text in texts))
+    want = test_encoders.vectors(run, path, "-f", tmp_path / "lines")
+    with heads.Model(path, **options) as m:
+        assert m.embed(texts).dtype == np.float32
+        assert m.embed(texts).tobytes() == want.tobytes()
+        assert m.embed(texts[3]).tobytes() == want[3].tobytes()
+        assert m.embed([test_encoders.spell(texts[0])]).tobytes() == want[:1].tobytes()
+        assert m.embed([]).shape == (0, m.shape.n_embd)
+        for bad, says in (([[]], "text 0 has no ids"), ([[999]], "token 0 is 999")):
+            with pytest.raises(heads.HeadsError, match=says):
+                m.embed(bad)
+
+
 # ---- what it says of itself, and of bad calls ----
 
 
@@ -269,6 +292,7 @@ def test_cache_is_runs(run, stories, model):
         (lambda m: m.chat([{"role": "user", "content": "Hi"}]), "no chat template"),
         (lambda m: m.score([""], [""]), "at least one token each"),
         (lambda m: m.score(["a"], [[5]]), "both texts or both ids"),
+        (lambda m: m.embed(["Once"]), "does not say how hidden states become a text's vector"),
         (lambda m: m.session("/nonexistent"), "/nonexistent"),
         (lambda m: heads.Model("/nonexistent"), "/nonexistent"),
         (lambda m: heads.Model(m.path, kv="q5"), "'q5' is no type of a cache"),

@@ -480,7 +480,7 @@ def test_eos_ids(tmp_path, build):
 
 REFUSED = {
     "model.type is 'Unigram'": lambda d: d["model"].update(type="Unigram"),
-    "model.type is 'WordPiece'": lambda d: d["model"].update(type="WordPiece"),
+    "pre_tokenizer.type is .ByteLevel": lambda d: d["model"].update(type="WordPiece"),
     "model.dropout is 0.1": lambda d: d["model"].update(dropout=0.1),
     "model.end_of_word_suffix is": lambda d: d["model"].update(end_of_word_suffix="</w>"),
     "model.byte_fallback is true": lambda d: d["model"].update(byte_fallback=True),
@@ -488,7 +488,8 @@ REFUSED = {
     "model.new_field is": lambda d: d["model"].update(new_field=1),
     "model.merges: entry 0 is": lambda d: d["model"]["merges"].insert(0, ["a", "\u4e00"]),
     "model.vocab": lambda d: d["model"].update(vocab={"a": 0, "b": 0}),
-    "normalizer is": lambda d: d.update(normalizer={"type": "Lowercase"}),
+    "normalizer is": lambda d: d.update(normalizer={"type": "NFKD"}),
+    "is looked for in normalized text": lambda d: d.update(normalizer={"type": "Lowercase"}),
     "normalizer is .*NFKC": lambda d: d.update(normalizer={
         "type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFKC"}]}),
     "pre_tokenizer is .*Whitespace": lambda d: d.update(pre_tokenizer={"type": "Whitespace"}),
@@ -499,8 +500,8 @@ REFUSED = {
                                               {**d["pre_tokenizer"], "add_prefix_space": True}]}),
     "pre_tokenizer.Metaspace.split is true": lambda d: d.update(pre_tokenizer={
         "type": "Metaspace", "replacement": SPACE_MARK, "prepend_scheme": "first"}),
-    "post_processor is .*BertProcessing": lambda d: d.update(post_processor={
-        "type": "BertProcessing", "sep": ["a", 1], "cls": ["b", 2]}),
+    "post_processor is .*OtherProcessing": lambda d: d.update(post_processor={
+        "type": "OtherProcessing", "sep": ["a", 1], "cls": ["b", 2]}),
     "decoder is": lambda d: d.update(decoder={"type": "WordPiece",
                                               "prefix": "##", "cleanup": True}),
     "decoder is null": lambda d: d.update(decoder=None),

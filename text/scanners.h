@@ -28,7 +28,7 @@ struct Scanner {
 
 // The steps as docs/format.md numbers them, from 1. Those named here are no scanners: they change
 // the text before it is cut.
-enum { METASPACE_NEVER = 1, METASPACE_FIRST, METASPACE_ALWAYS, PREFIX_SPACE = 23, N_SCANNERS = 28 };
+enum { METASPACE_NEVER = 1, METASPACE_FIRST, METASPACE_ALWAYS, PREFIX_SPACE = 23, N_SCANNERS = 29 };
 extern const Scanner scanners[N_SCANNERS];
 
 #endif

@@ -28,6 +28,43 @@ static uint8_t combining_class(uint32_t c) {
     return c < 0x300 ? 0 : (uint8_t)run_value(COMBINING, COUNT(COMBINING), c, 8);
 }
 
+// Whether c is in one of the runs of an ascending table.
+static bool in_runs(const uint32_t (*runs)[2], size_t n, uint32_t c) {
+    size_t low = 0, high = n;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (runs[mid][1] < c) low = mid + 1;
+        else high = mid;
+    }
+    return low < n && runs[low][0] <= c;
+}
+
+bool unicode_is_control(uint32_t c) {
+    return c == 0 || in_runs(CONTROLS, COUNT(CONTROLS), c);
+}
+
+bool unicode_is_accent(uint32_t c) {
+    return c >= 0x300 && in_runs(ACCENTS, COUNT(ACCENTS), c);
+}
+
+bool unicode_is_ideograph(uint32_t c) {
+    return c >= 0x3400 && in_runs(IDEOGRAPHS, COUNT(IDEOGRAPHS), c);
+}
+
+uint32_t unicode_lower(uint32_t c) {
+    if (c < 0x80) return 'A' <= c && c <= 'Z' ? c + 32 : c;
+    size_t low = 0, high = COUNT(LOWER_CASE);
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if ((uint32_t)LOWER_CASE[mid][1] < c) low = mid + 1;
+        else high = mid;
+    }
+    if (low == COUNT(LOWER_CASE)) return c;
+    const int32_t *run = LOWER_CASE[low];
+    bool inside = (uint32_t)run[0] <= c && ((int32_t)c - run[0]) % run[2] == 0;
+    return inside ? (uint32_t)((int32_t)c + run[3]) : c;
+}
+
 // ---- UTF-8 ----
 
 // The bounds of the second byte, which shut out long forms, surrogates and what is above U+10FFFF.
@@ -144,6 +181,16 @@ static bool order_marks(uint32_t *chars, uint8_t *ccc, size_t n) {
     return true;
 }
 
+// Orders the marks after each character.
+static bool order_all(Decomposed *d) {
+    bool ok = true;
+    for (size_t i = 0, end; ok && i < d->n; i = end + 1) {
+        for (end = i; end < d->n && d->ccc[end]; end++) {}
+        ok = order_marks(d->chars + i, d->ccc + i, end - i);
+    }
+    return ok;
+}
+
 // What first and second compose to, or 0.
 static uint32_t compose(uint32_t first, uint32_t second) {
     if (first - HANGUL_L < N_L && second - HANGUL_V < N_V)
@@ -192,10 +239,7 @@ ptrdiff_t nfc(uint32_t **chars, size_t n) {
         bool alone = (*chars)[i] < 0x300 && (i + 1 == n || (*chars)[i + 1] < 0x300);
         ok = alone ? append(&d, (*chars)[i]) : decompose(&d, (*chars)[i]);
     }
-    for (size_t i = 0, end; ok && i < d.n; i = end + 1) {
-        for (end = i; end < d.n && d.ccc[end]; end++) {}
-        ok = order_marks(d.chars + i, d.ccc + i, end - i);
-    }
+    ok = ok && order_all(&d);
     uint32_t *out = ok ? realloc(*chars, d.n * sizeof *out) : NULL;
     ptrdiff_t count = -1;
     if (out) {
@@ -205,4 +249,22 @@ ptrdiff_t nfc(uint32_t **chars, size_t n) {
     free(d.chars);
     free(d.ccc);
     return count;
+}
+
+ptrdiff_t nfd(uint32_t **chars, size_t n) {
+    size_t plain = 0;  // these decompose to themselves, and no mark before them moves
+    while (plain < n && (*chars)[plain] < 0xC0) plain++;
+    if (plain == n) return (ptrdiff_t)n;
+    Decomposed d = {0};
+    bool ok = true;
+    for (size_t i = 0; ok && i < n; i++) ok = decompose(&d, (*chars)[i]);
+    ok = ok && order_all(&d);
+    free(d.ccc);
+    if (!ok) {
+        free(d.chars);
+        return -1;
+    }
+    free(*chars);
+    *chars = d.chars;
+    return (ptrdiff_t)d.n;
 }

@@ -41,5 +41,12 @@ size_t utf8_encode(uint32_t c, uint8_t out[4]);
 // Replaces *chars, malloc'd, n of them, by their normalisation form C, reallocated where it grows,
 // and returns the new count. -1: no memory, *chars is as it was. Work is near-linear in n.
 ptrdiff_t nfc(uint32_t **chars, size_t n);
+ptrdiff_t nfd(uint32_t **chars, size_t n);  // form D, likewise
+
+// What BERT's normalizer takes out and pads, as the library knows it.
+bool unicode_is_control(uint32_t c);
+bool unicode_is_accent(uint32_t c);     // Mn
+bool unicode_is_ideograph(uint32_t c);
+uint32_t unicode_lower(uint32_t c);     // of U+0130 itself, which becomes two
 
 #endif

@@ -49,6 +49,10 @@ class Run(Structure):
                 ("n_logits", c_int)]  # fmt: skip
 
 
+class Text(Structure):
+    _fields_ = [("ids", POINTER(c_int)), ("n", c_int)]
+
+
 class KvPlan(Structure):
     _fields_ = [(name, c_size_t) for name in
                 ("bytes_per_token", "growing", "windows", "state", "reserved")]  # fmt: skip
@@ -96,6 +100,8 @@ CALLS = {
     "sequence_load": (c_void_p, (c_void_p, c_char_p, Error)),
     "forward_runs": (FLOATS, (c_void_p, POINTER(Run), c_int, Error)),
     "forward": (FLOATS, (c_void_p, INTS, c_int, c_int, Error)),
+    "text_ids": (c_long, (c_void_p, c_void_p, c_char_p, c_size_t, POINTER(INTS), Error)),
+    "embed": (c_int, (c_void_p, POINTER(WorkspaceOptions), POINTER(Text), c_int, FLOATS, Error)),
     "sampler_new": (c_void_p, (c_void_p, POINTER(SamplerOptions), Error)),
     "sampler_free": (None, (c_void_p,)),
     "sampler_accept": (None, (c_void_p, c_int)),

@@ -12,8 +12,8 @@ from typing import Iterable, Iterator, Sequence, Union
 import numpy as np
 
 from ._batch import Batch, Decoder, GenerateJob, Sampling, ScoreJob
-from ._native import INTS, TYPES, ChatOptions, HeadsError, KvPlan, Message, WorkspaceOptions
-from ._native import calls, int_array, taken
+from ._native import FLOATS, INTS, TYPES, ChatOptions, HeadsError, KvPlan, Message, Text
+from ._native import WorkspaceOptions, calls, int_array, taken
 
 Prompt = Union[str, Sequence[int]]  # a text, or its ids
 
@@ -338,6 +338,31 @@ class Model:
         self.run(jobs, 1, False)
         scores = [x for job in jobs for x in job.log_probabilities]
         return float(np.exp(-np.mean(scores)))
+
+    # ---- vectors of texts ----
+
+    def embed(self, texts: Prompt | Iterable[Prompt]) -> np.ndarray:
+        """The vector of a text, float32 [n_embd], or of each of several, [texts][n_embd]: pooled
+        as the checkpoint says, as by ./run --embed. Errors: it does not say how."""
+        several = not (isinstance(texts, str) or _is_ids(texts))
+        arrays = [int_array(self._text_ids(t)) for t in (texts if several else [texts])]
+        array = (Text * len(arrays))(*(Text(ids, len(ids)) for ids in arrays))
+        vectors = np.empty((len(arrays), self.shape.n_embd), np.float32)
+        options = self._workspace_options(None)
+        options.chunk, options.isa = self.chunk, calls.workspace_isa(self.workspace)
+        with self.lock:
+            options.threads_of = self.workspace
+            calls.embed(self.model, byref(options), array, len(array),
+                        vectors.ctypes.data_as(FLOATS))  # fmt: skip
+        return vectors if several else vectors[0]
+
+    def _text_ids(self, text: Prompt) -> list[int]:
+        """Those of a text of which a vector is wanted, cut where the checkpoint says."""
+        if not isinstance(text, str):
+            return [int(id) for id in text]
+        ids, data = INTS(), text.encode()
+        n = calls.text_ids(self.model, self._text(), data, len(data), byref(ids))
+        return taken(ids, n)
 
     # ---- the model ----
 

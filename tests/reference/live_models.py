@@ -25,7 +25,9 @@ import conftest  # noqa: E402
 import gguf_files  # noqa: E402
 import head_files  # noqa: E402
 import make_attention  # noqa: E402
+import make_encoders  # noqa: E402
 import make_golden  # noqa: E402
+import test_encoders  # noqa: E402
 import test_heads  # noqa: E402
 from test_golden import TOLERANCE, measure  # noqa: E402
 from test_plan import BUDGETS  # noqa: E402
@@ -214,6 +216,20 @@ def check(name: str, seed: int, edit, out: Path) -> bool:
     return good
 
 
+def check_encoder(name: str, seed: int, edit, out: Path) -> bool:
+    directory = make_encoders.make(name, seed, out, edit)
+    binary = out / "model.bin"
+    label = name + (f" {edit.__name__}" if edit else "")
+    if export.main([str(directory), str(binary), "--dtype", "f32"]) != 0:
+        print(f"not ok {label}: the export failed")
+        return False
+    errors = test_encoders.measure(directory, binary, conftest.run_command)
+    good = max(errors.values()) <= TOLERANCE
+    told = ", ".join(f"{what} differ by {error:.1e}" for what, error in errors.items())
+    print(f"{'ok' if good else 'not ok'} {label}, seed {seed}: {told}", flush=True)
+    return good
+
+
 def has_its_shape(directory: Path, binary: Path) -> bool:
     """Whether config.json alone says the same of knobs and tensors."""
     config = json.loads((directory / "config.json").read_text())
@@ -369,7 +385,8 @@ def check_multimodal(name: str, seed: int, out: Path) -> bool:
 
 
 def main() -> int:
-    names = [*make_golden.MODELS, *make_golden.MORE]
+    encoders = [*make_encoders.MODELS, *make_encoders.MORE]
+    names = [*make_golden.MODELS, *make_golden.MORE, *encoders]
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
         "names", nargs="*", default=names, metavar="NAME", help=f"of {', '.join(names)}"
@@ -381,6 +398,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as out:
         failed += not check_plans(Path(out))
         for name in args.names:
+            if name in encoders:
+                for edit in (None, *make_encoders.EDITED.get(name, ())):
+                    failed += not check_encoder(name, args.seed, edit, Path(out))
+                continue
             for edit in (None, *EDITED.get(name, ())):
                 failed += not check(name, args.seed, edit, Path(out))
             if name in IN_MULTIMODAL:
