@@ -27,6 +27,14 @@ void decoder_free(Decoder *decoder);
 int decoder_push(Decoder *decoder, int id, const char **out, size_t *len, Error *err);
 // What is still held back, as the end of the text.
 int decoder_finish(Decoder *decoder, const char **out, size_t *len, Error *err);
+// Cuts ids that tokenizer_encode gave with add_special to `most`, what is put after a text kept.
+// Returns how many are left.
+long tokenizer_cut(const Tokenizer *tokenizer, int *ids, long n, long most);
+// The token that stands for a word left out in a masked language model, -1: there is none; its
+// text in a prompt, and whether it takes white space before it along.
+int tokenizer_mask(const Tokenizer *tokenizer, const char **text, size_t *len, bool *strips);
+// The bytes that a token adds to a text; borrowed.
+const char *tokenizer_text(const Tokenizer *tokenizer, int id, size_t *len);
 bool tokenizer_is_eos(const Tokenizer *tokenizer, int id);
 bool tokenizer_is_special(const Tokenizer *tokenizer, int id);  // not for people who read
 // A sentence such as "byte-level BPE, 49152 tokens, pre-tokenizer digits + gpt2, prefix 1, EOS 2",

@@ -30,12 +30,18 @@ from .tokenizer import (
     from_ranks, from_sentencepiece, vocabulary_metadata,
 )  # fmt: skip
 
-NAMES = ("tokenizer.json", "tokenizer.model", "tekken.json", "*.tiktoken", "vocab.json")
+NAMES = ("tokenizer.json", "tokenizer.model", "tekken.json", "*.tiktoken", "vocab.json", "vocab.txt")
+ROBERTA = ("roberta", "RobertaTokenizer", "RobertaTokenizerFast")
+# Classes whose tokenizer is BERT's, and what they call the tokens around a text.
+BERT_CLASSES = {
+    **dict.fromkeys(("bert", "distilbert", "electra", "nomic_bert"), ("[CLS]", "[SEP]", "[MASK]")),
+    "mpnet": ("<s>", "</s>", "<mask>"),
+}
 TIKTOKEN_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+\r?\n")
 # The kind of pre-tokenizer, by the tokenizer_class of tokenizer_config.json or, where that is not
 # listed, config.json's model_type. Types that have had several are left out.
 MERGES_KINDS = {
-    **dict.fromkeys(("gpt2", "gpt_neo", "gptj", "codegen", "phi"), "gpt2"),
+    **dict.fromkeys(("gpt2", "gpt_neo", "gptj", "codegen", "phi", *ROBERTA), "gpt2"),
     **dict.fromkeys(
         ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "Qwen2Tokenizer", "Qwen2TokenizerFast"),
         "qwen2",
@@ -96,6 +102,8 @@ def _read(path: str) -> Vocabulary:
     directory = os.path.dirname(path)
     if path.endswith(".json"):
         v = _from_json_file(path)
+    elif path.endswith(".txt"):
+        v = _from_vocab_txt(path, directory)
     else:
         with open(path, "rb") as file:
             data = file.read()
@@ -107,6 +115,8 @@ def _read(path: str) -> Vocabulary:
             else from_sentencepiece(data)
         )
     v.eos = _eos_ids(directory, v) or v.eos
+    if v.mask < 0:
+        v.mask = _id_of(content_of(special_tokens(directory).get("mask_token")), v)
     return v
 
 
@@ -132,12 +142,16 @@ def _eos_ids(directory: str, vocabulary: Vocabulary) -> list[int]:
             raise ExportError(f"{name}: eos_token_id is {value!r}, expected an id or a list of ids")
         ids |= set(values)
     if not ids:
-        token = content_of(special_tokens(directory).get("eos_token"))
-        named = {content: id for id, content in vocabulary.tokens.items()} | {
-            a.content: a.id for a in vocabulary.added
-        }
-        ids = {named[token]} if token in named else set()
+        ids = {_id_of(content_of(special_tokens(directory).get("eos_token")), vocabulary)} - {-1}
     return sorted(ids)
+
+
+def _id_of(token: str | None, vocabulary: Vocabulary) -> int:
+    """The id of a token that a configuration names, -1: it has none."""
+    named = {content: id for id, content in vocabulary.tokens.items()} | {
+        a.content: a.id for a in vocabulary.added
+    }
+    return named.get(token, -1)
 
 
 def _kind(directory: str, kinds: dict[str, str]) -> Kind:
@@ -190,6 +204,59 @@ def _from_vocab_and_merges(vocab: dict, directory: str) -> Vocabulary:
     if config.get("add_prefix_space"):
         v.splits.insert(0, PREFIX_SPACE)
     v.prefix = _bos(directory, added, default=False)
+    if _class_of(directory, ROBERTA):
+        v.prefix, v.suffix = ([_id_of(name, v)] for name in ("<s>", "</s>"))
+    return v
+
+
+def _class_of(directory: str, names) -> str | None:
+    """Which of these names the tokenizer's class or the model's type is."""
+    kind = beside(directory, "tokenizer_config.json").get("tokenizer_class") or ""
+    short = kind.removesuffix("Fast").removesuffix("Tokenizer").lower()
+    found = (kind, short, beside(directory, "config.json").get("model_type"))
+    return next((name for name in found if name in names), None)
+
+
+def _from_vocab_txt(path: str, directory: str) -> Vocabulary:
+    """BERT's form: a token a line. How text is normalized stands in tokenizer_config.json."""
+    kind = _class_of(directory, BERT_CLASSES)
+    if not kind:
+        raise ExportError(
+            "a vocab.txt is read for " + ", ".join(BERT_CLASSES) + " only; export from a "
+            "tokenizer.json"
+        )
+    config = special_tokens(directory)
+    with open(path, encoding="utf-8") as file:
+        vocab = {line.rstrip("\n"): id for id, line in enumerate(file)}
+    names = dict(zip(("cls_token", "sep_token", "mask_token"), BERT_CLASSES[kind]))
+    special = {
+        key: content_of(config.get(key)) or name
+        for key, name in {**names, "unk_token": "[UNK]"}.items()
+    }
+    missing = [token for token in special.values() if token not in vocab]
+    if missing:
+        raise ExportError(f"it lacks {missing[0]}, a token that this tokenizer needs")
+    normalizer = {
+        "type": "BertNormalizer",
+        "clean_text": True,
+        "handle_chinese_chars": config.get("tokenize_chinese_chars", True),
+        "strip_accents": config.get("strip_accents"),
+        "lowercase": config.get("do_lower_case", True),
+    }
+    ids = [vocab[special[key]] for key in ("cls_token", "sep_token")]
+    added = [
+        {"id": vocab[t], "content": t, "special": True, "lstrip": t == "<mask>"}
+        for t in special.values()
+    ]
+    data = {
+        "model": {"type": "WordPiece", "vocab": vocab, "unk_token": special["unk_token"]},
+        "normalizer": normalizer,
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {"type": "BertProcessing", "cls": ["", ids[0]], "sep": ["", ids[1]]},
+        "added_tokens": added,
+    }
+    v = from_json(data, declared_beside(directory, data))
+    v.mask = vocab[special["mask_token"]]
     return v
 
 
