@@ -26,7 +26,7 @@ enum {
     MAX_TOKENS = MAX_DIM, MAX_ADDED_LENGTH = 1024, MAX_AROUND = 64, MAX_TEXT = INT_MAX / 4
 };
 enum { KIND_PLAIN, KIND_SPECIAL, KIND_BYTE, N_KINDS };  // of a token
-enum { LSTRIP = 1, RSTRIP = 2, SINGLE_WORD = 4, AT_START = 8 };  // flags of an added token
+enum { LSTRIP = 1, RSTRIP = 2, SINGLE_WORD = 4, AT_START = 8 };  // of an added token
 // What U+2581 in a token's text decodes to; FIRST_VANISH: nothing in the first token.
 enum { MARKS_STAY, MARKS_TO_SPACES, FIRST_MARKS_VANISH };
 
@@ -253,7 +253,9 @@ static void describe_ids(Tokenizer *t, const char *name, Ints ids) {
 static void describe_all(Tokenizer *t) {
     bool fallback = t->by_chars && t->bytes['A'] >= 0;
     snprintf(t->description, sizeof t->description, "%s%s, %d tokens",
-             t->wordpiece ? "WordPiece" : t->unigram.ids.n ? "Unigram" : t->chars.n ? "character BPE" : "byte-level BPE",
+             t->wordpiece       ? "WordPiece"
+             : t->unigram.ids.n ? "Unigram"
+             : t->chars.n       ? "character BPE" : "byte-level BPE",
              fallback ? " with byte fallback" : "", t->n_tokens);
     const Ints *steps = &t->normalizer.steps;
     for (size_t i = 0; i < steps->n; i++)
@@ -668,6 +670,7 @@ static bool split_added(Encoder *e, const Added *a, const uint32_t *chars, size_
                         StretchFn *between) {
     size_t rest = 0;        // where text that was not emitted yet begins
     size_t spaces_end = 0;  // where the last white space stripped ends
+    size_t only_one = SIZE_MAX;  // where the last token with AT_START ends
     for (size_t i = 0, len = 0; a->n && i < n; i += len) {
         int token = find_added(a, chars + i, n - i, &len);
         if (token < 0) {
@@ -679,7 +682,7 @@ static bool split_added(Encoder *e, const Added *a, const uint32_t *chars, size_
         bool word_before = start > 0 && unicode_class(chars[start - 1]) & WORD;
         bool word_after = stop < n && unicode_class(chars[stop]) & WORD;
         if (flags & SINGLE_WORD && (word_before || word_after)) continue;
-        if (flags & AT_START && !(at_start && i == 0)) continue;
+        if (flags & AT_START && (i != rest || i == only_one)) continue;
         if (flags & LSTRIP) {
             while (start > rest && unicode_class(chars[start - 1]) & SPACE) start--;
             if (start < rest) start = rest;
@@ -691,6 +694,7 @@ static bool split_added(Encoder *e, const Added *a, const uint32_t *chars, size_
         }
         if (rest < start && !between(e, chars + rest, start - rest, at_start && rest == 0))
             return false;
+        if (flags & AT_START) only_one = stop;
         if (start < stop && !push_id(e, a->ids[token])) return false;
         rest = stop;
     }

@@ -7,6 +7,7 @@ more or less in a prompt is an error that nobody sees.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import struct
@@ -21,7 +22,7 @@ from .normalizers import refuse as _refuse
 from .tensor import ExportError
 from .unigram import Pieces, pieces_metadata, unigram
 
-LSTRIP, RSTRIP, SINGLE_WORD = 1, 2, 4
+LSTRIP, RSTRIP, SINGLE_WORD, AT_START = 1, 2, 4, 8
 PLAIN, SPECIAL, BYTE = 0, 1, 2
 # The steps of pre-tokenizers, as text/scanners.c numbers them.
 METASPACE = {"never": 1, "first": 2, "always": 3}
@@ -736,26 +737,48 @@ def _fields(data: bytes):
         at += size
 
 
-def from_sentencepiece(data: bytes) -> Vocabulary:
-    """A Vocabulary from a SentencePiece BPE model (sentencepiece_model.proto). Errors:
-    ExportError."""
-    pieces, trainer, normalizer = [], {}, {}
+@dataclass
+class SentencePiece:
+    """sentencepiece_model.proto: (token, score, type) of the pieces, and by their numbers the
+    fields of trainer_spec and normalizer_spec."""
+
+    pieces: list[tuple[str, float, int]]
+    trainer: dict
+    normalizer: dict
+
+    @property
+    def charsmap(self) -> bytes:
+        return self.normalizer.get(2, b"")
+
+    def charsmap_base64(self) -> str:
+        return base64.b64encode(self.charsmap).decode()
+
+    @property
+    def is_unigram(self) -> bool:
+        return self.trainer.get(3, 1) == 1
+
+
+def read_sentencepiece(data: bytes) -> SentencePiece:
+    """The contents of a SentencePiece model. Errors: ExportError."""
+    model = SentencePiece([], {}, {})
     for number, value in _fields(data):
         if number == 1:
             piece = dict(_fields(value))
-            pieces.append(
-                (
-                    piece.get(1, b"").decode(),
-                    struct.unpack("<f", piece.get(2, b"\0\0\0\0"))[0],
-                    piece.get(3, 1),
-                )
-            )
+            score = struct.unpack("<f", piece.get(2, b"\0\0\0\0"))[0]
+            model.pieces.append((piece.get(1, b"").decode(), score, piece.get(3, 1)))
         elif number == 2:
-            trainer = dict(_fields(value))
+            model.trainer = dict(_fields(value))
         elif number == 3:
-            normalizer = dict(_fields(value))
-    if not pieces:
+            model.normalizer = dict(_fields(value))
+    if not model.pieces:
         raise ExportError("it is no SentencePiece model, or is truncated")
+    return model
+
+
+def from_sentencepiece(data: bytes) -> Vocabulary:
+    """A Vocabulary from a SentencePiece BPE model. Errors: ExportError."""
+    model = read_sentencepiece(data)
+    pieces, trainer, normalizer = model.pieces, model.trainer, model.normalizer
     if trainer.get(3, 1) != 2:
         kind = {1: "Unigram", 3: "Word", 4: "Char"}.get(trainer.get(3, 1), trainer.get(3))
         raise ExportError(f"trainer_spec.model_type is {kind}; only BPE is supported")

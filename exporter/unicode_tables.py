@@ -303,9 +303,10 @@ def header() -> str:
         "next, the distance.",
         array("int32_t LOWER_CASE[][4]",
               [f"{{0x{a:x}, 0x{b:x}, {step}, {d}}}" for a, b, step, d in lower_runs()]),
-        "// Runs of characters that form KD makes one other character of: the first, the last, what "
-        "the first becomes.",
-        array("uint32_t COMPATIBLE[][3]", [f"{{0x{a:x}, 0x{b:x}, 0x{to:x}}}" for a, b, to in runs]),
+        "// Runs of characters that form KD makes one other character of: the first, the last, what"
+        " the first becomes.",
+        array("uint32_t COMPATIBLE[][3]",
+              [f"{{0x{a:x}, 0x{b:x}, 0x{to:x}}}" for a, b, to in runs]),
         "// Characters that form KD makes several of, and where these begin in COMPATIBLE_TEXT.",
         array("uint32_t COMPATIBLE_LONG[][2]",
               [f"{{0x{c:x}, {at}}}" for (c, _), at in zip(long_rows, begins)] +

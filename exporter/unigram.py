@@ -29,7 +29,7 @@ def pieces_of(scores: dict[str, float]) -> Pieces:
 
 
 def _as_read(score: float) -> float:
-    """The number that `tokenizers` reads where a tokenizer.json says `score`: it divides the digits
+    """The number that `tokenizers` reads where a tokenizer.json says `score`: it divides digits
     by a power of ten, which is not always the nearest double. Ties hang on it."""
     sign, digits, exponent = Decimal(repr(score)).as_tuple()
     whole = float(int("".join(map(str, digits))))
@@ -52,7 +52,7 @@ def unigram(model: dict) -> tuple[dict[str, int], Pieces, int]:
     if not good or not rows:
         raise ExportError("model.vocab: expected a list of tokens and their scores")
     if not isinstance(unk, int) or not 0 <= unk < len(rows):
-        raise ExportError(f"model.unk_id is {unk!r}, expected an id: some texts have no tokens")
+        raise ExportError(f"model.unk_id is {unk!r}, expected an id")
     ids = {token: id for id, (token, _) in enumerate(rows)}
     if len(ids) != len(rows):
         again = next(token for id, (token, _) in enumerate(rows) if ids[token] != id)

@@ -479,7 +479,7 @@ def test_eos_ids(tmp_path, build):
 
 
 REFUSED = {
-    "model.merges is": lambda d: d["model"].update(type="Unigram"),
+    "model.dropout is": lambda d: d["model"].update(type="Unigram"),
     "model.type is 'WordLevel'": lambda d: d["model"].update(type="WordLevel"),
     "model.dropout is 0.1": lambda d: d["model"].update(dropout=0.1),
     "model.end_of_word_suffix is": lambda d: d["model"].update(end_of_word_suffix="</w>"),

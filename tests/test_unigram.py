@@ -7,11 +7,15 @@ import json
 import math
 import os
 import random
+import struct
+import subprocess
 import unicodedata
 from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 
+import checkpoints
+import numpy as np
 import pytest
 import tokenizer_texts as texts
 from tokenizers import (
@@ -194,3 +198,117 @@ def test_equal_to_tokenizers(build, kind):
     """Ids, and decoded text with and without special tokens."""
     directory, model = build(kind)
     compare(model, Tokenizer.from_file(str(directory / "tokenizer.json")), cases())
+
+
+def test_every_character(build, tmp_path):
+    """Graphemes of a charsmap, and each form, of every character between others."""
+    points = [chr(c) for c in range(1, 0x20000) if not 0xD800 <= c < 0xE000]
+    around = "".join(f"a{c}\u0301 e\u0301{c}{c}e\u0301\u0302 {c}\r\n" for c in points)
+    every = [around[i : i + 15000] for i in range(0, len(around), 15000)]
+    steps = [precompiled(), normalizers.NFKC(), normalizers.NFKD(), normalizers.NFD(),
+             normalizers.StripAccents(), normalizers.Nmt(), normalizers.Lowercase()]  # fmt: skip
+    for step in steps:
+        # With byte fallback each character that comes out shows.
+        data = unigram(fallback=True, normalizer=step, decoder=decoders.Sequence(FUSED))
+        path = tmp_path / "tokenizer.json"
+        path.write_text(json.dumps(data))
+        texts.write_model(tmp_path / "model.bin", tokenizer_metadata(str(path)))
+        compare(tmp_path / "model.bin", Tokenizer.from_str(json.dumps(data)), every)
+
+
+@pytest.mark.parametrize("kind", ["t5", "never", "byte fallback", "albert"])
+def test_decodes_any_ids(build, kind):
+    """Ids in an order that no text gives."""
+    directory, model = build(kind)
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    rng = random.Random(5)
+    n = tokenizer.get_vocab_size()
+    lists = [[rng.randrange(rng.choice([n + 3, 300])) for _ in range(rng.randint(0, 9))]
+             for _ in range(4000)]  # fmt: skip
+    ours = texts.tokenize(
+        PROGRAM, model, [np.array(ids, "<i4").tobytes() for ids in lists], ids=True
+    )
+    for ids, answer in zip(lists, ours):
+        for skip, got in ((False, answer.shown), (True, answer.skipped)):
+            assert got.decode() == tokenizer.decode(ids, skip_special_tokens=skip), ids
+
+
+@pytest.mark.parametrize("kind", ["t5", "albert", "byte fallback", "whole text"])
+def test_work_is_near_linear(build, kind):
+    """Texts on which a step that begins again at every character would take minutes."""
+    _, model = build(kind)
+    size = 1 << 18
+    long = [b"a" * size, b" " * size, "\u2581".encode() * size, "e\u0301".encode() * size,
+            "\u0301\u0323".encode() * (size // 2), b"'" * size, b"the " * (size // 4),
+            "\U0001f468\u200d".encode() * (size // 4), b"\r\n" * size]  # fmt: skip
+    texts.tokenize(PROGRAM, model, long, timeout=60)
+
+
+FILES = sorted(path.parent.name for path in (ROOT / "tests/golden/unigram").glob("*/expected.json"))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_without_a_tokenizer_json(tmp_path, name):
+    """spiece.model and its like: the ids that transformers gives (make_unigram_files.py)."""
+    folder = ROOT / "tests" / "golden" / "unigram" / name
+    golden = json.loads((folder / "expected.json").read_text())
+    texts.write_model(tmp_path / "model.bin", tokenizer_metadata(str(folder)))
+    ours = texts.tokenize(PROGRAM, tmp_path / "model.bin", [t.encode() for t in golden["texts"]])
+    wrong = [(t, a.ids, ids) for t, a, ids in zip(golden["texts"], ours, golden["ids"], strict=True)
+             if a.ids != ids]  # fmt: skip
+    assert not wrong, f"{len(wrong)}: {wrong[:3]}"
+
+
+REFUSED = {
+    "model.vocab: 'x' occurs twice": lambda d: d["model"]["vocab"].extend([["x", 0.0]] * 2),
+    "model.vocab: expected a list": lambda d: d["model"]["vocab"].append(["x", "y"]),
+    "model.unk_id is None": lambda d: d["model"].update(unk_id=None),
+    "model.alpha is 0.1": lambda d: d["model"].update(alpha=0.1),
+    "precompiled_charsmap is truncated": lambda d: d["normalizer"].update(
+        precompiled_charsmap="/////w=="),
+    "normalizer is .*Regex": lambda d: d.update(normalizer={
+        "type": "Replace", "pattern": {"Regex": "a|b"}, "content": ""}),
+    "pre_tokenizer is .*ByteLevel": lambda d: d.update(pre_tokenizer={
+        "type": "ByteLevel", "add_prefix_space": False, "use_regex": True, "trim_offsets": True}),
+    "decoder is null": lambda d: d.update(decoder=None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_refused(tmp_path, message):
+    data = KINDS["t5"]()
+    REFUSED[message](data)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+    with pytest.raises(ExportError, match=message):
+        tokenizer_metadata(str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["albert", "byte fallback"])
+def test_damaged(build, tmp_path, kind):
+    """Flipped bits in any entry are refused by a message, or tokenize somehow."""
+    _, model = build(kind)
+    meta, tensors = checkpoints.parse(model.read_bytes())
+    rng = random.Random(3)
+    text = "The words, \u00e9\u0301 \u2460 \ufb01 <mask> two words \u4e00".encode()
+    for key in [key for key in meta if key.startswith("tokenizer.")] * 3:
+        values = bytearray(meta[key].values)
+        for _ in range(rng.randint(1, 40)):
+            values[rng.randrange(len(values))] ^= 1 << rng.randrange(8)
+        damaged = {**meta, key: meta[key]._replace(values=bytes(values))}
+        (tmp_path / "bad.bin").write_bytes(checkpoints.build(damaged, tensors))
+        done = subprocess.run([PROGRAM, tmp_path / "bad.bin"], capture_output=True, timeout=60,
+                              input=struct.pack("<I", len(text)) + text)  # fmt: skip
+        assert done.returncode == 0 or done.stderr.startswith(b"tokenize_batch: "), (key, done)
+
+
+def test_every_key_is_needed(build, tmp_path):
+    """Without an entry that the others need, a message names it or what needs it."""
+    _, model = build("albert")
+    for key, said in {"tokenizer.unigram.score": b"unigram.score", "tokenizer.unk": b"unigram",
+                      "tokenizer.charsmap": b"charsmap", "tokenizer.replace.begin": b"replace",
+                      "tokenizer.replace.repeats": b"replace"}.items():  # fmt: skip
+        meta, tensors = checkpoints.parse(model.read_bytes())
+        del meta[key]
+        (tmp_path / "bad.bin").write_bytes(checkpoints.build(meta, tensors))
+        done = subprocess.run([PROGRAM, tmp_path / "bad.bin"], capture_output=True, input=b"")
+        assert done.returncode == 1 and said in done.stderr, (key, done.stderr)

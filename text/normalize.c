@@ -250,8 +250,9 @@ static bool replace(const Normalizer *z, size_t which, uint32_t **chars, size_t 
 
 // The rules for neural machine translation: fewer control characters, more spaces.
 static void nmt(uint32_t *chars, size_t *n) {
-    static const uint32_t spaces[] = {'\t', '\n', '\f', '\r', 0x1680, 0x200B, 0x200C, 0x200D, 0x200E,
-                                      0x200F, 0x2028, 0x2029, SPACE_MARK, 0xFEFF, REPLACEMENT};
+    static const uint32_t spaces[] = {'\t', '\n', '\f', '\r', 0x1680, 0x200B, 0x200C, 0x200D,
+                                      0x200E, 0x200F, 0x2028, 0x2029, SPACE_MARK, 0xFEFF,
+                                      REPLACEMENT};
     size_t kept = 0;
     for (size_t i = 0; i < *n; i++) {
         uint32_t c = chars[i];

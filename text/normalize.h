@@ -18,7 +18,7 @@ typedef struct {
     const int32_t *replace_chars;
     const uint8_t *repeats;  // [n]: 1: what follows and equals the last character goes too
     size_t n_replace;
-    const uint8_t *charsmap, *texts;  // a double array of n_units, and what its values are offsets in
+    const uint8_t *charsmap, *texts;  // a double array of n_units; its values are offsets in texts
     size_t n_units, text_bytes;
 } Normalizer;
 

@@ -10,7 +10,9 @@ static size_t length(const Unigram *u, size_t i) {
     return (size_t)(u->begin[id + 1] - u->begin[id]);
 }
 
-static const uint8_t *text_of(const Unigram *u, size_t i) { return u->text + u->begin[u->ids.v[i]]; }
+static const uint8_t *text_of(const Unigram *u, size_t i) {
+    return u->text + u->begin[u->ids.v[i]];
+}
 
 static double score(const Unigram *u, size_t i) {
     double value;
@@ -35,8 +37,8 @@ int load_unigram(Unigram *u, Reader *r, int n_tokens, const int32_t *begin, cons
         size_t least = len < before ? len : before;
         int order = memcmp(text_of(u, i ? i - 1 : 0), text_of(u, i), least);
         if (len == 0 || order > 0 || (order == 0 && before >= len))
-            return fail(r->err, "metadata %s: token %d is empty, or not above the one before in the "
-                        "order of bytes", key, u->ids.v[i]);
+            return fail(r->err, "metadata %s: token %d is empty, or not above the one before in "
+                        "the order of bytes", key, u->ids.v[i]);
         for (int b = text_of(u, i)[0] + 1; b < 257; b++) u->first[b] = i + 1;
     }
     return 0;
@@ -69,7 +71,8 @@ int unigram_find(const Unigram *u, const uint8_t *text, size_t len) {
 }
 
 // Offers a token from `at` to `to`. Of equal sums the first offered stays.
-static void offer(const Unigram *u, UnigramNode *nodes, size_t at, size_t to, int id, double score) {
+static void offer(const Unigram *u, UnigramNode *nodes, size_t at, size_t to, int id,
+                  double score) {
     double sum = nodes[at].score + score;
     if (u->single) sum = (float)sum;
     if (nodes[to].to >= 0 && !(sum > nodes[to].score)) return;

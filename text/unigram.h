@@ -22,8 +22,8 @@ typedef struct {
 
 // Reads tokenizer.unigram; `begin` and `text` are those of the n_tokens tokens.
 int load_unigram(Unigram *u, Reader *r, int n_tokens, const int32_t *begin, const uint8_t *text);
-// Cuts text[0..len), UTF-8, len > 0: fills the nodes from 0 on along the best cut; there is room for
-// len + 1. An unknown character is `unk`.
+// Cuts text[0..len), UTF-8, len > 0: fills the nodes from 0 on along the best cut; there is room
+// for len + 1. An unknown character is `unk`.
 void unigram_cut(const Unigram *u, const uint8_t *text, size_t len, int unk, UnigramNode *nodes);
 // The token whose text that is, -1: none.
 int unigram_find(const Unigram *u, const uint8_t *text, size_t len);
