@@ -39,7 +39,7 @@ def _as_read(score: float) -> float:
 
 
 def unigram(model: dict) -> tuple[dict[str, int], Pieces, int]:
-    """The ids, the pieces and the unknown token of a tokenizer.json's model. Errors: ExportError."""
+    """The ids, pieces and unknown token of a tokenizer.json's model. Errors: ExportError."""
     known = ("type", "unk_id", "vocab", "byte_fallback")
     for key in model:
         if key not in known:

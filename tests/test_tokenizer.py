@@ -536,7 +536,7 @@ def test_refused_files(tmp_path):
         "b.json": (b"[]", "expected a JSON object"),
         "a.model": (b"", "no SentencePiece model"),
         "b.model": (whole["t.model"][:-1], "truncated"),
-        "c.model": (sentencepiece_file(pieces, 1), "model_type is Unigram"),
+        "c.model": (sentencepiece_file(pieces, 1), "how a Unigram model's ids are numbered"),
         "d.model": (sentencepiece_file(pieces, normalizer=b""), "remove_extra_whitespaces"),
         "e.model": (
             sentencepiece_file(pieces, normalizer=protobuf(4, 0) + protobuf(2, b"x")),
