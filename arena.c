@@ -1,5 +1,5 @@
-// Memory for buffers. In a build with AddressSanitizer each buffer stands between zones that may
-// not be touched, since one mapping holds them all and no tool could tell otherwise.
+// Memory for buffers. One mapping holds them all, so in a build with AddressSanitizer each buffer
+// is surrounded by poisoned zones: otherwise no tool could tell where one ends.
 #include "workspace.h"
 
 #if defined(__SANITIZE_ADDRESS__)

@@ -25,6 +25,7 @@ typedef struct {       // what one thread works in; rows = QUERY_ROWS, or a grou
     int32_t *q8_offset;
     float *p;          // [SOFTMAX_ROWS][TILE] scores, then probabilities
     float *mix;        // [SOFTMAX_ROWS][v_dim] of one tile
+    float *weights;    // [context], of a row that a probe sees
 } HeadScratch;
 
 typedef struct {       // how the work on one span is cut
@@ -49,6 +50,7 @@ typedef struct {
     Workspace *w;
     const Attention *a;
     const KvLayer *kv;
+    int layer;
     AttentionBuffers b;
     const Span *spans;
     int n_spans, n_units, units_per_item;
@@ -74,7 +76,8 @@ static size_t part_rows(const Workspace *w, const Attention *a, int n) {
     return heads * ((size_t)n + n_cut * (size_t)tokens_per_block(a) * n_tiles);
 }
 
-static HeadScratch take_head_scratch(Arena *m, const Attention *a, const KvLayer *kv) {
+static HeadScratch take_head_scratch(Arena *m, const Workspace *w, const Attention *a,
+                                     const KvLayer *kv) {
     size_t group = (size_t)group_size(a), rows = group > QUERY_ROWS ? group : QUERY_ROWS;
     size_t blocks = rows * blocks_of(a->head_dim);
     HeadScratch x;
@@ -84,6 +87,7 @@ static HeadScratch take_head_scratch(Arena *m, const Attention *a, const KvLayer
     x.q8_offset = take(m, blocks, sizeof *x.q8_offset);
     x.p = take(m, SOFTMAX_ROWS * TILE, sizeof *x.p);
     x.mix = take(m, SOFTMAX_ROWS * (size_t)kv->v_dim, sizeof *x.mix);
+    x.weights = take(m, round_up((size_t)w->kv.context, LANES), sizeof *x.weights);
     return x;
 }
 
@@ -104,7 +108,7 @@ static AttentionBuffers lay_out(Arena *m, const Workspace *w, const Attention *a
     b.cuts = take(m, n, sizeof *b.cuts);
     b.threads = take(m, (size_t)pool_threads(w->pool), sizeof *b.threads);
     for (int t = 0; t < pool_threads(w->pool); t++) {
-        HeadScratch x = take_head_scratch(m, a, kv);
+        HeadScratch x = take_head_scratch(m, w, a, kv);
         if (b.threads) b.threads[t] = x;
     }
     b.part = take(m, times(rows, (size_t)kv->v_dim), sizeof *b.part);
@@ -177,7 +181,14 @@ static Block block_of(const Job *job, int span, int i) {
 }
 
 static int first_pos(const Block *b) { return b->span->pos + b->token; }
-static int last_pos(const Block *b) { return first_pos(b) + b->n_tokens - 1; }
+static int text_end(const Block *b) { return b->span->pos + b->span->n; }
+
+// The first and the last position that some token of the block sees.
+static Range seen_by(const Job *job, const Block *b) {
+    int first = first_pos(b), last = first + b->n_tokens - 1;
+    return (Range){seen_from(job->a, first, text_end(b)).low,
+                   seen_from(job->a, last, text_end(b)).high};
+}
 
 // Where row r of a block lies in a buffer that has, for each token, heads of that width side by
 // side.
@@ -232,12 +243,24 @@ static void dot_keys(const Job *job, const Block *b, const View *v, const Rows *
     }
 }
 
+// Adds the biases of distances first.. to n scores: those before, within and after the reach.
+static void add_relative(const Job *job, float *x, int n, int head, int first) {
+    int reach = job->a->reach, low = -reach - first, high = reach + 1 - first;
+    const float *bias = job->a->relative + (size_t)head * (size_t)(2 * reach + 1);
+    low = low < 0 ? 0 : low > n ? n : low;
+    high = high < 0 ? 0 : high > n ? n : high;
+    for (int i = 0; i < low; i++) x[i] += bias[0];
+    if (low < high) job->w->k->add(x + low, bias + reach + first + low, high - low);
+    for (int i = high; i < n; i++) x[i] += bias[2 * reach];
+}
+
 // What a layer does to n scores of a query head before they meet the softmax; x[i] is that of the
 // key at the query's own position plus first + i. Scores that the mask hides may be anything.
 static void shape_scores(const Job *job, float *x, int n, int head, int first) {
     const Attention *a = job->a;
     if (a->softcap > 0.0f) job->w->k->softcap(x, a->softcap, n);
     if (a->slopes) job->w->k->add_ramp(x, (float)first, a->slopes[head], n);
+    if (a->relative) add_relative(job, x, n, head, first);
 }
 
 // Turns a row's scores begin..end-1 into exponentials, and zeros where it sees nothing; it sees
@@ -273,9 +296,10 @@ static void merge(const Kernels *k, float *out, float *out_max, float *out_sum, 
 }
 
 static View view_of(const Job *job, const Block *b, int tile, ptrdiff_t ahead) {
-    int low = seen_from(job->a, first_pos(b)).low, last = last_pos(b);
-    View v = {.tile = tile, .begin = low > tile ? low / LANES * LANES : tile, .ahead = ahead};
-    v.stop = last < tile + TILE - 1 ? last + 1 : tile + TILE;
+    Range seen = seen_by(job, b);
+    View v = {.tile = tile, .begin = tile, .ahead = ahead};
+    if (seen.low > tile) v.begin = seen.low / LANES * LANES;
+    v.stop = seen.high < tile + TILE - 1 ? seen.high + 1 : tile + TILE;
     v.end = (int)round_up((size_t)v.stop, LANES);
     uint8_t *(*values)(const KvLayer *, const Sequence *, int, int) =
         job->a->latent.rank ? kv_keys : kv_values;
@@ -289,7 +313,7 @@ static void probabilities(const Job *job, const Block *b, const View *v, int r, 
                           float *max, float *sum) {
     int pos = first_pos(b) + r / b->group, head = b->h * b->group + r % b->group, tile = v->tile;
     shape_scores(job, p + v->begin - tile, v->end - v->begin, head, v->begin - pos);
-    Range seen = seen_from(job->a, pos);
+    Range seen = seen_from(job->a, pos, text_end(b));
     if (seen.low < v->begin) seen.low = v->begin;
     if (seen.high >= v->stop) seen.high = v->stop - 1;
     softmax_row(job->w->k, p, v->begin - tile, v->end - tile,
@@ -334,8 +358,9 @@ static Unit unit_of(const Job *job, int i) {
     int n_blocks = cut->n_blocks * job->a->n_kv_heads;
     i -= cut->first_unit;
     Unit u = {.block = block_of(job, span, i % n_blocks), .part = i / n_blocks};
-    u.first_tile = seen_from(job->a, first_pos(&u.block)).low / TILE;
-    u.last_tile = last_pos(&u.block) / TILE;
+    Range seen = seen_by(job, &u.block);
+    u.first_tile = seen.low / TILE;
+    u.last_tile = seen.high / TILE;
     if (cut->n_parts > 1) u.first_tile = u.last_tile = cut->first_tile + u.part;
     return u;
 }
@@ -372,7 +397,7 @@ static void attend_unit(const Job *job, const Unit *u, const Unit *next, int thr
         sum[r] = sinks ? 1.0f : 0.0f;
     }
     Rows q = gather(job, b, x);
-    bool deep = b->n_rows <= SOFTMAX_ROWS && last_pos(b) / TILE > b->cut->first_tile;
+    bool deep = b->n_rows <= SOFTMAX_ROWS && seen_by(job, b).high / TILE > b->cut->first_tile;
     for (int t = u->first_tile; t <= u->last_tile; t++) {
         ptrdiff_t ahead = 0;
         if (deep && t < u->last_tile) ahead = distance(job, u, t, u, t + 1);
@@ -421,6 +446,44 @@ static void merge_head(const void *arg, int item, int thread) {
     }
 }
 
+// ---- what a probe sees ----
+
+// Row r of a unit's block from its scores, which are made again, with the maximum and the sum that
+// merge_head left. Nothing that the layer computes changes for it.
+static void show_row(const Job *job, const Unit *u, const Rows *q, int r, float *p, int thread) {
+    const Block *b = &u->block;
+    const Kernels *k = job->w->k;
+    Rows one = queries_after(q, r);
+    for (int t = u->first_tile; t <= seen_by(job, b).high / TILE; t++) {
+        View v = view_of(job, b, t * TILE, 0);
+        dot_keys(job, b, &v, &one, 1, p + v.tile);
+    }
+    int pos = first_pos(b) + r / b->group, head = b->h * b->group + r % b->group;
+    Range seen = seen_from(job->a, pos, text_end(b));
+    int from = seen.low / LANES * LANES, to = (seen.high / LANES + 1) * LANES;
+    shape_scores(job, p + from, to - from, head, from - pos);
+    size_t merged = part_row(job, b, 0) + (size_t)r;
+    float max = job->b.part_max[merged], scale = 1.0f / job->b.part_sum[merged];
+    k->exp_sum(p + from, max, to - from);
+    k->scale(p + from, scale, to - from);
+    heads_attention_row row = {
+        .sequence = (const heads_sequence *)b->span->sequence, .layer = job->layer, .head = head,
+        .position = pos, .first = seen.low, .n = seen.high - seen.low + 1, .weights = p + seen.low,
+        .sink = job->a->sinks ? expf(job->a->sinks[head] - max) * scale : 0.0f,
+    };
+    job->w->probe.attention(job->w->probe.context, &row, thread);
+}
+
+// Item: a unit. The first of a block's shows all tiles.
+static void show_unit(const void *arg, int item, int thread) {
+    const Job *job = arg;
+    Unit u = unit_of(job, item);
+    if (u.part > 0) return;
+    HeadScratch *x = &job->b.threads[thread];
+    Rows q = gather(job, &u.block, x);
+    for (int r = 0; r < u.block.n_rows; r++) show_row(job, &u, &q, r, x->weights, thread);
+}
+
 // ---- all spans ----
 
 // Cuts the spans into units. Those of a few tokens deep in a text, if they are few, into tiles.
@@ -433,7 +496,7 @@ static void cut_spans(Job *job) {
         const Span *s = &job->spans[i];
         Cut *cut = &job->b.cuts[i];
         *cut = (Cut){.n_blocks = (s->n + per_block - 1) / per_block, .n_parts = 1,
-                     .first_tile = seen_from(a, s->pos).low / TILE,
+                     .first_tile = seen_from(a, s->pos, s->pos + s->n).low / TILE,
                      .first_unit = job->n_units, .first_row = n_rows};
         if (few && cut->n_blocks == 1)
             cut->n_parts = (s->pos + s->n - 1) / TILE - cut->first_tile + 1;
@@ -453,7 +516,7 @@ static void attend(Job *job) {
     cut_spans(job);
     for (int i = 0; i < job->n_spans; i++) {
         const Span *s = &job->spans[i];
-        int n_seen = s->pos + s->n - seen_from(a, s->pos).low;
+        int end = s->pos + s->n, n_seen = end - seen_from(a, s->pos, end).low;
         key_bytes += job->kv->slot_bytes / LANES * (size_t)n_seen * (size_t)s->n;
         n_merges += (size_t)(s->n * a->n_heads) * (size_t)job->b.cuts[i].n_parts;
     }
@@ -476,14 +539,16 @@ static int cut_round(const Workspace *w, Span *out, int from) {
 }
 
 // From b.q, b.keys and b.values (projected, not yet rotated) of the pass's rows to b.mixed. A ring
-// has room for its window and RING_RUN tokens more: what these overwrite, none of them sees.
+// has room for its window and RING_RUN tokens more: what these overwrite, none of them sees. Those
+// of a text that sees itself as a whole have no ring.
 static void attend_all(Job *job) {
     const Workspace *w = job->w;
     parallel_for(w->pool, w->n_rows, rotate_row, job);
+    bool rounds = job->a->window && !w->model->encoder;
     job->spans = w->spans;
     job->n_spans = w->n_spans;
     for (int from = 0; job->n_spans > 0; from += RING_RUN) {
-        if (job->a->window) {
+        if (rounds) {
             job->n_spans = cut_round(w, job->b.spans, from);
             job->spans = job->b.spans;
         }
@@ -493,7 +558,8 @@ static void attend_all(Job *job) {
                       job->n_spans);
         job->n_units = 0;
         attend(job);
-        if (!job->a->window) return;
+        if (w->probe.attention) parallel_for(w->pool, job->n_units, show_unit, job);
+        if (!rounds) return;
     }
 }
 
@@ -518,7 +584,8 @@ static void run(Workspace *w, const Layer *l, const KvLayer *kv, Buffer y) {
     const Attention *a = &l->attention;
     int n = w->n_rows, width = a->n_heads * (a->latent.rank ? a->latent.n_value : a->head_dim);
     Arena m = scratch(w);
-    Job job = {.w = w, .a = a, .kv = kv, .b = lay_out(&m, w, a, kv, n)};
+    Job job = {.w = w, .a = a, .kv = kv, .layer = (int)(l - w->model->layers),
+               .b = lay_out(&m, w, a, kv, n)};
     AttentionBuffers *b = &job.b;
     if (a->latent.rank) latent_project(w, a, &b->latent, b->q, b->keys, y);
     else project(&job, y);

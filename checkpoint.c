@@ -11,6 +11,7 @@ _Static_assert(sizeof(size_t) == 8, "sizes of checkpoints need 64 bits");
 #endif
 
 enum { HEADER_BYTES = 64, VERSION = 2, MAX_META = 4096, MAX_TENSORS = 1 << 20, SHOWN = 80 };
+static const size_t MOST_BYTES = (size_t)1 << 62;  // of a file of which only the shape is there
 
 static uint32_t u32_at(const uint8_t *p) {
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
@@ -81,10 +82,17 @@ static int parse_meta(Checkpoint *file, Cursor c, Error *err) {
     return section_done(&c, "metadata", err);
 }
 
+// A tensor before this one whose data it has too, or NULL: layers may share their weights.
+static const Tensor *same_data(const Checkpoint *file, int i, uint64_t offset) {
+    for (int j = i - 1; j >= 0; j--)
+        if ((uint64_t)(file->tensors[j].data - file->map.data) == offset) return &file->tensors[j];
+    return NULL;
+}
+
 // *end is where the data before this tensor end; it moves on to where this one's do. Tensors must
-// follow each other exactly, so that none can overlap another or leave the file.
-static int parse_tensor(Checkpoint *file, int i, Cursor *c, size_t *end, Error *err) {
-    size_t size = file->map.size;
+// follow each other exactly, or have the whole data of one before, so that none can overlap another
+// in part or leave the file of that size.
+static int parse_tensor(Checkpoint *file, int i, Cursor *c, size_t size, size_t *end, Error *err) {
     const uint8_t *p = take(c, 40);
     if (!p)
         return fail(err, "tensor table ends inside entry %d of %d, at byte %zu", i, file->n_tensors,
@@ -101,14 +109,21 @@ static int parse_tensor(Checkpoint *file, int i, Cursor *c, size_t *end, Error *
     if (rows < 1 || rows > MAX_DIM || cols < 1 || cols > MAX_DIM)
         return fail(err, "tensor %.*s: shape is (%llu, %llu), expected 1..%d", n, name,
                     (unsigned long long)rows, (unsigned long long)cols, MAX_DIM);
+    const Tensor *same = offset < *end ? same_data(file, i, offset) : NULL;
+    if (same && same->dtype == (Dtype)dtype && same->rows == rows && same->cols == cols &&
+        same->bytes == bytes) {
+        file->tensors[i] = *same;
+        file->tensors[i].name = name, file->tensors[i].name_len = len;
+        return 0;
+    }
     if (offset != *end)
         return fail(err, "tensor %.*s: data begin at byte %llu, expected %zu, where the data "
                     "before it end", n, name, (unsigned long long)offset, *end);
     if (bytes > size - *end || round_up(bytes, 64) > size - *end)
         return fail(err, "tensor %.*s: its %llu bytes at %zu do not fit into the file of %zu", n,
                     name, (unsigned long long)bytes, *end, size);
-    file->tensors[i] =
-        (Tensor){name, len, rows, cols, bytes, (Dtype)dtype, file->map.data + offset};
+    const uint8_t *data = file->shape ? p : file->map.data + offset;
+    file->tensors[i] = (Tensor){name, len, rows, cols, bytes, (Dtype)dtype, data};
     *end += round_up(bytes, 64);
     return 0;
 }
@@ -120,9 +135,10 @@ static int by_name(const void *a, const void *b) {
 
 static int parse_tensors(Checkpoint *file, Cursor c, Error *err) {
     size_t n = (size_t)file->n_tensors, end = (size_t)(c.end - c.base);
+    size_t size = file->shape ? MOST_BYTES : file->map.size;
     for (int i = 0; i < file->n_tensors; i++)
-        if (parse_tensor(file, i, &c, &end, err)) return -1;
-    if (end != file->map.size)
+        if (parse_tensor(file, i, &c, size, &end, err)) return -1;
+    if (end != size && !file->shape)
         return fail(err, "data end at byte %zu, but the file has %zu", end, file->map.size);
     for (size_t i = 0; i < n; i++) file->by_name[i] = &file->tensors[i];
     qsort(file->by_name, n, sizeof *file->by_name, by_name);
@@ -179,6 +195,7 @@ int checkpoint_parse(Checkpoint *file, const uint8_t *bytes, size_t size, Error 
     file->n_tensors = (int)u32_at(bytes + 44);
     const uint8_t *table = bytes + HEADER_BYTES + u64_at(bytes + 24);
     const uint8_t *end = table + u64_at(bytes + 32);
+    file->shape = file->n_tensors && end == bytes + size;
     if (make_tables(file, err) ||
         parse_meta(file, (Cursor){bytes, bytes + HEADER_BYTES, table}, err) ||
         parse_tensors(file, (Cursor){bytes, table, end}, err)) {

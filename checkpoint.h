@@ -24,7 +24,7 @@ typedef struct {  // one row of the tensor table
     const char *name;
     size_t name_len, rows, cols, bytes;
     Dtype dtype;
-    const uint8_t *data;
+    const uint8_t *data;    // of a shape an address that tells tensors apart, not to be read
 } Tensor;
 
 typedef struct {
@@ -33,6 +33,7 @@ typedef struct {
     Tensor *tensors;         // in the order of the file
     const Tensor **by_name;  // the same, sorted
     int n_meta, n_tensors;
+    bool shape;              // it ends with the tensor table: there are no weights
 } Checkpoint;
 
 // Validates bytes[0..size) as a container, size and every offset included, and points *file into
@@ -47,8 +48,8 @@ uint32_t checkpoint_crc(const Checkpoint *file);  // the header's
 const Meta *checkpoint_meta(const Checkpoint *file, const char *key);
 const Tensor *checkpoint_tensor(const Checkpoint *file, const char *name);
 
-// Someone who reads a part of a checkpoint and refuses what nobody asked for: a result without it
-// would be wrong. The flags are the reader's own, so that a Checkpoint never changes.
+// Reads a part of a checkpoint and can then refuse what was never asked for: a result that ignored
+// it would be wrong. The flags are the reader's own, so that a Checkpoint never changes.
 typedef struct {
     const Checkpoint *file;
     bool *meta_read, *tensor_read;  // [n_meta], [n_tensors]

@@ -1,4 +1,4 @@
-// conv.c: a short causal convolution, as shortconv.c and deltanet.c have one. Its input is a window
+// conv.c: the short causal convolution that shortconv.c and deltanet.c share. Its input is a window
 // of rows: for each span of the pass the n_taps - 1 inputs before it, and then its own.
 #ifndef CONV_H
 #define CONV_H

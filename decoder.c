@@ -1,6 +1,8 @@
-// The decoder, top to bottom. A pass takes some rows (tokens of one or many sequences, w->rows)
-// through all layers; every row goes by itself but for the mixers, which look at the sequence
-// before it. Shapes: x, y and out are [n_rows][n_embd].
+// The transformer, top to bottom. A pass takes some rows (tokens of one or many sequences, w->rows)
+// through all layers. Rows are independent of each other, except in the mixers, which look at the
+// rest of a row's sequence. Shapes: x, y and out are [n_rows][n_embd].
+#include <string.h>
+
 #include "workspace.h"
 
 const Mixer *const mixers[N_MIXERS] = {
@@ -90,9 +92,21 @@ static void parallel_branches(Workspace *w, const Layer *l, int i) {
     add_branch(w, l, &l->ffn_post_norm);
 }
 
+// x = norm(x + mix(x)), then x = norm(x + feed_forward(x))
+static void post_norm_branches(Workspace *w, const Layer *l, int i) {
+    int n_embd = w->model->n_embd, n = w->n_rows;
+    mix(w, l, i, w->x);
+    add_branch(w, l, &l->attn_post_norm);
+    norm_rows(w, w->x, &l->attn_norm, w->x, n_embd, n);
+    feed_forward(w, l, w->x);
+    add_branch(w, l, &l->ffn_post_norm);
+    norm_rows(w, w->x, &l->ffn_norm, w->x, n_embd, n);
+}
+
 static void layer(Workspace *w, int i) {
     const Layer *l = &w->model->layers[i];
-    if (l->parallel) parallel_branches(w, l, i);
+    if (l->topology == PARALLEL) parallel_branches(w, l, i);
+    else if (l->topology == POST_NORM) post_norm_branches(w, l, i);
     else sequential_branches(w, l, i);
     if (w->model->layer_embed.width) {
         embed_branch(w, &l->embed_branch, i, l->ffn.act);
@@ -125,18 +139,43 @@ static void cap_logits(Workspace *w, Buffer logits, int n) {
     parallel_for(w->pool, n * cap.slices, cap_slice, &cap);
 }
 
-// logits = output(norm(x)), for the rows whose logits are wanted
+// x = norm(act(dense(y))), which the output of a masked language model reads
+static Buffer head(Workspace *w, int n) {
+    const Model *m = w->model;
+    if (!m->head.dense.data) return w->y;
+    multiply(w, w->x, &m->head.dense, w->y, n);
+    activate_rows(w, &m->head.act, w->x, w->x, m->d_embed, n);
+    norm_rows(w, w->x, &m->head.norm, w->x, m->d_embed, n);
+    return w->x;
+}
+
+static void copy_rows(Buffer out, Buffer in, int width, int n) {
+    for (int t = 0; t < n; t++) memcpy(row(out, t), row(in, t), sizeof *out.data * (size_t)width);
+}
+
+// y = norm(x)
+static void last_norm(Workspace *w, Buffer y, Buffer x, int n) {
+    const Model *m = w->model;
+    if (m->norm.w) norm_rows(w, y, &m->norm, x, m->n_embd, n);
+    else copy_rows(y, x, m->n_embd, n);
+}
+
+// logits = output(head(norm(x))), for the rows whose logits are wanted; or norm(x) itself
 static void classify(Workspace *w, int logit_row) {
     const Model *m = w->model;
     int n = 0;
     for (const Span *s = w->spans; s < w->spans + w->n_spans; n += s++->n_logits)
         if (s->n_logits) {
             Buffer wanted = rows_after(w->x, s->first + s->n - s->n_logits);
-            norm_rows(w, rows_after(w->y, n), &m->norm, wanted, m->n_embd, s->n_logits);
+            last_norm(w, rows_after(w->y, n), wanted, s->n_logits);
         }
     if (!n) return;
     Buffer logits = rows_after(w->logits, logit_row);
-    multiply(w, logits, &m->output, w->y, n);
+    if (w->hidden) {
+        copy_rows(logits, w->y, m->n_embd, n);
+        return;
+    }
+    multiply(w, logits, &m->output, head(w, n), n);
     if (m->final_softcap > 0.0f) cap_logits(w, logits, n);
 }
 

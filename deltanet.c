@@ -1,14 +1,14 @@
 // Gated DeltaNet (Yang et al. 2024, arXiv 2412.06464): each value head keeps a matrix S that maps
-// keys to values. A token lets it decay, corrects what it says of the token's key towards the
-// token's value by a step beta, and reads it with the token's query:
+// keys to values. A token lets S decay, moves what S gives for the token's key towards the token's
+// value by a step beta, and reads S with the token's query:
 //
 //     S = g S;   S += k (beta (v - S^T k))^T;   o = S^T q
 //
 // q, k and v come out of a short convolution with SiLU; q and k have unit length; o is normalised
 // and gated. Value head j uses query and key head j / (n_v_heads / n_k_heads). What it remembers of
-// a sequence is the last inputs of the convolution, then the matrices. Tokens of a sequence go one
-// after the other, heads and sequences side by side, so that the result depends neither on threads
-// nor on how tokens are cut into passes.
+// a sequence is the last inputs of the convolution, then the matrices. Tokens of a sequence are
+// taken one after another, heads and sequences in parallel, so that the result depends neither on
+// threads nor on how tokens are cut into passes.
 #include <math.h>
 #include <string.h>
 

@@ -20,18 +20,19 @@ static void rope_angles(const Workspace *w, int t) {
     }
 }
 
-// x = embedding, times its scale, plus the learned position, normalised
+// embedding, times its scale, plus the type's and the learned position's, normalised
 static void embed_row(const void *arg, int t, int thread) {
     const Workspace *w = arg;
     const Model *m = w->model;
-    float *x = row(w->x, t), *learned = row(w->y, t);
+    float *x = row(m->embed_proj.data ? w->embedded : w->x, t), *learned = row(w->y, t);
     unpack_row(w, x, &m->embed, w->rows[t].token);
-    if (m->emb_scale != 1.0f) w->k->scale(x, m->emb_scale, m->n_embd);
+    if (m->emb_scale != 1.0f) w->k->scale(x, m->emb_scale, m->d_embed);
+    if (m->embed_type) w->k->add(x, m->embed_type, m->d_embed);
     if (m->embed_pos.data) {
         unpack_row(w, learned, &m->embed_pos, w->rows[t].pos);
-        w->k->add(x, learned, m->n_embd);
+        w->k->add(x, learned, m->d_embed);
     }
-    if (m->embed_norm.w) norm_row(w, x, &m->embed_norm, x, m->n_embd);
+    if (m->embed_norm.w) norm_row(w, x, &m->embed_norm, x, m->d_embed);
     rope_angles(w, t);
 }
 
@@ -50,10 +51,12 @@ static void layer_embed_row(const void *arg, int t, int thread) {
 }
 
 void embed(Workspace *w) {
+    const Model *m = w->model;
     parallel_for(w->pool, w->n_rows, embed_row, w);
-    if (!w->model->layer_embed.width) return;
+    if (m->embed_proj.data) multiply(w, w->x, &m->embed_proj, w->embedded, w->n_rows);
+    if (!m->layer_embed.width) return;
     // (norm(in x / sqrt(n_embd)) + sqrt(width) table[token]) / sqrt(2), layer by layer
-    multiply(w, w->layer_embed, &w->model->layer_embed.in, w->x, w->n_rows);
+    multiply(w, w->layer_embed, &m->layer_embed.in, w->x, w->n_rows);
     parallel_for(w->pool, w->n_rows, layer_embed_row, w);
 }
 
@@ -64,6 +67,7 @@ void embed_scratch(Workspace *w, Arena *a) {
         w->cos[i] = take_rows(a, chunk, (size_t)m->rope[i].n_pairs);
         w->sin[i] = take_rows(a, chunk, (size_t)m->rope[i].n_pairs);
     }
+    if (m->embed_proj.data) w->embedded = take_input(a, chunk, (size_t)m->d_embed);
     if (m->layer_embed.width)  // and a row a thread, to look one up
         w->layer_embed = take_rows(a, chunk + n_threads,
                                    (size_t)m->n_layers * (size_t)m->layer_embed.width);

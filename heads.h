@@ -7,27 +7,27 @@
 //   const float *logits = heads_forward(s, ids, n, 1, &err);      // runs n more tokens of it
 //
 // Errors. What can fail takes a heads_error, which may be NULL, and returns NULL or -1; the error
-// then holds a sentence. Its text means nothing after success. What does not take one cannot fail.
+// then holds a sentence. After success its text means nothing. A call that takes none cannot fail.
 // Nothing is printed, no environment variable is read, and no signal is touched.
 //
-// Ownership. What heads_.._new, _open, _fork and _load return is the caller's, who frees it with
-// the call beside it; freeing NULL does nothing. "Borrowed" belongs to the handle. A model outlives
-// its tokenizers and workspaces, a tokenizer its decoders, a workspace its sequences.
+// Ownership. What heads_.._new, _open, _fork and _load return is the caller's, to free with the
+// call beside it; freeing NULL does nothing. What is "borrowed" belongs to the handle. A model
+// outlives its tokenizers and workspaces, a tokenizer its decoders, a workspace its sequences.
 //
 // Threads. A model and a tokenizer never change: any number of threads may use one. A workspace and
 // all of its sequences have one caller at a time, and so have a decoder and a sampler. To run
 // passes in several threads, make a workspace for each. The child of a fork() has none of their
 // threads: it makes workspaces of its own and leaves its parent's alone.
 //
-// Options. Structs of options are for { 0 }: a member that is 0 stands for its default, and NULL
-// for a struct of zeros. Members may be added at their end, and HEADS_ABI then grows.
+// Options. Initialise a struct of options with { 0 }: a member that is 0 means its default, and
+// NULL means a struct of zeros. When members are added at the end, HEADS_ABI grows.
 #ifndef HEADS_H
 #define HEADS_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#define HEADS_ABI 1          // grows when a program must be compiled again
+#define HEADS_ABI 2          // grows when a program must be compiled again
 #define HEADS_VERSION "0.1"  // of this header
 
 #if defined(__GNUC__)
@@ -92,6 +92,36 @@ HEADS_API int heads_decoder_push(heads_decoder *decoder, int id, const char **te
                                  heads_error *err);
 HEADS_API int heads_decoder_finish(heads_decoder *decoder, const char **text, size_t *len,
                                    heads_error *err);
+
+// ---- conversations ----
+
+typedef struct heads_chat heads_chat;
+
+typedef struct {
+    const char *role;     // "system" (only the first message), "user" or "assistant"
+    const char *content;  // UTF-8, which may hold zero bytes
+    size_t content_len;
+} heads_message;
+
+typedef struct {
+    int answer;     // 1: ends with the beginning of an answer, for the model to go on from
+    int no_think;   // 1: by the template's switch for thinking; an error where it has none
+    int64_t clock;  // seconds since 1970 in the zone that a template should print the date of
+} heads_chat_options;
+
+// The checkpoint's chat template. Errors: it has none, or one that export.py could not compile.
+HEADS_API heads_chat *heads_chat_new(const heads_model *model, heads_error *err);
+HEADS_API void heads_chat_free(heads_chat *chat);
+// The ids of a conversation of n messages, exactly as the template writes it. Returns how many;
+// *ids is the caller's, to free with heads_free. Errors: what the template cannot write, or would
+// write in a way that was not proven exact; no memory.
+HEADS_API long heads_chat_encode(const heads_chat *chat, const heads_tokenizer *tokenizer,
+                                 const heads_message *messages, size_t n,
+                                 const heads_chat_options *options, int **ids, heads_error *err);
+// The id that ends an answer besides those of heads_is_eos; -1: none.
+HEADS_API int heads_chat_end(const heads_chat *chat, const heads_tokenizer *tokenizer);
+// 1: the template prints the date, so that options.clock counts.
+HEADS_API int heads_chat_prints_date(const heads_chat *chat);
 
 // ---- where passes run ----
 
@@ -171,6 +201,29 @@ HEADS_API const float *heads_forward_runs(heads_workspace *w, const heads_run *r
 HEADS_API const float *heads_forward(heads_sequence *s, const int *tokens, int n, int n_logits,
                                      heads_error *err);
 
+// ---- looking into a pass ----
+
+typedef struct {  // what one query head of a layer makes of one token
+    const heads_sequence *sequence;
+    int layer, head, position;  // position: the token's, whose query it is
+    int first, n;          // it sees the positions first .. first + n - 1
+    const float *weights;  // [n], after the softmax; borrowed for the call
+    float sink;            // what the layer's sink takes; 0 where it has none. All sum to 1
+} heads_attention_row;
+
+// Functions that passes call with what they compute, each with `context`; NULL: nobody looks, and
+// it costs nothing. No bit of a pass depends on them. They are called while heads_forward_runs
+// runs, by the workspace's threads (0 .. heads_workspace_threads - 1, 0 being the caller's),
+// several at a time and in any order; they must not call the workspace. Layers come one after the
+// other. A token that heads_sequence_expect would have spared a second run comes twice.
+typedef struct {
+    void (*attention)(void *context, const heads_attention_row *row, int thread);
+    void *context;
+} heads_probe;
+
+// Shows passes from now on to *probe, which is copied; NULL ends that.
+HEADS_API void heads_workspace_probe(heads_workspace *w, const heads_probe *probe);
+
 // ---- from logits to an id ----
 
 typedef struct heads_sampler heads_sampler;
@@ -194,11 +247,20 @@ HEADS_API void heads_sampler_free(heads_sampler *sampler);
 HEADS_API void heads_sampler_accept(heads_sampler *sampler, int id);
 // An id for logits[0..vocab_size), which it leaves alone.
 HEADS_API int heads_sampler_pick(heads_sampler *sampler, const float *logits);
+// The same for n texts, on the threads of w: ids[i] is what samplers[i] picks from row i of logits.
+HEADS_API void heads_sampler_pick_each(heads_workspace *w, heads_sampler *const *samplers, int n,
+                                       const float *logits, int *ids);
+// How likely row i of logits, out of n, makes ids[i]: the natural logarithm of its probability;
+// and which id it makes most likely, in best[i].
+HEADS_API void heads_log_probabilities(heads_workspace *w, const float *logits, const int *ids,
+                                       int n, double *log_probabilities, int *best);
 
 // ---- what a cache costs, in bytes ----
 
 typedef struct {
     size_t bytes_per_token;  // as long as no sliding window is full
+    size_t growing;          // of these, of layers that keep every position
+    size_t windows;          // of the layers that do not, once their windows are full
     size_t state;            // that does not grow with the text
     size_t reserved;         // of the whole context; SIZE_MAX: more than an address can say
 } heads_kv_plan;

@@ -1,6 +1,6 @@
 // What a cache costs, where its rows lie, and how they get there.
 //
-// A layer's cache is a run of slots of 16 positions. A slot holds, for one KV head after the other,
+// A layer's cache is a run of slots of 16 positions. A slot holds, for each KV head in turn,
 // its keys as a panel (the layout of a weight matrix whose rows are positions, so that scores are
 // the ordinary product) and then its values as 16 rows (latent attention has none: its values are a
 // part of the keys). Positions fill slots in order, so the memory in use is a growing prefix of
@@ -38,7 +38,7 @@ static KvLayer kv_layer(const Layer *l, int n_kv_heads, int context, Dtype k_dty
         k_dim += a->latent.n_nope - a->latent.rank;
         v_dim = a->latent.n_value;
     }
-    if (a->window && !a->kv_read) {
+    if (a->window && a->mask == MASK_CAUSAL && !a->kv_read) {
         int ring = (a->window + LANES - 1) / LANES + RING_RUN / LANES + 1;
         kv.ring = ring < kv.n_slots;
         if (kv.ring) kv.n_slots = ring;
@@ -66,14 +66,24 @@ static size_t bytes_at(const KvLayer *kv, int n) {
     return times(kv->slot_bytes / LANES, held < (size_t)n ? held : (size_t)n) + (n ? kv->state : 0);
 }
 
+// Layers have places side by side; an encoder's, which run one after the other over a whole text,
+// take turns with one.
+static size_t with_layer(const Model *m, size_t places, size_t place) {
+    if (!m->encoder) return plus(places, place);
+    return places > place ? places : place;
+}
+
 KvPlan kv_plan(const Model *m, int n_kv_heads, int context, Dtype k_dtype, Dtype v_dtype) {
     KvPlan plan = {0};
     for (int i = 0; i < m->n_layers; i++) {
         KvLayer kv = kv_layer(&m->layers[i], n_kv_heads, context, k_dtype, v_dtype);
         if (kv.borrowed) continue;
-        plan.bytes_per_token = plus(plan.bytes_per_token, kv.slot_bytes / LANES);
+        size_t per_token = kv.slot_bytes / LANES;
+        plan.bytes_per_token = with_layer(m, plan.bytes_per_token, per_token);
+        if (kv.ring) plan.windows = plus(plan.windows, layer_bytes(&kv));
+        else plan.growing = with_layer(m, plan.growing, per_token);
         plan.state += kv.state;
-        plan.reserved = plus(plan.reserved, layer_bytes(&kv));
+        plan.reserved = with_layer(m, plan.reserved, layer_bytes(&kv));
     }
     size_t pages = plus(plan.reserved, page_size() - 1) / page_size();
     plan.reserved = plan.reserved == SIZE_MAX ? SIZE_MAX : pages * page_size();
@@ -84,7 +94,7 @@ size_t kv_bytes_at(const Model *m, int n_kv_heads, int n, Dtype k_dtype, Dtype v
     size_t bytes = 0;
     for (int i = 0; i < m->n_layers; i++) {
         KvLayer kv = kv_layer(&m->layers[i], n_kv_heads, n, k_dtype, v_dtype);
-        if (!kv.borrowed) bytes = plus(bytes, bytes_at(&kv, n));
+        if (!kv.borrowed) bytes = with_layer(m, bytes, bytes_at(&kv, n));
     }
     return bytes;
 }
@@ -115,7 +125,7 @@ int kv_layout_new(KvLayout *layout, const Model *m, const WorkspaceOptions *o, E
         if (kv->borrowed) {
             *kv = layout->layers[m->layers[i].attention.kv_source];
             kv->borrowed = true;
-        } else {
+        } else if (!m->encoder) {
             offset += layer_bytes(kv);
         }
     }

@@ -5,6 +5,7 @@
 
 #include "sampler.h"
 #include "session.h"
+#include "text/chat.h"
 #include "tokenizer.h"
 
 int heads_abi(void) { return HEADS_ABI; }
@@ -58,6 +59,28 @@ int heads_decoder_push(heads_decoder *d, int id, const char **text, size_t *len,
 int heads_decoder_finish(heads_decoder *d, const char **text, size_t *len, heads_error *err) {
     return decoder_finish(d, text, len, err);
 }
+
+// ---- conversations ----
+
+heads_chat *heads_chat_new(const heads_model *m, heads_error *err) {
+    return chat_new(&m->file, err);
+}
+
+void heads_chat_free(heads_chat *c) { chat_free(c); }
+
+long heads_chat_encode(const heads_chat *c, const heads_tokenizer *t, const heads_message *messages,
+                       size_t n, const heads_chat_options *o, int **ids, heads_error *err) {
+    ChatOptions options = {.add_generation_prompt = o->answer, .no_think = o->no_think,
+                           .clock = (time_t)o->clock};
+    size_t len;
+    char *text = chat_render(c, messages, n, &options, &len, err);
+    long count = text ? heads_encode(t, text, len, false, ids, err) : -1;
+    free(text);
+    return count;
+}
+
+int heads_chat_end(const heads_chat *c, const heads_tokenizer *t) { return chat_stop(c, t); }
+int heads_chat_prints_date(const heads_chat *c) { return chat_prints_date(c); }
 
 // ---- where passes run ----
 
@@ -144,6 +167,12 @@ const float *heads_forward(heads_sequence *s, const int *tokens, int n, int n_lo
     return forward(s, tokens, n, n_logits, err);
 }
 
+// ---- looking into a pass ----
+
+void heads_workspace_probe(heads_workspace *w, const heads_probe *probe) {
+    workspace_probe((Workspace *)w, probe);
+}
+
 // ---- from logits to an id ----
 
 heads_sampler *heads_sampler_new(const heads_workspace *w, const heads_sampler_options *options,
@@ -159,6 +188,46 @@ void heads_sampler_free(heads_sampler *s) { sampler_free(s); }
 void heads_sampler_accept(heads_sampler *s, int id) { sampler_accept(s, id); }
 
 int heads_sampler_pick(heads_sampler *s, const float *logits) { return sampler_pick(s, logits); }
+
+typedef struct {  // rows of logits, and what is asked of each
+    const float *logits;
+    size_t stride;
+    int vocab_size;
+    heads_sampler *const *samplers;
+    int *ids;  // picked
+    const int *given;
+    double *log_probabilities;
+    int *best;
+} LogitRows;
+
+static void pick_row(const void *arg, int i, int thread) {
+    const LogitRows *r = arg;
+    r->ids[i] = heads_sampler_pick(r->samplers[i], r->logits + (size_t)i * r->stride);
+}
+
+void heads_sampler_pick_each(heads_workspace *w, heads_sampler *const *samplers, int n,
+                             const float *logits, int *ids) {
+    LogitRows rows = {.logits = logits, .stride = logit_stride(w), .samplers = samplers,
+                      .ids = ids};
+    workspace_each(w, n, pick_row, &rows);
+}
+
+static void score_row(const void *arg, int i, int thread) {
+    const LogitRows *r = arg;
+    const float *row = r->logits + (size_t)i * r->stride;
+    int best = 0;
+    for (int id = 1; id < r->vocab_size; id++) best = row[id] > row[best] ? id : best;
+    r->log_probabilities[i] = log_probability(row, r->vocab_size, r->given[i]);
+    r->best[i] = best;
+}
+
+void heads_log_probabilities(heads_workspace *w, const float *logits, const int *ids, int n,
+                             double *log_probabilities, int *best) {
+    LogitRows rows = {.logits = logits, .stride = logit_stride(w),
+                      .vocab_size = workspace_model(w)->vocab_size, .given = ids,
+                      .log_probabilities = log_probabilities, .best = best};
+    workspace_each(w, n, score_row, &rows);
+}
 
 // ---- what a cache costs ----
 

@@ -11,7 +11,7 @@ typedef struct {  // metadata of type i32; n 0: absent or empty
     size_t n;
 } Ints;
 
-// Integers min..max; where `count` is not SIZE_MAX there must be so many.
+// Integers min..max; where `count` is not SIZE_MAX there must be that many.
 int read_ints(Reader *r, const char *key, size_t count, int min, int max, Ints *out);
 // `count` bytes 0..max.
 int read_bytes(Reader *r, const char *key, size_t count, int max, const uint8_t **out);

@@ -1,7 +1,7 @@
 // Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434) in its absorbed form: the cache holds
-// one latent c and one rope key a token. A head's key U c meets its query as (U^T q) . c, and its
-// value V c is taken of the mixed latents at the end, so that keys and values of heads are never
-// made. Between the two, attention() sees an ordinary layer with one KV head.
+// one latent c and one rope key a token. A head's key U c meets its query as (U^T q) . c, and V
+// is applied to the mixed latents at the end, so that the keys and values of heads are never
+// computed. Between the two, attention() sees an ordinary layer with one KV head.
 #include "mla.h"
 
 #include <string.h>

@@ -1,6 +1,5 @@
-// A checkpoint's knobs and tensors -> Model, and every refusal. What a knob means is said in
-// docs/format.md; here stand its range, what it means where the file does not say, and what a
-// layer must have for it to mean anything.
+// A checkpoint's knobs and tensors -> Model, and every refusal. docs/format.md says what a knob
+// means; here are its range, its default, and what a layer must have for it to mean anything.
 #include "model.h"
 
 #include <float.h>
@@ -13,7 +12,7 @@ enum { PRE_ATTN = 1, POST_ATTN = 2, PRE_FFN = 4, POST_FFN = 8, ALL_NORMS = 15 };
 typedef struct {  // a layer, and what only the loader asks of it
     Layer l;
     int norms;                            // the bits above
-    int parallel, renorm;                 // as l has them
+    int renorm;                           // as l has it
     int act, gated;                       // of ffn and experts
     int n_taps;                           // of whichever convolution there is
 } Draft;
@@ -22,7 +21,8 @@ typedef struct {
     Reader r;
     Error *err;
     Model *m;
-    Draft *drafts;  // [n_layers]
+    bool has_logits;  // its hidden states become logits
+    Draft *drafts;    // [n_layers]
     float latent_eps;
 } Loader;
 
@@ -61,6 +61,10 @@ static int get_float(Loader *x, const char *key, float least, float *out) {
 }
 
 // A knob that may be absent: *out stays as it is then.
+static int maybe_int(Loader *x, const char *key, int least, int most, int *out) {
+    return given(x, key) ? get_int(x, key, least, most, out) : 0;
+}
+
 static int maybe_float(Loader *x, const char *key, float least, float *out) {
     return given(x, key) ? get_float(x, key, least, out) : 0;
 }
@@ -120,6 +124,24 @@ static int get_rope_sets(Loader *x) {
     return 0;
 }
 
+// What a masked language model has before its output, and what becomes of a text's hidden states.
+static int get_head_knobs(Loader *x) {
+    Pooling *p = &x->m->pooling;
+    int head = 1, unit = 0;
+    p->most_tokens = x->m->context;
+    x->m->d_embed = x->m->n_embd;
+    if (maybe_int(x, "model.d_embed", 1, MAX_DIM, &x->m->d_embed) ||
+        maybe_int(x, "model.head", 0, 1, &head) ||
+        maybe_int(x, "model.pooling", 0, N_POOLINGS - 1, &p->pooling) ||
+        (p->pooling &&
+         (maybe_int(x, "model.pooling_unit", 0, 1, &unit) ||
+          maybe_int(x, "model.pooling_tokens", 1, x->m->context, &p->most_tokens))))
+        return -1;
+    x->has_logits = head;
+    p->unit = unit;
+    return 0;
+}
+
 static int get_model_knobs(Loader *x) {
     Model *m = x->m;
     int layernorm;
@@ -135,7 +157,8 @@ static int get_model_knobs(Loader *x) {
     int *width = &m->layer_embed.width;  // of "ple", per-layer embeddings
     if (maybe_float(x, "model.emb_scale", -FLT_MAX, &m->emb_scale) ||
         maybe_float(x, "model.final_softcap", 0.0f, &m->final_softcap) ||
-        (given(x, "model.ple") && get_int(x, "model.ple", 0, MAX_DIM / m->n_layers, width)) ||
+        maybe_int(x, "model.ple", 0, MAX_DIM / m->n_layers, width) ||
+        get_head_knobs(x) ||
         get_floats(x, "model.q_temp", 1, MAX_DIM, &m->q_temp, &m->n_q_temp) ||
         (m->q_temp && get_int(x, "model.q_temp_length", 1, MAX_CONTEXT, &m->q_temp_length)))
         return -1;
@@ -189,7 +212,7 @@ typedef struct {
     {key, offsetof(Draft, member), META_F32, least, FLT_MAX, usual, owner}
 
 static const Knob KNOBS[] = {
-    INT("layer.topology", parallel, 0, 1, MUST, ANYTHING),
+    INT("layer.topology", l.topology, 0, N_TOPOLOGIES - 1, MUST, ANYTHING),
     INT("layer.norms", norms, 0, ALL_NORMS, -1, ANYTHING),
     INT("layer.mixer", l.mixer, 0, N_MIXERS - 1, MIXER_ATTENTION, ANYTHING),
     INT("layer.d_ff", l.ffn.d_ff, 0, MAX_DIM, MUST, ANYTHING),
@@ -201,6 +224,7 @@ static const Knob KNOBS[] = {
     INT("layer.head_dim", l.attention.head_dim, 1, MAX_DIM, MUST, ATTENTION),
     INT("layer.rope", l.attention.rope, -1, MAX_ROPE_SETS - 1, MUST, ATTENTION),
     INT("layer.window", l.attention.window, 0, MAX_CONTEXT, MUST, ATTENTION),
+    INT("layer.mask", l.attention.mask, 0, N_MASKS - 1, MASK_CAUSAL, ATTENTION),
     INT("layer.qk_norm", l.attention.qk_norm, 0, N_QK_NORMS - 1, QK_PER_HEAD, PLAIN_ATTENTION),
     INT("layer.kv_source", l.attention.kv_source, -1, MAX_LAYERS - 1, -1, PLAIN_ATTENTION),
     INT("layer.latent", l.attention.latent.rank, 0, MAX_DIM, 0, ATTENTION),
@@ -412,13 +436,37 @@ static int check_ffn(Loader *x, int i) {
     return 0;
 }
 
+// Two of the ways to join branches make sense with some of the norms only.
+static int check_topology(Loader *x, int i) {
+    const Draft *d = &x->drafts[i];
+    int both = d->norms & (PRE_ATTN | PRE_FFN);
+    if (d->l.topology == PARALLEL && !both)
+        return fail(x->err, "layer %d: layer.topology 1 needs attn_norm or ffn_norm, but "
+                    "layer.norms is %d", i, d->norms);
+    if (d->l.topology == POST_NORM && both != (PRE_ATTN | PRE_FFN))
+        return fail(x->err, "layer %d: layer.topology 2 needs attn_norm and ffn_norm, but "
+                    "layer.norms is %d", i, d->norms);
+    return 0;
+}
+
+// Where tokens see those after them, layers take turns with one place for keys and values.
+static int check_encoder(Loader *x) {
+    Model *m = x->m;
+    for (int i = 0; i < m->n_layers; i++)
+        m->encoder |= has(&x->drafts[i], ATTENTION) && x->drafts[i].l.attention.mask == MASK_ALL;
+    for (int i = 0; m->encoder && i < m->n_layers; i++)
+        if (!has(&x->drafts[i], ATTENTION) || x->drafts[i].l.attention.kv_source >= 0)
+            return fail(x->err, "layer %d: layer.mask 1 needs attention with keys and values of "
+                        "its own in every layer", i);
+    return 0;
+}
+
 // What the layer's parts are made of; parts that it does not have are zero.
 static void settle_layer(Draft *d) {
     Layer *l = &d->l;
-    l->parallel = d->parallel;
     l->experts.renorm = d->renorm;
     l->ffn.act = l->experts.act = (Activation){.kind = (Act)d->act, .gated = d->gated};
-    if (d->norms < 0) d->norms = l->parallel ? PRE_ATTN : PRE_ATTN | PRE_FFN;
+    if (d->norms < 0) d->norms = l->topology == PARALLEL ? PRE_ATTN : PRE_ATTN | PRE_FFN;
     if (!has(d, LATENT)) l->attention.latent = (Latent){0};
     if (!has(d, PLAIN_ATTENTION)) l->attention.kv_source = -1;
     if (!has(d, DELTA_RULE)) l->deltanet = (DeltaNet){0};
@@ -442,12 +490,10 @@ static int get_layer_knobs(Loader *x) {
     for (int i = 0; i < m->n_layers; i++) {
         settle_layer(&x->drafts[i]);
         if (check_attention(x, i) || check_kv_source(x, i) || check_convolution(x, i) ||
-            check_ffn(x, i))
+            check_ffn(x, i) || check_topology(x, i))
             return -1;
-        if (x->drafts[i].parallel && !(x->drafts[i].norms & (PRE_ATTN | PRE_FFN)))
-            return fail(x->err, "layer %d: layer.topology 1 needs attn_norm or ffn_norm, but "
-                        "layer.norms is %d", i, x->drafts[i].norms);
     }
+    if (check_encoder(x)) return -1;
     for (int i = 0; i < m->n_layers; i++) m->layers[i] = x->drafts[i].l;
     return 0;
 }
@@ -606,9 +652,23 @@ static int get_latent_attention(Loader *x, int i, Attention *a) {
            need_matrix(x, &a->o, i, "attn_o", d, heads * n_value);
 }
 
+// Biases of scores by distance: a row of an odd number of them for each head.
+static int get_relative(Loader *x, int i, Attention *a) {
+    Name name = name_of(i, "attn_relative", "");
+    const Tensor *t = checkpoint_tensor(&x->m->file, name.text);
+    if (!t) return 0;
+    size_t heads = (size_t)a->n_heads, row = t->cols / heads;
+    if (t->cols % heads || row % 2 == 0)
+        return fail(x->err, "tensor %s: it has %zu numbers, expected an odd number for each of %d "
+                    "heads", name.text, t->cols, a->n_heads);
+    a->reach = (int)(row / 2);
+    return get_vector(x, &a->relative, name, t->cols);
+}
+
 static int get_attention(Loader *x, int i, Attention *a) {
     return optional_vector(x, &a->sinks, i, "attn_sinks", (size_t)a->n_heads) ||
            optional_vector(x, &a->slopes, i, "attn_slopes", (size_t)a->n_heads) ||
+           get_relative(x, i, a) ||
            (a->latent.rank ? get_latent_attention(x, i, a) : get_plain_attention(x, i, a));
 }
 
@@ -647,7 +707,8 @@ static int get_act_params(Loader *x, int i, Layer *l) {
     const float **params = &l->ffn.act.params;
     if (l->ffn.act.kind < N_PLAIN_ACTS) return 0;
     if (need_vector(x, params, i, "ffn_act", 4)) return -1;
-    if (l->ffn.act.kind == ACT_CLAMPED_SWIGLU && ((*params)[2] != 0.0f || (*params)[3] != 0.0f))
+    if (!x->m->file.shape && l->ffn.act.kind == ACT_CLAMPED_SWIGLU &&
+        ((*params)[2] != 0.0f || (*params)[3] != 0.0f))
         return fail(x->err, "tensor layers.%d.ffn_act: the last two of activation %d are 0", i,
                     l->ffn.act.kind);
     l->experts.act.params = *params;
@@ -698,11 +759,15 @@ static int get_embeddings(Loader *x) {
     Model *m = x->m;
     LayerEmbed *e = &m->layer_embed;
     int all = m->n_layers * e->width;
-    if (need_table(x, &m->embed, "embed", m->vocab_size, m->n_embd) ||
-        optional_norm(x, &m->embed_norm, -1, "embed_norm", m->n_embd))
+    int d = m->d_embed;
+    if (need_table(x, &m->embed, "embed", m->vocab_size, d) ||
+        optional_vector(x, &m->embed_type, -1, "embed_type", (size_t)d) ||
+        optional_norm(x, &m->embed_norm, -1, "embed_norm", d) ||
+        (d == m->n_embd ? optional_matrix : need_matrix)(x, &m->embed_proj, -1, "embed_proj",
+                                                         m->n_embd, d))
         return -1;
     if (read_tensor(&x->r, "embed_pos")) {
-        if (need_table(x, &m->embed_pos, "embed_pos", m->context, m->n_embd)) return -1;
+        if (need_table(x, &m->embed_pos, "embed_pos", m->context, d)) return -1;
         if (m->embed_pos.dtype != F32)
             return fail(x->err, "tensor embed_pos is %s, expected f32",
                         dtype_name(m->embed_pos.dtype));
@@ -712,12 +777,27 @@ static int get_embeddings(Loader *x) {
                         need_norm(x, &e->in_norm, -1, "ple_in_norm", e->width));
 }
 
+static int get_head(Loader *x) {
+    Model *m = x->m;
+    int d = m->d_embed, act = 0;
+    m->output = m->embed;
+    if (optional_matrix(x, &m->head.dense, -1, "head_dense", d, m->n_embd) ||
+        (m->head.dense.data && (need_norm(x, &m->head.norm, -1, "head_norm", d) ||
+                                get_int(x, "model.head_act", 0, N_PLAIN_ACTS - 1, &act))) ||
+        optional_matrix(x, &m->output, -1, "output", m->vocab_size, d) ||
+        optional_vector(x, &m->output.bias, -1, "output.bias", (size_t)m->vocab_size))
+        return -1;
+    m->head.act.kind = (Act)act;
+    if (!m->head.dense.data && d != m->n_embd)
+        return fail(x->err, "model.d_embed is %d and n_embd %d: logits need head_dense", d,
+                    m->n_embd);
+    return 0;
+}
+
 static int get_tensors(Loader *x) {
     Model *m = x->m;
-    if (get_embeddings(x) || need_norm(x, &m->norm, -1, "norm", m->n_embd)) return -1;
-    m->output = m->embed;
-    if (optional_matrix(x, &m->output, -1, "output", m->vocab_size, m->n_embd) ||
-        optional_vector(x, &m->output.bias, -1, "output.bias", (size_t)m->vocab_size))
+    if (get_embeddings(x) || optional_norm(x, &m->norm, -1, "norm", m->n_embd) ||
+        (x->has_logits && get_head(x)))
         return -1;
     for (int i = 0; i < m->n_layers; i++)
         if (get_layer(x, i)) return -1;

@@ -50,11 +50,13 @@ typedef struct {
 } Latent;
 
 enum { QK_PER_HEAD, QK_WHOLE, QK_DISTINCT, QK_AFTER_ROPE, N_QK_NORMS };
+enum { MASK_CAUSAL, MASK_ALL, N_MASKS };
 
 typedef struct {
     int n_heads, n_kv_heads, head_dim;
     int rope;              // rope set, -1: none
-    int window;            // a token sees so many positions, its own included; 0: all
+    int mask;              // MASK_*: whether a token sees those after it too
+    int window;            // this many positions to a side, its own included; 0: all
     float scale;           // of scores
     float softcap, clip;   // of scores; of q, k and v; 0: none
     int qk_norm;           // QK_*: what q_norm and k_norm norm
@@ -68,6 +70,8 @@ typedef struct {
     Matrix out_gate;       // (n_heads head_dim or n_heads, n_embd): its sigmoid multiplies heads
     const float *sinks;    // [n_heads], a score that only the sum of exponentials sees
     const float *slopes;   // [n_heads], of ALiBi
+    const float *relative; // [n_heads][2 reach + 1], added to the scores of keys at distances
+    int reach;             // -reach..reach; of those beyond, as at the end
     Latent latent;
 } Attention;
 
@@ -127,12 +131,13 @@ typedef struct {
 } EmbedBranch;
 
 enum { MIXER_ATTENTION, MIXER_SHORTCONV, MIXER_DELTANET, N_MIXERS };
+enum { SEQUENTIAL, PARALLEL, POST_NORM, N_TOPOLOGIES };  // how branches and norms are joined
 
 typedef struct {
-    bool parallel;         // attention and feed-forward read the same residual stream
+    int topology;          // of the above; decoder.c has them side by side
     float residual_scale;  // of what a branch adds
     Norm attn_norm, ffn_norm;  // [n_embd], of a branch's input; a parallel ffn without one takes
-                               // attention's
+                               // attention's. Post-norm: of the sum
     Norm attn_post_norm, ffn_post_norm;  // [n_embd], of what a branch adds
     int mixer;             // MIXER_*: which of the three it has. Parts that it does not have are
                            // zero, but for attention's numbers, which stand in every file
@@ -160,19 +165,42 @@ typedef struct {  // embeddings that each layer has of its own
     Norm in_norm;            // [width]
 } LayerEmbed;
 
+typedef struct {  // between the last norm and the output, in masked language models
+    Activation act;
+    Matrix dense;            // (d_embed, n_embd); may be absent
+    Norm norm;               // [d_embed]
+} PredictionHead;
+
+enum { POOL_NONE, POOL_MEAN, POOL_FIRST, POOL_LAST, POOL_MAX, N_POOLINGS };
+
+typedef struct {  // how a text's hidden states become one vector
+    int pooling;             // POOL_*
+    bool unit;               // it is divided by its length
+    int most_tokens;         // a longer text is cut
+} Pooling;
+
 typedef struct heads_model {
     Checkpoint file;
     Mapping mapped;          // what model_open mapped; empty where the bytes are the caller's
     int vocab_size, n_embd, n_layers, context;
+    int d_embed;             // width of the embedding: n_embd, or embed_proj leads there
+    bool encoder;            // tokens see those after them: a text runs as a whole, in one pass,
+                             // and leaves no keys and values for a next one
     bool layernorm;          // its norms are LayerNorm but for those of mixers that are always RMS
     float norm_eps, emb_scale, final_softcap;  // final_softcap 0: none
     const float *q_temp;     // [n_q_temp]: q at position p times element p / q_temp_length
     int n_q_temp, q_temp_length;
     int n_rope_sets;
     RopeSet rope[MAX_ROPE_SETS];
-    Matrix embed, embed_pos; // (vocab_size, n_embd); (context, n_embd), if positions are learned
-    Norm embed_norm, norm;   // [n_embd]
-    Matrix output;           // (vocab_size, n_embd); embed where they are tied
+    Matrix embed, embed_pos; // (vocab_size, d_embed); (context, d_embed), if positions are learned
+    const float *embed_type; // [d_embed], added to each embedding; may be absent
+    Norm embed_norm;         // [d_embed]
+    Matrix embed_proj;       // (n_embd, d_embed); absent: they are the same
+    Norm norm;               // [n_embd]; may be absent
+    PredictionHead head;
+    Matrix output;           // (vocab_size, d_embed); embed where they are tied; data NULL: the
+                             // model gives hidden states and no logits
+    Pooling pooling;
     LayerEmbed layer_embed;
     Layer *layers;           // [n_layers]
     size_t weight_bytes;     // tensor bytes that one generated token reads: all, but for experts

@@ -1,8 +1,9 @@
 // Mixture of experts: the router chooses a few feed-forward networks for each token.
 //
 // The rows of a pass are gathered by expert, so that an expert's weights are read once for all its
-// tokens, and those of an expert that nobody chose not at all. What a token gets depends on its own
-// row alone: its experts are added in the order of their scores, whoever shares them.
+// tokens, and those of an expert that no token chose are not read at all. What a token gets depends
+// on its own row alone: its experts are added in the order of their scores, whichever tokens share
+// them.
 #include <math.h>
 #include <string.h>
 

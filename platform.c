@@ -1,4 +1,5 @@
-// What is asked of the operating system: files, memory, cores, the clock. And how failure is told.
+// What is asked of the operating system: files, memory, cores, the clock. And how failure is
+// reported.
 #include "platform.h"
 
 #include <errno.h>

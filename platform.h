@@ -1,4 +1,4 @@
-// platform.c: what is asked of the operating system, so that a machine without it is one file.
+// platform.c: all that is asked of the operating system, so that porting to another is one file.
 #ifndef PLATFORM_H
 #define PLATFORM_H
 

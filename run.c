@@ -1,5 +1,5 @@
-// run.c: the command line. What can be asked for is a table in cli/options.c; what is done then is
-// a file in cli/ for each verb. Only run.c and cli/ print, read the environment, or exit: 0 done,
+// run.c: the command line. cli/options.c has a table of what can be asked for; each verb has a file
+// in cli/. Only run.c and cli/ print, read the environment, or exit: 0 done,
 // 1 failed, 2 wrong usage, 130 interrupted.
 #include <signal.h>
 
@@ -11,7 +11,8 @@ static const struct {
     int (*run)(const Options *options);
 } VERBS[] = {
     {GENERATE, generate}, {CHAT, chat},
-    {LOGITS, write_logits}, {PPL, perplexity}, {KV, kv},
+    {LOOK, look}, {HIDDEN, look}, {EMBED, embed_texts}, {SIMILAR, similar},
+    {PPL, perplexity}, {KV, kv},
     {INFO, info},         {CHECK, check},         {TOKENIZE, tokenize}, {BENCH, bench},
     {BATCH, batch},
 };

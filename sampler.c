@@ -210,3 +210,10 @@ int sampler_pick(Sampler *s, const float *logits) {
     while (kept > 1 && s->candidates[n - kept].p < o->min_p) kept--;
     return draw(s, n, kept);
 }
+
+double log_probability(const float *logits, int vocab_size, int id) {
+    double max = -INFINITY, sum = 0;
+    for (int i = 0; i < vocab_size; i++) max = logits[i] > max ? logits[i] : max;
+    for (int i = 0; i < vocab_size; i++) sum += exp(logits[i] - max);
+    return logits[id] - (max + log(sum));
+}

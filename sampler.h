@@ -18,5 +18,7 @@ void sampler_accept(Sampler *sampler, int id);
 // temperature, top-p, min-p, as transformers' generate has them. Greedy takes the lowest id of
 // equal logits.
 int sampler_pick(Sampler *sampler, const float *logits);
+// The natural logarithm of the probability that softmax(logits) gives to id.
+double log_probability(const float *logits, int vocab_size, int id);
 
 #endif

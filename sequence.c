@@ -1,6 +1,6 @@
 // Sequences: a text's tokens and its cache. Forks share the pages of a common prefix: the memory
-// management unit does what other engines have tables of blocks for, and attention cannot tell (the
-// idea of vAttention, Prabhu et al. 2024).
+// management unit does what other engines do with block tables, and attention cannot tell (the idea
+// of vAttention, Prabhu et al. 2024).
 #include "sequence.h"
 
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static void kv_file_release(KvFile *f) {
     free(f);
 }
 
-// The sequence that a file belongs to writes there, wherever it is; all others have mapped a part.
+// The sequence that owns a file writes to it at any position; all others have mapped part of it.
 static bool writes_file(const Sequence *s) { return s->file && s->in_file < 0; }
 
 static int frozen_length(const Sequence *s) {
@@ -96,13 +96,16 @@ static bool remembers(const Sequence *s, int i, int n) {
     const KvLayer *kv = &s->workspace->kv.layers[i];
     if (kv->state) return n == s->length || (s->marked_states && n == s->marked);
     if (!kv->ring) return true;
-    int low = seen_from(&s->workspace->model->layers[i].attention, n).low;
+    int low = seen_from(&s->workspace->model->layers[i].attention, n, n + 1).low;
     return low / LANES > (s->high - 1) / LANES - kv->n_slots;
 }
 
 static int check_remembers(const Sequence *s, int n, Error *err) {
     if (n < 0 || n > s->length)
         return fail(err, "the sequence has %d tokens, so it cannot go back to %d", s->length, n);
+    if (n && s->workspace->model->encoder)
+        return fail(err, "an encoder keeps nothing of a text that has run, so nothing can follow "
+                    "its first %d tokens", n);
     for (int i = 0; n && i < s->workspace->model->n_layers; i++)
         if (!remembers(s, i, n))
             return fail(err, "layer %d of the model has forgotten what stood before token %d: its "

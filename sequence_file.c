@@ -1,6 +1,6 @@
 // Saved sessions. A file holds a sequence's tokens and its part of every layer's cache as it lies
 // in memory, so that loading it is a mapping: nothing is read before it is needed, and what was
-// mapped is compared with its sum when the sequence first runs.
+// mapped is checked against its sum when the sequence first runs.
 //
 //   Header; per layer a Part; the tokens (i32); the parts, each at an offset that equals that of
 //   its place in the cache modulo 64 KB, a multiple of any page's size. Little-endian.
@@ -110,7 +110,10 @@ static int write_session(FILE *f, const Session *session) {
 
 int sequence_save(const Sequence *s, const char *path, Error *err) {
     Session session = {.s = s};
-    if (s->length == 0) return fail(err, "an empty sequence has nothing to save to %s", path);
+    if (s->length == 0 || s->workspace->model->encoder)
+        return fail(err, "%s has nothing to save to %s",
+                    s->length ? "an encoder, which keeps no keys and values," : "an empty sequence",
+                    path);
     if (check_loaded(s, err)) return -1;
     session.parts = calloc((size_t)s->workspace->model->n_layers, sizeof *session.parts);
     if (!session.parts) return fail(err, "no memory to save a sequence");

@@ -24,17 +24,23 @@ static size_t scratch_bytes(const Workspace *w, Arena *a) {
     return most;
 }
 
+// Numbers of a row that forward gives.
+static int logit_width(const Workspace *w) {
+    return w->hidden ? w->model->n_embd : w->model->vocab_size;
+}
+
 // Lays out every buffer. Called twice: to add up, and to hand out.
 static size_t lay_out(Workspace *w, uint8_t *memory) {
     const Model *m = w->model;
-    size_t chunk = (size_t)w->chunk, n_embd = (size_t)m->n_embd;
+    size_t chunk = (size_t)w->chunk, n_embd = (size_t)m->n_embd, d_embed = (size_t)m->d_embed;
+    size_t wide = n_embd > d_embed ? n_embd : d_embed;  // the head goes from the one to the other
     Arena a = {.data = memory};
     w->spans = take(&a, chunk, sizeof *w->spans);
     w->rows = take(&a, chunk, sizeof *w->rows);
-    w->x = take_input(&a, chunk, n_embd);
-    w->y = take_input(&a, chunk, n_embd);
+    w->x = take_input(&a, chunk, wide);
+    w->y = take_input(&a, chunk, wide);
     w->out = take_rows(&a, chunk, n_embd);
-    w->logits = take_rows(&a, (size_t)w->logit_rows, (size_t)m->vocab_size);
+    w->logits = take_rows(&a, (size_t)w->logit_rows, (size_t)logit_width(w));
     embed_scratch(w, &a);
     size_t bytes = scratch_bytes(w, &a);
     w->input.bf16 = take(&a, times(a.input_blocks, BLOCK), sizeof *w->input.bf16);
@@ -78,9 +84,16 @@ static int check_options(const Model *m, const WorkspaceOptions *o, Error *err) 
 
 static int workspace_make(Workspace *w, const Model *model, WorkspaceOptions o, Error *err) {
     w->model = model;
+    if (model->file.shape)
+        return fail(err, "the file is a shape: it has a model's numbers, but no weights to run");
     if (check_options(model, &o, err)) return -1;
     if (!o.context) o.context = model->context;
-    w->chunk = o.chunk;
+    w->chunk = w->full = o.chunk;
+    if (model->encoder) {  // a text runs as a whole, and its keys are gone after it
+        o.k_dtype = o.v_dtype = F32;
+        if (w->chunk < o.context) w->chunk = o.context;
+    }
+    w->hidden = o.hidden;
     w->logit_rows = o.logit_rows;
     const char *why;
     w->k = kernels_choose(o.isa, &why);
@@ -115,6 +128,10 @@ int workspace_context(const Workspace *w) { return w->kv.context; }
 int workspace_chunk(const Workspace *w) { return w->chunk; }
 void workspace_each(Workspace *w, int n, WorkFn *work, const void *arg) {
     parallel_for(w->pool, n, work, arg);
+}
+
+void workspace_probe(Workspace *w, const heads_probe *probe) {
+    w->probe = probe ? *probe : (heads_probe){0};
 }
 
 size_t logit_stride(const Workspace *w) { return w->logits.stride; }
@@ -192,6 +209,7 @@ static int prepare(Workspace *w, Sequence *s, int n, Error *err) {
 // ---- runs ----
 
 static int check_run(const Workspace *w, const Run *r, Error *err) {
+    const Model *m = w->model;
     int context = w->kv.context, length = r->sequence->length;
     if (r->sequence->workspace != w)
         return fail(err, "a sequence of another workspace cannot run in this one");
@@ -203,9 +221,14 @@ static int check_run(const Workspace *w, const Run *r, Error *err) {
         return fail(err, "%d tokens after %d do not fit into a context of %d", r->n, length,
                     context);
     for (int i = 0; i < r->n; i++)
-        if (r->tokens[i] < 0 || r->tokens[i] >= w->model->vocab_size)
+        if (r->tokens[i] < 0 || r->tokens[i] >= m->vocab_size)
             return fail(err, "token %d is %d, the vocabulary has 0..%d", i, r->tokens[i],
-                        w->model->vocab_size - 1);
+                        m->vocab_size - 1);
+    if (r->n_logits && !w->hidden && !m->output.data)
+        return fail(err, "the model gives hidden states and has no logits");
+    if (m->encoder && length)
+        return fail(err, "an encoder runs a text as a whole, and this one has %d tokens already; "
+                    "rewind it to 0", length);
     return 0;
 }
 
@@ -242,7 +265,7 @@ static int check_logits(const Workspace *w, const Run *runs, int n_runs, Error *
     const float *logits = w->logits.data;
     for (const Run *r = runs; r < runs + n_runs; r++)
         for (int i = 0; i < r->n_logits; i++, logits += w->logits.stride)
-            if (!finite_row(logits, w->model->vocab_size))
+            if (!finite_row(logits, logit_width(w)))
                 return fail(err, "the logits of position %d are no finite numbers: weights or "
                             "activations are beyond what a float holds",
                             r->sequence->length - r->n_logits + i);
@@ -254,12 +277,14 @@ const float *forward_runs(Workspace *w, const Run *runs, int n_runs, Error *err)
     int n_logits = 0;
     for (const Run *r = runs; r < runs + n_runs; r++)
         for (int done = 0, n; done < r->n; done += n) {
-            int room = w->chunk - w->n_rows;
+            bool whole = w->model->encoder;
+            if (whole && w->n_rows && r->n > w->full - w->n_rows) n_logits += run_pass(w, n_logits);
+            int room = whole ? w->chunk : w->full - w->n_rows;
             n = r->n - done < room ? r->n - done : room;
             int first = r->n - r->n_logits > done ? r->n - r->n_logits : done;  // that needs logits
             int wanted = done + n > first ? done + n - first : 0;
             add_span(w, r->sequence, r->tokens + done, n, wanted);
-            if (w->n_rows == w->chunk) n_logits += run_pass(w, n_logits);
+            if (w->n_rows >= w->full) n_logits += run_pass(w, n_logits);
         }
     if (w->n_rows) run_pass(w, n_logits);
     return check_logits(w, runs, n_runs, err) ? NULL : w->logits.data;

@@ -1,9 +1,10 @@
 // A workspace runs passes; a sequence is one text in its KV cache; a run says which tokens of a
-// sequence are next. One pass takes any number of runs, in prefill or decode, and what a sequence
-// gives does not depend on the others.
+// sequence are next. One pass takes any number of runs, in prefill or decode, and a
+// sequence's results do not depend on the others.
 #ifndef SESSION_H
 #define SESSION_H
 
+#include "heads.h"
 #include "model.h"
 #include "threads.h"
 
@@ -16,10 +17,12 @@ typedef heads_kv_usage KvUsage;
 
 typedef struct {
     int context;             // positions of each sequence; 0: the model's
-    int chunk;               // most rows (tokens of all runs) of a pass, 1..
+    int chunk;               // most rows (tokens of all runs) of a pass, 1..; a text that sees
+                             // itself as a whole (Model.encoder) may have more
     int n_threads;           // 0: the cores this process may use
-    Dtype k_dtype, v_dtype;  // F32, F16 or Q8
+    Dtype k_dtype, v_dtype;  // F32, F16 or Q8; an encoder's, which no later token reads, are F32
     int logit_rows;          // most rows of logits wanted of one call
+    bool hidden;             // in place of logits, hidden states after the last norm are wanted
     const char *isa;         // kernels to use; NULL: the best that the processor has
     const Workspace *threads_of;  // whose threads to use, for workspaces that take turns; it must
                                   // outlive this one. NULL: threads of its own
@@ -37,6 +40,8 @@ int workspace_context(const Workspace *w);
 int workspace_chunk(const Workspace *w);
 // parallel_for on the workspace's threads, between its calls.
 void workspace_each(Workspace *w, int n, WorkFn *work, const void *arg);
+// heads.h says what a probe sees, and when. NULL: nothing.
+void workspace_probe(Workspace *w, const heads_probe *probe);
 
 // An empty sequence of w, which must outlive it. `shared`: its cache is a memory file, so that a
 // fork maps the pages instead of copying them; filling it costs more.
@@ -71,12 +76,21 @@ Sequence *sequence_load(Workspace *w, const char *path, Error *err);
 // floats that w owns until its next call; with none wanted the result is not NULL but holds
 // nothing. Passes of at most `chunk` rows; no bit depends on how tokens are cut into calls and
 // passes, on what runs beside them, on chunk or on threads. NULL: a token outside the vocabulary,
-// more than a context has room for, a sequence twice, logits that are no numbers. Tokens that ran
+// more than a context has room for, a sequence twice, logits that are no numbers or
+// that the model does not have, an encoder's sequence that was not rewound. Tokens that ran
 // before an error stay in the sequences.
 const float *forward_runs(Workspace *w, const Run *runs, int n_runs, Error *err);
 // The same for one sequence.
 const float *forward(Sequence *s, const int *tokens, int n, int n_logits, Error *err);
-size_t logit_stride(const Workspace *w);  // vocab_size, rounded up to 16
+size_t logit_stride(const Workspace *w);  // vocab_size or n_embd, rounded up to 16
+
+// ---- one vector of a text's hidden states (pooling.c), as Model.pooling says ----
+
+// Hidden states that are wanted of a text of n tokens: its last so many.
+int pooled_rows(const Workspace *w, int n);
+// out [n_embd] of n rows, logit_stride(w) apart.
+void pool_rows(const Workspace *w, float *out, const float *rows, int n);
+void unit_vector(const Workspace *w, float *x);  // x [n_embd], divided by its length
 
 // ---- what a cache costs; the report and the allocation both ask kvcache.c ----
 

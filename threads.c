@@ -1,6 +1,6 @@
 // parallel_for over a persistent pool. Items are claimed as threads become free, several in a row
-// at first and single ones at the end, so a thread that the system has put aside delays only what
-// it holds; nobody waits for a thread that claimed nothing. Where a busy neighbour makes even that
+// at first and single ones at the end, so a thread that loses its core delays only what it holds,
+// and no one waits for a thread that claimed nothing. Where a busy neighbour makes even that
 // cost more than the other threads are worth, the caller works alone for a while.
 #include "threads.h"
 
@@ -170,7 +170,7 @@ static void wait_for_all(Pool *pool, int n) {
 }
 
 // The caller did one item at least, so it should not have waited for longer than it worked: if it
-// did, the thread that it waited for was put aside. That may have been for once, so the caller is
+// did, the thread that it waited for had lost its core. That may not happen again, so the caller is
 // alone for a few jobs at first, and for longer each time that it finds the thread still away.
 static void judge(Pool *pool, double worked, double waited) {
     if (waited < 2 * worked + 5e-4) {

@@ -315,11 +315,10 @@ long tokenizer_cut(const Tokenizer *tokenizer, int *ids, long n, long most) {
     return most;
 }
 
-const char *tokenizer_text(const Tokenizer *tokenizer, int id, size_t *len) {
-    *len = 0;
-    if (id < 0 || id >= tokenizer->n_tokens) return "";
-    *len = (size_t)(tokenizer->begin[id + 1] - tokenizer->begin[id]);
-    return (const char *)tokenizer->text + tokenizer->begin[id];
+const char *tokenizer_text(const Tokenizer *t, int id, size_t *len) {
+    bool known = id >= 0 && id < t->n_tokens;
+    *len = known ? (size_t)(t->begin[id + 1] - t->begin[id]) : 0;
+    return (const char *)t->text + (known ? t->begin[id] : 0);
 }
 
 int tokenizer_mask(const Tokenizer *tokenizer, const char **text, size_t *len, bool *strips) {

@@ -33,10 +33,11 @@ long tokenizer_cut(const Tokenizer *tokenizer, int *ids, long n, long most);
 // The token that stands for a word left out in a masked language model, -1: there is none; its
 // text in a prompt, and whether it takes white space before it along.
 int tokenizer_mask(const Tokenizer *tokenizer, const char **text, size_t *len, bool *strips);
-// The bytes that a token adds to a text; borrowed.
-const char *tokenizer_text(const Tokenizer *tokenizer, int id, size_t *len);
 bool tokenizer_is_eos(const Tokenizer *tokenizer, int id);
 bool tokenizer_is_special(const Tokenizer *tokenizer, int id);  // not for people who read
+// What a token stands for in decoded text, *len bytes, borrowed, which need not be UTF-8; of an id
+// that the tokenizer does not know, none.
+const char *tokenizer_text(const Tokenizer *tokenizer, int id, size_t *len);
 // A sentence such as "byte-level BPE, 49152 tokens, pre-tokenizer digits + gpt2, prefix 1, EOS 2",
 // owned by the tokenizer.
 const char *tokenizer_describe(const Tokenizer *tokenizer);

@@ -1,4 +1,4 @@
-// What the files of the engine share, and nobody else sees: a workspace's buffers, the current
+// What the engine's files share and nothing else sees: a workspace's buffers, the current
 // pass, the steps that passes are made of, and where a sequence's cache lies.
 #ifndef WORKSPACE_H
 #define WORKSPACE_H
@@ -7,7 +7,7 @@
 
 enum {
     TILE = MAX_KEYS,   // positions that one softmax covers; tiles begin at multiples of it
-    RING_RUN = 64,     // tokens that a window's ring has room for besides the window
+    RING_RUN = 64,     // tokens that a window's ring has room for in addition to the window
 };
 
 // ---- arena.c: memory for buffers ----
@@ -125,7 +125,11 @@ struct heads_workspace {
     const Kernels *k;
     Pool *pool;
     bool own_pool;
-    int chunk, logit_rows;
+    heads_probe probe;    // who looks at passes
+    int chunk;            // rows that there is room for
+    int full;             // from so many rows on a pass is full; chunk, but for encoders
+    bool hidden;          // hidden states are wanted in place of logits
+    int logit_rows;
     KvLayout kv;
     void *memory;         // all that follows; mapped at once, touched as it is needed
     size_t bytes;
@@ -139,7 +143,8 @@ struct heads_workspace {
     Buffer out;           // [chunk][n_embd], what a branch adds to it
     Buffer cos[MAX_ROPE_SETS], sin[MAX_ROPE_SETS];  // [chunk][n_pairs], of the rows' positions
     Buffer layer_embed;   // [chunk + n_threads][n_layers width]
-    Buffer logits;        // [logit_rows][vocab_size]
+    Buffer embedded;      // [chunk][d_embed], where that is not n_embd
+    Buffer logits;        // [logit_rows][vocab_size], or [n_embd] where hidden states are wanted
     InputForms input;
     Arena scratch;        // what parts take their own buffers from while they work
 };
@@ -213,9 +218,12 @@ typedef struct {  // positions low..high
     int low, high;
 } Range;
 
-// The positions that the token at pos sees.
-static inline Range seen_from(const Attention *a, int pos) {
-    return (Range){a->window && pos >= a->window ? pos - a->window + 1 : 0, pos};
+// The mask: the positions that the token at pos sees, of a text of which n tokens are there.
+static inline Range seen_from(const Attention *a, int pos, int n) {
+    Range seen = {a->window && pos >= a->window ? pos - a->window + 1 : 0, pos};
+    bool cut = a->window && n - pos > a->window;
+    if (a->mask == MASK_ALL) seen.high = cut ? pos + a->window - 1 : n - 1;
+    return seen;
 }
 
 // ---- moe.c: experts. w->out += their answer to each row of y ----

@@ -42,7 +42,7 @@ typedef struct {
     Defaults defaults;
     Workspace *w;
     Results results;
-    bool closed;              // whoever read stdout is gone
+    bool closed;              // the reader of stdout has gone
     Text *lines;
     long n_lines, loaded, written, finished, kept, errors;
     Job **jobs;               // [n_lines]: those that are loaded and not written yet

@@ -1,8 +1,8 @@
-// bench.c: --bench. Prefill and decode, of one sequence and with -np of several side by side, held
-// against what this processor can do at best: the multiply-adds of the unit that the weights' dtype
-// uses, and the reading of memory as a stream. Everything is measured again in every round, one
-// after the other, so that a neighbour or a change of clock meets them all, and each is compared
-// with what was measured beside it.
+// bench.c: --bench. Prefill and decode, of one sequence and with -np of several side by side, and
+// what this processor can do at best: the multiply-adds of the unit that the weights' dtype uses,
+// and the reading of memory as a stream. All of these are measured in turn in every round, so that
+// a neighbour or a change of clock affects them alike, and each is compared with what was measured
+// right next to it.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 // chat.c: --chat, a conversation. Each turn renders the whole conversation anew, since a template
-// may write the past otherwise than the present; what the cache holds of it does not run again.
+// may write past turns differently; what the cache holds of it is not run again.
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,48 +1,64 @@
-// eval.c: --logits and --ppl, what the model says of a text that is given.
+// eval.c: --logits, --hidden, --heads and --ppl, what the model says of a text that is given.
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "heads_page.h"
 #include "input.h"
 #include "outfile.h"
 #include "print.h"
 #include "prompt_cache.h"
+#include "sampler.h"
 #include "verbs.h"
 
-// Runs the next tokens of a text, as many as a pass takes; all their logits.
-static const float *run_chunk(Sequence *s, const int *ids, long left, int chunk, int *n) {
+// Runs the next tokens of a text, as many as a pass takes; the logits of all, or of the last only.
+static const float *run_chunk(Sequence *s, const int *ids, long left, int chunk, bool all, int *n) {
     Error err;
     *n = left < chunk ? (int)left : chunk;
-    const float *logits = forward(s, ids, *n, *n, &err);
+    const float *logits = forward(s, ids, *n, all ? *n : 1, &err);
     if (!logits) die("%s", err.text);
     return logits;
 }
 
-int write_logits(const Options *o) {
+// n rows of logits, or of hidden states.
+static void put_rows(const Workspace *w, const float *rows, size_t row, int n, const char *path,
+                     FILE *f) {
+    for (int i = 0; i < n; i++)
+        if (fwrite(rows + (size_t)i * logit_stride(w), sizeof(float), row, f) < row)
+            die("cannot write %s: %s", path, strerror(errno));
+}
+
+int look(const Options *o) {
     Model model;
+    const char *path = o->hidden ? o->hidden : o->logits;
     open_model(&model, o, o->models[0]);
+    if (o->logits && !model.output.data)
+        usage("%s has no head that gives logits; it has --hidden and --embed", o->models[0]);
     Tokenizer *tokenizer = open_tokenizer(&model);
     Ids ids = prompt_to_run(o, &model, tokenizer, NULL);
-    int chunk = o->workspace.chunk, n;
-    Workspace *w = open_workspace(o, &model, chunk);
+    int chunk = model.encoder ? (int)ids.n : o->workspace.chunk, n;
+    Workspace *w = open_workspace(o, &model, path ? chunk : 1);
     Sequence *s = open_prompt_cache(o, w, ids);
     long first = sequence_length(s);
-    FILE *f = outfile_open(o->logits, o->models[0]);
-    size_t row = (size_t)model.vocab_size, stride = logit_stride(w);
+    FILE *f = path ? outfile_open(path, o->models, 1) : NULL;
+    HeadsPage *page = o->heads ? heads_page_open(o, w, tokenizer, ids) : NULL;
+    size_t row = (size_t)(o->hidden ? model.n_embd : model.vocab_size);
     double start = seconds();
     sequence_expect(s, (int)ids.n);
     for (long done = first; done < ids.n; done += n) {
-        const float *logits = run_chunk(s, ids.data + done, ids.n - done, chunk, &n);
-        for (int i = 0; i < n; i++)
-            if (fwrite(logits + (size_t)i * stride, sizeof(float), row, f) < row)
-                die("cannot write %s: %s", o->logits, strerror(errno));
+        const float *logits = run_chunk(s, ids.data + done, ids.n - done, chunk, f, &n);
+        if (f) put_rows(w, logits, row, n, path, f);
+        if (page) heads_page_add(page, n);
     }
-    outfile_close(f);
     long n_rows = ids.n - first;
-    fprintf(stderr, "prompt %ld tokens, %.1f tok/s; float32 [%ld][%zu] written to %s\n", n_rows,
-            rate((double)n_rows, seconds() - start), n_rows, row, o->logits);
+    double speed = rate((double)n_rows, seconds() - start);
+    if (f) outfile_close(f);
+    if (page) heads_page_close(page, s);
+    fprintf(stderr, "prompt %ld tokens, %.1f tok/s", n_rows, speed);
+    if (f) fprintf(stderr, "; float32 [%ld][%zu] written to %s", n_rows, row, path);
+    fprintf(stderr, "\n");
     save_prompt_cache(o, s);
     sequence_free(s);
     workspace_free(w);
@@ -50,14 +66,6 @@ int write_logits(const Options *o) {
     free(ids.data);
     model_close(&model);
     return 0;
-}
-
-// -log of the probability that softmax(logits) gives to id.
-static double surprise(const float *logits, int vocab_size, int id) {
-    double max = -INFINITY, sum = 0;
-    for (int i = 0; i < vocab_size; i++) max = logits[i] > max ? logits[i] : max;
-    for (int i = 0; i < vocab_size; i++) sum += exp(logits[i] - max);
-    return max + log(sum) - logits[id];
 }
 
 typedef struct {
@@ -81,12 +89,13 @@ static long score_window(Perplexity *p, long at) {
     if (sequence_rewind(p->s, 0, &err)) die("%s", err.text);
     sequence_expect(p->s, n);
     for (int i = 0; i < n; i += rows) {
-        const float *logits = run_chunk(p->s, p->window + i, n - i, workspace_chunk(p->w), &rows);
+        const float *logits = run_chunk(p->s, p->window + i, n - i, workspace_chunk(p->w), true,
+                                        &rows);
         for (int j = 0; j < rows; j++) {
             int next = i + j + 1;
             if (next < scored_from || next >= n) continue;
             const float *row = logits + (size_t)j * logit_stride(p->w);
-            p->sum += surprise(row, workspace_model(p->w)->vocab_size, p->window[next]);
+            p->sum -= log_probability(row, workspace_model(p->w)->vocab_size, p->window[next]);
             p->scored++;
         }
         long done = at - n + i + rows;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,8 +16,12 @@
 // ---- what is printed ----
 
 static void put_text(Generation *g, const char *text, size_t len) {
-    if (g->print) g->print(g->to, text, len);
-    else if (len > 0 && !g->closed) g->closed = !write_out(text, len);
+    if (g->print) {
+        g->print(g->to, text, len);
+    } else if (len > 0 && !g->closed) {
+        g->ended_line = text[len - 1] == '\n';
+        g->closed = !write_out(text, len);
+    }
 }
 
 static void put_token(Generation *g, int id) {
@@ -159,9 +164,17 @@ int generate_text(Generation *g, Ids ids, Error *err) {
     return strcmp(g->stop, "error") == 0 ? -1 : 0;
 }
 
+// Where stdout and stderr are one pipe or file (2>&1).
+static bool one_stream(void) {
+    struct stat out, err;
+    return fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &err) == 0 &&
+           out.st_dev == err.st_dev && out.st_ino == err.st_ino;
+}
+
 void closing_line(const Generation *g) {
     KvUsage kv = sequence_kv_usage(g->sequence);
-    if (isatty(STDOUT_FILENO)) fprintf(stderr, "\n");
+    if (!g->ended_line && isatty(STDOUT_FILENO)) write_out("\n", 1);
+    else if (!g->ended_line && !g->print && one_stream()) fprintf(stderr, "\n");
     fprintf(stderr, "prompt %ld tokens, %.1f tok/s", g->prompt,
             rate((double)g->prompt, g->prompt_seconds));
     if (g->reused) {
@@ -205,7 +218,7 @@ void generation_open(Generation *g, const Options *o) {
     *g = (Generation){.o = o, .sampling = o->sampler, .answer_end = -1, .fork_at = -1};
     open_model(&g->model, o, o->models[0]);
     g->tokenizer = open_tokenizer(&g->model);
-    g->w = open_workspace(o, &g->model, 1 + MAX_DRAFT);
+    g->w = open_workspace(o, &g->model, g->model.encoder ? g->model.context : 1 + MAX_DRAFT);
     g->drafter = drafter_new(o, &g->model, g->w);
     if (!o->seeded) g->sampling.seed = clock_seed();
     start_text(g);
@@ -228,6 +241,7 @@ int generate(const Options *o) {
     Error err;
     Generation g;
     generation_open(&g, o);
+    if (g.model.encoder) return fill_masks(&g);
     Ids ids = prompt_to_run(o, &g.model, g.tokenizer, &g.answer_end);
     g.sequence = open_prompt_cache(o, g.w, ids);
     catch_interrupt(SA_RESTART | SA_RESETHAND);

@@ -19,10 +19,11 @@ typedef struct {
     void *to;
     int *text;                   // [context + 1], prompt and what was generated
     int n_text, n_prompt;        // tokens, of them the prompt's
-    int answer_end;              // a token that ends the text besides EOS, -1: none
+    int answer_end;              // another token that ends the text, besides EOS; -1: none
     int fork_at;                 // where in the prompt to keep a fork, -1: nowhere
     Sequence *fork;              // the last one kept, or NULL
-    bool closed;                 // whoever read stdout is gone
+    bool closed;                 // the reader of stdout has gone
+    bool ended_line;             // the last character on stdout is a newline
     long n_printed;              // ids so far
     long prompt, reused, generated;  // tokens in all
     long stepped;                // of them, those that a pass was for
@@ -39,5 +40,7 @@ void generation_close(Generation *g);
 // what. Ctrl-C is heard between passes. -1: an error; what was printed stays.
 int generate_text(Generation *g, Ids ids, Error *err);
 void closing_line(const Generation *g);
+// What an encoder does with a prompt: its masks are filled. mask.c
+int fill_masks(Generation *g);
 
 #endif

@@ -14,12 +14,13 @@
 static bool same_attention(const Attention *a, const Attention *b) {
     return a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads &&
            a->head_dim == b->head_dim && a->rope == b->rope && a->window == b->window &&
-           a->scale == b->scale && a->softcap == b->softcap && a->kv_source == b->kv_source &&
-           a->latent.rank == b->latent.rank && !a->q_norm.w == !b->q_norm.w;
+           a->mask == b->mask && a->scale == b->scale && a->softcap == b->softcap &&
+           a->kv_source == b->kv_source && a->latent.rank == b->latent.rank &&
+           !a->q_norm.w == !b->q_norm.w;
 }
 
 static bool same_shape(const Layer *a, const Layer *b) {
-    return a->mixer == b->mixer && a->parallel == b->parallel &&
+    return a->mixer == b->mixer && a->topology == b->topology &&
            same_attention(&a->attention, &b->attention) && a->ffn.d_ff == b->ffn.d_ff &&
            a->ffn.act.kind == b->ffn.act.kind && a->ffn.act.gated == b->ffn.act.gated &&
            a->experts.n == b->experts.n && !a->attn_norm.w == !b->attn_norm.w &&
@@ -44,7 +45,9 @@ static void print_attention(const Attention *a) {
     if (a->slopes) printf(", ALiBi");
     if (a->out_gate.data) printf(", output gated");
     if (a->rope >= 0) printf(", rope set %d", a->rope);
+    if (a->relative) printf(", biases of distances up to %d", a->reach);
     if (a->window > 0) printf(", window %d", a->window);
+    if (a->mask == MASK_ALL) printf(", to both sides");
     if (a->kv_source >= 0) printf(", keys and values of layer %d", a->kv_source);
 }
 
@@ -79,6 +82,8 @@ static void print_feed_forward(const Layer *l) {
 
 // One line for each run of layers that are alike.
 static void print_layers(const Model *model) {
+    static const char *const joined[N_TOPOLOGIES] = {
+        "", "; attention and feed-forward in parallel", "; norms of the sums"};
     for (int first = 0, last; first < model->n_layers; first = last + 1) {
         const Layer *l = &model->layers[first];
         last = first;
@@ -86,7 +91,7 @@ static void print_layers(const Model *model) {
         printf("layers %d-%d   ", first, last);
         print_mixer(l);
         print_feed_forward(l);
-        printf("%s\n", l->parallel ? "; attention and feed-forward in parallel" : "");
+        printf("%s\n", joined[l->topology]);
     }
 }
 
@@ -109,7 +114,9 @@ static void print_info_strings(const Checkpoint *file) {
 }
 
 static void print_tensors(const Checkpoint *file) {
-    printf("tensors      %d\n", file->n_tensors);
+    size_t bytes = 0;
+    for (int i = 0; i < file->n_tensors; i++) bytes += file->tensors[i].bytes;
+    printf("tensors      %d, %s bytes\n", file->n_tensors, commas(bytes));
     for (int i = 0; i < file->n_tensors; i++) {
         const Tensor *t = &file->tensors[i];
         char shape[48];
@@ -131,12 +138,15 @@ static const char *describe_chat(const Checkpoint *file, Chat **chat, Error *err
 
 static void print_info(const char *path, const Model *m, const char *tokenizer, const char *chat,
                        const char *isa, const char *why) {
-    printf("file         %s, %s bytes\n", path, commas(m->file.map.size));
+    printf("file         %s, %s bytes%s\n", path, commas(m->file.map.size),
+           m->file.shape ? ": a shape, without weights" : "");
     print_info_strings(&m->file);
-    printf("shape        %d layers, n_embd %d, vocabulary %d, context %d, %s (eps %g)%s%s\n",
-           m->n_layers, m->n_embd, m->vocab_size, m->context,
+    printf("shape        %s%d layers, n_embd %d, vocabulary %d, context %d, %s (eps %g)%s%s%s\n",
+           m->encoder ? "encoder, " : "", m->n_layers, m->n_embd, m->vocab_size, m->context,
            m->layernorm ? "LayerNorm" : "RMSNorm", (double)m->norm_eps,
-           m->output.data == m->embed.data ? ", output tied to the embedding" : "",
+           !m->output.data ? ", no output"
+           : m->output.data == m->embed.data ? ", output tied to the embedding" : "",
+           m->head.dense.data ? " through a head" : "",
            m->embed_pos.data ? ", learned positions" : "");
     print_layers(m);
     for (int i = 0; i < m->n_rope_sets; i++) {
@@ -146,13 +156,16 @@ static void print_info(const char *path, const Model *m, const char *tokenizer, 
         if (r->long_freq) printf("; another table for texts of more than %d tokens", r->length);
         printf("\n");
     }
-    printf("tokenizer    %s\n", tokenizer ? tokenizer : "none: use --tokens");
+    printf("tokenizer    %s\n", tokenizer         ? tokenizer
+                                     : m->file.shape ? "none"
+                                                     : "none: use --tokens");
     printf("chat         ");
     if (chat) print_escaped(chat, strlen(chat));
     else printf("none");
     printf("\n");
     printf("kernels      %s (%s)\n", isa, why);
-    printf("weights      %s bytes read per generated token\n", commas(m->weight_bytes));
+    printf("weights      %s bytes read per %s\n", commas(m->weight_bytes),
+           m->encoder ? "pass" : "generated token");
     print_tensors(&m->file);
 }
 
@@ -166,8 +179,9 @@ static void print_info_json(const char *path, const Model *m, const char *tokeni
                             const char *chat, const char *isa) {
     printf("{");
     print_json_string("file", path, strlen(path));
-    printf(", \"bytes\": %zu, \"weight_bytes\": %zu, \"n_layers\": %d, \"n_embd\": %d, "
-           "\"vocab_size\": %d, \"context\": %d, ", m->file.map.size, m->weight_bytes, m->n_layers,
+    printf(", \"shape\": %s, \"bytes\": %zu, \"weight_bytes\": %zu, \"n_layers\": %d, "
+           "\"n_embd\": %d, \"vocab_size\": %d, \"context\": %d, ",
+           m->file.shape ? "true" : "false", m->file.map.size, m->weight_bytes, m->n_layers,
            m->n_embd, m->vocab_size, m->context);
     print_json_string("isa", isa, strlen(isa));
     print_json_or_null("tokenizer", tokenizer);

@@ -17,10 +17,32 @@ void *allocate(size_t count, size_t size) {
 
 // ---- the model, and where it runs ----
 
+// What means nothing for a model that reads whole texts.
+static void check_encoder(const Options *o, const char *path) {
+    static const char what[] = "is an encoder: it reads texts as a whole, keeps no cache between "
+                               "tokens and generates nothing";
+    if (o->draft_model) usage("%s %s, so it takes no part in guessing", path, what);
+    if (o->verb & (CHAT | BATCH | PPL | BENCH))
+        usage("%s %s; it has --embed, --similar, --hidden, --logits, and fills masks in -p", path,
+              what);
+    if (o->heads)
+        usage("%s is an encoder, whose tokens see those after them too; the maps and scores of "
+              "--heads are of tokens that see only what stands before", path);
+    if (o->grows) usage("%s %s, so %s means nothing for it", path, what, o->grows);
+}
+
+void need_weights(const Model *model, const char *path) {
+    if (model->file.shape)
+        die("%s is a shape, which has no weights: it is for --kv, --info and --check; for all else "
+            "export the model without --shape-only", path);
+}
+
 void open_model(Model *model, const Options *o, const char *path) {
     Error err;
     if (model_open(model, path, &err)) die("%s", err.text);
-    if (o->workspace.context > model->context)
+    if (model->encoder) check_encoder(o, path);
+    if (!(o->verb & (KV | INFO | CHECK))) need_weights(model, path);
+    if (o->workspace.context > model->context && o->verb != KV)
         usage("-c %d: %s was made for %d positions at most", o->workspace.context, path,
               model->context);
 }
@@ -54,6 +76,7 @@ Workspace *open_workspace(const Options *o, const Model *model, int logit_rows) 
     WorkspaceOptions options = o->workspace;
     choose_kernels(o, &why);
     options.logit_rows = logit_rows;
+    options.hidden = o->verb & (HIDDEN | EMBED | SIMILAR);
     Workspace *w = workspace_new(model, &options, &err);
     if (!w) die("%s%s", err.text, memory_hint(&err));
     return w;
@@ -156,11 +179,7 @@ static Ids messages_ids(const Options *o, const Model *model, const Tokenizer *t
     return ids;
 }
 
-Ids prompt_ids(const Options *o, const Model *model, const Tokenizer *tokenizer, int *answer_end) {
-    if (o->tokens) return parse_ids(o->tokens, model->vocab_size);
-    if (!tokenizer)
-        usage("%s has no tokenizer; give the prompt as ids, with --tokens", o->models[0]);
-    if (o->messages) return messages_ids(o, model, tokenizer, answer_end);
+Text prompt_text(const Options *o) {
     Text text = {NULL, 0};
     if (o->prompt_file) {
         text = read_file(o->prompt_file);
@@ -171,6 +190,15 @@ Ids prompt_ids(const Options *o, const Model *model, const Tokenizer *tokenizer,
         if (!text.data) die("no memory for the prompt");
     }
     warn_if_not_utf8(text);
+    return text;
+}
+
+Ids prompt_ids(const Options *o, const Model *model, const Tokenizer *tokenizer, int *answer_end) {
+    if (o->tokens) return parse_ids(o->tokens, model->vocab_size);
+    if (!tokenizer)
+        usage("%s has no tokenizer; give the prompt as ids, with --tokens", o->models[0]);
+    if (o->messages) return messages_ids(o, model, tokenizer, answer_end);
+    Text text = prompt_text(o);
     Ids ids = encode(tokenizer, text, true);
     free(text.data);
     return ids;
@@ -178,7 +206,10 @@ Ids prompt_ids(const Options *o, const Model *model, const Tokenizer *tokenizer,
 
 Ids prompt_to_run(const Options *o, const Model *model, const Tokenizer *tokenizer,
                   int *answer_end) {
-    Ids ids = prompt_ids(o, model, tokenizer, answer_end);
+    return to_run(o, model, prompt_ids(o, model, tokenizer, answer_end));
+}
+
+Ids to_run(const Options *o, const Model *model, Ids ids) {
     int context = o->workspace.context ? o->workspace.context : model->context;
     if (ids.n == 0)
         usage("the prompt is empty, and this model's tokenizer puts no BOS token before a text; "

@@ -10,7 +10,9 @@
 
 void *allocate(size_t count, size_t size);  // zeros
 
+// Opens the model, which has weights if the verb needs them.
 void open_model(Model *model, const Options *options, const char *path);
+void need_weights(const Model *model, const char *path);
 Tokenizer *open_tokenizer(const Model *model);  // NULL: the checkpoint has none
 // The kernels to use, and why these.
 const Kernels *choose_kernels(const Options *options, const char **why);
@@ -32,11 +34,15 @@ typedef struct {
 } Ids;
 
 Ids encode(const Tokenizer *tokenizer, Text text, bool add_special);
+// The text of -p or -f; no data where there is neither.
+Text prompt_text(const Options *options);
 // The ids of -p, -f, --tokens or --messages. *answer_end, unless that is NULL: of --messages, the
 // token that ends an answer besides EOS, -1 if there is none.
 Ids prompt_ids(const Options *options, const Model *model, const Tokenizer *tokenizer,
                int *answer_end);
-// The same, to be run: each is in the model's vocabulary, and all fit into the context.
+// Ids to be run: each is in the model's vocabulary, and all fit into the context.
+Ids to_run(const Options *options, const Model *model, Ids ids);
+// Both.
 Ids prompt_to_run(const Options *options, const Model *model, const Tokenizer *tokenizer,
                   int *answer_end);
 // A tokenizer can have added tokens that the model has no row for.

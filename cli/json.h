@@ -13,7 +13,7 @@ typedef struct Json {
     bool is_integer;                // written without fraction and exponent, and an int64
     int64_t integer;                // then
     double number;
-    const char *text;  // of a string: UTF-8, which may hold zero bytes; a zero byte ends it besides
+    const char *text;  // of a string: UTF-8, which may hold zero bytes; a zero byte follows it too
     size_t len;
     size_t n;                       // of an array or object: how many it has
     const struct Json *first;       // the first of them

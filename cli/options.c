@@ -1,5 +1,6 @@
 #include "options.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +17,7 @@ static const Options DEFAULTS = {
     .sampler = {.temperature = 0.8f, .top_p = 0.95f, .repeat_penalty = 1, .repeat_last = 64},
 };
 
-typedef enum { HEADING, FLAG, TEXT, INT, INTS, FLOAT, SEED, DTYPE } Kind;
+typedef enum { HEADING, FLAG, TEXT, INT, INTS, FLOAT, SEED, DTYPE, BYTES } Kind;
 
 typedef struct {
     Kind kind;
@@ -30,108 +31,129 @@ typedef struct {
 
 enum {
     WRITES = GENERATE | CHAT | BATCH,
-    RUNS = WRITES | LOGITS | PPL | KV | BENCH,
-    PROMPT = GENERATE | LOGITS | TOKENIZE,
+    RUNS = WRITES | LOOK | HIDDEN | EMBED | SIMILAR | PPL | KV | BENCH,
+    PROMPT = GENERATE | LOOK | HIDDEN | EMBED | TOKENIZE,
+    GROWS = 1 << 30,  // not for encoders, whose texts do not grow
     ANY = ~0,
 };
 #define FIELD(name) offsetof(Options, name)
 #define SELECT(verb) FIELD(flag), .selects = (verb), .verbs = (verb)
 
 static const Option OPTIONS[] = {
-    {HEADING, "The prompt, one of (none: from the tokenizer's BOS)", .help = ""},
+    {HEADING, "The prompt, by one of these (none: the model begins by itself)", .help = ""},
     {TEXT, "-p", "TEXT", FIELD(prompt), .verbs = PROMPT,
      .help = "the text to continue, byte for byte; - reads stdin"},
-    {TEXT, "-i", "TEXT", FIELD(prompt), .verbs = PROMPT, .help = "the same"},
-    {TEXT, "-f", "FILE", FIELD(prompt_file), .verbs = PROMPT,
-     .help = "the text in a file, its last newline included"},
-    {TEXT, "--tokens", "IDS", FIELD(tokens), .verbs = GENERATE | LOGITS,
+    {TEXT, "-i", "TEXT", FIELD(prompt), .verbs = PROMPT, .help = "the same as -p"},
+    {TEXT, "-f", "FILE", FIELD(prompt_file), .verbs = PROMPT | SIMILAR,
+     .help = "the text in a file, including its last newline; for --embed and --similar\n"
+             "one text a line"},
+    {TEXT, "--tokens", "IDS", FIELD(tokens), .verbs = GENERATE | LOOK | HIDDEN,
      .help = "token ids instead of text, such as \"1 2 3\"; nothing is added to them"},
 
-    {TEXT, "--messages", "FILE", FIELD(messages), .verbs = PROMPT | CHAT,
-     .help = "a conversation, a JSON array of {\"role\", \"content\"}, by the checkpoint's chat\n"
-             "template; only the answer is printed"},
+    {TEXT, "--messages", "FILE", FIELD(messages), .verbs = GROWS | (PROMPT & ~EMBED) | CHAT,
+     .help = "a conversation to answer, a JSON array of {\"role\", \"content\"}; it is put into\n"
+             "the checkpoint's chat template, and only the answer is printed"},
 
     {HEADING, "A conversation", .help = ""},
     {FLAG, "--chat", NULL, SELECT(CHAT),
-     .help = "a turn a line, several by a backslash at the end; Ctrl-C stops an answer;\n"
-             "/reset, /save FILE (for --messages), /exit"},
-    {FLAG, "-cnv", NULL, SELECT(CHAT), .help = "the same"},
+     .help = "talk: a line is a turn, a backslash at its end continues it; Ctrl-C stops an\n"
+             "answer; /reset starts again, /save FILE is for --messages, /exit leaves"},
+    {FLAG, "-cnv", NULL, SELECT(CHAT), .help = "the same as --chat"},
     {TEXT, "-sys", "TEXT", FIELD(system), .verbs = CHAT, .help = "the system message"},
-    {FLAG, "--no-think", NULL, FIELD(no_think), .verbs = PROMPT | CHAT,
-     .help = "switch thinking off, where the template can"},
+    {FLAG, "--no-think", NULL, FIELD(no_think), .verbs = GROWS | (PROMPT & ~EMBED) | CHAT,
+     .help = "turn thinking off, if the template can"},
 
     {HEADING, "Generation", .help = ""},
-    {INT, "-n", "N", FIELD(n_generate), 0, 1e9, .verbs = WRITES,
-     .help = "most tokens to generate (256; of an answer in a conversation 1024)"},
-    {SEED, "-s", "SEED", FIELD(sampler.seed), .verbs = WRITES,
-     .help = "seed; the same seed gives the same text (the clock's, printed at the end)"},
-    {FLOAT, "--temp", "F", FIELD(sampler.temperature), 0, 1000, .verbs = WRITES,
+    {INT, "-n", "N", FIELD(n_generate), 0, 1e9, .verbs = GROWS | WRITES,
+     .help = "generate N tokens at most (256; in a conversation 1024 for each answer)"},
+    {SEED, "-s", "SEED", FIELD(sampler.seed), .verbs = GROWS | WRITES,
+     .help = "seed: the same seed gives the same text (from the clock; printed at the end)"},
+    {FLOAT, "--temp", "F", FIELD(sampler.temperature), 0, 1000, .verbs = GROWS | WRITES,
      .help = "temperature; 0 always takes the most likely token (0.8)"},
-    {INT, "--top-k", "N", FIELD(sampler.top_k), 0, 1e9, .verbs = WRITES,
-     .help = "choose among the N most likely; 0: all (0)"},
-    {FLOAT, "--top-p", "F", FIELD(sampler.top_p), 1e-6, 1, .verbs = WRITES,
-     .help = "choose among the most likely that have probability F together; 1: all (0.95)"},
-    {FLOAT, "--min-p", "F", FIELD(sampler.min_p), 0, 1, .verbs = WRITES,
-     .help = "leave out what is less than F times as likely as the best; 0: nothing (0)"},
-    {FLOAT, "--repeat-penalty", "F", FIELD(sampler.repeat_penalty), 1e-3, 1000, .verbs = WRITES,
-     .help = "make the last 64 tokens less likely; 1: do not (1)"},
-    {FLAG, "--ids", NULL, FIELD(ids), .verbs = GENERATE,
+    {INT, "--top-k", "N", FIELD(sampler.top_k), 0, 1e9, .verbs = GROWS | WRITES,
+     .help = "choose among the N most likely tokens; 0: all (0)"},
+    {FLOAT, "--top-p", "F", FIELD(sampler.top_p), 1e-6, 1, .verbs = GROWS | WRITES,
+     .help = "choose among the most likely tokens, of total probability F; 1: all (0.95)"},
+    {FLOAT, "--min-p", "F", FIELD(sampler.min_p), 0, 1, .verbs = GROWS | WRITES,
+     .help = "leave out tokens less than F times as likely as the best; 0: none (0)"},
+    {FLOAT, "--repeat-penalty", "F", FIELD(sampler.repeat_penalty), 1e-3, 1000,
+     .verbs = GROWS | WRITES,
+     .help = "make tokens among the last 64 less likely; 1: off (1)"},
+    {FLAG, "--ids", NULL, FIELD(ids), .verbs = GROWS | GENERATE,
      .help = "print token ids, the prompt's and the generated ones, instead of text\n"
-             "(always so without a tokenizer)"},
+             "(always the case without a tokenizer)"},
 
-    {HEADING, "Less work for the same text", .help = ""},
-    {TEXT, "--prompt-cache", "FILE", FIELD(prompt_cache), .verbs = GENERATE | LOGITS,
-     .help = "keep the KV cache in FILE: what the prompt shares with it does not run again"},
-    {FLAG, "--prompt-cache-ro", NULL, FIELD(prompt_cache_ro), .verbs = GENERATE | LOGITS,
-     .help = "read that file only"},
-    {INT, "--lookup", "N", FIELD(lookup), 1, 32, .verbs = WRITES,
-     .help = "guess up to N tokens from what followed the same words before (7 is good)"},
-    {TEXT, "-md", "DRAFT", FIELD(draft_model), .verbs = WRITES,
-     .help = "let a smaller model of the same vocabulary guess"},
-    {INT, "--draft", "N", FIELD(n_draft), 1, 32, .verbs = WRITES,
-     .help = "up to N tokens (3)"},
+    {HEADING, "The same text with less work", .help = ""},
+    {TEXT, "--prompt-cache", "FILE", FIELD(prompt_cache), .verbs = GROWS | GENERATE | LOOK,
+     .help = "keep the KV cache in FILE; a prompt that begins alike runs only what is new"},
+    {FLAG, "--prompt-cache-ro", NULL, FIELD(prompt_cache_ro), .verbs = GROWS | GENERATE | LOOK,
+     .help = "read that file, but do not write it"},
+    {INT, "--lookup", "N", FIELD(lookup), 1, 32, .verbs = GROWS | WRITES,
+     .help = "guess up to N tokens ahead from what followed the same words before (try 7)"},
+    {TEXT, "-md", "DRAFT", FIELD(draft_model), .verbs = GROWS | WRITES,
+     .help = "let a smaller model with the same vocabulary guess instead"},
+    {INT, "--draft", "N", FIELD(n_draft), 1, 32, .verbs = GROWS | WRITES,
+     .help = "up to N tokens ahead (3)"},
 
     {HEADING, "The machine", .help = ""},
     {INT, "-c", "N", FIELD(workspace.context), 1, MAX_DIM, .verbs = RUNS,
-     .help = "context, positions to reserve (the model's)"},
+     .help = "context: positions to reserve (as many as the model was made for); --kv counts\n"
+             "beyond that too"},
     {INT, "-t", "N", FIELD(workspace.n_threads), 1, 1024, .verbs = RUNS,
-     .help = "threads (the physical cores)"},
+     .help = "threads (one for each physical core)"},
     {INT, "-b", "N", FIELD(workspace.chunk), 1, 65536, .verbs = RUNS,
-     .help = "tokens of a prompt that are run at once (128)"},
-    {DTYPE, "-ctk", "TYPE", FIELD(workspace.k_dtype), .verbs = RUNS,
+     .help = "prompt tokens to run at once (128)"},
+    {DTYPE, "-ctk", "TYPE", FIELD(workspace.k_dtype), .verbs = GROWS | RUNS,
      .help = "type of the cached keys: f32, f16 or q8 (f16)"},
-    {DTYPE, "-ctv", "TYPE", FIELD(workspace.v_dtype), .verbs = RUNS,
+    {DTYPE, "-ctv", "TYPE", FIELD(workspace.v_dtype), .verbs = GROWS | RUNS,
      .help = "type of the cached values (f16)"},
 
     {HEADING, "Instead of generating", .help = ""},
     {FLAG, "--kv", NULL, SELECT(KV),
-     .help = "what the KV cache costs, as MHA, GQA, MQA and MLA, and measured; takes\n"
-             "several models"},
+     .help = "what the KV cache costs, as MHA, GQA, MQA and MLA, and as measured;\n"
+             "accepts several models, and shapes (export.py --shape-only)"},
+    {BYTES, "--memory", "SIZE", FIELD(memory), .verbs = GROWS | KV,
+     .help = "for --kv: how many tokens fit in that much, such as 8G or 512M (what is free now)"},
+    {TEXT, "--svg", "FILE", FIELD(svg), .verbs = GROWS | KV,
+     .help = "for --kv: also draw bytes against context, a line for each scheme, or each model"},
     {FLAG, "--info", NULL, SELECT(INFO),
      .help = "the model's shape, tensors, tokenizer, and the instruction set in use"},
     {FLAG, "--bench", NULL, SELECT(BENCH),
-     .help = "speed of prefill and of decode at several depths, beside what memory and\n"
-             "arithmetic allow"},
+     .help = "the speed of prefill and decode at several depths, beside what this machine's\n"
+             "arithmetic and memory allow"},
     {INTS, "-np", "LIST", FIELD(sequences), 1, MAX_SEQUENCES, .verbs = BENCH | BATCH,
-     .help = "and --bench of so many sequences side by side, such as 1,4,8,16,32;\n"
-             "requests that --batch runs at a time (16)"},
+     .help = "for --bench: numbers of sequences to run side by side, such as 1,4,8,16,32;\n"
+             "for --batch: how many requests to run at a time (16)"},
     {TEXT, "--batch", "FILE", FIELD(batch), .selects = BATCH, .verbs = BATCH,
-     .help = "a request a line: {\"id\": 1, \"prompt\": \"text\", \"max_tokens\": 50};\n"
-             "- reads stdin. A request may have tokens instead of prompt, and temperature, top_k,\n"
-             "top_p, min_p, repeat_penalty, seed and stop; what it leaves out is as the\n"
-             "options above say, the seed too (0)"},
+     .help = "answer requests, one a line: {\"id\": 1, \"prompt\": \"text\", \"max_tokens\": 9};\n"
+             "- reads stdin. A request may have tokens or messages instead of prompt, and\n"
+             "temperature, top_k, top_p, min_p, repeat_penalty, seed and stop; the options\n"
+             "above are the defaults (seed: 0)"},
     {TEXT, "-o", "FILE", FIELD(out), .verbs = BATCH,
-     .help = "where the results of --batch go, a line for each in the same order (stdout);\n"
-             "a file that has some of them already is gone on with"},
+     .help = "where the results of --batch go, one to a line, in the same order (stdout);\n"
+             "a file that already has some of them is continued"},
     {FLAG, "--json", NULL, FIELD(json), .verbs = KV | INFO | BENCH,
-     .help = "--kv, --info and --bench for machines"},
+     .help = "print --kv, --info or --bench as JSON"},
     {TEXT, "--ppl", "FILE", FIELD(ppl), .selects = PPL, .verbs = PPL,
-     .help = "perplexity of a text, in windows of the context"},
+     .help = "the perplexity of a text, in windows as long as the context"},
     {FLAG, "--check", NULL, SELECT(CHECK), .help = "verify the file's checksum"},
-    {FLAG, "--tokenize", NULL, SELECT(TOKENIZE), .help = "the prompt's ids, on one line"},
-    {TEXT, "--logits", "FILE", FIELD(logits), .selects = LOGITS, .verbs = LOGITS,
+    {FLAG, "--tokenize", NULL, SELECT(TOKENIZE),
+     .help = "print the prompt's token ids, on one line"},
+    {TEXT, "--logits", "FILE", FIELD(logits), .selects = LOOK, .verbs = LOOK,
      .help = "write the prompt's logits: float32 [tokens][vocabulary], little-endian"},
-    {FLAG, "--help", NULL, FIELD(flag), .verbs = ANY, .help = "this"},
+    {TEXT, "--hidden", "FILE", FIELD(hidden), .selects = HIDDEN, .verbs = HIDDEN,
+     .help = "write its hidden states after the last norm: float32 [tokens][n_embd]"},
+    {FLAG, "--embed", NULL, SELECT(EMBED),
+     .help = "print the vector of a text, -p or each line of -f, as JSON, pooled as the\n"
+             "checkpoint says"},
+    {TEXT, "--similar", "QUERY", FIELD(similar), .selects = SIMILAR, .verbs = SIMILAR,
+     .help = "the lines of -f by their likeness to a text, the cosine of their vectors"},
+    {TEXT, "--heads", "FILE", FIELD(heads), .selects = LOOK, .verbs = LOOK,
+     .help = "what each attention head looks at in the prompt, and its role: a page if FILE\n"
+             "ends in .html, numbers if in .json; also beside --logits"},
+    {INT, "--heads-max", "MB", FIELD(heads_max), 1, 1000, .verbs = LOOK,
+     .help = "size of that page, which leaves the least telling maps out (8)"},
+    {FLAG, "--help", NULL, FIELD(flag), .verbs = ANY, .help = "this list"},
 };
 enum { N_OPTIONS = sizeof OPTIONS / sizeof OPTIONS[0] };
 
@@ -150,17 +172,20 @@ static void print_option(const Option *o) {
 }
 
 static void help(void) {
-    printf("./run MODEL [options]    continues a prompt: it and what the model adds go to stdout, "
-           "all else\n                         to stderr\n");
+    printf("./run MODEL [options]    continues a text with a language model\n\n"
+           "  ./run models/stories.bin -p \"One day, a fox\" -n 100\n\n"
+           "MODEL is a checkpoint: models/stories.bin, or one that export.py has made. The prompt "
+           "and what the\nmodel adds go to stdout, everything else to stderr. Defaults are in "
+           "parentheses.\n");
     for (const Option *o = OPTIONS; o < OPTIONS + N_OPTIONS; o++) {
         if (o->kind == HEADING) printf("\n%s:\n", o->name);
         else print_option(o);
     }
-    printf("\nSpecial tokens are printed in answers only. Generation ends at an end-of-text token, "
-           "at -n,\nwhen the context is full, or at Ctrl-C, and the last line on stderr says "
-           "which. HEADS_ISA=scalar,\navx2, avxvnni, avx512, avx512bf16, amx or neon chooses the "
-           "kernels.\nExit status: 0 done (also when stdout is closed), 1 failed, 2 wrong usage, "
-           "130 after Ctrl-C.\n");
+    printf("\nGeneration ends at an end-of-text token, after -n tokens, when the context is full, "
+           "or at Ctrl-C;\nthe last line on stderr says which. Special tokens are printed in "
+           "answers only. The environment\nvariable HEADS_ISA chooses the kernels: scalar, avx2, "
+           "avxvnni, avx512, avx512bf16, amx or neon.\nExit status: 0 done (also when stdout is "
+           "closed), 1 failed, 2 wrong usage, 130 after Ctrl-C.\n");
 }
 
 // ---- values ----
@@ -176,7 +201,7 @@ static double parse_number(const Option *o, const char *text) {
         usage("%s wants a whole number, found \"%s\"%s", o->name, text, hint);
     }
     if (value < o->min || value > o->max)
-        usage("%s wants a number from %g to %.9g, found \"%s\"", o->name, o->min, o->max, text);
+        usage("%s wants a number from %g to %.10g, found \"%s\"", o->name, o->min, o->max, text);
     return value;
 }
 
@@ -205,6 +230,19 @@ static uint64_t parse_seed(const char *text) {
     return value;
 }
 
+// 8G, 1.5M, 100000: bytes, or so many times 1024, 1024^2, ..
+static size_t parse_bytes(const Option *o, const char *text) {
+    static const char units[] = "KMGT";
+    char *end;
+    double value = strtod(text, &end);
+    const char *unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
+    bool ok = end != text && (!*end || (unit && !end[1]));
+    if (unit) value = ldexp(value, 10 * (int)(unit - units + 1));
+    if (!ok || !(value >= 1 && value < 0x1p60))
+        usage("%s wants a size such as 8G, with K, M, G or T, found \"%s\"", o->name, text);
+    return (size_t)value;
+}
+
 static Dtype parse_dtype(const Option *o, const char *text) {
     static const Dtype types[] = {F32, F16, Q8};
     for (int i = 0; i < 3; i++)
@@ -221,6 +259,7 @@ static void set_option(Options *options, const Option *o, const char *text) {
     case INTS: *(IntList *)field = parse_ints(o, text); break;
     case FLOAT: *(float *)field = (float)parse_number(o, text); break;
     case DTYPE: *(Dtype *)field = parse_dtype(o, text); break;
+    case BYTES: *(size_t *)field = parse_bytes(o, text); break;
     case SEED:
         *(uint64_t *)field = parse_seed(text);
         options->seeded = true;
@@ -231,9 +270,10 @@ static void set_option(Options *options, const Option *o, const char *text) {
 
 // ---- arguments ----
 
-static const char *verb_name(Verb verb) {
+// The option that asked for the verb.
+static const char *verb_name(Verb verb, const bool given[N_OPTIONS]) {
     for (int i = 0; i < N_OPTIONS; i++)
-        if (OPTIONS[i].selects == verb) return OPTIONS[i].name;
+        if (given[i] && OPTIONS[i].selects == verb) return OPTIONS[i].name;
     return "generation";
 }
 
@@ -243,21 +283,37 @@ static const Option *find_option(const char *name) {
     usage("there is no option \"%s\"", name);
 }
 
+static bool ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), len = strlen(end);
+    return n >= len && strcmp(text + n - len, end) == 0;
+}
+
 // Combinations that mean nothing are refused rather than ignored.
 static void check_options(const Options *o, const bool given[N_OPTIONS]) {
     for (int i = 0; i < N_OPTIONS; i++)
         if (given[i] && !(OPTIONS[i].verbs & o->verb))
-            usage("%s means nothing for %s", OPTIONS[i].name, verb_name(o->verb));
-    if (o->n_models == 0) usage("which model? Name a checkpoint, such as models/stories.bin");
+            usage("%s means nothing for %s", OPTIONS[i].name, verb_name(o->verb, given));
+    if (o->n_models == 0)
+        usage("which model? Name a checkpoint; ./run models/stories.bin tells a story");
     if (o->n_models > 1 && o->verb != KV)
-        usage("one model, please: found \"%s\" and \"%s\"; only --kv takes several", o->models[0],
-              o->models[1]);
+        usage("one model, please: found \"%s\" and \"%s\"; a prompt goes after -p, and only --kv "
+              "takes several models", o->models[0], o->models[1]);
     if (!!o->prompt + !!o->prompt_file + !!o->tokens + !!o->messages > 1)
         usage("-p, -f, --tokens and --messages: give one of them");
-    if (o->no_think && !o->messages && o->verb != CHAT) usage("--no-think: of which --messages?");
+    if (o->no_think && !o->messages && o->verb != CHAT)
+        usage("--no-think is for --chat and --messages");
     if (o->lookup && o->draft_model) usage("--lookup and -md: give one of them");
-    if (o->prompt_cache_ro && !o->prompt_cache) usage("--prompt-cache-ro: which --prompt-cache?");
-    if (o->verb == BATCH && o->sequences.n > 1) usage("--batch wants one number with -np");
+    if (o->heads && !o->html && !ends_with(o->heads, ".json"))
+        usage("--heads wants a file whose name ends in .html or .json, found \"%s\"", o->heads);
+    if (o->heads && o->prompt_cache)
+        usage("--heads and --prompt-cache: give one of them; what a cache holds does not run, and "
+              "so it cannot be looked at");
+    if (o->heads_max && !o->html) usage("--heads-max: of which --heads page, an .html?");
+    if (o->prompt_cache_ro && !o->prompt_cache)
+        usage("--prompt-cache-ro is for --prompt-cache FILE");
+    if (o->verb == SIMILAR && !o->prompt_file) usage("--similar: to which -f FILE's lines?");
+    if (o->verb == EMBED && !o->prompt && !o->prompt_file) usage("--embed: of which -p or -f?");
+    if (o->verb == BATCH && o->sequences.n > 1) usage("--batch takes one number with -np");
 }
 
 Options parse_options(int argc, char **argv) {
@@ -280,12 +336,15 @@ Options parse_options(int argc, char **argv) {
         const Option *o = find_option(name);
         if (o->value && i + 1 == argc) usage("%s wants a value: %s %s", name, name, o->value);
         if (o->selects && options.verb != GENERATE && options.verb != o->selects)
-            usage("%s and %s: one thing at a time", verb_name(options.verb), name);
+            usage("%s and %s: one thing at a time", verb_name(options.verb, given), name);
         if (o->selects) options.verb = o->selects;
         given[o - OPTIONS] = true;
+        if (o->verbs & GROWS) options.grows = name;
         set_option(&options, o, o->value ? argv[++i] : NULL);
     }
+    options.html = options.heads && ends_with(options.heads, ".html");
     check_options(&options, given);
+    if (!options.heads_max) options.heads_max = 8;
     bool converses = options.messages || options.verb == CHAT;
     if (options.n_generate < 0) options.n_generate = converses ? 1024 : 256;
     return options;

@@ -6,8 +6,8 @@
 #include "session.h"
 
 typedef enum {  // what there is to do: one bit each
-    GENERATE = 1, KV = 2, INFO = 4, PPL = 8, CHECK = 16, TOKENIZE = 32, LOGITS = 64, BENCH = 128,
-    CHAT = 256, BATCH = 512
+    GENERATE = 1, KV = 2, INFO = 4, PPL = 8, CHECK = 16, TOKENIZE = 32, LOOK = 64, BENCH = 128,
+    CHAT = 256, BATCH = 512, HIDDEN = 1024, EMBED = 2048, SIMILAR = 4096
 } Verb;
 
 enum { MAX_LIST = 16, MAX_SEQUENCES = 256 };
@@ -20,11 +20,15 @@ typedef struct {
     Verb verb;
     char **models;
     int n_models;
-    const char *prompt, *prompt_file, *tokens, *messages, *system, *ppl, *logits;
-    const char *prompt_cache, *draft_model, *batch, *out;
+    const char *prompt, *prompt_file, *tokens, *messages, *system, *ppl, *logits, *heads;
+    const char *hidden, *similar;
+    const char *prompt_cache, *draft_model, *batch, *out, *svg;
+    const char *grows;             // the last option given that is not for encoders, or NULL
+    size_t memory;                 // that --kv fits caches into; 0: what is free
     bool flag, json, ids, seeded;  // flag: set by an option that only selects a verb
     bool no_think, prompt_cache_ro;
-    int n_generate, lookup, n_draft;
+    bool html;                     // heads is to be a page, not JSON
+    int n_generate, lookup, n_draft, heads_max;
     IntList sequences;             // to run side by side
     WorkspaceOptions workspace;    // isa is what HEADS_ISA says
     SamplerOptions sampler;

@@ -26,14 +26,15 @@ static void on_signal(int number) {
 }
 
 // A signal removes the temporary file from its first moment on.
-FILE *outfile_open(const char *path, const char *input) {
+FILE *outfile_open(const char *path, char **inputs, int n_inputs) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
     Error err;
     sigset_t set, before;
     int out = 0;
     while (outs[out].open) out++;
-    if (same_file(path, input))
-        die("cannot write %s: it is the model itself; name another file", path);
+    for (int i = 0; i < n_inputs; i++)
+        if (same_file(path, inputs[i]))
+            die("cannot write %s: it is the model itself; name another file", path);
     sigemptyset(&set);
     for (int i = 0; i < 3; i++) {
         struct sigaction old, new = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};

@@ -5,8 +5,8 @@
 #include <stdio.h>
 
 // Opens a file as newfile_open does; two may be open at a time. Exits if it cannot be written, or
-// if it is the mapped file `input` or what the other one is to become.
-FILE *outfile_open(const char *path, const char *input);
+// if it is one of the inputs, which are mapped, or what the other one is to become.
+FILE *outfile_open(const char *path, char **inputs, int n_inputs);
 void outfile_close(FILE *f);
 
 #endif

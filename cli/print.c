@@ -48,7 +48,7 @@ void catch_interrupt(unsigned flags) {
 
 bool write_out(const char *text, size_t len) {
     if (fwrite(text, 1, len, stdout) == len && fflush(stdout) == 0) return true;
-    if (errno != EPIPE) die("stdout: %s", strerror(errno));
+    if (errno != EPIPE) die("cannot write to stdout: %s", strerror(errno));
     return false;
 }
 

@@ -16,7 +16,7 @@ void usage(const char *format, ...) __attribute__((format(printf, 1, 2), noretur
 extern volatile sig_atomic_t interrupted;
 void catch_interrupt(unsigned flags);
 
-// Writes to stdout and flushes. False: whoever read it has closed it, which is no error.
+// Writes to stdout and flushes. False: its reader has closed it, which is no error.
 bool write_out(const char *text, size_t len);
 
 // A bar on stderr, or where that is no terminal, a line for each tenth. format: what stands beside

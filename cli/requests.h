@@ -18,7 +18,7 @@ typedef struct {
     char *start;    // of its result: {"id": 7, " or {"
     Ids prompt;
     bool is_chat;     // of messages: the answer is written with its special tokens,
-    int answer_end;   // and this one ends it besides EOS; -1: none
+    int answer_end;   // ends it too, besides EOS; -1: none
     int max_tokens;
     SamplerOptions sampler;
     Text *stops;    // [n_stops], not empty

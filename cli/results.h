@@ -1,5 +1,5 @@
 // results.c: where a batch's results go, a line each: stdout, or a file that an interrupted batch
-// goes on with.
+// continues.
 #ifndef CLI_RESULTS_H
 #define CLI_RESULTS_H
 
@@ -19,7 +19,7 @@ Results open_results(const char *path, const char *model, const char *requests);
 // is in it cannot be their results. *n_errors: how many of them are errors.
 long resume_results(const Results *results, const Text *lines, long n_lines,
                     const Defaults *defaults, long *n_errors);
-// False: whoever read stdout has closed it.
+// False: its reader has closed stdout.
 bool put_result(Results *results, Text line);
 void close_results(Results *results);
 

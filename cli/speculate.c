@@ -37,6 +37,7 @@ static void open_draft_model(Drafter *d, const Options *o, const Model *model, W
     Error err;
     WorkspaceOptions options = o->workspace;
     if (model_open(&d->model, o->draft_model, &err)) die("%s", err.text);
+    need_weights(&d->model, o->draft_model);
     bool same = d->model.vocab_size == model->vocab_size;
     for (int i = 0; i < 3; i++) same &= same_meta(&d->model, model, keys[i]);
     if (!same)

@@ -8,7 +8,7 @@ import re
 import numpy as np
 
 from .knobs import DISTINCT, WHOLE, Knobs, of_layer
-from .tensor import ExportError, Tensor, constant
+from .tensor import ExportError, Tensor, constant, without_numbers
 
 # Buffers of old code.
 SKIPPED = re.compile(
@@ -25,7 +25,6 @@ def assemble(
     prefix = names["embed"].split(".")[0] + "."
     # Saved from the model without its head.
     bare = not any(name.startswith(prefix) for name in left)
-    found: dict[str, Tensor] = {}
     remarks: list[str] = []
 
     def module(names: str | None) -> str | None:
@@ -38,16 +37,10 @@ def assemble(
 
     for part in knobs.parts:
         part.arrange(left)
-    _tie(knobs, module(names["embed"]), module(names["output"]), left, remarks)
-    for name, source in in_layers(names, knobs.n_layers):
-        if name.startswith("layers.") and not knobs.has(
-            name.split(".")[-1], int(name.split(".")[1])
-        ):
-            continue
-        for part, tensor in _parts(knobs, name, module(source), left):
-            found[part] = tensor
-        if knobs.slopes is not None and name.endswith(".attn_o"):
-            found[name[: -len("o")] + "slopes"] = constant(knobs.slopes)
+        names = part.rename(names, left)
+    if "output" in names:
+        _tie(knobs, module(names["embed"]), module(names["output"]), left, remarks)
+    found = _each(knobs, names, lambda name, source: _parts(knobs, name, module(source), left))
     unused = [name for name in left if not SKIPPED.search(name)]
     if unused:
         raise ExportError(
@@ -56,6 +49,52 @@ def assemble(
             + ", which nothing in this family uses"
         )
     return found, remarks
+
+
+def hollow(knobs: Knobs, names: dict[str, str | None]) -> dict[str, Tensor]:
+    """The tensors that assemble() would give, without numbers: those of a checkpoint that has every
+    bias there may be, and one matrix for tied embeddings. What no file holds has its numbers."""
+    return _each(knobs, names, lambda name, source: _hollow_parts(knobs, name, source))
+
+
+def _each(knobs: Knobs, names: dict[str, str | None], parts_of) -> dict[str, Tensor]:
+    """The canonical tensors in the order of the file; parts_of(name, source) gives those of an
+    entry."""
+    found: dict[str, Tensor] = {}
+    for name, source in in_layers(names, knobs.n_layers):
+        kind, layer = _kind_and_layer(name)
+        if name.startswith("layers.") and not knobs.has(kind, layer):
+            continue
+        found.update(parts_of(name, source))
+        if knobs.slopes is not None and kind == "attn_o":
+            found[name[: -len("o")] + "slopes"] = constant(knobs.slopes)
+    return found
+
+
+def _kind_and_layer(name: str) -> tuple[str, int]:
+    """"layers.3.attn_q" is an attn_q of layer 3. What is the model's counts as layer 0's."""
+    return name.split(".")[-1], int(name.split(".")[1]) if name.startswith("layers.") else 0
+
+
+def _hollow_parts(knobs: Knobs, name: str, source: str | None) -> list[tuple[str, Tensor]]:
+    """What _parts() makes of the same entry, without numbers."""
+    kind, layer = _kind_and_layer(name)
+    shape = knobs.shape(kind, layer)
+    if source is None:
+        return [(name, constant(np.ones(shape, np.float32)))]
+    if kind == "ffn_act":
+        clamp = getattr(knobs.part_of(kind), "clamp", None)
+        return [(name, constant(np.float32([*clamp, 0, 0])) if clamp else without_numbers(4))]
+    if kind == "output" and knobs.tied:
+        return []
+    if kind == "embed_pos":
+        shape = (knobs.context, knobs.n_embd)
+    split = _split(knobs, name, layer)
+    parts = [(part, take(without_numbers(*shape))) for part, take in split]
+    layernorm = knobs.layernorm and kind.endswith("norm") and kind not in knobs.bare_norms
+    if kind in knobs.biased or layernorm:
+        parts += [(part + ".bias", take(without_numbers(shape[0]))) for part, take in split]
+    return parts
 
 
 def in_layers(names: dict[str, str | None], n_layers: int) -> list[tuple[str, str | None]]:
@@ -105,8 +144,7 @@ def _parts(
 ) -> list[tuple[str, Tensor]]:
     """The canonical tensors that one entry of the table becomes: a weight, and perhaps a bias;
     several if it is fused."""
-    kind = name.split(".")[-1]
-    layer = int(name.split(".")[1]) if name.startswith("layers.") else 0
+    kind, layer = _kind_and_layer(name)
     if source is None:
         return [(name, constant(np.ones(knobs.shape(kind, layer), np.float32)))]
     if kind == "ffn_act" and not knobs.part_of(kind):

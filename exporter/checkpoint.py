@@ -41,8 +41,34 @@ class Entry:
         return self.tensor.shape[-1]
 
     @property
+    def data(self) -> tuple[str, int]:
+        """What tells the data of one entry from those of another."""
+        return self.dtype, id(self.tensor)
+
+    @property
     def bytes(self) -> int:
         return data_bytes(self.dtype, self.rows, self.cols, len(self.tensor.shape) == 2)
+
+
+# A few rows, whose rounding decides much.
+SMALL = ("router", "shared_gate", "delta_beta", "delta_decay")
+
+
+def dtype_of(name: str, tensor: Tensor, dtype: str) -> str:
+    """What a tensor is written as: vectors, learned positions and small matrices in f32, and the
+    embedding and the output of a q4 file in q8, because their rounding reaches the logits
+    directly."""
+    if len(tensor.shape) == 1 or name == "embed_pos" or name.endswith(SMALL):
+        return "f32"
+    return "q8" if dtype == "q4" and name in ("embed", "output") else dtype
+
+
+def entries(tensors: Mapping[str, Tensor], dtype: str) -> list[Entry]:
+    """The tensors of a file whose matrices are of that dtype."""
+    return [
+        Entry(name, dtype_of(name, tensor, dtype), tensor)
+        for name, tensor in tensors.items()
+    ]
 
 
 @dataclass
@@ -93,7 +119,7 @@ def write_checkpoint(
         file.write(bytes(HEADER.size))
         put(meta)
         put(table)
-        for entry in entries:
+        for entry in _distinct(entries):
             for first, slab in _slabs(entry):
                 data = _pack_slab(entry, first, slab, stats)
                 put(data)
@@ -104,6 +130,19 @@ def write_checkpoint(
         counts = (len(meta), len(table), len(metadata), len(entries))
         file.write(HEADER.pack(MAGIC, VERSION, crc, size, *counts))
     return stats
+
+
+def write_shape(path: str, metadata: Mapping[str, object], entries: Sequence[Entry]) -> Stats:
+    """Writes the same without the tensors' data, which says what the checkpoint would be. The
+    result counts what it would have. Errors: OSError."""
+    meta, table, size = _layout(metadata, entries)
+    crc = zlib.crc32(meta + table)
+    counts = (len(meta), len(table), len(metadata), len(entries))
+    with replacing(path) as file:
+        file.write(HEADER.pack(MAGIC, VERSION, crc, HEADER.size + len(meta + table), *counts))
+        file.write(meta + table)
+    data_bytes = sum(entry.bytes for entry in entries)
+    return Stats(size, data_bytes, sum(entry.rows * entry.cols for entry in entries))
 
 
 def output_file(path: str) -> str:
@@ -152,13 +191,24 @@ def _layout(metadata, entries) -> tuple[bytes, bytes, int]:
     table_bytes = sum(40 + _padded(len(e.name), 8) for e in entries)
     offset = HEADER.size + len(meta) + _padded(table_bytes, ALIGN)
     table = b""
+    places: dict[tuple[str, int], int] = {}
     for e in entries:
+        place = places.setdefault(e.data, offset)
         table += struct.pack(
-            "<IIQQQQ", DTYPES.index(e.dtype), len(e.name), e.rows, e.cols, offset, e.bytes
+            "<IIQQQQ", DTYPES.index(e.dtype), len(e.name), e.rows, e.cols, place, e.bytes
         )
         table += _pad(e.name.encode("ascii"), 8)
-        offset += _padded(e.bytes, ALIGN)
+        offset += _padded(e.bytes, ALIGN) if place == offset else 0
     return meta, table + bytes(-len(table) % ALIGN), offset
+
+
+def _distinct(entries: Sequence[Entry]) -> Iterator[Entry]:
+    """The entries whose data are to be written: layers may share a tensor."""
+    seen: set[tuple[str, int]] = set()
+    for entry in entries:
+        if entry.data not in seen:
+            seen.add(entry.data)
+            yield entry
 
 
 def _padded(n: int, to: int) -> int:

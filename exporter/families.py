@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Callable
 
-from . import gpts, llamas, mixtures
-from .assemble import assemble
+from . import encoders, gpts, llamas, mixtures
+from .assemble import assemble, hollow
 from .common import LLAMA, POST_NORM, QK_NORM, in_layer, without
 from .config import Config
 from .knobs import Knobs, values_of
@@ -132,11 +132,11 @@ FAMILIES: dict[str, tuple[Callable[[Config], Knobs], dict[str, str | None]]] = {
         {**LLAMA, **in_layer("model.layers.N", ffn_norm="pre_feedforward_layernorm")},
     ),
     **mixtures.FAMILIES,
+    **encoders.FAMILIES,
 }
 
 MAMBA2 = "it has Mamba-2 layers, a kind of mixer that the engine lacks"
 REFUSED = {  # what is asked for often enough to deserve a reason
-    "bert": "it is an encoder, whose tokens see those after them",
     "deepseek_v32": "its attention chooses keys by an indexer",
     "deepseek_v4": "its cache is compressed along the text, and its residual stream is several",
     "gemma3n": "it has four residual streams that predict each other (AltUp)",
@@ -211,12 +211,12 @@ def text_model(config: dict, tensors: dict[str, Tensor]) -> tuple[dict, dict[str
 
 
 def canonical(
-    config: dict, tensors: dict[str, Tensor]
+    config: dict, tensors: dict[str, Tensor] | None
 ) -> tuple[str, Knobs, dict[str, Tensor], list[str]]:
     """A Hugging Face config and its tensors -> the family, its knobs, the canonical tensors in the
     order of the file, and remarks for the user. Nothing is read but two embeddings that may be one.
-    Errors: ExportError."""
-    config, left = text_model(config, tensors)
+    tensors None: the canonical ones have no numbers. Errors: ExportError."""
+    config, left = text_model(config, tensors or {})
     c = Config(config)
     family = c.get("model_type")
     if isinstance(family, str) and family in REFUSED:
@@ -230,6 +230,11 @@ def canonical(
         )
     c.require(is_encoder_decoder=False)
     dequantize(c, left)
+    if tensors is None and family in encoders.FAMILIES:
+        raise ExportError(
+            f"--shape-only: {family} is an encoder, which keeps no KV cache to plan for, and whose "
+            "head only the checkpoint tells; export it with its weights"
+        )
     knobs_of, names = FAMILIES[family]
     knobs = knobs_of(c)
     c.finish()
@@ -238,5 +243,6 @@ def canonical(
             f"config.json: {knobs.n_heads} query heads are no multiple of {knobs.n_kv_heads} KV "
             "heads"
         )
-    found, remarks = assemble(knobs, knobs.names or names, left)
+    names = knobs.names or names
+    found, remarks = (hollow(knobs, names), []) if tensors is None else assemble(knobs, names, left)
     return family, knobs, found, remarks

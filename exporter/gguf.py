@@ -23,7 +23,7 @@ from .knobs import Source
 from .parts import KINDS as PART_KINDS
 from .parts import stack
 from .rope import FULL, SLIDING
-from .tensor import ExportError, Tensor
+from .tensor import ExportError, Tensor, without_numbers
 from .tokenizer import (
     CONTROL,
     KINDS,
@@ -57,11 +57,13 @@ TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "
 
 @dataclass(frozen=True)
 class File:
-    """A GGUF file: its metadata, and its tensors as float32 yet to be read."""
+    """A GGUF file: its metadata, and its tensors as float32 yet to be read; or without numbers, if
+    it is only the shape that is wanted."""
 
     path: str
     values: dict[str, object]
     tensors: dict[str, Tensor]
+    shape_only: bool = False
 
 
 class _Cursor:
@@ -106,10 +108,10 @@ def _scalar(kind: int) -> str:
     return SCALARS[kind]
 
 
-def read_gguf(path: str) -> File:
-    """Reads the metadata and the tensor table. The package could, but it makes several objects of
-    every token: for a vocabulary of 128,000 that is half a minute and 700 MB. Errors:
-    ExportError."""
+def read_gguf(path: str, shape_only: bool = False) -> File:
+    """Reads the metadata and the tensor table; what follows them may be missing if only the shape
+    is wanted. The package could, but it makes several objects of every token: for a vocabulary of
+    128,000 that is half a minute and 700 MB. Errors: ExportError."""
     try:
         import gguf
     except ImportError:
@@ -128,6 +130,9 @@ def read_gguf(path: str) -> File:
             if not isinstance(align, int) or align < 1:
                 raise ValueError(f"general.alignment is {align!r}")
             begin = -(-c.at // align) * align
+            if shape_only:
+                tensors = {name: without_numbers(*reversed(dims)) for name, dims, _, _ in table}
+                return File(path, values, tensors, shape_only)
             tensors = [
                 _tensor(gguf, path, len(data), name, dims, kind, begin + at)
                 for name, dims, kind, at in table
@@ -210,9 +215,10 @@ def _shape(g: Config, file: File, partial: bool = False, experts: bool = False) 
 
 
 def _tied(file: File) -> bool:
-    """Whether the output is the embedding: it is absent, or a copy, which some converters write."""
+    """Whether the output is the embedding: it is absent, or a copy, which some converters write. A
+    shape cannot tell a copy."""
     embed, output = file.tensors["token_embd.weight"], file.tensors.get("output.weight")
-    if output is None or embed.shape != output.shape:
+    if output is None or embed.shape != output.shape or file.shape_only:
         return output is None
     a, b, n = embed.load(), output.load(), embed.shape[0]
     return all(
@@ -421,7 +427,10 @@ def phi3(g: Config, file: File) -> dict:
     lists = [file.tensors.pop(f"rope_factors_{name}.weight", None) for name in ("short", "long")]
     factor = g.number("rope.scaling.attn_factor", 1.0)
     if all(lists):
-        short, long = (tensor.array().tolist() for tensor in lists)
+        short, long = (
+            [1.0] * tensor.shape[0] if file.shape_only else tensor.array().tolist()
+            for tensor in lists
+        )
         config["rope_scaling"] = {"rope_type": "longrope", "short_factor": short,
                                   "long_factor": long, "attention_factor": factor}  # fmt: skip
     return config
@@ -553,9 +562,10 @@ ARCHITECTURES: dict[
 }
 
 
-def open_gguf(path: str) -> Source:
-    """The checkpoint in a GGUF file. Errors: ExportError."""
-    file = read_gguf(path)
+def open_gguf(path: str, shape_only: bool = False) -> Source:
+    """The checkpoint in a GGUF file. Of a shape only the header is read, and the tokenizer is left
+    out. Errors: ExportError."""
+    file = read_gguf(path, shape_only)
     try:
         return _source(path, file)
     # A list where a number should be.
@@ -586,6 +596,9 @@ def _source(path: str, file: File) -> Source:
     config_of, restore = ARCHITECTURES[arch]
     config = config_of(metadata, file)
     metadata.finish()
+    if file.shape_only:
+        family, knobs, found, remarks = canonical(config, None)
+        return Source(os.path.basename(path), family, knobs, found, [path], remarks=remarks)
     # Llama 3's scaling, as divisors of the frequencies.
     factors = file.tensors.pop("rope_freqs.weight", None)
     family, knobs, found, remarks = canonical(

@@ -23,6 +23,7 @@ from .knobs import ACTS, DISTINCT, Knobs
 from .rope import SLIDING, Shape, layer_kinds, rope_set, windows
 from .tensor import ExportError
 
+NORMS = ("attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm", "norm")
 PLAIN = ("attn_qkv", *QKVO, "ffn_up", "ffn_down")  # all matrices of a layer
 
 
@@ -340,6 +341,7 @@ def mpt(c: Config) -> Knobs:
         activation_function="gelu",
     )  # fmt: skip
     k = gpt_block(c)
+    k.bare_norms = NORMS
     k.biased, k.clip = (), 0.0 if a.get("clip_qkv") is None else a.number("clip_qkv")
     k.attn_scale = None if a.get("softmax_scale") is None else a.number("softmax_scale")
     power = 1 << (k.n_heads - 1).bit_length()
@@ -420,7 +422,7 @@ def stablelm(c: Config) -> Knobs:
     )
     rotate(c, k, partial=0.25)
     k.layernorm, k.parallel, k.qk_norm = True, c.flag("use_parallel_residual", False), DISTINCT
-    k.biased = QKV * c.flag("use_qkv_bias", False)
+    k.biased, k.bare_norms = QKV * c.flag("use_qkv_bias", False), ("attn_q_norm", "attn_k_norm")
     absent = ("ffn_norm",) * k.parallel + ("attn_q_norm", "attn_k_norm") * (
         not c.flag("qk_layernorm", False)
     )
@@ -466,7 +468,7 @@ def cohere2(c: Config) -> Knobs:
 def _cohere(c: Config, head_dim_key: bool = True, **defaults) -> Knobs:
     defaults = {"layer_norm_eps": 1e-5, "tie_word_embeddings": True, **defaults}
     k = llama_block(c, "layer_norm_eps", head_dim_key=head_dim_key, **defaults)
-    k.layernorm, k.parallel, k.interleaved = True, True, True
+    k.layernorm, k.parallel, k.interleaved, k.bare_norms = True, True, True, NORMS
     k.logit_scale, k.biased = (
         c.number("logit_scale", 0.0625),
         QKVO * c.flag("attention_bias", False),

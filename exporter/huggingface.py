@@ -12,13 +12,15 @@ import numpy as np
 
 from .families import canonical
 from .knobs import Source
+from .sentences import pooling
 from .tensor import ExportError, Tensor, from_file
 from .tokenizer_files import find_tokenizer
 
 
-def download(hub_id: str, revision: str | None) -> str:
-    """The directory of a snapshot from the hub, with safetensors if it has them. revision: a
-    branch, a tag or a commit, None for the default branch. Errors: ExportError."""
+def download(hub_id: str, revision: str | None, shape_only: bool) -> str:
+    """The directory of a snapshot from the hub, with safetensors if it has them, or of config.json
+    alone. revision: a branch, a tag or a commit, None for the default branch. Errors:
+    ExportError."""
     try:
         import huggingface_hub
     except ImportError:
@@ -26,32 +28,39 @@ def download(hub_id: str, revision: str | None) -> str:
             f"downloading {hub_id} needs huggingface_hub; pip install -r requirements.txt"
         ) from None
 
-    small = ["*.json", "*.jinja", "tokenizer.model", "merges.txt", "*.tiktoken"]
+    small = ["*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt", "*.tiktoken"]
 
-    def snapshot(weights: str) -> str:
+    def snapshot(*patterns: str) -> str:
         return huggingface_hub.snapshot_download(
-            hub_id, revision=revision, allow_patterns=[*small, weights]
+            hub_id, revision=revision, allow_patterns=list(patterns)
         )
 
     try:
-        path = snapshot("model*.safetensors")
+        if shape_only:
+            return snapshot("config.json")
+        path = snapshot(*small, "model*.safetensors")
         if not any(name.endswith(".safetensors") for name in os.listdir(path)):
-            path = snapshot("pytorch_model*.bin")
+            path = snapshot(*small, "pytorch_model*.bin")
     except Exception as error:  # the hub's own errors, and those of the network below it
         reason = str(error).strip().split("\n")[0]
         raise ExportError(f"cannot download {hub_id}: {reason or type(error).__name__}") from None
     return path
 
 
-def open_directory(directory: str, name: str) -> Source:
-    """The checkpoint in a directory; `name` is what it is called. Only headers are read. Errors:
-    ExportError."""
+def open_directory(directory: str, name: str, shape_only: bool) -> Source:
+    """The checkpoint in a directory; `name` is what it is called. Only headers are read, and of a
+    shape config.json alone. Errors: ExportError."""
     config_path = os.path.join(directory, "config.json")
     if not os.path.exists(config_path):
         raise ExportError(f"{directory} has no config.json, so it is no Hugging Face checkpoint")
     config = read_json(config_path)
+    if shape_only:
+        family, knobs, found, remarks = canonical(config, None)
+        return Source(name, family, knobs, found, [config_path], remarks=remarks)
     tensors, files = _open_weights(directory)
     family, knobs, found, remarks = canonical(config, tensors)
+    knobs.pooling, more = pooling(directory, knobs.context, knobs.mask == 1)
+    remarks += more
     small = (".json", ".model", ".txt", ".jinja", ".tiktoken")
     files += [os.path.join(directory, n) for n in os.listdir(directory) if n.endswith(small)]
     return Source(name, family, knobs, found, files, directory, find_tokenizer(directory), remarks)

@@ -55,11 +55,15 @@ class Knobs:
     tied: bool
     layernorm: bool = False
     parallel: bool = False
+    post_norm: bool = False  # norms of sums, not of what a branch reads
     emb_scale: float = 1.0
+    d_embed: int = 0  # width of the embedding; 0: n_embd
+    head_act: int = 0  # between the last norm and the output, in masked language models
     final_softcap: float = 0.0
     ropes: list[Rope] = field(default_factory=list)
     rope: list[int] = field(default_factory=lambda: [-1])  # of ropes, -1 for none
     window: list[int] = field(default_factory=lambda: [0])
+    mask: int = 0  # 1: tokens see those after them
     attn_scale: float | None = None  # None: head_dim^-1/2
     softcap: float = 0.0
     clip: float = 0.0
@@ -69,12 +73,15 @@ class Knobs:
     q_temp_length: int = 0
     slopes: np.ndarray | None = None  # ALiBi: float32 [n_heads]
 
+    pooling: dict[str, int] = field(default_factory=dict)  # model.pooling and its like
+
     # What only some layers have, or has another mixer than attention.
     parts: list[Part] = field(default_factory=list)
     names: dict[str, str | None] | None = (
         None  # instead of the family's, where they depend on the config
     )
     biased: tuple[str, ...] = ()  # the matrices that may have a bias
+    bare_norms: tuple[str, ...] = ()  # the LayerNorms that have none
     norm_offset: float = 0.0  # added to the weights of every norm
     skipped_positions: int = 0  # rows of embed_pos that no position uses, before the others
     logit_scale: float = 1.0  # which goes into the final norm
@@ -101,6 +108,11 @@ class Knobs:
         }
         if self.emb_scale != 1:
             meta["model.emb_scale"] = float(self.emb_scale)
+        meta.update(self.pooling)
+        if self.width != self.n_embd:
+            meta["model.d_embed"] = self.width
+        if "head_dense" in tensors:
+            meta["model.head_act"] = self.head_act
         if self.final_softcap:
             meta["model.final_softcap"] = float(self.final_softcap)
         if self.q_temp:
@@ -123,7 +135,7 @@ class Knobs:
             "layer.rope": self.rope,
             "layer.window": self.window,
             "layer.attn_scale": scale,
-            "layer.topology": int(self.parallel),
+            "layer.topology": 1 if self.parallel else 2 if self.post_norm else 0,
             "layer.d_ff": self.d_ff,
             "layer.ffn": [
                 int(f"layers.{i}.ffn_gate" in tensors or f"layers.{i}.expert_gate" in tensors)
@@ -133,6 +145,7 @@ class Knobs:
         }
         unusual = {
             "layer.norms": (norms, 1 if self.parallel else 5),
+            "layer.mask": (self.mask, 0),
             "layer.qk_norm": (self.qk_norm, PER_HEAD),
             "layer.softcap": (self.softcap, 0.0),
             "layer.clip": (self.clip, 0.0),
@@ -157,6 +170,11 @@ class Knobs:
             if multiplier != 1:
                 meta[key + "long_multiplier"] = float(multiplier)
         return meta
+
+    @property
+    def width(self) -> int:
+        """That of the embedding."""
+        return self.d_embed or self.n_embd
 
     def part_of(self, kind: str) -> Part | None:
         """The part that such a tensor belongs to."""
@@ -184,9 +202,10 @@ class Knobs:
         q, kv = self.n_heads * head_dim, of_layer(self.n_kv_heads, layer) * head_dim
         all_heads = self.qk_norm in (WHOLE, DISTINCT)
         return {
-            "embed": (self.vocab_size, self.n_embd),
-            "embed_pos": (self.skipped_positions + self.context, self.n_embd),
-            "output": (self.vocab_size, self.n_embd),
+            "embed": (self.vocab_size, self.width),
+            "embed_pos": (self.skipped_positions + self.context, self.width),
+            "embed_norm": (self.width,),
+            "output": (self.vocab_size, self.width),
             "attn_q": (q, self.n_embd),
             "attn_k": (kv, self.n_embd),
             "attn_v": (kv, self.n_embd),

@@ -632,7 +632,7 @@ def delta_block(c: Config, **defaults) -> Knobs:
             f"{c.where}: linear_num_value_heads is no multiple of linear_num_key_heads"
         )
     c.require(attn_output_gate=True, mamba_ssm_dtype="float32", use_sliding_window=False)
-    k.norm_offset, k.biased = 1.0, (*biases(c), "attn_gate", "delta_decay")
+    k.norm_offset, k.biased = 1.0, (*biases(c), *biases(c, ("attn_gate",)), "delta_decay")
     c.ignore("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings")
     return k
 

@@ -1,5 +1,5 @@
 """Parts of a decoder that only some layers have: experts, latent attention, and the mixers that
-stand where attention does. A part says which layers have it, what metadata and tensors
+take the place of attention. A part says which layers have it, what metadata and tensors
 docs/format.md asks for, and how the source's tensors become modules that a family's table can
 name."""
 
@@ -43,6 +43,12 @@ class Part:
 
     def arrange(self, left: dict[str, Tensor]) -> None:
         """Replaces the source's tensors by those that the table names."""
+
+    def rename(
+        self, names: dict[str, str | None], left: dict[str, Tensor]
+    ) -> dict[str, str | None]:
+        """The family's table, less what this checkpoint does not have."""
+        return names
 
     @property
     def mixes(self) -> bool:

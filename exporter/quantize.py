@@ -62,8 +62,8 @@ def pack(weights: np.ndarray, dtype: str) -> tuple[bytes, float]:
 
 
 def turn(blocks: np.ndarray) -> np.ndarray:
-    """float32 [n][32] times the 32 x 32 Hadamard matrix, whose square is 32 (docs/format.md: turned
-    blocks)."""
+    """float32 [n][32] times the 32 x 32 Hadamard matrix, whose square is 32 (docs/format.md:
+    transformed blocks)."""
     for stride in (16, 8, 4, 2, 1):
         pairs = blocks.reshape(-1, 2, stride)
         blocks = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], 1)

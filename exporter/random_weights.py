@@ -1,22 +1,22 @@
 """Checkpoints of random weights in a known shape, for measuring speed without downloading anything.
 
-SHAPES holds what a config.json would say, so a shape of any family that families.py knows is one
-entry more. A matrix is made of panels of 16 rows drawn from a small pool: packing the pool once
+SHAPES holds what a config.json says, so a shape of any family that families.py knows is one entry
+more. A matrix is made of panels of 16 rows drawn from a small pool: packing the pool once
 makes a model of a billion weights a matter of seconds, and every panel still lies in the file as
 often as a real model's would."""
 
 from __future__ import annotations
 
+import os
 import zlib
 
 import numpy as np
 
-from .assemble import in_layers
-from .config import Config
-from .families import FAMILIES, canonical
+from .families import canonical
+from .huggingface import read_json
 from .knobs import Source
 from .quantize import LANES, pack
-from .tensor import ExportError, Tensor
+from .tensor import CONSTANT, ExportError, Tensor
 
 POOL = 64  # panels of one width to choose from
 
@@ -135,48 +135,40 @@ def _vector(name: str, size: int, seed: int) -> Tensor:
     return Tensor(name, (size,), lambda: lambda a, b: values[a:b].copy())
 
 
-def random_tensors(shape: str, seed: int) -> dict[str, Tensor]:
-    """The tensors of that shape under the names of its Hugging Face checkpoint. Errors:
-    ExportError."""
+def random_tensors(tensors: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
+    """Canonical tensors of these shapes; what is no weight, as the slopes of ALiBi, stays as it is.
+    Errors: ExportError."""
     if not 0 <= seed < 1 << 32:
         raise ExportError(f"--seed {seed}: expected a whole number from 0 to 2^32 - 1")
-    config = SHAPES[shape]
-    knobs_of, names = FAMILIES[config["model_type"]]
-    knobs = knobs_of(Config(config))
     pools: dict[int, _Pool] = {}
-    tensors: dict[str, Tensor] = {}
-    for name, source in in_layers(names, knobs.n_layers):
-        matrix = name.split(".")[-1]
-        if name == "output" and knobs.tied:
-            continue
-        size = knobs.shape(matrix)
-        weight = source + ".weight"
-        if len(size) == 2:
-            size = size[::-1] if knobs.conv1d and "." in name else size
-            if size[1] not in pools:
-                pools[size[1]] = _Pool(seed, size[1])
-            tensors[weight] = _matrix(weight, size, pools[size[1]], seed)
+    found = {}
+    for name, tensor in tensors.items():
+        if tensor.name == CONSTANT:
+            found[name] = tensor
+        elif len(tensor.shape) == 1:
+            found[name] = _vector(name, tensor.shape[0], seed)
         else:
-            tensors[weight] = _vector(weight, size[0], seed)
-        if matrix in knobs.biased or len(size) == 1 and knobs.layernorm:
-            tensors[source + ".bias"] = _vector(source + ".bias", knobs.shape(matrix)[0], seed)
-    return tensors
+            pool = pools.setdefault(tensor.shape[1], _Pool(seed, tensor.shape[1]))
+            found[name] = _matrix(name, tensor.shape, pool, seed)
+    return found
 
 
 def open_random(shape: str, seed: int) -> Source:
-    """A source of random weights. Errors: ExportError if there is no such shape."""
-    if shape not in SHAPES:
-        raise ExportError(f"--random {shape}: no such shape; there are {', '.join(SHAPES)}")
-    family, knobs, tensors, remarks = canonical(SHAPES[shape], random_tensors(shape, seed))
-    remarks.append(
-        "the weights are random, and there is no tokenizer: made for --bench and --kv; text needs "
-        "--tokens"
-    )
+    """A source of random weights in a known shape, or in that of a config.json. Errors:
+    ExportError."""
+    is_file = os.path.isfile(shape)
+    if not is_file and shape not in SHAPES:
+        raise ExportError(
+            f"--random {shape}: no such shape; there are {', '.join(SHAPES)}, and any config.json"
+        )
+    config = read_json(shape) if is_file else SHAPES[shape]
+    family, knobs, tensors, remarks = canonical(config, None)
+    remarks.append("the weights are random: made for --bench and --kv")
     return Source(
         f"random weights in the shape of {shape}, seed {seed}",
         family,
         knobs,
-        tensors,
-        [],
+        random_tensors(tensors, seed),
+        [shape] if is_file else [],
         remarks=remarks,
     )

@@ -1,5 +1,5 @@
 """Where a checkpoint keeps its tokenizer: tokenizer.json, tokenizer.model, tekken.json, *.tiktoken,
-vocab.json + merges.txt.
+vocab.json + merges.txt, vocab.txt.
 
 Only a tokenizer.json says how text is cut. For the others the pre-tokenizer is that of the
 tokenizer's class or of the model's type. Added tokens are those of the file and of those beside it;

@@ -526,13 +526,18 @@ def agreement(expected, text, at):
     return next((i for i, (a, b) in enumerate(zip(expected, found)) if a != b), len(found))
 
 
-def verdict(text):
+def described(text, broken):
     """One line on `text`: "good", or "broken" with the place where it breaks."""
-    broken = check(text)
     if broken is None:
         return "good"
     before, after = text[max(0, broken - 60):broken], text[broken:broken + 20]
     return f"broken at character {broken}: {before!r} >> {after!r}"
+
+
+def texts_of(path):
+    """The texts of a file, which lines of three dashes separate; -: of stdin."""
+    with (sys.stdin if path == "-" else open(path)) as file:
+        return re.split(r"^---\n", file.read(), flags=re.M)
 
 
 def main():
@@ -545,10 +550,7 @@ def main():
         rng = random.Random(args.seed)
         print("\n---\n".join(story(rng) for _ in range(args.n)))
         return 0
-    verdicts = []
-    for path in args.check:
-        with (sys.stdin if path == "-" else open(path)) as file:
-            verdicts += [verdict(text) for text in re.split(r"^---\n", file.read(), flags=re.M)]
+    verdicts = [described(text, check(text)) for path in args.check for text in texts_of(path)]
     print("\n".join(verdicts))
     return 0 if all(v == "good" for v in verdicts) else 1
 

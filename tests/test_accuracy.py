@@ -1,7 +1,7 @@
 """What rounding costs: logits of the bundled model in each dtype against its own float32, over
 stories it was not trained on.
 
-    python tests/test_accuracy.py      prints the table of README.md
+    python tests/test_accuracy.py      prints the table of docs/accuracy.md
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ BOUNDS = {
     ("f32", "f16"): 0.001,
     ("f32", "q8"): 0.01,
     ("bf16", "f32"): 0.01,
-    ("q8", "f32"): 0.01,
-    ("q4", "f32"): 0.08,
+    ("q8", "f32"): 0.015,
+    ("q4", "f32"): 0.13,
 }
 
 

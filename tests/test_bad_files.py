@@ -140,7 +140,7 @@ def floats(*values: float) -> Meta:
         ("layer.head_dim", ints(1 << 24), "exceeds"),
         ("layer.rope", ints(1), "layer.rope of layer 0 is 1"),
         ("layer.window", ints(-1), "layer.window of layer 0 is -1"),
-        ("layer.topology", ints(2), "layer.topology of layer 0 is 2"),
+        ("layer.topology", ints(3), "layer.topology of layer 0 is 3"),
         ("layer.ffn", ints(0), "ffn_gate"),
         ("layer.act", ints(-1), "layer.act of layer 0 is -1"),
         ("layer.act", ints(1 << 20), "layer.act of layer 0 is 1048576"),
@@ -223,7 +223,8 @@ def test_tensor_table(run, bare, tmp_path, field, layout, value, message):
 def test_tensors_overlap(run, bare, tmp_path):
     data = bytearray(bare.read_bytes())
     first, second = (table_row(bytes(data), f"layers.0.{name}") for name in ("attn_k", "attn_v"))
-    data[second + 24 : second + 32] = data[first + 24 : first + 32]
+    inside = int.from_bytes(data[first + 24 : first + 32], "little") + 64
+    data[second + 24 : second + 32] = inside.to_bytes(8, "little")
     path = tmp_path / "overlap.bin"
     path.write_bytes(checkpoints.seal(bytes(data)))
     refused(run, path, "tensor layers.0.attn_v: data begin at byte")
@@ -337,6 +338,17 @@ def test_knobs_by_name_of_other_parts(name, fuzzer, tmp_path):
     assert export.main([str(ROOT / "tests" / "golden" / name), str(path), "--dtype", "q8"]) == 0
     tried, accepted = fuzz(fuzzer, path, "knobs", 300, 4)
     assert tried == 300 and accepted < 150
+@pytest.mark.parametrize("name", ["gpt_oss", "deepseek_v3", "lfm3"])
+def test_damaged_shapes(name, fuzzer, tmp_path):
+    """None is run, whatever it says."""
+    path = tmp_path / "x.shape"
+    assert export.main([str(ROOT / "tests" / "golden" / name), str(path), "--shape-only"]) == 0
+    assert fuzz(fuzzer, path, "truncate", 64)[1] == fuzz(fuzzer, path, "grow")[1] == 0
+    for how, count in (("flip", 2000), ("overwrite", 1000), ("knobs", 300)):
+        tried, accepted = fuzz(fuzzer, path, how, count, 5)
+        assert tried == count and 0 < accepted < count
+
+
 def test_damaged_chat_templates(fuzzer, stories, tmp_path):
     """Flipped bits and extreme words in the tables of a chat, among others."""
     model = checkpoints.random_model(tokenizer=stories, n_embd=8, n_layers=1, n_heads=1, n_kv_heads=1, head_dim=8, d_ff=8)

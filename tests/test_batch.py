@@ -280,7 +280,7 @@ def test_empty_and_last_line(run, bare, tmp_path):
 
 def test_usage(run, bare, tmp_path):
     for arguments, message in (
-        (["--batch", "-", "-np", "1,2"], "--batch wants one number"),
+        (["--batch", "-", "-np", "1,2"], "--batch takes one number"),
         (["--batch", "-", "-p", "x"], "means nothing for --batch"),
         (["-o", "x"], "means nothing for generation"),
         (["--batch", "-", "--ids"], "means nothing"),

@@ -90,9 +90,9 @@ USAGE = [
     ],
     (["MODEL", "--info", "-b", "5"], "-b means nothing for --info"),
     (["MODEL", "--bench", "-c", "16777216"], "was made for 512 positions"),
-    (["MODEL", "MODEL", "--bench"], "only --kv takes several"),
+    (["MODEL", "MODEL", "--bench"], "takes several models"),
     (["MODEL", "--tokenize", "--tokens", "1"], "--tokens means nothing for --tokenize"),
-    (["MODEL", "MODEL"], "only --kv takes several"),
+    (["MODEL", "MODEL"], "takes several models"),
     (["-p", "text"], "which model"),
     ([], "which model"),
 ]

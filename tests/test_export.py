@@ -1265,7 +1265,7 @@ def test_random_weights_are_packed_as_any_others(dtype, tmp_path, monkeypatch):
     file = Checkpoint(str(random_file(tmp_path / "x", "--dtype", dtype)))
     for name, tensor in random_weights.open_random("stories-260k", 1).tensors.items():
         if len(tensor.shape) == 2:
-            whole, kind = tensor.array(), export.dtype_of(name, tensor, dtype)
+            whole, kind = tensor.array(), exporter.checkpoint.dtype_of(name, tensor, dtype)
             packed = quantize.unpack(quantize.pack(whole, kind)[0], kind, *whole.shape)
             assert np.array_equal(file.tensor(name), packed), name
             assert whole.std() == pytest.approx(whole.shape[1] ** -0.5, rel=0.1)
@@ -1302,6 +1302,7 @@ def test_random_refusals(tmp_path, capsys):
             "--tokenizer: random weights have none",
         ),
         (["a", "--random", "llama-1b", "--revision", "x"], "--revision: random weights have none"),
+        (["a", "b", "--shape-only", "--tokenizer", "t"], "--tokenizer: a shape has none"),
         (["a", "b", "--seed", "1"], "--seed belongs to --random"),
         (["a", "b", "--dtype", "q5"], "argument --dtype: invalid choice: 'q5'"),
         (["a", "b", "--kv-heads", "x"], "argument --kv-heads: invalid int value: 'x'"),

@@ -99,7 +99,8 @@ def stage(tmp_path_factory) -> Stage:
 
 def test_install_and_uninstall(tmp_path, stage):
     names = ["bin/run", "include/heads.h", "lib/libheads.a", "lib/libheads.so",
-             f"lib/libheads.so.{ABI}", "lib/pkgconfig/heads.pc"]
+             f"lib/libheads.so.{ABI}", "lib/pkgconfig/heads.pc",
+             "share/bash-completion/completions/run"]
     assert stage.files() == {f"opt/heads/{name}" for name in names}
     assert str(stage.root) not in (stage.lib / "pkgconfig" / "heads.pc").read_text()
     again = Stage(tmp_path)
@@ -184,7 +185,8 @@ class SamplerOptions(ctypes.Structure):
 
 
 class Plan(ctypes.Structure):
-    _fields_ = [(name, c_size_t) for name in ("bytes_per_token", "state", "reserved")]
+    _fields_ = [(name, c_size_t) for name in
+                ("bytes_per_token", "growing", "windows", "state", "reserved")]
 
 
 class Usage(ctypes.Structure):

@@ -331,9 +331,37 @@ TENSORS = [
     of_layer("attn_post_norm", vector(D), "never"),  # layer.norms does not name it
     of_layer("ffn_post_norm", vector(D), "never"),
 ]
+# What encoders brought, from a generator of its own, so that the others keep their numbers.
+rng, first_rng = np.random.default_rng(6), rng
+NARROW = 10
+HEAD = {"head_dense": matrix(D, D), "head_norm": vector(D)}
+NARROW_EMBEDDING = {
+    "embed": matrix(VOCAB, NARROW), "embed_proj": matrix(D, NARROW),
+    "head_dense": matrix(NARROW, D), "head_norm": vector(NARROW),
+}  # fmt: skip
+KNOBS += [
+    knob("model.head", ints(1)),
+    knob("model.head_act", ints(1), tensors=HEAD),
+    knob("model.head_act", ints(1), "never"),
+    knob("model.pooling", ints(1)),
+    knob("model.pooling_unit", ints(1), with_={"model.pooling": ints(2)}),
+    knob("model.pooling_unit", ints(1), "never"),
+    knob("model.pooling_tokens", ints(3), with_={"model.pooling": ints(2)}),
+    knob("model.d_embed", ints(NARROW), with_={"model.head_act": ints(2)}, tensors=NARROW_EMBEDDING),
+    knob("layer.mask", ints(1), "attention"),
+]
+TENSORS += [
+    Extra(set(), {}, {"embed_type": vector(D)}),
+    Extra(set(), {}, {"embed_proj": matrix(D, D)}),
+    Extra({"never"}, {}, {"head_norm": vector(D)}),
+    of_layer("attn_relative", vector(HEADS * 5), "attention"),
+    of_layer("attn_relative", vector(HEADS * 4), "never"),
+]
+rng = first_rng
 ALWAYS_RMS = ("attn_latent_norm", "attn_q_down_norm", "delta_norm")
 TABLES = ("embed", "ple_table")
-NO_EFFECT = ("layer.qk_norm", "layer.top_groups", "layer.group_score")  # alone
+NO_EFFECT = ("layer.qk_norm", "layer.top_groups", "layer.group_score", "model.head",
+             "model.pooling", "model.pooling_unit", "model.pooling_tokens")  # alone
 
 
 def every_tensor() -> dict[str, Tensor]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -35,9 +37,15 @@ def test_kv_formula(run, tmp_path, keys, values):
             n_layers=layers, n_heads=heads, n_kv_heads=kv_heads, head_dim=head_dim
         )
     )
-    report = kv_json(model, "-c", context, "-ctk", keys, "-ctv", values)
-    names = "context rows reserved_bytes resident_bytes state_bytes padding_per_token"
-    names += " fork_shared_bytes"
+    report = kv_json(
+        model, "-c", context, "-ctk", keys, "-ctv", values, "--memory", "1.5G"
+    )
+    assert report["memory_bytes"] == 3 << 29
+    assert set(report["rows"][0]["tokens_that_fit"]) == {"f32", "f16", "q8"} | (
+        {f"{keys}/{values}"} if keys != values else set()
+    )
+    names = "model shape context model_context memory_bytes weight_bytes rows reserved_bytes"
+    names += " state_bytes padding_per_token resident_bytes fork_shared_bytes"
     assert list(report) == names.split() and report["padding_per_token"] == 0
     assert report["context"] == context
     per_head = layers * head_dim * (BYTES_OF_32[keys] + BYTES_OF_32[values]) // 32
@@ -45,8 +53,17 @@ def test_kv_formula(run, tmp_path, keys, values):
     assert [row["n_kv_heads"] for row in report["rows"]] == [12, 6, 4, 3, 2, 1, None]
     for row in report["rows"][:-1]:
         n = row["n_kv_heads"]
-        names = "scheme n_kv_heads bytes_per_token bytes_at_2048 bytes_at_context ratio_to_mha own"
+        names = "scheme n_kv_heads bytes_per_token growing_per_token window_bytes bytes_at_2048"
+        names += " bytes_at_context ratio_to_mha own tokens_that_fit curve"
         assert list(row) == names.split()
+        assert row["growing_per_token"] == row["bytes_per_token"] and row["window_bytes"] == 0
+        assert row["curve"] == [
+            [t, t * n * per_head] for t in (1, 2, 4, 8, 16, 32, 64, 128, 256, 300)
+        ]
+        for types, fits in row["tokens_that_fit"].items():
+            k, v = types.split("/") if "/" in types else (types, types)
+            one = n * layers * head_dim * (BYTES_OF_32[k] + BYTES_OF_32[v]) // 32
+            assert fits == report["memory_bytes"] // one
         assert row["bytes_per_token"] == n * per_head
         assert row["bytes_at_2048"] == n * per_head * 2048
         assert row["bytes_at_context"] == n * per_head * context
@@ -112,11 +129,144 @@ def test_kv_window_is_a_ring(run, tmp_path):
     assert text.count("as the formula says") == 2 and "any" in text
 
 
+@pytest.mark.parametrize("options", [[], ["-ctk", "q8"], ["-c", 4000], ["-c", 40]])
+@pytest.mark.parametrize("name", ["gemma3", "lfm3", "mistral", "qwen3_next", "gpt_oss", "gemma4"])
+def test_kv_grows_and_stays(name, options, exported):
+    """What a context costs is what grows with it, and what does not."""
+    report = kv_json(exported(name), *options)
+    for row in report["rows"]:
+        grown = row["growing_per_token"] * report["context"]
+        assert row["bytes_at_context"] == grown + row["window_bytes"] + report["state_bytes"]
+    if name == "lfm3":
+        assert report["state_bytes"] > 0
+    if name == "gemma3" and options != ["-c", 40]:
+        assert 0 < row["growing_per_token"] < row["bytes_per_token"] or row["scheme"] == "MLA"
+
+
+def test_kv_counts_beyond_the_context(run, bare):
+    """Nobody runs it there, so it is arithmetic; what is measured is the model's own context."""
+    report = kv_json(bare, "-c", 100_000)
+    assert (report["context"], report["model_context"]) == (100_000, 512)
+    assert next(r for r in report["rows"] if r["own"])["bytes_at_context"] == 100_000 * 384
+    assert report["reserved_bytes"] == 512 * 384
+    text = run(bare, "--kv", "-c", 100_000).stdout.decode()
+    assert text.count("as the formula says") == 2 and "NOT" not in text
+    assert f"note: {bare} was made for 512 tokens; 100,000 is what they would cost." in text
+    assert "measured at the context it was made for: reserved 196,608 bytes" in text
+    assert run(bare, "-p", "x", "-c", 100_000).returncode == 2
+
+
+def test_kv_memory(run, bare):
+    for size, n in (("384", 1), ("383", 0), ("3k", 8), ("0.75M", 2048), ("1G", (1 << 30) // 384)):
+        report = kv_json(bare, "--memory", size)
+        own = next(r for r in report["rows"] if r["own"])
+        assert own["tokens_that_fit"]["f16"] == n, size
+    text = run(bare, "--kv", "--memory", "3K").stdout
+    assert b"tokens that fit in 3,072 bytes (--memory)" in text
+    for size in ("x", "3x", "3KB", "0", "-1", "", "nan", "inf", "1e30", "K"):
+        done = run(bare, "--kv", "--memory", size)
+        assert done.returncode == 2 and "--memory wants a size such as 8G" in done.stderr
+    assert "--memory means nothing for generation" in run(bare, "--memory", "1G").stderr
+
+
+# ---- the picture ----
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def lines_of(picture: Path) -> list[tuple[str, list[tuple[float, float]]]]:
+    """What the lines are called, and their points; the second polyline of a group leads to the
+    name."""
+    root = ElementTree.parse(picture).getroot()
+    names = [t.text for t in root.iter(f"{SVG}text") if ": " in (t.text or "")]
+    groups = [group.find(f"{SVG}polyline").get("points") for group in root.iter(f"{SVG}g")]
+    points = [[tuple(map(float, p.split(","))) for p in group.split()] for group in groups]
+    return list(zip(names, points))
+
+
+def ticks_of(picture: Path, anchor: str) -> list[tuple[float, float]]:
+    """(place, what it means) of the ticks: of bytes where the anchor is end, else of tokens."""
+    units = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+    found = []
+    for text in ElementTree.parse(picture).getroot().iter(f"{SVG}text"):
+        match = re.fullmatch(r"(\d+) ?([KMGTB]?)(iB)?", text.text or "")
+        if match and text.get("text-anchor") == anchor:
+            at = float(text.get("y")) - 4 if anchor == "end" else float(text.get("x"))
+            found.append((at, int(match[1]) * units[match[2]]))
+    return sorted(found)
+
+
+def value_at(ticks: list[tuple[float, float]], place: float) -> float:
+    (a, x), (b, y) = ticks[0], ticks[-1]
+    return x * (y / x) ** ((place - a) / (b - a))
+
+
+def test_svg_of_schemes(run, tmp_path):
+    """The lines are where the figures of --json say."""
+    model, picture = tmp_path / "a <b> & c.bin", tmp_path / "x.svg"
+    model.write_bytes(checkpoints.random_model(window=32, context=4096))
+    report = json.loads(run(model, "--kv", "--svg", picture, "--json").stdout)
+    title = [t.text for t in ElementTree.parse(picture).getroot().iter(f"{SVG}text")][0]
+    assert title == "KV cache of a <b> & c.bin"
+    tokens, size = ticks_of(picture, "middle"), ticks_of(picture, "end")
+    assert [n for _, n in tokens] == [2**k for k in range(4, 13)] and 4 <= len(size) <= 10
+    lines = dict(lines_of(picture))
+    assert len(lines) == len(report["rows"])
+    for row in report["rows"]:
+        curve, heads = dict(row["curve"]), row["n_kv_heads"]
+        label = f"{row['scheme']}, {heads} KV head" if heads else "MLA of rank"
+        (points,) = (p for name, p in lines.items() if name.startswith(label))
+        assert value_at(tokens, points[-1][0]) == pytest.approx(4096, rel=0.01)
+        for x, y in points:
+            n = value_at(tokens, x)
+            if abs(n - (at := 2 ** round(math.log2(n)))) < 0.01 * n:
+                assert value_at(size, y) == pytest.approx(curve[at], rel=0.02)
+
+
+def test_svg_of_models(run, tmp_path, bare, stories):
+    picture = tmp_path / "x.svg"
+    text = run(bare, stories, "--kv", "-c", 2048, "--memory", "1M", "--svg", picture).stdout
+    assert text == run(bare, stories, "--kv", "-c", 2048, "--memory", "1M").stdout
+    root = ElementTree.parse(picture).getroot()
+    assert [name.split(":")[0] for name, _ in lines_of(picture)] == ["bare.bin", "stories.bin"]
+    assert len(list(root.iter(f"{SVG}circle"))) == 2  # both were made for less
+    assert "1 MiB of memory" in [t.text for t in root.iter(f"{SVG}text")]
+    assert "prefers-color-scheme: dark" in root.find(f"{SVG}style").text
+    places = [float(t.get("y")) for t in root.iter(f"{SVG}text") if ": " in (t.text or "")]
+    assert abs(places[0] - places[1]) >= 17
+
+
+def test_svg_is_whole_or_not_there(run, tmp_path, bare):
+    """Of many lines too; and the file is no model."""
+    model = tmp_path / "model.bin"
+    model.write_bytes(bare.read_bytes())
+    for path in (model, bare):
+        done = run(bare, model, "--kv", "--svg", path)
+        assert done.returncode == 1 and done.stdout == b""
+        assert "it is the model itself" in done.stderr
+    assert run(bare, "--kv", "--svg", tmp_path / "no" / "x.svg").returncode == 1
+    assert run(*[bare] * 40, "--kv", "--svg", tmp_path / "x.svg").returncode == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.bin", "x.svg"]
+    root = ElementTree.parse(tmp_path / "x.svg").getroot()
+    places = [float(t.get("y")) for t in root.iter(f"{SVG}text") if ": " in (t.text or "")]
+    assert len(places) == 40 and max(places) < int(root.get("height"))
+    assert all(b - a > 16 for a, b in zip(places[::-1], places[-2::-1]))
+    model.write_bytes(checkpoints.random_model(n_layers=40, n_kv_heads=6))  # all others lie low
+    assert run(model, *[bare] * 20, "--kv", "--svg", tmp_path / "x.svg").returncode == 0
+    root = ElementTree.parse(tmp_path / "x.svg").getroot()
+    low = [float(t.get("y")) for t in root.iter(f"{SVG}text") if ": " in (t.text or "")]
+    assert len(low) == 21 and max(low) < 460
+    assert "--svg means nothing for --info" in run(bare, "--info", "--svg", "x").stderr
+    model.write_bytes(checkpoints.random_model(context=1, n_layers=1))
+    assert run(model, "--kv", "--svg", tmp_path / "x.svg").returncode == 0
+    assert "nan" not in (tmp_path / "x.svg").read_text()
+
+
 def test_kv_several_models(run, tmp_path):
     paths = [tmp_path / f"{name}.bin" for name in ("mha", "gqa", "mqa")]
     for path, n in zip(paths, (6, 2, 1)):
         path.write_bytes(checkpoints.random_model(n_kv_heads=n))
-    reports = kv_json(*paths)
+    reports = kv_json(*paths, "--memory", "1G")
     assert [[row["n_kv_heads"] for row in r["rows"] if row["own"]] for r in reports] == [
         [6],
         [2],
@@ -127,7 +277,7 @@ def test_kv_several_models(run, tmp_path):
         == 3 * reports[1]["reserved_bytes"]
         == 6 * reports[2]["reserved_bytes"]
     )
-    assert reports[1] == kv_json(paths[1])
+    assert reports[1] == kv_json(paths[1], "--memory", "1G")
     lines = run(*paths, "--kv").stdout.decode().splitlines()
     for path, line, report in zip(paths, lines[1:], reports):
         assert line.startswith(str(path))
@@ -142,16 +292,17 @@ def test_kv_text(run, bare):
         "3 layers, 6 query heads, 2 KV heads, head_dim 16; keys f16, values f16; context 512"
         in lines[0]
     )
-    own = [line for line in lines if line.startswith("* ") and "this model" not in line]
-    assert len(own) == 1
-    fields = own[0].split()
-    assert fields[1:7] == ["GQA", "2", "384", "786,432", "196,608", "0.3333"]
+    own, fits = ([line] for line in lines if line.startswith("* ") and "this model" not in line)
+    assert own[0].split()[1:] == "GQA 2 384 384 0 786,432 196,608 0.3333".split()
+    weights = sum(len(t.data) for t in checkpoints.parse(bare.read_bytes())[1].values())
+    assert f"weights: {weights:,} bytes, beside the cache." in lines
     free = int(
-        re.search(r"in the ([\d,]+) bytes of memory that are free", "\n".join(lines))[1].replace(
+        re.search(r"fit in ([\d,]+) bytes \(what is free now\)", "\n".join(lines))[1].replace(
             ",", ""
         )
     )
-    assert int(fields[7].replace(",", "")) == free // 384
+    # In q8 16 numbers take the room of 32, and keys an odd block's padding.
+    assert fits[0].split()[3:] == [f"{free // 768:,}", f"{free // 384:,}", f"{free // 420:,}"]
     now = int(re.search(r"MemAvailable: +(\d+)", Path("/proc/meminfo").read_text())[1]) * 1024
     assert free % 1024 == 0 and now / 2 < free < now * 2
 

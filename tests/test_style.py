@@ -13,7 +13,7 @@ COLUMNS = 100
 FUNCTION_LINES = 60
 # Of code, without comments and blank lines, outside the folders below: 9,600 when this was set, and
 # 850 for the verbs that were then being added.
-TOTAL_LINES = 10_450
+TOTAL_LINES = 12_000  # of code, with encoders and what else is to come in this stage
 NOT_COUNTED = ("kernels/", "tests/", "examples/")
 FOLDERS = [".", "cli", "text", "kernels", "tests/c", "examples"]
 GENERATED = ROOT / "text" / "unicode_tables.h"

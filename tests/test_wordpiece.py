@@ -83,7 +83,8 @@ def test_every_character(tmp_path, kind):
     (tmp_path / "tokenizer.json").write_text(trained(kind))
     texts.write_model(tmp_path / "model.bin", tokenizer_metadata(str(tmp_path)))
     points = [chr(c) for c in range(1, 0x20000) if not 0xD800 <= c < 0xE000]
-    every = ["".join(f"{c}a{c} " for c in points[i : i + 2000]) for i in range(0, len(points), 2000)]
+    some = [points[i : i + 2000] for i in range(0, len(points), 2000)]
+    every = ["".join(f"{c}a{c} " for c in characters) for characters in some]
     ours = texts.tokenize(PROGRAM, tmp_path / "model.bin", [s.encode() for s in every])
     theirs = Tokenizer.from_str(trained(kind)).encode_batch(every)
     assert [a.ids for a in ours] == [b.ids for b in theirs]

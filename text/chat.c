@@ -40,7 +40,7 @@ typedef struct {                // how one kind of conversation is written; piec
     Span refused;               // why it is not there
 } Table;
 
-struct Chat {
+struct heads_chat {
     int n_texts, n_pieces, n_transforms;
     const int32_t *text_begin;  // [n_texts + 1]
     const char *text;

@@ -7,11 +7,7 @@
 
 #include "tokenizer.h"
 
-typedef struct {
-    const char *role;     // "system" (only the first message), "user" or "assistant"
-    const char *content;  // UTF-8, which may hold zero bytes
-    size_t content_len;
-} Message;
+typedef heads_message Message;
 
 typedef struct {
     bool add_generation_prompt;  // ends with the beginning of an answer
@@ -20,7 +16,7 @@ typedef struct {
                    // caller adds its zone's offset
 } ChatOptions;
 
-typedef struct Chat Chat;
+typedef heads_chat Chat;
 
 // Reads the model's chat.* metadata; borrows it. NULL: there is none, it is inconsistent, or the
 // template was refused when it was compiled; the message says why.

@@ -95,7 +95,8 @@ static int use_model(const Model *model) {
     return status;
 }
 
-// 1 if the bytes were accepted and run, 0 if they were refused. The copy is exactly as long as the
+// 1 if the bytes were accepted and run, or are a shape, which must not run; 0 if they were refused.
+// The copy is exactly as long as the
 // bytes, so that ASan sees whatever is read beyond.
 static int try_bytes(const uint8_t *bytes, size_t size, Error *err) {
     void *copy;
@@ -108,7 +109,8 @@ static int try_bytes(const uint8_t *bytes, size_t size, Error *err) {
         use_chat(&model);
         int tokenizer = use_tokenizer(&model), run = use_model(&model);
         checkpoint_check(&model.file, err);
-        accepted = tokenizer == 0 && run == 0;
+        if (model.file.shape && run == 0) abort();
+        accepted = tokenizer == 0 && (run == 0 || model.file.shape);
         model_close(&model);
     } else if (!err->text[0]) {
         abort();  // a refusal says why

@@ -34,7 +34,9 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from exporter.random_weights import SHAPES, random_tensors  # noqa: E402
+from exporter.assemble import in_layers  # noqa: E402
+from exporter.common import LLAMA  # noqa: E402
+from exporter.random_weights import SHAPES, open_random  # noqa: E402
 
 SEED, PROMPT, DECODE = 1, 256, 16
 BATCH_DEPTHS, MAX_SEQUENCES = (0, 512), 256
@@ -159,6 +161,16 @@ def gguf_name(name: str) -> str:
     return GGUF_NAMES[name.removesuffix(".weight")] + ".weight"
 
 
+def hub_tensors(shape: str) -> dict:
+    """The random weights under the names of a Llama's Hugging Face checkpoint."""
+    source = open_random(shape, SEED)
+    return {
+        f"{module}.weight": source.tensors[name]
+        for name, module in in_layers(LLAMA, source.knobs.n_layers)
+        if name in source.tensors
+    }
+
+
 def pairs_interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
     """The rows of q or k as GGUF's Llama wants them: its rope rotates neighbours, so i and i + d / 2
     become neighbours."""
@@ -185,7 +197,7 @@ def write_gguf(path: str, task: Task) -> None:
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
     writer.add_tokenizer_model("no_vocab")
-    tensors = random_tensors(task.shape, SEED)
+    tensors = hub_tensors(task.shape)
 
     def kind(name: str) -> gguf.GGMLQuantizationType:
         if len(tensors[name].shape) == 1:
@@ -344,7 +356,7 @@ class Torch:
         dtype = torch.float32 if task.dtype == "f32" else torch.bfloat16
         weights = {
             name: torch.from_numpy(t.array()).to(dtype)
-            for name, t in random_tensors(task.shape, SEED).items()
+            for name, t in hub_tensors(task.shape).items()
         }
         self.model.load_state_dict(weights, strict=False, assign=True)
         self.model.tie_weights()

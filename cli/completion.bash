@@ -1,0 +1,10 @@
+# Completion for bash, installed by "make install". The options are those that --help lists.
+_heads_run() {
+    local word=${COMP_WORDS[COMP_CWORD]}
+    if [[ $word == -* ]]; then
+        local options
+        options=$("$1" --help 2>/dev/null | sed -nE 's/^  (--?[a-z-]+) .*/\1/p')
+        mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word")
+    fi
+}
+complete -o default -F _heads_run run ./run

@@ -1,0 +1,18 @@
+// heads_page.c: --heads, what each attention head looks at in a prompt, as a page or as JSON.
+#ifndef CLI_HEADS_PAGE_H
+#define CLI_HEADS_PAGE_H
+
+#include "input.h"
+
+typedef struct HeadsPage HeadsPage;
+
+// Opens the file and watches w, in which the text has yet to run. Exits if the file cannot be
+// written, or would be absurdly large.
+HeadsPage *heads_page_open(const Options *o, Workspace *w, const Tokenizer *tokenizer, Ids ids);
+// To be called after every pass of n tokens.
+void heads_page_add(HeadsPage *page, int n);
+// Writes the file, and prints what was found. Where the maps of all heads do not fit, the text runs
+// again in s for those that do.
+void heads_page_close(HeadsPage *page, Sequence *s);
+
+#endif

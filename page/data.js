@@ -1,0 +1,124 @@
+// What the program wrote into the page: tokens, layers, heads, scores and maps.
+"use strict";
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const n_tokens = data.tokens.length;
+const heads = data.layers.flatMap((layer) =>
+  (layer.heads || []).map((head) => Object.assign(head, { layer })));
+
+const ROLES = {
+  previous: {
+    name: "previous token", short: "prev", rows: "rows that see it",
+    means: "reads from the token just before.",
+    formula: "Mean of the weight on the token before.",
+    words: "On average this head puts {score} of a row's weight on the token just before.",
+  },
+  duplicate: {
+    name: "duplicate token", short: "dup", rows: "rows that see one",
+    means: "reads from earlier copies of the same token.",
+    formula: "Mean of the weight on all earlier tokens equal to the row's own.",
+    words: "Where a token has come before, this head puts {score} of the weight on the earlier " +
+      "copies.",
+  },
+  induction: {
+    name: "induction", short: "ind", rows: "rows that see one",
+    means: "finds where this token stood before, and reads from what followed it there: " +
+      "how a model goes on with a pattern that it has seen once (Olsson et al. 2022).",
+    formula: "Mean of the weight on all tokens that follow an earlier copy of the row's own.",
+    words: "Where a token has come before, this head puts {score} of the weight on what " +
+      "followed it there.",
+  },
+  first: {
+    name: "first token", short: "first", rows: "rows that see it",
+    means: "rests on the first token, whatever it is: an attention sink (Xiao et al. 2023, " +
+      "Gu et al. 2024), which is how a head does next to nothing.",
+    formula: "Mean of the weight on the first token.",
+    words: "On average this head puts {score} of a row's weight on the first token.",
+  },
+};
+const NO_ROLE = {
+  name: "no simple role", short: "pair",
+  means: "none of the four scores is high. The number in its cell is the weight of its " +
+    "strongest pair of tokens.",
+};
+const SPREAD = {
+  distance: { name: "distance", means: "how far back it reads: 1 is as far as uniform attention" },
+  entropy: { name: "entropy", means: "0: all on one token, 1: the same on all" },
+  last8: { name: "last 8", means: "weight on the last 8 tokens" },
+};
+const role_of = (head) => ROLES[head.role] || NO_ROLE;
+
+// ---- numbers ----
+
+// 0.43 for prose and tables, .43 for cells, where there is little room.
+const number = (x) => (x == null ? "–" : x.toFixed(x < 0.0995 && x >= 0.0005 ? 3 : 2));
+const short_number = (x) =>
+  (x == null ? "–" : x >= 0.995 ? x.toFixed(1) : x.toFixed(2).replace(/^0/, ""));
+const count = (n, word) => n + " " + word + (n === 1 ? "" : "s");
+
+// What a cell shows of a head: one score, or that of its role.
+function score_of(head, shown) {
+  if (shown !== "role") return head.scores[shown];
+  if (head.role) return head.scores[head.role];
+  return head.pairs && head.pairs.length ? head.pairs[0][2] : null;
+}
+
+// ---- tokens ----
+
+// A token in little room: one line, and never nothing.
+function label(i) {
+  const text = data.tokens[i].text.replace(/\r?\n/g, "↵").replace(/\t/g, "⇥");
+  return text.trim() || "·".repeat(text.length) || "⟨" + data.tokens[i].id + "⟩";
+}
+
+// ---- maps: base64 of bytes round(255 sqrt(weight)), the lower triangle row after row ----
+
+const weight_of = (byte) => (byte / 255) ** 2;
+
+// Bytes start..end of what the base64 text holds, without decoding the rest.
+function base64_bytes(text, start, end) {
+  const from = Math.floor(start / 3);
+  const decoded = atob(text.slice(from * 4, Math.ceil(end / 3) * 4));
+  const bytes = new Uint8Array(end - start);
+  for (let i = 0; i < bytes.length; i++) bytes[i] = decoded.charCodeAt(start - from * 3 + i);
+  return bytes;
+}
+
+const row_start = (i) => (i * (i + 1)) / 2;
+const has_map = (head) => Boolean(head && head.map);
+const map_row = (head, i) => base64_bytes(head.map, row_start(i), row_start(i + 1));
+
+let last_map = null;  // the head on show is asked for often
+function map_bytes(head) {
+  if (!last_map || last_map.head !== head) {
+    last_map = {
+      head,
+      map: base64_bytes(head.map, 0, row_start(n_tokens)),
+      sink: head.sink ? base64_bytes(head.sink, 0, n_tokens) : null,
+    };
+  }
+  return last_map;
+}
+
+const weight_at = (head, i, j) =>
+  (j > i ? 0 : weight_of(map_bytes(head).map[row_start(i) + j]));
+const sink_at = (head, i) => (head.sink ? weight_of(map_bytes(head).sink[i]) : 0);
+
+// Row i, averaged over the heads given: {weights, sink}.
+function mean_row(some_heads, i) {
+  const weights = new Float64Array(i + 1);
+  let sink = 0;
+  for (const head of some_heads) {
+    map_row(head, i).forEach((byte, j) => { weights[j] += weight_of(byte) / some_heads.length; });
+    if (head.sink) sink += weight_of(base64_bytes(head.sink, i, i + 1)[0]) / some_heads.length;
+  }
+  return { weights, sink };
+}
+
+// The n strongest of a row, as [j, weight].
+function strongest(weights, n) {
+  return Array.from(weights, (weight, j) => [j, weight])
+    .filter(([, weight]) => weight >= 0.005)
+    .sort((a, b) => b[1] - a[1])
+    .slice(0, n);
+}

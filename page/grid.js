@@ -1,0 +1,250 @@
+// The grid of layers and heads: a role and a number in each cell, brackets around those that share
+// a KV head. Heads in order of a score stand in plain rows instead.
+"use strict";
+
+const grid = $("grid");
+let cell_rows = [];           // the cells, as arrow keys see them
+const cell_of = new Map();    // of a head
+
+const head_name = (head) => "Layer " + head.layer.layer + ", head " + head.head;
+
+// What a cell says to those who do not see where it stands; its number follows.
+function heard_of(head) {
+  const what = state.shown !== "role" ? ", " + (ROLES[state.shown] || SPREAD[state.shown]).name
+    : head.role ? "" : ", strongest pair";
+  return head_name(head) + ", KV head " + head.kv_head + ", " + role_of(head).name +
+    (has_map(head) ? "" : ", map left out") + what + " ";
+}
+
+// A bracket opens at the first head of a KV group and closes at the last.
+function bracket_of(head) {
+  const group = head.layer.heads.filter((other) => other.kv_head === head.kv_head);
+  if (group.length === 1) return "";
+  return " shares" + (group[0] === head ? " opens" : "") +
+    (group[group.length - 1] === head ? " closes" : "");
+}
+
+function head_cell(head, sorted) {
+  const cell = element("div", {
+    role: "gridcell", tabindex: -1, "aria-selected": "false",
+    class: "cell" + (sorted ? "" : bracket_of(head)),
+    "data-role": head.role || "none",
+  });
+  if (!has_map(head)) cell.classList.add("without-map");
+  if (sorted) {
+    cell.append(element("span", { class: "place", "aria-hidden": "true" },
+      head.layer.layer + "·" + head.head));
+  }
+  cell.append(element("span", { class: "only-heard" }), element("span", { class: "face" },
+    icon(head.role),
+    element("span", { class: "short", "aria-hidden": "true" }, role_of(head).short),
+    element("span", { class: "number" })));
+  cell.head = head;
+  cell_of.set(head, cell);
+  return cell;
+}
+
+// Numbers, bars and labels, which change without a new grid.
+function fill_cell(cell) {
+  const score = score_of(cell.head, state.shown);
+  cell.querySelector(".number").textContent = short_number(score);
+  const strength = Math.min(1, Math.max(0, score || 0));
+  cell.style.setProperty("--strength", strength.toFixed(3));
+  cell.querySelector(".only-heard").textContent = heard_of(cell.head);
+}
+
+function layer_row(layer) {
+  const row = element("div", { role: "row", class: "layer" });
+  const name = element("div", { role: "rowheader", class: "layer-name" }, String(layer.layer));
+  name.setAttribute("aria-label", "Layer " + layer.layer);
+  if (layer.window) {
+    const sees = "sees the last " + layer.window + " tokens";
+    name.prepend(element("small", { title: sees }, "w" + layer.window), " ");
+    name.setAttribute("aria-label", "Layer " + layer.layer + ", " + sees);
+  }
+  row.append(name);
+  if (layer.heads) {
+    const cells = layer.heads.map((head) => head_cell(head, false));
+    row.append(...cells);
+    cell_rows.push(cells);
+  } else {
+    const cell = element("div", { role: "gridcell", tabindex: -1, class: "cell no-attention" },
+      "no attention here (" + layer.mixer + ")");
+    row.append(cell);
+    cell_rows.push([cell]);
+  }
+  return row;
+}
+
+const widest_layer = () =>
+  Math.max(0, ...data.layers.map((layer) => (layer.heads || []).length));
+
+function heading_row() {
+  const row = element("div", { role: "row", class: "layer column-names" },
+    element("div", { role: "columnheader", class: "layer-name" }, "layer"));
+  for (let h = 0; h < widest_layer(); h++) {
+    row.append(element("div", { role: "columnheader", class: "column-name",
+      "aria-label": "Head " + h }, String(h)));
+  }
+  return row;
+}
+
+function rows_by_layer() {
+  return [heading_row(), ...data.layers.map(layer_row)];
+}
+
+function rows_by_score() {
+  const sign = state.order === "highest" ? -1 : 1;
+  const sorted = [...heads].sort((a, b) =>
+    sign * ((score_of(a, state.shown) ?? -1) - (score_of(b, state.shown) ?? -1)));
+  const width = Math.max(4, widest_layer());
+  const rows = [];
+  for (let start = 0; start < sorted.length; start += width) {
+    const cells = sorted.slice(start, start + width).map((head) => head_cell(head, true));
+    cell_rows.push(cells);
+    rows.push(element("div", { role: "row", class: "layer" }, ...cells));
+  }
+  return rows;
+}
+
+function build_grid() {
+  cell_rows = [];
+  cell_of.clear();
+  grid.replaceChildren(...(state.order === "layers" ? rows_by_layer() : rows_by_score()));
+  grid.classList.toggle("with-windows", data.layers.some((layer) => layer.window));
+  grid.classList.toggle("sorted", state.order !== "layers");
+  fill_grid();
+  dim_cells();
+  mark_cell();
+  draw_thumbnails();
+  describe_grid();
+}
+
+function describe_grid() {
+  const shared = heads.some((head) => bracket_of(head));
+  $("sharing").textContent = (state.order !== "layers" ? "5·2: layer 5, head 2. "
+    : shared ? "A bracket joins the heads that share a KV head. "
+      : heads.length ? "Every head has a KV head of its own. " : "") +
+    (data.left_out ? "A dotted edge: its map was left out. " : "");
+}
+
+function fill_grid() {
+  grid.classList.toggle("one-score", state.shown !== "role");
+  for (const cell of cell_of.values()) fill_cell(cell);
+}
+
+// ---- search and roles dim the others ----
+
+function found_heads() {
+  const search = state.search.trim().toLowerCase();
+  const tokens = new Set(found_tokens());
+  return heads.filter((head) => {
+    if (state.roles.size && !state.roles.has(head.role || "none")) return false;
+    if (!search) return true;
+    return role_of(head).name.includes(search) || role_of(head).short === search ||
+      (head.pairs || []).some(([i, j]) => tokens.has(i) || tokens.has(j));
+  });
+}
+
+// Tokens that hold a part of what is searched, which may run over several of them.
+function found_tokens() {
+  const search = state.search.trim().toLowerCase();
+  if (!search) return [];
+  const starts = [];
+  let text = "";
+  for (const token of data.tokens) {
+    starts.push(text.length);
+    text += token.text.toLowerCase();
+  }
+  const found = new Set();
+  for (let at = text.indexOf(search); at >= 0; at = text.indexOf(search, at + 1)) {
+    let i = starts.findLastIndex((start) => start <= at);
+    for (; i < n_tokens && starts[i] < at + search.length; i++) found.add(i);
+  }
+  return [...found];
+}
+
+function dim_cells() {
+  const kept = new Set(found_heads());
+  for (const [head, cell] of cell_of) cell.classList.toggle("dimmed", !kept.has(head));
+  const searched = Boolean(state.search.trim() || state.roles.size);
+  grid.classList.toggle("searched", searched);
+  $("found").textContent = !searched ? ""
+    : count(kept.size, "head") + (state.search.trim()
+      ? " (by role, or by its strongest pairs) and " + count(found_tokens().length, "token")
+      : "");
+}
+
+// ---- the cell on show, and keys ----
+
+function mark_cell() {
+  for (const marked of grid.querySelectorAll('[tabindex="0"], [aria-selected="true"]')) {
+    marked.tabIndex = -1;
+    if (marked.head) marked.setAttribute("aria-selected", "false");
+  }
+  const cell = cell_of.get(state.head) || (cell_rows[0] && cell_rows[0][0]);
+  if (!cell) return;
+  cell.tabIndex = 0;
+  if (cell.head) cell.setAttribute("aria-selected", "true");
+}
+
+function go_to_cell(cell) {
+  if (!cell) return;
+  if (cell.head) show({ head: cell.head });
+  for (const other of grid.querySelectorAll('[tabindex="0"]')) other.tabIndex = -1;
+  cell.tabIndex = 0;
+  cell.focus();
+}
+
+function on_grid_key(event) {
+  const y = cell_rows.findIndex((cells) => cells.includes(event.target));
+  if (y < 0 || event.altKey || event.metaKey) return;
+  const cells = cell_rows[y], x = cells.indexOf(event.target);
+  const all = event.ctrlKey;
+  const rows = { ArrowUp: y - 1, ArrowDown: y + 1, PageUp: y - 8, PageDown: y + 8 };
+  let to = null;
+  if (event.key in rows && !all) {
+    const row = cell_rows[Math.min(cell_rows.length - 1, Math.max(0, rows[event.key]))];
+    to = row[Math.min(row.length - 1, x)];
+  } else if (all && event.key === "Home") to = cell_rows[0][0];
+  else if (all && event.key === "End") to = cell_rows[cell_rows.length - 1].at(-1);
+  else if (!all) to = cells[moved(event.key, x, cells.length)];
+  if (!to) return;
+  event.preventDefault();
+  go_to_cell(to);
+}
+
+// ---- small maps, drawn when they come into view ----
+
+function draw_thumbnail(cell) {
+  const side = Math.min(n_tokens, 48);
+  const canvas = element("canvas", { width: side, height: side, class: "thumbnail",
+    "aria-hidden": "true" });
+  paint_pooled(canvas, base64_bytes(cell.head.map, 0, row_start(n_tokens)), side);
+  cell.prepend(canvas);
+}
+
+const in_view = new IntersectionObserver((entries) => {
+  for (const { isIntersecting, target } of entries) {
+    if (!isIntersecting) continue;
+    in_view.unobserve(target);
+    if (!target.querySelector("canvas")) draw_thumbnail(target);
+  }
+}, { root: $("grid-box"), rootMargin: "200px" });
+
+function draw_thumbnails() {
+  in_view.disconnect();
+  grid.classList.toggle("with-maps", state.thumbnails);
+  for (const [head, cell] of cell_of) {
+    cell.querySelector("canvas")?.remove();
+    if (state.thumbnails && has_map(head)) in_view.observe(cell);
+  }
+}
+
+grid.addEventListener("click", (event) => go_to_cell(event.target.closest('[role="gridcell"]')));
+grid.addEventListener("keydown", on_grid_key);
+follow(["order"], build_grid);
+follow(["shown"], () => (state.order === "layers" ? fill_grid() : build_grid()));
+follow(["search", "roles"], dim_cells);
+follow(["head"], mark_cell);
+follow(["thumbnails"], draw_thumbnails);

@@ -1,0 +1,12 @@
+"""heads: runs language models on a CPU, from Python.
+
+    import heads
+    with heads.Model("model.bin") as m:
+        print(m.generate("Once upon a time"))
+"""
+
+from ._native import HeadsError, calls
+from .model import Completion, Model, Session
+
+__version__ = calls.version().decode()
+__all__ = ["Completion", "HeadsError", "Model", "Session"]

@@ -1,0 +1,174 @@
+"""Answers in the shapes of OpenAI's protocol, whole or as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+from ._batch import GenerateJob, Job, Likely, ScoreJob
+from ._requests import Refused, Request
+from .model import Model
+
+
+class Answer:
+    """The texts that one request asks for, on their way."""
+
+    def __init__(self, engine: Engine, request: Request):
+        self.engine, self.request, self.model = engine, request, engine.model
+        kind = "chatcmpl" if request.is_chat else "cmpl"
+        self.head = {"id": f"{kind}-{uuid.uuid4().hex}", "created": int(time.time()),
+                     "model": model_name(engine.model)}  # fmt: skip
+        self.prompts = [self._prompt_ids(prompt) for prompt in request.prompts]
+        self.jobs = [self._job(ids, i) for ids in self.prompts for i in range(request.n)]
+        # What the model says of the prompts, where that is asked for.
+        scored = request.echo and request.n_top is not None
+        self.scores = [ScoreJob(ids, len(ids) - 1, request.n_top)
+                       for ids in self.prompts if scored and len(ids) > 1]  # fmt: skip
+        self.wake = asyncio.Event()
+        self.reported = [0] * len(self.jobs)  # tokens whose log-probabilities were sent
+
+    def _prompt_ids(self, prompt) -> list[int]:
+        if self.request.is_chat:
+            ids = self.model.chat_ids(prompt, no_think=self.request.no_think)
+        else:
+            ids = self.model.encode(prompt) if isinstance(prompt, str) else prompt
+        self.model.check_prompt(ids)
+        return ids
+
+    def _job(self, ids: list[int], choice: int) -> GenerateJob:
+        r = self.request
+        most = self.model.context if r.max_tokens is None else r.max_tokens
+        sampling = replace(r.sampling, seed=(r.sampling.seed + choice) % 2**63)
+        return GenerateJob(self.model, ids, most, sampling, r.stop, r.is_chat, r.n_top)
+
+    def all_jobs(self) -> list[Job]:
+        return [*self.scores, *(self.jobs if self.request.max_tokens != 0 else [])]
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.engine.submit(self.all_jobs(), lambda: loop.call_soon_threadsafe(self.wake.set))
+
+    async def passes(self) -> AsyncIterator[None]:
+        """Yields after each pass, and when all is done; what is given up is cancelled."""
+        jobs = self.all_jobs()
+        try:
+            done = False
+            while not done:
+                if jobs:
+                    await self.wake.wait()
+                self.wake.clear()
+                done = all(job.done for job in jobs)
+                for job in jobs:
+                    if job.error:
+                        raise Refused(str(job.error), status=500)
+                yield
+        finally:
+            self.engine.cancel(jobs)
+
+    # ---- what is sent ----
+
+    def finish_reason(self, job: GenerateJob) -> str | None:
+        if self.request.max_tokens == 0:
+            return "length"
+        return {None: None, "eos": "stop", "stop": "stop"}.get(job.stopped, "length")
+
+    def usage(self) -> dict:
+        prompt = sum(map(len, self.prompts))
+        new = sum(len(job.tokens) for job in self.jobs)
+        return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
+
+    def echoed(self, index: int) -> str:
+        prompt = self.request.prompts[index // self.request.n]
+        if not self.request.echo:
+            return ""
+        return prompt if isinstance(prompt, str) else self.model.decode(prompt)
+
+    def log_probabilities(self, index: int, whole: bool) -> dict | None:
+        """Of the tokens that were not sent yet."""
+        if self.request.n_top is None:
+            return None
+        job = self.jobs[index]
+        likely = job.likely[self.reported[index] :]
+        self.reported[index] += len(likely)
+        if self.request.is_chat:
+            return {"content": [self._of_chat(x) for x in likely]}
+        prompt = self.prompts[index // self.request.n] if self.request.echo and whole else []
+        first = [Likely(id, float("nan"), []) for id in prompt[:1]]
+        rest = self.scores[index // self.request.n].likely if len(prompt) > 1 else []
+        return self._of_text([*first, *rest, *likely])
+
+    def _of_chat(self, x: Likely) -> dict:
+        def entry(id: int, value: float) -> dict:
+            text = self.model.token_text(id)
+            return {"token": text, "logprob": value, "bytes": list(text.encode())}
+
+        return {**entry(x.id, x.log_probability), "top_logprobs": [entry(*t) for t in x.top]}
+
+    def _of_text(self, likely: list[Likely]) -> dict:
+        texts = [self.model.token_text(x.id) for x in likely]
+        known = [None if x.log_probability != x.log_probability else x for x in likely]
+        return {
+            "tokens": texts,
+            "token_logprobs": [x and x.log_probability for x in known],
+            "top_logprobs": [x and {self.model.token_text(i): p for i, p in x.top} for x in known],
+            "text_offset": [sum(map(len, texts[:i])) for i in range(len(texts))],
+        }
+
+    def whole(self) -> dict:
+        """The answer to a request that does not stream."""
+        choices = []
+        for i, job in enumerate(self.jobs):
+            text = self.echoed(i) + job.new_text()
+            said = {"message": {"role": "assistant", "content": text}} if self.request.is_chat \
+                else {"text": text}  # fmt: skip
+            choices.append({"index": i, **said, "logprobs": self.log_probabilities(i, True),
+                            "finish_reason": self.finish_reason(job)})  # fmt: skip
+        kind = "chat.completion" if self.request.is_chat else "text_completion"
+        return {**self.head, "object": kind, "choices": choices, "usage": self.usage()}
+
+    def chunk(self, choices: list[dict], **more) -> str:
+        kind = "chat.completion.chunk" if self.request.is_chat else "text_completion"
+        chunk = {**self.head, "object": kind, "choices": choices, **more}
+        return f"data: {json.dumps(chunk)}\n\n"
+
+    def piece(self, index: int, text: str, whole: bool, reason: str | None) -> str:
+        said = {"delta": {"content": text} if text else {}} if self.request.is_chat \
+            else {"text": text}  # fmt: skip
+        return self.chunk([{"index": index, **said, "finish_reason": reason,
+                            "logprobs": self.log_probabilities(index, whole)}])  # fmt: skip
+
+    async def events(self) -> AsyncIterator[str]:
+        """Server-sent events: pieces of text as they come."""
+        ended = [False] * len(self.jobs)
+        if self.request.is_chat:
+            role = {"role": "assistant", "content": ""}
+            for i in range(len(self.jobs)):
+                yield self.chunk([{"index": i, "delta": role, "finish_reason": None}])
+        begun = [not self.request.echo] * len(self.jobs)
+        try:
+            async for _ in self.passes():
+                for i, job in enumerate(self.jobs):
+                    over = job.done or self.request.max_tokens == 0
+                    if ended[i] or not all(score.done for score in self.scores):
+                        continue
+                    text, reason = job.new_text(), self.finish_reason(job) if over else None
+                    if not (text or reason):
+                        continue
+                    text = text if begun[i] else self.echoed(i) + text
+                    yield self.piece(i, text, not begun[i], reason)
+                    begun[i], ended[i] = True, reason is not None
+        except Refused as error:
+            yield f"data: {json.dumps(error.body)}\n\n"
+            return
+        if self.request.usage_in_stream:
+            yield self.chunk([], usage=self.usage())
+        yield "data: [DONE]\n\n"
+
+
+def model_name(model: Model) -> str:
+    return Path(model.path).name.removesuffix(".bin")

@@ -1,0 +1,161 @@
+"""heads.h through ctypes. What the header says of a call (shapes, owners, threads) holds here;
+handles are integers, and a call that fails raises HeadsError with the engine's sentence."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from ctypes import CDLL, POINTER, Structure, byref, c_char, c_char_p, c_double, c_float, c_int
+from ctypes import c_int64, c_long, c_size_t, c_uint64, c_void_p
+from pathlib import Path
+
+ABI = 2  # of heads.h that these declarations were written for
+
+
+class HeadsError(RuntimeError):
+    """What the engine refused or could not do, in its own words."""
+
+
+class Error(Structure):
+    _fields_ = [("text", c_char * 400)]
+
+
+class Shape(Structure):
+    _fields_ = [("vocab_size", c_int), ("n_embd", c_int), ("n_layers", c_int), ("context", c_int),
+                ("weight_bytes", c_size_t)]  # fmt: skip
+
+
+class WorkspaceOptions(Structure):
+    _fields_ = [("context", c_int), ("chunk", c_int), ("n_threads", c_int), ("logit_rows", c_int),
+                ("k_type", c_int), ("v_type", c_int), ("isa", c_char_p),
+                ("threads_of", c_void_p)]  # fmt: skip
+
+
+class SamplerOptions(Structure):
+    _fields_ = [("temperature", c_float), ("top_k", c_int), ("top_p", c_float), ("min_p", c_float),
+                ("repeat_penalty", c_float), ("repeat_last", c_int), ("seed", c_uint64)]  # fmt: skip
+
+
+class Message(Structure):
+    _fields_ = [("role", c_char_p), ("content", c_char_p), ("content_len", c_size_t)]
+
+
+class ChatOptions(Structure):
+    _fields_ = [("answer", c_int), ("no_think", c_int), ("clock", c_int64)]
+
+
+class Run(Structure):
+    _fields_ = [("sequence", c_void_p), ("tokens", POINTER(c_int)), ("n", c_int),
+                ("n_logits", c_int)]  # fmt: skip
+
+
+class KvPlan(Structure):
+    _fields_ = [(name, c_size_t) for name in
+                ("bytes_per_token", "growing", "windows", "state", "reserved")]  # fmt: skip
+
+
+TYPES = {"f16": 0, "f32": 1, "q8": 2}  # of cached keys and values
+FLOATS, INTS, DOUBLES = POINTER(c_float), POINTER(c_int), POINTER(c_double)
+
+# name: (result, arguments); where an Error is the last argument, the call may fail.
+CALLS = {
+    "abi": (c_int, ()),
+    "version": (c_char_p, ()),
+    "free": (None, (c_void_p,)),
+    "model_open": (c_void_p, (c_char_p, Error)),
+    "model_close": (None, (c_void_p,)),
+    "model_shape": (Shape, (c_void_p,)),
+    "model_kv_plan": (c_int, (c_void_p, POINTER(WorkspaceOptions), POINTER(KvPlan), Error)),
+    "tokenizer_new": (c_void_p, (c_void_p, Error)),
+    "tokenizer_free": (None, (c_void_p,)),
+    "encode": (c_long, (c_void_p, c_char_p, c_size_t, c_int, POINTER(INTS), Error)),
+    "is_eos": (c_int, (c_void_p, c_int)),
+    "decoder_new": (c_void_p, (c_void_p, c_int, Error)),
+    "decoder_free": (None, (c_void_p,)),
+    "decoder_push": (c_int, (c_void_p, c_int, POINTER(c_void_p), POINTER(c_size_t), Error)),
+    "decoder_finish": (c_int, (c_void_p, POINTER(c_void_p), POINTER(c_size_t), Error)),
+    "chat_new": (c_void_p, (c_void_p, Error)),
+    "chat_free": (None, (c_void_p,)),
+    "chat_encode": (c_long, (c_void_p, c_void_p, POINTER(Message), c_size_t, POINTER(ChatOptions),
+                             POINTER(INTS), Error)),
+    "chat_end": (c_int, (c_void_p, c_void_p)),
+    "workspace_new": (c_void_p, (c_void_p, POINTER(WorkspaceOptions), Error)),
+    "workspace_free": (None, (c_void_p,)),
+    "workspace_context": (c_int, (c_void_p,)),
+    "workspace_threads": (c_int, (c_void_p,)),
+    "workspace_isa": (c_char_p, (c_void_p,)),
+    "logit_stride": (c_size_t, (c_void_p,)),
+    "sequence_new": (c_void_p, (c_void_p, c_int, Error)),
+    "sequence_free": (None, (c_void_p,)),
+    "sequence_fork": (c_void_p, (c_void_p, c_int, Error)),
+    "sequence_rewind": (c_int, (c_void_p, c_int, Error)),
+    "sequence_expect": (None, (c_void_p, c_int)),
+    "sequence_length": (c_int, (c_void_p,)),
+    "sequence_tokens": (INTS, (c_void_p,)),
+    "sequence_save": (c_int, (c_void_p, c_char_p, Error)),
+    "sequence_load": (c_void_p, (c_void_p, c_char_p, Error)),
+    "forward_runs": (FLOATS, (c_void_p, POINTER(Run), c_int, Error)),
+    "forward": (FLOATS, (c_void_p, INTS, c_int, c_int, Error)),
+    "sampler_new": (c_void_p, (c_void_p, POINTER(SamplerOptions), Error)),
+    "sampler_free": (None, (c_void_p,)),
+    "sampler_accept": (None, (c_void_p, c_int)),
+    "sampler_pick_each": (None, (c_void_p, POINTER(c_void_p), c_int, FLOATS, INTS)),
+    "log_probabilities": (None, (c_void_p, FLOATS, INTS, c_int, DOUBLES, INTS)),
+}  # fmt: skip
+
+
+def _that_may_fail(function):
+    """The same call without its Error: NULL and negative results are raised."""
+
+    def call(*arguments):
+        error = Error()
+        result = function(*arguments, byref(error))
+        if not result if function.restype is not c_int and function.restype is not c_long \
+                else result < 0:  # fmt: skip
+            raise HeadsError(error.text.decode("utf-8", "replace"))
+        return result
+
+    return call
+
+
+def _library() -> CDLL:
+    """Beside this file where the package is installed; in a checkout, what `make lib` built."""
+    here = Path(__file__).resolve().parent
+    for path in (here / "libheads.so", here.parent.parent / "build" / "libheads.so"):
+        if path.exists():
+            return CDLL(str(path))
+    raise ImportError("libheads.so is neither beside the module nor in build/: run `make lib` in "
+                      "the repository, or `pip install .`")  # fmt: skip
+
+
+class Calls:
+    """The calls of the library, without their prefix: calls.forward(..)."""
+
+    def __init__(self):
+        library = _library()
+        library.heads_abi.restype = c_int
+        if library.heads_abi() != ABI:
+            raise ImportError(f"libheads.so has ABI {library.heads_abi()}, expected {ABI}: "
+                              "build both from the same sources")  # fmt: skip
+        for name, (result, arguments) in CALLS.items():
+            function = getattr(library, f"heads_{name}")
+            fails = bool(arguments) and arguments[-1] is Error
+            function.restype = result
+            function.argtypes = [POINTER(Error) if a is Error else a for a in arguments]
+            setattr(self, name, _that_may_fail(function) if fails else function)
+
+
+if sys.byteorder != "little":
+    raise ImportError("heads needs a little-endian machine: checkpoints are computed as they lie")
+calls = Calls()
+
+
+def int_array(ids) -> ctypes.Array:
+    return (c_int * len(ids))(*ids)
+
+
+def taken(array: INTS, n: int) -> list[int]:
+    """A list of the n ids, which are the caller's to free."""
+    ids = array[:n]
+    calls.free(array)
+    return ids

@@ -1,0 +1,450 @@
+"""A model, and what one can ask it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from ctypes import byref
+from typing import Iterable, Iterator, Sequence, Union
+
+import numpy as np
+
+from ._batch import Batch, Decoder, GenerateJob, Sampling, ScoreJob
+from ._native import INTS, TYPES, ChatOptions, HeadsError, KvPlan, Message, WorkspaceOptions
+from ._native import calls, int_array, taken
+
+Prompt = Union[str, Sequence[int]]  # a text, or its ids
+
+
+class Completion(str):
+    """What a model added to a prompt: a str that also knows its `tokens` (ids) and why it
+    `stopped`: "eos", "max_tokens", "stop" or "context"."""
+
+    tokens: list[int]
+    stopped: str
+
+
+def _is_ids(prompt) -> bool:
+    return isinstance(prompt, (list, tuple, np.ndarray)) and bool(
+        len(prompt) and isinstance(prompt[0], (int, np.integer)))  # fmt: skip
+
+
+def _positive(n: int) -> int:
+    if n < 1:
+        raise HeadsError(f"expected a whole number from 1, found {n}")
+    return int(n)
+
+
+def _stops(stop: str | Sequence[str] | None) -> list[str]:
+    stops = [stop] if isinstance(stop, str) else list(stop or [])
+    if "" in stops:
+        raise HeadsError("stop: a stop string cannot be empty")
+    return stops
+
+
+def _threads_of_environment() -> int:
+    """What schedulers such as Ray set, so that their workers do not spin on each other's cores."""
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return int(first) if first.isdigit() else 0
+
+
+def _with_bar(items: Iterable, n: int, progress: bool) -> Iterable:
+    if not progress:
+        return items
+    from tqdm import tqdm
+
+    return tqdm(items, total=n, unit="text")
+
+
+def completion(job: GenerateJob) -> Completion:
+    if job.error:
+        raise job.error
+    text = Completion(job.bytes.decode("utf-8", "replace"))
+    text.tokens, text.stopped = job.tokens, job.stopped
+    return text
+
+
+class Model:
+    """A checkpoint that `heads.export` or export.py made, mapped, with threads to run it on.
+
+    threads: the physical cores that this process may use, or OMP_NUM_THREADS. kv: the type of the
+    cached keys and values, "f16", "f32" or "q8", or a pair of them. context: positions of each
+    text; the model's. chunk: most tokens of a pass. isa: kernels ("scalar", "avx2", ..); the best.
+
+    Any number of threads may use it; they take turns, a pass each. It can be pickled (as its path
+    and options) and used after a fork(), where it opens the file again. `with` or close() frees it.
+    Errors are HeadsError, with the engine's sentence; what a text gives has the bits of ./run.
+    """
+
+    def __init__(self, path: str | os.PathLike, threads: int | None = None,
+                 kv: str | tuple[str, str] = "f16", context: int | None = None, chunk: int = 128,
+                 isa: str | None = None):  # fmt: skip
+        self.path = os.fspath(path)
+        self._options = (threads, kv, context, chunk, isa)
+        self._open()
+        _open_models.add(self)
+
+    def _open(self) -> None:
+        threads, _, context, self.chunk, isa = self._options
+        self.lock = threading.RLock()
+        self.model = self.tokenizer = self.workspace = self._chat = None
+        options = self._workspace_options(context)
+        options.chunk = options.logit_rows = self.chunk
+        options.n_threads = threads or _threads_of_environment()
+        options.isa = isa.encode() if isa else None
+        self.model = calls.model_open(os.fsencode(self.path))
+        self.shape = calls.model_shape(self.model)
+        try:
+            self.tokenizer = calls.tokenizer_new(self.model)
+        except HeadsError as error:
+            self._no_tokenizer = error
+        try:
+            self.workspace = calls.workspace_new(self.model, byref(options))
+        except HeadsError:
+            self.close()
+            raise
+        self.context = calls.workspace_context(self.workspace)
+        self.stride = calls.logit_stride(self.workspace)  # floats from one row of logits to the next
+
+    def _workspace_options(self, context: int | None) -> WorkspaceOptions:
+        kv = self._options[1]
+        k_type, v_type = (kv, kv) if isinstance(kv, str) else kv
+        for kind in (k_type, v_type):
+            if kind not in TYPES:
+                raise HeadsError(f"kv: {kind!r} is no type of a cache, expected f16, f32 or q8")
+        return WorkspaceOptions(context=context or 0, k_type=TYPES[k_type], v_type=TYPES[v_type])
+
+    def close(self) -> None:
+        """Frees the model. Sessions of it cannot be used afterwards."""
+        with self.lock:
+            calls.chat_free(self._chat)
+            calls.workspace_free(self.workspace)
+            calls.tokenizer_free(self.tokenizer)
+            calls.model_close(self.model)
+            self.model = self.tokenizer = self.workspace = self._chat = None
+        _open_models.discard(self)
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "workspace", None):
+            self.close()
+
+    def __reduce__(self):
+        return Model, (self.path, *self._options)
+
+    def __repr__(self) -> str:
+        return f"heads.Model({self.path!r})"
+
+    # ---- text and ids ----
+
+    def encode(self, text: str | bytes, special: bool = True) -> list[int]:
+        """The ids of a text; special: with BOS and the like around it, where the model wants
+        them."""
+        data = text.encode() if isinstance(text, str) else text
+        ids = INTS()
+        n = calls.encode(self._text(), data, len(data), special, byref(ids))
+        return taken(ids, n)
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        """The text of ids; skip_special: tokens such as BOS give none."""
+        self._text()
+        decoder = Decoder(self, skip_special)
+        try:
+            return b"".join([*(decoder.push(int(id)) for id in ids), decoder.finish()]).decode()
+        finally:
+            decoder.close()
+
+    def eos_ids(self) -> list[int]:
+        """The ids that end a text."""
+        tokenizer = self._text()
+        return [id for id in range(self.shape.vocab_size) if calls.is_eos(tokenizer, id)]
+
+    def token_text(self, id: int) -> str:
+        """A token inside of a text, with the space that may belong to it."""
+        self._text()
+        decoder = Decoder(self, skip_special=False)
+        try:
+            decoder.push(id)  # the first one of a text may lose its space
+            return (decoder.push(id) + decoder.finish()).decode()
+        finally:
+            decoder.close()
+
+    def _text(self) -> int:
+        if not self.tokenizer:
+            raise self._no_tokenizer
+        return self.tokenizer
+
+    def _ids(self, prompt: Prompt) -> list[int]:
+        ids = self.encode(prompt) if isinstance(prompt, str) else [int(id) for id in prompt]
+        self.check_prompt(ids)
+        return ids
+
+    def check_prompt(self, ids) -> None:
+        """Raises HeadsError for what cannot be run."""
+        if len(ids) == 0:
+            raise HeadsError("the prompt is empty, and nothing is put before it")
+        if len(ids) > self.context:
+            raise HeadsError(f"the prompt has {len(ids)} tokens and the context has room for "
+                             f"{self.context}")  # fmt: skip
+        for id in (min(ids), max(ids)):
+            if not 0 <= id < self.shape.vocab_size:
+                raise HeadsError(f"{id} is no token of this model; its ids are 0 to "
+                                 f"{self.shape.vocab_size - 1}")  # fmt: skip
+
+    # ---- generation ----
+
+    def generate(self, prompts: Prompt | Iterable[Prompt], max_tokens: int = 64,
+                 temperature: float = 0.8, seed: int = 0, stop: str | Sequence[str] | None = None,
+                 parallel: int = 16, stream: bool = False, progress: bool = False,
+                 **sampling):  # fmt: skip
+        """What the model adds to a prompt (a Completion), or to each of several (a list), up to
+        `parallel` of them at a time. sampling: top_k, top_p, min_p, repeat_penalty, as in ./run.
+        Each prompt gives what `./run -s SEED` gives for it alone. stream: a generator of pieces of
+        text, or of (index, piece) for several prompts. progress: a bar on stderr."""
+        several = not (isinstance(prompts, str) or _is_ids(prompts))
+        chosen = Sampling(temperature=temperature, seed=seed, **sampling)
+        jobs = [GenerateJob(self, self._ids(p), _positive(max_tokens), chosen, _stops(stop))
+                for p in (prompts if several else [prompts])]  # fmt: skip
+        if stream:
+            pieces = self._stream(jobs, parallel)
+            return pieces if several else (piece for _, piece in pieces)
+        self.run(jobs, parallel, progress)
+        texts = [completion(job) for job in jobs]
+        return texts if several else texts[0]
+
+    def chat(self, messages: list[dict], max_tokens: int = 1024, temperature: float = 0.8,
+             seed: int = 0, stop: str | Sequence[str] | None = None, stream: bool = False,
+             no_think: bool = False, **sampling):  # fmt: skip
+        """The answer to a conversation, [{"role": "user", "content": "Hello"}, ..], by the
+        checkpoint's chat template. Errors: the model has none, or it cannot write these."""
+        chosen = Sampling(temperature=temperature, seed=seed, **sampling)
+        ids = self.chat_ids(messages, no_think=no_think)
+        self.check_prompt(ids)
+        job = GenerateJob(self, ids, _positive(max_tokens), chosen, _stops(stop), is_chat=True)
+        if stream:
+            return (piece for _, piece in self._stream([job], 1))
+        self.run([job], 1, False)
+        return completion(job)
+
+    def chat_ids(self, messages: list[dict], answer: bool = True,
+                 no_think: bool = False) -> list[int]:  # fmt: skip
+        """The ids of a conversation, and of the beginning of an answer."""
+        array = (Message * len(messages))()
+        for slot, message in zip(array, messages):
+            if set(message) != {"role", "content"}:
+                raise HeadsError(f"a message has a role and a content, found {sorted(message)}")
+            content = message["content"].encode()
+            slot.role, slot.content = message["role"].encode(), content
+            slot.content_len = len(content)
+        clock = int(os.environ.get("SOURCE_DATE_EPOCH") or 0)
+        if not clock:
+            clock = int(time.time()) + time.localtime().tm_gmtoff
+        ids = INTS()
+        options = ChatOptions(answer, no_think, clock)
+        n = calls.chat_encode(self._template(), self._text(), array, len(array), byref(options),
+                              byref(ids))  # fmt: skip
+        return taken(ids, n)
+
+    def chat_end(self) -> int:
+        """The id that ends an answer besides EOS; -1: none."""
+        return calls.chat_end(self._template(), self._text())
+
+    def _template(self) -> int:
+        with self.lock:
+            if not self._chat:
+                self._chat = calls.chat_new(self.model)
+        return self._chat
+
+    def run(self, jobs: list, parallel: int, progress: bool) -> None:
+        """Runs jobs of heads._batch to their end, up to `parallel` of them at a time."""
+        batch = Batch(self, min(_positive(parallel), self.chunk))
+        try:
+            for job in jobs:
+                batch.submit(job)
+            for _ in _with_bar(batch.run(), len(jobs), progress):
+                pass
+        finally:
+            batch.close()
+
+    def _stream(self, jobs: list, parallel: int) -> Iterator[tuple[int, str]]:
+        batch = Batch(self, min(_positive(parallel), self.chunk))
+        try:
+            for job in jobs:
+                batch.submit(job)
+            while batch.waiting or batch.busy:
+                batch.step()
+                for index, job in enumerate(jobs):
+                    piece = job.new_text()
+                    if job.error:
+                        raise job.error
+                    if piece:
+                        yield index, piece
+        finally:
+            batch.close()
+
+    # ---- what it says of texts that are given ----
+
+    def score(self, contexts: Sequence[Prompt], continuations: Sequence[Prompt],
+              parallel: int = 16, progress: bool = False) -> list[tuple[float, bool]]:  # fmt: skip
+        """For each pair, the natural logarithm of the probability of the continuation after its
+        context, and whether each of its tokens was the most likely one. Contexts that begin alike
+        are run once. Texts are cut into tokens together; ids are taken as they are."""
+        jobs = [ScoreJob(*self._pair(a, b)) for a, b in zip(contexts, continuations)]
+        self.run(jobs, parallel, progress)
+        for job in jobs:
+            if job.error:
+                raise job.error
+        return [(sum(job.log_probabilities), all(job.greedy)) for job in jobs]
+
+    def _pair(self, context: Prompt, continuation: Prompt) -> tuple[list[int], int]:
+        """The ids of both, and how many of them are the continuation's."""
+        if isinstance(context, str) != isinstance(continuation, str):
+            raise HeadsError("score: a context and its continuation are both texts or both ids")
+        if isinstance(context, str):
+            space = len(context) - len(context.rstrip())  # belongs to the next token
+            context, continuation = context[: len(context) - space], context[
+                len(context) - space :] + continuation  # fmt: skip
+            begin = self.encode(context)
+            ids = self.encode(context + continuation)
+        else:
+            begin, ids = list(context), [*context, *continuation]
+        if not begin or len(ids) <= len(begin):
+            raise HeadsError("score: a context and a continuation have at least one token each")
+        self.check_prompt(ids[:-1])
+        self.check_prompt(ids[-1:])
+        return ids, len(ids) - len(begin)
+
+    def logits(self, ids: Prompt) -> np.ndarray:
+        """float32 [tokens][vocab_size]: row i is what the model expects after token i."""
+        with self.session() as session:
+            return session.feed(ids, all_rows=True)
+
+    def perplexity(self, text: str) -> float:
+        """As ./run --ppl: in windows of the context, each begun with the tokenizer's BOS."""
+        begin, ids = self.encode(""), self.encode(text, special=False)
+        size = self.context - len(begin)
+        windows = [begin + ids[at : at + size] for at in range(0, len(ids), size)]
+        jobs = [ScoreJob(w, len(w) - max(1, len(begin))) for w in windows
+                if len(w) > max(1, len(begin))]  # fmt: skip
+        if not jobs:
+            raise HeadsError("perplexity: at least two tokens are needed")
+        self.run(jobs, 1, False)
+        scores = [x for job in jobs for x in job.log_probabilities]
+        return float(np.exp(-np.mean(scores)))
+
+    # ---- the model ----
+
+    def kv(self, context: int | None = None) -> dict:
+        """Bytes that a text's cache takes: per token (until a sliding window is full), the state
+        that does not grow, and all that is reserved for the context."""
+        plan, options = KvPlan(), self._workspace_options(context or self.context)
+        calls.model_kv_plan(self.model, byref(options), byref(plan))
+        return {"context": options.context, "bytes_per_token": plan.bytes_per_token,
+                "state": plan.state, "reserved": plan.reserved}  # fmt: skip
+
+    def info(self) -> dict:
+        """The model's shape, and how it is run."""
+        shape = {name: getattr(self.shape, name) for name, _ in self.shape._fields_}
+        return {"path": self.path, **shape, "context": self.context,
+                "threads": calls.workspace_threads(self.workspace),
+                "isa": calls.workspace_isa(self.workspace).decode()}  # fmt: skip
+
+    def session(self, path: str | os.PathLike | None = None) -> Session:
+        """An empty text, or the one that Session.save wrote to a file."""
+        with self.lock:
+            if path is None:
+                return Session(self, calls.sequence_new(self.workspace, True))
+            return Session(self, calls.sequence_load(self.workspace, os.fsencode(path)))
+
+
+class Session:
+    """A text in its KV cache, which can be fed, forked, rewound and saved. One thread at a time."""
+
+    def __init__(self, model: Model, sequence: int):
+        self.model, self._sequence, self._workspace = model, sequence, model.workspace
+
+    def _handle(self) -> int:
+        if not self._sequence or self._workspace != self.model.workspace:
+            raise HeadsError("this session is closed, or its model is")
+        return self._sequence
+
+    def feed(self, text: Prompt, all_rows: bool = False) -> np.ndarray:
+        """Runs more of the text; what the model expects next, float32 [vocab_size], or after each
+        of the tokens, [tokens][vocab_size]. A text is cut into tokens by itself, with BOS only at
+        the beginning of a session."""
+        if isinstance(text, str):
+            text = self.model.encode(text, special=len(self) == 0)
+        ids = [int(id) for id in text]
+        self.model.check_prompt(ids)
+        model, rows = self.model, []
+        with model.lock:
+            if len(self) == 0:
+                calls.sequence_expect(self._handle(), len(ids))
+            for at in range(0, len(ids), model.chunk):
+                piece = ids[at : at + model.chunk]
+                n = len(piece) if all_rows else int(at + len(piece) == len(ids))
+                logits = calls.forward(self._handle(), int_array(piece), len(piece), n)
+                if n:
+                    array = np.ctypeslib.as_array(logits, (n, model.stride))
+                    rows.append(array[:, : model.shape.vocab_size].copy())
+        return np.concatenate(rows) if all_rows else rows[0][0]
+
+    def fork(self, n: int | None = None) -> Session:
+        """Another session that begins with the first n tokens of this one (all of them)."""
+        with self.model.lock:
+            n = len(self) if n is None else n
+            return Session(self.model, calls.sequence_fork(self._handle(), n))
+
+    def rewind(self, n: int) -> None:
+        """Forgets all tokens but the first n. Errors: a sliding window or a mixer's state has
+        forgotten what comes next; forks share more."""
+        with self.model.lock:
+            calls.sequence_rewind(self._handle(), n)
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the tokens and their cache to a file that Model.session maps."""
+        with self.model.lock:
+            calls.sequence_save(self._handle(), os.fsencode(path))
+
+    @property
+    def tokens(self) -> list[int]:
+        with self.model.lock:
+            return calls.sequence_tokens(self._handle())[: len(self)]
+
+    def __len__(self) -> int:
+        return calls.sequence_length(self._handle())
+
+    def close(self) -> None:
+        """Frees the cache."""
+        if self._sequence and self._workspace == self.model.workspace:
+            with self.model.lock:
+                calls.sequence_free(self._sequence)
+        self._sequence = None
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+_open_models: weakref.WeakSet[Model] = weakref.WeakSet()
+
+
+def _reopen_in_child() -> None:
+    """A child of fork() has none of the threads and must leave its parent's workspaces alone."""
+    for model in _open_models:
+        model._open()
+
+
+os.register_at_fork(after_in_child=_reopen_in_child)

@@ -1,0 +1,292 @@
+"""python -m heads serve MODEL: OpenAI's protocol over continuous batches. A text's bits depend on
+its request alone, never on what else is running."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hmac
+import ipaddress
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+from fastapi import APIRouter, Depends, FastAPI
+from fastapi import Request as HttpRequest
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from ._answers import Answer, model_name
+from ._batch import Batch, Job
+from ._native import HeadsError
+from ._requests import Refused, Request, chat_request, completion_request
+from .model import Model
+
+MAX_BODY = 4 << 20
+PAGE = Path(__file__).with_name("chat.html")
+
+
+# ---- the engine's thread ----
+
+
+class Engine(threading.Thread):
+    """Owns the batch: takes jobs, runs passes, and tells who waits after each."""
+
+    def __init__(self, model: Model, parallel: int, queue: int):
+        super().__init__(name="heads-engine", daemon=True)
+        self.model, self.batch, self.queue_limit = model, Batch(model, parallel), queue
+        self.listeners: dict[Job, Callable[[], None]] = {}
+        self.new: list[Job] = []
+        self.gone: list[Job] = []
+        self.closing = False
+        self.wake = threading.Condition()
+        self.counts: Counter = Counter()
+
+    @property
+    def waiting(self) -> int:
+        return len(self.batch.waiting) + len(self.new)
+
+    def submit(self, jobs: list[Job], listener) -> None:
+        """listener() is called after each pass, until the jobs are done. Errors: Refused (429)."""
+        with self.wake:
+            free = self.batch.parallel - len(self.batch.busy)
+            if self.waiting + len(jobs) > self.queue_limit + free:
+                raise Refused("the queue is full; try again later", status=429, code="queue_full")
+            for job in jobs:
+                self.listeners[job] = listener
+            self.new += jobs
+            self.wake.notify()
+
+    def cancel(self, jobs: list[Job]) -> None:
+        with self.wake:
+            self.gone += [job for job in jobs if job in self.listeners]
+            self.wake.notify()
+
+    def stop(self) -> None:
+        with self.wake:
+            self.closing = True
+            self.wake.notify()
+        self.join()
+
+    def run(self) -> None:
+        while self._take_orders():
+            self.batch.step()
+            for job, listener in list(self.listeners.items()):
+                listener()
+                if job.done:
+                    self._count(job)
+                    del self.listeners[job]
+        self.batch.close()
+
+    def _take_orders(self) -> bool:
+        """Waits for something to do; False: the end."""
+        with self.wake:
+            while not (self.new or self.gone or self.closing or self.batch.busy
+                       or self.batch.waiting):  # fmt: skip
+                self.wake.wait()
+            for job in self.new:
+                self.batch.submit(job)
+            for job in self.gone:
+                if self.listeners.pop(job, None):
+                    self.batch.cancel(job)
+                    self.counts["cancelled"] += 1
+            self.new, self.gone = [], []
+            return not self.closing
+
+    def _count(self, job: Job) -> None:
+        self.counts["texts"] += 1
+        self.counts["prompt_tokens"] += len(job.prompt)
+        self.counts["generated_tokens"] += len(getattr(job, "tokens", ()))
+
+
+# ---- HTTP ----
+
+
+async def _body(http: HttpRequest) -> dict:
+    """The JSON object of a request. A page of another site cannot send this content type without
+    asking the browser first, which then asks us, who do not answer."""
+    if http.headers.get("content-type", "").split(";")[0].strip() != "application/json":
+        raise Refused("content-type: expected application/json", status=415)
+    data = bytearray()
+    async for piece in http.stream():
+        data += piece
+        if len(data) > MAX_BODY:
+            raise Refused(f"a request has at most {MAX_BODY} bytes", status=413)
+    try:
+        body = json.loads(bytes(data).decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"the body is not JSON: {error}"[:300]) from None
+    if not isinstance(body, dict):
+        raise Refused("the body is no JSON object")
+    return body
+
+
+async def _until_gone(http: HttpRequest) -> None:
+    while not await http.is_disconnected():
+        await asyncio.sleep(0.2)
+
+
+async def _whole(http: HttpRequest, answer: Answer) -> dict:
+    """Waits for all of an answer, unless the client goes away."""
+
+    async def finish() -> None:
+        async for _ in answer.passes():
+            pass
+
+    work, gone = asyncio.ensure_future(finish()), asyncio.ensure_future(_until_gone(http))
+    try:
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise Refused("the client went away", status=499)
+        work.result()
+    finally:
+        work.cancel()
+        gone.cancel()
+    return answer.whole()
+
+
+async def _respond(http: HttpRequest, engine: Engine, parse: Callable[[dict, str], Request]):
+    try:
+        answer = Answer(engine, parse(await _body(http), model_name(engine.model)))
+    except HeadsError as error:
+        raise Refused(str(error)) from None
+    answer.start()
+    if answer.request.stream:
+        return StreamingResponse(answer.events(), media_type="text/event-stream",
+                                 headers={"cache-control": "no-store"})  # fmt: skip
+    return JSONResponse(await _whole(http, answer))
+
+
+METRICS = {  # name: what it says, its kind
+    "texts": ("Texts that were done", "counter"),
+    "cancelled": ("Texts whose client went away", "counter"),
+    "prompt_tokens": ("Tokens of prompts", "counter"),
+    "generated_tokens": ("Tokens that were generated", "counter"),
+    "requests": ("HTTP requests that were accepted", "counter"),
+    "refused": ("HTTP requests that were refused", "counter"),
+    "texts_running": ("Texts at work now", "gauge"),
+    "texts_waiting": ("Texts in the queue", "gauge"),
+}
+
+
+def _metrics(engine: Engine) -> str:
+    """https://prometheus.io/docs/instrumenting/exposition_formats/"""
+    now = {"texts_running": len(engine.batch.busy), "texts_waiting": engine.waiting}
+    lines = []
+    for name, (says, kind) in METRICS.items():
+        full = f"heads_{name}_total" if kind == "counter" else f"heads_{name}"
+        lines += [f"# HELP {full} {says}.", f"# TYPE {full} {kind}",
+                  f"{full} {now.get(name, engine.counts[name])}"]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def create_app(engine: Engine, api_key: str | None = None) -> FastAPI:
+    """The ASGI application; whoever makes it starts and stops the engine."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.exception_handler(Refused)
+    async def refused(_: HttpRequest, error: Refused) -> JSONResponse:
+        engine.counts["refused"] += 1
+        return JSONResponse(error.body, error.status)
+
+    @app.exception_handler(404)
+    @app.exception_handler(405)
+    async def unknown(http: HttpRequest, error) -> JSONResponse:
+        message = f"there is no {http.method} {http.url.path[:80]} here"
+        return JSONResponse(Refused(message).body, error.status_code)
+
+    async def authorize(http: HttpRequest) -> None:
+        given = http.headers.get("authorization", "").encode()
+        if api_key and not hmac.compare_digest(given, f"Bearer {api_key}".encode()):
+            raise Refused("a valid API key is needed", status=401, code="invalid_api_key")
+
+    guarded = APIRouter(dependencies=[Depends(authorize)])
+
+    @guarded.post("/v1/completions")
+    async def completions(http: HttpRequest):
+        engine.counts["requests"] += 1
+        return await _respond(http, engine, completion_request)
+
+    @guarded.post("/v1/chat/completions")
+    async def chat_completions(http: HttpRequest):
+        engine.counts["requests"] += 1
+        return await _respond(http, engine, chat_request)
+
+    @guarded.get("/v1/models")
+    async def models() -> dict:
+        entry = {"id": model_name(engine.model), "object": "model", "created": 0,
+                 "owned_by": "heads"}  # fmt: skip
+        return {"object": "list", "data": [entry]}
+
+    @guarded.get("/v1/models/{name}")
+    async def model(name: str) -> dict:
+        if name != model_name(engine.model):
+            raise Refused(f"the model here is {model_name(engine.model)}", "model", 404,
+                          "model_not_found")  # fmt: skip
+        return (await models())["data"][0]
+
+    @app.get("/health")
+    async def health() -> dict:
+        return {"status": "ok"}
+
+    @guarded.get("/metrics")
+    async def metrics() -> PlainTextResponse:
+        return PlainTextResponse(_metrics(engine), media_type="text/plain; version=0.0.4")
+
+    @app.get("/")
+    async def page() -> HTMLResponse:
+        return HTMLResponse(PAGE.read_text(encoding="utf-8"))
+
+    app.include_router(guarded)
+    return app
+
+
+# ---- the command ----
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m heads serve", description="OpenAI's protocol over a checkpoint.")  # fmt: skip
+    parser.add_argument("model", help="a checkpoint that export made")
+    parser.add_argument("--host", default="127.0.0.1", help="any but loopback needs --api-key")
+    parser.add_argument("--port", type=int, default=8080)
+    parser.add_argument("--parallel", type=int, default=8, help="texts at work at a time")
+    parser.add_argument("--queue", type=int, default=64, help="texts that may wait; more get a 429")
+    parser.add_argument("--api-key", help="clients send it as a bearer token")
+    parser.add_argument("-c", "--context", type=int, help="positions of each text (the model's)")
+    parser.add_argument("-t", "--threads", type=int, help="threads (the physical cores)")
+    parser.add_argument("--kv", default="f16", help="type of the KV cache: f16, f32 or q8")
+    o = parser.parse_args(arguments)
+    loopback = _is_loopback(o.host)
+    if not loopback and not o.api_key:
+        parser.error(f"--host {o.host} is open to others, which needs --api-key")
+    if o.parallel < 1 or o.queue < 0:
+        parser.error("--parallel is 1 or more, --queue 0 or more")
+    try:
+        chunk = max(128, o.parallel)
+        model = Model(o.model, o.threads, o.kv, o.context, chunk)
+    except HeadsError as error:
+        parser.exit(1, f"heads: {error}\n")
+    engine = Engine(model, o.parallel, o.queue)
+    app = create_app(engine, o.api_key)
+    if loopback:  # a page of another site cannot come in by a name that it made point here
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]"])
+    engine.start()
+    print(f"heads: {o.model} at http://{o.host}:{o.port}/v1", flush=True)
+    try:
+        uvicorn.run(app, host=o.host, port=o.port, log_level="warning", access_log=False,
+                    timeout_graceful_shutdown=2)  # fmt: skip
+    finally:
+        engine.stop()
+        model.close()
+    return 0

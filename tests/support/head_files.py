@@ -1,0 +1,164 @@
+"""What --heads writes, as arrays, and what its scores should be by the formulas in docs/heads.md;
+and a checkpoint whose heads are made by hand."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+
+import checkpoints
+from checkpoints import F32_META, I32, Meta, matrix, vector
+from conftest import run_command
+
+ROLES = ("previous", "duplicate", "induction", "first")
+
+
+def heads_of(model: Path, out: Path, *arguments: object) -> dict:
+    """The JSON that the program writes, or that stands in the page that it writes."""
+    done = run_command(model, "--heads", out, *arguments)
+    assert done.returncode == 0 and done.stdout == b"", done.stderr
+    text = out.read_text(encoding="utf-8")
+    if out.suffix == ".html":
+        script = r'<script type="application/json" id="data">(.*?)</script>'
+        (text,) = re.findall(script, text, re.DOTALL)
+    return json.loads(text)
+
+
+def array_of(head: dict) -> np.ndarray:
+    """A head's map, (tokens, tokens) with zeros above the diagonal: weights in float64, or a page's
+    bytes."""
+    map_ = head["map"]
+    if isinstance(map_, str):
+        values = np.frombuffer(base64.b64decode(map_), np.uint8)
+        n = math.isqrt(2 * len(values))
+        found = np.zeros((n, n), np.uint8)
+        found[np.tril_indices(n)] = values
+        return found
+    found = np.zeros((len(map_), len(map_)))
+    for i, row in enumerate(map_):
+        assert len(row) == i + 1
+        found[i, : i + 1] = row
+    return found
+
+
+def attention_layers(data: dict) -> list[np.ndarray]:
+    """By layer that has attention: (heads, tokens, tokens)."""
+    layers = [layer["heads"] for layer in data["layers"] if "heads" in layer]
+    return [np.stack([array_of(head) for head in heads]) for heads in layers]
+
+
+# ---- scores --------------------------------------------------------------------------------------
+
+
+def sees(n: int, window: int) -> np.ndarray:
+    """(n, n): whether token i sees token j."""
+    i, j = np.mgrid[:n, :n]
+    return (j <= i) & ((i - j < window) if window else True)
+
+
+def targets(ids: list[int], window: int) -> dict[str, np.ndarray]:
+    """By role, (n, n): whether it is about the pair i, j."""
+    n, tokens = len(ids), np.array(ids)
+    i, j = np.mgrid[:n, :n]
+    same = tokens[:, None] == tokens[None, :]
+    follows = np.zeros((n, n), bool)
+    follows[:, 1:] = same[:, :-1] & (j[:, 1:] - 1 < i[:, 1:])
+    masks = {"previous": j == i - 1, "duplicate": same & (j < i), "induction": follows,
+             "first": (j == 0) & (i > 0)}
+    return {role: mask & sees(n, window) for role, mask in masks.items()}
+
+
+def score_of(weights: np.ndarray, about: np.ndarray) -> float:
+    """The mean, over rows that have such a pair, of the weights of these pairs."""
+    rows = about.any(1)
+    return float((weights * about).sum(1)[rows].mean()) if rows.any() else math.nan
+
+
+def scores_of(weights: np.ndarray, ids: list[int], window: int) -> dict[str, float]:
+    seen = sees(len(ids), window)
+    found = {role: score_of(weights, about) for role, about in targets(ids, window).items()}
+    rows = [i for i in range(len(ids)) if seen[i].sum() > 1]
+    distance, entropy, last = [], [], []
+    for i in rows:
+        j = np.flatnonzero(seen[i])
+        p = weights[i, j] / weights[i, j].sum()
+        distance.append((p * (i - j)).sum() / (i - j).mean())
+        entropy.append(-(p[p > 0] * np.log(p[p > 0])).sum() / math.log(len(j)))
+        last.append(weights[i, max(0, i - 7) :].sum())
+    mean = {"distance": distance, "entropy": entropy, "last8": last}
+    return found | {name: float(np.mean(x)) if x else math.nan for name, x in mean.items()}
+
+
+def role_of(scores: dict[str, float], uniform: dict[str, float]) -> str | None:
+    has = [r for r in ROLES if scores[r] >= 0.3 and scores[r] >= 3 * uniform[r]]
+    return max(has, key=lambda role: (role != "first", scores[role]), default=None)
+
+
+def pairs_of(weights: np.ndarray, n: int = 5) -> list[list]:
+    """The strongest pairs of different rows, without the diagonal and the first token."""
+    strict = np.tril(weights, -1)
+    strict[:, 0] = 0
+    best = [[i, int(row.argmax()), float(row.max())] for i, row in enumerate(strict)]
+    return sorted((pair for pair in best if pair[2] > 0), key=lambda pair: -pair[2])[:n]
+
+
+# ---- heads made by hand --------------------------------------------------------------------------
+
+
+def handmade(vocab: int = 400, code: int = 32, context: int = 1024, window: int = 0) -> bytes:
+    """Two layers of four heads. A token has a code of +-1 in x[0 : code - 1], token 0 a mark in
+    x[2 code] instead, and all have 1 in x[code - 1]. Layer 0, head 0 finds the token before it by
+    rope alone, whatever the tokens are, and copies its code to x[code : 2 code]; the other heads
+    look everywhere alike. Layer 1, without rope: head 0 looks for its own token's code among the
+    copies, that is, one after an earlier such token, and as much for the mark; head 1 among the
+    codes themselves; head 2 for the mark; head 3 everywhere alike."""
+    rng, n_embd, n_heads = np.random.default_rng(3), 2 * code + 2, 4
+    meta, tensors = checkpoints.parse(
+        checkpoints.random_model(vocab=vocab, n_embd=n_embd, n_layers=2, n_heads=n_heads,
+                                 n_kv_heads=n_heads, head_dim=code, d_ff=8, context=context)
+    )
+    frequencies = np.geomspace(0.01, 3.0, code // 2)
+    meta["model.rope.0.inv_freq"] = Meta(F32_META, code // 2, frequencies.astype("<f4").tobytes())
+    meta["layer.rope"] = Meta(I32, 2, np.array([0, -1], "<i4").tobytes())
+    meta["layer.window"] = Meta(I32, 2, np.array([window, window], "<i4").tobytes())
+    meta["layer.attn_scale"] = Meta(F32_META, 2, np.array([4, 1], "<f4").tobytes())
+    embed = np.zeros((vocab, n_embd))
+    embed[:, :code] = rng.choice([-1.0, 1.0], (vocab, code))
+    embed[0, : code - 1] = 0
+    embed[:, code - 1] = embed[0, 2 * code] = 1
+    tensors["embed"] = matrix(embed)
+    shapes = {"attn_q": (n_heads * code, n_embd), "attn_k": (n_heads * code, n_embd),
+              "attn_v": (n_heads * code, n_embd), "attn_o": (n_embd, n_heads * code),
+              "ffn_gate": (8, n_embd), "ffn_up": (8, n_embd), "ffn_down": (n_embd, 8)}
+    layers = [{name: np.zeros(shape) for name, shape in shapes.items()} for _ in range(2)]
+    own, copy, one = slice(0, code), slice(code, 2 * code), np.eye(code)
+    # Head 0 of layer 0: queries turned back by one position, as constants.
+    half = code // 2
+    bias_q, bias_k = np.zeros(n_heads * code), np.zeros(n_heads * code)
+    bias_k[:half] = 1
+    bias_q[:half], bias_q[half:code] = np.cos(frequencies), -np.sin(frequencies)
+    layers[0]["attn_v"][own, own] = one / math.sqrt(n_embd / code)  # the norm makes codes larger
+    layers[0]["attn_o"][copy, own] = one
+    for head, (query, key) in enumerate([(own, own), (own, own)]):
+        rows = slice(head * code, (head + 1) * code)
+        layers[1]["attn_q"][rows, query] = one
+        layers[1]["attn_k"][rows, copy if head == 0 else key] = one
+    layers[1]["attn_k"][code - 1] = 0
+    layers[1]["attn_k"][code - 1, 2 * code] = 16.4
+    layers[1]["attn_k"][2 * code, 2 * code] = 100
+    bias_1 = np.zeros(n_heads * code)
+    bias_1[2 * code] = 1
+    for i, biases in enumerate([{"attn_q": bias_q, "attn_k": bias_k}, {"attn_q": bias_1}]):
+        for name, values in layers[i].items():
+            tensors[f"layers.{i}.{name}"] = matrix(values)
+        for name, values in biases.items():
+            tensors[f"layers.{i}.{name}.bias"] = vector(values)
+    return checkpoints.build(meta, tensors)
+
+
+HANDMADE_ROLES = [["previous", None, None, None], ["induction", "duplicate", "first", None]]

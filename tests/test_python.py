@@ -1,0 +1,281 @@
+"""The module `heads`: what it gives is what ./run gives, from many threads and processes too."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "python"))
+import heads  # noqa: E402
+
+PROMPTS = ["Once upon a time", "One fine day", "A", "The little dog", "Once upon a hill", ""] * 3
+FAMILIES = ["llama", "mistral", "deepseek_v2", "lfm3", "qwen3_next", "phi3-longer", "phimoe"]
+
+
+@pytest.fixture(scope="module")
+def model(stories):
+    with heads.Model(stories) as m:
+        yield m
+
+
+def said(run, model, prompt: str, *options) -> str:
+    """What ./run adds to a prompt."""
+    done = run(model, "-p", prompt, *options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.decode()[len(prompt) :]
+
+
+def test_generates_what_run_does(run, stories, model):
+    for seed, temp in ((0, 0.8), (3, 0.8), (3, 1.5), (0, 0)):
+        options = ("-s", seed, "--temp", temp, "-n", 40)
+        text = model.generate("Once upon a time", 40, temp, seed)
+        assert text == said(run, stories, "Once upon a time", *options)
+        assert text.stopped == "max_tokens" and len(text.tokens) == 40
+
+
+def test_sampling_options_are_runs(run, stories, model):
+    options = dict(top_k=7, top_p=0.9, min_p=0.02, repeat_penalty=1.2)
+    flags = [x for k, v in options.items() for x in ("--" + k.replace("_", "-"), v)]
+    want = said(run, stories, "One day", "-s", 5, "-n", 30, *flags)
+    assert model.generate("One day", 30, seed=5, **options) == want
+
+
+@pytest.mark.parametrize("parallel", [1, 3, 16])
+def test_many_prompts_give_what_each_gives(model, parallel):
+    together = model.generate(PROMPTS, 24, seed=2, parallel=parallel)
+    assert together == [model.generate(p, 24, seed=2) for p in PROMPTS]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_mixer_beside_others_and_forked(exported, run, family, tmp_path):
+    """Beginnings that are shared, and one that crosses a window or a longer table."""
+    path = exported(family)
+    rng = np.random.default_rng(4)
+    with heads.Model(path, chunk=32) as m:
+        size = m.shape.vocab_size
+        shared = rng.integers(0, size, 50).tolist()
+        prompts = [shared + rng.integers(0, size, n).tolist() for n in (1, 5, 30)] + [shared[:20]]
+        got = m.generate(prompts, 16, seed=1, parallel=3)
+    lines = "".join(json.dumps({"tokens": p, "seed": 1, "max_tokens": 16}) + "\n" for p in prompts)
+    (tmp_path / "in").write_text(lines)
+    done = run(path, "--batch", tmp_path / "in")
+    assert [t.tokens for t in got] == [json.loads(x)["tokens"] for x in done.stdout.splitlines()]
+
+
+def test_stop_strings(model):
+    whole = model.generate("Once upon a time", 60, seed=1)
+    stop = whole[30:33]
+    text = model.generate("Once upon a time", 60, seed=1, stop=["never in it", stop])
+    assert text == whole[: whole.index(stop)] and text.stopped == "stop"
+    streamed = "".join(model.generate("Once upon a time", 60, seed=1, stop=stop, stream=True))
+    assert streamed == text
+
+
+def test_streams_what_it_returns(model):
+    pieces = list(model.generate(PROMPTS, 24, seed=2, stream=True))
+    texts = [""] * len(PROMPTS)
+    for index, piece in pieces:
+        texts[index] += piece
+    assert texts == model.generate(PROMPTS, 24, seed=2) and len(pieces) > len(PROMPTS)
+
+
+def test_a_stream_that_is_left_frees_its_place(model):
+    stream = model.generate("Once upon a time", 60, stream=True)
+    next(stream)
+    stream.close()
+    assert model.generate("Once", 5, seed=1) == model.generate("Once", 5, seed=1)
+
+
+def test_context_ends_a_text(stories):
+    with heads.Model(stories, context=20) as m:
+        ids = m.encode("Once upon a time")
+        text = m.generate("Once upon a time", 60, seed=1)
+        assert text.stopped == "context" and len(ids) + len(text.tokens) == 21
+
+
+# ---- scores, logits ----
+
+
+def log_softmax(rows: np.ndarray) -> np.ndarray:
+    shifted = rows.astype(np.float64) - rows.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+def test_logits_are_runs(run, stories, model, tmp_path):
+    text = "One fine day, a curious hedgehog " * 9
+    run(stories, "-p", text, "--logits", tmp_path / "l")
+    want = np.fromfile(tmp_path / "l", "<f4").reshape(-1, model.shape.vocab_size)
+    assert np.array_equal(model.logits(text), want)
+
+
+def test_scores_are_sums_of_log_softmax(model):
+    contexts = ["Once upon a", "Once upon a", "One fine day, a curious"]
+    continuations = [" time", " potato", " hedgehog named Clara"]
+    for context, continuation, (got, greedy) in zip(
+        contexts, continuations, model.score(contexts, continuations)
+    ):
+        n = len(model.encode(context))
+        ids = model.encode(context + continuation)
+        rows = log_softmax(model.logits(ids[:-1]))[n - 1 :]
+        assert got == pytest.approx(sum(r[i] for r, i in zip(rows, ids[n:])), rel=1e-6, abs=1e-6)
+        assert greedy == (rows.argmax(1).tolist() == ids[n:])
+    assert model.score(contexts, continuations, parallel=1) == model.score(contexts, continuations)
+
+
+def test_trailing_spaces_belong_to_the_continuation(model):
+    assert model.score(["Once upon a "], ["time"]) == model.score(["Once upon a"], [" time"])
+
+
+def test_perplexity_is_runs(run, stories, model, tmp_path):
+    text = "Once upon a time there was a dog. " * 60
+    (tmp_path / "t").write_text(text)
+    printed = run(stories, "--ppl", tmp_path / "t").stdout.decode()
+    assert f"perplexity {model.perplexity(text):.4f} " in printed
+
+
+# ---- text and ids ----
+
+
+def test_ids_are_runs(run, stories, model):
+    for text in ("Once upon a time", "  spaces \n and lines", "Grüße 😀", ""):
+        printed = run(stories, "--tokenize", "-p", text).stdout.decode()
+        assert model.encode(text) == [int(i) for i in printed.split()]
+        assert model.decode(model.encode(text)) == text
+
+
+# ---- sessions ----
+
+
+def test_sessions_fork_rewind_and_save(model, tmp_path):
+    more = model.encode(", there was", special=False)
+    with model.session() as s:
+        s.feed("Once upon a time")
+        assert s.tokens == model.encode("Once upon a time")
+        fork, want = s.fork(), s.feed(more)
+        assert want.shape == (model.shape.vocab_size,) and np.array_equal(fork.feed(more), want)
+        s.rewind(len(s) - len(more))
+        s.save(tmp_path / "s")
+        assert np.array_equal(model.session(tmp_path / "s").feed(more), want)
+        assert np.array_equal(model.logits(s.tokens + more)[-1], want)
+
+
+def test_a_session_ends_with_its_model(stories):
+    m = heads.Model(stories)
+    s = m.session()
+    m.close()
+    with pytest.raises(heads.HeadsError, match="closed"):
+        s.feed("Once")
+
+
+# ---- threads and processes ----
+
+
+def test_threads_take_turns(model):
+    want = [model.generate("Once upon a time", 20, seed=i) for i in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        got = list(pool.map(lambda i: model.generate("Once upon a time", 20, seed=i), range(8)))
+    assert got == want
+
+
+def test_pickled(model):
+    copy = pickle.loads(pickle.dumps(model))
+    assert copy.generate("Once", 9, seed=1) == model.generate("Once", 9, seed=1)
+
+
+def in_child(work) -> bytes:
+    """What work() returns in a child of fork()."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(write, work().encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    return text
+
+
+def test_used_after_fork(model):
+    want = model.generate("Once", 9, seed=1)
+    assert in_child(lambda: model.generate("Once", 9, seed=1)).decode() == want
+    with model.session() as s:
+        s.feed("Once")
+
+        def use() -> str:
+            with pytest.raises(heads.HeadsError, match="closed"):
+                s.feed(" upon")
+            return "refused"
+
+        assert in_child(use) == b"refused"
+    assert model.generate("Once", 9, seed=1) == want
+
+
+def test_threads_as_the_environment_says(stories, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1,2")
+    assert heads.Model(stories).info()["threads"] == 1
+    assert heads.Model(stories, threads=2).info()["threads"] == 2
+
+
+def test_interrupted(stories):
+    """Ctrl-C ends generate with KeyboardInterrupt, and the model can be used again."""
+    script = f"""
+import sys, threading, _thread, time
+sys.path.insert(0, {str(ROOT / "python")!r})
+import heads
+m = heads.Model({str(stories)!r})
+threading.Timer(0.3, _thread.interrupt_main).start()
+try:
+    while True:
+        m.generate(["Once"] * 50, 400)
+except KeyboardInterrupt:
+    print(len(m.generate("Once", 5, seed=1).tokens))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
+    assert done.stdout == b"5\n", done.stderr.decode()
+
+
+# ---- what it says of itself, and of bad calls ----
+
+
+def test_cache_is_runs(run, stories, model):
+    report = json.loads(run(stories, "--kv", "--json").stdout)
+    text = json.dumps(report)
+    assert f'"bytes_per_token": {model.kv()["bytes_per_token"]}' in text
+    assert model.kv(64)["reserved"] == 64 * model.kv()["bytes_per_token"]
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda m: m.generate([5, 99999]), "99999 is no token of this model"),
+        (lambda m: m.generate([[]]), "the prompt is empty"),
+        (lambda m: m.generate("Once", temperature=-1), "temperature is -1"),
+        (lambda m: m.generate("Once", top_p=2), "top_p is 2"),
+        (lambda m: m.generate("Once", seed=-1), "seed is -1"),
+        (lambda m: m.generate("Once", max_tokens=0), "expected a whole number from 1"),
+        (lambda m: m.generate("Once", stop=""), "stop string cannot be empty"),
+        (lambda m: m.generate("Once " * 600), "the context has room for 512"),
+        (lambda m: m.chat([{"role": "user", "content": "Hi"}]), "no chat template"),
+        (lambda m: m.score([""], [""]), "at least one token each"),
+        (lambda m: m.score(["a"], [[5]]), "both texts or both ids"),
+        (lambda m: m.session("/nonexistent"), "/nonexistent"),
+        (lambda m: heads.Model("/nonexistent"), "/nonexistent"),
+        (lambda m: heads.Model(m.path, kv="q5"), "'q5' is no type of a cache"),
+        (lambda m: heads.Model(m.path, isa="sse"), "sse"),
+    ],
+)
+def test_errors_are_sentences(model, call, says):
+    with pytest.raises(heads.HeadsError) as error:
+        call(model)
+    assert says in str(error.value)
