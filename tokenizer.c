@@ -1,11 +1,12 @@
-// Text <-> ids: byte-pair encoding over bytes (GPT-2) or over characters (SentencePiece), or
-// WordPiece (BERT), driven by the tables of docs/format.md, "The tokenizer". A text goes through
-// five stages:
+// Text <-> ids: byte-pair encoding over bytes (GPT-2) or over characters (SentencePiece), Unigram
+// (T5), or WordPiece (BERT), driven by the tables of docs/format.md, "The tokenizer". A text goes
+// through five stages:
 //
 //   added tokens   cut out first; some are looked for in the raw text, others after normalization
-//   normalizer     what lies between them: NFC, a leading mark, spaces as U+2581
+//   normalizer     what lies between them is rewritten: text/normalize.c
 //   pre-tokenizer  each of its steps cuts the pieces of the step before into smaller ones
-//   model          each piece, as bytes or characters, by merging neighbours, lowest rank first
+//   model          each piece, as bytes or characters, by merging neighbours, lowest rank first;
+//                  or as text/unigram.c or text/wordpiece.c cuts it
 //   prefix, suffix the post-processor's ids: BOS ..
 #include "tokenizer.h"
 
@@ -15,20 +16,19 @@
 #include <string.h>
 
 #include "metadata.h"
+#include "text/normalize.h"
 #include "text/scanners.h"
 #include "text/unicode.h"
+#include "text/unigram.h"
 #include "text/wordpiece.h"
 
 enum {
-    MAX_TOKENS = MAX_DIM, MAX_STEPS = 16, MAX_ADDED_LENGTH = 1024, MAX_AROUND = 64,
-    MAX_TEXT = INT_MAX / 4
+    MAX_TOKENS = MAX_DIM, MAX_ADDED_LENGTH = 1024, MAX_AROUND = 64, MAX_TEXT = INT_MAX / 4
 };
-enum { SPACE_MARK = 0x2581 };                           // a space inside SentencePiece
 enum { KIND_PLAIN, KIND_SPECIAL, KIND_BYTE, N_KINDS };  // of a token
-enum { LSTRIP = 1, RSTRIP = 2, SINGLE_WORD = 4 };       // flags of an added token
-// Steps of the normalizer.
-enum { NORM_NFC = 1, NORM_PREPEND_MARK, NORM_SPACES_TO_MARK, NORM_PREPEND_SPACE,
-       N_NORM = NORM_LOWER + 1 };  // and those of text/wordpiece.h
+enum { LSTRIP = 1, RSTRIP = 2, SINGLE_WORD = 4, AT_START = 8 };  // of an added token
+// What U+2581 in a token's text decodes to; FIRST_VANISH: nothing in the first token.
+enum { MARKS_STAY, MARKS_TO_SPACES, FIRST_MARKS_VANISH };
 
 typedef struct {  // added tokens, sorted by their characters
     size_t n;
@@ -52,7 +52,11 @@ struct heads_tokenizer {
     bool fuse_unk;          // one for a row of them
     int wordpiece;          // most characters of a word that WordPiece cuts into `words`; 0: BPE
     size_t longest;         // bytes of the longest of `words`
-    Ints normalizer, splits;
+    Normalizer normalizer;
+    Ints splits;
+    Unigram unigram;
+    bool by_chars;          // the model reads characters, not bytes
+    int marks;
     Added raw, normalized;
     Ints prefix, suffix, eos;
     int mask;               // of masked language models, or -1
@@ -76,8 +80,10 @@ static int load_tokens(Tokenizer *t, Reader *r) {
         read_bytes(r, "tokenizer.token.text", text_bytes, UINT8_MAX, &t->text) ||
         read_bytes(r, "tokenizer.token.kind", n, N_KINDS - 1, &t->kinds))
         return -1;
+    if (load_unigram(&t->unigram, r, t->n_tokens, t->begin, t->text)) return -1;
+    int bytes = t->unigram.ids.n ? 6 : 1;  // <0x0A>, or the byte itself
     for (size_t i = 0; i < n; i++)
-        if (t->kinds[i] == KIND_BYTE && t->begin[i + 1] - t->begin[i] != 1)
+        if (t->kinds[i] == KIND_BYTE && t->begin[i + 1] - t->begin[i] != bytes)
             return fail(r->err, "metadata tokenizer.token.text: token %zu stands for a byte, but "
                         "has %d", i, t->begin[i + 1] - t->begin[i]);
     return 0;
@@ -92,6 +98,9 @@ static int load_units(Tokenizer *t, Reader *r) {
         read_int(r, "tokenizer.unk", 0, last, -1, &t->unk))
         return -1;
     t->bytes = bytes.v;
+    t->by_chars = t->chars.n || t->unigram.ids.n;
+    if (t->unigram.ids.n && (t->unk < 0 || t->chars.n))
+        return fail(r->err, "metadata tokenizer.unigram needs tokenizer.unk, and no chars");
     for (size_t i = 1; i < t->chars.n; i++)
         if (t->chars.v[i] <= t->chars.v[i - 1])
             return fail(r->err, "metadata tokenizer.chars: value %zu is not above the one before",
@@ -107,6 +116,7 @@ static int load_units(Tokenizer *t, Reader *r) {
 
 static int load_merges(Tokenizer *t, Reader *r) {
     size_t n;
+    if (t->unigram.ids.n) return 0;
     Ints right, rank, merged;
     if (read_offsets(r, "tokenizer.merge.begin", (size_t)t->n_tokens, &t->merges, &n) ||
         read_ints(r, "tokenizer.merge.right", n, 0, t->n_tokens - 1, &right) ||
@@ -133,9 +143,8 @@ static int compare_text(const Tokenizer *t, int id, const uint8_t *text, size_t 
 
 static int load_words(Tokenizer *t, Reader *r) {
     if (read_ints(r, "tokenizer.words", SIZE_MAX, 0, t->n_tokens - 1, &t->words)) return -1;
-    if (t->words.n && t->chars.n)
-        return fail(r->err, "metadata tokenizer.words: only a byte-level tokenizer has it, this "
-                    "one has chars");
+    if (t->words.n && t->by_chars)
+        return fail(r->err, "metadata tokenizer.words: only a byte-level tokenizer has it");
     for (size_t i = 0; i < t->words.n; i++) {
         int32_t id = t->words.v[i];
         size_t len = (size_t)(t->begin[id + 1] - t->begin[id]);
@@ -172,7 +181,8 @@ static int load_added(Added *a, const Tokenizer *t, Reader *r, const char *where
     if (a->n == 0) return 0;
     if (read_offsets(r, key[BEGIN], a->n, &a->begin, &n_chars) ||
         read_ints(r, key[CHARS], n_chars, 0, 0x10FFFF, &chars) ||
-        read_bytes(r, key[FLAGS], a->n, LSTRIP | RSTRIP | SINGLE_WORD, &a->flags))
+        read_bytes(r, key[FLAGS], a->n, LSTRIP | RSTRIP | SINGLE_WORD | AT_START,
+                   &a->flags))
         return -1;
     a->chars = chars.v;
     a->ids = ids.v;
@@ -190,21 +200,20 @@ static int load_added(Added *a, const Tokenizer *t, Reader *r, const char *where
 }
 
 static int load_steps(Tokenizer *t, Reader *r) {
-    if (read_ints(r, "tokenizer.normalizer", SIZE_MAX, 1, N_NORM - 1, &t->normalizer) ||
+    if (load_normalizer(&t->normalizer, r) ||
         read_ints(r, "tokenizer.splits", SIZE_MAX, 1, N_SCANNERS - 1, &t->splits))
         return -1;
-    if (t->normalizer.n > MAX_STEPS)
-        return fail(r->err, "metadata tokenizer.normalizer: more than %d steps", MAX_STEPS);
     if (t->splits.n > MAX_STEPS)
         return fail(r->err, "metadata tokenizer.splits: more than %d steps", MAX_STEPS);
     for (size_t i = 0; i < t->splits.n; i++) {
         const Scanner *s = &scanners[t->splits.v[i]];
-        if (!s->scan && i > 0)
+        if (!s->scan && i > 0 && t->splits.v[i] != METASPACE_NEVER &&
+            t->splits.v[i] != METASPACE_ALWAYS)
             return fail(r->err, "metadata tokenizer.splits: \"%s\" must be the first step",
                         s->name);
-        if (s->bytes && t->chars.n)
-            return fail(r->err, "metadata tokenizer.splits: \"%s\" needs a byte-level tokenizer, "
-                        "this one has chars", s->name);
+        if (s->bytes && t->by_chars)
+            return fail(r->err, "metadata tokenizer.splits: \"%s\" needs a byte-level tokenizer",
+                        s->name);
         if (i > 0 && !s->bytes && scanners[t->splits.v[i - 1]].bytes)
             return fail(r->err, "metadata tokenizer.splits: \"%s\" follows a step that works on "
                         "bytes", s->name);
@@ -217,6 +226,7 @@ static int load_rest(Tokenizer *t, Reader *r) {
         read_ints(r, "tokenizer.suffix", SIZE_MAX, 0, t->n_tokens - 1, &t->suffix) ||
         read_ints(r, "tokenizer.eos", SIZE_MAX, 0, MAX_DIM, &t->eos) ||
         read_int(r, "tokenizer.mask", 0, t->n_tokens - 1, -1, &t->mask) ||
+        read_int(r, "tokenizer.marks", MARKS_STAY, FIRST_MARKS_VANISH, MARKS_STAY, &t->marks) ||
         read_int(r, "tokenizer.strip", 0, INT_MAX, 0, &t->strip))
         return -1;
     if (t->prefix.n > MAX_AROUND || t->suffix.n > MAX_AROUND || t->eos.n > MAX_AROUND)
@@ -241,22 +251,15 @@ static void describe_ids(Tokenizer *t, const char *name, Ints ids) {
 }
 
 static void describe_all(Tokenizer *t) {
-    static const char *const normalizers[] = {
-        [NORM_NFC] = "NFC",
-        [NORM_PREPEND_MARK] = "prepend \u2581",
-        [NORM_SPACES_TO_MARK] = "space to \u2581",
-        [NORM_PREPEND_SPACE] = "prepend space",
-        [NORM_CLEAN] = "clean",
-        [NORM_PAD_IDEOGRAPHS] = "pad ideographs",
-        [NORM_STRIP_ACCENTS] = "strip accents",
-        [NORM_LOWER] = "lower case",
-    };
-    bool fallback = t->chars.n && t->bytes['A'] >= 0;
+    bool fallback = t->by_chars && t->bytes['A'] >= 0;
     snprintf(t->description, sizeof t->description, "%s%s, %d tokens",
-             t->wordpiece ? "WordPiece" : t->chars.n ? "character BPE" : "byte-level BPE",
+             t->wordpiece       ? "WordPiece"
+             : t->unigram.ids.n ? "Unigram"
+             : t->chars.n       ? "character BPE" : "byte-level BPE",
              fallback ? " with byte fallback" : "", t->n_tokens);
-    for (size_t i = 0; i < t->normalizer.n; i++)
-        describe(t, i ? " + " : ", normalizer ", normalizers[t->normalizer.v[i]]);
+    const Ints *steps = &t->normalizer.steps;
+    for (size_t i = 0; i < steps->n; i++)
+        describe(t, i ? " + " : ", normalizer ", normalizer_name(steps->v[i]));
     for (size_t i = 0; i < t->splits.n; i++)
         describe(t, i ? " + " : ", pre-tokenizer ", scanners[t->splits.v[i]].name);
     describe_ids(t, "prefix", t->prefix);
@@ -344,9 +347,11 @@ typedef struct {  // one call of tokenizer_encode; every array grows as needed
     uint8_t *word;        // the same, packed
     uint16_t *cls;        // classes of a stretch between added tokens
     Symbol *symbols;
+    UnigramNode *nodes;
     uint64_t *heap;       // rank << 32 | position: the merges that may be done, the next one first
     size_t n_ids, n_symbols, n_heap;
-    size_t ids_room, bytes_room, word_room, cls_room, symbols_room, heap_room;
+    size_t ids_room, bytes_room, word_room, cls_room, symbols_room, nodes_room, heap_room;
+    bool at_start;        // the stretch begins where the text does
 } Encoder;
 
 // Makes room for n elements of an array; false: no memory, the array is as it was.
@@ -505,9 +510,37 @@ static bool encode_word(Encoder *e, const uint32_t *bytes, size_t n) {
     return true;
 }
 
+// A run of unknowns: the token whose text it is, else those of its bytes, else one unknown.
+static bool push_unknown(Encoder *e, const uint8_t *text, size_t len) {
+    int id = unigram_find(&e->t->unigram, text, len);
+    bool fallback = id < 0;
+    for (size_t i = 0; fallback && i < len; i++) fallback = e->t->bytes[text[i]] >= 0;
+    if (!fallback) return push_id(e, id < 0 ? e->t->unk : id);
+    for (size_t i = 0; i < len; i++)
+        if (!push_id(e, e->t->bytes[text[i]])) return false;
+    return true;
+}
+
+static bool encode_unigram(Encoder *e, const uint32_t *chars, size_t n) {
+    if (!RESERVE(e, word, 4 * n) || !RESERVE(e, nodes, 4 * n + 1)) return false;
+    size_t len = 0;
+    for (size_t i = 0; i < n; i++) len += utf8_encode(chars[i], e->word + len);
+    unigram_cut(&e->t->unigram, e->word, len, e->t->unk, e->nodes);
+    for (size_t i = 0, end; i < len; i = end) {
+        int id = e->nodes[i].id;
+        end = (size_t)e->nodes[i].to;
+        while (id == e->t->unk && end < len && e->nodes[end].id == id)
+            end = (size_t)e->nodes[end].to;
+        if (id == e->t->unk ? !push_unknown(e, e->word + i, end - i) : !push_id(e, id))
+            return false;
+    }
+    return true;
+}
+
 // The ids of a piece: of characters or bytes, as the tokenizer's units are.
 static bool encode_piece(Encoder *e, const uint32_t *units, size_t n) {
     if (e->t->wordpiece) return encode_word(e, units, n);
+    if (e->t->unigram.ids.n) return encode_unigram(e, units, n);
     if (e->t->words.n) {
         if (!RESERVE(e, word, n)) return false;
         for (size_t i = 0; i < n; i++) e->word[i] = (uint8_t)units[i];
@@ -536,18 +569,41 @@ static bool to_bytes(Encoder *e, const uint32_t *chars, size_t n, size_t *n_byte
     return true;
 }
 
+static bool split(Encoder *e, const Text *t, size_t begin, size_t end, size_t step);
+
+// A step that changes a piece before the next one cuts it: spaces become marks, one goes in front.
+static bool split_changed(Encoder *e, const Text *t, size_t begin, size_t end, size_t step) {
+    int kind = e->t->splits.v[step];
+    bool metaspace = kind != PREFIX_SPACE;
+    bool spaced = t->c[begin] == ' ' || (metaspace && t->c[begin] == SPACE_MARK);
+    bool wanted = kind != METASPACE_NEVER && (kind != METASPACE_FIRST || e->at_start);
+    size_t n = end - begin, front = wanted && !spaced;
+    uint32_t *c = malloc((n + front) * sizeof *c), put = metaspace ? SPACE_MARK : ' ';
+    uint16_t *cls = malloc((n + front) * sizeof *cls), put_class = unicode_class(put);
+    for (size_t i = 0; c && cls && i < n + front; i++) {
+        bool kept = i >= front && !(metaspace && t->c[begin + i - front] == ' ');
+        c[i] = kept ? t->c[begin + i - front] : put;
+        cls[i] = kept ? t->cls[begin + i - front] : put_class;
+    }
+    bool ok = c && cls && split(e, &(Text){c, cls}, 0, n + front, step + 1);
+    free(c);
+    free(cls);
+    return ok;
+}
+
 // Cuts t[begin..end) by steps step.. and encodes the pieces. What no match of a step covers is a
 // piece too.
 static bool split(Encoder *e, const Text *t, size_t begin, size_t end, size_t step) {
     const Ints *steps = &e->t->splits;
     const Scanner *s = step < steps->n ? &scanners[steps->v[step]] : NULL;
     bool is_bytes = !t->cls;
-    if (!is_bytes && (s ? s->bytes : !e->t->chars.n)) {
+    if (!is_bytes && (s ? s->bytes : !e->t->by_chars)) {
         size_t n;
         if (!to_bytes(e, t->c + begin, end - begin, &n)) return false;
         return split(e, &(Text){e->bytes, NULL}, 0, n, step);
     }
     if (!s) return encode_piece(e, t->c + begin, end - begin);
+    if (!s->scan) return split_changed(e, t, begin, end, step);
     size_t rest = begin;
     for (size_t i = begin; i < end;) {
         size_t stop = s->scan(s, t, i, end);
@@ -557,48 +613,20 @@ static bool split(Encoder *e, const Text *t, size_t begin, size_t end, size_t st
             while (run && i < end && t->cls[i] & s->cls);
             continue;
         }
-        if (rest < i && !split(e, t, rest, i, step + 1)) return false;
+        if (rest < i && !s->only_matches && !split(e, t, rest, i, step + 1)) return false;
         if (!split(e, t, i, stop, step + 1)) return false;
         rest = i = stop;
     }
-    return rest == end || split(e, t, rest, end, step + 1);
-}
-
-static bool encode_chars(Encoder *e, const uint32_t *chars, size_t n, size_t step) {
-    if (n == 0) return true;
-    if (!RESERVE(e, cls, n)) return false;
-    for (size_t i = 0; step < e->t->splits.n && i < n; i++) e->cls[i] = unicode_class(chars[i]);
-    return split(e, &(Text){chars, e->cls}, 0, n, step);
-}
-
-// A copy of chars[0..n) with room for one more in front of it, where `front` is put unless it is 0;
-// malloc'd.
-static uint32_t *copy_chars(const uint32_t *chars, size_t n, uint32_t front) {
-    uint32_t *copy = malloc((n + 1) * sizeof *copy);
-    if (!copy) return NULL;
-    if (front) copy[0] = front;
-    memcpy(copy + !!front, chars, n * sizeof *copy);
-    return copy;
-}
-
-static void spaces_to_mark(uint32_t *chars, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (chars[i] == ' ') chars[i] = SPACE_MARK;
+    return rest == end || s->only_matches || split(e, t, rest, end, step + 1);
 }
 
 // A stretch without added tokens; at_start: it begins where the text does.
 static bool encode_stretch(Encoder *e, const uint32_t *chars, size_t n, bool at_start) {
-    int first = e->t->splits.n ? e->t->splits.v[0] : 0;
-    bool metaspace = METASPACE_NEVER <= first && first <= METASPACE_ALWAYS;
-    if (!metaspace && first != PREFIX_SPACE) return encode_chars(e, chars, n, 0);
-    bool spaced = n == 0 || chars[0] == ' ' || (metaspace && chars[0] == SPACE_MARK);
-    bool prepend = !spaced && first != METASPACE_NEVER && (first != METASPACE_FIRST || at_start);
-    uint32_t *changed = copy_chars(chars, n, prepend ? metaspace ? SPACE_MARK : ' ' : 0);
-    if (!changed) return false;
-    if (metaspace) spaces_to_mark(changed, n + prepend);
-    bool ok = encode_chars(e, changed, n + prepend, 1);
-    free(changed);
-    return ok;
+    if (n == 0) return true;
+    if (!RESERVE(e, cls, n)) return false;
+    for (size_t i = 0; e->t->splits.n && i < n; i++) e->cls[i] = unicode_class(chars[i]);
+    e->at_start = at_start;
+    return split(e, &(Text){chars, e->cls}, 0, n, 0);
 }
 
 // ---- added tokens -------------------------------------------------------------------------------
@@ -641,7 +669,8 @@ static bool split_added(Encoder *e, const Added *a, const uint32_t *chars, size_
                         StretchFn *between) {
     size_t rest = 0;        // where text that was not emitted yet begins
     size_t spaces_end = 0;  // where the last white space stripped ends
-    for (size_t i = 0, len; a->n && i < n; i += len) {
+    size_t only_one = SIZE_MAX;  // where the last token with AT_START ends
+    for (size_t i = 0, len = 0; a->n && i < n; i += len) {
         int token = find_added(a, chars + i, n - i, &len);
         if (token < 0) {
             len = 1;
@@ -652,6 +681,7 @@ static bool split_added(Encoder *e, const Added *a, const uint32_t *chars, size_
         bool word_before = start > 0 && unicode_class(chars[start - 1]) & WORD;
         bool word_after = stop < n && unicode_class(chars[stop]) & WORD;
         if (flags & SINGLE_WORD && (word_before || word_after)) continue;
+        if (flags & AT_START && (i != rest || i == only_one)) continue;
         if (flags & LSTRIP) {
             while (start > rest && unicode_class(chars[start - 1]) & SPACE) start--;
             if (start < rest) start = rest;
@@ -663,6 +693,7 @@ static bool split_added(Encoder *e, const Added *a, const uint32_t *chars, size_
         }
         if (rest < start && !between(e, chars + rest, start - rest, at_start && rest == 0))
             return false;
+        if (flags & AT_START) only_one = stop;
         if (start < stop && !push_id(e, a->ids[token])) return false;
         rest = stop;
     }
@@ -671,36 +702,15 @@ static bool split_added(Encoder *e, const Added *a, const uint32_t *chars, size_
 
 // ---- normalizer ---------------------------------------------------------------------------------
 
-// Runs one step over *chars, malloc'd, *n of them.
-static bool normalize_step(int step, uint32_t **chars, size_t *n) {
-    if (step == NORM_NFC) {
-        ptrdiff_t count = nfc(chars, *n);
-        if (count < 0) return false;
-        *n = (size_t)count;
-    } else if (step >= NORM_CLEAN) {
-        return bert_normalize(step, chars, n);
-    } else if (step == NORM_SPACES_TO_MARK) {
-        spaces_to_mark(*chars, *n);
-    } else if (*n > 0) {
-        uint32_t *longer = copy_chars(*chars, *n, step == NORM_PREPEND_MARK ? SPACE_MARK : ' ');
-        if (!longer) return false;
-        free(*chars);
-        *chars = longer;
-        *n += 1;
-    }
-    return true;
-}
-
 // A stretch of raw text: normalized, and searched for the other added tokens.
 static bool encode_raw(Encoder *e, const uint32_t *chars, size_t n, bool at_start) {
     const Tokenizer *t = e->t;
-    if (t->normalizer.n == 0)
+    if (t->normalizer.steps.n == 0)
         return split_added(e, &t->normalized, chars, n, at_start, encode_stretch);
-    uint32_t *changed = copy_chars(chars, n, 0);
-    bool ok = changed;
-    for (size_t i = 0; ok && i < t->normalizer.n; i++)
-        ok = normalize_step(t->normalizer.v[i], &changed, &n);
-    ok = ok && split_added(e, &t->normalized, changed, n, at_start, encode_stretch);
+    uint32_t *changed = malloc((n + 1) * sizeof *changed);
+    if (changed && n) memcpy(changed, chars, n * sizeof *changed);
+    bool ok = changed && normalize(&t->normalizer, &changed, &n) &&
+              split_added(e, &t->normalized, changed, n, at_start, encode_stretch);
     free(changed);
     return ok;
 }
@@ -732,6 +742,7 @@ long tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t len, 
     free(e.word);
     free(e.cls);
     free(e.symbols);
+    free(e.nodes);
     free(e.heap);
     if (!ok) {
         free(e.ids);
@@ -746,6 +757,7 @@ long tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t len, 
 struct heads_decoder {
     const Tokenizer *t;
     bool skip_special;
+    bool begun;     // a token was written
     size_t strip;   // spaces yet to be taken off the beginning
     uint8_t *held;  // bytes that wait for those of the next tokens
     char *out;
@@ -831,14 +843,35 @@ static bool put_held_row(Decoder *d) {
     return ok;
 }
 
+// Text whose marks are spaces, or nothing in the first token.
+static bool put_marked(Decoder *d, const uint8_t *text, size_t n, bool first) {
+    static const uint8_t mark[] = "\u2581";
+    size_t begin = 0, i = 0;
+    for (; d->t->marks && i + 3 <= n; i++) {
+        if (memcmp(text + i, mark, 3) != 0) continue;
+        if (put_text(d, text + begin, i - begin, false) < 0) return false;
+        if (!(first && d->t->marks == FIRST_MARKS_VANISH) && !put_char(d, ' ')) return false;
+        begin = i + 3;
+        i += 2;
+    }
+    return put_text(d, text + begin, n - begin, false) >= 0;
+}
+
 static bool put_token(Decoder *d, int id) {
     const Tokenizer *t = d->t;
     if (id >= t->n_tokens || (d->skip_special && t->kinds[id] == KIND_SPECIAL)) return true;
     const uint8_t *text = t->text + t->begin[id];
     size_t n = (size_t)(t->begin[id + 1] - t->begin[id]);
-    if (!t->chars.n) return hold(d, text, n) && put_held_text(d, true);
-    if (t->kinds[id] == KIND_BYTE) return hold(d, text, n);
-    return put_held_row(d) && put_text(d, text, n, false) >= 0;
+    if (!t->by_chars) return hold(d, text, n) && put_held_text(d, true);
+    bool first = !d->begun;
+    d->begun = true;
+    if (t->kinds[id] == KIND_BYTE) {
+        char hex[3] = "";
+        if (n == 6) memcpy(hex, text + 3, 2);
+        uint8_t byte = (uint8_t)strtoul(hex, NULL, 16);  // of <0x0A>
+        return hold(d, n == 6 ? &byte : text, 1);
+    }
+    return put_held_row(d) && put_marked(d, text, n, first);
 }
 
 int decoder_push(Decoder *decoder, int id, const char **out, size_t *len, Error *err) {
@@ -852,7 +885,7 @@ int decoder_push(Decoder *decoder, int id, const char **out, size_t *len, Error 
 
 int decoder_finish(Decoder *decoder, const char **out, size_t *len, Error *err) {
     decoder->n_out = 0;
-    bool ok = decoder->t->chars.n ? put_held_row(decoder) : put_held_text(decoder, false);
+    bool ok = decoder->t->by_chars ? put_held_row(decoder) : put_held_text(decoder, false);
     if (!ok) return fail(err, "no memory to decode the end of the text");
     *out = decoder->out;
     *len = decoder->n_out;

@@ -7,22 +7,23 @@ more or less in a prompt is an error that nobody sees.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import struct
-import unicodedata
 from dataclasses import dataclass, field
 from typing import Sequence
 
 import numpy as np
 
+from .normalizers import SPACE_MARK, Normalizer, normalize_added, normalizer
+from .normalizers import STEPS as NORMALIZERS
+from .normalizers import refuse as _refuse
 from .tensor import ExportError
+from .unigram import Pieces, pieces_metadata, unigram
 
-SPACE_MARK = "\u2581"
-LSTRIP, RSTRIP, SINGLE_WORD = 1, 2, 4
+LSTRIP, RSTRIP, SINGLE_WORD, AT_START = 1, 2, 4, 8
 PLAIN, SPECIAL, BYTE = 0, 1, 2
-NORMALIZERS = {"nfc": 1, "prepend mark": 2, "spaces to mark": 3, "prepend space": 4,
-               "clean": 5, "pad ideographs": 6, "strip accents": 7, "lower case": 8}  # fmt: skip
 # The steps of pre-tokenizers, as text/scanners.c numbers them.
 METASPACE = {"never": 1, "first": 2, "always": 3}
 GPT2, DIGIT, DIGITS, PUNCTUATION, BYTE_DIGIT, BYTE_DIGITS, THREE_DIGITS, PREFIX_SPACE = (
@@ -35,7 +36,7 @@ GPT2, DIGIT, DIGITS, PUNCTUATION, BYTE_DIGIT, BYTE_DIGITS, THREE_DIGITS, PREFIX_
     22,
     23,
 )
-BERT = 28
+BERT, VISIBLE, WORDS, PUNCTUATION_MARK, MARKED = range(28, 33)
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _CASED = (
@@ -116,13 +117,16 @@ class Vocabulary:
     words: list[int] = field(default_factory=list)
     added: list[Added] = field(default_factory=list)
     special: set[int] = field(default_factory=set)
-    normalizer: list[int] = field(default_factory=list)
+    normalizer: Normalizer = field(default_factory=Normalizer)
     splits: list[int] = field(default_factory=list)
     prefix: list[int] = field(default_factory=list)
     suffix: list[int] = field(default_factory=list)
     eos: list[int] = field(default_factory=list)
     mask: int = -1
     strip: int = 0
+    byte_fallback: bool = False  # decoding makes bytes of <0x0A> and its like
+    marks: int = 0  # what U+2581 decodes to: 0 itself, 1 a space, 2 nothing in the first token
+    pieces: Pieces | None = None  # Unigram
     wordpiece: int = 0  # most characters of a word; `goes_on` begins what continues one
     goes_on: str = "##"
 
@@ -150,6 +154,8 @@ def _byte_of(token: str) -> int | None:
 def _decoded(token: str, v: Vocabulary) -> tuple[int, bytes]:
     """The kind of a token, but for special ones, and the bytes that it stands for in decoded
     text."""
+    if v.pieces or v.marks:
+        return BYTE if v.byte_fallback and _byte_of(token) is not None else PLAIN, token.encode()
     if v.chars is None:
         mapped = [CHAR_BYTES.get(c) for c in token]
         return PLAIN, token.encode() if None in mapped else bytes(mapped)
@@ -190,8 +196,12 @@ def vocabulary_metadata(v: Vocabulary) -> dict[str, bytes | np.ndarray]:
         "tokenizer.token.text": b"".join(text for _, text in decoded),
         "tokenizer.token.kind": bytes(kinds),
         "tokenizer.bytes": _ints(v.bytes),
-        **_merge_metadata(v, n),
     }
+    if v.pieces:
+        spelled = {token: id for id, token in v.tokens.items()}
+        out |= pieces_metadata(v.pieces, spelled)
+    else:
+        out |= _merge_metadata(v, n)
     if v.chars is not None:
         chars = sorted(v.chars)
         out["tokenizer.chars"] = _ints(map(ord, chars))
@@ -204,17 +214,18 @@ def vocabulary_metadata(v: Vocabulary) -> dict[str, bytes | np.ndarray]:
     out |= _added_metadata("tokenizer.added", [(a.content, a) for a in v.added if not a.normalized])
     out |= _added_metadata(
         "tokenizer.added_normalized",
-        [(_normalize(a.content, v), a) for a in v.added if a.normalized],
+        [(normalize_added(a.content, v.normalizer), a) for a in v.added if a.normalized],
     )
     lists = {
-        "normalizer": v.normalizer,
+        "normalizer": v.normalizer.steps,
         "splits": v.splits,
         "prefix": v.prefix,
         "suffix": v.suffix,
         "eos": v.eos,
     }
     out |= {f"tokenizer.{key}": _ints(values) for key, values in lists.items() if values}
-    numbers = {"strip": v.strip, "wordpiece": v.wordpiece, "mask": max(v.mask, 0)}
+    out |= _normalizer_metadata(v.normalizer)
+    numbers = {"strip": v.strip, "marks": v.marks, "wordpiece": v.wordpiece, "mask": max(v.mask, 0)}
     out |= {f"tokenizer.{key}": _ints([number]) for key, number in numbers.items() if number}
     return out
 
@@ -233,26 +244,17 @@ def _merge_metadata(v: Vocabulary, n: int) -> dict[str, np.ndarray]:
     }
 
 
-def _normalize(content: str, v: Vocabulary) -> str:
-    """An added token's content as it looks in normalized text."""
-    for step in v.normalizer:
-        if step == NORMALIZERS["nfc"] and unicodedata.normalize("NFC", content) != content:
-            raise ExportError(
-                f"added_tokens: {content!r} is looked for in normalized text, but is not in NFC "
-                "itself"
-            )
-        if step >= NORMALIZERS["clean"] and not (content.isascii() and content.isprintable()):
-            raise ExportError(
-                f"added_tokens: {content!r} is looked for in normalized text, which this exporter "
-                "has no rule for unless it is ASCII"
-            )
-        if step == NORMALIZERS["lower case"]:
-            content = content.lower()
-        if step == NORMALIZERS["spaces to mark"]:
-            content = content.replace(" ", SPACE_MARK)
-        if step == NORMALIZERS["prepend mark"]:
-            content = SPACE_MARK + content
-    return content
+def _normalizer_metadata(z: Normalizer) -> dict[str, bytes | np.ndarray]:
+    """What its steps need besides their numbers."""
+    out: dict[str, bytes | np.ndarray] = {}
+    if z.charsmap:
+        out["tokenizer.charsmap"] = z.charsmap
+    if z.replacements:
+        texts = [text for what, by, _ in z.replacements for text in (what, by)]
+        out["tokenizer.replace.begin"] = _offsets(map(len, texts))
+        out["tokenizer.replace.chars"] = _ints(map(ord, "".join(texts)))
+        out["tokenizer.replace.repeats"] = bytes(repeats for *_, repeats in z.replacements)
+    return out
 
 
 def _added_metadata(key: str, added: list[tuple[str, Added]]) -> dict[str, bytes | np.ndarray]:
@@ -311,10 +313,6 @@ def _shown(value: object) -> str:
     return text if len(text) < 200 else text[:200] + ".."
 
 
-def _refuse(where: str, value: object) -> ExportError:
-    return ExportError(f"{where} is {_shown(value)}, which this exporter has no rule for")
-
-
 def _expect(where: str, got: dict, expected: dict, ignored: tuple[str, ...] = ()) -> None:
     """Refuses a component with a field that has another value than expected, or that is not
     known."""
@@ -335,27 +333,35 @@ def from_json(data: dict, declared: Sequence[dict] = ()) -> Vocabulary:
                                           "pre_tokenizer", "post_processor", "decoder",
                                           "model"))  # fmt: skip
     model = data.get("model") or {}
-    vocab = _checked_vocab(model)
+    is_unigram = model.get("type", "" if "merges" in model else "Unigram") == "Unigram"
+    vocab, pieces, unk = unigram(model) if is_unigram else (_checked_vocab(model), None, -1)
     wordpiece = model.get("type") == "WordPiece"
     if wordpiece:
         _expect("pre_tokenizer", data.get("pre_tokenizer") or {}, {"type": ("BertPreTokenizer",)})
     before = {"type": "ByteLevel", "use_regex": False, "add_prefix_space": False}
     byte_level, splits = _pre_tokenizer(before if wordpiece else data.get("pre_tokenizer"))
     v = Vocabulary({id: token for token, id in vocab.items()}, {}, None, [], splits=splits)
-    v.normalizer = _normalizer(data.get("normalizer"))
-    if splits and splits[0] in METASPACE.values() and v.normalizer:
+    v.normalizer = normalizer(data.get("normalizer"))
+    if splits and splits[0] == METASPACE["first"] and v.normalizer.steps:
         raise _refuse("normalizer together with a Metaspace pre_tokenizer", data["normalizer"])
     if -1 in splits:
-        if NORMALIZERS["spaces to mark"] not in v.normalizer:
+        if NORMALIZERS["spaces to mark"] not in v.normalizer.steps:
             raise _refuse("pre_tokenizer", data["pre_tokenizer"])
         v.splits = []
-    if not wordpiece:
+    if pieces:
+        if byte_level:
+            raise _refuse("pre_tokenizer", data["pre_tokenizer"])
+        v.pieces, v.unk, v.bytes = pieces, unk, _fallback(model, vocab)
+    elif not wordpiece:
         _model(v, model, vocab, byte_level)
     _added_tokens(v, [*(data.get("added_tokens") or []), *declared], vocab)
     if wordpiece:
         _wordpiece(v, model, vocab)
     v.prefix, v.suffix = _post_processor(data.get("post_processor"))
-    v.strip = 1 if wordpiece else _decoder(data.get("decoder"), byte_level)
+    if wordpiece:
+        v.strip = 1
+    else:
+        _decoder(v, data.get("decoder"), byte_level)
     if max(v.tokens) >= 1 << 24:
         raise ExportError(
             f"model.vocab: the highest id is {max(v.tokens)}, expected less than {1 << 24}"
@@ -366,7 +372,7 @@ def from_json(data: dict, declared: Sequence[dict] = ()) -> Vocabulary:
 def _checked_vocab(model: dict) -> dict[str, int]:
     kind = model.get("type", "BPE" if "merges" in model else None)
     if kind not in ("BPE", "WordPiece"):
-        raise ExportError(f"model.type is {kind!r}; supported: BPE, WordPiece")
+        raise ExportError(f"model.type is {kind!r}; supported: BPE, Unigram, WordPiece")
     vocab = model.get("vocab")
     if (
         not isinstance(vocab, dict)
@@ -407,9 +413,7 @@ def _model(v: Vocabulary, model: dict, vocab: dict[str, int], byte_level: bool) 
         v.bytes = [vocab.get(c, -1) for c in BYTE_CHARS]
     else:
         v.chars = {token: id for token, id in vocab.items() if len(token) == 1}
-        v.bytes = [
-            vocab.get(f"<0x{b:02X}>", -1) if model.get("byte_fallback") else -1 for b in range(256)
-        ]
+        v.bytes = _fallback(model, vocab)
         if not v.chars:
             raise ExportError(
                 "model.vocab: it has no token of a single character, and the pre_tokenizer is not "
@@ -424,6 +428,12 @@ def _model(v: Vocabulary, model: dict, vocab: dict[str, int], byte_level: bool) 
         v.words = [
             id for token, id in vocab.items() if token and all(c in CHAR_BYTES for c in token)
         ]
+
+
+def _fallback(model: dict, vocab: dict[str, int]) -> list[int]:
+    """The tokens of single bytes, for characters that have none."""
+    wanted = model.get("byte_fallback")
+    return [vocab.get(f"<0x{b:02X}>", -1) if wanted else -1 for b in range(256)]
 
 
 def _wordpiece(v: Vocabulary, model: dict, vocab: dict[str, int]) -> None:
@@ -468,7 +478,8 @@ def _added_tokens(v: Vocabulary, tokens: list[dict], vocab: dict[str, int]) -> N
     v.added = list(by_content.values())
     special = {token.content for token in v.added if token.special}
     for token in v.added:  # one looked for in normalized text decodes to what it looks like there
-        v.tokens[token.id] = _normalize(token.content, v) if token.normalized else token.content
+        content = token.content
+        v.tokens[token.id] = normalize_added(content, v.normalizer) if token.normalized else content
         if v.tokens[token.id] in special:
             v.special.add(token.id)
 
@@ -480,40 +491,6 @@ def _parts(component: dict | None, many: str) -> list[dict]:
     if component.get("type") == "Sequence":
         return [part for step in component.get(many, []) for part in _parts(step, many)]
     return [component]
-
-
-def _normalizer(component: dict | None) -> list[int]:
-    steps = []
-    for part in _parts(component, "normalizers"):
-        if part == {"type": "NFC"}:
-            steps.append(NORMALIZERS["nfc"])
-        elif part == {"type": "Lowercase"}:
-            steps.append(NORMALIZERS["lower case"])
-        elif part.get("type") == "BertNormalizer":
-            steps += bert_normalizer(part)
-        elif part == {"type": "Prepend", "prepend": SPACE_MARK}:
-            steps.append(NORMALIZERS["prepend mark"])
-        elif part == {"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}:
-            steps.append(NORMALIZERS["spaces to mark"])
-        else:
-            raise _refuse("normalizer", part)
-    return steps
-
-
-def bert_normalizer(part: dict) -> list[int]:
-    """The steps of BERT's normalizer; accents go with capitals unless it says otherwise."""
-    part = {"strip_accents": None, **part}
-    keys = ("clean_text", "handle_chinese_chars", "strip_accents", "lowercase")
-    _expect(
-        "normalizer",
-        part,
-        {**dict.fromkeys(keys, (True, False)), "strip_accents": (None, True, False)},
-        ("type",),
-    )
-    if part["strip_accents"] is None:
-        part["strip_accents"] = part["lowercase"]
-    steps = ("clean", "pad ideographs", "strip accents", "lower case")
-    return [NORMALIZERS[step] for key, step in zip(keys, steps) if part[key]]
 
 
 def _pre_tokenizer(component: dict | None) -> tuple[bool, list[int]]:
@@ -536,25 +513,26 @@ def _pre_tokenizer(component: dict | None) -> tuple[bool, list[int]]:
             byte_level = True
             steps += [PREFIX_SPACE] * part["add_prefix_space"]
             steps += [GPT2] if part.get("use_regex", True) else []
-        elif kind == "Metaspace" and i == 0:
-            _expect(
-                "pre_tokenizer.Metaspace",
-                {"prepend_scheme": None, "split": True, **part},
-                {
-                    "replacement": (SPACE_MARK,),
-                    "prepend_scheme": tuple(METASPACE),
-                    "split": (False,),
-                },
-                ("type",),
-            )
-            steps.append(METASPACE[part["prepend_scheme"]])
+        elif kind == "Metaspace":
+            steps += _metaspace(part, first=i == 0)
         else:
             steps.append(_split(part, byte_level))
-    if byte_level and (-1 in steps or (steps and steps[0] in METASPACE.values())):
+    if byte_level and (-1 in steps or set(steps) & set(METASPACE.values())):
         raise _refuse("pre_tokenizer", component)
     if -1 in steps and len(steps) > 1:
         raise _refuse("pre_tokenizer", component)
     return byte_level, steps
+
+
+def _metaspace(part: dict, first: bool) -> list[int]:
+    """Spaces become marks, one goes in front, and each mark begins a piece."""
+    part = {"prepend_scheme": "always", "split": True, "add_prefix_space": True, **part}
+    schemes = ("always", "never", "first") if first else ("always", "never")
+    _expect("pre_tokenizer.Metaspace", part, {
+        "replacement": (SPACE_MARK,), "prepend_scheme": schemes, "split": (True, False),
+        "add_prefix_space": (True, part["prepend_scheme"] != "never"),
+    }, ("type", "str_rep"))  # fmt: skip
+    return [METASPACE[part["prepend_scheme"]]] + [MARKED] * part["split"]
 
 
 def _split(part: dict, after_bytes: bool) -> int:
@@ -569,8 +547,12 @@ def _split(part: dict, after_bytes: bool) -> int:
             if individual
             else DIGITS
         )
-    if part == {"type": "Punctuation", "behavior": "Contiguous"} and not after_bytes:
-        return PUNCTUATION
+    if kind == "Punctuation" and not after_bytes:
+        behavior = part.get("behavior", "Isolated")
+        if set(part) <= {"type", "behavior"} and behavior in ("Contiguous", "Isolated"):
+            return PUNCTUATION if behavior == "Contiguous" else PUNCTUATION_MARK
+    if part == {"type": kind} and kind in ("WhitespaceSplit", "Whitespace") and not after_bytes:
+        return VISIBLE if kind == "WhitespaceSplit" else WORDS
     if kind == "Split" and set(part) == {"type", "pattern", "behavior", "invert"}:
         pattern, how = part["pattern"], (part["behavior"], part["invert"])
         if pattern == {"String": " "} and how == ("MergedWithPrevious", False) and not after_bytes:
@@ -614,23 +596,28 @@ def _post_processor(component: dict | None) -> tuple[list[int], list[int]]:
     return prefix, suffix
 
 
-def _decoder(component: dict | None, byte_level: bool) -> int:
-    """Checks the decoder, and returns how many spaces it takes off the beginning."""
+def _decoder(v: Vocabulary, component: dict | None, byte_level: bool) -> None:
+    """Checks the decoder: what it makes of marks, and the spaces it takes off the beginning."""
     parts = _parts(component, "decoders")
     if byte_level:
         if [part.get("type") for part in parts] != ["ByteLevel"]:
             raise _refuse("decoder", component)
-        return 0
+        return
+    if len(parts) == 1 and parts[0].get("type") == "Metaspace":
+        _metaspace(parts[0], first=True)
+        v.marks = 1 if parts[0].get("prepend_scheme") == "never" else 2
+        return
     replace = {"type": "Replace", "pattern": {"String": SPACE_MARK}, "content": " "}
     if parts[:3] != [replace, {"type": "ByteFallback"}, {"type": "Fuse"}] or len(parts) > 4:
         raise _refuse("decoder", component)
-    if len(parts) == 3:
-        return 0
-    spaces = parts[3].get("start")
-    strip = {"type": "Strip", "content": " ", "start": spaces, "stop": 0}
-    if parts[3] != strip or not isinstance(spaces, int) or spaces < 0:
-        raise _refuse("decoder", parts[3])
-    return spaces
+    v.byte_fallback = True
+    v.marks = int(v.pieces is not None)  # of merges, the text of tokens has spaces already
+    if len(parts) == 4:
+        spaces = parts[3].get("start")
+        strip = {"type": "Strip", "content": " ", "start": spaces, "stop": 0}
+        if parts[3] != strip or not isinstance(spaces, int) or spaces < 0:
+            raise _refuse("decoder", parts[3])
+        v.strip = spaces
 
 
 # ---- byte-level models whose pre-tokenizer is known by name --------------------------------------
@@ -672,7 +659,7 @@ def from_merges(kind: Kind, vocab: dict[str, int], merges: list, added: list[dic
     vocab = {token["content"]: token["id"] for token in added} | vocab
     model = {"vocab": vocab, "merges": merges, "ignore_merges": kind.words}
     v = Vocabulary({id: token for token, id in _checked_vocab(model).items()}, {}, None, [])
-    v.normalizer, v.splits = list(kind.normalizer), list(kind.splits)
+    v.normalizer, v.splits = Normalizer(list(kind.normalizer)), list(kind.splits)
     _model(v, model, vocab, byte_level=True)
     _added_tokens(v, added, vocab)
     return v
@@ -690,7 +677,8 @@ def from_ranks(kind: Kind, ranks: dict[bytes, int], added: list[dict]) -> Vocabu
             if left is not None and right is not None:
                 merges[left, right] = (id, id)
     v = Vocabulary(tokens, merges, None, [ranks.get(bytes([b]), -1) for b in range(256)])
-    v.normalizer, v.splits, v.words = list(kind.normalizer), list(kind.splits), sorted(tokens)
+    v.normalizer, v.splits = Normalizer(list(kind.normalizer)), list(kind.splits)
+    v.words = sorted(tokens)
     _added_tokens(v, added, {token["content"]: token["id"] for token in added})
     return v
 
@@ -749,26 +737,48 @@ def _fields(data: bytes):
         at += size
 
 
-def from_sentencepiece(data: bytes) -> Vocabulary:
-    """A Vocabulary from a SentencePiece BPE model (sentencepiece_model.proto). Errors:
-    ExportError."""
-    pieces, trainer, normalizer = [], {}, {}
+@dataclass
+class SentencePiece:
+    """sentencepiece_model.proto: (token, score, type) of the pieces, and by their numbers the
+    fields of trainer_spec and normalizer_spec."""
+
+    pieces: list[tuple[str, float, int]]
+    trainer: dict
+    normalizer: dict
+
+    @property
+    def charsmap(self) -> bytes:
+        return self.normalizer.get(2, b"")
+
+    def charsmap_base64(self) -> str:
+        return base64.b64encode(self.charsmap).decode()
+
+    @property
+    def is_unigram(self) -> bool:
+        return self.trainer.get(3, 1) == 1
+
+
+def read_sentencepiece(data: bytes) -> SentencePiece:
+    """The contents of a SentencePiece model. Errors: ExportError."""
+    model = SentencePiece([], {}, {})
     for number, value in _fields(data):
         if number == 1:
             piece = dict(_fields(value))
-            pieces.append(
-                (
-                    piece.get(1, b"").decode(),
-                    struct.unpack("<f", piece.get(2, b"\0\0\0\0"))[0],
-                    piece.get(3, 1),
-                )
-            )
+            score = struct.unpack("<f", piece.get(2, b"\0\0\0\0"))[0]
+            model.pieces.append((piece.get(1, b"").decode(), score, piece.get(3, 1)))
         elif number == 2:
-            trainer = dict(_fields(value))
+            model.trainer = dict(_fields(value))
         elif number == 3:
-            normalizer = dict(_fields(value))
-    if not pieces:
+            model.normalizer = dict(_fields(value))
+    if not model.pieces:
         raise ExportError("it is no SentencePiece model, or is truncated")
+    return model
+
+
+def from_sentencepiece(data: bytes) -> Vocabulary:
+    """A Vocabulary from a SentencePiece BPE model. Errors: ExportError."""
+    model = read_sentencepiece(data)
+    pieces, trainer, normalizer = model.pieces, model.trainer, model.normalizer
     if trainer.get(3, 1) != 2:
         kind = {1: "Unigram", 3: "Word", 4: "Char"}.get(trainer.get(3, 1), trainer.get(3))
         raise ExportError(f"trainer_spec.model_type is {kind}; only BPE is supported")
@@ -827,9 +837,8 @@ def from_pieces(
         for a in v.added
         if SPACE_MARK in a.content and types[a.id] == USER
     ]
-    v.normalizer = [NORMALIZERS["prepend mark"]] * add_dummy_prefix + [
-        NORMALIZERS["spaces to mark"]
-    ]
+    prepend = [NORMALIZERS["prepend mark"]] * add_dummy_prefix
+    v.normalizer = Normalizer([*prepend, NORMALIZERS["spaces to mark"]])
     v.strip = int(add_dummy_prefix)
     v.prefix = [bos] if bos < len(pieces) and types[bos] == CONTROL else []
     v.eos = [eos] if eos < len(pieces) and types[eos] == CONTROL else []
@@ -878,7 +887,7 @@ def from_llama2c(data: bytes) -> Vocabulary:
     text = {id: token for id, token in tokens.items() if id > 258 and token}
     v = Vocabulary(tokens, _merges_by_score(text, scores),
                    {token: id for id, token in text.items() if len(token) == 1},
-                   list(range(3, 259)), normalizer=[NORMALIZERS["prepend space"]],
+                   list(range(3, 259)), normalizer=Normalizer([NORMALIZERS["prepend space"]]),
                    strip=1)  # fmt: skip
     v.special = {0, 1, 2}
     # BOS begins a text there, so the next one ends it.

@@ -27,11 +27,14 @@ from .added_tokens import (
 from .tensor import ExportError
 from .tokenizer import (
     COVERING, KINDS, PREFIX_SPACE, Kind, Vocabulary, from_json, from_llama2c, from_merges,
-    from_ranks, from_sentencepiece, vocabulary_metadata,
+    from_ranks, from_sentencepiece, read_sentencepiece, vocabulary_metadata,
 )  # fmt: skip
+from .unigram_files import from_marian, from_unigram_file
 
-NAMES = ("tokenizer.json", "tokenizer.model", "tekken.json", "*.tiktoken", "vocab.json",
-         "vocab.txt")  # fmt: skip
+NAMES = (
+    "tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm",
+    "tekken.json", "*.tiktoken", "vocab.json", "vocab.txt",
+)  # fmt: skip
 ROBERTA = ("roberta", "RobertaTokenizer", "RobertaTokenizerFast")
 # Classes whose tokenizer is BERT's, and what they call the tokens around a text.
 BERT_CLASSES = {
@@ -110,15 +113,27 @@ def _read(path: str) -> Vocabulary:
             data = file.read()
         if path.endswith(".bin"):
             return from_llama2c(data)  # nothing beside it says more
-        v = (
-            _from_tiktoken(data, directory)
-            if TIKTOKEN_LINE.match(data)
-            else from_sentencepiece(data)
-        )
+        if TIKTOKEN_LINE.match(data):
+            v = _from_tiktoken(data, directory)
+        else:
+            v = _from_sentencepiece(data, path)
     v.eos = _eos_ids(directory, v) or v.eos
     if v.mask < 0:
         v.mask = _id_of(content_of(special_tokens(directory).get("mask_token")), v)
     return v
+
+
+def _from_sentencepiece(data: bytes, path: str) -> Vocabulary:
+    directory, name = os.path.split(path)
+    if name == "source.spm":
+        return from_marian(data, directory)
+    if read_sentencepiece(data).is_unigram:
+        model_type = beside(directory, "config.json").get("model_type")
+        return from_unigram_file(data, directory, model_type)
+    if name == "sentencepiece.bpe.model":  # of M2M-100 and NLLB, whose ids are other files'
+        raise ExportError("its model_type is BPE, whose ids it does not say; export from a "
+                          "tokenizer.json")  # fmt: skip
+    return from_sentencepiece(data)
 
 
 def _from_json_file(path: str) -> Vocabulary:

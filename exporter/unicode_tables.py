@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import sys
 import unicodedata
+from itertools import accumulate
 from pathlib import Path
 
 import tokenizers
+from charsmap import charsmap
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 OUTPUT = Path(__file__).resolve().parent.parent / "text" / "unicode_tables.h"
@@ -100,6 +102,7 @@ def classes() -> list[int]:
 
 
 NFD, NFC = normalizers.NFD().normalize_str, normalizers.NFC().normalize_str
+NFKD = normalizers.NFKD().normalize_str
 
 
 def combining_classes() -> list[int]:
@@ -214,6 +217,48 @@ def lower_runs() -> list[tuple[int, int, int, int]]:
     return runs
 
 
+def compatibility() -> tuple[list[tuple[int, int, int]], list[tuple[int, str]]]:
+    """What form KD makes of a character where that is not form D: runs (first, last, target of the
+    first) of those that become one character each, in step; and (character, text) of others."""
+    runs: list[tuple[int, int, int]] = []
+    rows = []
+    for c in POINTS:
+        text = NFKD(chr(c))
+        if text == NFD(chr(c)):
+            continue
+        if len(text) > 1:
+            rows.append((c, text))
+        elif runs and runs[-1][1] == c - 1 and runs[-1][2] + c - runs[-1][0] == ord(text):
+            runs[-1] = (runs[-1][0], c, runs[-1][2])
+        else:
+            runs.append((c, c, ord(text)))
+    return runs, rows
+
+
+def graphemes() -> list[set[int]]:
+    """The code points that join the character before them, those that join what comes after, and
+    those that nothing joins: how Precompiled finds the graphemes that it replaces as a whole, which
+    have 5 bytes at most. Its map here has an "a" and two graphemes of several characters."""
+    a, with_mark, marks = "\ue000", "\ue001", "\ue002"
+    keys = {"a": a, "e\u0301": with_mark, "\u0302\u0303": marks}
+    see = normalizers.Precompiled(charsmap(keys)).normalize_str
+    joins = {c for c in POINTS if see("a" + chr(c)) == a}
+    before = {c for c in POINTS if c not in joins and with_mark not in see(chr(c) + "e\u0301")}
+    control = {c for c in POINTS if marks in see(chr(c) + "\u0302\u0303")}
+    return [joins, before, control]
+
+
+def stripped_accents() -> set[int]:
+    """The code points that StripAccents takes out."""
+    strip = normalizers.StripAccents().normalize_str
+    return {c for c in POINTS if strip(chr(c)) == ""}
+
+
+def offsets(lengths: list[int]) -> list[int]:
+    """Where each of several lists begins that follow each other, and where the last one ends."""
+    return list(accumulate(lengths, initial=0))
+
+
 def bounds(members: set[int]) -> list[str]:
     """The first and the last of every run of code points, as C."""
     marks = ranges([int(c in members) for c in range(0x110000)]) + [(0x110000, 0)]
@@ -226,6 +271,10 @@ def header() -> str:
     check(ccc, rows)
     flags = classes()
     assert len(FLAGS) <= 11, "a class and a code point share 32 bits"
+    marks = {c for c in POINTS if flags[c] & 1 << FLAGS.index("MARK")}
+    joins, before, control = graphemes()
+    runs, long_rows = compatibility()
+    begins = offsets([len(text) for _, text in long_rows])
     compositions = sorted((a, b, i) for i, (_, a, b, composes) in enumerate(rows) if composes)
     return "\n".join([
         f"// Made by exporter/unicode_tables.py from tokenizers {tokenizers.__version__}; do not "
@@ -254,6 +303,23 @@ def header() -> str:
         "next, the distance.",
         array("int32_t LOWER_CASE[][4]",
               [f"{{0x{a:x}, 0x{b:x}, {step}, {d}}}" for a, b, step, d in lower_runs()]),
+        "// Runs of characters that form KD makes one other character of: the first, the last, what"
+        " the first becomes.",
+        array("uint32_t COMPATIBLE[][3]",
+              [f"{{0x{a:x}, 0x{b:x}, 0x{to:x}}}" for a, b, to in runs]),
+        "// Characters that form KD makes several of, and where these begin in COMPATIBLE_TEXT.",
+        array("uint32_t COMPATIBLE_LONG[][2]",
+              [f"{{0x{c:x}, {at}}}" for (c, _), at in zip(long_rows, begins)] +
+              [f"{{0x110000, {begins[-1]}}}"]),
+        array("uint32_t COMPATIBLE_TEXT[]",
+              [f"0x{ord(c):x}" for _, text in long_rows for c in text]),
+        "// What StripAccents takes out, and what joins the character before it in a grapheme: "
+        "runs where that is not what the class MARK says.",
+        array("uint32_t STRIPPED_BUT_MARK[][2]", bounds(stripped_accents() ^ marks)),
+        array("uint32_t JOINING_BUT_MARK[][2]", bounds(joins ^ marks)),
+        "// What joins the character after it in a grapheme, and what nothing joins: runs.",
+        array("uint32_t PREPENDED[][2]", bounds(before)),
+        array("uint32_t UNJOINED[][2]", bounds(control)),
         "#endif",
         "",
     ])  # fmt: skip

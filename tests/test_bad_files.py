@@ -14,11 +14,13 @@ import pytest
 import chats
 import checkpoints
 import export
+import tokenizer_texts as texts
 from chat_templates import EXACT
 from checkpoints import I32, Meta
 from conftest import ROOT
 
 from exporter.chat import chat_metadata
+from exporter.tokenizer_files import tokenizer_metadata
 
 
 def refused(run, path: Path, message: str) -> None:
@@ -356,6 +358,15 @@ def test_damaged_chat_templates(fuzzer, stories, tmp_path):
         for how in ("flip", "overwrite"):
             tried, accepted = fuzz(fuzzer, tmp_path / "x.bin", how, 3000, 3)
             assert tried == 3000 and 0 < accepted < 3000
+
+
+def test_damaged_unigram(fuzzer, tmp_path):
+    """The same in a vocabulary with scores, a charsmap and replacements."""
+    metadata = tokenizer_metadata(str(ROOT / "tests" / "golden" / "unigram" / "albert"))
+    texts.write_model(tmp_path / "x.bin", metadata)
+    for how in ("flip", "overwrite"):
+        tried, accepted = fuzz(fuzzer, tmp_path / "x.bin", how, 1000, 3)
+        assert tried == 1000 and 0 < accepted < 1000
 
 
 def test_truncated_on_the_command_line(run, bare, tmp_path):

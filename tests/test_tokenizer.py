@@ -479,7 +479,8 @@ def test_eos_ids(tmp_path, build):
 
 
 REFUSED = {
-    "model.type is 'Unigram'": lambda d: d["model"].update(type="Unigram"),
+    "model.dropout is": lambda d: d["model"].update(type="Unigram"),
+    "model.type is 'WordLevel'": lambda d: d["model"].update(type="WordLevel"),
     "pre_tokenizer.type is .ByteLevel": lambda d: d["model"].update(type="WordPiece"),
     "model.dropout is 0.1": lambda d: d["model"].update(dropout=0.1),
     "model.end_of_word_suffix is": lambda d: d["model"].update(end_of_word_suffix="</w>"),
@@ -488,18 +489,25 @@ REFUSED = {
     "model.new_field is": lambda d: d["model"].update(new_field=1),
     "model.merges: entry 0 is": lambda d: d["model"]["merges"].insert(0, ["a", "\u4e00"]),
     "model.vocab": lambda d: d["model"].update(vocab={"a": 0, "b": 0}),
-    "normalizer is": lambda d: d.update(normalizer={"type": "NFKD"}),
     "is looked for in normalized text": lambda d: d.update(normalizer={"type": "Lowercase"}),
-    "normalizer is .*NFKC": lambda d: d.update(normalizer={
-        "type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFKC"}]}),
-    "pre_tokenizer is .*Whitespace": lambda d: d.update(pre_tokenizer={"type": "Whitespace"}),
+    "normalizer is": lambda d: d.update(normalizer={"type": "ByteLevel"}),
+    "normalizer is .*NFCC": lambda d: d.update(normalizer={
+        "type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFCC"}]}),
+    "normalizer is .*Replace": lambda d: d.update(normalizer={
+        "type": "Replace", "pattern": {"Regex": "[a-z]"}, "content": ""}),
+    "pre_tokenizer is .*Removed": lambda d: d.update(pre_tokenizer={
+        "type": "Punctuation", "behavior": "Removed"}),
+    "pre_tokenizer is .*Delimiter": lambda d: d.update(pre_tokenizer={
+        "type": "CharDelimiterSplit", "delimiter": "x"}),
     "pre_tokenizer is .*x\\+": lambda d: d.update(pre_tokenizer={
         "type": "Split", "pattern": {"Regex": "x+"}, "behavior": "Isolated", "invert": False}),
     "pre_tokenizer.ByteLevel.add_prefix_space is true": lambda d: d.update(pre_tokenizer={
         "type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True},
                                               {**d["pre_tokenizer"], "add_prefix_space": True}]}),
-    "pre_tokenizer.Metaspace.split is true": lambda d: d.update(pre_tokenizer={
-        "type": "Metaspace", "replacement": SPACE_MARK, "prepend_scheme": "first"}),
+    "pre_tokenizer.Metaspace.replacement is": lambda d: d.update(pre_tokenizer={
+        "type": "Metaspace", "replacement": "_", "prepend_scheme": "first"}),
+    "pre_tokenizer.Metaspace.add_prefix_space is false": lambda d: d.update(pre_tokenizer={
+        "type": "Metaspace", "replacement": SPACE_MARK, "add_prefix_space": False}),
     "post_processor is .*OtherProcessing": lambda d: d.update(post_processor={
         "type": "OtherProcessing", "sep": ["a", 1], "cls": ["b", 2]}),
     "decoder is": lambda d: d.update(decoder={"type": "WordPiece",
@@ -532,7 +540,7 @@ def test_refused_files(tmp_path):
         "b.json": (b"[]", "expected a JSON object"),
         "a.model": (b"", "no SentencePiece model"),
         "b.model": (whole["t.model"][:-1], "truncated"),
-        "c.model": (sentencepiece_file(pieces, 1), "model_type is Unigram"),
+        "c.model": (sentencepiece_file(pieces, 1), "how a Unigram model's ids are numbered"),
         "d.model": (sentencepiece_file(pieces, normalizer=b""), "remove_extra_whitespaces"),
         "e.model": (
             sentencepiece_file(pieces, normalizer=protobuf(4, 0) + protobuf(2, b"x")),

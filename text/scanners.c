@@ -192,6 +192,26 @@ static size_t scan_bert(const Scanner *s, const Text *t, size_t i, size_t end) {
     return i;
 }
 
+// \S+
+static size_t scan_visible(const Scanner *s, const Text *t, size_t i, size_t end) {
+    return run_without(t, i, end, s->cls);
+}
+
+// \w+|[^\w\s]+
+static size_t scan_words(const Scanner *s, const Text *t, size_t i, size_t end) {
+    size_t j = run(t, i, end, s->cls);
+    return j > i ? j : run_without(t, i, end, SPACE | s->cls);
+}
+
+// A character and those after it up to the next U+2581.
+static size_t scan_marked(const Scanner *s, const Text *t, size_t i, size_t end) {
+    enum { MARK_CHAR = 0x2581 };
+    (void)s;
+    do i++;
+    while (i < end && t->c[i] != MARK_CHAR);
+    return i;
+}
+
 #define RANGES(table) .ranges = (table), .n_ranges = sizeof(table) / sizeof *(table)
 static const uint32_t cjk_from_0800[][2] = {{0x0800, 0x9FA5}, {0xAC00, 0xD7FF}};
 static const uint32_t cjk_and_kana[][2] = {{0x3040, 0x30FF}, {0x4E00, 0x9FA5}};
@@ -251,4 +271,8 @@ const Scanner scanners[N_SCANNERS] = {
     [26] = {"deepseek punctuation", scan_ranges, .spaced = true, RANGES(deepseek_punctuation)},
     [27] = {"trailing spaces", scan_trailing_spaces, .cls = SPACE, .whole_runs = true},
     [28] = {"bert", scan_bert, .cls = PUNCTUATION | SPACE},
+    [29] = {"white space", scan_visible, .cls = SPACE, .only_matches = true},
+    [30] = {"words", scan_words, .cls = WORD, .only_matches = true},
+    [31] = {"punctuation mark", scan_run, .cls = PUNCTUATION, .most = 1},
+    [32] = {"marks", scan_marked},
 };

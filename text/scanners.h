@@ -21,6 +21,7 @@ struct Scanner {
     size_t most;                  // digits, or characters, of one piece
     bool contractions, bytes;     // bytes: it works on bytes, not on characters
     bool spaced;                  // a white space before the piece belongs to it
+    bool only_matches;            // what no match covers is left out
     bool whole_runs;              // no match at i: none in the rest of the run of cls either
     const uint32_t (*ranges)[2];  // of characters, ends included, ascending
     size_t n_ranges;
@@ -28,7 +29,7 @@ struct Scanner {
 
 // The steps as docs/format.md numbers them, from 1. Those named here are no scanners: they change
 // the text before it is cut.
-enum { METASPACE_NEVER = 1, METASPACE_FIRST, METASPACE_ALWAYS, PREFIX_SPACE = 23, N_SCANNERS = 29 };
+enum { METASPACE_NEVER = 1, METASPACE_FIRST, METASPACE_ALWAYS, PREFIX_SPACE = 23, N_SCANNERS = 33 };
 extern const Scanner scanners[N_SCANNERS];
 
 #endif

@@ -1,4 +1,4 @@
-// Characters: UTF-8, classes, normalisation form C.
+// Characters: UTF-8, classes, normalisation forms.
 #include "unicode.h"
 
 #include <stdlib.h>
@@ -45,6 +45,22 @@ bool unicode_is_control(uint32_t c) {
 
 bool unicode_is_accent(uint32_t c) {
     return c >= 0x300 && in_runs(ACCENTS, COUNT(ACCENTS), c);
+}
+
+bool unicode_is_combining(uint32_t c) {
+    if (c < 0x300) return false;
+    bool mark = unicode_class(c) & MARK;
+    return mark != in_runs(STRIPPED_BUT_MARK, COUNT(STRIPPED_BUT_MARK), c);
+}
+
+bool unicode_joins(uint32_t before, uint32_t c) {
+    if (before == '\r' && c == '\n') return true;
+    if (before < 0x300 && c < 0x300) return false;
+    if (in_runs(UNJOINED, COUNT(UNJOINED), before) || in_runs(UNJOINED, COUNT(UNJOINED), c))
+        return false;
+    bool mark = unicode_class(c) & MARK;
+    return mark != in_runs(JOINING_BUT_MARK, COUNT(JOINING_BUT_MARK), c) ||
+           in_runs(PREPENDED, COUNT(PREPENDED), before);
 }
 
 bool unicode_is_ideograph(uint32_t c) {
@@ -112,7 +128,7 @@ size_t utf8_encode(uint32_t c, uint8_t out[4]) {
     return n;
 }
 
-// ---- normalisation form C (Unicode Standard Annex 15): decompose, order the marks, compose ----
+// ---- normalisation forms (Unicode Standard Annex 15): decompose, order the marks, compose ----
 
 enum { HANGUL = 0xAC00, HANGUL_L = 0x1100, HANGUL_V = 0x1161, HANGUL_T = 0x11A7 };
 enum { N_L = 19, N_V = 21, N_T = 28 };
@@ -141,6 +157,24 @@ static bool append(Decomposed *d, uint32_t c) {
 static int compare_decomposed(const void *key, const void *row) {
     uint32_t a = *(const uint32_t *)key, b = *(const uint32_t *)row;
     return (a > b) - (a < b);
+}
+
+// Appends what form KD makes of c, if that is not what form D does; 0: it is, -1: no memory.
+static int decompose_compatible(Decomposed *d, uint32_t c) {
+    size_t low = 0, high = COUNT(COMPATIBLE);
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (COMPATIBLE[mid][1] < c) low = mid + 1;
+        else high = mid;
+    }
+    const uint32_t *run = COMPATIBLE[low];
+    if (low < COUNT(COMPATIBLE) && run[0] <= c) return append(d, run[2] + c - run[0]) ? 1 : -1;
+    const uint32_t *row = bsearch(&c, COMPATIBLE_LONG, COUNT(COMPATIBLE_LONG) - 1,
+                                  sizeof *COMPATIBLE_LONG, compare_decomposed);
+    if (!row) return 0;
+    for (uint32_t i = row[1]; i < row[3]; i++)  // row[3]: where the next one begins
+        if (!append(d, COMPATIBLE_TEXT[i])) return -1;
+    return 1;
 }
 
 static bool decompose(Decomposed *d, uint32_t c) {
@@ -229,42 +263,30 @@ static size_t compose_all(const Decomposed *d, uint32_t *out) {
     return n;
 }
 
-ptrdiff_t nfc(uint32_t **chars, size_t n) {
-    size_t plain = 0;  // below U+0300 nothing changes, whatever stands next to it but a mark
-    while (plain < n && (*chars)[plain] < 0x300) plain++;
+ptrdiff_t normal_form(uint32_t **chars, size_t n, int form) {
+    // Below this a character without a mark after it stays as it is.
+    uint32_t plain_below = form & COMPATIBLE_FORM ? 0xA0 : form & COMPOSED_FORM ? 0x300 : 0xC0;
+    size_t plain = 0;
+    while (plain < n && (*chars)[plain] < plain_below) plain++;
     if (plain == n) return (ptrdiff_t)n;
     Decomposed d = {0};
     bool ok = true;
     for (size_t i = 0; ok && i < n; i++) {
-        bool alone = (*chars)[i] < 0x300 && (i + 1 == n || (*chars)[i + 1] < 0x300);
-        ok = alone ? append(&d, (*chars)[i]) : decompose(&d, (*chars)[i]);
+        uint32_t c = (*chars)[i];
+        bool alone = c < plain_below && (i + 1 == n || (*chars)[i + 1] < 0x300);
+        int done = alone || !(form & COMPATIBLE_FORM) ? 0 : decompose_compatible(&d, c);
+        ok = done > 0 || (done == 0 && (alone ? append(&d, c) : decompose(&d, c)));
     }
     ok = ok && order_all(&d);
-    uint32_t *out = ok ? realloc(*chars, d.n * sizeof *out) : NULL;
+    uint32_t *out = ok ? realloc(*chars, (d.n + 1) * sizeof *out) : NULL;
     ptrdiff_t count = -1;
     if (out) {
         *chars = out;
-        count = (ptrdiff_t)compose_all(&d, out);
+        count = (ptrdiff_t)d.n;
+        if (form & COMPOSED_FORM) count = (ptrdiff_t)compose_all(&d, out);
+        else memcpy(out, d.chars, d.n * sizeof *out);
     }
     free(d.chars);
     free(d.ccc);
     return count;
-}
-
-ptrdiff_t nfd(uint32_t **chars, size_t n) {
-    size_t plain = 0;  // these decompose to themselves, and no mark before them moves
-    while (plain < n && (*chars)[plain] < 0xC0) plain++;
-    if (plain == n) return (ptrdiff_t)n;
-    Decomposed d = {0};
-    bool ok = true;
-    for (size_t i = 0; ok && i < n; i++) ok = decompose(&d, (*chars)[i]);
-    ok = ok && order_all(&d);
-    free(d.ccc);
-    if (!ok) {
-        free(d.chars);
-        return -1;
-    }
-    free(*chars);
-    *chars = d.chars;
-    return (ptrdiff_t)d.n;
 }

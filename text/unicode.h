@@ -1,4 +1,4 @@
-// Characters: UTF-8, classes, and normalisation form C, as the `tokenizers` library sees them
+// Characters: UTF-8, classes, and normalisation forms, as the `tokenizers` library sees them
 // (unicode_tables.h).
 #ifndef UNICODE_H
 #define UNICODE_H
@@ -38,11 +38,14 @@ size_t utf8_length(const char *text, size_t len);
 // Writes a character and returns its bytes, 1..4.
 size_t utf8_encode(uint32_t c, uint8_t out[4]);
 
-// Replaces *chars, malloc'd, n of them, by their normalisation form C, reallocated where it grows,
-// and returns the new count. -1: no memory, *chars is as it was. Work is near-linear in n.
-ptrdiff_t nfc(uint32_t **chars, size_t n);
-ptrdiff_t nfd(uint32_t **chars, size_t n);  // form D, likewise
+// Replaces *chars, malloc'd, n of them, by their normalisation form, reallocated, and returns the
+// new count. -1: no memory, *chars is as it was. Work is near-linear in n.
+enum { FORM_D, COMPOSED_FORM = 1, COMPATIBLE_FORM = 2 };  // 0 to 3: D, C, KD, KC
+ptrdiff_t normal_form(uint32_t **chars, size_t n, int form);
 
+bool unicode_is_combining(uint32_t c);  // what StripAccents takes out
+// Whether c stays in the grapheme that ends with `before`, as far as graphemes of 5 bytes go.
+bool unicode_joins(uint32_t before, uint32_t c);
 // What BERT's normalizer takes out and pads, as the library knows it.
 bool unicode_is_control(uint32_t c);
 bool unicode_is_accent(uint32_t c);     // Mn

@@ -59,7 +59,7 @@ bool bert_normalize(int step, uint32_t **chars, size_t *n) {
     if (step == NORM_PAD_IDEOGRAPHS) return pad_ideographs(chars, n);
     if (step == NORM_LOWER) return lower(chars, n);
     if (step == NORM_STRIP_ACCENTS) {
-        ptrdiff_t count = nfd(chars, *n);
+        ptrdiff_t count = normal_form(chars, *n, FORM_D);
         if (count < 0) return false;
         *n = (size_t)count;
     }

@@ -33,7 +33,7 @@ from exporter.tensor import ExportError  # noqa: E402
 from exporter.tokenizer import COVERING  # noqa: E402
 from exporter.tokenizer_files import tokenizer_metadata  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
-from transformers import PreTrainedTokenizerFast  # noqa: E402
+from transformers import AutoTokenizer, PreTrainedTokenizerFast  # noqa: E402
 
 # tokenizer.json that must be exported: all but what nobody has implemented.
 PROMISED = {"deepseek-coder", "deepseek-v3", "falcon", "gemma2", "gpt2", "gpt4o-o200k", "llama2",
@@ -190,6 +190,20 @@ def compare_sentencepiece(path: Path, program: Path, model: Path) -> bool:
     return verdict(path.name, cases, ours, theirs, "sentencepiece")
 
 
+def compare_unigram(folder: Path, program: Path, model: Path) -> bool:
+    """A SentencePiece Unigram file against what transformers makes of it (needs protobuf)."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    texts.write_model(model, tokenizer_metadata(str(folder)))
+    added = tokenizer.all_special_tokens[:8]
+    mixed = texts.mixed_text(1, 1 << 20, added).replace("\0", "")
+    cases = [mixed[i : i + 20000] for i in range(0, len(mixed), 20000)]
+    cases += [text.replace("\0", "") for text in texts.random_strings(2, 20000, added)]
+    ours = texts.tokenize(program, model, [text.encode() for text in cases])
+    ids = tokenizer(cases).input_ids
+    theirs = [texts.Answer(i, a.shown, a.skipped) for i, a in zip(ids, ours)]
+    return verdict(f"{folder.name} as SentencePiece", cases, ours, theirs, "transformers")
+
+
 def verdict(
     name: str, cases: list[str], ours: list[texts.Answer], theirs: list[texts.Answer], remark: str
 ) -> bool:
@@ -226,6 +240,8 @@ def main() -> int:
         good += [
             compare_qwen(Path(sys.argv[1]) / "file-qwen-tiktoken", data["qwen2.5"], program, model)
         ]
+        unigram = (ROOT / "tests" / "golden" / "unigram").glob("*/expected.json")
+        good += [compare_unigram(path.parent, program, model) for path in sorted(unigram)]
         good += [compare_sentencepiece(Path(path), program, model) for path in sys.argv[2:]]
         good += [
             compare_llama2(Path(path), data["llama2"], program, model, scratch)

@@ -1,0 +1,314 @@
+"""Unigram tokenizers and the normalizers and pre-tokenizers that come with them, against
+`tokenizers`."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import struct
+import subprocess
+import unicodedata
+from collections import Counter
+from functools import lru_cache
+from pathlib import Path
+
+import checkpoints
+import numpy as np
+import pytest
+import tokenizer_texts as texts
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
+
+from exporter.charsmap import charsmap
+from exporter.tensor import ExportError
+from exporter.tokenizer import SPACE_MARK
+from exporter.tokenizer_files import tokenizer_metadata
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = Path(
+    os.environ.get("HEADS_TOKENIZE_BATCH", ROOT / "build" / "tests" / "c" / "tokenize_batch")
+)
+ADDED = [
+    AddedToken("<mask>", lstrip=True, normalized=True, special=True),
+    AddedToken("<extra_id_0>", special=True, normalized=False),
+    AddedToken("<user>", normalized=False), AddedToken("two words", normalized=True),
+    AddedToken("<r>", rstrip=True, normalized=False),
+]  # fmt: skip
+CONTENTS = [token.content for token in ADDED] + ["<unk>", "<0x41>", "\u2581the", "\u2581\u2581"]
+SPECIAL = ["<pad>", "</s>", "<unk>"]
+
+
+@lru_cache(maxsize=None)
+def nfkc_map() -> bytes:
+    """A map such as SentencePiece's nmt_nfkc: form KC of every character and of some pairs, spaces
+    for white space, control characters gone."""
+    pairs = {}
+    for c in map(chr, range(1, 0x20000)):
+        if 0xD800 <= ord(c) < 0xE000:
+            continue
+        to = unicodedata.normalize("NFKC", c)
+        if c.isspace() or c in "\u200b\u200e\ufeff":
+            to = " "
+        elif unicodedata.category(c) == "Cc":
+            to = ""
+        if to != c:
+            pairs[c] = to
+        parts = unicodedata.normalize("NFD", c)
+        if to == c and len(parts) > 1:
+            pairs[parts] = c
+    pairs["\r\n"] = "\u2581"
+    return charsmap(pairs)
+
+
+@lru_cache(maxsize=None)
+def pieces() -> list[list]:
+    """Pieces of up to 8 characters with the logarithms of how often they occur, the more frequent
+    the higher; about a third of them hold a mark inside, which only a whole text can use."""
+    counts: Counter[str] = Counter()
+    for line in texts.mixed_text(7, 100_000).splitlines():
+        line = SPACE_MARK + line.replace(" ", SPACE_MARK)
+        counts.update(line[i : i + n] for n in range(1, 9) for i in range(len(line) - n))
+    chosen = [*counts.most_common(2500), *((c, 2) for c in texts.SPACES[-3:] if c.strip())]
+    special = {token: 0.0 for token in SPECIAL}
+    scores = special | {token: math.log(n / counts.total()) for token, n in chosen}
+    return [[token, score] for token, score in scores.items()]
+
+
+def unigram(fallback: bool = False, decoder=None, **parts) -> dict:
+    """The contents of a tokenizer.json. Many scores are equal, so that ties show, and some
+    characters have no token."""
+    rows = [[token, round(score, 1) if i % 2 else score]
+            for i, (token, score) in enumerate(pieces())]
+    rows = [row for i, row in enumerate(rows) if i < 3 or len(row[0]) > 1 or i % 9]
+    if fallback:
+        rows[3:3] = [[f"<0x{b:02X}>", 0.0] for b in range(256)]
+    tokenizer = Tokenizer(models.Unigram([tuple(row) for row in rows], 2, fallback))
+    tokenizer.decoder = decoder or decoders.Metaspace()
+    for name, value in parts.items():
+        setattr(tokenizer, name, value)
+    tokenizer.add_tokens(ADDED)
+    return json.loads(tokenizer.to_str())
+
+
+def sequence(*steps):
+    return normalizers.Sequence(list(steps))
+
+
+def words(scheme: str = "always"):
+    return pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme=scheme)]
+    )
+
+
+FUSED = [decoders.Replace(SPACE_MARK, " "), decoders.ByteFallback(), decoders.Fuse()]
+SPACES = normalizers.Replace(Regex(" {2,}"), " ")
+EOS = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+AROUND = processors.TemplateProcessing(
+    single="<pad> $A </s> <unk>", special_tokens=[("</s>", 1), ("<pad>", 0), ("<unk>", 2)]
+)
+
+
+def precompiled():
+    return normalizers.Precompiled(nfkc_map())
+
+
+KINDS = {
+    "t5": lambda: unigram(normalizer=precompiled(), pre_tokenizer=words(), post_processor=EOS),
+    "xlm-r": lambda: unigram(
+        normalizer=precompiled(), pre_tokenizer=words(),
+        post_processor=processors.RobertaProcessing(("</s>", 1), ("<pad>", 0))),
+    "albert": lambda: unigram(
+        normalizer=sequence(normalizers.Replace("``", '"'), normalizers.Replace("''", '"'),
+                            normalizers.NFKD(), normalizers.StripAccents(),
+                            normalizers.Lowercase(), precompiled(), SPACES),
+        pre_tokenizer=pre_tokenizers.Metaspace(), post_processor=AROUND),
+    "pegasus": lambda: unigram(
+        normalizer=sequence(normalizers.Replace(Regex(r"\n"), " "), SPACES),
+        pre_tokenizer=pre_tokenizers.Metaspace(), post_processor=EOS),
+    "mbart": lambda: unigram(pre_tokenizer=words(), post_processor=AROUND),
+    "converted": lambda: unigram(
+        normalizer=sequence(precompiled(), normalizers.Strip(left=False, right=True),
+                            normalizers.Replace(Regex(" {2,}"), SPACE_MARK)),
+        pre_tokenizer=pre_tokenizers.Metaspace()),
+    "byte fallback": lambda: unigram(
+        fallback=True, decoder=decoders.Sequence([*FUSED, decoders.Strip(" ", 1, 0)]),
+        normalizer=sequence(normalizers.Prepend(SPACE_MARK), normalizers.Replace(" ", SPACE_MARK))),
+    "whole text": lambda: unigram(
+        pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="first", split=False)),
+    "never": lambda: unigram(
+        decoder=decoders.Metaspace(prepend_scheme="never"), normalizer=normalizers.Nmt(),
+        pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="never")),
+    "first": lambda: unigram(pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="first")),
+    "whitespace": lambda: unigram(
+        normalizer=sequence(normalizers.NFKC(), normalizers.Strip()),
+        pre_tokenizer=pre_tokenizers.Sequence(
+            [pre_tokenizers.Whitespace(), pre_tokenizers.Metaspace()])),
+    "punctuation": lambda: unigram(
+        normalizer=sequence(normalizers.NFD(), normalizers.Replace(Regex("e+"), "")),
+        pre_tokenizer=pre_tokenizers.Sequence(
+            [pre_tokenizers.Punctuation("isolated"), pre_tokenizers.Digits(True),
+             pre_tokenizers.Metaspace(prepend_scheme="never")])),
+}  # fmt: skip
+
+
+@lru_cache
+def cases() -> list[str]:
+    """1 MB of mixed text, in pieces that begin anywhere, 20,000 random strings, long words."""
+    text = texts.mixed_text(11, 1 << 20, CONTENTS)
+    pieces = [text[i : i + 20000] for i in range(0, len(text), 20000)]
+    strings = texts.random_strings(12, 20000, CONTENTS, most=8)
+    return [*pieces, *strings, "a" * 50000, " " * 3000 + "b", "\u0301\u0323" * 500, "e" * 400]
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    """A function kind -> (directory with tokenizer.json, checkpoint with that tokenizer)."""
+    assert PROGRAM.exists(), f"{PROGRAM} is not built: run make c-tests"
+    root = tmp_path_factory.mktemp("unigram")
+
+    @lru_cache(maxsize=None)
+    def make(kind: str) -> tuple[Path, Path]:
+        directory = root / kind
+        directory.mkdir()
+        (directory / "tokenizer.json").write_text(json.dumps(KINDS[kind]()))
+        texts.write_model(directory / "model.bin", tokenizer_metadata(str(directory)))
+        return directory, directory / "model.bin"
+
+    return make
+
+
+def compare(model: Path, tokenizer: Tokenizer, every: list[str]) -> None:
+    ours = texts.tokenize(PROGRAM, model, [s.encode() for s in every])
+    wrong = texts.differences(every, ours, texts.expected(tokenizer, every))
+    assert not wrong, f"{len(wrong)}:\n" + "\n".join(wrong[:5])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_equal_to_tokenizers(build, kind):
+    """Ids, and decoded text with and without special tokens."""
+    directory, model = build(kind)
+    compare(model, Tokenizer.from_file(str(directory / "tokenizer.json")), cases())
+
+
+def test_every_character(build, tmp_path):
+    """Graphemes of a charsmap, and each form, of every character between others."""
+    points = [chr(c) for c in range(1, 0x20000) if not 0xD800 <= c < 0xE000]
+    around = "".join(f"a{c}\u0301 e\u0301{c}{c}e\u0301\u0302 {c}\r\n" for c in points)
+    every = [around[i : i + 15000] for i in range(0, len(around), 15000)]
+    steps = [precompiled(), normalizers.NFKC(), normalizers.NFKD(), normalizers.NFD(),
+             normalizers.StripAccents(), normalizers.Nmt(), normalizers.Lowercase()]  # fmt: skip
+    for step in steps:
+        # With byte fallback each character that comes out shows.
+        data = unigram(fallback=True, normalizer=step, decoder=decoders.Sequence(FUSED))
+        path = tmp_path / "tokenizer.json"
+        path.write_text(json.dumps(data))
+        texts.write_model(tmp_path / "model.bin", tokenizer_metadata(str(path)))
+        compare(tmp_path / "model.bin", Tokenizer.from_str(json.dumps(data)), every)
+
+
+@pytest.mark.parametrize("kind", ["t5", "never", "byte fallback", "albert"])
+def test_decodes_any_ids(build, kind):
+    """Ids in an order that no text gives."""
+    directory, model = build(kind)
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    rng = random.Random(5)
+    n = tokenizer.get_vocab_size()
+    lists = [[rng.randrange(rng.choice([n + 3, 300])) for _ in range(rng.randint(0, 9))]
+             for _ in range(4000)]  # fmt: skip
+    ours = texts.tokenize(
+        PROGRAM, model, [np.array(ids, "<i4").tobytes() for ids in lists], ids=True
+    )
+    for ids, answer in zip(lists, ours):
+        for skip, got in ((False, answer.shown), (True, answer.skipped)):
+            assert got.decode() == tokenizer.decode(ids, skip_special_tokens=skip), ids
+
+
+@pytest.mark.parametrize("kind", ["t5", "albert", "byte fallback", "whole text"])
+def test_work_is_near_linear(build, kind):
+    """Texts on which a step that begins again at every character would take minutes."""
+    _, model = build(kind)
+    size = 1 << 18
+    long = [b"a" * size, b" " * size, "\u2581".encode() * size, "e\u0301".encode() * size,
+            "\u0301\u0323".encode() * (size // 2), b"'" * size, b"the " * (size // 4),
+            "\U0001f468\u200d".encode() * (size // 4), b"\r\n" * size]  # fmt: skip
+    texts.tokenize(PROGRAM, model, long, timeout=60)
+
+
+FILES = sorted(path.parent.name for path in (ROOT / "tests/golden/unigram").glob("*/expected.json"))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_without_a_tokenizer_json(tmp_path, name):
+    """spiece.model and its like: the ids that transformers gives (make_unigram_files.py)."""
+    folder = ROOT / "tests" / "golden" / "unigram" / name
+    golden = json.loads((folder / "expected.json").read_text())
+    texts.write_model(tmp_path / "model.bin", tokenizer_metadata(str(folder)))
+    ours = texts.tokenize(PROGRAM, tmp_path / "model.bin", [t.encode() for t in golden["texts"]])
+    wrong = [(t, a.ids, ids) for t, a, ids in zip(golden["texts"], ours, golden["ids"], strict=True)
+             if a.ids != ids]  # fmt: skip
+    assert not wrong, f"{len(wrong)}: {wrong[:3]}"
+
+
+REFUSED = {
+    "model.vocab: 'x' occurs twice": lambda d: d["model"]["vocab"].extend([["x", 0.0]] * 2),
+    "model.vocab: expected a list": lambda d: d["model"]["vocab"].append(["x", "y"]),
+    "model.unk_id is None": lambda d: d["model"].update(unk_id=None),
+    "model.alpha is 0.1": lambda d: d["model"].update(alpha=0.1),
+    "precompiled_charsmap is truncated": lambda d: d["normalizer"].update(
+        precompiled_charsmap="/////w=="),
+    "normalizer is .*Regex": lambda d: d.update(normalizer={
+        "type": "Replace", "pattern": {"Regex": "a|b"}, "content": ""}),
+    "pre_tokenizer is .*ByteLevel": lambda d: d.update(pre_tokenizer={
+        "type": "ByteLevel", "add_prefix_space": False, "use_regex": True, "trim_offsets": True}),
+    "decoder is null": lambda d: d.update(decoder=None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_refused(tmp_path, message):
+    data = KINDS["t5"]()
+    REFUSED[message](data)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+    with pytest.raises(ExportError, match=message):
+        tokenizer_metadata(str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["albert", "byte fallback"])
+def test_damaged(build, tmp_path, kind):
+    """Flipped bits in any entry are refused by a message, or tokenize somehow."""
+    _, model = build(kind)
+    meta, tensors = checkpoints.parse(model.read_bytes())
+    rng = random.Random(3)
+    text = "The words, \u00e9\u0301 \u2460 \ufb01 <mask> two words \u4e00".encode()
+    for key in [key for key in meta if key.startswith("tokenizer.")] * 3:
+        values = bytearray(meta[key].values)
+        for _ in range(rng.randint(1, 40)):
+            values[rng.randrange(len(values))] ^= 1 << rng.randrange(8)
+        damaged = {**meta, key: meta[key]._replace(values=bytes(values))}
+        (tmp_path / "bad.bin").write_bytes(checkpoints.build(damaged, tensors))
+        done = subprocess.run([PROGRAM, tmp_path / "bad.bin"], capture_output=True, timeout=60,
+                              input=struct.pack("<I", len(text)) + text)  # fmt: skip
+        assert done.returncode == 0 or done.stderr.startswith(b"tokenize_batch: "), (key, done)
+
+
+def test_every_key_is_needed(build, tmp_path):
+    """Without an entry that the others need, a message names it or what needs it."""
+    _, model = build("albert")
+    for key, said in {"tokenizer.unigram.score": b"unigram.score", "tokenizer.unk": b"unigram",
+                      "tokenizer.charsmap": b"charsmap", "tokenizer.replace.begin": b"replace",
+                      "tokenizer.replace.repeats": b"replace"}.items():  # fmt: skip
+        meta, tensors = checkpoints.parse(model.read_bytes())
+        del meta[key]
+        (tmp_path / "bad.bin").write_bytes(checkpoints.build(meta, tensors))
+        done = subprocess.run([PROGRAM, tmp_path / "bad.bin"], capture_output=True, input=b"")
+        assert done.returncode == 1 and said in done.stderr, (key, done.stderr)
