@@ -210,7 +210,7 @@ chat: run
 	@./run build/smollm2.bin --chat --temp 0.2 --top-p 0.9
 
 test: .venv/ready run c-tests lib
-	@.venv/bin/python -m pytest -q tests --ignore=tests/extras
+	@.venv/bin/python -m pytest -q -n auto --maxprocesses 4 tests --ignore=tests/extras
 
 # models/stories.bin and heads.bin from nothing but the package index, in their own environment:
 # a model of the grammar's stories, stories by a teacher, and a model of both.
