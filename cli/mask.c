@@ -27,6 +27,17 @@ static void best_ids(const float *logits, int n, int best[BEST]) {
     }
 }
 
+// A token's text without the space before it, which is U+2581 in Unigram's; whether it had one.
+static const char *word_of(const Generation *g, int id, size_t *len, bool *spaced) {
+    static const char mark[] = "\u2581";
+    const char *text = tokenizer_text(g->tokenizer, id, len);
+    bool marked = *len >= sizeof mark - 1 && memcmp(text, mark, sizeof mark - 1) == 0;
+    size_t n = marked ? sizeof mark - 1 : *len && *text == ' ';
+    *spaced = n > 0;
+    *len -= n;
+    return text + n;
+}
+
 static void report_best(const Generation *g, const float *logits, const int best[BEST], int mask) {
     int n = g->model.vocab_size;
     double sum = 0;
@@ -34,9 +45,9 @@ static void report_best(const Generation *g, const float *logits, const int best
     fprintf(stderr, "mask %d:", mask + 1);
     for (int i = 0; i < BEST && i < n; i++) {
         size_t len;
-        const char *text = tokenizer_text(g->tokenizer, best[i], &len);
+        bool spaced;
+        const char *text = word_of(g, best[i], &len, &spaced);
         double p = exp((double)logits[best[i]] - (double)logits[best[0]]) / sum;
-        while (len && *text == ' ') text++, len--;
         fprintf(stderr, "%s %.*s %.4f", i ? "," : "", (int)len, text, p);
     }
     fprintf(stderr, "\n");
@@ -72,12 +83,12 @@ static const char *find(const char *from, const char *end, const Mask *mask) {
 static void splice(const Generation *g, const Mask *mask, const char *from, const char *at,
                      int id) {
     size_t len, before = (size_t)(at - from);
-    const char *text = tokenizer_text(g->tokenizer, id, &len);
-    bool spaced = len && *text == ' ';
+    bool spaced;
+    const char *text = word_of(g, id, &len, &spaced);
     if (mask->strips || !spaced)
         while (before && strchr(" \t\r\n", from[before - 1])) before--;
     write_out(from, before);
-    if (spaced && (!mask->strips || from == at)) text++, len--;
+    if (spaced && mask->strips && from != at) write_out(" ", 1);
     write_out(text, len);
 }
 

@@ -274,5 +274,5 @@ const Scanner scanners[N_SCANNERS] = {
     [29] = {"white space", scan_visible, .cls = SPACE, .only_matches = true},
     [30] = {"words", scan_words, .cls = WORD, .only_matches = true},
     [31] = {"punctuation mark", scan_run, .cls = PUNCTUATION, .most = 1},
-    [32] = {"marks", scan_marked},
+    [32] = {.name = "marks", .scan = scan_marked},
 };
