@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
 import tokenizers
 import transformers
 
@@ -53,7 +54,11 @@ def train(path: Path, seed: int, **settings) -> None:
         hard_vocab_limit=False, model_type="unigram", num_threads=1, minloglevel=2,
         normalization_rule_tsv=str(rules), **settings,
     )  # fmt: skip
-    path.with_suffix(".model").rename(path) if path.suffix != ".model" else None
+    model = sentencepiece_model_pb2.ModelProto.FromString(path.with_suffix(".model").read_bytes())
+    model.trainer_spec.ClearField("model_prefix")  # where it was made is nobody's business
+    model.normalizer_spec.ClearField("normalization_rule_tsv")
+    path.with_suffix(".model").unlink()
+    path.write_bytes(model.SerializeToString())
     rules.unlink()
     path.with_suffix(".vocab").unlink()
 
