@@ -467,7 +467,7 @@ static void show_row(const Job *job, const Unit *u, const Rows *q, int r, float 
     k->exp_sum(p + from, max, to - from);
     k->scale(p + from, scale, to - from);
     heads_attention_row row = {
-        .sequence = (const heads_sequence *)b->span->sequence, .layer = job->layer, .head = head,
+        .sequence = b->span->sequence, .layer = job->layer, .head = head,
         .position = pos, .first = seen.low, .n = seen.high - seen.low + 1, .weights = p + seen.low,
         .sink = job->a->sinks ? expf(job->a->sinks[head] - max) * scale : 0.0f,
     };

@@ -202,7 +202,7 @@ int heads_embed(const heads_model *m, const heads_workspace_options *options,
 // ---- looking into a pass ----
 
 void heads_workspace_probe(heads_workspace *w, const heads_probe *probe) {
-    workspace_probe((Workspace *)w, probe);
+    workspace_probe(w, probe);
 }
 
 // ---- from logits to an id ----

@@ -413,19 +413,6 @@ static void run_batch(Batch *b) {
     }
 }
 
-static Text *split_lines(Text text, long *n) {
-    size_t n_lines = 0;
-    const char *p = text.data, *end = text.data + text.size, *newline;
-    for (size_t i = 0; i < text.size; i++) n_lines += text.data[i] == '\n';
-    Text *lines = allocate(n_lines + 1, sizeof *lines);
-    for (*n = 0; p < end; p = newline + 1, ++*n) {
-        newline = memchr(p, '\n', (size_t)(end - p));
-        if (!newline) newline = end;
-        lines[*n] = (Text){(char *)p, (size_t)(newline - p)};
-    }
-    return lines;
-}
-
 static void open_slots(Batch *b) {
     b->n_slots = b->o->sequences.n ? b->o->sequences.values[0] : DEFAULT_SLOTS;
     size_t n = (size_t)b->n_slots;

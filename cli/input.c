@@ -116,6 +116,19 @@ Text read_file(const char *path) {
     return text;
 }
 
+Text *split_lines(Text text, long *n) {
+    size_t n_lines = 0;
+    const char *p = text.data, *end = text.data + text.size, *newline;
+    for (size_t i = 0; i < text.size; i++) n_lines += text.data[i] == '\n';
+    Text *lines = allocate(n_lines + 1, sizeof *lines);
+    for (*n = 0; p < end; p = newline + 1, ++*n) {
+        newline = memchr(p, '\n', (size_t)(end - p));
+        if (!newline) newline = end;
+        lines[*n] = (Text){(char *)p, (size_t)(newline - p)};
+    }
+    return lines;
+}
+
 void warn_if_not_utf8(Text text) {
     for (size_t i = 0, n; i < text.size; i += n) {
         n = utf8_length(text.data + i, text.size - i);

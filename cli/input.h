@@ -26,6 +26,9 @@ typedef struct {
 
 Text read_file(const char *path);
 Text read_stream(FILE *f, const char *name);
+// The lines of a text, without what ends them, borrowed from it; the last one need not end. *n of
+// them, in an array that the caller frees.
+Text *split_lines(Text text, long *n);
 void warn_if_not_utf8(Text text);
 
 typedef struct {

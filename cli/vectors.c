@@ -8,17 +8,11 @@
 #include "verbs.h"
 
 typedef struct {
-    const char *begin;
-    size_t size;
-    Ids ids;
-} Line;
-
-typedef struct {
     const Options *o;
     Model model;
     Tokenizer *tokenizer;
     Workspace *w;
-    Line *lines;
+    Ids *ids;          // [n], of each text
     float *vectors;    // [n][n_embd]
     int n, longest, n_cut;
     long n_tokens;
@@ -26,40 +20,18 @@ typedef struct {
 
 // ---- texts ----
 
-static void *need(void *memory) {
-    if (!memory) die("no memory for the texts");
-    return memory;
-}
-
-static void add_line(Vectors *v, const char *begin, size_t size) {
-    Line *line = &v->lines[v->n++];
-    *line = (Line){begin, size, encode(v->tokenizer, (Text){(char *)begin, size}, true)};
+static void add_text(Vectors *v, Text text) {
+    Ids *ids = &v->ids[v->n++];
+    *ids = encode(v->tokenizer, text, true);
     int most = v->model.pooling.most_tokens, context = v->o->workspace.context;
     if (context && context < most) most = context;
-    v->n_cut += line->ids.n > most;
-    line->ids.n = tokenizer_cut(v->tokenizer, line->ids.data, line->ids.n, most);
-    if (line->ids.n == 0)
+    v->n_cut += ids->n > most;
+    ids->n = tokenizer_cut(v->tokenizer, ids->data, ids->n, most);
+    if (ids->n == 0)
         die("text %d is empty, and this model's tokenizer puts no token around a text", v->n);
-    check_ids(line->ids, &v->model);
-    v->n_tokens += line->ids.n;
-    if (line->ids.n > v->longest) v->longest = (int)line->ids.n;
-}
-
-// A text a line; the last line need not end.
-static void add_lines(Vectors *v, Text text) {
-    const char *p = text.data, *end = p + text.size;
-    while (p < end) {
-        const char *stop = memchr(p, '\n', (size_t)(end - p));
-        if (!stop) stop = end;
-        add_line(v, p, (size_t)(stop - p));
-        p = stop + 1;
-    }
-}
-
-static size_t count_lines(Text text) {
-    size_t n = 1;
-    for (size_t i = 0; i < text.size; i++) n += text.data[i] == '\n';
-    return n;
+    check_ids(*ids, &v->model);
+    v->n_tokens += ids->n;
+    if (ids->n > v->longest) v->longest = (int)ids->n;
 }
 
 // ---- their vectors ----
@@ -72,10 +44,9 @@ static void run_all(Vectors *v) {
     o.workspace.context = v->longest;
     int rows = o.workspace.chunk > v->longest ? o.workspace.chunk : v->longest;
     v->w = open_workspace(&o, &v->model, rows);
-    v->vectors = need(malloc(n * (size_t)v->model.n_embd * sizeof *v->vectors));
-    TextIds *texts = need(malloc(n * sizeof *texts));
-    for (int i = 0; i < v->n; i++)
-        texts[i] = (TextIds){v->lines[i].ids.data, (int)v->lines[i].ids.n};
+    v->vectors = allocate(n * (size_t)v->model.n_embd, sizeof *v->vectors);
+    TextIds *texts = allocate(n, sizeof *texts);
+    for (int i = 0; i < v->n; i++) texts[i] = (TextIds){v->ids[i].data, (int)v->ids[i].n};
     if (text_vectors(v->w, texts, v->n, v->vectors, &err)) die("%s", err.text);
     free(texts);
     static const char *const poolings[] = {"", "mean", "first token", "last token", "maximum"};
@@ -88,7 +59,7 @@ static void run_all(Vectors *v) {
 
 // ---- opening and closing ----
 
-static void open_vectors(Vectors *v, const Options *o, size_t most) {
+static void open_vectors(Vectors *v, const Options *o, long n) {
     *v = (Vectors){.o = o};
     open_model(&v->model, o, o->models[0]);
     if (!v->model.pooling.pooling)
@@ -96,13 +67,13 @@ static void open_vectors(Vectors *v, const Options *o, size_t most) {
               "encoder and came without modules.json", o->models[0]);
     v->tokenizer = open_tokenizer(&v->model);
     if (!v->tokenizer) usage("%s has no tokenizer, so it cannot read texts", o->models[0]);
-    if (most > INT32_MAX) die("%zu texts are too many", most);
-    v->lines = need(malloc(most * sizeof *v->lines));
+    if (n > INT32_MAX) die("%ld texts are too many", n);
+    v->ids = allocate((size_t)n, sizeof *v->ids);
 }
 
 static void close_vectors(Vectors *v) {
-    for (int i = 0; i < v->n; i++) free(v->lines[i].ids.data);
-    free(v->lines);
+    for (int i = 0; i < v->n; i++) free(v->ids[i].data);
+    free(v->ids);
     free(v->vectors);
     workspace_free(v->w);
     tokenizer_free(v->tokenizer);
@@ -118,18 +89,23 @@ static void print_vector(const float *x, int n) {
 
 int embed_texts(const Options *o) {
     Vectors v;
-    Text text = {NULL, 0};
-    if (o->prompt_file) text = read_file(o->prompt_file);
-    else if (strcmp(o->prompt, "-") == 0) text = read_stream(stdin, "stdin");
-    open_vectors(&v, o, count_lines(text));
-    warn_if_not_utf8(text);
-    if (text.data) add_lines(&v, text);
-    else add_line(&v, o->prompt, strlen(o->prompt));
+    bool is_file = o->prompt_file, from_stdin = !is_file && strcmp(o->prompt, "-") == 0;
+    Text given = {(char *)o->prompt, is_file ? 0 : strlen(o->prompt)}, *texts = &given;
+    long n = 1;
+    if (is_file) given = read_file(o->prompt_file);
+    else if (from_stdin) given = read_stream(stdin, "stdin");
+    if (is_file || from_stdin) texts = split_lines(given, &n);
+    open_vectors(&v, o, n);
+    if (is_file || from_stdin) warn_if_not_utf8(given);
+    for (long i = 0; i < n; i++) add_text(&v, texts[i]);
     if (v.n) run_all(&v);
     for (int i = 0; i < v.n; i++)
         print_vector(v.vectors + (size_t)i * (size_t)v.model.n_embd, v.model.n_embd);
     close_vectors(&v);
-    free(text.data);
+    if (texts != &given) {
+        free(texts);
+        free(given.data);
+    }
     return 0;
 }
 
@@ -146,14 +122,15 @@ static int by_likeness(const void *a, const void *b) {
 
 int similar(const Options *o) {
     Vectors v;
-    Text text = read_file(o->prompt_file);
-    open_vectors(&v, o, count_lines(text) + 1);
+    long n_lines;
+    Text text = read_file(o->prompt_file), *lines = split_lines(text, &n_lines);
+    open_vectors(&v, o, n_lines + 1);
     warn_if_not_utf8(text);
-    add_line(&v, o->similar, strlen(o->similar));
-    add_lines(&v, text);
+    add_text(&v, (Text){(char *)o->similar, strlen(o->similar)});
+    for (long i = 0; i < n_lines; i++) add_text(&v, lines[i]);
     run_all(&v);
     int n = v.n - 1, width = v.model.n_embd;
-    Match *matches = need(malloc((size_t)v.n * sizeof *matches));
+    Match *matches = allocate((size_t)v.n, sizeof *matches);
     for (int i = 0; i <= n; i++) {
         float *x = v.vectors + (size_t)i * (size_t)width;
         unit_vector(v.w, x);
@@ -162,10 +139,11 @@ int similar(const Options *o) {
     }
     qsort(matches + 1, (size_t)n, sizeof *matches, by_likeness);
     for (int i = 1; i <= n; i++) {
-        const Line *line = &v.lines[matches[i].line];
-        printf("%.4f\t%.*s\n", matches[i].cosine, (int)line->size, line->begin);
+        const Text *line = &lines[matches[i].line - 1];
+        printf("%.4f\t%.*s\n", matches[i].cosine, (int)line->size, line->data);
     }
     free(matches);
+    free(lines);
     close_vectors(&v);
     free(text.data);
     return 0;

@@ -4,7 +4,6 @@ kind that models use."""
 from __future__ import annotations
 
 import json
-import os
 import random
 import struct
 import subprocess
@@ -32,10 +31,6 @@ from exporter.tensor import ExportError
 from exporter.tokenizer import COVERING, PARTIAL, SPACE_MARK
 from exporter.tokenizer_files import tokenizer_metadata
 
-ROOT = Path(__file__).resolve().parent.parent
-PROGRAM = Path(
-    os.environ.get("HEADS_TOKENIZE_BATCH", ROOT / "build" / "tests" / "c" / "tokenize_batch")
-)
 # Added tokens of every sort; what is not special is also there with all flags.
 ADDED = [
     AddedToken("<|end|>", special=True, normalized=False),
@@ -261,7 +256,7 @@ LATER = list(KINDS)[list(KINDS).index("neox") :]
 def build(tmp_path_factory):
     """A function kind -> (directory with tokenizer.json, checkpoint with that tokenizer); made
     once."""
-    assert PROGRAM.exists(), f"{PROGRAM} is not built: run make c-tests"
+    assert texts.PROGRAM.exists(), f"{texts.PROGRAM} is not built: run make c-tests"
     root = tmp_path_factory.mktemp("tokenizers")
 
     @lru_cache(maxsize=None)
@@ -285,7 +280,7 @@ def test_equal_to_tokenizers(build, kind):
     if kind in LATER:
         pieces, strings = pieces[::4], strings[::4]
     every = [*pieces, *strings, "a" * 50000, " " * 3000 + "b", "\u0301\u0323" * 500]
-    ours = texts.tokenize(PROGRAM, model, [s.encode() for s in every])
+    ours = texts.tokenize(texts.PROGRAM, model, [s.encode() for s in every])
     wrong = texts.differences(every, ours, texts.expected(tokenizer, every))
     assert not wrong, "\n".join(wrong[:5])
 
@@ -310,7 +305,7 @@ def test_every_character(tmp_path, kind):
         "".join(f"{c}a{c}\u00e9{c} {c}." for c in points[i : i + 2000])
         for i in range(0, len(points), 2000)
     ]
-    ours = texts.tokenize(PROGRAM, tmp_path / "model.bin", [s.encode() for s in every])
+    ours = texts.tokenize(texts.PROGRAM, tmp_path / "model.bin", [s.encode() for s in every])
     wrong = texts.differences(
         every, ours, texts.expected(Tokenizer.from_str(json.dumps(data)), every)
     )
@@ -328,7 +323,7 @@ def test_decodes_any_ids(build, kind):
     some_id = lambda: rng.randrange(n + 3 if rng.random() < 0.7 else 300)  # noqa: E731
     lists = [[some_id() for _ in range(rng.randint(0, 12))] for _ in range(5000)]
     ours = texts.tokenize(
-        PROGRAM, model, [np.array(ids, "<i4").tobytes() for ids in lists], ids=True
+        texts.PROGRAM, model, [np.array(ids, "<i4").tobytes() for ids in lists], ids=True
     )
     for ids, answer in zip(lists, ours):
         for skip, got in ((False, answer.shown), (True, answer.skipped)):
@@ -347,7 +342,7 @@ def test_bad_utf8(build, kind):
     broken = [b"".join(part() for _ in range(rng.randint(1, 9))) for _ in range(3000)]
     lossy = [text.decode("utf-8", "replace") for text in broken]
     wrong = texts.differences(
-        lossy, texts.tokenize(PROGRAM, model, broken), texts.expected(tokenizer, lossy)
+        lossy, texts.tokenize(texts.PROGRAM, model, broken), texts.expected(tokenizer, lossy)
     )
     assert not wrong, "\n".join(wrong[:5])
 
@@ -363,7 +358,7 @@ def test_work_is_near_linear(build, kind):
             (b"<r>" + b" " * 50) * (size // 53), b" " * size + b"<l>", b"\xff" * size, b"'" * size,
             ("\u00aa" + "A" * 99).encode() * (size // 101), b"\t" * size,
             b"\t\t " * (size // 3), ("\t " * size + "\u05d0").encode()]  # fmt: skip
-    answers = texts.tokenize(PROGRAM, model, long, timeout=60)
+    answers = texts.tokenize(texts.PROGRAM, model, long, timeout=60)
     assert all(answer.ids for answer in answers)
 
 
@@ -440,7 +435,7 @@ def test_scored_files(tmp_path, suffix):
         " " * n for n in range(40)
     ]
     for text, answer in zip(
-        strings, texts.tokenize(PROGRAM, tmp_path / "model.bin", [s.encode() for s in strings])
+        strings, texts.tokenize(texts.PROGRAM, tmp_path / "model.bin", [s.encode() for s in strings])
     ):
         if suffix == ".model":
             marked = (" " + text if text else "").replace(" ", SPACE_MARK)
@@ -572,7 +567,7 @@ def answer(
 ) -> subprocess.CompletedProcess:
     path.write_bytes(data)
     return subprocess.run(
-        [PROGRAM, path], input=struct.pack("<I", len(text)) + text, capture_output=True, timeout=60
+        [texts.PROGRAM, path], input=struct.pack("<I", len(text)) + text, capture_output=True, timeout=60
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
 import struct
 import subprocess
@@ -35,9 +34,6 @@ from exporter.tokenizer import SPACE_MARK
 from exporter.tokenizer_files import tokenizer_metadata
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAM = Path(
-    os.environ.get("HEADS_TOKENIZE_BATCH", ROOT / "build" / "tests" / "c" / "tokenize_batch")
-)
 ADDED = [
     AddedToken("<mask>", lstrip=True, normalized=True, special=True),
     AddedToken("<extra_id_0>", special=True, normalized=False),
@@ -173,7 +169,7 @@ def cases() -> list[str]:
 @pytest.fixture(scope="module")
 def build(tmp_path_factory):
     """A function kind -> (directory with tokenizer.json, checkpoint with that tokenizer)."""
-    assert PROGRAM.exists(), f"{PROGRAM} is not built: run make c-tests"
+    assert texts.PROGRAM.exists(), f"{texts.PROGRAM} is not built: run make c-tests"
     root = tmp_path_factory.mktemp("unigram")
 
     @lru_cache(maxsize=None)
@@ -188,7 +184,7 @@ def build(tmp_path_factory):
 
 
 def compare(model: Path, tokenizer: Tokenizer, every: list[str]) -> None:
-    ours = texts.tokenize(PROGRAM, model, [s.encode() for s in every])
+    ours = texts.tokenize(texts.PROGRAM, model, [s.encode() for s in every])
     wrong = texts.differences(every, ours, texts.expected(tokenizer, every))
     assert not wrong, f"{len(wrong)}:\n" + "\n".join(wrong[:5])
 
@@ -226,7 +222,7 @@ def test_decodes_any_ids(build, kind):
     lists = [[rng.randrange(rng.choice([n + 3, 300])) for _ in range(rng.randint(0, 9))]
              for _ in range(4000)]  # fmt: skip
     ours = texts.tokenize(
-        PROGRAM, model, [np.array(ids, "<i4").tobytes() for ids in lists], ids=True
+        texts.PROGRAM, model, [np.array(ids, "<i4").tobytes() for ids in lists], ids=True
     )
     for ids, answer in zip(lists, ours):
         for skip, got in ((False, answer.shown), (True, answer.skipped)):
@@ -241,7 +237,7 @@ def test_work_is_near_linear(build, kind):
     long = [b"a" * size, b" " * size, "\u2581".encode() * size, "e\u0301".encode() * size,
             "\u0301\u0323".encode() * (size // 2), b"'" * size, b"the " * (size // 4),
             "\U0001f468\u200d".encode() * (size // 4), b"\r\n" * size]  # fmt: skip
-    texts.tokenize(PROGRAM, model, long, timeout=60)
+    texts.tokenize(texts.PROGRAM, model, long, timeout=60)
 
 
 FILES = sorted(path.parent.name for path in (ROOT / "tests/golden/unigram").glob("*/expected.json"))
@@ -253,7 +249,7 @@ def test_files_without_a_tokenizer_json(tmp_path, name):
     folder = ROOT / "tests" / "golden" / "unigram" / name
     golden = json.loads((folder / "expected.json").read_text())
     texts.write_model(tmp_path / "model.bin", tokenizer_metadata(str(folder)))
-    ours = texts.tokenize(PROGRAM, tmp_path / "model.bin", [t.encode() for t in golden["texts"]])
+    ours = texts.tokenize(texts.PROGRAM, tmp_path / "model.bin", [t.encode() for t in golden["texts"]])
     wrong = [(t, a.ids, ids) for t, a, ids in zip(golden["texts"], ours, golden["ids"], strict=True)
              if a.ids != ids]  # fmt: skip
     assert not wrong, f"{len(wrong)}: {wrong[:3]}"
@@ -296,7 +292,7 @@ def test_damaged(build, tmp_path, kind):
             values[rng.randrange(len(values))] ^= 1 << rng.randrange(8)
         damaged = {**meta, key: meta[key]._replace(values=bytes(values))}
         (tmp_path / "bad.bin").write_bytes(checkpoints.build(damaged, tensors))
-        done = subprocess.run([PROGRAM, tmp_path / "bad.bin"], capture_output=True, timeout=60,
+        done = subprocess.run([texts.PROGRAM, tmp_path / "bad.bin"], capture_output=True, timeout=60,
                               input=struct.pack("<I", len(text)) + text)  # fmt: skip
         assert done.returncode == 0 or done.stderr.startswith(b"tokenize_batch: "), (key, done)
 
@@ -310,5 +306,5 @@ def test_every_key_is_needed(build, tmp_path):
         meta, tensors = checkpoints.parse(model.read_bytes())
         del meta[key]
         (tmp_path / "bad.bin").write_bytes(checkpoints.build(meta, tensors))
-        done = subprocess.run([PROGRAM, tmp_path / "bad.bin"], capture_output=True, input=b"")
+        done = subprocess.run([texts.PROGRAM, tmp_path / "bad.bin"], capture_output=True, input=b"")
         assert done.returncode == 1 and said in done.stderr, (key, done.stderr)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,10 +22,6 @@ from tokenizers import (
 from exporter.tensor import ExportError
 from exporter.tokenizer_files import tokenizer_metadata
 
-ROOT = Path(__file__).resolve().parent.parent
-PROGRAM = Path(
-    os.environ.get("HEADS_TOKENIZE_BATCH", ROOT / "build" / "tests" / "c" / "tokenize_batch")
-)
 NORMALIZERS = {
     "uncased": dict(lowercase=True),
     "cased": dict(lowercase=False),
@@ -65,7 +60,7 @@ def compare(directory: Path, tokenizer: Tokenizer, n: int) -> None:
     every = [text[i : i + 9000] for i in range(0, len(text), 9000)]
     every += [*texts.random_strings(12, n, added), "a" * 20, "a" * 21, "a" * 50000, " " * 3000]
     every += ["\u0301\u0323" * 500, "\u0130\u0049\u0307 \u1e9b\u0323", "\U0001d165\u302e\u0327x"]
-    ours = texts.tokenize(PROGRAM, directory / "model.bin", [s.encode() for s in every])
+    ours = texts.tokenize(texts.PROGRAM, directory / "model.bin", [s.encode() for s in every])
     theirs = [encoding.ids for encoding in tokenizer.encode_batch(every)]
     wrong = [(s, a.ids, b) for s, a, b in zip(every, ours, theirs, strict=True) if a.ids != b]
     assert not wrong, wrong[:3]
@@ -85,7 +80,7 @@ def test_every_character(tmp_path, kind):
     points = [chr(c) for c in range(1, 0x20000) if not 0xD800 <= c < 0xE000]
     some = [points[i : i + 2000] for i in range(0, len(points), 2000)]
     every = ["".join(f"{c}a{c} " for c in characters) for characters in some]
-    ours = texts.tokenize(PROGRAM, tmp_path / "model.bin", [s.encode() for s in every])
+    ours = texts.tokenize(texts.PROGRAM, tmp_path / "model.bin", [s.encode() for s in every])
     theirs = Tokenizer.from_str(trained(kind)).encode_batch(every)
     assert [a.ids for a in ours] == [b.ids for b in theirs]
 
@@ -110,7 +105,7 @@ def test_a_vocab_txt_is_the_same(tmp_path, kind):
 def test_tokens_decode_with_spaces_between_words(tmp_path):
     (tmp_path / "tokenizer.json").write_text(trained("uncased"))
     texts.write_model(tmp_path / "model.bin", tokenizer_metadata(str(tmp_path)))
-    (answer,) = texts.tokenize(PROGRAM, tmp_path / "model.bin", [b"The words of  the people"])
+    (answer,) = texts.tokenize(texts.PROGRAM, tmp_path / "model.bin", [b"The words of  the people"])
     assert answer.skipped == b"the words of the people"
 
 

@@ -9,10 +9,14 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ._batch import GenerateJob, Job, Likely, ScoreJob
 from ._requests import Refused, Request
 from .model import Model
+
+if TYPE_CHECKING:
+    from .serve import Engine
 
 
 class Answer:

@@ -16,6 +16,13 @@ MIN_SHARED = 32  # tokens that are worth a fork
 MAPPED_FROM = 256  # prompts of this length get a cache that forks map instead of copying
 
 
+# Of a sampler's options: kind, least, most.
+BOUNDS = {
+    "temperature": (float, 0, 1000), "top_k": (int, 0, 10**9), "top_p": (float, 1e-6, 1),
+    "min_p": (float, 0, 1), "repeat_penalty": (float, 1e-3, 1000), "seed": (int, 0, 2**63 - 1),
+}  # fmt: skip
+
+
 @dataclass
 class Sampling:
     """How tokens are chosen; the defaults are those of ./run."""
@@ -28,9 +35,7 @@ class Sampling:
     seed: int = 0
 
     def options(self) -> SamplerOptions:
-        for name, low, high in (("temperature", 0, 1000), ("top_k", 0, 10**9), ("top_p", 1e-6, 1),
-                                ("min_p", 0, 1), ("repeat_penalty", 1e-3, 1000),
-                                ("seed", 0, 2**63 - 1)):  # fmt: skip
+        for name, (_, low, high) in BOUNDS.items():
             value = getattr(self, name)
             if not low <= value <= high:
                 raise HeadsError(f"{name} is {value!r}, expected {low} to {high}")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, field
 
-from ._batch import Sampling
+from ._batch import BOUNDS, Sampling
 
 MAX_CHOICES = 128  # prompts x n of one request
 MAX_LOGPROBS = 20
@@ -113,8 +113,7 @@ def _messages(body: dict) -> list[dict]:
     return messages
 
 
-SAMPLING = {"temperature", "top_p", "top_k", "min_p", "repeat_penalty", "seed"}
-COMMON = {"model", "max_tokens", "n", "stop", "stream", "stream_options", "user", *SAMPLING}
+COMMON = {"model", "max_tokens", "n", "stop", "stream", "stream_options", "user", *BOUNDS}
 # Known fields whose other values are not implemented, and the values that say nothing.
 NEUTRAL = {
     "frequency_penalty": (None, 0), "presence_penalty": (None, 0), "logit_bias": (None, {}),
@@ -139,15 +138,9 @@ def _check_names(body: dict, known: set[str], model: str) -> None:
 
 
 def _sampling(body: dict) -> Sampling:
-    defaults = Sampling()
-    return Sampling(
-        temperature=_number(body, "temperature", defaults.temperature, 0, 1000),
-        top_k=_number(body, "top_k", 0, 0, 1e9, int),
-        top_p=_number(body, "top_p", defaults.top_p, 1e-6, 1),
-        min_p=_number(body, "min_p", 0.0, 0, 1),
-        repeat_penalty=_number(body, "repeat_penalty", 1.0, 1e-3, 1000),
-        seed=_number(body, "seed", secrets.randbits(32), 0, 2**63 - 1, int),
-    )
+    defaults = Sampling(seed=secrets.randbits(32))
+    return Sampling(**{name: _number(body, name, getattr(defaults, name), low, high, kind)
+                       for name, (kind, low, high) in BOUNDS.items()})  # fmt: skip
 
 
 def _stream_usage(body: dict) -> bool:

@@ -192,12 +192,22 @@ ONLY_GGUF = {
 make_golden.MORE.update(ONLY_GGUF)
 
 
+def label_of(name: str, edit) -> str:
+    return name + (f" {edit.__name__}" if edit else "")
+
+
+def exports(directory: Path, binary: Path, label: str) -> bool:
+    """Exports in float32; says so if that fails."""
+    failed = export.main([str(directory), str(binary), "--dtype", "f32"]) != 0
+    if failed:
+        print(f"not ok {label}: the export failed")
+    return not failed
+
+
 def check(name: str, seed: int, edit, out: Path) -> bool:
     directory = make_golden.make(name, seed, out, edit)
-    binary = out / "model.bin"
-    label = name + (f" {edit.__name__}" if edit else "")
-    if export.main([str(directory), str(binary), "--dtype", "f32"]) != 0:
-        print(f"not ok {label}: the export failed")
+    binary, label = out / "model.bin", label_of(name, edit)
+    if not exports(directory, binary, label):
         return False
     error, greedy, expected = measure(directory, binary, conftest.run_command)
     weights_error = weights_that_differ(directory, binary)
@@ -218,10 +228,8 @@ def check(name: str, seed: int, edit, out: Path) -> bool:
 
 def check_encoder(name: str, seed: int, edit, out: Path) -> bool:
     directory = make_encoders.make(name, seed, out, edit)
-    binary = out / "model.bin"
-    label = name + (f" {edit.__name__}" if edit else "")
-    if export.main([str(directory), str(binary), "--dtype", "f32"]) != 0:
-        print(f"not ok {label}: the export failed")
+    binary, label = out / "model.bin", label_of(name, edit)
+    if not exports(directory, binary, label):
         return False
     errors = test_encoders.measure(directory, binary, conftest.run_command)
     good = max(errors.values()) <= TOLERANCE

@@ -3,6 +3,7 @@ with another's answers."""
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 import subprocess
@@ -11,6 +12,11 @@ from typing import Callable, NamedTuple, Sequence
 
 import checkpoints
 import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = Path(
+    os.environ.get("HEADS_TOKENIZE_BATCH", ROOT / "build" / "tests" / "c" / "tokenize_batch")
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = """the of and to in is that it was for on are as with his they at be this have from or one
