@@ -9,7 +9,7 @@ from ctypes import CDLL, POINTER, Structure, byref, c_char, c_char_p, c_double, 
 from ctypes import c_int64, c_long, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 
-ABI = 2  # of heads.h that these declarations were written for
+ABI = 3  # of heads.h that these declarations were written for
 
 
 class HeadsError(RuntimeError):
@@ -58,6 +58,19 @@ class KvPlan(Structure):
                 ("bytes_per_token", "growing", "windows", "state", "reserved")]  # fmt: skip
 
 
+class ProductInput(Structure):
+    _fields_ = [("tensors", POINTER(c_char_p)), ("n_tensors", c_int), ("which", c_int),
+                ("rows", POINTER(c_float)), ("stride", c_size_t), ("n", c_int),
+                ("width", c_int)]  # fmt: skip
+
+
+TakeInput = ctypes.CFUNCTYPE(None, c_void_p, POINTER(ProductInput))
+
+
+class Probe(Structure):
+    _fields_ = [("attention", c_void_p), ("context", c_void_p), ("product", TakeInput)]
+
+
 TYPES = {"f16": 0, "f32": 1, "q8": 2}  # of cached keys and values
 FLOATS, INTS, DOUBLES = POINTER(c_float), POINTER(c_int), POINTER(c_double)
 
@@ -88,6 +101,7 @@ CALLS = {
     "workspace_context": (c_int, (c_void_p,)),
     "workspace_threads": (c_int, (c_void_p,)),
     "workspace_isa": (c_char_p, (c_void_p,)),
+    "workspace_probe": (None, (c_void_p, POINTER(Probe))),
     "logit_stride": (c_size_t, (c_void_p,)),
     "sequence_new": (c_void_p, (c_void_p, c_int, Error)),
     "sequence_free": (None, (c_void_p,)),
