@@ -20,15 +20,19 @@ from .trials import Trials, costs_of
 @dataclass(frozen=True)
 class Amounts:
     """How much text: `texts` of `length` tokens, of which the last `held` only measure costs, by
-    the logits of their last `logits` tokens; and how many run side by side."""
+    the first `measured` of their tokens, and by the logits of the later half of these; and how many
+    run side by side, when they are written and when they are read."""
 
-    texts: int = 132
+    texts: int = 100
     length: int = 256
     held: int = 4
-    logits: int = 64
-    batch: int = 66
+    measured: int = 128
+    batch: int = 50
     pass_texts: int = 8
     least: int = 8  # texts that a file must be enough for
+
+
+AMOUNTS = Amounts()
 
 
 class Calibration:
@@ -68,12 +72,11 @@ def calibrate(
     metadata: Mapping[str, object],
     tensors: Mapping[str, Tensor],
     text: str | None,
-    amounts: Amounts = Amounts(),
 ) -> Calibration:
     """Codes and costs of the matrices that q4 holds in four bits. text: a file to run; by default
     the model writes its own. Errors: ExportError, OSError."""
-    length = min(amounts.length, int(metadata["model.context"]))
-    amounts = replace(amounts, length=length, logits=max(1, min(amounts.logits, length - 1)))
+    amounts = AMOUNTS
+    amounts = replace(amounts, length=min(amounts.length, int(metadata["model.context"])))
     _write_model(folder, metadata, tensors)
     texts = _texts(folder, metadata, text, amounts)
     used = len(texts) - amounts.held
@@ -82,7 +85,7 @@ def calibrate(
                       amounts.pass_texts)  # fmt: skip
     if metadata.get("model.head") == 0:
         return Calibration(folder, multiplied, prior(sizes), None)
-    trials = Trials(folder, texts[used:], amounts.logits)
+    trials = Trials(folder, texts[used:, : amounts.measured])
     try:
         costs = costs_of(folder, trials, multiplied)
     except BaseException:

@@ -19,8 +19,7 @@ class Trials:
     """The model in q8, in a file of its own in which single matrices have four bits for a while:
     the numbers that q4 has are numbers that q8 has too."""
 
-    def __init__(self, folder: Folder, texts: np.ndarray, n_logits: int):
-        """n_logits: of each text's last tokens."""
+    def __init__(self, folder: Folder, texts: np.ndarray):
         self.folder, self.texts = folder, texts
         self.path = folder.file("trial.bin")
         shutil.copyfile(folder.file("model.bin"), self.path)
@@ -30,7 +29,7 @@ class Trials:
         self.engine = Engine(self.path, texts.shape[1], rows, rows)
         # Where the vocabulary is large, fewer positions say enough.
         most = (1 << 25) // self.engine.vocab_size // len(texts)
-        self.n_logits = max(1, min(n_logits, most))
+        self.n_logits = max(1, min(texts.shape[1] // 2, most))
         logits = self.engine.logits(texts, self.n_logits)
         self.likely = [_softmax(row) for row in logits]
 
