@@ -230,6 +230,7 @@ typedef struct {  // what one query head of a layer makes of one token
     int first, n;          // it sees the positions first .. first + n - 1
     const float *weights;  // [n], after the softmax; borrowed for the call
     float sink;            // what the layer's sink takes; 0 where it has none. All sum to 1
+    int of_source;         // 1: those are positions of the source
 } heads_attention_row;
 
 // Functions that passes call with what they compute, each with `context`; NULL: nobody looks, and
@@ -257,6 +258,8 @@ typedef struct {
     float repeat_penalty;  // 0 or 1: none; over the last repeat_last tokens
     int repeat_last;       // 0: 64
     uint64_t seed;         // the same seed gives the same ids
+    int most;              // tokens that the text will have at most: the last is then the end that
+                           // the checkpoint forces, if it does; 0: any
 } heads_sampler_options;
 
 // One for each text. It does not keep w. Errors: an option out of range, no memory.
@@ -284,6 +287,7 @@ typedef struct {
     size_t windows;          // of the layers that do not, once their windows are full
     size_t state;            // that does not grow with the text
     size_t reserved;         // of the whole context; SIZE_MAX: more than an address can say
+    size_t bytes_per_source_token;  // for cross-attention
 } heads_kv_plan;
 
 typedef struct {

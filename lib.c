@@ -213,7 +213,8 @@ heads_sampler *heads_sampler_new(const heads_workspace *w, const heads_sampler_o
     if (o.top_p == 0) o.top_p = 1;
     if (o.repeat_penalty == 0) o.repeat_penalty = 1;
     if (o.repeat_last == 0) o.repeat_last = 64;
-    return sampler_new(workspace_kernels(w), workspace_model(w)->vocab_size, &o, err);
+    return sampler_new(workspace_kernels(w), workspace_model(w)->vocab_size, &o,
+                       &workspace_model(w)->rules, err);
 }
 
 void heads_sampler_free(heads_sampler *s) { sampler_free(s); }

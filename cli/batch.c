@@ -173,7 +173,8 @@ static int begin_text(const Batch *b, Slot *slot, Error *err) {
     const char *text;
     size_t len;
     int vocab_size = b->defaults.model->vocab_size;
-    slot->sampler = sampler_new(workspace_kernels(b->w), vocab_size, &r->sampler, err);
+    slot->sampler = sampler_new(workspace_kernels(b->w), vocab_size, &r->sampler,
+                                &b->defaults.model->rules, err);
     if (!slot->sampler) return -1;
     const Tokenizer *tokenizer = b->defaults.tokenizer;
     if (tokenizer && !(slot->decoder = decoder_new(tokenizer, !r->is_chat, err))) return -1;

@@ -145,9 +145,9 @@ static void print_info(const char *path, const Model *m, const char *tokenizer, 
            m->encoder ? "encoder, " : "", m->n_layers, m->n_embd, m->vocab_size, m->context,
            m->layernorm ? "LayerNorm" : "RMSNorm", (double)m->norm_eps,
            !m->output.data ? ", no output"
-           : m->output.data == m->embed.data ? ", output tied to the embedding" : "",
+           : m->output.data == m->text.embed.data ? ", output tied to the embedding" : "",
            m->head.dense.data ? " through a head" : "",
-           m->embed_pos.data ? ", learned positions" : "");
+           m->text.embed_pos.data ? ", learned positions" : "");
     print_layers(m);
     for (int i = 0; i < m->n_rope_sets; i++) {
         const RopeSet *r = &m->rope[i];

@@ -50,7 +50,7 @@ static int common_heads(const Model *model, bool kv) {
 static size_t bytes_of_32(Dtype dtype) { return dtype == F32 ? 128 : dtype == F16 ? 64 : 34; }
 
 size_t row_bytes_at(const Report *r, const Row *row, int n, KvTypes types) {
-    if (!row->mla_numbers) return kv_bytes_at(&r->model, row->n_kv_heads, n, types.k, types.v);
+    if (!row->mla_numbers) return kv_bytes_at(&r->model, row->n_kv_heads, n, 0, types.k, types.v);
     size_t bytes = row->mla_numbers * bytes_of_32(types.k) / 32;
     return bytes * (size_t)n + (n ? row->plan.state : 0);
 }

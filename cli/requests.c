@@ -159,7 +159,8 @@ static int set_all(Request *r, const Json *line, const Defaults *d, Error *err) 
 Request read_request(const Defaults *defaults, const char *line, size_t len) {
     Error err;
     const Options *o = defaults->options;
-    Request r = {.max_tokens = o->n_generate, .sampler = o->sampler, .answer_end = -1};
+    Request r = {.max_tokens = tokens_to_generate(o, defaults->model, 0),
+                 .sampler = sampling_options(o, defaults->model), .answer_end = -1};
     const Json *json = json_parse(line, len, &err);
     if (!json || set_all(&r, json, defaults, &err)) r.error = strdup(err.text);
     json_free(json);
