@@ -78,7 +78,7 @@ static void finish_job(Batch *b, Job *job, const char *stopped) {
         for (long i = 0; i < job->tokens.n; i++)
             fprintf(f, "%s%d", i ? ", " : "", job->tokens.data[i]);
         fprintf(f, "], \"stopped\": \"%s\"}\n", stopped);
-        b->prompt_tokens += (size_t)job->request.prompt.n;
+        b->prompt_tokens += (size_t)(job->request.prompt.n + job->request.source.n);
         b->generated += (size_t)job->tokens.n;
     }
     if (fclose(f) != 0) die("no memory for a result");
@@ -180,7 +180,7 @@ static int begin_text(const Batch *b, Slot *slot, Error *err) {
     if (tokenizer && !(slot->decoder = decoder_new(tokenizer, !r->is_chat, err))) return -1;
     for (long i = 0; i < r->prompt.n; i++) {
         sampler_accept(slot->sampler, r->prompt.data[i]);
-        if (slot->decoder && !r->is_chat &&
+        if (slot->decoder && !r->is_chat && !r->source.data &&
             decoder_push(slot->decoder, r->prompt.data[i], &text, &len, err))
             return -1;
     }
@@ -365,9 +365,24 @@ static void take_logits(Batch *b, const float *logits) {
     for (int i = 0; i < n; i++) accept_token(b, b->owners[i], b->owners[i]->picked);
 }
 
+// Sources of requests that are to begin, side by side.
+static void read_new_sources(Batch *b) {
+    Error err;
+    b->n_runs = 0;
+    for (int i = 0; i < b->n_busy; i++) {
+        Slot *slot = b->slots[i];
+        Ids source = slot->job->request.source;
+        if (!source.data || slot->begun) continue;
+        begin_sequence(b, slot);
+        add_run(b, slot, (Run){slot->sequence, source.data, (int)source.n, 0});
+    }
+    if (b->n_runs && read_sources(b->w, b->runs, b->n_runs, &err)) die("%s", err.text);
+}
+
 static void run_together(Batch *b) {
     Error err;
     int room = workspace_chunk(b->w);
+    read_new_sources(b);
     b->n_runs = 0;
     for (int i = 0; i < b->n_busy; i++)
         if (!b->slots[i]->alone && !in_prompt(b->slots[i])) add_token(b, b->slots[i]);

@@ -184,7 +184,7 @@ Ids parse_ids(const char *option, const char *text, int vocab_size) {
     return ids;
 }
 
-static int prompt_vocabulary(const Model *m) {
+int prompt_vocabulary(const Model *m) {
     return m->source.n ? m->source.vocab_size : m->vocab_size;
 }
 

@@ -54,6 +54,8 @@ void check_ids(Ids ids, const Model *model);
 // Ids as an option gives them: "1 2 3", or with commas.
 Ids parse_ids(const char *option, const char *text, int vocab_size);
 
+int prompt_vocabulary(const Model *model);  // ids that a prompt can have: so many
+
 // ---- source.c: of models that have an encoder and a decoder ----
 
 // Puts the language that --lang FROM:TO says into a prompt.
