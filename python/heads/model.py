@@ -202,8 +202,8 @@ class Model:
     def must_continue(self) -> None:
         """Raises HeadsError if the model is an encoder."""
         if self.shape.encoder:
-            raise HeadsError(f"{self.path} is an encoder: it reads texts as a whole and continues "
-                             "none; embed() gives their vectors")  # fmt: skip
+            raise HeadsError("this model is an encoder: it reads texts as a whole and continues "
+                             "none; it is there for their vectors")  # fmt: skip
 
     # ---- generation ----
 
@@ -364,7 +364,7 @@ class Model:
         """The vector of a text, float32 [n_embd], or of each of several, [texts][n_embd]: pooled
         as the checkpoint says, as by ./run --embed. Errors: it does not say how."""
         several = not (isinstance(texts, str) or _is_ids(texts))
-        arrays = [int_array(self._text_ids(t)) for t in (texts if several else [texts])]
+        arrays = [int_array(self.text_ids(t)) for t in (texts if several else [texts])]
         array = (Text * len(arrays))(*(Text(ids, len(ids)) for ids in arrays))
         vectors = np.empty((len(arrays), self.shape.n_embd), np.float32)
         options = self._workspace_options(None)
@@ -375,8 +375,8 @@ class Model:
                         vectors.ctypes.data_as(FLOATS))  # fmt: skip
         return vectors if several else vectors[0]
 
-    def _text_ids(self, text: Prompt) -> list[int]:
-        """Those of a text of which a vector is wanted, cut where the checkpoint says."""
+    def text_ids(self, text: Prompt) -> list[int]:
+        """The ids of a text of which a vector is wanted, cut where the checkpoint says."""
         if not isinstance(text, str):
             return [int(id) for id in text]
         ids, data = INTS(), text.encode()
