@@ -5,8 +5,9 @@
         print(m.generate("Once upon a time"))
 """
 
+from ._export import export
 from ._native import HeadsError, calls
 from .model import Completion, Model, Session
 
 __version__ = calls.version().decode()
-__all__ = ["Completion", "HeadsError", "Model", "Session"]
+__all__ = ["Completion", "HeadsError", "Model", "Session", "export"]
