@@ -7,7 +7,7 @@
 FOLDER keeps downloads, exports and results between runs. A setting of ours is what --dtype takes,
 or options of export.py; one of theirs is the name of a type of theirs, with or without an
 importance matrix. Both are made of the same f32 weights, and read the same ids in the same windows
-of 2,048 tokens. Against this engine's f32 weights, with f16 caches throughout:
+of at most 2,048 tokens. Against this engine's f32 weights, with f16 caches throughout:
 
 - perplexity over f32,
 - the KL divergence of what is expected next, mean and 99th percentile of up to 1,024 positions,
@@ -15,7 +15,8 @@ of 2,048 tokens. Against this engine's f32 weights, with f16 caches throughout:
   the others would have picked at their places, and how many before the first that they would not.
 
 --caches and --their-caches are measured with f32 weights; K/V for two types. Texts are those in
-texts/, and --text. Wants llama-cpp-python; without it, or with --theirs "", only ours is measured.
+texts/, and --text; stories, the bundled model, has stories of its own. Wants llama-cpp-python and
+gguf; without them only ours is measured.
 A result is kept with its file's checksum and not measured again while neither has changed."""
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import argparse
 import ctypes
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -36,16 +38,23 @@ from typing import Iterator
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "python"), str(ROOT / "tests" / "support")]
+sys.path[:0] = [str(ROOT / part) for part in (".", "python", "models", "tests/support")]
 
+import compare_peers  # noqa: E402
 import heads  # noqa: E402
 import packages  # noqa: E402
+import stories as grammar  # noqa: E402
 
+from exporter.huggingface import open_directory  # noqa: E402
+
+STORIES = ROOT / "models" / "hf"
+STORIES_SEED, N_STORIES = 2_000_000, 60  # not those that it was trained on
 TEXTS = sorted((Path(__file__).parent / "texts").glob("*.txt"))
 CONTEXT, ROWS = 2048, 64  # of a window, and of them at a time
 KL_POSITIONS = 1024
 PROMPT, GREEDY = 48, 200  # tokens
 BEGINNINGS = (0, 600)  # tokens of each text that prompts begin at
+STORY_PROMPTS = 8
 WRITTEN, WRITTEN_LENGTH = 48, 256  # texts that the model writes for the importance matrix
 THEIRS = [f"{name}{matrix}" for name in ("Q4_0", "IQ4_NL", "Q4_K_S", "Q4_K_M", "Q5_K_M")
           for matrix in ("", " imatrix")]  # fmt: skip
@@ -67,7 +76,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 class Heads:
     def __init__(self, path: Path, cache: str = "f16", threads: int = 1):
         kv = tuple(cache.split("/")) if "/" in cache else cache
-        self.model = heads.Model(path, threads=threads, kv=kv, context=CONTEXT, chunk=ROWS)
+        self.model = heads.Model(path, threads=threads, kv=kv, chunk=ROWS)
 
     def rows(self, ids: list[int]) -> Iterator[np.ndarray]:
         with self.model.session() as session:
@@ -140,12 +149,14 @@ class Text:
 
     name: str
     prefix: list[int]
-    ids: list[int]
+    passages: list[list[int]]  # which do not go on from each other
+    context: int
 
     def windows(self) -> Iterator[list[int]]:
-        size = CONTEXT - len(self.prefix)
-        for at in range(0, len(self.ids), size):
-            yield self.prefix + self.ids[at : at + size]
+        size = self.context - len(self.prefix)
+        for ids in self.passages:
+            for at in range(0, len(ids), size):
+                yield self.prefix + ids[at : at + size]
 
     def scored(self) -> list[int]:
         """For each window, how many of its tokens are expected from those before them."""
@@ -223,7 +234,7 @@ def source_file(folder: Path, model: str) -> Path:
     """The file of a model known by name, downloaded once, or the file itself."""
     known = sources(folder)
     if model not in known:
-        return Path(model)
+        return STORIES if model == "stories" else Path(model)
     path = folder / f"{model}.gguf"
     if not path.exists():
         path.write_bytes(known[model]())
@@ -275,6 +286,11 @@ def their_file(place: Path, source: Path, setting: str, threads: int) -> Path:
 
     path = place / f"{file_name(setting)}.gguf"
     if path.exists():
+        return path
+    if setting == "f32" and source.is_dir():
+        config = json.loads((source / "config.json").read_text())
+        weights = compare_peers.hub_tensors(open_directory(str(source), source.name, False))
+        compare_peers.write_gguf(str(path), config, weights, {})
         return path
     if setting == "f32":
         quantize(llama_cpp, source, path, llama_cpp.LLAMA_FTYPE_ALL_F32, {})
@@ -370,6 +386,11 @@ class Candidate:
     weights: str
     cache: str
 
+    @property
+    def label(self) -> str:
+        cache = f", cache {self.cache}" if self.cache != "f16" else ""
+        return f"{self.engine} {self.weights}{cache}"
+
 
 class Judge:
     """Measures the candidates of one model, and keeps what it found in results.jsonl."""
@@ -386,11 +407,10 @@ class Judge:
                 self.known[entry["key"]] = entry
         self.f32 = our_file(self.place, self.source, "f32")
         with closing(Heads(self.f32, threads=self.threads)) as engine:
-            encode = engine.model.encode
-            self.texts = [
-                Text(path.stem, encode(""), encode(read_bytes(path, args.bytes), special=False))
+            self.texts = stories(engine.model) if model == "stories" else [
+                text_of(engine.model, path.stem, [beginning(path, args.bytes)])
                 for path in [*TEXTS, *args.text]
-            ]
+            ]  # fmt: skip
             self.written = self.greedy_texts(engine.model)
             for text in self.texts:
                 self.nats_of_f32(engine, text)
@@ -398,8 +418,9 @@ class Judge:
     def greedy_texts(self, model: heads.Model) -> list[tuple[list[int], list[int]]]:
         """Prompts out of the texts, and what f32 writes after them."""
         file = self.place / "greedy.json"
-        prompts = [text.prefix + text.ids[at : at + PROMPT] for text in self.texts
-                   for at in BEGINNINGS if len(text.ids) >= at + PROMPT]  # fmt: skip
+        prompts = [text.prefix + ids[at : at + PROMPT] for text in self.texts
+                   for ids in text.passages[:STORY_PROMPTS] for at in BEGINNINGS
+                   if len(ids) >= at + PROMPT]  # fmt: skip
         kept = json.loads(file.read_text()) if file.exists() else []
         if [prompt for prompt, _ in kept] != prompts:
             answers = model.generate(prompts, max_tokens=GREEDY, temperature=0)
@@ -409,7 +430,7 @@ class Judge:
 
     def reference(self, text: Text) -> Path:
         """The rows of f32 for a text."""
-        crc = zlib.crc32(np.array(text.ids, np.int32).tobytes())
+        crc = zlib.crc32(np.concatenate(text.passages).astype(np.int32).tobytes())
         return self.place / f"{text.name}-{crc:08x}.npy"
 
     def nats_of_f32(self, engine, text: Text) -> None:
@@ -428,9 +449,10 @@ class Judge:
         path = (our_file(self.place, self.source, candidate.weights) if ours else
                 their_file(self.place, self.source, candidate.weights, self.threads))  # fmt: skip
         crc, found = checksum(path), {"bytes": path.stat().st_size}
+        greedy = zlib.crc32(json.dumps(self.written).encode())
         engine = None
         for text in [*self.texts, None]:
-            what = self.reference(text).name if text else f"greedy {len(self.written)}"
+            what = self.reference(text).name if text else f"greedy {greedy:08x}"
             key = f"{candidate.engine} {crc:08x} {candidate.cache} {what}"
             if key not in self.known:
                 engine = engine or (Heads if ours else LlamaCpp)(path, candidate.cache,
@@ -454,20 +476,39 @@ class Judge:
         print("| | MB | " + " | ".join([*columns, "same greedy token, before the first other |"]))
         print("|---|---|" + "---|" * (len(columns) + 1), flush=True)
         for candidate in candidates:
-            found = self.measure(candidate)
+            try:
+                found = self.measure(candidate)
+            except RuntimeError as error:
+                print(f"| {candidate.label} | {error} |", flush=True)
+                continue
             cells = [f"{100 * np.expm1(found[name]['nats'] - nats):+.2f} %, "
                      f"{found[name]['kl']:.4f}, {found[name]['kl99']:.3f}"
                      for name, nats in zip(names, f32)]  # fmt: skip
             greedy = found["greedy"]
             cells.append(f"{100 * greedy['same']:.1f} %, {greedy['before']:.0f}")
-            label = candidate.weights
-            label += f", cache {candidate.cache}" if candidate.cache != "f16" else ""
-            print(f"| {candidate.engine} {label} | {found['bytes'] / 1e6:.1f} | "
+            print(f"| {candidate.label} | {megabytes(found['bytes'])} | "
                   + " | ".join(cells) + " |", flush=True)  # fmt: skip
 
 
-def read_bytes(path: Path, n: int) -> bytes:
+def megabytes(n: int) -> str:
+    return f"{n / 1e6:.1f}" if n >= 1e7 else f"{n / 1e6:.2f}"
+
+
+def beginning(path: Path, n: int) -> bytes:
+    """Whole characters of at most n bytes."""
     return path.read_bytes()[:n].decode("utf-8", "ignore").encode()
+
+
+def text_of(model: heads.Model, name: str, passages: list[bytes]) -> Text:
+    ids = [model.encode(passage, special=False) for passage in passages]
+    return Text(name, model.encode(""), ids, min(CONTEXT, model.shape.context))
+
+
+def stories(model: heads.Model) -> list[Text]:
+    """What the bundled model knows, but was not trained on."""
+    rng = random.Random(STORIES_SEED)
+    written = [grammar.story(rng).encode() for _ in range(N_STORIES)]
+    return [text_of(model, "stories", written)]
 
 
 def has_llama_cpp() -> bool:
@@ -495,7 +536,9 @@ def listed(separator: str):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--model", action="append", help="smollm2, gemma3 or a .gguf (both)")
+    parser.add_argument(
+        "--model", action="append", help="smollm2, gemma3, stories or a .gguf (all)"
+    )
     parser.add_argument("--ours", type=listed(";"), default=["q8", "q4"])
     parser.add_argument("--theirs", type=listed(";"), default=["Q8_0", *THEIRS])
     parser.add_argument("--caches", type=listed(","), default=[])
@@ -504,7 +547,7 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=60000, help="most of a text (60000)")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
-    for model in args.model or ["smollm2", "gemma3"]:
+    for model in args.model or ["smollm2", "gemma3", "stories"]:
         Judge(args.folder, args, model).table(candidates(args))
 
 
