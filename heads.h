@@ -27,7 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HEADS_ABI 3          // grows when a program must be compiled again
+#define HEADS_ABI 4          // grows when a program must be compiled again
 #define HEADS_VERSION "0.1"  // of this header
 
 #if defined(__GNUC__)
@@ -57,6 +57,8 @@ typedef struct {
     size_t weight_bytes;  // that one generated token reads
     int encoder;          // 1: tokens see those after them, so a text runs whole, and nothing
                           // continues it; heads_embed has its vector
+    int source_vocab;     // of an encoder-decoder, ids that its encoder reads: so many; else 0
+    int greedy;           // 1: the checkpoint wants the most likely tokens, unless one samples
 } heads_shape;
 
 // Maps a checkpoint that export.py made and checks all of it but its checksum; weights are read
@@ -202,6 +204,21 @@ HEADS_API const float *heads_forward_runs(heads_workspace *w, const heads_run *r
 // The same for one sequence.
 HEADS_API const float *heads_forward(heads_sequence *s, const int *tokens, int n, int n_logits,
                                      heads_error *err);
+
+// ---- models that read one text and write another ----
+
+// Has an encoder read texts, each of which the tokens of its sequence will look at; the sequence
+// has no token yet. Runs want no logits. Errors: as above; the model has no encoder (source_vocab
+// of its shape is 0).
+HEADS_API int heads_read_sources(heads_workspace *w, const heads_run *runs, int n_runs,
+                                 heads_error *err);
+// What a text then begins with, the first tokens of its sequence. lang: NULL; the language to
+// write, as the tokenizer names it; or FROM:TO, of which the other call puts FROM into the ids of a
+// source. Returns how many; *ids is the caller's, to free with heads_free. Errors: no such language.
+HEADS_API long heads_start_tokens(const heads_model *model, const heads_tokenizer *tokenizer,
+                                  const char *lang, int **ids, heads_error *err);
+HEADS_API int heads_source_language(const heads_model *model, const heads_tokenizer *tokenizer,
+                                    const char *lang, int *ids, long n, heads_error *err);
 
 // ---- vectors of texts ----
 

@@ -90,6 +90,16 @@ int read_sources(Workspace *w, const Run *runs, int n_runs, Error *err);
 const float *forward(Sequence *s, const int *tokens, int n, int n_logits, Error *err);
 size_t logit_stride(const Workspace *w);  // vocab_size or n_embd, rounded up to 16
 
+// ---- source.c: what an encoder-decoder's texts begin with ----
+
+// lang: NULL, the language to write, or FROM:TO. *ids is the caller's to free. Returns how many, -1:
+// the model has no such language.
+long start_tokens(const Model *model, const heads_tokenizer *tokenizer, const char *lang, int **ids,
+                  Error *err);
+// Puts FROM in the place of the language that ids, what is to be read, begin or end with.
+int source_language(const Model *model, const heads_tokenizer *tokenizer, const char *lang,
+                    int *ids, long n, Error *err);
+
 // ---- pooling.c: one vector of a text's hidden states, as Model.pooling says ----
 
 // vectors [n][n_embd] of n texts, in a workspace for hidden states, whose context has room for each

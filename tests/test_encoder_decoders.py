@@ -132,6 +132,45 @@ def test_chance_is_asked_for(tmp_path, run):
     assert len(texts) > 1
 
 
+@pytest.mark.parametrize("name", ["bart", "marian", "t5-gated"])
+def test_a_text_is_the_same_among_others(name, tmp_path, run):
+    binary = exported(GOLDEN / name, tmp_path / "model.bin", "q8")
+    begun, plain = len(beginning(GOLDEN / name)), greedy(GOLDEN / name, binary, run)
+    sources = golden_of(GOLDEN / name)["sources"] * 3
+    lines = [
+        json.dumps({"id": i, "tokens": s, "max_tokens": 32 - i % 3}) for i, s in enumerate(sources)
+    ]
+    (tmp_path / "in").write_text("\n".join(lines))
+    for options in (("-np", 16), ("-np", 3, "-b", 20), ("-np", 1)):
+        done = run(binary, "--batch", tmp_path / "in", *options)
+        assert done.returncode == 0, done.stderr
+        for i, line in enumerate(done.stdout.splitlines()):
+            found, alone = json.loads(line)["tokens"], plain[i % len(plain)][begun:]
+            if i % 3 == 0:
+                assert found == alone
+            else:  # shorter: the same until the end that may be forced
+                assert found[:-1] == alone[: len(found) - 1] and len(found) == 33 - begun - i % 3
+
+
+def test_python_writes_the_same(tmp_path, run):
+    import sys
+
+    sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
+    import heads
+    binary = exported(GOLDEN / "bart", tmp_path / "model.bin")
+    plain = greedy(GOLDEN / "bart", binary, run)
+    with heads.Model(binary, threads=1) as model:
+        texts = model.generate(golden_of(GOLDEN / "bart")["sources"], 32, parallel=4)
+        assert [beginning(GOLDEN / "bart") + text.tokens for text in texts] == plain
+        with pytest.raises(heads.HeadsError, match="names no languages"):
+            model.generate([5], lang="fr")
+        with pytest.raises(heads.HeadsError, match="is no token of this model"):
+            model.generate([99])
+        with model.session() as session, pytest.raises(heads.HeadsError, match="has none yet"):
+            session.feed([2])
+        assert model.info()["source_vocab"] == 61
+
+
 # ---- what is refused -----------------------------------------------------------------------------
 
 
@@ -231,7 +270,7 @@ def test_beams_are_said_to_be_ignored(tmp_path, capsys):
     (("--bench",), "is an encoder-decoder"),
     (("--ppl", "x"), "is an encoder-decoder"),
     (("-p", "a", "--embed"), "is an encoder-decoder"),
-    (("--tokens", "5", "--lang", "fr"), "knows no languages"),
+    (("--tokens", "5", "--lang", "fr"), "names no languages"),
     (("--tokens", "5", "--target", "77", "--logits", "x"), "--target: 77 is no token"),
     (("--tokens", "77"), "--tokens: 77 is no token"),
 ])  # fmt: skip
