@@ -475,7 +475,8 @@ static void show_row(const Job *job, const Unit *u, const Rows *q, int r, float 
     k->scale(p + from, scale, to - from);
     heads_attention_row row = {
         .sequence = b->span->sequence, .layer = job->layer, .head = head,
-        .position = pos, .of_source = job->kv->of_source, .first = seen.low, .n = seen.high - seen.low + 1, .weights = p + seen.low,
+        .position = pos, .first = seen.low, .n = seen.high - seen.low + 1, .weights = p + seen.low,
+        .of_source = job->kv->of_source,
         .sink = job->a->sinks ? expf(job->a->sinks[head] - max) * scale : 0.0f,
     };
     job->w->probe.attention(job->w->probe.context, &row, thread);

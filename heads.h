@@ -214,7 +214,8 @@ HEADS_API int heads_read_sources(heads_workspace *w, const heads_run *runs, int 
                                  heads_error *err);
 // What a text then begins with, the first tokens of its sequence. lang: NULL; the language to
 // write, as the tokenizer names it; or FROM:TO, of which the other call puts FROM into the ids of a
-// source. Returns how many; *ids is the caller's, to free with heads_free. Errors: no such language.
+// source. Returns how many; *ids is the caller's, to free with heads_free. Errors: no such
+// language.
 HEADS_API long heads_start_tokens(const heads_model *model, const heads_tokenizer *tokenizer,
                                   const char *lang, int **ids, heads_error *err);
 HEADS_API int heads_source_language(const heads_model *model, const heads_tokenizer *tokenizer,

@@ -83,6 +83,11 @@ static size_t bytes_at(const KvLayer *kv, int n) {
 // text, take turns with one after them.
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
+static size_t whole_pages(size_t bytes) {
+    size_t pages = plus(bytes, page_size() - 1) / page_size();
+    return bytes == SIZE_MAX ? SIZE_MAX : pages * page_size();
+}
+
 KvPlan kv_plan(const Model *m, int n_kv_heads, int context, Dtype k_dtype, Dtype v_dtype) {
     KvPlan plan = {0};
     size_t passing = 0, per_pass_token = 0;
@@ -106,9 +111,7 @@ KvPlan kv_plan(const Model *m, int n_kv_heads, int context, Dtype k_dtype, Dtype
         plan.state += kv.state;
     }
     if (m->encoder) plan.bytes_per_token = plan.growing = per_pass_token;
-    plan.reserved = plus(plan.reserved, passing);
-    size_t pages = plus(plan.reserved, page_size() - 1) / page_size();
-    plan.reserved = plan.reserved == SIZE_MAX ? SIZE_MAX : pages * page_size();
+    plan.reserved = plus(whole_pages(plan.reserved), whole_pages(passing));
     return plan;
 }
 
@@ -151,15 +154,13 @@ int kv_layout_new(KvLayout *layout, const Model *m, const WorkspaceOptions *o, E
         if (kv->borrowed) {
             *kv = layout->layers[m->layers[i].attention.kv_source];
             kv->borrowed = true;
-        } else if (kv->passing) {
-            layout->passing_bytes = larger(layout->passing_bytes, layer_bytes(kv));
-        } else {
+        } else if (!kv->passing) {
             offset += layer_bytes(kv);
         }
     }
-    layout->passing = offset;
+    layout->passing = whole_pages(offset);
     for (int i = 0; i < m->n_layers; i++)
-        if (layout->layers[i].passing) layout->layers[i].offset = offset;
+        if (layout->layers[i].passing) layout->layers[i].offset = layout->passing;
     return 0;
 }
 

@@ -756,8 +756,10 @@ static int get_cross(Loader *x, int i, Layer *l) {
     int q = a->n_heads * a->head_dim, kv = a->n_kv_heads * a->head_dim, d = x->m->n_embd;
     if (!a->n_heads) return 0;
     return need_norm(x, &l->cross_norm, i, "cross_norm", d) ||
-           need_matrix(x, &a->q, i, "cross_q", q, d) || need_matrix(x, &a->k, i, "cross_k", kv, d) ||
-           need_matrix(x, &a->v, i, "cross_v", kv, d) || need_matrix(x, &a->o, i, "cross_o", d, q);
+           need_matrix(x, &a->q, i, "cross_q", q, d) ||
+           need_matrix(x, &a->k, i, "cross_k", kv, d) ||
+           need_matrix(x, &a->v, i, "cross_v", kv, d) ||
+           need_matrix(x, &a->o, i, "cross_o", d, q);
 }
 
 static int get_conv(Loader *x, int i, Conv *conv) {
@@ -922,8 +924,10 @@ static size_t bytes_of_one(const Matrix *w) {
 
 // Whether a tensor is only read once for each source: the encoder's, and cross-attention's keys and
 // values.
-static bool of_source(const Model *m, const char *name) {
+static bool of_source(const Model *m, const Tensor *t) {
+    char name[80];
     int layer, at = 0;
+    snprintf(name, sizeof name, "%.*s", (int)t->name_len, t->name);
     if (!m->source.n) return false;
     if (strncmp(name, "source_", 7) == 0) return true;
     if (sscanf(name, "layers.%d.%n", &layer, &at) < 1 || !at) return false;
@@ -934,7 +938,7 @@ static bool of_source(const Model *m, const char *name) {
 static size_t count_weight_bytes(const Model *m) {
     size_t bytes = 0;
     for (int i = 0; i < m->file.n_tensors; i++)
-        if (!of_source(m, m->file.tensors[i].name)) bytes += m->file.tensors[i].bytes;
+        if (!of_source(m, &m->file.tensors[i])) bytes += m->file.tensors[i].bytes;
     for (int i = m->text.first; i < m->n_layers; i++) {  // experts that a token does not choose
         const Experts *e = &m->layers[i].experts;
         size_t one = bytes_of_one(&e->gate) + bytes_of_one(&e->up) + bytes_of_one(&e->down);

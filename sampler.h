@@ -16,8 +16,8 @@ void sampler_free(Sampler *sampler);
 // Tells the sampler of a token of the text, prompt or generated.
 void sampler_accept(Sampler *sampler, int id);
 // Picks an id from logits[0..vocab_size), which it leaves alone. Order: repetition penalty, the
-// model's rules, top-k, temperature, top-p, min-p, as transformers' generate has them. Greedy takes the lowest id of
-// equal logits.
+// model's rules, top-k, temperature, top-p, min-p, as transformers' generate has them. Greedy takes
+// the lowest id of equal logits.
 int sampler_pick(Sampler *sampler, const float *logits);
 // The natural logarithm of the probability that softmax(logits) gives to id.
 double log_probability(const float *logits, int vocab_size, int id);

@@ -2,8 +2,9 @@
 // in memory, so that loading it is a mapping: nothing is read before it is needed, and what was
 // mapped is checked against its sum when the sequence first runs.
 //
-//   Header; the Parts' table; the tokens and those of the source (i32); the parts, each at an offset that equals that of
-//   its place in the cache modulo 64 KB, a multiple of any page's size. Little-endian.
+//   Header; the Parts' table; the tokens and those of the source (i32); the parts, each at an
+//   offset that equals that of its place in the cache modulo 64 KB, a multiple of any page's size.
+//   Little-endian.
 #include <stdlib.h>
 #include <string.h>
 

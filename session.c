@@ -90,7 +90,7 @@ static int workspace_make(Workspace *w, const Model *model, WorkspaceOptions o, 
     if (check_options(model, &o, err)) return -1;
     if (!o.context) o.context = model->context;
     w->chunk = w->full = o.chunk;
-    bool whole = model->encoder || model->source.n;  // a text, or the source of one, runs in one pass
+    bool whole = model->encoder || model->source.n;  // a text runs in one pass, or its source
     if (whole && w->chunk < o.context) w->chunk = o.context;
     w->hidden = o.hidden;
     w->logit_rows = o.logit_rows;
@@ -313,7 +313,7 @@ int read_sources(Workspace *w, const Run *runs, int n_runs, Error *err) {
     if (check_runs(w, &w->model->source, runs, n_runs, err)) return -1;
     run_passes(w, runs, n_runs, true);
     for (const Run *r = runs; r < runs + n_runs; r++)
-        discard(r->sequence->cache + w->kv.passing, w->kv.passing_bytes);
+        discard(r->sequence->cache + w->kv.passing, w->kv.bytes - w->kv.passing);
     return 0;
 }
 

@@ -92,10 +92,10 @@ size_t logit_stride(const Workspace *w);  // vocab_size or n_embd, rounded up to
 
 // ---- source.c: what an encoder-decoder's texts begin with ----
 
-// lang: NULL, the language to write, or FROM:TO. *ids is the caller's to free. Returns how many, -1:
-// the model has no such language.
-long start_tokens(const Model *model, const heads_tokenizer *tokenizer, const char *lang, int **ids,
-                  Error *err);
+// lang: NULL, the language to write, or FROM:TO. *ids is the caller's to free. Returns how many;
+// -1: the model has no such language.
+long start_tokens(const Model *model, const heads_tokenizer *tokenizer, const char *lang,
+                  int **ids, Error *err);
 // Puts FROM in the place of the language that ids, what is to be read, begin or end with.
 int source_language(const Model *model, const heads_tokenizer *tokenizer, const char *lang,
                     int *ids, long n, Error *err);

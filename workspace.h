@@ -59,7 +59,7 @@ typedef struct {  // of every sequence of a workspace
     int context;
     Dtype k_dtype, v_dtype;
     size_t bytes;
-    size_t passing, passing_bytes;  // where the parts lie that are gone after a pass
+    size_t passing;   // where the parts begin that are gone after a pass, on a page of their own
     int n_parts;
     KvLayer *layers;  // [n_parts]: the n_layers', then those of cross-attention
 } KvLayout;

@@ -4,6 +4,7 @@ what it must not hold. Only for models that have an encoder and a decoder, whose
 from __future__ import annotations
 
 import os
+import re
 
 from .config import Config
 from .tensor import ExportError
@@ -160,18 +161,26 @@ class Rules:
         return found
 
 
-def languages(pattern: str, texts: dict[int, str]) -> list[int]:
-    """The ids of the tokens that name languages."""
-    import re
-
-    return [id for id, text in sorted(texts.items()) if re.fullmatch(pattern, text)]
-
-
 # How the tokens are written that say in which language a text is.
 LANGUAGES = {
     "m2m_100": r"__[a-z]{2,4}__|[a-z]{3}_[A-Z][a-z]{3}",
     "mbart": r"[a-z]{2}_[A-Z]{2}",
 }
+
+
+def languages(family: str, tokenizer: dict[str, object], vocab_size: int) -> dict[str, object]:
+    """Metadata of the languages that a family's tokenizer has added tokens for."""
+    pattern = LANGUAGES.get(family)
+    if not pattern or "tokenizer.added.id" not in tokenizer:
+        return {}
+    begin, chars = tokenizer["tokenizer.added.begin"], tokenizer["tokenizer.added.chars"]
+    ids = {
+        int(id)
+        for i, id in enumerate(tokenizer["tokenizer.added.id"])
+        if re.fullmatch(pattern, "".join(map(chr, chars[begin[i] : begin[i + 1]])))
+    }
+    found = sorted(id for id in ids if id < vocab_size)
+    return {"model.languages": found} if found else {}
 
 
 def read_values(directory: str, read_json) -> dict | None:
