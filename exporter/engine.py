@@ -118,7 +118,7 @@ class Engine:
                 failed.append(error)
 
         native = self.native
-        probe = native.Probe(None, None, native.TakeInput(show))
+        probe = native.Probe(native.Look(), None, native.TakeInput(show))
         self.calls.workspace_probe(self.workspace, ctypes.byref(probe))
         sequences = [self.calls.sequence_new(self.workspace, 0) for _ in texts]
         try:
