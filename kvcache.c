@@ -5,7 +5,7 @@
 // the ordinary product) and then its values as 16 rows (latent attention has none: its values are a
 // part of the keys). Positions fill slots in order, so the memory in use is a growing prefix of
 // each layer's part; a layer with a sliding window reuses its slots as a ring. A mixer without
-// keys has a state of fixed size instead.
+// keys has a state of fixed size instead; where both stand side by side, the state comes first.
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,10 +28,12 @@ static size_t value_bytes(int dim, Dtype dtype) {
 // of latent attention expanded.
 static KvLayer kv_layer(const Layer *l, int n_kv_heads, int context, Dtype k_dtype,
                         Dtype v_dtype) {
-    const Mixer *mixer = mixers[l->mixer];
-    if (mixer->state_bytes) return (KvLayer){.state = mixer->state_bytes(l)};
+    if (l->mixer == MIXER_NONE) return (KvLayer){0};
+    const Mixer *mixer = l->mamba2_beside ? &mamba2_mixer : mixers[l->mixer];
+    size_t state = mixer->state_bytes ? mixer->state_bytes(l) : 0;
+    if (l->mixer != MIXER_ATTENTION) return (KvLayer){.state = state};
     const Attention *a = &l->attention;
-    KvLayer kv = {.n_heads = n_kv_heads ? n_kv_heads : a->n_kv_heads,
+    KvLayer kv = {.state = state, .n_heads = n_kv_heads ? n_kv_heads : a->n_kv_heads,
                   .borrowed = a->kv_source >= 0, .n_slots = (context + LANES - 1) / LANES};
     int k_dim = a->head_dim, v_dim = a->head_dim;
     if (a->latent.rank && n_kv_heads) {
@@ -80,7 +82,7 @@ KvPlan kv_plan(const Model *m, int n_kv_heads, int context, Dtype k_dtype, Dtype
         if (kv.borrowed) continue;
         size_t per_token = kv.slot_bytes / LANES;
         plan.bytes_per_token = with_layer(m, plan.bytes_per_token, per_token);
-        if (kv.ring) plan.windows = plus(plan.windows, layer_bytes(&kv));
+        if (kv.ring) plan.windows = plus(plan.windows, layer_bytes(&kv) - kv.state);
         else plan.growing = with_layer(m, plan.growing, per_token);
         plan.state += kv.state;
         plan.reserved = with_layer(m, plan.reserved, layer_bytes(&kv));
@@ -136,7 +138,7 @@ void kv_layout_free(KvLayout *layout) { free(layout->layers); }
 
 uint8_t *kv_keys(const KvLayer *kv, const Sequence *s, int block, int h) {
     size_t slot = (size_t)(block % kv->n_slots) * kv->slot_bytes;
-    return s->cache + kv->offset + slot + (size_t)h * (kv->k_bytes + kv->v_bytes);
+    return s->cache + kv->offset + kv->state + slot + (size_t)h * (kv->k_bytes + kv->v_bytes);
 }
 
 uint8_t *kv_values(const KvLayer *kv, const Sequence *s, int block, int h) {
@@ -247,7 +249,7 @@ static void mark_layer(const Marks *m, const KvLayer *kv) {
     if (!kv->n_slots) return;
     int n_blocks = s->length / LANES, rest = s->length % LANES;
     int full = n_blocks < kv->n_slots ? n_blocks : kv->n_slots;
-    mark(m, s->cache + kv->offset, kv->slot_bytes * (size_t)full);
+    mark(m, s->cache + kv->offset + kv->state, kv->slot_bytes * (size_t)full);
     for (int h = 0; h < kv->n_heads && rest; h++) {
         uint8_t *values = kv_values(kv, s, n_blocks, h);
         mark(m, kv_keys(kv, s, n_blocks, h), kv->k_bytes);
@@ -262,7 +264,7 @@ static size_t unringed_bytes(const Sequence *s, int n) {
     size_t bytes = 0;
     for (int i = 0; i < w->model->n_layers; i++) {
         const KvLayer *kv = &w->kv.layers[i];
-        if (!kv->borrowed && !kv->ring && kv->n_slots) bytes += bytes_at(kv, n);
+        if (!kv->borrowed && !kv->ring && n) bytes += bytes_at(kv, n) - kv->state;
     }
     return bytes;
 }

@@ -93,7 +93,8 @@ def _hollow_parts(knobs: Knobs, name: str, source: str | None) -> list[tuple[str
     parts = [(part, take(without_numbers(*shape))) for part, take in split]
     layernorm = knobs.layernorm and kind.endswith("norm") and kind not in knobs.bare_norms
     if kind in knobs.biased or layernorm:
-        parts += [(part + ".bias", take(without_numbers(shape[0]))) for part, take in split]
+        bias = without_numbers(*knobs.bias_shape(kind, layer))
+        parts += [(part + ".bias", take(bias)) for part, take in split]
     return parts
 
 
@@ -169,7 +170,7 @@ def _parts(
     if kind in knobs.biased or is_norm and knobs.layernorm:
         bias = left.pop(source + ".bias", None)
         if bias is not None:
-            _check_shape(bias, knobs.shape(kind, layer)[:1])
+            _check_shape(bias, knobs.bias_shape(kind, layer))
             if kind == "norm" and knobs.logit_scale != 1:
                 bias = bias.map(lambda b: b * np.float32(knobs.logit_scale))
             parts += [(part + ".bias", take(bias)) for part, take in _split(knobs, name, layer)]

@@ -501,7 +501,6 @@ def lfm_block(c: Config, known: tuple[str, ...], **defaults) -> tuple[Knobs, lis
         tie_word_embeddings=True, intermediate_size=12288, **defaults,
     )  # fmt: skip
     c.require(
-        conv_bias=False,
         conv_dim=k.n_embd,
         conv_dim_out=k.n_embd,
         block_dim=k.n_embd,
@@ -531,6 +530,7 @@ def lfm_block(c: Config, known: tuple[str, ...], **defaults) -> tuple[Knobs, lis
             channels=k.n_embd,
         )
     )
+    k.biased = ("mix_in", "conv", "mix_out") * c.flag("conv_bias", False)
     return k, kinds
 
 
@@ -585,7 +585,7 @@ def lfm3(c: Config) -> Knobs:
     k.rotate(*[ropes.get(kind) for kind in kinds])
     k.window = windows(c, kinds, c.get("sliding_window", 256))
     k.parts.append(HeadGate([kind != "conv" for kind in kinds], heads=k.n_heads))
-    k.biased = biases(c)
+    k.biased += biases(c)
     return k
 
 
