@@ -22,14 +22,14 @@ def assemble(
     """Takes each tensor of `names` out of `left`, checks its shape, and makes the canonical ones of
     it: these, in the order of the file, and remarks for the user. Errors: ExportError, also for
     what is left over."""
-    prefix = names["embed"].split(".")[0] + "."
+    prefixes = tuple(name.split(".")[0] + "." for name in names["embed"].split("|"))
     # Saved from the model without its head.
-    bare = not any(name.startswith(prefix) for name in left)
+    bare = not any(name.startswith(prefixes) for name in left)
     remarks: list[str] = []
 
     def module(names: str | None) -> str | None:
         found = (
-            [n[len(prefix) :] if bare and n.startswith(prefix) else n for n in names.split("|")]
+            [n.split(".", 1)[1] if bare and n.startswith(prefixes) else n for n in names.split("|")]
             if names
             else [None]
         )

@@ -3,6 +3,8 @@ side by side."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from .common import (
@@ -20,6 +22,7 @@ from .common import (
 )
 from .config import Config
 from .knobs import ACTS, DISTINCT, Knobs
+from .parts import Part, modules
 from .rope import SLIDING, Shape, layer_kinds, rope_set, windows
 from .tensor import ExportError
 
@@ -343,10 +346,10 @@ def mpt(c: Config) -> Knobs:
     c.ignore(
         "learned_pos_emb", "norm_type", "init_device", "init_config", "verbose", "tokenizer_name"
     )
-    ratio = c.int("expansion_ratio", 4)
+    ratio = c.number("expansion_ratio", 4)
     c.default(
         n_embd=c.get("d_model", 2048), n_head=c.get("n_heads", 16), n_layer=c.get("n_layers", 24),
-        n_positions=c.get("max_seq_len", 2048), n_inner=ratio * c.int("d_model", 2048),
+        n_positions=c.get("max_seq_len", 2048), n_inner=int(ratio * c.int("d_model", 2048)),
         activation_function="gelu",
     )  # fmt: skip
     k = gpt_block(c)
@@ -359,7 +362,21 @@ def mpt(c: Config) -> Knobs:
         slopes if power == k.n_heads else (slopes[1::2] + slopes[::2])[: k.n_heads], np.float32
     )
     a.finish()
+    k.parts.append(FourTimesWide([], k))
     return k
+
+
+@dataclass
+class FourTimesWide(Part):
+    """transformers makes a feed-forward network four times as wide as the model whatever
+    expansion_ratio says, and saves it so; MPT's own code follows the ratio."""
+
+    knobs: Knobs
+
+    def arrange(self, left):
+        for module in modules(left, "ffn.up_proj.weight"):
+            if left[module + ".ffn.up_proj.weight"].shape[0] == 4 * self.knobs.n_embd:
+                self.knobs.d_ff = 4 * self.knobs.n_embd
 
 
 MPT = {

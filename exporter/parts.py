@@ -553,6 +553,7 @@ class DeltaNet(Part):
         """q, k and v, and their convolutions, as one."""
         matrices = [left.pop(f"{module}.{letter}_proj.weight") for letter in "qkv"]
         left[module + ".in_proj_qkv.weight"] = below(matrices)
+        left[module + ".in_proj_a.weight"] = left.pop(module + ".a_proj.weight")
         if module + ".q_conv1d.weight" in left:
             convs = [left.pop(f"{module}.{letter}_conv1d.weight") for letter in "qkv"]
             left[module + ".conv1d.weight"] = below(convs)

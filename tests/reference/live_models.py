@@ -79,8 +79,13 @@ def as_bf16(directory: Path) -> None:
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
 
 
-def with_fused_experts(directory: Path) -> None:
-    """The experts of a layer in two tensors, as transformers 5 holds them."""
+def with_another_ratio(directory: Path) -> None:
+    """An expansion_ratio that transformers does not read: its network stays four times as wide."""
+    make_golden.change_config(directory / "config.json", dict(expansion_ratio=3))
+
+
+def as_transformers_holds_it(directory: Path) -> None:
+    """The experts of a layer in two tensors, and perhaps other names than those of the hub."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(directory)
@@ -90,11 +95,14 @@ def with_fused_experts(directory: Path) -> None:
 
 
 EDITED = {
-    "deepseek_v2": (with_fused_experts,),
-    "granitemoe": (with_fused_experts,),
-    "lfm2_moe": (with_fused_experts,),
-    "mixtral": (with_fused_experts,),
-    "qwen3_next": (with_fused_experts,),
+    "deepseek_v2": (as_transformers_holds_it,),
+    "granitemoe": (as_transformers_holds_it,),
+    "lfm2_moe": (as_transformers_holds_it,),
+    "mixtral": (as_transformers_holds_it,),
+    "mpt": (with_another_ratio,),
+    "nemotron_h": (as_transformers_holds_it,),
+    "olmo_hybrid": (as_transformers_holds_it,),
+    "qwen3_next": (as_transformers_holds_it,),
     "smollm2": (with_another_head, with_head_only, as_torch_file, as_bf16),
     "gpt2": (as_torch_file,),
     "gemma": (as_bf16,),
