@@ -97,7 +97,7 @@ def test_a_prompt_has_the_same_bits_however_it_is_cut(name, tmp_path, run):
 
 # ---- what a config must not ask for --------------------------------------------------------------------------------------
 
-ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "activation")
+ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "activation", "mlp_hidden_act", "mamba_hidden_act")
 # What other families than the one at hand may have, turned on.
 FLAGS = dict(
     use_qk_norm=True, qk_layernorm=True, attn_output_gate=True, attention_sinks=True, attn_logit_softcapping=50.0,
@@ -111,8 +111,9 @@ READ = {
     "use_qk_norm": ("cohere", "hunyuan_v1_dense"), "qk_layernorm": ("phi", "stablelm"),
     "attn_logit_softcapping": ("gemma2", "gemma3_text"),
     "final_logit_softcapping": ("gemma2", "gemma3_text", "gemma4_text"), "clip_qkv": ("olmo",), "alibi": ("falcon",),
-    "attention_multiplier": ("granite_swa", "granitemoe"), "residual_multiplier": ("granite_swa", "granitemoe"),
-    "logit_scale": ("cohere",), "num_local_experts": ("gpt_oss", "granitemoe", "phimoe"),
+    "attention_multiplier": ("granite_swa", "granitemoe", "granitemoehybrid"),
+    "residual_multiplier": ("granite_swa", "granitemoe", "granitemoehybrid"),
+    "logit_scale": ("cohere",), "num_local_experts": ("gpt_oss", "granitemoe", "granitemoehybrid", "phimoe"),
     "n_shared_experts": ("deepseek_v2", "deepseek_v3"), "attn_output_gate": ("qwen3_next",),
     "query_pre_attn_scalar": ("gemma2", "gemma3_text"), "no_rope_layer_interval": ("smollm3",), "rotary_pct": ("gpt_neox",),
 }  # fmt: skip

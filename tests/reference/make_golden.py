@@ -198,7 +198,7 @@ MORE = {
                                           mamba_norm_before_gate=False)),
     "granitemoehybrid-mamba": ("granitemoehybrid", sizes(61, 36, 18, 6, 2, num_local_experts=6, num_experts_per_tok=2,
                                                          shared_intermediate_size=22, layer_types=["mamba", "attention"],
-                                                         **MAMBA, **GRANITE)),
+                                                         position_embedding_type="rope", **MAMBA, **GRANITE)),
     "nemotron_h": ("nemotron_h", dict(NEMOTRON, layers_block_type=["mamba", "mlp", "attention", "mlp", "mamba", "moe"])),
     "nemotron_h-bias": ("nemotron_h", dict(NEMOTRON, layers_block_type=["mamba", "mlp", "mamba"], use_bias=True,
                                            mlp_bias=True, time_step_min=0.3)),
