@@ -25,7 +25,7 @@ def download(hub_id: str, revision: str | None, shape_only: bool) -> str:
         import huggingface_hub
     except ImportError:
         raise ExportError(
-            f"downloading {hub_id} needs huggingface_hub; pip install -r requirements.txt"
+            f"downloading {hub_id} needs huggingface_hub; pip install huggingface_hub"
         ) from None
 
     small = ["*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt", "*.tiktoken"]
