@@ -402,10 +402,10 @@ static int check_deltanet(Loader *x, int i, DeltaNet *d) {
 static int check_mamba2(Loader *x, int i, Mamba2 *m) {
     if (m->n_groups < 1 || m->n_heads < 1 || m->n_heads % m->n_groups || m->head_dim < 1 ||
         m->d_state < 1 || m->least_step > m->most_step)
-        return fail(x->err, "layer %d: Mamba-2 has %d heads of %d in %d groups, a state of %d and "
-                    "steps from %g to %g, expected whole groups, none of them 0, and a range", i,
-                    m->n_heads, m->head_dim, m->n_groups, m->d_state, (double)m->least_step,
-                    (double)m->most_step);
+        return fail(x->err, "layer %d: Mamba-2 (layer.mixer 3, or layer.beside) has %d heads of %d "
+                    "in %d groups, a state of %d and steps from %g to %g, expected whole groups, "
+                    "none of them 0, and a range", i, m->n_heads, m->head_dim, m->n_groups,
+                    m->d_state, (double)m->least_step, (double)m->most_step);
     size_t width = (size_t)m->n_heads * (size_t)m->head_dim;
     size_t shared = 2 * (size_t)m->n_groups * (size_t)m->d_state;
     if (width + shared > MAX_DIM || width * (size_t)m->d_state > (size_t)MAX_DIM * LANES)
@@ -507,6 +507,13 @@ static int check_encoder(Loader *x) {
     return 0;
 }
 
+static int check_mixers(Loader *x) {
+    for (int i = 0; i < x->m->n_layers; i++)
+        if (x->drafts[i].l.mixer != MIXER_NONE) return 0;
+    return fail(x->err, "layer.mixer is %d, none, in every layer: nothing looks at other tokens",
+                MIXER_NONE);
+}
+
 // What the layer's parts are made of; parts that it does not have are zero.
 static void settle_layer(Draft *d) {
     Layer *l = &d->l;
@@ -542,7 +549,7 @@ static int get_layer_knobs(Loader *x) {
             check_ffn(x, i) || check_topology(x, i))
             return -1;
     }
-    if (check_encoder(x)) return -1;
+    if (check_encoder(x) || check_mixers(x)) return -1;
     for (int i = 0; i < m->n_layers; i++) m->layers[i] = x->drafts[i].l;
     return 0;
 }

@@ -78,7 +78,7 @@ static void print_notes(const Report *r) {
                "what the other layers cache (then).", commas(plan->windows));
     printf("\n");
     if (plan->state)
-        printf("state: %s bytes of layers without attention, however long the text.\n",
+        printf("state: %s bytes of other mixers than attention, however long the text.\n",
                commas(plan->state));
     if (r->mla_rank)
         printf("MLA: the largest latent rank under 1/8 of MHA is %d, with a rope dim of %d (half "
