@@ -27,7 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HEADS_ABI 2          // grows when a program must be compiled again
+#define HEADS_ABI 3          // grows when a program must be compiled again
 #define HEADS_VERSION "0.1"  // of this header
 
 #if defined(__GNUC__)
@@ -55,6 +55,8 @@ typedef struct {
     int vocab_size, n_embd, n_layers;
     int context;          // positions that it was made for
     size_t weight_bytes;  // that one generated token reads
+    int encoder;          // 1: tokens see those after them, so a text runs whole, and nothing
+                          // continues it; heads_embed has its vector
 } heads_shape;
 
 // Maps a checkpoint that export.py made and checks all of it but its checksum; weights are read

@@ -28,7 +28,8 @@ void heads_model_close(heads_model *m) {
 }
 
 heads_shape heads_model_shape(const heads_model *m) {
-    return (heads_shape){m->vocab_size, m->n_embd, m->n_layers, m->context, m->weight_bytes};
+    return (heads_shape){m->vocab_size, m->n_embd,       m->n_layers,
+                         m->context,    m->weight_bytes, m->encoder};
 }
 
 // ---- text and ids ----

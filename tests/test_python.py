@@ -155,6 +155,46 @@ def test_perplexity_is_runs(run, stories, model, tmp_path):
     assert f"perplexity {model.perplexity(text):.4f} " in printed
 
 
+# ---- attention ----
+
+
+@pytest.mark.parametrize(
+    "family", ["gpt_oss", "gemma4", "deepseek_v3", "qwen3_next", "lfm3", "phi3-longer"]
+)
+def test_attention_is_runs(exported, run, family, tmp_path):
+    """Of windows, sinks, latents, other layers' keys, and layers that have none."""
+    path = exported(family)
+    with heads.Model(path, chunk=16) as m:
+        ids = np.random.default_rng(6).integers(0, m.shape.vocab_size, 40).tolist()
+        found = m.attention(ids)
+        before = m.logits(ids)
+    run(path, "--tokens", " ".join(map(str, ids)), "--heads", tmp_path / "heads.json")
+    layers = json.loads((tmp_path / "heads.json").read_text())["layers"]
+    want, sinks = np.zeros_like(found.weights), np.zeros_like(found.sinks)
+    for layer in layers:
+        for head in layer.get("heads", []):
+            at = (layer["layer"], head["head"])
+            for i, row in enumerate(head["map"]):
+                want[(*at, i)][: len(row)] = row
+            sinks[at] = head.get("sink", 0)
+    assert found.tokens == ids and found.weights.dtype == np.float32 and want.any()
+    assert np.allclose(found.weights, want, rtol=1e-5, atol=1e-12)
+    assert np.allclose(found.sinks, sinks, rtol=1e-5) and sinks.any() == (family == "gpt_oss")
+    rows = found.weights.sum(-1) + found.sinks
+    has = [bool(layer.get("heads")) for layer in layers]
+    assert np.allclose(rows[has], 1) and not rows[[not h for h in has]].any()
+    with heads.Model(path) as m:
+        assert np.array_equal(m.logits(ids), before)
+
+
+def test_attention_has_a_limit(model):
+    text = "Once upon a time"
+    n = 4 * 4 * 8 * 5 * 5
+    assert model.attention(text, max_bytes=n).weights.nbytes == n
+    with pytest.raises(heads.HeadsError, match=f"take {n:,} bytes, and max_bytes is {n - 1:,}"):
+        model.attention(text, max_bytes=n - 1)
+
+
 # ---- text and ids ----
 
 
@@ -365,6 +405,20 @@ def test_the_command_says_what_is_wrong():
     done = export_command("a")
     assert done.returncode == 2
     assert "see python -m heads export --help" in done.stderr
+
+
+def test_an_encoder_continues_nothing(tmp_path):
+    """It is refused before anything runs."""
+    path = test_encoders.exported(test_encoders.with_texts(tmp_path / "source"), tmp_path / "m")
+    with heads.Model(path) as m:
+        assert m.info()["encoder"]
+        m.run = m.session = None
+        for call in (lambda: m.generate("the words"), lambda: m.generate("the words", stream=True),
+                     lambda: m.chat([{"role": "user", "content": "the"}]),
+                     lambda: m.score(["the"], ["words"]), lambda: m.perplexity("the words of"),
+                     lambda: m.attention("the words")):  # fmt: skip
+            with pytest.raises(heads.HeadsError, match="is an encoder: it reads texts as a whole"):
+                call()
 
 
 # ---- what it says of itself, and of bad calls ----

@@ -11,6 +11,7 @@ from typing import Iterable, Iterator, Sequence, Union
 
 import numpy as np
 
+from ._attention import Attention, attention
 from ._batch import Batch, Decoder, GenerateJob, Sampling, ScoreJob
 from ._native import FLOATS, INTS, TYPES, ChatOptions, HeadsError, KvPlan, Message, Text
 from ._native import WorkspaceOptions, calls, int_array, taken
@@ -198,6 +199,12 @@ class Model:
                 raise HeadsError(f"{id} is no token of this model; its ids are 0 to "
                                  f"{self.shape.vocab_size - 1}")  # fmt: skip
 
+    def must_continue(self) -> None:
+        """Raises HeadsError if the model is an encoder."""
+        if self.shape.encoder:
+            raise HeadsError("this model is an encoder: it reads texts as a whole and continues "
+                             "none; it is there for their vectors")  # fmt: skip
+
     # ---- generation ----
 
     def generate(self, prompts: Prompt | Iterable[Prompt], max_tokens: int = 64,
@@ -208,6 +215,7 @@ class Model:
         `parallel` of them at a time. sampling: top_k, top_p, min_p, repeat_penalty, as in ./run.
         Each prompt gives what `./run -s SEED` gives for it alone. stream: a generator of pieces of
         text, or of (index, piece) for several prompts. progress: a bar on stderr."""
+        self.must_continue()
         several = not (isinstance(prompts, str) or _is_ids(prompts))
         chosen = Sampling(temperature=temperature, seed=seed, **sampling)
         jobs = [GenerateJob(self, self._ids(p), _positive(max_tokens), chosen, _stops(stop))
@@ -224,6 +232,7 @@ class Model:
              no_think: bool = False, **sampling):  # fmt: skip
         """The answer to a conversation, [{"role": "user", "content": "Hello"}, ..], by the
         checkpoint's chat template. Errors: the model has none, or it cannot write these."""
+        self.must_continue()
         chosen = Sampling(temperature=temperature, seed=seed, **sampling)
         ids = self.chat_ids(messages, no_think=no_think)
         self.check_prompt(ids)
@@ -296,6 +305,7 @@ class Model:
         """For each pair, the natural logarithm of the probability of the continuation after its
         context, and whether each of its tokens was the most likely one. Contexts that begin alike
         are run once. Texts are cut into tokens together; ids are taken as they are."""
+        self.must_continue()
         jobs = [ScoreJob(*self._pair(a, b)) for a, b in zip(contexts, continuations)]
         self.run(jobs, parallel, progress)
         for job in jobs:
@@ -328,6 +338,7 @@ class Model:
 
     def perplexity(self, text: str) -> float:
         """As ./run --ppl: in windows of the context, each begun with the tokenizer's BOS."""
+        self.must_continue()
         begin, ids = self.encode(""), self.encode(text, special=False)
         size = self.context - len(begin)
         windows = [begin + ids[at : at + size] for at in range(0, len(ids), size)]
@@ -339,13 +350,21 @@ class Model:
         scores = [x for job in jobs for x in job.log_probabilities]
         return float(np.exp(-np.mean(scores)))
 
+    def attention(self, text: Prompt, max_bytes: int = 1 << 30) -> Attention:
+        """What each token of a text, or of ids, looks at in every head: see Attention. The weights
+        are those of ./run --heads, and take 4 n_layers n_heads n^2 bytes for n tokens. Errors: more
+        than max_bytes, an encoder."""
+        self.must_continue()
+        with self.lock:
+            return attention(self, self._ids(text), max_bytes)
+
     # ---- vectors of texts ----
 
     def embed(self, texts: Prompt | Iterable[Prompt]) -> np.ndarray:
         """The vector of a text, float32 [n_embd], or of each of several, [texts][n_embd]: pooled
         as the checkpoint says, as by ./run --embed. Errors: it does not say how."""
         several = not (isinstance(texts, str) or _is_ids(texts))
-        arrays = [int_array(self._text_ids(t)) for t in (texts if several else [texts])]
+        arrays = [int_array(self.text_ids(t)) for t in (texts if several else [texts])]
         array = (Text * len(arrays))(*(Text(ids, len(ids)) for ids in arrays))
         vectors = np.empty((len(arrays), self.shape.n_embd), np.float32)
         options = self._workspace_options(None)
@@ -356,8 +375,8 @@ class Model:
                         vectors.ctypes.data_as(FLOATS))  # fmt: skip
         return vectors if several else vectors[0]
 
-    def _text_ids(self, text: Prompt) -> list[int]:
-        """Those of a text of which a vector is wanted, cut where the checkpoint says."""
+    def text_ids(self, text: Prompt) -> list[int]:
+        """The ids of a text of which a vector is wanted, cut where the checkpoint says."""
         if not isinstance(text, str):
             return [int(id) for id in text]
         ids, data = INTS(), text.encode()
@@ -377,8 +396,8 @@ class Model:
     def info(self) -> dict:
         """The model's shape, and how it is run."""
         shape = {name: getattr(self.shape, name) for name, _ in self.shape._fields_}
-        return {"path": self.path, **shape, "context": self.context,
-                "threads": calls.workspace_threads(self.workspace),
+        return {"path": self.path, **shape, "encoder": bool(self.shape.encoder),
+                "context": self.context, "threads": calls.workspace_threads(self.workspace),
                 "isa": calls.workspace_isa(self.workspace).decode()}  # fmt: skip
 
     def session(self, path: str | os.PathLike | None = None) -> Session:
