@@ -5,9 +5,9 @@
         [--caches f16,q8] [--their-caches q8_0,q4_0] [--text FILE] [--bytes N] [--threads N]
 
 FOLDER keeps downloads, exports and results between runs. A setting of ours is what --dtype takes,
-or options of export.py; one of theirs is the name of a type of theirs, with or without an
-importance matrix. Both are made of the same f32 weights, and read the same ids in the same windows
-of at most 2,048 tokens. Against this engine's f32 weights, with f16 caches throughout:
+options of export.py, or a .bin file; one of theirs is the name of a type of theirs, with or without
+an importance matrix. Both are made of the same f32 weights, and read the same ids in the same
+windows of at most 2,048 tokens. Against this engine's f32 weights, with f16 caches throughout:
 
 - perplexity over f32,
 - the KL divergence of what is expected next: the mean of up to 1,024 positions of each text, and
@@ -17,8 +17,8 @@ of at most 2,048 tokens. Against this engine's f32 weights, with f16 caches thro
 
 --caches and --their-caches are measured with f32 weights; K/V for two types. Texts are those in
 texts/, and --text; stories, the bundled model, has stories of its own. Wants llama-cpp-python and
-gguf; without them only ours is measured.
-A result is kept with its file's checksum and not measured again while neither has changed."""
+gguf; without them only ours is measured. A result is kept with its file's checksum and not measured
+again while neither has changed."""
 
 from __future__ import annotations
 
@@ -255,7 +255,9 @@ def file_name(setting: str) -> str:
 
 
 def our_file(place: Path, source: Path, setting: str) -> Path:
-    """An export, always a fresh one but for f32."""
+    """An export, always a fresh one but for f32; or a file that there is."""
+    if setting.endswith(".bin"):
+        return Path(setting)
     path = place / f"{file_name(setting)}.bin"
     if setting != "f32" or not path.exists():
         options = setting.split() if setting.startswith("-") else ["--dtype", *setting.split()]
