@@ -22,6 +22,13 @@ K_DIM, V_DIM, STATE = 6, 4, 5
 rng = np.random.default_rng(5)
 
 
+@pytest.fixture(autouse=True)
+def own_numbers():
+    """A test draws the same numbers whatever ran before it."""
+    global rng
+    rng = np.random.default_rng(9)
+
+
 def ints(*values: int) -> Meta:
     return Meta(I32, len(values), np.array(values, "<i4").tobytes())
 
