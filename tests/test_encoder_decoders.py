@@ -178,7 +178,7 @@ def taken(name: str, config: dict, generation: dict | None) -> tuple:
     """All that a checkpoint of these values would be, but for the numbers of its tensors."""
     tensors = open_safetensors(str(GOLDEN / name / "model.safetensors"))
     family, knobs, found, _ = canonical(config, tensors)
-    knobs.rules, _ = generation_rules("", config, family, knobs.vocab_size, generation)
+    knobs.rules, _ = generation_rules(config, family, knobs.vocab_size, generation)
     meta = {key: np.asarray(value).tolist() for key, value in knobs.metadata(found).items()}
     sums = {n: float(np.abs(t.array()).sum()) for n, t in found.items() if t.shape}
     return meta, sums
