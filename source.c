@@ -32,7 +32,8 @@ static int language_token(const Model *model, const Tokenizer *tokenizer, const 
         if (decoder_push(d, r->languages[i], &text, &len, err)) break;
         const char *names[] = {name, marked};
         for (int k = 0; k < 2; k++)
-            if (strlen(names[k]) == len && memcmp(names[k], text, len) == 0) found = r->languages[i];
+            if (strlen(names[k]) == len && memcmp(names[k], text, len) == 0)
+                found = r->languages[i];
         if (used + len + 8 < sizeof known)
             used += (size_t)snprintf(known + used, sizeof known - used, " %.*s", (int)len, text);
     }
