@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { PRE_ATTN = 1, POST_ATTN = 2, PRE_FFN = 4, POST_FFN = 8, ALL_NORMS = 15 };  // layer.norms
 
@@ -144,9 +145,61 @@ static int get_head_knobs(Loader *x) {
     return 0;
 }
 
+// Whole numbers from least to most, any number of them.
+static int get_ints(Loader *x, const char *key, int least, int most, const int **out, int *n) {
+    const Meta *meta = read_meta(&x->r, key);
+    if (!meta) return 0;
+    if (meta->type != META_I32 || meta->count > MAX_DIM)
+        return fail(x->err, "metadata %s: expected up to %d numbers of type i32", key, MAX_DIM);
+    *out = meta->values;
+    *n = (int)meta->count;
+    for (int i = 0; i < *n; i++)
+        if ((*out)[i] < least || (*out)[i] > most)
+            return fail(x->err, "metadata %s: value %d is %d, expected %d..%d", key, i, (*out)[i],
+                        least, most);
+    return 0;
+}
+
+// Rows of tokens that must not occur.
+static int get_banned(Loader *x, Rules *r) {
+    int n_begin = 0, n = 0, last = x->m->vocab_size - 1;
+    if (get_ints(x, "model.banned", 0, last, &r->banned, &n) ||
+        get_ints(x, "model.banned.begin", 0, n, &r->banned_begin, &n_begin))
+        return -1;
+    if (!n && !n_begin) return 0;
+    for (int i = 0; i < n_begin; i++)
+        if (r->banned_begin[i] < (i ? r->banned_begin[i - 1] + 1 : 0)) n_begin = 0;
+    if (n_begin < 2 || r->banned_begin[0] != 0 || r->banned_begin[n_begin - 1] != n)
+        return fail(x->err, "metadata model.banned.begin: expected numbers that ascend from 0 to "
+                    "%d", n);
+    r->n_banned = n_begin - 1;
+    return 0;
+}
+
+static int get_rules(Loader *x) {
+    Rules *r = &x->m->rules;
+    int greedy = 0, last = x->m->vocab_size - 1;
+    *r = (Rules){.room = x->m->context + 1, .last = -1};
+    if (get_ints(x, "model.start", 0, last, &r->start, &r->n_start) ||
+        maybe_int(x, "model.last", 0, last, &r->last) ||
+        maybe_int(x, "model.least", 1, MAX_CONTEXT, &r->least) ||
+        maybe_int(x, "model.most", 2, MAX_CONTEXT, &r->most) ||
+        maybe_int(x, "model.no_repeat", 1, MAX_CONTEXT, &r->no_repeat) ||
+        maybe_int(x, "model.greedy", 0, 1, &greedy) ||
+        get_ints(x, "model.eos", 0, last, &r->eos, &r->n_eos) ||
+        get_ints(x, "model.languages", 0, last, &r->languages, &r->n_languages) ||
+        get_banned(x, r))
+        return -1;
+    r->greedy = greedy;
+    if (x->m->source.n && (r->n_start < 1 || r->n_start > x->m->context))
+        return fail(x->err, "metadata model.start: a model with model.source_layers needs a token "
+                    "that its texts begin with");
+    return 0;
+}
+
 static int get_model_knobs(Loader *x) {
     Model *m = x->m;
-    int layernorm;
+    int layernorm, n_source = 0;
     if (get_int(x, "model.vocab_size", 1, MAX_DIM, &m->vocab_size) ||
         get_int(x, "model.n_embd", 1, MAX_DIM, &m->n_embd) ||
         get_int(x, "model.n_layers", 1, MAX_LAYERS, &m->n_layers) ||
@@ -154,6 +207,9 @@ static int get_model_knobs(Loader *x) {
         get_int(x, "model.norm", 0, 1, &layernorm) ||
         get_float(x, "model.norm_eps", 0.0f, &m->norm_eps))
         return -1;
+    if (maybe_int(x, "model.source_layers", 1, m->n_layers - 1, &n_source)) return -1;
+    m->source = (Stack){.n = n_source, .vocab_size = m->vocab_size};
+    m->text = (Stack){n_source, m->n_layers - n_source, .vocab_size = m->vocab_size};
     m->layernorm = layernorm;
     m->emb_scale = 1.0f;
     int *width = &m->layer_embed.width;  // of "ple", per-layer embeddings
@@ -164,7 +220,7 @@ static int get_model_knobs(Loader *x) {
         get_floats(x, "model.q_temp", 1, MAX_DIM, &m->q_temp, &m->n_q_temp) ||
         (m->q_temp && get_int(x, "model.q_temp_length", 1, MAX_CONTEXT, &m->q_temp_length)))
         return -1;
-    return get_rope_sets(x);
+    return get_rope_sets(x) || get_rules(x);
 }
 
 // ---- the layers' knobs ----
@@ -228,7 +284,7 @@ static const Knob KNOBS[] = {
     INT("layer.head_dim", l.attention.head_dim, 1, MAX_DIM, MUST, ATTENTION),
     INT("layer.rope", l.attention.rope, -1, MAX_ROPE_SETS - 1, MUST, ATTENTION),
     INT("layer.window", l.attention.window, 0, MAX_CONTEXT, MUST, ATTENTION),
-    INT("layer.mask", l.attention.mask, 0, N_MASKS - 1, MASK_CAUSAL, ATTENTION),
+    INT("layer.mask", l.attention.mask, 0, MASK_ALL, MASK_CAUSAL, ATTENTION),
     INT("layer.qk_norm", l.attention.qk_norm, 0, N_QK_NORMS - 1, QK_PER_HEAD, PLAIN_ATTENTION),
     INT("layer.kv_source", l.attention.kv_source, -1, MAX_LAYERS - 1, -1, PLAIN_ATTENTION),
     INT("layer.latent", l.attention.latent.rank, 0, MAX_DIM, 0, ATTENTION),
@@ -495,16 +551,38 @@ static int check_topology(Loader *x, int i) {
     return 0;
 }
 
+static bool sees_all(const Draft *d) {
+    return has(d, ATTENTION) && d->l.attention.mask == MASK_ALL;
+}
+
 // Where tokens see those after them, layers take turns with one place for keys and values.
 static int check_encoder(Loader *x) {
     Model *m = x->m;
-    for (int i = 0; i < m->n_layers; i++)
-        m->encoder |= has(&x->drafts[i], ATTENTION) && x->drafts[i].l.attention.mask == MASK_ALL;
-    for (int i = 0; m->encoder && i < m->n_layers; i++)
-        if (!has(&x->drafts[i], ATTENTION) || x->drafts[i].l.attention.kv_source >= 0)
+    for (int i = 0; i < m->n_layers && !m->source.n; i++) m->encoder |= sees_all(&x->drafts[i]);
+    for (int i = 0; i < (m->encoder ? m->n_layers : m->source.n); i++)
+        if (!has(&x->drafts[i], ATTENTION) || has(&x->drafts[i], MAMBA) ||
+            x->drafts[i].l.attention.kv_source >= 0)
             return fail(x->err, "layer %d: layer.mask 1 needs attention with keys and values of "
-                        "its own in every layer", i);
+                        "its own, and nothing beside it, in every layer", i);
+    for (int i = 0; m->source.n && i < m->n_layers; i++) {
+        const Draft *d = &x->drafts[i];
+        if (sees_all(d) != (i < m->source.n))
+            return fail(x->err, "layer %d: layer.mask is %d, but model.source_layers is %d", i,
+                        d->l.attention.mask, m->source.n);
+        if (i >= m->source.n && (!has(d, PLAIN_ATTENTION) || d->l.topology == PARALLEL))
+            return fail(x->err, "layer %d: model.source_layers needs attention without a latent "
+                        "and branches one after the other", i);
+    }
+    if (m->source.n && (m->layer_embed.width || m->d_embed != m->n_embd || !x->has_logits))
+        return fail(x->err, "model.source_layers knows no model.ple, d_embed and head");
     return 0;
+}
+
+// Attention to the source: the layer's own, but for what belongs to positions.
+static Attention cross_of(const Attention *a) {
+    return (Attention){.n_heads = a->n_heads, .n_kv_heads = a->n_kv_heads,
+                       .head_dim = a->head_dim, .rope = -1, .mask = MASK_SOURCE,
+                       .scale = a->scale, .softcap = a->softcap, .kv_source = -1};
 }
 
 static int check_mixers(Loader *x) {
@@ -551,6 +629,8 @@ static int get_layer_knobs(Loader *x) {
     }
     if (check_encoder(x) || check_mixers(x)) return -1;
     for (int i = 0; i < m->n_layers; i++) m->layers[i] = x->drafts[i].l;
+    for (int i = m->text.first; m->source.n && i < m->n_layers; i++)
+        m->layers[i].cross = cross_of(&m->layers[i].attention);
     return 0;
 }
 
@@ -728,6 +808,17 @@ static int get_attention(Loader *x, int i, Attention *a) {
            (a->latent.rank ? get_latent_attention(x, i, a) : get_plain_attention(x, i, a));
 }
 
+static int get_cross(Loader *x, int i, Layer *l) {
+    Attention *a = &l->cross;
+    int q = a->n_heads * a->head_dim, kv = a->n_kv_heads * a->head_dim, d = x->m->n_embd;
+    if (!a->n_heads) return 0;
+    return need_norm(x, &l->cross_norm, i, "cross_norm", d) ||
+           need_matrix(x, &a->q, i, "cross_q", q, d) ||
+           need_matrix(x, &a->k, i, "cross_k", kv, d) ||
+           need_matrix(x, &a->v, i, "cross_v", kv, d) ||
+           need_matrix(x, &a->o, i, "cross_o", d, q);
+}
+
 static int get_conv(Loader *x, int i, Conv *conv) {
     size_t n = (size_t)conv->n_taps * (size_t)conv->n_channels;
     return need_vector(x, &conv->taps, i, "conv", n) ||
@@ -821,7 +912,8 @@ static int get_embed_branch(Loader *x, int i, EmbedBranch *b) {
 
 static int get_layer(Loader *x, int i) {
     Layer *l = &x->m->layers[i];
-    return get_layer_norms(x, i, l) || get_mixer(x, i, l) || get_act_params(x, i, l) ||
+    return get_layer_norms(x, i, l) || get_mixer(x, i, l) || get_cross(x, i, l) ||
+           get_act_params(x, i, l) ||
            get_ffn(x, i, l) || get_experts(x, i, &l->experts) ||
            get_embed_branch(x, i, &l->embed_branch) ||
            optional_vector(x, &l->out_scale, i, "out_scale", 1);
@@ -829,23 +921,44 @@ static int get_layer(Loader *x, int i) {
 
 // ---- the tensors of the model ----
 
+// What stands before a stack's layers beside its embedding, and after them: tensors whose names
+// begin with `prefix`.
+static int get_stack(Loader *x, Stack *s, const char *prefix) {
+    Name pos = name_of(-1, prefix, "embed_pos"), embed_norm = name_of(-1, prefix, "embed_norm");
+    Name norm = name_of(-1, prefix, "norm");
+    int d = x->m->d_embed;
+    if (optional_norm(x, &s->embed_norm, -1, embed_norm.text, d) ||
+        optional_norm(x, &s->norm, -1, norm.text, x->m->n_embd))
+        return -1;
+    if (!read_tensor(&x->r, pos.text)) return 0;
+    if (need_table(x, &s->embed_pos, pos.text, x->m->context, d)) return -1;
+    if (s->embed_pos.dtype == F32) return 0;
+    return fail(x->err, "tensor %s is %s, expected f32", pos.text, dtype_name(s->embed_pos.dtype));
+}
+
+// The source's embedding is the text's where the file has no other, perhaps of other tokens.
+static int get_source(Loader *x) {
+    Model *m = x->m;
+    Stack *s = &m->source;
+    const Tensor *own = checkpoint_tensor(&m->file, "source_embed");
+    s->embed = m->text.embed;
+    if (!s->n) return 0;
+    if (own) s->vocab_size = (int)own->rows;
+    if (own && need_table(x, &s->embed, "source_embed", s->vocab_size, m->n_embd)) return -1;
+    return get_stack(x, s, "source_");
+}
+
 static int get_embeddings(Loader *x) {
     Model *m = x->m;
     LayerEmbed *e = &m->layer_embed;
     int all = m->n_layers * e->width;
     int d = m->d_embed;
-    if (need_table(x, &m->embed, "embed", m->vocab_size, d) ||
+    if (need_table(x, &m->text.embed, "embed", m->vocab_size, d) ||
         optional_vector(x, &m->embed_type, -1, "embed_type", (size_t)d) ||
-        optional_norm(x, &m->embed_norm, -1, "embed_norm", d) ||
         (d == m->n_embd ? optional_matrix : need_matrix)(x, &m->embed_proj, -1, "embed_proj",
-                                                         m->n_embd, d))
+                                                         m->n_embd, d) ||
+        get_stack(x, &m->text, "") || get_source(x))
         return -1;
-    if (read_tensor(&x->r, "embed_pos")) {
-        if (need_table(x, &m->embed_pos, "embed_pos", m->context, d)) return -1;
-        if (m->embed_pos.dtype != F32)
-            return fail(x->err, "tensor embed_pos is %s, expected f32",
-                        dtype_name(m->embed_pos.dtype));
-    }
     return e->width && (need_table(x, &e->table, "ple_table", m->vocab_size, all) ||
                         need_matrix(x, &e->in, -1, "ple_in", all, m->n_embd) ||
                         need_norm(x, &e->in_norm, -1, "ple_in_norm", e->width));
@@ -854,7 +967,7 @@ static int get_embeddings(Loader *x) {
 static int get_head(Loader *x) {
     Model *m = x->m;
     int d = m->d_embed, act = 0;
-    m->output = m->embed;
+    m->output = m->text.embed;
     if (optional_matrix(x, &m->head.dense, -1, "head_dense", d, m->n_embd) ||
         (m->head.dense.data && (need_norm(x, &m->head.norm, -1, "head_norm", d) ||
                                 get_int(x, "model.head_act", 0, N_PLAIN_ACTS - 1, &act))) ||
@@ -870,9 +983,7 @@ static int get_head(Loader *x) {
 
 static int get_tensors(Loader *x) {
     Model *m = x->m;
-    if (get_embeddings(x) || optional_norm(x, &m->norm, -1, "norm", m->n_embd) ||
-        (x->has_logits && get_head(x)))
-        return -1;
+    if (get_embeddings(x) || (x->has_logits && get_head(x))) return -1;
     for (int i = 0; i < m->n_layers; i++)
         if (get_layer(x, i)) return -1;
     return 0;
@@ -886,16 +997,30 @@ static size_t bytes_of_one(const Matrix *w) {
     return matrix_bytes(w->dtype, (size_t)w->n_out, w->n_in) + bias;
 }
 
+// Whether a tensor is only read once for each source: the encoder's, and cross-attention's keys and
+// values.
+static bool of_source(const Model *m, const Tensor *t) {
+    char name[80];
+    int layer, at = 0;
+    snprintf(name, sizeof name, "%.*s", (int)t->name_len, t->name);
+    if (!m->source.n) return false;
+    if (strncmp(name, "source_", 7) == 0) return true;
+    if (sscanf(name, "layers.%d.%n", &layer, &at) < 1 || !at) return false;
+    return layer < m->source.n || strncmp(name + at, "cross_k", 7) == 0 ||
+           strncmp(name + at, "cross_v", 7) == 0;
+}
+
 static size_t count_weight_bytes(const Model *m) {
     size_t bytes = 0;
-    for (int i = 0; i < m->file.n_tensors; i++) bytes += m->file.tensors[i].bytes;
-    for (int i = 0; i < m->n_layers; i++) {  // experts that a token does not choose
+    for (int i = 0; i < m->file.n_tensors; i++)
+        if (!of_source(m, &m->file.tensors[i])) bytes += m->file.tensors[i].bytes;
+    for (int i = m->text.first; i < m->n_layers; i++) {  // experts that a token does not choose
         const Experts *e = &m->layers[i].experts;
         size_t one = bytes_of_one(&e->gate) + bytes_of_one(&e->up) + bytes_of_one(&e->down);
         bytes -= one * (size_t)(e->n - e->top_k);
     }
-    if (m->output.data != m->embed.data) bytes -= bytes_of_one(&m->embed);
-    return bytes - bytes_of_one(&m->layer_embed.table) - bytes_of_one(&m->embed_pos);
+    if (m->output.data != m->text.embed.data) bytes -= bytes_of_one(&m->text.embed);
+    return bytes - bytes_of_one(&m->layer_embed.table) - bytes_of_one(&m->text.embed_pos);
 }
 
 int model_parse(Model *model, const uint8_t *bytes, size_t size, Error *err) {

@@ -51,12 +51,13 @@ typedef struct {
 } Latent;
 
 enum { QK_PER_HEAD, QK_WHOLE, QK_DISTINCT, QK_AFTER_ROPE, N_QK_NORMS };
-enum { MASK_CAUSAL, MASK_ALL, N_MASKS };
+enum { MASK_CAUSAL, MASK_ALL, MASK_SOURCE, N_MASKS };
 
 typedef struct {
     int n_heads, n_kv_heads, head_dim;
     int rope;              // rope set, -1: none
-    int mask;              // MASK_*: whether a token sees those after it too
+    int mask;              // MASK_*: whether a token sees those after it too, or only another
+                           // text, the source's
     int window;            // this many positions to a side, its own included; 0: all
     float scale;           // of scores
     float softcap, clip;   // of scores; of q, k and v; 0: none
@@ -166,6 +167,9 @@ typedef struct {
     Ffn ffn;
     Experts experts;
     EmbedBranch embed_branch;
+    Attention cross;       // to the source, between mixer and ffn, in the decoder of a model that
+    Norm cross_norm;       // has an encoder too; k and v read what the encoder gave. n_heads 0:
+                           // there is none
     const float *out_scale;  // [1]: the residual stream is multiplied by it after the layer
 } Layer;
 
@@ -198,24 +202,46 @@ typedef struct {  // how a text's hidden states become one vector
     int most_tokens;         // a longer text is cut
 } Pooling;
 
+typedef struct {  // layers that a text passes, and what it is before and after them
+    int first, n;            // of Model.layers
+    int vocab_size;
+    Matrix embed, embed_pos; // (vocab_size, d_embed); (context, d_embed), if positions are learned
+    Norm embed_norm;         // [d_embed]
+    Norm norm;               // [n_embd]; may be absent
+} Stack;
+
+// What generation must keep to, where the checkpoint says so: generation_config.json.
+typedef struct {
+    int room;                // tokens that a text can have
+    int last;                // the last of as many as are asked for; -1: any
+    int least, most;         // tokens that a text has, those of start included; 0: as it comes
+    int no_repeat;           // rows of so many tokens do not occur twice; 0: they may
+    bool greedy;             // the likeliest token unless one asks for another way
+    int n_start, n_eos, n_banned, n_languages;
+    const int *start;        // [n_start], what every text begins with
+    const int *eos;          // [n_eos], that end a text: not before it has `least` tokens
+    const int *banned_begin, *banned;  // [n_banned + 1], rows of tokens that must not occur
+    const int *languages;    // [n_languages], tokens that say which language a text is in
+} Rules;
+
 typedef struct heads_model {
     Checkpoint file;
     Mapping mapped;          // what model_open mapped; empty where the bytes are the caller's
     int vocab_size, n_embd, n_layers, context;
     int d_embed;             // width of the embedding: n_embd, or embed_proj leads there
-    bool encoder;            // tokens see those after them: a text runs as a whole, in one pass,
-                             // and leaves no keys and values for a next one
+    bool encoder;            // no more than that: tokens see those after them, a text runs whole,
+                             // in one pass, and leaves no keys and values for a next one
     bool layernorm;          // its norms are LayerNorm but for those of mixers that are always RMS
     float norm_eps, emb_scale, final_softcap;  // final_softcap 0: none
     const float *q_temp;     // [n_q_temp]: q at position p times element p / q_temp_length
     int n_q_temp, q_temp_length;
     int n_rope_sets;
     RopeSet rope[MAX_ROPE_SETS];
-    Matrix embed, embed_pos; // (vocab_size, d_embed); (context, d_embed), if positions are learned
+    Stack text;              // what gives hidden states and logits
+    Stack source;            // an encoder, whose text the other's layers see; n 0: there is none
+    Rules rules;
     const float *embed_type; // [d_embed], added to each embedding; may be absent
-    Norm embed_norm;         // [d_embed]
     Matrix embed_proj;       // (n_embd, d_embed); absent: they are the same
-    Norm norm;               // [n_embd]; may be absent
     PredictionHead head;
     Matrix output;           // (vocab_size, d_embed); embed where they are tied; data NULL: the
                              // model gives hidden states and no logits

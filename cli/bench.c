@@ -250,7 +250,7 @@ static double token_bytes(const Bench *b, int depth, int sequences) {
     const WorkspaceOptions *w = &b->o->workspace;
     double cache = 0;
     for (int i = 1; i <= b->decode_tokens; i++)
-        cache += (double)kv_bytes_at(b->model, 0, depth + i, w->k_dtype, w->v_dtype);
+        cache += (double)kv_bytes_at(b->model, 0, depth + i, 0, w->k_dtype, w->v_dtype);
     return (double)b->model->weight_bytes / sequences + cache / b->decode_tokens;
 }
 

@@ -107,6 +107,7 @@ static void print_layers(const Model *model) {
         printf("layers %d-%d   ", first, last);
         print_mixer(l);
         print_feed_forward(l);
+        if (l->cross.n_heads) printf("; looks at the source");
         printf("%s\n", joined[l->topology]);
     }
 }
@@ -158,12 +159,13 @@ static void print_info(const char *path, const Model *m, const char *tokenizer, 
            m->file.shape ? ": a shape, without weights" : "");
     print_info_strings(&m->file);
     printf("shape        %s%d layers, n_embd %d, vocabulary %d, context %d, %s (eps %g)%s%s%s\n",
-           m->encoder ? "encoder, " : "", m->n_layers, m->n_embd, m->vocab_size, m->context,
+           m->encoder ? "encoder, " : m->source.n ? "encoder and decoder, " : "", m->n_layers,
+           m->n_embd, m->vocab_size, m->context,
            m->layernorm ? "LayerNorm" : "RMSNorm", (double)m->norm_eps,
            !m->output.data ? ", no output"
-           : m->output.data == m->embed.data ? ", output tied to the embedding" : "",
+           : m->output.data == m->text.embed.data ? ", output tied to the embedding" : "",
            m->head.dense.data ? " through a head" : "",
-           m->embed_pos.data ? ", learned positions" : "");
+           m->text.embed_pos.data ? ", learned positions" : "");
     print_layers(m);
     for (int i = 0; i < m->n_rope_sets; i++) {
         const RopeSet *r = &m->rope[i];

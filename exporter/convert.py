@@ -8,6 +8,7 @@ from typing import Callable
 
 from .chat import chat_metadata
 from .checkpoint import Stats, entries, output_file, write_checkpoint, write_shape
+from .generation import languages
 from .gguf import MAGIC, open_gguf
 from .huggingface import download, open_directory
 from .jinja import chat_template, special_tokens
@@ -77,6 +78,7 @@ def text_metadata(source: Source) -> dict[str, object]:
     if source.tokenizer:
         meta.update(tokenizer_metadata(source.tokenizer))
         source.remarks += check_rows(meta, source.knobs.vocab_size)
+        meta.update(languages(source.family, meta, source.knobs.vocab_size))
     else:
         source.remarks.append("no tokenizer found: ./run will take --tokens, but no text")
     template = chat_template(source.directory) if source.directory else source.template

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Callable
 
-from . import encoders, gpts, hybrids, llamas, mixtures
+from . import encoder_decoders, encoders, gpts, hybrids, llamas, mixtures
 from .assemble import assemble, hollow
 from .common import LLAMA, POST_NORM, QK_NORM, in_layer, without
 from .config import Config
@@ -134,6 +134,7 @@ FAMILIES: dict[str, tuple[Callable[[Config], Knobs], dict[str, str | None]]] = {
     **mixtures.FAMILIES,
     **hybrids.FAMILIES,
     **encoders.FAMILIES,
+    **encoder_decoders.FAMILIES,
 }
 
 REFUSED = {  # what is asked for often enough to deserve a reason
@@ -145,7 +146,6 @@ REFUSED = {  # what is asked for often enough to deserve a reason
     "mamba": "it has Mamba layers, a kind of mixer that the engine lacks",
     "qwen4_exp": "its attention is sparse by an indexer, and it has four residual streams",
     "qwen4_exp_text": "its attention is sparse by an indexer, and it has four residual streams",
-    "t5": "it is an encoder and a decoder",
 }
 
 # ---- text models inside of others ----------------------------------------------------------------
@@ -224,7 +224,7 @@ def canonical(
             f"config.json: model_type is {family!r}, which is not supported; supported: "
             f"{', '.join(FAMILIES)}"
         )
-    c.require(is_encoder_decoder=False)
+    c.require(is_encoder_decoder=family in encoder_decoders.FAMILIES)
     dequantize(c, left)
     if tensors is None and family in encoders.FAMILIES:
         raise ExportError(

@@ -64,7 +64,8 @@ class Knobs:
     ropes: list[Rope] = field(default_factory=list)
     rope: list[int] = field(default_factory=lambda: [-1])  # of ropes, -1 for none
     window: list[int] = field(default_factory=lambda: [0])
-    mask: int = 0  # 1: tokens see those after them
+    mask: int | list[int] = 0  # 1: tokens see those after them
+    source_layers: int = 0  # of an encoder, before those of the decoder
     attn_scale: float | None = None  # None: head_dim^-1/2
     softcap: float = 0.0
     clip: float = 0.0
@@ -75,6 +76,7 @@ class Knobs:
     slopes: np.ndarray | None = None  # ALiBi: float32 [n_heads]
 
     pooling: dict[str, int] = field(default_factory=dict)  # model.pooling and its like
+    rules: dict[str, object] = field(default_factory=dict)  # model.start and its like
 
     # What only some layers have, or has another mixer than attention.
     parts: list[Part] = field(default_factory=list)
@@ -110,6 +112,7 @@ class Knobs:
         if self.emb_scale != 1:
             meta["model.emb_scale"] = float(self.emb_scale)
         meta.update(self.pooling)
+        meta.update(self.rules)
         if self.width != self.n_embd:
             meta["model.d_embed"] = self.width
         if "head_dense" in tensors:

@@ -137,8 +137,8 @@ MIXERS = {
     "none": lambda: ({"mixer": ints(4)}, {}),
 }
 HAS = {  # of a mixer, what knobs and tensors ask for
-    "attention": {"attention", "plain"},
-    "latent": {"attention", "latent"},
+    "attention": {"attention", "alone", "plain"},
+    "latent": {"attention", "alone", "latent"},
     "shortconv": {"convolution"},
     "deltanet": {"convolution", "delta"},
     "mamba2": {"convolution", "mamba"},
@@ -410,7 +410,7 @@ KNOBS += [
     knob("model.pooling_unit", ints(1), "never"),
     knob("model.pooling_tokens", ints(3), with_={"model.pooling": ints(2)}),
     knob("model.d_embed", ints(NARROW), with_={"model.head_act": ints(2)}, tensors=NARROW_EMBEDDING),
-    knob("layer.mask", ints(1), "attention"),
+    knob("layer.mask", ints(1), "alone"),
 ]
 TENSORS += [
     Extra(set(), {}, {"embed_type": vector(D)}),

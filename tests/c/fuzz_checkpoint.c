@@ -87,7 +87,7 @@ static int use_model(const Model *model) {
     WorkspaceOptions options = {.context = context, .chunk = 2, .n_threads = 1, .k_dtype = dtype,
                                 .v_dtype = dtype, .logit_rows = 1, .isa = getenv("HEADS_ISA")};
     kv_plan(model, 0, model->context, dtype, dtype);
-    kv_bytes_at(model, 0, model->context, dtype, dtype);
+    kv_bytes_at(model, 0, model->context, model->context, dtype, dtype);
     Workspace *w = workspace_new(model, &options, &err);
     if (!w) return -1;
     int status = run_tokens(w, context < 3 ? context : 3);
