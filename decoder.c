@@ -9,6 +9,7 @@ const Mixer *const mixers[N_MIXERS] = {
     [MIXER_ATTENTION] = &attention_mixer,
     [MIXER_SHORTCONV] = &shortconv_mixer,
     [MIXER_DELTANET] = &deltanet_mixer,
+    [MIXER_MAMBA2] = &mamba2_mixer,
 };
 
 static void layer(Workspace *w, int i);
@@ -84,15 +85,22 @@ static void look_at_source(Workspace *w, const Layer *l, int i, bool post_norm) 
     if (post_norm) norm_rows(w, w->x, &l->cross_norm, w->x, w->model->n_embd, w->n_rows);
 }
 
-// x += mix(norm(x)), then x += feed_forward(norm(x))
+// x += mix(norm(x)), then x += feed_forward(norm(x)), if the layer has both
 static void sequential_branches(Workspace *w, const Layer *l, int i) {
-    Buffer y = branch_input(w, &l->attn_norm);
-    mix(w, l, i, y);
-    add_branch(w, l, &l->attn_post_norm);
+    if (l->mixer != MIXER_NONE) {
+        Buffer y = branch_input(w, &l->attn_norm);
+        mix(w, l, i, y);
+        add_branch(w, l, &l->attn_post_norm);
+        if (l->mamba2_beside) {
+            mamba2_mixer.run(w, l, &w->kv.layers[i], y);
+            add_branch(w, l, &l->attn_post_norm);
+        }
+    }
     look_at_source(w, l, i, false);
-    y = branch_input(w, &l->ffn_norm);
-    feed_forward(w, l, y);
-    add_branch(w, l, &l->ffn_post_norm);
+    if (has_ffn(l)) {
+        feed_forward(w, l, branch_input(w, &l->ffn_norm));
+        add_branch(w, l, &l->ffn_post_norm);
+    }
 }
 
 // x += mix(norm(x)) + feed_forward(norm(x)), where both read the same x
@@ -117,10 +125,22 @@ static void post_norm_branches(Workspace *w, const Layer *l, int i) {
     norm_rows(w, w->x, &l->ffn_norm, w->x, n_embd, n);
 }
 
+// x = norm(x), x += mix(x), then x = norm(x), x += feed_forward(x)
+static void normed_residual_branches(Workspace *w, const Layer *l, int i) {
+    int n_embd = w->model->n_embd, n = w->n_rows;
+    norm_rows(w, w->x, &l->attn_norm, w->x, n_embd, n);
+    mix(w, l, i, w->x);
+    add_branch(w, l, &l->attn_post_norm);
+    norm_rows(w, w->x, &l->ffn_norm, w->x, n_embd, n);
+    feed_forward(w, l, w->x);
+    add_branch(w, l, &l->ffn_post_norm);
+}
+
 static void layer(Workspace *w, int i) {
     const Layer *l = &w->model->layers[i];
     if (l->topology == PARALLEL) parallel_branches(w, l, i);
     else if (l->topology == POST_NORM) post_norm_branches(w, l, i);
+    else if (l->topology == NORMED_RESIDUAL) normed_residual_branches(w, l, i);
     else sequential_branches(w, l, i);
     if (w->model->layer_embed.width) {
         embed_branch(w, &l->embed_branch, i, l->ffn.act);

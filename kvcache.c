@@ -5,7 +5,7 @@
 // the ordinary product) and then its values as 16 rows (latent attention has none: its values are a
 // part of the keys). Positions fill slots in order, so the memory in use is a growing prefix of
 // each layer's part; a layer with a sliding window reuses its slots as a ring. A mixer without
-// keys has a state of fixed size instead.
+// keys has a state of fixed size instead; where both stand side by side, the state comes first.
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,12 +60,17 @@ static int n_parts(const Model *m) { return m->n_layers + (m->source.n ? m->text
 
 static KvLayer kv_part(const Model *m, int i, int n_kv_heads, int context, Dtype k_dtype,
                        Dtype v_dtype) {
-    bool crosses = i >= m->n_layers;
-    const Layer *l = &m->layers[crosses ? i - m->text.n : i];
-    const Mixer *mixer = mixers[l->mixer];
-    if (mixer->state_bytes) return (KvLayer){.state = mixer->state_bytes(l)};
-    return attention_part(crosses ? &l->cross : &l->attention, n_kv_heads, context, k_dtype,
-                          v_dtype);
+    if (i >= m->n_layers)
+        return attention_part(&m->layers[i - m->text.n].cross, n_kv_heads, context, k_dtype,
+                              v_dtype);
+    const Layer *l = &m->layers[i];
+    KvLayer kv = {0};
+    if (l->mixer == MIXER_NONE) return kv;
+    if (l->mixer == MIXER_ATTENTION)
+        kv = attention_part(&l->attention, n_kv_heads, context, k_dtype, v_dtype);
+    const Mixer *mixer = l->mamba2_beside ? &mamba2_mixer : mixers[l->mixer];
+    if (mixer->state_bytes) kv.state = mixer->state_bytes(l);
+    return kv;
 }
 
 // Bytes of a layer's part of the cache.
@@ -106,7 +111,7 @@ KvPlan kv_plan(const Model *m, int n_kv_heads, int context, Dtype k_dtype, Dtype
             continue;
         }
         plan.bytes_per_token = plus(plan.bytes_per_token, per_token);
-        if (kv.ring) plan.windows = plus(plan.windows, layer_bytes(&kv));
+        if (kv.ring) plan.windows = plus(plan.windows, layer_bytes(&kv) - kv.state);
         else plan.growing = plus(plan.growing, per_token);
         plan.state += kv.state;
     }
@@ -170,7 +175,7 @@ void kv_layout_free(KvLayout *layout) { free(layout->layers); }
 
 uint8_t *kv_keys(const KvLayer *kv, const Sequence *s, int block, int h) {
     size_t slot = (size_t)(block % kv->n_slots) * kv->slot_bytes;
-    return s->cache + kv->offset + slot + (size_t)h * (kv->k_bytes + kv->v_bytes);
+    return s->cache + kv->offset + kv->state + slot + (size_t)h * (kv->k_bytes + kv->v_bytes);
 }
 
 uint8_t *kv_values(const KvLayer *kv, const Sequence *s, int block, int h) {
@@ -283,7 +288,7 @@ static void mark_layer(const Marks *m, const KvLayer *kv) {
     if (!kv->n_slots || kv->passing) return;
     int n_blocks = n / LANES, rest = n % LANES;
     int full = n_blocks < kv->n_slots ? n_blocks : kv->n_slots;
-    mark(m, s->cache + kv->offset, kv->slot_bytes * (size_t)full);
+    mark(m, s->cache + kv->offset + kv->state, kv->slot_bytes * (size_t)full);
     for (int h = 0; h < kv->n_heads && rest; h++) {
         uint8_t *values = kv_values(kv, s, n_blocks, h);
         mark(m, kv_keys(kv, s, n_blocks, h), kv->k_bytes);
@@ -298,8 +303,9 @@ static size_t unringed_bytes(const Sequence *s, int n, int n_source) {
     size_t bytes = 0;
     for (int i = 0; i < w->kv.n_parts; i++) {
         const KvLayer *kv = &w->kv.layers[i];
-        bool keeps = !kv->borrowed && !kv->ring && !kv->passing && kv->n_slots;
-        if (keeps) bytes += bytes_at(kv, kv->of_source ? n_source : n);
+        int there = kv->of_source ? n_source : n;
+        bool keeps = !kv->borrowed && !kv->ring && !kv->passing;
+        if (keeps && there) bytes += bytes_at(kv, there) - kv->state;
     }
     return bytes;
 }

@@ -16,6 +16,8 @@ typedef struct {  // a layer, and what only the loader asks of it
     int renorm;                           // as l has it
     int act, gated;                       // of ffn and experts
     int n_taps;                           // of whichever convolution there is
+    int beside, norm_first;               // of Mamba-2
+    float delta_eps;                      // of the delta rule's norm; -1: as the others'
 } Draft;
 
 typedef struct {
@@ -225,13 +227,13 @@ static int get_model_knobs(Loader *x) {
 
 // What a layer must have for a knob to mean anything.
 typedef enum {
-    ANYTHING, ATTENTION, PLAIN_ATTENTION, LATENT, CONVOLUTION, DELTA_RULE, EXPERTS, RENORM,
+    ANYTHING, ATTENTION, PLAIN_ATTENTION, LATENT, CONVOLUTION, DELTA_RULE, MAMBA, EXPERTS, RENORM,
     SPARSEMIXER, N_OWNERS
 } Owner;
 
 static const char *const OWNERS[N_OWNERS] = {
     "anything", "attention", "attention without a latent", "latent attention", "a convolution",
-    "a gated delta rule", "experts", "experts whose weights are divided by their sum",
+    "a gated delta rule", "Mamba-2", "experts", "experts whose weights are divided by their sum",
     "a sparsemixer",
 };
 
@@ -242,8 +244,9 @@ static bool has(const Draft *d, Owner owner) {
     case PLAIN_ATTENTION: return attention && !d->l.attention.latent.rank;
     case LATENT: return attention && d->l.attention.latent.rank;
     case CONVOLUTION:
-        return d->l.mixer == MIXER_SHORTCONV || d->l.mixer == MIXER_DELTANET;
+        return d->l.mixer == MIXER_SHORTCONV || has(d, DELTA_RULE) || has(d, MAMBA);
     case DELTA_RULE: return d->l.mixer == MIXER_DELTANET;
+    case MAMBA: return d->l.mixer == MIXER_MAMBA2 || (attention && d->beside);
     case EXPERTS: return experts;
     case RENORM: return experts && d->renorm;
     case SPARSEMIXER: return experts && d->l.experts.route == ROUTE_SPARSEMIXER;
@@ -271,6 +274,7 @@ static const Knob KNOBS[] = {
     INT("layer.topology", l.topology, 0, N_TOPOLOGIES - 1, MUST, ANYTHING),
     INT("layer.norms", norms, 0, ALL_NORMS, -1, ANYTHING),
     INT("layer.mixer", l.mixer, 0, N_MIXERS - 1, MIXER_ATTENTION, ANYTHING),
+    INT("layer.beside", beside, 0, 1, 0, ATTENTION),
     INT("layer.d_ff", l.ffn.d_ff, 0, MAX_DIM, MUST, ANYTHING),
     INT("layer.ffn", gated, 0, 1, MUST, ANYTHING),
     INT("layer.act", act, 0, N_ACTS - 1, MUST, ANYTHING),
@@ -292,6 +296,15 @@ static const Knob KNOBS[] = {
     INT("layer.delta_v_heads", l.deltanet.n_v_heads, 0, MAX_HEADS, 0, DELTA_RULE),
     INT("layer.delta_k_dim", l.deltanet.k_dim, 0, MAX_DIM, 0, DELTA_RULE),
     INT("layer.delta_v_dim", l.deltanet.v_dim, 0, MAX_DIM, 0, DELTA_RULE),
+    FLOAT("layer.delta_beta", l.deltanet.beta_scale, 0.0f, 1.0f, DELTA_RULE),
+    FLOAT("layer.delta_eps", delta_eps, 0.0f, -1.0f, DELTA_RULE),
+    INT("layer.ssm_heads", l.mamba2.n_heads, 0, MAX_HEADS, 0, MAMBA),
+    INT("layer.ssm_head_dim", l.mamba2.head_dim, 0, MAX_DIM, 0, MAMBA),
+    INT("layer.ssm_groups", l.mamba2.n_groups, 0, MAX_HEADS, 0, MAMBA),
+    INT("layer.ssm_state", l.mamba2.d_state, 0, MAX_DIM, 0, MAMBA),
+    INT("layer.ssm_norm_first", norm_first, 0, 1, 0, MAMBA),
+    FLOAT("layer.ssm_least_step", l.mamba2.least_step, 0.0f, 0.0f, MAMBA),
+    FLOAT("layer.ssm_most_step", l.mamba2.most_step, 0.0f, FLT_MAX, MAMBA),
 
     INT("layer.experts", l.experts.n, 0, MAX_EXPERTS, 0, ANYTHING),
     INT("layer.top_k", l.experts.top_k, 0, MAX_TOP_K, 0, EXPERTS),
@@ -442,16 +455,38 @@ static int check_deltanet(Loader *x, int i, DeltaNet *d) {
     return 0;
 }
 
+static int check_mamba2(Loader *x, int i, Mamba2 *m) {
+    if (m->n_groups < 1 || m->n_heads < 1 || m->n_heads % m->n_groups || m->head_dim < 1 ||
+        m->d_state < 1 || m->least_step > m->most_step)
+        return fail(x->err, "layer %d: Mamba-2 (layer.mixer 3, or layer.beside) has %d heads of %d "
+                    "in %d groups, a state of %d and steps from %g to %g, expected whole groups, "
+                    "none of them 0, and a range", i, m->n_heads, m->head_dim, m->n_groups,
+                    m->d_state, (double)m->least_step, (double)m->most_step);
+    size_t width = (size_t)m->n_heads * (size_t)m->head_dim;
+    size_t shared = 2 * (size_t)m->n_groups * (size_t)m->d_state;
+    if (width + shared > MAX_DIM || width * (size_t)m->d_state > (size_t)MAX_DIM * LANES)
+        return fail(x->err, "layer %d: heads of Mamba-2 exceed %d numbers, or their state %d", i,
+                    MAX_DIM, MAX_DIM * LANES);
+    m->conv.n_channels = (int)(width + shared);
+    return 0;
+}
+
+static int check_shortconv(Loader *x, int i, ShortConv *s) {
+    s->conv.n_channels = x->m->n_embd;
+    return check_width(x, i, "the input of a short convolution", 3, x->m->n_embd);
+}
+
 // Gives the layer's convolution its size.
 static int check_convolution(Loader *x, int i) {
     Draft *d = &x->drafts[i];
+    Layer *l = &d->l;
     if (!has(d, CONVOLUTION)) return 0;
-    if (has(d, DELTA_RULE) && check_deltanet(x, i, &d->l.deltanet)) return -1;
-    Conv *conv = has(d, DELTA_RULE) ? &d->l.deltanet.conv : &d->l.shortconv.conv;
-    if (!has(d, DELTA_RULE)) {
-        conv->n_channels = x->m->n_embd;
-        if (check_width(x, i, "the input of a short convolution", 3, x->m->n_embd)) return -1;
-    }
+    bool delta = has(d, DELTA_RULE), mamba = has(d, MAMBA);
+    Conv *conv = delta ? &l->deltanet.conv : mamba ? &l->mamba2.conv : &l->shortconv.conv;
+    if (delta   ? check_deltanet(x, i, &l->deltanet)
+        : mamba ? check_mamba2(x, i, &l->mamba2)
+                : check_shortconv(x, i, &l->shortconv))
+        return -1;
     conv->n_taps = d->n_taps;
     if (conv->n_taps < 1)
         return fail(x->err, "layer %d: taps is %d, its mixer has a convolution", i, conv->n_taps);
@@ -473,15 +508,17 @@ static int check_groups(Loader *x, int i, Experts *e) {
 }
 
 static int check_ffn(Loader *x, int i) {
-    Layer *l = &x->drafts[i].l;
-    Experts *e = &l->experts;
+    const Draft *d = &x->drafts[i];
+    const Layer *l = &d->l;
+    const Experts *e = &l->experts;
     Activation act = l->ffn.act;
-    if (!e->n && !l->ffn.d_ff)
-        return fail(x->err, "layer %d: d_ff is 0, and there are no experts", i);
+    if (!has_ffn(l) && (l->mixer == MIXER_NONE || d->norms & (PRE_FFN | POST_FFN)))
+        return fail(x->err, "layer %d: d_ff is 0, and there are no experts, but layer.norms is %d "
+                    "and layer.mixer %d", i, d->norms, l->mixer);
     if (e->n && (e->top_k < 1 || e->top_k > e->n || e->d_expert < 1))
         return fail(x->err, "layer %d: %d of %d experts of width %d, expected 1 or more of each, "
                     "and no more than there are", i, e->top_k, e->n, e->d_expert);
-    if (e->n && check_groups(x, i, e)) return -1;
+    if (e->n && check_groups(x, i, &x->drafts[i].l.experts)) return -1;
     if (act.kind == ACT_XIELU && act.gated)
         return fail(x->err, "layer %d: activation %d takes no gate", i, act.kind);
     if (act.kind == ACT_CLAMPED_SWIGLU && !act.gated)
@@ -492,16 +529,25 @@ static int check_ffn(Loader *x, int i) {
     return 0;
 }
 
-// Two of the ways to join branches make sense with some of the norms only.
+// A mixer beside another, or none, makes sense where branches follow one another; the other ways
+// to join branches with both branches, and with some of the norms only.
 static int check_topology(Loader *x, int i) {
     const Draft *d = &x->drafts[i];
+    const Layer *l = &d->l;
     int both = d->norms & (PRE_ATTN | PRE_FFN);
-    if (d->l.topology == PARALLEL && !both)
+    if (l->mixer == MIXER_NONE && d->norms & (PRE_ATTN | POST_ATTN))
+        return fail(x->err, "layer %d: layer.mixer %d has no norms, but layer.norms is %d", i,
+                    l->mixer, d->norms);
+    if (l->topology == SEQUENTIAL) return 0;
+    if (l->mixer == MIXER_NONE || l->mamba2_beside || !has_ffn(l))
+        return fail(x->err, "layer %d: layer.topology %d needs one mixer and a feed-forward "
+                    "network", i, l->topology);
+    if (l->topology == PARALLEL && !both)
         return fail(x->err, "layer %d: layer.topology 1 needs attn_norm or ffn_norm, but "
                     "layer.norms is %d", i, d->norms);
-    if (d->l.topology == POST_NORM && both != (PRE_ATTN | PRE_FFN))
-        return fail(x->err, "layer %d: layer.topology 2 needs attn_norm and ffn_norm, but "
-                    "layer.norms is %d", i, d->norms);
+    if (l->topology != PARALLEL && both != (PRE_ATTN | PRE_FFN))
+        return fail(x->err, "layer %d: layer.topology %d needs attn_norm and ffn_norm, but "
+                    "layer.norms is %d", i, l->topology, d->norms);
     return 0;
 }
 
@@ -514,9 +560,10 @@ static int check_encoder(Loader *x) {
     Model *m = x->m;
     for (int i = 0; i < m->n_layers && !m->source.n; i++) m->encoder |= sees_all(&x->drafts[i]);
     for (int i = 0; i < (m->encoder ? m->n_layers : m->source.n); i++)
-        if (!has(&x->drafts[i], ATTENTION) || x->drafts[i].l.attention.kv_source >= 0)
+        if (!has(&x->drafts[i], ATTENTION) || has(&x->drafts[i], MAMBA) ||
+            x->drafts[i].l.attention.kv_source >= 0)
             return fail(x->err, "layer %d: layer.mask 1 needs attention with keys and values of "
-                        "its own in every layer", i);
+                        "its own, and nothing beside it, in every layer", i);
     for (int i = 0; m->source.n && i < m->n_layers; i++) {
         const Draft *d = &x->drafts[i];
         if (sees_all(d) != (i < m->source.n))
@@ -538,6 +585,13 @@ static Attention cross_of(const Attention *a) {
                        .scale = a->scale, .softcap = a->softcap, .kv_source = -1};
 }
 
+static int check_mixers(Loader *x) {
+    for (int i = 0; i < x->m->n_layers; i++)
+        if (x->drafts[i].l.mixer != MIXER_NONE) return 0;
+    return fail(x->err, "layer.mixer is %d, none, in every layer: nothing looks at other tokens",
+                MIXER_NONE);
+}
+
 // What the layer's parts are made of; parts that it does not have are zero.
 static void settle_layer(Draft *d) {
     Layer *l = &d->l;
@@ -547,6 +601,9 @@ static void settle_layer(Draft *d) {
     if (!has(d, LATENT)) l->attention.latent = (Latent){0};
     if (!has(d, PLAIN_ATTENTION)) l->attention.kv_source = -1;
     if (!has(d, DELTA_RULE)) l->deltanet = (DeltaNet){0};
+    if (!has(d, MAMBA)) l->mamba2 = (Mamba2){0};
+    l->mamba2_beside = has(d, MAMBA) && l->mixer == MIXER_ATTENTION;
+    l->mamba2.norm_first = has(d, MAMBA) && d->norm_first;
     if (!has(d, EXPERTS)) l->experts = (Experts){0};
 }
 
@@ -570,7 +627,7 @@ static int get_layer_knobs(Loader *x) {
             check_ffn(x, i) || check_topology(x, i))
             return -1;
     }
-    if (check_encoder(x)) return -1;
+    if (check_encoder(x) || check_mixers(x)) return -1;
     for (int i = 0; i < m->n_layers; i++) m->layers[i] = x->drafts[i].l;
     for (int i = m->text.first; m->source.n && i < m->n_layers; i++)
         m->layers[i].cross = cross_of(&m->layers[i].attention);
@@ -764,7 +821,8 @@ static int get_cross(Loader *x, int i, Layer *l) {
 
 static int get_conv(Loader *x, int i, Conv *conv) {
     size_t n = (size_t)conv->n_taps * (size_t)conv->n_channels;
-    return need_vector(x, &conv->taps, i, "conv", n);
+    return need_vector(x, &conv->taps, i, "conv", n) ||
+           optional_vector(x, &conv->bias, i, "conv.bias", (size_t)conv->n_channels);
 }
 
 static int get_shortconv(Loader *x, int i, ShortConv *s) {
@@ -775,20 +833,37 @@ static int get_shortconv(Loader *x, int i, ShortConv *s) {
 
 static int get_deltanet(Loader *x, int i, DeltaNet *n) {
     int d = x->m->n_embd, heads = n->n_v_heads, width = heads * n->v_dim;
+    float eps = x->drafts[i].delta_eps;
+    if (need_rms_norm(x, &n->norm, i, "delta_norm", n->v_dim)) return -1;
+    if (eps >= 0.0f) n->norm.eps = eps;
     return need_matrix(x, &n->in, i, "mix_in", n->conv.n_channels, d) || get_conv(x, i, &n->conv) ||
            need_matrix(x, &n->out, i, "mix_out", d, width) ||
            need_matrix(x, &n->gate, i, "delta_gate", width, d) ||
            need_matrix(x, &n->beta, i, "delta_beta", heads, d) ||
            need_matrix(x, &n->decay, i, "delta_decay", heads, d) ||
-           need_vector(x, &n->rate, i, "delta_rate", (size_t)heads) ||
-           need_rms_norm(x, &n->norm, i, "delta_norm", n->v_dim);
+           need_vector(x, &n->rate, i, "delta_rate", (size_t)heads);
+}
+
+static int get_mamba2(Loader *x, int i, Mamba2 *m) {
+    int d = x->m->n_embd, heads = m->n_heads, width = heads * m->head_dim;
+    return need_matrix(x, &m->in, i, "mix_in", m->conv.n_channels, d) || get_conv(x, i, &m->conv) ||
+           need_matrix(x, &m->out, i, "mix_out", d, width) ||
+           need_matrix(x, &m->gate, i, "ssm_gate", width, d) ||
+           need_matrix(x, &m->step, i, "ssm_step", heads, d) ||
+           need_vector(x, &m->rate, i, "ssm_rate", (size_t)heads) ||
+           need_vector(x, &m->skip, i, "ssm_skip", (size_t)heads) ||
+           get_norm(x, &m->norm, i, "ssm_norm", width, false);
 }
 
 static int get_mixer(Loader *x, int i, Layer *l) {
     switch (l->mixer) {
     case MIXER_SHORTCONV: return get_shortconv(x, i, &l->shortconv);
     case MIXER_DELTANET: return get_deltanet(x, i, &l->deltanet);
-    default: return get_attention(x, i, &l->attention);
+    case MIXER_MAMBA2: return get_mamba2(x, i, &l->mamba2);
+    case MIXER_NONE: return 0;
+    default:
+        return get_attention(x, i, &l->attention) ||
+               (l->mamba2_beside && get_mamba2(x, i, &l->mamba2));
     }
 }
 

@@ -32,6 +32,7 @@ typedef struct {  // w NULL: the norm is the identity
 typedef struct {  // a depthwise causal convolution over the last n_taps tokens
     int n_taps, n_channels;
     const float *taps;  // [n_taps][n_channels], the oldest token's first
+    const float *bias;  // [n_channels]
 } Conv;
 
 // ---- mixers: what a layer has to look at other tokens ----
@@ -87,9 +88,24 @@ typedef struct {  // gated delta rule (arXiv 2412.06464)
     Matrix in, out;        // (channels, n_embd), (n_embd, n_v_heads v_dim)
     Matrix gate;           // (n_v_heads v_dim, n_embd)
     Matrix beta, decay;    // 2 x (n_v_heads, n_embd)
+    float beta_scale;      // beta's sigmoid is multiplied by it
     const float *rate;     // [n_v_heads], how fast the state decays
     Norm norm;             // [v_dim]
 } DeltaNet;
+
+typedef struct {  // Mamba-2 (arXiv 2405.21060)
+    int n_heads, head_dim, d_state;
+    int n_groups;          // of heads, which share B and C
+    float least_step, most_step;
+    bool norm_first;       // before the gate, not after it
+    Conv conv;             // of x, B and C side by side
+    Matrix in, out;        // (channels, n_embd), (n_embd, n_heads head_dim)
+    Matrix gate;           // (n_heads head_dim, n_embd)
+    Matrix step;           // (n_heads, n_embd)
+    const float *rate;     // [n_heads], how fast the state decays
+    const float *skip;     // [n_heads], how much of x goes by the state
+    Norm norm;             // [n_heads head_dim], of each group by itself; may be absent
+} Mamba2;
 
 // ---- feed-forward ----
 
@@ -131,8 +147,9 @@ typedef struct {
     Norm norm;             // [n_embd], of what it adds
 } EmbedBranch;
 
-enum { MIXER_ATTENTION, MIXER_SHORTCONV, MIXER_DELTANET, N_MIXERS };
-enum { SEQUENTIAL, PARALLEL, POST_NORM, N_TOPOLOGIES };  // how branches and norms are joined
+enum { MIXER_ATTENTION, MIXER_SHORTCONV, MIXER_DELTANET, MIXER_MAMBA2, MIXER_NONE, N_MIXERS };
+// How branches and norms are joined.
+enum { SEQUENTIAL, PARALLEL, POST_NORM, NORMED_RESIDUAL, N_TOPOLOGIES };
 
 typedef struct {
     int topology;          // of the above; decoder.c has them side by side
@@ -140,11 +157,13 @@ typedef struct {
     Norm attn_norm, ffn_norm;  // [n_embd], of a branch's input; a parallel ffn without one takes
                                // attention's. Post-norm: of the sum
     Norm attn_post_norm, ffn_post_norm;  // [n_embd], of what a branch adds
-    int mixer;             // MIXER_*: which of the three it has. Parts that it does not have are
-                           // zero, but for attention's numbers, which stand in every file
+    int mixer;             // MIXER_*: which of them it has. Parts that it does not have are zero,
+                           // but for attention's numbers, which stand in every file
+    bool mamba2_beside;    // Mamba-2 reads what attention reads, and both add to the stream
     Attention attention;
     ShortConv shortconv;
     DeltaNet deltanet;
+    Mamba2 mamba2;
     Ffn ffn;
     Experts experts;
     EmbedBranch embed_branch;
@@ -240,6 +259,8 @@ int model_parse(Model *model, const uint8_t *bytes, size_t size, Error *err);
 // Maps a file and parses it; model_close frees what either of the two made, and unmaps.
 int model_open(Model *model, const char *path, Error *err);
 void model_close(Model *model);
+
+static inline bool has_ffn(const Layer *l) { return l->ffn.d_ff || l->experts.n; }
 
 // Numbers of a query head's output before o: what attention() leaves in its buffer.
 static inline int mixed_dim(const Attention *a) {

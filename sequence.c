@@ -109,7 +109,8 @@ void sequence_expect(Sequence *s, int n) {
 // Whether layer i still has all that the token after the first n would see.
 static bool remembers(const Sequence *s, int i, int n) {
     const KvLayer *kv = &s->workspace->kv.layers[i];
-    if (kv->state) return n == s->length || (s->marked_states && n == s->marked);
+    bool at_state = n == s->length || (s->marked_states && n == s->marked);
+    if (kv->state && !at_state) return false;
     if (!kv->ring) return true;
     int low = seen_from(&s->workspace->model->layers[i].attention, n, n + 1).low;
     return low / LANES > (s->high - 1) / LANES - kv->n_slots;
@@ -175,7 +176,8 @@ int first_use(Sequence *s, Error *err) {
     const Workspace *w = s->workspace;
     for (int i = 0; s->in_file > 0 && !s->used && i < w->kv.n_parts; i++) {
         const KvLayer *kv = &w->kv.layers[i];
-        if (!kv->borrowed) populate(s->cache + kv->offset, used_slots(s, kv) * kv->slot_bytes);
+        uint8_t *slots = s->cache + kv->offset + kv->state;
+        if (!kv->borrowed) populate(slots, used_slots(s, kv) * kv->slot_bytes);
     }
     if (check_loaded(s, err)) return -1;
     free(s->unchecked);
@@ -208,15 +210,16 @@ size_t used_slots(const Sequence *s, const KvLayer *kv) {
 // the source, if it has that.
 static int fork_part(Sequence *fork, const Sequence *s, int i, int shared) {
     const KvLayer *kv = &s->workspace->kv.layers[i];
-    size_t from = kv->offset, slots = used_slots(fork, kv), mapped = 0;
+    size_t from = kv->offset + kv->state, slots = used_slots(fork, kv), mapped = 0;
     if (kv->borrowed) return 0;
     // A slot that was filled after the fork, in part, is no longer the file's.
     if (kv->of_source) mapped = fork->source_in_file ? slots : 0;
     else if (!kv->ring) mapped = shared == fork->length ? slots : (size_t)shared / LANES;
     size_t shared_end = from + mapped * kv->slot_bytes;
-    size_t end = from + slots * kv->slot_bytes + kv->state;
+    size_t end = from + slots * kv->slot_bytes;
     if (mapped && map_from_file(fork, s->file, i, from, shared_end, s->cache + from)) return -1;
     memcpy(fork->cache + shared_end, s->cache + shared_end, end - shared_end);
+    memcpy(kv_state(kv, fork), kv_state(kv, s), kv->state);
     return 0;
 }
 

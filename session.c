@@ -11,13 +11,16 @@ static size_t scratch_bytes(const Workspace *w, Arena *a) {
     size_t most = 0;
     for (int i = 0; i < w->model->n_layers; i++) {
         const Layer *l = &w->model->layers[i];
-        for (int part = 0; part < 5; part++) {
+        for (int part = 0; part < 6; part++) {
             Arena one = {.input_blocks = a->input_blocks};
-            if (part == 0) mixers[l->mixer]->scratch(w, l, &w->kv.layers[i], &one);
-            else if (part == 1) ffn_scratch(w, l, &one);
-            else if (part == 2) experts_scratch(w, l, &one);
-            else if (part == 3) embed_branch_scratch(w, l, &one);
-            else cross_scratch(w, i, &one);
+            if (part == 0 && mixers[l->mixer])
+                mixers[l->mixer]->scratch(w, l, &w->kv.layers[i], &one);
+            else if (part == 1 && l->mamba2_beside)
+                mamba2_mixer.scratch(w, l, &w->kv.layers[i], &one);
+            else if (part == 2) ffn_scratch(w, l, &one);
+            else if (part == 3) experts_scratch(w, l, &one);
+            else if (part == 4) embed_branch_scratch(w, l, &one);
+            else if (part == 5) cross_scratch(w, i, &one);
             if (one.used > most) most = one.used;
             a->input_blocks = one.input_blocks;
         }

@@ -40,7 +40,8 @@ static inline Buffer rows_after(Buffer b, int t) { return (Buffer){row(b, t), b.
 // ---- kvcache.c: where a sequence's keys, values and states lie ----
 
 // One layer's part of a cache: slots of 16 positions; a slot holds, for each KV head, a panel of
-// 16 keys and then 16 values. A mixer that keeps a state of fixed size has that instead.
+// 16 keys and then 16 values. A mixer that keeps a state of fixed size has that instead; a layer
+// may have both.
 typedef struct {
     size_t offset;                      // in the cache
     int n_heads;                        // KV heads
@@ -52,7 +53,7 @@ typedef struct {
     bool ring, borrowed;                // borrowed: it is another layer's
     bool passing;                       // an encoder's: gone when the text has run
     bool of_source;                     // its positions are those of the source
-    size_t state;                       // bytes
+    size_t state;                       // bytes, which come before the slots
 } KvLayer;
 
 typedef struct {  // of every sequence of a workspace
@@ -214,7 +215,7 @@ void embed(Workspace *w);
 void embed_branch(Workspace *w, const EmbedBranch *e, int layer, Activation act);
 void embed_branch_scratch(const Workspace *w, const Layer *l, Arena *a);
 
-// ---- mixers: attention.c (with mla.c), shortconv.c, deltanet.c ----
+// ---- mixers: attention.c (with mla.c), shortconv.c, deltanet.c, mamba2.c ----
 
 typedef struct {
     // w->out = what the mixer makes of the pass's rows of y.
@@ -224,13 +225,13 @@ typedef struct {
     size_t (*state_bytes)(const Layer *l);  // that it remembers of a sequence; NULL: it caches keys
 } Mixer;
 
-extern const Mixer attention_mixer, shortconv_mixer, deltanet_mixer;
+extern const Mixer attention_mixer, shortconv_mixer, deltanet_mixer, mamba2_mixer;
 // w->out = what layer i's attention to the source makes of y.
 void cross_attention(Workspace *w, int i, Buffer y);
 void cross_scratch(const Workspace *w, int i, Arena *a);
 // Stores the keys and values that cross-attention reads, made of y, what the encoder gave.
 void keep_source(Workspace *w, Buffer y);
-extern const Mixer *const mixers[N_MIXERS];  // decoder.c
+extern const Mixer *const mixers[N_MIXERS];  // decoder.c; NULL for MIXER_NONE
 
 typedef struct {  // positions low..high
     int low, high;

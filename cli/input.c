@@ -47,6 +47,15 @@ void need_weights(const Model *model, const char *path) {
             "export the model without --shape-only", path);
 }
 
+// A context beyond the one that the model was made for. Where positions are computed it can be had.
+static void check_long_context(const Model *model, int context, const char *path) {
+    if (model->text.embed_pos.data)
+        usage("-c %d: %s has learned positions for %d tokens, and none beyond", context, path,
+              model->context);
+    fprintf(stderr, "run: -c %d: %s was made for %d positions; what it says of a longer text may "
+            "make little sense\n", context, path, model->context);
+}
+
 void open_model(Model *model, const Options *o, const char *path) {
     Error err;
     if (model_open(model, path, &err)) die("%s", err.text);
@@ -56,9 +65,8 @@ void open_model(Model *model, const Options *o, const char *path) {
         usage("%s is no encoder-decoder, so %s means nothing for it", path,
               o->target ? "--target" : "--lang");
     if (!(o->verb & (KV | INFO | CHECK))) need_weights(model, path);
-    if (o->workspace.context > model->context && o->verb != KV)
-        usage("-c %d: %s was made for %d positions at most", o->workspace.context, path,
-              model->context);
+    if (o->workspace.context > model->context && !(o->verb & (KV | INFO | CHECK)))
+        check_long_context(model, o->workspace.context, path);
 }
 
 Tokenizer *open_tokenizer(const Model *model) {

@@ -80,7 +80,7 @@ static void print_notes(const Report *r) {
                "what the other layers cache (then).", commas(plan->windows));
     printf("\n");
     if (plan->state)
-        printf("state: %s bytes of layers without attention, however long the text.\n",
+        printf("state: %s bytes of other mixers than attention, however long the text.\n",
                commas(plan->state));
     if (plan->bytes_per_source_token)
         printf("cross-attention: %s bytes for each token of the source, read once and beside the "

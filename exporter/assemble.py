@@ -22,17 +22,17 @@ def assemble(
     """Takes each tensor of `names` out of `left`, checks its shape, and makes the canonical ones of
     it: these, in the order of the file, and remarks for the user. Errors: ExportError, also for
     what is left over."""
-    prefix = names["embed"].split(".")[0] + "."
+    prefixes = tuple(name.split(".")[0] + "." for name in names["embed"].split("|"))
     remarks: list[str] = []
     for part in knobs.parts:
         part.arrange(left)
         names = part.rename(names, left)
     # Saved from the model without its head.
-    bare = not any(name.startswith(prefix) for name in left)
+    bare = not any(name.startswith(prefixes) for name in left)
 
     def module(names: str | None) -> str | None:
         found = (
-            [n[len(prefix) :] if bare and n.startswith(prefix) else n for n in names.split("|")]
+            [n.split(".", 1)[1] if bare and n.startswith(prefixes) else n for n in names.split("|")]
             if names
             else [None]
         )
@@ -86,14 +86,15 @@ def _hollow_parts(knobs: Knobs, name: str, source: str | None) -> list[tuple[str
         clamp = getattr(knobs.part_of(kind), "clamp", None)
         return [(name, constant(np.float32([*clamp, 0, 0])) if clamp else without_numbers(4))]
     if kind == "output" and knobs.tied:
-        return []
+        return [(name + ".bias", without_numbers(shape[0]))] if kind in knobs.biased else []
     if kind in ("embed_pos", "source_embed_pos"):
         shape = (knobs.context, knobs.n_embd)
     split = _split(knobs, name, layer)
     parts = [(part, take(without_numbers(*shape))) for part, take in split]
     layernorm = knobs.layernorm and kind.endswith("norm") and kind not in knobs.bare_norms
     if kind in knobs.biased or layernorm:
-        parts += [(part + ".bias", take(without_numbers(shape[0]))) for part, take in split]
+        bias = without_numbers(*knobs.bias_shape(kind, layer))
+        parts += [(part + ".bias", take(bias)) for part, take in split]
     return parts
 
 
@@ -171,7 +172,7 @@ def _parts(
     if kind in knobs.biased or is_norm and knobs.layernorm:
         bias = left.pop(source + ".bias", None)
         if bias is not None:
-            _check_shape(bias, knobs.shape(kind, layer)[:1])
+            _check_shape(bias, knobs.bias_shape(kind, layer))
             if kind == "norm" and knobs.logit_scale != 1:
                 bias = bias.map(lambda b: b * np.float32(knobs.logit_scale))
             parts += [(part + ".bias", take(bias)) for part, take in _split(knobs, name, layer)]

@@ -52,7 +52,7 @@ class Entry:
 
 
 # A few rows, whose rounding decides much.
-SMALL = ("router", "shared_gate", "delta_beta", "delta_decay")
+SMALL = ("router", "shared_gate", "delta_beta", "delta_decay", "ssm_step")
 
 
 def dtype_of(name: str, tensor: Tensor, dtype: str) -> str:

@@ -38,12 +38,14 @@ def report(source: Source, args: argparse.Namespace, stats: Stats) -> None:
     k = source.knobs
     n_kv_heads = max(values_of(k.n_kv_heads))
     kind = "MHA" if n_kv_heads == k.n_heads else "MQA" if n_kv_heads == 1 else "GQA"
+    heads = (
+        f"{k.n_heads} query and {n_kv_heads} KV heads ({kind}) of {max(values_of(k.head_dim))}"
+        if any(k.has("attn_q", i) for i in range(k.n_layers))
+        else "no attention"
+    )
     print(
-        f"{source.name}: {source.family}, {k.n_layers} layers of {k.n_embd}, {k.n_heads} query and "
-        f"{n_kv_heads} KV heads "
-        f"({kind}) of {max(values_of(k.head_dim))}, feed-forward {max(values_of(k.d_ff))}, "
-        f"vocabulary {k.vocab_size}, "
-        f"context {k.context}"
+        f"{source.name}: {source.family}, {k.n_layers} layers of {k.n_embd}, {heads}, "
+        f"feed-forward {max(values_of(k.d_ff))}, vocabulary {k.vocab_size}, context {k.context}"
     )
     bits = 8 * stats.data_bytes / stats.n_weights
     what = f"{stats.n_weights:,} weights, {bits:.2f} bits per weight"

@@ -280,7 +280,7 @@ def test_a_file_of_text(tmp_path, capsys):
     assert "tokens; calibrating wants" in said and not (tmp_path / "y.bin").exists()
 
 
-@pytest.mark.parametrize("name", ["deepseek_v3", "granitemoe", "qwen3_next", "gemma4", "falcon"])
+@pytest.mark.parametrize("name", ["deepseek_v3", "granitemoe", "qwen3_next", "gemma4", "mamba2"])
 def test_other_families(name, tmp_path, run):
     """Experts, heads of latent attention, other mixers: the file runs, and its logits are nearer to
     those in q8 than without calibration."""
@@ -314,6 +314,10 @@ def test_refusals(tmp_path, capsys, monkeypatch):
     encoder = next((GOLDEN / "encoders").iterdir())
     assert export.main([str(encoder), out, "--dtype", "q4", "--calibrate"]) == 1
     assert "name a file of text" in capsys.readouterr().err
+
+    pairs = GOLDEN / "encoder_decoders" / "t5"
+    assert export.main([str(pairs), out, "--dtype", "q4", "--calibrate"]) == 1
+    assert "this model reads pairs of them" in capsys.readouterr().err
 
     def missing(*_):
         raise ImportError("libheads.so is neither here nor there: run `make lib`")

@@ -1037,8 +1037,6 @@ REFUSED = [
     ("qwen2", dict(use_mrope=True), "use_mrope is True"),
     ("qwen2", dict(max_window_layers="all"), "max_window_layers is 'all'"),
     ("gemma", dict(use_bidirectional_attention=True), "use_bidirectional_attention is True"),
-    ("gpt2", dict(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx is True"),
-    ("gpt2", dict(scale_attn_weights=False), "scale_attn_weights is False"),
     ("gpt2", dict(add_cross_attention=True), "add_cross_attention is True"),
     ("gpt2", dict(activation_function="mish"), "activation_function is 'mish'"),
     (

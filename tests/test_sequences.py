@@ -54,7 +54,7 @@ def test_forks_share_memory(exported, keys, values):
     assert done["rewinds"] > 0 and done["forks"] > 0 and done["shared"] > 0
 
 
-@pytest.mark.parametrize("name", ["mistral", "lfm3", "qwen3_next"])
+@pytest.mark.parametrize("name", ["mistral", "lfm3", "qwen3_next", "mamba2", "falcon_h1-norm"])
 def test_windows_and_states_refuse_to_go_back(exported, name):
     """They have forgotten: a rewind or fork far back is an error, and nothing changes."""
     assert (

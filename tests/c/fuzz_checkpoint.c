@@ -192,6 +192,7 @@ static void mutate_dimension(const Checkpoint *file, uint64_t *state) {
         "model.n_embd", "model.n_layers", "model.ple", "layer.n_heads", "layer.head_dim",
         "layer.d_ff", "layer.latent", "layer.n_nope", "layer.n_value", "layer.taps",
         "layer.delta_k_heads", "layer.delta_v_heads", "layer.delta_k_dim", "layer.delta_v_dim",
+        "layer.ssm_heads", "layer.ssm_head_dim", "layer.ssm_groups", "layer.ssm_state",
         "layer.experts", "layer.d_expert", "layer.window", "model.context",
     };
     const Meta *m = checkpoint_meta(file, keys[below(state, sizeof keys / sizeof *keys)]);

@@ -429,12 +429,21 @@ CALL(sigmoid, k->act(u->x, ACT_SIGMOID, n))
 CALL(unit, k->unit(u->x, u->a, 1e-6f, n))
 static void call_conv(const Kernels *k, Buffers *u, int n) {
     int taps = 3, width = n / taps;
-    k->conv(u->x, u->y, (size_t)width, u->z, taps, width);
+    k->conv(u->x, u->y, (size_t)width, u->z, NULL, taps, width);
+}
+static void call_conv_bias(const Kernels *k, Buffers *u, int n) {
+    int taps = 3, width = n / (taps + 1);
+    k->conv(u->x, u->y, (size_t)width, u->z, u->z + taps * width, taps, width);
 }
 CALL(decay, k->decay(u->x, u->y, n))
 static void call_delta(const Kernels *k, Buffers *u, int n) {  // the state in x, then the result
     int n_v = 1 + n % 37, n_k = n / (n_v + 1);
     if (n_k) k->delta(u->x, u->x + n_k * n_v, u->y, u->y + 100, u->z, u->a, u->b, n_k, n_v);
+}
+CALL(step, k->step(u->x, u->y, u->z, 0.25f, 1.5f, n))
+static void call_mamba2(const Kernels *k, Buffers *u, int n) {  // as call_delta
+    int n_v = 1 + n % 37, n_k = n / (n_v + 1);
+    if (n_k) k->mamba2(u->x, u->x + n_k * n_v, u->y, u->y + 100, u->z, u->a, u->b, n_k, n_v);
 }
 CALL(rope, k->rope(u->x, u->y, u->z, n / 2))
 static void call_sincos(const Kernels *k, Buffers *u, int n) {
@@ -474,6 +483,9 @@ static const struct {
     {"conv", call_conv},
     {"decay", call_decay},
     {"delta", call_delta},
+    {"conv with a bias", call_conv_bias},
+    {"step", call_step},
+    {"mamba2", call_mamba2},
     {"relu", call_relu},
     {"relu2_mul", call_relu2_mul},
     {"xielu", call_xielu},
@@ -647,6 +659,36 @@ static void test_delta_rule(void) {
            length);
 }
 
+// step and mamba2 against their definitions in double precision.
+static void test_mamba2(void) {
+    double worst = 0;
+    for (int i = -3000; i <= 3000; i++) {
+        float x = (float)i * 0.01f, rate = 0.7f, y = x, decay;
+        scalar_kernels.step(&y, &decay, &rate, 0.125f, 4.0f, 1);
+        double want = fmin(fmax(log1p(exp((double)x)), 0.125), 4);
+        worst = fmax(worst, fabs((double)y - want) / want);
+        worst = fmax(worst, fabs((double)decay - exp(-(double)rate * want)));
+    }
+    report("scalar", "steps within 4e-7", worst < 4e-7, "off by %.3g", worst);
+    enum { K = 5, V = 21 };
+    float state[K * V], out[V], q[K], k[K], v[V], decay = 0.75f, step = 0.5f;
+    double s[K][V], off = 0;
+    for (int i = 0; i < K; i++) q[i] = random_float(PLAIN), k[i] = random_float(PLAIN);
+    for (int j = 0; j < V; j++) v[j] = random_float(PLAIN);
+    for (int i = 0; i < K * V; i++) s[i / V][i % V] = (double)(state[i] = random_float(PLAIN));
+    scalar_kernels.mamba2(state, out, q, k, v, decay, step, K, V);
+    for (int j = 0; j < V; j++) {
+        double want = 0;
+        for (int i = 0; i < K; i++) {
+            s[i][j] = s[i][j] * (double)decay + (double)k[i] * (double)step * (double)v[j];
+            want += s[i][j] * (double)q[i];
+            off = fmax(off, fabs(s[i][j] - (double)state[i * V + j]));
+        }
+        off = fmax(off, fabs(want - (double)out[j]));
+    }
+    report("scalar", "a step of Mamba-2", off < 1e-5, "off by %.3g", off);
+}
+
 // Every f16 comes back from f32; a number between two of them goes to the nearer one, or to the
 // even one.
 static void test_f16(void) {
@@ -759,6 +801,7 @@ int main(void) {
     test_matmul_definition(&scalar_kernels);
     test_mix_keys_definition();
     test_delta_rule();
+    test_mamba2();
     test_exp();
     test_sincos();
     test_act();

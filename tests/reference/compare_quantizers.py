@@ -5,19 +5,20 @@
         [--caches f16,q8] [--their-caches q8_0,q4_0] [--text FILE] [--bytes N] [--threads N]
 
 FOLDER keeps downloads, exports and results between runs. A setting of ours is what --dtype takes,
-or options of export.py; one of theirs is the name of a type of theirs, with or without an
-importance matrix. Both are made of the same f32 weights, and read the same ids in the same windows
-of at most 2,048 tokens. Against this engine's f32 weights, with f16 caches throughout:
+options of export.py, or a .bin file; one of theirs is the name of a type of theirs, with or without
+an importance matrix. Both are made of the same f32 weights, and read the same ids in the same
+windows of at most 2,048 tokens. Against this engine's f32 weights, with f16 caches throughout:
 
 - perplexity over f32,
-- the KL divergence of what is expected next, mean and 99th percentile of up to 1,024 positions,
+- the KL divergence of what is expected next: the mean of up to 1,024 positions of each text, and
+  the 99th percentile, as a mean over the texts,
 - the greedy text of 200 tokens after each of some prompts, which f32 wrote: how many of its tokens
   the others would have picked at their places, and how many before the first that they would not.
 
 --caches and --their-caches are measured with f32 weights; K/V for two types. Texts are those in
 texts/, and --text; stories, the bundled model, has stories of its own. Wants llama-cpp-python and
-gguf; without them only ours is measured.
-A result is kept with its file's checksum and not measured again while neither has changed."""
+gguf; without them only ours is measured. A result is kept with its file's checksum and not measured
+again while neither has changed."""
 
 from __future__ import annotations
 
@@ -254,7 +255,9 @@ def file_name(setting: str) -> str:
 
 
 def our_file(place: Path, source: Path, setting: str) -> Path:
-    """An export, always a fresh one but for f32."""
+    """An export, always a fresh one but for f32; or a file that there is."""
+    if setting.endswith(".bin"):
+        return Path(setting)
     path = place / f"{file_name(setting)}.bin"
     if setting != "f32" or not path.exists():
         options = setting.split() if setting.startswith("-") else ["--dtype", *setting.split()]
@@ -472,22 +475,25 @@ class Judge:
         print(f"\n{self.place.name}; f32's perplexity: " + ", ".join(
             f"{name} {np.exp(nats):.2f} ({sum(text.scored())} tokens)"
             for name, nats, text in zip(names, f32, self.texts)))  # fmt: skip
-        columns = [f"{name}: perplexity, KL, its 99 %" for name in names]
-        print("| | MB | " + " | ".join([*columns, "same greedy token, before the first other |"]))
-        print("|---|---|" + "---|" * (len(columns) + 1), flush=True)
+        titles = ["", "MB", *(f"{name}: perplexity, KL" for name in names), "KL's 99 %",
+                  "same greedy token", "before another"]  # fmt: skip
+        print_row(titles)
+        print_row(["---"] * len(titles))
         for candidate in candidates:
             try:
                 found = self.measure(candidate)
             except RuntimeError as error:
-                print(f"| {candidate.label} | {error} |", flush=True)
+                print_row([candidate.label, str(error)])
                 continue
-            cells = [f"{100 * np.expm1(found[name]['nats'] - nats):+.2f} %, "
-                     f"{found[name]['kl']:.4f}, {found[name]['kl99']:.3f}"
+            cells = [f"{100 * np.expm1(found[name]['nats'] - nats):+.2f} %, {found[name]['kl']:.4f}"
                      for name, nats in zip(names, f32)]  # fmt: skip
-            greedy = found["greedy"]
-            cells.append(f"{100 * greedy['same']:.1f} %, {greedy['before']:.0f}")
-            print(f"| {candidate.label} | {megabytes(found['bytes'])} | "
-                  + " | ".join(cells) + " |", flush=True)  # fmt: skip
+            tail, greedy = np.mean([found[name]["kl99"] for name in names]), found["greedy"]
+            print_row([candidate.label, megabytes(found["bytes"]), *cells, f"{tail:.3f}",
+                       f"{100 * greedy['same']:.1f} %", f"{greedy['before']:.0f}"])  # fmt: skip
+
+
+def print_row(cells: list[str]) -> None:
+    print("| " + " | ".join(cells) + " |", flush=True)
 
 
 def megabytes(n: int) -> str:
