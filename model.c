@@ -569,7 +569,8 @@ static int check_encoder(Loader *x) {
         if (sees_all(d) != (i < m->source.n))
             return fail(x->err, "layer %d: layer.mask is %d, but model.source_layers is %d", i,
                         d->l.attention.mask, m->source.n);
-        if (i >= m->source.n && (!has(d, PLAIN_ATTENTION) || d->l.topology == PARALLEL))
+        if (i >= m->source.n && (!has(d, PLAIN_ATTENTION) ||
+            (d->l.topology != SEQUENTIAL && d->l.topology != POST_NORM)))
             return fail(x->err, "layer %d: model.source_layers needs attention without a latent "
                         "and branches one after the other", i);
     }

@@ -241,6 +241,38 @@ def test_texts_and_languages(letters, run, tmp_path):
         assert model.generate("cab", 12, lang="ro_RO:fr_XX") == done.stdout.decode()
 
 
+def test_a_vocabulary_for_each_side(tmp_path, run):
+    """Marian's: source.spm and vocab.json for what is read, target_vocab.json for what is written.
+    The pieces are those of the golden Marian tokenizer, more than the model has rows for."""
+    source, directory = GOLDEN.parent / "unigram" / "marian", tmp_path / "marian"
+    shutil.copytree(source, directory)
+    rng = np.random.default_rng(1)
+    vocab = json.loads((directory / "vocab.json").read_text())
+    target = {token: int(id) for token, id in zip(vocab, rng.permutation(len(vocab)))}
+    (directory / "target_vocab.json").write_text(json.dumps(target))
+    config = json.loads((directory / "tokenizer_config.json").read_text())
+    (directory / "tokenizer_config.json").write_text(json.dumps({**config, "separate_vocabs": True}))
+    import tokenizer_texts as texts
+
+    from exporter.tokenizer_files import tokenizer_metadata
+
+    plain, own = tmp_path / "plain.bin", tmp_path / "own.bin"
+    texts.write_model(plain, tokenizer_metadata(str(source)))
+    texts.write_model(own, tokenizer_metadata(str(directory)))
+    words = ["The weather", "caf\u00e9, 12", "a  b"]
+    before = texts.tokenize(texts.PROGRAM, plain, [word.encode() for word in words])
+    after = texts.tokenize(texts.PROGRAM, own, [word.encode() for word in words])
+    tokens = {id: token for token, id in vocab.items()}
+    for a, b in zip(before, after):
+        assert a.ids == b.ids  # read alike, and written by the other table
+        shown = {id: token for token, id in target.items()}
+        skipped = "".join(shown[i] for i in b.ids if shown[i] not in ("</s>", "<unk>", "<pad>"))
+        assert b.skipped.decode() == skipped.replace("\u2581", " ").removeprefix(" ")
+        assert a.skipped.decode() == "".join(
+            tokens[i] for i in a.ids if tokens[i] not in ("</s>", "<unk>", "<pad>")
+        ).replace("\u2581", " ").removeprefix(" ")
+
+
 @pytest.mark.parametrize("code", ["de_DE", "en", "fr_XX:de_DE", "de_DE:fr_XX", "a"])
 def test_languages_that_it_does_not_know(letters, run, code):
     done = run(letters[0], "-p", "cab", "--lang", code)
