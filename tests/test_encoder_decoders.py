@@ -173,6 +173,56 @@ def test_python_writes_the_same(tmp_path, run):
         assert model.info()["source_vocab"] == 61
 
 
+@pytest.mark.parametrize("kv", ["f32", "f16", "q8"])
+def test_forks_and_saved_sessions_have_the_source(tmp_path, run, kv):
+    import heads
+    from heads._native import Run, byref, calls, int_array
+
+    binary, golden = exported(GOLDEN / "bart", tmp_path / "m.bin"), golden_of(GOLDEN / "bart")
+    with heads.Model(binary, threads=1, kv=kv) as model:
+
+        def rows(sequence: int, ids: list[int]) -> list[bytes]:
+            found = []
+            for id in ids:
+                logits = calls.forward(sequence, int_array([id]), 1, 1)
+                found.append(np.ctypeslib.as_array(logits, (61,)).tobytes())
+            return found
+
+        def read(shared: int, source: list[int]) -> int:
+            sequence = calls.sequence_new(model.workspace, shared)
+            run_of = Run(sequence, int_array(source), len(source), 0)
+            calls.read_sources(model.workspace, byref(run_of), 1)
+            return sequence
+
+        source, target = golden["sources"][3], golden["targets"][4][:40]
+        plain = rows(read(0, source), target)
+        for shared in (0, 1):
+            parent = read(shared, source)
+            empty = calls.sequence_fork(parent, 0)
+            assert rows(parent, target[:33]) == plain[:33]
+            fork = calls.sequence_fork(parent, 20)
+            grandchild = calls.sequence_fork(fork, 7)
+            calls.sequence_save(parent, str(tmp_path / "saved").encode())
+            if shared:  # its memory is theirs too
+                with pytest.raises(heads.HeadsError, match="cannot get another source"):
+                    other = Run(parent, int_array([5]), 1, 0)
+                    calls.sequence_rewind(parent, 33)
+                    calls.read_sources(model.workspace, byref(other), 1)
+            calls.sequence_free(parent)
+            loaded = calls.sequence_load(model.workspace, str(tmp_path / "saved").encode())
+            assert rows(loaded, target[33:]) == plain[33:]
+            assert rows(empty, target) == plain
+            assert rows(fork, target[20:]) == plain[20:]
+            assert rows(grandchild, target[7:]) == plain[7:]
+            # Another source in the place of what was mapped.
+            calls.sequence_rewind(loaded, 0)
+            again = Run(loaded, int_array(golden["sources"][2]), 17, 0)
+            calls.read_sources(model.workspace, byref(again), 1)
+            assert rows(loaded, target) == rows(read(0, golden["sources"][2]), target) != plain
+            for sequence in (loaded, empty, fork, grandchild):
+                calls.sequence_free(sequence)
+
+
 # ---- texts ---------------------------------------------------------------------------------------
 
 CODES = ("en_XX", "fr_XX", "ro_RO")
