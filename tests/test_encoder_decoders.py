@@ -431,6 +431,71 @@ def test_beams_are_said_to_be_ignored(tmp_path, capsys):
     assert "num_beams 4 is ignored" in capsys.readouterr().err
 
 
+RULE_KEYS = {
+    "model.source_layers": 1, "model.start": 3, "model.last": 3, "model.least": 3, "model.eos": 3,
+    "model.most": 9, "model.no_repeat": 2, "model.banned": 3, "model.banned.begin": [0, 1],
+    "model.greedy": 1, "model.languages": 3,
+}  # fmt: skip
+SOURCE_TENSORS = ("cross_q", "cross_k", "cross_v", "cross_o", "cross_norm", "source_embed",
+                  "source_embed_pos", "source_embed_norm", "source_norm")  # fmt: skip
+
+
+def changed_file(path: Path, drop: str = "", **meta) -> None:
+    """Writes the golden BART with other metadata, None for an entry that is left out, and without
+    a tensor."""
+    from exporter.checkpoint import entries, write_checkpoint
+
+    config = json.loads((GOLDEN / "bart" / "config.json").read_text())
+    rules = json.loads((GOLDEN / "bart" / "generation_config.json").read_text())
+    tensors = open_safetensors(str(GOLDEN / "bart" / "model.safetensors"))
+    family, knobs, found, _ = canonical(config, tensors)
+    knobs.rules, _ = generation_rules(config, family, knobs.vocab_size, rules)
+    found.pop(drop, None)
+    values = {**knobs.metadata(found), **{key.replace("__", "."): v for key, v in meta.items()}}
+    values = {key: value for key, value in values.items() if value is not None}
+    write_checkpoint(str(path), values, entries(found, "f32"))
+
+
+@pytest.mark.parametrize("meta, message", [
+    (dict(model__start=None), "metadata model.start"),
+    (dict(model__start=61), "metadata model.start"),
+    (dict(model__last=61), "metadata model.last"),
+    (dict(model__least=0), "metadata model.least"),
+    (dict(model__most=1), "metadata model.most"),
+    (dict(model__eos=[2, -1]), "metadata model.eos: value 1"),
+    (dict(model__no_repeat=0), "metadata model.no_repeat"),
+    (dict(model__greedy=2), "metadata model.greedy"),
+    (dict(model__languages=[99]), "metadata model.languages: value 0"),
+    (dict(model__banned=[3, 4]), "metadata model.banned.begin"),
+    (dict(model__banned=[3, 4], **{"model__banned__begin": [0, 2, 1, 2]}), "model.banned.begin"),
+    (dict(model__source_layers=None), "knob model.start is not known"),
+    (dict(model__source_layers=4), "metadata model.source_layers"),
+    (dict(model__source_layers=1), "layer 1: layer.mask is 1, but model.source_layers is 1"),
+    (dict(layer__topology=1), "layer.topology 0 or 2"),
+    (dict(drop="layers.2.cross_k"), "tensor layers.2.cross_k is missing"),
+    (dict(drop="layers.3.cross_norm"), "tensor layers.3.cross_norm is missing"),
+])  # fmt: skip
+def test_damaged_files_are_refused(tmp_path, run, meta, message):
+    changed_file(tmp_path / "x.bin", **meta)
+    done = run(tmp_path / "x.bin", "--tokens", "5", "-n", 1)
+    assert done.returncode == 1 and message in done.stderr, done.stderr
+
+
+def test_a_decoder_has_no_rules_and_no_cross_attention(tmp_path, run):
+    import test_refusals
+
+    plain, path = test_refusals.KINDS["attention"], tmp_path / "x.bin"
+    for key, value in RULE_KEYS.items():
+        path.write_bytes(plain.file({key: test_refusals.ints(*np.atleast_1d(value).tolist())}, {}))
+        done = run(path, "--info")
+        assert done.returncode == 1 and ("model." in done.stderr or "mask" in done.stderr), key
+    for name in SOURCE_TENSORS:
+        place = f"layers.1.{name}" if name.startswith("cross") else name
+        path.write_bytes(plain.file({}, {place: test_refusals.matrix(24, 24)}))
+        done = run(path, "--info")
+        assert done.returncode == 1 and place in done.stderr, (name, done.stderr)
+
+
 @pytest.mark.parametrize("options, message", [
     (("--chat",), "is an encoder-decoder"),
     (("--bench",), "is an encoder-decoder"),
