@@ -8,9 +8,10 @@ Peers are what is installed: sentence-transformers on torch, and onnxruntime (pi
 onnxruntime onnx), whose model is exported from torch, fused by onnxruntime's own optimizer and, for
 int8, quantized by quantize_dynamic. Each engine lives in a process of its own with the same number
 of threads, has its model loaded and warm, and gets the texts in the order of the list; all sort
-them by length. The batches of a peer are as large as is best for it. A ratio is the peer's time
-over this engine's, the median of the rounds: of the clock, and of the processor, which is steadier
-where a machine has other work to do. The build must have the library (make library)."""
+them by length. The batches of a peer are as large as is best for it, and its threads wait without
+spinning, which costs less where a machine has other work to do. A ratio is the peer's time over
+this engine's, the median of the rounds: of the clock, and of the processor, which is steadier on
+such a machine. The build must have the library (make library)."""
 
 from __future__ import annotations
 
@@ -101,6 +102,7 @@ class Onnx:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         path = str(onnx_model(folder, dtype))
         self.session = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
         self.tokenizer = Tokenizer.from_file(str(model_of(folder) / "tokenizer.json"))
@@ -178,7 +180,7 @@ def serve(pipe, kind: str, folder: Path, dtype: str, threads: int, texts: list[s
     try:
         engine = globals()[kind](folder, dtype, threads)
     except ImportError as error:
-        pipe.send(f"{error.name} is not installed")
+        pipe.send(str(error))
         return
     if hasattr(engine, "batch"):
         trial = {}
@@ -212,7 +214,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="where models stay between calls")
     args = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
-    os.environ["OMP_NUM_THREADS"] = str(args.threads)
+    os.environ |= {"OMP_NUM_THREADS": str(args.threads), "OMP_WAIT_POLICY": "PASSIVE"}
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.keep or Path(temporary)
         folder.mkdir(exist_ok=True)
