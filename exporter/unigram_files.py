@@ -173,12 +173,12 @@ def from_marian(data: bytes, directory: str) -> Vocabulary:
     v.unk, v.special, v.marks, v.strip = vocab[names["unk_token"]], special, 1, 1
     v.added = [Added(id, v.tokens[id], 0, False, True) for id in sorted(special)]
     v.added += [Added(vocab[code], code, AT_START, False, False) for code in codes]
-    v.normalizer = _sentencepiece_normalizer(model)
+    v.normalizer = sentencepiece_normalizer(model)
     v.suffix = v.eos = [vocab[names["eos_token"]]]
     return v
 
 
-def _sentencepiece_normalizer(model: SentencePiece) -> Normalizer:
+def sentencepiece_normalizer(model: SentencePiece) -> Normalizer:
     """The steps of SentencePiece's own normalizer."""
     settings = [
         ("treat_whitespace_as_suffix", model.trainer.get(24, 0), 0),

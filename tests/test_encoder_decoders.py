@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from exporter.generation import generation_rules
 from exporter.huggingface import open_safetensors
 from exporter.tensor import ExportError
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 GOLDEN = Path(__file__).parent / "golden" / "encoder_decoders"
 NAMES = sorted(path.parent.name for path in GOLDEN.glob("*/golden.json"))
 TOLERANCE = 1e-4  # of the largest number, at every position
@@ -171,6 +173,81 @@ def test_python_writes_the_same(tmp_path, run):
         assert model.info()["source_vocab"] == 61
 
 
+# ---- texts ---------------------------------------------------------------------------------------
+
+CODES = ("en_XX", "fr_XX", "ro_RO")
+
+
+def with_letters(directory: Path) -> Path:
+    """The golden mBART with a tokenizer of letters, and languages."""
+    shutil.copytree(GOLDEN / "mbart", directory)
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", "\u2581", *"abcdefghijklmnopqrstuvwxyz", *CODES]
+    tokens += [f"<{i}>" for i in range(61 - len(tokens))]
+    ids = {token: id for id, token in enumerate(tokens)}
+    mark = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always"}
+    around = [{"SpecialToken": {"id": "en_XX", "type_id": 0}}, {"Sequence": {"id": "A",
+              "type_id": 0}}, {"SpecialToken": {"id": "</s>", "type_id": 0}}]  # fmt: skip
+    special = {t: {"id": t, "ids": [ids[t]], "tokens": [t]} for t in ("en_XX", "</s>")}
+    added = [
+        dict(id=ids[t], content=t, special=True, normalized=False, single_word=False, lstrip=False,
+             rstrip=False) for t in (*tokens[:4], *CODES)
+    ]  # fmt: skip
+    (directory / "tokenizer.json").write_text(json.dumps({
+        "model": {"type": "Unigram", "unk_id": 3, "vocab": [[t, -2.0] for t in tokens]},
+        "normalizer": None, "pre_tokenizer": mark, "decoder": mark, "added_tokens": added,
+        "post_processor": {"type": "TemplateProcessing", "single": around, "pair": around,
+                           "special_tokens": special},
+    }))  # fmt: skip
+    return directory
+
+
+@pytest.fixture(scope="module")
+def letters(tmp_path_factory) -> tuple[Path, dict]:
+    folder = tmp_path_factory.mktemp("letters")
+    binary = exported(with_letters(folder / "source"), folder / "model.bin")
+    data = json.loads((folder / "source" / "tokenizer.json").read_text())
+    return binary, {token: id for id, (token, _) in enumerate(data["model"]["vocab"])}
+
+
+def test_texts_and_languages(letters, run, tmp_path):
+    binary, ids = letters
+    spell = [ids["\u2581"], *(ids[c] for c in "cab"), ids["</s>"]]
+
+    def by_ids(source: str, first: list[str]) -> str:
+        """The text that the ids alone would give, by way of teacher forcing."""
+        text = [2, *(ids[f] for f in first)]
+        while len(text) < 13 and text[-1] != 2 or len(text) == 1 + len(first):
+            file = tmp_path / "rows"
+            done = run(binary, "--tokens", spelled([ids[source], *spell]), "--target",
+                       spelled(text), "--logits", file)  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            rows = np.fromfile(file, "<f4").reshape(len(text), -1)
+            text.append(2 if len(text) == 12 else int(rows[-1].argmax()))
+        tokens = list(ids)
+        shown = "".join(tokens[i] for i in text if tokens[i] not in (*CODES, *tokens[:4]))
+        return shown.replace("\u2581", " ").removeprefix(" ")
+
+    for option, source, first in (((), "en_XX", []), (("--lang", "fr_XX"), "en_XX", ["fr_XX"]),
+                                  (("--lang", "ro_RO:fr_XX"), "ro_RO", ["fr_XX"])):  # fmt: skip
+        done = run(binary, "-p", "cab", "-n", 12, *option)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.decode() == by_ids(source, first)
+    (tmp_path / "in").write_text('{"prompt": "cab", "max_tokens": 12}\n')
+    found = run(binary, "--batch", tmp_path / "in", "--lang", "ro_RO:fr_XX")
+    assert json.loads(found.stdout)["text"] == done.stdout.decode()
+    import heads
+
+    with heads.Model(binary, threads=1) as model:
+        assert model.generate("cab", 12, lang="ro_RO:fr_XX") == done.stdout.decode()
+
+
+@pytest.mark.parametrize("code", ["de_DE", "en", "fr_XX:de_DE", "de_DE:fr_XX", "a"])
+def test_languages_that_it_does_not_know(letters, run, code):
+    done = run(letters[0], "-p", "cab", "--lang", code)
+    assert done.returncode == 2
+    assert "knows no language" in done.stderr and "en_XX fr_XX ro_RO" in done.stderr
+
+
 # ---- what is refused -----------------------------------------------------------------------------
 
 
@@ -178,7 +255,7 @@ def taken(name: str, config: dict, generation: dict | None) -> tuple:
     """All that a checkpoint of these values would be, but for the numbers of its tensors."""
     tensors = open_safetensors(str(GOLDEN / name / "model.safetensors"))
     family, knobs, found, _ = canonical(config, tensors)
-    knobs.rules, _ = generation_rules("", config, family, knobs.vocab_size, generation)
+    knobs.rules, _ = generation_rules(config, family, knobs.vocab_size, generation)
     meta = {key: np.asarray(value).tolist() for key, value in knobs.metadata(found).items()}
     sums = {n: float(np.abs(t.array()).sum()) for n, t in found.items() if t.shape}
     return meta, sums
@@ -197,12 +274,19 @@ HARMLESS = set(
 )
 
 
+def harmless(config: dict) -> set[str]:
+    """Those of HARMLESS that are, for this family."""
+    return HARMLESS - ({"pad_token_id"} if config["model_type"] == "m2m_100" else set())
+
+
 def changed(value):
     """Another value of the same kind."""
     if isinstance(value, bool):
         return not value
-    if isinstance(value, (int, float)):
-        return value + 1
+    if isinstance(value, float):
+        return value + 0.25
+    if isinstance(value, int):
+        return value - 1 if value > 2 else value + 1
     return "of_tomorrow" if isinstance(value, str) else ["of_tomorrow"]
 
 
@@ -213,7 +297,7 @@ def test_every_key_counts_or_is_refused(name):
     plain = taken(name, config, generation)
     more = {"relative_attention_of_tomorrow": 1, "encoder_attention_window": 7}
     for key, value in {**config, **more}.items():
-        if key in HARMLESS or value is None:
+        if key in harmless(config) or value is None:
             continue
         # A key of its own that scales even if the tying, which is forced, is not asked for.
         other = {**config, key: changed(value) if key in config else value}

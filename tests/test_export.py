@@ -1266,6 +1266,7 @@ def test_random_weights_are_packed_as_any_others(dtype, tmp_path, monkeypatch):
     for name, tensor in random_weights.open_random("stories-260k", 1).tensors.items():
         if len(tensor.shape) == 2:
             whole, kind = tensor.array(), exporter.checkpoint.dtype_of(name, tensor, dtype)
+            kind = "q8" if dtype == "q4" and name.endswith("attn_v") else kind
             packed = quantize.unpack(quantize.pack(whole, kind)[0], kind, *whole.shape)
             assert np.array_equal(file.tensor(name), packed), name
             assert whole.std() == pytest.approx(whole.shape[1] ** -0.5, rel=0.1)
