@@ -355,6 +355,16 @@ KNOBS = [
     knob("layer.renorm_eps", floats(0.1), "renorm"),
     knob("layer.jitter", floats(0.1), "sparsemixer"),
     knob("layer.routed_scale", floats(2), "experts"),
+    knob("layer.beside", ints(1), "never"),
+    knob("layer.delta_beta", floats(1.5), "delta"),
+    knob("layer.delta_eps", floats(0.1), "delta"),
+    knob("layer.ssm_heads", ints(HEADS), "mamba"),
+    knob("layer.ssm_head_dim", ints(V_DIM), "mamba"),
+    knob("layer.ssm_groups", ints(1), "mamba"),
+    knob("layer.ssm_state", ints(STATE), "mamba"),
+    knob("layer.ssm_norm_first", ints(1), "mamba"),
+    knob("layer.ssm_least_step", floats(2), "mamba"),
+    knob("layer.ssm_most_step", floats(0.1), "mamba"),
 ]
 TENSORS = [
     Extra(set(), {}, {"embed_pos": matrix(CONTEXT, D)}),
@@ -378,16 +388,6 @@ TENSORS = [
     of_layer("shared_gate", matrix(1, D), "experts", "d_ff"),
     of_layer("attn_post_norm", vector(D), "never"),  # layer.norms does not name it
     of_layer("ffn_post_norm", vector(D), "never"),
-    knob("layer.beside", ints(1), "never"),
-    knob("layer.delta_beta", floats(1.5), "delta"),
-    knob("layer.delta_eps", floats(0.1), "delta"),
-    knob("layer.ssm_heads", ints(HEADS), "mamba"),
-    knob("layer.ssm_head_dim", ints(V_DIM), "mamba"),
-    knob("layer.ssm_groups", ints(1), "mamba"),
-    knob("layer.ssm_state", ints(STATE), "mamba"),
-    knob("layer.ssm_norm_first", ints(1), "mamba"),
-    knob("layer.ssm_least_step", floats(2), "mamba"),
-    knob("layer.ssm_most_step", floats(0.1), "mamba"),
 ]
 NARROW = 10
 HEAD = {"head_dense": matrix(D, D), "head_norm": vector(D)}
