@@ -13,15 +13,18 @@
 
 // ---- geometry ----
 
+// Whether 32 numbers share a scale.
+static bool in_blocks(Dtype dtype) { return dtype == Q8 || dtype == Q4; }
+
 // Numbers of a cached value, padded for the mix.
 static int padded_value(int dim, Dtype v_dtype) {
-    return (int)round_up((size_t)dim, v_dtype == Q8 ? BLOCK : LANES);
+    return (int)round_up((size_t)dim, in_blocks(v_dtype) ? BLOCK : LANES);
 }
 
 // Bytes of 16 values of `dim` numbers, without their scales.
 static size_t value_bytes(int dim, Dtype dtype) {
-    size_t each = dtype == F32 ? 4 : dtype == F16 ? 2 : 1;
-    return (size_t)LANES * (size_t)dim * each;
+    size_t bits = dtype == F32 ? 32 : dtype == F16 ? 16 : dtype == Q8 ? 8 : 4;
+    return (size_t)LANES * (size_t)dim * bits / 8;
 }
 
 // A layer's geometry, but for its offset: as it is (n_kv_heads 0), or with so many KV heads, those
@@ -45,11 +48,12 @@ static KvLayer kv_layer(const Layer *l, int n_kv_heads, int context, Dtype k_dty
     }
     kv.k_bytes = panel_bytes(k_dtype, k_dim);
     if (a->latent.rank && !n_kv_heads) {
-        kv.v_dim = a->latent.rank;  // values are a part of the keys
+        // values are a part of the keys, of q4 whole blocks, which have been turned
+        kv.v_dim = k_dtype == Q4 ? padded_value(a->latent.rank, Q4) : a->latent.rank;
     } else {
         kv.v_dim = padded_value(v_dim, v_dtype);
         kv.v_scales = kv.v_bytes = value_bytes(kv.v_dim, v_dtype);
-        if (v_dtype == Q8) kv.v_bytes += (size_t)(LANES * kv.v_dim / BLOCK) * 2;
+        if (in_blocks(v_dtype)) kv.v_bytes += (size_t)(LANES * kv.v_dim / BLOCK) * 2;
     }
     kv.slot_bytes = times((size_t)kv.n_heads, kv.k_bytes + kv.v_bytes);
     return kv;
@@ -170,9 +174,23 @@ static Q8Block q8_block(const Workspace *w, const float *x, int n) {
     return b;
 }
 
+// One key, as column `lane` of a panel of q4.
+static void store_q4_key(const Workspace *w, uint8_t *panel, int lane, const float *x, int dim) {
+    uint8_t *scales = panel + blocks_of(dim) * BLOCK * LANES / 2, codes[BLOCK];
+    for (int d = 0; d < dim; d += BLOCK, scales += 2 * LANES) {
+        uint16_t scale;
+        w->k->to_q4(codes, &scale, x + d, dim - d < BLOCK ? dim - d : BLOCK);
+        for (int k = 0; k < BLOCK; k += 8, panel += 4 * LANES)
+            for (int i = 0; i < 4; i++)
+                panel[lane * 4 + i] = (uint8_t)(codes[k + i] | codes[k + 4 + i] << 4);
+        memcpy(scales + 2 * lane, &scale, sizeof scale);
+    }
+}
+
 // One key, as column `lane` of a panel.
 static void store_key(const Workspace *w, uint8_t *panel, int lane, const float *x, int dim) {
-    if (w->kv.k_dtype == F32)
+    if (w->kv.k_dtype == Q4) store_q4_key(w, panel, lane, x, dim);
+    else if (w->kv.k_dtype == F32)
         for (int d = 0; d < dim; d++) ((float *)panel)[(size_t)d * LANES + lane] = x[d];
     else if (w->kv.k_dtype == F16)
         for (int d = 0; d < dim; d++)
@@ -188,12 +206,28 @@ static void store_key(const Workspace *w, uint8_t *panel, int lane, const float 
     }
 }
 
+// One value, as position `lane`; codes share bytes with those of the position four before or after.
+static void store_q4_value(const Workspace *w, const KvLayer *kv, uint8_t *values, int lane,
+                           const float *x, int dim) {
+    int shift = lane % 8 < 4 ? 0 : 4;
+    uint8_t *at = values + lane / 8 * 64 + lane % 4, codes[BLOCK];
+    for (int d = 0; d < dim; d += BLOCK) {
+        uint16_t scale;
+        w->k->to_q4(codes, &scale, x + d, dim - d < BLOCK ? dim - d : BLOCK);
+        memcpy(values + kv->v_scales + 2 * (d / BLOCK * LANES + lane), &scale, sizeof scale);
+        for (int half = 0; half < BLOCK; half += LANES, at += 128)
+            for (int i = 0; i < LANES; i++)
+                at[4 * i] = (uint8_t)((at[4 * i] & 0xf0 >> shift) | codes[half + i] << shift);
+    }
+}
+
 // One value, as row `lane`; what fills it up stays zero.
 static void store_value(const Workspace *w, const KvLayer *kv, uint8_t *values, int lane,
                         const float *x, int dim) {
     size_t row = (size_t)lane * (size_t)kv->v_dim;
     if (w->kv.v_dtype == F32) memcpy((float *)values + row, x, sizeof *x * (size_t)dim);
     else if (w->kv.v_dtype == F16) w->k->to_f16((uint16_t *)values + row, x, dim);
+    else if (w->kv.v_dtype == Q4) store_q4_value(w, kv, values, lane, x, dim);
     else
         for (int d = 0; d < dim; d += BLOCK) {
             Q8Block b = q8_block(w, x + d, dim - d);
@@ -240,9 +274,10 @@ static void mark(const Marks *m, const uint8_t *from, size_t bytes) {
 }
 
 // The pages that the positions so far must have touched: of the slot that is being filled, whole
-// panels of keys and the rows of values that are there.
+// panels of keys and the rows of values that are there; of q4 values all, since rows share bytes.
 static void mark_layer(const Marks *m, const KvLayer *kv) {
     const Sequence *s = m->s;
+    Dtype v_dtype = s->workspace->kv.v_dtype;
     if (s->length) mark(m, s->cache + kv->offset, kv->state);
     if (!kv->n_slots) return;
     int n_blocks = s->length / LANES, rest = s->length % LANES;
@@ -251,7 +286,7 @@ static void mark_layer(const Marks *m, const KvLayer *kv) {
     for (int h = 0; h < kv->n_heads && rest; h++) {
         uint8_t *values = kv_values(kv, s, n_blocks, h);
         mark(m, kv_keys(kv, s, n_blocks, h), kv->k_bytes);
-        mark(m, values, kv->v_scales / LANES * (size_t)rest);
+        mark(m, values, kv->v_scales / LANES * (size_t)(v_dtype == Q4 ? LANES : rest));
         mark(m, values + kv->v_scales, kv->v_bytes - kv->v_scales);
     }
 }

@@ -373,6 +373,91 @@ static void lanes_to_q8(int8_t *restrict q, float *restrict scale, int32_t *rest
     }
 }
 
+// What the largest number of a block is tried as: other numbers may then meet their codes better.
+static const float Q4_TRIALS[] = {-127, -118, -110, -136, 114, 106, 99, 122};
+
+// Codes below the one that is next to x.
+static inline int32_t q4_code(float x) {
+    int32_t code = 0;
+    for (int j = 0; j < 15; j++)
+        code += x > 0.5f * (float)(Q4_CODES[j] + Q4_CODES[j + 1]);
+    return code;
+}
+
+// The number that this code means.
+static inline float q4_nearest(float x) {
+    float number = Q4_CODES[0];
+    for (int j = 0; j < 15; j++) {
+        float step = (float)(Q4_CODES[j + 1] - Q4_CODES[j]);
+        number += x > 0.5f * (float)(Q4_CODES[j] + Q4_CODES[j + 1]) ? step : 0.0f;
+    }
+    return number;
+}
+
+// Of two integers in the order of floats, the one that is further from 0.
+static inline float largest_of_block(const float *w) {
+    int32_t positive = INT32_MIN, negative = INT32_MIN;
+    for (int i = 0; i < BLOCK; i++) {
+        int32_t u = (int32_t)bits_of(w[i]), v = (int32_t)bits_of(-w[i]);
+        positive = u > positive ? u : positive;
+        negative = v > negative ? v : negative;
+    }
+    return negative > positive ? -from_bits((uint32_t)negative) : from_bits((uint32_t)positive);
+}
+
+// For given numbers q the scale that fits w best is w.q / q.q, and (w.q)^2 / q.q what it saves of
+// the square error.
+static void lanes_to_q4(uint8_t *restrict codes, uint16_t *restrict scale,
+                        const float *restrict x, int n) {
+    float w[BLOCK] = {0}, most = 0.0f, best_scale = 0.0f, best_inverse = 0.0f;
+    memcpy(w, x, sizeof *x * (size_t)n);
+    turn_block(w, w);
+    for (int i = 0; i < BLOCK; i++) w[i] *= TURNED_W;
+    float largest = largest_of_block(w);
+    for (size_t trial = 0; trial < sizeof Q4_TRIALS / sizeof *Q4_TRIALS; trial++) {
+        float inverse = Q4_TRIALS[trial] / largest, wq[LANES] = {0}, qq[LANES] = {0};
+        for (int i = 0; i < BLOCK; i += LANES)
+            for (int j = 0; j < LANES; j++) {
+                float q = q4_nearest(w[i + j] * inverse);
+                wq[j] = fmaf(w[i + j], q, wq[j]);
+                qq[j] = fmaf(q, q, qq[j]);
+            }
+        float a = sum_lanes(wq), b = sum_lanes(qq), saved = a * a / b;
+        if (!(saved > most)) continue;  // nor if it is a NaN, as in a block of zeros
+        most = saved, best_scale = a / b, best_inverse = inverse;
+    }
+    for (int i = 0; i < BLOCK; i++) codes[i] = (uint8_t)q4_code(w[i] * best_inverse);
+    *scale = f32_to_f16(best_scale);
+}
+
+// Probabilities times the scales of 32 dims as integers, in the two parts that a dot product of
+// bytes takes; and what undoes that it adds 128 to every code, as the offset of Rows.
+typedef struct {
+    int8_t high[MAX_KEYS], low[MAX_KEYS];
+    int32_t high_offset, low_offset;
+    float step;
+} MixWeights;
+
+// From a [n], n a multiple of 16.
+static inline void mix_weights(MixWeights *restrict out, const float *restrict a, int n) {
+    int32_t top = 0, high_sum = 0, low_sum = 0;
+    for (int i = 0; i < n; i++) {
+        int32_t u = (int32_t)(bits_of(a[i]) & 0x7fffffff);
+        top = u > top ? u : top;
+    }
+    float amax = from_bits((uint32_t)top), inverse = amax > 0.0f ? (float)MIX_STEPS / amax : 0.0f;
+    for (int i = 0; i < n; i++) {  // the sum's bits as in q8_block
+        int32_t v = (int32_t)(bits_of(fmaf(a[i], inverse, ROUND_MAGIC)) << 17) >> 17;
+        out->high[i] = (int8_t)(v >> 7);
+        out->low[i] = (int8_t)(v & 127);
+        high_sum += v >> 7;
+        low_sum += v & 127;
+    }
+    out->high_offset = -128 * high_sum;
+    out->low_offset = -128 * low_sum;
+    out->step = amax / (float)MIX_STEPS;
+}
+
 // Four streams at once, as the product with one token has them.
 static uint64_t lanes_read(const uint8_t *lines, size_t n_lines) {
     enum { STREAMS = 4, RUN = 64 };  // words
@@ -389,7 +474,8 @@ static uint64_t lanes_read(const uint8_t *lines, size_t n_lines) {
 
 // The members of Kernels that this file implements.
 #define LANES_KERNELS                                                                              \
-    .to_bf16 = lanes_to_bf16, .to_f16 = lanes_to_f16, .to_q8 = lanes_to_q8, .turn = turn_block,    \
+    .to_bf16 = lanes_to_bf16, .to_f16 = lanes_to_f16, .to_q8 = lanes_to_q8, .to_q4 = lanes_to_q4,  \
+    .turn = turn_block,                                                                            \
     .rmsnorm = lanes_rmsnorm, .layernorm = lanes_layernorm, .add = lanes_add,                      \
     .scale = lanes_scale, .axpby = lanes_axpby, .act = lanes_act, .act_mul = lanes_act_mul,        \
     .rope = lanes_rope, .sincos = lanes_sincos, .max = lanes_max, .exp_sum = lanes_exp_sum,        \
