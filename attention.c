@@ -567,7 +567,7 @@ static void attend_all(Job *job) {
         }
         if (!job->n_spans) return;
         if (job->a->kv_source < 0)
-            kv_append(job->w, job->a, job->kv, job->b.keys, job->b.values, job->spans,
+            kv_append(job->w, job->a, job->kv, job->b.q, job->b.keys, job->b.values, job->spans,
                       job->n_spans);
         job->n_units = 0;
         attend(job);

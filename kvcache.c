@@ -155,7 +155,7 @@ typedef struct {
     const Workspace *w;
     const Attention *a;
     const KvLayer *kv;
-    Buffer keys, values;
+    Buffer queries, keys, values;
     const Span *spans;
 } Append;
 
@@ -174,12 +174,18 @@ static Q8Block q8_block(const Workspace *w, const float *x, int n) {
     return b;
 }
 
-// One key, as column `lane` of a panel of q4.
-static void store_q4_key(const Workspace *w, uint8_t *panel, int lane, const float *x, int dim) {
+// One key, as column `lane` of a panel of q4. A head's queries lean to one side, so what counts of
+// a key's error is what is left on that side; the token's own queries of the head, n_q of them side
+// by side, are near enough to say which it is.
+static void store_q4_key(const Workspace *w, uint8_t *panel, int lane, const float *x,
+                         const float *q, int n_q, int dim) {
     uint8_t *scales = panel + blocks_of(dim) * BLOCK * LANES / 2, codes[BLOCK];
     for (int d = 0; d < dim; d += BLOCK, scales += 2 * LANES) {
+        int n = dim - d < BLOCK ? dim - d : BLOCK;
+        float side[BLOCK] = {0};
+        for (int i = 0; i < n_q; i++) w->k->add(side, q + (size_t)i * (size_t)dim + d, n);
         uint16_t scale;
-        w->k->to_q4(codes, &scale, x + d, dim - d < BLOCK ? dim - d : BLOCK);
+        w->k->to_q4(codes, &scale, x + d, side, n);
         for (int k = 0; k < BLOCK; k += 8, panel += 4 * LANES)
             for (int i = 0; i < 4; i++)
                 panel[lane * 4 + i] = (uint8_t)(codes[k + i] | codes[k + 4 + i] << 4);
@@ -189,8 +195,7 @@ static void store_q4_key(const Workspace *w, uint8_t *panel, int lane, const flo
 
 // One key, as column `lane` of a panel.
 static void store_key(const Workspace *w, uint8_t *panel, int lane, const float *x, int dim) {
-    if (w->kv.k_dtype == Q4) store_q4_key(w, panel, lane, x, dim);
-    else if (w->kv.k_dtype == F32)
+    if (w->kv.k_dtype == F32)
         for (int d = 0; d < dim; d++) ((float *)panel)[(size_t)d * LANES + lane] = x[d];
     else if (w->kv.k_dtype == F16)
         for (int d = 0; d < dim; d++)
@@ -213,7 +218,7 @@ static void store_q4_value(const Workspace *w, const KvLayer *kv, uint8_t *value
     uint8_t *at = values + lane / 8 * 64 + lane % 4, codes[BLOCK];
     for (int d = 0; d < dim; d += BLOCK) {
         uint16_t scale;
-        w->k->to_q4(codes, &scale, x + d, dim - d < BLOCK ? dim - d : BLOCK);
+        w->k->to_q4(codes, &scale, x + d, NULL, dim - d < BLOCK ? dim - d : BLOCK);
         memcpy(values + kv->v_scales + 2 * (d / BLOCK * LANES + lane), &scale, sizeof scale);
         for (int half = 0; half < BLOCK; half += LANES, at += 128)
             for (int i = 0; i < LANES; i++)
@@ -241,21 +246,26 @@ static void store_value(const Workspace *w, const KvLayer *kv, uint8_t *values, 
 static void append_head(const void *arg, int item, int thread) {
     const Append *a = arg;
     int n_heads = a->a->n_kv_heads, dim = a->a->head_dim, h = item % n_heads;
+    int group = a->a->n_heads / n_heads;
     const Span *s = &a->spans[item / n_heads];
     for (int t = 0; t < s->n; t++) {
         int slot = (s->pos + t) / LANES, lane = (s->pos + t) % LANES;
         size_t column = (size_t)h * (size_t)dim;
-        store_key(a->w, kv_keys(a->kv, s->sequence, slot, h), lane,
-                  row(a->keys, s->first + t) + column, dim);
+        const float *key = row(a->keys, s->first + t) + column;
+        uint8_t *panel = kv_keys(a->kv, s->sequence, slot, h);
+        if (a->w->kv.k_dtype == Q4)
+            store_q4_key(a->w, panel, lane, key,
+                         row(a->queries, s->first + t) + column * (size_t)group, group, dim);
+        else store_key(a->w, panel, lane, key, dim);
         if (a->kv->v_bytes)
             store_value(a->w, a->kv, kv_values(a->kv, s->sequence, slot, h), lane,
                         row(a->values, s->first + t) + column, dim);
     }
 }
 
-void kv_append(Workspace *w, const Attention *a, const KvLayer *kv, Buffer keys, Buffer values,
-               const Span *spans, int n_spans) {
-    Append append = {w, a, kv, keys, values, spans};
+void kv_append(Workspace *w, const Attention *a, const KvLayer *kv, Buffer queries, Buffer keys,
+               Buffer values, const Span *spans, int n_spans) {
+    Append append = {w, a, kv, queries, keys, values, spans};
     size_t n = 0;
     for (int i = 0; i < n_spans; i++) n += (size_t)spans[i].n;
     for_each(w, kv->slot_bytes / LANES * n, n_spans * a->n_kv_heads, append_head, &append);

@@ -103,9 +103,10 @@ typedef struct {
     void (*to_bf16)(uint16_t *out, const float *x, int n);
     void (*to_f16)(uint16_t *out, const float *x, int n);  // to nearest even, saturating at +-65504
     void (*to_q8)(int8_t *q, float *scale, int32_t *offset, const float *x, int n, bool turned);
-    // H x / 4 of n <= 32 numbers, filled up with zeros, as 32 codes and their scale: the codes of
-    // the q4 trial (lanes.h) that leave the least square error, and the scale that suits them best.
-    void (*to_q4)(uint8_t codes[BLOCK], uint16_t *scale, const float *x, int n);
+    // H x / 4 of n <= 32 numbers, filled up with zeros, as 32 codes and an f16 scale: of some that
+    // lanes.h tries, those that leave the least square error. If there is a `direction` [n], what is
+    // left in it counts more than what is left across.
+    void (*to_q4)(uint8_t *codes, uint16_t *scale, const float *x, const float *direction, int n);
     // out [32] = H x, the Hadamard transform: at strides h of 16, 8, 4, 2, 1 in this order, x[i]
     // and x[i + h] become their sum and their difference. to_q8 with `turned` rounds
     // H x * TURNED_X, for weights that are turned too. out may be x.
