@@ -373,75 +373,104 @@ static void lanes_to_q8(int8_t *restrict q, float *restrict scale, int32_t *rest
     }
 }
 
-// What the largest number of a block is tried as: other numbers may then meet their codes better.
-static const float Q4_TRIALS[] = {-127, -118, -110, -136, 114, 106, 99, 122};
+// A block as integers, of which the largest is Q4_PARTS or -Q4_PARTS. Returns what one of them
+// means. (A NaN gives zeros.)
+enum { Q4_PARTS = 4095 };
+
+static inline float to_parts(int16_t *restrict out, const float *restrict x) {
+    int32_t top = 0;
+    for (int i = 0; i < BLOCK; i++) {
+        int32_t u = (int32_t)(bits_of(x[i]) & 0x7fffffff);
+        top = u > top ? u : top;
+    }
+    float amax = from_bits((uint32_t)top), inverse = amax > 0.0f ? (float)Q4_PARTS / amax : 0.0f;
+    for (int i = 0; i < BLOCK; i++)  // the sum's bits as in q8_block
+        out[i] = (int16_t)((int32_t)(bits_of(fmaf(x[i], inverse, ROUND_MAGIC)) << 16) >> 16);
+    return amax / (float)Q4_PARTS;
+}
+
+static inline int32_t dot_parts(const int16_t *restrict x, const int16_t *restrict y) {
+    int32_t sum = 0;
+    for (int i = 0; i < BLOCK; i++) sum += x[i] * y[i];
+    return sum;
+}
+
+// What the largest number of a block is tried as, since others may then meet their codes better;
+// and the middles between two codes, in parts, if Q4_PARTS means that number.
+enum { Q4_TRIALS = 4 };
+static const int8_t Q4_SIGNS[Q4_TRIALS] = {-1, 1, -1, 1};
+#define LIMIT(number, sum) (sum) * Q4_PARTS / (2 * (number))
+#define LIMITS(n)                                                                                  \
+    {LIMIT(n, -127 - 95), LIMIT(n, -95 - 74), LIMIT(n, -74 - 58), LIMIT(n, -58 - 44),              \
+     LIMIT(n, -44 - 31),  LIMIT(n, -31 - 20), LIMIT(n, -20 - 8),  LIMIT(n, -8 + 4),                \
+     LIMIT(n, 4 + 16),    LIMIT(n, 16 + 29),  LIMIT(n, 29 + 42),  LIMIT(n, 42 + 56),               \
+     LIMIT(n, 56 + 72),   LIMIT(n, 72 + 91),  LIMIT(n, 91 + 114)}
+static const int16_t Q4_LIMITS[Q4_TRIALS][15] = {LIMITS(127), LIMITS(114), LIMITS(138),
+                                                 LIMITS(124)};
+static const int16_t Q4_STEPS[15] = {32, 21, 16, 14, 13, 11, 12, 12, 12, 13, 13, 14, 16, 19, 23};
+
+// The numbers that are next to w, and their codes.
+static inline void q4_numbers(int16_t *restrict q, const int16_t *restrict w,
+                              const int16_t *restrict limits) {
+    for (int i = 0; i < BLOCK; i++) {
+        int16_t number = -127;
+        for (int j = 0; j < 15; j++)
+            number = (int16_t)(number + (-(w[i] > limits[j]) & Q4_STEPS[j]));
+        q[i] = number;
+    }
+}
+
+static inline void q4_codes(uint8_t *restrict codes, const int16_t *restrict w,
+                            const int16_t *restrict limits) {
+    for (int i = 0; i < BLOCK; i++) {
+        int16_t code = 0;
+        for (int j = 0; j < 15; j++) code = (int16_t)(code + (w[i] > limits[j]));
+        codes[i] = (uint8_t)code;
+    }
+}
+
+// H x / 4 in parts, or its opposite: the largest of them is Q4_PARTS. Returns what a part means.
+static inline float turned_parts(int16_t *restrict out, const float *restrict x, int n) {
+    float turned[BLOCK] = {0};
+    memcpy(turned, x, sizeof *x * (size_t)n);
+    turn_block(turned, turned);
+    for (int i = 0; i < BLOCK; i++) turned[i] *= TURNED_W;
+    float part = to_parts(out, turned);
+    int16_t top = 0, bottom = 0;
+    for (int i = 0; i < BLOCK; i++) {
+        top = out[i] > top ? out[i] : top;
+        bottom = out[i] < bottom ? out[i] : bottom;
+    }
+    if (-bottom <= top) return part;
+    for (int i = 0; i < BLOCK; i++) out[i] = (int16_t)-out[i];
+    return -part;
+}
+
 // How much more than in others an error counts in the direction that to_q4 is given.
 #define Q4_EMPHASIS 16.0f
-
-// Codes below the one that is next to x.
-static inline int32_t q4_code(float x) {
-    int32_t code = 0;
-    for (int j = 0; j < 15; j++)
-        code += x > 0.5f * (float)(Q4_CODES[j] + Q4_CODES[j + 1]);
-    return code;
-}
-
-// The number that this code means.
-static inline float q4_nearest(float x) {
-    float number = Q4_CODES[0];
-    for (int j = 0; j < 15; j++) {
-        float step = (float)(Q4_CODES[j + 1] - Q4_CODES[j]);
-        number += x > 0.5f * (float)(Q4_CODES[j] + Q4_CODES[j + 1]) ? step : 0.0f;
-    }
-    return number;
-}
-
-// Of two integers in the order of floats, the one that is further from 0.
-static inline float largest_of_block(const float *w) {
-    int32_t positive = INT32_MIN, negative = INT32_MIN;
-    for (int i = 0; i < BLOCK; i++) {
-        int32_t u = (int32_t)bits_of(w[i]), v = (int32_t)bits_of(-w[i]);
-        positive = u > positive ? u : positive;
-        negative = v > negative ? v : negative;
-    }
-    return negative > positive ? -from_bits((uint32_t)negative) : from_bits((uint32_t)positive);
-}
-
-// A block of n <= 32 numbers, turned, as a q4 file has weights.
-static inline void turn_for_q4(float *restrict out, const float *restrict x, int n) {
-    memset(out, 0, BLOCK * sizeof *out);
-    memcpy(out, x, sizeof *x * (size_t)n);
-    turn_block(out, out);
-    for (int i = 0; i < BLOCK; i++) out[i] *= TURNED_W;
-}
-
-static inline float dot_block(const float *restrict x, const float *restrict y) {
-    float v[LANES] = {0};
-    for (int i = 0; i < BLOCK; i += LANES)
-        for (int j = 0; j < LANES; j++) v[j] = fmaf(x[i + j], y[i + j], v[j]);
-    return sum_lanes(v);
-}
 
 // With <x, y> = x.y + c (x.u) (u.y) for the direction u, the scale that brings numbers q closest to
 // w is <w, q> / <q, q>, and <w, q>^2 / <q, q> what it saves of the error <w, w>.
 static void lanes_to_q4(uint8_t *restrict codes, uint16_t *restrict scale,
                         const float *restrict x, const float *restrict direction, int n) {
-    float w[BLOCK], u[BLOCK] = {0}, q[BLOCK];
-    float most = 0.0f, best_scale = 0.0f, best_inverse = 0.0f;
-    turn_for_q4(w, x, n);
-    if (direction) turn_for_q4(u, direction, n);
-    float uu = dot_block(u, u), c = uu > 1e-30f ? Q4_EMPHASIS / uu : 0.0f;
-    float largest = largest_of_block(w), wu = c * dot_block(w, u);
-    for (size_t trial = 0; trial < sizeof Q4_TRIALS / sizeof *Q4_TRIALS; trial++) {
-        float inverse = Q4_TRIALS[trial] / largest;
-        for (int i = 0; i < BLOCK; i++) q[i] = q4_nearest(w[i] * inverse);
-        float qu = dot_block(q, u), wq = fmaf(wu, qu, dot_block(w, q));
-        float qq = fmaf(c * qu, qu, dot_block(q, q)), saved = wq * wq / qq;
-        if (!(saved > most)) continue;  // nor if it is a NaN, as in a block of zeros
-        most = saved, best_scale = wq / qq, best_inverse = inverse;
+    int16_t w[2][BLOCK], u[BLOCK] = {0}, q[BLOCK];  // w, and -w
+    float part = turned_parts(w[0], x, n), most = 0.0f, best_scale = 0.0f;
+    if (direction) turned_parts(u, direction, n);
+    for (int i = 0; i < BLOCK; i++) w[1][i] = (int16_t)-w[0][i];
+    float uu = (float)dot_parts(u, u), c = uu > 0.0f ? Q4_EMPHASIS / uu : 0.0f;
+    float wu = c * (float)dot_parts(w[0], u);
+    int best = 0;
+    for (int t = 0; t < Q4_TRIALS; t++) {
+        q4_numbers(q, w[Q4_SIGNS[t] < 0], Q4_LIMITS[t]);
+        float qu = (float)dot_parts(q, u), wq = fmaf(wu, qu, (float)dot_parts(w[0], q));
+        float qq = fmaf(c * qu, qu, (float)dot_parts(q, q)), saved = wq * wq / qq;
+        bool better = saved > most;
+        most = better ? saved : most;
+        best_scale = better ? wq / qq : best_scale;
+        best = better ? t : best;
     }
-    for (int i = 0; i < BLOCK; i++) codes[i] = (uint8_t)q4_code(w[i] * best_inverse);
-    *scale = f32_to_f16(best_scale);
+    q4_codes(codes, w[Q4_SIGNS[best] < 0], Q4_LIMITS[best]);
+    *scale = f32_to_f16(best_scale * part);
 }
 
 // Probabilities times the scales of 32 dims as integers, in the two parts that a dot product of
@@ -454,21 +483,23 @@ typedef struct {
 
 // From a [n], n a multiple of 16.
 static inline void mix_weights(MixWeights *restrict out, const float *restrict a, int n) {
-    int32_t top = 0, high_sum = 0, low_sum = 0;
+    int32_t top = 0;
+    uint32_t sum = 0, low_sum = 0;
     for (int i = 0; i < n; i++) {
         int32_t u = (int32_t)(bits_of(a[i]) & 0x7fffffff);
         top = u > top ? u : top;
     }
     float amax = from_bits((uint32_t)top), inverse = amax > 0.0f ? (float)MIX_STEPS / amax : 0.0f;
-    for (int i = 0; i < n; i++) {  // the sum's bits as in q8_block
-        int32_t v = (int32_t)(bits_of(fmaf(a[i], inverse, ROUND_MAGIC)) << 17) >> 17;
-        out->high[i] = (int8_t)(v >> 7);
+    for (int i = 0; i < n; i++) {  // the integer lies in the low bits of the sum
+        uint32_t v = bits_of(fmaf(a[i], inverse, ROUND_MAGIC));
+        out->high[i] = (int8_t)(v >> 7 & 255);
         out->low[i] = (int8_t)(v & 127);
-        high_sum += v >> 7;
+        sum += v;
         low_sum += v & 127;
     }
-    out->high_offset = -128 * high_sum;
-    out->low_offset = -128 * low_sum;
+    int32_t total = (int32_t)(sum - (uint32_t)n * bits_of(ROUND_MAGIC));
+    out->high_offset = (int32_t)low_sum - total;  // -128 times the sum of high
+    out->low_offset = -128 * (int32_t)low_sum;
     out->step = amax / (float)MIX_STEPS;
 }
 

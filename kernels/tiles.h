@@ -375,32 +375,46 @@ INLINE void int_mix_tile(float *out, size_t dim, const IntMixTile *tile, int T, 
         }
 }
 
-// The weights of a row for 32 dims, whose scales lie at `scales` of every block of positions.
-INLINE void int_mix_weights(MixWeights *out, const float *p, const IntMixTile *tile,
-                            size_t scales) {
-    float a[MAX_KEYS];
+// The scales of 32 dims, which begin at `at` in every block of positions.
+INLINE void int_mix_scales(float out[MAX_KEYS], const IntMixTile *tile, size_t at) {
     for (int i = tile->begin; i < tile->end; i += LANES)
-        v_store(a + i - tile->begin,
-                v_mul(v_load(p + i), v_load_f16(tile->v[i / LANES] + scales)));
-    mix_weights(out, a, (tile->end - tile->begin + LANES - 1) / LANES * LANES);
+        v_store(out + i - tile->begin, v_load_f16(tile->v[i / LANES] + at));
 }
 
-// mix_q4 in tiles of T rows; the last ones come one by one.
+INLINE void int_mix_weights(MixWeights *out, const float *p, const float *scales, int n) {
+    float a[MAX_KEYS];
+    for (int i = 0; i < n; i++) a[i] = p[i] * scales[i];
+    mix_weights(out, a, n);
+}
+
+// A tile of n <= T rows.
+INLINE void int_mix_rows(float *out, size_t dim, const IntMixTile *tile, int n, int T) {
+    if (n == 1) int_mix_tile(out, dim, tile, 1, tile->ahead);
+    else if (n == 2 && T >= 2) int_mix_tile(out, dim, tile, 2, tile->ahead);
+    else if (n == 3 && T >= 3) int_mix_tile(out, dim, tile, 3, tile->ahead);
+    else if (n == 4 && T >= 4) int_mix_tile(out, dim, tile, 4, tile->ahead);
+    else if (n == 5 && T >= 5) int_mix_tile(out, dim, tile, 5, tile->ahead);
+    else if (T >= 6) int_mix_tile(out, dim, tile, 6, tile->ahead);
+}
+
+// mix_q4 in tiles of up to T rows.
 #define INT_MIX(T)                                                                                 \
     static void mix_q4(float *out, const float *p, size_t p_stride, int n_rows,                    \
                        const uint8_t *const *v, int begin, int end, int dim, ptrdiff_t ahead) {    \
         MixWeights weights[T];                                                                     \
-        for (int d = 0; d < dim; d += BLOCK)                                                       \
+        float scales[MAX_KEYS];                                                                    \
+        const int n_keys = (end - begin + LANES - 1) / LANES * LANES;                              \
+        for (int d = 0; d < dim; d += BLOCK) {                                                     \
+            IntMixTile tile = {v, (size_t)d * LANES / 2, weights, begin, end, ahead};              \
+            int_mix_scales(scales, &tile, (size_t)(LANES / 2 * dim + d / BLOCK * 32));             \
             for (int row = 0, n; row < n_rows; row += n) {                                         \
-                n = n_rows - row < T ? 1 : T;                                                      \
-                IntMixTile tile = {v, (size_t)d * LANES / 2, weights, begin, end, ahead};          \
-                const size_t scales = (size_t)LANES / 2 * (size_t)dim + (size_t)d / BLOCK * 32;    \
+                n = next_rows(n_rows - row, T);                                                    \
                 for (int t = 0; t < n; t++)                                                        \
-                    int_mix_weights(&weights[t], p + (size_t)(row + t) * p_stride, &tile, scales); \
-                float *to = out + (size_t)row * (size_t)dim + d;                                   \
-                if (n == 1) int_mix_tile(to, (size_t)dim, &tile, 1, ahead);                        \
-                else int_mix_tile(to, (size_t)dim, &tile, T, ahead);                               \
+                    int_mix_weights(&weights[t], p + (size_t)(row + t) * p_stride + begin, scales, \
+                                    n_keys);                                                       \
+                int_mix_rows(out + (size_t)row * (size_t)dim + d, (size_t)dim, &tile, n, T);       \
             }                                                                                      \
+        }                                                                                          \
     }
 
 // The tiles of P panels, one for each T.
