@@ -429,21 +429,25 @@ static inline void q4_codes(uint8_t *restrict codes, const int16_t *restrict w,
     }
 }
 
-// H x / 4 in parts, or its opposite: the largest of them is Q4_PARTS. Returns what a part means.
+// H x / 4 in parts. Returns what a part means.
 static inline float turned_parts(int16_t *restrict out, const float *restrict x, int n) {
     float turned[BLOCK] = {0};
     memcpy(turned, x, sizeof *x * (size_t)n);
     turn_block(turned, turned);
     for (int i = 0; i < BLOCK; i++) turned[i] *= TURNED_W;
-    float part = to_parts(out, turned);
+    return to_parts(out, turned);
+}
+
+// Turns the signs of all if the largest of them is below 0; returns -1 if so, else 1.
+static inline int make_largest_positive(int16_t *w) {
     int16_t top = 0, bottom = 0;
     for (int i = 0; i < BLOCK; i++) {
-        top = out[i] > top ? out[i] : top;
-        bottom = out[i] < bottom ? out[i] : bottom;
+        top = w[i] > top ? w[i] : top;
+        bottom = w[i] < bottom ? w[i] : bottom;
     }
-    if (-bottom <= top) return part;
-    for (int i = 0; i < BLOCK; i++) out[i] = (int16_t)-out[i];
-    return -part;
+    int sign = 1 - 2 * (-bottom > top);
+    for (int i = 0; i < BLOCK; i++) w[i] = (int16_t)(w[i] * sign);
+    return sign;
 }
 
 // How much more than in others an error counts in the direction that to_q4 is given.
@@ -454,23 +458,26 @@ static inline float turned_parts(int16_t *restrict out, const float *restrict x,
 static void lanes_to_q4(uint8_t *restrict codes, uint16_t *restrict scale,
                         const float *restrict x, const float *restrict direction, int n) {
     int16_t w[2][BLOCK], u[BLOCK] = {0}, q[BLOCK];  // w, and -w
-    float part = turned_parts(w[0], x, n), most = 0.0f, best_scale = 0.0f;
+    float wq[Q4_TRIALS], qq[Q4_TRIALS];
+    float part = turned_parts(w[0], x, n);
     if (direction) turned_parts(u, direction, n);
+    part *= (float)make_largest_positive(w[0]);
     for (int i = 0; i < BLOCK; i++) w[1][i] = (int16_t)-w[0][i];
     float uu = (float)dot_parts(u, u), c = uu > 0.0f ? Q4_EMPHASIS / uu : 0.0f;
     float wu = c * (float)dot_parts(w[0], u);
-    int best = 0;
-    for (int t = 0; t < Q4_TRIALS; t++) {
+    uint32_t best = 0;
+    for (uint32_t t = 0; t < Q4_TRIALS; t++) {
         q4_numbers(q, w[Q4_SIGNS[t] < 0], Q4_LIMITS[t]);
-        float qu = (float)dot_parts(q, u), wq = fmaf(wu, qu, (float)dot_parts(w[0], q));
-        float qq = fmaf(c * qu, qu, (float)dot_parts(q, q)), saved = wq * wq / qq;
-        bool better = saved > most;
-        most = better ? saved : most;
-        best_scale = better ? wq / qq : best_scale;
-        best = better ? t : best;
+        float qu = (float)dot_parts(q, u);
+        wq[t] = fmaf(wu, qu, (float)dot_parts(w[0], q));
+        qq[t] = fmaf(c * qu, qu, (float)dot_parts(q, q));
+        // Floats above 0 are in the order of integers; the trial takes their last bits.
+        uint32_t saved = (bits_of(wq[t] * wq[t] / qq[t]) & ~3u) | t;
+        best = saved > best ? saved : best;
     }
+    best &= 3;
     q4_codes(codes, w[Q4_SIGNS[best] < 0], Q4_LIMITS[best]);
-    *scale = f32_to_f16(best_scale * part);
+    *scale = f32_to_f16(wq[best] / qq[best] * part);
 }
 
 // Probabilities times the scales of 32 dims as integers, in the two parts that a dot product of
