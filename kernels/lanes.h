@@ -465,8 +465,8 @@ static void lanes_to_q4(uint8_t *restrict codes, uint16_t *restrict scale,
     for (int i = 0; i < BLOCK; i++) w[1][i] = (int16_t)-w[0][i];
     float uu = (float)dot_parts(u, u), c = uu > 0.0f ? Q4_EMPHASIS / uu : 0.0f;
     float wu = c * (float)dot_parts(w[0], u);
-    uint32_t best = 0;
-    for (uint32_t t = 0; t < Q4_TRIALS; t++) {
+    uint32_t best = 0, n_trials = direction ? Q4_TRIALS : Q4_TRIALS / 2;
+    for (uint32_t t = 0; t < n_trials; t++) {
         q4_numbers(q, w[Q4_SIGNS[t] < 0], Q4_LIMITS[t]);
         float qu = (float)dot_parts(q, u);
         wq[t] = fmaf(wu, qu, (float)dot_parts(w[0], q));
@@ -480,34 +480,29 @@ static void lanes_to_q4(uint8_t *restrict codes, uint16_t *restrict scale,
     *scale = f32_to_f16(wq[best] / qq[best] * part);
 }
 
-// Probabilities times the scales of 32 dims as integers, in the two parts that a dot product of
-// bytes takes; and what undoes that it adds 128 to every code, as the offset of Rows.
+// Probabilities times the scales of 32 dims as integers; and what undoes that a dot product adds 128
+// to every code, as the offset of Rows.
 typedef struct {
-    int8_t high[MAX_KEYS], low[MAX_KEYS];
-    int32_t high_offset, low_offset;
-    float step;
+    int8_t n[MAX_KEYS];
+    int32_t offset[MAX_KEYS / MIX_RUN];
+    float step[MAX_KEYS / MIX_RUN];
 } MixWeights;
 
-// From a [n], n a multiple of 16.
-static inline void mix_weights(MixWeights *restrict out, const float *restrict a, int n) {
-    int32_t top = 0;
-    uint32_t sum = 0, low_sum = 0;
-    for (int i = 0; i < n; i++) {
+// One run, from a [MIX_RUN].
+static inline void mix_weights(MixWeights *restrict out, const float *restrict a, int run) {
+    int32_t top = 0, sum = 0;
+    for (int i = 0; i < MIX_RUN; i++) {
         int32_t u = (int32_t)(bits_of(a[i]) & 0x7fffffff);
         top = u > top ? u : top;
     }
-    float amax = from_bits((uint32_t)top), inverse = amax > 0.0f ? (float)MIX_STEPS / amax : 0.0f;
-    for (int i = 0; i < n; i++) {  // the integer lies in the low bits of the sum
-        uint32_t v = bits_of(fmaf(a[i], inverse, ROUND_MAGIC));
-        out->high[i] = (int8_t)(v >> 7 & 255);
-        out->low[i] = (int8_t)(v & 127);
+    float amax = from_bits((uint32_t)top), inverse = amax > 0.0f ? 127.0f / amax : 0.0f;
+    for (int i = 0; i < MIX_RUN; i++) {  // the sum's bits as in q8_block
+        int32_t v = (int32_t)(bits_of(fmaf(a[i], inverse, ROUND_MAGIC)) << 24) >> 24;
+        out->n[run * MIX_RUN + i] = (int8_t)v;
         sum += v;
-        low_sum += v & 127;
     }
-    int32_t total = (int32_t)(sum - (uint32_t)n * bits_of(ROUND_MAGIC));
-    out->high_offset = (int32_t)low_sum - total;  // -128 times the sum of high
-    out->low_offset = -128 * (int32_t)low_sum;
-    out->step = amax / (float)MIX_STEPS;
+    out->offset[run] = -128 * sum;
+    out->step[run] = amax * (1.0f / 127.0f);
 }
 
 // Four streams at once, as the product with one token has them.

@@ -150,24 +150,33 @@ static int32_t value_code(const uint8_t *v, int d, int lane) {
     return Q4_CODES[lane % 8 < 4 ? codes & 15 : codes >> 4];
 }
 
+// 32 dims of one row from d on.
+static void mix_q4_block(float *out, const float *p, const uint8_t *const *v, int begin, int end,
+                         int dim, int d) {
+    MixWeights w;
+    memset(out, 0, BLOCK * sizeof *out);
+    for (int first = begin / MIX_RUN * MIX_RUN; first < end; first += MIX_RUN) {
+        int from = first > begin ? first : begin;
+        int to = first + MIX_RUN < end ? first + MIX_RUN : end;
+        float a[MIX_RUN] = {0};
+        for (int i = from; i < to; i++)
+            a[i - first] = p[i] * f16_at(v[i / LANES] + (size_t)LANES * dim / 2,
+                                         (size_t)(d / BLOCK * LANES + i % LANES));
+        mix_weights(&w, a, 0);
+        for (int j = 0; j < BLOCK; j++) {
+            int32_t sum = 0;
+            for (int i = from; i < to; i++)
+                sum += w.n[i - first] * value_code(v[i / LANES], d + j, i % LANES);
+            out[j] = fmaf((float)sum, w.step[0], out[j]);
+        }
+    }
+}
+
 static void mix_q4(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v,
                    int begin, int end, int dim, UNUSED ptrdiff_t ahead) {
     for (int r = 0; r < n_rows; r++, p += p_stride)
-        for (int d = 0; d < dim; d += BLOCK, out += BLOCK) {
-            float a[MAX_KEYS] = {0};
-            for (int i = begin; i < end; i++)
-                a[i - begin] = p[i] * f16_at(v[i / LANES] + (size_t)LANES * dim / 2,
-                                             (size_t)(d / BLOCK * LANES + i % LANES));
-            MixWeights w;
-            mix_weights(&w, a, MAX_KEYS);
-            for (int j = 0; j < BLOCK; j++) {
-                int32_t sum = 0;
-                for (int i = begin; i < end; i++)
-                    sum += (128 * w.high[i - begin] + w.low[i - begin]) *
-                           value_code(v[i / LANES], d + j, i % LANES);
-                out[j] = (float)sum * w.step;
-            }
-        }
+        for (int d = 0; d < dim; d += BLOCK, out += BLOCK)
+            mix_q4_block(out, p, v, begin, end, dim, d);
 }
 
 // Number d of key `lane` of a panel, but for the scale of q8 and q4.

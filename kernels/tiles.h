@@ -334,15 +334,18 @@ typedef struct {
     const uint8_t *const *v;
     size_t at;  // of the 32 dims' codes in a block of positions
     const MixWeights *weights;  // [T]
-    int begin, end;
+    int origin, begin, end;  // origin: where the run of `begin` begins
     ptrdiff_t ahead;
 } IntMixTile;
 
-// high and low [2][T]: sums over positions of the weights' parts times codes.
-INLINE void int_mix_sums(Ints high[2][MAX_T], Ints low[2][MAX_T], const IntMixTile *tile, int T,
-                         bool ahead) {
+// total [2][T]: sums over positions from..to-1, in one run, of n times codes.
+INLINE void int_mix_run(Ints total[2][MAX_T], const IntMixTile *tile, int from, int to, int T,
+                        bool ahead) {
     enum { PANEL = 128, GROUP = 64 };  // bytes of 16 dims, and of 8 positions of them
-    for (int i = tile->begin; i < tile->end; i += LANES) {
+    UNROLL for (int t = 0; t < T; t++)
+        UNROLL for (int p = 0; p < 2; p++)
+            total[p][t] = v_dot_start(tile->weights[t].offset[(from - tile->origin) / MIX_RUN]);
+    for (int i = from; i < to; i += LANES) {
         const uint8_t *codes = tile->v[i / LANES] + tile->at;
         if (ahead) prefetch(codes, tile->ahead, 2 * PANEL);
         UNROLL for (int g = 0; g < 2; g++) {
@@ -350,41 +353,52 @@ INLINE void int_mix_sums(Ints high[2][MAX_T], Ints low[2][MAX_T], const IntMixTi
             UNROLL for (int p = 0; p < 2; p++) v_load_q4(w[p], codes + p * PANEL + g * GROUP);
             UNROLL for (int j = 0; j < 2; j++)
                 UNROLL for (int t = 0; t < T; t++) {
-                    const int at = i - tile->begin + 8 * g + 4 * j;
-                    UNROLL for (int p = 0; p < 2; p++) {
-                        high[p][t] = v_dot(high[p][t], w[p][j], tile->weights[t].high + at);
-                        low[p][t] = v_dot(low[p][t], w[p][j], tile->weights[t].low + at);
-                    }
+                    const int8_t *n = tile->weights[t].n + (i - tile->origin) + 8 * g + 4 * j;
+                    UNROLL for (int p = 0; p < 2; p++) total[p][t] = v_dot(total[p][t], w[p][j], n);
                 }
         }
     }
 }
 
 INLINE void int_mix_tile(float *out, size_t dim, const IntMixTile *tile, int T, bool ahead) {
-    Ints high[2][MAX_T], low[2][MAX_T];
+    Floats sum[2][MAX_T];
+    Ints total[2][MAX_T];
     UNROLL for (int t = 0; t < T; t++)
-        UNROLL for (int p = 0; p < 2; p++) {
-            high[p][t] = v_dot_start(tile->weights[t].high_offset);
-            low[p][t] = v_dot_start(tile->weights[t].low_offset);
-        }
-    int_mix_sums(high, low, tile, T, ahead);
+        UNROLL for (int p = 0; p < 2; p++) sum[p][t] = v_zero();
+    for (int from = tile->begin, to; from < tile->end; from = to) {
+        const int run = (from - tile->origin) / MIX_RUN, next = tile->origin + (run + 1) * MIX_RUN;
+        to = next < tile->end ? next : tile->end;
+        int_mix_run(total, tile, from, to, T, ahead);
+        UNROLL for (int t = 0; t < T; t++)
+            UNROLL for (int p = 0; p < 2; p++)
+                sum[p][t] = v_fma(v_dot_end(total[p][t]), v_set1(tile->weights[t].step[run]),
+                                  sum[p][t]);
+    }
     UNROLL for (int t = 0; t < T; t++)
-        UNROLL for (int p = 0; p < 2; p++) {  // exact, then rounded once, as an int32 would be
-            Floats sum = v_fma(v_dot_end(high[p][t]), v_set1(128.0f), v_dot_end(low[p][t]));
-            v_store(out + (size_t)t * dim + 16 * p, v_mul(sum, v_set1(tile->weights[t].step)));
-        }
+        UNROLL for (int p = 0; p < 2; p++) v_store(out + (size_t)t * dim + 16 * p, sum[p][t]);
 }
 
-// The scales of 32 dims, which begin at `at` in every block of positions.
+// The scales of 32 dims, which begin at `at` in every block of positions; 0 outside of the tile's.
 INLINE void int_mix_scales(float out[MAX_KEYS], const IntMixTile *tile, size_t at) {
-    for (int i = tile->begin; i < tile->end; i += LANES)
-        v_store(out + i - tile->begin, v_load_f16(tile->v[i / LANES] + at));
+    for (int i = tile->origin; i < tile->origin + MAX_KEYS; i += LANES)
+        v_store(out + i - tile->origin, i < tile->begin || i >= tile->end
+                                            ? v_zero()
+                                            : v_load_f16(tile->v[i / LANES] + at));
 }
 
-INLINE void int_mix_weights(MixWeights *out, const float *p, const float *scales, int n) {
-    float a[MAX_KEYS];
-    for (int i = 0; i < n; i++) a[i] = p[i] * scales[i];
-    mix_weights(out, a, n);
+// p from the tile's origin on.
+INLINE void int_mix_weights(MixWeights *out, const float *p, const float *scales,
+                            const IntMixTile *tile) {
+    const int begin = tile->begin - tile->origin, end = tile->end - tile->origin;
+    for (int run = begin / MIX_RUN; run * MIX_RUN < end; run++) {
+        float a[MIX_RUN];
+        UNROLL for (int i = 0; i < MIX_RUN; i += LANES) {
+            const int at = run * MIX_RUN + i;
+            v_store(a + i, at < begin || at >= end ? v_zero()
+                                                   : v_mul(v_load(p + at), v_load(scales + at)));
+        }
+        mix_weights(out, a, run);
+    }
 }
 
 // A tile of n <= T rows.
@@ -403,15 +417,15 @@ INLINE void int_mix_rows(float *out, size_t dim, const IntMixTile *tile, int n, 
                        const uint8_t *const *v, int begin, int end, int dim, ptrdiff_t ahead) {    \
         MixWeights weights[T];                                                                     \
         float scales[MAX_KEYS];                                                                    \
-        const int n_keys = (end - begin + LANES - 1) / LANES * LANES;                              \
+        const int origin = begin / MIX_RUN * MIX_RUN;                                              \
         for (int d = 0; d < dim; d += BLOCK) {                                                     \
-            IntMixTile tile = {v, (size_t)d * LANES / 2, weights, begin, end, ahead};              \
+            IntMixTile tile = {v, (size_t)d * LANES / 2, weights, origin, begin, end, ahead};      \
             int_mix_scales(scales, &tile, (size_t)(LANES / 2 * dim + d / BLOCK * 32));             \
             for (int row = 0, n; row < n_rows; row += n) {                                         \
                 n = next_rows(n_rows - row, T);                                                    \
                 for (int t = 0; t < n; t++)                                                        \
-                    int_mix_weights(&weights[t], p + (size_t)(row + t) * p_stride + begin, scales, \
-                                    n_keys);                                                       \
+                    int_mix_weights(&weights[t], p + (size_t)(row + t) * p_stride + origin, scales,\
+                                    &tile);                                                        \
                 int_mix_rows(out + (size_t)row * (size_t)dim + d, (size_t)dim, &tile, n, T);       \
             }                                                                                      \
         }                                                                                          \
