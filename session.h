@@ -70,6 +70,8 @@ void sequence_expect(Sequence *s, int n);
 int sequence_length(const Sequence *s);         // tokens in the cache
 int sequence_common(const Sequence *s, const int *ids, int n);  // how many of ids it begins with
 const int *sequence_tokens(const Sequence *s);  // [length], borrowed
+const int *sequence_source(const Sequence *s, int *n);  // [*n], that an encoder has read, borrowed
+Workspace *sequence_workspace(const Sequence *s);
 int sequence_save(const Sequence *s, const char *path, Error *err);
 Sequence *sequence_load(Workspace *w, const char *path, Error *err);
 
@@ -81,9 +83,22 @@ Sequence *sequence_load(Workspace *w, const char *path, Error *err);
 // that the model does not have, an encoder's sequence that was not rewound. Tokens that ran
 // before an error stay in the sequences.
 const float *forward_runs(Workspace *w, const Run *runs, int n_runs, Error *err);
+// Reads texts with the encoder: what a sequence's tokens will look at, from the first one on. A run
+// wants no logits; the sequence holds no token yet. Errors: as above, or the model has no encoder.
+int read_sources(Workspace *w, const Run *runs, int n_runs, Error *err);
 // The same for one sequence.
 const float *forward(Sequence *s, const int *tokens, int n, int n_logits, Error *err);
 size_t logit_stride(const Workspace *w);  // vocab_size or n_embd, rounded up to 16
+
+// ---- source.c: what an encoder-decoder's texts begin with ----
+
+// lang: NULL, the language to write, or FROM:TO. *ids is the caller's to free. Returns how many;
+// -1: the model has no such language.
+long start_tokens(const Model *model, const heads_tokenizer *tokenizer, const char *lang,
+                  int **ids, Error *err);
+// Puts FROM in the place of the language that ids, what is to be read, begin or end with.
+int source_language(const Model *model, const heads_tokenizer *tokenizer, const char *lang,
+                    int *ids, long n, Error *err);
 
 // ---- pooling.c: one vector of a text's hidden states, as Model.pooling says ----
 
@@ -97,8 +112,10 @@ void unit_vector(const Workspace *w, float *x);  // x [n_embd], divided by its l
 // What n_kv_heads (0: each layer's own) cost at `context` positions; the heads of latent attention
 // count as they are expanded.
 KvPlan kv_plan(const Model *model, int n_kv_heads, int context, Dtype k_dtype, Dtype v_dtype);
-// Bytes that the first n positions take: n bytes_per_token until a window is full, and the states.
-size_t kv_bytes_at(const Model *model, int n_kv_heads, int n, Dtype k_dtype, Dtype v_dtype);
+// Bytes that the first n positions take, n bytes_per_token until a window is full, and the states;
+// and n_source tokens that an encoder has read.
+size_t kv_bytes_at(const Model *model, int n_kv_heads, int n, int n_source, Dtype k_dtype,
+                   Dtype v_dtype);
 // Of these, bytes that fill values of few numbers up to 16 (32 for q8 and q4).
 size_t kv_padding_per_token(const Model *model, int n_kv_heads, Dtype v_dtype);
 

@@ -25,7 +25,7 @@ def _environment(strftime_now: Callable[[str], str]):
         from jinja2.ext import Extension
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError:
-        raise ExportError("the chat template needs jinja2; pip install -r requirements.txt") from None
+        raise ExportError("the chat template needs jinja2; pip install jinja2") from None
 
     class Dict:
         """`dict`, without what else a class gives away."""

@@ -17,7 +17,7 @@ from .families import canonical
 from .quantize import panel_bytes
 from .tensor import ExportError
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 SCHEMES = ("gqa", "mla", "mqa", "mha")  # in the order in which they are chosen
 LARGE = 1_000_000_000  # parameters from which on models are made wider, and embeddings untied
 ASPECTS = {True: {"deep": 24, "wide": 64}, False: {"deep": 64, "wide": 128}}  # width over layers
@@ -231,7 +231,8 @@ def ceilings() -> tuple[float, float] | None:
     and a line on stderr if that cannot be had."""
     run, model = (os.path.join(ROOT, *path) for path in (("run",), ("models", "stories.bin")))
     if not os.path.exists(run):
-        print("export: no speeds: ./run is not built; type make", file=sys.stderr)
+        print("export: no speeds: they take ./run, which is not built; type make in heads.c's "
+              "folder", file=sys.stderr)  # fmt: skip
         return None
     print("export: measuring this machine by ./run --bench, some seconds", file=sys.stderr)
     try:

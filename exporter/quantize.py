@@ -45,7 +45,6 @@ def pack(weights: np.ndarray, dtype: str) -> tuple[bytes, float]:
     changed.
 
     Errors: OverflowError if a weight is larger than the dtype holds."""
-    n_in = weights.shape[1]
     weights = _pad(np.ascontiguousarray(weights, np.float32), dtype)
     if dtype == "f32":
         return _interleave(weights, 1).tobytes(), 0.0

@@ -135,14 +135,20 @@ typedef struct {
     void (*sincos)(float *c, float *s, const float *angle, float multiplier, int n);
     // x *= scale / sqrt(sum of squares + eps)
     void (*unit)(float *x, float scale, float eps, int n);
-    // out = sum over j < n_taps of w[j][i] * x[j][i], one fma chain in the order of j;
-    // w [n_taps][n], x [n_taps][stride]
-    void (*conv)(float *out, const float *x, size_t stride, const float *w, int n_taps, int n);
+    // out = b[i] + sum over j < n_taps of w[j][i] * x[j][i], one fma chain in the order of j;
+    // w [n_taps][n], x [n_taps][stride], b [n] or NULL
+    void (*conv)(float *out, const float *x, size_t stride, const float *w, const float *b,
+                 int n_taps, int n);
     void (*decay)(float *x, const float *rate, int n);  // x = exp(-rate * softplus(x))
     // One step of the gated delta rule on state S [n_k][n_v]:
     // S *= decay; d = beta (v - S^T k); S += k d^T; out = S^T q.
     void (*delta)(float *state, float *out, const float *q, const float *k, const float *v,
                   float decay, float beta, int n_k, int n_v);
+    // x = softplus(x), within least..most; decay = exp(-rate * x)
+    void (*step)(float *x, float *decay, const float *rate, float least, float most, int n);
+    // One step of Mamba-2 on state S [n_k][n_v]: S = decay S + k (step v)^T; out = S^T q.
+    void (*mamba2)(float *state, float *out, const float *q, const float *k, const float *v,
+                   float decay, float step, int n_k, int n_v);
     // n is a multiple of 16
     float (*max)(const float *x, int n);
     // x = exp(x - max), -INFINITY gives 0; returns the sum

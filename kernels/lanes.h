@@ -238,8 +238,8 @@ static void lanes_unit(float *x, float scale, float eps, int n) {
 }
 
 static void lanes_conv(float *restrict out, const float *restrict x, size_t stride,
-                       const float *restrict w, int n_taps, int n) {
-    for (int i = 0; i < n; i++) out[i] = 0.0f;
+                       const float *restrict w, const float *restrict b, int n_taps, int n) {
+    for (int i = 0; i < n; i++) out[i] = b ? b[i] : 0.0f;
     for (int j = 0; j < n_taps; j++, x += stride, w += n)
         for (int i = 0; i < n; i++) out[i] = fmaf(w[i], x[i], out[i]);
 }
@@ -294,6 +294,45 @@ static void lanes_delta(float *state, float *out, const float *q, const float *k
     for (; j + LANES <= n_v; j += LANES)
         delta_columns(state + j, out + j, q, k, v + j, decay, beta, n_k, n_v, LANES);
     if (j < n_v) delta_columns(state + j, out + j, q, k, v + j, decay, beta, n_k, n_v, n_v - j);
+}
+
+static void lanes_step(float *restrict x, float *restrict decay, const float *restrict rate,
+                       float least, float most, int n) {
+    for (int i = 0; i < n; i++) {
+        float y = softplus_lane(x[i]);
+        y = y < least ? least : y;
+        x[i] = y > most ? most : y;
+        decay[i] = exp_lane(-rate[i] * x[i]);
+    }
+}
+
+// As delta_columns, but what is added is the value itself.
+__attribute__((always_inline))
+static inline void mamba2_columns(float *restrict state, float *restrict out,
+                                  const float *restrict q, const float *restrict k,
+                                  const float *restrict v, float decay, float step, int n_k,
+                                  int n_v, int n) {
+    float change[4 * LANES] = {0}, sum[4 * LANES] = {0};
+    for (int j = 0; j < n; j++) change[j] = step * v[j];
+    for (int i = 0; i < n_k; i++) {
+        float *s = state + (size_t)i * (size_t)n_v;
+        for (int j = 0; j < n; j++) {
+            float x = fmaf(k[i], change[j], s[j] * decay);
+            s[j] = x;
+            sum[j] = fmaf(x, q[i], sum[j]);
+        }
+    }
+    for (int j = 0; j < n; j++) out[j] = sum[j];
+}
+
+static void lanes_mamba2(float *state, float *out, const float *q, const float *k, const float *v,
+                         float decay, float step, int n_k, int n_v) {
+    int j = 0;
+    for (; j + 4 * LANES <= n_v; j += 4 * LANES)
+        mamba2_columns(state + j, out + j, q, k, v + j, decay, step, n_k, n_v, 4 * LANES);
+    for (; j + LANES <= n_v; j += LANES)
+        mamba2_columns(state + j, out + j, q, k, v + j, decay, step, n_k, n_v, LANES);
+    if (j < n_v) mamba2_columns(state + j, out + j, q, k, v + j, decay, step, n_k, n_v, n_v - j);
 }
 
 // As integers, floats of one sign are in order, and compilers know how to take a maximum of
@@ -528,6 +567,7 @@ static uint64_t lanes_read(const uint8_t *lines, size_t n_lines) {
     .rope = lanes_rope, .sincos = lanes_sincos, .max = lanes_max, .exp_sum = lanes_exp_sum,        \
     .xielu = lanes_xielu, .clamped_swiglu = lanes_clamped_swiglu, .clamp = lanes_clamp,            \
     .softcap = lanes_softcap, .add_ramp = lanes_add_ramp, .unit = lanes_unit, .conv = lanes_conv,  \
-    .decay = lanes_decay, .delta = lanes_delta, .read = lanes_read
+    .decay = lanes_decay, .delta = lanes_delta, .step = lanes_step, .mamba2 = lanes_mamba2,        \
+    .read = lanes_read
 
 #endif

@@ -111,6 +111,8 @@ def faults_of(command: str) -> list[str]:
     if program == "python" and words[:2] == ["-m", "heads"]:
         if words[2] == "eval":  # the harness's own options follow
             return []
+        if words[2] == "export":
+            return [f"no option {o}" for o in given if o != "-m" and o not in options_of("export.py")]
         source = (ROOT / "python" / "heads" / f"{words[2]}.py").read_text()
         return [f"no option {o}" for o in given if o != "-m" and f'"{o}"' not in source]
     if program == "python" and words[:2] == ["-m", "pytest"] or program == "cc":

@@ -26,7 +26,9 @@ import exporter.huggingface
 from exporter import quantize, random_weights
 from exporter.checkpoint import Checkpoint, Entry, write_checkpoint
 from exporter.config import Config
+from exporter.convert import HUB_ID
 from exporter.families import FAMILIES
+from exporter.jinja import chat_template
 from exporter.rope import rope_frequencies
 from exporter.tensor import ExportError, Tensor
 
@@ -338,11 +340,11 @@ def test_chat_template_goes_into_the_file(tmp_path):
             }
         )
     )
-    assert export.chat_template(str(directory)) == "{{ messages }}\ud800"
+    assert chat_template(str(directory)) == "{{ messages }}\ud800"
     assert export.main([str(directory), str(tmp_path / "x.bin")]) == 0
     assert Checkpoint(str(tmp_path / "x.bin")).metadata["chat.template"] == b"{{ messages }}?"
     (directory / "chat_template.jinja").write_text("from a file")
-    assert export.chat_template(str(directory)) == "from a file"
+    assert chat_template(str(directory)) == "from a file"
 
 
 def test_memory_stays_near_one_tensor(tmp_path):
@@ -552,7 +554,7 @@ def test_a_mistyped_path_is_no_hub_id(source, tmp_path, monkeypatch, capsys):
     here."""
     import huggingface_hub
 
-    assert export.HUB_ID.fullmatch("some-org/model-v1.5-gguf")
+    assert HUB_ID.fullmatch("some-org/model-v1.5-gguf")
     monkeypatch.setattr(huggingface_hub, "snapshot_download", None)
     monkeypatch.chdir(GOLDEN.parent.parent)
     said = refusal(capsys, source, tmp_path / "x.bin")

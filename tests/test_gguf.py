@@ -9,7 +9,6 @@ import shutil
 import sys
 from pathlib import Path
 
-import gguf
 import gguf_files
 import numpy as np
 import pytest
@@ -304,7 +303,7 @@ def agree(vocabulary, tokenizer_file: Path, contents: list[str], model: Path) ->
         texts.mixed_text(31, 40_000, contents),
         *texts.random_strings(32, 1500, contents, most=8),
     ]
-    ours = texts.tokenize(test_tokenizer.PROGRAM, model, [s.encode() for s in every])
+    ours = texts.tokenize(texts.PROGRAM, model, [s.encode() for s in every])
     wrong = texts.differences(
         every, ours, texts.expected(Tokenizer.from_file(str(tokenizer_file)), every)
     )

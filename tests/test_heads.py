@@ -61,7 +61,7 @@ def test_weights_are_those_of_transformers(name, tmp_path, run):
 def test_what_it_says_of_layers(tmp_path, run):
     """Mixers, windows, shared keys, sinks, and which query heads share a KV head."""
     found = {}
-    for name in ("lfm3", "qwen3_next", "deepseek_v3", "gemma4", "gpt_oss"):
+    for name in ("lfm3", "qwen3_next", "deepseek_v3", "gemma4", "gpt_oss", "nemotron_h"):
         model = in_f32(name, tmp_path)
         found[name] = heads_of(model, tmp_path / "x.json", "--tokens", prompt_of(name))["layers"]
     assert [layer["mixer"] for layer in found["lfm3"]] == ["short convolution"] + ["attention"] * 2
@@ -69,6 +69,7 @@ def test_what_it_says_of_layers(tmp_path, run):
     assert [layer["window"] for layer in found["lfm3"][1:]] == [0, 9]
     assert found["qwen3_next"][0]["mixer"] == "gated DeltaNet"
     assert found["deepseek_v3"][0]["mixer"] == "latent attention"
+    assert [layer["mixer"] for layer in found["nemotron_h"][:3]] == ["Mamba-2", "none", "attention"]
     assert found["deepseek_v3"][0]["n_kv_heads"] == 1
     assert [layer.get("kv_source") for layer in found["gemma4"]] == [None, None, 0, 1]
     heads = found["gpt_oss"][1]["heads"]

@@ -194,6 +194,6 @@ def test_ceilings_are_those_of_bench(monkeypatch, tmp_path, capsys):
     assert 1e8 < read < 1e13 and 1e8 < peak < 1e15
     monkeypatch.setattr(plan, "ROOT", str(tmp_path))
     assert plan.ceilings() is None
-    assert "export: no speeds: ./run is not built; type make\n" in capsys.readouterr().err
+    assert "export: no speeds: they take ./run, which is not built" in capsys.readouterr().err
     rows = propose(capsys, "1M", "1K", "1M")
     assert rows[0]["prefill"] == rows[0]["decode"] == "-"

@@ -1,4 +1,7 @@
-"""The module `heads`: what it gives is what ./run gives, from many threads and processes too."""
+"""The module `heads`: what it gives is what ./run gives, from many threads and processes too.
+
+    HEADS_INSTALLED=1 python -m pytest tests/test_python.py    of the installed package
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,25 @@ import os
 import pickle
 import subprocess
 import sys
+import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import documents
 import numpy as np
 import pytest
 import test_encoders
 from conftest import ROOT
 
-sys.path.insert(0, str(ROOT / "python"))
+import export
+
+if not os.environ.get("HEADS_INSTALLED"):
+    sys.path.insert(0, str(ROOT / "python"))
 import heads  # noqa: E402
+
+PLACE = Path(heads.__file__).parent.parent
+PYTHONPATH = {**os.environ, "PYTHONPATH": str(PLACE)}
 
 PROMPTS = ["Once upon a time", "One fine day", "A", "The little dog", "Once upon a hill", ""] * 3
 FAMILIES = ["llama", "mistral", "deepseek_v2", "lfm3", "qwen3_next", "phi3-longer", "phimoe"]
@@ -142,6 +155,46 @@ def test_perplexity_is_runs(run, stories, model, tmp_path):
     assert f"perplexity {model.perplexity(text):.4f} " in printed
 
 
+# ---- attention ----
+
+
+@pytest.mark.parametrize(
+    "family", ["gpt_oss", "gemma4", "deepseek_v3", "qwen3_next", "lfm3", "phi3-longer"]
+)
+def test_attention_is_runs(exported, run, family, tmp_path):
+    """Of windows, sinks, latents, other layers' keys, and layers that have none."""
+    path = exported(family)
+    with heads.Model(path, chunk=16) as m:
+        ids = np.random.default_rng(6).integers(0, m.shape.vocab_size, 40).tolist()
+        found = m.attention(ids)
+        before = m.logits(ids)
+    run(path, "--tokens", " ".join(map(str, ids)), "--heads", tmp_path / "heads.json")
+    layers = json.loads((tmp_path / "heads.json").read_text())["layers"]
+    want, sinks = np.zeros_like(found.weights), np.zeros_like(found.sinks)
+    for layer in layers:
+        for head in layer.get("heads", []):
+            at = (layer["layer"], head["head"])
+            for i, row in enumerate(head["map"]):
+                want[(*at, i)][: len(row)] = row
+            sinks[at] = head.get("sink", 0)
+    assert found.tokens == ids and found.weights.dtype == np.float32 and want.any()
+    assert np.allclose(found.weights, want, rtol=1e-5, atol=1e-12)
+    assert np.allclose(found.sinks, sinks, rtol=1e-5) and sinks.any() == (family == "gpt_oss")
+    rows = found.weights.sum(-1) + found.sinks
+    has = [bool(layer.get("heads")) for layer in layers]
+    assert np.allclose(rows[has], 1) and not rows[[not h for h in has]].any()
+    with heads.Model(path) as m:
+        assert np.array_equal(m.logits(ids), before)
+
+
+def test_attention_has_a_limit(model):
+    text = "Once upon a time"
+    n = 4 * 4 * 8 * 5 * 5
+    assert model.attention(text, max_bytes=n).weights.nbytes == n
+    with pytest.raises(heads.HeadsError, match=f"take {n:,} bytes, and max_bytes is {n - 1:,}"):
+        model.attention(text, max_bytes=n - 1)
+
+
 # ---- text and ids ----
 
 
@@ -231,8 +284,7 @@ def test_threads_as_the_environment_says(stories, monkeypatch):
 def test_interrupted(stories):
     """Ctrl-C ends generate with KeyboardInterrupt, and the model can be used again."""
     script = f"""
-import sys, threading, _thread, time
-sys.path.insert(0, {str(ROOT / "python")!r})
+import threading, _thread
 import heads
 m = heads.Model({str(stories)!r})
 threading.Timer(0.3, _thread.interrupt_main).start()
@@ -242,7 +294,8 @@ try:
 except KeyboardInterrupt:
     print(len(m.generate("Once", 5, seed=1).tokens))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], env=PYTHONPATH, capture_output=True,
+                          timeout=60)  # fmt: skip
     assert done.stdout == b"5\n", done.stderr.decode()
 
 
@@ -266,6 +319,106 @@ def test_vectors_are_runs(run, tmp_path, options):
         for bad, says in (([[]], "text 0 has no ids"), ([[999]], "token 0 is 999")):
             with pytest.raises(heads.HeadsError, match=says):
                 m.embed(bad)
+
+
+# ---- exporting ----
+
+LLAMA = ROOT / "tests" / "golden" / "llama"
+
+
+def export_command(*args: object) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "heads", "export", *map(str, args)]
+    return subprocess.run(command, env=PYTHONPATH, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("options", [{}, {"dtype": "q4"}, {"kv_heads": 1}, {"shape_only": True}])
+def test_exports_what_export_does(tmp_path, options):
+    """The same bytes from the function, python -m heads export, and export.py."""
+    flags = [x for name, value in options.items() for x in ("--" + name.replace("_", "-"), value)
+             if value is not True or x is not value]  # fmt: skip
+    with warnings.catch_warnings(record=True):  # it has no tokenizer
+        heads.export(LLAMA, tmp_path / "function", **options)
+    done = export_command(LLAMA, tmp_path / "module", *flags)
+    assert done.returncode == 0 and "llama: llama, " in done.stdout, done.stderr
+    assert export.main([str(x) for x in (LLAMA, tmp_path / "script", *flags)]) == 0
+    for name in ("module", "script"):
+        assert (tmp_path / name).read_bytes() == (tmp_path / "function").read_bytes()
+    if not options:
+        with heads.Model(tmp_path / "function") as m:
+            assert len(m.generate([5, 6], 3).tokens) == 3
+
+
+@pytest.mark.parametrize(
+    ("src", "options", "says"),
+    [
+        (LLAMA, {"dtype": "q5"}, "dtype: 'q5' is none of f32, bf16, q8, q4"),
+        (LLAMA, {"kv_heads": 5}, "5"),
+        (LLAMA, {"revision": "main"}, "--revision is for hub ids"),
+        ("no/such/file", {}, "no such file or directory"),
+    ],
+)
+def test_a_failed_export_raises_and_leaves_what_there_was(tmp_path, src, options, says):
+    out = tmp_path / "model.bin"
+    out.write_text("mine")
+    with pytest.raises(heads.HeadsError, match=says):
+        heads.export(src, out, **options)
+    assert out.read_text() == "mine" and [p.name for p in tmp_path.iterdir()] == ["model.bin"]
+
+
+def test_an_interrupted_export_leaves_nothing(tmp_path):
+    """In the function, whose caller sees the interrupt, and in the command."""
+    script = f"""
+import threading, _thread, os, time
+import heads
+def interrupt():
+    while not os.listdir({str(tmp_path)!r}): time.sleep(0.001)
+    _thread.interrupt_main()
+import heads.exporter.checkpoint as checkpoint
+pack = checkpoint.pack
+checkpoint.pack = lambda *a: (time.sleep(0.2), pack(*a))[1]
+threading.Thread(target=interrupt).start()
+try:
+    heads.export({str(LLAMA)!r}, {str(tmp_path / "x.bin")!r})
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    done = subprocess.run([sys.executable, "-c", script], env=PYTHONPATH, capture_output=True,
+                          timeout=60)  # fmt: skip
+    assert done.stdout == b"interrupted\n" and not list(tmp_path.iterdir()), done.stderr
+    command = [sys.executable, "-m", "heads", "export", "--random", "smollm-135m"]
+    process = subprocess.Popen([*command, tmp_path / "x.bin"], env=PYTHONPATH, text=True,
+                               stderr=subprocess.PIPE)  # fmt: skip
+    while process.poll() is None and not list(tmp_path.iterdir()):
+        time.sleep(0.01)
+    process.terminate()
+    assert "export: interrupted; nothing was written" in process.communicate(timeout=60)[1]
+    assert process.returncode == 1 and not list(tmp_path.iterdir())
+
+
+def test_what_a_user_should_know_of_an_export_is_warned_of(tmp_path):
+    with pytest.warns(UserWarning, match="no tokenizer found") as caught:
+        heads.export(LLAMA, tmp_path / "x.bin")
+    assert caught[0].filename == __file__
+
+
+def test_the_command_says_what_is_wrong():
+    done = export_command("a")
+    assert done.returncode == 2
+    assert "see python -m heads export --help" in done.stderr
+
+
+def test_an_encoder_continues_nothing(tmp_path):
+    """It is refused before anything runs."""
+    path = test_encoders.exported(test_encoders.with_texts(tmp_path / "source"), tmp_path / "m")
+    with heads.Model(path) as m:
+        assert m.info()["encoder"]
+        m.run = m.session = None
+        for call in (lambda: m.generate("the words"), lambda: m.generate("the words", stream=True),
+                     lambda: m.chat([{"role": "user", "content": "the"}]),
+                     lambda: m.score(["the"], ["words"]), lambda: m.perplexity("the words of"),
+                     lambda: m.attention("the words")):  # fmt: skip
+            with pytest.raises(heads.HeadsError, match="is an encoder: it reads texts as a whole"):
+                call()
 
 
 # ---- what it says of itself, and of bad calls ----
@@ -308,12 +461,12 @@ def test_errors_are_sentences(model, call, says):
 # ---- the page that explains it ----
 
 
-def test_the_example_of_the_page_runs(tmp_path):
-    page = (ROOT / "docs" / "python.md").read_text()
-    example = page.split("```python\n")[1].split("```")[0]
+@pytest.mark.parametrize("example", documents.python_blocks(ROOT / "docs" / "python.md"))
+def test_examples_of_the_page_run(example, tmp_path):
+    if "import ray" in example:
+        pytest.skip("tests/extras/test_ray.py runs it")
     (tmp_path / "models").symlink_to(ROOT / "models")
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
-    done = subprocess.run([sys.executable, "-c", example], cwd=tmp_path, env=env,
+    done = subprocess.run([sys.executable, "-c", example], cwd=tmp_path, env=PYTHONPATH,
                           capture_output=True, timeout=60)  # fmt: skip
     assert done.returncode == 0, done.stderr.decode()
-    assert (tmp_path / "session.bin").exists() and b"max_tokens" in done.stdout
+    assert list(tmp_path.iterdir()) != [tmp_path / "models"]  # it made a file

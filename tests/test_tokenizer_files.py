@@ -15,7 +15,7 @@ import tokenizer_texts as texts
 from exporter.tensor import ExportError
 from exporter.tokenizer import SPACE_MARK, check_rows
 from exporter.tokenizer_files import find_tokenizer, tokenizer_metadata
-from test_tokenizer import CONTENTS, PROGRAM
+from test_tokenizer import CONTENTS
 from tokenizers import Tokenizer
 
 import export
@@ -33,7 +33,7 @@ def equal(source: Path, data: dict, scratch: Path, contents: list[str] = CONTENT
         " " * 50 + "a",
         "",
     ]
-    ours = texts.tokenize(PROGRAM, scratch / "model.bin", [s.encode() for s in every])
+    ours = texts.tokenize(texts.PROGRAM, scratch / "model.bin", [s.encode() for s in every])
     wrong = texts.differences(
         every, ours, texts.expected(Tokenizer.from_str(json.dumps(data)), every)
     )
@@ -205,13 +205,13 @@ def test_flags_of_named_tokens_in_the_older_files(tmp_path):
 @pytest.mark.parametrize("case", special_tokens.CASES)
 def test_added_tokens_beside_a_tokenizer_json(case, tmp_path):
     """Ids, decoded text and EOS as AutoTokenizer has them: golden/special_tokens.json."""
-    recorded = json.loads((test_tokenizer.ROOT / "tests/golden/special_tokens.json").read_text())
+    recorded = json.loads((Path(__file__).parent / "golden" / "special_tokens.json").read_text())
     theirs = recorded["cases"][case]
     special_tokens.write(case, tmp_path)
     metadata = tokenizer_metadata(str(tmp_path))
     texts.write_model(tmp_path / "model.bin", metadata)
     ours = texts.tokenize(
-        PROGRAM, tmp_path / "model.bin", [s.encode() for s in special_tokens.TEXTS]
+        texts.PROGRAM, tmp_path / "model.bin", [s.encode() for s in special_tokens.TEXTS]
     )
     for text, answer, ids, shown in zip(special_tokens.TEXTS, ours, theirs["ids"], theirs["texts"]):
         assert (answer.ids, answer.skipped.decode()) == (ids, shown), text
@@ -246,7 +246,7 @@ def test_user_defined_spaces(tmp_path):
              "a\u2581\u2581 b": ["a", runs[0], "\u2581", "b"],
              "a  \u2581": ["a", runs[1]]}  # fmt: skip
     ids = {token: id for id, (token, *_) in enumerate(pieces)}
-    answers = texts.tokenize(PROGRAM, tmp_path / "model.bin", [text.encode() for text in cases])
+    answers = texts.tokenize(texts.PROGRAM, tmp_path / "model.bin", [text.encode() for text in cases])
     for (text, tokens), answer in zip(cases.items(), answers):
         assert answer.ids == [1, *(ids[token] for token in tokens)], text
     path.write_bytes(forms.sentencepiece(pieces))  # a dummy prefix
@@ -306,7 +306,7 @@ def test_rows_of_the_embedding(tmp_path):
 
 def test_another_models_tokenizer_is_refused(tmp_path, capsys):
     directory = tmp_path / "hf"
-    shutil.copytree(test_tokenizer.ROOT / "tests/golden/llama", directory)
+    shutil.copytree(Path(__file__).parent / "golden" / "llama", directory)
     (directory / "tokenizer.json").write_text(json.dumps(test_tokenizer.KINDS["gpt2"]()))
     assert export.main([str(directory), str(tmp_path / "x.bin")]) == 1
     assert (

@@ -5,8 +5,10 @@
         print(m.generate("Once upon a time"))
 """
 
+from ._attention import Attention
+from ._export import export
 from ._native import HeadsError, calls
 from .model import Completion, Model, Session
 
 __version__ = calls.version().decode()
-__all__ = ["Completion", "HeadsError", "Model", "Session"]
+__all__ = ["Attention", "Completion", "HeadsError", "Model", "Session", "export"]

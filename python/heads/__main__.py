@@ -1,11 +1,11 @@
-"""python -m heads serve|eval ..: see python -m heads COMMAND --help."""
+"""python -m heads export|serve|eval ..: see python -m heads COMMAND --help."""
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
 
-COMMANDS = {"serve": "heads.serve", "eval": "heads.evaluate"}
+COMMANDS = {"export": "heads._export", "serve": "heads.serve", "eval": "heads.evaluate"}
 
 
 def main() -> int:

@@ -6,52 +6,37 @@ import asyncio
 import json
 import time
 import uuid
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ._batch import GenerateJob, Job, Likely, ScoreJob
-from ._requests import Refused, Request
+from ._requests import Refused, Request, VectorRequest
+from ._vectors import VectorJob
 from .model import Model
 
 if TYPE_CHECKING:
     from .serve import Engine
 
 
-class Answer:
-    """The texts that one request asks for, on their way."""
+class Asked:
+    """What one request asks for, on its way."""
 
-    def __init__(self, engine: Engine, request: Request):
-        self.engine, self.request, self.model = engine, request, engine.model
-        kind = "chatcmpl" if request.is_chat else "cmpl"
-        self.head = {"id": f"{kind}-{uuid.uuid4().hex}", "created": int(time.time()),
-                     "model": model_name(engine.model)}  # fmt: skip
-        self.prompts = [self._prompt_ids(prompt) for prompt in request.prompts]
-        self.jobs = [self._job(ids, i) for ids in self.prompts for i in range(request.n)]
-        # What the model says of the prompts, where that is asked for.
-        scored = request.echo and request.n_top is not None
-        self.scores = [ScoreJob(ids, len(ids) - 1, request.n_top)
-                       for ids in self.prompts if scored and len(ids) > 1]  # fmt: skip
-        self.wake = asyncio.Event()
-        self.reported = [0] * len(self.jobs)  # tokens whose log-probabilities were sent
+    stream = False
 
-    def _prompt_ids(self, prompt) -> list[int]:
-        if self.request.is_chat:
-            ids = self.model.chat_ids(prompt, no_think=self.request.no_think)
-        else:
-            ids = self.model.encode(prompt) if isinstance(prompt, str) else prompt
-        self.model.check_prompt(ids)
-        return ids
+    def __init__(self, engine: Engine):
+        self.engine, self.model, self.wake = engine, engine.model, asyncio.Event()
 
-    def _job(self, ids: list[int], choice: int) -> GenerateJob:
-        r = self.request
-        most = self.model.context if r.max_tokens is None else r.max_tokens
-        sampling = replace(r.sampling, seed=(r.sampling.seed + choice) % 2**63)
-        return GenerateJob(self.model, ids, most, sampling, r.stop, r.is_chat, r.n_top)
+    def all_jobs(self) -> list:
+        raise NotImplementedError
 
-    def all_jobs(self) -> list[Job]:
-        return [*self.scores, *(self.jobs if self.request.max_tokens != 0 else [])]
+    def whole(self) -> dict:
+        """The answer, after the last of passes()."""
+        raise NotImplementedError
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -73,6 +58,42 @@ class Answer:
                 yield
         finally:
             self.engine.cancel(jobs)
+
+
+class Answer(Asked):
+    """Texts."""
+
+    def __init__(self, engine: Engine, request: Request):
+        super().__init__(engine)
+        self.model.must_continue()
+        self.request, self.stream = request, request.stream
+        kind = "chatcmpl" if request.is_chat else "cmpl"
+        self.head = {"id": f"{kind}-{uuid.uuid4().hex}", "created": int(time.time()),
+                     "model": model_name(engine.model)}  # fmt: skip
+        self.prompts = [self._prompt_ids(prompt) for prompt in request.prompts]
+        self.jobs = [self._job(ids, i) for ids in self.prompts for i in range(request.n)]
+        # What the model says of the prompts, where that is asked for.
+        scored = request.echo and request.n_top is not None
+        self.scores = [ScoreJob(ids, len(ids) - 1, request.n_top)
+                       for ids in self.prompts if scored and len(ids) > 1]  # fmt: skip
+        self.reported = [0] * len(self.jobs)  # tokens whose log-probabilities were sent
+
+    def _prompt_ids(self, prompt) -> list[int]:
+        if self.request.is_chat:
+            ids = self.model.chat_ids(prompt, no_think=self.request.no_think)
+        else:
+            ids = self.model.encode(prompt) if isinstance(prompt, str) else prompt
+        self.model.check_prompt(ids)
+        return ids
+
+    def _job(self, ids: list[int], choice: int) -> GenerateJob:
+        r = self.request
+        most = self.model.context if r.max_tokens is None else r.max_tokens
+        sampling = replace(r.sampling, seed=(r.sampling.seed + choice) % 2**63)
+        return GenerateJob(self.model, ids, most, sampling, r.stop, r.is_chat, r.n_top)
+
+    def all_jobs(self) -> list[Job]:
+        return [*self.scores, *(self.jobs if self.request.max_tokens != 0 else [])]
 
     # ---- what is sent ----
 
@@ -124,7 +145,6 @@ class Answer:
         }
 
     def whole(self) -> dict:
-        """The answer to a request that does not stream."""
         choices = []
         for i, job in enumerate(self.jobs):
             text = self.echoed(i) + job.new_text()
@@ -172,6 +192,33 @@ class Answer:
         if self.request.usage_in_stream:
             yield self.chunk([], usage=self.usage())
         yield "data: [DONE]\n\n"
+
+
+class VectorAnswer(Asked):
+    """Vectors of texts."""
+
+    def __init__(self, engine: Engine, request: VectorRequest):
+        super().__init__(engine)
+        if engine.no_vectors:
+            raise engine.no_vectors
+        texts = [self.model.text_ids(text) for text in request.texts]
+        for ids in texts:
+            self.model.check_prompt(ids)
+        self.job, self.base64 = VectorJob(texts, self.model.shape.n_embd), request.base64
+
+    def all_jobs(self) -> list:
+        return [self.job]
+
+    def whole(self) -> dict:
+        data = [{"object": "embedding", "index": i, "embedding": self._written(vector)}
+                for i, vector in enumerate(self.job.vectors)]  # fmt: skip
+        n = sum(map(len, self.job.texts))
+        return {"object": "list", "data": data, "model": model_name(self.model),
+                "usage": {"prompt_tokens": n, "total_tokens": n}}  # fmt: skip
+
+    def _written(self, vector: np.ndarray) -> str | list[float]:
+        return b64encode(vector.astype("<f4").tobytes()).decode() if self.base64 else \
+            vector.tolist()  # fmt: skip
 
 
 def model_name(model: Model) -> str:

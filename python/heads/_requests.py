@@ -10,6 +10,7 @@ from ._batch import BOUNDS, Sampling
 
 MAX_CHOICES = 128  # prompts x n of one request
 MAX_LOGPROBS = 20
+MAX_VECTORS = 2048  # of one request
 
 
 class Refused(Exception):
@@ -40,6 +41,14 @@ class Request:
     echo: bool = False
     n_top: int | None = None  # tokens to name beside each; None: no log-probabilities
     no_think: bool = False
+
+
+@dataclass
+class VectorRequest:
+    """One request for the vectors of texts."""
+
+    texts: list  # or ids
+    base64: bool
 
 
 def _number(body: dict, name: str, default, low: float, high: float, kind: type = float):
@@ -74,13 +83,13 @@ def _is_ids(value) -> bool:
     return isinstance(value, list) and len(value) > 0 and all(type(i) is int for i in value)
 
 
-def _prompts(body: dict) -> list:
-    value = body.get("prompt")
+def _prompts(body: dict, name: str = "prompt") -> list:
+    value = body.get(name)
     prompts = [value] if isinstance(value, str) or _is_ids(value) else value
     ok = isinstance(prompts, list) and len(prompts) > 0
     if not ok or not all(isinstance(p, str) or _is_ids(p) for p in prompts):
-        raise Refused("prompt: expected a string, an array of token ids, or an array of these",
-                      "prompt")  # fmt: skip
+        raise Refused(f"{name}: expected a string, an array of token ids, or an array of these",
+                      name)  # fmt: skip
     return prompts
 
 
@@ -120,7 +129,7 @@ NEUTRAL = {
     "best_of": (None, 1), "suffix": (None, ""), "response_format": (None, {"type": "text"}),
     "tools": (None, []), "tool_choice": (None, "none", "auto"), "parallel_tool_calls": (None, True),
     "modalities": (None, ["text"]), "store": (None, False), "metadata": (None, {}),
-    "service_tier": (None, "auto", "default"),
+    "service_tier": (None, "auto", "default"), "dimensions": (None,),
 }  # fmt: skip
 
 
@@ -190,3 +199,15 @@ def chat_request(body: dict, model: str) -> Request:
         raise Refused("chat_template_kwargs: only enable_thinking is known", "chat_template_kwargs")
     request.no_think = template.get("enable_thinking") is False
     return request
+
+
+def vector_request(body: dict, model: str) -> VectorRequest:
+    """POST /v1/embeddings."""
+    _check_names(body, {"input", "model", "encoding_format", "user"}, model)
+    encoding = body.get("encoding_format") or "float"
+    if encoding not in ("float", "base64"):
+        raise Refused("encoding_format: expected float or base64", "encoding_format")
+    texts = _prompts(body, "input")
+    if len(texts) > MAX_VECTORS:
+        raise Refused(f"input: a request has at most {MAX_VECTORS} texts", "input")
+    return VectorRequest(texts, encoding == "base64")

@@ -28,6 +28,7 @@ class HeadsLM(TemplateLM):
                  device=None):  # fmt: skip
         super().__init__()
         self.model = Model(path, threads, kv, context, chunk=256)
+        self.model.must_continue()
         self.parallel, self._prefix = parallel, prefix_token_id
 
     @property

@@ -11,6 +11,7 @@ from typing import Iterable, Iterator, Sequence, Union
 
 import numpy as np
 
+from ._attention import Attention, attention
 from ._batch import Batch, Decoder, GenerateJob, Sampling, ScoreJob
 from ._native import FLOATS, INTS, TYPES, ChatOptions, HeadsError, KvPlan, Message, Text
 from ._native import WorkspaceOptions, calls, int_array, taken
@@ -70,7 +71,7 @@ class Model:
     """A checkpoint that `heads.export` or export.py made, mapped, with threads to run it on.
 
     threads: the physical cores that this process may use, or OMP_NUM_THREADS. kv: the type of the
-    cached keys and values, "f16", "f32" or "q8", or a pair of them. context: positions of each
+    cached keys and values, "f16", "f32", "q8" or "q4", or a pair of them. context: positions of each
     text; the model's. chunk: most tokens of a pass. isa: kernels ("scalar", "avx2", ..); the best.
 
     Any number of threads may use it; they take turns, a pass each. It can be pickled (as its path
@@ -113,7 +114,7 @@ class Model:
         k_type, v_type = (kv, kv) if isinstance(kv, str) else kv
         for kind in (k_type, v_type):
             if kind not in TYPES:
-                raise HeadsError(f"kv: {kind!r} is no type of a cache, expected f16, f32 or q8")
+                raise HeadsError(f"kv: {kind!r} is no type of a cache, expected f16, f32, q8 or q4")
         return WorkspaceOptions(context=context or 0, k_type=TYPES[k_type], v_type=TYPES[v_type])
 
     def close(self) -> None:
@@ -183,34 +184,48 @@ class Model:
 
     def _ids(self, prompt: Prompt) -> list[int]:
         ids = self.encode(prompt) if isinstance(prompt, str) else [int(id) for id in prompt]
-        self.check_prompt(ids)
+        self.check_prompt(ids, self.shape.source_vocab)
         return ids
 
-    def check_prompt(self, ids) -> None:
-        """Raises HeadsError for what cannot be run."""
+    def check_prompt(self, ids, vocab_size: int = 0) -> None:
+        """Raises HeadsError for what cannot be run. vocab_size: 0, the model's."""
+        vocab_size = vocab_size or self.shape.vocab_size
         if len(ids) == 0:
             raise HeadsError("the prompt is empty, and nothing is put before it")
         if len(ids) > self.context:
             raise HeadsError(f"the prompt has {len(ids)} tokens and the context has room for "
                              f"{self.context}")  # fmt: skip
         for id in (min(ids), max(ids)):
-            if not 0 <= id < self.shape.vocab_size:
+            if not 0 <= id < vocab_size:
                 raise HeadsError(f"{id} is no token of this model; its ids are 0 to "
-                                 f"{self.shape.vocab_size - 1}")  # fmt: skip
+                                 f"{vocab_size - 1}")  # fmt: skip
+
+    def must_continue(self) -> None:
+        """Raises HeadsError if the model is an encoder."""
+        if self.shape.encoder:
+            raise HeadsError("this model is an encoder: it reads texts as a whole and continues "
+                             "none; it is there for their vectors")  # fmt: skip
 
     # ---- generation ----
 
     def generate(self, prompts: Prompt | Iterable[Prompt], max_tokens: int = 64,
-                 temperature: float = 0.8, seed: int = 0, stop: str | Sequence[str] | None = None,
-                 parallel: int = 16, stream: bool = False, progress: bool = False,
+                 temperature: float | None = None, seed: int = 0,
+                 stop: str | Sequence[str] | None = None, parallel: int = 16,
+                 stream: bool = False, progress: bool = False, lang: str | None = None,
                  **sampling):  # fmt: skip
         """What the model adds to a prompt (a Completion), or to each of several (a list), up to
         `parallel` of them at a time. sampling: top_k, top_p, min_p, repeat_penalty, as in ./run.
         Each prompt gives what `./run -s SEED` gives for it alone. stream: a generator of pieces of
-        text, or of (index, piece) for several prompts. progress: a bar on stderr."""
+        text, or of (index, piece) for several prompts. progress: a bar on stderr.
+
+        An encoder-decoder reads the prompt and writes another text, in the language `lang`, or from
+        one to another, "FROM:TO". temperature: 0.8, or 0 where the checkpoint says so."""
+        self.must_continue()
         several = not (isinstance(prompts, str) or _is_ids(prompts))
+        if temperature is None:
+            temperature = 0.0 if self.shape.greedy and not sampling else 0.8
         chosen = Sampling(temperature=temperature, seed=seed, **sampling)
-        jobs = [GenerateJob(self, self._ids(p), _positive(max_tokens), chosen, _stops(stop))
+        jobs = [self._generate_job(p, _positive(max_tokens), chosen, _stops(stop), lang)
                 for p in (prompts if several else [prompts])]  # fmt: skip
         if stream:
             pieces = self._stream(jobs, parallel)
@@ -219,11 +234,25 @@ class Model:
         texts = [completion(job) for job in jobs]
         return texts if several else texts[0]
 
+    def _generate_job(self, prompt: Prompt, max_tokens: int, sampling: Sampling, stop: list[str],
+                      lang: str | None) -> GenerateJob:  # fmt: skip
+        ids = self._ids(prompt)
+        if not self.shape.source_vocab:
+            if lang:
+                raise HeadsError("this model is no encoder-decoder, so lang means nothing for it")
+            return GenerateJob(self, ids, max_tokens, sampling, stop)
+        source, start = int_array(ids), INTS()
+        code = lang.encode() if lang else None
+        calls.source_language(self.model, self.tokenizer, code, source, len(ids))
+        n = calls.start_tokens(self.model, self.tokenizer, code, byref(start))
+        return GenerateJob(self, taken(start, n), max_tokens, sampling, stop, source=list(source))
+
     def chat(self, messages: list[dict], max_tokens: int = 1024, temperature: float = 0.8,
              seed: int = 0, stop: str | Sequence[str] | None = None, stream: bool = False,
              no_think: bool = False, **sampling):  # fmt: skip
         """The answer to a conversation, [{"role": "user", "content": "Hello"}, ..], by the
         checkpoint's chat template. Errors: the model has none, or it cannot write these."""
+        self.must_continue()
         chosen = Sampling(temperature=temperature, seed=seed, **sampling)
         ids = self.chat_ids(messages, no_think=no_think)
         self.check_prompt(ids)
@@ -296,6 +325,7 @@ class Model:
         """For each pair, the natural logarithm of the probability of the continuation after its
         context, and whether each of its tokens was the most likely one. Contexts that begin alike
         are run once. Texts are cut into tokens together; ids are taken as they are."""
+        self.must_continue()
         jobs = [ScoreJob(*self._pair(a, b)) for a, b in zip(contexts, continuations)]
         self.run(jobs, parallel, progress)
         for job in jobs:
@@ -328,6 +358,7 @@ class Model:
 
     def perplexity(self, text: str) -> float:
         """As ./run --ppl: in windows of the context, each begun with the tokenizer's BOS."""
+        self.must_continue()
         begin, ids = self.encode(""), self.encode(text, special=False)
         size = self.context - len(begin)
         windows = [begin + ids[at : at + size] for at in range(0, len(ids), size)]
@@ -339,13 +370,21 @@ class Model:
         scores = [x for job in jobs for x in job.log_probabilities]
         return float(np.exp(-np.mean(scores)))
 
+    def attention(self, text: Prompt, max_bytes: int = 1 << 30) -> Attention:
+        """What each token of a text, or of ids, looks at in every head: see Attention. The weights
+        are those of ./run --heads, and take 4 n_layers n_heads n^2 bytes for n tokens. Errors: more
+        than max_bytes, an encoder."""
+        self.must_continue()
+        with self.lock:
+            return attention(self, self._ids(text), max_bytes)
+
     # ---- vectors of texts ----
 
     def embed(self, texts: Prompt | Iterable[Prompt]) -> np.ndarray:
         """The vector of a text, float32 [n_embd], or of each of several, [texts][n_embd]: pooled
         as the checkpoint says, as by ./run --embed. Errors: it does not say how."""
         several = not (isinstance(texts, str) or _is_ids(texts))
-        arrays = [int_array(self._text_ids(t)) for t in (texts if several else [texts])]
+        arrays = [int_array(self.text_ids(t)) for t in (texts if several else [texts])]
         array = (Text * len(arrays))(*(Text(ids, len(ids)) for ids in arrays))
         vectors = np.empty((len(arrays), self.shape.n_embd), np.float32)
         options = self._workspace_options(None)
@@ -356,8 +395,8 @@ class Model:
                         vectors.ctypes.data_as(FLOATS))  # fmt: skip
         return vectors if several else vectors[0]
 
-    def _text_ids(self, text: Prompt) -> list[int]:
-        """Those of a text of which a vector is wanted, cut where the checkpoint says."""
+    def text_ids(self, text: Prompt) -> list[int]:
+        """The ids of a text of which a vector is wanted, cut where the checkpoint says."""
         if not isinstance(text, str):
             return [int(id) for id in text]
         ids, data = INTS(), text.encode()
@@ -377,8 +416,8 @@ class Model:
     def info(self) -> dict:
         """The model's shape, and how it is run."""
         shape = {name: getattr(self.shape, name) for name, _ in self.shape._fields_}
-        return {"path": self.path, **shape, "context": self.context,
-                "threads": calls.workspace_threads(self.workspace),
+        return {"path": self.path, **shape, "encoder": bool(self.shape.encoder),
+                "context": self.context, "threads": calls.workspace_threads(self.workspace),
                 "isa": calls.workspace_isa(self.workspace).decode()}  # fmt: skip
 
     def session(self, path: str | os.PathLike | None = None) -> Session:

@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Union
 
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI
@@ -19,14 +20,16 @@ from fastapi import Request as HttpRequest
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from ._answers import Answer, model_name
+from ._answers import Answer, Asked, VectorAnswer, model_name
 from ._batch import Batch, Job
 from ._native import HeadsError
-from ._requests import Refused, Request, chat_request, completion_request
+from ._requests import Refused, chat_request, completion_request, vector_request
+from ._vectors import VectorJob, VectorQueue
 from .model import Model
 
 MAX_BODY = 4 << 20
 PAGE = Path(__file__).with_name("chat.html")
+AnyJob = Union[Job, VectorJob]
 
 
 # ---- the engine's thread ----
@@ -38,18 +41,24 @@ class Engine(threading.Thread):
     def __init__(self, model: Model, parallel: int, queue: int):
         super().__init__(name="heads-engine", daemon=True)
         self.model, self.batch, self.queue_limit = model, Batch(model, parallel), queue
-        self.listeners: dict[Job, Callable[[], None]] = {}
-        self.new: list[Job] = []
-        self.gone: list[Job] = []
+        self.vectors = VectorQueue(model)
+        self.no_vectors: HeadsError | None = None
+        try:
+            model.embed([])
+        except HeadsError as error:
+            self.no_vectors = error
+        self.listeners: dict[AnyJob, Callable[[], None]] = {}
+        self.new: list[AnyJob] = []
+        self.gone: list[AnyJob] = []
         self.closing = False
         self.wake = threading.Condition()
         self.counts: Counter = Counter()
 
     @property
     def waiting(self) -> int:
-        return len(self.batch.waiting) + len(self.new)
+        return len(self.batch.waiting) + len(self.vectors.waiting) + len(self.new)
 
-    def submit(self, jobs: list[Job], listener) -> None:
+    def submit(self, jobs: list[AnyJob], listener) -> None:
         """listener() is called after each pass, until the jobs are done. Errors: Refused (429)."""
         with self.wake:
             free = self.batch.parallel - len(self.batch.busy)
@@ -60,7 +69,7 @@ class Engine(threading.Thread):
             self.new += jobs
             self.wake.notify()
 
-    def cancel(self, jobs: list[Job]) -> None:
+    def cancel(self, jobs: list[AnyJob]) -> None:
         with self.wake:
             self.gone += [job for job in jobs if job in self.listeners]
             self.wake.notify()
@@ -74,6 +83,7 @@ class Engine(threading.Thread):
     def run(self) -> None:
         while self._take_orders():
             self.batch.step()
+            self.vectors.step()
             for job, listener in list(self.listeners.items()):
                 listener()
                 if job.done:
@@ -85,20 +95,27 @@ class Engine(threading.Thread):
         """Waits for something to do; False: the end."""
         with self.wake:
             while not (self.new or self.gone or self.closing or self.batch.busy
-                       or self.batch.waiting):  # fmt: skip
+                       or self.batch.waiting or self.vectors.waiting):  # fmt: skip
                 self.wake.wait()
             for job in self.new:
-                self.batch.submit(job)
+                if isinstance(job, VectorJob):
+                    self.vectors.waiting.append(job)
+                else:
+                    self.batch.submit(job)
             for job in self.gone:
                 if self.listeners.pop(job, None):
-                    self.batch.cancel(job)
+                    if isinstance(job, VectorJob):
+                        self.vectors.waiting.remove(job)
+                    else:
+                        self.batch.cancel(job)
                     self.counts["cancelled"] += 1
             self.new, self.gone = [], []
             return not self.closing
 
-    def _count(self, job: Job) -> None:
-        self.counts["texts"] += 1
-        self.counts["prompt_tokens"] += len(job.prompt)
+    def _count(self, job: AnyJob) -> None:
+        texts = job.texts if isinstance(job, VectorJob) else [job.prompt]
+        self.counts["texts"] += len(texts)
+        self.counts["prompt_tokens"] += sum(map(len, texts))
         self.counts["generated_tokens"] += len(getattr(job, "tokens", ()))
 
 
@@ -129,7 +146,7 @@ async def _until_gone(http: HttpRequest) -> None:
         await asyncio.sleep(0.2)
 
 
-async def _whole(http: HttpRequest, answer: Answer) -> dict:
+async def _whole(http: HttpRequest, answer: Asked) -> dict:
     """Waits for all of an answer, unless the client goes away."""
 
     async def finish() -> None:
@@ -148,13 +165,15 @@ async def _whole(http: HttpRequest, answer: Answer) -> dict:
     return answer.whole()
 
 
-async def _respond(http: HttpRequest, engine: Engine, parse: Callable[[dict, str], Request]):
+async def _respond(http: HttpRequest, engine: Engine, parse: Callable[[dict, str], object],
+                   answer_to: Callable[..., Asked]):  # fmt: skip
+    engine.counts["requests"] += 1
     try:
-        answer = Answer(engine, parse(await _body(http), model_name(engine.model)))
+        answer = answer_to(engine, parse(await _body(http), model_name(engine.model)))
     except HeadsError as error:
         raise Refused(str(error)) from None
     answer.start()
-    if answer.request.stream:
+    if answer.stream:
         return StreamingResponse(answer.events(), media_type="text/event-stream",
                                  headers={"cache-control": "no-store"})  # fmt: skip
     return JSONResponse(await _whole(http, answer))
@@ -207,13 +226,15 @@ def create_app(engine: Engine, api_key: str | None = None) -> FastAPI:
 
     @guarded.post("/v1/completions")
     async def completions(http: HttpRequest):
-        engine.counts["requests"] += 1
-        return await _respond(http, engine, completion_request)
+        return await _respond(http, engine, completion_request, Answer)
 
     @guarded.post("/v1/chat/completions")
     async def chat_completions(http: HttpRequest):
-        engine.counts["requests"] += 1
-        return await _respond(http, engine, chat_request)
+        return await _respond(http, engine, chat_request, Answer)
+
+    @guarded.post("/v1/embeddings")
+    async def embeddings(http: HttpRequest):
+        return await _respond(http, engine, vector_request, VectorAnswer)
 
     @guarded.get("/v1/models")
     async def models() -> dict:
@@ -265,7 +286,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--api-key", help="clients send it as a bearer token")
     parser.add_argument("-c", "--context", type=int, help="positions of each text (the model's)")
     parser.add_argument("-t", "--threads", type=int, help="threads (the physical cores)")
-    parser.add_argument("--kv", default="f16", help="type of the KV cache: f16, f32 or q8")
+    parser.add_argument("--kv", default="f16", help="type of the KV cache: f16, f32, q8 or q4")
     o = parser.parse_args(arguments)
     loopback = _is_loopback(o.host)
     if not loopback and not o.api_key:

@@ -15,8 +15,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), *(str(ROOT / part) for part in ("python", "tests/support"))]
 
+sys.path.append(str(ROOT / "tests"))
+
 import checkpoints  # noqa: E402
 import talkers  # noqa: E402
+import test_encoders  # noqa: E402
 
 STORIES = ROOT / "models" / "stories.bin"
 
@@ -34,6 +37,13 @@ def talker(tmp_path_factory) -> Path:
     (folder / "plain.bin").write_bytes(checkpoints.random_model(context=4096))
     talkers.make(folder / "plain.bin", folder / "talker.bin", talkers.PLAIN, 4096)
     return folder / "talker.bin"
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory) -> Path:
+    """A small encoder with random weights, which makes vectors of letters."""
+    folder = tmp_path_factory.mktemp("encoder")
+    return test_encoders.exported(test_encoders.with_texts(folder / "hf"), folder / "encoder.bin")
 
 
 @pytest.fixture(scope="session")

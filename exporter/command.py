@@ -1,0 +1,194 @@
+"""The command: export.py in the repository, python -m heads export where the package is."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+
+from . import plan
+from .assemble import pool_kv_heads
+from .checkpoint import Entry, Stats, entries, write_checkpoint
+from .convert import convert, open_source, refuse_overwriting
+from .knobs import Source, values_of
+from .quantize import DTYPES
+from .random_weights import SHAPES, open_random
+from .tensor import ExportError
+
+
+def pool(source: Source, n_kv_heads: int) -> None:
+    """Pools the KV heads and says what that did."""
+    knobs = source.knobs
+    before = sum(e.bytes for e in entries(source.tensors, "f32"))
+    was = knobs.n_kv_heads
+    pool_kv_heads(knobs, source.tensors, n_kv_heads)
+    after = sum(e.bytes for e in entries(source.tensors, "f32"))
+    cache = 4 * knobs.n_layers * knobs.head_dim  # bytes a KV head and token: K and V in f16
+    print(
+        f"pooled: {was} KV heads to {n_kv_heads} by their means; weights "
+        f"{100 * (after / before - 1):+.1f} %, "
+        f"KV cache {cache * was} to {cache * n_kv_heads} bytes per token (f16)"
+    )
+
+
+def report(source: Source, args: argparse.Namespace, stats: Stats) -> None:
+    """What was written, on stdout."""
+    k = source.knobs
+    n_kv_heads = max(values_of(k.n_kv_heads))
+    kind = "MHA" if n_kv_heads == k.n_heads else "MQA" if n_kv_heads == 1 else "GQA"
+    heads = (
+        f"{k.n_heads} query and {n_kv_heads} KV heads ({kind}) of {max(values_of(k.head_dim))}"
+        if any(k.has("attn_q", i) for i in range(k.n_layers))
+        else "no attention"
+    )
+    print(
+        f"{source.name}: {source.family}, {k.n_layers} layers of {k.n_embd}, {heads}, "
+        f"feed-forward {max(values_of(k.d_ff))}, vocabulary {k.vocab_size}, context {k.context}"
+    )
+    bits = 8 * stats.data_bytes / stats.n_weights
+    what = f"{stats.n_weights:,} weights, {bits:.2f} bits per weight"
+    if args.shape_only:
+        print(
+            f"{args.out}: {os.path.getsize(args.out):,} bytes, the shape of a checkpoint that "
+            f"would have {stats.file_bytes:,}: {what}"
+        )
+        return
+    print(f"{args.out}: {stats.file_bytes:,} bytes, {what}")
+    if args.dtype != "f32":
+        error = 100 * stats.relative_error(args.dtype)
+        print(
+            f"relative quantization error: {error:.3f} % (RMS of the rounding over RMS of the "
+            "weights)"
+        )
+
+
+def say(sentence: str) -> None:
+    print(f"export: {sentence}", file=sys.stderr)
+
+
+def run(args: argparse.Namespace) -> None:
+    """The export. Errors: ExportError, OSError."""
+    source = (
+        open_random(args.random, args.seed)
+        if args.random
+        else open_source(args.src, args.tokenizer, args.revision, args.shape_only, say)
+    )
+    refuse_overwriting(args.out, source)
+    if args.kv_heads is not None:
+        pool(source, args.kv_heads)
+    stats = convert(
+        source,
+        args.out,
+        args.dtype,
+        args.shape_only,
+        note=lambda remark: say(f"note: {remark}"),
+        write=write_with_progress,
+    )
+    report(source, args, stats)
+
+
+def write_with_progress(path: str, meta: dict[str, object], tensors: list[Entry]) -> Stats:
+    import tqdm
+
+    with tqdm.tqdm(
+        total=sum(e.bytes for e in tensors),
+        unit="B",
+        unit_scale=True,
+        desc=meta["info.dtype"],
+        disable=None,
+    ) as bar:
+        return write_checkpoint(path, meta, tensors, bar.update)
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str):
+        say(f"{message}; see {self.prog} --help")
+        sys.exit(2)
+
+
+def parse(argv: list[str], prog: str) -> argparse.Namespace:
+    parser = Parser(prog=prog, description="Makes a checkpoint for ./run.", allow_abbrev=False)
+    sources = "a Hugging Face directory, a hub id (org/name), a .gguf, or a llama2.c .bin"
+    parser.add_argument("src", metavar="SRC", nargs="?", help=sources)
+    parser.add_argument("out", metavar="OUT", help="the file to write")
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="q8", help="of the matrices (q8); vectors are always f32"
+    )
+    parser.add_argument(
+        "--kv-heads",
+        type=int,
+        metavar="N",
+        help="mean-pool the KV heads to N, a divisor of what there is",
+    )
+    parser.add_argument(
+        "--tokenizer", metavar="FILE", help="of a llama2.c .bin; otherwise the tok*.bin beside it"
+    )
+    parser.add_argument(
+        "--revision", metavar="REV", help="of a hub id: a branch, a tag or a commit"
+    )
+    parser.add_argument(
+        "--shape-only",
+        action="store_true",
+        help="a few KB for --kv and --info, without weights: of SRC only config.json is needed, or "
+        "a .gguf's header",
+    )
+    parser.add_argument(
+        "--random",
+        metavar="SHAPE",
+        help="no SRC, but random weights, to measure with, in the shape of a config.json or in a "
+        f"known one: {', '.join(SHAPES)}",
+    )
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="of --random; the same seed gives the same file (1)"
+    )
+    parser.add_argument(
+        "--plan", action="store_true", help="a shape for a budget instead; see --plan --help"
+    )
+    args = parser.parse_intermixed_args(argv)
+    if bool(args.src) == bool(args.random):
+        parser.error("give SRC and OUT, or --random SHAPE and OUT")
+    if args.random and args.tokenizer:
+        parser.error("--tokenizer: random weights have none")
+    if args.random and args.revision:
+        parser.error("--revision: random weights have none")
+    if args.shape_only and args.tokenizer:
+        parser.error("--tokenizer: a shape has none")
+    if args.seed is not None and not args.random:
+        parser.error("--seed belongs to --random")
+    args.seed = 1 if args.seed is None else args.seed
+    return args
+
+
+def parse_plan(argv: list[str], prog: str) -> argparse.Namespace:
+    parser = Parser(prog=prog, description="Proposes a shape for a budget.", allow_abbrev=False)
+    plan.add_options(parser)
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str], prog: str = "export.py") -> int:
+    """The exit status; SystemExit for wrong usage."""
+    plans = "--plan" in argv
+    args = parse_plan(argv, prog) if plans else parse(argv, prog)
+    try:
+        plan.run(args) if plans else run(args)
+    except KeyboardInterrupt:
+        say("interrupted; nothing was written")
+        return 1
+    except (ExportError, OSError) as error:
+        say(str(error))
+        return 1
+    return 0
+
+
+def interrupt(*_) -> None:
+    """A handler of signals that end the program, so that the temporary file goes as with Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+def as_program(argv: list[str], prog: str) -> int:
+    """main() in a process of its own."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
+            signal.signal(number, interrupt)
+    return main(argv, prog)

@@ -1,0 +1,55 @@
+"""Vectors of texts for the server: texts of several requests run side by side."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._native import HeadsError
+from .model import Model
+
+TEXTS = 64  # of a step, after which others get their turn
+
+
+class VectorJob:
+    """The vectors that one request wants, of texts that are ids."""
+
+    def __init__(self, texts: list[list[int]], width: int):
+        self.texts, self.vectors = texts, np.empty((len(texts), width), np.float32)
+        self.n_done = 0
+        self.error: HeadsError | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.error is not None or self.n_done == len(self.texts)
+
+
+class VectorQueue:
+    """Requests at work on a model. One thread at a time may call it."""
+
+    def __init__(self, model: Model):
+        self.model = model
+        self.waiting: list[VectorJob] = []
+
+    def step(self) -> None:
+        """Some texts of every request."""
+        if not self.waiting:
+            return
+        share = max(1, TEXTS // len(self.waiting))
+        parts = [(job, job.texts[job.n_done : job.n_done + share]) for job in self.waiting[:TEXTS]]
+        try:
+            self._run(parts)
+        except HeadsError:  # it does not say whose fault it was
+            for part in parts:
+                try:
+                    self._run([part])
+                except HeadsError as error:
+                    part[0].error = error
+        self.waiting = [job for job in self.waiting if not job.done]
+
+    def _run(self, parts: list[tuple[VectorJob, list[list[int]]]]) -> None:
+        vectors = self.model.embed([text for _, texts in parts for text in texts])
+        at = 0
+        for job, texts in parts:
+            job.vectors[job.n_done : job.n_done + len(texts)] = vectors[at : at + len(texts)]
+            job.n_done += len(texts)
+            at += len(texts)
