@@ -27,7 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HEADS_ABI 4          // grows when a program must be compiled again
+#define HEADS_ABI 5          // grows when a program must be compiled again
 #define HEADS_VERSION "0.1"  // of this header
 
 #if defined(__GNUC__)
@@ -253,14 +253,27 @@ typedef struct {  // what one query head of a layer makes of one token
     int of_source;         // 1: those are positions of the source
 } heads_attention_row;
 
+typedef struct {  // what some matrices multiply, before it is rounded to the form that they want
+    const char *const *tensors;  // [n_tensors], their names in the checkpoint (docs/format.md)
+    int n_tensors;
+    int which;                   // of stacks: the matrix of each, an expert's or a head's; else 0
+    const float *rows;           // row i is rows[i stride .. i stride + width - 1]
+    size_t stride;
+    int n, width;
+} heads_product_input;
+
 // Functions that passes call with what they compute, each with `context`; NULL: nobody looks, and
 // it costs nothing. No bit of a pass depends on them. They are called while heads_forward_runs
-// runs, by the workspace's threads (0 .. heads_workspace_threads - 1, 0 being the caller's),
-// several at a time and in any order; they must not call the workspace. Layers come one after the
-// other. A token that heads_sequence_expect would have spared a second run comes twice.
+// runs, and must not call the workspace; what they are given is borrowed for the call. Layers come
+// one after the other. A token that heads_sequence_expect would have spared a second run comes
+// twice. `attention` is called by the workspace's threads (0 .. heads_workspace_threads - 1, 0
+// being the caller's), several at a time and in any order; `product` by the caller's alone, before
+// each product with weights, in their order. A matrix that several layers share, or that is the
+// embedding and the output, has the name that the file has first.
 typedef struct {
     void (*attention)(void *context, const heads_attention_row *row, int thread);
     void *context;
+    void (*product)(void *context, const heads_product_input *input);
 } heads_probe;
 
 // Shows passes from now on to *probe, which is copied; NULL ends that.

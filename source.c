@@ -13,39 +13,26 @@ static bool is_language(const Rules *r, int id) {
     return false;
 }
 
-// All languages that the model has, as its tokenizer writes them, as many as there is room for.
-static int refuse(const Model *model, const Tokenizer *tokenizer, const char *code, int n,
-                  Error *err) {
-    char known[256] = "";
-    size_t len, used = 0;
-    const char *text;
-    Decoder *d = decoder_new(tokenizer, false, NULL);
-    for (int i = 0; d && i < model->rules.n_languages; i++) {
-        if (decoder_push(d, model->rules.languages[i], &text, &len, NULL)) break;
-        if (used + len + 8 > sizeof known) text = "..", len = 2, i = model->rules.n_languages;
-        used += (size_t)snprintf(known + used, sizeof known - used, " %.*s", (int)len, text);
-    }
-    decoder_free(d);
-    return fail(err, "the model knows no language \"%.*s\"; it has%s", n, code, known);
-}
-
-// The token of a language, named as the tokenizer does: fr_XX, fra_Latn, or fr for __fr__.
+// The token of a language, named as the tokenizer does: fr_XX, fra_Latn, or fr for __fr__. -1: the
+// model has no such language, and *err says which it has.
 static int language_token(const Model *model, const Tokenizer *tokenizer, const char *code, int n,
                           Error *err) {
-    char names[2][64];
-    if (!model->rules.n_languages || !tokenizer)
+    const Rules *r = &model->rules;
+    char known[256] = "", marked[64];
+    size_t len, used = 0, n_code = (size_t)n;
+    if (!r->n_languages || !tokenizer)
         return fail(err, "the model names no languages that a text could be in");
-    snprintf(names[0], sizeof names[0], "%.*s", n, code);
-    snprintf(names[1], sizeof names[1], "__%.*s__", n, code);
-    for (int i = 0; i < 2; i++) {
-        int *ids;
-        long count = tokenizer_encode(tokenizer, names[i], strlen(names[i]), false, &ids, err);
-        if (count < 0) return -1;
-        int id = count == 1 ? ids[0] : -1;
-        free(ids);
-        if (is_language(&model->rules, id)) return id;
+    int n_marked = snprintf(marked, sizeof marked, "__%.*s__", n, code);
+    for (int i = 0; i < r->n_languages; i++) {
+        const char *text = tokenizer_text(tokenizer, r->languages[i], &len);
+        if ((len == n_code && memcmp(text, code, len) == 0) ||
+            (len == (size_t)n_marked && memcmp(text, marked, len) == 0))
+            return r->languages[i];
+        if (used + len + 8 < sizeof known)
+            used += (size_t)snprintf(known + used, sizeof known - used, " %.*s", (int)len, text);
     }
-    return refuse(model, tokenizer, code, n, err);
+    return fail(err, "the model knows no language \"%.*s\"; it has%s%s", n, code, known,
+                r->n_languages > 30 ? " .." : "");
 }
 
 int source_language(const Model *model, const Tokenizer *tokenizer, const char *lang, int *ids,

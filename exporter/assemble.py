@@ -86,7 +86,7 @@ def _hollow_parts(knobs: Knobs, name: str, source: str | None) -> list[tuple[str
         clamp = getattr(knobs.part_of(kind), "clamp", None)
         return [(name, constant(np.float32([*clamp, 0, 0])) if clamp else without_numbers(4))]
     if kind == "output" and knobs.tied:
-        return []
+        return [(name + ".bias", without_numbers(shape[0]))] if kind in knobs.biased else []
     if kind in ("embed_pos", "source_embed_pos"):
         shape = (knobs.context, knobs.n_embd)
     split = _split(knobs, name, layer)

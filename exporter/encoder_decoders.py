@@ -348,7 +348,7 @@ def bart_like(c: Config, vocab_size: int, kind: int, post_norm: bool, embed_norm
     k.post_norm = post_norm
     if c.flag("scale_embedding", scale):
         k.emb_scale = math.sqrt(n_embd)
-    k.biased = (*QKVO, *FFN, *CROSS, "output")
+    k.biased = (*QKVO, *FFN, *CROSS, *["output"] * (kind != M2M_SINUSOID))
     k.skipped_positions = 2 if kind == LEARNED else 0
     if kind == M2M_SINUSOID:
         k.skipped_positions = c.int("pad_token_id", 1, least=0) + 1
@@ -378,7 +378,8 @@ def marian(c: Config) -> Knobs:
             f"{c.where}: decoder_vocab_size is {n} and vocab_size {k.vocab_size}, though the "
             "embeddings are shared"
         )
-    k.vocab_size = k.parts[0].vocab_size = n
+    k.source_vocab, k.vocab_size = k.vocab_size, n
+    k.parts[0].vocab_size = n
     return k
 
 

@@ -46,7 +46,7 @@ START = {"bart": 2, "m2m_100": 2, "mt5": 0, "pegasus": 0, "t5": 0, "umt5": 0}
 
 
 def generation_rules(
-    directory: str, config: dict, family: str, vocab_size: int, values: dict | None
+    config: dict, family: str, vocab_size: int, values: dict | None
 ) -> tuple[dict[str, object], list[str]]:
     """Metadata and remarks. `values` are generation_config.json's; None: there is none, and
     config.json's count. Errors: ExportError."""
@@ -169,17 +169,16 @@ LANGUAGES = {
 
 
 def languages(family: str, tokenizer: dict[str, object], vocab_size: int) -> dict[str, object]:
-    """Metadata of the languages that a family's tokenizer has added tokens for."""
-    pattern = LANGUAGES.get(family)
-    if not pattern or "tokenizer.added.id" not in tokenizer:
+    """Metadata of the languages that a family's tokenizer has tokens for."""
+    if family not in LANGUAGES:
         return {}
-    begin, chars = tokenizer["tokenizer.added.begin"], tokenizer["tokenizer.added.chars"]
-    ids = {
-        int(id)
-        for i, id in enumerate(tokenizer["tokenizer.added.id"])
-        if re.fullmatch(pattern, "".join(map(chr, chars[begin[i] : begin[i + 1]])))
-    }
-    found = sorted(id for id in ids if id < vocab_size)
+    begin, text = tokenizer["tokenizer.token.begin"], bytes(tokenizer["tokenizer.token.text"])
+    pattern = re.compile(LANGUAGES[family].encode())
+    found = [
+        id
+        for id in range(min(len(begin) - 1, vocab_size))
+        if pattern.fullmatch(text, begin[id], begin[id + 1])
+    ]
     return {"model.languages": found} if found else {}
 
 

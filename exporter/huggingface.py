@@ -74,7 +74,7 @@ def _add_rules(directory: str, config: dict, family: str, knobs: Knobs) -> list[
     if not knobs.source_layers:
         return []
     values = read_values(directory, read_json)
-    knobs.rules, remarks = generation_rules(directory, config, family, knobs.vocab_size, values)
+    knobs.rules, remarks = generation_rules(config, family, knobs.vocab_size, values)
     return remarks
 
 

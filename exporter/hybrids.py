@@ -112,8 +112,9 @@ def mamba2(c: Config) -> Knobs:
     what room is made for."""
     c.default(num_hidden_layers=64, layer_norm_epsilon=1e-5, conv_kernel=4, state_size=128)
     c.default(num_heads=128, head_dim=64, n_groups=8, hidden_size=4096, vocab_size=32768, expand=2)
-    c.require(hidden_act="silu", norm_before_gate=False, rms_norm=True)
-    c.ignore("chunk_size", "residual_in_fp32", "rescale_prenorm_residual", "time_step_rank",
+    c.require(hidden_act="silu", rms_norm=True)
+    # norm_before_gate is in many files and true, but the gate comes first all the same.
+    c.ignore("chunk_size", "intermediate_size", "norm_before_gate", "residual_in_fp32", "rescale_prenorm_residual", "time_step_rank",
              "time_step_min", "time_step_max", "time_step_floor", "time_step_init_scheme",
              "time_step_scale")  # fmt: skip
     n = c.int("num_hidden_layers", most=4096)
@@ -156,6 +157,7 @@ def bamba(c: Config) -> Knobs:
     """Bamba: attention with rope on half a head in a few layers, Mamba-2 in the others."""
     k = llama_block(c, num_key_value_heads=8, max_position_embeddings=262144, rms_norm_eps=1e-5)
     rotate(c, k, partial=0.5)
+    c.require(attn_rotary_emb=k.head_dim // 2)
     c.ignore("num_logits_to_keep", "z_loss_coefficient")
     k.biased = biases(c)
     attention = c.get("attn_layer_indices") or []
@@ -175,7 +177,8 @@ def falcon_h1(c: Config) -> Knobs:
     rotate(c, k)
     k.biased = biases(c)
     c.default(mamba_d_ssm=1024)
-    c.ignore("num_logits_to_keep", "mamba_use_mlp", "mamba_expand", "attn_layer_indices")
+    c.require(mamba_use_mlp=True, attn_layer_indices=None)
+    c.ignore("num_logits_to_keep", "mamba_expand", "mlp_expansion_factor")
     k.emb_scale = c.number("embedding_multiplier", 1.0)
     k.logit_scale = c.number("lm_head_multiplier", 1.0)
     norm = c.flag("mamba_rms_norm", False)
@@ -220,7 +223,8 @@ def granite_hybrid(c: Config) -> Knobs:
     none."""
     c.default(num_local_experts=8, num_experts_per_tok=2)
     k = granite_block(c, intermediate_size=1, shared_intermediate_size=1024)
-    c.require(attention_bias=False)
+    c.require(attention_bias=False, normalization_function="rmsnorm")
+    c.ignore("init_method")
     kinds = c.get("layer_types") or c.get("layers_block_type") or [LINEAR] * k.n_layers
     kinds = kinds_of(c, kinds, k.n_layers, (FULL, LINEAR))
     if c.get("num_local_experts"):
@@ -309,7 +313,7 @@ def nemotron_h(c: Config) -> Knobs:
         "mamba_dt_limit", "mamba_dt_max", "mamba_proj_bias", "mamba_ssm_cache_dtype", "moe_shared_expert_overlap",
         "mtp_hybrid_override_pattern", "mtp_layers_block_type", "num_logits_to_keep",
         "rescale_prenorm_residual", "residual_in_fp32", "rope_theta", "time_step_floor",
-        "time_step_limit", "time_step_max", "use_mamba_kernels",
+        "time_step_limit", "time_step_max", "time_step_rank", "use_mamba_kernels",
     )  # fmt: skip
     part = Mamba2(
         [kind == LINEAR for kind in kinds], taps=c.int("conv_kernel", 4, most=64),

@@ -372,7 +372,7 @@ TakeRow = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(Row), ctypes.c_
 
 
 class Probe(ctypes.Structure):
-    _fields_ = [("attention", TakeRow), ("context", ctypes.c_void_p)]
+    _fields_ = [("attention", TakeRow), ("context", ctypes.c_void_p), ("product", ctypes.c_void_p)]
 
 
 def test_a_probe_of_the_library(tmp_path, run):
@@ -403,7 +403,7 @@ def test_a_probe_of_the_library(tmp_path, run):
     runs = (Run * 2)(*[Run(s, (ctypes.c_int * len(text))(*text), len(text), 0)
                        for s, text in zip(sequences, texts)])  # fmt: skip
     taker = TakeRow(take)
-    heads.heads_workspace_probe(w, ctypes.byref(Probe(taker, 77)))
+    heads.heads_workspace_probe(w, ctypes.byref(Probe(taker, 77, None)))
     assert heads.heads_forward_runs(w, runs, 2, None)
     heads.heads_workspace_probe(w, None)
     n_rows = len(found)

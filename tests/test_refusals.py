@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import checkpoints
+import test_encoder_decoders
 from checkpoints import F32_META, I32, Meta, Tensor
 from conftest import ROOT
 
@@ -261,17 +262,10 @@ KINDS = {
     "experts and a shared one": kind(score=1, renorm=True),
     "sparsemixer": kind(d_ff=0, score=2, gated=False),
     "embeddings of layers": kind(layer_embeddings=True),
-}
-
-
-# What Mamba-2 brought, from a generator of its own, so that the others keep their numbers.
-rng, first_rng = np.random.default_rng(7), rng
-KINDS |= {
     "Mamba-2": kind("mamba2"),
     "Mamba-2, LayerNorm": kind("mamba2", layernorm=True),
     "Mamba-2 beside attention": kind("beside"),
 }
-rng = first_rng
 
 
 # ---- what is put into them ----
@@ -362,6 +356,16 @@ KNOBS = [
     knob("layer.renorm_eps", floats(0.1), "renorm"),
     knob("layer.jitter", floats(0.1), "sparsemixer"),
     knob("layer.routed_scale", floats(2), "experts"),
+    knob("layer.beside", ints(1), "never"),
+    knob("layer.delta_beta", floats(1.5), "delta"),
+    knob("layer.delta_eps", floats(0.1), "delta"),
+    knob("layer.ssm_heads", ints(HEADS), "mamba"),
+    knob("layer.ssm_head_dim", ints(V_DIM), "mamba"),
+    knob("layer.ssm_groups", ints(1), "mamba"),
+    knob("layer.ssm_state", ints(STATE), "mamba"),
+    knob("layer.ssm_norm_first", ints(1), "mamba"),
+    knob("layer.ssm_least_step", floats(2), "mamba"),
+    knob("layer.ssm_most_step", floats(0.1), "mamba"),
 ]
 TENSORS = [
     Extra(set(), {}, {"embed_pos": matrix(CONTEXT, D)}),
@@ -386,22 +390,6 @@ TENSORS = [
     of_layer("attn_post_norm", vector(D), "never"),  # layer.norms does not name it
     of_layer("ffn_post_norm", vector(D), "never"),
 ]
-rng, first_rng = np.random.default_rng(8), rng
-KNOBS += [
-    knob("layer.beside", ints(1), "never"),
-    knob("layer.delta_beta", floats(1.5), "delta"),
-    knob("layer.delta_eps", floats(0.1), "delta"),
-    knob("layer.ssm_heads", ints(HEADS), "mamba"),
-    knob("layer.ssm_head_dim", ints(V_DIM), "mamba"),
-    knob("layer.ssm_groups", ints(1), "mamba"),
-    knob("layer.ssm_state", ints(STATE), "mamba"),
-    knob("layer.ssm_norm_first", ints(1), "mamba"),
-    knob("layer.ssm_least_step", floats(2), "mamba"),
-    knob("layer.ssm_most_step", floats(0.1), "mamba"),
-]
-rng = first_rng
-# What encoders brought, from a generator of its own, so that the others keep their numbers.
-rng, first_rng = np.random.default_rng(6), rng
 NARROW = 10
 HEAD = {"head_dense": matrix(D, D), "head_norm": vector(D)}
 NARROW_EMBEDDING = {
@@ -426,7 +414,6 @@ TENSORS += [
     of_layer("attn_relative", vector(HEADS * 5), "attention"),
     of_layer("attn_relative", vector(HEADS * 4), "never"),
 ]
-rng = first_rng
 ALWAYS_RMS = ("attn_latent_norm", "attn_q_down_norm", "delta_norm", "ssm_norm")
 TABLES = ("embed", "ple_table")
 NO_EFFECT = ("layer.qk_norm", "layer.top_groups", "layer.group_score", "model.head",
@@ -513,9 +500,11 @@ def test_every_knob_and_tensor_of_the_format_is_walked_over():
     entries = [(k.meta, k.tensors) for k in KINDS.values()] + [
         (e.meta, e.tensors) for e in [*KNOBS, *TENSORS, QUERY_RANK]
     ]
-    assert keys - {key for meta, _ in entries for key in meta} == set()
+    of_source = set(test_encoder_decoders.RULE_KEYS)  # tried on an encoder-decoder there
+    assert keys - {key for meta, _ in entries for key in meta} == of_source
     assert len(names) > 40
-    assert names - {name.split(".")[-1] for _, tensors in entries for name in tensors} == set()
+    others = names - {name.split(".")[-1] for _, tensors in entries for name in tensors}
+    assert others == set(test_encoder_decoders.SOURCE_TENSORS)
 
 
 def test_a_model_without_any_mixer_is_refused(tmp_path, run):

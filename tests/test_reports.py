@@ -130,7 +130,8 @@ def test_kv_window_is_a_ring(run, tmp_path):
 
 
 @pytest.mark.parametrize("options", [[], ["-ctk", "q8"], ["-ctv", "q4"], ["-c", 4000], ["-c", 40]])
-@pytest.mark.parametrize("name", ["gemma3", "lfm3", "mistral", "qwen3_next", "gpt_oss", "gemma4"])
+@pytest.mark.parametrize("name", ["gemma3", "lfm3", "mistral", "qwen3_next", "nemotron_h",
+                                  "falcon_h1-norm", "gpt_oss", "gemma4"])  # fmt: skip
 def test_kv_grows_and_stays(name, options, exported):
     """What a context costs is what grows with it, and what does not."""
     report = kv_json(exported(name), *options)

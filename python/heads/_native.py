@@ -9,7 +9,7 @@ from ctypes import CDLL, CFUNCTYPE, POINTER, Structure, byref, c_char, c_char_p,
 from ctypes import c_int64, c_long, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 
-ABI = 4  # of heads.h that these declarations were written for
+ABI = 5  # of heads.h that these declarations were written for
 
 
 class HeadsError(RuntimeError):
@@ -69,8 +69,17 @@ class AttentionRow(Structure):
 Look = CFUNCTYPE(None, c_void_p, POINTER(AttentionRow), c_int)
 
 
+class ProductInput(Structure):
+    _fields_ = [("tensors", POINTER(c_char_p)), ("n_tensors", c_int), ("which", c_int),
+                ("rows", POINTER(c_float)), ("stride", c_size_t), ("n", c_int),
+                ("width", c_int)]  # fmt: skip
+
+
+TakeInput = CFUNCTYPE(None, c_void_p, POINTER(ProductInput))
+
+
 class Probe(Structure):
-    _fields_ = [("attention", Look), ("context", c_void_p)]
+    _fields_ = [("attention", Look), ("context", c_void_p), ("product", TakeInput)]
 
 
 TYPES = {"f16": 0, "f32": 1, "q8": 2, "q4": 3}  # of cached keys and values
@@ -103,6 +112,7 @@ CALLS = {
     "workspace_context": (c_int, (c_void_p,)),
     "workspace_threads": (c_int, (c_void_p,)),
     "workspace_isa": (c_char_p, (c_void_p,)),
+    "workspace_probe": (None, (c_void_p, POINTER(Probe))),
     "logit_stride": (c_size_t, (c_void_p,)),
     "sequence_new": (c_void_p, (c_void_p, c_int, Error)),
     "sequence_free": (None, (c_void_p,)),
@@ -120,7 +130,6 @@ CALLS = {
     "source_language": (c_int, (c_void_p, c_void_p, c_char_p, INTS, c_long, Error)),
     "text_ids": (c_long, (c_void_p, c_void_p, c_char_p, c_size_t, POINTER(INTS), Error)),
     "embed": (c_int, (c_void_p, POINTER(WorkspaceOptions), POINTER(Text), c_int, FLOATS, Error)),
-    "workspace_probe": (None, (c_void_p, POINTER(Probe))),
     "sampler_new": (c_void_p, (c_void_p, POINTER(SamplerOptions), Error)),
     "sampler_free": (None, (c_void_p,)),
     "sampler_accept": (None, (c_void_p, c_int)),

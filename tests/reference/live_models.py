@@ -26,8 +26,10 @@ import conftest  # noqa: E402
 import gguf_files  # noqa: E402
 import head_files  # noqa: E402
 import make_attention  # noqa: E402
+import make_encoder_decoders  # noqa: E402
 import make_encoders  # noqa: E402
 import make_golden  # noqa: E402
+import test_encoder_decoders  # noqa: E402
 import test_encoders  # noqa: E402
 import test_heads  # noqa: E402
 from test_golden import TOLERANCE, measure  # noqa: E402
@@ -247,6 +249,49 @@ def check_encoder(name: str, seed: int, edit, out: Path) -> bool:
     return good
 
 
+def check_encoder_decoder(name: str, seed: int, edit, out: Path) -> bool:
+    directory = make_encoder_decoders.make(name, seed, out, edit)
+    binary, label, run = out / "model.bin", label_of(name, edit), conftest.run_command
+    if not exports(directory, binary, label):
+        return False
+    error = test_encoder_decoders.measure(directory, binary, run)
+    texts = test_encoder_decoders.greedy(directory, binary, run, *test_encoder_decoders.F32)
+    wrong = test_encoder_decoders.differing(directory, texts)
+    good = error <= TOLERANCE and not wrong
+    if not edit:
+        (directory / "generation_config.json").unlink()  # a shape knows nothing of it
+        good &= exports(directory, binary, label) and has_its_shape(directory, binary)
+        good &= changes_nothing(directory)
+    told = f"logits differ by {error:.1e}, {len(wrong)} of {len(texts)} texts differ"
+    print(f"{'ok' if good else 'not ok'} {label}, seed {seed}: {told}", flush=True)
+    return good
+
+
+def changes_nothing(directory: Path) -> bool:
+    """Whether the keys of config.json that export.py passes over change nothing, one by one."""
+    import torch
+    from transformers import AutoModelForSeq2SeqLM
+
+    config = json.loads((directory / "config.json").read_text())
+    golden, plain, good = test_encoder_decoders.golden_of(directory), None, True
+    ids = torch.tensor([golden["sources"][2]]), torch.tensor([golden["targets"][2]])
+    of_output = ("return_dict", "output_attentions", "output_hidden_states")
+    for key in (None, *sorted(test_encoder_decoders.harmless(config) & set(config))):
+        if key in of_output or key and not isinstance(config[key], (int, float)):
+            continue
+        other = {**config, key: test_encoder_decoders.changed(config[key])} if key else config
+        (directory / "config.json").write_text(json.dumps(other))
+        model = AutoModelForSeq2SeqLM.from_pretrained(directory, attn_implementation="eager")
+        with torch.no_grad():
+            logits = model.eval()(ids[0], decoder_input_ids=ids[1]).logits
+        plain = logits if plain is None else plain
+        if not torch.equal(logits, plain):
+            print(f"not ok: {key} of config.json changes the logits", flush=True)
+            good = False
+    (directory / "config.json").write_text(json.dumps(config))
+    return good
+
+
 def has_its_shape(directory: Path, binary: Path) -> bool:
     """Whether config.json alone says the same of knobs and tensors."""
     config = json.loads((directory / "config.json").read_text())
@@ -426,7 +471,8 @@ def check_multimodal(
 
 def main() -> int:
     encoders = [*make_encoders.MODELS, *make_encoders.MORE]
-    names = [*make_golden.MODELS, *make_golden.MORE, *encoders]
+    both = [*make_encoder_decoders.MODELS, *make_encoder_decoders.MORE]
+    names = [*make_golden.MODELS, *make_golden.MORE, *encoders, *both]
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
         "names", nargs="*", default=names, metavar="NAME", help=f"of {', '.join(names)}"
@@ -441,6 +487,10 @@ def main() -> int:
             if name in encoders:
                 for edit in (None, *make_encoders.EDITED.get(name, ())):
                     failed += not check_encoder(name, args.seed, edit, Path(out))
+                continue
+            if name in both:
+                for edit in (None, *make_encoder_decoders.EDITED.get(name, ())):
+                    failed += not check_encoder_decoder(name, args.seed, edit, Path(out))
                 continue
             for edit in (None, *EDITED.get(name, ())):
                 failed += not check(name, args.seed, edit, Path(out))
