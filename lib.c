@@ -87,9 +87,10 @@ int heads_chat_prints_date(const heads_chat *c) { return chat_prints_date(c); }
 // ---- where passes run ----
 
 static int set_type(Dtype *type, const char *what, heads_type from, Error *err) {
-    static const Dtype types[] = {[HEADS_F16] = F16, [HEADS_F32] = F32, [HEADS_Q8] = Q8};
+    static const Dtype types[] = {[HEADS_F16] = F16, [HEADS_F32] = F32, [HEADS_Q8] = Q8,
+                                  [HEADS_Q4] = Q4};
     if ((unsigned)from >= sizeof types / sizeof *types)
-        return fail(err, "%s: type %d, expected HEADS_F16, HEADS_F32 or HEADS_Q8", what,
+        return fail(err, "%s: type %d, expected HEADS_F16, HEADS_F32, HEADS_Q8 or HEADS_Q4", what,
                     (int)from);
     *type = types[from];
     return 0;

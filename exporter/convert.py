@@ -156,6 +156,8 @@ def _calibrated(source: Source, out: str, meta, four: FourBits, write) -> Stats:
     from .calibrate import calibrate
     from .steps import Folder, fingerprint
 
+    if "model.source_layers" in meta:
+        raise ExportError("--calibrate runs texts, and this model reads pairs of them")
     files = [*source.files, *([four.text] if four.text else [])]
     key = fingerprint(files, source=source.name, exporter=VERSION, text=four.text is not None,
                       heads=source.knobs.n_kv_heads)  # fmt: skip
