@@ -244,6 +244,8 @@ def main() -> int:
             for name, (pipe, _, _) in running.items():
                 pipe.send(True)
                 times[name].append(pipe.recv())
+        for pipe, _, _ in running.values():
+            pipe.send(False)
         report(running, times)
     return 0
 
