@@ -56,7 +56,20 @@ typedef struct {
     int n_spans, n_units, units_per_item;
 } Job;
 
+// The type of what is mixed.
+static Dtype mixed_dtype(const Job *job) {
+    return job->a->latent.rank ? job->kv->k_dtype : job->kv->v_dtype;
+}
+
 static int group_size(const Attention *a) { return a->n_heads / a->n_kv_heads; }
+
+// Whether it has keys and values of its own to add to the cache.
+static bool adds_keys(const Attention *a) { return a->kv_source < 0 && a->mask != MASK_SOURCE; }
+
+// Tokens that there are to see: of a span's own text, its last one included, or of its source.
+static int text_end(const Attention *a, const Span *s) {
+    return a->mask == MASK_SOURCE ? s->sequence->n_source : s->pos + s->n;
+}
 
 // Tokens whose queries a block takes: as many as fill QUERY_ROWS, one at least.
 static int tokens_per_block(const Attention *a) {
@@ -145,7 +158,7 @@ static void rotate_row(const void *arg, int t, int thread) {
     const Kernels *k = job->w->k;
     float *q = row(job->b.q, t);
     rotate_heads(job, &a->q_norm, q, a->n_heads, t);
-    if (a->kv_source < 0) {
+    if (adds_keys(a)) {
         float *v = row(job->b.values, t);
         rotate_heads(job, &a->k_norm, row(job->b.keys, t), a->n_kv_heads, t);
         if (a->clip > 0.0f && !a->latent.rank) k->clamp(v, a->clip, a->n_kv_heads * a->head_dim);
@@ -181,13 +194,12 @@ static Block block_of(const Job *job, int span, int i) {
 }
 
 static int first_pos(const Block *b) { return b->span->pos + b->token; }
-static int text_end(const Block *b) { return b->span->pos + b->span->n; }
 
 // The first and the last position that some token of the block sees.
 static Range seen_by(const Job *job, const Block *b) {
     int first = first_pos(b), last = first + b->n_tokens - 1;
-    return (Range){seen_from(job->a, first, text_end(b)).low,
-                   seen_from(job->a, last, text_end(b)).high};
+    int end = text_end(job->a, b->span);
+    return (Range){seen_from(job->a, first, end).low, seen_from(job->a, last, end).high};
 }
 
 // Where row r of a block lies in a buffer that has, for each token, heads of that width side by
@@ -201,15 +213,16 @@ static float *head_of(const Block *b, Buffer buffer, int r, int width) {
 static Rows gather(const Job *job, const Block *b, HeadScratch *x) {
     const Kernels *k = job->w->k;
     int dim = job->a->head_dim;
+    Dtype dtype = job->kv->k_dtype;
     size_t n_blocks = blocks_of(dim);
     for (int r = 0; r < b->n_rows; r++) {
         float *q = x->q + (size_t)r * (size_t)dim;
         size_t block = (size_t)r * n_blocks;
         memcpy(q, head_of(b, job->b.q, r, dim), sizeof *q * (size_t)dim);
         k->scale(q, job->a->scale, dim);
-        if (job->w->kv.k_dtype == Q8)
+        if (dtype == Q8 || dtype == Q4)
             k->to_q8(x->q8 + block * BLOCK, x->q8_scale + block, x->q8_offset + block, q, dim,
-                     false);
+                     dtype == Q4);
     }
     return (Rows){.f32 = x->q, .stride = (size_t)dim, .q = x->q8, .scale = x->q8_scale,
                   .offset = x->q8_offset};
@@ -234,7 +247,7 @@ typedef struct {
 static void dot_keys(const Job *job, const Block *b, const View *v, const Rows *q, int n_rows,
                      float *p) {
     const KvLayer *kv = job->kv;
-    MatmulFn *matmul = job->w->k->matmul[job->w->kv.k_dtype];
+    MatmulFn *matmul = job->w->k->matmul[kv->k_dtype];
     for (int i = v->begin / LANES, n; i < v->end / LANES; i += n) {
         n = kv->n_slots - i % kv->n_slots;  // as far as the ring runs on
         if (n > v->end / LANES - i) n = v->end / LANES - i;
@@ -313,7 +326,7 @@ static void probabilities(const Job *job, const Block *b, const View *v, int r, 
                           float *max, float *sum) {
     int pos = first_pos(b) + r / b->group, head = b->h * b->group + r % b->group, tile = v->tile;
     shape_scores(job, p + v->begin - tile, v->end - v->begin, head, v->begin - pos);
-    Range seen = seen_from(job->a, pos, text_end(b));
+    Range seen = seen_from(job->a, pos, text_end(job->a, b->span));
     if (seen.low < v->begin) seen.low = v->begin;
     if (seen.high >= v->stop) seen.high = v->stop - 1;
     softmax_row(job->w->k, p, v->begin - tile, v->end - tile,
@@ -325,8 +338,8 @@ static void probabilities(const Job *job, const Block *b, const View *v, int r, 
 static void attend_tile(const Job *job, const Block *b, const Rows *q, HeadScratch *x,
                         const View *v, float *out, float *out_max, float *out_sum) {
     const Kernels *k = job->w->k;
-    const KvLayout *kv = &job->w->kv;
-    int dim = job->kv->v_dim, begin = v->begin - v->tile, stop = v->stop - v->tile;
+    const KvLayer *kv = job->kv;
+    int dim = kv->v_dim, begin = v->begin - v->tile, stop = v->stop - v->tile;
     for (int from = 0, n; from < b->n_rows; from += n) {
         n = b->n_rows - from < SOFTMAX_ROWS ? b->n_rows - from : SOFTMAX_ROWS;
         Rows some = queries_after(q, from);
@@ -421,6 +434,12 @@ static void attend_units(const void *arg, int item, int thread) {
     }
 }
 
+// Of q4 values, which were turned before they were rounded.
+static void turn_back(const Kernels *k, float *x, int dim) {
+    k->scale(x, TURNED_X, dim);
+    for (int d = 0; d < dim; d += BLOCK) k->turn(x + d, x + d);
+}
+
 // Item: (span, query head). Merges the parts in order, token by token, and divides by the sum.
 static void merge_head(const void *arg, int item, int thread) {
     const Job *job = arg;
@@ -440,7 +459,8 @@ static void merge_head(const void *arg, int item, int thread) {
                 merge(k, out, max, sum, job->b.part + other * (size_t)dim, job->b.part_max[other],
                       job->b.part_sum[other], dim);
             }
-            k->scale(out, 1.0f / *sum, width);
+            k->scale(out, 1.0f / *sum, dim);
+            if (mixed_dtype(job) == Q4) turn_back(k, out, dim);
             memcpy(head_of(&b, job->b.mixed, r, width), out, sizeof *out * (size_t)width);
         }
     }
@@ -459,7 +479,7 @@ static void show_row(const Job *job, const Unit *u, const Rows *q, int r, float 
         dot_keys(job, b, &v, &one, 1, p + v.tile);
     }
     int pos = first_pos(b) + r / b->group, head = b->h * b->group + r % b->group;
-    Range seen = seen_from(job->a, pos, text_end(b));
+    Range seen = seen_from(job->a, pos, text_end(job->a, b->span));
     int from = seen.low / LANES * LANES, to = (seen.high / LANES + 1) * LANES;
     shape_scores(job, p + from, to - from, head, from - pos);
     size_t merged = part_row(job, b, 0) + (size_t)r;
@@ -469,6 +489,7 @@ static void show_row(const Job *job, const Unit *u, const Rows *q, int r, float 
     heads_attention_row row = {
         .sequence = b->span->sequence, .layer = job->layer, .head = head,
         .position = pos, .first = seen.low, .n = seen.high - seen.low + 1, .weights = p + seen.low,
+        .of_source = job->kv->of_source,
         .sink = job->a->sinks ? expf(job->a->sinks[head] - max) * scale : 0.0f,
     };
     job->w->probe.attention(job->w->probe.context, &row, thread);
@@ -496,10 +517,10 @@ static void cut_spans(Job *job) {
         const Span *s = &job->spans[i];
         Cut *cut = &job->b.cuts[i];
         *cut = (Cut){.n_blocks = (s->n + per_block - 1) / per_block, .n_parts = 1,
-                     .first_tile = seen_from(a, s->pos, s->pos + s->n).low / TILE,
+                     .first_tile = seen_from(a, s->pos, text_end(a, s)).low / TILE,
                      .first_unit = job->n_units, .first_row = n_rows};
         if (few && cut->n_blocks == 1)
-            cut->n_parts = (s->pos + s->n - 1) / TILE - cut->first_tile + 1;
+            cut->n_parts = (text_end(a, s) - 1) / TILE - cut->first_tile + 1;
         job->n_units += a->n_kv_heads * cut->n_blocks * cut->n_parts;
         n_rows += (size_t)a->n_heads * (size_t)s->n * (size_t)cut->n_parts;
     }
@@ -516,7 +537,7 @@ static void attend(Job *job) {
     cut_spans(job);
     for (int i = 0; i < job->n_spans; i++) {
         const Span *s = &job->spans[i];
-        int end = s->pos + s->n, n_seen = end - seen_from(a, s->pos, end).low;
+        int end = text_end(a, s), n_seen = end - seen_from(a, s->pos, end).low;
         key_bytes += job->kv->slot_bytes / LANES * (size_t)n_seen * (size_t)s->n;
         n_merges += (size_t)(s->n * a->n_heads) * (size_t)job->b.cuts[i].n_parts;
     }
@@ -544,7 +565,7 @@ static int cut_round(const Workspace *w, Span *out, int from) {
 static void attend_all(Job *job) {
     const Workspace *w = job->w;
     parallel_for(w->pool, w->n_rows, rotate_row, job);
-    bool rounds = job->a->window && !w->model->encoder;
+    bool rounds = job->a->window && job->a->mask == MASK_CAUSAL;
     job->spans = w->spans;
     job->n_spans = w->n_spans;
     for (int from = 0; job->n_spans > 0; from += RING_RUN) {
@@ -553,8 +574,8 @@ static void attend_all(Job *job) {
             job->spans = job->b.spans;
         }
         if (!job->n_spans) return;
-        if (job->a->kv_source < 0)
-            kv_append(job->w, job->a, job->kv, job->b.keys, job->b.values, job->spans,
+        if (adds_keys(job->a))
+            kv_append(job->w, job->a, job->kv, job->b.q, job->b.keys, job->b.values, job->spans,
                       job->n_spans);
         job->n_units = 0;
         attend(job);
@@ -571,7 +592,7 @@ static void project(Job *job, Buffer y) {
     AttentionBuffers *b = &job->b;
     Product products[4] = {{b->q, &a->q}};
     int n = 1;
-    if (a->kv_source < 0) {
+    if (adds_keys(a)) {
         products[n++] = (Product){b->keys, &a->k};
         products[n++] = (Product){b->values, &a->v};
     }
@@ -580,12 +601,11 @@ static void project(Job *job, Buffer y) {
 }
 
 // out = o(attention of y)
-static void run(Workspace *w, const Layer *l, const KvLayer *kv, Buffer y) {
-    const Attention *a = &l->attention;
+static void run_attention(Workspace *w, int layer, const Attention *a, const KvLayer *kv,
+                          Buffer y) {
     int n = w->n_rows, width = a->n_heads * (a->latent.rank ? a->latent.n_value : a->head_dim);
     Arena m = scratch(w);
-    Job job = {.w = w, .a = a, .kv = kv, .layer = (int)(l - w->model->layers),
-               .b = lay_out(&m, w, a, kv, n)};
+    Job job = {.w = w, .a = a, .kv = kv, .layer = layer, .b = lay_out(&m, w, a, kv, n)};
     AttentionBuffers *b = &job.b;
     if (a->latent.rank) latent_project(w, a, &b->latent, b->q, b->keys, y);
     else project(&job, y);
@@ -596,8 +616,34 @@ static void run(Workspace *w, const Layer *l, const KvLayer *kv, Buffer y) {
     multiply(w, w->out, &a->o, b->mixed, n);
 }
 
+static void run(Workspace *w, const Layer *l, const KvLayer *kv, Buffer y) {
+    run_attention(w, (int)(l - w->model->layers), &l->attention, kv, y);
+}
+
 static void count(const Workspace *w, const Layer *l, const KvLayer *kv, Arena *m) {
     lay_out(m, w, &l->attention, kv, w->chunk);
 }
 
 const Mixer attention_mixer = {run, count, NULL};
+
+// ---- attention to a source ----
+
+void cross_attention(Workspace *w, int i, Buffer y) {
+    run_attention(w, i, &w->model->layers[i].cross, kv_cross(w, i), y);
+}
+
+void cross_scratch(const Workspace *w, int i, Arena *a) {
+    const Attention *cross = &w->model->layers[i].cross;
+    if (cross->n_heads) lay_out(a, w, cross, kv_cross(w, i), w->chunk);
+}
+
+void keep_source(Workspace *w, Buffer y) {
+    const Stack *text = &w->model->text;
+    for (int i = text->first; i < text->first + text->n; i++) {
+        const Attention *a = &w->model->layers[i].cross;
+        Arena m = scratch(w);
+        AttentionBuffers b = lay_out(&m, w, a, kv_cross(w, i), w->n_rows);
+        multiply_each(w, (Product[]){{b.keys, &a->k}, {b.values, &a->v}}, 2, y, w->n_rows);
+        kv_append(w, a, kv_cross(w, i), (Buffer){0}, b.keys, b.values, w->spans, w->n_spans);
+    }
+}

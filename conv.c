@@ -16,7 +16,7 @@ float *conv_row(const Workspace *w, const Conv *c, Buffer window, int t) {
 
 void convolve(const Workspace *w, const Conv *c, float *out, Buffer window, int t) {
     const float *first = conv_row(w, c, window, t) - (size_t)(c->n_taps - 1) * window.stride;
-    w->k->conv(out, first, window.stride, c->taps, c->n_taps, c->n_channels);
+    w->k->conv(out, first, window.stride, c->taps, c->bias, c->n_taps, c->n_channels);
 }
 
 // Copies n_taps - 1 rows between a sequence's state and the window, from row t of the pass on.

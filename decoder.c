@@ -9,15 +9,19 @@ const Mixer *const mixers[N_MIXERS] = {
     [MIXER_ATTENTION] = &attention_mixer,
     [MIXER_SHORTCONV] = &shortconv_mixer,
     [MIXER_DELTANET] = &deltanet_mixer,
+    [MIXER_MAMBA2] = &mamba2_mixer,
 };
 
 static void layer(Workspace *w, int i);
 static void classify(Workspace *w, int logit_row);
+static void remember_source(Workspace *w);
 
 void pass(Workspace *w, int logit_row) {
+    const Stack *s = w->stack;
     embed(w);
-    for (int i = 0; i < w->model->n_layers; i++) layer(w, i);
-    classify(w, logit_row);
+    for (int i = s->first; i < s->first + s->n; i++) layer(w, i);
+    if (s == &w->model->text) classify(w, logit_row);
+    else remember_source(w);
 }
 
 // ---- a layer ----
@@ -72,14 +76,31 @@ static void add_branch(Workspace *w, const Layer *l, const Norm *post_norm) {
     add_rows(w, w->x, l->residual_scale, w->out, n_embd, w->n_rows);
 }
 
-// x += mix(norm(x)), then x += feed_forward(norm(x))
+// What the layer adds of the source, where there is one: x += cross(norm(x))
+static void look_at_source(Workspace *w, const Layer *l, int i, bool post_norm) {
+    static const Norm none;
+    if (!l->cross.n_heads) return;
+    cross_attention(w, i, post_norm ? w->x : branch_input(w, &l->cross_norm));
+    add_branch(w, l, &none);
+    if (post_norm) norm_rows(w, w->x, &l->cross_norm, w->x, w->model->n_embd, w->n_rows);
+}
+
+// x += mix(norm(x)), then x += feed_forward(norm(x)), if the layer has both
 static void sequential_branches(Workspace *w, const Layer *l, int i) {
-    Buffer y = branch_input(w, &l->attn_norm);
-    mix(w, l, i, y);
-    add_branch(w, l, &l->attn_post_norm);
-    y = branch_input(w, &l->ffn_norm);
-    feed_forward(w, l, y);
-    add_branch(w, l, &l->ffn_post_norm);
+    if (l->mixer != MIXER_NONE) {
+        Buffer y = branch_input(w, &l->attn_norm);
+        mix(w, l, i, y);
+        add_branch(w, l, &l->attn_post_norm);
+        if (l->mamba2_beside) {
+            mamba2_mixer.run(w, l, &w->kv.layers[i], y);
+            add_branch(w, l, &l->attn_post_norm);
+        }
+    }
+    look_at_source(w, l, i, false);
+    if (has_ffn(l)) {
+        feed_forward(w, l, branch_input(w, &l->ffn_norm));
+        add_branch(w, l, &l->ffn_post_norm);
+    }
 }
 
 // x += mix(norm(x)) + feed_forward(norm(x)), where both read the same x
@@ -98,15 +119,28 @@ static void post_norm_branches(Workspace *w, const Layer *l, int i) {
     mix(w, l, i, w->x);
     add_branch(w, l, &l->attn_post_norm);
     norm_rows(w, w->x, &l->attn_norm, w->x, n_embd, n);
+    look_at_source(w, l, i, true);
     feed_forward(w, l, w->x);
     add_branch(w, l, &l->ffn_post_norm);
     norm_rows(w, w->x, &l->ffn_norm, w->x, n_embd, n);
+}
+
+// x = norm(x), x += mix(x), then x = norm(x), x += feed_forward(x)
+static void normed_residual_branches(Workspace *w, const Layer *l, int i) {
+    int n_embd = w->model->n_embd, n = w->n_rows;
+    norm_rows(w, w->x, &l->attn_norm, w->x, n_embd, n);
+    mix(w, l, i, w->x);
+    add_branch(w, l, &l->attn_post_norm);
+    norm_rows(w, w->x, &l->ffn_norm, w->x, n_embd, n);
+    feed_forward(w, l, w->x);
+    add_branch(w, l, &l->ffn_post_norm);
 }
 
 static void layer(Workspace *w, int i) {
     const Layer *l = &w->model->layers[i];
     if (l->topology == PARALLEL) parallel_branches(w, l, i);
     else if (l->topology == POST_NORM) post_norm_branches(w, l, i);
+    else if (l->topology == NORMED_RESIDUAL) normed_residual_branches(w, l, i);
     else sequential_branches(w, l, i);
     if (w->model->layer_embed.width) {
         embed_branch(w, &l->embed_branch, i, l->ffn.act);
@@ -155,9 +189,15 @@ static void copy_rows(Buffer out, Buffer in, int width, int n) {
 
 // y = norm(x)
 static void last_norm(Workspace *w, Buffer y, Buffer x, int n) {
-    const Model *m = w->model;
-    if (m->norm.w) norm_rows(w, y, &m->norm, x, m->n_embd, n);
-    else copy_rows(y, x, m->n_embd, n);
+    const Norm *norm = &w->stack->norm;
+    if (norm->w) norm_rows(w, y, norm, x, w->model->n_embd, n);
+    else copy_rows(y, x, w->model->n_embd, n);
+}
+
+// The end of an encoder whose text others look at.
+static void remember_source(Workspace *w) {
+    last_norm(w, w->y, w->x, w->n_rows);
+    keep_source(w, w->y);
 }
 
 // logits = output(head(norm(x))), for the rows whose logits are wanted; or norm(x) itself

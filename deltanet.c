@@ -63,6 +63,7 @@ static void prepare_row(const void *arg, int t, int thread) {
         kernels->unit(x + (size_t)h * (size_t)d->k_dim, scale, UNIT_EPS, d->k_dim);
     }
     kernels->act(row(job->b.beta, t), ACT_SIGMOID, d->n_v_heads);
+    kernels->scale(row(job->b.beta, t), d->beta_scale, d->n_v_heads);
     kernels->decay(row(job->b.decay, t), d->rate, d->n_v_heads);
 }
 

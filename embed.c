@@ -24,15 +24,16 @@ static void rope_angles(const Workspace *w, int t) {
 static void embed_row(const void *arg, int t, int thread) {
     const Workspace *w = arg;
     const Model *m = w->model;
+    const Stack *s = w->stack;
     float *x = row(m->embed_proj.data ? w->embedded : w->x, t), *learned = row(w->y, t);
-    unpack_row(w, x, &m->embed, w->rows[t].token);
+    unpack_row(w, x, &s->embed, w->rows[t].token);
     if (m->emb_scale != 1.0f) w->k->scale(x, m->emb_scale, m->d_embed);
     if (m->embed_type) w->k->add(x, m->embed_type, m->d_embed);
-    if (m->embed_pos.data) {
-        unpack_row(w, learned, &m->embed_pos, w->rows[t].pos);
+    if (s->embed_pos.data) {
+        unpack_row(w, learned, &s->embed_pos, w->rows[t].pos);
         w->k->add(x, learned, m->d_embed);
     }
-    if (m->embed_norm.w) norm_row(w, x, &m->embed_norm, x, m->d_embed);
+    if (s->embed_norm.w) norm_row(w, x, &s->embed_norm, x, m->d_embed);
     rope_angles(w, t);
 }
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""export.py SRC OUT [--dtype f32|bf16|q8|q4] [--kv-heads N] [--revision REV]: a Hugging Face
+"""export.py SRC OUT [--dtype f32|bf16|q8|q4|q4m] [--kv-heads N] [--revision REV]: a Hugging Face
 checkpoint (directory or hub id), a GGUF or a llama2.c file to a checkpoint for ./run.
 docs/format.md describes the file; exporter/families.py is where a family is added.
+export.py SRC OUT --dtype q4 --calibrate [FILE]: four bits by what they do to texts.
 export.py SRC OUT --shape-only: what needs no weights, from config.json or a GGUF file's header.
 export.py --random SHAPE OUT: random weights in a known shape, to measure with.
 export.py --plan --params N --context N --kv-memory SIZE: shapes for a budget."""

@@ -27,7 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HEADS_ABI 3          // grows when a program must be compiled again
+#define HEADS_ABI 5          // grows when a program must be compiled again
 #define HEADS_VERSION "0.1"  // of this header
 
 #if defined(__GNUC__)
@@ -57,6 +57,8 @@ typedef struct {
     size_t weight_bytes;  // that one generated token reads
     int encoder;          // 1: tokens see those after them, so a text runs whole, and nothing
                           // continues it; heads_embed has its vector
+    int source_vocab;     // of an encoder-decoder, ids that its encoder reads: so many; else 0
+    int greedy;           // 1: the checkpoint wants the most likely tokens, unless one samples
 } heads_shape;
 
 // Maps a checkpoint that export.py made and checks all of it but its checksum; weights are read
@@ -129,7 +131,7 @@ HEADS_API int heads_chat_prints_date(const heads_chat *chat);
 
 typedef struct heads_workspace heads_workspace;
 
-typedef enum { HEADS_F16, HEADS_F32, HEADS_Q8 } heads_type;  // of cached keys and values
+typedef enum { HEADS_F16, HEADS_F32, HEADS_Q8, HEADS_Q4 } heads_type;  // of cached keys and values
 
 typedef struct {
     int context;        // positions of each sequence; 0: the model's
@@ -203,6 +205,22 @@ HEADS_API const float *heads_forward_runs(heads_workspace *w, const heads_run *r
 HEADS_API const float *heads_forward(heads_sequence *s, const int *tokens, int n, int n_logits,
                                      heads_error *err);
 
+// ---- models that read one text and write another ----
+
+// Has an encoder read texts, each of which the tokens of its sequence will look at; the sequence
+// has no token yet. Runs want no logits. Errors: as above; the model has no encoder (source_vocab
+// of its shape is 0).
+HEADS_API int heads_read_sources(heads_workspace *w, const heads_run *runs, int n_runs,
+                                 heads_error *err);
+// What a text then begins with, the first tokens of its sequence. lang: NULL; the language to
+// write, as the tokenizer names it; or FROM:TO, of which the other call puts FROM into the ids of a
+// source. Returns how many; *ids is the caller's, to free with heads_free. Errors: no such
+// language.
+HEADS_API long heads_start_tokens(const heads_model *model, const heads_tokenizer *tokenizer,
+                                  const char *lang, int **ids, heads_error *err);
+HEADS_API int heads_source_language(const heads_model *model, const heads_tokenizer *tokenizer,
+                                    const char *lang, int *ids, long n, heads_error *err);
+
 // ---- vectors of texts ----
 
 typedef struct {
@@ -232,16 +250,30 @@ typedef struct {  // what one query head of a layer makes of one token
     int first, n;          // it sees the positions first .. first + n - 1
     const float *weights;  // [n], after the softmax; borrowed for the call
     float sink;            // what the layer's sink takes; 0 where it has none. All sum to 1
+    int of_source;         // 1: those are positions of the source
 } heads_attention_row;
+
+typedef struct {  // what some matrices multiply, before it is rounded to the form that they want
+    const char *const *tensors;  // [n_tensors], their names in the checkpoint (docs/format.md)
+    int n_tensors;
+    int which;                   // of stacks: the matrix of each, an expert's or a head's; else 0
+    const float *rows;           // row i is rows[i stride .. i stride + width - 1]
+    size_t stride;
+    int n, width;
+} heads_product_input;
 
 // Functions that passes call with what they compute, each with `context`; NULL: nobody looks, and
 // it costs nothing. No bit of a pass depends on them. They are called while heads_forward_runs
-// runs, by the workspace's threads (0 .. heads_workspace_threads - 1, 0 being the caller's),
-// several at a time and in any order; they must not call the workspace. Layers come one after the
-// other. A token that heads_sequence_expect would have spared a second run comes twice.
+// runs, and must not call the workspace; what they are given is borrowed for the call. Layers come
+// one after the other. A token that heads_sequence_expect would have spared a second run comes
+// twice. `attention` is called by the workspace's threads (0 .. heads_workspace_threads - 1, 0
+// being the caller's), several at a time and in any order; `product` by the caller's alone, before
+// each product with weights, in their order. A matrix that several layers share, or that is the
+// embedding and the output, has the name that the file has first.
 typedef struct {
     void (*attention)(void *context, const heads_attention_row *row, int thread);
     void *context;
+    void (*product)(void *context, const heads_product_input *input);
 } heads_probe;
 
 // Shows passes from now on to *probe, which is copied; NULL ends that.
@@ -259,6 +291,8 @@ typedef struct {
     float repeat_penalty;  // 0 or 1: none; over the last repeat_last tokens
     int repeat_last;       // 0: 64
     uint64_t seed;         // the same seed gives the same ids
+    int most;              // tokens that the text will have at most: the last is then the end that
+                           // the checkpoint forces, if it does; 0: any
 } heads_sampler_options;
 
 // One for each text. It does not keep w. Errors: an option out of range, no memory.
@@ -286,6 +320,7 @@ typedef struct {
     size_t windows;          // of the layers that do not, once their windows are full
     size_t state;            // that does not grow with the text
     size_t reserved;         // of the whole context; SIZE_MAX: more than an address can say
+    size_t bytes_per_source_token;  // for cross-attention
 } heads_kv_plan;
 
 typedef struct {

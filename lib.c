@@ -29,7 +29,8 @@ void heads_model_close(heads_model *m) {
 
 heads_shape heads_model_shape(const heads_model *m) {
     return (heads_shape){m->vocab_size, m->n_embd,       m->n_layers,
-                         m->context,    m->weight_bytes, m->encoder};
+                         m->context,    m->weight_bytes, m->encoder,
+                         m->source.n ? m->source.vocab_size : 0, m->rules.greedy};
 }
 
 // ---- text and ids ----
@@ -86,9 +87,10 @@ int heads_chat_prints_date(const heads_chat *c) { return chat_prints_date(c); }
 // ---- where passes run ----
 
 static int set_type(Dtype *type, const char *what, heads_type from, Error *err) {
-    static const Dtype types[] = {[HEADS_F16] = F16, [HEADS_F32] = F32, [HEADS_Q8] = Q8};
+    static const Dtype types[] = {[HEADS_F16] = F16, [HEADS_F32] = F32, [HEADS_Q8] = Q8,
+                                  [HEADS_Q4] = Q4};
     if ((unsigned)from >= sizeof types / sizeof *types)
-        return fail(err, "%s: type %d, expected HEADS_F16, HEADS_F32 or HEADS_Q8", what,
+        return fail(err, "%s: type %d, expected HEADS_F16, HEADS_F32, HEADS_Q8 or HEADS_Q4", what,
                     (int)from);
     *type = types[from];
     return 0;
@@ -168,6 +170,23 @@ const float *heads_forward(heads_sequence *s, const int *tokens, int n, int n_lo
     return forward(s, tokens, n, n_logits, err);
 }
 
+// ---- models that read one text and write another ----
+
+int heads_read_sources(heads_workspace *w, const heads_run *runs, int n_runs, heads_error *err) {
+    if (n_runs >= 0) return read_sources(w, runs, n_runs, err);
+    return fail(err, "no room for %d runs", n_runs);
+}
+
+long heads_start_tokens(const heads_model *m, const heads_tokenizer *t, const char *lang,
+                        int **ids, heads_error *err) {
+    return start_tokens(m, t, lang, ids, err);
+}
+
+int heads_source_language(const heads_model *m, const heads_tokenizer *t, const char *lang,
+                          int *ids, long n, heads_error *err) {
+    return source_language(m, t, lang, ids, n, err);
+}
+
 // ---- vectors of texts ----
 
 long heads_text_ids(const heads_model *m, const heads_tokenizer *t, const char *text, size_t len,
@@ -214,7 +233,8 @@ heads_sampler *heads_sampler_new(const heads_workspace *w, const heads_sampler_o
     if (o.top_p == 0) o.top_p = 1;
     if (o.repeat_penalty == 0) o.repeat_penalty = 1;
     if (o.repeat_last == 0) o.repeat_last = DEFAULT_REPEAT_LAST;
-    return sampler_new(workspace_kernels(w), workspace_model(w)->vocab_size, &o, err);
+    return sampler_new(workspace_kernels(w), workspace_model(w)->vocab_size, &o,
+                       &workspace_model(w)->rules, err);
 }
 
 void heads_sampler_free(heads_sampler *s) { sampler_free(s); }

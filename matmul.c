@@ -1,5 +1,6 @@
 // Products of activations with weights. A product is cut into items of some panels and some rows,
 // which threads share; no cut changes a bit, since a panel and a row meet in one kernel call.
+#include <stdio.h>
 #include <string.h>
 
 #include "workspace.h"
@@ -89,6 +90,34 @@ static void cut_rows(Job *job, int most, int n_uncut) {
     job->rows_per_item = (most + job->n_pieces - 1) / job->n_pieces;
 }
 
+// ---- what a probe sees ----
+
+enum { MAX_PRODUCTS = 4 };  // of one input
+
+// The name that the checkpoint has for a matrix.
+static void name_of(const Workspace *ws, const Matrix *w, char *name, size_t size) {
+    const Checkpoint *file = &ws->model->file;
+    const Tensor *t = file->tensors;
+    while (t < file->tensors + file->n_tensors - 1 && t->data != w->data) t++;
+    snprintf(name, size, "%.*s", (int)t->name_len, t->name);
+}
+
+static void show_input(const Job *job, int n_products, const Group *groups, int n_groups) {
+    const Workspace *ws = job->ws;
+    char names[MAX_PRODUCTS][64];
+    const char *tensors[MAX_PRODUCTS];
+    for (int i = 0; i < n_products; i++) {
+        name_of(ws, job->products[i].w, names[i], sizeof names[i]);
+        tensors[i] = names[i];
+    }
+    for (const Group *g = groups; g < groups + n_groups; g++)
+        ws->probe.product(ws->probe.context, &(heads_product_input){
+            tensors, n_products, g->which, row(job->x, g->first), job->x.stride, g->n,
+            input_width(job)});
+}
+
+// ---- products ----
+
 void multiply_groups(Workspace *ws, const Product *products, int n_products, Buffer x, int n_rows,
                      const Group *groups, int n_groups) {
     Job job = {.ws = ws, .products = products, .x = x, .groups = groups};
@@ -102,6 +131,7 @@ void multiply_groups(Workspace *ws, const Product *products, int n_products, Buf
         bytes += (size_t)n_panels(w) * panel_bytes(w->dtype, w->n_in);
     }
     for (int i = 0; i < n_groups; i++) most = groups[i].n > most ? groups[i].n : most;
+    if (ws->probe.product) show_input(&job, n_products, groups, n_groups);
     if (job.bf16 || job.q8) parallel_for(ws->pool, n_rows, prepare_row, &job);
     // Enough items for the threads to share evenly, each large enough to be worth a claim; kernels
     // like multiples of 4.

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { PRE_ATTN = 1, POST_ATTN = 2, PRE_FFN = 4, POST_FFN = 8, ALL_NORMS = 15 };  // layer.norms
 
@@ -15,6 +16,8 @@ typedef struct {  // a layer, and what only the loader asks of it
     int renorm;                           // as l has it
     int act, gated;                       // of ffn and experts
     int n_taps;                           // of whichever convolution there is
+    int beside, norm_first;               // of Mamba-2
+    float delta_eps;                      // of the delta rule's norm; -1: as the others'
 } Draft;
 
 typedef struct {
@@ -142,9 +145,62 @@ static int get_head_knobs(Loader *x) {
     return 0;
 }
 
+// Whole numbers from least to most, any number of them.
+static int get_ints(Loader *x, const char *key, int least, int most, const int **out, int *n) {
+    const Meta *meta = read_meta(&x->r, key);
+    if (!meta) return 0;
+    if (meta->type != META_I32 || meta->count > MAX_DIM)
+        return fail(x->err, "metadata %s: expected up to %d numbers of type i32", key, MAX_DIM);
+    *out = meta->values;
+    *n = (int)meta->count;
+    for (int i = 0; i < *n; i++)
+        if ((*out)[i] < least || (*out)[i] > most)
+            return fail(x->err, "metadata %s: value %d is %d, expected %d..%d", key, i, (*out)[i],
+                        least, most);
+    return 0;
+}
+
+// Rows of tokens that must not occur.
+static int get_banned(Loader *x, Rules *r) {
+    int n_begin = 0, n = 0, last = x->m->vocab_size - 1;
+    if (get_ints(x, "model.banned", 0, last, &r->banned, &n) ||
+        get_ints(x, "model.banned.begin", 0, n, &r->banned_begin, &n_begin))
+        return -1;
+    if (!n && !n_begin) return 0;
+    for (int i = 0; i < n_begin; i++)
+        if (r->banned_begin[i] < (i ? r->banned_begin[i - 1] + 1 : 0)) n_begin = 0;
+    if (n_begin < 2 || r->banned_begin[0] != 0 || r->banned_begin[n_begin - 1] != n)
+        return fail(x->err, "metadata model.banned.begin: expected numbers that ascend from 0 to "
+                    "%d", n);
+    r->n_banned = n_begin - 1;
+    return 0;
+}
+
+static int get_rules(Loader *x) {
+    Rules *r = &x->m->rules;
+    int greedy = 0, last = x->m->vocab_size - 1;
+    *r = (Rules){.room = x->m->context + 1, .last = -1};
+    if (!x->m->source.n) return 0;
+    if (get_ints(x, "model.start", 0, last, &r->start, &r->n_start) ||
+        maybe_int(x, "model.last", 0, last, &r->last) ||
+        maybe_int(x, "model.least", 1, MAX_CONTEXT, &r->least) ||
+        maybe_int(x, "model.most", 2, MAX_CONTEXT, &r->most) ||
+        maybe_int(x, "model.no_repeat", 1, MAX_CONTEXT, &r->no_repeat) ||
+        maybe_int(x, "model.greedy", 0, 1, &greedy) ||
+        get_ints(x, "model.eos", 0, last, &r->eos, &r->n_eos) ||
+        get_ints(x, "model.languages", 0, last, &r->languages, &r->n_languages) ||
+        get_banned(x, r))
+        return -1;
+    r->greedy = greedy;
+    if (r->n_start < 1 || r->n_start > x->m->context)
+        return fail(x->err, "metadata model.start: a model with model.source_layers needs a token "
+                    "that its texts begin with");
+    return 0;
+}
+
 static int get_model_knobs(Loader *x) {
     Model *m = x->m;
-    int layernorm;
+    int layernorm, n_source = 0;
     if (get_int(x, "model.vocab_size", 1, MAX_DIM, &m->vocab_size) ||
         get_int(x, "model.n_embd", 1, MAX_DIM, &m->n_embd) ||
         get_int(x, "model.n_layers", 1, MAX_LAYERS, &m->n_layers) ||
@@ -152,6 +208,9 @@ static int get_model_knobs(Loader *x) {
         get_int(x, "model.norm", 0, 1, &layernorm) ||
         get_float(x, "model.norm_eps", 0.0f, &m->norm_eps))
         return -1;
+    if (maybe_int(x, "model.source_layers", 1, m->n_layers - 1, &n_source)) return -1;
+    m->source = (Stack){.n = n_source, .vocab_size = m->vocab_size};
+    m->text = (Stack){n_source, m->n_layers - n_source, .vocab_size = m->vocab_size};
     m->layernorm = layernorm;
     m->emb_scale = 1.0f;
     int *width = &m->layer_embed.width;  // of "ple", per-layer embeddings
@@ -162,20 +221,20 @@ static int get_model_knobs(Loader *x) {
         get_floats(x, "model.q_temp", 1, MAX_DIM, &m->q_temp, &m->n_q_temp) ||
         (m->q_temp && get_int(x, "model.q_temp_length", 1, MAX_CONTEXT, &m->q_temp_length)))
         return -1;
-    return get_rope_sets(x);
+    return get_rope_sets(x) || get_rules(x);
 }
 
 // ---- the layers' knobs ----
 
 // What a layer must have for a knob to mean anything.
 typedef enum {
-    ANYTHING, ATTENTION, PLAIN_ATTENTION, LATENT, CONVOLUTION, DELTA_RULE, EXPERTS, RENORM,
+    ANYTHING, ATTENTION, PLAIN_ATTENTION, LATENT, CONVOLUTION, DELTA_RULE, MAMBA, EXPERTS, RENORM,
     SPARSEMIXER, N_OWNERS
 } Owner;
 
 static const char *const OWNERS[N_OWNERS] = {
     "anything", "attention", "attention without a latent", "latent attention", "a convolution",
-    "a gated delta rule", "experts", "experts whose weights are divided by their sum",
+    "a gated delta rule", "Mamba-2", "experts", "experts whose weights are divided by their sum",
     "a sparsemixer",
 };
 
@@ -186,8 +245,9 @@ static bool has(const Draft *d, Owner owner) {
     case PLAIN_ATTENTION: return attention && !d->l.attention.latent.rank;
     case LATENT: return attention && d->l.attention.latent.rank;
     case CONVOLUTION:
-        return d->l.mixer == MIXER_SHORTCONV || d->l.mixer == MIXER_DELTANET;
+        return d->l.mixer == MIXER_SHORTCONV || has(d, DELTA_RULE) || has(d, MAMBA);
     case DELTA_RULE: return d->l.mixer == MIXER_DELTANET;
+    case MAMBA: return d->l.mixer == MIXER_MAMBA2 || (attention && d->beside);
     case EXPERTS: return experts;
     case RENORM: return experts && d->renorm;
     case SPARSEMIXER: return experts && d->l.experts.route == ROUTE_SPARSEMIXER;
@@ -215,6 +275,7 @@ static const Knob KNOBS[] = {
     INT("layer.topology", l.topology, 0, N_TOPOLOGIES - 1, MUST, ANYTHING),
     INT("layer.norms", norms, 0, ALL_NORMS, -1, ANYTHING),
     INT("layer.mixer", l.mixer, 0, N_MIXERS - 1, MIXER_ATTENTION, ANYTHING),
+    INT("layer.beside", beside, 0, 1, 0, ATTENTION),
     INT("layer.d_ff", l.ffn.d_ff, 0, MAX_DIM, MUST, ANYTHING),
     INT("layer.ffn", gated, 0, 1, MUST, ANYTHING),
     INT("layer.act", act, 0, N_ACTS - 1, MUST, ANYTHING),
@@ -224,7 +285,7 @@ static const Knob KNOBS[] = {
     INT("layer.head_dim", l.attention.head_dim, 1, MAX_DIM, MUST, ATTENTION),
     INT("layer.rope", l.attention.rope, -1, MAX_ROPE_SETS - 1, MUST, ATTENTION),
     INT("layer.window", l.attention.window, 0, MAX_CONTEXT, MUST, ATTENTION),
-    INT("layer.mask", l.attention.mask, 0, N_MASKS - 1, MASK_CAUSAL, ATTENTION),
+    INT("layer.mask", l.attention.mask, 0, MASK_ALL, MASK_CAUSAL, ATTENTION),
     INT("layer.qk_norm", l.attention.qk_norm, 0, N_QK_NORMS - 1, QK_PER_HEAD, PLAIN_ATTENTION),
     INT("layer.kv_source", l.attention.kv_source, -1, MAX_LAYERS - 1, -1, PLAIN_ATTENTION),
     INT("layer.latent", l.attention.latent.rank, 0, MAX_DIM, 0, ATTENTION),
@@ -236,6 +297,15 @@ static const Knob KNOBS[] = {
     INT("layer.delta_v_heads", l.deltanet.n_v_heads, 0, MAX_HEADS, 0, DELTA_RULE),
     INT("layer.delta_k_dim", l.deltanet.k_dim, 0, MAX_DIM, 0, DELTA_RULE),
     INT("layer.delta_v_dim", l.deltanet.v_dim, 0, MAX_DIM, 0, DELTA_RULE),
+    FLOAT("layer.delta_beta", l.deltanet.beta_scale, 0.0f, 1.0f, DELTA_RULE),
+    FLOAT("layer.delta_eps", delta_eps, 0.0f, -1.0f, DELTA_RULE),
+    INT("layer.ssm_heads", l.mamba2.n_heads, 0, MAX_HEADS, 0, MAMBA),
+    INT("layer.ssm_head_dim", l.mamba2.head_dim, 0, MAX_DIM, 0, MAMBA),
+    INT("layer.ssm_groups", l.mamba2.n_groups, 0, MAX_HEADS, 0, MAMBA),
+    INT("layer.ssm_state", l.mamba2.d_state, 0, MAX_DIM, 0, MAMBA),
+    INT("layer.ssm_norm_first", norm_first, 0, 1, 0, MAMBA),
+    FLOAT("layer.ssm_least_step", l.mamba2.least_step, 0.0f, 0.0f, MAMBA),
+    FLOAT("layer.ssm_most_step", l.mamba2.most_step, 0.0f, FLT_MAX, MAMBA),
 
     INT("layer.experts", l.experts.n, 0, MAX_EXPERTS, 0, ANYTHING),
     INT("layer.top_k", l.experts.top_k, 0, MAX_TOP_K, 0, EXPERTS),
@@ -386,16 +456,38 @@ static int check_deltanet(Loader *x, int i, DeltaNet *d) {
     return 0;
 }
 
+static int check_mamba2(Loader *x, int i, Mamba2 *m) {
+    if (m->n_groups < 1 || m->n_heads < 1 || m->n_heads % m->n_groups || m->head_dim < 1 ||
+        m->d_state < 1 || m->least_step > m->most_step)
+        return fail(x->err, "layer %d: Mamba-2 (layer.mixer 3, or layer.beside) has %d heads of %d "
+                    "in %d groups, a state of %d and steps from %g to %g, expected whole groups, "
+                    "none of them 0, and a range", i, m->n_heads, m->head_dim, m->n_groups,
+                    m->d_state, (double)m->least_step, (double)m->most_step);
+    size_t width = (size_t)m->n_heads * (size_t)m->head_dim;
+    size_t shared = 2 * (size_t)m->n_groups * (size_t)m->d_state;
+    if (width + shared > MAX_DIM || width * (size_t)m->d_state > (size_t)MAX_DIM * LANES)
+        return fail(x->err, "layer %d: heads of Mamba-2 exceed %d numbers, or their state %d", i,
+                    MAX_DIM, MAX_DIM * LANES);
+    m->conv.n_channels = (int)(width + shared);
+    return 0;
+}
+
+static int check_shortconv(Loader *x, int i, ShortConv *s) {
+    s->conv.n_channels = x->m->n_embd;
+    return check_width(x, i, "the input of a short convolution", 3, x->m->n_embd);
+}
+
 // Gives the layer's convolution its size.
 static int check_convolution(Loader *x, int i) {
     Draft *d = &x->drafts[i];
+    Layer *l = &d->l;
     if (!has(d, CONVOLUTION)) return 0;
-    if (has(d, DELTA_RULE) && check_deltanet(x, i, &d->l.deltanet)) return -1;
-    Conv *conv = has(d, DELTA_RULE) ? &d->l.deltanet.conv : &d->l.shortconv.conv;
-    if (!has(d, DELTA_RULE)) {
-        conv->n_channels = x->m->n_embd;
-        if (check_width(x, i, "the input of a short convolution", 3, x->m->n_embd)) return -1;
-    }
+    bool delta = has(d, DELTA_RULE), mamba = has(d, MAMBA);
+    Conv *conv = delta ? &l->deltanet.conv : mamba ? &l->mamba2.conv : &l->shortconv.conv;
+    if (delta   ? check_deltanet(x, i, &l->deltanet)
+        : mamba ? check_mamba2(x, i, &l->mamba2)
+                : check_shortconv(x, i, &l->shortconv))
+        return -1;
     conv->n_taps = d->n_taps;
     if (conv->n_taps < 1)
         return fail(x->err, "layer %d: taps is %d, its mixer has a convolution", i, conv->n_taps);
@@ -417,15 +509,17 @@ static int check_groups(Loader *x, int i, Experts *e) {
 }
 
 static int check_ffn(Loader *x, int i) {
-    Layer *l = &x->drafts[i].l;
-    Experts *e = &l->experts;
+    const Draft *d = &x->drafts[i];
+    const Layer *l = &d->l;
+    const Experts *e = &l->experts;
     Activation act = l->ffn.act;
-    if (!e->n && !l->ffn.d_ff)
-        return fail(x->err, "layer %d: d_ff is 0, and there are no experts", i);
+    if (!has_ffn(l) && (l->mixer == MIXER_NONE || d->norms & (PRE_FFN | POST_FFN)))
+        return fail(x->err, "layer %d: d_ff is 0, and there are no experts, but layer.norms is %d "
+                    "and layer.mixer %d", i, d->norms, l->mixer);
     if (e->n && (e->top_k < 1 || e->top_k > e->n || e->d_expert < 1))
         return fail(x->err, "layer %d: %d of %d experts of width %d, expected 1 or more of each, "
                     "and no more than there are", i, e->top_k, e->n, e->d_expert);
-    if (e->n && check_groups(x, i, e)) return -1;
+    if (e->n && check_groups(x, i, &x->drafts[i].l.experts)) return -1;
     if (act.kind == ACT_XIELU && act.gated)
         return fail(x->err, "layer %d: activation %d takes no gate", i, act.kind);
     if (act.kind == ACT_CLAMPED_SWIGLU && !act.gated)
@@ -436,29 +530,68 @@ static int check_ffn(Loader *x, int i) {
     return 0;
 }
 
-// Two of the ways to join branches make sense with some of the norms only.
+// A mixer beside another, or none, makes sense where branches follow one another; the other ways
+// to join branches with both branches, and with some of the norms only.
 static int check_topology(Loader *x, int i) {
     const Draft *d = &x->drafts[i];
+    const Layer *l = &d->l;
     int both = d->norms & (PRE_ATTN | PRE_FFN);
-    if (d->l.topology == PARALLEL && !both)
+    if (l->mixer == MIXER_NONE && d->norms & (PRE_ATTN | POST_ATTN))
+        return fail(x->err, "layer %d: layer.mixer %d has no norms, but layer.norms is %d", i,
+                    l->mixer, d->norms);
+    if (l->topology == SEQUENTIAL) return 0;
+    if (l->mixer == MIXER_NONE || l->mamba2_beside || !has_ffn(l))
+        return fail(x->err, "layer %d: layer.topology %d needs one mixer and a feed-forward "
+                    "network", i, l->topology);
+    if (l->topology == PARALLEL && !both)
         return fail(x->err, "layer %d: layer.topology 1 needs attn_norm or ffn_norm, but "
                     "layer.norms is %d", i, d->norms);
-    if (d->l.topology == POST_NORM && both != (PRE_ATTN | PRE_FFN))
-        return fail(x->err, "layer %d: layer.topology 2 needs attn_norm and ffn_norm, but "
-                    "layer.norms is %d", i, d->norms);
+    if (l->topology != PARALLEL && both != (PRE_ATTN | PRE_FFN))
+        return fail(x->err, "layer %d: layer.topology %d needs attn_norm and ffn_norm, but "
+                    "layer.norms is %d", i, l->topology, d->norms);
     return 0;
+}
+
+static bool sees_all(const Draft *d) {
+    return has(d, ATTENTION) && d->l.attention.mask == MASK_ALL;
 }
 
 // Where tokens see those after them, layers take turns with one place for keys and values.
 static int check_encoder(Loader *x) {
     Model *m = x->m;
-    for (int i = 0; i < m->n_layers; i++)
-        m->encoder |= has(&x->drafts[i], ATTENTION) && x->drafts[i].l.attention.mask == MASK_ALL;
-    for (int i = 0; m->encoder && i < m->n_layers; i++)
-        if (!has(&x->drafts[i], ATTENTION) || x->drafts[i].l.attention.kv_source >= 0)
+    for (int i = 0; i < m->n_layers && !m->source.n; i++) m->encoder |= sees_all(&x->drafts[i]);
+    for (int i = 0; i < (m->encoder ? m->n_layers : m->source.n); i++)
+        if (!has(&x->drafts[i], ATTENTION) || has(&x->drafts[i], MAMBA) ||
+            x->drafts[i].l.attention.kv_source >= 0)
             return fail(x->err, "layer %d: layer.mask 1 needs attention with keys and values of "
-                        "its own in every layer", i);
+                        "its own, and nothing beside it, in every layer", i);
+    for (int i = 0; m->source.n && i < m->n_layers; i++) {
+        const Draft *d = &x->drafts[i];
+        if (sees_all(d) != (i < m->source.n))
+            return fail(x->err, "layer %d: layer.mask is %d, but model.source_layers is %d", i,
+                        d->l.attention.mask, m->source.n);
+        if (i >= m->source.n && (!has(d, PLAIN_ATTENTION) ||
+            (d->l.topology != SEQUENTIAL && d->l.topology != POST_NORM)))
+            return fail(x->err, "layer %d: model.source_layers needs attention without a latent, "
+                        "and layer.topology 0 or 2", i);
+    }
+    if (m->source.n && (m->layer_embed.width || m->d_embed != m->n_embd || !x->has_logits))
+        return fail(x->err, "model.source_layers knows no model.ple, d_embed and head");
     return 0;
+}
+
+// Attention to the source: the layer's own, but for what belongs to positions.
+static Attention cross_of(const Attention *a) {
+    return (Attention){.n_heads = a->n_heads, .n_kv_heads = a->n_kv_heads,
+                       .head_dim = a->head_dim, .rope = -1, .mask = MASK_SOURCE,
+                       .scale = a->scale, .softcap = a->softcap, .kv_source = -1};
+}
+
+static int check_mixers(Loader *x) {
+    for (int i = 0; i < x->m->n_layers; i++)
+        if (x->drafts[i].l.mixer != MIXER_NONE) return 0;
+    return fail(x->err, "layer.mixer is %d, none, in every layer: nothing looks at other tokens",
+                MIXER_NONE);
 }
 
 // What the layer's parts are made of; parts that it does not have are zero.
@@ -470,6 +603,9 @@ static void settle_layer(Draft *d) {
     if (!has(d, LATENT)) l->attention.latent = (Latent){0};
     if (!has(d, PLAIN_ATTENTION)) l->attention.kv_source = -1;
     if (!has(d, DELTA_RULE)) l->deltanet = (DeltaNet){0};
+    if (!has(d, MAMBA)) l->mamba2 = (Mamba2){0};
+    l->mamba2_beside = has(d, MAMBA) && l->mixer == MIXER_ATTENTION;
+    l->mamba2.norm_first = has(d, MAMBA) && d->norm_first;
     if (!has(d, EXPERTS)) l->experts = (Experts){0};
 }
 
@@ -493,8 +629,10 @@ static int get_layer_knobs(Loader *x) {
             check_ffn(x, i) || check_topology(x, i))
             return -1;
     }
-    if (check_encoder(x)) return -1;
+    if (check_encoder(x) || check_mixers(x)) return -1;
     for (int i = 0; i < m->n_layers; i++) m->layers[i] = x->drafts[i].l;
+    for (int i = m->text.first; m->source.n && i < m->n_layers; i++)
+        m->layers[i].cross = cross_of(&m->layers[i].attention);
     return 0;
 }
 
@@ -672,9 +810,21 @@ static int get_attention(Loader *x, int i, Attention *a) {
            (a->latent.rank ? get_latent_attention(x, i, a) : get_plain_attention(x, i, a));
 }
 
+static int get_cross(Loader *x, int i, Layer *l) {
+    Attention *a = &l->cross;
+    int q = a->n_heads * a->head_dim, kv = a->n_kv_heads * a->head_dim, d = x->m->n_embd;
+    if (!a->n_heads) return 0;
+    return need_norm(x, &l->cross_norm, i, "cross_norm", d) ||
+           need_matrix(x, &a->q, i, "cross_q", q, d) ||
+           need_matrix(x, &a->k, i, "cross_k", kv, d) ||
+           need_matrix(x, &a->v, i, "cross_v", kv, d) ||
+           need_matrix(x, &a->o, i, "cross_o", d, q);
+}
+
 static int get_conv(Loader *x, int i, Conv *conv) {
     size_t n = (size_t)conv->n_taps * (size_t)conv->n_channels;
-    return need_vector(x, &conv->taps, i, "conv", n);
+    return need_vector(x, &conv->taps, i, "conv", n) ||
+           optional_vector(x, &conv->bias, i, "conv.bias", (size_t)conv->n_channels);
 }
 
 static int get_shortconv(Loader *x, int i, ShortConv *s) {
@@ -685,20 +835,37 @@ static int get_shortconv(Loader *x, int i, ShortConv *s) {
 
 static int get_deltanet(Loader *x, int i, DeltaNet *n) {
     int d = x->m->n_embd, heads = n->n_v_heads, width = heads * n->v_dim;
+    float eps = x->drafts[i].delta_eps;
+    if (need_rms_norm(x, &n->norm, i, "delta_norm", n->v_dim)) return -1;
+    if (eps >= 0.0f) n->norm.eps = eps;
     return need_matrix(x, &n->in, i, "mix_in", n->conv.n_channels, d) || get_conv(x, i, &n->conv) ||
            need_matrix(x, &n->out, i, "mix_out", d, width) ||
            need_matrix(x, &n->gate, i, "delta_gate", width, d) ||
            need_matrix(x, &n->beta, i, "delta_beta", heads, d) ||
            need_matrix(x, &n->decay, i, "delta_decay", heads, d) ||
-           need_vector(x, &n->rate, i, "delta_rate", (size_t)heads) ||
-           need_rms_norm(x, &n->norm, i, "delta_norm", n->v_dim);
+           need_vector(x, &n->rate, i, "delta_rate", (size_t)heads);
+}
+
+static int get_mamba2(Loader *x, int i, Mamba2 *m) {
+    int d = x->m->n_embd, heads = m->n_heads, width = heads * m->head_dim;
+    return need_matrix(x, &m->in, i, "mix_in", m->conv.n_channels, d) || get_conv(x, i, &m->conv) ||
+           need_matrix(x, &m->out, i, "mix_out", d, width) ||
+           need_matrix(x, &m->gate, i, "ssm_gate", width, d) ||
+           need_matrix(x, &m->step, i, "ssm_step", heads, d) ||
+           need_vector(x, &m->rate, i, "ssm_rate", (size_t)heads) ||
+           need_vector(x, &m->skip, i, "ssm_skip", (size_t)heads) ||
+           get_norm(x, &m->norm, i, "ssm_norm", width, false);
 }
 
 static int get_mixer(Loader *x, int i, Layer *l) {
     switch (l->mixer) {
     case MIXER_SHORTCONV: return get_shortconv(x, i, &l->shortconv);
     case MIXER_DELTANET: return get_deltanet(x, i, &l->deltanet);
-    default: return get_attention(x, i, &l->attention);
+    case MIXER_MAMBA2: return get_mamba2(x, i, &l->mamba2);
+    case MIXER_NONE: return 0;
+    default:
+        return get_attention(x, i, &l->attention) ||
+               (l->mamba2_beside && get_mamba2(x, i, &l->mamba2));
     }
 }
 
@@ -747,7 +914,8 @@ static int get_embed_branch(Loader *x, int i, EmbedBranch *b) {
 
 static int get_layer(Loader *x, int i) {
     Layer *l = &x->m->layers[i];
-    return get_layer_norms(x, i, l) || get_mixer(x, i, l) || get_act_params(x, i, l) ||
+    return get_layer_norms(x, i, l) || get_mixer(x, i, l) || get_cross(x, i, l) ||
+           get_act_params(x, i, l) ||
            get_ffn(x, i, l) || get_experts(x, i, &l->experts) ||
            get_embed_branch(x, i, &l->embed_branch) ||
            optional_vector(x, &l->out_scale, i, "out_scale", 1);
@@ -755,23 +923,44 @@ static int get_layer(Loader *x, int i) {
 
 // ---- the tensors of the model ----
 
+// What stands before a stack's layers beside its embedding, and after them: tensors whose names
+// begin with `prefix`.
+static int get_stack(Loader *x, Stack *s, const char *prefix) {
+    Name pos = name_of(-1, prefix, "embed_pos"), embed_norm = name_of(-1, prefix, "embed_norm");
+    Name norm = name_of(-1, prefix, "norm");
+    int d = x->m->d_embed;
+    if (optional_norm(x, &s->embed_norm, -1, embed_norm.text, d) ||
+        optional_norm(x, &s->norm, -1, norm.text, x->m->n_embd))
+        return -1;
+    if (!read_tensor(&x->r, pos.text)) return 0;
+    if (need_table(x, &s->embed_pos, pos.text, x->m->context, d)) return -1;
+    if (s->embed_pos.dtype == F32) return 0;
+    return fail(x->err, "tensor %s is %s, expected f32", pos.text, dtype_name(s->embed_pos.dtype));
+}
+
+// The source's embedding is the text's where the file has no other, perhaps of other tokens.
+static int get_source(Loader *x) {
+    Model *m = x->m;
+    Stack *s = &m->source;
+    const Tensor *own = checkpoint_tensor(&m->file, "source_embed");
+    s->embed = m->text.embed;
+    if (!s->n) return 0;
+    if (own) s->vocab_size = (int)own->rows;
+    if (own && need_table(x, &s->embed, "source_embed", s->vocab_size, m->n_embd)) return -1;
+    return get_stack(x, s, "source_");
+}
+
 static int get_embeddings(Loader *x) {
     Model *m = x->m;
     LayerEmbed *e = &m->layer_embed;
     int all = m->n_layers * e->width;
     int d = m->d_embed;
-    if (need_table(x, &m->embed, "embed", m->vocab_size, d) ||
+    if (need_table(x, &m->text.embed, "embed", m->vocab_size, d) ||
         optional_vector(x, &m->embed_type, -1, "embed_type", (size_t)d) ||
-        optional_norm(x, &m->embed_norm, -1, "embed_norm", d) ||
         (d == m->n_embd ? optional_matrix : need_matrix)(x, &m->embed_proj, -1, "embed_proj",
-                                                         m->n_embd, d))
+                                                         m->n_embd, d) ||
+        get_stack(x, &m->text, "") || get_source(x))
         return -1;
-    if (read_tensor(&x->r, "embed_pos")) {
-        if (need_table(x, &m->embed_pos, "embed_pos", m->context, d)) return -1;
-        if (m->embed_pos.dtype != F32)
-            return fail(x->err, "tensor embed_pos is %s, expected f32",
-                        dtype_name(m->embed_pos.dtype));
-    }
     return e->width && (need_table(x, &e->table, "ple_table", m->vocab_size, all) ||
                         need_matrix(x, &e->in, -1, "ple_in", all, m->n_embd) ||
                         need_norm(x, &e->in_norm, -1, "ple_in_norm", e->width));
@@ -780,7 +969,7 @@ static int get_embeddings(Loader *x) {
 static int get_head(Loader *x) {
     Model *m = x->m;
     int d = m->d_embed, act = 0;
-    m->output = m->embed;
+    m->output = m->text.embed;
     if (optional_matrix(x, &m->head.dense, -1, "head_dense", d, m->n_embd) ||
         (m->head.dense.data && (need_norm(x, &m->head.norm, -1, "head_norm", d) ||
                                 get_int(x, "model.head_act", 0, N_PLAIN_ACTS - 1, &act))) ||
@@ -796,9 +985,7 @@ static int get_head(Loader *x) {
 
 static int get_tensors(Loader *x) {
     Model *m = x->m;
-    if (get_embeddings(x) || optional_norm(x, &m->norm, -1, "norm", m->n_embd) ||
-        (x->has_logits && get_head(x)))
-        return -1;
+    if (get_embeddings(x) || (x->has_logits && get_head(x))) return -1;
     for (int i = 0; i < m->n_layers; i++)
         if (get_layer(x, i)) return -1;
     return 0;
@@ -812,16 +999,30 @@ static size_t bytes_of_one(const Matrix *w) {
     return matrix_bytes(w->dtype, (size_t)w->n_out, w->n_in) + bias;
 }
 
+// Whether a tensor is only read once for each source: the encoder's, and cross-attention's keys and
+// values.
+static bool of_source(const Model *m, const Tensor *t) {
+    char name[80];
+    int layer, at = 0;
+    snprintf(name, sizeof name, "%.*s", (int)t->name_len, t->name);
+    if (!m->source.n) return false;
+    if (strncmp(name, "source_", 7) == 0) return true;
+    if (sscanf(name, "layers.%d.%n", &layer, &at) < 1 || !at) return false;
+    return layer < m->source.n || strncmp(name + at, "cross_k", 7) == 0 ||
+           strncmp(name + at, "cross_v", 7) == 0;
+}
+
 static size_t count_weight_bytes(const Model *m) {
     size_t bytes = 0;
-    for (int i = 0; i < m->file.n_tensors; i++) bytes += m->file.tensors[i].bytes;
-    for (int i = 0; i < m->n_layers; i++) {  // experts that a token does not choose
+    for (int i = 0; i < m->file.n_tensors; i++)
+        if (!of_source(m, &m->file.tensors[i])) bytes += m->file.tensors[i].bytes;
+    for (int i = m->text.first; i < m->n_layers; i++) {  // experts that a token does not choose
         const Experts *e = &m->layers[i].experts;
         size_t one = bytes_of_one(&e->gate) + bytes_of_one(&e->up) + bytes_of_one(&e->down);
         bytes -= one * (size_t)(e->n - e->top_k);
     }
-    if (m->output.data != m->embed.data) bytes -= bytes_of_one(&m->embed);
-    return bytes - bytes_of_one(&m->layer_embed.table) - bytes_of_one(&m->embed_pos);
+    if (m->output.data != m->text.embed.data) bytes -= bytes_of_one(&m->text.embed);
+    return bytes - bytes_of_one(&m->layer_embed.table) - bytes_of_one(&m->text.embed_pos);
 }
 
 int model_parse(Model *model, const uint8_t *bytes, size_t size, Error *err) {

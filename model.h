@@ -32,6 +32,7 @@ typedef struct {  // w NULL: the norm is the identity
 typedef struct {  // a depthwise causal convolution over the last n_taps tokens
     int n_taps, n_channels;
     const float *taps;  // [n_taps][n_channels], the oldest token's first
+    const float *bias;  // [n_channels]
 } Conv;
 
 // ---- mixers: what a layer has to look at other tokens ----
@@ -50,12 +51,13 @@ typedef struct {
 } Latent;
 
 enum { QK_PER_HEAD, QK_WHOLE, QK_DISTINCT, QK_AFTER_ROPE, N_QK_NORMS };
-enum { MASK_CAUSAL, MASK_ALL, N_MASKS };
+enum { MASK_CAUSAL, MASK_ALL, MASK_SOURCE, N_MASKS };
 
 typedef struct {
     int n_heads, n_kv_heads, head_dim;
     int rope;              // rope set, -1: none
-    int mask;              // MASK_*: whether a token sees those after it too
+    int mask;              // MASK_*: whether a token sees those after it too, or only another
+                           // text, the source's
     int window;            // this many positions to a side, its own included; 0: all
     float scale;           // of scores
     float softcap, clip;   // of scores; of q, k and v; 0: none
@@ -86,9 +88,24 @@ typedef struct {  // gated delta rule (arXiv 2412.06464)
     Matrix in, out;        // (channels, n_embd), (n_embd, n_v_heads v_dim)
     Matrix gate;           // (n_v_heads v_dim, n_embd)
     Matrix beta, decay;    // 2 x (n_v_heads, n_embd)
+    float beta_scale;      // beta's sigmoid is multiplied by it
     const float *rate;     // [n_v_heads], how fast the state decays
     Norm norm;             // [v_dim]
 } DeltaNet;
+
+typedef struct {  // Mamba-2 (arXiv 2405.21060)
+    int n_heads, head_dim, d_state;
+    int n_groups;          // of heads, which share B and C
+    float least_step, most_step;
+    bool norm_first;       // before the gate, not after it
+    Conv conv;             // of x, B and C side by side
+    Matrix in, out;        // (channels, n_embd), (n_embd, n_heads head_dim)
+    Matrix gate;           // (n_heads head_dim, n_embd)
+    Matrix step;           // (n_heads, n_embd)
+    const float *rate;     // [n_heads], how fast the state decays
+    const float *skip;     // [n_heads], how much of x goes by the state
+    Norm norm;             // [n_heads head_dim], of each group by itself; may be absent
+} Mamba2;
 
 // ---- feed-forward ----
 
@@ -130,8 +147,9 @@ typedef struct {
     Norm norm;             // [n_embd], of what it adds
 } EmbedBranch;
 
-enum { MIXER_ATTENTION, MIXER_SHORTCONV, MIXER_DELTANET, N_MIXERS };
-enum { SEQUENTIAL, PARALLEL, POST_NORM, N_TOPOLOGIES };  // how branches and norms are joined
+enum { MIXER_ATTENTION, MIXER_SHORTCONV, MIXER_DELTANET, MIXER_MAMBA2, MIXER_NONE, N_MIXERS };
+// How branches and norms are joined.
+enum { SEQUENTIAL, PARALLEL, POST_NORM, NORMED_RESIDUAL, N_TOPOLOGIES };
 
 typedef struct {
     int topology;          // of the above; decoder.c has them side by side
@@ -139,14 +157,19 @@ typedef struct {
     Norm attn_norm, ffn_norm;  // [n_embd], of a branch's input; a parallel ffn without one takes
                                // attention's. Post-norm: of the sum
     Norm attn_post_norm, ffn_post_norm;  // [n_embd], of what a branch adds
-    int mixer;             // MIXER_*: which of the three it has. Parts that it does not have are
-                           // zero, but for attention's numbers, which stand in every file
+    int mixer;             // MIXER_*: which of them it has. Parts that it does not have are zero,
+                           // but for attention's numbers, which stand in every file
+    bool mamba2_beside;    // Mamba-2 reads what attention reads, and both add to the stream
     Attention attention;
     ShortConv shortconv;
     DeltaNet deltanet;
+    Mamba2 mamba2;
     Ffn ffn;
     Experts experts;
     EmbedBranch embed_branch;
+    Attention cross;       // to the source, between mixer and ffn, in the decoder of a model that
+    Norm cross_norm;       // has an encoder too; k and v read what the encoder gave. n_heads 0:
+                           // there is none
     const float *out_scale;  // [1]: the residual stream is multiplied by it after the layer
 } Layer;
 
@@ -179,24 +202,46 @@ typedef struct {  // how a text's hidden states become one vector
     int most_tokens;         // a longer text is cut
 } Pooling;
 
+typedef struct {  // layers that a text passes, and what it is before and after them
+    int first, n;            // of Model.layers
+    int vocab_size;
+    Matrix embed, embed_pos; // (vocab_size, d_embed); (context, d_embed), if positions are learned
+    Norm embed_norm;         // [d_embed]
+    Norm norm;               // [n_embd]; may be absent
+} Stack;
+
+// What generation must keep to, where the checkpoint says so: generation_config.json.
+typedef struct {
+    int room;                // tokens that a text can have
+    int last;                // the last of as many as are asked for; -1: any
+    int least, most;         // tokens that a text has, those of start included; 0: as it comes
+    int no_repeat;           // rows of so many tokens do not occur twice; 0: they may
+    bool greedy;             // the likeliest token unless one asks for another way
+    int n_start, n_eos, n_banned, n_languages;
+    const int *start;        // [n_start], what every text begins with
+    const int *eos;          // [n_eos], that end a text: not before it has `least` tokens
+    const int *banned_begin, *banned;  // [n_banned + 1], rows of tokens that must not occur
+    const int *languages;    // [n_languages], tokens that say which language a text is in
+} Rules;
+
 typedef struct heads_model {
     Checkpoint file;
     Mapping mapped;          // what model_open mapped; empty where the bytes are the caller's
     int vocab_size, n_embd, n_layers, context;
     int d_embed;             // width of the embedding: n_embd, or embed_proj leads there
-    bool encoder;            // tokens see those after them: a text runs as a whole, in one pass,
-                             // and leaves no keys and values for a next one
+    bool encoder;            // no more than that: tokens see those after them, a text runs whole,
+                             // in one pass, and leaves no keys and values for a next one
     bool layernorm;          // its norms are LayerNorm but for those of mixers that are always RMS
     float norm_eps, emb_scale, final_softcap;  // final_softcap 0: none
     const float *q_temp;     // [n_q_temp]: q at position p times element p / q_temp_length
     int n_q_temp, q_temp_length;
     int n_rope_sets;
     RopeSet rope[MAX_ROPE_SETS];
-    Matrix embed, embed_pos; // (vocab_size, d_embed); (context, d_embed), if positions are learned
+    Stack text;              // what gives hidden states and logits
+    Stack source;            // an encoder, whose text the other's layers see; n 0: there is none
+    Rules rules;
     const float *embed_type; // [d_embed], added to each embedding; may be absent
-    Norm embed_norm;         // [d_embed]
     Matrix embed_proj;       // (n_embd, d_embed); absent: they are the same
-    Norm norm;               // [n_embd]; may be absent
     PredictionHead head;
     Matrix output;           // (vocab_size, d_embed); embed where they are tied; data NULL: the
                              // model gives hidden states and no logits
@@ -214,6 +259,8 @@ int model_parse(Model *model, const uint8_t *bytes, size_t size, Error *err);
 // Maps a file and parses it; model_close frees what either of the two made, and unmaps.
 int model_open(Model *model, const char *path, Error *err);
 void model_close(Model *model);
+
+static inline bool has_ffn(const Layer *l) { return l->ffn.d_ff || l->experts.n; }
 
 // Numbers of a query head's output before o: what attention() leaves in its buffer.
 static inline int mixed_dim(const Attention *a) {

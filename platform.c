@@ -139,6 +139,18 @@ void release(void *memory, size_t bytes) {
     if (memory) munmap(memory, bytes);
 }
 
+void discard(void *memory, size_t bytes) {
+    size_t page = page_size(), skip = (page - (uintptr_t)memory % page) % page;
+    if (bytes < skip + page) return;
+    uint8_t *from = (uint8_t *)memory + skip;
+    bytes = (bytes - skip) / page * page;
+#ifdef __linux__
+    if (madvise(from, bytes, MADV_REMOVE) == 0) return;  // pages of a file
+    if (madvise(from, bytes, MADV_DONTNEED) == 0) return;
+#endif
+    memset(from, 0, bytes);
+}
+
 // A file without a name, in memory where the system can.
 static int nameless_file(void) {
 #ifdef __linux__

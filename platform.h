@@ -47,6 +47,8 @@ int newfile_close(NewFile *file, int status, Error *err);
 size_t page_size(void);
 void *reserve(size_t bytes);  // zeros, readable and writable; NULL: no room
 void release(void *memory, size_t bytes);
+// Makes them zeros again that take no memory; whole pages of it.
+void discard(void *memory, size_t bytes);
 // A memory file of zeros, mapped so that others can map its pages too. *fd: to close.
 void *reserve_shared(size_t bytes, int *fd);
 // Puts pages of a file in the place of reserved ones: what is written there stays private.

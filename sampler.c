@@ -22,6 +22,9 @@ struct heads_sampler {
     Candidate *candidates;   // [vocab_size]
     int *recent;             // [repeat_last]: a ring of the last ids
     int accepted, next;      // ids in the ring, and where the next one goes
+    const Rules *rules;
+    int *text;               // [rules->room], for them
+    int n_text;
 };
 
 static int check_options(const SamplerOptions *o, int vocab_size, Error *err) {
@@ -37,22 +40,26 @@ static int check_options(const SamplerOptions *o, int vocab_size, Error *err) {
     if (!(o->repeat_penalty > 0 && o->repeat_penalty <= 1000))
         return fail(err, "repeat penalty %g; expected more than 0, 1 for none, up to 1000",
                     (double)o->repeat_penalty);
+    if (o->most < 0) return fail(err, "most %d; expected 0 (any number) or more", o->most);
     if (o->repeat_last < 0) return fail(err, "repeat_last %d; expected 0 or more", o->repeat_last);
     return 0;
 }
 
 Sampler *sampler_new(const Kernels *kernels, int vocab_size, const SamplerOptions *options,
-                     Error *err) {
+                     const Rules *rules, Error *err) {
+    static const Rules none = {.last = -1};
     if (check_options(options, vocab_size, err)) return NULL;
     Sampler *s = calloc(1, sizeof *s);
     if (s) {
         *s = (Sampler){.options = *options, .vocab_size = vocab_size, .kernels = kernels,
-                       .padded = (int)round_up((size_t)vocab_size, LANES), .state = options->seed};
+                       .padded = (int)round_up((size_t)vocab_size, LANES), .state = options->seed,
+                       .rules = rules ? rules : &none};
         s->work = calloc((size_t)s->padded, sizeof *s->work);
         s->candidates = calloc((size_t)vocab_size, sizeof *s->candidates);
         s->recent = calloc((size_t)options->repeat_last + 1, sizeof *s->recent);
+        s->text = calloc((size_t)s->rules->room + 1, sizeof *s->text);
     }
-    if (s && s->work && s->candidates && s->recent) return s;
+    if (s && s->work && s->candidates && s->recent && s->text) return s;
     fail(err, "no memory for a sampler over %d tokens", vocab_size);
     sampler_free(s);
     return NULL;
@@ -63,11 +70,13 @@ void sampler_free(Sampler *s) {
     free(s->work);
     free(s->candidates);
     free(s->recent);
+    free(s->text);
     free(s);
 }
 
 void sampler_accept(Sampler *s, int id) {
     int window = s->options.repeat_last;
+    if (s->n_text < s->rules->room) s->text[s->n_text++] = id;
     if (window == 0 || id < 0 || id >= s->vocab_size) return;
     s->recent[s->next] = id;
     s->next = (s->next + 1) % window;
@@ -82,6 +91,28 @@ static double random_unit(Sampler *s) {
     return (double)((z ^ (z >> 31)) >> 11) * 0x1p-53;
 }
 
+// ---- the model's rules ----
+
+// Bans the token that would make the text end in a row of n that it must not have.
+static void ban_row(Sampler *s, const int *row, int n) {
+    const int *end = s->text + s->n_text - (n - 1);
+    if (n - 1 > s->n_text || memcmp(end, row, sizeof *row * (size_t)(n - 1)) != 0) return;
+    if (row[n - 1] >= 0 && row[n - 1] < s->vocab_size) s->work[row[n - 1]] = -INFINITY;
+}
+
+static void apply_rules(Sampler *s) {
+    const Rules *r = s->rules;
+    for (int i = 0; i < r->n_banned; i++)
+        ban_row(s, r->banned + r->banned_begin[i], r->banned_begin[i + 1] - r->banned_begin[i]);
+    for (int i = 0; r->no_repeat && i + r->no_repeat <= s->n_text; i++)
+        ban_row(s, s->text + i, r->no_repeat);
+    for (int i = 0; s->n_text < r->least && i < r->n_eos; i++) s->work[r->eos[i]] = -INFINITY;
+    if (r->last < 0 || !s->options.most || s->n_text != s->options.most - 1) return;
+    for (int i = 0; i < s->vocab_size; i++) s->work[i] = i == r->last ? 0.0f : -INFINITY;
+}
+
+// ---- picking ----
+
 // Copies the logits with the penalty (Keskar et al. 2019: a logit above 0 is divided by it, one
 // below multiplied, once however often the id occurred), and returns the lowest id of the largest,
 // -1 if there is none. A NaN counts as minus infinity, and plus infinity as the largest float, so
@@ -93,6 +124,7 @@ static int adjust(Sampler *s, const float *logits) {
         float x = logits[s->recent[i]];
         s->work[s->recent[i]] = x > 0 ? x / penalty : x * penalty;
     }
+    apply_rules(s);
     for (int i = 0; i < s->vocab_size; i++) {
         float x = s->work[i] > FLT_MAX ? FLT_MAX : s->work[i];
         s->work[i] = x != x ? -INFINITY : x;

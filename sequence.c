@@ -34,6 +34,13 @@ int shared_length(const Sequence *s) {
     return n < s->length ? n : s->length;
 }
 
+bool frozen_source(const Sequence *s) {
+    return writes_file(s) && atomic_load(&s->file->users) > 1 &&
+           atomic_load(&s->file->frozen_source);
+}
+
+bool shared_source(const Sequence *s) { return s->source_in_file || frozen_source(s); }
+
 // ---- making and freeing ----
 
 static uint8_t *reserve_cache(Sequence *s, bool shared) {
@@ -55,9 +62,10 @@ Sequence *sequence_new(Workspace *w, bool shared, Error *err) {
     if (s) {
         s->workspace = w;
         s->tokens = reserve((size_t)w->kv.context * sizeof *s->tokens);
+        s->source = reserve((size_t)w->kv.context * sizeof *s->source);
         s->cache = reserve_cache(s, shared);
     }
-    if (s && s->tokens && s->cache) return s;
+    if (s && s->tokens && s->source && s->cache) return s;
     fail(err, "cannot reserve %zu bytes for a KV cache of %d positions", w->kv.bytes,
          w->kv.context);
     sequence_free(s);
@@ -68,6 +76,7 @@ void sequence_free(Sequence *s) {
     if (!s) return;
     release(s->cache, s->workspace->kv.bytes);
     release(s->tokens, (size_t)s->workspace->kv.context * sizeof *s->tokens);
+    release(s->source, (size_t)s->workspace->kv.context * sizeof *s->source);
     kv_file_release(s->file);
     free(s->marked_states);
     free(s->unchecked);
@@ -76,6 +85,12 @@ void sequence_free(Sequence *s) {
 
 int sequence_length(const Sequence *s) { return s->length; }
 const int *sequence_tokens(const Sequence *s) { return s->tokens; }
+Workspace *sequence_workspace(const Sequence *s) { return s->workspace; }
+
+const int *sequence_source(const Sequence *s, int *n) {
+    *n = s->n_source;
+    return s->source;
+}
 
 int sequence_common(const Sequence *s, const int *ids, int n) {
     int common = 0;
@@ -94,7 +109,8 @@ void sequence_expect(Sequence *s, int n) {
 // Whether layer i still has all that the token after the first n would see.
 static bool remembers(const Sequence *s, int i, int n) {
     const KvLayer *kv = &s->workspace->kv.layers[i];
-    if (kv->state) return n == s->length || (s->marked_states && n == s->marked);
+    bool at_state = n == s->length || (s->marked_states && n == s->marked);
+    if (kv->state && !at_state) return false;
     if (!kv->ring) return true;
     int low = seen_from(&s->workspace->model->layers[i].attention, n, n + 1).low;
     return low / LANES > (s->high - 1) / LANES - kv->n_slots;
@@ -144,7 +160,7 @@ int sequence_rewind(Sequence *s, int n, Error *err) {
         memset(kv_state(&kv->layers[i], s), 0, kv->layers[i].state);
     if (n && n < s->length && s->marked_states) copy_states(s, s->marked_states, true);
     if (n < s->marked) s->marked = -1;
-    if (n == 0) {
+    if (n == 0 && !s->n_source) {
         free(s->unchecked);  // nothing is left of it
         s->unchecked = NULL;
     }
@@ -158,9 +174,10 @@ int sequence_rewind(Sequence *s, int n, Error *err) {
 
 int first_use(Sequence *s, Error *err) {
     const Workspace *w = s->workspace;
-    for (int i = 0; s->in_file > 0 && !s->used && i < w->model->n_layers; i++) {
+    for (int i = 0; s->in_file > 0 && !s->used && i < w->kv.n_parts; i++) {
         const KvLayer *kv = &w->kv.layers[i];
-        if (!kv->borrowed) populate(s->cache + kv->offset, used_slots(s, kv) * kv->slot_bytes);
+        uint8_t *slots = s->cache + kv->offset + kv->state;
+        if (!kv->borrowed) populate(slots, used_slots(s, kv) * kv->slot_bytes);
     }
     if (check_loaded(s, err)) return -1;
     free(s->unchecked);
@@ -184,22 +201,25 @@ int map_from_file(Sequence *s, const KvFile *file, int layer, size_t from, size_
 }
 
 size_t used_slots(const Sequence *s, const KvLayer *kv) {
-    int n = kv->ring ? s->high : s->length;
+    int n = kv->ring ? s->high : kv->of_source ? s->n_source : kv->passing ? 0 : s->length;
     size_t slots = ((size_t)n + LANES - 1) / LANES;
     return slots < (size_t)kv->n_slots ? slots : (size_t)kv->n_slots;
 }
 
-// Layer i of the first fork->length positions, of which the file has the first `shared`.
-static int fork_layer(Sequence *fork, const Sequence *s, int i, int shared) {
+// Part i of the first fork->length positions, of which the file has the first `shared`; or all of
+// the source, if it has that.
+static int fork_part(Sequence *fork, const Sequence *s, int i, int shared) {
     const KvLayer *kv = &s->workspace->kv.layers[i];
-    size_t from = kv->offset, slots = used_slots(fork, kv), mapped = 0;
+    size_t from = kv->offset + kv->state, slots = used_slots(fork, kv), mapped = 0;
     if (kv->borrowed) return 0;
     // A slot that was filled after the fork, in part, is no longer the file's.
-    if (!kv->ring) mapped = shared == fork->length ? slots : (size_t)shared / LANES;
+    if (kv->of_source) mapped = fork->source_in_file ? slots : 0;
+    else if (!kv->ring) mapped = shared == fork->length ? slots : (size_t)shared / LANES;
     size_t shared_end = from + mapped * kv->slot_bytes;
-    size_t end = from + slots * kv->slot_bytes + kv->state;
+    size_t end = from + slots * kv->slot_bytes;
     if (mapped && map_from_file(fork, s->file, i, from, shared_end, s->cache + from)) return -1;
     memcpy(fork->cache + shared_end, s->cache + shared_end, end - shared_end);
+    memcpy(kv_state(kv, fork), kv_state(kv, s), kv->state);
     return 0;
 }
 
@@ -211,16 +231,20 @@ Sequence *sequence_fork(const Sequence *s, int n, Error *err) {
     fork->length = fork->expected = n;
     fork->high = n ? s->high : 0;
     fork->long_tables = s->long_tables;
+    fork->n_source = s->n_source;
+    fork->source_in_file = s->n_source && (writes_file(s) || s->source_in_file);
     int shared = writes_file(s) ? n : s->in_file < n ? s->in_file : n;
-    for (int i = 0; n && i < w->model->n_layers; i++)
-        if (fork_layer(fork, s, i, shared)) {
+    for (int i = 0; (n || s->n_source) && i < w->kv.n_parts; i++)
+        if (fork_part(fork, s, i, shared)) {
             fail(err, "cannot map the %d positions that the fork shares", n);
             sequence_free(fork);
             return NULL;
         }
     if (n && n < s->length && s->marked_states) copy_states(fork, s->marked_states, true);
     memcpy(fork->tokens, s->tokens, sizeof *s->tokens * (size_t)n);
-    if (shared) {
+    memcpy(fork->source, s->source, sizeof *s->source * (size_t)s->n_source);
+    if (fork->source_in_file) atomic_store(&s->file->frozen_source, true);
+    if (shared || fork->source_in_file) {
         fork->file = s->file;
         fork->in_file = shared;
         atomic_fetch_add(&s->file->users, 1);

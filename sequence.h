@@ -13,6 +13,7 @@ struct KvFile {
     size_t *offsets;    // [n_layers], where each layer's part begins; NULL: as in the cache. Owned
     atomic_int users;
     atomic_int frozen;  // positions that sequences other than its writer have mapped
+    atomic_bool frozen_source;  // and what it keeps of a source
 };
 
 KvFile *kv_file_new(int fd);  // owns fd; NULL: no memory

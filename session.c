@@ -11,12 +11,16 @@ static size_t scratch_bytes(const Workspace *w, Arena *a) {
     size_t most = 0;
     for (int i = 0; i < w->model->n_layers; i++) {
         const Layer *l = &w->model->layers[i];
-        for (int part = 0; part < 4; part++) {
+        for (int part = 0; part < 6; part++) {
             Arena one = {.input_blocks = a->input_blocks};
-            if (part == 0) mixers[l->mixer]->scratch(w, l, &w->kv.layers[i], &one);
-            else if (part == 1) ffn_scratch(w, l, &one);
-            else if (part == 2) experts_scratch(w, l, &one);
-            else embed_branch_scratch(w, l, &one);
+            if (part == 0 && mixers[l->mixer])
+                mixers[l->mixer]->scratch(w, l, &w->kv.layers[i], &one);
+            else if (part == 1 && l->mamba2_beside)
+                mamba2_mixer.scratch(w, l, &w->kv.layers[i], &one);
+            else if (part == 2) ffn_scratch(w, l, &one);
+            else if (part == 3) experts_scratch(w, l, &one);
+            else if (part == 4) embed_branch_scratch(w, l, &one);
+            else if (part == 5) cross_scratch(w, i, &one);
             if (one.used > most) most = one.used;
             a->input_blocks = one.input_blocks;
         }
@@ -72,13 +76,13 @@ static int check_options(const Model *m, const WorkspaceOptions *o, Error *err) 
         check_range("threads", o->n_threads, 0, 1024, err) ||
         check_range("rows of logits", o->logit_rows, 0, 1 << 20, err))
         return -1;
-    if (m->embed_pos.data && o->context > m->context)
+    if (m->text.embed_pos.data && o->context > m->context)
         return fail(err, "context is %d, but the model has learned positions for %d tokens only",
                     o->context, m->context);
     const Dtype types[] = {o->k_dtype, o->v_dtype};
     for (int i = 0; i < 2; i++)
-        if (types[i] != F32 && types[i] != F16 && types[i] != Q8)
-            return fail(err, "the KV cache holds f32, f16 or q8, not type %d", (int)types[i]);
+        if ((unsigned)types[i] >= N_DTYPES || types[i] == BF16)
+            return fail(err, "the KV cache holds f32, f16, q8 or q4, not type %d", (int)types[i]);
     return 0;
 }
 
@@ -89,10 +93,8 @@ static int workspace_make(Workspace *w, const Model *model, WorkspaceOptions o, 
     if (check_options(model, &o, err)) return -1;
     if (!o.context) o.context = model->context;
     w->chunk = w->full = o.chunk;
-    if (model->encoder) {  // a text runs as a whole, and its keys are gone after it
-        o.k_dtype = o.v_dtype = F32;
-        if (w->chunk < o.context) w->chunk = o.context;
-    }
+    bool whole = model->encoder || model->source.n;  // a text runs in one pass, or its source
+    if (whole && w->chunk < o.context) w->chunk = o.context;
     w->hidden = o.hidden;
     w->logit_rows = o.logit_rows;
     const char *why;
@@ -147,10 +149,13 @@ bool workspace_forgets(const Workspace *w) {
 
 // Adds n tokens of a sequence to the pass, of whose last n_logits the logits are wanted.
 static void add_span(Workspace *w, Sequence *s, const int *tokens, int n, int n_logits) {
-    Span span = {s, w->n_rows, n, s->length, n_logits};
+    bool of_source = w->stack == &w->model->source;
+    int from = of_source ? 0 : s->length;
+    Span span = {s, w->n_rows, n, from, n_logits};
     for (int i = 0; i < n; i++)
-        w->rows[w->n_rows + i] = (Row){s, tokens[i], s->length + i, w->n_spans};
-    memmove(s->tokens + s->length, tokens, sizeof *tokens * (size_t)n);
+        w->rows[w->n_rows + i] = (Row){s, tokens[i], from + i, w->n_spans};
+    memmove((of_source ? s->source : s->tokens) + from, tokens, sizeof *tokens * (size_t)n);
+    if (of_source) s->n_source = n;
     w->spans[w->n_spans++] = span;
     w->n_rows += n;
 }
@@ -160,6 +165,7 @@ static int run_pass(Workspace *w, int logit_row) {
     int n_logits = 0;
     pass(w, logit_row);
     for (Span *s = w->spans; s < w->spans + w->n_spans; s++) {
+        if (w->stack == &w->model->source) continue;
         s->sequence->length += s->n;
         if (s->sequence->high < s->sequence->length) s->sequence->high = s->sequence->length;
         n_logits += s->n_logits;
@@ -191,6 +197,10 @@ int sequence_room(const Sequence *s) {
 // asks for other tables of rope.
 static int prepare(Workspace *w, Sequence *s, int n, Error *err) {
     if (first_use(s, err)) return -1;
+    if (w->stack == &w->model->source) {
+        s->source_in_file = false;
+        return 0;
+    }
     sequence_expect(s, s->length + n);
     unsigned tables = long_tables(w->model, s->expected);
     if (tables == s->long_tables) return 0;
@@ -210,6 +220,7 @@ static int prepare(Workspace *w, Sequence *s, int n, Error *err) {
 
 static int check_run(const Workspace *w, const Run *r, Error *err) {
     const Model *m = w->model;
+    bool of_source = w->stack == &m->source;
     int context = w->kv.context, length = r->sequence->length;
     if (r->sequence->workspace != w)
         return fail(err, "a sequence of another workspace cannot run in this one");
@@ -221,19 +232,25 @@ static int check_run(const Workspace *w, const Run *r, Error *err) {
         return fail(err, "%d tokens after %d do not fit into a context of %d", r->n, length,
                     context);
     for (int i = 0; i < r->n; i++)
-        if (r->tokens[i] < 0 || r->tokens[i] >= m->vocab_size)
+        if (r->tokens[i] < 0 || r->tokens[i] >= w->stack->vocab_size)
             return fail(err, "token %d is %d, the vocabulary has 0..%d", i, r->tokens[i],
-                        m->vocab_size - 1);
+                        w->stack->vocab_size - 1);
     if (r->n_logits && !w->hidden && !m->output.data)
         return fail(err, "the model gives hidden states and has no logits");
     if (m->encoder && length)
         return fail(err, "an encoder runs a text as a whole, and this one has %d tokens already; "
                     "rewind it to 0", length);
+    if (of_source && (length || frozen_source(r->sequence)))
+        return fail(err, "a sequence of %d tokens%s cannot get another source; rewind it to 0, or "
+                    "take a new one", length, length ? "" : " whose source forks share");
+    if (m->source.n && !of_source && !r->sequence->n_source)
+        return fail(err, "the model's decoder looks at a source, and this sequence has none yet");
     return 0;
 }
 
-static int check_runs(Workspace *w, const Run *runs, int n_runs, Error *err) {
+static int check_runs(Workspace *w, const Stack *stack, const Run *runs, int n_runs, Error *err) {
     int n_logits = 0;
+    w->stack = stack;
     w->call++;
     for (int i = 0; i < n_runs; i++) {
         if (check_run(w, &runs[i], err)) return -1;
@@ -272,12 +289,11 @@ static int check_logits(const Workspace *w, const Run *runs, int n_runs, Error *
     return 0;
 }
 
-const float *forward_runs(Workspace *w, const Run *runs, int n_runs, Error *err) {
-    if (check_runs(w, runs, n_runs, err)) return NULL;
+// Runs whose tokens see each other as a whole stand in one pass; those of others are cut.
+static void run_passes(Workspace *w, const Run *runs, int n_runs, bool whole) {
     int n_logits = 0;
     for (const Run *r = runs; r < runs + n_runs; r++)
         for (int done = 0, n; done < r->n; done += n) {
-            bool whole = w->model->encoder;
             if (whole && w->n_rows && r->n > w->full - w->n_rows) n_logits += run_pass(w, n_logits);
             int room = whole ? w->chunk : w->full - w->n_rows;
             n = r->n - done < room ? r->n - done : room;
@@ -287,7 +303,21 @@ const float *forward_runs(Workspace *w, const Run *runs, int n_runs, Error *err)
             if (w->n_rows >= w->full) n_logits += run_pass(w, n_logits);
         }
     if (w->n_rows) run_pass(w, n_logits);
+}
+
+const float *forward_runs(Workspace *w, const Run *runs, int n_runs, Error *err) {
+    if (check_runs(w, &w->model->text, runs, n_runs, err)) return NULL;
+    run_passes(w, runs, n_runs, w->model->encoder);
     return check_logits(w, runs, n_runs, err) ? NULL : w->logits.data;
+}
+
+int read_sources(Workspace *w, const Run *runs, int n_runs, Error *err) {
+    if (!w->model->source.n) return fail(err, "the model has no encoder to read a source with");
+    if (check_runs(w, &w->model->source, runs, n_runs, err)) return -1;
+    run_passes(w, runs, n_runs, true);
+    for (const Run *r = runs; r < runs + n_runs; r++)
+        discard(r->sequence->cache + w->kv.passing, w->kv.bytes - w->kv.passing);
+    return 0;
 }
 
 const float *forward(Sequence *s, const int *tokens, int n, int n_logits, Error *err) {

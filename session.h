@@ -23,7 +23,7 @@ typedef struct {
     int chunk;               // most rows (tokens of all runs) of a pass, 1..; a text that sees
                              // itself as a whole (Model.encoder) may have more
     int n_threads;           // 0: the cores this process may use
-    Dtype k_dtype, v_dtype;  // F32, F16 or Q8; an encoder's, which no later token reads, are F32
+    Dtype k_dtype, v_dtype;  // F32, F16, Q8 or Q4; an encoder's, which no later token reads, are F32
     int logit_rows;          // most rows of logits wanted of one call
     bool hidden;             // in place of logits, hidden states after the last norm are wanted
     const char *isa;         // kernels to use; NULL: the best that the processor has
@@ -72,6 +72,8 @@ void sequence_expect(Sequence *s, int n);
 int sequence_length(const Sequence *s);         // tokens in the cache
 int sequence_common(const Sequence *s, const int *ids, int n);  // how many of ids it begins with
 const int *sequence_tokens(const Sequence *s);  // [length], borrowed
+const int *sequence_source(const Sequence *s, int *n);  // [*n], that an encoder has read, borrowed
+Workspace *sequence_workspace(const Sequence *s);
 int sequence_save(const Sequence *s, const char *path, Error *err);
 Sequence *sequence_load(Workspace *w, const char *path, Error *err);
 
@@ -83,9 +85,22 @@ Sequence *sequence_load(Workspace *w, const char *path, Error *err);
 // that the model does not have, an encoder's sequence that was not rewound. Tokens that ran
 // before an error stay in the sequences.
 const float *forward_runs(Workspace *w, const Run *runs, int n_runs, Error *err);
+// Reads texts with the encoder: what a sequence's tokens will look at, from the first one on. A run
+// wants no logits; the sequence holds no token yet. Errors: as above, or the model has no encoder.
+int read_sources(Workspace *w, const Run *runs, int n_runs, Error *err);
 // The same for one sequence.
 const float *forward(Sequence *s, const int *tokens, int n, int n_logits, Error *err);
 size_t logit_stride(const Workspace *w);  // vocab_size or n_embd, rounded up to 16
+
+// ---- source.c: what an encoder-decoder's texts begin with ----
+
+// lang: NULL, the language to write, or FROM:TO. *ids is the caller's to free. Returns how many;
+// -1: the model has no such language.
+long start_tokens(const Model *model, const heads_tokenizer *tokenizer, const char *lang,
+                  int **ids, Error *err);
+// Puts FROM in the place of the language that ids, what is to be read, begin or end with.
+int source_language(const Model *model, const heads_tokenizer *tokenizer, const char *lang,
+                    int *ids, long n, Error *err);
 
 // ---- pooling.c: one vector of a text's hidden states, as Model.pooling says ----
 
@@ -99,9 +114,11 @@ void unit_vector(const Workspace *w, float *x);  // x [n_embd], divided by its l
 // What n_kv_heads (0: each layer's own) cost at `context` positions; the heads of latent attention
 // count as they are expanded.
 KvPlan kv_plan(const Model *model, int n_kv_heads, int context, Dtype k_dtype, Dtype v_dtype);
-// Bytes that the first n positions take: n bytes_per_token until a window is full, and the states.
-size_t kv_bytes_at(const Model *model, int n_kv_heads, int n, Dtype k_dtype, Dtype v_dtype);
-// Of these, bytes that fill values of few numbers up to 16 (32 for q8).
+// Bytes that the first n positions take, n bytes_per_token until a window is full, and the states;
+// and n_source tokens that an encoder has read.
+size_t kv_bytes_at(const Model *model, int n_kv_heads, int n, int n_source, Dtype k_dtype,
+                   Dtype v_dtype);
+// Of these, bytes that fill values of few numbers up to 16 (32 for q8 and q4).
 size_t kv_padding_per_token(const Model *model, int n_kv_heads, Dtype v_dtype);
 
 KvUsage sequence_kv_usage(const Sequence *s);

@@ -40,7 +40,8 @@ static inline Buffer rows_after(Buffer b, int t) { return (Buffer){row(b, t), b.
 // ---- kvcache.c: where a sequence's keys, values and states lie ----
 
 // One layer's part of a cache: slots of 16 positions; a slot holds, for each KV head, a panel of
-// 16 keys and then 16 values. A mixer that keeps a state of fixed size has that instead.
+// 16 keys and then 16 values. A mixer that keeps a state of fixed size has that instead; a layer
+// may have both.
 typedef struct {
     size_t offset;                      // in the cache
     int n_heads;                        // KV heads
@@ -48,19 +49,26 @@ typedef struct {
     size_t slot_bytes;                  // of all heads
     int n_slots;                        // a ring if the layer has a window
     int v_dim;                          // head_dim, padded for the mix
+    Dtype k_dtype, v_dtype;
     bool ring, borrowed;                // borrowed: it is another layer's
-    size_t state;                       // bytes
+    bool passing;                       // an encoder's: gone when the text has run
+    bool of_source;                     // its positions are those of the source
+    size_t state;                       // bytes, which come before the slots
 } KvLayer;
 
 typedef struct {  // of every sequence of a workspace
     int context;
     Dtype k_dtype, v_dtype;
     size_t bytes;
-    KvLayer *layers;  // [n_layers]
+    size_t passing;   // where the parts begin that are gone after a pass, on a page of their own
+    int n_parts;
+    KvLayer *layers;  // [n_parts]: the n_layers', then those of cross-attention
 } KvLayout;
 
 int kv_layout_new(KvLayout *layout, const Model *m, const WorkspaceOptions *o, Error *err);
 void kv_layout_free(KvLayout *layout);
+// The part of layer i that cross-attention reads.
+const KvLayer *kv_cross(const Workspace *w, int i);
 
 // The panel of 16 keys, and the 16 values, of KV head h at positions 16 block .. 16 block + 15.
 uint8_t *kv_keys(const KvLayer *kv, const Sequence *s, int block, int h);
@@ -81,16 +89,19 @@ struct heads_sequence {
     Workspace *workspace;
     uint8_t *cache;   // [layout.bytes]
     int *tokens;      // [context]
+    int *source;      // [context], the text that an encoder has read for it
+    int n_source;
     int length;       // tokens in the cache
     int expected;     // what rope takes for the text's length, where that matters
     int high;         // most tokens there ever were: how far rings have been overwritten
     unsigned long_tables;  // sets of rope, a bit each, whose tables for long texts rotated it
     KvFile *file;     // that positions 0..in_file-1 are mapped from; NULL: none
     int in_file;      // -1: the cache itself is the file, others may map it
+    bool source_in_file;  // what it keeps of the source is
     bool used;        // it ran since it mapped them
     uint8_t *marked_states;  // the mixers' states, one after the other, when it was so long:
     int marked;
-    PartSum *unchecked;    // [n_layers], of a loaded cache that was not compared yet, or NULL
+    PartSum *unchecked;    // [n_parts], of a loaded cache that was not compared yet, or NULL
     unsigned call;    // the last call of forward_runs that had it
 };
 
@@ -100,6 +111,8 @@ int check_loaded(const Sequence *s, Error *err);
 int first_use(Sequence *s, Error *err);
 // Positions whose keys and values other sequences may have in the same memory.
 int shared_length(const Sequence *s);
+bool shared_source(const Sequence *s);  // and whether they may have what it keeps of the source,
+bool frozen_source(const Sequence *s);  // in memory that it must not write to
 
 typedef struct {  // rows first..first+n-1 of a pass: tokens of one sequence from position pos on
     Sequence *sequence;
@@ -122,6 +135,7 @@ typedef struct {
 
 struct heads_workspace {
     const Model *model;
+    const Stack *stack;   // whose layers the current pass runs
     const Kernels *k;
     Pool *pool;
     bool own_pool;
@@ -152,9 +166,10 @@ struct heads_workspace {
 // The scratch memory, all of it free.
 Arena scratch(const Workspace *w);
 
-// Stores keys and values (rows of the pass) of the spans' tokens at their positions.
-void kv_append(Workspace *w, const Attention *a, const KvLayer *kv, Buffer keys, Buffer values,
-               const Span *spans, int n_spans);
+// Stores keys and values (rows of the pass) of the spans' tokens at their positions. The tokens' own
+// queries say what a q4 key should keep best.
+void kv_append(Workspace *w, const Attention *a, const KvLayer *kv, Buffer queries, Buffer keys,
+               Buffer values, const Span *spans, int n_spans);
 
 // ---- matmul.c: products with weights ----
 
@@ -201,7 +216,7 @@ void embed(Workspace *w);
 void embed_branch(Workspace *w, const EmbedBranch *e, int layer, Activation act);
 void embed_branch_scratch(const Workspace *w, const Layer *l, Arena *a);
 
-// ---- mixers: attention.c (with mla.c), shortconv.c, deltanet.c ----
+// ---- mixers: attention.c (with mla.c), shortconv.c, deltanet.c, mamba2.c ----
 
 typedef struct {
     // w->out = what the mixer makes of the pass's rows of y.
@@ -211,8 +226,13 @@ typedef struct {
     size_t (*state_bytes)(const Layer *l);  // that it remembers of a sequence; NULL: it caches keys
 } Mixer;
 
-extern const Mixer attention_mixer, shortconv_mixer, deltanet_mixer;
-extern const Mixer *const mixers[N_MIXERS];  // decoder.c
+extern const Mixer attention_mixer, shortconv_mixer, deltanet_mixer, mamba2_mixer;
+// w->out = what layer i's attention to the source makes of y.
+void cross_attention(Workspace *w, int i, Buffer y);
+void cross_scratch(const Workspace *w, int i, Arena *a);
+// Stores the keys and values that cross-attention reads, made of y, what the encoder gave.
+void keep_source(Workspace *w, Buffer y);
+extern const Mixer *const mixers[N_MIXERS];  // decoder.c; NULL for MIXER_NONE
 
 typedef struct {  // positions low..high
     int low, high;
@@ -220,6 +240,7 @@ typedef struct {  // positions low..high
 
 // The mask: the positions that the token at pos sees, of a text of which n tokens are there.
 static inline Range seen_from(const Attention *a, int pos, int n) {
+    if (a->mask == MASK_SOURCE) return (Range){0, n - 1};
     Range seen = {a->window && pos >= a->window ? pos - a->window + 1 : 0, pos};
     bool cut = a->window && n - pos > a->window;
     if (a->mask == MASK_ALL) seen.high = cut ? pos + a->window - 1 : n - 1;

@@ -78,7 +78,7 @@ static void finish_job(Batch *b, Job *job, const char *stopped) {
         for (long i = 0; i < job->tokens.n; i++)
             fprintf(f, "%s%d", i ? ", " : "", job->tokens.data[i]);
         fprintf(f, "], \"stopped\": \"%s\"}\n", stopped);
-        b->prompt_tokens += (size_t)job->request.prompt.n;
+        b->prompt_tokens += (size_t)(job->request.prompt.n + job->request.source.n);
         b->generated += (size_t)job->tokens.n;
     }
     if (fclose(f) != 0) die("no memory for a result");
@@ -173,13 +173,14 @@ static int begin_text(const Batch *b, Slot *slot, Error *err) {
     const char *text;
     size_t len;
     int vocab_size = b->defaults.model->vocab_size;
-    slot->sampler = sampler_new(workspace_kernels(b->w), vocab_size, &r->sampler, err);
+    slot->sampler = sampler_new(workspace_kernels(b->w), vocab_size, &r->sampler,
+                                &b->defaults.model->rules, err);
     if (!slot->sampler) return -1;
     const Tokenizer *tokenizer = b->defaults.tokenizer;
     if (tokenizer && !(slot->decoder = decoder_new(tokenizer, !r->is_chat, err))) return -1;
     for (long i = 0; i < r->prompt.n; i++) {
         sampler_accept(slot->sampler, r->prompt.data[i]);
-        if (slot->decoder && !r->is_chat &&
+        if (slot->decoder && !r->is_chat && !r->source.data &&
             decoder_push(slot->decoder, r->prompt.data[i], &text, &len, err))
             return -1;
     }
@@ -364,9 +365,24 @@ static void take_logits(Batch *b, const float *logits) {
     for (int i = 0; i < n; i++) accept_token(b, b->owners[i], b->owners[i]->picked);
 }
 
+// Sources of requests that are to begin, side by side.
+static void read_new_sources(Batch *b) {
+    Error err;
+    b->n_runs = 0;
+    for (int i = 0; i < b->n_busy; i++) {
+        Slot *slot = b->slots[i];
+        Ids source = slot->job->request.source;
+        if (!source.data || slot->begun) continue;
+        begin_sequence(b, slot);
+        add_run(b, slot, (Run){slot->sequence, source.data, (int)source.n, 0});
+    }
+    if (b->n_runs && read_sources(b->w, b->runs, b->n_runs, &err)) die("%s", err.text);
+}
+
 static void run_together(Batch *b) {
     Error err;
     int room = workspace_chunk(b->w);
+    read_new_sources(b);
     b->n_runs = 0;
     for (int i = 0; i < b->n_busy; i++)
         if (!b->slots[i]->alone && !in_prompt(b->slots[i])) add_token(b, b->slots[i]);

@@ -196,6 +196,7 @@ static double layer_products(const Layer *l, Dtype dtype) {
     const Attention *a = &l->attention;
     const ShortConv *c = &l->shortconv;
     const DeltaNet *d = &l->deltanet;
+    const Mamba2 *m = &l->mamba2;
     const Ffn *f = &l->ffn;
     const Experts *e = &l->experts;
     const struct {
@@ -206,6 +207,7 @@ static double layer_products(const Layer *l, Dtype dtype) {
         {1, &a->latent.q_down}, {a->n_heads, &a->latent.k_up}, {a->n_heads, &a->latent.v_up},
         {1, &c->in}, {1, &c->out},
         {1, &d->in}, {1, &d->out}, {1, &d->gate}, {1, &d->beta}, {1, &d->decay},
+        {1, &m->in}, {1, &m->out}, {1, &m->gate}, {1, &m->step},
         {1, &f->gate}, {1, &f->up}, {1, &f->down}, {1, &f->token_gate},
         {1, &e->router}, {e->top_k, &e->gate}, {e->top_k, &e->up}, {e->top_k, &e->down},
         {1, &l->embed_branch.gate}, {1, &l->embed_branch.out},
@@ -248,7 +250,7 @@ static double token_bytes(const Bench *b, int depth, int sequences) {
     const WorkspaceOptions *w = &b->o->workspace;
     double cache = 0;
     for (int i = 1; i <= b->decode_tokens; i++)
-        cache += (double)kv_bytes_at(b->model, 0, depth + i, w->k_dtype, w->v_dtype);
+        cache += (double)kv_bytes_at(b->model, 0, depth + i, 0, w->k_dtype, w->v_dtype);
     return (double)b->model->weight_bytes / sequences + cache / b->decode_tokens;
 }
 

@@ -40,7 +40,7 @@ int look(const Options *o) {
     Ids ids = prompt_to_run(o, &model, tokenizer, NULL);
     int chunk = model.encoder ? (int)ids.n : o->workspace.chunk, n;
     Workspace *w = open_workspace(o, &model, path ? chunk : 1);
-    Sequence *s = open_prompt_cache(o, w, ids);
+    Sequence *s = open_prompt_cache(o, w, tokenizer, &ids);
     long first = sequence_length(s);
     FILE *f = path ? outfile_open(path, o->models, 1) : NULL;
     HeadsPage *page = o->heads ? heads_page_open(o, w, tokenizer, ids) : NULL;

@@ -87,7 +87,7 @@ static const char *stop_reason(const Generation *g) {
     if (last >= 0 && ends_text(g, last)) return "end-of-text token";
     if (g->closed) return "output closed";
     if (interrupted) return "interrupted";
-    if (n_generated(g) == g->o->n_generate) return "-n reached";
+    if (n_generated(g) == g->n_generate) return "-n reached";
     if (last >= 0 && g->n_text > workspace_context(g->w)) return "context full";
     return NULL;
 }
@@ -102,7 +102,7 @@ static int take_back(Generation *g, int n, int marked, Error *err) {
 
 // Runs the text's last token and n_guesses that may follow it; the logits of all of them.
 static const float *run_last(Generation *g, int *guesses, int *n_guesses, Error *err) {
-    int run[1 + MAX_DRAFT] = {g->text[g->n_text - 1]}, most = g->o->n_generate - n_generated(g);
+    int run[1 + MAX_DRAFT] = {g->text[g->n_text - 1]}, most = g->n_generate - n_generated(g);
     int room = sequence_room(g->sequence) - 1;
     *n_guesses = 0;
     if (g->drafter) {
@@ -117,7 +117,9 @@ static const float *run_last(Generation *g, int *guesses, int *n_guesses, Error 
 static void count_pass(Generation *g) {
     const WorkspaceOptions *w = &g->o->workspace;
     int length = sequence_length(g->sequence);
-    size_t cache = kv_bytes_at(&g->model, 0, length, w->k_dtype, w->v_dtype);
+    int n_source;
+    sequence_source(g->sequence, &n_source);
+    size_t cache = kv_bytes_at(&g->model, 0, length, n_source, w->k_dtype, w->v_dtype);
     g->step_bytes += (double)g->model.weight_bytes + (double)cache;
 }
 
@@ -206,7 +208,8 @@ void start_text(Generation *g) {
     Error err;
     bool skip_special = !g->o->messages && g->o->verb != CHAT;
     sampler_free(g->sampler);
-    g->sampler = sampler_new(workspace_kernels(g->w), g->model.vocab_size, &g->sampling, &err);
+    g->sampler = sampler_new(workspace_kernels(g->w), g->model.vocab_size, &g->sampling,
+                             &g->model.rules, &err);
     if (!g->sampler) die("%s", err.text);
     if (!g->tokenizer || g->o->ids) return;
     decoder_free(g->decoder);
@@ -215,8 +218,10 @@ void start_text(Generation *g) {
 }
 
 void generation_open(Generation *g, const Options *o) {
-    *g = (Generation){.o = o, .sampling = o->sampler, .answer_end = -1, .fork_at = -1};
+    *g = (Generation){.o = o, .answer_end = -1, .fork_at = -1};
     open_model(&g->model, o, o->models[0]);
+    g->sampling = sampling_options(o, &g->model);
+    g->n_generate = tokens_to_generate(o, &g->model, 0);
     g->tokenizer = open_tokenizer(&g->model);
     g->w = open_workspace(o, &g->model, g->model.encoder ? g->model.context : 1 + MAX_DRAFT);
     g->drafter = drafter_new(o, &g->model, g->w);
@@ -237,16 +242,30 @@ void generation_close(Generation *g) {
     model_close(&g->model);
 }
 
+// The text that a decoder is to write of a source, whose length the checkpoint may bound.
+static void begin_target(Generation *g, int n_begin, double reading) {
+    int context = workspace_context(g->w);
+    g->prompt_seconds = reading;
+    g->n_generate = tokens_to_generate(g->o, &g->model, n_begin);
+    if (g->n_generate > context + 1 - n_begin) g->n_generate = context + 1 - n_begin;
+    g->sampling.most = n_begin + g->n_generate;
+    start_text(g);
+}
+
 int generate(const Options *o) {
     Error err;
     Generation g;
     generation_open(&g, o);
     if (g.model.encoder) return fill_masks(&g);
     Ids ids = prompt_to_run(o, &g.model, g.tokenizer, &g.answer_end);
-    g.sequence = open_prompt_cache(o, g.w, ids);
+    double start = seconds();
+    bool reads = g.model.source.n;
+    g.prompt = reads ? ids.n : 0;
+    g.sequence = open_prompt_cache(o, g.w, g.tokenizer, &ids);
+    if (reads) begin_target(&g, (int)ids.n, seconds() - start);
     catch_interrupt(SA_RESTART | SA_RESETHAND);
     for (long i = 0; i < ids.n; i++) {
-        if (!o->messages) put_token(&g, ids.data[i]);
+        if (!o->messages && !reads) put_token(&g, ids.data[i]);
         sampler_accept(g.sampler, ids.data[i]);
     }
     int status = generate_text(&g, ids, &err);

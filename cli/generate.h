@@ -19,6 +19,7 @@ typedef struct {
     void *to;
     int *text;                   // [context + 1], prompt and what was generated
     int n_text, n_prompt;        // tokens, of them the prompt's
+    int n_generate;              // more at most
     int answer_end;              // another token that ends the text, besides EOS; -1: none
     int fork_at;                 // where in the prompt to keep a fork, -1: nowhere
     Sequence *fork;              // the last one kept, or NULL

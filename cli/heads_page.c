@@ -52,7 +52,7 @@ struct HeadsPage {
 
 static const char *const mixer_names[N_MIXERS] = {
     [MIXER_ATTENTION] = "attention", [MIXER_SHORTCONV] = "short convolution",
-    [MIXER_DELTANET] = "gated DeltaNet",
+    [MIXER_DELTANET] = "gated DeltaNet", [MIXER_MAMBA2] = "Mamba-2", [MIXER_NONE] = "none",
 };
 
 static void *get(size_t n, size_t size) {

@@ -20,7 +20,8 @@ static bool same_attention(const Attention *a, const Attention *b) {
 }
 
 static bool same_shape(const Layer *a, const Layer *b) {
-    return a->mixer == b->mixer && a->topology == b->topology &&
+    return a->mixer == b->mixer && a->mamba2_beside == b->mamba2_beside &&
+           a->topology == b->topology &&
            same_attention(&a->attention, &b->attention) && a->ffn.d_ff == b->ffn.d_ff &&
            a->ffn.act.kind == b->ffn.act.kind && a->ffn.act.gated == b->ffn.act.gated &&
            a->experts.n == b->experts.n && !a->attn_norm.w == !b->attn_norm.w &&
@@ -51,14 +52,28 @@ static void print_attention(const Attention *a) {
     if (a->kv_source >= 0) printf(", keys and values of layer %d", a->kv_source);
 }
 
+static void print_deltanet(const DeltaNet *d) {
+    printf("gated DeltaNet, %d key heads of %d, %d value heads of %d, convolution over %d tokens",
+           d->n_k_heads, d->k_dim, d->n_v_heads, d->v_dim, d->conv.n_taps);
+}
+
+static void print_mamba2(const Mamba2 *m) {
+    printf("Mamba-2, %d heads of %d in %d groups, states of %d, convolution over %d tokens",
+           m->n_heads, m->head_dim, m->n_groups, m->d_state, m->conv.n_taps);
+}
+
 static void print_mixer(const Layer *l) {
-    const DeltaNet *d = &l->deltanet;
-    if (l->mixer == MIXER_ATTENTION) print_attention(&l->attention);
-    else if (l->mixer == MIXER_SHORTCONV)
-        printf("convolution over %d tokens", l->shortconv.conv.n_taps);
-    else
-        printf("gated DeltaNet, %d key heads of %d, %d value heads of %d, convolution over %d "
-               "tokens", d->n_k_heads, d->k_dim, d->n_v_heads, d->v_dim, d->conv.n_taps);
+    switch (l->mixer) {
+    case MIXER_SHORTCONV: printf("convolution over %d tokens", l->shortconv.conv.n_taps); break;
+    case MIXER_DELTANET: print_deltanet(&l->deltanet); break;
+    case MIXER_MAMBA2: print_mamba2(&l->mamba2); break;
+    case MIXER_NONE: printf("no mixer"); break;
+    default: print_attention(&l->attention);
+    }
+    if (l->mamba2_beside) {
+        printf("; beside it ");
+        print_mamba2(&l->mamba2);
+    }
 }
 
 static void print_activation(const Activation *act) {
@@ -83,7 +98,8 @@ static void print_feed_forward(const Layer *l) {
 // One line for each run of layers that are alike.
 static void print_layers(const Model *model) {
     static const char *const joined[N_TOPOLOGIES] = {
-        "", "; attention and feed-forward in parallel", "; norms of the sums"};
+        "", "; attention and feed-forward in parallel", "; norms of the sums",
+        "; norms of the stream itself"};
     for (int first = 0, last; first < model->n_layers; first = last + 1) {
         const Layer *l = &model->layers[first];
         last = first;
@@ -91,6 +107,7 @@ static void print_layers(const Model *model) {
         printf("layers %d-%d   ", first, last);
         print_mixer(l);
         print_feed_forward(l);
+        if (l->cross.n_heads) printf("; looks at the source");
         printf("%s\n", joined[l->topology]);
     }
 }
@@ -142,12 +159,13 @@ static void print_info(const char *path, const Model *m, const char *tokenizer, 
            m->file.shape ? ": a shape, without weights" : "");
     print_info_strings(&m->file);
     printf("shape        %s%d layers, n_embd %d, vocabulary %d, context %d, %s (eps %g)%s%s%s\n",
-           m->encoder ? "encoder, " : "", m->n_layers, m->n_embd, m->vocab_size, m->context,
+           m->encoder ? "encoder, " : m->source.n ? "encoder and decoder, " : "", m->n_layers,
+           m->n_embd, m->vocab_size, m->context,
            m->layernorm ? "LayerNorm" : "RMSNorm", (double)m->norm_eps,
            !m->output.data ? ", no output"
-           : m->output.data == m->embed.data ? ", output tied to the embedding" : "",
+           : m->output.data == m->text.embed.data ? ", output tied to the embedding" : "",
            m->head.dense.data ? " through a head" : "",
-           m->embed_pos.data ? ", learned positions" : "");
+           m->text.embed_pos.data ? ", learned positions" : "");
     print_layers(m);
     for (int i = 0; i < m->n_rope_sets; i++) {
         const RopeSet *r = &m->rope[i];

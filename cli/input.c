@@ -31,20 +31,42 @@ static void check_encoder(const Options *o, const char *path) {
     if (o->grows) usage("%s %s, so %s means nothing for it", path, what, o->grows);
 }
 
+// What means nothing for a model that reads one text and writes another.
+static void check_encoder_decoder(const Options *o, const char *path) {
+    static const char what[] = "is an encoder-decoder: it reads a text and writes another";
+    if (o->draft_model)
+        usage("%s %s; --lookup guesses for it, but no other model", path, what);
+    if (o->verb & (CHAT | PPL | BENCH | EMBED | SIMILAR) || o->messages)
+        usage("%s %s; it has -p, --batch, and --tokens with --target for --logits and --hidden",
+              path, what);
+}
+
 void need_weights(const Model *model, const char *path) {
     if (model->file.shape)
         die("%s is a shape, which has no weights: it is for --kv, --info and --check; for all else "
             "export the model without --shape-only", path);
 }
 
+// A context beyond the one that the model was made for. Where positions are computed it can be had.
+static void check_long_context(const Model *model, int context, const char *path) {
+    if (model->text.embed_pos.data)
+        usage("-c %d: %s has learned positions for %d tokens, and none beyond", context, path,
+              model->context);
+    fprintf(stderr, "run: -c %d: %s was made for %d positions; what it says of a longer text may "
+            "make little sense\n", context, path, model->context);
+}
+
 void open_model(Model *model, const Options *o, const char *path) {
     Error err;
     if (model_open(model, path, &err)) die("%s", err.text);
     if (model->encoder) check_encoder(o, path);
+    if (model->source.n) check_encoder_decoder(o, path);
+    else if (o->target || o->lang)
+        usage("%s is no encoder-decoder, so %s means nothing for it", path,
+              o->target ? "--target" : "--lang");
     if (!(o->verb & (KV | INFO | CHECK))) need_weights(model, path);
-    if (o->workspace.context > model->context && o->verb != KV)
-        usage("-c %d: %s was made for %d positions at most", o->workspace.context, path,
-              model->context);
+    if (o->workspace.context > model->context && !(o->verb & (KV | INFO | CHECK)))
+        check_long_context(model, o->workspace.context, path);
 }
 
 Tokenizer *open_tokenizer(const Model *model) {
@@ -151,8 +173,7 @@ Ids encode(const Tokenizer *tokenizer, Text text, bool add_special) {
     return ids;
 }
 
-// "1 2 3", or with commas.
-static Ids parse_ids(const char *text, int vocab_size) {
+Ids parse_ids(const char *option, const char *text, int vocab_size) {
     static const char between[] = " ,\t\n";
     Ids ids = {allocate(strlen(text) / 2 + 1, sizeof(int)), 0};
     for (const char *p = text + strspn(text, between); *p; p += strspn(p, between)) {
@@ -160,22 +181,27 @@ static Ids parse_ids(const char *text, int vocab_size) {
         errno = 0;
         long id = strtol(p, &end, 10);
         if (end == p || (*end && !strchr(between, *end)))
-            usage("--tokens wants ids such as \"1 2 3\", found \"%.40s\"", p);
+            usage("%s wants ids such as \"1 2 3\", found \"%.40s\"", option, p);
         if (errno || id < 0 || id >= vocab_size)
-            usage("--tokens: %.*s is no token of this model; its ids are 0 to %d", (int)(end - p),
-                  p, vocab_size - 1);
+            usage("%s: %.*s is no token of this model; its ids are 0 to %d", option,
+                  (int)(end - p), p, vocab_size - 1);
         ids.data[ids.n++] = (int)id;
         p = end;
     }
-    if (ids.n == 0) usage("--tokens is empty; give at least one id");
+    if (ids.n == 0) usage("%s is empty; give at least one id", option);
     return ids;
 }
 
+int prompt_vocabulary(const Model *m) {
+    return m->source.n ? m->source.vocab_size : m->vocab_size;
+}
+
 void check_ids(Ids ids, const Model *model) {
+    int vocab_size = prompt_vocabulary(model);
     for (long i = 0; i < ids.n; i++)
-        if (ids.data[i] >= model->vocab_size)
+        if (ids.data[i] >= vocab_size)
             die("the text has token %d, which the tokenizer knows and the model does not: its ids "
-                "are 0 to %d", ids.data[i], model->vocab_size - 1);
+                "are 0 to %d", ids.data[i], vocab_size - 1);
 }
 
 // The conversation in a file, and the beginning of an answer.
@@ -207,13 +233,14 @@ Text prompt_text(const Options *o) {
 }
 
 Ids prompt_ids(const Options *o, const Model *model, const Tokenizer *tokenizer, int *answer_end) {
-    if (o->tokens) return parse_ids(o->tokens, model->vocab_size);
+    if (o->tokens) return parse_ids("--tokens", o->tokens, prompt_vocabulary(model));
     if (!tokenizer)
         usage("%s has no tokenizer; give the prompt as ids, with --tokens", o->models[0]);
     if (o->messages) return messages_ids(o, model, tokenizer, answer_end);
     Text text = prompt_text(o);
     Ids ids = encode(tokenizer, text, true);
     free(text.data);
+    set_source_language(o, model, tokenizer, ids);
     return ids;
 }
 

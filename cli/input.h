@@ -51,4 +51,24 @@ Ids prompt_to_run(const Options *options, const Model *model, const Tokenizer *t
 // A tokenizer can have added tokens that the model has no row for.
 void check_ids(Ids ids, const Model *model);
 
+// Ids as an option gives them: "1 2 3", or with commas.
+Ids parse_ids(const char *option, const char *text, int vocab_size);
+
+int prompt_vocabulary(const Model *model);  // ids that a prompt can have: so many
+
+// ---- source.c: of models that have an encoder and a decoder ----
+
+// Puts the language that --lang FROM:TO says into a prompt.
+void set_source_language(const Options *options, const Model *model, const Tokenizer *tokenizer,
+                         Ids prompt);
+// What their texts begin with, by the checkpoint and --lang.
+Ids first_tokens(const Options *options, const Model *model, const Tokenizer *tokenizer);
+// What the text begins with, in the place of the prompt, which the sequence reads unless it has;
+// --target, or the first tokens. Of a model without an encoder that is the prompt.
+Ids read_prompt(const Options *options, const Tokenizer *tokenizer, Sequence *s, Ids prompt);
+// Tokens to generate at most after so many, and how they are picked: by the options, or as the
+// checkpoint says.
+int tokens_to_generate(const Options *options, const Model *model, int n_begin);
+SamplerOptions sampling_options(const Options *options, const Model *model);
+
 #endif

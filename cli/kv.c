@@ -18,7 +18,7 @@ const char *attention_name(int n_heads, int n_kv_heads) {
 }
 
 const Attention *first_attention(const Model *model, int *layer) {
-    for (int i = 0; i < model->n_layers; i++) {
+    for (int i = model->text.first; i < model->n_layers; i++) {
         if (layer) *layer = i;
         if (model->layers[i].mixer == MIXER_ATTENTION) return &model->layers[i].attention;
     }
@@ -27,14 +27,15 @@ const Attention *first_attention(const Model *model, int *layer) {
 
 int n_attention_layers(const Model *model) {
     int n = 0;
-    for (int i = 0; i < model->n_layers; i++) n += model->layers[i].mixer == MIXER_ATTENTION;
+    for (int i = model->text.first; i < model->n_layers; i++)
+        n += model->layers[i].mixer == MIXER_ATTENTION;
     return n;
 }
 
 // The number of query heads (or KV heads) of every layer that has attention, 0 if they differ.
 static int common_heads(const Model *model, bool kv) {
     int common = 0;
-    for (int i = 0; i < model->n_layers; i++) {
+    for (int i = model->text.first; i < model->n_layers; i++) {
         const Attention *a = &model->layers[i].attention;
         if (model->layers[i].mixer != MIXER_ATTENTION) continue;
         int n = kv ? a->n_kv_heads : a->n_heads;
@@ -46,11 +47,13 @@ static int common_heads(const Model *model, bool kv) {
 
 // ---- rows ----
 
-// Bytes of 32 cached numbers: q8 has one f16 scale for 32.
-static size_t bytes_of_32(Dtype dtype) { return dtype == F32 ? 128 : dtype == F16 ? 64 : 34; }
+// Bytes of 32 cached numbers: q8 and q4 have one f16 scale for 32.
+static size_t bytes_of_32(Dtype dtype) {
+    return dtype == F32 ? 128 : dtype == F16 ? 64 : dtype == Q8 ? 34 : 18;
+}
 
 size_t row_bytes_at(const Report *r, const Row *row, int n, KvTypes types) {
-    if (!row->mla_numbers) return kv_bytes_at(&r->model, row->n_kv_heads, n, types.k, types.v);
+    if (!row->mla_numbers) return kv_bytes_at(&r->model, row->n_kv_heads, n, 0, types.k, types.v);
     size_t bytes = row->mla_numbers * bytes_of_32(types.k) / 32;
     return bytes * (size_t)n + (n ? row->plan.state : 0);
 }
@@ -142,6 +145,8 @@ static void measure(Report *r, const Options *o) {
     int context = workspace_context(w);
     r->measured_plan = kv_plan(&r->model, 0, context, r->type.k, r->type.v).reserved;
     r->filled = context < MEASURED_TOKENS ? context : MEASURED_TOKENS;
+    Run source = {.sequence = s, .tokens = tokens, .n = r->filled};
+    if (r->model.source.n && read_sources(w, &source, 1, &err)) die("%s", err.text);
     if (!forward(s, tokens, r->filled, 0, &err)) die("%s", err.text);
     r->usage = sequence_kv_usage(s);
     Sequence *fork = sequence_fork(s, r->filled, &err);
@@ -154,8 +159,8 @@ static void measure(Report *r, const Options *o) {
 
 // Keys and values of one type each, and the user's choice if it is none of these.
 static void choose_types(Report *r) {
-    static const Dtype dtypes[] = {F32, F16, Q8};
-    for (int i = 0; i < 3; i++) r->types[r->n_types++] = (KvTypes){dtypes[i], dtypes[i]};
+    static const Dtype dtypes[] = {F32, F16, Q8, Q4};
+    for (int i = 0; i < 4; i++) r->types[r->n_types++] = (KvTypes){dtypes[i], dtypes[i]};
     if (r->type.k != r->type.v) r->types[r->n_types++] = r->type;
 }
 

@@ -37,7 +37,9 @@ static void print_shape(const Report *r) {
     int n = n_attention_layers(&r->model), layer;
     const Attention *a = first_attention(&r->model, &layer);
     printf("%s: %d layers", r->path, r->model.n_layers);
-    if (n < r->model.n_layers) printf(", %d with attention", n);
+    if (r->model.source.n)
+        printf(" of an encoder and a decoder, whose %d keep a cache", n);
+    else if (n < r->model.n_layers) printf(", %d with attention", n);
     if (a && a->latent.rank)
         printf(", %d query heads, latent %d + %d", a->n_heads, a->latent.rank,
                a->head_dim - a->latent.rank);
@@ -78,14 +80,17 @@ static void print_notes(const Report *r) {
                "what the other layers cache (then).", commas(plan->windows));
     printf("\n");
     if (plan->state)
-        printf("state: %s bytes of layers without attention, however long the text.\n",
+        printf("state: %s bytes of other mixers than attention, however long the text.\n",
                commas(plan->state));
+    if (plan->bytes_per_source_token)
+        printf("cross-attention: %s bytes for each token of the source, read once and beside the "
+               "table above.\n", commas(plan->bytes_per_source_token));
     if (r->mla_rank)
         printf("MLA: the largest latent rank under 1/8 of MHA is %d, with a rope dim of %d (half "
                "of head_dim).\n", r->mla_rank, r->mla_rope);
     if (r->padding)
         printf("padding: %s of this model's %s bytes a token fill each value up to %d numbers.\n",
-               commas(r->padding), commas(plan->bytes_per_token), r->type.v == Q8 ? 32 : 16);
+               commas(r->padding), commas(plan->bytes_per_token), r->type.v == Q8 || r->type.v == Q4 ? 32 : 16);
     printf("weights: %s bytes, beside the cache.\n", commas(r->weights));
     print_beyond(r);
 }
@@ -101,10 +106,11 @@ static void print_measured(const Report *r) {
                "are reserved\n", commas(r->own->plan.reserved));
         return;
     }
-    printf("measured%s: reserved %s bytes (%s: %s); after a run of %d tokens, resident %s bytes "
+    printf("measured%s: reserved %s bytes (%s: %s); after %sa run of %d tokens, resident %s bytes "
            "(%s: %s)\n", r->context > r->model.context ? " at the context it was made for" : "",
            commas(u->reserved), agreement(r->measured_plan, u->reserved),
-           commas(r->measured_plan), r->filled, commas(u->resident),
+           commas(r->measured_plan), r->model.source.n ? "a source as long as " : "", r->filled,
+           commas(u->resident),
            agreement(u->expected_resident, u->resident), commas(u->expected_resident));
     printf("a fork of that run: %s of its %s bytes in use are the same memory\n",
            commas(r->fork.shared), commas(r->fork.in_use));
@@ -184,7 +190,10 @@ static void print_report_json(const Report *r) {
         printf(i ? ",\n  " : "\n  ");
         print_row_json(r, &r->rows[i]);
     }
-    printf("],\n \"reserved_bytes\": %zu, \"state_bytes\": %zu, \"padding_per_token\": %zu, ",
+    if (r->model.source.n)
+        printf("],\n \"bytes_per_source_token\": %zu", r->own->plan.bytes_per_source_token);
+    else printf("]");
+    printf(",\n \"reserved_bytes\": %zu, \"state_bytes\": %zu, \"padding_per_token\": %zu, ",
            r->filled ? r->usage.reserved : r->own->plan.reserved, r->own->plan.state, r->padding);
     if (r->filled)
         printf("\"resident_bytes\": %zu, \"fork_shared_bytes\": %zu}", r->usage.resident,

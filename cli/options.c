@@ -50,6 +50,11 @@ static const Option OPTIONS[] = {
              "one text a line"},
     {TEXT, "--tokens", "IDS", FIELD(tokens), .verbs = GENERATE | LOOK | HIDDEN,
      .help = "token ids instead of text, such as \"1 2 3\"; nothing is added to them"},
+    {TEXT, "--lang", "CODE", FIELD(lang), .verbs = GROWS | GENERATE | BATCH | TOKENIZE,
+     .help = "of a model that translates: the language to write, as its tokenizer names it, or\n"
+             "FROM:TO for the prompt's too"},
+    {TEXT, "--target", "IDS", FIELD(target), .verbs = GROWS | LOOK | HIDDEN,
+     .help = "of an encoder-decoder: what the decoder is given, --tokens being its source"},
 
     {TEXT, "--messages", "FILE", FIELD(messages), .verbs = GROWS | (PROMPT & ~EMBED) | CHAT,
      .help = "a conversation to answer, a JSON array of {\"role\", \"content\"}; it is put into\n"
@@ -66,11 +71,13 @@ static const Option OPTIONS[] = {
 
     {HEADING, "Generation", .help = ""},
     {INT, "-n", "N", FIELD(n_generate), 0, 1e9, .verbs = GROWS | WRITES,
-     .help = "generate N tokens at most (256; in a conversation 1024 for each answer)"},
+     .help = "generate N tokens at most (256, or as the checkpoint says; in a conversation\n"
+             "1024 for each answer)"},
     {SEED, "-s", "SEED", FIELD(sampler.seed), .verbs = GROWS | WRITES,
      .help = "seed: the same seed gives the same text (from the clock; printed at the end)"},
     {FLOAT, "--temp", "F", FIELD(sampler.temperature), 0, 1000, .verbs = GROWS | WRITES,
-     .help = "temperature; 0 always takes the most likely token (0.8)"},
+     .help = "temperature; 0 always takes the most likely token (0.8; 0 if the checkpoint says\n"
+             "so and no other option here asks for chance)"},
     {INT, "--top-k", "N", FIELD(sampler.top_k), 0, 1e9, .verbs = GROWS | WRITES,
      .help = "choose among the N most likely tokens; 0: all (0)"},
     {FLOAT, "--top-p", "F", FIELD(sampler.top_p), 1e-6, 1, .verbs = GROWS | WRITES,
@@ -105,7 +112,7 @@ static const Option OPTIONS[] = {
     {INT, "-b", "N", FIELD(workspace.chunk), 1, 65536, .verbs = RUNS,
      .help = "prompt tokens to run at once (128)"},
     {DTYPE, "-ctk", "TYPE", FIELD(workspace.k_dtype), .verbs = GROWS | RUNS,
-     .help = "type of the cached keys: f32, f16 or q8 (f16)"},
+     .help = "type of the cached keys: f32, f16, q8 or q4 (f16)"},
     {DTYPE, "-ctv", "TYPE", FIELD(workspace.v_dtype), .verbs = GROWS | RUNS,
      .help = "type of the cached values (f16)"},
 
@@ -245,10 +252,10 @@ static size_t parse_bytes(const Option *o, const char *text) {
 }
 
 static Dtype parse_dtype(const Option *o, const char *text) {
-    static const Dtype types[] = {F32, F16, Q8};
-    for (int i = 0; i < 3; i++)
+    static const Dtype types[] = {F32, F16, Q8, Q4};
+    for (int i = 0; i < 4; i++)
         if (strcmp(text, dtype_name(types[i])) == 0) return types[i];
-    usage("%s wants f32, f16 or q8, found \"%s\"", o->name, text);
+    usage("%s wants f32, f16, q8 or q4, found \"%s\"", o->name, text);
 }
 
 static void set_option(Options *options, const Option *o, const char *text) {
@@ -319,6 +326,7 @@ static void check_options(const Options *o, const bool given[N_OPTIONS]) {
 
 Options parse_options(int argc, char **argv) {
     Options options = DEFAULTS;
+    static const char *const chance[] = {"--temp", "--top-k", "--top-p", "--min-p"};
     bool given[N_OPTIONS] = {false};
     options.models = argv;
     const char *isa = getenv("HEADS_ISA");
@@ -347,6 +355,9 @@ Options parse_options(int argc, char **argv) {
     check_options(&options, given);
     if (!options.heads_max) options.heads_max = 8;
     bool converses = options.messages || options.verb == CHAT;
-    if (options.n_generate < 0) options.n_generate = converses ? 1024 : 256;
+    if (options.n_generate < 0 && converses) options.n_generate = 1024;
+    for (int i = 0; i < N_OPTIONS; i++)
+        for (size_t j = 0; j < sizeof chance / sizeof *chance; j++)
+            options.samples |= given[i] && strcmp(OPTIONS[i].name, chance[j]) == 0;
     return options;
 }

@@ -21,10 +21,11 @@ typedef struct {
     char **models;
     int n_models;
     const char *prompt, *prompt_file, *tokens, *messages, *system, *ppl, *logits, *heads;
-    const char *hidden, *similar;
+    const char *hidden, *similar, *target, *lang;
     const char *prompt_cache, *draft_model, *batch, *out, *svg;
     const char *grows;             // the last option given that is not for encoders, or NULL
     size_t memory;                 // that --kv fits caches into; 0: what is free
+    bool samples;                  // an option asks for chance
     bool flag, json, ids, seeded;  // flag: set by an option that only selects a verb
     bool no_think, prompt_cache_ro;
     bool html;                     // heads is to be a page, not JSON

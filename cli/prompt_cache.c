@@ -6,7 +6,7 @@
 
 #include "print.h"
 
-Sequence *open_prompt_cache(const Options *o, Workspace *w, Ids prompt) {
+static Sequence *load(const Options *o, Workspace *w) {
     Error err;
     if (!o->prompt_cache) return open_sequence(w, false);
     if (access(o->prompt_cache, F_OK) != 0 && errno == ENOENT) {
@@ -15,7 +15,15 @@ Sequence *open_prompt_cache(const Options *o, Workspace *w, Ids prompt) {
     }
     Sequence *s = sequence_load(w, o->prompt_cache, &err);
     if (!s) die("%s", err.text);
-    int common = sequence_common(s, prompt.data, (int)prompt.n - 1);
+    return s;
+}
+
+Sequence *open_prompt_cache(const Options *o, Workspace *w, const Tokenizer *tokenizer,
+                            Ids *prompt) {
+    Error err;
+    Sequence *s = load(o, w);
+    *prompt = read_prompt(o, tokenizer, s, *prompt);
+    int common = sequence_common(s, prompt->data, (int)prompt->n - 1);
     // A window or a state that has gone on cannot come back; the prompt then runs from its start.
     if (sequence_rewind(s, common, &err)) sequence_rewind(s, 0, &err);
     return s;

@@ -80,11 +80,13 @@ static int prompt_from_text(Request *r, const Json *text, const Defaults *d, Err
     if (text->type != JSON_STRING) return fail(err, "\"prompt\" is a string");
     if (!d->tokenizer) return fail(err, "the model has no tokenizer; give \"tokens\" instead");
     r->prompt.n = tokenizer_encode(d->tokenizer, text->text, text->len, true, &r->prompt.data, err);
-    return r->prompt.n < 0 ? -1 : 0;
+    if (r->prompt.n < 0) return -1;
+    set_source_language(d->options, d->model, d->tokenizer, r->prompt);
+    return 0;
 }
 
 static int prompt_from_tokens(Request *r, const Json *tokens, const Defaults *d, Error *err) {
-    int vocab_size = d->model->vocab_size;
+    int vocab_size = prompt_vocabulary(d->model);
     if (tokens->type != JSON_ARRAY) return fail(err, "\"tokens\" is an array of ids");
     r->prompt.data = allocate(tokens->n, sizeof *r->prompt.data);
     for (const Json *id = tokens->first; id; id = id->next) {
@@ -117,7 +119,7 @@ static int check_prompt(const Request *r, const Defaults *d, Error *err) {
         return fail(err, "the prompt has %ld tokens and the context has room for %d", r->prompt.n,
                     d->context);
     for (long i = 0; i < r->prompt.n; i++)
-        if (r->prompt.data[i] >= d->model->vocab_size)
+        if (r->prompt.data[i] >= prompt_vocabulary(d->model))
             return fail(err, "the text has token %d, which the tokenizer knows and the model does "
                         "not", r->prompt.data[i]);
     return 0;
@@ -132,6 +134,17 @@ static int set_prompt(Request *r, const Json *line, const Defaults *d, Error *er
                  : tokens ? prompt_from_tokens(r, tokens, d, err)
                           : prompt_from_messages(r, messages, d, err);
     return status ? status : check_prompt(r, d, err);
+}
+
+// Of a model with an encoder, that reads the prompt, and the text begins as the model wants it.
+static void set_target(Request *r, const Defaults *d) {
+    if (!d->model->source.n || r->error) return;
+    r->source = r->prompt;
+    r->prompt = first_tokens(d->options, d->model, d->tokenizer);
+    int n = (int)r->prompt.n, room = d->context + 1 - n;
+    r->max_tokens = r->max_tokens > n - 1 ? r->max_tokens - (n - 1) : 0;
+    if (r->max_tokens > room) r->max_tokens = room;
+    r->sampler.most = n + r->max_tokens;
 }
 
 // ---- lines ----
@@ -159,9 +172,11 @@ static int set_all(Request *r, const Json *line, const Defaults *d, Error *err) 
 Request read_request(const Defaults *defaults, const char *line, size_t len) {
     Error err;
     const Options *o = defaults->options;
-    Request r = {.max_tokens = o->n_generate, .sampler = o->sampler, .answer_end = -1};
+    Request r = {.max_tokens = tokens_to_generate(o, defaults->model, 0),
+                 .sampler = sampling_options(o, defaults->model), .answer_end = -1};
     const Json *json = json_parse(line, len, &err);
     if (!json || set_all(&r, json, defaults, &err)) r.error = strdup(err.text);
+    set_target(&r, defaults);
     json_free(json);
     if (!r.start && !(r.start = strdup("{\""))) die("no memory for a request");
     return r;
@@ -171,6 +186,7 @@ void free_request(Request *r) {
     for (int i = 0; i < r->n_stops; i++) free(r->stops[i].data);
     free(r->stops);
     free(r->prompt.data);
+    free(r->source.data);
     free(r->start);
     free(r->error);
 }

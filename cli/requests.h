@@ -16,7 +16,8 @@ typedef struct {  // what a line leaves out comes from here
 
 typedef struct {
     char *start;    // of its result: {"id": 7, " or {"
-    Ids prompt;
+    Ids prompt;     // what the text begins with
+    Ids source;     // that an encoder reads before; data NULL: it has none
     bool is_chat;     // of messages: the answer is written with its special tokens,
     int answer_end;   // ends it too, besides EOS; -1: none
     int max_tokens;

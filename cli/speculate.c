@@ -51,7 +51,8 @@ static void open_draft_model(Drafter *d, const Options *o, const Model *model, W
     if (!d->w) die("%s: %s", o->draft_model, err.text);
     d->sequence = open_sequence(d->w, false);
     SamplerOptions greedy = {.top_p = 1, .repeat_penalty = 1};
-    d->greedy = sampler_new(workspace_kernels(d->w), d->model.vocab_size, &greedy, &err);
+    d->greedy = sampler_new(workspace_kernels(d->w), d->model.vocab_size, &greedy,
+                            &d->model.rules, &err);
     if (!d->greedy) die("%s", err.text);
 }
 

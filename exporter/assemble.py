@@ -22,22 +22,22 @@ def assemble(
     """Takes each tensor of `names` out of `left`, checks its shape, and makes the canonical ones of
     it: these, in the order of the file, and remarks for the user. Errors: ExportError, also for
     what is left over."""
-    prefix = names["embed"].split(".")[0] + "."
-    # Saved from the model without its head.
-    bare = not any(name.startswith(prefix) for name in left)
+    prefixes = tuple(name.split(".")[0] + "." for name in names["embed"].split("|"))
     remarks: list[str] = []
+    for part in knobs.parts:
+        part.arrange(left)
+        names = part.rename(names, left)
+    # Saved from the model without its head.
+    bare = not any(name.startswith(prefixes) for name in left)
 
     def module(names: str | None) -> str | None:
         found = (
-            [n[len(prefix) :] if bare and n.startswith(prefix) else n for n in names.split("|")]
+            [n.split(".", 1)[1] if bare and n.startswith(prefixes) else n for n in names.split("|")]
             if names
             else [None]
         )
         return next((n for n in found if f"{n}.weight" in left), found[0])
 
-    for part in knobs.parts:
-        part.arrange(left)
-        names = part.rename(names, left)
     if "output" in names:
         _tie(knobs, module(names["embed"]), module(names["output"]), left, remarks)
     found = _each(knobs, names, lambda name, source: _parts(knobs, name, module(source), left))
@@ -86,14 +86,15 @@ def _hollow_parts(knobs: Knobs, name: str, source: str | None) -> list[tuple[str
         clamp = getattr(knobs.part_of(kind), "clamp", None)
         return [(name, constant(np.float32([*clamp, 0, 0])) if clamp else without_numbers(4))]
     if kind == "output" and knobs.tied:
-        return []
-    if kind == "embed_pos":
+        return [(name + ".bias", without_numbers(shape[0]))] if kind in knobs.biased else []
+    if kind in ("embed_pos", "source_embed_pos"):
         shape = (knobs.context, knobs.n_embd)
     split = _split(knobs, name, layer)
     parts = [(part, take(without_numbers(*shape))) for part, take in split]
     layernorm = knobs.layernorm and kind.endswith("norm") and kind not in knobs.bare_norms
     if kind in knobs.biased or layernorm:
-        parts += [(part + ".bias", take(without_numbers(shape[0]))) for part, take in split]
+        bias = without_numbers(*knobs.bias_shape(kind, layer))
+        parts += [(part + ".bias", take(bias)) for part, take in split]
     return parts
 
 
@@ -101,6 +102,8 @@ def in_layers(names: dict[str, str | None], n_layers: int) -> list[tuple[str, st
     """The table with N replaced, the layers' names in the middle."""
     items = list(names.items())
     per_layer = [(k, v) for k, v in items if ".N." in k]
+    if not per_layer:  # it says each layer itself
+        return items
     before = items[: items.index(per_layer[0])]
     after = [(k, v) for k, v in items if ".N." not in k and (k, v) not in before]
     layers = [
@@ -120,7 +123,7 @@ def _tie(
         return
     if embed + ".weight" not in left:
         left[embed + ".weight"] = left.pop(output + ".weight")
-    elif _equal(left[embed + ".weight"], left[output + ".weight"]):
+    elif equal(left[embed + ".weight"], left[output + ".weight"]):
         del left[output + ".weight"]
     else:
         remarks.append(
@@ -129,7 +132,7 @@ def _tie(
         )
 
 
-def _equal(a: Tensor, b: Tensor) -> bool:
+def equal(a: Tensor, b: Tensor) -> bool:
     if a.shape != b.shape:
         return False
     rows_a, rows_b = a.load(), b.load()
@@ -163,13 +166,13 @@ def _parts(
         _check_shape(weight, knobs.shape(kind, layer), transposed)
         if transposed:
             weight = weight.map(lambda w: np.ascontiguousarray(w.T), weight.shape[::-1])
-        if kind == "embed_pos" and knobs.skipped_positions:
+        if kind in ("embed_pos", "source_embed_pos") and knobs.skipped_positions:
             weight = weight.slice(knobs.skipped_positions, weight.shape[0])
         parts += [(part, take(weight)) for part, take in _split(knobs, name, layer)]
     if kind in knobs.biased or is_norm and knobs.layernorm:
         bias = left.pop(source + ".bias", None)
         if bias is not None:
-            _check_shape(bias, knobs.shape(kind, layer)[:1])
+            _check_shape(bias, knobs.bias_shape(kind, layer))
             if kind == "norm" and knobs.logit_scale != 1:
                 bias = bias.map(lambda b: b * np.float32(knobs.logit_scale))
             parts += [(part + ".bias", take(bias)) for part, take in _split(knobs, name, layer)]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import stat
 import struct
 import zlib
 from dataclasses import dataclass, field
-from typing import BinaryIO, Callable, Iterator, Mapping, Sequence
+from typing import BinaryIO, Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -51,36 +52,40 @@ class Entry:
 
 
 # A few rows, whose rounding decides much.
-SMALL = ("router", "shared_gate", "delta_beta", "delta_decay")
+SMALL = ("router", "shared_gate", "delta_beta", "delta_decay", "ssm_step")
 
 
 def dtype_of(name: str, tensor: Tensor, dtype: str) -> str:
     """What a tensor is written as: vectors, learned positions and small matrices in f32, and the
     embedding and the output of a q4 file in q8, because their rounding reaches the logits
     directly."""
-    if len(tensor.shape) == 1 or name == "embed_pos" or name.endswith(SMALL):
+    if len(tensor.shape) == 1 or name.endswith("embed_pos") or name.endswith(SMALL):
         return "f32"
     return "q8" if dtype == "q4" and name in ("embed", "output") else dtype
 
 
-def entries(tensors: Mapping[str, Tensor], dtype: str) -> list[Entry]:
-    """The tensors of a file whose matrices are of that dtype."""
+def entries(
+    tensors: Mapping[str, Tensor], dtype: str, eight: Collection[str] = ()
+) -> list[Entry]:
+    """The tensors of a file whose matrices are of that dtype, but those in `eight` in q8."""
     return [
-        Entry(name, dtype_of(name, tensor, dtype), tensor)
+        Entry(name, "q8" if name in eight else dtype_of(name, tensor, dtype), tensor)
         for name, tensor in tensors.items()
     ]
 
 
 @dataclass
 class Stats:
-    """What was written: the file's bytes, the tensors' bytes and weights, and per dtype the sums of
-    squares of the weights and of their rounding errors."""
+    """What was written: the file's bytes, the tensors' bytes and weights, per dtype the sums of
+    squares of the weights and of their rounding errors, and which matrices of a four-bit file have
+    eight, for people."""
 
     file_bytes: int = 0
     data_bytes: int = 0
     n_weights: int = 0
     squares: dict[str, float] = field(default_factory=dict)
     errors: dict[str, float] = field(default_factory=dict)
+    eight: str = ""
 
     def relative_error(self, dtype: str) -> float:
         """RMS of the rounding error over RMS of the weights, of all tensors of that dtype."""
@@ -292,7 +297,8 @@ class Checkpoint:
 
     def __init__(self, path: str):
         with open(path, "rb") as file:
-            self.data = file.read()
+            size = os.fstat(file.fileno()).st_size
+            self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
         if len(self.data) < HEADER.size or self.data[:8] != MAGIC:
             raise ExportError(f"{path} is not a heads.c checkpoint")
         _, version, crc, size, meta_size, table_size, n_meta, n_tensors = HEADER.unpack_from(

@@ -9,8 +9,9 @@ import sys
 
 from . import plan
 from .assemble import pool_kv_heads
-from .checkpoint import Entry, Stats, entries, write_checkpoint
-from .convert import convert, open_source, refuse_overwriting
+from .budget import BITS
+from .checkpoint import Entry, Stats, entries, output_file, write_checkpoint
+from .convert import FourBits, convert, open_source, refuse_overwriting
 from .knobs import Source, values_of
 from .quantize import DTYPES
 from .random_weights import SHAPES, open_random
@@ -37,12 +38,14 @@ def report(source: Source, args: argparse.Namespace, stats: Stats) -> None:
     k = source.knobs
     n_kv_heads = max(values_of(k.n_kv_heads))
     kind = "MHA" if n_kv_heads == k.n_heads else "MQA" if n_kv_heads == 1 else "GQA"
+    heads = (
+        f"{k.n_heads} query and {n_kv_heads} KV heads ({kind}) of {max(values_of(k.head_dim))}"
+        if any(k.has("attn_q", i) for i in range(k.n_layers))
+        else "no attention"
+    )
     print(
-        f"{source.name}: {source.family}, {k.n_layers} layers of {k.n_embd}, {k.n_heads} query and "
-        f"{n_kv_heads} KV heads "
-        f"({kind}) of {max(values_of(k.head_dim))}, feed-forward {max(values_of(k.d_ff))}, "
-        f"vocabulary {k.vocab_size}, "
-        f"context {k.context}"
+        f"{source.name}: {source.family}, {k.n_layers} layers of {k.n_embd}, {heads}, "
+        f"feed-forward {max(values_of(k.d_ff))}, vocabulary {k.vocab_size}, context {k.context}"
     )
     bits = 8 * stats.data_bytes / stats.n_weights
     what = f"{stats.n_weights:,} weights, {bits:.2f} bits per weight"
@@ -54,11 +57,13 @@ def report(source: Source, args: argparse.Namespace, stats: Stats) -> None:
         return
     print(f"{args.out}: {stats.file_bytes:,} bytes, {what}")
     if args.dtype != "f32":
-        error = 100 * stats.relative_error(args.dtype)
+        error = 100 * stats.relative_error("q4" if args.dtype in BITS else args.dtype)
         print(
             f"relative quantization error: {error:.3f} % (RMS of the rounding over RMS of the "
             "weights)"
         )
+    if args.dtype in BITS:
+        print(f"in eight bits: {stats.eight}")
 
 
 def say(sentence: str) -> None:
@@ -75,6 +80,10 @@ def run(args: argparse.Namespace) -> None:
     refuse_overwriting(args.out, source)
     if args.kv_heads is not None:
         pool(source, args.kv_heads)
+    four = None
+    if args.dtype in BITS:
+        bits = BITS[args.dtype] if args.bits is None else args.bits
+        four = FourBits(bits, args.calibrate is not None, args.calibrate or None)
     stats = convert(
         source,
         args.out,
@@ -82,6 +91,7 @@ def run(args: argparse.Namespace) -> None:
         args.shape_only,
         note=lambda remark: say(f"note: {remark}"),
         write=write_with_progress,
+        four=four,
     )
     report(source, args, stats)
 
@@ -111,7 +121,25 @@ def parse(argv: list[str], prog: str) -> argparse.Namespace:
     parser.add_argument("src", metavar="SRC", nargs="?", help=sources)
     parser.add_argument("out", metavar="OUT", help="the file to write")
     parser.add_argument(
-        "--dtype", choices=DTYPES, default="q8", help="of the matrices (q8); vectors are always f32"
+        "--dtype",
+        choices=(*DTYPES, "q4m"),
+        default="q8",
+        help="of the matrices (q8); vectors are always f32. q4m: q4 with more matrices in q8",
+    )
+    parser.add_argument(
+        "--bits",
+        type=float,
+        metavar="B",
+        help="of q4: what the layers' matrices may have a weight, from 4.5 to 8.5; those that four "
+        f"bits cost most get eight ({BITS['q4']:g}; {BITS['q4m']:g} for q4m)",
+    )
+    parser.add_argument(
+        "--calibrate",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="of q4: run the model on the text of FILE, or on what it writes itself, and choose "
+        "codes and bits by what they do there; takes minutes, and needs `make lib`",
     )
     parser.add_argument(
         "--kv-heads",
@@ -152,6 +180,11 @@ def parse(argv: list[str], prog: str) -> argparse.Namespace:
         parser.error("--revision: random weights have none")
     if args.shape_only and args.tokenizer:
         parser.error("--tokenizer: a shape has none")
+    for option in ("bits", "calibrate"):
+        if getattr(args, option) is not None and args.dtype not in BITS:
+            parser.error(f"--{option} belongs to --dtype q4")
+    if args.calibrate is not None and (args.random or args.shape_only):
+        parser.error("--calibrate: there are no trained weights")
     if args.seed is not None and not args.random:
         parser.error("--seed belongs to --random")
     args.seed = 1 if args.seed is None else args.seed
@@ -171,12 +204,20 @@ def main(argv: list[str], prog: str = "export.py") -> int:
     try:
         plan.run(args) if plans else run(args)
     except KeyboardInterrupt:
-        say("interrupted; nothing was written")
+        say("interrupted; nothing was written" + kept(args))
         return 1
     except (ExportError, OSError) as error:
         say(str(error))
         return 1
     return 0
+
+
+def kept(args: argparse.Namespace) -> str:
+    """What an interrupted calibration has left, for the user."""
+    if getattr(args, "calibrate", None) is None:
+        return ""
+    folder = output_file(args.out) + ".calibration"
+    return f"; {folder} has what was done, for the same command" if os.path.isdir(folder) else ""
 
 
 def interrupt(*_) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from typing import Callable
 
+from .budget import BITS, described, eight_bits, four_bits, prior, sizes_of
 from .chat import chat_metadata
 from .checkpoint import Stats, entries, output_file, write_checkpoint, write_shape
+from .generation import languages
 from .gguf import MAGIC, open_gguf
 from .huggingface import download, open_directory
 from .jinja import chat_template, special_tokens
@@ -76,7 +79,10 @@ def text_metadata(source: Source) -> dict[str, object]:
     meta: dict[str, object] = {}
     if source.tokenizer:
         meta.update(tokenizer_metadata(source.tokenizer))
-        source.remarks += check_rows(meta, source.knobs.vocab_size)
+        source.remarks += check_rows(
+            meta, source.knobs.source_vocab or source.knobs.vocab_size
+        )
+        meta.update(languages(source.family, meta, source.knobs.vocab_size))
     else:
         source.remarks.append("no tokenizer found: ./run will take --tokens, but no text")
     template = chat_template(source.directory) if source.directory else source.template
@@ -100,6 +106,16 @@ def metadata(source: Source, dtype: str, shape_only: bool) -> dict[str, object]:
     }
 
 
+@dataclass(frozen=True)
+class FourBits:
+    """What a q4 file is made by: the bits that its matrices may have a weight, and whether their
+    codes and costs come from running texts, its own or a file's."""
+
+    bits: float
+    calibrated: bool = False
+    text: str | None = None
+
+
 def convert(
     source: Source,
     out: str,
@@ -107,11 +123,50 @@ def convert(
     shape_only: bool,
     note: Callable[[str], None],
     write: Callable[..., Stats] = write_checkpoint,
+    four: FourBits | None = None,
 ) -> Stats:
     """Writes the checkpoint, whole or not at all. note: takes each remark that a user should read.
-    write: what writes one that has weights. Errors: ExportError, OSError."""
+    write: what writes one that has weights. four: of q4 and q4m, if not as usual. Errors:
+    ExportError, OSError."""
     meta = metadata(source, dtype, shape_only)
-    tensors = entries(source.tensors, dtype)
     for remark in source.remarks:
         note(remark)
-    return (write_shape if shape_only else write)(out, meta, tensors)
+    if shape_only:
+        write = write_shape
+    if dtype not in BITS:
+        return write(out, meta, entries(source.tensors, dtype))
+    four = four or FourBits(BITS[dtype])
+    if four.calibrated:
+        return _calibrated(source, out, meta, four, write)
+    sizes = sizes_of(source.tensors)
+    chosen = eight_bits(sizes, prior(sizes), four.bits)
+    return _write_four(source.tensors, out, meta, chosen, write)
+
+
+def _write_four(tensors, out: str, meta, chosen, write, left: str = "") -> Stats:
+    """A four-bit file in which the chosen matrices have eight. left: what four bits cost still."""
+    eight = [name for name, first in four_bits(tensors).items() if first in chosen]
+    meta["info.eight_bits"] = (described(eight) or "none") + left
+    stats = write(out, meta, entries(tensors, "q4", eight))
+    stats.eight = meta["info.eight_bits"]
+    return stats
+
+
+def _calibrated(source: Source, out: str, meta, four: FourBits, write) -> Stats:
+    from .calibrate import calibrate
+    from .steps import Folder, fingerprint
+
+    if "model.source_layers" in meta:
+        raise ExportError("--calibrate runs texts, and this model reads pairs of them")
+    files = [*source.files, *([four.text] if four.text else [])]
+    key = fingerprint(files, source=source.name, exporter=VERSION, text=four.text is not None,
+                      heads=source.knobs.n_kv_heads)  # fmt: skip
+    folder = Folder(out, key)
+    with calibrate(folder, meta, source.tensors, four.text) as found:
+        chosen = eight_bits(sizes_of(source.tensors), found.costs, four.bits)
+        nats = found.divergence(chosen)
+        left = "" if nats is None else f"; {nats:.4f} nats a token from q8"
+        tensors = found.with_codes(source.tensors, chosen)
+        stats = _write_four(tensors, out, meta, chosen, write, left)
+    folder.remove()
+    return stats

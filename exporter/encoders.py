@@ -307,22 +307,26 @@ class RelativeBias(Part):
     def arrange(self, left):
         for module in modules(left, "relative_attention_bias.weight"):
             table = left.pop(module + ".relative_attention_bias.weight")
-            found = self.bucket_of(np.arange(-self.reach, self.reach + 1))
-            rows = expect(table, self.buckets, self.heads).map(
-                lambda w: np.ascontiguousarray(w[found].T).reshape(-1), self.shapes(0).popitem()[1]
-            )
+            rows = self.rows(table)
             for i in range(len(self.layers)):
                 left[f"{module}.relative.{i}.table.weight"] = rows
 
-    def bucket_of(self, distance: np.ndarray) -> np.ndarray:
-        """Of key - query: half the buckets to each side, half of those one distance each, the
-        others by the logarithm."""
-        half = self.buckets // 2
-        exact, n = half // 2, np.abs(distance)
+    def rows(self, table: Tensor, causal: bool = False) -> Tensor:
+        """Of each head, the biases of all distances from -reach to reach."""
+        found = self.bucket_of(np.arange(-self.reach, self.reach + 1), causal)
+        return expect(table, self.buckets, self.heads).map(
+            lambda w: np.ascontiguousarray(w[found].T).reshape(-1), self.shapes(0).popitem()[1]
+        )
+
+    def bucket_of(self, distance: np.ndarray, causal: bool = False) -> np.ndarray:
+        """Of key - query: half the buckets to each side, or all to those before; half of those one
+        distance each, the others by the logarithm."""
+        half = self.buckets if causal else self.buckets // 2
+        exact, n = half // 2, np.maximum(-distance, 0) if causal else np.abs(distance)
         ratio = np.maximum(n, 1).astype(np.float32) / np.float32(exact)
         log = np.log(ratio) / np.float32(math.log(self.reach / exact)) * np.float32(half - exact)
         large = np.minimum(exact + log.astype(np.int64), half - 1)
-        return half * (distance > 0) + np.where(n < exact, n, large)
+        return half * (distance > 0) * (not causal) + np.where(n < exact, n, large)
 
 
 def mpnet(c: Config) -> Knobs:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Callable
 
-from . import encoders, gpts, llamas, mixtures
+from . import encoder_decoders, encoders, gpts, hybrids, llamas, mixtures
 from .assemble import assemble, hollow
 from .common import LLAMA, POST_NORM, QK_NORM, in_layer, without
 from .config import Config
@@ -132,10 +132,11 @@ FAMILIES: dict[str, tuple[Callable[[Config], Knobs], dict[str, str | None]]] = {
         {**LLAMA, **in_layer("model.layers.N", ffn_norm="pre_feedforward_layernorm")},
     ),
     **mixtures.FAMILIES,
+    **hybrids.FAMILIES,
     **encoders.FAMILIES,
+    **encoder_decoders.FAMILIES,
 }
 
-MAMBA2 = "it has Mamba-2 layers, a kind of mixer that the engine lacks"
 REFUSED = {  # what is asked for often enough to deserve a reason
     "deepseek_v32": "its attention chooses keys by an indexer",
     "deepseek_v4": "its cache is compressed along the text, and its residual stream is several",
@@ -143,13 +144,8 @@ REFUSED = {  # what is asked for often enough to deserve a reason
     "gemma3n_text": "it has four residual streams that predict each other (AltUp)",
     "kimi_linear": "its delta rule decays by channel",
     "mamba": "it has Mamba layers, a kind of mixer that the engine lacks",
-    "mamba2": MAMBA2,
-    "nemotron_h": MAMBA2,
-    "olmo_hybrid": "its delta rule has eigenvalues below zero, and its layers put norms in "
-    "different places",
     "qwen4_exp": "its attention is sparse by an indexer, and it has four residual streams",
     "qwen4_exp_text": "its attention is sparse by an indexer, and it has four residual streams",
-    "t5": "it is an encoder and a decoder",
 }
 
 # ---- text models inside of others ----------------------------------------------------------------
@@ -228,7 +224,7 @@ def canonical(
             f"config.json: model_type is {family!r}, which is not supported; supported: "
             f"{', '.join(FAMILIES)}"
         )
-    c.require(is_encoder_decoder=False)
+    c.require(is_encoder_decoder=family in encoder_decoders.FAMILIES)
     dequantize(c, left)
     if tensors is None and family in encoders.FAMILIES:
         raise ExportError(

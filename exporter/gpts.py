@@ -3,6 +3,8 @@ side by side."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from .common import (
@@ -20,6 +22,7 @@ from .common import (
 )
 from .config import Config
 from .knobs import ACTS, DISTINCT, Knobs
+from .parts import Part, modules
 from .rope import SLIDING, Shape, layer_kinds, rope_set, windows
 from .tensor import ExportError
 
@@ -27,9 +30,9 @@ NORMS = ("attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm", "norm")
 PLAIN = ("attn_qkv", *QKVO, "ffn_up", "ffn_down")  # all matrices of a layer
 
 
-def gpt_block(c: Config, **defaults) -> Knobs:
+def gpt_block(c: Config, own_scale: bool = False) -> Knobs:
     """The knobs of GPT-2 and of those that spell their config like it, without rope and
-    positions."""
+    positions. own_scale: the family reads whether scores are scaled."""
     c.default(
         layer_norm_epsilon=1e-5,
         tie_word_embeddings=True,
@@ -38,9 +41,9 @@ def gpt_block(c: Config, **defaults) -> Knobs:
     )
     n_embd, n_heads = c.int("n_embd"), c.int("n_head")
     _check_heads(c, "n_embd", n_embd, "n_head", n_heads)
-    c.require(
-        scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False
-    )
+    c.require(add_cross_attention=False)
+    if not own_scale:
+        c.require(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
     c.ignore(
         "reorder_and_upcast_attn", "n_ctx", *(key for key in c.values if key.startswith("summary_"))
     )
@@ -68,9 +71,16 @@ def _check_heads(c: Config, width: str, n_embd: int, heads: str, n_heads: int) -
 
 def gpt2(c: Config) -> Knobs:
     """GPT-2, DistilGPT-2."""
-    k = gpt_block(c)
+    k = gpt_block(c, own_scale=True)
     k.conv1d = True
+    k.attn_scale = _score_scale(c, k)
+    if c.flag("scale_attn_by_inverse_layer_idx", False):
+        k.attn_scale = [k.attn_scale / (layer + 1) for layer in range(k.n_layers)]
     return k
+
+
+def _score_scale(c: Config, k: Knobs) -> float:
+    return k.head_dim**-0.5 if c.flag("scale_attn_weights", True) else 1.0
 
 
 GPT2 = {
@@ -90,7 +100,9 @@ GPT2 = {
 def gpt_bigcode(c: Config) -> Knobs:
     """SantaCoder, StarCoder 1: GPT-2 with one KV head."""
     c.default(activation_function="gelu_pytorch_tanh")
-    k = gpt_block(c)
+    k = gpt_block(c, own_scale=True)
+    c.require(scale_attn_by_inverse_layer_idx=False)
+    k.attn_scale = _score_scale(c, k)
     multi_query = c.flag("multi_query", True)
     c.ignore("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "num_key_value_heads",
              "inference_runner", "max_batch_size", "max_sequence_length", "pad_key_length",
@@ -299,7 +311,6 @@ FALCON = {
 
 def bloom(c: Config) -> Knobs:
     """BLOOM: ALiBi, and a norm of the embedding."""
-    c.require(apply_residual_connection_post_layernorm=False)
     c.ignore("slow_but_exact", "attention_softmax_in_fp32", "bias_dropout_fusion",
              "masked_softmax_fusion", "offset_alibi", "skip_bias_add", "skip_bias_add_qkv",
              "unk_token_id")  # fmt: skip
@@ -309,6 +320,7 @@ def bloom(c: Config) -> Knobs:
     )  # fmt: skip
     k = gpt_block(c)
     k.grouped_qkv, k.slopes = True, alibi_slopes(k.n_heads)
+    k.normed_residual = c.flag("apply_residual_connection_post_layernorm", False)
     return k
 
 
@@ -334,10 +346,10 @@ def mpt(c: Config) -> Knobs:
     c.ignore(
         "learned_pos_emb", "norm_type", "init_device", "init_config", "verbose", "tokenizer_name"
     )
-    ratio = c.int("expansion_ratio", 4)
+    ratio = c.number("expansion_ratio", 4)
     c.default(
         n_embd=c.get("d_model", 2048), n_head=c.get("n_heads", 16), n_layer=c.get("n_layers", 24),
-        n_positions=c.get("max_seq_len", 2048), n_inner=ratio * c.int("d_model", 2048),
+        n_positions=c.get("max_seq_len", 2048), n_inner=int(ratio * c.int("d_model", 2048)),
         activation_function="gelu",
     )  # fmt: skip
     k = gpt_block(c)
@@ -350,7 +362,21 @@ def mpt(c: Config) -> Knobs:
         slopes if power == k.n_heads else (slopes[1::2] + slopes[::2])[: k.n_heads], np.float32
     )
     a.finish()
+    k.parts.append(FourTimesWide([], k))
     return k
+
+
+@dataclass
+class FourTimesWide(Part):
+    """transformers makes a feed-forward network four times as wide as the model whatever
+    expansion_ratio says, and saves it so; MPT's own code follows the ratio."""
+
+    knobs: Knobs
+
+    def arrange(self, left):
+        for module in modules(left, "ffn.up_proj.weight"):
+            if left[module + ".ffn.up_proj.weight"].shape[0] == 4 * self.knobs.n_embd:
+                self.knobs.d_ff = 4 * self.knobs.n_embd
 
 
 MPT = {
@@ -457,7 +483,7 @@ def cohere2(c: Config) -> Knobs:
               position_embedding_type="rope_gptj", layer_switch=4,
               order_of_interleaved_layers="local_attn_first", rotary_pct=1.0)  # fmt: skip
     c.ignore("use_parallel_embedding", "use_embedding_sharing")
-    k = _cohere(c, head_dim_key=False, max_position_embeddings=8192)
+    k = _cohere(c, max_position_embeddings=8192)
     rope = rope_set(c, Shape(k.head_dim, k.context))
     kinds = layer_kinds(c, k.n_layers, every(c.int("sliding_window_pattern", 4)))
     k.rotate(*[rope if kind == SLIDING else None for kind in kinds])
@@ -465,9 +491,9 @@ def cohere2(c: Config) -> Knobs:
     return k
 
 
-def _cohere(c: Config, head_dim_key: bool = True, **defaults) -> Knobs:
+def _cohere(c: Config, **defaults) -> Knobs:
     defaults = {"layer_norm_eps": 1e-5, "tie_word_embeddings": True, **defaults}
-    k = llama_block(c, "layer_norm_eps", head_dim_key=head_dim_key, **defaults)
+    k = llama_block(c, "layer_norm_eps", **defaults)
     k.layernorm, k.parallel, k.interleaved, k.bare_norms = True, True, True, NORMS
     k.logit_scale, k.biased = (
         c.number("logit_scale", 0.0625),

@@ -11,7 +11,8 @@ import re
 import numpy as np
 
 from .families import canonical
-from .knobs import Source
+from .generation import generation_rules, read_values
+from .knobs import Knobs, Source
 from .sentences import pooling
 from .tensor import ExportError, Tensor, from_file
 from .tokenizer_files import find_tokenizer
@@ -56,14 +57,25 @@ def open_directory(directory: str, name: str, shape_only: bool) -> Source:
     config = read_json(config_path)
     if shape_only:
         family, knobs, found, remarks = canonical(config, None)
+        remarks += _add_rules(directory, config, family, knobs)
         return Source(name, family, knobs, found, [config_path], remarks=remarks)
     tensors, files = _open_weights(directory)
     family, knobs, found, remarks = canonical(config, tensors)
+    remarks += _add_rules(directory, config, family, knobs)
     knobs.pooling, more = pooling(directory, knobs.context, knobs.mask == 1)
     remarks += more
     small = (".json", ".model", ".txt", ".jinja", ".tiktoken")
     files += [os.path.join(directory, n) for n in os.listdir(directory) if n.endswith(small)]
     return Source(name, family, knobs, found, files, directory, find_tokenizer(directory), remarks)
+
+
+def _add_rules(directory: str, config: dict, family: str, knobs: Knobs) -> list[str]:
+    """What generation keeps to, for models whose files say it. Returns remarks."""
+    if not knobs.source_layers:
+        return []
+    values = read_values(directory, read_json)
+    knobs.rules, remarks = generation_rules(config, family, knobs.vocab_size, values)
+    return remarks
 
 
 def read_json(path: str) -> dict:

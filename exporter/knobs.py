@@ -56,6 +56,7 @@ class Knobs:
     layernorm: bool = False
     parallel: bool = False
     post_norm: bool = False  # norms of sums, not of what a branch reads
+    normed_residual: bool = False  # norms of the residual stream itself
     emb_scale: float = 1.0
     d_embed: int = 0  # width of the embedding; 0: n_embd
     head_act: int = 0  # between the last norm and the output, in masked language models
@@ -63,7 +64,9 @@ class Knobs:
     ropes: list[Rope] = field(default_factory=list)
     rope: list[int] = field(default_factory=lambda: [-1])  # of ropes, -1 for none
     window: list[int] = field(default_factory=lambda: [0])
-    mask: int = 0  # 1: tokens see those after them
+    mask: int | list[int] = 0  # 1: tokens see those after them
+    source_layers: int = 0  # of an encoder, before those of the decoder
+    source_vocab: int = 0  # ids that it reads, where they are others; 0: the same
     attn_scale: float | None = None  # None: head_dim^-1/2
     softcap: float = 0.0
     clip: float = 0.0
@@ -74,6 +77,7 @@ class Knobs:
     slopes: np.ndarray | None = None  # ALiBi: float32 [n_heads]
 
     pooling: dict[str, int] = field(default_factory=dict)  # model.pooling and its like
+    rules: dict[str, object] = field(default_factory=dict)  # model.start and its like
 
     # What only some layers have, or has another mixer than attention.
     parts: list[Part] = field(default_factory=list)
@@ -109,6 +113,7 @@ class Knobs:
         if self.emb_scale != 1:
             meta["model.emb_scale"] = float(self.emb_scale)
         meta.update(self.pooling)
+        meta.update(self.rules)
         if self.width != self.n_embd:
             meta["model.d_embed"] = self.width
         if "head_dense" in tensors:
@@ -135,7 +140,13 @@ class Knobs:
             "layer.rope": self.rope,
             "layer.window": self.window,
             "layer.attn_scale": scale,
-            "layer.topology": 1 if self.parallel else 2 if self.post_norm else 0,
+            "layer.topology": 1
+            if self.parallel
+            else 2
+            if self.post_norm
+            else 3
+            if self.normed_residual
+            else 0,
             "layer.d_ff": self.d_ff,
             "layer.ffn": [
                 int(f"layers.{i}.ffn_gate" in tensors or f"layers.{i}.expert_gate" in tensors)
@@ -154,6 +165,12 @@ class Knobs:
         per_layer.update(
             {key: value for key, (value, usual) in unusual.items() if _alike(value) != usual}
         )
+        mixers = [
+            next((part.mixer for part in self.parts if part.mixer and part.layers[i]), 0)
+            for i in layers
+        ]
+        if any(mixers):
+            per_layer["layer.mixer"] = mixers
         for part in self.parts:
             per_layer.update(part.metadata())
         return {**meta, **{key: _alike(value) for key, value in per_layer.items()}}
@@ -192,6 +209,11 @@ class Knobs:
         if kind.startswith("ffn_") and kind not in NORM_SLOTS:
             return of_layer(self.d_ff, layer) > 0
         return True
+
+    def bias_shape(self, name: str, layer: int = 0) -> tuple[int]:
+        """That of the bias of such a weight."""
+        part = self.part_of(name)
+        return (part.channels,) if name == "conv" else self.shape(name, layer)[:1]
 
     def shape(self, name: str, layer: int = 0) -> tuple[int, ...]:
         """The shape of a canonical weight of a layer, or of one that is fused."""

@@ -296,6 +296,7 @@ def glm(c: Config) -> Knobs:
 
 def hunyuan(c: Config) -> Knobs:
     """Hunyuan 1 dense: q and k are normalised after rope, whose theta may grow by a constant."""
+    c.default(head_dim=c.get("attention_head_dim"))  # its first name
     k = llama_block(c, rms_norm_eps=1e-5)
     c.require(use_qk_norm=True, use_cla=False, norm_type="rms", mlp_bias=False)
     c.ignore("eod_token_id")

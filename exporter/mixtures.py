@@ -212,32 +212,6 @@ def granitemoe_swa(c: Config) -> Knobs:
     return k
 
 
-def granite_hybrid(c: Config) -> Knobs:
-    """Granite 4 where all layers are attention: a network that all tokens pass, and experts besides
-    or none."""
-    c.default(num_local_experts=8, num_experts_per_tok=2)
-    k = granite_block(c, intermediate_size=1, shared_intermediate_size=1024)
-    c.require(attention_bias=False)
-    types = c.get("layer_types") or c.get("layers_block_type") or ["mamba"]
-    if not set(types) <= {"attention", FULL} or len(types) != k.n_layers:
-        raise ExportError(
-            f"{c.where}: layer_types holds {sorted(set(types))}, of which only attention is "
-            "supported"
-        )
-    c.ignore(*(key for key in c.values if key.startswith("mamba_")), "time_step_limit")
-    if c.get("num_local_experts"):
-        experts(c, k, "num_local_experts", "intermediate_size")
-    else:
-        c.ignore("num_experts_per_tok", "output_router_logits", "router_aux_loss_coef")
-    k.d_ff = c.int("shared_intermediate_size", 1024)
-    if c.get("position_embedding_type") == "rope":
-        rotate(c, k)
-    else:
-        c.require(position_embedding_type="nope")
-        c.ignore("rope_theta", "rope_scaling", "rope_parameters")
-    return k
-
-
 def phimoe(c: Config) -> Knobs:
     """Phi-3.5-MoE: the sparsemixer chooses; rope keeps its short table, but its factor changes with
     the length."""
@@ -291,15 +265,19 @@ def deepseek_experts(c: Config, k: Knobs, first: int = 0, **more) -> Experts:
     return part
 
 
+def v3_router(c: Config) -> dict[str, object]:
+    """The fields of Experts for DeepSeek-V3's router."""
+    return dict(
+        score=SIGMOID, biased=True, groups=c.int("n_group", 1), top_groups=c.int("topk_group", 1),
+        group_score=TOP2, renorm=c.flag("norm_topk_prob", True), renorm_eps=1e-20,
+    )  # fmt: skip
+
+
 def v3_experts(c: Config, k: Knobs, first: int = 0) -> None:
     """DeepSeek-V3's router: sigmoids, a bias for the choice, groups by their two best."""
     c.choice("scoring_func", {"sigmoid": SIGMOID, "noaux_tc": SIGMOID}, "sigmoid")
     c.require(topk_method="noaux_tc")
-    deepseek_experts(
-        c, k, first, score=SIGMOID, biased=True, groups=c.int("n_group", 1),
-        top_groups=c.int("topk_group", 1), group_score=TOP2, renorm=c.flag("norm_topk_prob", True),
-        renorm_eps=1e-20,
-    )  # fmt: skip
+    deepseek_experts(c, k, first, **v3_router(c))
     c.ignore("num_mtp_layers", "num_nextn_predict_layers")
     k.parts.append(Skipped([], n_layers=k.n_layers))
 
@@ -501,7 +479,6 @@ def lfm_block(c: Config, known: tuple[str, ...], **defaults) -> tuple[Knobs, lis
         tie_word_embeddings=True, intermediate_size=12288, **defaults,
     )  # fmt: skip
     c.require(
-        conv_bias=False,
         conv_dim=k.n_embd,
         conv_dim_out=k.n_embd,
         block_dim=k.n_embd,
@@ -531,6 +508,7 @@ def lfm_block(c: Config, known: tuple[str, ...], **defaults) -> tuple[Knobs, lis
             channels=k.n_embd,
         )
     )
+    k.biased = ("mix_in", "conv", "mix_out") * c.flag("conv_bias", False)
     return k, kinds
 
 
@@ -585,7 +563,7 @@ def lfm3(c: Config) -> Knobs:
     k.rotate(*[ropes.get(kind) for kind in kinds])
     k.window = windows(c, kinds, c.get("sliding_window", 256))
     k.parts.append(HeadGate([kind != "conv" for kind in kinds], heads=k.n_heads))
-    k.biased = biases(c)
+    k.biased += biases(c)
     return k
 
 
@@ -683,7 +661,6 @@ FAMILIES = {
         granitemoe_swa,
         {**GRANITE_SHARED, **in_layer("model.layers.N", attn_sinks="self_attn.sinks")},
     ),
-    "granitemoehybrid": (granite_hybrid, GRANITE_SHARED),
     "lfm2": (lfm2, LFM2),
     "lfm2_moe": (lfm2_moe, LFM2_MOE),
     "lfm3": (lfm3, LFM3),

@@ -5,8 +5,9 @@ name."""
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Sequence
 
 import numpy as np
@@ -19,9 +20,10 @@ KINDS = frozenset(  # the tensors that only parts have
     "attn_q_down_norm "
     "attn_latent_norm attn_k_up attn_v_up mix_in conv mix_out "
     "delta_gate delta_beta delta_decay delta_rate delta_norm "
+    "ssm_gate ssm_step ssm_rate ssm_skip ssm_norm "
     "ple_gate ple_out ple_norm".split()
 )
-SHORTCONV, DELTANET = 1, 2  # values of layer.mixer
+SHORTCONV, DELTANET, MAMBA2, NO_MIXER = 1, 2, 3, 4  # values of layer.mixer
 SOFTMAX, SIGMOID, SPARSEMIXER = 0, 1, 2  # of layer.score
 MAX, TOP2 = 0, 1  # of layer.group_score
 
@@ -32,6 +34,7 @@ class Part:
 
     layers: list[bool]
     lacks = ()  # what such a layer has not, though others do
+    mixer = 0  # layer.mixer of such a layer
 
     def metadata(self) -> dict[str, object]:
         """The part's knobs."""
@@ -58,6 +61,40 @@ class Part:
     def where(self, value, otherwise=0) -> list:
         """A layer's knob: `value` in the layers that have the part."""
         return [value if has else otherwise for has in self.layers]
+
+
+@dataclass
+class Lacking(Part):
+    """Layers without `lacks`, which others have."""
+
+    lacks: tuple[str, ...] = ()
+
+
+@dataclass
+class NoMixer(Part):
+    """Layers that are a feed-forward network alone."""
+
+    lacks = ("attn_norm",)
+    mixer = NO_MIXER
+
+    @property
+    def mixes(self):
+        return True
+
+
+@dataclass
+class Multiplied(Part):
+    """Modules whose weights and biases are multiplied by a factor each, by the end of their names;
+    what a family multiplies activations by."""
+
+    factors: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def arrange(self, left):
+        for module, factors in self.factors.items():
+            for kind, factor in zip(("weight", "bias"), factors):
+                for base in modules(left, f"{module}.{kind}"):
+                    name = f"{base}.{module}.{kind}"
+                    left[name] = times(left[name], np.float32([factor]))
 
 
 @dataclass
@@ -124,6 +161,19 @@ def expect(tensor: Tensor, *shape: int) -> Tensor:
 def pick(tensor: Tensor, rows: np.ndarray) -> Tensor:
     """The rows of that index, in its order."""
     return tensor.map(lambda w: w[rows], (len(rows), *tensor.shape[1:]))
+
+
+def times(tensor: Tensor, factors: np.ndarray) -> Tensor:
+    """The rows times a factor each, or all by one."""
+    if np.all(factors == 1):
+        return tensor
+    return tensor.map(lambda w: w * factors.reshape(-1, *[1] * (w.ndim - 1)))
+
+
+def below(tensors: Sequence[Tensor]) -> Tensor:
+    """The rows of several tensors, those of one below those of the other."""
+    shape = (sum(t.shape[0] for t in tensors), *tensors[0].shape[1:])
+    return tensors[0].map(lambda w: np.concatenate([w, *(t.array() for t in tensors[1:])]), shape)
 
 
 def modules(left: dict[str, Tensor], name: str) -> list[str]:
@@ -230,6 +280,15 @@ class Experts(Part):
                 left[module + ".selection.weight"] = left.pop(f"{module}.{name}")
         if self.interleaved:
             return self.split_interleaved(left)
+        for kind in ("up", "down"):  # of experts without gates
+            for module in modules(left, f"experts.{kind}_proj"):
+                if f"{module}.experts.gate_up_proj" not in left:
+                    fused = left.pop(f"{module}.experts.{kind}_proj")
+                    experts = [
+                        fused.slice(e, e + 1).map(lambda w: w[0], fused.shape[1:])
+                        for e in range(fused.shape[0])
+                    ]
+                    left[f"{module}.experts.{kind}.weight"] = stack(experts)
         for module in modules(left, "experts.gate_up_proj"):
             experts = module + ".experts."
             self.split_fused(
@@ -409,13 +468,14 @@ class ShortConv(Part):
 
     taps: int = 0
     channels: int = 0
+    mixer = SHORTCONV
 
     @property
     def mixes(self):
         return True
 
     def metadata(self):
-        return {"layer.mixer": self.where(SHORTCONV), "layer.taps": self.where(self.taps)}
+        return {"layer.taps": self.where(self.taps)}
 
     def shapes(self, n_embd):
         return {
@@ -433,13 +493,17 @@ class ShortConv(Part):
 @dataclass
 class DeltaNet(Part):
     """Gated DeltaNet. The decay's bias and rate become `in_proj_a.bias` and `rate`; qkvz and ba,
-    which Qwen3-Next has key head by key head, become the matrices that Qwen3.5 has."""
+    which Qwen3-Next has key head by key head, and the matrices and convolutions that OLMo Hybrid
+    has apart, become the matrices that Qwen3.5 has."""
 
     taps: int = 0
     k_heads: int = 0
     v_heads: int = 0
     k_dim: int = 0
     v_dim: int = 0
+    beta: float = 1.0  # the factor of its steps
+    eps: float | None = None  # of its norm, where config.json says another of the others
+    mixer = DELTANET
 
     @property
     def mixes(self):
@@ -450,8 +514,10 @@ class DeltaNet(Part):
         return 2 * self.k_heads * self.k_dim + self.v_heads * self.v_dim
 
     def metadata(self):
-        return {
-            "layer.mixer": self.where(DELTANET),
+        meta = {} if self.beta == 1 else {"layer.delta_beta": float(self.beta)}
+        if self.eps is not None:
+            meta["layer.delta_eps"] = float(self.eps)
+        return meta | {
             "layer.taps": self.where(self.taps),
             "layer.delta_k_heads": self.where(self.k_heads),
             "layer.delta_v_heads": self.where(self.v_heads),
@@ -477,9 +543,20 @@ class DeltaNet(Part):
             left[module + ".rate.weight"] = left.pop(module + ".A_log").map(np.exp)
             left[module + ".in_proj_a.bias"] = left.pop(module + ".dt_bias")
             name = module + ".conv1d.weight"
+            if module + ".q_proj.weight" in left:
+                self.join(left, module)
             left[name] = conv_taps(left[name], self.channels, self.taps)
             if module + ".in_proj_qkvz.weight" in left:
                 self.split_key_heads(left, module)
+
+    def join(self, left: dict[str, Tensor], module: str) -> None:
+        """q, k and v, and their convolutions, as one."""
+        matrices = [left.pop(f"{module}.{letter}_proj.weight") for letter in "qkv"]
+        left[module + ".in_proj_qkv.weight"] = below(matrices)
+        left[module + ".in_proj_a.weight"] = left.pop(module + ".a_proj.weight")
+        if module + ".q_conv1d.weight" in left:
+            convs = [left.pop(f"{module}.{letter}_conv1d.weight") for letter in "qkv"]
+            left[module + ".conv1d.weight"] = below(convs)
 
     def split_key_heads(self, left: dict[str, Tensor], module: str) -> None:
         """Of each key head: q, k, the values and the gates of its value heads; beta and decay
@@ -499,6 +576,91 @@ class DeltaNet(Part):
         )
         left[module + ".in_proj_b.weight"] = pick(ba, rows[:, 0].reshape(-1))
         left[module + ".in_proj_a.weight"] = pick(ba, rows[:, 1].reshape(-1))
+
+
+@dataclass
+class Mamba2(Part):
+    """Mamba-2. `in_proj`, whose rows are those of the gate, of x, B and C, and of the steps, becomes
+    the modules `gate`, `x` and `step`, each times a multiplier; the steps' bias and the rate become
+    `step.bias` and `rate`."""
+
+    taps: int = 0
+    heads: int = 0
+    head_dim: int = 0
+    groups: int = 0
+    state: int = 0
+    limits: tuple[float, float] = (0.0, math.inf)  # of a step
+    norm: bool = True
+    norm_first: bool = False  # before the gate
+    beside: bool = False  # attention, not in its place
+    multipliers: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0, 1.0)  # of gate, x, B, C and steps
+
+    @property
+    def mixes(self):
+        return not self.beside
+
+    @property
+    def mixer(self):
+        return 0 if self.beside else MAMBA2
+
+    @property
+    def channels(self) -> int:
+        return self.heads * self.head_dim + 2 * self.groups * self.state
+
+    def metadata(self):
+        meta = {
+            "layer.taps": self.where(self.taps),
+            "layer.ssm_heads": self.where(self.heads),
+            "layer.ssm_head_dim": self.where(self.head_dim),
+            "layer.ssm_groups": self.where(self.groups),
+            "layer.ssm_state": self.where(self.state),
+        }
+        meta |= {"layer.beside": self.where(1)} if self.beside else {}
+        if self.norm_first:
+            meta["layer.ssm_norm_first"] = self.where(1)
+        if self.limits[0]:
+            meta["layer.ssm_least_step"] = float(self.limits[0])
+        if self.limits[1] < math.inf:
+            meta["layer.ssm_most_step"] = float(self.limits[1])
+        return meta
+
+    def shapes(self, n_embd):
+        width = self.heads * self.head_dim
+        shapes = {
+            "mix_in": (self.channels, n_embd),
+            "conv": (self.taps * self.channels,),
+            "ssm_gate": (width, n_embd),
+            "ssm_step": (self.heads, n_embd),
+            "ssm_rate": (self.heads,),
+            "ssm_skip": (self.heads,),
+            "mix_out": (n_embd, width),
+        }
+        return shapes | ({"ssm_norm": (width,)} if self.norm else {})
+
+    def arrange(self, left):
+        width, shared = self.heads * self.head_dim, self.groups * self.state
+        sizes = (width, width, shared, shared, self.heads)
+        factors = np.repeat(np.float32(self.multipliers), sizes)
+        begins = np.cumsum([0, width, self.channels, self.heads])
+        for module in modules(left, "A_log"):
+            left[module + ".rate.weight"] = left.pop(module + ".A_log").map(np.exp)
+            left[module + ".skip.weight"] = left.pop(module + ".D")
+            name = module + ".conv1d.weight"
+            left[name] = conv_taps(left[name], self.channels, self.taps)
+            for kind in ("weight", "bias"):
+                fused = left.pop(f"{module}.in_proj.{kind}", None)
+                if fused is None:
+                    continue
+                expect(fused, sum(sizes), *fused.shape[1:])
+                for to, begin, end in zip(("gate", "x", "step"), begins, begins[1:]):
+                    part = fused.slice(int(begin), int(end))
+                    left[f"{module}.{to}.{kind}"] = times(part, factors[begin:end])
+            self.add_bias(left, module + ".step.bias", left.pop(module + ".dt_bias"))
+
+    @staticmethod
+    def add_bias(left: dict[str, Tensor], name: str, bias: Tensor) -> None:
+        own = left.get(name)
+        left[name] = bias if own is None else bias.map(lambda b: b + own.array())
 
 
 @dataclass

@@ -6,6 +6,8 @@ filled up."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 LANES, BLOCK = 16, 32
@@ -13,7 +15,6 @@ DTYPES = ("f32", "bf16", "q8", "q4")  # by their number in the file
 Q4_CODES = np.array(
     [-127, -95, -74, -58, -44, -31, -20, -8, 4, 16, 29, 42, 56, 72, 91, 114], np.float32
 )
-Q4_ZERO = 8  # the code closest to zero, for padding
 F16_MAX = 65504.0
 # What the file holds of H w; the engine's H x / 8 makes up for the rest of H H = 32.
 TURNED_W = np.float32(0.25)
@@ -52,12 +53,46 @@ def pack(weights: np.ndarray, dtype: str) -> tuple[bytes, float]:
         bits = _to_bf16(weights)
         return _interleave(bits, 2).tobytes(), _square_sum(_from_bf16(bits) - weights)
     with np.errstate(over="ignore", invalid="ignore"):  # too large is found below
-        blocks = turn(weights.reshape(-1, BLOCK)) * TURNED_W
-    scale, codes, values = (_quantize_q8 if dtype == "q8" else _quantize_q4)(blocks)
-    error = _square_sum(values * scale[:, None] - blocks) / (BLOCK * TURNED_W**2)
-    return _pack_blocks(
-        codes.reshape(weights.shape), scale.reshape(weights.shape[0], -1), dtype
-    ), error
+        turned = (turn(weights.reshape(-1, BLOCK)) * TURNED_W).reshape(weights.shape)
+    blocks = quantize_blocks(turned, dtype)
+    error = _square_sum(blocks.weights() - turned) / (BLOCK * TURNED_W**2)
+    return pack_blocks(blocks, dtype), error
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Turned weights in blocks of 32: `values` float32 [n_out, n_in], numbers that q8 or q4 has,
+    and `scale` float32 [n_out, blocks], each exact in f16. Values of q4 are values of q8 too."""
+
+    values: np.ndarray
+    scale: np.ndarray
+
+    def weights(self) -> np.ndarray:
+        return self.values * np.repeat(self.scale, BLOCK, 1)
+
+
+def quantize_blocks(turned: np.ndarray, dtype: str) -> Blocks:
+    """Turned weights [n_out, n_in], n_in a multiple of 32, as q8 or q4 that is closest to them.
+    Errors: OverflowError."""
+    quantize = _quantize_q8 if dtype == "q8" else _quantize_q4
+    scale, values = quantize(turned.reshape(-1, BLOCK))
+    return Blocks(values.reshape(turned.shape), scale.reshape(len(turned), -1))
+
+
+def rounded(weights: np.ndarray, scale: np.ndarray | float, dtype: str) -> np.ndarray:
+    """The values of q8 or q4 that times `scale` are nearest to turned weights."""
+    per_scale = _inverse(np.asarray(scale, np.float32))
+    if dtype == "q8":
+        return np.clip(np.rint(weights * per_scale), -127, 127)
+    return _NEAREST_VALUE[_doubled(weights * per_scale)]
+
+
+def pack_blocks(blocks: Blocks, dtype: str) -> bytes:
+    """The bytes of the panels that hold them; the last one is filled up."""
+    fill = ((0, -len(blocks.values) % LANES), (0, 0))
+    values, scale = np.pad(blocks.values, fill), np.pad(blocks.scale, fill)
+    codes = values + 128 if dtype == "q8" else _NEAREST[_doubled(values)]
+    return _pack_codes(codes.astype(np.uint8), scale, dtype)
 
 
 def turn(blocks: np.ndarray) -> np.ndarray:
@@ -72,32 +107,32 @@ def turn(blocks: np.ndarray) -> np.ndarray:
 def unpack(data: bytes, dtype: str, n_out: int, n_in: int) -> np.ndarray:
     """The float32 weights [n_out, n_in] that panels of `dtype` stand for; the inverse of `pack`."""
     panels = -(-n_out // LANES)
-    blocks = -(-n_in // BLOCK)
     if dtype == "f32":
         weights = _deinterleave(np.frombuffer(data, np.float32), panels, 1)
     elif dtype == "bf16":
         weights = _from_bf16(_deinterleave(np.frombuffer(data, np.uint16), panels, 2))
     else:
-        raw = np.frombuffer(data, np.uint8).reshape(panels, -1)
-        size = (512 if dtype == "q8" else 256) * blocks
-        scale = (
-            np.ascontiguousarray(raw[:, size : size + 32 * blocks])
-            .view(np.float16)
-            .astype(np.float32)
-        )
-        scale = scale.reshape(panels, blocks, LANES).transpose(0, 2, 1)  # [panels][16][blocks]
-        body = raw[:, :size].reshape(panels, blocks, -1, LANES, 4)
-        if dtype == "q8":
-            values = body.astype(np.float32) - 128
-        else:  # [panels][blocks][4 pairs of groups][low, high][16][4]
-            values = Q4_CODES[np.stack([body & 15, body >> 4], 3)].reshape(
-                panels, blocks, 8, LANES, 4
-            )
-        values = values.transpose(0, 3, 1, 2, 4).reshape(panels, LANES, blocks, BLOCK)
-        weights = turn(np.ascontiguousarray(values * scale[..., None]).reshape(-1, BLOCK)) / (
-            BLOCK * TURNED_W
-        )
+        turned = unpack_blocks(data, dtype, n_out, n_in).weights()
+        weights = turn(turned.reshape(-1, BLOCK)).reshape(turned.shape) / (BLOCK * TURNED_W)
+        return np.ascontiguousarray(weights[:, :n_in])
     return np.ascontiguousarray(weights.reshape(panels * LANES, -1)[:n_out, :n_in])
+
+
+def unpack_blocks(data: bytes, dtype: str, n_out: int, n_in: int) -> Blocks:
+    """What panels of q8 or q4 hold, without the rows that fill them up; the inverse of
+    `pack_blocks`."""
+    panels, blocks = -(-n_out // LANES), -(-n_in // BLOCK)
+    raw = np.frombuffer(data, np.uint8).reshape(panels, -1)
+    size = (512 if dtype == "q8" else 256) * blocks
+    scale = np.ascontiguousarray(raw[:, size : size + 32 * blocks]).view(np.float16)
+    scale = scale.astype(np.float32).reshape(panels, blocks, LANES).transpose(0, 2, 1)
+    body = raw[:, :size].reshape(panels, blocks, -1, LANES, 4)
+    if dtype == "q8":
+        values = body.astype(np.float32) - 128
+    else:  # [panels][blocks][4 pairs of groups][low, high][16][4]
+        values = Q4_CODES[np.stack([body & 15, body >> 4], 3)].reshape(panels, blocks, 8, LANES, 4)
+    values = values.transpose(0, 3, 1, 2, 4).reshape(panels * LANES, -1)
+    return Blocks(values[:n_out], scale.reshape(panels * LANES, -1)[:n_out])
 
 
 def _pad(weights: np.ndarray, dtype: str) -> np.ndarray:
@@ -133,33 +168,30 @@ def _from_bf16(bits: np.ndarray) -> np.ndarray:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def _quantize_q8(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """float32 [n][32] -> scale float32 [n] (exact in f16), codes uint8 [n][32], the numbers they
-    mean float32 [n][32]."""
+def _quantize_q8(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """float32 [n][32] -> scale float32 [n] (exact in f16), values float32 [n][32]."""
 
     def numbers(per_scale):
         return np.clip(np.rint(blocks * per_scale[:, None]), -127, 127)
 
     scale = _best_scale(blocks, np.abs(blocks).max(1), _Q8_TRIALS, numbers)
-    values = numbers(_inverse(scale))
-    return scale, (values + 128).astype(np.uint8), values
+    return scale, numbers(_inverse(scale))
 
 
-def _quantize_q4(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _quantize_q4(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """As _quantize_q8."""
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(1)[:, None], 1)[:, 0]
 
-    def nearest(per_scale):
-        return (np.rint(np.clip(blocks * (2 * per_scale)[:, None], -256, 256)) + 256).astype(
-            np.intp
-        )
+    def numbers(per_scale):
+        return _NEAREST_VALUE[_doubled(blocks * per_scale[:, None])]
 
-    scale = _best_scale(
-        blocks, largest, _Q4_TRIALS, lambda per_scale: _NEAREST_VALUE[nearest(per_scale)]
-    )
-    codes = _NEAREST[nearest(_inverse(scale))]
-    codes[scale == 0] = Q4_ZERO
-    return scale, codes, Q4_CODES[codes]
+    scale = _best_scale(blocks, largest, _Q4_TRIALS, numbers)
+    return scale, numbers(_inverse(scale))
+
+
+def _doubled(values: np.ndarray) -> np.ndarray:
+    """Places in _NEAREST."""
+    return (np.rint(np.clip(2 * values, -256, 256)) + 256).astype(np.intp)
 
 
 def _best_scale(blocks, largest, trials, numbers) -> np.ndarray:
@@ -200,7 +232,7 @@ def _inverse(x: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(y), y, np.float32(0))
 
 
-def _pack_blocks(codes: np.ndarray, scale: np.ndarray, dtype: str) -> bytes:
+def _pack_codes(codes: np.ndarray, scale: np.ndarray, dtype: str) -> bytes:
     """codes uint8 [16 P][32 B], scale float32 [16 P][B] -> the bytes of P panels."""
     panels, n_blocks = codes.shape[0] // LANES, scale.shape[1]
     # [P][B][8][16][4]

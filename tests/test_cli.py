@@ -27,7 +27,6 @@ USAGE = [
     (["MODEL", "-n", "99999999999999999999"], "-n wants a number from 0"),
     (["MODEL", "-n", "nan"], "-n wants a whole number"),
     (["MODEL", "-c", "0"], "-c wants a number from 1"),
-    (["MODEL", "-c", "16777216"], "was made for 512 positions"),
     (["MODEL", "-b", "0"], "-b wants a number from 1"),
     (["MODEL", "-s", "-1"], "-s wants a whole number"),
     (["MODEL", "-s", "18446744073709551616"], "-s wants a whole number"),
@@ -39,8 +38,8 @@ USAGE = [
     (["MODEL", "--min-p", "2"], "--min-p wants a number"),
     (["MODEL", "--top-k", "-1"], "--top-k wants a number"),
     (["MODEL", "--repeat-penalty", "0"], "--repeat-penalty wants a number"),
-    (["MODEL", "-ctk", "q4"], "-ctk wants f32, f16 or q8"),
-    (["MODEL", "-ctv", ""], "-ctv wants f32, f16 or q8"),
+    (["MODEL", "-ctk", "bf16"], "-ctk wants f32, f16, q8 or q4"),
+    (["MODEL", "-ctv", ""], "-ctv wants f32, f16, q8 or q4"),
     (["MODEL", "--tokens", "1 x 3"], '--tokens wants ids such as "1 2 3"'),
     (["MODEL", "--tokens", "1 2.5"], "--tokens wants ids"),
     (["MODEL", "--tokens", "1+2"], "--tokens wants ids"),
@@ -89,7 +88,7 @@ USAGE = [
         )
     ],
     (["MODEL", "--info", "-b", "5"], "-b means nothing for --info"),
-    (["MODEL", "--bench", "-c", "16777216"], "was made for 512 positions"),
+    (["MODEL", "--bench", "-c", "1073741825"], "-c wants a number"),
     (["MODEL", "MODEL", "--bench"], "takes several models"),
     (["MODEL", "--tokenize", "--tokens", "1"], "--tokens means nothing for --tokenize"),
     (["MODEL", "MODEL"], "takes several models"),
@@ -115,6 +114,26 @@ def test_long_prompt_says_both_numbers(run, stories):
         done.stderr,
     )
     assert match and int(match[1]) > 100
+
+
+def test_a_context_beyond_the_models_warns_and_runs(bare, tmp_path, run):
+    """Positions go on, and the tokens before have the bits that they have without."""
+    ids = [1 + i * i % 250 for i in range(600)]
+    rows = []
+    for n, options in ((512, ()), (600, ("-c", 600)), (600, ("-c", 700, "-b", 7))):
+        tokens = " ".join(map(str, ids[:n]))
+        done = run(bare, "--tokens", tokens, "--logits", tmp_path / "logits", *options)
+        assert done.returncode == 0, done.stderr
+        assert ("was made for 512 positions; what it says of" in done.stderr) == bool(options)
+        rows.append((tmp_path / "logits").read_bytes())
+    assert rows[1].startswith(rows[0]) and rows[1] == rows[2]
+    done = run(bare, "--tokens", " ".join(map(str, ids[:500])), "-n", 60, "-c", 600, "--temp", 0)
+    assert done.returncode == 0 and len(done.stdout.split()) == 560
+
+
+def test_learned_positions_end(exported, run):
+    done = run(exported("gpt2"), "--tokens", "5", "-c", 193)
+    assert done.returncode == 2 and "has learned positions for 192 tokens" in done.stderr
 
 
 def test_unreadable_prompt(run, stories, tmp_path):

@@ -1037,8 +1037,6 @@ REFUSED = [
     ("qwen2", dict(use_mrope=True), "use_mrope is True"),
     ("qwen2", dict(max_window_layers="all"), "max_window_layers is 'all'"),
     ("gemma", dict(use_bidirectional_attention=True), "use_bidirectional_attention is True"),
-    ("gpt2", dict(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx is True"),
-    ("gpt2", dict(scale_attn_weights=False), "scale_attn_weights is False"),
     ("gpt2", dict(add_cross_attention=True), "add_cross_attention is True"),
     ("gpt2", dict(activation_function="mish"), "activation_function is 'mish'"),
     (
@@ -1268,6 +1266,7 @@ def test_random_weights_are_packed_as_any_others(dtype, tmp_path, monkeypatch):
     for name, tensor in random_weights.open_random("stories-260k", 1).tensors.items():
         if len(tensor.shape) == 2:
             whole, kind = tensor.array(), exporter.checkpoint.dtype_of(name, tensor, dtype)
+            kind = "q8" if dtype == "q4" and name.endswith("attn_v") else kind
             packed = quantize.unpack(quantize.pack(whole, kind)[0], kind, *whole.shape)
             assert np.array_equal(file.tensor(name), packed), name
             assert whole.std() == pytest.approx(whole.shape[1] ** -0.5, rel=0.1)

@@ -226,6 +226,72 @@ HUB = {
              task_specific_params={}, tie_word_embeddings=False, tokenizer_class="X",
              vocab_size=50400),
         dict(parallel=True, interleaved=True, head_dim=256)),
+    "mamba-codestral-7b": (
+        dict(COMMON, model_type="mamba2", chunk_size=256, conv_kernel=4, expand=2, head_dim=64,
+             hidden_act="silu", hidden_size=4096, intermediate_size=8192, layer_norm_epsilon=1e-5,
+             n_groups=8, norm_before_gate=True, num_heads=128, num_hidden_layers=64,
+             rescale_prenorm_residual=False, residual_in_fp32=True, rms_norm=True, state_size=128,
+             tie_word_embeddings=False, time_step_floor=1e-4, time_step_init_scheme="random",
+             time_step_limit=[0.0, float("inf")], time_step_max=0.1, time_step_min=0.001,
+             time_step_rank=256, time_step_scale=1.0, use_bias=False, use_conv_bias=True,
+             vocab_size=32768),
+        dict(n_layers=64, d_ff=0, biased=("ssm_step", "conv"))),
+    "nemotron-h-8b": (
+        sizes(4096, 21504, 32, 8, 52, 131072, 8192, model_type="nemotron_h", attention_bias=False,
+              attention_head_dim=128, chunk_size=128, conv_kernel=4, expand=2, hidden_dropout=0,
+              hybrid_override_pattern="M-M-M-M*-" + 3 * "M-M-M-M-M*-" + "M-M-M-M-M-",
+              layer_norm_epsilon=1e-5, mamba_head_dim=64, mamba_hidden_act="silu",
+              mamba_num_heads=128, mamba_proj_bias=False, mlp_bias=False, mlp_hidden_act="relu2",
+              n_groups=8, num_logits_to_keep=1, rescale_prenorm_residual=True,
+              residual_in_fp32=False, rms_norm_eps=1e-5, ssm_state_size=128,
+              tie_word_embeddings=False, time_step_floor=1e-4,
+              time_step_limit=[0.0, {"__float__": "Infinity"}], time_step_max=0.1,
+              time_step_min=0.001, time_step_rank=256, use_bias=False, use_conv_bias=True,
+              use_mamba_kernels=True),
+        dict(act=4, head_dim=128, rope=[-1], context=8192,
+             d_ff=[0, 21504] * 3 + ([0, 0, 21504] + [0, 21504] * 4) * 4 + [0, 21504])),
+    "bamba-9b": (
+        sizes(4096, 14336, 32, 8, 32, 128256, 262144, model_type="bamba", attention_bias=False,
+              attn_layer_indices=[9, 18, 27], attn_rotary_emb=64, hidden_act="silu",
+              mamba_chunk_size=256, mamba_conv_bias=True, mamba_d_conv=4, mamba_d_head=64,
+              mamba_d_state=128, mamba_expand=2, mamba_n_groups=1, mamba_n_heads=128,
+              mamba_proj_bias=False, mlp_bias=False, num_logits_to_keep=1, rms_norm_eps=1e-5,
+              rope_theta=10000.0, tie_word_embeddings=False, z_loss_coefficient=0.0),
+        dict(head_dim=128, tied=False)),
+    "falcon-h1-0.5b": (
+        sizes(1024, 2048, 8, 2, 36, 32784, 16384, model_type="falcon_h1", attention_bias=False,
+              attention_in_multiplier=1.0, attention_out_multiplier=0.9375,
+              embedding_multiplier=5.656854249492381, head_dim=64, hidden_act="silu",
+              key_multiplier=0.39, lm_head_multiplier=0.0390625, mamba_chunk_size=128,
+              mamba_conv_bias=True, mamba_d_conv=4, mamba_d_head=64, mamba_d_ssm=1536,
+              mamba_d_state=128, mamba_expand=2, mamba_n_groups=1, mamba_n_heads=24,
+              mamba_norm_before_gate=False, mamba_proj_bias=False, mamba_rms_norm=False,
+              mamba_use_mlp=True, mlp_bias=False, mlp_expansion_factor=8,
+              mlp_multipliers=[0.88, 0.5859375], num_logits_to_keep=1, projectors_bias=False,
+              rms_norm_eps=1e-5, rope_theta=1e11, ssm_in_multiplier=1.25,
+              ssm_multipliers=[0.35, 0.25, 0.35, 0.5, 0.35], ssm_out_multiplier=0.2357,
+              tie_word_embeddings=False),
+        dict(emb_scale=5.656854249492381, logit_scale=0.0390625, head_dim=64)),
+    "granite-4.0-h-tiny": (
+        sizes(1536, 512, 12, 4, 40, 100352, 131072, model_type="granitemoehybrid",
+              attention_bias=False, attention_multiplier=0.0078125, embedding_multiplier=12,
+              hidden_act="silu", init_method="mup", layer_types=(["mamba"] * 5 + ["attention"] +
+              ["mamba"] * 4) * 4, logits_scaling=6, mamba_chunk_size=256, mamba_conv_bias=True,
+              mamba_d_conv=4, mamba_d_head=64, mamba_d_state=128, mamba_expand=2, mamba_n_groups=1,
+              mamba_n_heads=48, mamba_proj_bias=False, normalization_function="rmsnorm",
+              num_experts_per_tok=6, num_local_experts=64, output_router_logits=False,
+              position_embedding_type="nope", residual_multiplier=0.22, rms_norm_eps=1e-5,
+              rope_theta=10000, router_aux_loss_coef=0.01, shared_intermediate_size=1024,
+              tie_word_embeddings=True),
+        dict(residual_scale=0.22, d_ff=1024, rope=[-1], tied=True)),
+    "olmo-hybrid-7b": (
+        sizes(3840, 11008, 30, 30, 32, 100352, 65536, model_type="olmo_hybrid",
+              attention_bias=False, hidden_act="silu", linear_a_log_max=16.0, linear_a_log_min=0.0,
+              linear_allow_neg_eigval=True, linear_conv_kernel_dim=4, linear_dt_init_floor=1e-4,
+              linear_dt_max=0.1, linear_dt_min=0.001, linear_key_head_dim=96,
+              linear_num_key_heads=30, linear_num_value_heads=30, linear_value_head_dim=192,
+              rms_norm_eps=1e-6, tie_word_embeddings=False),
+        dict(qk_norm=1, rope=[-1], norm_eps=1e-6)),
 }
 # fmt: on
 
@@ -258,6 +324,68 @@ def test_rope_of_configs_on_the_hub():
     assert longrope.length == 4096 and longrope.multiplier == pytest.approx((1 + 5 / 12) ** 0.5)
     assert longrope.inv_freq[5] == pytest.approx(2 * longrope.long_freq[5])
     assert len(longrope.inv_freq) == 48
+
+
+def shapes_of(name: str, **changes) -> tuple[dict, dict]:
+    """Metadata and shapes of a golden checkpoint whose config is changed; None removes a key."""
+    config, tensors = golden(name)
+    config = {k: v for k, v in {**config, **changes}.items() if k not in changes or v is not None}
+    _, knobs, found, _ = canonical(config, tensors)
+    return knobs.metadata(found), {name: tensor.shape for name, tensor in found.items()}
+
+
+def same(a: tuple[dict, dict], b: tuple[dict, dict]) -> bool:
+    return repr(a) == repr(b)
+
+
+def test_first_names_of_keys():
+    """Hunyuan's head_dim, and how Nemotron-H began."""
+    assert same(shapes_of("hunyuan", head_dim=None, attention_head_dim=10), shapes_of("hunyuan"))
+    kinds = dict(layers_block_type=None, hybrid_override_pattern="M-*-ME", num_hidden_layers=6)
+    sizes = dict(n_groups=None, mamba_n_groups=2, conv_kernel=None, mamba_d_conv=4)
+    assert same(shapes_of("nemotron_h", **kinds, **sizes), shapes_of("nemotron_h"))
+    assert not same(shapes_of("nemotron_h", time_step_min=0.5), shapes_of("nemotron_h"))
+
+
+def test_olmo_hybrid_as_it_is_on_the_hub():
+    """Convolutions of q, k and v by their own sizes, and the norms of attention by their names;
+    transformers 5.23.0 saves thirds, and other names."""
+    config, tensors = golden("olmo_hybrid")
+    _, knobs, want, _ = canonical(config, dict(tensors))
+    layer = "model.layers.0.linear_attn."
+    thirds = [tensors.pop(f"{layer}{letter}_conv1d.weight").array() for letter in "qkv"]
+    whole, widths = np.concatenate(thirds), [24, 24, 48]
+    for letter, rows in zip("qkv", np.split(whole, np.cumsum(widths)[:-1])):
+        tensors[f"{layer}{letter}_conv1d.weight"] = in_memory(rows)
+    layer = "model.layers.1."
+    norm = tensors.pop(layer + "feedforward_layer_norm.weight")
+    tensors[layer + "post_attention_layernorm.weight"] = norm
+    _, _, found, _ = canonical(config, tensors)
+    assert list(found) == list(want)
+    assert all(np.array_equal(found[name].array(), want[name].array()) for name in want)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("mamba2", dict(n_groups=4), "6 heads of Mamba-2 are no multiple of 4 groups"),
+        ("mamba2", dict(expand=3), "num_heads times head_dim is not expand times hidden_size"),
+        ("mamba2", dict(time_step_limit=[0.1]), "time_step_limit is [0.1], expected two numbers"),
+        ("mamba2", dict(rms_norm=False), "rms_norm is False, which is not supported"),
+        ("falcon_h1-norm", dict(ssm_multipliers=[1.0] * 4), "ssm_multipliers is"),
+        ("falcon_h1-norm", dict(mamba_d_ssm=40), "but the mixer's width is 40"),
+        ("falcon_h1-norm", dict(mamba_use_mlp=False), "mamba_use_mlp is False"),
+        ("nemotron_h", dict(layers_block_type=["mamba", "conv"]), "the kinds of the layers"),
+        ("nemotron_h", dict(moe_latent_size=8), "moe_latent_size is 8"),
+        ("granitemoehybrid-mamba", dict(layer_types=["mamba"]), "no list of 2 of full_attention"),
+        ("olmo_hybrid", dict(linear_num_value_heads=5), "is no multiple of linear_num_key_heads"),
+        ("bloom-normed", dict(scale_attn_weights=False), "scale_attn_weights is False"),
+    ],
+)
+def test_what_these_families_refuse(name, changes, said):
+    with pytest.raises(ExportError) as error:
+        shapes_of(name, **changes)
+    assert said in str(error.value)
 
 
 # ---- weights in other forms ----------------------------------------------------------------------

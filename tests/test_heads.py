@@ -61,7 +61,7 @@ def test_weights_are_those_of_transformers(name, tmp_path, run):
 def test_what_it_says_of_layers(tmp_path, run):
     """Mixers, windows, shared keys, sinks, and which query heads share a KV head."""
     found = {}
-    for name in ("lfm3", "qwen3_next", "deepseek_v3", "gemma4", "gpt_oss"):
+    for name in ("lfm3", "qwen3_next", "deepseek_v3", "gemma4", "gpt_oss", "nemotron_h"):
         model = in_f32(name, tmp_path)
         found[name] = heads_of(model, tmp_path / "x.json", "--tokens", prompt_of(name))["layers"]
     assert [layer["mixer"] for layer in found["lfm3"]] == ["short convolution"] + ["attention"] * 2
@@ -69,6 +69,7 @@ def test_what_it_says_of_layers(tmp_path, run):
     assert [layer["window"] for layer in found["lfm3"][1:]] == [0, 9]
     assert found["qwen3_next"][0]["mixer"] == "gated DeltaNet"
     assert found["deepseek_v3"][0]["mixer"] == "latent attention"
+    assert [layer["mixer"] for layer in found["nemotron_h"][:3]] == ["Mamba-2", "none", "attention"]
     assert found["deepseek_v3"][0]["n_kv_heads"] == 1
     assert [layer.get("kv_source") for layer in found["gemma4"]] == [None, None, 0, 1]
     heads = found["gpt_oss"][1]["heads"]
@@ -371,7 +372,7 @@ TakeRow = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(Row), ctypes.c_
 
 
 class Probe(ctypes.Structure):
-    _fields_ = [("attention", TakeRow), ("context", ctypes.c_void_p)]
+    _fields_ = [("attention", TakeRow), ("context", ctypes.c_void_p), ("product", ctypes.c_void_p)]
 
 
 def test_a_probe_of_the_library(tmp_path, run):
@@ -402,7 +403,7 @@ def test_a_probe_of_the_library(tmp_path, run):
     runs = (Run * 2)(*[Run(s, (ctypes.c_int * len(text))(*text), len(text), 0)
                        for s, text in zip(sequences, texts)])  # fmt: skip
     taker = TakeRow(take)
-    heads.heads_workspace_probe(w, ctypes.byref(Probe(taker, 77)))
+    heads.heads_workspace_probe(w, ctypes.byref(Probe(taker, 77, None)))
     assert heads.heads_forward_runs(w, runs, 2, None)
     heads.heads_workspace_probe(w, None)
     n_rows = len(found)

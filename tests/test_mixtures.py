@@ -17,10 +17,15 @@ GOLDEN = Path(__file__).parent / "golden"
 MIXTURES = [
     "deepseek_v2",
     "deepseek_v3",
+    "falcon_h1-norm",
     "gpt_oss",
     "granitemoe",
+    "granitemoehybrid-mamba",
     "lfm2_moe",
     "lfm3",
+    "mamba2",
+    "nemotron_h",
+    "olmo_hybrid",
     "phimoe",
     "qwen2_moe",
     "qwen3_next",
@@ -52,7 +57,7 @@ def logits(run, binary: Path, tokens: list[int], *options, isa: str | None = Non
 @pytest.mark.parametrize("dtype", ["f32", "q8"])
 def test_same_bits_for_any_chunk_thread_count_and_instruction_set(name, dtype, tmp_path, run):
     binary, prompt = exported(name, tmp_path, dtype), prompt_of(name)
-    for kv in ("f32", "f16", "q8"):
+    for kv in ("f32", "f16", "q8", "q4"):
         cache = ("-ctk", kv, "-ctv", kv)
         want = logits(run, binary, prompt, *cache, "-b", 64, "-t", 1)
         for chunk, threads in ((1, 1), (7, 2), (96, 3)):
@@ -310,6 +315,12 @@ COUNTED = {
         2 * (16 + 16) * 2,
         4 * (3 * 94 + 6 * 10 * 9 + 10),
     ),
+    # Mamba-2's input, gate, steps and output, beside attention in every layer
+    "falcon_h1-norm": (
+        2 * (36 * (82 + 42 + 6 + 42) + attention(36, 6, 2, 10) + 3 * 36 * 50),
+        2 * 2 * (10 + 16) * 2,
+        2 * 4 * (3 * 82 + 6 * 10 * 7 + 6),
+    ),
 }
 
 
@@ -361,7 +372,19 @@ BAD = [
     ("qwen3_next", {"layer.delta_v_heads": 5}, "2 key heads of 10 and 5 value heads of 9"),
     ("qwen3_next", {"layer.delta_v_heads": 1 << 24}, "is 16777216, expected 0..16384"),
     ("qwen3_next", {"layer.delta_k_dim": 11}, "tensor layers.0.mix_in: it is (94, 36)"),
-    ("qwen3_next", {"layer.mixer": 3}, "layer.mixer of layer 0 is 3, expected 0..2"),
+    ("qwen3_next", {"layer.mixer": 5}, "layer.mixer of layer 0 is 5, expected 0..4"),
+    ("mamba2", {"layer.ssm_groups": 4}, "6 heads of 12 in 4 groups"),
+    ("mamba2", {"layer.ssm_state": 0}, "a state of 0"),
+    ("mamba2", {"layer.ssm_heads": 4}, "tensor layers.0.mix_in: it is (112, 36)"),
+    ("mamba2", {"layer.ssm_head_dim": 1 << 23}, "heads of Mamba-2 exceed 16777216 numbers"),
+    ("mamba2", {"layer.d_ff": 4}, "tensor layers.0.ffn_up is missing"),
+    ("mamba2", {"layer.norms": 5}, "d_ff is 0, and there are no experts"),
+    ("mamba2", {"layer.topology": 1}, "layer.topology 1 needs one mixer and a feed-forward"),
+    ("nemotron_h", {"layer.norms": 1}, "layer.mixer 4 has no norms, but layer.norms is 1"),
+    ("nemotron_h", {"layer.mixer": 4}, "layer.taps of layer 0 needs a convolution"),
+    ("falcon_h1-norm", {"layer.beside": 0}, "layer.taps needs a convolution, which no layer has"),
+    ("falcon_h1-norm", {"layer.topology": 3}, "layer.topology 3 needs one mixer and a feed-forward"),
+    ("bloom-normed", {"layer.topology": 4}, "layer.topology of layer 0 is 4, expected 0..3"),
     ("qwen3_next", {"layer.mixer": [1, 0]}, "delta_k_heads of layer 0 needs a gated delta rule"),
 ]
 

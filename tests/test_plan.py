@@ -72,7 +72,7 @@ def test_a_plan_is_what_it_says(budget, scheme, tmp_path, capsys):
     for row in rows:
         assert number(row["parameters"]) <= most
         assert scheme is None or row["scheme"].split()[0].lower() == scheme
-    for dtype in ("f16", "q8"):
+    for dtype in plan.CACHES:
         done = run_command(shape, "--kv", "--json", "-c", context, "-ctk", dtype, "-ctv", dtype)
         own = next(row for row in json.loads(done.stdout)["rows"] if row["own"])
         assert own["scheme"].lower() == rows[0]["scheme"].split()[0].lower()

@@ -13,13 +13,21 @@ import numpy as np
 import pytest
 
 import checkpoints
+import test_encoder_decoders
 from checkpoints import F32_META, I32, Meta, Tensor
 from conftest import ROOT
 
 VOCAB, D, FF, HEADS, HEAD_DIM, CONTEXT, LAYERS = 20, 24, 28, 2, 8, 16, 2
 RANK, N_NOPE, N_VALUE, TAPS, EXPERTS, D_EXPERT, WIDTH = 4, 6, 5, 3, 4, 10, 3
-K_DIM, V_DIM = 6, 4
+K_DIM, V_DIM, STATE = 6, 4, 5
 rng = np.random.default_rng(5)
+
+
+@pytest.fixture(autouse=True)
+def own_numbers():
+    """A test draws the same numbers whatever ran before it."""
+    global rng
+    rng = np.random.default_rng(9)
 
 
 def ints(*values: int) -> Meta:
@@ -103,12 +111,47 @@ def deltanet() -> tuple[dict, dict]:
     }
 
 
-MIXERS = {"attention": attention, "latent": latent, "shortconv": shortconv, "deltanet": deltanet}
+def mamba2() -> tuple[dict, dict]:
+    width, channels = HEADS * V_DIM, HEADS * V_DIM + 2 * STATE
+    knobs = dict(heads=HEADS, head_dim=V_DIM, groups=1, state=STATE)
+    return {"mixer": ints(3), "taps": ints(TAPS)} | {
+        f"ssm_{key}": ints(value) for key, value in knobs.items()
+    }, {
+        "mix_in": matrix(channels, D),
+        "conv": vector(TAPS * channels),
+        "conv.bias": vector(channels),
+        "mix_out": matrix(D, width),
+        "ssm_gate": matrix(width, D),
+        "ssm_step": matrix(HEADS, D),
+        "ssm_rate": vector(HEADS),
+        "ssm_skip": vector(HEADS),
+        "ssm_norm": vector(width),
+    }
+
+
+def beside() -> tuple[dict, dict]:
+    """Attention and Mamba-2."""
+    both = attention()[1], mamba2()
+    return {**both[1][0], "mixer": ints(0), "beside": ints(1)}, {**both[0], **both[1][1]}
+
+
+MIXERS = {
+    "attention": attention,
+    "latent": latent,
+    "shortconv": shortconv,
+    "deltanet": deltanet,
+    "mamba2": mamba2,
+    "beside": beside,
+    "none": lambda: ({"mixer": ints(4)}, {}),
+}
 HAS = {  # of a mixer, what knobs and tensors ask for
-    "attention": {"attention", "plain"},
-    "latent": {"attention", "latent"},
+    "attention": {"attention", "alone", "plain"},
+    "latent": {"attention", "alone", "latent"},
     "shortconv": {"convolution"},
     "deltanet": {"convolution", "delta"},
+    "mamba2": {"convolution", "mamba"},
+    "beside": {"attention", "plain", "convolution", "mamba"},
+    "none": set(),
 }
 
 
@@ -189,6 +232,9 @@ def kind(
         traits |= {"experts", "sparsemixer" if score == 2 else "choice by score"}
         traits |= {"renorm"} if renorm else set()
     layer = {"attn_norm": vector(D), **({} if parallel else {"ffn_norm": vector(D)})}
+    if mixer == "none":
+        del layer["attn_norm"]
+        meta["layer.norms"] = ints(4)
     tensors = {"embed": matrix(VOCAB, D), "norm": vector(D)}
     if layer_embeddings:
         meta["model.ple"] = ints(WIDTH)
@@ -216,6 +262,9 @@ KINDS = {
     "experts and a shared one": kind(score=1, renorm=True),
     "sparsemixer": kind(d_ff=0, score=2, gated=False),
     "embeddings of layers": kind(layer_embeddings=True),
+    "Mamba-2": kind("mamba2"),
+    "Mamba-2, LayerNorm": kind("mamba2", layernorm=True),
+    "Mamba-2 beside attention": kind("beside"),
 }
 
 
@@ -307,6 +356,16 @@ KNOBS = [
     knob("layer.renorm_eps", floats(0.1), "renorm"),
     knob("layer.jitter", floats(0.1), "sparsemixer"),
     knob("layer.routed_scale", floats(2), "experts"),
+    knob("layer.beside", ints(1), "never"),
+    knob("layer.delta_beta", floats(1.5), "delta"),
+    knob("layer.delta_eps", floats(0.1), "delta"),
+    knob("layer.ssm_heads", ints(HEADS), "mamba"),
+    knob("layer.ssm_head_dim", ints(V_DIM), "mamba"),
+    knob("layer.ssm_groups", ints(1), "mamba"),
+    knob("layer.ssm_state", ints(STATE), "mamba"),
+    knob("layer.ssm_norm_first", ints(1), "mamba"),
+    knob("layer.ssm_least_step", floats(2), "mamba"),
+    knob("layer.ssm_most_step", floats(0.1), "mamba"),
 ]
 TENSORS = [
     Extra(set(), {}, {"embed_pos": matrix(CONTEXT, D)}),
@@ -331,8 +390,6 @@ TENSORS = [
     of_layer("attn_post_norm", vector(D), "never"),  # layer.norms does not name it
     of_layer("ffn_post_norm", vector(D), "never"),
 ]
-# What encoders brought, from a generator of its own, so that the others keep their numbers.
-rng, first_rng = np.random.default_rng(6), rng
 NARROW = 10
 HEAD = {"head_dense": matrix(D, D), "head_norm": vector(D)}
 NARROW_EMBEDDING = {
@@ -348,7 +405,7 @@ KNOBS += [
     knob("model.pooling_unit", ints(1), "never"),
     knob("model.pooling_tokens", ints(3), with_={"model.pooling": ints(2)}),
     knob("model.d_embed", ints(NARROW), with_={"model.head_act": ints(2)}, tensors=NARROW_EMBEDDING),
-    knob("layer.mask", ints(1), "attention"),
+    knob("layer.mask", ints(1), "alone"),
 ]
 TENSORS += [
     Extra(set(), {}, {"embed_type": vector(D)}),
@@ -357,8 +414,7 @@ TENSORS += [
     of_layer("attn_relative", vector(HEADS * 5), "attention"),
     of_layer("attn_relative", vector(HEADS * 4), "never"),
 ]
-rng = first_rng
-ALWAYS_RMS = ("attn_latent_norm", "attn_q_down_norm", "delta_norm")
+ALWAYS_RMS = ("attn_latent_norm", "attn_q_down_norm", "delta_norm", "ssm_norm")
 TABLES = ("embed", "ple_table")
 NO_EFFECT = ("layer.qk_norm", "layer.top_groups", "layer.group_score", "model.head",
              "model.pooling", "model.pooling_unit", "model.pooling_tokens")  # alone
@@ -444,9 +500,18 @@ def test_every_knob_and_tensor_of_the_format_is_walked_over():
     entries = [(k.meta, k.tensors) for k in KINDS.values()] + [
         (e.meta, e.tensors) for e in [*KNOBS, *TENSORS, QUERY_RANK]
     ]
-    assert keys - {key for meta, _ in entries for key in meta} == set()
+    of_source = set(test_encoder_decoders.RULE_KEYS)  # tried on an encoder-decoder there
+    assert keys - {key for meta, _ in entries for key in meta} == of_source
     assert len(names) > 40
-    assert names - {name.split(".")[-1] for _, tensors in entries for name in tensors} == set()
+    others = names - {name.split(".")[-1] for _, tensors in entries for name in tensors}
+    assert others == set(test_encoder_decoders.SOURCE_TENSORS)
+
+
+def test_a_model_without_any_mixer_is_refused(tmp_path, run):
+    path = tmp_path / "kind.bin"
+    path.write_bytes(kind("none").file({}, {}))
+    done = run(path, "--tokens", "1 2 3", "-n", 1)
+    assert done.returncode == 1 and "layer.mixer is 4, none, in every layer" in done.stderr
 
 
 # ---- knobs that are there for some layers ----

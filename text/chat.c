@@ -79,9 +79,9 @@ static int load_texts(Chat *c, Reader *r) {
     if (!read_meta(r, "chat.text.begin"))
         return fail(r->err, read_meta(r, "chat.template")
                         ? "the chat template was not compiled; export the checkpoint again"
-                        : "the checkpoint has no chat template: it is a base model, which continues "
-                          "texts; for conversations export one that was trained on them, whose "
-                          "name often ends in Instruct or Chat");
+                        : "the checkpoint has no chat template: it is a base model, which "
+                          "continues texts; for conversations export one that was trained on them, "
+                          "whose name often ends in Instruct or Chat");
     if (load_lists(r, "chat.text.begin", &c->n_texts, &c->text_begin, &bytes) ||
         read_bytes(r, "chat.text", bytes, UINT8_MAX, &text))
         return -1;

@@ -139,12 +139,17 @@ class GenerateJob(Job):
     "max_tokens", "stop" (the text ends before the stop string) or "context"."""
 
     def __init__(self, model, prompt: list[int], max_tokens: int, sampling: Sampling,
-                 stop: list[str], is_chat: bool = False, n_top: int | None = None):  # fmt: skip
+                 stop: list[str], is_chat: bool = False, n_top: int | None = None,
+                 source: list[int] | None = None):  # fmt: skip
         self.sampler = self.decoder = None
         super().__init__(prompt, 1)
+        self.source = source  # what an encoder reads before; the prompt is how the text begins
         self.n_top = n_top  # None: no list of Likely
         self.model, self.max_tokens, self.options = model, max_tokens, sampling.options()
         self.stops = [s.encode() for s in stop]
+        if source:  # what follows the first token counts, as transformers counts it
+            self.max_tokens = max(1, min(max_tokens + 1, model.context + 1) - len(prompt))
+            self.options.most = len(prompt) + self.max_tokens
         self.is_chat, self.end = is_chat, model.chat_end() if is_chat else -1
         self.handed_out = 0  # bytes of the text
         self.start_over()
@@ -161,7 +166,7 @@ class GenerateJob(Job):
             self.decoder = Decoder(self.model, skip_special=not self.is_chat)
         for id in self.prompt.tolist():
             calls.sampler_accept(self.sampler, id)
-            if self.decoder and not self.is_chat:
+            if self.decoder and not self.is_chat and not self.source:
                 self.decoder.push(id)
 
     def close(self) -> None:
@@ -329,6 +334,9 @@ class Batch:
             pass
         if not job.sequence:
             job.sequence = self._empty_sequence(len(job.prompt) >= MAPPED_FROM)
+        if getattr(job, "source", None):
+            run = Run(job.sequence, int_array(job.source), len(job.source), 0)
+            calls.read_sources(self.model.workspace, byref(run), 1)
         calls.sequence_expect(job.sequence, len(job.prompt))
         return True
 

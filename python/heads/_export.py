@@ -10,18 +10,26 @@ from ._native import HeadsError
 
 def export(src: str | os.PathLike, out: str | os.PathLike, dtype: str = "q8", *,
            kv_heads: int | None = None, tokenizer: str | os.PathLike | None = None,
-           revision: str | None = None, shape_only: bool = False) -> None:  # fmt: skip
+           revision: str | None = None, shape_only: bool = False, bits: float | None = None,
+           calibrate: bool | str | os.PathLike = False) -> None:  # fmt: skip
     """Makes the checkpoint `out` of a Hugging Face directory or hub id, a GGUF or a llama2.c file,
     as export.py does with the options of these names. It is written under another name and then
     renamed: a call that fails or is interrupted leaves what was there. What a user should know is
     warned of. Errors: HeadsError, OSError."""
     from .exporter.assemble import pool_kv_heads
-    from .exporter.convert import convert, open_source, refuse_overwriting
+    from .exporter.budget import BITS
+    from .exporter.convert import FourBits, convert, open_source, refuse_overwriting
     from .exporter.quantize import DTYPES
     from .exporter.tensor import ExportError
 
-    if dtype not in DTYPES:
-        raise HeadsError(f"dtype: {dtype!r} is none of {', '.join(DTYPES)}")
+    if dtype not in (*DTYPES, *BITS):
+        raise HeadsError(f"dtype: {dtype!r} is none of {', '.join((*DTYPES, 'q4m'))}")
+    four = None
+    if dtype in BITS:
+        text = None if isinstance(calibrate, bool) else os.fspath(calibrate)
+        four = FourBits(BITS[dtype] if bits is None else bits, bool(calibrate), text)
+    elif bits is not None or calibrate:
+        raise HeadsError("bits and calibrate belong to q4 and q4m")
     try:
         source = open_source(os.fspath(src), tokenizer and os.fspath(tokenizer), revision,
                              shape_only)  # fmt: skip
@@ -29,7 +37,7 @@ def export(src: str | os.PathLike, out: str | os.PathLike, dtype: str = "q8", *,
         if kv_heads is not None:
             pool_kv_heads(source.knobs, source.tensors, kv_heads)
         convert(source, os.fspath(out), dtype, shape_only,
-                note=lambda remark: warnings.warn(remark, stacklevel=4))  # fmt: skip
+                note=lambda remark: warnings.warn(remark, stacklevel=4), four=four)  # fmt: skip
     except ExportError as error:
         raise HeadsError(str(error)) from None
 

@@ -9,7 +9,7 @@ from ctypes import CDLL, CFUNCTYPE, POINTER, Structure, byref, c_char, c_char_p,
 from ctypes import c_int64, c_long, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 
-ABI = 3  # of heads.h that these declarations were written for
+ABI = 5  # of heads.h that these declarations were written for
 
 
 class HeadsError(RuntimeError):
@@ -22,7 +22,8 @@ class Error(Structure):
 
 class Shape(Structure):
     _fields_ = [("vocab_size", c_int), ("n_embd", c_int), ("n_layers", c_int), ("context", c_int),
-                ("weight_bytes", c_size_t), ("encoder", c_int)]  # fmt: skip
+                ("weight_bytes", c_size_t), ("encoder", c_int),
+                ("source_vocab", c_int), ("greedy", c_int)]  # fmt: skip
 
 
 class WorkspaceOptions(Structure):
@@ -33,7 +34,8 @@ class WorkspaceOptions(Structure):
 
 class SamplerOptions(Structure):
     _fields_ = [("temperature", c_float), ("top_k", c_int), ("top_p", c_float), ("min_p", c_float),
-                ("repeat_penalty", c_float), ("repeat_last", c_int), ("seed", c_uint64)]  # fmt: skip
+                ("repeat_penalty", c_float), ("repeat_last", c_int), ("seed", c_uint64),
+                ("most", c_int)]  # fmt: skip
 
 
 class Message(Structure):
@@ -55,7 +57,8 @@ class Text(Structure):
 
 class KvPlan(Structure):
     _fields_ = [(name, c_size_t) for name in
-                ("bytes_per_token", "growing", "windows", "state", "reserved")]  # fmt: skip
+                ("bytes_per_token", "growing", "windows", "state", "reserved",
+                 "bytes_per_source_token")]  # fmt: skip
 
 
 class AttentionRow(Structure):
@@ -66,11 +69,20 @@ class AttentionRow(Structure):
 Look = CFUNCTYPE(None, c_void_p, POINTER(AttentionRow), c_int)
 
 
+class ProductInput(Structure):
+    _fields_ = [("tensors", POINTER(c_char_p)), ("n_tensors", c_int), ("which", c_int),
+                ("rows", POINTER(c_float)), ("stride", c_size_t), ("n", c_int),
+                ("width", c_int)]  # fmt: skip
+
+
+TakeInput = CFUNCTYPE(None, c_void_p, POINTER(ProductInput))
+
+
 class Probe(Structure):
-    _fields_ = [("attention", Look), ("context", c_void_p)]
+    _fields_ = [("attention", Look), ("context", c_void_p), ("product", TakeInput)]
 
 
-TYPES = {"f16": 0, "f32": 1, "q8": 2}  # of cached keys and values
+TYPES = {"f16": 0, "f32": 1, "q8": 2, "q4": 3}  # of cached keys and values
 FLOATS, INTS, DOUBLES = POINTER(c_float), POINTER(c_int), POINTER(c_double)
 
 # name: (result, arguments); where an Error is the last argument, the call may fail.
@@ -100,6 +112,7 @@ CALLS = {
     "workspace_context": (c_int, (c_void_p,)),
     "workspace_threads": (c_int, (c_void_p,)),
     "workspace_isa": (c_char_p, (c_void_p,)),
+    "workspace_probe": (None, (c_void_p, POINTER(Probe))),
     "logit_stride": (c_size_t, (c_void_p,)),
     "sequence_new": (c_void_p, (c_void_p, c_int, Error)),
     "sequence_free": (None, (c_void_p,)),
@@ -112,9 +125,11 @@ CALLS = {
     "sequence_load": (c_void_p, (c_void_p, c_char_p, Error)),
     "forward_runs": (FLOATS, (c_void_p, POINTER(Run), c_int, Error)),
     "forward": (FLOATS, (c_void_p, INTS, c_int, c_int, Error)),
+    "read_sources": (c_int, (c_void_p, POINTER(Run), c_int, Error)),
+    "start_tokens": (c_long, (c_void_p, c_void_p, c_char_p, POINTER(INTS), Error)),
+    "source_language": (c_int, (c_void_p, c_void_p, c_char_p, INTS, c_long, Error)),
     "text_ids": (c_long, (c_void_p, c_void_p, c_char_p, c_size_t, POINTER(INTS), Error)),
     "embed": (c_int, (c_void_p, POINTER(WorkspaceOptions), POINTER(Text), c_int, FLOATS, Error)),
-    "workspace_probe": (None, (c_void_p, POINTER(Probe))),
     "sampler_new": (c_void_p, (c_void_p, POINTER(SamplerOptions), Error)),
     "sampler_free": (None, (c_void_p,)),
     "sampler_accept": (None, (c_void_p, c_int)),

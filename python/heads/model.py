@@ -71,7 +71,7 @@ class Model:
     """A checkpoint that `heads.export` or export.py made, mapped, with threads to run it on.
 
     threads: the physical cores that this process may use, or OMP_NUM_THREADS. kv: the type of the
-    cached keys and values, "f16", "f32" or "q8", or a pair of them. context: positions of each
+    cached keys and values, "f16", "f32", "q8" or "q4", or a pair of them. context: positions of each
     text; the model's. chunk: most tokens of a pass. isa: kernels ("scalar", "avx2", ..); the best.
 
     Any number of threads may use it; they take turns, a pass each. It can be pickled (as its path
@@ -114,7 +114,7 @@ class Model:
         k_type, v_type = (kv, kv) if isinstance(kv, str) else kv
         for kind in (k_type, v_type):
             if kind not in TYPES:
-                raise HeadsError(f"kv: {kind!r} is no type of a cache, expected f16, f32 or q8")
+                raise HeadsError(f"kv: {kind!r} is no type of a cache, expected f16, f32, q8 or q4")
         return WorkspaceOptions(context=context or 0, k_type=TYPES[k_type], v_type=TYPES[v_type])
 
     def close(self) -> None:
@@ -184,20 +184,21 @@ class Model:
 
     def _ids(self, prompt: Prompt) -> list[int]:
         ids = self.encode(prompt) if isinstance(prompt, str) else [int(id) for id in prompt]
-        self.check_prompt(ids)
+        self.check_prompt(ids, self.shape.source_vocab)
         return ids
 
-    def check_prompt(self, ids) -> None:
-        """Raises HeadsError for what cannot be run."""
+    def check_prompt(self, ids, vocab_size: int = 0) -> None:
+        """Raises HeadsError for what cannot be run. vocab_size: 0, the model's."""
+        vocab_size = vocab_size or self.shape.vocab_size
         if len(ids) == 0:
             raise HeadsError("the prompt is empty, and nothing is put before it")
         if len(ids) > self.context:
             raise HeadsError(f"the prompt has {len(ids)} tokens and the context has room for "
                              f"{self.context}")  # fmt: skip
         for id in (min(ids), max(ids)):
-            if not 0 <= id < self.shape.vocab_size:
+            if not 0 <= id < vocab_size:
                 raise HeadsError(f"{id} is no token of this model; its ids are 0 to "
-                                 f"{self.shape.vocab_size - 1}")  # fmt: skip
+                                 f"{vocab_size - 1}")  # fmt: skip
 
     def must_continue(self) -> None:
         """Raises HeadsError if the model is an encoder."""
@@ -208,17 +209,23 @@ class Model:
     # ---- generation ----
 
     def generate(self, prompts: Prompt | Iterable[Prompt], max_tokens: int = 64,
-                 temperature: float = 0.8, seed: int = 0, stop: str | Sequence[str] | None = None,
-                 parallel: int = 16, stream: bool = False, progress: bool = False,
+                 temperature: float | None = None, seed: int = 0,
+                 stop: str | Sequence[str] | None = None, parallel: int = 16,
+                 stream: bool = False, progress: bool = False, lang: str | None = None,
                  **sampling):  # fmt: skip
         """What the model adds to a prompt (a Completion), or to each of several (a list), up to
         `parallel` of them at a time. sampling: top_k, top_p, min_p, repeat_penalty, as in ./run.
         Each prompt gives what `./run -s SEED` gives for it alone. stream: a generator of pieces of
-        text, or of (index, piece) for several prompts. progress: a bar on stderr."""
+        text, or of (index, piece) for several prompts. progress: a bar on stderr.
+
+        An encoder-decoder reads the prompt and writes another text, in the language `lang`, or from
+        one to another, "FROM:TO". temperature: 0.8, or 0 where the checkpoint says so."""
         self.must_continue()
         several = not (isinstance(prompts, str) or _is_ids(prompts))
+        if temperature is None:
+            temperature = 0.0 if self.shape.greedy and not sampling else 0.8
         chosen = Sampling(temperature=temperature, seed=seed, **sampling)
-        jobs = [GenerateJob(self, self._ids(p), _positive(max_tokens), chosen, _stops(stop))
+        jobs = [self._generate_job(p, _positive(max_tokens), chosen, _stops(stop), lang)
                 for p in (prompts if several else [prompts])]  # fmt: skip
         if stream:
             pieces = self._stream(jobs, parallel)
@@ -226,6 +233,19 @@ class Model:
         self.run(jobs, parallel, progress)
         texts = [completion(job) for job in jobs]
         return texts if several else texts[0]
+
+    def _generate_job(self, prompt: Prompt, max_tokens: int, sampling: Sampling, stop: list[str],
+                      lang: str | None) -> GenerateJob:  # fmt: skip
+        ids = self._ids(prompt)
+        if not self.shape.source_vocab:
+            if lang:
+                raise HeadsError("this model is no encoder-decoder, so lang means nothing for it")
+            return GenerateJob(self, ids, max_tokens, sampling, stop)
+        source, start = int_array(ids), INTS()
+        code = lang.encode() if lang else None
+        calls.source_language(self.model, self.tokenizer, code, source, len(ids))
+        n = calls.start_tokens(self.model, self.tokenizer, code, byref(start))
+        return GenerateJob(self, taken(start, n), max_tokens, sampling, stop, source=list(source))
 
     def chat(self, messages: list[dict], max_tokens: int = 1024, temperature: float = 0.8,
              seed: int = 0, stop: str | Sequence[str] | None = None, stream: bool = False,

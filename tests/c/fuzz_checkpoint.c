@@ -80,14 +80,14 @@ static int run_tokens(Workspace *w, int n_tokens) {
 }
 
 static int use_model(const Model *model) {
-    static const Dtype dtypes[] = {F16, Q8, F32};
+    static const Dtype dtypes[] = {F16, Q8, Q4, F32};
     Error err;
     int context = model->context < 16 ? model->context : 16;
-    Dtype dtype = dtypes[checkpoint_crc(&model->file) % 3];
+    Dtype dtype = dtypes[checkpoint_crc(&model->file) % 4];
     WorkspaceOptions options = {.context = context, .chunk = 2, .n_threads = 1, .k_dtype = dtype,
                                 .v_dtype = dtype, .logit_rows = 1, .isa = getenv("HEADS_ISA")};
     kv_plan(model, 0, model->context, dtype, dtype);
-    kv_bytes_at(model, 0, model->context, dtype, dtype);
+    kv_bytes_at(model, 0, model->context, model->context, dtype, dtype);
     Workspace *w = workspace_new(model, &options, &err);
     if (!w) return -1;
     int status = run_tokens(w, context < 3 ? context : 3);
@@ -192,6 +192,7 @@ static void mutate_dimension(const Checkpoint *file, uint64_t *state) {
         "model.n_embd", "model.n_layers", "model.ple", "layer.n_heads", "layer.head_dim",
         "layer.d_ff", "layer.latent", "layer.n_nope", "layer.n_value", "layer.taps",
         "layer.delta_k_heads", "layer.delta_v_heads", "layer.delta_k_dim", "layer.delta_v_dim",
+        "layer.ssm_heads", "layer.ssm_head_dim", "layer.ssm_groups", "layer.ssm_state",
         "layer.experts", "layer.d_expert", "layer.window", "model.context",
     };
     const Meta *m = checkpoint_meta(file, keys[below(state, sizeof keys / sizeof *keys)]);

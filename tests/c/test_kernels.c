@@ -269,22 +269,25 @@ static void test_matmul_own_rounding(const Kernels *table) {
 static bool same_mix(const Kernels *table, const char *name, Dtype dtype, int n_rows, int begin,
                      int end, int dim, Kind kind) {
     int n_blocks = (end + LANES - 1) / LANES;
-    size_t elements = (size_t)LANES * (size_t)dim;
+    size_t elements = (size_t)LANES * (size_t)dim, codes = dtype == Q4 ? elements / 2 : elements;
     size_t bytes = dtype == F32   ? elements * 4
                    : dtype == F16 ? elements * 2
-                                  : elements + elements / BLOCK * 2;
+                                  : codes + elements / BLOCK * 2;
     const uint8_t **v = allocate((size_t)n_blocks * sizeof *v);
     for (int b = 0; b < n_blocks; b++) {
         uint8_t *block = allocate(bytes);
         for (size_t i = 0; i < bytes; i++) block[i] = (uint8_t)random_bits();
         for (size_t i = 0; dtype == F32 && i < elements; i++)
             ((float *)block)[i] = random_float(kind);
-        for (size_t i = dtype == Q8 ? elements : 0; dtype != F32 && i < bytes; i += 2)
+        bool blocks = dtype == Q8 || dtype == Q4;
+        for (size_t i = blocks ? codes : 0; dtype != F32 && i < bytes; i += 2)
             *(uint16_t *)(block + i) = random_f16(kind);
         v[b] = block;
     }
     size_t p_stride = (size_t)(n_blocks * LANES + between(0, 9)), n = (size_t)n_rows * (size_t)dim;
-    float *p = random_floats(p_stride * (size_t)n_rows, kind);
+    float *p = random_floats(p_stride * (size_t)n_rows, dtype == Q4 ? PLAIN : kind);
+    for (int r = 0; r < n_rows && dtype == Q4; r++)
+        for (int i = end; i < n_blocks * LANES; i++) p[(size_t)r * p_stride + (size_t)i] = 0.0f;
     float *want = random_floats(n, PLAIN), *got = random_floats(n, PLAIN);
     scalar_kernels.mix[dtype](want, p, p_stride, n_rows, v, begin, end, dim, 0);
     table->mix[dtype](got, p, p_stride, n_rows, v, begin, end, dim, 1 << 20);
@@ -303,12 +306,14 @@ static void test_mix(const Kernels *table) {
         Dtype dtype;
         const char *name;
         int dim_step;
-    } mixes[] = {{F32, "mix f32", 16}, {F16, "mix f16", 16}, {Q8, "mix q8", 32}};
+    } mixes[] = {{F32, "mix f32", 16}, {F16, "mix f16", 16}, {Q8, "mix q8", 32},
+                 {Q4, "mix q4", 32}};
     for (size_t m = 0; m < sizeof mixes / sizeof *mixes; m++) {
         bool ok = true;
         for (int rows = 1; ok && rows <= 20; rows++)
             for (int dim = mixes[m].dim_step; ok && dim <= 256; dim += mixes[m].dim_step) {
-                int begin = between(0, 40), end = begin + between(0, 70);
+                int begin = between(0, 40), end = begin + between(0, rows % 5 ? 70 : 200);
+                if (mixes[m].dtype == Q4) begin = begin / LANES * LANES;
                 ok = same_mix(table, mixes[m].name, mixes[m].dtype, rows, begin, end, dim,
                               (Kind)(rows % 2));
             }
@@ -347,7 +352,8 @@ static void test_mix_keys(const Kernels *table) {
     static const struct {
         Dtype dtype;
         const char *name;
-    } mixes[] = {{F32, "mix_keys f32"}, {F16, "mix_keys f16"}, {Q8, "mix_keys q8"}};
+    } mixes[] = {{F32, "mix_keys f32"}, {F16, "mix_keys f16"}, {Q8, "mix_keys q8"},
+                 {Q4, "mix_keys q4"}};
     for (size_t m = 0; m < sizeof mixes / sizeof *mixes; m++) {
         bool ok = true;
         for (int rows = 1; ok && rows <= 20; rows++)
@@ -387,6 +393,67 @@ static void test_mix_keys_definition(void) {
     for (int i = 0; i < 3; i++) free(panels[i]);
 }
 
+// Of q4 values, read as kernels.h has them: off by no more than half a step of each probability.
+static void test_mix_q4_definition(void) {
+    enum { DIM = 64, BEGIN = 48, END = 150, BLOCKS = 10, CODES = LANES * DIM / 2 };
+    static uint8_t blocks[BLOCKS][CODES + LANES * DIM / BLOCK * 2];
+    const uint8_t *v[BLOCKS];
+    float p[BLOCKS * LANES] = {0}, out[DIM];
+    double worst = 0;
+    for (int i = BEGIN; i < END; i++) p[i] = fabsf(random_float(PLAIN));
+    for (int b = 0; b < BLOCKS; b++) {
+        for (size_t i = 0; i < sizeof blocks[b]; i++) blocks[b][i] = (uint8_t)random_bits();
+        for (size_t i = CODES; i < sizeof blocks[b]; i += 2)
+            *(uint16_t *)(blocks[b] + i) = random_f16(PLAIN);
+        v[b] = blocks[b];
+    }
+    scalar_kernels.mix[Q4](out, p, BLOCKS * LANES, 1, v, BEGIN, END, DIM, 0);
+    for (int d = 0; d < DIM; d++) {
+        double sum = 0, allowed = 0, a[BLOCKS * LANES], largest[BLOCKS * LANES / MIX_RUN + 1] = {0};
+        for (int i = BEGIN; i < END; i++) {
+            const uint16_t *scales = (const uint16_t *)(v[i / LANES] + CODES);
+            a[i] = (double)p[i] * (double)f16_to_f32(scales[d / BLOCK * LANES + i % LANES]);
+            largest[i / MIX_RUN] = fmax(largest[i / MIX_RUN], fabs(a[i]));
+        }
+        for (int i = BEGIN; i < END; i++) {
+            int byte = v[i / LANES][d / 16 * 128 + i % 16 / 8 * 64 + d % 16 * 4 + i % 4];
+            int code = Q4_CODES[i % 8 < 4 ? byte & 15 : byte >> 4];
+            sum += a[i] * code, allowed += largest[i / MIX_RUN] / 127 * 0.5 * abs(code);
+        }
+        worst = fmax(worst, fabs((double)out[d] - sum) / allowed);
+    }
+    report("scalar", "mix q4 as defined", worst > 0 && worst < 1, "off by %.3g steps", worst);
+}
+
+// What codes lose of a block's H x / 4, as a share of its square; and what of the direction's.
+static void test_to_q4_definition(void) {
+    double lost = 0, plain = 0, towards = 0;
+    for (int i = 0; i < 1000; i++) {
+        float *x = random_floats(BLOCK, PLAIN), *u = random_floats(BLOCK, PLAIN);
+        for (int with = 0; with < 2; with++) {
+            uint8_t codes[BLOCK];
+            uint16_t scale;
+            double size = 0, error = 0, along = 0;
+            scalar_kernels.to_q4(codes, &scale, x, with ? u : NULL, BLOCK);
+            for (int k = 0; k < BLOCK; k++) {
+                double w = 0, side = 0;
+                for (int j = 0; j < BLOCK; j++) {
+                    int sign = __builtin_popcount((unsigned)(j & k)) % 2 ? -1 : 1;
+                    w += sign * (double)x[j] / 4, side += sign * (double)u[j] / 4;
+                }
+                double e = w - Q4_CODES[codes[k]] * (double)f16_to_f32(scale);
+                size += w * w, error += e * e, along += e * side;
+            }
+            if (!with) lost += error / size / 1000;
+            *(with ? &towards : &plain) += along * along / 1000;
+        }
+        free(x), free(u);
+    }
+    report("scalar", "q4 blocks keep 99 %", lost > 0.001 && lost < 0.01, "lost %.3g", lost);
+    report("scalar", "q4 blocks keep a direction", towards < 0.2 * plain, "%.3g, not of %.3g",
+           towards, plain);
+}
+
 // ---- everything else, of n floats ----
 
 enum { MAX_N = 600 };
@@ -404,6 +471,11 @@ typedef struct {  // in and out; each function uses what it needs
 CALL(to_bf16, k->to_bf16(u->half, u->x, n))
 CALL(to_f16, k->to_f16(u->half, u->x, n))
 CALL(to_q8, k->to_q8(u->q, u->y, u->offset, u->x, n, false))
+CALL(to_q4, for (int i = 0; i < n; i += BLOCK)
+         k->to_q4((uint8_t *)u->q + i, u->half + i, u->x + i, NULL, n - i < BLOCK ? n - i : BLOCK))
+CALL(to_q4_towards, for (int i = 0; i < n; i += BLOCK)
+         k->to_q4((uint8_t *)u->q + i, u->half + i, u->x + i, u->y + i,
+                  n - i < BLOCK ? n - i : BLOCK))
 CALL(to_q8_turned, k->to_q8(u->q, u->y, u->offset, u->x, n, true))
 CALL(rmsnorm, k->rmsnorm(u->y, u->x, u->z, n, 1e-5f))
 CALL(rmsnorm_in_place, k->rmsnorm(u->x, u->x, u->z, n, 1e-5f))
@@ -429,12 +501,21 @@ CALL(sigmoid, k->act(u->x, ACT_SIGMOID, n))
 CALL(unit, k->unit(u->x, u->a, 1e-6f, n))
 static void call_conv(const Kernels *k, Buffers *u, int n) {
     int taps = 3, width = n / taps;
-    k->conv(u->x, u->y, (size_t)width, u->z, taps, width);
+    k->conv(u->x, u->y, (size_t)width, u->z, NULL, taps, width);
+}
+static void call_conv_bias(const Kernels *k, Buffers *u, int n) {
+    int taps = 3, width = n / (taps + 1);
+    k->conv(u->x, u->y, (size_t)width, u->z, u->z + taps * width, taps, width);
 }
 CALL(decay, k->decay(u->x, u->y, n))
 static void call_delta(const Kernels *k, Buffers *u, int n) {  // the state in x, then the result
     int n_v = 1 + n % 37, n_k = n / (n_v + 1);
     if (n_k) k->delta(u->x, u->x + n_k * n_v, u->y, u->y + 100, u->z, u->a, u->b, n_k, n_v);
+}
+CALL(step, k->step(u->x, u->y, u->z, 0.25f, 1.5f, n))
+static void call_mamba2(const Kernels *k, Buffers *u, int n) {  // as call_delta
+    int n_v = 1 + n % 37, n_k = n / (n_v + 1);
+    if (n_k) k->mamba2(u->x, u->x + n_k * n_v, u->y, u->y + 100, u->z, u->a, u->b, n_k, n_v);
 }
 CALL(rope, k->rope(u->x, u->y, u->z, n / 2))
 static void call_sincos(const Kernels *k, Buffers *u, int n) {
@@ -455,6 +536,8 @@ static const struct {
     {"to_f16", call_to_f16},
     {"to_q8", call_to_q8},
     {"to_q8 turned", call_to_q8_turned},
+    {"to_q4", call_to_q4},
+    {"to_q4 towards a direction", call_to_q4_towards},
     {"rmsnorm", call_rmsnorm},
     {"rmsnorm in place", call_rmsnorm_in_place},
     {"layernorm in place", call_layernorm},
@@ -474,6 +557,9 @@ static const struct {
     {"conv", call_conv},
     {"decay", call_decay},
     {"delta", call_delta},
+    {"conv with a bias", call_conv_bias},
+    {"step", call_step},
+    {"mamba2", call_mamba2},
     {"relu", call_relu},
     {"relu2_mul", call_relu2_mul},
     {"xielu", call_xielu},
@@ -647,6 +733,36 @@ static void test_delta_rule(void) {
            length);
 }
 
+// step and mamba2 against their definitions in double precision.
+static void test_mamba2(void) {
+    double worst = 0;
+    for (int i = -3000; i <= 3000; i++) {
+        float x = (float)i * 0.01f, rate = 0.7f, y = x, decay;
+        scalar_kernels.step(&y, &decay, &rate, 0.125f, 4.0f, 1);
+        double want = fmin(fmax(log1p(exp((double)x)), 0.125), 4);
+        worst = fmax(worst, fabs((double)y - want) / want);
+        worst = fmax(worst, fabs((double)decay - exp(-(double)rate * want)));
+    }
+    report("scalar", "steps within 4e-7", worst < 4e-7, "off by %.3g", worst);
+    enum { K = 5, V = 21 };
+    float state[K * V], out[V], q[K], k[K], v[V], decay = 0.75f, step = 0.5f;
+    double s[K][V], off = 0;
+    for (int i = 0; i < K; i++) q[i] = random_float(PLAIN), k[i] = random_float(PLAIN);
+    for (int j = 0; j < V; j++) v[j] = random_float(PLAIN);
+    for (int i = 0; i < K * V; i++) s[i / V][i % V] = (double)(state[i] = random_float(PLAIN));
+    scalar_kernels.mamba2(state, out, q, k, v, decay, step, K, V);
+    for (int j = 0; j < V; j++) {
+        double want = 0;
+        for (int i = 0; i < K; i++) {
+            s[i][j] = s[i][j] * (double)decay + (double)k[i] * (double)step * (double)v[j];
+            want += s[i][j] * (double)q[i];
+            off = fmax(off, fabs(s[i][j] - (double)state[i * V + j]));
+        }
+        off = fmax(off, fabs(want - (double)out[j]));
+    }
+    report("scalar", "a step of Mamba-2", off < 1e-5, "off by %.3g", off);
+}
+
 // Every f16 comes back from f32; a number between two of them goes to the nearer one, or to the
 // even one.
 static void test_f16(void) {
@@ -758,7 +874,10 @@ static void test_table(const Kernels *table) {
 int main(void) {
     test_matmul_definition(&scalar_kernels);
     test_mix_keys_definition();
+    test_mix_q4_definition();
+    test_to_q4_definition();
     test_delta_rule();
+    test_mamba2();
     test_exp();
     test_sincos();
     test_act();

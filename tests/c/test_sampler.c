@@ -21,7 +21,7 @@ static const SamplerOptions PLAIN = {
 
 static Sampler *make(int vocab_size, SamplerOptions options) {
     Error err;
-    Sampler *s = sampler_new(&scalar_kernels, vocab_size, &options, &err);
+    Sampler *s = sampler_new(&scalar_kernels, vocab_size, &options, NULL, &err);
     if (!s) {
         printf("not ok sampler_new: %s\n", err.text);
         exit(1);
@@ -334,7 +334,7 @@ static void seeds(void) {
 
 static void refused(const char *name, int vocab_size, SamplerOptions options) {
     Error err = {""};
-    Sampler *s = sampler_new(&scalar_kernels, vocab_size, &options, &err);
+    Sampler *s = sampler_new(&scalar_kernels, vocab_size, &options, NULL, &err);
     check(!s && err.text[0], name, "it was accepted, or without a message");
     sampler_free(s);
 }

@@ -36,7 +36,9 @@ sys.path.insert(0, str(ROOT))
 
 from exporter.assemble import in_layers  # noqa: E402
 from exporter.common import LLAMA  # noqa: E402
+from exporter.knobs import Source  # noqa: E402
 from exporter.random_weights import SHAPES, open_random  # noqa: E402
+from exporter.tensor import Tensor  # noqa: E402
 
 SEED, PROMPT, DECODE = 1, 256, 16
 BATCH_DEPTHS, MAX_SEQUENCES = (0, 512), 256
@@ -161,9 +163,8 @@ def gguf_name(name: str) -> str:
     return GGUF_NAMES[name.removesuffix(".weight")] + ".weight"
 
 
-def hub_tensors(shape: str) -> dict:
-    """The random weights under the names of a Llama's Hugging Face checkpoint."""
-    source = open_random(shape, SEED)
+def hub_tensors(source: Source) -> dict[str, Tensor]:
+    """The weights of a Llama under the names of its Hugging Face checkpoint."""
     return {
         f"{module}.weight": source.tensors[name]
         for name, module in in_layers(LLAMA, source.knobs.n_layers)
@@ -177,14 +178,13 @@ def pairs_interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
     return weight.reshape(heads, 2, -1, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
 
 
-def write_gguf(path: str, task: Task) -> None:
-    """The random weights as a GGUF file without a vocabulary; the embedding of q4 is in 8 bits, as
-    in this engine's."""
+def write_gguf(path: str, config: dict, tensors: dict[str, Tensor], kinds: dict[str, str]) -> None:
+    """A Llama of that config.json as a GGUF file without a vocabulary. kinds: GGUF's types for
+    some of the tensors; the others are F32."""
     import gguf
 
-    kinds = {"f32": "F32", "bf16": "BF16", "q8": "Q8_0", "q4": "Q4_0"}
-    config = SHAPES[task.shape]
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    rope = config.get("rope_parameters", config)
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -193,19 +193,13 @@ def write_gguf(path: str, task: Task) -> None:
     writer.add_head_count(heads)
     writer.add_head_count_kv(kv_heads)
     writer.add_rope_dimension_count(config["hidden_size"] // heads)
-    writer.add_rope_freq_base(config.get("rope_theta", 10000.0))
+    writer.add_rope_freq_base(rope.get("rope_theta", 10000.0))
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
     writer.add_tokenizer_model("no_vocab")
-    tensors = hub_tensors(task.shape)
 
     def kind(name: str) -> gguf.GGMLQuantizationType:
-        if len(tensors[name].shape) == 1:
-            return gguf.GGMLQuantizationType.F32
-        outer = not name.startswith("model.layers.")
-        return gguf.GGMLQuantizationType[
-            kinds["q8" if task.dtype == "q4" and outer else task.dtype]
-        ]
+        return gguf.GGMLQuantizationType[kinds.get(name, "F32")]
 
     for name, tensor in tensors.items():
         shape, stored = tensor.shape, np.dtype(np.float32)
@@ -224,6 +218,16 @@ def write_gguf(path: str, task: Task) -> None:
     writer.close()
 
 
+def gguf_kinds(tensors: dict[str, Tensor], dtype: str) -> dict[str, str]:
+    """GGUF's types for a dtype's matrices; the embedding of q4 is in 8 bits, as it is here."""
+    kinds = {"f32": "F32", "bf16": "BF16", "q8": "Q8_0", "q4": "Q4_0"}
+    return {
+        name: kinds["q8" if dtype == "q4" and not name.startswith("model.layers.") else dtype]
+        for name, tensor in tensors.items()
+        if len(tensor.shape) == 2
+    }
+
+
 class LlamaCpp:
     """llama.cpp by its C functions, with the defaults of its Python package: an f16 KV cache, chunks
     of 512, no flash attention. batch() takes what is fastest."""
@@ -239,7 +243,9 @@ class LlamaCpp:
         self.api, self.task, self.version = llama_cpp, task, llama_cpp.__version__
         path = task.file(f"{task.shape}-{task.dtype}.gguf")
         if not os.path.exists(path):
-            write_gguf(path + ".tmp", task)
+            tensors = hub_tensors(open_random(task.shape, SEED))
+            kinds = gguf_kinds(tensors, task.dtype)
+            write_gguf(path + ".tmp", SHAPES[task.shape], tensors, kinds)
             os.replace(path + ".tmp", path)
         threads = {"n_threads": task.threads, "n_threads_batch": task.threads}
         self.llama = llama_cpp.Llama(path, n_ctx=task.context, verbose=False, **threads)
@@ -356,7 +362,7 @@ class Torch:
         dtype = torch.float32 if task.dtype == "f32" else torch.bfloat16
         weights = {
             name: torch.from_numpy(t.array()).to(dtype)
-            for name, t in hub_tensors(task.shape).items()
+            for name, t in hub_tensors(open_random(task.shape, SEED)).items()
         }
         self.model.load_state_dict(weights, strict=False, assign=True)
         self.model.tie_weights()

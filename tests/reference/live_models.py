@@ -15,6 +15,7 @@ import argparse
 import itertools
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -25,8 +26,10 @@ import conftest  # noqa: E402
 import gguf_files  # noqa: E402
 import head_files  # noqa: E402
 import make_attention  # noqa: E402
+import make_encoder_decoders  # noqa: E402
 import make_encoders  # noqa: E402
 import make_golden  # noqa: E402
+import test_encoder_decoders  # noqa: E402
 import test_encoders  # noqa: E402
 import test_heads  # noqa: E402
 from test_golden import TOLERANCE, measure  # noqa: E402
@@ -79,8 +82,13 @@ def as_bf16(directory: Path) -> None:
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
 
 
-def with_fused_experts(directory: Path) -> None:
-    """The experts of a layer in two tensors, as transformers 5 holds them."""
+def with_another_ratio(directory: Path) -> None:
+    """An expansion_ratio that transformers does not read: its network stays four times as wide."""
+    make_golden.change_config(directory / "config.json", dict(expansion_ratio=3))
+
+
+def as_transformers_holds_it(directory: Path) -> None:
+    """The experts of a layer in two tensors, and perhaps other names than those of the hub."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(directory)
@@ -90,11 +98,14 @@ def with_fused_experts(directory: Path) -> None:
 
 
 EDITED = {
-    "deepseek_v2": (with_fused_experts,),
-    "granitemoe": (with_fused_experts,),
-    "lfm2_moe": (with_fused_experts,),
-    "mixtral": (with_fused_experts,),
-    "qwen3_next": (with_fused_experts,),
+    "deepseek_v2": (as_transformers_holds_it,),
+    "granitemoe": (as_transformers_holds_it,),
+    "lfm2_moe": (as_transformers_holds_it,),
+    "mixtral": (as_transformers_holds_it,),
+    "mpt": (with_another_ratio,),
+    "nemotron_h": (as_transformers_holds_it,),
+    "olmo_hybrid": (as_transformers_holds_it,),
+    "qwen3_next": (as_transformers_holds_it,),
     "smollm2": (with_another_head, with_head_only, as_torch_file, as_bf16),
     "gpt2": (as_torch_file,),
     "gemma": (as_bf16,),
@@ -238,6 +249,49 @@ def check_encoder(name: str, seed: int, edit, out: Path) -> bool:
     return good
 
 
+def check_encoder_decoder(name: str, seed: int, edit, out: Path) -> bool:
+    directory = make_encoder_decoders.make(name, seed, out, edit)
+    binary, label, run = out / "model.bin", label_of(name, edit), conftest.run_command
+    if not exports(directory, binary, label):
+        return False
+    error = test_encoder_decoders.measure(directory, binary, run)
+    texts = test_encoder_decoders.greedy(directory, binary, run, *test_encoder_decoders.F32)
+    wrong = test_encoder_decoders.differing(directory, texts)
+    good = error <= TOLERANCE and not wrong
+    if not edit:
+        (directory / "generation_config.json").unlink()  # a shape knows nothing of it
+        good &= exports(directory, binary, label) and has_its_shape(directory, binary)
+        good &= changes_nothing(directory)
+    told = f"logits differ by {error:.1e}, {len(wrong)} of {len(texts)} texts differ"
+    print(f"{'ok' if good else 'not ok'} {label}, seed {seed}: {told}", flush=True)
+    return good
+
+
+def changes_nothing(directory: Path) -> bool:
+    """Whether the keys of config.json that export.py passes over change nothing, one by one."""
+    import torch
+    from transformers import AutoModelForSeq2SeqLM
+
+    config = json.loads((directory / "config.json").read_text())
+    golden, plain, good = test_encoder_decoders.golden_of(directory), None, True
+    ids = torch.tensor([golden["sources"][2]]), torch.tensor([golden["targets"][2]])
+    of_output = ("return_dict", "output_attentions", "output_hidden_states")
+    for key in (None, *sorted(test_encoder_decoders.harmless(config) & set(config))):
+        if key in of_output or key and not isinstance(config[key], (int, float)):
+            continue
+        other = {**config, key: test_encoder_decoders.changed(config[key])} if key else config
+        (directory / "config.json").write_text(json.dumps(other))
+        model = AutoModelForSeq2SeqLM.from_pretrained(directory, attn_implementation="eager")
+        with torch.no_grad():
+            logits = model.eval()(ids[0], decoder_input_ids=ids[1]).logits
+        plain = logits if plain is None else plain
+        if not torch.equal(logits, plain):
+            print(f"not ok: {key} of config.json changes the logits", flush=True)
+            good = False
+    (directory / "config.json").write_text(json.dumps(config))
+    return good
+
+
 def has_its_shape(directory: Path, binary: Path) -> bool:
     """Whether config.json alone says the same of knobs and tensors."""
     config = json.loads((directory / "config.json").read_text())
@@ -338,15 +392,16 @@ def check_gguf(name: str, seed: int, out: Path) -> bool:
     return good
 
 
-def check_multimodal(name: str, seed: int, out: Path) -> bool:
-    """The text model cut out of a multimodal checkpoint of Qwen 3.5 answers a text as the whole
-    does."""
-    import numpy as np
-    import torch
-    from transformers import AutoConfig, AutoModelForImageTextToText
+def text_config(name: str) -> dict:
+    from transformers import AutoConfig
 
     kind, values = make_golden.MODELS.get(name) or make_golden.MORE[name]
-    text = AutoConfig.for_model(kind, **{**make_golden.COMMON, **values}).to_dict()
+    return AutoConfig.for_model(kind, **{**make_golden.COMMON, **values}).to_dict()
+
+
+def qwen_with_pictures(name: str) -> dict:
+    """The config of a multimodal Qwen 3.5."""
+    text = text_config(name)
     vision = dict(
         depth=1,
         hidden_size=16,
@@ -356,15 +411,36 @@ def check_multimodal(name: str, seed: int, out: Path) -> bool:
         patch_size=4,
         num_position_embeddings=16,
     )
-    config = AutoConfig.for_model(
-        name,
-        text_config=text,
-        vision_config=vision,
-        image_token_id=100,
-        video_token_id=101,
-        vision_start_token_id=102,
-        vision_end_token_id=103,
-    )
+    ids = dict(image_token_id=100, video_token_id=101, vision_start_token_id=102)
+    return dict(text_config=text, vision_config=vision, vision_end_token_id=103, **ids)
+
+
+def mistral_with_pictures(**more) -> dict:
+    """That of a Mistral Small 3.1."""
+    vision = dict(hidden_size=16, intermediate_size=16, num_attention_heads=2, head_dim=8)
+    sizes = dict(num_hidden_layers=1, patch_size=4, image_size=16)
+    return dict(text_config=text_config("mistral"), vision_config={**vision, **sizes}, **more)
+
+
+def mistral_heads():
+    """A head of its own, a tied one, and other names: label, config, own_names."""
+    untied = mistral_with_pictures(tie_word_embeddings=False)
+    yield "mistral3, a head of its own", untied, False
+    yield "mistral3 by transformers' names", untied, True
+    yield "mistral3, tied", mistral_with_pictures(), False
+    yield "mistral3, tied, by transformers' names", mistral_with_pictures(), True
+
+
+def check_multimodal(
+    kind: str, label: str, values: dict, seed: int, out: Path, own_names: bool = False
+) -> bool:
+    """The text model cut out of a multimodal checkpoint answers a text as the whole does.
+    own_names: those that transformers 5 holds tensors by, not the hub's."""
+    import numpy as np
+    import torch
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    config = AutoConfig.for_model(kind, **values)
     directory, binary = out / "multimodal", out / "model.bin"
     torch.manual_seed(seed)
     model = (
@@ -372,7 +448,8 @@ def check_multimodal(name: str, seed: int, out: Path) -> bool:
     )
     make_golden.randomize(model, torch)
     model.set_experts_implementation("eager")
-    model.save_pretrained(directory)
+    shutil.rmtree(directory, ignore_errors=True)
+    model.save_pretrained(directory, save_original_format=not own_names)
     prompt = torch.randint(3, 90, (1, make_golden.N_PROMPT))
     with torch.no_grad():
         expected = model(input_ids=prompt, use_cache=False).logits[0].numpy()
@@ -385,7 +462,7 @@ def check_multimodal(name: str, seed: int, out: Path) -> bool:
     logits = np.fromfile(out / "logits", "<f4").reshape(expected.shape)
     error = float(np.abs(logits - expected).max() / np.abs(expected).max())
     print(
-        f"{'ok' if error <= TOLERANCE else 'not ok'} {name}, multimodal, seed {seed}: "
+        f"{'ok' if error <= TOLERANCE else 'not ok'} {label}, multimodal, seed {seed}: "
         f"logits differ by {error:.1e}",
         flush=True,
     )
@@ -394,7 +471,8 @@ def check_multimodal(name: str, seed: int, out: Path) -> bool:
 
 def main() -> int:
     encoders = [*make_encoders.MODELS, *make_encoders.MORE]
-    names = [*make_golden.MODELS, *make_golden.MORE, *encoders]
+    both = [*make_encoder_decoders.MODELS, *make_encoder_decoders.MORE]
+    names = [*make_golden.MODELS, *make_golden.MORE, *encoders, *both]
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
         "names", nargs="*", default=names, metavar="NAME", help=f"of {', '.join(names)}"
@@ -410,10 +488,17 @@ def main() -> int:
                 for edit in (None, *make_encoders.EDITED.get(name, ())):
                     failed += not check_encoder(name, args.seed, edit, Path(out))
                 continue
+            if name in both:
+                for edit in (None, *make_encoder_decoders.EDITED.get(name, ())):
+                    failed += not check_encoder_decoder(name, args.seed, edit, Path(out))
+                continue
             for edit in (None, *EDITED.get(name, ())):
                 failed += not check(name, args.seed, edit, Path(out))
             if name in IN_MULTIMODAL:
-                failed += not check_multimodal(name, args.seed, Path(out))
+                values = qwen_with_pictures(name)
+                failed += not check_multimodal(name, name, values, args.seed, Path(out))
+            for label, values, own in mistral_heads() if name == "mistral" else ():
+                failed += not check_multimodal("mistral3", label, values, args.seed, Path(out), own)
             if name in IN_GGUF or name in ONLY_GGUF:
                 failed += not check_gguf(name, args.seed, Path(out))
     print(f"ci_live: seed {args.seed}, {failed} failed")

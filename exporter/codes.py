@@ -1,0 +1,164 @@
+"""The codes of matrices by the inputs that the engine gives them: moments of a few layers at a time
+are gathered, and then feedback.py decides."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Iterator, Mapping
+
+import numpy as np
+
+from .engine import Engine
+from .feedback import row_errors, turned_rows, with_feedback
+from .quantize import BLOCK, LANES, Blocks, pack_blocks
+from .steps import Folder, bar
+from .tensor import ExportError, Tensor
+
+MOMENTS = 1 << 29  # bytes of moments that may be in memory together, about
+# The matrices that multiply an input, and which of a stack.
+Moments = "dict[tuple[tuple[str, ...], int], np.ndarray]"
+
+
+def _layer_of(name: str) -> str:
+    """layers.N of a layer's matrix; "model" of others."""
+    return ".".join(name.split(".")[:2]) if name.startswith("layers.") else "model"
+
+
+def feed(
+    folder: Folder,
+    metadata: Mapping[str, object],
+    matrices: Mapping[str, Tensor],
+    texts: np.ndarray,
+    pass_texts: int,
+) -> list[str]:
+    """Leaves the q4 codes of these matrices in the folder, a file a layer. Returns those that have
+    any: something is multiplied by them. Texts run pass_texts at a time. Errors: ExportError,
+    OSError."""
+    layers: dict[str, list[str]] = {}
+    for name in matrices:
+        layers.setdefault(_layer_of(name), []).append(name)
+    left = [layer for layer in layers if not folder.has(f"{layer}.npz")]
+    with bar("feedback", len(layers)) as progress:
+        progress.update(len(layers) - len(left))
+        for batch in _batches(left, layers, matrices, metadata):
+            names = {name for layer in batch for name in layers[layer]}
+            moments = _moments(folder, texts, names, pass_texts)
+            for layer in batch:
+                made: dict[str, np.ndarray] = {}
+                for name in layers[layer]:
+                    made.update(_fed(name, matrices[name], metadata, moments))
+                folder.save(f"{layer}.npz", made)
+                progress.update()
+    return [name for layer in layers for name in _names_in(folder, layer)]
+
+
+def _names_in(folder: Folder, layer: str) -> list[str]:
+    with np.load(folder.file(f"{layer}.npz")) as file:
+        return [key[: -len(":scale")] for key in file.files if key.endswith(":scale")]
+
+
+def _batches(left, layers, matrices, metadata) -> Iterator[list[str]]:
+    """Layers whose moments fit into memory together. About half of the inputs are shared."""
+    batch, held = [], 0
+    for layer in left:
+        size = sum(
+            2 * matrices[name].shape[1] ** 2 * _stack_of(name, metadata) for name in layers[layer]
+        )
+        if batch and held + size > MOMENTS:
+            yield batch
+            batch, held = [], 0
+        batch.append(layer)
+        held += size
+    if batch:
+        yield batch
+
+
+def _moments(folder: Folder, texts: np.ndarray, names: set[str], step: int) -> Moments:
+    """Of what these matrices are multiplied by while the texts run, `step` of them at a time."""
+    found: Moments = {}
+
+    def take(given: list[str], which: int, rows: np.ndarray) -> None:
+        wanted = tuple(name for name in given if name in names)
+        if wanted and len(rows):
+            turned = turned_rows(rows)
+            product = turned.T @ turned
+            if (wanted, which) in found:
+                found[wanted, which] += product
+            else:
+                found[wanted, which] = product
+
+    length = texts.shape[1]
+    with Engine(folder.file("model.bin"), length, step * length, 1) as engine, \
+            bar("moments", len(texts)) as progress:  # fmt: skip
+        for first in range(0, len(texts), step):
+            some = texts[first : first + step]
+            engine.watch(some, take)
+            progress.update(len(some))
+    return found
+
+
+def _stack_of(name: str, metadata) -> int:
+    """How many matrices a stack has."""
+    kind = name.split(".")[-1]
+    key = (
+        "layer.experts" if kind.startswith("expert_")
+        else "layer.n_heads" if kind in ("attn_k_up", "attn_v_up")
+        else None
+    )  # fmt: skip
+    return int(np.max(metadata[key])) if key else 1
+
+
+def _fed(name: str, tensor: Tensor, metadata, moments) -> dict[str, np.ndarray]:
+    """What feedback makes of a matrix: values, scales and each row's squared error. Nothing if
+    nothing is multiplied by it."""
+    inputs: dict[int, np.ndarray] = {}
+    for (names, which), given in moments.items():
+        if name in names:  # more than once, if layers share the matrix
+            inputs[which] = inputs[which] + given if which in inputs else given
+    if not inputs:
+        return {}
+    weights = tensor.array()
+    stack = _stack_of(name, metadata)
+    step = len(weights) if stack == 1 else -(-len(weights) // stack // LANES) * LANES
+    nothing = np.zeros((-(-weights.shape[1] // BLOCK) * BLOCK,) * 2, np.float32)
+    parts = []
+    for which, first in enumerate(range(0, len(weights), step)):
+        part = weights[first : first + step]
+        try:
+            parts.append(with_feedback(part, inputs.get(which, nothing), "q4"))
+        except OverflowError:
+            raise ExportError(
+                f"tensor {tensor.name}: a weight of magnitude {np.abs(part).max():.3g} is too "
+                "large for q4; use --dtype f32"
+            ) from None
+    blocks = Blocks(*(np.concatenate(x) for x in zip(*((p.values, p.scale) for p in parts))))
+    return {
+        f"{name}:values": blocks.values.astype(np.int8),
+        f"{name}:scale": blocks.scale.astype(np.float16),
+        f"{name}:error": row_errors(weights, blocks),
+    }
+
+
+@functools.lru_cache(maxsize=1)
+def _stored(folder: Folder, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    with np.load(folder.file(f"{_layer_of(name)}.npz")) as file:
+        return file[f"{name}:values"], file[f"{name}:scale"], file[f"{name}:error"]
+
+
+def codes_of(folder: Folder, name: str, a: int, b: int) -> tuple[Blocks, float]:
+    """Rows a..b-1, and their squared error."""
+    values, scale, error = _stored(folder, name)
+    blocks = Blocks(values[a:b].astype(np.float32), scale[a:b].astype(np.float32))
+    return blocks, float(error[a:b].sum())
+
+
+def with_codes(folder: Folder, tensor: Tensor, name: str) -> Tensor:
+    """The tensor, which in q4 is what feedback made of it."""
+
+    def packed(dtype: str, a: int, b: int) -> tuple[bytes, float]:
+        assert dtype == "q4", dtype
+        blocks, error = codes_of(folder, name, a, b)
+        return pack_blocks(blocks, dtype), error
+
+    return replace(tensor, packed=packed)

@@ -1,0 +1,330 @@
+"""Four bits by what they do: what a probe sees of products, error feedback, costs, budgets, and an
+export that is interrupted. The reference for products is numpy in double precision."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import export
+from conftest import ROOT
+from exporter import calibrate, engine, quantize, trials
+from exporter.budget import BITS, described, eight_bits
+from exporter.checkpoint import Checkpoint
+from exporter.feedback import product_error, turned_rows, with_feedback
+from exporter.quantize import quantize_blocks, turn
+from exporter.tensor import ExportError
+
+STORIES = ROOT / "models" / "hf"
+GOLDEN = ROOT / "tests" / "golden"
+FEW = calibrate.Amounts(texts=14, length=64, held=2, measured=32, batch=7, least=4)
+
+
+@pytest.fixture(autouse=True)
+def few_texts(monkeypatch):
+    monkeypatch.setattr(calibrate, "AMOUNTS", FEW)
+
+
+def exported(source: Path, out: Path, *options: str) -> Path:
+    assert export.main([str(source), str(out), *options]) == 0
+    return out
+
+
+def inputs_of(path: Path, texts: np.ndarray) -> dict[tuple, np.ndarray]:
+    """Every product's input rows, by the matrices and which of a stack."""
+    found: dict[tuple, np.ndarray] = {}
+
+    def take(names, which, rows):
+        assert (tuple(names), which) not in found
+        found[tuple(names), which] = rows.copy()
+
+    with engine.Engine(str(path), texts.shape[1], texts.size, 1) as e:
+        e.watch(texts, take)
+    return found
+
+
+# ---- the probe ----
+
+
+@pytest.mark.parametrize(
+    "name", ["llama", "deepseek_v3", "qwen3_next", "mamba2", "granitemoe", "lfm3"]
+)
+def test_every_product_is_seen(name, tmp_path):
+    """By its matrices' names, with rows as wide as they; each matrix once in a pass, and experts
+    once each."""
+    path = exported(GOLDEN / name, tmp_path / "x.bin", "--dtype", "f32")
+    texts = np.arange(30).reshape(2, 15) % 40 + 3
+    tensors, found = Checkpoint(str(path)).tensors, inputs_of(path, texts)
+    seen = [matrix for names, which in found for matrix in names if which == 0]
+    assert len(seen) == len(set(seen))
+    for (names, which), rows in found.items():
+        assert {tensors[matrix][2] for matrix in names} == {rows.shape[1]}
+        assert len(rows) == texts.size or "expert" in names[0] or "_up" in names[0]
+    vectors = {n for n, (_, rows, *_) in tensors.items() if rows == 1}
+    lookups = {"embed"} if "output" in tensors else set()
+    stacks = {n for n in tensors if "expert" in n}  # of which some may see no token
+    missing = set(tensors) - set(seen) - vectors - lookups - stacks - {"output", "embed"}
+    assert not {n for n in missing if not n.endswith((".bias", ".conv"))}
+
+
+def test_the_rows_are_those_that_are_multiplied(tmp_path):
+    path = exported(GOLDEN / "llama", tmp_path / "x.bin", "--dtype", "f32")
+    texts = np.array([[5, 6, 7, 8, 9]])
+    found, file = inputs_of(path, texts), Checkpoint(str(path))
+    gate, up = (file.tensor(f"layers.0.ffn_{k}").astype(float) for k in ("gate", "up"))
+    [y] = [rows for (names, _), rows in found.items() if "layers.0.ffn_up" in names]
+    [hidden] = [rows for (names, _), rows in found.items() if names == ("layers.0.ffn_down",)]
+    gated = y @ gate.T
+    assert np.allclose(gated / (1 + np.exp(-gated)) * (y @ up.T), hidden, rtol=1e-4, atol=1e-6)
+
+
+def test_an_exception_while_looking_is_raised(tmp_path):
+    path = exported(GOLDEN / "llama", tmp_path / "x.bin")
+    with pytest.raises(KeyboardInterrupt), engine.Engine(str(path), 8, 8, 1) as e:
+        def take(*_):
+            raise KeyboardInterrupt
+        e.watch(np.array([[5, 6, 7]]), take)
+
+
+# ---- feedback ----
+
+
+def test_rows_are_turned_and_rounded():
+    rows = np.random.RandomState(1).standard_normal((7, 70)).astype(np.float32)
+    rows[2] = 0
+    found = turned_rows(rows)
+    assert found.shape == (7, 96) and not found[2].any()
+    filled = np.pad(rows, ((0, 0), (0, 26))).reshape(-1, 32)
+    exact = turn(filled) / 8
+    step = np.abs(exact).max(1, keepdims=True) / 127
+    numbers = found.reshape(-1, 32) / np.where(step > 0, step, 1)
+    assert np.abs(numbers - np.rint(numbers)).max() < 1e-3
+    assert (np.abs(found.reshape(-1, 32) - exact) <= step * 0.501).all()
+
+
+@pytest.mark.parametrize("dtype, better", [("q4", 0.8), ("q8", 0.8)])
+def test_feedback_lowers_the_error_on_other_texts(dtype, better, tmp_path):
+    """Of every matrix of the bundled model, by inputs that it was not made with."""
+    path = exported(STORIES, tmp_path / "x.bin", "--dtype", "f32")
+    file = Checkpoint(str(path))
+    with engine.Engine(str(path), 128, 64, 32) as e:
+        texts = e.continued([[1]] * 32, 128, 5)
+    seen, other = inputs_of(path, texts[:24]), inputs_of(path, texts[24:])
+    ratios = []
+    for (names, which), rows in seen.items():
+        for name in names:
+            if name.startswith("layers.") and name.split(".")[2].startswith(("attn", "ffn")):
+                weights, x = file.tensor(name), turned_rows(rows)
+                y = turned_rows(other[names, which])
+                blocks = with_feedback(weights, x.T @ x, dtype)
+                filled = np.pad(weights, ((0, 0), (0, -weights.shape[1] % 32)))
+                nearest = quantize_blocks(
+                    (turn(filled.reshape(-1, 32)) / 4).reshape(filled.shape), dtype
+                )
+                fed, near = (product_error(weights, b, y.T @ y) for b in (blocks, nearest))
+                ratios.append(fed / near)
+    assert len(ratios) >= 7 and max(ratios) < 1.02 and np.mean(ratios) < better, ratios
+
+
+def test_feedback_without_inputs_rounds_to_nearest():
+    """A direction that no text showed, and a matrix of which none did."""
+    numbers = np.random.RandomState(2)
+    weights = numbers.standard_normal((20, 64)).astype(np.float32)
+    none = with_feedback(weights, np.zeros((64, 64), np.float32), "q4")
+    nearest = quantize_blocks((turn(weights.reshape(-1, 32)) / 4).reshape(20, 64), "q4")
+    same = (none.values == nearest.values).mean()
+    assert same > 0.99
+    x = turned_rows(numbers.standard_normal((3, 64)).astype(np.float32))
+    assert np.isfinite(with_feedback(weights, x.T @ x, "q4").weights()).all()
+
+
+# ---- costs and budgets ----
+
+
+def test_the_most_costly_get_eight():
+    sizes = {"layers.0.a": 100, "layers.1.a": 100, "layers.0.b": 50, "output": 200}
+    costs = {"layers.0.a": 1.0, "layers.1.a": 3.0, "layers.0.b": 2.0, "output": 1.0}
+    assert eight_bits(sizes, costs, 4.5) == set()
+    assert eight_bits(sizes, costs, 8.5) == set(sizes)
+    assert eight_bits(sizes, costs, 5.0) == {"layers.0.b"}
+    assert eight_bits(sizes, costs, 5.9) == {"layers.0.b", "layers.1.a"}
+    for bits in (4.4, 8.6, float("nan")):
+        with pytest.raises(ExportError, match="expected 4.5 .all q4. to 8.5"):
+            eight_bits(sizes, costs, bits)
+    names = ["layers.2.a", "layers.0.a", "layers.1.a", "layers.4.a", "ple_in", "layers.3.b"]
+    assert described(names) == "a of layers 0-2, 4; b of layers 3; ple_in"
+
+
+def layer_bits(path: Path) -> float:
+    found = [t for n, t in Checkpoint(str(path)).tensors.items()
+             if n.startswith("layers.") and t[1] > 1]  # fmt: skip
+    assert {t[0] for t in found} <= {"q4", "q8"}
+    weights = sum(rows * cols for _, rows, cols, *_ in found)
+    return sum((8.5 if t[0] == "q8" else 4.5) * t[1] * t[2] for t in found) / weights
+
+
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_budgets_are_kept(calibrated, tmp_path, run, capsys):
+    """And ./run --info says what was chosen."""
+    sizes = []
+    for options, bits in ((("q4",), BITS["q4"]), (("q4m",), BITS["q4m"]),
+                          (("q4", "--bits", "8.5"), 8.5)):  # fmt: skip
+        options = ("--dtype", *options, *(["--calibrate"] if calibrated else []))
+        path = exported(STORIES, tmp_path / "x.bin", *options)
+        assert bits - 0.35 < layer_bits(path) <= bits
+        sizes.append(path.stat().st_size)
+        said = capsys.readouterr().out
+        line = said.splitlines()[-1]
+        assert line.startswith("in eight bits: ") and ("nats a token" in line) == calibrated
+        info = run(path, "--info").stdout.decode()
+        assert line[len("in eight bits: ") :] in info
+    assert sizes == sorted(sizes) and not list(tmp_path.glob("*.calibration"))
+
+
+def test_a_trial_is_the_file_that_it_stands_for(tmp_path, monkeypatch):
+    """The logits of the q8 file with four-bit numbers in it are those of the q4 file."""
+    said = []
+    divergence = trials.Trials.divergence
+
+    def spy(self, names, times=1):
+        names = list(names)
+        value = divergence(self, names, times)
+        assert divergence(self, []) == pytest.approx(0, abs=1e-5)  # all is as it was
+        said.append((len(names), value, self.texts, self.likely))
+        return value
+
+    monkeypatch.setattr(trials.Trials, "divergence", spy)
+    path = exported(STORIES, tmp_path / "x.bin", "--dtype", "q4", "--bits", "4.5", "--calibrate")
+    n, value, texts, likely = said[-1]
+    assert n == max(n for n, *_ in said) > 7 and value > 1e-3
+    with engine.Engine(str(path), texts.shape[1], texts.size, texts.size) as e:
+        logits = e.logits(texts, len(likely) // len(texts)).astype(float)
+    log_q = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    p = np.array(likely)
+    exact = (p * (np.log(p) - log_q)).sum(1).mean()
+    assert exact == pytest.approx(value, rel=1e-2)
+
+
+def test_a_change_is_tried_as_large_as_asked():
+    weights = np.random.RandomState(4).standard_normal((20, 64)).astype(np.float32)
+    weights[3] = 0
+    eight, four = (quantize_blocks(weights, dtype) for dtype in ("q8", "q4"))
+    found = trials._amplified(eight, four, 4)
+    exact = eight.weights() + 4 * (four.weights() - eight.weights())
+    assert np.abs(found.values).max() <= 127 and (found.values == np.rint(found.values)).all()
+    # Half a step, and what f16 takes off the largest.
+    assert np.abs(found.weights() - exact).max() <= 0.57 * found.scale.max()
+    same = quantize.unpack_blocks(quantize.pack_blocks(four, "q4"), "q4", 20, 64)
+    assert np.array_equal(same.values, four.values) and np.array_equal(same.scale, four.scale)
+
+
+# ---- the command ----
+
+
+def test_it_goes_on_where_it_was_interrupted(tmp_path, monkeypatch, capsys):
+    """At each of its steps, with nothing half-written, to the same bytes."""
+    options = ("--dtype", "q4", "--calibrate")
+    whole = exported(STORIES, tmp_path / "whole.bin", *options).read_bytes()
+    out, folder = tmp_path / "x.bin", tmp_path / "x.bin.calibration"
+    continued, watch = engine.Engine.continued, engine.Engine.watch
+    divergence = trials.Trials.divergence
+
+    def failing(function, at):
+        calls = []
+
+        def call(*arguments):
+            calls.append(1)
+            if len(calls) == at:
+                raise KeyboardInterrupt
+            return function(*arguments)
+
+        return call
+
+    for place, name, function, at in (
+        (engine.Engine, "continued", continued, 2), (engine.Engine, "watch", watch, 2),
+        (trials.Trials, "divergence", divergence, 4),
+    ):  # fmt: skip
+        monkeypatch.setattr(place, name, failing(function, at))
+        assert export.main([str(STORIES), str(out), *options]) == 1
+        said = capsys.readouterr().err
+        assert f"interrupted; nothing was written; {folder} has what was done" in said
+        assert not out.exists() and not list(tmp_path.glob("**/*.tmp"))
+    assert len(json.loads((folder / "costs.json").read_text())) == 3
+    for name in ("continued", "watch"):  # are done
+        monkeypatch.setattr(engine.Engine, name, failing(None, 1))
+    monkeypatch.setattr(trials.Trials, "divergence", divergence)
+    assert exported(STORIES, out, *options).read_bytes() == whole
+    assert not folder.exists()
+
+
+def test_what_was_done_for_another_source_is_not_used(tmp_path, monkeypatch):
+    out, folder = tmp_path / "x.bin", tmp_path / "x.bin.calibration"
+    folder.mkdir()
+    (folder / "key.json").write_text("{}")
+    (folder / "texts.npz").write_bytes(b"something else")
+    exported(STORIES, out, "--dtype", "q4", "--calibrate")
+    assert not folder.exists()
+
+
+def test_a_file_of_text(tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    text.write_text("Once upon a time there was a little dog. He liked to run. " * 40)
+    options = ("--dtype", "q4", "--calibrate")
+    own = exported(STORIES, tmp_path / "x.bin", *options).read_bytes()
+    given = exported(STORIES, tmp_path / "x.bin", *options, str(text)).read_bytes()
+    assert len(own) == len(given) and own != given
+    text.write_text("Too short.")
+    assert export.main([str(STORIES), str(tmp_path / "y.bin"), *options, str(text)]) == 1
+    said = capsys.readouterr().err
+    assert "tokens; calibrating wants" in said and not (tmp_path / "y.bin").exists()
+
+
+@pytest.mark.parametrize("name", ["deepseek_v3", "granitemoe", "qwen3_next", "gemma4", "falcon"])
+def test_other_families(name, tmp_path, run):
+    """Experts, heads of latent attention, other mixers: the file runs, and its logits are nearer to
+    those in q8 than without calibration."""
+    made = {
+        kind: exported(GOLDEN / name, tmp_path / f"{kind}.bin", "--dtype", dtype, *more)
+        for kind, dtype, more in (
+            ("q8", "q8", ()), ("plain", "q4", ()), ("fed", "q4", ("--calibrate",)))
+    }  # fmt: skip
+    ids = " ".join(map(str, np.random.RandomState(3).randint(3, 60, 60)))
+    logits = {}
+    for kind, path in made.items():
+        done = run(path, "--tokens", ids, "--logits", tmp_path / "logits")
+        assert done.returncode == 0, done.stderr
+        logits[kind] = np.fromfile(tmp_path / "logits", np.float32)
+    plain, fed = (np.linalg.norm(logits[k] - logits["q8"]) for k in ("plain", "fed"))
+    assert fed < plain
+
+
+def test_refusals(tmp_path, capsys, monkeypatch):
+    out = str(tmp_path / "x.bin")
+    for arguments, sentence in (
+        (["--bits", "5"], "--bits belongs to --dtype q4"),
+        (["--calibrate", "--dtype", "q8"], "--calibrate belongs to --dtype q4"),
+        (["--calibrate", "--dtype", "q4", "--shape-only"], "there are no trained weights"),
+    ):
+        with pytest.raises(SystemExit):
+            export.main([str(STORIES), out, *arguments])
+        assert sentence in capsys.readouterr().err
+    assert export.main([str(STORIES), out, "--dtype", "q4", "--bits", "3"]) == 1
+    assert "--bits 3: expected 4.5 (all q4) to 8.5 (all q8)" in capsys.readouterr().err
+    encoder = next((GOLDEN / "encoders").iterdir())
+    assert export.main([str(encoder), out, "--dtype", "q4", "--calibrate"]) == 1
+    assert "name a file of it" in capsys.readouterr().err
+
+    pairs = GOLDEN / "encoder_decoders" / "t5"
+    assert export.main([str(pairs), out, "--dtype", "q4", "--calibrate"]) == 1
+    assert "this model reads pairs of them" in capsys.readouterr().err
+
+    def missing(*_):
+        raise ImportError("libheads.so is neither here nor there: run `make lib`")
+
+    monkeypatch.setattr(engine.importlib, "import_module", missing)
+    assert export.main([str(STORIES), out, "--dtype", "q4", "--calibrate"]) == 1
+    assert "calibration runs the engine: libheads.so is neither" in capsys.readouterr().err
+    assert not (tmp_path / "x.bin").exists()
