@@ -49,7 +49,9 @@ def inputs_of(path: Path, texts: np.ndarray) -> dict[tuple, np.ndarray]:
 # ---- the probe ----
 
 
-@pytest.mark.parametrize("name", ["llama", "deepseek_v3", "qwen3_next", "granitemoe", "lfm3"])
+@pytest.mark.parametrize(
+    "name", ["llama", "deepseek_v3", "qwen3_next", "mamba2", "granitemoe", "lfm3"]
+)
 def test_every_product_is_seen(name, tmp_path):
     """By its matrices' names, with rows as wide as they; each matrix once in a pass, and experts
     once each."""

@@ -11,7 +11,8 @@ encoder, whose vectors must be those of transformers in f32, and near them in q8
 tokenizer must be that of its tokenizer.json.
 
 Of the first two, calibrated four bits must keep what the bars say, in perplexity of the first 60 KB
-of TEXT over that in f32, and in size."""
+of TEXT over that in f32, and in size. A cache in q4 must leave the first's perplexity of as much
+text within 1 % (its values) and 2 % (keys too) of that with f16."""
 
 from __future__ import annotations
 
@@ -190,6 +191,21 @@ def check_sequences(model: Path) -> None:
         said(f"{model.name}: {done.stdout.decode().strip()[4:]}")
 
 
+# ---- a cache in four bits ------------------------------------------------------------------------
+
+
+def check_q4_cache(model: Path, folder: Path, text: bytes) -> None:
+    file, found = folder / "text", []
+    file.write_bytes(text[:60000])
+    for keys, values in (("f16", "f16"), ("f16", "q4"), ("q4", "q4")):
+        said_of = run(model, "--ppl", file, "-c", 2048, "-ctk", keys, "-ctv", values).decode()
+        found.append(float(said_of.split()[1]))
+    f16, values, both = found
+    assert values < 1.01 * f16 and both < 1.02 * f16, found
+    assert f16 != values != both
+    said(f"{model.name}: perplexity {f16}, with values in q4 {values}, with keys too {both}")
+
+
 # ---- heads ---------------------------------------------------------------------------------------
 
 TEXT = """The old lighthouse keeper climbed the stairs every evening. Mrs. Dursley had once told
@@ -309,6 +325,7 @@ def main() -> None:
     check_bits("smollm2", folder, Path(sys.argv[2]))
     check_bits("gemma3", folder, Path(sys.argv[2]))
     check_paris(smollm2)
+    check_q4_cache(smollm2, folder, Path(sys.argv[2]).read_bytes())
     check_heads(smollm2, folder)
     check_ids(smollm2, smollm2.with_suffix(".gguf"), folder)
     questions = ["Who was Ada Lovelace?", "When?", "Tell me a story about her. Be brief."]
