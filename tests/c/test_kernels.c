@@ -410,7 +410,8 @@ static void test_mix_q4_definition(void) {
     }
     scalar_kernels.mix[Q4](out, p, BLOCKS * LANES, 1, v, BEGIN, END, DIM, 0);
     for (int d = 0; d < DIM; d++) {
-        double sum = 0, variance = 0, a[BLOCKS * LANES], largest[BLOCKS * LANES / MIX_RUN + 1] = {0};
+        double sum = 0, variance = 0, a[BLOCKS * LANES];
+        double largest[BLOCKS * LANES / MIX_RUN + 1] = {0};
         for (int i = BEGIN; i < END; i++) {
             const uint16_t *scales = (const uint16_t *)(v[i / LANES] + CODES);
             a[i] = (double)p[i] * (double)f16_to_f32(scales[d / BLOCK * LANES + i % LANES]);
