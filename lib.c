@@ -99,7 +99,7 @@ static int set_type(Dtype *type, const char *what, heads_type from, Error *err) 
 static int inner_options(WorkspaceOptions *out, const heads_workspace_options *o, Error *err) {
     static const heads_workspace_options defaults;
     if (!o) o = &defaults;
-    *out = (WorkspaceOptions){.context = o->context, .chunk = o->chunk ? o->chunk : 128,
+    *out = (WorkspaceOptions){.context = o->context, .chunk = o->chunk ? o->chunk : DEFAULT_CHUNK,
                               .n_threads = o->n_threads, .isa = o->isa,
                               .threads_of = o->threads_of};
     out->logit_rows = o->logit_rows ? o->logit_rows : out->chunk;
@@ -232,7 +232,7 @@ heads_sampler *heads_sampler_new(const heads_workspace *w, const heads_sampler_o
     SamplerOptions o = options ? *options : (SamplerOptions){0};
     if (o.top_p == 0) o.top_p = 1;
     if (o.repeat_penalty == 0) o.repeat_penalty = 1;
-    if (o.repeat_last == 0) o.repeat_last = 64;
+    if (o.repeat_last == 0) o.repeat_last = DEFAULT_REPEAT_LAST;
     return sampler_new(workspace_kernels(w), workspace_model(w)->vocab_size, &o,
                        &workspace_model(w)->rules, err);
 }

@@ -16,6 +16,8 @@ typedef heads_kv_plan KvPlan;
 typedef heads_kv_usage KvUsage;
 typedef heads_text TextIds;
 
+enum { DEFAULT_CHUNK = 128 };  // of ./run and of the library
+
 typedef struct {
     int context;             // positions of each sequence; 0: the model's
     int chunk;               // most rows (tokens of all runs) of a pass, 1..; a text that sees

@@ -13,8 +13,9 @@ static const Options DEFAULTS = {
     .verb = GENERATE,
     .n_generate = -1,
     .n_draft = 3,
-    .workspace = {.chunk = 128, .k_dtype = F16, .v_dtype = F16},
-    .sampler = {.temperature = 0.8f, .top_p = 0.95f, .repeat_penalty = 1, .repeat_last = 64},
+    .workspace = {.chunk = DEFAULT_CHUNK, .k_dtype = F16, .v_dtype = F16},
+    .sampler = {.temperature = 0.8f, .top_p = 0.95f, .repeat_penalty = 1,
+                .repeat_last = DEFAULT_REPEAT_LAST},
 };
 
 typedef enum { HEADING, FLAG, TEXT, INT, INTS, FLOAT, SEED, DTYPE, BYTES } Kind;

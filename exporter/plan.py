@@ -199,6 +199,23 @@ def smallest(args: argparse.Namespace) -> int:
     return min(sum(linear(args, s, o, groups(s, o)[-1])[:2]) for s in args.schemes)
 
 
+def is_shape(args: argparse.Namespace, params: int) -> bool:
+    """Whether a model can have so many parameters."""
+    those = argparse.Namespace(**{**vars(args), "params": params})
+    return any(all_plans(those, s, d) for s in args.schemes for d in ("deep", "wide"))
+
+
+def largest(args: argparse.Namespace) -> int:
+    """Parameters of the largest model that there can be, if those asked for are too many; found by
+    halving, and rounded down to two digits."""
+    low, high = smallest(args), args.params
+    while high > 1.01 * low:
+        middle = math.isqrt(low * high)
+        low, high = (middle, high) if is_shape(args, middle) else (low, middle)
+    unit = 10 ** (len(str(low)) - 2)
+    return low // unit * unit
+
+
 def candidates(args: argparse.Namespace) -> list[Plan]:
     """For each scheme and depth the one with the largest cache that has room; the first is the one
     to take. Errors: ExportError, if there is none."""
@@ -212,9 +229,15 @@ def candidates(args: argparse.Namespace) -> list[Plan]:
     if fitting:
         return fitting
     if not others:
+        too_few = any(is_shape(args, args.params * n) for n in (2, 8, 64, 512))
+        bound = (
+            f"the smallest with such a vocabulary has {smallest(args):,}"
+            if too_few or args.params < smallest(args)
+            else f"with {MOST_HEADS} heads and {MOST_LAYERS} layers at most, the largest has about "
+            f"{largest(args):,}"
+        )
         raise ExportError(
-            f"--params: there is no shape for {args.params:,} parameters here; the smallest with "
-            f"such a vocabulary has {smallest(args):,}, and heads are {MOST_HEADS} at most"
+            f"--params: there is no shape for {args.params:,} parameters here; {bound}"
         )
     near = min(others, key=lambda p: p.token_bytes["f16"])
     need, tokens = near.token_bytes["f16"] * args.context, args.kv_memory // near.token_bytes["f16"]

@@ -150,9 +150,10 @@ def test_impossible_budgets_name_the_nearest(capsys):
     assert "the smallest" in refused(
         "--params", less, "--context", "100", "--kv-memory", "1G", "--vocab", "256"
     )
-    assert "heads are 256 at most" in refused(
-        "--params", "900T", "--context", "1", "--kv-memory", "1T"
-    )
+    said = refused("--params", "900T", "--context", "1", "--kv-memory", "1T")
+    most = number(re.search(r"256 heads and 512 layers at most, .* about ([\d,]+)", said)[1])
+    propose(capsys, str(most), "1", "1T")
+    assert "at most" in refused("--params", str(2 * most), "--context", "1", "--kv-memory", "1T")
 
 
 @pytest.mark.parametrize("args, said", [

