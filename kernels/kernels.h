@@ -65,8 +65,8 @@ typedef void MatmulFn(float *out, size_t out_stride, const uint8_t *panels, size
 //
 // For Q4 it is made of sums of integers. 16 positions hold, for each 16 dims, codes as in a panel
 // of q4 weights whose rows are dims and whose k are positions: [2][16][4] bytes, position 8 g + j
-// in the low half of byte j < 4, 8 g + 4 + j in the high half; then f16 scales as for Q8. For each 32
-// dims and each run of MIX_RUN positions (that begins at a multiple of it), a[i] = p[i] * scale,
+// in the low half of byte j < 4, 8 g + 4 + j in the high half; then f16 scales as for Q8. For each
+// 32 dims and each run of MIX_RUN positions (that begins at a multiple of it), a[i] = p[i] * scale,
 // step = the largest |a| / 127, n[i] the integer next to a[i] / step; and
 // out = fma((float)(sum of n[i] * code), step, out), run by run, from 0. begin is a multiple of 16,
 // positions are MAX_KEYS at most, and p is finite, and 0 from end to the next multiple.
