@@ -56,6 +56,11 @@ typedef struct {
     int n_spans, n_units, units_per_item;
 } Job;
 
+// The type of what is mixed.
+static Dtype mixed_dtype(const Job *job) {
+    return job->a->latent.rank ? job->kv->k_dtype : job->kv->v_dtype;
+}
+
 static int group_size(const Attention *a) { return a->n_heads / a->n_kv_heads; }
 
 // Whether it has keys and values of its own to add to the cache.
@@ -208,15 +213,16 @@ static float *head_of(const Block *b, Buffer buffer, int r, int width) {
 static Rows gather(const Job *job, const Block *b, HeadScratch *x) {
     const Kernels *k = job->w->k;
     int dim = job->a->head_dim;
+    Dtype dtype = job->kv->k_dtype;
     size_t n_blocks = blocks_of(dim);
     for (int r = 0; r < b->n_rows; r++) {
         float *q = x->q + (size_t)r * (size_t)dim;
         size_t block = (size_t)r * n_blocks;
         memcpy(q, head_of(b, job->b.q, r, dim), sizeof *q * (size_t)dim);
         k->scale(q, job->a->scale, dim);
-        if (job->kv->k_dtype == Q8)
+        if (dtype == Q8 || dtype == Q4)
             k->to_q8(x->q8 + block * BLOCK, x->q8_scale + block, x->q8_offset + block, q, dim,
-                     false);
+                     dtype == Q4);
     }
     return (Rows){.f32 = x->q, .stride = (size_t)dim, .q = x->q8, .scale = x->q8_scale,
                   .offset = x->q8_offset};
@@ -428,6 +434,12 @@ static void attend_units(const void *arg, int item, int thread) {
     }
 }
 
+// Of q4 values, which were turned before they were rounded.
+static void turn_back(const Kernels *k, float *x, int dim) {
+    k->scale(x, TURNED_X, dim);
+    for (int d = 0; d < dim; d += BLOCK) k->turn(x + d, x + d);
+}
+
 // Item: (span, query head). Merges the parts in order, token by token, and divides by the sum.
 static void merge_head(const void *arg, int item, int thread) {
     const Job *job = arg;
@@ -447,7 +459,8 @@ static void merge_head(const void *arg, int item, int thread) {
                 merge(k, out, max, sum, job->b.part + other * (size_t)dim, job->b.part_max[other],
                       job->b.part_sum[other], dim);
             }
-            k->scale(out, 1.0f / *sum, width);
+            k->scale(out, 1.0f / *sum, dim);
+            if (mixed_dtype(job) == Q4) turn_back(k, out, dim);
             memcpy(head_of(&b, job->b.mixed, r, width), out, sizeof *out * (size_t)width);
         }
     }
@@ -562,7 +575,7 @@ static void attend_all(Job *job) {
         }
         if (!job->n_spans) return;
         if (adds_keys(job->a))
-            kv_append(job->w, job->a, job->kv, job->b.keys, job->b.values, job->spans,
+            kv_append(job->w, job->a, job->kv, job->b.q, job->b.keys, job->b.values, job->spans,
                       job->n_spans);
         job->n_units = 0;
         attend(job);
@@ -631,6 +644,6 @@ void keep_source(Workspace *w, Buffer y) {
         Arena m = scratch(w);
         AttentionBuffers b = lay_out(&m, w, a, kv_cross(w, i), w->n_rows);
         multiply_each(w, (Product[]){{b.keys, &a->k}, {b.values, &a->v}}, 2, y, w->n_rows);
-        kv_append(w, a, kv_cross(w, i), b.keys, b.values, w->spans, w->n_spans);
+        kv_append(w, a, kv_cross(w, i), (Buffer){0}, b.keys, b.values, w->spans, w->n_spans);
     }
 }

@@ -131,7 +131,7 @@ HEADS_API int heads_chat_prints_date(const heads_chat *chat);
 
 typedef struct heads_workspace heads_workspace;
 
-typedef enum { HEADS_F16, HEADS_F32, HEADS_Q8 } heads_type;  // of cached keys and values
+typedef enum { HEADS_F16, HEADS_F32, HEADS_Q8, HEADS_Q4 } heads_type;  // of cached keys and values
 
 typedef struct {
     int context;        // positions of each sequence; 0: the model's

@@ -13,15 +13,18 @@
 
 // ---- geometry ----
 
+// Whether 32 numbers share a scale.
+static bool in_blocks(Dtype dtype) { return dtype == Q8 || dtype == Q4; }
+
 // Numbers of a cached value, padded for the mix.
 static int padded_value(int dim, Dtype v_dtype) {
-    return (int)round_up((size_t)dim, v_dtype == Q8 ? BLOCK : LANES);
+    return (int)round_up((size_t)dim, in_blocks(v_dtype) ? BLOCK : LANES);
 }
 
 // Bytes of 16 values of `dim` numbers, without their scales.
 static size_t value_bytes(int dim, Dtype dtype) {
-    size_t each = dtype == F32 ? 4 : dtype == F16 ? 2 : 1;
-    return (size_t)LANES * (size_t)dim * each;
+    size_t bits = dtype == F32 ? 32 : dtype == F16 ? 16 : dtype == Q8 ? 8 : 4;
+    return (size_t)LANES * (size_t)dim * bits / 8;
 }
 
 // Geometry of what attention caches, but for its offset: as it is (n_kv_heads 0), or with so many
@@ -45,11 +48,12 @@ static KvLayer attention_part(const Attention *a, int n_kv_heads, int context, D
     }
     kv.k_bytes = panel_bytes(kv.k_dtype, k_dim);
     if (a->latent.rank && !n_kv_heads) {
-        kv.v_dim = a->latent.rank;  // values are a part of the keys
+        // values are a part of the keys, of q4 whole blocks, which have been turned
+        kv.v_dim = kv.k_dtype == Q4 ? padded_value(a->latent.rank, Q4) : a->latent.rank;
     } else {
         kv.v_dim = padded_value(v_dim, kv.v_dtype);
         kv.v_scales = kv.v_bytes = value_bytes(kv.v_dim, kv.v_dtype);
-        if (kv.v_dtype == Q8) kv.v_bytes += (size_t)(LANES * kv.v_dim / BLOCK) * 2;
+        if (in_blocks(kv.v_dtype)) kv.v_bytes += (size_t)(LANES * kv.v_dim / BLOCK) * 2;
     }
     kv.slot_bytes = times((size_t)kv.n_heads, kv.k_bytes + kv.v_bytes);
     return kv;
@@ -190,7 +194,7 @@ typedef struct {
     const Workspace *w;
     const Attention *a;
     const KvLayer *kv;
-    Buffer keys, values;
+    Buffer queries, keys, values;
     const Span *spans;
 } Append;
 
@@ -207,6 +211,25 @@ static Q8Block q8_block(const Workspace *w, const float *x, int n) {
     w->k->to_q8(b.q, &scale, &offset, x, n < BLOCK ? n : BLOCK, false);
     b.scale = f32_to_f16(scale);
     return b;
+}
+
+// One key, as column `lane` of a panel of q4. A head's queries lean to one side, so what counts of
+// a key's error is what is left on that side; the token's own queries of the head, n_q of them side
+// by side, are near enough to say which it is. (The keys of a source have none, n_q = 0.)
+static void store_q4_key(const Workspace *w, uint8_t *panel, int lane, const float *x,
+                         const float *q, int n_q, int dim) {
+    uint8_t *scales = panel + blocks_of(dim) * BLOCK * LANES / 2, codes[BLOCK];
+    for (int d = 0; d < dim; d += BLOCK, scales += 2 * LANES) {
+        int n = dim - d < BLOCK ? dim - d : BLOCK;
+        float side[BLOCK] = {0};
+        for (int i = 0; i < n_q; i++) w->k->add(side, q + (size_t)i * (size_t)dim + d, n);
+        uint16_t scale;
+        w->k->to_q4(codes, &scale, x + d, n_q ? side : NULL, n);
+        for (int k = 0; k < BLOCK; k += 8, panel += 4 * LANES)
+            for (int i = 0; i < 4; i++)
+                panel[lane * 4 + i] = (uint8_t)(codes[k + i] | codes[k + 4 + i] << 4);
+        memcpy(scales + 2 * lane, &scale, sizeof scale);
+    }
 }
 
 // One key, as column `lane` of a panel.
@@ -228,12 +251,28 @@ static void store_key(const Workspace *w, const KvLayer *kv, uint8_t *panel, int
     }
 }
 
+// One value, as position `lane`; codes share bytes with those of the position four before or after.
+static void store_q4_value(const Workspace *w, const KvLayer *kv, uint8_t *values, int lane,
+                           const float *x, int dim) {
+    int shift = lane % 8 < 4 ? 0 : 4;
+    uint8_t *at = values + lane / 8 * 64 + lane % 4, codes[BLOCK];
+    for (int d = 0; d < dim; d += BLOCK) {
+        uint16_t scale;
+        w->k->to_q4(codes, &scale, x + d, NULL, dim - d < BLOCK ? dim - d : BLOCK);
+        memcpy(values + kv->v_scales + 2 * (d / BLOCK * LANES + lane), &scale, sizeof scale);
+        for (int half = 0; half < BLOCK; half += LANES, at += 128)
+            for (int i = 0; i < LANES; i++)
+                at[4 * i] = (uint8_t)((at[4 * i] & 0xf0 >> shift) | codes[half + i] << shift);
+    }
+}
+
 // One value, as row `lane`; what fills it up stays zero.
 static void store_value(const Workspace *w, const KvLayer *kv, uint8_t *values, int lane,
                         const float *x, int dim) {
     size_t row = (size_t)lane * (size_t)kv->v_dim;
     if (kv->v_dtype == F32) memcpy((float *)values + row, x, sizeof *x * (size_t)dim);
     else if (kv->v_dtype == F16) w->k->to_f16((uint16_t *)values + row, x, dim);
+    else if (kv->v_dtype == Q4) store_q4_value(w, kv, values, lane, x, dim);
     else
         for (int d = 0; d < dim; d += BLOCK) {
             Q8Block b = q8_block(w, x + d, dim - d);
@@ -243,25 +282,35 @@ static void store_value(const Workspace *w, const KvLayer *kv, uint8_t *values, 
         }
 }
 
+// The queries of row t that share KV head h, NULL if there are none.
+static const float *queries_of(const Append *a, int t, int h) {
+    int width = a->a->n_heads / a->a->n_kv_heads * a->a->head_dim;
+    return a->queries.data ? row(a->queries, t) + (size_t)h * (size_t)width : NULL;
+}
+
 // Item: (span, KV head), all tokens: heads share no cache line, tokens do.
 static void append_head(const void *arg, int item, int thread) {
     const Append *a = arg;
     int n_heads = a->a->n_kv_heads, dim = a->a->head_dim, h = item % n_heads;
+    int group = a->queries.data ? a->a->n_heads / n_heads : 0;
     const Span *s = &a->spans[item / n_heads];
     for (int t = 0; t < s->n; t++) {
         int slot = (s->pos + t) / LANES, lane = (s->pos + t) % LANES;
         size_t column = (size_t)h * (size_t)dim;
-        store_key(a->w, a->kv, kv_keys(a->kv, s->sequence, slot, h), lane,
-                  row(a->keys, s->first + t) + column, dim);
+        const float *key = row(a->keys, s->first + t) + column;
+        uint8_t *panel = kv_keys(a->kv, s->sequence, slot, h);
+        if (a->kv->k_dtype == Q4)
+            store_q4_key(a->w, panel, lane, key, queries_of(a, s->first + t, h), group, dim);
+        else store_key(a->w, a->kv, panel, lane, key, dim);
         if (a->kv->v_bytes)
             store_value(a->w, a->kv, kv_values(a->kv, s->sequence, slot, h), lane,
                         row(a->values, s->first + t) + column, dim);
     }
 }
 
-void kv_append(Workspace *w, const Attention *a, const KvLayer *kv, Buffer keys, Buffer values,
-               const Span *spans, int n_spans) {
-    Append append = {w, a, kv, keys, values, spans};
+void kv_append(Workspace *w, const Attention *a, const KvLayer *kv, Buffer queries, Buffer keys,
+               Buffer values, const Span *spans, int n_spans) {
+    Append append = {w, a, kv, queries, keys, values, spans};
     size_t n = 0;
     for (int i = 0; i < n_spans; i++) n += (size_t)spans[i].n;
     for_each(w, kv->slot_bytes / LANES * n, n_spans * a->n_kv_heads, append_head, &append);
@@ -280,7 +329,7 @@ static void mark(const Marks *m, const uint8_t *from, size_t bytes) {
 }
 
 // The pages that the positions so far must have touched: of the slot that is being filled, whole
-// panels of keys and the rows of values that are there.
+// panels of keys and the rows of values that are there; of q4 values all, since rows share bytes.
 static void mark_layer(const Marks *m, const KvLayer *kv) {
     const Sequence *s = m->s;
     int n = kv->of_source ? s->n_source : s->length;
@@ -292,7 +341,7 @@ static void mark_layer(const Marks *m, const KvLayer *kv) {
     for (int h = 0; h < kv->n_heads && rest; h++) {
         uint8_t *values = kv_values(kv, s, n_blocks, h);
         mark(m, kv_keys(kv, s, n_blocks, h), kv->k_bytes);
-        mark(m, values, kv->v_scales / LANES * (size_t)rest);
+        mark(m, values, kv->v_scales / LANES * (size_t)(kv->v_dtype == Q4 ? LANES : rest));
         mark(m, values + kv->v_scales, kv->v_bytes - kv->v_scales);
     }
 }

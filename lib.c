@@ -87,9 +87,10 @@ int heads_chat_prints_date(const heads_chat *c) { return chat_prints_date(c); }
 // ---- where passes run ----
 
 static int set_type(Dtype *type, const char *what, heads_type from, Error *err) {
-    static const Dtype types[] = {[HEADS_F16] = F16, [HEADS_F32] = F32, [HEADS_Q8] = Q8};
+    static const Dtype types[] = {[HEADS_F16] = F16, [HEADS_F32] = F32, [HEADS_Q8] = Q8,
+                                  [HEADS_Q4] = Q4};
     if ((unsigned)from >= sizeof types / sizeof *types)
-        return fail(err, "%s: type %d, expected HEADS_F16, HEADS_F32 or HEADS_Q8", what,
+        return fail(err, "%s: type %d, expected HEADS_F16, HEADS_F32, HEADS_Q8 or HEADS_Q4", what,
                     (int)from);
     *type = types[from];
     return 0;
@@ -98,7 +99,7 @@ static int set_type(Dtype *type, const char *what, heads_type from, Error *err) 
 static int inner_options(WorkspaceOptions *out, const heads_workspace_options *o, Error *err) {
     static const heads_workspace_options defaults;
     if (!o) o = &defaults;
-    *out = (WorkspaceOptions){.context = o->context, .chunk = o->chunk ? o->chunk : 128,
+    *out = (WorkspaceOptions){.context = o->context, .chunk = o->chunk ? o->chunk : DEFAULT_CHUNK,
                               .n_threads = o->n_threads, .isa = o->isa,
                               .threads_of = o->threads_of};
     out->logit_rows = o->logit_rows ? o->logit_rows : out->chunk;
@@ -231,7 +232,7 @@ heads_sampler *heads_sampler_new(const heads_workspace *w, const heads_sampler_o
     SamplerOptions o = options ? *options : (SamplerOptions){0};
     if (o.top_p == 0) o.top_p = 1;
     if (o.repeat_penalty == 0) o.repeat_penalty = 1;
-    if (o.repeat_last == 0) o.repeat_last = 64;
+    if (o.repeat_last == 0) o.repeat_last = DEFAULT_REPEAT_LAST;
     return sampler_new(workspace_kernels(w), workspace_model(w)->vocab_size, &o,
                        &workspace_model(w)->rules, err);
 }

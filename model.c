@@ -180,6 +180,7 @@ static int get_rules(Loader *x) {
     Rules *r = &x->m->rules;
     int greedy = 0, last = x->m->vocab_size - 1;
     *r = (Rules){.room = x->m->context + 1, .last = -1};
+    if (!x->m->source.n) return 0;
     if (get_ints(x, "model.start", 0, last, &r->start, &r->n_start) ||
         maybe_int(x, "model.last", 0, last, &r->last) ||
         maybe_int(x, "model.least", 1, MAX_CONTEXT, &r->least) ||
@@ -191,7 +192,7 @@ static int get_rules(Loader *x) {
         get_banned(x, r))
         return -1;
     r->greedy = greedy;
-    if (x->m->source.n && (r->n_start < 1 || r->n_start > x->m->context))
+    if (r->n_start < 1 || r->n_start > x->m->context)
         return fail(x->err, "metadata model.start: a model with model.source_layers needs a token "
                     "that its texts begin with");
     return 0;
@@ -569,9 +570,10 @@ static int check_encoder(Loader *x) {
         if (sees_all(d) != (i < m->source.n))
             return fail(x->err, "layer %d: layer.mask is %d, but model.source_layers is %d", i,
                         d->l.attention.mask, m->source.n);
-        if (i >= m->source.n && (!has(d, PLAIN_ATTENTION) || d->l.topology == PARALLEL))
-            return fail(x->err, "layer %d: model.source_layers needs attention without a latent "
-                        "and branches one after the other", i);
+        if (i >= m->source.n && (!has(d, PLAIN_ATTENTION) ||
+            (d->l.topology != SEQUENTIAL && d->l.topology != POST_NORM)))
+            return fail(x->err, "layer %d: model.source_layers needs attention without a latent, "
+                        "and layer.topology 0 or 2", i);
     }
     if (m->source.n && (m->layer_embed.width || m->d_embed != m->n_embd || !x->has_logits))
         return fail(x->err, "model.source_layers knows no model.ple, d_embed and head");

@@ -8,6 +8,8 @@
 typedef heads_sampler_options SamplerOptions;  // but no 0 stands for a default here
 typedef heads_sampler Sampler;
 
+enum { DEFAULT_REPEAT_LAST = 64 };  // of ./run and of the library
+
 // kernels: whose exp it uses; all give the same bits. Errors: an option out of range, no memory.
 // rules: of the model, which outlive it; NULL: there are none.
 Sampler *sampler_new(const Kernels *kernels, int vocab_size, const SamplerOptions *options,

@@ -81,8 +81,8 @@ static int check_options(const Model *m, const WorkspaceOptions *o, Error *err) 
                     o->context, m->context);
     const Dtype types[] = {o->k_dtype, o->v_dtype};
     for (int i = 0; i < 2; i++)
-        if (types[i] != F32 && types[i] != F16 && types[i] != Q8)
-            return fail(err, "the KV cache holds f32, f16 or q8, not type %d", (int)types[i]);
+        if ((unsigned)types[i] >= N_DTYPES || types[i] == BF16)
+            return fail(err, "the KV cache holds f32, f16, q8 or q4, not type %d", (int)types[i]);
     return 0;
 }
 

@@ -16,12 +16,14 @@ typedef heads_kv_plan KvPlan;
 typedef heads_kv_usage KvUsage;
 typedef heads_text TextIds;
 
+enum { DEFAULT_CHUNK = 128 };  // of ./run and of the library
+
 typedef struct {
     int context;             // positions of each sequence; 0: the model's
     int chunk;               // most rows (tokens of all runs) of a pass, 1..; a text that sees
                              // itself as a whole (Model.encoder) may have more
     int n_threads;           // 0: the cores this process may use
-    Dtype k_dtype, v_dtype;  // F32, F16 or Q8; an encoder's, which no later token reads, are F32
+    Dtype k_dtype, v_dtype;  // F32, F16, Q8 or Q4; an encoder's, which no later token reads, are F32
     int logit_rows;          // most rows of logits wanted of one call
     bool hidden;             // in place of logits, hidden states after the last norm are wanted
     const char *isa;         // kernels to use; NULL: the best that the processor has
@@ -116,7 +118,7 @@ KvPlan kv_plan(const Model *model, int n_kv_heads, int context, Dtype k_dtype, D
 // and n_source tokens that an encoder has read.
 size_t kv_bytes_at(const Model *model, int n_kv_heads, int n, int n_source, Dtype k_dtype,
                    Dtype v_dtype);
-// Of these, bytes that fill values of few numbers up to 16 (32 for q8).
+// Of these, bytes that fill values of few numbers up to 16 (32 for q8 and q4).
 size_t kv_padding_per_token(const Model *model, int n_kv_heads, Dtype v_dtype);
 
 KvUsage sequence_kv_usage(const Sequence *s);

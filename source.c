@@ -18,29 +18,21 @@ static bool is_language(const Rules *r, int id) {
 static int language_token(const Model *model, const Tokenizer *tokenizer, const char *code, int n,
                           Error *err) {
     const Rules *r = &model->rules;
-    char known[256] = "", name[64], marked[64];
-    size_t len, used = 0;
-    const char *text;
-    int found = -1;
+    char known[256] = "", marked[64];
+    size_t len, used = 0, n_code = (size_t)n;
     if (!r->n_languages || !tokenizer)
         return fail(err, "the model names no languages that a text could be in");
-    snprintf(name, sizeof name, "%.*s", n, code);
-    snprintf(marked, sizeof marked, "__%.*s__", n, code);
-    Decoder *d = decoder_new(tokenizer, false, err);
-    if (!d) return -1;
-    for (int i = 0; found < 0 && i < r->n_languages; i++) {
-        if (decoder_push(d, r->languages[i], &text, &len, err)) break;
-        const char *names[] = {name, marked};
-        for (int k = 0; k < 2; k++)
-            if (strlen(names[k]) == len && memcmp(names[k], text, len) == 0)
-                found = r->languages[i];
+    int n_marked = snprintf(marked, sizeof marked, "__%.*s__", n, code);
+    for (int i = 0; i < r->n_languages; i++) {
+        const char *text = tokenizer_text(tokenizer, r->languages[i], &len);
+        if ((len == n_code && memcmp(text, code, len) == 0) ||
+            (len == (size_t)n_marked && memcmp(text, marked, len) == 0))
+            return r->languages[i];
         if (used + len + 8 < sizeof known)
             used += (size_t)snprintf(known + used, sizeof known - used, " %.*s", (int)len, text);
     }
-    decoder_free(d);
-    return found >= 0 ? found
-                      : fail(err, "the model knows no language \"%s\"; it has%s%s", name, known,
-                             r->n_languages > 30 ? " .." : "");
+    return fail(err, "the model knows no language \"%.*s\"; it has%s%s", n, code, known,
+                r->n_languages > 30 ? " .." : "");
 }
 
 int source_language(const Model *model, const Tokenizer *tokenizer, const char *lang, int *ids,

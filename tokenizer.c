@@ -56,6 +56,11 @@ struct heads_tokenizer {
     Ints splits;
     Unigram unigram;
     bool by_chars;          // the model reads characters, not bytes
+    struct {                // of what is written, where that has other tokens than what is read
+        int n;              // 0: it has the same
+        const int32_t *begin;
+        const uint8_t *text, *kinds;
+    } target;
     int marks;
     Added raw, normalized;
     Ints prefix, suffix, eos;
@@ -87,6 +92,20 @@ static int load_tokens(Tokenizer *t, Reader *r) {
             return fail(r->err, "metadata tokenizer.token.text: token %zu stands for a byte, but "
                         "has %d", i, t->begin[i + 1] - t->begin[i]);
     return 0;
+}
+
+// The tokens of what is written, where they are others.
+static int load_target(Tokenizer *t, Reader *r) {
+    const Meta *offsets = read_meta(r, "tokenizer.target.begin");
+    if (!offsets) return 0;
+    if (offsets->count < 2 || offsets->count > MAX_TOKENS || !t->by_chars)
+        return fail(r->err, "metadata tokenizer.target.begin: it has %zu values, expected 2..%d, "
+                    "and a model over characters", offsets->count, MAX_TOKENS);
+    size_t n = offsets->count - 1, text_bytes;
+    t->target.n = (int)n;
+    return read_offsets(r, "tokenizer.target.begin", n, &t->target.begin, &text_bytes) ||
+           read_bytes(r, "tokenizer.target.text", text_bytes, UINT8_MAX, &t->target.text) ||
+           read_bytes(r, "tokenizer.target.kind", n, KIND_SPECIAL, &t->target.kinds);
 }
 
 static int load_units(Tokenizer *t, Reader *r) {
@@ -275,8 +294,8 @@ bool has_tokenizer(const Checkpoint *file) {
 }
 
 static int load(Tokenizer *t, Reader *r) {
-    return load_tokens(t, r) || load_units(t, r) || load_merges(t, r) || load_words(t, r) ||
-           load_added(&t->raw, t, r, "added") ||
+    return load_tokens(t, r) || load_units(t, r) || load_target(t, r) || load_merges(t, r) ||
+           load_words(t, r) || load_added(&t->raw, t, r, "added") ||
            load_added(&t->normalized, t, r, "added_normalized") || load_steps(t, r) ||
            load_rest(t, r);
 }
@@ -857,8 +876,19 @@ static bool put_marked(Decoder *d, const uint8_t *text, size_t n, bool first) {
     return put_text(d, text + begin, n - begin, false) >= 0;
 }
 
+// A token of the target's own.
+static bool put_target(Decoder *d, int id) {
+    const Tokenizer *t = d->t;
+    if (id >= t->target.n || (d->skip_special && t->target.kinds[id] == KIND_SPECIAL)) return true;
+    bool first = !d->begun;
+    d->begun = true;
+    size_t n = (size_t)(t->target.begin[id + 1] - t->target.begin[id]);
+    return put_marked(d, t->target.text + t->target.begin[id], n, first);
+}
+
 static bool put_token(Decoder *d, int id) {
     const Tokenizer *t = d->t;
+    if (t->target.n) return put_target(d, id);
     if (id >= t->n_tokens || (d->skip_special && t->kinds[id] == KIND_SPECIAL)) return true;
     const uint8_t *text = t->text + t->begin[id];
     size_t n = (size_t)(t->begin[id + 1] - t->begin[id]);

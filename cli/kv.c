@@ -47,8 +47,10 @@ static int common_heads(const Model *model, bool kv) {
 
 // ---- rows ----
 
-// Bytes of 32 cached numbers: q8 has one f16 scale for 32.
-static size_t bytes_of_32(Dtype dtype) { return dtype == F32 ? 128 : dtype == F16 ? 64 : 34; }
+// Bytes of 32 cached numbers: q8 and q4 have one f16 scale for 32.
+static size_t bytes_of_32(Dtype dtype) {
+    return dtype == F32 ? 128 : dtype == F16 ? 64 : dtype == Q8 ? 34 : 18;
+}
 
 size_t row_bytes_at(const Report *r, const Row *row, int n, KvTypes types) {
     if (!row->mla_numbers) return kv_bytes_at(&r->model, row->n_kv_heads, n, 0, types.k, types.v);
@@ -157,8 +159,8 @@ static void measure(Report *r, const Options *o) {
 
 // Keys and values of one type each, and the user's choice if it is none of these.
 static void choose_types(Report *r) {
-    static const Dtype dtypes[] = {F32, F16, Q8};
-    for (int i = 0; i < 3; i++) r->types[r->n_types++] = (KvTypes){dtypes[i], dtypes[i]};
+    static const Dtype dtypes[] = {F32, F16, Q8, Q4};
+    for (int i = 0; i < 4; i++) r->types[r->n_types++] = (KvTypes){dtypes[i], dtypes[i]};
     if (r->type.k != r->type.v) r->types[r->n_types++] = r->type;
 }
 

@@ -5,7 +5,7 @@
 
 #include "options.h"
 
-enum { MOST_TOKENS = 2000000000, MOST_TYPES = 4 };
+enum { MOST_TOKENS = 2000000000, MOST_TYPES = 5 };
 
 typedef struct {
     Dtype k, v;

@@ -13,8 +13,9 @@ static const Options DEFAULTS = {
     .verb = GENERATE,
     .n_generate = -1,
     .n_draft = 3,
-    .workspace = {.chunk = 128, .k_dtype = F16, .v_dtype = F16},
-    .sampler = {.temperature = 0.8f, .top_p = 0.95f, .repeat_penalty = 1, .repeat_last = 64},
+    .workspace = {.chunk = DEFAULT_CHUNK, .k_dtype = F16, .v_dtype = F16},
+    .sampler = {.temperature = 0.8f, .top_p = 0.95f, .repeat_penalty = 1,
+                .repeat_last = DEFAULT_REPEAT_LAST},
 };
 
 typedef enum { HEADING, FLAG, TEXT, INT, INTS, FLOAT, SEED, DTYPE, BYTES } Kind;
@@ -111,7 +112,7 @@ static const Option OPTIONS[] = {
     {INT, "-b", "N", FIELD(workspace.chunk), 1, 65536, .verbs = RUNS,
      .help = "prompt tokens to run at once (128)"},
     {DTYPE, "-ctk", "TYPE", FIELD(workspace.k_dtype), .verbs = GROWS | RUNS,
-     .help = "type of the cached keys: f32, f16 or q8 (f16)"},
+     .help = "type of the cached keys: f32, f16, q8 or q4 (f16)"},
     {DTYPE, "-ctv", "TYPE", FIELD(workspace.v_dtype), .verbs = GROWS | RUNS,
      .help = "type of the cached values (f16)"},
 
@@ -251,10 +252,10 @@ static size_t parse_bytes(const Option *o, const char *text) {
 }
 
 static Dtype parse_dtype(const Option *o, const char *text) {
-    static const Dtype types[] = {F32, F16, Q8};
-    for (int i = 0; i < 3; i++)
+    static const Dtype types[] = {F32, F16, Q8, Q4};
+    for (int i = 0; i < 4; i++)
         if (strcmp(text, dtype_name(types[i])) == 0) return types[i];
-    usage("%s wants f32, f16 or q8, found \"%s\"", o->name, text);
+    usage("%s wants f32, f16, q8 or q4, found \"%s\"", o->name, text);
 }
 
 static void set_option(Options *options, const Option *o, const char *text) {

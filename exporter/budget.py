@@ -9,7 +9,7 @@ from .checkpoint import dtype_of
 from .tensor import ExportError, Tensor
 
 # Bits a weight that the matrices of layers may have together, scales included.
-BITS = {"q4": 4.69, "q4m": 5.6}
+BITS = {"q4": 4.69, "q4m": 5.65}
 LEAST, MOST = 4.5, 8.5  # of q4 and q8
 # What rounding a kind to four bits costs, as divergence a weight, where nothing was measured: on
 # two real models attn_v costs ten times what others do (docs/accuracy.md).

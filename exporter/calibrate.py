@@ -1,5 +1,5 @@
-"""Four bits by what they do: the engine runs texts in q8, the inputs that matrices have there decide
-their codes (codes.py), and what each matrix costs in four bits is measured (trials.py)."""
+"""Four bits by what they do: the engine runs texts in q8, the inputs that matrices have there
+decide their codes (codes.py), and what each matrix costs in four bits is measured (trials.py)."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _texts(folder: Folder, metadata, text: str | None, amounts: Amounts) -> np.n
     if not folder.has("texts.npz"):
         encoder = np.any(np.asarray(metadata.get("layer.mask", 0)))
         if text is None and (encoder or metadata.get("model.head") == 0):
-            raise ExportError("the model cannot write a text to calibrate with; name a file of text")
+            raise ExportError("the model cannot write a text to calibrate with: name a file of it")
         found = _own_texts if text is None else _texts_of_file
         folder.save("texts.npz", {"ids": found(folder, metadata, text, amounts)})
     with np.load(folder.file("texts.npz")) as file:
@@ -135,7 +135,8 @@ def _own_texts(folder: Folder, metadata, _, amounts: Amounts) -> np.ndarray:
         for first in range(0, amounts.texts, amounts.batch):
             n = min(amounts.batch, amounts.texts - first)
             random = numbers.randint(0, engine.vocab_size, n).tolist()
-            batches.append(engine.continued([beginning + [i] for i in random], amounts.length, first))
+            texts = [beginning + [i] for i in random]
+            batches.append(engine.continued(texts, amounts.length, first))
             progress.update(n)
     return np.concatenate(batches)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from typing import Iterator, Mapping, Sequence
+from typing import Iterator, Mapping
 
 import numpy as np
 

@@ -124,7 +124,7 @@ def parse(argv: list[str], prog: str) -> argparse.Namespace:
         "--dtype",
         choices=(*DTYPES, "q4m"),
         default="q8",
-        help="of the matrices (q8); vectors are always f32. q4m: q4 with more of the matrices in q8",
+        help="of the matrices (q8); vectors are always f32. q4m: q4 with more matrices in q8",
     )
     parser.add_argument(
         "--bits",

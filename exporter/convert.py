@@ -79,7 +79,9 @@ def text_metadata(source: Source) -> dict[str, object]:
     meta: dict[str, object] = {}
     if source.tokenizer:
         meta.update(tokenizer_metadata(source.tokenizer))
-        source.remarks += check_rows(meta, source.knobs.vocab_size)
+        source.remarks += check_rows(
+            meta, source.knobs.source_vocab or source.knobs.vocab_size
+        )
         meta.update(languages(source.family, meta, source.knobs.vocab_size))
     else:
         source.remarks.append("no tokenizer found: ./run will take --tokens, but no text")

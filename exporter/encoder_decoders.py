@@ -378,7 +378,8 @@ def marian(c: Config) -> Knobs:
             f"{c.where}: decoder_vocab_size is {n} and vocab_size {k.vocab_size}, though the "
             "embeddings are shared"
         )
-    k.vocab_size = k.parts[0].vocab_size = n
+    k.source_vocab, k.vocab_size = k.vocab_size, n
+    k.parts[0].vocab_size = n
     return k
 
 

@@ -123,12 +123,13 @@ def _fit_values(turned, values, scale, moments, dtype) -> np.ndarray:
     for b in range(scale.shape[1]):
         here = slice(b * BLOCK, (b + 1) * BLOCK)
         inside, near = moments[here, here], gradient[here].copy()
-        per_scale = np.divide(1, scale[:, b], out=np.zeros_like(scale[:, b]), where=scale[:, b] != 0)
+        of_block = scale[:, b]
+        per_scale = np.divide(1, of_block, out=np.zeros_like(of_block), where=of_block != 0)
         steps = np.empty_like(near)
         for j in range(BLOCK):
             row = b * BLOCK + j
             best = rounded(values[row] - near[j] / inside[j, j] * per_scale, 1.0, dtype)
-            steps[j] = (best - values[row]) * scale[:, b]
+            steps[j] = (best - values[row]) * of_block
             values[row] = best
             near += inside[j][:, None] * steps[j]
         gradient += moments[:, here] @ steps

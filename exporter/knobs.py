@@ -66,6 +66,7 @@ class Knobs:
     window: list[int] = field(default_factory=lambda: [0])
     mask: int | list[int] = 0  # 1: tokens see those after them
     source_layers: int = 0  # of an encoder, before those of the decoder
+    source_vocab: int = 0  # ids that it reads, where they are others; 0: the same
     attn_scale: float | None = None  # None: head_dim^-1/2
     softcap: float = 0.0
     clip: float = 0.0

@@ -97,14 +97,17 @@ def count(config: dict) -> int:
     return sum(math.prod(tensor.shape) for tensor in tensors.values())
 
 
+CACHES = ("f16", "q8", "q4")  # types that the table has
+
+
 def token_bytes(config: dict) -> dict[str, int]:
-    """Bytes of the KV cache for each token, keys and values in f16 or in q8."""
+    """Bytes of the KV cache for each token, keys and values in f16, q8 or q4."""
 
     def key(dtype: str, n: int) -> int:
-        return 2 * n if dtype == "f16" else panel_bytes("q8", n) // 16
+        return 2 * n if dtype == "f16" else panel_bytes(dtype, n) // 16
 
     def value(dtype: str, n: int) -> int:
-        return 2 * n if dtype == "f16" else -(-n // 32) * 34
+        return 2 * n if dtype == "f16" else -(-n // 32) * (34 if dtype == "q8" else 18)
 
     def of(dtype: str) -> int:
         if config["model_type"] == "youtu":
@@ -112,7 +115,7 @@ def token_bytes(config: dict) -> dict[str, int]:
         n = config["head_dim"]
         return config["num_key_value_heads"] * (key(dtype, n) + value(dtype, n))
 
-    return {dtype: config["num_hidden_layers"] * of(dtype) for dtype in ("f16", "q8")}
+    return {dtype: config["num_hidden_layers"] * of(dtype) for dtype in CACHES}
 
 
 # ---- the search ----------------------------------------------------------------------------------
@@ -196,6 +199,23 @@ def smallest(args: argparse.Namespace) -> int:
     return min(sum(linear(args, s, o, groups(s, o)[-1])[:2]) for s in args.schemes)
 
 
+def is_shape(args: argparse.Namespace, params: int) -> bool:
+    """Whether a model can have so many parameters."""
+    those = argparse.Namespace(**{**vars(args), "params": params})
+    return any(all_plans(those, s, d) for s in args.schemes for d in ("deep", "wide"))
+
+
+def largest(args: argparse.Namespace) -> int:
+    """Parameters of the largest model that there can be, if those asked for are too many; found by
+    halving, and rounded down to two digits."""
+    low, high = smallest(args), args.params
+    while high > 1.01 * low:
+        middle = math.isqrt(low * high)
+        low, high = (middle, high) if is_shape(args, middle) else (low, middle)
+    unit = 10 ** (len(str(low)) - 2)
+    return low // unit * unit
+
+
 def candidates(args: argparse.Namespace) -> list[Plan]:
     """For each scheme and depth the one with the largest cache that has room; the first is the one
     to take. Errors: ExportError, if there is none."""
@@ -209,9 +229,15 @@ def candidates(args: argparse.Namespace) -> list[Plan]:
     if fitting:
         return fitting
     if not others:
+        too_few = any(is_shape(args, args.params * n) for n in (2, 8, 64, 512))
+        bound = (
+            f"the smallest with such a vocabulary has {smallest(args):,}"
+            if too_few or args.params < smallest(args)
+            else f"with {MOST_HEADS} heads and {MOST_LAYERS} layers at most, the largest has about "
+            f"{largest(args):,}"
+        )
         raise ExportError(
-            f"--params: there is no shape for {args.params:,} parameters here; the smallest with "
-            f"such a vocabulary has {smallest(args):,}, and heads are {MOST_HEADS} at most"
+            f"--params: there is no shape for {args.params:,} parameters here; {bound}"
         )
     near = min(others, key=lambda p: p.token_bytes["f16"])
     need, tokens = near.token_bytes["f16"] * args.context, args.kv_memory // near.token_bytes["f16"]
@@ -260,7 +286,7 @@ def speeds(plan: Plan, tensors: list[Entry], context: int, machine: tuple[float,
 def print_table(args: argparse.Namespace, plans: list[Plan]) -> None:
     machine = ceilings()
     head = ("", "scheme", "layers", "width", "heads", "KV", "head_dim", "ff", "vocabulary",
-            "parameters", "f32", "bf16", "q8", "q4", "cache f16", "cache q8", "prefill", "decode",
+            "parameters", "f32", "bf16", "q8", "q4", *(f"cache {d}" for d in CACHES), "prefill", "decode",
             f"at {args.context:,}")  # fmt: skip
     rows = [head]
     for plan in plans:
@@ -275,7 +301,7 @@ def print_table(args: argparse.Namespace, plans: list[Plan]) -> None:
             str(c["hidden_size"] // c["num_attention_heads"]), str(c["intermediate_size"]),
             f"{c['vocab_size']:,} ({share:.0%})", f"{plan.parameters:,}",
             *(size(sum(e.bytes for e in stored[dtype])) for dtype in stored),
-            *(size(plan.token_bytes[d] * args.context) for d in ("f16", "q8")),
+            *(size(plan.token_bytes[d] * args.context) for d in CACHES),
             *speeds(plan, stored["q8"], args.context, machine),
         ))  # fmt: skip
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]

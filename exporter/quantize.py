@@ -61,8 +61,8 @@ def pack(weights: np.ndarray, dtype: str) -> tuple[bytes, float]:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Turned weights in blocks of 32: `values` float32 [n_out, n_in], numbers that q8 or q4 has, and
-    `scale` float32 [n_out, blocks], each exact in f16. Values of q4 are values of q8 too."""
+    """Turned weights in blocks of 32: `values` float32 [n_out, n_in], numbers that q8 or q4 has,
+    and `scale` float32 [n_out, blocks], each exact in f16. Values of q4 are values of q8 too."""
 
     values: np.ndarray
     scale: np.ndarray
@@ -89,7 +89,8 @@ def rounded(weights: np.ndarray, scale: np.ndarray | float, dtype: str) -> np.nd
 
 def pack_blocks(blocks: Blocks, dtype: str) -> bytes:
     """The bytes of the panels that hold them; the last one is filled up."""
-    values, scale = (np.pad(x, ((0, -len(x) % LANES), (0, 0))) for x in (blocks.values, blocks.scale))
+    fill = ((0, -len(blocks.values) % LANES), (0, 0))
+    values, scale = np.pad(blocks.values, fill), np.pad(blocks.scale, fill)
     codes = values + 128 if dtype == "q8" else _NEAREST[_doubled(values)]
     return _pack_codes(codes.astype(np.uint8), scale, dtype)
 

@@ -129,6 +129,8 @@ class Vocabulary:
     pieces: Pieces | None = None  # Unigram
     wordpiece: int = 0  # most characters of a word; `goes_on` begins what continues one
     goes_on: str = "##"
+    target: dict[int, str] | None = None  # tokens of what is written, where they are others
+    target_special: set[int] = field(default_factory=set)
 
 
 # ---- the metadata --------------------------------------------------------------------------------
@@ -225,6 +227,11 @@ def vocabulary_metadata(v: Vocabulary) -> dict[str, bytes | np.ndarray]:
     }
     out |= {f"tokenizer.{key}": _ints(values) for key, values in lists.items() if values}
     out |= _normalizer_metadata(v.normalizer)
+    if v.target is not None:
+        texts = [v.target.get(id, "").encode() for id in range(max(v.target) + 1)]
+        out["tokenizer.target.begin"] = _offsets(map(len, texts))
+        out["tokenizer.target.text"] = b"".join(texts)
+        out["tokenizer.target.kind"] = bytes(id in v.target_special for id in range(len(texts)))
     numbers = {"strip": v.strip, "marks": v.marks, "wordpiece": v.wordpiece, "mask": max(v.mask, 0)}
     out |= {f"tokenizer.{key}": _ints([number]) for key, number in numbers.items() if number}
     return out

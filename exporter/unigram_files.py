@@ -146,12 +146,9 @@ def _assembled(rows, unk: int, normalizer: list[dict], pre_tokenizer: dict, adde
 
 def from_marian(data: bytes, directory: str) -> Vocabulary:
     """A Vocabulary from source.spm and vocab.json beside it: texts are cut as SentencePiece cuts
-    them, vocab.json has the ids, those of target.spm's pieces too. Errors: ExportError."""
+    them, vocab.json has the ids, those of target.spm's pieces too, unless target_vocab.json has
+    these. Errors: ExportError."""
     config, model = special_tokens(directory), read_sentencepiece(data)
-    if config.get("separate_vocabs"):
-        raise ExportError(
-            "tokenizer_config.json: separate_vocabs is true, which this exporter has no rule for"
-        )
     vocab = read_json(os.path.join(directory, "vocab.json"))
     names = {key: content_of(config.get(key)) or name for key, name in
              (("unk_token", "<unk>"), ("eos_token", "</s>"), ("pad_token", "<pad>"))}  # fmt: skip
@@ -175,6 +172,14 @@ def from_marian(data: bytes, directory: str) -> Vocabulary:
     v.added += [Added(vocab[code], code, AT_START, False, False) for code in codes]
     v.normalizer = sentencepiece_normalizer(model)
     v.suffix = v.eos = [vocab[names["eos_token"]]]
+    if config.get("separate_vocabs"):
+        target = read_json(os.path.join(directory, "target_vocab.json"))
+        missing = [name for name in names.values() if name not in target]
+        if missing:
+            raise ExportError(f"target_vocab.json lacks {missing[0]}, a token that Marian needs")
+        v.target = {id: token for token, id in target.items()}
+        v.target_special = {target[name] for name in names.values()}
+        v.eos = [target[names["eos_token"]]]
     return v
 
 

@@ -86,9 +86,11 @@ MATMUL(q4, 2, 6, BLOCK, 64)
 MIX(f32, 1, 4, 6)
 MIX(f16, 1, 4, 6)
 MIX(q8, 2, 4, 6)
+INT_MIX(4)
 MIX_KEYS(f32, F32, 4)
 MIX_KEYS(f16, F16, 4)
 MIX_KEYS(q8, Q8, 4)
+MIX_KEYS(q4, Q4, 4)
 PEAK(2, 6)
 
 #ifndef INCLUDED

@@ -62,20 +62,29 @@ typedef void MatmulFn(float *out, size_t out_stride, const uint8_t *panels, size
 // position i is row i % 16 of v[i / 16], which is float or f16 [16][dim], or for Q8 int8 [16][dim]
 // followed by f16 scales [dim / 32][16] (dim a multiple of 32), where p * scale is rounded before
 // the fma. `ahead` as above.
+//
+// For Q4 it is made of sums of integers. 16 positions hold, for each 16 dims, codes as in a panel of
+// q4 weights whose rows are dims and whose k are positions: [2][16][4] bytes, position 8 g + j in
+// the low half of byte j < 4, 8 g + 4 + j in the high half; then f16 scales as for Q8. For each 32
+// dims and each run of MIX_RUN positions (that begins at a multiple of it), a[i] = p[i] * scale,
+// step = the largest |a| / 127, n[i] the integer next to a[i] / step; and
+// out = fma((float)(sum of n[i] * code), step, out), run by run, from 0. begin is a multiple of 16,
+// positions are MAX_KEYS at most, and p is finite, and 0 from end to the next multiple.
+enum { MAX_KEYS = 256, MIX_RUN = 64 };
 typedef void MixFn(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v,
                    int begin, int end, int dim, ptrdiff_t ahead);
 
 // q8 and q4 weights in the file are H w / 4, activations become H x / 8 (exact factors): H H = 32
 // (docs/format.md).
 #define TURNED_X 0.125f
+#define TURNED_W 0.25f
 
 // The mix of a layer whose values are the first dim numbers of its keys: out[r][0..dim) = sum over
 // positions i = begin..end-1, MAX_KEYS at most, of p[r][i] * key[i]. keys[i / 16] is the panel of
-// keys 16 (i / 16) .. + 15, each n_in long, of type F32, F16 or Q8. Positions are lanes, so the sum
-// is a reduction: fma into lane i % 16, then the tree (Q8: p * scale is rounded before the fma).
+// keys 16 (i / 16) .. + 15, each n_in long, of type F32, F16, Q8 or Q4. Positions are lanes, so the
+// sum is a reduction: fma into lane i % 16, then the tree (Q8, Q4: p * scale is rounded before it).
 // begin is a multiple of 16, and p is 0 from end to the next one. out [n_rows][dim], p
 // [n_rows][p_stride].
-enum { MAX_KEYS = 256 };
 typedef void MixKeysFn(float *out, const float *p, size_t p_stride, int n_rows,
                        const uint8_t *const *keys, int begin, int end, int n_in, int dim);
 
@@ -89,12 +98,16 @@ typedef enum {
 typedef struct {
     const char *name;
     MatmulFn *matmul[N_DTYPES];
-    MixFn *mix[N_DTYPES];  // F32, F16, Q8
+    MixFn *mix[N_DTYPES];  // F32, F16, Q8, Q4
     MixKeysFn *mix_keys[N_DTYPES];
     // Activations to the form of Rows; n_in need not be a multiple of anything.
     void (*to_bf16)(uint16_t *out, const float *x, int n);
     void (*to_f16)(uint16_t *out, const float *x, int n);  // to nearest even, saturating at +-65504
     void (*to_q8)(int8_t *q, float *scale, int32_t *offset, const float *x, int n, bool turned);
+    // H x / 4 of n <= 32 numbers, filled up with zeros, as 32 codes and an f16 scale: of some that
+    // lanes.h tries, those that leave the least square error. If there is a `direction` [n], what is
+    // left in it counts more than what is left across.
+    void (*to_q4)(uint8_t *codes, uint16_t *scale, const float *x, const float *direction, int n);
     // out [32] = H x, the Hadamard transform: at strides h of 16, 8, 4, 2, 1 in this order, x[i]
     // and x[i + h] become their sum and their difference. to_q8 with `turned` rounds
     // H x * TURNED_X, for weights that are turned too. out may be x.

@@ -412,6 +412,138 @@ static void lanes_to_q8(int8_t *restrict q, float *restrict scale, int32_t *rest
     }
 }
 
+// A block as integers, of which the largest is Q4_PARTS or -Q4_PARTS. Returns what one of them
+// means. (A NaN gives zeros.)
+enum { Q4_PARTS = 4095 };
+
+static inline float to_parts(int16_t *restrict out, const float *restrict x) {
+    int32_t top = 0;
+    for (int i = 0; i < BLOCK; i++) {
+        int32_t u = (int32_t)(bits_of(x[i]) & 0x7fffffff);
+        top = u > top ? u : top;
+    }
+    float amax = from_bits((uint32_t)top), inverse = amax > 0.0f ? (float)Q4_PARTS / amax : 0.0f;
+    for (int i = 0; i < BLOCK; i++)  // the sum's bits as in q8_block
+        out[i] = (int16_t)((int32_t)(bits_of(fmaf(x[i], inverse, ROUND_MAGIC)) << 16) >> 16);
+    return amax / (float)Q4_PARTS;
+}
+
+static inline int32_t dot_parts(const int16_t *restrict x, const int16_t *restrict y) {
+    int32_t sum = 0;
+    for (int i = 0; i < BLOCK; i++) sum += x[i] * y[i];
+    return sum;
+}
+
+// What the largest number of a block is tried as, since others may then meet their codes better;
+// and the middles between two codes, in parts, if Q4_PARTS means that number.
+enum { Q4_TRIALS = 4 };
+static const int8_t Q4_SIGNS[Q4_TRIALS] = {-1, 1, -1, 1};
+#define LIMIT(number, sum) (sum) * Q4_PARTS / (2 * (number))
+#define LIMITS(n)                                                                                  \
+    {LIMIT(n, -127 - 95), LIMIT(n, -95 - 74), LIMIT(n, -74 - 58), LIMIT(n, -58 - 44),              \
+     LIMIT(n, -44 - 31),  LIMIT(n, -31 - 20), LIMIT(n, -20 - 8),  LIMIT(n, -8 + 4),                \
+     LIMIT(n, 4 + 16),    LIMIT(n, 16 + 29),  LIMIT(n, 29 + 42),  LIMIT(n, 42 + 56),               \
+     LIMIT(n, 56 + 72),   LIMIT(n, 72 + 91),  LIMIT(n, 91 + 114)}
+static const int16_t Q4_LIMITS[Q4_TRIALS][15] = {LIMITS(127), LIMITS(114), LIMITS(138),
+                                                 LIMITS(124)};
+static const int16_t Q4_STEPS[15] = {32, 21, 16, 14, 13, 11, 12, 12, 12, 13, 13, 14, 16, 19, 23};
+
+// The numbers that are next to w, and their codes.
+static inline void q4_numbers(int16_t *restrict q, const int16_t *restrict w,
+                              const int16_t *restrict limits) {
+    for (int i = 0; i < BLOCK; i++) {
+        int16_t number = -127;
+        for (int j = 0; j < 15; j++)
+            number = (int16_t)(number + (-(w[i] > limits[j]) & Q4_STEPS[j]));
+        q[i] = number;
+    }
+}
+
+static inline void q4_codes(uint8_t *restrict codes, const int16_t *restrict w,
+                            const int16_t *restrict limits) {
+    for (int i = 0; i < BLOCK; i++) {
+        int16_t code = 0;
+        for (int j = 0; j < 15; j++) code = (int16_t)(code + (w[i] > limits[j]));
+        codes[i] = (uint8_t)code;
+    }
+}
+
+// H x / 4 in parts. Returns what a part means.
+static inline float turned_parts(int16_t *restrict out, const float *restrict x, int n) {
+    float turned[BLOCK] = {0};
+    memcpy(turned, x, sizeof *x * (size_t)n);
+    turn_block(turned, turned);
+    for (int i = 0; i < BLOCK; i++) turned[i] *= TURNED_W;
+    return to_parts(out, turned);
+}
+
+// Turns the signs of all if the largest of them is below 0; returns -1 if so, else 1.
+static inline int make_largest_positive(int16_t *w) {
+    int16_t top = 0, bottom = 0;
+    for (int i = 0; i < BLOCK; i++) {
+        top = w[i] > top ? w[i] : top;
+        bottom = w[i] < bottom ? w[i] : bottom;
+    }
+    int sign = 1 - 2 * (-bottom > top);
+    for (int i = 0; i < BLOCK; i++) w[i] = (int16_t)(w[i] * sign);
+    return sign;
+}
+
+// How much more than in others an error counts in the direction that to_q4 is given.
+#define Q4_EMPHASIS 16.0f
+
+// With <x, y> = x.y + c (x.u) (u.y) for the direction u, the scale that brings numbers q closest to
+// w is <w, q> / <q, q>, and <w, q>^2 / <q, q> what it saves of the error <w, w>.
+static void lanes_to_q4(uint8_t *restrict codes, uint16_t *restrict scale,
+                        const float *restrict x, const float *restrict direction, int n) {
+    int16_t w[2][BLOCK], u[BLOCK] = {0}, q[BLOCK];  // w, and -w
+    float wq[Q4_TRIALS], qq[Q4_TRIALS];
+    float part = turned_parts(w[0], x, n);
+    if (direction) turned_parts(u, direction, n);
+    part *= (float)make_largest_positive(w[0]);
+    for (int i = 0; i < BLOCK; i++) w[1][i] = (int16_t)-w[0][i];
+    float uu = (float)dot_parts(u, u), c = uu > 0.0f ? Q4_EMPHASIS / uu : 0.0f;
+    float wu = c * (float)dot_parts(w[0], u);
+    uint32_t best = 0, n_trials = direction ? Q4_TRIALS : Q4_TRIALS / 2;
+    for (uint32_t t = 0; t < n_trials; t++) {
+        q4_numbers(q, w[Q4_SIGNS[t] < 0], Q4_LIMITS[t]);
+        float qu = (float)dot_parts(q, u);
+        wq[t] = fmaf(wu, qu, (float)dot_parts(w[0], q));
+        qq[t] = fmaf(c * qu, qu, (float)dot_parts(q, q));
+        // Floats above 0 are in the order of integers; the trial takes their last bits.
+        uint32_t saved = (bits_of(wq[t] * wq[t] / qq[t]) & ~3u) | t;
+        best = saved > best ? saved : best;
+    }
+    best &= 3;
+    q4_codes(codes, w[Q4_SIGNS[best] < 0], Q4_LIMITS[best]);
+    *scale = f32_to_f16(wq[best] / qq[best] * part);
+}
+
+// Probabilities times the scales of 32 dims as integers; and what undoes that a dot product adds 128
+// to every code, as the offset of Rows.
+typedef struct {
+    int8_t n[MAX_KEYS];
+    int32_t offset[MAX_KEYS / MIX_RUN];
+    float step[MAX_KEYS / MIX_RUN];
+} MixWeights;
+
+// One run, from a [MIX_RUN].
+static inline void mix_weights(MixWeights *restrict out, const float *restrict a, int run) {
+    int32_t top = 0, sum = 0;
+    for (int i = 0; i < MIX_RUN; i++) {
+        int32_t u = (int32_t)(bits_of(a[i]) & 0x7fffffff);
+        top = u > top ? u : top;
+    }
+    float amax = from_bits((uint32_t)top), inverse = amax > 0.0f ? 127.0f / amax : 0.0f;
+    for (int i = 0; i < MIX_RUN; i++) {  // the sum's bits as in q8_block
+        int32_t v = (int32_t)(bits_of(fmaf(a[i], inverse, ROUND_MAGIC)) << 24) >> 24;
+        out->n[run * MIX_RUN + i] = (int8_t)v;
+        sum += v;
+    }
+    out->offset[run] = -128 * sum;
+    out->step[run] = amax * (1.0f / 127.0f);
+}
+
 // Four streams at once, as the product with one token has them.
 static uint64_t lanes_read(const uint8_t *lines, size_t n_lines) {
     enum { STREAMS = 4, RUN = 64 };  // words
@@ -428,7 +560,8 @@ static uint64_t lanes_read(const uint8_t *lines, size_t n_lines) {
 
 // The members of Kernels that this file implements.
 #define LANES_KERNELS                                                                              \
-    .to_bf16 = lanes_to_bf16, .to_f16 = lanes_to_f16, .to_q8 = lanes_to_q8, .turn = turn_block,    \
+    .to_bf16 = lanes_to_bf16, .to_f16 = lanes_to_f16, .to_q8 = lanes_to_q8, .to_q4 = lanes_to_q4,  \
+    .turn = turn_block,                                                                            \
     .rmsnorm = lanes_rmsnorm, .layernorm = lanes_layernorm, .add = lanes_add,                      \
     .scale = lanes_scale, .axpby = lanes_axpby, .act = lanes_act, .act_mul = lanes_act_mul,        \
     .rope = lanes_rope, .sincos = lanes_sincos, .max = lanes_max, .exp_sum = lanes_exp_sum,        \

@@ -114,9 +114,11 @@ MATMUL(q4, 2, 2, BLOCK, 64)
 MIX(f32, 1, 2, 3)
 MIX(f16, 1, 2, 3)
 MIX(q8, 2, 4, 1)
+INT_MIX(1)
 MIX_KEYS(f32, F32, 4)
 MIX_KEYS(f16, F16, 4)
 MIX_KEYS(q8, Q8, 4)
+MIX_KEYS(q4, Q4, 4)
 PEAK(1, 6)
 
 const Kernels neon_kernels = {

@@ -144,8 +144,47 @@ static void mix_q8(float *out, const float *p, size_t p_stride, int n_rows, cons
         }
 }
 
-// Number d of key `lane` of a panel, but for the scale of q8.
+// The code of position `lane` and dim d of a block of values.
+static int32_t value_code(const uint8_t *v, int d, int lane) {
+    uint8_t codes = v[d / LANES * 128 + lane / 8 * 64 + d % LANES * 4 + lane % 4];
+    return Q4_CODES[lane % 8 < 4 ? codes & 15 : codes >> 4];
+}
+
+// 32 dims of one row from d on.
+static void mix_q4_block(float *out, const float *p, const uint8_t *const *v, int begin, int end,
+                         int dim, int d) {
+    MixWeights w;
+    memset(out, 0, BLOCK * sizeof *out);
+    for (int first = begin / MIX_RUN * MIX_RUN; first < end; first += MIX_RUN) {
+        int from = first > begin ? first : begin;
+        int to = first + MIX_RUN < end ? first + MIX_RUN : end;
+        float a[MIX_RUN] = {0};
+        for (int i = from; i < to; i++)
+            a[i - first] = p[i] * f16_at(v[i / LANES] + (size_t)LANES * dim / 2,
+                                         (size_t)(d / BLOCK * LANES + i % LANES));
+        mix_weights(&w, a, 0);
+        for (int j = 0; j < BLOCK; j++) {
+            int32_t sum = 0;
+            for (int i = from; i < to; i++)
+                sum += w.n[i - first] * value_code(v[i / LANES], d + j, i % LANES);
+            out[j] = fmaf((float)sum, w.step[0], out[j]);
+        }
+    }
+}
+
+static void mix_q4(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v,
+                   int begin, int end, int dim, UNUSED ptrdiff_t ahead) {
+    for (int r = 0; r < n_rows; r++, p += p_stride)
+        for (int d = 0; d < dim; d += BLOCK, out += BLOCK)
+            mix_q4_block(out, p, v, begin, end, dim, d);
+}
+
+// Number d of key `lane` of a panel, but for the scale of q8 and q4.
 static float key_at(Dtype dtype, const uint8_t *panel, int d, int lane) {
+    if (dtype == Q4) {
+        uint8_t codes = panel[(size_t)(d / 8) * 64 + (size_t)lane * 4 + d % 4];
+        return (float)Q4_CODES[d % 8 < 4 ? codes & 15 : codes >> 4];
+    }
     if (dtype == F32) return ((const float *)panel)[(size_t)d * LANES + lane];
     if (dtype == F16) return f16_at(panel, (size_t)d * LANES + lane);
     return (float)(panel[(size_t)(d / 4) * 64 + (size_t)lane * 4 + d % 4] - 128);
@@ -160,8 +199,10 @@ static void mix_keys(Dtype dtype, float *out, const float *p, size_t p_stride, i
             for (int i = begin; i < end; i += LANES)
                 for (int j = 0; j < LANES; j++) {
                     const uint8_t *panel = keys[i / LANES];
-                    const uint8_t *scales = panel + n_blocks * 512 + (size_t)(d / BLOCK) * 32;
-                    float a = dtype == Q8 ? p[i + j] * f16_at(scales, (size_t)j) : p[i + j];
+                    const uint8_t *scales =
+                        panel + n_blocks * (dtype == Q4 ? 256 : 512) + (size_t)(d / BLOCK) * 32;
+                    bool blocks = dtype == Q8 || dtype == Q4;
+                    float a = blocks ? p[i + j] * f16_at(scales, (size_t)j) : p[i + j];
                     acc[j] = fmaf(key_at(dtype, panel, d, j), a, acc[j]);
                 }
             out[d] = sum_lanes(acc);
@@ -177,6 +218,7 @@ static void mix_keys(Dtype dtype, float *out, const float *p, size_t p_stride, i
 MIX_KEYS(f32, F32)
 MIX_KEYS(f16, F16)
 MIX_KEYS(q8, Q8)
+MIX_KEYS(q4, Q4)
 
 static double peak_floats(size_t steps) {
     volatile float start = 1.0f;
@@ -203,8 +245,9 @@ const Kernels scalar_kernels = {
     .name = "scalar",
     .matmul = {[F32] = matmul_f32, [F16] = matmul_f16, [BF16] = matmul_bf16,
                [Q8] = matmul_q8, [Q4] = matmul_q4},
-    .mix = {[F32] = mix_f32, [F16] = mix_f16, [Q8] = mix_q8},
-    .mix_keys = {[F32] = mix_keys_f32, [F16] = mix_keys_f16, [Q8] = mix_keys_q8},
+    .mix = {[F32] = mix_f32, [F16] = mix_f16, [Q8] = mix_q8, [Q4] = mix_q4},
+    .mix_keys = {[F32] = mix_keys_f32, [F16] = mix_keys_f16, [Q8] = mix_keys_q8,
+                 [Q4] = mix_keys_q4},
     .peak = {[F32] = peak_floats, [F16] = peak_floats, [BF16] = peak_floats,
              [Q8] = peak_blocks, [Q4] = peak_blocks},
     LANES_KERNELS,

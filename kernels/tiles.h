@@ -329,6 +329,108 @@ static void walk_dims(MixTile tile, MixTileFn *const narrow[MAX_T], int Q,
     }
 }
 
+// The mix of q4 values: 32 dims, which are two panels of 16 rows whose k are positions.
+typedef struct {
+    const uint8_t *const *v;
+    size_t at;  // of the 32 dims' codes in a block of positions
+    const MixWeights *weights;  // [T]
+    int origin, begin, end;  // origin: where the run of `begin` begins
+    ptrdiff_t ahead;
+} IntMixTile;
+
+// total [2][T]: sums over positions from..to-1, in one run, of n times codes.
+INLINE void int_mix_run(Ints total[2][MAX_T], const IntMixTile *tile, int from, int to, int T,
+                        bool ahead) {
+    enum { PANEL = 128, GROUP = 64 };  // bytes of 16 dims, and of 8 positions of them
+    UNROLL for (int t = 0; t < T; t++)
+        UNROLL for (int p = 0; p < 2; p++)
+            total[p][t] = v_dot_start(tile->weights[t].offset[(from - tile->origin) / MIX_RUN]);
+    for (int i = from; i < to; i += LANES) {
+        const uint8_t *codes = tile->v[i / LANES] + tile->at;
+        if (ahead) prefetch(codes, tile->ahead, 2 * PANEL);
+        UNROLL for (int g = 0; g < 2; g++) {
+            Bytes w[2][2];
+            UNROLL for (int p = 0; p < 2; p++) v_load_q4(w[p], codes + p * PANEL + g * GROUP);
+            UNROLL for (int j = 0; j < 2; j++)
+                UNROLL for (int t = 0; t < T; t++) {
+                    const int8_t *n = tile->weights[t].n + (i - tile->origin) + 8 * g + 4 * j;
+                    UNROLL for (int p = 0; p < 2; p++) total[p][t] = v_dot(total[p][t], w[p][j], n);
+                }
+        }
+    }
+}
+
+INLINE void int_mix_tile(float *out, size_t dim, const IntMixTile *tile, int T, bool ahead) {
+    Floats sum[2][MAX_T];
+    Ints total[2][MAX_T];
+    UNROLL for (int t = 0; t < T; t++)
+        UNROLL for (int p = 0; p < 2; p++) sum[p][t] = v_zero();
+    for (int from = tile->begin, to; from < tile->end; from = to) {
+        const int run = (from - tile->origin) / MIX_RUN, next = tile->origin + (run + 1) * MIX_RUN;
+        to = next < tile->end ? next : tile->end;
+        int_mix_run(total, tile, from, to, T, ahead);
+        UNROLL for (int t = 0; t < T; t++)
+            UNROLL for (int p = 0; p < 2; p++)
+                sum[p][t] = v_fma(v_dot_end(total[p][t]), v_set1(tile->weights[t].step[run]),
+                                  sum[p][t]);
+    }
+    UNROLL for (int t = 0; t < T; t++)
+        UNROLL for (int p = 0; p < 2; p++) v_store(out + (size_t)t * dim + 16 * p, sum[p][t]);
+}
+
+// The scales of 32 dims, which begin at `at` in every block of positions; 0 outside of the tile's.
+INLINE void int_mix_scales(float out[MAX_KEYS], const IntMixTile *tile, size_t at) {
+    for (int i = tile->origin; i < tile->origin + MAX_KEYS; i += LANES)
+        v_store(out + i - tile->origin, i < tile->begin || i >= tile->end
+                                            ? v_zero()
+                                            : v_load_f16(tile->v[i / LANES] + at));
+}
+
+// p from the tile's origin on.
+INLINE void int_mix_weights(MixWeights *out, const float *p, const float *scales,
+                            const IntMixTile *tile) {
+    const int begin = tile->begin - tile->origin, end = tile->end - tile->origin;
+    for (int run = begin / MIX_RUN; run * MIX_RUN < end; run++) {
+        float a[MIX_RUN];
+        UNROLL for (int i = 0; i < MIX_RUN; i += LANES) {
+            const int at = run * MIX_RUN + i;
+            v_store(a + i, at < begin || at >= end ? v_zero()
+                                                   : v_mul(v_load(p + at), v_load(scales + at)));
+        }
+        mix_weights(out, a, run);
+    }
+}
+
+// A tile of n <= T rows.
+INLINE void int_mix_rows(float *out, size_t dim, const IntMixTile *tile, int n, int T) {
+    if (n == 1) int_mix_tile(out, dim, tile, 1, tile->ahead);
+    else if (n == 2 && T >= 2) int_mix_tile(out, dim, tile, 2, tile->ahead);
+    else if (n == 3 && T >= 3) int_mix_tile(out, dim, tile, 3, tile->ahead);
+    else if (n == 4 && T >= 4) int_mix_tile(out, dim, tile, 4, tile->ahead);
+    else if (n == 5 && T >= 5) int_mix_tile(out, dim, tile, 5, tile->ahead);
+    else if (T >= 6) int_mix_tile(out, dim, tile, 6, tile->ahead);
+}
+
+// mix_q4 in tiles of up to T rows.
+#define INT_MIX(T)                                                                                 \
+    static void mix_q4(float *out, const float *p, size_t p_stride, int n_rows,                    \
+                       const uint8_t *const *v, int begin, int end, int dim, ptrdiff_t ahead) {    \
+        MixWeights weights[T];                                                                     \
+        float scales[MAX_KEYS];                                                                    \
+        const int origin = begin / MIX_RUN * MIX_RUN;                                              \
+        for (int d = 0; d < dim; d += BLOCK) {                                                     \
+            IntMixTile tile = {v, (size_t)d * LANES / 2, weights, origin, begin, end, ahead};      \
+            int_mix_scales(scales, &tile, (size_t)(LANES / 2 * dim + d / BLOCK * 32));             \
+            for (int row = 0, n; row < n_rows; row += n) {                                         \
+                n = next_rows(n_rows - row, T);                                                    \
+                for (int t = 0; t < n; t++)                                                        \
+                    int_mix_weights(&weights[t], p + (size_t)(row + t) * p_stride + origin, scales,\
+                                    &tile);                                                        \
+                int_mix_rows(out + (size_t)row * (size_t)dim + d, (size_t)dim, &tile, n, T);       \
+            }                                                                                      \
+        }                                                                                          \
+    }
+
 // The tiles of P panels, one for each T.
 #define TILE(body, P, T, Args)                                                                     \
     static void body##_##P##x##T(const Args *tile) {                                               \
@@ -376,29 +478,35 @@ enum { KEY_DIMS = 4 };
 
 typedef float KeyGroup[KEY_DIMS][LANES];  // four numbers of each key of a panel
 
-// A group of 4 k of q8 keys, without their scales, of the panels of positions begin..end.
-static void load_key_groups(KeyGroup *group, const uint8_t *const *keys, int begin, int end,
-                            int d) {
+// A group of 4 k of q8 or q4 keys, without their scales, of the panels of positions begin..end.
+INLINE void load_key_groups(KeyGroup *group, const uint8_t *const *keys, int begin, int end, int d,
+                            Dtype dtype) {
+    const int shift = d % 8 < 4 ? 0 : 4;  // of the group's codes in their bytes
     for (int i = begin; i < end; i += LANES, group++) {
-        const uint8_t *q = keys[i / LANES] + (size_t)d * LANES;
+        const uint8_t *q = keys[i / LANES] + (dtype == Q8 ? d * LANES : d / 8 * 64);
         for (int lane = 0; lane < LANES; lane++)
-            for (int j = 0; j < KEY_DIMS; j++)
-                (*group)[j][lane] = (float)(q[KEY_DIMS * lane + j] - 128);
+            for (int j = 0; j < KEY_DIMS; j++) {
+                const int byte = q[KEY_DIMS * lane + j];
+                (*group)[j][lane] = (float)(dtype == Q8 ? byte - 128
+                                                        : Q4_CODES[byte >> shift & 15]);
+            }
     }
 }
 
 INLINE void mix_keys_tile(float *out, const float *p, size_t p_stride, const uint8_t *const *keys,
                           int begin, int end, const KeyGroup *group, size_t n_blocks, int d,
                           int dim, Dtype dtype, int T) {
+    const bool blocks = dtype == Q8 || dtype == Q4;
+    const size_t block_bytes = dtype == Q8 ? 512 : 256;
     Floats sum[KEY_DIMS][MAX_T];
     UNROLL for (int j = 0; j < KEY_DIMS; j++)
         UNROLL for (int t = 0; t < T; t++) sum[j][t] = v_zero();
     for (int i = begin; i < end; i += LANES) {
         const uint8_t *panel = keys[i / LANES];
         Floats k[KEY_DIMS], scale = v_zero();
-        if (dtype == Q8) {
+        if (blocks) {
             UNROLL for (int j = 0; j < KEY_DIMS; j++) k[j] = v_load(group[(i - begin) / LANES][j]);
-            scale = v_load_f16(panel + n_blocks * 512 + (size_t)(d / BLOCK) * 32);
+            scale = v_load_f16(panel + n_blocks * block_bytes + (size_t)(d / BLOCK) * 32);
         } else {
             UNROLL for (int j = 0; j < KEY_DIMS; j++) {
                 // what is past the end is not stored
@@ -409,7 +517,7 @@ INLINE void mix_keys_tile(float *out, const float *p, size_t p_stride, const uin
         }
         UNROLL for (int t = 0; t < T; t++) {
             Floats a = v_load(p + (size_t)t * p_stride + i);
-            if (dtype == Q8) a = v_mul(a, scale);
+            if (blocks) a = v_mul(a, scale);
             UNROLL for (int j = 0; j < KEY_DIMS; j++) sum[j][t] = v_fma(k[j], a, sum[j][t]);
         }
     }
@@ -430,7 +538,8 @@ INLINE void mix_keys_tile(float *out, const float *p, size_t p_stride, const uin
         KeyGroup group[MAX_KEYS / LANES];                                                          \
         for (int d = 0; d < dim; d += KEY_DIMS) {                                                  \
             int r = 0;                                                                             \
-            if (dtype == Q8) load_key_groups(group, keys, begin, end, d);                          \
+            if (dtype == Q8 || dtype == Q4)                                                        \
+                load_key_groups(group, keys, begin, end, d, dtype);                                \
             for (; r + T <= n_rows; r += T)                                                        \
                 mix_keys_tile(out + (size_t)r * dim, p + (size_t)r * p_stride, p_stride, keys,     \
                               begin, end, group, n_blocks, d, dim, dtype, T);                      \
@@ -499,8 +608,9 @@ INLINE double peak_dot(size_t steps, int P, int T) {
 // The members of Kernels that this file implements; a table with products of its own takes the mix
 // alone.
 #define MIX_KERNELS                                                                                \
-    .mix = {[F32] = mix_f32, [F16] = mix_f16, [Q8] = mix_q8},                                      \
-    .mix_keys = {[F32] = mix_keys_f32, [F16] = mix_keys_f16, [Q8] = mix_keys_q8}
+    .mix = {[F32] = mix_f32, [F16] = mix_f16, [Q8] = mix_q8, [Q4] = mix_q4},                       \
+    .mix_keys = {[F32] = mix_keys_f32, [F16] = mix_keys_f16, [Q8] = mix_keys_q8,                   \
+                 [Q4] = mix_keys_q4}
 #define TILES_KERNELS                                                                              \
     .matmul = {[F32] = matmul_f32, [F16] = matmul_f16, [BF16] = matmul_bf16,                       \
                [Q8] = matmul_q8, [Q4] = matmul_q4},                                                \

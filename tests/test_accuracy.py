@@ -31,6 +31,7 @@ SEED, N_STORIES = 2_000_000, 16  # training and its held-out loss use other seed
 BOUNDS = {
     ("f32", "f16"): 0.001,
     ("f32", "q8"): 0.01,
+    ("f32", "q4"): 0.1,
     ("bf16", "f32"): 0.01,
     ("q8", "f32"): 0.015,
     ("q4", "f32"): 0.13,

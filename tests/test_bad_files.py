@@ -329,7 +329,8 @@ def test_knobs_by_name(fuzzer, every_knob):
     assert tried == 3000 and 0 < accepted < 1000
 
 
-OTHER_PARTS = ["deepseek_v3", "gemma4", "gpt_oss", "lfm2_moe", "phi3-longer", "qwen3_next"]
+OTHER_PARTS = ["deepseek_v3", "falcon_h1-norm", "gemma4", "gpt_oss", "lfm2_moe", "nemotron_h",
+               "phi3-longer", "qwen3_next"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OTHER_PARTS)

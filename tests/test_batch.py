@@ -22,6 +22,7 @@ FAMILIES = [
     "llama", "mistral", "gemma3", "gpt_oss",  # the last three with windows
     "deepseek_v2",  # MLA
     "lfm3", "lfm2_moe", "qwen3_next",  # short convolutions, DeltaNet
+    "mamba2", "falcon_h1-norm",
     "phi3-longer",  # longrope
     "qwen2_moe",  # experts
     "gemma4",  # layers that read another's cache

@@ -20,10 +20,10 @@ from conftest import ROOT
 import export
 
 GOLDEN = ROOT / "tests" / "golden"
-# A plain decoder, windows, latent attention, short convolution, the delta rule, a rope that depends
-# on the text's length, experts.
-FAMILIES = ["llama", "mistral", "gemma3", "deepseek_v2", "lfm3", "qwen3_next", "phi3-longer",
-            "granitemoe"]  # fmt: skip
+# A plain decoder, windows, latent attention, short convolution, the delta rule, Mamba-2 beside
+# attention, a rope that depends on the text's length, experts.
+FAMILIES = ["llama", "mistral", "gemma3", "deepseek_v2", "lfm3", "qwen3_next", "falcon_h1-norm",
+            "phi3-longer", "granitemoe"]  # fmt: skip
 TEMPLATES = {"plain": talkers.PLAIN, "thinking": talkers.THINKING}
 QUESTIONS = ["what is it?", "a2 and b2", "go on. go on. go on. go on.", "why? why? why? why? why?",
              "the end, then"]  # fmt: skip

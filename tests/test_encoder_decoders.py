@@ -173,6 +173,56 @@ def test_python_writes_the_same(tmp_path, run):
         assert model.info()["source_vocab"] == 61
 
 
+@pytest.mark.parametrize("kv", ["f32", "f16", "q8"])
+def test_forks_and_saved_sessions_have_the_source(tmp_path, run, kv):
+    import heads
+    from heads._native import Run, byref, calls, int_array
+
+    binary, golden = exported(GOLDEN / "bart", tmp_path / "m.bin"), golden_of(GOLDEN / "bart")
+    with heads.Model(binary, threads=1, kv=kv) as model:
+
+        def rows(sequence: int, ids: list[int]) -> list[bytes]:
+            found = []
+            for id in ids:
+                logits = calls.forward(sequence, int_array([id]), 1, 1)
+                found.append(np.ctypeslib.as_array(logits, (61,)).tobytes())
+            return found
+
+        def read(shared: int, source: list[int]) -> int:
+            sequence = calls.sequence_new(model.workspace, shared)
+            run_of = Run(sequence, int_array(source), len(source), 0)
+            calls.read_sources(model.workspace, byref(run_of), 1)
+            return sequence
+
+        source, target = golden["sources"][3], golden["targets"][4][:40]
+        plain = rows(read(0, source), target)
+        for shared in (0, 1):
+            parent = read(shared, source)
+            empty = calls.sequence_fork(parent, 0)
+            assert rows(parent, target[:33]) == plain[:33]
+            fork = calls.sequence_fork(parent, 20)
+            grandchild = calls.sequence_fork(fork, 7)
+            calls.sequence_save(parent, str(tmp_path / "saved").encode())
+            if shared:  # its memory is theirs too
+                with pytest.raises(heads.HeadsError, match="cannot get another source"):
+                    other = Run(parent, int_array([5]), 1, 0)
+                    calls.sequence_rewind(parent, 33)
+                    calls.read_sources(model.workspace, byref(other), 1)
+            calls.sequence_free(parent)
+            loaded = calls.sequence_load(model.workspace, str(tmp_path / "saved").encode())
+            assert rows(loaded, target[33:]) == plain[33:]
+            assert rows(empty, target) == plain
+            assert rows(fork, target[20:]) == plain[20:]
+            assert rows(grandchild, target[7:]) == plain[7:]
+            # Another source in the place of what was mapped.
+            calls.sequence_rewind(loaded, 0)
+            again = Run(loaded, int_array(golden["sources"][2]), 17, 0)
+            calls.read_sources(model.workspace, byref(again), 1)
+            assert rows(loaded, target) == rows(read(0, golden["sources"][2]), target) != plain
+            for sequence in (loaded, empty, fork, grandchild):
+                calls.sequence_free(sequence)
+
+
 # ---- texts ---------------------------------------------------------------------------------------
 
 CODES = ("en_XX", "fr_XX", "ro_RO")
@@ -239,6 +289,38 @@ def test_texts_and_languages(letters, run, tmp_path):
 
     with heads.Model(binary, threads=1) as model:
         assert model.generate("cab", 12, lang="ro_RO:fr_XX") == done.stdout.decode()
+
+
+def test_a_vocabulary_for_each_side(tmp_path, run):
+    """Marian's: source.spm and vocab.json for what is read, target_vocab.json for what is written.
+    The pieces are those of the golden Marian tokenizer, more than the model has rows for."""
+    source, directory = GOLDEN.parent / "unigram" / "marian", tmp_path / "marian"
+    shutil.copytree(source, directory)
+    rng = np.random.default_rng(1)
+    vocab = json.loads((directory / "vocab.json").read_text())
+    target = {token: int(id) for token, id in zip(vocab, rng.permutation(len(vocab)))}
+    (directory / "target_vocab.json").write_text(json.dumps(target))
+    config = json.loads((directory / "tokenizer_config.json").read_text())
+    (directory / "tokenizer_config.json").write_text(json.dumps({**config, "separate_vocabs": True}))
+    import tokenizer_texts as texts
+
+    from exporter.tokenizer_files import tokenizer_metadata
+
+    plain, own = tmp_path / "plain.bin", tmp_path / "own.bin"
+    texts.write_model(plain, tokenizer_metadata(str(source)))
+    texts.write_model(own, tokenizer_metadata(str(directory)))
+    words = ["The weather", "caf\u00e9, 12", "a  b"]
+    before = texts.tokenize(texts.PROGRAM, plain, [word.encode() for word in words])
+    after = texts.tokenize(texts.PROGRAM, own, [word.encode() for word in words])
+    tokens = {id: token for token, id in vocab.items()}
+    for a, b in zip(before, after):
+        assert a.ids == b.ids  # read alike, and written by the other table
+        shown = {id: token for token, id in target.items()}
+        skipped = "".join(shown[i] for i in b.ids if shown[i] not in ("</s>", "<unk>", "<pad>"))
+        assert b.skipped.decode() == skipped.replace("\u2581", " ").removeprefix(" ")
+        assert a.skipped.decode() == "".join(
+            tokens[i] for i in a.ids if tokens[i] not in ("</s>", "<unk>", "<pad>")
+        ).replace("\u2581", " ").removeprefix(" ")
 
 
 @pytest.mark.parametrize("code", ["de_DE", "en", "fr_XX:de_DE", "de_DE:fr_XX", "a"])
@@ -349,11 +431,78 @@ def test_beams_are_said_to_be_ignored(tmp_path, capsys):
     assert "num_beams 4 is ignored" in capsys.readouterr().err
 
 
+RULE_KEYS = {
+    "model.source_layers": 1, "model.start": 3, "model.last": 3, "model.least": 3, "model.eos": 3,
+    "model.most": 9, "model.no_repeat": 2, "model.banned": 3, "model.banned.begin": [0, 1],
+    "model.greedy": 1, "model.languages": 3,
+}  # fmt: skip
+SOURCE_TENSORS = ("cross_q", "cross_k", "cross_v", "cross_o", "cross_norm", "source_embed",
+                  "source_embed_pos", "source_embed_norm", "source_norm")  # fmt: skip
+
+
+def changed_file(path: Path, drop: str = "", **meta) -> None:
+    """Writes the golden BART with other metadata, None for an entry that is left out, and without
+    a tensor."""
+    from exporter.checkpoint import entries, write_checkpoint
+
+    config = json.loads((GOLDEN / "bart" / "config.json").read_text())
+    rules = json.loads((GOLDEN / "bart" / "generation_config.json").read_text())
+    tensors = open_safetensors(str(GOLDEN / "bart" / "model.safetensors"))
+    family, knobs, found, _ = canonical(config, tensors)
+    knobs.rules, _ = generation_rules(config, family, knobs.vocab_size, rules)
+    found.pop(drop, None)
+    values = {**knobs.metadata(found), **{key.replace("__", "."): v for key, v in meta.items()}}
+    values = {key: value for key, value in values.items() if value is not None}
+    write_checkpoint(str(path), values, entries(found, "f32"))
+
+
+@pytest.mark.parametrize("meta, message", [
+    (dict(model__start=None), "metadata model.start"),
+    (dict(model__start=61), "metadata model.start"),
+    (dict(model__last=61), "metadata model.last"),
+    (dict(model__least=0), "metadata model.least"),
+    (dict(model__most=1), "metadata model.most"),
+    (dict(model__eos=[2, -1]), "metadata model.eos: value 1"),
+    (dict(model__no_repeat=0), "metadata model.no_repeat"),
+    (dict(model__greedy=2), "metadata model.greedy"),
+    (dict(model__languages=[99]), "metadata model.languages: value 0"),
+    (dict(model__banned=[3, 4]), "metadata model.banned.begin"),
+    (dict(model__banned=[3, 4], **{"model__banned__begin": [0, 2, 1, 2]}), "model.banned.begin"),
+    (dict(model__source_layers=None), "knob model.start is not known"),
+    (dict(model__source_layers=4), "metadata model.source_layers"),
+    (dict(model__source_layers=1), "layer 1: layer.mask is 1, but model.source_layers is 1"),
+    (dict(layer__topology=1), "layer.topology 0 or 2"),
+    (dict(drop="layers.2.cross_k"), "tensor layers.2.cross_k is missing"),
+    (dict(drop="layers.3.cross_norm"), "tensor layers.3.cross_norm is missing"),
+])  # fmt: skip
+def test_damaged_files_are_refused(tmp_path, run, meta, message):
+    changed_file(tmp_path / "x.bin", **meta)
+    done = run(tmp_path / "x.bin", "--tokens", "5", "-n", 1)
+    assert done.returncode == 1 and message in done.stderr, done.stderr
+
+
+def test_a_decoder_has_no_rules_and_no_cross_attention(tmp_path, run):
+    import test_refusals
+
+    plain, path = test_refusals.KINDS["attention"], tmp_path / "x.bin"
+    for key, value in RULE_KEYS.items():
+        path.write_bytes(plain.file({key: test_refusals.ints(*np.atleast_1d(value).tolist())}, {}))
+        done = run(path, "--info")
+        assert done.returncode == 1 and ("model." in done.stderr or "mask" in done.stderr), key
+    for name in SOURCE_TENSORS:
+        place = f"layers.1.{name}" if name.startswith("cross") else name
+        path.write_bytes(plain.file({}, {place: test_refusals.matrix(24, 24)}))
+        done = run(path, "--info")
+        assert done.returncode == 1 and place in done.stderr, (name, done.stderr)
+
+
 @pytest.mark.parametrize("options, message", [
     (("--chat",), "is an encoder-decoder"),
     (("--bench",), "is an encoder-decoder"),
     (("--ppl", "x"), "is an encoder-decoder"),
     (("-p", "a", "--embed"), "is an encoder-decoder"),
+    (("--tokens", "5", "--heads", "x.json"), "--heads has no page for two texts"),
+    (("-p", "a", "-md", "x"), "--lookup guesses for it"),
     (("--tokens", "5", "--lang", "fr"), "names no languages"),
     (("--tokens", "5", "--target", "77", "--logits", "x"), "--target: 77 is no token"),
     (("--tokens", "77"), "--tokens: 77 is no token"),

@@ -77,3 +77,8 @@ def test_completion_knows_the_options(run):
     offered = set(done.stdout.split())
     assert offered >= {"--tokens", "--top-k", "--top-p", "--tokenize"}
     assert all(option.startswith("--to") for option in offered)
+    script = script.replace("--to)", "-ctv q)").replace("CWORD=1", "CWORD=2")
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", RUN], stdout=subprocess.PIPE, text=True, check=True
+    )
+    assert done.stdout.split() == ["q8", "q4"]

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MODELS = ROOT / "tests" / "hashes"
 HASHES = ROOT / "tests" / "hashes.json"
 WEIGHTS = ["f32", "bf16", "q8", "q4"]
-CACHES = list(itertools.product(["f32", "f16", "q8"], repeat=2))
+CACHES = list(itertools.product(["f32", "f16", "q8", "q4"], repeat=2))
 PROMPT = " ".join(
     str((i * 37 + 11) % 100) for i in range(290)
 )  # more than a tile of positions, and than the window's ring

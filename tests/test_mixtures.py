@@ -57,7 +57,7 @@ def logits(run, binary: Path, tokens: list[int], *options, isa: str | None = Non
 @pytest.mark.parametrize("dtype", ["f32", "q8"])
 def test_same_bits_for_any_chunk_thread_count_and_instruction_set(name, dtype, tmp_path, run):
     binary, prompt = exported(name, tmp_path, dtype), prompt_of(name)
-    for kv in ("f32", "f16", "q8"):
+    for kv in ("f32", "f16", "q8", "q4"):
         cache = ("-ctk", kv, "-ctv", kv)
         want = logits(run, binary, prompt, *cache, "-b", 64, "-t", 1)
         for chunk, threads in ((1, 1), (7, 2), (96, 3)):

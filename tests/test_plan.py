@@ -72,7 +72,7 @@ def test_a_plan_is_what_it_says(budget, scheme, tmp_path, capsys):
     for row in rows:
         assert number(row["parameters"]) <= most
         assert scheme is None or row["scheme"].split()[0].lower() == scheme
-    for dtype in ("f16", "q8"):
+    for dtype in plan.CACHES:
         done = run_command(shape, "--kv", "--json", "-c", context, "-ctk", dtype, "-ctv", dtype)
         own = next(row for row in json.loads(done.stdout)["rows"] if row["own"])
         assert own["scheme"].lower() == rows[0]["scheme"].split()[0].lower()
@@ -150,9 +150,10 @@ def test_impossible_budgets_name_the_nearest(capsys):
     assert "the smallest" in refused(
         "--params", less, "--context", "100", "--kv-memory", "1G", "--vocab", "256"
     )
-    assert "heads are 256 at most" in refused(
-        "--params", "900T", "--context", "1", "--kv-memory", "1T"
-    )
+    said = refused("--params", "900T", "--context", "1", "--kv-memory", "1T")
+    most = number(re.search(r"256 heads and 512 layers at most, .* about ([\d,]+)", said)[1])
+    propose(capsys, str(most), "1", "1T")
+    assert "at most" in refused("--params", str(2 * most), "--context", "1", "--kv-memory", "1T")
 
 
 @pytest.mark.parametrize("args, said", [

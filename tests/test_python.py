@@ -31,7 +31,8 @@ PLACE = Path(heads.__file__).parent.parent
 PYTHONPATH = {**os.environ, "PYTHONPATH": str(PLACE)}
 
 PROMPTS = ["Once upon a time", "One fine day", "A", "The little dog", "Once upon a hill", ""] * 3
-FAMILIES = ["llama", "mistral", "deepseek_v2", "lfm3", "qwen3_next", "phi3-longer", "phimoe"]
+FAMILIES = ["llama", "mistral", "deepseek_v2", "lfm3", "qwen3_next", "mamba2", "falcon_h1-norm",
+            "phi3-longer", "phimoe"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

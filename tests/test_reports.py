@@ -24,11 +24,11 @@ def kv_json(*arguments: object):
     return json.loads(done.stdout)
 
 
-BYTES_OF_32 = {"f32": 128, "f16": 64, "q8": 34}
+BYTES_OF_32 = {"f32": 128, "f16": 64, "q8": 34, "q4": 18}
 
 
-@pytest.mark.parametrize("keys", ["f32", "f16", "q8"])
-@pytest.mark.parametrize("values", ["f32", "f16", "q8"])
+@pytest.mark.parametrize("keys", ["f32", "f16", "q8", "q4"])
+@pytest.mark.parametrize("values", ["f32", "f16", "q8", "q4"])
 def test_kv_formula(run, tmp_path, keys, values):
     layers, heads, kv_heads, head_dim, context = 3, 12, 4, 64, 300
     model = tmp_path / "model.bin"
@@ -41,7 +41,7 @@ def test_kv_formula(run, tmp_path, keys, values):
         model, "-c", context, "-ctk", keys, "-ctv", values, "--memory", "1.5G"
     )
     assert report["memory_bytes"] == 3 << 29
-    assert set(report["rows"][0]["tokens_that_fit"]) == {"f32", "f16", "q8"} | (
+    assert set(report["rows"][0]["tokens_that_fit"]) == {"f32", "f16", "q8", "q4"} | (
         {f"{keys}/{values}"} if keys != values else set()
     )
     names = "model shape context model_context memory_bytes weight_bytes rows reserved_bytes"
@@ -105,9 +105,9 @@ def test_kv_measured(run, bare, context):
     )
 
 
-@pytest.mark.parametrize(("values", "padding"), [("f32", 32), ("f16", 16), ("q8", 24)])
+@pytest.mark.parametrize(("values", "padding"), [("f32", 32), ("f16", 16), ("q8", 24), ("q4", 12)])
 def test_kv_padding(run, tmp_path, values, padding):
-    """Values of 8 numbers are kept as 16, and in q8, whose blocks have 32, as 32."""
+    """Values of 8 numbers are kept as 16, and in q8 and q4, whose blocks have 32, as 32."""
     model = tmp_path / "model.bin"
     model.write_bytes(checkpoints.random_model(n_layers=5, n_heads=8, n_kv_heads=4, head_dim=8))
     report = kv_json(model, "-ctv", values)
@@ -129,8 +129,9 @@ def test_kv_window_is_a_ring(run, tmp_path):
     assert text.count("as the formula says") == 2 and "any" in text
 
 
-@pytest.mark.parametrize("options", [[], ["-ctk", "q8"], ["-c", 4000], ["-c", 40]])
-@pytest.mark.parametrize("name", ["gemma3", "lfm3", "mistral", "qwen3_next", "gpt_oss", "gemma4"])
+@pytest.mark.parametrize("options", [[], ["-ctk", "q8"], ["-ctv", "q4"], ["-c", 4000], ["-c", 40]])
+@pytest.mark.parametrize("name", ["gemma3", "lfm3", "mistral", "qwen3_next", "nemotron_h",
+                                  "falcon_h1-norm", "gpt_oss", "gemma4"])  # fmt: skip
 def test_kv_grows_and_stays(name, options, exported):
     """What a context costs is what grows with it, and what does not."""
     report = kv_json(exported(name), *options)
@@ -301,8 +302,8 @@ def test_kv_text(run, bare):
             ",", ""
         )
     )
-    # In q8 16 numbers take the room of 32, and keys an odd block's padding.
-    assert fits[0].split()[3:] == [f"{free // 768:,}", f"{free // 384:,}", f"{free // 420:,}"]
+    # In q8 and q4 16 numbers take the room of 32, and keys an odd block's padding.
+    assert fits[0].split()[3:] == [f"{free // n:,}" for n in (768, 384, 420, 228)]
     now = int(re.search(r"MemAvailable: +(\d+)", Path("/proc/meminfo").read_text())[1]) * 1024
     assert free % 1024 == 0 and now / 2 < free < now * 2
 

@@ -23,6 +23,8 @@ FAMILIES = [
     "deepseek_v2",
     "lfm3",
     "qwen3_next",
+    "mamba2",
+    "falcon_h1-norm",
     "phi3-longer",
     "granitemoe",
 ]

@@ -19,7 +19,7 @@ from conftest import ROOT
 
 GOLDEN = ROOT / "tests" / "golden"
 NAMES = sorted(path.parent.name for path in GOLDEN.glob("*/golden.json"))
-CACHES = list(itertools.product(["f32", "f16", "q8"], repeat=2))
+CACHES = list(itertools.product(["f32", "f16", "q8", "q4"], repeat=2))
 COUNTS = [33, 5, 1]
 
 
@@ -38,7 +38,7 @@ def run_side_by_side(model: Path, keys: str, values: str, n: int, seed: int) -> 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_alone_and_among_others(exported, name):
-    """Each family with three pairs of KV dtypes; all nine pairs over the families."""
+    """Each family with three pairs of KV dtypes; all sixteen pairs over the families."""
     model, turn = exported(name), NAMES.index(name)
     done: dict[str, int] = {}
     for i, n in enumerate(COUNTS):

@@ -82,7 +82,7 @@ class Probe(Structure):
     _fields_ = [("attention", Look), ("context", c_void_p), ("product", TakeInput)]
 
 
-TYPES = {"f16": 0, "f32": 1, "q8": 2}  # of cached keys and values
+TYPES = {"f16": 0, "f32": 1, "q8": 2, "q4": 3}  # of cached keys and values
 FLOATS, INTS, DOUBLES = POINTER(c_float), POINTER(c_int), POINTER(c_double)
 
 # name: (result, arguments); where an Error is the last argument, the call may fail.

@@ -71,7 +71,7 @@ class Model:
     """A checkpoint that `heads.export` or export.py made, mapped, with threads to run it on.
 
     threads: the physical cores that this process may use, or OMP_NUM_THREADS. kv: the type of the
-    cached keys and values, "f16", "f32" or "q8", or a pair of them. context: positions of each
+    cached keys and values, "f16", "f32", "q8" or "q4", or a pair of them. context: positions of each
     text; the model's. chunk: most tokens of a pass. isa: kernels ("scalar", "avx2", ..); the best.
 
     Any number of threads may use it; they take turns, a pass each. It can be pickled (as its path
@@ -114,7 +114,7 @@ class Model:
         k_type, v_type = (kv, kv) if isinstance(kv, str) else kv
         for kind in (k_type, v_type):
             if kind not in TYPES:
-                raise HeadsError(f"kv: {kind!r} is no type of a cache, expected f16, f32 or q8")
+                raise HeadsError(f"kv: {kind!r} is no type of a cache, expected f16, f32, q8 or q4")
         return WorkspaceOptions(context=context or 0, k_type=TYPES[k_type], v_type=TYPES[v_type])
 
     def close(self) -> None:

@@ -5,13 +5,14 @@
     ds.map_batches(heads.ray.Generate, fn_constructor_args=["model.bin"], concurrency=2,
                    num_cpus=2, batch_size=64).write_parquet("out")
 
-A batch is a dict of columns. Processes on one machine share the mapped checkpoint. What a row gives
+A batch is a dict of columns, or a pandas DataFrame, and the result a dict of columns. Processes on one machine share the mapped checkpoint. What a row gives
 depends on the row alone, whatever the partitions, so blocks that are run again after a failure, or
 elsewhere, give the same bytes. Nothing here imports ray."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -33,20 +34,35 @@ class Generate(_OnModel):
         super().__init__(path, **model)
         self.options = options or {}
 
-    def __call__(self, batch: dict) -> dict:
+    def __call__(self, batch: Mapping) -> dict:
         texts = self.model.generate([str(p) for p in batch["prompt"]], **self.options)
-        tokens = np.empty(len(texts), dtype=object)
-        tokens[:] = [t.tokens for t in texts]
-        return {**batch, "text": np.array([str(t) for t in texts], dtype=object),
-                "tokens": tokens, "stopped": np.array([t.stopped for t in texts])}  # fmt: skip
+        return {**batch, "text": _objects(map(str, texts)),
+                "tokens": _objects(t.tokens for t in texts),
+                "stopped": _objects(t.stopped for t in texts)}  # fmt: skip
 
 
 class Score(_OnModel):
     """Adds `log_probability` and `greedy` for the columns `context` and `continuation`."""
 
-    def __call__(self, batch: dict) -> dict:
-        pairs = zip(batch["context"], batch["continuation"])
-        contexts, continuations = zip(*((str(a), str(b)) for a, b in pairs))
-        scores = self.model.score(contexts, continuations)
-        return {**batch, "log_probability": np.array([s for s, _ in scores]),
-                "greedy": np.array([g for _, g in scores])}  # fmt: skip
+    def __call__(self, batch: Mapping) -> dict:
+        scores = self.model.score([str(c) for c in batch["context"]],
+                                  [str(c) for c in batch["continuation"]])  # fmt: skip
+        return {**batch, "log_probability": np.array([s for s, _ in scores], np.float64),
+                "greedy": np.array([g for _, g in scores], bool)}  # fmt: skip
+
+
+class Embed(_OnModel):
+    """Adds `embedding`, a list of float32 numbers, for the column `text`. The model is an encoder,
+    or says otherwise how a text's vector is made."""
+
+    def __call__(self, batch: Mapping) -> dict:
+        return {**batch, "embedding": _objects(self.model.embed([str(t) for t in batch["text"]]))}
+
+
+def _objects(values: Iterable) -> np.ndarray:
+    """A column of anything."""
+    values = list(values)
+    column = np.empty(len(values), dtype=object)
+    for i, value in enumerate(values):
+        column[i] = value
+    return column

@@ -286,7 +286,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--api-key", help="clients send it as a bearer token")
     parser.add_argument("-c", "--context", type=int, help="positions of each text (the model's)")
     parser.add_argument("-t", "--threads", type=int, help="threads (the physical cores)")
-    parser.add_argument("--kv", default="f16", help="type of the KV cache: f16, f32 or q8")
+    parser.add_argument("--kv", default="f16", help="type of the KV cache: f16, f32, q8 or q4")
     o = parser.parse_args(arguments)
     loopback = _is_loopback(o.host)
     if not loopback and not o.api_key:

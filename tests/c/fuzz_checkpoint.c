@@ -80,10 +80,10 @@ static int run_tokens(Workspace *w, int n_tokens) {
 }
 
 static int use_model(const Model *model) {
-    static const Dtype dtypes[] = {F16, Q8, F32};
+    static const Dtype dtypes[] = {F16, Q8, Q4, F32};
     Error err;
     int context = model->context < 16 ? model->context : 16;
-    Dtype dtype = dtypes[checkpoint_crc(&model->file) % 3];
+    Dtype dtype = dtypes[checkpoint_crc(&model->file) % 4];
     WorkspaceOptions options = {.context = context, .chunk = 2, .n_threads = 1, .k_dtype = dtype,
                                 .v_dtype = dtype, .logit_rows = 1, .isa = getenv("HEADS_ISA")};
     kv_plan(model, 0, model->context, dtype, dtype);

@@ -269,22 +269,25 @@ static void test_matmul_own_rounding(const Kernels *table) {
 static bool same_mix(const Kernels *table, const char *name, Dtype dtype, int n_rows, int begin,
                      int end, int dim, Kind kind) {
     int n_blocks = (end + LANES - 1) / LANES;
-    size_t elements = (size_t)LANES * (size_t)dim;
+    size_t elements = (size_t)LANES * (size_t)dim, codes = dtype == Q4 ? elements / 2 : elements;
     size_t bytes = dtype == F32   ? elements * 4
                    : dtype == F16 ? elements * 2
-                                  : elements + elements / BLOCK * 2;
+                                  : codes + elements / BLOCK * 2;
     const uint8_t **v = allocate((size_t)n_blocks * sizeof *v);
     for (int b = 0; b < n_blocks; b++) {
         uint8_t *block = allocate(bytes);
         for (size_t i = 0; i < bytes; i++) block[i] = (uint8_t)random_bits();
         for (size_t i = 0; dtype == F32 && i < elements; i++)
             ((float *)block)[i] = random_float(kind);
-        for (size_t i = dtype == Q8 ? elements : 0; dtype != F32 && i < bytes; i += 2)
+        bool blocks = dtype == Q8 || dtype == Q4;
+        for (size_t i = blocks ? codes : 0; dtype != F32 && i < bytes; i += 2)
             *(uint16_t *)(block + i) = random_f16(kind);
         v[b] = block;
     }
     size_t p_stride = (size_t)(n_blocks * LANES + between(0, 9)), n = (size_t)n_rows * (size_t)dim;
-    float *p = random_floats(p_stride * (size_t)n_rows, kind);
+    float *p = random_floats(p_stride * (size_t)n_rows, dtype == Q4 ? PLAIN : kind);
+    for (int r = 0; r < n_rows && dtype == Q4; r++)
+        for (int i = end; i < n_blocks * LANES; i++) p[(size_t)r * p_stride + (size_t)i] = 0.0f;
     float *want = random_floats(n, PLAIN), *got = random_floats(n, PLAIN);
     scalar_kernels.mix[dtype](want, p, p_stride, n_rows, v, begin, end, dim, 0);
     table->mix[dtype](got, p, p_stride, n_rows, v, begin, end, dim, 1 << 20);
@@ -303,12 +306,14 @@ static void test_mix(const Kernels *table) {
         Dtype dtype;
         const char *name;
         int dim_step;
-    } mixes[] = {{F32, "mix f32", 16}, {F16, "mix f16", 16}, {Q8, "mix q8", 32}};
+    } mixes[] = {{F32, "mix f32", 16}, {F16, "mix f16", 16}, {Q8, "mix q8", 32},
+                 {Q4, "mix q4", 32}};
     for (size_t m = 0; m < sizeof mixes / sizeof *mixes; m++) {
         bool ok = true;
         for (int rows = 1; ok && rows <= 20; rows++)
             for (int dim = mixes[m].dim_step; ok && dim <= 256; dim += mixes[m].dim_step) {
-                int begin = between(0, 40), end = begin + between(0, 70);
+                int begin = between(0, 40), end = begin + between(0, rows % 5 ? 70 : 200);
+                if (mixes[m].dtype == Q4) begin = begin / LANES * LANES;
                 ok = same_mix(table, mixes[m].name, mixes[m].dtype, rows, begin, end, dim,
                               (Kind)(rows % 2));
             }
@@ -347,7 +352,8 @@ static void test_mix_keys(const Kernels *table) {
     static const struct {
         Dtype dtype;
         const char *name;
-    } mixes[] = {{F32, "mix_keys f32"}, {F16, "mix_keys f16"}, {Q8, "mix_keys q8"}};
+    } mixes[] = {{F32, "mix_keys f32"}, {F16, "mix_keys f16"}, {Q8, "mix_keys q8"},
+                 {Q4, "mix_keys q4"}};
     for (size_t m = 0; m < sizeof mixes / sizeof *mixes; m++) {
         bool ok = true;
         for (int rows = 1; ok && rows <= 20; rows++)
@@ -387,6 +393,70 @@ static void test_mix_keys_definition(void) {
     for (int i = 0; i < 3; i++) free(panels[i]);
 }
 
+// Of q4 values, read as kernels.h has them: off by what rounding probabilities to steps makes of
+// them, whose variance is a twelfth of a step's square.
+static void test_mix_q4_definition(void) {
+    enum { DIM = 64, BEGIN = 48, END = 150, BLOCKS = 10, CODES = LANES * DIM / 2 };
+    static uint8_t blocks[BLOCKS][CODES + LANES * DIM / BLOCK * 2];
+    const uint8_t *v[BLOCKS];
+    float p[BLOCKS * LANES] = {0}, out[DIM];
+    double worst = 0;
+    for (int i = BEGIN; i < END; i++) p[i] = fabsf(random_float(PLAIN));
+    for (int b = 0; b < BLOCKS; b++) {
+        for (size_t i = 0; i < sizeof blocks[b]; i++) blocks[b][i] = (uint8_t)random_bits();
+        for (size_t i = CODES; i < sizeof blocks[b]; i += 2)
+            *(uint16_t *)(blocks[b] + i) = random_f16(PLAIN);
+        v[b] = blocks[b];
+    }
+    scalar_kernels.mix[Q4](out, p, BLOCKS * LANES, 1, v, BEGIN, END, DIM, 0);
+    for (int d = 0; d < DIM; d++) {
+        double sum = 0, variance = 0, a[BLOCKS * LANES], largest[BLOCKS * LANES / MIX_RUN + 1] = {0};
+        for (int i = BEGIN; i < END; i++) {
+            const uint16_t *scales = (const uint16_t *)(v[i / LANES] + CODES);
+            a[i] = (double)p[i] * (double)f16_to_f32(scales[d / BLOCK * LANES + i % LANES]);
+            largest[i / MIX_RUN] = fmax(largest[i / MIX_RUN], fabs(a[i]));
+        }
+        for (int i = BEGIN; i < END; i++) {
+            int byte = v[i / LANES][d / 16 * 128 + i % 16 / 8 * 64 + d % 16 * 4 + i % 4];
+            int code = Q4_CODES[i % 8 < 4 ? byte & 15 : byte >> 4];
+            double step = largest[i / MIX_RUN] / 127 * code;
+            sum += a[i] * code, variance += step * step / 12;
+        }
+        worst = fmax(worst, fabs((double)out[d] - sum) / sqrt(variance));
+    }
+    report("scalar", "mix q4 as defined", worst > 1 && worst < 4.5,
+           "off by %.3g standard deviations", worst);
+}
+
+// What codes lose of a block's H x / 4, as a share of its square; and what of the direction's.
+static void test_to_q4_definition(void) {
+    double lost = 0, plain = 0, towards = 0;
+    for (int i = 0; i < 1000; i++) {
+        float *x = random_floats(BLOCK, PLAIN), *u = random_floats(BLOCK, PLAIN);
+        for (int with = 0; with < 2; with++) {
+            uint8_t codes[BLOCK];
+            uint16_t scale;
+            double size = 0, error = 0, along = 0;
+            scalar_kernels.to_q4(codes, &scale, x, with ? u : NULL, BLOCK);
+            for (int k = 0; k < BLOCK; k++) {
+                double w = 0, side = 0;
+                for (int j = 0; j < BLOCK; j++) {
+                    int sign = __builtin_popcount((unsigned)(j & k)) % 2 ? -1 : 1;
+                    w += sign * (double)x[j] / 4, side += sign * (double)u[j] / 4;
+                }
+                double e = w - Q4_CODES[codes[k]] * (double)f16_to_f32(scale);
+                size += w * w, error += e * e, along += e * side;
+            }
+            if (!with) lost += error / size / 1000;
+            *(with ? &towards : &plain) += along * along / 1000;
+        }
+        free(x), free(u);
+    }
+    report("scalar", "q4 blocks keep 99 %", lost > 0.001 && lost < 0.01, "lost %.3g", lost);
+    report("scalar", "q4 blocks keep a direction", towards < 0.2 * plain, "%.3g, not of %.3g",
+           towards, plain);
+}
+
 // ---- everything else, of n floats ----
 
 enum { MAX_N = 600 };
@@ -404,6 +474,11 @@ typedef struct {  // in and out; each function uses what it needs
 CALL(to_bf16, k->to_bf16(u->half, u->x, n))
 CALL(to_f16, k->to_f16(u->half, u->x, n))
 CALL(to_q8, k->to_q8(u->q, u->y, u->offset, u->x, n, false))
+CALL(to_q4, for (int i = 0; i < n; i += BLOCK)
+         k->to_q4((uint8_t *)u->q + i, u->half + i, u->x + i, NULL, n - i < BLOCK ? n - i : BLOCK))
+CALL(to_q4_towards, for (int i = 0; i < n; i += BLOCK)
+         k->to_q4((uint8_t *)u->q + i, u->half + i, u->x + i, u->y + i,
+                  n - i < BLOCK ? n - i : BLOCK))
 CALL(to_q8_turned, k->to_q8(u->q, u->y, u->offset, u->x, n, true))
 CALL(rmsnorm, k->rmsnorm(u->y, u->x, u->z, n, 1e-5f))
 CALL(rmsnorm_in_place, k->rmsnorm(u->x, u->x, u->z, n, 1e-5f))
@@ -464,6 +539,8 @@ static const struct {
     {"to_f16", call_to_f16},
     {"to_q8", call_to_q8},
     {"to_q8 turned", call_to_q8_turned},
+    {"to_q4", call_to_q4},
+    {"to_q4 towards a direction", call_to_q4_towards},
     {"rmsnorm", call_rmsnorm},
     {"rmsnorm in place", call_rmsnorm_in_place},
     {"layernorm in place", call_layernorm},
@@ -800,6 +877,8 @@ static void test_table(const Kernels *table) {
 int main(void) {
     test_matmul_definition(&scalar_kernels);
     test_mix_keys_definition();
+    test_mix_q4_definition();
+    test_to_q4_definition();
     test_delta_rule();
     test_mamba2();
     test_exp();

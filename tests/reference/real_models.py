@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
 """Real models, as pip brings them: SmolLM2-135M-Instruct, Gemma 3 270M and all-MiniLM-L6-v2.
 
-    real_models.py FOLDER        where the files are kept between two runs
+    real_models.py FOLDER TEXT   where the files are kept between two runs; and English text
 
 Both are exported as q8. The first is asked for the capital of France and must have the ids that
 transformers' apply_chat_template gives, and its heads the roles that are known of such models. The
 second, whose layers have windows of 512 tokens, runs texts longer than that. Saved sessions,
 guesses, conversations and sequences side by side must not change a bit of either. The third is an
 encoder, whose vectors must be those of transformers in f32, and near them in q8, and whose
-tokenizer must be that of its tokenizer.json."""
+tokenizer must be that of its tokenizer.json.
+
+Of the first two, calibrated four bits must keep what the bars say, in perplexity of the first 60 KB
+of TEXT over that in f32, and in size. A cache in q4 must leave the first's perplexity of as much
+text within 1 % (its values) and 2 % (keys too) of that with f16."""
 
 from __future__ import annotations
 
@@ -59,6 +63,36 @@ def run(*args: object, typed: str = "") -> bytes:
 
 def said(text: str) -> None:
     print(f"ok {text}", flush=True)
+
+
+# ---- four bits -----------------------------------------------------------------------------------
+
+# Of q8, q4 and q4m: most bytes, and most perplexity over f32's, in which codings of equal
+# divergence differ by half a per cent.
+BARS = {
+    "smollm2": {"q8": (145e6, 1.002), "q4": (94e6, 1.05), "q4m": (107e6, 1.025)},
+    "gemma3": {"q8": (297e6, 1.002), "q4": (250e6, 1.05), "q4m": (262e6, 1.025)},
+}
+
+
+def perplexity(model: Path, text: Path) -> float:
+    done = run(model, "--ppl", text, "-c", 2048).decode()
+    return float(done.split()[1])
+
+
+def check_bits(name: str, folder: Path, text: Path) -> None:
+    short, model = folder / "text.txt", folder / f"{name}-bits.bin"
+    short.write_bytes(text.read_bytes()[:60000])
+    export = [sys.executable, ROOT / "export.py", folder / f"{name}.gguf", model, "--dtype"]
+    subprocess.run([*export, "f32"], check=True)
+    exact = perplexity(model, short)
+    for dtype, (most_bytes, most) in BARS[name].items():
+        options = [] if dtype == "q8" else ["--calibrate"]
+        subprocess.run([*export, dtype, *options], check=True)
+        n_bytes, over = model.stat().st_size, perplexity(model, short) / exact
+        said(f"{name} {dtype}: {n_bytes / 1e6:.1f} MB, perplexity {100 * over - 100:+.2f} %")
+        assert n_bytes <= most_bytes and over <= most, (n_bytes, over)
+    model.unlink()
 
 
 # ---- chat ----------------------------------------------------------------------------------------
@@ -155,6 +189,21 @@ def check_sequences(model: Path) -> None:
         done = subprocess.run([program, model, "f16", "q8", "3", str(seed)], capture_output=True)
         assert done.returncode == 0, done.stdout
         said(f"{model.name}: {done.stdout.decode().strip()[4:]}")
+
+
+# ---- a cache in four bits ------------------------------------------------------------------------
+
+
+def check_q4_cache(model: Path, folder: Path, text: bytes) -> None:
+    file, found = folder / "text", []
+    file.write_bytes(text[:60000])
+    for keys, values in (("f16", "f16"), ("f16", "q4"), ("q4", "q4")):
+        said_of = run(model, "--ppl", file, "-c", 2048, "-ctk", keys, "-ctv", values).decode()
+        found.append(float(said_of.split()[1]))
+    f16, values, both = found
+    assert values < 1.01 * f16 and both < 1.02 * f16, found
+    assert f16 != values != both
+    said(f"{model.name}: perplexity {f16}, with values in q4 {values}, with keys too {both}")
 
 
 # ---- heads ---------------------------------------------------------------------------------------
@@ -273,7 +322,10 @@ def main() -> None:
     assert digest == GEMMA3_SHA256, digest
     check_vectors(minilm(folder), folder)
     check_wordpiece(minilm(folder), folder)
+    check_bits("smollm2", folder, Path(sys.argv[2]))
+    check_bits("gemma3", folder, Path(sys.argv[2]))
     check_paris(smollm2)
+    check_q4_cache(smollm2, folder, Path(sys.argv[2]).read_bytes())
     check_heads(smollm2, folder)
     check_ids(smollm2, smollm2.with_suffix(".gguf"), folder)
     questions = ["Who was Ada Lovelace?", "When?", "Tell me a story about her. Be brief."]
