@@ -39,7 +39,7 @@ NOT_HERE = [
     (r"^python -m pytest", "is itself a part of make test", False),
     (r"^docker ", "wants a daemon; a step of CI does what the Dockerfile says", False),
     (r"live_models\.py", "needs torch and transformers; a step of CI of its own", False),
-    (r"compare_peers\.py", "needs llama.cpp, minutes, and a quiet machine", False),
+    (r"compare_(peers|quantizers)\.py", "needs llama.cpp, minutes, and a quiet machine", False),
     (r"stories260K", "needs llama2.c's files; a step of CI of its own exports them", False),
     (r"--bench", "takes 20 seconds", True),
     (r"--random", "writes a gigabyte", True),
