@@ -131,7 +131,7 @@ def test_what_a_command_names_exists(command):
 
 def test_options_in_sentences_exist():
     scripts = ["./run", "export.py", "models/stories.py"]
-    scripts += [f"tests/reference/{name}.py" for name in ("compare_peers", "live_models")]
+    scripts += [f"tests/reference/{name}.py" for name in ("compare_peers", "compare_quantizers")]
     known = set().union(*map(options_of, scripts)) | {"--static", "-lm", "-pthread"}  # a linker's
     known |= {"-log"}  # a formula's
     known |= set(re.findall(r'"(--[a-z-]+)"', (ROOT / "python/heads/serve.py").read_text()))
