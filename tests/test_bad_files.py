@@ -140,7 +140,7 @@ def floats(*values: float) -> Meta:
         ("layer.head_dim", ints(1 << 24), "exceeds"),
         ("layer.rope", ints(1), "layer.rope of layer 0 is 1"),
         ("layer.window", ints(-1), "layer.window of layer 0 is -1"),
-        ("layer.topology", ints(3), "layer.topology of layer 0 is 3"),
+        ("layer.topology", ints(4), "layer.topology of layer 0 is 4"),
         ("layer.ffn", ints(0), "ffn_gate"),
         ("layer.act", ints(-1), "layer.act of layer 0 is -1"),
         ("layer.act", ints(1 << 20), "layer.act of layer 0 is 1048576"),
@@ -303,6 +303,7 @@ def test_extreme_words(fuzzer, tiny):
 # What the absence of a knob means, where it is not 0.
 USUAL = {
     "layer.kv_source": -1, "layer.norms": 5, "layer.residual_scale": 1, "layer.routed_scale": 1,
+    "layer.delta_beta": 1, "layer.ssm_most_step": np.finfo(np.float32).max,
 }  # fmt: skip
 
 
@@ -316,7 +317,8 @@ def every_knob(tmp_path_factory, tiny) -> Path:
         types = types.split(", ")
         for i, key in enumerate(re.findall(r"`([\w.]+)`", keys)):
             make = ints if types[min(i, len(types) - 1)] == "i32" else floats
-            meta.setdefault(key, make(*[USUAL.get(key, 0)] * 3))
+            if key != "layer.delta_eps":  # no number says what its absence does
+                meta.setdefault(key, make(*[USUAL.get(key, 0)] * 3))
     path = tmp_path_factory.mktemp("knobs") / "knobs.bin"
     path.write_bytes(checkpoints.build(meta, tensors))
     assert len([key for key in meta if key.startswith("layer.")]) > 35
@@ -330,7 +332,7 @@ def test_knobs_by_name(fuzzer, every_knob):
 
 
 OTHER_PARTS = ["deepseek_v3", "falcon_h1-norm", "gemma4", "gpt_oss", "lfm2_moe", "nemotron_h",
-               "phi3-longer", "qwen3_next"]  # fmt: skip
+               "olmo_hybrid", "phi3-longer", "qwen3_next"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OTHER_PARTS)
@@ -339,6 +341,8 @@ def test_knobs_by_name_of_other_parts(name, fuzzer, tmp_path):
     assert export.main([str(ROOT / "tests" / "golden" / name), str(path), "--dtype", "q8"]) == 0
     tried, accepted = fuzz(fuzzer, path, "knobs", 300, 4)
     assert tried == 300 and accepted < 150
+
+
 @pytest.mark.parametrize("name", ["gpt_oss", "deepseek_v3", "lfm3"])
 def test_damaged_shapes(name, fuzzer, tmp_path):
     """None is run, whatever it says."""
