@@ -23,7 +23,7 @@ typedef struct {
     int chunk;               // most rows (tokens of all runs) of a pass, 1..; a text that sees
                              // itself as a whole (Model.encoder) may have more
     int n_threads;           // 0: the cores this process may use
-    Dtype k_dtype, v_dtype;  // F32, F16, Q8 or Q4; an encoder's, which no later token reads, are F32
+    Dtype k_dtype, v_dtype;  // not BF16; an encoder's, which no later token reads, are F32
     int logit_rows;          // most rows of logits wanted of one call
     bool hidden;             // in place of logits, hidden states after the last norm are wanted
     const char *isa;         // kernels to use; NULL: the best that the processor has

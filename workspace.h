@@ -166,8 +166,8 @@ struct heads_workspace {
 // The scratch memory, all of it free.
 Arena scratch(const Workspace *w);
 
-// Stores keys and values (rows of the pass) of the spans' tokens at their positions. The tokens' own
-// queries say what a q4 key should keep best.
+// Stores keys and values (rows of the pass) of the spans' tokens at their positions. The tokens'
+// own queries say what a q4 key should keep best.
 void kv_append(Workspace *w, const Attention *a, const KvLayer *kv, Buffer queries, Buffer keys,
                Buffer values, const Span *spans, int n_spans);
 

@@ -36,6 +36,8 @@ static void check_encoder_decoder(const Options *o, const char *path) {
     static const char what[] = "is an encoder-decoder: it reads a text and writes another";
     if (o->draft_model)
         usage("%s %s; --lookup guesses for it, but no other model", path, what);
+    if (o->heads)
+        usage("%s %s; --heads has no page for two texts yet", path, what);
     if (o->verb & (CHAT | PPL | BENCH | EMBED | SIMILAR) || o->messages)
         usage("%s %s; it has -p, --batch, and --tokens with --target for --logits and --hidden",
               path, what);

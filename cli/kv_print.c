@@ -90,7 +90,8 @@ static void print_notes(const Report *r) {
                "of head_dim).\n", r->mla_rank, r->mla_rope);
     if (r->padding)
         printf("padding: %s of this model's %s bytes a token fill each value up to %d numbers.\n",
-               commas(r->padding), commas(plan->bytes_per_token), r->type.v == Q8 || r->type.v == Q4 ? 32 : 16);
+               commas(r->padding), commas(plan->bytes_per_token),
+               r->type.v == Q8 || r->type.v == Q4 ? 32 : 16);
     printf("weights: %s bytes, beside the cache.\n", commas(r->weights));
     print_beyond(r);
 }

@@ -13,7 +13,7 @@ from .config import Config
 from .knobs import ACTS, Knobs
 from .parts import Part, expect, modules
 from .rope import FULL, SLIDING, Rope, Shape, rope_by_type, rope_set
-from .tensor import ExportError
+from .tensor import ExportError, Tensor
 
 GELU = ACTS["gelu"]
 # Keys about training, poolers and other heads.

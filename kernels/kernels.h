@@ -63,10 +63,10 @@ typedef void MatmulFn(float *out, size_t out_stride, const uint8_t *panels, size
 // followed by f16 scales [dim / 32][16] (dim a multiple of 32), where p * scale is rounded before
 // the fma. `ahead` as above.
 //
-// For Q4 it is made of sums of integers. 16 positions hold, for each 16 dims, codes as in a panel of
-// q4 weights whose rows are dims and whose k are positions: [2][16][4] bytes, position 8 g + j in
-// the low half of byte j < 4, 8 g + 4 + j in the high half; then f16 scales as for Q8. For each 32
-// dims and each run of MIX_RUN positions (that begins at a multiple of it), a[i] = p[i] * scale,
+// For Q4 it is made of sums of integers. 16 positions hold, for each 16 dims, codes as in a panel
+// of q4 weights whose rows are dims and whose k are positions: [2][16][4] bytes, position 8 g + j
+// in the low half of byte j < 4, 8 g + 4 + j in the high half; then f16 scales as for Q8. For each
+// 32 dims and each run of MIX_RUN positions (that begins at a multiple of it), a[i] = p[i] * scale,
 // step = the largest |a| / 127, n[i] the integer next to a[i] / step; and
 // out = fma((float)(sum of n[i] * code), step, out), run by run, from 0. begin is a multiple of 16,
 // positions are MAX_KEYS at most, and p is finite, and 0 from end to the next multiple.
@@ -105,8 +105,8 @@ typedef struct {
     void (*to_f16)(uint16_t *out, const float *x, int n);  // to nearest even, saturating at +-65504
     void (*to_q8)(int8_t *q, float *scale, int32_t *offset, const float *x, int n, bool turned);
     // H x / 4 of n <= 32 numbers, filled up with zeros, as 32 codes and an f16 scale: of some that
-    // lanes.h tries, those that leave the least square error. If there is a `direction` [n], what is
-    // left in it counts more than what is left across.
+    // lanes.h tries, those that leave the least square error. If there is a `direction` [n], what
+    // is left in it counts more than what is left across.
     void (*to_q4)(uint8_t *codes, uint16_t *scale, const float *x, const float *direction, int n);
     // out [32] = H x, the Hadamard transform: at strides h of 16, 8, 4, 2, 1 in this order, x[i]
     // and x[i + h] become their sum and their difference. to_q8 with `turned` rounds

@@ -519,8 +519,8 @@ static void lanes_to_q4(uint8_t *restrict codes, uint16_t *restrict scale,
     *scale = f32_to_f16(wq[best] / qq[best] * part);
 }
 
-// Probabilities times the scales of 32 dims as integers; and what undoes that a dot product adds 128
-// to every code, as the offset of Rows.
+// Probabilities times the scales of 32 dims as integers; and what undoes that a dot product adds
+// 128 to every code, as the offset of Rows.
 typedef struct {
     int8_t n[MAX_KEYS];
     int32_t offset[MAX_KEYS / MIX_RUN];

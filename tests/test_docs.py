@@ -39,7 +39,7 @@ NOT_HERE = [
     (r"^python -m pytest", "is itself a part of make test", False),
     (r"^docker ", "wants a daemon; a step of CI does what the Dockerfile says", False),
     (r"live_models\.py", "needs torch and transformers; a step of CI of its own", False),
-    (r"compare_peers\.py", "needs llama.cpp, minutes, and a quiet machine", False),
+    (r"compare_(peers|quantizers)\.py", "needs llama.cpp, minutes, and a quiet machine", False),
     (r"stories260K", "needs llama2.c's files; a step of CI of its own exports them", False),
     (r"--bench", "takes 20 seconds", True),
     (r"--random", "writes a gigabyte", True),
@@ -131,7 +131,7 @@ def test_what_a_command_names_exists(command):
 
 def test_options_in_sentences_exist():
     scripts = ["./run", "export.py", "models/stories.py"]
-    scripts += [f"tests/reference/{name}.py" for name in ("compare_peers", "live_models")]
+    scripts += [f"tests/reference/{name}.py" for name in ("compare_peers", "compare_quantizers")]
     known = set().union(*map(options_of, scripts)) | {"--static", "-lm", "-pthread"}  # a linker's
     known |= {"-log"}  # a formula's
     known |= set(re.findall(r'"(--[a-z-]+)"', (ROOT / "python/heads/serve.py").read_text()))

@@ -65,12 +65,13 @@ def test_every_knob_is_in_a_golden_checkpoint(tmp_path):
     tensors = {name for row in rows for name in re.findall(few, row)}
     assert len(known) > 25 and len(tensors) > 9
     seen: set[str] = set()
-    encoders = sorted(path.parent for path in GOLDEN.glob("encoders/*/golden.json"))
+    encoders = sorted(path.parent for path in GOLDEN.glob("encoder*/*/golden.json"))
     for directory in [*(GOLDEN / name for name in NAMES), *encoders]:
         assert export.main([str(directory), str(tmp_path / "model.bin"), "--dtype", "f32"]) == 0
         file = Checkpoint(str(tmp_path / "model.bin"))
         seen |= {*file.metadata, *(tensor.removeprefix("layers.0.") for tensor in file.tensors)}
-    assert (known | tensors) - seen == set()
+    elsewhere = {"model.languages", "model.most"}  # in test_encoder_decoders.py, made for the test
+    assert (known | tensors) - seen == elsewhere
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -143,21 +143,35 @@ def onnx_model(folder: Path, dtype: str) -> Path:
     if path.exists():
         return path
     if dtype == "int8":
+        from onnx import TensorProto
         from onnxruntime.quantization import QuantType, quantize_dynamic
 
-        quantize_dynamic(str(onnx_model(folder, "f32")), str(path), weight_type=QuantType.QInt8)
+        unknown = dict(DefaultTensorType=TensorProto.FLOAT)  # of what fused operators give
+        plain, kind = str(onnx_model(folder, "f32")), QuantType.QInt8
+        quantize_dynamic(plain, str(path), weight_type=kind, extra_options=unknown)
         return path
     import torch
     from onnxruntime.transformers.optimizer import optimize_model
     from transformers import AutoModel
 
     model = AutoModel.from_pretrained(model_of(folder), attn_implementation="eager").eval()
+
+    class Hidden(torch.nn.Module):
+        """The hidden states and nothing else."""
+
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, *inputs):
+            return self.model(**dict(zip(names, inputs))).last_hidden_state
+
     names = ["input_ids", "attention_mask", "token_type_ids"]
     axes = {name: {0: "texts", 1: "tokens"} for name in (*names, "hidden")}
     ones = torch.ones(2, 5, dtype=torch.long)
     plain = str(folder / "plain.onnx")
     torch.onnx.export(
-        model, tuple([ones] * 3), plain, input_names=names, output_names=["hidden"],
+        Hidden().eval(), tuple([ones] * 3), plain, input_names=names, output_names=["hidden"],
         dynamic_axes=axes, dynamo=False, opset_version=17,
     )  # fmt: skip
     fused = optimize_model(plain, model_type="bert", num_heads=12, hidden_size=384)
@@ -230,6 +244,8 @@ def main() -> int:
             for name, (pipe, _, _) in running.items():
                 pipe.send(True)
                 times[name].append(pipe.recv())
+        for pipe, _, _ in running.values():
+            pipe.send(False)
         report(running, times)
     return 0
 
