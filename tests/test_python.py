@@ -468,6 +468,6 @@ def test_examples_of_the_page_run(example, tmp_path):
         pytest.skip("tests/extras/test_ray.py runs it")
     (tmp_path / "models").symlink_to(ROOT / "models")
     done = subprocess.run([sys.executable, "-c", example], cwd=tmp_path, env=PYTHONPATH,
-                          capture_output=True, timeout=60)  # fmt: skip
+                          capture_output=True, timeout=600)  # fmt: skip
     assert done.returncode == 0, done.stderr.decode()
     assert list(tmp_path.iterdir()) != [tmp_path / "models"]  # it made a file
