@@ -413,7 +413,7 @@ static void lanes_to_q8(int8_t *restrict q, float *restrict scale, int32_t *rest
 }
 
 // A block as integers, of which the largest is Q4_PARTS or -Q4_PARTS. Returns what one of them
-// means. (A NaN gives zeros.)
+// means. (NaNs give some 16 bits.)
 enum { Q4_PARTS = 4095 };
 
 static inline float to_parts(int16_t *restrict out, const float *restrict x) {
@@ -428,10 +428,11 @@ static inline float to_parts(int16_t *restrict out, const float *restrict x) {
     return amax / (float)Q4_PARTS;
 }
 
+// Unsigned, since parts of NaNs may be any 16 bits.
 static inline int32_t dot_parts(const int16_t *restrict x, const int16_t *restrict y) {
-    int32_t sum = 0;
-    for (int i = 0; i < BLOCK; i++) sum += x[i] * y[i];
-    return sum;
+    uint32_t sum = 0;
+    for (int i = 0; i < BLOCK; i++) sum += (uint32_t)(x[i] * y[i]);
+    return (int32_t)sum;
 }
 
 // What the largest number of a block is tried as, since others may then meet their codes better;
