@@ -152,7 +152,7 @@ enum { MIXER_ATTENTION, MIXER_SHORTCONV, MIXER_DELTANET, MIXER_MAMBA2, MIXER_NON
 enum { SEQUENTIAL, PARALLEL, POST_NORM, NORMED_RESIDUAL, N_TOPOLOGIES };
 
 typedef struct {
-    int topology;          // of the above; decoder.c has them side by side
+    int topology;          // of the above; transformer.c has them side by side
     float residual_scale;  // of what a branch adds
     Norm attn_norm, ffn_norm;  // [n_embd], of a branch's input; a parallel ffn without one takes
                                // attention's. Post-norm: of the sum

@@ -232,7 +232,7 @@ void cross_attention(Workspace *w, int i, Buffer y);
 void cross_scratch(const Workspace *w, int i, Arena *a);
 // Stores the keys and values that cross-attention reads, made of y, what the encoder gave.
 void keep_source(Workspace *w, Buffer y);
-extern const Mixer *const mixers[N_MIXERS];  // decoder.c; NULL for MIXER_NONE
+extern const Mixer *const mixers[N_MIXERS];  // transformer.c; NULL for MIXER_NONE
 
 typedef struct {  // positions low..high
     int low, high;
@@ -252,7 +252,7 @@ static inline Range seen_from(const Attention *a, int pos, int n) {
 void experts(Workspace *w, const Experts *e, Buffer y);
 void experts_scratch(const Workspace *w, const Layer *l, Arena *a);
 
-// ---- decoder.c ----
+// ---- transformer.c ----
 
 // One pass over w->spans: the logits that they want go to rows of w->logits from `logit_row` on.
 void pass(Workspace *w, int logit_row);

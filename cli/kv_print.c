@@ -59,16 +59,27 @@ static void print_beyond(const Report *r) {
                commas((size_t)r->model.context), commas((size_t)r->context));
 }
 
+static size_t fixed(const Row *row) {
+    return row->plan.windows + row->plan.state;
+}
+
+// What a token costs once all windows are full, and what does not grow, have columns only where
+// some row has windows or states.
 static void print_rows(const Report *r) {
     char at_context[32];
     snprintf(at_context, sizeof at_context, "bytes at %s", commas((size_t)r->context));
-    printf("\n  %-6s %8s %12s %11s %13s %15s %18s %8s\n", "scheme", "KV heads", "bytes/token",
-           "then", "fixed", "bytes at 2,048", at_context, "of MHA");
-    for (const Row *row = r->rows; row < r->rows + r->n_rows; row++)
-        printf("%c %-6s %8s %12s %11s %13s %15s %18s %8.4f\n", row->own ? '*' : ' ', row->scheme,
-               heads_of(row), commas(row->plan.bytes_per_token), commas(row->plan.growing),
-               commas(row->plan.windows + row->plan.state), commas(row->bytes_at_2048),
-               commas(row->bytes_at_context), row->ratio_to_mha);
+    bool any_fixed = false;
+    for (const Row *row = r->rows; row < r->rows + r->n_rows; row++) any_fixed |= fixed(row) > 0;
+    printf("\n  %-6s %8s %12s", "scheme", "KV heads", "bytes/token");
+    if (any_fixed) printf(" %13s %13s", "past windows", "fixed");
+    printf(" %15s %18s %8s\n", "bytes at 2,048", at_context, "of MHA");
+    for (const Row *row = r->rows; row < r->rows + r->n_rows; row++) {
+        printf("%c %-6s %8s %12s", row->own ? '*' : ' ', row->scheme, heads_of(row),
+               commas(row->plan.bytes_per_token));
+        if (any_fixed) printf(" %13s %13s", commas(row->plan.growing), commas(fixed(row)));
+        printf(" %15s %18s %8.4f\n", commas(row->bytes_at_2048), commas(row->bytes_at_context),
+               row->ratio_to_mha);
+    }
 }
 
 // What the columns mean, where it is not plain.
@@ -77,7 +88,7 @@ static void print_notes(const Report *r) {
     printf("\n* this model.");
     if (plan->windows)
         printf(" Its windows, once they are full, hold %s bytes (fixed), and a token adds\n"
-               "what the other layers cache (then).", commas(plan->windows));
+               "what the other layers cache (past windows).", commas(plan->windows));
     printf("\n");
     if (plan->state)
         printf("state: %s bytes of other mixers than attention, however long the text.\n",

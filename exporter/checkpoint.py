@@ -8,6 +8,7 @@ import mmap
 import os
 import stat
 import struct
+import threading
 import zlib
 from dataclasses import dataclass, field
 from typing import BinaryIO, Callable, Collection, Iterator, Mapping, Sequence
@@ -172,16 +173,17 @@ def replacing(path: str) -> Iterator[BinaryIO]:
     """A file to write, which takes the place of output_file(path) once it is whole and on the disk.
     If anything fails before, it is removed. Errors: ExportError, OSError."""
     target = output_file(path)
-    temporary = f"{target}.{os.getpid()}.tmp"
-    with open(temporary, "xb") as file:
-        try:
+    temporary = f"{target}.{os.getpid()}-{threading.get_ident()}.tmp"  # nobody else's
+    try:
+        with open(temporary, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-            os.replace(temporary, target)
-        except BaseException:  # Ctrl-C too
+        os.replace(temporary, target)
+    except BaseException:  # Ctrl-C too, from the moment that the file is there
+        with contextlib.suppress(FileNotFoundError):
             os.remove(temporary)
-            raise
+        raise
     directory = os.open(os.path.dirname(target), os.O_RDONLY)
     try:
         os.fsync(directory)  # the new name

@@ -11,6 +11,7 @@ import stat
 import struct
 import subprocess
 import sys
+import threading
 import time
 import types
 from pathlib import Path
@@ -206,7 +207,7 @@ def test_container_as_another_reader_sees_it(tmp_path):
 
 def test_nothing_is_left_of_an_interrupted_export(tmp_path, monkeypatch, capsys):
     def interrupt(*_):
-        assert [p.name for p in tmp_path.iterdir()] == [f"x.bin.{os.getpid()}.tmp"]
+        assert [p.name for p in tmp_path.iterdir()] == [f"x.bin.{os.getpid()}-{threading.get_ident()}.tmp"]
         raise KeyboardInterrupt
 
     monkeypatch.setattr(exporter.checkpoint, "pack", interrupt)

@@ -294,7 +294,7 @@ def test_kv_text(run, bare):
         in lines[0]
     )
     own, fits = ([line] for line in lines if line.startswith("* ") and "this model" not in line)
-    assert own[0].split()[1:] == "GQA 2 384 384 0 786,432 196,608 0.3333".split()
+    assert own[0].split()[1:] == "GQA 2 384 786,432 196,608 0.3333".split()
     weights = sum(len(t.data) for t in checkpoints.parse(bare.read_bytes())[1].values())
     assert f"weights: {weights:,} bytes, beside the cache." in lines
     free = int(
