@@ -263,18 +263,13 @@ static void lanes_decay(float *restrict x, const float *restrict rate, int n) {
     for (int i = 0; i < n; i++) x[i] = exp_lane(-rate[i] * softplus_lane(x[i]));
 }
 
-// The columns j..j+n-1 of the state, n <= 64, whose sums stay in registers.
+// The columns j..j+n-1 of a state, n <= 64, whose sums stay in registers: S = decay S + k change^T;
+// out = S^T q.
 __attribute__((always_inline))
-static inline void delta_columns(float *restrict state, float *restrict out,
-                                 const float *restrict q, const float *restrict k,
-                                 const float *restrict v, float decay, float beta, int n_k, int n_v,
-                                 int n) {
-    float change[4 * LANES] = {0}, sum[4 * LANES] = {0};
-    for (int i = 0; i < n_k; i++) {
-        const float *s = state + (size_t)i * (size_t)n_v;
-        for (int j = 0; j < n; j++) change[j] = fmaf(s[j] * decay, k[i], change[j]);
-    }
-    for (int j = 0; j < n; j++) change[j] = beta * (v[j] - change[j]);
+static inline void add_outer(float *restrict state, float *restrict out, const float *restrict q,
+                             const float *restrict k, const float *restrict change, float decay,
+                             int n_k, int n_v, int n) {
+    float sum[4 * LANES] = {0};
     for (int i = 0; i < n_k; i++) {
         float *s = state + (size_t)i * (size_t)n_v;
         for (int j = 0; j < n; j++) {
@@ -284,6 +279,21 @@ static inline void delta_columns(float *restrict state, float *restrict out,
         }
     }
     for (int j = 0; j < n; j++) out[j] = sum[j];
+}
+
+// The same columns, of the delta rule.
+__attribute__((always_inline))
+static inline void delta_columns(float *restrict state, float *restrict out,
+                                 const float *restrict q, const float *restrict k,
+                                 const float *restrict v, float decay, float beta, int n_k, int n_v,
+                                 int n) {
+    float change[4 * LANES] = {0};
+    for (int i = 0; i < n_k; i++) {
+        const float *s = state + (size_t)i * (size_t)n_v;
+        for (int j = 0; j < n; j++) change[j] = fmaf(s[j] * decay, k[i], change[j]);
+    }
+    for (int j = 0; j < n; j++) change[j] = beta * (v[j] - change[j]);
+    add_outer(state, out, q, k, change, decay, n_k, n_v, n);
 }
 
 static void lanes_delta(float *state, float *out, const float *q, const float *k, const float *v,
@@ -306,23 +316,15 @@ static void lanes_step(float *restrict x, float *restrict decay, const float *re
     }
 }
 
-// As delta_columns, but what is added is the value itself.
+// The same columns, of Mamba-2.
 __attribute__((always_inline))
 static inline void mamba2_columns(float *restrict state, float *restrict out,
                                   const float *restrict q, const float *restrict k,
                                   const float *restrict v, float decay, float step, int n_k,
                                   int n_v, int n) {
-    float change[4 * LANES] = {0}, sum[4 * LANES] = {0};
+    float change[4 * LANES] = {0};
     for (int j = 0; j < n; j++) change[j] = step * v[j];
-    for (int i = 0; i < n_k; i++) {
-        float *s = state + (size_t)i * (size_t)n_v;
-        for (int j = 0; j < n; j++) {
-            float x = fmaf(k[i], change[j], s[j] * decay);
-            s[j] = x;
-            sum[j] = fmaf(x, q[i], sum[j]);
-        }
-    }
-    for (int j = 0; j < n; j++) out[j] = sum[j];
+    add_outer(state, out, q, k, change, decay, n_k, n_v, n);
 }
 
 static void lanes_mamba2(float *state, float *out, const float *q, const float *k, const float *v,
