@@ -291,6 +291,56 @@ def test_texts_and_languages(letters, run, tmp_path):
         assert model.generate("cab", 12, lang="ro_RO:fr_XX") == done.stdout.decode()
 
 
+def test_a_language_for_each_request(letters, run, tmp_path):
+    """In a batch, in Python: what --lang gives for the one request alone."""
+    import heads
+
+    binary, ids = letters
+    source = [ids["en_XX"], ids["\u2581"], ids["c"], ids["</s>"]]
+    requests = [{"prompt": text, "lang": lang} for lang in ("fr_XX", "ro_RO", "fr_XX:ro_RO")
+                for text in ("cab", "a bad egg")]  # fmt: skip
+    requests += [{"tokens": source, "lang": "ro_RO:en_XX"}, {"prompt": "cab"}]
+    file = tmp_path / "in"
+    file.write_text("".join(json.dumps({**r, "max_tokens": 12}) + "\n" for r in requests))
+    found = run(binary, "--batch", file, "--lang", "ro_RO:en_XX").stdout
+    found = [json.loads(line)["text"] for line in found.splitlines()]
+    alone = []
+    for request in requests:
+        prompt = ["-p", request["prompt"]] if "prompt" in request else ["--tokens", spelled(source)]
+        done = run(binary, *prompt, "-n", 12, "--lang", request.get("lang", "ro_RO:en_XX"))
+        alone.append(done.stdout.decode())
+    assert found == alone and len(set(alone)) > 4
+    prompts = [r.get("prompt", source) for r in requests]
+    langs = [r.get("lang", "ro_RO:en_XX") for r in requests]
+    with heads.Model(binary, threads=1) as model:
+        assert model.generate(prompts, 12, lang=langs) == alone
+        with pytest.raises(heads.HeadsError, match="1 languages for 2 prompts"):
+            model.generate(["a", "b"], lang=["fr_XX"])
+
+
+@pytest.mark.parametrize("lang, message", [
+    ('"de_DE"', 'the model knows no language "de_DE"; it has en_XX fr_XX ro_RO'),
+    ('"de_DE:fr_XX"', 'the model knows no language "de_DE"'),
+    ('"fr_XX\\u0000"', '"lang" is a string: the language to write, or FROM:TO'),
+    ("5", '"lang" is a string'),
+])  # fmt: skip
+def test_a_wrong_language_is_an_error_of_its_line(letters, run, tmp_path, lang, message):
+    file = tmp_path / "in"
+    file.write_text(f'{{"id": 3, "prompt": "a", "lang": {lang}}}\n{{"prompt": "a"}}\n')
+    done = run(letters[0], "--batch", file)
+    bad, good = map(json.loads, done.stdout.splitlines())
+    assert done.returncode == 1 and bad["id"] == 3 and bad["error"].startswith(message)
+    assert "text" in good
+    done = run(letters[0], "--batch", file, "--lang", "de_DE")
+    assert done.returncode == 2 and done.stdout == b"" and "--lang: the model" in done.stderr
+
+
+def test_a_decoder_writes_no_language(run, tiny, tmp_path):
+    (tmp_path / "in").write_text('{"tokens": [5], "lang": "fr"}')
+    found = json.loads(run(tiny, "--batch", tmp_path / "in").stdout)
+    assert found == {"error": '"lang" means nothing here: the model is no encoder-decoder'}
+
+
 def test_a_vocabulary_for_each_side(tmp_path, run):
     """Marian's: source.spm and vocab.json for what is read, target_vocab.json for what is written.
     The pieces are those of the golden Marian tokenizer, more than the model has rows for."""

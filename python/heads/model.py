@@ -38,6 +38,14 @@ def _positive(n: int) -> int:
     return int(n)
 
 
+def _each(lang: str | Sequence[str] | None, n: int) -> list[str | None]:
+    """The language of each of n texts."""
+    langs = [lang] * n if lang is None or isinstance(lang, str) else list(lang)
+    if len(langs) != n:
+        raise HeadsError(f"lang: {len(langs)} languages for {n} prompts")
+    return langs
+
+
 def _stops(stop: str | Sequence[str] | None) -> list[str]:
     stops = [stop] if isinstance(stop, str) else list(stop or [])
     if "" in stops:
@@ -211,22 +219,24 @@ class Model:
     def generate(self, prompts: Prompt | Iterable[Prompt], max_tokens: int = 64,
                  temperature: float | None = None, seed: int = 0,
                  stop: str | Sequence[str] | None = None, parallel: int = 16,
-                 stream: bool = False, progress: bool = False, lang: str | None = None,
-                 **sampling):  # fmt: skip
+                 stream: bool = False, progress: bool = False,
+                 lang: str | Sequence[str] | None = None, **sampling):  # fmt: skip
         """What the model adds to a prompt (a Completion), or to each of several (a list), up to
         `parallel` of them at a time. sampling: top_k, top_p, min_p, repeat_penalty, as in ./run.
         Each prompt gives what `./run -s SEED` gives for it alone. stream: a generator of pieces of
         text, or of (index, piece) for several prompts. progress: a bar on stderr.
 
         An encoder-decoder reads the prompt and writes another text, in the language `lang`, or from
-        one to another, "FROM:TO". temperature: 0.8, or 0 where the checkpoint says so."""
+        one to another, "FROM:TO"; or in those of a list, one for each prompt. temperature: 0.8, or
+        0 where the checkpoint says so."""
         self.must_continue()
         several = not (isinstance(prompts, str) or _is_ids(prompts))
         if temperature is None:
             temperature = 0.0 if self.shape.greedy and not sampling else 0.8
         chosen = Sampling(temperature=temperature, seed=seed, **sampling)
-        jobs = [self._generate_job(p, _positive(max_tokens), chosen, _stops(stop), lang)
-                for p in (prompts if several else [prompts])]  # fmt: skip
+        prompts = list(prompts) if several else [prompts]
+        jobs = [self._generate_job(p, _positive(max_tokens), chosen, _stops(stop), code)
+                for p, code in zip(prompts, _each(lang, len(prompts)))]  # fmt: skip
         if stream:
             pieces = self._stream(jobs, parallel)
             return pieces if several else (piece for _, piece in pieces)
@@ -236,16 +246,21 @@ class Model:
 
     def _generate_job(self, prompt: Prompt, max_tokens: int, sampling: Sampling, stop: list[str],
                       lang: str | None) -> GenerateJob:  # fmt: skip
-        ids = self._ids(prompt)
+        ids, source = self.begin(self._ids(prompt), lang)
+        return GenerateJob(self, ids, max_tokens, sampling, stop, source=source)
+
+    def begin(self, ids: list[int], lang: str | None = None) -> tuple[list[int], list[int] | None]:
+        """What a text begins with after a prompt, and what an encoder reads before: the prompt and
+        None, or the first tokens of an encoder-decoder's text and the prompt."""
         if not self.shape.source_vocab:
             if lang:
                 raise HeadsError("this model is no encoder-decoder, so lang means nothing for it")
-            return GenerateJob(self, ids, max_tokens, sampling, stop)
+            return ids, None
         source, start = int_array(ids), INTS()
         code = lang.encode() if lang else None
         calls.source_language(self.model, self.tokenizer, code, source, len(ids))
         n = calls.start_tokens(self.model, self.tokenizer, code, byref(start))
-        return GenerateJob(self, taken(start, n), max_tokens, sampling, stop, source=list(source))
+        return taken(start, n), list(source)
 
     def chat(self, messages: list[dict], max_tokens: int = 1024, temperature: float = 0.8,
              seed: int = 0, stop: str | Sequence[str] | None = None, stream: bool = False,
