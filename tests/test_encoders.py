@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 import export
 from exporter.families import canonical
@@ -181,6 +180,8 @@ def test_embed_without_sentence_transformers_files(tmp_path, run, capsys):
 
 def test_truncation_of_a_tokenizer_json(tmp_path, run):
     """transformers sets it anew for every call: a text is whole, or cut at max_seq_length."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
     source = with_texts(tmp_path / "source", tokenizer_config={"truncation_side": "right"})
     vocab = {t: i for i, t in enumerate((source / "vocab.txt").read_text().splitlines())}
     tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
