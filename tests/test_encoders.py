@@ -281,7 +281,7 @@ def test_other_refusals(texts_model, run, tmp_path, tiny):
     heads = run(texts_model, "-p", "a", "--heads", tmp_path / "x.json")
     assert heads.returncode == 2 and "whose tokens see those after them too" in heads.stderr
     assert "the context has room for 130" in run(texts_model, "-p", "a " * 200).stderr
-    assert "of which -p or -f?" in run(texts_model, "--embed").stderr
+    assert "--embed needs a text" in run(texts_model, "--embed").stderr
     assert "modules.json" in run(tiny, "--embed", "-p", "a").stderr
     info = run(texts_model, "--info").stdout.decode()
     assert "shape        encoder, 2 layers" in info
