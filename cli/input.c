@@ -52,7 +52,7 @@ void need_weights(const Model *model, const char *path) {
 // A context beyond the one that the model was made for. Where positions are computed it can be had.
 static void check_long_context(const Model *model, int context, const char *path) {
     if (model->text.embed_pos.data)
-        usage("-c %d: %s has learned positions for %d tokens, and none beyond", context, path,
+        usage("-c %d: %s has positions for %d tokens, and none beyond", context, path,
               model->context);
     fprintf(stderr, "run: -c %d: %s was made for %d positions; what it says of a longer text may "
             "make little sense\n", context, path, model->context);
