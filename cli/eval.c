@@ -13,11 +13,11 @@
 #include "sampler.h"
 #include "verbs.h"
 
-// Runs the next tokens of a text, as many as a pass takes; the logits of all, or of the last only.
+// Runs the next tokens of a text, as many as a pass takes; the logits of all, or of none.
 static const float *run_chunk(Sequence *s, const int *ids, long left, int chunk, bool all, int *n) {
     Error err;
     *n = left < chunk ? (int)left : chunk;
-    const float *logits = forward(s, ids, *n, all ? *n : 1, &err);
+    const float *logits = forward(s, ids, *n, all ? *n : 0, &err);
     if (!logits) die("%s", err.text);
     return logits;
 }

@@ -17,16 +17,18 @@ import head_files
 from chat_templates import EXACT
 from conftest import ROOT
 from exporter.chat import chat_metadata
-from head_files import array_of, attention_layers, heads_of
+from head_files import array_of, attention_layers, heads_of, ids_of, shape_of
 from test_golden import GOLDEN, NAMES
 
 TOLERANCE = 1e-5  # of a weight
 SUM = 2e-5        # of a row, of six digits a weight
+SEE_ALL = sorted(str(path.parent.relative_to(GOLDEN)) for kind in ("encoders", "encoder_decoders")
+                 for path in GOLDEN.glob(f"{kind}/*/golden.json"))  # fmt: skip
 F32_CACHE = ("-ctk", "f32", "-ctv", "f32")
 
 
 def in_f32(name: str, folder: Path) -> Path:
-    path = folder / f"{name}.bin"
+    path = folder / f"{Path(name).name}.bin"
     assert export.main([str(GOLDEN / name), str(path), "--dtype", "f32"]) == 0
     return path
 
@@ -35,9 +37,9 @@ def prompt_of(name: str) -> str:
     return " ".join(map(str, json.loads((GOLDEN / name / "golden.json").read_text())["prompt"]))
 
 
-def rows_of(head: dict) -> np.ndarray:
+def rows_of(head: dict, shape: tuple[int, int] | None = None) -> np.ndarray:
     """What each row and its sink add up to."""
-    return array_of(head).sum(1) + np.array(head.get("sink", 0.0))
+    return array_of(head, shape).sum(1) + np.array(head.get("sink", 0.0))
 
 
 # ---- weights ----
@@ -56,6 +58,36 @@ def test_weights_are_those_of_transformers(name, tmp_path, run):
     for layer in data["layers"]:
         for head in layer.get("heads", []):
             assert np.abs(rows_of(head) - 1).max() <= SUM
+
+
+def texts_of(name: str, i: int) -> tuple[str, ...]:
+    """As options, text number i of a golden encoder, or source and target."""
+    golden = json.loads((GOLDEN / name / "golden.json").read_text())
+    texts = [(golden.get("texts") or golden["sources"])[i], golden.get("targets", [None] * 9)[i]]
+    spelled = [" ".join(map(str, ids)) for ids in texts if ids]
+    return "--tokens", spelled[0], *(("--target", spelled[1]) if texts[1] else ())
+
+
+@pytest.mark.parametrize("name", SEE_ALL)
+def test_weights_of_encoders_and_encoder_decoders(name, tmp_path, run):
+    golden = np.load(GOLDEN / name / "attention.npz")
+    assert json.loads(str(golden["made"]))["transformers"] == "5.23.0"
+    model, left = in_f32(name, tmp_path), set(golden.files) - {"made", "rounding"}
+    tolerance = max(TOLERANCE, 2 * float(golden["rounding"]))
+    texts = {key.split(".")[0] for key in left}
+    assert len(texts) == (2 if "decoders" in name else 1)
+    for i in texts:
+        more = () if name.startswith("encoders") else F32_CACHE
+        data = heads_of(model, tmp_path / "x.json", *texts_of(name, int(i)), *more)
+        for layer in data["layers"]:
+            key, shape = f"{i}.{layer['kind']}.{layer['layer']}", shape_of(data, layer)
+            found = np.stack([array_of(head, shape) for head in layer["heads"]])
+            n = found.shape[1]
+            want = golden[key]
+            assert np.abs(found[:, [1, n // 2, n - 1]] - want).max() <= tolerance, key
+            assert np.abs(found.sum(2) - 1).max() <= SUM
+            left.remove(key)
+    assert not left
 
 
 def test_what_it_says_of_layers(tmp_path, run):
@@ -84,6 +116,14 @@ def test_the_same_bytes_for_any_threads_and_chunk(name, tmp_path, run):
     want = heads_of(model, tmp_path / "x.json", *prompt, "-t", 1, "-b", 128)
     for threads, chunk in ((3, 7), (2, 1), (3, 64)):
         assert heads_of(model, tmp_path / "x.json", *prompt, "-t", threads, "-b", chunk) == want
+
+
+@pytest.mark.parametrize("name", ["encoder_decoders/umt5", "encoders/modernbert"])
+def test_the_same_bytes_of_texts_that_see_all(name, tmp_path, run):
+    model, texts = in_f32(name, tmp_path), texts_of(name, 3)
+    want = heads_of(model, tmp_path / "x.json", *texts, "-t", 1, "-b", 128)
+    for threads, chunk in ((3, 7), (2, 1)):
+        assert heads_of(model, tmp_path / "x.json", *texts, "-t", threads, "-b", chunk) == want
 
 
 @pytest.mark.parametrize("window", [0, 40])
@@ -120,21 +160,22 @@ def test_looking_changes_no_bit(name, tmp_path, run):
 
 
 def check_scores(data: dict, tolerance: float = 1e-5) -> None:
-    ids = [token["id"] for token in data["tokens"]]
     for layer in data["layers"]:
         if "heads" not in layer:
             continue
-        seen = head_files.sees(len(ids), layer["window"])
-        equal = head_files.scores_of(seen / seen.sum(1, keepdims=True), ids, layer["window"])
-        about = head_files.targets(ids, layer["window"])
+        kind, shape = layer.get("kind", "decoder"), shape_of(data, layer)
+        ids, there = ids_of(data, layer)
+        seen = head_files.sees(len(there), layer["window"], kind, len(ids))
+        equal = head_files.scores_of(seen / seen.sum(1, keepdims=True), ids, seen, kind)
+        about = head_files.targets(ids, seen, kind)
         assert layer["rows"] == {role: int(mask.any(1).sum()) for role, mask in about.items()}
         assert_scores(layer["uniform"], {role: equal[role] for role in about}, tolerance)
         for head in layer["heads"]:
-            weights = array_of(head)
-            scores = head_files.scores_of(weights, ids, layer["window"])
+            weights = array_of(head, shape)
+            scores = head_files.scores_of(weights, ids, seen, kind)
             assert_scores(head["scores"], scores, tolerance)
             assert head["role"] == head_files.role_of(scores, equal)
-            want = head_files.pairs_of(weights)
+            want = head_files.pairs_of(weights, kind)
             assert len(head["pairs"]) == len(want)
             for found, pair in zip(head["pairs"], want):
                 assert found[2] == pytest.approx(pair[2], abs=1e-6)
@@ -154,6 +195,27 @@ def assert_scores(found: dict, want: dict, tolerance: float) -> None:
 def test_scores_are_those_of_the_formulas(name, tmp_path, run):
     model = in_f32(name, tmp_path)
     check_scores(heads_of(model, tmp_path / "x.json", "--tokens", prompt_of(name), "-b", 40))
+
+
+SHORT = [("5", "5"), ("5", "0 6"), ("5 6", "0"), ("5 6 7", "0 9 9")]
+
+
+@pytest.mark.parametrize("name", ["encoder_decoders/marian", "encoder_decoders/t5"])
+def test_scores_of_two_texts(name, tmp_path, run):
+    model = in_f32(name, tmp_path)
+    for texts in (texts_of(name, 3), texts_of(name, 4)):
+        check_scores(heads_of(model, tmp_path / "x.json", *texts))
+    for source, target in SHORT:
+        check_scores(heads_of(model, tmp_path / "x.json", "--tokens", source, "--target", target))
+
+
+def test_scores_of_encoders(tmp_path, run):
+    model = in_f32("encoders/modernbert", tmp_path)
+    for texts in (texts_of("encoders/modernbert", 3), ("--tokens", "5 6 5"), ("--tokens", "5")):
+        data = heads_of(model, tmp_path / "x.json", *texts)
+        check_scores(data)
+        assert "source_tokens" not in data and "target" not in data
+    assert {layer["window"] for layer in data["layers"]} == {0, 8}
 
 
 @pytest.mark.parametrize("ids", ["5", "5 5", "5 6 7", "1 2 3 4 5 6 7 8 9 10 11"])
