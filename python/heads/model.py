@@ -370,13 +370,21 @@ class Model:
         scores = [x for job in jobs for x in job.log_probabilities]
         return float(np.exp(-np.mean(scores)))
 
-    def attention(self, text: Prompt, max_bytes: int = 1 << 30) -> Attention:
+    def attention(self, text: Prompt, max_bytes: int = 1 << 30,
+                  target: Sequence[int] | None = None) -> Attention:  # fmt: skip
         """What each token of a text, or of ids, looks at in every head: see Attention. The weights
-        are those of ./run --heads, and take 4 n_layers n_heads n^2 bytes for n tokens. Errors: more
-        than max_bytes, an encoder."""
-        self.must_continue()
+        are those of ./run --heads, and take 4 n_layers n_heads n^2 bytes for n tokens. Of an
+        encoder-decoder the text is the source, and target the ids that its decoder reads, the first
+        one included, such as generate(text).tokens after it. Errors: more than max_bytes; no
+        target, or one for a model of one text."""
+        if bool(target) != bool(self.shape.source_vocab):
+            raise HeadsError(f"attention: {self.path} is {'an' if self.shape.source_vocab else 'no'}"
+                             " encoder-decoder, which is what a target is for")  # fmt: skip
+        ids = self._ids(text)
+        if target:
+            self.check_prompt(list(target), self.shape.vocab_size)
         with self.lock:
-            return attention(self, self._ids(text), max_bytes)
+            return attention(self, ids if target else [], list(target or ids), max_bytes)
 
     # ---- vectors of texts ----
 
