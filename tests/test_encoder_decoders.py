@@ -501,7 +501,6 @@ def test_a_decoder_has_no_rules_and_no_cross_attention(tmp_path, run):
     (("--bench",), "is an encoder-decoder"),
     (("--ppl", "x"), "is an encoder-decoder"),
     (("-p", "a", "--embed"), "is an encoder-decoder"),
-    (("--tokens", "5", "--heads", "x.json"), "--heads has no page for two texts"),
     (("-p", "a", "-md", "x"), "--lookup guesses for it"),
     (("--tokens", "5", "--lang", "fr"), "names no languages"),
     (("--tokens", "5", "--target", "77", "--logits", "x"), "--target: 77 is no token"),

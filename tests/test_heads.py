@@ -267,6 +267,30 @@ def test_heads_made_by_hand_behind_a_window(tmp_path, run):
     check_scores(data)
 
 
+def test_heads_of_an_encoder_made_by_hand(tmp_path, run):
+    """By T5's biases alone: one head sees the token before, one the token after, one all alike; and
+    so does the decoder's attention to the source."""
+    model = in_f32("encoder_decoders/t5", tmp_path)
+    meta, tensors = head_files.checkpoints.parse(model.read_bytes())
+    biases = np.zeros((3, 75))  # by key position - query position, from -37 to 37
+    biases[0, 36] = biases[1, 38] = 60
+    tensors["layers.0.attn_relative"] = head_files.vector(biases.ravel())
+    for name in ("layers.0.attn_q", "layers.2.cross_q"):
+        tensors[name] = head_files.matrix(np.zeros((30, 36)))
+    model.write_bytes(head_files.checkpoints.build(meta, tensors))
+    texts = ("--tokens", "5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 1", "--target", "0 5 6 7 8 9 1")
+    data = heads_of(model, tmp_path / "x.json", *texts)
+    check_scores(data)
+    layers = {(layer["kind"], layer["layer"]): layer for layer in data["layers"]}
+    assert list(layers) == [(kind, i) for kind in ("encoder", "decoder", "cross") for i in (0, 1)]
+    by_hand = layers["encoder", 0]["heads"]
+    assert [head["role"] for head in by_hand] == ["previous", "next", None]
+    assert by_hand[2]["scores"]["entropy"] == pytest.approx(1)
+    for head in layers["cross", 0]["heads"]:
+        assert head["role"] is None and head["scores"]["entropy"] == pytest.approx(1)
+        assert head["scores"]["diagonal"] == pytest.approx(layers["cross", 0]["uniform"]["diagonal"])
+
+
 TRAINED = ROOT / "models" / "heads.bin"  # on repeated random tokens, by models/induction.py
 
 
@@ -303,6 +327,83 @@ def test_the_page_has_the_same_numbers(tmp_path, run):
             assert np.abs(sinks - 255 * np.sqrt(head.pop("sink"))).max() < 0.6
             del head["map"], drawn["map"]
     assert data == page
+
+
+def test_the_page_of_two_texts_has_the_same_numbers(tmp_path, run):
+    model, texts = in_f32("encoder_decoders/bart", tmp_path), texts_of("encoder_decoders/bart", 2)
+    data, page = (heads_of(model, tmp_path / f"x.{end}", *texts) for end in ("json", "html"))
+    for layer, shown in zip(data["layers"], page["layers"]):
+        shape = shape_of(data, layer)
+        for head, drawn in zip(layer["heads"], shown["heads"]):
+            want = np.rint(255 * np.sqrt(array_of(head, shape)))
+            assert np.abs(array_of(drawn, shape) - want).max() <= 1
+            del head["map"], drawn["map"]
+    assert data == page
+
+
+# ---- two texts ----
+
+
+def ids_in(tokens: list[dict]) -> list[int]:
+    return [token["id"] for token in tokens]
+
+
+def test_the_target_is_given_or_written(tmp_path, run):
+    """Written as without --heads, with the same options; its last token the decoder never reads."""
+    model, out = in_f32("encoder_decoders/bart", tmp_path), tmp_path / "x.json"
+    source = ("--tokens", "5 6 7 8 9")
+    data = heads_of(model, out, *source, "--target", "2 0 9")
+    assert (data["target"], ids_in(data["tokens"])) == ("given", [2, 0, 9])
+    assert ids_in(data["source_tokens"]) == [5, 6, 7, 8, 9]
+    options = {
+        "greedy": [("-n", 20), ("--temp", 0, "-n", 9), ("-n", 20, "--repeat-penalty", 1.5)],
+        "sampled": [("--temp", 2, "-s", 3, "-n", 15), ("--top-k", 5, "-s", 4, "-n", 15)],
+    }
+    texts = set()
+    for how, kinds in options.items():
+        for more in kinds:
+            written = [int(word) for word in run(model, *source, *more).stdout.split()]
+            data = heads_of(model, out, *source, *more)
+            assert (data["target"], ids_in(data["tokens"])) == (how, [2, 0, *written[:-1]]), more
+            texts.add(tuple(written))
+            page = heads_of(model, tmp_path / "x.html", *source, *more)
+            assert (page["target"], page["tokens"]) == (how, data["tokens"])
+    assert len(texts) > 3
+
+
+@pytest.mark.parametrize("name", ["encoder_decoders/t5-gated", "encoder_decoders/marian",
+                                  "encoders/bert"])  # fmt: skip
+def test_looking_at_two_texts_changes_no_bit(name, tmp_path, run):
+    model, texts = in_f32(name, tmp_path), texts_of(name, 3)
+    found = []
+    for heads in ([], ["--heads", tmp_path / "x.json"], ["--heads", tmp_path / "x.html"]):
+        done = run(model, *texts, "--logits", tmp_path / "logits", "-b", 40, *heads)
+        assert done.returncode == 0, done.stderr
+        found.append((tmp_path / "logits").read_bytes())
+    assert found[0] == found[1] == found[2]
+
+
+def test_what_a_page_of_two_texts_leaves_out(tmp_path, run):
+    """Where a large map does not fit, a smaller one still may. It comes from a second run, in which
+    the source is read again."""
+    model = in_f32("encoder_decoders/t5", tmp_path)
+    source = " ".join(str(5 + i * i % 37) for i in range(500))
+    texts = ("--tokens", source, "--target", "0 " + "9 8 7 " * 10, "-c", 500)
+    whole = heads_of(model, tmp_path / "x.html", *texts)
+    assert "left_out" not in whole
+    part = heads_of(model, tmp_path / "x.html", "--heads-max", 1, *texts)
+    size = (tmp_path / "x.html").stat().st_size
+    assert 0.7e6 < size < 1e6
+    kept, left = [], []
+    for layer, same in zip(whole["layers"], part["layers"]):
+        for head, other in zip(layer["heads"], same["heads"]):
+            (kept if "map" in other else left).append((layer["kind"], head))
+            assert {**head, "map": other.get("map")} == {"map": None, **other}
+            assert other.get("map") in (None, head["map"])
+    assert part["left_out"] == {"heads": len(left), "of": 18, "limit_mb": 1}
+    assert {kind for kind, _ in left} == {"encoder"} and 12 < len(kept) < 18
+    stay = [strength(head) for kind, head in kept if kind == "encoder"]
+    assert min(stay) >= max(strength(head) for _, head in left)
 
 
 @pytest.fixture(scope="module")
@@ -398,6 +499,7 @@ def test_refusals(stories, tmp_path, run):
         ((stories, *text, "--heads", out, "--heads-max", 4), 2, "of which --heads page"),
         ((stories, *text, "--heads-max", 4), 2, "--heads-max means nothing for generation"),
         ((stories, *text, "--heads", out, "-n", 4), 2, "-n means nothing for --heads"),
+        ((stories, *text, "--logits", out, "-s", 4), 2, "-s means nothing for --logits"),
         ((stories, *text, "--heads", out, "--kv"), 2, "one thing at a time"),
         ((stories, *text, "--heads", out, "--prompt-cache", tmp_path / "c"), 2, "does not run"),
         ((stories, *text, "--heads", tmp_path / "none" / "x.json"), 1, "No such file or directory"),
@@ -411,6 +513,22 @@ def test_refusals(stories, tmp_path, run):
         assert done.returncode == status and text_ in done.stderr, (arguments, done.stderr)
     assert {path.name for path in tmp_path.iterdir()} == {"model.json", "large.bin"}
     assert copy.read_bytes() == stories.read_bytes()
+
+
+def test_refusals_of_two_texts(tmp_path, run):
+    model, out = in_f32("encoder_decoders/t5", tmp_path), tmp_path / "x.json"
+    source, target = ("--tokens", "5 6"), ("--target", "0 7")
+    cases = [
+        ((*source, "--heads", out, "--logits", tmp_path / "l"), "of the --target, which is missing"),
+        ((*source, *target, "--heads", out, "-n", 3), "-n means nothing for a --target that is given"),
+        ((*source, "--logits", out, "--temp", 1), "--temp means nothing for --logits"),
+        ((*source, "--heads", out, "--target", "0 99"), "--target: 99 is no token"),
+        ((*source, "--heads", out, "--target", "0 " * 131), "do not fit into a context of 130"),
+    ]
+    for arguments, message in cases:
+        done = run(model, *arguments)
+        assert done.returncode in (1, 2) and message in done.stderr, (arguments, done.stderr)
+        assert [path.name for path in tmp_path.iterdir()] == ["t5.bin"]
 
 
 def test_nothing_is_left_behind_where_one_of_two_files_fails(stories, tmp_path, run):
