@@ -197,11 +197,12 @@ def test_attention_of_texts_that_see_all(name, run, tmp_path):
     source, target = [5, 6, 7, 8, 9] * 7, [2, 9, 8, 9, 8, 7]
     both = "decoders" in name
     with heads.Model(path, chunk=4) as m:
-        found = m.attention(source, target=target if both else None)
-        with pytest.raises(heads.HeadsError, match="which is what a target is for"):
-            m.attention(source, target=None if both else target)
+        read = (target, source) if both else (source, None)
+        found = m.attention(read[0], source=read[1])
+        with pytest.raises(heads.HeadsError, match="encoder-decoder, so"):
+            m.attention(target, source=None if both else source)
         with pytest.raises(heads.HeadsError, match="and max_bytes is 99"):
-            m.attention(source, max_bytes=99, target=target if both else None)
+            m.attention(read[0], 99, source=read[1])
     more = ("--target", " ".join(map(str, target))) if both else ()
     run(path, "--tokens", " ".join(map(str, source)), *more, "--heads", tmp_path / "heads.json")
     layers = json.loads((tmp_path / "heads.json").read_text())["layers"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ._native import HeadsError, Look, Probe, Run, calls, int_array
+from ._native import HeadsError, Look, Probe, calls, int_array
 
 
 @dataclass
@@ -17,9 +17,9 @@ class Attention:
     where it cannot look, and in layers without attention. sinks[layer, head, i]: what the layer's
     sink takes of token i. With it a row sums to 1.
 
-    Of an encoder-decoder these are the decoder's, of the target; source: the ids that the encoder
-    read; encoder: the encoder's weights, cross: what token i of the target takes from token j of
-    the source, in both of which a row sums to 1."""
+    Of an encoder-decoder these are the decoder's; source: the ids that the encoder read; encoder:
+    the encoder's weights; cross: what token i takes from token j of the source. In both a row sums
+    to 1."""
 
     tokens: list[int]
     weights: np.ndarray
@@ -73,8 +73,7 @@ def _watch(model, sequence: int, source: list[int], ids: list[int], look) -> Non
         # callback.
         with ThreadPoolExecutor(1) as thread:
             if source:
-                run = Run(sequence, int_array(source), len(source), 0)
-                thread.submit(calls.read_sources, model.workspace, byref(run), 1).result()
+                thread.submit(model.read_source, sequence, source).result()
             chunk = max(1, len(ids)) if model.shape.encoder else model.chunk
             for at in range(0, len(ids), chunk):
                 piece = ids[at : at + chunk]
