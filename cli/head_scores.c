@@ -16,10 +16,10 @@
 //
 // Previous-token and induction heads: Olsson et al. 2022 (arXiv 2209.11895). Heads that rest on the
 // first token: Xiao et al. 2023 (2309.17453), and Gu et al. 2024 (2410.10781), whose threshold all
-// roles have here. Previous and next token in encoders, and heads that rest on the last one (a
-// separator): Clark et al. 2019 (1906.04341), Voita et al. 2019 (1905.09418). A head that finds
-// nothing to do rests on the ends too, so that any other role goes before. Distance and entropy take the weights over their sum, which is less than 1 where a layer
-// has sinks.
+// roles have here. In encoders heads of the previous token and the next: Voita et al. 2019
+// (1905.09418); heads that rest on the last token, a separator: Clark et al. 2019 (1906.04341). A
+// head that finds nothing to do rests on an end, so that any other role goes before. Distance and
+// entropy take the weights over their sum, which is less than 1 where a layer has sinks.
 #include "head_scores.h"
 
 #include <math.h>

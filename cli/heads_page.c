@@ -165,9 +165,12 @@ static void keep_map(Head *head) {
         head->sinks = get((size_t)layer->texts.n_rows, sizeof *head->sinks);
 }
 
-static const char *token_text(const HeadsPage *p, int id, size_t *len) {
+// Token i of one of the two texts.
+static const char *token_text(const HeadsPage *p, Ids text, long i, size_t *len) {
     *len = 0;
-    return p->tokenizer ? tokenizer_text(p->tokenizer, id, len) : "";
+    if (!p->tokenizer) return "";
+    return text.data == p->texts.ids.data ? tokenizer_written(p->tokenizer, text.data[i], len)
+                                          : tokenizer_text(p->tokenizer, text.data[i], len);
 }
 
 // Bytes of the page that are left for maps, and what a map takes.
@@ -178,7 +181,7 @@ static double room_for_maps(const HeadsPage *p) {
     for (int t = 0; t < 2; t++)
         for (long i = 0; i < texts[t].n; i++) {
             size_t len;
-            token_text(p, texts[t].data[i], &len);
+            token_text(p, texts[t], i, &len);
             room -= BYTES_PER_TOKEN + 6.0 * (double)len;
         }
     return room;
@@ -236,17 +239,19 @@ static void put_number(FILE *f, double x) {
 
 // What is no character by itself is written as its bytes, such as E2 in angle brackets; a token
 // without a text, as its id.
-static void put_token(const HeadsPage *p, int id) {
+static void put_token(const HeadsPage *p, Ids ids, long i) {
     size_t len, n;
-    const char *text = token_text(p, id, &len);
+    const char *text = token_text(p, ids, i, &len);
+    bool marks = p->tokenizer && tokenizer_marks_spaces(p->tokenizer);
     char *shown = get(8 * len + 24, 1), *end = shown;
-    if (len == 0) end += sprintf(end, "\u27e8%d\u27e9", id);
+    if (len == 0) end += sprintf(end, "\u27e8%d\u27e9", ids.data[i]);
     for (size_t at = 0; at < len; at += n) {
         n = utf8_length(text + at, len - at);
-        if (n) end = (char *)memcpy(end, text + at, n) + n;
+        if (n == 3 && marks && memcmp(text + at, "\u2581", 3) == 0) *end++ = ' ';
+        else if (n) end = (char *)memcpy(end, text + at, n) + n;
         else end += sprintf(end, "\u27e8%02X\u27e9", (unsigned char)text[at]), n = 1;
     }
-    fprintf(p->f, "{\"id\": %d, \"text\": ", id);
+    fprintf(p->f, "%s{\"id\": %d, \"text\": ", i ? ",\n  " : "", ids.data[i]);
     put_string(p->f, shown, (size_t)(end - shown));
     fputs("}", p->f);
     free(shown);
@@ -254,10 +259,7 @@ static void put_token(const HeadsPage *p, int id) {
 
 static void put_tokens(const HeadsPage *p, const char *name, Ids ids) {
     fprintf(p->f, ",\n \"%s\": [\n  ", name);
-    for (long i = 0; i < ids.n; i++) {
-        if (i) fputs(",\n  ", p->f);
-        put_token(p, ids.data[i]);
-    }
+    for (long i = 0; i < ids.n; i++) put_token(p, ids, i);
     fputs("]", p->f);
 }
 
@@ -303,44 +305,32 @@ static void put_map(const HeadsPage *p, const Head *h) {
     if (!p->o->html) fputs("]", p->f);
 }
 
+// The first n scores of those that such maps have.
+static void put_scores(const HeadsPage *p, const char *before, int n, int mask,
+                       const HeadScores *scores) {
+    for (int k = 0; k < n; k++) {
+        if (!has_score(mask, k)) continue;
+        fprintf(p->f, "%s\"%s\": ", before, score_names[k]);
+        put_number(p->f, head_score(scores, k));
+        before = ", ";
+    }
+    fputs("}", p->f);
+}
+
 static void put_head(const HeadsPage *p, const Head *h) {
     const Attention *a = h->layer->attention;
-    const char *before = ",\n     \"scores\": {";
     fprintf(p->f, "%s{\"head\": %d, \"kv_head\": %d, \"role\": ", h->number ? ",\n    " : "",
             h->number, h->number / (a->n_heads / a->n_kv_heads));
     if (h->role < 0) fputs("null", p->f);
     else fprintf(p->f, "\"%s\"", score_names[h->role]);
-    for (int k = 0; k < N_SCORES; k++) {
-        if (!has_score(a->mask, k)) continue;
-        fprintf(p->f, "%s\"%s\": ", before, score_names[k]);
-        put_number(p->f, head_score(&h->scores, k));
-        before = ", ";
-    }
-    fputs("},\n     \"pairs\": [", p->f);
+    put_scores(p, ",\n     \"scores\": {", N_SCORES, a->mask, &h->scores);
+    fputs(",\n     \"pairs\": [", p->f);
     for (int i = 0; i < h->scores.n_pairs; i++) {
         TokenPair pair = h->scores.pairs[i];
         fprintf(p->f, "%s[%d, %d, %.6g]", i ? ", " : "", pair.query, pair.key, pair.weight);
     }
     fputs("]", p->f);
     put_map(p, h);
-    fputs("}", p->f);
-}
-
-// What each role counts, and what a head that looks at all alike has of it.
-static void put_uniform(const HeadsPage *p, const HeadsLayer *layer) {
-    const char *before = ",\n   \"rows\": {";
-    for (int k = 0; k < N_ROLES; k++) {
-        if (!has_score(layer->texts.mask, k)) continue;
-        fprintf(p->f, "%s\"%s\": %ld", before, score_names[k], layer->uniform.rows[k]);
-        before = ", ";
-    }
-    before = "},\n   \"uniform\": {";
-    for (int k = 0; k < N_ROLES; k++) {
-        if (!has_score(layer->texts.mask, k)) continue;
-        fprintf(p->f, "%s\"%s\": ", before, score_names[k]);
-        put_number(p->f, head_score(&layer->uniform, k));
-        before = ", ";
-    }
     fputs("}", p->f);
 }
 
@@ -355,7 +345,13 @@ static void put_layer(const HeadsPage *p, const HeadsLayer *layer) {
         fprintf(p->f, ", \"n_heads\": %d, \"n_kv_heads\": %d, \"window\": %d", a->n_heads,
                 a->n_kv_heads, a->window);
         if (a->kv_source >= 0) fprintf(p->f, ", \"kv_source\": %d", a->kv_source);
-        put_uniform(p, layer);
+        const char *before = ",\n   \"rows\": {";
+        for (int k = 0; k < N_ROLES; k++) {
+            if (!has_score(a->mask, k)) continue;
+            fprintf(p->f, "%s\"%s\": %ld", before, score_names[k], layer->uniform.rows[k]);
+            before = ", ";
+        }
+        put_scores(p, "},\n   \"uniform\": {", N_ROLES, a->mask, &layer->uniform);
         fputs(",\n   \"heads\": [\n    ", p->f);
         for (int h = 0; h < a->n_heads; h++) put_head(p, &layer->heads[h]);
         fputs("]", p->f);

@@ -258,7 +258,8 @@ def test_files_without_a_tokenizer_json(tmp_path, name):
     golden = json.loads((folder / "expected.json").read_text())
     texts.write_model(tmp_path / "model.bin", tokenizer_metadata(str(folder)))
     ours = texts.tokenize(texts.PROGRAM, tmp_path / "model.bin", [t.encode() for t in golden["texts"]])
-    wrong = [(t, a.ids, ids) for t, a, ids in zip(golden["texts"], ours, golden["ids"], strict=True)
+    assert len(ours) == len(golden["texts"])
+    wrong = [(t, a.ids, ids) for t, a, ids in zip(golden["texts"], ours, golden["ids"])
              if a.ids != ids]  # fmt: skip
     assert not wrong, f"{len(wrong)}: {wrong[:3]}"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ._native import HeadsError, Look, Probe, calls, int_array
+from ._native import InputError, Look, Probe, calls, int_array
 
 
 @dataclass
@@ -40,12 +40,13 @@ def attention(model, source: list[int], ids: list[int], max_bytes: int) -> Atten
                   (decoder if source else 0, heads, n, n_source)]  # fmt: skip
         n_bytes = sum(4 * int(np.prod(shape)) for shape in shapes)
         if n_bytes > max_bytes:
-            raise HeadsError(f"attention: {encoder + decoder} layers of {heads} heads over "
+            raise InputError(f"attention: {encoder + decoder} layers of {heads} heads over "
                              f"{n_source + n} tokens take {n_bytes:,} bytes, and max_bytes is "
                              f"{max_bytes:,}; give less text, or a larger max_bytes")  # fmt: skip
         maps = [np.zeros(shape, np.float32) for shape in shapes]
         sinks = np.zeros((decoder, heads, n), np.float32)
         calls.sequence_rewind(sequence, 0)
+        calls.sequence_expect(sequence, n)
         _watch(model, sequence, source, ids, _writer(maps, sinks, encoder))
     finally:
         calls.sequence_free(sequence)

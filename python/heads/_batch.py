@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ._native import FLOATS, HeadsError, Run, SamplerOptions, calls, int_array
+from ._native import FLOATS, HeadsError, InputError, Run, SamplerOptions, calls, int_array
 
 MIN_SHARED = 32  # tokens that are worth a fork
 MAPPED_FROM = 256  # prompts of this length get a cache that forks map instead of copying
@@ -38,7 +38,7 @@ class Sampling:
         for name, (_, low, high) in BOUNDS.items():
             value = getattr(self, name)
             if not low <= value <= high:
-                raise HeadsError(f"{name} is {value!r}, expected {low} to {high}")
+                raise InputError(f"{name} is {value!r}, expected {low} to {high}")
         return SamplerOptions(self.temperature, self.top_k, self.top_p, self.min_p,
                               self.repeat_penalty, 64, self.seed)  # fmt: skip
 
@@ -247,16 +247,27 @@ class Kept:
     source: list[int] | None
 
 
-@dataclass
+def read_source(workspace: int, sequence: int, ids: list[int]) -> None:
+    """Has the encoder read ids, for a sequence that is empty."""
+    run = Run(sequence, int_array(ids), len(ids), 0)
+    calls.read_sources(workspace, byref(run), 1)
+
+
+@dataclass(eq=False)
 class Batch:
     """Up to `parallel` jobs at work on a model, in the order in which they were submitted. One
-    thread at a time may call it; the model's lock is held during a pass only."""
+    thread at a time may call it; the model's lock is held during a pass only. It ends when the
+    model is closed."""
 
     model: object
     parallel: int
     waiting: deque = field(default_factory=deque)
     busy: list = field(default_factory=list)
     kept: deque = field(default_factory=deque)
+
+    def __post_init__(self):
+        self.workspace = self.model.workspace
+        self.model.users.add(self)
 
     def submit(self, job: Job) -> None:
         self.model.check_prompt(job.prompt)
@@ -272,6 +283,8 @@ class Batch:
     def step(self) -> list[Job]:
         """One pass; returns the jobs that are done."""
         with self.model.lock:
+            if not self.model.is_of(self.workspace):
+                raise HeadsError("the model was closed, or the process forked, before this was done")
             while len(self.busy) < self.parallel and self.waiting:
                 self.busy.append(self.waiting.popleft())
             self._run_pass([job for job in self.busy if not job.alone])
@@ -285,17 +298,21 @@ class Batch:
 
     def run(self):
         """All that was submitted; yields each job when it is done."""
-        while self.waiting or self.busy:
-            yield from self.step()
+        left = len(self.waiting) + len(self.busy)
+        while left:
+            done = self.step()
+            left -= len(done)
+            yield from done
 
     def close(self) -> None:
         with self.model.lock:
-            for job in [*self.busy, *self.waiting]:
+            jobs = [*self.busy, *self.waiting]
+            for job in jobs:
                 job.close()
-                calls.sequence_free(job.sequence)
-            for kept in self.kept:
-                calls.sequence_free(kept.sequence)
-        self.busy, self.waiting, self.kept = [], deque(), deque()
+            if self.model.is_of(self.workspace):
+                for holder in (*jobs, *self.kept):
+                    calls.sequence_free(holder.sequence)
+            self.busy, self.waiting, self.kept = [], deque(), deque()
 
     # ---- sequences ----
 
@@ -341,7 +358,7 @@ class Batch:
             mapped = len(job.prompt) >= MAPPED_FROM and not job.source
             job.sequence = self._empty_sequence(mapped)
             if job.source:
-                self.model.read_source(job.sequence, job.source)
+                read_source(self.workspace, job.sequence, job.source)
         calls.sequence_expect(job.sequence, len(job.prompt))
         return True
 
@@ -353,7 +370,7 @@ class Batch:
                 return kept.sequence
             except HeadsError:  # forks share it
                 calls.sequence_free(kept.sequence)
-        return calls.sequence_new(self.model.workspace, mapped)
+        return calls.sequence_new(self.workspace, mapped)
 
     # ---- a pass ----
 
@@ -387,7 +404,7 @@ class Batch:
         for run, (job, tokens, wanted), array in zip(runs, plan, arrays):
             run.sequence, run.tokens, run.n, run.n_logits = job.sequence, array, len(array), wanted
         try:
-            logits = calls.forward_runs(self.model.workspace, runs, len(plan))
+            logits = calls.forward_runs(self.workspace, runs, len(plan))
         except HeadsError as error:
             self._after_error([job for job, _, _ in plan], error)
             return
@@ -402,7 +419,7 @@ class Batch:
         n = len(jobs)
         ids = (c_int * n)()
         samplers = (c_void_p * n)(*(job.sampler for job in jobs))
-        calls.sampler_pick_each(self.model.workspace, samplers, n, logits, ids)
+        calls.sampler_pick_each(self.workspace, samplers, n, logits, ids)
         for job, id, row in zip(jobs, ids, rows):
             job.take(id, row[: self.model.shape.vocab_size])
 
@@ -410,7 +427,7 @@ class Batch:
         targets = [id for job, _, wanted in runs for id in job.next_targets(wanted)]
         n = len(targets)
         log_probabilities, best = (c_double * n)(), (c_int * n)()
-        calls.log_probabilities(self.model.workspace, rows.ctypes.data_as(FLOATS),
+        calls.log_probabilities(self.workspace, rows.ctypes.data_as(FLOATS),
                                 int_array(targets), n, log_probabilities, best)  # fmt: skip
         begin = 0
         for job, _, wanted in runs:
