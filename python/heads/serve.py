@@ -8,6 +8,8 @@ import asyncio
 import hmac
 import ipaddress
 import json
+import socket
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -275,38 +277,61 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m heads serve", description="OpenAI's protocol over a checkpoint.")  # fmt: skip
-    parser.add_argument("model", help="a checkpoint that export made")
-    parser.add_argument("--host", default="127.0.0.1", help="any but loopback needs --api-key")
-    parser.add_argument("--port", type=int, default=8080)
-    parser.add_argument("--parallel", type=int, default=8, help="texts at work at a time")
-    parser.add_argument("--queue", type=int, default=64, help="texts that may wait; more get a 429")
-    parser.add_argument("--api-key", help="clients send it as a bearer token")
-    parser.add_argument("-c", "--context", type=int, help="positions of each text (the model's)")
-    parser.add_argument("-t", "--threads", type=int, help="threads (the physical cores)")
-    parser.add_argument("--kv", default="f16", help="type of the KV cache: f16, f32, q8 or q4")
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str):
+        self.exit(2, f"heads: {message}; see {self.prog} --help\n")
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = Parser(prog="python -m heads serve", allow_abbrev=False,
+                    description="Answers in OpenAI's protocol.")  # fmt: skip
+    whole = dict(type=int, metavar="N")
+    parser.add_argument("model", metavar="MODEL", help="a checkpoint that export made")
+    parser.add_argument("--host", default="127.0.0.1", help="where to listen (127.0.0.1); any but "
+                        "loopback needs --api-key")  # fmt: skip
+    parser.add_argument("--port", default=8080, **whole, help="(8080); 0: a free one")
+    parser.add_argument("--parallel", default=8, **whole, help="texts at work at a time (8)")
+    parser.add_argument("--queue", default=64, **whole, help="texts that may wait (64); more get a "
+                        "429")  # fmt: skip
+    parser.add_argument("--api-key", metavar="KEY", help="clients send it as a bearer token")
+    parser.add_argument("-c", "--context", **whole, help="positions of each text (the model's)")
+    parser.add_argument("-t", "--threads", **whole, help="(the physical cores)")
+    parser.add_argument("--kv", default="f16", metavar="TYPE", help="of the KV cache: f16, f32, q8 "
+                        "or q4 (f16)")  # fmt: skip
     o = parser.parse_args(arguments)
-    loopback = _is_loopback(o.host)
-    if not loopback and not o.api_key:
+    if not _is_loopback(o.host) and not o.api_key:
         parser.error(f"--host {o.host} is open to others, which needs --api-key")
-    if o.parallel < 1 or o.queue < 0:
-        parser.error("--parallel is 1 or more, --queue 0 or more")
+    if o.parallel < 1 or o.queue < 0 or not 0 <= o.port < 2**16:
+        parser.error("--parallel is 1 or more, --queue 0 or more, --port 0 to 65535")
+    return o
+
+
+def main(arguments: list[str]) -> int:
+    o = _options(arguments)
     try:
-        chunk = max(128, o.parallel)
-        model = Model(o.model, o.threads, o.kv, o.context, chunk)
+        model = Model(o.model, o.threads, o.kv, o.context, chunk=max(128, o.parallel))
+        family = socket.AF_INET6 if ":" in o.host else socket.AF_INET
+        listener = socket.create_server((o.host, o.port), family=family)
     except HeadsError as error:
-        parser.exit(1, f"heads: {error}\n")
+        print(f"heads: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        why = str(error.strerror).partition(" (")[0]
+        print(f"heads: cannot listen on {o.host}, port {o.port}: {why}", file=sys.stderr)
+        return 1
     engine = Engine(model, o.parallel, o.queue)
     app = create_app(engine, o.api_key)
-    if loopback:  # a page of another site cannot come in by a name that it made point here
+    if _is_loopback(o.host):  # a page of another site cannot come in by a name that it made point here
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]"])
     engine.start()
-    print(f"heads: {o.model} at http://{o.host}:{o.port}/v1", flush=True)
+    host, port = f"[{o.host}]" if ":" in o.host else o.host, listener.getsockname()[1]
+    print(f"heads: {o.model} at http://{host}:{port}/v1", flush=True)
     try:
-        uvicorn.run(app, host=o.host, port=o.port, log_level="warning", access_log=False,
-                    timeout_graceful_shutdown=2)  # fmt: skip
+        config = uvicorn.Config(app, log_level="warning", access_log=False,
+                                timeout_graceful_shutdown=2)  # fmt: skip
+        uvicorn.Server(config).run(sockets=[listener])
+    except KeyboardInterrupt:
+        pass
     finally:
         engine.stop()
         model.close()
