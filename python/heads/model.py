@@ -190,10 +190,10 @@ class Model:
         tokenizer = self._text()
         return [id for id in range(self.shape.vocab_size) if calls.is_eos(tokenizer, id)]
 
-    def token_text(self, id: int) -> str:
+    def token_text(self, id: int, skip_special: bool = False) -> str:
         """A token inside of a text, with the space that may belong to it."""
         self._text()
-        decoder = Decoder(self, skip_special=False)
+        decoder = Decoder(self, skip_special)
         try:
             decoder.push(id)  # the first one of a text may lose its space
             return (decoder.push(id) + decoder.finish()).decode()
