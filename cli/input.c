@@ -52,7 +52,7 @@ void need_weights(const Model *model, const char *path) {
 // A context beyond the one that the model was made for. Where positions are computed it can be had.
 static void check_long_context(const Model *model, int context, const char *path) {
     if (model->text.embed_pos.data)
-        usage("-c %d: %s has learned positions for %d tokens, and none beyond", context, path,
+        usage("-c %d: %s has positions for %d tokens, and none beyond", context, path,
               model->context);
     fprintf(stderr, "run: -c %d: %s was made for %d positions; what it says of a longer text may "
             "make little sense\n", context, path, model->context);
@@ -235,12 +235,12 @@ Text prompt_text(const Options *o) {
 }
 
 Ids prompt_ids(const Options *o, const Model *model, const Tokenizer *tokenizer, int *answer_end) {
-    if (o->tokens) return parse_ids("--tokens", o->tokens, prompt_vocabulary(model));
-    if (!tokenizer)
+    if (!tokenizer && !o->tokens)
         usage("%s has no tokenizer; give the prompt as ids, with --tokens", o->models[0]);
     if (o->messages) return messages_ids(o, model, tokenizer, answer_end);
-    Text text = prompt_text(o);
-    Ids ids = encode(tokenizer, text, true);
+    Text text = o->tokens ? (Text){0} : prompt_text(o);
+    Ids ids = o->tokens ? parse_ids("--tokens", o->tokens, prompt_vocabulary(model))
+                        : encode(tokenizer, text, true);
     free(text.data);
     set_source_language(o, model, tokenizer, ids);
     return ids;

@@ -12,7 +12,6 @@
 static const Options DEFAULTS = {
     .verb = GENERATE,
     .n_generate = -1,
-    .n_draft = 3,
     .workspace = {.chunk = DEFAULT_CHUNK, .k_dtype = F16, .v_dtype = F16},
     .sampler = {.temperature = 0.8f, .top_p = 0.95f, .repeat_penalty = 1,
                 .repeat_last = DEFAULT_REPEAT_LAST},
@@ -311,16 +310,19 @@ static void check_options(const Options *o, const bool given[N_OPTIONS]) {
     if (o->no_think && !o->messages && o->verb != CHAT)
         usage("--no-think is for --chat and --messages");
     if (o->lookup && o->draft_model) usage("--lookup and -md: give one of them");
+    if (o->n_draft && !o->draft_model)
+        usage("--draft is for -md DRAFT; --lookup N has its own number");
     if (o->heads && !o->html && !ends_with(o->heads, ".json"))
         usage("--heads wants a file whose name ends in .html or .json, found \"%s\"", o->heads);
     if (o->heads && o->prompt_cache)
         usage("--heads and --prompt-cache: give one of them; what a cache holds does not run, and "
               "so it cannot be looked at");
-    if (o->heads_max && !o->html) usage("--heads-max: of which --heads page, an .html?");
+    if (o->heads_max && !o->html) usage("--heads-max is for --heads FILE.html");
     if (o->prompt_cache_ro && !o->prompt_cache)
         usage("--prompt-cache-ro is for --prompt-cache FILE");
-    if (o->verb == SIMILAR && !o->prompt_file) usage("--similar: to which -f FILE's lines?");
-    if (o->verb == EMBED && !o->prompt && !o->prompt_file) usage("--embed: of which -p or -f?");
+    if (o->verb == SIMILAR && !o->prompt_file) usage("--similar needs -f FILE, with a text on each line");
+    if (o->verb == EMBED && !o->prompt && !o->prompt_file) 
+        usage("--embed needs a text, -p TEXT, or one on each line of -f FILE");
     if (o->verb == BATCH && o->sequences.n > 1) usage("--batch takes one number with -np");
 }
 
@@ -354,6 +356,7 @@ Options parse_options(int argc, char **argv) {
     options.html = options.heads && ends_with(options.heads, ".html");
     check_options(&options, given);
     if (!options.heads_max) options.heads_max = 8;
+    if (!options.n_draft) options.n_draft = 3;
     bool converses = options.messages || options.verb == CHAT;
     if (options.n_generate < 0 && converses) options.n_generate = 1024;
     for (int i = 0; i < N_OPTIONS; i++)

@@ -313,6 +313,17 @@ def test_refusals(tmp_path, capsys, monkeypatch):
         assert sentence in capsys.readouterr().err
     assert export.main([str(STORIES), out, "--dtype", "q4", "--bits", "3"]) == 1
     assert "--bits 3: expected 4.5 (all q4) to 8.5 (all q8)" in capsys.readouterr().err
+    for name, text, sentence in (
+        ("nowhere", None, "is no file"),
+        ("folder", ..., "is no file"),
+        ("short", "Once upon a time.", "tokens; calibrating wants"),
+    ):
+        path = tmp_path / name
+        path.mkdir() if text is ... else path.write_text(text) if text else None
+        asked = ["--dtype", "q4", "--calibrate", str(path)]
+        assert export.main([str(STORIES), out, *asked]) == 1
+        assert sentence in capsys.readouterr().err
+        assert not (tmp_path / "x.bin.calibration").exists()
     encoder = next((GOLDEN / "encoders").iterdir())
     assert export.main([str(encoder), out, "--dtype", "q4", "--calibrate"]) == 1
     assert "name a file of it" in capsys.readouterr().err
@@ -327,4 +338,4 @@ def test_refusals(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(engine.importlib, "import_module", missing)
     assert export.main([str(STORIES), out, "--dtype", "q4", "--calibrate"]) == 1
     assert "calibration runs the engine: libheads.so is neither" in capsys.readouterr().err
-    assert not (tmp_path / "x.bin").exists()
+    assert not list(tmp_path.glob("x.bin*"))

@@ -333,7 +333,7 @@ def test_refusals(stories, tmp_path, run):
     text = ("-p", "A fox.")
     cases = [
         ((stories, *text, "--heads", "x.txt"), 2, "ends in .html or .json"),
-        ((stories, *text, "--heads", out, "--heads-max", 4), 2, "of which --heads page"),
+        ((stories, *text, "--heads", out, "--heads-max", 4), 2, "--heads-max is for --heads FILE.html"),
         ((stories, *text, "--heads-max", 4), 2, "--heads-max means nothing for generation"),
         ((stories, *text, "--heads", out, "-n", 4), 2, "-n means nothing for --heads"),
         ((stories, *text, "--heads", out, "--kv"), 2, "one thing at a time"),

@@ -84,10 +84,12 @@ class Likely:
 
 
 class Job:
-    """A text on its way. `prompt` has to run; of its last `n_rows` tokens logits are wanted."""
+    """A text on its way. `prompt` has to run; of its last `n_rows` tokens logits are wanted.
+    `source`: what an encoder reads before; the prompt is then how the text begins."""
 
-    def __init__(self, prompt: list[int], n_rows: int):
+    def __init__(self, prompt: list[int], n_rows: int, source: list[int] | None = None):
         self.prompt, self.n_rows = np.asarray(prompt, dtype=np.intc), n_rows
+        self.source = source
         self.sequence: int | None = None  # in the engine
         self.length = 0  # tokens that it holds
         self.alone = False  # runs in passes of its own: its neighbours' pass failed
@@ -109,8 +111,9 @@ class ScoreJob(Job):
     """How likely the last n_rows tokens of a text are. Result: log_probabilities and, for each,
     whether it was the most likely one."""
 
-    def __init__(self, ids: list[int], n_scored: int, n_top: int | None = None):
-        super().__init__(ids[:-1], n_scored)
+    def __init__(self, ids: list[int], n_scored: int, n_top: int | None = None,
+                 source: list[int] | None = None):  # fmt: skip
+        super().__init__(ids[:-1], n_scored, source)
         self.n_top = n_top  # None: no list of Likely
         self.targets = list(ids[len(ids) - n_scored :])
         self.start_over()
@@ -142,8 +145,7 @@ class GenerateJob(Job):
                  stop: list[str], is_chat: bool = False, n_top: int | None = None,
                  source: list[int] | None = None):  # fmt: skip
         self.sampler = self.decoder = None
-        super().__init__(prompt, 1)
-        self.source = source  # what an encoder reads before; the prompt is how the text begins
+        super().__init__(prompt, 1, source)
         self.n_top = n_top  # None: no list of Likely
         self.model, self.max_tokens, self.options = model, max_tokens, sampling.options()
         self.stops = [s.encode() for s in stop]
@@ -242,6 +244,7 @@ class Kept:
 
     sequence: int
     tokens: np.ndarray
+    source: list[int] | None
 
 
 @dataclass(eq=False)
@@ -310,44 +313,46 @@ class Batch:
     def _leave(self, job: Job) -> None:
         job.close()
         if job.sequence:
-            self.kept.append(Kept(job.sequence, job.text()[: job.length]))
+            self.kept.append(Kept(job.sequence, job.text()[: job.length], job.source))
             job.sequence = None
         while len(self.kept) > self.parallel:
             calls.sequence_free(self.kept.popleft().sequence)
 
     def _shared(self, job: Job) -> tuple[int, int | None, bool]:
         """The longest beginning of a prompt that another sequence holds, that sequence, and
-        whether to wait because one at work will soon hold more of it."""
+        whether to wait because one at work will soon hold more of it. With a source, only another
+        sequence of the same source will do, and that alone is worth a fork."""
         head = job.prompt[: len(job.prompt) - job.n_rows]
-        longest, source, later = MIN_SHARED - 1, None, 0
+        longest, parent, later = -1 if job.source else MIN_SHARED - 1, None, 0
         for kept in self.kept:
             n = common_length(head, kept.tokens)
-            if n > longest:
-                longest, source = n, kept.sequence
+            if n > longest and kept.source == job.source:
+                longest, parent = n, kept.sequence
         for other in self.busy:
-            if not other.sequence or other is job or other.alone:
+            if not other.sequence or other is job or other.alone or other.source != job.source:
                 continue
             n = common_length(head, other.text())
             later = max(later, n)
             if min(n, other.length) > longest:
-                longest, source = min(n, other.length), other.sequence
-        return longest, source, later >= longest + MIN_SHARED
+                longest, parent = min(n, other.length), other.sequence
+        return longest, parent, later >= longest + MIN_SHARED
 
     def _begin(self, job: Job) -> bool:
         """Gives a job its sequence; False: later."""
-        n, source, wait = (0, None, False) if job.alone else self._shared(job)
+        n, parent, wait = (0, None, False) if job.alone else self._shared(job)
         if wait:
             return False
         try:
-            if source:
-                job.sequence, job.length = calls.sequence_fork(source, n), n
+            if parent:
+                job.sequence, job.length = calls.sequence_fork(parent, n), n
         except HeadsError:  # a window or a state has forgotten what follows the first n tokens
             pass
         if not job.sequence:
-            job.sequence = self._empty_sequence(len(job.prompt) >= MAPPED_FROM)
-        if getattr(job, "source", None):
-            run = Run(job.sequence, int_array(job.source), len(job.source), 0)
-            calls.read_sources(self.workspace, byref(run), 1)
+            # A mapped source could not be replaced by another text's as long as forks share it.
+            mapped = len(job.prompt) >= MAPPED_FROM and not job.source
+            job.sequence = self._empty_sequence(mapped)
+            if job.source:
+                self.model.read_source(job.sequence, job.source)
         calls.sequence_expect(job.sequence, len(job.prompt))
         return True
 

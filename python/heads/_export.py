@@ -33,7 +33,7 @@ def export(src: str | os.PathLike, out: str | os.PathLike, dtype: str = "q8", *,
     try:
         source = open_source(os.fspath(src), tokenizer and os.fspath(tokenizer), revision,
                              shape_only)  # fmt: skip
-        refuse_overwriting(os.fspath(out), source)
+        refuse_overwriting(os.fspath(out), source.files)
         if kv_heads is not None:
             pool_kv_heads(source.knobs, source.tensors, kv_heads)
         convert(source, os.fspath(out), dtype, shape_only,

@@ -9,7 +9,7 @@ from ctypes import CDLL, CFUNCTYPE, POINTER, Structure, byref, c_char, c_char_p,
 from ctypes import c_int, c_int64, c_long, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 
-ABI = 5  # of heads.h that these declarations were written for
+ABI = 6  # of heads.h that these declarations were written for
 
 
 class HeadsError(RuntimeError):
@@ -36,7 +36,7 @@ class Error(Structure):
 class Shape(Structure):
     _fields_ = [("vocab_size", c_int), ("n_embd", c_int), ("n_layers", c_int), ("context", c_int),
                 ("weight_bytes", c_size_t), ("encoder", c_int),
-                ("source_vocab", c_int), ("greedy", c_int)]  # fmt: skip
+                ("source_vocab", c_int), ("greedy", c_int), ("target_ids", c_int)]  # fmt: skip
 
 
 class WorkspaceOptions(Structure):

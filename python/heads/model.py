@@ -14,7 +14,8 @@ import numpy as np
 from ._attention import Attention, attention
 from ._batch import Batch, Decoder, GenerateJob, Sampling, ScoreJob
 from ._native import FLOATS, INTS, TYPES, ChatOptions, ContextError, FileError, HeadsError
-from ._native import InputError, KvPlan, Message, Text, WorkspaceOptions, calls, int_array, taken
+from ._native import InputError, KvPlan, Message, Run, Text, WorkspaceOptions, calls, int_array
+from ._native import taken
 
 Prompt = Union[str, Sequence[int]]  # a text, or its ids
 
@@ -36,6 +37,14 @@ def _positive(n: int) -> int:
     if n < 1:
         raise InputError(f"expected a whole number from 1, found {n}")
     return int(n)
+
+
+def _each(lang: str | Sequence[str] | None, n: int) -> list[str | None]:
+    """The language of each of n texts."""
+    langs = [lang] * n if lang is None or isinstance(lang, str) else list(lang)
+    if len(langs) != n:
+        raise InputError(f"lang: {len(langs)} languages for {n} prompts")
+    return langs
 
 
 def _stops(stop: str | Sequence[str] | None) -> list[str]:
@@ -229,27 +238,63 @@ class Model:
             raise InputError("this model is an encoder: it reads texts as a whole and continues "
                              "none; it is there for their vectors")  # fmt: skip
 
+    def must_have_one_text(self, what: str) -> None:
+        """Raises InputError if the model is an encoder, or reads one text and writes another."""
+        self.must_continue()
+        if self.shape.source_vocab:
+            raise InputError("this model is an encoder-decoder: it reads a text and writes another, "
+                             f"so {what} means nothing for it")  # fmt: skip
+
+    # ---- models that read one text and write another ----
+
+    def begin(self, ids: list[int], lang: str | None = None) -> tuple[list[int], list[int] | None]:
+        """What a text begins with after a prompt, and what an encoder reads before: the prompt and
+        None, or the first tokens of an encoder-decoder's text and the prompt."""
+        if not self.shape.source_vocab:
+            if lang:
+                raise InputError("this model is no encoder-decoder, so lang means nothing for it")
+            return ids, None
+        source, start = int_array(ids), INTS()
+        code = lang.encode() if lang else None
+        calls.source_language(self.model, self.tokenizer, code, source, len(ids))
+        n = calls.start_tokens(self.model, self.tokenizer, code, byref(start))
+        return taken(start, n), list(source)
+
+    def target(self, text: Prompt) -> list[int]:
+        """The ids of a text that an encoder-decoder writes, without those that it begins with."""
+        if isinstance(text, str) and self.shape.target_ids:
+            raise InputError("what this model writes has ids of its own, which its tokenizer cannot "
+                             "make of a text; give ids")  # fmt: skip
+        return self.encode(text, special=False) if isinstance(text, str) else list(map(int, text))
+
+    def read_source(self, sequence: int, ids: list[int]) -> None:
+        """Has the encoder read ids, for a sequence that is empty."""
+        run = Run(sequence, int_array(ids), len(ids), 0)
+        calls.read_sources(self.workspace, byref(run), 1)
+
     # ---- generation ----
 
     def generate(self, prompts: Prompt | Iterable[Prompt], max_tokens: int = 64,
                  temperature: float | None = None, seed: int = 0,
                  stop: str | Sequence[str] | None = None, parallel: int = 16,
-                 stream: bool = False, progress: bool = False, lang: str | None = None,
-                 **sampling):  # fmt: skip
+                 stream: bool = False, progress: bool = False,
+                 lang: str | Sequence[str] | None = None, **sampling):  # fmt: skip
         """What the model adds to a prompt (a Completion), or to each of several (a list), up to
         `parallel` of them at a time. sampling: top_k, top_p, min_p, repeat_penalty, as in ./run.
         Each prompt gives what `./run -s SEED` gives for it alone. stream: a generator of pieces of
         text, or of (index, piece) for several prompts. progress: a bar on stderr.
 
         An encoder-decoder reads the prompt and writes another text, in the language `lang`, or from
-        one to another, "FROM:TO". temperature: 0.8, or 0 where the checkpoint says so."""
+        one to another, "FROM:TO"; or in those of a list, one for each prompt. temperature: 0.8, or
+        0 where the checkpoint says so."""
         self.must_continue()
         several = not (isinstance(prompts, str) or _is_ids(prompts))
         if temperature is None:
             temperature = 0.0 if self.shape.greedy and not sampling else 0.8
         chosen = Sampling(temperature=temperature, seed=seed, **sampling)
-        jobs = [self._generate_job(p, _positive(max_tokens), chosen, _stops(stop), lang)
-                for p in (prompts if several else [prompts])]  # fmt: skip
+        prompts = list(prompts) if several else [prompts]
+        jobs = [self._generate_job(p, _positive(max_tokens), chosen, _stops(stop), code)
+                for p, code in zip(prompts, _each(lang, len(prompts)))]  # fmt: skip
         if stream:
             pieces = self._stream(jobs, parallel)
             return pieces if several else (piece for _, piece in pieces)
@@ -259,23 +304,14 @@ class Model:
 
     def _generate_job(self, prompt: Prompt, max_tokens: int, sampling: Sampling, stop: list[str],
                       lang: str | None) -> GenerateJob:  # fmt: skip
-        ids = self._ids(prompt)
-        if not self.shape.source_vocab:
-            if lang:
-                raise InputError("this model is no encoder-decoder, so lang means nothing for it")
-            return GenerateJob(self, ids, max_tokens, sampling, stop)
-        source, start = int_array(ids), INTS()
-        code = lang.encode() if lang else None
-        calls.source_language(self.model, self.tokenizer, code, source, len(ids))
-        n = calls.start_tokens(self.model, self.tokenizer, code, byref(start))
-        return GenerateJob(self, taken(start, n), max_tokens, sampling, stop, source=list(source))
+        ids, source = self.begin(self._ids(prompt), lang)
+        return GenerateJob(self, ids, max_tokens, sampling, stop, source=source)
 
     def chat(self, messages: list[dict], max_tokens: int = 1024, temperature: float = 0.8,
              seed: int = 0, stop: str | Sequence[str] | None = None, stream: bool = False,
              no_think: bool = False, **sampling):  # fmt: skip
         """The answer to a conversation, [{"role": "user", "content": "Hello"}, ..], by the
         checkpoint's chat template. Errors: the model has none, or it cannot write these."""
-        self.must_continue()
         chosen = Sampling(temperature=temperature, seed=seed, **sampling)
         ids = self.chat_ids(messages, no_think=no_think)
         self.check_prompt(ids)
@@ -288,6 +324,7 @@ class Model:
     def chat_ids(self, messages: list[dict], answer: bool = True,
                  no_think: bool = False) -> list[int]:  # fmt: skip
         """The ids of a conversation, and of the beginning of an answer."""
+        self.must_have_one_text("a conversation")
         array = (Message * len(messages))()
         for slot, message in zip(array, messages):
             if set(message) != {"role", "content"}:
@@ -344,20 +381,36 @@ class Model:
     # ---- what it says of texts that are given ----
 
     def score(self, contexts: Sequence[Prompt], continuations: Sequence[Prompt],
-              parallel: int = 16, progress: bool = False) -> list[tuple[float, bool]]:  # fmt: skip
+              parallel: int = 16, progress: bool = False,
+              lang: str | Sequence[str] | None = None) -> list[tuple[float, bool]]:  # fmt: skip
         """For each pair, the natural logarithm of the probability of the continuation after its
         context, and whether each of its tokens was the most likely one. Contexts that begin alike
-        are run once. Texts are cut into tokens together; ids are taken as they are."""
+        are run once. Texts are cut into tokens together; ids are taken as they are.
+
+        An encoder-decoder reads the context, and the continuation is what it writes, after the
+        tokens that its texts begin with; no token is put after it. lang: as in generate."""
         self.must_continue()
         if len(contexts) != len(continuations):
             raise InputError(f"score: {len(contexts)} contexts and {len(continuations)} "
                              "continuations; expected as many of both")  # fmt: skip
-        jobs = [ScoreJob(*self._pair(a, b)) for a, b in zip(contexts, continuations)]
+        jobs = [self._score_job(*pair) for pair in
+                zip(contexts, continuations, _each(lang, len(contexts)))]  # fmt: skip
         self.run(jobs, parallel, progress)
         for job in jobs:
             if job.error:
                 raise job.error
         return [(sum(job.log_probabilities), all(job.greedy)) for job in jobs]
+
+    def _score_job(self, context: Prompt, continuation: Prompt, lang: str | None) -> ScoreJob:
+        if not self.shape.source_vocab and not lang:
+            return ScoreJob(*self._pair(context, continuation))
+        start, source = self.begin(self._ids(context), lang)
+        ids = self.target(continuation)
+        if not ids:
+            raise InputError("score: a continuation has at least one token")
+        self.check_prompt(start + ids[:-1])
+        self.check_prompt(ids[-1:])
+        return ScoreJob(start + ids, len(ids), source=source)
 
     def _pair(self, context: Prompt, continuation: Prompt) -> tuple[list[int], int]:
         """The ids of both, and how many of them are the continuation's."""
@@ -377,14 +430,16 @@ class Model:
         self.check_prompt(ids[-1:])
         return ids, len(ids) - len(begin)
 
-    def logits(self, ids: Prompt) -> np.ndarray:
-        """float32 [tokens][vocab_size]: row i is what the model expects after token i."""
-        with self.session() as session:
+    def logits(self, ids: Prompt, source: Prompt | None = None,
+               lang: str | None = None) -> np.ndarray:  # fmt: skip
+        """float32 [tokens][vocab_size]: row i is what the model expects after token i. source,
+        lang: as in session."""
+        with self.session(source=source, lang=lang) as session:
             return session.feed(ids, all_rows=True)
 
     def perplexity(self, text: str) -> float:
         """As ./run --ppl: in windows of the context, each begun with the tokenizer's BOS."""
-        self.must_continue()
+        self.must_have_one_text("perplexity")
         begin, ids = self.encode(""), self.encode(text, special=False)
         size = self.context - len(begin)
         windows = [begin + ids[at : at + size] for at in range(0, len(ids), size)]
@@ -399,8 +454,8 @@ class Model:
     def attention(self, text: Prompt, max_bytes: int = 1 << 30) -> Attention:
         """What each token of a text, or of ids, looks at in every head: see Attention. The weights
         are those of ./run --heads, and take 4 n_layers n_heads n^2 bytes for n tokens. Errors: more
-        than max_bytes, an encoder."""
-        self.must_continue()
+        than max_bytes, an encoder, an encoder-decoder."""
+        self.must_have_one_text("a map of one text")
         with self.lock:
             return attention(self, self._ids(text), max_bytes)
 
@@ -446,20 +501,34 @@ class Model:
                 "context": self.context, "threads": calls.workspace_threads(self.workspace),
                 "isa": calls.workspace_isa(self.workspace).decode()}  # fmt: skip
 
-    def session(self, path: str | os.PathLike | None = None) -> Session:
-        """An empty text, or the one that Session.save wrote to a file."""
+    def session(self, path: str | os.PathLike | None = None, source: Prompt | None = None,
+                lang: str | None = None) -> Session:  # fmt: skip
+        """An empty text, or the one that Session.save wrote to a file. An encoder-decoder first
+        reads a source, which the file has too; lang: as in generate."""
+        if path is not None:
+            if source is not None or lang:
+                raise InputError("a saved session has its source and its language")
+            with self.lock:
+                return Session(self, calls.sequence_load(self.workspace, os.fsencode(path)))
+        if source is None and self.shape.source_vocab:
+            raise InputError("this model is an encoder-decoder, so a session needs a source")
+        if source is not None and not self.shape.source_vocab:
+            raise InputError("this model is no encoder-decoder, so source means nothing for it")
+        start, ids = self.begin([] if source is None else self._ids(source), lang)
         with self.lock:
-            if path is None:
-                return Session(self, calls.sequence_new(self.workspace, True))
-            return Session(self, calls.sequence_load(self.workspace, os.fsencode(path)))
+            session = Session(self, calls.sequence_new(self.workspace, True), start)
+            if ids:
+                self.read_source(session._handle(), ids)
+        return session
 
 
 class Session:
     """A text in its KV cache, which can be fed, forked, rewound and saved. One thread at a time."""
 
-    def __init__(self, model: Model, sequence: int):
+    def __init__(self, model: Model, sequence: int, start: list[int] | None = None):
         self.model, self._sequence, self._workspace = model, sequence, model.workspace
         model.users.add(self)
+        self._start = start  # of an encoder-decoder, what its text begins with
 
     def _handle(self) -> int:
         if not self._sequence or not self.model.is_of(self._workspace):
@@ -469,8 +538,11 @@ class Session:
     def feed(self, text: Prompt, all_rows: bool = False) -> np.ndarray:
         """Runs more of the text; what the model expects next, float32 [vocab_size], or after each
         of the tokens, [tokens][vocab_size]. A text is cut into tokens by itself, with BOS only at
-        the beginning of a session. Errors, before anything runs: ContextError, InputError."""
-        if isinstance(text, str):
+        the beginning of a session; there, what an encoder-decoder's texts begin with. Errors,
+        before anything runs: ContextError, InputError."""
+        if isinstance(text, str) and self.model.shape.source_vocab:
+            text = [*(self._first() if len(self) == 0 else []), *self.model.target(text)]
+        elif isinstance(text, str):
             text = self.model.encode(text, special=len(self) == 0)
         ids = [int(id) for id in text]
         self.model.check_prompt(ids)
@@ -494,7 +566,12 @@ class Session:
         """Another session that begins with the first n tokens of this one (all of them)."""
         with self.model.lock:
             n = len(self) if n is None else n
-            return Session(self.model, calls.sequence_fork(self._handle(), n))
+            return Session(self.model, calls.sequence_fork(self._handle(), n), self._start)
+
+    def _first(self) -> list[int]:
+        if self._start is None:
+            raise InputError("a saved session does not say in which language it began; give ids")
+        return self._start
 
     def rewind(self, n: int) -> None:
         """Forgets all tokens but the first n. Errors: a sliding window or a mixer's state has
