@@ -235,12 +235,12 @@ Text prompt_text(const Options *o) {
 }
 
 Ids prompt_ids(const Options *o, const Model *model, const Tokenizer *tokenizer, int *answer_end) {
-    if (o->tokens) return parse_ids("--tokens", o->tokens, prompt_vocabulary(model));
-    if (!tokenizer)
+    if (!tokenizer && !o->tokens)
         usage("%s has no tokenizer; give the prompt as ids, with --tokens", o->models[0]);
     if (o->messages) return messages_ids(o, model, tokenizer, answer_end);
-    Text text = prompt_text(o);
-    Ids ids = encode(tokenizer, text, true);
+    Text text = o->tokens ? (Text){0} : prompt_text(o);
+    Ids ids = o->tokens ? parse_ids("--tokens", o->tokens, prompt_vocabulary(model))
+                        : encode(tokenizer, text, true);
     free(text.data);
     set_source_language(o, model, tokenizer, ids);
     return ids;

@@ -320,8 +320,9 @@ static void check_options(const Options *o, const bool given[N_OPTIONS]) {
     if (o->heads_max && !o->html) usage("--heads-max is for --heads FILE.html");
     if (o->prompt_cache_ro && !o->prompt_cache)
         usage("--prompt-cache-ro is for --prompt-cache FILE");
-    if (o->verb == SIMILAR && !o->prompt_file) usage("--similar needs -f FILE, with a text on each line");
-    if (o->verb == EMBED && !o->prompt && !o->prompt_file) 
+    if (o->verb == SIMILAR && !o->prompt_file)
+        usage("--similar needs -f FILE, with a text on each line");
+    if (o->verb == EMBED && !o->prompt && !o->prompt_file)
         usage("--embed needs a text, -p TEXT, or one on each line of -f FILE");
     if (o->verb == BATCH && o->sequences.n > 1) usage("--batch takes one number with -np");
 }

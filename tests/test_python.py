@@ -273,6 +273,15 @@ def test_used_after_fork(model):
             return "refused"
 
         assert in_child(use) == b"refused"
+        stream = model.generate("Once", stream=True)
+        next(stream)
+
+        def go_on() -> str:
+            with pytest.raises(heads.HeadsError, match="the process forked"):
+                next(stream)
+            return "refused"
+
+        assert in_child(go_on) == b"refused"
     assert model.generate("Once", 9, seed=1) == want
 
 
@@ -432,9 +441,8 @@ def test_cache_is_runs(run, stories, model):
     assert model.kv(64)["reserved"] == 64 * model.kv()["bytes_per_token"]
 
 
-@pytest.mark.parametrize(
-    ("call", "says"),
-    [
+REFUSED = {
+    heads.InputError: [
         (lambda m: m.generate([5, 99999]), "99999 is no token of this model"),
         (lambda m: m.generate([[]]), "the prompt is empty"),
         (lambda m: m.generate("Once", temperature=-1), "temperature is -1"),
@@ -442,21 +450,51 @@ def test_cache_is_runs(run, stories, model):
         (lambda m: m.generate("Once", seed=-1), "seed is -1"),
         (lambda m: m.generate("Once", max_tokens=0), "expected a whole number from 1"),
         (lambda m: m.generate("Once", stop=""), "stop string cannot be empty"),
-        (lambda m: m.generate("Once " * 600), "the context has room for 512"),
+        (lambda m: m.generate("Once", lang="en"), "no encoder-decoder"),
         (lambda m: m.chat([{"role": "user", "content": "Hi"}]), "no chat template"),
         (lambda m: m.score([""], [""]), "at least one token each"),
         (lambda m: m.score(["a"], [[5]]), "both texts or both ids"),
+        (lambda m: m.score(["a", "b"], ["c"]), "2 contexts and 1 continuation"),
         (lambda m: m.embed(["Once"]), "does not say how hidden states become a text's vector"),
-        (lambda m: m.session("/nonexistent"), "/nonexistent"),
-        (lambda m: heads.Model("/nonexistent"), "/nonexistent"),
+        (lambda m: m.session().rewind(1), "1"),
         (lambda m: heads.Model(m.path, kv="q5"), "'q5' is no type of a cache"),
         (lambda m: heads.Model(m.path, isa="sse"), "sse"),
     ],
+    heads.ContextError: [
+        (lambda m: m.generate("Once " * 600), "the context has room for 512"),
+        (lambda m: m.logits([5] * 513), "the context has room for 512"),
+        (lambda m: [s.feed([5] * n) for s in [m.session()] for n in (500, 13)],
+         "13 tokens after 500 do not fit into a context of 512"),
+    ],
+    heads.FileError: [
+        (lambda m: m.session("/nonexistent"), "/nonexistent"),
+        (lambda m: heads.Model("/nonexistent"), "/nonexistent"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "call", "says"), [(kind, *row) for kind, rows in REFUSED.items() for row in rows]
 )
-def test_errors_are_sentences(model, call, says):
+def test_errors_are_sentences_of_a_kind(model, kind, call, says):
     with pytest.raises(heads.HeadsError) as error:
         call(model)
-    assert says in str(error.value)
+    assert says in str(error.value) and type(error.value) is kind
+
+
+def test_a_closed_model_says_so(stories):
+    """Whatever it is asked, and what was begun before."""
+    m = heads.Model(stories)
+    begun, unbegun = (m.generate(["Once", "A"], stream=True) for _ in range(2))
+    next(begun)
+    m.close()
+    for call in (lambda: m.generate("a"), lambda: m.generate([5]), lambda: m.embed([[5]]), m.info,
+                 lambda: m.logits([5]), lambda: m.score([[5]], [[6]]), lambda: m.attention([5]),
+                 lambda: m.chat([]), lambda: m.encode("a"), lambda: m.decode([5]), m.session, m.kv,
+                 lambda: m.perplexity("a b"), lambda: list(begun), lambda: list(unbegun)):  # fmt: skip
+        with pytest.raises(heads.HeadsError, match="closed"):
+            call()
+    m.close()
 
 
 # ---- the page that explains it ----

@@ -70,8 +70,11 @@ class Answer(Asked):
         kind = "chatcmpl" if request.is_chat else "cmpl"
         self.head = {"id": f"{kind}-{uuid.uuid4().hex}", "created": int(time.time()),
                      "model": model_name(engine.model)}  # fmt: skip
+        if request.echo:
+            self.model.must_have_one_text("echo")
         self.prompts = [self._prompt_ids(prompt) for prompt in request.prompts]
-        self.jobs = [self._job(ids, i) for ids in self.prompts for i in range(request.n)]
+        begun = [self.model.begin(ids, request.lang) for ids in self.prompts]
+        self.jobs = [self._job(*pair, i) for pair in begun for i in range(request.n)]
         # What the model says of the prompts, where that is asked for.
         scored = request.echo and request.n_top is not None
         self.scores = [ScoreJob(ids, len(ids) - 1, request.n_top)
@@ -83,14 +86,16 @@ class Answer(Asked):
             ids = self.model.chat_ids(prompt, no_think=self.request.no_think)
         else:
             ids = self.model.encode(prompt) if isinstance(prompt, str) else prompt
-        self.model.check_prompt(ids)
+        self.model.check_prompt(ids, self.model.shape.source_vocab)
         return ids
 
-    def _job(self, ids: list[int], choice: int) -> GenerateJob:
+    def _job(self, ids: list[int], source: list[int] | None, choice: int) -> GenerateJob:
         r = self.request
         most = self.model.context if r.max_tokens is None else r.max_tokens
         sampling = replace(r.sampling, seed=(r.sampling.seed + choice) % 2**63)
-        return GenerateJob(self.model, ids, most, sampling, r.stop, r.is_chat, r.n_top)
+        if self.model.shape.greedy and not r.by_chance:
+            sampling.temperature = 0.0
+        return GenerateJob(self.model, ids, most, sampling, r.stop, r.is_chat, r.n_top, source)
 
     def all_jobs(self) -> list[Job]:
         return [*self.scores, *(self.jobs if self.request.max_tokens != 0 else [])]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ._native import HeadsError, Look, Probe, calls, int_array
+from ._native import InputError, Look, Probe, calls, int_array
 
 
 @dataclass
@@ -32,7 +32,7 @@ def attention(model, ids: list[int], max_bytes: int) -> Attention:
         n_layers, n_heads, n = model.shape.n_layers, max(heads, default=-1) + 1, len(ids)
         n_bytes = 4 * n_layers * n_heads * n * n
         if n_bytes > max_bytes:
-            raise HeadsError(f"attention: {n_layers} layers of {n_heads} heads over {n} tokens "
+            raise InputError(f"attention: {n_layers} layers of {n_heads} heads over {n} tokens "
                              f"take {n_bytes:,} bytes, and max_bytes is {max_bytes:,}; give less "
                              "text, or a larger max_bytes")  # fmt: skip
         found = Attention(ids, np.zeros((n_layers, n_heads, n, n), np.float32),

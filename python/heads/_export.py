@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 
-from ._native import HeadsError
+from ._native import HeadsError, InputError
 
 
 def export(src: str | os.PathLike, out: str | os.PathLike, dtype: str = "q8", *,
@@ -15,7 +15,7 @@ def export(src: str | os.PathLike, out: str | os.PathLike, dtype: str = "q8", *,
     """Makes the checkpoint `out` of a Hugging Face directory or hub id, a GGUF or a llama2.c file,
     as export.py does with the options of these names. It is written under another name and then
     renamed: a call that fails or is interrupted leaves what was there. What a user should know is
-    warned of. Errors: HeadsError, OSError."""
+    warned of. Errors: InputError (dtype, bits, calibrate); HeadsError, OSError."""
     from .exporter.assemble import pool_kv_heads
     from .exporter.budget import BITS
     from .exporter.convert import FourBits, convert, open_source, refuse_overwriting
@@ -23,13 +23,13 @@ def export(src: str | os.PathLike, out: str | os.PathLike, dtype: str = "q8", *,
     from .exporter.tensor import ExportError
 
     if dtype not in (*DTYPES, *BITS):
-        raise HeadsError(f"dtype: {dtype!r} is none of {', '.join((*DTYPES, 'q4m'))}")
+        raise InputError(f"dtype: {dtype!r} is none of {', '.join((*DTYPES, 'q4m'))}")
     four = None
     if dtype in BITS:
         text = None if isinstance(calibrate, bool) else os.fspath(calibrate)
         four = FourBits(BITS[dtype] if bits is None else bits, bool(calibrate), text)
     elif bits is not None or calibrate:
-        raise HeadsError("bits and calibrate belong to q4 and q4m")
+        raise InputError("bits and calibrate belong to q4 and q4m")
     try:
         source = open_source(os.fspath(src), tokenizer and os.fspath(tokenizer), revision,
                              shape_only)  # fmt: skip

@@ -28,7 +28,7 @@ class HeadsLM(TemplateLM):
                  device=None):  # fmt: skip
         super().__init__()
         self.model = Model(path, threads, kv, context, chunk=256)
-        self.model.must_continue()
+        self.model.must_have_one_text("the harness")
         self.parallel, self._prefix = parallel, prefix_token_id
 
     @property

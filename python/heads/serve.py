@@ -113,7 +113,7 @@ class Engine(threading.Thread):
             return not self.closing
 
     def _count(self, job: AnyJob) -> None:
-        texts = job.texts if isinstance(job, VectorJob) else [job.prompt]
+        texts = job.texts if isinstance(job, VectorJob) else [job.source or job.prompt]
         self.counts["texts"] += len(texts)
         self.counts["prompt_tokens"] += sum(map(len, texts))
         self.counts["generated_tokens"] += len(getattr(job, "tokens", ()))
