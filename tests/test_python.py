@@ -474,6 +474,12 @@ REFUSED = {
     heads.InputError: [
         (lambda m: m.generate([5, 99999]), "99999 is no token of this model"),
         (lambda m: m.generate([[]]), "the prompt is empty"),
+        (lambda m: m.generate(5), "expected a text or a list of ids, found 5"),
+        (lambda m: m.generate(["a", 3]), "expected a text or a list of ids, found 3"),
+        (lambda m: m.logits(["a"]), "expected a text or a list of ids, found ['a']"),
+        (lambda m: m.decode([2**32 + 5]), "4294967301 is no token"),
+        (lambda m: heads.Model(m.path, context=10**12), "context is 1000000000000, expected 1 to"),
+        (lambda m: heads.Model(m.path, chunk=-1), "chunk is -1"),
         (lambda m: m.generate("Once", temperature=-1), "temperature is -1"),
         (lambda m: m.generate("Once", top_p=2), "top_p is 2"),
         (lambda m: m.generate("Once", seed=-1), "seed is -1"),
