@@ -227,7 +227,8 @@ def test_a_change_is_tried_as_large_as_asked():
 def test_it_goes_on_where_it_was_interrupted(tmp_path, monkeypatch, capsys):
     """At each of its steps, with nothing half-written, to the same bytes."""
     options = ("--dtype", "q4", "--calibrate")
-    whole = exported(STORIES, tmp_path / "whole.bin", *options).read_bytes()
+    source = GOLDEN / "llama"
+    whole = exported(source, tmp_path / "whole.bin", *options).read_bytes()
     out, folder = tmp_path / "x.bin", tmp_path / "x.bin.calibration"
     continued, watch = engine.Engine.continued, engine.Engine.watch
     divergence = trials.Trials.divergence
@@ -248,7 +249,7 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path, monkeypatch, capsys):
         (trials.Trials, "divergence", divergence, 4),
     ):  # fmt: skip
         monkeypatch.setattr(place, name, failing(function, at))
-        assert export.main([str(STORIES), str(out), *options]) == 1
+        assert export.main([str(source), str(out), *options]) == 1
         said = capsys.readouterr().err
         assert f"interrupted; nothing was written; {folder} has what was done" in said
         assert not out.exists() and not list(tmp_path.glob("**/*.tmp"))
@@ -256,7 +257,7 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path, monkeypatch, capsys):
     for name in ("continued", "watch"):  # are done
         monkeypatch.setattr(engine.Engine, name, failing(None, 1))
     monkeypatch.setattr(trials.Trials, "divergence", divergence)
-    assert exported(STORIES, out, *options).read_bytes() == whole
+    assert exported(source, out, *options).read_bytes() == whole
     assert not folder.exists()
 
 
@@ -265,7 +266,7 @@ def test_what_was_done_for_another_source_is_not_used(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "key.json").write_text("{}")
     (folder / "texts.npz").write_bytes(b"something else")
-    exported(STORIES, out, "--dtype", "q4", "--calibrate")
+    exported(GOLDEN / "llama", out, "--dtype", "q4", "--calibrate")
     assert not folder.exists()
 
 

@@ -247,6 +247,12 @@ class Kept:
     source: list[int] | None
 
 
+def read_source(workspace: int, sequence: int, ids: list[int]) -> None:
+    """Has the encoder read ids, for a sequence that is empty."""
+    run = Run(sequence, int_array(ids), len(ids), 0)
+    calls.read_sources(workspace, byref(run), 1)
+
+
 @dataclass(eq=False)
 class Batch:
     """Up to `parallel` jobs at work on a model, in the order in which they were submitted. One
@@ -352,7 +358,7 @@ class Batch:
             mapped = len(job.prompt) >= MAPPED_FROM and not job.source
             job.sequence = self._empty_sequence(mapped)
             if job.source:
-                self.model.read_source(job.sequence, job.source)
+                read_source(self.workspace, job.sequence, job.source)
         calls.sequence_expect(job.sequence, len(job.prompt))
         return True
 

@@ -14,10 +14,9 @@ from typing import Iterable, Iterator, Sequence, Union
 import numpy as np
 
 from ._attention import Attention, attention
-from ._batch import Batch, Decoder, GenerateJob, Sampling, ScoreJob
+from ._batch import Batch, Decoder, GenerateJob, Sampling, ScoreJob, read_source
 from ._native import FLOATS, INTS, TYPES, ChatOptions, ContextError, FileError, HeadsError
-from ._native import InputError, KvPlan, Message, Run, Text, WorkspaceOptions, calls, int_array
-from ._native import taken
+from ._native import InputError, KvPlan, Message, Text, WorkspaceOptions, calls, int_array, taken
 
 Prompt = Union[str, Sequence[int]]  # a text, or its ids
 MAX_INT = 2**31
@@ -271,6 +270,13 @@ class Model:
 
     # ---- models that read one text and write another ----
 
+    def must_fit_source(self, source: Prompt | None) -> None:
+        """Raises InputError where an encoder-decoder has none, or another model one."""
+        if source is None and self.shape.source_vocab:
+            raise InputError("this model is an encoder-decoder, so it needs a source")
+        if source is not None and not self.shape.source_vocab:
+            raise InputError("this model is no encoder-decoder, so source means nothing for it")
+
     def begin(self, ids: list[int], lang: str | None = None) -> tuple[list[int], list[int] | None]:
         """What a text begins with after a prompt, and what an encoder reads before: the prompt and
         None, or the first tokens of an encoder-decoder's text and the prompt."""
@@ -290,11 +296,6 @@ class Model:
             raise InputError("what this model writes has ids of its own, which its tokenizer cannot "
                              "make of a text; give ids")  # fmt: skip
         return self.encode(text, special=False) if isinstance(text, str) else _id_list(text)
-
-    def read_source(self, sequence: int, ids: list[int]) -> None:
-        """Has the encoder read ids, for a sequence that is empty."""
-        run = Run(sequence, int_array(ids), len(ids), 0)
-        calls.read_sources(self.workspace, byref(run), 1)
 
     # ---- generation ----
 
@@ -476,13 +477,20 @@ class Model:
         scores = [x for job in jobs for x in job.log_probabilities]
         return float(np.exp(-np.mean(scores)))
 
-    def attention(self, text: Prompt, max_bytes: int = 1 << 30) -> Attention:
+    def attention(self, text: Prompt, max_bytes: int = 1 << 30, source: Prompt | None = None,
+                  lang: str | None = None) -> Attention:  # fmt: skip
         """What each token of a text, or of ids, looks at in every head: see Attention. The weights
-        are those of ./run --heads, and take 4 n_layers n_heads n^2 bytes for n tokens. Errors: more
-        than max_bytes, an encoder, an encoder-decoder."""
-        self.must_have_one_text("a map of one text")
+        are those of ./run --heads, and take 4 n_layers n_heads n^2 bytes for n tokens. source,
+        lang: as in session; a text then begins as the model's texts do, and ids with the first
+        token. Errors: more than max_bytes."""
+        self.must_fit_source(source)
+        start, read = self.begin([] if source is None else self._ids(source), lang)
+        if isinstance(text, str):
+            text = self.encode(text) if source is None else start + self.target(text)
+        ids = [int(id) for id in text]
+        self.check_prompt(ids)
         with self.lock:
-            return attention(self, self._ids(text), max_bytes)
+            return attention(self, read or [], ids, max_bytes)
 
     # ---- vectors of texts ----
 
@@ -535,15 +543,12 @@ class Model:
                 raise InputError("a saved session has its source and its language")
             with self.lock:
                 return Session(self, calls.sequence_load(self.workspace, os.fsencode(path)))
-        if source is None and self.shape.source_vocab:
-            raise InputError("this model is an encoder-decoder, so a session needs a source")
-        if source is not None and not self.shape.source_vocab:
-            raise InputError("this model is no encoder-decoder, so source means nothing for it")
+        self.must_fit_source(source)
         start, ids = self.begin([] if source is None else self._ids(source), lang)
         with self.lock:
             session = Session(self, calls.sequence_new(self.workspace, True), start)
             if ids:
-                self.read_source(session._handle(), ids)
+                read_source(self.workspace, session._handle(), ids)
         return session
 
 
@@ -552,8 +557,8 @@ class Session:
 
     def __init__(self, model: Model, sequence: int, start: list[int] | None = None):
         self.model, self._sequence, self._workspace = model, sequence, model.workspace
-        model.users.add(self)
         self._start = start  # of an encoder-decoder, what its text begins with
+        model.users.add(self)
 
     def _handle(self) -> int:
         if not self._sequence or not self.model.is_of(self._workspace):
