@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ._batch import read_source
 from ._native import InputError, Look, Probe, calls, int_array
 
 
@@ -74,7 +75,7 @@ def _watch(model, sequence: int, source: list[int], ids: list[int], look) -> Non
         # callback.
         with ThreadPoolExecutor(1) as thread:
             if source:
-                thread.submit(model.read_source, sequence, source).result()
+                thread.submit(read_source, model.workspace, sequence, source).result()
             chunk = max(1, len(ids)) if model.shape.encoder else model.chunk
             for at in range(0, len(ids), chunk):
                 piece = ids[at : at + chunk]
