@@ -434,7 +434,7 @@ static void attend_units(const void *arg, int item, int thread) {
     }
 }
 
-// Of q4 values, which were turned before they were rounded.
+// Undoes the turn that q4 values were given before they were rounded.
 static void turn_back(const Kernels *k, float *x, int dim) {
     k->scale(x, TURNED_X, dim);
     for (int d = 0; d < dim; d += BLOCK) k->turn(x + d, x + d);

@@ -88,8 +88,6 @@ static size_t bytes_at(const KvLayer *kv, int n) {
     return times(kv->slot_bytes / LANES, held < (size_t)n ? held : (size_t)n) + (n ? kv->state : 0);
 }
 
-// Parts have places side by side; an encoder's layers, which run one after the other over a whole
-// text, take turns with one after them.
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 static size_t whole_pages(size_t bytes) {
@@ -97,6 +95,8 @@ static size_t whole_pages(size_t bytes) {
     return bytes == SIZE_MAX ? SIZE_MAX : pages * page_size();
 }
 
+// Parts have places side by side; an encoder's layers, which run one after the other over a whole
+// text, share one place after them.
 KvPlan kv_plan(const Model *m, int n_kv_heads, int context, Dtype k_dtype, Dtype v_dtype) {
     KvPlan plan = {0};
     size_t passing = 0, per_pass_token = 0;

@@ -1,6 +1,6 @@
 // A workspace runs passes; a sequence is one text in its KV cache; a run says which tokens of a
-// sequence are next. One pass takes any number of runs, in prefill or decode, and a
-// sequence's results do not depend on the others.
+// sequence are next. One pass takes any number of runs, in prefill or decode, and a sequence's
+// results do not depend on the others.
 #ifndef SESSION_H
 #define SESSION_H
 
@@ -79,11 +79,11 @@ Sequence *sequence_load(Workspace *w, const char *path, Error *err);
 
 // Runs the tokens of all runs and returns their logits, run after run, [sum of n_logits][stride]
 // floats that w owns until its next call; with none wanted the result is not NULL but holds
-// nothing. Passes of at most `chunk` rows; no bit depends on how tokens are cut into calls and
+// nothing. Passes have at most `chunk` rows; no bit depends on how tokens are cut into calls and
 // passes, on what runs beside them, on chunk or on threads. NULL: a token outside the vocabulary,
-// more than a context has room for, a sequence twice, logits that are no numbers or
-// that the model does not have, an encoder's sequence that was not rewound. Tokens that ran
-// before an error stay in the sequences.
+// more than a context has room for, a sequence twice, logits that are no numbers or that the model
+// does not have, an encoder's sequence that was not rewound. Tokens that ran before an error stay
+// in the sequences.
 const float *forward_runs(Workspace *w, const Run *runs, int n_runs, Error *err);
 // Reads texts with the encoder: what a sequence's tokens will look at, from the first one on. A run
 // wants no logits; the sequence holds no token yet. Errors: as above, or the model has no encoder.
