@@ -346,6 +346,8 @@ def test_python_scores_texts(letters):
         session = model.session(source="cab", lang="ro_RO:fr_XX")
         assert np.array_equal(session.feed("egg"), rows[-1])
         assert session.tokens == [2, ids["fr_XX"], *spell]
+        looked = model.attention("egg", source="cab", lang="ro_RO:fr_XX")
+        assert looked.tokens == session.tokens and looked.source[0] == ids["ro_RO"]
         session.save(binary.with_suffix(".session"))
         saved = model.session(binary.with_suffix(".session"))
         saved.rewind(0)
@@ -411,6 +413,37 @@ def test_a_decoder_writes_no_language(run, tiny, tmp_path):
     (tmp_path / "in").write_text('{"tokens": [5], "lang": "fr"}')
     found = json.loads(run(tiny, "--batch", tmp_path / "in").stdout)
     assert found == {"error": '"lang" means nothing here: the model is no encoder-decoder'}
+
+
+def test_texts_of_tokens_in_the_head_page(letters, tmp_path, run):
+    binary, ids = letters
+    done = run(binary, "-p", "a cab", "--lang", "ro_RO:fr_XX", "-n", 9, "--heads", tmp_path / "x.json")
+    assert done.returncode == 0, done.stderr
+    data = json.loads((tmp_path / "x.json").read_text())
+    shown = [token["text"] for token in data["source_tokens"]]
+    assert shown == ["ro_RO", " ", "a", " ", "c", "a", "b", "</s>"]
+    assert [token["id"] for token in data["tokens"]][:2] == [2, ids["fr_XX"]]
+    texts = {id: token.replace("\u2581", " ") for token, id in ids.items()}
+    assert all(token["text"] == texts[token["id"]] for token in data["tokens"])
+
+
+def test_the_head_page_of_two_vocabularies(tmp_path, run):
+    """Ids of the target have texts of their own."""
+    source, own = GOLDEN.parent / "unigram" / "marian", tmp_path / "marian"
+    shutil.copytree(GOLDEN / "marian", own)
+    for file in ("vocab.json", "source.spm", "tokenizer_config.json"):
+        shutil.copy(source / file, own / file)
+    vocab = json.loads((own / "vocab.json").read_text())
+    target = {token: int(id) for token, id in zip(vocab, reversed(range(len(vocab))))}
+    (own / "target_vocab.json").write_text(json.dumps(target))
+    config = json.loads((own / "tokenizer_config.json").read_text())
+    (own / "tokenizer_config.json").write_text(json.dumps({**config, "separate_vocabs": True}))
+    binary = exported(own, tmp_path / "model.bin")
+    run(binary, "--tokens", "5 20", "--target", "5 20 9", "--heads", tmp_path / "x.json")
+    data = json.loads((tmp_path / "x.json").read_text())
+    for tokens, table in ((data["source_tokens"], vocab), (data["tokens"], target)):
+        texts = {id: token.replace("\u2581", " ") for token, id in table.items()}
+        assert [token["text"] for token in tokens] == [texts[token["id"]] for token in tokens]
 
 
 def test_a_vocabulary_for_each_side(tmp_path, run):
@@ -623,7 +656,6 @@ def test_a_decoder_has_no_rules_and_no_cross_attention(tmp_path, run):
     (("--bench",), "is an encoder-decoder"),
     (("--ppl", "x"), "is an encoder-decoder"),
     (("-p", "a", "--embed"), "is an encoder-decoder"),
-    (("--tokens", "5", "--heads", "x.json"), "--heads has no page for two texts"),
     (("-p", "a", "-md", "x"), "--lookup guesses for it"),
     (("--tokens", "5", "--lang", "fr"), "names no languages"),
     (("--tokens", "5", "--target", "77", "--logits", "x"), "--target: 77 is no token"),

@@ -279,8 +279,6 @@ def test_other_refusals(texts_model, run, tmp_path, tiny):
     assert json.loads(run(texts_model, "--kv", "--json").stdout)["encoder"] is True
     assert "no KV cache to compare" in run(texts_model, tiny, "--kv").stderr
     assert "so --svg means nothing" in run(texts_model, "--kv", "--svg", tmp_path / "x").stderr
-    heads = run(texts_model, "-p", "a", "--heads", tmp_path / "x.json")
-    assert heads.returncode == 2 and "whose tokens see those after them too" in heads.stderr
     assert "the context has room for 130" in run(texts_model, "-p", "a " * 200).stderr
     assert "--embed needs a text" in run(texts_model, "--embed").stderr
     assert "modules.json" in run(tiny, "--embed", "-p", "a").stderr

@@ -188,6 +188,35 @@ def test_attention_is_runs(exported, run, family, tmp_path):
         assert np.array_equal(m.logits(ids), before)
 
 
+@pytest.mark.parametrize("name", ["encoder_decoders/bart", "encoder_decoders/t5-gated",
+                                  "encoders/modernbert"])  # fmt: skip
+def test_attention_of_texts_that_see_all(name, run, tmp_path):
+    """The encoder's, the decoder's, and from one to the other."""
+    golden = test_encoders.GOLDEN.parent / name
+    path = test_encoders.exported(golden, tmp_path / "model.bin")
+    source, target = [5, 6, 7, 8, 9] * 7, [2, 9, 8, 9, 8, 7]
+    both = "decoders" in name
+    with heads.Model(path, chunk=4) as m:
+        read = (target, source) if both else (source, None)
+        found = m.attention(read[0], source=read[1])
+        with pytest.raises(heads.HeadsError, match="encoder-decoder, so"):
+            m.attention(target, source=None if both else source)
+        with pytest.raises(heads.HeadsError, match="and max_bytes is 99"):
+            m.attention(read[0], 99, source=read[1])
+    more = ("--target", " ".join(map(str, target))) if both else ()
+    run(path, "--tokens", " ".join(map(str, source)), *more, "--heads", tmp_path / "heads.json")
+    layers = json.loads((tmp_path / "heads.json").read_text())["layers"]
+    arrays = {"encoder": found.encoder if both else found.weights, "decoder": found.weights,
+              "cross": found.cross}  # fmt: skip
+    assert (found.source, found.tokens) == ((source, target) if both else (None, source))
+    for layer in layers:
+        for head in layer["heads"]:
+            rows = arrays[layer["kind"]][layer["layer"], head["head"]]
+            assert np.allclose(rows.sum(-1), 1, atol=1e-6) and len(rows) == len(head["map"])
+            for i, row in enumerate(head["map"]):
+                assert np.allclose(rows[i][: len(row)], row, rtol=1e-5, atol=1e-12)
+
+
 def test_attention_has_a_limit(model):
     text = "Once upon a time"
     n = 4 * 4 * 8 * 5 * 5
@@ -425,8 +454,8 @@ def test_an_encoder_continues_nothing(tmp_path):
         m.run = m.session = None
         for call in (lambda: m.generate("the words"), lambda: m.generate("the words", stream=True),
                      lambda: m.chat([{"role": "user", "content": "the"}]),
-                     lambda: m.score(["the"], ["words"]), lambda: m.perplexity("the words of"),
-                     lambda: m.attention("the words")):  # fmt: skip
+                     lambda: m.score(["the"], ["words"]),
+                     lambda: m.perplexity("the words of")):  # fmt: skip
             with pytest.raises(heads.HeadsError, match="is an encoder: it reads texts as a whole"):
                 call()
 
@@ -445,6 +474,12 @@ REFUSED = {
     heads.InputError: [
         (lambda m: m.generate([5, 99999]), "99999 is no token of this model"),
         (lambda m: m.generate([[]]), "the prompt is empty"),
+        (lambda m: m.generate(5), "expected a text or a list of ids, found 5"),
+        (lambda m: m.generate(["a", 3]), "expected a text or a list of ids, found 3"),
+        (lambda m: m.logits(["a"]), "expected a text or a list of ids, found ['a']"),
+        (lambda m: m.decode([2**32 + 5]), "4294967301 is no token"),
+        (lambda m: heads.Model(m.path, context=10**12), "context is 1000000000000, expected 1 to"),
+        (lambda m: heads.Model(m.path, chunk=-1), "chunk is -1"),
         (lambda m: m.generate("Once", temperature=-1), "temperature is -1"),
         (lambda m: m.generate("Once", top_p=2), "top_p is 2"),
         (lambda m: m.generate("Once", seed=-1), "seed is -1"),

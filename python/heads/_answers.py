@@ -80,6 +80,7 @@ class Answer(Asked):
         self.scores = [ScoreJob(ids, len(ids) - 1, request.n_top)
                        for ids in self.prompts if scored and len(ids) > 1]  # fmt: skip
         self.reported = [0] * len(self.jobs)  # tokens whose log-probabilities were sent
+        self.offsets = [0] * len(self.jobs)  # characters of these
 
     def _prompt_ids(self, prompt) -> list[int]:
         if self.request.is_chat:
@@ -130,7 +131,7 @@ class Answer(Asked):
         prompt = self.prompts[index // self.request.n] if self.request.echo and whole else []
         first = [Likely(id, float("nan"), []) for id in prompt[:1]]
         rest = self.scores[index // self.request.n].likely if len(prompt) > 1 else []
-        return self._of_text([*first, *rest, *likely])
+        return self._of_text(index, [*first, *rest, *likely])
 
     def _of_chat(self, x: Likely) -> dict:
         def entry(id: int, value: float) -> dict:
@@ -139,14 +140,18 @@ class Answer(Asked):
 
         return {**entry(x.id, x.log_probability), "top_logprobs": [entry(*t) for t in x.top]}
 
-    def _of_text(self, likely: list[Likely]) -> dict:
+    def _of_text(self, index: int, likely: list[Likely]) -> dict:
         texts = [self.model.token_text(x.id) for x in likely]
+        offsets = []
+        for x in likely:
+            offsets.append(self.offsets[index])
+            self.offsets[index] += len(self.model.token_text(x.id, skip_special=True))
         known = [None if x.log_probability != x.log_probability else x for x in likely]
         return {
             "tokens": texts,
             "token_logprobs": [x and x.log_probability for x in known],
             "top_logprobs": [x and {self.model.token_text(i): p for i, p in x.top} for x in known],
-            "text_offset": [sum(map(len, texts[:i])) for i in range(len(texts))],
+            "text_offset": offsets,
         }
 
     def whole(self) -> dict:

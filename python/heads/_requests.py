@@ -14,13 +14,13 @@ MAX_VECTORS = 2048  # of one request
 
 
 class Refused(Exception):
-    """What is answered with a 4xx status, in OpenAI's shape of an error."""
+    """What is answered with an error's status, in OpenAI's shape."""
 
     def __init__(self, message: str, param: str | None = None, status: int = 400,
                  code: str | None = None):  # fmt: skip
         super().__init__(message)
         self.status = status
-        kind = {401: "authentication_error", 429: "rate_limit_error"}.get(
+        kind = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error"}.get(
             status, "invalid_request_error"
         )
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
@@ -60,7 +60,7 @@ def _number(body: dict, name: str, default, low: float, high: float, kind: type 
     whole = isinstance(value, int) and not isinstance(value, bool)
     if not (whole or (kind is float and isinstance(value, float))) or not low <= value <= high:
         what = "whole number" if kind is int else "number"
-        raise Refused(f"{name}: expected a {what} from {low:g} to {high:g}", name)
+        raise Refused(f"{name}: expected a {what} from {low} to {high}", name)
     return kind(value)
 
 
@@ -177,7 +177,7 @@ def _request(body: dict, model: str, known: set[str], prompts: list, is_chat: bo
 
 def completion_request(body: dict, model: str) -> Request:
     """POST /v1/completions."""
-    max_tokens = _number(body, "max_tokens", 16, 0, 1e9, int)
+    max_tokens = _number(body, "max_tokens", 16, 0, 10**9, int)
     request = _request(body, model, {"prompt", "echo", "logprobs", "lang"}, _prompts(body), False,
                        max_tokens)  # fmt: skip
     request.lang = body.get("lang")
@@ -192,8 +192,8 @@ def completion_request(body: dict, model: str) -> Request:
 
 def chat_request(body: dict, model: str) -> Request:
     """POST /v1/chat/completions."""
-    newer = _number(body, "max_completion_tokens", None, 1, 1e9, int)
-    max_tokens = _number(body, "max_tokens", newer, 1, 1e9, int)
+    newer = _number(body, "max_completion_tokens", None, 1, 10**9, int)
+    max_tokens = _number(body, "max_tokens", newer, 1, 10**9, int)
     known = {"messages", "max_completion_tokens", "logprobs", "top_logprobs",
              "chat_template_kwargs"}  # fmt: skip
     request = _request(body, model, known, [_messages(body)], True, max_tokens)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import reprlib
 import threading
 import time
 import weakref
 from ctypes import byref
+from operator import index
 from typing import Iterable, Iterator, Sequence, Union
 
 import numpy as np
@@ -17,6 +19,7 @@ from ._native import FLOATS, INTS, TYPES, ChatOptions, ContextError, FileError, 
 from ._native import InputError, KvPlan, Message, Text, WorkspaceOptions, calls, int_array, taken
 
 Prompt = Union[str, Sequence[int]]  # a text, or its ids
+MAX_INT = 2**31
 
 
 class Completion(str):
@@ -27,9 +30,29 @@ class Completion(str):
     stopped: str
 
 
-def _is_ids(prompt) -> bool:
-    return isinstance(prompt, (list, tuple, np.ndarray)) and bool(
-        len(prompt) and isinstance(prompt[0], (int, np.integer)))  # fmt: skip
+def _are_several(prompts) -> bool:
+    """Whether these are prompts, and not a text or the ids of one."""
+    ids = isinstance(prompts, (list, tuple, np.ndarray)) and len(prompts) and isinstance(
+        prompts[0], (int, np.integer))  # fmt: skip
+    return isinstance(prompts, Iterable) and not isinstance(prompts, str) and not ids
+
+
+def _id_list(ids) -> list[int]:
+    try:
+        found = [index(id) for id in ids]
+    except TypeError:
+        raise InputError(f"expected a text or a list of ids, found {reprlib.repr(ids)}") from None
+    for id in found:
+        if not 0 <= id < MAX_INT:
+            raise InputError(f"{id} is no token of a model")
+    return found
+
+
+def _c_int(name: str, value: int | None) -> int:
+    """For an option of which 0 means the default, as None does here."""
+    if not 0 <= (value or 0) < MAX_INT:
+        raise InputError(f"{name} is {value}, expected 1 to {MAX_INT - 1}")
+    return value or 0
 
 
 def _positive(n: int) -> int:
@@ -103,8 +126,8 @@ class Model:
         self.users: weakref.WeakSet = weakref.WeakSet()  # sessions and batches, which end before it
         self._model = self.tokenizer = self._workspace = self._chat = None
         options = self._workspace_options(context)
-        options.chunk = options.logit_rows = self.chunk
-        options.n_threads = threads or _threads_of_environment()
+        options.chunk = options.logit_rows = _c_int("chunk", self.chunk)
+        options.n_threads = _c_int("threads", threads) or _threads_of_environment()
         options.isa = isa.encode() if isa else None
         self._model = calls.model_open(os.fsencode(self.path))
         self.shape = calls.model_shape(self.model)
@@ -126,7 +149,8 @@ class Model:
         for kind in (k_type, v_type):
             if kind not in TYPES:
                 raise InputError(f"kv: {kind!r} is no type of a cache, expected f16, f32, q8 or q4")
-        return WorkspaceOptions(context=context or 0, k_type=TYPES[k_type], v_type=TYPES[v_type])
+        return WorkspaceOptions(context=_c_int("context", context), k_type=TYPES[k_type],
+                                v_type=TYPES[v_type])  # fmt: skip
 
     def close(self) -> None:
         """Frees the model. It, its sessions and its streams raise HeadsError from then on."""
@@ -189,7 +213,7 @@ class Model:
         self._text()
         decoder = Decoder(self, skip_special)
         try:
-            return b"".join([*(decoder.push(int(id)) for id in ids), decoder.finish()]).decode()
+            return b"".join([*(decoder.push(id) for id in _id_list(ids)), decoder.finish()]).decode()
         finally:
             decoder.close()
 
@@ -198,10 +222,10 @@ class Model:
         tokenizer = self._text()
         return [id for id in range(self.shape.vocab_size) if calls.is_eos(tokenizer, id)]
 
-    def token_text(self, id: int) -> str:
+    def token_text(self, id: int, skip_special: bool = False) -> str:
         """A token inside of a text, with the space that may belong to it."""
         self._text()
-        decoder = Decoder(self, skip_special=False)
+        decoder = Decoder(self, skip_special)
         try:
             decoder.push(id)  # the first one of a text may lose its space
             return (decoder.push(id) + decoder.finish()).decode()
@@ -214,7 +238,7 @@ class Model:
         return self.tokenizer
 
     def _ids(self, prompt: Prompt) -> list[int]:
-        ids = self.encode(prompt) if isinstance(prompt, str) else [int(id) for id in prompt]
+        ids = self.encode(prompt) if isinstance(prompt, str) else _id_list(prompt)
         self.check_prompt(ids, self.shape.source_vocab)
         return ids
 
@@ -246,6 +270,13 @@ class Model:
 
     # ---- models that read one text and write another ----
 
+    def must_fit_source(self, source: Prompt | None) -> None:
+        """Raises InputError where an encoder-decoder has none, or another model one."""
+        if source is None and self.shape.source_vocab:
+            raise InputError("this model is an encoder-decoder, so it needs a source")
+        if source is not None and not self.shape.source_vocab:
+            raise InputError("this model is no encoder-decoder, so source means nothing for it")
+
     def begin(self, ids: list[int], lang: str | None = None) -> tuple[list[int], list[int] | None]:
         """What a text begins with after a prompt, and what an encoder reads before: the prompt and
         None, or the first tokens of an encoder-decoder's text and the prompt."""
@@ -264,7 +295,7 @@ class Model:
         if isinstance(text, str) and self.shape.target_ids:
             raise InputError("what this model writes has ids of its own, which its tokenizer cannot "
                              "make of a text; give ids")  # fmt: skip
-        return self.encode(text, special=False) if isinstance(text, str) else list(map(int, text))
+        return self.encode(text, special=False) if isinstance(text, str) else _id_list(text)
 
     # ---- generation ----
 
@@ -282,7 +313,7 @@ class Model:
         one to another, "FROM:TO"; or in those of a list, one for each prompt. temperature: 0.8, or
         0 where the checkpoint says so."""
         self.must_continue()
-        several = not (isinstance(prompts, str) or _is_ids(prompts))
+        several = _are_several(prompts)
         if temperature is None:
             temperature = 0.0 if self.shape.greedy and not sampling else 0.8
         chosen = Sampling(temperature=temperature, seed=seed, **sampling)
@@ -417,7 +448,8 @@ class Model:
             begin = self.encode(context)
             ids = self.encode(context + continuation)
         else:
-            begin, ids = list(context), [*context, *continuation]
+            begin = _id_list(context)
+            ids = begin + _id_list(continuation)
         if not begin or len(ids) <= len(begin):
             raise InputError("score: a context and a continuation have at least one token each")
         self.check_prompt(ids[:-1])
@@ -445,20 +477,27 @@ class Model:
         scores = [x for job in jobs for x in job.log_probabilities]
         return float(np.exp(-np.mean(scores)))
 
-    def attention(self, text: Prompt, max_bytes: int = 1 << 30) -> Attention:
+    def attention(self, text: Prompt, max_bytes: int = 1 << 30, source: Prompt | None = None,
+                  lang: str | None = None) -> Attention:  # fmt: skip
         """What each token of a text, or of ids, looks at in every head: see Attention. The weights
-        are those of ./run --heads, and take 4 n_layers n_heads n^2 bytes for n tokens. Errors: more
-        than max_bytes, an encoder, an encoder-decoder."""
-        self.must_have_one_text("a map of one text")
+        are those of ./run --heads, and take 4 n_layers n_heads n^2 bytes for n tokens. source,
+        lang: as in session; a text then begins as the model's texts do, and ids with the first
+        token. Errors: more than max_bytes."""
+        self.must_fit_source(source)
+        start, read = self.begin([] if source is None else self._ids(source), lang)
+        if isinstance(text, str):
+            text = self.encode(text) if source is None else start + self.target(text)
+        ids = [int(id) for id in text]
+        self.check_prompt(ids)
         with self.lock:
-            return attention(self, self._ids(text), max_bytes)
+            return attention(self, read or [], ids, max_bytes)
 
     # ---- vectors of texts ----
 
     def embed(self, texts: Prompt | Iterable[Prompt]) -> np.ndarray:
         """The vector of a text, float32 [n_embd], or of each of several, [texts][n_embd]: pooled
         as the checkpoint says, as by ./run --embed. Errors: it does not say how."""
-        several = not (isinstance(texts, str) or _is_ids(texts))
+        several = _are_several(texts)
         arrays = [int_array(self.text_ids(t)) for t in (texts if several else [texts])]
         array = (Text * len(arrays))(*(Text(ids, len(ids)) for ids in arrays))
         vectors = np.empty((len(arrays), self.shape.n_embd), np.float32)
@@ -473,7 +512,7 @@ class Model:
     def text_ids(self, text: Prompt) -> list[int]:
         """The ids of a text of which a vector is wanted, cut where the checkpoint says."""
         if not isinstance(text, str):
-            return [int(id) for id in text]
+            return _id_list(text)
         ids, data = INTS(), text.encode()
         n = calls.text_ids(self.model, self._text(), data, len(data), byref(ids))
         return taken(ids, n)
@@ -504,10 +543,7 @@ class Model:
                 raise InputError("a saved session has its source and its language")
             with self.lock:
                 return Session(self, calls.sequence_load(self.workspace, os.fsencode(path)))
-        if source is None and self.shape.source_vocab:
-            raise InputError("this model is an encoder-decoder, so a session needs a source")
-        if source is not None and not self.shape.source_vocab:
-            raise InputError("this model is no encoder-decoder, so source means nothing for it")
+        self.must_fit_source(source)
         start, ids = self.begin([] if source is None else self._ids(source), lang)
         with self.lock:
             session = Session(self, calls.sequence_new(self.workspace, True), start)
@@ -532,13 +568,13 @@ class Session:
     def feed(self, text: Prompt, all_rows: bool = False) -> np.ndarray:
         """Runs more of the text; what the model expects next, float32 [vocab_size], or after each
         of the tokens, [tokens][vocab_size]. A text is cut into tokens by itself, with BOS only at
-        the beginning of a session; there, what an encoder-decoder's texts begin with.
-        Errors, before anything runs: ContextError, InputError."""
+        the beginning of a session; there, what an encoder-decoder's texts begin with. Errors,
+        before anything runs: ContextError, InputError."""
         if isinstance(text, str) and self.model.shape.source_vocab:
             text = [*(self._first() if len(self) == 0 else []), *self.model.target(text)]
         elif isinstance(text, str):
             text = self.model.encode(text, special=len(self) == 0)
-        ids = [int(id) for id in text]
+        ids = _id_list(text)
         self.model.check_prompt(ids)
         if len(self) + len(ids) > self.model.context:
             raise ContextError(f"{len(ids)} tokens after {len(self)} do not fit into a context of "

@@ -143,6 +143,8 @@ def test_echo_with_logprobs(stories):
         )
         assert all(len(top) == 2 for top in got.top_logprobs[1:])
         assert "".join(got.tokens[1:]) == choice.text and choice.text.startswith(prompt)
+        for token, at in zip(got.tokens[1:], got.text_offset[1:]):  # the first is BOS
+            assert choice.text[at:].startswith(token)
 
 
 def test_chat_is_runs(talking, talker, tmp_path):
@@ -302,10 +304,13 @@ def test_other_refusals(stories):
     json_type = {"content-type": "application/json"}
     assert post(content=b"{}", headers={"content-type": "text/plain"}).status_code == 415
     assert post(content=b"[" * 100_000, headers=json_type).status_code == 400
+    assert post(content=b'{"prompt": "\\ud800"}', headers=json_type).status_code == 400
     assert post(content=b" " * (5 << 20), headers=json_type).status_code == 413
+    long = post(json={"prompt": "a " * 2000}).json()["error"]
+    assert long["code"] == "context_length_exceeded"
     assert httpx.get(stories.url + "/v1/nothing").status_code == 404
     assert httpx.get(stories.url + "/v1/completions").status_code == 405
-    assert httpx.get(stories.url, headers={"host": "evil.example"}).status_code == 400
+    assert httpx.get(stories.url, headers={"host": "evil.example"}).status_code == 403
 
 
 def test_key(serve):
