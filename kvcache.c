@@ -27,8 +27,9 @@ static size_t value_bytes(int dim, Dtype dtype) {
     return (size_t)LANES * (size_t)dim * bits / 8;
 }
 
-// Geometry of what attention caches, but for its offset: as it is (n_kv_heads 0), or with so many
-// KV heads, those of latent attention expanded. What an encoder has is for one pass, and exact.
+// Geometry of what attention caches, except for its offset: as it is (n_kv_heads 0), or with
+// n_kv_heads, those of latent attention expanded. An encoder's keys and values live for one pass,
+// and are not rounded.
 static KvLayer attention_part(const Attention *a, int n_kv_heads, int context, Dtype k_dtype,
                               Dtype v_dtype) {
     KvLayer kv = {.n_heads = n_kv_heads ? n_kv_heads : a->n_kv_heads,

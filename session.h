@@ -111,14 +111,14 @@ void unit_vector(const Workspace *w, float *x);  // x [n_embd], divided by its l
 
 // ---- what a cache costs; the report and the allocation both ask kvcache.c ----
 
-// What n_kv_heads (0: each layer's own) cost at `context` positions; the heads of latent attention
-// count as they are expanded.
+// What a cache of n_kv_heads a layer (0: each layer's own) costs at `context` positions; given a
+// number, the heads of latent attention count as expanded.
 KvPlan kv_plan(const Model *model, int n_kv_heads, int context, Dtype k_dtype, Dtype v_dtype);
-// Bytes that the first n positions take, n bytes_per_token until a window is full, and the states;
+// Bytes that the first n positions take (n bytes_per_token until a window is full, and the states)
 // and n_source tokens that an encoder has read.
 size_t kv_bytes_at(const Model *model, int n_kv_heads, int n, int n_source, Dtype k_dtype,
                    Dtype v_dtype);
-// Of these, bytes that fill values of few numbers up to 16 (32 for q8 and q4).
+// Bytes of a token that only pad its values to 16 numbers (32 for q8 and q4).
 size_t kv_padding_per_token(const Model *model, int n_kv_heads, Dtype v_dtype);
 
 KvUsage sequence_kv_usage(const Sequence *s);
