@@ -305,7 +305,7 @@ def test_refusals(tmp_path, capsys, monkeypatch):
     out = str(tmp_path / "x.bin")
     for arguments, sentence in (
         (["--bits", "5"], "--bits belongs to --dtype q4"),
-        (["--calibrate", "--dtype", "q8"], "--calibrate belongs to --dtype q4"),
+        (["--calibrate", "--dtype", "bf16"], "--calibrate belongs to --dtype q4 and q8"),
         (["--calibrate", "--dtype", "q4", "--shape-only"], "there are no trained weights"),
     ):
         with pytest.raises(SystemExit):
