@@ -137,10 +137,8 @@ def _own_texts(folder: Folder, metadata, _, amounts: Amounts) -> np.ndarray:
         beginning = _beginning(engine, metadata)
         for first in range(0, amounts.texts, amounts.batch):
             n = min(amounts.batch, amounts.texts - first)
-            texts = [
-                beginning + numbers.randint(0, engine.vocab_size, STARTS[i % len(STARTS)]).tolist()
-                for i in range(n)
-            ]
+            starts = [STARTS[i % len(STARTS)] for i in range(first, first + n)]
+            texts = [beginning + numbers.randint(0, engine.vocab_size, k).tolist() for k in starts]
             batches.append(engine.continued(texts, amounts.length, first))
             progress.update(n)
     return np.concatenate(batches)
