@@ -4,6 +4,7 @@ export that is interrupted. The reference for products is numpy in double precis
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -139,6 +140,55 @@ def test_feedback_without_inputs_rounds_to_nearest():
     assert same > 0.99
     x = turned_rows(numbers.standard_normal((3, 64)).astype(np.float32))
     assert np.isfinite(with_feedback(weights, x.T @ x, "q4").weights()).all()
+
+
+# ---- its own texts ----
+
+
+def test_texts_that_begin_with_more_tokens_are_as_long():
+    """And each is what it is alone."""
+    beginnings = [[1], [1, *range(40, 49)], [1, 7]]
+    path = ROOT / "models" / "stories.bin"
+    with engine.Engine(str(path), 32, 64, 8) as e:
+        texts = e.continued(beginnings, 32, 5)
+        alone = [e.continued([ids], 32, 5 + i)[0] for i, ids in enumerate(beginnings)]
+    assert texts.shape == (3, 32) and np.array_equal(texts, alone)
+    assert [text[: len(ids)].tolist() for text, ids in zip(texts, beginnings)] == beginnings
+
+
+# ---- eight bits ----
+
+
+def test_eight_bits_by_feedback(tmp_path, monkeypatch):
+    """As large as to nearest, nearer to f32, and the embedding takes part. Half of the texts begin
+    with many random tokens."""
+    monkeypatch.setattr(calibrate, "AMOUNTS", replace(FEW, texts=28, length=128))
+    found, continued = [], engine.Engine.continued
+
+    def spy(self, beginnings, length, seed):
+        found.extend(beginnings)
+        return continued(self, beginnings, length, seed)
+
+    monkeypatch.setattr(engine.Engine, "continued", spy)
+    files = {
+        kind: exported(STORIES, tmp_path / f"{kind}.bin", "--dtype", dtype, *more)
+        for kind, dtype, more in (
+            ("f32", "f32", ()), ("nearest", "q8", ()), ("fed", "q8", ("--calibrate",)))
+    }  # fmt: skip
+    bos = 1
+    assert [len(ids) - bos for ids in found] == [1, 16] * 14
+    assert len({tuple(ids) for ids in found}) == 28
+    with engine.Engine(str(files["f32"]), 256, 64, 8) as e:
+        texts = continued(e, [[1]] * 4, 256, 99)
+    logits = {}
+    for kind, path in files.items():
+        with engine.Engine(str(path), 256, 256, 4 * 256) as e:
+            logits[kind] = e.logits(texts, 256)
+    nearest, fed = (np.linalg.norm(logits[k] - logits["f32"]) for k in ("nearest", "fed"))
+    assert fed < 0.95 * nearest, (fed, nearest)
+    assert abs(files["fed"].stat().st_size - files["nearest"].stat().st_size) < 100
+    near, feed = (Checkpoint(str(files[k])).tensor("embed") for k in ("nearest", "fed"))
+    assert (near != feed).mean() > 0.2
 
 
 # ---- costs and budgets ----
@@ -306,7 +356,7 @@ def test_refusals(tmp_path, capsys, monkeypatch):
     out = str(tmp_path / "x.bin")
     for arguments, sentence in (
         (["--bits", "5"], "--bits belongs to --dtype q4"),
-        (["--calibrate", "--dtype", "q8"], "--calibrate belongs to --dtype q4"),
+        (["--calibrate", "--dtype", "bf16"], "--calibrate belongs to --dtype q4 and q8"),
         (["--calibrate", "--dtype", "q4", "--shape-only"], "there are no trained weights"),
     ):
         with pytest.raises(SystemExit):
