@@ -27,7 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HEADS_ABI 5          // grows when a program must be compiled again
+#define HEADS_ABI 6          // grows when a program must be compiled again
 #define HEADS_VERSION "0.1"  // of this header
 
 #if defined(__GNUC__)
@@ -59,6 +59,7 @@ typedef struct {
                           // continues it; heads_embed has its vector
     int source_vocab;     // of an encoder-decoder, ids that its encoder reads: so many; else 0
     int greedy;           // 1: the checkpoint wants the most likely tokens, unless one samples
+    int target_ids;       // 1: what it writes has ids of its own, which heads_encode does not give
 } heads_shape;
 
 // Maps a checkpoint that export.py made and checks all of it but its checksum; weights are read

@@ -137,6 +137,9 @@ typedef struct {  // what each token chooses a few of
     Matrix router;              // (n, n_embd)
     const float *selection_bias;  // [n], added to the scores for the choice alone
     Matrix gate, up, down;      // stacks of n: 2 x (d_expert, n_embd), (n_embd, d_expert)
+    Norm norm, post_norm;       // [n_embd], of what they and the router read, which is then the
+                                // stream and not what ffn reads, and of what they add
+    Norm beside_norm;           // [n_embd], then also of what ffn adds. All three or none
 } Experts;
 
 // ---- the layer and the model ----

@@ -247,7 +247,7 @@ static inline Range seen_from(const Attention *a, int pos, int n) {
     return seen;
 }
 
-// ---- moe.c: experts. w->out += their answer to each row of y ----
+// ---- moe.c: experts. w->out += their answer to each row of y, whose buffer they may use ----
 
 void experts(Workspace *w, const Experts *e, Buffer y);
 void experts_scratch(const Workspace *w, const Layer *l, Arena *a);

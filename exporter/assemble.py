@@ -301,8 +301,10 @@ def _pick(index: np.ndarray):
 def pool_kv_heads(knobs: Knobs, tensors: dict[str, Tensor], n_kv_heads: int) -> None:
     """Makes the K and V heads fewer by averaging neighbours, weights and biases: Ainslie et al.
     2023, "GQA: Training Generalized Multi-Query Transformer Models from Multi-Head Checkpoints",
-    section 2.1. Changes knobs and tensors in place. Errors: ExportError if n_kv_heads is no divisor
-    of what there is, or if keys are normalised across heads."""
+    section 2.1. Changes knobs and tensors in place. Errors: ExportError if there is no attention,
+    n_kv_heads is no divisor of what there is, or keys are normalised across heads."""
+    if not any(name.endswith("attn_k") for name in tensors):
+        raise ExportError("--kv-heads: the model has no attention, and so no KV heads")
     if isinstance(knobs.n_kv_heads, list) or isinstance(knobs.head_dim, list):
         raise ExportError("--kv-heads: the layers of this model differ in KV heads or head_dim")
     if any(name.endswith("attn_k_norm") for name in tensors) and knobs.qk_norm in (WHOLE, DISTINCT):

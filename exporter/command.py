@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> None:
         if args.random
         else open_source(args.src, args.tokenizer, args.revision, args.shape_only, say)
     )
-    refuse_overwriting(args.out, source)
+    refuse_overwriting(args.out, source.files)
     if args.kv_heads is not None:
         pool(source, args.kv_heads)
     stats = convert(
@@ -203,7 +203,10 @@ def main(argv: list[str], prog: str = "export.py") -> int:
     except KeyboardInterrupt:
         say("interrupted; nothing was written" + kept(args))
         return 1
-    except (ExportError, OSError) as error:
+    except OSError as error:
+        say(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        return 1
+    except ExportError as error:
         say(str(error))
         return 1
     return 0

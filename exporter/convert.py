@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Callable
+from typing import Callable, Sequence
 
 from .budget import Rounding, described, eight_bits, prior, rounded_matrices
 from .budget import rounding_of, sizes_of
@@ -58,9 +58,9 @@ def open_source(
     raise ExportError(f"{source}: no such file or directory, and not a hub id such as org/name")
 
 
-def refuse_overwriting(out: str, source: Source) -> None:
-    """ExportError if `out` is a directory or a device, is in no directory, or is one of the
-    source's files."""
+def refuse_overwriting(out: str, files: Sequence[str] = ()) -> None:
+    """ExportError if `out` is a directory or a device, is in no directory, or is one of the files
+    that it is made from."""
     target = output_file(out)
     if os.path.isdir(out):
         raise ExportError(
@@ -69,7 +69,7 @@ def refuse_overwriting(out: str, source: Source) -> None:
     if not os.path.isdir(os.path.dirname(target)):
         raise ExportError(f"{out}: its directory does not exist")
     if os.path.exists(out) and any(
-        os.path.samefile(out, file) for file in source.files if os.path.exists(file)
+        os.path.samefile(out, file) for file in files if os.path.exists(file)
     ):
         raise ExportError(f"{out} belongs to the source; name another file for the result")
 
@@ -148,11 +148,19 @@ def _calibrated(source: Source, out: str, meta, rounding: Rounding, write) -> St
 
     if "model.source_layers" in meta:
         raise ExportError("--calibrate runs texts, and this model reads pairs of them")
+    if rounding.text and not os.path.isfile(rounding.text):
+        raise ExportError(f"{rounding.text}, whose text was to calibrate the model, is no file")
     files = [*source.files, *([rounding.text] if rounding.text else [])]
     key = fingerprint(files, source=source.name, exporter=VERSION, text=rounding.text is not None,
                       heads=source.knobs.n_kv_heads, dtype=rounding.dtype)  # fmt: skip
     folder = Folder(out, key)
-    with calibrate(folder, meta, source.tensors, rounding) as found:
+    try:
+        found = calibrate(folder, meta, source.tensors, rounding)
+    except ExportError:
+        if not folder.has("texts.npz"):  # nothing that took time to make
+            folder.remove()
+        raise
+    with found:
         if rounding.dtype == "q8":
             stats = write(out, meta, entries(found.with_codes(source.tensors), "q8"))
         else:

@@ -277,7 +277,8 @@ def test_a_change_is_tried_as_large_as_asked():
 def test_it_goes_on_where_it_was_interrupted(tmp_path, monkeypatch, capsys):
     """At each of its steps, with nothing half-written, to the same bytes."""
     options = ("--dtype", "q4", "--calibrate")
-    whole = exported(STORIES, tmp_path / "whole.bin", *options).read_bytes()
+    source = GOLDEN / "llama"
+    whole = exported(source, tmp_path / "whole.bin", *options).read_bytes()
     out, folder = tmp_path / "x.bin", tmp_path / "x.bin.calibration"
     continued, watch = engine.Engine.continued, engine.Engine.watch
     divergence = trials.Trials.divergence
@@ -298,7 +299,7 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path, monkeypatch, capsys):
         (trials.Trials, "divergence", divergence, 4),
     ):  # fmt: skip
         monkeypatch.setattr(place, name, failing(function, at))
-        assert export.main([str(STORIES), str(out), *options]) == 1
+        assert export.main([str(source), str(out), *options]) == 1
         said = capsys.readouterr().err
         assert f"interrupted; nothing was written; {folder} has what was done" in said
         assert not out.exists() and not list(tmp_path.glob("**/*.tmp"))
@@ -306,7 +307,7 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path, monkeypatch, capsys):
     for name in ("continued", "watch"):  # are done
         monkeypatch.setattr(engine.Engine, name, failing(None, 1))
     monkeypatch.setattr(trials.Trials, "divergence", divergence)
-    assert exported(STORIES, out, *options).read_bytes() == whole
+    assert exported(source, out, *options).read_bytes() == whole
     assert not folder.exists()
 
 
@@ -315,7 +316,7 @@ def test_what_was_done_for_another_source_is_not_used(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "key.json").write_text("{}")
     (folder / "texts.npz").write_bytes(b"something else")
-    exported(STORIES, out, "--dtype", "q4", "--calibrate")
+    exported(GOLDEN / "llama", out, "--dtype", "q4", "--calibrate")
     assert not folder.exists()
 
 
@@ -363,6 +364,17 @@ def test_refusals(tmp_path, capsys, monkeypatch):
         assert sentence in capsys.readouterr().err
     assert export.main([str(STORIES), out, "--dtype", "q4", "--bits", "3"]) == 1
     assert "--bits 3: expected 4.5 (all q4) to 8.5 (all q8)" in capsys.readouterr().err
+    for name, text, sentence in (
+        ("nowhere", None, "is no file"),
+        ("folder", ..., "is no file"),
+        ("short", "Once upon a time.", "tokens; calibrating wants"),
+    ):
+        path = tmp_path / name
+        path.mkdir() if text is ... else path.write_text(text) if text else None
+        asked = ["--dtype", "q4", "--calibrate", str(path)]
+        assert export.main([str(STORIES), out, *asked]) == 1
+        assert sentence in capsys.readouterr().err
+        assert not (tmp_path / "x.bin.calibration").exists()
     encoder = next((GOLDEN / "encoders").iterdir())
     assert export.main([str(encoder), out, "--dtype", "q4", "--calibrate"]) == 1
     assert "name a file of it" in capsys.readouterr().err
@@ -377,4 +389,4 @@ def test_refusals(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(engine.importlib, "import_module", missing)
     assert export.main([str(STORIES), out, "--dtype", "q4", "--calibrate"]) == 1
     assert "calibration runs the engine: libheads.so is neither" in capsys.readouterr().err
-    assert not (tmp_path / "x.bin").exists()
+    assert not list(tmp_path.glob("x.bin*"))

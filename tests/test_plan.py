@@ -154,6 +154,8 @@ def test_impossible_budgets_name_the_nearest(capsys):
     most = number(re.search(r"256 heads and 512 layers at most, .* about ([\d,]+)", said)[1])
     propose(capsys, str(most), "1", "1T")
     assert "at most" in refused("--params", str(2 * most), "--context", "1", "--kv-memory", "1T")
+    budget = ["--params", "125M", "--context", "32K", "--kv-memory", "512M"]
+    assert "its directory does not exist" in refused(*budget, "-o", "/nowhere/config.json")
 
 
 @pytest.mark.parametrize("args, said", [

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import shutil
 import struct
 import subprocess
 import unicodedata
@@ -34,6 +35,7 @@ from exporter.tokenizer import SPACE_MARK
 from exporter.tokenizer_files import tokenizer_metadata
 
 ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests" / "golden" / "unigram"
 ADDED = [
     AddedToken("<mask>", lstrip=True, normalized=True, special=True),
     AddedToken("<extra_id_0>", special=True, normalized=False),
@@ -229,10 +231,16 @@ def test_decodes_any_ids(build, kind):
             assert got.decode() == tokenizer.decode(ids, skip_special_tokens=skip), ids
 
 
-@pytest.mark.parametrize("kind", ["t5", "albert", "byte fallback", "whole text"])
-def test_work_is_near_linear(build, kind):
+@pytest.mark.parametrize(
+    "kind", ["t5", "albert", "byte fallback", "whole text", "marian", "m2m_100", "nllb"]
+)
+def test_work_is_near_linear(build, tmp_path, kind):
     """Texts on which a step that begins again at every character would take minutes."""
-    _, model = build(kind)
+    if kind in KINDS:
+        _, model = build(kind)
+    else:
+        model = tmp_path / "model.bin"
+        texts.write_model(model, tokenizer_metadata(str(GOLDEN / kind)))
     size = 1 << 18
     long = [b"a" * size, b" " * size, "\u2581".encode() * size, "e\u0301".encode() * size,
             "\u0301\u0323".encode() * (size // 2), b"'" * size, b"the " * (size // 4),
@@ -240,19 +248,44 @@ def test_work_is_near_linear(build, kind):
     texts.tokenize(texts.PROGRAM, model, long, timeout=60)
 
 
-FILES = sorted(path.parent.name for path in (ROOT / "tests/golden/unigram").glob("*/expected.json"))
+FILES = sorted(path.parent.name for path in GOLDEN.glob("*/expected.json"))
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_files_without_a_tokenizer_json(tmp_path, name):
     """spiece.model and its like: the ids that transformers gives (make_unigram_files.py)."""
-    folder = ROOT / "tests" / "golden" / "unigram" / name
+    folder = GOLDEN / name
     golden = json.loads((folder / "expected.json").read_text())
     texts.write_model(tmp_path / "model.bin", tokenizer_metadata(str(folder)))
     ours = texts.tokenize(texts.PROGRAM, tmp_path / "model.bin", [t.encode() for t in golden["texts"]])
-    wrong = [(t, a.ids, ids) for t, a, ids in zip(golden["texts"], ours, golden["ids"], strict=True)
+    assert len(ours) == len(golden["texts"])
+    wrong = [(t, a.ids, ids) for t, a, ids in zip(golden["texts"], ours, golden["ids"])
              if a.ids != ids]  # fmt: skip
     assert not wrong, f"{len(wrong)}: {wrong[:3]}"
+
+CONFIGS = {  # message -> folder, what happens to its tokenizer_config.json
+    "src_lang is 'xx', which is no added": ("nllb", lambda c: c.update(src_lang="xx")),
+    "has no added_tokens_decoder": ("nllb", lambda c: c.pop("added_tokens_decoder")),
+    "gives '<mask>' the id 600, but": ("nllb", lambda c: c["added_tokens_decoder"].update(
+        {"600": c["added_tokens_decoder"].pop("504")})),
+    "eos_token is '</e>', expected '</s>'": ("nllb", lambda c: c.update(eos_token="</e>")),
+    "unk_token is '<u>', expected '<unk>'": ("m2m_100", lambda c: c.update(unk_token="<u>")),
+    "added token '<x>', which": ("m2m_100", lambda c: c.update(extra_special_tokens=["<x>"])),
+    "language_codes is 'm3'": ("m2m_100", lambda c: c.update(language_codes="m3")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", CONFIGS)
+def test_configs_of_translators(tmp_path, message):
+    """What changes ids and has no rule here is refused by name."""
+    name, change = CONFIGS[message]
+    folder = shutil.copytree(GOLDEN / name, tmp_path / name)
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    change(config)
+    path.write_text(json.dumps(config))
+    with pytest.raises(ExportError, match=message):
+        tokenizer_metadata(str(folder))
 
 
 REFUSED = {

@@ -5,9 +5,10 @@
     ds.map_batches(heads.ray.Generate, fn_constructor_args=["model.bin"], concurrency=2,
                    num_cpus=1, batch_size=64).write_parquet("out")
 
-A batch is a dict of columns, or a pandas DataFrame, and the result a dict of columns. Processes on one machine share the mapped checkpoint. What a row gives
-depends on the row alone, whatever the partitions, so blocks that are run again after a failure, or
-elsewhere, give the same bytes. Nothing here imports ray."""
+A batch is a dict of columns, or a pandas DataFrame, and the result a dict of columns. Processes on
+one machine share the mapped checkpoint. What a row gives depends on the row alone, whatever the
+partitions, so blocks that are run again after a failure, or elsewhere, give the same bytes. Nothing
+here imports ray."""
 
 from __future__ import annotations
 
