@@ -141,7 +141,7 @@ struct heads_workspace {
     bool own_pool;
     heads_probe probe;    // who looks at passes
     int chunk;            // rows that there is room for
-    int full;             // from so many rows on a pass is full; chunk, but for encoders
+    int full;             // rows with which a pass is full: chunk, or less for encoders
     bool hidden;          // hidden states are wanted in place of logits
     int logit_rows;
     KvLayout kv;

@@ -143,7 +143,7 @@ static int set_prompt(Request *r, const Json *line, const Defaults *d, Error *er
     return status ? status : check_prompt(r, d, err);
 }
 
-// Of a model with an encoder, that reads the prompt, and the text begins as the model wants it.
+// In a model with an encoder the prompt is what that reads; the text begins as the model wants it.
 static int set_target(Request *r, const Defaults *d, Error *err) {
     if (!d->model->source.n) return 0;
     r->source = r->prompt;

@@ -31,10 +31,10 @@ MAX, TOP2 = 0, 1  # of layer.group_score
 
 @dataclass
 class Part:
-    """`layers` says of each layer whether it has the part."""
+    """`layers` has, for each layer, whether it has the part."""
 
     layers: list[bool]
-    lacks = ()  # what such a layer has not, though others do
+    lacks = ()  # tensors that such a layer lacks, though others have them
     mixer = 0  # layer.mixer of such a layer
 
     def metadata(self) -> dict[str, object]:

@@ -368,6 +368,7 @@ def test_python_scores_texts(letters):
 def test_a_language_for_each_request(letters, run, tmp_path):
     """In a batch, in Python: what --lang gives for the one request alone."""
     import heads
+    import heads.ray
 
     binary, ids = letters
     source = [ids["en_XX"], ids["\u2581"], ids["c"], ids["</s>"]]
@@ -390,6 +391,15 @@ def test_a_language_for_each_request(letters, run, tmp_path):
         assert model.generate(prompts, 12, lang=langs) == alone
         with pytest.raises(heads.HeadsError, match="1 languages for 2 prompts"):
             model.generate(["a", "b"], lang=["fr_XX"])
+    rows = {"prompt": ["cab", "cab", "a bad egg"], "lang": ["fr_XX", float("nan"), "ro_RO"]}
+    found = heads.ray.Generate(binary, {"max_tokens": 12}, threads=1)(rows)["text"]
+    usual = run(binary, "-p", "cab", "-n", 12).stdout.decode()
+    assert list(found) == [alone[0], usual, alone[3]]
+    rows = {"context": ["cab"] * 2, "continuation": ["egg"] * 2, "lang": ["fr_XX", None]}
+    scores = heads.ray.Score(binary, threads=1)(rows)["log_probability"]
+    with heads.Model(binary, threads=1) as model:
+        assert list(scores) == [model.score(["cab"], ["egg"], lang=lang)[0][0]
+                                for lang in ("fr_XX", None)]  # fmt: skip
 
 
 @pytest.mark.parametrize("lang, message", [

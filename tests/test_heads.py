@@ -269,15 +269,22 @@ def test_heads_made_by_hand_behind_a_window(tmp_path, run):
 
 
 def test_heads_of_an_encoder_made_by_hand(tmp_path, run):
-    """By T5's biases alone: one head sees the token before, one the token after, one all alike; and
-    so does the decoder's attention to the source."""
+    """By T5's biases one head sees the token before, one the token after. One rests on the last
+    token, which all embeddings ask for and its own answers, and that is not its role, since it sees
+    the token after too. The decoder's attention to the source sees all alike."""
     model = in_f32("encoder_decoders/t5", tmp_path)
     meta, tensors = head_files.checkpoints.parse(model.read_bytes())
     biases = np.zeros((3, 75))  # by key position - query position, from -37 to 37
     biases[0, 36] = biases[1, 38] = 60
+    biases[2, 38] = 5
+    embed, asks, answers = np.zeros((61, 36)), np.zeros((30, 36)), np.zeros((30, 36))
+    embed[:, 0] = embed[1, 1] = 1
+    asks[20, 0] = answers[20, 1] = math.sqrt(5.4 / (6 * math.sqrt(18)))  # of x over its size
+    changed = {"embed": embed, "layers.0.attn_q": asks, "layers.0.attn_k": answers,
+               "layers.2.cross_q": np.zeros((30, 36))}  # fmt: skip
+    tensors |= {name: head_files.matrix(values) for name, values in changed.items()}
+    tensors["layers.0.attn_norm"] = head_files.vector(np.ones(36))
     tensors["layers.0.attn_relative"] = head_files.vector(biases.ravel())
-    for name in ("layers.0.attn_q", "layers.2.cross_q"):
-        tensors[name] = head_files.matrix(np.zeros((30, 36)))
     model.write_bytes(head_files.checkpoints.build(meta, tensors))
     texts = ("--tokens", "5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 1", "--target", "0 5 6 7 8 9 1")
     data = heads_of(model, tmp_path / "x.json", *texts)
@@ -285,8 +292,8 @@ def test_heads_of_an_encoder_made_by_hand(tmp_path, run):
     layers = {(layer["kind"], layer["layer"]): layer for layer in data["layers"]}
     assert list(layers) == [(kind, i) for kind in ("encoder", "decoder", "cross") for i in (0, 1)]
     by_hand = layers["encoder", 0]["heads"]
-    assert [head["role"] for head in by_hand] == ["previous", "next", None]
-    assert by_hand[2]["scores"]["entropy"] == pytest.approx(1)
+    assert [head["role"] for head in by_hand] == ["previous", "next", "next"]
+    assert 0.35 < by_hand[2]["scores"]["next"] < 0.5 < by_hand[2]["scores"]["last"] < 0.65
     for head in layers["cross", 0]["heads"]:
         assert head["role"] is None and head["scores"]["entropy"] == pytest.approx(1)
         assert head["scores"]["diagonal"] == pytest.approx(layers["cross", 0]["uniform"]["diagonal"])

@@ -410,7 +410,10 @@ class Batch:
             return
         for job, tokens, _ in plan:
             job.length += len(tokens)
-        rows = np.ctypeslib.as_array(logits, (sum(n for _, _, n in plan), self.model.stride))
+        n_rows = sum(n for _, _, n in plan)
+        if n_rows == 0:
+            return
+        rows = np.ctypeslib.as_array(logits, (n_rows, self.model.stride))
         picking = [job for job, _, n in plan if n and isinstance(job, GenerateJob)]
         self._pick(logits, rows, picking)
         self._score(rows[len(picking) :], [r for r in plan if r[2] and isinstance(r[0], ScoreJob)])

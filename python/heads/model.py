@@ -487,7 +487,7 @@ class Model:
         start, read = self.begin([] if source is None else self._ids(source), lang)
         if isinstance(text, str):
             text = self.encode(text) if source is None else start + self.target(text)
-        ids = [int(id) for id in text]
+        ids = _id_list(text)
         self.check_prompt(ids)
         with self.lock:
             return attention(self, read or [], ids, max_bytes)
