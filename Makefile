@@ -51,15 +51,21 @@ endif
 ifdef EMULATED  # AMX and AVX-VNNI in plain C, for tests/c/test_kernels.c on processors that lack them
 BUILD := build/emulated
 endif
-ifdef FUZZ  # with clang: build/fuzz/tests/c/fuzz_checkpoint is a libFuzzer target
+ifdef FUZZ  # with clang: build/fuzz/scalar/tests/c/fuzz_checkpoint is a libFuzzer target
+SCALAR := 1
 FLAGS += -O1 -g -DLIBFUZZER -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
 BUILD := build/fuzz
+endif
+ifdef SCALAR  # the reference kernels alone: sanitizers take minutes to compile the others
+FLAGS += -DSCALAR
+BUILD := $(BUILD)/scalar
+RUN := $(RUN)-scalar
 endif
 
 # Everything but the command line is the engine.
 ENGINE := $(filter-out run.c,$(wildcard *.c)) $(wildcard text/*.c) kernels/kernels.c \
     kernels/scalar.c
-MACHINE := $(shell $(CC) -dumpmachine)
+MACHINE := $(if $(SCALAR),,$(shell $(CC) -dumpmachine))
 ifneq (,$(findstring x86_64,$(MACHINE)))
 X86 := avx2 avxvnni amx avx512 avx512bf16
 # They take seconds each, the other files tenths: all cores stay busy if they are compiled first.
@@ -75,9 +81,6 @@ endif
 ifneq (,$(findstring aarch64,$(MACHINE))$(findstring arm64,$(MACHINE)))
 ENGINE += kernels/neon.c
 $(BUILD)/kernels/neon.o: FLAGS += -march=armv8.2-a+dotprod
-endif
-ifdef FUZZ  # they take minutes to build with coverage; fuzz with HEADS_ISA=scalar
-$(X86:%=$(BUILD)/kernels/%.o): FLAGS += -fno-sanitize=all
 endif
 ifdef EMULATED
 $(BUILD)/kernels/amx.o $(BUILD)/kernels/avxvnni.o: FLAGS += -include tests/c/emulated_units.h
@@ -236,7 +239,7 @@ lab: run
 	.venv-lab/bin/python lab/report.py
 
 clean:
-	rm -rf build run run-asan run-omp run-tsan
+	rm -rf build run run-asan run-omp run-scalar run-tsan
 
 -include $(shell find build -name '*.d' 2>/dev/null)
 

@@ -202,8 +202,8 @@ static Range seen_by(const Job *job, const Block *b) {
     return (Range){seen_from(job->a, first, end).low, seen_from(job->a, last, end).high};
 }
 
-// Where row r of a block lies in a buffer that has, for each token, heads of that width side by
-// side.
+// Where row r of a block lies in a buffer that has each token's heads, `width` numbers each, side
+// by side.
 static float *head_of(const Block *b, Buffer buffer, int r, int width) {
     return row(buffer, b->span->first + b->token + r / b->group) +
            (size_t)(b->h * b->group + r % b->group) * (size_t)width;
@@ -385,8 +385,8 @@ static size_t part_row(const Job *job, const Block *b, int part) {
     return b->cut->first_row + token * (size_t)b->group;
 }
 
-// From the keys of a unit's block in a tile to those of another's. The two may lie in different
-// mappings: it is a hint, and never read through.
+// Bytes from the keys of one unit's block in a tile to those of another's. The two may lie in
+// different mappings: this is a hint for prefetching, and nothing is read through it.
 static ptrdiff_t distance(const Job *job, const Unit *from, int tile, const Unit *to, int to_tile) {
     enum { SLOTS = TILE / LANES };
     const Block *a = &from->block, *b = &to->block;
@@ -434,7 +434,7 @@ static void attend_units(const void *arg, int item, int thread) {
     }
 }
 
-// Of q4 values, which were turned before they were rounded.
+// Undoes the turn that q4 values were given before they were rounded.
 static void turn_back(const Kernels *k, float *x, int dim) {
     k->scale(x, TURNED_X, dim);
     for (int d = 0; d < dim; d += BLOCK) k->turn(x + d, x + d);
@@ -547,7 +547,7 @@ static void attend(Job *job) {
     for_each(w, merge_bytes, job->n_spans * a->n_heads, merge_head, job);
 }
 
-// Tokens from..from+RING_RUN-1 of every span that has so many; returns the number of spans.
+// Tokens from..from+RING_RUN-1 of every span, as far as it has them; returns the number of spans.
 static int cut_round(const Workspace *w, Span *out, int from) {
     int n = 0;
     for (const Span *s = w->spans; s < w->spans + w->n_spans; s++) {

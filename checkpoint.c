@@ -73,8 +73,8 @@ static int parse_meta_entry(Meta *meta, Cursor *c, int i, int n, Error *err) {
 
 static int parse_meta(Checkpoint *file, Cursor c, Error *err) {
     for (int i = 0; i < file->n_meta; i++) {
-        const Meta *m = &file->meta[i];
-        if (parse_meta_entry(&file->meta[i], &c, i, file->n_meta, err)) return -1;
+        Meta *m = &file->meta[i];
+        if (parse_meta_entry(m, &c, i, file->n_meta, err)) return -1;
         for (int j = 0; j < i; j++)
             if (!compare_names(file->meta[j].key, file->meta[j].key_len, m->key, m->key_len))
                 return fail(err, "metadata %.*s occurs twice", shown(m->key_len), m->key);

@@ -33,6 +33,23 @@ void conv_recall(const Workspace *w, const Conv *c, const KvLayer *kv, Buffer wi
         copy_rows(w, c, kv_state(kv, s->sequence), window, s->first, false);
 }
 
+typedef struct {
+    const Workspace *w;
+    const Conv *c;
+    Buffer window, in;
+} Fill;
+
+static void fill_row(const void *arg, int t, int thread) {
+    const Fill *f = arg;
+    float *to = conv_row(f->w, f->c, f->window, t);
+    memcpy(to, row(f->in, t), sizeof *to * (size_t)f->c->n_channels);
+}
+
+void conv_fill(const Workspace *w, const Conv *c, const KvLayer *kv, Buffer window, Buffer in) {
+    conv_recall(w, c, kv, window);
+    parallel_for(w->pool, w->n_rows, fill_row, &(Fill){w, c, window, in});
+}
+
 // The last n_taps - 1 inputs of each span, some of them from before it where it is short.
 void conv_remember(const Workspace *w, const Conv *c, const KvLayer *kv, Buffer window) {
     for (const Span *s = w->spans; s < w->spans + w->n_spans; s++) {

@@ -1,5 +1,5 @@
-// conv.c: the short causal convolution that shortconv.c and deltanet.c share. Its input is a window
-// of rows: for each span of the pass the n_taps - 1 inputs before it, and then its own.
+// conv.c: the short causal convolution of shortconv.c, deltanet.c and mamba2.c. Its input is a
+// window of rows: for each span of the pass the n_taps - 1 inputs before it, and then its own.
 #ifndef CONV_H
 #define CONV_H
 
@@ -11,10 +11,13 @@ Buffer take_conv_rows(Arena *a, const Conv *c, const Workspace *w, int n);
 float *conv_row(const Workspace *w, const Conv *c, Buffer window, int t);
 // out = the sum of taps times inputs that ends at row t.
 void convolve(const Workspace *w, const Conv *c, float *out, Buffer window, int t);
-// Fills the rows before each span from what its sequence remembers; and notes what it shall.
+// Fills the rows before each span from what its sequence remembers; conv_fill also copies the
+// spans' own, rows of `in`.
 void conv_recall(const Workspace *w, const Conv *c, const KvLayer *kv, Buffer window);
+void conv_fill(const Workspace *w, const Conv *c, const KvLayer *kv, Buffer window, Buffer in);
+// Keeps the last rows of each span for the sequence's next pass.
 void conv_remember(const Workspace *w, const Conv *c, const KvLayer *kv, Buffer window);
-// Numbers that it remembers, and stands first in the layer's state.
+// How many numbers that is. They come first in the layer's state.
 size_t conv_state(const Conv *c);
 
 #endif

@@ -10,7 +10,6 @@
 // taken one after another, heads and sequences in parallel, so that the result depends neither on
 // threads nor on how tokens are cut into passes.
 #include <math.h>
-#include <string.h>
 
 #include "conv.h"
 
@@ -42,13 +41,6 @@ typedef struct {
     const KvLayer *kv;
     DeltaBuffers b;
 } Job;
-
-static void fill_window(const void *arg, int t, int thread) {
-    const Job *job = arg;
-    size_t width = (size_t)job->d->conv.n_channels;
-    float *to = conv_row(job->w, &job->d->conv, job->b.window, t);
-    memcpy(to, row(job->b.in, t), sizeof *to * width);
-}
 
 // q, k and v of one token, decay and beta
 static void prepare_row(const void *arg, int t, int thread) {
@@ -104,8 +96,7 @@ static void run(Workspace *w, const Layer *l, const KvLayer *kv, Buffer y) {
     Product products[] = {{job.b.in, &d->in}, {job.b.gate, &d->gate}, {job.b.beta, &d->beta},
                           {job.b.decay, &d->decay}};
     multiply_each(w, products, 4, y, n);
-    conv_recall(w, &d->conv, kv, job.b.window);
-    parallel_for(w->pool, n, fill_window, &job);
+    conv_fill(w, &d->conv, kv, job.b.window, job.b.in);
     parallel_for(w->pool, n, prepare_row, &job);
     conv_remember(w, &d->conv, kv, job.b.window);
     parallel_for(w->pool, w->n_spans * d->n_v_heads, run_head, &job);

@@ -27,7 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HEADS_ABI 5          // grows when a program must be compiled again
+#define HEADS_ABI 6          // grows when a program must be compiled again
 #define HEADS_VERSION "0.1"  // of this header
 
 #if defined(__GNUC__)
@@ -57,8 +57,9 @@ typedef struct {
     size_t weight_bytes;  // that one generated token reads
     int encoder;          // 1: tokens see those after them, so a text runs whole, and nothing
                           // continues it; heads_embed has its vector
-    int source_vocab;     // of an encoder-decoder, ids that its encoder reads: so many; else 0
+    int source_vocab;     // how many ids an encoder-decoder's encoder knows; else 0
     int greedy;           // 1: the checkpoint wants the most likely tokens, unless one samples
+    int target_ids;       // 1: what it writes has ids of its own, which heads_encode does not give
 } heads_shape;
 
 // Maps a checkpoint that export.py made and checks all of it but its checksum; weights are read
@@ -235,8 +236,8 @@ HEADS_API long heads_text_ids(const heads_model *model, const heads_tokenizer *t
                               const char *text, size_t len, int **ids, heads_error *err);
 // Writes vectors[n][n_embd], one for each text: its hidden states, pooled as the checkpoint says.
 // As many texts as a pass takes run side by side, in a workspace that is made for the call with
-// these options; but for context and logit_rows, which are as large as the texts need. No bit of a
-// vector depends on the other texts. Errors: the checkpoint does not say how to pool (it is no
+// these options, except for context and logit_rows, which are as large as the texts need. No bit of
+// a vector depends on the other texts. Errors: the checkpoint does not say how to pool (it is no
 // encoder and came without modules.json), a text without ids, an option out of range, a token
 // outside the vocabulary, no memory.
 HEADS_API int heads_embed(const heads_model *model, const heads_workspace_options *options,
@@ -329,8 +330,8 @@ typedef struct {
     size_t shared;                       // of in_use, in the same memory as other sequences'
 } heads_kv_usage;
 
-// Of one sequence with these options, before anything is made; of them, only context, k_type and
-// v_type count. Errors: one of these is out of range.
+// What one sequence with these options would cost, before anything is made. Only context, k_type
+// and v_type count. Errors: one of these is out of range.
 HEADS_API int heads_model_kv_plan(const heads_model *model, const heads_workspace_options *options,
                                   heads_kv_plan *plan, heads_error *err);
 HEADS_API heads_kv_usage heads_sequence_kv_usage(const heads_sequence *s);

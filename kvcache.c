@@ -27,8 +27,9 @@ static size_t value_bytes(int dim, Dtype dtype) {
     return (size_t)LANES * (size_t)dim * bits / 8;
 }
 
-// Geometry of what attention caches, but for its offset: as it is (n_kv_heads 0), or with so many
-// KV heads, those of latent attention expanded. What an encoder has is for one pass, and exact.
+// Geometry of what attention caches, except for its offset: as it is (n_kv_heads 0), or with
+// n_kv_heads, those of latent attention expanded. An encoder's keys and values live for one pass,
+// and are not rounded.
 static KvLayer attention_part(const Attention *a, int n_kv_heads, int context, Dtype k_dtype,
                               Dtype v_dtype) {
     KvLayer kv = {.n_heads = n_kv_heads ? n_kv_heads : a->n_kv_heads,
@@ -88,8 +89,6 @@ static size_t bytes_at(const KvLayer *kv, int n) {
     return times(kv->slot_bytes / LANES, held < (size_t)n ? held : (size_t)n) + (n ? kv->state : 0);
 }
 
-// Parts have places side by side; an encoder's layers, which run one after the other over a whole
-// text, take turns with one after them.
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 static size_t whole_pages(size_t bytes) {
@@ -97,6 +96,8 @@ static size_t whole_pages(size_t bytes) {
     return bytes == SIZE_MAX ? SIZE_MAX : pages * page_size();
 }
 
+// Parts have places side by side; an encoder's layers, which run one after the other over a whole
+// text, share one place after them.
 KvPlan kv_plan(const Model *m, int n_kv_heads, int context, Dtype k_dtype, Dtype v_dtype) {
     KvPlan plan = {0};
     size_t passing = 0, per_pass_token = 0;

@@ -30,7 +30,8 @@ void heads_model_close(heads_model *m) {
 heads_shape heads_model_shape(const heads_model *m) {
     return (heads_shape){m->vocab_size, m->n_embd,       m->n_layers,
                          m->context,    m->weight_bytes, m->encoder,
-                         m->source.n ? m->source.vocab_size : 0, m->rules.greedy};
+                         m->source.n ? m->source.vocab_size : 0, m->rules.greedy,
+                         checkpoint_meta(&m->file, "tokenizer.target.begin") != NULL};
 }
 
 // ---- text and ids ----

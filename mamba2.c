@@ -9,8 +9,6 @@
 // is the same. What it remembers of a sequence is the last inputs of the convolution, then the
 // matrices. Tokens of a sequence are taken one after another, heads and sequences in parallel, so
 // that the result depends neither on threads nor on how tokens are cut into passes.
-#include <string.h>
-
 #include "conv.h"
 
 typedef struct {
@@ -38,13 +36,6 @@ typedef struct {
     const KvLayer *kv;
     MambaBuffers b;
 } Job;
-
-static void fill_window(const void *arg, int t, int thread) {
-    const Job *job = arg;
-    size_t width = (size_t)job->m->conv.n_channels;
-    float *to = conv_row(job->w, &job->m->conv, job->b.window, t);
-    memcpy(to, row(job->b.in, t), sizeof *to * width);
-}
 
 // x, B and C of one token, step and decay
 static void prepare_row(const void *arg, int t, int thread) {
@@ -104,8 +95,7 @@ static void run(Workspace *w, const Layer *l, const KvLayer *kv, Buffer y) {
     Job job = {w, m, kv, lay_out(&a, m, w, n)};
     Product products[] = {{job.b.in, &m->in}, {job.b.gate, &m->gate}, {job.b.step, &m->step}};
     multiply_each(w, products, 3, y, n);
-    conv_recall(w, &m->conv, kv, job.b.window);
-    parallel_for(w->pool, n, fill_window, &job);
+    conv_fill(w, &m->conv, kv, job.b.window, job.b.in);
     parallel_for(w->pool, n, prepare_row, &job);
     conv_remember(w, &m->conv, kv, job.b.window);
     parallel_for(w->pool, w->n_spans * m->n_heads, run_head, &job);

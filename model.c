@@ -893,10 +893,20 @@ static int get_ffn(Loader *x, int i, Layer *l) {
            (l->experts.n && optional_matrix(x, &f->token_gate, i, "shared_gate", 1, d));
 }
 
-static int get_experts(Loader *x, int i, Experts *e) {
+static int get_expert_norms(Loader *x, int i, Layer *l) {
+    Experts *e = &l->experts;
+    int d = x->m->n_embd;
+    if (l->topology != SEQUENTIAL || !l->ffn.d_ff) return 0;
+    return optional_norm(x, &e->norm, i, "expert_norm", d) ||
+           (e->norm.w && (need_norm(x, &e->post_norm, i, "expert_post_norm", d) ||
+                          need_norm(x, &e->beside_norm, i, "ffn_beside_norm", d)));
+}
+
+static int get_experts(Loader *x, int i, Layer *l) {
+    Experts *e = &l->experts;
     int n = e->n, d = x->m->n_embd, width = e->d_expert;
     if (!n) return 0;
-    return need_matrix(x, &e->router, i, "router", n, d) ||
+    return get_expert_norms(x, i, l) || need_matrix(x, &e->router, i, "router", n, d) ||
            (e->route != ROUTE_SPARSEMIXER &&
             optional_vector(x, &e->selection_bias, i, "selection_bias", (size_t)n)) ||
            (e->act.gated && need_stack(x, &e->gate, i, "expert_gate", n, width, d)) ||
@@ -916,7 +926,7 @@ static int get_layer(Loader *x, int i) {
     Layer *l = &x->m->layers[i];
     return get_layer_norms(x, i, l) || get_mixer(x, i, l) || get_cross(x, i, l) ||
            get_act_params(x, i, l) ||
-           get_ffn(x, i, l) || get_experts(x, i, &l->experts) ||
+           get_ffn(x, i, l) || get_experts(x, i, l) ||
            get_embed_branch(x, i, &l->embed_branch) ||
            optional_vector(x, &l->out_scale, i, "out_scale", 1);
 }

@@ -137,6 +137,9 @@ typedef struct {  // what each token chooses a few of
     Matrix router;              // (n, n_embd)
     const float *selection_bias;  // [n], added to the scores for the choice alone
     Matrix gate, up, down;      // stacks of n: 2 x (d_expert, n_embd), (n_embd, d_expert)
+    Norm norm, post_norm;       // [n_embd], of what they and the router read, which is then the
+                                // stream and not what ffn reads, and of what they add
+    Norm beside_norm;           // [n_embd], then also of what ffn adds. All three or none
 } Experts;
 
 // ---- the layer and the model ----
@@ -213,13 +216,13 @@ typedef struct {  // layers that a text passes, and what it is before and after 
 // What generation must keep to, where the checkpoint says so: generation_config.json.
 typedef struct {
     int room;                // tokens that a text can have
-    int last;                // the last of as many as are asked for; -1: any
-    int least, most;         // tokens that a text has, those of start included; 0: as it comes
-    int no_repeat;           // rows of so many tokens do not occur twice; 0: they may
-    bool greedy;             // the likeliest token unless one asks for another way
+    int last;                // the last token where the number asked for ends a text; -1: any
+    int least, most;         // tokens that a text has, those of start included; 0: no limit
+    int no_repeat;           // no row of this many tokens occurs twice; 0: they may
+    bool greedy;             // the likeliest token is taken unless the user asks for chance
     int n_start, n_eos, n_banned, n_languages;
     const int *start;        // [n_start], what every text begins with
-    const int *eos;          // [n_eos], that end a text: not before it has `least` tokens
+    const int *eos;          // [n_eos], any of which ends a text that has `least` tokens
     const int *banned_begin, *banned;  // [n_banned + 1], rows of tokens that must not occur
     const int *languages;    // [n_languages], tokens that say which language a text is in
 } Rules;

@@ -38,7 +38,7 @@ static MoeBuffers lay_out(Arena *a, const Experts *e, int n_embd, int n_rows) {
 typedef struct {
     const Workspace *w;
     const Experts *e;
-    Buffer y;
+    Buffer y, out;  // out: what the answers are added to
     MoeBuffers b;
 } Job;
 
@@ -155,14 +155,14 @@ static void sum_row(const void *arg, int t, int thread) {
     const Workspace *w = job->w;
     const Choice *choice = choices_of(job, t);
     for (int j = 0; j < job->e->top_k; j++)
-        w->k->axpby(row(w->out, t), 1.0f, row(job->b.by_expert, choice[j].row), choice[j].weight,
+        w->k->axpby(row(job->out, t), 1.0f, row(job->b.by_expert, choice[j].row), choice[j].weight,
                     w->model->n_embd);
 }
 
 void experts(Workspace *w, const Experts *e, Buffer y) {
     int n = w->n_rows, n_chosen = n * e->top_k;
     Arena a = scratch(w);
-    Job job = {w, e, y, lay_out(&a, e, w->model->n_embd, n)};
+    Job job = {w, e, y, w->out, lay_out(&a, e, w->model->n_embd, n)};
     MoeBuffers *b = &job.b;
     multiply(w, b->score, &e->router, y, n);
     parallel_for(w->pool, n, choose_row, &job);
@@ -173,7 +173,15 @@ void experts(Workspace *w, const Experts *e, Buffer y) {
     Buffer hidden = activate_rows(w, &e->act, b->gate, b->up, e->d_expert, n_chosen);
     Product down = {b->by_expert, &e->down};
     multiply_groups(w, &down, 1, hidden, n_chosen, b->groups, n_groups);
+    if (!e->post_norm.w) {
+        parallel_for(w->pool, n, sum_row, &job);
+        return;
+    }
+    job.out = y;  // which is read no more
+    zero_rows(y, n);
     parallel_for(w->pool, n, sum_row, &job);
+    norm_rows(w, y, &e->post_norm, y, w->model->n_embd, n);
+    add_rows(w, w->out, 1.0f, y, w->model->n_embd, n);
 }
 
 void experts_scratch(const Workspace *w, const Layer *l, Arena *a) {

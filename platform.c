@@ -32,7 +32,8 @@ static int map_open_file(Mapping *map, int fd, const char *path, Error *err) {
     struct stat st;
     if (fstat(fd, &st) != 0) return fail(err, "cannot read %s: %s", path, strerror(errno));
     if (S_ISDIR(st.st_mode))
-        return fail(err, "%s is a directory; export.py makes a checkpoint file from one", path);
+        return fail(err, "%s is a directory; name a file (export.py makes one of a checkpoint)",
+                    path);
     if (!S_ISREG(st.st_mode))
         return fail(err, "%s is no regular file, so it cannot be mapped; copy it to one", path);
     if (st.st_size == 0) return fail(err, "%s is empty", path);

@@ -9,7 +9,7 @@ enum { MAX_TEXTS = 128 };  // that share a pass
 
 // ---- one vector ----
 
-// Hidden states that are wanted of a text of n tokens: its last so many.
+// How many hidden states of a text of n tokens are pooled: these are its last.
 static int pooled_rows(const Model *m, int n) {
     return m->pooling.pooling == POOL_LAST ? 1 : n;
 }
@@ -65,7 +65,7 @@ static int empty_sequence(Vectors *v, int i, Error *err) {
     return v->sequences[i] ? sequence_rewind(v->sequences[i], 0, err) : -1;
 }
 
-// As many of the texts from `from` on as fill a pass; returns how many, or -1.
+// Runs texts from `from` on, as many as fill a pass; returns how many, or -1.
 static int run_some(Vectors *v, int from, Error *err) {
     Run runs[MAX_TEXTS];
     int n = 0, n_rows = 0;

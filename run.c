@@ -1,6 +1,6 @@
 // run.c: the command line. cli/options.c has a table of what can be asked for; each verb has a file
-// in cli/. Only run.c and cli/ print, read the environment, or exit: 0 done,
-// 1 failed, 2 wrong usage, 130 interrupted.
+// in cli/. Only run.c and cli/ print, read the environment, or exit: 0 done, 1 failed, 2 wrong
+// usage, 130 interrupted.
 #include <signal.h>
 
 #include "cli/print.h"

@@ -144,7 +144,6 @@ bool workspace_forgets(const Workspace *w) {
     return false;
 }
 
-
 // ---- passes ----
 
 // Adds n tokens of a sequence to the pass, of whose last n_logits the logits are wanted.

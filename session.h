@@ -1,6 +1,6 @@
 // A workspace runs passes; a sequence is one text in its KV cache; a run says which tokens of a
-// sequence are next. One pass takes any number of runs, in prefill or decode, and a
-// sequence's results do not depend on the others.
+// sequence are next. One pass takes any number of runs, in prefill or decode, and a sequence's
+// results do not depend on the others.
 #ifndef SESSION_H
 #define SESSION_H
 
@@ -79,11 +79,11 @@ Sequence *sequence_load(Workspace *w, const char *path, Error *err);
 
 // Runs the tokens of all runs and returns their logits, run after run, [sum of n_logits][stride]
 // floats that w owns until its next call; with none wanted the result is not NULL but holds
-// nothing. Passes of at most `chunk` rows; no bit depends on how tokens are cut into calls and
+// nothing. Passes have at most `chunk` rows; no bit depends on how tokens are cut into calls and
 // passes, on what runs beside them, on chunk or on threads. NULL: a token outside the vocabulary,
-// more than a context has room for, a sequence twice, logits that are no numbers or
-// that the model does not have, an encoder's sequence that was not rewound. Tokens that ran
-// before an error stay in the sequences.
+// more than a context has room for, a sequence twice, logits that are no numbers or that the model
+// does not have, an encoder's sequence that was not rewound. Tokens that ran before an error stay
+// in the sequences.
 const float *forward_runs(Workspace *w, const Run *runs, int n_runs, Error *err);
 // Reads texts with the encoder: what a sequence's tokens will look at, from the first one on. A run
 // wants no logits; the sequence holds no token yet. Errors: as above, or the model has no encoder.
@@ -111,14 +111,14 @@ void unit_vector(const Workspace *w, float *x);  // x [n_embd], divided by its l
 
 // ---- what a cache costs; the report and the allocation both ask kvcache.c ----
 
-// What n_kv_heads (0: each layer's own) cost at `context` positions; the heads of latent attention
-// count as they are expanded.
+// What a cache of n_kv_heads a layer (0: each layer's own) costs at `context` positions; given a
+// number, the heads of latent attention count as expanded.
 KvPlan kv_plan(const Model *model, int n_kv_heads, int context, Dtype k_dtype, Dtype v_dtype);
-// Bytes that the first n positions take, n bytes_per_token until a window is full, and the states;
+// Bytes that the first n positions take (n bytes_per_token until a window is full, and the states)
 // and n_source tokens that an encoder has read.
 size_t kv_bytes_at(const Model *model, int n_kv_heads, int n, int n_source, Dtype k_dtype,
                    Dtype v_dtype);
-// Of these, bytes that fill values of few numbers up to 16 (32 for q8 and q4).
+// Bytes of a token that only pad its values to 16 numbers (32 for q8 and q4).
 size_t kv_padding_per_token(const Model *model, int n_kv_heads, Dtype v_dtype);
 
 KvUsage sequence_kv_usage(const Sequence *s);

@@ -340,6 +340,15 @@ const char *tokenizer_text(const Tokenizer *t, int id, size_t *len) {
     return (const char *)t->text + (known ? t->begin[id] : 0);
 }
 
+const char *tokenizer_written(const Tokenizer *t, int id, size_t *len) {
+    if (!t->target.n) return tokenizer_text(t, id, len);
+    bool known = id >= 0 && id < t->target.n;
+    *len = known ? (size_t)(t->target.begin[id + 1] - t->target.begin[id]) : 0;
+    return (const char *)t->target.text + (known ? t->target.begin[id] : 0);
+}
+
+bool tokenizer_marks_spaces(const Tokenizer *t) { return t->marks != MARKS_STAY; }
+
 int tokenizer_mask(const Tokenizer *tokenizer, const char **text, size_t *len, bool *strips) {
     *strips = false;
     *text = tokenizer_text(tokenizer, tokenizer->mask, len);

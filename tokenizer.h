@@ -38,6 +38,9 @@ bool tokenizer_is_special(const Tokenizer *tokenizer, int id);  // not for peopl
 // What a token stands for in decoded text, *len bytes, borrowed, which need not be UTF-8; of an id
 // that the tokenizer does not know, none.
 const char *tokenizer_text(const Tokenizer *tokenizer, int id, size_t *len);
+// The same of a token that is written, where those are others than what is read.
+const char *tokenizer_written(const Tokenizer *tokenizer, int id, size_t *len);
+bool tokenizer_marks_spaces(const Tokenizer *tokenizer);  // by U+2581 in these texts
 // A sentence such as "byte-level BPE, 49152 tokens, pre-tokenizer digits + gpt2, prefix 1, EOS 2",
 // owned by the tokenizer.
 const char *tokenizer_describe(const Tokenizer *tokenizer);

@@ -64,9 +64,14 @@ static void gated_linear_units(Workspace *w, const Ffn *f, Buffer y) {
 
 // out = feed-forward of y that all tokens pass, plus the experts that each chooses
 static void feed_forward(Workspace *w, const Layer *l, Buffer y) {
+    const Experts *e = &l->experts;
     if (l->ffn.d_ff) gated_linear_units(w, &l->ffn, y);
     else zero_rows(w->out, w->n_rows);
-    if (l->experts.n) experts(w, &l->experts, y);
+    if (e->norm.w) {
+        norm_rows(w, w->out, &e->beside_norm, w->out, w->model->n_embd, w->n_rows);
+        y = branch_input(w, &e->norm);
+    }
+    if (e->n) experts(w, e, y);
 }
 
 // x += residual_scale * norm(out)

@@ -141,7 +141,7 @@ struct heads_workspace {
     bool own_pool;
     heads_probe probe;    // who looks at passes
     int chunk;            // rows that there is room for
-    int full;             // from so many rows on a pass is full; chunk, but for encoders
+    int full;             // rows with which a pass is full: chunk, or less for encoders
     bool hidden;          // hidden states are wanted in place of logits
     int logit_rows;
     KvLayout kv;
@@ -247,7 +247,7 @@ static inline Range seen_from(const Attention *a, int pos, int n) {
     return seen;
 }
 
-// ---- moe.c: experts. w->out += their answer to each row of y ----
+// ---- moe.c: experts. w->out += their answer to each row of y, whose buffer they may use ----
 
 void experts(Workspace *w, const Experts *e, Buffer y);
 void experts_scratch(const Workspace *w, const Layer *l, Arena *a);

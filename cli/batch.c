@@ -482,6 +482,7 @@ int batch(const Options *o) {
     b->defaults.chat = chat;
     b->lines = split_lines(text, &b->n_lines);
     b->jobs = allocate((size_t)b->n_lines, sizeof *b->jobs);
+    free(first_tokens(o, &model, tokenizer).data);  // a usage error, if --lang is none
     open_slots(b);
     b->results = open_results(o->out, o->models[0], from_stdin ? "/dev/stdin" : o->batch);
     b->kept = resume_results(&b->results, b->lines, b->n_lines, &b->defaults, &b->errors);

@@ -153,7 +153,7 @@ static void sample_empty(Bench *b) {
     add_sample(&b->empty, (seconds() - start) / EMPTY_CALLS);
 }
 
-// As many steps as make a sample long enough.
+// Doubles the steps until a sample is long enough.
 static void choose_steps(Bench *b) {
     for (b->steps = 1000;; b->steps *= 2) {
         double start = seconds();

@@ -5,19 +5,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "generate.h"
 #include "heads_page.h"
-#include "input.h"
 #include "outfile.h"
 #include "print.h"
 #include "prompt_cache.h"
 #include "sampler.h"
 #include "verbs.h"
 
-// Runs the next tokens of a text, as many as a pass takes; the logits of all, or of the last only.
+// Runs the next tokens of a text, as many as a pass takes; the logits of all, or of none.
 static const float *run_chunk(Sequence *s, const int *ids, long left, int chunk, bool all, int *n) {
     Error err;
     *n = left < chunk ? (int)left : chunk;
-    const float *logits = forward(s, ids, *n, all ? *n : 1, &err);
+    const float *logits = forward(s, ids, *n, all ? *n : 0, &err);
     if (!logits) die("%s", err.text);
     return logits;
 }
@@ -30,6 +30,22 @@ static void put_rows(const Workspace *w, const float *rows, size_t row, int n, c
             die("cannot write %s: %s", path, strerror(errno));
 }
 
+// The page of the prompt, which the sequence has yet to run. Of a model that has an encoder it is
+// the source, and what stands in its place then is the target.
+static HeadsPage *open_page(const Options *o, Workspace *w, Tokenizer *tokenizer, Ids *ids) {
+    const Model *model = workspace_model(w);
+    HeadsTexts texts = {.ids = *ids, .target = "given"};
+    bool sampled = false;
+    if (model->source.n) {
+        texts.source = *ids;
+        texts.ids = o->target ? parse_ids("--target", o->target, model->vocab_size)
+                              : written_target(o, w, tokenizer, *ids, &sampled);
+        if (!o->target) texts.target = sampled ? "sampled" : "greedy";
+    }
+    *ids = texts.ids;
+    return heads_page_open(o, w, tokenizer, texts);
+}
+
 int look(const Options *o) {
     Model model;
     const char *path = o->hidden ? o->hidden : o->logits;
@@ -40,12 +56,14 @@ int look(const Options *o) {
     Ids ids = prompt_to_run(o, &model, tokenizer, NULL);
     int chunk = model.encoder ? (int)ids.n : o->workspace.chunk, n;
     Workspace *w = open_workspace(o, &model, path ? chunk : 1);
-    Sequence *s = open_prompt_cache(o, w, tokenizer, &ids);
+    Ids prompt = ids;
+    HeadsPage *page = o->heads ? open_page(o, w, tokenizer, &ids) : NULL;
+    Sequence *s = page ? open_sequence(w, false) : open_prompt_cache(o, w, tokenizer, &ids);
     long first = sequence_length(s);
     FILE *f = path ? outfile_open(path, o->models, 1) : NULL;
-    HeadsPage *page = o->heads ? heads_page_open(o, w, tokenizer, ids) : NULL;
     size_t row = (size_t)(o->hidden ? model.n_embd : model.vocab_size);
     double start = seconds();
+    if (page) heads_page_read(page, s);
     sequence_expect(s, (int)ids.n);
     for (long done = first; done < ids.n; done += n) {
         const float *logits = run_chunk(s, ids.data + done, ids.n - done, chunk, f, &n);
@@ -63,6 +81,7 @@ int look(const Options *o) {
     sequence_free(s);
     workspace_free(w);
     tokenizer_free(tokenizer);
+    if (page && prompt.data != ids.data) free(prompt.data);
     free(ids.data);
     model_close(&model);
     return 0;

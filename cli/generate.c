@@ -243,13 +243,38 @@ void generation_close(Generation *g) {
 }
 
 // The text that a decoder is to write of a source, whose length the checkpoint may bound.
-static void begin_target(Generation *g, int n_begin, double reading) {
+static void begin_target(Generation *g, int n_begin) {
     int context = workspace_context(g->w);
-    g->prompt_seconds = reading;
     g->n_generate = tokens_to_generate(g->o, &g->model, n_begin);
     if (g->n_generate > context + 1 - n_begin) g->n_generate = context + 1 - n_begin;
     g->sampling.most = n_begin + g->n_generate;
     start_text(g);
+}
+
+static void print_nothing(void *to, const char *text, size_t len) {}
+
+Ids written_target(const Options *o, Workspace *w, Tokenizer *tokenizer, Ids source,
+                   bool *sampled) {
+    Error err;
+    Generation g = {.o = o, .model = *workspace_model(w), .tokenizer = tokenizer, .w = w,
+                    .answer_end = -1, .fork_at = -1, .print = print_nothing};
+    g.sampling = sampling_options(o, &g.model);
+    if (!o->seeded) g.sampling.seed = clock_seed();
+    g.text = allocate((size_t)workspace_context(w) + 1, sizeof *g.text);
+    g.sequence = open_sequence(w, false);
+    Ids read = {allocate((size_t)source.n, sizeof *read.data), source.n};
+    memcpy(read.data, source.data, (size_t)source.n * sizeof *read.data);
+    Ids begun = read_prompt(o, tokenizer, g.sequence, read);
+    begin_target(&g, (int)begun.n);
+    for (long i = 0; i < begun.n; i++) sampler_accept(g.sampler, begun.data[i]);
+    if (generate_text(&g, begun, &err)) die("%s", err.text);
+    Ids target = {g.text, sequence_length(g.sequence)};
+    *sampled = g.sampling.temperature > 0;
+    free(begun.data);
+    decoder_free(g.decoder);
+    sampler_free(g.sampler);
+    sequence_free(g.sequence);
+    return target;
 }
 
 int generate(const Options *o) {
@@ -262,7 +287,8 @@ int generate(const Options *o) {
     bool reads = g.model.source.n;
     g.prompt = reads ? ids.n : 0;
     g.sequence = open_prompt_cache(o, g.w, g.tokenizer, &ids);
-    if (reads) begin_target(&g, (int)ids.n, seconds() - start);
+    g.prompt_seconds = reads ? seconds() - start : 0;
+    if (reads) begin_target(&g, (int)ids.n);
     catch_interrupt(SA_RESTART | SA_RESETHAND);
     for (long i = 0; i < ids.n; i++) {
         if (!o->messages && !reads) put_token(&g, ids.data[i]);

@@ -41,6 +41,10 @@ void generation_close(Generation *g);
 // what. Ctrl-C is heard between passes. -1: an error; what was printed stays.
 int generate_text(Generation *g, Ids ids, Error *err);
 void closing_line(const Generation *g);
+// What the model writes of a source, which it has an encoder for, as the options say: its decoder
+// reads all of it but the last token. *sampled: whether chance had a part.
+Ids written_target(const Options *o, Workspace *w, Tokenizer *tokenizer, Ids source,
+                   bool *sampled);
 // What an encoder does with a prompt: its masks are filled. mask.c
 int fill_masks(Generation *g);
 

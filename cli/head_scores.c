@@ -1,67 +1,112 @@
-// A row A[i, j] says what token i takes of token j, for the positions j = low..i that it sees; low
-// is 0, or where a sliding window begins. A score is a mean over the rows that have what it asks
-// for among the positions that they see:
+// A row A[i, j] says what token i takes of token j, for the positions j that it sees: of a decoder
+// low..i, where low is 0 or where a sliding window begins; of an encoder those after it too; of
+// cross-attention all of the source's. A score is a mean over the rows that see two tokens or more,
+// and have what it asks for among them:
 //
-//   previous    A[i, i-1], of rows i >= 1
-//   duplicate   the sum of A[i, j] over j < i where token j is token i
+//   previous    A[i, i-1]
+//   next        A[i, i+1]
+//   duplicate   the sum of A[i, j] over j where token j is token i, j < i; of an encoder j != i
 //   induction   the sum of A[i, j] over 1 <= j <= i where token j-1, j-1 < i, is token i
-//   first       A[i, 0], of rows i >= 1
-//   distance    the sum of A[i, j] (i - j), over that of equal weights, of rows i >= 1
-//   entropy     the sum of -A[i, j] log A[i, j], over that of equal weights, of rows i >= 1
-//   last8       the sum of A[i, j] over j > i - 8, of rows i >= 1
+//   first       A[i, 0]; in a text of its own of rows i >= 1
+//   last        A[i, n-1], of n tokens; in a text of its own of rows i < n-1
+//   diagonal    the sum of A[i, j] over j that are 2 or less from i (n-1) / (rows-1)
+//   distance    the sum of A[i, j] |i - j|, over that of equal weights
+//   entropy     the sum of -A[i, j] log A[i, j], over that of equal weights
+//   last8       the sum of A[i, j] over j > i - 8
 //
 // Previous-token and induction heads: Olsson et al. 2022 (arXiv 2209.11895). Heads that rest on the
 // first token: Xiao et al. 2023 (2309.17453), and Gu et al. 2024 (2410.10781), whose threshold all
-// roles have here. A head that finds nothing to do rests there too, so that any other role goes
-// before. Distance and entropy take the weights over their sum, which is less than 1 where a layer
-// has sinks.
+// roles have here. In encoders heads of the previous token and the next: Voita et al. 2019
+// (1905.09418); heads that rest on the last token, a separator: Clark et al. 2019 (1906.04341). A
+// head that finds nothing to do rests on an end, so that any other role goes before. Distance and
+// entropy take the weights over their sum, which is less than 1 where a layer has sinks.
 #include "head_scores.h"
 
 #include <math.h>
-#include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "model.h"
+
 static const double LEAST_SCORE = 0.3, TIMES_UNIFORM = 3;
-enum { LAST = 8 };
+enum { LATEST = 8, NEAR = 2 };
 
 const char *const score_names[N_SCORES] = {
     [PREVIOUS] = "previous", [DUPLICATE] = "duplicate", [INDUCTION] = "induction",
-    [FIRST] = "first", [DISTANCE] = "distance", [ENTROPY] = "entropy", [LAST8] = "last8",
+    [FIRST] = "first", [NEXT] = "next", [LAST] = "last", [DIAGONAL] = "diagonal",
+    [DISTANCE] = "distance", [ENTROPY] = "entropy", [LAST8] = "last8",
 };
 
-// Distance, entropy and the last positions' share of n >= 2 weights, the last of which is the
-// query's own.
-static void score_spread(double *value, const float *weights, int n) {
-    double sum = 0, distance = 0, entropy = 0, last = 0;
-    for (int j = 0; j < n; j++) {
-        double p = weights[j];
-        sum += p;
-        distance += p * (n - 1 - j);
-        if (p > 0) entropy -= p * log(p);
-        if (j >= n - LAST) last += p;
-    }
-    value[LAST8] = last;
-    if (sum <= 0) return;
-    value[DISTANCE] = distance / sum / (0.5 * (n - 1));
-    value[ENTROPY] = (entropy / sum + log(sum)) / log(n);
+bool has_score(int mask, int score) {
+    static const unsigned scores[N_MASKS] = {
+        [MASK_CAUSAL] = 1 << PREVIOUS | 1 << DUPLICATE | 1 << INDUCTION | 1 << FIRST |
+                        1 << DISTANCE | 1 << ENTROPY | 1 << LAST8,
+        [MASK_ALL] = 1 << PREVIOUS | 1 << DUPLICATE | 1 << FIRST | 1 << NEXT | 1 << LAST |
+                     1 << DISTANCE | 1 << ENTROPY,
+        [MASK_SOURCE] = 1 << FIRST | 1 << LAST | 1 << DIAGONAL | 1 << ENTROPY,
+    };
+    return scores[mask] >> score & 1;
 }
 
-RowScores score_row(const heads_attention_row *row, const int *same) {
+// Distance, entropy and the latest positions' share of a row's two weights or more.
+static void score_spread(double *value, const heads_attention_row *row) {
+    double sum = 0, distance = 0, equal = 0, entropy = 0, latest = 0;
+    for (int j = 0; j < row->n; j++) {
+        double p = row->weights[j], far = abs(row->position - row->first - j);
+        sum += p;
+        distance += p * far;
+        equal += far;
+        if (p > 0) entropy -= p * log(p);
+        if (far < LATEST) latest += p;
+    }
+    value[LAST8] = latest;
+    if (sum <= 0) return;
+    value[DISTANCE] = distance / sum / (equal / row->n);
+    value[ENTROPY] = (entropy / sum + log(sum)) / log(row->n);
+}
+
+// In this and what follows a[j] is the weight of position j, of those low..high that the row sees.
+static void score_copies(double *value, const MapTexts *t, const float *a, int i, int low,
+                         int high) {
+    double duplicate = 0, induction = 0;
+    if (t->mask == MASK_ALL) {
+        for (int j = low; j <= high; j++)
+            if (t->ids[j] == t->ids[i] && j != i) value[DUPLICATE] = duplicate += a[j];
+        return;
+    }
+    for (int j = t->same[i]; j >= 0 && j + 1 >= low; j = t->same[j]) {
+        value[INDUCTION] = induction += a[j + 1];
+        if (j >= low) value[DUPLICATE] = duplicate += a[j];
+    }
+}
+
+static void score_diagonal(double *value, const MapTexts *t, const float *a, int i) {
+    long steps = t->n_rows - 1;
+    if (!steps) return;
+    value[DIAGONAL] = 0;
+    for (int j = 0; j < t->n; j++)
+        if (labs(j * steps - i * (t->n - 1L)) <= NEAR * steps) value[DIAGONAL] += a[j];
+}
+
+RowScores score_row(const MapTexts *t, const heads_attention_row *row) {
     RowScores s = {.strongest = {.weight = 0}};
-    int i = row->position, low = row->first;
-    const float *a = row->weights - low;  // a[j]: of position j
+    int i = row->position, low = row->first, high = low + row->n - 1;
+    bool cross = t->mask == MASK_SOURCE;
+    const float *a = row->weights - low;
     for (int k = 0; k < N_SCORES; k++) s.value[k] = NAN;
     if (row->n < 2) return s;
-    s.value[PREVIOUS] = a[i - 1];
-    if (low == 0) s.value[FIRST] = a[0];
-    score_spread(s.value, row->weights, row->n);
-    double duplicate = 0, induction = 0;
-    for (int j = same[i]; j >= 0 && j + 1 >= low; j = same[j]) {
-        s.value[INDUCTION] = induction += a[j + 1];
-        if (j >= low) s.value[DUPLICATE] = duplicate += a[j];
-    }
-    for (int j = low > 1 ? low : 1; j < i; j++)
-        if (a[j] > s.strongest.weight) s.strongest = (TokenPair){i, j, a[j]};
+    score_spread(s.value, row);
+    if (cross) score_diagonal(s.value, t, a, i);
+    else score_copies(s.value, t, a, i, low, high);
+    if (!cross && i > low) s.value[PREVIOUS] = a[i - 1];
+    if (!cross && i < high) s.value[NEXT] = a[i + 1];
+    if (low == 0 && (cross || i > 0)) s.value[FIRST] = a[0];
+    if (high == t->n - 1 && (cross || i < high)) s.value[LAST] = a[high];
+    int end = t->mask == MASK_CAUSAL ? i : t->n - 1;  // where pairs end
+    for (int j = low > 1 ? low : 1; j <= high && j < end; j++)
+        if (a[j] > s.strongest.weight && (cross || j != i)) s.strongest = (TokenPair){i, j, a[j]};
+    for (int k = 0; k < N_SCORES; k++)
+        if (!has_score(t->mask, k)) s.value[k] = NAN;
     return s;
 }
 
@@ -88,12 +133,16 @@ double head_score(const HeadScores *head, int score) {
     return head->rows[score] ? head->sum[score] / (double)head->rows[score] : NAN;
 }
 
+bool role_rests(int role) { return role == FIRST || role == LAST; }
+
 int head_role(const HeadScores *head, const HeadScores *uniform) {
     int best = -1;
     for (int k = 0; k < N_ROLES; k++) {
         double score = head_score(head, k), least = TIMES_UNIFORM * head_score(uniform, k);
         bool has = score >= LEAST_SCORE && score >= least;
-        if (has && (best < 0 || (k != FIRST && score > head_score(head, best)))) best = k;
+        if (!has) continue;
+        bool same = best >= 0 && role_rests(k) == role_rests(best);
+        if (best < 0 || (same ? score > head_score(head, best) : role_rests(best))) best = k;
     }
     return best;
 }

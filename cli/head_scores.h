@@ -2,14 +2,27 @@
 #ifndef CLI_HEAD_SCORES_H
 #define CLI_HEAD_SCORES_H
 
+#include <stdbool.h>
+
 #include "heads.h"
 
-// The first four are those that a head may have a role by.
-enum { PREVIOUS, DUPLICATE, INDUCTION, FIRST, N_ROLES,
+// The first seven are those that a head may have a role by.
+enum { PREVIOUS, DUPLICATE, INDUCTION, FIRST, NEXT, LAST, DIAGONAL, N_ROLES,
        DISTANCE = N_ROLES, ENTROPY, LAST8, N_SCORES };
 extern const char *const score_names[N_SCORES];
 
-typedef struct {  // the key is neither the query itself nor the first token
+typedef struct {  // the texts of a map
+    int mask;         // MASK_*
+    int n_rows, n;    // tokens that look, and that there are to be seen
+    const int *ids;   // [n_rows], of those that look
+    const int *same;  // [n_rows]: the last position before with the same token, -1: there is none
+} MapTexts;
+
+// Whether maps with this mask have a score: some mean nothing for them.
+bool has_score(int mask, int score);
+
+typedef struct {  // the key is neither the query itself nor the first token; nor the last one where
+                  // that is seen by all
     int query, key;
     float weight;
 } TokenPair;
@@ -28,13 +41,13 @@ typedef struct {
     int n_pairs;
 } HeadScores;
 
-// same[i]: the last position before i with the same token, -1 if there is none.
-RowScores score_row(const heads_attention_row *row, const int *same);
+RowScores score_row(const MapTexts *texts, const heads_attention_row *row);
 // To be called in the order of positions: then no bit depends on how passes are cut.
 void add_row_scores(HeadScores *head, const RowScores *row);
 // The mean, NAN of no rows.
 double head_score(const HeadScores *head, int score);
 // The role of a head, beside one that looks at all that its layer sees alike; -1: none.
 int head_role(const HeadScores *head, const HeadScores *uniform);
+bool role_rests(int role);  // on an end of the text, which says that there is nothing to do
 
 #endif

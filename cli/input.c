@@ -25,9 +25,6 @@ static void check_encoder(const Options *o, const char *path) {
     if (o->verb & (CHAT | BATCH | PPL | BENCH))
         usage("%s %s; it has --embed, --similar, --hidden, --logits, and fills masks in -p", path,
               what);
-    if (o->heads)
-        usage("%s is an encoder, whose tokens see those after them too; the maps and scores of "
-              "--heads are of tokens that see only what stands before", path);
     if (o->grows) usage("%s %s, so %s means nothing for it", path, what, o->grows);
 }
 
@@ -36,8 +33,8 @@ static void check_encoder_decoder(const Options *o, const char *path) {
     static const char what[] = "is an encoder-decoder: it reads a text and writes another";
     if (o->draft_model)
         usage("%s %s; --lookup guesses for it, but no other model", path, what);
-    if (o->heads)
-        usage("%s %s; --heads has no page for two texts yet", path, what);
+    if (o->heads && o->logits && !o->target)
+        usage("%s %s; --logits beside --heads are of the --target, which is missing", path, what);
     if (o->verb & (CHAT | PPL | BENCH | EMBED | SIMILAR) || o->messages)
         usage("%s %s; it has -p, --batch, and --tokens with --target for --logits and --hidden",
               path, what);
@@ -52,7 +49,7 @@ void need_weights(const Model *model, const char *path) {
 // A context beyond the one that the model was made for. Where positions are computed it can be had.
 static void check_long_context(const Model *model, int context, const char *path) {
     if (model->text.embed_pos.data)
-        usage("-c %d: %s has learned positions for %d tokens, and none beyond", context, path,
+        usage("-c %d: %s has positions for %d tokens, and none beyond", context, path,
               model->context);
     fprintf(stderr, "run: -c %d: %s was made for %d positions; what it says of a longer text may "
             "make little sense\n", context, path, model->context);
@@ -62,6 +59,9 @@ void open_model(Model *model, const Options *o, const char *path) {
     Error err;
     if (model_open(model, path, &err)) die("%s", err.text);
     if (model->encoder) check_encoder(o, path);
+    if (o->verb == LOOK && o->writes && (o->target || !o->heads || !model->source.n))
+        usage("%s means nothing for %s", o->writes, o->target ? "a --target that is given"
+                                                              : o->heads ? "--heads" : "--logits");
     if (model->source.n) check_encoder_decoder(o, path);
     else if (o->target || o->lang)
         usage("%s is no encoder-decoder, so %s means nothing for it", path,
@@ -235,12 +235,12 @@ Text prompt_text(const Options *o) {
 }
 
 Ids prompt_ids(const Options *o, const Model *model, const Tokenizer *tokenizer, int *answer_end) {
-    if (o->tokens) return parse_ids("--tokens", o->tokens, prompt_vocabulary(model));
-    if (!tokenizer)
+    if (!tokenizer && !o->tokens)
         usage("%s has no tokenizer; give the prompt as ids, with --tokens", o->models[0]);
     if (o->messages) return messages_ids(o, model, tokenizer, answer_end);
-    Text text = prompt_text(o);
-    Ids ids = encode(tokenizer, text, true);
+    Text text = o->tokens ? (Text){0} : prompt_text(o);
+    Ids ids = o->tokens ? parse_ids("--tokens", o->tokens, prompt_vocabulary(model))
+                        : encode(tokenizer, text, true);
     free(text.data);
     set_source_language(o, model, tokenizer, ids);
     return ids;

@@ -12,7 +12,6 @@
 static const Options DEFAULTS = {
     .verb = GENERATE,
     .n_generate = -1,
-    .n_draft = 3,
     .workspace = {.chunk = DEFAULT_CHUNK, .k_dtype = F16, .v_dtype = F16},
     .sampler = {.temperature = 0.8f, .top_p = 0.95f, .repeat_penalty = 1,
                 .repeat_last = DEFAULT_REPEAT_LAST},
@@ -35,6 +34,8 @@ enum {
     RUNS = WRITES | LOOK | HIDDEN | EMBED | SIMILAR | PPL | KV | BENCH,
     PROMPT = GENERATE | LOOK | HIDDEN | EMBED | TOKENIZE,
     GROWS = 1 << 30,  // not for encoders, whose texts do not grow
+    HOW = 1 << 29,    // how a text is written, which LOOK does of a target that is not given
+    WRITING = GROWS | HOW | WRITES | LOOK,
     ANY = ~0,
 };
 #define FIELD(name) offsetof(Options, name)
@@ -50,7 +51,7 @@ static const Option OPTIONS[] = {
              "one text a line"},
     {TEXT, "--tokens", "IDS", FIELD(tokens), .verbs = GENERATE | LOOK | HIDDEN,
      .help = "token ids instead of text, such as \"1 2 3\"; nothing is added to them"},
-    {TEXT, "--lang", "CODE", FIELD(lang), .verbs = GROWS | GENERATE | BATCH | TOKENIZE,
+    {TEXT, "--lang", "CODE", FIELD(lang), .verbs = GROWS | GENERATE | BATCH | TOKENIZE | LOOK,
      .help = "of a model that translates: the language to write, as its tokenizer names it, or\n"
              "FROM:TO for the prompt's too"},
     {TEXT, "--target", "IDS", FIELD(target), .verbs = GROWS | LOOK | HIDDEN,
@@ -70,22 +71,22 @@ static const Option OPTIONS[] = {
      .help = "turn thinking off, if the template can"},
 
     {HEADING, "Generation", .help = ""},
-    {INT, "-n", "N", FIELD(n_generate), 0, 1e9, .verbs = GROWS | WRITES,
+    {INT, "-n", "N", FIELD(n_generate), 0, 1e9, .verbs = WRITING,
      .help = "generate N tokens at most (256, or as the checkpoint says; in a conversation\n"
              "1024 for each answer)"},
-    {SEED, "-s", "SEED", FIELD(sampler.seed), .verbs = GROWS | WRITES,
+    {SEED, "-s", "SEED", FIELD(sampler.seed), .verbs = WRITING,
      .help = "seed: the same seed gives the same text (from the clock; printed at the end)"},
-    {FLOAT, "--temp", "F", FIELD(sampler.temperature), 0, 1000, .verbs = GROWS | WRITES,
+    {FLOAT, "--temp", "F", FIELD(sampler.temperature), 0, 1000, .verbs = WRITING,
      .help = "temperature; 0 always takes the most likely token (0.8; 0 if the checkpoint says\n"
              "so and no other option here asks for chance)"},
-    {INT, "--top-k", "N", FIELD(sampler.top_k), 0, 1e9, .verbs = GROWS | WRITES,
+    {INT, "--top-k", "N", FIELD(sampler.top_k), 0, 1e9, .verbs = WRITING,
      .help = "choose among the N most likely tokens; 0: all (0)"},
-    {FLOAT, "--top-p", "F", FIELD(sampler.top_p), 1e-6, 1, .verbs = GROWS | WRITES,
+    {FLOAT, "--top-p", "F", FIELD(sampler.top_p), 1e-6, 1, .verbs = WRITING,
      .help = "choose among the most likely tokens, of total probability F; 1: all (0.95)"},
-    {FLOAT, "--min-p", "F", FIELD(sampler.min_p), 0, 1, .verbs = GROWS | WRITES,
+    {FLOAT, "--min-p", "F", FIELD(sampler.min_p), 0, 1, .verbs = WRITING,
      .help = "leave out tokens less than F times as likely as the best; 0: none (0)"},
     {FLOAT, "--repeat-penalty", "F", FIELD(sampler.repeat_penalty), 1e-3, 1000,
-     .verbs = GROWS | WRITES,
+     .verbs = WRITING,
      .help = "make tokens among the last 64 less likely; 1: off (1)"},
     {FLAG, "--ids", NULL, FIELD(ids), .verbs = GROWS | GENERATE,
      .help = "print token ids, the prompt's and the generated ones, instead of text\n"
@@ -311,16 +312,20 @@ static void check_options(const Options *o, const bool given[N_OPTIONS]) {
     if (o->no_think && !o->messages && o->verb != CHAT)
         usage("--no-think is for --chat and --messages");
     if (o->lookup && o->draft_model) usage("--lookup and -md: give one of them");
+    if (o->n_draft && !o->draft_model)
+        usage("--draft is for -md DRAFT; --lookup N has its own number");
     if (o->heads && !o->html && !ends_with(o->heads, ".json"))
         usage("--heads wants a file whose name ends in .html or .json, found \"%s\"", o->heads);
     if (o->heads && o->prompt_cache)
         usage("--heads and --prompt-cache: give one of them; what a cache holds does not run, and "
               "so it cannot be looked at");
-    if (o->heads_max && !o->html) usage("--heads-max: of which --heads page, an .html?");
+    if (o->heads_max && !o->html) usage("--heads-max is for --heads FILE.html");
     if (o->prompt_cache_ro && !o->prompt_cache)
         usage("--prompt-cache-ro is for --prompt-cache FILE");
-    if (o->verb == SIMILAR && !o->prompt_file) usage("--similar: to which -f FILE's lines?");
-    if (o->verb == EMBED && !o->prompt && !o->prompt_file) usage("--embed: of which -p or -f?");
+    if (o->verb == SIMILAR && !o->prompt_file)
+        usage("--similar needs -f FILE, with a text on each line");
+    if (o->verb == EMBED && !o->prompt && !o->prompt_file)
+        usage("--embed needs a text, -p TEXT, or one on each line of -f FILE");
     if (o->verb == BATCH && o->sequences.n > 1) usage("--batch takes one number with -np");
 }
 
@@ -349,11 +354,13 @@ Options parse_options(int argc, char **argv) {
         if (o->selects) options.verb = o->selects;
         given[o - OPTIONS] = true;
         if (o->verbs & GROWS) options.grows = name;
+        if (o->verbs & HOW) options.writes = name;
         set_option(&options, o, o->value ? argv[++i] : NULL);
     }
     options.html = options.heads && ends_with(options.heads, ".html");
     check_options(&options, given);
     if (!options.heads_max) options.heads_max = 8;
+    if (!options.n_draft) options.n_draft = 3;
     bool converses = options.messages || options.verb == CHAT;
     if (options.n_generate < 0 && converses) options.n_generate = 1024;
     for (int i = 0; i < N_OPTIONS; i++)

@@ -24,6 +24,7 @@ typedef struct {
     const char *hidden, *similar, *target, *lang;
     const char *prompt_cache, *draft_model, *batch, *out, *svg;
     const char *grows;             // the last option given that is not for encoders, or NULL
+    const char *writes;            // and that says how a text is written
     size_t memory;                 // that --kv fits caches into; 0: what is free
     bool samples;                  // an option asks for chance
     bool flag, json, ids, seeded;  // flag: set by an option that only selects a verb

@@ -31,8 +31,9 @@ static Prefix *new_prefix(const Prompt *prompts, long n, int length, Prefix *par
     return p;
 }
 
-// Of n prompts in the order of their tokens, that begin with `parent` and share[i] tokens with the
-// next one: those that share enough more with a neighbour get a prefix, and so on with its prompts.
+// Takes n prompts in the order of their tokens, which all begin with `parent`; share[i] is how many
+// tokens prompt i has in common with the next. Neighbours that share enough beyond the parent get a
+// prefix of their own, and its prompts are divided in the same way.
 static void divide(Prompt *prompts, const int *share, long n, Prefix *parent, Prefix **all) {
     int enough = (parent ? parent->length : 0) + MIN_SHARED;
     for (long begin = 0, end; begin < n; begin = end) {

@@ -60,6 +60,15 @@ static int set_id(Request *r, const Json *value, Error *err) {
     return 0;
 }
 
+static int set_lang(Request *r, const Json *value, const Defaults *d, Error *err) {
+    if (!d->model->source.n)
+        return fail(err, "\"lang\" means nothing here: the model is no encoder-decoder");
+    if (value->type != JSON_STRING || strlen(value->text) != value->len)
+        return fail(err, "\"lang\" is a string: the language to write, or FROM:TO");
+    r->lang = value->text;
+    return 0;
+}
+
 static int set_stops(Request *r, const Json *value, const Defaults *d, Error *err) {
     const Json *first = value->type == JSON_ARRAY ? value->first : value;
     if (!d->tokenizer) return fail(err, "\"stop\" needs a tokenizer, and the model has none");
@@ -80,9 +89,7 @@ static int prompt_from_text(Request *r, const Json *text, const Defaults *d, Err
     if (text->type != JSON_STRING) return fail(err, "\"prompt\" is a string");
     if (!d->tokenizer) return fail(err, "the model has no tokenizer; give \"tokens\" instead");
     r->prompt.n = tokenizer_encode(d->tokenizer, text->text, text->len, true, &r->prompt.data, err);
-    if (r->prompt.n < 0) return -1;
-    set_source_language(d->options, d->model, d->tokenizer, r->prompt);
-    return 0;
+    return r->prompt.n < 0 ? -1 : 0;
 }
 
 static int prompt_from_tokens(Request *r, const Json *tokens, const Defaults *d, Error *err) {
@@ -136,15 +143,20 @@ static int set_prompt(Request *r, const Json *line, const Defaults *d, Error *er
     return status ? status : check_prompt(r, d, err);
 }
 
-// Of a model with an encoder, that reads the prompt, and the text begins as the model wants it.
-static void set_target(Request *r, const Defaults *d) {
-    if (!d->model->source.n || r->error) return;
+// In a model with an encoder the prompt is what that reads; the text begins as the model wants it.
+static int set_target(Request *r, const Defaults *d, Error *err) {
+    if (!d->model->source.n) return 0;
     r->source = r->prompt;
-    r->prompt = first_tokens(d->options, d->model, d->tokenizer);
+    r->prompt = (Ids){0};
+    if (source_language(d->model, d->tokenizer, r->lang, r->source.data, r->source.n, err))
+        return -1;
+    r->prompt.n = start_tokens(d->model, d->tokenizer, r->lang, &r->prompt.data, err);
+    if (r->prompt.n < 0) return -1;
     int n = (int)r->prompt.n, room = d->context + 1 - n;
     r->max_tokens = r->max_tokens > n - 1 ? r->max_tokens - (n - 1) : 0;
     if (r->max_tokens > room) r->max_tokens = room;
     r->sampler.most = n + r->max_tokens;
+    return 0;
 }
 
 // ---- lines ----
@@ -153,6 +165,7 @@ static int set_member(Request *r, const Json *value, const Defaults *d, Error *e
     static const char *const others[] = {"id", "prompt", "tokens", "messages"};
     if (strcmp(value->key, "seed") == 0) return set_seed(r, value, err);
     if (strcmp(value->key, "stop") == 0) return set_stops(r, value, d, err);
+    if (strcmp(value->key, "lang") == 0) return set_lang(r, value, d, err);
     for (int i = 0; i < 4; i++)
         if (strcmp(value->key, others[i]) == 0) return 0;
     for (int i = 0; i < N_NUMBERS; i++)
@@ -166,17 +179,16 @@ static int set_all(Request *r, const Json *line, const Defaults *d, Error *err) 
     if (id && set_id(r, id, err)) return -1;
     for (const Json *member = line->first; member; member = member->next)
         if (set_member(r, member, d, err)) return -1;
-    return set_prompt(r, line, d, err);
+    return set_prompt(r, line, d, err) || set_target(r, d, err) ? -1 : 0;
 }
 
 Request read_request(const Defaults *defaults, const char *line, size_t len) {
     Error err;
     const Options *o = defaults->options;
-    Request r = {.max_tokens = tokens_to_generate(o, defaults->model, 0),
+    Request r = {.lang = o->lang, .max_tokens = tokens_to_generate(o, defaults->model, 0),
                  .sampler = sampling_options(o, defaults->model), .answer_end = -1};
     const Json *json = json_parse(line, len, &err);
     if (!json || set_all(&r, json, defaults, &err)) r.error = strdup(err.text);
-    set_target(&r, defaults);
     json_free(json);
     if (!r.start && !(r.start = strdup("{\""))) die("no memory for a request");
     return r;

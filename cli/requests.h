@@ -18,6 +18,7 @@ typedef struct {
     char *start;    // of its result: {"id": 7, " or {"
     Ids prompt;     // what the text begins with
     Ids source;     // that an encoder reads before; data NULL: it has none
+    const char *lang; // that it is in, as --lang says; valid while the line is read
     bool is_chat;     // of messages: the answer is written with its special tokens,
     int answer_end;   // ends it too, besides EOS; -1: none
     int max_tokens;

@@ -48,7 +48,7 @@ static bool is_result(Text line, bool *error) {
     return result || *error;
 }
 
-// Of a torn line only the beginning can be compared. Returns whether it is an error's line.
+// Only the beginning of a torn line can be compared. Returns whether it is an error's line.
 static bool check_kept(const Results *r, long number, Text line, bool torn,
                        const Request *request) {
     size_t n = strlen(request->start);

@@ -10,7 +10,7 @@ import numpy as np
 from .knobs import DISTINCT, WHOLE, Knobs, of_layer
 from .tensor import ExportError, Tensor, constant, without_numbers
 
-# Buffers of old code.
+# Buffers, which older versions of transformers saved among the weights.
 SKIPPED = re.compile(
     r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias)$"
 )
@@ -19,15 +19,15 @@ SKIPPED = re.compile(
 def assemble(
     knobs: Knobs, names: dict[str, str | None], left: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Takes each tensor of `names` out of `left`, checks its shape, and makes the canonical ones of
-    it: these, in the order of the file, and remarks for the user. Errors: ExportError, also for
+    """Takes each tensor of `names` out of `left`, checks its shape, and makes canonical ones of it.
+    Returns these, in the order of the file, and remarks for the user. Errors: ExportError, also for
     what is left over."""
     prefixes = tuple(name.split(".")[0] + "." for name in names["embed"].split("|"))
     remarks: list[str] = []
     for part in knobs.parts:
         part.arrange(left)
         names = part.rename(names, left)
-    # Saved from the model without its head.
+    # Whether it was saved from the model without its head, whose names lack the prefix.
     bare = not any(name.startswith(prefixes) for name in left)
 
     def module(names: str | None) -> str | None:
@@ -102,7 +102,7 @@ def in_layers(names: dict[str, str | None], n_layers: int) -> list[tuple[str, st
     """The table with N replaced, the layers' names in the middle."""
     items = list(names.items())
     per_layer = [(k, v) for k, v in items if ".N." in k]
-    if not per_layer:  # it says each layer itself
+    if not per_layer:  # it names each layer's tensors itself
         return items
     before = items[: items.index(per_layer[0])]
     after = [(k, v) for k, v in items if ".N." not in k and (k, v) not in before]
@@ -195,8 +195,8 @@ def _check_shape(tensor: Tensor, expected: tuple[int, ...], transposed: bool = F
 
 
 def _per_head(left: dict[str, Tensor], source: str) -> Tensor:
-    """The weights of modules that stand, one a head, where the name has a *, one after the
-    other."""
+    """The weights of all heads, one below the other, where each head is a module of its own, whose
+    number the name has as *."""
     heads = []
     while source.replace("*", str(len(heads))) + ".weight" in left:
         heads.append(left.pop(source.replace("*", str(len(heads))) + ".weight"))
@@ -268,9 +268,8 @@ def _grouped(letter: str, group: int, n_kv: int, head_dim: int) -> np.ndarray:
 
 
 def _half_split(knobs: Knobs, layer: int, letter: str, rows: np.ndarray) -> np.ndarray:
-    """The order in which the rows of heads stand so that rope rotates (i, i + n_rot / 2), not
-    (2i, 2i + 1). It is the same for all layers, with rope or without: what it does to q and k alike
-    changes nothing."""
+    """Puts the rows of heads in the order in which rope rotates (i, i + n_rot / 2), not (2i,
+    2i + 1). It does so in layers without rope too: what changes q and k alike changes no score."""
     if not knobs.interleaved or letter == "v":
         return rows
     n_rot = 2 * len(knobs.ropes[0].inv_freq)
@@ -301,8 +300,10 @@ def _pick(index: np.ndarray):
 def pool_kv_heads(knobs: Knobs, tensors: dict[str, Tensor], n_kv_heads: int) -> None:
     """Makes the K and V heads fewer by averaging neighbours, weights and biases: Ainslie et al.
     2023, "GQA: Training Generalized Multi-Query Transformer Models from Multi-Head Checkpoints",
-    section 2.1. Changes knobs and tensors in place. Errors: ExportError if n_kv_heads is no divisor
-    of what there is, or if keys are normalised across heads."""
+    section 2.1. Changes knobs and tensors in place. Errors: ExportError if there is no attention,
+    n_kv_heads is no divisor of what there is, or keys are normalised across heads."""
+    if not any(name.endswith("attn_k") for name in tensors):
+        raise ExportError("--kv-heads: the model has no attention, and so no KV heads")
     if isinstance(knobs.n_kv_heads, list) or isinstance(knobs.head_dim, list):
         raise ExportError("--kv-heads: the layers of this model differ in KV heads or head_dim")
     if any(name.endswith("attn_k_norm") for name in tensors) and knobs.qk_norm in (WHOLE, DISTINCT):

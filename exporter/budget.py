@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Mapping, Sequence
 
 from .checkpoint import dtype_of
@@ -16,21 +17,42 @@ LEAST, MOST = 4.5, 8.5  # of q4 and q8
 PRIOR = {"attn_v": 20.0, "attn_v_up": 20.0, "attn_k": 3.0, "ffn_down": 2.5, "expert_down": 2.5}
 
 
-def four_bits(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """The matrices that a q4 file holds in four bits, and for each the first with the same data."""
+@dataclass(frozen=True)
+class Rounding:
+    """How matrices are rounded: to `dtype`, q4 or q8; for q4, the bits that they may have a weight;
+    and whether codes and costs come from running texts, the model's own or those of a file."""
+
+    dtype: str
+    bits: float = MOST
+    calibrated: bool = False
+    text: str | None = None
+
+
+def rounding_of(
+    dtype: str, bits: float | None = None, calibrated: bool = False, text: str | None = None
+) -> Rounding | None:
+    """That of a --dtype; None: to nearest, all matrices to the same."""
+    if dtype in BITS:
+        return Rounding("q4", BITS[dtype] if bits is None else bits, calibrated, text or None)
+    return Rounding(dtype, calibrated=True, text=text or None) if calibrated else None
+
+
+def rounded_matrices(tensors: Mapping[str, Tensor], dtype: str) -> dict[str, str]:
+    """The matrices that a q4 or q8 file holds in that type, and for each the first with the same
+    data."""
     first: dict[int, str] = {}
     return {
         name: first.setdefault(id(tensor), name)
         for name, tensor in tensors.items()
-        if dtype_of(name, tensor, "q4") == "q4"
+        if dtype_of(name, tensor, dtype) == dtype
     }
 
 
-def sizes_of(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """Weights of the matrices that are held in four bits, those with the same data once."""
+def sizes_of(tensors: Mapping[str, Tensor], dtype: str) -> dict[str, int]:
+    """Weights of the matrices that are held in it, those with the same data once."""
     return {
         name: tensors[name].shape[0] * tensors[name].shape[1]
-        for name in dict.fromkeys(four_bits(tensors).values())
+        for name in dict.fromkeys(rounded_matrices(tensors, dtype).values())
     }
 
 

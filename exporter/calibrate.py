@@ -1,5 +1,5 @@
-"""Four bits by what they do: the engine runs texts in q8, the inputs that matrices have there
-decide their codes (codes.py), and what each matrix costs in four bits is measured (trials.py)."""
+"""Rounding by what it does: the engine runs texts in q8, the inputs that matrices have there decide
+their codes (codes.py), and what each matrix costs in four bits is measured (trials.py)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Collection, Mapping
 
 import numpy as np
 
-from .budget import four_bits, prior, sizes_of
+from .budget import Rounding, prior, rounded_matrices, sizes_of
 from .checkpoint import entries, write_checkpoint
 from .codes import feed, with_codes
 from .engine import Engine
@@ -33,15 +33,17 @@ class Amounts:
 
 
 AMOUNTS = Amounts()
+STARTS = (1, 16)  # random tokens that every other text begins with
 
 
 class Calibration:
-    """What calibrate() found: `costs` of the matrices alone in four bits, in nats a token. `with`
-    closes it."""
+    """What calibrate() found: codes in `dtype`, and `costs` of the matrices alone in four bits, in
+    nats a token where they were measured. `with` closes it."""
 
-    def __init__(self, folder: Folder, multiplied: list[str], costs: dict[str, float],
-                 trials: Trials | None):  # fmt: skip
-        self.folder, self.multiplied, self.costs, self.trials = folder, multiplied, costs, trials
+    def __init__(self, folder: Folder, dtype: str, multiplied: list[str],
+                 costs: dict[str, float], trials: Trials | None = None):  # fmt: skip
+        self.folder, self.dtype, self.multiplied = folder, dtype, multiplied
+        self.costs, self.trials = costs, trials
 
     def __enter__(self) -> "Calibration":
         return self
@@ -55,15 +57,15 @@ class Calibration:
         four = [name for name in self.multiplied if name not in eight]
         return self.trials.divergence(four) if self.trials else None
 
-    def with_codes(self, tensors: Mapping[str, Tensor], eight: Collection[str]
+    def with_codes(self, tensors: Mapping[str, Tensor], others: Collection[str] = ()
                    ) -> dict[str, Tensor]:  # fmt: skip
-        """The tensors of the file: those in four bits give what feedback made of them."""
+        """The tensors of the file: all but the others give what feedback made of them."""
         made = {
-            name: with_codes(self.folder, tensors[name], name)
+            name: with_codes(self.folder, tensors[name], name, self.dtype)
             for name in self.multiplied
-            if name not in eight
+            if name not in others
         }
-        first = four_bits(tensors)
+        first = rounded_matrices(tensors, self.dtype)
         return {name: made.get(first.get(name), tensor) for name, tensor in tensors.items()}
 
 
@@ -71,27 +73,27 @@ def calibrate(
     folder: Folder,
     metadata: Mapping[str, object],
     tensors: Mapping[str, Tensor],
-    text: str | None,
+    rounding: Rounding,
 ) -> Calibration:
-    """Codes and costs of the matrices that q4 holds in four bits. text: a file to run; by default
-    the model writes its own. Errors: ExportError, OSError."""
+    """Codes of the matrices, and what q4 costs them. Errors: ExportError, OSError."""
     amounts = AMOUNTS
     amounts = replace(amounts, length=min(amounts.length, int(metadata["model.context"])))
     _write_model(folder, metadata, tensors)
-    texts = _texts(folder, metadata, text, amounts)
+    texts = _texts(folder, metadata, rounding.text, amounts)
     used = len(texts) - amounts.held
-    sizes = sizes_of(tensors)
-    multiplied = feed(folder, metadata, {n: tensors[n] for n in sizes}, texts[:used],
-                      amounts.pass_texts)  # fmt: skip
-    if metadata.get("model.head") == 0:
-        return Calibration(folder, multiplied, prior(sizes), None)
+    sizes = sizes_of(tensors, rounding.dtype)
+    multiplied = feed(folder, metadata, {n: tensors[n] for n in sizes}, rounding.dtype,
+                      texts[:used], amounts.pass_texts)  # fmt: skip
+    if rounding.dtype == "q8" or metadata.get("model.head") == 0:
+        return Calibration(folder, rounding.dtype, multiplied, prior(sizes))
     trials = Trials(folder, texts[used:, : amounts.measured])
     try:
         costs = costs_of(folder, trials, multiplied)
     except BaseException:
         trials.close()
         raise
-    return Calibration(folder, multiplied, {n: costs.get(n, 0.0) for n in sizes}, trials)
+    costs = {n: costs.get(n, 0.0) for n in sizes}
+    return Calibration(folder, rounding.dtype, multiplied, costs, trials)
 
 
 def _write_model(folder: Folder, metadata, tensors) -> None:
@@ -125,7 +127,8 @@ def _beginning(engine: Engine, metadata) -> list[int]:
 
 
 def _own_texts(folder: Folder, metadata, _, amounts: Amounts) -> np.ndarray:
-    """What the model writes after BOS and a random token, some batches of it."""
+    """What the model writes after BOS and random tokens, some batches of it: after one it writes
+    what it was trained on most, after many other languages and kinds of text too."""
     numbers = np.random.RandomState(1)
     batches = []
     with Engine(
@@ -134,8 +137,8 @@ def _own_texts(folder: Folder, metadata, _, amounts: Amounts) -> np.ndarray:
         beginning = _beginning(engine, metadata)
         for first in range(0, amounts.texts, amounts.batch):
             n = min(amounts.batch, amounts.texts - first)
-            random = numbers.randint(0, engine.vocab_size, n).tolist()
-            texts = [beginning + [i] for i in random]
+            starts = [STARTS[i % len(STARTS)] for i in range(first, first + n)]
+            texts = [beginning + numbers.randint(0, engine.vocab_size, k).tolist() for k in starts]
             batches.append(engine.continued(texts, amounts.length, first))
             progress.update(n)
     return np.concatenate(batches)

@@ -16,6 +16,9 @@ from .steps import Folder, bar
 from .tensor import ExportError, Tensor
 
 MOMENTS = 1 << 29  # bytes of moments that may be in memory together, about
+LOGITS = 1 << 28  # bytes of logits of a pass, where what the output is multiplied by is wanted
+SLAB = 1 << 14  # rows that get their codes together
+OUTPUTS = {"embed", "output"}  # what the last norm's rows are multiplied by
 # The matrices that multiply an input, and which of a stack.
 Moments = "dict[tuple[tuple[str, ...], int], np.ndarray]"
 
@@ -29,12 +32,13 @@ def feed(
     folder: Folder,
     metadata: Mapping[str, object],
     matrices: Mapping[str, Tensor],
+    dtype: str,
     texts: np.ndarray,
     pass_texts: int,
 ) -> list[str]:
-    """Leaves the q4 codes of these matrices in the folder, a file a layer. Returns those that have
-    any: something is multiplied by them. Texts run pass_texts at a time. Errors: ExportError,
-    OSError."""
+    """Leaves the codes of these matrices in q4 or q8 in the folder, a file a layer. Returns those
+    that have any: something is multiplied by them. Texts run pass_texts at a time. Errors:
+    ExportError, OSError."""
     layers: dict[str, list[str]] = {}
     for name in matrices:
         layers.setdefault(_layer_of(name), []).append(name)
@@ -43,11 +47,14 @@ def feed(
         progress.update(len(layers) - len(left))
         for batch in _batches(left, layers, matrices, metadata):
             names = {name for layer in batch for name in layers[layer]}
-            moments = _moments(folder, texts, names, pass_texts)
+            n_logits = 0
+            if names & OUTPUTS:
+                n_logits = max(1, LOGITS // (4 * int(metadata["model.vocab_size"]) * pass_texts))
+            moments = _moments(folder, texts, names, pass_texts, min(n_logits, texts.shape[1]))
             for layer in batch:
                 made: dict[str, np.ndarray] = {}
                 for name in layers[layer]:
-                    made.update(_fed(name, matrices[name], metadata, moments))
+                    made.update(_fed(name, matrices[name], dtype, metadata, moments))
                 folder.save(f"{layer}.npz", made)
                 progress.update()
     return [name for layer in layers for name in _names_in(folder, layer)]
@@ -74,8 +81,11 @@ def _batches(left, layers, matrices, metadata) -> Iterator[list[str]]:
         yield batch
 
 
-def _moments(folder: Folder, texts: np.ndarray, names: set[str], step: int) -> Moments:
-    """Of what these matrices are multiplied by while the texts run, `step` of them at a time."""
+def _moments(
+    folder: Folder, texts: np.ndarray, names: set[str], step: int, n_logits: int
+) -> Moments:
+    """Of what these matrices are multiplied by while the texts run, `step` of them at a time, with
+    the logits of the last n_logits tokens of each."""
     found: Moments = {}
 
     def take(given: list[str], which: int, rows: np.ndarray) -> None:
@@ -89,11 +99,12 @@ def _moments(folder: Folder, texts: np.ndarray, names: set[str], step: int) -> M
                 found[wanted, which] = product
 
     length = texts.shape[1]
-    with Engine(folder.file("model.bin"), length, step * length, 1) as engine, \
+    rows = max(1, step * n_logits)
+    with Engine(folder.file("model.bin"), length, step * length, rows) as engine, \
             bar("moments", len(texts)) as progress:  # fmt: skip
         for first in range(0, len(texts), step):
             some = texts[first : first + step]
-            engine.watch(some, take)
+            engine.watch(some, take, n_logits)
             progress.update(len(some))
     return found
 
@@ -109,7 +120,7 @@ def _stack_of(name: str, metadata) -> int:
     return int(np.max(metadata[key])) if key else 1
 
 
-def _fed(name: str, tensor: Tensor, metadata, moments) -> dict[str, np.ndarray]:
+def _fed(name: str, tensor: Tensor, dtype: str, metadata, moments) -> dict[str, np.ndarray]:
     """What feedback makes of a matrix: values, scales and each row's squared error. Nothing if
     nothing is multiplied by it."""
     inputs: dict[int, np.ndarray] = {}
@@ -124,20 +135,19 @@ def _fed(name: str, tensor: Tensor, metadata, moments) -> dict[str, np.ndarray]:
     nothing = np.zeros((-(-weights.shape[1] // BLOCK) * BLOCK,) * 2, np.float32)
     parts = []
     for which, first in enumerate(range(0, len(weights), step)):
-        part = weights[first : first + step]
-        try:
-            parts.append(with_feedback(part, inputs.get(which, nothing), "q4"))
-        except OverflowError:
-            raise ExportError(
-                f"tensor {tensor.name}: a weight of magnitude {np.abs(part).max():.3g} is too "
-                "large for q4; use --dtype f32"
-            ) from None
-    blocks = Blocks(*(np.concatenate(x) for x in zip(*((p.values, p.scale) for p in parts))))
-    return {
-        f"{name}:values": blocks.values.astype(np.int8),
-        f"{name}:scale": blocks.scale.astype(np.float16),
-        f"{name}:error": row_errors(weights, blocks),
-    }
+        for begin in range(first, min(first + step, len(weights)), SLAB):
+            part = weights[begin : min(begin + SLAB, first + step)]
+            try:
+                blocks = with_feedback(part, inputs.get(which, nothing), dtype)
+            except OverflowError:
+                raise ExportError(
+                    f"tensor {tensor.name}: a weight of magnitude {np.abs(part).max():.3g} is too "
+                    f"large for {dtype}; use --dtype f32"
+                ) from None
+            parts.append((blocks.values.astype(np.int8), blocks.scale.astype(np.float16),
+                          row_errors(part, blocks)))  # fmt: skip
+    what = ("values", "scale", "error")
+    return {f"{name}:{key}": np.concatenate(x) for key, x in zip(what, zip(*parts))}
 
 
 @functools.lru_cache(maxsize=1)
@@ -153,11 +163,11 @@ def codes_of(folder: Folder, name: str, a: int, b: int) -> tuple[Blocks, float]:
     return blocks, float(error[a:b].sum())
 
 
-def with_codes(folder: Folder, tensor: Tensor, name: str) -> Tensor:
-    """The tensor, which in q4 is what feedback made of it."""
+def with_codes(folder: Folder, tensor: Tensor, name: str, codes: str) -> Tensor:
+    """The tensor, which in that dtype is what feedback made of it."""
 
     def packed(dtype: str, a: int, b: int) -> tuple[bytes, float]:
-        assert dtype == "q4", dtype
+        assert dtype == codes, dtype
         blocks, error = codes_of(folder, name, a, b)
         return pack_blocks(blocks, dtype), error
 

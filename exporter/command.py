@@ -9,9 +9,9 @@ import sys
 
 from . import plan
 from .assemble import pool_kv_heads
-from .budget import BITS
+from .budget import BITS, rounding_of
 from .checkpoint import Entry, Stats, entries, output_file, write_checkpoint
-from .convert import FourBits, convert, open_source, refuse_overwriting
+from .convert import convert, open_source, refuse_overwriting
 from .knobs import Source, values_of
 from .quantize import DTYPES
 from .random_weights import SHAPES, open_random
@@ -77,13 +77,9 @@ def run(args: argparse.Namespace) -> None:
         if args.random
         else open_source(args.src, args.tokenizer, args.revision, args.shape_only, say)
     )
-    refuse_overwriting(args.out, source)
+    refuse_overwriting(args.out, source.files)
     if args.kv_heads is not None:
         pool(source, args.kv_heads)
-    four = None
-    if args.dtype in BITS:
-        bits = BITS[args.dtype] if args.bits is None else args.bits
-        four = FourBits(bits, args.calibrate is not None, args.calibrate or None)
     stats = convert(
         source,
         args.out,
@@ -91,7 +87,7 @@ def run(args: argparse.Namespace) -> None:
         args.shape_only,
         note=lambda remark: say(f"note: {remark}"),
         write=write_with_progress,
-        four=four,
+        rounding=rounding_of(args.dtype, args.bits, args.calibrate is not None, args.calibrate),
     )
     report(source, args, stats)
 
@@ -138,8 +134,8 @@ def parse(argv: list[str], prog: str) -> argparse.Namespace:
         nargs="?",
         const="",
         metavar="FILE",
-        help="of q4: run the model on the text of FILE, or on what it writes itself, and choose "
-        "codes and bits by what they do there; takes minutes, and needs `make lib`",
+        help="of q4 and q8: run the model on the text of FILE, or on what it writes itself, and "
+        "choose codes and bits by what they do there; takes minutes, and needs `make lib`",
     )
     parser.add_argument(
         "--kv-heads",
@@ -180,9 +176,10 @@ def parse(argv: list[str], prog: str) -> argparse.Namespace:
         parser.error("--revision: random weights have none")
     if args.shape_only and args.tokenizer:
         parser.error("--tokenizer: a shape has none")
-    for option in ("bits", "calibrate"):
-        if getattr(args, option) is not None and args.dtype not in BITS:
-            parser.error(f"--{option} belongs to --dtype q4")
+    if args.bits is not None and args.dtype not in BITS:
+        parser.error("--bits belongs to --dtype q4")
+    if args.calibrate is not None and args.dtype not in (*BITS, "q8"):
+        parser.error("--calibrate belongs to --dtype q4 and q8")
     if args.calibrate is not None and (args.random or args.shape_only):
         parser.error("--calibrate: there are no trained weights")
     if args.seed is not None and not args.random:
@@ -206,7 +203,10 @@ def main(argv: list[str], prog: str = "export.py") -> int:
     except KeyboardInterrupt:
         say("interrupted; nothing was written" + kept(args))
         return 1
-    except (ExportError, OSError) as error:
+    except OSError as error:
+        say(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        return 1
+    except ExportError as error:
         say(str(error))
         return 1
     return 0

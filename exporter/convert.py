@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
-from typing import Callable
+from typing import Callable, Sequence
 
-from .budget import BITS, described, eight_bits, four_bits, prior, sizes_of
+from .budget import Rounding, described, eight_bits, prior, rounded_matrices
+from .budget import rounding_of, sizes_of
 from .chat import chat_metadata
 from .checkpoint import Stats, entries, output_file, write_checkpoint, write_shape
 from .generation import languages
@@ -58,9 +58,9 @@ def open_source(
     raise ExportError(f"{source}: no such file or directory, and not a hub id such as org/name")
 
 
-def refuse_overwriting(out: str, source: Source) -> None:
-    """ExportError if `out` is a directory or a device, is in no directory, or is one of the
-    source's files."""
+def refuse_overwriting(out: str, files: Sequence[str] = ()) -> None:
+    """ExportError if `out` is a directory or a device, is in no directory, or is one of the files
+    that it is made from."""
     target = output_file(out)
     if os.path.isdir(out):
         raise ExportError(
@@ -69,7 +69,7 @@ def refuse_overwriting(out: str, source: Source) -> None:
     if not os.path.isdir(os.path.dirname(target)):
         raise ExportError(f"{out}: its directory does not exist")
     if os.path.exists(out) and any(
-        os.path.samefile(out, file) for file in source.files if os.path.exists(file)
+        os.path.samefile(out, file) for file in files if os.path.exists(file)
     ):
         raise ExportError(f"{out} belongs to the source; name another file for the result")
 
@@ -106,16 +106,6 @@ def metadata(source: Source, dtype: str, shape_only: bool) -> dict[str, object]:
     }
 
 
-@dataclass(frozen=True)
-class FourBits:
-    """What a q4 file is made by: the bits that its matrices may have a weight, and whether their
-    codes and costs come from running texts, its own or a file's."""
-
-    bits: float
-    calibrated: bool = False
-    text: str | None = None
-
-
 def convert(
     source: Source,
     out: str,
@@ -123,50 +113,61 @@ def convert(
     shape_only: bool,
     note: Callable[[str], None],
     write: Callable[..., Stats] = write_checkpoint,
-    four: FourBits | None = None,
+    rounding: Rounding | None = None,
 ) -> Stats:
     """Writes the checkpoint, whole or not at all. note: takes each remark that a user should read.
-    write: what writes one that has weights. four: of q4 and q4m, if not as usual. Errors:
-    ExportError, OSError."""
+    write: what writes one that has weights. rounding: if not as usual. Errors: ExportError,
+    OSError."""
     meta = metadata(source, dtype, shape_only)
     for remark in source.remarks:
         note(remark)
     if shape_only:
         write = write_shape
-    if dtype not in BITS:
+    rounding = rounding or rounding_of(dtype)
+    if not rounding:
         return write(out, meta, entries(source.tensors, dtype))
-    four = four or FourBits(BITS[dtype])
-    if four.calibrated:
-        return _calibrated(source, out, meta, four, write)
-    sizes = sizes_of(source.tensors)
-    chosen = eight_bits(sizes, prior(sizes), four.bits)
+    if rounding.calibrated:
+        return _calibrated(source, out, meta, rounding, write)
+    sizes = sizes_of(source.tensors, "q4")
+    chosen = eight_bits(sizes, prior(sizes), rounding.bits)
     return _write_four(source.tensors, out, meta, chosen, write)
 
 
 def _write_four(tensors, out: str, meta, chosen, write, left: str = "") -> Stats:
     """A four-bit file in which the chosen matrices have eight. left: what four bits cost still."""
-    eight = [name for name, first in four_bits(tensors).items() if first in chosen]
+    eight = [name for name, first in rounded_matrices(tensors, "q4").items() if first in chosen]
     meta["info.eight_bits"] = (described(eight) or "none") + left
     stats = write(out, meta, entries(tensors, "q4", eight))
     stats.eight = meta["info.eight_bits"]
     return stats
 
 
-def _calibrated(source: Source, out: str, meta, four: FourBits, write) -> Stats:
+def _calibrated(source: Source, out: str, meta, rounding: Rounding, write) -> Stats:
     from .calibrate import calibrate
     from .steps import Folder, fingerprint
 
     if "model.source_layers" in meta:
         raise ExportError("--calibrate runs texts, and this model reads pairs of them")
-    files = [*source.files, *([four.text] if four.text else [])]
-    key = fingerprint(files, source=source.name, exporter=VERSION, text=four.text is not None,
-                      heads=source.knobs.n_kv_heads)  # fmt: skip
+    if rounding.text and not os.path.isfile(rounding.text):
+        raise ExportError(f"{rounding.text}, whose text was to calibrate the model, is no file")
+    files = [*source.files, *([rounding.text] if rounding.text else [])]
+    key = fingerprint(files, source=source.name, exporter=VERSION, text=rounding.text is not None,
+                      heads=source.knobs.n_kv_heads, dtype=rounding.dtype)  # fmt: skip
     folder = Folder(out, key)
-    with calibrate(folder, meta, source.tensors, four.text) as found:
-        chosen = eight_bits(sizes_of(source.tensors), found.costs, four.bits)
-        nats = found.divergence(chosen)
-        left = "" if nats is None else f"; {nats:.4f} nats a token from q8"
-        tensors = found.with_codes(source.tensors, chosen)
-        stats = _write_four(tensors, out, meta, chosen, write, left)
+    try:
+        found = calibrate(folder, meta, source.tensors, rounding)
+    except ExportError:
+        if not folder.has("texts.npz"):  # nothing that took time to make
+            folder.remove()
+        raise
+    with found:
+        if rounding.dtype == "q8":
+            stats = write(out, meta, entries(found.with_codes(source.tensors), "q8"))
+        else:
+            chosen = eight_bits(sizes_of(source.tensors, "q4"), found.costs, rounding.bits)
+            nats = found.divergence(chosen)
+            left = "" if nats is None else f"; {nats:.4f} nats a token from q8"
+            tensors = found.with_codes(source.tensors, chosen)
+            stats = _write_four(tensors, out, meta, chosen, write, left)
     folder.remove()
     return stats

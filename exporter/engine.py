@@ -68,18 +68,20 @@ class Engine:
 
     def continued(self, beginnings: Sequence[list[int]], length: int, seed: int) -> np.ndarray:
         """Texts of `length` tokens, sampled as the model finds them likely: ids [n, length]."""
-        n, calls = len(beginnings), self.calls
+        calls = self.calls
         sequences = [calls.sequence_new(self.workspace, 0) for _ in beginnings]
-        samplers = [self._sampler(seed + i) for i in range(n)]
-        handles, picked = (ctypes.c_void_p * n)(*samplers), (ctypes.c_int * n)()
-        texts, new = [list(ids) for ids in beginnings], beginnings
+        samplers = [self._sampler(seed + i) for i in range(len(beginnings))]
+        texts, new = [list(ids) for ids in beginnings], list(beginnings)
         try:
-            while min(map(len, texts)) < length:
-                logits = self._run(sequences, new, 1)
+            while short := [i for i, text in enumerate(texts) if len(text) < length]:
+                n = len(short)
+                handles = (ctypes.c_void_p * n)(*(samplers[i] for i in short))
+                picked = (ctypes.c_int * n)()
+                logits = self._run([sequences[i] for i in short], [new[i] for i in short], 1)
                 calls.sampler_pick_each(self.workspace, handles, n, logits, picked)
-                new = [[i] for i in picked]
-                for text, token in zip(texts, picked):
-                    text.append(token)
+                for i, token in zip(short, picked):
+                    new[i] = [token]
+                    texts[i].append(token)
         finally:
             for sampler, sequence in zip(samplers, sequences):
                 calls.sampler_free(sampler)
@@ -102,9 +104,10 @@ class Engine:
             for sequence in sequences:
                 self.calls.sequence_free(sequence)
 
-    def watch(self, texts: np.ndarray, take: TakeInput) -> None:
-        """Runs the texts and gives `take` each product's input: the names of the matrices, which
-        of a stack, and float32 rows [n, n_in], borrowed."""
+    def watch(self, texts: np.ndarray, take: TakeInput, n_logits: int = 0) -> None:
+        """Runs the texts, with the logits of the last n_logits tokens of each, and gives `take`
+        each product's input: the names of the matrices, which of a stack, and float32 rows
+        [n, n_in], borrowed."""
         failed: list[BaseException] = []
 
         def show(_context, given) -> None:
@@ -122,7 +125,7 @@ class Engine:
         self.calls.workspace_probe(self.workspace, ctypes.byref(probe))
         sequences = [self.calls.sequence_new(self.workspace, 0) for _ in texts]
         try:
-            self._run(sequences, texts.tolist(), 0)
+            self._run(sequences, texts.tolist(), n_logits)
         finally:
             self.calls.workspace_probe(self.workspace, None)
             for sequence in sequences:

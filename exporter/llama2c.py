@@ -75,7 +75,7 @@ def _header(path: str) -> tuple[list[int], bool, int]:
     if head[:8] == b"heads.c\0":
         raise ExportError(f"{path} is a heads.c checkpoint already; run it with ./run {path}")
     if len(head) < 256:
-        raise ExportError(f"{path} is too short for a llama2.c checkpoint")
+        raise ExportError(f"{path} is no GGUF file, and too short for a llama2.c checkpoint")
     if struct.unpack_from("<I", head)[0] == MAGIC:
         version, *shape, shared, group = struct.unpack_from("<i7iBi", head, 4)
         if version != 2:
@@ -96,7 +96,9 @@ def _header(path: str) -> tuple[list[int], bool, int]:
         or n_heads % n_kv_heads
         or dim // n_heads % 2
     ):
-        raise ExportError(f"{path} is no llama2.c checkpoint: its header does not describe a model")
+        raise ExportError(
+            f"{path} is no GGUF file, and no llama2.c checkpoint: its header describes no model"
+        )
     return shape, bool(shared), group
 
 

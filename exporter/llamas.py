@@ -20,7 +20,7 @@ from .common import (
 )
 from .config import Config
 from .knobs import ACTS, AFTER_ROPE, WHOLE, XIELU, Knobs
-from .parts import PerLayerEmbedding, SharedKeys
+from .parts import Experts, PerLayerEmbedding, SharedKeys
 from .rope import FULL, SLIDING, Shape, layer_kinds, rope_by_type, rope_set, windows
 from .tensor import ExportError
 
@@ -418,13 +418,12 @@ def gemma3(c: Config) -> Knobs:
 
 
 def gemma4(c: Config) -> Knobs:
-    """Gemma 4 text without experts: full layers have other heads and a rope of their own, the last
-    layers read keys and values of earlier ones, and every token has an embedding for each layer."""
-    c.require(enable_moe_block=False)
+    """Gemma 4 text: full layers have other heads and a rope of their own, the last layers read keys
+    and values of earlier ones, and every token has an embedding for each layer, or experts that
+    read the stream beside the network that all tokens pass."""
     if c.get("use_bidirectional_attention") == "vision":  # of images; text is causal
         c.ignore("use_bidirectional_attention")
         c.values = {**c.values, "use_bidirectional_attention": None}
-    c.ignore("num_experts", "top_k_experts", "moe_intermediate_size")
     k = _gemma(c, act="hidden_activation", hidden_activation="gelu_pytorch_tanh",
                num_key_value_heads=4, max_position_embeddings=131072,
                vocab_size=262144)  # fmt: skip
@@ -465,7 +464,18 @@ def gemma4(c: Config) -> Knobs:
     else:
         c.ignore("vocab_size_per_layer_input")
         k.names = without(GEMMA4, "ple_table", "ple_in", "ple_in_norm")
+    _gemma4_experts(c, k)
     return k
+
+
+def _gemma4_experts(c: Config, k: Knobs) -> None:
+    if not c.flag("enable_moe_block", False):
+        c.ignore("num_experts", "top_k_experts", "moe_intermediate_size")
+        return
+    k.names = {**(k.names or GEMMA4), **GEMMA4_EXPERTS}
+    n = c.int("num_experts", most=4096)
+    k.parts.append(Experts([True] * k.n_layers, n=n, top_k=c.int("top_k_experts", most=min(n, 64)),
+                           d_ff=c.int("moe_intermediate_size"), norms=True))  # fmt: skip
 
 
 def gemma4_unified(c: Config) -> Knobs:
@@ -521,3 +531,8 @@ GEMMA4 = {
         out_scale="layer_scalar",
     ),
 }
+GEMMA4_EXPERTS = in_layer(
+    "model.layers.N", router="router.proj", expert_gate="experts.gate", expert_up="experts.up",
+    expert_down="experts.down", expert_norm="pre_feedforward_layernorm_2",
+    expert_post_norm="post_feedforward_layernorm_2", ffn_beside_norm="post_feedforward_layernorm_1",
+)  # fmt: skip

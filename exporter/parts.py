@@ -17,6 +17,7 @@ from .tensor import ExportError, Tensor, constant
 LANES = 16
 KINDS = frozenset(  # the tensors that only parts have
     "router selection_bias shared_gate expert_gate expert_up expert_down attn_gate attn_q_down "
+    "expert_norm expert_post_norm ffn_beside_norm "
     "attn_q_down_norm "
     "attn_latent_norm attn_k_up attn_v_up mix_in conv mix_out "
     "delta_gate delta_beta delta_decay delta_rate delta_norm "
@@ -30,10 +31,10 @@ MAX, TOP2 = 0, 1  # of layer.group_score
 
 @dataclass
 class Part:
-    """`layers` says of each layer whether it has the part."""
+    """`layers` has, for each layer, whether it has the part."""
 
     layers: list[bool]
-    lacks = ()  # what such a layer has not, though others do
+    lacks = ()  # tensors that such a layer lacks, though others have them
     mixer = 0  # layer.mixer of such a layer
 
     def metadata(self) -> dict[str, object]:
@@ -217,6 +218,7 @@ class Experts(Part):
     interleaved: bool = False
     clamp: tuple[float, float] | None = None  # alpha and limit of its activation
     shared_gate: bool = False  # the network that all tokens pass is weighed by a sigmoid
+    norms: bool = False  # experts and what all tokens pass have norms of their own (Gemma 4)
 
     def metadata(self):
         meta = {
@@ -254,9 +256,16 @@ class Experts(Part):
             shapes["ffn_act"] = (4,)
         if self.shared_gate:
             shapes["shared_gate"] = (1, n_embd)
+        if self.norms:
+            names = ("expert_norm", "expert_post_norm", "ffn_beside_norm")
+            shapes |= dict.fromkeys(names, (n_embd,))
         return shapes
 
     def arrange(self, left):
+        for module in modules(left, "router.scale"):
+            norm = left.get(f"{module}.pre_feedforward_layernorm_2.weight")
+            router = f"{module}.router.proj.weight"
+            left[router] = rescaled(left[router], left.pop(f"{module}.router.scale"), norm)
         found: dict[str, dict[str, dict[int, Tensor]]] = {}
         for key in list(left):
             match = EXPERT.fullmatch(key)
@@ -309,10 +318,13 @@ class Experts(Part):
         """Gate rows come first, then those of up."""
         expect(gate_up, self.n, 2 * self.d_ff, gate_up.shape[-1])
         expect(down, self.n, gate_up.shape[-1], self.d_ff)
+        scale = left.pop(f"{module}.router.per_expert_scale", None)
 
         def rows(tensor: Tensor, e: int, begin: int, end: int) -> Tensor:
+            by = scale if tensor is down else None
             return tensor.slice(e, e + 1).map(
-                lambda w: w[0, begin:end], (end - begin, tensor.shape[2])
+                lambda w: w[0, begin:end] * (1 if by is None else by.array()[e]),
+                (end - begin, tensor.shape[2]),
             )
 
         for name, tensor, begin, end in (
@@ -366,6 +378,20 @@ class Experts(Part):
                 continue
             left[f"{base}.gate.{kind}"] = stack([pick(t, rows[0::2]) for t in tensors])
             left[f"{base}.up.{kind}"] = stack([pick(t, rows[1::2]) for t in tensors])
+
+
+def rescaled(router: Tensor, scale: Tensor, norm: Tensor) -> Tensor:
+    """Gemma 4's router, which reads the stream divided by its length and times `scale`, for what
+    its experts read: the same times `norm`."""
+
+    def columns(w: np.ndarray) -> np.ndarray:
+        weights = norm.array()
+        if not np.all(weights):
+            raise ExportError(f"tensor {norm.name} holds a zero, by which {router.name} would have "
+                              "to be divided")  # fmt: skip
+        return w * (scale.array() / weights * np.float32(w.shape[1] ** -0.5))
+
+    return router.map(columns)
 
 
 # ---- latent attention ----------------------------------------------------------------------------

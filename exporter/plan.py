@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 
 from .checkpoint import Entry, entries, replacing
+from .convert import refuse_overwriting
 from .families import canonical
 from .quantize import panel_bytes
 from .tensor import ExportError
@@ -363,6 +364,8 @@ def run(args: argparse.Namespace) -> None:
         raise ExportError(f"--context {args.context:,}: expected 1 to {1 << 24:,}")
     if args.vocab is not None and not 1 <= args.vocab <= 1 << 24:
         raise ExportError(f"--vocab {args.vocab:,}: expected 1 to {1 << 24:,}")
+    if args.out:
+        refuse_overwriting(args.out)
     plans = candidates(args)
     print(f"at most {args.params:,} parameters, and {args.kv_memory:,} bytes of KV cache in f16 at "
           f"{args.context:,} tokens\n")  # fmt: skip

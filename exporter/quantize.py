@@ -197,9 +197,9 @@ def _doubled(values: np.ndarray) -> np.ndarray:
 def _best_scale(blocks, largest, trials, numbers) -> np.ndarray:
     """The f16 scale s [n] of each block w that brings s q closest to w, where q = numbers(1 / s).
 
-    For given q the best s is w.q / q.q, and leaves an error of w.w - (w.q)^2 / q.q. So of the q
-    that the trials give, each the largest weight's number, that with the largest (w.q)^2 / q.q is
-    taken; its s gives a last q, and that the final s."""
+    For given q the best s is w.q / q.q, and leaves an error of w.w - (w.q)^2 / q.q. Each trial is a
+    number that the largest weight becomes. Of the q that trials give, the one with the largest
+    (w.q)^2 / q.q is taken; its s gives a last q, and that gives the final s."""
     if not (np.abs(largest) <= 127 * F16_MAX).all():
         raise OverflowError
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from functools import cached_property
 
 import numpy as np
 
@@ -89,12 +90,16 @@ class _Pool:
     Weights are normal with variance 1 / n_in, so that a product keeps the scale of what goes in."""
 
     def __init__(self, seed: int, n_in: int):
-        # The generator whose stream numpy promises to keep.
-        numbers = np.random.RandomState([seed, n_in])
-        self.rows = numbers.standard_normal((POOL, LANES, n_in)).astype(np.float32) * np.float32(
-            n_in**-0.5
-        )
+        self.seed, self.n_in = seed, n_in
         self._packed: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """Drawn when they are first asked for, which for a shape is never."""
+        # The generator whose stream numpy promises to keep.
+        numbers = np.random.RandomState([self.seed, self.n_in])
+        drawn = numbers.standard_normal((POOL, LANES, self.n_in)).astype(np.float32)
+        return drawn * np.float32(self.n_in**-0.5)
 
     def packed(self, dtype: str) -> tuple[np.ndarray, np.ndarray]:
         """The panels' bytes, uint8 [POOL][panel bytes], and the squares of what rounding changed,
@@ -148,8 +153,10 @@ def random_tensors(tensors: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
         elif len(tensor.shape) == 1:
             found[name] = _vector(name, tensor.shape[0], seed)
         else:
-            pool = pools.setdefault(tensor.shape[1], _Pool(seed, tensor.shape[1]))
-            found[name] = _matrix(name, tensor.shape, pool, seed)
+            n_in = tensor.shape[1]
+            if n_in not in pools:
+                pools[n_in] = _Pool(seed, n_in)
+            found[name] = _matrix(name, tensor.shape, pools[n_in], seed)
     return found
 
 

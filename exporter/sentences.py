@@ -78,11 +78,26 @@ def _entries(directory: str, context: int, mode: int, unit: bool) -> dict[str, i
     else:
         limit = c.int("max_seq_length")
     c.finish()
+    _check_side(directory)
     return {
         "model.pooling": mode,
         "model.pooling_unit": int(unit),
         "model.pooling_tokens": int(min(limit, context)),
     }
+
+
+def _check_side(directory: str) -> None:
+    """Texts are cut where tokenizer_config.json or else tokenizer.json says. The rest of its
+    `truncation` counts for nothing: the length is the one above, stride is for what was cut off,
+    and strategy for pairs."""
+    side = beside(directory, "tokenizer_config.json").get("truncation_side")
+    where = "tokenizer_config.json: truncation_side"
+    if side is None:
+        where = "tokenizer.json: truncation.direction"
+        side = (beside(directory, "tokenizer.json").get("truncation") or {}).get("direction")
+    if side not in (None, "right", "Right"):
+        raise ExportError(f"{where} is {side!r}: sentence-transformers cuts the beginning of a long "
+                          "text off, which this exporter has no rule for")  # fmt: skip
 
 
 def _prompts(directory: str) -> list[str]:

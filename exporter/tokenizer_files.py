@@ -29,7 +29,7 @@ from .tokenizer import (
     COVERING, KINDS, PREFIX_SPACE, Kind, Vocabulary, from_json, from_llama2c, from_merges,
     from_ranks, from_sentencepiece, read_sentencepiece, vocabulary_metadata,
 )  # fmt: skip
-from .m2m_files import from_m2m
+from .m2m_files import from_m2m, from_nllb
 from .unigram_files import from_marian, from_unigram_file
 
 NAMES = (
@@ -133,9 +133,8 @@ def _from_sentencepiece(data: bytes, path: str) -> Vocabulary:
         return from_unigram_file(data, directory, model_type)
     if name == "sentencepiece.bpe.model" and os.path.exists(os.path.join(directory, "vocab.json")):
         return from_m2m(data, directory)
-    if name == "sentencepiece.bpe.model":  # NLLB's
-        raise ExportError("its model_type is BPE, and there is no vocab.json that says its ids; "
-                          "export from a tokenizer.json")  # fmt: skip
+    if name == "sentencepiece.bpe.model":
+        return from_nllb(data, directory)
     return from_sentencepiece(data)
 
 

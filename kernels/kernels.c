@@ -2,7 +2,9 @@
 #include "kernels.h"
 
 #include <string.h>
-#if defined(__x86_64__)
+#ifdef SCALAR
+// The reference alone: make SCALAR=1.
+#elif defined(__x86_64__)
 #include <cpuid.h>
 #ifdef __linux__
 #include <sys/syscall.h>
@@ -33,7 +35,8 @@ size_t panel_bytes(Dtype dtype, int n_in) {
     }
 }
 
-#if defined(__x86_64__)
+#ifdef SCALAR
+#elif defined(__x86_64__)
 static int has_avx2(void) {
     unsigned a, b, c, d;  // clang's __builtin_cpu_supports does not know f16c
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
@@ -89,7 +92,8 @@ const Kernels *kernels_choose(const char *name, const char **why) {
         int (*available)(void), (*preferred)(void);
         const char *reason;
     } tables[] = {  // fastest first
-#if defined(__x86_64__)
+#ifdef SCALAR
+#elif defined(__x86_64__)
         {&amx_kernels, has_amx, always, "the processor has AMX, and the system lets us use it"},
         {&avx512bf16_kernels, has_bf16_dot, has_fast_bf16_dot,
          "the processor has AVX-512 with VNNI and a fast bf16 dot product"},

@@ -52,7 +52,9 @@ def spotted(rows):
 
 def rows(fields, *lines):
     """Rows from lines whose cells, separated by " | ", are named by `fields`."""
-    return [dict(zip(fields.split(), line.split(" | "), strict=True)) for line in lines]
+    names, cells = fields.split(), [line.split(" | ") for line in lines]
+    assert all(len(row) == len(names) for row in cells)
+    return [dict(zip(names, row)) for row in cells]
 
 
 TABLES = {

@@ -2,9 +2,26 @@
 "use strict";
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const n_tokens = data.tokens.length;
 const heads = data.layers.flatMap((layer) =>
   (layer.heads || []).map((head) => Object.assign(head, { layer })));
+
+// ---- texts: of a model that reads one and writes another there are two ----
+
+const TARGET = data.tokens, SOURCE = data.source_tokens || TARGET;
+const two_texts = SOURCE !== TARGET;
+const KINDS = {
+  encoder: { name: "Encoder", short: "E",
+    means: two_texts ? "each token of the source reads all of it" : "each token reads all others" },
+  decoder: { name: "Decoder", short: "D", means: "each token of the target reads those up to it" },
+  cross: { name: "Cross", short: "C", means: "each token of the target reads all of the source" },
+};
+const kind_of = (head) => head.layer.kind || "decoder";
+const rows_of = (head) => (kind_of(head) === "encoder" ? SOURCE : TARGET);     // that look
+const columns_of = (head) => (kind_of(head) === "decoder" ? TARGET : SOURCE);  // that are there
+const count_seen = (head, row) =>
+  (kind_of(head) === "decoder" ? row + 1 : columns_of(head).length);
+
+// ---- roles ----
 
 const ROLES = {
   previous: {
@@ -15,10 +32,10 @@ const ROLES = {
   },
   duplicate: {
     name: "duplicate token", short: "dup", rows: "rows that see one",
-    means: "reads from earlier copies of the same token.",
-    formula: "Mean of the weight on all earlier tokens equal to the row's own.",
-    words: "Where a token has come before, this head puts {score} of the weight on the earlier " +
-      "copies.",
+    means: "reads from the other copies of the same token that it sees.",
+    formula: "Mean of the weight on all other tokens equal to the row's own.",
+    words: "Where a token sees another copy of itself, this head puts {score} of the weight on " +
+      "such copies.",
   },
   induction: {
     name: "induction", short: "ind", rows: "rows that see one",
@@ -35,17 +52,42 @@ const ROLES = {
     formula: "Mean of the weight on the first token.",
     words: "On average this head puts {score} of a row's weight on the first token.",
   },
+  next: {
+    name: "next token", short: "next", rows: "rows that see it",
+    means: "reads from the token just after.",
+    formula: "Mean of the weight on the token after.",
+    words: "On average this head puts {score} of a row's weight on the token just after.",
+  },
+  last: {
+    name: "last token", short: "last", rows: "rows that see it",
+    means: "rests on the last token of the text that it reads, which is often a separator or an " +
+      "end: next to nothing, as on the first one (Clark et al. 2019).",
+    formula: "Mean of the weight on the last token.",
+    words: "On average this head puts {score} of a row's weight on the last token.",
+  },
+  diagonal: {
+    name: "diagonal", short: "diag", rows: "rows",
+    means: "reads the source in step with the target: near the token that lies as far into the " +
+      "one as the row's own into the other.",
+    formula: "Mean of the weight on the tokens within 2 of that place.",
+    words: "On average this head puts {score} of a row's weight within 2 tokens of the same " +
+      "place in the source.",
+  },
 };
 const NO_ROLE = {
   name: "no simple role", short: "pair",
-  means: "none of the four scores is high. The number in its cell is the weight of its " +
+  means: "none of its scores is high. The number in its cell is the weight of its " +
     "strongest pair of tokens.",
 };
 const SPREAD = {
-  distance: { name: "distance", means: "how far back it reads: 1 is as far as uniform attention" },
+  distance: { name: "distance", means: "how far away it reads: 1 is as far as uniform attention" },
   entropy: { name: "entropy", means: "0: all on one token, 1: the same on all" },
   last8: { name: "last 8", means: "weight on the last 8 tokens" },
 };
+// Those that this page has numbers of.
+const with_scores = (all) =>
+  Object.keys(all).filter((name) => heads.some((head) => name in head.scores));
+const ROLE_NAMES = with_scores(ROLES), SPREAD_NAMES = with_scores(SPREAD);
 const role_of = (head) => ROLES[head.role] || NO_ROLE;
 
 // ---- numbers ----
@@ -66,12 +108,12 @@ function score_of(head, shown) {
 // ---- tokens ----
 
 // A token in little room: one line, and never nothing.
-function label(i) {
-  const text = data.tokens[i].text.replace(/\r?\n/g, "↵").replace(/\t/g, "⇥");
-  return text.trim() || "·".repeat(text.length) || "⟨" + data.tokens[i].id + "⟩";
+function label(token) {
+  const text = token.text.replace(/\r?\n/g, "↵").replace(/\t/g, "⇥");
+  return text.trim() || "·".repeat(text.length) || "⟨" + token.id + "⟩";
 }
 
-// ---- maps: base64 of bytes round(255 sqrt(weight)), the lower triangle row after row ----
+// ---- maps: base64 of bytes round(255 sqrt(weight)), row after row what it sees ----
 
 const weight_of = (byte) => (byte / 255) ** 2;
 
@@ -84,29 +126,31 @@ function base64_bytes(text, start, end) {
   return bytes;
 }
 
-const row_start = (i) => (i * (i + 1)) / 2;
+const row_start = (head, i) =>
+  (kind_of(head) === "decoder" ? (i * (i + 1)) / 2 : i * columns_of(head).length);
 const has_map = (head) => Boolean(head && head.map);
-const map_row = (head, i) => base64_bytes(head.map, row_start(i), row_start(i + 1));
+const map_row = (head, i) => base64_bytes(head.map, row_start(head, i), row_start(head, i + 1));
+const whole_map = (head) => base64_bytes(head.map, 0, row_start(head, rows_of(head).length));
 
 let last_map = null;  // the head on show is asked for often
 function map_bytes(head) {
   if (!last_map || last_map.head !== head) {
     last_map = {
       head,
-      map: base64_bytes(head.map, 0, row_start(n_tokens)),
-      sink: head.sink ? base64_bytes(head.sink, 0, n_tokens) : null,
+      map: whole_map(head),
+      sink: head.sink ? base64_bytes(head.sink, 0, rows_of(head).length) : null,
     };
   }
   return last_map;
 }
 
 const weight_at = (head, i, j) =>
-  (j > i ? 0 : weight_of(map_bytes(head).map[row_start(i) + j]));
+  (j < count_seen(head, i) ? weight_of(map_bytes(head).map[row_start(head, i) + j]) : 0);
 const sink_at = (head, i) => (head.sink ? weight_of(map_bytes(head).sink[i]) : 0);
 
-// Row i, averaged over the heads given: {weights, sink}.
+// Row i, averaged over the heads given, which are of one kind: {weights, sink}.
 function mean_row(some_heads, i) {
-  const weights = new Float64Array(i + 1);
+  const weights = new Float64Array(count_seen(some_heads[0], i));
   let sink = 0;
   for (const head of some_heads) {
     map_row(head, i).forEach((byte, j) => { weights[j] += weight_of(byte) / some_heads.length; });

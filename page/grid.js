@@ -6,7 +6,8 @@ const grid = $("grid");
 let cell_rows = [];           // the cells, as arrow keys see them
 const cell_of = new Map();    // of a head
 
-const head_name = (head) => "Layer " + head.layer.layer + ", head " + head.head;
+const head_name = (head) => (two_texts ? KINDS[kind_of(head)].name + " layer " : "Layer ") +
+  head.layer.layer + ", head " + head.head;
 
 // What a cell says to those who do not see where it stands; its number follows.
 function heard_of(head) {
@@ -33,7 +34,7 @@ function head_cell(head, sorted) {
   if (!has_map(head)) cell.classList.add("without-map");
   if (sorted) {
     cell.append(element("span", { class: "place", "aria-hidden": "true" },
-      head.layer.layer + "·" + head.head));
+      (two_texts ? KINDS[kind_of(head)].short : "") + head.layer.layer + "·" + head.head));
   }
   cell.append(element("span", { class: "only-heard" }), element("span", { class: "face" },
     icon(head.role),
@@ -53,12 +54,16 @@ function fill_cell(cell) {
   cell.querySelector(".only-heard").textContent = heard_of(cell.head);
 }
 
+const window_in_words = (layer) => (layer.kind === "encoder"
+  ? "sees the tokens less than " + layer.window + " away"
+  : "sees the last " + layer.window + " tokens");
+
 function layer_row(layer) {
   const row = element("div", { role: "row", class: "layer" });
   const name = element("div", { role: "rowheader", class: "layer-name" }, String(layer.layer));
   name.setAttribute("aria-label", "Layer " + layer.layer);
   if (layer.window) {
-    const sees = "sees the last " + layer.window + " tokens";
+    const sees = window_in_words(layer);
     name.prepend(element("small", { title: sees }, "w" + layer.window), " ");
     name.setAttribute("aria-label", "Layer " + layer.layer + ", " + sees);
   }
@@ -89,13 +94,24 @@ function heading_row() {
   return row;
 }
 
+// What the layers below it are, where there are several kinds.
+function kind_row(kind) {
+  return element("div", { role: "row", class: "kind" },
+    element("div", { role: "columnheader" }, element("b", {}, KINDS[kind].name),
+      ": " + KINDS[kind].means));
+}
+
 function rows_by_layer() {
-  return [heading_row(), ...data.layers.map(layer_row)];
+  return [heading_row(), ...data.layers.flatMap((layer, i) => {
+    const begins = two_texts && (!i || data.layers[i - 1].kind !== layer.kind);
+    return begins ? [kind_row(layer.kind), layer_row(layer)] : [layer_row(layer)];
+  })];
 }
 
 function rows_by_score() {
   const sign = state.order === "highest" ? -1 : 1;
-  const sorted = [...heads].sort((a, b) =>
+  const has = (head) => state.shown === "role" || state.shown in head.scores;
+  const sorted = heads.filter(has).sort((a, b) =>
     sign * ((score_of(a, state.shown) ?? -1) - (score_of(b, state.shown) ?? -1)));
   const width = Math.max(4, widest_layer());
   const rows = [];
@@ -137,29 +153,30 @@ function fill_grid() {
 
 function found_heads() {
   const search = state.search.trim().toLowerCase();
-  const tokens = new Set(found_tokens());
+  const found = new Map([TARGET, SOURCE].map((text) => [text, new Set(found_tokens(text))]));
   return heads.filter((head) => {
     if (state.roles.size && !state.roles.has(head.role || "none")) return false;
     if (!search) return true;
     return role_of(head).name.includes(search) || role_of(head).short === search ||
-      (head.pairs || []).some(([i, j]) => tokens.has(i) || tokens.has(j));
+      (head.pairs || []).some(([i, j]) =>
+        found.get(rows_of(head)).has(i) || found.get(columns_of(head)).has(j));
   });
 }
 
-// Tokens that hold a part of what is searched, which may run over several of them.
-function found_tokens() {
+// Tokens of a text that hold a part of what is searched, which may run over several of them.
+function found_tokens(tokens) {
   const search = state.search.trim().toLowerCase();
   if (!search) return [];
   const starts = [];
   let text = "";
-  for (const token of data.tokens) {
+  for (const token of tokens) {
     starts.push(text.length);
     text += token.text.toLowerCase();
   }
   const found = new Set();
   for (let at = text.indexOf(search); at >= 0; at = text.indexOf(search, at + 1)) {
     let i = starts.findLastIndex((start) => start <= at);
-    for (; i < n_tokens && starts[i] < at + search.length; i++) found.add(i);
+    for (; i < tokens.length && starts[i] < at + search.length; i++) found.add(i);
   }
   return [...found];
 }
@@ -168,10 +185,11 @@ function dim_cells() {
   const kept = new Set(found_heads());
   for (const [head, cell] of cell_of) cell.classList.toggle("dimmed", !kept.has(head));
   const searched = Boolean(state.search.trim() || state.roles.size);
+  const n = found_tokens(TARGET).length + (two_texts ? found_tokens(SOURCE).length : 0);
   grid.classList.toggle("searched", searched);
   $("found").textContent = !searched ? ""
     : count(kept.size, "head") + (state.search.trim()
-      ? " (by role, or by its strongest pairs) and " + count(found_tokens().length, "token")
+      ? " (by role, or by its strongest pairs) and " + count(n, "token")
       : "");
 }
 
@@ -190,7 +208,7 @@ function mark_cell() {
 
 function go_to_cell(cell) {
   if (!cell) return;
-  if (cell.head) show({ head: cell.head });
+  if (cell.head) show_head_of(cell.head);
   for (const other of grid.querySelectorAll('[tabindex="0"]')) other.tabIndex = -1;
   cell.tabIndex = 0;
   cell.focus();
@@ -217,10 +235,9 @@ function on_grid_key(event) {
 // ---- small maps, drawn when they come into view ----
 
 function draw_thumbnail(cell) {
-  const side = Math.min(n_tokens, 48);
-  const canvas = element("canvas", { width: side, height: side, class: "thumbnail",
-    "aria-hidden": "true" });
-  paint_pooled(canvas, base64_bytes(cell.head.map, 0, row_start(n_tokens)), side);
+  const canvas = element("canvas", { class: "thumbnail", "aria-hidden": "true" });
+  paint_pooled(canvas, cell.head, whole_map(cell.head), 48);
+  canvas.style.aspectRatio = canvas.width + " / " + canvas.height;
   cell.prepend(canvas);
 }
 

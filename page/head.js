@@ -6,8 +6,8 @@ const times = (x) => (x >= 10 ? x.toFixed(0) : x.toFixed(1));
 
 function in_words(head) {
   if (!ROLES[head.role]) {
-    return "No simple role: none of the four scores is at least 0.3 and at least 3 times the " +
-      "uniform one.";
+    return "No simple role: none of its scores is at least 0.3 and at least 3 times the uniform " +
+      "one.";
   }
   const score = head.scores[head.role], uniform = head.layer.uniform[head.role];
   const rows = head.layer.rows[head.role];
@@ -43,7 +43,7 @@ function weight_list(list, entries, pick) {
 
 function show_pairs(head) {
   const pairs = (head.pairs || []).map(([row, column, weight]) => ({ row, column, weight,
-    tokens: [token_chip(row), " ← ", token_chip(column)] }));
+    tokens: [token_chip(rows_of(head)[row]), " ← ", token_chip(columns_of(head)[column])] }));
   $("pairs-title").hidden = !pairs.length;
   weight_list($("pairs"), pairs, ({ row, column }) => show({ row, column }));
 }
@@ -54,8 +54,9 @@ function facts_in_words(head) {
   const facts = [layer.mixer === "latent attention" ? "Latent attention, one latent for all heads"
     : "Attention, KV head " + head.kv_head + (group.length > 1
       ? ", shared by heads " + group.map((other) => other.head).join(", ") : "")];
+  if (layer.kind && !layer.window) facts.push(KINDS[layer.kind].means);
   if (layer.kv_source != null) facts.push("reads the keys and values of layer " + layer.kv_source);
-  if (layer.window) facts.push("sees the last " + layer.window + " tokens");
+  if (layer.window) facts.push(window_in_words(layer));
   if (head.sink) facts.push("has a sink, a column of its own");
   return facts.join("; ") + ".";
 }
@@ -67,10 +68,12 @@ function show_head() {
       role_of(head).name));
   $("head-facts").textContent = facts_in_words(head);
   $("in-words").textContent = in_words(head);
-  $("scores").tBodies[0].replaceChildren(...Object.keys(ROLES).map((r) => score_row(head, r)));
-  $("spread").replaceChildren(...Object.entries(SPREAD).flatMap(([name, { name: term, means }]) => [
-    element("dt", {}, term, element("b", {}, number(head.scores[name]))),
-    element("dd", {}, means)]));
+  $("scores").tBodies[0].replaceChildren(...ROLE_NAMES
+    .filter((role) => role in head.scores).map((role) => score_row(head, role)));
+  $("spread").replaceChildren(...SPREAD_NAMES.filter((name) => name in head.scores)
+    .flatMap((name) => [
+      element("dt", {}, SPREAD[name].name, element("b", {}, number(head.scores[name]))),
+      element("dd", {}, SPREAD[name].means)]));
   show_pairs(head);
 }
 

@@ -8,17 +8,30 @@ function shape_in_words() {
     const low = Math.min(...values), high = Math.max(...values);
     return low === high ? count(low, word) : low + " to " + count(high, word);
   };
-  const layers = count(data.layers.length, "layer");
-  if (!with_heads.length) return layers + ", none with attention · " + count(n_tokens, "token");
+  const tokens = (two_texts ? count(SOURCE.length, "source token") + ", " +
+    count(TARGET.length, "target token") : count(TARGET.length, "token"));
+  const of_kind = (kind) => data.layers.filter((layer) => layer.kind === kind).length;
+  const layers = two_texts ? count(of_kind("encoder"), "encoder layer") + " and " +
+    count(of_kind("cross"), "decoder layer") : count(data.layers.length, "layer");
+  if (!with_heads.length) return layers + ", none with attention · " + tokens;
   return layers + (with_heads.length < data.layers.length
     ? ", " + with_heads.length + " of them with attention" : "") + " · " +
-    range("n_heads", "head") + " each on " + range("n_kv_heads", "KV head") + " · " +
-    count(n_tokens, "token");
+    range("n_heads", "head") + " each on " + range("n_kv_heads", "KV head") + " · " + tokens;
+}
+
+function show_texts() {
+  for (const shown of document.querySelectorAll(".two-texts")) shown.hidden = !two_texts;
+  if (!two_texts) return;
+  $("target").textContent = {
+    given: "The target was given.",
+    greedy: "The model wrote the target, the likeliest token each time.",
+    sampled: "The model wrote the target, its tokens drawn by chance.",
+  }[data.target];
 }
 
 // What each role counts, for the buttons and for their meaning.
 function build_roles() {
-  const kinds = [...Object.keys(ROLES), "none"];
+  const kinds = [...ROLE_NAMES, "none"];
   $("roles").replaceChildren(...kinds.map((role) => {
     const n = heads.filter((head) => (head.role || "none") === role).length;
     return element("button", { type: "button", "aria-pressed": "false", "data-role": role,
@@ -42,15 +55,8 @@ function toggle_role(role, button) {
 
 function build_choices() {
   const options = [["role", "of its role"],
-    ...Object.entries({ ...ROLES, ...SPREAD }).map(([key, { name }]) => [key, name])];
+    ...[...ROLE_NAMES, ...SPREAD_NAMES].map((key) => [key, (ROLES[key] || SPREAD[key]).name])];
   $("shown").replaceChildren(...options.map(([value, name]) => element("option", { value }, name)));
-  for (const [role, { name }] of Object.entries(ROLES)) {
-    const n = heads.filter((head) => head.role === role).length;
-    if (n) {
-      $("source").append(element("option", { value: role },
-        "the mean of " + count(n, name + " head")));
-    }
-  }
 }
 
 function show_left_out() {
@@ -62,21 +68,25 @@ function show_left_out() {
     "strongest others, as far as there was room; all scores are here. --heads-max sets the limit.";
 }
 
-// The head to begin with: the clearest of the most telling role that there is.
+// The head to begin with: the clearest of the most telling role that there is; of two texts, one
+// that goes from one to the other.
 function first_head() {
-  for (const role of ["induction", "previous", "duplicate", null, "first"]) {
-    const some = heads.filter((head) => (head.role || null) === role && has_map(head));
+  for (const role of ["induction", "diagonal", "previous", "next", "duplicate", null, "first",
+    "last"]) {
+    const some = heads.filter((head) => (head.role || null) === role && has_map(head) &&
+      (!two_texts || kind_of(head) === "cross"));
     some.sort((a, b) => score_of(b, "role") - score_of(a, "role"));
     if (some.length) return some[0];
   }
-  return heads[0];
+  return heads.find(has_map) || heads[0];
 }
 
 // The row to begin with: its strongest pair, or the last row.
 function first_place(head) {
+  const last = rows_of(head).length - 1;
   if (head.role === "induction" && has_map(head)) {
-    let best = [n_tokens - 1, 0, 0];
-    for (let i = 1; i < n_tokens; i++) {
+    let best = [last, 0, 0];
+    for (let i = 1; i <= last; i++) {
       for (let j = 1; j < i; j++) {
         const weight = weight_at(head, i, j);
         if (data.tokens[j - 1].id === data.tokens[i].id && weight > best[2]) best = [i, j, weight];
@@ -84,14 +94,14 @@ function first_place(head) {
     }
     return best;
   }
-  return (head.pairs && head.pairs[0]) || [n_tokens - 1, 0];
+  return (head.pairs && head.pairs[0]) || [last, 0];
 }
 
 function search_goes() {
   const search = state.search.trim().toLowerCase();
   if (!search) return;
   const by_role = found_heads().find((head) => role_of(head).name.includes(search));
-  const [token] = found_tokens();
+  const [token] = found_tokens(rows_of(state.head));
   if (by_role) go_to_cell(cell_of.get(by_role));
   else if (token !== undefined) pick_token(token);
 }
@@ -120,7 +130,7 @@ function start() {
   show_left_out();
   build_roles();
   build_choices();
-  build_text();
+  show_texts();
   make_colours();
   const widest = widest_layer();
   grid.style.setProperty("--heads", widest);
@@ -130,8 +140,7 @@ function start() {
   build_grid();
   document.body.classList.toggle("no-heads", !heads.length);
   if (!heads.length) return;
-  const head = first_head(), [row, column] = first_place(head);
-  show({ head, row, column });
+  show_head_of(first_head());
   let width = 0;
   new ResizeObserver(() => {
     if (map_box.clientWidth === width) return;

@@ -25,18 +25,22 @@ function make_colours() {
 const colour_of = (byte) =>
   "rgb(" + [0, 1, 2].map((c) => colours[byte * 3 + c]).join(" ") + ")";
 
-// Paints the triangle in side x side pixels. A pixel for several weights shows the largest, so that
-// a thin diagonal does not fade.
-function paint_pooled(canvas, map, side) {
-  const largest = new Int16Array(side * side).fill(-1);
-  for (let i = 0, at = 0; i < n_tokens; i++) {
-    const y = Math.floor((i * side) / n_tokens) * side;
-    for (let j = 0; j <= i; j++, at++) {
-      const pixel = y + Math.floor((j * side) / n_tokens);
+// Paints a head's map in side pixels for the longer of its sides, or fewer. A pixel for several
+// weights shows the largest, so that a thin diagonal does not fade.
+function paint_pooled(canvas, head, map, side) {
+  const n_rows = rows_of(head).length, n_columns = columns_of(head).length;
+  const scale = Math.min(1, side / Math.max(n_rows, n_columns));
+  const width = canvas.width = Math.max(1, Math.round(n_columns * scale));
+  const height = canvas.height = Math.max(1, Math.round(n_rows * scale));
+  const largest = new Int16Array(width * height).fill(-1);
+  for (let i = 0, at = 0; i < n_rows; i++) {
+    const y = Math.floor((i * height) / n_rows) * width;
+    for (let j = 0; j < count_seen(head, i); j++, at++) {
+      const pixel = y + Math.floor((j * width) / n_columns);
       if (map[at] > largest[pixel]) largest[pixel] = map[at];
     }
   }
-  const image = new ImageData(side, side);
+  const image = new ImageData(width, height);
   for (let i = 0; i < largest.length; i++) {
     if (largest[i] < 0) continue;
     for (let c = 0; c < 3; c++) image.data[i * 4 + c] = colours[largest[i] * 3 + c];
@@ -49,27 +53,29 @@ function paint_pooled(canvas, map, side) {
 
 let zoom = 1;
 let layout = null;
-let painted = null;  // the triangle at a pixel a weight or less, and what it was painted for
+let painted = null;  // the map at a pixel a weight or less, and what it was painted for
 
 function measure() {
+  const rows = rows_of(state.head), columns = columns_of(state.head);
   map_box.style.overflow = zoom > 1 ? "auto" : "hidden";
   const width = map_box.offsetWidth, narrow = width < 420;
   const context = map_canvas.getContext("2d");
   context.font = FONT_SIZE + "px " + style_of("--sans");
   let longest = 0;
-  for (let i = 0; i < n_tokens; i++) {
-    longest = Math.max(longest, context.measureText(short_label(i)).width);
+  for (const token of rows === columns ? rows : [...rows, ...columns]) {
+    longest = Math.max(longest, context.measureText(short_label(token)).width);
   }
   const side = Math.ceil(Math.min(longest, narrow ? 56 : 96)) + 14;
-  const sink = state.head && state.head.sink ? 22 : 0;
+  const sink = state.head.sink ? 22 : 0;
   const room = width - side - sink - 4;
-  const cell = Math.min(36, room / n_tokens) * zoom;
-  const height = Math.min(room, Math.ceil(cell * n_tokens)) + side;
-  return { width, height, side, sink, cell, left: side + sink, top: side };
+  const cell = Math.min(36, room / Math.max(rows.length, columns.length)) * zoom;
+  const height = Math.min(room, Math.ceil(cell * rows.length)) + side;
+  return { width, height, side, sink, cell, left: side + sink, top: side,
+    map_width: cell * columns.length, map_height: cell * rows.length };
 }
 
-const short_label = (i) => {
-  const text = label(i), letters = Array.from(text);
+const short_label = (token) => {
+  const text = label(token), letters = Array.from(text);
   return letters.length > 16 ? letters.slice(0, 15).join("") + "…" : text;
 };
 
@@ -82,8 +88,8 @@ const max_zoom = () => {
 function lay_out() {
   layout = measure();
   map_box.style.height = layout.height + "px";
-  map_room.style.width = layout.left + layout.cell * n_tokens + "px";
-  map_room.style.height = layout.top + layout.cell * n_tokens + "px";
+  map_room.style.width = layout.left + layout.map_width + "px";
+  map_room.style.height = layout.top + layout.map_height + "px";
   layout.width = map_box.clientWidth;  // without scroll bars
   layout.height = map_box.clientHeight;
   const ratio = window.devicePixelRatio || 1;
@@ -97,21 +103,20 @@ function lay_out() {
 
 // ---- drawing ----
 
-function triangle() {
-  const ratio = window.devicePixelRatio || 1;
-  const side = Math.max(1, Math.min(n_tokens, Math.floor(layout.cell * n_tokens * ratio)));
-  const key = [state.head.layer.layer, state.head.head, side].join();
-  if (!painted || painted.key !== key || painted.colours !== colours) {
-    const canvas = element("canvas", { width: side, height: side });
-    paint_pooled(canvas, map_bytes(state.head).map, side);
-    painted = { key, colours, canvas };
+function painted_map() {
+  const ratio = window.devicePixelRatio || 1, { head } = state;
+  const side = Math.floor(Math.max(1, layout.map_width * ratio, layout.map_height * ratio));
+  if (!painted || painted.head !== head || painted.side !== side || painted.colours !== colours) {
+    const canvas = element("canvas");
+    paint_pooled(canvas, head, map_bytes(head).map, side);
+    painted = { head, side, colours, canvas };
   }
   return painted.canvas;
 }
 
 function draw_sink(context, top) {
   const { sink } = map_bytes(state.head), { cell, side } = layout;
-  for (let i = 0; i < n_tokens; i++) {
+  for (let i = 0; i < sink.length; i++) {
     const y = top + i * cell;
     if (y + cell < layout.top || y > layout.height) continue;
     context.fillStyle = colour_of(sink[i]);
@@ -120,13 +125,13 @@ function draw_sink(context, top) {
 }
 
 // Labels that have room, and always the one in question.
-function draw_labels(context, at, from, to, which, draw) {
+function draw_labels(tokens, at, from, to, which, draw) {
   const step = Math.max(1, Math.ceil((FONT_SIZE + 2) / layout.cell));
-  for (let i = 0; i < n_tokens; i++) {
+  for (let i = 0; i < tokens.length; i++) {
     const middle = at + (i + 0.5) * layout.cell;
     if (middle < from || middle > to) continue;
     const near = Math.abs(i - which) * layout.cell < FONT_SIZE + 3;
-    if (i === which || (i % step === 0 && !near)) draw(short_label(i), middle, i === which);
+    if (i === which || (i % step === 0 && !near)) draw(short_label(tokens[i]), middle, i === which);
   }
 }
 
@@ -157,7 +162,8 @@ function draw_cross(context, x, y, row, column) {
   context.strokeStyle = style_of("--accent");
   context.lineWidth = 1;
   context.globalAlpha = 0.55;
-  context.strokeRect(side + 0.5, y + row * cell - 0.5, x + (row + 1) * cell - side, size + 1);
+  context.strokeRect(side + 0.5, y + row * cell - 0.5,
+    x + count_seen(state.head, row) * cell - side, size + 1);
   context.globalAlpha = 1;
   context.lineWidth = 2;
   const across = column === SINK ? side : x + column * cell;
@@ -173,11 +179,13 @@ function draw_map() {
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, layout.width, layout.height);
   context.textBaseline = "middle";
-  const { cell, left, top, side, width, height } = layout;
+  const { left, top, side, width, height } = layout;
   const x = left - map_box.scrollLeft, y = top - map_box.scrollTop;
   const { row, column } = hovered || state;
-  draw_labels(context, y, top, height, row, (...rest) => draw_left_label(context, ...rest));
-  draw_labels(context, x, left, width, column, (...rest) => draw_top_label(context, ...rest));
+  draw_labels(rows_of(state.head), y, top, height, row,
+    (...rest) => draw_left_label(context, ...rest));
+  draw_labels(columns_of(state.head), x, left, width, column,
+    (...rest) => draw_top_label(context, ...rest));
   if (layout.sink) draw_top_label(context, "sink", side + 7, column === SINK);
   context.save();
   context.beginPath();
@@ -190,7 +198,7 @@ function draw_map() {
   context.rect(left - 1, top - 1, width, height);
   context.clip();
   context.imageSmoothingEnabled = false;
-  context.drawImage(triangle(), x, y, cell * n_tokens, cell * n_tokens);
+  context.drawImage(painted_map(), x, y, layout.map_width, layout.map_height);
   context.restore();
   context.save();
   context.beginPath();
@@ -217,9 +225,10 @@ function position_of(event) {
   const { cell, left, top, side } = layout;
   const row = Math.floor((py - top + map_box.scrollTop) / cell);
   let column = Math.floor((px - left + map_box.scrollLeft) / cell);
-  if (px < left) column = layout.sink && px >= side ? SINK : Math.min(row, state.column);
-  if (py < top || row < 0 || row >= n_tokens || column >= n_tokens) return null;
-  return { row, column: Math.min(column, row) };
+  if (px < left) column = layout.sink && px >= side ? SINK : state.column;
+  const outside = row >= rows_of(state.head).length || column >= columns_of(state.head).length;
+  if (py < top || row < 0 || outside) return null;
+  return { row, column: Math.min(column, count_seen(state.head, row) - 1) };
 }
 
 const weight_here = (row, column) =>
@@ -228,16 +237,17 @@ const weight_here = (row, column) =>
 function write_readout() {
   if (!has_map(state.head)) return $("readout").replaceChildren();
   const { row, column } = hovered || state;
-  const read = column === SINK ? "the sink" : token_chip(column);
-  $("readout").replaceChildren(token_chip(row), element("small", {}, " " + row), " reads ",
+  const read = column === SINK ? "the sink" : token_chip(columns_of(state.head)[column]);
+  $("readout").replaceChildren(token_chip(rows_of(state.head)[row]),
+    element("small", {}, " " + row), " reads ",
     element("b", {}, number(weight_here(row, column))), " from ", read,
     element("small", {}, column === SINK ? "" : " " + column));
 }
 
 function describe_map() {
-  const name = head_name(state.head);
-  map_box.setAttribute("aria-label", name + ", " + count(n_tokens, "row") +
-    ". Row " + state.row + ", " + label(state.row));
+  const name = head_name(state.head), rows = rows_of(state.head);
+  map_box.setAttribute("aria-label", name + ", " + count(rows.length, "row") +
+    ". Row " + state.row + ", " + label(rows[state.row]));
 }
 
 function scroll_to_cross() {
@@ -266,23 +276,25 @@ function on_map_key(event) {
   if (event.altKey || event.metaKey || !has_map(state.head)) return;
   const zooms = { "+": zoom * 1.5, "=": zoom * 1.5, "-": zoom / 1.5, 0: 1 };
   let { row, column } = state;
-  const first = state.head.sink ? SINK : 0;
+  const first = state.head.sink ? SINK : 0, rows = rows_of(state.head);
+  const last = (i) => count_seen(state.head, i) - 1;
   if (event.key in zooms && !event.ctrlKey) zoom_to(zooms[event.key]);
   else if (event.key === "ArrowUp") row = Math.max(0, row - 1);
-  else if (event.key === "ArrowDown") row = Math.min(n_tokens - 1, row + 1);
+  else if (event.key === "ArrowDown") row = Math.min(rows.length - 1, row + 1);
   else if (event.key === "ArrowLeft") column = Math.max(first, column - 1);
   else if (event.key === "ArrowRight") column = column + 1;
   else if (event.key === "Home") [row, column] = event.ctrlKey ? [0, first] : [row, first];
-  else if (event.key === "End" && event.ctrlKey) row = column = n_tokens - 1;
-  else if (event.key === "End") column = row;
-  else if (event.key !== "Enter") return;
+  else if (event.key === "End") {
+    if (event.ctrlKey) row = rows.length - 1;
+    column = last(row);
+  } else if (event.key !== "Enter") return;
   event.preventDefault();
   hovered = null;
-  column = Math.min(column, row);
+  column = Math.min(column, last(row));
   show({ row, column });
   scroll_to_cross();
-  say(label(row) + " reads " + number(weight_here(row, column)) + " from " +
-    (column === SINK ? "the sink" : label(column)));
+  say(label(rows[row]) + " reads " + number(weight_here(row, column)) + " from " +
+    (column === SINK ? "the sink" : label(columns_of(state.head)[column])));
 }
 
 map_canvas.addEventListener("pointermove", (event) => {

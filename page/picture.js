@@ -20,18 +20,19 @@ function svg_picture(width, height, parts) {
 // ---- a map ----
 
 // One path for each of 64 shades: runs of equal weights are one rectangle.
-function svg_triangle(map, x, y, cell) {
+function svg_map(head, map, x, y, cell) {
   const paths = new Map();
-  for (let i = 0, at = 0; i < n_tokens; i++) {
-    for (let j = 0; j <= i; ) {
+  for (let i = 0, at = 0; i < rows_of(head).length; i++) {
+    const n = count_seen(head, i);
+    for (let j = 0; j < n; ) {
       const shade = map[at + j] >> 2;
       let end = j + 1;
-      while (end <= i && map[at + end] >> 2 === shade) end++;
+      while (end < n && map[at + end] >> 2 === shade) end++;
       if (!paths.has(shade)) paths.set(shade, []);
       paths.get(shade).push(`M${j} ${i}h${end - j}v1h${j - end}z`);
       j = end;
     }
-    at += i + 1;
+    at += n;
   }
   const drawn = [...paths].map(([shade, runs]) =>
     `<path fill="${colour_of(Math.min(255, shade * 4 + 2))}" d="${runs.join("")}"/>`);
@@ -40,17 +41,23 @@ function svg_triangle(map, x, y, cell) {
 }
 
 function map_picture() {
-  const head = state.head, cell = Math.max(4, Math.min(14, Math.round(900 / n_tokens)));
+  const head = state.head, rows = rows_of(head), columns = columns_of(head);
+  const longest = Math.max(rows.length, columns.length);
+  const cell = Math.max(4, Math.min(14, Math.round(900 / longest)));
   const side = 110, sink = head.sink ? 22 : 0, x = side + sink, y = side + 30;
   const muted = style_of("--muted"), step = Math.ceil((FONT_SIZE + 1) / cell);
   const parts = [svg_text(12, 22, data.model + " · " + head_name(head) + " · " +
     role_of(head).name + (head.role ? " " + number(head.scores[head.role]) : ""), { size: 14 })];
-  for (let i = 0; i < n_tokens; i += step) {
+  for (let i = 0; i < longest; i += step) {
     const middle = (i + 0.5) * cell + 4;
-    parts.push(svg_text(side - 6, y + middle, short_label(i), { fill: muted,
-      more: 'text-anchor="end"' }));
-    parts.push(svg_text(0, 0, short_label(i), { fill: muted,
-      more: `transform="translate(${x + middle} ${y - 6}) rotate(-90)"` }));
+    if (i < rows.length) {
+      parts.push(svg_text(side - 6, y + middle, short_label(rows[i]), { fill: muted,
+        more: 'text-anchor="end"' }));
+    }
+    if (i < columns.length) {
+      parts.push(svg_text(0, 0, short_label(columns[i]), { fill: muted,
+        more: `transform="translate(${x + middle} ${y - 6}) rotate(-90)"` }));
+    }
   }
   const { map, sink: sinks } = map_bytes(head);
   if (sink) {
@@ -59,8 +66,9 @@ function map_picture() {
     sinks.forEach((byte, i) => parts.push(`<rect x="${side}" y="${y + i * cell}" width="14" ` +
       `height="${cell}" fill="${colour_of(byte)}"/>`));
   }
-  parts.push(svg_triangle(map, x, y, cell));
-  return svg_picture(x + n_tokens * cell + 12, y + n_tokens * cell + 12, parts);
+  parts.push(svg_map(head, map, x, y, cell));
+  return svg_picture(Math.max(360, x + columns.length * cell + 12), y + rows.length * cell + 12,
+    parts);
 }
 
 // ---- the grid, as it stands on the page ----
@@ -93,15 +101,15 @@ function grid_picture() {
   const box = grid.getBoundingClientRect(), margin = 14;
   const origin = { left: box.left - margin, top: box.top - margin - 24 };
   const parts = [svg_text(margin, 24, "Heads of " + data.model + ", " +
-    count(n_tokens, "token"), { size: 14 })];
-  for (const name of grid.querySelectorAll('[role="rowheader"], .column-name')) {
+    count(TARGET.length + (two_texts ? SOURCE.length : 0), "token"), { size: 14 })];
+  for (const name of grid.querySelectorAll('[role="rowheader"], .column-name, .kind')) {
     const rect = name.getBoundingClientRect();
     parts.push(svg_text(rect.left - origin.left + 4, rect.top - origin.top + rect.height / 2 + 4,
       name.textContent, { fill: style_of("--muted") }));
   }
   for (const cell of grid.querySelectorAll('[role="gridcell"]')) parts.push(svg_cell(cell, origin));
   const y = box.bottom - origin.top + 20;
-  const legend = [...Object.values(ROLES).map((role) => role.short + ": " + role.name),
+  const legend = [...ROLE_NAMES.map((role) => ROLES[role].short + ": " + ROLES[role].name),
     "no word: strongest pair"];
   parts.push(svg_text(margin, y, legend.join(" · "), { fill: style_of("--muted") }));
   return svg_picture(Math.ceil(Math.max(520, grid.scrollWidth + 2 * margin)), Math.ceil(y + 14),
@@ -112,7 +120,8 @@ function grid_picture() {
 
 const PICTURES = { grid: grid_picture, map: map_picture };
 const picture_name = (kind) =>
-  kind === "grid" ? "heads" : "layer" + state.head.layer.layer + "-head" + state.head.head;
+  kind === "grid" ? "heads" : (two_texts ? kind_of(state.head) + "-" : "") +
+    "layer" + state.head.layer.layer + "-head" + state.head.head;
 
 function save_file(blob, name) {
   const address = URL.createObjectURL(blob);

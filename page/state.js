@@ -22,6 +22,13 @@ function show(changes) {
 const follow = (names, view) =>
   views.push((changed) => { if (names.some((name) => changed.has(name))) view(changed); });
 
+// A head of other texts begins at a place of its own.
+function show_head_of(head) {
+  const [row, column] = !state.head || kind_of(head) !== kind_of(state.head) ? first_place(head)
+    : [state.row, state.column];
+  show({ head, row, column });
+}
+
 // ---- elements ----
 
 const $ = (id) => document.getElementById(id);
@@ -48,7 +55,7 @@ function icon(role) {
 }
 
 // A token as it stands in prose: kept apart from its neighbours' writing direction.
-const token_chip = (i) => element("bdi", { class: "chip" }, label(i));
+const token_chip = (token) => element("bdi", { class: "chip" }, label(token));
 
 // Said to those who do not see it.
 function say(text) {

@@ -2,9 +2,10 @@
 "use strict";
 
 const TABLE_COLUMNS = [
+  ...(two_texts ? [["kind", (head) => KINDS[kind_of(head)].name]] : []),
   ["layer", (head) => head.layer.layer], ["head", (head) => head.head],
   ["KV head", (head) => head.kv_head], ["role", (head) => role_of(head).name],
-  ...[...Object.keys(ROLES), ...Object.keys(SPREAD)].map((name) =>
+  ...[...ROLE_NAMES, ...SPREAD_NAMES].map((name) =>
     [(ROLES[name] || SPREAD[name]).name, (head) => head.scores[name]]),
   ["map", (head) => (has_map(head) ? "here" : "left out")],
 ];
@@ -20,7 +21,7 @@ function sorted_heads() {
 
 function sort_table(column) {
   const again = sorted_by.column === column;
-  sorted_by = { column, sign: again ? -sorted_by.sign : column < 4 ? 1 : -1 };
+  sorted_by = { column, sign: again ? -sorted_by.sign : column < 4 + two_texts ? 1 : -1 };
   build_table();
   $("table-box").querySelectorAll("thead button")[column].focus();
 }

@@ -1,38 +1,70 @@
 // The text itself: a token picked lights what it looked at.
 "use strict";
 
-const tokens_box = $("tokens");
-let token_elements = [];
+const tokens_box = $("tokens"), read_box = $("read");
+let token_elements = [];  // of the text whose tokens look
+let read_elements = [];   // and of the one that they look at, which is the same but for two texts
 
 // A token as it stands in the text; what would not be seen gets a sign.
-function token_text(i) {
-  const text = data.tokens[i].text;
-  if (text === "") return "⟨" + data.tokens[i].id + "⟩";
+function token_text({ id, text }) {
+  if (text === "") return "⟨" + id + "⟩";
   return text.replace(/\r?\n/g, "↵\n").replace(/\t/g, "⇥\t");
 }
 
 // The direction of most letters: the first ones may be a special token's, which are Latin.
-function direction_of_text() {
-  const text = data.tokens.map((token) => token.text).join("");
+function direction_of(tokens) {
+  const text = tokens.map((token) => token.text).join("");
   const letters = (text.match(/\p{L}/gu) || []).length;
   const leftward = (text.match(/[\p{sc=Arab}\p{sc=Hebr}\p{sc=Syrc}\p{sc=Thaa}\p{sc=Nkoo}]/gu) || [])
     .length;
   return leftward * 2 > letters ? "rtl" : "ltr";
 }
 
+let built_for = null;  // the kind of head
+
 function build_text() {
-  tokens_box.dir = direction_of_text();
-  token_elements = data.tokens.map((_, i) => element("span", {
-    role: "option", tabindex: -1, "aria-selected": "false", class: "token" }, token_text(i)));
+  const { head } = state, kind = kind_of(head);
+  if (kind === built_for) return;
+  built_for = kind;
+  const rows = rows_of(head), columns = columns_of(head);
+  tokens_box.dir = direction_of(rows);
+  token_elements = rows.map((token) => element("span", {
+    role: "option", tabindex: -1, "aria-selected": "false", class: "token" }, token_text(token)));
   tokens_box.replaceChildren(...token_elements);
+  $("tokens-name").textContent = rows === SOURCE ? "Source" : "Target";
+  $("read-side").hidden = rows === columns;
+  read_elements = token_elements;
+  if (rows !== columns) {
+    read_box.dir = direction_of(columns);
+    read_elements = columns.map((token) => element("span", { class: "token" }, token_text(token)));
+    read_box.replaceChildren(...read_elements);
+  }
+  build_sources(kind);
+}
+
+// Whose weights may light the text: those of heads of its kind.
+function build_sources(kind) {
+  for (const option of $("source").querySelectorAll(".of-role")) option.remove();
+  for (const role of ROLE_NAMES) {
+    const n = heads.filter((head) => head.role === role && kind_of(head) === kind).length;
+    if (n) {
+      $("source").append(element("option", { value: role, class: "of-role" },
+        "the mean of " + count(n, ROLES[role].name + " head")));
+    }
+  }
+  $("source").value = state.source;
+  if ($("source").value !== state.source) $("source").value = state.source = "head";
 }
 
 // The heads whose weights light the text, and their name.
 function source_heads() {
   const { source, head } = state;
   if (source === "head") return { name: head_name(head), all: [head] };
-  if (source === "layer") return { name: "Layer " + head.layer.layer, all: head.layer.heads };
-  return { name: ROLES[source].name, all: heads.filter((other) => other.role === source) };
+  if (source === "layer") {
+    return { name: head_name(head).replace(/, head.*/, ""), all: head.layer.heads };
+  }
+  return { name: ROLES[source].name, all: heads.filter((other) =>
+    other.role === source && kind_of(other) === kind_of(head)) };
 }
 
 function text_note(name, all, with_map) {
@@ -43,23 +75,30 @@ function text_note(name, all, with_map) {
   return from + ". Pick a token; what it looked at is tinted and underlined by its share.";
 }
 
-function light_token(span, weight, i) {
+function light_token(span, weight) {
   span.style.setProperty("--weight", weight.toFixed(4));
   span.style.setProperty("--tint-by", Math.sqrt(weight).toFixed(3));
   span.classList.toggle("lit", weight >= 0.005);
-  if (weight >= 0.005) span.setAttribute("aria-label", label(i) + ", weight " + number(weight));
+}
+
+// Said of a token in the list, which may be lit itself.
+function name_token(span, token, weight) {
+  if (weight >= 0.005) span.setAttribute("aria-label", label(token) + ", weight " + number(weight));
   else span.removeAttribute("aria-label");
 }
 
 function light_text() {
+  build_text();
   const { name, all } = source_heads();
   const with_map = all.filter(has_map);
   $("text-note").textContent = text_note(name, all, with_map);
   const { weights, sink } = with_map.length ? mean_row(with_map, state.row)
     : { weights: [], sink: 0 };
+  read_elements.forEach((span, j) => light_token(span, weights[j] || 0));
   token_elements.forEach((span, j) => {
     const picked = j === state.row;
-    light_token(span, weights[j] || 0, j);
+    const weight = read_elements === token_elements ? weights[j] || 0 : 0;
+    name_token(span, rows_of(state.head)[j], weight);
     span.classList.toggle("picked", picked);
     span.setAttribute("aria-selected", String(picked));
     span.tabIndex = picked ? 0 : -1;
@@ -68,26 +107,31 @@ function light_text() {
 }
 
 function show_looked(weights, sink) {
+  const rows = rows_of(state.head), columns = columns_of(state.head);
   const entries = strongest(weights, 8).map(([j, weight]) => ({ column: j, weight,
-    tokens: [token_chip(j),
-      element("small", {}, " " + j + (j === state.row ? ", itself" : ""))] }));
+    tokens: [token_chip(columns[j]), element("small", {},
+      " " + j + (rows === columns && j === state.row ? ", itself" : ""))] }));
   if (sink >= 0.005) {
     entries.push({ column: SINK, weight: sink, tokens: [element("i", {}, "the sink")] });
     entries.sort((a, b) => b.weight - a.weight);
   }
-  $("looked-title").replaceChildren(token_chip(state.row), element("small", {}, " " + state.row),
-    " looked at");
+  $("looked-title").replaceChildren(token_chip(rows[state.row]),
+    element("small", {}, " " + state.row), " looked at");
   weight_list($("looked"), entries, ({ column }) => show({ column }));
 }
 
 function mark_found_tokens() {
-  const found = new Set(found_tokens());
-  token_elements.forEach((span, i) => span.classList.toggle("found-token", found.has(i)));
+  const mark = (spans, tokens) => {
+    const found = new Set(found_tokens(tokens));
+    spans.forEach((span, i) => span.classList.toggle("found-token", found.has(i)));
+  };
+  mark(token_elements, rows_of(state.head));
+  mark(read_elements, columns_of(state.head));
 }
 
 function pick_token(i) {
-  if (i < 0 || i >= n_tokens) return;
-  show({ row: i, column: Math.min(state.column, i) });
+  if (i < 0 || i >= token_elements.length) return;
+  show({ row: i, column: Math.min(state.column, count_seen(state.head, i) - 1) });
   token_elements[i].focus();
 }
 
@@ -96,7 +140,7 @@ function across_lines(i, direction) {
   const from = token_elements[i].getBoundingClientRect();
   const middle = (from.left + from.right) / 2;
   let best = null;
-  for (let j = i + direction; j >= 0 && j < n_tokens; j += direction) {
+  for (let j = i + direction; j >= 0 && j < token_elements.length; j += direction) {
     const rect = token_elements[j].getBoundingClientRect();
     const lines = direction * (rect.top - from.top) / Math.max(1, from.height);
     if (lines < 0.5) continue;
@@ -112,7 +156,7 @@ function on_token_key(event) {
   const backwards = getComputedStyle(tokens_box).direction === "rtl";
   const to = event.key === "ArrowUp" ? across_lines(state.row, -1)
     : event.key === "ArrowDown" ? across_lines(state.row, 1)
-      : moved(event.key, state.row, n_tokens, backwards);
+      : moved(event.key, state.row, token_elements.length, backwards);
   if (to === null) return;
   event.preventDefault();
   pick_token(to);
@@ -123,6 +167,10 @@ tokens_box.addEventListener("click", (event) => {
   if (i >= 0) pick_token(i);
 });
 tokens_box.addEventListener("keydown", on_token_key);
+read_box.addEventListener("click", (event) => {
+  const column = read_elements.indexOf(event.target.closest(".token"));
+  if (column >= 0) show({ column });
+});
 $("source").addEventListener("change", (event) => show({ source: event.target.value }));
 follow(["head", "row", "source"], light_text);
-follow(["search"], mark_found_tokens);
+follow(["search", "head"], mark_found_tokens);

@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+# Every core has a worker of pytest's already, and threads of numpy's that wait for their turn cost
+# several times the work itself. Read when numpy is first imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / part) for part in ("", "support", "reference"))]
 
 import checkpoints  # noqa: E402  (found through the line above)

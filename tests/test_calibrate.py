@@ -4,6 +4,7 @@ export that is interrupted. The reference for products is numpy in double precis
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +142,55 @@ def test_feedback_without_inputs_rounds_to_nearest():
     assert np.isfinite(with_feedback(weights, x.T @ x, "q4").weights()).all()
 
 
+# ---- its own texts ----
+
+
+def test_texts_that_begin_with_more_tokens_are_as_long():
+    """And each is what it is alone."""
+    beginnings = [[1], [1, *range(40, 49)], [1, 7]]
+    path = ROOT / "models" / "stories.bin"
+    with engine.Engine(str(path), 32, 64, 8) as e:
+        texts = e.continued(beginnings, 32, 5)
+        alone = [e.continued([ids], 32, 5 + i)[0] for i, ids in enumerate(beginnings)]
+    assert texts.shape == (3, 32) and np.array_equal(texts, alone)
+    assert [text[: len(ids)].tolist() for text, ids in zip(texts, beginnings)] == beginnings
+
+
+# ---- eight bits ----
+
+
+def test_eight_bits_by_feedback(tmp_path, monkeypatch):
+    """As large as to nearest, nearer to f32, and the embedding takes part. Half of the texts begin
+    with many random tokens."""
+    monkeypatch.setattr(calibrate, "AMOUNTS", replace(FEW, texts=28, length=128))
+    found, continued = [], engine.Engine.continued
+
+    def spy(self, beginnings, length, seed):
+        found.extend(beginnings)
+        return continued(self, beginnings, length, seed)
+
+    monkeypatch.setattr(engine.Engine, "continued", spy)
+    files = {
+        kind: exported(STORIES, tmp_path / f"{kind}.bin", "--dtype", dtype, *more)
+        for kind, dtype, more in (
+            ("f32", "f32", ()), ("nearest", "q8", ()), ("fed", "q8", ("--calibrate",)))
+    }  # fmt: skip
+    bos = 1
+    assert [len(ids) - bos for ids in found] == [1, 16] * 14
+    assert len({tuple(ids) for ids in found}) == 28
+    with engine.Engine(str(files["f32"]), 256, 64, 8) as e:
+        texts = continued(e, [[1]] * 4, 256, 99)
+    logits = {}
+    for kind, path in files.items():
+        with engine.Engine(str(path), 256, 256, 4 * 256) as e:
+            logits[kind] = e.logits(texts, 256)
+    nearest, fed = (np.linalg.norm(logits[k] - logits["f32"]) for k in ("nearest", "fed"))
+    assert fed < 0.95 * nearest, (fed, nearest)
+    assert abs(files["fed"].stat().st_size - files["nearest"].stat().st_size) < 100
+    near, feed = (Checkpoint(str(files[k])).tensor("embed") for k in ("nearest", "fed"))
+    assert (near != feed).mean() > 0.2
+
+
 # ---- costs and budgets ----
 
 
@@ -227,7 +277,8 @@ def test_a_change_is_tried_as_large_as_asked():
 def test_it_goes_on_where_it_was_interrupted(tmp_path, monkeypatch, capsys):
     """At each of its steps, with nothing half-written, to the same bytes."""
     options = ("--dtype", "q4", "--calibrate")
-    whole = exported(STORIES, tmp_path / "whole.bin", *options).read_bytes()
+    source = GOLDEN / "llama"
+    whole = exported(source, tmp_path / "whole.bin", *options).read_bytes()
     out, folder = tmp_path / "x.bin", tmp_path / "x.bin.calibration"
     continued, watch = engine.Engine.continued, engine.Engine.watch
     divergence = trials.Trials.divergence
@@ -248,7 +299,7 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path, monkeypatch, capsys):
         (trials.Trials, "divergence", divergence, 4),
     ):  # fmt: skip
         monkeypatch.setattr(place, name, failing(function, at))
-        assert export.main([str(STORIES), str(out), *options]) == 1
+        assert export.main([str(source), str(out), *options]) == 1
         said = capsys.readouterr().err
         assert f"interrupted; nothing was written; {folder} has what was done" in said
         assert not out.exists() and not list(tmp_path.glob("**/*.tmp"))
@@ -256,7 +307,7 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path, monkeypatch, capsys):
     for name in ("continued", "watch"):  # are done
         monkeypatch.setattr(engine.Engine, name, failing(None, 1))
     monkeypatch.setattr(trials.Trials, "divergence", divergence)
-    assert exported(STORIES, out, *options).read_bytes() == whole
+    assert exported(source, out, *options).read_bytes() == whole
     assert not folder.exists()
 
 
@@ -265,7 +316,7 @@ def test_what_was_done_for_another_source_is_not_used(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "key.json").write_text("{}")
     (folder / "texts.npz").write_bytes(b"something else")
-    exported(STORIES, out, "--dtype", "q4", "--calibrate")
+    exported(GOLDEN / "llama", out, "--dtype", "q4", "--calibrate")
     assert not folder.exists()
 
 
@@ -305,7 +356,7 @@ def test_refusals(tmp_path, capsys, monkeypatch):
     out = str(tmp_path / "x.bin")
     for arguments, sentence in (
         (["--bits", "5"], "--bits belongs to --dtype q4"),
-        (["--calibrate", "--dtype", "q8"], "--calibrate belongs to --dtype q4"),
+        (["--calibrate", "--dtype", "bf16"], "--calibrate belongs to --dtype q4 and q8"),
         (["--calibrate", "--dtype", "q4", "--shape-only"], "there are no trained weights"),
     ):
         with pytest.raises(SystemExit):
@@ -313,6 +364,17 @@ def test_refusals(tmp_path, capsys, monkeypatch):
         assert sentence in capsys.readouterr().err
     assert export.main([str(STORIES), out, "--dtype", "q4", "--bits", "3"]) == 1
     assert "--bits 3: expected 4.5 (all q4) to 8.5 (all q8)" in capsys.readouterr().err
+    for name, text, sentence in (
+        ("nowhere", None, "is no file"),
+        ("folder", ..., "is no file"),
+        ("short", "Once upon a time.", "tokens; calibrating wants"),
+    ):
+        path = tmp_path / name
+        path.mkdir() if text is ... else path.write_text(text) if text else None
+        asked = ["--dtype", "q4", "--calibrate", str(path)]
+        assert export.main([str(STORIES), out, *asked]) == 1
+        assert sentence in capsys.readouterr().err
+        assert not (tmp_path / "x.bin.calibration").exists()
     encoder = next((GOLDEN / "encoders").iterdir())
     assert export.main([str(encoder), out, "--dtype", "q4", "--calibrate"]) == 1
     assert "name a file of it" in capsys.readouterr().err
@@ -327,4 +389,4 @@ def test_refusals(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(engine.importlib, "import_module", missing)
     assert export.main([str(STORIES), out, "--dtype", "q4", "--calibrate"]) == 1
     assert "calibration runs the engine: libheads.so is neither" in capsys.readouterr().err
-    assert not (tmp_path / "x.bin").exists()
+    assert not list(tmp_path.glob("x.bin*"))

@@ -88,6 +88,8 @@ USAGE = [
         )
     ],
     (["MODEL", "--info", "-b", "5"], "-b means nothing for --info"),
+    (["MODEL", "-p", "x", "--draft", "5"], "--draft is for -md DRAFT"),
+    (["MODEL", "-p", "x", "--lookup", "5", "--draft", "5"], "--draft is for -md DRAFT"),
     (["MODEL", "--bench", "-c", "1073741825"], "-c wants a number"),
     (["MODEL", "MODEL", "--bench"], "takes several models"),
     (["MODEL", "--tokenize", "--tokens", "1"], "--tokens means nothing for --tokenize"),
@@ -133,7 +135,7 @@ def test_a_context_beyond_the_models_warns_and_runs(bare, tmp_path, run):
 
 def test_learned_positions_end(exported, run):
     done = run(exported("gpt2"), "--tokens", "5", "-c", 193)
-    assert done.returncode == 2 and "has learned positions for 192 tokens" in done.stderr
+    assert done.returncode == 2 and "has positions for 192 tokens" in done.stderr
 
 
 def test_unreadable_prompt(run, stories, tmp_path):

@@ -42,6 +42,7 @@ NOT_HERE = [
     (r"compare_(peers|quantizers)\.py", "needs llama.cpp, minutes, and a quiet machine", False),
     (r"stories260K", "needs llama2.c's files; a step of CI of its own exports them", False),
     (r"--bench", "takes 20 seconds", True),
+    (r"export\.py .*--calibrate", "takes 20 seconds, and is a test", True),
     (r"--random", "writes a gigabyte", True),
     (r"tests/test_accuracy\.py", "takes seconds, and is a test", True),
 ]

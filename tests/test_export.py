@@ -674,8 +674,8 @@ def test_llama2c_files_that_are_none(tmp_path, capsys):
     for data, said in [
         (whole[:-4], "a llama2.c checkpoint with its header has"),
         (whole + b"\0", "a llama2.c checkpoint with its header has"),
-        (b"ggml" + bytes(300), "is no llama2.c checkpoint"),
-        (b"x", "is too short"),
+        (b"ggml" + bytes(300), "no llama2.c checkpoint"),
+        (b"x", "too short for a llama2.c checkpoint"),
         (
             struct.pack("<Ii", 0x616B3432, 1) + bytes(300),
             "is a llama2.c checkpoint of version 1; supported: 0 and 2",
@@ -748,6 +748,9 @@ def test_pooled_heads_are_the_means(tmp_path, capsys, run):
     )
     assert "--kv-heads 0 does not divide" in refusal(
         capsys, directory, tmp_path / "x.bin", "--kv-heads", "0"
+    )
+    assert "--kv-heads: the model has no attention" in refusal(
+        capsys, GOLDEN / "mamba2", tmp_path / "x.bin", "--kv-heads", "1"
     )
 
 

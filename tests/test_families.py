@@ -402,6 +402,30 @@ def in_memory(values: np.ndarray, raw: bool = False) -> Tensor:
     return Tensor("memory", values.shape, tensor.load, raw=tensor) if raw else tensor
 
 
+def test_gemma4_experts():
+    """The factors of router and experts go into their weights; a norm that holds a zero could not
+    be divided out. Without enable_moe_block the other keys mean nothing."""
+    config, tensors = golden("gemma4-experts")
+    names = ("router.scale", "router.per_expert_scale", "pre_feedforward_layernorm_2.weight")
+    read = lambda name: tensors["model.layers.0." + name].array()  # noqa: E731
+    scale, per_expert, norm = map(read, names)
+    _, knobs, found, _ = canonical(config, dict(tensors))
+    router = read("router.proj.weight") * scale / norm / 6
+    assert np.allclose(found["layers.0.router"].array(), router, rtol=1e-6)
+    down = read("experts.down_proj") * per_expert[:, None, None]
+    assert np.array_equal(found["layers.0.expert_down"].array()[48:84], down[1])
+    zero = norm.copy()
+    zero[3] = 0
+    changed = {**tensors, "model.layers.0." + names[2]: in_memory(zero)}
+    with pytest.raises(ExportError, match="memory holds a zero, by which"):
+        canonical(config, changed)[2]["layers.0.router"].array()
+    for key, value in dict(num_experts=None, top_k_experts=6, moe_intermediate_size=0).items():
+        with pytest.raises(ExportError, match=key):
+            canonical({**config, key: value}, None)
+    plain = {**config, "enable_moe_block": False, "num_experts": None}
+    assert not any("expert" in name for name in canonical(plain, None)[2])
+
+
 @pytest.mark.parametrize("linear_class, factor",
                          [("autobitlinear", 0.375), ("bitlinear", 1 / 0.375)])
 def test_packed_ternary_weights(linear_class, factor):

@@ -60,7 +60,7 @@ def test_every_knob_is_in_a_golden_checkpoint(tmp_path):
     known = {name.replace(".S.", ".0.") for row in rows for name in re.findall(r"`((?:model|layer)\.[\w.]+)`", row)}
     few = (
         r"(embed_(?:norm|type|proj)|head_(?:dense|norm)|output\.bias|ple_\w+|out_scale|"
-        r"(?:attn|ffn)_(?:\w+_norm|sinks|slopes|act|relative))"
+        r"(?:attn|ffn)_(?:\w+_norm|sinks|slopes|act|relative)|expert_\w*norm)"
     )
     tensors = {name for row in rows for name in re.findall(few, row)}
     assert len(known) > 25 and len(tensors) > 9

@@ -17,16 +17,18 @@ import head_files
 from chat_templates import EXACT
 from conftest import ROOT
 from exporter.chat import chat_metadata
-from head_files import array_of, attention_layers, heads_of
+from head_files import array_of, attention_layers, heads_of, ids_of, shape_of
 from test_golden import GOLDEN, NAMES
 
 TOLERANCE = 1e-5  # of a weight
 SUM = 2e-5        # of a row, of six digits a weight
+SEE_ALL = sorted(str(path.parent.relative_to(GOLDEN)) for kind in ("encoders", "encoder_decoders")
+                 for path in GOLDEN.glob(f"{kind}/*/golden.json"))  # fmt: skip
 F32_CACHE = ("-ctk", "f32", "-ctv", "f32")
 
 
 def in_f32(name: str, folder: Path) -> Path:
-    path = folder / f"{name}.bin"
+    path = folder / f"{Path(name).name}.bin"
     assert export.main([str(GOLDEN / name), str(path), "--dtype", "f32"]) == 0
     return path
 
@@ -35,9 +37,9 @@ def prompt_of(name: str) -> str:
     return " ".join(map(str, json.loads((GOLDEN / name / "golden.json").read_text())["prompt"]))
 
 
-def rows_of(head: dict) -> np.ndarray:
+def rows_of(head: dict, shape: tuple[int, int] | None = None) -> np.ndarray:
     """What each row and its sink add up to."""
-    return array_of(head).sum(1) + np.array(head.get("sink", 0.0))
+    return array_of(head, shape).sum(1) + np.array(head.get("sink", 0.0))
 
 
 # ---- weights ----
@@ -56,6 +58,36 @@ def test_weights_are_those_of_transformers(name, tmp_path, run):
     for layer in data["layers"]:
         for head in layer.get("heads", []):
             assert np.abs(rows_of(head) - 1).max() <= SUM
+
+
+def texts_of(name: str, i: int) -> tuple[str, ...]:
+    """As options, text number i of a golden encoder, or source and target."""
+    golden = json.loads((GOLDEN / name / "golden.json").read_text())
+    texts = [(golden.get("texts") or golden["sources"])[i], golden.get("targets", [None] * 9)[i]]
+    spelled = [" ".join(map(str, ids)) for ids in texts if ids]
+    return "--tokens", spelled[0], *(("--target", spelled[1]) if texts[1] else ())
+
+
+@pytest.mark.parametrize("name", SEE_ALL)
+def test_weights_of_encoders_and_encoder_decoders(name, tmp_path, run):
+    golden = np.load(GOLDEN / name / "attention.npz")
+    assert json.loads(str(golden["made"]))["transformers"] == "5.23.0"
+    model, left = in_f32(name, tmp_path), set(golden.files) - {"made", "rounding"}
+    tolerance = max(TOLERANCE, 2 * float(golden["rounding"]))
+    texts = {key.split(".")[0] for key in left}
+    assert len(texts) == (2 if "decoders" in name else 1)
+    for i in texts:
+        more = () if name.startswith("encoders") else F32_CACHE
+        data = heads_of(model, tmp_path / "x.json", *texts_of(name, int(i)), *more)
+        for layer in data["layers"]:
+            key, shape = f"{i}.{layer['kind']}.{layer['layer']}", shape_of(data, layer)
+            found = np.stack([array_of(head, shape) for head in layer["heads"]])
+            n = found.shape[1]
+            want = golden[key]
+            assert np.abs(found[:, [1, n // 2, n - 1]] - want).max() <= tolerance, key
+            assert np.abs(found.sum(2) - 1).max() <= SUM
+            left.remove(key)
+    assert not left
 
 
 def test_what_it_says_of_layers(tmp_path, run):
@@ -86,13 +118,22 @@ def test_the_same_bytes_for_any_threads_and_chunk(name, tmp_path, run):
         assert heads_of(model, tmp_path / "x.json", *prompt, "-t", threads, "-b", chunk) == want
 
 
+@pytest.mark.parametrize("name", ["encoder_decoders/umt5", "encoders/modernbert"])
+def test_the_same_bytes_of_texts_that_see_all(name, tmp_path, run):
+    model, texts = in_f32(name, tmp_path), texts_of(name, 3)
+    want = heads_of(model, tmp_path / "x.json", *texts, "-t", 1, "-b", 128)
+    for threads, chunk in ((3, 7), (2, 1)):
+        assert heads_of(model, tmp_path / "x.json", *texts, "-t", threads, "-b", chunk) == want
+
+
 @pytest.mark.parametrize("window", [0, 40])
 @pytest.mark.parametrize("types", [F32_CACHE, (), ("-ctk", "q8", "-ctv", "q8")])
 def test_a_long_text(window, types, tmp_path, run):
     """Rows of several tiles of positions, cut into parts and not; their sums come from elsewhere
     than they."""
     model, n = tmp_path / "model.bin", 600
-    model.write_bytes(head_files.checkpoints.random_model(context=1024, window=window))
+    random = head_files.checkpoints.random_model(context=1024, window=window, n_layers=1)
+    model.write_bytes(random)
     ids = " ".join(str(i * i % 299) for i in range(n))
     found = []
     for threads, chunk in ((1, 512), (3, 1)):
@@ -120,21 +161,22 @@ def test_looking_changes_no_bit(name, tmp_path, run):
 
 
 def check_scores(data: dict, tolerance: float = 1e-5) -> None:
-    ids = [token["id"] for token in data["tokens"]]
     for layer in data["layers"]:
         if "heads" not in layer:
             continue
-        seen = head_files.sees(len(ids), layer["window"])
-        equal = head_files.scores_of(seen / seen.sum(1, keepdims=True), ids, layer["window"])
-        about = head_files.targets(ids, layer["window"])
+        kind, shape = layer.get("kind", "decoder"), shape_of(data, layer)
+        ids, there = ids_of(data, layer)
+        seen = head_files.sees(len(there), layer["window"], kind, len(ids))
+        equal = head_files.scores_of(seen / seen.sum(1, keepdims=True), ids, seen, kind)
+        about = head_files.targets(ids, seen, kind)
         assert layer["rows"] == {role: int(mask.any(1).sum()) for role, mask in about.items()}
         assert_scores(layer["uniform"], {role: equal[role] for role in about}, tolerance)
         for head in layer["heads"]:
-            weights = array_of(head)
-            scores = head_files.scores_of(weights, ids, layer["window"])
+            weights = array_of(head, shape)
+            scores = head_files.scores_of(weights, ids, seen, kind)
             assert_scores(head["scores"], scores, tolerance)
             assert head["role"] == head_files.role_of(scores, equal)
-            want = head_files.pairs_of(weights)
+            want = head_files.pairs_of(weights, kind)
             assert len(head["pairs"]) == len(want)
             for found, pair in zip(head["pairs"], want):
                 assert found[2] == pytest.approx(pair[2], abs=1e-6)
@@ -154,6 +196,27 @@ def assert_scores(found: dict, want: dict, tolerance: float) -> None:
 def test_scores_are_those_of_the_formulas(name, tmp_path, run):
     model = in_f32(name, tmp_path)
     check_scores(heads_of(model, tmp_path / "x.json", "--tokens", prompt_of(name), "-b", 40))
+
+
+SHORT = [("5", "5"), ("5", "0 6"), ("5 6", "0"), ("5 6 7", "0 9 9")]
+
+
+@pytest.mark.parametrize("name", ["encoder_decoders/marian", "encoder_decoders/t5"])
+def test_scores_of_two_texts(name, tmp_path, run):
+    model = in_f32(name, tmp_path)
+    for texts in (texts_of(name, 3), texts_of(name, 4)):
+        check_scores(heads_of(model, tmp_path / "x.json", *texts))
+    for source, target in SHORT:
+        check_scores(heads_of(model, tmp_path / "x.json", "--tokens", source, "--target", target))
+
+
+def test_scores_of_encoders(tmp_path, run):
+    model = in_f32("encoders/modernbert", tmp_path)
+    for texts in (texts_of("encoders/modernbert", 3), ("--tokens", "5 6 5"), ("--tokens", "5")):
+        data = heads_of(model, tmp_path / "x.json", *texts)
+        check_scores(data)
+        assert "source_tokens" not in data and "target" not in data
+    assert {layer["window"] for layer in data["layers"]} == {0, 8}
 
 
 @pytest.mark.parametrize("ids", ["5", "5 5", "5 6 7", "1 2 3 4 5 6 7 8 9 10 11"])
@@ -205,6 +268,37 @@ def test_heads_made_by_hand_behind_a_window(tmp_path, run):
     check_scores(data)
 
 
+def test_heads_of_an_encoder_made_by_hand(tmp_path, run):
+    """By T5's biases one head sees the token before, one the token after. One rests on the last
+    token, which all embeddings ask for and its own answers, and that is not its role, since it sees
+    the token after too. The decoder's attention to the source sees all alike."""
+    model = in_f32("encoder_decoders/t5", tmp_path)
+    meta, tensors = head_files.checkpoints.parse(model.read_bytes())
+    biases = np.zeros((3, 75))  # by key position - query position, from -37 to 37
+    biases[0, 36] = biases[1, 38] = 60
+    biases[2, 38] = 5
+    embed, asks, answers = np.zeros((61, 36)), np.zeros((30, 36)), np.zeros((30, 36))
+    embed[:, 0] = embed[1, 1] = 1
+    asks[20, 0] = answers[20, 1] = math.sqrt(5.4 / (6 * math.sqrt(18)))  # of x over its size
+    changed = {"embed": embed, "layers.0.attn_q": asks, "layers.0.attn_k": answers,
+               "layers.2.cross_q": np.zeros((30, 36))}  # fmt: skip
+    tensors |= {name: head_files.matrix(values) for name, values in changed.items()}
+    tensors["layers.0.attn_norm"] = head_files.vector(np.ones(36))
+    tensors["layers.0.attn_relative"] = head_files.vector(biases.ravel())
+    model.write_bytes(head_files.checkpoints.build(meta, tensors))
+    texts = ("--tokens", "5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 1", "--target", "0 5 6 7 8 9 1")
+    data = heads_of(model, tmp_path / "x.json", *texts)
+    check_scores(data)
+    layers = {(layer["kind"], layer["layer"]): layer for layer in data["layers"]}
+    assert list(layers) == [(kind, i) for kind in ("encoder", "decoder", "cross") for i in (0, 1)]
+    by_hand = layers["encoder", 0]["heads"]
+    assert [head["role"] for head in by_hand] == ["previous", "next", "next"]
+    assert 0.35 < by_hand[2]["scores"]["next"] < 0.5 < by_hand[2]["scores"]["last"] < 0.65
+    for head in layers["cross", 0]["heads"]:
+        assert head["role"] is None and head["scores"]["entropy"] == pytest.approx(1)
+        assert head["scores"]["diagonal"] == pytest.approx(layers["cross", 0]["uniform"]["diagonal"])
+
+
 TRAINED = ROOT / "models" / "heads.bin"  # on repeated random tokens, by models/induction.py
 
 
@@ -241,6 +335,83 @@ def test_the_page_has_the_same_numbers(tmp_path, run):
             assert np.abs(sinks - 255 * np.sqrt(head.pop("sink"))).max() < 0.6
             del head["map"], drawn["map"]
     assert data == page
+
+
+def test_the_page_of_two_texts_has_the_same_numbers(tmp_path, run):
+    model, texts = in_f32("encoder_decoders/bart", tmp_path), texts_of("encoder_decoders/bart", 2)
+    data, page = (heads_of(model, tmp_path / f"x.{end}", *texts) for end in ("json", "html"))
+    for layer, shown in zip(data["layers"], page["layers"]):
+        shape = shape_of(data, layer)
+        for head, drawn in zip(layer["heads"], shown["heads"]):
+            want = np.rint(255 * np.sqrt(array_of(head, shape)))
+            assert np.abs(array_of(drawn, shape) - want).max() <= 1
+            del head["map"], drawn["map"]
+    assert data == page
+
+
+# ---- two texts ----
+
+
+def ids_in(tokens: list[dict]) -> list[int]:
+    return [token["id"] for token in tokens]
+
+
+def test_the_target_is_given_or_written(tmp_path, run):
+    """Written as without --heads, with the same options; its last token the decoder never reads."""
+    model, out = in_f32("encoder_decoders/bart", tmp_path), tmp_path / "x.json"
+    source = ("--tokens", "5 6 7 8 9")
+    data = heads_of(model, out, *source, "--target", "2 0 9")
+    assert (data["target"], ids_in(data["tokens"])) == ("given", [2, 0, 9])
+    assert ids_in(data["source_tokens"]) == [5, 6, 7, 8, 9]
+    options = {
+        "greedy": [("-n", 20), ("--temp", 0, "-n", 9), ("-n", 20, "--repeat-penalty", 1.5)],
+        "sampled": [("--temp", 2, "-s", 3, "-n", 15), ("--top-k", 5, "-s", 4, "-n", 15)],
+    }
+    texts = set()
+    for how, kinds in options.items():
+        for more in kinds:
+            written = [int(word) for word in run(model, *source, *more).stdout.split()]
+            data = heads_of(model, out, *source, *more)
+            assert (data["target"], ids_in(data["tokens"])) == (how, [2, 0, *written[:-1]]), more
+            texts.add(tuple(written))
+            page = heads_of(model, tmp_path / "x.html", *source, *more)
+            assert (page["target"], page["tokens"]) == (how, data["tokens"])
+    assert len(texts) > 3
+
+
+@pytest.mark.parametrize("name", ["encoder_decoders/t5-gated", "encoder_decoders/marian",
+                                  "encoders/bert"])  # fmt: skip
+def test_looking_at_two_texts_changes_no_bit(name, tmp_path, run):
+    model, texts = in_f32(name, tmp_path), texts_of(name, 3)
+    found = []
+    for heads in ([], ["--heads", tmp_path / "x.json"], ["--heads", tmp_path / "x.html"]):
+        done = run(model, *texts, "--logits", tmp_path / "logits", "-b", 40, *heads)
+        assert done.returncode == 0, done.stderr
+        found.append((tmp_path / "logits").read_bytes())
+    assert found[0] == found[1] == found[2]
+
+
+def test_what_a_page_of_two_texts_leaves_out(tmp_path, run):
+    """Where a large map does not fit, a smaller one still may. It comes from a second run, in which
+    the source is read again."""
+    model = in_f32("encoder_decoders/t5", tmp_path)
+    source = " ".join(str(5 + i * i % 37) for i in range(500))
+    texts = ("--tokens", source, "--target", "0 " + "9 8 7 " * 10, "-c", 500)
+    whole = heads_of(model, tmp_path / "x.html", *texts)
+    assert "left_out" not in whole
+    part = heads_of(model, tmp_path / "x.html", "--heads-max", 1, *texts)
+    size = (tmp_path / "x.html").stat().st_size
+    assert 0.7e6 < size < 1e6
+    kept, left = [], []
+    for layer, same in zip(whole["layers"], part["layers"]):
+        for head, other in zip(layer["heads"], same["heads"]):
+            (kept if "map" in other else left).append((layer["kind"], head))
+            assert {**head, "map": other.get("map")} == {"map": None, **other}
+            assert other.get("map") in (None, head["map"])
+    assert part["left_out"] == {"heads": len(left), "of": 18, "limit_mb": 1}
+    assert {kind for kind, _ in left} == {"encoder"} and 12 < len(kept) < 18
+    stay = [strength(head) for kind, head in kept if kind == "encoder"]
+    assert min(stay) >= max(strength(head) for _, head in left)
 
 
 @pytest.fixture(scope="module")
@@ -333,9 +504,10 @@ def test_refusals(stories, tmp_path, run):
     text = ("-p", "A fox.")
     cases = [
         ((stories, *text, "--heads", "x.txt"), 2, "ends in .html or .json"),
-        ((stories, *text, "--heads", out, "--heads-max", 4), 2, "of which --heads page"),
+        ((stories, *text, "--heads", out, "--heads-max", 4), 2, "--heads-max is for --heads FILE.html"),
         ((stories, *text, "--heads-max", 4), 2, "--heads-max means nothing for generation"),
         ((stories, *text, "--heads", out, "-n", 4), 2, "-n means nothing for --heads"),
+        ((stories, *text, "--logits", out, "-s", 4), 2, "-s means nothing for --logits"),
         ((stories, *text, "--heads", out, "--kv"), 2, "one thing at a time"),
         ((stories, *text, "--heads", out, "--prompt-cache", tmp_path / "c"), 2, "does not run"),
         ((stories, *text, "--heads", tmp_path / "none" / "x.json"), 1, "No such file or directory"),
@@ -349,6 +521,22 @@ def test_refusals(stories, tmp_path, run):
         assert done.returncode == status and text_ in done.stderr, (arguments, done.stderr)
     assert {path.name for path in tmp_path.iterdir()} == {"model.json", "large.bin"}
     assert copy.read_bytes() == stories.read_bytes()
+
+
+def test_refusals_of_two_texts(tmp_path, run):
+    model, out = in_f32("encoder_decoders/t5", tmp_path), tmp_path / "x.json"
+    source, target = ("--tokens", "5 6"), ("--target", "0 7")
+    cases = [
+        ((*source, "--heads", out, "--logits", tmp_path / "l"), "of the --target, which is missing"),
+        ((*source, *target, "--heads", out, "-n", 3), "-n means nothing for a --target that is given"),
+        ((*source, "--logits", out, "--temp", 1), "--temp means nothing for --logits"),
+        ((*source, "--heads", out, "--target", "0 99"), "--target: 99 is no token"),
+        ((*source, "--heads", out, "--target", "0 " * 131), "do not fit into a context of 130"),
+    ]
+    for arguments, message in cases:
+        done = run(model, *arguments)
+        assert done.returncode in (1, 2) and message in done.stderr, (arguments, done.stderr)
+        assert [path.name for path in tmp_path.iterdir()] == ["t5.bin"]
 
 
 def test_nothing_is_left_behind_where_one_of_two_files_fails(stories, tmp_path, run):

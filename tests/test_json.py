@@ -77,8 +77,9 @@ def expected(document: bytes):
 
 def compare(documents: list[bytes]) -> tuple[int, int]:
     """Fails where the two differ; returns how many were read and how many refused."""
-    counts = [0, 0]
-    for document, (good, text) in zip(documents, read(documents), strict=True):
+    counts, answers = [0, 0], read(documents)
+    assert len(answers) == len(documents)
+    for document, (good, text) in zip(documents, answers):
         try:
             want = expected(document)
         except (ValueError, RecursionError):

@@ -18,6 +18,7 @@ MIXTURES = [
     "deepseek_v2",
     "deepseek_v3",
     "falcon_h1-norm",
+    "gemma4-experts",
     "gpt_oss",
     "granitemoe",
     "granitemoehybrid-mamba",
@@ -239,7 +240,8 @@ def test_a_new_text_begins_without_a_state(tmp_path, run, stories):
 
 
 @pytest.mark.parametrize(
-    ("name", "n", "top_k"), [("granitemoe", 6, 2), ("qwen2_moe", 7, 3), ("deepseek_v3", 8, 3)]
+    ("name", "n", "top_k"),
+    [("gemma4-experts", 5, 2), ("granitemoe", 6, 2), ("qwen2_moe", 7, 3), ("deepseek_v3", 8, 3)],
 )
 def test_decode_reads_the_chosen_experts_only(name, n, top_k, tmp_path, run):
     """A NaN in an expert's weights shows in the logits of one token, as an error, if they are

@@ -135,7 +135,7 @@ def test_impossible_budgets_name_the_nearest(capsys):
         assert said.out == ""
         return said.err
 
-    for scheme in ([], ["--scheme", "mha"], ["--scheme", "mla"]):
+    for scheme in ([], ["--scheme", "mha"]):  # of all schemes it is MLA
         budget = ["--params", "125M", "--context", "1M", "--kv-memory", "64M", *scheme]
         said = refused(*budget)
         assert "parameters keeps 1,048,576 tokens in 67,108,864 bytes. The nearest is" in said
@@ -154,6 +154,8 @@ def test_impossible_budgets_name_the_nearest(capsys):
     most = number(re.search(r"256 heads and 512 layers at most, .* about ([\d,]+)", said)[1])
     propose(capsys, str(most), "1", "1T")
     assert "at most" in refused("--params", str(2 * most), "--context", "1", "--kv-memory", "1T")
+    budget = ["--params", "125M", "--context", "32K", "--kv-memory", "512M"]
+    assert "its directory does not exist" in refused(*budget, "-o", "/nowhere/config.json")
 
 
 @pytest.mark.parametrize("args, said", [

@@ -188,6 +188,35 @@ def test_attention_is_runs(exported, run, family, tmp_path):
         assert np.array_equal(m.logits(ids), before)
 
 
+@pytest.mark.parametrize("name", ["encoder_decoders/bart", "encoder_decoders/t5-gated",
+                                  "encoders/modernbert"])  # fmt: skip
+def test_attention_of_texts_that_see_all(name, run, tmp_path):
+    """The encoder's, the decoder's, and from one to the other."""
+    golden = test_encoders.GOLDEN.parent / name
+    path = test_encoders.exported(golden, tmp_path / "model.bin")
+    source, target = [5, 6, 7, 8, 9] * 7, [2, 9, 8, 9, 8, 7]
+    both = "decoders" in name
+    with heads.Model(path, chunk=4) as m:
+        read = (target, source) if both else (source, None)
+        found = m.attention(read[0], source=read[1])
+        with pytest.raises(heads.HeadsError, match="encoder-decoder, so"):
+            m.attention(target, source=None if both else source)
+        with pytest.raises(heads.HeadsError, match="and max_bytes is 99"):
+            m.attention(read[0], 99, source=read[1])
+    more = ("--target", " ".join(map(str, target))) if both else ()
+    run(path, "--tokens", " ".join(map(str, source)), *more, "--heads", tmp_path / "heads.json")
+    layers = json.loads((tmp_path / "heads.json").read_text())["layers"]
+    arrays = {"encoder": found.encoder if both else found.weights, "decoder": found.weights,
+              "cross": found.cross}  # fmt: skip
+    assert (found.source, found.tokens) == ((source, target) if both else (None, source))
+    for layer in layers:
+        for head in layer["heads"]:
+            rows = arrays[layer["kind"]][layer["layer"], head["head"]]
+            assert np.allclose(rows.sum(-1), 1, atol=1e-6) and len(rows) == len(head["map"])
+            for i, row in enumerate(head["map"]):
+                assert np.allclose(rows[i][: len(row)], row, rtol=1e-5, atol=1e-12)
+
+
 def test_attention_has_a_limit(model):
     text = "Once upon a time"
     n = 4 * 4 * 8 * 5 * 5
@@ -273,6 +302,15 @@ def test_used_after_fork(model):
             return "refused"
 
         assert in_child(use) == b"refused"
+        stream = model.generate("Once", stream=True)
+        next(stream)
+
+        def go_on() -> str:
+            with pytest.raises(heads.HeadsError, match="the process forked"):
+                next(stream)
+            return "refused"
+
+        assert in_child(go_on) == b"refused"
     assert model.generate("Once", 9, seed=1) == want
 
 
@@ -416,8 +454,8 @@ def test_an_encoder_continues_nothing(tmp_path):
         m.run = m.session = None
         for call in (lambda: m.generate("the words"), lambda: m.generate("the words", stream=True),
                      lambda: m.chat([{"role": "user", "content": "the"}]),
-                     lambda: m.score(["the"], ["words"]), lambda: m.perplexity("the words of"),
-                     lambda: m.attention("the words")):  # fmt: skip
+                     lambda: m.score(["the"], ["words"]),
+                     lambda: m.perplexity("the words of")):  # fmt: skip
             with pytest.raises(heads.HeadsError, match="is an encoder: it reads texts as a whole"):
                 call()
 
@@ -432,31 +470,66 @@ def test_cache_is_runs(run, stories, model):
     assert model.kv(64)["reserved"] == 64 * model.kv()["bytes_per_token"]
 
 
-@pytest.mark.parametrize(
-    ("call", "says"),
-    [
+REFUSED = {
+    heads.InputError: [
         (lambda m: m.generate([5, 99999]), "99999 is no token of this model"),
         (lambda m: m.generate([[]]), "the prompt is empty"),
+        (lambda m: m.generate(5), "expected a text or a list of ids, found 5"),
+        (lambda m: m.generate(["a", 3]), "expected a text or a list of ids, found 3"),
+        (lambda m: m.logits(["a"]), "expected a text or a list of ids, found ['a']"),
+        (lambda m: m.decode([2**32 + 5]), "4294967301 is no token"),
+        (lambda m: heads.Model(m.path, context=10**12), "context is 1000000000000, expected 1 to"),
+        (lambda m: heads.Model(m.path, chunk=-1), "chunk is -1"),
         (lambda m: m.generate("Once", temperature=-1), "temperature is -1"),
         (lambda m: m.generate("Once", top_p=2), "top_p is 2"),
         (lambda m: m.generate("Once", seed=-1), "seed is -1"),
         (lambda m: m.generate("Once", max_tokens=0), "expected a whole number from 1"),
         (lambda m: m.generate("Once", stop=""), "stop string cannot be empty"),
-        (lambda m: m.generate("Once " * 600), "the context has room for 512"),
+        (lambda m: m.generate("Once", lang="en"), "no encoder-decoder"),
         (lambda m: m.chat([{"role": "user", "content": "Hi"}]), "no chat template"),
         (lambda m: m.score([""], [""]), "at least one token each"),
         (lambda m: m.score(["a"], [[5]]), "both texts or both ids"),
+        (lambda m: m.score(["a", "b"], ["c"]), "2 contexts and 1 continuation"),
         (lambda m: m.embed(["Once"]), "does not say how hidden states become a text's vector"),
-        (lambda m: m.session("/nonexistent"), "/nonexistent"),
-        (lambda m: heads.Model("/nonexistent"), "/nonexistent"),
+        (lambda m: m.session().rewind(1), "1"),
         (lambda m: heads.Model(m.path, kv="q5"), "'q5' is no type of a cache"),
         (lambda m: heads.Model(m.path, isa="sse"), "sse"),
     ],
+    heads.ContextError: [
+        (lambda m: m.generate("Once " * 600), "the context has room for 512"),
+        (lambda m: m.logits([5] * 513), "the context has room for 512"),
+        (lambda m: [s.feed([5] * n) for s in [m.session()] for n in (500, 13)],
+         "13 tokens after 500 do not fit into a context of 512"),
+    ],
+    heads.FileError: [
+        (lambda m: m.session("/nonexistent"), "/nonexistent"),
+        (lambda m: heads.Model("/nonexistent"), "/nonexistent"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "call", "says"), [(kind, *row) for kind, rows in REFUSED.items() for row in rows]
 )
-def test_errors_are_sentences(model, call, says):
+def test_errors_are_sentences_of_a_kind(model, kind, call, says):
     with pytest.raises(heads.HeadsError) as error:
         call(model)
-    assert says in str(error.value)
+    assert says in str(error.value) and type(error.value) is kind
+
+
+def test_a_closed_model_says_so(stories):
+    """Whatever it is asked, and what was begun before."""
+    m = heads.Model(stories)
+    begun, unbegun = (m.generate(["Once", "A"], stream=True) for _ in range(2))
+    next(begun)
+    m.close()
+    for call in (lambda: m.generate("a"), lambda: m.generate([5]), lambda: m.embed([[5]]), m.info,
+                 lambda: m.logits([5]), lambda: m.score([[5]], [[6]]), lambda: m.attention([5]),
+                 lambda: m.chat([]), lambda: m.encode("a"), lambda: m.decode([5]), m.session, m.kv,
+                 lambda: m.perplexity("a b"), lambda: list(begun), lambda: list(unbegun)):  # fmt: skip
+        with pytest.raises(heads.HeadsError, match="closed"):
+            call()
+    m.close()
 
 
 # ---- the page that explains it ----

@@ -414,6 +414,12 @@ TENSORS += [
     of_layer("attn_relative", vector(HEADS * 5), "attention"),
     of_layer("attn_relative", vector(HEADS * 4), "never"),
 ]
+EXPERT_NORMS = dict.fromkeys(("expert_norm", "expert_post_norm", "ffn_beside_norm"), vector(D))
+TENSORS += [
+    of_layer("expert_norm", vector(D), "experts", "d_ff", "sequential", with_=EXPERT_NORMS),
+    of_layer("expert_post_norm", vector(D), "never"),  # without expert_norm
+    of_layer("ffn_beside_norm", vector(D), "never"),
+]
 ALWAYS_RMS = ("attn_latent_norm", "attn_q_down_norm", "delta_norm", "ssm_norm")
 TABLES = ("embed", "ple_table")
 NO_EFFECT = ("layer.qk_norm", "layer.top_groups", "layer.group_score", "model.head",
@@ -505,6 +511,15 @@ def test_every_knob_and_tensor_of_the_format_is_walked_over():
     assert len(names) > 40
     others = names - {name.split(".")[-1] for _, tensors in entries for name in tensors}
     assert others == set(test_encoder_decoders.SOURCE_TENSORS)
+
+
+@pytest.mark.parametrize("missing", ["expert_post_norm", "ffn_beside_norm"])
+def test_norms_of_experts_come_together(missing, tmp_path, run):
+    path = tmp_path / "kind.bin"
+    some = {name: tensor for name, tensor in EXPERT_NORMS.items() if name != missing}
+    path.write_bytes(KINDS["experts and a shared one"].file({}, in_layers(some)))
+    done = run(path, "--tokens", "1 2 3", "-n", 1)
+    assert done.returncode == 1 and f"layers.0.{missing}" in done.stderr
 
 
 def test_a_model_without_any_mixer_is_refused(tmp_path, run):

@@ -12,7 +12,7 @@ from conftest import ROOT
 COLUMNS = 100
 FUNCTION_LINES = 60
 # Of code, without comments and blank lines, outside the folders below.
-TOTAL_LINES = 12_950
+TOTAL_LINES = 13_150
 NOT_COUNTED = ("kernels/", "tests/", "examples/")
 FOLDERS = [".", "cli", "text", "kernels", "tests/c", "examples"]
 GENERATED = ROOT / "text" / "unicode_tables.h"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import shutil
 import struct
 import subprocess
 import unicodedata
@@ -17,6 +18,7 @@ import checkpoints
 import numpy as np
 import pytest
 import tokenizer_texts as texts
+import tokenizers
 from tokenizers import (
     AddedToken,
     Regex,
@@ -34,6 +36,7 @@ from exporter.tokenizer import SPACE_MARK
 from exporter.tokenizer_files import tokenizer_metadata
 
 ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests" / "golden" / "unigram"
 ADDED = [
     AddedToken("<mask>", lstrip=True, normalized=True, special=True),
     AddedToken("<extra_id_0>", special=True, normalized=False),
@@ -76,7 +79,8 @@ def pieces() -> list[list]:
         counts.update(line[i : i + n] for n in range(1, 9) for i in range(len(line) - n))
     chosen = [*counts.most_common(2500), *((c, 2) for c in texts.SPACES[-3:] if c.strip())]
     special = {token: 0.0 for token in SPECIAL}
-    scores = special | {token: math.log(n / counts.total()) for token, n in chosen}
+    total = sum(counts.values())
+    scores = special | {token: math.log(n / total) for token, n in chosen}
     return [[token, score] for token, score in scores.items()]
 
 
@@ -189,16 +193,30 @@ def compare(model: Path, tokenizer: Tokenizer, every: list[str]) -> None:
     assert not wrong, f"{len(wrong)}:\n" + "\n".join(wrong[:5])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def kinds(names) -> list:
+    """The last tokenizers for Python 3.9 leaves out a space that 0.23 decodes."""
+    old = pytest.mark.skipif(tokenizers.__version__ < "0.23", reason="needs tokenizers 0.23")
+    return [pytest.param(n, marks=[old] if n == "byte fallback" else []) for n in names]
+
+
+@pytest.mark.parametrize("kind", kinds(KINDS))
 def test_equal_to_tokenizers(build, kind):
     """Ids, and decoded text with and without special tokens."""
     directory, model = build(kind)
     compare(model, Tokenizer.from_file(str(directory / "tokenizer.json")), cases())
 
 
+# Ideographs, Hangul syllables, private use, Tangut: characters of a block are treated alike.
+ALIKE = (range(0x3400, 0xA000), range(0xAC00, 0xD7A4), range(0xE000, 0xF900), range(0x17000, 0x1B000))
+
+
 def test_every_character(build, tmp_path):
-    """Graphemes of a charsmap, and each form, of every character between others."""
-    points = [chr(c) for c in range(1, 0x20000) if not 0xD800 <= c < 0xE000]
+    """Graphemes of a charsmap, and each form, of every character between others; of those that are
+    alike some."""
+    points = [
+        chr(c) for c in range(1, 0x20000)
+        if not 0xD800 <= c < 0xE000 and (c % 13 == 0 or not any(c in block for block in ALIKE))
+    ]  # fmt: skip
     around = "".join(f"a{c}\u0301 e\u0301{c}{c}e\u0301\u0302 {c}\r\n" for c in points)
     every = [around[i : i + 15000] for i in range(0, len(around), 15000)]
     steps = [precompiled(), normalizers.NFKC(), normalizers.NFKD(), normalizers.NFD(),
@@ -212,7 +230,7 @@ def test_every_character(build, tmp_path):
         compare(tmp_path / "model.bin", Tokenizer.from_str(json.dumps(data)), every)
 
 
-@pytest.mark.parametrize("kind", ["t5", "never", "byte fallback", "albert"])
+@pytest.mark.parametrize("kind", kinds(["t5", "never", "byte fallback", "albert"]))
 def test_decodes_any_ids(build, kind):
     """Ids in an order that no text gives."""
     directory, model = build(kind)
@@ -229,10 +247,16 @@ def test_decodes_any_ids(build, kind):
             assert got.decode() == tokenizer.decode(ids, skip_special_tokens=skip), ids
 
 
-@pytest.mark.parametrize("kind", ["t5", "albert", "byte fallback", "whole text"])
-def test_work_is_near_linear(build, kind):
+@pytest.mark.parametrize(
+    "kind", ["t5", "albert", "byte fallback", "whole text", "marian", "m2m_100", "nllb"]
+)
+def test_work_is_near_linear(build, tmp_path, kind):
     """Texts on which a step that begins again at every character would take minutes."""
-    _, model = build(kind)
+    if kind in KINDS:
+        _, model = build(kind)
+    else:
+        model = tmp_path / "model.bin"
+        texts.write_model(model, tokenizer_metadata(str(GOLDEN / kind)))
     size = 1 << 18
     long = [b"a" * size, b" " * size, "\u2581".encode() * size, "e\u0301".encode() * size,
             "\u0301\u0323".encode() * (size // 2), b"'" * size, b"the " * (size // 4),
@@ -240,19 +264,44 @@ def test_work_is_near_linear(build, kind):
     texts.tokenize(texts.PROGRAM, model, long, timeout=60)
 
 
-FILES = sorted(path.parent.name for path in (ROOT / "tests/golden/unigram").glob("*/expected.json"))
+FILES = sorted(path.parent.name for path in GOLDEN.glob("*/expected.json"))
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_files_without_a_tokenizer_json(tmp_path, name):
     """spiece.model and its like: the ids that transformers gives (make_unigram_files.py)."""
-    folder = ROOT / "tests" / "golden" / "unigram" / name
+    folder = GOLDEN / name
     golden = json.loads((folder / "expected.json").read_text())
     texts.write_model(tmp_path / "model.bin", tokenizer_metadata(str(folder)))
     ours = texts.tokenize(texts.PROGRAM, tmp_path / "model.bin", [t.encode() for t in golden["texts"]])
-    wrong = [(t, a.ids, ids) for t, a, ids in zip(golden["texts"], ours, golden["ids"], strict=True)
+    assert len(ours) == len(golden["texts"])
+    wrong = [(t, a.ids, ids) for t, a, ids in zip(golden["texts"], ours, golden["ids"])
              if a.ids != ids]  # fmt: skip
     assert not wrong, f"{len(wrong)}: {wrong[:3]}"
+
+CONFIGS = {  # message -> folder, what happens to its tokenizer_config.json
+    "src_lang is 'xx', which is no added": ("nllb", lambda c: c.update(src_lang="xx")),
+    "has no added_tokens_decoder": ("nllb", lambda c: c.pop("added_tokens_decoder")),
+    "gives '<mask>' the id 600, but": ("nllb", lambda c: c["added_tokens_decoder"].update(
+        {"600": c["added_tokens_decoder"].pop("504")})),
+    "eos_token is '</e>', expected '</s>'": ("nllb", lambda c: c.update(eos_token="</e>")),
+    "unk_token is '<u>', expected '<unk>'": ("m2m_100", lambda c: c.update(unk_token="<u>")),
+    "added token '<x>', which": ("m2m_100", lambda c: c.update(extra_special_tokens=["<x>"])),
+    "language_codes is 'm3'": ("m2m_100", lambda c: c.update(language_codes="m3")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", CONFIGS)
+def test_configs_of_translators(tmp_path, message):
+    """What changes ids and has no rule here is refused by name."""
+    name, change = CONFIGS[message]
+    folder = shutil.copytree(GOLDEN / name, tmp_path / name)
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    change(config)
+    path.write_text(json.dumps(config))
+    with pytest.raises(ExportError, match=message):
+        tokenizer_metadata(str(folder))
 
 
 REFUSED = {

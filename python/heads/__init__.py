@@ -7,8 +7,9 @@
 
 from ._attention import Attention
 from ._export import export
-from ._native import HeadsError, calls
+from ._native import ContextError, FileError, HeadsError, InputError, calls
 from .model import Completion, Model, Session
 
 __version__ = calls.version().decode()
-__all__ = ["Attention", "Completion", "HeadsError", "Model", "Session", "export"]
+__all__ = ["Attention", "Completion", "ContextError", "FileError", "HeadsError", "InputError",
+           "Model", "Session", "export"]  # fmt: skip

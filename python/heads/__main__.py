@@ -1,4 +1,10 @@
-"""python -m heads export|serve|eval ..: see python -m heads COMMAND --help."""
+"""python -m heads COMMAND ..
+
+    export SRC OUT   makes a checkpoint of a Hugging Face or GGUF model
+    serve MODEL      answers in OpenAI's protocol
+    eval MODEL ..    runs lm-evaluation-harness
+
+python -m heads COMMAND --help says more."""
 
 from __future__ import annotations
 
@@ -9,14 +15,18 @@ COMMANDS = {"export": "heads._export", "serve": "heads.serve", "eval": "heads.ev
 
 
 def main() -> int:
-    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if name in ("-h", "--help"):
+        print(__doc__)
+        return 0 if len(sys.argv) > 1 else 2
     if name not in COMMANDS:
-        print(__doc__, file=sys.stderr)
-        return 0 if name in ("-h", "--help") else 2
+        print(f"heads: there is no command {name!r}; see python -m heads --help", file=sys.stderr)
+        return 2
     try:
         command = import_module(COMMANDS[name])
     except ModuleNotFoundError as error:
-        print(f"heads {name} needs {error.name}: pip install 'heads[{name}]'", file=sys.stderr)
+        print(f"heads: {name} needs {error.name}, which comes with the extra {name!r}: "
+              f"pip install '.[{name}]' in the repository", file=sys.stderr)  # fmt: skip
         return 1
     return command.main(sys.argv[2:])
 

@@ -70,27 +70,33 @@ class Answer(Asked):
         kind = "chatcmpl" if request.is_chat else "cmpl"
         self.head = {"id": f"{kind}-{uuid.uuid4().hex}", "created": int(time.time()),
                      "model": model_name(engine.model)}  # fmt: skip
+        if request.echo:
+            self.model.must_have_one_text("echo")
         self.prompts = [self._prompt_ids(prompt) for prompt in request.prompts]
-        self.jobs = [self._job(ids, i) for ids in self.prompts for i in range(request.n)]
+        begun = [self.model.begin(ids, request.lang) for ids in self.prompts]
+        self.jobs = [self._job(*pair, i) for pair in begun for i in range(request.n)]
         # What the model says of the prompts, where that is asked for.
         scored = request.echo and request.n_top is not None
         self.scores = [ScoreJob(ids, len(ids) - 1, request.n_top)
                        for ids in self.prompts if scored and len(ids) > 1]  # fmt: skip
         self.reported = [0] * len(self.jobs)  # tokens whose log-probabilities were sent
+        self.offsets = [0] * len(self.jobs)  # characters of these
 
     def _prompt_ids(self, prompt) -> list[int]:
         if self.request.is_chat:
             ids = self.model.chat_ids(prompt, no_think=self.request.no_think)
         else:
             ids = self.model.encode(prompt) if isinstance(prompt, str) else prompt
-        self.model.check_prompt(ids)
+        self.model.check_prompt(ids, self.model.shape.source_vocab)
         return ids
 
-    def _job(self, ids: list[int], choice: int) -> GenerateJob:
+    def _job(self, ids: list[int], source: list[int] | None, choice: int) -> GenerateJob:
         r = self.request
         most = self.model.context if r.max_tokens is None else r.max_tokens
         sampling = replace(r.sampling, seed=(r.sampling.seed + choice) % 2**63)
-        return GenerateJob(self.model, ids, most, sampling, r.stop, r.is_chat, r.n_top)
+        if self.model.shape.greedy and not r.by_chance:
+            sampling.temperature = 0.0
+        return GenerateJob(self.model, ids, most, sampling, r.stop, r.is_chat, r.n_top, source)
 
     def all_jobs(self) -> list[Job]:
         return [*self.scores, *(self.jobs if self.request.max_tokens != 0 else [])]
@@ -125,7 +131,7 @@ class Answer(Asked):
         prompt = self.prompts[index // self.request.n] if self.request.echo and whole else []
         first = [Likely(id, float("nan"), []) for id in prompt[:1]]
         rest = self.scores[index // self.request.n].likely if len(prompt) > 1 else []
-        return self._of_text([*first, *rest, *likely])
+        return self._of_text(index, [*first, *rest, *likely])
 
     def _of_chat(self, x: Likely) -> dict:
         def entry(id: int, value: float) -> dict:
@@ -134,14 +140,18 @@ class Answer(Asked):
 
         return {**entry(x.id, x.log_probability), "top_logprobs": [entry(*t) for t in x.top]}
 
-    def _of_text(self, likely: list[Likely]) -> dict:
+    def _of_text(self, index: int, likely: list[Likely]) -> dict:
         texts = [self.model.token_text(x.id) for x in likely]
+        offsets = []
+        for x in likely:
+            offsets.append(self.offsets[index])
+            self.offsets[index] += len(self.model.token_text(x.id, skip_special=True))
         known = [None if x.log_probability != x.log_probability else x for x in likely]
         return {
             "tokens": texts,
             "token_logprobs": [x and x.log_probability for x in known],
             "top_logprobs": [x and {self.model.token_text(i): p for i, p in x.top} for x in known],
-            "text_offset": [sum(map(len, texts[:i])) for i in range(len(texts))],
+            "text_offset": offsets,
         }
 
     def whole(self) -> dict:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ._native import FLOATS, HeadsError, Run, SamplerOptions, calls, int_array
+from ._native import FLOATS, HeadsError, InputError, Run, SamplerOptions, calls, int_array
 
 MIN_SHARED = 32  # tokens that are worth a fork
 MAPPED_FROM = 256  # prompts of this length get a cache that forks map instead of copying
@@ -38,7 +38,7 @@ class Sampling:
         for name, (_, low, high) in BOUNDS.items():
             value = getattr(self, name)
             if not low <= value <= high:
-                raise HeadsError(f"{name} is {value!r}, expected {low} to {high}")
+                raise InputError(f"{name} is {value!r}, expected {low} to {high}")
         return SamplerOptions(self.temperature, self.top_k, self.top_p, self.min_p,
                               self.repeat_penalty, 64, self.seed)  # fmt: skip
 
@@ -84,10 +84,12 @@ class Likely:
 
 
 class Job:
-    """A text on its way. `prompt` has to run; of its last `n_rows` tokens logits are wanted."""
+    """A text on its way. `prompt` has to run; of its last `n_rows` tokens logits are wanted.
+    `source`: what an encoder reads before; the prompt is then how the text begins."""
 
-    def __init__(self, prompt: list[int], n_rows: int):
+    def __init__(self, prompt: list[int], n_rows: int, source: list[int] | None = None):
         self.prompt, self.n_rows = np.asarray(prompt, dtype=np.intc), n_rows
+        self.source = source
         self.sequence: int | None = None  # in the engine
         self.length = 0  # tokens that it holds
         self.alone = False  # runs in passes of its own: its neighbours' pass failed
@@ -109,8 +111,9 @@ class ScoreJob(Job):
     """How likely the last n_rows tokens of a text are. Result: log_probabilities and, for each,
     whether it was the most likely one."""
 
-    def __init__(self, ids: list[int], n_scored: int, n_top: int | None = None):
-        super().__init__(ids[:-1], n_scored)
+    def __init__(self, ids: list[int], n_scored: int, n_top: int | None = None,
+                 source: list[int] | None = None):  # fmt: skip
+        super().__init__(ids[:-1], n_scored, source)
         self.n_top = n_top  # None: no list of Likely
         self.targets = list(ids[len(ids) - n_scored :])
         self.start_over()
@@ -142,8 +145,7 @@ class GenerateJob(Job):
                  stop: list[str], is_chat: bool = False, n_top: int | None = None,
                  source: list[int] | None = None):  # fmt: skip
         self.sampler = self.decoder = None
-        super().__init__(prompt, 1)
-        self.source = source  # what an encoder reads before; the prompt is how the text begins
+        super().__init__(prompt, 1, source)
         self.n_top = n_top  # None: no list of Likely
         self.model, self.max_tokens, self.options = model, max_tokens, sampling.options()
         self.stops = [s.encode() for s in stop]
@@ -242,18 +244,30 @@ class Kept:
 
     sequence: int
     tokens: np.ndarray
+    source: list[int] | None
 
 
-@dataclass
+def read_source(workspace: int, sequence: int, ids: list[int]) -> None:
+    """Has the encoder read ids, for a sequence that is empty."""
+    run = Run(sequence, int_array(ids), len(ids), 0)
+    calls.read_sources(workspace, byref(run), 1)
+
+
+@dataclass(eq=False)
 class Batch:
     """Up to `parallel` jobs at work on a model, in the order in which they were submitted. One
-    thread at a time may call it; the model's lock is held during a pass only."""
+    thread at a time may call it; the model's lock is held during a pass only. It ends when the
+    model is closed."""
 
     model: object
     parallel: int
     waiting: deque = field(default_factory=deque)
     busy: list = field(default_factory=list)
     kept: deque = field(default_factory=deque)
+
+    def __post_init__(self):
+        self.workspace = self.model.workspace
+        self.model.users.add(self)
 
     def submit(self, job: Job) -> None:
         self.model.check_prompt(job.prompt)
@@ -269,6 +283,8 @@ class Batch:
     def step(self) -> list[Job]:
         """One pass; returns the jobs that are done."""
         with self.model.lock:
+            if not self.model.is_of(self.workspace):
+                raise HeadsError("the model was closed, or the process forked, before this was done")
             while len(self.busy) < self.parallel and self.waiting:
                 self.busy.append(self.waiting.popleft())
             self._run_pass([job for job in self.busy if not job.alone])
@@ -282,61 +298,67 @@ class Batch:
 
     def run(self):
         """All that was submitted; yields each job when it is done."""
-        while self.waiting or self.busy:
-            yield from self.step()
+        left = len(self.waiting) + len(self.busy)
+        while left:
+            done = self.step()
+            left -= len(done)
+            yield from done
 
     def close(self) -> None:
         with self.model.lock:
-            for job in [*self.busy, *self.waiting]:
+            jobs = [*self.busy, *self.waiting]
+            for job in jobs:
                 job.close()
-                calls.sequence_free(job.sequence)
-            for kept in self.kept:
-                calls.sequence_free(kept.sequence)
-        self.busy, self.waiting, self.kept = [], deque(), deque()
+            if self.model.is_of(self.workspace):
+                for holder in (*jobs, *self.kept):
+                    calls.sequence_free(holder.sequence)
+            self.busy, self.waiting, self.kept = [], deque(), deque()
 
     # ---- sequences ----
 
     def _leave(self, job: Job) -> None:
         job.close()
         if job.sequence:
-            self.kept.append(Kept(job.sequence, job.text()[: job.length]))
+            self.kept.append(Kept(job.sequence, job.text()[: job.length], job.source))
             job.sequence = None
         while len(self.kept) > self.parallel:
             calls.sequence_free(self.kept.popleft().sequence)
 
     def _shared(self, job: Job) -> tuple[int, int | None, bool]:
         """The longest beginning of a prompt that another sequence holds, that sequence, and
-        whether to wait because one at work will soon hold more of it."""
+        whether to wait because one at work will soon hold more of it. With a source, only another
+        sequence of the same source will do, and that alone is worth a fork."""
         head = job.prompt[: len(job.prompt) - job.n_rows]
-        longest, source, later = MIN_SHARED - 1, None, 0
+        longest, parent, later = -1 if job.source else MIN_SHARED - 1, None, 0
         for kept in self.kept:
             n = common_length(head, kept.tokens)
-            if n > longest:
-                longest, source = n, kept.sequence
+            if n > longest and kept.source == job.source:
+                longest, parent = n, kept.sequence
         for other in self.busy:
-            if not other.sequence or other is job or other.alone:
+            if not other.sequence or other is job or other.alone or other.source != job.source:
                 continue
             n = common_length(head, other.text())
             later = max(later, n)
             if min(n, other.length) > longest:
-                longest, source = min(n, other.length), other.sequence
-        return longest, source, later >= longest + MIN_SHARED
+                longest, parent = min(n, other.length), other.sequence
+        return longest, parent, later >= longest + MIN_SHARED
 
     def _begin(self, job: Job) -> bool:
         """Gives a job its sequence; False: later."""
-        n, source, wait = (0, None, False) if job.alone else self._shared(job)
+        n, parent, wait = (0, None, False) if job.alone else self._shared(job)
         if wait:
             return False
         try:
-            if source:
-                job.sequence, job.length = calls.sequence_fork(source, n), n
+            if parent:
+                job.sequence, job.length = calls.sequence_fork(parent, n), n
         except HeadsError:  # a window or a state has forgotten what follows the first n tokens
             pass
         if not job.sequence:
-            job.sequence = self._empty_sequence(len(job.prompt) >= MAPPED_FROM)
-        if getattr(job, "source", None):
-            run = Run(job.sequence, int_array(job.source), len(job.source), 0)
-            calls.read_sources(self.model.workspace, byref(run), 1)
+            # A mapped source could not be replaced by another text's as long as forks share it.
+            mapped = len(job.prompt) >= MAPPED_FROM and not job.source
+            job.sequence = self._empty_sequence(mapped)
+            if job.source:
+                read_source(self.workspace, job.sequence, job.source)
         calls.sequence_expect(job.sequence, len(job.prompt))
         return True
 
@@ -348,7 +370,7 @@ class Batch:
                 return kept.sequence
             except HeadsError:  # forks share it
                 calls.sequence_free(kept.sequence)
-        return calls.sequence_new(self.model.workspace, mapped)
+        return calls.sequence_new(self.workspace, mapped)
 
     # ---- a pass ----
 
@@ -382,13 +404,16 @@ class Batch:
         for run, (job, tokens, wanted), array in zip(runs, plan, arrays):
             run.sequence, run.tokens, run.n, run.n_logits = job.sequence, array, len(array), wanted
         try:
-            logits = calls.forward_runs(self.model.workspace, runs, len(plan))
+            logits = calls.forward_runs(self.workspace, runs, len(plan))
         except HeadsError as error:
             self._after_error([job for job, _, _ in plan], error)
             return
         for job, tokens, _ in plan:
             job.length += len(tokens)
-        rows = np.ctypeslib.as_array(logits, (sum(n for _, _, n in plan), self.model.stride))
+        n_rows = sum(n for _, _, n in plan)
+        if n_rows == 0:
+            return
+        rows = np.ctypeslib.as_array(logits, (n_rows, self.model.stride))
         picking = [job for job, _, n in plan if n and isinstance(job, GenerateJob)]
         self._pick(logits, rows, picking)
         self._score(rows[len(picking) :], [r for r in plan if r[2] and isinstance(r[0], ScoreJob)])
@@ -397,7 +422,7 @@ class Batch:
         n = len(jobs)
         ids = (c_int * n)()
         samplers = (c_void_p * n)(*(job.sampler for job in jobs))
-        calls.sampler_pick_each(self.model.workspace, samplers, n, logits, ids)
+        calls.sampler_pick_each(self.workspace, samplers, n, logits, ids)
         for job, id, row in zip(jobs, ids, rows):
             job.take(id, row[: self.model.shape.vocab_size])
 
@@ -405,7 +430,7 @@ class Batch:
         targets = [id for job, _, wanted in runs for id in job.next_targets(wanted)]
         n = len(targets)
         log_probabilities, best = (c_double * n)(), (c_int * n)()
-        calls.log_probabilities(self.model.workspace, rows.ctypes.data_as(FLOATS),
+        calls.log_probabilities(self.workspace, rows.ctypes.data_as(FLOATS),
                                 int_array(targets), n, log_probabilities, best)  # fmt: skip
         begin = 0
         for job, _, wanted in runs:

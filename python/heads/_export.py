@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 
-from ._native import HeadsError
+from ._native import HeadsError, InputError
 
 
 def export(src: str | os.PathLike, out: str | os.PathLike, dtype: str = "q8", *,
@@ -15,29 +15,29 @@ def export(src: str | os.PathLike, out: str | os.PathLike, dtype: str = "q8", *,
     """Makes the checkpoint `out` of a Hugging Face directory or hub id, a GGUF or a llama2.c file,
     as export.py does with the options of these names. It is written under another name and then
     renamed: a call that fails or is interrupted leaves what was there. What a user should know is
-    warned of. Errors: HeadsError, OSError."""
+    warned of. Errors: InputError (dtype, bits, calibrate); HeadsError, OSError."""
     from .exporter.assemble import pool_kv_heads
-    from .exporter.budget import BITS
-    from .exporter.convert import FourBits, convert, open_source, refuse_overwriting
+    from .exporter.budget import BITS, rounding_of
+    from .exporter.convert import convert, open_source, refuse_overwriting
     from .exporter.quantize import DTYPES
     from .exporter.tensor import ExportError
 
     if dtype not in (*DTYPES, *BITS):
-        raise HeadsError(f"dtype: {dtype!r} is none of {', '.join((*DTYPES, 'q4m'))}")
-    four = None
-    if dtype in BITS:
-        text = None if isinstance(calibrate, bool) else os.fspath(calibrate)
-        four = FourBits(BITS[dtype] if bits is None else bits, bool(calibrate), text)
-    elif bits is not None or calibrate:
-        raise HeadsError("bits and calibrate belong to q4 and q4m")
+        raise InputError(f"dtype: {dtype!r} is none of {', '.join((*DTYPES, 'q4m'))}")
+    if bits is not None and dtype not in BITS:
+        raise InputError("bits belongs to q4 and q4m")
+    if calibrate and dtype not in (*BITS, "q8"):
+        raise InputError("calibrate belongs to q4, q4m and q8")
+    text = None if isinstance(calibrate, bool) else os.fspath(calibrate)
+    rounding = rounding_of(dtype, bits, bool(calibrate), text)
     try:
         source = open_source(os.fspath(src), tokenizer and os.fspath(tokenizer), revision,
                              shape_only)  # fmt: skip
-        refuse_overwriting(os.fspath(out), source)
+        refuse_overwriting(os.fspath(out), source.files)
         if kv_heads is not None:
             pool_kv_heads(source.knobs, source.tensors, kv_heads)
         convert(source, os.fspath(out), dtype, shape_only,
-                note=lambda remark: warnings.warn(remark, stacklevel=4), four=four)  # fmt: skip
+                note=lambda remark: warnings.warn(remark, stacklevel=4), rounding=rounding)  # fmt: skip
     except ExportError as error:
         raise HeadsError(str(error)) from None
 

@@ -1,19 +1,32 @@
 """heads.h through ctypes. What the header says of a call (shapes, owners, threads) holds here;
-handles are integers, and a call that fails raises HeadsError with the engine's sentence."""
+handles are integers, and a call that fails raises a HeadsError with the engine's sentence."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
-from ctypes import CDLL, CFUNCTYPE, POINTER, Structure, byref, c_char, c_char_p, c_double, c_float, c_int
-from ctypes import c_int64, c_long, c_size_t, c_uint64, c_void_p
+from ctypes import CDLL, CFUNCTYPE, POINTER, Structure, byref, c_char, c_char_p, c_double, c_float
+from ctypes import c_int, c_int64, c_long, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 
-ABI = 5  # of heads.h that these declarations were written for
+ABI = 6  # of heads.h that these declarations were written for
 
 
 class HeadsError(RuntimeError):
-    """What the engine refused or could not do, in its own words."""
+    """What the engine refused or could not do, in its own words. Of none of the kinds below are a
+    disk that is full, logits that are not finite, a session that is closed."""
+
+
+class FileError(HeadsError):
+    """A file cannot be used: a checkpoint, for what it has or lacks, or a session's."""
+
+
+class InputError(HeadsError, ValueError):
+    """What was asked for is refused: an argument out of range, or what this model does not do."""
+
+
+class ContextError(InputError):
+    """More tokens than the context has room for."""
 
 
 class Error(Structure):
@@ -23,7 +36,7 @@ class Error(Structure):
 class Shape(Structure):
     _fields_ = [("vocab_size", c_int), ("n_embd", c_int), ("n_layers", c_int), ("context", c_int),
                 ("weight_bytes", c_size_t), ("encoder", c_int),
-                ("source_vocab", c_int), ("greedy", c_int)]  # fmt: skip
+                ("source_vocab", c_int), ("greedy", c_int), ("target_ids", c_int)]  # fmt: skip
 
 
 class WorkspaceOptions(Structure):
@@ -63,7 +76,8 @@ class KvPlan(Structure):
 
 class AttentionRow(Structure):
     _fields_ = [("sequence", c_void_p), ("layer", c_int), ("head", c_int), ("position", c_int),
-                ("first", c_int), ("n", c_int), ("weights", c_void_p), ("sink", c_float)]  # fmt: skip
+                ("first", c_int), ("n", c_int), ("weights", c_void_p), ("sink", c_float),
+                ("of_source", c_int)]  # fmt: skip
 
 
 Look = CFUNCTYPE(None, c_void_p, POINTER(AttentionRow), c_int)
@@ -85,52 +99,53 @@ class Probe(Structure):
 TYPES = {"f16": 0, "f32": 1, "q8": 2, "q4": 3}  # of cached keys and values
 FLOATS, INTS, DOUBLES = POINTER(c_float), POINTER(c_int), POINTER(c_double)
 
-# name: (result, arguments); where an Error is the last argument, the call may fail.
+# name: (result, arguments); a call whose last argument is an exception may fail, and raises it.
 CALLS = {
     "abi": (c_int, ()),
     "version": (c_char_p, ()),
     "free": (None, (c_void_p,)),
-    "model_open": (c_void_p, (c_char_p, Error)),
+    "model_open": (c_void_p, (c_char_p, FileError)),
     "model_close": (None, (c_void_p,)),
     "model_shape": (Shape, (c_void_p,)),
-    "model_kv_plan": (c_int, (c_void_p, POINTER(WorkspaceOptions), POINTER(KvPlan), Error)),
-    "tokenizer_new": (c_void_p, (c_void_p, Error)),
+    "model_kv_plan": (c_int, (c_void_p, POINTER(WorkspaceOptions), POINTER(KvPlan), InputError)),
+    "tokenizer_new": (c_void_p, (c_void_p, FileError)),
     "tokenizer_free": (None, (c_void_p,)),
-    "encode": (c_long, (c_void_p, c_char_p, c_size_t, c_int, POINTER(INTS), Error)),
+    "encode": (c_long, (c_void_p, c_char_p, c_size_t, c_int, POINTER(INTS), HeadsError)),
     "is_eos": (c_int, (c_void_p, c_int)),
-    "decoder_new": (c_void_p, (c_void_p, c_int, Error)),
+    "decoder_new": (c_void_p, (c_void_p, c_int, HeadsError)),
     "decoder_free": (None, (c_void_p,)),
-    "decoder_push": (c_int, (c_void_p, c_int, POINTER(c_void_p), POINTER(c_size_t), Error)),
-    "decoder_finish": (c_int, (c_void_p, POINTER(c_void_p), POINTER(c_size_t), Error)),
-    "chat_new": (c_void_p, (c_void_p, Error)),
+    "decoder_push": (c_int, (c_void_p, c_int, POINTER(c_void_p), POINTER(c_size_t), InputError)),
+    "decoder_finish": (c_int, (c_void_p, POINTER(c_void_p), POINTER(c_size_t), HeadsError)),
+    "chat_new": (c_void_p, (c_void_p, InputError)),
     "chat_free": (None, (c_void_p,)),
     "chat_encode": (c_long, (c_void_p, c_void_p, POINTER(Message), c_size_t, POINTER(ChatOptions),
-                             POINTER(INTS), Error)),
+                             POINTER(INTS), InputError)),
     "chat_end": (c_int, (c_void_p, c_void_p)),
-    "workspace_new": (c_void_p, (c_void_p, POINTER(WorkspaceOptions), Error)),
+    "workspace_new": (c_void_p, (c_void_p, POINTER(WorkspaceOptions), InputError)),
     "workspace_free": (None, (c_void_p,)),
     "workspace_context": (c_int, (c_void_p,)),
     "workspace_threads": (c_int, (c_void_p,)),
     "workspace_isa": (c_char_p, (c_void_p,)),
     "workspace_probe": (None, (c_void_p, POINTER(Probe))),
     "logit_stride": (c_size_t, (c_void_p,)),
-    "sequence_new": (c_void_p, (c_void_p, c_int, Error)),
+    "sequence_new": (c_void_p, (c_void_p, c_int, HeadsError)),
     "sequence_free": (None, (c_void_p,)),
-    "sequence_fork": (c_void_p, (c_void_p, c_int, Error)),
-    "sequence_rewind": (c_int, (c_void_p, c_int, Error)),
+    "sequence_fork": (c_void_p, (c_void_p, c_int, InputError)),
+    "sequence_rewind": (c_int, (c_void_p, c_int, InputError)),
     "sequence_expect": (None, (c_void_p, c_int)),
     "sequence_length": (c_int, (c_void_p,)),
     "sequence_tokens": (INTS, (c_void_p,)),
-    "sequence_save": (c_int, (c_void_p, c_char_p, Error)),
-    "sequence_load": (c_void_p, (c_void_p, c_char_p, Error)),
-    "forward_runs": (FLOATS, (c_void_p, POINTER(Run), c_int, Error)),
-    "forward": (FLOATS, (c_void_p, INTS, c_int, c_int, Error)),
-    "read_sources": (c_int, (c_void_p, POINTER(Run), c_int, Error)),
-    "start_tokens": (c_long, (c_void_p, c_void_p, c_char_p, POINTER(INTS), Error)),
-    "source_language": (c_int, (c_void_p, c_void_p, c_char_p, INTS, c_long, Error)),
-    "text_ids": (c_long, (c_void_p, c_void_p, c_char_p, c_size_t, POINTER(INTS), Error)),
-    "embed": (c_int, (c_void_p, POINTER(WorkspaceOptions), POINTER(Text), c_int, FLOATS, Error)),
-    "sampler_new": (c_void_p, (c_void_p, POINTER(SamplerOptions), Error)),
+    "sequence_save": (c_int, (c_void_p, c_char_p, HeadsError)),
+    "sequence_load": (c_void_p, (c_void_p, c_char_p, FileError)),
+    "forward_runs": (FLOATS, (c_void_p, POINTER(Run), c_int, HeadsError)),
+    "forward": (FLOATS, (c_void_p, INTS, c_int, c_int, HeadsError)),
+    "read_sources": (c_int, (c_void_p, POINTER(Run), c_int, HeadsError)),
+    "start_tokens": (c_long, (c_void_p, c_void_p, c_char_p, POINTER(INTS), InputError)),
+    "source_language": (c_int, (c_void_p, c_void_p, c_char_p, INTS, c_long, InputError)),
+    "text_ids": (c_long, (c_void_p, c_void_p, c_char_p, c_size_t, POINTER(INTS), HeadsError)),
+    "embed": (c_int, (c_void_p, POINTER(WorkspaceOptions), POINTER(Text), c_int, FLOATS,
+                      InputError)),
+    "sampler_new": (c_void_p, (c_void_p, POINTER(SamplerOptions), InputError)),
     "sampler_free": (None, (c_void_p,)),
     "sampler_accept": (None, (c_void_p, c_int)),
     "sampler_pick_each": (None, (c_void_p, POINTER(c_void_p), c_int, FLOATS, INTS)),
@@ -138,15 +153,14 @@ CALLS = {
 }  # fmt: skip
 
 
-def _that_may_fail(function):
+def _that_may_fail(function, kind: type[HeadsError]):
     """The same call without its Error: NULL and negative results are raised."""
 
     def call(*arguments):
         error = Error()
         result = function(*arguments, byref(error))
-        if not result if function.restype is not c_int and function.restype is not c_long \
-                else result < 0:  # fmt: skip
-            raise HeadsError(error.text.decode("utf-8", "replace"))
+        if result < 0 if function.restype in (c_int, c_long) else not result:
+            raise kind(error.text.decode("utf-8", "replace"))
         return result
 
     return call
@@ -173,10 +187,11 @@ class Calls:
                               "build both from the same sources")  # fmt: skip
         for name, (result, arguments) in CALLS.items():
             function = getattr(library, f"heads_{name}")
-            fails = bool(arguments) and arguments[-1] is Error
             function.restype = result
-            function.argtypes = [POINTER(Error) if a is Error else a for a in arguments]
-            setattr(self, name, _that_may_fail(function) if fails else function)
+            *others, last = arguments or (None,)
+            fails = isinstance(last, type) and issubclass(last, HeadsError)
+            function.argtypes = [*others, POINTER(Error)] if fails else arguments
+            setattr(self, name, _that_may_fail(function, last) if fails else function)
 
 
 if sys.byteorder != "little":

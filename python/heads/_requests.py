@@ -14,13 +14,13 @@ MAX_VECTORS = 2048  # of one request
 
 
 class Refused(Exception):
-    """What is answered with a 4xx status, in OpenAI's shape of an error."""
+    """What is answered with an error's status, in OpenAI's shape."""
 
     def __init__(self, message: str, param: str | None = None, status: int = 400,
                  code: str | None = None):  # fmt: skip
         super().__init__(message)
         self.status = status
-        kind = {401: "authentication_error", 429: "rate_limit_error"}.get(
+        kind = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error"}.get(
             status, "invalid_request_error"
         )
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
@@ -38,9 +38,11 @@ class Request:
     stop: list[str] = field(default_factory=list)
     stream: bool = False
     usage_in_stream: bool = False
+    by_chance: bool = False  # a field says how tokens are chosen
     echo: bool = False
     n_top: int | None = None  # tokens to name beside each; None: no log-probabilities
     no_think: bool = False
+    lang: str | None = None  # that the texts of an encoder-decoder are in
 
 
 @dataclass
@@ -58,7 +60,7 @@ def _number(body: dict, name: str, default, low: float, high: float, kind: type 
     whole = isinstance(value, int) and not isinstance(value, bool)
     if not (whole or (kind is float and isinstance(value, float))) or not low <= value <= high:
         what = "whole number" if kind is int else "number"
-        raise Refused(f"{name}: expected a {what} from {low:g} to {high:g}", name)
+        raise Refused(f"{name}: expected a {what} from {low} to {high}", name)
     return kind(value)
 
 
@@ -167,15 +169,20 @@ def _request(body: dict, model: str, known: set[str], prompts: list, is_chat: bo
     n = _number(body, "n", 1, 1, MAX_CHOICES, int)
     if len(prompts) * n > MAX_CHOICES:
         raise Refused(f"a request has at most {MAX_CHOICES} texts, prompts times n", "n")
-    return Request(prompts, is_chat, max_tokens, _sampling(body), n, _stop(body),
-                   _flag(body, "stream"), _stream_usage(body))  # fmt: skip
+    request = Request(prompts, is_chat, max_tokens, _sampling(body), n, _stop(body),
+                      _flag(body, "stream"), _stream_usage(body))  # fmt: skip
+    request.by_chance = any(body.get(name) is not None for name in BOUNDS if name != "seed")
+    return request
 
 
 def completion_request(body: dict, model: str) -> Request:
     """POST /v1/completions."""
-    max_tokens = _number(body, "max_tokens", 16, 0, 1e9, int)
-    request = _request(body, model, {"prompt", "echo", "logprobs"}, _prompts(body), False,
+    max_tokens = _number(body, "max_tokens", 16, 0, 10**9, int)
+    request = _request(body, model, {"prompt", "echo", "logprobs", "lang"}, _prompts(body), False,
                        max_tokens)  # fmt: skip
+    request.lang = body.get("lang")
+    if not isinstance(request.lang, (str, type(None))) or "\0" in (request.lang or ""):
+        raise Refused("lang: expected a string, the language to write, or FROM:TO", "lang")
     request.echo = _flag(body, "echo")
     request.n_top = _number(body, "logprobs", None, 0, MAX_LOGPROBS, int)
     if max_tokens == 0 and not request.echo:
@@ -185,8 +192,8 @@ def completion_request(body: dict, model: str) -> Request:
 
 def chat_request(body: dict, model: str) -> Request:
     """POST /v1/chat/completions."""
-    newer = _number(body, "max_completion_tokens", None, 1, 1e9, int)
-    max_tokens = _number(body, "max_tokens", newer, 1, 1e9, int)
+    newer = _number(body, "max_completion_tokens", None, 1, 10**9, int)
+    max_tokens = _number(body, "max_tokens", newer, 1, 10**9, int)
     known = {"messages", "max_completion_tokens", "logprobs", "top_logprobs",
              "chat_template_kwargs"}  # fmt: skip
     request = _request(body, model, known, [_messages(body)], True, max_tokens)

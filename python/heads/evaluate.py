@@ -1,8 +1,10 @@
-"""python -m heads eval MODEL --tasks NAME ..: the lm-evaluation-harness with this engine as its
-model. All of `lm-eval run`'s options work, but for --model and --model_args."""
+"""python -m heads eval MODEL --tasks NAME ..: lm-evaluation-harness with this engine as its model.
+The options are those of `lm-eval run` without --model: python -m heads eval MODEL --help has them.
+--model_args may say threads, kv, context, parallel and prefix_token_id: --model_args kv=f32"""
 
 from __future__ import annotations
 
+import json
 import sys
 
 from lm_eval._cli.harness import HarnessCLI
@@ -13,6 +15,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, setup
 from tqdm import tqdm
 
 from ._batch import GenerateJob, Sampling, ScoreJob
+from ._native import HeadsError
 from .model import Model, completion
 
 
@@ -28,7 +31,7 @@ class HeadsLM(TemplateLM):
                  device=None):  # fmt: skip
         super().__init__()
         self.model = Model(path, threads, kv, context, chunk=256)
-        self.model.must_continue()
+        self.model.must_have_one_text("the harness")
         self.parallel, self._prefix = parallel, prefix_token_id
 
     @property
@@ -108,11 +111,16 @@ class HeadsLM(TemplateLM):
 
 def main(arguments: list[str]) -> int:
     if not arguments or arguments[0].startswith("-"):
-        print(__doc__, file=sys.stderr)
+        print(__doc__)
         return 0 if arguments[:1] in (["-h"], ["--help"]) else 2
     path, *rest = arguments
     setup_logging()
     cli = HarnessCLI()
-    sys.argv = ["lm-eval", "run", "--model", "heads", "--model_args", f"path={path}", *rest]
-    cli.execute(cli.parse_args())
+    model = ["--model", "heads", "--model_args", json.dumps({"path": path})]
+    sys.argv = ["lm-eval", "run", *model, *rest]
+    try:
+        cli.execute(cli.parse_args())
+    except (HeadsError, ValueError) as error:  # the harness's way to refuse an argument
+        print(f"heads: {error}", file=sys.stderr)
+        return 1
     return 0

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+import reprlib
 import threading
 import time
 import weakref
 from ctypes import byref
+from operator import index
 from typing import Iterable, Iterator, Sequence, Union
 
 import numpy as np
 
 from ._attention import Attention, attention
-from ._batch import Batch, Decoder, GenerateJob, Sampling, ScoreJob
-from ._native import FLOATS, INTS, TYPES, ChatOptions, HeadsError, KvPlan, Message, Text
-from ._native import WorkspaceOptions, calls, int_array, taken
+from ._batch import Batch, Decoder, GenerateJob, Sampling, ScoreJob, read_source
+from ._native import FLOATS, INTS, TYPES, ChatOptions, ContextError, FileError, HeadsError
+from ._native import InputError, KvPlan, Message, Text, WorkspaceOptions, calls, int_array, taken
 
 Prompt = Union[str, Sequence[int]]  # a text, or its ids
+MAX_INT = 2**31
 
 
 class Completion(str):
@@ -27,21 +30,49 @@ class Completion(str):
     stopped: str
 
 
-def _is_ids(prompt) -> bool:
-    return isinstance(prompt, (list, tuple, np.ndarray)) and bool(
-        len(prompt) and isinstance(prompt[0], (int, np.integer)))  # fmt: skip
+def _are_several(prompts) -> bool:
+    """Whether these are prompts, and not a text or the ids of one."""
+    ids = isinstance(prompts, (list, tuple, np.ndarray)) and len(prompts) and isinstance(
+        prompts[0], (int, np.integer))  # fmt: skip
+    return isinstance(prompts, Iterable) and not isinstance(prompts, str) and not ids
+
+
+def _id_list(ids) -> list[int]:
+    try:
+        found = [index(id) for id in ids]
+    except TypeError:
+        raise InputError(f"expected a text or a list of ids, found {reprlib.repr(ids)}") from None
+    for id in found:
+        if not 0 <= id < MAX_INT:
+            raise InputError(f"{id} is no token of a model")
+    return found
+
+
+def _c_int(name: str, value: int | None) -> int:
+    """For an option of which 0 means the default, as None does here."""
+    if not 0 <= (value or 0) < MAX_INT:
+        raise InputError(f"{name} is {value}, expected 1 to {MAX_INT - 1}")
+    return value or 0
 
 
 def _positive(n: int) -> int:
     if n < 1:
-        raise HeadsError(f"expected a whole number from 1, found {n}")
+        raise InputError(f"expected a whole number from 1, found {n}")
     return int(n)
+
+
+def _each(lang: str | Sequence[str] | None, n: int) -> list[str | None]:
+    """The language of each of n texts."""
+    langs = [lang] * n if lang is None or isinstance(lang, str) else list(lang)
+    if len(langs) != n:
+        raise InputError(f"lang: {len(langs)} languages for {n} prompts")
+    return langs
 
 
 def _stops(stop: str | Sequence[str] | None) -> list[str]:
     stops = [stop] if isinstance(stop, str) else list(stop or [])
     if "" in stops:
-        raise HeadsError("stop: a stop string cannot be empty")
+        raise InputError("stop: a stop string cannot be empty")
     return stops
 
 
@@ -71,12 +102,14 @@ class Model:
     """A checkpoint that `heads.export` or export.py made, mapped, with threads to run it on.
 
     threads: the physical cores that this process may use, or OMP_NUM_THREADS. kv: the type of the
-    cached keys and values, "f16", "f32", "q8" or "q4", or a pair of them. context: positions of each
-    text; the model's. chunk: most tokens of a pass. isa: kernels ("scalar", "avx2", ..); the best.
+    cached keys and values, "f16", "f32", "q8" or "q4", or a pair of them. context: positions of
+    each text; the model's. chunk: most tokens of a pass. isa: kernels ("scalar", "avx2", ..); the
+    best.
 
     Any number of threads may use it; they take turns, a pass each. It can be pickled (as its path
     and options) and used after a fork(), where it opens the file again. `with` or close() frees it.
-    Errors are HeadsError, with the engine's sentence; what a text gives has the bits of ./run.
+    What a text gives has the bits of ./run. Errors are a HeadsError with the engine's sentence:
+    FileError (the checkpoint), ContextError (too long a text), InputError (what is refused).
     """
 
     def __init__(self, path: str | os.PathLike, threads: int | None = None,
@@ -90,42 +123,64 @@ class Model:
     def _open(self) -> None:
         threads, _, context, self.chunk, isa = self._options
         self.lock = threading.RLock()
-        self.model = self.tokenizer = self.workspace = self._chat = None
+        self.users: weakref.WeakSet = weakref.WeakSet()  # sessions and batches, which end before it
+        self._model = self.tokenizer = self._workspace = self._chat = None
         options = self._workspace_options(context)
-        options.chunk = options.logit_rows = self.chunk
-        options.n_threads = threads or _threads_of_environment()
+        options.chunk = options.logit_rows = _c_int("chunk", self.chunk)
+        options.n_threads = _c_int("threads", threads) or _threads_of_environment()
         options.isa = isa.encode() if isa else None
-        self.model = calls.model_open(os.fsencode(self.path))
+        self._model = calls.model_open(os.fsencode(self.path))
         self.shape = calls.model_shape(self.model)
         try:
             self.tokenizer = calls.tokenizer_new(self.model)
-        except HeadsError as error:
+        except FileError as error:
             self._no_tokenizer = error
         try:
-            self.workspace = calls.workspace_new(self.model, byref(options))
+            self._workspace = calls.workspace_new(self.model, byref(options))
         except HeadsError:
             self.close()
             raise
         self.context = calls.workspace_context(self.workspace)
-        self.stride = calls.logit_stride(self.workspace)  # floats from one row of logits to the next
+        self.stride = calls.logit_stride(self.workspace)  # floats from a row of logits to the next
 
     def _workspace_options(self, context: int | None) -> WorkspaceOptions:
         kv = self._options[1]
         k_type, v_type = (kv, kv) if isinstance(kv, str) else kv
         for kind in (k_type, v_type):
             if kind not in TYPES:
-                raise HeadsError(f"kv: {kind!r} is no type of a cache, expected f16, f32, q8 or q4")
-        return WorkspaceOptions(context=context or 0, k_type=TYPES[k_type], v_type=TYPES[v_type])
+                raise InputError(f"kv: {kind!r} is no type of a cache, expected f16, f32, q8 or q4")
+        return WorkspaceOptions(context=_c_int("context", context), k_type=TYPES[k_type],
+                                v_type=TYPES[v_type])  # fmt: skip
 
     def close(self) -> None:
-        """Frees the model. Sessions of it cannot be used afterwards."""
+        """Frees the model. It, its sessions and its streams raise HeadsError from then on."""
         with self.lock:
+            for user in list(self.users):
+                user.close()
             calls.chat_free(self._chat)
-            calls.workspace_free(self.workspace)
+            calls.workspace_free(self._workspace)
             calls.tokenizer_free(self.tokenizer)
-            calls.model_close(self.model)
-            self.model = self.tokenizer = self.workspace = self._chat = None
+            calls.model_close(self._model)
+            self._model = self.tokenizer = self._workspace = self._chat = None
         _open_models.discard(self)
+
+    @property
+    def model(self) -> int:
+        """heads.h's handle, as is `workspace`."""
+        return self._handle(self._model)
+
+    @property
+    def workspace(self) -> int:
+        return self._handle(self._workspace)
+
+    def _handle(self, handle: int | None) -> int:
+        if not handle:
+            raise HeadsError(f"{self!r} is closed")
+        return handle
+
+    def is_of(self, workspace: int) -> bool:
+        """Whether the workspace is this model's still: no close() and no fork() came between."""
+        return workspace == self._workspace
 
     def __enter__(self) -> Model:
         return self
@@ -134,7 +189,7 @@ class Model:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "workspace", None):
+        if getattr(self, "_workspace", None):
             self.close()
 
     def __reduce__(self):
@@ -158,7 +213,7 @@ class Model:
         self._text()
         decoder = Decoder(self, skip_special)
         try:
-            return b"".join([*(decoder.push(int(id)) for id in ids), decoder.finish()]).decode()
+            return b"".join([*(decoder.push(id) for id in _id_list(ids)), decoder.finish()]).decode()
         finally:
             decoder.close()
 
@@ -167,10 +222,10 @@ class Model:
         tokenizer = self._text()
         return [id for id in range(self.shape.vocab_size) if calls.is_eos(tokenizer, id)]
 
-    def token_text(self, id: int) -> str:
+    def token_text(self, id: int, skip_special: bool = False) -> str:
         """A token inside of a text, with the space that may belong to it."""
         self._text()
-        decoder = Decoder(self, skip_special=False)
+        decoder = Decoder(self, skip_special)
         try:
             decoder.push(id)  # the first one of a text may lose its space
             return (decoder.push(id) + decoder.finish()).decode()
@@ -178,55 +233,93 @@ class Model:
             decoder.close()
 
     def _text(self) -> int:
-        if not self.tokenizer:
+        if self.model and not self.tokenizer:
             raise self._no_tokenizer
         return self.tokenizer
 
     def _ids(self, prompt: Prompt) -> list[int]:
-        ids = self.encode(prompt) if isinstance(prompt, str) else [int(id) for id in prompt]
+        ids = self.encode(prompt) if isinstance(prompt, str) else _id_list(prompt)
         self.check_prompt(ids, self.shape.source_vocab)
         return ids
 
     def check_prompt(self, ids, vocab_size: int = 0) -> None:
-        """Raises HeadsError for what cannot be run. vocab_size: 0, the model's."""
+        """Raises InputError for what cannot be run. vocab_size: 0, the model's."""
         vocab_size = vocab_size or self.shape.vocab_size
         if len(ids) == 0:
-            raise HeadsError("the prompt is empty, and nothing is put before it")
+            raise InputError("the prompt is empty, and nothing is put before it")
         if len(ids) > self.context:
-            raise HeadsError(f"the prompt has {len(ids)} tokens and the context has room for "
-                             f"{self.context}")  # fmt: skip
+            raise ContextError(f"the prompt has {len(ids)} tokens and the context has room for "
+                               f"{self.context}")  # fmt: skip
         for id in (min(ids), max(ids)):
             if not 0 <= id < vocab_size:
-                raise HeadsError(f"{id} is no token of this model; its ids are 0 to "
+                raise InputError(f"{id} is no token of this model; its ids are 0 to "
                                  f"{vocab_size - 1}")  # fmt: skip
 
     def must_continue(self) -> None:
-        """Raises HeadsError if the model is an encoder."""
+        """Raises InputError if the model is an encoder."""
         if self.shape.encoder:
-            raise HeadsError("this model is an encoder: it reads texts as a whole and continues "
+            raise InputError("this model is an encoder: it reads texts as a whole and continues "
                              "none; it is there for their vectors")  # fmt: skip
+
+    def must_have_one_text(self, what: str) -> None:
+        """Raises InputError if the model is an encoder, or reads one text and writes another."""
+        self.must_continue()
+        if self.shape.source_vocab:
+            raise InputError("this model is an encoder-decoder: it reads a text and writes another, "
+                             f"so {what} means nothing for it")  # fmt: skip
+
+    # ---- models that read one text and write another ----
+
+    def must_fit_source(self, source: Prompt | None) -> None:
+        """Raises InputError where an encoder-decoder has none, or another model one."""
+        if source is None and self.shape.source_vocab:
+            raise InputError("this model is an encoder-decoder, so it needs a source")
+        if source is not None and not self.shape.source_vocab:
+            raise InputError("this model is no encoder-decoder, so source means nothing for it")
+
+    def begin(self, ids: list[int], lang: str | None = None) -> tuple[list[int], list[int] | None]:
+        """What a text begins with after a prompt, and what an encoder reads before: the prompt and
+        None, or the first tokens of an encoder-decoder's text and the prompt."""
+        if not self.shape.source_vocab:
+            if lang:
+                raise InputError("this model is no encoder-decoder, so lang means nothing for it")
+            return ids, None
+        source, start = int_array(ids), INTS()
+        code = lang.encode() if lang else None
+        calls.source_language(self.model, self.tokenizer, code, source, len(ids))
+        n = calls.start_tokens(self.model, self.tokenizer, code, byref(start))
+        return taken(start, n), list(source)
+
+    def target(self, text: Prompt) -> list[int]:
+        """The ids of a text that an encoder-decoder writes, without those that it begins with."""
+        if isinstance(text, str) and self.shape.target_ids:
+            raise InputError("what this model writes has ids of its own, which its tokenizer cannot "
+                             "make of a text; give ids")  # fmt: skip
+        return self.encode(text, special=False) if isinstance(text, str) else _id_list(text)
 
     # ---- generation ----
 
     def generate(self, prompts: Prompt | Iterable[Prompt], max_tokens: int = 64,
                  temperature: float | None = None, seed: int = 0,
                  stop: str | Sequence[str] | None = None, parallel: int = 16,
-                 stream: bool = False, progress: bool = False, lang: str | None = None,
-                 **sampling):  # fmt: skip
+                 stream: bool = False, progress: bool = False,
+                 lang: str | Sequence[str] | None = None, **sampling):  # fmt: skip
         """What the model adds to a prompt (a Completion), or to each of several (a list), up to
         `parallel` of them at a time. sampling: top_k, top_p, min_p, repeat_penalty, as in ./run.
         Each prompt gives what `./run -s SEED` gives for it alone. stream: a generator of pieces of
         text, or of (index, piece) for several prompts. progress: a bar on stderr.
 
         An encoder-decoder reads the prompt and writes another text, in the language `lang`, or from
-        one to another, "FROM:TO". temperature: 0.8, or 0 where the checkpoint says so."""
+        one to another, "FROM:TO"; or in those of a list, one for each prompt. temperature: 0.8, or
+        0 where the checkpoint says so."""
         self.must_continue()
-        several = not (isinstance(prompts, str) or _is_ids(prompts))
+        several = _are_several(prompts)
         if temperature is None:
             temperature = 0.0 if self.shape.greedy and not sampling else 0.8
         chosen = Sampling(temperature=temperature, seed=seed, **sampling)
-        jobs = [self._generate_job(p, _positive(max_tokens), chosen, _stops(stop), lang)
-                for p in (prompts if several else [prompts])]  # fmt: skip
+        prompts = list(prompts) if several else [prompts]
+        jobs = [self._generate_job(p, _positive(max_tokens), chosen, _stops(stop), code)
+                for p, code in zip(prompts, _each(lang, len(prompts)))]  # fmt: skip
         if stream:
             pieces = self._stream(jobs, parallel)
             return pieces if several else (piece for _, piece in pieces)
@@ -236,23 +329,14 @@ class Model:
 
     def _generate_job(self, prompt: Prompt, max_tokens: int, sampling: Sampling, stop: list[str],
                       lang: str | None) -> GenerateJob:  # fmt: skip
-        ids = self._ids(prompt)
-        if not self.shape.source_vocab:
-            if lang:
-                raise HeadsError("this model is no encoder-decoder, so lang means nothing for it")
-            return GenerateJob(self, ids, max_tokens, sampling, stop)
-        source, start = int_array(ids), INTS()
-        code = lang.encode() if lang else None
-        calls.source_language(self.model, self.tokenizer, code, source, len(ids))
-        n = calls.start_tokens(self.model, self.tokenizer, code, byref(start))
-        return GenerateJob(self, taken(start, n), max_tokens, sampling, stop, source=list(source))
+        ids, source = self.begin(self._ids(prompt), lang)
+        return GenerateJob(self, ids, max_tokens, sampling, stop, source=source)
 
     def chat(self, messages: list[dict], max_tokens: int = 1024, temperature: float = 0.8,
              seed: int = 0, stop: str | Sequence[str] | None = None, stream: bool = False,
              no_think: bool = False, **sampling):  # fmt: skip
         """The answer to a conversation, [{"role": "user", "content": "Hello"}, ..], by the
         checkpoint's chat template. Errors: the model has none, or it cannot write these."""
-        self.must_continue()
         chosen = Sampling(temperature=temperature, seed=seed, **sampling)
         ids = self.chat_ids(messages, no_think=no_think)
         self.check_prompt(ids)
@@ -265,10 +349,11 @@ class Model:
     def chat_ids(self, messages: list[dict], answer: bool = True,
                  no_think: bool = False) -> list[int]:  # fmt: skip
         """The ids of a conversation, and of the beginning of an answer."""
+        self.must_have_one_text("a conversation")
         array = (Message * len(messages))()
         for slot, message in zip(array, messages):
             if set(message) != {"role", "content"}:
-                raise HeadsError(f"a message has a role and a content, found {sorted(message)}")
+                raise InputError(f"a message has a role and a content, found {sorted(message)}")
             content = message["content"].encode()
             slot.role, slot.content = message["role"].encode(), content
             slot.content_len = len(content)
@@ -307,7 +392,7 @@ class Model:
         try:
             for job in jobs:
                 batch.submit(job)
-            while batch.waiting or batch.busy:
+            while not all(job.done for job in jobs):
                 batch.step()
                 for index, job in enumerate(jobs):
                     piece = job.new_text()
@@ -321,22 +406,41 @@ class Model:
     # ---- what it says of texts that are given ----
 
     def score(self, contexts: Sequence[Prompt], continuations: Sequence[Prompt],
-              parallel: int = 16, progress: bool = False) -> list[tuple[float, bool]]:  # fmt: skip
+              parallel: int = 16, progress: bool = False,
+              lang: str | Sequence[str] | None = None) -> list[tuple[float, bool]]:  # fmt: skip
         """For each pair, the natural logarithm of the probability of the continuation after its
         context, and whether each of its tokens was the most likely one. Contexts that begin alike
-        are run once. Texts are cut into tokens together; ids are taken as they are."""
+        are run once. Texts are cut into tokens together; ids are taken as they are.
+
+        An encoder-decoder reads the context, and the continuation is what it writes, after the
+        tokens that its texts begin with; no token is put after it. lang: as in generate."""
         self.must_continue()
-        jobs = [ScoreJob(*self._pair(a, b)) for a, b in zip(contexts, continuations)]
+        if len(contexts) != len(continuations):
+            raise InputError(f"score: {len(contexts)} contexts and {len(continuations)} "
+                             "continuations; expected as many of both")  # fmt: skip
+        jobs = [self._score_job(*pair) for pair in
+                zip(contexts, continuations, _each(lang, len(contexts)))]  # fmt: skip
         self.run(jobs, parallel, progress)
         for job in jobs:
             if job.error:
                 raise job.error
         return [(sum(job.log_probabilities), all(job.greedy)) for job in jobs]
 
+    def _score_job(self, context: Prompt, continuation: Prompt, lang: str | None) -> ScoreJob:
+        if not self.shape.source_vocab and not lang:
+            return ScoreJob(*self._pair(context, continuation))
+        start, source = self.begin(self._ids(context), lang)
+        ids = self.target(continuation)
+        if not ids:
+            raise InputError("score: a continuation has at least one token")
+        self.check_prompt(start + ids[:-1])
+        self.check_prompt(ids[-1:])
+        return ScoreJob(start + ids, len(ids), source=source)
+
     def _pair(self, context: Prompt, continuation: Prompt) -> tuple[list[int], int]:
         """The ids of both, and how many of them are the continuation's."""
         if isinstance(context, str) != isinstance(continuation, str):
-            raise HeadsError("score: a context and its continuation are both texts or both ids")
+            raise InputError("score: a context and its continuation are both texts or both ids")
         if isinstance(context, str):
             space = len(context) - len(context.rstrip())  # belongs to the next token
             context, continuation = context[: len(context) - space], context[
@@ -344,46 +448,56 @@ class Model:
             begin = self.encode(context)
             ids = self.encode(context + continuation)
         else:
-            begin, ids = list(context), [*context, *continuation]
+            begin = _id_list(context)
+            ids = begin + _id_list(continuation)
         if not begin or len(ids) <= len(begin):
-            raise HeadsError("score: a context and a continuation have at least one token each")
+            raise InputError("score: a context and a continuation have at least one token each")
         self.check_prompt(ids[:-1])
         self.check_prompt(ids[-1:])
         return ids, len(ids) - len(begin)
 
-    def logits(self, ids: Prompt) -> np.ndarray:
-        """float32 [tokens][vocab_size]: row i is what the model expects after token i."""
-        with self.session() as session:
+    def logits(self, ids: Prompt, source: Prompt | None = None,
+               lang: str | None = None) -> np.ndarray:  # fmt: skip
+        """float32 [tokens][vocab_size]: row i is what the model expects after token i. source,
+        lang: as in session."""
+        with self.session(source=source, lang=lang) as session:
             return session.feed(ids, all_rows=True)
 
     def perplexity(self, text: str) -> float:
         """As ./run --ppl: in windows of the context, each begun with the tokenizer's BOS."""
-        self.must_continue()
+        self.must_have_one_text("perplexity")
         begin, ids = self.encode(""), self.encode(text, special=False)
         size = self.context - len(begin)
         windows = [begin + ids[at : at + size] for at in range(0, len(ids), size)]
         jobs = [ScoreJob(w, len(w) - max(1, len(begin))) for w in windows
                 if len(w) > max(1, len(begin))]  # fmt: skip
         if not jobs:
-            raise HeadsError("perplexity: at least two tokens are needed")
+            raise InputError("perplexity: at least two tokens are needed")
         self.run(jobs, 1, False)
         scores = [x for job in jobs for x in job.log_probabilities]
         return float(np.exp(-np.mean(scores)))
 
-    def attention(self, text: Prompt, max_bytes: int = 1 << 30) -> Attention:
+    def attention(self, text: Prompt, max_bytes: int = 1 << 30, source: Prompt | None = None,
+                  lang: str | None = None) -> Attention:  # fmt: skip
         """What each token of a text, or of ids, looks at in every head: see Attention. The weights
-        are those of ./run --heads, and take 4 n_layers n_heads n^2 bytes for n tokens. Errors: more
-        than max_bytes, an encoder."""
-        self.must_continue()
+        are those of ./run --heads, and take 4 n_layers n_heads n^2 bytes for n tokens. source,
+        lang: as in session; a text then begins as the model's texts do, and ids with the first
+        token. Errors: more than max_bytes."""
+        self.must_fit_source(source)
+        start, read = self.begin([] if source is None else self._ids(source), lang)
+        if isinstance(text, str):
+            text = self.encode(text) if source is None else start + self.target(text)
+        ids = _id_list(text)
+        self.check_prompt(ids)
         with self.lock:
-            return attention(self, self._ids(text), max_bytes)
+            return attention(self, read or [], ids, max_bytes)
 
     # ---- vectors of texts ----
 
     def embed(self, texts: Prompt | Iterable[Prompt]) -> np.ndarray:
         """The vector of a text, float32 [n_embd], or of each of several, [texts][n_embd]: pooled
         as the checkpoint says, as by ./run --embed. Errors: it does not say how."""
-        several = not (isinstance(texts, str) or _is_ids(texts))
+        several = _are_several(texts)
         arrays = [int_array(self.text_ids(t)) for t in (texts if several else [texts])]
         array = (Text * len(arrays))(*(Text(ids, len(ids)) for ids in arrays))
         vectors = np.empty((len(arrays), self.shape.n_embd), np.float32)
@@ -398,7 +512,7 @@ class Model:
     def text_ids(self, text: Prompt) -> list[int]:
         """The ids of a text of which a vector is wanted, cut where the checkpoint says."""
         if not isinstance(text, str):
-            return [int(id) for id in text]
+            return _id_list(text)
         ids, data = INTS(), text.encode()
         n = calls.text_ids(self.model, self._text(), data, len(data), byref(ids))
         return taken(ids, n)
@@ -420,33 +534,51 @@ class Model:
                 "context": self.context, "threads": calls.workspace_threads(self.workspace),
                 "isa": calls.workspace_isa(self.workspace).decode()}  # fmt: skip
 
-    def session(self, path: str | os.PathLike | None = None) -> Session:
-        """An empty text, or the one that Session.save wrote to a file."""
+    def session(self, path: str | os.PathLike | None = None, source: Prompt | None = None,
+                lang: str | None = None) -> Session:  # fmt: skip
+        """An empty text, or the one that Session.save wrote to a file. An encoder-decoder first
+        reads a source, which the file has too; lang: as in generate."""
+        if path is not None:
+            if source is not None or lang:
+                raise InputError("a saved session has its source and its language")
+            with self.lock:
+                return Session(self, calls.sequence_load(self.workspace, os.fsencode(path)))
+        self.must_fit_source(source)
+        start, ids = self.begin([] if source is None else self._ids(source), lang)
         with self.lock:
-            if path is None:
-                return Session(self, calls.sequence_new(self.workspace, True))
-            return Session(self, calls.sequence_load(self.workspace, os.fsencode(path)))
+            session = Session(self, calls.sequence_new(self.workspace, True), start)
+            if ids:
+                read_source(self.workspace, session._handle(), ids)
+        return session
 
 
 class Session:
     """A text in its KV cache, which can be fed, forked, rewound and saved. One thread at a time."""
 
-    def __init__(self, model: Model, sequence: int):
+    def __init__(self, model: Model, sequence: int, start: list[int] | None = None):
         self.model, self._sequence, self._workspace = model, sequence, model.workspace
+        self._start = start  # of an encoder-decoder, what its text begins with
+        model.users.add(self)
 
     def _handle(self) -> int:
-        if not self._sequence or self._workspace != self.model.workspace:
+        if not self._sequence or not self.model.is_of(self._workspace):
             raise HeadsError("this session is closed, or its model is")
         return self._sequence
 
     def feed(self, text: Prompt, all_rows: bool = False) -> np.ndarray:
         """Runs more of the text; what the model expects next, float32 [vocab_size], or after each
         of the tokens, [tokens][vocab_size]. A text is cut into tokens by itself, with BOS only at
-        the beginning of a session."""
-        if isinstance(text, str):
+        the beginning of a session; there, what an encoder-decoder's texts begin with. Errors,
+        before anything runs: ContextError, InputError."""
+        if isinstance(text, str) and self.model.shape.source_vocab:
+            text = [*(self._first() if len(self) == 0 else []), *self.model.target(text)]
+        elif isinstance(text, str):
             text = self.model.encode(text, special=len(self) == 0)
-        ids = [int(id) for id in text]
+        ids = _id_list(text)
         self.model.check_prompt(ids)
+        if len(self) + len(ids) > self.model.context:
+            raise ContextError(f"{len(ids)} tokens after {len(self)} do not fit into a context of "
+                               f"{self.model.context}")  # fmt: skip
         model, rows = self.model, []
         with model.lock:
             if len(self) == 0:
@@ -464,7 +596,12 @@ class Session:
         """Another session that begins with the first n tokens of this one (all of them)."""
         with self.model.lock:
             n = len(self) if n is None else n
-            return Session(self.model, calls.sequence_fork(self._handle(), n))
+            return Session(self.model, calls.sequence_fork(self._handle(), n), self._start)
+
+    def _first(self) -> list[int]:
+        if self._start is None:
+            raise InputError("a saved session does not say in which language it began; give ids")
+        return self._start
 
     def rewind(self, n: int) -> None:
         """Forgets all tokens but the first n. Errors: a sliding window or a mixer's state has
@@ -487,10 +624,10 @@ class Session:
 
     def close(self) -> None:
         """Frees the cache."""
-        if self._sequence and self._workspace == self.model.workspace:
-            with self.model.lock:
+        with self.model.lock:
+            if self._sequence and self.model.is_of(self._workspace):
                 calls.sequence_free(self._sequence)
-        self._sequence = None
+            self._sequence = None
 
     def __enter__(self) -> Session:
         return self

@@ -5,9 +5,10 @@
     ds.map_batches(heads.ray.Generate, fn_constructor_args=["model.bin"], concurrency=2,
                    num_cpus=1, batch_size=64).write_parquet("out")
 
-A batch is a dict of columns, or a pandas DataFrame, and the result a dict of columns. Processes on one machine share the mapped checkpoint. What a row gives
-depends on the row alone, whatever the partitions, so blocks that are run again after a failure, or
-elsewhere, give the same bytes. Nothing here imports ray."""
+A batch is a dict of columns, or a pandas DataFrame, and the result a dict of columns. Processes on
+one machine share the mapped checkpoint. What a row gives depends on the row alone, whatever the
+partitions, so blocks that are run again after a failure, or elsewhere, give the same bytes. Nothing
+here imports ray."""
 
 from __future__ import annotations
 
@@ -27,26 +28,29 @@ class _OnModel:
 
 
 class Generate(_OnModel):
-    """Adds the columns `text`, `tokens` and `stopped` for the column `prompt`. options: what
-    Model.generate takes."""
+    """Adds the columns `text`, `tokens` and `stopped` for the column `prompt` and, if there is one,
+    `lang`. options: what Model.generate takes."""
 
     def __init__(self, path: str | os.PathLike, options: dict | None = None, **model):
         super().__init__(path, **model)
         self.options = options or {}
 
     def __call__(self, batch: Mapping) -> dict:
-        texts = self.model.generate([str(p) for p in batch["prompt"]], **self.options)
+        options = {**self.options, **_languages(batch)}
+        texts = self.model.generate([str(p) for p in batch["prompt"]], **options)
         return {**batch, "text": _objects(map(str, texts)),
                 "tokens": _objects(t.tokens for t in texts),
                 "stopped": _objects(t.stopped for t in texts)}  # fmt: skip
 
 
 class Score(_OnModel):
-    """Adds `log_probability` and `greedy` for the columns `context` and `continuation`."""
+    """Adds `log_probability` and `greedy` for the columns `context`, `continuation` and, if there is
+    one, `lang`."""
 
     def __call__(self, batch: Mapping) -> dict:
         scores = self.model.score([str(c) for c in batch["context"]],
-                                  [str(c) for c in batch["continuation"]])  # fmt: skip
+                                  [str(c) for c in batch["continuation"]],
+                                  **_languages(batch))  # fmt: skip
         return {**batch, "log_probability": np.array([s for s, _ in scores], np.float64),
                 "greedy": np.array([g for _, g in scores], bool)}  # fmt: skip
 
@@ -57,6 +61,13 @@ class Embed(_OnModel):
 
     def __call__(self, batch: Mapping) -> dict:
         return {**batch, "embedding": _objects(self.model.embed([str(t) for t in batch["text"]]))}
+
+
+def _languages(batch: Mapping) -> dict:
+    """What generate() and score() take for the column `lang`, whose rows may be empty."""
+    if "lang" not in batch:
+        return {}
+    return {"lang": [lang if isinstance(lang, str) else None for lang in batch["lang"]]}
 
 
 def _objects(values: Iterable) -> np.ndarray:

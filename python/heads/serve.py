@@ -8,6 +8,8 @@ import asyncio
 import hmac
 import ipaddress
 import json
+import socket
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -18,11 +20,10 @@ import uvicorn
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi import Request as HttpRequest
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from ._answers import Answer, Asked, VectorAnswer, model_name
 from ._batch import Batch, Job
-from ._native import HeadsError
+from ._native import ContextError, HeadsError
 from ._requests import Refused, chat_request, completion_request, vector_request
 from ._vectors import VectorJob, VectorQueue
 from .model import Model
@@ -113,7 +114,7 @@ class Engine(threading.Thread):
             return not self.closing
 
     def _count(self, job: AnyJob) -> None:
-        texts = job.texts if isinstance(job, VectorJob) else [job.prompt]
+        texts = job.texts if isinstance(job, VectorJob) else [job.source or job.prompt]
         self.counts["texts"] += len(texts)
         self.counts["prompt_tokens"] += sum(map(len, texts))
         self.counts["generated_tokens"] += len(getattr(job, "tokens", ()))
@@ -124,16 +125,22 @@ class Engine(threading.Thread):
 
 async def _body(http: HttpRequest) -> dict:
     """The JSON object of a request. A page of another site cannot send this content type without
-    asking the browser first, which then asks us, who do not answer."""
+    asking the browser first, which then asks us, who do not answer. What is too much is read and
+    dropped, within reason: a client that still sends would not see the answer."""
     if http.headers.get("content-type", "").split(";")[0].strip() != "application/json":
         raise Refused("content-type: expected application/json", status=415)
-    data = bytearray()
+    data, size = bytearray(), 0
     async for piece in http.stream():
-        data += piece
-        if len(data) > MAX_BODY:
-            raise Refused(f"a request has at most {MAX_BODY} bytes", status=413)
+        size += len(piece)
+        if size <= MAX_BODY:
+            data += piece
+        elif size > 16 * MAX_BODY:
+            break
+    if size > MAX_BODY:
+        raise Refused(f"a request has at most {MAX_BODY} bytes", status=413)
     try:
         body = json.loads(bytes(data).decode("utf-8"))
+        json.dumps(body, ensure_ascii=False).encode()  # half of a surrogate pair is no text
     except (ValueError, RecursionError) as error:
         raise Refused(f"the body is not JSON: {error}"[:300]) from None
     if not isinstance(body, dict):
@@ -170,6 +177,8 @@ async def _respond(http: HttpRequest, engine: Engine, parse: Callable[[dict, str
     engine.counts["requests"] += 1
     try:
         answer = answer_to(engine, parse(await _body(http), model_name(engine.model)))
+    except ContextError as error:
+        raise Refused(str(error), code="context_length_exceeded") from None
     except HeadsError as error:
         raise Refused(str(error)) from None
     answer.start()
@@ -184,8 +193,8 @@ METRICS = {  # name: what it says, its kind
     "cancelled": ("Texts whose client went away", "counter"),
     "prompt_tokens": ("Tokens of prompts", "counter"),
     "generated_tokens": ("Tokens that were generated", "counter"),
-    "requests": ("HTTP requests that were accepted", "counter"),
-    "refused": ("HTTP requests that were refused", "counter"),
+    "requests": ("Requests for texts or vectors", "counter"),
+    "refused": ("Requests that were refused", "counter"),
     "texts_running": ("Texts at work now", "gauge"),
     "texts_waiting": ("Texts in the queue", "gauge"),
 }
@@ -202,9 +211,18 @@ def _metrics(engine: Engine) -> str:
     return "\n".join(lines) + "\n"
 
 
-def create_app(engine: Engine, api_key: str | None = None) -> FastAPI:
-    """The ASGI application; whoever makes it starts and stops the engine."""
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+async def _check_name(http: HttpRequest) -> None:
+    """A page of another site cannot come in by a name that it made point here."""
+    if not _is_loopback(http.url.hostname or ""):
+        raise Refused(f"this server is at localhost, not at {str(http.url.hostname)[:80]}; --host "
+                      "and --api-key open it to others", status=403)  # fmt: skip
+
+
+def create_app(engine: Engine, api_key: str | None = None, local: bool = False) -> FastAPI:
+    """The ASGI application; whoever makes it starts and stops the engine. local: it answers to
+    names of this machine's loopback only."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None,
+                  dependencies=[Depends(_check_name)] if local else [])  # fmt: skip
 
     @app.exception_handler(Refused)
     async def refused(_: HttpRequest, error: Refused) -> JSONResponse:
@@ -216,6 +234,10 @@ def create_app(engine: Engine, api_key: str | None = None) -> FastAPI:
     async def unknown(http: HttpRequest, error) -> JSONResponse:
         message = f"there is no {http.method} {http.url.path[:80]} here"
         return JSONResponse(Refused(message).body, error.status_code)
+
+    @app.exception_handler(Exception)
+    async def failed(_: HttpRequest, error: Exception) -> JSONResponse:
+        return JSONResponse(Refused("the server failed; its log says more", status=500).body, 500)
 
     async def authorize(http: HttpRequest) -> None:
         given = http.headers.get("authorization", "").encode()
@@ -275,38 +297,59 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m heads serve", description="OpenAI's protocol over a checkpoint.")  # fmt: skip
-    parser.add_argument("model", help="a checkpoint that export made")
-    parser.add_argument("--host", default="127.0.0.1", help="any but loopback needs --api-key")
-    parser.add_argument("--port", type=int, default=8080)
-    parser.add_argument("--parallel", type=int, default=8, help="texts at work at a time")
-    parser.add_argument("--queue", type=int, default=64, help="texts that may wait; more get a 429")
-    parser.add_argument("--api-key", help="clients send it as a bearer token")
-    parser.add_argument("-c", "--context", type=int, help="positions of each text (the model's)")
-    parser.add_argument("-t", "--threads", type=int, help="threads (the physical cores)")
-    parser.add_argument("--kv", default="f16", help="type of the KV cache: f16, f32, q8 or q4")
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str):
+        self.exit(2, f"heads: {message}; see {self.prog} --help\n")
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = Parser(prog="python -m heads serve", allow_abbrev=False,
+                    description="Answers in OpenAI's protocol.")  # fmt: skip
+    whole = dict(type=int, metavar="N")
+    parser.add_argument("model", metavar="MODEL", help="a checkpoint that export made")
+    parser.add_argument("--host", default="127.0.0.1", help="where to listen (127.0.0.1); any but "
+                        "loopback needs --api-key")  # fmt: skip
+    parser.add_argument("--port", default=8080, **whole, help="(8080); 0: a free one")
+    parser.add_argument("--parallel", default=8, **whole, help="texts at work at a time (8)")
+    parser.add_argument("--queue", default=64, **whole, help="texts that may wait (64); more get a "
+                        "429")  # fmt: skip
+    parser.add_argument("--api-key", metavar="KEY", help="clients send it as a bearer token")
+    parser.add_argument("-c", "--context", **whole, help="positions of each text (the model's)")
+    parser.add_argument("-t", "--threads", **whole, help="(the physical cores)")
+    parser.add_argument("--kv", default="f16", metavar="TYPE", help="of the KV cache: f16, f32, q8 "
+                        "or q4 (f16)")  # fmt: skip
     o = parser.parse_args(arguments)
-    loopback = _is_loopback(o.host)
-    if not loopback and not o.api_key:
+    if not _is_loopback(o.host) and not o.api_key:
         parser.error(f"--host {o.host} is open to others, which needs --api-key")
-    if o.parallel < 1 or o.queue < 0:
-        parser.error("--parallel is 1 or more, --queue 0 or more")
+    if o.parallel < 1 or o.queue < 0 or not 0 <= o.port < 2**16:
+        parser.error("--parallel is 1 or more, --queue 0 or more, --port 0 to 65535")
+    return o
+
+
+def main(arguments: list[str]) -> int:
+    o = _options(arguments)
     try:
-        chunk = max(128, o.parallel)
-        model = Model(o.model, o.threads, o.kv, o.context, chunk)
+        model = Model(o.model, o.threads, o.kv, o.context, chunk=max(128, o.parallel))
+        family = socket.AF_INET6 if ":" in o.host else socket.AF_INET
+        listener = socket.create_server((o.host, o.port), family=family)
     except HeadsError as error:
-        parser.exit(1, f"heads: {error}\n")
+        print(f"heads: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        why = str(error.strerror).partition(" (")[0]
+        print(f"heads: cannot listen on {o.host}, port {o.port}: {why}", file=sys.stderr)
+        return 1
     engine = Engine(model, o.parallel, o.queue)
-    app = create_app(engine, o.api_key)
-    if loopback:  # a page of another site cannot come in by a name that it made point here
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]"])
+    app = create_app(engine, o.api_key, local=_is_loopback(o.host))
     engine.start()
-    print(f"heads: {o.model} at http://{o.host}:{o.port}/v1", flush=True)
+    host, port = f"[{o.host}]" if ":" in o.host else o.host, listener.getsockname()[1]
+    print(f"heads: {o.model} at http://{host}:{port}/v1", flush=True)
     try:
-        uvicorn.run(app, host=o.host, port=o.port, log_level="warning", access_log=False,
-                    timeout_graceful_shutdown=2)  # fmt: skip
+        config = uvicorn.Config(app, log_level="warning", access_log=False,
+                                timeout_graceful_shutdown=2)  # fmt: skip
+        uvicorn.Server(config).run(sockets=[listener])
+    except KeyboardInterrupt:
+        pass
     finally:
         engine.stop()
         model.close()

@@ -5,6 +5,7 @@
 
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { argv } from "node:process";
+import { translation } from "./made_translation.mjs";
 
 const STORY = "Once upon a time there was a little wolf named Mira . Mira had a blue kite . " +
   "One day the blue kite flew over the old wall . \" Where is my blue kite ? \" Mira asked . " +
@@ -132,6 +133,7 @@ function layer_of(ids, plan, layer, random) {
 }
 
 export function data_of(name, plan) {
+  if (plan.made) return plan.made(random_of(7));
   const tokens = tokens_of(plan.text, plan.pieces ?? words);
   const ids = tokens.map((token) => token.id);
   ids.keys_before = (end, test) =>
@@ -167,6 +169,7 @@ export const PLANS = {
   right_to_left: { text: RIGHT_TO_LEFT, layers: 3, heads: 6, kv_heads: 6 },
   chinese: { text: CHINESE, pieces: letters, layers: 3, heads: 6, kv_heads: 2 },
   long_tokens: { text: LONG, layers: 2, heads: 4, kv_heads: 4 },
+  translation: { made: translation },
   thousand: { text: STORY, pieces: repeated(1000), layers: 2, heads: 2, kv_heads: 1 },
 };
 

@@ -92,9 +92,9 @@ function expect_weights(shown, row) {
 // ---- the tests ----
 
 const PAGES = {
-  light: ["story", "mixed", "mqa_markup", "one_token", "no_attention", "right_to_left",
+  light: ["story", "translation", "mixed", "mqa_markup", "one_token", "no_attention", "right_to_left",
     "long_tokens", "left_out"],
-  dark: ["story", "mixed", "left_out"],
+  dark: ["story", "translation", "mixed", "left_out"],
 };
 const SIZES = { desk: [1280, 900], phone: [360, 740] };
 
@@ -398,6 +398,96 @@ function tests_of_use(browser) {
       assert.match(await text(page, "#in-words"), new RegExp(`${layer.rows[head.role]} rows`));
       assert.match(await text(page, ".caution"), /Attention is not explanation/);
     });
+
+  // Of a page with two texts: row i of a head whose rows see all n tokens.
+  const whole_row = (head, n, i) => Array.from(
+    Buffer.from(head.map, "base64").subarray(i * n, (i + 1) * n), (byte) => (byte / 255) ** 2);
+  const spans_lit = (page, box) => page.$$eval(`#${box} .token`, (all) => all.flatMap((e, i) =>
+    (e.classList.contains("lit") ? [i] : [])));
+
+  using("two texts: three groups of heads, with the scores of each", "translation",
+    async (page, data) => {
+      const groups = await page.$$eval("#grid .kind b", (all) => all.map((e) => e.textContent));
+      assert.deepEqual(groups, ["Encoder", "Decoder", "Cross"]);
+      assert.equal((await page.$$('#grid [role="gridcell"]')).length, 54);
+      assert.match(await text(page, "#shape"), /20 source tokens, 21 target tokens/);
+      assert.match(await text(page, "#target"), /the likeliest token each time/);
+      await page.focus('#grid [aria-selected="true"]');
+      await press(page, "Control+Home");
+      const kinds = ["encoder", "decoder", "cross"];
+      for (let i = 0; i < 9; i++) {
+        const name = await title(page), layer = data.layers[i];
+        assert.ok(name.toLowerCase().startsWith(`${kinds[Math.floor(i / 3)]} layer ${i % 3}, head 0`),
+          name);
+        const rows = await page.$$eval("#scores tbody tr", (all) => all.map((e) => e.dataset.role));
+        assert.deepEqual(rows.sort(), Object.keys(layer.uniform).sort());
+        await press(page, "ArrowDown");
+      }
+    });
+
+  using("two texts: a target token lights the source", "translation", async (page, data) => {
+    const n = data.source_tokens.length;
+    const place = (await title(page)).match(/Cross layer (\d), head (\d)/).slice(1).map(Number);
+    const head = data.layers[6 + place[0]].heads[place[1]];
+    assert.equal(await page.$eval("#read-side", (e) => e.hidden), false);
+    await page.click("#tokens .token:nth-child(8)");
+    assert.match(await text(page, "#looked-title"), /^Drachen 7 looked at/);
+    const row = whole_row(head, n, 7);
+    expect_weights(await shown_weights(page), row);
+    assert.deepEqual(await spans_lit(page, "read"),
+      row.flatMap((weight, j) => (weight >= 0.005 ? [j] : [])));
+    assert.deepEqual(await spans_lit(page, "tokens"), []);
+    await press(page, "ArrowRight");
+    expect_weights(await shown_weights(page), whole_row(head, n, 8));
+    await choose(page, "source", "layer");
+    const all = data.layers[6 + place[0]].heads.map((other) => whole_row(other, n, 8));
+    const mean = all[0].map((_, j) => all.reduce((sum, r) => sum + r[j], 0) / all.length);
+    expect_weights(await shown_weights(page), mean);
+    await choose(page, "source", "diagonal");
+    assert.match(await text(page, "#text-note"), /mean of 6 heads \(diagonal\)/);
+    await page.click("#read .token:nth-child(4)");
+    assert.match(await text(page, "#readout"), / from flew 3$/);
+  });
+
+  using("two texts: the encoder's own, and a map with a token of each on its sides", "translation",
+    async (page, data) => {
+      const n = data.source_tokens.length;
+      await page.focus("#map-box");
+      await press(page, "Control+End");
+      assert.match(await text(page, "#readout"), /^\. 20 reads .* from <\/s> 19$/);
+      await press(page, "Home", "ArrowUp");
+      assert.match(await text(page, "#readout"), /^Drachen 19 reads .* from The 0$/);
+      await page.focus('#grid [aria-selected="true"]');
+      await press(page, "Control+Home");
+      assert.equal(await page.$eval("#read-side", (e) => e.hidden), true);
+      assert.equal(await text(page, "#tokens"), data.source_tokens.map((t) => t.text).join(""));
+      await page.click("#tokens .token:nth-child(3)");
+      expect_weights(await shown_weights(page), whole_row(data.layers[0].heads[0], n, 2));
+      assert.ok(Math.max(...(await spans_lit(page, "tokens"))) > 2, "what comes after it too");
+      assert.ok(await drawn(page) > 10);
+      await sound(page);
+    });
+
+  using("two texts: search, the table and pictures", "translation", async (page, data) => {
+    await page.type("#search", "kite");
+    assert.match(await text(page, "#found"), /2 tokens$/);
+    assert.equal((await page.$$("#read .found-token")).length, 2);
+    await page.click("#table summary");
+    await page.waitForSelector("#table-box table");
+    assert.equal((await page.$$("#table-box tbody tr")).length, 54);
+    await page.click("#save-table");
+    const [names, ...lines] = (await saved("scores.tsv")).toString().trimEnd().split("\n");
+    assert.ok(names.startsWith("kind\tlayer\thead") && names.includes("\tdiagonal\t"));
+    assert.equal(lines.length, 54);
+    await page.$$eval('[data-picture="map"] button', (all) =>
+      all.find((e) => e.textContent === "Save SVG").click());
+    const stem = (await title(page)).match(/Cross layer (\d), head (\d)/).slice(1);
+    const svg = (await saved(`cross-layer${stem[0]}-head${stem[1]}.svg`)).toString();
+    for (const token of [...data.source_tokens, ...data.tokens]) {
+      const shown = token.text.trim().replace(/</g, "&lt;").replace(/>/g, "&gt;");
+      assert.ok(svg.includes(`>${shown}</text>`), shown);
+    }
+  });
 
   using("markup in tokens and names stays text", "mqa_markup", async (page, data) => {
     assert.equal(await text(page, "#tokens"), data.tokens.map((token) => token.text).join(""));

@@ -19,6 +19,7 @@ sys.path.append(str(ROOT / "tests"))
 
 import checkpoints  # noqa: E402
 import talkers  # noqa: E402
+import test_encoder_decoders  # noqa: E402
 import test_encoders  # noqa: E402
 
 STORIES = ROOT / "models" / "stories.bin"
@@ -44,6 +45,14 @@ def encoder(tmp_path_factory) -> Path:
     """A small encoder with random weights, which makes vectors of letters."""
     folder = tmp_path_factory.mktemp("encoder")
     return test_encoders.exported(test_encoders.with_texts(folder / "hf"), folder / "encoder.bin")
+
+
+@pytest.fixture(scope="session")
+def translator(tmp_path_factory) -> Path:
+    """A small encoder-decoder with random weights, which knows letters and languages."""
+    folder = tmp_path_factory.mktemp("translator")
+    source = test_encoder_decoders.with_letters(folder / "hf")
+    return test_encoder_decoders.exported(source, folder / "translator.bin")
 
 
 @pytest.fixture(scope="session")

@@ -45,8 +45,6 @@ def run_example(example: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("package", ["ray", "dask.dataframe", "pyspark"])
 def test_texts(package, folder):
-    if package == "pyspark":  # too large for CI
-        pytest.importorskip("pyspark")
     example = next(e for e in EXAMPLES if package in e and "Generate" in e)
     run_example(example, folder)
     rows = pq.read_table(folder / "out").to_pylist()

@@ -64,6 +64,37 @@ def test_completion_is_runs(stories):
     assert (answer.usage.completion_tokens, answer.usage.total_tokens) == (30, 35)
 
 
+def test_a_model_that_translates(serve, translator):
+    """Each text is what ./run writes for it, in the language that the request names."""
+    server = serve(translator, "--parallel", 4)
+    create = client(server).completions.create
+    for lang in (None, "fr_XX", "ro_RO:fr_XX"):
+        option = ("--lang", lang) if lang else ()
+        expected = [run(translator, "-p", text, "-n", 12, *option) for text in ("cab", "a bad egg")]
+        answer = create(model="translator", prompt=["cab", "a bad egg"], max_tokens=12,
+                        extra_body={"lang": lang})  # fmt: skip
+        assert [choice.text for choice in answer.choices] == expected
+        assert answer.usage.prompt_tokens == 6 + 12
+        several = create(model="translator", prompt="cab", max_tokens=12, n=2, temperature=2, seed=4,
+                         logprobs=1, extra_body={"lang": lang})  # fmt: skip
+        chance = [run(translator, "-p", "cab", "-n", 12, "--temp", 2, "-s", s, *option)
+                  for s in (4, 5)]  # fmt: skip
+        assert [choice.text for choice in several.choices] == chance
+    refused = [dict(extra_body={"lang": "de_DE"}), dict(extra_body={"lang": 5}), dict(echo=True),
+               dict(extra_body={"lang": "fr\0"})]  # fmt: skip
+    said = ["knows no language", "lang: expected", "echo means nothing", "lang: expected"]
+    for options, message in zip(refused, said):
+        with pytest.raises(openai.BadRequestError, match=message):
+            create(model="translator", prompt="cab", **options)
+    with pytest.raises(openai.BadRequestError, match="a conversation means nothing"):
+        client(server).chat.completions.create(model="translator", messages=QUESTION)
+
+
+def test_a_decoder_has_no_language(stories):
+    with pytest.raises(openai.BadRequestError, match="lang means nothing"):
+        client(stories).completions.create(model="stories", prompt="a", extra_body={"lang": "fr"})
+
+
 def test_streamed_completions_are_the_same(stories):
     create = client(stories).completions.create
     options = dict(model="stories", prompt=["Once", "One day"], max_tokens=20, seed=3, n=2)
@@ -112,6 +143,8 @@ def test_echo_with_logprobs(stories):
         )
         assert all(len(top) == 2 for top in got.top_logprobs[1:])
         assert "".join(got.tokens[1:]) == choice.text and choice.text.startswith(prompt)
+        for token, at in zip(got.tokens[1:], got.text_offset[1:]):  # the first is BOS
+            assert choice.text[at:].startswith(token)
 
 
 def test_chat_is_runs(talking, talker, tmp_path):
@@ -271,10 +304,13 @@ def test_other_refusals(stories):
     json_type = {"content-type": "application/json"}
     assert post(content=b"{}", headers={"content-type": "text/plain"}).status_code == 415
     assert post(content=b"[" * 100_000, headers=json_type).status_code == 400
+    assert post(content=b'{"prompt": "\\ud800"}', headers=json_type).status_code == 400
     assert post(content=b" " * (5 << 20), headers=json_type).status_code == 413
+    long = post(json={"prompt": "a " * 2000}).json()["error"]
+    assert long["code"] == "context_length_exceeded"
     assert httpx.get(stories.url + "/v1/nothing").status_code == 404
     assert httpx.get(stories.url + "/v1/completions").status_code == 405
-    assert httpx.get(stories.url, headers={"host": "evil.example"}).status_code == 400
+    assert httpx.get(stories.url, headers={"host": "evil.example"}).status_code == 403
 
 
 def test_key(serve):

@@ -6,7 +6,12 @@
 Writes attention.npz beside each golden.json: "made", a JSON object that says by whom and with what;
 "positions"; and for the first, second, .. layer that has attention the array "0", "1", .. of the
 prompt's rows at these positions, float32 [heads][positions][tokens]. What a sink takes is not
-there: rows of such a layer sum to less than 1."""
+there: rows of such a layer sum to less than 1.
+
+Of NAME encoders/bert or encoder_decoders/t5, and their like, the arrays are "3.encoder.0", and with
+a decoder "3.decoder.0" and "3.cross.0": of golden.json's texts, or sources and targets, number 3,
+the rows 1, n // 2 and n - 1 of n; and "rounding" is the largest difference of these weights from
+transformers' own in float64: T5's scores are not scaled, and large ones lose digits."""
 
 from __future__ import annotations
 
@@ -72,12 +77,57 @@ def weights(directory: Path) -> list[np.ndarray]:
     return [layer[0].float().numpy() for layer in found if layer is not None]
 
 
+KINDS = {"encoder": "encoder_attentions", "decoder": "decoder_attentions",
+         "cross": "cross_attentions"}  # fmt: skip
+
+
+def rows_of_kinds(directory: Path, dtype: str = "float32") -> dict[str, np.ndarray]:
+    """Of an encoder's texts, or an encoder-decoder's sources and targets, of some length."""
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    golden = json.loads((directory / "golden.json").read_text())
+    targets = golden.get("targets")
+    loader = transformers.AutoModelForSeq2SeqLM if targets else transformers.AutoModel
+    model = loader.from_pretrained(directory, dtype=dtype, attn_implementation="eager")
+    rows = {}
+    for i, text in enumerate(golden["sources"] if targets else golden["texts"]):
+        if 96 not in (len(text), len(targets[i]) if targets else 0):
+            continue
+        more = dict(decoder_input_ids=torch.tensor([targets[i]])) if targets else {}
+        with torch.no_grad():
+            out = model.eval()(torch.tensor([text]), output_attentions=True, **more)
+        kinds = KINDS if targets else {"encoder": "attentions"}
+        for kind, name in kinds.items():
+            for layer, weights in enumerate(out[name]):
+                n = weights.shape[2]
+                rows[f"{i}.{kind}.{layer}"] = weights[0, :, [1, n // 2, n - 1]].numpy()
+    return rows
+
+
+def rows_of(directory: Path) -> dict[str, np.ndarray]:
+    if directory.parent != GOLDEN:
+        rows, exact = rows_of_kinds(directory), rows_of_kinds(directory, "float64")
+        rounding = max(np.abs(rows[key] - exact[key]).max() for key in rows)
+        return {"rounding": np.array(rounding), **rows}
+    rows = {str(i): layer[:, POSITIONS] for i, layer in enumerate(weights(directory))}
+    return {"positions": np.array(POSITIONS), **rows}
+
+
+def committed() -> list[str]:
+    seeing = ("encoders", "encoder_decoders")
+    paths = [path.parent for kind in seeing for path in GOLDEN.glob(f"{kind}/*/golden.json")]
+    return [*make_golden.COMMITTED, *sorted(f"{path.parent.name}/{path.name}" for path in paths)]
+
+
 def main() -> int:
     import torch
     import transformers
 
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", default=make_golden.COMMITTED, metavar="NAME")
+    parser.add_argument("names", nargs="*", default=committed(), metavar="NAME")
     os.environ["HF_HUB_OFFLINE"] = "1"
     for name in parser.parse_args().names:
         made = dict(
@@ -86,15 +136,10 @@ def main() -> int:
             torch=torch.__version__,
             transformers=transformers.__version__,
         )
-        rows = [layer[:, POSITIONS] for layer in weights(GOLDEN / name)]
+        rows = rows_of(GOLDEN / name)
         path = GOLDEN / name / "attention.npz"
-        np.savez_compressed(
-            path,
-            made=json.dumps(made),
-            positions=np.array(POSITIONS),
-            **{str(i): layer for i, layer in enumerate(rows)},
-        )
-        print(f"{path}: {len(rows)} layers, {path.stat().st_size:,} bytes", flush=True)
+        np.savez_compressed(path, made=json.dumps(made), **rows)
+        print(f"{path}: {len(rows)} arrays, {path.stat().st_size:,} bytes", flush=True)
     return 0
 
 

@@ -156,6 +156,9 @@ MORE = {
     "gemma4-plain": ("gemma4_text", sizes(
         61, 36, 30, 6, 3, head_dim=8, sliding_window=9, layer_types=[SLIDING, FULL], hidden_size_per_layer_input=0,
         global_head_dim=12)),
+    "gemma4-experts": ("gemma4_text", sizes(
+        61, 36, 30, 6, 3, head_dim=8, sliding_window=9, layer_types=[SLIDING, FULL], hidden_size_per_layer_input=0,
+        global_head_dim=12, enable_moe_block=True, num_experts=5, top_k_experts=2, moe_intermediate_size=18)),
     "gemma4_unified": ("gemma4_unified_text", sizes(
         61, 36, 30, 6, 3, head_dim=8, sliding_window=9, layer_types=[SLIDING, FULL, FULL], num_hidden_layers=3,
         global_head_dim=12, attention_k_eq_v=True, num_global_key_value_heads=1, final_logit_softcapping=4.0)),
@@ -263,7 +266,7 @@ MORE |= MIXTURES
 OFFSET_NORMS = ("gemma", "gemma2", "gemma3_text", "vaultgemma", "nemotron", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
 # Those that are committed, a combination of knobs each.
 COMMITTED = [*MODELS, "apertus", "bitnet", "bloom", "bloom-normed", "deepseek_v2", "deepseek_v3", "falcon_h1-norm",
-             "gemma2", "gemma3", "gemma4", "glm4", "gpt_neox", "gpt_oss", "granite_swa", "granitemoe",
+             "gemma2", "gemma3", "gemma4", "gemma4-experts", "glm4", "gpt_neox", "gpt_oss", "granite_swa", "granitemoe",
              "granitemoehybrid-mamba", "hunyuan", "lfm2-bias", "lfm2_moe", "lfm3", "mamba2", "ministral3", "nemotron_h",
              "olmo", "olmo3", "olmo_hybrid", "phi", "phi3-longer", "phimoe", "qwen2_moe", "qwen3_next", "stablelm"]
 # Those whose sizes have other names than Llama's.
@@ -365,7 +368,7 @@ def watch_experts(model) -> dict[str, set[int]]:
 
     for name, module in model.named_modules():
         if type(module).__name__.endswith(("Router", "Gating")):
-            idle[name] = set(range(module.num_experts))
+            idle[name] = set(range(getattr(module, "num_experts", None) or module.config.num_experts))
             module.register_forward_hook(lambda module, args, outputs, name=name: count(name, outputs))
     return idle
 
@@ -376,7 +379,7 @@ def randomize(model, torch) -> None:
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.ndim == 1:
-                around_one = name.endswith("weight") and (not offset or "linear_attn" in name)
+                around_one = name.endswith(("weight", "router.scale", "per_expert_scale")) and (not offset or "linear_attn" in name)
                 p.normal_(1.0 if around_one else 0.0, 0.3)
             elif name.endswith("_proj_bias"):
                 p.normal_(0, 0.3)

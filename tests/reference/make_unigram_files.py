@@ -41,6 +41,11 @@ KINDS = {
     "marian": ("MarianTokenizer", "marian", "source.spm", {}, {}),
     "m2m_100": ("M2M100Tokenizer", "m2m_100", "sentencepiece.bpe.model", {"model_type": "bpe"},
                 {"src_lang": "de"}),
+    "marian-pair": ("MarianTokenizer", "marian", "source.spm", {}, {"separate_vocabs": True}),
+    "nllb": ("NllbTokenizer", "m2m_100", "sentencepiece.bpe.model", {"model_type": "bpe"},
+             {"src_lang": "fra_Latn"}),
+    "nllb-legacy": ("NllbTokenizer", "m2m_100", "sentencepiece.bpe.model", {"model_type": "bpe"},
+                    {"legacy_behaviour": True}),
 }  # fmt: skip
 
 
@@ -66,15 +71,33 @@ def train(path: Path, seed: int, **settings) -> None:
     path.with_suffix(".vocab").unlink()
 
 
-def marian_vocab(folder: Path) -> None:
-    """vocab.json: the pieces of both models, and a target language's code."""
+def marian_vocab(folder: Path, files: dict[str, list[str]]) -> None:
+    """The vocabularies, each of the pieces of some models, and a target language's code."""
     train(folder / "target.spm", 9)
-    tokens = ["</s>", "<unk>", ">>fra<<"]
-    for name in ("source.spm", "target.spm"):
-        model = sentencepiece.SentencePieceProcessor(model_file=str(folder / name))
-        tokens += [model.id_to_piece(i) for i in range(3, model.vocab_size())]
-    tokens = [*dict.fromkeys([*tokens, "\u0416", "<pad>"])]
-    (folder / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}))
+    for vocab, models in files.items():
+        tokens = ["</s>", "<unk>", ">>fra<<"]
+        for name in models:
+            model = sentencepiece.SentencePieceProcessor(model_file=str(folder / name))
+            tokens += [model.id_to_piece(i) for i in range(3, model.vocab_size())]
+        tokens = [*dict.fromkeys([*tokens, "\u0416", "<pad>"])]
+        (folder / vocab).write_text(json.dumps({token: i for i, token in enumerate(tokens)}))
+
+
+MARIAN = {"vocab.json": ["source.spm", "target.spm"]}
+MARIAN_PAIR = {"vocab.json": ["source.spm"], "target_vocab.json": ["target.spm"]}
+
+
+def nllb_added(folder: Path) -> dict:
+    """added_tokens_decoder: the languages after the pieces, and the mask after them."""
+    file = str(folder / "sentencepiece.bpe.model")
+    n = sentencepiece.SentencePieceProcessor(model_file=file).vocab_size() + 1
+    plain = {"special": True, "normalized": False, "lstrip": False, "rstrip": False,
+             "single_word": False}  # fmt: skip
+    names = dict(enumerate(["<s>", "<pad>", "</s>", "<unk>"]))
+    names |= {n + i: code for i, code in enumerate(["ace_Arab", "eng_Latn", "fra_Latn"])}
+    tokens = {id: {"content": name, **plain} for id, name in names.items()}
+    tokens[n + 3] = {"content": "<mask>", **plain, "lstrip": True, "normalized": True}
+    return {"added_tokens_decoder": tokens}
 
 
 def m2m_vocab(folder: Path) -> None:
@@ -94,15 +117,18 @@ def make(name: str) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         train(Path(scratch) / file, 7, **settings)
         shutil.copy(Path(scratch) / file, folder / file)
-    if name == "marian":
-        marian_vocab(folder)
+    if name.startswith("marian"):
+        marian_vocab(folder, MARIAN if name == "marian" else MARIAN_PAIR)
     if name == "m2m_100":
         m2m_vocab(folder)
+    if name.startswith("nllb"):
+        config = {**config, **nllb_added(folder)}
     (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": cls, **config}))
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     added = ["</s>", "<mask>", "[MASK]", "<extra_id_3>", "<unk_7>", "fr_XX", *MAP, "``", "''"]
-    added += [">>fra<<", "\u0416"] * (name == "marian") + ["__fr__"] * (name == "m2m_100")
+    added += [">>fra<<", "\u0416"] * name.startswith("marian")
+    added += ["__fr__"] * (name == "m2m_100") + ["eng_Latn", "fra_Latn"] * name.startswith("nllb")
     cases = [text.replace("\0", "") for text in texts.random_strings(5, 300, added, most=9)]
     made = f"transformers {transformers.__version__}, tokenizers {tokenizers.__version__}, " \
            f"sentencepiece {sentencepiece.__version__}; tests/reference/make_unigram_files.py"

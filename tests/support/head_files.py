@@ -15,7 +15,8 @@ import checkpoints
 from checkpoints import F32_META, I32, Meta, matrix, vector
 from conftest import run_command
 
-ROLES = ("previous", "duplicate", "induction", "first")
+ROLES = ("previous", "duplicate", "induction", "first", "next", "last", "diagonal")
+RESTS = ("first", "last")
 
 
 def heads_of(model: Path, out: Path, *arguments: object) -> dict:
@@ -29,21 +30,38 @@ def heads_of(model: Path, out: Path, *arguments: object) -> dict:
     return json.loads(text)
 
 
-def array_of(head: dict) -> np.ndarray:
-    """A head's map, (tokens, tokens) with zeros above the diagonal: weights in float64, or a page's
-    bytes."""
+def array_of(head: dict, shape: tuple[int, int] | None = None) -> np.ndarray:
+    """A head's map: weights in float64, or a page's bytes. (tokens, tokens) with zeros above the
+    diagonal; or of a head that sees all, of this shape."""
     map_ = head["map"]
     if isinstance(map_, str):
         values = np.frombuffer(base64.b64decode(map_), np.uint8)
+        if shape:
+            return values.reshape(shape)
         n = math.isqrt(2 * len(values))
         found = np.zeros((n, n), np.uint8)
         found[np.tril_indices(n)] = values
         return found
-    found = np.zeros((len(map_), len(map_)))
+    found = np.zeros(shape or (len(map_), len(map_)))
+    assert len(map_) == len(found)
     for i, row in enumerate(map_):
-        assert len(row) == i + 1
-        found[i, : i + 1] = row
+        assert len(row) == (shape[1] if shape else i + 1)
+        found[i, : len(row)] = row
     return found
+
+
+def ids_of(data: dict, layer: dict) -> tuple[list[int], list[int]]:
+    """Of the tokens that look, and of those that are seen."""
+    target = [token["id"] for token in data["tokens"]]
+    source = [token["id"] for token in data.get("source_tokens", data["tokens"])]
+    kind = layer.get("kind", "decoder")
+    return source if kind == "encoder" else target, target if kind == "decoder" else source
+
+
+def shape_of(data: dict, layer: dict) -> tuple[int, int] | None:
+    """Of the maps of a layer whose heads see all, for array_of."""
+    looks, seen = ids_of(data, layer)
+    return None if layer.get("kind", "decoder") == "decoder" else (len(looks), len(seen))
 
 
 def attention_layers(data: dict) -> list[np.ndarray]:
@@ -55,22 +73,34 @@ def attention_layers(data: dict) -> list[np.ndarray]:
 # ---- scores --------------------------------------------------------------------------------------
 
 
-def sees(n: int, window: int) -> np.ndarray:
-    """(n, n): whether token i sees token j."""
-    i, j = np.mgrid[:n, :n]
-    return (j <= i) & ((i - j < window) if window else True)
+def sees(n: int, window: int, kind: str = "decoder", n_rows: int | None = None) -> np.ndarray:
+    """(n_rows or n, n): whether token i sees token j."""
+    i, j = np.mgrid[: n_rows or n, :n]
+    near = np.abs(i - j) < window if window else np.full(i.shape, True)
+    return near & (j <= i) if kind == "decoder" else near
 
 
-def targets(ids: list[int], window: int) -> dict[str, np.ndarray]:
-    """By role, (n, n): whether it is about the pair i, j."""
-    n, tokens = len(ids), np.array(ids)
-    i, j = np.mgrid[:n, :n]
-    same = tokens[:, None] == tokens[None, :]
-    follows = np.zeros((n, n), bool)
-    follows[:, 1:] = same[:, :-1] & (j[:, 1:] - 1 < i[:, 1:])
-    masks = {"previous": j == i - 1, "duplicate": same & (j < i), "induction": follows,
-             "first": (j == 0) & (i > 0)}
-    return {role: mask & sees(n, window) for role, mask in masks.items()}
+def targets(ids: list[int], seen: np.ndarray, kind: str) -> dict[str, np.ndarray]:
+    """By role, whether it is about the pair i, j; ids: of the tokens that look."""
+    tokens = np.array(ids)
+    i, j = np.mgrid[: seen.shape[0], : seen.shape[1]]
+    end = seen.shape[1] - 1
+    if kind == "cross":
+        steps = max(1, len(ids) - 1)
+        near = (np.abs(j - i * end / steps) <= 2) & (len(ids) > 1)
+        masks = {"first": j == 0, "last": j == end, "diagonal": near}
+    else:
+        same = tokens[:, None] == tokens[None, :]
+        follows = np.zeros(same.shape, bool)
+        follows[:, 1:] = same[:, :-1] & (j[:, 1:] - 1 < i[:, 1:])
+        masks = {"previous": j == i - 1, "duplicate": same & (j < i), "induction": follows,
+                 "first": (j == 0) & (i > 0)}
+    if kind == "encoder":
+        del masks["induction"]
+        masks |= {"duplicate": same & (i != j), "next": j == i + 1,
+                  "last": (j == end) & (i != end)}
+    several = seen.sum(1, keepdims=True) > 1
+    return {role: mask & seen & several for role, mask in masks.items()}
 
 
 def score_of(weights: np.ndarray, about: np.ndarray) -> float:
@@ -79,30 +109,38 @@ def score_of(weights: np.ndarray, about: np.ndarray) -> float:
     return float((weights * about).sum(1)[rows].mean()) if rows.any() else math.nan
 
 
-def scores_of(weights: np.ndarray, ids: list[int], window: int) -> dict[str, float]:
-    seen = sees(len(ids), window)
-    found = {role: score_of(weights, about) for role, about in targets(ids, window).items()}
+def scores_of(weights: np.ndarray, ids: list[int], seen: np.ndarray,
+              kind: str = "decoder") -> dict[str, float]:  # fmt: skip
+    found = {role: score_of(weights, about) for role, about in targets(ids, seen, kind).items()}
     rows = [i for i in range(len(ids)) if seen[i].sum() > 1]
     distance, entropy, last = [], [], []
     for i in rows:
         j = np.flatnonzero(seen[i])
-        p = weights[i, j] / weights[i, j].sum()
-        distance.append((p * (i - j)).sum() / (i - j).mean())
+        p, far = weights[i, j] / weights[i, j].sum(), np.abs(i - j)
+        distance.append((p * far).sum() / far.mean())
         entropy.append(-(p[p > 0] * np.log(p[p > 0])).sum() / math.log(len(j)))
         last.append(weights[i, max(0, i - 7) :].sum())
     mean = {"distance": distance, "entropy": entropy, "last8": last}
-    return found | {name: float(np.mean(x)) if x else math.nan for name, x in mean.items()}
+    means_nothing = {"decoder": (), "encoder": ("last8",), "cross": ("distance", "last8")}
+    return found | {name: float(np.mean(x)) if x else math.nan for name, x in mean.items()
+                    if name not in means_nothing[kind]}  # fmt: skip
 
 
 def role_of(scores: dict[str, float], uniform: dict[str, float]) -> str | None:
-    has = [r for r in ROLES if scores[r] >= 0.3 and scores[r] >= 3 * uniform[r]]
-    return max(has, key=lambda role: (role != "first", scores[role]), default=None)
+    roles = [role for role in ROLES if role in scores]
+    has = [r for r in roles if scores[r] >= 0.3 and scores[r] >= 3 * uniform[r]]
+    return max(has, key=lambda role: (role not in RESTS, scores[role]), default=None)
 
 
-def pairs_of(weights: np.ndarray, n: int = 5) -> list[list]:
-    """The strongest pairs of different rows, without the diagonal and the first token."""
-    strict = np.tril(weights, -1)
+def pairs_of(weights: np.ndarray, kind: str = "decoder", n: int = 5) -> list[list]:
+    """The strongest pairs of different rows, without the token itself and the first one, nor the
+    last one where all see it."""
+    strict = np.tril(weights, -1) if kind == "decoder" else weights.copy()
+    if kind == "encoder":
+        np.fill_diagonal(strict, 0)
     strict[:, 0] = 0
+    if kind != "decoder":
+        strict[:, -1] = 0
     best = [[i, int(row.argmax()), float(row.max())] for i, row in enumerate(strict)]
     return sorted((pair for pair in best if pair[2] > 0), key=lambda pair: -pair[2])[:n]
 

@@ -201,7 +201,8 @@ def differences(
 ) -> list[str]:
     """A line for every text whose answers differ."""
     out = []
-    for text, a, b in zip(texts, ours, theirs, strict=True):
+    assert len(texts) == len(ours) == len(theirs)
+    for text, a, b in zip(texts, ours, theirs):
         if a != b:
             field = next(name for name in Answer._fields if getattr(a, name) != getattr(b, name))
             x, y = getattr(a, field), getattr(b, field)
