@@ -7,13 +7,13 @@ import os
 import random
 import struct
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
 from typing import Callable, Iterable, NamedTuple, Sequence
 
 import checkpoints
 import numpy as np
 import pytest
-import tokenizers
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(
@@ -201,7 +201,7 @@ def expected(tokenizer, texts: Sequence[str]) -> list[Answer]:
 def kinds(names: Iterable[str]) -> list:
     """Kinds of tokenizers, for pytest. The last `tokenizers` for Python 3.9 decodes two of them
     with fewer spaces than 0.23."""
-    old = pytest.mark.skipif(tokenizers.__version__ < "0.23", reason="needs tokenizers 0.23")
+    old = pytest.mark.skipif(version("tokenizers") < "0.23", reason="needs tokenizers 0.23")
     return [pytest.param(name, marks=[old] if name in ("byte fallback", "llama2") else [])
             for name in names]  # fmt: skip
 
