@@ -239,7 +239,7 @@ lab: run
 	.venv-lab/bin/python lab/report.py
 
 clean:
-	rm -rf build run run-asan run-omp run-tsan
+	rm -rf build run run-asan run-omp run-scalar run-tsan
 
 -include $(shell find build -name '*.d' 2>/dev/null)
 

