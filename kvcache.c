@@ -219,17 +219,18 @@ static Q8Block q8_block(const Workspace *w, const float *x, int n) {
 // by side, are near enough to say which it is. (The keys of a source have none, n_q = 0.)
 static void store_q4_key(const Workspace *w, uint8_t *panel, int lane, const float *x,
                          const float *q, int n_q, int dim) {
-    uint8_t *scales = panel + blocks_of(dim) * BLOCK * LANES / 2, codes[BLOCK];
-    for (int d = 0; d < dim; d += BLOCK, scales += 2 * LANES) {
-        int n = dim - d < BLOCK ? dim - d : BLOCK;
-        float side[BLOCK] = {0};
+    uint8_t *scales = panel + blocks_of(dim) * BLOCK * LANES / 2, codes[Q4_AT_ONCE];
+    uint16_t scale[2];
+    for (int d = 0; d < dim; d += Q4_AT_ONCE) {
+        int n = dim - d < Q4_AT_ONCE ? dim - d : Q4_AT_ONCE;
+        float side[Q4_AT_ONCE] = {0};
         for (int i = 0; i < n_q; i++) w->k->add(side, q + (size_t)i * (size_t)dim + d, n);
-        uint16_t scale;
-        w->k->to_q4(codes, &scale, x + d, n_q ? side : NULL, n);
-        for (int k = 0; k < BLOCK; k += 8, panel += 4 * LANES)
+        w->k->to_q4(codes, scale, x + d, n_q ? side : NULL, n);
+        for (int k = 0; k < (int)round_up((size_t)n, BLOCK); k += 8, panel += 4 * LANES)
             for (int i = 0; i < 4; i++)
                 panel[lane * 4 + i] = (uint8_t)(codes[k + i] | codes[k + 4 + i] << 4);
-        memcpy(scales + 2 * lane, &scale, sizeof scale);
+        for (int b = 0; b * BLOCK < n; b++, scales += 2 * LANES)
+            memcpy(scales + 2 * lane, &scale[b], sizeof *scale);
     }
 }
 
@@ -256,14 +257,17 @@ static void store_key(const Workspace *w, const KvLayer *kv, uint8_t *panel, int
 static void store_q4_value(const Workspace *w, const KvLayer *kv, uint8_t *values, int lane,
                            const float *x, int dim) {
     int shift = lane % 8 < 4 ? 0 : 4;
-    uint8_t *at = values + lane / 8 * 64 + lane % 4, codes[BLOCK];
-    for (int d = 0; d < dim; d += BLOCK) {
-        uint16_t scale;
-        w->k->to_q4(codes, &scale, x + d, NULL, dim - d < BLOCK ? dim - d : BLOCK);
-        memcpy(values + kv->v_scales + 2 * (d / BLOCK * LANES + lane), &scale, sizeof scale);
-        for (int half = 0; half < BLOCK; half += LANES, at += 128)
+    uint8_t *at = values + lane / 8 * 64 + lane % 4, codes[Q4_AT_ONCE];
+    uint8_t *scales = values + kv->v_scales + 2 * lane;
+    uint16_t scale[2];
+    for (int d = 0; d < dim; d += Q4_AT_ONCE) {
+        int n = dim - d < Q4_AT_ONCE ? dim - d : Q4_AT_ONCE;
+        w->k->to_q4(codes, scale, x + d, NULL, n);
+        for (int k = 0; k < (int)round_up((size_t)n, BLOCK); k += LANES, at += 128)
             for (int i = 0; i < LANES; i++)
-                at[4 * i] = (uint8_t)((at[4 * i] & 0xf0 >> shift) | codes[half + i] << shift);
+                at[4 * i] = (uint8_t)((at[4 * i] & 0xf0 >> shift) | codes[k + i] << shift);
+        for (int b = 0; b * BLOCK < n; b++, scales += 2 * LANES)
+            memcpy(scales, &scale[b], sizeof *scale);
     }
 }
 

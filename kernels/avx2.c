@@ -1,9 +1,7 @@
 // AVX2, FMA and F16C: two registers hold 16 lanes. avxvnni.c includes this file and makes a table
 // of its own.
 #if defined(__x86_64__)
-#include <immintrin.h>
-
-#include "kernels.h"
+#include "x86.h"
 
 #define INLINE static inline __attribute__((always_inline))
 

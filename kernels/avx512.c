@@ -1,9 +1,7 @@
 // AVX-512 with VNNI: one register holds 16 lanes. avx512bf16.c and amx.c include this file and make
 // tables of their own.
 #if defined(__x86_64__)
-#include <immintrin.h>
-
-#include "kernels.h"
+#include "x86.h"
 
 #define INLINE static inline __attribute__((always_inline))
 

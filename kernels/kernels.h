@@ -15,7 +15,8 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { LANES = 16, BLOCK = 32 };  // rows of a panel; elements that share a scale
+// Rows of a panel; elements that share a scale; numbers that to_q4 takes.
+enum { LANES = 16, BLOCK = 32, Q4_AT_ONCE = 2 * BLOCK };
 
 // The first four as numbered in the file; f16 is for the KV cache.
 typedef enum { F32, BF16, Q8, Q4, F16, N_DTYPES } Dtype;
@@ -104,9 +105,10 @@ typedef struct {
     void (*to_bf16)(uint16_t *out, const float *x, int n);
     void (*to_f16)(uint16_t *out, const float *x, int n);  // to nearest even, saturating at +-65504
     void (*to_q8)(int8_t *q, float *scale, int32_t *offset, const float *x, int n, bool turned);
-    // H x / 4 of n <= 32 numbers, filled up with zeros, as 32 codes and an f16 scale: of some that
-    // lanes.h tries, those that leave the least square error. If there is a `direction` [n], what
-    // is left in it counts more than what is left across.
+    // H x / 4 of n <= Q4_AT_ONCE numbers, filled up with zeros to two blocks, as codes
+    // [Q4_AT_ONCE] and f16 scales [2]: of some that lanes.h tries, those that leave the least
+    // square error. If there is a `direction` [n], what is left of a block in it counts more than
+    // what is left across.
     void (*to_q4)(uint8_t *codes, uint16_t *scale, const float *x, const float *direction, int n);
     // out [32] = H x, the Hadamard transform: at strides h of 16, 8, 4, 2, 1 in this order, x[i]
     // and x[i + h] become their sum and their difference. to_q8 with `turned` rounds

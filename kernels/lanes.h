@@ -263,18 +263,13 @@ static void lanes_decay(float *restrict x, const float *restrict rate, int n) {
     for (int i = 0; i < n; i++) x[i] = exp_lane(-rate[i] * softplus_lane(x[i]));
 }
 
-// The columns j..j+n-1 of the state, n <= 64, whose sums stay in registers.
+// The columns j..j+n-1 of a state, n <= 64, whose sums stay in registers: S = decay S + k change^T;
+// out = S^T q.
 __attribute__((always_inline))
-static inline void delta_columns(float *restrict state, float *restrict out,
-                                 const float *restrict q, const float *restrict k,
-                                 const float *restrict v, float decay, float beta, int n_k, int n_v,
-                                 int n) {
-    float change[4 * LANES] = {0}, sum[4 * LANES] = {0};
-    for (int i = 0; i < n_k; i++) {
-        const float *s = state + (size_t)i * (size_t)n_v;
-        for (int j = 0; j < n; j++) change[j] = fmaf(s[j] * decay, k[i], change[j]);
-    }
-    for (int j = 0; j < n; j++) change[j] = beta * (v[j] - change[j]);
+static inline void add_outer(float *restrict state, float *restrict out, const float *restrict q,
+                             const float *restrict k, const float *restrict change, float decay,
+                             int n_k, int n_v, int n) {
+    float sum[4 * LANES] = {0};
     for (int i = 0; i < n_k; i++) {
         float *s = state + (size_t)i * (size_t)n_v;
         for (int j = 0; j < n; j++) {
@@ -284,6 +279,21 @@ static inline void delta_columns(float *restrict state, float *restrict out,
         }
     }
     for (int j = 0; j < n; j++) out[j] = sum[j];
+}
+
+// The same columns, of the delta rule.
+__attribute__((always_inline))
+static inline void delta_columns(float *restrict state, float *restrict out,
+                                 const float *restrict q, const float *restrict k,
+                                 const float *restrict v, float decay, float beta, int n_k, int n_v,
+                                 int n) {
+    float change[4 * LANES] = {0};
+    for (int i = 0; i < n_k; i++) {
+        const float *s = state + (size_t)i * (size_t)n_v;
+        for (int j = 0; j < n; j++) change[j] = fmaf(s[j] * decay, k[i], change[j]);
+    }
+    for (int j = 0; j < n; j++) change[j] = beta * (v[j] - change[j]);
+    add_outer(state, out, q, k, change, decay, n_k, n_v, n);
 }
 
 static void lanes_delta(float *state, float *out, const float *q, const float *k, const float *v,
@@ -306,23 +316,15 @@ static void lanes_step(float *restrict x, float *restrict decay, const float *re
     }
 }
 
-// As delta_columns, but what is added is the value itself.
+// The same columns, of Mamba-2.
 __attribute__((always_inline))
 static inline void mamba2_columns(float *restrict state, float *restrict out,
                                   const float *restrict q, const float *restrict k,
                                   const float *restrict v, float decay, float step, int n_k,
                                   int n_v, int n) {
-    float change[4 * LANES] = {0}, sum[4 * LANES] = {0};
+    float change[4 * LANES] = {0};
     for (int j = 0; j < n; j++) change[j] = step * v[j];
-    for (int i = 0; i < n_k; i++) {
-        float *s = state + (size_t)i * (size_t)n_v;
-        for (int j = 0; j < n; j++) {
-            float x = fmaf(k[i], change[j], s[j] * decay);
-            s[j] = x;
-            sum[j] = fmaf(x, q[i], sum[j]);
-        }
-    }
-    for (int j = 0; j < n; j++) out[j] = sum[j];
+    add_outer(state, out, q, k, change, decay, n_k, n_v, n);
 }
 
 static void lanes_mamba2(float *state, float *out, const float *q, const float *k, const float *v,
@@ -335,16 +337,21 @@ static void lanes_mamba2(float *state, float *out, const float *q, const float *
     if (j < n_v) mamba2_columns(state + j, out + j, q, k, v + j, decay, step, n_k, n_v, n_v - j);
 }
 
-// As integers, floats of one sign are in order, and compilers know how to take a maximum of
-// integers in lanes. (A NaN would be the largest number of its sign.)
+// Integers in the order of floats, of which compilers know how to take a maximum in lanes. (A NaN
+// is the largest number of its sign.)
+static inline int32_t in_order(float x) {
+    int32_t u = (int32_t)bits_of(x);
+    return u ^ (u >> 31 & 0x7fffffff);
+}
+
+static inline float from_order(int32_t v) {
+    return from_bits((uint32_t)(v ^ (v >> 31 & 0x7fffffff)));
+}
+
 static float lanes_max(const float *x, int n) {
     int32_t top = INT32_MIN;
-    for (int i = 0; i < n; i++) {
-        int32_t u = (int32_t)bits_of(x[i]);
-        u ^= u >> 31 & 0x7fffffff;
-        top = u > top ? u : top;
-    }
-    return from_bits((uint32_t)(top ^ (top >> 31 & 0x7fffffff)));
+    for (int i = 0; i < n; i++) top = in_order(x[i]) > top ? in_order(x[i]) : top;
+    return from_order(top);
 }
 
 static float lanes_exp_sum(float *x, float max, int n) {
@@ -372,17 +379,27 @@ static void lanes_to_f16(uint16_t *restrict out, const float *restrict x, int n)
     for (int i = 0; i < n; i++) out[i] = f32_to_f16(x[i]);
 }
 
-// Of the file that includes this: H x of a block.
+// Of the file that includes this: H x of a block; out[i] = table[index[i]], 32 bytes each, index[i]
+// below 32; and sums of 32 products, modulo 2^32, out[t] = x[t * step ..] . y[t * 32 ..] for t < n,
+// n 4 at most.
 static inline void turn_block(float *out, const float *x);
+static inline void look_up(void *out, const void *table, const uint8_t *index);
+static inline void dots(int32_t out[4], const int16_t *x, int step, const int16_t *y, int n);
 
-static inline void q8_block(int8_t *restrict q, float *restrict scale, int32_t *restrict offset,
-                            const float *restrict x) {
-    int32_t top = 0, total = 0;
-    for (int i = 0; i < BLOCK; i++) {  // the largest |x|, in the order of integers
+// The largest |x|, found in the order of integers.
+static inline float largest(const float *restrict x, int n) {
+    int32_t top = 0;
+    for (int i = 0; i < n; i++) {
         int32_t u = (int32_t)(bits_of(x[i]) & 0x7fffffff);
         top = u > top ? u : top;
     }
-    float amax = from_bits((uint32_t)top), inverse = amax > 0.0f ? 127.0f / amax : 0.0f;
+    return from_bits((uint32_t)top);
+}
+
+static inline void q8_block(int8_t *restrict q, float *restrict scale, int32_t *restrict offset,
+                            const float *restrict x) {
+    int32_t total = 0;
+    float amax = largest(x, BLOCK), inverse = amax > 0.0f ? 127.0f / amax : 0.0f;
     for (int i = 0; i < BLOCK; i++) {
         // the sum's bits, not a conversion: those of a NaN are then some byte on every machine
         int32_t v = (int32_t)(bits_of(fmaf(x[i], inverse, ROUND_MAGIC)) << 24) >> 24;
@@ -412,112 +429,176 @@ static void lanes_to_q8(int8_t *restrict q, float *restrict scale, int32_t *rest
     }
 }
 
-// A block as integers, of which the largest is Q4_PARTS or -Q4_PARTS. Returns what one of them
-// means. (NaNs give some 16 bits.)
+// A block as integers, of which the largest is Q4_PARTS or -Q4_PARTS. (NaNs give some 16 bits.)
 enum { Q4_PARTS = 4095 };
 
-static inline float to_parts(int16_t *restrict out, const float *restrict x) {
-    int32_t top = 0;
-    for (int i = 0; i < BLOCK; i++) {
-        int32_t u = (int32_t)(bits_of(x[i]) & 0x7fffffff);
-        top = u > top ? u : top;
-    }
-    float amax = from_bits((uint32_t)top), inverse = amax > 0.0f ? (float)Q4_PARTS / amax : 0.0f;
-    for (int i = 0; i < BLOCK; i++)  // the sum's bits as in q8_block
-        out[i] = (int16_t)((int32_t)(bits_of(fmaf(x[i], inverse, ROUND_MAGIC)) << 16) >> 16);
-    return amax / (float)Q4_PARTS;
+static inline float parts_in(float amax) { return amax > 0.0f ? (float)Q4_PARTS / amax : 0.0f; }
+
+static inline int16_t part_of(float x, float inverse) {  // the sum's bits as in q8_block
+    return (int16_t)((int32_t)(bits_of(fmaf(x, inverse, ROUND_MAGIC)) << 16) >> 16);
 }
 
-// Unsigned, since parts of NaNs may be any 16 bits.
-static inline int32_t dot_parts(const int16_t *restrict x, const int16_t *restrict y) {
-    uint32_t sum = 0;
-    for (int i = 0; i < BLOCK; i++) sum += (uint32_t)(x[i] * y[i]);
-    return (int32_t)sum;
+static inline void to_parts(int16_t *restrict out, const float *restrict x, float inverse) {
+    for (int i = 0; i < BLOCK; i++) out[i] = part_of(x[i], inverse);
+}
+
+static inline void turn_weights(float *restrict out, const float *restrict x) {
+    turn_block(out, x);
+    for (int i = 0; i < BLOCK; i++) out[i] *= TURNED_W;
+}
+
+static inline void direction_parts(int16_t *restrict out, const float *restrict x) {
+    float turned[BLOCK];
+    turn_weights(turned, x);
+    to_parts(out, turned, parts_in(largest(turned, BLOCK)));
+}
+
+// H x / 4 in parts, all of them negated if the largest is below 0. Returns what a part means.
+static inline float positive_parts(int16_t *restrict out, const float *restrict x) {
+    float turned[BLOCK];
+    int32_t top = INT32_MIN, bottom = INT32_MAX;
+    turn_weights(turned, x);
+    for (int i = 0; i < BLOCK; i++) {
+        int32_t v = in_order(turned[i]);
+        top = v > top ? v : top;
+        bottom = v < bottom ? v : bottom;
+    }
+    float amax = from_bits((uint32_t)(top > ~bottom ? top : ~bottom)), inverse = parts_in(amax);
+    uint32_t below = -part_of(from_order(bottom), inverse) > part_of(from_order(top), inverse);
+    uint32_t sign = below << 31;  // not a choice between floats: half of them would be foreseen
+    to_parts(out, turned, from_bits(bits_of(inverse) ^ sign));
+    return from_bits(bits_of(amax / (float)Q4_PARTS) ^ sign);
 }
 
 // What the largest number of a block is tried as, since others may then meet their codes better;
-// and the middles between two codes, in parts, if Q4_PARTS means that number.
-enum { Q4_TRIALS = 4 };
+// and where codes change, if Q4_PARTS means that number. These limits are more than 256 parts
+// apart, so each cell of so many has one at most: from 256 i - 4096 on the code is codes[i], and
+// the next one from there on where what is left of the part, less 128, is above limits[i].
+enum { Q4_TRIALS = 4, Q4_CELLS = 32 };
+typedef struct {
+    int8_t codes[Q4_CELLS], limits[Q4_CELLS];
+} Q4Trial;
+
+#define LIMIT(number, sum) ((sum) * Q4_PARTS / (2 * (number)) + 4096)
+#define EACH_LIMIT(DO, n, x)                                                                       \
+    DO(LIMIT(n, -127 - 95), x) DO(LIMIT(n, -95 - 74), x) DO(LIMIT(n, -74 - 58), x)                 \
+    DO(LIMIT(n, -58 - 44), x) DO(LIMIT(n, -44 - 31), x) DO(LIMIT(n, -31 - 20), x)                  \
+    DO(LIMIT(n, -20 - 8), x) DO(LIMIT(n, -8 + 4), x) DO(LIMIT(n, 4 + 16), x)                       \
+    DO(LIMIT(n, 16 + 29), x) DO(LIMIT(n, 29 + 42), x) DO(LIMIT(n, 42 + 56), x)                     \
+    DO(LIMIT(n, 56 + 72), x) DO(LIMIT(n, 72 + 91), x) DO(LIMIT(n, 91 + 114), x)
+#define IS_BELOW(limit, part) + ((limit) < (part))
+#define IF_IN_CELL(limit, cell) + ((limit) / 256 == (cell) ? (limit) % 256 - 255 : 0)
+#define CELL_CODE(n, cell) EACH_LIMIT(IS_BELOW, n, 256 * (cell))
+#define CELL_LIMIT(n, cell) 127 EACH_LIMIT(IF_IN_CELL, n, cell)
+#define EACH_CELL(DO, n)                                                                           \
+    {DO(n, 0),  DO(n, 1),  DO(n, 2),  DO(n, 3),  DO(n, 4),  DO(n, 5),  DO(n, 6),  DO(n, 7),        \
+     DO(n, 8),  DO(n, 9),  DO(n, 10), DO(n, 11), DO(n, 12), DO(n, 13), DO(n, 14), DO(n, 15),       \
+     DO(n, 16), DO(n, 17), DO(n, 18), DO(n, 19), DO(n, 20), DO(n, 21), DO(n, 22), DO(n, 23),       \
+     DO(n, 24), DO(n, 25), DO(n, 26), DO(n, 27), DO(n, 28), DO(n, 29), DO(n, 30), DO(n, 31)}
+#define TRIAL(n) {EACH_CELL(CELL_CODE, n), EACH_CELL(CELL_LIMIT, n)}
 static const int8_t Q4_SIGNS[Q4_TRIALS] = {-1, 1, -1, 1};
-#define LIMIT(number, sum) (sum) * Q4_PARTS / (2 * (number))
-#define LIMITS(n)                                                                                  \
-    {LIMIT(n, -127 - 95), LIMIT(n, -95 - 74), LIMIT(n, -74 - 58), LIMIT(n, -58 - 44),              \
-     LIMIT(n, -44 - 31),  LIMIT(n, -31 - 20), LIMIT(n, -20 - 8),  LIMIT(n, -8 + 4),                \
-     LIMIT(n, 4 + 16),    LIMIT(n, 16 + 29),  LIMIT(n, 29 + 42),  LIMIT(n, 42 + 56),               \
-     LIMIT(n, 56 + 72),   LIMIT(n, 72 + 91),  LIMIT(n, 91 + 114)}
-static const int16_t Q4_LIMITS[Q4_TRIALS][15] = {LIMITS(127), LIMITS(114), LIMITS(138),
-                                                 LIMITS(124)};
-static const int16_t Q4_STEPS[15] = {32, 21, 16, 14, 13, 11, 12, 12, 12, 13, 13, 14, 16, 19, 23};
+static const Q4Trial Q4_TRIED[Q4_TRIALS] = {TRIAL(127), TRIAL(114), TRIAL(138), TRIAL(124)};
+static const int8_t Q4_NUMBERS[32] = {-127, -95, -74, -58, -44, -31, -20, -8,
+                                      4,    16,  29,  42,  56,  72,  91,  114};
 
-// The numbers that are next to w, and their codes.
-static inline void q4_numbers(int16_t *restrict q, const int16_t *restrict w,
-                              const int16_t *restrict limits) {
+// Where the parts of a block, or their negatives, lie: the cell, and what is left of them.
+typedef struct {
+    uint8_t cell[BLOCK];
+    int8_t left[BLOCK];
+} Q4Places;
+
+static inline void q4_places(Q4Places *restrict out, const int16_t *restrict w, int sign) {
     for (int i = 0; i < BLOCK; i++) {
-        int16_t number = -127;
-        for (int j = 0; j < 15; j++)
-            number = (int16_t)(number + (-(w[i] > limits[j]) & Q4_STEPS[j]));
-        q[i] = number;
+        uint16_t from = (uint16_t)(4096 + sign * w[i]);
+        out->cell[i] = (uint8_t)(from >> 8 & (Q4_CELLS - 1));
+        out->left[i] = (int8_t)(from ^ 128);
     }
 }
 
-static inline void q4_codes(uint8_t *restrict codes, const int16_t *restrict w,
-                            const int16_t *restrict limits) {
-    for (int i = 0; i < BLOCK; i++) {
-        int16_t code = 0;
-        for (int j = 0; j < 15; j++) code = (int16_t)(code + (w[i] > limits[j]));
-        codes[i] = (uint8_t)code;
-    }
+// The codes whose numbers are next to what lies there, and these numbers.
+static inline void q4_codes(uint8_t *restrict codes, int16_t *restrict numbers,
+                            const Q4Places *restrict at, const Q4Trial *restrict trial) {
+    uint8_t first[BLOCK];
+    int8_t limits[BLOCK], bytes[BLOCK];
+    look_up(limits, trial->limits, at->cell);
+    look_up(first, trial->codes, at->cell);
+    for (int i = 0; i < BLOCK; i++) codes[i] = (uint8_t)(first[i] + (at->left[i] > limits[i]));
+    look_up(bytes, Q4_NUMBERS, codes);
+    for (int i = 0; i < BLOCK; i++) numbers[i] = bytes[i];
 }
 
-// H x / 4 in parts. Returns what a part means.
-static inline float turned_parts(int16_t *restrict out, const float *restrict x, int n) {
-    float turned[BLOCK] = {0};
-    memcpy(turned, x, sizeof *x * (size_t)n);
-    turn_block(turned, turned);
-    for (int i = 0; i < BLOCK; i++) turned[i] *= TURNED_W;
-    return to_parts(out, turned);
-}
-
-// Turns the signs of all if the largest of them is below 0; returns -1 if so, else 1.
-static inline int make_largest_positive(int16_t *w) {
-    int16_t top = 0, bottom = 0;
-    for (int i = 0; i < BLOCK; i++) {
-        top = w[i] > top ? w[i] : top;
-        bottom = w[i] < bottom ? w[i] : bottom;
-    }
-    int sign = 1 - 2 * (-bottom > top);
-    for (int i = 0; i < BLOCK; i++) w[i] = (int16_t)(w[i] * sign);
-    return sign;
-}
+// A block while its codes are chosen: w and the direction u in parts, and what each trial gives.
+typedef struct {
+    int16_t parts[2][BLOCK], q[Q4_TRIALS][BLOCK];
+    float part;
+    Q4Places at[2];  // w, -w
+    uint8_t codes[Q4_TRIALS][BLOCK];
+    float wq[Q4_TRIALS], qq[Q4_TRIALS];
+} Q4Block;
 
 // How much more than in others an error counts in the direction that to_q4 is given.
 #define Q4_EMPHASIS 16.0f
 
 // With <x, y> = x.y + c (x.u) (u.y) for the direction u, the scale that brings numbers q closest to
-// w is <w, q> / <q, q>, and <w, q>^2 / <q, q> what it saves of the error <w, w>.
-static void lanes_to_q4(uint8_t *restrict codes, uint16_t *restrict scale,
-                        const float *restrict x, const float *restrict direction, int n) {
-    int16_t w[2][BLOCK], u[BLOCK] = {0}, q[BLOCK];  // w, and -w
-    float wq[Q4_TRIALS], qq[Q4_TRIALS];
-    float part = turned_parts(w[0], x, n);
-    if (direction) turned_parts(u, direction, n);
-    part *= (float)make_largest_positive(w[0]);
-    for (int i = 0; i < BLOCK; i++) w[1][i] = (int16_t)-w[0][i];
-    float uu = (float)dot_parts(u, u), c = uu > 0.0f ? Q4_EMPHASIS / uu : 0.0f;
-    float wu = c * (float)dot_parts(w[0], u);
-    uint32_t best = 0, n_trials = direction ? Q4_TRIALS : Q4_TRIALS / 2;
-    for (uint32_t t = 0; t < n_trials; t++) {
-        q4_numbers(q, w[Q4_SIGNS[t] < 0], Q4_LIMITS[t]);
-        float qu = (float)dot_parts(q, u);
-        wq[t] = fmaf(wu, qu, (float)dot_parts(w[0], q));
-        qq[t] = fmaf(c * qu, qu, (float)dot_parts(q, q));
+// w is <w, q> / <q, q>, and <w, q>^2 / <q, q> what it saves of the error <w, w>. Returns the trial
+// that saves most.
+__attribute__((always_inline))
+static inline uint32_t q4_best(Q4Block *b, bool directed, int n_trials) {
+    const int16_t *w = b->parts[0], *u = b->parts[1];
+    int32_t with_u[4] = {0}, wq[4], qu[4] = {0}, qq[4];
+    if (directed) {
+        dots(with_u, u, 0, w, 2);
+        dots(qu, u, 0, b->q[0], n_trials);
+    }
+    dots(wq, w, 0, b->q[0], n_trials);
+    dots(qq, b->q[0], BLOCK, b->q[0], n_trials);
+    float uu = (float)with_u[1], c = uu > 0.0f ? Q4_EMPHASIS / uu : 0.0f;
+    float wu = c * (float)with_u[0];
+    uint32_t best = 0;
+    for (int t = 0; t < n_trials; t++) {
+        b->wq[t] = fmaf(wu, (float)qu[t], (float)wq[t]);
+        b->qq[t] = fmaf(c * (float)qu[t], (float)qu[t], (float)qq[t]);
         // Floats above 0 are in the order of integers; the trial takes their last bits.
-        uint32_t saved = (bits_of(wq[t] * wq[t] / qq[t]) & ~3u) | t;
+        uint32_t saved = (bits_of(b->wq[t] * b->wq[t] / b->qq[t]) & ~3u) | (uint32_t)t;
         best = saved > best ? saved : best;
     }
-    best &= 3;
-    q4_codes(codes, w[Q4_SIGNS[best] < 0], Q4_LIMITS[best]);
-    *scale = f32_to_f16(wq[best] / qq[best] * part);
+    return best & 3;
+}
+
+// Two blocks step by step, since a processor waits less with two to work on.
+#define BOTH _Pragma("GCC unroll 2") for (int b = 0; b < 2; b++)
+__attribute__((always_inline))
+static inline void q4_blocks(uint8_t *restrict codes, uint16_t *restrict scale,
+                             const float *restrict x, const float *restrict direction,
+                             int n_trials) {
+    Q4Block blocks[2];
+    uint32_t best[2];
+    BOTH blocks[b].part = positive_parts(blocks[b].parts[0], x + b * BLOCK);
+    BOTH if (direction) direction_parts(blocks[b].parts[1], direction + b * BLOCK);
+    BOTH {
+        q4_places(&blocks[b].at[0], blocks[b].parts[0], 1);
+        q4_places(&blocks[b].at[1], blocks[b].parts[0], -1);
+    }
+    _Pragma("GCC unroll 4") for (int t = 0; t < n_trials; t++)
+        BOTH q4_codes(blocks[b].codes[t], blocks[b].q[t], &blocks[b].at[Q4_SIGNS[t] < 0],
+                      &Q4_TRIED[t]);
+    BOTH best[b] = q4_best(&blocks[b], direction, n_trials);
+    BOTH {
+        memcpy(codes + b * BLOCK, blocks[b].codes[best[b]], BLOCK);
+        scale[b] = f32_to_f16(blocks[b].wq[best[b]] / blocks[b].qq[best[b]] * blocks[b].part);
+    }
+}
+
+static void lanes_to_q4(uint8_t *codes, uint16_t *scale, const float *x, const float *direction,
+                        int n) {
+    float filled[2][Q4_AT_ONCE];
+    if (n < Q4_AT_ONCE) {
+        memset(filled, 0, sizeof filled);
+        x = memcpy(filled[0], x, sizeof *x * (size_t)n);
+        if (direction) direction = memcpy(filled[1], direction, sizeof *x * (size_t)n);
+    }
+    if (direction) q4_blocks(codes, scale, x, direction, Q4_TRIALS);
+    else q4_blocks(codes, scale, x, NULL, Q4_TRIALS / 2);
 }
 
 // Probabilities times the scales of 32 dims as integers; and what undoes that a dot product adds
@@ -530,12 +611,8 @@ typedef struct {
 
 // One run, from a [MIX_RUN].
 static inline void mix_weights(MixWeights *restrict out, const float *restrict a, int run) {
-    int32_t top = 0, sum = 0;
-    for (int i = 0; i < MIX_RUN; i++) {
-        int32_t u = (int32_t)(bits_of(a[i]) & 0x7fffffff);
-        top = u > top ? u : top;
-    }
-    float amax = from_bits((uint32_t)top), inverse = amax > 0.0f ? 127.0f / amax : 0.0f;
+    int32_t sum = 0;
+    float amax = largest(a, MIX_RUN), inverse = amax > 0.0f ? 127.0f / amax : 0.0f;
     for (int i = 0; i < MIX_RUN; i++) {  // the sum's bits as in q8_block
         int32_t v = (int32_t)(bits_of(fmaf(a[i], inverse, ROUND_MAGIC)) << 24) >> 24;
         out->n[run * MIX_RUN + i] = (int8_t)v;

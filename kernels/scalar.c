@@ -12,6 +12,19 @@ static inline void turn_block(float *out, const float *x) {
         }
 }
 
+static inline void look_up(void *out, const void *table, const uint8_t *index) {
+    for (int i = 0; i < BLOCK; i++) ((uint8_t *)out)[i] = ((const uint8_t *)table)[index[i]];
+}
+
+// Unsigned, since parts of NaNs may be any 16 bits.
+static inline void dots(int32_t out[4], const int16_t *x, int step, const int16_t *y, int n) {
+    for (int t = 0; t < n; t++, x += step, y += BLOCK) {
+        uint32_t sum = 0;
+        for (int i = 0; i < BLOCK; i++) sum += (uint32_t)(x[i] * y[i]);
+        out[t] = (int32_t)sum;
+    }
+}
+
 static float f16_at(const uint8_t *p, size_t i) {
     uint16_t h;
     memcpy(&h, p + 2 * i, sizeof h);

@@ -435,17 +435,17 @@ static void test_to_q4_definition(void) {
     for (int i = 0; i < 1000; i++) {
         float *x = random_floats(BLOCK, PLAIN), *u = random_floats(BLOCK, PLAIN);
         for (int with = 0; with < 2; with++) {
-            uint8_t codes[BLOCK];
-            uint16_t scale;
+            uint8_t codes[Q4_AT_ONCE];
+            uint16_t scale[2];
             double size = 0, error = 0, along = 0;
-            scalar_kernels.to_q4(codes, &scale, x, with ? u : NULL, BLOCK);
+            scalar_kernels.to_q4(codes, scale, x, with ? u : NULL, BLOCK);
             for (int k = 0; k < BLOCK; k++) {
                 double w = 0, side = 0;
                 for (int j = 0; j < BLOCK; j++) {
                     int sign = __builtin_popcount((unsigned)(j & k)) % 2 ? -1 : 1;
                     w += sign * (double)x[j] / 4, side += sign * (double)u[j] / 4;
                 }
-                double e = w - Q4_CODES[codes[k]] * (double)f16_to_f32(scale);
+                double e = w - Q4_CODES[codes[k]] * (double)f16_to_f32(scale[0]);
                 size += w * w, error += e * e, along += e * side;
             }
             if (!with) lost += error / size / 1000;
@@ -465,7 +465,7 @@ enum { MAX_N = 600 };
 typedef struct {  // in and out; each function uses what it needs
     float x[MAX_N], y[MAX_N], z[MAX_N], a, b;
     uint16_t half[MAX_N + BLOCK];
-    int8_t q[MAX_N + BLOCK];
+    int8_t q[MAX_N + Q4_AT_ONCE];
     int32_t offset[MAX_N / BLOCK + 1];
 } Buffers;
 
@@ -475,11 +475,11 @@ typedef struct {  // in and out; each function uses what it needs
 CALL(to_bf16, k->to_bf16(u->half, u->x, n))
 CALL(to_f16, k->to_f16(u->half, u->x, n))
 CALL(to_q8, k->to_q8(u->q, u->y, u->offset, u->x, n, false))
-CALL(to_q4, for (int i = 0; i < n; i += BLOCK)
-         k->to_q4((uint8_t *)u->q + i, u->half + i, u->x + i, NULL, n - i < BLOCK ? n - i : BLOCK))
-CALL(to_q4_towards, for (int i = 0; i < n; i += BLOCK)
-         k->to_q4((uint8_t *)u->q + i, u->half + i, u->x + i, u->y + i,
-                  n - i < BLOCK ? n - i : BLOCK))
+static int next_of(int n, int i) { return n - i < Q4_AT_ONCE ? n - i : Q4_AT_ONCE; }
+CALL(to_q4, for (int i = 0; i < n; i += Q4_AT_ONCE)
+         k->to_q4((uint8_t *)u->q + i, u->half + i, u->x + i, NULL, next_of(n, i)))
+CALL(to_q4_towards, for (int i = 0; i < n; i += Q4_AT_ONCE)
+         k->to_q4((uint8_t *)u->q + i, u->half + i, u->x + i, u->y + i, next_of(n, i)))
 CALL(to_q8_turned, k->to_q8(u->q, u->y, u->offset, u->x, n, true))
 CALL(rmsnorm, k->rmsnorm(u->y, u->x, u->z, n, 1e-5f))
 CALL(rmsnorm_in_place, k->rmsnorm(u->x, u->x, u->z, n, 1e-5f))
