@@ -73,3 +73,12 @@ int read_offsets(Reader *r, const char *key, size_t n, const int32_t **out, size
     *end = (size_t)offsets.v[n];
     return 0;
 }
+
+int lower_bound(const int32_t *v, int low, int high, int64_t x) {
+    while (low < high) {
+        int mid = low + (high - low) / 2;
+        if (v[mid] < x) low = mid + 1;
+        else high = mid;
+    }
+    return low;
+}

@@ -22,5 +22,7 @@ int read_int(Reader *r, const char *key, int min, int max, int absent, int *out)
 // Where n lists begin that follow each other without gaps, and where the last one ends: n + 1
 // offsets from 0 upwards.
 int read_offsets(Reader *r, const char *key, size_t n, const int32_t **out, size_t *end);
+// Where x, or the first that is larger, is in v[low..high), which ascend; high: there is none.
+int lower_bound(const int32_t *v, int low, int high, int64_t x);
 
 #endif

@@ -5,8 +5,8 @@
 //   added tokens   cut out first; some are looked for in the raw text, others after normalization
 //   normalizer     what lies between them is rewritten: text/normalize.c
 //   pre-tokenizer  each of its steps cuts the pieces of the step before into smaller ones
-//   model          each piece, as bytes or characters, by merging neighbours, lowest rank first;
-//                  or as text/unigram.c or text/wordpiece.c cuts it
+//   model          each piece, as bytes or characters: text/bpe.c, text/unigram.c or
+//                  text/wordpiece.c
 //   prefix, suffix the post-processor's ids: BOS ..
 #include "tokenizer.h"
 
@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "metadata.h"
+#include "text/bpe.h"
 #include "text/normalize.h"
 #include "text/scanners.h"
 #include "text/unicode.h"
@@ -45,8 +46,7 @@ struct heads_tokenizer {
     const uint8_t *kinds;   // [n_tokens]
     const int32_t *bytes;   // [256]: the token of a byte, or -1
     Ints chars, char_ids;   // the tokens of one character, ascending; absent: byte-level
-    const int32_t *merges;  // [n_tokens + 1]: of token i on the left, merges[i]..merges[i + 1]
-    const int32_t *right, *rank, *merged;  // of each merge; right ascends for each left
+    Merges merges;
     Ints words;             // tokens that a whole piece can be, ascending by text; absent: none
     int unk;                // for what has no token, or -1: it vanishes
     bool fuse_unk;          // one for a row of them
@@ -130,26 +130,6 @@ static int load_units(Tokenizer *t, Reader *r) {
     if (read_int(r, "tokenizer.wordpiece", 1, 1 << 16, 0, &t->wordpiece)) return -1;
     if (t->wordpiece && (t->unk < 0 || t->chars.n))
         return fail(r->err, "metadata tokenizer.wordpiece needs tokenizer.unk, and no chars");
-    return 0;
-}
-
-static int load_merges(Tokenizer *t, Reader *r) {
-    size_t n;
-    if (t->unigram.ids.n) return 0;
-    Ints right, rank, merged;
-    if (read_offsets(r, "tokenizer.merge.begin", (size_t)t->n_tokens, &t->merges, &n) ||
-        read_ints(r, "tokenizer.merge.right", n, 0, t->n_tokens - 1, &right) ||
-        read_ints(r, "tokenizer.merge.rank", n, 0, INT_MAX, &rank) ||
-        read_ints(r, "tokenizer.merge.id", n, 0, t->n_tokens - 1, &merged))
-        return -1;
-    for (int left = 0; left < t->n_tokens; left++)
-        for (int i = t->merges[left] + 1; i < t->merges[left + 1]; i++)
-            if (right.v[i] <= right.v[i - 1])
-                return fail(r->err, "metadata tokenizer.merge.right: value %d of token %d is not "
-                            "above the one before", i, left);
-    t->right = right.v;
-    t->rank = rank.v;
-    t->merged = merged.v;
     return 0;
 }
 
@@ -294,8 +274,9 @@ bool has_tokenizer(const Checkpoint *file) {
 }
 
 static int load(Tokenizer *t, Reader *r) {
-    return load_tokens(t, r) || load_units(t, r) || load_target(t, r) || load_merges(t, r) ||
-           load_words(t, r) || load_added(&t->raw, t, r, "added") ||
+    if (load_tokens(t, r) || load_units(t, r) || load_target(t, r)) return -1;
+    if (!t->unigram.ids.n && load_merges(&t->merges, r, t->n_tokens)) return -1;
+    return load_words(t, r) || load_added(&t->raw, t, r, "added") ||
            load_added(&t->normalized, t, r, "added_normalized") || load_steps(t, r) ||
            load_rest(t, r);
 }
@@ -363,11 +344,6 @@ const char *tokenizer_describe(const Tokenizer *tokenizer) { return tokenizer->d
 
 // ---- the model: a piece -> ids ----
 
-typedef struct {
-    int id, prev, next;  // neighbours, or -1
-    int merge;           // number of the merge with the next symbol, or -1
-} Symbol;
-
 typedef struct {  // one call of tokenizer_encode; every array grows as needed
     const Tokenizer *t;
     int *ids;
@@ -376,8 +352,8 @@ typedef struct {  // one call of tokenizer_encode; every array grows as needed
     uint16_t *cls;        // classes of a stretch between added tokens
     Symbol *symbols;
     UnigramNode *nodes;
-    uint64_t *heap;       // rank << 32 | position: the merges that may be done, the next one first
-    size_t n_ids, n_symbols, n_heap;
+    uint64_t *heap;       // of merges that may be done
+    size_t n_ids, n_symbols;
     size_t ids_room, bytes_room, word_room, cls_room, symbols_room, nodes_room, heap_room;
     bool at_start;        // the stretch begins where the text does
 } Encoder;
@@ -401,24 +377,9 @@ static bool push_id(Encoder *e, int id) {
     return true;
 }
 
-// The first of v[low..high), which ascend, that is x or more; high if there is none.
-static int lower_bound(const int32_t *v, int low, int high, int64_t x) {
-    while (low < high) {
-        int mid = low + (high - low) / 2;
-        if (v[mid] < x) low = mid + 1;
-        else high = mid;
-    }
-    return low;
-}
-
 static int find_char(const Tokenizer *t, uint32_t c) {
     int n = (int)t->chars.n, i = lower_bound(t->chars.v, 0, n, c);
     return i < n && (uint32_t)t->chars.v[i] == c ? t->char_ids.v[i] : -1;
-}
-
-static int find_merge(const Tokenizer *t, int left, int right) {
-    int end = t->merges[left + 1], i = lower_bound(t->right, t->merges[left], end, right);
-    return i < end && t->right[i] == right ? i : -1;
 }
 
 static int find_word(const Tokenizer *t, const uint8_t *text, size_t len) {
@@ -464,54 +425,6 @@ static void first_symbols(Encoder *e, const uint32_t *units, size_t n) {
         if (!unknown) add_symbol(e, id);
     }
     if (unknown) add_symbol(e, t->unk);
-}
-
-static void heap_push(Encoder *e, uint64_t key) {
-    size_t i = e->n_heap++;
-    for (; i > 0 && e->heap[(i - 1) / 2] > key; i = (i - 1) / 2) e->heap[i] = e->heap[(i - 1) / 2];
-    e->heap[i] = key;
-}
-
-static uint64_t heap_pop(Encoder *e) {
-    uint64_t top = e->heap[0], last = e->heap[--e->n_heap];
-    size_t i = 0;
-    for (size_t child; (child = 2 * i + 1) < e->n_heap; i = child) {
-        if (child + 1 < e->n_heap && e->heap[child + 1] < e->heap[child]) child++;
-        if (e->heap[child] >= last) break;
-        e->heap[i] = e->heap[child];
-    }
-    e->heap[i] = last;
-    return top;
-}
-
-// Looks for the merge of symbol i and the next one, and puts it into the heap.
-static void offer_merge(Encoder *e, int i) {
-    Symbol *s = &e->symbols[i];
-    s->merge = s->next < 0 ? -1 : find_merge(e->t, s->id, e->symbols[s->next].id);
-    if (s->merge >= 0) heap_push(e, (uint64_t)e->t->rank[s->merge] << 32 | (uint32_t)i);
-}
-
-// Merges the symbols: always the pair of the lowest rank, the leftmost of equals. An entry of the
-// heap whose pair is gone is passed over. The heap holds at most one entry a symbol at first and
-// two more a merge.
-static bool merge_symbols(Encoder *e) {
-    if (!RESERVE(e, heap, 3 * e->n_symbols)) return false;
-    e->n_heap = 0;
-    for (size_t i = 0; i < e->n_symbols; i++) offer_merge(e, (int)i);
-    while (e->n_heap > 0) {
-        uint64_t key = heap_pop(e);
-        int i = (int)(uint32_t)key;
-        Symbol *s = &e->symbols[i];
-        if (s->merge < 0 || (uint64_t)e->t->rank[s->merge] != key >> 32) continue;
-        Symbol *right = &e->symbols[s->next];
-        s->id = e->t->merged[s->merge];
-        s->next = right->next;
-        right->merge = -1;
-        if (s->next >= 0) e->symbols[s->next].prev = i;
-        offer_merge(e, i);
-        if (s->prev >= 0) offer_merge(e, s->prev);
-    }
-    return true;
 }
 
 static int find_piece(const void *t, const uint8_t *text, size_t len) {
@@ -578,7 +491,8 @@ static bool encode_piece(Encoder *e, const uint32_t *units, size_t n) {
     if (!RESERVE(e, symbols, e->t->chars.n ? 4 * n : n)) return false;
     first_symbols(e, units, n);
     if (e->n_symbols == 0) return true;
-    if (!merge_symbols(e)) return false;
+    if (!RESERVE(e, heap, 3 * e->n_symbols)) return false;
+    merge_symbols(&e->t->merges, e->symbols, (int)e->n_symbols, e->heap);
     for (int i = 0; i >= 0; i = e->symbols[i].next)
         if (!push_id(e, e->symbols[i].id)) return false;
     return true;

@@ -47,10 +47,8 @@ def feed(
         progress.update(len(layers) - len(left))
         for batch in _batches(left, layers, matrices, metadata):
             names = {name for layer in batch for name in layers[layer]}
-            n_logits = 0
-            if names & OUTPUTS:
-                n_logits = max(1, LOGITS // (4 * int(metadata["model.vocab_size"]) * pass_texts))
-            moments = _moments(folder, texts, names, pass_texts, min(n_logits, texts.shape[1]))
+            n_logits = _n_logits(names, metadata, texts, pass_texts)
+            moments = _moments(folder, texts, names, pass_texts, n_logits)
             for layer in batch:
                 made: dict[str, np.ndarray] = {}
                 for name in layers[layer]:
@@ -79,6 +77,15 @@ def _batches(left, layers, matrices, metadata) -> Iterator[list[str]]:
         held += size
     if batch:
         yield batch
+
+
+def _n_logits(names: set[str], metadata, texts: np.ndarray, step: int) -> int:
+    """Of how many tokens of each text logits are wanted: some, if what they come from is among the
+    names."""
+    if metadata.get("model.head") == 0 or not names & OUTPUTS:
+        return 0
+    most = LOGITS // (4 * int(metadata["model.vocab_size"]) * step)
+    return min(max(1, most), texts.shape[1])
 
 
 def _moments(

@@ -191,6 +191,19 @@ def test_eight_bits_by_feedback(tmp_path, monkeypatch):
     assert (near != feed).mean() > 0.2
 
 
+@pytest.mark.parametrize("name, has_logits", [("bert", True), ("roberta", False)])
+def test_encoders(name, has_logits, tmp_path, monkeypatch):
+    """Where one has no logits, its embedding is multiplied by nothing."""
+    source = GOLDEN / "encoders" / name
+    texts = np.random.RandomState(6).randint(5, 60, (12, 24)).astype(np.int32)
+    monkeypatch.setattr(calibrate, "_texts", lambda *_: texts)
+    plain = exported(source, tmp_path / "plain.bin", "--dtype", "q8")
+    path = exported(source, tmp_path / "x.bin", "--dtype", "q8", "--calibrate")
+    fed, near = (Checkpoint(str(p)) for p in (path, plain))
+    assert not np.array_equal(fed.tensor("layers.0.ffn_down"), near.tensor("layers.0.ffn_down"))
+    assert np.array_equal(fed.tensor("embed"), near.tensor("embed")) != has_logits
+
+
 # ---- costs and budgets ----
 
 

@@ -270,7 +270,7 @@ def build(tmp_path_factory):
     return make
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", texts.kinds(KINDS))
 def test_equal_to_tokenizers(build, kind):
     """Ids, and decoded text with and without special tokens: 1 MB of mixed text, 20,000 random
     strings, one long word."""
@@ -312,7 +312,8 @@ def test_every_character(tmp_path, kind):
     assert not wrong, "\n".join(wrong[:5])
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "starcoder2", "llama2", "gemma", "metaspace"])
+@pytest.mark.parametrize("kind", texts.kinds(["gpt2", "starcoder2", "llama2", "gemma",
+                                              "metaspace"]))  # fmt: skip
 def test_decodes_any_ids(build, kind):
     """Ids in an order that no text gives: broken characters, rows of bytes that are no UTF-8,
     special tokens among them."""

@@ -18,7 +18,6 @@ import checkpoints
 import numpy as np
 import pytest
 import tokenizer_texts as texts
-import tokenizers
 from tokenizers import (
     AddedToken,
     Regex,
@@ -193,13 +192,7 @@ def compare(model: Path, tokenizer: Tokenizer, every: list[str]) -> None:
     assert not wrong, f"{len(wrong)}:\n" + "\n".join(wrong[:5])
 
 
-def kinds(names) -> list:
-    """The last tokenizers for Python 3.9 leaves out a space that 0.23 decodes."""
-    old = pytest.mark.skipif(tokenizers.__version__ < "0.23", reason="needs tokenizers 0.23")
-    return [pytest.param(n, marks=[old] if n == "byte fallback" else []) for n in names]
-
-
-@pytest.mark.parametrize("kind", kinds(KINDS))
+@pytest.mark.parametrize("kind", texts.kinds(KINDS))
 def test_equal_to_tokenizers(build, kind):
     """Ids, and decoded text with and without special tokens."""
     directory, model = build(kind)
@@ -230,7 +223,7 @@ def test_every_character(build, tmp_path):
         compare(tmp_path / "model.bin", Tokenizer.from_str(json.dumps(data)), every)
 
 
-@pytest.mark.parametrize("kind", kinds(["t5", "never", "byte fallback", "albert"]))
+@pytest.mark.parametrize("kind", texts.kinds(["t5", "never", "byte fallback", "albert"]))
 def test_decodes_any_ids(build, kind):
     """Ids in an order that no text gives."""
     directory, model = build(kind)
