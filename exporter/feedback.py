@@ -86,7 +86,20 @@ def _inverse_factor(moments: np.ndarray) -> np.ndarray:
     """The upper triangular U with U^T U the inverse of the moments."""
     # In double precision: an upper triangular R with R R^T the moments, whose inverse is U.
     factor = np.linalg.cholesky(moments[::-1, ::-1].astype(np.float64))[::-1, ::-1]
-    return np.linalg.inv(factor).astype(np.float32)
+    _invert_upper(factor)
+    return factor.astype(np.float32)
+
+
+def _invert_upper(matrix: np.ndarray) -> None:
+    """Inverts an upper triangular matrix in its place: those of wide layers take half a GB each."""
+    half = len(matrix) // 2
+    if half < BLOCK:
+        matrix[:] = np.linalg.inv(matrix)
+        return
+    a, b, c = matrix[:half, :half], matrix[:half, half:], matrix[half:, half:]
+    _invert_upper(a)
+    _invert_upper(c)
+    b[:] = -a @ b @ c
 
 
 def _feed_in_block(left, follow, scale, dtype) -> tuple[np.ndarray, np.ndarray]:
