@@ -553,7 +553,8 @@ def test_nothing_is_left_behind_where_one_of_two_files_fails(stories, tmp_path, 
 class Row(ctypes.Structure):
     _fields_ = [("sequence", ctypes.c_void_p), ("layer", ctypes.c_int), ("head", ctypes.c_int),
                 ("position", ctypes.c_int), ("first", ctypes.c_int), ("n", ctypes.c_int),
-                ("weights", ctypes.POINTER(ctypes.c_float)), ("sink", ctypes.c_float)]
+                ("weights", ctypes.POINTER(ctypes.c_float)), ("sink", ctypes.c_float),
+                ("of_source", ctypes.c_int)]
 
 
 TakeRow = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(Row), ctypes.c_int)

@@ -181,12 +181,14 @@ class WorkspaceOptions(ctypes.Structure):
 
 class SamplerOptions(ctypes.Structure):
     _fields_ = [("temperature", c_float), ("top_k", c_int), ("top_p", c_float), ("min_p", c_float),
-                ("repeat_penalty", c_float), ("repeat_last", c_int), ("seed", c_uint64)]
+                ("repeat_penalty", c_float), ("repeat_last", c_int), ("seed", c_uint64),
+                ("most", c_int)]
 
 
 class Plan(ctypes.Structure):
     _fields_ = [(name, c_size_t) for name in
-                ("bytes_per_token", "growing", "windows", "state", "reserved")]
+                ("bytes_per_token", "growing", "windows", "state", "reserved",
+                 "bytes_per_source_token")]
 
 
 class Usage(ctypes.Structure):
