@@ -191,8 +191,8 @@ static double map_bytes(const Head *h) {
     return 4.0 / 3.0 * (double)(map_size(h) + (size_t)h->layer->texts.n_rows) + 8;
 }
 
-// Those with roles first, of them those that rest on the first token last, as they are many; then
-// by score, and without a role by the strongest pair. Else as they stand.
+// Those with roles first, of them those that rest on an end last, as they are many; then by score,
+// and without a role by the strongest pair. Else as they stand.
 static int by_strength(const void *a, const void *b) {
     const Head *x = *(Head *const *)a, *y = *(Head *const *)b;
     if (x->strength != y->strength) return x->strength > y->strength ? -1 : 1;

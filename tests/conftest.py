@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # several times the work itself. Read when numpy is first imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / part) for part in ("", "support", "reference"))]
+if not os.environ.get("HEADS_INSTALLED"):  # else the package that pip installed
+    sys.path.insert(0, str(ROOT / "python"))
 
 import checkpoints  # noqa: E402  (found through the line above)
 

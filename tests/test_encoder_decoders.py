@@ -156,10 +156,8 @@ def test_a_text_is_the_same_among_others(name, tmp_path, run):
 
 
 def test_python_writes_the_same(tmp_path, run):
-    import sys
-
-    sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
     import heads
+
     binary = exported(GOLDEN / "bart", tmp_path / "model.bin")
     plain = greedy(GOLDEN / "bart", binary, run)
     with heads.Model(binary, threads=1) as model:

@@ -391,6 +391,16 @@ def test_looking_at_two_texts_changes_no_bit(name, tmp_path, run):
     assert found[0] == found[1] == found[2]
 
 
+def heads_in_both(whole: dict, part: dict):
+    """The layers and heads of a page, and whether one that leaves some maps out has the head's: but
+    for maps the two are equal."""
+    for layer, same in zip(whole["layers"], part["layers"]):
+        for head, other in zip(layer["heads"], same["heads"]):
+            assert {**head, "map": other.get("map")} == {"map": None, **other}
+            assert other.get("map") in (None, head["map"])
+            yield layer, head, "map" in other
+
+
 def test_what_a_page_of_two_texts_leaves_out(tmp_path, run):
     """Where a large map does not fit, a smaller one still may. It comes from a second run, in which
     the source is read again."""
@@ -403,11 +413,8 @@ def test_what_a_page_of_two_texts_leaves_out(tmp_path, run):
     size = (tmp_path / "x.html").stat().st_size
     assert 0.7e6 < size < 1e6
     kept, left = [], []
-    for layer, same in zip(whole["layers"], part["layers"]):
-        for head, other in zip(layer["heads"], same["heads"]):
-            (kept if "map" in other else left).append((layer["kind"], head))
-            assert {**head, "map": other.get("map")} == {"map": None, **other}
-            assert other.get("map") in (None, head["map"])
+    for layer, head, has_map in heads_in_both(whole, part):
+        (kept if has_map else left).append((layer["kind"], head))
     assert part["left_out"] == {"heads": len(left), "of": 18, "limit_mb": 1}
     assert {kind for kind, _ in left} == {"encoder"} and 12 < len(kept) < 18
     stay = [strength(head) for kind, head in kept if kind == "encoder"]
@@ -439,12 +446,9 @@ def test_what_a_page_leaves_out(many_heads, tmp_path, run):
     size = (tmp_path / "x.html").stat().st_size
     assert 1.8e6 < size < 2e6
     all_heads, kept = [], []
-    for layer, same in zip(whole["layers"], part["layers"]):
-        for head, other in zip(layer["heads"], same["heads"]):
-            all_heads.append(head)
-            kept += [head] if "map" in other else []
-            assert {**head, "map": other.get("map")} == {"map": None, **other}
-            assert other.get("map") in (None, head["map"])
+    for _, head, has_map in heads_in_both(whole, part):
+        all_heads.append(head)
+        kept += [head] if has_map else []
     assert part["left_out"] == {"heads": 128 - len(kept), "of": 128, "limit_mb": 2}
     assert 10 < len(kept) < 100
     left = [head for head in all_heads if head not in kept]

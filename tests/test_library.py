@@ -7,12 +7,13 @@ import os
 import re
 import shutil
 import subprocess
-from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint64, c_void_p
+from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from pathlib import Path
 
 import pytest
 
 from conftest import ROOT
+from heads._native import Error, KvPlan, SamplerOptions, WorkspaceOptions
 
 SHARED, STATIC = ROOT / "build" / "libheads.so", ROOT / "build" / "libheads.a"
 HEADER = (ROOT / "heads.h").read_text()
@@ -169,28 +170,6 @@ def test_a_program_may_use_our_names(stage, stories, tmp_path, static):
 # ---- what it says when asked wrongly ----
 
 
-class HeadsError(ctypes.Structure):
-    _fields_ = [("text", ctypes.c_char * 400)]
-
-
-class WorkspaceOptions(ctypes.Structure):
-    _fields_ = [(name, c_int) for name in
-                ("context", "chunk", "n_threads", "logit_rows", "k_type", "v_type")]
-    _fields_ += [("isa", c_char_p), ("threads_of", c_void_p)]
-
-
-class SamplerOptions(ctypes.Structure):
-    _fields_ = [("temperature", c_float), ("top_k", c_int), ("top_p", c_float), ("min_p", c_float),
-                ("repeat_penalty", c_float), ("repeat_last", c_int), ("seed", c_uint64),
-                ("most", c_int)]
-
-
-class Plan(ctypes.Structure):
-    _fields_ = [(name, c_size_t) for name in
-                ("bytes_per_token", "growing", "windows", "state", "reserved",
-                 "bytes_per_source_token")]
-
-
 class Usage(ctypes.Structure):
     _fields_ = [(name, c_size_t) for name in
                 ("reserved", "in_use", "resident", "expected_resident", "shared")]
@@ -232,7 +211,7 @@ def sequence(heads, workspace):
 
 def refusal(call, *args) -> str:
     """What a call that fails says; and it fails as well where nobody wants to hear why."""
-    err = HeadsError()
+    err = Error()
     assert call(*args, byref(err)) in (None, -1)
     assert call(*args, None) in (None, -1)
     return err.text.decode()
@@ -290,7 +269,7 @@ def test_passes(heads, workspace, sequence):
 
 
 def test_kv_plan_is_what_a_sequence_takes(heads, model, sequence):
-    plan, options = Plan(), WorkspaceOptions()
+    plan, options = KvPlan(), WorkspaceOptions()
     tokens = (c_int * 2)(1, 2)
     assert heads.heads_model_kv_plan(model, byref(options), byref(plan), None) == 0
     assert heads.heads_forward(sequence, tokens, 2, 0, None)

@@ -22,10 +22,7 @@ import test_encoders
 from conftest import ROOT
 
 import export
-
-if not os.environ.get("HEADS_INSTALLED"):
-    sys.path.insert(0, str(ROOT / "python"))
-import heads  # noqa: E402
+import heads
 
 PLACE = Path(heads.__file__).parent.parent
 PYTHONPATH = {**os.environ, "PYTHONPATH": str(PLACE)}
