@@ -15,6 +15,7 @@ from conftest import ROOT
 from exporter import calibrate, engine, quantize, trials
 from exporter.budget import BITS, described, eight_bits
 from exporter.checkpoint import Checkpoint
+from exporter.engine import Text
 from exporter.feedback import product_error, turned_rows, with_feedback
 from exporter.quantize import quantize_blocks, turn
 from exporter.tensor import ExportError
@@ -34,7 +35,11 @@ def exported(source: Path, out: Path, *options: str) -> Path:
     return out
 
 
-def inputs_of(path: Path, texts: np.ndarray) -> dict[tuple, np.ndarray]:
+def of_rows(ids: np.ndarray) -> list[Text]:
+    return [Text(row) for row in ids.tolist()]
+
+
+def inputs_of(path: Path, texts: list[Text]) -> dict[tuple, np.ndarray]:
     """Every product's input rows, by the matrices and which of a stack."""
     found: dict[tuple, np.ndarray] = {}
 
@@ -42,7 +47,7 @@ def inputs_of(path: Path, texts: np.ndarray) -> dict[tuple, np.ndarray]:
         assert (tuple(names), which) not in found
         found[tuple(names), which] = rows.copy()
 
-    with engine.Engine(str(path), texts.shape[1], texts.size, 1) as e:
+    with engine.Engine(str(path), engine.longest(texts), 1 << 12, 1) as e:
         e.watch(texts, take)
     return found
 
@@ -57,13 +62,13 @@ def test_every_product_is_seen(name, tmp_path):
     """By its matrices' names, with rows as wide as they; each matrix once in a pass, and experts
     once each."""
     path = exported(GOLDEN / name, tmp_path / "x.bin", "--dtype", "f32")
-    texts = np.arange(30).reshape(2, 15) % 40 + 3
+    texts = of_rows(np.arange(30).reshape(2, 15) % 40 + 3)
     tensors, found = Checkpoint(str(path)).tensors, inputs_of(path, texts)
     seen = [matrix for names, which in found for matrix in names if which == 0]
     assert len(seen) == len(set(seen))
     for (names, which), rows in found.items():
         assert {tensors[matrix][2] for matrix in names} == {rows.shape[1]}
-        assert len(rows) == texts.size or "expert" in names[0] or "_up" in names[0]
+        assert len(rows) == 30 or "expert" in names[0] or "_up" in names[0]
     vectors = {n for n, (_, rows, *_) in tensors.items() if rows == 1}
     lookups = {"embed"} if "output" in tensors else set()
     stacks = {n for n in tensors if "expert" in n}  # of which some may see no token
@@ -73,8 +78,7 @@ def test_every_product_is_seen(name, tmp_path):
 
 def test_the_rows_are_those_that_are_multiplied(tmp_path):
     path = exported(GOLDEN / "llama", tmp_path / "x.bin", "--dtype", "f32")
-    texts = np.array([[5, 6, 7, 8, 9]])
-    found, file = inputs_of(path, texts), Checkpoint(str(path))
+    found, file = inputs_of(path, [Text([5, 6, 7, 8, 9])]), Checkpoint(str(path))
     gate, up = (file.tensor(f"layers.0.ffn_{k}").astype(float) for k in ("gate", "up"))
     [y] = [rows for (names, _), rows in found.items() if "layers.0.ffn_up" in names]
     [hidden] = [rows for (names, _), rows in found.items() if names == ("layers.0.ffn_down",)]
@@ -87,7 +91,7 @@ def test_an_exception_while_looking_is_raised(tmp_path):
     with pytest.raises(KeyboardInterrupt), engine.Engine(str(path), 8, 8, 1) as e:
         def take(*_):
             raise KeyboardInterrupt
-        e.watch(np.array([[5, 6, 7]]), take)
+        e.watch([Text([5, 6, 7])], take)
 
 
 # ---- feedback ----
@@ -112,7 +116,7 @@ def test_feedback_lowers_the_error_on_other_texts(dtype, better, tmp_path):
     path = exported(STORIES, tmp_path / "x.bin", "--dtype", "f32")
     file = Checkpoint(str(path))
     with engine.Engine(str(path), 128, 64, 32) as e:
-        texts = e.continued([[1]] * 32, 128, 5)
+        texts = e.continued([Text([1])] * 32, 128, 5)
     seen, other = inputs_of(path, texts[:24]), inputs_of(path, texts[24:])
     ratios = []
     for (names, which), rows in seen.items():
@@ -147,13 +151,14 @@ def test_feedback_without_inputs_rounds_to_nearest():
 
 def test_texts_that_begin_with_more_tokens_are_as_long():
     """And each is what it is alone."""
-    beginnings = [[1], [1, *range(40, 49)], [1, 7]]
+    beginnings = [Text([1]), Text([1, *range(40, 49)]), Text([1, 7])]
     path = ROOT / "models" / "stories.bin"
     with engine.Engine(str(path), 32, 64, 8) as e:
         texts = e.continued(beginnings, 32, 5)
-        alone = [e.continued([ids], 32, 5 + i)[0] for i, ids in enumerate(beginnings)]
-    assert texts.shape == (3, 32) and np.array_equal(texts, alone)
-    assert [text[: len(ids)].tolist() for text, ids in zip(texts, beginnings)] == beginnings
+        alone = [e.continued([text], 32, 5 + i)[0] for i, text in enumerate(beginnings)]
+    assert texts == alone and {len(text.ids) for text in texts} == {32}
+    for text, beginning in zip(texts, beginnings):
+        assert text.ids[: len(beginning.ids)] == beginning.ids
 
 
 # ---- eight bits ----
@@ -176,10 +181,10 @@ def test_eight_bits_by_feedback(tmp_path, monkeypatch):
             ("f32", "f32", ()), ("nearest", "q8", ()), ("fed", "q8", ("--calibrate",)))
     }  # fmt: skip
     bos = 1
-    assert [len(ids) - bos for ids in found] == [1, 16] * 14
-    assert len({tuple(ids) for ids in found}) == 28
+    assert [len(text.ids) - bos for text in found] == [1, 16] * 14
+    assert len({tuple(text.ids) for text in found}) == 28
     with engine.Engine(str(files["f32"]), 256, 64, 8) as e:
-        texts = continued(e, [[1]] * 4, 256, 99)
+        texts = continued(e, [Text([1])] * 4, 256, 99)
     logits = {}
     for kind, path in files.items():
         with engine.Engine(str(path), 256, 256, 4 * 256) as e:
@@ -195,7 +200,7 @@ def test_eight_bits_by_feedback(tmp_path, monkeypatch):
 def test_encoders(name, has_logits, tmp_path, monkeypatch):
     """Where one has no logits, its embedding is multiplied by nothing."""
     source = GOLDEN / "encoders" / name
-    texts = np.random.RandomState(6).randint(5, 60, (12, 24)).astype(np.int32)
+    texts = of_rows(np.random.RandomState(6).randint(5, 60, (12, 24)))
     monkeypatch.setattr(calibrate, "_texts", lambda *_: texts)
     plain = exported(source, tmp_path / "plain.bin", "--dtype", "q8")
     path = exported(source, tmp_path / "x.bin", "--dtype", "q8", "--calibrate")
@@ -263,7 +268,7 @@ def test_a_trial_is_the_file_that_it_stands_for(tmp_path, monkeypatch):
     path = exported(STORIES, tmp_path / "x.bin", "--dtype", "q4", "--bits", "4.5", "--calibrate")
     n, value, texts, likely = said[-1]
     assert n == max(n for n, *_ in said) > 7 and value > 1e-3
-    with engine.Engine(str(path), texts.shape[1], texts.size, texts.size) as e:
+    with engine.Engine(str(path), engine.longest(texts), 1 << 10, len(likely)) as e:
         logits = e.logits(texts, len(likely) // len(texts)).astype(float)
     log_q = logits - np.log(np.exp(logits).sum(1, keepdims=True))
     p = np.array(likely)
@@ -394,7 +399,7 @@ def test_refusals(tmp_path, capsys, monkeypatch):
 
     pairs = GOLDEN / "encoder_decoders" / "t5"
     assert export.main([str(pairs), out, "--dtype", "q4", "--calibrate"]) == 1
-    assert "this model reads pairs of them" in capsys.readouterr().err
+    assert "name a file of sources, a line each" in capsys.readouterr().err
 
     def missing(*_):
         raise ImportError("libheads.so is neither here nor there: run `make lib`")
