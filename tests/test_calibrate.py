@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import export
+import test_encoder_decoders
 from conftest import ROOT
 from exporter import calibrate, engine, quantize, trials
 from exporter.budget import BITS, described, eight_bits
@@ -209,6 +210,111 @@ def test_encoders(name, has_logits, tmp_path, monkeypatch):
     assert np.array_equal(fed.tensor("embed"), near.tensor("embed")) != has_logits
 
 
+# ---- encoder-decoders ----
+
+PAIRS = GOLDEN / "encoder_decoders"
+
+
+@pytest.fixture(scope="module")
+def lettered(tmp_path_factory):
+    """A function from a golden encoder-decoder to the same with a tokenizer of letters."""
+    folder = tmp_path_factory.mktemp("lettered")
+
+    def make(name: str) -> Path:
+        if not (folder / name).exists():
+            test_encoder_decoders.with_letters(folder / name, name)
+        return folder / name
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory) -> Path:
+    """Sources: short lines, empty ones, and one that is longer than a text."""
+    numbers, path = np.random.RandomState(8), tmp_path_factory.mktemp("lines") / "lines.txt"
+    rows = ["".join(numbers.choice(list("abcdefgh klmno"), 5 + i % 30)) for i in range(60)]
+    path.write_text("\n".join(["a" + "bc" * 100, "", *rows]))
+    return path
+
+
+def test_products_of_both_sides_are_seen(tmp_path):
+    path = exported(PAIRS / "bart", tmp_path / "x.bin", "--dtype", "f32")
+    texts = [Text([2, 5, 6], [7, 8, 9, 10]), Text([2, 9], [5, 6, 7])]
+    found = inputs_of(path, texts)
+    rows_of = {name: len(rows) for (names, _), rows in found.items() for name in names}
+    matrices = [name for name, (_, rows, *_) in Checkpoint(str(path)).tensors.items() if rows > 1]
+    assert {n for n in matrices if n.startswith("layers.")} == {*rows_of}
+    for name, n in rows_of.items():
+        reads = name.split(".")[1] in "01" or name.endswith(("cross_k", "cross_v"))
+        assert n == (7 if reads else 5), name
+
+
+def test_answers_keep_to_the_rules(lettered, tmp_path):
+    """Of generation_config.json: no two tokens come together again. EOS ends them and is none of
+    their tokens, and each is what it is alone."""
+    path = exported(lettered("umt5"), tmp_path / "x.bin", "--dtype", "q8")
+    eos, questions = 1, [Text([0], [5, 6, 7 + i]) for i in range(12)]
+    with engine.Engine(str(path), 48, 64, 12) as e:
+        e.encode(b"abc")
+        answers = e.continued(questions, 48, 3)
+        assert answers[7] == e.continued([questions[7]], 48, 10)[0]
+    for answer, question in zip(answers, questions):
+        ids = answer.ids
+        assert answer.source == question.source and ids[:1] == question.ids
+        assert eos not in ids and len(set(zip(ids, ids[1:]))) == len(ids) - 1
+    assert {48} < {len(text.ids) for text in answers}
+
+
+def test_sources_are_the_lines_of_a_file(lettered, lines, tmp_path, monkeypatch):
+    """With EOS and the language around them, the long one in parts; the more the shorter."""
+    seen, texts_of = [], calibrate._texts
+    monkeypatch.setattr(calibrate, "_texts", lambda *a: seen.append(texts_of(*a)) or seen[-1])
+    monkeypatch.setattr(calibrate, "feed", lambda *_: [])
+    monkeypatch.setattr(calibrate, "AMOUNTS", replace(FEW, texts=100))
+    options = ("--dtype", "q8", "--calibrate", str(lines))
+    for _ in range(2):
+        exported(lettered("mbart"), tmp_path / "x.bin", *options)
+        monkeypatch.setattr(calibrate, "AMOUNTS", FEW)
+    texts, some = seen
+    english, eos, space, a = 31, 2, 4, 5
+    assert {(t.source[0], t.source[-1]) for t in texts} == {(english, eos)}
+    inner = [t.source[1:-1] for t in texts]
+    parts = [ids for ids in inner if len(ids) > 40]
+    assert sorted(map(len, parts)) == [50, 50, 51, 51]
+    assert [space, a, *[a + 1, a + 2] * 24] in parts
+    assert len(texts) == 60 + len(parts) and 20 < len(some) < 50
+    assert sum(len(t.source) for t in some) <= 14 * 64
+    assert all(t.ids[0] == eos and eos not in t.ids[1:] for t in texts)
+
+
+@pytest.mark.parametrize("name, dtype", [("bart", "q4"), ("marian", "q4"), ("m2m_100", "q4"),
+                                         ("t5-gated", "q4"), ("bart", "q8")])  # fmt: skip
+def test_models_that_answer(name, dtype, lettered, lines, tmp_path):
+    """Products of either side, and of one with the other, err less than without calibration, on
+    lines that were not in the file."""
+    bits = ["--bits", "4.5"] if dtype == "q4" else []
+    made = {
+        kind: exported(lettered(name), tmp_path / f"{kind}.bin", "--dtype", *options)
+        for kind, options in (("f32", ["f32"]), ("plain", [dtype, *bits]),
+                              ("fed", [dtype, *bits, "--calibrate", str(lines)]))
+    }  # fmt: skip
+    numbers = np.random.RandomState(9)
+    sources = [[4, *numbers.randint(5, 19, 20).tolist(), 2] for _ in range(20)]
+    with engine.Engine(str(made["f32"]), 64, 64, 20) as e:
+        e.encode(b"abc")
+        start = test_encoder_decoders.beginning(PAIRS / name)
+        texts = e.continued([Text(start, source) for source in sources], 32, 7)
+    files = {kind: Checkpoint(str(path)) for kind, path in made.items()}
+    errors: dict[str, list[float]] = {}
+    for (names, _), rows in inputs_of(made["f32"], texts).items():
+        for matrix in names:
+            exact, plain, fed = (rows @ files[k].tensor(matrix).T for k in ("f32", "plain", "fed"))
+            ratio = np.linalg.norm(fed - exact) / np.linalg.norm(plain - exact)
+            errors.setdefault(matrix.split(".")[-1], []).append(ratio)
+    assert {"attn_q", "attn_o", "cross_q", "cross_k", "cross_v", "cross_o"} <= set(errors)
+    assert all(np.mean(ratios) < 0.95 for ratios in errors.values()), errors
+
+
 # ---- costs and budgets ----
 
 
@@ -292,10 +398,13 @@ def test_a_change_is_tried_as_large_as_asked():
 # ---- the command ----
 
 
-def test_it_goes_on_where_it_was_interrupted(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("answers", [False, True])
+def test_it_goes_on_where_it_was_interrupted(
+    answers, tmp_path, monkeypatch, capsys, lettered, lines
+):
     """At each of its steps, with nothing half-written, to the same bytes."""
-    options = ("--dtype", "q4", "--calibrate")
-    source = GOLDEN / "llama"
+    options = ("--dtype", "q4", "--calibrate", *([str(lines)] if answers else []))
+    source = lettered("bart") if answers else GOLDEN / "llama"
     whole = exported(source, tmp_path / "whole.bin", *options).read_bytes()
     out, folder = tmp_path / "x.bin", tmp_path / "x.bin.calibration"
     continued, watch = engine.Engine.continued, engine.Engine.watch
@@ -397,9 +506,13 @@ def test_refusals(tmp_path, capsys, monkeypatch):
     assert export.main([str(encoder), out, "--dtype", "q4", "--calibrate"]) == 1
     assert "name a file of it" in capsys.readouterr().err
 
-    pairs = GOLDEN / "encoder_decoders" / "t5"
-    assert export.main([str(pairs), out, "--dtype", "q4", "--calibrate"]) == 1
-    assert "name a file of sources, a line each" in capsys.readouterr().err
+    for more, sentence in (
+        ([], "name a file of sources, a line each"),
+        ([str(ROOT / "README.md")], "has no tokenizer"),
+    ):
+        assert export.main([str(PAIRS / "t5"), out, "--dtype", "q4", "--calibrate", *more]) == 1
+        assert sentence in capsys.readouterr().err
+        assert not (tmp_path / "x.bin.calibration").exists()
 
     def missing(*_):
         raise ImportError("libheads.so is neither here nor there: run `make lib`")
