@@ -110,29 +110,27 @@ def _write_model(folder: Folder, metadata, tensors) -> None:
 # ---- texts ----
 
 
-def _texts(folder: Folder, metadata, file: str | None, amounts: Amounts) -> list[Text]:
+def _texts(folder: Folder, metadata, path: str | None, amounts: Amounts) -> list[Text]:
     if not folder.has("texts.json"):
-        answers = "model.source_layers" in metadata
         encoder = np.any(np.asarray(metadata.get("layer.mask", 0)))
-        if file is None and (encoder or metadata.get("model.head") == 0):
-            what = "sources, a line each" if answers else "it"
+        if path is None and (encoder or metadata.get("model.head") == 0):
+            what = "sources, a line each" if _answers(metadata) else "it"
             raise ExportError(
                 f"the model cannot write a text to calibrate with: name a file of {what}"
             )
         with Engine(
             folder.file("model.bin"), amounts.length, 2 * amounts.batch, amounts.batch
         ) as engine:
-            if file is None:
-                texts = _own_texts(engine, metadata, amounts)
-            elif answers:
-                start = _ids(metadata, "model.start")
-                sources = _of_file(engine, metadata, file, amounts, lines=True)
-                texts = _continued(engine, [Text(start, ids) for ids in sources], amounts)
-            else:
-                texts = [Text(ids) for ids in _of_file(engine, metadata, file, amounts)]
+            given = (engine, metadata, amounts)
+            texts = _own_texts(*given) if path is None else _texts_of_file(*given, path)
         folder.write("texts.json", json.dumps(texts).encode())
-    with open(folder.file("texts.json"), encoding="utf-8") as saved:
-        return [Text(*text) for text in json.load(saved)]
+    with open(folder.file("texts.json"), encoding="utf-8") as file:
+        return [Text(*text) for text in json.load(file)]
+
+
+def _answers(metadata) -> bool:
+    """Whether the model reads a source, and writes a text for it."""
+    return "model.source_layers" in metadata
 
 
 def _n_held(texts: Sequence[Text], amounts: Amounts) -> int:
@@ -169,17 +167,15 @@ def _own_texts(engine: Engine, metadata, amounts: Amounts) -> list[Text]:
     return _continued(engine, [Text(bos + ids) for ids in random], amounts)
 
 
-def _of_file(
-    engine: Engine, metadata, path: str, amounts: Amounts, lines: bool = False
-) -> list[list[int]]:
-    """Parts from all over a file, of at most `length` tokens: of the whole, or of its lines."""
+def _texts_of_file(engine: Engine, metadata, amounts: Amounts, path: str) -> list[Text]:
+    """Parts from all over a file; or of its lines, with what the model answers them."""
     with open(path, "rb") as file:
         text = file.read()
     before, after = (_ids(metadata, f"tokenizer.{end}") for end in ("prefix", "suffix"))
     room = amounts.length - len(before) - len(after)
     parts = [
         [*before, *part, *after]
-        for line in (text.splitlines() if lines else [text])
+        for line in (text.splitlines() if _answers(metadata) else [text])
         for part in _cut(engine.encode(line), room)
     ]
     tokens, wanted = sum(map(len, parts)), amounts.texts * amounts.length
@@ -189,7 +185,11 @@ def _of_file(
             f"least, better {wanted}"
         )
     n = min(len(parts), len(parts) * wanted // tokens)
-    return [parts[i] for i in np.random.RandomState(1).permutation(len(parts))[:n]]
+    chosen = [parts[i] for i in np.random.RandomState(1).permutation(len(parts))[:n]]
+    if not _answers(metadata):
+        return [Text(ids) for ids in chosen]
+    start = _ids(metadata, "model.start")
+    return _continued(engine, [Text(start, ids) for ids in chosen], amounts)
 
 
 def _cut(ids: list[int], most: int) -> Iterator[list[int]]:
