@@ -305,6 +305,7 @@ def test_models_that_answer(name, dtype, lettered, lines, tmp_path):
         start = test_encoder_decoders.beginning(PAIRS / name)
         texts = e.continued([Text(start, source) for source in sources], 32, 7)
     files = {kind: Checkpoint(str(path)) for kind, path in made.items()}
+    assert {t[0] for n, t in files["fed"].tensors.items() if n.endswith("embed")} == {"q8"}
     errors: dict[str, list[float]] = {}
     for (names, _), rows in inputs_of(made["f32"], texts).items():
         for matrix in names:
