@@ -9,6 +9,7 @@ from typing import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from .beginnings import BEGINNINGS
 from .budget import Rounding, prior, rounded_matrices, sizes_of
 from .checkpoint import entries, write_checkpoint
 from .codes import feed, with_codes
@@ -25,7 +26,7 @@ class Amounts:
     texts of as many tokens. And how many run side by side, when they are written and when they are
     read."""
 
-    texts: int = 100
+    texts: int = 120
     length: int = 256
     held: int = 4
     measured: int = 128
@@ -35,7 +36,7 @@ class Amounts:
 
 
 AMOUNTS = Amounts()
-STARTS = (1, 16)  # random tokens that every other text begins with
+RANDOM = (1, 16)  # how many random tokens texts begin with
 
 
 class Calibration:
@@ -158,13 +159,19 @@ def _continued(engine: Engine, beginnings: Sequence[Text], amounts: Amounts) -> 
 
 
 def _own_texts(engine: Engine, metadata, amounts: Amounts) -> list[Text]:
-    """What the model writes after BOS and random tokens: after one it writes what it was trained on
-    most, after many other languages and kinds of text too."""
-    numbers = np.random.RandomState(1)
-    starts = [STARTS[i % len(STARTS)] for i in range(amounts.texts)]
+    """What the model writes after BOS and beginnings of code and other languages, a third at most;
+    after one random token, which is what it was trained on most; and after many of them."""
+    numbers, starts = np.random.RandomState(1), []
+    if "tokenizer.token.text" in metadata:
+        starts = [engine.encode(text.encode()) for text in BEGINNINGS[: amounts.texts // 3]]
+        # Not what a tokenizer has to spell, letter by letter.
+        starts = [ids for ids in starts if len(ids) <= amounts.length // 2]
+    while len(starts) < amounts.texts:
+        n = RANDOM[len(starts) % len(RANDOM)]
+        starts.append(numbers.randint(0, engine.vocab_size, n).tolist())
     bos = _ids(metadata, "tokenizer.prefix")
-    random = [numbers.randint(0, engine.vocab_size, n).tolist() for n in starts]
-    return _continued(engine, [Text(bos + ids) for ids in random], amounts)
+    texts = [Text(bos + starts[i]) for i in numbers.permutation(len(starts))]
+    return _continued(engine, texts, amounts)
 
 
 def _texts_of_file(engine: Engine, metadata, amounts: Amounts, path: str) -> list[Text]:

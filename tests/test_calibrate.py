@@ -14,6 +14,7 @@ import export
 import test_encoder_decoders
 from conftest import ROOT
 from exporter import calibrate, engine, quantize, trials
+from exporter.beginnings import BEGINNINGS
 from exporter.budget import BITS, described, eight_bits
 from exporter.checkpoint import Checkpoint
 from exporter.engine import Text
@@ -166,9 +167,9 @@ def test_texts_that_begin_with_more_tokens_are_as_long():
 
 
 def test_eight_bits_by_feedback(tmp_path, monkeypatch):
-    """As large as to nearest, nearer to f32, and the embedding takes part. Half of the texts begin
-    with many random tokens."""
-    monkeypatch.setattr(calibrate, "AMOUNTS", replace(FEW, texts=28, length=128))
+    """As large as to nearest, nearer to f32, and the embedding takes part. Texts begin as given,
+    where that is no more than half of them, or with one random token, or with many."""
+    monkeypatch.setattr(calibrate, "AMOUNTS", replace(FEW, texts=48, length=192))
     found, continued = [], engine.Engine.continued
 
     def spy(self, beginnings, length, seed):
@@ -181,10 +182,12 @@ def test_eight_bits_by_feedback(tmp_path, monkeypatch):
         for kind, dtype, more in (
             ("f32", "f32", ()), ("nearest", "q8", ()), ("fed", "q8", ("--calibrate",)))
     }  # fmt: skip
-    bos = 1
-    assert [len(text.ids) - bos for text in found] == [1, 16] * 14
-    assert len({tuple(text.ids) for text in found}) == 28
+    bos, starts = found[0].ids[0], {tuple(text.ids) for text in found}
     with engine.Engine(str(files["f32"]), 256, 64, 8) as e:
+        given = {(bos, *e.encode(text.encode())) for text in BEGINNINGS[: 48 // 3]}
+        kept = {ids for ids in given if len(ids) <= 1 + 192 // 2}
+        assert len(starts) == 48 and kept == starts & given and 0 < len(kept) < len(given)
+        assert {len(ids) for ids in starts - kept} == {1 + 1, 1 + 16}
         texts = continued(e, [Text([1])] * 4, 256, 99)
     logits = {}
     for kind, path in files.items():
