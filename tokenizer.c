@@ -56,8 +56,8 @@ struct heads_tokenizer {
     Ints splits;
     Unigram unigram;
     bool by_chars;          // the model reads characters, not bytes
-    struct {                // of what is written, where that has other tokens than what is read
-        int n;              // 0: it has the same
+    struct {                // what is written has tokens of its own, or the same as what is read
+        int n;
         const int32_t *begin;
         const uint8_t *text, *kinds;
     } target;
@@ -93,6 +93,8 @@ static int load_tokens(Tokenizer *t, Reader *r) {
 // The tokens of what is written, where they are others.
 static int load_target(Tokenizer *t, Reader *r) {
     size_t text_bytes;
+    t->target.n = t->n_tokens, t->target.begin = t->begin;
+    t->target.text = t->text, t->target.kinds = t->kinds;
     if (!read_meta(r, "tokenizer.target.begin")) return 0;
     if (!t->by_chars)
         return fail(r->err, "metadata tokenizer.target.begin needs a tokenizer over characters");
@@ -317,7 +319,6 @@ const char *tokenizer_text(const Tokenizer *t, int id, size_t *len) {
 }
 
 const char *tokenizer_written(const Tokenizer *t, int id, size_t *len) {
-    if (!t->target.n) return tokenizer_text(t, id, len);
     bool known = id >= 0 && id < t->target.n;
     *len = known ? (size_t)(t->target.begin[id + 1] - t->target.begin[id]) : 0;
     return (const char *)t->target.text + (known ? t->target.begin[id] : 0);
@@ -794,26 +795,15 @@ static bool put_marked(Decoder *d, const uint8_t *text, size_t n, bool first) {
     return put_text(d, text + begin, n - begin, false) >= 0;
 }
 
-// A token of the target's own.
-static bool put_target(Decoder *d, int id) {
-    const Tokenizer *t = d->t;
-    if (id >= t->target.n || (d->skip_special && t->target.kinds[id] == KIND_SPECIAL)) return true;
-    bool first = !d->begun;
-    d->begun = true;
-    size_t n = (size_t)(t->target.begin[id + 1] - t->target.begin[id]);
-    return put_marked(d, t->target.text + t->target.begin[id], n, first);
-}
-
 static bool put_token(Decoder *d, int id) {
     const Tokenizer *t = d->t;
-    if (t->target.n) return put_target(d, id);
-    if (id >= t->n_tokens || (d->skip_special && t->kinds[id] == KIND_SPECIAL)) return true;
-    const uint8_t *text = t->text + t->begin[id];
-    size_t n = (size_t)(t->begin[id + 1] - t->begin[id]);
+    size_t n;
+    const uint8_t *text = (const uint8_t *)tokenizer_written(t, id, &n);
+    if (id >= t->target.n || (d->skip_special && t->target.kinds[id] == KIND_SPECIAL)) return true;
     if (!t->by_chars) return hold(d, text, n) && put_held_text(d, true);
     bool first = !d->begun;
     d->begun = true;
-    if (t->kinds[id] == KIND_BYTE) {
+    if (t->target.kinds[id] == KIND_BYTE) {
         char hex[3] = "";
         if (n == 6) memcpy(hex, text + 3, 2);
         uint8_t byte = (uint8_t)strtoul(hex, NULL, 16);  // of <0x0A>
