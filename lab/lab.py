@@ -3,7 +3,7 @@ files, from which report.py makes docs/variants.md.
 
     python lab/lab.py               what lab/results does not have yet
     python lab/lab.py --smallest    the whole road in a minute, in build/lab-smallest
-    python lab/lab.py --checkpoints MHA MLA-16      only their checkpoints, which are not committed
+    python lab/lab.py --checkpoints MHA MLA-16      only these, for their checkpoints
 
 A run that is in the CSV is not made again, so that a killed laboratory goes on where it was.
 Checkpoints are kept in build/lab.
