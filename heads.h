@@ -265,12 +265,12 @@ typedef struct {  // what some matrices multiply, before it is rounded to the fo
 
 // Functions that passes call with what they compute, each with `context`; NULL: nobody looks, and
 // it costs nothing. No bit of a pass depends on them. They are called while heads_forward_runs
-// runs, and must not call the workspace; what they are given is borrowed for the call. Layers come
-// one after the other. A token that heads_sequence_expect would have spared a second run comes
-// twice. `attention` is called by the workspace's threads (0 .. heads_workspace_threads - 1, 0
-// being the caller's), several at a time and in any order; `product` by the caller's alone, before
-// each product with weights, in their order. A matrix that several layers share, or that is the
-// embedding and the output, has the name that the file has first.
+// or heads_read_sources runs, and must not call the workspace; what they are given is borrowed for
+// the call. Layers come one after the other. A token that heads_sequence_expect would have spared
+// a second run comes twice. `attention` is called by the workspace's threads (0 ..
+// heads_workspace_threads - 1, 0 being the caller's), several at a time and in any order; `product`
+// by the caller's alone, before each product with weights, in their order. A matrix that several
+// layers share, or that is the embedding and the output, has the name that the file has first.
 typedef struct {
     void (*attention)(void *context, const heads_attention_row *row, int thread);
     void *context;

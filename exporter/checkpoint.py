@@ -58,11 +58,11 @@ SMALL = ("router", "shared_gate", "delta_beta", "delta_decay", "ssm_step")
 
 def dtype_of(name: str, tensor: Tensor, dtype: str) -> str:
     """What a tensor is written as: vectors, learned positions and small matrices in f32, and the
-    embedding and the output of a q4 file in q8, because their rounding reaches the logits
-    directly."""
+    embeddings and the output of a q4 file in q8, because their rounding reaches the logits
+    directly, or all that an encoder makes of a source."""
     if len(tensor.shape) == 1 or name.endswith("embed_pos") or name.endswith(SMALL):
         return "f32"
-    return "q8" if dtype == "q4" and name in ("embed", "output") else dtype
+    return "q8" if dtype == "q4" and name in ("embed", "source_embed", "output") else dtype
 
 
 def entries(

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from typing import Iterator, Mapping
+from typing import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from .engine import Engine
+from .engine import Engine, Text, longest
 from .feedback import row_errors, turned_rows, with_feedback
 from .quantize import BLOCK, LANES, Blocks, pack_blocks
 from .steps import Folder, bar
@@ -33,7 +33,7 @@ def feed(
     metadata: Mapping[str, object],
     matrices: Mapping[str, Tensor],
     dtype: str,
-    texts: np.ndarray,
+    texts: Sequence[Text],
     pass_texts: int,
 ) -> list[str]:
     """Leaves the codes of these matrices in q4 or q8 in the folder, a file a layer. Returns those
@@ -79,17 +79,17 @@ def _batches(left, layers, matrices, metadata) -> Iterator[list[str]]:
         yield batch
 
 
-def _n_logits(names: set[str], metadata, texts: np.ndarray, step: int) -> int:
+def _n_logits(names: set[str], metadata, texts: Sequence[Text], step: int) -> int:
     """Of how many tokens of each text logits are wanted: some, if what they come from is among the
     names."""
     if metadata.get("model.head") == 0 or not names & OUTPUTS:
         return 0
     most = LOGITS // (4 * int(metadata["model.vocab_size"]) * step)
-    return min(max(1, most), texts.shape[1])
+    return min(max(1, most), max(len(text.ids) for text in texts))
 
 
 def _moments(
-    folder: Folder, texts: np.ndarray, names: set[str], step: int, n_logits: int
+    folder: Folder, texts: Sequence[Text], names: set[str], step: int, n_logits: int
 ) -> Moments:
     """Of what these matrices are multiplied by while the texts run, `step` of them at a time, with
     the logits of the last n_logits tokens of each."""
@@ -105,7 +105,7 @@ def _moments(
             else:
                 found[wanted, which] = product
 
-    length = texts.shape[1]
+    length = longest(texts)
     rows = max(1, step * n_logits)
     with Engine(folder.file("model.bin"), length, step * length, rows) as engine, \
             bar("moments", len(texts)) as progress:  # fmt: skip

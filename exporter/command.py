@@ -135,7 +135,8 @@ def parse(argv: list[str], prog: str) -> argparse.Namespace:
         const="",
         metavar="FILE",
         help="of q4 and q8: run the model on the text of FILE, or on what it writes itself, and "
-        "choose codes and bits by what they do there; takes minutes, and needs `make lib`",
+        "choose codes and bits by what they do there; of an encoder-decoder FILE has sources, a "
+        "line each; takes minutes, and needs `make lib`",
     )
     parser.add_argument(
         "--kv-heads",

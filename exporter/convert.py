@@ -146,8 +146,6 @@ def _calibrated(source: Source, out: str, meta, rounding: Rounding, write) -> St
     from .calibrate import calibrate
     from .steps import Folder, fingerprint
 
-    if "model.source_layers" in meta:
-        raise ExportError("--calibrate runs texts, and this model reads pairs of them")
     if rounding.text and not os.path.isfile(rounding.text):
         raise ExportError(f"{rounding.text}, whose text was to calibrate the model, is no file")
     files = [*source.files, *([rounding.text] if rounding.text else [])]
@@ -157,7 +155,7 @@ def _calibrated(source: Source, out: str, meta, rounding: Rounding, write) -> St
     try:
         found = calibrate(folder, meta, source.tensors, rounding)
     except ExportError:
-        if not folder.has("texts.npz"):  # nothing that took time to make
+        if not folder.has("texts.json"):  # nothing that took time to make
             folder.remove()
         raise
     with found:

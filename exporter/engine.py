@@ -3,17 +3,30 @@ multiplied by."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import sys
 from pathlib import Path
-from typing import Callable, Sequence
+from typing import Callable, Iterator, NamedTuple, Sequence
 
 import numpy as np
 
 from .tensor import ExportError
 
 TakeInput = Callable[[list[str], int, np.ndarray], None]
+
+
+class Text(NamedTuple):
+    """What the model runs; and of an encoder-decoder the source, which that answers."""
+
+    ids: Sequence[int]
+    source: Sequence[int] = ()
+
+
+def longest(texts: Sequence[Text]) -> int:
+    """Tokens of the longest, or of its source."""
+    return max(max(len(text.ids), len(text.source)) for text in texts)
 
 
 def _native():
@@ -57,54 +70,73 @@ class Engine:
         self.calls.model_close(self.model)
 
     def encode(self, text: bytes) -> list[int]:
-        """The ids of a text, with those that the model wants around it."""
+        """The ids of a text, without those that the model wants around it."""
         try:
             self.tokenizer = self.tokenizer or self.calls.tokenizer_new(self.model)
         except self.native.HeadsError as error:
             raise ExportError(str(error)) from None
         ids = self.native.INTS()
-        n = self.calls.encode(self.tokenizer, text, len(text), 1, ctypes.byref(ids))
+        n = self.calls.encode(self.tokenizer, text, len(text), 0, ctypes.byref(ids))
         return self.native.taken(ids, n)
 
-    def continued(self, beginnings: Sequence[list[int]], length: int, seed: int) -> np.ndarray:
-        """Texts of `length` tokens, sampled as the model finds them likely: ids [n, length]."""
+    def continued(self, beginnings: Sequence[Text], length: int, seed: int) -> list[Text]:
+        """Texts of `length` tokens, sampled as the model finds them likely. What answers a source
+        may end before: encode() has been called then."""
         calls = self.calls
-        sequences = [calls.sequence_new(self.workspace, 0) for _ in beginnings]
-        samplers = [self._sampler(seed + i) for i in range(len(beginnings))]
-        texts, new = [list(ids) for ids in beginnings], list(beginnings)
-        try:
-            while short := [i for i, text in enumerate(texts) if len(text) < length]:
+        texts, new = ([list(text.ids) for text in beginnings] for _ in range(2))
+        with self._sequences(beginnings) as sequences, self._samplers(texts, seed) as samplers:
+            while short := [i for i, ids in enumerate(texts) if len(ids) < length and new[i]]:
                 n = len(short)
                 handles = (ctypes.c_void_p * n)(*(samplers[i] for i in short))
                 picked = (ctypes.c_int * n)()
                 logits = self._run([sequences[i] for i in short], [new[i] for i in short], 1)
                 calls.sampler_pick_each(self.workspace, handles, n, logits, picked)
                 for i, token in zip(short, picked):
-                    new[i] = [token]
-                    texts[i].append(token)
-        finally:
-            for sampler, sequence in zip(samplers, sequences):
-                calls.sampler_free(sampler)
-                calls.sequence_free(sequence)
-        return np.array([text[:length] for text in texts], np.int32)
+                    ends = beginnings[i].source and calls.is_eos(self.tokenizer, token)
+                    calls.sampler_accept(samplers[i], token)
+                    new[i] = [] if ends else [token]
+                    texts[i] += new[i]
+        return [Text(ids[:length], text.source) for ids, text in zip(texts, beginnings)]
 
-    def _sampler(self, seed: int) -> int:
-        options = self.native.SamplerOptions(temperature=1.0, seed=seed)
-        return self.calls.sampler_new(self.workspace, ctypes.byref(options))
-
-    def logits(self, texts: np.ndarray, n_logits: int) -> np.ndarray:
-        """Of the last n_logits tokens of each text: [texts * n_logits, vocab_size]."""
-        sequences = [self.calls.sequence_new(self.workspace, 0) for _ in texts]
+    @contextlib.contextmanager
+    def _samplers(self, texts: Sequence[Sequence[int]], seed: int) -> Iterator[list[int]]:
+        """One for each text, which has accepted its tokens."""
+        samplers: list[int] = []
         try:
-            found = self._run(sequences, texts.tolist(), n_logits)
-            stride = self.calls.logit_stride(self.workspace)
-            rows = np.ctypeslib.as_array(found, (len(texts) * n_logits, stride))
-            return rows[:, : self.vocab_size].copy()
+            for i, ids in enumerate(texts):
+                options = self.native.SamplerOptions(temperature=1.0, seed=seed + i)
+                samplers.append(self.calls.sampler_new(self.workspace, ctypes.byref(options)))
+                for token in ids:
+                    self.calls.sampler_accept(samplers[i], token)
+            yield samplers
+        finally:
+            for sampler in samplers:
+                self.calls.sampler_free(sampler)
+
+    @contextlib.contextmanager
+    def _sequences(self, texts: Sequence[Text]) -> Iterator[list[int]]:
+        """One for each text, which has read its source."""
+        sequences: list[int] = []
+        try:
+            for _ in texts:
+                sequences.append(self.calls.sequence_new(self.workspace, 0))
+            if texts[0].source:
+                sources = [text.source for text in texts]
+                self._call(self.calls.read_sources, sequences, sources, 0)
+            yield sequences
         finally:
             for sequence in sequences:
                 self.calls.sequence_free(sequence)
 
-    def watch(self, texts: np.ndarray, take: TakeInput, n_logits: int = 0) -> None:
+    def logits(self, texts: Sequence[Text], n_logits: int) -> np.ndarray:
+        """Of the last n_logits tokens of each text, or all that it has: [.., vocab_size]."""
+        ids = [text.ids for text in texts]
+        with self._sequences(texts) as sequences:
+            found = self._run(sequences, ids, n_logits)
+            shape = sum(min(len(i), n_logits) for i in ids), self.calls.logit_stride(self.workspace)
+            return np.ctypeslib.as_array(found, shape)[:, : self.vocab_size].copy()
+
+    def watch(self, texts: Sequence[Text], take: TakeInput, n_logits: int = 0) -> None:
         """Runs the texts, with the logits of the last n_logits tokens of each, and gives `take`
         each product's input: the names of the matrices, which of a stack, and float32 rows
         [n, n_in], borrowed."""
@@ -123,23 +155,24 @@ class Engine:
         native = self.native
         probe = native.Probe(native.Look(), None, native.TakeInput(show))
         self.calls.workspace_probe(self.workspace, ctypes.byref(probe))
-        sequences = [self.calls.sequence_new(self.workspace, 0) for _ in texts]
         try:
-            self._run(sequences, texts.tolist(), n_logits)
+            with self._sequences(texts) as sequences:
+                self._run(sequences, [text.ids for text in texts], n_logits)
         finally:
             self.calls.workspace_probe(self.workspace, None)
-            for sequence in sequences:
-                self.calls.sequence_free(sequence)
         if failed:
             raise failed[0]
 
-    def _run(self, sequences: list[int], texts: Sequence[list[int]], n_logits: int):
+    def _run(self, sequences: list[int], ids: Sequence[Sequence[int]], n_logits: int):
+        return self._call(self.calls.forward_runs, sequences, ids, n_logits)
+
+    def _call(self, call, sequences: list[int], ids: Sequence[Sequence[int]], n_logits: int):
         native = self.native
-        runs = (native.Run * len(texts))(
-            *[native.Run(s, native.int_array(t), len(t), n_logits)
-              for s, t in zip(sequences, texts)]
+        runs = (native.Run * len(ids))(
+            *[native.Run(s, native.int_array(i), len(i), min(len(i), n_logits))
+              for s, i in zip(sequences, ids)]
         )  # fmt: skip
         try:
-            return self.calls.forward_runs(self.workspace, runs, len(runs))
+            return call(self.workspace, runs, len(runs))
         except native.HeadsError as error:
             raise ExportError(str(error)) from None

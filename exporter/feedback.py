@@ -13,6 +13,7 @@ from .quantize import BLOCK, TURNED_W, Blocks, quantize_blocks, rounded, turn
 # What a block of 32 inputs is multiplied by: a product takes this turn in one step, where the
 # engine's takes five, and no more than a last place differs.
 _TURN = turn(np.eye(BLOCK, dtype=np.float32)) * np.float32(0.125)
+ROUNDS = 2  # of scales and values in turn
 DAMPING = 0.03  # of the mean moment, added to each: directions that no text showed count a little
 
 
@@ -34,8 +35,10 @@ def with_feedback(weights: np.ndarray, moments: np.ndarray, dtype: str) -> Block
     moments = moments.copy()
     moments[np.diag_indices(len(moments))] += DAMPING * mean if mean > 0 else 1.0
     values, scale = _feed_back(turned, moments, dtype)
-    scale = _fit_scales(turned, values, scale, moments)
-    return Blocks(_fit_values(turned, values, scale, moments, dtype), scale)
+    for _ in range(ROUNDS):
+        scale = _fit_scales(turned, values, scale, moments)
+        values = _fit_values(turned, values, scale, moments, dtype)
+    return Blocks(values, scale)
 
 
 def product_error(weights: np.ndarray, blocks: Blocks, moments: np.ndarray) -> float:

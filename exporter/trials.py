@@ -10,7 +10,7 @@ import numpy as np
 
 from .checkpoint import Checkpoint
 from .codes import codes_of
-from .engine import Engine
+from .engine import Engine, Text, longest
 from .quantize import BLOCK, Blocks, pack_blocks, rounded, unpack_blocks
 from .steps import Folder, bar
 
@@ -19,17 +19,17 @@ class Trials:
     """The model in q8, in a file of its own in which single matrices have four bits for a while:
     the numbers that q4 has are numbers that q8 has too."""
 
-    def __init__(self, folder: Folder, texts: np.ndarray):
+    def __init__(self, folder: Folder, texts: Sequence[Text]):
         self.folder, self.texts = folder, texts
         self.path = folder.file("trial.bin")
         shutil.copyfile(folder.file("model.bin"), self.path)
         self.places = Checkpoint(self.path).tensors
         self.data = np.memmap(self.path, np.uint8, "r+")
-        rows = texts.size
-        self.engine = Engine(self.path, texts.shape[1], rows, rows)
+        rows = sum(len(text.ids) for text in texts)
+        self.engine = Engine(self.path, longest(texts), rows, rows)
         # Where the vocabulary is large, fewer positions say enough.
         most = (1 << 25) // self.engine.vocab_size // len(texts)
-        self.n_logits = max(1, min(texts.shape[1] // 2, most))
+        self.n_logits = max(1, min(max(len(text.ids) for text in texts) // 2, most))
         logits = self.engine.logits(texts, self.n_logits)
         self.likely = [_softmax(row) for row in logits]
 

@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 
 import export
+import test_encoder_decoders
 from conftest import ROOT
 from exporter import calibrate, engine, quantize, trials
+from exporter.beginnings import BEGINNINGS
 from exporter.budget import BITS, described, eight_bits
 from exporter.checkpoint import Checkpoint
+from exporter.engine import Text
 from exporter.feedback import product_error, turned_rows, with_feedback
 from exporter.quantize import quantize_blocks, turn
 from exporter.tensor import ExportError
@@ -34,7 +37,11 @@ def exported(source: Path, out: Path, *options: str) -> Path:
     return out
 
 
-def inputs_of(path: Path, texts: np.ndarray) -> dict[tuple, np.ndarray]:
+def of_rows(ids: np.ndarray) -> list[Text]:
+    return [Text(row) for row in ids.tolist()]
+
+
+def inputs_of(path: Path, texts: list[Text]) -> dict[tuple, np.ndarray]:
     """Every product's input rows, by the matrices and which of a stack."""
     found: dict[tuple, np.ndarray] = {}
 
@@ -42,7 +49,7 @@ def inputs_of(path: Path, texts: np.ndarray) -> dict[tuple, np.ndarray]:
         assert (tuple(names), which) not in found
         found[tuple(names), which] = rows.copy()
 
-    with engine.Engine(str(path), texts.shape[1], texts.size, 1) as e:
+    with engine.Engine(str(path), engine.longest(texts), 1 << 12, 1) as e:
         e.watch(texts, take)
     return found
 
@@ -57,13 +64,13 @@ def test_every_product_is_seen(name, tmp_path):
     """By its matrices' names, with rows as wide as they; each matrix once in a pass, and experts
     once each."""
     path = exported(GOLDEN / name, tmp_path / "x.bin", "--dtype", "f32")
-    texts = np.arange(30).reshape(2, 15) % 40 + 3
+    texts = of_rows(np.arange(30).reshape(2, 15) % 40 + 3)
     tensors, found = Checkpoint(str(path)).tensors, inputs_of(path, texts)
     seen = [matrix for names, which in found for matrix in names if which == 0]
     assert len(seen) == len(set(seen))
     for (names, which), rows in found.items():
         assert {tensors[matrix][2] for matrix in names} == {rows.shape[1]}
-        assert len(rows) == texts.size or "expert" in names[0] or "_up" in names[0]
+        assert len(rows) == 30 or "expert" in names[0] or "_up" in names[0]
     vectors = {n for n, (_, rows, *_) in tensors.items() if rows == 1}
     lookups = {"embed"} if "output" in tensors else set()
     stacks = {n for n in tensors if "expert" in n}  # of which some may see no token
@@ -73,8 +80,7 @@ def test_every_product_is_seen(name, tmp_path):
 
 def test_the_rows_are_those_that_are_multiplied(tmp_path):
     path = exported(GOLDEN / "llama", tmp_path / "x.bin", "--dtype", "f32")
-    texts = np.array([[5, 6, 7, 8, 9]])
-    found, file = inputs_of(path, texts), Checkpoint(str(path))
+    found, file = inputs_of(path, [Text([5, 6, 7, 8, 9])]), Checkpoint(str(path))
     gate, up = (file.tensor(f"layers.0.ffn_{k}").astype(float) for k in ("gate", "up"))
     [y] = [rows for (names, _), rows in found.items() if "layers.0.ffn_up" in names]
     [hidden] = [rows for (names, _), rows in found.items() if names == ("layers.0.ffn_down",)]
@@ -87,7 +93,7 @@ def test_an_exception_while_looking_is_raised(tmp_path):
     with pytest.raises(KeyboardInterrupt), engine.Engine(str(path), 8, 8, 1) as e:
         def take(*_):
             raise KeyboardInterrupt
-        e.watch(np.array([[5, 6, 7]]), take)
+        e.watch([Text([5, 6, 7])], take)
 
 
 # ---- feedback ----
@@ -112,7 +118,7 @@ def test_feedback_lowers_the_error_on_other_texts(dtype, better, tmp_path):
     path = exported(STORIES, tmp_path / "x.bin", "--dtype", "f32")
     file = Checkpoint(str(path))
     with engine.Engine(str(path), 128, 64, 32) as e:
-        texts = e.continued([[1]] * 32, 128, 5)
+        texts = e.continued([Text([1])] * 32, 128, 5)
     seen, other = inputs_of(path, texts[:24]), inputs_of(path, texts[24:])
     ratios = []
     for (names, which), rows in seen.items():
@@ -147,22 +153,23 @@ def test_feedback_without_inputs_rounds_to_nearest():
 
 def test_texts_that_begin_with_more_tokens_are_as_long():
     """And each is what it is alone."""
-    beginnings = [[1], [1, *range(40, 49)], [1, 7]]
+    beginnings = [Text([1]), Text([1, *range(40, 49)]), Text([1, 7])]
     path = ROOT / "models" / "stories.bin"
     with engine.Engine(str(path), 32, 64, 8) as e:
         texts = e.continued(beginnings, 32, 5)
-        alone = [e.continued([ids], 32, 5 + i)[0] for i, ids in enumerate(beginnings)]
-    assert texts.shape == (3, 32) and np.array_equal(texts, alone)
-    assert [text[: len(ids)].tolist() for text, ids in zip(texts, beginnings)] == beginnings
+        alone = [e.continued([text], 32, 5 + i)[0] for i, text in enumerate(beginnings)]
+    assert texts == alone and {len(text.ids) for text in texts} == {32}
+    for text, beginning in zip(texts, beginnings):
+        assert text.ids[: len(beginning.ids)] == beginning.ids
 
 
 # ---- eight bits ----
 
 
 def test_eight_bits_by_feedback(tmp_path, monkeypatch):
-    """As large as to nearest, nearer to f32, and the embedding takes part. Half of the texts begin
-    with many random tokens."""
-    monkeypatch.setattr(calibrate, "AMOUNTS", replace(FEW, texts=28, length=128))
+    """As large as to nearest, nearer to f32, and the embedding takes part. Texts begin as given,
+    where that is no more than half of them, or with one random token, or with many."""
+    monkeypatch.setattr(calibrate, "AMOUNTS", replace(FEW, texts=48, length=192))
     found, continued = [], engine.Engine.continued
 
     def spy(self, beginnings, length, seed):
@@ -175,11 +182,13 @@ def test_eight_bits_by_feedback(tmp_path, monkeypatch):
         for kind, dtype, more in (
             ("f32", "f32", ()), ("nearest", "q8", ()), ("fed", "q8", ("--calibrate",)))
     }  # fmt: skip
-    bos = 1
-    assert [len(ids) - bos for ids in found] == [1, 16] * 14
-    assert len({tuple(ids) for ids in found}) == 28
+    bos, starts = found[0].ids[0], {tuple(text.ids) for text in found}
     with engine.Engine(str(files["f32"]), 256, 64, 8) as e:
-        texts = continued(e, [[1]] * 4, 256, 99)
+        given = {(bos, *e.encode(text.encode())) for text in BEGINNINGS[: 48 // 3]}
+        kept = {ids for ids in given if len(ids) <= 1 + 192 // 2}
+        assert len(starts) == 48 and kept == starts & given and 0 < len(kept) < len(given)
+        assert {len(ids) for ids in starts - kept} == {1 + 1, 1 + 16}
+        texts = continued(e, [Text([1])] * 4, 256, 99)
     logits = {}
     for kind, path in files.items():
         with engine.Engine(str(path), 256, 256, 4 * 256) as e:
@@ -195,13 +204,119 @@ def test_eight_bits_by_feedback(tmp_path, monkeypatch):
 def test_encoders(name, has_logits, tmp_path, monkeypatch):
     """Where one has no logits, its embedding is multiplied by nothing."""
     source = GOLDEN / "encoders" / name
-    texts = np.random.RandomState(6).randint(5, 60, (12, 24)).astype(np.int32)
+    texts = of_rows(np.random.RandomState(6).randint(5, 60, (12, 24)))
     monkeypatch.setattr(calibrate, "_texts", lambda *_: texts)
     plain = exported(source, tmp_path / "plain.bin", "--dtype", "q8")
     path = exported(source, tmp_path / "x.bin", "--dtype", "q8", "--calibrate")
     fed, near = (Checkpoint(str(p)) for p in (path, plain))
     assert not np.array_equal(fed.tensor("layers.0.ffn_down"), near.tensor("layers.0.ffn_down"))
     assert np.array_equal(fed.tensor("embed"), near.tensor("embed")) != has_logits
+
+
+# ---- encoder-decoders ----
+
+PAIRS = GOLDEN / "encoder_decoders"
+
+
+@pytest.fixture(scope="module")
+def lettered(tmp_path_factory):
+    """A function from a golden encoder-decoder to the same with a tokenizer of letters."""
+    folder = tmp_path_factory.mktemp("lettered")
+
+    def make(name: str) -> Path:
+        if not (folder / name).exists():
+            test_encoder_decoders.with_letters(folder / name, name)
+        return folder / name
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory) -> Path:
+    """Sources: short lines, empty ones, and one that is longer than a text."""
+    numbers, path = np.random.RandomState(8), tmp_path_factory.mktemp("lines") / "lines.txt"
+    rows = ["".join(numbers.choice(list("abcdefgh klmno"), 5 + i % 30)) for i in range(60)]
+    path.write_text("\n".join(["a" + "bc" * 100, "", *rows]))
+    return path
+
+
+def test_products_of_both_sides_are_seen(tmp_path):
+    path = exported(PAIRS / "bart", tmp_path / "x.bin", "--dtype", "f32")
+    texts = [Text([2, 5, 6], [7, 8, 9, 10]), Text([2, 9], [5, 6, 7])]
+    found = inputs_of(path, texts)
+    rows_of = {name: len(rows) for (names, _), rows in found.items() for name in names}
+    matrices = [name for name, (_, rows, *_) in Checkpoint(str(path)).tensors.items() if rows > 1]
+    assert {n for n in matrices if n.startswith("layers.")} == {*rows_of}
+    for name, n in rows_of.items():
+        reads = name.split(".")[1] in "01" or name.endswith(("cross_k", "cross_v"))
+        assert n == (7 if reads else 5), name
+
+
+def test_answers_keep_to_the_rules(lettered, tmp_path):
+    """Of generation_config.json: no two tokens come together again. EOS ends them and is none of
+    their tokens, and each is what it is alone."""
+    path = exported(lettered("umt5"), tmp_path / "x.bin", "--dtype", "q8")
+    eos, questions = 1, [Text([0], [5, 6, 7 + i]) for i in range(12)]
+    with engine.Engine(str(path), 48, 64, 12) as e:
+        e.encode(b"abc")
+        answers = e.continued(questions, 48, 3)
+        assert answers[7] == e.continued([questions[7]], 48, 10)[0]
+    for answer, question in zip(answers, questions):
+        ids = answer.ids
+        assert answer.source == question.source and ids[:1] == question.ids
+        assert eos not in ids and len(set(zip(ids, ids[1:]))) == len(ids) - 1
+    assert {48} < {len(text.ids) for text in answers}
+
+
+def test_sources_are_the_lines_of_a_file(lettered, lines, tmp_path, monkeypatch):
+    """With EOS and the language around them, the long one in parts; the more the shorter."""
+    seen, texts_of = [], calibrate._texts
+    monkeypatch.setattr(calibrate, "_texts", lambda *a: seen.append(texts_of(*a)) or seen[-1])
+    monkeypatch.setattr(calibrate, "feed", lambda *_: [])
+    monkeypatch.setattr(calibrate, "AMOUNTS", replace(FEW, texts=100))
+    options = ("--dtype", "q8", "--calibrate", str(lines))
+    for _ in range(2):
+        exported(lettered("mbart"), tmp_path / "x.bin", *options)
+        monkeypatch.setattr(calibrate, "AMOUNTS", FEW)
+    texts, some = seen
+    english, eos, space, a = 31, 2, 4, 5
+    assert {(t.source[0], t.source[-1]) for t in texts} == {(english, eos)}
+    inner = [t.source[1:-1] for t in texts]
+    parts = [ids for ids in inner if len(ids) > 40]
+    assert sorted(map(len, parts)) == [50, 50, 51, 51]
+    assert [space, a, *[a + 1, a + 2] * 24] in parts
+    assert len(texts) == 60 + len(parts) and 20 < len(some) < 50
+    assert sum(len(t.source) for t in some) == pytest.approx(14 * 64, rel=0.1)
+    assert all(t.ids[0] == eos and eos not in t.ids[1:] for t in texts)
+
+
+@pytest.mark.parametrize("name, dtype", [("bart", "q4"), ("marian", "q4"), ("m2m_100", "q4"),
+                                         ("t5-gated", "q4"), ("bart", "q8")])  # fmt: skip
+def test_models_that_answer(name, dtype, lettered, lines, tmp_path):
+    """Products of either side, and of one with the other, err less than without calibration, on
+    lines that were not in the file."""
+    bits = ["--bits", "4.5"] if dtype == "q4" else []
+    made = {
+        kind: exported(lettered(name), tmp_path / f"{kind}.bin", "--dtype", *options)
+        for kind, options in (("f32", ["f32"]), ("plain", [dtype, *bits]),
+                              ("fed", [dtype, *bits, "--calibrate", str(lines)]))
+    }  # fmt: skip
+    numbers = np.random.RandomState(9)
+    sources = [[4, *numbers.randint(5, 19, 20).tolist(), 2] for _ in range(20)]
+    with engine.Engine(str(made["f32"]), 64, 64, 20) as e:
+        e.encode(b"abc")
+        start = test_encoder_decoders.beginning(PAIRS / name)
+        texts = e.continued([Text(start, source) for source in sources], 32, 7)
+    files = {kind: Checkpoint(str(path)) for kind, path in made.items()}
+    assert {t[0] for n, t in files["fed"].tensors.items() if n.endswith("embed")} == {"q8"}
+    errors: dict[str, list[float]] = {}
+    for (names, _), rows in inputs_of(made["f32"], texts).items():
+        for matrix in names:
+            exact, plain, fed = (rows @ files[k].tensor(matrix).T for k in ("f32", "plain", "fed"))
+            ratio = np.linalg.norm(fed - exact) / np.linalg.norm(plain - exact)
+            errors.setdefault(matrix.split(".")[-1], []).append(ratio)
+    assert {"attn_q", "attn_o", "cross_q", "cross_k", "cross_v", "cross_o"} <= set(errors)
+    assert all(np.mean(ratios) < 0.95 for ratios in errors.values()), errors
 
 
 # ---- costs and budgets ----
@@ -263,7 +378,7 @@ def test_a_trial_is_the_file_that_it_stands_for(tmp_path, monkeypatch):
     path = exported(STORIES, tmp_path / "x.bin", "--dtype", "q4", "--bits", "4.5", "--calibrate")
     n, value, texts, likely = said[-1]
     assert n == max(n for n, *_ in said) > 7 and value > 1e-3
-    with engine.Engine(str(path), texts.shape[1], texts.size, texts.size) as e:
+    with engine.Engine(str(path), engine.longest(texts), 1 << 10, len(likely)) as e:
         logits = e.logits(texts, len(likely) // len(texts)).astype(float)
     log_q = logits - np.log(np.exp(logits).sum(1, keepdims=True))
     p = np.array(likely)
@@ -287,10 +402,13 @@ def test_a_change_is_tried_as_large_as_asked():
 # ---- the command ----
 
 
-def test_it_goes_on_where_it_was_interrupted(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("answers", [False, True])
+def test_it_goes_on_where_it_was_interrupted(
+    answers, tmp_path, monkeypatch, capsys, lettered, lines
+):
     """At each of its steps, with nothing half-written, to the same bytes."""
-    options = ("--dtype", "q4", "--calibrate")
-    source = GOLDEN / "llama"
+    options = ("--dtype", "q4", "--calibrate", *([str(lines)] if answers else []))
+    source = lettered("bart") if answers else GOLDEN / "llama"
     whole = exported(source, tmp_path / "whole.bin", *options).read_bytes()
     out, folder = tmp_path / "x.bin", tmp_path / "x.bin.calibration"
     continued, watch = engine.Engine.continued, engine.Engine.watch
@@ -324,11 +442,22 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path, monkeypatch, capsys):
     assert not folder.exists()
 
 
+def test_what_was_done_stays_where_it_is_then_refused(tmp_path, monkeypatch, capsys):
+    def refuse(*_):
+        raise ExportError("refused")
+
+    out = tmp_path / "x.bin"
+    monkeypatch.setattr(calibrate, "feed", refuse)
+    assert export.main([str(GOLDEN / "llama"), str(out), "--dtype", "q8", "--calibrate"]) == 1
+    assert "refused" in capsys.readouterr().err and not out.exists()
+    assert (tmp_path / "x.bin.calibration" / "texts.json").exists()
+
+
 def test_what_was_done_for_another_source_is_not_used(tmp_path, monkeypatch):
     out, folder = tmp_path / "x.bin", tmp_path / "x.bin.calibration"
     folder.mkdir()
     (folder / "key.json").write_text("{}")
-    (folder / "texts.npz").write_bytes(b"something else")
+    (folder / "texts.json").write_bytes(b"something else")
     exported(GOLDEN / "llama", out, "--dtype", "q4", "--calibrate")
     assert not folder.exists()
 
@@ -392,9 +521,13 @@ def test_refusals(tmp_path, capsys, monkeypatch):
     assert export.main([str(encoder), out, "--dtype", "q4", "--calibrate"]) == 1
     assert "name a file of it" in capsys.readouterr().err
 
-    pairs = GOLDEN / "encoder_decoders" / "t5"
-    assert export.main([str(pairs), out, "--dtype", "q4", "--calibrate"]) == 1
-    assert "this model reads pairs of them" in capsys.readouterr().err
+    for more, sentence in (
+        ([], "name a file of sources, a line each"),
+        ([str(ROOT / "README.md")], "has no tokenizer"),
+    ):
+        assert export.main([str(PAIRS / "t5"), out, "--dtype", "q4", "--calibrate", *more]) == 1
+        assert sentence in capsys.readouterr().err
+        assert not (tmp_path / "x.bin.calibration").exists()
 
     def missing(*_):
         raise ImportError("libheads.so is neither here nor there: run `make lib`")

@@ -225,9 +225,9 @@ def test_forks_and_saved_sessions_have_the_source(tmp_path, run, kv):
 CODES = ("en_XX", "fr_XX", "ro_RO")
 
 
-def with_letters(directory: Path) -> Path:
-    """The golden mBART with a tokenizer of letters, and languages."""
-    shutil.copytree(GOLDEN / "mbart", directory)
+def with_letters(directory: Path, name: str = "mbart") -> Path:
+    """A golden model with a tokenizer of letters, and languages."""
+    shutil.copytree(GOLDEN / name, directory)
     tokens = ["<s>", "<pad>", "</s>", "<unk>", "\u2581", *"abcdefghijklmnopqrstuvwxyz", *CODES]
     tokens += [f"<{i}>" for i in range(61 - len(tokens))]
     ids = {token: id for id, token in enumerate(tokens)}
