@@ -72,6 +72,20 @@ INLINE Ints v_dot(Ints sum, Bytes w, const int8_t *x) {
 }
 INLINE Floats v_dot_end(Ints sum) { return _mm512_cvtepi32_ps(sum); }
 
+#define ROUND_BYTES  // as in lanes.h
+static inline int32_t round_bytes(int8_t *out, const float *x, float inverse, int n) {
+    const __m512 scale = _mm512_set1_ps(inverse), magic = _mm512_set1_ps(0x1.8p23f);
+    __m128i sum = _mm_setzero_si128();
+    _Pragma("GCC unroll 4") for (int i = 0; i < n; i += 16) {
+        const __m512 v = _mm512_fmadd_ps(_mm512_loadu_ps(x + i), scale, magic);
+        const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_castps_si512(v));
+        _mm_storeu_si128((void *)(out + i), bytes);
+        sum = _mm_dpbusd_epi32(sum, _mm_set1_epi8(1), bytes);
+    }
+    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1)));
+}
+
 #define Q4_WORDS
 static inline void look_up(void *out, const void *table, const uint16_t *index) {
     for (int i = 0; i < Q4_AT_ONCE; i += 32)

@@ -403,18 +403,26 @@ static inline float largest(const float *restrict x, int n) {
     return from_bits((uint32_t)top);
 }
 
-static inline void q8_block(int8_t *restrict q, float *restrict scale, int32_t *restrict offset,
-                            const float *restrict x) {
-    int32_t total = 0;
-    float amax = largest(x, BLOCK), inverse = amax > 0.0f ? 127.0f / amax : 0.0f;
-    for (int i = 0; i < BLOCK; i++) {
+#ifndef ROUND_BYTES
+// The bytes next to x * inverse, n of them; returns their sum.
+static inline int32_t round_bytes(int8_t *restrict out, const float *restrict x, float inverse,
+                                  int n) {
+    int32_t sum = 0;
+    for (int i = 0; i < n; i++) {
         // the sum's bits, not a conversion: those of a NaN are then some byte on every machine
         int32_t v = (int32_t)(bits_of(fmaf(x[i], inverse, ROUND_MAGIC)) << 24) >> 24;
-        q[i] = (int8_t)v;
-        total += v;
+        out[i] = (int8_t)v;
+        sum += v;
     }
+    return sum;
+}
+#endif
+
+static inline void q8_block(int8_t *restrict q, float *restrict scale, int32_t *restrict offset,
+                            const float *restrict x) {
+    float amax = largest(x, BLOCK), inverse = amax > 0.0f ? 127.0f / amax : 0.0f;
+    *offset = -128 * round_bytes(q, x, inverse, BLOCK);
     *scale = amax / 127.0f;
-    *offset = -128 * total;
 }
 
 static void lanes_to_q8(int8_t *restrict q, float *restrict scale, int32_t *restrict offset,
@@ -441,7 +449,7 @@ enum { Q4_PARTS = 4095 };
 
 static inline float parts_in(float amax) { return amax > 0.0f ? (float)Q4_PARTS / amax : 0.0f; }
 
-static inline int16_t part_of(float x, float inverse) {  // the sum's bits as in q8_block
+static inline int16_t part_of(float x, float inverse) {  // the sum's bits as in round_bytes
     return (int16_t)((int32_t)(bits_of(fmaf(x, inverse, ROUND_MAGIC)) << 16) >> 16);
 }
 
@@ -673,14 +681,8 @@ typedef struct {
 
 // One run, from a [MIX_RUN].
 static inline void mix_weights(MixWeights *restrict out, const float *restrict a, int run) {
-    int32_t sum = 0;
     float amax = largest(a, MIX_RUN), inverse = amax > 0.0f ? 127.0f / amax : 0.0f;
-    for (int i = 0; i < MIX_RUN; i++) {  // the sum's bits as in q8_block
-        int32_t v = (int32_t)(bits_of(fmaf(a[i], inverse, ROUND_MAGIC)) << 24) >> 24;
-        out->n[run * MIX_RUN + i] = (int8_t)v;
-        sum += v;
-    }
-    out->offset[run] = -128 * sum;
+    out->offset[run] = -128 * round_bytes(out->n + run * MIX_RUN, a, inverse, MIX_RUN);
     out->step[run] = amax * (1.0f / 127.0f);
 }
 
