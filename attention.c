@@ -434,8 +434,8 @@ static void attend_units(const void *arg, int item, int thread) {
     }
 }
 
-// Item: (span, query head). Merges the parts in order, token by token, divides by the sum, and undoes
-// the turn that q4 values were given before they were rounded.
+// Item: (span, query head). Merges the parts in order, token by token, divides by the sum, and
+// undoes the turn that q4 values were given before they were rounded.
 static void merge_head(const void *arg, int item, int thread) {
     const Job *job = arg;
     const Kernels *k = job->w->k;
@@ -455,8 +455,8 @@ static void merge_head(const void *arg, int item, int thread) {
                 merge(k, out, max, sum, job->b.part + other * (size_t)dim, job->b.part_max[other],
                       job->b.part_sum[other], dim);
             }
-            k->scale(out, (turned ? TURNED_X : 1.0f) / *sum, dim);
-            for (int d = 0; turned && d < dim; d += BLOCK) k->turn(out + d, out + d);
+            if (turned) k->turn(out, out, TURNED_X / *sum, dim);
+            else k->scale(out, 1.0f / *sum, dim);
             memcpy(head_of(&b, job->b.mixed, r, width), out, sizeof *out * (size_t)width);
         }
     }

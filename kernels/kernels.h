@@ -111,10 +111,10 @@ typedef struct {
     // of a block in that of their sum counts more than what is left across.
     void (*to_q4)(uint8_t *codes, uint16_t *scale, const float *x, const float *directions,
                   size_t stride, int n_directions, int n);
-    // out [32] = H x, the Hadamard transform: at strides h of 16, 8, 4, 2, 1 in this order, x[i]
-    // and x[i + h] become their sum and their difference. to_q8 with `turned` rounds
-    // H x * TURNED_X, for weights that are turned too. out may be x.
-    void (*turn)(float *out, const float *x);
+    // out = H (x * scale) of each block of 32, the Hadamard transform: at strides h of 16, 8, 4, 2,
+    // 1 in this order, x[i] and x[i + h] become their sum and their difference. n is a multiple of
+    // 32. to_q8 with `turned` rounds H x * TURNED_X, for weights that are turned too. out may be x.
+    void (*turn)(float *out, const float *x, float scale, int n);
     // out may be x. w: [n]; b: [n] or NULL.
     void (*rmsnorm)(float *out, const float *x, const float *w, int n, float eps);
     void (*layernorm)(float *out, const float *x, const float *w, const float *b, int n, float eps);

@@ -381,15 +381,21 @@ static void lanes_to_f16(uint16_t *restrict out, const float *restrict x, int n)
     for (int i = 0; i < n; i++) out[i] = f32_to_f16(x[i]);
 }
 
-// Of the file that includes this: H x of a block; out[i] = table[index[i]] for Q4_AT_ONCE bytes, of a
-// table of 32, index[i] below it; and sums of 32 products, modulo 2^32, of two blocks b and
-// t < n <= 4 of the Q4_AT_ONCE numbers at y: out[4 b + t] = x[t * step + 32 b ..] . y[t * 64 + 32 b ..].
-static inline void turn_block(float *out, const float *x);
+// Codes of q4 while they are chosen are bytes, or words of 16 bits where those are looked up as
+// fast.
 #ifdef Q4_WORDS
-static inline void look_up(void *out, const void *table, const uint16_t *index);
+typedef uint16_t Q4Code;
+typedef int16_t Q4Number;
 #else
-static inline void look_up(void *out, const void *table, const uint8_t *index);
+typedef uint8_t Q4Code;
+typedef int8_t Q4Number;
 #endif
+
+// Of the file that includes this: H x of a block; out[i] = table[index[i]] for Q4_AT_ONCE codes, of
+// a table of 32, index[i] below it; and sums of 32 products, modulo 2^32, for blocks b < 2 and
+// t < n <= 4: out[4 b + t] = x[t * x_step + 32 b ..] . y[t * y_step + 32 b ..].
+static inline void turn_block(float *out, const float *x);
+static inline void look_up(void *out, const void *table, const Q4Code *index);
 static inline void dots(int32_t out[8], const int16_t *x, int x_step, const int16_t *y, int y_step,
                         int n);
 
@@ -401,6 +407,14 @@ static inline float largest(const float *restrict x, int n) {
         top = u > top ? u : top;
     }
     return from_bits((uint32_t)top);
+}
+
+static void lanes_turn(float *out, const float *x, float scale, int n) {
+    for (int d = 0; d < n; d += BLOCK) {
+        float block[BLOCK];
+        for (int i = 0; i < BLOCK; i++) block[i] = x[d + i] * scale;
+        turn_block(out + d, block);
+    }
 }
 
 #ifndef ROUND_BYTES
@@ -488,21 +502,8 @@ static inline float positive_parts(int16_t *restrict out, const float *restrict 
 // What the largest number of a block is tried as, since others may then meet their codes better;
 // and where codes change, if Q4_PARTS means that number. These limits are more than 256 parts
 // apart, so each cell of so many has one at most: from 256 i - 4096 on the code is codes[i], and
-// the next one from there on where what is left of the part, less 128, is above limits[i]. With
-// Q4_WORDS, words[i] plus what is left has the code as its upper byte.
+// the next one from there on where what is left of the part, less 128, is above limits[i].
 enum { Q4_TRIALS = 4, Q4_CELLS = 32 };
-#ifdef Q4_WORDS
-typedef struct {
-    uint16_t words[Q4_CELLS];
-} Q4Trial;
-#define TRIAL(n) {EACH_CELL(CELL_WORD, n)}
-#else
-typedef struct {
-    int8_t codes[Q4_CELLS], limits[Q4_CELLS];
-} Q4Trial;
-#define TRIAL(n) {EACH_CELL(CELL_CODE, n), EACH_CELL(CELL_LIMIT, n)}
-#endif
-
 #define LIMIT(number, sum) ((sum) * Q4_PARTS / (2 * (number)) + 4096)
 #define EACH_LIMIT(DO, n, x)                                                                       \
     DO(LIMIT(n, -127 - 95), x) DO(LIMIT(n, -95 - 74), x) DO(LIMIT(n, -74 - 58), x)                 \
@@ -520,21 +521,18 @@ typedef struct {
      DO(n, 8),  DO(n, 9),  DO(n, 10), DO(n, 11), DO(n, 12), DO(n, 13), DO(n, 14), DO(n, 15),       \
      DO(n, 16), DO(n, 17), DO(n, 18), DO(n, 19), DO(n, 20), DO(n, 21), DO(n, 22), DO(n, 23),       \
      DO(n, 24), DO(n, 25), DO(n, 26), DO(n, 27), DO(n, 28), DO(n, 29), DO(n, 30), DO(n, 31)}
-static const int8_t Q4_SIGNS[Q4_TRIALS] = {-1, 1, -1, 1};
-static const Q4Trial Q4_TRIED[Q4_TRIALS] = {TRIAL(127), TRIAL(114), TRIAL(138), TRIAL(124)};
-#ifdef Q4_WORDS
-typedef int16_t Q4Number;
-#else
-typedef int8_t Q4Number;
-#endif
 static const Q4Number Q4_NUMBERS[32] = {-127, -95, -74, -58, -44, -31, -20, -8,
-                                      4,    16,  29,  42,  56,  72,  91,  114};
+                                        4,    16,  29,  42,  56,  72,  91,  114};
 
-// Where parts, or their negatives, lie: the cell, and what is left of them; and then the codes whose
-// numbers are next to that, and these numbers. All this is for two blocks side by side, since a
-// processor waits less with two to work on.
+// A trial's table; where parts, or their negatives, lie: the cell, and what is left of them; and
+// the codes whose numbers are next to that, with these numbers. All this is for two blocks side by
+// side, since a processor waits less with two to work on.
 #ifdef Q4_WORDS
-typedef uint16_t Q4Code;
+#define TRIAL(n) {EACH_CELL(CELL_WORD, n)}
+typedef struct {  // words[i] plus what is left of the part has the code as its upper byte
+    uint16_t words[Q4_CELLS];
+} Q4Trial;
+
 typedef struct {
     uint16_t from[Q4_AT_ONCE];
 } Q4Places;
@@ -553,7 +551,11 @@ static inline void q4_codes(Q4Code *restrict codes, int16_t *restrict numbers,
     look_up(numbers, Q4_NUMBERS, codes);
 }
 #else
-typedef uint8_t Q4Code;
+#define TRIAL(n) {EACH_CELL(CELL_CODE, n), EACH_CELL(CELL_LIMIT, n)}
+typedef struct {
+    int8_t codes[Q4_CELLS], limits[Q4_CELLS];
+} Q4Trial;
+
 typedef struct {
     uint8_t cell[Q4_AT_ONCE];
     int8_t left[Q4_AT_ONCE];
@@ -579,6 +581,9 @@ static inline void q4_codes(Q4Code *restrict codes, int16_t *restrict numbers,
     for (int i = 0; i < Q4_AT_ONCE; i++) numbers[i] = bytes[i];
 }
 #endif
+
+static const int8_t Q4_SIGNS[Q4_TRIALS] = {-1, 1, -1, 1};
+static const Q4Trial Q4_TRIED[Q4_TRIALS] = {TRIAL(127), TRIAL(114), TRIAL(138), TRIAL(124)};
 
 // How much more than in others an error counts in the direction that to_q4 is given.
 #define Q4_EMPHASIS 16.0f
@@ -630,7 +635,8 @@ static inline void q4_blocks(uint8_t *restrict codes, uint16_t *restrict scale,
     float part[2];
     Q4Places at[2];  // w, -w
     Q4Choice choice;
-    UNROLL for (int b = 0; b < 2; b++) part[b] = positive_parts(parts[0] + b * BLOCK, x + b * BLOCK);
+    UNROLL for (int b = 0; b < 2; b++)
+        part[b] = positive_parts(parts[0] + b * BLOCK, x + b * BLOCK);
     if (direction)
         UNROLL for (int b = 0; b < 2; b++)
             direction_parts(parts[1] + b * BLOCK, direction + b * BLOCK);
@@ -703,7 +709,7 @@ static uint64_t lanes_read(const uint8_t *lines, size_t n_lines) {
 // The members of Kernels that this file implements.
 #define LANES_KERNELS                                                                              \
     .to_bf16 = lanes_to_bf16, .to_f16 = lanes_to_f16, .to_q8 = lanes_to_q8, .to_q4 = lanes_to_q4,  \
-    .turn = turn_block,                                                                            \
+    .turn = lanes_turn,                                                                            \
     .rmsnorm = lanes_rmsnorm, .layernorm = lanes_layernorm, .add = lanes_add,                      \
     .scale = lanes_scale, .axpby = lanes_axpby, .act = lanes_act, .act_mul = lanes_act_mul,        \
     .rope = lanes_rope, .sincos = lanes_sincos, .max = lanes_max, .exp_sum = lanes_exp_sum,        \
