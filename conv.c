@@ -10,6 +10,19 @@ Buffer take_conv_rows(Arena *a, const Conv *c, const Workspace *w, int n) {
     return take_rows(a, (size_t)n + before, (size_t)c->n_channels);
 }
 
+StepBuffers take_step_buffers(Arena *a, const Conv *c, const Workspace *w, int n, int n_heads,
+                              int head_dim) {
+    size_t rows = (size_t)n, heads = (size_t)n_heads, width = heads * (size_t)head_dim;
+    StepBuffers b;
+    b.in = take_rows(a, rows, (size_t)c->n_channels);
+    b.window = take_conv_rows(a, c, w, n);
+    b.gate = take_input(a, rows, width);
+    b.mixed = take_rows(a, rows, width);
+    b.step = take_rows(a, rows, heads);
+    b.decay = take_rows(a, rows, heads);
+    return b;
+}
+
 float *conv_row(const Workspace *w, const Conv *c, Buffer window, int t) {
     return row(window, t + (c->n_taps - 1) * (w->rows[t].span + 1));
 }

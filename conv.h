@@ -1,5 +1,6 @@
-// conv.c: the short causal convolution of shortconv.c, deltanet.c and mamba2.c. Its input is a
-// window of rows: for each span of the pass the n_taps - 1 inputs before it, and then its own.
+// conv.c: the short causal convolution of shortconv.c, deltanet.c and mamba2.c, and the buffers of
+// the latter two. Its input is a window of rows: for each span of the pass the n_taps - 1 inputs
+// before it, and then its own.
 #ifndef CONV_H
 #define CONV_H
 
@@ -19,5 +20,15 @@ void conv_fill(const Workspace *w, const Conv *c, const KvLayer *kv, Buffer wind
 void conv_remember(const Workspace *w, const Conv *c, const KvLayer *kv, Buffer window);
 // How many numbers that is. They come first in the layer's state.
 size_t conv_state(const Conv *c);
+
+typedef struct {  // of a mixer whose heads keep a matrix, to which each token adds something
+    Buffer in;           // [n][channels], before the convolution and after
+    Buffer window;       // take_conv_rows
+    Buffer gate, mixed;  // [n][n_heads head_dim]
+    Buffer step, decay;  // [n][n_heads]
+} StepBuffers;
+
+StepBuffers take_step_buffers(Arena *a, const Conv *c, const Workspace *w, int n, int n_heads,
+                              int head_dim);
 
 #endif

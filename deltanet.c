@@ -16,33 +16,18 @@
 enum { Q_AND_K = 2 };
 static const float UNIT_EPS = 1e-6f;
 
-typedef struct {
-    Buffer in;           // [n][channels]: q, k and v side by side, before the convolution and after
-    Buffer window;       // take_conv_rows
-    Buffer gate, mixed;  // [n][n_v_heads v_dim]
-    Buffer beta, decay;  // [n][n_v_heads]
-} DeltaBuffers;
-
-static DeltaBuffers lay_out(Arena *a, const DeltaNet *d, const Workspace *w, int n_rows) {
-    size_t n = (size_t)n_rows, width = (size_t)d->n_v_heads * (size_t)d->v_dim;
-    DeltaBuffers b;
-    b.in = take_rows(a, n, (size_t)d->conv.n_channels);
-    b.window = take_conv_rows(a, &d->conv, w, n_rows);
-    b.gate = take_input(a, n, width);
-    b.mixed = take_rows(a, n, width);
-    b.beta = take_rows(a, n, (size_t)d->n_v_heads);
-    b.decay = take_rows(a, n, (size_t)d->n_v_heads);
-    return b;
+static StepBuffers lay_out(Arena *a, const DeltaNet *d, const Workspace *w, int n_rows) {
+    return take_step_buffers(a, &d->conv, w, n_rows, d->n_v_heads, d->v_dim);
 }
 
 typedef struct {
     const Workspace *w;
     const DeltaNet *d;
     const KvLayer *kv;
-    DeltaBuffers b;
+    StepBuffers b;
 } Job;
 
-// q, k and v of one token, decay and beta
+// q, k and v of one token, its step (beta) and decay
 static void prepare_row(const void *arg, int t, int thread) {
     const Job *job = arg;
     const DeltaNet *d = job->d;
@@ -54,8 +39,8 @@ static void prepare_row(const void *arg, int t, int thread) {
         float scale = h < d->n_k_heads ? q_scale : 1.0f;
         kernels->unit(x + (size_t)h * (size_t)d->k_dim, scale, UNIT_EPS, d->k_dim);
     }
-    kernels->act(row(job->b.beta, t), ACT_SIGMOID, d->n_v_heads);
-    kernels->scale(row(job->b.beta, t), d->beta_scale, d->n_v_heads);
+    kernels->act(row(job->b.step, t), ACT_SIGMOID, d->n_v_heads);
+    kernels->scale(row(job->b.step, t), d->beta_scale, d->n_v_heads);
     kernels->decay(row(job->b.decay, t), d->rate, d->n_v_heads);
 }
 
@@ -73,7 +58,7 @@ static void run_head(const void *arg, int item, int thread) {
         const float *q = row(job->b.in, t) + k_head, *k = q + keys;
         const float *v = row(job->b.in, t) + Q_AND_K * keys + v_head;
         job->w->k->delta(state, row(job->b.mixed, t) + v_head, q, k, v, row(job->b.decay, t)[h],
-                         row(job->b.beta, t)[h], d->k_dim, d->v_dim);
+                         row(job->b.step, t)[h], d->k_dim, d->v_dim);
     }
 }
 
@@ -93,7 +78,7 @@ static void run(Workspace *w, const Layer *l, const KvLayer *kv, Buffer y) {
     int n = w->n_rows;
     Arena a = scratch(w);
     Job job = {w, d, kv, lay_out(&a, d, w, n)};
-    Product products[] = {{job.b.in, &d->in}, {job.b.gate, &d->gate}, {job.b.beta, &d->beta},
+    Product products[] = {{job.b.in, &d->in}, {job.b.gate, &d->gate}, {job.b.step, &d->beta},
                           {job.b.decay, &d->decay}};
     multiply_each(w, products, 4, y, n);
     conv_fill(w, &d->conv, kv, job.b.window, job.b.in);

@@ -263,7 +263,7 @@ void heads_sampler_pick_each(heads_workspace *w, heads_sampler *const *samplers,
                              const float *logits, int *ids) {
     LogitRows rows = {.logits = logits, .stride = logit_stride(w), .samplers = samplers,
                       .ids = ids};
-    workspace_each(w, n, pick_row, &rows);
+    parallel_for(workspace_pool(w), n, pick_row, &rows);
 }
 
 static void score_row(const void *arg, int i, int thread) {
@@ -280,7 +280,7 @@ void heads_log_probabilities(heads_workspace *w, const float *logits, const int 
     LogitRows rows = {.logits = logits, .stride = logit_stride(w),
                       .vocab_size = workspace_model(w)->vocab_size, .given = ids,
                       .log_probabilities = log_probabilities, .best = best};
-    workspace_each(w, n, score_row, &rows);
+    parallel_for(workspace_pool(w), n, score_row, &rows);
 }
 
 // ---- what a cache costs ----

@@ -11,30 +11,15 @@
 // that the result depends neither on threads nor on how tokens are cut into passes.
 #include "conv.h"
 
-typedef struct {
-    Buffer in;           // [n][channels]: x, B and C side by side, before the convolution and after
-    Buffer window;       // take_conv_rows
-    Buffer gate, mixed;  // [n][n_heads head_dim]
-    Buffer step, decay;  // [n][n_heads]
-} MambaBuffers;
-
-static MambaBuffers lay_out(Arena *a, const Mamba2 *m, const Workspace *w, int n_rows) {
-    size_t n = (size_t)n_rows, width = (size_t)m->n_heads * (size_t)m->head_dim;
-    MambaBuffers b;
-    b.in = take_rows(a, n, (size_t)m->conv.n_channels);
-    b.window = take_conv_rows(a, &m->conv, w, n_rows);
-    b.gate = take_input(a, n, width);
-    b.mixed = take_rows(a, n, width);
-    b.step = take_rows(a, n, (size_t)m->n_heads);
-    b.decay = take_rows(a, n, (size_t)m->n_heads);
-    return b;
+static StepBuffers lay_out(Arena *a, const Mamba2 *m, const Workspace *w, int n_rows) {
+    return take_step_buffers(a, &m->conv, w, n_rows, m->n_heads, m->head_dim);
 }
 
 typedef struct {
     const Workspace *w;
     const Mamba2 *m;
     const KvLayer *kv;
-    MambaBuffers b;
+    StepBuffers b;
 } Job;
 
 // x, B and C of one token, step and decay

@@ -29,66 +29,6 @@ typedef struct {
     float latent_eps;
 } Loader;
 
-// ---- values ----
-
-static bool given(Loader *x, const char *key) { return read_meta(&x->r, key) != NULL; }
-
-// The entry of that key, which must have that type and one value, or `count`.
-static const Meta *need_meta(Loader *x, const char *key, uint32_t type, int count) {
-    const Meta *meta = read_meta(&x->r, key);
-    if (!meta) fail(x->err, "metadata %s is missing", key);
-    else if (meta->type != type)
-        fail(x->err, "metadata %s: type is %u, expected %u", key, meta->type, type);
-    else if (meta->count != 1 && meta->count != (size_t)count)
-        fail(x->err, "metadata %s: it has %zu values, expected %s%d", key, meta->count,
-             count > 1 ? "1 or " : "", count);
-    else return meta;
-    return NULL;
-}
-
-static int get_int(Loader *x, const char *key, int least, int most, int *out) {
-    const Meta *meta = need_meta(x, key, META_I32, 1);
-    if (!meta) return -1;
-    *out = *(const int32_t *)meta->values;
-    if (*out >= least && *out <= most) return 0;
-    return fail(x->err, "metadata %s is %d, expected %d..%d", key, *out, least, most);
-}
-
-static int get_float(Loader *x, const char *key, float least, float *out) {
-    const Meta *meta = need_meta(x, key, META_F32, 1);
-    if (!meta) return -1;
-    *out = *(const float *)meta->values;
-    if (!isfinite(*out)) return fail(x->err, "metadata %s is not a finite number", key);
-    if (*out >= least) return 0;
-    return fail(x->err, "metadata %s is %g, expected %g or more", key, (double)*out, (double)least);
-}
-
-// A knob that may be absent: *out stays as it is then.
-static int maybe_int(Loader *x, const char *key, int least, int most, int *out) {
-    return given(x, key) ? get_int(x, key, least, most, out) : 0;
-}
-
-static int maybe_float(Loader *x, const char *key, float least, float *out) {
-    return given(x, key) ? get_float(x, key, least, out) : 0;
-}
-
-// Numbers, all of them finite: least..most of them. *out stays as it is where there are none.
-static int get_floats(Loader *x, const char *key, int least, int most, const float **out, int *n) {
-    const Meta *meta = read_meta(&x->r, key);
-    if (!meta) return 0;
-    if (meta->type != META_F32 || meta->count < (size_t)least || meta->count > (size_t)most) {
-        char range[32] = "";
-        if (least < most) snprintf(range, sizeof range, "%d..", least);
-        return fail(x->err, "metadata %s: expected %s%d numbers of type f32", key, range, most);
-    }
-    *out = meta->values;
-    *n = (int)meta->count;
-    for (int i = 0; i < *n; i++)
-        if (!isfinite((*out)[i]))
-            return fail(x->err, "metadata %s: value %d is not a finite number", key, i);
-    return 0;
-}
-
 // ---- the model's knobs ----
 
 typedef struct {
@@ -102,97 +42,84 @@ static Name rope_key(int set, const char *what) {
 }
 
 // The table for long texts, if the set has one.
-static int get_long_rope(Loader *x, int set, RopeSet *rope) {
+static int get_long_rope(Reader *r, int set, RopeSet *rope) {
     int n = rope->n_pairs;
-    if (get_floats(x, rope_key(set, "long_freq").text, n, n, &rope->long_freq, &n)) return -1;
+    if (read_floats(r, rope_key(set, "long_freq").text, n, n, &rope->long_freq, &n)) return -1;
     if (!rope->long_freq) return 0;
-    return get_int(x, rope_key(set, "length").text, 1, MAX_CONTEXT, &rope->length) ||
-           maybe_float(x, rope_key(set, "long_multiplier").text, -FLT_MAX, &rope->long_multiplier);
+    return need_int(r, rope_key(set, "length").text, 1, MAX_CONTEXT, &rope->length) ||
+           read_float(r, rope_key(set, "long_multiplier").text, -FLT_MAX, 1.0f,
+                      &rope->long_multiplier);
 }
 
 static int get_rope_sets(Loader *x) {
-    Model *m = x->m;
-    for (int i = 0; i < MAX_ROPE_SETS; i++) {
-        RopeSet *rope = &m->rope[i];
-        *rope = (RopeSet){.multiplier = 1.0f, .long_multiplier = 1.0f};
-        if (get_floats(x, rope_key(i, "inv_freq").text, 1, MAX_DIM, &rope->inv_freq,
-                       &rope->n_pairs))
+    Reader *r = &x->r;
+    int *n = &x->m->n_rope_sets;
+    for (; *n < MAX_ROPE_SETS; ++*n) {
+        RopeSet *rope = &x->m->rope[*n];
+        if (read_floats(r, rope_key(*n, "inv_freq").text, 1, MAX_DIM, &rope->inv_freq,
+                        &rope->n_pairs))
             return -1;
         if (!rope->inv_freq) return 0;
-        if (maybe_float(x, rope_key(i, "multiplier").text, -FLT_MAX, &rope->multiplier) ||
-            get_long_rope(x, i, rope))
+        if (read_float(r, rope_key(*n, "multiplier").text, -FLT_MAX, 1.0f, &rope->multiplier) ||
+            get_long_rope(r, *n, rope))
             return -1;
-        m->n_rope_sets++;
     }
     return 0;
 }
 
 // What a masked language model has before its output, and what becomes of a text's hidden states.
 static int get_head_knobs(Loader *x) {
-    Pooling *p = &x->m->pooling;
-    int head = 1, unit = 0;
-    p->most_tokens = x->m->context;
-    x->m->d_embed = x->m->n_embd;
-    if (maybe_int(x, "model.d_embed", 1, MAX_DIM, &x->m->d_embed) ||
-        maybe_int(x, "model.head", 0, 1, &head) ||
-        maybe_int(x, "model.pooling", 0, N_POOLINGS - 1, &p->pooling) ||
-        (p->pooling &&
-         (maybe_int(x, "model.pooling_unit", 0, 1, &unit) ||
-          maybe_int(x, "model.pooling_tokens", 1, x->m->context, &p->most_tokens))))
+    Model *m = x->m;
+    Reader *r = &x->r;
+    Pooling *p = &m->pooling;
+    int head, unit = 0;
+    p->most_tokens = m->context;
+    if (read_int(r, "model.d_embed", 1, MAX_DIM, m->n_embd, &m->d_embed) ||
+        read_int(r, "model.head", 0, 1, 1, &head) ||
+        read_int(r, "model.pooling", 0, N_POOLINGS - 1, 0, &p->pooling) ||
+        (p->pooling && (read_int(r, "model.pooling_unit", 0, 1, 0, &unit) ||
+                        read_int(r, "model.pooling_tokens", 1, m->context, m->context,
+                                 &p->most_tokens))))
         return -1;
     x->has_logits = head;
     p->unit = unit;
     return 0;
 }
 
-// Whole numbers from least to most, any number of them.
-static int get_ints(Loader *x, const char *key, int least, int most, const int **out, int *n) {
-    const Meta *meta = read_meta(&x->r, key);
-    if (!meta) return 0;
-    if (meta->type != META_I32 || meta->count > MAX_DIM)
-        return fail(x->err, "metadata %s: expected up to %d numbers of type i32", key, MAX_DIM);
-    *out = meta->values;
-    *n = (int)meta->count;
-    for (int i = 0; i < *n; i++)
-        if ((*out)[i] < least || (*out)[i] > most)
-            return fail(x->err, "metadata %s: value %d is %d, expected %d..%d", key, i, (*out)[i],
-                        least, most);
-    return 0;
-}
-
 // Rows of tokens that must not occur.
-static int get_banned(Loader *x, Rules *r) {
-    int n_begin = 0, n = 0, last = x->m->vocab_size - 1;
-    if (get_ints(x, "model.banned", 0, last, &r->banned, &n) ||
-        get_ints(x, "model.banned.begin", 0, n, &r->banned_begin, &n_begin))
+static int get_banned(Loader *x, Rules *rules) {
+    size_t n;
+    Ints ids;
+    if (!read_meta(&x->r, "model.banned.begin")) return 0;
+    if (read_lists(&x->r, "model.banned.begin", 1, MAX_DIM, &rules->n_banned, &rules->banned_begin,
+                   &n) ||
+        read_ints(&x->r, "model.banned", n, 0, x->m->vocab_size - 1, &ids))
         return -1;
-    if (!n && !n_begin) return 0;
-    for (int i = 0; i < n_begin; i++)
-        if (r->banned_begin[i] < (i ? r->banned_begin[i - 1] + 1 : 0)) n_begin = 0;
-    if (n_begin < 2 || r->banned_begin[0] != 0 || r->banned_begin[n_begin - 1] != n)
-        return fail(x->err, "metadata model.banned.begin: expected numbers that ascend from 0 to "
-                    "%d", n);
-    r->n_banned = n_begin - 1;
+    rules->banned = ids.v;
+    for (int i = 0; i < rules->n_banned; i++)
+        if (rules->banned_begin[i] == rules->banned_begin[i + 1])
+            return fail(x->err, "metadata model.banned.begin: row %d is empty", i);
     return 0;
 }
 
 static int get_rules(Loader *x) {
-    Rules *r = &x->m->rules;
-    int greedy = 0, last = x->m->vocab_size - 1;
-    *r = (Rules){.room = x->m->context + 1, .last = -1};
+    Rules *rules = &x->m->rules;
+    Reader *r = &x->r;
+    int greedy, last = x->m->vocab_size - 1;
+    *rules = (Rules){.room = x->m->context + 1, .last = -1};
     if (!x->m->source.n) return 0;
-    if (get_ints(x, "model.start", 0, last, &r->start, &r->n_start) ||
-        maybe_int(x, "model.last", 0, last, &r->last) ||
-        maybe_int(x, "model.least", 1, MAX_CONTEXT, &r->least) ||
-        maybe_int(x, "model.most", 2, MAX_CONTEXT, &r->most) ||
-        maybe_int(x, "model.no_repeat", 1, MAX_CONTEXT, &r->no_repeat) ||
-        maybe_int(x, "model.greedy", 0, 1, &greedy) ||
-        get_ints(x, "model.eos", 0, last, &r->eos, &r->n_eos) ||
-        get_ints(x, "model.languages", 0, last, &r->languages, &r->n_languages) ||
-        get_banned(x, r))
+    if (read_ints(r, "model.start", SIZE_MAX, 0, last, &rules->start) ||
+        read_int(r, "model.last", 0, last, -1, &rules->last) ||
+        read_int(r, "model.least", 1, MAX_CONTEXT, 0, &rules->least) ||
+        read_int(r, "model.most", 2, MAX_CONTEXT, 0, &rules->most) ||
+        read_int(r, "model.no_repeat", 1, MAX_CONTEXT, 0, &rules->no_repeat) ||
+        read_int(r, "model.greedy", 0, 1, 0, &greedy) ||
+        read_ints(r, "model.eos", SIZE_MAX, 0, last, &rules->eos) ||
+        read_ints(r, "model.languages", SIZE_MAX, 0, last, &rules->languages) ||
+        get_banned(x, rules))
         return -1;
-    r->greedy = greedy;
-    if (r->n_start < 1 || r->n_start > x->m->context)
+    rules->greedy = greedy;
+    if (rules->start.n < 1 || rules->start.n > (size_t)x->m->context)
         return fail(x->err, "metadata model.start: a model with model.source_layers needs a token "
                     "that its texts begin with");
     return 0;
@@ -200,26 +127,26 @@ static int get_rules(Loader *x) {
 
 static int get_model_knobs(Loader *x) {
     Model *m = x->m;
-    int layernorm, n_source = 0;
-    if (get_int(x, "model.vocab_size", 1, MAX_DIM, &m->vocab_size) ||
-        get_int(x, "model.n_embd", 1, MAX_DIM, &m->n_embd) ||
-        get_int(x, "model.n_layers", 1, MAX_LAYERS, &m->n_layers) ||
-        get_int(x, "model.context", 1, MAX_CONTEXT, &m->context) ||
-        get_int(x, "model.norm", 0, 1, &layernorm) ||
-        get_float(x, "model.norm_eps", 0.0f, &m->norm_eps))
+    Reader *r = &x->r;
+    int layernorm, n_source;
+    if (need_int(r, "model.vocab_size", 1, MAX_DIM, &m->vocab_size) ||
+        need_int(r, "model.n_embd", 1, MAX_DIM, &m->n_embd) ||
+        need_int(r, "model.n_layers", 1, MAX_LAYERS, &m->n_layers) ||
+        need_int(r, "model.context", 1, MAX_CONTEXT, &m->context) ||
+        need_int(r, "model.norm", 0, 1, &layernorm) ||
+        need_float(r, "model.norm_eps", 0.0f, &m->norm_eps) ||
+        read_int(r, "model.source_layers", 1, m->n_layers - 1, 0, &n_source))
         return -1;
-    if (maybe_int(x, "model.source_layers", 1, m->n_layers - 1, &n_source)) return -1;
     m->source = (Stack){.n = n_source, .vocab_size = m->vocab_size};
     m->text = (Stack){n_source, m->n_layers - n_source, .vocab_size = m->vocab_size};
     m->layernorm = layernorm;
-    m->emb_scale = 1.0f;
     int *width = &m->layer_embed.width;  // of "ple", per-layer embeddings
-    if (maybe_float(x, "model.emb_scale", -FLT_MAX, &m->emb_scale) ||
-        maybe_float(x, "model.final_softcap", 0.0f, &m->final_softcap) ||
-        maybe_int(x, "model.ple", 0, MAX_DIM / m->n_layers, width) ||
+    if (read_float(r, "model.emb_scale", -FLT_MAX, 1.0f, &m->emb_scale) ||
+        read_float(r, "model.final_softcap", 0.0f, 0.0f, &m->final_softcap) ||
+        read_int(r, "model.ple", 0, MAX_DIM / m->n_layers, 0, width) ||
         get_head_knobs(x) ||
-        get_floats(x, "model.q_temp", 1, MAX_DIM, &m->q_temp, &m->n_q_temp) ||
-        (m->q_temp && get_int(x, "model.q_temp_length", 1, MAX_CONTEXT, &m->q_temp_length)))
+        read_floats(r, "model.q_temp", 1, MAX_DIM, &m->q_temp, &m->n_q_temp) ||
+        (m->q_temp && need_int(r, "model.q_temp_length", 1, MAX_CONTEXT, &m->q_temp_length)))
         return -1;
     return get_rope_sets(x) || get_rules(x);
 }
@@ -339,8 +266,9 @@ static int refuse_value(Loader *x, const Knob *k, int i, double value) {
 
 // One knob, of all layers.
 static int get_knob(Loader *x, const Knob *k) {
-    bool absent = !isnan(k->usual) && !given(x, k->key);
-    const Meta *meta = absent ? NULL : need_meta(x, k->key, k->type, x->m->n_layers);
+    bool absent = !isnan(k->usual) && !read_meta(&x->r, k->key);
+    const Meta *meta = absent ? NULL
+                              : need_meta(&x->r, k->key, k->type, (size_t)x->m->n_layers);
     if (!absent && !meta) return -1;
     for (int i = 0; i < x->m->n_layers; i++) {
         void *field = (char *)&x->drafts[i] + k->field;
@@ -381,7 +309,7 @@ static int check_owner(Loader *x, const Knob *k) {
 static int check_model_owner(Loader *x, const char *key, Owner owner) {
     for (int i = 0; i < x->m->n_layers; i++)
         if (has(&x->drafts[i], owner)) return 0;
-    if (!given(x, key)) return 0;
+    if (!read_meta(&x->r, key)) return 0;
     return fail(x->err, "metadata %s needs %s, which no layer has", key, OWNERS[owner]);
 }
 
@@ -616,12 +544,11 @@ static int get_layer_knobs(Loader *x) {
     if (!x->drafts || !m->layers) return fail(x->err, "no memory for %d layers", m->n_layers);
     for (int k = 0; k < N_KNOBS; k++)
         if (get_knob(x, &KNOBS[k])) return -1;
-    x->latent_eps = m->norm_eps;
     for (int k = 0; k < N_KNOBS; k++)
         if (check_owner(x, &KNOBS[k])) return -1;
     if (check_model_owner(x, "model.q_temp", ATTENTION) ||
         check_model_owner(x, "model.latent_eps", LATENT) ||
-        (given(x, "model.latent_eps") && get_float(x, "model.latent_eps", 0.0f, &x->latent_eps)))
+        read_float(&x->r, "model.latent_eps", 0.0f, m->norm_eps, &x->latent_eps))
         return -1;
     for (int i = 0; i < m->n_layers; i++) {
         settle_layer(&x->drafts[i]);
@@ -982,7 +909,7 @@ static int get_head(Loader *x) {
     m->output = m->text.embed;
     if (optional_matrix(x, &m->head.dense, -1, "head_dense", d, m->n_embd) ||
         (m->head.dense.data && (need_norm(x, &m->head.norm, -1, "head_norm", d) ||
-                                get_int(x, "model.head_act", 0, N_PLAIN_ACTS - 1, &act))) ||
+                                need_int(&x->r, "model.head_act", 0, N_PLAIN_ACTS - 1, &act))) ||
         optional_matrix(x, &m->output, -1, "output", m->vocab_size, d) ||
         optional_vector(x, &m->output.bias, -1, "output.bias", (size_t)m->vocab_size))
         return -1;

@@ -7,7 +7,7 @@
 #ifndef MODEL_H
 #define MODEL_H
 
-#include "checkpoint.h"
+#include "metadata.h"
 
 enum {
     MAX_LAYERS = 4096, MAX_HEADS = 1 << 14, MAX_LATENT_HEADS = 255, MAX_TAPS = 64,
@@ -220,11 +220,11 @@ typedef struct {
     int least, most;         // tokens that a text has, those of start included; 0: no limit
     int no_repeat;           // no row of this many tokens occurs twice; 0: they may
     bool greedy;             // the likeliest token is taken unless the user asks for chance
-    int n_start, n_eos, n_banned, n_languages;
-    const int *start;        // [n_start], what every text begins with
-    const int *eos;          // [n_eos], any of which ends a text that has `least` tokens
-    const int *banned_begin, *banned;  // [n_banned + 1], rows of tokens that must not occur
-    const int *languages;    // [n_languages], tokens that say which language a text is in
+    Ints start;              // what every text begins with
+    Ints eos;                // any of which ends a text that has `least` tokens
+    Ints languages;          // tokens that say which language a text is in
+    int n_banned;
+    const int32_t *banned_begin, *banned;  // [n_banned + 1], rows of tokens that must not occur
 } Rules;
 
 typedef struct heads_model {

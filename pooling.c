@@ -82,7 +82,7 @@ static int run_some(Vectors *v, int from, Error *err) {
     if (!rows) return -1;
     for (int i = 0; i < n; rows += (size_t)runs[i++].n_logits * logit_stride(v->w))
         v->rows[i] = rows;
-    workspace_each(v->w, n, pool_text, v);
+    parallel_for(v->w->pool, n, pool_text, v);
     return n;
 }
 

@@ -106,7 +106,7 @@ static void apply_rules(Sampler *s) {
         ban_row(s, r->banned + r->banned_begin[i], r->banned_begin[i + 1] - r->banned_begin[i]);
     for (int i = 0; r->no_repeat && i + r->no_repeat <= s->n_text; i++)
         ban_row(s, s->text + i, r->no_repeat);
-    for (int i = 0; s->n_text < r->least && i < r->n_eos; i++) s->work[r->eos[i]] = -INFINITY;
+    for (size_t i = 0; s->n_text < r->least && i < r->eos.n; i++) s->work[r->eos.v[i]] = -INFINITY;
     if (r->last < 0 || !s->options.most || s->n_text != s->options.most - 1) return;
     for (int i = 0; i < s->vocab_size; i++) s->work[i] = i == r->last ? 0.0f : -INFINITY;
 }

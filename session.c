@@ -128,9 +128,7 @@ const Kernels *workspace_kernels(const Workspace *w) { return w->k; }
 int workspace_threads(const Workspace *w) { return pool_threads(w->pool); }
 int workspace_context(const Workspace *w) { return w->kv.context; }
 int workspace_chunk(const Workspace *w) { return w->chunk; }
-void workspace_each(Workspace *w, int n, WorkFn *work, const void *arg) {
-    parallel_for(w->pool, n, work, arg);
-}
+Pool *workspace_pool(const Workspace *w) { return w->pool; }
 
 void workspace_probe(Workspace *w, const heads_probe *probe) {
     w->probe = probe ? *probe : (heads_probe){0};

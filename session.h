@@ -41,8 +41,8 @@ const Kernels *workspace_kernels(const Workspace *w);
 int workspace_threads(const Workspace *w);
 int workspace_context(const Workspace *w);
 int workspace_chunk(const Workspace *w);
-// parallel_for on the workspace's threads, between its calls.
-void workspace_each(Workspace *w, int n, WorkFn *work, const void *arg);
+// Its threads: parallel_for may use them between the workspace's calls.
+Pool *workspace_pool(const Workspace *w);
 // heads.h says what a probe sees, and when. NULL: nothing.
 void workspace_probe(Workspace *w, const heads_probe *probe);
 

@@ -8,8 +8,8 @@
 #include "tokenizer.h"
 
 static bool is_language(const Rules *r, int id) {
-    for (int i = 0; i < r->n_languages; i++)
-        if (r->languages[i] == id) return true;
+    for (size_t i = 0; i < r->languages.n; i++)
+        if (r->languages.v[i] == id) return true;
     return false;
 }
 
@@ -20,19 +20,19 @@ static int language_token(const Model *model, const Tokenizer *tokenizer, const 
     const Rules *r = &model->rules;
     char known[256] = "", marked[64];
     size_t len, used = 0, n_code = (size_t)n;
-    if (!r->n_languages || !tokenizer)
+    if (!r->languages.n || !tokenizer)
         return fail(err, "the model names no languages that a text could be in");
     int n_marked = snprintf(marked, sizeof marked, "__%.*s__", n, code);
-    for (int i = 0; i < r->n_languages; i++) {
-        const char *text = tokenizer_text(tokenizer, r->languages[i], &len);
+    for (size_t i = 0; i < r->languages.n; i++) {
+        const char *text = tokenizer_text(tokenizer, r->languages.v[i], &len);
         if ((len == n_code && memcmp(text, code, len) == 0) ||
             (len == (size_t)n_marked && memcmp(text, marked, len) == 0))
-            return r->languages[i];
+            return r->languages.v[i];
         if (used + len + 8 < sizeof known)
             used += (size_t)snprintf(known + used, sizeof known - used, " %.*s", (int)len, text);
     }
     return fail(err, "the model knows no language \"%.*s\"; it has%s%s", n, code, known,
-                r->n_languages > 30 ? " .." : "");
+                r->languages.n > 30 ? " .." : "");
 }
 
 int source_language(const Model *model, const Tokenizer *tokenizer, const char *lang, int *ids,
@@ -49,15 +49,15 @@ long start_tokens(const Model *model, const Tokenizer *tokenizer, const char *la
                   Error *err) {
     const Rules *r = &model->rules;
     const char *colon = lang ? strchr(lang, ':') : NULL, *code = colon ? colon + 1 : lang;
-    int n = r->n_start;
+    int n = (int)r->start.n;
     int id = lang ? language_token(model, tokenizer, code, (int)strlen(code), err) : -1;
     if (lang && id < 0) return -1;
     *ids = calloc((size_t)n + 1, sizeof **ids);
     if (!*ids) return fail(err, "no memory for %d tokens", n + 1);
-    if (n) memcpy(*ids, r->start, (size_t)n * sizeof **ids);
+    if (n) memcpy(*ids, r->start.v, (size_t)n * sizeof **ids);
     if (!lang) return n;
     // The language takes the place of a last one that is there, or stands after the start.
-    bool replaces = n > 1 || (n && is_language(r, r->start[0]));
+    bool replaces = n > 1 || (n && is_language(r, r->start.v[0]));
     if (!replaces) n++;
     (*ids)[n - 1] = id;
     return n;

@@ -24,7 +24,7 @@
 #include "text/wordpiece.h"
 
 enum {
-    MAX_TOKENS = MAX_DIM, MAX_ADDED_LENGTH = 1024, MAX_AROUND = 64, MAX_TEXT = INT_MAX / 4
+    MAX_TOKENS = MAX_DIM - 1, MAX_ADDED_LENGTH = 1024, MAX_AROUND = 64, MAX_TEXT = INT_MAX / 4
 };
 enum { KIND_PLAIN, KIND_SPECIAL, KIND_BYTE, N_KINDS };  // of a token
 enum { LSTRIP = 1, RSTRIP = 2, SINGLE_WORD = 4, AT_START = 8 };  // of an added token
@@ -56,8 +56,8 @@ struct heads_tokenizer {
     Ints splits;
     Unigram unigram;
     bool by_chars;          // the model reads characters, not bytes
-    struct {                // of what is written, where that has other tokens than what is read
-        int n;              // 0: it has the same
+    struct {                // what is written has tokens of its own, or the same as what is read
+        int n;
         const int32_t *begin;
         const uint8_t *text, *kinds;
     } target;
@@ -72,40 +72,37 @@ struct heads_tokenizer {
 // ---- opening: every number of the file is checked before it is used ----
 
 static int load_tokens(Tokenizer *t, Reader *r) {
-    const Meta *offsets = read_meta(r, "tokenizer.token.begin");
-    if (!offsets)
+    size_t text_bytes;
+    if (!read_meta(r, "tokenizer.token.begin"))
         return fail(r->err, "metadata tokenizer.token.begin is missing: the checkpoint has no "
                     "tokenizer");
-    if (offsets->count < 2 || offsets->count > MAX_TOKENS)
-        return fail(r->err, "metadata tokenizer.token.begin: it has %zu values, expected 2..%d",
-                    offsets->count, MAX_TOKENS);
-    t->n_tokens = (int)offsets->count - 1;
-    size_t n = (size_t)t->n_tokens, text_bytes;
-    if (read_offsets(r, "tokenizer.token.begin", n, &t->begin, &text_bytes) ||
+    if (read_lists(r, "tokenizer.token.begin", 1, MAX_TOKENS, &t->n_tokens, &t->begin,
+                   &text_bytes) ||
         read_bytes(r, "tokenizer.token.text", text_bytes, UINT8_MAX, &t->text) ||
-        read_bytes(r, "tokenizer.token.kind", n, N_KINDS - 1, &t->kinds))
+        read_bytes(r, "tokenizer.token.kind", (size_t)t->n_tokens, N_KINDS - 1, &t->kinds))
         return -1;
     if (load_unigram(&t->unigram, r, t->n_tokens, t->begin, t->text)) return -1;
     int bytes = t->unigram.ids.n ? 6 : 1;  // <0x0A>, or the byte itself
-    for (size_t i = 0; i < n; i++)
+    for (int i = 0; i < t->n_tokens; i++)
         if (t->kinds[i] == KIND_BYTE && t->begin[i + 1] - t->begin[i] != bytes)
-            return fail(r->err, "metadata tokenizer.token.text: token %zu stands for a byte, but "
+            return fail(r->err, "metadata tokenizer.token.text: token %d stands for a byte, but "
                         "has %d", i, t->begin[i + 1] - t->begin[i]);
     return 0;
 }
 
 // The tokens of what is written, where they are others.
 static int load_target(Tokenizer *t, Reader *r) {
-    const Meta *offsets = read_meta(r, "tokenizer.target.begin");
-    if (!offsets) return 0;
-    if (offsets->count < 2 || offsets->count > MAX_TOKENS || !t->by_chars)
-        return fail(r->err, "metadata tokenizer.target.begin: it has %zu values, expected 2..%d, "
-                    "and a model over characters", offsets->count, MAX_TOKENS);
-    size_t n = offsets->count - 1, text_bytes;
-    t->target.n = (int)n;
-    return read_offsets(r, "tokenizer.target.begin", n, &t->target.begin, &text_bytes) ||
+    size_t text_bytes;
+    t->target.n = t->n_tokens, t->target.begin = t->begin;
+    t->target.text = t->text, t->target.kinds = t->kinds;
+    if (!read_meta(r, "tokenizer.target.begin")) return 0;
+    if (!t->by_chars)
+        return fail(r->err, "metadata tokenizer.target.begin needs a tokenizer over characters");
+    return read_lists(r, "tokenizer.target.begin", 1, MAX_TOKENS, &t->target.n, &t->target.begin,
+                      &text_bytes) ||
            read_bytes(r, "tokenizer.target.text", text_bytes, UINT8_MAX, &t->target.text) ||
-           read_bytes(r, "tokenizer.target.kind", n, KIND_SPECIAL, &t->target.kinds);
+           read_bytes(r, "tokenizer.target.kind", (size_t)t->target.n, KIND_SPECIAL,
+                      &t->target.kinds);
 }
 
 static int load_units(Tokenizer *t, Reader *r) {
@@ -322,7 +319,6 @@ const char *tokenizer_text(const Tokenizer *t, int id, size_t *len) {
 }
 
 const char *tokenizer_written(const Tokenizer *t, int id, size_t *len) {
-    if (!t->target.n) return tokenizer_text(t, id, len);
     bool known = id >= 0 && id < t->target.n;
     *len = known ? (size_t)(t->target.begin[id + 1] - t->target.begin[id]) : 0;
     return (const char *)t->target.text + (known ? t->target.begin[id] : 0);
@@ -799,26 +795,15 @@ static bool put_marked(Decoder *d, const uint8_t *text, size_t n, bool first) {
     return put_text(d, text + begin, n - begin, false) >= 0;
 }
 
-// A token of the target's own.
-static bool put_target(Decoder *d, int id) {
-    const Tokenizer *t = d->t;
-    if (id >= t->target.n || (d->skip_special && t->target.kinds[id] == KIND_SPECIAL)) return true;
-    bool first = !d->begun;
-    d->begun = true;
-    size_t n = (size_t)(t->target.begin[id + 1] - t->target.begin[id]);
-    return put_marked(d, t->target.text + t->target.begin[id], n, first);
-}
-
 static bool put_token(Decoder *d, int id) {
     const Tokenizer *t = d->t;
-    if (t->target.n) return put_target(d, id);
-    if (id >= t->n_tokens || (d->skip_special && t->kinds[id] == KIND_SPECIAL)) return true;
-    const uint8_t *text = t->text + t->begin[id];
-    size_t n = (size_t)(t->begin[id + 1] - t->begin[id]);
+    size_t n;
+    const uint8_t *text = (const uint8_t *)tokenizer_written(t, id, &n);
+    if (id >= t->target.n || (d->skip_special && t->target.kinds[id] == KIND_SPECIAL)) return true;
     if (!t->by_chars) return hold(d, text, n) && put_held_text(d, true);
     bool first = !d->begun;
     d->begun = true;
-    if (t->kinds[id] == KIND_BYTE) {
+    if (t->target.kinds[id] == KIND_BYTE) {
         char hex[3] = "";
         if (n == 6) memcpy(hex, text + 3, 2);
         uint8_t byte = (uint8_t)strtoul(hex, NULL, 16);  // of <0x0A>

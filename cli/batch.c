@@ -361,7 +361,7 @@ static void take_logits(Batch *b, const float *logits) {
         b->owners[n++]->logits = logits;
         logits += logit_stride(b->w);
     }
-    workspace_each(b->w, n, pick, b->owners);
+    parallel_for(workspace_pool(b->w), n, pick, b->owners);
     for (int i = 0; i < n; i++) accept_token(b, b->owners[i], b->owners[i]->picked);
 }
 

@@ -117,7 +117,7 @@ static double sample_read(Bench *b, double took) {
     int items = (int)((b->n_lines + READ_LINES - 1) / READ_LINES);
     double start = seconds(), bytes = 0;
     do {
-        workspace_each(b->w, items, read_item, b);
+        parallel_for(workspace_pool(b->w), items, read_item, b);
         bytes += (double)b->n_lines * 64;
     } while (goes_on(start, took));
     double found = bytes / (seconds() - start);
@@ -136,7 +136,7 @@ static double sample_peak(Bench *b, double took) {
     double once = b->k->peak[b->dtype](1) * (double)b->steps * items;
     double start = seconds(), operations = 0;
     do {
-        workspace_each(b->w, items, peak_item, b);
+        parallel_for(workspace_pool(b->w), items, peak_item, b);
         operations += once;
     } while (goes_on(start, took));
     double found = operations / (seconds() - start);
@@ -149,7 +149,7 @@ static void nothing(const void *arg, int item, int thread) { (void)arg, (void)it
 static void sample_empty(Bench *b) {
     double start = seconds();
     for (int i = 0; i < EMPTY_CALLS; i++)
-        workspace_each(b->w, workspace_threads(b->w), nothing, NULL);
+        parallel_for(workspace_pool(b->w), workspace_threads(b->w), nothing, NULL);
     add_sample(&b->empty, (seconds() - start) / EMPTY_CALLS);
 }
 

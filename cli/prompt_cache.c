@@ -2,19 +2,20 @@
 
 #include <errno.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include "print.h"
 
 static Sequence *load(const Options *o, Workspace *w) {
     Error err;
+    struct stat st = {0};
     if (!o->prompt_cache) return open_sequence(w, false);
-    if (access(o->prompt_cache, F_OK) != 0 && errno == ENOENT) {
-        if (o->prompt_cache_ro) die("cannot open %s: %s", o->prompt_cache, strerror(ENOENT));
-        return open_sequence(w, false);
-    }
+    bool is_new = stat(o->prompt_cache, &st) != 0 && errno == ENOENT;
+    if (is_new && o->prompt_cache_ro) die("cannot open %s: %s", o->prompt_cache, strerror(ENOENT));
+    if (is_new) return open_sequence(w, false);
     Sequence *s = sequence_load(w, o->prompt_cache, &err);
-    if (!s) die("%s", err.text);
+    bool may_be_new = S_ISREG(st.st_mode) && !o->prompt_cache_ro;
+    if (!s) die("%s%s", err.text, may_be_new ? "; name another file, or remove this one" : "");
     return s;
 }
 

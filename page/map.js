@@ -173,6 +173,16 @@ function draw_cross(context, x, y, row, column) {
   }
 }
 
+// What is drawn outside the rectangle does not show.
+function draw_within(context, left, top, width, height, draw) {
+  context.save();
+  context.beginPath();
+  context.rect(left, top, width, height);
+  context.clip();
+  draw();
+  context.restore();
+}
+
 function draw_map() {
   if (!layout || !has_map(state.head)) return;
   const context = map_canvas.getContext("2d"), ratio = window.devicePixelRatio || 1;
@@ -187,25 +197,15 @@ function draw_map() {
   draw_labels(columns_of(state.head), x, left, width, column,
     (...rest) => draw_top_label(context, ...rest));
   if (layout.sink) draw_top_label(context, "sink", side + 7, column === SINK);
-  context.save();
-  context.beginPath();
-  context.rect(side - 1, top - 1, width, height);
-  context.clip();
-  if (layout.sink) draw_sink(context, y);
-  context.restore();
-  context.save();
-  context.beginPath();
-  context.rect(left - 1, top - 1, width, height);
-  context.clip();
-  context.imageSmoothingEnabled = false;
-  context.drawImage(painted_map(), x, y, layout.map_width, layout.map_height);
-  context.restore();
-  context.save();
-  context.beginPath();
-  context.rect(side - 1, top - 2, width, height);
-  context.clip();
-  draw_cross(context, x, y, row, column);
-  context.restore();
+  if (layout.sink) {
+    draw_within(context, side - 1, top - 1, width, height, () => draw_sink(context, y));
+  }
+  draw_within(context, left - 1, top - 1, width, height, () => {
+    context.imageSmoothingEnabled = false;
+    context.drawImage(painted_map(), x, y, layout.map_width, layout.map_height);
+  });
+  draw_within(context, side - 1, top - 2, width, height,
+    () => draw_cross(context, x, y, row, column));
 }
 
 let drawing = false;

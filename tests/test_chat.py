@@ -222,7 +222,7 @@ def test_the_token_that_ends_an_answer(tmp_path, tiny):
         ("chat.transform", [-1, -1, -1, 2, -1, -1], "value 3 is 2, which cannot be"),
         ("chat.transform", [99, -1, -1, 0, -1, -1], "value 0 is 99"),
         ("chat.trigger.user", [-1], "value 0 is -1, expected 0.."),
-        ("chat.distinct", [2], "value 0 is 2, expected 0..1"),
+        ("chat.distinct", [2], "chat.distinct is 2, expected 0..1"),
         ("chat.0.pieces", [0], "it has 1 values, expected 121"),
         ("chat.0.pieces", [10000] * 121, "value 0 is 10000, expected -1.."),
         ("chat.0.transforms", [5] * 11, "value 0 is 5, expected 0.."),

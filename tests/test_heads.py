@@ -3,7 +3,6 @@ roles of heads made by hand, the page, and that looking changes nothing."""
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
 from pathlib import Path
@@ -18,6 +17,7 @@ from chat_templates import EXACT
 from conftest import ROOT
 from exporter.chat import chat_metadata
 from head_files import array_of, attention_layers, heads_of, ids_of, shape_of
+from heads._native import Look, Probe, Run, byref, calls, int_array
 from test_golden import GOLDEN, NAMES
 
 TOLERANCE = 1e-5  # of a weight
@@ -554,31 +554,12 @@ def test_nothing_is_left_behind_where_one_of_two_files_fails(stories, tmp_path, 
 # ---- the library ----
 
 
-class Row(ctypes.Structure):
-    _fields_ = [("sequence", ctypes.c_void_p), ("layer", ctypes.c_int), ("head", ctypes.c_int),
-                ("position", ctypes.c_int), ("first", ctypes.c_int), ("n", ctypes.c_int),
-                ("weights", ctypes.POINTER(ctypes.c_float)), ("sink", ctypes.c_float),
-                ("of_source", ctypes.c_int)]
-
-
-TakeRow = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(Row), ctypes.c_int)
-
-
-class Probe(ctypes.Structure):
-    _fields_ = [("attention", TakeRow), ("context", ctypes.c_void_p), ("product", ctypes.c_void_p)]
-
-
 def test_a_probe_of_the_library(tmp_path, run):
     """The rows of two texts in one call, by thread and sequence; and none when it has ended."""
-    heads = ctypes.CDLL(str(ROOT / "build" / "libheads.so"))
-    for call in ("model_open", "workspace_new", "sequence_new", "forward_runs"):
-        getattr(heads, f"heads_{call}").restype = ctypes.c_void_p
-    for call in ("sequence_free", "workspace_free", "model_close"):
-        getattr(heads, f"heads_{call}").argtypes = [ctypes.c_void_p]
     path = in_f32("gpt_oss", tmp_path)
-    model = ctypes.c_void_p(heads.heads_model_open(str(path).encode(), None))
-    w = ctypes.c_void_p(heads.heads_workspace_new(model, None, None))
-    found, threads = {}, heads.heads_workspace_threads(w)
+    model = calls.model_open(str(path).encode())
+    w = calls.workspace_new(model, None)
+    found, threads = {}, calls.workspace_threads(w)
 
     def take(context, row, thread):
         row = row.contents
@@ -587,20 +568,17 @@ def test_a_probe_of_the_library(tmp_path, run):
         assert key not in found
         found[key] = row.first, row.weights[: row.n], row.sink
 
-    class Run(ctypes.Structure):
-        _fields_ = [("sequence", ctypes.c_void_p), ("tokens", ctypes.POINTER(ctypes.c_int)),
-                    ("n", ctypes.c_int), ("n_logits", ctypes.c_int)]
-
     texts = [[5, 6, 7, 8, 5, 6, 9] * 5, [3, 4, 3]]
-    sequences = [heads.heads_sequence_new(w, 0, None) for _ in texts]
-    runs = (Run * 2)(*[Run(s, (ctypes.c_int * len(text))(*text), len(text), 0)
+    sequences = [calls.sequence_new(w, 0) for _ in texts]
+    runs = (Run * 2)(*[Run(s, int_array(text), len(text), 0)
                        for s, text in zip(sequences, texts)])  # fmt: skip
-    taker = TakeRow(take)
-    heads.heads_workspace_probe(w, ctypes.byref(Probe(taker, 77, None)))
-    assert heads.heads_forward_runs(w, runs, 2, None)
-    heads.heads_workspace_probe(w, None)
+    probe = Probe(Look(take), 77)
+    calls.workspace_probe(w, byref(probe))
+    calls.forward_runs(w, runs, 2)
+    calls.workspace_probe(w, None)
     n_rows = len(found)
-    assert heads.heads_forward_runs(w, runs, 2, None) and len(found) == n_rows
+    calls.forward_runs(w, runs, 2)
+    assert len(found) == n_rows
     for s, text in zip(sequences, texts):
         data = heads_of(path, tmp_path / "x.json", "--tokens", " ".join(map(str, text)))
         for layer in data["layers"]:
@@ -613,6 +591,6 @@ def test_a_probe_of_the_library(tmp_path, run):
                     assert head["sink"][i] == pytest.approx(sink, rel=1e-5)
     assert not found
     for s in sequences:
-        heads.heads_sequence_free(s)
-    heads.heads_workspace_free(w)
-    heads.heads_model_close(model)
+        calls.sequence_free(s)
+    calls.workspace_free(w)
+    calls.model_close(model)

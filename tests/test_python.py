@@ -15,6 +15,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import checkpoints
 import documents
 import numpy as np
 import pytest
@@ -151,6 +152,20 @@ def test_perplexity_is_runs(run, stories, model, tmp_path):
     (tmp_path / "t").write_text(text)
     printed = run(stories, "--ppl", tmp_path / "t").stdout.decode()
     assert f"perplexity {model.perplexity(text):.4f} " in printed
+
+
+def test_logits_that_are_no_numbers(stories, tmp_path, model):
+    """They are an error wherever a text has them, never a wrong number."""
+    path, texts = tmp_path / "nan.bin", ["A dog", "Once upon a time"]
+    bad = model.encode(texts[1])[-1]
+    path.write_bytes(checkpoints.with_nan(checkpoints.random_model(tokenizer=stories), bad))
+    with heads.Model(path) as m:
+        assert m.generate(texts[0], 1)
+        for ask in (lambda: m.generate(texts, 1), lambda: list(m.generate(texts, 1, stream=True)),
+                    lambda: m.score(texts, [" b"] * 2), lambda: m.perplexity(texts[1] + " there"),
+                    lambda: m.logits(m.encode(texts[1]))):  # fmt: skip
+            with pytest.raises(heads.HeadsError, match="are no finite numbers"):
+                ask()
 
 
 # ---- attention ----

@@ -245,7 +245,10 @@ def test_files_that_do_not_fit(run, stories, tiny, session, tmp_path):
     refused(run, stories, session, "it holds 5. tokens, the context has room for 20", "-c", 20)
     other = tmp_path / "other"
     other.write_bytes(stories.read_bytes())
-    refused(run, stories, other, "not a saved session")
+    refused(run, stories, other, "not a saved session: .*; name another file, or remove this one$")
+    other.write_bytes(b"")
+    refused(run, stories, other, f"{other} is empty; name another file, or remove this one$")
+    refused(run, stories, other, f"{other} is empty$", "--prompt-cache-ro")
     data = session.read_bytes()
     for size in (1, 60, len(data) // 2, len(data) - 1):
         session.write_bytes(data[:size])

@@ -3,7 +3,6 @@ say is what the whole checkpoint says, and what needs weights is refused."""
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
@@ -18,6 +17,7 @@ import export
 import gguf_files
 from conftest import ROOT, run_command
 from exporter.checkpoint import Checkpoint
+from heads._native import HeadsError, calls
 
 GOLDEN = ROOT / "tests" / "golden"
 NAMES = sorted(path.parent.name for path in GOLDEN.glob("*/config.json"))
@@ -208,14 +208,11 @@ def test_a_shape_cannot_draft(shape, stories, run):
 
 
 def test_the_library_makes_no_workspace_for_a_shape(shape):
-    heads = ctypes.CDLL(str(ROOT / "build" / "libheads.so"))
-    heads.heads_model_open.restype = heads.heads_workspace_new.restype = ctypes.c_void_p
-    heads.heads_workspace_new.argtypes = [ctypes.c_void_p] * 3
-    error = ctypes.create_string_buffer(4096)
-    model = heads.heads_model_open(str(shape).encode(), error)
-    assert model and heads.heads_workspace_new(model, None, error) is None
-    assert error.value == b"the file is a shape: it has a model's numbers, but no weights to run"
-    heads.heads_model_close(ctypes.c_void_p(model))
+    model = calls.model_open(str(shape).encode())
+    message = "the file is a shape: it has a model's numbers, but no weights to run"
+    with pytest.raises(HeadsError, match=f"^{message}$"):
+        calls.workspace_new(model, None)
+    calls.model_close(model)
 
 
 def test_a_checkpoint_cut_at_its_data_is_no_shape(stories, tmp_path, run):

@@ -26,7 +26,7 @@ enum {
 enum { ITEM_TEXT, ITEM_DATE, ITEM_SYSTEM, N_ITEMS };
 enum { LEFT, RIGHT, MARKER, FIRST_MARKER, LEFT_AFTER, RIGHT_AFTER, TRANSFORM_FIELDS };
 enum { KIND_SYSTEM, KIND_USER, KIND_ASSISTANT, KIND_FINAL, N_KINDS };  // of contents, for triggers
-enum { MAX_TEXTS = 1 << 20, MAX_SET = 64, MAX_FORMAT = 63 };
+enum { MAX_TEXTS = (1 << 20) - 1, MAX_SET = 64, MAX_FORMAT = 63 };
 
 typedef struct {
     const char *p;
@@ -63,16 +63,6 @@ static Span text_at(const Chat *c, int i) {
 
 // ---- opening: every number of the file is checked before it is used ----
 
-// Where lists begin that follow each other, any number n of them, and where the last one ends.
-static int load_lists(Reader *r, const char *key, int *n, const int32_t **begin, size_t *end) {
-    const Meta *meta = read_meta(r, key);
-    if (!meta || meta->count < 1 || meta->count > MAX_TEXTS)
-        return fail(r->err, "metadata %s: it has %zu values, expected 1..%d", key,
-                    meta ? meta->count : 0, MAX_TEXTS);
-    *n = (int)meta->count - 1;
-    return read_offsets(r, key, (size_t)*n, begin, end);
-}
-
 static int load_texts(Chat *c, Reader *r) {
     size_t bytes;
     const uint8_t *text;
@@ -82,7 +72,7 @@ static int load_texts(Chat *c, Reader *r) {
                         : "the checkpoint has no chat template: it is a base model, which "
                           "continues texts; for conversations export one that was trained on them, "
                           "whose name often ends in Instruct or Chat");
-    if (load_lists(r, "chat.text.begin", &c->n_texts, &c->text_begin, &bytes) ||
+    if (read_lists(r, "chat.text.begin", 0, MAX_TEXTS, &c->n_texts, &c->text_begin, &bytes) ||
         read_bytes(r, "chat.text", bytes, UINT8_MAX, &text))
         return -1;
     c->text = text ? (const char *)text : "";
@@ -107,7 +97,7 @@ static bool is_format(Span format) {
 static int load_pieces(Chat *c, Reader *r) {
     size_t n;
     Ints kinds, texts;
-    if (load_lists(r, "chat.piece.begin", &c->n_pieces, &c->piece_begin, &n) ||
+    if (read_lists(r, "chat.piece.begin", 0, MAX_TEXTS, &c->n_pieces, &c->piece_begin, &n) ||
         read_ints(r, "chat.item.kind", n, 0, N_ITEMS - 1, &kinds) ||
         read_ints(r, "chat.item.text", n, -1, c->n_texts - 1, &texts))
         return -1;

@@ -76,7 +76,7 @@ class KvPlan(Structure):
 
 class AttentionRow(Structure):
     _fields_ = [("sequence", c_void_p), ("layer", c_int), ("head", c_int), ("position", c_int),
-                ("first", c_int), ("n", c_int), ("weights", c_void_p), ("sink", c_float),
+                ("first", c_int), ("n", c_int), ("weights", POINTER(c_float)), ("sink", c_float),
                 ("of_source", c_int)]  # fmt: skip
 
 

@@ -66,8 +66,7 @@ def _number(body: dict, name: str, default, low: float, high: float, kind: type 
 
 def _flag(body: dict, name: str) -> bool:
     value = body.get(name)
-    if value not in (None, True, False) or isinstance(value, (int, float)) and value is not True \
-            and value is not False:  # fmt: skip
+    if not isinstance(value, (bool, type(None))):
         raise Refused(f"{name}: expected true or false", name)
     return bool(value)
 

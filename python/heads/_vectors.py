@@ -30,6 +30,12 @@ class VectorQueue:
         self.model = model
         self.waiting: list[VectorJob] = []
 
+    def submit(self, job: VectorJob) -> None:
+        self.waiting.append(job)
+
+    def cancel(self, job: VectorJob) -> None:
+        self.waiting.remove(job)
+
     def step(self) -> None:
         """Some texts of every request."""
         if not self.waiting:

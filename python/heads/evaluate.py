@@ -59,20 +59,13 @@ class HeadsLM(TemplateLM):
         begin = [] if add_special_tokens is False else self.model.encode("")
         return ids if ids[: len(begin)] == begin else begin + ids  # a template may have written BOS
 
-    def _run(self, jobs: list, disable_tqdm: bool) -> list:
-        self.model.run(jobs, self.parallel, progress=not disable_tqdm)
-        for job in jobs:
-            if job.error:
-                raise job.error
-        return jobs
-
     def _loglikelihood_tokens(self, requests, disable_tqdm: bool = False, **_):
         jobs = []
         for _, context, continuation in requests:
             ids = [*context, *continuation][-(self.model.context + 1) :]
             jobs.append(ScoreJob(ids, min(len(continuation), len(ids) - 1)))
-        scores = [(sum(job.log_probabilities), all(job.greedy))
-                  for job in self._run(jobs, disable_tqdm)]  # fmt: skip
+        self.model.run(jobs, self.parallel, progress=not disable_tqdm)
+        scores = [(sum(job.log_probabilities), all(job.greedy)) for job in jobs]
         for (key, _, _), score in zip(requests, scores):
             if key is not None:
                 self.cache_hook.add_partial("loglikelihood", key, score)
@@ -94,7 +87,8 @@ class HeadsLM(TemplateLM):
     def generate_until(self, requests, disable_tqdm: bool = False) -> list[str]:
         jobs = [self._generation(*request.args) for request in tqdm(
             requests, desc="Tokenizing inputs", disable=disable_tqdm)]  # fmt: skip
-        texts = [str(completion(job)) for job in self._run(jobs, disable_tqdm)]
+        self.model.run(jobs, self.parallel, progress=not disable_tqdm)
+        texts = [str(completion(job)) for job in jobs]
         for request, text in zip(requests, texts):
             self.cache_hook.add_partial("generate_until", request.args, text)
         return texts

@@ -7,6 +7,7 @@ import reprlib
 import threading
 import time
 import weakref
+from contextlib import closing
 from ctypes import byref
 from operator import index
 from typing import Iterable, Iterator, Sequence, Union
@@ -91,8 +92,6 @@ def _with_bar(items: Iterable, n: int, progress: bool) -> Iterable:
 
 
 def completion(job: GenerateJob) -> Completion:
-    if job.error:
-        raise job.error
     text = Completion(job.bytes.decode("utf-8", "replace"))
     text.tokens, text.stopped = job.tokens, job.stopped
     return text
@@ -211,11 +210,8 @@ class Model:
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """The text of ids; skip_special: tokens such as BOS give none."""
         self._text()
-        decoder = Decoder(self, skip_special)
-        try:
-            return b"".join([*(decoder.push(id) for id in _id_list(ids)), decoder.finish()]).decode()
-        finally:
-            decoder.close()
+        with closing(Decoder(self, skip_special)) as decoder:
+            return b"".join([*map(decoder.push, _id_list(ids)), decoder.finish()]).decode()
 
     def eos_ids(self) -> list[int]:
         """The ids that end a text."""
@@ -225,12 +221,9 @@ class Model:
     def token_text(self, id: int, skip_special: bool = False) -> str:
         """A token inside of a text, with the space that may belong to it."""
         self._text()
-        decoder = Decoder(self, skip_special)
-        try:
+        with closing(Decoder(self, skip_special)) as decoder:
             decoder.push(id)  # the first one of a text may lose its space
             return (decoder.push(id) + decoder.finish()).decode()
-        finally:
-            decoder.close()
 
     def _text(self) -> int:
         if self.model and not self.tokenizer:
@@ -376,22 +369,24 @@ class Model:
                 self._chat = calls.chat_new(self.model)
         return self._chat
 
-    def run(self, jobs: list, parallel: int, progress: bool) -> None:
-        """Runs jobs of heads._batch to their end, up to `parallel` of them at a time."""
+    def _batch(self, jobs: list, parallel: int) -> Batch:
         batch = Batch(self, min(_positive(parallel), self.chunk))
-        try:
-            for job in jobs:
-                batch.submit(job)
+        for job in jobs:
+            batch.submit(job)
+        return batch
+
+    def run(self, jobs: list, parallel: int, progress: bool) -> None:
+        """Runs jobs of heads._batch to their end, up to `parallel` of them at a time. Errors: the
+        first that a job has."""
+        with closing(self._batch(jobs, parallel)) as batch:
             for _ in _with_bar(batch.run(), len(jobs), progress):
                 pass
-        finally:
-            batch.close()
+        for job in jobs:
+            if job.error:
+                raise job.error
 
     def _stream(self, jobs: list, parallel: int) -> Iterator[tuple[int, str]]:
-        batch = Batch(self, min(_positive(parallel), self.chunk))
-        try:
-            for job in jobs:
-                batch.submit(job)
+        with closing(self._batch(jobs, parallel)) as batch:
             while not all(job.done for job in jobs):
                 batch.step()
                 for index, job in enumerate(jobs):
@@ -400,8 +395,6 @@ class Model:
                         raise job.error
                     if piece:
                         yield index, piece
-        finally:
-            batch.close()
 
     # ---- what it says of texts that are given ----
 
@@ -421,9 +414,6 @@ class Model:
         jobs = [self._score_job(*pair) for pair in
                 zip(contexts, continuations, _each(lang, len(contexts)))]  # fmt: skip
         self.run(jobs, parallel, progress)
-        for job in jobs:
-            if job.error:
-                raise job.error
         return [(sum(job.log_probabilities), all(job.greedy)) for job in jobs]
 
     def _score_job(self, context: Prompt, continuation: Prompt, lang: str | None) -> ScoreJob:
@@ -442,10 +432,7 @@ class Model:
         if isinstance(context, str) != isinstance(continuation, str):
             raise InputError("score: a context and its continuation are both texts or both ids")
         if isinstance(context, str):
-            space = len(context) - len(context.rstrip())  # belongs to the next token
-            context, continuation = context[: len(context) - space], context[
-                len(context) - space :] + continuation  # fmt: skip
-            begin = self.encode(context)
+            begin = self.encode(context.rstrip())  # the space belongs to the next token
             ids = self.encode(context + continuation)
         else:
             begin = _id_list(context)

@@ -92,6 +92,9 @@ class Engine(threading.Thread):
                     del self.listeners[job]
         self.batch.close()
 
+    def _queue_of(self, job: AnyJob) -> Union[Batch, VectorQueue]:
+        return self.vectors if isinstance(job, VectorJob) else self.batch
+
     def _take_orders(self) -> bool:
         """Waits for something to do; False: the end."""
         with self.wake:
@@ -99,16 +102,10 @@ class Engine(threading.Thread):
                        or self.batch.waiting or self.vectors.waiting):  # fmt: skip
                 self.wake.wait()
             for job in self.new:
-                if isinstance(job, VectorJob):
-                    self.vectors.waiting.append(job)
-                else:
-                    self.batch.submit(job)
+                self._queue_of(job).submit(job)
             for job in self.gone:
                 if self.listeners.pop(job, None):
-                    if isinstance(job, VectorJob):
-                        self.vectors.waiting.remove(job)
-                    else:
-                        self.batch.cancel(job)
+                    self._queue_of(job).cancel(job)
                     self.counts["cancelled"] += 1
             self.new, self.gone = [], []
             return not self.closing

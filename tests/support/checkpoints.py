@@ -87,6 +87,16 @@ def build(meta: dict[str, Meta], tensors: dict[str, Tensor]) -> bytes:
     return seal(head + b"".join(_pad(t.data, 64) for t in tensors.values()))
 
 
+def with_nan(data: bytes, token: int) -> bytes:
+    """A checkpoint of f32 weights, output tied, after whose token no logits are finite numbers."""
+    meta, tensors = parse(data)
+    output = tensors["embed"]
+    panels = np.frombuffer(output.data, "<f4").reshape(-1, output.cols, 16).copy()
+    panels[token // 16, :, token % 16] = np.nan
+    embed = output._replace(data=panels.tobytes())
+    return build(meta, {**tensors, "embed": embed, "output": output})
+
+
 def write_zeros(path: Path, meta: dict[str, Meta], shapes: dict[str, tuple[int, ...]]) -> None:
     """A checkpoint whose tensors are f32 and zero, (n_out, n_in) matrices and (n,) vectors: on the
     disk it takes only the room of its head. Its checksum is none."""
