@@ -434,19 +434,15 @@ static void attend_units(const void *arg, int item, int thread) {
     }
 }
 
-// Undoes the turn that q4 values were given before they were rounded.
-static void turn_back(const Kernels *k, float *x, int dim) {
-    k->scale(x, TURNED_X, dim);
-    for (int d = 0; d < dim; d += BLOCK) k->turn(x + d, x + d);
-}
-
-// Item: (span, query head). Merges the parts in order, token by token, and divides by the sum.
+// Item: (span, query head). Merges the parts in order, token by token, divides by the sum, and
+// undoes the turn that q4 values were given before they were rounded.
 static void merge_head(const void *arg, int item, int thread) {
     const Job *job = arg;
     const Kernels *k = job->w->k;
     const Attention *a = job->a;
     int span = item / a->n_heads, head = item % a->n_heads, width = mixed_dim(a);
     int dim = job->kv->v_dim;
+    bool turned = mixed_dtype(job) == Q4;
     const Cut *cut = &job->b.cuts[span];
     for (int i = 0; i < cut->n_blocks; i++) {
         Block b = block_of(job, span, i * a->n_kv_heads + head / group_size(a));
@@ -459,8 +455,8 @@ static void merge_head(const void *arg, int item, int thread) {
                 merge(k, out, max, sum, job->b.part + other * (size_t)dim, job->b.part_max[other],
                       job->b.part_sum[other], dim);
             }
-            k->scale(out, 1.0f / *sum, dim);
-            if (mixed_dtype(job) == Q4) turn_back(k, out, dim);
+            if (turned) k->turn(out, out, TURNED_X / *sum, dim);
+            else k->scale(out, 1.0f / *sum, dim);
             memcpy(head_of(&b, job->b.mixed, r, width), out, sizeof *out * (size_t)width);
         }
     }

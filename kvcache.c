@@ -223,12 +223,14 @@ static void store_q4_key(const Workspace *w, uint8_t *panel, int lane, const flo
     uint16_t scale[2];
     for (int d = 0; d < dim; d += Q4_AT_ONCE) {
         int n = dim - d < Q4_AT_ONCE ? dim - d : Q4_AT_ONCE;
-        float side[Q4_AT_ONCE] = {0};
-        for (int i = 0; i < n_q; i++) w->k->add(side, q + (size_t)i * (size_t)dim + d, n);
-        w->k->to_q4(codes, scale, x + d, n_q ? side : NULL, n);
-        for (int k = 0; k < (int)round_up((size_t)n, BLOCK); k += 8, panel += 4 * LANES)
-            for (int i = 0; i < 4; i++)
-                panel[lane * 4 + i] = (uint8_t)(codes[k + i] | codes[k + 4 + i] << 4);
+        w->k->to_q4(codes, scale, x + d, n_q ? q + d : NULL, (size_t)dim, n_q, n);
+        for (int k = 0; k < (int)round_up((size_t)n, BLOCK); k += 8, panel += 4 * LANES) {
+            uint32_t first, second;  // four codes each
+            memcpy(&first, codes + k, sizeof first);
+            memcpy(&second, codes + k + 4, sizeof second);
+            first |= second << 4;
+            memcpy(panel + lane * 4, &first, sizeof first);
+        }
         for (int b = 0; b * BLOCK < n; b++, scales += 2 * LANES)
             memcpy(scales + 2 * lane, &scale[b], sizeof *scale);
     }
@@ -256,16 +258,16 @@ static void store_key(const Workspace *w, const KvLayer *kv, uint8_t *panel, int
 // One value, as position `lane`; codes share bytes with those of the position four before or after.
 static void store_q4_value(const Workspace *w, const KvLayer *kv, uint8_t *values, int lane,
                            const float *x, int dim) {
-    int shift = lane % 8 < 4 ? 0 : 4;
-    uint8_t *at = values + lane / 8 * 64 + lane % 4, codes[Q4_AT_ONCE];
-    uint8_t *scales = values + kv->v_scales + 2 * lane;
+    const int shift = 8 * (lane % 4) + (lane % 8 < 4 ? 0 : 4);  // in a word of eight positions
+    uint32_t *at = (uint32_t *)(values + lane / 8 * 64);
+    uint8_t *scales = values + kv->v_scales + 2 * lane, codes[Q4_AT_ONCE];
     uint16_t scale[2];
     for (int d = 0; d < dim; d += Q4_AT_ONCE) {
         int n = dim - d < Q4_AT_ONCE ? dim - d : Q4_AT_ONCE;
-        w->k->to_q4(codes, scale, x + d, NULL, n);
-        for (int k = 0; k < (int)round_up((size_t)n, BLOCK); k += LANES, at += 128)
+        w->k->to_q4(codes, scale, x + d, NULL, 0, 0, n);
+        for (int k = 0; k < (int)round_up((size_t)n, BLOCK); k += LANES, at += 2 * LANES)
             for (int i = 0; i < LANES; i++)
-                at[4 * i] = (uint8_t)((at[4 * i] & 0xf0 >> shift) | codes[k + i] << shift);
+                at[i] = (at[i] & ~(15u << shift)) | (uint32_t)codes[k + i] << shift;
         for (int b = 0; b * BLOCK < n; b++, scales += 2 * LANES)
             memcpy(scales, &scale[b], sizeof *scale);
     }

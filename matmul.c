@@ -169,7 +169,7 @@ static void unpack_block(const Workspace *ws, float *out, const Matrix *w, const
             out[k] = scale * (float)Q4_CODES[byte % 128 < 64 ? codes & 15 : codes >> 4];
         }
     }
-    ws->k->turn(out, out);
+    ws->k->turn(out, out, 1.0f, BLOCK);
 }
 
 void unpack_row(const Workspace *ws, float *out, const Matrix *w, int r) {

@@ -1,7 +1,9 @@
 // AVX2, FMA and F16C: two registers hold 16 lanes. avxvnni.c includes this file and makes a table
 // of its own.
 #if defined(__x86_64__)
-#include "x86.h"
+#include <immintrin.h>
+
+#include "kernels.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -124,6 +126,39 @@ INLINE Ints v_dot(Ints sum, Bytes w, const int8_t *x) {
 }
 INLINE Floats v_dot_end(Ints sum) {
     return (Floats){_mm256_cvtepi32_ps(sum.a), _mm256_cvtepi32_ps(sum.b)};
+}
+
+INLINE __m256i twice(const void *p) { return _mm256_broadcastsi128_si256(load128(p)); }
+
+static inline void look_up(void *out, const void *table, const uint8_t *index) {
+    const __m256i first = twice(table), second = twice((const uint8_t *)table + 16);
+    for (int i = 0; i < Q4_AT_ONCE; i += BLOCK) {
+        const __m256i at = _mm256_loadu_si256((const void *)(index + i));
+        const __m256i low = _mm256_shuffle_epi8(first, at), high = _mm256_shuffle_epi8(second, at);
+        // the index's bit of 16 becomes the sign of its byte
+        _mm256_storeu_si256((void *)((uint8_t *)out + i),
+                            _mm256_blendv_epi8(low, high, _mm256_slli_epi16(at, 3)));
+    }
+}
+
+// In every 128 bits, the sums of the four numbers that each v has there.
+INLINE __m256i sum_fours(const __m256i v[4]) {
+    return _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
+}
+
+static inline void dots(int32_t out[8], const int16_t *x, int x_step, const int16_t *y, int y_step,
+                        int n) {
+    __m256i sum[2][4] = {0};
+    _Pragma("GCC unroll 4") for (int t = 0; t < n; t++)
+        _Pragma("GCC unroll 2") for (int b = 0; b < 2; b++) {
+            const Ints v = load512(x + t * x_step + b * BLOCK);
+            const Ints w = load512(y + t * y_step + b * BLOCK);
+            sum[b][t] = _mm256_add_epi32(_mm256_madd_epi16(v.a, w.a), _mm256_madd_epi16(v.b, w.b));
+        }
+    const __m256i first = sum_fours(sum[0]), second = sum_fours(sum[1]);
+    _mm256_storeu_si256((void *)out,
+                        _mm256_add_epi32(_mm256_permute2x128_si256(first, second, 0x20),
+                                         _mm256_permute2x128_si256(first, second, 0x31)));
 }
 
 #include "tiles.h"

@@ -1,7 +1,9 @@
 // AVX-512 with VNNI: one register holds 16 lanes. avx512bf16.c and amx.c include this file and make
 // tables of their own.
 #if defined(__x86_64__)
-#include "x86.h"
+#include <immintrin.h>
+
+#include "kernels.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -69,6 +71,51 @@ INLINE Ints v_dot(Ints sum, Bytes w, const int8_t *x) {
     return _mm512_dpbusd_epi32(sum, w, set1_32(x));
 }
 INLINE Floats v_dot_end(Ints sum) { return _mm512_cvtepi32_ps(sum); }
+
+#define ROUND_BYTES  // as in lanes.h
+static inline int32_t round_bytes(int8_t *out, const float *x, float inverse, int n) {
+    const __m512 scale = _mm512_set1_ps(inverse), magic = _mm512_set1_ps(0x1.8p23f);
+    __m128i sum = _mm_setzero_si128();
+    _Pragma("GCC unroll 4") for (int i = 0; i < n; i += 16) {
+        const __m512 v = _mm512_fmadd_ps(_mm512_loadu_ps(x + i), scale, magic);
+        const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_castps_si512(v));
+        _mm_storeu_si128((void *)(out + i), bytes);
+        sum = _mm_dpbusd_epi32(sum, _mm_set1_epi8(1), bytes);
+    }
+    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1)));
+}
+
+#define Q4_WORDS
+static inline void look_up(void *out, const void *table, const uint16_t *index) {
+    for (int i = 0; i < Q4_AT_ONCE; i += 32)
+        _mm512_storeu_si512((uint16_t *)out + i,
+                            _mm512_permutexvar_epi16(_mm512_loadu_si512(index + i),
+                                                     _mm512_loadu_si512(table)));
+}
+
+// In every 128 bits, the sums of the four numbers that a, b, c and d have there.
+INLINE __m512i sum_fours(__m512i a, __m512i b, __m512i c, __m512i d) {
+    a = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+    c = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+    return _mm512_add_epi32(_mm512_unpacklo_epi64(a, c), _mm512_unpackhi_epi64(a, c));
+}
+
+static inline void dots(int32_t out[8], const int16_t *x, int x_step, const int16_t *y, int y_step,
+                        int n) {
+    __m512i sum[2][4] = {0};
+    _Pragma("GCC unroll 4") for (int t = 0; t < n; t++)
+        _Pragma("GCC unroll 2") for (int b = 0; b < 2; b++)
+            sum[b][t] = _mm512_madd_epi16(_mm512_loadu_si512(x + t * x_step + b * BLOCK),
+                                          _mm512_loadu_si512(y + t * y_step + b * BLOCK));
+    const __m512i first = sum_fours(sum[0][0], sum[0][1], sum[0][2], sum[0][3]);
+    const __m512i second = sum_fours(sum[1][0], sum[1][1], sum[1][2], sum[1][3]);
+    const __m512i half = _mm512_add_epi32(_mm512_shuffle_i32x4(first, second, 0x88),
+                                          _mm512_shuffle_i32x4(first, second, 0xdd));
+    const __m512i all = _mm512_add_epi32(half, _mm512_shuffle_i32x4(half, half, 0xb1));
+    _mm256_storeu_si256((void *)out,
+                        _mm512_castsi512_si256(_mm512_shuffle_i32x4(all, all, 0x88)));
+}
 
 #include "tiles.h"
 

@@ -107,13 +107,14 @@ typedef struct {
     void (*to_q8)(int8_t *q, float *scale, int32_t *offset, const float *x, int n, bool turned);
     // H x / 4 of n <= Q4_AT_ONCE numbers, filled up with zeros to two blocks, as codes
     // [Q4_AT_ONCE] and f16 scales [2]: of some that lanes.h tries, those that leave the least
-    // square error. If there is a `direction` [n], what is left of a block in it counts more than
-    // what is left across.
-    void (*to_q4)(uint8_t *codes, uint16_t *scale, const float *x, const float *direction, int n);
-    // out [32] = H x, the Hadamard transform: at strides h of 16, 8, 4, 2, 1 in this order, x[i]
-    // and x[i + h] become their sum and their difference. to_q8 with `turned` rounds
-    // H x * TURNED_X, for weights that are turned too. out may be x.
-    void (*turn)(float *out, const float *x);
+    // square error. If there are directions [n_directions][stride], of n numbers each, what is left
+    // of a block in that of their sum counts more than what is left across.
+    void (*to_q4)(uint8_t *codes, uint16_t *scale, const float *x, const float *directions,
+                  size_t stride, int n_directions, int n);
+    // out = H (x * scale) of each block of 32, the Hadamard transform: at strides h of 16, 8, 4, 2,
+    // 1 in this order, x[i] and x[i + h] become their sum and their difference. n is a multiple of
+    // 32. to_q8 with `turned` rounds H x * TURNED_X, for weights that are turned too. out may be x.
+    void (*turn)(float *out, const float *x, float scale, int n);
     // out may be x. w: [n]; b: [n] or NULL.
     void (*rmsnorm)(float *out, const float *x, const float *w, int n, float eps);
     void (*layernorm)(float *out, const float *x, const float *w, const float *b, int n, float eps);

@@ -9,6 +9,8 @@
 
 #include "kernels.h"
 
+#define UNROLL _Pragma("GCC unroll 16")
+
 // x + ROUND_MAGIC holds the nearest integer (ties to even) in its low bits, for |x| < 2^22.
 #define ROUND_MAGIC 12582912.0f
 
@@ -379,12 +381,23 @@ static void lanes_to_f16(uint16_t *restrict out, const float *restrict x, int n)
     for (int i = 0; i < n; i++) out[i] = f32_to_f16(x[i]);
 }
 
-// Of the file that includes this: H x of a block; out[i] = table[index[i]], 32 bytes each, index[i]
-// below 32; and sums of 32 products, modulo 2^32, out[t] = x[t * step ..] . y[t * 32 ..] for t < n,
-// n 4 at most.
+// Codes of q4 while they are chosen are bytes, or words of 16 bits where those are looked up as
+// fast.
+#ifdef Q4_WORDS
+typedef uint16_t Q4Code;
+typedef int16_t Q4Number;
+#else
+typedef uint8_t Q4Code;
+typedef int8_t Q4Number;
+#endif
+
+// Of the file that includes this: H x of a block; out[i] = table[index[i]] for Q4_AT_ONCE codes, of
+// a table of 32, index[i] below it; and sums of 32 products, modulo 2^32, for blocks b < 2 and
+// t < n <= 4: out[4 b + t] = x[t * x_step + 32 b ..] . y[t * y_step + 32 b ..].
 static inline void turn_block(float *out, const float *x);
-static inline void look_up(void *out, const void *table, const uint8_t *index);
-static inline void dots(int32_t out[4], const int16_t *x, int step, const int16_t *y, int n);
+static inline void look_up(void *out, const void *table, const Q4Code *index);
+static inline void dots(int32_t out[8], const int16_t *x, int x_step, const int16_t *y, int y_step,
+                        int n);
 
 // The largest |x|, found in the order of integers.
 static inline float largest(const float *restrict x, int n) {
@@ -396,18 +409,34 @@ static inline float largest(const float *restrict x, int n) {
     return from_bits((uint32_t)top);
 }
 
-static inline void q8_block(int8_t *restrict q, float *restrict scale, int32_t *restrict offset,
-                            const float *restrict x) {
-    int32_t total = 0;
-    float amax = largest(x, BLOCK), inverse = amax > 0.0f ? 127.0f / amax : 0.0f;
-    for (int i = 0; i < BLOCK; i++) {
+static void lanes_turn(float *out, const float *x, float scale, int n) {
+    for (int d = 0; d < n; d += BLOCK) {
+        float block[BLOCK];
+        for (int i = 0; i < BLOCK; i++) block[i] = x[d + i] * scale;
+        turn_block(out + d, block);
+    }
+}
+
+#ifndef ROUND_BYTES
+// The bytes next to x * inverse, n of them; returns their sum.
+static inline int32_t round_bytes(int8_t *restrict out, const float *restrict x, float inverse,
+                                  int n) {
+    int32_t sum = 0;
+    for (int i = 0; i < n; i++) {
         // the sum's bits, not a conversion: those of a NaN are then some byte on every machine
         int32_t v = (int32_t)(bits_of(fmaf(x[i], inverse, ROUND_MAGIC)) << 24) >> 24;
-        q[i] = (int8_t)v;
-        total += v;
+        out[i] = (int8_t)v;
+        sum += v;
     }
+    return sum;
+}
+#endif
+
+static inline void q8_block(int8_t *restrict q, float *restrict scale, int32_t *restrict offset,
+                            const float *restrict x) {
+    float amax = largest(x, BLOCK), inverse = amax > 0.0f ? 127.0f / amax : 0.0f;
+    *offset = -128 * round_bytes(q, x, inverse, BLOCK);
     *scale = amax / 127.0f;
-    *offset = -128 * total;
 }
 
 static void lanes_to_q8(int8_t *restrict q, float *restrict scale, int32_t *restrict offset,
@@ -434,7 +463,7 @@ enum { Q4_PARTS = 4095 };
 
 static inline float parts_in(float amax) { return amax > 0.0f ? (float)Q4_PARTS / amax : 0.0f; }
 
-static inline int16_t part_of(float x, float inverse) {  // the sum's bits as in q8_block
+static inline int16_t part_of(float x, float inverse) {  // the sum's bits as in round_bytes
     return (int16_t)((int32_t)(bits_of(fmaf(x, inverse, ROUND_MAGIC)) << 16) >> 16);
 }
 
@@ -475,10 +504,6 @@ static inline float positive_parts(int16_t *restrict out, const float *restrict 
 // apart, so each cell of so many has one at most: from 256 i - 4096 on the code is codes[i], and
 // the next one from there on where what is left of the part, less 128, is above limits[i].
 enum { Q4_TRIALS = 4, Q4_CELLS = 32 };
-typedef struct {
-    int8_t codes[Q4_CELLS], limits[Q4_CELLS];
-} Q4Trial;
-
 #define LIMIT(number, sum) ((sum) * Q4_PARTS / (2 * (number)) + 4096)
 #define EACH_LIMIT(DO, n, x)                                                                       \
     DO(LIMIT(n, -127 - 95), x) DO(LIMIT(n, -95 - 74), x) DO(LIMIT(n, -74 - 58), x)                 \
@@ -490,114 +515,165 @@ typedef struct {
 #define IF_IN_CELL(limit, cell) + ((limit) / 256 == (cell) ? (limit) % 256 - 255 : 0)
 #define CELL_CODE(n, cell) EACH_LIMIT(IS_BELOW, n, 256 * (cell))
 #define CELL_LIMIT(n, cell) 127 EACH_LIMIT(IF_IN_CELL, n, cell)
+#define CELL_WORD(n, cell) 256 * (CELL_CODE(n, cell)) + 127 - (CELL_LIMIT(n, cell))
 #define EACH_CELL(DO, n)                                                                           \
     {DO(n, 0),  DO(n, 1),  DO(n, 2),  DO(n, 3),  DO(n, 4),  DO(n, 5),  DO(n, 6),  DO(n, 7),        \
      DO(n, 8),  DO(n, 9),  DO(n, 10), DO(n, 11), DO(n, 12), DO(n, 13), DO(n, 14), DO(n, 15),       \
      DO(n, 16), DO(n, 17), DO(n, 18), DO(n, 19), DO(n, 20), DO(n, 21), DO(n, 22), DO(n, 23),       \
      DO(n, 24), DO(n, 25), DO(n, 26), DO(n, 27), DO(n, 28), DO(n, 29), DO(n, 30), DO(n, 31)}
-#define TRIAL(n) {EACH_CELL(CELL_CODE, n), EACH_CELL(CELL_LIMIT, n)}
-static const int8_t Q4_SIGNS[Q4_TRIALS] = {-1, 1, -1, 1};
-static const Q4Trial Q4_TRIED[Q4_TRIALS] = {TRIAL(127), TRIAL(114), TRIAL(138), TRIAL(124)};
-static const int8_t Q4_NUMBERS[32] = {-127, -95, -74, -58, -44, -31, -20, -8,
-                                      4,    16,  29,  42,  56,  72,  91,  114};
+static const Q4Number Q4_NUMBERS[32] = {-127, -95, -74, -58, -44, -31, -20, -8,
+                                        4,    16,  29,  42,  56,  72,  91,  114};
 
-// Where the parts of a block, or their negatives, lie: the cell, and what is left of them.
+// A trial's table; where parts, or their negatives, lie: the cell, and what is left of them; and
+// the codes whose numbers are next to that, with these numbers. All this is for two blocks side by
+// side, since a processor waits less with two to work on.
+#ifdef Q4_WORDS
+#define TRIAL(n) {EACH_CELL(CELL_WORD, n)}
+typedef struct {  // words[i] plus what is left of the part has the code as its upper byte
+    uint16_t words[Q4_CELLS];
+} Q4Trial;
+
 typedef struct {
-    uint8_t cell[BLOCK];
-    int8_t left[BLOCK];
+    uint16_t from[Q4_AT_ONCE];
 } Q4Places;
 
 static inline void q4_places(Q4Places *restrict out, const int16_t *restrict w, int sign) {
-    for (int i = 0; i < BLOCK; i++) {
+    for (int i = 0; i < Q4_AT_ONCE; i++) out->from[i] = (uint16_t)(4096 + sign * w[i]);
+}
+
+static inline void q4_codes(Q4Code *restrict codes, int16_t *restrict numbers,
+                            const Q4Places *restrict at, const Q4Trial *restrict trial) {
+    uint16_t cell[Q4_AT_ONCE], first[Q4_AT_ONCE];
+    for (int i = 0; i < Q4_AT_ONCE; i++) cell[i] = at->from[i] >> 8;
+    look_up(first, trial->words, cell);
+    for (int i = 0; i < Q4_AT_ONCE; i++)
+        codes[i] = (uint16_t)(first[i] + (at->from[i] & 255)) >> 8;
+    look_up(numbers, Q4_NUMBERS, codes);
+}
+#else
+#define TRIAL(n) {EACH_CELL(CELL_CODE, n), EACH_CELL(CELL_LIMIT, n)}
+typedef struct {
+    int8_t codes[Q4_CELLS], limits[Q4_CELLS];
+} Q4Trial;
+
+typedef struct {
+    uint8_t cell[Q4_AT_ONCE];
+    int8_t left[Q4_AT_ONCE];
+} Q4Places;
+
+static inline void q4_places(Q4Places *restrict out, const int16_t *restrict w, int sign) {
+    for (int i = 0; i < Q4_AT_ONCE; i++) {
         uint16_t from = (uint16_t)(4096 + sign * w[i]);
         out->cell[i] = (uint8_t)(from >> 8 & (Q4_CELLS - 1));
         out->left[i] = (int8_t)(from ^ 128);
     }
 }
 
-// The codes whose numbers are next to what lies there, and these numbers.
-static inline void q4_codes(uint8_t *restrict codes, int16_t *restrict numbers,
+static inline void q4_codes(Q4Code *restrict codes, int16_t *restrict numbers,
                             const Q4Places *restrict at, const Q4Trial *restrict trial) {
-    uint8_t first[BLOCK];
-    int8_t limits[BLOCK], bytes[BLOCK];
+    uint8_t first[Q4_AT_ONCE];
+    int8_t limits[Q4_AT_ONCE], bytes[Q4_AT_ONCE];
     look_up(limits, trial->limits, at->cell);
     look_up(first, trial->codes, at->cell);
-    for (int i = 0; i < BLOCK; i++) codes[i] = (uint8_t)(first[i] + (at->left[i] > limits[i]));
+    for (int i = 0; i < Q4_AT_ONCE; i++)
+        codes[i] = (uint8_t)(first[i] + (at->left[i] > limits[i]));
     look_up(bytes, Q4_NUMBERS, codes);
-    for (int i = 0; i < BLOCK; i++) numbers[i] = bytes[i];
+    for (int i = 0; i < Q4_AT_ONCE; i++) numbers[i] = bytes[i];
 }
+#endif
 
-// A block while its codes are chosen: w and the direction u in parts, and what each trial gives.
-typedef struct {
-    int16_t parts[2][BLOCK], q[Q4_TRIALS][BLOCK];
-    float part;
-    Q4Places at[2];  // w, -w
-    uint8_t codes[Q4_TRIALS][BLOCK];
-    float wq[Q4_TRIALS], qq[Q4_TRIALS];
-} Q4Block;
+static const int8_t Q4_SIGNS[Q4_TRIALS] = {-1, 1, -1, 1};
+static const Q4Trial Q4_TRIED[Q4_TRIALS] = {TRIAL(127), TRIAL(114), TRIAL(138), TRIAL(124)};
 
 // How much more than in others an error counts in the direction that to_q4 is given.
 #define Q4_EMPHASIS 16.0f
 
-// With <x, y> = x.y + c (x.u) (u.y) for the direction u, the scale that brings numbers q closest to
-// w is <w, q> / <q, q>, and <w, q>^2 / <q, q> what it saves of the error <w, w>. Returns the trial
-// that saves most.
+// Of the trials t of block b, at 4 b + t: <w, q> and <q, q>; and where a block's best is.
+enum { Q4_CHOICES = 2 * Q4_TRIALS };
+typedef struct {
+    float wq[Q4_CHOICES], qq[Q4_CHOICES];
+    uint32_t best[2];
+} Q4Choice;
+
+// Parts of w and of the direction u [2], numbers of the trials q. With <x, y> = x.y + c (x.u)(u.y)
+// the scale that brings q closest to w is <w, q> / <q, q>, and <w, q>^2 / <q, q> what it saves of
+// the error <w, w>.
 __attribute__((always_inline))
-static inline uint32_t q4_best(Q4Block *b, bool directed, int n_trials) {
-    const int16_t *w = b->parts[0], *u = b->parts[1];
-    int32_t with_u[4] = {0}, wq[4], qu[4] = {0}, qq[4];
+static inline void q4_choose(Q4Choice *out, int16_t parts[2][Q4_AT_ONCE],
+                             int16_t q[Q4_TRIALS][Q4_AT_ONCE], bool directed, int n_trials) {
+    int32_t wq[Q4_CHOICES] = {0}, qq[Q4_CHOICES] = {0};
+    int32_t wu[Q4_CHOICES] = {0}, uu[Q4_CHOICES] = {0}, qu[Q4_CHOICES] = {0};
+    uint32_t saved[Q4_CHOICES];
     if (directed) {
-        dots(with_u, u, 0, w, 2);
-        dots(qu, u, 0, b->q[0], n_trials);
+        dots(wu, parts[1], 0, parts[0], 0, n_trials);
+        dots(uu, parts[1], 0, parts[1], 0, n_trials);
+        dots(qu, parts[1], 0, q[0], Q4_AT_ONCE, n_trials);
     }
-    dots(wq, w, 0, b->q[0], n_trials);
-    dots(qq, b->q[0], BLOCK, b->q[0], n_trials);
-    float uu = (float)with_u[1], c = uu > 0.0f ? Q4_EMPHASIS / uu : 0.0f;
-    float wu = c * (float)with_u[0];
-    uint32_t best = 0;
-    for (int t = 0; t < n_trials; t++) {
-        b->wq[t] = fmaf(wu, (float)qu[t], (float)wq[t]);
-        b->qq[t] = fmaf(c * (float)qu[t], (float)qu[t], (float)qq[t]);
+    dots(wq, parts[0], 0, q[0], Q4_AT_ONCE, n_trials);
+    dots(qq, q[0], Q4_AT_ONCE, q[0], Q4_AT_ONCE, n_trials);
+    for (int i = 0; i < Q4_CHOICES; i++) {
+        float u = (float)qu[i], c = Q4_EMPHASIS / ((float)uu[i] + 1e-9f);
+        out->wq[i] = fmaf(c * (float)wu[i], u, (float)wq[i]);
+        out->qq[i] = fmaf(c * u, u, (float)qq[i]);
         // Floats above 0 are in the order of integers; the trial takes their last bits.
-        uint32_t saved = (bits_of(b->wq[t] * b->wq[t] / b->qq[t]) & ~3u) | (uint32_t)t;
-        best = saved > best ? saved : best;
+        uint32_t x = bits_of(out->wq[i] * out->wq[i] / out->qq[i]);
+        saved[i] = (x & ~3u) | (uint32_t)(i & 3);
     }
-    return best & 3;
+    for (int b = 0; b < 2; b++) {
+        uint32_t best = 0;
+        for (int i = 4 * b; i < 4 * b + n_trials; i++) best = saved[i] > best ? saved[i] : best;
+        out->best[b] = (best & 3) + 4 * (uint32_t)b;
+    }
 }
 
-// Two blocks step by step, since a processor waits less with two to work on.
-#define BOTH _Pragma("GCC unroll 2") for (int b = 0; b < 2; b++)
 __attribute__((always_inline))
 static inline void q4_blocks(uint8_t *restrict codes, uint16_t *restrict scale,
                              const float *restrict x, const float *restrict direction,
                              int n_trials) {
-    Q4Block blocks[2];
-    uint32_t best[2];
-    BOTH blocks[b].part = positive_parts(blocks[b].parts[0], x + b * BLOCK);
-    BOTH if (direction) direction_parts(blocks[b].parts[1], direction + b * BLOCK);
-    BOTH {
-        q4_places(&blocks[b].at[0], blocks[b].parts[0], 1);
-        q4_places(&blocks[b].at[1], blocks[b].parts[0], -1);
-    }
-    _Pragma("GCC unroll 4") for (int t = 0; t < n_trials; t++)
-        BOTH q4_codes(blocks[b].codes[t], blocks[b].q[t], &blocks[b].at[Q4_SIGNS[t] < 0],
-                      &Q4_TRIED[t]);
-    BOTH best[b] = q4_best(&blocks[b], direction, n_trials);
-    BOTH {
-        memcpy(codes + b * BLOCK, blocks[b].codes[best[b]], BLOCK);
-        scale[b] = f32_to_f16(blocks[b].wq[best[b]] / blocks[b].qq[best[b]] * blocks[b].part);
+    int16_t parts[2][Q4_AT_ONCE], q[Q4_TRIALS][Q4_AT_ONCE];
+    Q4Code tried[Q4_TRIALS][Q4_AT_ONCE];
+    float part[2];
+    Q4Places at[2];  // w, -w
+    Q4Choice choice;
+    UNROLL for (int b = 0; b < 2; b++)
+        part[b] = positive_parts(parts[0] + b * BLOCK, x + b * BLOCK);
+    if (direction)
+        UNROLL for (int b = 0; b < 2; b++)
+            direction_parts(parts[1] + b * BLOCK, direction + b * BLOCK);
+    q4_places(&at[0], parts[0], 1);
+    q4_places(&at[1], parts[0], -1);
+    UNROLL for (int t = 0; t < n_trials; t++)
+        q4_codes(tried[t], q[t], &at[Q4_SIGNS[t] < 0], &Q4_TRIED[t]);
+    q4_choose(&choice, parts, q, direction, n_trials);
+    UNROLL for (int b = 0; b < 2; b++) {
+        uint32_t best = choice.best[b];
+        const Q4Code *chosen = tried[best % 4] + b * BLOCK;
+        for (int i = 0; i < BLOCK; i++) codes[b * BLOCK + i] = (uint8_t)chosen[i];
+        scale[b] = f32_to_f16(choice.wq[best] / choice.qq[best] * part[b]);
     }
 }
 
-static void lanes_to_q4(uint8_t *codes, uint16_t *scale, const float *x, const float *direction,
-                        int n) {
-    float filled[2][Q4_AT_ONCE];
+// out = the sum of n_rows rows, of n numbers each, filled up with zeros.
+__attribute__((always_inline))
+static inline void sum_rows(float out[Q4_AT_ONCE], const float *x, size_t stride, int n_rows,
+                            int n) {
+    float sum[Q4_AT_ONCE] = {0};
+    for (int r = 0; r < n_rows; r++, x += stride)
+        for (int i = 0; i < n; i++) sum[i] += x[i];
+    memcpy(out, sum, sizeof sum);
+}
+
+static void lanes_to_q4(uint8_t *codes, uint16_t *scale, const float *x, const float *directions,
+                        size_t stride, int n_directions, int n) {
+    float filled[Q4_AT_ONCE], direction[Q4_AT_ONCE];
     if (n < Q4_AT_ONCE) {
-        memset(filled, 0, sizeof filled);
-        x = memcpy(filled[0], x, sizeof *x * (size_t)n);
-        if (direction) direction = memcpy(filled[1], direction, sizeof *x * (size_t)n);
+        sum_rows(filled, x, 0, 1, n);
+        x = filled;
+        sum_rows(direction, directions, stride, n_directions, n);
+    } else {
+        sum_rows(direction, directions, stride, n_directions, Q4_AT_ONCE);
     }
-    if (direction) q4_blocks(codes, scale, x, direction, Q4_TRIALS);
+    if (n_directions) q4_blocks(codes, scale, x, direction, Q4_TRIALS);
     else q4_blocks(codes, scale, x, NULL, Q4_TRIALS / 2);
 }
 
@@ -611,14 +687,8 @@ typedef struct {
 
 // One run, from a [MIX_RUN].
 static inline void mix_weights(MixWeights *restrict out, const float *restrict a, int run) {
-    int32_t sum = 0;
     float amax = largest(a, MIX_RUN), inverse = amax > 0.0f ? 127.0f / amax : 0.0f;
-    for (int i = 0; i < MIX_RUN; i++) {  // the sum's bits as in q8_block
-        int32_t v = (int32_t)(bits_of(fmaf(a[i], inverse, ROUND_MAGIC)) << 24) >> 24;
-        out->n[run * MIX_RUN + i] = (int8_t)v;
-        sum += v;
-    }
-    out->offset[run] = -128 * sum;
+    out->offset[run] = -128 * round_bytes(out->n + run * MIX_RUN, a, inverse, MIX_RUN);
     out->step[run] = amax * (1.0f / 127.0f);
 }
 
@@ -639,7 +709,7 @@ static uint64_t lanes_read(const uint8_t *lines, size_t n_lines) {
 // The members of Kernels that this file implements.
 #define LANES_KERNELS                                                                              \
     .to_bf16 = lanes_to_bf16, .to_f16 = lanes_to_f16, .to_q8 = lanes_to_q8, .to_q4 = lanes_to_q4,  \
-    .turn = turn_block,                                                                            \
+    .turn = lanes_turn,                                                                            \
     .rmsnorm = lanes_rmsnorm, .layernorm = lanes_layernorm, .add = lanes_add,                      \
     .scale = lanes_scale, .axpby = lanes_axpby, .act = lanes_act, .act_mul = lanes_act_mul,        \
     .rope = lanes_rope, .sincos = lanes_sincos, .max = lanes_max, .exp_sum = lanes_exp_sum,        \

@@ -106,16 +106,24 @@ INLINE Floats v_dot_end(Ints sum) {
 
 static inline void look_up(void *out, const void *table, const uint8_t *index) {
     const uint8x16x2_t both = vld1q_u8_x2(table);
-    for (int i = 0; i < BLOCK; i += 16)
+    for (int i = 0; i < Q4_AT_ONCE; i += 16)
         vst1q_u8((uint8_t *)out + i, vqtbl2q_u8(both, vld1q_u8(index + i)));
 }
 
-static inline void dots(int32_t out[4], const int16_t *x, int step, const int16_t *y, int n) {
+INLINE void dots_block(int32_t out[4], const int16_t *x, int x_step, const int16_t *y, int y_step,
+                       int n) {
     int32x4_t sum[4] = {vdupq_n_s32(0), vdupq_n_s32(0), vdupq_n_s32(0), vdupq_n_s32(0)};
     _Pragma("GCC unroll 4") for (int t = 0; t < n; t++)
         _Pragma("GCC unroll 8") for (int i = 0; i < BLOCK; i += 4)
-            sum[t] = vmlal_s16(sum[t], vld1_s16(x + t * step + i), vld1_s16(y + t * BLOCK + i));
+            sum[t] = vmlal_s16(sum[t], vld1_s16(x + t * x_step + i),
+                               vld1_s16(y + t * y_step + i));
     vst1q_s32(out, vpaddq_s32(vpaddq_s32(sum[0], sum[1]), vpaddq_s32(sum[2], sum[3])));
+}
+
+static inline void dots(int32_t out[8], const int16_t *x, int x_step, const int16_t *y, int y_step,
+                        int n) {
+    dots_block(out, x, x_step, y, y_step, n);
+    dots_block(out + 4, x + BLOCK, x_step, y + BLOCK, y_step, n);
 }
 
 #include "tiles.h"

@@ -13,16 +13,18 @@ static inline void turn_block(float *out, const float *x) {
 }
 
 static inline void look_up(void *out, const void *table, const uint8_t *index) {
-    for (int i = 0; i < BLOCK; i++) ((uint8_t *)out)[i] = ((const uint8_t *)table)[index[i]];
+    for (int i = 0; i < Q4_AT_ONCE; i++) ((uint8_t *)out)[i] = ((const uint8_t *)table)[index[i]];
 }
 
 // Unsigned, since parts of NaNs may be any 16 bits.
-static inline void dots(int32_t out[4], const int16_t *x, int step, const int16_t *y, int n) {
-    for (int t = 0; t < n; t++, x += step, y += BLOCK) {
-        uint32_t sum = 0;
-        for (int i = 0; i < BLOCK; i++) sum += (uint32_t)(x[i] * y[i]);
-        out[t] = (int32_t)sum;
-    }
+static inline void dots(int32_t out[8], const int16_t *x, int x_step, const int16_t *y, int y_step,
+                        int n) {
+    for (int t = 0; t < n; t++, x += x_step, y += y_step)
+        for (int b = 0; b < 2; b++) {
+            uint32_t sum = 0;
+            for (int i = b * BLOCK; i < (b + 1) * BLOCK; i++) sum += (uint32_t)(x[i] * y[i]);
+            out[4 * b + t] = (int32_t)sum;
+        }
 }
 
 static float f16_at(const uint8_t *p, size_t i) {

@@ -27,8 +27,6 @@
 
 #include "lanes.h"
 
-#define UNROLL _Pragma("GCC unroll 16")
-
 // Sums in the lanes whose number lacks h, differences in the others.
 INLINE Floats turn_lanes(Floats v, int h) {
     float sign[LANES];

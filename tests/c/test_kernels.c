@@ -438,7 +438,7 @@ static void test_to_q4_definition(void) {
             uint8_t codes[Q4_AT_ONCE];
             uint16_t scale[2];
             double size = 0, error = 0, along = 0;
-            scalar_kernels.to_q4(codes, scale, x, with ? u : NULL, BLOCK);
+            scalar_kernels.to_q4(codes, scale, x, u, 0, with, BLOCK);
             for (int k = 0; k < BLOCK; k++) {
                 double w = 0, side = 0;
                 for (int j = 0; j < BLOCK; j++) {
@@ -477,10 +477,12 @@ CALL(to_f16, k->to_f16(u->half, u->x, n))
 CALL(to_q8, k->to_q8(u->q, u->y, u->offset, u->x, n, false))
 static int next_of(int n, int i) { return n - i < Q4_AT_ONCE ? n - i : Q4_AT_ONCE; }
 CALL(to_q4, for (int i = 0; i < n; i += Q4_AT_ONCE)
-         k->to_q4((uint8_t *)u->q + i, u->half + i, u->x + i, NULL, next_of(n, i)))
+         k->to_q4((uint8_t *)u->q + i, u->half + i, u->x + i, NULL, 0, 0, next_of(n, i)))
 CALL(to_q4_towards, for (int i = 0; i < n; i += Q4_AT_ONCE)
-         k->to_q4((uint8_t *)u->q + i, u->half + i, u->x + i, u->y + i, next_of(n, i)))
+         k->to_q4((uint8_t *)u->q + i, u->half + i, u->x + i, u->y + i, (size_t)(u->z - u->y), 2,
+                  next_of(n, i)))
 CALL(to_q8_turned, k->to_q8(u->q, u->y, u->offset, u->x, n, true))
+CALL(turn, k->turn(u->x, u->x, u->a, n / BLOCK * BLOCK))
 CALL(rmsnorm, k->rmsnorm(u->y, u->x, u->z, n, 1e-5f))
 CALL(rmsnorm_in_place, k->rmsnorm(u->x, u->x, u->z, n, 1e-5f))
 CALL(layernorm, k->layernorm(u->x, u->x, u->z, u->y, n, 1e-5f))
@@ -541,7 +543,8 @@ static const struct {
     {"to_q8", call_to_q8},
     {"to_q8 turned", call_to_q8_turned},
     {"to_q4", call_to_q4},
-    {"to_q4 towards a direction", call_to_q4_towards},
+    {"to_q4 towards a direction of two rows", call_to_q4_towards},
+    {"turn in place", call_turn},
     {"rmsnorm", call_rmsnorm},
     {"rmsnorm in place", call_rmsnorm_in_place},
     {"layernorm in place", call_layernorm},
@@ -807,8 +810,8 @@ static void test_turn(void) {
     float x[BLOCK], once[BLOCK], twice[BLOCK];
     double worst = 0;
     for (int i = 0; i < BLOCK; i++) x[i] = random_float(PLAIN);
-    scalar_kernels.turn(once, x);
-    scalar_kernels.turn(twice, once);
+    scalar_kernels.turn(once, x, 1.0f, BLOCK);
+    scalar_kernels.turn(twice, once, 1.0f, BLOCK);
     for (int i = 0; i < BLOCK; i++) {
         double sum = 0;
         for (int k = 0; k < BLOCK; k++)
