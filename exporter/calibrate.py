@@ -164,8 +164,8 @@ def _own_texts(engine: Engine, metadata, amounts: Amounts) -> list[Text]:
     numbers, starts = np.random.RandomState(1), []
     if "tokenizer.token.text" in metadata:
         starts = [engine.encode(text.encode()) for text in BEGINNINGS[: amounts.texts // 3]]
-        # Not what a tokenizer has to spell, letter by letter.
-        starts = [ids for ids in starts if len(ids) <= amounts.length // 2]
+        # Not what a tokenizer has to spell, letter by letter, or has no tokens for at all.
+        starts = [ids for ids in starts if 0 < len(ids) <= amounts.length // 2]
     while len(starts) < amounts.texts:
         n = RANDOM[len(starts) % len(RANDOM)]
         starts.append(numbers.randint(0, engine.vocab_size, n).tolist())

@@ -3,6 +3,7 @@ files, from which report.py makes docs/variants.md.
 
     python lab/lab.py               what lab/results does not have yet
     python lab/lab.py --smallest    the whole road in a minute, in build/lab-smallest
+    python lab/lab.py --checkpoints MHA MLA-16      only these, for their checkpoints
 
 A run that is in the CSV is not made again, so that a killed laboratory goes on where it was.
 Checkpoints are kept in build/lab.
@@ -124,9 +125,9 @@ class Laboratory:
             row[f"bytes_{dtype}"], row[f"resident_{dtype}"] = found
         self.runs.add(row)
 
-    def from_the_start(self, variant: Variant, seed: int) -> None:
-        if self.runs.has(variant.name, "start", seed):
-            return
+    def train(self, variant: Variant, seed: int) -> tuple[object, Path, float]:
+        """Trains a variant from random weights: the model, its checkpoint, and the seconds of
+        processor time that it took."""
         model = train.new_model(variant, self.vocab_size, seed)
         rows = self.training_rows(seed)[: self.plan.steps * train.BATCH]
         start = time.process_time()
@@ -134,6 +135,12 @@ class Laboratory:
         took = time.process_time() - start
         folder = self.folder(variant, "start", seed)
         train.save(model, folder, self.tokenizer)
+        return model, folder, took
+
+    def from_the_start(self, variant: Variant, seed: int) -> None:
+        if self.runs.has(variant.name, "start", seed):
+            return
+        model, folder, took = self.train(variant, seed)
         self.measure(variant, "start", seed, model, folder, steps=self.plan.steps,
                      cpu_seconds=f"{took:.1f}")  # fmt: skip
 
@@ -194,6 +201,12 @@ class Laboratory:
                               tokens_per_second=f"{rate:.0f}")
                          for depth, rate in rates.items()))  # fmt: skip
 
+    def checkpoints(self, names: list[str]) -> None:
+        """Trains variants for their checkpoints alone, without measuring them."""
+        for seed in range(1, self.plan.seeds + 1):
+            for name in names:
+                self.train(VARIANTS[name], seed)
+
     def everything(self) -> None:
         """Seed after seed, so that what a killed laboratory leaves can be compared."""
         chosen = [VARIANTS[name] for name in self.plan.variants]
@@ -216,8 +229,14 @@ def main():
     parser = argparse.ArgumentParser(description="Trains and measures variants of attention.")
     parser.add_argument("--smallest", action="store_true",
                         help="a few steps, two seeds, in build/lab-smallest")  # fmt: skip
+    parser.add_argument("--checkpoints", nargs="+", choices=VARIANTS, metavar="VARIANT",
+                        help="train these anew, and measure nothing")  # fmt: skip
     args = parser.parse_args()
-    Laboratory(SMALLEST if args.smallest else FULL).everything()
+    laboratory = Laboratory(SMALLEST if args.smallest else FULL)
+    if args.checkpoints:
+        laboratory.checkpoints(args.checkpoints)
+    else:
+        laboratory.everything()
 
 
 if __name__ == "__main__":

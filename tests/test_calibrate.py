@@ -200,6 +200,22 @@ def test_eight_bits_by_feedback(tmp_path, monkeypatch):
     assert (near != feed).mean() > 0.2
 
 
+def test_no_text_is_empty():
+    """A tokenizer may have no tokens for what texts begin with, and no prefix."""
+
+    class OfOtherWords:
+        vocab_size = 9
+
+        def encode(self, text):
+            return []
+
+        def continued(self, texts, length, first):
+            return texts
+
+    texts = calibrate._own_texts(OfOtherWords(), {"tokenizer.token.text": b""}, FEW)
+    assert len(texts) == FEW.texts and all(text.ids for text in texts)
+
+
 @pytest.mark.parametrize("name, has_logits", [("bert", True), ("roberta", False)])
 def test_encoders(name, has_logits, tmp_path, monkeypatch):
     """Where one has no logits, its embedding is multiplied by nothing."""

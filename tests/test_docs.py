@@ -40,6 +40,7 @@ NOT_HERE = [
     (r"^docker ", "wants a daemon; a step of CI does what the Dockerfile says", False),
     (r"live_models\.py", "needs torch and transformers; a step of CI of its own", False),
     (r"compare_(peers|quantizers)\.py", "needs llama.cpp, minutes, and a quiet machine", False),
+    (r"^python lab/", "needs torch and transformers, and minutes; a step of CI has it short", False),
     (r"calibrated_answers\.py", "needs torch and transformers, and minutes", False),
     (r"stories260K", "needs llama2.c's files; a step of CI of its own exports them", False),
     (r"--bench", "takes 20 seconds", True),

@@ -184,6 +184,7 @@ def write_gguf(path: str, config: dict, tensors: dict[str, Tensor], kinds: dict[
     import gguf
 
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
     rope = config.get("rope_parameters", config)
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(config["max_position_embeddings"])
@@ -192,7 +193,9 @@ def write_gguf(path: str, config: dict, tensors: dict[str, Tensor], kinds: dict[
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(heads)
     writer.add_head_count_kv(kv_heads)
-    writer.add_rope_dimension_count(config["hidden_size"] // heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_rope_dimension_count(head_dim)
     writer.add_rope_freq_base(rope.get("rope_theta", 10000.0))
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])

@@ -16,14 +16,16 @@ windows of at most 2,048 tokens. Against this engine's f32 weights, with f16 cac
   the others would have picked at their places, and how many before the first that they would not.
 
 --caches and --their-caches are measured with f32 weights; K/V for two types. Texts are those in
-texts/, and --text; stories, the bundled model, has stories of its own. Wants llama-cpp-python and
-gguf; without them only ours is measured. A result is kept with its file's checksum and not measured
-again while neither has changed."""
+texts/, and --text; stories, the bundled model, has stories of its own. lab/GQA-2 is the mean over
+what lab/lab.py trained from each seed, on the documents that it holds out. Wants llama-cpp-python
+and gguf; without them only ours is measured. A result is kept with its file's checksum and not
+measured again while neither has changed."""
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
 import json
 import os
 import random
@@ -46,9 +48,11 @@ import heads  # noqa: E402
 import packages  # noqa: E402
 import stories as grammar  # noqa: E402
 
+from exporter.checkpoint import Checkpoint  # noqa: E402
 from exporter.huggingface import open_directory  # noqa: E402
 
 STORIES = ROOT / "models" / "hf"
+LAB = ROOT / "build" / "lab"
 STORIES_SEED, N_STORIES = 2_000_000, 60  # not those that it was trained on
 TEXTS = sorted((Path(__file__).parent / "texts").glob("*.txt"))
 CONTEXT, ROWS = 2048, 64  # of a window, and of them at a time
@@ -56,6 +60,7 @@ KL_POSITIONS = 1024
 PROMPT, GREEDY = 48, 200  # tokens
 BEGINNINGS = (0, 600)  # tokens of each text that prompts begin at
 STORY_PROMPTS = 8
+DOCUMENT, BEGIN = 64, "<|begin|>"  # of the laboratory: its tokens, and the first of them
 WRITTEN, WRITTEN_LENGTH = 48, 256  # texts that the model writes for the importance matrix
 THEIRS = [f"{name}{matrix}" for name in ("Q4_0", "IQ4_NL", "Q4_K_S", "Q4_K_M", "Q5_K_M")
           for matrix in ("", " imatrix")]  # fmt: skip
@@ -234,6 +239,8 @@ def sources(folder: Path) -> dict:
 def source_file(folder: Path, model: str) -> Path:
     """The file of a model known by name, downloaded once, or the file itself."""
     known = sources(folder)
+    if model.startswith("lab/"):
+        return LAB / model.removeprefix("lab/")
     if model not in known:
         return STORIES if model == "stories" else Path(model)
     path = folder / f"{model}.gguf"
@@ -242,12 +249,37 @@ def source_file(folder: Path, model: str) -> Path:
     return path
 
 
+def of_each_seed(model: str) -> list[str]:
+    """The models that a name stands for: lab/GQA-2 for lab/GQA-2-start-1 and so on."""
+    if not model.startswith("lab/"):
+        return [model]
+    variant = model.removeprefix("lab/")
+    found = sorted(LAB.glob(f"{variant}-start-?"))
+    if not found:
+        sys.exit(f"{model}: not in {LAB}; python lab/lab.py --checkpoints {variant} makes it")
+    return [f"lab/{folder.name}" for folder in found]
+
+
 def checksum(path: Path) -> int:
     crc = 0
     with open(path, "rb") as file:
         while block := file.read(1 << 24):
             crc = zlib.crc32(block, crc)
     return crc
+
+
+def bits(path: Path) -> float:
+    """Of its tensors, a weight; names and vocabulary do not count."""
+    if path.suffix == ".gguf":
+        from gguf import GGUFReader
+
+        tensors = GGUFReader(path).tensors
+        sizes = [(int(tensor.n_elements), int(tensor.n_bytes)) for tensor in tensors]
+    else:
+        parts = {part[3]: part for part in Checkpoint(str(path)).tensors.values()}  # by offset
+        sizes = [(rows * cols, n_bytes) for _, rows, cols, _, n_bytes in parts.values()]
+    weights, n_bytes = map(sum, zip(*sizes))
+    return 8 * n_bytes / weights
 
 
 def file_name(setting: str) -> str:
@@ -410,10 +442,7 @@ class Judge:
                 self.known[entry["key"]] = entry
         self.f32 = our_file(self.place, self.source, "f32")
         with closing(Heads(self.f32, threads=self.threads)) as engine:
-            self.texts = stories(engine.model) if model == "stories" else [
-                text_of(engine.model, path.stem, [beginning(path, args.bytes)])
-                for path in [*TEXTS, *args.text]
-            ]  # fmt: skip
+            self.texts = texts_for(model, engine.model, args)
             self.written = self.greedy_texts(engine.model)
             for text in self.texts:
                 self.nats_of_f32(engine, text)
@@ -426,7 +455,8 @@ class Judge:
                    if len(ids) >= at + PROMPT]  # fmt: skip
         kept = json.loads(file.read_text()) if file.exists() else []
         if [prompt for prompt, _ in kept] != prompts:
-            answers = model.generate(prompts, max_tokens=GREEDY, temperature=0)
+            room = min(text.context for text in self.texts) - PROMPT
+            answers = model.generate(prompts, max_tokens=min(GREEDY, room), temperature=0)
             kept = [(prompt, answer.tokens) for prompt, answer in zip(prompts, answers)]
             file.write_text(json.dumps(kept))
         return kept
@@ -447,11 +477,11 @@ class Judge:
             print(json.dumps(entry), file=file)
 
     def measure(self, candidate: Candidate) -> dict:
-        """{text: {nats, kl, kl99}, "greedy": .., "bytes": ..} of a candidate."""
+        """{text: {nats, kl, kl99}, "greedy": .., "bytes": .., "bits": ..} of a candidate."""
         ours = candidate.engine == "heads.c"
         path = (our_file(self.place, self.source, candidate.weights) if ours else
                 their_file(self.place, self.source, candidate.weights, self.threads))  # fmt: skip
-        crc, found = checksum(path), {"bytes": path.stat().st_size}
+        crc, found = checksum(path), {"bytes": path.stat().st_size, "bits": bits(path)}
         greedy = zlib.crc32(json.dumps(self.written).encode())
         engine = None
         for text in [*self.texts, None]:
@@ -468,35 +498,43 @@ class Judge:
             engine.close()
         return found
 
-    def table(self, candidates: list[Candidate]) -> None:
-        """Prints a line for each candidate as soon as it is known."""
-        names = [text.name for text in self.texts]
-        f32 = [self.known[f"f32 {self.reference(text).name}"]["nats"] for text in self.texts]
-        print(f"\n{self.place.name}; f32's perplexity: " + ", ".join(
-            f"{name} {np.exp(nats):.2f} ({sum(text.scored())} tokens)"
-            for name, nats, text in zip(names, f32, self.texts)))  # fmt: skip
-        titles = ["", "MB", *(f"{name}: perplexity, KL" for name in names), "KL's 99 %",
-                  "same greedy token", "before another"]  # fmt: skip
-        print_row(titles)
-        print_row(["---"] * len(titles))
-        for candidate in candidates:
-            try:
-                found = self.measure(candidate)
-            except RuntimeError as error:
-                print_row([candidate.label, str(error)])
-                continue
-            cells = [f"{100 * np.expm1(found[name]['nats'] - nats):+.2f} %, {found[name]['kl']:.4f}"
-                     for name, nats in zip(names, f32)]  # fmt: skip
-            tail, greedy = np.mean([found[name]["kl99"] for name in names]), found["greedy"]
-            print_row([candidate.label, megabytes(found["bytes"]), *cells, f"{tail:.3f}",
-                       f"{100 * greedy['same']:.1f} %", f"{greedy['before']:.0f}"])  # fmt: skip
+
+def table(model: str, judges: list[Judge], candidates: list[Candidate]) -> None:
+    """Prints a line for each candidate as soon as it is known: what the judges, one for each seed,
+    found in the mean."""
+    texts = judges[0].texts
+    f32 = [np.mean([judge.known[f"f32 {judge.reference(judge.texts[i]).name}"]["nats"]
+                    for judge in judges]) for i in range(len(texts))]  # fmt: skip
+    print(f"\n{model}; f32's perplexity: " + ", ".join(
+        f"{text.name} {np.exp(nats):.2f} ({sum(text.scored())} tokens)"
+        for text, nats in zip(texts, f32)))  # fmt: skip
+    titles = ["", "MB", "bits", *(f"{text.name}: perplexity, KL" for text in texts), "KL's 99 %",
+              "same greedy token", "before another"]  # fmt: skip
+    print_row(titles)
+    print_row(["---"] * len(titles))
+    for candidate in candidates:
+        try:
+            found = [judge.measure(candidate) for judge in judges]
+        except RuntimeError as error:
+            print_row([candidate.label, str(error)])
+            continue
+
+        def mean(*keys: str) -> float:
+            return float(np.mean([functools.reduce(dict.get, keys, one) for one in found]))
+
+        cells = [f"{100 * np.expm1(mean(text.name, 'nats') - nats):+.2f} %, "
+                 f"{mean(text.name, 'kl'):.4f}" for text, nats in zip(texts, f32)]  # fmt: skip
+        tail = np.mean([mean(text.name, "kl99") for text in texts])
+        print_row([candidate.label, megabytes(mean("bytes")), f"{mean('bits'):.2f}", *cells,
+                   f"{tail:.3f}", f"{100 * mean('greedy', 'same'):.1f} %",
+                   f"{mean('greedy', 'before'):.0f}"])  # fmt: skip
 
 
 def print_row(cells: list[str]) -> None:
     print("| " + " | ".join(cells) + " |", flush=True)
 
 
-def megabytes(n: int) -> str:
+def megabytes(n: float) -> str:
     return f"{n / 1e6:.1f}" if n >= 1e7 else f"{n / 1e6:.2f}"
 
 
@@ -515,6 +553,24 @@ def stories(model: heads.Model) -> list[Text]:
     rng = random.Random(STORIES_SEED)
     written = [grammar.story(rng).encode() for _ in range(N_STORIES)]
     return [text_of(model, "stories", written)]
+
+
+def documents(model: heads.Model) -> list[Text]:
+    """What the laboratory's models know, but were not trained on, as lab/lab.py leaves it."""
+    return [
+        Text(kind, model.encode(BEGIN), [model.encode(document) for document in
+             (LAB / f"{kind}.txt").read_text("utf-8").split(BEGIN)[1:]], DOCUMENT)
+        for kind in ("echoes", "stories")
+    ]  # fmt: skip
+
+
+def texts_for(name: str, model: heads.Model, args: argparse.Namespace) -> list[Text]:
+    if name == "stories":
+        return stories(model)
+    if name.startswith("lab/"):
+        return documents(model)
+    return [text_of(model, path.stem, [beginning(path, args.bytes)])
+            for path in [*TEXTS, *args.text]]  # fmt: skip
 
 
 def has_llama_cpp() -> bool:
@@ -543,7 +599,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument(
-        "--model", action="append", help="smollm2, gemma3, stories or a .gguf (all)"
+        "--model",
+        action="append",
+        help="smollm2, gemma3, stories, lab/VARIANT or a .gguf (the first three)",
     )
     parser.add_argument("--ours", type=listed(";"), default=["q8", "q4"])
     parser.add_argument("--theirs", type=listed(";"), default=["Q8_0", *THEIRS])
@@ -554,7 +612,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     for model in args.model or ["smollm2", "gemma3", "stories"]:
-        Judge(args.folder, args, model).table(candidates(args))
+        judges = [Judge(args.folder, args, one) for one in of_each_seed(model)]
+        table(model, judges, candidates(args))
 
 
 if __name__ == "__main__":
