@@ -41,12 +41,13 @@ from typing import Iterator
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / part) for part in (".", "python", "models", "tests/support")]
+sys.path[:0] = [str(ROOT / part) for part in (".", "python", "models", "tests/support", "lab")]
 
 import compare_peers  # noqa: E402
 import heads  # noqa: E402
 import packages  # noqa: E402
 import stories as grammar  # noqa: E402
+from texts import BEGIN, KINDS, LENGTH  # noqa: E402  (the laboratory's)
 
 from exporter.checkpoint import Checkpoint  # noqa: E402
 from exporter.huggingface import open_directory  # noqa: E402
@@ -60,7 +61,6 @@ KL_POSITIONS = 1024
 PROMPT, GREEDY = 48, 200  # tokens
 BEGINNINGS = (0, 600)  # tokens of each text that prompts begin at
 STORY_PROMPTS = 8
-DOCUMENT, BEGIN = 64, "<|begin|>"  # of the laboratory: its tokens, and the first of them
 WRITTEN, WRITTEN_LENGTH = 48, 256  # texts that the model writes for the importance matrix
 THEIRS = [f"{name}{matrix}" for name in ("Q4_0", "IQ4_NL", "Q4_K_S", "Q4_K_M", "Q5_K_M")
           for matrix in ("", " imatrix")]  # fmt: skip
@@ -559,8 +559,8 @@ def documents(model: heads.Model) -> list[Text]:
     """What the laboratory's models know, but were not trained on, as lab/lab.py leaves it."""
     return [
         Text(kind, model.encode(BEGIN), [model.encode(document) for document in
-             (LAB / f"{kind}.txt").read_text("utf-8").split(BEGIN)[1:]], DOCUMENT)
-        for kind in ("echoes", "stories")
+             (LAB / f"{kind}.txt").read_text("utf-8").split(BEGIN)[1:]], LENGTH)
+        for kind in KINDS
     ]  # fmt: skip
 
 
