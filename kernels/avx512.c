@@ -74,7 +74,7 @@ INLINE Floats v_dot_end(Ints sum) { return _mm512_cvtepi32_ps(sum); }
 
 #define ROUND_BYTES  // as in lanes.h
 static inline int32_t round_bytes(int8_t *out, const float *x, float inverse, int n) {
-    const __m512 scale = _mm512_set1_ps(inverse), magic = _mm512_set1_ps(0x1.8p23f);
+    const __m512 scale = _mm512_set1_ps(inverse), magic = _mm512_set1_ps(ROUND_MAGIC);
     __m128i sum = _mm_setzero_si128();
     _Pragma("GCC unroll 4") for (int i = 0; i < n; i += 16) {
         const __m512 v = _mm512_fmadd_ps(_mm512_loadu_ps(x + i), scale, magic);

@@ -23,6 +23,9 @@ typedef enum { F32, BF16, Q8, Q4, F16, N_DTYPES } Dtype;
 
 extern const int8_t Q4_CODES[16];
 
+// x + ROUND_MAGIC holds the nearest integer (ties to even) in its low bits, for |x| < 2^22.
+#define ROUND_MAGIC 12582912.0f
+
 const char *dtype_name(Dtype dtype);  // "f32", "bf16" ..
 
 static inline size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }

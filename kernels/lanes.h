@@ -11,9 +11,6 @@
 
 #define UNROLL _Pragma("GCC unroll 16")
 
-// x + ROUND_MAGIC holds the nearest integer (ties to even) in its low bits, for |x| < 2^22.
-#define ROUND_MAGIC 12582912.0f
-
 // e^x = 2^n (1 + m): x = n ln2 + r, |r| <= ln2 / 2, and m = e^r - 1 by a minimax polynomial of
 // degree 6.
 typedef struct {
@@ -666,15 +663,18 @@ static inline void sum_rows(float out[Q4_AT_ONCE], const float *x, size_t stride
 static void lanes_to_q4(uint8_t *codes, uint16_t *scale, const float *x, const float *directions,
                         size_t stride, int n_directions, int n) {
     float filled[Q4_AT_ONCE], direction[Q4_AT_ONCE];
-    if (n < Q4_AT_ONCE) {
+    bool whole = n == Q4_AT_ONCE;
+    if (!whole) {
         sum_rows(filled, x, 0, 1, n);
         x = filled;
-        sum_rows(direction, directions, stride, n_directions, n);
-    } else {
-        sum_rows(direction, directions, stride, n_directions, Q4_AT_ONCE);
     }
-    if (n_directions) q4_blocks(codes, scale, x, direction, Q4_TRIALS);
-    else q4_blocks(codes, scale, x, NULL, Q4_TRIALS / 2);
+    if (!n_directions) {
+        q4_blocks(codes, scale, x, NULL, Q4_TRIALS / 2);
+        return;
+    }
+    if (whole) sum_rows(direction, directions, stride, n_directions, Q4_AT_ONCE);
+    else sum_rows(direction, directions, stride, n_directions, n);
+    q4_blocks(codes, scale, x, direction, Q4_TRIALS);
 }
 
 // Probabilities times the scales of 32 dims as integers; and what undoes that a dot product adds
