@@ -6,7 +6,5 @@ COPY . /heads
 RUN make -C /heads
 
 FROM debian:bookworm-slim
-COPY --from=build /heads/run /usr/local/bin/run
-COPY --from=build /heads/models/stories.bin /models/stories.bin
-ENTRYPOINT ["run"]
-CMD ["models/stories.bin"]
+COPY --from=build /heads/run /usr/local/bin/heads
+ENTRYPOINT ["heads"]

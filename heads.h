@@ -8,16 +8,19 @@
 //
 // Errors. What can fail takes a heads_error, which may be NULL, and returns NULL or -1; the error
 // then holds a sentence. After success its text means nothing. A call that takes none cannot fail.
-// Nothing is printed, no environment variable is read, and no signal is touched.
+// NULL where a call needs something is an error; a call that takes no heads_error then does nothing
+// and returns 0, NULL or -1, which is no id. Nothing is printed, no environment variable is read,
+// and no signal is touched.
 //
 // Ownership. What heads_.._new, _open, _fork and _load return is the caller's, to free with the
-// call beside it; freeing NULL does nothing. What is "borrowed" belongs to the handle. A model
-// outlives its tokenizers and workspaces, a tokenizer its decoders, a workspace its sequences.
+// call beside it; freeing NULL does nothing. Ids returned through a pointer are the caller's too,
+// and NULL after an error. What is "borrowed" belongs to the handle. A model must outlive its
+// tokenizers, chats, workspaces and samplers, a tokenizer its decoders, a workspace its sequences.
 //
 // Threads. A model and a tokenizer never change: any number of threads may use one. A workspace and
-// all of its sequences have one caller at a time, and so have a decoder and a sampler. To run
-// passes in several threads, make a workspace for each. The child of a fork() has none of their
-// threads: it makes workspaces of its own and leaves its parent's alone.
+// all of its sequences have one caller at a time, and so have a decoder and a sampler; a sequence
+// or a batch that no call uses may be freed meanwhile. Passes in several threads need a workspace
+// each. A fork()'s child has none of their threads: it makes its own and leaves its parent's alone.
 //
 // Options. Initialise a struct of options with { 0 }: a member that is 0 means its default, and
 // NULL means a struct of zeros. When members are added at the end, HEADS_ABI grows.
@@ -27,7 +30,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HEADS_ABI 6          // grows when a program must be compiled again
+#define HEADS_ABI 10         // grows when a program must be compiled again
 #define HEADS_VERSION "0.1"  // of this header
 
 #if defined(__GNUC__)
@@ -54,17 +57,24 @@ typedef struct heads_model heads_model;
 typedef struct {
     int vocab_size, n_embd, n_layers;
     int context;          // positions that it was made for
-    size_t weight_bytes;  // that one generated token reads
-    int encoder;          // 1: tokens see those after them, so a text runs whole, and nothing
-                          // continues it; heads_embed has its vector
-    int source_vocab;     // how many ids an encoder-decoder's encoder knows; else 0
-    int greedy;           // 1: the checkpoint wants the most likely tokens, unless one samples
-    int target_ids;       // 1: what it writes has ids of its own, which heads_encode does not give
+    size_t weight_bytes;  // bytes of weights that one generated token reads
+    int encoder;          // 1: an encoder. Tokens see those after them, so a text runs whole, and
+                          // none can be added; heads_embed gives its vector
+    int source_vocab;     // vocabulary of an encoder-decoder's encoder; 0: there is none
+    int greedy;           // 1: the checkpoint asks for the most likely tokens, where nobody says
+    int target_ids;       // 1: an encoder-decoder's output has ids of its own, which heads_encode
+                          // does not give
+    int vector;           // numbers of heads_embed's vectors; 0: the checkpoint does not say how
+    int n_labels;         // classes of heads_classify; 0: the checkpoint has no such head
+    int token_classes;    // 1: each token of a text has them, not the text
 } heads_shape;
 
 // Maps a checkpoint that export.py made and checks all of it but its checksum; weights are read
 // when a pass first needs them. Errors: no such file, no checkpoint, damaged, not implemented.
 HEADS_API heads_model *heads_model_open(const char *path, heads_error *err);
+// The same of a checkpoint's bytes in memory, which stay the caller's and must outlive the model.
+// They begin at a multiple of 64.
+HEADS_API heads_model *heads_model_parse(const void *bytes, size_t size, heads_error *err);
 HEADS_API void heads_model_close(heads_model *model);
 HEADS_API heads_shape heads_model_shape(const heads_model *model);
 
@@ -77,19 +87,26 @@ typedef struct heads_decoder heads_decoder;
 HEADS_API heads_tokenizer *heads_tokenizer_new(const heads_model *model, heads_error *err);
 HEADS_API void heads_tokenizer_free(heads_tokenizer *tokenizer);
 // The ids of text[0..len), which may hold zero bytes; what is not UTF-8 counts as U+FFFD.
-// add_special: with those that the model wants around a text, such as BOS. Returns how many; *ids
-// is the caller's, to free with heads_free. An id may lie beyond vocab_size where the tokenizer
-// knows tokens that the model does not. Errors: no memory.
+// add_special: with the special tokens that the model wants around a text, such as BOS. Returns how
+// many, or -1; *ids is the caller's, to free with heads_free. An id may lie beyond vocab_size where
+// the tokenizer knows tokens that the model does not: passes refuse it. Errors: no memory.
 HEADS_API long heads_encode(const heads_tokenizer *tokenizer, const char *text, size_t len,
                             int add_special, int **ids, heads_error *err);
 HEADS_API void heads_free(void *memory);
 // 1: the id ends a text.
 HEADS_API int heads_is_eos(const heads_tokenizer *tokenizer, int id);
+// 1: the id is a special token, such as BOS.
+HEADS_API int heads_is_special(const heads_tokenizer *tokenizer, int id);
+// The bytes of a token inside of a text, which need not be whole characters; special tokens have
+// theirs too. Writes the first `room` of them to bytes; returns how many there are, 0: no such
+// token.
+HEADS_API long heads_token_bytes(const heads_tokenizer *tokenizer, int id, char *bytes,
+                                 size_t room);
 
-// From ids to text, one at a time. A token may end inside a UTF-8 character, which is held back
-// until the rest of it comes: what is handed out is always valid UTF-8. skip_special: tokens such
-// as BOS give no text. text[0..len) is borrowed until the decoder's next call, and does not end in
-// a zero. finish hands out what is still held back. Errors: a negative id, no memory.
+// From ids to text, one id at a time. push returns the text that an id adds, always whole UTF-8
+// characters: the beginning of one is held back until the rest comes. finish returns what is still
+// held back. text[0..len) is borrowed until the decoder's next call, and no zero byte follows it.
+// skip_special: tokens such as BOS give no text. Errors: a negative id, no memory.
 HEADS_API heads_decoder *heads_decoder_new(const heads_tokenizer *tokenizer, int skip_special,
                                            heads_error *err);
 HEADS_API void heads_decoder_free(heads_decoder *decoder);
@@ -109,40 +126,48 @@ typedef struct {
 } heads_message;
 
 typedef struct {
-    int answer;     // 1: ends with the beginning of an answer, for the model to go on from
-    int no_think;   // 1: by the template's switch for thinking; an error where it has none
-    int64_t clock;  // seconds since 1970 in the zone that a template should print the date of
+    int answer;     // 1: the ids end with the beginning of an answer, which the model continues
+    int no_think;   // 1: thinking is switched off; an error where the template has no such switch
+    int64_t clock;  // for a template that prints the date: seconds since 1970, in local time
 } heads_chat_options;
 
 // The checkpoint's chat template. Errors: it has none, or one that export.py could not compile.
 HEADS_API heads_chat *heads_chat_new(const heads_model *model, heads_error *err);
 HEADS_API void heads_chat_free(heads_chat *chat);
-// The ids of a conversation of n messages, exactly as the template writes it. Returns how many;
-// *ids is the caller's, to free with heads_free. Errors: what the template cannot write, or would
-// write in a way that was not proven exact; no memory.
+// The ids of a conversation of n messages, exactly as the template writes it. Returns how many, or
+// -1; *ids is the caller's, to free with heads_free. Errors: a conversation that the template
+// refuses, or for which export.py could not prove its compilation exact; no memory.
 HEADS_API long heads_chat_encode(const heads_chat *chat, const heads_tokenizer *tokenizer,
                                  const heads_message *messages, size_t n,
                                  const heads_chat_options *options, int **ids, heads_error *err);
-// The id that ends an answer besides those of heads_is_eos; -1: none.
+// The id that ends an answer besides those of heads_is_eos; -1: none, -2: no memory to tell.
 HEADS_API int heads_chat_end(const heads_chat *chat, const heads_tokenizer *tokenizer);
-// 1: the template prints the date, so that options.clock counts.
+// The template as the model came with it, in Jinja, [*len], borrowed from the model; NULL: none.
+HEADS_API const char *heads_chat_template(const heads_model *model, size_t *len);
+// 1: the template prints the date, which options.clock says.
 HEADS_API int heads_chat_prints_date(const heads_chat *chat);
+// 1: it has a switch for thinking, for options.no_think.
+HEADS_API int heads_chat_has_no_think(const heads_chat *chat);
+// 1: it writes a system message; others ignore or refuse one.
+HEADS_API int heads_chat_uses_system(const heads_chat *chat);
 
 // ---- where passes run ----
 
 typedef struct heads_workspace heads_workspace;
 
-typedef enum { HEADS_F16, HEADS_F32, HEADS_Q8, HEADS_Q4 } heads_type;  // of cached keys and values
+typedef enum { HEADS_F16, HEADS_F32, HEADS_Q8, HEADS_Q4 } heads_type;  // of cached numbers
 
 typedef struct {
     int context;        // positions of each sequence; 0: the model's
-    int chunk;          // most tokens of a pass, of all runs together; 0: 128
+    int chunk;          // most tokens of a pass, all runs together; 0: 128
     int n_threads;      // the caller's included; 0: the physical cores that this process may use
     int logit_rows;     // most rows of logits that one call may ask for; 0: as many as chunk
-    heads_type k_type, v_type;
+    heads_type k_type, v_type;  // of cached keys, and of cached values
     const char *isa;    // kernels: "scalar", "avx2", ..; NULL: the best that the processor has
-    const heads_workspace *threads_of;  // whose threads to use, by one caller for both; it outlives
-                                        // this one. NULL: threads of its own
+    const heads_workspace *threads_of;  // use this one's threads; both then have one caller, and it
+                                        // must outlive the new one. NULL: threads of its own
+    int hidden;         // 1: instead of logits, passes give hidden states after the last norm, rows
+                        // of [n_embd]
 } heads_workspace_options;
 
 // Errors: an option out of range, kernels that the processor lacks, no memory.
@@ -152,46 +177,63 @@ HEADS_API heads_workspace *heads_workspace_new(const heads_model *model,
 HEADS_API void heads_workspace_free(heads_workspace *w);
 HEADS_API int heads_workspace_context(const heads_workspace *w);
 HEADS_API int heads_workspace_threads(const heads_workspace *w);
+// Most tokens of a pass: the option, or the context where an encoder reads whole texts.
+HEADS_API int heads_workspace_chunk(const heads_workspace *w);
 HEADS_API const char *heads_workspace_isa(const heads_workspace *w);  // static
-// Floats from one row of logits to the next: vocab_size, rounded up.
+// Floats from one row of logits (or hidden states) to the next: vocab_size (or n_embd), rounded up.
 HEADS_API size_t heads_logit_stride(const heads_workspace *w);
 
 // ---- texts ----
 
 typedef struct heads_sequence heads_sequence;
 
-// An empty one. Its cache takes memory as tokens fill it. shared: forks map its pages instead of
-// copying them; filling it costs more. Errors: no memory.
+// An empty sequence. Its cache takes memory as tokens fill it. shared: forks map its pages instead
+// of copying them; filling it costs more. Errors: no memory.
 HEADS_API heads_sequence *heads_sequence_new(heads_workspace *w, int shared, heads_error *err);
 HEADS_API void heads_sequence_free(heads_sequence *s);
-// Another one of the same workspace that begins with the first n tokens of s; s may be freed
-// before it. Errors: n outside 0..length, as in rewind, no memory.
+// A new sequence of the same workspace with the first n tokens of s; either may be freed first.
+// Errors: n outside 0..length, those of rewind, no memory.
 HEADS_API heads_sequence *heads_sequence_fork(const heads_sequence *s, int n, heads_error *err);
 // Forgets all tokens but the first n. Errors, after which nothing has changed: a sliding window or
 // a mixer's state has forgotten what the next token would see (n = 0 always works), or forks share
-// more than n. mark: a state can go back to the present length; one such place at a time. Errors:
-// no memory.
+// more than n.
 HEADS_API int heads_sequence_rewind(heads_sequence *s, int n, heads_error *err);
+// Keeps a copy of the mixers' states, so that a rewind to the present length works. A later mark
+// replaces it. Errors: no memory.
 HEADS_API int heads_sequence_mark(heads_sequence *s, heads_error *err);
-// Says that the text will have n tokens at least. To be called before the first pass where the
-// length is known: models whose rope depends on it spare themselves a second run.
+// Says that the text will have at least n tokens. Models whose rope depends on the length need not
+// run its beginning twice if they know it before the first pass.
 HEADS_API void heads_sequence_expect(heads_sequence *s, int n);
+// Tokens that can be added until the context is full, or until rope would make the text run again.
+HEADS_API int heads_sequence_room(const heads_sequence *s);
 HEADS_API int heads_sequence_length(const heads_sequence *s);  // tokens in the cache
 // [length], borrowed until the sequence next changes.
 HEADS_API const int *heads_sequence_tokens(const heads_sequence *s);
-// A file of the tokens and their cache, written under another name and then renamed. It is loaded
-// by mapping, with the same checkpoint and types, in any context that has room for it. Errors: the
-// file, another checkpoint, other types, an empty sequence.
+// How many of ids[0..n) the sequence begins with: these need not run again.
+HEADS_API int heads_sequence_common(const heads_sequence *s, const int *ids, int n);
+// save writes the tokens and their cache to a file, under another name and then renamed. load maps
+// it, in a workspace of the same checkpoint and types whose context has room for it. The cache is
+// compared with its checksums when the sequence first runs, or is forked or saved: these fail if
+// the file is damaged there. Errors: the file, another checkpoint, other types, an empty sequence.
 HEADS_API int heads_sequence_save(const heads_sequence *s, const char *path, heads_error *err);
 HEADS_API heads_sequence *heads_sequence_load(heads_workspace *w, const char *path,
                                               heads_error *err);
+
+// Switches attention heads off in all that s will run: their part of the heads' output, after the
+// softmax and a gate, is zero before the layer's output matrix (Michel et al. 2019, arXiv
+// 1905.10650). heads: "5.3,7.*", layers with their query heads, counted from 0; of a model that
+// reads a source "e5.3" for the encoder's layers and "x5.3" for attention to the source. It takes
+// the place of an earlier list; NULL or "": all are on. Forks have the same list, neighbours in a
+// pass their own. A source must be read again. Errors: the sequence has tokens, no such head, a
+// layer without attention, no memory.
+HEADS_API int heads_sequence_off(heads_sequence *s, const char *heads, heads_error *err);
 
 // ---- passes ----
 
 typedef struct {
     heads_sequence *sequence;
-    const int *tokens;  // [n], that follow those already in the sequence; borrowed for the call
-    int n, n_logits;    // logits of the last n_logits of them are wanted
+    const int *tokens;  // [n], the sequence's next tokens; borrowed for the call
+    int n, n_logits;    // logits are wanted after each of the last n_logits of them
 } heads_run;
 
 // Runs the tokens of all runs, prompts and single tokens in any mixture, and returns their logits,
@@ -208,79 +250,120 @@ HEADS_API const float *heads_forward(heads_sequence *s, const int *tokens, int n
 
 // ---- models that read one text and write another ----
 
-// Has an encoder read texts, each of which the tokens of its sequence will look at; the sequence
-// has no token yet. Runs want no logits. Errors: as above; the model has no encoder (source_vocab
-// of its shape is 0).
+// Has the encoder read the source of each run's sequence, runs[i].tokens. The sequence must be
+// empty; its tokens will attend to the source. n_logits is 0. Errors: those of heads_forward_runs;
+// the model has no encoder (its shape's source_vocab is 0).
 HEADS_API int heads_read_sources(heads_workspace *w, const heads_run *runs, int n_runs,
                                  heads_error *err);
-// What a text then begins with, the first tokens of its sequence. lang: NULL; the language to
-// write, as the tokenizer names it; or FROM:TO, of which the other call puts FROM into the ids of a
-// source. Returns how many; *ids is the caller's, to free with heads_free. Errors: no such
-// language.
+// The ids of the sequence's source, [*n], borrowed until the sequence next changes.
+HEADS_API const int *heads_sequence_source(const heads_sequence *s, int *n);
+// The first tokens of a text that the decoder writes. lang: NULL; the language to write, as the
+// tokenizer names it; or FROM:TO. Returns how many, or -1; *ids is the caller's, to free with
+// heads_free. Errors: no such language, no memory.
 HEADS_API long heads_start_tokens(const heads_model *model, const heads_tokenizer *tokenizer,
                                   const char *lang, int **ids, heads_error *err);
+// Puts FROM of lang FROM:TO into a source's ids[n], in the place of the language token there; any
+// other lang changes nothing. Errors: no such language.
 HEADS_API int heads_source_language(const heads_model *model, const heads_tokenizer *tokenizer,
                                     const char *lang, int *ids, long n, heads_error *err);
 
-// ---- vectors of texts ----
+// ---- vectors and classes of texts ----
 
 typedef struct {
-    const int *ids;  // [n], as heads_text_ids gives them
+    const int *ids;  // [n], as heads_text_ids or heads_pair_ids gives them
     int n;
+    int second;      // of a pair: as heads_pair_ids gives it; of one text 0
 } heads_text;
 
-// The ids of a text of which a vector is wanted: with those that the model wants around it, and cut
-// where the checkpoint says that such texts end, the last of those around it kept. Returns how
-// many; *ids is the caller's, to free with heads_free. Errors: no memory.
+// The ids of a text for heads_embed and heads_classify: with the special tokens around it, and cut
+// to the length that the checkpoint allows such texts, the last special token kept. Returns how
+// many, or -1; *ids is the caller's, to free with heads_free. Errors: no memory.
 HEADS_API long heads_text_ids(const heads_model *model, const heads_tokenizer *tokenizer,
                               const char *text, size_t len, int **ids, heads_error *err);
-// Writes vectors[n][n_embd], one for each text: its hidden states, pooled as the checkpoint says.
-// As many texts as a pass takes run side by side, in a workspace that is made for the call with
-// these options, except for context and logit_rows, which are as large as the texts need. No bit of
-// a vector depends on the other texts. Errors: the checkpoint does not say how to pool (it is no
-// encoder and came without modules.json), a text without ids, an option out of range, a token
-// outside the vocabulary, no memory.
+// The same of two texts that are read as one, such as a question and a passage. The longer of the
+// two is cut first. *second: where the second begins, if the model tells the kinds of tokens apart;
+// else 0. Errors: the checkpoint does not say how two texts are joined, no memory.
+HEADS_API long heads_pair_ids(const heads_model *model, const heads_tokenizer *tokenizer,
+                              const char *first, size_t first_len, const char *then,
+                              size_t then_len, int **ids, int *second, heads_error *err);
+// Writes vectors[n][shape.vector], one for each text: its hidden states, pooled as the checkpoint
+// says.
+// As many texts as fit into a pass run side by side, in a workspace that is made for the call from
+// these options; context and logit_rows are set to what the texts need. No bit of a vector depends
+// on the other texts. Errors: the checkpoint does not say how to pool (it is no encoder and came
+// without modules.json), a text without ids, an option out of range, a token outside the
+// vocabulary, no memory.
 HEADS_API int heads_embed(const heads_model *model, const heads_workspace_options *options,
                           const heads_text *texts, int n, float *vectors, heads_error *err);
+// Writes scores[n][n_labels], a row for each text, or for each of its ids, text after text, where
+// the shape says token_classes: the probabilities of the classes, which sum to 1 where a text has
+// one of them, each by itself where it may have several, or the numbers as they are, where the
+// checkpoint says so (regression). Workspace and bits are as in heads_embed. Errors: the checkpoint
+// has no such head, and those of heads_embed.
+HEADS_API int heads_classify(const heads_model *model, const heads_workspace_options *options,
+                             const heads_text *texts, int n, float *scores, heads_error *err);
+// The name of class i, [*len], UTF-8 as the checkpoint has it, borrowed from the model; NULL: there
+// is no such class.
+HEADS_API const char *heads_label(const heads_model *model, int i, size_t *len);
 
 // ---- looking into a pass ----
 
-typedef struct {  // what one query head of a layer makes of one token
+typedef struct {  // the attention of one query head of one token: a row of its weights
     const heads_sequence *sequence;
-    int layer, head, position;  // position: the token's, whose query it is
-    int first, n;          // it sees the positions first .. first + n - 1
+    int layer, head, position;  // position: the token's
+    int first, n;          // it attends to positions first .. first + n - 1
     const float *weights;  // [n], after the softmax; borrowed for the call
-    float sink;            // what the layer's sink takes; 0 where it has none. All sum to 1
-    int of_source;         // 1: those are positions of the source
+    float sink;            // weight of the layer's sink, 0: it has none; all weights sum to 1
+    int of_source;         // 1: the positions are the source's
 } heads_attention_row;
 
-typedef struct {  // what some matrices multiply, before it is rounded to the form that they want
-    const char *const *tensors;  // [n_tensors], their names in the checkpoint (docs/format.md)
+typedef struct {  // the input of a product with matrices, before it is rounded for their dtype
+    const char *const *tensors;  // [n_tensors], the matrices' names in the checkpoint
     int n_tensors;
-    int which;                   // of stacks: the matrix of each, an expert's or a head's; else 0
+    int which;                   // of stacks: which matrix of each, an expert's or a head's; else 0
     const float *rows;           // row i is rows[i stride .. i stride + width - 1]
     size_t stride;
     int n, width;
 } heads_product_input;
 
-// Functions that passes call with what they compute, each with `context`; NULL: nobody looks, and
-// it costs nothing. No bit of a pass depends on them. They are called while heads_forward_runs
-// or heads_read_sources runs, and must not call the workspace; what they are given is borrowed for
-// the call. Layers come one after the other. A token that heads_sequence_expect would have spared
-// a second run comes twice. `attention` is called by the workspace's threads (0 ..
-// heads_workspace_threads - 1, 0 being the caller's), several at a time and in any order; `product`
-// by the caller's alone, before each product with weights, in their order. A matrix that several
-// layers share, or that is the embedding and the output, has the name that the file has first.
+typedef struct {  // what a layer would say: the residual stream after it, through the last norm and
+                  // the output (the logit lens: nostalgebraist 2020)
+    const heads_sequence *sequence;
+    int layer, position;  // of the layers that give logits the last has the pass's own, to the bit
+    const float *logits;  // [vocab_size]; of a workspace of hidden states [n_embd]
+} heads_lens_row;
+
+// Functions that passes call with what they compute, each with `context`. NULL: not called, at no
+// cost. No bit of a pass depends on them. They are called while heads_forward_runs or
+// heads_read_sources runs, and must not call the workspace; what they are given is borrowed for the
+// call. Layers come in order. A token that runs twice, for want of heads_sequence_expect, comes
+// twice. `attention` is called by the workspace's threads (0 .. heads_workspace_threads - 1, 0
+// being the caller's), several at a time and in any order; `product` by the caller's thread alone,
+// before each product with weights, in order; `lens` by that thread too, after each layer of the
+// text (not of a source), for each token whose logits are wanted. A matrix that several layers
+// share, or that is both embedding and output, has its first name in the file.
 typedef struct {
     void (*attention)(void *context, const heads_attention_row *row, int thread);
     void *context;
     void (*product)(void *context, const heads_product_input *input);
+    void (*lens)(void *context, const heads_lens_row *row);
 } heads_probe;
 
-// Shows passes from now on to *probe, which is copied; NULL ends that.
+// Sets the probe of all later passes, a copy of *probe; NULL: none.
 HEADS_API void heads_workspace_probe(heads_workspace *w, const heads_probe *probe);
 
 // ---- from logits to an id ----
+
+typedef struct {
+    int id;
+    double log_probability;  // natural logarithm
+} heads_likely;
+
+// Sets top[n_top] to the likeliest tokens after logits[vocab_size], with their log-probabilities,
+// the likeliest first, of equal ones the lowest id. Returns how many there are, n_top or the whole
+// vocabulary; 0: nothing was given. Neither temperature nor a sampler has a part in them.
+HEADS_API int heads_likeliest(const heads_workspace *w, const float *logits, heads_likely *top,
+                              int n_top);
 
 typedef struct heads_sampler heads_sampler;
 
@@ -292,46 +375,169 @@ typedef struct {
     float repeat_penalty;  // 0 or 1: none; over the last repeat_last tokens
     int repeat_last;       // 0: 64
     uint64_t seed;         // the same seed gives the same ids
-    int most;              // tokens that the text will have at most: the last is then the end that
-                           // the checkpoint forces, if it does; 0: any
+    int most;              // most tokens that the text will have, 0: any number. Some checkpoints
+                           // force the last of them to be an end token
 } heads_sampler_options;
 
-// One for each text. It does not keep w. Errors: an option out of range, no memory.
+// A sampler for one text; w may be freed before it. Errors: an option out of range, no memory.
 HEADS_API heads_sampler *heads_sampler_new(const heads_workspace *w,
                                            const heads_sampler_options *options,
                                            heads_error *err);
 HEADS_API void heads_sampler_free(heads_sampler *sampler);
-// Tells it of a token of the text, prompt or generated, for the repetition penalty.
+// Adds a token of the text, prompt or generated, to what the repetition penalty covers.
 HEADS_API void heads_sampler_accept(heads_sampler *sampler, int id);
-// An id for logits[0..vocab_size), which it leaves alone.
+// Picks an id from logits[vocab_size], which stay as they are. The caller then accepts it.
 HEADS_API int heads_sampler_pick(heads_sampler *sampler, const float *logits);
-// The same for n texts, on the threads of w: ids[i] is what samplers[i] picks from row i of logits.
+// Picks for n texts on the threads of w: ids[i] by samplers[i] from row i of logits[n][stride].
 HEADS_API void heads_sampler_pick_each(heads_workspace *w, heads_sampler *const *samplers, int n,
                                        const float *logits, int *ids);
-// How likely row i of logits, out of n, makes ids[i]: the natural logarithm of its probability;
-// and which id it makes most likely, in best[i].
-HEADS_API void heads_log_probabilities(heads_workspace *w, const float *logits, const int *ids,
-                                       int n, double *log_probabilities, int *best);
+
+// ---- many requests side by side ----
+//
+//   heads_batch *b = heads_batch_new(w, &(heads_batch_options){.tokenizer = tokenizer}, &err);
+//   heads_batch_add(b, &(heads_request){.ids = ids, .n = n, .max_tokens = 64}, &err);  // and more
+//   while (heads_batch_count(b).waiting + heads_batch_count(b).running > 0) {
+//       int n_events = heads_batch_step(b, &events, &err);  // one pass
+//       for (int i = 0; i < n_events; i++) ..  // tokens, requests that are done or failed
+//   }
+//
+// A request is a prompt and what is wanted of it. Up to `places` of them share the passes of a
+// workspace; the others wait in the order in which they were added. Nothing that a request gives
+// depends on the others.
+//
+// How a pass is filled: requests that generate come first, with one token each. Half of the room
+// that they leave belongs to the prompt that was added first, the other half to those prompts that
+// have the fewest tokens left to run. So a short prompt beside a long one starts within two passes.
+//
+// Prompts that begin alike: a beginning of 32 tokens or more runs once for all requests that were
+// added between two steps. Such requests stand in the queue together.
+//
+// Failures: what is wrong with a request is an error of heads_batch_add; what fails later, such as
+// an allocation or logits that are not finite, ends that request alone, with HEADS_FAILED.
+//
+// A batch has one caller at a time, which is the workspace's. It outlives neither the workspace nor
+// the tokenizer.
+
+typedef struct heads_batch heads_batch;
+
+typedef struct {
+    int places;  // requests that run at a time, at most the workspace's logit_rows; 0: 16, or
+                 // logit_rows where that is less
+    int keep;    // caches of ended requests to keep for later ones that begin alike, or that have
+                 // the same source; 0: none
+    const heads_tokenizer *tokenizer;  // for text and EOS; NULL: events have ids only
+} heads_batch_options;
+
+typedef struct {
+    const char *text;  // [len], UTF-8
+    size_t len;
+} heads_stop;
+
+typedef struct {
+    int id;
+    float value;  // added to its logit
+} heads_bias;
+
+typedef struct {
+    const int *ids;  // [n], the prompt. All that a request points to is copied, but mask_context
+    int n;
+    int n_scored;    // events are wanted for the last n_scored prompt tokens, at most n - 1
+    int max_tokens;  // to generate; 0: none
+    heads_sampler_options sampler;  // `most` is not read
+    int answer;      // 1: the text is an answer, in which special tokens show; 0: it continues the
+                     // prompt
+    const heads_stop *stops;  // [n_stops], strings before which the text ends; none is empty
+    int n_stops;
+    const int *stop_ids;      // [n_stop_ids], tokens that end it besides those of heads_is_eos
+    int n_stop_ids;
+    int likely;      // 1: TOKEN events have log-probabilities; SCORE events always do
+    int n_top;       // and the n_top most likely tokens, up to 1000
+    const int *source;  // [n_source], of an encoder-decoder; else NULL. The prompt is then the
+    int n_source;       // beginning of the output, and all of it but the first token counts towards
+                        // max_tokens.
+    const char *lang;   // ids NULL: the prompt is heads_start_tokens of lang, and
+                        // heads_source_language puts lang into the source
+    // Called before each pick with the tokens generated so far, and with bits
+    // [ceil(vocab_size / 32)], all 1; it clears bit id % 32 of bits[id / 32] where id is not
+    // allowed. Not 0: the request fails. It must not call the batch or its workspace.
+    int (*mask)(void *context, const int *tokens, int n_tokens, uint32_t *bits);
+    void *mask_context;
+    const heads_bias *biases;  // [n_biases], added before the sampler's other options have a say
+    int n_biases;
+    // Subtracted from the logit of a token for each time that it was generated, and once if it was.
+    float frequency_penalty, presence_penalty;
+} heads_request;
+
+typedef enum { HEADS_TOKEN, HEADS_SCORE, HEADS_DONE, HEADS_FAILED } heads_event_kind;
+
+typedef struct {
+    long request;           // as heads_batch_add numbered it
+    heads_event_kind kind;  // a token was generated; one of n_scored; the request has ended
+    int id;                 // TOKEN, SCORE: the token
+    int best;               // SCORE, or TOKEN with `likely`: the most likely token there,
+    double log_probability; // that of id, by the model alone (no temperature, penalty or mask),
+    const heads_likely *top;  // and [n_top], the most likely first
+    int n_top;
+    const char *text;       // TOKEN: [len], appended to the text: whole UTF-8 characters, and
+    size_t len;             // nothing that may be the beginning of a stop string
+    const char *stopped;    // DONE: why the text ended: "eos", "max_tokens", "stop" (a stop string)
+                            // or "context" (it is full); static
+    const char *error;      // FAILED: a sentence
+} heads_event;
+
+typedef struct {
+    long waiting;          // requests without a place
+    int running;           // requests with a place
+    size_t prompt_tokens;  // of requests that are done, sources included
+    size_t spared;         // prompt tokens that did not run, since their cache was forked
+} heads_batch_counts;
+
+// Errors: options out of range, a workspace of hidden states, no memory.
+HEADS_API heads_batch *heads_batch_new(heads_workspace *w, const heads_batch_options *options,
+                                       heads_error *err);
+HEADS_API void heads_batch_free(heads_batch *b);  // its requests too, without events
+// Returns the request's number: 0, 1, .. in the order of calls. Errors, after which nothing has
+// changed: an empty prompt, one that is too long for the context, ids that are no tokens of the
+// model, sampler options out of range, an empty stop string, no such language, an encoder, no
+// memory.
+HEADS_API long heads_batch_add(heads_batch *b, const heads_request *request, heads_error *err);
+// Runs one pass. Returns how many events it gave, which may be none; they and what they point to
+// are borrowed until the next step, cancel or free. Errors: NULL for the batch or the events.
+HEADS_API int heads_batch_step(heads_batch *b, const heads_event **events, heads_error *err);
+// Ends a request, which has no events then. Returns 1, or 0 where it had ended or never was.
+HEADS_API int heads_batch_cancel(heads_batch *b, long request);
+HEADS_API heads_batch_counts heads_batch_count(const heads_batch *b);
+
+// ---- weights to a checkpoint's blocks ----
+
+// Packs weights[rows][cols] as "q8" or "q4" into panels[size], as a matrix of a checkpoint has them
+// (docs/format.md): the bytes that the exporter writes, on every machine. size is what that takes,
+// ceil(rows / 16) (512 B + 64 ceil(B / 2)) for q8 and 256 B for q4 instead, B = ceil(cols / 32).
+// Sets *error, unless it is NULL, to the sum of squares of what rounding changed. Any number of
+// threads may pack at once. Returns 0. Errors: the dtype is neither, or size is another; a weight
+// is not finite or too large for the dtype, and panels then hold nothing of use.
+HEADS_API int heads_pack(const char *dtype, const float *weights, size_t rows, size_t cols,
+                         void *panels, size_t size, double *error, heads_error *err);
 
 // ---- what a cache costs, in bytes ----
 
 typedef struct {
-    size_t bytes_per_token;  // as long as no sliding window is full
-    size_t growing;          // of these, of layers that keep every position
-    size_t windows;          // of the layers that do not, once their windows are full
-    size_t state;            // that does not grow with the text
-    size_t reserved;         // of the whole context; SIZE_MAX: more than an address can say
+    size_t bytes_per_token;  // until a sliding window is full
+    size_t growing;          // part of these: of layers without a window
+    size_t windows;          // all layers with a window, once it is full
+    size_t state;            // mixers' states, whatever the length
+    size_t reserved;         // address space for the whole context; SIZE_MAX: it does not fit
     size_t bytes_per_source_token;  // for cross-attention
 } heads_kv_plan;
 
 typedef struct {
-    size_t reserved, in_use;
-    size_t resident, expected_resident;  // in memory: measured, and as the layout says
-    size_t shared;                       // of in_use, in the same memory as other sequences'
+    size_t reserved, in_use;             // for the whole context; for the tokens so far
+    size_t resident, expected_resident;  // in memory: measured; as the layout says
+    size_t shared;                       // part of in_use that shares memory with other sequences
 } heads_kv_usage;
 
-// What one sequence with these options would cost, before anything is made. Only context, k_type
-// and v_type count. Errors: one of these is out of range.
+// Fills *plan with what one sequence would cost in a workspace with these options, of which only
+// context, k_type and v_type count. Errors: one of these is out of range.
 HEADS_API int heads_model_kv_plan(const heads_model *model, const heads_workspace_options *options,
                                   heads_kv_plan *plan, heads_error *err);
 HEADS_API heads_kv_usage heads_sequence_kv_usage(const heads_sequence *s);

@@ -1,24 +1,24 @@
-// run.c: the command line. cli/options.c has a table of what can be asked for; each verb has a file
-// in cli/. Only run.c and cli/ print, read the environment, or exit: 0 done, 1 failed, 2 wrong
-// usage, 130 interrupted.
-#include <signal.h>
-
+// run.c: the command line. cli/options.c has the table of options. Each verb has a file or a room
+// in cli/, which uses the engine through heads.h and library/inspect.h alone. Only run.c and cli/
+// print, read the environment, or exit: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 #include "cli/print.h"
 #include "cli/verbs.h"
+#include "library/inspect.h"
 
 static const struct {
     Verb verb;
     int (*run)(const Options *options);
 } VERBS[] = {
-    {GENERATE, generate}, {CHAT, chat},
-    {LOOK, look}, {HIDDEN, look}, {EMBED, embed_texts}, {SIMILAR, similar},
-    {PPL, perplexity}, {KV, kv},
-    {INFO, info},         {CHECK, check},         {TOKENIZE, tokenize}, {BENCH, bench},
-    {BATCH, batch},
+    {GENERATE, generate}, {CHAT, chat}, {BATCH, batch},
+    {LOGITS, show_passes}, {HIDDEN, show_passes}, {HEADS, show_passes}, {LENS, show_passes},
+    {PPL, perplexity},
+    {EMBED, embed_texts}, {SIMILAR, similar}, {CLASSIFY, classify}, {RANK, rank_lines},
+    {KV, kv}, {INFO, info}, {CHECK, check}, {TOKENIZE, tokenize}, {BENCH, bench},
 };
 
 int main(int argc, char **argv) {
-    signal(SIGPIPE, SIG_IGN);
+    name_program(argc > 0 ? argv[0] : "");
+    argv = prepare_process(program_name(), &argc, argv);
     Options options = parse_options(argc, argv);
     int i = 0;
     while (VERBS[i].verb != options.verb) i++;

@@ -1,5 +1,5 @@
-// From logits to one id. The same seed gives the same ids on every machine: the generator is our
-// own, exp is the engine's, and all else is IEEE arithmetic in a fixed order.
+// From logits to one id. The same seed gives the same ids on every machine: the random generator is
+// in this file, exp is the kernels', and all else is IEEE arithmetic in a fixed order.
 #include "sampler.h"
 
 #include <float.h>
@@ -7,6 +7,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "library/rules.h"
 
 typedef struct {
     float p;  // exp(logit - max): a probability before division by the total
@@ -23,7 +25,7 @@ struct heads_sampler {
     int *recent;             // [repeat_last]: a ring of the last ids
     int accepted, next;      // ids in the ring, and where the next one goes
     const Rules *rules;
-    int *text;               // [rules->room], for them
+    int *text;               // [rules->room]: the text so far, for the rules
     int n_text;
 };
 
@@ -61,11 +63,11 @@ Sampler *sampler_new(const Kernels *kernels, int vocab_size, const SamplerOption
     }
     if (s && s->work && s->candidates && s->recent && s->text) return s;
     fail(err, "no memory for a sampler over %d tokens", vocab_size);
-    sampler_free(s);
+    heads_sampler_free(s);
     return NULL;
 }
 
-void sampler_free(Sampler *s) {
+void heads_sampler_free(Sampler *s) {
     if (!s) return;
     free(s->work);
     free(s->candidates);
@@ -74,16 +76,16 @@ void sampler_free(Sampler *s) {
     free(s);
 }
 
-void sampler_accept(Sampler *s, int id) {
-    int window = s->options.repeat_last;
-    if (s->n_text < s->rules->room) s->text[s->n_text++] = id;
+void heads_sampler_accept(Sampler *s, int id) {
+    int window = s ? s->options.repeat_last : 0;
+    if (s && s->n_text < s->rules->room) s->text[s->n_text++] = id;
     if (window == 0 || id < 0 || id >= s->vocab_size) return;
     s->recent[s->next] = id;
     s->next = (s->next + 1) % window;
     if (s->accepted < window) s->accepted++;
 }
 
-// splitmix64 (Steele, Lea and Flood 2014), and 53 of its bits as a number in [0, 1).
+// A number in [0, 1): 53 bits of splitmix64 (Steele, Lea and Flood 2014).
 static double random_unit(Sampler *s) {
     uint64_t z = s->state += 0x9E3779B97F4A7C15u;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -91,32 +93,12 @@ static double random_unit(Sampler *s) {
     return (double)((z ^ (z >> 31)) >> 11) * 0x1p-53;
 }
 
-// ---- the model's rules ----
-
-// Bans the token that would make the text end in a row of n that it must not have.
-static void ban_row(Sampler *s, const int *row, int n) {
-    const int *end = s->text + s->n_text - (n - 1);
-    if (n - 1 > s->n_text || memcmp(end, row, sizeof *row * (size_t)(n - 1)) != 0) return;
-    if (row[n - 1] >= 0 && row[n - 1] < s->vocab_size) s->work[row[n - 1]] = -INFINITY;
-}
-
-static void apply_rules(Sampler *s) {
-    const Rules *r = s->rules;
-    for (int i = 0; i < r->n_banned; i++)
-        ban_row(s, r->banned + r->banned_begin[i], r->banned_begin[i + 1] - r->banned_begin[i]);
-    for (int i = 0; r->no_repeat && i + r->no_repeat <= s->n_text; i++)
-        ban_row(s, s->text + i, r->no_repeat);
-    for (size_t i = 0; s->n_text < r->least && i < r->eos.n; i++) s->work[r->eos.v[i]] = -INFINITY;
-    if (r->last < 0 || !s->options.most || s->n_text != s->options.most - 1) return;
-    for (int i = 0; i < s->vocab_size; i++) s->work[i] = i == r->last ? 0.0f : -INFINITY;
-}
-
 // ---- picking ----
 
-// Copies the logits with the penalty (Keskar et al. 2019: a logit above 0 is divided by it, one
-// below multiplied, once however often the id occurred), and returns the lowest id of the largest,
-// -1 if there is none. A NaN counts as minus infinity, and plus infinity as the largest float, so
-// that differences stay numbers.
+// work = logits after the repetition penalty (Keskar et al. 2019: positive logits are divided by
+// it, others multiplied, once however often the id occurred) and the rules. NaN becomes minus
+// infinity, plus infinity the largest float, so that differences stay numbers. Returns the id of
+// the largest, the lowest of equal ones; -1: none is possible.
 static int adjust(Sampler *s, const float *logits) {
     float penalty = s->options.repeat_penalty;
     memcpy(s->work, logits, sizeof *logits * (size_t)s->vocab_size);
@@ -124,7 +106,7 @@ static int adjust(Sampler *s, const float *logits) {
         float x = logits[s->recent[i]];
         s->work[s->recent[i]] = x > 0 ? x / penalty : x * penalty;
     }
-    apply_rules(s);
+    apply_rules(s->rules, s->work, s->vocab_size, s->text, s->n_text, s->options.most);
     for (int i = 0; i < s->vocab_size; i++) {
         float x = s->work[i] > FLT_MAX ? FLT_MAX : s->work[i];
         s->work[i] = x != x ? -INFINITY : x;
@@ -137,7 +119,7 @@ static int adjust(Sampler *s, const float *logits) {
     return best;
 }
 
-// work = exp((work - max) / temperature): 1 for the best, 0 for what is out of reach.
+// work = exp((work - max) / temperature): 1 for the best, 0 for impossible tokens.
 static void to_weights(Sampler *s, float max) {
     float temperature = s->options.temperature;
     for (int i = 0; i < s->vocab_size; i++) s->work[i] = (s->work[i] - max) / temperature;
@@ -163,7 +145,7 @@ static void heapify(Candidate *heap, int n) {
     for (int i = n / 2 - 1; i >= 0; i--) sift_down(heap, n, i);
 }
 
-// Takes the first candidate out of a heap of n and leaves it after the rest, at heap[n - 1].
+// Moves the first candidate of a heap of n to heap[n - 1], behind the rest, and returns it.
 static Candidate pop(Candidate *heap, int n) {
     Candidate first = heap[0];
     heap[0] = heap[n - 1];
@@ -172,8 +154,7 @@ static Candidate pop(Candidate *heap, int n) {
     return first;
 }
 
-// The candidates that weigh anything, and at least `least`, in the order of their ids; returns how
-// many.
+// Gathers the candidates of weight > 0 and >= `least`, in the order of ids; returns how many.
 static int gather(Sampler *s, double least) {
     int n = 0;
     for (int i = 0; i < s->vocab_size; i++)
@@ -181,8 +162,8 @@ static int gather(Sampler *s, double least) {
     return n;
 }
 
-// Of a heap of n, pops the k first candidates and whatever ties with the last of them, as
-// transformers keeps them. Returns how many, and their total weight.
+// Pops the first k candidates of a heap of n, and those equal to the last of them, as transformers
+// does. Returns how many; *total: their weight.
 static int keep_top_k(Sampler *s, int n, int k, double *total) {
     int kept = 0;
     float last = 0;
@@ -195,8 +176,8 @@ static int keep_top_k(Sampler *s, int n, int k, double *total) {
     return kept;
 }
 
-// The fewest first candidates that weigh `mass` together, at most `most`; the first `popped` are
-// out of the heap already.
+// How many first candidates weigh `mass` together, at most `most`. Pops them, but for the first
+// `popped`, which are out of the heap already.
 static int keep_mass(Sampler *s, int n, int popped, int most, double mass) {
     int kept = 0;
     for (double sum = 0; kept < most && sum < mass; kept++) {
@@ -206,8 +187,8 @@ static int keep_mass(Sampler *s, int n, int popped, int most, double mass) {
     return kept;
 }
 
-// Draws one of the last `kept` of n candidates by weight, from the back, where pop() leaves them in
-// order.
+// Draws one of the last `kept` of n candidates by weight, from the back, since pop() leaves them in
+// that order.
 static int draw(Sampler *s, int n, int kept) {
     double total = 0, sum = 0;
     for (int i = n - 1; i >= n - kept; i--) total += s->candidates[i].p;
@@ -219,7 +200,8 @@ static int draw(Sampler *s, int n, int kept) {
     return s->candidates[n - kept].id;
 }
 
-int sampler_pick(Sampler *s, const float *logits) {
+int heads_sampler_pick(Sampler *s, const float *logits) {
+    if (!s || !logits) return -1;
     const SamplerOptions *o = &s->options;
     int best = adjust(s, logits);
     if (best < 0) return 0;
@@ -227,10 +209,9 @@ int sampler_pick(Sampler *s, const float *logits) {
     to_weights(s, s->work[best]);
     double total = 0;
     for (int i = 0; i < s->vocab_size; i++) total += s->work[i];
-
-    // The best weighs 1, so min-p is a bound on the weight. Top-p has a bound too: what weighs less
-    // than (1 - p) / n of the total weighs less than 1 - p together and is never needed, which
-    // spares ordering most of a large vocabulary. Top-k must come first, because top-p's total is
+    // The best weighs 1, so min-p is a bound on the weight. Top-p gives a bound too: tokens below
+    // (1 - p) / n of the total weigh less than 1 - p together, so top-p never needs them, and most
+    // of a large vocabulary need not be ordered. Top-k must come first, because top-p's total is
     // that of the k; min-p then shortens what is left.
     bool top_k = o->top_k > 0 && o->top_k < s->vocab_size, top_p = o->top_p < 1;
     double least = top_k ? 0 : o->min_p, unneeded = (1 - (double)o->top_p) * total / s->vocab_size;
@@ -241,11 +222,4 @@ int sampler_pick(Sampler *s, const float *logits) {
     if (top_p) kept = keep_mass(s, n, top_k ? kept : 0, kept, o->top_p * total);
     while (kept > 1 && s->candidates[n - kept].p < o->min_p) kept--;
     return draw(s, n, kept);
-}
-
-double log_probability(const float *logits, int vocab_size, int id) {
-    double max = -INFINITY, sum = 0;
-    for (int i = 0; i < vocab_size; i++) max = logits[i] > max ? logits[i] : max;
-    for (int i = 0; i < vocab_size; i++) sum += exp(logits[i] - max);
-    return logits[id] - (max + log(sum));
 }

@@ -1,41 +1,38 @@
-// The transformer, top to bottom. A pass takes some rows (tokens of one or many sequences, w->rows)
-// through all layers. Rows are independent of each other, except in the mixers, which look at the
-// rest of a row's sequence. Shapes: x, y and out are [n_rows][n_embd].
-#include <string.h>
-
-#include "workspace.h"
-
-const Mixer *const mixers[N_MIXERS] = {
-    [MIXER_ATTENTION] = &attention_mixer,
-    [MIXER_SHORTCONV] = &shortconv_mixer,
-    [MIXER_DELTANET] = &deltanet_mixer,
-    [MIXER_MAMBA2] = &mamba2_mixer,
-};
+// The transformer, top to bottom. A pass takes rows (w->tokens, of one or many sequences) through
+// all layers. Rows are independent of each other, except in the mixers, where a row depends on the
+// rest of its sequence. Shapes: x, y and out are [n_rows][n_embd].
+#include "layers/cross.h"
+#include "layers/layer_embed.h"
+#include "layers/logits.h"
 
 static void layer(Workspace *w, int i);
 static void classify(Workspace *w, int logit_row);
-static void remember_source(Workspace *w);
+static void end_source(Workspace *w);
+static void show_lens(Workspace *w, int i, int logit_row);
 
-void pass(Workspace *w, int logit_row) {
+void forward_pass(Workspace *w, int logit_row) {
     const Stack *s = w->stack;
     embed(w);
-    for (int i = s->first; i < s->first + s->n; i++) layer(w, i);
+    for (int i = s->first; i < s->first + s->n; i++) {
+        layer(w, i);
+        if (w->probe.lens && s == &w->model->text) show_lens(w, i, logit_row);
+    }
     if (s == &w->model->text) classify(w, logit_row);
-    else remember_source(w);
+    else end_source(w);
 }
 
 // ---- a layer ----
 
-// What a branch reads: y = norm(x), or x itself where there is no norm.
+// A branch's input: y = norm(x), or x itself if there is no norm.
 static Buffer branch_input(Workspace *w, const Norm *norm) {
     if (!norm->w) return w->x;
     norm_rows(w, w->y, norm, w->x, w->model->n_embd, w->n_rows);
     return w->y;
 }
 
-// out = what the layer's mixer makes of y: attention, or what stands in its place
+// out = mixer(y): attention, or what the layer has in its place
 static void mix(Workspace *w, const Layer *l, int i, Buffer y) {
-    mixers[l->mixer]->run(w, l, &w->kv.layers[i], y);
+    mixers[l->mixer]->forward(w, l, &w->kv.layers[i], y);
 }
 
 typedef struct {
@@ -43,8 +40,8 @@ typedef struct {
 } FfnBuffers;
 
 static FfnBuffers ffn_buffers(Arena *a, const Ffn *f, int n) {
-    FfnBuffers b = {take_input(a, (size_t)n, (size_t)f->d_ff), {0}};
-    b.up = take_input(a, (size_t)n, (size_t)f->d_ff);
+    FfnBuffers b = {arena_input(a, (size_t)n, (size_t)f->d_ff), {0}};
+    b.up = arena_input(a, (size_t)n, (size_t)f->d_ff);
     return b;
 }
 
@@ -62,7 +59,7 @@ static void gated_linear_units(Workspace *w, const Ffn *f, Buffer y) {
     gate_rows(w, w->out, b.gate, 1, w->model->n_embd, n);
 }
 
-// out = feed-forward of y that all tokens pass, plus the experts that each chooses
+// out = ffn(y) + experts(y), as far as the layer has them
 static void feed_forward(Workspace *w, const Layer *l, Buffer y) {
     const Experts *e = &l->experts;
     if (l->ffn.d_ff) gated_linear_units(w, &l->ffn, y);
@@ -81,8 +78,8 @@ static void add_branch(Workspace *w, const Layer *l, const Norm *post_norm) {
     add_rows(w, w->x, l->residual_scale, w->out, n_embd, w->n_rows);
 }
 
-// What the layer adds of the source, where there is one: x += cross(norm(x))
-static void look_at_source(Workspace *w, const Layer *l, int i, bool post_norm) {
+// x += cross(norm(x)), in the decoder of a model with an encoder
+static void attend_to_source(Workspace *w, const Layer *l, int i, bool post_norm) {
     static const Norm none;
     if (!l->cross.n_heads) return;
     cross_attention(w, i, post_norm ? w->x : branch_input(w, &l->cross_norm));
@@ -97,11 +94,11 @@ static void sequential_branches(Workspace *w, const Layer *l, int i) {
         mix(w, l, i, y);
         add_branch(w, l, &l->attn_post_norm);
         if (l->mamba2_beside) {
-            mamba2_mixer.run(w, l, &w->kv.layers[i], y);
+            mamba2_mixer.forward(w, l, &w->kv.layers[i], y);
             add_branch(w, l, &l->attn_post_norm);
         }
     }
-    look_at_source(w, l, i, false);
+    attend_to_source(w, l, i, false);
     if (has_ffn(l)) {
         feed_forward(w, l, branch_input(w, &l->ffn_norm));
         add_branch(w, l, &l->ffn_post_norm);
@@ -124,7 +121,7 @@ static void post_norm_branches(Workspace *w, const Layer *l, int i) {
     mix(w, l, i, w->x);
     add_branch(w, l, &l->attn_post_norm);
     norm_rows(w, w->x, &l->attn_norm, w->x, n_embd, n);
-    look_at_source(w, l, i, true);
+    attend_to_source(w, l, i, true);
     feed_forward(w, l, w->x);
     add_branch(w, l, &l->ffn_post_norm);
     norm_rows(w, w->x, &l->ffn_norm, w->x, n_embd, n);
@@ -156,42 +153,6 @@ static void layer(Workspace *w, int i) {
 
 // ---- the classifier ----
 
-// One item: the softcap of some columns of a row of logits.
-enum { CAP_COLUMNS = 8192 };
-
-typedef struct {
-    const Workspace *w;
-    Buffer logits;
-    int slices;
-} Cap;
-
-static void cap_slice(const void *arg, int item, int thread) {
-    const Cap *c = arg;
-    const Model *m = c->w->model;
-    int from = item % c->slices * CAP_COLUMNS, n = m->vocab_size - from;
-    float *logits = row(c->logits, item / c->slices) + from;
-    c->w->k->softcap(logits, m->final_softcap, n < CAP_COLUMNS ? n : CAP_COLUMNS);
-}
-
-static void cap_logits(Workspace *w, Buffer logits, int n) {
-    Cap cap = {w, logits, (w->model->vocab_size + CAP_COLUMNS - 1) / CAP_COLUMNS};
-    parallel_for(w->pool, n * cap.slices, cap_slice, &cap);
-}
-
-// x = norm(act(dense(y))), which the output of a masked language model reads
-static Buffer head(Workspace *w, int n) {
-    const Model *m = w->model;
-    if (!m->head.dense.data) return w->y;
-    multiply(w, w->x, &m->head.dense, w->y, n);
-    activate_rows(w, &m->head.act, w->x, w->x, m->d_embed, n);
-    norm_rows(w, w->x, &m->head.norm, w->x, m->d_embed, n);
-    return w->x;
-}
-
-static void copy_rows(Buffer out, Buffer in, int width, int n) {
-    for (int t = 0; t < n; t++) memcpy(row(out, t), row(in, t), sizeof *out.data * (size_t)width);
-}
-
 // y = norm(x)
 static void last_norm(Workspace *w, Buffer y, Buffer x, int n) {
     const Norm *norm = &w->stack->norm;
@@ -199,13 +160,13 @@ static void last_norm(Workspace *w, Buffer y, Buffer x, int n) {
     else copy_rows(y, x, w->model->n_embd, n);
 }
 
-// The end of an encoder whose text others look at.
-static void remember_source(Workspace *w) {
+// The encoder's end: its hidden states become keys and values for the decoder.
+static void end_source(Workspace *w) {
     last_norm(w, w->y, w->x, w->n_rows);
     keep_source(w, w->y);
 }
 
-// logits = output(head(norm(x))), for the rows whose logits are wanted; or norm(x) itself
+// logits = output(head(norm(x))), for the wanted rows; or norm(x), if w->hidden
 static void classify(Workspace *w, int logit_row) {
     const Model *m = w->model;
     int n = 0;
@@ -220,8 +181,19 @@ static void classify(Workspace *w, int logit_row) {
         copy_rows(logits, w->y, m->n_embd, n);
         return;
     }
-    multiply(w, logits, &m->output, head(w, n), n);
+    multiply(w, logits, &m->output, prediction_head(w, n), n);
     if (m->final_softcap > 0.0f) cap_logits(w, logits, n);
+}
+
+// Shows the probe what layer i would say: classify() on the stream as it is now, which stays.
+static void show_lens(Workspace *w, int i, int logit_row) {
+    copy_rows(w->out, w->x, w->model->n_embd, w->n_rows);
+    classify(w, logit_row);
+    for (const Span *s = w->spans; s < w->spans + w->n_spans; s++)
+        for (int r = s->n - s->n_logits; r < s->n; r++)
+            w->probe.lens(w->probe.context, &(heads_lens_row){s->sequence, i, s->pos + r,
+                                                              row(w->logits, logit_row++)});
+    copy_rows(w->x, w->out, w->model->n_embd, w->n_rows);
 }
 
 // ---- scratch ----

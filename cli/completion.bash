@@ -5,8 +5,8 @@ _heads_run() {
         mapfile -t COMPREPLY < <(compgen -W "f32 f16 q8 q4" -- "$word")
     elif [[ $word == -* ]]; then
         local options
-        options=$("$1" --help 2>/dev/null | sed -nE 's/^  (--?[a-z-]+) .*/\1/p')
+        options=$("$1" --help 2>/dev/null | sed -nE 's/^  (--?[a-z-]+)(, (--?[a-z-]+))? .*/\1 \3/p')
         mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word")
     fi
 }
-complete -o default -F _heads_run run ./run
+complete -o default -F _heads_run heads ./run

@@ -1,6 +1,6 @@
-// A strict JSON reader by recursive descent. All values of a text and then all its strings lie in
-// one block: each value but the first follows one of [ { , : and a string is shorter than its
-// source, which bounds both beforehand.
+// A strict JSON reader by recursive descent. One allocation holds all values of a text, then all of
+// its strings. Its size is known beforehand: each value but the first follows one of [ { , : and a
+// string is no longer than its spelling.
 #include "cli/json.h"
 
 #include <ctype.h>
@@ -10,15 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/unicode.h"
-
 typedef struct {
     const char *text;
     size_t len, at;
     Json *values;
     char *strings;
     size_t n_values, n_strings;
-    Error *err;
+    heads_error *err;
 } Parser;
 
 static int wrong(const Parser *r, const char *what) {
@@ -127,7 +125,7 @@ static int read_number(Parser *r, Json *value) {
         if (!accept(r, "+")) accept(r, "-");
         if (read_digits(r)) return -1;
     }
-    char *digits = r->strings + r->n_strings;  // there is room for them, and no need afterwards
+    char *digits = r->strings + r->n_strings;  // free room, which the next string may overwrite
     memcpy(digits, r->text + begin, r->at - begin);
     digits[r->at - begin] = 0;
     value->type = JSON_NUMBER;
@@ -149,8 +147,7 @@ static int compare_keys(const void *a, const void *b) {
 
 static int check_keys(const Parser *r, const Json *object) {
     if (object->n < 2) return 0;
-    const Json **members = malloc(object->n * sizeof *members);
-    if (!members) return fail(r->err, "no memory to read JSON");
+    const Json **members = allocate(object->n, sizeof *members);
     size_t n = 0;
     for (const Json *m = object->first; m; m = m->next) members[n++] = m;
     qsort(members, n, sizeof *members, compare_keys);
@@ -215,16 +212,11 @@ static int read_value(Parser *r, Json *value, int depth) {
 
 // ---- the document ----
 
-const Json *json_parse(const char *text, size_t len, Error *err) {
-    size_t most = 2;  // the root, and one that is begun before its key is found missing
+const Json *json_parse(const char *text, size_t len, heads_error *err) {
+    size_t most = 2;  // the root, and a value that begins before its key is found missing
     for (size_t i = 0; i < len; i++)
         most += text[i] == '[' || text[i] == '{' || text[i] == ',' || text[i] == ':';
-    Json *root = malloc(most * sizeof *root + len + 1);
-    if (!root) {
-        fail(err, "no memory to read %zu bytes of JSON", len);
-        return NULL;
-    }
-    *root = (Json){0};
+    Json *root = allocate(most * sizeof *root + len + 1, 1);
     Parser r = {.text = text, .len = len, .values = root, .n_values = 1,
                 .strings = (char *)(root + most), .err = err};
     int status = read_value(&r, root, 0);
@@ -236,29 +228,27 @@ const Json *json_parse(const char *text, size_t len, Error *err) {
 
 void json_free(const Json *root) { free((void *)root); }
 
+bool json_has_key(const Json *member, const char *key) {
+    return member->key_len == strlen(key) && memcmp(member->key, key, member->key_len) == 0;
+}
+
 const Json *json_get(const Json *object, const char *key) {
-    size_t n = strlen(key);
     if (object->type != JSON_OBJECT) return NULL;
     for (const Json *m = object->first; m; m = m->next)
-        if (m->key_len == n && memcmp(m->key, key, n) == 0) return m;
+        if (json_has_key(m, key)) return m;
     return NULL;
 }
 
-char *json_quote(const char *text, size_t len, size_t *out_len) {
+void json_quote(Text *out, const char *text, size_t len) {
     static const char names[] = "\"\\\b\f\n\r\t", escapes[] = "\"\\bfnrt";
-    char *out = len < SIZE_MAX / 8 ? malloc(6 * len + 3) : NULL, *end = out;
-    if (!out) return NULL;
-    *end++ = '"';
+    text_add(out, "\"", 1);
     for (size_t i = 0, n; i < len; i += n ? n : 1) {
         n = utf8_length(text + i, len - i);
         const char *name = text[i] ? strchr(names, text[i]) : NULL;
-        if (n == 0) end += utf8_encode(REPLACEMENT, (uint8_t *)end);
-        else if (name) *end++ = '\\', *end++ = escapes[name - names];
-        else if ((uint8_t)text[i] < 0x20) end += sprintf(end, "\\u%04x", text[i]);
-        else memcpy(end, text + i, n), end += n;
+        if (n == 0) text_add(out, "\xEF\xBF\xBD", 3);
+        else if (name) text_add(out, (char[]){'\\', escapes[name - names]}, 2);
+        else if ((uint8_t)text[i] < 0x20) text_format(out, "\\u%04x", text[i]);
+        else text_add(out, text + i, n);
     }
-    *end++ = '"';
-    *end = 0;
-    *out_len = (size_t)(end - out);
-    return out;
+    text_add(out, "\"", 1);
 }

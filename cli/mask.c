@@ -4,33 +4,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "generate.h"
+#include "mask.h"
 #include "print.h"
+#include "prompt.h"
 
 enum { BEST = 5 };
 
 typedef struct {
-    const char *text;  // of the mask, as a prompt spells it
+    const char *text;  // [len], as a prompt spells it
     size_t len;
-    bool strips;       // it takes white space before it along
+    bool strips;       // white space before it is dropped
     int id;
 } Mask;
 
-// The ids of the largest logits, the best first.
-static void best_ids(const float *logits, int n, int best[BEST]) {
-    int found = 0;
-    for (int id = 0; id < n; id++) {
-        int at = found < BEST ? found++ : BEST;
-        for (; at > 0 && logits[id] > logits[best[at - 1]]; at--)
-            if (at < BEST) best[at] = best[at - 1];
-        if (at < BEST) best[at] = id;
-    }
-}
-
-// A token's text without the space before it, which is U+2581 in Unigram's; whether it had one.
-static const char *word_of(const Generation *g, int id, size_t *len, bool *spaced) {
+// A token's text without a space before it (U+2581 in Unigram's); *spaced: there was one.
+static const char *word_of(const Program *p, int id, size_t *len, bool *spaced) {
     static const char mark[] = "\u2581";
-    const char *text = tokenizer_text(g->tokenizer, id, len);
+    const char *text = tokenizer_text(p->tokenizer, id, len);
     bool marked = *len >= sizeof mark - 1 && memcmp(text, mark, sizeof mark - 1) == 0;
     size_t n = marked ? sizeof mark - 1 : *len && *text == ' ';
     *spaced = n > 0;
@@ -38,53 +28,49 @@ static const char *word_of(const Generation *g, int id, size_t *len, bool *space
     return text + n;
 }
 
-static void report_best(const Generation *g, const float *logits, const int best[BEST], int mask) {
-    int n = g->model.vocab_size;
-    double sum = 0;
-    for (int i = 0; i < n; i++) sum += exp((double)logits[i] - (double)logits[best[0]]);
+static void report_best(const Program *p, const heads_likely best[], int n, int mask) {
     fprintf(stderr, "mask %d:", mask + 1);
-    for (int i = 0; i < BEST && i < n; i++) {
+    for (int i = 0; i < n; i++) {
         size_t len;
         bool spaced;
-        const char *text = word_of(g, best[i], &len, &spaced);
-        double p = exp((double)logits[best[i]] - (double)logits[best[0]]) / sum;
-        fprintf(stderr, "%s %.*s %.4f", i ? "," : "", (int)len, text, p);
+        const char *text = word_of(p, best[i].id, &len, &spaced);
+        fprintf(stderr, "%s %.*s %.4f", i ? "," : "", (int)len, text,
+                exp(best[i].log_probability));
     }
     fprintf(stderr, "\n");
 }
 
-// Runs the text and puts the best id in the place of each mask; returns how many there were.
-static int fill_ids(Generation *g, Ids ids, const Mask *mask, int *filled) {
-    Error err;
+// Runs the text and finds the best id for each mask, in filled; returns how many masks there are.
+static int fill_ids(const Program *p, Ids ids, const Mask *mask, int *filled) {
+    heads_error err;
     int n_masks = 0, first = 0;
     while (first < ids.n && ids.data[first] != mask->id) first++;
     if (first == ids.n) return 0;
     int wanted = (int)ids.n - first;
-    Sequence *s = open_sequence(g->w, false);
-    const float *logits = forward(s, ids.data, (int)ids.n, wanted, &err);
+    heads_sequence *s = open_text(p, false);
+    const float *logits = heads_forward(s, ids.data, (int)ids.n, wanted, &err);
     if (!logits) die("%s", err.text);
-    for (int i = first; i < ids.n; i++, logits += logit_stride(g->w)) {
+    for (int i = first; i < ids.n; i++, logits += heads_logit_stride(p->w)) {
         if (ids.data[i] != mask->id) continue;
-        int best[BEST] = {0};
-        best_ids(logits, g->model.vocab_size, best);
-        report_best(g, logits, best, n_masks);
-        filled[n_masks++] = best[0];
+        heads_likely best[BEST];
+        report_best(p, best, heads_likeliest(p->w, logits, best, BEST), n_masks);
+        filled[n_masks++] = best[0].id;
     }
-    sequence_free(s);
+    heads_sequence_free(s);
     return n_masks;
 }
 
 static const char *find(const char *from, const char *end, const Mask *mask) {
-    return memmem(from, (size_t)(end - from), mask->text, mask->len);
+    return find_bytes(from, (size_t)(end - from), mask->text, mask->len);
 }
 
-// A word in place of a mask: as far from what stands before as that was, or joined to it if it goes
-// on with it.
-static void splice(const Generation *g, const Mask *mask, const char *from, const char *at,
+// Prints the text up to a mask, and a word in the mask's place. A word that begins with no space is
+// joined to what stands before.
+static void splice(const Program *p, const Mask *mask, const char *from, const char *at,
                      int id) {
     size_t len, before = (size_t)(at - from);
     bool spaced;
-    const char *text = word_of(g, id, &len, &spaced);
+    const char *text = word_of(p, id, &len, &spaced);
     if (mask->strips || !spaced)
         while (before && strchr(" \t\r\n", from[before - 1])) before--;
     write_out(from, before);
@@ -92,14 +78,14 @@ static void splice(const Generation *g, const Mask *mask, const char *from, cons
     write_out(text, len);
 }
 
-// The prompt, with words for its masks.
-static void print_filled(const Generation *g, Text text, const Mask *mask, const int *filled) {
-    const char *p = text.data, *end = p + text.size, *at;
-    while ((at = find(p, end, mask))) {
-        splice(g, mask, p, at, *filled++);
-        p = at + mask->len;
+// Prints the prompt with words in the places of its masks.
+static void print_filled(const Program *p, Text text, const Mask *mask, const int *filled) {
+    const char *from = text.data, *end = from + text.size, *at;
+    while ((at = find(from, end, mask))) {
+        splice(p, mask, from, at, *filled++);
+        from = at + mask->len;
     }
-    write_out(p, (size_t)(end - p));
+    write_out(from, (size_t)(end - from));
     if (!text.size || end[-1] != '\n') write_out("\n", 1);
 }
 
@@ -110,43 +96,44 @@ static int count_masks(Text text, const Mask *mask) {
     return n;
 }
 
-// All ids as text, where the prompt was given as ids.
-static void print_decoded(Generation *g, Ids ids, const Mask *mask, const int *filled) {
-    Error err;
+// Prints all ids as text; for a prompt that was given as ids.
+static void print_decoded(const Program *p, Ids ids, const Mask *mask, const int *filled) {
+    heads_error err;
     const char *out;
     size_t len;
+    heads_decoder *decoder = heads_decoder_new(p->tokenizer, true, &err);
+    if (!decoder) die("%s", err.text);
     for (long i = 0; i < ids.n; i++) {
         int id = ids.data[i] == mask->id ? *filled++ : ids.data[i];
-        if (decoder_push(g->decoder, id, &out, &len, &err)) die("%s", err.text);
+        if (heads_decoder_push(decoder, id, &out, &len, &err)) die("%s", err.text);
         write_out(out, len);
     }
-    if (decoder_finish(g->decoder, &out, &len, &err)) die("%s", err.text);
+    if (heads_decoder_finish(decoder, &out, &len, &err)) die("%s", err.text);
     write_out(out, len);
     write_out("\n", 1);
+    heads_decoder_free(decoder);
 }
 
-int fill_masks(Generation *g) {
-    const Options *o = g->o;
+int fill_masks(Program *p) {
     Mask mask;
-    if (!g->model.output.data)
-        usage("%s has no head that fills masks; it has --embed and --hidden", o->models[0]);
-    if (!g->tokenizer) usage("%s has no tokenizer, so it knows no mask", o->models[0]);
-    mask.id = tokenizer_mask(g->tokenizer, &mask.text, &mask.len, &mask.strips);
-    if (mask.id < 0) usage("%s has a tokenizer without a mask", o->models[0]);
-    Text text = prompt_text(o);
-    Ids ids = o->tokens ? prompt_to_run(o, &g->model, g->tokenizer, NULL)
-                        : to_run(o, &g->model, encode(g->tokenizer, text, true));
-    int *filled = malloc((size_t)ids.n * sizeof *filled);
-    if (!filled) die("no memory for the masks");
-    int n = fill_ids(g, ids, &mask, filled);
+    if (!p->facts.has_logits)
+        usage("%s has no head that fills masks; it has --embed and --hidden", p->path);
+    if (!p->tokenizer) usage("%s has no tokenizer, so it knows no mask", p->path);
+    mask.id = tokenizer_mask(p->tokenizer, &mask.text, &mask.len, &mask.strips);
+    if (mask.id < 0) usage("%s has a tokenizer without a mask", p->path);
+    Text text = prompt_text(p->o);
+    Ids ids = p->o->tokens ? prompt_to_run(p, NULL) : to_run(p, encode(p, text, true));
+    open_workspace(p, (int)ids.n);
+    int *filled = allocate((size_t)ids.n, sizeof *filled);
+    int n = fill_ids(p, ids, &mask, filled);
     if (!n)
         usage("the prompt has no mask to fill; write %.*s where a word is left out", (int)mask.len,
               mask.text);
-    if (count_masks(text, &mask) == n) print_filled(g, text, &mask, filled);
-    else print_decoded(g, ids, &mask, filled);
+    if (count_masks(text, &mask) == n) print_filled(p, text, &mask, filled);
+    else print_decoded(p, ids, &mask, filled);
     free(text.data);
     free(filled);
     free(ids.data);
-    generation_close(g);
+    close_program(p);
     return 0;
 }

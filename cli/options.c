@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,15 +10,16 @@
 
 #include "print.h"
 
+const char BUNDLED[] = "the bundled model";
+
 static const Options DEFAULTS = {
     .verb = GENERATE,
     .n_generate = -1,
-    .workspace = {.chunk = DEFAULT_CHUNK, .k_dtype = F16, .v_dtype = F16},
-    .sampler = {.temperature = 0.8f, .top_p = 0.95f, .repeat_penalty = 1,
-                .repeat_last = DEFAULT_REPEAT_LAST},
+    .workspace = {.chunk = 128},
+    .sampler = {.temperature = 0.8f, .top_p = 0.95f, .repeat_penalty = 1},
 };
 
-typedef enum { HEADING, FLAG, TEXT, INT, INTS, FLOAT, SEED, DTYPE, BYTES } Kind;
+typedef enum { HEADING, FLAG, TEXT, MODEL, INT, INTS, FLOAT, SEED, TYPE, BYTES } Kind;
 
 typedef struct {
     Kind kind;
@@ -25,49 +27,57 @@ typedef struct {
     size_t field;              // where in Options it goes
     double min, max;           // of a number
     Verb selects;              // the verb that it asks for, if any
-    unsigned verbs;            // the verbs for which it means something
+    unsigned verbs;            // the verbs that use it
     const char *help;
+    const char *also;          // another name of it
 } Option;
 
 enum {
+    ROWS = LOGITS | HIDDEN | HEADS | LENS,  // verbs that only run the prompt
     WRITES = GENERATE | CHAT | BATCH,
-    RUNS = WRITES | LOOK | HIDDEN | EMBED | SIMILAR | PPL | KV | BENCH,
-    PROMPT = GENERATE | LOOK | HIDDEN | EMBED | TOKENIZE,
-    GROWS = 1 << 30,  // not for encoders, whose texts do not grow
-    HOW = 1 << 29,    // how a text is written, which LOOK does of a target that is not given
-    WRITING = GROWS | HOW | WRITES | LOOK,
+    READS = EMBED | SIMILAR | CLASSIFY | RANK,  // verbs that read texts as a whole
+    RUNS = WRITES | ROWS | READS | PPL | KV | BENCH,
+    PROMPT = GENERATE | ROWS | EMBED | CLASSIFY | TOKENIZE,
+    CONVERSATION = (PROMPT & ~READS) | CHAT,
+    GROWS = 1 << 30,  // encoders refuse it, since their texts do not grow
+    HOW = 1 << 29,    // it says how to generate a text; HEADS uses it only without --target
+    WRITING = GROWS | HOW | WRITES | HEADS,
+    CACHED = GROWS | GENERATE | LOGITS | HEADS,
+    GUESSED = GROWS | GENERATE | CHAT,
     ANY = ~0,
+    MOST_CONTEXT = 1 << 24,
 };
 #define FIELD(name) offsetof(Options, name)
 #define SELECT(verb) FIELD(flag), .selects = (verb), .verbs = (verb)
 
 static const Option OPTIONS[] = {
+    {MODEL, "-m", "MODEL", .verbs = ANY, .help = "the model, as without -m", .also = "--model"},
     {HEADING, "The prompt, by one of these (none: the model begins by itself)", .help = ""},
-    {TEXT, "-p", "TEXT", FIELD(prompt), .verbs = PROMPT,
-     .help = "the text to continue, byte for byte; - reads stdin"},
-    {TEXT, "-i", "TEXT", FIELD(prompt), .verbs = PROMPT, .help = "the same as -p"},
-    {TEXT, "-f", "FILE", FIELD(prompt_file), .verbs = PROMPT | SIMILAR,
-     .help = "the text in a file, including its last newline; for --embed and --similar\n"
-             "one text a line"},
-    {TEXT, "--tokens", "IDS", FIELD(tokens), .verbs = GENERATE | LOOK | HIDDEN,
+    {TEXT, "-p", "TEXT", FIELD(prompt), .verbs = PROMPT | CHAT,
+     .help = "the text to continue, byte for byte; - reads stdin; with --chat one question",
+     .also = "-i"},
+    {TEXT, "-f", "FILE", FIELD(prompt_file), .verbs = PROMPT | READS,
+     .help = "the text in a file, including its last newline; for --embed, --similar,\n"
+             "--classify and --rank one text a line"},
+    {TEXT, "--tokens", "IDS", FIELD(tokens), .verbs = GENERATE | ROWS,
      .help = "token ids instead of text, such as \"1 2 3\"; nothing is added to them"},
-    {TEXT, "--lang", "CODE", FIELD(lang), .verbs = GROWS | GENERATE | BATCH | TOKENIZE | LOOK,
+    {TEXT, "--lang", "CODE", FIELD(lang), .verbs = CACHED | LENS | BATCH | TOKENIZE,
      .help = "of a model that translates: the language to write, as its tokenizer names it, or\n"
              "FROM:TO for the prompt's too"},
-    {TEXT, "--target", "IDS", FIELD(target), .verbs = GROWS | LOOK | HIDDEN,
+    {TEXT, "--target", "IDS", FIELD(target), .verbs = GROWS | ROWS,
      .help = "of an encoder-decoder: what the decoder is given, --tokens being its source"},
 
-    {TEXT, "--messages", "FILE", FIELD(messages), .verbs = GROWS | (PROMPT & ~EMBED) | CHAT,
+    {TEXT, "--messages", "FILE", FIELD(messages), .verbs = GROWS | CONVERSATION,
      .help = "a conversation to answer, a JSON array of {\"role\", \"content\"}; it is put into\n"
              "the checkpoint's chat template, and only the answer is printed"},
 
     {HEADING, "A conversation", .help = ""},
     {FLAG, "--chat", NULL, SELECT(CHAT),
      .help = "talk: a line is a turn, a backslash at its end continues it; Ctrl-C stops an\n"
-             "answer; /reset starts again, /save FILE is for --messages, /exit leaves"},
-    {FLAG, "-cnv", NULL, SELECT(CHAT), .help = "the same as --chat"},
+             "answer; /help lists commands, /bye leaves; with -p TEXT one turn and no more",
+     .also = "-cnv"},
     {TEXT, "-sys", "TEXT", FIELD(system), .verbs = CHAT, .help = "the system message"},
-    {FLAG, "--no-think", NULL, FIELD(no_think), .verbs = GROWS | (PROMPT & ~EMBED) | CHAT,
+    {FLAG, "--no-think", NULL, FIELD(no_think), .verbs = GROWS | CONVERSATION,
      .help = "turn thinking off, if the template can"},
 
     {HEADING, "Generation", .help = ""},
@@ -75,46 +85,56 @@ static const Option OPTIONS[] = {
      .help = "generate N tokens at most (256, or as the checkpoint says; in a conversation\n"
              "1024 for each answer)"},
     {SEED, "-s", "SEED", FIELD(sampler.seed), .verbs = WRITING,
-     .help = "seed: the same seed gives the same text (from the clock; printed at the end)"},
+     .help = "the same seed gives the same text (from the clock; printed at the end)",
+     .also = "--seed"},
     {FLOAT, "--temp", "F", FIELD(sampler.temperature), 0, 1000, .verbs = WRITING,
      .help = "temperature; 0 always takes the most likely token (0.8; 0 if the checkpoint says\n"
-             "so and no other option here asks for chance)"},
+             "so and no other option here asks for chance; in a conversation 0.5)",
+     .also = "--temperature"},
     {INT, "--top-k", "N", FIELD(sampler.top_k), 0, 1e9, .verbs = WRITING,
      .help = "choose among the N most likely tokens; 0: all (0)"},
     {FLOAT, "--top-p", "F", FIELD(sampler.top_p), 1e-6, 1, .verbs = WRITING,
-     .help = "choose among the most likely tokens, of total probability F; 1: all (0.95)"},
+     .help = "choose among the most likely tokens, of total probability F; 1: all (0.95;\n"
+             "in a conversation 0.9)"},
     {FLOAT, "--min-p", "F", FIELD(sampler.min_p), 0, 1, .verbs = WRITING,
      .help = "leave out tokens less than F times as likely as the best; 0: none (0)"},
     {FLOAT, "--repeat-penalty", "F", FIELD(sampler.repeat_penalty), 1e-3, 1000,
      .verbs = WRITING,
-     .help = "make tokens among the last 64 less likely; 1: off (1)"},
+     .help = "make tokens among the last 64 less likely; 1: off (1; in a conversation 1.1)"},
     {FLAG, "--ids", NULL, FIELD(ids), .verbs = GROWS | GENERATE,
      .help = "print token ids, the prompt's and the generated ones, instead of text\n"
              "(always the case without a tokenizer)"},
+    {FLAG, "--no-echo", NULL, FIELD(no_echo), .verbs = GROWS | GENERATE,
+     .help = "print what the model adds alone, without the prompt"},
+
+    {INT, "--probs", "K", FIELD(probs), 1, MAX_PROBS, .verbs = GROWS | GENERATE,
+     .help = "instead of the text a line for each token, with its probability and the K likeliest\n"
+             "there; with -n 0 for each token of the prompt"},
 
     {HEADING, "The same text with less work", .help = ""},
-    {TEXT, "--prompt-cache", "FILE", FIELD(prompt_cache), .verbs = GROWS | GENERATE | LOOK,
+    {TEXT, "--prompt-cache", "FILE", FIELD(prompt_cache), .verbs = CACHED,
      .help = "keep the KV cache in FILE; a prompt that begins alike runs only what is new"},
-    {FLAG, "--prompt-cache-ro", NULL, FIELD(prompt_cache_ro), .verbs = GROWS | GENERATE | LOOK,
+    {FLAG, "--prompt-cache-ro", NULL, FIELD(prompt_cache_ro), .verbs = CACHED,
      .help = "read that file, but do not write it"},
-    {INT, "--lookup", "N", FIELD(lookup), 1, 32, .verbs = GROWS | WRITES,
+    {INT, "--lookup", "N", FIELD(lookup), 1, 32, .verbs = GUESSED,
      .help = "guess up to N tokens ahead from what followed the same words before (try 7)"},
-    {TEXT, "-md", "DRAFT", FIELD(draft_model), .verbs = GROWS | WRITES,
+    {TEXT, "-md", "DRAFT", FIELD(draft_model), .verbs = GUESSED,
      .help = "let a smaller model with the same vocabulary guess instead"},
-    {INT, "--draft", "N", FIELD(n_draft), 1, 32, .verbs = GROWS | WRITES,
+    {INT, "--draft", "N", FIELD(n_draft), 1, 32, .verbs = GUESSED,
      .help = "up to N tokens ahead (3)"},
 
     {HEADING, "The machine", .help = ""},
-    {INT, "-c", "N", FIELD(workspace.context), 1, MAX_DIM, .verbs = RUNS,
+    {INT, "-c", "N", FIELD(workspace.context), 1, MOST_CONTEXT, .verbs = RUNS,
      .help = "context: positions to reserve (as many as the model was made for); --kv counts\n"
              "beyond that too"},
-    {INT, "-t", "N", FIELD(workspace.n_threads), 1, 1024, .verbs = RUNS,
-     .help = "threads (one for each physical core)"},
+    {INTS, "-t", "N", FIELD(threads), 1, 1024, .verbs = RUNS,
+     .help = "threads (one for each physical core); for --bench also several, such as 1,2,4",
+     .also = "--threads"},
     {INT, "-b", "N", FIELD(workspace.chunk), 1, 65536, .verbs = RUNS,
      .help = "prompt tokens to run at once (128)"},
-    {DTYPE, "-ctk", "TYPE", FIELD(workspace.k_dtype), .verbs = GROWS | RUNS,
+    {TYPE, "-ctk", "TYPE", FIELD(workspace.k_type), .verbs = GROWS | RUNS,
      .help = "type of the cached keys: f32, f16, q8 or q4 (f16)"},
-    {DTYPE, "-ctv", "TYPE", FIELD(workspace.v_dtype), .verbs = GROWS | RUNS,
+    {TYPE, "-ctv", "TYPE", FIELD(workspace.v_type), .verbs = GROWS | RUNS,
      .help = "type of the cached values (f16)"},
 
     {HEADING, "Instead of generating", .help = ""},
@@ -141,14 +161,14 @@ static const Option OPTIONS[] = {
     {TEXT, "-o", "FILE", FIELD(out), .verbs = BATCH,
      .help = "where the results of --batch go, one to a line, in the same order (stdout);\n"
              "a file that already has some of them is continued"},
-    {FLAG, "--json", NULL, FIELD(json), .verbs = KV | INFO | BENCH,
-     .help = "print --kv, --info or --bench as JSON"},
+    {FLAG, "--json", NULL, FIELD(json), .verbs = KV | INFO | BENCH | GENERATE | CLASSIFY,
+     .help = "print --kv, --info, --bench, --classify or the lines of --probs as JSON"},
     {TEXT, "--ppl", "FILE", FIELD(ppl), .selects = PPL, .verbs = PPL,
      .help = "the perplexity of a text, in windows as long as the context"},
     {FLAG, "--check", NULL, SELECT(CHECK), .help = "verify the file's checksum"},
     {FLAG, "--tokenize", NULL, SELECT(TOKENIZE),
      .help = "print the prompt's token ids, on one line"},
-    {TEXT, "--logits", "FILE", FIELD(logits), .selects = LOOK, .verbs = LOOK,
+    {TEXT, "--logits", "FILE", FIELD(logits), .selects = LOGITS, .verbs = LOGITS | HEADS,
      .help = "write the prompt's logits: float32 [tokens][vocabulary], little-endian"},
     {TEXT, "--hidden", "FILE", FIELD(hidden), .selects = HIDDEN, .verbs = HIDDEN,
      .help = "write its hidden states after the last norm: float32 [tokens][n_embd]"},
@@ -157,21 +177,38 @@ static const Option OPTIONS[] = {
              "checkpoint says"},
     {TEXT, "--similar", "QUERY", FIELD(similar), .selects = SIMILAR, .verbs = SIMILAR,
      .help = "the lines of -f by their likeness to a text, the cosine of their vectors"},
-    {TEXT, "--heads", "FILE", FIELD(heads), .selects = LOOK, .verbs = LOOK,
+    {FLAG, "--classify", NULL, SELECT(CLASSIFY),
+     .help = "print the classes of a text, -p or each line of -f, or of its tokens, with their\n"
+             "probabilities, as the checkpoint's head gives them"},
+    {TEXT, "--rank", "QUERY", FIELD(rank), .selects = RANK, .verbs = RANK,
+     .help = "the lines of -f by the score that a cross-encoder gives each beside the query"},
+    {TEXT, "--heads", "FILE", FIELD(heads), .selects = HEADS, .verbs = HEADS | LOGITS,
      .help = "what each attention head looks at in the prompt, and its role: a page if FILE\n"
              "ends in .html, numbers if in .json; also beside --logits"},
-    {INT, "--heads-max", "MB", FIELD(heads_max), 1, 1000, .verbs = LOOK,
+    {INT, "--heads-max", "MB", FIELD(heads_max), 1, 1000, .verbs = HEADS,
      .help = "size of that page, which leaves the least telling maps out (8)"},
-    {FLAG, "--help", NULL, FIELD(flag), .verbs = ANY, .help = "this list"},
+    {FLAG, "--no-cost", NULL, FIELD(no_cost), .verbs = HEADS,
+     .help = "leave out what the text's loss becomes without each head, which takes a run each"},
+    {TEXT, "--lens", "FILE", FIELD(lens), .selects = LENS, .verbs = LENS,
+     .help = "what each layer would say, the text's stream after it through the output: the\n"
+             "likeliest tokens if FILE ends in .json; if in .f32 the last token's logits"},
+    {TEXT, "--off", "LIST", FIELD(off), .verbs = GENERATE | CHAT | ROWS | PPL,
+     .help = "switch attention heads off: 5.3,7.* is head 3 of layer 5 and all heads of layer 7;\n"
+             "e5.3 is the encoder's, x5.3 of the attention to its text"},
+    {FLAG, "--help", NULL, FIELD(flag), .verbs = ANY, .help = "this list", .also = "-h"},
+    {FLAG, "--version", NULL, FIELD(flag), .verbs = ANY, .help = "of heads", .also = "-v"},
 };
 enum { N_OPTIONS = sizeof OPTIONS / sizeof OPTIONS[0] };
 
 // ---- help ----
 
 static void print_option(const Option *o) {
+    enum { LEFT = 20 };
     char left[64];
-    snprintf(left, sizeof left, "%s %s", o->name, o->value ? o->value : "");
-    printf("  %-20s ", left);
+    int n = snprintf(left, sizeof left, "%s%s%s%s%s", o->name, o->also ? ", " : "",
+                     o->also ? o->also : "", o->value ? " " : "", o->value ? o->value : "");
+    if (n > LEFT) printf("  %s\n%*s", left, LEFT + 3, "");
+    else printf("  %-*s ", LEFT, left);
     for (const char *line = o->help; *line;) {
         int len = (int)strcspn(line, "\n");
         printf("%.*s\n", len, line);
@@ -181,11 +218,13 @@ static void print_option(const Option *o) {
 }
 
 static void help(void) {
-    printf("./run MODEL [options]    continues a text with a language model\n\n"
-           "  ./run models/stories.bin -p \"One day, a fox\" -n 100\n\n"
-           "MODEL is a checkpoint: models/stories.bin, or one that export.py has made. The prompt "
-           "and what the\nmodel adds go to stdout, everything else to stderr. Defaults are in "
-           "parentheses.\n");
+    const char *run = program_command();
+    printf("%s [MODEL] [options]    continues a text with a language model\n\n"
+           "  %s models/stories.bin -p \"One day, a fox\" -n 100\n\n"
+           "MODEL is a checkpoint: models/stories.bin, which is also bundled with the program, for "
+           "where none is\nnamed, or one that export.py has made. The prompt and what the model "
+           "adds go to stdout, everything\nelse to stderr. Defaults are in parentheses.\n",
+           run, run);
     for (const Option *o = OPTIONS; o < OPTIONS + N_OPTIONS; o++) {
         if (o->kind == HEADING) printf("\n%s:\n", o->name);
         else print_option(o);
@@ -193,8 +232,8 @@ static void help(void) {
     printf("\nGeneration ends at an end-of-text token, after -n tokens, when the context is full, "
            "or at Ctrl-C;\nthe last line on stderr says which. Special tokens are printed in "
            "answers only. The environment\nvariable HEADS_ISA chooses the kernels: scalar, avx2, "
-           "avxvnni, avx512, avx512bf16, amx or neon.\nExit status: 0 done (also when stdout is "
-           "closed), 1 failed, 2 wrong usage, 130 after Ctrl-C.\n");
+           "avxvnni, avx512, avx512bf16, amx or neon.\nExit status: 0 done (also when stdout loses "
+           "its reader), 1 failed, 2 wrong usage, 130 after Ctrl-C.\n");
 }
 
 // ---- values ----
@@ -205,16 +244,15 @@ static double parse_number(const Option *o, const char *text) {
     bool whole = o->kind == INT;
     if (end == text || *end || isnan(value))
         usage("%s wants a %snumber, found \"%s\"", o->name, whole ? "whole " : "", text);
-    if (whole && value != floor(value)) {
-        const char *hint = strcmp(o->name, "-t") ? "" : "; for the sampling temperature use --temp";
-        usage("%s wants a whole number, found \"%s\"%s", o->name, text, hint);
-    }
+    if (whole && value != floor(value))
+        usage("%s wants a whole number, found \"%s\"", o->name, text);
     if (value < o->min || value > o->max)
         usage("%s wants a number from %g to %.10g, found \"%s\"", o->name, o->min, o->max, text);
     return value;
 }
 
 static IntList parse_ints(const Option *o, const char *text) {
+    const char *hint = strcmp(o->name, "-t") ? "" : "; for the sampling temperature use --temp";
     IntList list = {0};
     const char *p = text;
     do {
@@ -222,8 +260,8 @@ static IntList parse_ints(const Option *o, const char *text) {
         long value = strtol(p, &end, 10);
         bool ok = list.n < MAX_LIST && *p >= '0' && *p <= '9' && (!*end || *end == ',');
         if (!ok || value < (long)o->min || value > (long)o->max)
-            usage("%s wants up to %d numbers from %g to %g such as 1,4,8, found \"%s\"", o->name,
-                  MAX_LIST, o->min, o->max, text);
+            usage("%s wants a number from %g to %g, or several (%d at most) such as 1,4,8, found "
+                  "\"%s\"%s", o->name, o->min, o->max, MAX_LIST, text, hint);
         list.values[list.n++] = (int)value;
         p = end;
     } while (*p++ == ',');
@@ -239,7 +277,7 @@ static uint64_t parse_seed(const char *text) {
     return value;
 }
 
-// 8G, 1.5M, 100000: bytes, or so many times 1024, 1024^2, ..
+// Parses 8G, 1.5M or 100000: a number of bytes; K, M and G stand for 1024, 1024^2 and 1024^3.
 static size_t parse_bytes(const Option *o, const char *text) {
     static const char units[] = "KMGT";
     char *end;
@@ -252,10 +290,15 @@ static size_t parse_bytes(const Option *o, const char *text) {
     return (size_t)value;
 }
 
-static Dtype parse_dtype(const Option *o, const char *text) {
-    static const Dtype types[] = {F32, F16, Q8, Q4};
-    for (int i = 0; i < 4; i++)
-        if (strcmp(text, dtype_name(types[i])) == 0) return types[i];
+const char *type_name(heads_type type) {
+    static const char *const names[] = {
+        [HEADS_F32] = "f32", [HEADS_F16] = "f16", [HEADS_Q8] = "q8", [HEADS_Q4] = "q4"};
+    return names[type];
+}
+
+static heads_type parse_type(const Option *o, const char *text) {
+    for (heads_type type = HEADS_F16; type <= HEADS_Q4; type++)
+        if (strcmp(text, type_name(type)) == 0) return type;
     usage("%s wants f32, f16, q8 or q4, found \"%s\"", o->name, text);
 }
 
@@ -264,32 +307,89 @@ static void set_option(Options *options, const Option *o, const char *text) {
     switch (o->kind) {
     case FLAG: *(bool *)field = true; break;
     case TEXT: *(const char **)field = text; break;
+    case MODEL: options->models[options->n_models++] = text; break;
     case INT: *(int *)field = (int)parse_number(o, text); break;
     case INTS: *(IntList *)field = parse_ints(o, text); break;
     case FLOAT: *(float *)field = (float)parse_number(o, text); break;
-    case DTYPE: *(Dtype *)field = parse_dtype(o, text); break;
+    case TYPE: *(heads_type *)field = parse_type(o, text); break;
     case BYTES: *(size_t *)field = parse_bytes(o, text); break;
-    case SEED:
-        *(uint64_t *)field = parse_seed(text);
-        options->seeded = true;
-        break;
+    case SEED: *(uint64_t *)field = parse_seed(text); break;
     case HEADING: break;
     }
 }
 
 // ---- arguments ----
 
-// The option that asked for the verb.
+// The name of the option that asked for the verb.
 static const char *verb_name(Verb verb, const bool given[N_OPTIONS]) {
     for (int i = 0; i < N_OPTIONS; i++)
         if (given[i] && OPTIONS[i].selects == verb) return OPTIONS[i].name;
     return "generation";
 }
 
+const char *verb_names(unsigned verbs) {
+    static char text[256];
+    const char *last = NULL;
+    text[0] = 0;
+    for (int i = 0; i < N_OPTIONS; i++) {
+        if (!(OPTIONS[i].selects & verbs)) continue;
+        if (last) text_append(text, sizeof text, "%s%s", text[0] ? ", " : "", last);
+        last = OPTIONS[i].name;
+    }
+    text_append(text, sizeof text, " and %s", last);
+    return text;
+}
+
+static const Option *look_up(const char *name) {
+    for (const Option *o = OPTIONS; o < OPTIONS + N_OPTIONS; o++)
+        if (o->kind != HEADING &&
+            (strcmp(o->name, name) == 0 || (o->also && strcmp(o->also, name) == 0)))
+            return o;
+    return NULL;
+}
+
+// How many letters to insert, drop or replace to make one name of the other (Levenshtein's
+// distance), in a table with a row for each letter of a.
+static int distance(const char *a, const char *b) {
+    enum { MOST = 32 };
+    int row[MOST + 1], n = (int)strlen(b);
+    if (n > MOST) return MOST;
+    for (int j = 0; j <= n; j++) row[j] = j;
+    for (int i = 1; a[i - 1]; i++) {
+        int diagonal = row[0];
+        row[0] = i;
+        for (int j = 1; j <= n; j++) {
+            int replaced = diagonal + (a[i - 1] != b[j - 1]), above = diagonal = row[j];
+            if (row[j - 1] < above) above = row[j - 1];
+            row[j] = replaced < above + 1 ? replaced : above + 1;
+        }
+    }
+    return row[n];
+}
+
+// Ends the program with the name that comes nearest; with its value where it was given as
+// --name=value.
+static void refuse_option(const char *given) {
+    char name[32];
+    const char *value = strchr(given, '='), *nearest = NULL;
+    snprintf(name, sizeof name, "%.*s", value ? (int)(value - given) : INT_MAX, given);
+    int best = (int)strlen(name) / 3 + 1;
+    for (const Option *o = OPTIONS; o < OPTIONS + N_OPTIONS; o++) {
+        const char *const names[] = {o->name, o->also};
+        for (int i = 0; i < 2 && o->kind != HEADING; i++) {
+            int d = names[i] ? distance(name, names[i]) : best;
+            if (d < best) best = d, nearest = names[i];
+        }
+    }
+    if (!nearest) usage("there is no option \"%s\"", given);
+    usage("there is no option \"%s\"; did you mean %s%s%s?", given, nearest, value ? " " : "",
+          value ? value + 1 : "");
+}
+
 static const Option *find_option(const char *name) {
-    for (int i = 0; i < N_OPTIONS; i++)
-        if (OPTIONS[i].kind != HEADING && strcmp(OPTIONS[i].name, name) == 0) return &OPTIONS[i];
-    usage("there is no option \"%s\"", name);
+    const Option *o = look_up(name);
+    if (!o) refuse_option(name);
+    return o;
 }
 
 static bool ends_with(const char *text, const char *end) {
@@ -297,16 +397,14 @@ static bool ends_with(const char *text, const char *end) {
     return n >= len && strcmp(text + n - len, end) == 0;
 }
 
-// Combinations that mean nothing are refused rather than ignored.
+// Refuses combinations that mean nothing.
 static void check_options(const Options *o, const bool given[N_OPTIONS]) {
     for (int i = 0; i < N_OPTIONS; i++)
         if (given[i] && !(OPTIONS[i].verbs & o->verb))
             usage("%s means nothing for %s", OPTIONS[i].name, verb_name(o->verb, given));
-    if (o->n_models == 0)
-        usage("which model? Name a checkpoint; ./run models/stories.bin tells a story");
     if (o->n_models > 1 && o->verb != KV)
-        usage("one model, please: found \"%s\" and \"%s\"; a prompt goes after -p, and only --kv "
-              "takes several models", o->models[0], o->models[1]);
+        usage("one model, please: found \"%s\" and \"%s\"; a prompt goes after -p, in quotes, and "
+              "only --kv takes several models", o->models[0], o->models[1]);
     if (!!o->prompt + !!o->prompt_file + !!o->tokens + !!o->messages > 1)
         usage("-p, -f, --tokens and --messages: give one of them");
     if (o->no_think && !o->messages && o->verb != CHAT)
@@ -316,24 +414,62 @@ static void check_options(const Options *o, const bool given[N_OPTIONS]) {
         usage("--draft is for -md DRAFT; --lookup N has its own number");
     if (o->heads && !o->html && !ends_with(o->heads, ".json"))
         usage("--heads wants a file whose name ends in .html or .json, found \"%s\"", o->heads);
+    if (o->heads && !o->prompt && !o->prompt_file && !o->tokens && !o->messages)
+        usage("--heads needs a text to look at: -p TEXT, -f FILE, --tokens IDS or --messages FILE");
+    if (o->svg && !ends_with(o->svg, ".svg"))
+        usage("--svg wants a file whose name ends in .svg, found \"%s\"", o->svg);
     if (o->heads && o->prompt_cache)
         usage("--heads and --prompt-cache: give one of them; what a cache holds does not run, and "
               "so it cannot be looked at");
+    if (o->off && o->prompt_cache)
+        usage("--off and --prompt-cache: give one of them; a cache does not say which heads were "
+              "off when it was filled");
+    if (o->json && o->verb == GENERATE && !o->probs)
+        usage("--json is for --probs, --kv, --info, --bench and --classify");
+    if (o->probs && o->n_generate == 0 && o->prompt_cache)
+        usage("--probs with -n 0 and --prompt-cache: give one of them; what a cache holds does not "
+              "run, and so has no probabilities");
+    if (o->lens && !ends_with(o->lens, ".json") && !ends_with(o->lens, ".f32"))
+        usage("--lens wants a file whose name ends in .json or .f32, found \"%s\"", o->lens);
     if (o->heads_max && !o->html) usage("--heads-max is for --heads FILE.html");
     if (o->prompt_cache_ro && !o->prompt_cache)
         usage("--prompt-cache-ro is for --prompt-cache FILE");
-    if (o->verb == SIMILAR && !o->prompt_file)
-        usage("--similar needs -f FILE, with a text on each line");
-    if (o->verb == EMBED && !o->prompt && !o->prompt_file)
-        usage("--embed needs a text, -p TEXT, or one on each line of -f FILE");
+    if (o->verb & (SIMILAR | RANK) && !o->prompt_file)
+        usage("%s needs -f FILE, with a text on each line", o->rank ? "--rank" : "--similar");
+    if (o->verb & (EMBED | CLASSIFY) && !o->prompt && !o->prompt_file)
+        usage("%s needs a text, -p TEXT, or one on each line of -f FILE",
+              o->verb == EMBED ? "--embed" : "--classify");
     if (o->verb == BATCH && o->sequences.n > 1) usage("--batch takes one number with -np");
+    if (o->verb != BENCH && o->threads.n > 1)
+        usage("-t takes one number; only --bench takes several");
+}
+
+// --help and --version.
+static void answer_and_exit(const char *name) {
+    if (strcmp(name, "--help") == 0) help();
+    else printf("heads %s\n", heads_version());
+    write_out("", 0);
+    exit(0);
+}
+
+static bool is_given(const char *name, const bool given[N_OPTIONS]) {
+    return given[find_option(name) - OPTIONS];
+}
+
+// What is not given suits a conversation: answers may be long, and small models repeat themselves
+// less.
+static void prefer_to_chat(Options *o, const bool given[N_OPTIONS]) {
+    if (!is_given("-n", given)) o->n_generate = 1024;
+    if (!is_given("--temp", given)) o->sampler.temperature = 0.5f;
+    if (!is_given("--top-p", given)) o->sampler.top_p = 0.9f;
+    if (!is_given("--repeat-penalty", given)) o->sampler.repeat_penalty = 1.1f;
 }
 
 Options parse_options(int argc, char **argv) {
     Options options = DEFAULTS;
     static const char *const chance[] = {"--temp", "--top-k", "--top-p", "--min-p"};
     bool given[N_OPTIONS] = {false};
-    options.models = argv;
+    options.models = (const char **)argv;
     const char *isa = getenv("HEADS_ISA");
     if (isa && *isa) options.workspace.isa = isa;
     for (int i = 1; i < argc; i++) {
@@ -342,27 +478,31 @@ Options parse_options(int argc, char **argv) {
             options.models[options.n_models++] = argv[i];
             continue;
         }
-        if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
-            help();
-            write_out("", 0);
-            exit(0);
-        }
         const Option *o = find_option(name);
+        if (o->field == FIELD(flag) && !o->selects) answer_and_exit(o->name);
         if (o->value && i + 1 == argc) usage("%s wants a value: %s %s", name, name, o->value);
-        if (o->selects && options.verb != GENERATE && options.verb != o->selects)
+        if (o->selects && !((GENERATE | o->verbs) & options.verb))
             usage("%s and %s: one thing at a time", verb_name(options.verb, given), name);
-        if (o->selects) options.verb = o->selects;
+        // --logits and --heads go together
+        if (o->selects && options.verb != HEADS) options.verb = o->selects;
         given[o - OPTIONS] = true;
         if (o->verbs & GROWS) options.grows = name;
         if (o->verbs & HOW) options.writes = name;
         set_option(&options, o, o->value ? argv[++i] : NULL);
     }
+    if (!is_given("-s", given) && options.verb != BATCH)
+        options.sampler.seed = clock_microseconds();
+    options.workspace.n_threads = options.threads.values[0];
     options.html = options.heads && ends_with(options.heads, ".html");
+    options.f32 = options.lens && ends_with(options.lens, ".f32");
+    if (argc == 1)
+        warn("no model is named, so the bundled one tells a story; %s --help says more",
+             program_command());
+    if (!options.n_models) options.models[options.n_models++] = BUNDLED;
     check_options(&options, given);
     if (!options.heads_max) options.heads_max = 8;
     if (!options.n_draft) options.n_draft = 3;
-    bool converses = options.messages || options.verb == CHAT;
-    if (options.n_generate < 0 && converses) options.n_generate = 1024;
+    if (options.messages || options.verb == CHAT) prefer_to_chat(&options, given);
     for (int i = 0; i < N_OPTIONS; i++)
         for (size_t j = 0; j < sizeof chance / sizeof *chance; j++)
             options.samples |= given[i] && strcmp(OPTIONS[i].name, chance[j]) == 0;

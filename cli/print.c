@@ -5,55 +5,75 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "text/unicode.h"
+#include "library/inspect.h"
+
+static bool installed;
+
+// A file that was downloaded may be called heads-linux-x86_64.
+void name_program(const char *argv0) {
+    installed = strncmp(base_name(argv0), "heads", 5) == 0;
+}
+
+const char *program_name(void) { return installed ? "heads" : "run"; }
+const char *program_command(void) { return installed ? "heads" : "./run"; }
 
 static int percent_shown = -1;
 
 void progress_end(void) {
-    if (percent_shown >= 0 && isatty(STDERR_FILENO)) fprintf(stderr, "\n");
+    if (percent_shown >= 0 && is_terminal(stderr)) fprintf(stderr, "\n");
     percent_shown = -1;
+}
+
+static void print_sentence(const char *format, va_list args, const char *end) {
+    progress_end();
+    fprintf(stderr, "%s: ", program_name());
+    vfprintf(stderr, format, args);
+    fprintf(stderr, "%s\n", end);
+}
+
+void warn(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    print_sentence(format, args, "");
+    va_end(args);
 }
 
 void die(const char *format, ...) {
     va_list args;
     va_start(args, format);
-    progress_end();
-    fprintf(stderr, "run: ");
-    vfprintf(stderr, format, args);
-    fprintf(stderr, "\n");
+    print_sentence(format, args, "");
     va_end(args);
     exit(1);
 }
 
 void usage(const char *format, ...) {
+    char hint[64];
     va_list args;
     va_start(args, format);
-    fprintf(stderr, "run: ");
-    vfprintf(stderr, format, args);
-    fprintf(stderr, " (./run --help lists the options)\n");
+    snprintf(hint, sizeof hint, " (%s --help lists the options)", program_command());
+    print_sentence(format, args, hint);
     va_end(args);
     exit(2);
 }
 
-volatile sig_atomic_t interrupted;
-
-static void on_interrupt(int number) { interrupted = 1; }
-
-void catch_interrupt(unsigned flags) {
-    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)flags};
-    sigaction(SIGINT, &action, NULL);
-}
-
 bool write_out(const char *text, size_t len) {
-    if (fwrite(text, 1, len, stdout) == len && fflush(stdout) == 0) return true;
-    if (errno != EPIPE) die("cannot write to stdout: %s", strerror(errno));
+    bool written = fwrite(text, 1, len, stdout) == len && fflush(stdout) == 0;
+    if (written && !ferror(stdout)) return true;
+    int error = written ? 0 : errno;
+    if (!reader_has_gone(error))
+        die("cannot write to stdout: %s", error ? strerror(error) : "a part of it is lost");
+    clearerr(stdout);
     return false;
 }
 
+void end_line(bool on) {
+    if (is_terminal(stdout)) write_out("\n", 1);
+    else if (on && same_output()) fprintf(stderr, "\n");
+}
+
 void progress(long done, long total, const char *format, ...) {
-    bool terminal = isatty(STDERR_FILENO);
+    bool terminal = is_terminal(stderr);
     int percent = total > 0 ? (int)(100 * done / total) : 100;
     if (!terminal) percent -= percent % 10;
     if (percent == percent_shown || (!terminal && percent == 0)) return;
@@ -69,6 +89,16 @@ void progress(long done, long total, const char *format, ...) {
     fprintf(stderr, terminal ? "\033[K" : "\n");
 }
 
+void show_wait(double since, long done, long total, const char *what) {
+    if (is_terminal(stderr) && seconds() - since > 1)
+        progress(done, total, "%s: %ld of %ld tokens", what, done, total);
+}
+
+void end_wait(void) {
+    if (percent_shown >= 0) fprintf(stderr, "\r\033[K");
+    percent_shown = -1;
+}
+
 const char *commas(size_t n) {
     static char buffers[8][32];
     static int next;
@@ -79,6 +109,19 @@ const char *commas(size_t n) {
         *--p = (char)('0' + n % 10);
     }
     return p;
+}
+
+const char *size_text(size_t bytes) {
+    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB"};
+    static char buffers[4][64];
+    static int next;
+    char *text = buffers[next = (next + 1) % 4];
+    double size = (double)bytes / 1024;
+    int unit = 0;
+    for (; size >= 1024 && unit < 3; size /= 1024) unit++;
+    int n = snprintf(text, sizeof buffers[0], "%s bytes", commas(bytes));
+    if (unit) snprintf(text + n, sizeof buffers[0] - (size_t)n, " (%.1f %s)", size, units[unit]);
+    return text;
 }
 
 double rate(double amount, double time) { return time > 0 ? amount / time : 0; }

@@ -2,36 +2,34 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "languages.h"
 #include "print.h"
 
-static Sequence *load(const Options *o, Workspace *w) {
-    Error err;
-    struct stat st = {0};
-    if (!o->prompt_cache) return open_sequence(w, false);
-    bool is_new = stat(o->prompt_cache, &st) != 0 && errno == ENOENT;
+static heads_sequence *load(const Program *p) {
+    const Options *o = p->o;
+    heads_error err;
+    if (!o->prompt_cache) return open_text(p, false);
+    bool is_new = is_missing(o->prompt_cache);
     if (is_new && o->prompt_cache_ro) die("cannot open %s: %s", o->prompt_cache, strerror(ENOENT));
-    if (is_new) return open_sequence(w, false);
-    Sequence *s = sequence_load(w, o->prompt_cache, &err);
-    bool may_be_new = S_ISREG(st.st_mode) && !o->prompt_cache_ro;
+    if (is_new) return open_text(p, false);
+    heads_sequence *s = heads_sequence_load(p->w, o->prompt_cache, &err);
+    bool may_be_new = !o->prompt_cache_ro && is_regular(o->prompt_cache);
     if (!s) die("%s%s", err.text, may_be_new ? "; name another file, or remove this one" : "");
     return s;
 }
 
-Sequence *open_prompt_cache(const Options *o, Workspace *w, const Tokenizer *tokenizer,
-                            Ids *prompt) {
-    Error err;
-    Sequence *s = load(o, w);
-    *prompt = read_prompt(o, tokenizer, s, *prompt);
-    int common = sequence_common(s, prompt->data, (int)prompt->n - 1);
-    // A window or a state that has gone on cannot come back; the prompt then runs from its start.
-    if (sequence_rewind(s, common, &err)) sequence_rewind(s, 0, &err);
+heads_sequence *open_prompt_cache(const Program *p, Ids *prompt) {
+    heads_sequence *s = load(p);
+    *prompt = read_prompt(p, s, *prompt);
+    int common = heads_sequence_common(s, prompt->data, (int)prompt->n - 1);
+    // Windows and states may have forgotten the earlier tokens; then all of the prompt runs again.
+    if (heads_sequence_rewind(s, common, NULL)) heads_sequence_rewind(s, 0, NULL);
     return s;
 }
 
-void save_prompt_cache(const Options *o, const Sequence *s) {
-    Error err;
-    if (!o->prompt_cache || o->prompt_cache_ro || sequence_length(s) == 0) return;
-    if (sequence_save(s, o->prompt_cache, &err)) die("%s", err.text);
+void save_prompt_cache(const Options *o, const heads_sequence *s) {
+    heads_error err;
+    if (!o->prompt_cache || o->prompt_cache_ro || heads_sequence_length(s) == 0) return;
+    if (heads_sequence_save(s, o->prompt_cache, &err)) die("%s", err.text);
 }

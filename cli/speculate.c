@@ -1,3 +1,5 @@
+// Guesses at the next tokens of a text come from a smaller model or from the text itself; a pass of
+// the model checks them.
 #include "speculate.h"
 
 #include <stdlib.h>
@@ -7,81 +9,77 @@
 #include "print.h"
 
 struct Drafter {
-    int most, now;        // guesses of one pass; at present, few until they are right
+    int most, now;        // most guesses of a pass; at present: more after right ones
     bool lookup;
-    Model model;          // of -md
-    Workspace *w;
-    Sequence *sequence;
-    Sampler *greedy;
+    heads_model *model;   // of -md
+    heads_workspace *w;
+    heads_sequence *sequence;
+    heads_sampler *greedy;
     long drafted, accepted;
-    // What guessing has won or lost lately, in seconds; after a loss it pauses.
-    double single, credit;  // time of a pass of one token
-    int pause, next_pause;  // tokens still without guesses; how many there are the next time
+    // The last pass: its guesses, how many of them are right so far, the sequence's length before
+    // it, when it began, its logits. n_guesses -1: this text had no pass yet.
+    int guesses[MAX_DRAFT], n_guesses, right, marked;
+    double begin;
+    const float *logits;
+    size_t stride;
+    double single;          // seconds of a pass of one token
+    double credit;          // seconds that guessing has won lately; after a loss it pauses
+    int pause, next_pause;  // tokens without guesses, still to come; of the next pause
 };
 
 enum { FIRST_PAUSE = 64, LONGEST_PAUSE = 1024, FEW = 3 };
 
 // ---- a draft model ----
 
-static bool same_meta(const Model *a, const Model *b, const char *key) {
-    static const size_t width[] = {[META_U8] = 1, [META_I32] = 4, [META_F32] = 4};
-    const Meta *x = checkpoint_meta(&a->file, key), *y = checkpoint_meta(&b->file, key);
-    if (!x || !y) return x == y;
-    return x->type == y->type && x->count == y->count &&
-           memcmp(x->values, y->values, x->count * width[x->type]) == 0;
-}
-
-static void open_draft_model(Drafter *d, const Options *o, const Model *model, Workspace *w) {
-    static const char *const keys[] = {"tokenizer.token.begin", "tokenizer.token.text",
-                                       "tokenizer.token.kind"};
-    Error err;
-    WorkspaceOptions options = o->workspace;
-    if (model_open(&d->model, o->draft_model, &err)) die("%s", err.text);
-    need_weights(&d->model, o->draft_model);
-    bool same = d->model.vocab_size == model->vocab_size;
-    for (int i = 0; i < 3; i++) same &= same_meta(&d->model, model, keys[i]);
-    if (!same)
-        die("-md %s: its vocabulary is not that of %s; a draft model needs the same tokens",
-            o->draft_model, o->models[0]);
-    int context = workspace_context(w);
-    options.context = context < d->model.context ? context : d->model.context;
+static void open_draft_model(Drafter *d, const Program *p) {
+    heads_error err;
+    const char *path = p->o->draft_model;
+    heads_workspace_options options = p->o->workspace;
+    heads_sampler_options greedy = {.temperature = 0};
+    d->model = heads_model_open(path, &err);
+    if (!d->model) die("%s", err.text);
+    need_weights(d->model, path);
+    if (!inspect_same_tokens(d->model, p->model))
+        die("-md %s: its vocabulary is not that of %s; a draft model needs the same tokens", path,
+            p->path);
+    int context = heads_workspace_context(p->w), own = heads_model_shape(d->model).context;
+    options.context = context < own ? context : own;
     options.logit_rows = 1;
-    options.threads_of = w;
-    d->w = workspace_new(&d->model, &options, &err);
-    if (!d->w) die("%s: %s", o->draft_model, err.text);
+    options.threads_of = p->w;
+    d->w = heads_workspace_new(d->model, &options, &err);
+    if (!d->w) die("%s: %s", path, err.text);
     d->sequence = open_sequence(d->w, false);
-    SamplerOptions greedy = {.top_p = 1, .repeat_penalty = 1};
-    d->greedy = sampler_new(workspace_kernels(d->w), d->model.vocab_size, &greedy,
-                            &d->model.rules, &err);
+    d->greedy = heads_sampler_new(d->w, &greedy, &err);
     if (!d->greedy) die("%s", err.text);
 }
 
 // Brings the draft model's sequence to text[0..n) and returns the logits that follow it.
 static const float *catch_up(Drafter *d, const int *text, int n) {
-    Error err;
-    int common = sequence_common(d->sequence, text, n - 1);
-    if (sequence_rewind(d->sequence, common, NULL)) sequence_rewind(d->sequence, common = 0, NULL);
-    const float *logits = forward(d->sequence, text + common, n - common, 1, &err);
-    if (!logits || sequence_mark(d->sequence, &err)) die("the draft model: %s", err.text);
+    heads_error err;
+    int common = heads_sequence_common(d->sequence, text, n - 1);
+    if (heads_sequence_rewind(d->sequence, common, NULL))
+        heads_sequence_rewind(d->sequence, common = 0, NULL);
+    const float *logits = heads_forward(d->sequence, text + common, n - common, 1, &err);
+    if (!logits || heads_sequence_mark(d->sequence, &err)) die("the draft model: %s", err.text);
     return logits;
 }
 
 static int draft_by_model(Drafter *d, const int *text, int n, int most, int *guesses) {
-    Error err;
-    if (n + most > workspace_context(d->w)) return 0;
+    heads_error err;
+    if (n + most > heads_workspace_context(d->w)) return 0;
     const float *logits = catch_up(d, text, n);
     for (int i = 0;;) {
-        guesses[i] = sampler_pick(d->greedy, logits);
+        guesses[i] = heads_sampler_pick(d->greedy, logits);
         if (++i == most) return most;
-        logits = forward(d->sequence, &guesses[i - 1], 1, 1, &err);
+        logits = heads_forward(d->sequence, &guesses[i - 1], 1, 1, &err);
         if (!logits) die("the draft model: %s", err.text);
     }
 }
 
 // ---- the text itself ----
 
-// What followed the last place where the text's end, two tokens at least, stood before (Prompt
-// Lookup Decoding, Saxena 2023); the place where most of it did.
+// Prompt Lookup Decoding (Saxena 2023): finds the earlier place whose last 2 to 8 tokens are the
+// text's own last tokens, the most of them, and guesses the tokens that followed there.
 static int draft_by_lookup(const int *text, int n, int most, int *guesses) {
     enum { LONGEST = 8, SHORTEST = 2 };
     int best = 0, after = 0;
@@ -98,37 +96,45 @@ static int draft_by_lookup(const int *text, int n, int most, int *guesses) {
 
 // ---- both ----
 
-Drafter *drafter_new(const Options *o, const Model *model, Workspace *w) {
+Drafter *drafter_new(const Program *p) {
+    const Options *o = p->o;
     if (!o->lookup && !o->draft_model) return NULL;
     Drafter *d = allocate(1, sizeof *d);
     d->lookup = o->lookup > 0;
     d->most = d->lookup ? o->lookup : o->n_draft;
     d->now = d->most < FEW ? d->most : FEW;
-    d->pause = 4;  // to see how long one token takes
+    d->pause = 4;  // to measure d->single
     d->next_pause = FIRST_PAUSE;
-    if (!d->lookup) open_draft_model(d, o, model, w);
+    d->n_guesses = -1;
+    d->stride = heads_logit_stride(p->w);
+    if (!d->lookup) open_draft_model(d, p);
     return d;
 }
 
 void drafter_free(Drafter *d) {
     if (!d) return;
-    sampler_free(d->greedy);
-    sequence_free(d->sequence);
-    workspace_free(d->w);
-    if (!d->lookup) model_close(&d->model);
+    heads_sampler_free(d->greedy);
+    heads_sequence_free(d->sequence);
+    heads_workspace_free(d->w);
+    heads_model_close(d->model);
     free(d);
 }
 
-int draft(Drafter *d, const int *text, int n, int most, int *guesses) {
+// At most `most` guesses of the tokens after text[0..n); none during a pause.
+static int draft(Drafter *d, const int *text, int n, int most) {
     if (most > d->now) most = d->now;
     if (d->pause > 0 || most <= 0) return 0;
-    return d->lookup ? draft_by_lookup(text, n, most, guesses)
-                     : draft_by_model(d, text, n, most, guesses);
+    return d->lookup ? draft_by_lookup(text, n, most, d->guesses)
+                     : draft_by_model(d, text, n, most, d->guesses);
 }
 
-// The credit is what the right guesses would have taken, less what guessing took. It is kept small,
-// so that a change for the worse shows soon; each pause after a loss is twice as long as the last.
-void draft_learn(Drafter *d, int n, int right, double time) {
+// Books the last pass, which ends now. credit += the time that its tokens would have taken one by
+// one, less its own time. The credit is bounded, so that a change for the worse shows soon. Each
+// pause after a loss is twice as long as the last.
+static void learn(Drafter *d) {
+    int n = d->n_guesses, right = d->right;
+    double time = seconds() - d->begin;
+    if (n < 0) return;
     if (n == 0) {
         if (d->pause > 0) d->pause--;
         d->single = d->single > 0 ? 0.9 * d->single + 0.1 * time : time;
@@ -147,6 +153,41 @@ void draft_learn(Drafter *d, int n, int right, double time) {
     d->credit = 0;
     d->pause = d->next_pause;
     if (d->next_pause < LONGEST_PAUSE) d->next_pause *= 2;
+}
+
+// ---- passes ----
+
+// Removes wrong guesses, so that the sequence holds text[0..n). Where a mixer's state prevents
+// that, it goes back to the mark before the guesses and runs the right ones again.
+static int take_back(const Drafter *d, heads_sequence *s, const int *text, int n,
+                     heads_error *err) {
+    if (heads_sequence_length(s) <= n || heads_sequence_rewind(s, n, err) == 0) return 0;
+    if (heads_sequence_rewind(s, d->marked, err)) return -1;
+    return heads_forward(s, text + d->marked, n - d->marked, 0, err) ? 0 : -1;
+}
+
+const float *run_guessing(Drafter *d, heads_sequence *s, const int *text, int n, int most,
+                          bool *ran, heads_error *err) {
+    int run[1 + MAX_DRAFT] = {text[n - 1]};
+    *ran = !(d->right < d->n_guesses && d->guesses[d->right] == text[n - 1]);
+    if (!*ran) return d->logits + (size_t)++d->right * d->stride;
+    learn(d);
+    d->begin = seconds();
+    if (take_back(d, s, text, n - 1, err)) return NULL;
+    int room = heads_sequence_room(s) - 1;
+    d->marked = heads_sequence_length(s);
+    d->right = 0;
+    d->n_guesses = draft(d, text, n, room < most - 1 ? room : most - 1);
+    if (d->n_guesses && heads_sequence_mark(s, err)) return NULL;
+    for (int i = 0; i < d->n_guesses; i++) run[1 + i] = d->guesses[i];
+    return d->logits = heads_forward(s, run, 1 + d->n_guesses, 1 + d->n_guesses, err);
+}
+
+void end_guessing(Drafter *d, heads_sequence *s, const int *text, int n) {
+    learn(d);
+    take_back(d, s, text, n, NULL);
+    d->n_guesses = -1;
+    d->right = 0;
 }
 
 long drafted_tokens(const Drafter *d) { return d->drafted; }

@@ -1,24 +1,24 @@
-// speculate.c: guesses at the next tokens, so that several can run in one pass. A guess is kept
-// only if it is what the sampler picks, so the text does not depend on it.
+// speculate.c: speculative decoding. Guesses at the next tokens run together in one pass; a guess
+// is kept only if the sampler picks the same token, so the text does not depend on guesses.
 #ifndef CLI_SPECULATE_H
 #define CLI_SPECULATE_H
 
-#include "options.h"
+#include "open.h"
 
 enum { MAX_DRAFT = 32 };
 
 typedef struct Drafter Drafter;
 
-// Guesses by --lookup or -md, as the options say; NULL: they ask for neither. w: where the text
-// itself runs; a draft model shares its threads. Exits if the draft model does not fit.
-Drafter *drafter_new(const Options *options, const Model *model, Workspace *w);
+// A drafter for --lookup or -md; NULL: neither is given. A draft model shares the threads of p's
+// workspace. Exits if its vocabulary is another, or if it cannot be opened.
+Drafter *drafter_new(const Program *p);
 void drafter_free(Drafter *d);
-// Guesses of what follows text[0..n), at most `most`; returns how many. None while that did not
-// pay lately.
-int draft(Drafter *d, const int *text, int n, int most, int *guesses);
-// How it went: of `n` guesses that ran with a token, `right` were; guessing and running took
-// `time` seconds.
-void draft_learn(Drafter *d, int n, int right, double time);
+// The logits after text[0..n), of which the sequence holds all but the last token, or ran that one
+// too as a guess. most: how many tokens may still be generated. *ran: whether there was a pass.
+const float *run_guessing(Drafter *d, heads_sequence *s, const int *text, int n, int most,
+                          bool *ran, heads_error *err);
+// At the end of a text: removes unused guesses, so that the sequence holds text[0..n).
+void end_guessing(Drafter *d, heads_sequence *s, const int *text, int n);
 long drafted_tokens(const Drafter *d);
 long accepted_tokens(const Drafter *d);
 

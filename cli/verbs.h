@@ -4,20 +4,19 @@
 
 #include "options.h"
 
-int generate(const Options *options);    // generate.c
-int chat(const Options *options);        // chat.c
-int batch(const Options *options);       // batch.c
-int look(const Options *options);        // eval.c: --logits, --hidden, --heads
-int perplexity(const Options *options);
-int embed_texts(const Options *options);  // vectors.c
+int generate(const Options *options);      // generate.c
+int chat(const Options *options);          // chat.c
+int batch(const Options *options);         // batch.c
+int show_passes(const Options *options);   // passes.c: --logits, --hidden, --heads
+int perplexity(const Options *options);    // ppl.c
+int embed_texts(const Options *options);   // vectors.c
 int similar(const Options *options);
-int info(const Options *options);        // info.c
+int classify(const Options *options);      // classes.c
+int rank_lines(const Options *options);
+int info(const Options *options);          // info.c
 int check(const Options *options);
 int tokenize(const Options *options);
-int kv(const Options *options);          // kv.c
-int bench(const Options *options);       // bench.c
-
-// MHA, GQA or MQA. kv.c
-const char *attention_name(int n_heads, int n_kv_heads);
+int kv(const Options *options);            // kv/kv.c
+int bench(const Options *options);         // bench/bench.c
 
 #endif

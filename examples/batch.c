@@ -7,54 +7,52 @@
 
 enum { N = 3, LONGEST = 120 };  // prompts; tokens of a text, the prompt's included
 static const char *const prompts[N] = {"Once upon a time", "The little dog", "One day, Lily"};
+static char texts[N][100 * LONGEST];
 static heads_error err;
 
 static void check(int ok) {
     if (!ok) fprintf(stderr, "batch: %s\n", err.text), exit(1);
 }
 
-static void print_text(const heads_tokenizer *tokenizer, const heads_sequence *s) {
-    const char *text;
-    size_t len;
-    heads_decoder *decoder = heads_decoder_new(tokenizer, 1, &err);
-    check(decoder != NULL);
-    for (int i = 0; i < heads_sequence_length(s); i++) {
-        check(heads_decoder_push(decoder, heads_sequence_tokens(s)[i], &text, &len, &err) == 0);
-        fwrite(text, 1, len, stdout);
-    }
-    heads_decoder_free(decoder);
-    printf("\n\n");
-}
-
 int main(int argc, char **argv) {
+    int failed = 0;
     heads_model *model = heads_model_open(argc > 1 ? argv[1] : "model.bin", &err);
     heads_tokenizer *tokenizer = model ? heads_tokenizer_new(model, &err) : NULL;
     heads_workspace *w = tokenizer ? heads_workspace_new(model, NULL, &err) : NULL;
-    heads_sampler *greedy = w ? heads_sampler_new(w, NULL, &err) : NULL;
-    check(greedy != NULL);
-    heads_sequence *texts[N];
-    heads_run runs[N];
-    int *ids[N], next[N], n_runs = 0;
-    for (; n_runs < N; n_runs++) {
-        const char *prompt = prompts[n_runs];
-        long n = heads_encode(tokenizer, prompt, strlen(prompt), 1, &ids[n_runs], &err);
-        check(n >= 0 && (texts[n_runs] = heads_sequence_new(w, 0, &err)) != NULL);
-        heads_run run = {texts[n_runs], ids[n_runs], (int)n, 1};
-        runs[n_runs] = run;
+    heads_batch_options options = {N, 0, tokenizer};
+    heads_batch *batch = w ? heads_batch_new(w, &options, &err) : NULL;
+    check(batch != NULL);
+    for (int i = 0; i < N; i++) {
+        int *ids;
+        long n = heads_encode(tokenizer, prompts[i], strlen(prompts[i]), 1, &ids, &err);
+        check(n >= 0);
+        heads_request request;
+        memset(&request, 0, sizeof request);
+        request.ids = ids;
+        request.n = (int)n;
+        request.max_tokens = LONGEST - (int)n;
+        check(heads_batch_add(batch, &request, &err) == i);  // requests are numbered from 0 on
+        heads_free(ids);
+        strcpy(texts[i], prompts[i]);
     }
-    while (n_runs > 0) {
-        const float *logits = heads_forward_runs(w, runs, n_runs, &err);
-        check(logits != NULL);
-        int left = 0;  // texts that go on
-        for (int i = 0; i < n_runs; i++, logits += heads_logit_stride(w)) {
-            next[left] = heads_sampler_pick(greedy, logits);
-            int full = heads_sequence_length(runs[i].sequence) == LONGEST;
-            if (full || heads_is_eos(tokenizer, next[left])) continue;
-            heads_run run = {runs[i].sequence, &next[left], 1, 1};
-            runs[left++] = run;
+    while (heads_batch_count(batch).waiting + heads_batch_count(batch).running > 0) {
+        const heads_event *events;
+        int n = heads_batch_step(batch, &events, &err);
+        check(n >= 0);
+        for (int i = 0; i < n; i++) {
+            if (events[i].kind == HEADS_FAILED)
+                fprintf(stderr, "batch: %s\n", events[i].error), failed = 1;
+            if (events[i].kind != HEADS_TOKEN || events[i].len == 0) continue;
+            char *text = texts[events[i].request];
+            size_t room = sizeof texts[0] - strlen(text) - 1;
+            strncat(text, events[i].text, events[i].len < room ? events[i].len : room);
         }
-        n_runs = left;
     }
-    for (int i = 0; i < N; i++) print_text(tokenizer, texts[i]);
-    return 0;  // a longer program would free each sequence, the workspace, .. (heads.h)
+    for (int i = 0; i < N; i++) printf("%s\n\n", texts[i]);
+    heads_batch_free(batch);
+    heads_workspace_free(w);
+    heads_tokenizer_free(tokenizer);
+    heads_model_close(model);
+    if (fflush(stdout) != 0 || ferror(stdout)) perror("batch"), failed = 1;
+    return failed;
 }

@@ -12,7 +12,7 @@ from .tensor import ExportError, Tensor, constant, without_numbers
 
 # Buffers, which older versions of transformers saved among the weights.
 SKIPPED = re.compile(
-    r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias)$"
+    r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_bias|bias|causal_mask)|attention\.(masked_)?bias)$"
 )
 
 
@@ -27,7 +27,7 @@ def assemble(
     for part in knobs.parts:
         part.arrange(left)
         names = part.rename(names, left)
-    # Whether it was saved from the model without its head, whose names lack the prefix.
+    # A model saved without its head has names without the prefix.
     bare = not any(name.startswith(prefixes) for name in left)
 
     def module(names: str | None) -> str | None:
@@ -36,11 +36,11 @@ def assemble(
             if names
             else [None]
         )
-        return next((n for n in found if f"{n}.weight" in left), found[0])
+        return next((n for n in found if f"{n}.weight" in left or n in left), found[0])
 
     if "output" in names:
         _tie(knobs, module(names["embed"]), module(names["output"]), left, remarks)
-    found = _each(knobs, names, lambda name, source: _parts(knobs, name, module(source), left))
+    found = _each(knobs, names, lambda name, names: _parts(knobs, name, module(names), left))
     unused = [name for name in left if not SKIPPED.search(name)]
     if unused:
         raise ExportError(
@@ -53,34 +53,35 @@ def assemble(
 
 def hollow(knobs: Knobs, names: dict[str, str | None]) -> dict[str, Tensor]:
     """The tensors that assemble() would give, without numbers: those of a checkpoint that has every
-    bias there may be, and one matrix for tied embeddings. What no file holds has its numbers."""
-    return _each(knobs, names, lambda name, source: _hollow_parts(knobs, name, source))
+    bias there may be, and one matrix for tied embeddings. Tensors that no file holds have their
+    numbers."""
+    return _each(knobs, names, lambda name, module: _hollow_parts(knobs, name, module))
 
 
 def _each(knobs: Knobs, names: dict[str, str | None], parts_of) -> dict[str, Tensor]:
-    """The canonical tensors in the order of the file; parts_of(name, source) gives those of an
+    """The canonical tensors in the order of the file; parts_of(name, module) gives those of an
     entry."""
     found: dict[str, Tensor] = {}
-    for name, source in in_layers(names, knobs.n_layers):
+    for name, module in in_layers(names, knobs.n_layers):
         kind, layer = _kind_and_layer(name)
         if name.startswith("layers.") and not knobs.has(kind, layer):
             continue
-        found.update(parts_of(name, source))
+        found.update(parts_of(name, module))
         if knobs.slopes is not None and kind == "attn_o":
             found[name[: -len("o")] + "slopes"] = constant(knobs.slopes)
     return found
 
 
 def _kind_and_layer(name: str) -> tuple[str, int]:
-    """"layers.3.attn_q" is an attn_q of layer 3. What is the model's counts as layer 0's."""
+    """ "layers.3.attn_q" is an attn_q of layer 3. Tensors of no layer count as layer 0's."""
     return name.split(".")[-1], int(name.split(".")[1]) if name.startswith("layers.") else 0
 
 
-def _hollow_parts(knobs: Knobs, name: str, source: str | None) -> list[tuple[str, Tensor]]:
-    """What _parts() makes of the same entry, without numbers."""
+def _hollow_parts(knobs: Knobs, name: str, module: str | None) -> list[tuple[str, Tensor]]:
+    """The tensors that _parts() makes of the same entry, without numbers."""
     kind, layer = _kind_and_layer(name)
     shape = knobs.shape(kind, layer)
-    if source is None:
+    if module is None:
         return [(name, constant(np.ones(shape, np.float32)))]
     if kind == "ffn_act":
         clamp = getattr(knobs.part_of(kind), "clamp", None)
@@ -107,7 +108,7 @@ def in_layers(names: dict[str, str | None], n_layers: int) -> list[tuple[str, st
     before = items[: items.index(per_layer[0])]
     after = [(k, v) for k, v in items if ".N." not in k and (k, v) not in before]
     layers = [
-        (k.replace(".N.", f".{i}."), v and v.replace(".N.", f".{i}."))
+        (k.replace(".N.", f".{i}."), v and re.sub(r"\.N\b", f".{i}", v))
         for i in range(n_layers)
         for k, v in per_layer
     ]
@@ -117,7 +118,7 @@ def in_layers(names: dict[str, str | None], n_layers: int) -> list[tuple[str, st
 def _tie(
     knobs: Knobs, embed: str, output: str, left: dict[str, Tensor], remarks: list[str]
 ) -> None:
-    """What transformers does with tied embeddings: either name may hold them, and a head that
+    """Tied embeddings, as transformers treats them: either name may hold them, and a head that
     differs is used as it is."""
     if not knobs.tied or output + ".weight" not in left:
         return
@@ -143,23 +144,23 @@ def equal(a: Tensor, b: Tensor) -> bool:
 
 
 def _parts(
-    knobs: Knobs, name: str, source: str | None, left: dict[str, Tensor]
+    knobs: Knobs, name: str, module: str | None, left: dict[str, Tensor]
 ) -> list[tuple[str, Tensor]]:
     """The canonical tensors that one entry of the table becomes: a weight, and perhaps a bias;
     several if it is fused."""
     kind, layer = _kind_and_layer(name)
-    if source is None:
+    if module is None:
         return [(name, constant(np.ones(knobs.shape(kind, layer), np.float32)))]
     if kind == "ffn_act" and not knobs.part_of(kind):
-        return [(name, _xielu(left, source))]
+        return [(name, _xielu(left, module))]
     if kind in ("attn_sinks", "out_scale"):  # no module's weight, but a tensor as it is
-        bare = _take(left, source)
+        bare = _take(left, module)
         _check_shape(bare, knobs.shape(kind))
         return [(name, bare)]
     parts = []
     is_norm, is_tied = kind.endswith("norm"), kind == "output" and knobs.tied
-    if not is_tied or source + ".weight" in left:
-        weight = _per_head(left, source) if "*" in source else _take(left, source + ".weight")
+    if not is_tied or module + ".weight" in left:
+        weight = _per_head(left, module) if "*" in module else _take(left, module + ".weight")
         if is_norm:
             weight = _norm_weight(knobs, kind, weight)
         transposed = knobs.conv1d and not is_norm and "." in name
@@ -170,7 +171,7 @@ def _parts(
             weight = weight.slice(knobs.skipped_positions, weight.shape[0])
         parts += [(part, take(weight)) for part, take in _split(knobs, name, layer)]
     if kind in knobs.biased or is_norm and knobs.layernorm:
-        bias = left.pop(source + ".bias", None)
+        bias = left.pop(module + ".bias", None)
         if bias is not None:
             _check_shape(bias, knobs.bias_shape(kind, layer))
             if kind == "norm" and knobs.logit_scale != 1:
@@ -194,14 +195,14 @@ def _check_shape(tensor: Tensor, expected: tuple[int, ...], transposed: bool = F
         )
 
 
-def _per_head(left: dict[str, Tensor], source: str) -> Tensor:
+def _per_head(left: dict[str, Tensor], module: str) -> Tensor:
     """The weights of all heads, one below the other, where each head is a module of its own, whose
     number the name has as *."""
     heads = []
-    while source.replace("*", str(len(heads))) + ".weight" in left:
-        heads.append(left.pop(source.replace("*", str(len(heads))) + ".weight"))
+    while module.replace("*", str(len(heads))) + ".weight" in left:
+        heads.append(left.pop(module.replace("*", str(len(heads))) + ".weight"))
     if not heads:
-        raise ExportError(f"the checkpoint lacks the tensor {source.replace('*', '0')}.weight")
+        raise ExportError(f"the checkpoint lacks the tensor {module.replace('*', '0')}.weight")
     shape = (sum(h.shape[0] for h in heads),)
     return heads[0].map(
         lambda first: np.concatenate([first, *(h.array() for h in heads[1:])]), shape
@@ -218,10 +219,10 @@ def _norm_weight(knobs: Knobs, kind: str, weight: Tensor) -> Tensor:
     return weight.map(lambda w: ((w + offset) * scale).reshape(-1), shape)
 
 
-def _xielu(left: dict[str, Tensor], source: str) -> Tensor:
+def _xielu(left: dict[str, Tensor], module: str) -> Tensor:
     """The four parameters of an xIELU: the factors of x^2 and of expm1, softplus already applied,
     then beta and eps."""
-    values = [_take(left, f"{source}.{name}") for name in ("alpha_p", "alpha_n", "beta", "eps")]
+    values = [_take(left, f"{module}.{name}") for name in ("alpha_p", "alpha_n", "beta", "eps")]
     alpha_p, alpha_n, beta, eps = (float(v.load()(0, 1).reshape(-1)[0]) for v in values)
     return constant(
         np.array([np.logaddexp(0, alpha_p), beta + np.logaddexp(0, alpha_n), beta, eps], np.float32)
@@ -232,8 +233,8 @@ def _xielu(left: dict[str, Tensor], source: str) -> Tensor:
 
 
 def _split(knobs: Knobs, name: str, layer: int):
-    """(canonical name, function from the source's tensor to the canonical one) of each part of an
-    entry."""
+    """(canonical name, function from the checkpoint's tensor to the canonical one) of each part of
+    an entry."""
     base, _, kind = name.rpartition(".")
     base += "." if base else ""
     if knobs.part_of(kind):
@@ -242,12 +243,13 @@ def _split(knobs: Knobs, name: str, layer: int):
         d_ff = of_layer(knobs.d_ff, layer)
         return [(base + "ffn_gate", _rows(0, d_ff)), (base + "ffn_up", _rows(d_ff, 2 * d_ff))]
     head_dim, n_kv = of_layer(knobs.head_dim, layer), of_layer(knobs.n_kv_heads, layer)
-    heads = {"q": knobs.n_heads, "k": n_kv, "v": n_kv}
+    n_heads = of_layer(knobs.n_heads, layer)
+    heads = {"q": n_heads, "k": n_kv, "v": n_kv}
     if kind == "attn_qkv":
         parts, at = [], 0
         for letter, n in heads.items():
             if knobs.grouped_qkv:
-                index = _grouped(letter, knobs.n_heads // n_kv, n_kv, head_dim)
+                index = _grouped(letter, n_heads // n_kv, n_kv, head_dim)
             else:
                 index, at = np.arange(at, at + n * head_dim), at + n * head_dim
             parts.append((f"{base}attn_{letter}", _pick(_half_split(knobs, layer, letter, index))))

@@ -10,18 +10,21 @@ import stat
 import struct
 import threading
 import zlib
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import BinaryIO, Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from .quantize import DTYPES, LANES, pack, panel_bytes, unpack
+from .quantize.panels import DTYPES, LANES, pack, panel_bytes, square_sum, unpack
 from .tensor import ExportError, Tensor
 
 MAGIC, VERSION = b"heads.c\0", 2
 HEADER = struct.Struct("<8sIIQQQII16x")
 ALIGN = 64
 META_TYPES = {1: np.dtype("<u1"), 2: np.dtype("<i4"), 3: np.dtype("<f4")}
+AHEAD = 2 * (os.cpu_count() or 1)  # slabs that are read before the first is written
 SLAB = 1 << 18  # weights packed at a time: few enough to stay in the processor's cache
 
 
@@ -44,7 +47,7 @@ class Entry:
 
     @property
     def data(self) -> tuple[str, int]:
-        """What tells the data of one entry from those of another."""
+        """A key that is equal for entries with the same data."""
         return self.dtype, id(self.tensor)
 
     @property
@@ -52,22 +55,22 @@ class Entry:
         return data_bytes(self.dtype, self.rows, self.cols, len(self.tensor.shape) == 2)
 
 
-# A few rows, whose rounding decides much.
-SMALL = ("router", "shared_gate", "delta_beta", "delta_decay", "ssm_step")
+# Matrices of so few rows stay f32: their rounding decides much.
+SMALL = ("router", "shared_gate", "delta_beta", "delta_decay", "delta_decay_down", "ssm_step")
+READOUTS = ("classes.", "pooling.")
 
 
 def dtype_of(name: str, tensor: Tensor, dtype: str) -> str:
-    """What a tensor is written as: vectors, learned positions and small matrices in f32, and the
-    embeddings and the output of a q4 file in q8, because their rounding reaches the logits
-    directly, or all that an encoder makes of a source."""
-    if len(tensor.shape) == 1 or name.endswith("embed_pos") or name.endswith(SMALL):
+    """The dtype that a tensor is written in: vectors, learned positions and small matrices in f32,
+    and the embeddings and the output of a q4 file in q8, because their rounding reaches the logits
+    directly, or all that an encoder makes of a source; so does that of the steps of a readout."""
+    small = name.endswith(("embed_pos", *SMALL)) or name.startswith(READOUTS)
+    if len(tensor.shape) == 1 or small:
         return "f32"
     return "q8" if dtype == "q4" and name in ("embed", "source_embed", "output") else dtype
 
 
-def entries(
-    tensors: Mapping[str, Tensor], dtype: str, eight: Collection[str] = ()
-) -> list[Entry]:
+def entries(tensors: Mapping[str, Tensor], dtype: str, eight: Collection[str] = ()) -> list[Entry]:
     """The tensors of a file whose matrices are of that dtype, but those in `eight` in q8."""
     return [
         Entry(name, "q8" if name in eight else dtype_of(name, tensor, dtype), tensor)
@@ -87,6 +90,14 @@ class Stats:
     squares: dict[str, float] = field(default_factory=dict)
     errors: dict[str, float] = field(default_factory=dict)
     eight: str = ""
+
+    def count(self, dtype: str, data: bytes, n_weights: int, square: float, error: float) -> bytes:
+        """Adds what was packed. Returns the data."""
+        self.data_bytes += len(data)
+        self.n_weights += n_weights
+        self.squares[dtype] = self.squares.get(dtype, 0.0) + square
+        self.errors[dtype] = self.errors.get(dtype, 0.0) + error
+        return data
 
     def relative_error(self, dtype: str) -> float:
         """RMS of the rounding error over RMS of the weights, of all tensors of that dtype."""
@@ -110,12 +121,12 @@ def write_checkpoint(
 
     metadata: key -> str, bytes or uint8 array (u8), int or ints (i32), float or floats (f32).
     progress(n) is called with the number of tensor bytes as they are written. Peak memory is what
-    one tensor's `load` keeps, and a slab. Errors: ExportError for a weight that is not finite or
+    one tensor's `load` keeps, and a few slabs. Errors: ExportError for a weight that is not finite or
     too large for its dtype, OSError for what writing may meet."""
     meta, table, size = _layout(metadata, entries)
     stats = Stats(file_bytes=size)
     crc = 0
-    with replacing(path) as file:
+    with ThreadPoolExecutor(os.cpu_count()) as pool, replacing(path) as file:
 
         def put(data: bytes) -> None:
             nonlocal crc
@@ -126,8 +137,7 @@ def write_checkpoint(
         put(meta)
         put(table)
         for entry in _distinct(entries):
-            for first, slab in _slabs(entry):
-                data = _pack_slab(entry, first, slab, stats)
+            for data in _data(entry, pool, stats):
                 put(data)
                 progress(len(data))
             put(bytes(-entry.bytes % ALIGN))
@@ -168,21 +178,35 @@ def output_file(path: str) -> str:
     raise ExportError(f"{path} is {kind}, which a file cannot replace; name a file")
 
 
+def _with_mode(mode: int) -> Callable[[str, int], int]:
+    """An opener of new files that nobody else may read, if nobody may read what they replace."""
+    return lambda name, flags: os.open(name, flags, mode)
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a write, which name no file
+
+
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[BinaryIO]:
     """A file to write, which takes the place of output_file(path) once it is whole and on the disk.
-    If anything fails before, it is removed. Errors: ExportError, OSError."""
+    It has the permissions of the file whose place it takes. If anything fails before, it is
+    removed. Errors: ExportError; OSError, which names the file."""
     target = output_file(path)
+    mode = stat.S_IMODE(os.stat(target).st_mode) & 0o777 if os.path.isfile(target) else None
     temporary = f"{target}.{os.getpid()}-{threading.get_ident()}.tmp"  # nobody else's
     try:
-        with open(temporary, "wb") as file:
+        with open(temporary, "wb", opener=_with_mode(0o666 if mode is None else mode)) as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)  # whatever the umask took away
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
-    except BaseException:  # Ctrl-C too, from the moment that the file is there
+    except BaseException as error:  # Ctrl-C too, from the moment that the file is there
         with contextlib.suppress(FileNotFoundError):
             os.remove(temporary)
+        if isinstance(error, OSError) and error.errno in FULL and not error.filename:
+            error.filename = path
         raise
     directory = os.open(os.path.dirname(target), os.O_RDONLY)
     try:
@@ -261,8 +285,20 @@ def _slabs(entry: Entry) -> Iterator[tuple[int, np.ndarray]]:
         yield begin, read(begin, min(begin + step, entry.rows))
 
 
-def _pack_slab(entry: Entry, first: int, slab: np.ndarray, stats: Stats) -> bytes:
-    """The bytes of a slab that begins at row `first`, counted in stats."""
+def _data(entry: Entry, pool: ThreadPoolExecutor, stats: Stats) -> Iterator[bytes]:
+    """The tensor's bytes, counted in stats. Slabs are packed while others are read and written."""
+    packing: deque[Future] = deque()
+    for first, slab in _slabs(entry):
+        packing.append(pool.submit(_pack_slab, entry, first, slab))
+        if len(packing) > AHEAD:
+            yield stats.count(entry.dtype, *packing.popleft().result())
+    while packing:
+        yield stats.count(entry.dtype, *packing.popleft().result())
+
+
+def _pack_slab(entry: Entry, first: int, slab: np.ndarray) -> tuple[bytes, int, float, float]:
+    """The bytes of a slab that begins at row `first`, how many weights it has, the sum of their
+    squares, and that of what rounding changed."""
     if not np.isfinite(slab).all():
         what = "NaN" if np.isnan(slab).any() else "infinite"
         raise ExportError(
@@ -282,12 +318,7 @@ def _pack_slab(entry: Entry, first: int, slab: np.ndarray, stats: Stats) -> byte
             "large for "
             f"{entry.dtype}; use --dtype f32"
         ) from None
-    stats.data_bytes += len(data)
-    stats.n_weights += slab.size
-    flat = slab.reshape(-1).astype(np.float64)
-    stats.squares[entry.dtype] = stats.squares.get(entry.dtype, 0.0) + float(flat @ flat)
-    stats.errors[entry.dtype] = stats.errors.get(entry.dtype, 0.0) + error
-    return data
+    return data, slab.size, square_sum(slab), error
 
 
 class Checkpoint:

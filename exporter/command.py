@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
+from difflib import get_close_matches
 
 from . import plan
 from .assemble import pool_kv_heads
-from .budget import BITS, rounding_of
 from .checkpoint import Entry, Stats, entries, output_file, write_checkpoint
-from .convert import convert, open_source, refuse_overwriting
-from .knobs import Source, values_of
-from .quantize import DTYPES
+from .convert import convert, open_model, refuse_overwriting
+from .knobs import values_of
+from .model import Model
+from .quantize.budget import BITS, rounding_of
+from .quantize.panels import DTYPES
 from .random_weights import SHAPES, open_random
+from .streams import Output, open_streams
 from .tensor import ExportError
 
 
-def pool(source: Source, n_kv_heads: int) -> None:
+def pool(model: Model, n_kv_heads: int) -> None:
     """Pools the KV heads and says what that did."""
-    knobs = source.knobs
-    before = sum(e.bytes for e in entries(source.tensors, "f32"))
+    knobs = model.knobs
+    before = sum(e.bytes for e in entries(model.tensors, "f32"))
     was = knobs.n_kv_heads
-    pool_kv_heads(knobs, source.tensors, n_kv_heads)
-    after = sum(e.bytes for e in entries(source.tensors, "f32"))
+    pool_kv_heads(knobs, model.tensors, n_kv_heads)
+    after = sum(e.bytes for e in entries(model.tensors, "f32"))
     cache = 4 * knobs.n_layers * knobs.head_dim  # bytes a KV head and token: K and V in f16
     print(
         f"pooled: {was} KV heads to {n_kv_heads} by their means; weights "
@@ -33,18 +37,18 @@ def pool(source: Source, n_kv_heads: int) -> None:
     )
 
 
-def report(source: Source, args: argparse.Namespace, stats: Stats) -> None:
-    """What was written, on stdout."""
-    k = source.knobs
-    n_kv_heads = max(values_of(k.n_kv_heads))
-    kind = "MHA" if n_kv_heads == k.n_heads else "MQA" if n_kv_heads == 1 else "GQA"
+def report(model: Model, args: argparse.Namespace, stats: Stats) -> None:
+    """Prints what was written, on stdout."""
+    k = model.knobs
+    n_heads, n_kv_heads = max(values_of(k.n_heads)), max(values_of(k.n_kv_heads))
+    kind = "MHA" if n_kv_heads == n_heads else "MQA" if n_kv_heads == 1 else "GQA"
     heads = (
-        f"{k.n_heads} query and {n_kv_heads} KV heads ({kind}) of {max(values_of(k.head_dim))}"
+        f"{n_heads} query and {n_kv_heads} KV heads ({kind}) of {max(values_of(k.head_dim))}"
         if any(k.has("attn_q", i) for i in range(k.n_layers))
         else "no attention"
     )
     print(
-        f"{source.name}: {source.family}, {k.n_layers} layers of {k.n_embd}, {heads}, "
+        f"{model.name}: {model.family}, {k.n_layers} layers of {k.n_embd}, {heads}, "
         f"feed-forward {max(values_of(k.d_ff))}, vocabulary {k.vocab_size}, context {k.context}"
     )
     bits = 8 * stats.data_bytes / stats.n_weights
@@ -72,16 +76,16 @@ def say(sentence: str) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """The export. Errors: ExportError, OSError."""
-    source = (
+    model = (
         open_random(args.random, args.seed)
         if args.random
-        else open_source(args.src, args.tokenizer, args.revision, args.shape_only, say)
+        else open_model(args.src, args.tokenizer, args.revision, args.shape_only, say)
     )
-    refuse_overwriting(args.out, source.files)
+    refuse_overwriting(args.out, model.files)
     if args.kv_heads is not None:
-        pool(source, args.kv_heads)
+        pool(model, args.kv_heads)
     stats = convert(
-        source,
+        model,
         args.out,
         args.dtype,
         args.shape_only,
@@ -89,7 +93,7 @@ def run(args: argparse.Namespace) -> None:
         write=write_with_progress,
         rounding=rounding_of(args.dtype, args.bits, args.calibrate is not None, args.calibrate),
     )
-    report(source, args, stats)
+    report(model, args, stats)
 
 
 def write_with_progress(path: str, meta: dict[str, object], tensors: list[Entry]) -> Stats:
@@ -107,14 +111,17 @@ def write_with_progress(path: str, meta: dict[str, object], tensors: list[Entry]
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str):
+        unknown = re.match(r"unrecognized arguments: (--[\w-]+)", message)
+        near = get_close_matches(unknown[1], self._option_string_actions, 1) if unknown else []
+        message += f"; did you mean {near[0]}?" if near else ""
         say(f"{message}; see {self.prog} --help")
         sys.exit(2)
 
 
 def parse(argv: list[str], prog: str) -> argparse.Namespace:
     parser = Parser(prog=prog, description="Makes a checkpoint for ./run.", allow_abbrev=False)
-    sources = "a Hugging Face directory, a hub id (org/name), a .gguf, or a llama2.c .bin"
-    parser.add_argument("src", metavar="SRC", nargs="?", help=sources)
+    kinds = "a Hugging Face directory, a hub id (org/name), a .gguf, or a llama2.c .bin"
+    parser.add_argument("src", metavar="SRC", nargs="?", help=kinds)
     parser.add_argument("out", metavar="OUT", help="the file to write")
     parser.add_argument(
         "--dtype",
@@ -168,6 +175,8 @@ def parse(argv: list[str], prog: str) -> argparse.Namespace:
     parser.add_argument(
         "--plan", action="store_true", help="a shape for a budget instead; see --plan --help"
     )
+    if not argv:
+        parser.error("give SRC and OUT")
     args = parser.parse_intermixed_args(argv)
     if bool(args.src) == bool(args.random):
         parser.error("give SRC and OUT, or --random SHAPE and OUT")
@@ -201,9 +210,9 @@ def main(argv: list[str], prog: str = "export.py") -> int:
     args = parse_plan(argv, prog) if plans else parse(argv, prog)
     try:
         plan.run(args) if plans else run(args)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         say("interrupted; nothing was written" + kept(args))
-        return 1
+        return status_of(stop)
     except OSError as error:
         say(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         return 1
@@ -214,21 +223,37 @@ def main(argv: list[str], prog: str = "export.py") -> int:
 
 
 def kept(args: argparse.Namespace) -> str:
-    """What an interrupted calibration has left, for the user."""
+    """A remark on what an interrupted calibration has left."""
     if getattr(args, "calibrate", None) is None:
         return ""
     folder = output_file(args.out) + ".calibration"
     return f"; {folder} has what was done, for the same command" if os.path.isdir(folder) else ""
 
 
-def interrupt(*_) -> None:
+def interrupt(number: int, _) -> None:
     """A handler of signals that end the program, so that the temporary file goes as with Ctrl-C."""
-    raise KeyboardInterrupt
+    raise KeyboardInterrupt(number)
+
+
+def status_of(stop: KeyboardInterrupt) -> int:
+    """The exit status of what a signal ended, as a shell has it."""
+    return 128 + (stop.args[0] if stop.args else signal.SIGINT)
 
 
 def as_program(argv: list[str], prog: str) -> int:
     """main() in a process of its own."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    open_streams()
+    sys.stdout, sys.stderr = Output(sys.stdout, "stdout"), Output(sys.stderr)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
             signal.signal(number, interrupt)
-    return main(argv, prog)
+    try:
+        status = main(argv, prog)
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt as stop:  # while main() read its arguments, or said why it ended
+        say("interrupted")
+        return status_of(stop)
+    except OSError as error:
+        say(f"{error.filename}: {error.strerror}")
+        return 1

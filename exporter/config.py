@@ -1,5 +1,5 @@
-"""A config.json that is asked for its values one by one, so that what nobody asked for can be
-refused."""
+"""A config.json that is asked for its values one by one; a field that nobody asked for is
+refused by name."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Config:
         self.values, self.where, self.asked, self.defaults = values, where, set(), {}
 
     def default(self, **values) -> None:
-        """What absent keys mean, unless a call of `get` or its kin says otherwise; the first to say
-        so counts."""
+        """The values of absent keys, unless a call of `get` or its kin says otherwise; the first
+        call counts."""
         self.defaults = {**values, **self.defaults}
 
     def get(self, key: str, default=None):
@@ -73,6 +73,20 @@ class Config:
         if not isinstance(value, (bool, type(None))):
             raise ExportError(f"{self.where}: {key} is {value!r}, expected true or false")
         return bool(value)
+
+    def list(self, key: str, default=None):
+        """A list, or None."""
+        value = self.get(key, default)
+        if value is not None and not isinstance(value, list):
+            raise ExportError(f"{self.where}: {key} is {value!r}, expected a list")
+        return value
+
+    def object(self, key: str) -> dict:
+        """An object; an empty one for null, and if there is none."""
+        value = self.get(key) or {}
+        if not isinstance(value, dict):
+            raise ExportError(f"{self.where}: {key} is {value!r}, expected an object")
+        return value
 
     def choice(self, key: str, choices: dict, default=None):
         """choices[value], for a value that is a key of choices."""

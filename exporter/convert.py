@@ -1,4 +1,4 @@
-"""A source becomes a checkpoint: what the command and `heads.export` share."""
+"""A model becomes a checkpoint: what the command and `heads.export` share."""
 
 from __future__ import annotations
 
@@ -6,56 +6,67 @@ import os
 import re
 from typing import Callable, Sequence
 
-from .budget import Rounding, described, eight_bits, prior, rounded_matrices
-from .budget import rounding_of, sizes_of
-from .chat import chat_metadata
-from .checkpoint import Stats, entries, output_file, write_checkpoint, write_shape
-from .generation import languages
-from .gguf import MAGIC, open_gguf
-from .huggingface import download, open_directory
-from .jinja import chat_template, special_tokens
-from .knobs import Source
-from .llama2c import open_llama2c
+from .checkpoint import Entry, Stats, entries, output_file, write_checkpoint, write_shape
+from .families.registry import ENCODERS
+from .model import Model
+from .quantize.budget import (
+    Rounding,
+    described,
+    eight_bits,
+    prior,
+    rounded_matrices,
+    rounding_of,
+    sizes_of,
+)
+from .sources.generation import languages
+from .sources.gguf import open_gguf
+from .sources.gguf_file import MAGIC
+from .sources.huggingface import download, open_directory
+from .sources.llama2c import open_llama2c
+from .templates.chat import chat_metadata
+from .templates.jinja import chat_template, special_tokens
 from .tensor import ExportError
-from .tokenizer import check_rows
-from .tokenizer_files import tokenizer_metadata
+from .tokenizers.added_tokens import beside
+from .tokenizers.files import tokenizer_metadata
+from .tokenizers.metadata import check_rows
 
 VERSION = "1"
+BETWEEN, SECOND_TYPE = "tokenizer.between", "tokenizer.second_type"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?<!\.bin)(?<!\.gguf)(?<!\.safetensors)")
 
 
-def open_source(
-    source: str,
+def open_model(
+    src: str,
     tokenizer: str | None,
     revision: str | None,
     shape_only: bool,
     say: Callable[[str], None] = lambda sentence: None,
-) -> Source:
+) -> Model:
     """Opens a directory, a GGUF or llama2.c file, or a hub id, which is downloaded first, after
-    `say` has said so. Of a shape only config.json is needed, or the header. Errors: ExportError."""
-    if tokenizer and not os.path.isfile(source):
+    `say` has said so. A shape needs only config.json, or the header. Errors: ExportError."""
+    if tokenizer and not os.path.isfile(src):
         raise ExportError(
             "--tokenizer is for llama2.c files; a Hugging Face checkpoint holds its own tokenizer"
         )
-    if revision and os.path.exists(source):
-        raise ExportError(f"--revision is for hub ids; {source} is a file or directory here")
-    if os.path.isdir(source):
-        return open_directory(source, os.path.basename(os.path.abspath(source)), shape_only)
-    if os.path.exists(source):
-        with open(source, "rb") as file:
+    if revision and os.path.exists(src):
+        raise ExportError(f"--revision is for hub ids; {src} is a file or directory here")
+    if os.path.isdir(src):
+        return open_directory(src, os.path.basename(os.path.abspath(src)), shape_only)
+    if os.path.exists(src):
+        with open(src, "rb") as file:
             is_gguf = file.read(len(MAGIC)) == MAGIC
         if is_gguf and tokenizer:
             raise ExportError(
                 "--tokenizer is for llama2.c files; a GGUF file holds its own tokenizer"
             )
-        return open_gguf(source, shape_only) if is_gguf else open_llama2c(source, tokenizer)
+        return open_gguf(src, shape_only) if is_gguf else open_llama2c(src, tokenizer)
     # A directory of the owner's name makes a mistyped path likelier than a model of that owner.
-    if HUB_ID.fullmatch(source) and not os.path.isdir(os.path.dirname(source)):
+    if HUB_ID.fullmatch(src) and not os.path.isdir(os.path.dirname(src)):
         which = f"its revision {revision}" if revision else "it"
-        say(f"{source} is no file or directory here: downloading {which} from the hub")
-        name = f"{source}@{revision}" if revision else source
-        return open_directory(download(source, revision, shape_only), name, shape_only)
-    raise ExportError(f"{source}: no such file or directory, and not a hub id such as org/name")
+        say(f"{src} is no file or directory here: downloading {which} from the hub")
+        name = f"{src}@{revision}" if revision else src
+        return open_directory(download(src, revision, shape_only), name, shape_only)
+    raise ExportError(f"{src}: no such file or directory, and not a hub id such as org/name")
 
 
 def refuse_overwriting(out: str, files: Sequence[str] = ()) -> None:
@@ -74,40 +85,51 @@ def refuse_overwriting(out: str, files: Sequence[str] = ()) -> None:
         raise ExportError(f"{out} belongs to the source; name another file for the result")
 
 
-def text_metadata(source: Source) -> dict[str, object]:
+def _pairs(model: Model, between: object, second_type: object) -> dict[str, object]:
+    """How two texts are read as one, of a model that classifies texts. A tokenizer that says what
+    it gives models, and no types, gives none."""
+    if not model.knobs.classes.get("model.class_pooling") or second_type is None:
+        return {}
+    config = beside(model.directory, "tokenizer_config.json") if model.directory else {}
+    inputs = config.get("model_input_names")
+    typed = not isinstance(inputs, list) or "token_type_ids" in inputs
+    pairs = {SECOND_TYPE: second_type if typed else 0}
+    return pairs if between is None else {**pairs, BETWEEN: between}
+
+
+def text_metadata(model: Model) -> dict[str, object]:
     """The tokenizer and the chat template."""
     meta: dict[str, object] = {}
-    if source.tokenizer:
-        meta.update(tokenizer_metadata(source.tokenizer))
-        source.remarks += check_rows(
-            meta, source.knobs.source_vocab or source.knobs.vocab_size
-        )
-        meta.update(languages(source.family, meta, source.knobs.vocab_size))
+    if model.tokenizer:
+        meta.update(tokenizer_metadata(model.tokenizer, model.family not in ENCODERS))
+        meta.update(_pairs(model, meta.pop(BETWEEN, None), meta.pop(SECOND_TYPE, None)))
+        model.remarks += check_rows(meta, model.knobs.source_vocab or model.knobs.vocab_size)
+        meta.update(languages(model.family, meta, model.knobs.vocab_size))
     else:
-        source.remarks.append("no tokenizer found: ./run will take --tokens, but no text")
-    template = chat_template(source.directory) if source.directory else source.template
+        model.remarks.append("no tokenizer found: ./run will take --tokens, but no text")
+    template = chat_template(model.directory) if model.directory else model.template
     if template:
-        named = special_tokens(source.directory) if source.directory else source.special_tokens
+        named = special_tokens(model.directory) if model.directory else model.special_tokens
         chat, remark = chat_metadata(template, named)
         meta.update(chat)
-        source.remarks += [remark] if remark else []
+        model.remarks += [remark] if remark else []
     return meta
 
 
-def metadata(source: Source, dtype: str, shape_only: bool) -> dict[str, object]:
+def metadata(model: Model, dtype: str, shape_only: bool) -> dict[str, object]:
     """Everything but the tensors; of a shape no text."""
     return {
-        **source.knobs.metadata(source.tensors),
-        **({} if shape_only else text_metadata(source)),
-        "info.source": source.name,
-        "info.family": source.family,
+        **model.knobs.metadata(model.tensors),
+        **({} if shape_only else text_metadata(model)),
+        "info.source": model.name,
+        "info.family": model.family,
         "info.dtype": dtype,
         "info.exporter": f"heads.c export.py {VERSION}",
     }
 
 
 def convert(
-    source: Source,
+    model: Model,
     out: str,
     dtype: str,
     shape_only: bool,
@@ -118,19 +140,19 @@ def convert(
     """Writes the checkpoint, whole or not at all. note: takes each remark that a user should read.
     write: what writes one that has weights. rounding: if not as usual. Errors: ExportError,
     OSError."""
-    meta = metadata(source, dtype, shape_only)
-    for remark in source.remarks:
+    meta = metadata(model, dtype, shape_only)
+    for remark in model.remarks:
         note(remark)
     if shape_only:
         write = write_shape
     rounding = rounding or rounding_of(dtype)
     if not rounding:
-        return write(out, meta, entries(source.tensors, dtype))
+        return write(out, meta, entries(model.tensors, dtype))
     if rounding.calibrated:
-        return _calibrated(source, out, meta, rounding, write)
-    sizes = sizes_of(source.tensors, "q4")
+        return _calibrated(model, out, meta, rounding)
+    sizes = sizes_of(model.tensors, "q4")
     chosen = eight_bits(sizes, prior(sizes), rounding.bits)
-    return _write_four(source.tensors, out, meta, chosen, write)
+    return _write_four(model.tensors, out, meta, chosen, write)
 
 
 def _write_four(tensors, out: str, meta, chosen, write, left: str = "") -> Stats:
@@ -142,30 +164,45 @@ def _write_four(tensors, out: str, meta, chosen, write, left: str = "") -> Stats
     return stats
 
 
-def _calibrated(source: Source, out: str, meta, rounding: Rounding, write) -> Stats:
-    from .calibrate import calibrate
-    from .steps import Folder, fingerprint
+def _calibrated(model: Model, out: str, meta, rounding: Rounding) -> Stats:
+    from .quantize.calibrate import calibrate, progress_of
+    from .quantize.steps import Folder, fingerprint
 
     if rounding.text and not os.path.isfile(rounding.text):
         raise ExportError(f"{rounding.text}, whose text was to calibrate the model, is no file")
-    files = [*source.files, *([rounding.text] if rounding.text else [])]
-    key = fingerprint(files, source=source.name, exporter=VERSION, text=rounding.text is not None,
-                      heads=source.knobs.n_kv_heads, dtype=rounding.dtype)  # fmt: skip
+    files = [*model.files, *([rounding.text] if rounding.text else [])]
+    key = fingerprint(
+        files,
+        source=model.name,
+        exporter=VERSION,
+        text=rounding.text is not None,
+        heads=model.knobs.n_kv_heads,
+        dtype=rounding.dtype,
+    )
     folder = Folder(out, key)
-    try:
-        found = calibrate(folder, meta, source.tensors, rounding)
-    except ExportError:
-        if not folder.has("texts.json"):  # nothing that took time to make
-            folder.remove()
-        raise
-    with found:
-        if rounding.dtype == "q8":
-            stats = write(out, meta, entries(found.with_codes(source.tensors), "q8"))
-        else:
-            chosen = eight_bits(sizes_of(source.tensors, "q4"), found.costs, rounding.bits)
-            nats = found.divergence(chosen)
-            left = "" if nats is None else f"; {nats:.4f} nats a token from q8"
-            tensors = found.with_codes(source.tensors, chosen)
-            stats = _write_four(tensors, out, meta, chosen, write, left)
+    with progress_of(meta, model.tensors, rounding) as progress:
+        try:
+            found = calibrate(folder, meta, model.tensors, rounding, progress)
+        except ExportError:
+            if not folder.has("texts.json"):  # nothing that took time to make
+                folder.remove()
+            raise
+
+        def write(path: str, meta: dict[str, object], stored: list[Entry]) -> Stats:
+            count = progress.counter("file", sum(e.bytes for e in stored))
+            return write_checkpoint(path, meta, stored, count)
+
+        stats = _write_calibrated(model, out, meta, rounding, found, write)
     folder.remove()
     return stats
+
+
+def _write_calibrated(model: Model, out: str, meta, rounding: Rounding, found, write) -> Stats:
+    with found:
+        if rounding.dtype == "q8":
+            return write(out, meta, entries(found.with_codes(model.tensors), "q8"))
+        chosen = eight_bits(sizes_of(model.tensors, "q4"), found.costs, rounding.bits)
+        nats = found.divergence(chosen)
+        left = "" if nats is None else f"; {nats:.4f} nats a token from q8"
+        tensors = found.with_codes(model.tensors, chosen)
+        return _write_four(tensors, out, meta, chosen, write, left)

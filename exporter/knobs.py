@@ -1,4 +1,4 @@
-"""What docs/format.md calls the model's knobs, and a checkpoint that is ready to be written."""
+"""What docs/format.md calls the model's knobs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .parts import KINDS, Part
+from .layers.part import KINDS, Part
 from .rope import Rope
 from .tensor import Tensor
-from .tokenizer import Vocabulary
 
 ACTS = {
     "silu": 0,
@@ -39,8 +38,8 @@ def values_of(value) -> list:
 
 @dataclass
 class Knobs:
-    """The knobs, and what assembling the tensors must know besides. What is a list has a value a
-    layer; so may n_kv_heads, head_dim, d_ff and attn_scale."""
+    """The knobs, and what assembling the tensors must know besides. A list has a value a
+    layer; so may n_heads, n_kv_heads, head_dim, d_ff and attn_scale."""
 
     vocab_size: int
     n_embd: int
@@ -74,12 +73,16 @@ class Knobs:
     qk_norm: int = PER_HEAD
     q_temp: list[float] = field(default_factory=list)  # of every q_temp_length positions
     q_temp_length: int = 0
+    q_temp_ahead: int = 0  # added to a position
+    q_temp_layers: list[int] = field(default_factory=lambda: [1])  # 0: not in this layer
+    chunked: int | list[int] = 0  # 1: windows begin at multiples of their length
     slopes: np.ndarray | None = None  # ALiBi: float32 [n_heads]
 
-    pooling: dict[str, int] = field(default_factory=dict)  # model.pooling and its like
+    pooling: dict[str, object] = field(default_factory=dict)  # model.pooling and its like
+    classes: dict[str, object] = field(default_factory=dict)  # model.class_pooling and its like
     rules: dict[str, object] = field(default_factory=dict)  # model.start and its like
 
-    # What only some layers have, or has another mixer than attention.
+    # For layers that differ: experts, gates, mixers other than attention.
     parts: list[Part] = field(default_factory=list)
     names: dict[str, str | None] | None = (
         None  # instead of the family's, where they depend on the config
@@ -93,7 +96,7 @@ class Knobs:
     grouped_qkv: bool = (
         False  # attn_qkv has for each KV head its queries, k and v; not all q, all k, all v
     )
-    interleaved: bool = False  # rope rotates the pairs (2i, 2i + 1) of the source's heads
+    interleaved: bool = False  # rope rotates the pairs (2i, 2i + 1) of the checkpoint's heads
 
     def rotate(self, *ropes: Rope | None) -> None:
         """Sets the rope of the layers: one for all, or one each; None for none."""
@@ -113,6 +116,7 @@ class Knobs:
         if self.emb_scale != 1:
             meta["model.emb_scale"] = float(self.emb_scale)
         meta.update(self.pooling)
+        meta.update(self.classes)
         meta.update(self.rules)
         if self.width != self.n_embd:
             meta["model.d_embed"] = self.width
@@ -123,6 +127,8 @@ class Knobs:
         if self.q_temp:
             meta["model.q_temp"] = [float(x) for x in self.q_temp]
             meta["model.q_temp_length"] = self.q_temp_length
+            if self.q_temp_ahead:
+                meta["model.q_temp_ahead"] = self.q_temp_ahead
         for i, rope in enumerate(self.ropes):
             meta.update(self._rope_metadata(f"model.rope.{i}.", rope))
         layers = range(self.n_layers)
@@ -157,6 +163,8 @@ class Knobs:
         unusual = {
             "layer.norms": (norms, 1 if self.parallel else 5),
             "layer.mask": (self.mask, 0),
+            "layer.chunked": (self.chunked, 0),
+            "layer.q_temp": (self.q_temp_layers, 1),
             "layer.qk_norm": (self.qk_norm, PER_HEAD),
             "layer.softcap": (self.softcap, 0.0),
             "layer.clip": (self.clip, 0.0),
@@ -221,7 +229,8 @@ class Knobs:
         if part:
             return part.shapes(self.n_embd)[name]
         head_dim, d_ff = of_layer(self.head_dim, layer), of_layer(self.d_ff, layer)
-        q, kv = self.n_heads * head_dim, of_layer(self.n_kv_heads, layer) * head_dim
+        n_heads = of_layer(self.n_heads, layer)
+        q, kv = n_heads * head_dim, of_layer(self.n_kv_heads, layer) * head_dim
         all_heads = self.qk_norm in (WHOLE, DISTINCT)
         return {
             "embed": (self.vocab_size, self.width),
@@ -237,7 +246,7 @@ class Knobs:
             "attn_k_norm": (kv if all_heads else head_dim,),
             "attn_v_norm": (head_dim,),
             "attn_sub_norm": (q,),
-            "attn_sinks": (self.n_heads,),
+            "attn_sinks": (n_heads,),
             "out_scale": (1,),
             "ffn_gate": (d_ff, self.n_embd),
             "ffn_up": (d_ff, self.n_embd),
@@ -250,23 +259,3 @@ class Knobs:
 def _alike(value):
     """One value for all layers, if they all have the same."""
     return value[0] if isinstance(value, list) and len(set(value)) == 1 else value
-
-
-@dataclass
-class Source:
-    """A checkpoint ready to be written. `tensors` are the canonical ones, in the order of the file;
-    `files` are those that must not be overwritten; `directory` is that of a Hugging Face
-    checkpoint; `tokenizer` is what tokenizer_metadata takes, None if there is no tokenizer;
-    `remarks` are for the user; `template` is the chat template, and
-    `special_tokens` those that it knows by name, if no directory holds them."""
-
-    name: str
-    family: str
-    knobs: Knobs
-    tensors: dict[str, Tensor]
-    files: list[str]
-    directory: str | None = None
-    tokenizer: str | Vocabulary | None = None
-    remarks: list[str] = field(default_factory=list)
-    template: str | None = None
-    special_tokens: dict[str, str] = field(default_factory=dict)

@@ -8,14 +8,15 @@ import json
 import math
 import os
 import re
+import textwrap
 import subprocess
 import sys
 from dataclasses import dataclass
 
 from .checkpoint import Entry, entries, replacing
 from .convert import refuse_overwriting
-from .families import canonical
-from .quantize import panel_bytes
+from .families.registry import canonical
+from .quantize.panels import panel_bytes
 from .tensor import ExportError
 
 ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
@@ -78,18 +79,30 @@ def make_config(scheme: str, o: Outline, group: int, context: int) -> dict:
     """All but layers and feed-forward. group: as groups() has it."""
     heads = o.width // o.head_dim
     config = {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": o.vocab,
-        "hidden_size": o.width, "num_attention_heads": heads, "num_key_value_heads": heads,
-        "max_position_embeddings": context, "hidden_act": "silu", "rms_norm_eps": 1e-5,
-        "rope_theta": 500000.0 if context > 8192 else 10000.0, "tie_word_embeddings": o.tied,
-    }  # fmt: skip
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": o.vocab,
+        "hidden_size": o.width,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "max_position_embeddings": context,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0 if context > 8192 else 10000.0,
+        "tie_word_embeddings": o.tied,
+    }
     if scheme != "mla":
         return config | {"num_key_value_heads": heads // group, "head_dim": o.head_dim}
     return config | {
-        "architectures": ["YoutuForCausalLM"], "model_type": "youtu", "q_lora_rank": None,
-        "kv_lora_rank": group * o.head_dim, "qk_nope_head_dim": o.head_dim,
-        "qk_rope_head_dim": o.head_dim // 2, "v_head_dim": o.head_dim, "rope_interleave": True,
-    }  # fmt: skip
+        "architectures": ["YoutuForCausalLM"],
+        "model_type": "youtu",
+        "q_lora_rank": None,
+        "kv_lora_rank": group * o.head_dim,
+        "qk_nope_head_dim": o.head_dim,
+        "qk_rope_head_dim": o.head_dim // 2,
+        "v_head_dim": o.head_dim,
+        "rope_interleave": True,
+    }
 
 
 def count(config: dict) -> int:
@@ -132,8 +145,9 @@ def best_vocabulary(parameters: int, tied: bool) -> float:
 
 
 def usual_head_dim(parameters: int) -> int:
-    return next(d for d, most in ((16, 3e6), (32, 3e7), (64, 2e9), (128, math.inf))
-                if parameters < most)  # fmt: skip
+    return next(
+        d for d, most in ((16, 3e6), (32, 3e7), (64, 2e9), (128, math.inf)) if parameters < most
+    )
 
 
 def linear(args: argparse.Namespace, scheme: str, o: Outline, group: int) -> tuple[int, int, int]:
@@ -244,9 +258,9 @@ def candidates(args: argparse.Namespace) -> list[Plan]:
     need, tokens = near.token_bytes["f16"] * args.context, args.kv_memory // near.token_bytes["f16"]
     raise ExportError(
         f"no {'/'.join(args.schemes).upper()} model of {args.params:,} parameters keeps "
-        f"{args.context:,} tokens in {args.kv_memory:,} bytes. The nearest is {near.scheme.upper()}"
+        f"{args.context:,} tokens in {size(args.kv_memory)}. The nearest is {near.scheme.upper()}"
         f" with {near.config['num_hidden_layers']} layers of {near.config['hidden_size']}: it needs"
-        f" --kv-memory {need}, or --context {max(tokens, 1)}"
+        f" --kv-memory {need}" + (f", or --context {tokens}" if tokens else "")
     )
 
 
@@ -258,8 +272,10 @@ def ceilings() -> tuple[float, float] | None:
     and a line on stderr if that cannot be had."""
     run, model = (os.path.join(ROOT, *path) for path in (("run",), ("models", "stories.bin")))
     if not os.path.exists(run):
-        print("export: no speeds: they take ./run, which is not built; type make in heads.c's "
-              "folder", file=sys.stderr)  # fmt: skip
+        print(
+            "export: no speeds: they take ./run, which is not built; type make in heads.c's folder",
+            file=sys.stderr,
+        )
         return None
     print("export: measuring this machine by ./run --bench, some seconds", file=sys.stderr)
     try:
@@ -284,31 +300,49 @@ def speeds(plan: Plan, tensors: list[Entry], context: int, machine: tuple[float,
     return [f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}" for rate in found]
 
 
-def print_table(args: argparse.Namespace, plans: list[Plan]) -> None:
+def print_tables(args: argparse.Namespace, plans: list[Plan]) -> None:
+    """Shapes, sizes and speeds, each table within 80 columns."""
     machine = ceilings()
-    head = ("", "scheme", "layers", "width", "heads", "KV", "head_dim", "ff", "vocabulary",
-            "parameters", "f32", "bf16", "q8", "q4", *(f"cache {d}" for d in CACHES), "prefill", "decode",
-            f"at {args.context:,}")  # fmt: skip
-    rows = [head]
+    shapes = [("layers", "width", "heads", "KV", "head_dim", "ff", "vocab", "parameters")]
+    sizes = [("f32", "bf16", "q8", "q4", *(f"cache {d}" for d in CACHES))]
+    rates = [("prefill", "decode", f"at {args.context:,}")]
     for plan in plans:
         c, tensors = plan.config, canonical(plan.config, None)[2]
         stored = {dtype: entries(tensors, dtype) for dtype in ("f32", "bf16", "q8", "q4")}
-        share = c["vocab_size"] * c["hidden_size"] / plan.parameters
         latent = c["model_type"] == "youtu"
-        kv = f"r{c['kv_lora_rank']}" if latent else str(c["num_key_value_heads"])
-        rows.append((
-            "*" if plan is plans[0] else "", f"{plan.scheme.upper()} {plan.depth}",
-            *(str(c[k]) for k in ("num_hidden_layers", "hidden_size", "num_attention_heads")), kv,
-            str(c["hidden_size"] // c["num_attention_heads"]), str(c["intermediate_size"]),
-            f"{c['vocab_size']:,} ({share:.0%})", f"{plan.parameters:,}",
-            *(size(sum(e.bytes for e in stored[dtype])) for dtype in stored),
-            *(size(plan.token_bytes[d] * args.context) for d in CACHES),
-            *speeds(plan, stored["q8"], args.context, machine),
-        ))  # fmt: skip
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-    for row in rows:
-        print("  ".join(f"{x:<{w}}" if i < 2 else f"{x:>{w}}"
-                        for i, (x, w) in enumerate(zip(row, widths))).rstrip())  # fmt: skip
+        shapes.append(
+            (
+                *(str(c[k]) for k in ("num_hidden_layers", "hidden_size", "num_attention_heads")),
+                f"r{c['kv_lora_rank']}" if latent else str(c["num_key_value_heads"]),
+                str(c["hidden_size"] // c["num_attention_heads"]),
+                str(c["intermediate_size"]),
+                f"{c['vocab_size']:,}",
+                f"{plan.parameters:,}",
+            )
+        )
+        weights = [size(sum(e.bytes for e in stored[dtype])) for dtype in stored]
+        sizes.append((*weights, *(size(plan.token_bytes[d] * args.context) for d in CACHES)))
+        rates.append(speeds(plan, stored["q8"], args.context, machine))
+    names = ["  scheme", *(f"{' *'[plan is plans[0]]} {title(plan)}" for plan in plans)]
+    print_table(names, shapes)
+    print(f"\nThe file, and the cache at {args.context:,} tokens, in units of 1024 bytes:")
+    print_table(names, sizes)
+    print(
+        "\nTokens a second at most, with weights in q8 and the cache in f16: what this\n"
+        "machine's memory and arithmetic allow (--bench):"
+    )
+    print_table(names, rates)
+
+
+def print_table(names: list[str], rows: list[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    for name, row in zip(names, rows):
+        cells = "  ".join(f"{x:>{w}}" for x, w in zip(row, widths))
+        print(f"{name:<11}  {cells}")
+
+
+def title(plan: Plan) -> str:
+    return f"{plan.scheme.upper()} {plan.depth}"
 
 
 def size(n: int) -> str:
@@ -343,18 +377,39 @@ def scaled(units: str, base: int):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plan", action="store_true", required=True, help="what this is about")
-    parser.add_argument("--params", type=scaled("KMBT", 1000), required=True, metavar="N",
-                        help="parameters at most, such as 125M or 1.1B")  # fmt: skip
-    parser.add_argument("--context", type=scaled("KM", 1024), required=True, metavar="N",
-                        help="tokens, such as 32768 or 32K")  # fmt: skip
-    parser.add_argument("--kv-memory", type=scaled("KMGT", 1024), required=True, metavar="SIZE",
-                        help="of the KV cache at most, in f16, such as 512M")  # fmt: skip
-    parser.add_argument("--scheme", choices=SCHEMES, help="of attention; otherwise the first of "
-                        "these that has room")  # fmt: skip
-    parser.add_argument("--vocab", type=int, metavar="N", help="tokens of the vocabulary, if it is "
-                        "known")  # fmt: skip
-    parser.add_argument("-o", dest="out", metavar="FILE", help="where the config.json of the first "
-                        "goes, for --random and for transformers")  # fmt: skip
+    parser.add_argument(
+        "--params",
+        type=scaled("KMBT", 1000),
+        required=True,
+        metavar="N",
+        help="parameters at most, such as 125M or 1.1B",
+    )
+    parser.add_argument(
+        "--context",
+        type=scaled("KM", 1024),
+        required=True,
+        metavar="N",
+        help="tokens, such as 32768 or 32K",
+    )
+    parser.add_argument(
+        "--kv-memory",
+        type=scaled("KMGT", 1024),
+        required=True,
+        metavar="SIZE",
+        help="of the KV cache at most, in f16, such as 512M",
+    )
+    parser.add_argument(
+        "--scheme", choices=SCHEMES, help="of attention; otherwise the first of these that has room"
+    )
+    parser.add_argument(
+        "--vocab", type=int, metavar="N", help="tokens of the vocabulary, if it is known"
+    )
+    parser.add_argument(
+        "-o",
+        dest="out",
+        metavar="FILE",
+        help="where the config.json of the first goes, for --random and for transformers",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -367,15 +422,15 @@ def run(args: argparse.Namespace) -> None:
     if args.out:
         refuse_overwriting(args.out)
     plans = candidates(args)
-    print(f"at most {args.params:,} parameters, and {args.kv_memory:,} bytes of KV cache in f16 at "
-          f"{args.context:,} tokens\n")  # fmt: skip
-    print_table(args, plans)
-    print("\n* the one to take. Sizes in units of 1024 bytes; tokens per second at most, with "
-          "weights in q8\nand the cache in f16: what this machine's memory and arithmetic allow "
-          "(--bench).\n")  # fmt: skip
+    print(
+        f"at most {args.params:,} parameters, and {size(args.kv_memory)} of KV cache in f16 at "
+        f"{args.context:,} tokens\n* the one to take\n"
+    )
+    print_tables(args, plans)
+    print()
     for why in reasons(args, plans[0]):
-        print(f"- {why}")
+        print(textwrap.fill(why, 80, initial_indent="- ", subsequent_indent="  "))
     if args.out:
         with replacing(args.out) as file:
             file.write(json.dumps(plans[0].config, indent=1).encode() + b"\n")
-        print(f"\n{args.out}: the config.json of {plans[0].scheme.upper()} {plans[0].depth}")
+        print(f"\n{args.out}: the config.json of {title(plans[0])}")

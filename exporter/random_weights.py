@@ -1,6 +1,6 @@
 """Checkpoints of random weights in a known shape, for measuring speed without downloading anything.
 
-SHAPES holds what a config.json says, so a shape of any family that families.py knows is one entry
+SHAPES holds what a config.json says, so a shape of any family of families/registry.py is one entry
 more. A matrix is made of panels of 16 rows drawn from a small pool: packing the pool once
 makes a model of a billion weights a matter of seconds, and every panel still lies in the file as
 often as a real model's would."""
@@ -13,10 +13,10 @@ from functools import cached_property
 
 import numpy as np
 
-from .families import canonical
-from .huggingface import read_json
-from .knobs import Source
-from .quantize import LANES, pack
+from .families.registry import canonical
+from .model import Model
+from .quantize.panels import LANES, pack
+from .sources.huggingface import read_json
 from .tensor import CONSTANT, ExportError, Tensor
 
 POOL = 64  # panels of one width to choose from
@@ -160,8 +160,8 @@ def random_tensors(tensors: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
     return found
 
 
-def open_random(shape: str, seed: int) -> Source:
-    """A source of random weights in a known shape, or in that of a config.json. Errors:
+def open_random(shape: str, seed: int) -> Model:
+    """A model of random weights in a known shape, or in that of a config.json. Errors:
     ExportError."""
     is_file = os.path.isfile(shape)
     if not is_file and shape not in SHAPES:
@@ -171,7 +171,7 @@ def open_random(shape: str, seed: int) -> Source:
     config = read_json(shape) if is_file else SHAPES[shape]
     family, knobs, tensors, remarks = canonical(config, None)
     remarks.append("the weights are random: made for --bench and --kv")
-    return Source(
+    return Model(
         f"random weights in the shape of {shape}, seed {seed}",
         family,
         knobs,

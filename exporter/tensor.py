@@ -4,23 +4,23 @@ the model."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable
+from typing import Callable, Sequence
 
 import numpy as np
 
 
 class ExportError(Exception):
-    """What is wrong with the source, the destination or an option, as a sentence for the user."""
+    """A fault of the checkpoint, the destination or an option, as a sentence for the user."""
 
 
 @dataclass(frozen=True)
 class Tensor:
     """A float32 tensor yet to be read. `load()` opens it and returns `rows(a, b)`, which gives rows
     a..b-1 of the first axis as a new array that the caller owns; what `load` had to keep in memory
-    lives as long as `rows`. `name` is the source's name, for messages. Errors: ExportError from
-    either. `packed(dtype, a, b)`, if there is one, gives what quantize.pack makes of these rows, at
-    less cost; a is a multiple of 16. `raw` has the bytes of a tensor that is not stored as numbers,
-    which `load` then refuses to read."""
+    lives as long as `rows`. `name` is the checkpoint's name for it, for messages. Errors:
+    ExportError from either. `packed(dtype, a, b)`, if there is one, gives what quantize.panels.pack
+    makes of these rows, at less cost; a is a multiple of 16. `raw` has the bytes of a tensor that
+    is not stored as numbers, which `load` then refuses to read."""
 
     name: str
     shape: tuple[int, ...]
@@ -93,3 +93,69 @@ def without_numbers(*shape: int) -> Tensor:
         raise ExportError("a shape has no weights")
 
     return Tensor("of a shape", shape, refuse)
+
+
+LANES = 16
+
+
+def stack_rows(n: int, rows: int) -> int:
+    """The rows of a stack of n matrices: each but the last is filled up to whole panels."""
+    return (n - 1) * -(-rows // LANES) * LANES + rows
+
+
+def stack(tensors: Sequence[Tensor]) -> Tensor:
+    """A stack of tensors of one shape, read one at a time."""
+    rows, step = tensors[0].shape[0], stack_rows(2, tensors[0].shape[0]) - tensors[0].shape[0]
+    shape = (stack_rows(len(tensors), rows), *tensors[0].shape[1:])
+
+    def load():
+        open_tensor, read = -1, None
+
+        def take(a: int, b: int) -> np.ndarray:
+            nonlocal open_tensor, read
+            out = np.zeros((b - a, *shape[1:]), np.float32)
+            for i in range(a // step, min((b - 1) // step + 1, len(tensors))):
+                begin, end = max(a, i * step), min(b, i * step + rows)
+                if begin >= end:
+                    continue
+                if i != open_tensor:
+                    open_tensor, read = i, tensors[i].load()
+                out[begin - a : end - a] = read(begin - i * step, end - i * step)
+            return out
+
+        return take
+
+    return Tensor(tensors[0].name, shape, load)
+
+
+def expect(tensor: Tensor, *shape: int) -> Tensor:
+    """The tensor, if it has that shape. Errors: ExportError."""
+    if tuple(tensor.shape) != shape:
+        raise ExportError(
+            f"tensor {tensor.name} has shape {list(tensor.shape)}, config.json makes it "
+            f"{list(shape)}"
+        )
+    return tensor
+
+
+def pick(tensor: Tensor, rows: np.ndarray) -> Tensor:
+    """The rows of that index, in its order."""
+    return tensor.map(lambda w: w[rows], (len(rows), *tensor.shape[1:]))
+
+
+def times(tensor: Tensor, factors: np.ndarray) -> Tensor:
+    """The rows times a factor each, or all by one."""
+    if np.all(factors == 1):
+        return tensor
+    return tensor.map(lambda w: w * factors.reshape(-1, *[1] * (w.ndim - 1)))
+
+
+def below(tensors: Sequence[Tensor]) -> Tensor:
+    """The rows of several tensors, those of one below those of the other."""
+    shape = (sum(t.shape[0] for t in tensors), *tensors[0].shape[1:])
+    return tensors[0].map(lambda w: np.concatenate([w, *(t.array() for t in tensors[1:])]), shape)
+
+
+def modules(left: dict[str, Tensor], name: str) -> list[str]:
+    """The modules that have such a tensor: names that end in `.name`, without it."""
+    return [key[: -len(name) - 1] for key in list(left) if key.endswith("." + name)]

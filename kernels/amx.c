@@ -339,5 +339,6 @@ const Kernels amx_kernels = {
     .peak = {[F32] = peak_floats, [F16] = peak_floats, [BF16] = peak_tiles_bf16,
              [Q8] = peak_tiles_int8, [Q4] = peak_tiles_int8},
     LANES_KERNELS,
+    QUANTIZE_KERNELS,
 };
 #endif

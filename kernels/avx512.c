@@ -118,6 +118,7 @@ static inline void dots(int32_t out[8], const int16_t *x, int x_step, const int1
 }
 
 #include "tiles.h"
+#include "quantize.h"
 
 MATMUL(f32, 4, 6, 1, 512)
 MATMUL(f16, 4, 6, 1, 512)
@@ -144,6 +145,7 @@ const Kernels avx512_kernels = {
     TILES_KERNELS,
     PEAK_KERNELS(peak_floats),
     LANES_KERNELS,
+    QUANTIZE_KERNELS,
 };
 #endif
 #endif

@@ -33,5 +33,6 @@ const Kernels avx512bf16_kernels = {
     TILES_KERNELS,
     PEAK_KERNELS(peak_pairs),
     LANES_KERNELS,
+    QUANTIZE_KERNELS,
 };
 #endif

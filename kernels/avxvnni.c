@@ -9,5 +9,6 @@ const Kernels avxvnni_kernels = {
     TILES_KERNELS,
     PEAK_KERNELS(peak_floats),
     LANES_KERNELS,
+    QUANTIZE_KERNELS,
 };
 #endif

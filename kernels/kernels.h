@@ -1,12 +1,10 @@
 // The hot functions, one table per instruction set, and the layouts that they read.
 //
-// Every table gives the same bits, but for bf16 weights in avx512bf16 (docs/format.md has the
-// layouts; "fma" is one rounding, "+" and "*" are one each):
+// Every table gives the same bits, except for bf16 weights in avx512bf16. docs/format.md has the
+// layouts. An fma rounds once:
 //  - a product sums k = 0, 1, .. in order, one chain of fma a row, from 0;
-//  - a reduction (norms, softmax) keeps 16 partial sums, element i in lane i % 16, and adds them as
-//    a fixed tree;
-//  - exp, sin, cos and erf are the polynomials of lanes.h, and everything else is IEEE +, *, /,
-//    sqrt, fma.
+//  - a reduction (norms, softmax) sums element i in lane i % 16, then the lanes as a fixed tree;
+//  - exp, sin, cos and erf are the polynomials of lanes.h, all else is IEEE +, *, /, sqrt, fma.
 #ifndef KERNELS_H
 #define KERNELS_H
 
@@ -15,7 +13,7 @@
 #include <stdint.h>
 #include <string.h>
 
-// Rows of a panel; elements that share a scale; numbers that to_q4 takes.
+// Rows of a panel; numbers of a block, which share a scale; most numbers in a call of to_q4.
 enum { LANES = 16, BLOCK = 32, Q4_AT_ONCE = 2 * BLOCK };
 
 // The first four as numbered in the file; f16 is for the KV cache.
@@ -30,11 +28,10 @@ const char *dtype_name(Dtype dtype);  // "f32", "bf16" ..
 
 static inline size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-// The blocks of a row of n numbers, the last one filled up.
+// The blocks of a row of n numbers, the last one padded.
 static inline size_t blocks_of(int n) { return ((size_t)n + BLOCK - 1) / BLOCK; }
 
-// The number of bytes of one panel (16 rows) with n_in columns; F16 is laid out like F32 with half
-// the bytes.
+// Bytes of a panel (16 rows) with n_in columns; F16 is laid out like F32 with half the bytes.
 size_t panel_bytes(Dtype dtype, int n_in);
 
 // Rows of activations in the form that the weights' dtype multiplies: F32 and F16 take f32; BF16
@@ -55,31 +52,28 @@ typedef struct {
 //   BF16      per 32 k: e over even k, o over odd k (both fma chains from 0), then
 //             acc = acc + (e + o)
 //   Q8, Q4    per block of 32 k: acc = fma((float)exact integer sum, scale of w * scale of x, acc)
-// What lies `ahead` bytes after the panels is wanted from memory next: a hint, 0 where the caller
-// does not know.
+// ahead: a hint for prefetching: the distance from the panels to the bytes needed next; 0: unknown.
 typedef void MatmulFn(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride,
                       int n_panels, int n_in, const Rows *x, int n_tokens, ptrdiff_t ahead);
 
 // The mix of attention: out[r][0..dim) = sum over positions i = begin..end-1 of p[r][i] * v[i], one
 // fma chain a dim in the order of i, from 0. dim is a multiple of 16, out [n_rows][dim], p
-// [n_rows][p_stride], readable in whole blocks of 16. Values lie in blocks of 16 positions:
-// position i is row i % 16 of v[i / 16], which is float or f16 [16][dim], or for Q8 int8 [16][dim]
-// followed by f16 scales [dim / 32][16] (dim a multiple of 32), where p * scale is rounded before
-// the fma. `ahead` as above.
+// [n_rows][p_stride], readable in whole sixteens. Values lie in slots of 16 positions: position i
+// is row i % 16 of v[i / 16], which is float or f16 [16][dim], or for Q8 int8 [16][dim]
+// followed by f16 scales [dim / 32][16] (dim a multiple of 32), and p * scale is rounded first.
 //
-// For Q4 it is made of sums of integers. 16 positions hold, for each 16 dims, codes as in a panel
-// of q4 weights whose rows are dims and whose k are positions: [2][16][4] bytes, position 8 g + j
-// in the low half of byte j < 4, 8 g + 4 + j in the high half; then f16 scales as for Q8. For each
-// 32 dims and each run of MIX_RUN positions (that begins at a multiple of it), a[i] = p[i] * scale,
-// step = the largest |a| / 127, n[i] the integer next to a[i] / step; and
+// Q4 sums integers. A slot of 16 positions has, for each 16 dims, codes as in a panel of q4
+// weights whose rows are dims and whose k are positions: [2][16][4] bytes, position 8 g + j in the
+// low half of byte j < 4, position 8 g + 4 + j in the high half; then f16 scales as for Q8. For
+// each 32 dims and each run of MIX_RUN positions, which begins at a multiple of MIX_RUN:
+// a[i] = p[i] * scale; step = the largest |a| / 127; n[i] = the integer nearest to a[i] / step; and
 // out = fma((float)(sum of n[i] * code), step, out), run by run, from 0. begin is a multiple of 16,
-// positions are MAX_KEYS at most, and p is finite, and 0 from end to the next multiple.
+// there are at most MAX_KEYS positions, and p is finite, and 0 from end to the next multiple of 16.
 enum { MAX_KEYS = 256, MIX_RUN = 64 };
 typedef void MixFn(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v,
                    int begin, int end, int dim, ptrdiff_t ahead);
 
-// q8 and q4 weights in the file are H w / 4, activations become H x / 8 (exact factors): H H = 32
-// (docs/format.md).
+// q8 and q4 weights in the file are H w / 4, activations H x / 8, and H H = 32 (docs/format.md).
 #define TURNED_X 0.125f
 #define TURNED_W 0.25f
 
@@ -92,11 +86,11 @@ typedef void MixFn(float *out, const float *p, size_t p_stride, int n_rows, cons
 typedef void MixKeysFn(float *out, const float *p, size_t p_stride, int n_rows,
                        const uint8_t *const *keys, int begin, int end, int n_in, int dim);
 
-// Those from N_PLAIN_ACTS on have parameters, and functions of their own.
+// Activations from N_PLAIN_ACTS on have parameters, and their own kernels.
 typedef enum {
     ACT_SILU, ACT_GELU_ERF, ACT_GELU_TANH, ACT_RELU, ACT_RELU2, N_PLAIN_ACTS,
     ACT_XIELU = N_PLAIN_ACTS, ACT_CLAMPED_SWIGLU, N_ACTS,
-    ACT_SIGMOID = N_ACTS  // of gates, not of a feed-forward network
+    ACT_SIGMOID = N_ACTS, ACT_TANH, ACT_NONE  // of gates and heads, not of feed-forward networks
 } Act;
 
 typedef struct {
@@ -104,14 +98,14 @@ typedef struct {
     MatmulFn *matmul[N_DTYPES];
     MixFn *mix[N_DTYPES];  // F32, F16, Q8, Q4
     MixKeysFn *mix_keys[N_DTYPES];
-    // Activations to the form of Rows; n_in need not be a multiple of anything.
+    // Activations to a form of Rows; n may be any number.
     void (*to_bf16)(uint16_t *out, const float *x, int n);
     void (*to_f16)(uint16_t *out, const float *x, int n);  // to nearest even, saturating at +-65504
     void (*to_q8)(int8_t *q, float *scale, int32_t *offset, const float *x, int n, bool turned);
-    // H x / 4 of n <= Q4_AT_ONCE numbers, filled up with zeros to two blocks, as codes
-    // [Q4_AT_ONCE] and f16 scales [2]: of some that lanes.h tries, those that leave the least
-    // square error. If there are directions [n_directions][stride], of n numbers each, what is left
-    // of a block in that of their sum counts more than what is left across.
+    // Rounds H x / 4, n <= Q4_AT_ONCE numbers padded with zeros to two blocks, to codes
+    // [Q4_AT_ONCE] and f16 scales [2]: those with the least square error among quantize.h's trials.
+    // With directions [n_directions][stride] of n numbers each, the error along their sum counts
+    // more than the error across it.
     void (*to_q4)(uint8_t *codes, uint16_t *scale, const float *x, const float *directions,
                   size_t stride, int n_directions, int n);
     // out = H (x * scale) of each block of 32, the Hadamard transform: at strides h of 16, 8, 4, 2,
@@ -155,27 +149,29 @@ typedef struct {
     // One step of Mamba-2 on state S [n_k][n_v]: S = decay S + k (step v)^T; out = S^T q.
     void (*mamba2)(float *state, float *out, const float *q, const float *k, const float *v,
                    float decay, float step, int n_k, int n_v);
+    // One of Mamba-1 on n columns of S [n_k][n_v], whose numbers have a rate each:
+    // d = softplus(step); S = exp(-rate d) S + k (d v)^T; out = S^T q + skip v.
+    void (*mamba)(float *state, float *out, const float *q, const float *k, const float *v,
+                  const float *step, const float *rate, const float *skip, int n_k, int n_v, int n);
     // n is a multiple of 16
     float (*max)(const float *x, int n);
     // x = exp(x - max), -INFINITY gives 0; returns the sum
     float (*exp_sum)(float *x, float max, int n);
-    // What --bench holds the others against. peak: as many multiply-adds of the unit that
-    // multiplies the dtype as the processor can do from registers, `steps` times some; returns the
-    // operations done, a multiply-add being two. read: the exclusive or of the 64-bit words of some
-    // cache lines, which costs what reading them costs.
+    // The ceilings of --bench. peak: multiply-adds from registers, as fast as the dtype's unit can;
+    // returns the operations done, two for each, proportional to `steps`. read: the exclusive or of
+    // the 64-bit words of cache lines, as so many streams side by side.
     double (*peak[N_DTYPES])(size_t steps);
-    uint64_t (*read)(const uint8_t *lines, size_t n_lines);
+    uint64_t (*read)(const uint8_t *lines, size_t n_lines, size_t n_streams);
 } Kernels;
 
 extern const Kernels scalar_kernels, avx2_kernels, avxvnni_kernels, avx512_kernels,
-    avx512bf16_kernels, amx_kernels, neon_kernels;
+    avx512bf16_kernels, amx_kernels, neon_kernels, wasm_kernels;
 
-// The table of that name, or the best one for this processor where name is NULL. NULL if there is
-// no such table, or this processor or build lacks it; *why then says so, otherwise why the table
-// was chosen. *why is a static string.
+// The table of that name; name NULL: the best for this processor. Returns NULL if there is no such
+// table, or this processor or build lacks it. *why, static: why it was chosen, or why not.
 const Kernels *kernels_choose(const char *name, const char **why);
 
-// One number at a time.
+// ---- one number at a time ----
 static inline uint32_t bits_of(float x) {
     uint32_t u;
     memcpy(&u, &x, sizeof u);
@@ -190,7 +186,7 @@ static inline float from_bits(uint32_t u) {
 
 static inline float bf16_to_f32(uint16_t h) { return from_bits((uint32_t)h << 16); }
 
-// The exponent is moved by a multiplication, which is exact and renormalises the denormals.
+// A multiplication moves the exponent: it is exact, and normalises denormals.
 static inline float f16_to_f32(uint16_t h) {
     uint32_t magnitude = (uint32_t)(h & 0x7fff) << 13, sign = (uint32_t)(h & 0x8000) << 16;
     if (magnitude >= 0x0f800000)  // infinity and NaN
@@ -198,8 +194,8 @@ static inline float f16_to_f32(uint16_t h) {
     return from_bits(sign | bits_of(from_bits(magnitude) * 0x1p112f));
 }
 
-// To nearest even, saturating: normal numbers round in the integer, and the denormals of f16 in the
-// sum with 0.5, whose last place is theirs (2^-24).
+// To nearest even, saturating. Normal numbers are rounded as integers; denormals of f16 by the sum
+// with 0.5, which has the same last place (2^-24).
 static inline uint16_t f32_to_f16(float x) {
     uint32_t u = bits_of(x), sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
     a = a > 0x477fe000 ? 0x477fe000 : a;  // 65504, the largest

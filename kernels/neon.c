@@ -127,6 +127,7 @@ static inline void dots(int32_t out[8], const int16_t *x, int x_step, const int1
 }
 
 #include "tiles.h"
+#include "quantize.h"
 
 MATMUL(f32, 2, 3, 1, 512)
 MATMUL(f16, 2, 3, 1, 512)
@@ -148,5 +149,6 @@ const Kernels neon_kernels = {
     TILES_KERNELS,
     PEAK_KERNELS(peak_floats),
     LANES_KERNELS,
+    QUANTIZE_KERNELS,
 };
 #endif

@@ -27,6 +27,8 @@ static inline void dots(int32_t out[8], const int16_t *x, int x_step, const int1
         }
 }
 
+#include "quantize.h"
+
 static float f16_at(const uint8_t *p, size_t i) {
     uint16_t h;
     memcpy(&h, p + 2 * i, sizeof h);
@@ -159,7 +161,7 @@ static void mix_q8(float *out, const float *p, size_t p_stride, int n_rows, cons
         }
 }
 
-// The code of position `lane` and dim d of a block of values.
+// The code of position `lane` and dim d of a slot of values.
 static int32_t value_code(const uint8_t *v, int d, int lane) {
     uint8_t codes = v[d / LANES * 128 + lane / 8 * 64 + d % LANES * 4 + lane % 4];
     return Q4_CODES[lane % 8 < 4 ? codes & 15 : codes >> 4];
@@ -266,4 +268,5 @@ const Kernels scalar_kernels = {
     .peak = {[F32] = peak_floats, [F16] = peak_floats, [BF16] = peak_floats,
              [Q8] = peak_blocks, [Q4] = peak_blocks},
     LANES_KERNELS,
+    QUANTIZE_KERNELS,
 };

@@ -17,6 +17,7 @@
 //                                  and sum + the products of pairs in the processor's own rounding
 //   v_dot_start, v_dot, v_dot_end  offset + the sum of products of 4, then as float; an instruction
 //                                  set that takes the weights signed ignores the offset
+//   PREFETCHES                     0: it has no prefetches; may be left out
 //
 // A tile is P panels times T rows of x, its sums held in registers: a weight is loaded once for T
 // rows, an activation broadcast once for P panels. It is one inline function, instantiated for
@@ -26,6 +27,10 @@
 #define TILES_H
 
 #include "lanes.h"
+
+#ifndef PREFETCHES
+#define PREFETCHES 1
+#endif
 
 // Sums in the lanes whose number lacks h, differences in the others.
 INLINE Floats turn_lanes(Floats v, int h) {
@@ -46,7 +51,7 @@ static inline void turn_block(float *out, const float *x) {
 // several streams.
 enum { MAX_P = 4, MAX_T = 6, ONE_P = 4 };
 
-// Bytes of a panel after which the processor has seen enough of it to read ahead by itself.
+// Bytes of a panel after which the processor reads ahead by itself.
 enum { FORESEEN = 9 << 10 };
 
 // What a tile works on: panels w[0..P), rows row..row+T-1 of x, steps from..to-1 of n_steps (a step
@@ -74,15 +79,14 @@ INLINE void store_sums(Floats sum[MAX_P][MAX_T], const Tile *tile, int P, int T)
             v_store(tile->out + (size_t)t * tile->out_stride + 16 * p, sum[p][t]);
 }
 
-// Asks for `bytes` that lie `ahead` of p in memory, as second-level cache has room for them. Work
-// and requests must alternate, a few lines at a time: more at once, and the loads that the work is
-// for have to wait.
+// Prefetches `bytes` that lie `ahead` of p to the second-level cache. Work and requests alternate,
+// a few lines at a time: more at once would delay the loads of the work itself.
 INLINE void prefetch(const uint8_t *p, ptrdiff_t ahead, size_t bytes) {
     UNROLL for (size_t line = 0; line < bytes; line += 64)
         __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)ahead + line), 0, 2);
 }
 
-// The same for P panels, where one begins: later on the processor foresees the stream by itself.
+// The same for the first bytes of P panels; later the processor reads ahead by itself.
 INLINE void prefetch_panels(const Tile *tile, size_t at, size_t bytes, int P) {
     if (at >= FORESEEN) return;
     UNROLL for (int p = 0; p < P; p++)
@@ -181,7 +185,7 @@ INLINE void tile_blocks(const Tile *tile, Dtype dtype, int P, int T, bool ahead)
         UNROLL for (int t = 0; t < T; t++)
             UNROLL for (int p = 0; p < P; p++)
                 total[p][t] = v_dot_start(tile->x->offset[at + (size_t)t * stride]);
-        if (ahead && b % 2 == 0)  // scales are a short run of their own, which is not foreseen
+        if (ahead && b % 2 == 0)  // scales are too short a stream for the processor to read ahead
             UNROLL for (int p = 0; p < P; p++)
                 prefetch(scales + (size_t)p * tile->panel_stride, tile->ahead, 64);
         UNROLL for (int g = 0; g < 8; g += 2) {
@@ -223,10 +227,10 @@ static inline int next_rows(int left, int T) {
     return (left + tiles - 1) / tiles;
 }
 
-// P panels against all rows of x, then the next P: the weights are read from memory once. `piece`
-// steps at a time, so that the panels stay in the second-level cache from tile to tile, and a
-// tile's activations in the first. A single row takes ONE_P panels and all steps, and wants the
-// next ONE_P after them if nobody knows better.
+// Multiplies P panels by all rows of x, then the next P, so that weights are read from memory once.
+// It takes `piece` steps at a time: the panels then stay in the second-level cache from tile to
+// tile, and a tile's activations in the first. A single row takes ONE_P panels and all steps;
+// unless the caller knows better, it prefetches the next ONE_P.
 static void walk_panels(Tile tile, TileFn *const narrow[MAX_T], TileFn *const wide[MAX_T],
                         TileFn *one, int P, int T, size_t piece, int n_panels, int n_rows) {
     float *out = tile.out;
@@ -258,7 +262,7 @@ typedef struct {
 } MixTile;
 typedef void MixTileFn(const MixTile *tile);
 
-// p times the scales of one block of positions, for each 32 dims.
+// p times the scales of one slot of positions, for each 32 dims.
 INLINE void scale_p(float out[MAX_T][MAX_P / 2][LANES], const MixTile *tile, int block, int P,
                     int T) {
     const uint8_t *scales = tile->v[block] + LANES * tile->dim + tile->d / BLOCK * (2 * LANES);
@@ -330,7 +334,7 @@ static void walk_dims(MixTile tile, MixTileFn *const narrow[MAX_T], int Q,
 // The mix of q4 values: 32 dims, which are two panels of 16 rows whose k are positions.
 typedef struct {
     const uint8_t *const *v;
-    size_t at;  // of the 32 dims' codes in a block of positions
+    size_t at;  // of the 32 dims' codes in a slot of positions
     const MixWeights *weights;  // [T]
     int origin, begin, end;  // origin: where the run of `begin` begins
     ptrdiff_t ahead;
@@ -376,7 +380,7 @@ INLINE void int_mix_tile(float *out, size_t dim, const IntMixTile *tile, int T, 
         UNROLL for (int p = 0; p < 2; p++) v_store(out + (size_t)t * dim + 16 * p, sum[p][t]);
 }
 
-// The scales of 32 dims, which begin at `at` in every block of positions; 0 outside of the tile's.
+// The scales of 32 dims, which begin at `at` in every slot of positions; 0 outside of the tile's.
 INLINE void int_mix_scales(float out[MAX_KEYS], const IntMixTile *tile, size_t at) {
     for (int i = tile->origin; i < tile->origin + MAX_KEYS; i += LANES)
         v_store(out + i - tile->origin, i < tile->begin || i >= tile->end
@@ -429,28 +433,33 @@ INLINE void int_mix_rows(float *out, size_t dim, const IntMixTile *tile, int n, 
         }                                                                                          \
     }
 
-// The tiles of P panels, one for each T.
+// The tiles of P panels (of the mix: 16 P dims) and 1..T rows.
 #define TILE(body, P, T, Args)                                                                     \
     static void body##_##P##x##T(const Args *tile) {                                               \
-        tile->ahead ? body(tile, P, T, true) : body(tile, P, T, false);                            \
+        PREFETCHES && tile->ahead ? body(tile, P, T, true) : body(tile, P, T, false);              \
     }
-#define TILES(body, P, Args)                                                                       \
-    TILE(body, P, 1, Args)                                                                         \
-    TILE(body, P, 2, Args)                                                                         \
-    TILE(body, P, 3, Args)                                                                         \
-    TILE(body, P, 4, Args)                                                                         \
-    TILE(body, P, 5, Args)                                                                         \
-    TILE(body, P, 6, Args)                                                                         \
-    static void (*const body##_##P[MAX_T])(const Args *) = {body##_##P##x1, body##_##P##x2,        \
-                                                            body##_##P##x3, body##_##P##x4,        \
-                                                            body##_##P##x5, body##_##P##x6};
+#define TILES_1(body, P, Args) TILE(body, P, 1, Args)
+#define TILES_2(body, P, Args) TILES_1(body, P, Args) TILE(body, P, 2, Args)
+#define TILES_3(body, P, Args) TILES_2(body, P, Args) TILE(body, P, 3, Args)
+#define TILES_4(body, P, Args) TILES_3(body, P, Args) TILE(body, P, 4, Args)
+#define TILES_5(body, P, Args) TILES_4(body, P, Args) TILE(body, P, 5, Args)
+#define TILES_6(body, P, Args) TILES_5(body, P, Args) TILE(body, P, 6, Args)
+#define NAMES_1(name) name##x1
+#define NAMES_2(name) NAMES_1(name), name##x2
+#define NAMES_3(name) NAMES_2(name), name##x3
+#define NAMES_4(name) NAMES_3(name), name##x4
+#define NAMES_5(name) NAMES_4(name), name##x5
+#define NAMES_6(name) NAMES_5(name), name##x6
+#define TILES(body, P, T, Args)                                                                    \
+    TILES_##T(body, P, Args)                                                                       \
+    static void (*const body##_##P[MAX_T])(const Args *) = {NAMES_##T(body##_##P)};
 
 // matmul_NAME in tiles of up to P panels x T rows; a step is `step` k, and `piece` of them make
 // about 12 KB of activations.
 #define MATMUL(name, P, T, step, piece)                                                            \
-    TILES(tile_##name, 1, Tile)                                                                    \
-    TILES(tile_##name, P, Tile)                                                                    \
-    static void tile_##name##_one(const Tile *tile) { tile_##name(tile, ONE_P, 1, true); }         \
+    TILES(tile_##name, 1, T, Tile)                                                                 \
+    TILES(tile_##name, P, T, Tile)                                                                 \
+    static void tile_##name##_one(const Tile *tile) { tile_##name(tile, ONE_P, 1, PREFETCHES); }   \
     static void matmul_##name(float *out, size_t out_stride, const uint8_t *panels,                \
                               size_t panel_stride, int n_panels, int n_in, const Rows *x,          \
                               int n_tokens, ptrdiff_t ahead) {                                     \
@@ -462,8 +471,8 @@ INLINE void int_mix_rows(float *out, size_t dim, const IntMixTile *tile, int n, 
 
 // mix_NAME in tiles of 16 P dims (at the end of a row 16 Q) x T rows.
 #define MIX(name, Q, P, T)                                                                         \
-    TILES(mix_tile_##name, Q, MixTile)                                                             \
-    TILES(mix_tile_##name, P, MixTile)                                                             \
+    TILES(mix_tile_##name, Q, T, MixTile)                                                          \
+    TILES(mix_tile_##name, P, T, MixTile)                                                          \
     static void mix_##name(float *out, const float *p, size_t p_stride, int n_rows,                \
                            const uint8_t *const *v, int begin, int end, int dim,                   \
                            ptrdiff_t ahead) {                                                      \

@@ -1,17 +1,29 @@
-// What the program wrote into the page: tokens, layers, heads, scores and maps.
+// What a page is about: tokens, layers, heads, scores and maps.
 "use strict";
 
-const data = JSON.parse(document.getElementById("data").textContent);
-const heads = data.layers.flatMap((layer) =>
-  (layer.heads || []).map((head) => Object.assign(head, { layer })));
+let data, heads;     // heads: of all layers
+let TARGET, SOURCE;  // texts: of a model that reads one and writes another there are two
+let two_texts;
+let ROLE_NAMES, SPREAD_NAMES;  // of which there are numbers
 
-// ---- texts: of a model that reads one and writes another there are two ----
+function use_data(given) {
+  data = given;
+  heads = data.layers.flatMap((layer) =>
+    (layer.heads || []).map((head) => Object.assign(head, { layer })));
+  for (const head of heads) if ("cost" in head) head.scores.cost = head.cost;
+  TARGET = data.tokens;
+  SOURCE = data.source_tokens || TARGET;
+  two_texts = SOURCE !== TARGET;
+  [ROLE_NAMES, SPREAD_NAMES] = [ROLES, SPREAD].map((all) =>
+    Object.keys(all).filter((name) => heads.some((head) => name in head.scores)));
+}
 
-const TARGET = data.tokens, SOURCE = data.source_tokens || TARGET;
-const two_texts = SOURCE !== TARGET;
+// ---- texts ----
+
 const KINDS = {
-  encoder: { name: "Encoder", short: "E",
-    means: two_texts ? "each token of the source reads all of it" : "each token reads all others" },
+  encoder: { name: "Encoder", short: "E", get means() {
+    return two_texts ? "each token of the source reads all of it" : "each token reads all others";
+  } },
   decoder: { name: "Decoder", short: "D", means: "each token of the target reads those up to it" },
   cross: { name: "Cross", short: "C", means: "each token of the target reads all of the source" },
 };
@@ -25,20 +37,20 @@ const count_seen = (head, row) =>
 
 const ROLES = {
   previous: {
-    name: "previous token", short: "prev", rows: "rows that see it",
+    name: "previous token", rows: "rows that see it",
     means: "reads from the token just before.",
     formula: "Mean of the weight on the token before.",
     words: "On average this head puts {score} of a row's weight on the token just before.",
   },
   duplicate: {
-    name: "duplicate token", short: "dup", rows: "rows that see one",
+    name: "duplicate token", rows: "rows that see one",
     means: "reads from the other copies of the same token that it sees.",
     formula: "Mean of the weight on all other tokens equal to the row's own.",
     words: "Where a token sees another copy of itself, this head puts {score} of the weight on " +
       "such copies.",
   },
   induction: {
-    name: "induction", short: "ind", rows: "rows that see one",
+    name: "induction", rows: "rows that see one",
     means: "finds where this token stood before, and reads from what followed it there: " +
       "how a model goes on with a pattern that it has seen once (Olsson et al. 2022).",
     formula: "Mean of the weight on all tokens that follow an earlier copy of the row's own.",
@@ -46,27 +58,27 @@ const ROLES = {
       "followed it there.",
   },
   first: {
-    name: "first token", short: "first", rows: "rows that see it",
+    name: "first token", rows: "rows that see it",
     means: "rests on the first token, whatever it is: an attention sink (Xiao et al. 2023, " +
       "Gu et al. 2024), which is how a head does next to nothing.",
     formula: "Mean of the weight on the first token.",
     words: "On average this head puts {score} of a row's weight on the first token.",
   },
   next: {
-    name: "next token", short: "next", rows: "rows that see it",
+    name: "next token", rows: "rows that see it",
     means: "reads from the token just after.",
     formula: "Mean of the weight on the token after.",
     words: "On average this head puts {score} of a row's weight on the token just after.",
   },
   last: {
-    name: "last token", short: "last", rows: "rows that see it",
+    name: "last token", rows: "rows that see it",
     means: "rests on the last token of the text that it reads, which is often a separator or an " +
       "end: next to nothing, as on the first one (Clark et al. 2019).",
     formula: "Mean of the weight on the last token.",
     words: "On average this head puts {score} of a row's weight on the last token.",
   },
   diagonal: {
-    name: "diagonal", short: "diag", rows: "rows",
+    name: "diagonal", rows: "rows",
     means: "reads the source in step with the target: near the token that lies as far into the " +
       "one as the row's own into the other.",
     formula: "Mean of the weight on the tokens within 2 of that place.",
@@ -75,19 +87,17 @@ const ROLES = {
   },
 };
 const NO_ROLE = {
-  name: "no simple role", short: "pair",
-  means: "none of its scores is high. The number in its cell is the weight of its " +
+  name: "no simple role",
+  means: "None of its scores is high. The number in its cell is the weight of its " +
     "strongest pair of tokens.",
 };
 const SPREAD = {
   distance: { name: "distance", means: "how far away it reads: 1 is as far as uniform attention" },
   entropy: { name: "entropy", means: "0: all on one token, 1: the same on all" },
   last8: { name: "last 8", means: "weight on the last 8 tokens" },
+  cost: { name: "cost", means: "how much more the text surprises the model without this head, in " +
+    "nats a token. Near 0 does not mean that it does nothing: others stand in for it" },
 };
-// Those that this page has numbers of.
-const with_scores = (all) =>
-  Object.keys(all).filter((name) => heads.some((head) => name in head.scores));
-const ROLE_NAMES = with_scores(ROLES), SPREAD_NAMES = with_scores(SPREAD);
 const role_of = (head) => ROLES[head.role] || NO_ROLE;
 
 // ---- numbers ----
@@ -113,12 +123,13 @@ function label(token) {
   return text.trim() || "·".repeat(text.length) || "⟨" + token.id + "⟩";
 }
 
-// ---- maps: base64 of bytes round(255 sqrt(weight)), row after row what it sees ----
+// ---- maps: bytes round(255 sqrt(weight)), or their base64, row after row what it sees ----
 
 const weight_of = (byte) => (byte / 255) ** 2;
 
-// Bytes start..end of what the base64 text holds, without decoding the rest.
-function base64_bytes(text, start, end) {
+// Bytes start..end of a map, without decoding the rest.
+function bytes_of(text, start, end) {
+  if (typeof text !== "string") return text.subarray(start, end);
   const from = Math.floor(start / 3);
   const decoded = atob(text.slice(from * 4, Math.ceil(end / 3) * 4));
   const bytes = new Uint8Array(end - start);
@@ -129,8 +140,8 @@ function base64_bytes(text, start, end) {
 const row_start = (head, i) =>
   (kind_of(head) === "decoder" ? (i * (i + 1)) / 2 : i * columns_of(head).length);
 const has_map = (head) => Boolean(head && head.map);
-const map_row = (head, i) => base64_bytes(head.map, row_start(head, i), row_start(head, i + 1));
-const whole_map = (head) => base64_bytes(head.map, 0, row_start(head, rows_of(head).length));
+const map_row = (head, i) => bytes_of(head.map, row_start(head, i), row_start(head, i + 1));
+const whole_map = (head) => bytes_of(head.map, 0, row_start(head, rows_of(head).length));
 
 let last_map = null;  // the head on show is asked for often
 function map_bytes(head) {
@@ -138,7 +149,7 @@ function map_bytes(head) {
     last_map = {
       head,
       map: whole_map(head),
-      sink: head.sink ? base64_bytes(head.sink, 0, rows_of(head).length) : null,
+      sink: head.sink ? bytes_of(head.sink, 0, rows_of(head).length) : null,
     };
   }
   return last_map;
@@ -154,7 +165,7 @@ function mean_row(some_heads, i) {
   let sink = 0;
   for (const head of some_heads) {
     map_row(head, i).forEach((byte, j) => { weights[j] += weight_of(byte) / some_heads.length; });
-    if (head.sink) sink += weight_of(base64_bytes(head.sink, i, i + 1)[0]) / some_heads.length;
+    if (head.sink) sink += weight_of(bytes_of(head.sink, i, i + 1)[0]) / some_heads.length;
   }
   return { weights, sink };
 }

@@ -2,7 +2,7 @@
 // a KV head. Heads in order of a score stand in plain rows instead.
 "use strict";
 
-const grid = $("grid");
+const grid = $("grid"), grid_box = $("grid-box");
 let cell_rows = [];           // the cells, as arrow keys see them
 const cell_of = new Map();    // of a head
 
@@ -14,7 +14,7 @@ function heard_of(head) {
   const what = state.shown !== "role" ? ", " + (ROLES[state.shown] || SPREAD[state.shown]).name
     : head.role ? "" : ", strongest pair";
   return head_name(head) + ", KV head " + head.kv_head + ", " + role_of(head).name +
-    (has_map(head) ? "" : ", map left out") + what + " ";
+    (head.off ? ", switched off" : "") + (has_map(head) ? "" : ", map left out") + what + " ";
 }
 
 // A bracket opens at the first head of a KV group and closes at the last.
@@ -29,7 +29,6 @@ function head_cell(head, sorted) {
   const cell = element("div", {
     role: "gridcell", tabindex: -1, "aria-selected": "false",
     class: "cell" + (sorted ? "" : bracket_of(head)),
-    "data-role": head.role || "none",
   });
   if (!has_map(head)) cell.classList.add("without-map");
   if (sorted) {
@@ -37,17 +36,21 @@ function head_cell(head, sorted) {
       (two_texts ? KINDS[kind_of(head)].short : "") + head.layer.layer + "·" + head.head));
   }
   cell.append(element("span", { class: "only-heard" }), element("span", { class: "face" },
-    icon(head.role),
-    element("span", { class: "short", "aria-hidden": "true" }, role_of(head).short),
     element("span", { class: "number" })));
   cell.head = head;
   cell_of.set(head, cell);
   return cell;
 }
 
-// Numbers, bars and labels, which change without a new grid.
+// What changes without a new grid.
 function fill_cell(cell) {
-  const score = score_of(cell.head, state.shown);
+  const score = score_of(cell.head, state.shown), role = cell.head.role || "none";
+  if (cell.dataset.role !== role) {
+    cell.dataset.role = role;
+    cell.querySelector(".icon")?.remove();
+    cell.querySelector(".face").prepend(icon(role));
+  }
+  cell.classList.toggle("off", Boolean(cell.head.off));
   cell.querySelector(".number").textContent = short_number(score);
   const strength = Math.min(1, Math.max(0, score || 0));
   cell.style.setProperty("--strength", strength.toFixed(3));
@@ -113,8 +116,7 @@ function rows_by_score() {
   const has = (head) => state.shown === "role" || state.shown in head.scores;
   const sorted = heads.filter(has).sort((a, b) =>
     sign * ((score_of(a, state.shown) ?? -1) - (score_of(b, state.shown) ?? -1)));
-  const width = Math.max(4, widest_layer());
-  const rows = [];
+  const width = Math.max(4, widest_layer()), rows = [];
   for (let start = 0; start < sorted.length; start += width) {
     const cells = sorted.slice(start, start + width).map((head) => head_cell(head, true));
     cell_rows.push(cells);
@@ -133,20 +135,22 @@ function build_grid() {
   dim_cells();
   mark_cell();
   draw_thumbnails();
-  describe_grid();
 }
 
 function describe_grid() {
   const shared = heads.some((head) => bracket_of(head));
-  $("sharing").textContent = (state.order !== "layers" ? "5·2: layer 5, head 2. "
-    : shared ? "A bracket joins the heads that share a KV head. "
-      : heads.length ? "Every head has a KV head of its own. " : "") +
+  const unnamed = state.shown === "role" && heads.some((head) => !head.role);
+  $("reading").textContent = (unnamed ? "Grey: no simple role; the number is the weight of the " +
+    "strongest pair of tokens. " : "") +
+    (state.order !== "layers" ? "5·2: layer 5, head 2. "
+      : shared ? "A bracket joins the heads that share a KV head. "
+        : heads.length ? "Every head has a KV head of its own. " : "") +
     (data.left_out ? "A dotted edge: its map was left out. " : "");
 }
 
 function fill_grid() {
-  grid.classList.toggle("one-score", state.shown !== "role");
   for (const cell of cell_of.values()) fill_cell(cell);
+  describe_grid();
 }
 
 // ---- search and roles dim the others ----
@@ -156,8 +160,7 @@ function found_heads() {
   const found = new Map([TARGET, SOURCE].map((text) => [text, new Set(found_tokens(text))]));
   return heads.filter((head) => {
     if (state.roles.size && !state.roles.has(head.role || "none")) return false;
-    if (!search) return true;
-    return role_of(head).name.includes(search) || role_of(head).short === search ||
+    return !search || role_of(head).name.includes(search) ||
       (head.pairs || []).some(([i, j]) =>
         found.get(rows_of(head)).has(i) || found.get(columns_of(head)).has(j));
   });
@@ -167,13 +170,12 @@ function found_heads() {
 function found_tokens(tokens) {
   const search = state.search.trim().toLowerCase();
   if (!search) return [];
-  const starts = [];
+  const starts = [], found = new Set();
   let text = "";
   for (const token of tokens) {
     starts.push(text.length);
     text += token.text.toLowerCase();
   }
-  const found = new Set();
   for (let at = text.indexOf(search); at >= 0; at = text.indexOf(search, at + 1)) {
     let i = starts.findLastIndex((start) => start <= at);
     for (; i < tokens.length && starts[i] < at + search.length; i++) found.add(i);
@@ -182,6 +184,7 @@ function found_tokens(tokens) {
 }
 
 function dim_cells() {
+  if (!$("search")) return;
   const kept = new Set(found_heads());
   for (const [head, cell] of cell_of) cell.classList.toggle("dimmed", !kept.has(head));
   const searched = Boolean(state.search.trim() || state.roles.size);
@@ -191,6 +194,10 @@ function dim_cells() {
     : count(kept.size, "head") + (state.search.trim()
       ? " (by role, or by its strongest pairs) and " + count(n, "token")
       : "");
+  if (searched) {
+    cell_rows.flat().find((cell) => kept.has(cell.head))
+      ?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
 }
 
 // ---- the cell on show, and keys ----
@@ -217,8 +224,7 @@ function go_to_cell(cell) {
 function on_grid_key(event) {
   const y = cell_rows.findIndex((cells) => cells.includes(event.target));
   if (y < 0 || event.altKey || event.metaKey) return;
-  const cells = cell_rows[y], x = cells.indexOf(event.target);
-  const all = event.ctrlKey;
+  const cells = cell_rows[y], x = cells.indexOf(event.target), all = event.ctrlKey;
   const rows = { ArrowUp: y - 1, ArrowDown: y + 1, PageUp: y - 8, PageDown: y + 8 };
   let to = null;
   if (event.key in rows && !all) {
@@ -235,7 +241,8 @@ function on_grid_key(event) {
 // ---- small maps, drawn when they come into view ----
 
 function draw_thumbnail(cell) {
-  const canvas = element("canvas", { class: "thumbnail", "aria-hidden": "true" });
+  const canvas = cell.querySelector("canvas") ||
+    element("canvas", { class: "thumbnail", "aria-hidden": "true" });
   paint_pooled(canvas, cell.head, whole_map(cell.head), 48);
   canvas.style.aspectRatio = canvas.width + " / " + canvas.height;
   cell.prepend(canvas);
@@ -247,7 +254,7 @@ const in_view = new IntersectionObserver((entries) => {
     in_view.unobserve(target);
     if (!target.querySelector("canvas")) draw_thumbnail(target);
   }
-}, { root: $("grid-box"), rootMargin: "200px" });
+}, { root: grid_box, rootMargin: "200px" });
 
 function draw_thumbnails() {
   in_view.disconnect();
@@ -256,6 +263,15 @@ function draw_thumbnails() {
     cell.querySelector("canvas")?.remove();
     if (state.thumbnails && has_map(head)) in_view.observe(cell);
   }
+}
+
+// Small maps from the start, where all of the grid is still in view with them.
+function try_thumbnails() {
+  show({ thumbnails: true });
+  const fit = grid_box.scrollHeight <= Math.min(grid_box.clientHeight, innerHeight) &&
+    grid_box.scrollWidth <= grid_box.clientWidth;
+  show({ thumbnails: fit });
+  $("thumbnails").checked = fit;
 }
 
 grid.addEventListener("click", (event) => go_to_cell(event.target.closest('[role="gridcell"]')));

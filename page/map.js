@@ -22,8 +22,8 @@ function make_colours() {
   }
 }
 
-const colour_of = (byte) =>
-  "rgb(" + [0, 1, 2].map((c) => colours[byte * 3 + c]).join(" ") + ")";
+const colour_of = (byte) => "#" + [0, 1, 2].map((c) =>
+  colours[byte * 3 + c].toString(16).padStart(2, "0")).join("");
 
 // Paints a head's map in side pixels for the longer of its sides, or fewer. A pixel for several
 // weights shows the largest, so that a thin diagonal does not fade.
@@ -55,15 +55,24 @@ let zoom = 1;
 let layout = null;
 let painted = null;  // the map at a pixel a weight or less, and what it was painted for
 
+const label_widths = new Map();
+
+function width_of(text) {
+  if (!label_widths.has(text)) {
+    const context = map_canvas.getContext("2d");
+    context.font = FONT_SIZE + "px " + style_of("--sans");
+    label_widths.set(text, context.measureText(text).width);
+  }
+  return label_widths.get(text);
+}
+
 function measure() {
   const rows = rows_of(state.head), columns = columns_of(state.head);
   map_box.style.overflow = zoom > 1 ? "auto" : "hidden";
   const width = map_box.offsetWidth, narrow = width < 420;
-  const context = map_canvas.getContext("2d");
-  context.font = FONT_SIZE + "px " + style_of("--sans");
   let longest = 0;
   for (const token of rows === columns ? rows : [...rows, ...columns]) {
-    longest = Math.max(longest, context.measureText(short_label(token)).width);
+    longest = Math.max(longest, width_of(short_label(token)));
   }
   const side = Math.ceil(Math.min(longest, narrow ? 56 : 96)) + 14;
   const sink = state.head.sink ? 22 : 0;
@@ -80,10 +89,7 @@ const short_label = (token) => {
 };
 
 // How much a zoom may enlarge: up to cells that have room for their labels.
-const max_zoom = () => {
-  const fit = layout ? layout.cell / zoom : 36;
-  return Math.max(1, 16 / fit);
-};
+const max_zoom = () => (layout ? Math.max(1, (16 * zoom) / layout.cell) : 1);
 
 function lay_out() {
   layout = measure();
@@ -136,11 +142,10 @@ function draw_labels(tokens, at, from, to, which, draw) {
 }
 
 function draw_left_label(context, text, y, strong) {
-  const x = layout.side - 8;
   context.fillStyle = style_of(strong ? "--ink" : "--muted");
   context.font = (strong ? "600 " : "") + FONT_SIZE + "px " + style_of("--sans");
   context.textAlign = "right";
-  context.fillText(text, x, y, layout.side - 10);
+  context.fillText(text, layout.side - 8, y, layout.side - 10);
 }
 
 // Upright where a token is no wider than its column.
@@ -157,8 +162,7 @@ function draw_top_label(context, text, x, strong) {
 }
 
 function draw_cross(context, x, y, row, column) {
-  const { cell, side, left, sink } = layout;
-  const size = Math.max(cell, 3);
+  const { cell, side, left, sink } = layout, size = Math.max(cell, 3);
   context.strokeStyle = style_of("--accent");
   context.lineWidth = 1;
   context.globalAlpha = 0.55;
@@ -277,36 +281,31 @@ function on_map_key(event) {
   const zooms = { "+": zoom * 1.5, "=": zoom * 1.5, "-": zoom / 1.5, 0: 1 };
   let { row, column } = state;
   const first = state.head.sink ? SINK : 0, rows = rows_of(state.head);
-  const last = (i) => count_seen(state.head, i) - 1;
   if (event.key in zooms && !event.ctrlKey) zoom_to(zooms[event.key]);
   else if (event.key === "ArrowUp") row = Math.max(0, row - 1);
   else if (event.key === "ArrowDown") row = Math.min(rows.length - 1, row + 1);
   else if (event.key === "ArrowLeft") column = Math.max(first, column - 1);
   else if (event.key === "ArrowRight") column = column + 1;
   else if (event.key === "Home") [row, column] = event.ctrlKey ? [0, first] : [row, first];
-  else if (event.key === "End") {
-    if (event.ctrlKey) row = rows.length - 1;
-    column = last(row);
-  } else if (event.key !== "Enter") return;
+  else if (event.key === "End") [row, column] = [event.ctrlKey ? rows.length - 1 : row, Infinity];
+  else if (event.key !== "Enter") return;
   event.preventDefault();
   hovered = null;
-  column = Math.min(column, last(row));
+  column = Math.min(column, count_seen(state.head, row) - 1);
   show({ row, column });
   scroll_to_cross();
   say(label(rows[row]) + " reads " + number(weight_here(row, column)) + " from " +
     (column === SINK ? "the sink" : label(columns_of(state.head)[column])));
 }
 
-map_canvas.addEventListener("pointermove", (event) => {
-  hovered = position_of(event);
+function hover(position) {
+  hovered = position;
   write_readout();
   draw_soon();
-});
-map_canvas.addEventListener("pointerleave", () => {
-  hovered = null;
-  write_readout();
-  draw_soon();
-});
+}
+
+map_canvas.addEventListener("pointermove", (event) => hover(position_of(event)));
+map_canvas.addEventListener("pointerleave", () => hover(null));
 map_canvas.addEventListener("click", (event) => {
   const at = position_of(event);
   if (at) show(at);

@@ -73,6 +73,24 @@ function map_picture() {
 
 // ---- the grid, as it stands on the page ----
 
+function svg_icon(role, x, y) {
+  return `<g transform="translate(${x} ${y}) scale(0.85)" fill="none" stroke-width="1.7" ` +
+    `stroke="${style_of("--role-" + role)}">${$("icon-" + role).innerHTML}</g>`;
+}
+
+// Larger than it is, since not every program keeps the edges of pixels.
+function svg_thumbnail(head, x, y, width) {
+  const small = element("canvas"), canvas = element("canvas");
+  paint_pooled(small, head, whole_map(head), 48);
+  canvas.width = 4 * small.width;
+  canvas.height = 4 * small.height;
+  const context = canvas.getContext("2d");
+  context.imageSmoothingEnabled = false;
+  context.drawImage(small, 0, 0, canvas.width, canvas.height);
+  return `<image x="${x + 3}" y="${y + 3}" width="${width - 6}" height="${width - 6}" ` +
+    `preserveAspectRatio="xMidYMin" href="${canvas.toDataURL()}"/>`;
+}
+
 function svg_cell(cell, origin) {
   const box = cell.getBoundingClientRect(), x = box.left - origin.left, y = box.top - origin.top;
   if (!cell.head) {
@@ -83,10 +101,19 @@ function svg_cell(cell, origin) {
   const colour = style_of("--role-" + (role || "none"));
   const parts = [`<rect x="${x}" y="${y}" width="${box.width}" height="${box.height}" rx="3" ` +
     `fill="${colour}" fill-opacity="${(role ? 0.08 + 0.3 * strength : 0.05).toFixed(3)}"/>`];
-  const text = [cell.querySelector(".place")?.textContent, role ? role_of(cell.head).short : "",
-    cell.querySelector(".number").textContent].filter(Boolean).join(" ");
-  parts.push(svg_text(x + box.width / 2, y + box.height / 2 + 4, text,
-    { more: 'text-anchor="middle"' }));
+  if (state.thumbnails && has_map(cell.head)) {
+    parts.push(svg_thumbnail(cell.head, x, y, box.width));
+  }
+  for (const part of cell.querySelectorAll(".place, .number")) {
+    const place = part.getBoundingClientRect();
+    parts.push(svg_text((place.left + place.right) / 2 - origin.left,
+      (place.top + place.bottom) / 2 - origin.top + 4, part.textContent,
+      { more: 'text-anchor="middle"' }));
+  }
+  if (role) {
+    const place = cell.querySelector(".icon").getBoundingClientRect();
+    parts.push(svg_icon(role, place.left - origin.left, place.top - origin.top));
+  }
   if (cell.classList.contains("shares")) {
     const left = cell.classList.contains("opens") ? `M${x + 1} ${y + box.height - 1}v4` :
       `M${x - 2} ${y + box.height + 3}`;
@@ -108,11 +135,15 @@ function grid_picture() {
       name.textContent, { fill: style_of("--muted") }));
   }
   for (const cell of grid.querySelectorAll('[role="gridcell"]')) parts.push(svg_cell(cell, origin));
-  const y = box.bottom - origin.top + 20;
-  const legend = [...ROLE_NAMES.map((role) => ROLES[role].short + ": " + ROLES[role].name),
-    "no word: strongest pair"];
-  parts.push(svg_text(margin, y, legend.join(" · "), { fill: style_of("--muted") }));
-  return svg_picture(Math.ceil(Math.max(520, grid.scrollWidth + 2 * margin)), Math.ceil(y + 14),
+  let y = box.bottom - origin.top + 4;
+  for (const role of [...ROLE_NAMES, "none"]) {
+    if (!grid.querySelector(`[data-role="${role}"]`)) continue;
+    y += 16;
+    parts.push(svg_icon(role, margin, y - 9), svg_text(margin + 16, y, ROLES[role]?.name ??
+      NO_ROLE.name + (state.shown === "role" ? ": the weight of its strongest pair" : ""),
+    { fill: style_of("--muted") }));
+  }
+  return svg_picture(Math.ceil(Math.max(320, grid.scrollWidth + 2 * margin)), Math.ceil(y + 14),
     parts);
 }
 

@@ -2,8 +2,8 @@
 "use strict";
 
 const tokens_box = $("tokens"), read_box = $("read");
-let token_elements = [];  // of the text whose tokens look
-let read_elements = [];   // and of the one that they look at, which is the same but for two texts
+const token_elements = [];  // of the text whose tokens look
+let read_elements = [];       // and of the one that they look at, which is the same but for two texts
 
 // A token as it stands in the text; what would not be seen gets a sign.
 function token_text({ id, text }) {
@@ -11,16 +11,35 @@ function token_text({ id, text }) {
   return text.replace(/\r?\n/g, "↵\n").replace(/\t/g, "⇥\t");
 }
 
+// Its word is marked without the spaces around it, which may stand in another line.
+function token_span(token, attributes) {
+  const text = token_text(token), word = text.trim() || text, at = text.indexOf(word);
+  return element("span", { class: "token", "data-id": token.id, ...attributes }, text.slice(0, at),
+    element("span", { class: "word" }, word), text.slice(at + word.length));
+}
+
 // The direction of most letters: the first ones may be a special token's, which are Latin.
 function direction_of(tokens) {
   const text = tokens.map((token) => token.text).join("");
-  const letters = (text.match(/\p{L}/gu) || []).length;
-  const leftward = (text.match(/[\p{sc=Arab}\p{sc=Hebr}\p{sc=Syrc}\p{sc=Thaa}\p{sc=Nkoo}]/gu) || [])
-    .length;
-  return leftward * 2 > letters ? "rtl" : "ltr";
+  const count_of = (letters) => (text.match(letters) || []).length;
+  const leftward = count_of(/[\p{sc=Arab}\p{sc=Hebr}\p{sc=Syrc}\p{sc=Thaa}\p{sc=Nkoo}]/gu);
+  return leftward * 2 > count_of(/\p{L}/gu) ? "rtl" : "ltr";
 }
 
 let built_for = null;  // the kind of head
+
+const token_option = (token) => Object.assign(
+  token_span(token, { role: "option", tabindex: -1, "aria-selected": "false" }), { token });
+
+// Shows these tokens; those at the beginning that are there already stay.
+function follow_tokens(tokens) {
+  const same = token_elements.findIndex((span, i) => span.token !== tokens[i]);
+  const kept = same < 0 ? token_elements.length : same;
+  for (const span of token_elements.splice(kept)) span.remove();
+  const added = tokens.slice(kept).map(token_option);
+  token_elements.push(...added);
+  tokens_box.append(...added);
+}
 
 function build_text() {
   const { head } = state, kind = kind_of(head);
@@ -28,15 +47,13 @@ function build_text() {
   built_for = kind;
   const rows = rows_of(head), columns = columns_of(head);
   tokens_box.dir = direction_of(rows);
-  token_elements = rows.map((token) => element("span", {
-    role: "option", tabindex: -1, "aria-selected": "false", class: "token" }, token_text(token)));
-  tokens_box.replaceChildren(...token_elements);
+  follow_tokens(rows);
   $("tokens-name").textContent = rows === SOURCE ? "Source" : "Target";
   $("read-side").hidden = rows === columns;
   read_elements = token_elements;
   if (rows !== columns) {
     read_box.dir = direction_of(columns);
-    read_elements = columns.map((token) => element("span", { class: "token" }, token_text(token)));
+    read_elements = columns.map((token) => token_span(token));
     read_box.replaceChildren(...read_elements);
   }
   build_sources(kind);
@@ -51,6 +68,10 @@ function build_sources(kind) {
       $("source").append(element("option", { value: role, class: "of-role" },
         "the mean of " + count(n, ROLES[role].name + " head")));
     }
+  }
+  if (state.head.token_costs) {
+    $("source").append(element("option", { value: "cost", class: "of-role" },
+      "the loss without this head"));
   }
   $("source").value = state.source;
   if ($("source").value !== state.source) $("source").value = state.source = "head";
@@ -76,6 +97,8 @@ function text_note(name, all, with_map) {
 }
 
 function light_token(span, weight) {
+  if (span.weight === weight) return;
+  span.weight = weight;
   span.style.setProperty("--weight", weight.toFixed(4));
   span.style.setProperty("--tint-by", Math.sqrt(weight).toFixed(3));
   span.classList.toggle("lit", weight >= 0.005);
@@ -87,23 +110,66 @@ function name_token(span, token, weight) {
   else span.removeAttribute("aria-label");
 }
 
+function mark_picked(weight_of_token) {
+  token_elements.forEach((span, j) => {
+    const picked = j === state.row;
+    name_token(span, rows_of(state.head)[j], weight_of_token(j));
+    if (picked === span.classList.contains("picked")) return;
+    span.classList.toggle("picked", picked);
+    span.setAttribute("aria-selected", String(picked));
+    span.tabIndex = picked ? 0 : -1;
+  });
+}
+
+// Tints the text's tokens by how much less likely each is without the head.
+function light_costs() {
+  const costs = state.head.token_costs, most = Math.max(1, ...costs);
+  const entries = [];
+  for (const span of read_elements) light_token(span, 0);
+  // Of an encoder's head the text that loses is the other one.
+  const spans = rows_of(state.head) === TARGET ? token_elements : [];
+  spans.forEach((span, i) => light_token(span, i ? Math.max(0, costs[i - 1] / most) : 0));
+  strongest(costs, 8).forEach(([i, cost]) => entries.push({ row: i + 1, weight: cost,
+    tokens: [token_chip(TARGET[i + 1]), element("small", {}, " " + (i + 1))] }));
+  $("text-note").textContent = head_name(state.head) + ", switched off: tokens that are less " +
+    "likely then, by nats. " + (state.head.cost < 0 ? "On average they are likelier." : "");
+  $("looked-title").textContent = "Lose most without it";
+  weight_list($("looked"), entries, ({ row }) => {
+    if (spans.length) show({ row, column: Math.min(state.column, count_seen(state.head, row) - 1) });
+  });
+}
+
 function light_text() {
   build_text();
+  if (state.source === "cost") {
+    mark_picked(() => 0);
+    light_costs();
+    return;
+  }
   const { name, all } = source_heads();
   const with_map = all.filter(has_map);
   $("text-note").textContent = text_note(name, all, with_map);
   const { weights, sink } = with_map.length ? mean_row(with_map, state.row)
     : { weights: [], sink: 0 };
   read_elements.forEach((span, j) => light_token(span, weights[j] || 0));
-  token_elements.forEach((span, j) => {
-    const picked = j === state.row;
-    const weight = read_elements === token_elements ? weights[j] || 0 : 0;
-    name_token(span, rows_of(state.head)[j], weight);
-    span.classList.toggle("picked", picked);
-    span.setAttribute("aria-selected", String(picked));
-    span.tabIndex = picked ? 0 : -1;
-  });
+  mark_picked((j) => (read_elements === token_elements ? weights[j] || 0 : 0));
+  const [[most] = []] = strongest(weights, 1);
+  const same = read_elements === token_elements;
+  reveal(tokens_box, token_elements[state.row], same ? token_elements[most] : null);
+  if (!same) reveal(read_box, read_elements[most]);
   show_looked(weights, sink);
+}
+
+// Scrolls the box, and nothing around it, to a token, and to another one where both have room.
+function reveal(box, span, other) {
+  if (!span) return;
+  const room = box.getBoundingClientRect(), both = other ? [span, other] : [span];
+  const top = Math.min(...both.map((e) => place_of(e).top));
+  const bottom = Math.max(...both.map((e) => place_of(e).bottom));
+  if (bottom - top > room.height && other) reveal(box, span);
+  else if (top < room.top || bottom > room.bottom) {
+    box.scrollTop += (top + bottom - room.top - room.bottom) / 2;
+  }
 }
 
 function show_looked(weights, sink) {
@@ -121,12 +187,13 @@ function show_looked(weights, sink) {
 }
 
 function mark_found_tokens() {
-  const mark = (spans, tokens) => {
+  const mark = (box, spans, tokens) => {
     const found = new Set(found_tokens(tokens));
     spans.forEach((span, i) => span.classList.toggle("found-token", found.has(i)));
+    if (found.size) reveal(box, spans[Math.min(...found)]);
   };
-  mark(token_elements, rows_of(state.head));
-  mark(read_elements, columns_of(state.head));
+  mark(tokens_box, token_elements, rows_of(state.head));
+  if (read_elements !== token_elements) mark(read_box, read_elements, columns_of(state.head));
 }
 
 function pick_token(i) {
@@ -135,13 +202,15 @@ function pick_token(i) {
   token_elements[i].focus();
 }
 
+const place_of = (span) => span.querySelector(".word").getBoundingClientRect();
+
 // The token nearest to the one given in the line above (-1) or below (1).
 function across_lines(i, direction) {
-  const from = token_elements[i].getBoundingClientRect();
+  const from = place_of(token_elements[i]);
   const middle = (from.left + from.right) / 2;
   let best = null;
   for (let j = i + direction; j >= 0 && j < token_elements.length; j += direction) {
-    const rect = token_elements[j].getBoundingClientRect();
+    const rect = place_of(token_elements[j]);
     const lines = direction * (rect.top - from.top) / Math.max(1, from.height);
     if (lines < 0.5) continue;
     const gap = Math.abs((rect.left + rect.right) / 2 - middle);

@@ -3,6 +3,7 @@ prints."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -15,7 +16,9 @@ ROOT = Path(__file__).resolve().parent.parent
 # Every core has a worker of pytest's already, and threads of numpy's that wait for their turn cost
 # several times the work itself. Read when numpy is first imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / part) for part in ("", "support", "reference"))]
+# Tests of one folder use what those of another have made.
+FOLDERS = ["", "support", "reference", "engine", "text", "export", "cli", "python", "docs"]
+sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / folder) for folder in FOLDERS)]
 if not os.environ.get("HEADS_INSTALLED"):  # else the package that pip installed
     sys.path.insert(0, str(ROOT / "python"))
 
@@ -78,6 +81,35 @@ def bare(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def made_once(tmp_path_factory):
+    """A function that makes a folder by a name and a function that fills it, in one of pytest's
+    workers; the others wait for it."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def make(name: str, fill) -> Path:
+        folder = shared / f"once-{name}"
+        with open(shared / f"{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (folder / "made").exists():
+                folder.mkdir(exist_ok=True)
+                fill(folder)
+                (folder / "made").touch()
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def fault_models(made_once) -> dict[str, Path]:
+    """The models of support/faults.py."""
+    import faults
+
+    folder = made_once("fault-models", faults.make_models)
+    return {path.stem: path for path in folder.glob("*.bin")}
+
+
+@pytest.fixture(scope="session")
 def exported(tmp_path_factory):
     """A function from a golden family's name to its checkpoint in q8, made once."""
     folder = tmp_path_factory.mktemp("exported")
@@ -93,6 +125,20 @@ def exported(tmp_path_factory):
 
     return make
 
+
+# A test that takes many seconds: a step of CI runs it.
+ALL = os.environ.get("HEADS_TESTS") == "all"
+takes_long = pytest.mark.skipif(not ALL, reason="takes long: CI runs it with HEADS_TESTS=all")
+
+
+def tries(n: int) -> int:
+    """A quarter of them; all in CI's step."""
+    return n if ALL else n // 4
+
+
+on_linux = pytest.mark.skipif(
+    sys.platform != "linux", reason="asks Linux: /proc, /dev/full, limits, its linker or loader"
+)
 
 _failed: set[str] = set()
 _passed: set[str] = set()

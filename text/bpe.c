@@ -1,4 +1,4 @@
-#include "bpe.h"
+#include "text/bpe.h"
 
 #include <limits.h>
 
@@ -26,7 +26,7 @@ static int find_merge(const Merges *m, int left, int right) {
     return i < end && m->right[i] == right ? i : -1;
 }
 
-// ---- the merges that may be done, the next one first ----
+// ---- a heap of possible merges ----
 
 typedef struct {
     uint64_t *keys;  // rank << 32 | position of the left symbol
@@ -51,15 +51,15 @@ static uint64_t heap_pop(Heap *h) {
     return top;
 }
 
-// Looks for the merge of symbol i and the next one, and puts it into the heap.
+// Puts the merge of symbol i and the next one into the heap, if there is one.
 static void offer_merge(const Merges *m, Symbol *symbols, int i, Heap *h) {
     Symbol *s = &symbols[i];
     s->merge = s->next < 0 ? -1 : find_merge(m, s->id, symbols[s->next].id);
     if (s->merge >= 0) heap_push(h, (uint64_t)m->rank[s->merge] << 32 | (uint32_t)i);
 }
 
-// Of equal ranks the leftmost goes first. An entry of the heap whose pair is gone is passed over.
-// The heap holds at most one entry a symbol at first and two more a merge.
+// Among equal ranks the leftmost pair goes first. Heap entries whose pair is gone are skipped. The
+// heap gets at most one entry for each symbol, and two for each merge.
 void merge_symbols(const Merges *m, Symbol *symbols, int n, uint64_t *heap) {
     Heap h = {heap, 0};
     for (int i = 0; i < n; i++) offer_merge(m, symbols, i, &h);

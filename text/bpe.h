@@ -1,11 +1,11 @@
-// Byte-pair encoding: neighbours are merged into larger tokens, the pair of the lowest rank first.
+// Byte-pair encoding: merges neighbours into larger tokens, the pair with the lowest rank first.
 #ifndef BPE_H
 #define BPE_H
 
-#include "metadata.h"
+#include "load/metadata.h"
 
 typedef struct {
-    const int32_t *begin;  // [n_tokens + 1]: of token i on the left, begin[i]..begin[i + 1]
+    const int32_t *begin;  // [n_tokens + 1]: token i is the left of merges begin[i]..begin[i + 1]
     const int32_t *right, *rank, *merged;  // of each merge; right ascends for each left
 } Merges;
 
@@ -16,8 +16,7 @@ typedef struct {
 
 // Reads tokenizer.merge.*.
 int load_merges(Merges *m, Reader *r, int n_tokens);
-// Merges all that can be merged of n > 0 linked symbols. What is left begins with the first one.
-// heap: room for 3 n.
+// Merges n > 0 linked symbols as far as possible; symbols[0] stays the first. heap: [3 n].
 void merge_symbols(const Merges *m, Symbol *symbols, int n, uint64_t *heap);
 
 #endif

@@ -1,18 +1,15 @@
-#include "normalize.h"
+#include "text/normalize.h"
 
-#include <stdlib.h>
-#include <string.h>
+#include "text/grow.h"
+#include "text/unicode.h"
 
-#include "unicode.h"
-#include "wordpiece.h"
-
-// ---- opening ----
+// ---- loading ----
 
 static uint32_t word_at(const uint8_t *p) {
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-// u32 bytes of a double array, the double array, texts that end with a zero byte.
+// The value is the size of the double array (u32), the double array, and zero-terminated texts.
 static int load_charsmap(Normalizer *z, Reader *r) {
     const char *key = "tokenizer.charsmap";
     const Meta *meta = read_meta(r, key);
@@ -70,50 +67,28 @@ int load_normalizer(Normalizer *z, Reader *r) {
 
 const char *normalizer_name(int step) {
     static const char *const names[N_NORM] = {
-        [NORM_NFC] = "NFC",
-        [NORM_PREPEND_MARK] = "prepend \u2581",
-        [NORM_SPACES_TO_MARK] = "space to \u2581",
-        [NORM_PREPEND_SPACE] = "prepend space",
-        [NORM_CLEAN] = "clean",
-        [NORM_PAD_IDEOGRAPHS] = "pad ideographs",
-        [NORM_STRIP_ACCENTS] = "strip accents",
-        [NORM_LOWER] = "lower case",
-        [NORM_NFD] = "NFD",
-        [NORM_NFKC] = "NFKC",
-        [NORM_NFKD] = "NFKD",
-        [NORM_NO_MARKS] = "no marks",
-        [NORM_CHARSMAP] = "charsmap",
-        [NORM_LONGEST_CHARSMAP] = "charsmap",
-        [NORM_STRIP_LEFT] = "strip left",
-        [NORM_STRIP_RIGHT] = "strip right",
-        [NORM_REPLACE] = "replace",
-        [NORM_NMT] = "NMT",
-        [NORM_SQUEEZE] = "squeeze spaces",
+        NULL, "NFC", "prepend \u2581", "space to \u2581", "prepend space", "clean",
+        "pad ideographs", "strip accents", "lower case", "NFD", "NFKC", "NFKD", "no marks",
+        "charsmap", "charsmap", "strip left", "strip right", "replace", "NMT", "squeeze spaces",
     };
     return names[step];
 }
 
-// ---- a text that is written anew ----
+// ---- a new text, written character by character ----
 
 typedef struct {
     uint32_t *chars;
-    size_t n, room;
+    size_t n, chars_room;
 } Output;
 
 static bool put(Output *out, uint32_t c) {
-    if (out->n == out->room) {
-        size_t room = out->room * 2 + 64;
-        uint32_t *longer = realloc(out->chars, room * sizeof *longer);
-        if (!longer) return false;
-        out->chars = longer;
-        out->room = room;
-    }
+    if (!RESERVE(out, chars, out->n + 1)) return false;
     out->chars[out->n++] = c;
     return true;
 }
 
-// Puts what was written in the place of *chars; false where ok is.
-static bool take(Output *out, bool ok, uint32_t **chars, size_t *n) {
+// Replaces *chars by the output, if ok; returns ok.
+static bool finish(Output *out, bool ok, uint32_t **chars, size_t *n) {
     if (!ok) {
         free(out->chars);
         return false;
@@ -138,20 +113,19 @@ static bool prepend(uint32_t c, uint32_t **chars, size_t *n) {
 
 // ---- the charsmap: a trie in a double array, as Darts-clone lays it out ----
 
-// A unit: 0-7 the byte that leads to its node, 8 whether a key ends there, 9 and 10-30 how far its
-// children are; of a node where a key ends, the first child is that key's value instead. Bit 31 is
-// set in values.
+// Bits of a unit: 0-7 the byte that leads to its node, 8 whether a key ends there, 9 and 10-30 the
+// distance to its children. Where a key ends, the first child is its value, which has bit 31 set.
 static uint32_t unit_at(const Normalizer *z, size_t node) {
     return node < z->n_units ? word_at(z->charsmap + 4 * node) : 1u << 31;
 }
 
 static size_t children(uint32_t unit) { return (size_t)(unit >> 10) << (unit >> 9 & 1) * 8; }
 
-// The shortest key that chars[0..n) begins with, or the longest: its characters, 0 for none, and
-// where its text begins.
+// Finds the shortest or the longest key that chars[0..n) begins with; returns its characters, 0:
+// none. *text: where its replacement begins.
 static size_t find_key(const Normalizer *z, const uint32_t *chars, size_t n, bool longest,
                        size_t *text) {
-    enum { MOST = 64 };  // so that a damaged trie that goes in circles costs no more
+    enum { MOST = 64 };  // a damaged trie may go in circles
     size_t node = children(unit_at(z, 0)), found = 0;
     for (size_t i = 0; i < n && i < MOST && (longest || !found); i++) {
         uint8_t bytes[4];
@@ -188,8 +162,8 @@ static size_t utf8_bytes(const uint32_t *chars, size_t n) {
     return len;
 }
 
-// As `tokenizers` has it: a grapheme of up to 5 bytes becomes what its shortest beginning in the
-// map does, all of it; in others, and in those that have none, each character has its turn.
+// As in `tokenizers`: a grapheme of up to 5 bytes that begins with a key becomes the replacement of
+// the shortest such key. In other graphemes each character is looked up by itself.
 static bool map_graphemes(const Normalizer *z, uint32_t **chars, size_t *n) {
     enum { MOST = 5 };
     const uint32_t *c = *chars;
@@ -206,10 +180,10 @@ static bool map_graphemes(const Normalizer *z, uint32_t **chars, size_t *n) {
         for (size_t k = i; ok && k < end; k++)
             ok = find_key(z, c + k, 1, false, &text) ? put_text(z, text, &out) : put(&out, c[k]);
     }
-    return take(&out, ok, chars, n);
+    return finish(&out, ok, chars, n);
 }
 
-// As SentencePiece has it: at each place the longest key of the map.
+// As in SentencePiece: replaces the longest key at each place.
 static bool map_longest(const Normalizer *z, uint32_t **chars, size_t *n) {
     const uint32_t *c = *chars;
     Output out = {0};
@@ -218,7 +192,7 @@ static bool map_longest(const Normalizer *z, uint32_t **chars, size_t *n) {
         len = find_key(z, c + i, *n - i, true, &text);
         ok = len ? put_text(z, text, &out) : put(&out, c[i]);
     }
-    return take(&out, ok, chars, n);
+    return finish(&out, ok, chars, n);
 }
 
 // ---- the other steps ----
@@ -245,7 +219,7 @@ static bool replace(const Normalizer *z, size_t which, uint32_t **chars, size_t 
         i += len;
         while (z->repeats[which] && i < *n && (*chars)[i] == (uint32_t)what[len - 1]) i++;
     }
-    return take(&out, ok, chars, n);
+    return finish(&out, ok, chars, n);
 }
 
 // The rules for neural machine translation: fewer control characters, more spaces.
@@ -264,15 +238,43 @@ static void nmt(uint32_t *chars, size_t *n) {
     *n = kept;
 }
 
-static void drop_marks(uint32_t *chars, size_t *n) {
+static void drop(uint32_t *chars, size_t *n, bool (*dropped)(uint32_t c)) {
     size_t kept = 0;
     for (size_t i = 0; i < *n; i++)
-        if (!unicode_is_combining(chars[i])) chars[kept++] = chars[i];
+        if (!dropped(chars[i])) chars[kept++] = chars[i];
     *n = kept;
 }
 
-// SentencePiece's extra white space: spaces at both ends, marks at the end, and all but one of a
-// row of spaces.
+static void clean(uint32_t *chars, size_t *n) {
+    drop(chars, n, unicode_is_control);
+    for (size_t i = 0; i < *n; i++)
+        if (unicode_class(chars[i]) & SPACE) chars[i] = ' ';
+}
+
+static bool pad_ideographs(uint32_t **chars, size_t *n) {
+    Output out = {0};
+    bool ok = true;
+    for (size_t i = 0; ok && i < *n; i++) {
+        uint32_t c = (*chars)[i];
+        bool pad = unicode_is_ideograph(c);
+        ok = (!pad || put(&out, ' ')) && put(&out, c) && (!pad || put(&out, ' '));
+    }
+    return finish(&out, ok, chars, n);
+}
+
+static bool lower(uint32_t **chars, size_t *n) {
+    enum { DOTTED_I = 0x130, DOT_ABOVE = 0x307 };
+    Output out = {0};
+    bool ok = true;
+    for (size_t i = 0; ok && i < *n; i++) {
+        uint32_t c = (*chars)[i];
+        ok = c == DOTTED_I ? put(&out, 'i') && put(&out, DOT_ABOVE) : put(&out, unicode_lower(c));
+    }
+    return finish(&out, ok, chars, n);
+}
+
+// Drops white space that SentencePiece calls extra: spaces at both ends, marks at the end, and all
+// but one of several spaces.
 static void squeeze(uint32_t *chars, size_t *n) {
     size_t kept = 0;
     for (size_t i = 0; i < *n; i++)
@@ -296,8 +298,10 @@ static bool change_form(int form, uint32_t **chars, size_t *n) {
     return true;
 }
 
-static bool in_place(int step, uint32_t *chars, size_t *n) {
-    if (step == NORM_NO_MARKS) drop_marks(chars, n);
+// The steps that never make a text longer.
+static void in_place(int step, uint32_t *chars, size_t *n) {
+    if (step == NORM_NO_MARKS) drop(chars, n, unicode_is_combining);
+    else if (step == NORM_CLEAN) clean(chars, n);
     else if (step == NORM_NMT) nmt(chars, n);
     else if (step == NORM_SQUEEZE) squeeze(chars, n);
     else if (step == NORM_STRIP_LEFT || step == NORM_STRIP_RIGHT)
@@ -305,7 +309,6 @@ static bool in_place(int step, uint32_t *chars, size_t *n) {
     else
         for (size_t i = 0; i < *n; i++)  // NORM_SPACES_TO_MARK
             if (chars[i] == ' ') chars[i] = SPACE_MARK;
-    return true;
 }
 
 bool normalize(const Normalizer *z, uint32_t **chars, size_t *n) {
@@ -319,12 +322,16 @@ bool normalize(const Normalizer *z, uint32_t **chars, size_t *n) {
         case NORM_NFKD: ok = change_form(COMPATIBLE_FORM, chars, n); break;
         case NORM_PREPEND_MARK: ok = prepend(SPACE_MARK, chars, n); break;
         case NORM_PREPEND_SPACE: ok = prepend(' ', chars, n); break;
+        case NORM_PAD_IDEOGRAPHS: ok = pad_ideographs(chars, n); break;
+        case NORM_LOWER: ok = lower(chars, n); break;
+        case NORM_STRIP_ACCENTS:
+            ok = change_form(FORM_D, chars, n);
+            drop(*chars, n, unicode_is_accent);
+            break;
         case NORM_CHARSMAP: ok = map_graphemes(z, chars, n); break;
         case NORM_LONGEST_CHARSMAP: ok = map_longest(z, chars, n); break;
         case NORM_REPLACE: ok = replace(z, replaced++, chars, n); break;
-        default:
-            ok = NORM_CLEAN <= step && step <= NORM_LOWER ? bert_normalize(step, chars, n)
-                                                          : in_place(step, *chars, n);
+        default: in_place(step, *chars, n);
         }
     }
     return ok;

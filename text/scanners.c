@@ -1,10 +1,9 @@
-// The scanners of the pre-tokenizers: hand-written matchers for the regular expressions that
-// tokenizers are made with.
-#include "scanners.h"
+// Hand-written matchers for the regular expressions of pre-tokenizers.
+#include "text/scanners.h"
 
-#include "unicode.h"
+#include "text/unicode.h"
 
-// The end of the run of characters of a class that begins at i.
+// The end of the characters of a class that begin at i.
 static size_t run(const Text *t, size_t i, size_t end, int cls) {
     while (i < end && t->cls[i] & cls) i++;
     return i;
@@ -30,7 +29,7 @@ static size_t scan_contraction(const Text *t, size_t i, size_t end, bool any_cas
     return two ? i + 3 : i;
 }
 
-// \s*[\r\n]+ where lines is set, then \s+(?!\S)|\s+: a run of white space leaves its last character
+// \s*[\r\n]+ if `lines` is set, then \s+(?!\S)|\s+: a run of white space leaves its last character
 // to the word after it.
 static size_t scan_spaces(const Text *t, size_t i, size_t end, bool lines) {
     size_t j = i, after_newline = i;
@@ -40,8 +39,8 @@ static size_t scan_spaces(const Text *t, size_t i, size_t end, bool lines) {
     return j < end && j > i + 1 ? j - 1 : j;
 }
 
-// What follows the words: \p{N}{1,most}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+ with
-// s->cls for \p{L}, and with / among the line ends where `slash` is set.
+// The alternatives after words: \p{N}{1,most}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+// with s->cls for \p{L}, and with / among the line ends if `slash` is set.
 static size_t scan_after_words(const Scanner *s, const Text *t, size_t i, size_t end, bool slash) {
     if (t->cls[i] & NUMBER) {
         size_t most = end - i < s->most ? end - i : s->most;
@@ -85,8 +84,8 @@ static size_t scan_u_star_w(const Text *t, size_t i, size_t end) {
     return k > j ? k : after_w;
 }
 
-// [^\r\n\p{L}\p{N}]?U*W+(?i:'s|..)?|[^\r\n\p{L}\p{N}]?U+W*(?i:'s|..)?, then scan_after_words. Where
-// U+W* has its turn there is no W at all, so W* is empty.
+// [^\r\n\p{L}\p{N}]?U*W+(?i:'s|..)?|[^\r\n\p{L}\p{N}]?U+W*(?i:'s|..)?, then scan_after_words. The
+// second form is reached only where there is no W, so its W* is empty.
 static size_t scan_o200k(const Scanner *s, const Text *t, size_t i, size_t end) {
     bool lead = !(t->cls[i] & (NUMBER | LETTER)) && !is_newline(t->c[i]);
     size_t j = scan_u_star_w(t, i + lead, end);
@@ -129,17 +128,10 @@ static size_t scan_newline(const Scanner *s, const Text *t, size_t i, size_t end
 }
 
 static bool in_ranges(const Scanner *s, uint32_t c) {
-    size_t low = 0, high = s->n_ranges;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (s->ranges[mid][1] < c) low = mid + 1;
-        else high = mid;
-    }
-    return low < s->n_ranges && s->ranges[low][0] <= c;
+    return unicode_in_ranges(s->ranges, s->n_ranges, c);
 }
 
-// A run of the characters in s->ranges. A white space before it may be one of them, and then be all
-// of it.
+// Characters of s->ranges, perhaps after a white space, which may itself be the only one of them.
 static size_t scan_ranges(const Scanner *s, const Text *t, size_t i, size_t end) {
     size_t j = i + (in_ranges(s, t->c[i]) || (s->spaced && t->cls[i] & SPACE));
     while (j > i && j < end && in_ranges(s, t->c[j])) j++;
@@ -153,8 +145,8 @@ static size_t scan_bloom(const Scanner *s, const Text *t, size_t i, size_t end) 
     return j > begin ? j : i;
 }
 
-// \s+$, where $ is before a newline, too. Where the run that begins at i has no match, no part of
-// it has one, and split() goes on after it: scanning again at each character would be quadratic.
+// \s+$, where $ is also before a newline. If white space at i has no match, neither has the rest of
+// it, so split() goes on after it: scanning again at each character would be quadratic.
 static size_t scan_trailing_spaces(const Scanner *s, const Text *t, size_t i, size_t end) {
     size_t j = run(t, i, end, s->cls);
     if (j == end) return j;
@@ -162,7 +154,7 @@ static size_t scan_trailing_spaces(const Scanner *s, const Text *t, size_t i, si
     return j;
 }
 
-// Digits over the characters that ByteLevel shows bytes as: besides 0-9 those are superscripts and
+// Digits among the characters that stand for bytes in ByteLevel: 0-9, and superscripts and
 // fractions of Latin-1.
 static size_t scan_byte_digits(const Scanner *s, const Text *t, size_t i, size_t end) {
     size_t stop = end - i < s->most ? end : i + s->most;
@@ -183,7 +175,7 @@ static size_t scan_exactly(const Scanner *s, const Text *t, size_t i, size_t end
     return i + s->most;
 }
 
-// A punctuation mark, a run of white space, or what lies between such.
+// A punctuation mark, a run of white space, or the text between such.
 static size_t scan_bert(const Scanner *s, const Text *t, size_t i, size_t end) {
     if (t->cls[i] & PUNCTUATION) return i + 1;
     bool space = t->cls[i] & SPACE;

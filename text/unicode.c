@@ -1,17 +1,23 @@
 // Characters: UTF-8, classes, normalisation forms.
-#include "unicode.h"
+#include "text/unicode.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "unicode_tables.h"
+#include "text/unicode_tables.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
+const char *find_bytes(const char *text, size_t len, const char *what, size_t n) {
+    for (size_t i = 0; n <= len && i <= len - n; i++)
+        if (memcmp(text + i, what, n) == 0) return text + i;
+    return NULL;
+}
+
 // ---- classes ----
 
-// The value of the run that c is in: the last entry whose upper bits are not above c, without those
-// bits.
+// The value of the range that contains c: the low bits of the last entry whose upper bits are at
+// most c.
 static uint32_t run_value(const uint32_t *runs, size_t n, uint32_t c, int shift) {
     size_t low = 0, high = n;  // the answer is in low..high-1
     while (high - low > 1) {
@@ -28,44 +34,37 @@ static uint8_t combining_class(uint32_t c) {
     return c < 0x300 ? 0 : (uint8_t)run_value(COMBINING, COUNT(COMBINING), c, 8);
 }
 
-// Whether c is in one of the runs of an ascending table.
-static bool in_runs(const uint32_t (*runs)[2], size_t n, uint32_t c) {
+bool unicode_in_ranges(const uint32_t (*ranges)[2], size_t n, uint32_t c) {
     size_t low = 0, high = n;
     while (low < high) {
         size_t mid = (low + high) / 2;
-        if (runs[mid][1] < c) low = mid + 1;
+        if (ranges[mid][1] < c) low = mid + 1;
         else high = mid;
     }
-    return low < n && runs[low][0] <= c;
+    return low < n && ranges[low][0] <= c;
 }
 
-bool unicode_is_control(uint32_t c) {
-    return c == 0 || in_runs(CONTROLS, COUNT(CONTROLS), c);
-}
+#define IN(table, c) unicode_in_ranges(table, COUNT(table), c)
 
-bool unicode_is_accent(uint32_t c) {
-    return c >= 0x300 && in_runs(ACCENTS, COUNT(ACCENTS), c);
-}
+bool unicode_is_control(uint32_t c) { return c == 0 || IN(CONTROLS, c); }
+
+bool unicode_is_accent(uint32_t c) { return c >= 0x300 && IN(ACCENTS, c); }
 
 bool unicode_is_combining(uint32_t c) {
     if (c < 0x300) return false;
     bool mark = unicode_class(c) & MARK;
-    return mark != in_runs(STRIPPED_BUT_MARK, COUNT(STRIPPED_BUT_MARK), c);
+    return mark != IN(STRIPPED_BUT_MARK, c);
 }
 
 bool unicode_joins(uint32_t before, uint32_t c) {
     if (before == '\r' && c == '\n') return true;
     if (before < 0x300 && c < 0x300) return false;
-    if (in_runs(UNJOINED, COUNT(UNJOINED), before) || in_runs(UNJOINED, COUNT(UNJOINED), c))
-        return false;
+    if (IN(UNJOINED, before) || IN(UNJOINED, c)) return false;
     bool mark = unicode_class(c) & MARK;
-    return mark != in_runs(JOINING_BUT_MARK, COUNT(JOINING_BUT_MARK), c) ||
-           in_runs(PREPENDED, COUNT(PREPENDED), before);
+    return mark != IN(JOINING_BUT_MARK, c) || IN(PREPENDED, before);
 }
 
-bool unicode_is_ideograph(uint32_t c) {
-    return c >= 0x3400 && in_runs(IDEOGRAPHS, COUNT(IDEOGRAPHS), c);
-}
+bool unicode_is_ideograph(uint32_t c) { return c >= 0x3400 && IN(IDEOGRAPHS, c); }
 
 uint32_t unicode_lower(uint32_t c) {
     if (c < 0x80) return 'A' <= c && c <= 'Z' ? c + 32 : c;
@@ -83,7 +82,7 @@ uint32_t unicode_lower(uint32_t c) {
 
 // ---- UTF-8 ----
 
-// The bounds of the second byte, which shut out long forms, surrogates and what is above U+10FFFF.
+// Bounds of the second byte exclude overlong forms, surrogates and characters above U+10FFFF.
 static bool second_byte_fits(uint8_t first, uint8_t second) {
     uint8_t low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
     uint8_t high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
@@ -116,7 +115,7 @@ size_t utf8_length(const char *text, size_t len) {
     bool whole;
     if (len == 0) return 0;
     size_t n = utf8_decode((const uint8_t *)text, len, &c, &whole);
-    bool written_out = n == 3 && (uint8_t)text[0] == 0xEF;  // U+FFFD itself, which replaces nothing
+    bool written_out = n == 3 && (uint8_t)text[0] == 0xEF;  // the text has U+FFFD itself
     return c != REPLACEMENT || written_out ? n : 0;
 }
 
@@ -159,7 +158,7 @@ static int compare_decomposed(const void *key, const void *row) {
     return (a > b) - (a < b);
 }
 
-// Appends what form KD makes of c, if that is not what form D does; 0: it is, -1: no memory.
+// Appends form KD of c. 0: that is the same as form D, -1: no memory.
 static int decompose_compatible(Decomposed *d, uint32_t c) {
     size_t low = 0, high = COUNT(COMPATIBLE);
     while (low < high) {
@@ -189,8 +188,8 @@ static bool decompose(Decomposed *d, uint32_t c) {
     return decompose(d, row[1]) && (row[2] == 0 || append(d, row[2]));
 }
 
-// Sorts a run of marks by class, equal ones staying in order: by insertion while it is short, else
-// by counting into `spare`.
+// Sorts a run of marks by class, keeping equal ones in order: by insertion if it is short, else by
+// counting into `spare`.
 static bool order_marks(uint32_t *chars, uint8_t *ccc, size_t n) {
     if (n <= 32) {
         for (size_t i = 1; i < n; i++) {
@@ -225,7 +224,7 @@ static bool order_all(Decomposed *d) {
     return ok;
 }
 
-// What first and second compose to, or 0.
+// The character that first and second compose to, or 0.
 static uint32_t compose(uint32_t first, uint32_t second) {
     if (first - HANGUL_L < N_L && second - HANGUL_V < N_V)
         return HANGUL + ((first - HANGUL_L) * N_V + second - HANGUL_V) * N_T;
@@ -244,8 +243,7 @@ static uint32_t compose(uint32_t first, uint32_t second) {
 }
 
 // Writes the composed characters to out, which has room for d->n, and returns their number. A mark
-// joins the last starter unless something that stays lies between them with a class as high as its
-// own, or a starter.
+// joins the last starter unless a starter or a mark of its class or higher stays between them.
 static size_t compose_all(const Decomposed *d, uint32_t *out) {
     size_t n = 0, starter = SIZE_MAX;
     int last = -1;  // class of what lies between the starter and here; -1: nothing
@@ -264,7 +262,7 @@ static size_t compose_all(const Decomposed *d, uint32_t *out) {
 }
 
 ptrdiff_t normal_form(uint32_t **chars, size_t n, int form) {
-    // Below this a character without a mark after it stays as it is.
+    // A character below this without a mark after it stays as it is.
     uint32_t plain_below = form & COMPATIBLE_FORM ? 0xA0 : form & COMPOSED_FORM ? 0x300 : 0xC0;
     size_t plain = 0;
     while (plain < n && (*chars)[plain] < plain_below) plain++;

@@ -1,4 +1,4 @@
-// Characters: UTF-8, classes, and normalisation forms, as the `tokenizers` library sees them
+// Characters: UTF-8, classes, and normalisation forms, as in the `tokenizers` library
 // (unicode_tables.h).
 #ifndef UNICODE_H
 #define UNICODE_H
@@ -9,8 +9,8 @@
 
 enum { REPLACEMENT = 0xFFFD };  // stands for bytes that are not UTF-8
 
-// The class of a character: any of these flags. Capitals name categories of Unicode 16 and white
-// space as regular expressions have them; the last three are the library's own tests.
+// The class of a character: any of these flags. The comments name categories of Unicode 16, and
+// regular expressions' white space; the last three flags are tests of `tokenizers` itself.
 enum {
     UPPER = 1 << 0,        // Lu, Lt
     LOWER = 1 << 1,        // Ll
@@ -27,10 +27,9 @@ enum {
 };
 uint16_t unicode_class(uint32_t c);
 
-// Decodes the character at text[0..len), len > 0, into *c and returns its bytes, 1..4. If they are
-// not UTF-8, *c is REPLACEMENT and the bytes are those that one replacement stands for: the longest
-// beginning of a character, or one byte. *whole false: the text ended inside a character that more
-// bytes might complete.
+// Decodes the character at text[0..len), len > 0, into *c and returns its bytes, 1..4. If it is not
+// UTF-8, *c is REPLACEMENT, and the bytes are the longest beginning of a character, or one byte.
+// *whole false: the text ended inside a character that more bytes might complete.
 size_t utf8_decode(const uint8_t *text, size_t len, uint32_t *c, bool *whole);
 // The bytes of the character at text[0..len), 0 if there is none: bad, cut short, overlong or a
 // surrogate.
@@ -38,18 +37,23 @@ size_t utf8_length(const char *text, size_t len);
 // Writes a character and returns its bytes, 1..4.
 size_t utf8_encode(uint32_t c, uint8_t out[4]);
 
-// Replaces *chars, malloc'd, n of them, by their normalisation form, reallocated, and returns the
-// new count. -1: no memory, *chars is as it was. Work is near-linear in n.
+// Where what[n], n > 0, first stands in text[len]; NULL: nowhere.
+const char *find_bytes(const char *text, size_t len, const char *what, size_t n);
+
+// Replaces n *chars, malloc'd, by their normalisation form, and returns the new number. -1: no
+// memory, and *chars is as it was. Time is nearly linear in n.
 enum { FORM_D, COMPOSED_FORM = 1, COMPATIBLE_FORM = 2 };  // 0 to 3: D, C, KD, KC
 ptrdiff_t normal_form(uint32_t **chars, size_t n, int form);
 
-bool unicode_is_combining(uint32_t c);  // what StripAccents takes out
-// Whether c stays in the grapheme that ends with `before`, as far as graphemes of 5 bytes go.
+// Whether c is in one of n ranges, ascending, with their ends.
+bool unicode_in_ranges(const uint32_t (*ranges)[2], size_t n, uint32_t c);
+bool unicode_is_combining(uint32_t c);  // that StripAccents drops
+// Whether c belongs to the grapheme that ends with `before`; exact for graphemes of up to 5 bytes.
 bool unicode_joins(uint32_t before, uint32_t c);
-// What BERT's normalizer takes out and pads, as the library knows it.
+// Characters that BERT's normalizer drops, or pads with spaces, as in `tokenizers`.
 bool unicode_is_control(uint32_t c);
 bool unicode_is_accent(uint32_t c);     // Mn
 bool unicode_is_ideograph(uint32_t c);
-uint32_t unicode_lower(uint32_t c);     // of U+0130 itself, which becomes two
+uint32_t unicode_lower(uint32_t c);     // U+0130 stays: it becomes two characters
 
 #endif

@@ -1,4 +1,4 @@
-// Made by exporter/unicode_tables.py from tokenizers 0.23.3; do not edit.
+// Made by exporter/tokenizers/unicode_tables.py from tokenizers 0.23.3; do not edit.
 #ifndef UNICODE_TABLES_H
 #define UNICODE_TABLES_H
 

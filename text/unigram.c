@@ -1,9 +1,9 @@
-#include "unigram.h"
+#include "text/unigram.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "unicode.h"
+#include "text/unicode.h"
 
 static size_t length(const Unigram *u, size_t i) {
     int32_t id = u->ids.v[i];
@@ -44,7 +44,7 @@ int load_unigram(Unigram *u, Reader *r, int n_tokens, const int32_t *begin, cons
     return 0;
 }
 
-// The first of the tokens low..high-1, which agree in k bytes, whose next byte is `byte` or more.
+// Tokens low..high-1 agree in k bytes. Returns the first whose next byte is at least `byte`.
 static size_t bound(const Unigram *u, size_t low, size_t high, size_t k, int byte) {
     while (low < high) {
         size_t mid = (low + high) / 2;
@@ -55,7 +55,7 @@ static size_t bound(const Unigram *u, size_t low, size_t high, size_t k, int byt
     return low;
 }
 
-// Narrows the tokens *low..*high-1, which begin with text[0..k), to those that go on with text[k].
+// Narrows *low..*high-1, the tokens that begin with text[0..k), to those that go on with text[k].
 // Returns whether the first of them ends there.
 static bool narrow(const Unigram *u, const uint8_t *text, size_t k, size_t *low, size_t *high) {
     *high = k ? bound(u, *low, *high, k, text[k] + 1) : u->first[text[0] + 1];
@@ -70,7 +70,7 @@ int unigram_find(const Unigram *u, const uint8_t *text, size_t len) {
     return -1;
 }
 
-// Offers a token from `at` to `to`. Of equal sums the first offered stays.
+// Offers a token from `at` to `to`. It replaces an earlier offer only if its sum is larger.
 static void offer(const Unigram *u, UnigramNode *nodes, size_t at, size_t to, int id,
                   double score) {
     double sum = nodes[at].score + score;
@@ -94,7 +94,7 @@ void unigram_cut(const Unigram *u, const uint8_t *text, size_t len, int unk, Uni
         }
         if (!known) offer(u, nodes, at, at + step, unk, unknown);
     }
-    // Backwards along the best cut: what ended at a place now begins there.
+    // Back along the best cut: each token moves from the node at its end to the one at its start.
     int32_t id = nodes[len].id;
     for (int32_t to = (int32_t)len, at = nodes[len].to; to > 0;) {
         UnigramNode before = nodes[at];

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from ctypes import byref, memmove
+from ctypes import memmove
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
+from ._arguments import Floats
 from ._batch import read_source
-from ._native import InputError, Look, Probe, calls, int_array
+from ._looking import watched
+from ._native import Handle, InputError, Look, Probe, calls, int_array
 
 
 @dataclass
@@ -23,68 +25,72 @@ class Attention:
     to 1."""
 
     tokens: list[int]
-    weights: np.ndarray
-    sinks: np.ndarray
+    weights: Floats
+    sinks: Floats
     source: list[int] | None = None
-    encoder: np.ndarray | None = None
-    cross: np.ndarray | None = None
+    encoder: Floats | None = None
+    cross: Floats | None = None
 
 
-def attention(model, source: list[int], ids: list[int], max_bytes: int) -> Attention:
-    """source is empty but for an encoder-decoder. Whoever calls holds the model's lock."""
-    sequence = calls.sequence_new(model.workspace, False)
-    try:
-        layers, heads = _shape(model, sequence, source[:1], ids[:1])
-        encoder, decoder = layers
-        n, n_source = len(ids), len(source)
-        shapes = [(encoder, heads, n_source, n_source), (decoder, heads, n, n),
-                  (decoder if source else 0, heads, n, n_source)]  # fmt: skip
-        n_bytes = sum(4 * int(np.prod(shape)) for shape in shapes)
-        if n_bytes > max_bytes:
-            raise InputError(f"attention: {encoder + decoder} layers of {heads} heads over "
-                             f"{n_source + n} tokens take {n_bytes:,} bytes, and max_bytes is "
-                             f"{max_bytes:,}; give less text, or a larger max_bytes")  # fmt: skip
-        maps = [np.zeros(shape, np.float32) for shape in shapes]
-        sinks = np.zeros((decoder, heads, n), np.float32)
-        calls.sequence_rewind(sequence, 0)
-        calls.sequence_expect(sequence, n)
-        _watch(model, sequence, source, ids, _writer(maps, sinks, encoder))
-    finally:
-        calls.sequence_free(sequence)
+def attention(
+    model, workspace: Handle, source: list[int], ids: list[int], max_bytes: int
+) -> Attention:
+    """source: empty, unless the model is an encoder-decoder. It is the caller's turn."""
+    sequence = Handle(calls.sequence_new(workspace, False), calls.sequence_free, workspace)
+    n_read, n_own, heads = _shape(model, workspace, sequence, source[:1], ids[:1])
+    n, n_source = len(ids), len(source)
+    shapes = [
+        (n_read, heads, n_source, n_source),
+        (n_own, heads, n, n),
+        (n_own if source else 0, heads, n, n_source),
+    ]
+    n_bytes = sum(4 * prod(shape) for shape in shapes)
+    if n_bytes > max_bytes:
+        raise InputError(
+            f"attention: {n_read + n_own} layers of {heads} heads over "
+            f"{n_source + n} tokens take {n_bytes:,} bytes, and max_bytes is "
+            f"{max_bytes:,}; give less text, or a larger max_bytes"
+        )
+    maps = [np.zeros(shape, np.float32) for shape in shapes]
+    sinks = np.zeros((n_own, heads, n), np.float32)
+    calls.sequence_rewind(sequence, 0)
+    calls.sequence_expect(sequence, n)
+    _watch(model, workspace, sequence, source, ids, _writer(maps, sinks, n_read))
     if not source:
         return Attention(ids, maps[1], sinks)
     return Attention(ids, maps[1], sinks, source, maps[0], maps[2])
 
 
-def _shape(model, sequence: int, source: list[int], ids: list[int]) -> tuple[tuple[int, int], int]:
-    """Layers that read the source and others, and the most heads that one has."""
+def _shape(
+    model, workspace: Handle, sequence: Handle, source: list[int], ids: list[int]
+) -> tuple[int, int, int]:
+    """Layers that read the source, the others, and the most heads that one has."""
     rows: set[tuple[int, int]] = set()
-    _watch(model, sequence, source, [], lambda _, row, __: rows.add((row[0].layer, row[0].head)))
-    encoder = len({layer for layer, _ in rows})
-    _watch(model, sequence, [], ids, lambda _, row, __: rows.add((row[0].layer, row[0].head)))
+
+    def note(_, row, __) -> None:
+        rows.add((row[0].layer, row[0].head))
+
+    _watch(model, workspace, sequence, source, [], note)
+    n_read = len({layer for layer, _ in rows})
+    _watch(model, workspace, sequence, [], ids, note)
     heads = max((head for _, head in rows), default=-1) + 1
-    return (encoder, model.shape.n_layers - encoder), heads
+    return n_read, model.shape.n_layers - n_read, heads
 
 
-def _watch(model, sequence: int, source: list[int], ids: list[int], look) -> None:
+def _watch(
+    model, workspace: Handle, sequence: Handle, source: list[int], ids: list[int], look
+) -> None:
     """Reads the source and runs the ids while look(context, row, thread) sees their rows."""
-    probe = Probe(Look(look), None)
-    calls.workspace_probe(model.workspace, byref(probe))
-    try:
-        # In a thread of its own, since an exception such as KeyboardInterrupt would be lost in a
-        # callback.
-        with ThreadPoolExecutor(1) as thread:
-            if source:
-                thread.submit(read_source, model.workspace, sequence, source).result()
-            chunk = max(1, len(ids)) if model.shape.encoder else model.chunk
-            for at in range(0, len(ids), chunk):
-                piece = ids[at : at + chunk]
-                thread.submit(calls.forward, sequence, int_array(piece), len(piece), 0).result()
-    finally:
-        calls.workspace_probe(model.workspace, None)
+    with watched(workspace, Probe(Look(look), None)) as thread:
+        if source:
+            thread.submit(read_source, workspace, sequence, source).result()
+        chunk = max(1, len(ids)) if model.shape.encoder else model.chunk
+        for at in range(0, len(ids), chunk):
+            piece = ids[at : at + chunk]
+            thread.submit(calls.forward, sequence, int_array(piece), len(piece), 0).result()
 
 
-def _writer(maps: list[np.ndarray], sinks: np.ndarray, encoder: int):
+def _writer(maps: list[Floats], sinks: Floats, encoder: int):
     """Writes rows into the maps of the encoder, the decoder and its attention to the source."""
 
     def look(_, pointer, __) -> None:

@@ -5,39 +5,62 @@ from __future__ import annotations
 import os
 import warnings
 
+from . import _arguments as arguments
 from ._native import HeadsError, InputError
 
 
-def export(src: str | os.PathLike, out: str | os.PathLike, dtype: str = "q8", *,
-           kv_heads: int | None = None, tokenizer: str | os.PathLike | None = None,
-           revision: str | None = None, shape_only: bool = False, bits: float | None = None,
-           calibrate: bool | str | os.PathLike = False) -> None:  # fmt: skip
+def export(
+    src: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    dtype: str = "q8",
+    *,
+    kv_heads: int | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    revision: str | None = None,
+    shape_only: bool = False,
+    bits: float | None = None,
+    calibrate: bool | str | os.PathLike[str] = False,
+) -> None:
     """Makes the checkpoint `out` of a Hugging Face directory or hub id, a GGUF or a llama2.c file,
     as export.py does with the options of these names. It is written under another name and then
-    renamed: a call that fails or is interrupted leaves what was there. What a user should know is
-    warned of. Errors: InputError (dtype, bits, calibrate); HeadsError, OSError."""
+    renamed: a call that fails or is interrupted leaves what was there. Notes are
+    warnings. Errors: InputError (an argument); HeadsError, OSError."""
     from .exporter.assemble import pool_kv_heads
-    from .exporter.budget import BITS, rounding_of
-    from .exporter.convert import convert, open_source, refuse_overwriting
-    from .exporter.quantize import DTYPES
+    from .exporter.convert import convert, open_model, refuse_overwriting
+    from .exporter.quantize.budget import BITS, rounding_of
+    from .exporter.quantize.panels import DTYPES
     from .exporter.tensor import ExportError
 
-    if dtype not in (*DTYPES, *BITS):
+    src, out = arguments.path("src", src), arguments.path("out", out)
+    tokenizer = None if tokenizer is None else arguments.path("tokenizer", tokenizer)
+    if revision is not None:
+        arguments.c_string("revision", revision)
+    shape_only = arguments.flag("shape_only", shape_only)
+    kv_heads = None if kv_heads is None else arguments.whole("kv_heads", kv_heads, 1)
+    bits = None if bits is None else arguments.number("bits", bits, 1, 32)
+    if not isinstance(calibrate, bool):
+        calibrate = arguments.path("calibrate", calibrate)
+    if not isinstance(dtype, str) or dtype not in (*DTYPES, *BITS):
         raise InputError(f"dtype: {dtype!r} is none of {', '.join((*DTYPES, 'q4m'))}")
     if bits is not None and dtype not in BITS:
         raise InputError("bits belongs to q4 and q4m")
     if calibrate and dtype not in (*BITS, "q8"):
         raise InputError("calibrate belongs to q4, q4m and q8")
-    text = None if isinstance(calibrate, bool) else os.fspath(calibrate)
+    text = None if isinstance(calibrate, bool) else calibrate
     rounding = rounding_of(dtype, bits, bool(calibrate), text)
     try:
-        source = open_source(os.fspath(src), tokenizer and os.fspath(tokenizer), revision,
-                             shape_only)  # fmt: skip
-        refuse_overwriting(os.fspath(out), source.files)
+        model = open_model(src, tokenizer, revision, shape_only)
+        refuse_overwriting(out, model.files)
         if kv_heads is not None:
-            pool_kv_heads(source.knobs, source.tensors, kv_heads)
-        convert(source, os.fspath(out), dtype, shape_only,
-                note=lambda remark: warnings.warn(remark, stacklevel=4), rounding=rounding)  # fmt: skip
+            pool_kv_heads(model.knobs, model.tensors, kv_heads)
+        convert(
+            model,
+            out,
+            dtype,
+            shape_only,
+            note=lambda remark: warnings.warn(remark, stacklevel=4),
+            rounding=rounding,
+        )
     except ExportError as error:
         raise HeadsError(str(error)) from None
 

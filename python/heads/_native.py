@@ -1,20 +1,23 @@
-"""heads.h through ctypes. What the header says of a call (shapes, owners, threads) holds here;
-handles are integers, and a call that fails raises a HeadsError with the engine's sentence."""
+"""heads.h through ctypes. What the header says of a call (shapes, owners, threads) holds here; a call
+that fails raises a HeadsError with the engine's sentence."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
+import weakref
 from ctypes import CDLL, CFUNCTYPE, POINTER, Structure, byref, c_char, c_char_p, c_double, c_float
-from ctypes import c_int, c_int64, c_long, c_size_t, c_uint64, c_void_p
+from ctypes import c_int, c_int64, c_long, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
+from typing import Callable, NoReturn
 
-ABI = 6  # of heads.h that these declarations were written for
+ABI = 10  # of heads.h that these declarations were written for
 
 
 class HeadsError(RuntimeError):
-    """What the engine refused or could not do, in its own words. Of none of the kinds below are a
-    disk that is full, logits that are not finite, a session that is closed."""
+    """The engine's sentence on what it refused or could not do. A full disk, logits that are not
+    finite and a closed session are of none of the kinds below."""
 
 
 class FileError(HeadsError):
@@ -22,7 +25,7 @@ class FileError(HeadsError):
 
 
 class InputError(HeadsError, ValueError):
-    """What was asked for is refused: an argument out of range, or what this model does not do."""
+    """A request is refused: an argument is out of range, or this model does not do it."""
 
 
 class ContextError(InputError):
@@ -34,21 +37,47 @@ class Error(Structure):
 
 
 class Shape(Structure):
-    _fields_ = [("vocab_size", c_int), ("n_embd", c_int), ("n_layers", c_int), ("context", c_int),
-                ("weight_bytes", c_size_t), ("encoder", c_int),
-                ("source_vocab", c_int), ("greedy", c_int), ("target_ids", c_int)]  # fmt: skip
+    _fields_ = [
+        ("vocab_size", c_int),
+        ("n_embd", c_int),
+        ("n_layers", c_int),
+        ("context", c_int),
+        ("weight_bytes", c_size_t),
+        ("encoder", c_int),
+        ("source_vocab", c_int),
+        ("greedy", c_int),
+        ("target_ids", c_int),
+        ("vector", c_int),
+        ("n_labels", c_int),
+        ("token_classes", c_int),
+    ]
 
 
 class WorkspaceOptions(Structure):
-    _fields_ = [("context", c_int), ("chunk", c_int), ("n_threads", c_int), ("logit_rows", c_int),
-                ("k_type", c_int), ("v_type", c_int), ("isa", c_char_p),
-                ("threads_of", c_void_p)]  # fmt: skip
+    _fields_ = [
+        ("context", c_int),
+        ("chunk", c_int),
+        ("n_threads", c_int),
+        ("logit_rows", c_int),
+        ("k_type", c_int),
+        ("v_type", c_int),
+        ("isa", c_char_p),
+        ("threads_of", c_void_p),
+        ("hidden", c_int),
+    ]
 
 
 class SamplerOptions(Structure):
-    _fields_ = [("temperature", c_float), ("top_k", c_int), ("top_p", c_float), ("min_p", c_float),
-                ("repeat_penalty", c_float), ("repeat_last", c_int), ("seed", c_uint64),
-                ("most", c_int)]  # fmt: skip
+    _fields_ = [
+        ("temperature", c_float),
+        ("top_k", c_int),
+        ("top_p", c_float),
+        ("min_p", c_float),
+        ("repeat_penalty", c_float),
+        ("repeat_last", c_int),
+        ("seed", c_uint64),
+        ("most", c_int),
+    ]
 
 
 class Message(Structure):
@@ -60,44 +89,161 @@ class ChatOptions(Structure):
 
 
 class Run(Structure):
-    _fields_ = [("sequence", c_void_p), ("tokens", POINTER(c_int)), ("n", c_int),
-                ("n_logits", c_int)]  # fmt: skip
+    _fields_ = [
+        ("sequence", c_void_p),
+        ("tokens", POINTER(c_int)),
+        ("n", c_int),
+        ("n_logits", c_int),
+    ]
 
 
 class Text(Structure):
-    _fields_ = [("ids", POINTER(c_int)), ("n", c_int)]
+    _fields_ = [("ids", POINTER(c_int)), ("n", c_int), ("second", c_int)]
+
+
+class BatchOptions(Structure):
+    _fields_ = [("places", c_int), ("keep", c_int), ("tokenizer", c_void_p)]
+
+
+class Stop(Structure):
+    _fields_ = [("text", c_char_p), ("len", c_size_t)]
+
+
+class Bias(Structure):
+    _fields_ = [("id", c_int), ("value", c_float)]
+
+
+# context, tokens generated so far, how many, bits of those allowed
+Mask = CFUNCTYPE(c_int, c_void_p, POINTER(c_int), c_int, POINTER(c_uint32))
+
+
+class Request(Structure):
+    _fields_ = [
+        ("ids", POINTER(c_int)),
+        ("n", c_int),
+        ("n_scored", c_int),
+        ("max_tokens", c_int),
+        ("sampler", SamplerOptions),
+        ("answer", c_int),
+        ("stops", POINTER(Stop)),
+        ("n_stops", c_int),
+        ("stop_ids", POINTER(c_int)),
+        ("n_stop_ids", c_int),
+        ("likely", c_int),
+        ("n_top", c_int),
+        ("source", POINTER(c_int)),
+        ("n_source", c_int),
+        ("lang", c_char_p),
+        ("mask", Mask),
+        ("mask_context", c_void_p),
+        ("biases", POINTER(Bias)),
+        ("n_biases", c_int),
+        ("frequency_penalty", c_float),
+        ("presence_penalty", c_float),
+    ]
+
+
+class LikelyToken(Structure):
+    _fields_ = [("id", c_int), ("log_probability", c_double)]
+
+
+TOKEN, SCORE, DONE, FAILED = range(4)  # kinds of events
+
+
+class Event(Structure):
+    _fields_ = [
+        ("request", c_long),
+        ("kind", c_int),
+        ("id", c_int),
+        ("best", c_int),
+        ("log_probability", c_double),
+        ("top", POINTER(LikelyToken)),
+        ("n_top", c_int),
+        ("text", c_void_p),
+        ("len", c_size_t),
+        ("stopped", c_char_p),
+        ("error", c_char_p),
+    ]
+
+
+class BatchCounts(Structure):
+    _fields_ = [
+        ("waiting", c_long),
+        ("running", c_int),
+        ("prompt_tokens", c_size_t),
+        ("spared", c_size_t),
+    ]
 
 
 class KvPlan(Structure):
-    _fields_ = [(name, c_size_t) for name in
-                ("bytes_per_token", "growing", "windows", "state", "reserved",
-                 "bytes_per_source_token")]  # fmt: skip
+    _fields_ = [
+        (name, c_size_t)
+        for name in (
+            "bytes_per_token",
+            "growing",
+            "windows",
+            "state",
+            "reserved",
+            "bytes_per_source_token",
+        )
+    ]
 
 
 class AttentionRow(Structure):
-    _fields_ = [("sequence", c_void_p), ("layer", c_int), ("head", c_int), ("position", c_int),
-                ("first", c_int), ("n", c_int), ("weights", POINTER(c_float)), ("sink", c_float),
-                ("of_source", c_int)]  # fmt: skip
+    _fields_ = [
+        ("sequence", c_void_p),
+        ("layer", c_int),
+        ("head", c_int),
+        ("position", c_int),
+        ("first", c_int),
+        ("n", c_int),
+        ("weights", POINTER(c_float)),
+        ("sink", c_float),
+        ("of_source", c_int),
+    ]
 
 
 Look = CFUNCTYPE(None, c_void_p, POINTER(AttentionRow), c_int)
 
 
 class ProductInput(Structure):
-    _fields_ = [("tensors", POINTER(c_char_p)), ("n_tensors", c_int), ("which", c_int),
-                ("rows", POINTER(c_float)), ("stride", c_size_t), ("n", c_int),
-                ("width", c_int)]  # fmt: skip
+    _fields_ = [
+        ("tensors", POINTER(c_char_p)),
+        ("n_tensors", c_int),
+        ("which", c_int),
+        ("rows", POINTER(c_float)),
+        ("stride", c_size_t),
+        ("n", c_int),
+        ("width", c_int),
+    ]
 
 
 TakeInput = CFUNCTYPE(None, c_void_p, POINTER(ProductInput))
 
 
+class LensRow(Structure):
+    _fields_ = [
+        ("sequence", c_void_p),
+        ("layer", c_int),
+        ("position", c_int),
+        ("logits", POINTER(c_float)),
+    ]
+
+
+TakeLens = CFUNCTYPE(None, c_void_p, POINTER(LensRow))
+
+
 class Probe(Structure):
-    _fields_ = [("attention", Look), ("context", c_void_p), ("product", TakeInput)]
+    _fields_ = [
+        ("attention", Look),
+        ("context", c_void_p),
+        ("product", TakeInput),
+        ("lens", TakeLens),
+    ]
 
 
 TYPES = {"f16": 0, "f32": 1, "q8": 2, "q4": 3}  # of cached keys and values
-FLOATS, INTS, DOUBLES = POINTER(c_float), POINTER(c_int), POINTER(c_double)
+FLOATS, INTS = POINTER(c_float), POINTER(c_int)
 
 # name: (result, arguments); a call whose last argument is an exception may fail, and raises it.
 CALLS = {
@@ -112,14 +258,27 @@ CALLS = {
     "tokenizer_free": (None, (c_void_p,)),
     "encode": (c_long, (c_void_p, c_char_p, c_size_t, c_int, POINTER(INTS), HeadsError)),
     "is_eos": (c_int, (c_void_p, c_int)),
+    "is_special": (c_int, (c_void_p, c_int)),
+    "token_bytes": (c_long, (c_void_p, c_int, c_char_p, c_size_t)),
     "decoder_new": (c_void_p, (c_void_p, c_int, HeadsError)),
     "decoder_free": (None, (c_void_p,)),
     "decoder_push": (c_int, (c_void_p, c_int, POINTER(c_void_p), POINTER(c_size_t), InputError)),
     "decoder_finish": (c_int, (c_void_p, POINTER(c_void_p), POINTER(c_size_t), HeadsError)),
     "chat_new": (c_void_p, (c_void_p, InputError)),
     "chat_free": (None, (c_void_p,)),
-    "chat_encode": (c_long, (c_void_p, c_void_p, POINTER(Message), c_size_t, POINTER(ChatOptions),
-                             POINTER(INTS), InputError)),
+    "chat_encode": (
+        c_long,
+        (
+            c_void_p,
+            c_void_p,
+            POINTER(Message),
+            c_size_t,
+            POINTER(ChatOptions),
+            POINTER(INTS),
+            InputError,
+        ),
+    ),
+    "chat_template": (c_void_p, (c_void_p, POINTER(c_size_t))),
     "chat_end": (c_int, (c_void_p, c_void_p)),
     "workspace_new": (c_void_p, (c_void_p, POINTER(WorkspaceOptions), InputError)),
     "workspace_free": (None, (c_void_p,)),
@@ -133,6 +292,7 @@ CALLS = {
     "sequence_fork": (c_void_p, (c_void_p, c_int, InputError)),
     "sequence_rewind": (c_int, (c_void_p, c_int, InputError)),
     "sequence_expect": (None, (c_void_p, c_int)),
+    "sequence_off": (c_int, (c_void_p, c_char_p, InputError)),
     "sequence_length": (c_int, (c_void_p,)),
     "sequence_tokens": (INTS, (c_void_p,)),
     "sequence_save": (c_int, (c_void_p, c_char_p, HeadsError)),
@@ -143,14 +303,54 @@ CALLS = {
     "start_tokens": (c_long, (c_void_p, c_void_p, c_char_p, POINTER(INTS), InputError)),
     "source_language": (c_int, (c_void_p, c_void_p, c_char_p, INTS, c_long, InputError)),
     "text_ids": (c_long, (c_void_p, c_void_p, c_char_p, c_size_t, POINTER(INTS), HeadsError)),
-    "embed": (c_int, (c_void_p, POINTER(WorkspaceOptions), POINTER(Text), c_int, FLOATS,
-                      InputError)),
+    "pair_ids": (
+        c_long,
+        (
+            c_void_p,
+            c_void_p,
+            c_char_p,
+            c_size_t,
+            c_char_p,
+            c_size_t,
+            POINTER(INTS),
+            POINTER(c_int),
+            InputError,
+        ),
+    ),
+    "embed": (
+        c_int,
+        (c_void_p, POINTER(WorkspaceOptions), POINTER(Text), c_int, FLOATS, InputError),
+    ),
+    "classify": (
+        c_int,
+        (c_void_p, POINTER(WorkspaceOptions), POINTER(Text), c_int, FLOATS, InputError),
+    ),
+    "label": (POINTER(c_char), (c_void_p, c_int, POINTER(c_size_t))),
+    "likeliest": (c_int, (c_void_p, FLOATS, POINTER(LikelyToken), c_int)),
     "sampler_new": (c_void_p, (c_void_p, POINTER(SamplerOptions), InputError)),
     "sampler_free": (None, (c_void_p,)),
     "sampler_accept": (None, (c_void_p, c_int)),
     "sampler_pick_each": (None, (c_void_p, POINTER(c_void_p), c_int, FLOATS, INTS)),
-    "log_probabilities": (None, (c_void_p, FLOATS, INTS, c_int, DOUBLES, INTS)),
-}  # fmt: skip
+    "batch_new": (c_void_p, (c_void_p, POINTER(BatchOptions), InputError)),
+    "batch_free": (None, (c_void_p,)),
+    "batch_add": (c_long, (c_void_p, POINTER(Request), InputError)),
+    "batch_step": (c_int, (c_void_p, POINTER(POINTER(Event)), HeadsError)),
+    "batch_cancel": (c_int, (c_void_p, c_long)),
+    "batch_count": (BatchCounts, (c_void_p,)),
+    "pack": (
+        c_int,
+        (
+            c_char_p,
+            c_void_p,
+            c_size_t,
+            c_size_t,
+            c_void_p,
+            c_size_t,
+            POINTER(c_double),
+            InputError,
+        ),
+    ),
+}
 
 
 def _that_may_fail(function, kind: type[HeadsError]):
@@ -166,14 +366,19 @@ def _that_may_fail(function, kind: type[HeadsError]):
     return call
 
 
+LIBRARY = {"darwin": "libheads.dylib", "win32": "heads.dll"}.get(sys.platform, "libheads.so")
+
+
 def _library() -> CDLL:
     """Beside this file where the package is installed; in a checkout, what `make lib` built."""
     here = Path(__file__).resolve().parent
-    for path in (here / "libheads.so", here.parent.parent / "build" / "libheads.so"):
+    for path in (here / LIBRARY, here.parent.parent / "build" / LIBRARY):
         if path.exists():
             return CDLL(str(path))
-    raise ImportError("libheads.so is neither beside the module nor in build/: run `make lib` in "
-                      "the repository, or `pip install .`")  # fmt: skip
+    raise ImportError(
+        f"{LIBRARY} is neither beside the module nor in build/: run `make lib` in "
+        "the repository, or `pip install .`"
+    )
 
 
 class Calls:
@@ -183,10 +388,16 @@ class Calls:
         library = _library()
         library.heads_abi.restype = c_int
         if library.heads_abi() != ABI:
-            raise ImportError(f"libheads.so has ABI {library.heads_abi()}, expected {ABI}: "
-                              "build both from the same sources")  # fmt: skip
+            raise ImportError(
+                f"{LIBRARY} has ABI {library.heads_abi()}, expected {ABI}: "
+                "build both from the same sources"
+            )
         for name, (result, arguments) in CALLS.items():
-            function = getattr(library, f"heads_{name}")
+            function = getattr(library, f"heads_{name}", None)
+            if function is None:
+                raise ImportError(
+                    f"{LIBRARY} has no heads_{name}: build both from the same sources"
+                )
             function.restype = result
             *others, last = arguments or (None,)
             fails = isinstance(last, type) and issubclass(last, HeadsError)
@@ -197,6 +408,34 @@ class Calls:
 if sys.byteorder != "little":
     raise ImportError("heads needs a little-endian machine: checkpoints are computed as they lie")
 calls = Calls()
+
+
+class NotCopied:
+    """What owns memory of the engine."""
+
+    copied_by: str = "it belongs to this process and to this object"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(
+            f"a heads.{type(self).__name__} cannot be copied or pickled: {self.copied_by}"
+        )
+
+
+def _free(process: int, free, pointer: int, needs: tuple) -> None:
+    if process == os.getpid():
+        free(pointer)
+
+
+class Handle(NotCopied):
+    """A pointer that a call made. It is freed when nothing refers to it any more, and what it
+    `needs` later: whoever closes a model, what another thread is calling has its handles to the
+    end. A child of fork() leaves its parent's alone."""
+
+    def __init__(self, pointer: int, free: Callable[[int], None], *needs: Handle | None):
+        self.pointer: int = pointer
+        self._as_parameter_: int = pointer
+        # Not __del__: the garbage collector would call those of a cycle in any order.
+        weakref.finalize(self, _free, os.getpid(), free, pointer, needs).atexit = False
 
 
 def int_array(ids) -> ctypes.Array:

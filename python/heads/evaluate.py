@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from ._batch import GenerateJob, Sampling, ScoreJob
 from ._native import HeadsError
-from .model import Model, completion
+from .model import Model
 
 
 @register_model("heads")
@@ -25,10 +25,18 @@ class HeadsLM(TemplateLM):
     prefix_token_id: what stands before a text without context, as in the harness's `hf` back end;
     BOS where the tokenizer puts one before a text, else EOS."""
 
-    def __init__(self, path: str, threads: int | None = None, kv: str = "f16",
-                 context: int | None = None, parallel: int = 32,
-                 prefix_token_id: int | None = None, batch_size=None, max_batch_size=None,
-                 device=None):  # fmt: skip
+    def __init__(
+        self,
+        path: str,
+        threads: int | None = None,
+        kv: str = "f16",
+        context: int | None = None,
+        parallel: int = 32,
+        prefix_token_id: int | None = None,
+        batch_size=None,
+        max_batch_size=None,
+        device=None,
+    ):
         super().__init__()
         self.model = Model(path, threads, kv, context, chunk=256)
         self.model.must_have_one_text("the harness")
@@ -85,10 +93,12 @@ class HeadsLM(TemplateLM):
         return sums
 
     def generate_until(self, requests, disable_tqdm: bool = False) -> list[str]:
-        jobs = [self._generation(*request.args) for request in tqdm(
-            requests, desc="Tokenizing inputs", disable=disable_tqdm)]  # fmt: skip
+        jobs = [
+            self._generation(*request.args)
+            for request in tqdm(requests, desc="Tokenizing inputs", disable=disable_tqdm)
+        ]
         self.model.run(jobs, self.parallel, progress=not disable_tqdm)
-        texts = [str(completion(job)) for job in jobs]
+        texts = [str(job.completion()) for job in jobs]
         for request, text in zip(requests, texts):
             self.cache_hook.add_partial("generate_until", request.args, text)
         return texts
@@ -100,7 +110,7 @@ class HeadsLM(TemplateLM):
         options.pop("do_sample", None)
         sampling = Sampling(**{"temperature": 0.0, "top_p": 1.0, **options})
         ids = self.tok_encode(context)[-(self.model.context - most) :]
-        return GenerateJob(self.model, ids, most, sampling, [s for s in stops if s])
+        return GenerateJob(self.model, ids, most, sampling, [s.encode() for s in stops if s])
 
 
 def main(arguments: list[str]) -> int:

@@ -22,10 +22,10 @@ export async function launch(browser, scheme, downloads) {
   return { browser: launched, name: browser, scheme, downloads };
 }
 
-// A page opened from disk, and what it said and asked for meanwhile.
+// A page opened from disk or by its address, and what it said and asked for meanwhile.
 export async function open(running, path, width = 1280, height = 900) {
   const page = await running.browser.newPage();
-  const address = "file://" + path, said = [], asked = [];
+  const address = path.includes("://") ? path : "file://" + path, said = [], asked = [];
   page.on("console", (message) => said.push(message.type() + ": " + message.text()));
   page.on("pageerror", (error) => said.push(String(error)));
   page.on("request", (request) => asked.push(request.url()));

@@ -115,6 +115,12 @@ function head_of(ids, layer, h, kind, random) {
     ...(layer.sinks ? { sink: bytes(sink) } : {}), map: bytes(map.flat()) };
 }
 
+// Of each token after the first.
+function costs_of(ids, random) {
+  const token_costs = ids.slice(1).map(() => 2 * random() - 0.5);
+  return { cost: token_costs.reduce((sum, x) => sum + x, 0) / token_costs.length, token_costs };
+}
+
 function layer_of(ids, plan, layer, random) {
   const mixer = plan.mixer?.(layer) ?? "attention";
   const made = { layer, mixer, n_heads: plan.heads, n_kv_heads: plan.kv_heads, window: 0 };
@@ -129,6 +135,8 @@ function layer_of(ids, plan, layer, random) {
   const of_layer = { ...made, sinks: plan.sinks };
   made.heads = Array.from({ length: plan.heads }, (_, h) =>
     head_of(ids, of_layer, h, kinds[Math.floor(random() * kinds.length)], random));
+  const chance = random_of(layer + 1);
+  if (plan.costs) for (const head of made.heads) Object.assign(head, costs_of(ids, chance));
   return made;
 }
 
@@ -155,8 +163,9 @@ function leave_out(data, every) {
 // ---- the pages ----
 
 export const PLANS = {
-  story: { text: STORY, layers: 6, heads: 9, kv_heads: 3 },
+  story: { text: STORY, layers: 6, heads: 9, kv_heads: 3, costs: true },
   large: { text: STORY, pieces: repeated(128), layers: 30, heads: 9, kv_heads: 3 },
+  twelve: { text: STORY, layers: 12, heads: 12, kv_heads: 12 },
   wide: { text: STORY, layers: 32, heads: 32, kv_heads: 8, left_out: 2 },
   left_out: { text: STORY, layers: 3, heads: 4, kv_heads: 2, left_out: 1 },
   tiny: { text: "a b a b", layers: 1, heads: 1, kv_heads: 1 },

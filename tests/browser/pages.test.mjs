@@ -174,7 +174,7 @@ function tests_of_use(browser) {
 
   using("a cell for each head, with its role and number", "story", async (page, data) => {
     const cells = await page.$$eval('#grid [role="gridcell"]', (all) => all.map((e) => ({
-      role: e.dataset.role, short: e.querySelector(".short").textContent,
+      role: e.dataset.role,
       number: Number(e.querySelector(".number").textContent) })));
     const heads = data.layers.flatMap((layer) => layer.heads);
     assert.equal(cells.length, heads.length);
@@ -198,7 +198,7 @@ function tests_of_use(browser) {
   });
   using("no brackets where no KV head is shared", "right_to_left", async (page) => {
     assert.equal((await page.$$("#grid .shares")).length, 0);
-    assert.match(await text(page, "#sharing"), /KV head of its own/);
+    assert.match(await text(page, "#reading"), /KV head of its own/);
   });
 
   using("layers without attention say so", "mixed", async (page) => {
@@ -326,6 +326,25 @@ function tests_of_use(browser) {
     assert.equal(await focused(page), "gridcell");
   });
 
+  using("what the text's loss becomes without a head", "story", async (page, data) => {
+    const all = data.layers.flatMap((layer) => layer.heads);
+    await choose(page, "shown", "cost");
+    await choose(page, "order", "highest");
+    const [dearest] = [...all].sort((a, b) => b.cost - a.cost);
+    await page.click("#grid .cell");
+    assert.match(await title(page), new RegExp(`head ${dearest.head}:`));
+    await choose(page, "source", "cost");
+    const [most] = dearest.token_costs.map((cost, i) => [cost, i + 1]).sort((a, b) => b[0] - a[0]);
+    const listed = await page.$$eval("#looked li", (items) => items.map((e) => e.textContent));
+    assert.equal(listed.length, 8);
+    assert.match(listed[0], new RegExp(` ${most[1]}${most[0].toFixed(2)}$`));
+    assert.equal(await page.$$eval("#tokens .lit", (lit) => lit.length),
+      dearest.token_costs.filter((cost) => cost / Math.max(1, most[0]) >= 0.005).length);
+    await page.click("#looked button");
+    assert.match(await text(page, "#tokens .picked"), new RegExp(data.tokens[most[1]].text.trim()));
+    await sound(page);
+  });
+
   using("all scores as a table and as text", "mixed", async (page, data) => {
     await page.click("#table summary");
     await page.waitForSelector("#table-box table");
@@ -357,6 +376,20 @@ function tests_of_use(browser) {
           : [...made.querySelectorAll("text")].map((e) => e.textContent);
       }, svg);
       assert.ok(labels && labels.some((label) => label.includes(data.model)), svg.slice(0, 300));
+      const cut = await page.evaluate((source) => {  // text beyond the picture's right edge
+        const box = document.createElement("div");
+        box.innerHTML = source;
+        document.body.append(box);
+        const right = box.firstChild.getBoundingClientRect().right;
+        const over = [...box.querySelectorAll("text")].filter((e) =>
+          e.getBoundingClientRect().right > right).map((e) => e.textContent);
+        box.remove();
+        return over;
+      }, svg);
+      assert.deepEqual(cut, []);
+      assert.equal((svg.match(/<image /g) ?? []).length, kind === "grid" ? 32 : 0, "small maps");
+      const colours = svg.match(/(?<=(fill|stroke)=")[^"]*/g);  // that old programs can read
+      assert.deepEqual(colours.filter((name) => !/^(#[0-9a-f]{6}|none)$/.test(name)), []);
     }
     await page.bringToFront();
     for (const action of ["Copy PNG", "Copy SVG"]) {
@@ -396,7 +429,7 @@ function tests_of_use(browser) {
         assert.equal(rows, layer.rows[role]);
       }
       assert.match(await text(page, "#in-words"), new RegExp(`${layer.rows[head.role]} rows`));
-      assert.match(await text(page, ".caution"), /Attention is not explanation/);
+      assert.match(await text(page, ".top"), /Attention is not explanation/);
     });
 
   // Of a page with two texts: row i of a head whose rows see all n tokens.
@@ -515,12 +548,120 @@ function tests_of_use(browser) {
     assert.equal(await row(), 68);
   });
 
+  // ---- what is in view ----
+
+  // Where things are on the screen; the box of text is that of its letters.
+  const boxes = (page, selector) => page.$$eval(selector, (all) => all.map((e) => {
+    const { left, top, right, bottom } = e.getBoundingClientRect();
+    return { left, top, right, bottom };
+  }));
+  const inside = (inner, outer) => inner.left >= outer.left - 1 && inner.right <= outer.right + 1 &&
+    inner.top >= outer.top - 1 && inner.bottom <= outer.bottom + 1;
+  const window_of = ([width, height]) => ({ left: 0, top: 0, right: width, bottom: height });
+
+  for (const name of ["mqa_markup", "large", "twelve", "wide", "translation"]) {
+    using(`all columns are in view at 1280 pixels: ${name}`, name, async (page) => {
+      for (const order of ["layers", "highest"]) {
+        await choose(page, "order", order);
+        const [box] = await boxes(page, "#grid-box");
+        const cells = await boxes(page, "#grid .cell"), faces = await boxes(page, "#grid .number");
+        cells.forEach((cell, i) => {
+          assert.ok(cell.left >= box.left && cell.right <= box.right, `${cell.right} ${box.right}`);
+          assert.ok(faces[i].left >= cell.left && faces[i].right <= cell.right, "its number");
+        });
+        for (const kind of await boxes(page, "#grid .kind")) assert.ok(kind.right <= box.right);
+      }
+    });
+  }
+
+  using("small maps are there from the start where they fit", "twelve", async (page) => {
+    assert.equal(await page.$eval("#thumbnails", (e) => e.checked), true);
+    await page.waitForFunction(() => document.querySelectorAll("#grid canvas").length === 144);
+    await page.click("#thumbnails");
+    assert.equal((await page.$$("#grid canvas")).length, 0);
+  });
+
   using("small maps are drawn in view", "large", async (page) => {
+    assert.equal(await page.$eval("#thumbnails", (e) => e.checked), false);
     await page.click("#thumbnails");
     await page.waitForSelector("#grid canvas");
     await settled(page);
     const maps = (await page.$$("#grid canvas")).length;
     assert.ok(maps > 9 && maps < 270, maps + " of 270");
+  });
+
+  for (const name of ["story", "large"]) {
+    using(`text and map are beside each other: ${name}`, name, async (page) => {
+      for (const selector of ["#map-box", "#tokens", "#looked"]) {
+        const [box] = await boxes(page, selector);
+        assert.ok(inside(box, window_of(SIZES.desk)), selector);
+      }
+      const [[map], [tokens]] = [await boxes(page, "#map-box"), await boxes(page, "#tokens")];
+      assert.ok(tokens.left > map.right && tokens.top < map.bottom);
+      await page.click("#pairs li:last-child button");
+      assert.ok(inside(...await boxes(page, ".token.picked .word, #tokens").then(([a, b]) =>
+        [b, a])), "the token that was picked is scrolled to");
+    });
+
+    test(`a tap shows its map on a phone: ${name}`, async () => {
+      const page = await open(running, paths[name], ...SIZES.phone);
+      for (const selector of ["#grid .layer:last-child .cell:last-child", "#tokens .token:last-child",
+        "#grid .layer:nth-child(2) .cell", "#tokens .token:nth-child(3)", "#pairs button"]) {
+        await page.click(selector);
+        await settled(page);
+        const [map] = await boxes(page, "#map");
+        assert.ok(inside(map, window_of(SIZES.phone)), selector);
+        assert.equal(await page.evaluate(({ left, right, bottom }) =>
+          document.elementFromPoint((left + right) / 2, bottom - 4).id, map), "map", selector);
+        const [tapped] = await boxes(page, selector);
+        assert.ok(tapped.top >= map.bottom, `${selector} is below the map`);
+      }
+      await page.close();
+    });
+  }
+
+  using("no number breaks in two", "story", async (page) => {
+    for (const [width, height] of [[1280, 900], [768, 1024], [360, 740]]) {
+      await page.setViewport({ width, height });
+      const n = data_of("story", PLANS.story).tokens.length;
+      for (let i = 1; i <= n; i += 9) {
+        await page.$eval(`#tokens .token:nth-child(${i})`, (e) => e.click());
+        const broken = await page.$$eval(".number, #scores td, #spread b, #readout b", (all) =>
+          all.filter((e) => {
+            const range = document.createRange();
+            range.selectNodeContents(e);
+            return range.getClientRects().length > 1;
+          }).map((e) => e.textContent));
+        assert.deepEqual(broken, [], `at ${width}`);
+      }
+    }
+  });
+
+  using("what is found is scrolled to", "large", async (page, data) => {
+    const layers = data.layers.filter((layer) => layer.heads.some((head) => head.role === "first"));
+    await page.$eval("#grid-box", (e) => { e.scrollTop = e.scrollHeight; });
+    await page.click('#roles [data-role="first"]');
+    const first = '#grid .cell[data-role="first"]';
+    assert.equal(layers[0].layer, 0);
+    assert.ok(inside((await boxes(page, first))[0], (await boxes(page, "#grid-box"))[0]));
+    assert.equal(await page.evaluate((cell) => {
+      const { left, top } = document.querySelector(cell).getBoundingClientRect();
+      return document.elementFromPoint(left + 4, top + 4).closest(".cell")?.dataset.role;
+    }, first), "first", "below the names of the columns");
+    await page.click('#roles [data-role="first"]');
+    await page.type("#search", "Mira");
+    for (const [scrolled, found] of [["scrollHeight", ".found-token"], [0, ".found-token"]]) {
+      await page.$eval("#tokens", (e, to) => { e.scrollTop = e[to] ?? to; }, scrolled);
+      await page.type("#search", " ");
+      assert.ok(inside((await boxes(page, found))[0], (await boxes(page, "#tokens"))[0]));
+    }
+  });
+
+  using("a grey number is explained below the grid", "story", async (page) => {
+    const explained = () => text(page, "#reading");
+    assert.match(await explained(), /^Grey: .* strongest pair of tokens/);
+    await choose(page, "shown", "entropy");
+    assert.doesNotMatch(await explained(), /pair/);
   });
 
   test("the whole path by keyboard", async () => {

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "session.h"
+#include "engine.h"
 
 enum { MAX_SEQUENCES = 256 };
 
@@ -22,13 +22,13 @@ static void die(const Error *err) {
 
 static void run(Sequence *s, const int *tokens, int n, int n_logits) {
     Error err;
-    if (n && !forward(s, tokens, n, n_logits, &err)) die(&err);
+    if (n && !heads_forward(s, tokens, n, n_logits, &err)) die(&err);
 }
 
 static void go_to(Sequence *s, const int *tokens, int depth) {
     Error err;
-    if (sequence_length(s) > depth && sequence_rewind(s, depth, &err)) die(&err);
-    run(s, tokens + sequence_length(s), depth - sequence_length(s), 0);
+    if (heads_sequence_length(s) > depth && heads_sequence_rewind(s, depth, &err)) die(&err);
+    run(s, tokens + heads_sequence_length(s), depth - heads_sequence_length(s), 0);
 }
 
 static double run_batch(Workspace *w, const Sequence *parent, int depth, int n, int steps,
@@ -37,16 +37,16 @@ static double run_batch(Workspace *w, const Sequence *parent, int depth, int n, 
     Run runs[MAX_SEQUENCES];
     if (n > MAX_SEQUENCES) die(&(Error){"too many sequences"});
     for (int i = 0; i < n; i++) {
-        runs[i] = (Run){sequence_fork(parent, depth, &err), tokens + depth + i, 1, 1};
+        runs[i] = (Run){heads_sequence_fork(parent, depth, &err), tokens + depth + i, 1, 1};
         if (!runs[i].sequence) die(&err);
     }
     double start = 0;
     for (int step = -1; step < steps; step++) {  // the first is not timed
         if (step == 0) start = seconds();
-        if (!forward_runs(w, runs, n, &err)) die(&err);
+        if (!heads_forward_runs(w, runs, n, &err)) die(&err);
     }
     double time = seconds() - start;
-    for (int i = 0; i < n; i++) sequence_free(runs[i].sequence);
+    for (int i = 0; i < n; i++) heads_sequence_free(runs[i].sequence);
     return time;
 }
 
@@ -60,7 +60,7 @@ int main(int argc, char **argv) {
                                 .logit_rows = MAX_SEQUENCES};
     if (model_open(&model, argv[1], &err)) die(&err);
     Workspace *w = workspace_new(&model, &options, &err);
-    Sequence *s = w ? sequence_new(w, true, &err) : NULL;
+    Sequence *s = w ? heads_sequence_new(w, true, &err) : NULL;
     int *tokens = malloc((size_t)(context + MAX_SEQUENCES) * sizeof *tokens);
     if (!s) die(&err);
     if (!tokens) die(&(Error){"no memory for the tokens"});
@@ -75,8 +75,8 @@ int main(int argc, char **argv) {
         fflush(stdout);
     }
     free(tokens);
-    sequence_free(s);
-    workspace_free(w);
+    heads_sequence_free(s);
+    heads_workspace_free(w);
     model_close(&model);
     return 0;
 }

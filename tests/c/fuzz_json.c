@@ -9,19 +9,19 @@
 
 // Reads and counts everything that hangs on a value.
 static size_t use(const Json *v, int depth) {
-    Error err;
-    size_t len, n = 0, members = 1;
+    heads_error err;
+    size_t n = 0, members = 1;
     if (depth > JSON_MAX_DEPTH) abort();
     if (v->type == JSON_STRING) {
         if (v->text[v->len]) abort();
-        char *quoted = json_quote(v->text, v->len, &len);
-        if (!quoted) abort();
-        const Json *again = json_parse(quoted, len, &err);
+        Text quoted = {0};
+        json_quote(&quoted, v->text, v->len);
+        const Json *again = json_parse(quoted.data, quoted.size, &err);
         if (!again || again->type != JSON_STRING || again->len != v->len ||
             memcmp(again->text, v->text, v->len))
             abort();
         json_free(again);
-        free(quoted);
+        free(quoted.data);
     }
     for (const Json *m = v->first; m; m = m->next, n++) {
         members += use(m, depth + 1);
@@ -34,7 +34,7 @@ static size_t use(const Json *v, int depth) {
 // 1 if the bytes were read. The copy is exactly as long as the bytes, so that ASan sees whatever is
 // read beyond.
 static int try_bytes(const uint8_t *bytes, size_t size) {
-    Error err;
+    heads_error err;
     char *copy = malloc(size ? size : 1);
     if (!copy) abort();
     memcpy(copy, bytes, size);

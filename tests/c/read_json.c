@@ -18,11 +18,10 @@ static void stop(const char *what) {
 }
 
 static void put_string(FILE *out, const char *text, size_t len) {
-    size_t n;
-    char *quoted = json_quote(text, len, &n);
-    if (!quoted) stop("no memory");
-    fwrite(quoted, 1, n, out);
-    free(quoted);
+    Text quoted = {0};
+    json_quote(&quoted, text, len);
+    fwrite(quoted.data, 1, quoted.size, out);
+    free(quoted.data);
 }
 
 static void put_value(FILE *out, const Json *v) {
@@ -49,7 +48,7 @@ int main(void) {
     for (uint32_t len; fread(&len, sizeof len, 1, stdin) == 1;) {
         char *record = malloc(len ? len : 1), *answer = NULL;
         if (!record || fread(record, 1, len, stdin) != len) stop("a record is cut off");
-        Error err;
+        heads_error err;
         size_t size = 0;
         const Json *root = json_parse(record, len, &err);
         FILE *out = open_memstream(&answer, &size);

@@ -13,9 +13,9 @@
 #include <string.h>
 
 #include "model.h"
-#include "text/chat.h"
+#include "library/chat.h"
 
-enum { MAX_MESSAGES = 100 };
+enum { MAX_MESSAGES = 1 << 20 };
 
 static void stop(const char *what) {
     fprintf(stderr, "render_chat: %s\n", what);
@@ -58,12 +58,13 @@ int main(int argc, char **argv) {
             tokenizer ? chat_stop(chat, tokenizer) : -1);
     tokenizer_free(tokenizer);
     for (uint32_t flags; fread(&flags, sizeof flags, 1, stdin) == 1;) {
-        Message messages[MAX_MESSAGES];
         int64_t clock;
         uint32_t n;
         get(&clock, sizeof clock);
         get(&n, sizeof n);
         if (n > MAX_MESSAGES) stop("too many messages");
+        Message *messages = calloc(n + 1, sizeof *messages);
+        if (!messages) stop("no memory");
         for (uint32_t i = 0; i < n; i++) {
             size_t len;
             messages[i].role = get_text(&len, true);
@@ -81,6 +82,7 @@ int main(int argc, char **argv) {
             free((char *)messages[i].role);
             free((char *)messages[i].content);
         }
+        free(messages);
     }
     chat_free(chat);
     model_close(&model);

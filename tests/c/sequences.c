@@ -5,13 +5,14 @@
 //
 // Runs N random texts, each alone in one call, and then all of them side by side in random pieces,
 // with random rewinds, forks and saved copies in between; every row of logits must have the same
-// bits. Prints "ok" and what was done. tests/test_sequences.py calls it for all kinds of models.
+// bits. Prints "ok" and what was done. tests/engine/test_sequences.py calls it for all kinds of
+// models.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "session.h"
+#include "engine.h"
 
 enum { LONGEST = 180, MAX_SEQUENCES = 64, LOGIT_ROWS = 512 };
 
@@ -46,15 +47,16 @@ static Dtype dtype_of(const char *name) {
 
 static void run_alone(Workspace *w, Text *t, int vocab_size) {
     Error err;
-    Sequence *s = sequence_new(w, false, &err);
-    if (!s) give_up("sequence_new", &err);
-    const float *logits = forward(s, t->tokens, t->n, t->n, &err);
+    Sequence *s = heads_sequence_new(w, false, &err);
+    if (!s) give_up("heads_sequence_new", &err);
+    const float *logits = heads_forward(s, t->tokens, t->n, t->n, &err);
     if (!logits) give_up("forward", &err);
     t->logits = malloc(sizeof *logits * (size_t)t->n * (size_t)vocab_size);
     for (int i = 0; i < t->n; i++)
-        memcpy(t->logits + (size_t)i * (size_t)vocab_size, logits + (size_t)i * logit_stride(w),
+        memcpy(t->logits + (size_t)i * (size_t)vocab_size,
+               logits + (size_t)i * heads_logit_stride(w),
                sizeof *logits * (size_t)vocab_size);
-    sequence_free(s);
+    heads_sequence_free(s);
 }
 
 static void compare(const Text *t, int pos, const float *logits, int vocab_size) {
@@ -74,7 +76,7 @@ static void run_some(Workspace *w, Text *texts, int n_texts, int vocab_size) {
     int n_runs = 0, n_rows = 0;
     for (int i = 0; i < n_texts; i++) {
         Text *t = &texts[i];
-        int length = sequence_length(t->s), left = t->n - length;
+        int length = heads_sequence_length(t->s), left = t->n - length;
         if (!left || below(4) == 0) continue;
         int n = below(2) ? 1 : 1 + below(left), n_logits = below(n + 1);
         if (n_rows + n_logits > LOGIT_ROWS) continue;
@@ -82,12 +84,12 @@ static void run_some(Workspace *w, Text *texts, int n_texts, int vocab_size) {
         of[n_runs] = t;
         runs[n_runs++] = (Run){t->s, t->tokens + length, n, n_logits};
     }
-    const float *logits = forward_runs(w, runs, n_runs, &err);
-    if (!logits) give_up("forward_runs", &err);
+    const float *logits = heads_forward_runs(w, runs, n_runs, &err);
+    if (!logits) give_up("heads_forward_runs", &err);
     done.passes++;
     for (int i = 0; i < n_runs; i++)
-        for (int j = 0; j < runs[i].n_logits; j++, logits += logit_stride(w))
-            compare(of[i], sequence_length(runs[i].sequence) - runs[i].n_logits + j, logits,
+        for (int j = 0; j < runs[i].n_logits; j++, logits += heads_logit_stride(w))
+            compare(of[i], heads_sequence_length(runs[i].sequence) - runs[i].n_logits + j, logits,
                     vocab_size);
 }
 
@@ -95,9 +97,9 @@ static Sequence *saved_copy(Workspace *w, const Sequence *s) {
     Error err;
     char path[] = "/tmp/heads-sequence-XXXXXX";
     int fd = mkstemp(path);
-    if (fd < 0 || sequence_save(s, path, &err)) give_up("sequence_save", &err);
-    Sequence *copy = sequence_load(w, path, &err);
-    if (!copy) give_up("sequence_load", &err);
+    if (fd < 0 || heads_sequence_save(s, path, &err)) give_up("heads_sequence_save", &err);
+    Sequence *copy = heads_sequence_load(w, path, &err);
+    if (!copy) give_up("heads_sequence_load", &err);
     close(fd);
     unlink(path);
     return copy;
@@ -106,31 +108,32 @@ static Sequence *saved_copy(Workspace *w, const Sequence *s) {
 // Puts a text's sequence back, or a fork or a copy from a file in its place.
 static void disturb(Workspace *w, Text *t, Sequence **kept) {
     Error err;
-    int length = sequence_length(t->s), n = below(3) ? below(length + 1) : length, what = below(3);
+    int length = heads_sequence_length(t->s);
+    int n = below(3) ? below(length + 1) : length, what = below(3);
     if (what == 0) {
-        if (sequence_rewind(t->s, n, &err)) done.refused++;
+        if (heads_sequence_rewind(t->s, n, &err)) done.refused++;
         else done.rewinds++;
     } else if (what == 1) {
-        Sequence *fork = sequence_fork(t->s, n, &err);
+        Sequence *fork = heads_sequence_fork(t->s, n, &err);
         done.refused += !fork;
         if (!fork) return;
         done.forks++;
-        done.shared_forks += sequence_kv_usage(fork).shared > 0;
-        sequence_free(*kept);  // one parent lives on, so that shared pages have two users
+        done.shared_forks += heads_sequence_kv_usage(fork).shared > 0;
+        heads_sequence_free(*kept);  // one parent lives on, so that shared pages have two users
         *kept = t->s;
         t->s = fork;
     } else if (length) {
         Sequence *copy = saved_copy(w, t->s);
-        sequence_free(t->s);
+        heads_sequence_free(t->s);
         t->s = copy;
         done.saves++;
     }
-    sequence_expect(t->s, t->n);
+    heads_sequence_expect(t->s, t->n);
 }
 
 static bool finished(const Text *texts, int n) {
     for (int i = 0; i < n; i++)
-        if (sequence_length(texts[i].s) < texts[i].n) return false;
+        if (heads_sequence_length(texts[i].s) < texts[i].n) return false;
     return true;
 }
 
@@ -138,16 +141,16 @@ static void run_together(Workspace *w, Text *texts, int n, int vocab_size) {
     Error err;
     Sequence *kept = NULL;
     for (int i = 0; i < n; i++) {
-        texts[i].s = sequence_new(w, below(2), &err);
-        if (!texts[i].s) give_up("sequence_new", &err);
-        sequence_expect(texts[i].s, texts[i].n);
+        texts[i].s = heads_sequence_new(w, below(2), &err);
+        if (!texts[i].s) give_up("heads_sequence_new", &err);
+        heads_sequence_expect(texts[i].s, texts[i].n);
     }
     while (!finished(texts, n)) {
         run_some(w, texts, n, vocab_size);
         if (done.passes < 200 && below(2)) disturb(w, &texts[below(n)], &kept);
     }
-    sequence_free(kept);
-    for (int i = 0; i < n; i++) sequence_free(texts[i].s);
+    heads_sequence_free(kept);
+    for (int i = 0; i < n; i++) heads_sequence_free(texts[i].s);
 }
 
 int main(int argc, char **argv) {
@@ -171,7 +174,7 @@ int main(int argc, char **argv) {
     }
     run_together(w, texts, n, m.vocab_size);
     for (int i = 0; i < n; i++) free(texts[i].logits);
-    workspace_free(w);
+    heads_workspace_free(w);
     model_close(&m);
     printf("ok: %d rows in %d passes, %d rewinds, %d refused, %d forks, %d shared, %d saved\n",
            done.rows, done.passes, done.rewinds, done.refused, done.forks, done.shared_forks,

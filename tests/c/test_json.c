@@ -15,7 +15,7 @@ static void check(bool ok, const char *name, const char *why) {
 }
 
 // A copy that is exactly as long as the text, so that ASan sees a step beyond it.
-static const Json *parse(const char *text, size_t len, Error *err) {
+static const Json *parse(const char *text, size_t len, heads_error *err) {
     char *copy = malloc(len ? len : 1);
     memcpy(copy, text, len);
     const Json *root = json_parse(copy, len, err);
@@ -24,7 +24,7 @@ static const Json *parse(const char *text, size_t len, Error *err) {
 }
 
 static void refused(const char *text, size_t len, const char *message) {
-    Error err;
+    heads_error err;
     char why[600];
     const Json *root = parse(text, len, &err);
     snprintf(why, sizeof why, "expected \"%s\", found \"%s\"", message,
@@ -74,7 +74,7 @@ static void refusals(void) {
 
 static void depth(void) {
     char text[3 * JSON_MAX_DEPTH];
-    Error err;
+    heads_error err;
     memset(text, '[', JSON_MAX_DEPTH);
     memset(text + JSON_MAX_DEPTH, ']', JSON_MAX_DEPTH);
     const Json *root = parse(text, 2 * JSON_MAX_DEPTH, &err);
@@ -88,7 +88,7 @@ static void values(void) {
     static const char text[] =
         " {\"s\": \"a\\u0000\\\"\\/\\n\\u00e9\\ud83e\\udd8a\xC3\xB6\", \"t\\u0000u\": null,"
         "\"list\": [1, -0, 2.5e1, 9223372036854775807, 9223372036854775808, true, {}, []]}\n";
-    Error err;
+    heads_error err;
     const Json *root = parse(text, sizeof text - 1, &err);
     if (!root) {
         check(false, "values", err.text);
@@ -127,11 +127,11 @@ static void quoting(void) {
     static const char text[] = "a\"\\/\b\f\n\r\t\x01\x1F\x7F\0\xC3\xA9\xFF\xE2\x82";
     static const char want[] = "\"a\\\"\\\\/\\b\\f\\n\\r\\t\\u0001\\u001f\x7F\\u0000\xC3\xA9"
                                "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\"";
-    size_t len;
-    char *out = json_quote(text, sizeof text - 1, &len);
-    check(out && len == sizeof want - 1 && memcmp(out, want, sizeof want) == 0,
-          "the writer's escapes", out ? out : "no memory");
-    free(out);
+    Text out = {0};
+    json_quote(&out, text, sizeof text - 1);
+    check(out.size == sizeof want - 1 && memcmp(out.data, want, sizeof want) == 0,
+          "the writer's escapes", out.data);
+    free(out.data);
 }
 
 int main(void) {

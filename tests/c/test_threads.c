@@ -1,6 +1,7 @@
 // Several callers at once: each thread has a workspace of its own, with two threads, on one model
 // and one tokenizer. What its sequences give, forked from one another and loaded from one file, has
-// the bits that one thread alone gets. `make tsan` runs it under ThreadSanitizer.
+// the bits that one thread alone gets. Meanwhile others open and close models. `make tsan` runs
+// it under ThreadSanitizer.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +10,9 @@
 
 #include "heads.h"
 
-enum { N_CALLERS = 4, N_TEXTS = 3, PREFIX = 50, LENGTH = 90, PIECE = 7 };
+enum {
+    N_CALLERS = 4, N_THREADS = 6, N_OPENED = 3, N_TEXTS = 3, PREFIX = 50, LENGTH = 90, PIECE = 7
+};
 
 static heads_model *model;
 static heads_tokenizer *tokenizer;
@@ -18,6 +21,8 @@ static int texts[N_TEXTS][LENGTH];  // that begin with the same PREFIX tokens
 static float *expected[N_TEXTS];    // [LENGTH][vocab_size], each text by itself in one thread
 static char saved[] = "/tmp/heads-threads-XXXXXX";
 static pthread_barrier_t barrier;
+
+static const char path[] = "models/stories.bin";
 
 static void *need(void *p, const char *what, const heads_error *err) {
     if (p) return p;
@@ -71,7 +76,7 @@ static int run_on(heads_workspace *w, heads_sequence **s) {
         for (int i = 0; i <= N_TEXTS; i++)
             runs[i] = (heads_run){s[i], texts[i % N_TEXTS] + pos, n, n};
         const float *logits = heads_forward_runs(w, runs, N_TEXTS + 1, &err);
-        need((void *)logits, "forward_runs", &err);
+        need((void *)logits, "heads_forward_runs", &err);
         for (int i = 0; i <= N_TEXTS; i++, logits += (size_t)n * heads_logit_stride(w))
             wrong += !same_rows(w, logits, i % N_TEXTS, pos, n);
     }
@@ -117,23 +122,45 @@ static void *caller(void *wrong) {
     return NULL;
 }
 
+// Each time all that a program would make of a model, and a chat template that it lacks.
+static void *opener(void *wrong) {
+    heads_error err;
+    pthread_barrier_wait(&barrier);
+    for (int i = 0; i < N_OPENED; i++) {
+        heads_model *m = need(heads_model_open(path, &err), "model", &err);
+        heads_tokenizer *t = need(heads_tokenizer_new(m, &err), "tokenizer", &err);
+        heads_workspace *w = need(heads_workspace_new(m, NULL, &err), "workspace", &err);
+        heads_sequence *s = need(heads_sequence_new(w, i % 2, &err), "sequence", &err);
+        const float *logits = heads_forward(s, texts[0], PIECE, PIECE, &err);
+        need((void *)logits, "forward", &err);
+        *(int *)wrong += !same_rows(w, logits, 0, 0, PIECE);
+        *(int *)wrong += heads_chat_new(m, &err) != NULL || !strstr(err.text, "template");
+        heads_sequence_free(s);
+        heads_workspace_free(w);
+        heads_tokenizer_free(t);
+        heads_model_close(m);
+    }
+    return NULL;
+}
+
 int main(void) {
     heads_error err;
-    pthread_t threads[N_CALLERS];
-    int wrong[N_CALLERS] = {0}, all = 0, fd = mkstemp(saved);
-    model = need(heads_model_open("models/stories.bin", &err), "model", &err);
+    pthread_t threads[N_THREADS];
+    int wrong[N_THREADS] = {0}, all = 0, fd = mkstemp(saved);
+    model = need(heads_model_open(path, &err), "model", &err);
     tokenizer = need(heads_tokenizer_new(model, &err), "tokenizer", &err);
     vocab_size = heads_model_shape(model).vocab_size;
     for (int t = 0; t < N_TEXTS; t++)
         for (int i = 0; i < LENGTH; i++)
             texts[t][i] = (i * i * 31 + i * 7 + (i < PREFIX ? 0 : 1 + t * 101)) % vocab_size;
     run_alone();
-    pthread_barrier_init(&barrier, NULL, N_CALLERS);
-    for (int i = 0; i < N_CALLERS; i++)
-        if (pthread_create(&threads[i], NULL, caller, &wrong[i])) return 1;
-    for (int i = 0; i < N_CALLERS; i++) pthread_join(threads[i], NULL), all += wrong[i];
+    pthread_barrier_init(&barrier, NULL, N_THREADS);
+    for (int i = 0; i < N_THREADS; i++)
+        if (pthread_create(&threads[i], NULL, i < N_CALLERS ? caller : opener, &wrong[i])) return 1;
+    for (int i = 0; i < N_THREADS; i++) pthread_join(threads[i], NULL), all += wrong[i];
     if (all) printf("not ok: %d runs have other bits than in one thread\n", all);
-    else printf("ok %d callers, %d sequences each\n", N_CALLERS, N_TEXTS + 1);
+    else printf("ok %d callers, %d sequences each; %d models opened\n", N_CALLERS, N_TEXTS + 1,
+                (N_THREADS - N_CALLERS) * N_OPENED);
     for (int t = 0; t < N_TEXTS; t++) free(expected[t]);
     heads_tokenizer_free(tokenizer);
     heads_model_close(model);

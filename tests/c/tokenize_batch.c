@@ -25,7 +25,7 @@ static void put(const void *data, size_t size) {
 
 static void put_decoded(const Tokenizer *t, const int *ids, long n, bool skip_special) {
     Error err;
-    Decoder *d = decoder_new(t, skip_special, &err);
+    Decoder *d = heads_decoder_new(t, skip_special, &err);
     if (!d) stop(err.text);
     char *text = NULL;
     size_t size = 0;
@@ -34,8 +34,8 @@ static void put_decoded(const Tokenizer *t, const int *ids, long n, bool skip_sp
     for (long i = 0; i <= n; i++) {
         const char *out;
         size_t len;
-        int status = i < n ? decoder_push(d, ids[i], &out, &len, &err)
-                           : decoder_finish(d, &out, &len, &err);
+        int status = i < n ? heads_decoder_push(d, ids[i], &out, &len, &err)
+                           : heads_decoder_finish(d, &out, &len, &err);
         if (status) stop(err.text);
         if (len && ((uint8_t)out[0] & 0xC0) == 0x80) {
             stop("what a token decodes to begins inside a character");
@@ -47,7 +47,7 @@ static void put_decoded(const Tokenizer *t, const int *ids, long n, bool skip_sp
     put(&count, sizeof count);
     put(text, size);
     free(text);
-    decoder_free(d);
+    heads_decoder_free(d);
 }
 
 int main(int argc, char **argv) {
@@ -65,7 +65,7 @@ int main(int argc, char **argv) {
         if (!record || fread(record, 1, len, stdin) != len) stop("a record is cut off");
         int *ids = (int *)record;
         long n = is_ids ? (long)(len / sizeof *ids)
-                        : tokenizer_encode(t, record, len, true, &ids, &err);
+                        : heads_encode(t, record, len, true, &ids, &err);
         if (n < 0) stop(err.text);
         uint32_t count = (uint32_t)n;
         put(&count, sizeof count);

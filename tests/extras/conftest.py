@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import httpx
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), *(str(ROOT / part) for part in ("python", "tests/support"))]
 
-sys.path.append(str(ROOT / "tests"))
+sys.path.append(str(ROOT / "tests" / "engine"))
 
 import checkpoints  # noqa: E402
 import talkers  # noqa: E402
 import test_encoder_decoders  # noqa: E402
 import test_encoders  # noqa: E402
+from servers import Server  # noqa: E402
 
 STORIES = ROOT / "models" / "stories.bin"
 
@@ -59,38 +56,10 @@ def translator(tmp_path_factory) -> Path:
 def endless(tmp_path_factory) -> Path:
     """One whose texts at temperature 0 take minutes."""
     path = tmp_path_factory.mktemp("endless") / "endless.bin"
-    path.write_bytes(checkpoints.random_model(tokenizer=STORIES, context=200_000, n_layers=8,
-                                              d_ff=2000))  # fmt: skip
+    path.write_bytes(
+        checkpoints.random_model(tokenizer=STORIES, context=200_000, n_layers=8, d_ff=2000)
+    )
     return path
-
-
-class Server:
-    """python -m heads serve, as a process."""
-
-    def __init__(self, *args: object):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.port = s.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        command = [sys.executable, "-m", "heads", "serve", *map(str, args), "--port", self.port]
-        env = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
-        self.process = subprocess.Popen([str(c) for c in command], env=env, stderr=subprocess.PIPE)
-        for _ in range(300):
-            try:
-                httpx.get(self.url + "/health")
-                return
-            except httpx.TransportError:
-                time.sleep(0.1)
-        raise AssertionError(self.stop())
-
-    def metric(self, name: str) -> int:
-        lines = httpx.get(self.url + "/metrics").text.splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith(f"heads_{name} "))
-
-    def stop(self) -> str:
-        """Ends it; what it wrote on stderr."""
-        self.process.terminate()
-        return self.process.communicate(timeout=20)[1].decode()
 
 
 @pytest.fixture
@@ -98,8 +67,8 @@ def serve():
     """A function that starts a server; all end with the test."""
     started = []
 
-    def start(*args: object) -> Server:
-        started.append(Server(*args))
+    def start(*args: object, **options: str) -> Server:
+        started.append(Server(*args, **options))
         return started[-1]
 
     yield start

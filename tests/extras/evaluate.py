@@ -27,29 +27,41 @@ import export  # noqa: E402
 from heads.evaluate import HeadsLM  # noqa: E402
 from real_models import smollm2_tokenizer  # noqa: E402
 
-CAPITALS = dict(zip(
-    "France Germany Italy Spain Japan Egypt Greece Russia Austria Norway Sweden Poland".split(),
-    "Paris Berlin Rome Madrid Tokyo Cairo Athens Moscow Vienna Oslo Stockholm Warsaw".split(),
-))  # fmt: skip
-HOWS = ["What is the capital of {}?", "Name the capital city of {}.", "{} has a capital:",
-        "Which city is the capital of {}?", "The seat of government of {}:"]  # fmt: skip
+CAPITALS = dict(
+    zip(
+        "France Germany Italy Spain Japan Egypt Greece Russia Austria Norway Sweden Poland".split(),
+        "Paris Berlin Rome Madrid Tokyo Cairo Athens Moscow Vienna Oslo Stockholm Warsaw".split(),
+    )
+)
+HOWS = [
+    "What is the capital of {}?",
+    "Name the capital city of {}.",
+    "{} has a capital:",
+    "Which city is the capital of {}?",
+    "The seat of government of {}:",
+]
 TASKS = {
     "choices": {
-        "output_type": "multiple_choice", "doc_to_text": "{{question}}",
-        "doc_to_choice": "{{choices}}", "doc_to_target": "answer",
+        "output_type": "multiple_choice",
+        "doc_to_text": "{{question}}",
+        "doc_to_choice": "{{choices}}",
+        "doc_to_target": "answer",
         "metric_list": [{"metric": "acc"}],
     },
     "rolling": {
-        "output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{text}}",
+        "output_type": "loglikelihood_rolling",
+        "doc_to_text": "",
+        "doc_to_target": "{{text}}",
         "metric_list": [{"metric": "byte_perplexity"}],
     },
     "sums": {
-        "output_type": "generate_until", "doc_to_text": "{{question}}",
+        "output_type": "generate_until",
+        "doc_to_text": "{{question}}",
         "doc_to_target": " {{answer}}",
         "generation_kwargs": {"until": ["\n"], "do_sample": False, "max_gen_toks": 8},
         "metric_list": [{"metric": "exact_match"}],
     },
-}  # fmt: skip
+}
 
 
 def choices(rng: random.Random) -> dict:
@@ -74,11 +86,20 @@ def sums(rng: random.Random) -> dict:
 
 def make_tasks(folder: Path, divisor: int) -> TaskManager:
     rng = random.Random(5)
-    for name, make, n in (("choices", choices, 300), ("rolling", rolling, 200), ("sums", sums, 200)):
+    for name, make, n in (
+        ("choices", choices, 300),
+        ("rolling", rolling, 200),
+        ("sums", sums, 200),
+    ):
         data = folder / f"{name}.jsonl"
         data.write_text("".join(json.dumps(make(rng)) + "\n" for _ in range(n // divisor)))
-        task = {"task": name, "dataset_path": "json", "test_split": "test",
-                "dataset_kwargs": {"data_files": {"test": str(data)}}, **TASKS[name]}  # fmt: skip
+        task = {
+            "task": name,
+            "dataset_path": "json",
+            "test_split": "test",
+            "dataset_kwargs": {"data_files": {"test": str(data)}},
+            **TASKS[name],
+        }
         (folder / f"{name}.yaml").write_text(json.dumps(task))  # JSON is YAML
     return TaskManager(include_path=str(folder), include_defaults=False)
 
@@ -88,8 +109,12 @@ def evaluated(model, tasks: TaskManager) -> tuple[dict, dict, float]:
     start = time.process_time()
     out = simple_evaluate(model, tasks=list(TASKS), task_manager=tasks, bootstrap_iters=0)
     seconds = time.process_time() - start
-    figures = {name: next(v for k, v in out["results"][name].items() if k.endswith(",none")
-                          and "stderr" not in k) for name in TASKS}  # fmt: skip
+    figures = {
+        name: next(
+            v for k, v in out["results"][name].items() if k.endswith(",none") and "stderr" not in k
+        )
+        for name in TASKS
+    }
     samples = {name: sorted(out["samples"][name], key=lambda s: s["doc_id"]) for name in TASKS}
     return figures, samples, seconds
 
@@ -102,8 +127,11 @@ def values(samples: dict, task: str) -> list:
 
 def largest_difference(theirs: dict, ours: dict) -> float:
     """Of log-likelihoods, relative where they are over 1 (hf rounds to float32)."""
-    pairs = [pair for task in ("choices", "rolling")
-             for pair in zip(values(theirs, task), values(ours, task), strict=True)]  # fmt: skip
+    pairs = [
+        pair
+        for task in ("choices", "rolling")
+        for pair in zip(values(theirs, task), values(ours, task), strict=True)
+    ]
     return max(abs(a - b) / max(abs(a), 1) for a, b in pairs)
 
 
@@ -123,8 +151,11 @@ def hf_model(source: Path) -> HFLM:
 
 
 def row(name: str, figures: dict, difference: float, ratio: float) -> None:
-    print(f"| {name} | {100 * figures['choices']:.1f} % | {figures['rolling']:.4f} | "
-          f"{100 * figures['sums']:.1f} % | {difference:.1e} | {ratio:.1f} |", flush=True)  # fmt: skip
+    print(
+        f"| {name} | {100 * figures['choices']:.1f} % | {figures['rolling']:.4f} | "
+        f"{100 * figures['sums']:.1f} % | {difference:.1e} | {ratio:.1f} |",
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -137,8 +168,12 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- | --- |")
     row("`hf`, float32", their_figures, 0, 1)
     for name in ["f32", "q8", "q4", *(["q4 calibrate"] if divisor <= 2 else [])]:
-        own = HeadsLM(export_as(name, source, folder), kv="f32" if name == "f32" else "f16",
-                      context=2048, prefix_token_id=hf.prefix_token_id)  # fmt: skip
+        own = HeadsLM(
+            export_as(name, source, folder),
+            kv="f32" if name == "f32" else "f16",
+            context=2048,
+            prefix_token_id=hf.prefix_token_id,
+        )
         figures, ours, seconds = evaluated(own, tasks)
         difference = largest_difference(theirs, ours)
         row(f"`{name}`", figures, difference, their_seconds / seconds)

@@ -29,17 +29,23 @@ def folder(tmp_path, encoder) -> Path:
     (tmp_path / "model.bin").symlink_to(STORIES)
     (tmp_path / "encoder.bin").symlink_to(encoder)
     (tmp_path / "prompts.jsonl").write_text(
-        "".join(json.dumps({"prompt": p}) + "\n" for p in PROMPTS))  # fmt: skip
+        "".join(json.dumps({"prompt": p}) + "\n" for p in PROMPTS)
+    )
     pq.write_table(pa.table({"text": TEXTS}), tmp_path / "texts.parquet")
     return tmp_path
 
 
 def run_example(example: str, folder: Path) -> None:
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "PYSPARK_PYTHON": sys.executable,
-           "RAY_raylet_start_wait_time_s": "300"}
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "python"),
+        "PYSPARK_PYTHON": sys.executable,
+        "RAY_raylet_start_wait_time_s": "300",
+    }
     (folder / "example.py").write_text(example)
-    done = subprocess.run([sys.executable, "example.py"], cwd=folder, env=env, capture_output=True,
-                          timeout=600)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "example.py"], cwd=folder, env=env, capture_output=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr.decode()[-3000:]
 
 

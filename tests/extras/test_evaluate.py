@@ -10,9 +10,11 @@ import sys
 import pytest
 from conftest import ROOT, STORIES
 
-ITEMS = [{"text": "Once upon a", "choices": [" time", " xylophone"], "answer": 0},
-         {"text": "One fine", "choices": [" the", " day"], "answer": 1},
-         {"text": "Once upon a", "choices": [" of", " time"], "answer": 0}]  # fmt: skip
+ITEMS = [
+    {"text": "Once upon a", "choices": [" time", " xylophone"], "answer": 0},
+    {"text": "One fine", "choices": [" the", " day"], "answer": 1},
+    {"text": "Once upon a", "choices": [" of", " time"], "answer": 0},
+]
 
 
 def evaluate(*args: object) -> subprocess.CompletedProcess:
@@ -26,14 +28,31 @@ def test_a_task_of_ones_own(tmp_path):
     data, model = tmp_path / "items.jsonl", tmp_path / "a=b, c.bin"
     data.write_text("".join(json.dumps(item) + "\n" for item in ITEMS))
     model.symlink_to(STORIES)
-    task = {"task": "endings", "dataset_path": "json", "test_split": "test",
-            "dataset_kwargs": {"data_files": {"test": str(data)}},
-            "output_type": "multiple_choice", "doc_to_text": "{{text}}", "target_delimiter": "",
-            "doc_to_choice": "{{choices}}", "doc_to_target": "answer",
-            "metric_list": [{"metric": "acc"}]}  # fmt: skip
+    task = {
+        "task": "endings",
+        "dataset_path": "json",
+        "test_split": "test",
+        "dataset_kwargs": {"data_files": {"test": str(data)}},
+        "output_type": "multiple_choice",
+        "doc_to_text": "{{text}}",
+        "target_delimiter": "",
+        "doc_to_choice": "{{choices}}",
+        "doc_to_target": "answer",
+        "metric_list": [{"metric": "acc"}],
+    }
     (tmp_path / "endings.yaml").write_text(json.dumps(task))  # JSON is YAML
-    done = evaluate(model, "--tasks", "endings", "--include_path", tmp_path, "--output_path",
-                    tmp_path / "out", "--model_args", "kv=f32", "context=64")  # fmt: skip
+    done = evaluate(
+        model,
+        "--tasks",
+        "endings",
+        "--include_path",
+        tmp_path,
+        "--output_path",
+        tmp_path / "out",
+        "--model_args",
+        "kv=f32",
+        "context=64",
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(next((tmp_path / "out").rglob("*.json")).read_text())
     assert found["results"]["endings"]["acc,none"] == pytest.approx(2 / 3)
@@ -45,7 +64,7 @@ def test_a_task_of_ones_own(tmp_path):
     [
         ([STORIES, "--tasks", "no_such_task"], "Tasks not found: no_such_task"),
         (["/nonexistent", "--tasks", "arc_easy"], "cannot open /nonexistent"),
-        ([STORIES, "--tasks", "arc_easy", "--model_args", "kv=q5"], "'q5' is no type of a cache"),
+        ([STORIES, "--tasks", "arc_easy", "--model_args", "kv=q5"], "found 'q5'"),
     ],
 )
 def test_what_is_refused_is_a_sentence(args, says):

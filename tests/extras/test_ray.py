@@ -33,7 +33,9 @@ def expected(tmp_path_factory) -> list[list[int]]:
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
     env = {"PYTHONPATH": os.pathsep.join([str(ROOT / "python"), str(Path(__file__).parent)])}
-    ray.init(num_cpus=2, runtime_env={"env_vars": env}, include_dashboard=False, log_to_driver=False)
+    ray.init(
+        num_cpus=2, runtime_env={"env_vars": env}, include_dashboard=False, log_to_driver=False
+    )
     ray.data.DataContext.get_current().execution_options.preserve_order = True
     yield
     ray.shutdown()
@@ -55,14 +57,20 @@ class Marked(heads.ray.Generate):
 
 
 def generated(blocks: int, batch_size: int, folder: Path | None = None):
-    dataset = ray.data.from_items([{"prompt": p, "n": i} for i, p in enumerate(PROMPTS)],
-                                  override_num_blocks=blocks)  # fmt: skip
+    dataset = ray.data.from_items(
+        [{"prompt": p, "n": i} for i, p in enumerate(PROMPTS)], override_num_blocks=blocks
+    )
     kind, more = (Marked, [str(folder)]) if folder else (heads.ray.Generate, [])
     return dataset.map_batches(
-        kind, fn_constructor_args=[str(STORIES), *more],
+        kind,
+        fn_constructor_args=[str(STORIES), *more],
         fn_constructor_kwargs={"options": {"max_tokens": 32}},
-        concurrency=2, num_cpus=1, batch_size=batch_size, max_restarts=-1, max_task_retries=-1,
-    )  # fmt: skip
+        concurrency=2,
+        num_cpus=1,
+        batch_size=batch_size,
+        max_restarts=-1,
+        max_task_retries=-1,
+    )
 
 
 @pytest.mark.parametrize(("blocks", "batch_size"), [(2, 64), (37, 13)])
@@ -76,9 +84,10 @@ def test_a_killed_worker_is_replaced(expected, tmp_path):
     killed = []
 
     def kill() -> None:
-        while not (tmp_path / "batches").exists() or len(
-            (tmp_path / "batches").read_text().split()
-        ) < 20:
+        while (
+            not (tmp_path / "batches").exists()
+            or len((tmp_path / "batches").read_text().split()) < 20
+        ):
             time.sleep(0.02)
         killed.append(int((tmp_path / "batches").read_text().split()[-1]))
         os.kill(killed[0], signal.SIGKILL)
@@ -96,9 +105,11 @@ def test_from_and_to_files(tmp_path):
     lines = [{"prompt": p} for p in PROMPTS[:50]]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     dataset = ray.data.read_json(str(tmp_path / "in.jsonl")).map_batches(
-        heads.ray.Generate, fn_constructor_args=[str(STORIES)],
-        fn_constructor_kwargs={"options": {"max_tokens": 8}}, concurrency=1,
-    )  # fmt: skip
+        heads.ray.Generate,
+        fn_constructor_args=[str(STORIES)],
+        fn_constructor_kwargs={"options": {"max_tokens": 8}},
+        concurrency=1,
+    )
     dataset.write_parquet(str(tmp_path / "out"))
     rows = ray.data.read_parquet(str(tmp_path / "out")).take_all()
     with heads.Model(STORIES) as m:
@@ -108,9 +119,11 @@ def test_from_and_to_files(tmp_path):
 
 def test_scores(tmp_path):
     items = [{"context": "Once upon a", "continuation": c} for c in (" time", " dog", " mice")]
-    rows = ray.data.from_items(items).map_batches(
-        heads.ray.Score, fn_constructor_args=[str(STORIES)], concurrency=1
-    ).take_all()
+    rows = (
+        ray.data.from_items(items)
+        .map_batches(heads.ray.Score, fn_constructor_args=[str(STORIES)], concurrency=1)
+        .take_all()
+    )
     with heads.Model(STORIES) as m:
         want = m.score(["Once upon a"] * 3, [i["continuation"] for i in items])
     assert [(r["log_probability"], r["greedy"]) for r in rows] == want

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What --calibrate is worth to an encoder-decoder with random weights: BART and T5, 256 wide, four
-layers on each side, with the tokenizer of models/hf. Sources are stories of models/stories.py, most
+layers on each side, with the tokenizer of models/hf. Sources are stories of research/stories.py, most
 of them for calibration; what the f32 model writes, by chance, for 60 others is what is measured.
 
     python tests/reference/calibrated_answers.py FOLDER     (torch 2.13.0, transformers 5.23.0)
@@ -19,15 +19,16 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "models"), str(ROOT / "python")]
+sys.path[:0] = [str(ROOT), str(ROOT / "python")]
 
 import export  # noqa: E402
 import heads  # noqa: E402
 import numpy as np  # noqa: E402
-import stories  # noqa: E402
 import torch  # noqa: E402
 from transformers import BartConfig, BartForConditionalGeneration  # noqa: E402
 from transformers import T5Config, T5ForConditionalGeneration  # noqa: E402
+
+from research import stories  # noqa: E402
 
 BEGIN, END = 0, 1
 SHAPE = {"vocab_size": 3071, "d_model": 256, "pad_token_id": BEGIN, "eos_token_id": END}
@@ -35,17 +36,37 @@ CODINGS = ("q8", "q8 --calibrate", "q4", "q4 --calibrate")
 
 
 def bart():
-    return BartForConditionalGeneration(BartConfig(
-        **SHAPE, encoder_layers=4, decoder_layers=4, encoder_attention_heads=8,
-        decoder_attention_heads=8, encoder_ffn_dim=1024, decoder_ffn_dim=1024, init_std=0.08,
-        max_position_embeddings=256, bos_token_id=BEGIN, decoder_start_token_id=END,
-        forced_eos_token_id=None))  # fmt: skip
+    return BartForConditionalGeneration(
+        BartConfig(
+            **SHAPE,
+            encoder_layers=4,
+            decoder_layers=4,
+            encoder_attention_heads=8,
+            decoder_attention_heads=8,
+            encoder_ffn_dim=1024,
+            decoder_ffn_dim=1024,
+            init_std=0.08,
+            max_position_embeddings=256,
+            bos_token_id=BEGIN,
+            decoder_start_token_id=END,
+            forced_eos_token_id=None,
+        )
+    )
 
 
 def t5():
-    model = T5ForConditionalGeneration(T5Config(
-        **SHAPE, d_kv=32, num_heads=8, d_ff=640, num_layers=4, feed_forward_proj="gated-gelu",
-        tie_word_embeddings=False, decoder_start_token_id=BEGIN))  # fmt: skip
+    model = T5ForConditionalGeneration(
+        T5Config(
+            **SHAPE,
+            d_kv=32,
+            num_heads=8,
+            d_ff=640,
+            num_layers=4,
+            feed_forward_proj="gated-gelu",
+            tie_word_embeddings=False,
+            decoder_start_token_id=BEGIN,
+        )
+    )
     model.lm_head.weight.data *= 0.1  # else one token has it all
     return model
 
@@ -58,9 +79,11 @@ def save(model, folder: Path) -> None:
     end = "<|end|>"
     around = [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": end, "type_id": 0}}]
     tokenizer["post_processor"] = {
-        "type": "TemplateProcessing", "single": around, "pair": around,
+        "type": "TemplateProcessing",
+        "single": around,
+        "pair": around,
         "special_tokens": {end: {"id": end, "ids": [END], "tokens": [end]}},
-    }  # fmt: skip
+    }
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     shutil.copy(ROOT / "models/hf/tokenizer_config.json", folder)
 

@@ -47,7 +47,9 @@ def sentences() -> list[str]:
     """Of the documentation, those of 3 to 60 words, in an order that says nothing of length."""
     found = []
     for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("*/*/*.md")]):
-        text = re.sub(r"^(```.*?^```|[|#<>] ?.*?$|    .*?$)", "", path.read_text(), flags=re.S | re.M)
+        text = re.sub(
+            r"^(```.*?^```|[|#<>] ?.*?$|    .*?$)", "", path.read_text(), flags=re.S | re.M
+        )
         for sentence in re.split(r"(?<=[.!?:])\s+|\n\n", text):
             words = sentence.split()
             if 3 <= len(words) <= 60:
@@ -158,9 +160,15 @@ def onnx_model(folder: Path, dtype: str) -> Path:
     ones = torch.ones(2, 5, dtype=torch.long)
     plain = str(folder / "plain.onnx")
     torch.onnx.export(
-        Hidden().eval(), tuple([ones] * 3), plain, input_names=names, output_names=["hidden"],
-        dynamic_axes=axes, dynamo=False, opset_version=17,
-    )  # fmt: skip
+        Hidden().eval(),
+        tuple([ones] * 3),
+        plain,
+        input_names=names,
+        output_names=["hidden"],
+        dynamic_axes=axes,
+        dynamo=False,
+        opset_version=17,
+    )
     fused = optimize_model(plain, model_type="bert", num_heads=12, hidden_size=384)
     fused.save_model_to_file(str(path))
     return path

@@ -35,8 +35,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from exporter.assemble import in_layers  # noqa: E402
-from exporter.common import LLAMA  # noqa: E402
-from exporter.knobs import Source  # noqa: E402
+from exporter.families.common import LLAMA  # noqa: E402
+from exporter.model import Model  # noqa: E402
 from exporter.random_weights import SHAPES, open_random  # noqa: E402
 from exporter.tensor import Tensor  # noqa: E402
 
@@ -163,7 +163,7 @@ def gguf_name(name: str) -> str:
     return GGUF_NAMES[name.removesuffix(".weight")] + ".weight"
 
 
-def hub_tensors(source: Source) -> dict[str, Tensor]:
+def hub_tensors(source: Model) -> dict[str, Tensor]:
     """The weights of a Llama under the names of its Hugging Face checkpoint."""
     return {
         f"{module}.weight": source.tensors[name]

@@ -17,7 +17,7 @@ windows of at most 2,048 tokens. Against this engine's f32 weights, with f16 cac
 
 --caches and --their-caches are measured with f32 weights; K/V for two types. Texts are those in
 texts/, and --text; stories, the bundled model, has stories of its own. lab/GQA-2 is the mean over
-what lab/lab.py trained from each seed, on the documents that it holds out. Wants llama-cpp-python
+what research/lab trained from each seed, on the documents that it holds out. Wants llama-cpp-python
 and gguf; without them only ours is measured. A result is kept with its file's checksum and not
 measured again while neither has changed."""
 
@@ -41,16 +41,16 @@ from typing import Iterator
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / part) for part in (".", "python", "models", "tests/support", "lab")]
+sys.path[:0] = [str(ROOT / part) for part in (".", "python", "tests/support")]
 
 import compare_peers  # noqa: E402
 import heads  # noqa: E402
 import packages  # noqa: E402
-import stories as grammar  # noqa: E402
-from texts import BEGIN, KINDS, LENGTH  # noqa: E402  (the laboratory's)
 
 from exporter.checkpoint import Checkpoint  # noqa: E402
-from exporter.huggingface import open_directory  # noqa: E402
+from exporter.sources.huggingface import open_directory  # noqa: E402
+from research import stories as grammar  # noqa: E402
+from research.lab.texts import BEGIN, KINDS, LENGTH  # noqa: E402
 
 STORIES = ROOT / "models" / "hf"
 LAB = ROOT / "build" / "lab"
@@ -62,8 +62,11 @@ PROMPT, GREEDY = 48, 200  # tokens
 BEGINNINGS = (0, 600)  # tokens of each text that prompts begin at
 STORY_PROMPTS = 8
 WRITTEN, WRITTEN_LENGTH = 48, 256  # texts that the model writes for the importance matrix
-THEIRS = [f"{name}{matrix}" for name in ("Q4_0", "IQ4_NL", "Q4_K_S", "Q4_K_M", "Q5_K_M")
-          for matrix in ("", " imatrix")]  # fmt: skip
+THEIRS = [
+    f"{name}{matrix}"
+    for name in ("Q4_0", "IQ4_NL", "Q4_K_S", "Q4_K_M", "Q5_K_M")
+    for matrix in ("", " imatrix")
+]
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -256,7 +259,9 @@ def of_each_seed(model: str) -> list[str]:
     variant = model.removeprefix("lab/")
     found = sorted(LAB.glob(f"{variant}-start-?"))
     if not found:
-        sys.exit(f"{model}: not in {LAB}; python lab/lab.py --checkpoints {variant} makes it")
+        sys.exit(
+            f"{model}: not in {LAB}; python -m research.lab.laboratory --checkpoints {variant} makes it"
+        )
     return [f"lab/{folder.name}" for folder in found]
 
 
@@ -293,8 +298,11 @@ def our_file(place: Path, source: Path, setting: str) -> Path:
     path = place / f"{file_name(setting)}.bin"
     if setting != "f32" or not path.exists():
         options = setting.split() if setting.startswith("-") else ["--dtype", *setting.split()]
-        subprocess.run([sys.executable, ROOT / "export.py", source, path, *options], check=True,
-                       stdout=subprocess.DEVNULL)  # fmt: skip
+        subprocess.run(
+            [sys.executable, ROOT / "export.py", source, path, *options],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
     return path
 
 
@@ -366,8 +374,9 @@ def written_texts(model: heads.Model) -> list[list[int]]:
     rng = np.random.default_rng(1)
     begin = model.encode("")
     prompts = [[*begin, int(id)] for id in rng.integers(0, model.shape.vocab_size, WRITTEN)]
-    answers = model.generate(prompts, max_tokens=WRITTEN_LENGTH, temperature=1.0, top_k=0,
-                             top_p=1.0, min_p=0.0)  # fmt: skip
+    answers = model.generate(
+        prompts, max_tokens=WRITTEN_LENGTH, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0
+    )
     return [prompt + answer.tokens for prompt, answer in zip(prompts, answers)]
 
 
@@ -450,9 +459,13 @@ class Judge:
     def greedy_texts(self, model: heads.Model) -> list[tuple[list[int], list[int]]]:
         """Prompts out of the texts, and what f32 writes after them."""
         file = self.place / "greedy.json"
-        prompts = [text.prefix + ids[at : at + PROMPT] for text in self.texts
-                   for ids in text.passages[:STORY_PROMPTS] for at in BEGINNINGS
-                   if len(ids) >= at + PROMPT]  # fmt: skip
+        prompts = [
+            text.prefix + ids[at : at + PROMPT]
+            for text in self.texts
+            for ids in text.passages[:STORY_PROMPTS]
+            for at in BEGINNINGS
+            if len(ids) >= at + PROMPT
+        ]
         kept = json.loads(file.read_text()) if file.exists() else []
         if [prompt for prompt, _ in kept] != prompts:
             room = min(text.context for text in self.texts) - PROMPT
@@ -479,8 +492,11 @@ class Judge:
     def measure(self, candidate: Candidate) -> dict:
         """{text: {nats, kl, kl99}, "greedy": .., "bytes": .., "bits": ..} of a candidate."""
         ours = candidate.engine == "heads.c"
-        path = (our_file(self.place, self.source, candidate.weights) if ours else
-                their_file(self.place, self.source, candidate.weights, self.threads))  # fmt: skip
+        path = (
+            our_file(self.place, self.source, candidate.weights)
+            if ours
+            else their_file(self.place, self.source, candidate.weights, self.threads)
+        )
         crc, found = checksum(path), {"bytes": path.stat().st_size, "bits": bits(path)}
         greedy = zlib.crc32(json.dumps(self.written).encode())
         engine = None
@@ -488,10 +504,14 @@ class Judge:
             what = self.reference(text).name if text else f"greedy {greedy:08x}"
             key = f"{candidate.engine} {crc:08x} {candidate.cache} {what}"
             if key not in self.known:
-                engine = engine or (Heads if ours else LlamaCpp)(path, candidate.cache,
-                                                                 self.threads)  # fmt: skip
-                result = (read_text(engine, text, self.reference(text), write=False)
-                          if text else read_greedy(engine, self.written))  # fmt: skip
+                engine = engine or (Heads if ours else LlamaCpp)(
+                    path, candidate.cache, self.threads
+                )
+                result = (
+                    read_text(engine, text, self.reference(text), write=False)
+                    if text
+                    else read_greedy(engine, self.written)
+                )
                 self.keep({"key": key, **asdict(candidate), **result})
             found[text.name if text else "greedy"] = self.known[key]
         if engine:
@@ -503,13 +523,28 @@ def table(model: str, judges: list[Judge], candidates: list[Candidate]) -> None:
     """Prints a line for each candidate as soon as it is known: what the judges, one for each seed,
     found in the mean."""
     texts = judges[0].texts
-    f32 = [np.mean([judge.known[f"f32 {judge.reference(judge.texts[i]).name}"]["nats"]
-                    for judge in judges]) for i in range(len(texts))]  # fmt: skip
-    print(f"\n{model}; f32's perplexity: " + ", ".join(
-        f"{text.name} {np.exp(nats):.2f} ({sum(text.scored())} tokens)"
-        for text, nats in zip(texts, f32)))  # fmt: skip
-    titles = ["", "MB", "bits", *(f"{text.name}: perplexity, KL" for text in texts), "KL's 99 %",
-              "same greedy token", "before another"]  # fmt: skip
+    f32 = [
+        np.mean(
+            [judge.known[f"f32 {judge.reference(judge.texts[i]).name}"]["nats"] for judge in judges]
+        )
+        for i in range(len(texts))
+    ]
+    print(
+        f"\n{model}; f32's perplexity: "
+        + ", ".join(
+            f"{text.name} {np.exp(nats):.2f} ({sum(text.scored())} tokens)"
+            for text, nats in zip(texts, f32)
+        )
+    )
+    titles = [
+        "",
+        "MB",
+        "bits",
+        *(f"{text.name}: perplexity, KL" for text in texts),
+        "KL's 99 %",
+        "same greedy token",
+        "before another",
+    ]
     print_row(titles)
     print_row(["---"] * len(titles))
     for candidate in candidates:
@@ -522,12 +557,22 @@ def table(model: str, judges: list[Judge], candidates: list[Candidate]) -> None:
         def mean(*keys: str) -> float:
             return float(np.mean([functools.reduce(dict.get, keys, one) for one in found]))
 
-        cells = [f"{100 * np.expm1(mean(text.name, 'nats') - nats):+.2f} %, "
-                 f"{mean(text.name, 'kl'):.4f}" for text, nats in zip(texts, f32)]  # fmt: skip
+        cells = [
+            f"{100 * np.expm1(mean(text.name, 'nats') - nats):+.2f} %, {mean(text.name, 'kl'):.4f}"
+            for text, nats in zip(texts, f32)
+        ]
         tail = np.mean([mean(text.name, "kl99") for text in texts])
-        print_row([candidate.label, megabytes(mean("bytes")), f"{mean('bits'):.2f}", *cells,
-                   f"{tail:.3f}", f"{100 * mean('greedy', 'same'):.1f} %",
-                   f"{mean('greedy', 'before'):.0f}"])  # fmt: skip
+        print_row(
+            [
+                candidate.label,
+                megabytes(mean("bytes")),
+                f"{mean('bits'):.2f}",
+                *cells,
+                f"{tail:.3f}",
+                f"{100 * mean('greedy', 'same'):.1f} %",
+                f"{mean('greedy', 'before'):.0f}",
+            ]
+        )
 
 
 def print_row(cells: list[str]) -> None:
@@ -556,12 +601,19 @@ def stories(model: heads.Model) -> list[Text]:
 
 
 def documents(model: heads.Model) -> list[Text]:
-    """What the laboratory's models know, but were not trained on, as lab/lab.py leaves it."""
+    """What the laboratory's models know, but were not trained on, as research/lab leaves it."""
     return [
-        Text(kind, model.encode(BEGIN), [model.encode(document) for document in
-             (LAB / f"{kind}.txt").read_text("utf-8").split(BEGIN)[1:]], LENGTH)
+        Text(
+            kind,
+            model.encode(BEGIN),
+            [
+                model.encode(document)
+                for document in (LAB / f"{kind}.txt").read_text("utf-8").split(BEGIN)[1:]
+            ],
+            LENGTH,
+        )
         for kind in KINDS
-    ]  # fmt: skip
+    ]
 
 
 def texts_for(name: str, model: heads.Model, args: argparse.Namespace) -> list[Text]:
@@ -569,8 +621,9 @@ def texts_for(name: str, model: heads.Model, args: argparse.Namespace) -> list[T
         return stories(model)
     if name.startswith("lab/"):
         return documents(model)
-    return [text_of(model, path.stem, [beginning(path, args.bytes)])
-            for path in [*TEXTS, *args.text]]  # fmt: skip
+    return [
+        text_of(model, path.stem, [beginning(path, args.bytes)]) for path in [*TEXTS, *args.text]
+    ]
 
 
 def has_llama_cpp() -> bool:

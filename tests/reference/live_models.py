@@ -2,7 +2,7 @@
 """Fresh random checkpoints of every family from a new seed, exported, run, and compared with
 transformers.
 
-    python tests/reference/live_models.py [--seed S] [NAME...]
+    python tests/reference/live_models.py [--seed S] [--kin N] [NAME...]
 
 Needs torch and transformers; exit status 1 if any differs.
 
@@ -15,6 +15,7 @@ import argparse
 import itertools
 import json
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -25,10 +26,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import conftest  # noqa: E402
 import gguf_files  # noqa: E402
 import head_files  # noqa: E402
+import live_looking  # noqa: E402
 import make_attention  # noqa: E402
 import make_encoder_decoders  # noqa: E402
 import make_encoders  # noqa: E402
 import make_golden  # noqa: E402
+import test_encoder_decoder_refusals  # noqa: E402
 import test_encoder_decoders  # noqa: E402
 import test_encoders  # noqa: E402
 import test_heads  # noqa: E402
@@ -100,6 +103,7 @@ def as_transformers_holds_it(directory: Path) -> None:
 EDITED = {
     "deepseek_v2": (as_transformers_holds_it,),
     "granitemoe": (as_transformers_holds_it,),
+    "kimi_linear": (as_transformers_holds_it,),
     "lfm2_moe": (as_transformers_holds_it,),
     "mixtral": (as_transformers_holds_it,),
     "mpt": (with_another_ratio,),
@@ -228,9 +232,13 @@ def check(name: str, seed: int, edit, out: Path) -> bool:
     # Not test_heads.TOLERANCE: on some seeds float32 costs the reference's weights 3e-5 (gemma4,
     # whose scores have no scale), where the engine is nearer to what float64 gives.
     good = good and weights_error <= TOLERANCE
+    off_error = live_looking.off_error(directory, binary, seed)
+    lens_error = live_looking.lens_error(directory, binary)
+    good = good and max(off_error, lens_error) <= TOLERANCE
     print(
         f"{'ok' if good else 'not ok'} {label}, seed {seed}: logits differ by {error:.1e}, "
-        f"attention weights by {weights_error:.1e}, greedy tokens "
+        f"attention weights by {weights_error:.1e}, with heads off by {off_error:.1e}, each "
+        f"layer's by {lens_error:.1e}, greedy tokens "
         + ("equal" if greedy == expected else f"{greedy} instead of {expected}")
         + (f", other bits at -b {chunks}" if chunks else "")
         + ("" if same_shape else ", --shape-only makes another table"),
@@ -245,6 +253,7 @@ def check_encoder(name: str, seed: int, edit, out: Path) -> bool:
     if not exports(directory, binary, label):
         return False
     errors = test_encoders.measure(directory, binary, conftest.run_command)
+    errors["with heads off"] = live_looking.reads_off_error(directory, binary, seed)
     good = max(errors.values()) <= TOLERANCE
     told = ", ".join(f"{what} differ by {error:.1e}" for what, error in errors.items())
     print(f"{'ok' if good else 'not ok'} {label}, seed {seed}: {told}", flush=True)
@@ -259,14 +268,38 @@ def check_encoder_decoder(name: str, seed: int, edit, out: Path) -> bool:
     error = test_encoder_decoders.measure(directory, binary, run)
     texts = test_encoder_decoders.greedy(directory, binary, run, *test_encoder_decoders.F32)
     wrong = test_encoder_decoders.differing(directory, texts)
-    good = error <= TOLERANCE and not wrong
+    off_error = live_looking.reads_off_error(directory, binary, seed)
+    worst = max(error, off_error)
+    good = (worst <= TOLERANCE or worst <= 4 * rounding(directory)) and not wrong
     if not edit:
         (directory / "generation_config.json").unlink()  # a shape knows nothing of it
         good &= exports(directory, binary, label) and has_its_shape(directory, binary)
         good &= changes_nothing(directory)
-    told = f"logits differ by {error:.1e}, {len(wrong)} of {len(texts)} texts differ"
+    told = f"logits differ by {error:.1e}, with heads off by {off_error:.1e}, {len(wrong)} of {len(texts)} texts differ"
     print(f"{'ok' if good else 'not ok'} {label}, seed {seed}: {told}", flush=True)
     return good
+
+
+def rounding(directory: Path) -> float:
+    """How far transformers in float32 is from itself in float64. T5 does not scale its scores, so
+    random weights may make a softmax so steep that float32 is worth less than TOLERANCE."""
+    import torch
+    from transformers import AutoModelForSeq2SeqLM
+
+    golden, found = test_encoder_decoders.golden_of(directory), []
+    for dtype in (torch.float32, torch.float64):
+        model = AutoModelForSeq2SeqLM.from_pretrained(
+            directory, attn_implementation="eager", dtype=dtype
+        )
+        with torch.no_grad():
+            rows = [
+                model.eval()(
+                    torch.tensor([s]), decoder_input_ids=torch.tensor([t]), use_cache=False
+                ).logits[0]
+                for s, t in zip(golden["sources"], golden["targets"])
+            ]
+        found.append(torch.cat(rows).double())
+    return float((found[0] - found[1]).abs().max() / golden["largest"])
 
 
 def changes_nothing(directory: Path) -> bool:
@@ -278,14 +311,16 @@ def changes_nothing(directory: Path) -> bool:
     golden, plain, good = test_encoder_decoders.golden_of(directory), None, True
     ids = torch.tensor([golden["sources"][2]]), torch.tensor([golden["targets"][2]])
     of_output = ("return_dict", "output_attentions", "output_hidden_states")
-    for key in (None, *sorted(test_encoder_decoders.harmless(config) & set(config))):
+    for key in (None, *sorted(test_encoder_decoder_refusals.harmless(config) & set(config))):
         if key in of_output or key and not isinstance(config[key], (int, float)):
             continue
-        other = {**config, key: test_encoder_decoders.changed(config[key])} if key else config
+        other = (
+            {**config, key: test_encoder_decoder_refusals.changed(config[key])} if key else config
+        )
         (directory / "config.json").write_text(json.dumps(other))
         model = AutoModelForSeq2SeqLM.from_pretrained(directory, attn_implementation="eager")
         with torch.no_grad():
-            logits = model.eval()(ids[0], decoder_input_ids=ids[1]).logits
+            logits = model.eval()(ids[0], decoder_input_ids=ids[1], use_cache=False).logits
         plain = logits if plain is None else plain
         if not torch.equal(logits, plain):
             print(f"not ok: {key} of config.json changes the logits", flush=True)
@@ -330,7 +365,7 @@ def check_low_bits() -> bool:
     """Every byte of fp8, mxfp4 and packed ternary weights means what torch and transformers say."""
     import numpy as np
     import torch
-    from exporter.lowbits import E4M3, mxfp4, ternary
+    from exporter.packed.floats import E4M3, mxfp4, ternary
     from exporter.tensor import Tensor
     from transformers.integrations.bitnet import pack_weights
     from transformers.integrations.mxfp4 import convert_moe_packed_tensors
@@ -433,6 +468,62 @@ def mistral_heads():
     yield "mistral3, tied, by transformers' names", mistral_with_pictures(), True
 
 
+def others_beside_text(name: str):
+    """Configs of models for sounds or pictures besides text, whose text model this one is."""
+    text = text_config(name)
+    tower = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    sounds = dict(tower, intermediate_size=64, num_mel_bins=8, max_source_positions=20)
+    first = dict(encoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=16, d_model=16)
+    picture = dict(image_size=16, patch_size=4, mlp_dim=16, window_size=2, output_channels=16)
+    yield from {
+        "llama": [
+            ("voxtral", dict(text_config=text, audio_config=sounds)),
+            ("glmasr", dict(text_config=text, audio_config=sounds)),
+        ],
+        "qwen2": [
+            ("audioflamingo3", dict(text_config=text, audio_config=sounds)),
+            (
+                "musicflamingo",
+                dict(
+                    text_config=text, audio_config=dict(sounds, model_type="audioflamingo3_encoder")
+                ),
+            ),
+            (
+                "qwen2_audio",
+                dict(
+                    text_config=text,
+                    audio_config=dict(first, num_mel_bins=8, max_source_positions=20),
+                ),
+            ),
+            (
+                "got_ocr2",
+                dict(
+                    text_config=text,
+                    vision_config=dict(tower, **picture, global_attn_indexes=[0]),
+                ),
+            ),
+        ],
+        "llama4": [
+            (
+                "llama4",
+                dict(
+                    text_config=text,
+                    vision_config=dict(
+                        tower,
+                        intermediate_size=64,
+                        image_size=28,
+                        patch_size=14,
+                        vision_output_dim=16,
+                        projector_input_dim=16,
+                        projector_output_dim=16,
+                    ),
+                ),
+            )
+        ],
+        "persimmon": [("fuyu", dict(text_config=text, patch_size=2, num_channels=3, image_size=4))],
+    }.get(name, [])
+
+
 def check_multimodal(
     kind: str, label: str, values: dict, seed: int, out: Path, own_names: bool = False
 ) -> bool:
@@ -440,19 +531,24 @@ def check_multimodal(
     own_names: those that transformers 5 holds tensors by, not the hub's."""
     import numpy as np
     import torch
-    from transformers import AutoConfig, AutoModelForImageTextToText
+    import transformers
+    from transformers import AutoConfig
+    from transformers.models.auto import modeling_auto as lists
 
     config = AutoConfig.for_model(kind, **values)
     directory, binary = out / "multimodal", out / "model.bin"
     torch.manual_seed(seed)
-    model = (
-        AutoModelForImageTextToText.from_config(config, attn_implementation="eager").float().eval()
-    )
+    config._attn_implementation = "eager"
+    classes = {
+        **lists.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+        **lists.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    }
+    model = getattr(transformers, classes[kind])(config).float().eval()
     make_golden.randomize(model, torch)
     model.set_experts_implementation("eager")
     shutil.rmtree(directory, ignore_errors=True)
     model.save_pretrained(directory, save_original_format=not own_names)
-    prompt = torch.randint(3, 90, (1, make_golden.N_PROMPT))
+    prompt = torch.randint(3, 60, (1, make_golden.N_PROMPT))
     with torch.no_grad():
         expected = model(input_ids=prompt, use_cache=False).logits[0].numpy()
     assert export.main([str(directory), str(binary), "--dtype", "f32"]) == 0
@@ -480,7 +576,13 @@ def main() -> int:
         "names", nargs="*", default=names, metavar="NAME", help=f"of {', '.join(names)}"
     )
     parser.add_argument("--seed", type=int, default=int(time.time()) % 1000000 + 100000)
+    parser.add_argument(
+        "--kin", type=int, help="so many of those that differ by names and defaults alone"
+    )
     args = parser.parse_args()
+    if args.kin is not None:
+        kin = random.Random(args.seed).sample(list(make_golden.KIN), args.kin)
+        args.names = [n for n in args.names if n in kin or n not in make_golden.KIN]
     os.environ["HF_HUB_OFFLINE"] = "1"
     failed = 0 if check_low_bits() else 1
     with tempfile.TemporaryDirectory() as out:
@@ -499,6 +601,8 @@ def main() -> int:
             if name in IN_MULTIMODAL:
                 values = qwen_with_pictures(name)
                 failed += not check_multimodal(name, name, values, args.seed, Path(out))
+            for kind, values in others_beside_text(name):
+                failed += not check_multimodal(kind, kind, values, args.seed, Path(out))
             for label, values, own in mistral_heads() if name == "mistral" else ():
                 failed += not check_multimodal("mistral3", label, values, args.seed, Path(out), own)
             if name in IN_GGUF or name in ONLY_GGUF:

@@ -77,8 +77,11 @@ def weights(directory: Path) -> list[np.ndarray]:
     return [layer[0].float().numpy() for layer in found if layer is not None]
 
 
-KINDS = {"encoder": "encoder_attentions", "decoder": "decoder_attentions",
-         "cross": "cross_attentions"}  # fmt: skip
+KINDS = {
+    "encoder": "encoder_attentions",
+    "decoder": "decoder_attentions",
+    "cross": "cross_attentions",
+}
 
 
 def rows_of_kinds(directory: Path, dtype: str = "float32") -> dict[str, np.ndarray]:

@@ -20,22 +20,43 @@ from pathlib import Path
 import numpy as np
 
 N_PROMPT, N_GREEDY = 96, 64
-COMMON = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2, num_hidden_layers=2, max_position_embeddings=192)
-LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
+COMMON = dict(
+    pad_token_id=0, bos_token_id=1, eos_token_id=2, num_hidden_layers=2, max_position_embeddings=192
+)
+LLAMA3 = dict(
+    rope_type="llama3",
+    factor=8.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=64,
+)
 
 
 def sizes(vocab: int, embd: int, ff: int, heads: int, kv: int, **more) -> dict:
     """The config of a model of Llama's kind."""
     return dict(
-        vocab_size=vocab, hidden_size=embd, intermediate_size=ff, num_attention_heads=heads, num_key_value_heads=kv, **more
+        vocab_size=vocab,
+        hidden_size=embd,
+        intermediate_size=ff,
+        num_attention_heads=heads,
+        num_key_value_heads=kv,
+        **more,
     )
 
 
-LONGROPE = dict(rope_type="longrope", short_factor=[1.0, 1.1, 1.3, 1.5, 1.8, 2.0], original_max_position_embeddings=64,
-                long_factor=[1.0, 2.0, 3.5, 5.0, 6.0, 8.0])
-YARN_OLD = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=48, attention_factor=1.2)
+LONGROPE = dict(
+    rope_type="longrope",
+    short_factor=[1.0, 1.1, 1.3, 1.5, 1.8, 2.0],
+    original_max_position_embeddings=64,
+    long_factor=[1.0, 2.0, 3.5, 5.0, 6.0, 8.0],
+)
+YARN_OLD = dict(
+    rope_type="yarn", factor=4.0, original_max_position_embeddings=48, attention_factor=1.2
+)
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=48, rope_theta=10000.0)
-GRANITE = dict(embedding_multiplier=3.0, residual_multiplier=0.4, attention_multiplier=0.3, logits_scaling=4.0)
+GRANITE = dict(
+    embedding_multiplier=3.0, residual_multiplier=0.4, attention_multiplier=0.3, logits_scaling=4.0
+)
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -45,13 +66,38 @@ def nested(full: dict) -> dict:
 
 
 MAMBA = dict(mamba_n_heads=6, mamba_d_state=10, mamba_n_groups=2, mamba_chunk_size=16)
-FACTORS = dict(embedding_multiplier=3.0, lm_head_multiplier=0.4, mlp_multipliers=[0.7, 1.3], key_multiplier=0.6,
-               attention_out_multiplier=1.2, attention_in_multiplier=0.8, ssm_in_multiplier=1.1, ssm_out_multiplier=0.9,
-               ssm_multipliers=[0.7, 0.8, 1.2, 1.3, 0.6])
-NEMOTRON = dict(vocab_size=61, hidden_size=36, intermediate_size=50, num_attention_heads=6, num_key_value_heads=2,
-                head_dim=10, mamba_num_heads=6, mamba_head_dim=9, ssm_state_size=10, n_groups=2, chunk_size=16,
-                n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3, routed_scaling_factor=2.5,
-                moe_intermediate_size=18, moe_shared_expert_intermediate_size=22, layer_norm_epsilon=1e-3)
+FACTORS = dict(
+    embedding_multiplier=3.0,
+    lm_head_multiplier=0.4,
+    mlp_multipliers=[0.7, 1.3],
+    key_multiplier=0.6,
+    attention_out_multiplier=1.2,
+    attention_in_multiplier=0.8,
+    ssm_in_multiplier=1.1,
+    ssm_out_multiplier=0.9,
+    ssm_multipliers=[0.7, 0.8, 1.2, 1.3, 0.6],
+)
+NEMOTRON = dict(
+    vocab_size=61,
+    hidden_size=36,
+    intermediate_size=50,
+    num_attention_heads=6,
+    num_key_value_heads=2,
+    head_dim=10,
+    mamba_num_heads=6,
+    mamba_head_dim=9,
+    ssm_state_size=10,
+    n_groups=2,
+    chunk_size=16,
+    n_routed_experts=8,
+    n_group=4,
+    topk_group=2,
+    num_experts_per_tok=3,
+    routed_scaling_factor=2.5,
+    moe_intermediate_size=18,
+    moe_shared_expert_intermediate_size=22,
+    layer_norm_epsilon=1e-3,
+)
 
 
 # fmt: off
@@ -190,6 +236,20 @@ MORE = {
                               use_bias=True)),
     "mamba2-tied": ("mamba2", dict(vocab_size=109, hidden_size=36, num_heads=8, head_dim=9, n_groups=1, state_size=7,
                                    tie_word_embeddings=True, use_conv_bias=False)),
+    "mamba": ("mamba", dict(vocab_size=61, hidden_size=36, state_size=7, conv_kernel=3, time_step_rank=5)),
+    "mamba-bias": ("mamba", dict(vocab_size=61, hidden_size=36, expand=3, use_bias=True, use_conv_bias=False,
+                                 tie_word_embeddings=False, layer_norm_epsilon=1e-3)),
+    "falcon_mamba": ("falcon_mamba", dict(vocab_size=61, hidden_size=34, state_size=7, use_bias=True, tie_word_embeddings=False,
+                                          layer_norm_epsilon=1e-3, mixer_rms_eps=0.03)),
+    "jamba": ("jamba", sizes(61, 36, 40, 6, 2, num_hidden_layers=4, num_experts=5, num_experts_per_tok=3, attn_layer_period=3,
+                             attn_layer_offset=1, expert_layer_offset=0, mamba_d_state=7, mamba_dt_rank=6, mamba_proj_bias=True,
+                             rms_norm_eps=1e-3)),
+    "jamba-dense": ("jamba", sizes(61, 36, 40, 6, 2, num_hidden_layers=3, num_experts=1, attn_layer_period=2,
+                                   attn_layer_offset=0, mamba_conv_bias=False, mamba_d_conv=3, mamba_expand=3)),
+    "recurrent_gemma": ("recurrent_gemma", sizes(61, 36, 100, 3, 1, attention_window_size=9, conv1d_width=3, rms_norm_eps=1e-3,
+                                                 num_hidden_layers=3, block_types=["recurrent", "attention"],
+                                                 logits_soft_cap=5.0)),
+    "recurrent_gemma-bias": ("recurrent_gemma", sizes(61, 48, 100, 3, 3, attention_bias=True, num_hidden_layers=4)),
     "bamba": ("bamba", sizes(61, 36, 50, 3, 1, **MAMBA, attn_layer_indices=[1], time_step_limit=(0.0, 1.0))),
     "bamba-bias": ("bamba", sizes(61, 36, 50, 3, 1, **MAMBA, attn_layer_indices=[0], mamba_proj_bias=True,
                                   mamba_conv_bias=False, attention_bias=True, mlp_bias=True, mamba_d_head=12)),
@@ -261,16 +321,90 @@ MORE = {
     "vaultgemma": ("vaultgemma", sizes(61, 36, 50, 6, 2, head_dim=10, sliding_window=9, attn_logit_softcapping=2.0,
                                        final_logit_softcapping=4.0)),
 }
-MORE |= MIXTURES
+# Kin of those above, which differ by names and defaults.
+LISTED = dict(mlp_layer_types=["dense", "sparse"], norm_topk_prob=True, moe_intermediate_size=18)
+KIN = {
+    "afmoe": ("afmoe", sizes(61, 36, 40, 6, 2, head_dim=10, **EXPERTS, num_dense_layers=1, num_shared_experts=2, route_scale=1.7,
+                             layer_types=[SLIDING, FULL], sliding_window=9, mup_enabled=True, attention_bias=True)),
+    "aria_text": ("aria_text", sizes(61, 36, 18, 6, 2, moe_num_experts=6, moe_topk=3, attention_bias=True)),
+    "axk1": ("axk1", sizes(61, 36, 40, 4, 4, **{**ROUTED, **LISTED}, **MLA, q_lora_rank=22, rope_parameters=YARN,
+                           rms_norm_eps=1e-3)),
+    "bert-causal": ("bert", sizes(61, 36, 50, 6, 6, is_decoder=True)),
+    "bert-generation": ("bert-generation", sizes(61, 36, 50, 6, 6, is_decoder=True, layer_norm_eps=1e-3)),
+    "biogpt": ("biogpt", sizes(61, 36, 50, 6, 6, layer_norm_eps=1e-3, scale_embedding=True)),
+    "codegen": ("codegen", dict(vocab_size=61, n_embd=48, n_layer=2, n_head=4, n_positions=192, n_inner=50, rotary_dim=6)),
+    "cohere2_moe": ("cohere2_moe", sizes(61, 36, 18, 6, 2, head_dim=10, num_experts=7, num_experts_per_tok=3,
+                                         num_shared_experts=2, layer_types=[SLIDING, FULL], sliding_window=9, logit_scale=0.3,
+                                         mlp_layer_types=["dense", "sparse"], prefix_dense_intermediate_size=50)),
+    "cohere2_moe-sum": ("cohere2_moe", sizes(61, 36, 18, 6, 2, head_dim=10, num_experts=7, num_experts_per_tok=3, rms_norm_eps=1e-3,
+                                             num_shared_experts=1, layer_types=[FULL, SLIDING], sliding_window=9,
+                                             shared_expert_combination_strategy="sum", expert_selection_fn="sigmoid",
+                                             attention_bias=True)),
+    "ctrl": ("ctrl", dict(vocab_size=61, n_embd=36, n_layer=2, n_head=6, n_positions=192, dff=50)),
+    "cwm": ("cwm", sizes(61, 36, 50, 6, 2, head_dim=10, sliding_window=9, mlp_bias=True)),
+    "dbrx": ("dbrx", dict(vocab_size=61, d_model=36, n_heads=6, n_layers=2, max_seq_len=192, pad_token_id=0, attn_config=dict(
+        kv_n_heads=2, clip_qkv=0.8, rope_theta=50.0), ffn_config=dict(ffn_hidden_size=18, moe_num_experts=6, moe_top_k=3))),
+    "ernie4_5_moe": ("ernie4_5_moe", sizes(61, 36, 40, 6, 2, moe_num_experts=7, moe_k=3, moe_intermediate_size=18, use_bias=False,
+                                           num_hidden_layers=3, moe_layer_interval=2)),
+    "exaone_moe": ("exaone_moe", sizes(61, 36, 40, 6, 2, num_experts=8, num_experts_per_tok=3, n_group=4, topk_group=2,
+                                       num_shared_experts=2, layer_types=[SLIDING, FULL], sliding_window=9, **LISTED)),
+    "flex_olmo": ("flex_olmo", sizes(61, 36, 18, 6, 2, num_experts=6, num_experts_per_tok=4, norm_topk_prob=True)),
+    "flint": ("flint", sizes(61, 36, 40, 6, 2, head_dim=10, **EXPERTS, num_hidden_layers=3, mlp_only_layers=[0],
+                             shared_expert_intermediate_size=22, layer_types=[SLIDING, FULL, SLIDING], sliding_window=9)),
+    "glm4_moe_lite": ("glm4_moe_lite", sizes(61, 36, 40, 4, 4, **{**ROUTED, **LISTED}, **MLA, q_lora_rank=22)),
+    "gpt-sw3": ("gpt-sw3", dict(vocab_size=103, n_embd=36, n_layer=2, n_head=3, n_positions=192, activation_function="gelu")),
+    "gpt_neox_japanese": ("gpt_neox_japanese", dict(vocab_size=61, hidden_size=48, num_attention_heads=3, num_hidden_layers=2,
+                                                    intermediate_multiple_size=2, rotary_pct=0.25, layer_norm_eps=1e-3,
+                                                    max_position_embeddings=192)),
+    "granitemoeshared": ("granitemoeshared", sizes(61, 36, 18, 6, 2, num_local_experts=6, shared_intermediate_size=22, **GRANITE)),
+    "hunyuan_v1_moe": ("hunyuan_v1_moe", sizes(61, 36, 18, 6, 2, head_dim=10, num_experts=6, moe_topk=3)),
+    "hy_v3": ("hy_v3", sizes(61, 36, 40, 6, 2, head_dim=10, num_experts=7, num_experts_per_tok=3, num_shared_experts=2,
+                             moe_intermediate_size=18, mlp_layer_types=["dense", "sparse"])),
+    "hyperclovax": ("hyperclovax", sizes(61, 36, 50, 6, 2, **{**GRANITE, "logits_scaling": 0.3})),
+    "hyperclovax-plain": ("hyperclovax", sizes(61, 36, 50, 6, 2, use_post_norm=False, attention_bias=True, mlp_bias=True)),
+    "internlm3": ("internlm3", sizes(61, 36, 50, 6, 2, head_dim=10, attention_bias=True, mlp_bias=True)),
+    "iquestcoder": ("iquestcoder", sizes(61, 36, 50, 6, 2, head_dim=10, attention_bias=True)),
+    "kimi_linear": ("kimi_linear", sizes(61, 36, 40, 4, 4, **MLA, q_lora_rank=None, num_experts=8, num_expert_group=4, topk_group=2,
+                                         num_experts_per_token=3, num_shared_experts=2, moe_intermediate_size=18,
+                                         linear_num_heads=3, linear_head_dim=10, linear_conv_kernel_dim=3, num_hidden_layers=3,
+                                         layer_types=["linear_attention", FULL, "linear_attention"], rms_norm_eps=1e-3)),
+    "kimi_linear-rank": ("kimi_linear", sizes(61, 36, 40, 4, 4, **MLA, q_lora_rank=22, num_experts=6, num_experts_per_token=2,
+                                              num_shared_experts=1, moe_intermediate_size=18, attention_bias=True,
+                                              num_hidden_layers=5, linear_num_heads=2, linear_head_dim=18,
+                                              moe_renormalize=False, mlp_layer_types=["sparse", "dense"] * 2 + ["sparse"])),
+    "llama4": ("llama4_text", sizes(61, 36, 18, 6, 2, head_dim=10, num_local_experts=5, num_experts_per_tok=2, num_hidden_layers=3,
+                                    intermediate_size_mlp=50, moe_layers=[0, 2], no_rope_layers=[1, 0, 1], floor_scale=16,
+                                    attention_chunk_size=41, attn_scale=0.3, rms_norm_eps=1e-3)),
+    "llama4-bias": ("llama4_text", sizes(61, 36, 18, 6, 2, head_dim=10, num_local_experts=5, intermediate_size_mlp=50,
+                                         interleave_moe_layer_step=2, no_rope_layer_interval=2, attention_chunk_size=16, floor_scale=16,
+                                         use_qk_norm=False, attn_temperature_tuning=False, attention_bias=True)),
+    "mellum": ("mellum", sizes(61, 36, 40, 6, 2, head_dim=10, num_experts=7, num_experts_per_tok=3, layer_types=[SLIDING, FULL],
+                               sliding_window=9, **LISTED)),
+    "minicpm3": ("minicpm3", sizes(61, 36, 40, 4, 4, kv_lora_rank=20, qk_rope_head_dim=6, qk_nope_head_dim=10, q_lora_rank=22,
+                                   scale_emb=3.0, dim_model_base=11, rms_norm_eps=1e-3)),
+    "minimax_m2": ("minimax_m2", sizes(61, 36, 18, 6, 2, head_dim=12, num_local_experts=7, num_experts_per_tok=3,
+                                       rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5))),
+    "modernbert-decoder": ("modernbert-decoder", sizes(61, 36, 50, 3, 3, local_attention=14, num_hidden_layers=4, norm_eps=1e-3)),
+    "nanochat": ("nanochat", sizes(61, 36, 50, 6, 2, rms_norm_eps=1e-3, final_logit_softcapping=4.0)),
+    "openai-gpt": ("openai-gpt", dict(vocab_size=61, n_embd=36, n_layer=2, n_head=6, n_positions=192, layer_norm_epsilon=1e-3)),
+    "persimmon": ("persimmon", sizes(61, 48, 50, 6, 6, layer_norm_eps=1e-3)),
+    "persimmon-plain": ("persimmon", sizes(61, 48, 50, 6, 6, qk_layernorm=False, hidden_act="gelu")),
+    "roberta-causal": ("roberta", sizes(61, 36, 50, 6, 6, is_decoder=True)),
+    "solar_open": ("solar_open", sizes(61, 36, 40, 6, 2, head_dim=12, **{**ROUTED, "first_k_dense_replace": 0}, attention_bias=True)),
+    "xglm": ("xglm", dict(vocab_size=61, d_model=36, ffn_dim=50, attention_heads=6, num_layers=2, max_position_embeddings=192)),
+}
+MORE |= MIXTURES | KIN
 # Those whose norms multiply by 1 + w.
-OFFSET_NORMS = ("gemma", "gemma2", "gemma3_text", "vaultgemma", "nemotron", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
+OFFSET_NORMS = ("gemma", "gemma2", "gemma3_text", "vaultgemma", "nemotron", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next",
+                "recurrent_gemma")
 # Those that are committed, a combination of knobs each.
-COMMITTED = [*MODELS, "apertus", "bitnet", "bloom", "bloom-normed", "deepseek_v2", "deepseek_v3", "falcon_h1-norm",
+COMMITTED = [*MODELS, "apertus", "bitnet", "bloom", "bloom-normed", "deepseek_v2", "deepseek_v3", "falcon_h1-norm", "falcon_mamba",
              "gemma2", "gemma3", "gemma4", "gemma4-experts", "glm4", "gpt_neox", "gpt_oss", "granite_swa", "granitemoe",
-             "granitemoehybrid-mamba", "hunyuan", "lfm2-bias", "lfm2_moe", "lfm3", "mamba2", "ministral3", "nemotron_h",
-             "olmo", "olmo3", "olmo_hybrid", "phi", "phi3-longer", "phimoe", "qwen2_moe", "qwen3_next", "stablelm"]
+             "granitemoehybrid-mamba", "hunyuan", "kimi_linear", "lfm2-bias", "lfm2_moe", "lfm3", "llama4", "mamba2", "ministral3", "nemotron_h",
+             "olmo", "olmo3", "olmo_hybrid", "phi", "phi3-longer", "phimoe", "qwen2_moe", "qwen3_next",
+             "recurrent_gemma", "stablelm"]
 # Those whose sizes have other names than Llama's.
-WITHOUT_COMMON = ("bloom", "gpt2", "gpt_bigcode", "gpt_neo", "gptj", "mpt")
+WITHOUT_COMMON = ("bloom", "codegen", "ctrl", "dbrx", "gpt2", "gpt-sw3", "openai-gpt", "xglm", "gpt_bigcode", "gpt_neo", "gptj", "mpt")
 # Reference attention where eager is wrong: it adds Falcon's ALiBi twice.
 ATTENTION = {"falcon-rw": "sdpa"}
 # What is changed in config.json after saving, None to remove a key: old spellings, and keys that files on the hub have.
@@ -318,7 +452,11 @@ def make(name: str, seed: int, out: Path, edit=None) -> Path:
         torch.manual_seed(attempt)
         if model_type not in WITHOUT_COMMON:
             values = {**COMMON, **values}
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **values)).float().eval()
+        model = (
+            AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **values))
+            .float()
+            .eval()
+        )
         randomize(model, torch)
         shutil.rmtree(directory, ignore_errors=True)
         model.save_pretrained(directory, **SAVING.get(name, {}))
@@ -327,8 +465,12 @@ def make(name: str, seed: int, out: Path, edit=None) -> Path:
         if edit:
             edit(directory)
 
-        model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, experts_implementation="eager",
-                                                     attn_implementation=ATTENTION.get(name, "eager")).eval()
+        model = AutoModelForCausalLM.from_pretrained(
+            directory,
+            dtype=torch.float32,
+            experts_implementation="eager",
+            attn_implementation=ATTENTION.get(name, "eager"),
+        ).eval()
         vocab = values["vocab_size"]
         prompt = torch.randint(3, vocab, (N_PROMPT,)).tolist()
         idle = watch_experts(model)
@@ -348,7 +490,12 @@ def make(name: str, seed: int, out: Path, edit=None) -> Path:
         transformers=transformers.__version__,
         margin=round(margin, 5),
     )
-    (directory / "golden.json").write_text(json.dumps(dict(made=made, prompt=prompt, greedy=greedy, largest=float(np.abs(logits).max()))) + "\n")
+    (directory / "golden.json").write_text(
+        json.dumps(
+            dict(made=made, prompt=prompt, greedy=greedy, largest=float(np.abs(logits).max()))
+        )
+        + "\n"
+    )
     return directory
 
 
@@ -364,12 +511,19 @@ def watch_experts(model) -> dict[str, set[int]]:
     idle = {}
 
     def count(name: str, outputs) -> None:
-        idle[name] -= set(outputs[-1].reshape(-1).tolist())
+        chosen = outputs[-1]
+        if chosen.is_floating_point():  # Llama 4's logits, before which come scores, mostly zeros
+            chosen = outputs[0].nonzero()[:, 1]
+        idle[name] -= set(chosen.reshape(-1).tolist())
 
     for name, module in model.named_modules():
-        if type(module).__name__.endswith(("Router", "Gating")):
-            idle[name] = set(range(getattr(module, "num_experts", None) or module.config.num_experts))
-            module.register_forward_hook(lambda module, args, outputs, name=name: count(name, outputs))
+        if type(module).__name__.endswith(("Router", "Gating", "Gate")):
+            config = getattr(module, "config", None)
+            n = getattr(module, "num_experts", None) or getattr(config, "num_experts", 0)
+            idle[name] = set(range(n))  # of DBRX's router nothing is known
+            module.register_forward_hook(
+                lambda module, args, outputs, name=name: count(name, outputs)
+            )
     return idle
 
 
@@ -378,8 +532,14 @@ def randomize(model, torch) -> None:
     offset = model.config.model_type in OFFSET_NORMS
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if p.ndim == 1:
-                around_one = name.endswith(("weight", "router.scale", "per_expert_scale")) and (not offset or "linear_attn" in name)
+            if name.endswith("correction_bias"):
+                p.uniform_(-0.1, 0.1)  # more, and some experts would never be chosen
+            elif name.endswith("recurrent_gate_weight"):
+                p.normal_(0, 0.3 * p.shape[-1] ** -0.5)  # more: 1 - a^2 of a near 1 is rounding
+            elif p.ndim == 1:
+                around_one = name.endswith(("weight", "router.scale", "per_expert_scale")) and (
+                    not offset or "linear_attn" in name
+                )
                 p.normal_(1.0 if around_one else 0.0, 0.3)
             elif name.endswith("_proj_bias"):
                 p.normal_(0, 0.3)
@@ -411,10 +571,14 @@ def decode(model, prompt: list[int], torch) -> tuple[list[int], float]:
     return ids[len(prompt) :], margin
 
 
-def write_committed(about: str, names: list[str], default: list[str], make, make_smaller, out: Path) -> int:
+def write_committed(
+    about: str, names: list[str], default: list[str], make, make_smaller, out: Path
+) -> int:
     """The main program of a maker: make(name, seed, folder) and make_smaller(directory) for each name asked for."""
     parser = argparse.ArgumentParser(description=about.split("\n")[0])
-    parser.add_argument("names", nargs="*", default=default, metavar="NAME", help=f"of {', '.join(names)}")
+    parser.add_argument(
+        "names", nargs="*", default=default, metavar="NAME", help=f"of {', '.join(names)}"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=out)
     args = parser.parse_args()

@@ -26,10 +26,22 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "support")]
 import tokenizer_texts as texts  # noqa: E402
 
 OUTPUT = ROOT / "tests" / "golden" / "unigram"
-MAP = {"\u00e9": "e", "e\u0301": "e", "\u00a0": " ", "\t": " ", "\n": " ", "\ufb01": "fi",
-       "\u2126": "\u03a9", "\u200b": "", "\r\n": " ", "\u2460": "1"}  # fmt: skip
+MAP = {
+    "\u00e9": "e",
+    "e\u0301": "e",
+    "\u00a0": " ",
+    "\t": " ",
+    "\n": " ",
+    "\ufb01": "fi",
+    "\u2126": "\u03a9",
+    "\u200b": "",
+    "\r\n": " ",
+    "\u2460": "1",
+}
 T5 = dict(pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
-ALBERT = dict(pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"])
+ALBERT = dict(
+    pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"]
+)
 # Folder -> (class, model type, file, the trainer's settings, tokenizer_config.json).
 KINDS = {
     "t5": ("T5Tokenizer", "t5", "spiece.model", T5, {}),
@@ -39,29 +51,51 @@ KINDS = {
     "mbart50": ("MBart50Tokenizer", "mbart", "sentencepiece.bpe.model", {}, {"src_lang": "ro_RO"}),
     "pegasus": ("PegasusTokenizer", "pegasus", "spiece.model", T5, {}),
     "marian": ("MarianTokenizer", "marian", "source.spm", {}, {}),
-    "m2m_100": ("M2M100Tokenizer", "m2m_100", "sentencepiece.bpe.model", {"model_type": "bpe"},
-                {"src_lang": "de"}),
+    "m2m_100": (
+        "M2M100Tokenizer",
+        "m2m_100",
+        "sentencepiece.bpe.model",
+        {"model_type": "bpe"},
+        {"src_lang": "de"},
+    ),
     "marian-pair": ("MarianTokenizer", "marian", "source.spm", {}, {"separate_vocabs": True}),
-    "nllb": ("NllbTokenizer", "m2m_100", "sentencepiece.bpe.model", {"model_type": "bpe"},
-             {"src_lang": "fra_Latn"}),
-    "nllb-legacy": ("NllbTokenizer", "m2m_100", "sentencepiece.bpe.model", {"model_type": "bpe"},
-                    {"legacy_behaviour": True}),
-}  # fmt: skip
+    "nllb": (
+        "NllbTokenizer",
+        "m2m_100",
+        "sentencepiece.bpe.model",
+        {"model_type": "bpe"},
+        {"src_lang": "fra_Latn"},
+    ),
+    "nllb-legacy": (
+        "NllbTokenizer",
+        "m2m_100",
+        "sentencepiece.bpe.model",
+        {"model_type": "bpe"},
+        {"legacy_behaviour": True},
+    ),
+}
 
 
 def train(path: Path, seed: int, **settings) -> None:
     rules = path.with_suffix(".tsv")
-    rules.write_text("".join(
-        " ".join(f"{ord(c):X}" for c in key) + "\t" + " ".join(f"{ord(c):X}" for c in to) + "\n"
-        for key, to in MAP.items()))  # fmt: skip
+    rules.write_text(
+        "".join(
+            " ".join(f"{ord(c):X}" for c in key) + "\t" + " ".join(f"{ord(c):X}" for c in to) + "\n"
+            for key, to in MAP.items()
+        )
+    )
     lines = [line[:200] for line in texts.mixed_text(seed, 60_000).splitlines()]
     lines = ["".join(c for c in line if 32 <= ord(c) < 0x250) for line in lines]
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_prefix=str(path.with_suffix("")), vocab_size=500,
-        num_threads=1, minloglevel=2, normalization_rule_tsv=str(rules),
+        sentence_iterator=iter(lines),
+        model_prefix=str(path.with_suffix("")),
+        vocab_size=500,
+        num_threads=1,
+        minloglevel=2,
+        normalization_rule_tsv=str(rules),
         **{"model_type": "unigram", **settings},
         **({} if settings.get("model_type") == "bpe" else {"hard_vocab_limit": False}),
-    )  # fmt: skip
+    )
     model = sentencepiece_model_pb2.ModelProto.FromString(path.with_suffix(".model").read_bytes())
     model.trainer_spec.ClearField("model_prefix")  # where it was made is nobody's business
     model.normalizer_spec.ClearField("normalization_rule_tsv")
@@ -91,8 +125,13 @@ def nllb_added(folder: Path) -> dict:
     """added_tokens_decoder: the languages after the pieces, and the mask after them."""
     file = str(folder / "sentencepiece.bpe.model")
     n = sentencepiece.SentencePieceProcessor(model_file=file).vocab_size() + 1
-    plain = {"special": True, "normalized": False, "lstrip": False, "rstrip": False,
-             "single_word": False}  # fmt: skip
+    plain = {
+        "special": True,
+        "normalized": False,
+        "lstrip": False,
+        "rstrip": False,
+        "single_word": False,
+    }
     names = dict(enumerate(["<s>", "<pad>", "</s>", "<unk>"]))
     names |= {n + i: code for i, code in enumerate(["ace_Arab", "eng_Latn", "fra_Latn"])}
     tokens = {id: {"content": name, **plain} for id, name in names.items()}
@@ -130,8 +169,10 @@ def make(name: str) -> None:
     added += [">>fra<<", "\u0416"] * name.startswith("marian")
     added += ["__fr__"] * (name == "m2m_100") + ["eng_Latn", "fra_Latn"] * name.startswith("nllb")
     cases = [text.replace("\0", "") for text in texts.random_strings(5, 300, added, most=9)]
-    made = f"transformers {transformers.__version__}, tokenizers {tokenizers.__version__}, " \
-           f"sentencepiece {sentencepiece.__version__}; tests/reference/make_unigram_files.py"
+    made = (
+        f"transformers {transformers.__version__}, tokenizers {tokenizers.__version__}, "
+        f"sentencepiece {sentencepiece.__version__}; tests/reference/make_unigram_files.py"
+    )
     answers = {"made by": made, "texts": cases, "ids": tokenizer(cases).input_ids}
     (folder / "expected.json").write_text(json.dumps(answers))
     print(name, sum(path.stat().st_size for path in folder.iterdir()), "bytes")

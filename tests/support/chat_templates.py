@@ -6,9 +6,12 @@ CHATML = """
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 
-CHATML_WITH_DEFAULT = """{% if messages[0]['role'] != 'system' %}<|im_start|>system
+CHATML_WITH_DEFAULT = (
+    """{% if messages[0]['role'] != 'system' %}<|im_start|>system
 Be kind.<|im_end|>
-{% endif %}""" + CHATML
+{% endif %}"""
+    + CHATML
+)
 
 CRLF = CHATML.replace("\n", "\r\n").replace("{%- endfor %}", "-\r\n{%- endfor %}")
 
@@ -91,9 +94,18 @@ EMPTY = """
 {%- endfor %}{{ '<a>' if add_generation_prompt }}"""
 
 EXACT = {
-    "chatml": CHATML, "default system": CHATML_WITH_DEFAULT, "CRLF": CRLF, "llama2": LLAMA2, "llama3": LLAMA3, "gemma": GEMMA,
-    "mistral": MISTRAL, "date": DATE, "thinking": THINKING, "effort": EFFORT, "empty": EMPTY,
-}  # fmt: skip
+    "chatml": CHATML,
+    "default system": CHATML_WITH_DEFAULT,
+    "CRLF": CRLF,
+    "llama2": LLAMA2,
+    "llama3": LLAMA3,
+    "gemma": GEMMA,
+    "mistral": MISTRAL,
+    "date": DATE,
+    "thinking": THINKING,
+    "effort": EFFORT,
+    "empty": EMPTY,
+}
 
 # What cannot be compiled, and the reason that is recorded.
 REFUSED = {
@@ -101,8 +113,7 @@ REFUSED = {
     "{{ messages[0].content }}": "it leaves out a message",
     "{% for m in messages | reverse %}{{ m.content }}{% endfor %}": "it changes the order of the messages",
     "{% for m in messages %}{{ m.content }}{{ m.content }}{% endfor %}": "it writes a message twice",
-    "{% for m in messages %}[{{ messages | length }}]{{ m.content }}{% endfor %}":
-        "what it writes between two messages depends on others",
+    "{% for m in messages %}[{{ messages | length }}]{{ m.content }}{% endfor %}": "what it writes between two messages depends on others",
     "{{ raise_exception('tools are required') }}": "it fails with: tools are required",
     "{{ tools[0].name }}": "it fails with: ",
     "{{ strftime_now('%s') }}{% for m in messages %}{{ m.content }}{% endfor %}": "it prints a date as '%s'",
@@ -110,4 +121,4 @@ REFUSED = {
     "{% for m in messages %}{{ m.content.split(' ') | join('_') }}{% endfor %}": "it changes plain texts",
     "{{ ''.__class__.x }}{% for m in messages %}{{ m.content }}{% endfor %}": "it fails with: ",
     "{{ messages.clear() }}": "it fails with: ",
-}  # fmt: skip
+}

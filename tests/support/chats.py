@@ -17,15 +17,73 @@ import tokenizer_texts as texts
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ.get("HEADS_RENDER_CHAT", ROOT / "build" / "tests" / "c" / "render_chat"))
 CLASSES = ("plain", "outer space", "thinking", "empty", "unicode", "control", "order")
-SENTENCES = ["What is the capital of France?", "Paris.", "Write a poem about\nrain,\n\nplease.", "2 + 2 = 4, isn't it?",
-             "Sure! Here is the code:\n```c\nint main(void) { return 0; }\n```", "\"Why\" & <b>how</b>?", "No.",
-             "Schr\u00f6dinger's cat \U0001f431 is $5 (50 %)", "a", "\u4f60\u597d\uff0c\u4e16\u754c", "1. one\n2. two\n   - three",
-             "https://a.b/c?d=e#f", "{\"key\": [1, 2.5, null]}", "C:\\new\\table", "It's 10:30; I'm late..."]  # fmt: skip
-SPACES = [" ", "\n", "\n\n", "\t", "  \n ", "\r\n", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x1f", "\x85", "\xa0", "\u1680",
-          "\u2003", "\u2028", "\u2029", "\u202f", "\u205f", "\u3000", "\u200b", "\ufeff", "\u180e"]  # fmt: skip
-CONTROL = ["<|im_start|>system\n", "<|im_end|>", "<s>", "</s>", "[INST]", "[/INST]", "<<SYS>>", "<|eot_id|>", "/no_think",
-           "/think", "<think>", "</think>", "<|endoftext|>", "<tool_call>", "<start_of_turn>model", "{{ x }}", "{% if %}",
-           "### Response:", "None", "false", "user", "assistant"]  # fmt: skip
+SENTENCES = [
+    "What is the capital of France?",
+    "Paris.",
+    "Write a poem about\nrain,\n\nplease.",
+    "2 + 2 = 4, isn't it?",
+    "Sure! Here is the code:\n```c\nint main(void) { return 0; }\n```",
+    '"Why" & <b>how</b>?',
+    "No.",
+    "Schr\u00f6dinger's cat \U0001f431 is $5 (50 %)",
+    "a",
+    "\u4f60\u597d\uff0c\u4e16\u754c",
+    "1. one\n2. two\n   - three",
+    "https://a.b/c?d=e#f",
+    '{"key": [1, 2.5, null]}',
+    "C:\\new\\table",
+    "It's 10:30; I'm late...",
+]
+SPACES = [
+    " ",
+    "\n",
+    "\n\n",
+    "\t",
+    "  \n ",
+    "\r\n",
+    "\x0b",
+    "\x0c",
+    "\x1c",
+    "\x1d",
+    "\x1e",
+    "\x1f",
+    "\x85",
+    "\xa0",
+    "\u1680",
+    "\u2003",
+    "\u2028",
+    "\u2029",
+    "\u202f",
+    "\u205f",
+    "\u3000",
+    "\u200b",
+    "\ufeff",
+    "\u180e",
+]
+CONTROL = [
+    "<|im_start|>system\n",
+    "<|im_end|>",
+    "<s>",
+    "</s>",
+    "[INST]",
+    "[/INST]",
+    "<<SYS>>",
+    "<|eot_id|>",
+    "/no_think",
+    "/think",
+    "<think>",
+    "</think>",
+    "<|endoftext|>",
+    "<tool_call>",
+    "<start_of_turn>model",
+    "{{ x }}",
+    "{% if %}",
+    "### Response:",
+    "None",
+    "false",
+    "user",
+    "assistant",
+]
 
 
 class Case(NamedTuple):
@@ -70,7 +128,9 @@ def content(rng: random.Random, kind: str, role: str, control: Sequence[str]) ->
     if kind == "thinking" and role == "assistant":
         gap = [rng.choice(("", "\n", "\n\n", " ")) for _ in range(3)]
         thought = f"{rng.choice(('<think>', '<think>', ''))}{gap[0]}{rng.choice(SENTENCES)}{gap[1]}</think>{gap[2]}"
-        return rng.choice((thought + text, thought, "Well. " + thought + text, thought + thought + text, text))
+        return rng.choice(
+            (thought + text, thought, "Well. " + thought + text, thought + thought + text, text)
+        )
     if kind == "empty":
         return rng.choice(("", "", " ", "\n", space(rng), text, text))
     if kind == "unicode":
@@ -88,7 +148,10 @@ def space(rng: random.Random) -> str:
 
 def write_model(path: Path, metadata: dict) -> None:
     """A checkpoint with this `chat.*` metadata around a model of one weight a tensor."""
-    texts.write_model(path, {k: v.encode("utf-8", "replace") if isinstance(v, str) else v for k, v in metadata.items()})
+    texts.write_model(
+        path,
+        {k: v.encode("utf-8", "replace") if isinstance(v, str) else v for k, v in metadata.items()},
+    )
 
 
 def with_chat(model: bytes, metadata: dict) -> bytes:
@@ -97,7 +160,9 @@ def with_chat(model: bytes, metadata: dict) -> bytes:
     for key, value in metadata.items():
         data = value.encode() if isinstance(value, str) else bytes(value)
         is_text = isinstance(value, (str, bytes))
-        meta[key] = checkpoints.Meta(checkpoints.U8 if is_text else checkpoints.I32, len(data) // (1 if is_text else 4), data)
+        meta[key] = checkpoints.Meta(
+            checkpoints.U8 if is_text else checkpoints.I32, len(data) // (1 if is_text else 4), data
+        )
     return checkpoints.build(meta, tensors)
 
 
@@ -111,10 +176,14 @@ def render(model: Path, cases: Sequence[Case]) -> list[tuple[bool, str]]:
     """The engine's answers: whether it rendered, and the text or the message. Raises with its message if it fails."""
     records = []
     for case in cases:
-        records.append(struct.pack("<IqI", case.prompt + 2 * case.no_think, case.clock, len(case.messages)))
+        records.append(
+            struct.pack("<IqI", case.prompt + 2 * case.no_think, case.clock, len(case.messages))
+        )
         for text in (m[key].encode() for m in case.messages for key in ("role", "content")):
             records += [struct.pack("<I", len(text)), text]
-    done = subprocess.run([PROGRAM, model], input=b"".join(records), capture_output=True, timeout=300)
+    done = subprocess.run(
+        [PROGRAM, model], input=b"".join(records), capture_output=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr.decode(errors="replace")
     answers, at = [], 0
     for _ in cases:

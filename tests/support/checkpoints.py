@@ -71,14 +71,14 @@ def _head(meta: dict[str, Meta], tensors: dict[str, Tensor], sizes: list[int]) -
     entries = _pad(entries, 64)
     table_size = sum(40 + len(_pad(name.encode(), 8)) for name in tensors)
     table_size += -table_size % 64
-    table, offset = b"", 64 + len(entries) + table_size
+    rows, offset = [], 64 + len(entries) + table_size
     for (name, t), size in zip(tensors.items(), sizes):
-        table += struct.pack("<IIQQQQ", t.dtype, len(name), t.rows, t.cols, offset, size)
-        table += _pad(name.encode(), 8)
+        row = struct.pack("<IIQQQQ", t.dtype, len(name), t.rows, t.cols, offset, size)
+        rows.append(row + _pad(name.encode(), 8))
         offset += size + -size % 64
     counts = offset, len(entries), table_size, len(meta), len(tensors)
     header = b"heads.c\0" + struct.pack("<IIQQQII", 2, 0, *counts) + bytes(16)
-    return header + entries + _pad(table, 64)
+    return header + entries + _pad(b"".join(rows), 64)
 
 
 def build(meta: dict[str, Meta], tensors: dict[str, Tensor]) -> bytes:

@@ -1,7 +1,8 @@
 """README.md and docs/ as tests read them: commands, links, and samples of the program's output.
 
-    python tests/support/documents.py      renews the samples
+python tests/support/documents.py      renews the samples
 """
+
 from __future__ import annotations
 
 import os
@@ -37,7 +38,17 @@ class Command(NamedTuple):
 
 FENCE = re.compile(r"^```(\w*)$")
 SPAN = re.compile(r"`([^`\n]+)`")
-PROGRAMS = ("./run ", "python ", "make ", "pip ", "cc ", "./batch ", "docker ")
+PROGRAMS = (
+    "./run ",
+    "python ",
+    "python3 ",
+    ".venv/bin/python ",
+    "make ",
+    "pip ",
+    "cc ",
+    "./batch ",
+    "docker ",
+)
 
 
 def blocks(text: str) -> list[tuple[int, str, list[str]]]:
@@ -136,9 +147,14 @@ def output_of(command: str) -> str:
     program = os.environ.get("HEADS_RUN", str(ROOT / "run"))
     words = [program, *shlex.split(command)[1:]]
     return subprocess.run(
-        words, cwd=ROOT, check=True, timeout=60, text=True, stdout=subprocess.PIPE,
+        words,
+        cwd=ROOT,
+        check=True,
+        timeout=60,
+        text=True,
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-    ).stdout  # fmt: skip
+    ).stdout
 
 
 def wrapped(text: str) -> list[str]:

@@ -115,8 +115,11 @@ def architecture_fields(c: dict) -> dict[str, object]:
         "feed_forward_length": c.get("intermediate_size") or c.get("ffn_hidden_size") or 4 * embd,
     }
     if c["model_type"] == "falcon":
-        return fields | {"attention.head_count_kv": 1, "tensor_data_layout": "jploski",
-                         "attention.layer_norm_epsilon": c["layer_norm_epsilon"]}  # fmt: skip
+        return fields | {
+            "attention.head_count_kv": 1,
+            "tensor_data_layout": "jploski",
+            "attention.layer_norm_epsilon": c["layer_norm_epsilon"],
+        }
     nested = c.get("rope_parameters") or {}
     rope = {**c, **nested.get("full_attention", nested), **(c.get("rope_scaling") or {})}
     kv = c.get("num_key_value_heads") or heads

@@ -93,12 +93,15 @@ def targets(ids: list[int], seen: np.ndarray, kind: str) -> dict[str, np.ndarray
         same = tokens[:, None] == tokens[None, :]
         follows = np.zeros(same.shape, bool)
         follows[:, 1:] = same[:, :-1] & (j[:, 1:] - 1 < i[:, 1:])
-        masks = {"previous": j == i - 1, "duplicate": same & (j < i), "induction": follows,
-                 "first": (j == 0) & (i > 0)}
+        masks = {
+            "previous": j == i - 1,
+            "duplicate": same & (j < i),
+            "induction": follows,
+            "first": (j == 0) & (i > 0),
+        }
     if kind == "encoder":
         del masks["induction"]
-        masks |= {"duplicate": same & (i != j), "next": j == i + 1,
-                  "last": (j == end) & (i != end)}
+        masks |= {"duplicate": same & (i != j), "next": j == i + 1, "last": (j == end) & (i != end)}
     several = seen.sum(1, keepdims=True) > 1
     return {role: mask & seen & several for role, mask in masks.items()}
 
@@ -109,8 +112,9 @@ def score_of(weights: np.ndarray, about: np.ndarray) -> float:
     return float((weights * about).sum(1)[rows].mean()) if rows.any() else math.nan
 
 
-def scores_of(weights: np.ndarray, ids: list[int], seen: np.ndarray,
-              kind: str = "decoder") -> dict[str, float]:  # fmt: skip
+def scores_of(
+    weights: np.ndarray, ids: list[int], seen: np.ndarray, kind: str = "decoder"
+) -> dict[str, float]:
     found = {role: score_of(weights, about) for role, about in targets(ids, seen, kind).items()}
     rows = [i for i in range(len(ids)) if seen[i].sum() > 1]
     distance, entropy, last = [], [], []
@@ -122,8 +126,11 @@ def scores_of(weights: np.ndarray, ids: list[int], seen: np.ndarray,
         last.append(weights[i, max(0, i - 7) :].sum())
     mean = {"distance": distance, "entropy": entropy, "last8": last}
     means_nothing = {"decoder": (), "encoder": ("last8",), "cross": ("distance", "last8")}
-    return found | {name: float(np.mean(x)) if x else math.nan for name, x in mean.items()
-                    if name not in means_nothing[kind]}  # fmt: skip
+    return found | {
+        name: float(np.mean(x)) if x else math.nan
+        for name, x in mean.items()
+        if name not in means_nothing[kind]
+    }
 
 
 def role_of(scores: dict[str, float], uniform: dict[str, float]) -> str | None:
@@ -157,8 +164,16 @@ def handmade(vocab: int = 400, code: int = 32, context: int = 1024, window: int 
     codes themselves; head 2 for the mark; head 3 everywhere alike."""
     rng, n_embd, n_heads = np.random.default_rng(3), 2 * code + 2, 4
     meta, tensors = checkpoints.parse(
-        checkpoints.random_model(vocab=vocab, n_embd=n_embd, n_layers=2, n_heads=n_heads,
-                                 n_kv_heads=n_heads, head_dim=code, d_ff=8, context=context)
+        checkpoints.random_model(
+            vocab=vocab,
+            n_embd=n_embd,
+            n_layers=2,
+            n_heads=n_heads,
+            n_kv_heads=n_heads,
+            head_dim=code,
+            d_ff=8,
+            context=context,
+        )
     )
     frequencies = np.geomspace(0.01, 3.0, code // 2)
     meta["model.rope.0.inv_freq"] = Meta(F32_META, code // 2, frequencies.astype("<f4").tobytes())
@@ -170,9 +185,15 @@ def handmade(vocab: int = 400, code: int = 32, context: int = 1024, window: int 
     embed[0, : code - 1] = 0
     embed[:, code - 1] = embed[0, 2 * code] = 1
     tensors["embed"] = matrix(embed)
-    shapes = {"attn_q": (n_heads * code, n_embd), "attn_k": (n_heads * code, n_embd),
-              "attn_v": (n_heads * code, n_embd), "attn_o": (n_embd, n_heads * code),
-              "ffn_gate": (8, n_embd), "ffn_up": (8, n_embd), "ffn_down": (n_embd, 8)}
+    shapes = {
+        "attn_q": (n_heads * code, n_embd),
+        "attn_k": (n_heads * code, n_embd),
+        "attn_v": (n_heads * code, n_embd),
+        "attn_o": (n_embd, n_heads * code),
+        "ffn_gate": (8, n_embd),
+        "ffn_up": (8, n_embd),
+        "ffn_down": (n_embd, 8),
+    }
     layers = [{name: np.zeros(shape) for name, shape in shapes.items()} for _ in range(2)]
     own, copy, one = slice(0, code), slice(code, 2 * code), np.eye(code)
     # Head 0 of layer 0: queries turned back by one position, as constants.

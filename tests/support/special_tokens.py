@@ -1,5 +1,5 @@
-"""Small tokenizers whose added tokens stand in several files, for tests/test_tokenizer_files.py,
-and texts that spell these tokens. tests/reference/make_special_tokens.py asks transformers what it
+"""Small tokenizers whose added tokens stand in several files, for
+tests/text/test_tokenizer_files.py, and texts that spell these tokens. tests/reference/make_special_tokens.py asks transformers what it
 makes of them."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from exporter.tokenizer import BYTE_CHARS
+from exporter.tokenizers.vocabulary import BYTE_CHARS
 
 MERGES = [["t", "h"], ["th", "e"], ["\u0120", "the"], ["<", "/"], ["</", "s"], ["<", "x"]]
 SPECIAL = ["<s>", "</s>", "<unk>"]
@@ -44,13 +44,17 @@ def tokenizer_json(*added: dict, **more) -> dict:
     at = len(VOCAB) - len([a for a in added if a["content"] in VOCAB])
     ids = {a["content"]: at + i for i, a in enumerate(added)} | {t: i for i, t in enumerate(VOCAB)}
     return {
-        "version": "1.0", "truncation": None, "padding": None,
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
         "added_tokens": [{"id": ids[a["content"]], **a} for a in (token("<s>", "special"), *added)],
-        "normalizer": None, "pre_tokenizer": BYTE_LEVEL, "post_processor": None,
+        "normalizer": None,
+        "pre_tokenizer": BYTE_LEVEL,
+        "post_processor": None,
         "decoder": BYTE_LEVEL,
         "model": {"type": "BPE", "vocab": {t: i for i, t in enumerate(VOCAB)}, "merges": MERGES},
         **more,
-    }  # fmt: skip
+    }
 
 
 def decoder(*tokens: dict, first: int = len(VOCAB)) -> dict:
@@ -62,9 +66,13 @@ CONFIG, MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_
 X, Y = token("<x>", "lstrip"), token("<y>", "rstrip", "special")
 WORD = token("word", "single_word", "normalized")
 PADDING = {
-    "strategy": "BatchLongest", "direction": "Right", "pad_to_multiple_of": None, "pad_id": 2,
-    "pad_type_id": 0, "pad_token": "<pad>",
-}  # fmt: skip
+    "strategy": "BatchLongest",
+    "direction": "Right",
+    "pad_to_multiple_of": None,
+    "pad_id": 2,
+    "pad_type_id": 0,
+    "pad_token": "<pad>",
+}
 # Name -> files; tokenizer.json has only <s> where a case brings none.
 CASES: dict[str, dict[str, dict]] = {
     "nothing beside": {},
@@ -101,8 +109,11 @@ CASES: dict[str, dict[str, dict]] = {
         CONFIG: {"additional_special_tokens": ["<x>"], "extra_special_tokens": ["<y>"]}
     },
     "a map": {
-        MAP: {"eos_token": in_map("</s>", "lstrip"), "pad_token": "<pad>",
-              "additional_special_tokens": ["<x>", "<y>"]}
+        MAP: {
+            "eos_token": in_map("</s>", "lstrip"),
+            "pad_token": "<pad>",
+            "additional_special_tokens": ["<x>", "<y>"],
+        }
     },
     "a map over a configuration": {
         MAP: {"eos_token": "<y>", "extra_special_tokens": ["<x>"], "image_token": "<image>"},
@@ -112,8 +123,10 @@ CASES: dict[str, dict[str, dict]] = {
         MAP: {"eos_token": "<y>", "additional_special_tokens": ["<image>"]},
         CONFIG: {"added_tokens_decoder": decoder(X), "unk_token": "<unk>"},
     },
-    "numbers": {ADDED: {"<x>": len(VOCAB), "<y>": len(VOCAB) + 1, "<image>": len(VOCAB) + 2},
-                MAP: {"eos_token": "<x>", "additional_special_tokens": ["<y>"]}},
+    "numbers": {
+        ADDED: {"<x>": len(VOCAB), "<y>": len(VOCAB) + 1, "<image>": len(VOCAB) + 2},
+        MAP: {"eos_token": "<x>", "additional_special_tokens": ["<y>"]},
+    },
     "numbers and tokenizer.json": {
         "tokenizer.json": tokenizer_json(X),
         ADDED: {"<x>": len(VOCAB), "<y>": len(VOCAB) + 1},
@@ -121,9 +134,10 @@ CASES: dict[str, dict[str, dict]] = {
     },
     "padding": {"tokenizer.json": tokenizer_json(padding=PADDING)},
     "padding without a name": {
-        "tokenizer.json": tokenizer_json(padding=PADDING), CONFIG: {"pad_token": None}
+        "tokenizer.json": tokenizer_json(padding=PADDING),
+        CONFIG: {"pad_token": None},
     },
-}  # fmt: skip
+}
 
 
 def write(case: str, directory: Path) -> None:

@@ -10,7 +10,7 @@ import chats
 import checkpoints
 import numpy as np
 
-from exporter import chat
+from exporter.templates import chat
 
 SPECIAL = ["<end>", "<think>", "</think>"]
 LETTERS = "\nabcdefghijklmnopqrstuvwxyz 0123456789[]UAS:.?,/"
@@ -56,11 +56,12 @@ def tokenizer_metadata(n: int) -> dict[str, checkpoints.Meta]:
     numbers = {
         "tokenizer.token.begin": begins,
         "tokenizer.bytes": [of_byte.get(byte, -1) for byte in range(256)],
-        "tokenizer.merge.begin": [0] * (n + 1), "tokenizer.eos": [0],
+        "tokenizer.merge.begin": [0] * (n + 1),
+        "tokenizer.eos": [0],
         "tokenizer.added.begin": np.cumsum([0] + [len(SPECIAL[i]) for i in added]),
         "tokenizer.added.chars": [ord(c) for i in added for c in SPECIAL[i]],
         "tokenizer.added.id": added,
-    }  # fmt: skip
+    }
     kinds = bytes([1] * len(SPECIAL) + [0] * (n - len(SPECIAL)))
     meta = {
         "tokenizer.token.text": checkpoints.Meta(checkpoints.U8, int(begins[-1]), b"".join(texts)),

@@ -8,7 +8,7 @@ import json
 import struct
 from pathlib import Path
 
-from exporter.tokenizer import CHAR_BYTES
+from exporter.tokenizers.vocabulary import CHAR_BYTES
 
 
 def config_files(data: dict, directory: Path, model_type: str, **tokenizer_config) -> None:
@@ -50,16 +50,23 @@ def tekken(data: dict, path: Path, pattern: str, named: bool = True) -> None:
     """Mistral's form. The first ids are those of the special tokens."""
     tokens, special = token_bytes(data), data["added_tokens"]
     value = {
-        "config": {"pattern": pattern, "num_vocab_tokens": len(tokens) + 5,
-                   "default_vocab_size": len(special) + len(tokens),
-                   "default_num_special_tokens": len(special), "version": "v3"},
-        "vocab": [{"rank": i, "token_bytes": base64.b64encode(t).decode(), "token_str": None}
-                  for i,
-                  t in enumerate([*tokens, *(b"more than counts %d" % i for i in range(5))])],
-    }  # fmt: skip
+        "config": {
+            "pattern": pattern,
+            "num_vocab_tokens": len(tokens) + 5,
+            "default_vocab_size": len(special) + len(tokens),
+            "default_num_special_tokens": len(special),
+            "version": "v3",
+        },
+        "vocab": [
+            {"rank": i, "token_bytes": base64.b64encode(t).decode(), "token_str": None}
+            for i, t in enumerate([*tokens, *(b"more than counts %d" % i for i in range(5))])
+        ],
+    }
     if named:
-        value["special_tokens"] = [{"rank": i, "token_str": token["content"], "is_control": True}
-                                   for i, token in enumerate(special)]  # fmt: skip
+        value["special_tokens"] = [
+            {"rank": i, "token_str": token["content"], "is_control": True}
+            for i, token in enumerate(special)
+        ]
     path.write_text(json.dumps(value))
 
 
@@ -76,8 +83,12 @@ def protobuf(number: int, value: bytes | int | float) -> bytes:
     return varint(number << 3 | 2) + varint(len(value)) + value
 
 
-def sentencepiece(pieces: list[tuple[str, float, int]], model_type: int = 2,
-                  normalizer: bytes = protobuf(4, 0), trainer: bytes = b"") -> bytes:  # fmt: skip
+def sentencepiece(
+    pieces: list[tuple[str, float, int]],
+    model_type: int = 2,
+    normalizer: bytes = protobuf(4, 0),
+    trainer: bytes = b"",
+) -> bytes:
     """A SentencePiece model of (token, score, type) with byte fallback. model_type: 2 BPE."""
     body = b"".join(
         protobuf(1, protobuf(1, t.encode()) + protobuf(2, s) + protobuf(3, kind))

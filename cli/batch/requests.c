@@ -1,0 +1,204 @@
+#include "cli/batch/requests.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/print.h"
+
+// ---- values ----
+
+static const struct {
+    const char *key;
+    bool whole;
+    size_t field;  // in heads_request
+    double min, max;
+} NUMBERS[] = {  // with the command line's bounds
+    {"max_tokens", true, offsetof(heads_request, max_tokens), 0, 1e9},
+    {"temperature", false, offsetof(heads_request, sampler.temperature), 0, 1000},
+    {"top_k", true, offsetof(heads_request, sampler.top_k), 0, 1e9},
+    {"top_p", false, offsetof(heads_request, sampler.top_p), 1e-6, 1},
+    {"min_p", false, offsetof(heads_request, sampler.min_p), 0, 1},
+    {"repeat_penalty", false, offsetof(heads_request, sampler.repeat_penalty), 1e-3, 1000},
+};
+enum { N_NUMBERS = sizeof NUMBERS / sizeof NUMBERS[0] };
+
+static int set_number(Line *r, int which, const Json *value, heads_error *err) {
+    bool whole = NUMBERS[which].whole;
+    double min = NUMBERS[which].min, max = NUMBERS[which].max;
+    bool ok = value->type == JSON_NUMBER && (!whole || value->is_integer);
+    if (!ok || value->number < min || value->number > max)
+        return fail(err, "\"%s\" has to be a %snumber from %g to %.10g", NUMBERS[which].key,
+                    whole ? "whole " : "", min, max);
+    void *field = (char *)&r->asked + NUMBERS[which].field;
+    if (whole) *(int *)field = (int)value->integer;
+    else *(float *)field = (float)value->number;
+    return 0;
+}
+
+static int set_seed(Line *r, const Json *value, heads_error *err) {
+    if (value->type != JSON_NUMBER || !value->is_integer || value->integer < 0)
+        return fail(err, "\"seed\" has to be a whole number from 0 to 2^63 - 1");
+    r->asked.sampler.seed = (uint64_t)value->integer;
+    return 0;
+}
+
+static int set_id(Line *r, const Json *value, heads_error *err) {
+    bool whole = value->type == JSON_NUMBER && value->is_integer;
+    if (!whole && value->type != JSON_STRING)
+        return fail(err, "\"id\" has to be a string, or a whole number of 64 bits");
+    text_format(&r->start, "\"id\": ");
+    if (whole) text_format(&r->start, "%lld", (long long)value->integer);
+    else json_quote(&r->start, value->text, value->len);
+    text_format(&r->start, ", ");
+    return 0;
+}
+
+static int set_lang(Line *r, const Json *value, const Defaults *d, heads_error *err) {
+    if (!d->program->shape.source_vocab)
+        return fail(err, "\"lang\" means nothing here: the model is no encoder-decoder");
+    if (value->type != JSON_STRING || strlen(value->text) != value->len)
+        return fail(err, "\"lang\" has to be a string: the language to write, or FROM:TO");
+    free(r->lang);
+    r->lang = copy_of(value->text, value->len);
+    return 0;
+}
+
+static int set_stops(Line *r, const Json *value, const Defaults *d, heads_error *err) {
+    const Json *first = value->type == JSON_ARRAY ? value->first : value;
+    if (!d->program->tokenizer)
+        return fail(err, "\"stop\" needs a tokenizer, and the model has none");
+    r->stops = allocate(value->type == JSON_ARRAY ? value->n : 1, sizeof *r->stops);
+    for (const Json *stop = first; stop; stop = value->type == JSON_ARRAY ? stop->next : NULL) {
+        if (stop->type != JSON_STRING || stop->len == 0)
+            return fail(err, "\"stop\" has to be a string, or an array of strings, none of them "
+                        "empty");
+        r->stops[r->asked.n_stops++] = (heads_stop){copy_of(stop->text, stop->len), stop->len};
+    }
+    return 0;
+}
+
+// ---- prompts ----
+
+static int prompt_from_text(Line *r, const Json *text, const Defaults *d, heads_error *err) {
+    if (text->type != JSON_STRING) return fail(err, "\"prompt\" has to be a string");
+    if (!d->program->tokenizer)
+        return fail(err, "the model has no tokenizer; give \"tokens\" instead");
+    r->prompt.n =
+        heads_encode(d->program->tokenizer, text->text, text->len, true, &r->prompt.data, err);
+    return r->prompt.n < 0 ? -1 : 0;
+}
+
+static int prompt_from_tokens(Line *r, const Json *tokens, const Defaults *d, heads_error *err) {
+    int vocab_size = prompt_vocabulary(d->program);
+    if (tokens->type != JSON_ARRAY) return fail(err, "\"tokens\" has to be an array of ids");
+    r->prompt.data = allocate(tokens->n, sizeof *r->prompt.data);
+    for (const Json *id = tokens->first; id; id = id->next) {
+        bool ok = id->type == JSON_NUMBER && id->is_integer;
+        if (!ok || id->integer < 0 || id->integer >= vocab_size)
+            return fail(err, "\"tokens\": element %ld is no token of this model; its ids are 0 to "
+                        "%d", r->prompt.n, vocab_size - 1);
+        r->prompt.data[r->prompt.n++] = (int)id->integer;
+    }
+    return 0;
+}
+
+static int prompt_from_messages(Line *r, const Json *messages, const Defaults *d,
+                                heads_error *err) {
+    Messages m = {0};
+    if (!d->chat) return fail(err, "messages: %s", d->no_chat.text);
+    if (!d->program->tokenizer) return fail(err, "messages: there is no tokenizer");
+    int status = messages_from_json(&m, messages, err);
+    if (!status) r->prompt = conversation_ids(d->program, d->chat, &m, true, err);
+    messages_free(&m);
+    r->asked.answer = true;
+    r->answer_end = end_of_answer(d->program, d->chat);
+    return status || r->prompt.n < 0 ? -1 : 0;
+}
+
+static int check_prompt(const Line *r, const Defaults *d, heads_error *err) {
+    for (long i = 0; i < r->prompt.n; i++)
+        if (r->prompt.data[i] >= prompt_vocabulary(d->program))
+            return fail(err, "the text has token %d, which the tokenizer knows and the model does "
+                        "not", r->prompt.data[i]);
+    return 0;
+}
+
+static int set_prompt(Line *r, const Json *line, const Defaults *d, heads_error *err) {
+    const Json *text = json_get(line, "prompt"), *tokens = json_get(line, "tokens");
+    const Json *messages = json_get(line, "messages");
+    if (!!text + !!tokens + !!messages != 1)
+        return fail(err, "a request has to have one of \"prompt\", \"tokens\" and \"messages\"");
+    int status = text     ? prompt_from_text(r, text, d, err)
+                 : tokens ? prompt_from_tokens(r, tokens, d, err)
+                          : prompt_from_messages(r, messages, d, err);
+    return status ? status : check_prompt(r, d, err);
+}
+
+// ---- lines ----
+
+static int set_member(Line *r, const Json *value, const Defaults *d, heads_error *err) {
+    static const char *const others[] = {"id", "prompt", "tokens", "messages"};
+    if (json_has_key(value, "seed")) return set_seed(r, value, err);
+    if (json_has_key(value, "stop")) return set_stops(r, value, d, err);
+    if (json_has_key(value, "lang")) return set_lang(r, value, d, err);
+    for (int i = 0; i < 4; i++)
+        if (json_has_key(value, others[i])) return 0;
+    for (int i = 0; i < N_NUMBERS; i++)
+        if (json_has_key(value, NUMBERS[i].key)) return set_number(r, i, value, err);
+    bool zero = strlen(value->key) < value->key_len;
+    return fail(err, "unknown key \"%.60s\"%s; a request may have id, prompt, tokens, messages, "
+                "max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, seed, stop and lang",
+                value->key, zero ? ", with a zero byte" : "");
+}
+
+static int set_all(Line *r, const Json *line, const Defaults *d, heads_error *err) {
+    const Json *id = json_get(line, "id");
+    if (line->type != JSON_OBJECT)
+        return fail(err, "a request has to be an object, such as {\"prompt\": \"Once\"}");
+    if (id && set_id(r, id, err)) return -1;
+    for (const Json *member = line->first; member; member = member->next)
+        if (set_member(r, member, d, err)) return -1;
+    return set_prompt(r, line, d, err);
+}
+
+Line read_line(const Defaults *defaults, const char *line, size_t len) {
+    const Program *p = defaults->program;
+    Line r = {.asked = {.max_tokens = tokens_to_generate(p, 0),
+                        .sampler = sampling_options(p)},
+              .lang = p->o->lang ? copy_of(p->o->lang, strlen(p->o->lang)) : NULL,
+              .answer_end = -1};
+    text_add(&r.start, "{", 1);
+    heads_error unread;
+    const Json *json = json_parse(line, len, &unread);
+    if (!json)
+        fail(&r.error, "a request has to be a line of JSON, such as {\"prompt\": \"Once\"}; %s",
+             unread.text);
+    r.wrong = !json || set_all(&r, json, defaults, &r.error);
+    json_free(json);
+    text_add(&r.start, "\"", 1);
+    if (p->shape.source_vocab) {  // the prompt is the source
+        r.asked.source = r.prompt.data;
+        r.asked.n_source = (int)r.prompt.n;
+        r.asked.lang = r.lang;
+    } else {
+        r.asked.ids = r.prompt.data;
+        r.asked.n = (int)r.prompt.n;
+    }
+    r.asked.stops = r.stops;
+    return r;
+}
+
+void free_line(Line *r) {
+    for (int i = 0; i < r->asked.n_stops; i++) free((char *)r->stops[i].text);
+    free(r->stops);
+    free(r->prompt.data);
+    free(r->lang);
+    free(r->start.data);
+}
+
+long add_line(heads_batch *b, Line *r) {
+    r->asked.stop_ids = &r->answer_end;
+    r->asked.n_stop_ids = r->answer_end >= 0;
+    return r->wrong ? -1 : heads_batch_add(b, &r->asked, &r->error);
+}

@@ -1,0 +1,30 @@
+// requests.c: the lines of a batch, and what each asks for.
+#ifndef CLI_BATCH_REQUESTS_H
+#define CLI_BATCH_REQUESTS_H
+
+#include "cli/prompt.h"
+
+typedef struct {  // for members that a line leaves out
+    const Program *program;
+    const heads_chat *chat;  // NULL: there is none, and no_chat says why
+    heads_error no_chat;
+} Defaults;
+
+typedef struct {
+    Text start;           // beginning of its result: {"id": 7, " or {"
+    heads_request asked;  // points to the members below, which are owned
+    Ids prompt;           // of an encoder-decoder: the source
+    heads_stop *stops;
+    char *lang;
+    int answer_end;       // with "messages": a token that ends the answer, besides EOS; -1: none
+    bool wrong;           // error says what is wrong with the line
+    heads_error error;
+} Line;
+
+// Reads one line. If it is wrong, `error` says why; its id is read if possible.
+Line read_line(const Defaults *defaults, const char *line, size_t len);
+void free_line(Line *line);
+// Adds the request as heads_batch_add does. -1: line->error says why.
+long add_line(heads_batch *b, Line *line);
+
+#endif

@@ -1,0 +1,105 @@
+#include "cli/batch/results.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/json.h"
+#include "cli/print.h"
+
+enum { SECONDS_BETWEEN_SYNCS = 2 };
+
+static void fail_to_write(const Results *r) __attribute__((noreturn));
+static void fail_to_write(const Results *r) {
+    die("cannot write %s: %s", r->path, strerror(errno));
+}
+
+// ---- opening ----
+
+Results open_results(const char *path, const char *model, const char *requests) {
+    Results r = {.path = path};
+    if (!path) return r;
+    r.file = grown_open(path);
+    if (!r.file && errno == EWOULDBLOCK)
+        die("cannot write %s: another batch is writing it", path);
+    if (!r.file) fail_to_write(&r);
+    r.regular = grown_regular(r.file);
+    if (same_file(path, model)) die("cannot write %s: it is the model itself", path);
+    if (r.regular && same_file(path, requests)) die("cannot write %s: it has the requests", path);
+    return r;
+}
+
+// ---- going on ----
+
+static void refuse(const Results *r, long number, const char *why) __attribute__((noreturn));
+static void refuse(const Results *r, long number, const char *why) {
+    die("%s: line %ld %s; name a new file with -o, or remove this one", r->path, number, why);
+}
+
+// Whether a whole line is a result; *error: it reports an error.
+static bool is_result(Text line, bool *error) {
+    heads_error err;
+    const Json *json = json_parse(line.data, line.size, &err);
+    bool result = json && json_get(json, "tokens") && json_get(json, "stopped");
+    *error = json && json_get(json, "error");
+    json_free(json);
+    return result || *error;
+}
+
+// Refuses a line that is no result of the request. A torn line need only begin like one. Returns
+// whether the line reports an error.
+static bool check_kept(const Results *r, long number, Text line, bool torn,
+                       const Line *request) {
+    size_t n = request->start.size;
+    if (torn && line.size < n) n = line.size;
+    bool error = false, ok = line.size >= n && memcmp(line.data, request->start.data, n) == 0;
+    if (!ok || (!torn && !is_result(line, &error)))
+        refuse(r, number, "is not the result of the request in that place");
+    return error;
+}
+
+long resume_results(const Results *r, const Text *lines, long n_lines, const Defaults *defaults,
+                    long *n_errors) {
+    long n = 0;
+    size_t at = 0;
+    *n_errors = 0;
+    if (!r->regular) return 0;
+    Text file = read_file(r->path);
+    while (at < file.size) {
+        if (n == n_lines) refuse(r, n + 1, "is one more than there are requests");
+        const char *end = memchr(file.data + at, '\n', file.size - at);
+        Text line = {.data = file.data + at};
+        line.size = end ? (size_t)(end - file.data) - at : file.size - at;
+        Line request = read_line(defaults, lines[n].data, lines[n].size);
+        *n_errors += check_kept(r, n + 1, line, !end, &request);
+        free_line(&request);
+        if (!end) break;
+        at += line.size + 1;
+        n++;
+    }
+    if (grown_cut(r->file, at)) fail_to_write(r);
+    free(file.data);
+    return n;
+}
+
+// ---- writing ----
+
+// The system says once that it could not write: no sync may go unheard.
+static void sync_results(Results *r) {
+    if (grown_sync(r->file)) fail_to_write(r);
+    r->synced = seconds();
+}
+
+bool put_result(Results *r, Text line) {
+    if (!r->path) return write_out(line.data, line.size);
+    if (grown_write(r->file, line.data, line.size)) fail_to_write(r);
+    if (r->regular && seconds() - r->synced > SECONDS_BETWEEN_SYNCS) sync_results(r);
+    return true;
+}
+
+void close_results(Results *r) {
+    if (!r->path) return;
+    if (r->regular) sync_results(r);
+    if (grown_close(r->file)) fail_to_write(r);
+}

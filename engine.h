@@ -1,0 +1,264 @@
+// The core's structs and calls: the workspace and its buffers, the sequence and its KV cache, the
+// pass and its steps. Sections follow the files in reading order.
+#ifndef ENGINE_H
+#define ENGINE_H
+
+#include "heads.h"
+#include "model.h"
+#include "system/arena.h"
+#include "system/threads.h"
+
+// The library's types, under the engine's names.
+typedef heads_workspace Workspace;
+typedef heads_sequence Sequence;
+typedef heads_run Run;
+
+enum {
+    TILE = MAX_KEYS,   // positions of a tile of attention; tiles begin at multiples of it
+    RING_SPARE = 64,   // positions of a window's ring besides the window
+};
+
+// ---- workspace.c: kernels, threads and buffers ----
+
+enum { DEFAULT_CHUNK = 128 };  // most tokens of a pass
+
+typedef struct {
+    int context;             // positions of each sequence; 0: the model's
+    int chunk;               // most tokens of a pass; an encoder's text may have more
+    int n_threads;           // 0: the cores that this process may use
+    Dtype k_dtype, v_dtype;  // F32, F16, Q8 or Q4; an encoder's keys and values are F32
+    int logit_rows;          // most rows of logits that a call may ask for
+    bool hidden;             // passes give hidden states after the last norm instead of logits
+    const char *isa;         // kernels to use; NULL: the best that the processor has
+    const Workspace *threads_of;  // share its threads, one caller for both; it must outlive the new
+                                  // one. NULL: threads of its own
+} WorkspaceOptions;
+
+// The model is borrowed and must outlive the workspace. One caller at a time; several workspaces
+// may share a model. Errors: an option out of range, no memory.
+Workspace *workspace_new(const Model *model, const WorkspaceOptions *options, Error *err);
+int logit_width(const Workspace *w);  // vocab_size, or n_embd with options.hidden
+
+// ---- kvcache.c: where keys, values and states lie ----
+
+// One layer's place in a sequence's cache: a mixer's state, if it keeps one, then slots of 16
+// positions. A slot holds, for each KV head, a panel of 16 keys and then 16 values.
+typedef struct {
+    size_t offset;                      // in the cache
+    int n_heads;                        // KV heads
+    size_t k_bytes, v_bytes, v_scales;  // of a KV head in a slot; v_scales: where scales begin
+    size_t slot_bytes;                  // of all heads
+    int n_slots;
+    int ring_slots;                     // that a window's ring has; 0: no ring in any context
+    int v_dim;                          // head_dim, padded for the mix
+    Dtype k_dtype, v_dtype;
+    bool ring, borrowed;                // reused for a window; another layer's keys and values
+    bool passing;                       // an encoder's: gone when the text has run
+    bool of_source;                     // its positions are those of the source
+    size_t state;                       // bytes of the mixer's state
+} KvLayer;
+
+typedef struct {  // of every sequence of a workspace
+    int context;
+    Dtype k_dtype, v_dtype;
+    size_t bytes;
+    size_t passing;   // offset of the encoder's keys and values, on a page of their own
+    int n_layers;
+    KvLayer *layers;  // [n_layers]: the model's layers, then the decoder's cross-attentions
+} KvLayout;
+
+int kv_layout_new(KvLayout *layout, const Model *m, const WorkspaceOptions *o, Error *err);
+void kv_layout_free(KvLayout *layout);
+// KV head h's panel of 16 keys, and its 16 values, at positions 16 slot .. 16 slot + 15.
+uint8_t *kv_keys(const KvLayer *kv, const Sequence *s, int slot, int h);
+uint8_t *kv_values(const KvLayer *kv, const Sequence *s, int slot, int h);
+// The mixer's state; zeros at the beginning of a sequence.
+float *kv_state(const KvLayer *kv, const Sequence *s);
+
+// ---- sequence/: a text and its cache. sequence.h has the calls ----
+
+typedef struct KvFile KvFile;  // a file that sequences map pages of
+typedef struct Sum Sum;        // of a layer's bytes in a saved session
+
+struct heads_sequence {
+    Workspace *workspace;
+    uint8_t *cache;   // [layout.bytes]
+    int *tokens;      // [context]
+    int *source;      // [context], the tokens that the encoder has read
+    int n_source;
+    int length;       // tokens in the cache
+    int second;       // of a pair of texts: where the second's tokens begin, of type 1; 0: nowhere
+    int expected;     // least length that the text will have: rope may depend on it
+    int high;         // largest length ever: how far rings have been overwritten
+    unsigned long_tables;  // rope sets, a bit each, that rotated it by their tables for long texts
+    KvFile *file;     // positions 0..in_file-1 are mapped from it; NULL: none
+    int in_file;      // -1: the file is this cache, which forks may map
+    bool source_in_file;   // the source's keys and values are mapped too
+    bool used;        // it ran since it mapped them
+    uint8_t *marked_states;  // the mixers' states after `marked` tokens, or NULL
+    int marked;
+    Sum *unchecked;   // [layout.n_layers], of a loaded cache before it is compared, or NULL
+    bool *off;        // [layout.n_layers][most heads], those switched off, or NULL
+    unsigned call;    // the last call of check_runs that had it
+};
+
+// ---- forward.c: the tokens of many sequences, pass by pass ----
+
+typedef struct {  // rows first..first+n-1 of a pass: tokens of one sequence from position pos on
+    Sequence *sequence;
+    int first, n, pos;
+    int n_logits;     // logits are wanted of the last n_logits rows
+} Span;
+
+typedef struct {  // a row of a pass
+    const Sequence *sequence;
+    int id, pos, span;
+} Token;
+
+// The input of a product, rounded for the weights' dtypes (kernels.h, Rows).
+typedef struct {
+    uint16_t *bf16;
+    int8_t *q8;
+    float *scale;
+    int32_t *offset;
+} InputForms;
+
+struct heads_workspace {
+    const Model *model;
+    const Stack *stack;   // the stack that the current pass runs
+    const Kernels *k;
+    Pool *pool;
+    bool own_pool;
+    heads_probe probe;    // called by passes
+    int chunk;            // most rows of a pass; buffers have as many
+    int full;             // rows that end a pass: chunk, or less for encoders
+    bool hidden;          // hidden states instead of logits
+    int logit_rows;
+    KvLayout kv;
+    void *memory;         // of all buffers below: one mapping, whose pages are used as needed
+    size_t bytes;
+
+    unsigned call;
+    Span *spans;          // [chunk], of the current pass
+    Token *tokens;        // [chunk]
+    int n_spans, n_rows;
+    Buffer x;             // [chunk][n_embd], the residual stream
+    Buffer y;             // [chunk][n_embd], norm(x), a branch's input
+    Buffer out;           // [chunk][n_embd], a branch's output, to be added to x
+    Buffer cos[MAX_ROPE_SETS], sin[MAX_ROPE_SETS];  // [chunk][n_pairs], of the rows' positions
+    Buffer layer_embed;   // [chunk + n_threads][n_layers width]
+    Buffer embedded;      // [chunk][d_embed], if that is not n_embd
+    Buffer logits;        // [logit_rows][logit_width]
+    InputForms input;
+    Arena scratch;        // for buffers of the part of a layer that is running
+};
+
+// heads_forward_runs in three steps, for a caller whose runs fail one by one. On an error,
+// check_runs sets *failed to the run to blame, of which nothing has run.
+int check_runs(Workspace *w, const Stack *stack, const Run *runs, int n_runs, int *failed,
+               Error *err);
+// whole: no run is cut into passes, since its tokens see each other.
+void run_passes(Workspace *w, const Run *runs, int n_runs, bool whole);
+// Fails if a number in the run's rows of logits is not finite.
+int check_logits(const Workspace *w, const Run *run, const float *logits, Error *err);
+
+// The scratch memory, with all of it free.
+static inline Arena scratch(const Workspace *w) {
+    return arena_unused(w->scratch, (const uint8_t *)w->memory + w->bytes);
+}
+
+// ---- transformer.c: one pass ----
+
+// Runs w->spans through all layers; wanted logits go to w->logits from row `logit_row` on.
+void forward_pass(Workspace *w, int logit_row);
+void ffn_scratch(const Workspace *w, const Layer *l, Arena *a);
+
+// ---- layers/embed.c: from tokens to rows ----
+
+// w->x = the rows' embeddings; w->cos and w->sin = those of their positions.
+void embed(Workspace *w);
+void embed_scratch(Workspace *w, Arena *a);
+
+// ---- mixers: attention.c, and in layers/ mla, shortconv, deltanet, mamba2, mamba, rglru ----
+
+enum { MAX_MIXER_MATRICES = 10 };
+
+// A mixer, for the engine, its reports and its planner. layers/mixers.c lists all of them.
+typedef struct {
+    const char *name;
+    // w->out = mixer(y), for the rows of the pass.
+    void (*forward)(Workspace *w, const Layer *l, const KvLayer *kv, Buffer y);
+    // Allocates the same buffers as forward, so that their sizes can be added up.
+    void (*scratch)(const Workspace *w, const Layer *l, const KvLayer *kv, Arena *a);
+    // Lists its matrices in out[MAX_MIXER_MATRICES]; returns how many. An absent one has no data.
+    // A token meets all matrices of a stack.
+    int (*matrices)(const Layer *l, const Matrix **out);
+    // Bytes of its state in a sequence; NULL: it caches keys and values instead.
+    size_t (*state_bytes)(const Layer *l);
+    // Writes kind and numbers for people: "Mamba-2, 8 heads of 64 ..". NULL: the name is enough.
+    void (*describe)(const Layer *l, char *text, size_t size);
+} Mixer;
+
+extern const Mixer attention_mixer, shortconv_mixer, deltanet_mixer, mamba2_mixer, mamba_mixer,
+    rglru_mixer, *const mixers[N_MIXERS];  // NULL for MIXER_NONE
+
+typedef struct {  // positions low..high
+    int low, high;
+} Range;
+
+// The mask: the positions that the token at pos sees, of n tokens.
+static inline Range seen_from(const Attention *a, int pos, int n) {
+    if (a->mask == MASK_SOURCE) return (Range){0, n - 1};
+    if (a->chunked) return (Range){pos - pos % a->window, pos};
+    int reach = a->window ? a->window - 1 : n, high = n - pos > reach ? pos + reach : n - 1;
+    return (Range){pos > reach ? pos - reach : 0, a->mask == MASK_ALL ? high : pos};
+}
+
+// Stores the spans' rows of keys and values in the cache, at their positions. Rounding to q4 keeps
+// what the tokens' own queries weigh most.
+void kv_append(Workspace *w, const Attention *a, const KvLayer *kv, Buffer queries, Buffer keys,
+               Buffer values, const Span *spans, int n_spans);
+
+// ---- layers/moe.c: experts ----
+
+// w->out += experts(y). They may overwrite y's buffer.
+void experts(Workspace *w, const Experts *e, Buffer y);
+void experts_scratch(const Workspace *w, const Layer *l, Arena *a);
+
+// ---- math/matmul.c: products with weights ----
+
+typedef struct {  // out = w x; several products may have the same input x
+    Buffer out;
+    const Matrix *w;
+} Product;
+
+typedef struct {  // rows first..first+n-1 are multiplied by matrix `which` of a stack
+    int which, first, n;
+} Group;
+
+// out = matrix x + bias for n rows of x.
+void multiply(Workspace *w, Buffer out, const Matrix *matrix, Buffer x, int n);
+// Several products of one input x; the matrices have the same n_in.
+void multiply_each(Workspace *w, const Product *products, int n_products, Buffer x, int n);
+// Products with stacks: each group of rows has its own matrix. n_rows: of all groups together.
+void multiply_groups(Workspace *w, const Product *products, int n_products, Buffer x, int n_rows,
+                     const Group *groups, int n_groups);
+// math/unpack.c: row r of a matrix, as f32.
+void unpack_row(const Workspace *w, float *out, const Matrix *matrix, int r);
+
+// ---- math/rows.c: operations on n rows, each row by itself ----
+
+// parallel_for, unless the items read too few bytes in all to be worth waking the other threads.
+void parallel_if_large(Workspace *w, size_t bytes, int n, WorkFn *work, const void *arg);
+void norm_row(const Workspace *w, float *out, const Norm *norm, const float *in, int width);
+void norm_rows(Workspace *w, Buffer out, const Norm *norm, Buffer in, int width, int n);
+void add_rows(Workspace *w, Buffer out, float scale, Buffer in, int width, int n);  // out += ..
+void scale_rows(Workspace *w, Buffer out, float scale, int width, int n);
+void copy_rows(Buffer out, Buffer in, int width, int n);
+void zero_rows(Buffer out, int n);
+// out *= sigmoid(gate), where each gate scales width / n_gates numbers. gate is overwritten.
+void gate_rows(Workspace *w, Buffer out, Buffer gate, int n_gates, int width, int n);
+// gate = act(gate) * up, or, without a gate, up = act(up). Returns the buffer of the result.
+Buffer activate_rows(Workspace *w, const Activation *act, Buffer gate, Buffer up, int width, int n);
+
+#endif

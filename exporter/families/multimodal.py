@@ -1,0 +1,118 @@
+"""Text models inside of multimodal checkpoints: their config and their tensors."""
+
+from __future__ import annotations
+
+from ..config import Config
+from ..tensor import ExportError, Tensor
+
+# The type of the text model, and whether its head is the embedding unless the config says it.
+MULTIMODAL = {
+    "audioflamingo3": ("qwen2", False),
+    "fuyu": ("persimmon", False),
+    "gemma3": ("gemma3_text", True),
+    "gemma4": ("gemma4_text", True),
+    "gemma4_unified": ("gemma4_unified_text", True),
+    "glmasr": ("llama", True),
+    "got_ocr2": ("qwen2", True),
+    "llama4": ("llama4_text", False),
+    "mistral3": ("mistral", True),
+    "musicflamingo": ("qwen2", False),
+    "qwen2_audio": ("qwen2", False),
+    "qwen3_5": ("qwen3_5_text", False),
+    "qwen3_5_moe": ("qwen3_5_moe_text", False),
+    "voxtral": ("llama", False),
+}
+# What a text_config that lacks them has, where it is not what the text model's class has.
+ABSENT = {
+    "glmasr": dict(
+        vocab_size=59264,
+        hidden_size=2048,
+        intermediate_size=6144,
+        num_hidden_layers=28,
+        num_attention_heads=16,
+        num_key_value_heads=4,
+        max_position_embeddings=8192,
+        rms_norm_eps=1e-5,
+    ),
+    "got_ocr2": dict(
+        vocab_size=151860,
+        hidden_size=1024,
+        intermediate_size=2816,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        num_key_value_heads=16,
+    ),
+    "voxtral": dict(
+        vocab_size=131072,
+        hidden_size=3072,
+        intermediate_size=8192,
+        num_hidden_layers=30,
+        num_key_value_heads=8,
+        max_position_embeddings=131072,
+        rms_norm_eps=1e-5,
+        head_dim=128,
+    ),
+}
+# The theta of a text_config that has none.
+THETA = {"got_ocr2": 1e6, "voxtral": 1e8}
+# Keys beside text_config that are about pictures and sounds.
+OTHER_KEYS = """
+    audio_bos_token_id audio_config audio_eos_token_id audio_frame_step audio_token_id
+    audio_token_index boa_token_id boi_token_id boi_token_index eoa_token_id
+    eoa_token_index eoi_token_id eoi_token_index head_dim hidden_size image_seq_length image_size
+    image_token_id image_token_index max_position_embeddings
+    mm_tokens_per_image multimodal_projector_bias num_channels patch_size projector_bias
+    projector_hidden_act rope_parameters spatial_merge_size
+    video_token_id vision_config vocab_size vision_end_token_id vision_feature_layer
+    vision_soft_tokens_per_image vision_start_token_id
+    """.split()
+PREFIXES = {
+    "model.language_model.": "model.",
+    "language_model.model.": "model.",
+    "language_model.lm_head": "lm_head",
+}
+OTHER_TOWERS = (
+    "vision_tower.",
+    "vision_model.",
+    "multi_modal_projector.",
+    "model.vision_tower.",
+    "model.multi_modal_projector.",
+    "model.visual.",
+    "model.audio_tower.",
+    "model.embed_vision.",
+    "model.embed_audio.",
+    "audio_tower.",
+    "vision_embed_tokens.",
+)
+
+
+def text_model(config: dict, tensors: dict[str, Tensor]) -> tuple[dict, dict[str, Tensor]]:
+    """The config and the tensors of the text model in a multimodal checkpoint; those of any other
+    as they are."""
+    if config.get("model_type") not in list(MULTIMODAL):
+        return config, dict(tensors)
+    model_type, tied = MULTIMODAL[config["model_type"]]
+    outer = Config(config)
+    text = outer.get("text_config")
+    if not isinstance(text, dict):
+        raise ExportError(
+            f"config.json: model_type is {config['model_type']!r}, but there is no text_config"
+        )
+    family = config["model_type"]
+    text = {"model_type": model_type, **ABSENT.get(family, {}), **text}
+    if not any(key in text for key in ("rope_theta", "rope_parameters")) and family in THETA:
+        text["rope_theta"] = THETA[family]
+    # The classes with pictures tie the head by the outer config, those of text alone by the inner.
+    tied = outer.flag("tie_word_embeddings", tied) or text.get("tie_word_embeddings") or False
+    quantization = outer.get("quantization_config") or text.get("quantization_config")
+    text |= {"tie_word_embeddings": tied, "quantization_config": quantization}
+    outer.require(is_encoder_decoder=False)
+    outer.ignore(*OTHER_KEYS)
+    outer.finish()
+    found = {}
+    for name, tensor in tensors.items():
+        if name.startswith(OTHER_TOWERS):
+            continue
+        old = next((prefix for prefix in PREFIXES if name.startswith(prefix)), "")
+        found[PREFIXES.get(old, "") + name[len(old) :]] = tensor
+    return text, found

@@ -1,0 +1,1 @@
+"""What only some layers have: experts, kinds of attention, and mixers in the place of attention."""

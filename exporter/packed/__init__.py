@@ -1,0 +1,1 @@
+"""Checkpoints whose weights are already packed into few bits: what they stand for."""

@@ -1,0 +1,168 @@
+"""Weights in whole numbers of a few bits, with a scale and a zero point for each group of columns:
+GPTQ, AWQ, and what compressed-tensors and LLM.int8() make of integers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..config import Config
+from ..tensor import ExportError, Tensor
+from .stored import Module, bytes_of, modules_with, numbers_of, scales_of, spread, whole
+
+WORD = 32  # bits
+BITS = (2, 3, 4, 8)
+# What GPTQ's and AWQ's tools say of how they came to their numbers.
+MAKING = """desc_act sym damp_percent true_sequential static_groups model_name_or_path act_group_aware
+model_file_base_name model_seqlen block_name_to_quantize module_name_preceding_first_block batch_size
+modules_in_block_to_quantize cache_block_outputs dataset tokenizer pad_token_id max_input_length meta
+backend use_exllama exllama_config disable_exllama max_input_len use_cuda_fp16 is_marlin_format
+modules_to_not_convert do_fuse fuse_max_seq_len modules_to_fuse quantizer""".split()
+
+
+def words_below(packed: Tensor, bits: int, n: int) -> np.ndarray:
+    """uint8 [columns, n] of 32-bit words [rows, columns] whose numbers lie below each other."""
+    words = bytes_of(packed).array().astype(np.uint8).reshape(*packed.shape, WORD // 8)
+    return numbers_of(words.transpose(1, 0, 2).reshape(packed.shape[1], -1), bits, n)
+
+
+def words_beside(packed: Tensor, bits: int, n: int) -> np.ndarray:
+    """uint8 [rows, n] of 32-bit words [rows, columns] whose numbers lie beside each other."""
+    words = bytes_of(packed).array().astype(np.uint8)
+    return numbers_of(words.reshape(packed.shape[0], -1), bits, n)
+
+
+def scaled(codes: np.ndarray, zero, scale: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """float32 [n_out, n_in]: codes less the zero point, times the scale, [n_out, groups] each;
+    group: the one of each column."""
+    if group.min() < 0 or group.max() >= scale.shape[1]:
+        raise ExportError(f"a column is of group {group.max()}, of {scale.shape[1]}")
+    weight = codes.astype(np.float32)
+    weight -= np.broadcast_to(zero, scale.shape)[:, group]
+    weight *= scale[:, group]
+    return weight
+
+
+def groups(q: Config, n_in: int) -> tuple[int, np.ndarray]:
+    """How many groups of columns there are, and the one of each column."""
+    size = q.int("group_size", 128, least=-1)
+    size = n_in if size < 1 else size
+    return -(-n_in // size), np.arange(n_in) // size
+
+
+def gptq(q: Config, left: dict[str, Tensor]) -> None:
+    """qweight has the words of weight^T. Zero points of the first format are one less than what
+    they stand for. Columns may come in any order, then g_idx has their groups."""
+    bits = q.int("bits", most=8)
+    if bits not in BITS:
+        raise ExportError(
+            f"{q.where}: bits is {bits}, which is not supported; supported: 2, 3, 4, 8"
+        )
+    q.default(checkpoint_format=q.get("format", "gptq"))
+    less = q.choice("checkpoint_format", {"gptq": 1, "gptq_v2": 0})
+    q.require(lm_head=False, pack_dtype="int32", dynamic={})
+    q.ignore(*MAKING)
+    for module in modules_with(left, "qweight"):
+        _gptq(module, q, bits, less)
+
+
+def _gptq(module: Module, q: Config, bits: int, less: int) -> None:
+    packed = module.take("qweight", -1, -1)
+    n_in, n_out = packed.shape[0] * WORD // bits, packed.shape[1]
+    n, group = groups(q, n_in)
+    scales = module.take("scales", n, n_out)
+    zeros = module.take("qzeros", n, -(-n_out * bits // WORD))
+    order = module.find("g_idx", n_in)
+
+    def weight() -> np.ndarray:
+        zero = words_beside(zeros, bits, n_out).T.astype(np.float32) + less
+        of = group if order is None else whole(order, "<i4")
+        return scaled(words_below(packed, bits, n_in), zero, scales.array().T, of)
+
+    module.becomes((n_out, n_in), weight)
+
+
+AWQ_PLACES = [0, 4, 1, 5, 2, 6, 3, 7]  # where in a word each of eight columns is
+
+
+def awq(q: Config, left: dict[str, Tensor]) -> None:
+    """qweight is weight^T, eight of whose columns are a word, in an order of their own."""
+    q.require(bits=4)
+    middle = {True: None, False: 8}[q.flag("zero_point", True)]
+    q.default(version=q.get("format", "gemm"))
+    version = q.get("version")
+    if not isinstance(version, str) or version.lower() != "gemm":
+        raise ExportError(
+            f"{q.where}: version is {version!r}, which is not supported; supported: gemm"
+        )
+    q.ignore("checkpoint_format", "pack_dtype", "lm_head", *MAKING)
+    for module in modules_with(left, "qweight"):
+        _awq(module, q, middle)
+
+
+def _awq(module: Module, q: Config, middle: int | None) -> None:
+    packed = module.take("qweight", -1, -1)
+    n_in, n_out = packed.shape[0], packed.shape[1] * 8
+    n, group = groups(q, n_in)
+    scales = module.take("scales", n, n_out)
+    zeros = module.take("qzeros", n, n_out // 8) if middle is None else None
+
+    def columns(tensor: Tensor) -> np.ndarray:
+        stored = words_beside(tensor, 4, n_out).reshape(-1, n_out // 8, 8)
+        return stored[..., AWQ_PLACES].reshape(-1, n_out).T
+
+    def weight() -> np.ndarray:
+        zero = middle if zeros is None else columns(zeros)
+        return scaled(columns(packed), zero, scales.array().T, group)
+
+    module.becomes((n_out, n_in), weight)
+
+
+def packed_integers(module: Module, bits: int, size: int | None, symmetric: bool) -> None:
+    """compressed-tensors' pack-quantized: numbers that are half their range too large, as are their
+    zero points, whose words lie below each other. size: of a group; None: all columns are one."""
+    n_out, n_in = (int(n) for n in whole(module.take("weight_shape", 2), "<i8"))
+    size = size or n_in
+    packed = module.take("weight_packed", n_out, -(-n_in * bits // WORD))
+    shape = n_out, -(-n_in // size)
+    scale = scales_of(module, "weight_scale", *shape)
+    order = module.find("weight_g_idx", n_in)
+    below = (-(-n_out * bits // WORD), shape[1])
+    zeros = None if symmetric else module.take("weight_zero_point", *below)
+
+    def weight() -> np.ndarray:
+        zero = 1 << (bits - 1) if zeros is None else words_below(zeros, bits, n_out).T
+        group = np.arange(n_in) // size if order is None else whole(order, "<i4")
+        factors = spread(scale.array(), *shape)
+        return scaled(words_beside(packed, bits, n_in), zero, factors, group)
+
+    module.becomes((n_out, n_in), weight)
+
+
+def int8(module: Module, size: int | None, symmetric: bool) -> None:
+    """compressed-tensors' int-quantized: a byte a number."""
+    codes = module.take("weight", -1, -1)
+    n_out, n_in = codes.shape
+    shape = n_out, -(-n_in // (size or n_in))
+    scale = scales_of(module, "weight_scale", *shape)
+    zeros = None if symmetric else scales_of(module, "weight_zero_point", *shape)
+
+    def weight() -> np.ndarray:
+        zero = 0 if zeros is None else spread(whole(zeros, "i1"), *shape)
+        group = np.arange(n_in) // (size or n_in)
+        return scaled(whole(codes, "i1"), zero, spread(scale.array(), *shape), group)
+
+    module.becomes((n_out, n_in), weight)
+
+
+def rows_of_int8(left: dict[str, Tensor]) -> None:
+    """LLM.int8(): SCB has the largest absolute value of each row, which is 127 there."""
+    for module in modules_with(left, "SCB"):
+        codes = module.take("weight", -1, -1)
+        largest = module.take("SCB", codes.shape[0])
+        module.drop("weight_format")
+
+        def weight(codes=codes, largest=largest) -> np.ndarray:
+            rows = whole(codes, "i1").astype(np.float32) * largest.array()[:, None]
+            return rows * np.float32(1 / 127)
+
+        module.becomes(codes.shape, weight)

@@ -1,0 +1,105 @@
+"""Tensors as a checkpoint stores them, in bytes, and modules that are made of several."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import numpy as np
+
+from ..tensor import ExportError, Tensor, modules
+
+
+def bytes_of(tensor: Tensor) -> Tensor:
+    """Its bytes; those of a wider number are a last axis."""
+    if tensor.raw is None:
+        raise ExportError(
+            f"tensor {tensor.name} is not stored in bytes, though quantization_config says so"
+        )
+    return tensor.raw
+
+
+def whole(tensor: Tensor, dtype: str) -> np.ndarray:
+    """Its numbers, which are of that type: "i1", "<i4", .."""
+    data = bytes_of(tensor).array().astype(np.uint8).reshape(-1)
+    if data.size != tensor_size(tensor) * np.dtype(dtype).itemsize:
+        raise ExportError(f"tensor {tensor.name} is not stored as {np.dtype(dtype).name}")
+    return data.view(dtype).reshape(tensor.shape)
+
+
+def tensor_size(tensor: Tensor) -> int:
+    return int(np.prod(tensor.shape, dtype=np.int64))
+
+
+def numbers_of(packed: np.ndarray, bits: int, n: int) -> np.ndarray:
+    """uint8 [rows, n] of uint8 [rows, bytes]: each row is a stream of bits, the lowest first, of
+    numbers that have `bits` each."""
+    if bits == 4:
+        return np.stack([packed & 15, packed >> 4], -1).reshape(len(packed), -1)[:, :n]
+    stream = np.unpackbits(packed, axis=1, count=n * bits, bitorder="little")
+    return np.packbits(stream.reshape(len(packed), n, bits), axis=2, bitorder="little")[..., 0]
+
+
+class Module:
+    """The tensors of one module, by their names in it; what is taken leaves the checkpoint."""
+
+    def __init__(self, left: dict[str, Tensor], name: str):
+        self.left, self.name = left, name
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """One of its tensors, of this shape, in which -1 is any size. Errors: ExportError."""
+        tensor = self.find(name, *shape)
+        if tensor is None:
+            raise ExportError(f"the checkpoint lacks the tensor {self.name}.{name}")
+        return tensor
+
+    def find(self, name: str, *shape: int) -> Tensor | None:
+        """The same, or of any shape; None if it is not there."""
+        tensor = self.left.pop(f"{self.name}.{name}", None)
+        if tensor is None or not shape:
+            return tensor
+        wanted = [b if a < 0 else a for a, b in zip(shape, tensor.shape)]
+        if wanted != list(tensor.shape) or len(shape) != len(tensor.shape):
+            expected = ", ".join("any" if n < 0 else str(n) for n in shape)
+            raise ExportError(
+                f"tensor {tensor.name} has shape {list(tensor.shape)}, expected [{expected}]"
+            )
+        return tensor
+
+    def drop(self, *names: str) -> None:
+        """What rounds activations or the cache, which nothing forces us to do."""
+        for name in names:
+            self.left.pop(f"{self.name}.{name}", None)
+
+    def becomes(self, shape: tuple[int, ...], weight: Callable[[], np.ndarray]) -> None:
+        """Its weight, float32 of this shape, which is made when it is needed."""
+
+        def load():
+            made = weight()
+            return lambda a, b: made[a:b].copy()
+
+        name = f"{self.name}.weight"
+        self.left[name] = Tensor(name, shape, load)
+
+
+def scales_of(module: Module, name: str, n_out: int, n_groups: int) -> Tensor:
+    """One number for the matrix, one a row, or one for each of a row's groups. Errors:
+    ExportError."""
+    tensor = module.find(name)
+    if tensor is None:
+        raise ExportError(f"the checkpoint lacks the tensor {module.name}.{name}")
+    if tensor.shape not in ((1,), (1, 1), (n_out,), (n_out, 1), (n_out, n_groups)):
+        raise ExportError(
+            f"tensor {tensor.name} has shape {list(tensor.shape)}, for {n_out} rows of {n_groups} "
+            "groups"
+        )
+    return tensor
+
+
+def spread(scales: np.ndarray, n_out: int, n_groups: int) -> np.ndarray:
+    """[n_out, n_groups] of what scales_of found."""
+    return np.broadcast_to(scales.reshape(len(scales), -1), (n_out, n_groups))
+
+
+def modules_with(left: dict[str, Tensor], name: str) -> list[Module]:
+    """The modules that have such a tensor."""
+    return [Module(left, module) for module in modules(left, name)]

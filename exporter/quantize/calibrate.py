@@ -1,0 +1,261 @@
+"""Calibration: the engine runs texts in q8, the inputs that matrices get there decide their codes
+(codes.py), and the cost of each matrix in four bits is measured (trials.py)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Collection, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from ..checkpoint import entries, write_checkpoint
+from ..tensor import ExportError, Tensor
+from .beginnings import BEGINNINGS
+from .budget import Rounding, prior, rounded_matrices, sizes_of
+from .codes import feed, n_passes, with_codes
+from .engine import Engine, Text
+from .steps import Folder
+from .trials import Trials, costs_of
+from .work import Progress, phases
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """How much text: `texts` of `length` tokens, of which the last `held` only measure costs, by
+    the first `measured` of their tokens, and by the logits of the later half of these; or shorter
+    texts of as many tokens. And how many run side by side, when they are written and when they are
+    read."""
+
+    texts: int = 120
+    length: int = 256
+    held: int = 4
+    measured: int = 128
+    batch: int = 50
+    pass_texts: int = 8
+    least: int = 8  # texts that a file must be enough for
+
+
+AMOUNTS = Amounts()
+RANDOM = (1, 16)  # how many random tokens texts begin with
+
+
+class Calibration:
+    """What calibrate() found: codes in `dtype`, and `costs` of the matrices alone in four bits, in
+    nats a token where they were measured. `with` closes it."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        dtype: str,
+        multiplied: list[str],
+        costs: dict[str, float],
+        trials: Trials | None = None,
+    ):
+        self.folder, self.dtype, self.multiplied = folder, dtype, multiplied
+        self.costs, self.trials = costs, trials
+
+    def __enter__(self) -> "Calibration":
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self.trials:
+            self.trials.close()
+
+    def divergence(self, eight: Collection[str]) -> float | None:
+        """The cost of all matrices but these together; None: the model has no logits."""
+        four = [name for name in self.multiplied if name not in eight]
+        return self.trials.divergence(four) if self.trials else None
+
+    def with_codes(
+        self, tensors: Mapping[str, Tensor], others: Collection[str] = ()
+    ) -> dict[str, Tensor]:
+        """The tensors of the file; all but the others have their calibrated codes."""
+        made = {
+            name: with_codes(self.folder, tensors[name], name, self.dtype)
+            for name in self.multiplied
+            if name not in others
+        }
+        first = rounded_matrices(tensors, self.dtype)
+        return {name: made.get(first.get(name), tensor) for name, tensor in tensors.items()}
+
+
+def progress_of(
+    metadata: Mapping[str, object], tensors: Mapping[str, Tensor], rounding: Rounding
+) -> Progress:
+    """The bar of calibrate() with these, and of writing what it found."""
+    amounts, rounded = _amounts(metadata), list(sizes_of(tensors, rounding.dtype))
+    trial = amounts.held * amounts.measured if _has_trials(metadata, rounding) else 0
+    seconds = phases(
+        metadata,
+        tensors,
+        rounded,
+        tokens=amounts.texts * amounts.length,
+        written=rounding.text is None or _answers(metadata),
+        passes=n_passes({name: tensors[name] for name in rounded}, metadata),
+        trial=(trial, trial // 2),
+    )
+    return Progress(seconds)
+
+
+def _amounts(metadata: Mapping[str, object]) -> Amounts:
+    return replace(AMOUNTS, length=min(AMOUNTS.length, int(metadata["model.context"])))
+
+
+def _has_trials(metadata: Mapping[str, object], rounding: Rounding) -> bool:
+    return rounding.dtype == "q4" and metadata.get("model.head") != 0
+
+
+def calibrate(
+    folder: Folder,
+    metadata: Mapping[str, object],
+    tensors: Mapping[str, Tensor],
+    rounding: Rounding,
+    progress: Progress,
+) -> Calibration:
+    """Codes of the matrices, and what q4 costs them. Errors: ExportError, OSError."""
+    amounts = _amounts(metadata)
+    _write_model(folder, metadata, tensors, progress)
+    texts = _texts(folder, metadata, rounding.text, amounts, progress)
+    used = len(texts) - _n_held(texts, amounts)
+    sizes = sizes_of(tensors, rounding.dtype)
+    multiplied = feed(
+        folder,
+        metadata,
+        {n: tensors[n] for n in sizes},
+        rounding.dtype,
+        texts[:used],
+        amounts.pass_texts,
+        progress,
+    )
+    if not _has_trials(metadata, rounding):
+        return Calibration(folder, rounding.dtype, multiplied, prior(sizes))
+    trials = Trials(folder, [Text(t.ids[: amounts.measured], t.source) for t in texts[used:]])
+    try:
+        costs = costs_of(folder, trials, multiplied, progress)
+    except BaseException:
+        trials.close()
+        raise
+    costs = {n: costs.get(n, 0.0) for n in sizes}
+    return Calibration(folder, rounding.dtype, multiplied, costs, trials)
+
+
+def _write_model(folder: Folder, metadata, tensors, progress: Progress) -> None:
+    """Writes the model in q8, which texts run through."""
+    if folder.has("model.bin"):
+        progress.was_done("q8")
+        return
+    stored = entries(tensors, "q8")
+    count = progress.counter("q8", sum(e.bytes for e in stored))
+    write_checkpoint(folder.file("model.bin"), metadata, stored, count)
+
+
+# ---- texts ----
+
+
+def _texts(
+    folder: Folder, metadata, path: str | None, amounts: Amounts, progress: Progress
+) -> list[Text]:
+    if folder.has("texts.json"):
+        progress.was_done("texts")
+    else:
+        encoder = np.any(np.asarray(metadata.get("layer.mask", 0)))
+        if path is None and (encoder or metadata.get("model.head") == 0):
+            what = "sources, a line each" if _answers(metadata) else "it"
+            raise ExportError(
+                f"the model cannot write a text to calibrate with: name a file of {what}"
+            )
+        with Engine(
+            folder.file("model.bin"), amounts.length, 2 * amounts.batch, amounts.batch
+        ) as engine:
+            given = (engine, metadata, amounts, progress)
+            texts = _own_texts(*given) if path is None else _texts_of_file(*given, path)
+        folder.write("texts.json", json.dumps(texts).encode())
+    with open(folder.file("texts.json"), encoding="utf-8") as file:
+        return [Text(*text) for text in json.load(file)]
+
+
+def _answers(metadata) -> bool:
+    """Whether the model reads a source, and writes a text for it."""
+    return "model.source_layers" in metadata
+
+
+def _n_held(texts: Sequence[Text], amounts: Amounts) -> int:
+    """How many of the last texts measure costs: short ones more, but no more than half."""
+    n = tokens = 0
+    while tokens < amounts.held * amounts.measured and 2 * n + 2 <= len(texts):
+        n += 1
+        tokens += min(len(texts[-n].ids), amounts.measured)
+    return n
+
+
+def _ids(metadata, key: str) -> list[int]:
+    return [int(i) for i in np.atleast_1d(metadata.get(key, []))]
+
+
+def _continued(
+    engine: Engine, beginnings: Sequence[Text], amounts: Amounts, progress: Progress
+) -> list[Text]:
+    """The beginnings continued by the model, some at a time."""
+    texts: list[Text] = []
+    progress.takes("texts", len(beginnings) / amounts.texts)
+    for first in range(0, len(beginnings), amounts.batch):
+        some = beginnings[first : first + amounts.batch]
+
+        def reach(share: float) -> None:
+            progress.reach("texts", (len(texts) + share * len(some)) / len(beginnings))
+
+        texts += engine.continued(some, amounts.length, first, reach)
+        reach(0)
+    return texts
+
+
+def _own_texts(engine: Engine, metadata, amounts: Amounts, progress: Progress) -> list[Text]:
+    """What the model writes after BOS and beginnings of code and other languages, a third at most;
+    after one random token, which is what it was trained on most; and after many of them."""
+    numbers, starts = np.random.RandomState(1), []
+    if "tokenizer.token.text" in metadata:
+        starts = [engine.encode(text.encode()) for text in BEGINNINGS[: amounts.texts // 3]]
+        # Not what a tokenizer has to spell, letter by letter, or has no tokens for at all.
+        starts = [ids for ids in starts if 0 < len(ids) <= amounts.length // 2]
+    while len(starts) < amounts.texts:
+        n = RANDOM[len(starts) % len(RANDOM)]
+        starts.append(numbers.randint(0, engine.vocab_size, n).tolist())
+    bos = _ids(metadata, "tokenizer.prefix")
+    texts = [Text(bos + starts[i]) for i in numbers.permutation(len(starts))]
+    return _continued(engine, texts, amounts, progress)
+
+
+def _texts_of_file(
+    engine: Engine, metadata, amounts: Amounts, progress: Progress, path: str
+) -> list[Text]:
+    """Parts from all over a file; or of its lines, with what the model answers them."""
+    with open(path, "rb") as file:
+        text = file.read()
+    before, after = (_ids(metadata, f"tokenizer.{end}") for end in ("prefix", "suffix"))
+    room = amounts.length - len(before) - len(after)
+    parts = [
+        [*before, *part, *after]
+        for line in (text.splitlines() if _answers(metadata) else [text])
+        for part in _cut(engine.encode(line), room)
+    ]
+    tokens, wanted = sum(map(len, parts)), amounts.texts * amounts.length
+    if tokens < amounts.least * amounts.length:
+        raise ExportError(
+            f"{path}: {tokens} tokens; calibrating wants {amounts.least * amounts.length} at "
+            f"least, better {wanted}"
+        )
+    progress.takes("inputs", min(1, tokens / wanted))
+    n = min(len(parts), len(parts) * wanted // tokens)
+    chosen = [parts[i] for i in np.random.RandomState(1).permutation(len(parts))[:n]]
+    if not _answers(metadata):
+        return [Text(ids) for ids in chosen]
+    start = _ids(metadata, "model.start")
+    return _continued(engine, [Text(start, ids) for ids in chosen], amounts, progress)
+
+
+def _cut(ids: list[int], most: int) -> Iterator[list[int]]:
+    """Parts of about equal length, `most` at most."""
+    n = -(-len(ids) // most)
+    for i in range(n):
+        yield ids[len(ids) * i // n : len(ids) * (i + 1) // n]

@@ -1,0 +1,205 @@
+"""The codes of matrices by the inputs that the engine gives them: moments of a few layers at a time
+are gathered, and then feedback.py decides."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from ..tensor import ExportError, Tensor
+from .engine import Engine, Text, longest
+from .feedback import row_errors, turned_rows, with_feedback
+from .panels import BLOCK, LANES, Blocks, pack_blocks
+from .steps import Folder
+from .work import Progress, feedback_seconds
+
+MOMENTS = 1 << 29  # bytes of moments that may be in memory together, about
+LOGITS = 1 << 28  # bytes of logits of a pass, where what the output is multiplied by is wanted
+SLAB = 1 << 14  # rows that get their codes together
+OUTPUTS = {"embed", "output"}  # what the last norm's rows are multiplied by
+# The matrices that multiply an input, and which of a stack.
+Moments = "dict[tuple[tuple[str, ...], int], np.ndarray]"
+
+
+def _layer_of(name: str) -> str:
+    """layers.N of a layer's matrix; "model" of others."""
+    return ".".join(name.split(".")[:2]) if name.startswith("layers.") else "model"
+
+
+def feed(
+    folder: Folder,
+    metadata: Mapping[str, object],
+    matrices: Mapping[str, Tensor],
+    dtype: str,
+    texts: Sequence[Text],
+    pass_texts: int,
+    progress: Progress,
+) -> list[str]:
+    """Leaves the codes of these matrices in q4 or q8 in the folder, a file a layer. Returns those
+    that have any: something is multiplied by them. Texts run pass_texts at a time. Errors:
+    ExportError, OSError."""
+    layers = _by_layer(matrices)
+    left = [layer for layer in layers if not folder.has(f"{layer}.npz")]
+    seconds = {name: feedback_seconds(*tensor.shape) for name, tensor in matrices.items()}
+    fed = sum(seconds[name] for layer in layers if layer not in left for name in layers[layer])
+    read, whole = len(layers) - len(left), sum(seconds.values())
+    progress.was_done("inputs", read / len(layers) if left else 1)
+    progress.was_done("codes", fed / whole if left else 1)
+    for batch in _batches(left, layers, matrices, metadata):
+        names = {name for layer in batch for name in layers[layer]}
+        n_logits = _n_logits(names, metadata, texts, pass_texts)
+        moments: Moments = {}
+        for share in _moments(folder, texts, names, pass_texts, n_logits, moments):
+            progress.reach("inputs", (read + share * len(batch)) / len(layers))
+        read += len(batch)
+        for layer in batch:
+            made: dict[str, np.ndarray] = {}
+            for name in layers[layer]:
+                made.update(_fed(name, matrices[name], dtype, metadata, moments))
+                fed += seconds[name]
+                progress.reach("codes", fed / whole)
+            folder.save(f"{layer}.npz", made)
+    return [name for layer in layers for name in _names_in(folder, layer)]
+
+
+def n_passes(matrices: Mapping[str, Tensor], metadata: Mapping[str, object]) -> int:
+    """How often feed() runs the texts."""
+    layers = _by_layer(matrices)
+    return sum(1 for _ in _batches(layers, layers, matrices, metadata))
+
+
+def _by_layer(names: Iterable[str]) -> dict[str, list[str]]:
+    layers: dict[str, list[str]] = {}
+    for name in names:
+        layers.setdefault(_layer_of(name), []).append(name)
+    return layers
+
+
+def _names_in(folder: Folder, layer: str) -> list[str]:
+    with np.load(folder.file(f"{layer}.npz")) as file:
+        return [key[: -len(":scale")] for key in file.files if key.endswith(":scale")]
+
+
+def _batches(left, layers, matrices, metadata) -> Iterator[list[str]]:
+    """Layers whose moments fit into memory together. About half of the inputs are shared."""
+    batch, held = [], 0
+    for layer in left:
+        size = sum(
+            2 * matrices[name].shape[1] ** 2 * _stack_of(name, metadata) for name in layers[layer]
+        )
+        if batch and held + size > MOMENTS:
+            yield batch
+            batch, held = [], 0
+        batch.append(layer)
+        held += size
+    if batch:
+        yield batch
+
+
+def _n_logits(names: set[str], metadata, texts: Sequence[Text], step: int) -> int:
+    """How many tokens of each text need logits: some, if the matrix that gives them is among the
+    names."""
+    if metadata.get("model.head") == 0 or not names & OUTPUTS:
+        return 0
+    most = LOGITS // (4 * int(metadata["model.vocab_size"]) * step)
+    return min(max(1, most), max(len(text.ids) for text in texts))
+
+
+def _moments(
+    folder: Folder, texts: Sequence[Text], names: set[str], step: int, n_logits: int, found: Moments
+) -> Iterator[float]:
+    """Adds the moments of these matrices' inputs while the texts run, `step` texts at a time, with
+    the logits of the last n_logits tokens of each. Yields the share of the texts that have run."""
+
+    def take(given: list[str], which: int, rows: np.ndarray) -> None:
+        wanted = tuple(name for name in given if name in names)
+        if wanted and len(rows):
+            turned = turned_rows(rows)
+            product = turned.T @ turned
+            if (wanted, which) in found:
+                found[wanted, which] += product
+            else:
+                found[wanted, which] = product
+
+    length = longest(texts)
+    rows = max(1, step * n_logits)
+    with Engine(folder.file("model.bin"), length, step * length, rows) as engine:
+        for first in range(0, len(texts), step):
+            some = texts[first : first + step]
+            engine.watch(some, take, n_logits)
+            yield (first + len(some)) / len(texts)
+
+
+def _stack_of(name: str, metadata) -> int:
+    """How many matrices a stack has."""
+    kind = name.split(".")[-1]
+    key = (
+        "layer.experts"
+        if kind.startswith("expert_")
+        else "layer.n_heads"
+        if kind in ("attn_k_up", "attn_v_up")
+        else None
+    )
+    return int(np.max(metadata[key])) if key else 1
+
+
+def _fed(name: str, tensor: Tensor, dtype: str, metadata, moments) -> dict[str, np.ndarray]:
+    """A matrix rounded with feedback: values, scales and each row's squared error. Nothing if no
+    input reached it."""
+    inputs: dict[int, np.ndarray] = {}
+    for (names, which), given in moments.items():
+        if name in names:  # more than once, if layers share the matrix
+            inputs[which] = inputs[which] + given if which in inputs else given
+    if not inputs:
+        return {}
+    weights = tensor.array()
+    stack = _stack_of(name, metadata)
+    step = len(weights) if stack == 1 else -(-len(weights) // stack // LANES) * LANES
+    nothing = np.zeros((-(-weights.shape[1] // BLOCK) * BLOCK,) * 2, np.float32)
+    parts = []
+    for which, first in enumerate(range(0, len(weights), step)):
+        for begin in range(first, min(first + step, len(weights)), SLAB):
+            part = weights[begin : min(begin + SLAB, first + step)]
+            try:
+                blocks = with_feedback(part, inputs.get(which, nothing), dtype)
+            except OverflowError:
+                raise ExportError(
+                    f"tensor {tensor.name}: a weight of magnitude {np.abs(part).max():.3g} is too "
+                    f"large for {dtype}; use --dtype f32"
+                ) from None
+            parts.append(
+                (
+                    blocks.values.astype(np.int8),
+                    blocks.scale.astype(np.float16),
+                    row_errors(part, blocks),
+                )
+            )
+    what = ("values", "scale", "error")
+    return {f"{name}:{key}": np.concatenate(x) for key, x in zip(what, zip(*parts))}
+
+
+@functools.lru_cache(maxsize=1)
+def _stored(folder: Folder, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    with np.load(folder.file(f"{_layer_of(name)}.npz")) as file:
+        return file[f"{name}:values"], file[f"{name}:scale"], file[f"{name}:error"]
+
+
+def codes_of(folder: Folder, name: str, a: int, b: int) -> tuple[Blocks, float]:
+    """Rows a..b-1, and their squared error."""
+    values, scale, error = _stored(folder, name)
+    blocks = Blocks(values[a:b].astype(np.float32), scale[a:b].astype(np.float32))
+    return blocks, float(error[a:b].sum())
+
+
+def with_codes(folder: Folder, tensor: Tensor, name: str, codes: str) -> Tensor:
+    """The tensor with its calibrated codes in that dtype."""
+
+    def packed(dtype: str, a: int, b: int) -> tuple[bytes, float]:
+        assert dtype == codes, dtype
+        blocks, error = codes_of(folder, name, a, b)
+        return pack_blocks(blocks, dtype), error
+
+    return replace(tensor, packed=packed)

@@ -1,0 +1,175 @@
+"""The engine, through libheads.so: runs texts, and gives the logits and the inputs of matrices."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from typing import Callable, Iterator, NamedTuple, Sequence
+
+import numpy as np
+
+from ..native import native
+from ..tensor import ExportError
+
+TakeInput = Callable[[list[str], int, np.ndarray], None]
+
+
+class Text(NamedTuple):
+    """Tokens that the model runs; for an encoder-decoder also the source that they answer."""
+
+    ids: Sequence[int]
+    source: Sequence[int] = ()
+
+
+def longest(texts: Sequence[Text]) -> int:
+    """The number of tokens of the longest text or source."""
+    return max(max(len(text.ids), len(text.source)) for text in texts)
+
+
+class Engine:
+    """A checkpoint that runs texts of at most `context` tokens. Errors: ExportError."""
+
+    def __init__(self, path: str, context: int, chunk: int, logit_rows: int):
+        try:
+            self.native = found = native()
+        except ImportError as error:
+            raise ExportError(f"calibration runs the engine: {error}") from None
+        self.calls = found.calls
+        self.model = self.workspace = self.tokenizer = None
+        options = found.WorkspaceOptions(context=context, chunk=chunk, logit_rows=logit_rows)
+        try:
+            self.model = self.calls.model_open(str(path).encode())
+            self.workspace = self.calls.workspace_new(self.model, ctypes.byref(options))
+        except found.HeadsError as error:
+            self.close()
+            raise ExportError(str(error)) from None
+        self.vocab_size = self.calls.model_shape(self.model).vocab_size
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.calls.tokenizer_free(self.tokenizer)
+        self.calls.workspace_free(self.workspace)
+        self.calls.model_close(self.model)
+
+    def encode(self, text: bytes) -> list[int]:
+        """The ids of a text, without those that the model wants around it."""
+        try:
+            self.tokenizer = self.tokenizer or self.calls.tokenizer_new(self.model)
+        except self.native.HeadsError as error:
+            raise ExportError(str(error)) from None
+        ids = self.native.INTS()
+        n = self.calls.encode(self.tokenizer, text, len(text), 0, ctypes.byref(ids))
+        return self.native.taken(ids, n)
+
+    def continued(
+        self,
+        beginnings: Sequence[Text],
+        length: int,
+        seed: int,
+        progress: Callable[[float], None] = lambda share: None,
+    ) -> list[Text]:
+        """Texts of `length` tokens, sampled as the model finds them likely. Answers to a source,
+        for which encode() has been called, may end before."""
+        calls = self.calls
+        texts, new = ([list(text.ids) for text in beginnings] for _ in range(2))
+        with self._sequences(beginnings) as sequences, self._samplers(texts, seed) as samplers:
+            while short := [i for i, ids in enumerate(texts) if len(ids) < length and new[i]]:
+                n = len(short)
+                handles = (ctypes.c_void_p * n)(*(samplers[i] for i in short))
+                picked = (ctypes.c_int * n)()
+                logits = self._run([sequences[i] for i in short], [new[i] for i in short], 1)
+                calls.sampler_pick_each(self.workspace, handles, n, logits, picked)
+                for i, token in zip(short, picked):
+                    ends = beginnings[i].source and calls.is_eos(self.tokenizer, token)
+                    calls.sampler_accept(samplers[i], token)
+                    new[i] = [] if ends else [token]
+                    texts[i] += new[i]
+                progress(min(len(texts[i]) for i in short) / length)
+        return [Text(ids[:length], text.source) for ids, text in zip(texts, beginnings)]
+
+    @contextlib.contextmanager
+    def _samplers(self, texts: Sequence[Sequence[int]], seed: int) -> Iterator[list[int]]:
+        """A sampler for each text, which has accepted its tokens."""
+        samplers: list[int] = []
+        try:
+            for i, ids in enumerate(texts):
+                options = self.native.SamplerOptions(temperature=1.0, seed=seed + i)
+                samplers.append(self.calls.sampler_new(self.workspace, ctypes.byref(options)))
+                for token in ids:
+                    self.calls.sampler_accept(samplers[i], token)
+            yield samplers
+        finally:
+            for sampler in samplers:
+                self.calls.sampler_free(sampler)
+
+    @contextlib.contextmanager
+    def _sequences(self, texts: Sequence[Text]) -> Iterator[list[int]]:
+        """A sequence for each text, which has read its source."""
+        sequences: list[int] = []
+        try:
+            for _ in texts:
+                sequences.append(self.calls.sequence_new(self.workspace, 0))
+            if texts[0].source:
+                sources = [text.source for text in texts]
+                self._call(self.calls.read_sources, sequences, sources, 0)
+            yield sequences
+        finally:
+            for sequence in sequences:
+                self.calls.sequence_free(sequence)
+
+    def logits(self, texts: Sequence[Text], n_logits: int) -> np.ndarray:
+        """The logits of the last n_logits tokens of each text, or of all it has: [..,
+        vocab_size]."""
+        ids = [text.ids for text in texts]
+        with self._sequences(texts) as sequences:
+            found = self._run(sequences, ids, n_logits)
+            shape = sum(min(len(i), n_logits) for i in ids), self.calls.logit_stride(self.workspace)
+            return np.ctypeslib.as_array(found, shape)[:, : self.vocab_size].copy()
+
+    def watch(self, texts: Sequence[Text], take: TakeInput, n_logits: int = 0) -> None:
+        """Runs the texts, with the logits of the last n_logits tokens of each, and gives `take`
+        each product's input: the names of the matrices, which of a stack, and float32 rows
+        [n, n_in], borrowed."""
+        failed: list[BaseException] = []
+
+        def show(_context, given) -> None:
+            product = given.contents
+            names = [product.tensors[i].decode() for i in range(product.n_tensors)]
+            rows = np.ctypeslib.as_array(product.rows, (product.n, product.stride))
+            try:
+                if not failed:
+                    take(names, product.which, rows[:, : product.width])
+            except BaseException as error:  # ctypes would print and forget it, Ctrl-C too
+                failed.append(error)
+
+        native = self.native
+        probe = native.Probe(native.Look(), None, native.TakeInput(show))
+        self.calls.workspace_probe(self.workspace, ctypes.byref(probe))
+        try:
+            with self._sequences(texts) as sequences:
+                self._run(sequences, [text.ids for text in texts], n_logits)
+        finally:
+            self.calls.workspace_probe(self.workspace, None)
+        if failed:
+            raise failed[0]
+
+    def _run(self, sequences: list[int], ids: Sequence[Sequence[int]], n_logits: int):
+        return self._call(self.calls.forward_runs, sequences, ids, n_logits)
+
+    def _call(self, call, sequences: list[int], ids: Sequence[Sequence[int]], n_logits: int):
+        native = self.native
+        runs = (native.Run * len(ids))(
+            *[
+                native.Run(s, native.int_array(i), len(i), min(len(i), n_logits))
+                for s, i in zip(sequences, ids)
+            ]
+        )
+        try:
+            return call(self.workspace, runs, len(runs))
+        except native.HeadsError as error:
+            raise ExportError(str(error)) from None

@@ -1,0 +1,287 @@
+"""Weights to the panels of docs/format.md and back: 16 output rows side by side, the input
+dimension outermost.
+
+`pack` and `unpack` take any number of rows and columns; the last panel and the last block are
+filled up."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..native import native
+
+LANES, BLOCK = 16, 32
+DTYPES = ("f32", "bf16", "q8", "q4")  # by their number in the file
+Q4_CODES = np.array(
+    [-127, -95, -74, -58, -44, -31, -20, -8, 4, 16, 29, 42, 56, 72, 91, 114], np.float32
+)
+F16_MAX = 65504.0
+# The file holds this much of H w; the engine's H x / 8 makes up for the rest of H H = 32.
+TURNED_W = np.float32(0.25)
+
+# For a weight divided by its scale, doubled, rounded and shifted by 256: the nearest code, and the
+# number it means. (The boundaries between codes are halves, so doubling loses nothing but ties.)
+_NEAREST = np.searchsorted((Q4_CODES[1:] + Q4_CODES[:-1]) / 2, np.arange(-256, 257) / 2).astype(
+    np.uint8
+)
+_NEAREST_VALUE = Q4_CODES[_NEAREST]
+
+# Numbers that the largest weight of a block is tried as.
+_Q8_TRIALS = (127.4, 127.0, 126.5, 126.0, 125.5, 125.0, 124.5)
+_Q4_TRIALS = (-127.0, -118.0, -110.0, -136.0, -146.0, 114.0, 106.0, 99.0, 122.0, 131.0)
+
+
+def panel_bytes(dtype: str, n_in: int) -> int:
+    """Bytes of one panel of 16 rows with n_in columns."""
+    blocks = -(-n_in // BLOCK)
+    if dtype == "f32":
+        return 64 * n_in
+    if dtype == "bf16":
+        return 32 * BLOCK * blocks
+    return (512 if dtype == "q8" else 256) * blocks + 64 * (-(-blocks // 2))
+
+
+def pack(weights: np.ndarray, dtype: str) -> tuple[bytes, float]:
+    """float32 weights [n_out, n_in] as panels of `dtype`, and the sum of squares of what rounding
+    changed. The library makes q8 and q4 where it is built, and numpy elsewhere: the same bytes.
+
+    Errors: OverflowError if a weight is larger than the dtype holds."""
+    weights = np.ascontiguousarray(weights, np.float32)
+    library = _library() if dtype in ("q8", "q4") else None
+    if not library:
+        return pack_numpy(weights, dtype)
+    panels = np.empty(-(-len(weights) // LANES) * panel_bytes(dtype, weights.shape[1]), np.uint8)
+    error = ctypes.c_double()
+    given = (weights.ctypes.data, *weights.shape, panels.ctypes.data, panels.size)
+    try:
+        library.calls.pack(dtype.encode(), *given, ctypes.byref(error))
+    except library.InputError:
+        raise OverflowError from None
+    return panels.tobytes(), error.value
+
+
+@functools.lru_cache(maxsize=None)
+def _library():
+    try:
+        return native()
+    except ImportError:
+        return None
+
+
+def pack_numpy(weights: np.ndarray, dtype: str) -> tuple[bytes, float]:
+    """As pack(), without the library."""
+    weights = _pad(weights, dtype)
+    if dtype == "f32":
+        return _interleave(weights, 1).tobytes(), 0.0
+    if dtype == "bf16":
+        bits = _to_bf16(weights)
+        return _interleave(bits, 2).tobytes(), square_sum(_from_bf16(bits) - weights)
+    with np.errstate(over="ignore", invalid="ignore"):  # too large is found below
+        turned = (turn(weights.reshape(-1, BLOCK)) * TURNED_W).reshape(weights.shape)
+    blocks = quantize_blocks(turned, dtype)
+    error = square_sum(blocks.weights() - turned) / (BLOCK * TURNED_W**2)
+    return pack_blocks(blocks, dtype), error
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Turned weights in blocks of 32: `values` float32 [n_out, n_in], numbers that q8 or q4 has,
+    and `scale` float32 [n_out, blocks], each exact in f16. Values of q4 are values of q8 too."""
+
+    values: np.ndarray
+    scale: np.ndarray
+
+    def weights(self) -> np.ndarray:
+        return self.values * np.repeat(self.scale, BLOCK, 1)
+
+
+def quantize_blocks(turned: np.ndarray, dtype: str) -> Blocks:
+    """Turned weights [n_out, n_in], n_in a multiple of 32, as q8 or q4 that is closest to them.
+    Errors: OverflowError."""
+    quantize = _quantize_q8 if dtype == "q8" else _quantize_q4
+    scale, values = quantize(turned.reshape(-1, BLOCK))
+    return Blocks(values.reshape(turned.shape), scale.reshape(len(turned), -1))
+
+
+def rounded(weights: np.ndarray, scale: np.ndarray | float, dtype: str) -> np.ndarray:
+    """The values of q8 or q4 that times `scale` are nearest to turned weights."""
+    per_scale = _inverse(np.asarray(scale, np.float32))
+    if dtype == "q8":
+        return np.clip(np.rint(weights * per_scale), -127, 127)
+    return _NEAREST_VALUE[_doubled(weights * per_scale)]
+
+
+def pack_blocks(blocks: Blocks, dtype: str) -> bytes:
+    """The bytes of the panels that hold them; the last one is filled up."""
+    fill = ((0, -len(blocks.values) % LANES), (0, 0))
+    values, scale = np.pad(blocks.values, fill), np.pad(blocks.scale, fill)
+    codes = values + 128 if dtype == "q8" else _NEAREST[_doubled(values)]
+    return _pack_codes(codes.astype(np.uint8), scale, dtype)
+
+
+def turn(blocks: np.ndarray) -> np.ndarray:
+    """float32 [n][32] times the 32 x 32 Hadamard matrix, whose square is 32 (docs/format.md:
+    transformed blocks)."""
+    for stride in (16, 8, 4, 2, 1):
+        pairs = blocks.reshape(-1, 2, stride)
+        blocks = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], 1)
+    return blocks.reshape(-1, BLOCK)
+
+
+def unpack(data: bytes, dtype: str, n_out: int, n_in: int) -> np.ndarray:
+    """The float32 weights [n_out, n_in] that panels of `dtype` stand for; the inverse of `pack`."""
+    panels = -(-n_out // LANES)
+    if dtype == "f32":
+        weights = _deinterleave(np.frombuffer(data, np.float32), panels, 1)
+    elif dtype == "bf16":
+        weights = _from_bf16(_deinterleave(np.frombuffer(data, np.uint16), panels, 2))
+    else:
+        turned = unpack_blocks(data, dtype, n_out, n_in).weights()
+        weights = turn(turned.reshape(-1, BLOCK)).reshape(turned.shape) / (BLOCK * TURNED_W)
+        return np.ascontiguousarray(weights[:, :n_in])
+    return np.ascontiguousarray(weights.reshape(panels * LANES, -1)[:n_out, :n_in])
+
+
+def unpack_blocks(data: bytes, dtype: str, n_out: int, n_in: int) -> Blocks:
+    """The blocks in panels of q8 or q4, without the rows that fill them up; the inverse of
+    `pack_blocks`."""
+    panels, blocks = -(-n_out // LANES), -(-n_in // BLOCK)
+    raw = np.frombuffer(data, np.uint8).reshape(panels, -1)
+    size = (512 if dtype == "q8" else 256) * blocks
+    scale = np.ascontiguousarray(raw[:, size : size + 32 * blocks]).view(np.float16)
+    scale = scale.astype(np.float32).reshape(panels, blocks, LANES).transpose(0, 2, 1)
+    body = raw[:, :size].reshape(panels, blocks, -1, LANES, 4)
+    if dtype == "q8":
+        values = body.astype(np.float32) - 128
+    else:  # [panels][blocks][4 pairs of groups][low, high][16][4]
+        values = Q4_CODES[np.stack([body & 15, body >> 4], 3)].reshape(panels, blocks, 8, LANES, 4)
+    values = values.transpose(0, 3, 1, 2, 4).reshape(panels * LANES, -1)
+    return Blocks(values[:n_out], scale.reshape(panels * LANES, -1)[:n_out])
+
+
+def _pad(weights: np.ndarray, dtype: str) -> np.ndarray:
+    n_out, n_in = weights.shape
+    down, right = -n_out % LANES, 0 if dtype == "f32" else -n_in % BLOCK
+    return np.pad(weights, ((0, down), (0, right))) if down or right else weights
+
+
+def _interleave(rows: np.ndarray, width: int) -> np.ndarray:
+    """[16 P][K] -> [P][K / width][16][width]."""
+    return rows.reshape(-1, LANES, rows.shape[1] // width, width).transpose(0, 2, 1, 3)
+
+
+def _deinterleave(values: np.ndarray, panels: int, width: int) -> np.ndarray:
+    return values.reshape(panels, -1, LANES, width).transpose(0, 2, 1, 3)
+
+
+def square_sum(x: np.ndarray) -> float:
+    return float(
+        np.square(x, dtype=np.float64).sum()
+    )  # no BLAS, whose threads spin after a product
+
+
+def _to_bf16(weights: np.ndarray) -> np.ndarray:
+    """The upper half of each float32, rounded to nearest even."""
+    bits = weights.view(np.uint32)
+    rounded = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
+    if ((rounded & 0x7FFF) == 0x7F80).any():
+        raise OverflowError
+    return rounded
+
+
+def _from_bf16(bits: np.ndarray) -> np.ndarray:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def _quantize_q8(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """float32 [n][32] -> scale float32 [n] (exact in f16), values float32 [n][32]."""
+
+    def numbers(per_scale):
+        return np.clip(np.rint(blocks * per_scale[:, None]), -127, 127)
+
+    scale = _best_scale(blocks, np.abs(blocks).max(1), _Q8_TRIALS, numbers)
+    return scale, numbers(_inverse(scale))
+
+
+def _quantize_q4(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """As _quantize_q8."""
+    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(1)[:, None], 1)[:, 0]
+
+    def numbers(per_scale):
+        return _NEAREST_VALUE[_doubled(blocks * per_scale[:, None])]
+
+    scale = _best_scale(blocks, largest, _Q4_TRIALS, numbers)
+    return scale, numbers(_inverse(scale))
+
+
+def _doubled(values: np.ndarray) -> np.ndarray:
+    """Places in _NEAREST."""
+    return (np.rint(np.clip(2 * values, -256, 256)) + 256).astype(np.intp)
+
+
+def _best_scale(blocks, largest, trials, numbers) -> np.ndarray:
+    """The f16 scale s [n] of each block w that brings s q closest to w, where q = numbers(1 / s).
+
+    For given q the best s is w.q / q.q, and leaves an error of w.w - (w.q)^2 / q.q. Each trial is a
+    number that the largest weight becomes. The best trial is the one
+    whose q has the largest (w.q)^2 / q.q; its s gives a last q, and that gives the final s."""
+    if not (np.abs(largest) <= 127 * F16_MAX).all():
+        raise OverflowError
+
+    def fit(per_scale):
+        q = numbers(per_scale)
+        product, norm = _dots(blocks, q), np.maximum(_dots(q, q), np.float32(1))
+        return product / norm, product * product / norm
+
+    per_largest = _inverse(largest)
+    best = np.full(len(blocks), -1, np.float32)
+    scale = np.zeros(len(blocks), np.float32)
+    for trial in trials:
+        s, gain = fit(np.float32(trial) * per_largest)
+        better = gain > best
+        best[better], scale[better] = gain[better], s[better]
+    return _to_f16(fit(_inverse(_to_f16(scale)))[0])
+
+
+def _dots(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The products of rows of 32. Every machine has the same sums: four, each of which takes the
+    later of four products first."""
+    products = (a * b).reshape(-1, 2, 4, 4)
+    sums = np.zeros((len(a), 4), np.float32)
+    for half in (0, 1):
+        for group in (3, 2, 1, 0):
+            sums += products[:, half, group]
+    return (sums[:, 0] + sums[:, 1]) + (sums[:, 2] + sums[:, 3])
+
+
+def _to_f16(scale: np.ndarray) -> np.ndarray:
+    if not (np.abs(scale) <= F16_MAX).all():
+        raise OverflowError
+    return scale.astype(np.float16).astype(np.float32)
+
+
+def _inverse(x: np.ndarray) -> np.ndarray:
+    """1 / x, and 0 where x is so small that a scale of it is none."""
+    return np.divide(np.float32(1), x, out=np.zeros_like(x), where=np.abs(x) > np.float32(2**-100))
+
+
+def _pack_codes(codes: np.ndarray, scale: np.ndarray, dtype: str) -> bytes:
+    """codes uint8 [16 P][32 B], scale float32 [16 P][B] -> the bytes of P panels."""
+    panels, n_blocks = codes.shape[0] // LANES, scale.shape[1]
+    # [P][B][8][16][4]
+    groups = codes.reshape(panels, LANES, n_blocks, 8, 4).transpose(0, 2, 3, 1, 4)
+    if dtype == "q4":
+        groups = groups[:, :, 0::2] | groups[:, :, 1::2] << 4
+    # [P][B][16]
+    scales = scale.reshape(panels, LANES, n_blocks).transpose(0, 2, 1).astype(np.float16)
+    out = np.zeros((panels, panel_bytes(dtype, n_blocks * BLOCK)), np.uint8)
+    body = groups.reshape(panels, -1)
+    out[:, : body.shape[1]] = body
+    out[:, body.shape[1] : body.shape[1] + 32 * n_blocks] = (
+        np.ascontiguousarray(scales).reshape(panels, -1).view(np.uint8)
+    )
+    return out.tobytes()

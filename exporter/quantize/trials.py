@@ -1,0 +1,103 @@
+"""The cost of matrices in four bits: how far the next token's distribution is from that of q8."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import Iterable, Sequence
+
+import numpy as np
+
+from ..checkpoint import Checkpoint
+from .codes import codes_of
+from .engine import Engine, Text, longest
+from .panels import BLOCK, Blocks, pack_blocks, rounded, unpack_blocks
+from .steps import Folder
+from .work import Progress
+
+
+class Trials:
+    """The model in q8, in a file of its own in which single matrices have four bits for a while:
+    the numbers that q4 has are numbers that q8 has too."""
+
+    def __init__(self, folder: Folder, texts: Sequence[Text]):
+        self.folder, self.texts = folder, texts
+        self.path = folder.file("trial.bin")
+        shutil.copyfile(folder.file("model.bin"), self.path)
+        self.places = Checkpoint(self.path).tensors
+        self.data = np.memmap(self.path, np.uint8, "r+")
+        rows = sum(len(text.ids) for text in texts)
+        self.engine = Engine(self.path, longest(texts), rows, rows)
+        # Where the vocabulary is large, fewer positions say enough.
+        most = (1 << 25) // self.engine.vocab_size // len(texts)
+        self.n_logits = max(1, min(max(len(text.ids) for text in texts) // 2, most))
+        logits = self.engine.logits(texts, self.n_logits)
+        self.likely = [_softmax(row) for row in logits]
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def divergence(self, names: Iterable[str], times: float = 1) -> float:
+        """How far the next token's distribution is from that of q8 if these matrices have four
+        bits, and what that changes in them is `times` as large: the mean Kullback-Leibler
+        divergence, in nats."""
+        undo = []
+        try:
+            for name in names:
+                _, rows, cols, offset, n_bytes = self.places[name]
+                place = slice(offset, offset + n_bytes)
+                eight = self.data[place].copy()
+                undo.append((place, eight))
+                blocks, _ = codes_of(self.folder, name, 0, rows)
+                if times != 1:
+                    blocks = _amplified(unpack_blocks(eight, "q8", rows, cols), blocks, times)
+                self.data[place] = np.frombuffer(pack_blocks(blocks, "q8"), np.uint8)
+            logits = self.engine.logits(self.texts, self.n_logits)
+        finally:
+            for place, data in undo:
+                self.data[place] = data
+        return float(np.mean([_divergence(p, q) for p, q in zip(self.likely, logits)]))
+
+
+def _amplified(eight: Blocks, four: Blocks, times: float) -> Blocks:
+    """eight + times (four - eight), in q8."""
+    weights = eight.weights()
+    weights += np.float32(times) * (four.weights() - weights)
+    blocks = weights.reshape(len(weights), -1, BLOCK)
+    scale = (np.abs(blocks).max(2) / np.float32(127)).astype(np.float16).astype(np.float32)
+    return Blocks(rounded(blocks, scale[..., None], "q8").reshape(weights.shape), scale)
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    likely = np.exp(logits - logits.max())
+    return likely / likely.sum()
+
+
+def _divergence(likely: np.ndarray, logits: np.ndarray) -> float:
+    """KL(likely || softmax of logits)."""
+    logits = logits - logits.max()
+    entropy = float(likely @ np.log(np.maximum(likely, np.float32(1e-37))))
+    return entropy - float(likely @ logits) + float(np.log(np.exp(logits).sum()))
+
+
+# Any change of weights makes later layers round their activations otherwise, which alone costs as
+# much as four bits in some matrices. So changes are tried larger than they are: what rounding costs
+# grows with their square, and the rest does not.
+TIMES = 4
+
+
+def costs_of(
+    folder: Folder, trials: Trials, names: Sequence[str], progress: Progress
+) -> dict[str, float]:
+    """The cost of each of the matrices alone in four bits."""
+    costs: dict[str, float] = {}
+    if folder.has("costs.json"):
+        with open(folder.file("costs.json"), encoding="utf-8") as file:
+            costs = json.load(file)
+    progress.was_done("costs", len(costs) / len(names) if names else 1)
+    for name in names:
+        if name not in costs:
+            costs[name] = trials.divergence([name], TIMES) / TIMES**2
+            folder.write("costs.json", json.dumps(costs).encode())
+            progress.reach("costs", len(costs) / len(names))
+    return costs

@@ -1,0 +1,221 @@
+"""Hugging Face checkpoints: a directory, whole or in shards, safetensors or pytorch_model.bin; or a
+hub id."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+
+import numpy as np
+
+from ..families.registry import canonical
+from ..knobs import Knobs
+from ..model import Model
+from ..tensor import ExportError, Tensor, from_file
+from ..tokenizers.files import find_tokenizer
+from .generation import generation_rules, read_values
+from .sentences import cross_encoder, sentences
+
+
+def download(hub_id: str, revision: str | None, shape_only: bool) -> str:
+    """The directory of a snapshot from the hub, with safetensors if it has them, or of config.json
+    alone. revision: a branch, a tag or a commit, None for the default branch. Errors:
+    ExportError."""
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise ExportError(
+            f"downloading {hub_id} needs huggingface_hub; pip install huggingface_hub"
+        ) from None
+
+    small = ["*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt", "*.tiktoken"]
+
+    def snapshot(*patterns: str) -> str:
+        return huggingface_hub.snapshot_download(
+            hub_id, revision=revision, allow_patterns=list(patterns)
+        )
+
+    try:
+        if shape_only:
+            return snapshot("config.json")
+        path = snapshot(*small, "model*.safetensors", "*_Dense/model.safetensors")
+        if not any(name.endswith(".safetensors") for name in os.listdir(path)):
+            path = snapshot(*small, "pytorch_model*.bin", "*_Dense/pytorch_model.bin")
+    except Exception as error:  # the hub's own errors, and those of the network below it
+        reason = str(error).strip().split("\n")[0]
+        unreached = re.fullmatch(r"Got: \w+: (?:\[Errno -?\d+\] )?(.*)", reason)
+        reason = f"the hub is not reached: {unreached[1]}" if unreached else reason
+        raise ExportError(f"cannot download {hub_id}: {reason or type(error).__name__}") from None
+    return path
+
+
+def open_directory(directory: str, name: str, shape_only: bool) -> Model:
+    """The checkpoint in a directory; `name` is what it is called. Only headers are read, and for a
+    shape config.json alone. Errors: ExportError."""
+    config_path = os.path.join(directory, "config.json")
+    if not os.path.exists(config_path):
+        raise ExportError(f"{directory} has no config.json, so it is no Hugging Face checkpoint")
+    config = read_json(config_path)
+    if shape_only:
+        family, knobs, found, remarks = canonical(config, None)
+        remarks += _add_rules(directory, config, family, knobs)
+        return Model(name, family, knobs, found, [config_path], remarks=remarks)
+    tensors, files = _open_weights(directory)
+    config.update(cross_encoder(directory))
+    family, knobs, found, remarks = canonical(config, tensors)
+    remarks += _add_rules(directory, config, family, knobs)
+    more = sentences(
+        directory, knobs.context, knobs.n_embd, knobs.mask == 1, bool(knobs.classes), _open_weights
+    )
+    knobs.pooling = more.entries
+    found.update(more.tensors)
+    remarks += more.remarks
+    small = (".json", ".model", ".txt", ".jinja", ".tiktoken")
+    files += [os.path.join(directory, n) for n in os.listdir(directory) if n.endswith(small)]
+    return Model(name, family, knobs, found, files, directory, find_tokenizer(directory), remarks)
+
+
+def _add_rules(directory: str, config: dict, family: str, knobs: Knobs) -> list[str]:
+    """Adds the rules of generation, for models whose files have some. Returns remarks."""
+    if not knobs.source_layers:
+        return []
+    values = read_values(directory, read_json)
+    knobs.rules, remarks = generation_rules(config, family, knobs.vocab_size, values)
+    return remarks
+
+
+def read_json(path: str) -> dict:
+    """The object in a JSON file. Errors: ExportError."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            value = json.load(file)
+    except (OSError, ValueError, RecursionError) as error:
+        raise ExportError(f"cannot read {path}: {error}") from None
+    if not isinstance(value, dict):
+        raise ExportError(f"{path} holds no JSON object")
+    return value
+
+
+def _open_weights(directory: str) -> tuple[dict[str, Tensor], list[str]]:
+    """All tensors of a directory by name, and the files that hold them. If several forms lie
+    there, it is the one that transformers takes."""
+    for single, read in (
+        ("model.safetensors", open_safetensors),
+        ("pytorch_model.bin", open_torch),
+    ):
+        path = os.path.join(directory, single)
+        if os.path.isfile(path):
+            return read(path), [path]
+        if os.path.isfile(path + ".index.json"):
+            return _open_shards(directory, path + ".index.json", read)
+    raise ExportError(
+        f"{directory} has no model.safetensors and no pytorch_model.bin, whole or in shards with "
+        "an index"
+    )
+
+
+def _open_shards(directory: str, index_path: str, read) -> tuple[dict[str, Tensor], list[str]]:
+    weight_map = read_json(index_path).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):
+        raise ExportError(f"{index_path} has no weight_map of tensor names to files")
+    shards: dict[str, dict[str, Tensor]] = {}
+    for shard in sorted(set(weight_map.values())):
+        path = os.path.join(directory, shard)
+        if os.path.basename(shard) != shard or not os.path.isfile(path):
+            missing = sum(v == shard for v in weight_map.values())
+            raise ExportError(
+                f"the shard {shard} is missing from {directory} ({missing} tensors are in it)"
+            )
+        shards[shard] = read(path)
+    for name, shard in weight_map.items():
+        if name not in shards[shard]:
+            raise ExportError(
+                f"tensor {name} is not in {shard}, where {os.path.basename(index_path)} puts it"
+            )
+    files = [index_path, *(os.path.join(directory, shard) for shard in shards)]
+    return {name: tensor for shard in shards.values() for name, tensor in shard.items()}, files
+
+
+SAFETENSORS_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+# Only quantization_config says what they mean: exporter/packed
+BYTES = {"U8": 1, "I8": 1, "F8_E4M3": 1, "I32": 4, "I64": 8}
+
+
+def open_safetensors(path: str) -> dict[str, Tensor]:
+    """The tensors of a .safetensors file: 8 bytes with the length of a JSON header, the header, the
+    data. The safetensors package has no bf16 without torch, so the file is read here. Errors:
+    ExportError."""
+    size = os.path.getsize(path)
+    try:
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if not 2 <= length <= min(size - 8, 100 << 20):
+                raise ValueError(f"its header claims {length} bytes, the file has {size}")
+            header = json.loads(file.read(length))
+        header.pop("__metadata__", None)
+        return {
+            name: _safetensor(path, name, entry, 8 + length, size) for name, entry in header.items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ExportError(f"{path} is no safetensors file, or is cut short: {error}") from None
+
+
+def _safetensor(path: str, name: str, entry: dict, base: int, file_size: int) -> Tensor:
+    begin, end, kind = *entry["data_offsets"], entry["dtype"]
+    shape = tuple(entry["shape"])
+    if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)) or end > file_size - base:
+        raise ValueError(f"tensor {name} lies outside the file")
+    stored = SAFETENSORS_DTYPES.get(kind)
+    width = np.dtype(stored).itemsize if stored else BYTES.get(kind)
+    expected = math.prod(shape) * width if width else end - begin
+    if end - begin != expected or begin > end:
+        raise ValueError(f"tensor {name} has {end - begin} bytes, its shape makes {expected}")
+    shape = shape or (1,)
+    if stored:
+        return from_file(path, name, shape, base + begin, stored, bf16=kind == "BF16")
+
+    def refuse():
+        raise ExportError(
+            f"tensor {name} is stored as {kind}, which is not supported; supported: "
+            + ", ".join(SAFETENSORS_DTYPES)
+        )
+
+    in_bytes = shape if width == 1 else (*shape, width)
+    raw = from_file(path, name, in_bytes, base + begin, "<u1") if width else None
+    return Tensor(name, shape, refuse, raw=raw)
+
+
+def open_torch(path: str) -> dict[str, Tensor]:
+    """The tensors of a pytorch_model.bin, mapped, not read, where its format allows. Needs torch
+    2.6: what weights_only promises, earlier versions did not keep. Errors: ExportError."""
+    try:
+        import torch
+    except ImportError:
+        raise ExportError(
+            f"reading {path} needs torch, which is not installed; or take a checkpoint with "
+            "safetensors"
+        ) from None
+    if tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) < (2, 6):
+        raise ExportError(
+            f"reading {path} needs torch 2.6 or later, and {torch.__version__} is installed, where "
+            "such a file can run code (CVE-2025-32434); or take a checkpoint with safetensors"
+        )
+    try:
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except RuntimeError:  # a file of before torch 1.6 cannot be mapped
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    except Exception as error:  # pickle raises anything
+        raise ExportError(
+            f"cannot read {path}: "
+            f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        ) from None
+    return {
+        name: Tensor(
+            name, tuple(value.shape), lambda value=value: lambda a, b: value[a:b].float().numpy()
+        )
+        for name, value in tensors.items()
+    }

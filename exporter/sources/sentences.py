@@ -1,0 +1,227 @@
+"""The sentence-transformers files of a checkpoint: how hidden states are pooled, what follows the
+pooling, and where texts are cut."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Callable, Dict, List, Tuple
+
+from ..config import Config
+from ..tensor import ExportError, Tensor, expect
+from ..tokenizers.added_tokens import beside
+
+NONE, MEAN, FIRST, LAST, MAX, WEIGHTED, SQRT = range(7)  # values of model.pooling
+TOKENS = "model.pooling_tokens"
+MODES = {
+    "mean_tokens": MEAN,
+    "cls_token": FIRST,
+    "lasttoken": LAST,
+    "max_tokens": MAX,
+    "weightedmean_tokens": WEIGHTED,
+    "mean_sqrt_len_tokens": SQRT,
+}
+SHORT = {
+    "mean": MEAN,
+    "cls": FIRST,
+    "lasttoken": LAST,
+    "max": MAX,
+    "weightedmean": WEIGHTED,
+    "mean_sqrt_len_tokens": SQRT,
+}
+# The activations of Dense modules, as values of model.pooling_acts.
+ACTIVATIONS = {"SiLU": 0, "GELU": 1, "ReLU": 3, "Sigmoid": 7, "Tanh": 8, "Identity": 9}
+ORDER = re.compile("Transformer, Pooling(, Dense){0,8}(, Normalize)?")
+CONFIG = "config_sentence_transformers.json"
+Weights = Callable[[str], Tuple[Dict[str, Tensor], List[str]]]  # of a folder, and their files
+
+
+@dataclass
+class Sentences:
+    """What these files add: metadata, tensors, and remarks for the user."""
+
+    entries: dict[str, object] = field(default_factory=dict)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+
+def cross_encoder(directory: str) -> dict[str, object]:
+    """What a CrossEncoder's own file says, as older ones have it in config.json."""
+    config = beside(directory, CONFIG)
+    if config.get("model_type") != "CrossEncoder" or not config.get("activation_fn"):
+        return {}
+    return {"sentence_transformers": {"activation_fn": config["activation_fn"]}}
+
+
+def sentences(
+    directory: str, context: int, n_embd: int, encoder: bool, classifies: bool, weights: Weights
+) -> Sentences:
+    """How texts become vectors, and where they are cut. Errors: ExportError."""
+    path = os.path.join(directory, "modules.json")
+    modules = _modules(path) if os.path.isfile(path) else None
+    if modules is None and not encoder and not classifies:
+        return Sentences()
+    kinds = [str(module.get("type")).rpartition(".")[2] for module in modules or []]
+    own_head = classifies and kinds == ["Transformer"]  # a CrossEncoder
+    tokens = {TOKENS: _most_tokens(directory, context, own_head)}
+    if own_head or modules is None and not encoder:
+        return Sentences(tokens)
+    if modules is None:
+        remark = (
+            "no modules.json: --embed takes the mean of the hidden states, as "
+            "sentence-transformers does then"
+        )
+        return Sentences({"model.pooling": MEAN, "model.pooling_unit": 0, **tokens}, {}, [remark])
+    if not ORDER.fullmatch(", ".join(kinds)):
+        raise ExportError(
+            f"modules.json: the modules are {', '.join(kinds)}, of which this exporter knows "
+            "Transformer, Pooling, up to eight Dense and Normalize, in this order"
+        )
+    found = Sentences(remarks=_prompts(directory))
+    mode = _mode(directory, _folder(modules[1].get("path"), "Pooling"))
+    unit = {"model.pooling_unit": int("Normalize" in kinds)}
+    found.entries = {"model.pooling": mode, **unit, **tokens}
+    acts, width = [], n_embd
+    for i, module in enumerate(modules[2 : 2 + kinds.count("Dense")]):
+        folder = _folder(module.get("path"), "Dense")
+        act, width = _dense(directory, folder, width, f"pooling.{i}", found.tensors, weights)
+        acts.append(act)
+    if acts:
+        found.entries["model.pooling_acts"] = acts
+    return found
+
+
+def _dense(
+    directory: str,
+    folder: str,
+    width: int,
+    name: str,
+    tensors: dict[str, Tensor],
+    weights: Weights,
+) -> tuple[int, int]:
+    """Adds a Dense module's tensors; returns its activation and its width."""
+    path = os.path.join(directory, folder)
+    c = Config(beside(directory, os.path.join(folder, "config.json")), f"{folder}/config.json")
+    rows, biased = c.int("out_features"), c.flag("bias", True)
+    c.require(
+        in_features=width,
+        module_input_name="sentence_embedding",
+        module_output_name="sentence_embedding",
+        use_residual=False,
+    )
+    given = str(c.get("activation_function", "Tanh"))
+    short = given.rpartition(".")[2]
+    if short not in ACTIVATIONS or not given.startswith(("torch.nn.", "Tanh")):
+        raise ExportError(
+            f"{c.where}: activation_function is {given!r}, expected one of torch.nn's "
+            f"{', '.join(ACTIVATIONS)}"
+        )
+    c.finish()
+    left, _ = weights(path)
+    for part, end, shape in (("weight", "", (rows, width)), ("bias", ".bias", (rows,))):
+        if part == "bias" and not biased:
+            continue
+        if "linear." + part not in left:
+            raise ExportError(f"{folder} lacks the tensor linear.{part}")
+        tensors[name + end] = expect(left.pop("linear." + part), *shape)
+    if left:
+        raise ExportError(f"{folder} holds {next(iter(left))}, which nothing uses")
+    return ACTIVATIONS[short], rows
+
+
+def _modules(path: str) -> list[dict]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            modules = json.load(file)
+    except (ValueError, RecursionError) as error:
+        raise ExportError(f"modules.json: not JSON: {error}") from error
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise ExportError("modules.json: expected an array of objects")
+    return modules
+
+
+def _folder(path: object, kind: str) -> str:
+    """The folder of such a module, which lies in the checkpoint's."""
+    if kind == "Pooling" and (path is None or path == ""):
+        return "1_Pooling"
+    if not isinstance(path, str) or not path or os.path.isabs(path) or ".." in path.split("/"):
+        raise ExportError(
+            f"modules.json: the path of {kind} is {path!r}, expected a folder in the "
+            f'checkpoint\'s own, such as "1_{kind}"'
+        )
+    return path
+
+
+def _mode(directory: str, path: str) -> int:
+    c = Config(beside(directory, os.path.join(path, "config.json")), f"{path}/config.json")
+    c.ignore("word_embedding_dimension", "embedding_dimension", "include_prompt")
+    if c.get("pooling_mode") is not None:
+        mode = c.choice("pooling_mode", SHORT)
+    else:
+        on = [m for name, m in MODES.items() if c.flag("pooling_mode_" + name, False)]
+        others = [key for key, value in c.values.items() if value and key not in c.asked]
+        if len(on) != 1 or others:
+            raise ExportError(
+                f"{c.where}: {', '.join(others) or 'pooling_mode'}: expected one of "
+                f"{', '.join('pooling_mode_' + name for name in MODES)}"
+            )
+        (mode,) = on
+        c.ignore(*c.values)
+    c.finish()
+    return mode
+
+
+def _most_tokens(directory: str, context: int, own_head: bool) -> int:
+    """A text is cut at max_seq_length; without one, where the tokenizer or the positions end."""
+    c = Config(beside(directory, "sentence_bert_config.json"), "sentence_bert_config.json")
+    c.require(do_lower_case=False)
+    task, output, result = (
+        ("sequence-classification", "logits", "scores")
+        if own_head
+        else ("feature-extraction", "last_hidden_state", "token_embeddings")
+    )
+    c.require(
+        transformer_task=task,
+        modality_config={"text": {"method": "forward", "method_output_name": output}},
+        module_output_name=result,
+    )
+    limit = c.get("max_seq_length")
+    if limit is None:
+        limit = beside(directory, "tokenizer_config.json").get("model_max_length") or context
+    else:
+        limit = c.int("max_seq_length")
+    c.finish()
+    _check_side(directory)
+    return int(min(limit, context))
+
+
+def _check_side(directory: str) -> None:
+    """Texts are cut where tokenizer_config.json or else tokenizer.json says. The rest of its
+    `truncation` counts for nothing: the length is the one above, stride is for what was cut off,
+    and strategy for pairs."""
+    side = beside(directory, "tokenizer_config.json").get("truncation_side")
+    where = "tokenizer_config.json: truncation_side"
+    if side is None:
+        where = "tokenizer.json: truncation.direction"
+        side = (beside(directory, "tokenizer.json").get("truncation") or {}).get("direction")
+    if side not in (None, "right", "Right"):
+        raise ExportError(
+            f"{where} is {side!r}: sentence-transformers cuts the beginning of a long "
+            "text off, which this exporter has no rule for"
+        )
+
+
+def _prompts(directory: str) -> list[str]:
+    config = beside(directory, CONFIG)
+    default, prompts = config.get("default_prompt_name"), config.get("prompts") or {}
+    if default is not None and prompts.get(default):
+        raise ExportError(
+            f"{CONFIG}: default_prompt_name is {default!r}: sentence-transformers puts "
+            f"{prompts[default]!r} before every text, which this exporter has no rule for"
+        )
+    given = [f"{key} {text!r}" for key, text in prompts.items() if text]
+    if not given:
+        return []
+    return [f"prompts are not put before texts; give them yourself: {', '.join(given)}"]

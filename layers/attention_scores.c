@@ -1,0 +1,59 @@
+// Scores: queries times keys, and what a layer adds to them before the softmax.
+#include "layers/attention_tiles.h"
+
+Rows gather_queries(const AttentionPass *p, const QueryBlock *b, HeadScratch *x) {
+    const Kernels *k = p->w->k;
+    int dim = p->a->head_dim;
+    Dtype dtype = p->kv->k_dtype;
+    size_t n_blocks = blocks_of(dim);
+    for (int r = 0; r < b->n_rows; r++) {
+        float *q = x->q + (size_t)r * (size_t)dim;
+        size_t block = (size_t)r * n_blocks;
+        memcpy(q, head_row(b, p->b.q, r, dim), sizeof *q * (size_t)dim);
+        k->scale(q, p->a->scale, dim);
+        if (dtype == Q8 || dtype == Q4)
+            k->to_q8(x->q8 + block * BLOCK, x->q8_scale + block, x->q8_offset + block, q, dim,
+                     dtype == Q4);
+    }
+    return (Rows){.f32 = x->q, .stride = (size_t)dim, .q = x->q8, .scale = x->q8_scale,
+                  .offset = x->q8_offset};
+}
+
+Rows queries_after(const Rows *q, int r) {
+    size_t blocks = (size_t)r * blocks_of((int)q->stride);
+    return (Rows){.f32 = q->f32 + (size_t)r * q->stride, .stride = q->stride,
+                  .q = q->q + blocks * BLOCK, .scale = q->scale + blocks,
+                  .offset = q->offset + blocks};
+}
+
+void dot_keys(const AttentionPass *p, const QueryBlock *b, const KeyTile *tile, const Rows *q,
+              int n_rows, float *scores) {
+    const KvLayer *kv = p->kv;
+    MatmulFn *matmul = p->w->k->matmul[kv->k_dtype];
+    for (int i = tile->begin / LANES, n; i < tile->end / LANES; i += n) {
+        n = kv->n_slots - i % kv->n_slots;  // as far as the ring runs on
+        if (n > tile->end / LANES - i) n = tile->end / LANES - i;
+        matmul(scores + i * LANES - tile->first, TILE, kv_keys(kv, b->span->sequence, i, b->h),
+               kv->slot_bytes, n, p->a->head_dim, q, n_rows, tile->ahead);
+    }
+}
+
+// Adds the biases of distances first.. to n scores: those before, within and after the reach.
+static void add_relative(const AttentionPass *p, float *x, int n, int head, int first) {
+    int reach = p->a->reach, low = -reach - first, high = reach + 1 - first;
+    const float *bias = p->a->relative + (size_t)head * (size_t)(2 * reach + 1);
+    low = low < 0 ? 0 : low > n ? n : low;
+    high = high < 0 ? 0 : high > n ? n : high;
+    for (int i = 0; i < low; i++) x[i] += bias[0];
+    if (low < high) p->w->k->add(x + low, bias + reach + first + low, high - low);
+    for (int i = high; i < n; i++) x[i] += bias[2 * reach];
+}
+
+void shape_scores(const AttentionPass *p, const QueryBlock *b, int r, float *x, int begin, int n) {
+    const Attention *a = p->a;
+    int head = row_head(b, r), first = begin - row_position(b, r);
+    if (a->softcap > 0.0f) p->w->k->softcap(x, a->softcap, n);
+    if (a->slopes) p->w->k->add_ramp(x, (float)first, a->slopes[head], n);
+    if (a->relative) add_relative(p, x, n, head, first);
+    if (p->w->model->distances.n) add_positions(p, b, r, x, begin, n);
+}

@@ -1,0 +1,164 @@
+// What attention.c shares with the rooms behind it: how its work is cut (attention_tiles.c), scores
+// of queries and keys (attention_scores.c), and what a probe sees (attention_probe.c).
+#ifndef ATTENTION_TILES_H
+#define ATTENTION_TILES_H
+
+#include "layers/mla.h"
+
+enum {
+    QUERY_ROWS = 64,    // rows (tokens times query heads of a KV head) that a block takes, unless
+                        // one token alone has more
+    SOFTMAX_ROWS = 12,  // rows that are scored, made probabilities and mixed at once
+};
+
+typedef struct {       // what one thread works in; rows = QUERY_ROWS, or a group's heads if more
+    float *q;          // [rows][head_dim], scaled
+    int8_t *q8;        // [rows][head_dim padded to 32], with its scales and offsets
+    float *q8_scale;
+    int32_t *q8_offset;
+    float *scores;     // [SOFTMAX_ROWS][TILE], then probabilities
+    float *mix;        // [SOFTMAX_ROWS][v_dim] of one tile
+    float *weights;    // [context], of a row that a probe sees
+} HeadScratch;
+
+typedef struct {       // how the work on one span is cut
+    int n_blocks;      // of queries
+    int first_tile, n_splits;  // a split is one tile, or the only split is all tiles
+    int first_unit;    // units of work before this span's: (split, block, KV head)
+    size_t first_row;  // rows of partial results before this span's
+} Cut;
+
+typedef struct {
+    Buffer heads;            // [n_heads n][head_dim], rows by head
+    Buffer of_query, of_key; // [n_heads n][rows of pos_k or pos_q]
+    Group *groups;           // [n_heads]
+} PositionBuffers;
+
+typedef struct {
+    Buffer q, keys, values;  // [n][n_heads head_dim], 2 x [n][n_kv_heads head_dim]
+    Buffer mixed;            // [n][n_heads head_dim], or values of n_value
+    Buffer out_gate;         // [n][rows of out_gate]
+    LatentBuffers latent;
+    PositionBuffers positions;
+    Span *spans;             // [n], of a round
+    Cut *cuts;               // [n]
+    HeadScratch *threads;    // [n_threads]
+    float *partial, *partial_max, *partial_sum;  // results of splits: [rows][v_dim], 2 x [rows]
+} AttentionBuffers;
+
+typedef struct {             // attention of one layer in the current pass
+    Workspace *w;
+    const Attention *a;
+    const KvLayer *kv;
+    int layer;
+    AttentionBuffers b;
+    const Span *spans;
+    int n_spans, n_units, units_per_item;
+} AttentionPass;
+
+typedef struct {  // queries of some of a span's tokens, of the heads that share KV head h
+    const Span *span;
+    const Cut *cut;
+    int token, n_tokens;  // in the span
+    int h, group, n_rows;
+} QueryBlock;
+
+typedef struct {  // what one thread does at a time
+    QueryBlock block;
+    int split, first_tile, last_tile;
+} Unit;
+
+// A tile of positions, as far as a block of queries sees it: begin..stop-1, in whole slots ..end-1.
+typedef struct {
+    int first, begin, stop, end;  // first: the tile's first position
+    ptrdiff_t ahead;  // from its keys and values to those that this thread wants next; 0: unknown
+    const uint8_t *values[TILE / LANES];
+} KeyTile;
+
+static inline int group_size(const Attention *a) { return a->n_heads / a->n_kv_heads; }
+
+// Whether it has keys and values of its own to add to the cache.
+static inline bool adds_keys(const Attention *a) {
+    return a->kv_from < 0 && a->mask != MASK_SOURCE;
+}
+
+// Tokens that can be seen: those of the span's text up to its last one, or those of its source.
+static inline int text_end(const Attention *a, const Span *s) {
+    return a->mask == MASK_SOURCE ? s->sequence->n_source : s->pos + s->n;
+}
+
+// The position and the query head of row r of a block.
+static inline int row_position(const QueryBlock *b, int r) {
+    return b->span->pos + b->token + r / b->group;
+}
+static inline int row_head(const QueryBlock *b, int r) { return b->h * b->group + r % b->group; }
+
+// The type of the numbers that are mixed.
+static inline Dtype mixed_dtype(const AttentionPass *p) {
+    return p->a->latent.rank ? p->kv->k_dtype : p->kv->v_dtype;
+}
+
+// ---- attention.c ----
+
+// w->out = o(attention of y), for any attention of a layer: its own, or to a source.
+void run_attention(Workspace *w, int layer, const Attention *a, const KvLayer *kv, Buffer y);
+
+// ---- attention_tiles.c: how the work is cut; no cut changes a bit ----
+
+AttentionBuffers attention_buffers(Arena *m, const Workspace *w, const Attention *a,
+                                   const KvLayer *kv, int n_rows);
+// Sets p->spans to the tokens that may enter the cache together, from token `from` of each span on:
+// all of them, or RING_SPARE where the cache is a ring. Returns how many at most; 0: none left.
+int next_round(AttentionPass *p, int from);
+// Cuts the round's spans into units.
+void cut_spans(AttentionPass *p);
+Unit unit_of(const AttentionPass *p, int i);
+QueryBlock block_of(const AttentionPass *p, int span, int i);
+KeyTile key_tile(const AttentionPass *p, const QueryBlock *b, int tile, ptrdiff_t ahead);
+// The positions that some token of the block sees.
+Range seen_by(const AttentionPass *p, const QueryBlock *b);
+// Where row r of a block lies in a buffer that has each token's heads, `width` numbers each.
+float *head_row(const QueryBlock *b, Buffer buffer, int r, int width);
+// The row of partial results where those of a block begin.
+size_t partial_row(const AttentionPass *p, const QueryBlock *b, int split);
+// Bytes from a tile's keys to those that the thread reads after it, `next` being its next unit or
+// NULL: a hint for prefetching. 0: unknown, or not worth it.
+ptrdiff_t bytes_ahead(const AttentionPass *p, const Unit *u, const Unit *next, int tile);
+// Bytes of keys and values that the round reads; and those that take as long as its merges.
+size_t key_bytes(const AttentionPass *p);
+size_t merge_bytes(const AttentionPass *p);
+
+// ---- attention_scores.c ----
+
+// The block's queries, scaled, one row after the other, in the form that the keys' dtype wants.
+Rows gather_queries(const AttentionPass *p, const QueryBlock *b, HeadScratch *x);
+Rows queries_after(const Rows *q, int r);  // from row r on
+// scores[row][position - first] = q . k, for n_rows rows of queries.
+void dot_keys(const AttentionPass *p, const QueryBlock *b, const KeyTile *tile, const Rows *q,
+              int n_rows, float *scores);
+// What a layer does to n scores of row r of a block before the softmax: softcap, ALiBi, biases by
+// distance. x[i] is that of the key at position begin + i. Scores that the mask hides may be
+// anything.
+void shape_scores(const AttentionPass *p, const QueryBlock *b, int r, float *x, int begin, int n);
+
+// ---- positions.c: disentangled attention ----
+
+void multiply_positions(AttentionPass *p);
+void add_positions(const AttentionPass *p, const QueryBlock *b, int r, float *x, int begin, int n);
+
+// ---- attention_probe.c ----
+
+// Shows the rows of a unit to the workspace's probe. arg: the AttentionPass.
+void show_unit(const void *arg, int unit, int thread);
+
+// ---- heads_off.c ----
+
+// Zeroes the parts of p->b.mixed, of `width` numbers a row, whose heads are off in its sequence.
+void switch_heads_off(const AttentionPass *p, int width);
+
+// ---- attention_describe.c ----
+
+const char *attention_name(int n_heads, int n_kv_heads);  // MHA, GQA or MQA
+void describe_attention(const Layer *l, char *text, size_t size);
+
+#endif

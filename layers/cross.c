@@ -1,0 +1,25 @@
+#include "layers/cross.h"
+
+#include "layers/attention_tiles.h"
+
+const KvLayer *kv_cross(const Workspace *w, int i) { return &w->kv.layers[i + w->model->text.n]; }
+
+void cross_attention(Workspace *w, int i, Buffer y) {
+    run_attention(w, i, &w->model->layers[i].cross, kv_cross(w, i), y);
+}
+
+void cross_scratch(const Workspace *w, int i, Arena *a) {
+    const Attention *cross = &w->model->layers[i].cross;
+    if (cross->n_heads) attention_buffers(a, w, cross, kv_cross(w, i), w->chunk);
+}
+
+void keep_source(Workspace *w, Buffer y) {
+    const Stack *text = &w->model->text;
+    for (int i = text->first; i < text->first + text->n; i++) {
+        const Attention *a = &w->model->layers[i].cross;
+        Arena m = scratch(w);
+        AttentionBuffers b = attention_buffers(&m, w, a, kv_cross(w, i), w->n_rows);
+        multiply_each(w, (Product[]){{b.keys, &a->k}, {b.values, &a->v}}, 2, y, w->n_rows);
+        kv_append(w, a, kv_cross(w, i), (Buffer){0}, b.keys, b.values, w->spans, w->n_spans);
+    }
+}

@@ -1,0 +1,15 @@
+// Cross-attention: a decoder's layer attends to the source that an encoder has read.
+#ifndef CROSS_H
+#define CROSS_H
+
+#include "engine.h"
+
+// The keys and values that layer i's cross-attention reads.
+const KvLayer *kv_cross(const Workspace *w, int i);
+// w->out = layer i's cross-attention of y.
+void cross_attention(Workspace *w, int i, Buffer y);
+void cross_scratch(const Workspace *w, int i, Arena *a);
+// Caches the keys and values of every cross-attention, made of y, the encoder's hidden states.
+void keep_source(Workspace *w, Buffer y);
+
+#endif

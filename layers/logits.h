@@ -1,0 +1,13 @@
+// Steps that some models have right before and right after the output matrix.
+#ifndef LOGITS_H
+#define LOGITS_H
+
+#include "engine.h"
+
+// The input of the output matrix for n rows of w->y: these rows, or in masked language models
+// norm(act(dense(y))), in w->x.
+Buffer prediction_head(Workspace *w, int n);
+// logits = softcap(logits), n rows
+void cap_logits(Workspace *w, Buffer logits, int n);
+
+#endif

@@ -1,0 +1,300 @@
+// The calls of heads.h that only pass on to the engine. Options that are 0 become its defaults.
+#include "heads.h"
+
+#include <stdlib.h>
+
+#include "library/chat.h"
+#include "library/pooling.h"
+#include "sampler.h"
+#include "sequence/cost.h"
+#include "tokenizer.h"
+
+int heads_abi(void) { return HEADS_ABI; }
+const char *heads_version(void) { return HEADS_VERSION; }
+void heads_free(void *memory) { free(memory); }
+
+// ---- the model ----
+
+heads_model *heads_model_open(const char *path, heads_error *err) {
+    if (need(path, "the path of a checkpoint", err)) return NULL;
+    heads_model *m = calloc(1, sizeof *m);
+    if (!m) fail(err, "no memory to open %s", path);
+    else if (model_open(m, path, err) == 0) return m;
+    free(m);
+    return NULL;
+}
+
+heads_model *heads_model_parse(const void *bytes, size_t size, heads_error *err) {
+    if (need(bytes, "the bytes of a checkpoint", err)) return NULL;
+    heads_model *m = (uintptr_t)bytes % 64 ? NULL : calloc(1, sizeof *m);
+    if ((uintptr_t)bytes % 64) fail(err, "a checkpoint's bytes must begin at a multiple of 64");
+    else if (!m) fail(err, "no memory to open a checkpoint");
+    else if (model_parse(m, bytes, size, err) == 0) return m;
+    free(m);
+    return NULL;
+}
+
+void heads_model_close(heads_model *m) {
+    if (m) model_close(m);
+    free(m);
+}
+
+heads_shape heads_model_shape(const heads_model *m) {
+    if (!m) return (heads_shape){0};
+    return (heads_shape){m->vocab_size, m->n_embd,       m->n_layers,
+                         m->context,    m->weight_bytes, m->encoder,
+                         m->source.n ? m->source.vocab_size : 0, m->rules.greedy,
+                         checkpoint_meta(&m->file, "tokenizer.target.begin") != NULL,
+                         m->vector ? m->vector->width : 0,
+                         m->classes ? m->classes->width : 0,
+                         m->classes && m->classes->pooling == POOL_NONE};
+}
+
+// ---- text and ids ----
+
+heads_tokenizer *heads_tokenizer_new(const heads_model *m, heads_error *err) {
+    return need(m, "a model", err) ? NULL : tokenizer_new(&m->file, err);
+}
+
+void heads_tokenizer_free(heads_tokenizer *t) { tokenizer_free(t); }
+int heads_is_special(const heads_tokenizer *t, int id) { return t && tokenizer_is_special(t, id); }
+
+// ---- conversations ----
+
+heads_chat *heads_chat_new(const heads_model *m, heads_error *err) {
+    return need(m, "a model", err) ? NULL : chat_new(&m->file, err);
+}
+
+void heads_chat_free(heads_chat *c) { chat_free(c); }
+
+static int check_messages(const heads_message *messages, size_t n, heads_error *err) {
+    if (n && need(messages, "messages", err)) return -1;
+    for (size_t i = 0; i < n; i++) {
+        const heads_message *m = &messages[i];
+        if (!m->role || (m->content_len && !m->content))
+            return fail(err, "message %zu has no %s: it is NULL", i + 1,
+                        m->role ? "content" : "role");
+    }
+    return 0;
+}
+
+long heads_chat_encode(const heads_chat *c, const heads_tokenizer *t, const heads_message *messages,
+                       size_t n, const heads_chat_options *o, int **ids, heads_error *err) {
+    static const heads_chat_options defaults;
+    if (!o) o = &defaults;
+    if (need(ids, "room for ids", err)) return -1;
+    *ids = NULL;
+    if (check_messages(messages, n, err) || need(c, "a chat template", err) ||
+        need(t, "a tokenizer", err))
+        return -1;
+    ChatOptions options = {.add_generation_prompt = o->answer, .no_think = o->no_think,
+                           .clock = o->clock};
+    size_t len;
+    char *text = chat_render(c, messages, n, &options, &len, err);
+    long count = text ? heads_encode(t, text, len, false, ids, err) : -1;
+    free(text);
+    return count;
+}
+
+const char *heads_chat_template(const heads_model *m, size_t *len) {
+    const Meta *meta = m && len ? checkpoint_meta(&m->file, "chat.template") : NULL;
+    if (!meta || meta->type != META_U8) return NULL;
+    *len = meta->count;
+    return meta->values;
+}
+
+int heads_chat_end(const heads_chat *c, const heads_tokenizer *t) {
+    return c && t ? chat_stop(c, t) : -1;
+}
+
+int heads_chat_prints_date(const heads_chat *c) { return c && chat_prints_date(c); }
+int heads_chat_has_no_think(const heads_chat *c) { return c && chat_has_no_think(c); }
+int heads_chat_uses_system(const heads_chat *c) { return c && chat_system(c) == CHAT_SYSTEM_USED; }
+
+// ---- where passes run ----
+
+static int set_type(Dtype *type, const char *what, heads_type from, Error *err) {
+    static const Dtype types[] = {[HEADS_F16] = F16, [HEADS_F32] = F32, [HEADS_Q8] = Q8,
+                                  [HEADS_Q4] = Q4};
+    if ((unsigned)from >= sizeof types / sizeof *types)
+        return fail(err, "%s: type %d, expected HEADS_F16, HEADS_F32, HEADS_Q8 or HEADS_Q4", what,
+                    (int)from);
+    *type = types[from];
+    return 0;
+}
+
+static int inner_options(WorkspaceOptions *out, const heads_workspace_options *o, Error *err) {
+    static const heads_workspace_options defaults;
+    if (!o) o = &defaults;
+    *out = (WorkspaceOptions){.context = o->context, .chunk = o->chunk ? o->chunk : DEFAULT_CHUNK,
+                              .n_threads = o->n_threads, .isa = o->isa,
+                              .threads_of = o->threads_of, .hidden = o->hidden};
+    out->logit_rows = o->logit_rows ? o->logit_rows : out->chunk;
+    if (set_type(&out->k_dtype, "cached keys", o->k_type, err)) return -1;
+    return set_type(&out->v_dtype, "cached values", o->v_type, err);
+}
+
+heads_workspace *heads_workspace_new(const heads_model *m, const heads_workspace_options *options,
+                                     heads_error *err) {
+    WorkspaceOptions o;
+    if (need(m, "a model", err) || inner_options(&o, options, err)) return NULL;
+    return workspace_new(m, &o, err);
+}
+
+int heads_workspace_context(const heads_workspace *w) { return w ? w->kv.context : 0; }
+int heads_workspace_threads(const heads_workspace *w) { return w ? pool_threads(w->pool) : 0; }
+int heads_workspace_chunk(const heads_workspace *w) { return w ? w->chunk : 0; }
+const char *heads_workspace_isa(const heads_workspace *w) { return w ? w->k->name : NULL; }
+size_t heads_logit_stride(const heads_workspace *w) { return w ? w->logits.stride : 0; }
+
+void heads_workspace_probe(heads_workspace *w, const heads_probe *probe) {
+    if (w) w->probe = probe ? *probe : (heads_probe){0};
+}
+
+// ---- texts ----
+
+int heads_sequence_common(const heads_sequence *s, const int *ids, int n) {
+    int common = 0;
+    if (!s || !ids) return 0;
+    while (common < s->length && common < n && s->tokens[common] == ids[common]) common++;
+    return common;
+}
+
+const int *heads_sequence_source(const heads_sequence *s, int *n) {
+    if (n) *n = s ? s->n_source : 0;
+    return s ? s->source : NULL;
+}
+
+// ---- vectors and classes of texts ----
+
+long heads_text_ids(const heads_model *m, const heads_tokenizer *t, const char *text, size_t len,
+                    int **ids, heads_error *err) {
+    if (need(ids, "room for ids", err)) return -1;
+    *ids = NULL;
+    long n = need(m, "a model", err) ? -1 : heads_encode(t, text, len, true, ids, err);
+    return n < 0 ? n : tokenizer_cut(t, *ids, n, m->most_read);
+}
+
+long heads_pair_ids(const heads_model *m, const heads_tokenizer *t, const char *first,
+                    size_t first_len, const char *then, size_t then_len, int **ids, int *second,
+                    heads_error *err) {
+    if (need(ids, "room for ids", err)) return -1;
+    *ids = NULL;
+    if (need(m, "a model", err) || need(t, "a tokenizer", err) ||
+        need(second, "room for a number", err) ||
+        (first_len && need(first, "the first text", err)) ||
+        (then_len && need(then, "the second text", err)))
+        return -1;
+    const Passage texts[] = {{first, first_len}, {then, then_len}};
+    return tokenizer_pair(t, texts, m->most_read, ids, second, err);
+}
+
+static int check_texts(const heads_model *m, const heads_text *texts, int n, const float *results,
+                       heads_error *err) {
+    if (need(m, "a model", err) || (n > 0 && need(texts, "texts", err)) ||
+        (n > 0 && need(results, "room for results", err)))
+        return -1;
+    if (n < 0) return fail(err, "%d texts; expected 0 or more", n);
+    for (int i = 0; i < n; i++) {
+        if (texts[i].n < 1 || !texts[i].ids) return fail(err, "text %d has no ids", i);
+        if (texts[i].second < 0 || texts[i].second > texts[i].n)
+            return fail(err, "text %d: its second text begins at %d, expected 0..%d", i,
+                        texts[i].second, texts[i].n);
+    }
+    return 0;
+}
+
+// Reads texts out in a workspace that is made for them.
+static int read_texts(const heads_model *m, const Readout *readout,
+                      const heads_workspace_options *options, const heads_text *texts, int n,
+                      float *results, heads_error *err) {
+    WorkspaceOptions o;
+    if (inner_options(&o, options, err)) return -1;
+    o.context = 1;
+    for (int i = 0; i < n; i++)
+        if (texts[i].n > o.context) o.context = texts[i].n;
+    o.logit_rows = o.chunk > o.context ? o.chunk : o.context;
+    o.hidden = true;
+    Workspace *w = workspace_new(m, &o, err);
+    int failed = !w || read_out(w, readout, texts, n, results, err);
+    heads_workspace_free(w);
+    return failed ? -1 : 0;
+}
+
+int heads_embed(const heads_model *m, const heads_workspace_options *options,
+                const heads_text *texts, int n, float *vectors, heads_error *err) {
+    if (check_texts(m, texts, n, vectors, err)) return -1;
+    if (!m->vector)
+        return fail(err, "the checkpoint does not say how hidden states become a text's vector: it "
+                    "is no encoder and came without modules.json");
+    return read_texts(m, m->vector, options, texts, n, vectors, err);
+}
+
+int heads_classify(const heads_model *m, const heads_workspace_options *options,
+                   const heads_text *texts, int n, float *scores, heads_error *err) {
+    if (check_texts(m, texts, n, scores, err)) return -1;
+    if (!m->classes)
+        return fail(err, "the checkpoint has no head that classifies: it was no model for "
+                    "sequence or token classification");
+    if (read_texts(m, m->classes, options, texts, n, scores, err)) return -1;
+    size_t rows = 0;
+    for (int i = 0; i < n; i++)
+        rows += m->classes->pooling == POOL_NONE ? (size_t)texts[i].n : 1;
+    score_classes(m->classes, scores, rows);
+    return 0;
+}
+
+const char *heads_label(const heads_model *m, int i, size_t *len) {
+    if (!m || !len || !m->classes || i < 0 || i >= m->classes->n_labels) return NULL;
+    const int32_t *begin = m->classes->label_begin + i;
+    *len = (size_t)(begin[1] - begin[0]);
+    return m->classes->labels + begin[0];
+}
+
+// ---- from logits to an id ----
+
+heads_sampler *heads_sampler_new(const heads_workspace *w, const heads_sampler_options *options,
+                                 heads_error *err) {
+    SamplerOptions o = options ? *options : (SamplerOptions){0};
+    if (need(w, "a workspace", err)) return NULL;
+    if (o.top_p == 0) o.top_p = 1;
+    if (o.repeat_penalty == 0) o.repeat_penalty = 1;
+    if (o.repeat_last == 0) o.repeat_last = DEFAULT_REPEAT_LAST;
+    return sampler_new(w->k, w->model->vocab_size, &o,
+                       &w->model->rules, err);
+}
+
+typedef struct {  // rows of logits, and the ids picked from them
+    const float *logits;
+    size_t stride;
+    heads_sampler *const *samplers;
+    int *ids;
+} LogitRows;
+
+static void pick_row(const void *arg, int i, int thread) {
+    const LogitRows *r = arg;
+    r->ids[i] = heads_sampler_pick(r->samplers[i], r->logits + (size_t)i * r->stride);
+}
+
+void heads_sampler_pick_each(heads_workspace *w, heads_sampler *const *samplers, int n,
+                             const float *logits, int *ids) {
+    if (!w || !samplers || !logits || !ids) return;
+    LogitRows rows = {.logits = logits, .stride = heads_logit_stride(w), .samplers = samplers,
+                      .ids = ids};
+    parallel_for(w->pool, n, pick_row, &rows);
+}
+
+// ---- what a cache costs ----
+
+int heads_model_kv_plan(const heads_model *m, const heads_workspace_options *options,
+                        heads_kv_plan *plan, heads_error *err) {
+    WorkspaceOptions o;
+    if (need(m, "a model", err) || need(plan, "room for a plan", err)) return -1;
+    if (inner_options(&o, options, err)) return -1;
+    if (o.context < 0 || o.context > MAX_CONTEXT)
+        return fail(err, "context: %d, expected 0..%d", o.context, MAX_CONTEXT);
+    int context = o.context ? o.context : m->context;
+    *plan = kv_plan(m, 0, context, o.k_dtype, o.v_dtype);
+    return 0;
+}
+

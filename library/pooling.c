@@ -1,0 +1,198 @@
+// Texts read out: several run side by side, the hidden states of each are pooled, and go through
+// the steps that the checkpoint has after them.
+#include "library/pooling.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_TEXTS = 128 };  // of one pass
+
+// ---- one text ----
+
+// How many hidden states of a text are pooled, counted from its end.
+static int pooled_rows(const Readout *r, const TextIds *text) {
+    int last = text->n - 1;
+    if (r->pooling != POOL_LAST) return text->n;
+    while (last > 0 && text->ids[last] == r->pad) last--;
+    if (text->ids[last] == r->pad) last = 0;
+    return text->n - last;
+}
+
+// Pools n rows, which lie a stride apart, into out [width], which may be the first of them.
+static void pool_rows(const Workspace *w, int pooling, float *out, const float *rows,
+                      size_t stride, int n, int width) {
+    bool sums = pooling == POOL_MEAN || pooling == POOL_SQRT;
+    if (out != rows) memcpy(out, rows, sizeof *out * (size_t)width);
+    for (int t = 1; t < n; t++) {
+        const float *next = rows + (size_t)t * stride;
+        if (sums) w->k->add(out, next, width);
+        if (pooling == POOL_WEIGHTED) w->k->axpby(out, 1.0f, next, (float)(t + 1), width);
+        for (int i = 0; pooling == POOL_MAX && i < width; i++) out[i] = fmaxf(out[i], next[i]);
+    }
+    float weights = pooling == POOL_SQRT ? sqrtf((float)n) : (float)n;
+    if (pooling == POOL_WEIGHTED) weights = (float)n * (float)(n + 1) / 2.0f;
+    if (sums || pooling == POOL_WEIGHTED) w->k->scale(out, 1.0f / weights, width);
+}
+
+// Takes n rows of w->x or w->y through steps; the result is in the one or the other.
+static Buffer run_steps(Workspace *w, const HeadStep *steps, int n_steps, Buffer in, int n) {
+    for (const HeadStep *s = steps; s < steps + n_steps; s++) {
+        Buffer out = in.data == w->x.data ? w->y : w->x;
+        int width = s->dense.n_out;
+        multiply(w, out, &s->dense, in, n);
+        for (int t = 0; s->act.kind == ACT_TANH && t < n; t++)
+            w->k->softcap(row(out, t), 1.0f, width);
+        if (s->act.kind < ACT_TANH) activate_rows(w, &s->act, out, out, width, n);
+        if (s->norm.w) norm_rows(w, out, &s->norm, out, width, n);
+        in = out;
+    }
+    return in;
+}
+
+// ---- many texts ----
+
+typedef struct {
+    int text, n;
+    size_t row;  // of the result, its first
+} Length;
+
+typedef struct {
+    Workspace *w;
+    const Readout *readout;
+    const TextIds *texts;
+    float *results;                 // [rows][readout->width]
+    Length *order;                  // the shortest first, so that a pass has texts of like length
+    int n_texts;
+    Sequence *sequences[MAX_TEXTS];
+    const Length *pass;             // the texts of this pass
+    const float *rows[MAX_TEXTS];   // their hidden states
+} Reading;
+
+static int by_length(const void *a, const void *b) {
+    const Length *x = a, *y = b;
+    return x->n != y->n ? (x->n > y->n) - (x->n < y->n) : (x->text > y->text) - (x->text < y->text);
+}
+
+static float *result_of(const Reading *v, int i) {
+    return v->results + v->pass[i].row * (size_t)v->readout->width;
+}
+
+static void pool_text(const void *arg, int i, int thread) {
+    const Reading *v = arg;
+    const Readout *r = v->readout;
+    int n = r->pooling == POOL_LAST ? 1 : v->pass[i].n;
+    pool_rows(v->w, r->pooling, row(v->w->y, i), v->rows[i], v->w->logits.stride, n,
+              v->w->model->n_embd);
+}
+
+// Pooling first, then the steps, of all n texts of the pass.
+static void read_texts(Reading *v, int n) {
+    const Readout *r = v->readout;
+    parallel_for(v->w->pool, n, pool_text, v);
+    Buffer out = run_steps(v->w, r->steps, r->n_steps, v->w->y, n);
+    for (int i = 0; i < n; i++) {
+        float *result = result_of(v, i);
+        memcpy(result, row(out, i), sizeof *result * (size_t)r->width);
+        if (r->unit) v->w->k->unit(result, 1.0f, 1e-24f, r->width);
+    }
+}
+
+// Steps on each token of a text. Without pooling these are the result.
+static void read_tokens(Reading *v, int i) {
+    const Readout *r = v->readout;
+    Workspace *w = v->w;
+    int n_steps = r->pooling == POOL_NONE ? r->n_steps : r->after;
+    size_t width = (size_t)r->width, stride = w->logits.stride;
+    float *result = result_of(v, i);
+    for (int from = 0, n; from < v->pass[i].n; from += n) {
+        n = v->pass[i].n - from < w->chunk ? v->pass[i].n - from : w->chunk;
+        Buffer in = {(float *)v->rows[i] + (size_t)from * stride, stride};
+        copy_rows(w->y, in, w->model->n_embd, n);
+        Buffer out = run_steps(w, r->steps, n_steps, w->y, n);
+        if (r->pooling != POOL_NONE) {  // an encoder's text is whole
+            pool_rows(w, r->pooling, row(out, 0), row(out, 0), out.stride, n,
+                      r->steps[n_steps - 1].dense.n_out);
+            out = run_steps(w, r->steps + n_steps, r->n_steps - n_steps, out, 1);
+            n = v->pass[i].n;
+        }
+        int n_rows = r->pooling == POOL_NONE ? n : 1;
+        copy_rows((Buffer){result + (size_t)from * width, width}, out, r->width, n_rows);
+    }
+}
+
+static int empty_sequence(Reading *v, int i, Error *err) {
+    if (!v->sequences[i]) v->sequences[i] = heads_sequence_new(v->w, false, err);
+    if (!v->sequences[i] || heads_sequence_rewind(v->sequences[i], 0, err)) return -1;
+    v->sequences[i]->second = v->texts[v->pass[i].text].second;
+    return 0;
+}
+
+// Runs as many texts from order[from] on as fill a pass; returns how many, or -1.
+static int fill_pass(Reading *v, int from, Error *err) {
+    Run runs[MAX_TEXTS];
+    const Readout *r = v->readout;
+    int n = 0, n_rows = 0;
+    v->pass = v->order + from;
+    for (; n < MAX_TEXTS && from + n < v->n_texts; n++) {
+        const Length *next = &v->pass[n];
+        if (n && next->n > v->w->chunk - n_rows) break;
+        if (empty_sequence(v, n, err)) return -1;
+        const TextIds *text = &v->texts[next->text];
+        runs[n] = (Run){v->sequences[n], text->ids, next->n, pooled_rows(r, text)};
+        n_rows += next->n;
+    }
+    const float *rows = heads_forward_runs(v->w, runs, n, err);
+    if (!rows) return -1;
+    for (int i = 0; i < n; rows += (size_t)runs[i++].n_logits * v->w->logits.stride)
+        v->rows[i] = rows;
+    if (r->pooling != POOL_NONE && !r->after) read_texts(v, n);
+    else
+        for (int i = 0; i < n; i++) read_tokens(v, i);
+    return n;
+}
+
+static int check_finite(const Reading *v, size_t n_rows, Error *err) {
+    size_t n = n_rows * (size_t)v->readout->width;
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(v->results[i]))
+            return fail(err, "what follows the hidden states gives no finite numbers: weights are "
+                        "beyond what a float holds");
+    return 0;
+}
+
+int read_out(Workspace *w, const Readout *readout, const TextIds *texts, int n, float *results,
+             Error *err) {
+    Reading v = {.w = w, .readout = readout, .texts = texts, .results = results, .n_texts = n};
+    v.order = malloc((size_t)n * sizeof *v.order + 1);
+    if (!v.order) return fail(err, "no memory for %d texts", n);
+    size_t n_rows = 0;
+    for (int i = 0; i < n; i++) {
+        v.order[i] = (Length){i, texts[i].n, n_rows};
+        n_rows += readout->pooling == POOL_NONE ? (size_t)texts[i].n : 1;
+    }
+    qsort(v.order, (size_t)n, sizeof *v.order, by_length);
+    int done = 0, more = 0;
+    for (; done < n && more >= 0; done += more) more = fill_pass(&v, done, err);
+    for (int i = 0; i < MAX_TEXTS; i++) heads_sequence_free(v.sequences[i]);
+    free(v.order);
+    return more < 0 ? -1 : check_finite(&v, n_rows, err);
+}
+
+// ---- scores ----
+
+static void softmax(float *row, int n) {
+    float most = row[0];
+    double sum = 0;
+    for (int i = 1; i < n; i++) most = fmaxf(most, row[i]);
+    for (int i = 0; i < n; i++) sum += exp((double)row[i] - (double)most);
+    for (int i = 0; i < n; i++) row[i] = (float)(exp((double)row[i] - (double)most) / sum);
+}
+
+void score_classes(const Readout *readout, float *rows, size_t n) {
+    size_t width = (size_t)readout->width;
+    for (size_t i = 0; readout->scores == SCORES_SOFTMAX && i < n; i++)
+        softmax(rows + i * width, readout->width);
+    for (size_t i = 0; readout->scores == SCORES_SIGMOID && i < n * width; i++)
+        rows[i] = (float)(1 / (1 + exp(-(double)rows[i])));
+}

@@ -1,0 +1,108 @@
+// The engine as this page uses it: methods that run in the worker, beside those of web/heads.js.
+"use strict";
+
+const open_engine = globalThis.heads.open, { Engine } = globalThis.heads;
+
+const MOST_TOKENS = 512;  // of a text: maps grow with its square
+
+class Looking extends Engine {
+  load(begin, bytes, { most }) {
+    super.load(begin, bytes, {});
+    this.asked.context = Math.min(this.shape.context, most);
+  }
+  // Each layer of inspect.h's LayerFacts.
+  layers() {
+    const names = ["mixer", "number", "attends", "sees", "n_heads", "n_kv_heads", "head_dim",
+      "window", "rope", "latent_rank", "kv_from", "sinks", "d_ff"], at = this.take(64);
+    return Array.from({ length: this.shape.n_layers }, (_, i) => {
+      this.c.inspect_layer(at, this.model, i);
+      const numbers = this.memory(Int32Array, at, names.length);
+      const facts = Object.fromEntries(names.map((name, k) => [name, numbers[k]]));
+      return { ...facts, attends: facts.attends & 255, sinks: facts.sinks & 255,
+        mixer: this.zeroed(facts.mixer) };
+    });
+  }
+  texts(ids) {  // of each token by itself
+    const room = 1024, at = this.take(room);
+    return Array.from(ids, (id) => {
+      const n = Math.min(room, this.c.heads_token_bytes(this.tokenizer, id, at, room));
+      const bytes = Array.from(this.memory(Uint8Array, at, n)), text = this.string(at, n);
+      const hex = (byte) => "⟨" + byte.toString(16).toUpperCase() + "⟩";
+      return text.includes("\ufffd") ? bytes.map(hex).join("") : text;
+    });
+  }
+  decode(ids) {  // the text of all, as run prints it
+    const decoder = this.decoder(true), out = this.take(8);
+    let text = "";
+    for (const id of ids) text += this.push(decoder, id);
+    this.call(-1, "heads_decoder_finish", decoder, out, out + 4);
+    text += this.string(...this.memory(Uint32Array, out, 2));
+    this.free("decoder", decoder);
+    return text;
+  }
+  // Forgets what is not the beginning of ids, all of it where a rewind fails; the last is to run.
+  common(sequence, ids) {
+    const n = this.c.heads_sequence_common(sequence, this.ints(ids), ids.length - 1);
+    if (this.c.heads_sequence_rewind(sequence, n, 0)) this.rewind(sequence, 0);
+    return this.c.heads_sequence_length(sequence);
+  }
+  // Runs what is missing of ids, at least those from `from` on: the logits after the last, the rows
+  // of attention of those that ran, and the cache's bytes.
+  look(sequence, ids, from, options) {
+    const begin = this.common(sequence, ids.slice(0, Math.min(from + 1, ids.length)));
+    const found = this.forward(sequence, ids.slice(begin), options), usage = this.take(20);
+    this.c.heads_sequence_kv_usage(usage, sequence);
+    return { ...found, logits: found.logits[0], bytes: this.view.getUint32(usage + 4, true) };
+  }
+  // What each layer would say after the last of ids, and the rank of the last layer's answer.
+  say(sequence, ids, k) {
+    const { lens } = this.look(sequence, ids, ids.length, { lens: true });
+    const [final] = lens.length ? this.likeliest(lens.at(-1).logits, 1) : [];
+    return lens.map(({ layer, logits }) => {
+      const score = logits[final.id];
+      const above = (n, x, id) => n + (x > score || (x === score && id < final.id));
+      return { layer, likeliest: this.likeliest(logits, k), rank: logits.reduce(above, 1) };
+    });
+  }
+  // For each list of heads the losses of ids[1..] without these, in nats: they run side by side.
+  losses(ids, lists) {
+    const n = ids.length - 1, tokens = this.ints(ids);
+    const losses = this.take(8 * n * lists.length), sequences = [], w = this.workspace;
+    try {
+      for (const list of lists) {
+        sequences.push(this.sequence());
+        this.off(sequences.at(-1), list);
+      }
+      const most = Math.max(1, Math.floor(this.c.heads_workspace_chunk(w) / lists.length));
+      for (let from = 0; from < n; from += most) {
+        const some = Math.min(most, n - from);
+        const runs = sequences.flatMap((sequence) => [sequence, tokens + 4 * from, some, some]);
+        const at = this.call(0, "heads_forward_runs", w, this.ints(runs),
+          lists.length);
+        const bytes = 4 * some * this.c.heads_logit_stride(w);
+        lists.forEach((_, i) => this.c.token_losses(w, at + bytes * i, tokens + 4 * (from + 1),
+          some, losses + 8 * (n * i + from)));
+      }
+      return lists.map((_, i) => this.memory(Float64Array, losses + 8 * n * i, n).slice());
+    } finally {
+      for (const sequence of sequences) this.free("sequence", sequence);
+    }
+  }
+  // Bytes of the cache after n tokens, had each layer so many KV heads; 0: as it is.
+  kv_bytes(n, n_kv_heads) {
+    return n_kv_heads.map((heads) => this.c.inspect_kv_bytes(this.model, heads, n, 0, 0, 0) >>> 0);
+  }
+  // Pick number i of a sampler with these options, whatever was picked before: a walk back and
+  // forth gives the same tokens.
+  draw(options, i, logits) {
+    const key = JSON.stringify(options);
+    if (this.dice?.key !== key || this.dice.n > i) {
+      this.free("sampler", this.dice?.sampler ?? 0);
+      this.dice = { key, n: 0, sampler: this.sampler(options) };
+    }
+    const at = this.put(logits);
+    let id;
+    for (; this.dice.n <= i; this.dice.n++) id = this.c.heads_sampler_pick(this.dice.sampler, at);
+    return { id, ends: Boolean(this.c.heads_is_eos(this.tokenizer, id)) };
+  }
+}

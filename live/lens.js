@@ -1,0 +1,37 @@
+// What each layer would say after the chosen token.
+"use strict";
+
+const GUESSES = 4;
+const SMALL = 2e7;  // bytes of weights with which nothing waits for the lens
+
+let lens_of = null;
+async function read_lens(row) {
+  const { model, sequences } = think, asked = lens_of = {};
+  const ids = data.tokens.slice(0, row + 1).map((token) => token.id);
+  if (!ids.length) return () => $("lens").tBodies[0].replaceChildren();
+  const said = await model.say(sequences.lens, ids, GUESSES);
+  const tokens = await texts_of(said.flatMap(({ likeliest }) => likeliest.map(({ id }) => id)));
+  return () => {
+    if (asked !== lens_of || think.model !== model) return;
+    $("lens-note").replaceChildren(token_chip(data.tokens[row]), element("small", {}, " " + row));
+    $("lens").tBodies[0].replaceChildren(...said.map(({ layer, likeliest, rank }) =>
+      element("tr", { class: rank === 1 ? "agrees" : "" },
+        element("th", { scope: "row" }, String(layer)),
+        element("td", {}, ...likeliest.map((one) => guess(tokens.shift(), one.probability))),
+        element("td", {}, rank === 1 ? "first" : String(rank)))));
+  };
+}
+
+function guess(token, probability) {
+  const made = element("span", { class: "guess" }, token_chip(token), " ",
+    element("small", {}, percent(probability)));
+  made.style.setProperty("--chance", probability);
+  return made;
+}
+
+const show_lens = (reading) => reading.then((show_read) => show_read()).catch(fail);
+follow(["row"], () => { if (!running) show_lens(read_lens(state.row)); });
+after_pass.push(async () => {
+  const reading = read_lens(row_after_pass());
+  return think.model.shape.weight_bytes < SMALL ? reading : () => show_lens(reading);
+});

@@ -1,0 +1,82 @@
+// A state as a link: #m=MODEL&p=PROMPT&t=IDS after it&s=SEED&off=HEADS and the sampler's options;
+// n=N takes N tokens more.
+"use strict";
+
+const FIRST = "p=Once upon a time, there was a";  // of a page without a link
+const NUMBERS = { temp: "temperature", top_k: "top_k", top_p: "top_p", min_p: "min_p" };
+
+function link_hash() {
+  const link = new URLSearchParams({ m: think.path.includes("/") ? think.name.replace(/\.bin$/, "")
+    : think.name, p: think.prompt });
+  if (think.taken.length) link.set("t", think.taken.join());
+  link.set("s", think.seed);
+  for (const [name, option] of Object.entries(NUMBERS)) link.set(name, think.sampling[option]);
+  if (think.off.size) link.set("off", off_list());
+  if (state.head) link.set("head", key_of(state.head));
+  if (state.row < data.tokens.length - 1) link.set("row", state.row);
+  return "#" + link;
+}
+
+// The heads of "1.2,3.*". What is no head is the engine's to refuse.
+function heads_of_list(list) {
+  return list.split(",").filter(Boolean).flatMap((name) => {
+    const layer = name.endsWith(".*") && data.layers.find((l) => name === l.layer + ".*");
+    return layer?.heads ? layer.heads.map(key_of) : [name.trim()];
+  });
+}
+
+async function follow_link() {
+  delete document.body.dataset.done;
+  stop_writing();
+  complain("");
+  const link = new URLSearchParams(location.hash.slice(1) || FIRST);
+  const name = link.get("m") ?? "stories";
+  try {
+    if (BUILT_IN[name] || !think.model) await open_built_in(BUILT_IN[name] ? name : "stories");
+    if (!BUILT_IN[name] && name !== think.name) {
+      complain(`This link is of ${name}: open that checkpoint here, then the link again.`);
+    }
+    for (const [key, option] of Object.entries(NUMBERS)) {
+      if (link.has(key)) think.sampling[option] = Number(link.get(key));
+    }
+    think.seed = Number(link.get("s") ?? 1);
+    show_sliders();
+    Object.assign(think, { prompt: link.get("p") ?? "", ended: "",
+      taken: (link.get("t") ?? "").split(",").filter(Boolean).map(Number) });
+    set_text(think.prompt);
+    await set_off(heads_of_list(link.get("off") ?? ""));
+    if (link.has("n")) await write(Number(link.get("n")));
+    show_linked(link);
+  } catch (error) {
+    fail(error);
+  }
+  $("start-tour").disabled = false;
+  document.body.dataset.done = "1";
+}
+
+function show_linked(link) {
+  const head = heads.find((one) => key_of(one) === link.get("head")) ?? first_head();
+  if (head && data.tokens.length) show_head_of(head);
+  const row = Number(link.get("row") ?? NaN);
+  if (row >= 0 && row < data.tokens.length && heads.length) show({ row, column: 0 });
+}
+
+// What a shell reads as these characters.
+const quoted = (text) => "'" + text.replaceAll("'", "'\\''") + "'";
+
+function show_command() {
+  $("hash").textContent = think.hash;
+  const off = think.off.size ? " --off " + off_list() : "";
+  $("command").textContent = !think.hash ? ""
+    : `./run ${think.path} -p ${quoted(think.prompt)}${off} --logits logits.f32 && ` +
+      `tail -c ${4 * think.logits.length} logits.f32 | sha256sum`;
+}
+
+after_pass.push(async () => show_command);
+$("copy-command").addEventListener("click", () =>
+  copy_text($("command").textContent, "the command"));
+$("copy-link").addEventListener("click", () => {
+  history.replaceState(null, "", link_hash());
+  copy_text(location.href, "a link to this state");
+});
+addEventListener("hashchange", follow_link);

@@ -1,0 +1,51 @@
+// The models that are in the page, those that are dropped on it, and the beginning.
+"use strict";
+
+const BUILT_IN = { stories: "models/stories.bin", heads: "models/heads.bin" };
+
+function show_model() {
+  $("models").querySelector(".dropped")?.remove();
+  const built_in = Object.keys(BUILT_IN).find((name) => BUILT_IN[name] === think.path);
+  if (!built_in) $("models").append(element("option", { value: "", class: "dropped" }, think.name));
+  $("models").value = built_in ?? "";
+  by_id.clear();
+  $("shape").textContent = shape_in_words().replace(/ · [^·]*$/, "") +
+    ` · ${think.model.shape.vocab_size.toLocaleString("en")} tokens to choose from`;
+  show_sliders();
+}
+
+function open_built_in(name) {
+  const bytes = Uint8Array.from(atob($(name + "-bin").textContent.trim()), (c) => c.charCodeAt(0));
+  return open_model(bytes, name + ".bin", BUILT_IN[name]);
+}
+
+// Another model goes on with what was typed.
+async function change_model(name, opening) {
+  const { prompt } = think;
+  complain("");
+  try {
+    await opening;
+  } catch (error) {
+    return complain(`${name}: ${error.message}`);
+  }
+  think.prompt = prompt;
+  set_text(prompt);
+  show_switches();
+  return update();
+}
+
+const open_file = (file) => change_model(file.name, open_model(file, file.name, file.name));
+$("models").addEventListener("change", ({ target: { value } }) =>
+  change_model(value, open_built_in(value)));
+$("choose").addEventListener("click", () => $("file").click());
+$("file").addEventListener("change", (event) => {
+  if (event.target.files.length) open_file(event.target.files[0]);
+  event.target.value = "";
+});
+addEventListener("dragover", (event) => event.preventDefault());
+addEventListener("drop", (event) => {
+  event.preventDefault();
+  if (event.dataTransfer.files.length) open_file(event.dataTransfer.files[0]);
+});
+
+follow_link();

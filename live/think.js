@@ -1,0 +1,277 @@
+// The text, the model and the pass after every change: what is missing runs in the worker, and the
+// views follow. A newer text does not wait for an older one.
+"use strict";
+
+const think = {
+  model: null, name: "", path: "", layers: [],  // path: for the command line
+  prompt: "", ids: [],   // what was typed, and its tokens
+  taken: [],             // ids after it
+  off: new Set(),        // heads, as "layer.head"
+  seed: 1,
+  sampling: { temperature: 0.8, top_k: 0, top_p: 0.95, min_p: 0 },
+  logits: null,          // after the last token
+  before: null,          // the same with all heads on, while some are off
+  hash: "", bytes: 0,
+  ended: "",             // why no token follows
+};
+const PIECE = 64;        // tokens that run while a newer text waits
+const text_box = $("text");
+const off_list = () => [...think.off].join(",");
+const all_ids = () => [...think.ids, ...think.taken];
+const after_pass = [];   // functions that ask for more, each of which gives one that shows it
+
+function complain(sentence) {
+  $("notice").textContent = sentence;
+  $("notice").hidden = !sentence;
+}
+
+// What another model has interrupted is no failure.
+function fail(error) {
+  if (error.message !== "the model was closed") complain(error.message);
+}
+
+// ---- the model ----
+
+async function open_model(source, name, path) {
+  const model = await open_engine(source, { most: MOST_TOKENS }, Looking);
+  try {
+    if (model.shape.encoder || model.shape.source_vocab) {
+      throw new Error("it is an encoder, or has one, and this page needs a model that goes on");
+    }
+    await model.tokenize("a");
+    think.layers = await model.layers();
+    think.sequences = { with: await model.sequence(), lens: await model.sequence(),
+      whole: await model.sequence(), off: "" };
+  } catch (error) {
+    await model.close();
+    throw error;
+  }
+  stop_writing();
+  await running;
+  think.model?.close();
+  Object.assign(think, { model, name, path, prompt: "", ids: [], taken: [], ended: "", logits: null,
+    tokenized: null, hashed: null, last_shown: 0 });
+  think.off.clear();
+  past.length = 0;
+  if (model.shape.greedy) think.sampling.temperature = 0;
+  use_data(empty_data(name, think.layers));
+  Object.assign(state, { head: null, row: 0, column: 0, source: "head", shown: "role" });
+  begin_views();
+  show_model();
+}
+
+// ---- a pass ----
+
+let running = null, stale = false;
+
+// Runs until the views show what was last asked for.
+function update() {
+  stale = true;
+  running ??= (async () => {
+    try {
+      while (stale) {
+        stale = false;
+        await pass();
+      }
+    } catch (error) {
+      fail(error);
+    }
+    running = null;
+  })();
+  return running;
+}
+
+async function hex_of_hash(floats) {
+  const sum = await crypto.subtle.digest("SHA-256", floats);
+  return Array.from(new Uint8Array(sum), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+// Sequences keep their list of heads, so another list is for empty ones.
+async function switch_sequences() {
+  const { model, sequences } = think, off = off_list();
+  if (sequences.off === off) return;
+  for (const name of ["with", "lens"]) {
+    await model.rewind(sequences[name], 0);
+    await model.off(sequences[name], off);
+  }
+  sequences.off = off;
+  think.hashed = null;
+  cut_data(0);
+}
+
+// Runs ids from `from` on, in pieces that end where the prompt does; false: a newer text waits.
+async function run_missing(ids, from) {
+  const { model, sequences } = think, n = think.ids.length;
+  for (let at = from, end; at < ids.length; at = end) {
+    end = Math.min(at + PIECE, at < n ? n : ids.length);
+    const found = await model.look(sequences.with, ids.slice(0, end), at, { attention: true });
+    const texts = await model.texts(ids.slice(at, end));
+    if (think.model !== model) return false;
+    add_rows(texts.map((text, i) => ({ id: ids[at + i], text })), found.attention);
+    if (end === n) [think.hash, think.hashed] = [await hex_of_hash(found.logits), `${think.ids}`];
+    if (stale) return false;
+    Object.assign(think, { logits: found.logits, bytes: found.bytes });
+  }
+  return true;
+}
+
+async function pass() {
+  const { model, sequences } = think;
+  if (!model) return;
+  if (think.tokenized !== think.prompt) {
+    const prompt = think.prompt, ids = await model.tokenize(prompt);
+    if (think.prompt !== prompt || think.model !== model) return;
+    Object.assign(think, { ids: Array.from(ids), tokenized: prompt });
+  }
+  const room = Math.min(MOST_TOKENS, model.shape.context), too_many = all_ids().length - room;
+  if (too_many > 0) think.ids.length = Math.min(think.ids.length, room);
+  think.taken.length = Math.min(think.taken.length, room - think.ids.length);
+  think.full = too_many >= 0;
+  if (too_many > 0) complain(`This page shows ${room} tokens of a text; ${too_many} are left out.`);
+  await switch_sequences();
+  const ids = all_ids();
+  let from = 0;
+  while (from < ids.length - 1 && data.tokens[from]?.id === ids[from]) from++;
+  if (think.hashed !== String(think.ids)) from = Math.min(from, think.ids.length - 1);
+  cut_data(Math.max(0, from));
+  if (ids.length && !await run_missing(ids, from)) return;
+  if (!ids.length) Object.assign(think, { logits: null, hash: "", bytes: 0 });
+  think.before = think.off.size && ids.length
+    ? (await model.look(sequences.whole, ids, ids.length, {})).logits : null;
+  const text = think.taken.length ? await model.decode(ids) : think.prompt;
+  const views = await Promise.all(after_pass.map((prepare) => prepare(ids)));
+  if (stale || think.model !== model) return;
+  if (text_box.value !== text) set_text(text);
+  show_text();
+  for (const view of views) view?.();
+}
+
+// The textarea's own text is what scripts read of an element.
+function set_text(text) {
+  text_box.defaultValue = text;
+  text_box.value = text;
+  requestAnimationFrame(() => { text_box.scrollTop = text_box.scrollHeight; });
+}
+
+// The last token's, unless another was picked.
+const row_after_pass = (last = data.tokens.length - 1) =>
+  (state.row >= think.last_shown || state.row > last ? last : state.row);
+
+// The views of the head page, with the rows that have come.
+function show_text() {
+  forget_costs();
+  count_scores();
+  use_data(data);
+  if (!$("meanings").firstChild) build_meanings();
+  last_map = painted = null;
+  const last = data.tokens.length - 1;
+  document.body.classList.toggle("no-heads", !heads.length || last < 0);
+  follow_tokens(data.tokens);
+  if (last < 0 || !heads.length) {
+    state.row = Math.max(0, last);
+    return;
+  }
+  if (!state.head) [state.head, state.row] = [first_head(), last];
+  state.row = row_after_pass();
+  think.last_shown = last;
+  state.column = most_read();
+  fill_grid();
+  if (state.order !== "layers") build_grid();
+  for (const cell of cell_of.values()) if (cell.querySelector("canvas")) draw_thumbnail(cell);
+  for (const view of views) view(new Set(["head", "row", "column"]));
+}
+
+// What the head on show reads most from, in the row on show.
+function most_read() {
+  const row = map_row(state.head, state.row);
+  return row.indexOf(row.reduce((a, b) => Math.max(a, b), 0));
+}
+
+follow(["head"], () => { if (!running) show({ column: most_read() }); });
+
+// ---- what changes the text ----
+
+const past = [];  // {prompt, taken}: what undo goes back to
+let typed_at = 0;
+
+function remember() {
+  past.push({ prompt: think.prompt, taken: [...think.taken] });
+  typed_at = 0;
+}
+
+function type_text(prompt) {
+  if (performance.now() - typed_at > 1000) remember();
+  typed_at = performance.now();
+  Object.assign(think, { prompt, taken: [], ended: "" });
+  complain("");
+  return update();
+}
+
+function take_token(id) {
+  if (think.full) return undefined;
+  remember();
+  think.taken.push(id);
+  think.ended = "";
+  return update();
+}
+
+function undo() {
+  const before = past.pop();
+  if (!before) return undefined;
+  typed_at = 0;
+  stop_writing();
+  Object.assign(think, before, { ended: "" });
+  complain("");
+  set_text(think.taken.length ? text_box.value : think.prompt);
+  return update();
+}
+
+// The sampler's token; false: none follows.
+async function step() {
+  await running;
+  const { model, logits, taken, sampling, seed } = think;
+  if (!logits || think.full) return false;
+  const { id, ends } = await model.draw({ ...sampling, seed }, taken.length, logits);
+  if (think.logits !== logits) return true;  // the text is another by now
+  if (ends) {
+    think.ended = "The sampler took the end of the text.";
+    draw_bars();
+    say(think.ended);
+    return false;
+  }
+  await take_token(id);
+  return true;
+}
+
+let writing = null;
+function stop_writing() {
+  writing = null;
+  $("run").textContent = "Write on";
+}
+
+// Takes n tokens, or fewer where the text ends or somebody stops it.
+async function write(n) {
+  const own = writing = {};
+  $("run").textContent = "Stop";
+  for (let i = 0; i < n && writing === own; i++) if (!await step()) break;
+  if (writing === own) stop_writing();
+}
+
+let steps = Promise.resolve();
+const step_soon = () => { steps = steps.then(step).catch(fail); };
+
+text_box.addEventListener("input", () => {
+  stop_writing();
+  text_box.defaultValue = text_box.value;
+  type_text(text_box.value);
+});
+text_box.addEventListener("keydown", (event) => {
+  const control = event.ctrlKey || event.metaKey;
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) step_soon();
+  else if (event.key.toLowerCase() === "z" && control && !event.shiftKey) undo();
+  else return;
+  event.preventDefault();
+});
+$("step").addEventListener("click", step_soon);
+$("undo").addEventListener("click", undo);
+$("run").addEventListener("click", () => (writing ? stop_writing() : write(MOST_TOKENS)));

@@ -1,0 +1,81 @@
+// The tour: eight steps, each of which sets the page up and points at one part of it.
+"use strict";
+
+const STORY = "Once upon a time, there was a";
+const TRICK = "The cat saw a red ball. The cat saw a";
+const STEPS = [
+  { title: "Tokens", at: ".write", model: "stories", prompt: "One day, a little fox",
+    text: "A model reads tokens: words, or pieces of words, each with a number, its id.",
+    try: "Type on, and watch the tokens below. What happens to a name, or to a word you made up?" },
+  { title: "What comes next", at: ".next", model: "stories", prompt: STORY,
+    text: "All that the model says is this: how likely each token is to come next.",
+    try: "Click a bar, even an unlikely one, and see how the story bends. Undo takes it back." },
+  { title: "The sampler", at: "#sliders", model: "stories", prompt: STORY,
+    text: "The sampler draws one of them, as with a loaded die. Temperature flattens the odds or " +
+      "sharpens them; top-k, top-p and min-p cut the tail.",
+    try: "Move temperature to 0, then to 2, and press Next token a few times." },
+  { title: "Heads look back", at: ".heads", model: "heads", prompt: TRICK, role: "previous",
+    text: "Another model, with eight heads. For every token a head looks back at the text. This " +
+      "one looks at the token just before: a straight line beside the diagonal of its map.",
+    try: "Click other heads. Which of them look alike?" },
+  { title: "Induction", at: ".head", model: "heads", prompt: TRICK, role: "induction",
+    text: "“ a” has come before. This head looks at what followed it there: “ red”. It is " +
+      "called an induction head, and goes on with any pattern that it has seen once.",
+    try: "Which colour comes next? Change “red” in the text, or write nonsense of your own, twice." },
+  { title: "Switch it off", at: ".next", model: "heads", prompt: TRICK, role: "induction", off: true,
+    text: "All induction heads are off now. The pale bars show what the model said before: " +
+      "without them it no longer knows the colour.",
+    try: "Switch all on, then press Which heads matter here. Is it one head, or many a little?" },
+  { title: "Layer by layer", at: ".lens", model: "stories", prompt: "The dog wagged his",
+    text: "After each layer one can ask what the model would say if it ended there. The answer " +
+      "forms on the way; the first layers speak another language.",
+    try: "From which layer on is the answer first? Pick other tokens of the text." },
+  { title: "What it remembers", at: ".cache", model: "stories", prompt: STORY,
+    text: "Each token leaves a key and a value in every layer, so that later ones can look back. " +
+      "That is the KV cache. With fewer KV heads it is smaller.",
+    try: "Press Write on and watch it fill. As MHA? Then open a model of your own." },
+];
+let at_step = -1;
+
+async function go_to_step(i) {
+  at_step = i;
+  const step = STEPS[i];
+  for (const panel of document.querySelectorAll(".toured")) panel.classList.remove("toured");
+  $("tour").hidden = !step;
+  document.body.classList.toggle("touring", Boolean(step));
+  if (!step) return $("start-tour").focus();
+  $("tour-title").textContent = `${i + 1} of ${STEPS.length}: ${step.title}`;
+  $("tour-text").textContent = step.text;
+  $("tour-try").textContent = step.try;
+  $("tour-back").disabled = i === 0;
+  $("tour-next").textContent = i + 1 < STEPS.length ? "Next" : "Done";
+  $("tour-skip").hidden = i + 1 === STEPS.length;
+  const panel = document.querySelector(step.at);
+  panel.classList.add("toured");
+  if (think.path !== BUILT_IN[step.model]) await open_built_in(step.model);
+  stop_writing();
+  remember();
+  Object.assign(think, { prompt: step.prompt, taken: [], ended: "" });
+  set_text(step.prompt);
+  await set_off([]);
+  const some = heads.filter((head) => head.role === step.role)
+    .sort((a, b) => score_of(b, "role") - score_of(a, "role"));
+  if (step.role && some.length) show_head_of(some[0]);
+  if (step.off) await set_off(some.map(key_of));
+  if (at_step !== i) return undefined;
+  panel.scrollIntoView({ block: "center" });
+  const { left, right } = panel.getBoundingClientRect();
+  $("tour").classList.toggle("on-the-left", (left + right) / 2 > innerWidth / 2);
+  return $("tour-title").focus({ preventScroll: true });
+}
+
+const tour_to = (i) => go_to_step(i).catch(fail);
+$("start-tour").addEventListener("click", () => tour_to(0));
+$("tour-back").addEventListener("click", () => tour_to(at_step - 1));
+$("tour-next").addEventListener("click", () => tour_to(at_step + 1));
+$("tour-skip").addEventListener("click", () => tour_to(STEPS.length));
+$("tour").addEventListener("keydown", (event) => {
+  const to = { ArrowRight: Math.min(at_step + 1, STEPS.length - 1),
+    ArrowLeft: Math.max(at_step - 1, 0), Escape: STEPS.length }[event.key];
+  if (to !== undefined) tour_to(to);
+});

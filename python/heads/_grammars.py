@@ -1,0 +1,164 @@
+"""Texts that keep to a grammar. llguidance says which tokens may come next, and the scheduler asks
+it before each pick. https://github.com/guidance-ai/llguidance"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import threading
+import weakref
+from concurrent.futures import Future, TimeoutError
+from typing import TYPE_CHECKING
+
+from ._arguments import refusal
+from ._native import InputError, Mask
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+    from .model import Model
+
+# White space as json.dumps writes it: a model that may write any can write it for ever.
+JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+LONGEST, DEEP = 1 << 17, 256 << 20  # a grammar's characters; bytes of the stack that reads it
+SECONDS = 10  # that reading it may take
+FUEL = 250_000  # for its regular expressions, a quarter of llguidance's own
+_reading = threading.BoundedSemaphore(2)
+STRANGE = b"\x02"  # a character that merges with no other
+
+
+def of_schema(schema: str | dict | bool) -> str:
+    """llguidance's form of a JSON schema. Errors: InputError, it is no JSON."""
+    if not isinstance(schema, (str, dict, bool)):
+        raise refusal("schema", "a JSON schema, as a dict or as JSON", schema)
+    make = _llguidance().LLMatcher.grammar_from_json_schema
+    try:
+        text = schema if isinstance(schema, str) else json.dumps(schema, allow_nan=False)
+        return make(text, defaults=JSON_OPTIONS)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"schema: it is not JSON: {error}"[:300]) from None
+
+
+def of_syntax(syntax: str, definition: str) -> str:
+    """The same of a grammar in Lark's syntax, "lark", or of a regular expression, "regex"."""
+    matcher = _llguidance().LLMatcher
+    make = matcher.grammar_from_lark if syntax == "lark" else matcher.grammar_from_regex
+    return make(definition)
+
+
+def around(outer: str, grammar: str) -> str:
+    """The grammar `outer`, in Lark's syntax, in which @inner is another."""
+    inner = json.loads(grammar)["grammars"][0]
+    return json.dumps({"grammars": [{"lark_grammar": outer}, {**inner, "name": "inner"}]})
+
+
+def _llguidance():
+    try:
+        import llguidance
+    except ModuleNotFoundError:
+        raise InputError(
+            "grammars and schemas need llguidance, which comes with the extra 'serve': "
+            "pip install '.[serve]' in the repository"
+        ) from None
+    return llguidance
+
+
+class _Tokens:
+    """A model's tokenizer with the names that llguidance asks for."""
+
+    def __init__(self, model: Model, ends: list[int]):
+        size = model.shape.vocab_size
+        self.model, self.eos_token_id, self.bos_token_id = model, ends[0], None
+        self.tokens = [model.token_bytes(id) for id in range(size)]
+        self.special_token_ids = [id for id in range(size) if model.is_special(id)]
+        first = model.encode(b"a", special=False)[:1]
+        self.spaces = any(self.tokens[id].startswith(b" ") for id in first)
+
+    def __call__(self, text: bytes) -> list[int]:
+        """The ids of a text inside of another, without the space that SentencePiece's begin with."""
+        before = STRANGE if self.spaces else b""
+        ids = self.model.encode(before + text, special=False)
+        return ids[len(self.model.encode(before, special=False)) :]
+
+
+_tokenizers: weakref.WeakKeyDictionary[Model, dict[tuple, LLTokenizer]] = (
+    weakref.WeakKeyDictionary()
+)
+_lock = threading.Lock()
+
+
+def _tokenizer(model: Model, ends: list[int]) -> LLTokenizer:
+    with _lock:
+        made = _tokenizers.setdefault(model, {})
+        if tuple(ends) not in made:
+            if not ends:
+                raise InputError("this model has no token that ends a text, which a grammar needs")
+            llguidance = _llguidance()
+            wrapper = llguidance.TokenizerWrapper(_Tokens(model, ends))
+            made[tuple(ends)] = llguidance.LLTokenizer(wrapper, eos_token=ends)
+        return made[tuple(ends)]
+
+
+def matcher(model: Model, grammar: str, ends: list[int] | None = None) -> LLMatcher:
+    """Where a text that is empty stands in a grammar; copies of it are those of several texts.
+    ends: the tokens that end it, else the model's. Errors: InputError, the grammar."""
+    if len(grammar) > LONGEST:
+        raise InputError(f"the grammar has {len(grammar)} characters, and at most {LONGEST} may be")
+    llguidance = _llguidance()
+    limits = llguidance.LLParserLimits(verbose_errors=False, initial_lexer_fuel=FUEL)
+    tokenizer = _tokenizer(model, model.end_ids() if ends is None else ends)
+    made = _deeply(lambda: llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits))
+    if made.is_error():
+        raise InputError(f"the grammar cannot be used: {made.get_error()}"[:600])
+    return made
+
+
+def _deeply(work):
+    """What work() returns, on a stack that is deep enough: llguidance calls itself for each rule
+    that a rule names, and some thousand of them end a process whose stack is 8 MB. Errors:
+    InputError, it takes too long. It cannot be ended then, so few may be at work."""
+    made: Future = Future()
+
+    def run() -> None:
+        try:
+            made.set_result(work())
+        except BaseException as error:
+            made.set_exception(error)
+        finally:
+            _reading.release()
+
+    if not _reading.acquire(timeout=SECONDS):
+        raise InputError("other grammars are still being read; try again later")
+    thread = threading.Thread(target=run, daemon=True)
+    with _lock:
+        before = threading.stack_size(DEEP)
+        try:
+            thread.start()
+        except RuntimeError:  # no memory for it
+            _reading.release()
+            raise MemoryError from None
+        finally:
+            threading.stack_size(before)
+    try:
+        return made.result(SECONDS)
+    except TimeoutError:
+        raise InputError(f"the grammar takes more than {SECONDS} seconds to read") from None
+
+
+def mask(matcher: LLMatcher, vocab_size: int):
+    """The callback of a request's text."""
+    n_read, n_bytes = 0, (vocab_size + 31) // 32 * 4
+
+    def allow(_, tokens, n: int, bits) -> int:
+        nonlocal n_read
+        try:
+            matcher.consume_tokens(tokens[n_read:n])
+            n_read = n
+            if not matcher.is_error():
+                matcher.unsafe_compute_mask_ptr(ctypes.addressof(bits.contents), n_bytes)
+            return int(matcher.is_error())
+        except Exception:  # which ctypes would print and forget
+            return 1
+
+    return Mask(allow)

@@ -1,0 +1,404 @@
+"""The texts that a model writes: whole or in pieces, for threads and for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+from . import _arguments as arguments
+from . import _grammars as grammars
+from . import _together as together
+from ._arguments import Prompt, Schema, Schemas
+from ._batch import Batch, Completion, GenerateJob, Job, Sampling
+from ._checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict, Unpack
+
+    class Options(TypedDict, total=False):
+        """What generate and chat take by name."""
+
+        stop: str | Sequence[str] | None
+        top_k: int | None
+        top_p: float | None
+        min_p: float | None
+        repeat_penalty: float | None
+
+    class ChatOptions(Options, total=False):
+        schema: Schema | None
+
+    class TextOptions(Options, total=False):
+        lang: str | Sequence[str | None] | None
+        schema: Schemas | None
+
+
+Several = Iterable[Prompt]
+Messages = Sequence[Mapping[str, str]]
+Item = TypeVar("Item")
+
+
+def _with_bar(items: Iterable[Item], n: int, progress: bool) -> Iterable[Item]:
+    if not progress:
+        return items
+    from tqdm import tqdm
+
+    return tqdm(items, total=n, unit="text")
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """Those that are not None."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+class Writer(Checkpoint):
+    """What heads.Model writes."""
+
+    @overload
+    def generate(
+        self,
+        prompts: Prompt,
+        max_tokens: int = 64,
+        temperature: float | None = None,
+        seed: int = 0,
+        *,
+        stream: Literal[False] = False,
+        parallel: int = 16,
+        progress: bool = False,
+        **options: Unpack[TextOptions],
+    ) -> Completion: ...
+
+    @overload
+    def generate(
+        self,
+        prompts: Several,
+        max_tokens: int = 64,
+        temperature: float | None = None,
+        seed: int = 0,
+        *,
+        stream: Literal[False] = False,
+        parallel: int = 16,
+        progress: bool = False,
+        **options: Unpack[TextOptions],
+    ) -> list[Completion]: ...
+
+    @overload
+    def generate(
+        self,
+        prompts: Prompt,
+        max_tokens: int = 64,
+        temperature: float | None = None,
+        seed: int = 0,
+        *,
+        stream: Literal[True],
+        **options: Unpack[TextOptions],
+    ) -> Generator[str, None, None]: ...
+
+    @overload
+    def generate(
+        self,
+        prompts: Several,
+        max_tokens: int = 64,
+        temperature: float | None = None,
+        seed: int = 0,
+        *,
+        stream: Literal[True],
+        parallel: int = 16,
+        **options: Unpack[TextOptions],
+    ) -> Generator[tuple[int, str], None, None]: ...
+
+    def generate(
+        self,
+        prompts: Prompt | Several,
+        max_tokens: int = 64,
+        temperature: float | None = None,
+        seed: int = 0,
+        *,
+        stop: str | Sequence[str] | None = None,
+        parallel: int = 16,
+        stream: bool = False,
+        progress: bool = False,
+        lang: str | Sequence[str | None] | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        repeat_penalty: float | None = None,
+        schema: Schemas | None = None,
+    ) -> Any:
+        """What the model adds to a prompt (a Completion), or to each of several (a list), up to
+        `parallel` of them at a time. top_k, top_p, min_p, repeat_penalty: as in ./run. Each prompt
+        gives what `./run -s SEED` gives for it alone. schema: a JSON schema, as a dict or as JSON,
+        that each text keeps to (llguidance), or a list of them, one for each prompt. stream: a generator of pieces of text, or of
+        (index, piece) for several prompts. progress: a bar on stderr.
+
+        An encoder-decoder reads the prompt and writes another text, in the language `lang`, or from
+        one to another, "FROM:TO"; or in those of a list, one for each prompt. temperature: 0.8, or
+        0 where the checkpoint says so."""
+        stream, progress = arguments.flag("stream", stream), arguments.flag("progress", progress)
+        parallel = arguments.whole("parallel", parallel, 1)
+        chances = _given(top_k=top_k, top_p=top_p, min_p=min_p, repeat_penalty=repeat_penalty)
+        several = arguments.prompts("prompts", prompts)
+        each = [prompts] if several is None else several
+        jobs = self._texts(each, max_tokens, temperature, seed, chances, stop, lang, schema)
+        if stream:
+            pieces = self._stream(jobs, parallel)
+            return (piece for _, piece in pieces) if several is None else pieces
+        self.run(jobs, parallel, progress)
+        texts = [job.completion() for job in jobs]
+        return texts[0] if several is None else texts
+
+    @overload
+    def agenerate(
+        self,
+        prompts: Prompt,
+        max_tokens: int = 64,
+        temperature: float | None = None,
+        seed: int = 0,
+        *,
+        stream: Literal[False] = False,
+        **options: Unpack[TextOptions],
+    ) -> Coroutine[Any, Any, Completion]: ...
+
+    @overload
+    def agenerate(
+        self,
+        prompts: Several,
+        max_tokens: int = 64,
+        temperature: float | None = None,
+        seed: int = 0,
+        *,
+        stream: Literal[False] = False,
+        **options: Unpack[TextOptions],
+    ) -> Coroutine[Any, Any, list[Completion]]: ...
+
+    @overload
+    def agenerate(
+        self,
+        prompts: Prompt,
+        max_tokens: int = 64,
+        temperature: float | None = None,
+        seed: int = 0,
+        *,
+        stream: Literal[True],
+        **options: Unpack[TextOptions],
+    ) -> AsyncGenerator[str, None]: ...
+
+    @overload
+    def agenerate(
+        self,
+        prompts: Several,
+        max_tokens: int = 64,
+        temperature: float | None = None,
+        seed: int = 0,
+        *,
+        stream: Literal[True],
+        **options: Unpack[TextOptions],
+    ) -> AsyncGenerator[tuple[int, str], None]: ...
+
+    def agenerate(
+        self,
+        prompts: Prompt | Several,
+        max_tokens: int = 64,
+        temperature: float | None = None,
+        seed: int = 0,
+        *,
+        stop: str | Sequence[str] | None = None,
+        stream: bool = False,
+        lang: str | Sequence[str | None] | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        repeat_penalty: float | None = None,
+        schema: Schemas | None = None,
+    ) -> Any:
+        """generate for asyncio: `await` it, or with stream=True go through it by `async for`. What
+        the tasks of an event loop wait for runs as one batch, up to 16 texts at a time; a task that
+        is cancelled, or leaves a stream, gives its place back."""
+        chances = _given(top_k=top_k, top_p=top_p, min_p=min_p, repeat_penalty=repeat_penalty)
+        stream, several = arguments.flag("stream", stream), arguments.prompts("prompts", prompts)
+        each = [prompts] if several is None else several
+
+        def make() -> list[GenerateJob]:
+            return self._texts(each, max_tokens, temperature, seed, chances, stop, lang, schema)
+
+        return together.asked(self, make, stream, several is None)
+
+    def _texts(
+        self,
+        prompts: Sequence[Prompt],
+        max_tokens: int,
+        temperature: float | None,
+        seed: int,
+        chances: dict[str, Any],
+        stop: str | Sequence[str] | None,
+        lang: str | Sequence[str | None] | None,
+        schema: Schemas | None,
+    ) -> list[GenerateJob]:
+        self.must_continue()
+        if temperature is None:
+            temperature = 0.0 if self.shape.greedy and not chances else 0.8
+        sampling = Sampling(temperature=temperature, seed=seed, **chances)
+        most, stops = arguments.whole("max_tokens", max_tokens, 1), arguments.stops(stop)
+        with_codes, matchers = arguments.with_languages(prompts, lang), {}
+        jobs = []
+        for (prompt, code), one in zip(with_codes, arguments.schemas(schema, len(prompts))):
+            ids, source = self.begin(self._ids("prompts", prompt), code)
+            grammar = None if one is None else grammars.of_schema(one)
+            if grammar is not None and grammar not in matchers:
+                matchers[grammar] = grammars.matcher(self, grammar)
+            copy = grammar and matchers[grammar].deep_copy()
+            jobs.append(GenerateJob(self, ids, most, sampling, stops, source=source, matcher=copy))
+        return jobs
+
+    @overload
+    def chat(
+        self,
+        messages: Messages,
+        max_tokens: int = 1024,
+        temperature: float = 0.8,
+        seed: int = 0,
+        *,
+        stream: Literal[False] = False,
+        no_think: bool = False,
+        **options: Unpack[ChatOptions],
+    ) -> Completion: ...
+
+    @overload
+    def chat(
+        self,
+        messages: Messages,
+        max_tokens: int = 1024,
+        temperature: float = 0.8,
+        seed: int = 0,
+        *,
+        stream: Literal[True],
+        no_think: bool = False,
+        **options: Unpack[ChatOptions],
+    ) -> Generator[str, None, None]: ...
+
+    def chat(
+        self,
+        messages: Messages,
+        max_tokens: int = 1024,
+        temperature: float = 0.8,
+        seed: int = 0,
+        *,
+        stop: str | Sequence[str] | None = None,
+        stream: bool = False,
+        no_think: bool = False,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        repeat_penalty: float | None = None,
+        schema: Schema | None = None,
+    ) -> Any:
+        """The answer to a conversation, [{"role": "user", "content": "Hello"}, ..], by the
+        checkpoint's chat template. schema: as in generate. Errors: the model has none, or it cannot
+        write these."""
+        stream = arguments.flag("stream", stream)
+        chances = _given(top_k=top_k, top_p=top_p, min_p=min_p, repeat_penalty=repeat_penalty)
+        sampling = Sampling(temperature=temperature, seed=seed, **chances)
+        job = self._answer(messages, max_tokens, sampling, stop, no_think, schema)
+        if stream:
+            return (piece for _, piece in self._stream([job], 1))
+        self.run([job], 1, False)
+        return job.completion()
+
+    @overload
+    def achat(
+        self,
+        messages: Messages,
+        max_tokens: int = 1024,
+        temperature: float = 0.8,
+        seed: int = 0,
+        *,
+        stream: Literal[False] = False,
+        no_think: bool = False,
+        **options: Unpack[ChatOptions],
+    ) -> Coroutine[Any, Any, Completion]: ...
+
+    @overload
+    def achat(
+        self,
+        messages: Messages,
+        max_tokens: int = 1024,
+        temperature: float = 0.8,
+        seed: int = 0,
+        *,
+        stream: Literal[True],
+        no_think: bool = False,
+        **options: Unpack[ChatOptions],
+    ) -> AsyncGenerator[str, None]: ...
+
+    def achat(
+        self,
+        messages: Messages,
+        max_tokens: int = 1024,
+        temperature: float = 0.8,
+        seed: int = 0,
+        *,
+        stop: str | Sequence[str] | None = None,
+        stream: bool = False,
+        no_think: bool = False,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        repeat_penalty: float | None = None,
+        schema: Schema | None = None,
+    ) -> Any:
+        """chat for asyncio, as agenerate is generate."""
+        chances = _given(top_k=top_k, top_p=top_p, min_p=min_p, repeat_penalty=repeat_penalty)
+        sampling = Sampling(temperature=temperature, seed=seed, **chances)
+
+        def make() -> list[GenerateJob]:
+            return [self._answer(messages, max_tokens, sampling, stop, no_think, schema)]
+
+        return together.asked(self, make, arguments.flag("stream", stream), True)
+
+    def _answer(
+        self,
+        messages: Messages,
+        max_tokens: int,
+        sampling: Sampling,
+        stop: str | Sequence[str] | None,
+        no_think: bool,
+        schema: Schema | None,
+    ) -> GenerateJob:
+        most, stops = arguments.whole("max_tokens", max_tokens, 1), arguments.stops(stop)
+        ids = self.chat_ids(messages, no_think=no_think)
+        self.check_prompt(ids)
+        matcher = self._matcher(schema)
+        return GenerateJob(self, ids, most, sampling, stops, is_chat=True, matcher=matcher)
+
+    def _matcher(self, schema: Schema | None) -> Any:
+        return None if schema is None else grammars.matcher(self, grammars.of_schema(schema))
+
+    def _batch(self, jobs: Sequence[Job], parallel: int) -> Batch:
+        places = min(parallel, self.chunk)
+        batch = Batch(self, places, keep=places if self.shape.source_vocab else 0)
+        for job in jobs:
+            batch.submit(job)
+        return batch
+
+    def run(self, jobs: Sequence[Job], parallel: int, progress: bool) -> None:
+        """Runs jobs of heads._batch to their end, up to `parallel` of them at a time. Errors: the
+        first that a job has."""
+        with closing(self._batch(jobs, parallel)) as batch:
+            for _ in _with_bar(batch.run(), len(jobs), progress):
+                pass
+        for job in jobs:
+            if job.error:
+                raise job.error
+
+    def _stream(
+        self, jobs: Sequence[GenerateJob], parallel: int
+    ) -> Generator[tuple[int, str], None, None]:
+        with closing(self._batch(jobs, parallel)) as batch:
+            while not all(job.done for job in jobs):
+                batch.step()
+                for index, job in enumerate(jobs):
+                    piece = job.new_text()
+                    if job.error:
+                        raise job.error
+                    if piece:
+                        yield index, piece

@@ -1,0 +1,11 @@
+"""python -m heads serve: OpenAI's protocol over the batches of models, by Starlette and uvicorn.
+
+serve      the command: options, sockets, how it ends
+app        the routes, who may use them; bodies: how theirs are read
+watch      metrics and the access log
+requests   a body's fields -> a Request; messages: those of chats
+texts      a Request -> jobs -> JSON or events; answers: what all answers share, and vectors
+responses  the same in the words of /v1/responses; tokens: /tokenize
+reader     a text -> what is said, thought and called; tools, templates: chats that call tools
+engine     the thread that owns the batch; vectors: those of texts
+"""

@@ -1,0 +1,148 @@
+"""The messages and the tools of a chat: which there are, and what is refused by name."""
+
+from __future__ import annotations
+
+import json
+import re
+
+
+class Refused(Exception):
+    """What is answered with an error's status, in OpenAI's shape."""
+
+    def __init__(
+        self, message: str, param: str | None = None, status: int = 400, code: str | None = None
+    ):
+        super().__init__(message)
+        self.status = status
+        self.headers = {401: {"www-authenticate": "Bearer"}}.get(status)
+        if status in (408, 413):  # the rest of the body is not read
+            self.headers = {"connection": "close"}
+        kind = {
+            401: "authentication_error",
+            429: "rate_limit_error",
+            500: "server_error",
+            503: "server_error",
+        }.get(status, "invalid_request_error")
+        self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def _content(message: dict, where: str) -> str:
+    content = message.get("content")
+    if content is None and (message.get("tool_calls") or message.get("reasoning_content")):
+        return ""
+    if isinstance(content, list):
+        if not all(
+            isinstance(p, dict)
+            and set(p) == {"type", "text"}
+            and p["type"] == "text"
+            and isinstance(p["text"], str)
+            for p in content
+        ):
+            raise Refused(f"{where}.content: only parts of type text are known", where)
+        return "".join(part["text"] for part in content)
+    if not isinstance(content, str):
+        raise Refused(f"{where}.content: expected a string", where)
+    return content
+
+
+def _call(call, where: str) -> dict:
+    """One of an assistant's earlier calls, with its arguments as templates want them: an object."""
+    function = call.get("function") if isinstance(call, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    try:
+        arguments = json.loads(function.get("arguments") or "{}") if isinstance(name, str) else None
+    except (TypeError, ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict) or not isinstance(call.get("id"), str):
+        raise Refused(
+            f"{where}.tool_calls: expected objects with an id and a function, of which the "
+            "arguments are a JSON object, in a string",
+            where,
+        )
+    return {
+        "id": call["id"],
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
+
+
+# What a message may hold beside its content, by its role. Null is what a client's own objects hold
+# where nothing is.
+ALSO = {"assistant": ("tool_calls", "reasoning_content"), "tool": ("tool_call_id",)}
+
+
+def messages_of(body: dict) -> list[dict]:
+    """The messages of a conversation, as chat templates want them."""
+    value = body.get("messages")
+    if not isinstance(value, list) or not value:
+        raise Refused("messages: expected an array of messages", "messages")
+    messages = []
+    for i, message in enumerate(value):
+        where = f"messages[{i}]"
+        if not isinstance(message, dict):
+            raise Refused(f"{where}: expected an object with role and content", where)
+        role = message.get("role")
+        role = "system" if role == "developer" else role
+        if role not in ("system", "user", "assistant", "tool"):
+            raise Refused(f"{where}.role: expected system, user, assistant or tool", where)
+        for name in message:
+            known = name in ("role", "content", "name", *ALSO.get(role, ()))
+            if message[name] is not None and not known:
+                raise Refused(f"{where}.{name[:80]} is not implemented here", where)
+        made = {"role": role, "content": _content(message, where)}
+        calls = message.get("tool_calls") or []
+        if not isinstance(calls, list):
+            raise Refused(f"{where}.tool_calls: expected an array", where)
+        if calls:
+            made["tool_calls"] = [_call(call, where) for call in calls]
+        thought = message.get("reasoning_content")
+        if thought and not isinstance(thought, str):
+            raise Refused(f"{where}.reasoning_content: expected a string", where)
+        if thought:
+            made["reasoning_content"] = thought
+        if role == "tool":
+            made.update({x: message[x] for x in ("tool_call_id", "name") if message.get(x)})
+        messages.append(made)
+    return messages
+
+
+def has_more(messages: list[dict]) -> bool:
+    """Whether some of them call tools, are what a tool said, or have thoughts."""
+    return any(set(m) != {"role", "content"} for m in messages)
+
+
+# ---- tools ----
+
+
+def tools_of(body: dict) -> list[dict]:
+    """The tools that may be called, as chat templates want them."""
+    tools = body.get("tools") or []
+    if not isinstance(tools, list):
+        raise Refused("tools: expected an array", "tools")
+    for i, tool in enumerate(tools):
+        function = tool.get("function") if isinstance(tool, dict) else None
+        name = function.get("name") if isinstance(function, dict) else None
+        named = isinstance(name, str) and re.fullmatch("[a-zA-Z0-9_.-]{1,64}", name)
+        if not named or tool.get("type") != "function":
+            raise Refused(
+                f"tools[{i}]: expected type function, and a function with a name", "tools"
+            )
+        if not isinstance(function.get("parameters") or {}, dict):
+            raise Refused(f"tools[{i}]: parameters are a JSON schema, an object", "tools")
+    return tools
+
+
+def tool_choice_of(body: dict, tools: list[dict]) -> str:
+    """none, auto or required; else the name of a function that has to be called."""
+    choice = body.get("tool_choice") or ("auto" if tools else "none")
+    if isinstance(choice, dict):
+        function = choice.get("function")
+        choice = function.get("name") if isinstance(function, dict) else None
+        if choice not in [tool["function"]["name"] for tool in tools]:
+            raise Refused("tool_choice: it names none of the tools", "tool_choice")
+        return f"={choice}"
+    if choice not in ("none", "auto", "required"):
+        raise Refused("tool_choice: expected none, auto, required or a function", "tool_choice")
+    if choice == "required" and not tools:
+        raise Refused("tool_choice: there are no tools", "tool_choice")
+    return choice

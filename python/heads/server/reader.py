@@ -1,0 +1,254 @@
+"""From a text as it comes to what is said, thought and called. What was handed out is never taken
+back, so a stream and a whole answer are the same."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .tools import Format
+
+# What a part of a text is, besides a call's "name" and pieces of its "arguments".
+SAID, THOUGHT = "content", "reasoning_content"
+NAME = re.compile(r"\s*([\w.-]+)")
+BRACKETS = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)
+
+
+def begun(text: str, literals) -> int | None:
+    """How far one of them goes from the text's beginning, white space aside. 0: the text may become
+    one; None: it is none."""
+    found = None
+    for literal in literals:
+        at = 0
+        for c in literal:
+            while text[at : at + 1].isspace():
+                at += 1
+            if at == len(text):
+                found = 0
+                break
+            if text[at] != c:
+                break
+            at += 1
+        else:
+            return at
+    return found
+
+
+def held(text: str, marks) -> int:
+    """Of its end, the characters that may begin a mark."""
+    most = min(max((len(mark) - 1 for mark in marks), default=0), len(text))
+    return next((n for n in range(most, 0, -1) if any(m.startswith(text[-n:]) for m in marks)), 0)
+
+
+class Reader:
+    """Each state takes from `rest` and hands out parts, (kind, text); it returns whether there may
+    be more to do."""
+
+    def __init__(self, form: Format | None, thinks: bool, opened: bool):
+        """thinks: thoughts between <think> and </think> may come first; opened: they have begun."""
+        self.form, self.thinks = form, thinks
+        self.rest, self.over, self.n_read = "", False, 0
+        self.parts: list[tuple[str, str]] = []
+        self.blank = ""  # that is said if something follows
+        self.fresh = False  # and that is not, since nothing was said before it
+        self.n_calls, self.complete = 0, True  # the last call
+        self.thoughts: list[tuple[int, int]] = []  # where they lie in the text
+        self.state = self._first
+        if opened:
+            self._think()
+
+    def push(self, text: str, over: bool = False) -> list[tuple[str, str]]:
+        self.rest, self.over, self.parts = self.rest + text, over, []
+        while self.state():
+            pass
+        return self.parts
+
+    def _take(self, n: int) -> str:
+        taken, self.rest = self.rest[:n], self.rest[n:]
+        self.n_read += n
+        return taken
+
+    def _part(self, kind: str, text: str) -> None:
+        if self.parts and self.parts[-1][0] == kind:
+            text = self.parts.pop()[1] + text
+        self.parts.append((kind, text))
+
+    def _say(self, kind: str, text: str) -> None:
+        text = self.blank + (text.lstrip() if self.fresh else text)
+        said = text.rstrip()
+        self.blank, self.fresh = text[len(said) :], self.fresh and not said
+        if said:
+            self._part(kind, said)
+
+    def _turn(self, state) -> bool:
+        """To what is not said; the blanks before are nothing."""
+        self.state, self.blank, self.fresh = state, "", True
+        return True
+
+    def _until(self, kind: str, marks) -> bool:
+        """Says what comes before a mark; whether there is one."""
+        at = min((at for at in map(self.rest.find, marks) if at >= 0), default=-1)
+        n = len(self.rest) - (0 if self.over else held(self.rest, marks)) if at < 0 else at
+        self._say(kind, self._take(n))
+        return at >= 0
+
+    # ---- thoughts ----
+
+    def _first(self) -> bool:
+        form = self.form
+        starts = ("<think>",) if self.thinks else ()
+        calls = form.openers if form and not form.marks else ()
+        if begun(self.rest, starts):
+            self._take(begun(self.rest, starts))
+            return self._think()
+        if begun(self.rest, (*starts, *calls)) == 0 and not self.over:
+            return False
+        self.state = self._opening if calls else self._saying
+        return True
+
+    def _think(self) -> bool:
+        self.thoughts.append((self.n_read, self.n_read))
+        return self._turn(self._thinking)
+
+    def _thinking(self) -> bool:
+        ends = self._until(THOUGHT, ("</think>",))
+        if ends:
+            self._take(len("</think>"))
+        self.thoughts[-1] = (self.thoughts[-1][0], self.n_read)
+        if not ends:
+            return False
+        self.thinks = False
+        return self._turn(self._first)
+
+    # ---- calls ----
+
+    def _saying(self) -> bool:
+        if self._until(SAID, self.form.marks if self.form else ()):
+            self.state = self._opening
+            return True
+        if self.over and self.blank:
+            self._part(SAID, self.blank)
+            self.blank = ""
+        return False
+
+    def _header(self, literals) -> tuple[str, int] | int | None:
+        """A call's name and where its arguments begin; else as begun() has it."""
+        at = begun(self.rest, literals)
+        if not at:
+            return at
+        name = NAME.match(self.rest, at)
+        if not name:
+            return None if self.rest[at:].strip() else 0
+        between = begun(self.rest[name.end() :], self.form.betweens)
+        return (name[1], name.end() + between - 1) if between else between
+
+    def _open(self, literals) -> bool | None:
+        """Begins a call. False: more of the text will tell; None: there is none."""
+        header = self._header(literals)
+        if header == 0 and not self.over:
+            return False
+        if not header:
+            return None
+        self._take(header[1])
+        self._call(header[0], self._arguing)
+        if not self.rest.startswith("{"):  # it has none
+            self.parts.append(("arguments", "{}"))
+            self.state, self.complete = self._closing, True
+        return True
+
+    def _opening(self) -> bool:
+        opened = self._open(self.form.openers)
+        if opened is None:
+            self._say(SAID, self._take(1))
+            self.state = self._saying
+        return opened is not False
+
+    def _call(self, name: str, state) -> bool:
+        self._turn(state)
+        self.parts.append(("name", name))
+        self.n_calls += 1
+        self.complete, self.depth, self.quoted = False, 0, False
+        return True
+
+    def _arguing(self) -> bool:
+        """The object itself is not parsed: arguments are what the model wrote."""
+        end = len(self.rest)
+        for found in BRACKETS.finditer(self.rest):
+            c = found[0]
+            if c == "\\":
+                end -= not self.over
+            elif c == '"':
+                self.quoted = not self.quoted
+            elif not self.quoted and len(c) == 1:
+                self.depth += 1 if c in "{[" else -1
+            if self.depth == 0:
+                end, self.complete, self.state = found.end(), True, self._closing
+                break
+        if end:
+            self._part("arguments", self._take(end))
+        return self.complete
+
+    def _closing(self) -> bool:
+        return self._behind(self.form.close, self._closed)
+
+    def _closed(self) -> bool:
+        """Another call, or the mark behind the last."""
+        opened = self._open(self.form.nexts)
+        if opened is not None:
+            return opened
+        if self.over and self._header(self.form.nexts) == 0:  # half of another
+            self._take(len(self.rest))
+        return self._behind(self.form.end, self._saying)
+
+    def _behind(self, mark: str, state) -> bool:
+        at = begun(self.rest, (mark,)) if mark else None
+        if at == 0 and not self.over:
+            return False
+        self._take(len(self.rest) if at == 0 else at or 0)
+        self.state = state if at or not mark else self._saying
+        return True
+
+
+class HarmonyReader(Reader):
+    """Messages of gpt-oss, which say in their heads what they are.
+    https://cookbook.openai.com/articles/openai-harmony"""
+
+    HEADS, BODY = ("<|start|>assistant", "<|channel|>", "to="), "<|message|>"
+    ENDS = ("<|end|>", "<|call|>", "<|return|>")
+
+    def _first(self) -> bool:
+        head = begun(self.rest, self.HEADS)
+        at = self.rest.find(self.BODY)
+        if head is None or (self.over and at < 0):
+            self.state, self.form = self._saying, None  # it is not written so
+            return True
+        if not head or at < 0:
+            return False
+        start, head = self.n_read, self._take(at + len(self.BODY))
+        to = re.search(r"to=(functions\.)?([\w.-]+)", head)
+        if to and to[1] and self.form:
+            return self._call(to[2], self._arguing)
+        if to or re.search(r"<\|channel\|>\s*analysis", head):
+            self.thoughts.append((start, start))
+            return self._turn(self._thinking)
+        return self._turn(self._telling)
+
+    def _body(self, kind: str) -> bool:
+        ends = self._until(kind, self.ENDS)
+        if ends:
+            self._take(self.rest.index(">") + 1)
+            self._turn(self._first)
+        return ends
+
+    def _thinking(self) -> bool:
+        ends = self._body(THOUGHT)
+        self.thoughts[-1] = (self.thoughts[-1][0], self.n_read)
+        return ends
+
+    def _telling(self) -> bool:
+        return self._body(SAID)
+
+    def _arguing(self) -> bool:
+        self.complete = True  # the token that ends it is not shown
+        return self._body("arguments")

@@ -1,0 +1,288 @@
+// Saved sessions. A file holds a sequence's tokens and the bytes of its cache as they lie in
+// memory, so that loading maps them: nothing is read before it is needed, and each layer is
+// compared with its checksum when the sequence first runs.
+//
+//   Header; an entry for each layer; the tokens and those of the source (i32); the layers' bytes.
+//   Little-endian. A layer begins at a multiple of 64 KB, which is one of any page size. In files
+//   of older builds it may begin elsewhere; it is then copied.
+#include <stdlib.h>
+#include <string.h>
+
+#include "sequence/sequence.h"
+
+enum { SESSION_VERSION = 3, OLDEST_VERSION = 2, ALIGNMENT = 1 << 16 };
+static const char MAGIC[8] = "heads.s";
+
+typedef struct {
+    char magic[8];
+    uint32_t version;
+    uint32_t sum;         // of all that follows, to the end of the tokens
+    uint64_t file_size;
+    uint32_t checkpoint;  // the checkpoint's own CRC-32
+    uint32_t k_dtype, v_dtype, n_layers;
+    int32_t length, high, expected;
+    uint32_t long_tables;
+    int32_t n_source, zero;
+} Header;
+
+typedef struct {  // where a layer's bytes are in the file
+    uint64_t offset, bytes;
+    uint64_t n_slots;
+    uint64_t sum;  // checksum of them
+} LayerEntry;
+
+// Older builds summed by exclusive or and FNV-1a.
+static SumOf *sum_of_layers(const Header *h) {
+    return h->version == OLDEST_VERSION ? xor_words : checksum;
+}
+
+static uint32_t header_sum(const Header *h, const LayerEntry *layers, const int *tokens,
+                           const int *source) {
+    size_t skip = offsetof(Header, file_size);
+    struct {
+        const void *data;
+        size_t bytes;
+    } parts[] = {{(const uint8_t *)h + skip, sizeof *h - skip},
+                 {layers, h->n_layers * sizeof *layers},
+                 {tokens, (size_t)h->length * sizeof *tokens},
+                 {source, (size_t)h->n_source * sizeof *source}};
+    uint32_t old = 2166136261u;
+    uint64_t sum = h->version;
+    for (int i = 0; i < 4; i++) {
+        if (h->version == OLDEST_VERSION) old = fnv_words(old, parts[i].data, parts[i].bytes);
+        else sum = checksum_after(sum, parts[i].data, parts[i].bytes);
+    }
+    return h->version == OLDEST_VERSION ? old : (uint32_t)sum;
+}
+
+// Bytes of a layer that a sequence uses.
+static size_t used_bytes(const Sequence *s, const KvLayer *kv) {
+    return kv->borrowed || kv->passing ? 0 : used_slots(s, kv) * kv->slot_bytes + kv->state;
+}
+
+// Bytes of a layer that its text alone needs. A ring that has come round uses more.
+static size_t text_bytes(const Sequence *s, const KvLayer *kv) {
+    size_t used = used_bytes(s, kv), slots = round_up((size_t)s->length, LANES) / LANES;
+    size_t bytes = slots * kv->slot_bytes + kv->state;
+    return bytes < used ? bytes : used;
+}
+
+// ---- saving ----
+
+typedef struct {
+    const Sequence *s;
+    Header header;
+    LayerEntry *layers;  // [n_layers]
+} Session;
+
+// How far rings have been overwritten. Until one has come round, what stands after the text is
+// nothing that a context without room for it would miss.
+static int overwritten(const Sequence *s) {
+    for (int i = 0; i < s->workspace->kv.n_layers; i++) {
+        int slots = s->workspace->kv.layers[i].ring_slots;
+        if (slots && s->high > slots * LANES) return s->high;
+    }
+    return s->length;
+}
+
+static void make_header(Session *session) {
+    const Sequence *s = session->s;
+    const Workspace *w = s->workspace;
+    Header *h = &session->header;
+    *h = (Header){.version = SESSION_VERSION, .checkpoint = checkpoint_crc(&w->model->file),
+                  .k_dtype = w->kv.k_dtype, .v_dtype = w->kv.v_dtype,
+                  .n_layers = (uint32_t)w->kv.n_layers, .length = s->length, .high = s->high,
+                  .expected = s->expected, .long_tables = s->long_tables,
+                  .n_source = s->n_source};
+    memcpy(h->magic, MAGIC, sizeof MAGIC);
+    size_t n_tokens = (size_t)s->length + (size_t)s->n_source;
+    size_t end = sizeof *h + h->n_layers * sizeof(LayerEntry) + n_tokens * sizeof *s->tokens;
+    for (uint32_t i = 0; i < h->n_layers; i++) {
+        const KvLayer *kv = &w->kv.layers[i];
+        size_t bytes = used_bytes(s, kv);
+        if (bytes) end = round_up(end, ALIGNMENT);
+        uint64_t sum = checksum(s->cache + kv->offset, bytes);
+        session->layers[i] = (LayerEntry){end, bytes, (uint64_t)kv->n_slots, sum};
+        end += bytes;
+    }
+    h->file_size = end;
+    h->sum = header_sum(h, session->layers, s->tokens, s->source);
+}
+
+static int write_session(FILE *f, const Session *session) {
+    const Sequence *s = session->s;
+    const Header *h = &session->header;
+    size_t n = (size_t)s->length, n_source = (size_t)s->n_source;
+    if (fwrite(h, sizeof *h, 1, f) != 1 ||
+        fwrite(session->layers, sizeof *session->layers, h->n_layers, f) != h->n_layers ||
+        fwrite(s->tokens, sizeof *s->tokens, n, f) != n ||
+        fwrite(s->source, sizeof *s->source, n_source, f) != n_source)
+        return -1;
+    for (uint32_t i = 0; i < h->n_layers; i++) {
+        const LayerEntry *layer = &session->layers[i];
+        const uint8_t *data = s->cache + s->workspace->kv.layers[i].offset;
+        if (layer->bytes && (seek_to(f, layer->offset) != 0 ||
+                             fwrite(data, 1, layer->bytes, f) != layer->bytes))
+            return -1;
+    }
+    return 0;
+}
+
+static int write_file(const Session *session, const char *path, Error *err) {
+    NewFile *file = newfile_open(path, err);
+    if (!file) return -1;
+    if (*newfile_temporary(file))
+        return newfile_close(file, write_session(newfile_stream(file), session), err);
+    newfile_close(file, 0, err);
+    return fail(err, "cannot write %s: it is no regular file, so a session in it could not be "
+                "mapped; name a file", path);
+}
+
+int heads_sequence_save(const Sequence *s, const char *path, Error *err) {
+    if (need(s, "a sequence", err) || need(path, "the path of a file", err)) return -1;
+    Sequence saved = *s;
+    Session session = {.s = &saved};
+    saved.high = overwritten(s);
+    if (s->length == 0 || s->workspace->model->encoder)
+        return fail(err, "%s has nothing to save to %s",
+                    s->length ? "an encoder, which keeps no keys and values," : "an empty sequence",
+                    path);
+    if (s->off)
+        return fail(err, "a sequence with heads switched off is not saved to %s, since whoever "
+                    "loads it could not know", path);
+    if (check_sums(s, err)) return -1;
+    session.layers = calloc((size_t)s->workspace->kv.n_layers, sizeof *session.layers);
+    if (!session.layers) return fail(err, "no memory to save a sequence");
+    make_header(&session);
+    int status = check_file_size(path, session.header.file_size, err) ||
+                 write_file(&session, path, err) ? -1 : 0;
+    free(session.layers);
+    return status;
+}
+
+// ---- loading ----
+
+static int check_header(const Workspace *w, const Header *h, size_t size, Error *err) {
+    size_t n_layers = (size_t)w->kv.n_layers;
+    if (size < sizeof *h || memcmp(h->magic, MAGIC, sizeof MAGIC) != 0)
+        return fail(err, "it is not a saved session: it does not begin with \"%s\"", MAGIC);
+    if (h->version < OLDEST_VERSION || h->version > SESSION_VERSION)
+        return fail(err, "its version is %u, this build reads %d and %d", h->version,
+                    OLDEST_VERSION, SESSION_VERSION);
+    if (h->checkpoint != checkpoint_crc(&w->model->file) || h->n_layers != n_layers)
+        return fail(err, "it was made with another checkpoint");
+    if (h->k_dtype != w->kv.k_dtype || h->v_dtype != w->kv.v_dtype) {
+        bool known = h->k_dtype < N_DTYPES && h->v_dtype < N_DTYPES;
+        return fail(err, "its keys and values are %s and %s, here they are %s and %s",
+                    known ? dtype_name((Dtype)h->k_dtype) : "of an unknown type",
+                    known ? dtype_name((Dtype)h->v_dtype) : "an unknown type",
+                    dtype_name(w->kv.k_dtype), dtype_name(w->kv.v_dtype));
+    }
+    if (h->file_size != size)
+        return fail(err, "the header says %llu bytes, the file has %zu: it is truncated or has "
+                    "grown", (unsigned long long)h->file_size, size);
+    if (h->length < 1 || h->length > w->kv.context)
+        return fail(err, "it holds %d tokens, the context has room for %d", h->length,
+                    w->kv.context);
+    if (h->n_source < 0 || h->n_source > w->kv.context || (w->model->source.n && !h->n_source))
+        return fail(err, "it holds %d tokens of a source, the context has room for %d",
+                    h->n_source, w->kv.context);
+    size_t tokens = ((size_t)h->length + (size_t)h->n_source) * sizeof(int);
+    if (h->high < h->length || size - sizeof *h < n_layers * sizeof(LayerEntry) + tokens)
+        return fail(err, "its header is damaged");
+    return 0;
+}
+
+static int check_entries(const Sequence *s, const LayerEntry *layers, size_t size, Error *err) {
+    const Workspace *w = s->workspace;
+    for (int i = 0; i < w->kv.n_layers; i++) {
+        const KvLayer *kv = &w->kv.layers[i];
+        const LayerEntry *e = &layers[i];
+        size_t n_slots = (size_t)kv->n_slots, fewer = e->n_slots < n_slots ? e->n_slots : n_slots;
+        // A ring and a context with fewer slots agree where the text has not come round.
+        if (e->n_slots != n_slots && !kv->of_source && (size_t)s->length > fewer * LANES)
+            return fail(err, "layer %d has a window whose ring was another in the build that saved "
+                        "it; run the text again", i);
+        if (e->bytes < text_bytes(s, kv) || e->bytes > size || e->offset > size - e->bytes ||
+            (!kv->ring_slots && e->bytes != used_bytes(s, kv)))
+            return fail(err, "its table is damaged at layer %d", i);
+    }
+    for (int i = 0; i < s->length; i++)
+        if (s->tokens[i] < 0 || s->tokens[i] >= w->model->vocab_size)
+            return fail(err, "its token %d is %d, the vocabulary has 0..%d", i, s->tokens[i],
+                        w->model->vocab_size - 1);
+    for (int i = 0; i < s->n_source; i++)
+        if (s->source[i] < 0 || s->source[i] >= w->model->source.vocab_size)
+            return fail(err, "its source's token %d is %d, the vocabulary has 0..%d", i,
+                        s->source[i], w->model->source.vocab_size - 1);
+    return 0;
+}
+
+// Restores layer i of s from the mapped file; maps: its pages can be mapped into the cache.
+static int restore_layer(Sequence *s, int i, const LayerEntry *e, const Mapping *map, bool maps,
+                         Error *err) {
+    const uint8_t *data = map->data + e->offset;
+    SumOf *sum_of = sum_of_layers((const Header *)map->data);
+    const KvLayer *kv = &s->workspace->kv.layers[i];
+    size_t used = used_bytes(s, kv), bytes = e->bytes < used ? e->bytes : used;
+    size_t from = kv->offset;
+    s->file->offsets[i] = e->offset;
+    s->unchecked[i] = (Sum){bytes, e->sum, sum_of};
+    if (bytes < e->bytes) {  // a ring, in a context that has no room for all of it
+        if (sum_of(data, e->bytes) != e->sum) return fail(err, "it is damaged in layer %d", i);
+        s->unchecked[i].bytes = 0;
+    }
+    if (!maps) memcpy(s->cache + from, data, bytes);
+    else if (bytes && map_pages(s, s->file, i, from, from + bytes, data))
+        return fail(err, "it cannot be mapped");
+    return 0;
+}
+
+// Restores s from the mapped file, whose bytes are mapped, not read.
+static int restore(Sequence *s, const Mapping *map, Error *err) {
+    const Workspace *w = s->workspace;
+    const Header *h = (const Header *)map->data;
+    const LayerEntry *layers = (const LayerEntry *)(h + 1);
+    const int *tokens = (const int *)(layers + w->kv.n_layers), *source = tokens + h->length;
+    if (h->sum != header_sum(h, layers, tokens, source)) return fail(err, "its header is damaged");
+    s->length = h->length, s->high = h->high, s->expected = h->expected;
+    s->long_tables = h->long_tables;
+    s->n_source = h->n_source;
+    memcpy(s->tokens, tokens, sizeof *tokens * (size_t)s->length);
+    memcpy(s->source, source, sizeof *source * (size_t)s->n_source);
+    if (check_entries(s, layers, map->size, err) || commit_cache(s, 0, err)) return -1;
+    size_t n_layers = (size_t)w->kv.n_layers;
+    s->unchecked = calloc(n_layers, sizeof *s->unchecked);
+    s->file->offsets = calloc(n_layers, sizeof *s->file->offsets);
+    if (!s->unchecked || !s->file->offsets) return fail(err, "no memory for its table");
+    bool maps = has_map_private();
+    for (size_t i = 0; i < n_layers; i++)
+        if (layers[i].bytes && layers[i].offset % page_size()) maps = false;
+    for (int i = 0; i < w->kv.n_layers; i++)
+        if (restore_layer(s, i, &layers[i], map, maps, err)) return -1;
+    s->in_file = maps ? s->length : 0;
+    s->source_in_file = maps && s->n_source > 0;
+    if (maps) return 0;
+    kv_file_release(s->file);
+    s->file = NULL;
+    return 0;
+}
+
+Sequence *heads_sequence_load(Workspace *w, const char *path, Error *err) {
+    if (need(w, "a workspace", err) || need(path, "the path of a file", err)) return NULL;
+    Mapping map;
+    Error why;
+    int fd;
+    if (map_file_shared(&map, path, &fd, err)) return NULL;
+    Sequence *s = NULL;
+    int status = check_header(w, (const Header *)map.data, map.size, &why);
+    if (!status && !(s = heads_sequence_new(w, false, &why))) status = -1;
+    if (!status && !(s->file = kv_file_new(fd))) status = fail(&why, "no memory for it");
+    if (!s || !s->file) close_file(fd);
+    if (!status) status = restore(s, &map, &why);
+    unmap_file(&map);
+    if (!status) return s;
+    heads_sequence_free(s);
+    fail(err, "%s: %s", path, why.text);
+    return NULL;
+}

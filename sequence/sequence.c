@@ -1,0 +1,279 @@
+// Sequences: a text's tokens and its cache. Forks share the memory pages of a common prefix. The
+// memory management unit does what block tables do in other engines, so attention sees one
+// contiguous cache (the idea of vAttention, Prabhu et al. 2024).
+#include "sequence/sequence.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+KvFile *kv_file_new(int fd) {
+    KvFile *f = calloc(1, sizeof *f);
+    if (!f) return NULL;
+    f->fd = fd;
+    atomic_init(&f->users, 1);
+    return f;
+}
+
+void kv_file_release(KvFile *f) {
+    if (!f || atomic_fetch_sub(&f->users, 1) > 1) return;
+    close_file(f->fd);
+    free(f->offsets);
+    free(f);
+}
+
+// Whether the file is the sequence's own cache, which other sequences map.
+static bool writes_file(const Sequence *s) { return s->file && s->in_file < 0; }
+
+static int frozen_length(const Sequence *s) {
+    bool others = s->file && atomic_load(&s->file->users) > 1;
+    return others ? atomic_load(&s->file->frozen) : 0;
+}
+
+int shared_length(const Sequence *s) {
+    int n = writes_file(s) ? frozen_length(s) : s->in_file;
+    return n < s->length ? n : s->length;
+}
+
+bool frozen_source(const Sequence *s) {
+    return writes_file(s) && atomic_load(&s->file->users) > 1 &&
+           atomic_load(&s->file->frozen_source);
+}
+
+bool shared_source(const Sequence *s) { return s->source_in_file || frozen_source(s); }
+
+// ---- making and freeing ----
+
+static uint8_t *reserve_cache(Sequence *s, bool shared) {
+    size_t bytes = s->workspace->kv.bytes;
+    if (!shared || !has_map_private()) return reserve_addresses(bytes);
+    int fd;
+    uint8_t *cache = reserve_shared(bytes, &fd);
+    if (!cache) return NULL;
+    s->in_file = -1;
+    s->file = kv_file_new(fd);
+    if (s->file) return cache;
+    close_file(fd);
+    release(cache, bytes);
+    return NULL;
+}
+
+static size_t slots_of(int n) { return ((size_t)n + LANES - 1) / LANES; }
+
+int commit_cache(Sequence *s, int n, Error *err) {
+    const KvLayout *kv = &s->workspace->kv;
+    int longest = s->high > s->length ? s->high : s->length;
+    if (longest < s->n_source) longest = s->n_source;
+    size_t slots = slots_of(longest + n);
+    if (n && slots == slots_of(longest)) return 0;
+    for (int i = 0; i < kv->n_layers; i++) {
+        const KvLayer *layer = &kv->layers[i];
+        size_t n_slots = slots < (size_t)layer->n_slots ? slots : (size_t)layer->n_slots;
+        if (!layer->borrowed &&
+            commit(s->cache + layer->offset, layer->state + n_slots * layer->slot_bytes))
+            return fail(err, "no memory (%s) for the keys and values of %d tokens",
+                        system_reason(), longest + n);
+    }
+    return 0;
+}
+
+Sequence *heads_sequence_new(Workspace *w, int shared, Error *err) {
+    if (need(w, "a workspace", err)) return NULL;
+    Sequence *s = calloc(1, sizeof *s);
+    if (s) {
+        s->workspace = w;
+        s->tokens = reserve((size_t)w->kv.context * sizeof *s->tokens);
+        s->source = reserve((size_t)w->kv.context * sizeof *s->source);
+        s->cache = reserve_cache(s, shared);
+    }
+    bool reserved = s && s->tokens && s->source && s->cache;
+    if (reserved && commit_cache(s, 0, err) == 0) return s;
+    if (!reserved)
+        fail(err, "cannot reserve %zu bytes (%s) for a KV cache of %d positions", w->kv.bytes,
+             system_reason(), w->kv.context);
+    heads_sequence_free(s);
+    return NULL;
+}
+
+void heads_sequence_free(Sequence *s) {
+    if (!s) return;
+    release(s->cache, s->workspace->kv.bytes);
+    release(s->tokens, (size_t)s->workspace->kv.context * sizeof *s->tokens);
+    release(s->source, (size_t)s->workspace->kv.context * sizeof *s->source);
+    kv_file_release(s->file);
+    free(s->marked_states);
+    free(s->unchecked);
+    free(s->off);
+    free(s);
+}
+
+int heads_sequence_length(const Sequence *s) { return s ? s->length : 0; }
+const int *heads_sequence_tokens(const Sequence *s) { return s ? s->tokens : NULL; }
+
+// ---- going back ----
+
+// Whether layer i still has everything that a token at position n sees.
+static bool remembers(const Sequence *s, int i, int n) {
+    const KvLayer *kv = &s->workspace->kv.layers[i];
+    bool at_state = n == s->length || (s->marked_states && n == s->marked);
+    if (kv->state && !at_state) return false;
+    if (!kv->ring_slots) return true;
+    int low = seen_from(&s->workspace->model->layers[i].attention, n, n + 1).low;
+    return low / LANES > (s->high - 1) / LANES - kv->ring_slots;
+}
+
+static int check_remembers(const Sequence *s, int n, Error *err) {
+    if (n < 0 || n > s->length)
+        return fail(err, "the sequence has %d tokens, so it cannot go back to %d", s->length, n);
+    if (n && s->workspace->model->encoder)
+        return fail(err, "an encoder keeps nothing of a text that has run, so nothing can follow "
+                    "its first %d tokens", n);
+    for (int i = 0; n && i < s->workspace->model->n_layers; i++)
+        if (!remembers(s, i, n))
+            return fail(err, "layer %d of the model has forgotten what stood before token %d: its "
+                        "window or state goes on with the text", i, n);
+    return 0;
+}
+
+// Copies all states to a buffer, or back; returns their bytes. buffer NULL: it only counts them.
+static size_t copy_states(const Sequence *s, uint8_t *buffer, bool restore) {
+    size_t used = 0;
+    for (int i = 0; i < s->workspace->model->n_layers; i++) {
+        const KvLayer *kv = &s->workspace->kv.layers[i];
+        void *state = kv_state(kv, s), *copy = buffer ? buffer + used : NULL;
+        if (copy && kv->state) memcpy(restore ? state : copy, restore ? copy : state, kv->state);
+        used += kv->state;
+    }
+    return used;
+}
+
+int heads_sequence_mark(Sequence *s, Error *err) {
+    if (need(s, "a sequence", err)) return -1;
+    size_t bytes = copy_states(s, NULL, false);
+    if (bytes && !s->marked_states && !(s->marked_states = malloc(bytes)))
+        return fail(err, "no memory for a copy of %zu bytes of states", bytes);
+    copy_states(s, s->marked_states, false);
+    s->marked = s->length;
+    return 0;
+}
+
+int heads_sequence_rewind(Sequence *s, int n, Error *err) {
+    if (need(s, "a sequence", err)) return -1;
+    if (check_remembers(s, n, err)) return -1;
+    if (writes_file(s) && n < frozen_length(s))
+        return fail(err, "forks share the sequence's first %d tokens, so it cannot go back to %d",
+                    frozen_length(s), n);
+    const KvLayout *kv = &s->workspace->kv;
+    for (int i = 0; n == 0 && s->length && i < s->workspace->model->n_layers; i++)
+        memset(kv_state(&kv->layers[i], s), 0, kv->layers[i].state);
+    if (n && n < s->length && s->marked_states) copy_states(s, s->marked_states, true);
+    if (n < s->marked) s->marked = -1;
+    if (n == 0 && !s->n_source) {
+        free(s->unchecked);  // nothing of the loaded cache is left
+        s->unchecked = NULL;
+    }
+    if (s->in_file > n) s->in_file = n;
+    s->length = s->expected = n;
+    if (n == 0) s->high = 0;
+    return 0;
+}
+
+// ---- mapped pages ----
+
+int check_sums(const Sequence *s, Error *err) {
+    for (int i = 0; s->unchecked && i < s->workspace->kv.n_layers; i++) {
+        const uint8_t *layer = s->cache + s->workspace->kv.layers[i].offset;
+        const Sum *sum = &s->unchecked[i];
+        if (sum->bytes && sum->of(layer, sum->bytes) != sum->sum)
+            return fail(err, "the saved session is damaged in layer %d; save it again", i);
+    }
+    return 0;
+}
+
+int prepare_cache(Sequence *s, int n, Error *err) {
+    const Workspace *w = s->workspace;
+    for (int i = 0; s->in_file > 0 && !s->used && i < w->kv.n_layers; i++) {
+        const KvLayer *kv = &w->kv.layers[i];
+        uint8_t *slots = s->cache + kv->offset + kv->state;
+        if (!kv->borrowed) populate(slots, used_slots(s, kv) * kv->slot_bytes);
+    }
+    if (commit_cache(s, n, err) || check_sums(s, err)) return -1;
+    free(s->unchecked);
+    s->unchecked = NULL;
+    s->used = true;
+    return 0;
+}
+
+int map_pages(Sequence *s, const KvFile *file, int layer, size_t from, size_t to,
+              const uint8_t *same) {
+    size_t page = page_size(), begin = round_up(from, page), end = to / page * page;
+    if (begin >= end) {
+        memcpy(s->cache + from, same, to - from);
+        return 0;
+    }
+    memcpy(s->cache + from, same, begin - from);
+    memcpy(s->cache + end, same + (end - from), to - end);
+    size_t offset = begin;  // in the file
+    if (file->offsets) offset += file->offsets[layer] - s->workspace->kv.layers[layer].offset;
+    return map_private(s->cache + begin, end - begin, file->fd, offset);
+}
+
+size_t used_slots(const Sequence *s, const KvLayer *kv) {
+    int n = kv->ring ? s->high : kv->of_source ? s->n_source : kv->passing ? 0 : s->length;
+    return slots_of(n) < (size_t)kv->n_slots ? slots_of(n) : (size_t)kv->n_slots;
+}
+
+// ---- forks ----
+
+// Fills layer i of a fork: the first `shared` positions are mapped from the file, the others
+// copied. A layer of the source is mapped as a whole, or copied.
+static int fork_layer(Sequence *fork, const Sequence *s, int i, int shared) {
+    const KvLayer *kv = &s->workspace->kv.layers[i];
+    size_t from = kv->offset + kv->state, slots = used_slots(fork, kv), mapped = 0;
+    if (kv->borrowed) return 0;
+    // A last shared slot that is not full is copied, since the file's may get other positions.
+    if (kv->of_source) mapped = fork->source_in_file ? slots : 0;
+    else if (!kv->ring) mapped = shared == fork->length ? slots : (size_t)shared / LANES;
+    size_t shared_end = from + mapped * kv->slot_bytes;
+    size_t end = from + slots * kv->slot_bytes;
+    if (mapped && map_pages(fork, s->file, i, from, shared_end, s->cache + from)) return -1;
+    memcpy(fork->cache + shared_end, s->cache + shared_end, end - shared_end);
+    memcpy(kv_state(kv, fork), kv_state(kv, s), kv->state);
+    return 0;
+}
+
+Sequence *heads_sequence_fork(const Sequence *s, int n, Error *err) {
+    if (need(s, "a sequence", err)) return NULL;
+    Workspace *w = s->workspace;
+    if (check_remembers(s, n, err) || check_sums(s, err)) return NULL;
+    Sequence *fork = heads_sequence_new(w, false, err);
+    if (!fork) return NULL;
+    if (copy_heads_off(fork, s, err)) {
+        heads_sequence_free(fork);
+        return NULL;
+    }
+    fork->length = fork->expected = n;
+    fork->high = n ? s->high : 0;
+    fork->long_tables = s->long_tables;
+    fork->n_source = s->n_source;
+    fork->source_in_file = s->n_source && (writes_file(s) || s->source_in_file);
+    int shared = writes_file(s) ? n : s->in_file < n ? s->in_file : n;
+    int status = commit_cache(fork, 0, err);
+    for (int i = 0; !status && (n || s->n_source) && i < w->kv.n_layers; i++)
+        if (fork_layer(fork, s, i, shared))
+            status = fail(err, "cannot map the %d positions that the fork shares", n);
+    if (status) {
+        heads_sequence_free(fork);
+        return NULL;
+    }
+    if (n && n < s->length && s->marked_states) copy_states(fork, s->marked_states, true);
+    memcpy(fork->tokens, s->tokens, sizeof *s->tokens * (size_t)n);
+    memcpy(fork->source, s->source, sizeof *s->source * (size_t)s->n_source);
+    if (fork->source_in_file) atomic_store(&s->file->frozen_source, true);
+    if (shared || fork->source_in_file) {
+        fork->file = s->file;
+        fork->in_file = shared;
+        atomic_fetch_add(&s->file->users, 1);
+        if (shared > atomic_load(&s->file->frozen)) atomic_store(&s->file->frozen, shared);
+    }
+    return fork;
+}

@@ -1,0 +1,56 @@
+// A sequence is a text and its cache. sequence.c makes, forks and rewinds it, saved.c saves and
+// loads it, usage.c says what it costs. These calls are the engine's own; heads.h has the others.
+#ifndef SEQUENCE_H
+#define SEQUENCE_H
+
+#include <stdatomic.h>
+
+#include "engine.h"
+#include "sequence/checksum.h"
+
+// A file whose pages several sequences map. It is the cache of one sequence, which alone writes to
+// it, or a saved session, to which nobody writes.
+struct KvFile {
+    int fd;
+    size_t *offsets;    // [n_layers], where a layer's bytes begin, owned; NULL: as in the cache
+    atomic_int users;
+    atomic_int frozen;  // positions that sequences other than the writer have mapped
+    atomic_bool frozen_source;  // they have mapped the source's keys and values
+};
+
+KvFile *kv_file_new(int fd);  // owns fd; NULL: no memory
+void kv_file_release(KvFile *file);
+// Makes the cache usable for n more tokens. It must be, before anything is written to it.
+int commit_cache(Sequence *s, int n, Error *err);
+// Fills bytes from..to-1 of s's cache, all in one layer: maps whole pages from the file, and copies
+// the bytes beside them from `same`, whose first byte is that at `from`.
+int map_pages(Sequence *s, const KvFile *file, int layer, size_t from, size_t to,
+              const uint8_t *same);
+size_t used_slots(const Sequence *s, const KvLayer *kv);  // slots written to so far
+// How many of the sequence's positions share memory with other sequences.
+int shared_length(const Sequence *s);
+bool shared_source(const Sequence *s);  // whether the source's keys and values share it
+bool frozen_source(const Sequence *s);  // whether forks map them, so that s must not change them
+
+struct Sum {  // of the first bytes of a layer
+    size_t bytes;  // 0: there is nothing to compare
+    uint64_t sum;
+    SumOf *of;
+};
+
+// Compares a loaded cache with its sums, unless that was done. Errors: its file is damaged.
+int check_sums(const Sequence *s, Error *err);
+// To be called before a sequence runs n tokens: commits memory, and checks and populates the pages
+// that it has mapped.
+int prepare_cache(Sequence *s, int n, Error *err);
+
+// layers/heads_off.c: a sequence's list has a flag for each head, [kv.n_layers][most_heads].
+size_t most_heads(const Model *m);
+// Gives a new sequence the list of another. Errors: no memory.
+int copy_heads_off(Sequence *to, const Sequence *from, Error *err);
+
+// longrope.c: chooses rope's tables for n more tokens. If these are new, it rewinds the sequence to
+// 0, and its tokens must run again. Returns its length before that, or -1.
+int choose_rope_tables(Sequence *s, int n, Error *err);
+
+#endif

@@ -1,0 +1,106 @@
+// Threads for WebAssembly where memory is shared: what threads.c needs of pthread.h, since zig's
+// libc has none. A thread is a worker of JavaScript with an instance of its own (web/heads.js).
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+enum { STACK = 1 << 20 };
+
+typedef struct {
+    void *(*run)(void *);
+    void *arg, *storage;  // of thread-local variables
+    _Atomic int ended;
+} Thread;
+
+static void wait_while(_Atomic int *at, int value) {
+    __builtin_wasm_memory_atomic_wait32((int *)at, value, -1);
+}
+
+static void wake(_Atomic int *at, unsigned n) { __builtin_wasm_memory_atomic_notify((int *)at, n); }
+
+// ---- threads ----
+
+// Runs wasm_thread(thread) on this stack in a worker that waits for work; 0: none does.
+__attribute__((import_module("heads"), import_name("start")))
+int start(Thread *thread, void *stack);
+
+void __wasm_init_tls(void *storage);
+
+__attribute__((export_name("wasm_thread"))) void wasm_thread(Thread *thread) {
+    __wasm_init_tls(thread->storage);
+    thread->run(thread->arg);
+    atomic_store(&thread->ended, 1);
+    wake(&thread->ended, 1);
+}
+
+int pthread_create(pthread_t *made, const pthread_attr_t *attr, void *(*run)(void *), void *arg) {
+    // The stack grows down, towards the variables' end.
+    size_t room = (sizeof(Thread) + __builtin_wasm_tls_size() + STACK + 15) & ~(size_t)15;
+    Thread *thread = aligned_alloc(16, room);
+    if (!thread) return EAGAIN;
+    *thread = (Thread){.run = run, .arg = arg, .storage = thread + 1};
+    *made = (pthread_t)thread;
+    if (start(thread, (char *)thread + room)) return 0;
+    free(thread);
+    return EAGAIN;
+}
+
+int pthread_join(pthread_t thread_, void **result) {
+    Thread *thread = (Thread *)thread_;
+    while (!atomic_load(&thread->ended)) wait_while(&thread->ended, 0);
+    free(thread);
+    return 0;
+}
+
+// ---- locks: 0 free, 1 taken, 2 taken and perhaps waited for ----
+
+int pthread_mutex_init(pthread_mutex_t *lock, const pthread_mutexattr_t *attr) {
+    atomic_store((_Atomic int *)lock, 0);
+    return 0;
+}
+
+int pthread_mutex_destroy(pthread_mutex_t *lock) { return 0; }
+
+int pthread_mutex_lock(pthread_mutex_t *lock) {
+    _Atomic int *state = (_Atomic int *)lock;
+    int nobody = 0;
+    if (atomic_compare_exchange_strong(state, &nobody, 1)) return 0;
+    while (atomic_exchange(state, 2)) wait_while(state, 2);
+    return 0;
+}
+
+int pthread_mutex_unlock(pthread_mutex_t *lock) {
+    if (atomic_exchange((_Atomic int *)lock, 0) == 2) wake((_Atomic int *)lock, 1);
+    return 0;
+}
+
+// ---- conditions: how often they were signalled ----
+
+int pthread_cond_init(pthread_cond_t *cond, const pthread_condattr_t *attr) {
+    atomic_store((_Atomic int *)cond, 0);
+    return 0;
+}
+
+int pthread_cond_destroy(pthread_cond_t *cond) { return 0; }
+
+int pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock) {
+    _Atomic int *signals = (_Atomic int *)cond;
+    int before = atomic_load(signals);
+    pthread_mutex_unlock(lock);
+    wait_while(signals, before);
+    return pthread_mutex_lock(lock);
+}
+
+int pthread_cond_signal(pthread_cond_t *cond) {
+    atomic_fetch_add((_Atomic int *)cond, 1);
+    wake((_Atomic int *)cond, 1);
+    return 0;
+}
+
+int pthread_cond_broadcast(pthread_cond_t *cond) {
+    atomic_fetch_add((_Atomic int *)cond, 1);
+    wake((_Atomic int *)cond, UINT32_MAX);
+    return 0;
+}

@@ -1,0 +1,298 @@
+// The live page in Chromium and Firefox, from disk, beside ./run: the same text, the same bits of
+// logits, scores, costs and guesses, whatever is typed, clicked, switched off or dropped.
+//
+//   make run live && node --test live.test.mjs
+
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { createHash } from "node:crypto";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import { after, before, describe, test } from "node:test";
+import { faults, launch, open } from "./browsers.mjs";
+
+const root = resolve("../.."), live = join(root, "build/live.html");
+const folder = mkdtempSync(join(tmpdir(), "heads-live-"));
+after(() => rmSync(folder, { recursive: true, force: true }));
+
+// ---- what ./run says ----
+
+const told = (...args) =>
+  execFileSync("./run", args, { cwd: root, encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] });
+
+function hash_of(model, prompt, ...more) {
+  const out = join(folder, "logits.f32");
+  told(model, "-p", prompt, ...more, "--logits", out);
+  const vocab = Number(/vocabulary (\d+)/.exec(told(model, "--info"))[1]);
+  return createHash("sha256").update(readFileSync(out).subarray(-4 * vocab)).digest("hex");
+}
+
+function json_of(verb, model, prompt, ...more) {
+  const out = join(folder, "out.json");
+  told(model, "-p", prompt, ...more, verb, out);
+  return JSON.parse(readFileSync(out, "utf8"));
+}
+
+const STORIES = "models/stories.bin", HEADS = "models/heads.bin";
+const TRICK = "The cat saw a red ball. The cat saw a";
+const RUNS = [  // model, prompt, options of the link, of ./run
+  [STORIES, "Once upon a time", { s: 7, n: 30, temp: 0.8 }, ["-s", "7", "-n", "30", "--temp", "0.8"]],
+  [STORIES, "Lily's cat said: \"No!\" It isn\u2019t", { s: 3, n: 12, temp: 1.3, top_k: 20, top_p: 0.9, min_p: 0.02 },
+    ["-s", "3", "-n", "12", "--temp", "1.3", "--top-k", "20", "--top-p", "0.9", "--min-p", "0.02"]],
+  [STORIES, "One day,\na caf\u00e9 \ud83e\udd8a", { s: 12345678901, n: 5, temp: 1 }, ["-s", "12345678901", "-n", "5", "--temp", "1"]],
+  [HEADS, TRICK, { m: "heads", s: 1, n: 4, temp: 0 }, ["-n", "4", "--temp", "0"]],
+  [HEADS, TRICK, { m: "heads", s: 1, n: 4, temp: 0, off: "1.*,0.2" }, ["-n", "4", "--temp", "0", "--off", "1.*,0.2"]],
+];
+
+// ---- what the page says ----
+
+const text = (page, selector) => page.$eval(selector, (e) => e.textContent);
+const texts = (page, selector) => page.$$eval(selector, (all) => all.map((e) => e.textContent));
+const link_of = (p, options) => "#" + Object.entries({ p, ...options })
+  .map(([name, value]) => `${name}=${encodeURIComponent(value)}`).join("&");
+const done = (page) => page.waitForFunction(() => document.body.dataset.done === "1");
+const settled = (page) => page.evaluate(async () => {
+  await new Promise((next) => setTimeout(next, 0));
+  while (running || writing) await new Promise((next) => setTimeout(next, 5));
+});
+const of_head = (page, names) => page.evaluate((names) => heads.map((head) =>
+  Object.fromEntries(names.map((name) => [name, head[name]]))), names);
+
+const near = (a, b, most, what) =>
+  assert.ok(a === b || Math.abs(a - b) <= most, `${what}: ${a}, expected ${b}`);
+
+async function sound(page) {
+  const found = await faults(page);
+  assert.equal(found.length, 0, found.slice(0, 5).join("\n"));
+  const wide = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
+  assert.ok(wide[0] <= wide[1], `the page is ${wide[0]} wide, the window ${wide[1]}`);
+  quiet(page);
+}
+
+function quiet(page) {
+  assert.deepEqual(page.said, [], "the console");
+}
+
+for (const name of ["chrome", "firefox"]) {
+  describe(name, () => {
+    let session;
+    before(async () => { session = await launch(name, name === "chrome" ? "light" : "dark", folder); });
+    after(() => session?.browser.close());
+    async function opened(hash = "", ...size) {
+      const page = await open(session, "file://" + live + hash, ...size);
+      await done(page);
+      return page;
+    }
+
+    for (const [model, prompt, options, args] of name === "chrome" ? RUNS : RUNS.slice(1, 3)) {
+      test(`a link runs as ./run ${args.join(" ")}`, async () => {
+        const page = await opened(link_of(prompt, options));
+        assert.equal(await text(page, "#text"), told(model, "-p", prompt, ...args));
+        const off = options.off ? ["--off", options.off] : [];
+        assert.equal(await text(page, "#hash"), hash_of(model, prompt, ...off));
+        const command = (await text(page, "#command")).replaceAll("logits.f32", join(folder, "by_command"));
+        const said = execFileSync("sh", ["-c", command], { cwd: root, encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] });
+        assert.equal(said.match(/^([0-9a-f]{64})  -$/m)?.[1], await text(page, "#hash"));
+        quiet(page);
+        assert.deepEqual(await page.asked(), []);
+        await page.close();
+      });
+    }
+
+    test("scores, roles, costs, guesses and bytes are those of ./run", async () => {
+      for (const [model, m, prompt] of [[HEADS, "heads", TRICK], [STORIES, "stories", "A dog and a cat. A dog"]]) {
+        const page = await opened(link_of(prompt, { m }));
+        await page.click("#measure");
+        await page.waitForFunction(() => !document.getElementById("matter").hidden);
+        const want = json_of("--heads", model, prompt), found = await of_head(page, ["role", "scores", "cost", "pairs"]);
+        const heads = want.layers.flatMap((layer) => layer.heads);
+        assert.equal(found.length, heads.length);
+        found.forEach((head, i) => {
+          assert.equal(head.role, heads[i].role);
+          near(head.cost, heads[i].cost, 2e-5, "cost");
+          assert.deepEqual(head.pairs.map((pair) => pair.slice(0, 2)), heads[i].pairs.map((pair) => pair.slice(0, 2)));
+          for (const [score, value] of Object.entries(heads[i].scores)) near(head.scores[score], value, 2e-4, score);
+        });
+        const lens = json_of("--lens", model, prompt);
+        const rows = await page.$$eval("#lens tbody tr", (all) => all.map((row) => [
+          [...row.querySelectorAll(".chip")].map((e) => e.textContent), row.lastChild.textContent]));
+        assert.ok(JSON.stringify(lens).length > 100 && rows.length === want.layers.length);
+        const last = lens.positions.at(-1).layers;
+        rows.forEach(([chips, rank], i) => {
+          assert.deepEqual(chips, last[i].likeliest.slice(0, 4).map((token) => token.text.trim()));
+          assert.equal(rank === "first" ? 1 : Number(rank), last[i].rank);
+        });
+        const kv = JSON.parse(told(model, "--kv", "--json")).rows, n = want.tokens.length;
+        assert.deepEqual(await texts(page, "#schemes .number"),
+          kv.map((row) => (row.bytes_per_token * n).toLocaleString("en") + " bytes"));
+        quiet(page);
+        await page.close();
+      }
+    });
+
+    test("typing, taking and undoing, by keyboard", async () => {
+      const page = await opened(link_of("", { m: "heads", temp: 0 }));
+      await page.focus("#text");
+      await page.keyboard.type(TRICK);
+      await settled(page);
+      const ids = await page.$$eval("#tokens .token", (all) => all.map((e) => e.dataset.id));
+      assert.equal(ids.join(" "), told(HEADS, "-p", TRICK, "-n", "0", "--ids").trim());
+      const hash = await text(page, "#hash");
+      assert.equal(hash, hash_of(HEADS, TRICK));
+      assert.equal((await texts(page, "#bars .chip"))[0], "red");
+      await page.keyboard.press("Enter");
+      await page.keyboard.press("Enter");
+      await page.waitForFunction(() => think.taken.length === 2);
+      await settled(page);
+      assert.equal(await text(page, "#text"), TRICK + " red ball");
+      assert.equal(await text(page, "#hash"), hash);
+      for (let i = 0; i < 2; i++) {
+        await page.keyboard.down("Control");
+        await page.keyboard.press("z");
+        await page.keyboard.up("Control");
+        await settled(page);
+      }
+      assert.equal(await page.$eval("#text", (e) => e.value), TRICK);
+      await page.$eval("#bars li:nth-child(2) button", (e) => e.click());
+      await settled(page);
+      const [second] = await page.evaluate(() => think.taken);
+      assert.equal((await texts(page, "#tokens .token")).length, ids.length + 1);
+      assert.equal(await page.$eval("#tokens .token:last-child", (e) => e.dataset.id), String(second));
+      quiet(page);
+      await page.close();
+    });
+
+    test("a head switched off moves the bars, and what they were stays behind them", async () => {
+      const page = await opened(link_of(TRICK, { m: "heads", temp: 1, top_p: 1 }));
+      const red = () => page.$$eval("#bars button", (all) => {
+        const bar = all.find((e) => e.querySelector(".chip").textContent === "red").querySelector(".chance").style;
+        return [Number(bar.getPropertyValue("--drawn")), Number(bar.getPropertyValue("--before"))];
+      });
+      const [on, none] = await red();
+      assert.ok(on > 0.5 && none === 0);
+      await page.evaluate(() => go_to_cell(cell_rows[1][0]));
+      for (let i = 0; i < 4; i++) {
+        await page.keyboard.press(" ");
+        await settled(page);
+        await page.keyboard.press("ArrowRight");
+      }
+      const [off, was] = await red();
+      assert.ok(off < on / 2, `${off} of ${on}`);
+      near(was, on, 1e-6, "the bar behind");
+      assert.equal(await text(page, "#hash"), hash_of(HEADS, TRICK, "--off", "1.*"));
+      await page.click("#all-on");
+      await settled(page);
+      assert.equal((await red())[0], on);
+      quiet(page);
+      await page.close();
+    });
+
+    test("sliders move the bars at once", async () => {
+      const page = await opened(link_of("Once upon a time, there was a", { temp: 1, top_p: 1 }));
+      const shown = () => texts(page, "#bars .number");
+      const slide = (id, value) => page.$eval("#" + id, (e, value) => {
+        e.value = value;
+        e.dispatchEvent(new Event("input"));
+      }, value);
+      const first = await shown();
+      await slide("top_k", 3);
+      assert.deepEqual((await shown()).map((p) => p === "\u2013"), Array.from({ length: 10 }, (_, i) => i >= 3));
+      await slide("temperature", 0);
+      assert.equal((await shown())[0], "100 %");
+      await slide("top_k", 0);
+      await slide("temperature", 1);
+      assert.deepEqual(await shown(), first);
+      await page.close();
+    });
+
+    test("what is dropped is opened, or refused in the engine's words", async () => {
+      const bad = join(folder, "bad.bin"), good = join(folder, "good.bin");
+      const bytes = readFileSync(join(root, HEADS));
+      writeFileSync(bad, bytes.subarray(0, 5000));
+      writeFileSync(good, bytes);
+      const page = await opened(link_of("Hello"));
+      const input = await page.$("#file");
+      await page.evaluate((bytes) => {
+        const dataTransfer = new DataTransfer();
+        dataTransfer.items.add(new File([new Uint8Array(bytes)], "bad.bin"));
+        document.body.dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
+      }, [...bytes.subarray(0, 5000)]);
+      await page.waitForFunction(() => !document.getElementById("notice").hidden);
+      let sentence = "";
+      try {
+        execFileSync("./run", [bad], { cwd: root, encoding: "utf8", stdio: "pipe" });
+      } catch (error) {
+        sentence = error.stderr.trim();
+      }
+      assert.equal("run: " + await text(page, "#notice"), sentence.replace(folder + "/", ""));
+      await page.focus("#text");
+      await page.keyboard.press("Enter");
+      await page.waitForFunction(() => think.taken.length === 1);
+      await input.uploadFile(good);
+      await page.waitForFunction(() => think.name === "good.bin");
+      await settled(page);
+      assert.equal(await text(page, "#hash"), hash_of(HEADS, "Hello"));
+      assert.equal(await page.$eval("#notice", (e) => e.hidden), true);
+      quiet(page);
+      await page.close();
+    });
+
+    test("a copied link gives the same state", async () => {
+      const page = await opened(link_of(TRICK, { m: "heads", s: 5, temp: 1.4, off: "1.2" }));
+      await page.focus("#text");
+      for (let i = 0; i < 4; i++) await page.keyboard.press("Enter");
+      await page.waitForFunction(() => think.taken.length === 4);
+      await page.$eval("#bars li:nth-child(4) button", (e) => e.click());
+      await page.waitForFunction(() => think.taken.length === 5);
+      await settled(page);
+      const state_of = async (one) => [await text(one, "#text"), await text(one, "#hash"), await texts(one, "#bars button"),
+        await texts(one, "#grid .cell"), await text(one, "#head-title"), await text(one, "#cache-now")];
+      await page.click("#copy-link");
+      const address = await page.evaluate(() => location.href);
+      const again = await open(session, address);
+      await done(again);
+      await settled(again);
+      assert.deepEqual(await state_of(again), await state_of(page));
+      for (const one of [page, again]) {
+        await one.bringToFront();
+        await one.focus("#text");
+        await one.keyboard.press("Enter");
+        await one.waitForFunction(() => think.taken.length === 6);
+        await settled(one);
+      }
+      assert.equal(await text(again, "#text"), await text(page, "#text"));
+      await page.close();
+      await again.close();
+    });
+
+    test("the tour, by keyboard", async () => {
+      const page = await opened();
+      await page.focus("#start-tour");
+      await page.keyboard.press("Enter");
+      for (let i = 1; i <= 8; i++) {
+        await page.waitForFunction((i) => document.activeElement.id === "tour-title" &&
+          document.activeElement.textContent.startsWith(i + " of 8"), {}, i);
+        await settled(page);
+        if (i === 6) assert.deepEqual(await page.evaluate(() => [...think.off]), ["1.0", "1.1", "1.2", "1.3"]);
+        if (i === 5) await sound(page);
+        await page.keyboard.press("ArrowRight");
+      }
+      await page.keyboard.press("Escape");
+      assert.equal(await page.$eval("#tour", (e) => e.hidden), true);
+      assert.equal(await page.evaluate(() => document.activeElement.id), "start-tour");
+      quiet(page);
+      await page.close();
+    });
+
+    for (const width of name === "chrome" ? [360, 1440] : [768]) {
+      test(`sound at a width of ${width}`, async () => {
+        const page = await opened(link_of(TRICK + " red ball.", { m: "heads", n: 20, temp: 1.2, off: "1.1" }), width, 900);
+        await page.click("#measure");
+        await page.waitForFunction(() => !document.getElementById("matter").hidden);
+        await sound(page);
+        await page.close();
+      });
+    }
+  });
+}

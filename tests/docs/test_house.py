@@ -1,0 +1,126 @@
+"""The house: how long the core is, what lies at the root, which files need each other, and how much
+there is to read beside the code."""
+
+from __future__ import annotations
+
+import re
+
+from conftest import ROOT
+from sources import c_files, circles, name_of, uses
+
+CORE = ROOT / "tests" / "core.txt"
+CORE_LINES = 2_500
+ROOT_FILES = 15
+CIRCLES = 1
+DOCS_WORDS = 24_000
+README_WORDS = 1_200
+JS_LINES = 3_000
+
+
+def core() -> list[str]:
+    """The files of the core, in reading order."""
+    lines = [line.partition("#")[0].strip() for line in CORE.read_text().splitlines()]
+    return [line for line in lines if line]
+
+
+def core_lines() -> int:
+    """As `wc -l` counts: every line, comments and blank ones too."""
+    return sum((ROOT / name).read_bytes().count(b"\n") for name in core())
+
+
+def test_the_core_is_short():
+    files = core()
+    assert files and len(set(files)) == len(files)
+    assert not [name for name in files if not (ROOT / name).is_file()]
+    print(f"{core_lines()} lines in {len(files)} files")
+    assert core_lines() <= CORE_LINES
+
+
+def test_readme_says_how_long_the_core_is():
+    assert f"{core_lines():,} lines" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_tour_walks_through_the_core():
+    tour = (ROOT / "docs" / "tour.md").read_text(encoding="utf-8")
+    first = {name: tour.find(f"`{name}`") for name in core()}
+    assert not [name for name, place in first.items() if place < 0]
+    assert sorted(first, key=first.get) == core()
+
+
+def test_the_command_line_uses_two_headers():
+    """heads.h, as any program would, and inspect.h for its reports."""
+    doors = {"heads.h", "library/inspect.h"}
+    included = {
+        name
+        for path in [ROOT / "run.c", *(ROOT / "cli").rglob("*.[ch]")]
+        for name in re.findall(r'#include "(.*)"', path.read_text(encoding="utf-8"))
+        if not (ROOT / "cli" / name).is_file() and not name.startswith("cli/")
+    }
+    assert included <= doors
+    inspect = (ROOT / "library" / "inspect.h").read_text(encoding="utf-8")
+    assert re.findall(r'#include "(.*)"', inspect) == ["heads.h"]
+
+
+def test_few_files_lie_at_the_root():
+    assert len([path for path in c_files() if path.parent == ROOT]) <= ROOT_FILES
+
+
+def test_files_do_not_need_each_other_in_circles():
+    """Kernels have one, which macros make. What a header declares belongs to the file that defines
+    it."""
+    texts = {name_of(path): path.read_text(encoding="utf-8") for path in c_files()}
+    outside = ("kernels/", "tests/", "examples/")
+    found = circles(uses({n: text for n, text in texts.items() if not n.startswith(outside)}))
+    assert len(found) <= CIRCLES, "\n".join(map(" ".join, found))
+
+
+def test_the_check_of_circles_itself():
+    texts = {
+        "a.h": "extern const int table[];\nint below(int x);\nstatic inline int one(void) { return 1; }\n",
+        "a.c": '#include "b.h"\nint below(int x) {\n    return x;  // above(x)\n}\n',
+        "b.c": 'int above(\n    int x) {\n    char *s = "other(";\n    return below(x) + one();\n}\n',
+        "room/a.c": "static int below(int x) { return x; }\nint other(void) { return below(x); }\n",
+        "c.c": "const int table[] = {1};\n",
+    }
+    assert uses(texts) == {"a": set(), "b": {"a"}, "room/a": set(), "c": set()}
+    assert circles(uses(texts)) == []
+    texts["a.c"] += "int more(void) {\n    return table[0] + p->above(1);\n}\n"
+    assert uses(texts)["a"] == {"c"} and circles(uses(texts)) == []
+    texts["c.c"] += "void last(void) { above(1); }\n"
+    assert circles(uses(texts)) == [["a", "b", "c"]]
+
+
+def test_docs_are_short():
+    """But for the tables that the code makes."""
+    made = re.compile(r"<!-- python -m .*: begin -->.*?<!-- .*: end -->", re.S)
+    pages = [made.sub("", page.read_text()) for page in (ROOT / "docs").glob("*.md")]
+    words = sum(len(page.split()) for page in pages)
+    print(f"{words} words")
+    assert words <= DOCS_WORDS
+
+
+def test_the_pages_scripts_are_short():
+    scripts = [path for room in ("page", "live", "web") for path in (ROOT / room).glob("*.js")]
+    lines = sum(path.read_bytes().count(b"\n") for path in scripts)
+    print(f"{lines} lines")
+    assert 1_000 < lines < JS_LINES
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= README_WORDS
+
+
+def test_only_system_knows_operating_systems():
+    """They have files of their own there, which the Makefile chooses."""
+    names = (
+        "(__)?(linux|gnu_linux|unix|APPLE|MACH|WIN(32|64)|MINGW(32|64)|CYGWIN|wasi|ANDROID)(__)?"
+    )
+    asked = re.compile(rf"(?m)^[ \t]*#[ \t]*(?:if|elif).*\b_?{names}\b")
+    assert asked.search("#if defined(_WIN32)") and asked.search("#ifdef __linux__")
+    known = [
+        name_of(path)
+        for path in c_files()
+        if not name_of(path).startswith(("system/", "tests/"))
+        and asked.search(path.read_text(encoding="utf-8"))
+    ]
+    assert known == []

@@ -1,0 +1,589 @@
+"""Four bits by what they do: what a probe sees of products, error feedback, costs, budgets, and an
+export that is interrupted. The reference for products is numpy in double precision."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import export
+import test_encoder_decoders
+from conftest import ROOT, takes_long
+from exporter.quantize import calibrate, engine, panels, trials
+from exporter.quantize.beginnings import BEGINNINGS
+from exporter.quantize.budget import BITS, described, eight_bits
+from exporter.checkpoint import Checkpoint
+from exporter.quantize.engine import Text
+from exporter.quantize.feedback import product_error, turned_rows, with_feedback
+from exporter.quantize.panels import quantize_blocks, turn
+from exporter.quantize.work import Progress
+from exporter.tensor import ExportError
+
+STORIES = ROOT / "models" / "hf"
+GOLDEN = ROOT / "tests" / "golden"
+FEW = calibrate.Amounts(texts=14, length=64, held=2, measured=32, batch=7, least=4)
+
+
+@pytest.fixture(autouse=True)
+def few_texts(monkeypatch):
+    monkeypatch.setattr(calibrate, "AMOUNTS", FEW)
+
+
+def exported(source: Path, out: Path, *options: str) -> Path:
+    assert export.main([str(source), str(out), *options]) == 0
+    return out
+
+
+def of_rows(ids: np.ndarray) -> list[Text]:
+    return [Text(row) for row in ids.tolist()]
+
+
+def inputs_of(path: Path, texts: list[Text]) -> dict[tuple, np.ndarray]:
+    """Every product's input rows, by the matrices and which of a stack."""
+    found: dict[tuple, np.ndarray] = {}
+
+    def take(names, which, rows):
+        assert (tuple(names), which) not in found
+        found[tuple(names), which] = rows.copy()
+
+    with engine.Engine(str(path), engine.longest(texts), 1 << 12, 1) as e:
+        e.watch(texts, take)
+    return found
+
+
+# ---- the probe ----
+
+
+@pytest.mark.parametrize(
+    "name", ["llama", "deepseek_v3", "qwen3_next", "mamba2", "falcon_mamba", "granitemoe", "lfm3"]
+)
+def test_every_product_is_seen(name, tmp_path):
+    """By its matrices' names, with rows as wide as they; each matrix once in a pass, and experts
+    once each."""
+    path = exported(GOLDEN / name, tmp_path / "x.bin", "--dtype", "f32")
+    texts = of_rows(np.arange(30).reshape(2, 15) % 40 + 3)
+    tensors, found = Checkpoint(str(path)).tensors, inputs_of(path, texts)
+    seen = [matrix for names, which in found for matrix in names if which == 0]
+    assert len(seen) == len(set(seen))
+    for (names, which), rows in found.items():
+        assert {tensors[matrix][2] for matrix in names} == {rows.shape[1]}
+        assert len(rows) == 30 or "expert" in names[0] or "_up" in names[0]
+    vectors = {n for n, (_, rows, *_) in tensors.items() if rows == 1}
+    lookups = {"embed"} if "output" in tensors else set()
+    stacks = {n for n in tensors if "expert" in n}  # of which some may see no token
+    missing = set(tensors) - set(seen) - vectors - lookups - stacks - {"output", "embed"}
+    assert not {n for n in missing if not n.endswith((".bias", ".conv"))}
+
+
+def test_the_rows_are_those_that_are_multiplied(tmp_path):
+    path = exported(GOLDEN / "llama", tmp_path / "x.bin", "--dtype", "f32")
+    found, file = inputs_of(path, [Text([5, 6, 7, 8, 9])]), Checkpoint(str(path))
+    gate, up = (file.tensor(f"layers.0.ffn_{k}").astype(float) for k in ("gate", "up"))
+    [y] = [rows for (names, _), rows in found.items() if "layers.0.ffn_up" in names]
+    [hidden] = [rows for (names, _), rows in found.items() if names == ("layers.0.ffn_down",)]
+    gated = y @ gate.T
+    assert np.allclose(gated / (1 + np.exp(-gated)) * (y @ up.T), hidden, rtol=1e-4, atol=1e-6)
+
+
+def test_an_exception_while_looking_is_raised(tmp_path):
+    path = exported(GOLDEN / "llama", tmp_path / "x.bin")
+    with pytest.raises(KeyboardInterrupt), engine.Engine(str(path), 8, 8, 1) as e:
+
+        def take(*_):
+            raise KeyboardInterrupt
+
+        e.watch([Text([5, 6, 7])], take)
+
+
+# ---- feedback ----
+
+
+def test_rows_are_turned_and_rounded():
+    rows = np.random.RandomState(1).standard_normal((7, 70)).astype(np.float32)
+    rows[2] = 0
+    found = turned_rows(rows)
+    assert found.shape == (7, 96) and not found[2].any()
+    filled = np.pad(rows, ((0, 0), (0, 26))).reshape(-1, 32)
+    exact = turn(filled) / 8
+    step = np.abs(exact).max(1, keepdims=True) / 127
+    numbers = found.reshape(-1, 32) / np.where(step > 0, step, 1)
+    assert np.abs(numbers - np.rint(numbers)).max() < 1e-3
+    assert (np.abs(found.reshape(-1, 32) - exact) <= step * 0.501).all()
+
+
+@pytest.mark.parametrize("dtype, better", [("q4", 0.8), ("q8", 0.8)])
+def test_feedback_lowers_the_error_on_other_texts(dtype, better, tmp_path):
+    """Of every matrix of the bundled model, by inputs that it was not made with."""
+    path = exported(STORIES, tmp_path / "x.bin", "--dtype", "f32")
+    file = Checkpoint(str(path))
+    with engine.Engine(str(path), 128, 64, 32) as e:
+        texts = e.continued([Text([1])] * 32, 128, 5)
+    seen, other = inputs_of(path, texts[:24]), inputs_of(path, texts[24:])
+    ratios = []
+    for (names, which), rows in seen.items():
+        for name in names:
+            if name.startswith("layers.") and name.split(".")[2].startswith(("attn", "ffn")):
+                weights, x = file.tensor(name), turned_rows(rows)
+                y = turned_rows(other[names, which])
+                blocks = with_feedback(weights, x.T @ x, dtype)
+                filled = np.pad(weights, ((0, 0), (0, -weights.shape[1] % 32)))
+                nearest = quantize_blocks(
+                    (turn(filled.reshape(-1, 32)) / 4).reshape(filled.shape), dtype
+                )
+                fed, near = (product_error(weights, b, y.T @ y) for b in (blocks, nearest))
+                ratios.append(fed / near)
+    assert len(ratios) >= 7 and max(ratios) < 1.02 and np.mean(ratios) < better, ratios
+
+
+def test_feedback_without_inputs_rounds_to_nearest():
+    """A direction that no text showed, and a matrix of which none did."""
+    numbers = np.random.RandomState(2)
+    weights = numbers.standard_normal((20, 64)).astype(np.float32)
+    none = with_feedback(weights, np.zeros((64, 64), np.float32), "q4")
+    nearest = quantize_blocks((turn(weights.reshape(-1, 32)) / 4).reshape(20, 64), "q4")
+    same = (none.values == nearest.values).mean()
+    assert same > 0.99
+    x = turned_rows(numbers.standard_normal((3, 64)).astype(np.float32))
+    assert np.isfinite(with_feedback(weights, x.T @ x, "q4").weights()).all()
+
+
+# ---- its own texts ----
+
+
+def test_texts_that_begin_with_more_tokens_are_as_long():
+    """And each is what it is alone."""
+    beginnings = [Text([1]), Text([1, *range(40, 49)]), Text([1, 7])]
+    path = ROOT / "models" / "stories.bin"
+    with engine.Engine(str(path), 32, 64, 8) as e:
+        texts = e.continued(beginnings, 32, 5)
+        alone = [e.continued([text], 32, 5 + i)[0] for i, text in enumerate(beginnings)]
+    assert texts == alone and {len(text.ids) for text in texts} == {32}
+    for text, beginning in zip(texts, beginnings):
+        assert text.ids[: len(beginning.ids)] == beginning.ids
+
+
+# ---- eight bits ----
+
+
+def test_eight_bits_by_feedback(tmp_path, monkeypatch):
+    """As large as to nearest, nearer to f32, and the embedding takes part. Texts begin as given,
+    where that is no more than half of them, or with one random token, or with many."""
+    monkeypatch.setattr(calibrate, "AMOUNTS", replace(FEW, texts=48, length=192))
+    found, continued = [], engine.Engine.continued
+
+    def spy(self, beginnings, *more):
+        found.extend(beginnings)
+        return continued(self, beginnings, *more)
+
+    monkeypatch.setattr(engine.Engine, "continued", spy)
+    files = {
+        kind: exported(STORIES, tmp_path / f"{kind}.bin", "--dtype", dtype, *more)
+        for kind, dtype, more in (
+            ("f32", "f32", ()),
+            ("nearest", "q8", ()),
+            ("fed", "q8", ("--calibrate",)),
+        )
+    }
+    bos, starts = found[0].ids[0], {tuple(text.ids) for text in found}
+    with engine.Engine(str(files["f32"]), 256, 64, 8) as e:
+        given = {(bos, *e.encode(text.encode())) for text in BEGINNINGS[: 48 // 3]}
+        kept = {ids for ids in given if len(ids) <= 1 + 192 // 2}
+        assert len(starts) == 48 and kept == starts & given and 0 < len(kept) < len(given)
+        assert {len(ids) for ids in starts - kept} == {1 + 1, 1 + 16}
+        texts = continued(e, [Text([1])] * 4, 256, 99)
+    logits = {}
+    for kind, path in files.items():
+        with engine.Engine(str(path), 256, 256, 4 * 256) as e:
+            logits[kind] = e.logits(texts, 256)
+    nearest, fed = (np.linalg.norm(logits[k] - logits["f32"]) for k in ("nearest", "fed"))
+    assert fed < 0.95 * nearest, (fed, nearest)
+    assert abs(files["fed"].stat().st_size - files["nearest"].stat().st_size) < 100
+    near, feed = (Checkpoint(str(files[k])).tensor("embed") for k in ("nearest", "fed"))
+    assert (near != feed).mean() > 0.2
+
+
+def test_no_text_is_empty():
+    """A tokenizer may have no tokens for what texts begin with, and no prefix."""
+
+    class OfOtherWords:
+        vocab_size = 9
+
+        def encode(self, text):
+            return []
+
+        def continued(self, texts, *_):
+            return texts
+
+    meta = {"tokenizer.token.text": b""}
+    texts = calibrate._own_texts(OfOtherWords(), meta, FEW, Progress({"texts": 1}))
+    assert len(texts) == FEW.texts and all(text.ids for text in texts)
+
+
+@pytest.mark.parametrize("name, has_logits", [("bert", True), ("roberta", False)])
+def test_encoders(name, has_logits, tmp_path, monkeypatch):
+    """Where one has no logits, its embedding is multiplied by nothing."""
+    source = GOLDEN / "encoders" / name
+    texts = of_rows(np.random.RandomState(6).randint(5, 60, (12, 24)))
+    monkeypatch.setattr(calibrate, "_texts", lambda *_: texts)
+    plain = exported(source, tmp_path / "plain.bin", "--dtype", "q8")
+    path = exported(source, tmp_path / "x.bin", "--dtype", "q8", "--calibrate")
+    fed, near = (Checkpoint(str(p)) for p in (path, plain))
+    assert not np.array_equal(fed.tensor("layers.0.ffn_down"), near.tensor("layers.0.ffn_down"))
+    assert np.array_equal(fed.tensor("embed"), near.tensor("embed")) != has_logits
+
+
+# ---- encoder-decoders ----
+
+PAIRS = GOLDEN / "encoder_decoders"
+
+
+@pytest.fixture(scope="module")
+def lettered(tmp_path_factory):
+    """A function from a golden encoder-decoder to the same with a tokenizer of letters."""
+    folder = tmp_path_factory.mktemp("lettered")
+
+    def make(name: str) -> Path:
+        if not (folder / name).exists():
+            test_encoder_decoders.with_letters(folder / name, name)
+        return folder / name
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory) -> Path:
+    """Sources: short lines, empty ones, and one that is longer than a text."""
+    numbers, path = np.random.RandomState(8), tmp_path_factory.mktemp("lines") / "lines.txt"
+    rows = ["".join(numbers.choice(list("abcdefgh klmno"), 5 + i % 30)) for i in range(60)]
+    path.write_text("\n".join(["a" + "bc" * 100, "", *rows]))
+    return path
+
+
+def test_products_of_both_sides_are_seen(tmp_path):
+    path = exported(PAIRS / "bart", tmp_path / "x.bin", "--dtype", "f32")
+    texts = [Text([2, 5, 6], [7, 8, 9, 10]), Text([2, 9], [5, 6, 7])]
+    found = inputs_of(path, texts)
+    rows_of = {name: len(rows) for (names, _), rows in found.items() for name in names}
+    matrices = [name for name, (_, rows, *_) in Checkpoint(str(path)).tensors.items() if rows > 1]
+    assert {n for n in matrices if n.startswith("layers.")} == {*rows_of}
+    for name, n in rows_of.items():
+        reads = name.split(".")[1] in "01" or name.endswith(("cross_k", "cross_v"))
+        assert n == (7 if reads else 5), name
+
+
+def test_answers_keep_to_the_rules(lettered, tmp_path):
+    """Of generation_config.json: no two tokens come together again. EOS ends them and is none of
+    their tokens, and each is what it is alone."""
+    path = exported(lettered("umt5"), tmp_path / "x.bin", "--dtype", "q8")
+    eos, questions = 1, [Text([0], [5, 6, 7 + i]) for i in range(12)]
+    with engine.Engine(str(path), 48, 64, 12) as e:
+        e.encode(b"abc")
+        answers = e.continued(questions, 48, 3)
+        assert answers[7] == e.continued([questions[7]], 48, 10)[0]
+    for answer, question in zip(answers, questions):
+        ids = answer.ids
+        assert answer.source == question.source and ids[:1] == question.ids
+        assert eos not in ids and len(set(zip(ids, ids[1:]))) == len(ids) - 1
+    assert {48} < {len(text.ids) for text in answers}
+
+
+def test_sources_are_the_lines_of_a_file(lettered, lines, tmp_path, monkeypatch):
+    """With EOS and the language around them, the long one in parts; the more the shorter."""
+    seen, texts_of = [], calibrate._texts
+    monkeypatch.setattr(calibrate, "_texts", lambda *a: seen.append(texts_of(*a)) or seen[-1])
+    monkeypatch.setattr(calibrate, "feed", lambda *_: [])
+    monkeypatch.setattr(calibrate, "AMOUNTS", replace(FEW, texts=100))
+    options = ("--dtype", "q8", "--calibrate", str(lines))
+    for _ in range(2):
+        exported(lettered("mbart"), tmp_path / "x.bin", *options)
+        monkeypatch.setattr(calibrate, "AMOUNTS", FEW)
+    texts, some = seen
+    english, eos, space, a = 31, 2, 4, 5
+    assert {(t.source[0], t.source[-1]) for t in texts} == {(english, eos)}
+    inner = [t.source[1:-1] for t in texts]
+    parts = [ids for ids in inner if len(ids) > 40]
+    assert sorted(map(len, parts)) == [50, 50, 51, 51]
+    assert [space, a, *[a + 1, a + 2] * 24] in parts
+    assert len(texts) == 60 + len(parts) and 20 < len(some) < 50
+    assert sum(len(t.source) for t in some) == pytest.approx(14 * 64, rel=0.1)
+    assert all(t.ids[0] == eos and eos not in t.ids[1:] for t in texts)
+
+
+@pytest.mark.parametrize(
+    "name, dtype",
+    [("bart", "q4"), ("marian", "q4"), ("m2m_100", "q4"), ("t5-gated", "q4"), ("bart", "q8")],
+)
+def test_models_that_answer(name, dtype, lettered, lines, tmp_path):
+    """Products of either side, and of one with the other, err less than without calibration, on
+    lines that were not in the file."""
+    bits = ["--bits", "4.5"] if dtype == "q4" else []
+    made = {
+        kind: exported(lettered(name), tmp_path / f"{kind}.bin", "--dtype", *options)
+        for kind, options in (
+            ("f32", ["f32"]),
+            ("plain", [dtype, *bits]),
+            ("fed", [dtype, *bits, "--calibrate", str(lines)]),
+        )
+    }
+    numbers = np.random.RandomState(9)
+    sources = [[4, *numbers.randint(5, 19, 20).tolist(), 2] for _ in range(20)]
+    with engine.Engine(str(made["f32"]), 64, 64, 20) as e:
+        e.encode(b"abc")
+        start = test_encoder_decoders.beginning(PAIRS / name)
+        texts = e.continued([Text(start, source) for source in sources], 32, 7)
+    files = {kind: Checkpoint(str(path)) for kind, path in made.items()}
+    assert {t[0] for n, t in files["fed"].tensors.items() if n.endswith("embed")} == {"q8"}
+    errors: dict[str, list[float]] = {}
+    for (names, _), rows in inputs_of(made["f32"], texts).items():
+        for matrix in names:
+            exact, plain, fed = (rows @ files[k].tensor(matrix).T for k in ("f32", "plain", "fed"))
+            ratio = np.linalg.norm(fed - exact) / np.linalg.norm(plain - exact)
+            errors.setdefault(matrix.split(".")[-1], []).append(ratio)
+    assert {"attn_q", "attn_o", "cross_q", "cross_k", "cross_v", "cross_o"} <= set(errors)
+    assert all(np.mean(ratios) < 0.95 for ratios in errors.values()), errors
+
+
+# ---- costs and budgets ----
+
+
+def test_the_most_costly_get_eight():
+    sizes = {"layers.0.a": 100, "layers.1.a": 100, "layers.0.b": 50, "output": 200}
+    costs = {"layers.0.a": 1.0, "layers.1.a": 3.0, "layers.0.b": 2.0, "output": 1.0}
+    assert eight_bits(sizes, costs, 4.5) == set()
+    assert eight_bits(sizes, costs, 8.5) == set(sizes)
+    assert eight_bits(sizes, costs, 5.0) == {"layers.0.b"}
+    assert eight_bits(sizes, costs, 5.9) == {"layers.0.b", "layers.1.a"}
+    for bits in (4.4, 8.6, float("nan")):
+        with pytest.raises(ExportError, match="expected 4.5 .all q4. to 8.5"):
+            eight_bits(sizes, costs, bits)
+    names = ["layers.2.a", "layers.0.a", "layers.1.a", "layers.4.a", "ple_in", "layers.3.b"]
+    assert described(names) == "a of layers 0-2, 4; b of layers 3; ple_in"
+
+
+def layer_bits(path: Path) -> float:
+    found = [
+        t for n, t in Checkpoint(str(path)).tensors.items() if n.startswith("layers.") and t[1] > 1
+    ]
+    assert {t[0] for t in found} <= {"q4", "q8"}
+    weights = sum(rows * cols for _, rows, cols, *_ in found)
+    return sum((8.5 if t[0] == "q8" else 4.5) * t[1] * t[2] for t in found) / weights
+
+
+@pytest.mark.parametrize("calibrated", [False, pytest.param(True, marks=takes_long)])
+def test_budgets_are_kept(calibrated, tmp_path, run, capsys):
+    """And ./run --info says what was chosen."""
+    sizes = []
+    for options, bits in (
+        (("q4",), BITS["q4"]),
+        (("q4m",), BITS["q4m"]),
+        (("q4", "--bits", "8.5"), 8.5),
+    ):
+        options = ("--dtype", *options, *(["--calibrate"] if calibrated else []))
+        path = exported(STORIES, tmp_path / "x.bin", *options)
+        assert bits - 0.35 < layer_bits(path) <= bits
+        sizes.append(path.stat().st_size)
+        said = capsys.readouterr().out
+        line = said.splitlines()[-1]
+        assert line.startswith("in eight bits: ") and ("nats a token" in line) == calibrated
+        info = run(path, "--info").stdout.decode()
+        assert line[len("in eight bits: ") :] in info
+    assert sizes == sorted(sizes) and not list(tmp_path.glob("*.calibration"))
+
+
+def test_a_trial_is_the_file_that_it_stands_for(tmp_path, monkeypatch):
+    """The logits of the q8 file with four-bit numbers in it are those of the q4 file."""
+    said = []
+    divergence = trials.Trials.divergence
+
+    def spy(self, names, times=1):
+        names = list(names)
+        value = divergence(self, names, times)
+        assert divergence(self, []) == pytest.approx(0, abs=1e-5)  # all is as it was
+        said.append((len(names), value, self.texts, self.likely))
+        return value
+
+    monkeypatch.setattr(trials.Trials, "divergence", spy)
+    path = exported(STORIES, tmp_path / "x.bin", "--dtype", "q4", "--bits", "4.5", "--calibrate")
+    n, value, texts, likely = said[-1]
+    assert n == max(n for n, *_ in said) > 7 and value > 1e-3
+    with engine.Engine(str(path), engine.longest(texts), 1 << 10, len(likely)) as e:
+        logits = e.logits(texts, len(likely) // len(texts)).astype(float)
+    log_q = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    p = np.array(likely)
+    exact = (p * (np.log(p) - log_q)).sum(1).mean()
+    assert exact == pytest.approx(value, rel=1e-2)
+
+
+def test_a_change_is_tried_as_large_as_asked():
+    weights = np.random.RandomState(4).standard_normal((20, 64)).astype(np.float32)
+    weights[3] = 0
+    eight, four = (quantize_blocks(weights, dtype) for dtype in ("q8", "q4"))
+    found = trials._amplified(eight, four, 4)
+    exact = eight.weights() + 4 * (four.weights() - eight.weights())
+    assert np.abs(found.values).max() <= 127 and (found.values == np.rint(found.values)).all()
+    # Half a step, and what f16 takes off the largest.
+    assert np.abs(found.weights() - exact).max() <= 0.57 * found.scale.max()
+    same = panels.unpack_blocks(panels.pack_blocks(four, "q4"), "q4", 20, 64)
+    assert np.array_equal(same.values, four.values) and np.array_equal(same.scale, four.scale)
+
+
+# ---- the command ----
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_it_goes_on_where_it_was_interrupted(
+    answers, tmp_path, monkeypatch, capsys, lettered, lines
+):
+    """At each of its steps, with nothing half-written, to the same bytes. The bar is of what is
+    left, and gets to its end."""
+    bars, leave = [], Progress.__exit__
+
+    def look(self, *error):
+        seconds = (self.seconds[phase] * self.done[phase] for phase in self.seconds)
+        bars.append((self.bar.total, sum(self.seconds.values()), sum(seconds)))
+        leave(self, *error)
+
+    monkeypatch.setattr(Progress, "__exit__", look)
+    options = ("--dtype", "q4", "--calibrate", *([str(lines)] if answers else []))
+    source = lettered("bart") if answers else GOLDEN / "llama"
+    whole = exported(source, tmp_path / "whole.bin", *options).read_bytes()
+    out, folder = tmp_path / "x.bin", tmp_path / "x.bin.calibration"
+    continued, watch = engine.Engine.continued, engine.Engine.watch
+    divergence = trials.Trials.divergence
+
+    def failing(function, at):
+        calls = []
+
+        def call(*arguments):
+            calls.append(1)
+            if len(calls) == at:
+                raise KeyboardInterrupt
+            return function(*arguments)
+
+        return call
+
+    for place, name, function, at in (
+        (engine.Engine, "continued", continued, 2),
+        (engine.Engine, "watch", watch, 2),
+        (trials.Trials, "divergence", divergence, 4),
+    ):
+        monkeypatch.setattr(place, name, failing(function, at))
+        assert export.main([str(source), str(out), *options]) == 130
+        said = capsys.readouterr().err
+        assert f"interrupted; nothing was written; {folder} has what was done" in said
+        assert not out.exists() and not list(tmp_path.glob("**/*.tmp"))
+    assert len(json.loads((folder / "costs.json").read_text())) == 3
+    for name in ("continued", "watch"):  # are done
+        monkeypatch.setattr(engine.Engine, name, failing(None, 1))
+    monkeypatch.setattr(trials.Trials, "divergence", divergence)
+    assert exported(source, out, *options).read_bytes() == whole
+    assert not folder.exists()
+    all_of_it, *stopped, rest = bars
+    assert all_of_it == pytest.approx((all_of_it[0],) * 3) and len(stopped) == 3
+    assert all(done < 0.99 * seconds for _, seconds, done in stopped)
+    lengths = [length for length, *_ in (*stopped, rest)]
+    assert lengths == sorted(lengths, reverse=True) and len(set(lengths)) >= 3
+    assert rest[0] < 0.9 * all_of_it[0] and rest[1] == pytest.approx(rest[2])
+
+
+def test_what_was_done_stays_where_it_is_then_refused(tmp_path, monkeypatch, capsys):
+    def refuse(*_):
+        raise ExportError("refused")
+
+    out = tmp_path / "x.bin"
+    monkeypatch.setattr(calibrate, "feed", refuse)
+    assert export.main([str(GOLDEN / "llama"), str(out), "--dtype", "q8", "--calibrate"]) == 1
+    assert "refused" in capsys.readouterr().err and not out.exists()
+    assert (tmp_path / "x.bin.calibration" / "texts.json").exists()
+
+
+def test_what_was_done_for_another_source_is_not_used(tmp_path, monkeypatch):
+    out, folder = tmp_path / "x.bin", tmp_path / "x.bin.calibration"
+    folder.mkdir()
+    (folder / "key.json").write_text("{}")
+    (folder / "texts.json").write_bytes(b"something else")
+    exported(GOLDEN / "llama", out, "--dtype", "q4", "--calibrate")
+    assert not folder.exists()
+
+
+def test_a_file_of_text(tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    text.write_text("Once upon a time there was a little dog. He liked to run. " * 40)
+    options = ("--dtype", "q4", "--calibrate")
+    own = exported(STORIES, tmp_path / "x.bin", *options).read_bytes()
+    given = exported(STORIES, tmp_path / "x.bin", *options, str(text)).read_bytes()
+    assert len(own) == len(given) and own != given
+    text.write_text("Too short.")
+    assert export.main([str(STORIES), str(tmp_path / "y.bin"), *options, str(text)]) == 1
+    said = capsys.readouterr().err
+    assert "tokens; calibrating wants" in said and not (tmp_path / "y.bin").exists()
+
+
+@pytest.mark.parametrize("name", ["deepseek_v3", "granitemoe", "qwen3_next", "gemma4", "falcon"])
+def test_other_families(name, tmp_path, run):
+    """Experts, heads of latent attention, other mixers: the file runs, and its logits are nearer to
+    those in q8 than without calibration."""
+    made = {
+        kind: exported(GOLDEN / name, tmp_path / f"{kind}.bin", "--dtype", dtype, *more)
+        for kind, dtype, more in (
+            ("q8", "q8", ()),
+            ("plain", "q4", ()),
+            ("fed", "q4", ("--calibrate",)),
+        )
+    }
+    ids = " ".join(map(str, np.random.RandomState(3).randint(3, 60, 60)))
+    logits = {}
+    for kind, path in made.items():
+        done = run(path, "--tokens", ids, "--logits", tmp_path / "logits")
+        assert done.returncode == 0, done.stderr
+        logits[kind] = np.fromfile(tmp_path / "logits", np.float32)
+    plain, fed = (np.linalg.norm(logits[k] - logits["q8"]) for k in ("plain", "fed"))
+    assert fed < plain
+
+
+def test_refusals(tmp_path, capsys, monkeypatch):
+    out = str(tmp_path / "x.bin")
+    for arguments, sentence in (
+        (["--bits", "5"], "--bits belongs to --dtype q4"),
+        (["--calibrate", "--dtype", "bf16"], "--calibrate belongs to --dtype q4 and q8"),
+        (["--calibrate", "--dtype", "q4", "--shape-only"], "there are no trained weights"),
+    ):
+        with pytest.raises(SystemExit):
+            export.main([str(STORIES), out, *arguments])
+        assert sentence in capsys.readouterr().err
+    assert export.main([str(STORIES), out, "--dtype", "q4", "--bits", "3"]) == 1
+    assert "--bits 3: expected 4.5 (all q4) to 8.5 (all q8)" in capsys.readouterr().err
+    for name, text, sentence in (
+        ("nowhere", None, "is no file"),
+        ("folder", ..., "is no file"),
+        ("short", "Once upon a time.", "tokens; calibrating wants"),
+    ):
+        path = tmp_path / name
+        path.mkdir() if text is ... else path.write_text(text) if text else None
+        asked = ["--dtype", "q4", "--calibrate", str(path)]
+        assert export.main([str(STORIES), out, *asked]) == 1
+        assert sentence in capsys.readouterr().err
+        assert not (tmp_path / "x.bin.calibration").exists()
+    encoder = next((GOLDEN / "encoders").iterdir())
+    assert export.main([str(encoder), out, "--dtype", "q4", "--calibrate"]) == 1
+    assert "name a file of it" in capsys.readouterr().err
+
+    for more, sentence in (
+        ([], "name a file of sources, a line each"),
+        ([str(ROOT / "README.md")], "has no tokenizer"),
+    ):
+        assert export.main([str(PAIRS / "t5"), out, "--dtype", "q4", "--calibrate", *more]) == 1
+        assert sentence in capsys.readouterr().err
+        assert not (tmp_path / "x.bin.calibration").exists()
+
+    def missing(*_):
+        raise ImportError("libheads.so is neither here nor there: run `make lib`")
+
+    monkeypatch.setattr(engine, "native", missing)
+    assert export.main([str(STORIES), out, "--dtype", "q4", "--calibrate"]) == 1
+    assert "calibration runs the engine: libheads.so is neither" in capsys.readouterr().err
+    assert not list(tmp_path.glob("x.bin*"))

@@ -1,0 +1,579 @@
+"""GGUF files: the import against the same weights and tokenizers exported from Hugging Face's
+files, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import gguf_files
+import numpy as np
+import pytest
+import test_tokenizer
+import tokenizer_forms
+import tokenizer_texts as texts
+from gguf_files import Q, convert
+from safetensors.numpy import load_file, save_file
+from test_golden import GOLDEN, TOLERANCE, measure
+from tokenizers import Tokenizer
+
+import export
+from exporter.checkpoint import Checkpoint
+from exporter.sources.gguf_file import read_gguf
+from exporter.sources.gguf_tokenizer import PRE_TOKENIZERS, gguf_vocabulary
+from exporter.tokenizers.byte_level import KINDS
+from exporter.tokenizers.files import tokenizer_metadata
+
+
+def edit(path: Path, **changes) -> None:
+    """Sets keys of a JSON file."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def exported(source: Path, out: Path, dtype: str = "f32") -> Checkpoint:
+    assert export.main([str(source), str(out), "--dtype", dtype]) == 0
+    return Checkpoint(str(out))
+
+
+def knobs(file: Checkpoint) -> dict:
+    return {key: value for key, value in file.metadata.items() if not key.startswith("info.")}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["llama", "llama-linear", "llama-3", "smollm2", "mistral", "qwen3", "gpt2", "falcon", "gemma"],
+)
+def test_golden_checkpoints(name, tmp_path, run):
+    """The same tensors and knobs as from the directory, and the logits and greedy tokens of
+    transformers."""
+    convert(GOLDEN / name, tmp_path / "x.gguf")
+    same_model(
+        exported(tmp_path / "x.gguf", tmp_path / "gguf.bin"),
+        exported(GOLDEN / name, tmp_path / "hf.bin"),
+    )
+    error, greedy, expected = measure(GOLDEN / name, tmp_path / "gguf.bin", run)
+    assert error <= TOLERANCE and greedy == expected
+
+
+# What GGUF can say of golden checkpoints that have something it cannot; None removes a key.
+EDITS = {
+    "gemma2": dict(query_pre_attn_scalar=10),
+    "gemma3": dict(query_pre_attn_scalar=10, layer_types=["sliding_attention"] * 2),
+    "gpt_neox": {},
+    "granitemoe": {},
+    "olmo3": dict(
+        rope_parameters=dict(
+            full_attention=dict(
+                rope_type="yarn",
+                factor=4.0,
+                original_max_position_embeddings=48,
+                rope_theta=10000.0,
+            ),
+            sliding_attention=dict(rope_type="default", rope_theta=100.0),
+        )
+    ),
+    "phi": {},
+    "phi3-longer": {},
+    "stablelm": {},
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_other_architectures(name, tmp_path):
+    shutil.copytree(GOLDEN / name, tmp_path / "hf")
+    edit(tmp_path / "hf/config.json", **EDITS[name])
+    convert(tmp_path / "hf", tmp_path / "x.gguf")
+    same_model(
+        exported(tmp_path / "x.gguf", tmp_path / "gguf.bin"),
+        exported(tmp_path / "hf", tmp_path / "hf.bin"),
+    )
+
+
+def test_qwen2_moe(tmp_path):
+    """Its golden checkpoint has a first layer without experts, which GGUF does not know: here it
+    has the second alone."""
+    shutil.copytree(GOLDEN / "qwen2_moe", tmp_path / "hf")
+    edit(tmp_path / "hf/config.json", mlp_only_layers=[], num_hidden_layers=1, layer_types=None)
+    weights = load_file(tmp_path / "hf/model.safetensors")
+    kept = {
+        name.replace(".layers.1.", ".layers.0."): w
+        for name, w in weights.items()
+        if ".layers.0." not in name
+    }
+    save_file(kept, tmp_path / "hf/model.safetensors")
+    convert(tmp_path / "hf", tmp_path / "x.gguf")
+    same_model(
+        exported(tmp_path / "x.gguf", tmp_path / "gguf.bin"),
+        exported(tmp_path / "hf", tmp_path / "hf.bin"),
+    )
+
+
+def same_model(ours: Checkpoint, theirs: Checkpoint, **tolerance) -> None:
+    tolerance = tolerance or {
+        "rtol": 1e-6,
+        "atol": 1e-7,
+    }  # Gemma's norms and Llama 3's rope are computed in another order
+    assert ours.tensors.keys() == theirs.tensors.keys()
+    for name in ours.tensors:
+        assert np.allclose(ours.tensor(name), theirs.tensor(name), **tolerance), name
+    a, b = knobs(ours), knobs(theirs)
+    assert a.keys() == b.keys()
+    for key in a:
+        assert np.allclose(a[key], b[key], rtol=1e-6, atol=0), key
+
+
+def test_qwen2(tmp_path):
+    """Its golden checkpoint has a window in some layers, which GGUF has no key for."""
+    shutil.copytree(GOLDEN / "qwen2", tmp_path / "hf")
+    edit(tmp_path / "hf/config.json", use_sliding_window=False)
+    convert(tmp_path / "hf", tmp_path / "x.gguf")
+    same_model(
+        exported(tmp_path / "x.gguf", tmp_path / "gguf.bin"),
+        exported(tmp_path / "hf", tmp_path / "hf.bin"),
+    )
+
+
+def test_yarn(tmp_path):
+    shutil.copytree(GOLDEN / "llama", tmp_path / "hf")
+    yarn = dict(
+        rope_type="yarn", factor=4.0, original_max_position_embeddings=48, rope_theta=10000.0
+    )
+    edit(tmp_path / "hf/config.json", rope_parameters=yarn)
+    convert(tmp_path / "hf", tmp_path / "x.gguf")
+    ours, theirs = (
+        exported(tmp_path / "x.gguf", tmp_path / "gguf.bin"),
+        exported(tmp_path / "hf", tmp_path / "hf.bin"),
+    )
+    same_model(ours, theirs)
+    assert theirs.metadata["model.rope.0.multiplier"] > 1
+
+
+def test_biases_and_an_untied_output(tmp_path):
+    """What the converters permute or copy besides matrices: biases of q and k; an output that is
+    the embedding again."""
+    shutil.copytree(GOLDEN / "llama-3", tmp_path / "hf")
+    weights = load_file(tmp_path / "hf/model.safetensors")
+    rng = np.random.default_rng(4)
+    for name in weights:
+        if name.endswith(".bias"):
+            weights[name] = rng.standard_normal(weights[name].shape).astype(np.float32)
+    save_file(weights, tmp_path / "hf/model.safetensors")
+    convert(
+        tmp_path / "hf",
+        tmp_path / "copy.gguf",
+        tensors=lambda t: t.update({"output.weight": t["token_embd.weight"]}),
+    )
+    theirs = exported(tmp_path / "hf", tmp_path / "hf.bin")
+    assert any(name.endswith("attn_q.bias") for name in theirs.tensors)
+    same_model(exported(tmp_path / "copy.gguf", tmp_path / "copy.bin"), theirs)
+    own = lambda t: t.update({"output.weight": t["token_embd.weight"] + 1})  # noqa: E731
+    convert(tmp_path / "hf", tmp_path / "own.gguf", tensors=own)
+    ours = exported(tmp_path / "own.gguf", tmp_path / "own.bin")
+    assert np.array_equal(ours.tensor("output"), theirs.tensor("embed") + 1)
+
+
+# ---- types of weights ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory) -> Path:
+    """A Llama of random weights whose matrices are as wide as a block of 256."""
+    directory = tmp_path_factory.mktemp("wide")
+    config = json.loads((GOLDEN / "llama" / "config.json").read_text())
+    config |= dict(
+        vocab_size=48,
+        hidden_size=256,
+        intermediate_size=256,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        num_hidden_layers=1,
+    )
+    (directory / "config.json").write_text(json.dumps(config))
+    rng = np.random.default_rng(5)
+    shapes = {"model.embed_tokens": (48, 256), "lm_head": (48, 256), "model.norm": (256,)}
+    layer = {
+        "self_attn.q_proj": (256, 256),
+        "self_attn.k_proj": (128, 256),
+        "self_attn.v_proj": (128, 256),
+        "self_attn.o_proj": (256, 256),
+        "mlp.gate_proj": (256, 256),
+        "mlp.up_proj": (256, 256),
+        "mlp.down_proj": (256, 256),
+        "input_layernorm": (256,),
+        "post_attention_layernorm": (256,),
+    }
+    shapes |= {f"model.layers.0.{name}": shape for name, shape in layer.items()}
+    weights = {
+        f"{name}.weight": rng.normal(0, 0.06, shape).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+    save_file(weights, directory / "model.safetensors")
+    return directory
+
+
+def test_rounded_types(wide, tmp_path):
+    """F16, BF16, Q8_0 and Q4_0 as the package writes them, a type a matrix: read as the numbers
+    nearest to the weights."""
+    kinds = [Q.F16, Q.BF16, Q.Q8_0, Q.Q4_0]
+    convert(wide, tmp_path / "x.gguf", kind=lambda name: kinds[sum(name.encode()) % 4])
+    ours = exported(tmp_path / "x.gguf", tmp_path / "gguf.bin")
+    theirs = exported(wide, tmp_path / "hf.bin")
+    for name, (_, rows, _, _, _) in theirs.tensors.items():
+        error = np.abs(ours.tensor(name) - theirs.tensor(name)).max()
+        assert error < (0.03 if rows > 1 else 1e-9), name
+    stored = {
+        kinds[sum(name.encode()) % 4]
+        for name in gguf_files.stored_tensors(
+            "llama",
+            json.loads((wide / "config.json").read_text()),
+            load_file(wide / "model.safetensors"),
+        )
+    }
+    assert stored == set(kinds)
+
+
+@pytest.mark.parametrize("kind", gguf_files.SCALES, ids=lambda kind: kind.name)
+def test_blocks(kind, wide, tmp_path):
+    """Random blocks in every matrix: the same file as from a directory with the numbers that they
+    stand for."""
+    values = {}
+
+    def fill(tensors: dict) -> None:
+        for i, (name, w) in enumerate(tensors.items()):
+            if w.ndim == 2:
+                tensors[name], values[name] = gguf_files.random_blocks(kind, *w.shape, seed=i)
+
+    convert(wide, tmp_path / "x.gguf", kind=lambda name: kind, tensors=fill)
+    ours = exported(tmp_path / "x.gguf", tmp_path / "gguf.bin")
+    same = {"ffn_up": "blk.0.ffn_up.weight", "attn_v": "blk.0.attn_v.weight"}
+    assert np.array_equal(ours.tensor("embed"), values["token_embd.weight"])
+    for name, stored in same.items():
+        assert np.array_equal(ours.tensor(f"layers.0.{name}"), values[stored]), name
+    q, permuted = (
+        ours.tensor("layers.0.attn_q").reshape(4, 2, 32, 256),
+        values["blk.0.attn_q.weight"].reshape(4, 32, 2, 256),
+    )
+    assert np.array_equal(q[:, 0], permuted[:, :, 0]) and np.array_equal(q[:, 1], permuted[:, :, 1])
+
+
+def test_requantized(wide, tmp_path):
+    """--dtype counts, whatever the file holds."""
+    convert(wide, tmp_path / "x.gguf", kind=lambda name: Q.Q8_0)
+    file = exported(tmp_path / "x.gguf", tmp_path / "q4.bin", "q4")
+    assert file.tensors["layers.0.attn_q"][0] == "q4" and file.tensors["embed"][0] == "q8"
+    assert file.metadata["info.source"] == b"x.gguf" and file.metadata["info.family"] == b"llama"
+
+
+def test_chat_template(wide, tmp_path):
+    convert(wide, tmp_path / "x.gguf", change={"tokenizer.chat_template": "{{ messages }}"})
+    assert (
+        exported(tmp_path / "x.gguf", tmp_path / "x.bin").metadata["chat.template"]
+        == b"{{ messages }}"
+    )
+
+
+# ---- tokenizers ----------------------------------------------------------------------------------
+
+# How llama.cpp's converter calls the kinds of test_tokenizer.py.
+NAMES_OF_KINDS = {
+    "gpt2": "gpt-2",
+    "llama3": "llama-bpe",
+    "olmo2": "dbrx",
+    "qwen2": "qwen2",
+    "starcoder2": "starcoder",
+    "falcon": "falcon",
+    "neox": "olmo",
+    "qwen3.5": "qwen35",
+    "o200k": "gpt-4o",
+    "tekken": "tekken",
+    "deepseek-coder": "deepseek-coder",
+    "deepseek-llm": "deepseek-llm",
+    "deepseek3": "deepseek-v3",
+    "bloom": "bloom",
+}
+
+
+def agree(vocabulary, tokenizer_file: Path, contents: list[str], model: Path) -> None:
+    """The same answers as `tokenizers` on mixed text and random strings."""
+    texts.write_model(model, tokenizer_metadata(vocabulary))
+    every = [
+        texts.mixed_text(31, 40_000, contents),
+        *texts.random_strings(32, 1500, contents, most=8),
+    ]
+    ours = texts.tokenize(texts.PROGRAM, model, [s.encode() for s in every])
+    wrong = texts.differences(
+        every, ours, texts.expected(Tokenizer.from_file(str(tokenizer_file)), every)
+    )
+    assert not wrong, "\n".join(wrong[:5])
+
+
+@pytest.mark.parametrize("kind", NAMES_OF_KINDS)
+def test_byte_level_tokenizers(kind, wide, tmp_path):
+    """The ids of the tokenizer.json that the metadata were made of. GGUF has no flags of added
+    tokens, so they have none."""
+    data = test_tokenizer.KINDS[kind]()
+    data["added_tokens"] = [
+        token
+        for token in data["added_tokens"]
+        if token["content"] not in ("<sn>", "<nr>", "\u00f8")
+    ]
+    for token in data["added_tokens"]:
+        token.update(lstrip=False, rstrip=False, single_word=False, normalized=False)
+    test_tokenizer.renumber_added(data)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+    fields = gguf_files.byte_level_fields(data, NAMES_OF_KINDS[kind], rows=27000)
+    convert(wide, tmp_path / "x.gguf", tokenizer=fields)
+    contents = [token["content"] for token in data["added_tokens"]]
+    vocabulary = gguf_vocabulary(read_gguf(str(tmp_path / "x.gguf")))
+    assert len(vocabulary.tokens) == len(data["model"]["vocab"]) + sum(  # without the padding
+        token["content"] not in data["model"]["vocab"] for token in data["added_tokens"]
+    )
+    agree(vocabulary, tmp_path / "tokenizer.json", contents, tmp_path / "model.bin")
+
+
+def test_every_kind_is_tested():
+    """The other names in the table are those of kinds that are."""
+    assert {PRE_TOKENIZERS[pre][0] for pre in NAMES_OF_KINDS.values()} == set(KINDS) - {"command-r"}
+
+
+def test_add_bos_and_eos(wide, tmp_path):
+    """What a text begins and ends with: as the metadata say or, if they do not, as llama.cpp has it
+    for the kind."""
+    for pre, says, prefix in (
+        ("llama-bpe", None, [1]),
+        ("llama-bpe", False, []),
+        ("qwen2", None, []),
+        ("qwen2", True, [1]),
+    ):
+        fields = TINY | {
+            "tokenizer.ggml.pre": pre,
+            "tokenizer.ggml.tokens": list("abcdefgh"),
+            "tokenizer.ggml.token_type": [1] * 8,
+        }
+        fields |= {
+            "tokenizer.ggml.add_bos_token": says,
+            "tokenizer.ggml.bos_token_id": 1,
+            "tokenizer.ggml.eos_token_id": 2,
+            "tokenizer.ggml.eot_token_id": 7,
+            "tokenizer.ggml.add_eos_token": True,
+        }
+        convert(wide, tmp_path / "x.gguf", tokenizer=fields)
+        v = gguf_vocabulary(read_gguf(str(tmp_path / "x.gguf")))
+        assert (v.prefix, v.suffix, v.eos) == (prefix, [2], [2, 7])
+
+
+def scored_pieces() -> list[tuple[str, float, int]]:
+    """Those of test_tokenizer.sentencepiece_file."""
+    rest = test_tokenizer.pieces_by_score()
+    fixed = [
+        ("<unk>", 0.0, 2),
+        ("<s>", 0.0, 3),
+        ("</s>", 0.0, 3),
+        *((f"<0x{b:02X}>", 0.0, 6) for b in range(256)),
+    ]
+    return [*fixed, *((t, s, 1) for t, s in rest)]
+
+
+def test_scored_tokenizer(wide, tmp_path):
+    """The same metadata as from a SentencePiece file of the same pieces."""
+    pieces = scored_pieces()
+    (tmp_path / "t.model").write_bytes(
+        test_tokenizer.sentencepiece_file(
+            test_tokenizer.pieces_by_score(), normalizer=test_tokenizer.protobuf(4, 0)
+        )
+    )
+    convert(
+        wide,
+        tmp_path / "x.gguf",
+        tokenizer=gguf_files.scored_fields([*pieces, ("[PAD9]", -1e4, 5)], bos_token_id=1),
+    )
+    ours = tokenizer_metadata(gguf_vocabulary(read_gguf(str(tmp_path / "x.gguf"))))
+    theirs = tokenizer_metadata(str(tmp_path / "t.model"))
+    assert ours.keys() == theirs.keys() and all(
+        np.array_equal(ours[key], theirs[key]) for key in ours
+    )
+
+
+def test_user_defined_spaces(wide, tmp_path):
+    """Gemma's runs of U+2581, which the converter writes as spaces: the same metadata as from a
+    SentencePiece file."""
+    pieces = [
+        *scored_pieces(),
+        *(("\u2581" * n, 0.0, 4) for n in (2, 3, 7)),
+        ("<table>", 0.0, 4),
+        ("\n\n", 0.0, 4),
+    ]
+    normalizer = tokenizer_forms.protobuf(3, 0) + tokenizer_forms.protobuf(4, 0)
+    (tmp_path / "t.model").write_bytes(tokenizer_forms.sentencepiece(pieces, normalizer=normalizer))
+    fields = gguf_files.scored_fields(pieces, prefix=False)
+    assert fields["tokenizer.ggml.tokens"][-3] == " " * 7
+    convert(wide, tmp_path / "x.gguf", tokenizer=fields)
+    ours = tokenizer_metadata(gguf_vocabulary(read_gguf(str(tmp_path / "x.gguf"))))
+    theirs = tokenizer_metadata(str(tmp_path / "t.model"))
+    assert ours.keys() == theirs.keys() and all(
+        np.array_equal(ours[key], theirs[key]) for key in ours
+    )
+
+
+def test_tokenizer_goes_into_the_file(wide, tmp_path, run, capsys):
+    """And ./run reads it. The embedding has 48 rows: too few for what text becomes, or only for
+    added tokens."""
+    fields = gguf_files.scored_fields(scored_pieces())
+    convert(wide, tmp_path / "x.gguf", tokenizer=fields)
+    assert export.main([str(tmp_path / "x.gguf"), str(tmp_path / "x.bin")]) == 1
+    assert "the embedding has 48 rows" in capsys.readouterr().err
+    few = [
+        ("<unk>", 0.0, 2),
+        ("<s>", 0.0, 3),
+        ("</s>", 0.0, 3),
+        *((c, -float(i), 1) for i, c in enumerate("\u2581abcdef")),
+        ("ab", -0.5, 1),
+        *((f"<{i}>", 0.0, 4) for i in range(40)),
+    ]
+    convert(wide, tmp_path / "x.gguf", tokenizer=gguf_files.scored_fields(few))
+    assert export.main([str(tmp_path / "x.gguf"), str(tmp_path / "x.bin")]) == 0
+    assert (
+        "3 tokens, 48 the first of them, have no row in the embedding, which has 48"
+        in capsys.readouterr().err
+    )
+    assert run(tmp_path / "x.bin", "--tokenize", "-p", "ab<1>").stdout.split() == [
+        b"1",
+        b"3",
+        b"10",
+        b"12",
+    ]
+    done = run(tmp_path / "x.bin", "-p", "ab<39>")
+    assert done.returncode == 1 and "the text has token 50" in done.stderr, done.stderr
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+TINY = {
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.pre": "gpt-2",
+    "tokenizer.ggml.tokens": ["a", "b"],
+    "tokenizer.ggml.token_type": [1, 1],
+}
+SCORED = gguf_files.scored_fields([("<unk>", 0.0, 2), ("a", -1.0, 1), ("b", -2.0, 1)])
+REFUSED = {
+    "general.architecture is 'bert'": dict(change={"general.architecture": "bert"}),
+    "general.type is 'adapter'": dict(change={"general.type": "adapter"}),
+    "join the parts first": dict(change={"split.count": 3}),
+    "lacks embedding_length": dict(change={"llama.embedding_length": None}),
+    "block_count is 0": dict(change={"llama.block_count": 0}),
+    "attention.head_count is \\[4, 4\\]": dict(change={"llama.attention.head_count": [4, 4]}),
+    "lacks expert_used_count": dict(change={"llama.expert_count": 8}),
+    "lacks the tensor blk.0.ffn_gate_inp.weight": dict(
+        change={"llama.expert_count": 8, "llama.expert_used_count": 2}
+    ),
+    "vocab_size is 47": dict(change={"llama.vocab_size": 47}),
+    "rope.dimension_count is 32": dict(change={"llama.rope.dimension_count": 32}),
+    "attention.value_length is 32": dict(change={"llama.attention.value_length": 32}),
+    "rope_type is 'ntk'": dict(
+        change={"llama.rope.scaling.type": "ntk", "llama.rope.scaling.factor": 4.0}
+    ),
+    "logit_scale \\(0.5\\) is unknown": dict(change={"llama.logit_scale": 0.5}),
+    "attention.causal is False": dict(change={"llama.attention.causal": False}),
+    "lacks the tensor blk.0.attn_k.weight": dict(tensors=lambda t: t.pop("blk.0.attn_k.weight")),
+    "lacks the tensor token_embd.weight": dict(tensors=lambda t: t.pop("token_embd.weight")),
+    "holds blk.0.attn_sinks.weight": dict(
+        tensors=lambda t: t.update({"blk.0.attn_sinks.weight": np.ones(4, np.float32)})
+    ),
+    "tensor blk.0.attn_v.weight has shape": dict(
+        tensors=lambda t: t.update({"blk.0.attn_v.weight": np.ones((9, 256))})
+    ),
+    "rope_freqs.weight holds no 32 positive": dict(
+        tensors=lambda t: t.update({"rope_freqs.weight": np.ones(5, np.float32)})
+    ),
+    "output_norm.weight: a weight is NaN": dict(
+        tensors=lambda t: t.update({"output_norm.weight": np.full(256, np.nan)})
+    ),
+    "output.weight is stored as IQ4_NL": dict(
+        kind=lambda name: Q.IQ4_NL,
+        tensors=lambda t: t.update(
+            {name: np.zeros((w.shape[0], 144), np.uint8) for name, w in t.items() if w.ndim == 2}
+        ),
+    ),
+    "metadata make no sense": dict(change={"split.count": "many"}),
+    "tokenizer.ggml.model is 'bert'": dict(tokenizer={**TINY, "tokenizer.ggml.model": "bert"}),
+    "tokenizer.ggml.pre is 'default'": dict(tokenizer={**TINY, "tokenizer.ggml.pre": "default"}),
+    "tokenizer.ggml.pre is None": dict(tokenizer={**TINY, "tokenizer.ggml.pre": None}),
+    "tokenizer.ggml.tokens and tokenizer.ggml.token_type": dict(
+        tokenizer={**TINY, "tokenizer.ggml.token_type": [1]}
+    ),
+    "tokenizer.ggml.add_space_prefix is True": dict(
+        tokenizer={**TINY, "tokenizer.ggml.add_space_prefix": True}
+    ),
+    "model.merges: entry 0": dict(tokenizer={**TINY, "tokenizer.ggml.merges": ["a c"]}),
+    "tokenizer.ggml.bos_token_id is None": dict(
+        tokenizer={**TINY, "tokenizer.ggml.add_bos_token": True}
+    ),
+    "tokenizer.ggml.escape \\(True\\) is unknown": dict(
+        tokenizer={**TINY, "tokenizer.ggml.escape": True}
+    ),
+    "scores are missing or all equal": dict(
+        tokenizer={**SCORED, "tokenizer.ggml.scores": [-1e3, -1e3, -1e3]}
+    ),
+    "remove_extra_whitespaces is True": dict(
+        tokenizer={**SCORED, "tokenizer.ggml.remove_extra_whitespaces": True}
+    ),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_refused(message, wide, tmp_path, capsys):
+    """A file that asks for what is not there is refused by the name of the key or the tensor, and
+    nothing is written."""
+    convert(wide, tmp_path / "x.gguf", **REFUSED[message])
+    assert export.main([str(tmp_path / "x.gguf"), str(tmp_path / "x.bin")]) == 1
+    assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "x.bin").exists()
+
+
+def test_damaged_files(wide, tmp_path, capsys):
+    """Cut short, or with bits flipped in the header: a sentence, or an export of other numbers,
+    never a traceback."""
+    convert(wide, tmp_path / "x.gguf", kind=lambda name: Q.Q8_0, tokenizer=SCORED)
+    data = (tmp_path / "x.gguf").read_bytes()
+    bad = tmp_path / "bad.gguf"
+    rng = np.random.default_rng(6)
+    for n in [4, 8, 24, 100, 1000, 3000, len(data) - 100]:
+        bad.write_bytes(data[:n])
+        assert export.main([str(bad), str(tmp_path / "x.bin")]) == 1
+        assert "export: " in capsys.readouterr().err
+    for _ in range(60):
+        flipped = bytearray(data)
+        for at in rng.integers(4, 3000, 2):
+            flipped[at] ^= 1 << int(rng.integers(8))
+        bad.write_bytes(flipped)
+        assert export.main([str(bad), str(tmp_path / "x.bin")]) in (0, 1)
+
+
+def test_without_the_package(wide, tmp_path, capsys, monkeypatch):
+    convert(wide, tmp_path / "x.gguf")
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    assert export.main([str(tmp_path / "x.gguf"), str(tmp_path / "x.bin")]) == 1
+    assert "needs the gguf package; pip install gguf" in capsys.readouterr().err
+
+
+def test_tokenizer_option_is_refused(wide, tmp_path, capsys):
+    convert(wide, tmp_path / "x.gguf")
+    (tmp_path / "t.bin").write_bytes(b"")
+    assert (
+        export.main(
+            [
+                str(tmp_path / "x.gguf"),
+                str(tmp_path / "x.bin"),
+                "--tokenizer",
+                str(tmp_path / "t.bin"),
+            ]
+        )
+        == 1
+    )
+    assert "a GGUF file holds its own tokenizer" in capsys.readouterr().err
+    assert export.main([str(tmp_path / "x.gguf"), str(tmp_path / "x.gguf")]) == 1
+    assert "belongs to the source" in capsys.readouterr().err

@@ -1,0 +1,350 @@
+"""Checkpoints that other tools have packed mean what their formats say; those in fp8 and mxfp4 give
+the same file as one that holds what they stand for."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+import export
+from exporter.sources.huggingface import open_safetensors
+from exporter.config import Config
+from exporter.packed.floats import fp8_blocks
+from exporter.packed.methods import dequantize
+from exporter.tensor import ExportError, Tensor
+
+GOLDEN = ROOT / "tests" / "golden"
+NAMES = {
+    np.dtype("<f4"): "F32",
+    np.dtype("<f2"): "F16",
+    np.dtype("u1"): "U8",
+    np.dtype("<i4"): "I32",
+    np.dtype("<i8"): "I64",
+    np.dtype("i1"): "F8_E4M3",
+}  # i1 stands for fp8 here
+
+
+def fp8(byte: int) -> float:
+    """The number of a byte of E4M3."""
+    sign, exponent, mantissa = (-1) ** (byte >> 7), byte >> 3 & 15, byte & 7
+    return sign * (
+        mantissa / 8 * 2**-6 if exponent == 0 else (1 + mantissa / 8) * 2 ** (exponent - 7)
+    )
+
+
+def fp4(code: int) -> float:
+    """The number of four bits of E2M1."""
+    sign, exponent, mantissa = (-1) ** (code >> 3), code >> 1 & 3, code & 1
+    return sign * (mantissa / 2 if exponent == 0 else (1 + mantissa / 2) * 2 ** (exponent - 1))
+
+
+def save(directory: Path, tensors: dict[str, np.ndarray], quantization: dict | None) -> Path:
+    """A copy of a golden checkpoint with these tensors and that quantization_config."""
+    write_safetensors(directory / "model.safetensors", tensors)
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(
+        json.dumps({**config, "quantization_config": quantization})
+    )
+    return directory
+
+
+def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
+    header, data = {}, b""
+    for name, values in tensors.items():
+        raw = np.ascontiguousarray(values).tobytes()
+        offsets = [len(data), len(data) + len(raw)]
+        header[name] = {
+            "dtype": NAMES[values.dtype],
+            "shape": list(values.shape),
+            "data_offsets": offsets,
+        }
+        data += raw
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def exported(
+    tmp_path: Path, golden: str, tensors: dict[str, np.ndarray], quantization: dict | None
+) -> bytes:
+    directory = tmp_path / "model"  # the same name, which the file repeats
+    shutil.rmtree(directory, ignore_errors=True)
+    shutil.copytree(GOLDEN / golden, directory)
+    save(directory, tensors, quantization)
+    assert export.main([str(directory), str(tmp_path / "out.bin"), "--dtype", "f32"]) == 0
+    return (tmp_path / "out.bin").read_bytes()
+
+
+def tensors_of(golden: str) -> dict[str, np.ndarray]:
+    return {
+        name: t.array().astype("<f4")
+        for name, t in open_safetensors(str(GOLDEN / golden / "model.safetensors")).items()
+    }
+
+
+def test_mxfp4(tmp_path):
+    rng = np.random.default_rng(1)
+    plain, packed = tensors_of("gpt_oss"), tensors_of("gpt_oss")
+    for name in [
+        name for name in plain if name.endswith(("experts.gate_up_proj", "experts.down_proj"))
+    ]:
+        n, n_in, n_out = plain[name].shape
+        blocks = rng.integers(0, 256, (n, n_out, n_in // 32, 16), np.uint8)
+        scales = rng.integers(118, 130, (n, n_out, n_in // 32), np.uint8)
+        codes = np.stack([blocks % 16, blocks // 16], -1).reshape(n, n_out, n_in // 32, 32)
+        values = np.vectorize(lambda code: fp4(int(code)))(codes) * 2.0 ** (
+            scales[..., None].astype(int) - 127
+        )
+        plain[name] = values.reshape(n, n_out, n_in).transpose(0, 2, 1).astype("<f4")
+        del packed[name]
+        packed[name + "_blocks"], packed[name + "_scales"] = blocks, scales
+    quantization = dict(quant_method="mxfp4", modules_to_not_convert=["lm_head"])
+    assert exported(tmp_path, "gpt_oss", packed, quantization) == exported(
+        tmp_path, "gpt_oss", plain, None
+    )
+
+
+def test_fp8(tmp_path):
+    rng = np.random.default_rng(2)
+    plain, packed = tensors_of("deepseek_v3"), tensors_of("deepseek_v3")
+    for name in [name for name in plain if name.endswith("_proj.weight")]:
+        weight = rng.integers(0, 256, plain[name].shape, np.uint8)
+        weight[weight % 128 == 127] = 0  # NaN
+        scale = np.float32(rng.uniform(0.001, 0.01))
+        plain[name] = np.vectorize(lambda byte: fp8(int(byte)))(weight).astype("<f4") * scale
+        packed[name] = weight.view(np.int8)
+        packed[name + "_scale_inv"] = np.full((1, 1), scale, "<f4")
+    quantization = dict(
+        quant_method="fp8", fmt="e4m3", activation_scheme="dynamic", weight_block_size=[128, 128]
+    )
+    assert exported(tmp_path, "deepseek_v3", packed, quantization) == exported(
+        tmp_path, "deepseek_v3", plain, None
+    )
+
+
+@pytest.mark.parametrize("rows", [(0, 300), (120, 260), (128, 129)])
+def test_fp8_blocks_are_whole_but_for_the_last(rows):
+    rng = np.random.default_rng(3)
+    weight, scales = (
+        rng.integers(0, 127, (300, 200), np.uint8),
+        rng.uniform(0.5, 2, (3, 2)).astype(np.float32),
+    )
+
+    def tensor(values: np.ndarray, raw: Tensor | None = None) -> Tensor:
+        return Tensor(
+            "t", values.shape, lambda: lambda a, b: values[a:b].astype(np.float32), raw=raw
+        )
+
+    got = fp8_blocks(tensor(weight, tensor(weight)), tensor(scales), 128, 128).load()(*rows)
+    a, b = rows
+    want = [
+        [np.float32(fp8(int(weight[i, j]))) * scales[i // 128, j // 128] for j in range(200)]
+        for i in range(a, b)
+    ]
+    assert np.array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (dict(quant_method="aqlm"), "quant_method is 'aqlm', which is not supported; supported: "),
+        (dict(weight_block_size=[128]), "weight_block_size is [128], expected two sizes"),
+        (dict(fmt="e5m2"), "fmt is 'e5m2'"),
+        (dict(rotation=["x"]), "rotation (['x']) is unknown"),
+        (dict(weight_block_size=[16, 16]), "has shape [1, 1], its weight [22, 36]"),
+    ],
+)
+def test_other_ways_of_fp8_are_refused(changes, said, tmp_path, capsys):
+    tensors = tensors_of("deepseek_v3")
+    name = "model.layers.0.self_attn.q_a_proj.weight"
+    tensors[name] = np.zeros(tensors[name].shape, np.int8)
+    tensors[name + "_scale_inv"] = np.ones((1, 1), "<f4")
+    directory = tmp_path / "model"
+    shutil.copytree(GOLDEN / "deepseek_v3", directory)
+    quantization = dict(
+        quant_method="fp8", fmt="e4m3", activation_scheme="dynamic", weight_block_size=[128, 128]
+    )
+    save(directory, tensors, {**quantization, **changes})
+    assert export.main([str(directory), str(tmp_path / "out.bin")]) == 1
+    assert said in capsys.readouterr().err
+
+
+# ---- whole numbers of a few bits, packed here number by number ----
+
+
+def unpacked(tmp_path: Path, tensors: dict[str, np.ndarray], **quantization) -> np.ndarray:
+    """The weight of the module m, from a file."""
+    path = tmp_path / "model.safetensors"
+    write_safetensors(path, {f"m.{name}": values for name, values in tensors.items()})
+    left = open_safetensors(str(path))
+    dequantize(Config({"quantization_config": quantization}), left)
+    assert list(left) == ["m.weight"]
+    weight = left["m.weight"]
+    whole = weight.array()
+    assert weight.shape == whole.shape and np.array_equal(weight.load()(3, 5), whole[3:5])
+    return whole
+
+
+def words(numbers: np.ndarray, bits: int) -> np.ndarray:
+    """int32 [rows, words] of [rows, n]: the numbers of a row, from its lowest bit on."""
+    packed = []
+    for row in numbers:
+        stream = sum(int(number) << (i * bits) for i, number in enumerate(row))
+        packed.append(
+            np.frombuffer(stream.to_bytes(-(-len(row) * bits // 32) * 4, "little"), "<i4")
+        )
+    return np.array(packed)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("form, less", [("gptq", 1), ("gptq_v2", 0)])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_gptq(tmp_path, bits, form, less, ordered):
+    rng = np.random.default_rng(bits)
+    n_in, n_out, size = 64, 32, 16
+    codes = rng.integers(0, 1 << bits, (n_out, n_in))
+    zeros = rng.integers(1, 1 << bits, (n_in // size, n_out))
+    scales = rng.uniform(0.1, 1, zeros.shape).astype("<f2")
+    group = rng.permutation(n_in) // size if ordered else np.arange(n_in) // size
+    tensors = {
+        "qweight": words(codes, bits).T,
+        "qzeros": words(zeros - less, bits),
+        "scales": scales,
+    }
+    if ordered:
+        tensors["g_idx"] = group.astype("<i4")
+    found = unpacked(
+        tmp_path,
+        tensors,
+        quant_method="gptq",
+        bits=bits,
+        group_size=size,
+        checkpoint_format=form,
+        desc_act=ordered,
+        sym=False,
+    )
+    assert np.array_equal(found, (codes - zeros.T[:, group]) * scales.astype("<f4").T[:, group])
+
+
+def test_awq(tmp_path):
+    rng = np.random.default_rng(1)
+    codes, zeros = rng.integers(0, 16, (48, 40)), rng.integers(0, 16, (3, 40))
+    scales = rng.uniform(0.1, 1, zeros.shape).astype("<f2")
+    order = [0, 2, 4, 6, 1, 3, 5, 7]  # of the eight columns in a word
+    tensors = {
+        "qweight": words(codes.reshape(48, 5, 8)[..., order].reshape(48, 40), 4),
+        "qzeros": words(zeros.reshape(3, 5, 8)[..., order].reshape(3, 40), 4),
+        "scales": scales,
+    }
+    found = unpacked(tmp_path, tensors, quant_method="awq", bits=4, group_size=16, version="gemm")
+    group = np.arange(48) // 16
+    assert np.array_equal(found, ((codes - zeros[group]) * scales.astype("<f4")[group]).T)
+
+
+def compressed(**weights) -> dict:
+    return dict(
+        quant_method="compressed-tensors",
+        format="pack-quantized",
+        config_groups={"group_0": {"targets": ["Linear"], "weights": {"type": "int", **weights}}},
+    )
+
+
+def test_compressed_tensors(tmp_path):
+    rng = np.random.default_rng(1)
+    codes, zeros = rng.integers(0, 16, (37, 48)), rng.integers(0, 16, (37, 3))
+    scales = rng.uniform(0.1, 1, zeros.shape).astype("<f2")
+    tensors = {
+        "weight_packed": words(codes, 4),
+        "weight_scale": scales,
+        "weight_shape": np.array([37, 48], "<i8"),
+        "weight_zero_point": words(zeros.T, 4).T,
+    }
+    scheme = dict(num_bits=4, strategy="group", group_size=16)
+    found = unpacked(tmp_path, tensors, **compressed(symmetric=False, **scheme))
+    wide = scales.astype("<f4")[:, np.arange(48) // 16]
+    assert np.array_equal(found, (codes - zeros[:, np.arange(48) // 16]) * wide)
+    found = unpacked(tmp_path, tensors, **compressed(symmetric=True, **scheme))
+    assert np.array_equal(found, (codes - 8) * wide)
+
+
+def four_bits(state: dict, **tensors) -> dict[str, np.ndarray]:
+    text = np.frombuffer(json.dumps(state).encode(), np.uint8)
+    return {**tensors, "weight.quant_state.bitsandbytes__nf4": text}
+
+
+def test_bitsandbytes(tmp_path):
+    rng = np.random.default_rng(1)
+    codes, table = rng.integers(0, 16, 9 * 14), rng.uniform(-1, 1, 16).astype("<f4")
+    largest, of_256 = rng.uniform(1, 2, 2).astype("<f4"), rng.uniform(0, 1, 256).astype("<f4")
+    packed = (codes[::2] * 16 + codes[1::2]).astype(np.uint8)[:, None]
+    state = dict(blocksize=64, shape=[9, 14], quant_type="nf4", dtype="float32")
+    tensors = {"weight": packed, "weight.quant_map": table}
+    block = np.arange(9 * 14) // 64
+    found = unpacked(
+        tmp_path,
+        four_bits(state, **tensors, **{"weight.absmax": largest}),
+        quant_method="bitsandbytes",
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+    )
+    assert np.array_equal(found, (table[codes] * largest[block]).reshape(9, 14))
+    nested = {
+        "weight.absmax": np.array([7, 200], np.uint8),
+        "weight.nested_absmax": np.array([3], "<f4"),
+        "weight.nested_quant_map": of_256,
+    }
+    state |= dict(nested_blocksize=256, nested_offset=0.5, nested_dtype="float32")
+    found = unpacked(tmp_path, four_bits(state, **tensors, **nested), quant_method="bitsandbytes")
+    largest = of_256[[7, 200]] * np.float32(3) + np.float32(0.5)
+    assert np.array_equal(found, (table[codes] * largest[block]).reshape(9, 14))
+
+
+GPTQ = dict(quant_method="gptq", bits=4, group_size=16, desc_act=False)
+WHOLE = {
+    "qweight": np.zeros((4, 8), "<i4"),
+    "qzeros": np.zeros((2, 1), "<i4"),
+    "scales": np.ones((2, 8), "<f2"),
+}
+STATE = dict(blocksize=64, shape=[4, 16])
+FOUR = {
+    "weight": np.zeros((32, 1), np.uint8),
+    "weight.quant_map": np.zeros(16, "<f4"),
+    "weight.absmax": np.ones(1, "<f4"),
+}
+
+
+@pytest.mark.parametrize(
+    "tensors, quantization, said",
+    [
+        (WHOLE, {**GPTQ, "bits": 5}, "bits is 5, which is not supported; supported: 2, 3, 4, 8"),
+        (WHOLE, {**GPTQ, "bits": 1 << 40}, "bits is 1099511627776, expected a whole number"),
+        (WHOLE, {**GPTQ, "group_size": 8}, "m.scales has shape [2, 8], expected [4, 8]"),
+        (WHOLE, {**GPTQ, "checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'"),
+        (WHOLE, {**GPTQ, "dynamic": {"-:lm_head": {}}}, "dynamic is "),
+        ({"qweight": WHOLE["qweight"]}, GPTQ, "the checkpoint lacks the tensor m.scales"),
+        ({**WHOLE, "qweight": np.zeros((4, 8), "<f4")}, GPTQ, "is not stored in bytes"),
+        ({**WHOLE, "qweight": np.zeros(8, "<i4")}, GPTQ, "expected [any, any]"),
+        ({**WHOLE, "g_idx": np.full(32, 2, "<i4")}, GPTQ, "a column is of group 2, of 2"),
+        ({**WHOLE, "g_idx": np.full(32, -1, "<i4")}, GPTQ, "a column is of group -1, of 2"),
+        (WHOLE, dict(quant_method="awq", bits=4, version="gemv"), "version is 'gemv'"),
+        (
+            four_bits({**STATE, "shape": [4, 17]}, **FOUR),
+            dict(quant_method="bitsandbytes"),
+            "68 numbers",
+        ),
+        (
+            four_bits({**STATE, "shape": [4, -16]}, **FOUR),
+            dict(quant_method="bitsandbytes"),
+            "its sizes",
+        ),
+        (four_bits({}, **FOUR), dict(quant_method="bitsandbytes"), "does not say what is packed"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path, tensors, quantization, said):
+    with pytest.raises(ExportError) as caught:
+        unpacked(tmp_path, tensors, **quantization)
+    assert said in str(caught.value)

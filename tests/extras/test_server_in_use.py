@@ -1,0 +1,297 @@
+"""The server as clients and operators use it: what takes long holds up nobody, a client that stalls
+is let go, HTTP's own rules hold, and it ends in order."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+from conftest import ROOT, STORIES, Server
+
+import heads
+from heads.server import app as server_app, bodies, serve as command
+from heads.server.texts import Answer
+from heads._batch import Batch
+from heads.server.engine import Engine
+
+QUESTION = [{"role": "user", "content": "what is it?"}]
+COMPLETION = ("completions", {"prompt": "Once", "max_tokens": 2})
+CHAT = ("chat/completions", {"messages": QUESTION, "max_tokens": 2})
+
+
+@pytest.fixture(scope="module")
+def stories():
+    server = Server(STORIES, "--parallel", 4)
+    yield server
+    server.stop()
+
+
+@contextmanager
+def in_process(model, parallel: int = 2):
+    with heads.Model(model) as opened:
+        engine = Engine(opened, parallel, 8)
+        engine.start()
+        yield engine
+        engine.stop()
+
+
+# ---- what takes long ----
+
+
+@pytest.mark.parametrize(
+    ("where", "what", "path", "body"),
+    [
+        (heads.Model, "encode", *COMPLETION),
+        (heads.Model, "chat_ids", *CHAT),
+        (Batch, "submit", *COMPLETION),
+        (Answer, "whole", *COMPLETION),
+    ],
+)
+def test_others_are_answered_meanwhile(talker, monkeypatch, where, what, path, body):
+    """Texts become tokens, tokens join the batch, and answers are written while others are heard."""
+    begun, answered, real = threading.Event(), threading.Event(), getattr(where, what)
+    waited = []
+
+    def slow(*args, **options):
+        begun.set()
+        waited.append(answered.wait(10))
+        return real(*args, **options)
+
+    async def run(engine: Engine) -> None:
+        transport = httpx.ASGITransport(app=server_app.create_app(engine))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            first = asyncio.ensure_future(http.post(f"/v1/{path}", json=body))
+            while not begun.is_set():
+                await asyncio.sleep(0.01)
+            second = asyncio.ensure_future(http.post(f"/v1/{path}", json=body))
+            await asyncio.sleep(0.05)
+            assert (await http.get("/health")).status_code == 200
+            answered.set()
+            assert [(await x).status_code for x in (first, second)] == [200, 200]
+
+    with in_process(talker) as engine:
+        monkeypatch.setattr(where, what, slow)
+        asyncio.run(asyncio.wait_for(run(engine), 60))
+    assert all(waited)
+
+
+def test_many_texts_of_one_request(stories):
+    """More than may wait and run, on a server that has nothing else to do."""
+    body = {"prompt": "Once", "n": 100, "max_tokens": 1}
+    answer = httpx.post(stories.url + "/v1/completions", json=body, timeout=60)
+    assert answer.status_code == 200 and len(answer.json()["choices"]) == 100
+
+
+# ---- clients that stall ----
+
+
+def test_half_a_request_is_let_go(monkeypatch):
+    """Its connection is closed: half of a head, half of a second one, half of a body."""
+    monkeypatch.setattr(command, "HEAD_SECONDS", 0)
+    monkeypatch.setattr(bodies, "BODY_SECONDS", 1)
+    with in_process(STORIES) as engine, socket.create_server(("127.0.0.1", 0)) as listener:
+        server = command.Server(server_app.create_app(engine), [engine], 0)
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        half = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n"
+        whole = "GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        body = half + "content-type: application/json\r\ncontent-length: 99\r\n\r\n{"
+        connections = [socket.create_connection(listener.getsockname()) for _ in range(4)]
+        for connection, text in zip(connections, ("", half, whole + half, body)):
+            connection.settimeout(20)
+            connection.sendall(text.encode())
+        try:
+            said = [b"".join(iter(lambda: c.recv(999), b"")).decode() for c in connections]
+        finally:
+            for connection in connections:
+                connection.close()
+            server.should_exit = True
+            thread.join()
+    assert said[:2] == ["", ""] and '{"status":"ok"}' in said[2]
+    assert said[3].startswith("HTTP/1.1 408") and "did not come within" in said[3]
+
+
+# ---- HTTP ----
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("LocalHost:1", 200),
+        ("127.0.0.1:8080", 200),
+        ("[::1]:8080", 200),
+        ("evil.example", 400),
+        ("a{b.evil.example", 400),
+        ("localhost.evil.example", 400),
+        ("localhost@evil.example", 400),
+        ("", 400),
+    ],
+)
+def test_names_that_it_answers_to(stories, host, status):
+    assert httpx.get(stories.url + "/health", headers={"host": host}).status_code == status
+
+
+def test_methods_and_types(stories):
+    head = httpx.head(stories.url + "/health")
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == str(len('{"status":"ok"}'))
+    for path, allowed in (("/v1/completions", {"POST"}), ("/v1/models", {"GET", "HEAD"})):
+        answer = httpx.put(stories.url + path)
+        assert answer.status_code == 405 and "there is no PUT" in answer.json()["error"]["message"]
+        assert set(answer.headers["allow"].split(", ")) == allowed
+    answer = httpx.post(
+        stories.url + "/v1/completions",
+        content=b'{"prompt": "Once", "max_tokens": 1}',
+        headers={"content-type": "Application/JSON; charset=UTF-8"},
+    )
+    assert answer.status_code == 200
+
+
+def test_the_page_runs_nothing_but_its_own(stories):
+    page = httpx.get(stories.url)
+    policy = dict(
+        part.split(" ", 1) for part in page.headers["content-security-policy"].split("; ")
+    )
+    assert page.headers["x-frame-options"] == "DENY" and policy["frame-ancestors"] == "'none'"
+    assert page.headers["cross-origin-opener-policy"] == "same-origin"
+    assert page.headers["cross-origin-embedder-policy"] == "require-corp"
+    assert policy["default-src"] == "'none'" and policy["connect-src"] == "'self'"
+    for kind in ("script", "style"):
+        (inline,) = re.findall(f"<{kind}>(.*?)</{kind}>", page.text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()
+        assert policy[f"{kind}-src"] == f"'sha256-{digest}'"
+    assert not re.search(r"\son\w+=|\sstyle=", page.text)  # which the policy forbids
+
+
+def test_messages_may_hold_nulls(talker):
+    """As the client's own objects do."""
+    with in_process(talker) as engine:
+        app = server_app.create_app(engine)
+
+        async def run() -> None:
+            http = httpx.AsyncClient(transport=httpx.ASGITransport(app=app))
+            client = openai.AsyncOpenAI(
+                base_url="http://localhost/v1", api_key="-", http_client=http
+            )
+            create = client.chat.completions.create
+            options = dict(model="talker", max_tokens=4, seed=1)
+            message = (await create(messages=QUESTION, **options)).choices[0].message.model_dump()
+            assert None in message.values()
+            await create(messages=[*QUESTION, message, *QUESTION], **options)
+            with pytest.raises(openai.BadRequestError, match=r"messages\[0\].audio is not"):
+                await create(messages=[{**QUESTION[0], "audio": {"id": "a"}}], **options)
+
+        asyncio.run(run())
+
+
+def test_a_token_of_half_a_character_has_its_bytes():
+    """In log-probabilities, where the text of such a token is a replacement character."""
+    with heads.Model(STORIES) as m:
+        ids = m.encode("\U0001f600")[-4:]
+        own = [[*m.token_bytes(id)] for id in ids]
+        assert b"".join(m.token_bytes(id) for id in ids) == "\U0001f600".encode()
+    with in_process(STORIES) as engine:
+        answer = Answer(engine, server_app.completion_request(COMPLETION[1], "stories"))
+        for id, bytes_of in zip(ids, own):
+            entry = answer._of_chat(heads._batch.Likely(id, -1.0, [(id, -1.0)]))
+            assert entry["bytes"] == entry["top_logprobs"][0]["bytes"] == bytes_of
+            assert entry["token"] == "\ufffd"
+
+
+# ---- the key ----
+
+
+def test_the_key_is_in_a_file_or_in_the_environment(serve, tmp_path):
+    """Not among the arguments, which every user of the machine can read."""
+    (tmp_path / "key").write_text("secret\n")
+    for server in (
+        serve(STORIES, "--api-key-file", tmp_path / "key"),
+        serve(STORIES, key="secret"),
+    ):
+        assert b"secret" not in Path(f"/proc/{server.process.pid}/cmdline").read_bytes()
+        url = server.url + "/v1/models"
+        for given in ("Bearer secret", "bearer secret", "BEARER  secret"):
+            assert httpx.get(url, headers={"authorization": given}).status_code == 200
+        for given in ("", "secret", "Basic secret", "Bearer", "Bearer secrets", "Bearer s\u00e9"):
+            answer = httpx.get(url, headers={"authorization": given.encode()})
+            assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
+        assert httpx.get(server.url + "/health").status_code == 200
+        assert server.stop() == ""
+
+
+def test_options_of_a_key_that_are_refused(tmp_path):
+    (tmp_path / "empty").write_text("\n")
+    for options, says in (
+        (["--api-key", "secret"], "unrecognized arguments"),
+        (["--api-key-file", tmp_path / "none"], "No such file"),
+        (["--api-key-file", tmp_path / "empty"], "is empty"),
+        (["--host", "0.0.0.0"], "needs --api-key-file or HEADS_API_KEY"),
+    ):
+        line = [sys.executable, "-m", "heads", "serve", STORIES, *options]
+        done = subprocess.run(
+            [str(x) for x in line], capture_output=True, cwd=ROOT / "python", timeout=60
+        )
+        assert done.returncode == 2 and says in done.stderr.decode(), done.stderr
+
+
+# ---- the end ----
+
+
+def stream_lines(server: Server, body: dict):
+    with httpx.stream("POST", server.url + "/v1/completions", json=body, timeout=60) as answer:
+        yield from (line for line in answer.iter_lines() if line)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_answers_are_finished_at_the_end(serve, endless, how):
+    server = serve(endless, "--grace", 60)
+    body = {"prompt": "abc", "max_tokens": 300, "stream": True, "temperature": 0}
+    lines = stream_lines(server, body)
+    first = next(lines)
+    server.process.send_signal(how)
+    rest = list(lines)
+    assert rest[-1] == "data: [DONE]" and '"length"' in rest[-2] and "choices" in first
+    assert server.process.wait(20) == 0 and server.stop() == ""
+
+
+def test_answers_that_take_longer_are_ended_in_order(serve, endless):
+    """A stream by an event, another answer by an error, a half-sent request somehow; no tracebacks."""
+    server = serve(endless, "--grace", 1)
+    body = {"prompt": "abc", "max_tokens": 100_000, "temperature": 0}
+    whole = []
+    ask = lambda: whole.append(  # noqa: E731
+        httpx.post(server.url + "/v1/completions", json=body, timeout=60)
+    )
+    thread = threading.Thread(target=ask)
+    thread.start()
+    lines = stream_lines(server, {**body, "stream": True})
+    next(lines)
+    while server.metric("texts_running") < 2:
+        pass
+    half = socket.create_connection(("127.0.0.1", server.port))
+    half.sendall(
+        b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n"
+        b"content-type: application/json\r\ncontent-length: 99\r\n\r\n{"
+    )
+    server.process.send_signal(signal.SIGTERM)
+    *_, last = lines
+    thread.join()
+    for error in (json.loads(last[6:])["error"], whole[0].json()["error"]):
+        assert error["type"] == "server_error" and "shutting down" in error["message"]
+    assert whole[0].status_code == 503 and server.process.wait(20) == 0
+    half.close()
+    assert "Traceback" not in server.stop()

@@ -1,0 +1,410 @@
+"""Tools: prompts by the checkpoint's own template, calls that a grammar forces, calls that are found
+in a text, and what does not parse."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+
+import chats
+import httpx
+import jsonschema
+import openai
+import pytest
+import talkers
+from conftest import STORIES
+
+import heads
+from heads import _grammars as grammars
+from heads.server import app as server_app, texts, tools as server_tools
+from heads.server.reader import HarmonyReader, Reader
+from heads.server.texts import Answer
+from heads.server.engine import Engine
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "city": {"enum": ["Oslo", "K\u00f6ln"]},
+        "days": {"type": "integer", "maximum": 9},
+    },
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "description": "d", "parameters": SCHEMA}},
+    {"type": "function", "function": {"name": "now"}},
+]
+QUESTION = [{"role": "user", "content": "what is it?"}]
+# As the templates of these families write them, in short.
+HEAD = """
+{%- if tools %}{{ '[S]' }}{% for t in tools %}{{ t | tojson }}{% endfor %}{% endif %}
+{%- for m in messages %}
+{{- '[' + m.role[0] + ']' + (m.content or '') }}
+{%- for c in m.tool_calls or [] %}"""
+TAIL = """{% endfor %}{{- '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '[a]' }}{% endif %}"""
+CALL = """{{ '\n<tool_call>\n{"name": "' + c.function.name + '", "arguments": ' }}
+{{- c.function.arguments | tojson + '}\n</tool_call>' }}"""
+TEMPLATES = {
+    "hermes": HEAD + CALL + TAIL,
+    "mistral": HEAD + "{{ '[TOOL_CALLS][' + c.function | tojson + ']' }}" + TAIL,
+    "llama": HEAD + """{{ '{"name": "' + c.function.name + '", "parameters": ' }}
+{{- c.function.arguments | tojson + '}' }}{# ipython #}""" + TAIL,
+    # Whose arguments are strings, and which shows no calls beside a content.
+    "deepseek": HEAD.replace("m.tool_calls or []", "(m.tool_calls if m.content is none else [])") + """
+{{- '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + c.type + '<｜tool▁sep｜>' + c.function.name }}
+{{- '\\n```json\\n' + c.function.arguments + '\\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>' }}""" + TAIL,
+    "harmony": HEAD + "{{ '<|channel|><|message|>' + c.function | tojson }}" + TAIL,
+    "unknown": HEAD + "{{ c.function.name }}" + TAIL,
+    "thinking": HEAD + CALL + TAIL[:-len("{% endif %}")] + "<think>{% endif %}{# </think> #}",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Models that know all bytes, with these templates."""
+    folder, found = tmp_path_factory.mktemp("tools"), {}
+    for name, template in TEMPLATES.items():
+        same = "thinking" if name == "thinking" else "hermes"  # those are one without tools
+        metadata = talkers.template_metadata(TEMPLATES[same])
+        metadata = {**metadata, "chat.template": template}
+        (folder / f"{name}.bin").write_bytes(chats.with_chat(STORIES.read_bytes(), metadata))
+        found[name] = heads.Model(folder / f"{name}.bin")
+    yield found
+    for model in found.values():
+        model.close()
+
+
+def ask(model: heads.Model, **options):
+    engine = Engine(model, 4, 16)
+    http = httpx.AsyncClient(transport=httpx.ASGITransport(app=server_app.create_app(engine)))
+    client = openai.AsyncOpenAI(base_url="http://localhost/v1", api_key="-", http_client=http)
+
+    async def run():
+        answer = await client.chat.completions.create(model=engine.model_name, **options)
+        return [chunk async for chunk in answer] if options.get("stream") else answer
+
+    engine.start()
+    try:
+        return asyncio.run(asyncio.wait_for(run(), 120))
+    finally:
+        engine.stop()
+
+
+def joined(chunks, n: int) -> list[dict]:
+    """The choices of a stream, as those of a whole answer."""
+    choices = [{"message": {}, "calls": []} for _ in range(n)]
+    for part in (part for chunk in chunks for part in chunk.choices):
+        choice = choices[part.index]
+        choice["finish_reason"] = part.finish_reason
+        for name, text in part.delta.model_dump(exclude_unset=True).items():
+            if isinstance(text, str) and name != "role":
+                choice["message"][name] = choice["message"].get(name, "") + text
+        for call in part.delta.tool_calls or []:
+            if call.index == len(choice["calls"]):
+                assert len(call.id) == 9 and call.function.arguments == ""
+                choice["calls"].append([call.function.name, ""])
+            else:
+                assert call.index == len(choice["calls"]) - 1 and call.function.name is None
+                choice["calls"][-1][1] += call.function.arguments
+    return choices
+
+
+def check_stream(chunks, answer) -> None:
+    for told, choice in zip(joined(chunks, len(answer.choices)), answer.choices):
+        whole = choice.message.model_dump(exclude_unset=True)
+        calls = [[x.function.name, x.function.arguments] for x in choice.message.tool_calls or []]
+        assert (told["finish_reason"], told["calls"]) == (choice.finish_reason, calls)
+        for name in ("content", "reasoning_content"):
+            assert told["message"].get(name, "") == (whole.get(name) or "")
+
+
+def check(calls, names: set[str]) -> None:
+    for call in calls:
+        assert call.function.name in names and len(call.id) == 9
+        if call.function.name == "weather":
+            jsonschema.validate(json.loads(call.function.arguments), SCHEMA)
+
+
+@pytest.mark.parametrize("name", ["hermes", "mistral", "llama", "deepseek", "harmony"])
+def test_calls_that_are_forced(models, name):
+    """Of a model that knows nothing of tools; whole and streamed, arguments in pieces."""
+    options = dict(messages=QUESTION, temperature=1.5, seed=1, max_tokens=300, tools=TOOLS[:1], n=3)
+    named = {"type": "function", "function": {"name": "weather"}}
+    for choice in ("required", named):
+        options = {**options, "tool_choice": choice, "parallel_tool_calls": False}
+        answer = ask(models[name], **options)
+        called = [x for x in answer.choices if x.message.tool_calls]
+        assert len(called) == 3 or name == "harmony" and called  # where it may think before
+        for choice_ in called:
+            check(choice_.message.tool_calls, {"weather"})
+            assert (choice_.finish_reason, choice_.message.content) == ("tool_calls", None)
+            assert len(choice_.message.tool_calls) == 1
+    chunks = ask(models[name], stream=True, **options)
+    check_stream(chunks, answer)
+
+
+def test_thoughts(models):
+    """A template that opens them: what comes before </think>, of which the rest is what was asked."""
+    options = dict(messages=QUESTION, seed=1, max_tokens=40)
+    answer = ask(models["thinking"], **options)
+    message = answer.choices[0].message
+    assert message.reasoning_content and not message.content
+    assert answer.usage.completion_tokens_details.reasoning_tokens == answer.usage.completion_tokens
+    check_stream(ask(models["thinking"], stream=True, **options), answer)
+
+
+@pytest.mark.parametrize("name", ["hermes", "mistral", "llama"])
+def test_parameters_that_refer_to_their_own_parts(models, name):
+    """As pydantic writes nested models; parts of the same name are another tool's own."""
+
+    def tool(number: int) -> dict:
+        part = {"type": "object", "properties": {"n": {"const": number}}, "required": ["n"]}
+        schema = {
+            "$defs": {"Part": {**part, "additionalProperties": False}},
+            "type": "object",
+            "properties": {"part": {"$ref": "#/$defs/Part"}},
+            "required": ["part"],
+            "additionalProperties": False,
+        }
+        return {"type": "function", "function": {"name": f"t{number}", "parameters": schema}}
+
+    tools, seen = [tool(1), tool(2)], set()
+    options = dict(messages=QUESTION, tools=tools, temperature=5, seed=1, max_tokens=99, n=9)
+    for choice in ("required", tools[0]):
+        said = ask(models[name], tool_choice=choice, parallel_tool_calls=False, **options)
+        for (call,) in (choice_.message.tool_calls for choice_ in said.choices):
+            found = json.loads(call.function.arguments)["part"]["n"]
+            assert call.function.name == f"t{found}" and (found == 1 or choice == "required")
+            seen.add(found)
+    assert seen == {1, 2}
+
+
+def test_calls_in_the_history(models):
+    """The client's own objects go back in; the prompt is what the template writes."""
+    options = dict(temperature=1, seed=1, max_tokens=200, tools=TOOLS)
+    named = {"type": "function", "function": {"name": "weather"}}
+    said = ask(models["hermes"], messages=QUESTION, tool_choice=named, **options)
+    called = said.choices[0].message
+    messages = [*QUESTION, called.model_dump()]
+    messages += [{"role": "tool", "tool_call_id": called.tool_calls[0].id, "content": "rain"}]
+    ask(models["hermes"], messages=messages, **options)
+    request = server_app.chat_request({"messages": messages, "tools": TOOLS}, "hermes")
+    answer = Answer(Engine(models["hermes"], 1, 1), request)
+    arguments = json.dumps(json.loads(called.tool_calls[0].function.arguments), ensure_ascii=False)
+    assert models["hermes"].decode(answer.prompts[0]) == (
+        f"[S]{json.dumps(TOOLS[0], ensure_ascii=False)}{json.dumps(TOOLS[1])}[u]what is it?\n"
+        f'[a]\n<tool_call>\n{{"name": "weather", "arguments": {arguments}}}\n</tool_call>\n'
+        "[t]rain\n[a]"
+    )
+
+
+def test_calls_of_a_template_with_a_taste_of_its_own(models):
+    """DeepSeek's wants arguments as JSON, and no content at all beside them."""
+    call = {"id": "a", "type": "function", "function": {"name": "now", "arguments": '{"a": "b"}'}}
+    messages = [*QUESTION, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    request = server_app.chat_request({"messages": messages}, "deepseek")
+    answer = Answer(Engine(models["deepseek"], 1, 1), request)
+    form = server_tools.format_of(models["deepseek"], TEMPLATES["deepseek"])
+    text = models["deepseek"].decode(answer.prompts[0])
+    text = text[text.index("<") : text.rindex(">") + 1]
+    (found,) = read(Reader(form, False, False), text, 9)["tool_calls"]
+    assert found["function"] == call["function"]
+
+
+def test_grammars_behind_thoughts(models):
+    """What was asked for comes after them."""
+    grammar = grammars.of_schema({"const": 5})
+    outer = {
+        "hermes": (server_tools.after_thoughts(models["hermes"], grammar), "Hm.\n</think>5", "5"),
+        "harmony": (
+            server_tools.Harmony(models["harmony"]).final(grammar),
+            "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>5",
+            "5",
+        ),
+    }
+    for name, (made, right, wrong) in outer.items():
+        for text in (right, wrong):
+            matcher = grammars.matcher(models[name], made)
+            read = matcher.consume_tokens(models[name].encode(text, special=False))
+            assert (read and matcher.is_accepting()) == (text == right), (text, matcher.get_error())
+
+
+def test_what_cannot_be_forced(models):
+    with pytest.raises(openai.BadRequestError, match="none can be forced"):
+        ask(models["unknown"], messages=QUESTION, tools=TOOLS, tool_choice="required")
+    free = ask(models["unknown"], messages=QUESTION, tools=TOOLS, max_tokens=5)
+    assert free.choices[0].message.tool_calls is None
+
+
+FOUND = [  # template, text, what is said, calls
+    ("hermes", "Hello.", "Hello.", []),
+    (
+        "hermes",
+        'I look.\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>\n'
+        '<tool_call>{"name": "weather", "arguments": {"city": "\u00e9"}}</tool_call>',
+        "I look.",
+        [("now", {}), ("weather", {"city": "\u00e9"})],
+    ),
+    ("hermes", '<tool_call>\n{"name": "now", "arguments": {}}', "", [("now", {})]),
+    ("hermes", '<tool_call>{"name": "now", "argu', '<tool_call>{"name": "now", "argu', []),
+    ("hermes", "a <tool_call>{}</tool_call> b", "a <tool_call>{}</tool_call> b", []),
+    (
+        "mistral",
+        '[TOOL_CALLS][{"name": "now", "arguments": {"a": [1]}}, {"name": "b", "arguments": {}}]',
+        "",
+        [("now", {"a": [1]}), ("b", {})],
+    ),
+    ("mistral", "[TOOL_CALLS][5]", "[TOOL_CALLS][5]", []),
+    ("llama", '{"name": "now", "parameters": {"a": 1}}', "", [("now", {"a": 1})]),
+    (
+        "llama",
+        '<|python_tag|>{"name": "a", "parameters": {}}; {"name": "b", "parameters": {}}',
+        "",
+        [("a", {}), ("b", {})],
+    ),
+    (
+        "llama",
+        '{"type": "function", "name": "now", "parameters": {"a": "}\\\\\\""}}',
+        "",
+        [("now", {"a": '}\\"'})],
+    ),
+    ("llama", '{"a": 5} is JSON', '{"a": 5} is JSON', []),
+    ("hermes", '<tool_call>{"name": "now"}</tool_call>', "", [("now", {})]),
+    ("hermes", '<tool_call>{"name": "now", "arguments": {}}</tool_call> Yes.', "Yes.", [("now", {})]),
+    ("mistral", '[TOOL_CALLS][{"name": "now", "arguments": {}}, {"na', "", [("now", {})]),
+    (  # https://huggingface.co/deepseek-ai/DeepSeek-R1, the template's own form
+        "deepseek",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
+        '{"city": "Tokyo"}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n'
+        "```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "",
+        [("get_weather", {"city": "Tokyo"}), ("now", {})],
+    ),
+    ("deepseek", "<｜tool▁calls▁begin｜> are", "<｜tool▁calls▁begin｜> are", []),
+    ("llama", 'It is {"name": "now", "parameters": {}}', 'It is {"name": "now", "parameters": {}}', []),
+]  # fmt: skip
+
+
+def read(reader: Reader, text: str, size: int) -> dict:
+    """The message that a text is, read in pieces of `size` characters."""
+    parts = []
+    for at in range(0, len(text), size):
+        parts += reader.push(text[at : at + size])
+    return texts.message(parts + reader.push("", True))
+
+
+@pytest.mark.parametrize(("name", "text", "said", "calls"), FOUND)
+@pytest.mark.parametrize("size", [1, 7, 10**6])
+def test_calls_that_are_found(models, name, text, said, calls, size):
+    """Whole, and in pieces of a stream."""
+    form = server_tools.format_of(models[name], TEMPLATES[name])
+    found = read(Reader(form, False, False), text, size)
+    called = [x["function"] for x in found.get("tool_calls", [])]
+    assert (found["content"] or "") == said
+    assert [(c["name"], json.loads(c["arguments"])) for c in called] == calls
+
+
+def test_calls_are_told_as_they_come(models):
+    reader = Reader(server_tools.format_of(models["hermes"], TEMPLATES["hermes"]), False, False)
+    assert reader.push('a \n<tool_call>{"name": "n') == [("content", "a")]
+    assert reader.push('ow", "arguments": {"b') == [("name", "now"), ("arguments", '{"b')]
+    assert reader.push('": {}} ') == [("arguments", '": {}}')] and reader.complete
+
+
+THOUGHT = [  # text, message
+    ("<think>\nHm.\n</think>\n\nYes.\n", {"reasoning_content": "Hm.", "content": "Yes.\n"}),
+    ("<think>\n\n</think>\n\nYes.", {"content": "Yes."}),
+    ("<think>Hm", {"reasoning_content": "Hm", "content": ""}),
+    ("A <think> B", {"content": "A <think> B"}),
+    ("<thin", {"content": "<thin"}),
+]
+# https://cookbook.openai.com/articles/openai-harmony
+HARMONY = [  # text, message, calls
+    (
+        '<|channel|>analysis<|message|>User asks: "What is 2 + 2?" Simple arithmetic. Provide answer.'
+        "<|end|><|start|>assistant<|channel|>final<|message|>2 + 2 = 4.",
+        {
+            "reasoning_content": 'User asks: "What is 2 + 2?" Simple arithmetic. Provide answer.',
+            "content": "2 + 2 = 4.",
+        },
+        [],
+    ),
+    (
+        "<|channel|>analysis<|message|>Need to use function get_current_weather.<|end|><|start|>"
+        "assistant<|channel|>commentary to=functions.get_current_weather <|constrain|>json<|message|>"
+        '{"location":"San Francisco"}<|call|>',
+        {"reasoning_content": "Need to use function get_current_weather.", "content": None},
+        [("get_current_weather", '{"location":"San Francisco"}')],
+    ),
+    (
+        ' to=functions.now<|channel|>commentary json<|message|>{"a": 1}',
+        {"content": None},
+        [("now", '{"a": 1}')],
+    ),
+    ("It is 4.", {"content": "It is 4."}, []),
+]
+
+
+@pytest.mark.parametrize("size", [1, 5, 10**6])
+def test_thoughts_are_found(models, size):
+    for text, message in THOUGHT:
+        assert read(Reader(None, True, False), text, size) == {"role": "assistant", **message}, text
+    for text, message, calls in HARMONY:
+        form = server_tools.format_of(models["harmony"], TEMPLATES["harmony"])
+        found = read(HarmonyReader(form, False, False), text, size)
+        called = [x["function"] for x in found.pop("tool_calls", [])]
+        assert [(c["name"], c["arguments"]) for c in called] == calls
+        assert found == {"role": "assistant", **message}
+
+
+def merged(parts) -> list[list[str]]:
+    found: list[list[str]] = []
+    for kind, text in parts:
+        if found and found[-1][0] == kind != "name":
+            found[-1][1] += text
+        else:
+            found.append([kind, text])
+    return found
+
+
+@pytest.mark.parametrize("name", ["hermes", "mistral", "llama", "deepseek", "harmony", "unknown"])
+def test_a_stream_is_the_whole(models, name):
+    """Texts of marks, halves of marks and noise, in any pieces."""
+    rng, form = random.Random(name), server_tools.format_of(models[name], TEMPLATES[name])
+    words = [text for known, text, *_ in FOUND if known == name] + [text for text, *_ in HARMONY]
+    words += [
+        *(form.openers + form.marks + (form.close, form.end) if form else ()),
+        *THOUGHT[0][:1],
+    ]
+    words += ["<think>", "</think>", "\n", " ", "{", "}", '"', "\\", "n", '{"name": "n"}', "\u00e9"]
+    for _ in range(400):
+        pieces = [rng.choice(words)[rng.choice([0, 0, 0, 3]) :] for _ in range(rng.randrange(1, 9))]
+        text, options = "".join(pieces), (form, rng.random() < 0.5, rng.random() < 0.3)
+        kind = HarmonyReader if rng.random() < 0.3 or name == "harmony" else Reader
+        whole, reader, parts = kind(*options).push(text, True), kind(*options), []
+        at = 0
+        while at < len(text):
+            size = rng.choice([1, 2, 5, 30])
+            parts += reader.push(text[at : at + size])
+            at += size
+        assert merged(parts + reader.push("", True)) == merged(whole), text
+        assert [x for x in whole if x[0] == "arguments"][0:1] or not reader.n_calls
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"tools": {"a": 1}}, "tools: expected an array"),
+        ({"tools": [5]}, "tools.0.: expected"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.: expected"),
+        ({"tools": TOOLS, "tool_choice": "any"}, "expected none, auto"),
+        ({"tools": TOOLS, "tool_choice": {"function": {"name": "x"}}}, "names none"),
+        ({"tool_choice": "required"}, "there are no tools"),
+        ({"messages": [{"role": "assistant", "tool_calls": [5]}]}, "tool_calls: expected objects"),
+        ({"messages": [{"role": "user", "content": "a", "tool_calls": [5]}]}, "not implemented"),
+    ],
+)
+def test_refusals(models, options, says):
+    with pytest.raises(openai.BadRequestError, match=says):
+        ask(models["hermes"], **{"messages": QUESTION, "extra_body": options})

@@ -1,0 +1,177 @@
+"""Heads switched off, and what each layer of a decoder would say, in transformers: the oracle of
+--off and --lens. live_models.py uses it for every family."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from contextlib import ExitStack
+from importlib import import_module
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+
+import conftest
+import head_files
+import make_attention
+
+OUTPUTS = ("o_proj", "c_proj", "dense", "out_proj", "wo")  # names of the matrix after the heads
+# The same of models that read a text as a whole, whose layers may have two such matrices.
+READS = re.compile(
+    r"(attn|attention|attentions\.\d+|selfattention|encdecattention)\.(output\.dense|dense|o|wo|o_proj|out_proj|out_lin)$"
+)
+CROSS = re.compile(r"encoder_attn|encdecattention")
+F32 = ("-ctk", "f32", "-ctv", "f32")
+NORMS = ("attn_sub_norm",)  # of a norm between the heads and that matrix
+
+
+def opened(directory: Path):
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
+    ).eval()
+
+
+def layers_of(model):
+    """The list of the model's layers."""
+    import torch
+
+    lists = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList)]
+    n = model.config.get_text_config().num_hidden_layers
+    found = [m for m in lists if len(m) == n and "Layer" in type(m[0]).__name__ + "Layer"]
+    assert found, "no list of layers"
+    return found[0]
+
+
+def mixed_of(layer):
+    """The module whose input is what the heads give, side by side."""
+    for names in (NORMS, OUTPUTS):
+        for path, module in layer.named_modules():
+            parts = path.split(".")
+            attends = len(parts) > 1 and "attention" in type(parent(layer, parts)).__name__.lower()
+            if parts[-1] in names and attends:
+                return module
+    for path, module in layer.named_modules():
+        if READS.search(path.lower()):
+            return module
+    raise AssertionError(f"no output matrix in {type(layer).__name__}")
+
+
+def parent(layer, parts: list[str]):
+    module = layer
+    for part in parts[:-1]:
+        module = getattr(module, part)
+    return module
+
+
+def without(head: int, n_heads: int):
+    def hook(_, args):
+        mixed = args[0].clone()
+        width = mixed.shape[-1] // n_heads
+        mixed[..., head * width : (head + 1) * width] = 0
+        return (mixed, *args[1:])
+
+    return hook
+
+
+def logits_of(model, prompt: list[int]) -> np.ndarray:
+    import torch
+
+    with ExitStack() as patches, torch.no_grad():
+        for family, function, correct in make_attention.CORRECTED:
+            module = import_module(f"transformers.models.{family}.modeling_{family}")
+            corrected = correct(getattr(module, function))
+            patches.enter_context(patch.object(module, function, corrected))
+        return model(torch.tensor([prompt]), use_cache=False).logits[0].float().numpy()
+
+
+def ours(binary: Path, prompt: list[int], *args) -> np.ndarray:
+    """What a command of these arguments writes into FILE."""
+    out = binary.with_suffix(".f32")
+    ids = ("--tokens", " ".join(map(str, prompt)))
+    done = conftest.run_command(binary, *ids, *(a if a != "FILE" else out for a in args))
+    assert done.returncode == 0, done.stderr
+    return np.fromfile(out, "<f4")
+
+
+def difference(found: np.ndarray, want: np.ndarray) -> float:
+    return float(np.abs(found.reshape(want.shape) - want).max() / np.abs(want).max())
+
+
+def off_error(directory: Path, binary: Path, seed: int) -> float:
+    """With a random head of every layer that attends switched off; 0: there is none."""
+    prompt = json.loads((directory / "golden.json").read_text())["prompt"]
+    ids = ("--tokens", " ".join(map(str, prompt[:2])), "--no-cost")
+    data = head_files.heads_of(binary, binary.with_suffix(".json"), *ids)
+    attends = [layer for layer in data["layers"] if layer.get("heads")]
+    if not attends:
+        return 0.0
+    model, rng, names = opened(directory), random.Random(seed), []
+    for layer in attends:
+        head = rng.randrange(layer["n_heads"])
+        module = mixed_of(layers_of(model)[layer["layer"]])
+        module.register_forward_pre_hook(without(head, layer["n_heads"]))
+        names.append(f"{layer['layer']}.{head}")
+    found = ours(binary, prompt, *F32, "--off", ",".join(names), "--logits", "FILE")
+    return difference(found, logits_of(model, prompt))
+
+
+def reads_off_error(directory: Path, binary: Path, seed: int) -> float:
+    """The same of an encoder, or of an encoder-decoder's encoder, decoder and cross-attention."""
+    import torch
+    import transformers
+
+    golden, rng = json.loads((directory / "golden.json").read_text()), random.Random(seed)
+    text, target = (golden.get(of, golden.get("texts"))[0] for of in ("sources", "targets"))
+    decodes = "targets" in golden
+    loader = transformers.AutoModelForSeq2SeqLM if decodes else transformers.AutoModel
+    model = loader.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
+    more = ("--target", " ".join(map(str, target)), *F32) if decodes else ()
+    ids = ("--tokens", " ".join(map(str, text)), *more)
+    data = head_files.heads_of(binary, binary.with_suffix(".json"), *ids, "--no-cost")
+    names = []
+    for kind, mark in (("encoder", "e" if decodes else ""), ("decoder", ""), ("cross", "x")):
+        layers = [layer for layer in data["layers"] if layer.get("kind", "encoder") == kind]
+        modules = reading_of(model.eval(), kind, decodes)
+        heads = [rng.randrange(layers[0]["n_heads"]) for _ in modules]
+        for module, head in zip(modules, heads):
+            module.register_forward_pre_hook(without(head, layers[0]["n_heads"]))
+        inner = getattr(model.config, "inner_group_num", 1)  # ALBERT's layers share their weights
+        for layer in layers:
+            group, i = divmod(layer["layer"], inner)
+            head = heads[group * len(modules) // len(layers) * inner + i]
+            names.append(f"{mark}{layer['layer']}.{head}")
+    with torch.no_grad():
+        inputs = dict(decoder_input_ids=torch.tensor([target]), use_cache=False) if decodes else {}
+        want = model(torch.tensor([text]), **inputs)[0][0].numpy()
+    what = "--logits" if decodes else "--hidden"
+    return difference(ours(binary, text, *more, "--off", ",".join(names), what, "FILE"), want)
+
+
+def reading_of(model, kind: str, decodes: bool) -> list:
+    """The output matrices of a kind of attention, a layer each."""
+    found = []
+    for path, module in model.named_modules():
+        if READS.search(path.lower()):
+            of_encoder = not decodes or path.startswith(("encoder.", "model.encoder."))
+            cross = CROSS.search(path.lower())
+            if kind == ("cross" if cross else "encoder" if of_encoder else "decoder"):
+                found.append(module)
+    return found
+
+
+def lens_error(directory: Path, binary: Path) -> float:
+    """Of the last token's logits after each layer: those of a model that ends there."""
+    prompt = json.loads((directory / "golden.json").read_text())["prompt"]
+    model = opened(directory)
+    layers, want = layers_of(model), []
+    for _ in range(len(layers)):
+        want.insert(0, logits_of(model, prompt)[-1])
+        del layers[-1]
+    return difference(ours(binary, prompt, *F32, "--lens", "FILE"), np.stack(want))

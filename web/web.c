@@ -1,0 +1,36 @@
+// What JavaScript needs beside heads.h: rows of attention and of the lens. C cannot call its
+// functions, so a pass leaves the rows in memory: each a heads_attention_row, with its weights, or
+// the logits of head -1, behind it.
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "heads.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct { float *words; size_t used, room; } kept;
+
+static void keep_row(void *context, const heads_attention_row *row, int thread) {
+    pthread_mutex_lock(&lock);
+    const size_t head = sizeof *row / sizeof(float), end = kept.used + head + (size_t)row->n;
+    if (end > kept.room) kept.words = realloc(kept.words, (kept.room = 2 * end) * sizeof(float));
+    if (!kept.words) __builtin_trap();  // an error in JavaScript
+    memcpy(kept.words + kept.used, row, sizeof *row);
+    memcpy(kept.words + kept.used + head, row->weights, (size_t)row->n * sizeof(float));
+    kept.used = end;
+    pthread_mutex_unlock(&lock);
+}
+
+static void keep_lens(void *width, const heads_lens_row *row) {
+    keep_row(NULL, &(heads_attention_row){.layer = row->layer, .head = -1, .n = (int)(size_t)width,
+                                          .position = row->position, .weights = row->logits}, 0);
+}
+
+// Forgets the rows so far, and says where those of later passes will be: of attention if it is
+// kept, and of the lens if these have a width.
+HEADS_API const void *heads_keep(heads_workspace *w, int attention, size_t width) {
+    heads_workspace_probe(w, &(heads_probe){attention ? keep_row : NULL, (void *)width, NULL,
+                                            width ? keep_lens : NULL});
+    kept.used = 0;
+    return &kept;
+}
