@@ -1,11 +1,16 @@
 """Lets the teacher write short stories, and keeps what it thought of each next token.
 
     python -m research.training.generate DATA      a directory; what is there is not written again
+    python -m research.training.generate DATA --model MODEL.bin
 
 It may be stopped at any time. Texts that were being written are lost, shards of them are not.
 
 The vocabulary is chosen first: those of the teacher's tokens that such stories need most. Then
 workers write shards of stories (writer.py), a file each.
+
+With --model, that model writes the stories, and the teacher says what it would have written in the
+place of each token: a model learns most from what it does wrong by itself (Agarwal et al. 2024,
+arXiv:2306.13649). DATA then has tokenizer.json and embedding.npy already.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ import random
 from collections import Counter
 from pathlib import Path
 
+import heads
 import numpy as np
 from tqdm import tqdm
 
@@ -30,6 +36,7 @@ from research.training.writer import SHORTEST, Story, Writer
 
 VOCAB_SIZE, PILOT_STORIES = 6144, 512
 SHARDS, STORIES_A_SHARD = 440, 512
+FIRST_OF_MODEL = 10**7  # other beginnings than the teacher's
 
 
 def choose_vocabulary(teacher: Teacher) -> Vocabulary:
@@ -104,17 +111,19 @@ def save_shard(path: Path, written: list[Story]) -> int:
     return len(arrays["tokens"])
 
 
-def start_worker(data: Path) -> None:
+def start_worker(data: Path, path: Path | None) -> None:
     """Makes this process one that writes shards."""
-    global writer
+    global writer, model
     teacher = Teacher()
     writer = Writer(teacher, load_or_choose(teacher, data))
+    model = heads.Model(path, threads=1) if path else None
 
 
 def write_shard(path: Path) -> str:
     """Writes the stories of a shard, and says how many tokens were kept."""
-    first = int(path.stem) * STORIES_A_SHARD
-    written = writer.write(range(first, first + STORIES_A_SHARD))
+    first = int(path.stem) * STORIES_A_SHARD + (FIRST_OF_MODEL if model else 0)
+    numbers = range(first, first + STORIES_A_SHARD)
+    written = writer.read(numbers, model) if model else writer.write(numbers)
     n = save_shard(path, written)
     return f"{path}: kept {n} of {sum(len(story.tokens) for story in written)} tokens"
 
@@ -123,6 +132,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Let a teacher write stories.")
     parser.add_argument("data", type=Path, help="directory of the vocabulary and the shards")
     parser.add_argument("--shards", type=int, default=SHARDS)
+    parser.add_argument("--model", type=Path, help="writes the stories, which the teacher reads")
     args = parser.parse_args(arguments)
     paths = [args.data / f"{shard:04}.npz" for shard in range(args.shards)]
     paths = [path for path in paths if not path.exists()]
@@ -130,7 +140,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{args.data} is done.")
         return
     load_or_choose(Teacher(), args.data)
-    with multiprocessing.Pool(initializer=start_worker, initargs=[args.data]) as pool:
+    with multiprocessing.Pool(initializer=start_worker, initargs=[args.data, args.model]) as pool:
         for line in tqdm(pool.imap(write_shard, paths), total=len(paths)):
             tqdm.write(line)
 

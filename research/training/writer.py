@@ -1,10 +1,12 @@
 """How the teacher writes stories: many side by side, token by token, in a given vocabulary, with
-what it thought of each token. A story depends on nothing but its number."""
+what it thought of each token; and how it reads what another model has written. A story depends on
+nothing but its number, and on that model."""
 
 from __future__ import annotations
 
 import random
 
+import heads
 import numpy as np
 
 from research.training.beginnings import KINDS, beginning
@@ -12,7 +14,7 @@ from research.training.loops import sound_length
 from research.training.teacher import Teacher
 from research.training.vocabulary import Vocabulary
 
-AT_A_TIME = 64
+AT_A_TIME, READ_AT_A_TIME = 64, 4
 SHORTEST, LONGEST = 50, 250  # tokens
 USUAL = 60, 150  # tokens, drawn for each story
 WISH_TO_END = 0.05  # nats a token beyond what is usual
@@ -28,8 +30,8 @@ class Story:
     def __init__(self, number: int, writer: Writer):
         self.rng = random.Random(f"story {number}")
         self.number = number
-        text, self.kind, self.is_stub = beginning(self.rng)
-        self.tokens = writer.vocabulary.encode(text)
+        self.beginning, self.kind, self.is_stub = beginning(self.rng)
+        self.tokens = writer.vocabulary.encode(self.beginning)
         self.n_given = len(self.tokens)
         self.best, self.log_p = [], []
         request, last = self.rng.choice(writer.requests[self.kind.name])
@@ -97,18 +99,53 @@ class Writer:
             finished += done
         return finished
 
+    def read(self, numbers: list[int], model: heads.Model) -> list[Story]:
+        """The stories that `model` tells from the beginnings of these numbers, with what the
+        teacher thinks of each token."""
+        stories = [Story(number, self) for number in numbers]
+        told = model.generate(
+            [story.beginning for story in stories], LONGEST, seed=numbers[0], parallel=AT_A_TIME
+        )
+        for i in range(0, len(stories), READ_AT_A_TIME):
+            self._read(stories[i : i + READ_AT_A_TIME], told[i : i + READ_AT_A_TIME])
+        return stories
+
+    def _read(self, stories: list[Story], told: list[str]) -> None:
+        texts = [[*self.vocabulary.encode(text), 1] for text in told]
+        for story, text in zip(stories, texts):
+            story.feed += self.vocabulary.teachers[text[:-1]].tolist()
+        logits = self._logits(stories)
+        ends = np.cumsum([len(story.feed) for story in stories])
+        for story, text, rows in zip(stories, texts, np.split(logits, ends[:-1])):
+            self._given(story, rows[: story.n_given])
+            for token, row in zip(text, rows[story.n_given :]):
+                if story.is_finished():
+                    break
+                self._bias(story, row)
+                best, log_p = best_of(row[None])
+                story.append(token, best[0, :KEPT], log_p[0, :KEPT])
+            story.session.close()
+
+    def _logits(self, stories: list[Story]) -> np.ndarray:
+        """Feeds each story's session, and returns the logits of the tokens that may be written."""
+        fed = [(story.session, story.feed) for story in stories]
+        return self.teacher.forward(fed)[:, self.vocabulary.teachers] + self.mask
+
+    def _bias(self, story: Story, logits: np.ndarray) -> None:
+        """Against repeating the story, and for its end."""
+        again = [i for i in story.repeated() if not self.continues_word[i]]
+        logits[again] -= AGAINST_REPEATING
+        logits[1] += self._wish_to_end(story)
+
     def _step(self, running: list[Story]) -> None:
         """A token more for each."""
-        fed = [(story.session, story.feed) for story in running]
-        logits = self.teacher.forward(fed)[:, self.vocabulary.teachers] + self.mask
+        logits = self._logits(running)
         last = np.cumsum([len(story.feed) for story in running]) - 1
         for story, row in zip(running, last):
             self._given(story, logits[row + 1 - len(story.feed) : row])
         logits = logits[last]
         for story, row in zip(running, logits):
-            again = [i for i in story.repeated() if not self.continues_word[i]]
-            row[again] -= AGAINST_REPEATING
-            row[1] += self._wish_to_end(story)
+            self._bias(story, row)
         best, log_p = best_of(logits)
         for i, story in enumerate(running):
             token = int(best[i, pick(log_p[i], story.temperature(), story.rng)])
