@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import random
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ import pytest
 import torch
 
 from research import learning, stories
-from research.training import beginnings, generate, induction, pretrain, train, writer
+from research.training import beginnings, generate, induction, pretrain, teacher, train
+from research.training import vocabulary, writer
 
 forked = multiprocessing.get_context("fork")
 STEPS, SAVE_EVERY = 40, 3
@@ -105,6 +107,26 @@ def test_every_step_goes_on_where_it_was_killed(tmp_path):
     made = comes_to_the_same(tmp_path / "train", train.main, pretrained, data, tiny)
     tiny = ["--steps", STEPS, "--batch", "2"]
     comes_to_the_same(tmp_path / "heads", induction.main, made, tiny)
+
+
+def test_the_teacher_reads_as_it_writes():
+    """What it thinks of each token of a text is the same, to the bit, whoever wrote it."""
+    smollm2 = teacher.Teacher()
+    tokens = smollm2.tokens[teacher.N_SPECIAL : 6000]
+    words = vocabulary.Vocabulary(tokens, smollm2.merges, smollm2.ids)
+    scribe = writer.Writer(smollm2, words)
+    written = sorted(scribe.write(range(6)), key=lambda story: story.number)
+    told = [words.tokenizer.decode(story.tokens[story.n_given :]) for story in written]
+    parrot = types.SimpleNamespace(generate=lambda *_, **__: told)
+    same = [
+        (one, other)
+        for one, other in zip(written, scribe.read(range(6), parrot))
+        if one.tokens == other.tokens  # it may have spelt a word unusually
+    ]
+    assert len(same) > 3
+    for one, other in same:
+        assert np.array_equal(one.best, other.best) and np.array_equal(one.log_p, other.log_p)
+        assert one.repeats == other.repeats and one.n_good() == other.n_good()
 
 
 def test_another_runs_state_is_refused(tmp_path):
