@@ -4,7 +4,7 @@ the model."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable, Sequence
+from typing import BinaryIO, Callable, Sequence
 
 import numpy as np
 
@@ -54,6 +54,12 @@ class Tensor:
         return Tensor(self.name, self.shape if shape is None else shape, load)
 
 
+def read_into(file: BinaryIO, array: np.ndarray) -> int:
+    """Fills the array with what comes next in the file; returns how many bytes there were. (Ctrl-C
+    in numpy's fromfile becomes a TypeError.)"""
+    return file.readinto(array.view(np.uint8))
+
+
 def from_file(
     path: str, name: str, shape: tuple[int, ...], offset: int, dtype: str, bf16: bool = False
 ) -> Tensor:
@@ -65,8 +71,8 @@ def from_file(
 
         def rows(a: int, b: int) -> np.ndarray:
             file.seek(offset + a * row * np.dtype(dtype).itemsize)
-            raw = np.fromfile(file, dtype, (b - a) * row)
-            if raw.size != (b - a) * row:
+            raw = np.empty((b - a) * row, dtype)
+            if read_into(file, raw) != raw.nbytes:
                 raise ExportError(f"{path} ends inside tensor {name}")
             values = (
                 (raw.astype(np.uint32) << 16).view(np.float32) if bf16 else raw.astype(np.float32)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..tensor import ExportError, Tensor, without_numbers
+from ..tensor import ExportError, Tensor, read_into, without_numbers
 
 MAGIC = b"GGUF"
 SCALARS = {
@@ -143,7 +143,9 @@ def _tensor(
         def rows(a: int, b: int) -> np.ndarray:
             begin, end = (n * row // block * width for n in (a, b))
             file.seek(offset + begin)
-            data = np.fromfile(file, np.uint8, end - begin)
+            data = np.empty(end - begin, np.uint8)
+            if read_into(file, data) != data.nbytes:
+                raise ExportError(f"{path} ends inside tensor {name}")
             return np.asarray(gguf.dequantize(data, kind), np.float32).reshape(b - a, *shape[1:])
 
         return rows
