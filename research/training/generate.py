@@ -37,6 +37,7 @@ from research.training.writer import SHORTEST, Story, Writer
 VOCAB_SIZE, PILOT_STORIES = 6144, 512
 SHARDS, STORIES_A_SHARD = 440, 512
 FIRST_OF_MODEL = 10**7  # other beginnings than the teacher's
+AGAINST_CIRCLES = 4.0  # nats: the teacher, too, goes on with a text that goes round in circles
 
 
 def choose_vocabulary(teacher: Teacher) -> Vocabulary:
@@ -115,7 +116,8 @@ def start_worker(data: Path, path: Path | None) -> None:
     """Makes this process one that writes shards."""
     global writer, model
     teacher = Teacher()
-    writer = Writer(teacher, load_or_choose(teacher, data))
+    vocabulary = load_or_choose(teacher, data)
+    writer = Writer(teacher, vocabulary, AGAINST_CIRCLES) if path else Writer(teacher, vocabulary)
     model = heads.Model(path, threads=1) if path else None
 
 

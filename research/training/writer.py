@@ -19,7 +19,7 @@ SHORTEST, LONGEST = 50, 250  # tokens
 USUAL = 60, 150  # tokens, drawn for each story
 WISH_TO_END = 0.05  # nats a token beyond what is usual
 TEMPERATURE, TOP_P, CANDIDATES, KEPT = 0.55, 0.95, 40, 20
-REPEATED, AGAINST_REPEATING = 3, 2.0  # tokens, nats
+REPEATED = 3  # tokens
 CIRCLES, HOPELESS = 0.1, 0.15  # of all runs of three tokens, how many may be repeats
 FREE_TOKENS, FREE_TEMPERATURE = 7, 0.9  # after a stub
 
@@ -72,8 +72,10 @@ class Story:
 class Writer:
     """Writes many stories side by side."""
 
-    def __init__(self, teacher: Teacher, vocabulary: Vocabulary):
+    def __init__(self, teacher: Teacher, vocabulary: Vocabulary, against_repeating: float = 2.0):
+        """against_repeating: nats, for tokens that would come again after the same two."""
         self.teacher, self.vocabulary = teacher, vocabulary
+        self.against_repeating = against_repeating
         self.requests = {
             kind.name: [teacher.request(kind.system, text) for text in kind.requests]
             for kind in KINDS
@@ -134,7 +136,7 @@ class Writer:
     def _bias(self, story: Story, logits: np.ndarray) -> None:
         """Against repeating the story, and for its end."""
         again = [i for i in story.repeated() if not self.continues_word[i]]
-        logits[again] -= AGAINST_REPEATING
+        logits[again] -= self.against_repeating
         logits[1] += self._wish_to_end(story)
 
     def _step(self, running: list[Story]) -> None:
