@@ -98,9 +98,8 @@ def product(a: Tensor, b: np.ndarray) -> np.ndarray:
 
 
 def zamba2(c: Config) -> Knobs:
-    """Zamba 2: Mamba-2; in some layers it reads, with the residual stream, what attention and a
-    feed-forward network, one after the other, make of the stream and the embedding side by side.
-    They are shared, but have adapters of low rank, so each layer has matrices of its own here."""
+    """Zamba 2: Mamba-2, which in some layers also reads what attention and a feed-forward network
+    make of the residual stream and the embedding side by side; layers share these, with adapters."""
     c.default(vocab_size=32000, hidden_size=2560, num_hidden_layers=54, num_attention_heads=32)
     c.default(intermediate_size=None, layers_block_type=c.get("layer_types") or USUAL)
     n_embd, n_heads = c.int("hidden_size"), c.int("num_attention_heads")
@@ -132,7 +131,9 @@ def zamba2(c: Config) -> Knobs:
     )
     width, heads = int(c.number("mamba_expand", 2) * n_embd), c.int("n_mamba_heads", 8)
     if width % heads:
-        raise ExportError(f"{c.where}: n_mamba_heads {heads} do not divide the mixer's width {width}")
+        raise ExportError(
+            f"{c.where}: n_mamba_heads {heads} do not divide the mixer's width {width}"
+        )
     mamba = Mamba2(
         [True] * k.n_layers,
         taps=c.int("mamba_d_conv", 4, most=64),
@@ -149,7 +150,7 @@ def zamba2(c: Config) -> Knobs:
     add_mamba2(c, k, mamba, True, bias)
     # rms_norm_eps: that of Mamba-2's norm is 1e-5, whatever the others have. The others: how
     # weights begin, how it is computed, and numbers that transformers makes of others.
-    c.require(rms_norm_eps=1e-5, use_long_context=False)
+    c.require(rms_norm_eps=1e-5, use_long_context=False, use_shared_mlp_adapter=True)
     c.ignore("time_step_max", "time_step_floor", "time_step_limit", "num_logits_to_keep")
     c.ignore("chunk_size", "use_mamba_kernels", "use_mem_eff_path", "use_conv_bias", "layer_types")
     c.ignore("attention_hidden_size", "attention_head_dim", "kv_channels", "num_query_groups")

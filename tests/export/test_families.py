@@ -277,6 +277,19 @@ HUB = {
               mamba_proj_bias=False, mlp_bias=False, num_logits_to_keep=1, rms_norm_eps=1e-5,
               rope_theta=10000.0, tie_word_embeddings=False, z_loss_coefficient=0.0),
         dict(head_dim=128, tied=False)),
+    "zamba2-1.2b": (
+        sizes(2048, 8192, 32, 32, 38, 32000, 4096, model_type="zamba2", adapter_rank=128,
+              add_bias_linear=False, attention_head_dim=128, attention_hidden_size=4096,
+              chunk_size=256, hidden_act="gelu", hybrid_layer_ids=[5, 11, 17, 23, 29, 35],
+              kv_channels=64, layers_block_type=(["mamba"] * 5 + ["hybrid"]) * 6 + ["mamba"] * 2,
+              mamba_d_conv=4, mamba_d_state=128, mamba_expand=2, mamba_headdim=64, mamba_ngroups=1,
+              n_mamba_heads=64, num_logits_to_keep=1, num_mem_blocks=1, num_query_groups=32,
+              rms_norm_eps=1e-5, rope_theta=10000, time_step_floor=1e-4, time_step_limit=None,
+              time_step_max=0.1, time_step_min=0.001, use_conv_bias=True, use_long_context=False,
+              use_mamba_kernels=True, use_mem_eff_path=False, use_mem_rope=True,
+              use_shared_attention_adapter=True, use_shared_mlp_adapter=True),
+        dict(head_dim=128, attn_scale=0.125, tied=True, rope=[0] * 38, act=1,
+             nested=([False] * 5 + [True]) * 6 + [False] * 2)),
     "falcon-h1-0.5b": (
         sizes(1024, 2048, 8, 2, 36, 32784, 16384, model_type="falcon_h1", attention_bias=False,
               attention_in_multiplier=1.0, attention_out_multiplier=0.9375,
@@ -491,6 +504,13 @@ def test_olmo_hybrid_as_it_is_on_the_hub():
         ("granitemoehybrid-mamba", dict(layer_types=["mamba"]), "no list of 2 of full_attention"),
         ("olmo_hybrid", dict(linear_num_value_heads=5), "is no multiple of linear_num_key_heads"),
         ("bloom-normed", dict(scale_attn_weights=False), "scale_attn_weights is False"),
+        ("zamba2", dict(layers_block_type=["hybrid", "mamba"]), "no list of 3 of linear_attention"),
+        ("zamba2", dict(rms_norm_eps=1e-6), "rms_norm_eps is 1e-06"),
+        ("zamba2", dict(use_long_context=True), "use_long_context is True"),
+        ("zamba2", dict(n_mamba_heads=3), "n_mamba_heads 3 do not divide the mixer's width 56"),
+        ("zamba2", dict(adapter_rank=4), "linear_q_adapter_list.0.0.weight has shape [3, 56]"),
+        ("zamba2", dict(num_mem_blocks=2), "lacks the tensor model.layers.2.shared_transformer"),
+        ("zamba2", dict(use_shared_attention_adapter=False), "holds model.layers.0.shared_transformer"),
     ],
 )
 def test_what_these_families_refuse(name, changes, said):
