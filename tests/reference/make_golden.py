@@ -69,11 +69,11 @@ MAMBA = dict(mamba_n_heads=6, mamba_d_state=10, mamba_n_groups=2, mamba_chunk_si
 LINEAR = "linear_attention"
 ZAMBA2 = dict(
     vocab_size=61,
-    hidden_size=28,
-    intermediate_size=38,
-    num_attention_heads=4,
+    hidden_size=20,
+    intermediate_size=30,
+    num_attention_heads=2,
     n_mamba_heads=4,
-    mamba_d_state=10,
+    mamba_d_state=8,
     mamba_d_conv=3,
     adapter_rank=3,
     num_hidden_layers=3,
@@ -264,8 +264,9 @@ MORE = {
     "recurrent_gemma-bias": ("recurrent_gemma", sizes(61, 48, 100, 3, 3, attention_bias=True, num_hidden_layers=4)),
     "zamba2": ("zamba2", dict(ZAMBA2, layers_block_type=["hybrid", LINEAR, "hybrid"], mamba_ngroups=2, use_mem_rope=True,
                               use_shared_attention_adapter=True)),
-    "zamba2-blocks": ("zamba2", dict(ZAMBA2, layers_block_type=["hybrid"] * 3, num_mem_blocks=2, num_key_value_heads=2,
-                                     add_bias_linear=True, tie_word_embeddings=False, mamba_expand=3, time_step_min=0.3)),
+    "zamba2-apart": ("zamba2", dict(ZAMBA2, layers_block_type=["hybrid", LINEAR, "hybrid"], tie_word_embeddings=False)),  # blocks too
+    "zamba2-blocks": ("zamba2", dict(ZAMBA2, layers_block_type=["hybrid"] * 3, num_mem_blocks=2, num_key_value_heads=1,
+                                     add_bias_linear=True, mamba_expand=3, time_step_min=0.3)),
     "bamba": ("bamba", sizes(61, 36, 50, 3, 1, **MAMBA, attn_layer_indices=[1], time_step_limit=(0.0, 1.0))),
     "bamba-bias": ("bamba", sizes(61, 36, 50, 3, 1, **MAMBA, attn_layer_indices=[0], mamba_proj_bias=True,
                                   mamba_conv_bias=False, attention_bias=True, mlp_bias=True, mamba_d_head=12)),
@@ -414,7 +415,7 @@ MORE |= MIXTURES | KIN
 OFFSET_NORMS = ("gemma", "gemma2", "gemma3_text", "vaultgemma", "nemotron", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next",
                 "recurrent_gemma")
 # Those that multiply rounding by more than others: a layer is four matrices in a row, of which each reads a norm.
-GAINS = {"zamba2": 0.7}
+GAINS = {"zamba2": 0.9}
 # Those that are committed, a combination of knobs each.
 COMMITTED = [*MODELS, "apertus", "bitnet", "bloom", "bloom-normed", "deepseek_v2", "deepseek_v3", "falcon_h1-norm", "falcon_mamba",
              "gemma2", "gemma3", "gemma4", "gemma4-experts", "glm4", "gpt_neox", "gpt_oss", "granite_swa", "granitemoe",
