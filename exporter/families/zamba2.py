@@ -154,7 +154,8 @@ def zamba2(c: Config) -> Knobs:
     c.ignore("time_step_max", "time_step_floor", "time_step_limit", "num_logits_to_keep")
     c.ignore("chunk_size", "use_mamba_kernels", "use_mem_eff_path", "use_conv_bias", "layer_types")
     c.ignore("attention_hidden_size", "attention_head_dim", "kv_channels", "num_query_groups")
-    c.ignore("mamba_headdim", "hybrid_layer_ids")
+    c.ignore("mamba_headdim")
+    c.require(hybrid_layer_ids=[i for i, nested in enumerate(k.nested) if nested])
     return k
 
 

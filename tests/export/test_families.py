@@ -507,6 +507,7 @@ def test_olmo_hybrid_as_it_is_on_the_hub():
         ("zamba2", dict(layers_block_type=["hybrid", "mamba"]), "no list of 3 of linear_attention"),
         ("zamba2", dict(rms_norm_eps=1e-6), "rms_norm_eps is 1e-06"),
         ("zamba2", dict(use_long_context=True), "use_long_context is True"),
+        ("zamba2", dict(hybrid_layer_ids=[2, 0]), "hybrid_layer_ids is [2, 0]"),
         ("zamba2", dict(n_mamba_heads=3), "n_mamba_heads 3 do not divide the mixer's width 40"),
         ("zamba2", dict(adapter_rank=4), "linear_q_adapter_list.0.0.weight has shape [3, 40]"),
         ("zamba2", dict(num_mem_blocks=2), "lacks the tensor model.layers.2.shared_transformer"),

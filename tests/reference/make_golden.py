@@ -415,7 +415,7 @@ MORE |= MIXTURES | KIN
 OFFSET_NORMS = ("gemma", "gemma2", "gemma3_text", "vaultgemma", "nemotron", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next",
                 "recurrent_gemma")
 # Those that multiply rounding by more than others: a layer is four matrices in a row, of which each reads a norm.
-GAINS = {"zamba2": 0.9}
+GAINS = {"zamba2": 0.8}
 # Those that are committed, a combination of knobs each.
 COMMITTED = [*MODELS, "apertus", "bitnet", "bloom", "bloom-normed", "deepseek_v2", "deepseek_v3", "falcon_h1-norm", "falcon_mamba",
              "gemma2", "gemma3", "gemma4", "gemma4-experts", "glm4", "gpt_neox", "gpt_oss", "granite_swa", "granitemoe",
