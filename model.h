@@ -64,8 +64,8 @@ typedef struct {
     int qk_norm;           // QK_*: whether q_norm and k_norm apply to a head or to all, and when
     int kv_from;           // the layer whose keys and values it reads; -1: its own
     bool kv_shared;        // another layer reads its keys and values, so all are kept
-    Matrix q, k, v, o;     // (n_heads head_dim, n_embd), 2 x (n_kv_heads head_dim, n_embd),
-                           // (n_embd, n_heads head_dim)
+    Matrix q, k, v, o;     // (n_heads head_dim, n_embd), 2 x (n_kv_heads head_dim, n_embd), where
+                           // NESTED reads twice n_embd; (n_embd, n_heads head_dim)
     Norm q_norm, k_norm;   // [head_dim]; of all heads side by side if QK_WHOLE or QK_DISTINCT
     Norm v_norm;           // [head_dim], of each value head
     Norm sub_norm;         // [n_heads head_dim], before o
@@ -156,19 +156,19 @@ typedef struct {
 
 enum { MIXER_ATTENTION, MIXER_SHORTCONV, MIXER_DELTANET, MIXER_MAMBA2, MIXER_NONE, MIXER_MAMBA,
        MIXER_RGLRU, N_MIXERS };
-// How a layer joins branches and norms: transformer.c has the four side by side.
-enum { SEQUENTIAL, PARALLEL, POST_NORM, NORMED_RESIDUAL, N_TOPOLOGIES };
+// How a layer joins branches and norms: transformer.c has the five side by side.
+enum { SEQUENTIAL, PARALLEL, POST_NORM, NORMED_RESIDUAL, NESTED, N_TOPOLOGIES };
 
 typedef struct {
     int topology;          // SEQUENTIAL ..
     float residual_scale;  // times a branch's output
     Norm attn_norm, ffn_norm;  // [n_embd], of a branch's input (POST_NORM: of the sum). A parallel
                                // ffn without a norm reads the mixer's input
-    Norm attn_post_norm, ffn_post_norm;  // [n_embd], of a branch's output
+    Norm attn_post_norm, ffn_post_norm;  // [n_embd], of a branch's output; NESTED: of the sum
     int mixer;             // MIXER_*: which of them it has; the others are zero, except for the
                            // attention numbers that every file states
     size_t state_bytes;    // of a mixer that keeps a state instead of keys and values
-    bool mamba2_beside;    // Mamba-2 stands beside attention: same input, both outputs are added
+    bool mamba2_beside;    // Mamba-2 beside attention: same input, outputs added; NESTED: after ffn
     Attention attention;
     ShortConv shortconv;
     DeltaNet deltanet;

@@ -1,13 +1,14 @@
 // The transformer, top to bottom. A pass takes rows (w->tokens, of one or many sequences) through
 // all layers. Rows are independent of each other, except in the mixers, where a row depends on the
 // rest of its sequence. Shapes: x, y and out are [n_rows][n_embd].
+#include "layers/beside.h"
 #include "layers/cross.h"
 #include "layers/layer_embed.h"
 #include "layers/logits.h"
 
 static void layer(Workspace *w, int i);
 static void classify(Workspace *w, int logit_row);
-static void end_source(Workspace *w);
+static void last_norm(Workspace *w, Buffer y, Buffer x, int n);
 static void show_lens(Workspace *w, int i, int logit_row);
 
 void forward_pass(Workspace *w, int logit_row) {
@@ -17,8 +18,12 @@ void forward_pass(Workspace *w, int logit_row) {
         layer(w, i);
         if (w->probe.lens && s == &w->model->text) show_lens(w, i, logit_row);
     }
-    if (s == &w->model->text) classify(w, logit_row);
-    else end_source(w);
+    if (s == &w->model->text) {
+        classify(w, logit_row);
+    } else {  // the encoder's hidden states become keys and values for the decoder
+        last_norm(w, w->y, w->x, w->n_rows);
+        keep_source(w, w->y);
+    }
 }
 
 // ---- a layer ----
@@ -78,15 +83,6 @@ static void add_branch(Workspace *w, const Layer *l, const Norm *post_norm) {
     add_rows(w, w->x, l->residual_scale, w->out, n_embd, w->n_rows);
 }
 
-// x += cross(norm(x)), in the decoder of a model with an encoder
-static void attend_to_source(Workspace *w, const Layer *l, int i, bool post_norm) {
-    static const Norm none;
-    if (!l->cross.n_heads) return;
-    cross_attention(w, i, post_norm ? w->x : branch_input(w, &l->cross_norm));
-    add_branch(w, l, &none);
-    if (post_norm) norm_rows(w, w->x, &l->cross_norm, w->x, w->model->n_embd, w->n_rows);
-}
-
 // x += mix(norm(x)), then x += feed_forward(norm(x)), if the layer has both
 static void sequential_branches(Workspace *w, const Layer *l, int i) {
     if (l->mixer != MIXER_NONE) {
@@ -98,7 +94,7 @@ static void sequential_branches(Workspace *w, const Layer *l, int i) {
             add_branch(w, l, &l->attn_post_norm);
         }
     }
-    attend_to_source(w, l, i, false);
+    attend_to_source(w, i, false);
     if (has_ffn(l)) {
         feed_forward(w, l, branch_input(w, &l->ffn_norm));
         add_branch(w, l, &l->ffn_post_norm);
@@ -121,7 +117,7 @@ static void post_norm_branches(Workspace *w, const Layer *l, int i) {
     mix(w, l, i, w->x);
     add_branch(w, l, &l->attn_post_norm);
     norm_rows(w, w->x, &l->attn_norm, w->x, n_embd, n);
-    attend_to_source(w, l, i, true);
+    attend_to_source(w, i, true);
     feed_forward(w, l, w->x);
     add_branch(w, l, &l->ffn_post_norm);
     norm_rows(w, w->x, &l->ffn_norm, w->x, n_embd, n);
@@ -138,11 +134,24 @@ static void normed_residual_branches(Workspace *w, const Layer *l, int i) {
     add_branch(w, l, &l->ffn_post_norm);
 }
 
+// x += mamba2(norm(x + feed_forward(norm(mix(norm([x; embedding]))))))
+static void nested_branches(Workspace *w, const Layer *l, int i) {
+    int n_embd = w->model->n_embd, n = w->n_rows;
+    mix(w, l, i, beside_embedding(w, &l->attn_norm));
+    norm_rows(w, w->y, &l->ffn_norm, w->out, n_embd, n);
+    feed_forward(w, l, w->y);
+    add_rows(w, w->out, 1.0f, w->x, n_embd, n);
+    norm_rows(w, w->y, &l->ffn_post_norm, w->out, n_embd, n);
+    mamba2_mixer.forward(w, l, &w->kv.layers[i], w->y);
+    add_branch(w, l, &l->attn_post_norm);
+}
+
 static void layer(Workspace *w, int i) {
     const Layer *l = &w->model->layers[i];
     if (l->topology == PARALLEL) parallel_branches(w, l, i);
     else if (l->topology == POST_NORM) post_norm_branches(w, l, i);
     else if (l->topology == NORMED_RESIDUAL) normed_residual_branches(w, l, i);
+    else if (l->topology == NESTED) nested_branches(w, l, i);
     else sequential_branches(w, l, i);
     if (w->model->layer_embed.width) {
         embed_branch(w, &l->embed_branch, i, l->ffn.act);
@@ -158,12 +167,6 @@ static void last_norm(Workspace *w, Buffer y, Buffer x, int n) {
     const Norm *norm = &w->stack->norm;
     if (norm->w) norm_rows(w, y, norm, x, w->model->n_embd, n);
     else copy_rows(y, x, w->model->n_embd, n);
-}
-
-// The encoder's end: its hidden states become keys and values for the decoder.
-static void end_source(Workspace *w) {
-    last_norm(w, w->y, w->x, w->n_rows);
-    keep_source(w, w->y);
 }
 
 // logits = output(head(norm(x))), for the wanted rows; or norm(x), if w->hidden
@@ -189,10 +192,7 @@ static void classify(Workspace *w, int logit_row) {
 static void show_lens(Workspace *w, int i, int logit_row) {
     copy_rows(w->out, w->x, w->model->n_embd, w->n_rows);
     classify(w, logit_row);
-    for (const Span *s = w->spans; s < w->spans + w->n_spans; s++)
-        for (int r = s->n - s->n_logits; r < s->n; r++)
-            w->probe.lens(w->probe.context, &(heads_lens_row){s->sequence, i, s->pos + r,
-                                                              row(w->logits, logit_row++)});
+    show_logits(w, i, logit_row);
     copy_rows(w->x, w->out, w->model->n_embd, w->n_rows);
 }
 

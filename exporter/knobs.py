@@ -56,6 +56,7 @@ class Knobs:
     parallel: bool = False
     post_norm: bool = False  # norms of sums, not of what a branch reads
     normed_residual: bool = False  # norms of the residual stream itself
+    nested: list[bool] = field(default_factory=lambda: [False])  # branches one in the other
     emb_scale: float = 1.0
     d_embed: int = 0  # width of the embedding; 0: n_embd
     head_act: int = 0  # between the last norm and the output, in masked language models
@@ -152,7 +153,7 @@ class Knobs:
             if self.post_norm
             else 3
             if self.normed_residual
-            else 0,
+            else [4 * nested for nested in self.nested],
             "layer.d_ff": self.d_ff,
             "layer.ffn": [
                 int(f"layers.{i}.ffn_gate" in tensors or f"layers.{i}.expert_gate" in tensors)
@@ -232,15 +233,17 @@ class Knobs:
         n_heads = of_layer(self.n_heads, layer)
         q, kv = n_heads * head_dim, of_layer(self.n_kv_heads, layer) * head_dim
         all_heads = self.qk_norm in (WHOLE, DISTINCT)
+        read = self.n_embd * (2 if self.nested[layer % len(self.nested)] else 1)  # by attention
         return {
             "embed": (self.vocab_size, self.width),
             "embed_pos": (self.skipped_positions + self.context, self.width),
             "embed_norm": (self.width,),
             "output": (self.vocab_size, self.width),
-            "attn_q": (q, self.n_embd),
-            "attn_k": (kv, self.n_embd),
-            "attn_v": (kv, self.n_embd),
-            "attn_qkv": (q + 2 * kv, self.n_embd),
+            "attn_norm": (read,),
+            "attn_q": (q, read),
+            "attn_k": (kv, read),
+            "attn_v": (kv, read),
+            "attn_qkv": (q + 2 * kv, read),
             "attn_o": (self.n_embd, q),
             "attn_q_norm": (q if all_heads else head_dim,),
             "attn_k_norm": (kv if all_heads else head_dim,),

@@ -4,8 +4,14 @@
 
 const KvLayer *kv_cross(const Workspace *w, int i) { return &w->kv.layers[i + w->model->text.n]; }
 
-void cross_attention(Workspace *w, int i, Buffer y) {
-    run_attention(w, i, &w->model->layers[i].cross, kv_cross(w, i), y);
+void attend_to_source(Workspace *w, int i, bool post_norm) {
+    const Layer *l = &w->model->layers[i];
+    int n_embd = w->model->n_embd, n = w->n_rows;
+    if (!l->cross.n_heads) return;
+    if (!post_norm) norm_rows(w, w->y, &l->cross_norm, w->x, n_embd, n);
+    run_attention(w, i, &l->cross, kv_cross(w, i), post_norm ? w->x : w->y);
+    add_rows(w, w->x, l->residual_scale, w->out, n_embd, n);
+    if (post_norm) norm_rows(w, w->x, &l->cross_norm, w->x, n_embd, n);
 }
 
 void cross_scratch(const Workspace *w, int i, Arena *a) {

@@ -29,3 +29,10 @@ void cap_logits(Workspace *w, Buffer logits, int n) {
     Cap cap = {w, logits, (w->model->vocab_size + CAP_COLUMNS - 1) / CAP_COLUMNS};
     parallel_for(w->pool, n * cap.slices, cap_slice, &cap);
 }
+
+void show_logits(const Workspace *w, int i, int logit_row) {
+    for (const Span *s = w->spans; s < w->spans + w->n_spans; s++)
+        for (int r = s->n - s->n_logits; r < s->n; r++)
+            w->probe.lens(w->probe.context, &(heads_lens_row){s->sequence, i, s->pos + r,
+                                                              row(w->logits, logit_row++)});
+}

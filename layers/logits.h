@@ -1,4 +1,4 @@
-// Steps that some models have right before and right after the output matrix.
+// Steps that some models have right before and right after the output matrix, and a probe.
 #ifndef LOGITS_H
 #define LOGITS_H
 
@@ -9,5 +9,7 @@
 Buffer prediction_head(Workspace *w, int n);
 // logits = softcap(logits), n rows
 void cap_logits(Workspace *w, Buffer logits, int n);
+// Shows the probe the pass's logits, from row logit_row on, as what layer i would say.
+void show_logits(const Workspace *w, int i, int logit_row);
 
 #endif

@@ -108,11 +108,11 @@ static void describe_feed_forward(const Layer *l, char *text, size_t size) {
 void inspect_layer_line(const Model *m, int i, char *text, size_t size) {
     static const char *const joined[N_TOPOLOGIES] = {
         "", "; attention and feed-forward in parallel", "; norms of the sums",
-        "; norms of the stream itself"};
+        "; norms of the stream itself", "; each reads the one before, attention the embedding too"};
     const Layer *l = &m->layers[i];
     describe_mixer(mixers[l->mixer], l, text, size);
     if (l->mamba2_beside) {
-        text_append(text, size, "; beside it ");
+        text_append(text, size, l->topology == NESTED ? "; at the end " : "; beside it ");
         size_t used = strlen(text);
         describe_mixer(&mamba2_mixer, l, text + used, size - used);
     }

@@ -447,6 +447,20 @@ static int check_ffn(Loader *x, int i) {
     return 0;
 }
 
+// Nested branches are attention, a feed-forward network and Mamba-2, one in the other.
+static int check_nested(Loader *x, int i) {
+    const Draft *d = &x->drafts[i];
+    if (!has(d, PLAIN_ATTENTION) || !d->l.mamba2_beside || !has_ffn(&d->l) ||
+        d->norms != (PRE_ATTN | PRE_FFN | POST_FFN))
+        return fail(x->err, "layer %d: layer.topology 4 needs attention without a latent, "
+                    "layer.beside 1, a feed-forward network, and layer.norms 13, not %d", i,
+                    d->norms);
+    if (x->m->d_embed != x->m->n_embd)
+        return fail(x->err, "layer %d: layer.topology 4 needs an embedding of n_embd %d numbers, "
+                    "but model.d_embed is %d", i, x->m->n_embd, x->m->d_embed);
+    return check_width(x, i, "the input of attention", 2, x->m->n_embd);
+}
+
 // A sequential layer may have two mixers or none, and any norms. The other topologies need one
 // mixer, a feed-forward network, and certain norms.
 static int check_topology(Loader *x, int i) {
@@ -457,6 +471,7 @@ static int check_topology(Loader *x, int i) {
         return fail(x->err, "layer %d: layer.mixer %d has no norms, but layer.norms is %d", i,
                     l->mixer, d->norms);
     if (l->topology == SEQUENTIAL) return 0;
+    if (l->topology == NESTED) return check_nested(x, i);
     if (l->mixer == MIXER_NONE || l->mamba2_beside || !has_ffn(l))
         return fail(x->err, "layer %d: layer.topology %d needs one mixer and a feed-forward "
                     "network", i, l->topology);

@@ -87,6 +87,8 @@ static int get_classes(Loader *x) {
 int load_readouts(Loader *x) {
     Model *m = x->m;
     m->widest = m->n_embd > m->d_embed ? m->n_embd : m->d_embed;
+    for (int i = 0; i < m->n_layers; i++)
+        if (m->layers[i].topology == NESTED) m->widest = 2 * m->n_embd;
     m->most_read = m->context;
     if (get_vector_of_text(x) || get_classes(x)) return -1;
     if (!m->vector && !m->classes) return 0;

@@ -100,39 +100,46 @@ static int need_table(Loader *x, Matrix *out, const char *name, int n_out, int n
 
 // ---- the tensors of a layer ----
 
+// Width of what attention reads: in a nested layer the embedding lies beside the residual stream.
+static int attn_width(const Loader *x, int i) {
+    return x->m->layers[i].topology == NESTED ? 2 * x->m->n_embd : x->m->n_embd;
+}
+
 // The layer's norms that layer.norms lists.
 static int get_layer_norms(Loader *x, int i, Layer *l) {
     const struct {
         int bit;
         const char *name;
         Norm *norm;
+        int width;
     } norms[] = {
-        {PRE_ATTN, "attn_norm", &l->attn_norm},
-        {POST_ATTN, "attn_post_norm", &l->attn_post_norm},
-        {PRE_FFN, "ffn_norm", &l->ffn_norm},
-        {POST_FFN, "ffn_post_norm", &l->ffn_post_norm},
+        {PRE_ATTN, "attn_norm", &l->attn_norm, attn_width(x, i)},
+        {POST_ATTN, "attn_post_norm", &l->attn_post_norm, x->m->n_embd},
+        {PRE_FFN, "ffn_norm", &l->ffn_norm, x->m->n_embd},
+        {POST_FFN, "ffn_post_norm", &l->ffn_post_norm, x->m->n_embd},
     };
     for (size_t k = 0; k < sizeof norms / sizeof *norms; k++)
         if (x->drafts[i].norms & norms[k].bit &&
-            need_norm(x, norms[k].norm, i, norms[k].name, x->m->n_embd))
+            need_norm(x, norms[k].norm, i, norms[k].name, norms[k].width))
             return -1;
     return 0;
 }
 
 static int get_own_keys(Loader *x, int i, Attention *a, bool all_heads) {
-    int kv = a->n_kv_heads * a->head_dim, d = x->m->n_embd;
+    int kv = a->n_kv_heads * a->head_dim, d = attn_width(x, i);
     return need_matrix(x, &a->k, i, "attn_k", kv, d) || need_matrix(x, &a->v, i, "attn_v", kv, d) ||
            optional_norm(x, &a->k_norm, i, "attn_k_norm", all_heads ? kv : a->head_dim) ||
            optional_norm(x, &a->v_norm, i, "attn_v_norm", a->head_dim);
 }
 
 static int get_plain_attention(Loader *x, int i, Attention *a) {
-    int q = a->n_heads * a->head_dim, d = x->m->n_embd;
+    int q = a->n_heads * a->head_dim, d = attn_width(x, i), n_embd = x->m->n_embd;
     bool all_heads = a->qk_norm == QK_WHOLE || a->qk_norm == QK_DISTINCT;
     const Tensor *gate = checkpoint_tensor(&x->m->file, name_of(i, "attn_gate", "").text);
     int gates = gate && gate->rows == (size_t)a->n_heads ? a->n_heads : q;
     if (a->kv_from < 0 && get_own_keys(x, i, a, all_heads)) return -1;
-    return need_matrix(x, &a->q, i, "attn_q", q, d) || need_matrix(x, &a->o, i, "attn_o", d, q) ||
+    return need_matrix(x, &a->q, i, "attn_q", q, d) ||
+           need_matrix(x, &a->o, i, "attn_o", n_embd, q) ||
            optional_norm(x, &a->q_norm, i, "attn_q_norm", all_heads ? q : a->head_dim) ||
            optional_norm(x, &a->sub_norm, i, "attn_sub_norm", q) ||
            optional_matrix(x, &a->out_gate, i, "attn_gate", gates, d);

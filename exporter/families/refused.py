@@ -16,8 +16,7 @@ _REASONS = {
     "qwen4_exp_text",
     "its delta rule decays by channel within a bound, and its latent attention has gates: two knobs, "
     "about 30 lines of C": "bailing_hybrid",
-    "its layers share a block of attention and feed-forward, which reads the embedding again and is "
-    "twice as wide as they are: about 120 lines of C": "zamba zamba2",
+    "it is Zamba 2 with Mamba-1 in its place, in several heads: about 30 lines of C": "zamba",
     "it has linear attention that decays by head": "minimax",
     "its recurrent layers are of a kind that the engine lacks": "rwkv xlstm",
     "it has differential attention": "diffllama",

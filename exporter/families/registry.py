@@ -89,6 +89,7 @@ from . import (
     t5,
     xlm,
     youtu,
+    zamba2,
 )
 from .classes import add_classes
 from .common import FUSED_FFN, LLAMA, PLAIN_FFN, POST_NORM
@@ -209,6 +210,7 @@ DECODERS: dict[str, Row] = {
     "nemotron_h": (nemotron.nemotron_h, nemotron.NEMOTRON_H),
     "olmo_hybrid": (olmo.olmo_hybrid, olmo.OLMO_HYBRID),
     "recurrent_gemma": (recurrent_gemma.recurrent_gemma, recurrent_gemma.RECURRENT_GEMMA),
+    "zamba2": (zamba2.zamba2, zamba2.ZAMBA2),
 }
 
 ENCODERS: dict[str, Row] = {

@@ -161,7 +161,7 @@ class Mamba2(Part):
     limits: tuple[float, float] = (0.0, math.inf)  # of a step
     norm: bool = True
     norm_first: bool = False  # before the gate
-    beside: bool = False  # attention, not in its place
+    beside: bool | list[bool] = False  # attention, or after it, not in its place
     multipliers: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0, 1.0)  # of gate, x, B, C and steps
 
     @property
@@ -184,7 +184,9 @@ class Mamba2(Part):
             "layer.ssm_groups": self.where(self.groups),
             "layer.ssm_state": self.where(self.state),
         }
-        meta |= {"layer.beside": self.where(1)} if self.beside else {}
+        if self.beside:
+            some = isinstance(self.beside, list)
+            meta["layer.beside"] = [int(b) for b in self.beside] if some else self.where(1)
         if self.norm_first:
             meta["layer.ssm_norm_first"] = self.where(1)
         if self.limits[0]:

@@ -56,7 +56,7 @@ SHARES = {
 HOW = {"knobs": 4, "flip": 2, "overwrite": 2, "damage": 2, "weights": 1}
 SESSIONS = ["llama", "gemma3", "gpt_oss", "phi3-longer", "deepseek_v2", "deepseek_v3", "lfm3"]
 SESSIONS += ["llama4", "qwen3_next", "mamba2", "falcon_mamba", "falcon_h1-norm", "bart", "t5-gated"]
-SESSIONS += ["recurrent_gemma"]
+SESSIONS += ["recurrent_gemma", "zamba2"]
 
 
 class Broken(Exception):

@@ -50,6 +50,7 @@ MODELS = {
     "kimi_linear": "q8",
     "llama4": "q8",
     "recurrent_gemma": "bf16",
+    "zamba2": "q8",
     "encoders/albert": "q8",
     "encoders/deberta-v2": "f32",
     "encoders/modernbert": "f32",

@@ -137,6 +137,7 @@ def test_kv_window_is_a_ring(run, tmp_path):
         "qwen3_next",
         "nemotron_h",
         "falcon_h1-norm",
+        "zamba2",
         "gpt_oss",
         "gemma4",
     ],

@@ -165,7 +165,7 @@ def floats(*values: float) -> Meta:
         ("layer.head_dim", ints(1 << 24), "exceeds"),
         ("layer.rope", ints(1), "layer.rope of layer 0 is 1"),
         ("layer.window", ints(-1), "layer.window of layer 0 is -1"),
-        ("layer.topology", ints(4), "layer.topology of layer 0 is 4"),
+        ("layer.topology", ints(5), "layer.topology of layer 0 is 5"),
         ("layer.ffn", ints(0), "ffn_gate"),
         ("layer.act", ints(-1), "layer.act of layer 0 is -1"),
         ("layer.act", ints(1 << 20), "layer.act of layer 0 is 1048576"),
@@ -444,6 +444,7 @@ OTHER_PARTS = [
     "olmo_hybrid",
     "phi3-longer",
     "qwen3_next",
+    "zamba2",
 ]
 
 

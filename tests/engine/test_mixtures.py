@@ -35,6 +35,7 @@ MIXTURES = [
     "qwen2_moe",
     "qwen3_next",
     "recurrent_gemma",
+    "zamba2",
 ]
 Q4 = 3
 
@@ -322,6 +323,12 @@ COUNTED = {
         2 * (16 + 16) * 2,
         4 * (3 * 94 + 6 * 10 * 9 + 10),
     ),
+    # q, k and v read twice the width, in two layers of three; Mamba-2 is in all of them
+    "zamba2": (
+        2 * (attention(20, 2, 2, 20) + 3 * 20 * 40 + 3 * 20 * 30) + 3 * 20 * (72 + 40 + 4 + 40),
+        2 * 2 * (20 + 32) * 2,
+        3 * 4 * (2 * 72 + 4 * 10 * 8),
+    ),
     # Mamba-2's input, gate, steps and output, beside attention in every layer
     "falcon_h1-norm": (
         2 * (36 * (82 + 42 + 6 + 42) + attention(36, 6, 2, 10) + 3 * 36 * 50),
@@ -412,7 +419,14 @@ BAD = [
         {"layer.topology": 3},
         "layer.topology 3 needs one mixer and a feed-forward",
     ),
-    ("bloom-normed", {"layer.topology": 4}, "layer.topology of layer 0 is 4, expected 0..3"),
+    ("bloom-normed", {"layer.topology": 4}, "layer 0: layer.topology 4 needs attention without"),
+    ("bloom-normed", {"layer.topology": 5}, "layer.topology of layer 0 is 5, expected 0..4"),
+    ("zamba2", {"layer.norms": [5, 1, 13]}, "and layer.norms 13, not 5"),
+    ("zamba2", {"layer.topology": 4}, "layer 1: layer.topology 4 needs attention without"),
+    ("zamba2", {"layer.topology": 0}, "tensor layers.0.attn_norm: it is f32 (1, 40)"),
+    ("zamba2", {"layer.beside": 0}, "layer 0: layer.topology 4 needs attention without"),
+    ("zamba2", {"layer.d_ff": 0}, "layer 0: d_ff is 0, and there are no experts"),
+    ("falcon_h1-norm", {"layer.topology": 4}, "and layer.norms 13, not 5"),
     ("qwen3_next", {"layer.mixer": [1, 0]}, "delta_k_heads of layer 0 needs a gated delta rule"),
 ]
 

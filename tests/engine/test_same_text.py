@@ -28,6 +28,7 @@ FAMILIES = [
     "qwen3_next",
     "mamba2",
     "falcon_h1-norm",
+    "zamba2",
     "phi3-longer",
     "granitemoe",
 ]

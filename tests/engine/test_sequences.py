@@ -56,7 +56,7 @@ def test_forks_share_memory(exported, keys, values):
 
 
 FORGETFUL = ["mistral", "lfm3", "llama4", "qwen3_next", "mamba2", "falcon_mamba"]
-FORGETFUL += ["falcon_h1-norm", "recurrent_gemma"]
+FORGETFUL += ["falcon_h1-norm", "recurrent_gemma", "zamba2"]
 
 
 @pytest.mark.parametrize("name", FORGETFUL)
@@ -87,7 +87,7 @@ def test_damaged_sessions(tmp_path, turn, name):
 # Windows, latent attention, states of several kinds, rope that depends on the length, sources.
 IN_CONTEXTS = ["llama", "mistral", "gemma3", "gpt_oss", "deepseek_v2", "lfm3", "qwen3_next"]
 IN_CONTEXTS += ["mamba2", "falcon_h1-norm", "phi3-longer", "encoder_decoders/bart"]
-IN_CONTEXTS += ["encoder_decoders/t5", "falcon_mamba", "recurrent_gemma"]
+IN_CONTEXTS += ["encoder_decoders/t5", "falcon_mamba", "recurrent_gemma", "zamba2"]
 
 
 @pytest.mark.parametrize("name", IN_CONTEXTS)

@@ -66,6 +66,18 @@ def nested(full: dict) -> dict:
 
 
 MAMBA = dict(mamba_n_heads=6, mamba_d_state=10, mamba_n_groups=2, mamba_chunk_size=16)
+LINEAR = "linear_attention"
+ZAMBA2 = dict(
+    vocab_size=61,
+    hidden_size=20,
+    intermediate_size=30,
+    num_attention_heads=2,
+    n_mamba_heads=4,
+    mamba_d_state=8,
+    mamba_d_conv=3,
+    adapter_rank=3,
+    num_hidden_layers=3,
+)
 FACTORS = dict(
     embedding_multiplier=3.0,
     lm_head_multiplier=0.4,
@@ -250,6 +262,11 @@ MORE = {
                                                  num_hidden_layers=3, block_types=["recurrent", "attention"],
                                                  logits_soft_cap=5.0)),
     "recurrent_gemma-bias": ("recurrent_gemma", sizes(61, 48, 100, 3, 3, attention_bias=True, num_hidden_layers=4)),
+    "zamba2": ("zamba2", dict(ZAMBA2, layers_block_type=["hybrid", LINEAR, "hybrid"], mamba_ngroups=2, use_mem_rope=True,
+                              use_shared_attention_adapter=True)),
+    "zamba2-apart": ("zamba2", dict(ZAMBA2, layers_block_type=["hybrid", LINEAR, "hybrid"], tie_word_embeddings=False)),  # blocks too
+    "zamba2-blocks": ("zamba2", dict(ZAMBA2, layers_block_type=["hybrid"] * 3, num_mem_blocks=2, num_key_value_heads=1,
+                                     add_bias_linear=True, mamba_expand=3, time_step_min=0.3)),
     "bamba": ("bamba", sizes(61, 36, 50, 3, 1, **MAMBA, attn_layer_indices=[1], time_step_limit=(0.0, 1.0))),
     "bamba-bias": ("bamba", sizes(61, 36, 50, 3, 1, **MAMBA, attn_layer_indices=[0], mamba_proj_bias=True,
                                   mamba_conv_bias=False, attention_bias=True, mlp_bias=True, mamba_d_head=12)),
@@ -397,12 +414,14 @@ MORE |= MIXTURES | KIN
 # Those whose norms multiply by 1 + w.
 OFFSET_NORMS = ("gemma", "gemma2", "gemma3_text", "vaultgemma", "nemotron", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next",
                 "recurrent_gemma")
+# Those that multiply rounding by more than others: a layer is four matrices in a row, of which each reads a norm.
+GAINS = {"zamba2": 0.8}
 # Those that are committed, a combination of knobs each.
 COMMITTED = [*MODELS, "apertus", "bitnet", "bloom", "bloom-normed", "deepseek_v2", "deepseek_v3", "falcon_h1-norm", "falcon_mamba",
              "gemma2", "gemma3", "gemma4", "gemma4-experts", "glm4", "gpt_neox", "gpt_oss", "granite_swa", "granitemoe",
              "granitemoehybrid-mamba", "hunyuan", "kimi_linear", "lfm2-bias", "lfm2_moe", "lfm3", "llama4", "mamba2", "ministral3", "nemotron_h",
              "olmo", "olmo3", "olmo_hybrid", "phi", "phi3-longer", "phimoe", "qwen2_moe", "qwen3_next",
-             "recurrent_gemma", "stablelm"]
+             "recurrent_gemma", "stablelm", "zamba2"]
 # Those whose sizes have other names than Llama's.
 WITHOUT_COMMON = ("bloom", "codegen", "ctrl", "dbrx", "gpt2", "gpt-sw3", "openai-gpt", "xglm", "gpt_bigcode", "gpt_neo", "gptj", "mpt")
 # Reference attention where eager is wrong: it adds Falcon's ALiBi twice.
@@ -546,7 +565,8 @@ def randomize(model, torch) -> None:
             elif "emb" in name or "wte" in name or "wpe" in name or "lm_head" in name:
                 p.normal_(0, 0.5)
             else:
-                p.normal_(0, 1.5 * p.shape[0 if model.config.model_type == "gpt2" else -1] ** -0.5)
+                n_in = p.shape[0 if model.config.model_type == "gpt2" else -1]
+                p.normal_(0, GAINS.get(model.config.model_type, 1.5) * n_in**-0.5)
         for name, buffer in model.named_buffers():
             if name.endswith(("correction_bias", "expert_bias")):
                 buffer.uniform_(-0.3, 0.3)
