@@ -285,6 +285,23 @@ for (const name of ["chrome", "firefox"]) {
       await page.close();
     });
 
+    test("labels above the map do not touch", async () => {
+      const page = await opened(link_of(TRICK, { m: "heads" }), 768, 900);
+      const labels = await page.evaluate(() => {
+        const drawn = [], { fillText } = CanvasRenderingContext2D.prototype;
+        CanvasRenderingContext2D.prototype.fillText = function (text) {
+          const { a, e } = this.getTransform(), half = this.measureText(text).width / 2;
+          if (this.textAlign === "center" && a > 0) drawn.push([e / a - half, e / a + half]);
+        };
+        draw_map();
+        CanvasRenderingContext2D.prototype.fillText = fillText;
+        return drawn.sort((one, other) => one[0] - other[0]);
+      });
+      assert.ok(labels.length > 3);
+      labels.slice(1).forEach(([left], i) => assert.ok(left - labels[i][1] >= 3, `${labels}`));
+      await page.close();
+    });
+
     for (const width of name === "chrome" ? [360, 1440] : [768]) {
       test(`sound at a width of ${width}`, async () => {
         const page = await opened(link_of(TRICK + " red ball.", { m: "heads", n: 20, temp: 1.2, off: "1.1" }), width, 900);
