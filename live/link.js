@@ -25,6 +25,14 @@ function heads_of_list(list) {
   });
 }
 
+// A number of the link; what is none is said, and nothing comes of it.
+function number_of(link, key, otherwise, is_one = Number.isFinite) {
+  const value = link.has(key) ? Number(link.get(key)) : otherwise;
+  if (is_one(value)) return value;
+  complain(`The link says ${key}=${link.get(key)}, which is no such number.`);
+  return otherwise;
+}
+
 async function follow_link() {
   delete document.body.dataset.done;
   stop_writing();
@@ -37,15 +45,15 @@ async function follow_link() {
       complain(`This link is of ${name}: open that checkpoint here, then the link again.`);
     }
     for (const [key, option] of Object.entries(NUMBERS)) {
-      if (link.has(key)) think.sampling[option] = Number(link.get(key));
+      think.sampling[option] = number_of(link, key, think.sampling[option]);
     }
-    think.seed = Number(link.get("s") ?? 1);
+    think.seed = number_of(link, "s", 1, (seed) => Number.isSafeInteger(seed) && seed >= 0);
     show_sliders();
     Object.assign(think, { prompt: link.get("p") ?? "", ended: "",
       taken: (link.get("t") ?? "").split(",").filter(Boolean).map(Number) });
     set_text(think.prompt);
     await set_off(heads_of_list(link.get("off") ?? ""));
-    if (link.has("n")) await write(Number(link.get("n")));
+    if (link.has("n")) await write(number_of(link, "n", 0));
     show_linked(link);
   } catch (error) {
     fail(error);

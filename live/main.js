@@ -1,7 +1,7 @@
 // The models that are in the page, those that are dropped on it, and the beginning.
 "use strict";
 
-const BUILT_IN = { stories: "models/stories.bin", heads: "models/heads.bin" };
+const BUILT_IN = { __proto__: null, stories: "models/stories.bin", heads: "models/heads.bin" };
 
 function show_model() {
   $("models").querySelector(".dropped")?.remove();

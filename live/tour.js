@@ -33,7 +33,7 @@ const STEPS = [
   { title: "What it remembers", at: ".cache", model: "stories", prompt: STORY,
     text: "Each token leaves a key and a value in every layer, so that later ones can look back. " +
       "That is the KV cache. With fewer KV heads it is smaller.",
-    try: "Press Write on and watch it fill. As MHA? Then open a model of your own." },
+    try: "Press Write on and watch it fill. How large would MHA be? Then open a model of your own." },
 ];
 let at_step = -1;
 

@@ -148,13 +148,13 @@ function draw_left_label(context, text, y, strong) {
   context.fillText(text, layout.side - 8, y, layout.side - 10);
 }
 
-// Upright where a token is no wider than its column.
+// Upright where a token and a gap are no wider than its column.
 function draw_top_label(context, text, x, strong) {
   context.save();
   context.fillStyle = style_of(strong ? "--ink" : "--muted");
   context.font = (strong ? "600 " : "") + FONT_SIZE + "px " + style_of("--sans");
   context.translate(x, layout.top - 8);
-  const upright = context.measureText(text).width <= layout.cell;
+  const upright = context.measureText(text).width + 4 <= layout.cell;
   context.textAlign = upright ? "center" : "left";
   if (!upright) context.rotate(-Math.PI / 2);
   context.fillText(text, 0, upright ? -3 : 0, layout.top - 10);

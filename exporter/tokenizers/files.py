@@ -27,7 +27,7 @@ from .added_tokens import (
 )
 from .byte_level import KINDS, Kind, from_merges, from_ranks
 from .m2m_files import from_m2m, from_nllb
-from .metadata import vocabulary_metadata
+from .metadata import MOST_TOKENS, vocabulary_metadata
 from .pre_tokenizers import COVERING, PREFIX_SPACE
 from .sentencepiece import from_llama2c, from_sentencepiece, read_sentencepiece
 from .tokenizer_json import from_json
@@ -169,7 +169,7 @@ def _eos_ids(directory: str, vocabulary: Vocabulary) -> list[int]:
     for name in ("generation_config.json", "config.json"):
         value = beside(directory, name).get("eos_token_id")
         values = value if isinstance(value, list) else [] if value is None else [value]
-        if not all(isinstance(v, int) and v >= 0 for v in values):
+        if not all(type(v) is int and 0 <= v <= MOST_TOKENS for v in values):
             raise ExportError(f"{name}: eos_token_id is {value!r}, expected an id or a list of ids")
         if values:
             return sorted(set(values))

@@ -238,6 +238,22 @@ for (const name of ["chrome", "firefox"]) {
       await page.close();
     });
 
+    test("a link that says nonsense gets a sentence", async () => {
+      for (const [hash, sentence] of [["s=x", "The link says s=x, which is no such number."],
+        ["s=1.5&n=2", "The link says s=1.5, which is no such number."],
+        ["s=-1", "The link says s=-1, which is no such number."],
+        ["temp=hot", "The link says temp=hot, which is no such number."],
+        ["temp=-3&n=2", "temperature -3; expected 0 (greedy) to 1000"],
+        ["off=9.9", 'heads off: "9.9": there are layers 0..3'],
+        ["m=toString", "This link is of toString: open that checkpoint here, then the link again."]]) {
+        const page = await opened(`#p=Hello&${hash}`);
+        assert.equal(await text(page, "#notice"), sentence);
+        assert.ok((await text(page, "#text")).startsWith("Hello"));
+        quiet(page);
+        await page.close();
+      }
+    });
+
     test("a copied link gives the same state", async () => {
       const page = await opened(link_of(TRICK, { m: "heads", s: 5, temp: 1.4, off: "1.2" }));
       await page.focus("#text");
@@ -282,6 +298,23 @@ for (const name of ["chrome", "firefox"]) {
       assert.equal(await page.$eval("#tour", (e) => e.hidden), true);
       assert.equal(await page.evaluate(() => document.activeElement.id), "start-tour");
       quiet(page);
+      await page.close();
+    });
+
+    test("labels above the map do not touch", async () => {
+      const page = await opened(link_of(TRICK, { m: "heads" }), 768, 900);
+      const labels = await page.evaluate(() => {
+        const drawn = [], { fillText } = CanvasRenderingContext2D.prototype;
+        CanvasRenderingContext2D.prototype.fillText = function (text) {
+          const { a, e } = this.getTransform(), half = this.measureText(text).width / 2;
+          if (this.textAlign === "center" && a > 0) drawn.push([e / a - half, e / a + half]);
+        };
+        draw_map();
+        CanvasRenderingContext2D.prototype.fillText = fillText;
+        return drawn.sort((one, other) => one[0] - other[0]);
+      });
+      assert.ok(labels.length > 2);
+      labels.slice(1).forEach(([left], i) => assert.ok(left - labels[i][1] >= 3, `${labels}`));
       await page.close();
     });
 

@@ -561,7 +561,12 @@ def test_a_vocabulary_for_each_side(tmp_path, run):
         ).replace("\u2581", " ").removeprefix(" ")
 
 
-@pytest.mark.parametrize("code", ["de_DE", "en", "fr_XX:de_DE", "de_DE:fr_XX", "a"])
+LONG = "x" * 96  # once copied into less
+
+
+@pytest.mark.parametrize(
+    "code", ["de_DE", "en", "fr_XX:de_DE", "de_DE:fr_XX", "a", LONG, LONG * 50, f"{LONG}:fr_XX"]
+)
 def test_languages_that_it_does_not_know(letters, run, code):
     done = run(letters[0], "-p", "cab", "--lang", code)
     assert done.returncode == 2

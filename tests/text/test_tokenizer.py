@@ -7,6 +7,7 @@ import cProfile
 import contextlib
 import json
 import random
+import re
 import struct
 import subprocess
 from ctypes import create_string_buffer
@@ -544,9 +545,10 @@ def test_eos_ids(tmp_path, build):
     assert tokenizer_metadata(str(tmp_path))["tokenizer.eos"].tolist() == [5, 9]
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": None}))
     assert tokenizer_metadata(str(tmp_path))["tokenizer.eos"].tolist() == [7]
-    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": "x"}))
-    with pytest.raises(ExportError, match="config.json: eos_token_id is 'x'"):
-        tokenizer_metadata(str(tmp_path))
+    for wrong in ("x", True, -1, 1.5, [5, 1 << 24], 1 << 40):
+        (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": wrong}))
+        with pytest.raises(ExportError, match=re.escape(f"json: eos_token_id is {wrong!r}, exp")):
+            tokenizer_metadata(str(tmp_path))
     (tmp_path / "t.model").write_bytes(sentencepiece_file(pieces_by_score()))
     (tmp_path / "config.json").unlink()
     (tmp_path / "generation_config.json").unlink()
