@@ -17,7 +17,9 @@ from conftest import STORIES
 
 import heads
 from heads import _grammars as grammars
-from heads.server import app as server_app, texts, tools as server_tools
+from heads.exporter.templates.jinja import Template
+from heads.server import app as server_app, templates as server_templates, texts
+from heads.server import tools as server_tools
 from heads.server.reader import HarmonyReader, Reader, TaggedReader
 from heads.server.texts import Answer
 from heads.server.engine import Engine
@@ -226,6 +228,19 @@ def test_calls_of_a_template_with_a_taste_of_its_own(models):
     text = text[text.index("<") : text.rindex(">") + 1]
     (found,) = read(Reader(form, False, False), text, 9)["tool_calls"]
     assert found["function"] == call["function"]
+
+
+def test_thoughts_in_the_history():
+    """By either name; a template that takes none beside a content and calls does without."""
+    text = """{% for m in messages %}{% if m.content and m.thinking and m.tool_calls %}
+{{- raise_exception('no') }}{% endif %}[{{ m.thinking or '' }}|{{ m.reasoning_content or '' }}]
+{{- m.tool_calls[0].function.name if m.tool_calls }}{% endfor %}"""
+    call = {"id": "a", "type": "function", "function": {"name": "now", "arguments": {}}}
+    message = {"role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_calls": [call]}
+    template = Template(text, {})
+    for content, written in (("", "[Hm.|Hm.]now"), ("I look.", "[|]now")):
+        messages = [{**message, "content": content}]
+        assert server_templates._text(template, messages, None, {}) == written
 
 
 def test_grammars_behind_thoughts(models):
