@@ -68,6 +68,7 @@ TEMPLATES = {
     "qwen-coder": HEAD + "{{ '<tool_call>\n<function=' + c.function.name }}" + TAIL,
     "harmony": HEAD + "{{ '<|channel|><|message|>' + c.function | tojson }}" + TAIL,
     "unknown": HEAD + "{{ c.function.name }}" + TAIL,
+    "plain": HEAD.replace("if tools", "if false") + TAIL,
     "thinking": HEAD + CALL + TAIL[:-len("{% endif %}")] + "<think>{% endif %}{# </think> #}",
 }  # fmt: skip
 
@@ -265,6 +266,8 @@ def test_what_cannot_be_forced(models):
     for name in ("unknown", "qwen-coder"):
         with pytest.raises(openai.BadRequestError, match="none can be forced"):
             ask(models[name], messages=QUESTION, tools=TOOLS, tool_choice="required")
+    with pytest.raises(openai.BadRequestError, match="has no place for them"):
+        ask(models["plain"], messages=QUESTION, tools=TOOLS)
     free = ask(models["unknown"], messages=QUESTION, tools=TOOLS, max_tokens=5)
     assert free.choices[0].message.tool_calls is None
 

@@ -100,6 +100,20 @@ def _text(template: Template, messages: list[dict], tools, variables: dict) -> s
     return written
 
 
+def shows_tools(model: Model) -> bool:
+    """Whether its template writes the tools that may be called. Errors: InputError."""
+    tool = {"type": "function", "function": {"name": "f", "description": "", "parameters": {}}}
+    texts = []
+    for tools in ([tool], None):
+        try:
+            texts.append(
+                _template(model).render([{"role": "user", "content": "a"}], True, {}, tools)
+            )
+        except TemplateFails:  # a longer conversation may do
+            return True
+    return texts[0] != texts[1]
+
+
 def tool_chat_ids(
     model: Model, messages: list[dict], tools: list[dict] | None, no_think: bool
 ) -> list[int]:

@@ -15,7 +15,7 @@ from .answers import Asked
 from .messages import Refused
 from .reader import SAID, THOUGHT, HarmonyReader, Reader, TaggedReader
 from .requests import Request
-from .templates import template_text, tool_chat_ids
+from .templates import shows_tools, template_text, tool_chat_ids
 from .tools import Harmony, Tagged, after_thoughts, call_id, format_of, is_harmony, token
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class Answer(Asked):
         template = template_text(self.model) if request.is_chat else ""
         functions = [x["function"] for x in request.tools]
         self.format = format_of(self.model, template, functions) if functions else None
+        if functions and not self.format and not shows_tools(self.model):
+            raise Refused("tools: this model's chat template has no place for them", "tools")
         self.harmony, self.thinks = is_harmony(template), "</think>" in template
         for id in request.sampling.logit_bias:
             if id >= self.model.shape.vocab_size:
