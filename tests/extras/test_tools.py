@@ -535,6 +535,7 @@ def test_a_stream_is_the_whole(models, name):
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.: expected"),
         ({"tools": TOOLS, "tool_choice": "any"}, "expected none, auto"),
         ({"tools": TOOLS, "tool_choice": {"function": {"name": "x"}}}, "names none"),
+        ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}}, "expected none, auto"),
         ({"tool_choice": "required"}, "there are no tools"),
         ({"messages": [{"role": "assistant", "tool_calls": [5]}]}, "tool_calls: expected objects"),
         ({"messages": [{"role": "user", "content": "a", "tool_calls": [5]}]}, "not implemented"),
