@@ -406,6 +406,19 @@ def test_calls_that_are_found(models, name, text, said, calls, size):
     assert [(c["name"], json.loads(c["arguments"])) for c in called] == calls
 
 
+@pytest.mark.parametrize(("name", "text"), [(f[0], f[1]) for f in FOUND if len(f[3]) == 2])
+def test_the_server_finds_them(models, name, text):
+    """What a grammar has a model write, whole and streamed."""
+    form = {"type": "grammar", "syntax": "lark", "definition": f"start: {server_tools.lark(text)}"}
+    options = dict(messages=QUESTION, tools=TOOLS, max_tokens=600, seed=1)
+    options["extra_body"] = {"response_format": form}
+    answer = ask(models[name], **options)
+    called = [x.function for x in answer.choices[0].message.tool_calls]
+    wanted = next(calls for known, its, _, calls in FOUND if (known, its) == (name, text))
+    assert [(c.name, json.loads(c.arguments)) for c in called] == wanted
+    check_stream(ask(models[name], stream=True, **options), answer)
+
+
 @pytest.mark.parametrize(
     ("schema", "text", "value"),
     [
