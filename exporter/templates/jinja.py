@@ -138,7 +138,7 @@ class Template:
         TemplateFails; MemoryError; TooMuch."""
         try:
             text = self.template.render(
-                messages=[dict(m) for m in messages],
+                messages=[_with_thoughts(m) for m in messages],
                 tools=tools,
                 documents=None,
                 add_generation_prompt=prompt,
@@ -151,6 +151,12 @@ class Template:
         if len(text) > LONGEST:
             raise TooMuch(f"of a short conversation it writes {len(text):,} characters")
         return text
+
+
+def _with_thoughts(message: Message) -> dict[str, str]:
+    """gpt-oss's template has another name for an assistant's thoughts than all others."""
+    thoughts = message.get("reasoning_content")
+    return dict(message) if thoughts is None else {"thinking": thoughts, **message}
 
 
 def _first_line(error: Exception) -> str:

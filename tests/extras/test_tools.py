@@ -17,8 +17,10 @@ from conftest import STORIES
 
 import heads
 from heads import _grammars as grammars
-from heads.server import app as server_app, texts, tools as server_tools
-from heads.server.reader import HarmonyReader, Reader
+from heads.exporter.templates.jinja import Template
+from heads.server import app as server_app, templates as server_templates, texts
+from heads.server import tools as server_tools
+from heads.server.reader import HarmonyReader, Reader, TaggedReader
 from heads.server.texts import Answer
 from heads.server.engine import Engine
 
@@ -35,6 +37,7 @@ TOOLS = [
     {"type": "function", "function": {"name": "weather", "description": "d", "parameters": SCHEMA}},
     {"type": "function", "function": {"name": "now"}},
 ]
+FUNCTIONS = [tool["function"] for tool in TOOLS]
 QUESTION = [{"role": "user", "content": "what is it?"}]
 # As the templates of these families write them, in short.
 HEAD = """
@@ -54,8 +57,18 @@ TEMPLATES = {
     "deepseek": HEAD.replace("m.tool_calls or []", "(m.tool_calls if m.content is none else [])") + """
 {{- '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + c.type + '<｜tool▁sep｜>' + c.function.name }}
 {{- '\\n```json\\n' + c.function.arguments + '\\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>' }}""" + TAIL,
+    "mistral-11": HEAD + """{{ '[TOOL_CALLS]' + c.function.name + '[CALL_ID]' + c.id }}
+{{- '[ARGS]' + c.function.arguments | tojson }}""" + TAIL,
+    "mistral-13": HEAD + """{{ '[TOOL_CALLS]' + c.function.name + '[ARGS]' }}
+{{- c.function.arguments | tojson }}""" + TAIL,
+    "deepseek-3.1": HEAD + """
+{{- '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + c.function.name + '<｜tool▁sep｜>' }}
+{{- c.function.arguments | tojson + '<｜tool▁call▁end｜><｜tool▁calls▁end｜>' }}""" + TAIL,
+    "deepseek-3.2": HEAD + "{{ '<｜DSML｜invoke name=' + c.function.name }}" + TAIL,
+    "qwen-coder": HEAD + "{{ '<tool_call>\n<function=' + c.function.name }}" + TAIL,
     "harmony": HEAD + "{{ '<|channel|><|message|>' + c.function | tojson }}" + TAIL,
     "unknown": HEAD + "{{ c.function.name }}" + TAIL,
+    "plain": HEAD.replace("if tools", "if false") + TAIL,
     "thinking": HEAD + CALL + TAIL[:-len("{% endif %}")] + "<think>{% endif %}{# </think> #}",
 }  # fmt: skip
 
@@ -126,7 +139,13 @@ def check(calls, names: set[str]) -> None:
             jsonschema.validate(json.loads(call.function.arguments), SCHEMA)
 
 
-@pytest.mark.parametrize("name", ["hermes", "mistral", "llama", "deepseek", "harmony"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("hermes", "mistral", "mistral-11", "mistral-13", "llama"),
+        *("deepseek", "deepseek-3.1", "harmony"),
+    ],
+)
 def test_calls_that_are_forced(models, name):
     """Of a model that knows nothing of tools; whole and streamed, arguments in pieces."""
     options = dict(messages=QUESTION, temperature=1.5, seed=1, max_tokens=300, tools=TOOLS[:1], n=3)
@@ -205,11 +224,24 @@ def test_calls_of_a_template_with_a_taste_of_its_own(models):
     messages = [*QUESTION, {"role": "assistant", "content": "", "tool_calls": [call]}]
     request = server_app.chat_request({"messages": messages}, "deepseek")
     answer = Answer(Engine(models["deepseek"], 1, 1), request)
-    form = server_tools.format_of(models["deepseek"], TEMPLATES["deepseek"])
+    form = form_of(models, "deepseek")
     text = models["deepseek"].decode(answer.prompts[0])
     text = text[text.index("<") : text.rindex(">") + 1]
     (found,) = read(Reader(form, False, False), text, 9)["tool_calls"]
     assert found["function"] == call["function"]
+
+
+def test_thoughts_in_the_history():
+    """By either name; a template that takes none beside a content and calls does without."""
+    text = """{% for m in messages %}{% if m.content and m.thinking and m.tool_calls %}
+{{- raise_exception('no') }}{% endif %}[{{ m.thinking or '' }}|{{ m.reasoning_content or '' }}]
+{{- m.tool_calls[0].function.name if m.tool_calls }}{% endfor %}"""
+    call = {"id": "a", "type": "function", "function": {"name": "now", "arguments": {}}}
+    message = {"role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_calls": [call]}
+    template = Template(text, {})
+    for content, written in (("", "[Hm.|Hm.]now"), ("I look.", "[|]now")):
+        messages = [{**message, "content": content}]
+        assert server_templates._text(template, messages, None, {}) == written
 
 
 def test_grammars_behind_thoughts(models):
@@ -231,10 +263,17 @@ def test_grammars_behind_thoughts(models):
 
 
 def test_what_cannot_be_forced(models):
-    with pytest.raises(openai.BadRequestError, match="none can be forced"):
-        ask(models["unknown"], messages=QUESTION, tools=TOOLS, tool_choice="required")
+    for name in ("unknown", "qwen-coder"):
+        with pytest.raises(openai.BadRequestError, match="none can be forced"):
+            ask(models[name], messages=QUESTION, tools=TOOLS, tool_choice="required")
+    with pytest.raises(openai.BadRequestError, match="has no place for them"):
+        ask(models["plain"], messages=QUESTION, tools=TOOLS)
     free = ask(models["unknown"], messages=QUESTION, tools=TOOLS, max_tokens=5)
     assert free.choices[0].message.tool_calls is None
+
+
+def form_of(models, name: str) -> server_tools.Format | None:
+    return server_tools.format_of(models[name], TEMPLATES[name], FUNCTIONS)
 
 
 FOUND = [  # template, text, what is said, calls
@@ -281,6 +320,67 @@ FOUND = [  # template, text, what is said, calls
         "",
         [("get_weather", {"city": "Tokyo"}), ("now", {})],
     ),
+    (  # https://github.com/ggml-org/llama.cpp, tests/test-chat.cpp, as of Mistral Small 3.2
+        "mistral-11",
+        '[TOOL_CALLS]special_function[CALL_ID]123456789[ARGS]{"arg1": 1}',
+        "",
+        [("special_function", {"arg1": 1})],
+    ),
+    (
+        "mistral-11",
+        'Yes.[TOOL_CALLS]now[ARGS]{}[TOOL_CALLS]b[CALL_ID]1[ARGS]{"c": "]"} and',
+        "Yes.and",
+        [("now", {}), ("b", {"c": "]"})],
+    ),
+    ("mistral-13", "[TOOL_CALLS]now[CALL_ARGS]{}", "[TOOL_CALLS]now[CALL_ARGS]{}", []),
+    (  # https://huggingface.co/unsloth/Devstral-Small-2507, the template's own form
+        "mistral-13",
+        '[TOOL_CALLS]get_weather[ARGS]{"city": "Z\u00fcrich"}[TOOL_CALLS]now[ARGS]{}',
+        "",
+        [("get_weather", {"city": "Z\u00fcrich"}), ("now", {})],
+    ),
+    (  # https://huggingface.co/deepseek-ai/DeepSeek-V3.1, "ToolCall"
+        "deepseek-3.1",
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Tokyo"}'
+        "<｜tool▁call▁end｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "",
+        [("get_weather", {"city": "Tokyo"}), ("now", {})],
+    ),
+    (  # https://huggingface.co/Qwen/Qwen3.5-4B, what the template shows a model
+        "qwen-coder",
+        "<tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>\nvalue_1\n"
+        "</parameter>\n<parameter=example_parameter_2>\nThis is the value for the second parameter\n"
+        "that can span\nmultiple lines\n</parameter>\n</function>\n</tool_call>",
+        "",
+        [
+            (
+                "example_function_name",
+                {
+                    "example_parameter_1": "value_1",
+                    "example_parameter_2": "This is the value for the second parameter\nthat can "
+                    "span\nmultiple lines",
+                },
+            )
+        ],
+    ),
+    (
+        "qwen-coder",
+        "I look.\n\n<tool_call>\n<function=weather>\n<parameter=city>\n5\n</parameter>\n"
+        "<parameter=days>\n5\n</parameter>\n<parameter=b>\nTrue\n</parameter>\n</function>\n</tool_call>"
+        "\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
+        "I look.",
+        [("weather", {"city": "5", "days": 5, "b": True}), ("now", {})],
+    ),
+    ("qwen-coder", "<tool_call> <function= is", "<tool_call> <function= is", []),
+    (  # https://huggingface.co/deepseek-ai/DeepSeek-V3.2, its encoding
+        "deepseek-3.2",
+        '\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter '
+        'name="location" string="true">Hangzhou</｜DSML｜parameter>\n<｜DSML｜parameter name="days" '
+        'string="false">[2, 3]</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke name="now">\n'
+        "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+        "",
+        [("get_weather", {"location": "Hangzhou", "days": [2, 3]}), ("now", {})],
+    ),
     ("deepseek", "<｜tool▁calls▁begin｜> are", "<｜tool▁calls▁begin｜> are", []),
     ("llama", 'It is {"name": "now", "parameters": {}}', 'It is {"name": "now", "parameters": {}}', []),
 ]  # fmt: skip
@@ -298,18 +398,63 @@ def read(reader: Reader, text: str, size: int) -> dict:
 @pytest.mark.parametrize("size", [1, 7, 10**6])
 def test_calls_that_are_found(models, name, text, said, calls, size):
     """Whole, and in pieces of a stream."""
-    form = server_tools.format_of(models[name], TEMPLATES[name])
-    found = read(Reader(form, False, False), text, size)
+    form = form_of(models, name)
+    kind = TaggedReader if isinstance(form, server_tools.Tagged) else Reader
+    found = read(kind(form, False, False), text, size)
     called = [x["function"] for x in found.get("tool_calls", [])]
     assert (found["content"] or "") == said
     assert [(c["name"], json.loads(c["arguments"])) for c in called] == calls
 
 
+@pytest.mark.parametrize(("name", "text"), [(f[0], f[1]) for f in FOUND if len(f[3]) == 2])
+def test_the_server_finds_them(models, name, text):
+    """What a grammar has a model write, whole and streamed."""
+    form = {"type": "grammar", "syntax": "lark", "definition": f"start: {server_tools.lark(text)}"}
+    options = dict(messages=QUESTION, tools=TOOLS, max_tokens=600, seed=1)
+    options["extra_body"] = {"response_format": form}
+    answer = ask(models[name], **options)
+    called = [x.function for x in answer.choices[0].message.tool_calls]
+    wanted = next(calls for known, its, _, calls in FOUND if (known, its) == (name, text))
+    assert [(c.name, json.loads(c.arguments)) for c in called] == wanted
+    check_stream(ask(models[name], stream=True, **options), answer)
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        ({"type": "string"}, "1", "1"),
+        ({"type": ["integer", "null"]}, "None", None),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "[1]\n", "[1]"),
+        ({"oneOf": 5, "enum": "a", "type": {}}, "1", "1"),
+        ({"type": "number"}, "NaN", "NaN"),
+        ({"type": "number"}, "1" * 5000, "1" * 5000),
+        ({"type": "array"}, "[" * 100_000, "[" * 100_000),
+        ({"type": "object"}, '{"a": "\u00e9"}\n', {"a": "\u00e9"}),
+        ({"type": "boolean"}, "False", False),
+        ({}, "two\n\n", "two\n"),
+        (5, "2", 2),
+    ],
+)
+def test_arguments_between_tags_are_of_their_schemas_types(models, schema, text, value):
+    function = {"name": "f", "parameters": {"properties": {"a": schema}}}
+    template = TEMPLATES["qwen-coder"]
+    form = server_tools.format_of(models["qwen-coder"], template, [function])
+    call = f"<tool_call><function=f><parameter=a>\n{text}</parameter></function></tool_call>"
+    (found,) = read(TaggedReader(form, False, False), call, 10**6)["tool_calls"]
+    assert json.loads(found["function"]["arguments"]) == {"a": value}
+
+
 def test_calls_are_told_as_they_come(models):
-    reader = Reader(server_tools.format_of(models["hermes"], TEMPLATES["hermes"]), False, False)
+    reader = Reader(form_of(models, "hermes"), False, False)
     assert reader.push('a \n<tool_call>{"name": "n') == [("content", "a")]
     assert reader.push('ow", "arguments": {"b') == [("name", "now"), ("arguments", '{"b')]
     assert reader.push('": {}} ') == [("arguments", '": {}}')] and reader.complete
+    reader = TaggedReader(form_of(models, "qwen-coder"), False, False)
+    assert reader.push("<tool_call><function=now") == []
+    assert reader.push(">\n<para") == [("name", "now"), ("arguments", "{")]
+    assert reader.push("meter=a>\nb\n</parameter") == [] and not reader.complete
+    assert reader.push(">\n<") == [("arguments", '"a": "b"')]
+    assert reader.push("/") == [("arguments", "}")] and reader.complete
 
 
 THOUGHT = [  # text, message
@@ -351,7 +496,7 @@ def test_thoughts_are_found(models, size):
     for text, message in THOUGHT:
         assert read(Reader(None, True, False), text, size) == {"role": "assistant", **message}, text
     for text, message, calls in HARMONY:
-        form = server_tools.format_of(models["harmony"], TEMPLATES["harmony"])
+        form = form_of(models, "harmony")
         found = read(HarmonyReader(form, False, False), text, size)
         called = [x["function"] for x in found.pop("tool_calls", [])]
         assert [(c["name"], c["arguments"]) for c in called] == calls
@@ -368,20 +513,23 @@ def merged(parts) -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("name", ["hermes", "mistral", "llama", "deepseek", "harmony", "unknown"])
+@pytest.mark.parametrize("name", sorted(set(TEMPLATES) - {"thinking"}))
 def test_a_stream_is_the_whole(models, name):
     """Texts of marks, halves of marks and noise, in any pieces."""
-    rng, form = random.Random(name), server_tools.format_of(models[name], TEMPLATES[name])
+    rng, form = random.Random(name), form_of(models, name)
     words = [text for known, text, *_ in FOUND if known == name] + [text for text, *_ in HARMONY]
     words += [
         *(form.openers + form.marks + (form.close, form.end) if form else ()),
         *THOUGHT[0][:1],
     ]
+    if isinstance(form, server_tools.Tagged):
+        words += [form.opener, form.closer]
     words += ["<think>", "</think>", "\n", " ", "{", "}", '"', "\\", "n", '{"name": "n"}', "\u00e9"]
     for _ in range(400):
         pieces = [rng.choice(words)[rng.choice([0, 0, 0, 3]) :] for _ in range(rng.randrange(1, 9))]
         text, options = "".join(pieces), (form, rng.random() < 0.5, rng.random() < 0.3)
-        kind = HarmonyReader if rng.random() < 0.3 or name == "harmony" else Reader
+        kind = TaggedReader if isinstance(form, server_tools.Tagged) else Reader
+        kind = HarmonyReader if rng.random() < 0.3 or name == "harmony" else kind
         whole, reader, parts = kind(*options).push(text, True), kind(*options), []
         at = 0
         while at < len(text):
@@ -400,6 +548,7 @@ def test_a_stream_is_the_whole(models, name):
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.: expected"),
         ({"tools": TOOLS, "tool_choice": "any"}, "expected none, auto"),
         ({"tools": TOOLS, "tool_choice": {"function": {"name": "x"}}}, "names none"),
+        ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}}, "expected none, auto"),
         ({"tool_choice": "required"}, "there are no tools"),
         ({"messages": [{"role": "assistant", "tool_calls": [5]}]}, "tool_calls: expected objects"),
         ({"messages": [{"role": "user", "content": "a", "tool_calls": [5]}]}, "not implemented"),

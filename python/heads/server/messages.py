@@ -135,14 +135,17 @@ def tools_of(body: dict) -> list[dict]:
 def tool_choice_of(body: dict, tools: list[dict]) -> str:
     """none, auto or required; else the name of a function that has to be called."""
     choice = body.get("tool_choice") or ("auto" if tools else "none")
+    known = "tool_choice: expected none, auto, required or a function"
     if isinstance(choice, dict):
+        if choice.get("type") not in (None, "function"):
+            raise Refused(known, "tool_choice")
         function = choice.get("function")
         choice = function.get("name") if isinstance(function, dict) else None
         if choice not in [tool["function"]["name"] for tool in tools]:
             raise Refused("tool_choice: it names none of the tools", "tool_choice")
         return f"={choice}"
     if choice not in ("none", "auto", "required"):
-        raise Refused("tool_choice: expected none, auto, required or a function", "tool_choice")
+        raise Refused(known, "tool_choice")
     if choice == "required" and not tools:
         raise Refused("tool_choice: there are no tools", "tool_choice")
     return choice

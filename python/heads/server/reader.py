@@ -3,15 +3,15 @@ back, so a stream and a whole answer are the same."""
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .tools import Format
+    from .tools import Format, Tagged
 
 # What a part of a text is, besides a call's "name" and pieces of its "arguments".
 SAID, THOUGHT = "content", "reasoning_content"
-NAME = re.compile(r"\s*([\w.-]+)")
 BRACKETS = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)
 
 
@@ -137,7 +137,7 @@ class Reader:
         at = begun(self.rest, literals)
         if not at:
             return at
-        name = NAME.match(self.rest, at)
+        name = self.form.name.match(self.rest, at)
         if not name:
             return None if self.rest[at:].strip() else 0
         between = begun(self.rest[name.end() :], self.form.betweens)
@@ -151,11 +151,7 @@ class Reader:
         if not header:
             return None
         self._take(header[1])
-        self._call(header[0], self._arguing)
-        if not self.rest.startswith("{"):  # it has none
-            self.parts.append(("arguments", "{}"))
-            self.state, self.complete = self._closing, True
-        return True
+        return self._call(header[0], self._arguing)
 
     def _opening(self) -> bool:
         opened = self._open(self.form.openers)
@@ -173,6 +169,10 @@ class Reader:
 
     def _arguing(self) -> bool:
         """The object itself is not parsed: arguments are what the model wrote."""
+        if self.depth == 0 and not self.rest.startswith("{"):  # it has none
+            self.parts.append(("arguments", "{}"))
+            self.state, self.complete = self._closing, True
+            return True
         end = len(self.rest)
         for found in BRACKETS.finditer(self.rest):
             c = found[0]
@@ -208,6 +208,39 @@ class Reader:
         self._take(len(self.rest) if at == 0 else at or 0)
         self.state = state if at or not mark else self._saying
         return True
+
+
+class TaggedReader(Reader):
+    """Of calls whose arguments stand between tags; each is handed out when it is whole."""
+
+    form: Tagged
+
+    def _call(self, name: str, state) -> bool:
+        self.called, self.n_arguments = name, -1
+        return super()._call(name, state)
+
+    def _arguing(self) -> bool:
+        if self.n_arguments < 0:
+            self._take(1)  # the end of the call's own tag
+            self._argue("{")
+        begins = begun(self.rest, (self.form.opener,))
+        if begins is None:
+            self._part("arguments", "}")
+            self.state, self.complete = self._closing, True
+            return True
+        argument = self.form.argument.match(self.rest) if begins else None
+        end = self.rest.find(self.form.closer, argument.end()) if argument else -1
+        if end < 0:
+            return False
+        value = self.form.value(self.called, argument, self.rest[argument.end() : end])
+        between = ", " if self.n_arguments else ""
+        self._argue(f"{between}{json.dumps(argument[1], ensure_ascii=False)}: {value}")
+        self._take(end + len(self.form.closer))
+        return True
+
+    def _argue(self, text: str) -> None:
+        self.n_arguments += 1
+        self._part("arguments", text)
 
 
 class HarmonyReader(Reader):

@@ -58,14 +58,15 @@ def _ids(model: Model, text: str) -> list[int]:
 
 
 def _forms(messages: list[dict]):
-    """What templates want differs: a call's arguments as an object or as JSON, and beside calls an
-    empty content or none."""
-    for content in ("", None):
-        for write in (lambda x: x, lambda x: json.dumps(x, ensure_ascii=False)):
-            yield [_in_form(message, content, write) for message in messages]
+    """What templates want differs: a call's arguments as an object or as JSON, beside calls an empty
+    content or none, and thoughts beside a content and calls or not."""
+    for thoughts in (True, False):
+        for content in ("", None):
+            for write in (lambda x: x, lambda x: json.dumps(x, ensure_ascii=False)):
+                yield [_in_form(message, thoughts, content, write) for message in messages]
 
 
-def _in_form(message: dict, content: str | None, write) -> dict:
+def _in_form(message: dict, thoughts: bool, content: str | None, write) -> dict:
     if "tool_calls" not in message:
         return message
     calls = [
@@ -75,7 +76,10 @@ def _in_form(message: dict, content: str | None, write) -> dict:
         }
         for call in message["tool_calls"]
     ]
-    return {**message, "content": message["content"] or content, "tool_calls": calls}
+    made = {**message, "content": message["content"] or content, "tool_calls": calls}
+    if message["content"] and not thoughts:
+        made.pop("reasoning_content", None)
+    return made
 
 
 def _text(template: Template, messages: list[dict], tools, variables: dict) -> str:
@@ -94,6 +98,20 @@ def _text(template: Template, messages: list[dict], tools, variables: dict) -> s
     if written is None:
         raise refusal
     return written
+
+
+def shows_tools(model: Model) -> bool:
+    """Whether its template writes the tools that may be called. Errors: InputError."""
+    tool = {"type": "function", "function": {"name": "f", "description": "", "parameters": {}}}
+    texts = []
+    for tools in ([tool], None):
+        try:
+            texts.append(
+                _template(model).render([{"role": "user", "content": "a"}], True, {}, tools)
+            )
+        except TemplateFails:  # a longer conversation may do
+            return True
+    return texts[0] != texts[1]
 
 
 def tool_chat_ids(

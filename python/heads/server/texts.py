@@ -13,10 +13,10 @@ from .. import _grammars as grammars
 from .._batch import GenerateJob, Job, Likely, ScoreJob
 from .answers import Asked
 from .messages import Refused
-from .reader import SAID, THOUGHT, HarmonyReader, Reader
+from .reader import SAID, THOUGHT, HarmonyReader, Reader, TaggedReader
 from .requests import Request
-from .templates import template_text, tool_chat_ids
-from .tools import Harmony, after_thoughts, call_id, format_of, is_harmony, token
+from .templates import shows_tools, template_text, tool_chat_ids
+from .tools import Harmony, Tagged, after_thoughts, call_id, format_of, is_harmony, token
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -38,7 +38,10 @@ class Answer(Asked):
         if request.echo:
             self.model.must_have_one_text("echo")
         template = template_text(self.model) if request.is_chat else ""
-        self.format = format_of(self.model, template) if request.tools else None
+        functions = [x["function"] for x in request.tools]
+        self.format = format_of(self.model, template, functions) if functions else None
+        if functions and not self.format and not shows_tools(self.model):
+            raise Refused("tools: this model's chat template has no place for them", "tools")
         self.harmony, self.thinks = is_harmony(template), "</think>" in template
         for id in request.sampling.logit_bias:
             if id >= self.model.shape.vocab_size:
@@ -77,7 +80,8 @@ class Answer(Asked):
             return HarmonyReader(self.format, False, False)
         if not (self.format or self.thinks):
             return None
-        return Reader(self.format, self.thinks, self.opened)
+        kind = TaggedReader if isinstance(self.format, Tagged) else Reader
+        return kind(self.format, self.thinks, self.opened)
 
     def _matcher(self):
         forced, asked = self._forced_calls(), self.request.grammar
@@ -95,10 +99,10 @@ class Answer(Asked):
         choice, tools = self.request.tool_choice, [x["function"] for x in self.request.tools]
         if choice in ("none", "auto"):
             return None
-        if not self.format:
+        if not (self.format and self.format.forcible):
             raise Refused(
-                "tool_choice: the form in which this model's template has calls is not known here, "
-                "so none can be forced",
+                "tool_choice: in the form that this model's template has for calls, none can be "
+                "forced here",
                 "tool_choice",
             )
         if choice != "required":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import string
 from typing import TYPE_CHECKING
@@ -29,8 +30,10 @@ class Format:
     marks = ("<tool_call>",)  # where calls may begin in a text; none: at its beginning only
     openers = ('<tool_call>{"name":"',)  # up to the first call's name
     nexts = ()  # and up to another's, where that is another
+    name = re.compile(r"\s*([\w.-]+)")
     betweens = ('","arguments":{', '"}')  # from the name to the arguments' first character
     close, end = "}</tool_call>", ""  # behind the arguments, and behind all calls
+    forcible = True
 
     def __init__(self, model: Model):
         self.model = model
@@ -79,6 +82,26 @@ class Mistral(Format):
         return f"start: {self.mark('[TOOL_CALLS]')} body\nbody: %json {body}\n"
 
 
+class MistralArgs(Format):
+    """Of Mistral's tokenizers from version 11 on: the name and the arguments behind marks of their
+    own, in version 11 with an id between them."""
+
+    marks = openers = nexts = ("[TOOL_CALLS]",)
+    name = re.compile(r"\s*([\w.-]+)(?:\[CALL_ID\]\w*)?")
+    betweens, close = ("[ARGS]{", "[CALL_ID]"), ""  # the latter may be half there
+
+    def __init__(self, model: Model, ids: bool):
+        super().__init__(model)
+        self.ids = ids
+
+    def grammar(self, tools: list[dict], several: bool) -> str:
+        call, id, args = map(self.mark, ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"))
+        between = f"{id} /[a-zA-Z0-9]{{{{9}}}}/ {args}" if self.ids else args
+        return f"start: call{'+' if several else ''}\n" + one_of(
+            f"{call} {{name}} {between} {{body}}", tools
+        )
+
+
 class Llama(Format):
     """An object that is the whole answer, perhaps behind a mark; several are parted by semicolons."""
 
@@ -103,15 +126,77 @@ class DeepSeek(Format):
     marks = (CALLS[0],)
     openers, nexts = (f"{CALLS[0]}{CALL}function{BETWEEN}",), (f"{CALL}function{BETWEEN}",)
     betweens, close, end = ("```json{",), f"```{CLOSE}", CALLS[1]
+    written = '{start} "function" {between} {{name}} "\\n```json\\n" {{body}} "\\n```" {close}'
+    parted = '"\\n"'
 
     def grammar(self, tools: list[dict], several: bool) -> str:
         first, last = map(self.mark, self.CALLS)
         start, between, close = map(self.mark, (self.CALL, self.BETWEEN, self.CLOSE))
-        more = ' ("\\n" call)*' if several else ""
-        return f"start: {first} call{more} {last}\n" + one_of(
-            f'{start} "function" {between} {{name}} "\\n```json\\n" {{body}} "\\n```" {close}',
-            tools,
-        )
+        more = f" ({self.parted} call)*" if several else ""
+        call = self.written.format(start=start, between=between, close=close)
+        return f"start: {first} call{more} {last}\n" + one_of(call, tools)
+
+
+class DeepSeekBare(DeepSeek):
+    """Of V3.1: the arguments as they are."""
+
+    openers, nexts = (DeepSeek.CALLS[0] + DeepSeek.CALL,), (DeepSeek.CALL,)
+    betweens, close = (DeepSeek.BETWEEN + "{",), DeepSeek.CLOSE
+    written, parted = "{start} {{name}} {between} {{body}} {close}", ""
+
+
+class Tagged(Format):
+    """Of Qwen3-Coder and Qwen3.5: each argument between tags, strings as they are. Such calls are
+    found but not forced."""
+
+    openers, betweens, close = ("<tool_call><function=",), (">",), "</function></tool_call>"
+    opener, argument = "<parameter=", re.compile(r"\s*<parameter=([^>]+)>\n?")
+    closer, forcible = "</parameter>", False
+
+    def __init__(self, model: Model, tools: list[dict]):
+        super().__init__(model)
+        self.wanted = {tool["name"]: parameters(tool).get("properties") for tool in tools}
+
+    def is_text(self, call: str, argument: re.Match) -> bool:
+        wanted = self.wanted.get(call)
+        return isinstance(wanted, dict) and takes_text(wanted.get(argument[1]))
+
+    def value(self, call: str, argument: re.Match, text: str) -> str:
+        """As JSON."""
+        text = text[:-1] if text.endswith("\n") else text
+        if not self.is_text(call, argument):
+            try:
+                plain = {"True": "true", "False": "false", "None": "null"}.get(text, text)
+                return json.dumps(json.loads(plain), ensure_ascii=False, allow_nan=False)
+            except (ValueError, RecursionError):
+                pass  # a string, then
+        return json.dumps(text, ensure_ascii=False)
+
+
+class DeepSeekTagged(Tagged):
+    """Of V3.2: the tags say which are strings."""
+
+    marks, end = ("<｜DSML｜function_calls>",), "</｜DSML｜function_calls>"
+    nexts = ('<｜DSML｜invokename="',)
+    openers, betweens, close = (marks[0] + nexts[0],), ('">',), "</｜DSML｜invoke>"
+    opener, closer = '<｜DSML｜parametername="', "</｜DSML｜parameter>"
+    argument = re.compile(r'\s*<｜DSML｜parameter\s+name="([^"]+)"\s+string="(true|false)">')
+
+    def is_text(self, call: str, argument: re.Match) -> bool:
+        return argument[2] == "true"
+
+
+def takes_text(schema) -> bool:
+    """Whether a string is among what a schema, which nobody has checked, names."""
+    if not isinstance(schema, dict):
+        return False
+
+    def values(*names) -> list:
+        found = [schema.get(name) for name in names]
+        return [x for value in found for x in (value if isinstance(value, list) else [value])]
+
+    texts = any(isinstance(x, str) for x in values("enum", "const"))
+    return texts or "string" in values("type") or any(map(takes_text, values("anyOf", "oneOf")))
 
 
 class Harmony(Format):
@@ -176,19 +261,22 @@ def one_of(call: str, tools: list[dict]) -> str:
     return f"call: {' | '.join(f'call{i}' for i in range(len(tools)))}\n" + "".join(rules)
 
 
-def format_of(model: Model, template: str) -> Format | None:
-    """The one that a template writes calls in; None: it is none of these."""
-    if "<function=" in template or "<arg_key>" in template or "[ARGS]" in template:
+def format_of(model: Model, template: str, tools: list[dict]) -> Format | None:
+    """The one that a template writes calls of these functions in; None: it is none of these."""
+    if "<arg_key>" in template:
         return None
     if "<tool_call>" in template:
-        return Format(model)
+        return Tagged(model, tools) if "<function=" in template else Format(model)
     if "[TOOL_CALLS]" in template:
-        return Mistral(model)
+        named = "[ARGS]" in template
+        return MistralArgs(model, "[CALL_ID]" in template) if named else Mistral(model)
     if DeepSeek.CALLS[0] in template:
-        return DeepSeek(model)
+        return DeepSeek(model) if "```json" in template else DeepSeekBare(model)
+    if "｜DSML｜" in template:
+        return DeepSeekTagged(model, tools)
     if is_harmony(template):
         return Harmony(model)
-    if "ipython" in template and "parameters" in template:
+    if "ipython" in template and "parameters" in template and "<function=" not in template:
         return Llama(model)
     return None
 
