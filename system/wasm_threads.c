@@ -1,5 +1,5 @@
 // Threads for WebAssembly where memory is shared: what threads.c needs of pthread.h, since zig's
-// libc has none. A thread is a worker of JavaScript with an instance of its own (web/heads.js).
+// libc has none. A thread is a worker of JavaScript with an instance of its own (system/wasm.js).
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -28,10 +28,10 @@ static void wake(_Atomic int *at, unsigned n) { __builtin_wasm_memory_atomic_not
 static size_t whole_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
 static size_t room_below(void) { return STACK + whole_lines(__builtin_wasm_tls_size()); }
 
-// A thread that waits for work, for a worker to run: with this end of its stack. NULL: no memory.
+// A thread for one more worker, whose stack ends where the thread begins.
 __attribute__((export_name("wasm_thread_new"))) Thread *wasm_thread_new(void) {
     char *room = aligned_alloc(64, room_below() + whole_lines(sizeof(Thread)));
-    if (!room) return NULL;
+    if (!room) __builtin_trap();  // an error in JavaScript
     Thread *thread = (Thread *)(room + room_below());
     *thread = (Thread){.next = threads};
     return threads = thread;
@@ -39,6 +39,7 @@ __attribute__((export_name("wasm_thread_new"))) Thread *wasm_thread_new(void) {
 
 void __wasm_init_tls(void *storage);
 
+// Runs what pthread_create gives the thread, for ever.
 __attribute__((export_name("wasm_thread_run"))) void wasm_thread_run(Thread *thread) {
     __wasm_init_tls((char *)thread - room_below());
     for (;;) {
