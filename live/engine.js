@@ -6,9 +6,10 @@ const open_engine = globalThis.heads.open, { Engine } = globalThis.heads;
 const MOST_TOKENS = 512;  // of a text: maps grow with its square
 
 class Looking extends Engine {
-  load(begin, bytes, { most }) {
-    super.load(begin, bytes, {});
+  async open(file, { most, ...options }) {
+    await super.open(file, options);
     this.asked.context = Math.min(this.shape.context, most);
+    return this.shape;
   }
   // Each layer of inspect.h's LayerFacts.
   layers() {
@@ -32,11 +33,14 @@ class Looking extends Engine {
     });
   }
   decode(ids) {  // the text of all, as run prints it
-    const decoder = this.decoder(true), out = this.take(8);
+    const decoder = this.make("decoder", this.tokenizer, true), out = this.take(8);
     let text = "";
-    for (const id of ids) text += this.push(decoder, id);
-    this.call(-1, "heads_decoder_finish", decoder, out, out + 4);
-    text += this.string(...this.memory(Uint32Array, out, 2));
+    const add = (name, ...args) => {
+      this.call(-1, name, decoder, ...args, out, out + 4);
+      text += this.string(...this.memory(Uint32Array, out, 2));
+    };
+    for (const id of ids) add("heads_decoder_push", id);
+    add("heads_decoder_finish");
     this.free("decoder", decoder);
     return text;
   }
@@ -52,7 +56,15 @@ class Looking extends Engine {
     const begin = this.common(sequence, ids.slice(0, Math.min(from + 1, ids.length)));
     const found = this.forward(sequence, ids.slice(begin), options), usage = this.take(20);
     this.c.heads_sequence_kv_usage(usage, sequence);
-    return { ...found, logits: found.logits[0], bytes: this.view.getUint32(usage + 4, true) };
+    const [, bytes] = this.memory(Uint32Array, usage, 2);
+    return { ...found, logits: found.logits[0], bytes };
+  }
+  off(sequence, list) { this.call(-1, "heads_sequence_off", sequence, this.text(list)[0]); }
+  likeliest(logits, k) {  // the k likeliest tokens after them
+    const top = this.take(16 * k);
+    const n = this.c.heads_likeliest(this.workspace, this.put(logits), top, k);
+    return Array.from({ length: n }, (_, i) => ({ id: this.memory(Int32Array, top + 16 * i, 1)[0],
+      probability: Math.exp(this.memory(Float64Array, top + 16 * i + 8, 1)[0]) }));
   }
   // What each layer would say after the last of ids, and the rank of the last layer's answer.
   say(sequence, ids, k) {
@@ -92,6 +104,7 @@ class Looking extends Engine {
   kv_bytes(n, n_kv_heads) {
     return n_kv_heads.map((heads) => this.c.inspect_kv_bytes(this.model, heads, n, 0, 0, 0) >>> 0);
   }
+  sampler(o) { return this.make("sampler", this.workspace, this.ints(this.sampling(o))); }
   // Pick number i of a sampler with these options, whatever was picked before: a walk back and
   // forth gives the same tokens.
   draw(options, i, logits) {

@@ -1,5 +1,5 @@
 // Threads for WebAssembly where memory is shared: what threads.c needs of pthread.h, since zig's
-// libc has none. A thread is a worker of JavaScript with an instance of its own (web/heads.js).
+// libc has none. A thread is a worker of JavaScript with an instance of its own (system/wasm.js).
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -8,11 +8,14 @@
 
 enum { STACK = 1 << 20 };
 
-typedef struct {
+typedef struct Thread {  // follows its stack, which grows down, towards thread-local variables
+    struct Thread *next;
     void *(*run)(void *);
-    void *arg, *storage;  // of thread-local variables
-    _Atomic int ended;
+    void *arg;
+    _Atomic int busy;
 } Thread;
+
+static Thread *threads;
 
 static void wait_while(_Atomic int *at, int value) {
     __builtin_wasm_memory_atomic_wait32((int *)at, value, -1);
@@ -22,35 +25,46 @@ static void wake(_Atomic int *at, unsigned n) { __builtin_wasm_memory_atomic_not
 
 // ---- threads ----
 
-// Runs wasm_thread(thread) on this stack in a worker that waits for work; 0: none does.
-__attribute__((import_module("heads"), import_name("start")))
-int start(Thread *thread, void *stack);
+static size_t whole_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
+static size_t room_below(void) { return STACK + whole_lines(__builtin_wasm_tls_size()); }
+
+// A thread for one more worker, whose stack ends where the thread begins.
+__attribute__((export_name("wasm_thread_new"))) Thread *wasm_thread_new(void) {
+    char *room = aligned_alloc(64, room_below() + whole_lines(sizeof(Thread)));
+    if (!room) __builtin_trap();  // an error in JavaScript
+    Thread *thread = (Thread *)(room + room_below());
+    *thread = (Thread){.next = threads};
+    return threads = thread;
+}
 
 void __wasm_init_tls(void *storage);
 
-__attribute__((export_name("wasm_thread"))) void wasm_thread(Thread *thread) {
-    __wasm_init_tls(thread->storage);
-    thread->run(thread->arg);
-    atomic_store(&thread->ended, 1);
-    wake(&thread->ended, 1);
+// Runs what pthread_create gives the thread, for ever.
+__attribute__((export_name("wasm_thread_run"))) void wasm_thread_run(Thread *thread) {
+    __wasm_init_tls((char *)thread - room_below());
+    for (;;) {
+        while (!atomic_load(&thread->busy)) wait_while(&thread->busy, 0);
+        thread->run(thread->arg);
+        atomic_store(&thread->busy, 0);
+        wake(&thread->busy, 1);
+    }
 }
 
 int pthread_create(pthread_t *made, const pthread_attr_t *attr, void *(*run)(void *), void *arg) {
-    // The stack grows down, towards the variables' end.
-    size_t room = (sizeof(Thread) + __builtin_wasm_tls_size() + STACK + 15) & ~(size_t)15;
-    Thread *thread = aligned_alloc(16, room);
+    Thread *thread = threads;
+    while (thread && atomic_load(&thread->busy)) thread = thread->next;
     if (!thread) return EAGAIN;
-    *thread = (Thread){.run = run, .arg = arg, .storage = thread + 1};
+    thread->run = run;
+    thread->arg = arg;
+    atomic_store(&thread->busy, 1);
+    wake(&thread->busy, 1);
     *made = (pthread_t)thread;
-    if (start(thread, (char *)thread + room)) return 0;
-    free(thread);
-    return EAGAIN;
+    return 0;
 }
 
 int pthread_join(pthread_t thread_, void **result) {
     Thread *thread = (Thread *)thread_;
-    while (!atomic_load(&thread->ended)) wait_while(&thread->ended, 0);
-    free(thread);
+    while (atomic_load(&thread->busy)) wait_while(&thread->busy, 1);
     return 0;
 }
 

@@ -1,74 +1,27 @@
 // heads.open(file or bytes, options) gives a model: the methods of Engine, and generate, each of
 // which gives a promise. Passes run in a worker; where there are none, as in node, in this thread.
-class Engine {  // heads.h for JavaScript, in the thread where passes run
+class Engine extends Instance {  // heads.h for JavaScript, in the thread where passes run
   taken = [];  // memory that is freed before the next call
-  threads = []; n_started = 0;  // of workers, kept: one that nobody refers to may be ended
 
-  // Such an engine, in a worker if there are any: call(name, ..) promises what its method returns.
-  static start() {
-    const engine = new this(), waiting = [];
-    if (typeof Worker === "undefined")
-      return { call: (name, ...args) => engine.run(name, ...args), close() {} };
-    const code = [Engine, this === Engine ? "" : this, `; onmessage = new ${this.name}().answer`];
-    const side = new Worker(URL.createObjectURL(new Blob(code)));
-    const fail = (why) => waiting.forEach(([, reject]) => reject(new Error(why)));
-    side.onerror = ({ message }) => fail(message);
-    side.onmessage = ({ data: [result, error] }) => {  // answers come in the order of calls
-      const [resolve, reject] = waiting.shift();
-      return error ? reject(error) : resolve(result);
-    };
-    return {
-      async call(...message) {
-        side.postMessage(message);
-        return new Promise((...how) => waiting.push(how));
-      },
-      close() { side.terminate(); fail("the model was closed"); },
-    };
-  }
-  answer = ({ data }) =>
-    this.run(...data).then((result) => postMessage([result]), (error) => postMessage([0, error]));
-  async run(name, ...args) {
+  async run(...message) {
     for (const at of this.taken.splice(0)) this.c.heads_free(at);
-    return this[name](...args);
+    return super.run(...message);
   }
 
-  // Streams the checkpoint to where it stays; a thread has an instance on the same memory.
-  async open(module, file, options) {
-    const bytes = file.size, pieces = file.stream().getReader();
-    const shared = WebAssembly.Module.imports(module).some(({ kind }) => kind === "memory");
-    const memory = shared && new WebAssembly.Memory({ initial: 512, maximum: 65535, shared });
-    await this.instantiate(module, memory);
-    this.c._initialize();
-    const n_threads = shared ? options.n_threads ?? navigator.hardwareConcurrency : 1;
-    this.threads = Array.from({ length: n_threads - 1 }, () => Engine.start().call);
-    await Promise.all(this.threads.map((call) => call("instantiate", module, memory)));
-    const begin = bytes < 2 ** 32 ? this.c.reserve(bytes) >>> 0 : 0;
-    if (!begin) throw new Error(`its ${bytes} bytes do not fit into WebAssembly's 4 GiB`);
+  async open(file, options) {  // streams the checkpoint to where it stays
+    const begin = file.size < 2 ** 32 ? this.c.reserve(file.size) >>> 0 : 0;
+    if (!begin) throw new Error(`its ${file.size} bytes do not fit into WebAssembly's 4 GiB`);
+    const pieces = file.stream().getReader();
     for (let at = begin, next; !(next = await pieces.read()).done; at += next.value.length)
       this.memory(Uint8Array, at, next.value.length).set(next.value);
-    this.load(begin, bytes, { ...options, n_threads });
-    return this.shape;
-  }
-  async instantiate(module, memory) {
-    const clock_time_get = (id, precision, at) =>
-      (this.view.setBigInt64(at, BigInt(Math.round(performance.now() * 1e6)), true), 0);
-    const start = (...job) => !!this.threads[this.n_started++]?.("work", ...job);
-    this.c = (await WebAssembly.instantiate(module, { heads: { start }, env: { memory },
-      wasi_snapshot_preview1: { clock_time_get, sched_yield: () => 0 } })).exports;
-  }
-  work(thread, stack) {
-    this.c.__stack_pointer.value = stack;
-    this.c.wasm_thread(thread);
-  }
-  load(begin, bytes, options) {
     const names = ["vocab_size", "n_embd", "n_layers", "context", "weight_bytes", "encoder",
-      "source_vocab", "greedy", "target_ids", "vector"];
-    const at = this.take(64);
-    this.model = this.call(0, "heads_model_parse", begin, bytes);
+      "source_vocab", "greedy", "target_ids", "vector"], at = this.take(64);
+    this.model = this.call(0, "heads_model_parse", begin, file.size);
     this.c.heads_model_shape(at, this.model);
     this.shape = { n_threads: options.n_threads };
     this.memory(Uint32Array, at, names.length).forEach((n, i) => { this.shape[names[i]] = n; });
     this.asked = { ...options, context: options.context ?? Math.min(this.shape.context, 8192) };
+    return this.shape;
   }
   options() {  // a heads_workspace_options
     const type = (name = "f16") => ["f16", "f32", "q8", "q4"].indexOf(name), o = this.asked;
@@ -83,7 +36,6 @@ class Engine {  // heads.h for JavaScript, in the thread where passes run
     return this.b ??= this.make("batch", this.workspace, this.ints([1, 1, this.tokenizer]));
   }
 
-  get view() { return new DataView(this.c.memory.buffer); }
   memory(Type, at, n) { return new Type(this.c.memory.buffer, at >>> 0, n); }
   string(at, n) { return new TextDecoder().decode(this.memory(Uint8Array, at, n).slice()); }
   zeroed(at) { return this.string(at, this.memory(Uint8Array, at).indexOf(0)); }
@@ -107,13 +59,14 @@ class Engine {  // heads.h for JavaScript, in the thread where passes run
     return result >>> 0;
   }
   make(kind, ...args) { return this.call(0, `heads_${kind}_new`, ...args); }
+  free(kind, handle) { this.c[`heads_${kind}_free`](handle); }
   ids(name, ...args) {  // those that a function returns through its last pointer
     const out = this.take(4), n = this.call(-1, name, ...args, out);
-    this.taken.push(this.view.getUint32(out, true));
-    return this.memory(Int32Array, this.taken.at(-1), n).slice();
+    const [at] = this.memory(Uint32Array, out, 1);
+    this.taken.push(at);
+    return this.memory(Int32Array, at, n).slice();
   }
 
-  isa() { return this.zeroed(this.c.heads_workspace_isa(this.workspace)); }
   tokenize(text, special = true) {
     return this.ids("heads_encode", this.tokenizer, ...this.text(text), special);
   }
@@ -132,33 +85,8 @@ class Engine {  // heads.h for JavaScript, in the thread where passes run
     return ids.map((_, i) => this.memory(Float32Array, out + 4 * n * i, n).slice());
   }
 
-  // Handles, which free(kind, handle) frees.
   sequence() { return this.make("sequence", this.workspace, 0); }
-  decoder(skip = false) { return this.make("decoder", this.tokenizer, skip); }
-  sampler(o) { return this.make("sampler", this.workspace, this.put(this.sampling(o))); }
-  free(kind, handle) { this.c[`heads_${kind}_free`](handle); }
-  sampling(o = {}) {  // the words of a heads_sampler_options, from its members
-    const words = new Int32Array(10), real = [o.temperature, 0, o.top_p, o.min_p, o.repeat_penalty];
-    new Float32Array(words.buffer).set(real.map((number) => number ?? 0));
-    new BigInt64Array(words.buffer).set([BigInt(o.seed ?? 0), BigInt(o.most ?? 0)], 3);
-    [words[1], words[5]] = [o.top_k, o.repeat_last];
-    return words;
-  }
   rewind(sequence, n) { this.call(-1, "heads_sequence_rewind", sequence, n); }
-  off(sequence, list) { this.call(-1, "heads_sequence_off", sequence, this.text(list)[0]); }
-  accept(sampler, id) { this.c.heads_sampler_accept(sampler, id); }
-  pick(sampler, logits) { return this.c.heads_sampler_pick(sampler, this.put(logits)); }
-  push(decoder, id) {  // the text that an id adds
-    const out = this.take(8);
-    this.call(-1, "heads_decoder_push", decoder, id, out, out + 4);
-    return this.string(...this.memory(Uint32Array, out, 2));
-  }
-  likeliest(logits, k) {  // the k likeliest tokens after them
-    const top = this.take(16 * k);
-    const n = this.c.heads_likeliest(this.workspace, this.put(logits), top, k);
-    return Array.from({ length: n }, (_, i) => ({ id: this.view.getInt32(top + 16 * i, true),
-      probability: Math.exp(this.view.getFloat64(top + 16 * i + 8, true)) }));
-  }
   // Runs more tokens: logits after each of the last `rows` of them, and what each layer would say
   // there; their rows of attention.
   forward(sequence, ids, { rows = 1, attention = false, lens = false } = {}) {
@@ -166,11 +94,13 @@ class Engine {  // heads.h for JavaScript, in the thread where passes run
     const kept = this.c.heads_keep(this.workspace, attention, lens && width);
     const at = this.call(0, "heads_forward", sequence, this.ints(ids), ids.length, rows);
     const stride = 4 * this.c.heads_logit_stride(this.workspace);
-    const found = { logits: [], attention: [], lens: [] };
-    for (let i = 0; i < rows; i++)
-      found.logits.push(this.memory(Float32Array, at + stride * i, width).slice());
-    const words = this.memory(Float32Array, ...this.memory(Uint32Array, kept, 2)).slice();
-    const ints = new Int32Array(words.buffer);
+    const logits = Array.from({ length: rows }, (_, i) =>
+      this.memory(Float32Array, at + stride * i, width).slice());
+    return { logits, ...this.rows(kept) };
+  }
+  rows(at) {  // those of attention, or of the lens, whose head is -1
+    const words = this.memory(Float32Array, ...this.memory(Uint32Array, at, 2)).slice();
+    const ints = new Int32Array(words.buffer), found = { attention: [], lens: [] };
     for (let i = 0; i < words.length; ) {
       const [, layer, head, position, first, n, , , of_source] = ints.subarray(i);
       const sink = words[i + 7], weights = words.subarray(i + 9, i += 9 + n);
@@ -180,7 +110,13 @@ class Engine {  // heads.h for JavaScript, in the thread where passes run
     return found;
   }
 
-  begin(prompt, o = {}) {  // the number of a text for generate, which takes the last one's place
+  sampling(o) {  // a heads_sampler_options
+    const bits = (number = 0) => new Int32Array(Float32Array.of(number).buffer)[0];
+    const seed = new Int32Array(BigInt64Array.of(BigInt(o.seed ?? 0)).buffer);
+    return [bits(o.temperature), o.top_k, bits(o.top_p), bits(o.min_p), bits(o.repeat_penalty),
+      o.repeat_last, ...seed, 0, 0];
+  }
+  begin(prompt, o = {}) {  // a text for generate, in the place of the last one; its number
     const chat = typeof prompt[0] === "object", stops = [o.stop ?? []].flat(), none = [0, 0];
     const ids = chat ? this.conversation(prompt, o)
       : typeof prompt === "string" ? this.tokenize(prompt) : prompt;
@@ -194,12 +130,10 @@ class Engine {  // heads.h for JavaScript, in the thread where passes run
     this.c.heads_batch_cancel(this.batch, this.told);
     return this.told = this.call(-1, "heads_batch_add", this.batch, request);
   }
-  next(number) {  // its next token, and why it ends
+  next(number) {  // its next tokens, and why it ends
     if (number !== this.told) throw new Error("another text has begun");
-    const out = this.take(4);
-    let n = 0;
-    while (!n) n = this.call(-1, "heads_batch_step", this.batch, out);
-    const events = this.memory(Uint32Array, this.view.getUint32(out, true), 12 * n);
+    const out = this.take(4), n = this.call(-1, "heads_batch_step", this.batch, out);
+    const events = this.memory(Uint32Array, this.memory(Uint32Array, out, 1)[0], 12 * n);
     return Array.from({ length: n }, (_, i) => {
       const [, , id, , , , , , text, length, stopped, error] = events.subarray(12 * i);
       if (error) throw new Error(this.zeroed(error));
@@ -208,30 +142,20 @@ class Engine {  // heads.h for JavaScript, in the thread where passes run
   }
 }
 
-// The first module that runs here: with threads, which want a page that is cross-origin isolated
-// and do not always start in Firefox; without; without relaxed SIMD.
-const module_for_here = async () => {
-  const threads = globalThis.crossOriginIsolated && !navigator.userAgent.includes("Firefox");
-  for (const packed of MODULES.slice(threads ? 0 : 1)) {
-    const bytes = new Blob([Uint8Array.from(atob(packed), (c) => c.charCodeAt(0))]);
-    const unpacked = bytes.stream().pipeThrough(new DecompressionStream("gzip"));
-    const module = await new Response(unpacked).arrayBuffer();
-    if (WebAssembly.validate(module)) return WebAssembly.compile(module);
-  }
-};
-
 globalThis.heads = {
   Engine,
   async open(source, options = {}, Kind = Engine) {  // Kind: a class with methods of its own, too
-    const { call, close } = Kind.start();
+    const { call, close, n_threads } = await Kind.start(options.n_threads);
     const file = source.stream ? source : new Blob([source]);
-    const shape = await call("open", await module_for_here(), file, options);
+    const shape = await call("open", file, { ...options, n_threads })
+      .catch((error) => { close(); throw error; });
     async function* generate(prompt, options) {  // { id, text } of each token; returns why it ended
       const number = await call("begin", prompt, options);
       for (;;) {
-        const [token, end = token] = await call("next", number);
-        if (token.text || (token !== end && end.stopped !== "eos")) yield token;
-        if (end.stopped) return end.stopped;
+        for (const event of await call("next", number)) {
+          if (event.stopped) return event.stopped;
+          yield event;
+        }
       }
     }
     return new Proxy({ shape, generate, close, then: undefined },

@@ -15,6 +15,7 @@ CIRCLES = 1
 DOCS_WORDS = 24_000
 README_WORDS = 1_200
 JS_LINES = 3_000
+WEB_LINES = 200
 
 
 def core() -> list[str]:
@@ -100,10 +101,16 @@ def test_docs_are_short():
 
 
 def test_the_pages_scripts_are_short():
-    scripts = [path for room in ("page", "live", "web") for path in (ROOT / room).glob("*.js")]
+    rooms = ("page", "live", "web", "system")
+    scripts = [path for room in rooms for path in (ROOT / room).glob("*.js")]
     lines = sum(path.read_bytes().count(b"\n") for path in scripts)
     print(f"{lines} lines")
     assert 1_000 < lines < JS_LINES
+
+
+def test_the_library_for_pages_is_thin():
+    lines = sum((ROOT / "web" / name).read_bytes().count(b"\n") for name in ("heads.js", "web.c"))
+    assert 100 < lines <= WEB_LINES
 
 
 def test_readme_is_short():

@@ -4,11 +4,12 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { basename, dirname } from "node:path";
 import { pathToFileURL } from "node:url";
+import { runInThisContext } from "node:vm";
 
 const [where, library, plan_path, out_path] = process.argv.slice(2);
 const plan = JSON.parse(readFileSync(plan_path, "utf8"));
 
-// Runs in node, or in a page: it needs only globalThis.heads, the plan and named Blobs.
+// Runs in node, or in a page: it needs only globalThis.heads, live/engine.js, the plan and named Blobs.
 async function collect(plan, file) {
   const digest = async (arrays) => {
     const bytes = await new Blob(arrays).arrayBuffer();
@@ -22,7 +23,10 @@ async function collect(plan, file) {
       if (step.done) return { text: texts.join(""), stopped: step.value };
     }
   };
-  const out = { hashes: {}, refused: {} };
+  const out = { hashes: {}, refused: {} }, { Engine } = heads;
+  class Named extends Engine {  // by its kernels
+    isa() { return this.zeroed(this.c.heads_workspace_isa(this.workspace)); }
+  }
   if (plan.files.large) {
     const large = await heads.open(await file("large"), { context: 64 });
     const { logits } = await large.forward(await large.sequence(), plan.ids, { rows: 2 });
@@ -32,7 +36,7 @@ async function collect(plan, file) {
   for (const name of plan.hashes) {
     const [weights, k_type, v_type] = name.split(" ");
     const { isa, n_threads } = plan, options = { k_type, v_type, isa, n_threads, chunk: 512 };
-    const model = await heads.open(await file(weights), options);
+    const model = await heads.open(await file(weights), options, Named);
     const sequence = await model.sequence();
     const { logits } = await model.forward(sequence, plan.ids, { rows: plan.ids.length });
     out.hashes[name] = await digest(logits);
@@ -41,7 +45,11 @@ async function collect(plan, file) {
     await model.close();
   }
 
-  const stories = await heads.open(await file("stories"));
+  class Picking extends Looking {
+    accept(sampler, id) { this.c.heads_sampler_accept(sampler, id); }
+    pick(sampler, logits) { return this.c.heads_sampler_pick(sampler, this.put(logits)); }
+  }
+  const stories = await heads.open(await file("stories"), { most: 8192 }, Picking);
   out.shape = stories.shape;
   out.tokens = Array.from(await stories.tokenize(plan.text));
   out.stories = [];
@@ -50,9 +58,8 @@ async function collect(plan, file) {
   await earlier.next();
   out.stories.push(await told(stories, ...plan.stories[0]));
   out.replaced = await earlier.next().catch((error) => error.message);
-  const sequence = await stories.sequence(), decoder = await stories.decoder(true);
-  out.decoded = "";
-  for (const id of out.tokens) out.decoded += await stories.push(decoder, id);
+  const sequence = await stories.sequence();
+  out.decoded = await stories.decode(out.tokens);
   const first = await stories.forward(sequence, out.tokens, { attention: true });
   out.attention = first.attention.map((row) => ({ ...row, weights: Array.from(row.weights) }));
   await stories.rewind(sequence, 1);
@@ -70,11 +77,9 @@ async function collect(plan, file) {
   out.lens_of = said.lens.map(({ layer, position }) => [layer, position]);
   out.likeliest = await stories.likeliest(said.logits.at(-1), 5);
   await stories.free("sampler", sampler);
-  await stories.free("decoder", decoder);
   await stories.free("sequence", sequence);
   await stories.close();
 
-  const { Engine } = heads;
   class Counting extends Engine {  // the numbers that forward keeps
     keep() { return this.c.heads_keep(this.workspace, 1, 0); }
     kept(at) { return this.memory(Uint32Array, at, 2)[1]; }
@@ -87,7 +92,7 @@ async function collect(plan, file) {
   await crowded.close();
 
   const encoder = await heads.open(await file("encoder"));
-  out.vectors = await digest(await encoder.embed(plan.texts));
+  for (let i = 0; i < 3; i++) out.vectors = await digest(await encoder.embed(plan.texts));
   const talker = await heads.open(await file("plain"));
   out.conversation = Array.from(await talker.conversation(plan.messages));
   out.answers = [];
@@ -111,6 +116,7 @@ async function collect(plan, file) {
 async function in_node() {
   globalThis.crypto ??= (await import("node:crypto")).webcrypto;
   await import(pathToFileURL(library));
+  runInThisContext(readFileSync(plan.looking));
   return collect(plan, (name) =>
     Object.assign(new Blob([readFileSync(plan.files[name])]), { name: basename(plan.files[name]) }));
 }
@@ -139,6 +145,7 @@ async function in_browser() {
     if (plan.example) await input.uploadFile(plan.files.stories);
     if (plan.example) await page.waitForFunction((story) => document.querySelector("#story").textContent === story,
       { timeout: 60000 }, plan.example);
+    await page.addScriptTag({ content: readFileSync(plan.looking, "utf8") });
     await input.evaluate((element) => { element.multiple = true; element.onchange = null; });
     await input.uploadFile(...Object.values(plan.files));
     const names = Object.fromEntries(Object.entries(plan.files).map(([name, path], i) => [name, i]));

@@ -67,6 +67,7 @@ PLACES = {  # what runs it, with which kernels, on how many threads, for which h
     "chrome": ("chrome", None, 1, list(test_hashes.json.loads(test_hashes.HASHES.read_text()))),
     "chrome-threads": ("chrome", None, 3, EACH),
     "firefox": ("firefox", None, 1, EACH),
+    "firefox-threads": ("firefox", None, 3, EACH),
 }
 
 
@@ -120,6 +121,7 @@ def large(tmp_path_factory) -> Path:
 def test_three_gigabytes(large, tmp_path):
     plan = {
         "page": str(WEB / "example.html"),
+        "looking": str(ROOT / "live" / "engine.js"),
         "files": {"large": str(large)},
         "ids": [LARGE - 1, 3],
     }
@@ -147,6 +149,7 @@ def answers(request, fault_models, broken, stories, tmp_path_factory) -> dict:
     plan = {
         "files": {name: str(path) for name, path in files.items() if path.stat().st_size},
         "page": str(WEB / "example.html"),
+        "looking": str(ROOT / "live" / "engine.js"),
         "example": PROMPT + told,
         "isa": isa,
         "isolated": n_threads > 1,

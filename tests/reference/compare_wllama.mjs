@@ -1,0 +1,65 @@
+// The speed of the engine in Chromium beside ./run and wllama (llama.cpp in pages), one thread each,
+// in turn: a prompt, and 64 tokens after it. Medians of tokens per second, and the range.
+//
+//   npm install --prefix DIR @wllama/wllama@3.8.1
+//   node tests/reference/compare_wllama.mjs DIR MODEL.gguf MODEL.bin [ROUNDS]
+//
+// MODEL.gguf is Q8_0, MODEL.bin the same in q8 (export.py); it needs `make run web`, Chromium and
+// tests/browser's packages, and wants a machine without neighbours.
+import { execFileSync } from "node:child_process";
+import { readFileSync } from "node:fs";
+import { createServer } from "node:http";
+import { launch, open } from "../browser/browsers.mjs";
+
+const [folder, gguf, bin, rounds = 7] = process.argv.slice(2);
+const root = new URL("../../", import.meta.url).pathname, wllama = folder + "/node_modules/@wllama/wllama/esm/";
+const files = { "/": root + "build/web/example.html", "/heads.js": root + "build/web/heads.js", "/model.bin": bin,
+  "/model.gguf": gguf, "/wllama.js": wllama + "index.js", "/wllama.wasm": wllama + "wasm/wllama.wasm" };
+const kinds = { js: "text/javascript", wasm: "application/wasm", "": "text/html" };
+const server = createServer(({ url }, response) => {
+  response.writeHead(files[url] ? 200 : 404, { "Content-Type": kinds[url.split(/[./]/).pop()] ?? "text/plain" });
+  response.end(files[url] && readFileSync(files[url]));
+});
+await new Promise((resolve) => server.listen(0, resolve));
+const running = await launch("chrome", "light", ".");
+const page = await open(running, `http://localhost:${server.address().port}/`);
+
+await page.evaluate(async () => {
+  const blob = async (url) => (await fetch(url)).blob();
+  globalThis.ours = await heads.open(await blob("/model.bin"));
+  const { Wllama } = await import("/wllama.js");
+  globalThis.theirs = new Wllama({ default: "/wllama.wasm" }, { suppressNativeLog: true });
+  await theirs.loadModel([await blob("/model.gguf")], { n_ctx: 1024, n_threads: 1, n_gpu_layers: 0 });
+});
+const measures = {
+  run(prompt) {
+    const args = [bin, "-t", "1", "-p", prompt, "-n", "64", "--temp", "0"];
+    const said = execFileSync("sh", ["-c", '"$0" "$@" 2>&1', root + "run", ...args], { encoding: "utf8" });
+    return said.match(/prompt \d+ tokens, ([\d.]+) tok\/s; generated \d+, ([\d.]+)/).slice(1).map(Number);
+  },
+  heads: (prompt) => page.evaluate(async (prompt) => {
+    const n = (await ours.tokenize(prompt)).length, times = [performance.now()];
+    for await (const token of ours.generate(prompt, { max_tokens: 64 })) times.push(performance.now());
+    return [n / (times[1] - times[0]), (times.length - 2) / (times.at(-1) - times[1])].map((x) => 1e3 * x);
+  }, prompt),
+  wllama: (prompt) => page.evaluate(async (prompt) => {
+    const options = { prompt, max_tokens: 64, temperature: 0, cache_prompt: false };
+    const { timings } = await theirs.createCompletion(options);
+    return [timings.prompt_per_second, timings.predicted_per_second];
+  }, prompt),
+};
+const story = readFileSync(root + "examples/story.txt", "utf8").slice(0, 1100), all = { run: [], heads: [], wllama: [] };
+for (let round = 0; round <= rounds; round++)  // the first warms up; each prompt begins in its own way
+  for (const name in measures) all[name][round - 1] = await measures[name](`${round} times. ${story}`);
+await running.browser.close();
+
+const spread = (numbers) => {
+  const sorted = [...numbers].sort((a, b) => a - b), show = (x) => x.toPrecision(3);
+  return `${show(sorted[sorted.length >> 1])} (${show(sorted[0])} to ${show(sorted.at(-1))})`;
+};
+for (const [i, what] of ["prompt", "decode"].entries()) {
+  for (const name in all) console.log(`${what} ${name}: ${spread(all[name].map((pair) => pair[i]))} tok/s`);
+  for (const other of ["run", "wllama"])
+    console.log(`${what} heads / ${other}: ${spread(all.heads.map((pair, r) => pair[i] / all[other][r][i]))}`);
+}
+process.exit();
