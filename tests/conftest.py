@@ -58,29 +58,6 @@ def run():
 
 
 @pytest.fixture(scope="session")
-def stories() -> Path:
-    """The bundled model."""
-    return ROOT / "models" / "stories.bin"
-
-
-@pytest.fixture(scope="session")
-def tiny(tmp_path_factory, stories) -> Path:
-    """A small model with random weights and the bundled model's tokenizer: GQA, 6 query and 2 KV
-    heads, context 512."""
-    path = tmp_path_factory.mktemp("tiny") / "tiny.bin"
-    path.write_bytes(checkpoints.random_model(tokenizer=stories))
-    return path
-
-
-@pytest.fixture(scope="session")
-def bare(tmp_path_factory) -> Path:
-    """The same without a tokenizer, vocabulary 300."""
-    path = tmp_path_factory.mktemp("bare") / "bare.bin"
-    path.write_bytes(checkpoints.random_model())
-    return path
-
-
-@pytest.fixture(scope="session")
 def made_once(tmp_path_factory):
     """A function that makes a folder by a name and a function that fills it, in one of pytest's
     workers; the others wait for it."""
@@ -98,6 +75,39 @@ def made_once(tmp_path_factory):
         return folder
 
     return make
+
+
+@pytest.fixture(scope="session")
+def bundled() -> Path:
+    """The model that tells a story where no model is named."""
+    return ROOT / "models" / "stories.bin"
+
+
+@pytest.fixture(scope="session")
+def stories(made_once) -> Path:
+    """A smaller teller of stories, models/hf in q8."""
+
+    def fill(folder: Path) -> None:
+        assert export.main([str(ROOT / "models/hf"), str(folder / "stories.bin")]) == 0
+
+    return made_once("stories", fill) / "stories.bin"
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory, stories) -> Path:
+    """A small model with random weights and the tokenizer of `stories`: GQA, 6 query and 2 KV
+    heads, context 512."""
+    path = tmp_path_factory.mktemp("tiny") / "tiny.bin"
+    path.write_bytes(checkpoints.random_model(tokenizer=stories))
+    return path
+
+
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory) -> Path:
+    """The same without a tokenizer, vocabulary 300."""
+    path = tmp_path_factory.mktemp("bare") / "bare.bin"
+    path.write_bytes(checkpoints.random_model())
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -35,7 +35,7 @@ from research.training.vocabulary import Vocabulary
 from research.training.writer import SHORTEST, Story, Writer
 
 VOCAB_SIZE, PILOT_STORIES = 6144, 512
-SHARDS, STORIES_A_SHARD = 440, 512
+SHARDS, STORIES_A_SHARD = 36, 512
 FIRST_OF_MODEL = 10**7  # other beginnings than the teacher's
 AGAINST_CIRCLES = 4.0  # nats: the teacher, too, goes on with a text that goes round in circles
 

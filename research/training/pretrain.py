@@ -171,7 +171,7 @@ def main(arguments=None):
     parser.add_argument("--dim", type=int, default=256)
     parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--layers", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--steps", type=int, default=2500)
     parser.add_argument("--batch", type=int, default=8, help="stories a step")
     parser.add_argument("--warmup", type=int, default=100, help="steps")
     parser.add_argument("--lr", type=float, default=2e-3)

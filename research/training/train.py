@@ -3,7 +3,7 @@
     python -m research.training.train PRETRAINED DATA OUT
 
 PRETRAINED and DATA are what pretrain.py and generate.py wrote. It goes on from the model that
-pretrain.py made of the grammar's stories, and writes OUT, which models/hf is a copy of.
+pretrain.py made of the grammar's stories, or from its own, and writes OUT.
 
 Needs torch, transformers, tokenizers and tqdm. The same data, seed, machine and libraries give the
 same model, also if the run was interrupted: called again, it goes on. training.json beside the
@@ -208,7 +208,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--hidden", type=int, default=640)
-    parser.add_argument("--steps", type=int, default=12000)
+    parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--batch", type=int, default=32, help="stories a step")
     parser.add_argument("--warmup", type=int, default=200, help="steps")
     parser.add_argument("--slope", type=float, default=0.9, help="of all steps, at the end")

@@ -66,20 +66,24 @@ def beginnings() -> list[str]:
     return list(found)
 
 
-def test_greedy_stories_keep_their_names(run, stories):
+def test_greedy_stories_keep_their_names(run, bundled):
     told = [
-        run(stories, "-p", text, "--temp", 0, "-n", 150).stdout.decode() for text in beginnings()
+        run(bundled, "-p", text, "--temp", 0, "-n", 150).stdout.decode() for text in beginnings()
     ]
     good = [verdict(text) == "good" for text in told]
     assert sum(good) >= GOOD_OF_TEN and all(slip(text) is None for text in told)
 
 
-def test_demo_suggests_a_beginning_that_works(run, stories):
+def test_it_is_small(bundled):
+    assert bundled.stat().st_size < 6_000_000
+
+
+def test_demo_suggests_a_beginning_that_works(run, bundled):
     """With any seed: a whole story that does not go round in circles and keeps its names."""
     makefile = (ROOT / "Makefile").read_text()
     (beginning,) = re.findall(r'Try your own beginning: .* -p "(.*)"', makefile)
     for seed in range(1, 21):
-        done = run(stories, "-p", beginning, "-s", seed)
+        done = run(bundled, "-p", beginning, "-s", seed)
         text = done.stdout.decode()
         assert repeated_share(text) <= LOOPING and slip(text) is None, text
         assert "end-of-text token" in done.stderr, text

@@ -17,7 +17,7 @@ SETPIPE_SZ = 1031  # of Linux; fcntl names it from Python 3.10 on
 
 STREAMS = ("<&-", ">&-", "2>&-")
 CLOSED = [shut for n in (1, 2, 3) for shut in itertools.combinations(STREAMS, n)]
-LIMITS = ("n 4", "n 5", "n 6", "v 10000", "v 60000", "s 64", "f 0", "f 9")
+LIMITS = ("n 4", "n 5", "n 6", "v 16000", "v 60000", "s 64", "f 0", "f 9")
 
 
 @pytest.fixture(scope="module")

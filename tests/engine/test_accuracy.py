@@ -1,4 +1,4 @@
-"""What rounding costs: logits of the bundled model in each dtype against its own float32, over
+"""What rounding costs: logits of models/hf in each dtype against its own float32, over
 stories it was not trained on.
 
     python tests/engine/test_accuracy.py      prints the table of docs/accuracy.md
@@ -99,11 +99,6 @@ def test_rounding_costs_no_more_than_this(models, weights, cache):
     distance = measured.distance(models.reference)
     assert 0 < distance <= BOUNDS[weights, cache]
     assert measured.perplexity <= models.reference.perplexity * 1.05
-
-
-def test_the_bundled_file_is_the_export_of_its_checkpoint(models):
-    """Byte for byte, so models/hf and models/stories.bin cannot drift apart."""
-    assert (ROOT / "models" / "stories.bin").read_bytes() == models.files["q8"].read_bytes()
 
 
 def main() -> None:

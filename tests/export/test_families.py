@@ -511,7 +511,11 @@ def test_olmo_hybrid_as_it_is_on_the_hub():
         ("zamba2", dict(n_mamba_heads=3), "n_mamba_heads 3 do not divide the mixer's width 40"),
         ("zamba2", dict(adapter_rank=4), "linear_q_adapter_list.0.0.weight has shape [3, 40]"),
         ("zamba2", dict(num_mem_blocks=2), "lacks the tensor model.layers.2.shared_transformer"),
-        ("zamba2", dict(use_shared_attention_adapter=False), "holds model.layers.0.shared_transformer"),
+        (
+            "zamba2",
+            dict(use_shared_attention_adapter=False),
+            "holds model.layers.0.shared_transformer",
+        ),
     ],
 )
 def test_what_these_families_refuse(name, changes, said):

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from research import learning, stories
-from research.training import beginnings, generate, induction, pretrain, teacher, train
+from research.training import average, beginnings, generate, induction, pretrain, teacher, train
 from research.training import vocabulary, writer
 
 forked = multiprocessing.get_context("fork")
@@ -127,6 +128,15 @@ def test_the_teacher_reads_as_it_writes():
     for one, other in same:
         assert np.array_equal(one.best, other.best) and np.array_equal(one.log_p, other.log_p)
         assert one.repeats == other.repeats and one.n_good() == other.n_good()
+
+
+def test_means_of_weights(tmp_path):
+    for name, value in (("first", 0.0), ("second", 4.0)):
+        (tmp_path / name).mkdir()
+        save_file({"w": torch.full((2, 2), value)}, tmp_path / name / average.WEIGHTS)
+    folders = [str(tmp_path / name) for name in ("first", "second", "mean")]
+    average.main([*folders, "--share", "0.25"])
+    assert (load_file(tmp_path / "mean" / average.WEIGHTS)["w"] == 1).all()
 
 
 def test_another_runs_state_is_refused(tmp_path):
