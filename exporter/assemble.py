@@ -170,7 +170,8 @@ def _parts(
         if kind in ("embed_pos", "source_embed_pos") and knobs.skipped_positions:
             weight = weight.slice(knobs.skipped_positions, weight.shape[0])
         parts += [(part, take(weight)) for part, take in _split(knobs, name, layer)]
-    if kind in knobs.biased or is_norm and knobs.layernorm:
+    layernorm = is_norm and knobs.layernorm and kind not in knobs.bare_norms
+    if kind in knobs.biased or layernorm:
         bias = left.pop(module + ".bias", None)
         if bias is not None:
             _check_shape(bias, knobs.bias_shape(kind, layer))

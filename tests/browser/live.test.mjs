@@ -244,7 +244,7 @@ for (const name of ["chrome", "firefox"]) {
         ["s=-1", "The link says s=-1, which is no such number."],
         ["temp=hot", "The link says temp=hot, which is no such number."],
         ["temp=-3&n=2", "temperature -3; expected 0 (greedy) to 1000"],
-        ["off=9.9", 'heads off: "9.9": there are layers 0..3'],
+        ["off=9.9", 'heads off: "9.9": there are layers 0..4'],
         ["m=toString", "This link is of toString: open that checkpoint here, then the link again."]]) {
         const page = await opened(`#p=Hello&${hash}`);
         assert.equal(await text(page, "#notice"), sentence);

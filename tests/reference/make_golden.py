@@ -539,7 +539,9 @@ def watch_experts(model) -> dict[str, set[int]]:
         if type(module).__name__.endswith(("Router", "Gating", "Gate")):
             config = getattr(module, "config", None)
             n = getattr(module, "num_experts", None) or getattr(config, "num_experts", 0)
-            idle[name] = set(range(n))  # of DBRX's router nothing is known
+            if not n:  # DBRX's, which gives logits alone
+                continue
+            idle[name] = set(range(n))
             module.register_forward_hook(
                 lambda module, args, outputs, name=name: count(name, outputs)
             )
