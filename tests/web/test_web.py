@@ -160,7 +160,7 @@ def answers(request, fault_models, broken, stories, tmp_path_factory) -> dict:
         "prompt": PROMPT,
         "stories": STORIES,
         "translations": TRANSLATIONS,
-        "context": 1 << 21,  # whose cache takes 2 of the 4 GiB
+        "context": (2 << 30) // 2560,  # whose cache takes 2 of the 4 GiB
         "crowded": CROWDED,
         "off": OFF,
         "texts": TEXTS,
