@@ -59,7 +59,6 @@ def phimoe(c: Config) -> Knobs:
         num_local_experts=16,
         num_experts_per_tok=2,
         intermediate_size=6400,
-        original_max_position_embeddings=4096,
     )
     c.require(num_experts_per_tok=2)
     k = llama_block(c, num_key_value_heads=8, max_position_embeddings=131072, rms_norm_eps=1e-5)

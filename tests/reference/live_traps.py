@@ -42,6 +42,7 @@ LENGTHS = (
 )
 KNOWN = {
     ("flex_olmo", "norm_topk_prob"),  # a norm follows, which takes the factor back
+    ("nemotron_h-bias", "head_dim"),  # it has no attention, but its file has the number
     ("dbrx", "rope_parameters"),  # transformers 5.23.0 misses attn_config's rope_theta
 }
 # How weights begin, which transformers 5.23.0 does to those that it has read; and the pieces that
@@ -84,6 +85,7 @@ class Checkpoint:
         self.config = json.loads((self.folder / "config.json").read_text())
         self.ids = torch.randint(5, 60, (1, 40))
         self.more = {} if kind else dict(experts_implementation="eager")
+        self.without_cache = {} if kind else dict(use_cache=False)
 
     def set(self, config: dict) -> None:
         (self.folder / "config.json").write_text(json.dumps(config))
@@ -97,7 +99,7 @@ class Checkpoint:
                 self.folder, dtype=torch.float32, attn_implementation="eager", **self.more
             )
             with torch.no_grad():
-                output = model.eval()(self.ids)
+                output = model.eval()(self.ids, **self.without_cache)
         except Exception:  # whatever a class makes of such a config
             return None
         return (output["logits"] if "logits" in output else output[0]).numpy()
