@@ -48,6 +48,7 @@ KNOWN = {
 # How weights begin, which transformers 5.23.0 does to those that it has read; and the pieces that
 # it takes sums in, which rounding tells.
 HARMLESS = ("rescale_prenorm_residual", "chunk_size", "mamba_chunk_size")
+ZEROED = {("youtu", "pad_token_id")}  # the row of the embedding, likewise after it was read
 ACTS = {"silu": "gelu", "gelu": "relu", "relu": "gelu", "relu2": "relu", "gelu_new": "gelu"}
 
 
@@ -122,7 +123,7 @@ def missed(name: str, seed: int, out: Path) -> list[str]:
             return False
         return float(np.abs(answers - plain).max()) <= 1e-6 * float(np.abs(plain).max())
 
-    keys = [key for key in config if key not in (*SAID, *HARMLESS)]
+    keys = [key for key in config if key not in (*SAID, *HARMLESS) and (name, key) not in ZEROED]
     paths = [(key,) for key in keys]
     paths += [(k, inner) for k in keys if isinstance(config[k], dict) for inner in config[k]]
     for path in paths:
