@@ -8,7 +8,7 @@ import re
 import numpy as np
 
 from .knobs import DISTINCT, WHOLE, Knobs, of_layer
-from .tensor import ExportError, Tensor, constant, without_numbers
+from .tensor import ExportError, Tensor, constant, take_named, without_numbers
 
 # Buffers, which older versions of transformers saved among the weights.
 SKIPPED = re.compile(
@@ -92,8 +92,7 @@ def _hollow_parts(knobs: Knobs, name: str, module: str | None) -> list[tuple[str
         shape = (knobs.context, knobs.n_embd)
     split = _split(knobs, name, layer)
     parts = [(part, take(without_numbers(*shape))) for part, take in split]
-    layernorm = knobs.layernorm and kind.endswith("norm") and kind not in knobs.bare_norms
-    if kind in knobs.biased or layernorm:
+    if _has_bias(knobs, kind):
         bias = without_numbers(*knobs.bias_shape(kind, layer))
         parts += [(part + ".bias", take(bias)) for part, take in split]
     return parts
@@ -154,13 +153,13 @@ def _parts(
     if kind == "ffn_act" and not knobs.part_of(kind):
         return [(name, _xielu(left, module))]
     if kind in ("attn_sinks", "out_scale"):  # no module's weight, but a tensor as it is
-        bare = _take(left, module)
+        bare = take_named(left, module)
         _check_shape(bare, knobs.shape(kind))
         return [(name, bare)]
     parts = []
     is_norm, is_tied = kind.endswith("norm"), kind == "output" and knobs.tied
     if not is_tied or module + ".weight" in left:
-        weight = _per_head(left, module) if "*" in module else _take(left, module + ".weight")
+        weight = _per_head(left, module) if "*" in module else take_named(left, module + ".weight")
         if is_norm:
             weight = _norm_weight(knobs, kind, weight)
         transposed = knobs.conv1d and not is_norm and "." in name
@@ -170,8 +169,7 @@ def _parts(
         if kind in ("embed_pos", "source_embed_pos") and knobs.skipped_positions:
             weight = weight.slice(knobs.skipped_positions, weight.shape[0])
         parts += [(part, take(weight)) for part, take in _split(knobs, name, layer)]
-    layernorm = is_norm and knobs.layernorm and kind not in knobs.bare_norms
-    if kind in knobs.biased or layernorm:
+    if _has_bias(knobs, kind):
         bias = left.pop(module + ".bias", None)
         if bias is not None:
             _check_shape(bias, knobs.bias_shape(kind, layer))
@@ -181,10 +179,9 @@ def _parts(
     return parts
 
 
-def _take(left: dict[str, Tensor], name: str) -> Tensor:
-    if name not in left:
-        raise ExportError(f"the checkpoint lacks the tensor {name}")
-    return left.pop(name)
+def _has_bias(knobs: Knobs, kind: str) -> bool:
+    layernorm = knobs.layernorm and kind.endswith("norm") and kind not in knobs.bare_norms
+    return kind in knobs.biased or layernorm
 
 
 def _check_shape(tensor: Tensor, expected: tuple[int, ...], transposed: bool = False) -> None:
@@ -223,7 +220,9 @@ def _norm_weight(knobs: Knobs, kind: str, weight: Tensor) -> Tensor:
 def _xielu(left: dict[str, Tensor], module: str) -> Tensor:
     """The four parameters of an xIELU: the factors of x^2 and of expm1, softplus already applied,
     then beta and eps."""
-    values = [_take(left, f"{module}.{name}") for name in ("alpha_p", "alpha_n", "beta", "eps")]
+    values = [
+        take_named(left, f"{module}.{name}") for name in ("alpha_p", "alpha_n", "beta", "eps")
+    ]
     alpha_p, alpha_n, beta, eps = (float(v.load()(0, 1).reshape(-1)[0]) for v in values)
     return constant(
         np.array([np.logaddexp(0, alpha_p), beta + np.logaddexp(0, alpha_n), beta, eps], np.float32)

@@ -54,6 +54,13 @@ class Tensor:
         return Tensor(self.name, self.shape if shape is None else shape, load)
 
 
+def take_named(tensors: dict[str, Tensor], name: str) -> Tensor:
+    """Removes a tensor that the model cannot do without."""
+    if name not in tensors:
+        raise ExportError(f"the checkpoint lacks the tensor {name}")
+    return tensors.pop(name)
+
+
 def read_into(file: BinaryIO, array: np.ndarray) -> int:
     """Fills the array with what comes next in the file; returns how many bytes there were. (Ctrl-C
     in numpy's fromfile becomes a TypeError.)"""

@@ -10,7 +10,7 @@ from ..config import Config
 from ..knobs import Knobs
 from ..layers.mixers import MAMBA2, Mamba2
 from ..layers.part import Part
-from ..tensor import ExportError, Tensor, expect
+from ..tensor import ExportError, Tensor, expect, take_named
 from .common import LINEAR, in_layer, kinds_of, llama_block, rotate
 from .mamba2 import add_mamba2, mamba2_names
 
@@ -57,12 +57,12 @@ class Shared(Part):
                 down, up = (f"{adapter}.{use}.{i}.weight" for i in (0, 1))
                 used |= {down, up}
                 left[f"{own}{matrix}.weight"] = added(
-                    take(left, f"{own}{matrix}.weight"),
-                    take(held, block + down),
-                    take(held, block + up),
+                    take_named(left, f"{own}{matrix}.weight"),
+                    take_named(held, block + down),
+                    take_named(held, block + up),
                     self.rank,
                 )
-            linear = take(left, f"{stem}layers.{layer}.linear.weight")
+            linear = take_named(left, f"{stem}layers.{layer}.linear.weight")
             for kind in ("weight", "bias"):
                 name = f"{own}feed_forward.down_proj.{kind}"
                 if name in left:
@@ -72,12 +72,6 @@ class Shared(Part):
                 del left[name]
             elif ".mamba_decoder.mamba." in name:
                 left[name.replace(".mamba_decoder", "")] = left.pop(name)
-
-
-def take(tensors: dict[str, Tensor], name: str) -> Tensor:
-    if name not in tensors:
-        raise ExportError(f"the checkpoint lacks the tensor {name}")
-    return tensors.pop(name)
 
 
 def added(matrix: Tensor, down: Tensor, up: Tensor, rank: int) -> Tensor:
