@@ -27,17 +27,19 @@ static int language_token(const Model *model, const Tokenizer *tokenizer, const 
     const Rules *r = &model->rules;
     char known[256] = "";
     size_t len, used = 0;
+    bool all = true;
     if (!r->languages.n)
         return fail(err, "the model names no languages that a text could be in");
     if (need(tokenizer, "a tokenizer", err)) return -1;
     for (size_t i = 0; i < r->languages.n; i++) {
         const char *text = tokenizer_text(tokenizer, r->languages.v[i], &len);
         if (names_language(text, len, code, (size_t)n)) return r->languages.v[i];
-        if (used + len + 8 < sizeof known)
+        all = all && used + len + 1 < sizeof known;
+        if (all)
             used += (size_t)snprintf(known + used, sizeof known - used, " %.*s", (int)len, text);
     }
     return fail(err, "the model knows no language \"%.*s\"; it has%s%s", n, code, known,
-                r->languages.n > 30 ? " .." : "");
+                all ? "" : " ..");
 }
 
 int heads_source_language(const Model *model, const Tokenizer *tokenizer, const char *lang,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 
@@ -53,6 +54,11 @@ def run() -> int:
     if name in ("-h", "--help"):
         print(__doc__ + "\n")
     if name not in COMMANDS:
+        meant = get_close_matches(name, COMMANDS, n=1)
+        if meant and not os.path.exists(name):
+            said = f"there is no file and no command {name!r}: did you mean {meant[0]}?"
+            print(f"heads: {said}", file=sys.stderr)
+            return 2
         return run_program(sys.argv[1:])
     try:
         command = import_module(COMMANDS[name])

@@ -488,6 +488,17 @@ def test_a_long_language(run, tmp_path, monkeypatch):
             assert done.returncode == 2 and 'the model knows no language "abcd' in done.stderr
 
 
+def test_a_list_of_languages_that_is_cut_says_so(run, tmp_path, monkeypatch):
+    code = "abcd" * 64
+    monkeypatch.setitem(generation.LANGUAGES, "mbart", "(abcd)+|.._XX")
+    directory = with_letters(tmp_path / "source")
+    text = (directory / "tokenizer.json").read_text()
+    (directory / "tokenizer.json").write_text(text.replace("fr_XX", code))
+    binary = exported(directory, tmp_path / "model.bin")
+    done = run(binary, "-p", "cab", "-n", 4, "--lang", "de_DE")
+    assert done.returncode == 2 and "it has en_XX .. (" in done.stderr
+
+
 def test_a_decoder_writes_no_language(run, tiny, tmp_path):
     (tmp_path / "in").write_text('{"tokens": [5], "lang": "fr"}')
     found = json.loads(run(tiny, "--batch", tmp_path / "in").stdout)

@@ -513,6 +513,8 @@ def test_the_command_runs_the_engine(run):
     assert (done.returncode, done.stdout) == (0, run(*options).stdout.decode())
     done = heads_command("no-such.bin")
     assert done.returncode == 1 and done.stderr.startswith("heads: cannot open no-such.bin")
+    done = heads_command("sreve", "x.bin")
+    assert done.returncode == 2 and "command 'sreve': did you mean serve?" in done.stderr
     done = heads_command("x.bin", "--sead", 1)
     assert done.returncode == 2 and "(heads --help lists the options)" in done.stderr
     done = heads_command("--help")
