@@ -10,28 +10,30 @@ enum {
 
 // Mamba-2 on rows i..i+R-1 and columns j..j+16P-1, which stay in registers for all tokens. out has
 // the sums over the rows before.
-INLINE void mamba2_tile(float *state, const Steps *all, float skip, int i, int j, int R, int P) {
-    const size_t n_v = (size_t)all->n_v;
+INLINE void mamba2_tile(float *state, const Steps *s, float skip, int i, int j, int R, int P) {
+    const size_t n_v = (size_t)s->n_v;
+    const float *q = s->q + i, *k = s->k + i, *v = s->v + j, *decay = s->decay, *step = s->step;
+    float *out = s->out + j;
     Floats x[MAX_R][MAX_P], sum[MAX_P], change[MAX_P];
     state += (size_t)i * n_v + (size_t)j;
     UNROLL for (int r = 0; r < R; r++)
         UNROLL for (int p = 0; p < P; p++) x[r][p] = v_load(state + (size_t)r * n_v + 16 * p);
-    for (int t = 0; t < all->n; t++) {
-        const Steps s = steps_from(all, t);
-        const Floats decay = v_set1(*s.decay), step = v_set1(*s.step);
+    for (int t = 0; t < s->n; t++) {
         UNROLL for (int p = 0; p < P; p++) {
-            change[p] = v_mul(step, v_load(s.v + j + 16 * p));
-            sum[p] = i ? v_load(s.out + j + 16 * p) : v_zero();
+            change[p] = v_mul(v_set1(*step), v_load(v + 16 * p));
+            sum[p] = i ? v_load(out + 16 * p) : v_zero();
         }
         UNROLL for (int r = 0; r < R; r++)
             UNROLL for (int p = 0; p < P; p++) {
-                x[r][p] = v_fma(v_set1(s.k[i + r]), change[p], v_mul(x[r][p], decay));
-                sum[p] = v_fma(x[r][p], v_set1(s.q[i + r]), sum[p]);
+                x[r][p] = v_fma(v_set1(k[r]), change[p], v_mul(x[r][p], v_set1(*decay)));
+                sum[p] = v_fma(x[r][p], v_set1(q[r]), sum[p]);
             }
         UNROLL for (int p = 0; p < P; p++) {
-            if (i + R == s.n_k) sum[p] = v_fma(v_load(s.v + j + 16 * p), v_set1(skip), sum[p]);
-            v_store(s.out + j + 16 * p, sum[p]);
+            if (i + R == s->n_k) sum[p] = v_fma(v_load(v + 16 * p), v_set1(skip), sum[p]);
+            v_store(out + 16 * p, sum[p]);
         }
+        q += s->stride, k += s->stride, v += s->stride, out += s->out_stride;
+        decay += s->decay_stride, step += s->step_stride;
     }
     UNROLL for (int r = 0; r < R; r++)
         UNROLL for (int p = 0; p < P; p++) v_store(state + (size_t)r * n_v + 16 * p, x[r][p]);
@@ -52,18 +54,17 @@ INLINE void delta_pass(float *state, const Steps *now, const Steps *next, Floats
     UNROLL for (int p = 0; p < P; p++) sum[p] = said[p] = v_zero();
     for (int i = 0; i < any->n_k; i++) {
         float *x = state + (size_t)i * (size_t)any->n_v + j;
-        UNROLL for (int p = 0; p < P; p++) {
-            Floats v = v_load(x + 16 * p);
-            if (now) {
-                v = v_fma(v_set1(now->k[i]), change[p], v);
-                sum[p] = v_fma(v, v_set1(now->q[i]), sum[p]);
-            }
-            if (next) {
-                v = v_mul(v, v_set1(next->decay[next->by_row ? i : 0]));
-                said[p] = v_fma(v, v_set1(next->k[i]), said[p]);
-            }
-            v_store(x + 16 * p, v);
+        Floats v[MAX_P];
+        UNROLL for (int p = 0; p < P; p++) v[p] = v_load(x + 16 * p);
+        UNROLL for (int p = 0; p < P && now; p++) {
+            v[p] = v_fma(v_set1(now->k[i]), change[p], v[p]);
+            sum[p] = v_fma(v[p], v_set1(now->q[i]), sum[p]);
         }
+        UNROLL for (int p = 0; p < P && next; p++) {
+            v[p] = v_mul(v[p], v_set1(next->decay[next->by_row ? i : 0]));
+            said[p] = v_fma(v[p], v_set1(next->k[i]), said[p]);
+        }
+        UNROLL for (int p = 0; p < P; p++) v_store(x + 16 * p, v[p]);
     }
     UNROLL for (int p = 0; p < P; p++) {
         if (now) v_store(now->out + j + 16 * p, sum[p]);
