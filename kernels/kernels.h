@@ -93,6 +93,8 @@ typedef enum {
     ACT_SIGMOID = N_ACTS, ACT_TANH, ACT_NONE  // of gates and heads, not of feed-forward networks
 } Act;
 
+typedef struct Steps Steps;  // steps.h: tokens of one head of a recurrence
+
 typedef struct {
     const char *name;
     MatmulFn *matmul[N_DTYPES];
@@ -140,16 +142,13 @@ typedef struct {
     void (*conv)(float *out, const float *x, size_t stride, const float *w, const float *b,
                  int n_taps, int n);
     void (*decay)(float *x, const float *rate, int n);  // x = exp(-rate * softplus(x))
-    // One step of the gated delta rule on state S [n_k][n_v]:
-    // S *= decay; d = beta (v - S^T k); S += k d^T; out = S^T q.
-    void (*delta)(float *state, float *out, const float *q, const float *k, const float *v,
-                  float decay, float beta, int n_k, int n_v);
+    // The gated delta rule: S *= decay; S += k (step (v - S^T k))^T; out = S^T q.
+    void (*delta)(float *state, const Steps *steps);
     // x = softplus(x), within least..most; decay = exp(-rate * x)
     void (*step)(float *x, float *decay, const float *rate, float least, float most, int n);
-    // One step of Mamba-2 on state S [n_k][n_v]: S = decay S + k (step v)^T; out = S^T q.
-    void (*mamba2)(float *state, float *out, const float *q, const float *k, const float *v,
-                   float decay, float step, int n_k, int n_v);
-    // One of Mamba-1 on n columns of S [n_k][n_v], whose numbers have a rate each:
+    // Mamba-2: S = decay S + k (step v)^T; out = S^T q + skip v.
+    void (*mamba2)(float *state, const Steps *steps, float skip);
+    // One step of Mamba-1 on n columns of S [n_k][n_v], whose numbers have a rate each:
     // d = softplus(step); S = exp(-rate d) S + k (d v)^T; out = S^T q + skip v.
     void (*mamba)(float *state, float *out, const float *q, const float *k, const float *v,
                   const float *step, const float *rate, const float *skip, int n_k, int n_v, int n);

@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-#include "kernels.h"
+#include "steps.h"
 
 #define UNROLL _Pragma("GCC unroll 16")
 
@@ -261,47 +261,34 @@ static void lanes_decay(float *restrict x, const float *restrict rate, int n) {
     for (int i = 0; i < n; i++) x[i] = exp_lane(-rate[i] * softplus_lane(x[i]));
 }
 
-// S = decay S + k change^T; out = S^T q, for n <= 64 columns of a state, whose sums stay in
-// registers.
-__attribute__((always_inline))
-static inline void add_outer(float *restrict state, float *restrict out, const float *restrict q,
-                             const float *restrict k, const float *restrict change, float decay,
-                             int n_k, int n_v, int n) {
-    float sum[4 * LANES] = {0};
-    for (int i = 0; i < n_k; i++) {
-        float *s = state + (size_t)i * (size_t)n_v;
-        for (int j = 0; j < n; j++) {
-            float x = fmaf(k[i], change[j], s[j] * decay);
-            s[j] = x;
-            sum[j] = fmaf(x, q[i], sum[j]);
+// The delta rule for one token, on n <= 16 columns from j on.
+static inline void delta_token(float *restrict state, const Steps *s, int j, int n) {
+    float change[LANES] = {0}, sum[LANES] = {0};
+    for (int i = 0; i < s->n_k; i++) {
+        float *x = state + (size_t)i * (size_t)s->n_v + j, decay = s->decay[s->by_row ? i : 0];
+        for (int c = 0; c < n; c++) {
+            x[c] *= decay;
+            change[c] = fmaf(x[c], s->k[i], change[c]);
         }
     }
-    for (int j = 0; j < n; j++) out[j] = sum[j];
-}
-
-// The delta rule for these columns.
-__attribute__((always_inline))
-static inline void delta_columns(float *restrict state, float *restrict out,
-                                 const float *restrict q, const float *restrict k,
-                                 const float *restrict v, float decay, float beta, int n_k, int n_v,
-                                 int n) {
-    float change[4 * LANES] = {0};
-    for (int i = 0; i < n_k; i++) {
-        const float *s = state + (size_t)i * (size_t)n_v;
-        for (int j = 0; j < n; j++) change[j] = fmaf(s[j] * decay, k[i], change[j]);
+    for (int c = 0; c < n; c++) change[c] = *s->step * (s->v[j + c] - change[c]);
+    for (int i = 0; i < s->n_k; i++) {
+        float *x = state + (size_t)i * (size_t)s->n_v + j;
+        for (int c = 0; c < n; c++) {
+            x[c] = fmaf(s->k[i], change[c], x[c]);
+            sum[c] = fmaf(x[c], s->q[i], sum[c]);
+        }
     }
-    for (int j = 0; j < n; j++) change[j] = beta * (v[j] - change[j]);
-    add_outer(state, out, q, k, change, decay, n_k, n_v, n);
+    memcpy(s->out + j, sum, sizeof *sum * (size_t)n);
 }
 
-static void lanes_delta(float *state, float *out, const float *q, const float *k, const float *v,
-                        float decay, float beta, int n_k, int n_v) {
-    int j = 0;
-    for (; j + 4 * LANES <= n_v; j += 4 * LANES)
-        delta_columns(state + j, out + j, q, k, v + j, decay, beta, n_k, n_v, 4 * LANES);
-    for (; j + LANES <= n_v; j += LANES)
-        delta_columns(state + j, out + j, q, k, v + j, decay, beta, n_k, n_v, LANES);
-    if (j < n_v) delta_columns(state + j, out + j, q, k, v + j, decay, beta, n_k, n_v, n_v - j);
+// The columns from j on.
+static void delta_from(float *state, const Steps *all, int j) {
+    for (; j < all->n_v; j += LANES)
+        for (int t = 0; t < all->n; t++) {
+            const Steps s = steps_from(all, t);
+            delta_token(state, &s, j, all->n_v - j < LANES ? all->n_v - j : LANES);
+        }
 }
 
 static void lanes_step(float *restrict x, float *restrict decay, const float *restrict rate,
@@ -314,28 +301,30 @@ static void lanes_step(float *restrict x, float *restrict decay, const float *re
     }
 }
 
-// Mamba-2 for these columns.
-__attribute__((always_inline))
-static inline void mamba2_columns(float *restrict state, float *restrict out,
-                                  const float *restrict q, const float *restrict k,
-                                  const float *restrict v, float decay, float step, int n_k,
-                                  int n_v, int n) {
-    float change[4 * LANES] = {0};
-    for (int j = 0; j < n; j++) change[j] = step * v[j];
-    add_outer(state, out, q, k, change, decay, n_k, n_v, n);
+// Mamba-2 for one token, on n <= 16 columns from j on.
+static inline void mamba2_token(float *restrict state, const Steps *s, float skip, int j, int n) {
+    float change[LANES], sum[LANES] = {0};
+    for (int c = 0; c < n; c++) change[c] = *s->step * s->v[j + c];
+    for (int i = 0; i < s->n_k; i++) {
+        float *x = state + (size_t)i * (size_t)s->n_v + j;
+        for (int c = 0; c < n; c++) {
+            x[c] = fmaf(s->k[i], change[c], x[c] * *s->decay);
+            sum[c] = fmaf(x[c], s->q[i], sum[c]);
+        }
+    }
+    for (int c = 0; c < n; c++) s->out[j + c] = fmaf(s->v[j + c], skip, sum[c]);
 }
 
-static void lanes_mamba2(float *state, float *out, const float *q, const float *k, const float *v,
-                         float decay, float step, int n_k, int n_v) {
-    int j = 0;
-    for (; j + 4 * LANES <= n_v; j += 4 * LANES)
-        mamba2_columns(state + j, out + j, q, k, v + j, decay, step, n_k, n_v, 4 * LANES);
-    for (; j + LANES <= n_v; j += LANES)
-        mamba2_columns(state + j, out + j, q, k, v + j, decay, step, n_k, n_v, LANES);
-    if (j < n_v) mamba2_columns(state + j, out + j, q, k, v + j, decay, step, n_k, n_v, n_v - j);
+// The columns from j on.
+static void mamba2_from(float *state, const Steps *all, float skip, int j) {
+    for (; j < all->n_v; j += LANES)
+        for (int t = 0; t < all->n; t++) {
+            const Steps s = steps_from(all, t);
+            mamba2_token(state, &s, skip, j, all->n_v - j < LANES ? all->n_v - j : LANES);
+        }
 }
 
-// Mamba-1 for these columns.
+// Mamba-1 for n <= 64 columns.
 __attribute__((always_inline))
 static inline void mamba_columns(float *restrict state, float *restrict out,
                                  const float *restrict q, const float *restrict k,
@@ -475,7 +464,6 @@ static uint64_t lanes_read(const uint8_t *lines, size_t n_lines, size_t n_stream
     .rope = lanes_rope, .sincos = lanes_sincos, .max = lanes_max, .exp_sum = lanes_exp_sum,        \
     .xielu = lanes_xielu, .clamped_swiglu = lanes_clamped_swiglu, .clamp = lanes_clamp,            \
     .softcap = lanes_softcap, .add_ramp = lanes_add_ramp, .unit = lanes_unit, .conv = lanes_conv,  \
-    .decay = lanes_decay, .delta = lanes_delta, .step = lanes_step, .mamba2 = lanes_mamba2,        \
-    .mamba = lanes_mamba, .read = lanes_read
+    .decay = lanes_decay, .step = lanes_step, .mamba = lanes_mamba, .read = lanes_read
 
 #endif

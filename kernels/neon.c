@@ -142,6 +142,7 @@ MIX_KEYS(f32, F32, 4)
 MIX_KEYS(f16, F16, 4)
 MIX_KEYS(q8, Q8, 4)
 MIX_KEYS(q4, Q4, 4)
+STATES(2, 2)
 PEAK(1, 6)
 
 const Kernels neon_kernels = {

@@ -258,6 +258,9 @@ static double peak_blocks(size_t steps) {
     return 2.0 * 4 * LANES * (double)steps;
 }
 
+static void delta(float *state, const Steps *s) { delta_from(state, s, 0); }
+static void mamba2(float *state, const Steps *s, float skip) { mamba2_from(state, s, skip, 0); }
+
 const Kernels scalar_kernels = {
     .name = "scalar",
     .matmul = {[F32] = matmul_f32, [F16] = matmul_f16, [BF16] = matmul_bf16,
@@ -267,6 +270,8 @@ const Kernels scalar_kernels = {
                  [Q4] = mix_keys_q4},
     .peak = {[F32] = peak_floats, [F16] = peak_floats, [BF16] = peak_floats,
              [Q8] = peak_blocks, [Q4] = peak_blocks},
+    .delta = delta,
+    .mamba2 = mamba2,
     LANES_KERNELS,
     QUANTIZE_KERNELS,
 };

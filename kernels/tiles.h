@@ -612,12 +612,15 @@ INLINE double peak_dot(size_t steps, int P, int T) {
     .peak = {[F32] = peak_floats, [F16] = peak_floats, [BF16] = bf16,                              \
              [Q8] = peak_blocks, [Q4] = peak_blocks}
 
-// The members of Kernels that this file implements; a table with products of its own takes the mix
-// alone.
+#include "states.h"
+
+// The members of Kernels that this file and states.h implement; a table with products of its own
+// takes all but the products.
 #define MIX_KERNELS                                                                                \
     .mix = {[F32] = mix_f32, [F16] = mix_f16, [Q8] = mix_q8, [Q4] = mix_q4},                       \
     .mix_keys = {[F32] = mix_keys_f32, [F16] = mix_keys_f16, [Q8] = mix_keys_q8,                   \
-                 [Q4] = mix_keys_q4}
+                 [Q4] = mix_keys_q4},                                                              \
+    STATES_KERNELS
 #define TILES_KERNELS                                                                              \
     .matmul = {[F32] = matmul_f32, [F16] = matmul_f16, [BF16] = matmul_bf16,                       \
                [Q8] = matmul_q8, [Q4] = matmul_q4},                                                \

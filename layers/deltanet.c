@@ -13,6 +13,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "kernels/steps.h"
 #include "layers/conv.h"
 
 enum { Q_AND_K = 2 };
@@ -66,16 +67,15 @@ static void run_head(const void *arg, int item, int thread) {
     size_t k_head = (size_t)(h / (d->n_v_heads / d->n_k_heads)) * k_dim, v_head = (size_t)h * v_dim;
     float *matrices = kv_state(p->kv, s->sequence) + conv_state(&d->conv);
     float *state = matrices + (size_t)h * k_dim * v_dim;
-    for (int t = s->first; t < s->first + s->n; t++) {
-        const float *q = row(p->b.in, t) + k_head, *k = q + keys;
-        const float *v = row(p->b.in, t) + Q_AND_K * keys + v_head;
-        const float *decays = row(p->b.decay, t) + (size_t)h * (size_t)d->n_decays;
-        float decay = d->n_decays > 1 ? 1.0f : *decays;
-        for (int i = 0; d->n_decays > 1 && i < d->k_dim; i++)
-            p->w->k->scale(state + (size_t)i * v_dim, decays[i], d->v_dim);
-        p->w->k->delta(state, row(p->b.mixed, t) + v_head, q, k, v, decay, row(p->b.step, t)[h],
-                       d->k_dim, d->v_dim);
-    }
+    const float *x = row(p->b.in, s->first);
+    Steps steps = {.n = s->n, .n_k = d->k_dim, .n_v = d->v_dim,
+                   .q = x + k_head, .k = x + keys + k_head, .v = x + Q_AND_K * keys + v_head,
+                   .decay = row(p->b.decay, s->first) + (size_t)h * (size_t)d->n_decays,
+                   .by_row = d->n_decays > 1, .step = row(p->b.step, s->first) + h,
+                   .out = row(p->b.mixed, s->first) + v_head,
+                   .stride = p->b.in.stride, .decay_stride = p->b.decay.stride,
+                   .step_stride = p->b.step.stride, .out_stride = p->b.mixed.stride};
+    p->w->k->delta(state, &steps);
 }
 
 // gate = act(gate) * norm(o), head by head

@@ -11,6 +11,7 @@
 // on threads nor on how tokens are cut into passes.
 #include <stdio.h>
 
+#include "kernels/steps.h"
 #include "layers/conv.h"
 
 static StepBuffers lay_out(Arena *a, const Mamba2 *m, const Workspace *w, int n_rows) {
@@ -46,14 +47,14 @@ static void run_head(const void *arg, int item, int thread) {
     size_t head = (size_t)h * head_dim, width = (size_t)m->n_heads * head_dim;
     float *matrices = kv_state(p->kv, s->sequence) + conv_state(&m->conv);
     float *state = matrices + (size_t)h * d_state * head_dim;
-    for (int t = s->first; t < s->first + s->n; t++) {
-        const float *x = row(p->b.in, t), *b = x + width + (size_t)group * d_state;
-        const float *c = b + (size_t)m->n_groups * d_state;
-        float *out = row(p->b.mixed, t) + head;
-        p->w->k->mamba2(state, out, c, b, x + head, row(p->b.decay, t)[h],
-                          row(p->b.step, t)[h], m->d_state, m->head_dim);
-        p->w->k->axpby(out, 1.0f, x + head, m->skip[h], m->head_dim);
-    }
+    const float *x = row(p->b.in, s->first), *b = x + width + (size_t)group * d_state;
+    Steps steps = {.n = s->n, .n_k = m->d_state, .n_v = m->head_dim,
+                   .q = b + (size_t)m->n_groups * d_state, .k = b, .v = x + head,
+                   .decay = row(p->b.decay, s->first) + h, .step = row(p->b.step, s->first) + h,
+                   .out = row(p->b.mixed, s->first) + head,
+                   .stride = p->b.in.stride, .decay_stride = p->b.decay.stride,
+                   .step_stride = p->b.step.stride, .out_stride = p->b.mixed.stride};
+    p->w->k->mamba2(state, &steps, m->skip[h]);
 }
 
 // The heads of each group as a whole.

@@ -162,9 +162,6 @@ int heads_sequence_rewind(Sequence *s, int n, Error *err) {
     if (writes_file(s) && n < frozen_length(s))
         return fail(err, "forks share the sequence's first %d tokens, so it cannot go back to %d",
                     frozen_length(s), n);
-    const KvLayout *kv = &s->workspace->kv;
-    for (int i = 0; n == 0 && s->length && i < s->workspace->model->n_layers; i++)
-        memset(kv_state(&kv->layers[i], s), 0, kv->layers[i].state);
     if (n && n < s->length && s->marked_states) copy_states(s, s->marked_states, true);
     if (n < s->marked) s->marked = -1;
     if (n == 0 && !s->n_source) {
@@ -197,6 +194,9 @@ int prepare_cache(Sequence *s, int n, Error *err) {
         if (!kv->borrowed) populate(slots, used_slots(s, kv) * kv->slot_bytes);
     }
     if (commit_cache(s, n, err) || check_sums(s, err)) return -1;
+    // A page that is read before it is written costs two faults, and every thread an interrupt.
+    for (int i = 0; !s->length && i < w->kv.n_layers; i++)
+        memset(kv_state(&w->kv.layers[i], s), 0, w->kv.layers[i].state);
     free(s->unchecked);
     s->unchecked = NULL;
     s->used = true;

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "kernels/kernels.h"
+#include "kernels/steps.h"
 
 static int failures;
 

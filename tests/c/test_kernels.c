@@ -352,14 +352,23 @@ static void call_conv_bias(const Kernels *k, Buffers *u, int n) {
     k->conv(u->x, u->y, (size_t)width, u->z, u->z + taps * width, taps, width);
 }
 CALL(decay, k->decay(u->x, u->y, n))
-static void call_delta(const Kernels *k, Buffers *u, int n) {  // the state in x, then the result
-    int n_v = 1 + n % 37, n_k = n / (n_v + 1);
-    if (n_k) k->delta(u->x, u->x + n_k * n_v, u->y, u->y + 100, u->z, u->a, u->b, n_k, n_v);
+// The state in x, then the results of a few tokens.
+static Steps steps_of(Buffers *u, int n) {
+    int n_v = 2 + n % 87, n_t = 1 + n % 19, n_k = n / n_v - n_t;
+    size_t few = (size_t)n % 3;
+    return (Steps){.n = n_t, .n_k = n_k, .n_v = n_v, .q = u->y, .k = u->y + few, .v = u->y + 2 * few,
+                   .stride = 1 + few, .decay = u->z, .decay_stride = few, .by_row = n % 2,
+                   .step = u->z + few, .step_stride = 1, .out = u->x + n_k * n_v,
+                   .out_stride = (size_t)n_v};
+}
+static void call_delta(const Kernels *k, Buffers *u, int n) {
+    Steps s = steps_of(u, n);
+    if (s.n_k > 0) k->delta(u->x, &s);
 }
 CALL(step, k->step(u->x, u->y, u->z, 0.25f, 1.5f, n))
-static void call_mamba2(const Kernels *k, Buffers *u, int n) {  // as call_delta
-    int n_v = 1 + n % 37, n_k = n / (n_v + 1);
-    if (n_k) k->mamba2(u->x, u->x + n_k * n_v, u->y, u->y + 100, u->z, u->a, u->b, n_k, n_v);
+static void call_mamba2(const Kernels *k, Buffers *u, int n) {
+    Steps s = steps_of(u, n);
+    if (s.n_k > 0) k->mamba2(u->x, &s, u->a);
 }
 static void call_mamba(const Kernels *k, Buffers *u, int n) {  // the rates and skips in z
     int n_v = 1 + n % 87, n_k = n / (n_v + 1), columns = n_v - n_v / 3;

@@ -205,7 +205,8 @@ static void test_delta_rule(void) {
     for (int i = 0; i < K; i++) q[i] = random_float(PLAIN), k[i] = random_float(PLAIN);
     for (int j = 0; j < V; j++) v[j] = random_float(PLAIN);
     for (int i = 0; i < K * V; i++) s[i / V][i % V] = (double)(state[i] = random_float(PLAIN));
-    scalar_kernels.delta(state, out, q, k, v, decay, beta, K, V);
+    const Steps steps = {1, K, V, q, k, v, 0, &decay, 0, false, &beta, 0, out, 0};
+    scalar_kernels.delta(state, &steps);
     for (int j = 0; j < V; j++) {
         double said = 0;
         for (int i = 0; i < K; i++) said += (s[i][j] *= (double)decay) * (double)k[i];
@@ -237,14 +238,15 @@ static void test_mamba2(void) {
     }
     report("scalar", "steps within 4e-7", worst < 4e-7, "off by %.3g", worst);
     enum { K = 5, V = 21 };
-    float state[K * V], out[V], q[K], k[K], v[V], decay = 0.75f, step = 0.5f;
+    float state[K * V], out[V], q[K], k[K], v[V], decay = 0.75f, step = 0.5f, skip = 0.25f;
     double s[K][V], off = 0;
     for (int i = 0; i < K; i++) q[i] = random_float(PLAIN), k[i] = random_float(PLAIN);
     for (int j = 0; j < V; j++) v[j] = random_float(PLAIN);
     for (int i = 0; i < K * V; i++) s[i / V][i % V] = (double)(state[i] = random_float(PLAIN));
-    scalar_kernels.mamba2(state, out, q, k, v, decay, step, K, V);
+    const Steps steps = {1, K, V, q, k, v, 0, &decay, 0, false, &step, 0, out, 0};
+    scalar_kernels.mamba2(state, &steps, skip);
     for (int j = 0; j < V; j++) {
-        double want = 0;
+        double want = (double)skip * (double)v[j];
         for (int i = 0; i < K; i++) {
             s[i][j] = s[i][j] * (double)decay + (double)k[i] * (double)step * (double)v[j];
             want += s[i][j] * (double)q[i];
