@@ -4,9 +4,6 @@ are gathered, and then feedback.py decides."""
 from __future__ import annotations
 
 import functools
-import os
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import replace
 from typing import Iterable, Iterator, Mapping, Sequence
 
@@ -58,21 +55,13 @@ def feed(
         for share in _moments(folder, texts, names, pass_texts, n_logits, moments):
             progress.reach("inputs", (read + share * len(batch)) / len(layers))
         read += len(batch)
-
-        def made_of(name: str) -> dict[str, np.ndarray]:
-            return _fed(name, matrices[name], dtype, metadata, moments)
-
-        # After Ctrl-C no more are begun, as closing() sees to.
-        with ThreadPoolExecutor(os.cpu_count()) as pool, closing(
-            pool.map(made_of, (name for layer in batch for name in layers[layer]))
-        ) as each:
-            for layer in batch:
-                made: dict[str, np.ndarray] = {}
-                for name in layers[layer]:
-                    made.update(next(each))
-                    fed += seconds[name]
-                    progress.reach("codes", fed / whole)
-                folder.save(f"{layer}.npz", made)
+        for layer in batch:
+            made: dict[str, np.ndarray] = {}
+            for name in layers[layer]:
+                made.update(_fed(name, matrices[name], dtype, metadata, moments))
+                fed += seconds[name]
+                progress.reach("codes", fed / whole)
+            folder.save(f"{layer}.npz", made)
     return [name for layer in layers for name in _names_in(folder, layer)]
 
 
