@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from typing import Iterable, Sequence
 
 import numpy as np
@@ -35,11 +33,8 @@ class Trials:
         self.n_logits = max(1, min(max(len(text.ids) for text in texts) // 2, most))
         logits = self.engine.logits(texts, self.n_logits)
         self.likely = [_softmax(row) for row in logits]
-        self.entropies = [_entropy(p) for p in self.likely]
-        self.pool = ThreadPoolExecutor(os.cpu_count())
 
     def close(self) -> None:
-        self.pool.shutdown()
         self.engine.close()
 
     def divergence(self, names: Iterable[str], times: float = 1) -> float:
@@ -61,8 +56,7 @@ class Trials:
         finally:
             for place, data in undo:
                 self.data[place] = data
-        parts = self.pool.map(_divergence, self.likely, self.entropies, logits)
-        return float(np.mean(list(parts)))
+        return float(np.mean([_divergence(p, q) for p, q in zip(self.likely, logits)]))
 
 
 def _amplified(eight: Blocks, four: Blocks, times: float) -> Blocks:
@@ -79,14 +73,10 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
     return likely / likely.sum()
 
 
-def _entropy(likely: np.ndarray) -> float:
-    """Less than nothing: without the minus."""
-    return float(likely @ np.log(np.maximum(likely, np.float32(1e-37))))
-
-
-def _divergence(likely: np.ndarray, entropy: float, logits: np.ndarray) -> float:
+def _divergence(likely: np.ndarray, logits: np.ndarray) -> float:
     """KL(likely || softmax of logits)."""
     logits = logits - logits.max()
+    entropy = float(likely @ np.log(np.maximum(likely, np.float32(1e-37))))
     return entropy - float(likely @ logits) + float(np.log(np.exp(logits).sum()))
 
 
