@@ -4,6 +4,10 @@ are gathered, and then feedback.py decides."""
 from __future__ import annotations
 
 import functools
+import os
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from typing import Iterable, Iterator, Mapping, Sequence
 
@@ -18,6 +22,7 @@ from .work import Progress, feedback_seconds
 
 MOMENTS = 1 << 29  # bytes of moments that may be in memory together, about
 LOGITS = 1 << 28  # bytes of logits of a pass, where what the output is multiplied by is wanted
+AHEAD = 4  # inputs that the engine may be ahead of the moments
 SLAB = 1 << 14  # rows that get their codes together
 OUTPUTS = {"embed", "output"}  # what the last norm's rows are multiplied by
 # The matrices that multiply an input, and which of a stack.
@@ -55,13 +60,21 @@ def feed(
         for share in _moments(folder, texts, names, pass_texts, n_logits, moments):
             progress.reach("inputs", (read + share * len(batch)) / len(layers))
         read += len(batch)
-        for layer in batch:
-            made: dict[str, np.ndarray] = {}
-            for name in layers[layer]:
-                made.update(_fed(name, matrices[name], dtype, metadata, moments))
-                fed += seconds[name]
-                progress.reach("codes", fed / whole)
-            folder.save(f"{layer}.npz", made)
+
+        def made_of(name: str) -> dict[str, np.ndarray]:
+            return _fed(name, matrices[name], dtype, metadata, moments)
+
+        # After Ctrl-C no more are begun, as closing() sees to.
+        with ThreadPoolExecutor(os.cpu_count()) as pool, closing(
+            pool.map(made_of, (name for layer in batch for name in layers[layer]))
+        ) as each:
+            for layer in batch:
+                made: dict[str, np.ndarray] = {}
+                for name in layers[layer]:
+                    made.update(next(each))
+                    fed += seconds[name]
+                    progress.reach("codes", fed / whole)
+                folder.save(f"{layer}.npz", made)
     return [name for layer in layers for name in _names_in(folder, layer)]
 
 
@@ -114,23 +127,32 @@ def _moments(
     """Adds the moments of these matrices' inputs while the texts run, `step` texts at a time, with
     the logits of the last n_logits tokens of each. Yields the share of the texts that have run."""
 
+    def add(key, rows: np.ndarray) -> None:
+        turned = turned_rows(rows)
+        product = turned.T @ turned
+        if key in found:
+            found[key] += product
+        else:
+            found[key] = product
+
+    adder, waiting = ThreadPoolExecutor(1), deque()  # one thread: sums keep their order
+
     def take(given: list[str], which: int, rows: np.ndarray) -> None:
         wanted = tuple(name for name in given if name in names)
         if wanted and len(rows):
-            turned = turned_rows(rows)
-            product = turned.T @ turned
-            if (wanted, which) in found:
-                found[wanted, which] += product
-            else:
-                found[wanted, which] = product
+            waiting.append(adder.submit(add, (wanted, which), rows.copy()))
+            if len(waiting) > AHEAD:
+                waiting.popleft().result()
 
     length = longest(texts)
     rows = max(1, step * n_logits)
-    with Engine(folder.file("model.bin"), length, step * length, rows) as engine:
+    with adder, Engine(folder.file("model.bin"), length, step * length, rows) as engine:
         for first in range(0, len(texts), step):
             some = texts[first : first + step]
             engine.watch(some, take, n_logits)
             yield (first + len(some)) / len(texts)
+        for last in waiting:
+            last.result()
 
 
 def _stack_of(name: str, metadata) -> int:

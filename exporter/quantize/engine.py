@@ -138,12 +138,13 @@ class Engine:
         failed: list[BaseException] = []
 
         def show(_context, given) -> None:
-            product = given.contents
-            names = [product.tensors[i].decode() for i in range(product.n_tensors)]
-            rows = np.ctypeslib.as_array(product.rows, (product.n, product.stride))
             try:
-                if not failed:
-                    take(names, product.which, rows[:, : product.width])
+                if failed:
+                    return
+                product = given.contents
+                names = [product.tensors[i].decode() for i in range(product.n_tensors)]
+                rows = np.ctypeslib.as_array(product.rows, (product.n, product.stride))
+                take(names, product.which, rows[:, : product.width])
             except BaseException as error:  # ctypes would print and forget it, Ctrl-C too
                 failed.append(error)
 
