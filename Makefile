@@ -469,7 +469,14 @@ model: .venv-model/ready lib run
 	cp build/data/tokenizer.json build/data/embedding.npy build/own
 	.venv-model/bin/python -m research.training.generate build/own --model build/first.bin --shards 24
 	.venv-model/bin/python -m research.training.train build/first build/own build/second --steps 1200 --lr 0.004 --warmup 100
-	.venv-model/bin/python -m research.training.average build/first build/second build/stories
+	.venv-model/bin/python -m research.training.average build/first build/second build/mean --share 0.6
+	.venv-model/bin/python export.py build/mean build/mean.bin
+	mkdir -p build/own2
+	cp -u build/own/* build/own2
+	.venv-model/bin/python -m research.training.generate build/own2 --model build/mean.bin --shards 48
+	.venv-model/bin/python -m research.training.train build/mean build/own2 build/third --steps 1200 --lr 0.004 --warmup 100
+	.venv-model/bin/python -m research.training.train build/mean build/own2 build/fourth --steps 1200 --lr 0.004 --warmup 100 --seed 2
+	.venv-model/bin/python -m research.training.average build/third build/fourth build/stories --share 0.1
 	.venv-model/bin/python export.py build/stories models/stories.bin
 	.venv-model/bin/python -m research.training.induction models/hf build/heads
 	.venv-model/bin/python export.py build/heads models/heads.bin

@@ -1,7 +1,7 @@
-"""The mean of two checkpoints' weights, which is better than either where one went on from the other
-(Wortsman et al. 2022, arXiv:2203.05482).
+"""The mean of two checkpoints' weights, which is better than either where one went on from the other,
+or both from a third (Wortsman et al. 2022, arXiv:2203.05482).
 
-    python -m research.training.average FIRST SECOND OUT [--share 0.6]
+    python -m research.training.average FIRST SECOND OUT --share 0.6
 
 FIRST, SECOND: directories that train.py wrote. OUT is SECOND with these weights.
 """
@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("first", type=Path)
     parser.add_argument("second", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--share", type=float, default=0.6, help="of SECOND")
+    parser.add_argument("--share", type=float, required=True, help="of SECOND")
     args = parser.parse_args(arguments)
     first, second = load_file(args.first / WEIGHTS), load_file(args.second / WEIGHTS)
     mean = {
