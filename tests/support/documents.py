@@ -166,11 +166,11 @@ def wrapped(text: str) -> list[str]:
 
 
 def shown(output: str, part: str) -> str:
-    """What a page shows of an output: all of it, six lines of a story, or the report's table."""
+    """What a page shows of an output: all of it, five lines of a story, or the report's table."""
     lines = wrapped(output)
-    if part == "six lines":
-        sixth = [i for i, line in enumerate(lines) if line][5]
-        return "\n".join(lines[: sixth + 1]) + " ...\n"
+    if part == "five lines":
+        fifth = [i for i, line in enumerate(lines) if line][4]
+        return "\n".join(lines[: fifth + 1]) + " ...\n"
     if part == "table":
         return re.search(r"^ +scheme .*?(?=\n\n)", output, re.MULTILINE | re.DOTALL)[0] + "\n"
     assert not part, part
