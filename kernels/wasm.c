@@ -7,7 +7,6 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #define PREFETCHES 0
-#define ONE_P 1  // so a single row reads memory in order, and its sums stay in registers
 #define EACH _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++)
 
 // What fmaf is here: compilers turn its contraction into vectors, and the Makefile these into calls
@@ -24,6 +23,7 @@ typedef struct {
 typedef Floats Ints;
 
 #ifdef RELAXED
+#define ONE_P 1  // so a single row reads memory in order
 INLINE v128_t fma4(v128_t x, v128_t y, v128_t z) { return wasm_f32x4_relaxed_madd(x, y, z); }
 #else
 // p + d in double precision, rounded to odd: e is what the sum to nearest lacks, and where it is
