@@ -18,6 +18,7 @@
 //   v_dot_start, v_dot, v_dot_end  offset + the sum of products of 4, then as float; an instruction
 //                                  set that takes the weights signed ignores the offset
 //   PREFETCHES                     0: it has no prefetches; may be left out
+//   ONE_P                          the panels that a single row takes at once; may be left out
 //
 // A tile is P panels times T rows of x, its sums held in registers: a weight is loaded once for T
 // rows, an activation broadcast once for P panels. It is one inline function, instantiated for
@@ -30,6 +31,9 @@
 
 #ifndef PREFETCHES
 #define PREFETCHES 1
+#endif
+#ifndef ONE_P
+#define ONE_P 4  // with prefetches, memory is read fastest in several streams
 #endif
 
 // Sums in the lanes whose number lacks h, differences in the others.
@@ -47,9 +51,8 @@ static inline void turn_block(float *out, const float *x) {
                 turn_lanes(turn_lanes(turn_lanes(turn_lanes(half[i], 8), 4), 2), 1));
 }
 
-// The largest tile, and the panels that a single row takes at once: memory is read fastest in
-// several streams.
-enum { MAX_P = 4, MAX_T = 6, ONE_P = 4 };
+// The largest tile.
+enum { MAX_P = 4, MAX_T = 6 };
 
 // Bytes of a panel after which the processor reads ahead by itself.
 enum { FORESEEN = 9 << 10 };

@@ -23,6 +23,7 @@ typedef struct {
 typedef Floats Ints;
 
 #ifdef RELAXED
+#define ONE_P 1  // so a single row reads memory in order
 INLINE v128_t fma4(v128_t x, v128_t y, v128_t z) { return wasm_f32x4_relaxed_madd(x, y, z); }
 #else
 // p + d in double precision, rounded to odd: e is what the sum to nearest lacks, and where it is
@@ -82,18 +83,18 @@ INLINE Floats v_load(const float *p) {
 }
 INLINE void v_store(float *p, Floats x) { EACH wasm_v128_store(p + 4 * i, x.v[i]); }
 
-// As f16_to_f32.
+// As f16_to_f32, of four that were extended with their sign: a special one gets its exponent before
+// the product, which leaves it as it is.
 INLINE v128_t half_to_float(v128_t h) {
-    v128_t magnitude = wasm_i32x4_shl(wasm_v128_and(h, wasm_i32x4_const_splat(0x7fff)), 13);
-    v128_t sign = wasm_i32x4_shl(wasm_v128_and(h, wasm_i32x4_const_splat(0x8000)), 16);
-    v128_t special = wasm_i32x4_gt(magnitude, wasm_i32x4_const_splat(0x0f7fffff));
-    v128_t normal = wasm_f32x4_mul(magnitude, wasm_f32x4_const_splat(0x1p112f));
-    special = wasm_v128_and(special, wasm_v128_or(magnitude, wasm_i32x4_const_splat(0x70000000)));
-    return wasm_v128_or(sign, wasm_v128_or(normal, special));
+    v128_t x = wasm_v128_and(wasm_i32x4_shl(h, 13), wasm_i32x4_const_splat((int32_t)0x8fffe000));
+    const v128_t top = wasm_i32x4_const_splat(0x0f800000);
+    v128_t special = wasm_i32x4_eq(wasm_v128_and(x, top), top);
+    x = wasm_v128_or(x, wasm_v128_and(special, wasm_i32x4_const_splat(0x7f800000)));
+    return wasm_f32x4_mul(x, wasm_f32x4_const_splat(0x1p112f));
 }
 INLINE Floats v_load_f16(const uint8_t *p) {
     Floats x;
-    EACH x.v[i] = half_to_float(wasm_u32x4_load16x4(p + 8 * i));
+    EACH x.v[i] = half_to_float(wasm_i32x4_load16x4(p + 8 * i));
     return x;
 }
 INLINE Floats v_load_i8(const uint8_t *p) {
