@@ -357,8 +357,8 @@ static Steps steps_of(Buffers *u, int n) {
     int n_v = 2 + n % 87, n_t = 1 + n % 19, n_k = n / n_v - n_t;
     size_t few = (size_t)n % 3;
     return (Steps){.n = n_t, .n_k = n_k, .n_v = n_v,
-                   .q = u->y, .k = u->y + few, .v = u->y + 2 * few,
-                   .stride = 1 + few, .decay = u->z, .decay_stride = few, .by_row = n % 2,
+                   .q = u->y, .k = u->y + few, .v = u->y + 2 * few, .stride = 1 + few,
+                   .decay = u->z, .decay_stride = few, .by_row = n % 2,
                    .step = u->z + few, .step_stride = 1, .out = u->x + n_k * n_v,
                    .out_stride = (size_t)n_v};
 }
