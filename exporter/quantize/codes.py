@@ -65,9 +65,10 @@ def feed(
             return _fed(name, matrices[name], dtype, metadata, moments)
 
         # After Ctrl-C no more are begun, as closing() sees to.
-        with ThreadPoolExecutor(os.cpu_count()) as pool, closing(
-            pool.map(made_of, (name for layer in batch for name in layers[layer]))
-        ) as each:
+        with (
+            ThreadPoolExecutor(os.cpu_count()) as pool,
+            closing(pool.map(made_of, (name for layer in batch for name in layers[layer]))) as each,
+        ):
             for layer in batch:
                 made: dict[str, np.ndarray] = {}
                 for name in layers[layer]:
