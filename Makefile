@@ -472,7 +472,7 @@ model: .venv-model/ready lib run
 	.venv-model/bin/python -m research.training.average build/first build/second build/mean --share 0.6
 	.venv-model/bin/python export.py build/mean build/mean.bin
 	mkdir -p build/own2
-	cp -u build/own/* build/own2
+	cp build/own/* build/own2
 	.venv-model/bin/python -m research.training.generate build/own2 --model build/mean.bin --shards 48
 	.venv-model/bin/python -m research.training.train build/mean build/own2 build/third --steps 1200 --lr 0.004 --warmup 100
 	.venv-model/bin/python -m research.training.train build/mean build/own2 build/fourth --steps 1200 --lr 0.004 --warmup 100 --seed 2

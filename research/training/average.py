@@ -1,5 +1,5 @@
-"""The mean of two checkpoints' weights, which is better than either where one went on from the other,
-or both from a third (Wortsman et al. 2022, arXiv:2203.05482).
+"""The mean of two checkpoints' weights, which may be better than either where one went on from the
+other, or both from a third (Wortsman et al. 2022, arXiv:2203.05482).
 
     python -m research.training.average FIRST SECOND OUT --share 0.6
 
