@@ -60,13 +60,13 @@ FLAGS += -fopenmp
 BUILD := build/omp
 RUN := run-omp
 endif
-ifdef ASAN
-FLAGS += -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
+ifdef ASAN  # -g1: lines are all that reports show, and compiling takes a third less
+FLAGS += -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 BUILD := build/asan
 RUN := run-asan
 endif
 ifdef TSAN
-FLAGS += -O1 -g -fsanitize=thread
+FLAGS += -O1 -g1 -fsanitize=thread
 BUILD := build/tsan
 RUN := run-tsan
 endif

@@ -53,8 +53,11 @@ def assemble(
 
 def hollow(knobs: Knobs, names: dict[str, str | None]) -> dict[str, Tensor]:
     """The tensors that assemble() would give, without numbers: those of a checkpoint that has every
-    bias there may be, and one matrix for tied embeddings. Tensors that no file holds have their
-    numbers."""
+    bias there may be, one matrix for tied embeddings and, of an encoder, no head. Tensors that no
+    file holds have their numbers."""
+    if knobs.mask == 1:
+        for part in knobs.parts:
+            names = part.rename(names, {})
     return _each(knobs, names, lambda name, module: _hollow_parts(knobs, name, module))
 
 

@@ -140,6 +140,11 @@ def convert(
     """Writes the checkpoint, whole or not at all. note: takes each remark that a user should read.
     write: what writes one that has weights. rounding: if not as usual. Errors: ExportError,
     OSError."""
+    if shape_only and model.knobs.mask == 1:
+        raise ExportError(
+            f"--shape-only: {model.family} is an encoder, which keeps no KV cache to plan for, and "
+            "whose head only the checkpoint tells; export it with its weights"
+        )
     meta = metadata(model, dtype, shape_only)
     for remark in model.remarks:
         note(remark)

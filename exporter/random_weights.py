@@ -81,6 +81,44 @@ SHAPES: dict[str, dict] = {
     "llama-3.2-1b": _llama(
         16, 2048, 32, 8, 8192, 128256, 131072, True, rope_theta=500000.0, rope_scaling=_LLAMA3_ROPE
     ),
+    "moe-1b": _llama(
+        12,
+        1024,
+        16,
+        8,
+        3072,
+        49152,
+        16384,
+        False,
+        model_type="qwen3_moe",
+        head_dim=64,
+        rope_theta=1e6,
+        num_experts=32,
+        num_experts_per_tok=4,
+        moe_intermediate_size=768,
+        norm_topk_prob=True,
+    ),
+    "mamba2-130m": {
+        "model_type": "mamba2",
+        "num_hidden_layers": 24,
+        "hidden_size": 768,
+        "num_heads": 24,
+        "head_dim": 64,
+        "state_size": 128,
+        "n_groups": 1,
+        "vocab_size": 50288,
+        "tie_word_embeddings": True,
+    },
+    "minilm": {
+        "model_type": "bert",
+        "num_hidden_layers": 6,
+        "hidden_size": 384,
+        "num_attention_heads": 12,
+        "intermediate_size": 1536,
+        "vocab_size": 30522,
+        "max_position_embeddings": 512,
+        "type_vocab_size": 2,
+    },
 }
 
 

@@ -53,7 +53,7 @@ enum { L1_STEPS = 18, STEP_BYTES = 1024 };
 // P panels times G groups of up to 16 tokens. With every block it asks for `fetched` bytes of each
 // panel that comes next.
 INLINE void tile_amx_bf16(const Tile *tile, size_t fetched, int P, int G) {
-    const size_t x_stride = tile->n_steps * BLOCK, out_bytes = tile->out_stride * sizeof(float);
+    const size_t x_stride = tile->x->blocks * BLOCK, out_bytes = tile->out_stride * sizeof(float);
     const uint16_t *x = tile->x->bf16 + tile->row * x_stride;
     float *out = tile->out, *out2 = out + 16 * tile->out_stride;
     LOAD_SUMS(0, out);
@@ -139,20 +139,20 @@ static void matmul_amx_bf16(float *out, size_t out_stride, const uint8_t *panels
 // ---- q8 and q4 ----------------------------------------------------------------------------------
 //
 // A product of tiles is one block, the exact integers; vectors make them floats, scale them and add
-// them to the sums, as tile_blocks in tiles.h does. For a block of 16 rows and 16 tokens that is 16
-// cycles of the tiles, 24 of the two ports for vectors (48 instructions), 28 of the two ports for
-// loads (57: 24 for the tiles, 16 totals, 17 scales) and 16 of stores. So these must go on at the
-// same time.
+// them to the sums, as tile_blocks in tiles.h does. Tiles are loaded and stored through the ports
+// that vectors need, a row at a time, so each is loaded for as many products as possible: 16 tokens
+// of two blocks are a first factor, and each of the blocks, with zeros in the place of the other,
+// is a second factor that stays while all tokens pass.
 
-// PIECE blocks are unpacked at once and stay in the first-level cache while all tokens pass. The
-// totals of a block are stored LAG blocks after its product began, since tiles take about 100
-// cycles to be loaded and multiplied.
-enum { PIECE = 32, LAG = 4 };
+// PIECE blocks are unpacked at once. They and the sums of MOST_GROUPS groups of tokens stay in the
+// first-level cache.
+enum { PIECE = 16, MOST_GROUPS = 8 };
 
-// A piece of a panel. While it is used, what is wanted next is fetched, some cache lines every four
-// blocks.
+// A piece of a panel. While it is used, what is wanted next is fetched, n_lines cache lines with
+// each group of tokens.
 typedef struct {
-    _Alignas(64) uint8_t w[PIECE][8][LANES][4];  // int8, second factors of tiles
+    // int8: an even block in the first half of the rows, an odd one in the second; zeros elsewhere
+    _Alignas(64) uint8_t w[PIECE][16][LANES][4];
     float scale[PIECE][LANES];
     uintptr_t next;
     size_t n_lines;
@@ -169,7 +169,7 @@ INLINE void unpack(Piece *piece, const Tile *tile, Dtype dtype) {
             Bytes v[2];
             (dtype == Q8 ? v_load_q8 : v_load_q4)(v, w + b * block_bytes + g * block_bytes / 8);
             UNROLL for (size_t i = 0; i < 2; i++)
-                _mm512_store_si512(piece->w[b][g + i],
+                _mm512_store_si512(piece->w[b][b % 2 * 8 + g + i],
                                    _mm512_xor_si512(v[i], _mm512_set1_epi8(-128)));
         }
         v_store(piece->scale[b], v_load_f16(scales + b * scale_bytes));
@@ -180,86 +180,92 @@ INLINE void unpack(Piece *piece, const Tile *tile, Dtype dtype) {
 static void unpack_q8(Piece *piece, const Tile *tile) { unpack(piece, tile, Q8); }
 static void unpack_q4(Piece *piece, const Tile *tile) { unpack(piece, tile, Q4); }
 
-// For T tokens: tiles 0..3 are totals [T][16 rows of a panel] of one block each, 4 and 5
-// activations [T][32 k], 6 and 7 weights.
+// For T tokens: tiles 0 and 1 are totals [T][16 rows of a panel] of one block each, 2 activations
+// [T][64 k], 4 and 5 weights.
 static void shape_int8(int T) {
     const uint8_t t = (uint8_t)T;
-    shape_tiles((uint8_t[]){t, t, t, t, t, t, 8, 8},
-                (uint8_t[]){64, 64, 64, 64, BLOCK, BLOCK, 64, 64});
+    shape_tiles((uint8_t[]){t, t, t, 0, 16, 16, 0, 0}, (uint8_t[]){64, 64, 64, 0, 64, 64, 0, 0});
 }
 
-// Adds a block: total [T][16 rows], x_scale [T][stride].
-INLINE void add_block(Floats sum[16], int32_t total[16][LANES], const float *w_scale,
-                      const float *x_scale, size_t stride, int T) {
-    const Floats scale = v_load(w_scale);
-    UNROLL for (int t = 0; t < T; t += 4) {
-        const float *four = x_scale + (size_t)t * stride;
-        // else compilers keep a pointer to each token's scales, more than there are registers
-        __asm__("" : "+r"(four));
-        UNROLL for (int i = 0; i < 4; i++)
-            sum[t + i] = v_fma(v_dot_end(_mm512_load_si512(total[t + i])),
-                               v_mul(scale, v_set1(four[(size_t)i * stride])), sum[t + i]);
+typedef int32_t Totals[2][16][LANES];  // of two blocks
+
+// x [T][x_bytes]: two blocks of each token.
+INLINE void multiply_pair(Totals total, const int8_t *x, size_t x_bytes, bool both) {
+    _tile_loadd(2, x, x_bytes);
+    _tile_zero(0);
+    _tile_dpbssd(0, 2, 4);
+    _tile_stored(0, total[0], 64);
+    if (!both) return;
+    _tile_zero(1);
+    _tile_dpbssd(1, 2, 5);
+    _tile_stored(1, total[1], 64);
+}
+
+INLINE Floats add_block(Floats sum, const int32_t *total, Floats scale, const float *x_scale) {
+    return v_fma(v_dot_end(_mm512_load_si512(total)), v_mul(scale, v_set1(*x_scale)), sum);
+}
+
+// Adds two blocks to sum [T][16 rows of a panel]; scale [2][16 rows], x_scale [T][stride].
+INLINE void add_pair(float sum[][LANES], Totals total, float scale[2][LANES],
+                     const float *x_scale, size_t stride, int T, bool both) {
+    const Floats first = v_load(scale[0]), second = both ? v_load(scale[1]) : v_zero();
+    UNROLL for (int t = 0; t < T; t++, x_scale += stride) {
+        Floats s = add_block(v_load(sum[t]), total[0][t], first, x_scale);
+        if (both) s = add_block(s, total[1][t], second, x_scale + 1);
+        v_store(sum[t], s);
     }
 }
 
-// One step for each of three blocks, so that none waits for another: block b + i is multiplied, the
-// totals of the one LAG before it are stored, and those of the one before that are added. The two
-// totals are small because a load waits if the low twelve bits of its address are those of a store
-// under way.
-#define STEP(i, C, A, B)                                                                           \
-    if (b + i >= LAG && b + i < n + LAG) _tile_stored(C, total[i % 2], 64);                        \
-    if (b + i < n) {                                                                               \
-        _tile_zero(C);                                                                             \
-        _tile_loadd(A, x + (b + i) * BLOCK, stride * BLOCK);                                       \
-        _tile_loadd(B, piece->w[b + i], 64);                                                       \
-        _tile_dpbssd(C, A, B);                                                                     \
-    }                                                                                              \
-    if (b + i > LAG && b + i <= n + LAG)                                                           \
-        add_block(sum, total[(i + 1) % 2], piece->scale[b + i - LAG - 1],                          \
-                  x_scale + (b + i - LAG - 1), stride, T);
-
-// T tokens times a piece.
-INLINE void tile_amx_int8(const Tile *tile, Piece *piece, int T) {
-    const size_t stride = tile->n_steps, at = tile->row * stride + tile->from;
+// G groups of T tokens times two blocks of a piece, added to sum [G T][16 rows of a panel]. The
+// totals of a group are added while tiles multiply the next one.
+INLINE void tile_amx_int8(const Tile *tile, Piece *piece, size_t b, float sum[][LANES],
+                          size_t G, int T, bool both) {
+    const size_t stride = tile->x->blocks, group = (size_t)T * stride;
+    const size_t at = tile->row * stride + tile->from + b;
     const int8_t *x = tile->x->q + at * BLOCK;
     const float *x_scale = tile->x->scale + at;
-    const long n = (long)(tile->to - tile->from);
-    _Alignas(64) int32_t total[2][16][LANES];
-    Floats sum[16];
-    UNROLL for (int t = 0; t < T; t++)
-        sum[t] = tile->from ? v_load(tile->out + (size_t)t * tile->out_stride) : v_zero();
-    for (long b = 0; b <= n + LAG; b += 4) {
-        STEP(0, 0, 4, 6)
-        STEP(1, 1, 5, 7)
-        STEP(2, 2, 4, 6)
-        STEP(3, 3, 5, 7)
+    _Alignas(64) Totals total[2];
+    _tile_loadd(4, piece->w[b], 64);
+    if (both) _tile_loadd(5, piece->w[b + 1], 64);
+    multiply_pair(total[0], x, stride * BLOCK, both);
+    for (size_t g = 0; g < G; g++, x_scale += group) {
+        if (g + 1 < G)
+            multiply_pair(total[(g + 1) % 2], x += group * BLOCK, stride * BLOCK, both);
+        add_pair(sum + g * (size_t)T, total[g % 2], piece->scale + b, x_scale, stride, T, both);
         for (size_t line = 0; line < piece->n_lines; line++, piece->next += 64)
             __builtin_prefetch((const void *)piece->next, 0, 2);
     }
-    UNROLL for (int t = 0; t < T; t++) v_store(tile->out + (size_t)t * tile->out_stride, sum[t]);
 }
 
-// All panels times G groups of T = 16 or 8 rows from tile.row on.
-static void walk_amx_int8(Tile tile, UnpackFn *unpack_piece, int n_panels, size_t G, int T) {
+// All panels times G <= MOST_GROUPS groups of T = 16 or 8 rows from tile.row on.
+INLINE void walk_groups(Tile tile, UnpackFn *unpack_piece, int n_panels, size_t G, int T) {
     Piece piece;
-    float *out = tile.out;
-    const size_t first = tile.row;
-    shape_int8(T);
-    for (; n_panels > 0; n_panels--, out += LANES, tile.w += tile.panel_stride)
+    _Alignas(64) float sum[MOST_GROUPS * 16][LANES];
+    const size_t n_rows = G * (size_t)T;
+    memset(piece.w, 0, sizeof piece.w);
+    for (; n_panels > 0; n_panels--, tile.out += LANES, tile.w += tile.panel_stride) {
+        memset(sum, 0, sizeof *sum * n_rows);
         for (tile.from = 0; tile.from < tile.n_steps; tile.from = tile.to) {
             tile.to = tile.n_steps - tile.from < PIECE ? tile.n_steps : tile.from + PIECE;
             unpack_piece(&piece, &tile);
-            const size_t n = tile.to - tile.from, times = G * ((n + LAG) / 4 + 1);
+            const size_t n = tile.to - tile.from, times = G * ((n + 1) / 2);
             const size_t at = tile.panel_stride * tile.from / tile.n_steps;
             const size_t bytes = tile.panel_stride * n / tile.n_steps;
             piece.next = (uintptr_t)tile.w + at + (tile.ahead ? (size_t)tile.ahead : bytes);
             piece.n_lines = (bytes / 64 + times - 1) / times;
-            for (size_t g = 0; g < G; g++) {
-                tile.row = first + g * (size_t)T;
-                tile.out = out + g * (size_t)T * tile.out_stride;
-                T == 16 ? tile_amx_int8(&tile, &piece, 16) : tile_amx_int8(&tile, &piece, 8);
-            }
+            for (size_t b = 0; b + 2 <= n; b += 2)
+                tile_amx_int8(&tile, &piece, b, sum, G, T, true);
+            if (n % 2) tile_amx_int8(&tile, &piece, n - 1, sum, G, T, false);
         }
+        for (size_t t = 0; t < n_rows; t++)
+            v_store(tile.out + t * tile.out_stride, v_load(sum[t]));
+    }
+}
+
+static void walk_amx_int8(const Tile *tile, UnpackFn *unpack_piece, int n_panels, size_t G, int T) {
+    shape_int8(T);
+    T == 16 ? walk_groups(*tile, unpack_piece, n_panels, G, 16)
+            : walk_groups(*tile, unpack_piece, n_panels, G, 8);
 }
 
 // Groups of 16 rows, then one of 8, then the rest by VNNI: for fewer the unpacking costs more than
@@ -269,21 +275,23 @@ INLINE void matmul_amx_int8(float *out, size_t out_stride, const uint8_t *panels
                             int n_tokens, ptrdiff_t ahead, UnpackFn *unpack_piece,
                             MatmulFn *matmul_vnni) {
     Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, blocks_of(n_in), ahead};
-    int left = n_tokens;
-    for (int T = 16; T >= 8; T /= 2) {
-        if (left < T) continue;
-        walk_amx_int8(tile, unpack_piece, n_panels, (size_t)(left / T), T);
-        left %= T;
-        tile.row = (size_t)(n_tokens - left);
-        tile.out = out + tile.row * out_stride;
+    size_t left = (size_t)n_tokens;
+    for (size_t G, T = 16; left >= 8; left -= G * T) {
+        if (left < T) T = 8;
+        G = left / T < MOST_GROUPS ? left / T : MOST_GROUPS;
+        walk_amx_int8(&tile, unpack_piece, n_panels, G, (int)T);
+        tile.row += G * T;
+        tile.out += G * T * out_stride;
     }
-    if (left < n_tokens) _tile_release();
+    if (tile.row) _tile_release();
     if (left == 0) return;
-    const size_t block = tile.row * tile.n_steps;
-    const Rows rest = {.q = x->q + block * BLOCK,
+    const size_t block = tile.row * x->blocks;
+    const Rows rest = {.blocks = x->blocks,
+                       .q = x->q + block * BLOCK,
                        .scale = x->scale + block,
                        .offset = x->offset + block};
-    matmul_vnni(tile.out, out_stride, panels, panel_stride, n_panels, n_in, &rest, left, ahead);
+    matmul_vnni(tile.out, out_stride, panels, panel_stride, n_panels, n_in, &rest, (int)left,
+                ahead);
 }
 
 #define MATMUL_INT8(name)                                                                          \

@@ -28,22 +28,24 @@ const char *dtype_name(Dtype dtype);  // "f32", "bf16" ..
 
 static inline size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-// The blocks of a row of n numbers, the last one padded.
+// The blocks of a row of n numbers, the last one padded; and those from a row of activations to the
+// next, an even number, so that every row begins a cache line.
 static inline size_t blocks_of(int n) { return ((size_t)n + BLOCK - 1) / BLOCK; }
+static inline size_t blocks_apart(size_t n) { return round_up(n, 2 * BLOCK) / BLOCK; }
 
 // Bytes of a panel (16 rows) with n_in columns; F16 is laid out like F32 with half the bytes.
 size_t panel_bytes(Dtype dtype, int n_in);
 
 // Rows of activations in the form that the weights' dtype multiplies: F32 and F16 take f32; BF16
-// takes bf16; Q8 and Q4 take int8. n_blocks = ceil(n_in / 32). Borrowed.
+// takes bf16; Q8 and Q4 take int8, in blocks of 32. Borrowed.
 typedef struct {
     const float *f32;      // [n_tokens][stride]
-    size_t stride;
-    const uint16_t *bf16;  // [n_tokens][32 n_blocks], zero past n_in
-    const int8_t *q;       // [n_tokens][32 n_blocks], of x that is zero past n_in
-    const float *scale;    // [n_tokens][n_blocks]
-    const int32_t *offset; // [n_tokens][n_blocks]: -128 times the sum of q in the block, which
-                           // undoes the weights' +128
+    size_t stride, blocks; // blocks is even
+    const uint16_t *bf16;  // [n_tokens][blocks][32], zero past n_in in its last block
+    const int8_t *q;       // [n_tokens][blocks][32], of x that is zero past n_in
+    const float *scale;    // [n_tokens][blocks]
+    const int32_t *offset; // [n_tokens][blocks]: -128 times the sum of q in the block, which undoes
+                           // the weights' +128
 } Rows;
 
 // out[t * out_stride + 16 p + lane] = sum over k of row lane of panel p times row t of x,

@@ -9,7 +9,11 @@
 
 #include "steps.h"
 
+#ifdef __clang__  // which takes "GCC unroll 16" to leave loops over a tile as they are
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
 #define UNROLL _Pragma("GCC unroll 16")
+#endif
 
 // e^x = 2^n (1 + m): x = n ln2 + r, |r| <= ln2 / 2, and m = e^r - 1 by a minimax polynomial of
 // degree 6.

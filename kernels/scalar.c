@@ -65,7 +65,7 @@ static void matmul_bf16(float *out, size_t out_stride, const uint8_t *panels, si
         for (int t = 0; t < n_tokens; t++) {
             // [n_blocks * 16][16][2]
             const uint16_t *w = (const uint16_t *)(panels + (size_t)p * panel_stride);
-            const uint16_t *a = x->bf16 + (size_t)t * n_blocks * BLOCK;
+            const uint16_t *a = x->bf16 + (size_t)t * x->blocks * BLOCK;
             float acc[LANES] = {0};
             for (int b = 0; b < n_blocks; b++) {
                 float even[LANES] = {0}, odd[LANES] = {0};
@@ -101,7 +101,7 @@ static void matmul_blocks(Dtype dtype, float *out, size_t out_stride, const uint
             const uint8_t *scales = w + block_bytes * (size_t)n_blocks;
             float acc[LANES] = {0};
             for (int b = 0; b < n_blocks; b++, w += block_bytes) {
-                size_t i = (size_t)t * n_blocks + b;
+                size_t i = (size_t)t * x->blocks + (size_t)b;
                 const int8_t *a = x->q + i * BLOCK;
                 uint8_t bytes[BLOCK * LANES];
                 const uint8_t *v = dtype == Q8 ? w : q4_to_q8(bytes, w);

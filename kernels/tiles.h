@@ -17,8 +17,13 @@
 //                                  and sum + the products of pairs in the processor's own rounding
 //   v_dot_start, v_dot, v_dot_end  offset + the sum of products of 4, then as float; an instruction
 //                                  set that takes the weights signed ignores the offset
-//   PREFETCHES                     0: it has no prefetches; may be left out
+//   PREFETCHES                     0: it has no prefetches, but read_ahead(p), which a tile of one
+//                                  row calls once in READ_AHEAD bytes; may be left out
 //   ONE_P                          the panels that a single row takes at once; may be left out
+//   ONE_CHAINS                     2: one row of bf16 adds even and odd k at once; may be left out
+//   FORESEEN                       bytes of a panel after which the processor reads ahead by itself
+//   AHEAD_TO                       the cache that those before are prefetched to, 3 the first, 2
+//                                  the second; both may be left out
 //
 // A tile is P panels times T rows of x, its sums held in registers: a weight is loaded once for T
 // rows, an activation broadcast once for P panels. It is one inline function, instantiated for
@@ -34,6 +39,13 @@
 #endif
 #ifndef ONE_P
 #define ONE_P 4  // with prefetches, memory is read fastest in several streams
+#endif
+#ifndef ONE_CHAINS
+#define ONE_CHAINS 1
+#endif
+#ifndef FORESEEN  // as Zen 4 and 5 are fastest
+#define FORESEEN (9 << 10)
+#define AHEAD_TO 2
 #endif
 
 // Sums in the lanes whose number lacks h, differences in the others.
@@ -54,8 +66,9 @@ static inline void turn_block(float *out, const float *x) {
 // The largest tile.
 enum { MAX_P = 4, MAX_T = 6 };
 
-// Bytes of a panel after which the processor reads ahead by itself.
-enum { FORESEEN = 9 << 10 };
+// Bytes that lie so far ahead in a panel of q4 are wanted in the first-level cache. On Zen 5 one
+// row is 7 to 10 % faster for it; one of q8, whose lines last half as long, is slower.
+enum { SOON = 1 << 10 };
 
 // What a tile works on: panels w[0..P), rows row..row+T-1 of x, steps from..to-1 of n_steps (a step
 // is one k, or one block of 32). If from > 0, out has the sums so far.
@@ -82,18 +95,23 @@ INLINE void store_sums(Floats sum[MAX_P][MAX_T], const Tile *tile, int P, int T)
             v_store(tile->out + (size_t)t * tile->out_stride + 16 * p, sum[p][t]);
 }
 
-// Prefetches `bytes` that lie `ahead` of p to the second-level cache. Work and requests alternate,
-// a few lines at a time: more at once would delay the loads of the work itself.
+// Prefetches `bytes` that lie `ahead` of p. Work and requests alternate, a few lines at a time:
+// more at once would delay the loads of the work itself.
 INLINE void prefetch(const uint8_t *p, ptrdiff_t ahead, size_t bytes) {
     UNROLL for (size_t line = 0; line < bytes; line += 64)
-        __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)ahead + line), 0, 2);
+        __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)ahead + line), 0, AHEAD_TO);
 }
 
 // The same for the first bytes of P panels; later the processor reads ahead by itself.
 INLINE void prefetch_panels(const Tile *tile, size_t at, size_t bytes, int P) {
+#if PREFETCHES
     if (at >= FORESEEN) return;
     UNROLL for (int p = 0; p < P; p++)
         prefetch(tile->w + (size_t)p * tile->panel_stride + at, tile->ahead, bytes);
+#else
+    if (at % READ_AHEAD) return;
+    UNROLL for (int p = 0; p < P; p++) read_ahead(tile->w + (size_t)p * tile->panel_stride + at);
+#endif
 }
 
 INLINE void tile_float(const Tile *tile, Dtype dtype, int P, int T, bool ahead) {
@@ -125,7 +143,7 @@ INLINE void tile_f16(const Tile *tile, int P, int T, bool ahead) {
 
 #ifdef BF16_DOT
 INLINE void tile_bf16(const Tile *tile, int P, int T, bool ahead) {
-    const size_t stride = tile->n_steps * BLOCK;
+    const size_t stride = tile->x->blocks * BLOCK;
     const uint16_t *x = tile->x->bf16 + tile->row * stride;
     Floats sum[MAX_P][MAX_T];
     load_sums(sum, tile, P, T);
@@ -142,53 +160,60 @@ INLINE void tile_bf16(const Tile *tile, int P, int T, bool ahead) {
     store_sums(sum, tile, P, T);
 }
 #else
-// The chain over the even k, or the odd ones, of one block.
-INLINE void chain_bf16(Floats sum[MAX_P][MAX_T], int odd, const Tile *tile, size_t b, int P, int T,
-                       bool ahead) {
-    const size_t stride = tile->n_steps * BLOCK;
+// A block's chains over its even k (0) and its odd ones (1): those from `first` to `last`.
+INLINE void chains_bf16(Floats sum[2][MAX_P][MAX_T], int first, int last, const Tile *tile,
+                        size_t b, int P, int T, bool ahead) {
+    const size_t stride = tile->x->blocks * BLOCK;
     const uint8_t *w = tile->w + b * BLOCK * 32;
     const uint16_t *x = tile->x->bf16 + tile->row * stride + b * BLOCK;
-    UNROLL for (int p = 0; p < P; p++)
-        UNROLL for (int t = 0; t < T; t++) sum[p][t] = v_zero();
-    for (size_t k = 0; k < BLOCK; k += 2) {
-        Floats v[MAX_P];
-        if (ahead && !odd) prefetch_panels(tile, (b * BLOCK + k) * 32, 64, P);
+    UNROLL for (int odd = first; odd <= last; odd++)
         UNROLL for (int p = 0; p < P; p++)
-            v[p] = v_load_bf16(w + (size_t)p * tile->panel_stride + k * 32, odd);
-        UNROLL for (int t = 0; t < T; t++) {
-            Floats a = v_set1_bf16(x + (size_t)t * stride + k, odd);
-            UNROLL for (int p = 0; p < P; p++) sum[p][t] = v_fma(v[p], a, sum[p][t]);
+            UNROLL for (int t = 0; t < T; t++) sum[odd][p][t] = v_zero();
+    for (size_t k = 0; k < BLOCK; k += 2) {
+        if (ahead && first == 0) prefetch_panels(tile, (b * BLOCK + k) * 32, 64, P);
+        UNROLL for (int odd = first; odd <= last; odd++) {
+            Floats v[MAX_P];
+            UNROLL for (int p = 0; p < P; p++)
+                v[p] = v_load_bf16(w + (size_t)p * tile->panel_stride + k * 32, odd);
+            UNROLL for (int t = 0; t < T; t++) {
+                Floats a = v_set1_bf16(x + (size_t)t * stride + k, odd);
+                UNROLL for (int p = 0; p < P; p++)
+                    sum[odd][p][t] = v_fma(v[p], a, sum[odd][p][t]);
+            }
         }
     }
 }
 
+// Both chains of one row at once load every weight once; more rows need the registers.
 INLINE void tile_bf16(const Tile *tile, int P, int T, bool ahead) {
-    Floats sum[MAX_P][MAX_T], even[MAX_P][MAX_T], odd[MAX_P][MAX_T];
+    Floats sum[MAX_P][MAX_T], chain[2][MAX_P][MAX_T];
+    const int last = T == 1 ? ONE_CHAINS - 1 : 0;
     load_sums(sum, tile, P, T);
     for (size_t b = tile->from; b < tile->to; b++) {
-        chain_bf16(even, 0, tile, b, P, T, ahead);
-        chain_bf16(odd, 1, tile, b, P, T, ahead);
+        chains_bf16(chain, 0, last, tile, b, P, T, ahead);
+        if (last == 0) chains_bf16(chain, 1, 1, tile, b, P, T, ahead);
         UNROLL for (int p = 0; p < P; p++)
             UNROLL for (int t = 0; t < T; t++)
-                sum[p][t] = v_add(sum[p][t], v_add(even[p][t], odd[p][t]));
+                sum[p][t] = v_add(sum[p][t], v_add(chain[0][p][t], chain[1][p][t]));
     }
     store_sums(sum, tile, P, T);
 }
 #endif
 
 INLINE void tile_blocks(const Tile *tile, Dtype dtype, int P, int T, bool ahead) {
-    const size_t stride = tile->n_steps, block_bytes = dtype == Q8 ? 512 : 256;
+    const size_t stride = tile->x->blocks, block_bytes = dtype == Q8 ? 512 : 256;
     Floats sum[MAX_P][MAX_T];
     load_sums(sum, tile, P, T);
     for (size_t b = tile->from; b < tile->to; b++) {
         const uint8_t *w = tile->w + b * block_bytes;
-        const uint8_t *scales = tile->w + stride * block_bytes + b * 32;
+        const uint8_t *scales = tile->w + tile->n_steps * block_bytes + b * 32;
         const size_t at = tile->row * stride + b;  // of blocks of x
         Ints total[MAX_P][MAX_T];
         UNROLL for (int t = 0; t < T; t++)
             UNROLL for (int p = 0; p < P; p++)
                 total[p][t] = v_dot_start(tile->x->offset[at + (size_t)t * stride]);
-        if (ahead && b % 2 == 0)  // scales are too short a stream for the processor to read ahead
+        // Scales are too short a stream for the processor to read ahead.
+        if (PREFETCHES && ahead && b % 2 == 0)
             UNROLL for (int p = 0; p < P; p++)
                 prefetch(scales + (size_t)p * tile->panel_stride, tile->ahead, 64);
         UNROLL for (int g = 0; g < 8; g += 2) {
@@ -197,6 +222,7 @@ INLINE void tile_blocks(const Tile *tile, Dtype dtype, int P, int T, bool ahead)
             if (ahead) prefetch_panels(tile, b * block_bytes + at_g, block_bytes / 4, P);
             UNROLL for (int p = 0; p < P; p++) {
                 const uint8_t *from = w + (size_t)p * tile->panel_stride + at_g;
+                if (PREFETCHES && dtype == Q4 && T == 1) __builtin_prefetch(from + SOON, 0, 3);
                 (dtype == Q8 ? v_load_q8 : v_load_q4)(v[p], from);
             }
             UNROLL for (int i = 0; i < 2; i++)
@@ -248,7 +274,7 @@ static void walk_panels(Tile tile, TileFn *const narrow[MAX_T], TileFn *const wi
                 count = next_rows(n_rows - row, T);
                 tile.row = (size_t)row;
                 tile.out = out + tile.row * tile.out_stride;
-                (width == 1 ? narrow : wide)[count - 1](&tile);
+                (width < P ? narrow : wide)[count - 1](&tile);
             }
         }
     }
@@ -462,7 +488,7 @@ INLINE void int_mix_rows(float *out, size_t dim, const IntMixTile *tile, int n, 
 #define MATMUL(name, P, T, step, piece)                                                            \
     TILES(tile_##name, 1, T, Tile)                                                                 \
     TILES(tile_##name, P, T, Tile)                                                                 \
-    static void tile_##name##_one(const Tile *tile) { tile_##name(tile, ONE_P, 1, PREFETCHES); }   \
+    static void tile_##name##_one(const Tile *tile) { tile_##name(tile, ONE_P, 1, true); }         \
     static void matmul_##name(float *out, size_t out_stride, const uint8_t *panels,                \
                               size_t panel_stride, int n_panels, int n_in, const Rows *x,          \
                               int n_tokens, ptrdiff_t ahead) {                                     \

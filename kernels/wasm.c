@@ -7,6 +7,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #define PREFETCHES 0
+#define ONE_P 1
 #define EACH _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++)
 
 // What fmaf is here: compilers turn its contraction into vectors, and the Makefile these into calls
@@ -17,13 +18,25 @@ INLINE float fused(float a, float b, float c) {
 }
 #define fmaf fused
 
+// Reads a number of each of eight lines a kilobyte ahead, the last line first, so that eight wait
+// for memory at once. On Zen 5, V8 then decodes 1.6 times as fast; with the first line first, no
+// faster.
+enum { READ_AHEAD = 512 };
+
+INLINE void read_ahead(const uint8_t *p) {
+    const uintptr_t wanted = (uintptr_t)p + 1024;
+    const uintptr_t last = ((uintptr_t)__builtin_wasm_memory_size(0) << 16) - READ_AHEAD;
+    const uintptr_t from = wanted < last ? wanted : last;
+    _Pragma("GCC unroll 8") for (int line = READ_AHEAD - 64; line >= 0; line -= 64)
+        __asm__ volatile("" ::"r"(*(const int *)(from + (uintptr_t)line)));
+}
+
 typedef struct {
     v128_t v[4];
 } Floats;
 typedef Floats Ints;
 
 #ifdef RELAXED
-#define ONE_P 1  // so a single row reads memory in order
 INLINE v128_t fma4(v128_t x, v128_t y, v128_t z) { return wasm_f32x4_relaxed_madd(x, y, z); }
 #else
 // p + d in double precision, rounded to odd: e is what the sum to nearest lacks, and where it is

@@ -5,25 +5,25 @@ Rows gather_queries(const AttentionPass *p, const QueryBlock *b, HeadScratch *x)
     const Kernels *k = p->w->k;
     int dim = p->a->head_dim;
     Dtype dtype = p->kv->k_dtype;
-    size_t n_blocks = blocks_of(dim);
+    size_t blocks = blocks_apart((size_t)dim);
     for (int r = 0; r < b->n_rows; r++) {
         float *q = x->q + (size_t)r * (size_t)dim;
-        size_t block = (size_t)r * n_blocks;
+        size_t block = (size_t)r * blocks;
         memcpy(q, head_row(b, p->b.q, r, dim), sizeof *q * (size_t)dim);
         k->scale(q, p->a->scale, dim);
         if (dtype == Q8 || dtype == Q4)
             k->to_q8(x->q8 + block * BLOCK, x->q8_scale + block, x->q8_offset + block, q, dim,
                      dtype == Q4);
     }
-    return (Rows){.f32 = x->q, .stride = (size_t)dim, .q = x->q8, .scale = x->q8_scale,
-                  .offset = x->q8_offset};
+    return (Rows){.f32 = x->q, .stride = (size_t)dim, .blocks = blocks, .q = x->q8,
+                  .scale = x->q8_scale, .offset = x->q8_offset};
 }
 
 Rows queries_after(const Rows *q, int r) {
-    size_t blocks = (size_t)r * blocks_of((int)q->stride);
+    size_t block = (size_t)r * q->blocks;
     return (Rows){.f32 = q->f32 + (size_t)r * q->stride, .stride = q->stride,
-                  .q = q->q + blocks * BLOCK, .scale = q->scale + blocks,
-                  .offset = q->offset + blocks};
+                  .blocks = q->blocks, .q = q->q + block * BLOCK, .scale = q->scale + block,
+                  .offset = q->offset + block};
 }
 
 void dot_keys(const AttentionPass *p, const QueryBlock *b, const KeyTile *tile, const Rows *q,

@@ -25,7 +25,7 @@ static size_t partial_rows(const Workspace *w, const Attention *a, int n) {
 static HeadScratch head_scratch(Arena *m, const Workspace *w, const Attention *a,
                                 const KvLayer *kv) {
     size_t group = (size_t)group_size(a), rows = group > QUERY_ROWS ? group : QUERY_ROWS;
-    size_t blocks = rows * blocks_of(a->head_dim);
+    size_t blocks = rows * blocks_apart((size_t)a->head_dim);
     HeadScratch x;
     x.q = arena_array(m, rows * (size_t)a->head_dim, sizeof *x.q);
     x.q8 = arena_array(m, blocks * BLOCK, sizeof *x.q8);

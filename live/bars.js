@@ -111,6 +111,7 @@ $("sliders").append(...SLIDERS.map(([name, label, min, max, step]) => element("l
     draw_bars();
   } }))), element("label", {}, "Seed", element("input", { id: "seed", type: "number", min: 0,
   oninput: (event) => {
-    think.seed = Math.min(2 ** 53, Math.max(0, Math.floor(Number(event.target.value)) || 0));
+    const seed = Math.max(0, Math.floor(Number(event.target.value)) || 0);
+    think.seed = Math.min(Number.MAX_SAFE_INTEGER, seed);
   } })));
 after_pass.push(read_bars);

@@ -25,17 +25,20 @@ function heads_of_list(list) {
   });
 }
 
-// A number of the link; what is none is said, and nothing comes of it.
-function number_of(link, key, otherwise, is_one = Number.isFinite) {
-  const value = link.has(key) ? Number(link.get(key)) : otherwise;
+const ids_of = (list) => list.split(",").filter(Boolean).map(Number);
+
+// A number of the link, or a list; what is none is said, and nothing comes of it.
+function number_of(link, key, otherwise, is_one = Number.isFinite, read = Number) {
+  const value = link.has(key) ? read(link.get(key)) : otherwise;
   if (is_one(value)) return value;
   complain(`The link says ${key}=${link.get(key)}, which is no such number.`);
   return otherwise;
 }
 
-async function follow_link() {
+const follow_link = () => in_turn(follow_hash);
+
+async function follow_hash(newest) {
   delete document.body.dataset.done;
-  stop_writing();
   complain("");
   const link = new URLSearchParams(location.hash.slice(1) || FIRST);
   const name = link.get("m") ?? "stories";
@@ -50,10 +53,10 @@ async function follow_link() {
     think.seed = number_of(link, "s", 1, (seed) => Number.isSafeInteger(seed) && seed >= 0);
     show_sliders();
     Object.assign(think, { prompt: link.get("p") ?? "", ended: "",
-      taken: (link.get("t") ?? "").split(",").filter(Boolean).map(Number) });
+      taken: number_of(link, "t", [], (ids) => ids.every(Number.isSafeInteger), ids_of) });
     set_text(think.prompt);
     await set_off(heads_of_list(link.get("off") ?? ""));
-    if (link.has("n")) await write(number_of(link, "n", 0));
+    if (link.has("n") && newest()) await write(number_of(link, "n", 0));
     show_linked(link);
   } catch (error) {
     fail(error);

@@ -20,23 +20,21 @@ function open_built_in(name) {
 }
 
 // Another model goes on with what was typed.
-async function change_model(name, opening) {
-  const { prompt } = think;
+const change_model = (name, open) => in_turn(async () => {
   complain("");
   try {
-    await opening;
+    await open();
   } catch (error) {
     return complain(`${name}: ${error.message}`);
   }
-  think.prompt = prompt;
-  set_text(prompt);
+  set_text(think.prompt);
   show_switches();
   return update();
-}
+});
 
-const open_file = (file) => change_model(file.name, open_model(file, file.name, file.name));
+const open_file = (file) => change_model(file.name, () => open_model(file, file.name, file.name));
 $("models").addEventListener("change", ({ target: { value } }) =>
-  change_model(value, open_built_in(value)));
+  change_model(value, () => open_built_in(value)));
 $("choose").addEventListener("click", () => $("file").click());
 $("file").addEventListener("change", (event) => {
   if (event.target.files.length) open_file(event.target.files[0]);

@@ -30,31 +30,43 @@ function fail(error) {
   if (error.message !== "the model was closed") complain(error.message);
 }
 
-// ---- the model ----
+// ---- what sets the page up ----
 
+// Links, models and steps of the tour set the page up one after another, however long a model takes
+// to open. Each is told by newest() whether none waits behind it.
+let turn = Promise.resolve(), last_in_turn = null;
+function in_turn(set_up) {
+  const own = last_in_turn = {};
+  stop_writing();
+  turn = turn.then(() => set_up(() => last_in_turn === own)).catch(fail);
+  return turn;
+}
+
+// Keeps what is typed meanwhile.
 async function open_model(source, name, path) {
   const model = await open_engine(source, { most: MOST_TOKENS }, Looking);
+  let layers, sequences;
   try {
     if (model.shape.encoder || model.shape.source_vocab) {
       throw new Error("it is an encoder, or has one, and this page needs a model that goes on");
     }
     await model.tokenize("a");
-    think.layers = await model.layers();
-    think.sequences = { with: await model.sequence(), lens: await model.sequence(),
+    layers = await model.layers();
+    sequences = { with: await model.sequence(), lens: await model.sequence(),
       whole: await model.sequence(), off: "" };
   } catch (error) {
     await model.close();
     throw error;
   }
   stop_writing();
-  await running;
+  while (running) await running;
   think.model?.close();
-  Object.assign(think, { model, name, path, prompt: "", ids: [], taken: [], ended: "", logits: null,
-    tokenized: null, hashed: null, last_shown: 0 });
+  Object.assign(think, { model, layers, sequences, name, path, ids: [], taken: [], ended: "",
+    logits: null, tokenized: null, hashed: null, last_shown: 0 });
   think.off.clear();
   past.length = 0;
   if (model.shape.greedy) think.sampling.temperature = 0;
-  use_data(empty_data(name, think.layers));
+  use_data(empty_data(name, layers));
   Object.assign(state, { head: null, row: 0, column: 0, source: "head", shown: "role" });
   begin_views();
   show_model();
@@ -274,4 +286,4 @@ text_box.addEventListener("keydown", (event) => {
 });
 $("step").addEventListener("click", step_soon);
 $("undo").addEventListener("click", undo);
-$("run").addEventListener("click", () => (writing ? stop_writing() : write(MOST_TOKENS)));
+$("run").addEventListener("click", () => (writing ? stop_writing() : write(MOST_TOKENS).catch(fail)));

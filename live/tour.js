@@ -37,7 +37,7 @@ const STEPS = [
 ];
 let at_step = -1;
 
-async function go_to_step(i) {
+function go_to_step(i) {
   at_step = i;
   const step = STEPS[i];
   for (const panel of document.querySelectorAll(".toured")) panel.classList.remove("toured");
@@ -52,30 +52,35 @@ async function go_to_step(i) {
   $("tour-skip").hidden = i + 1 === STEPS.length;
   const panel = document.querySelector(step.at);
   panel.classList.add("toured");
+  return in_turn((newest) => set_up_step(step, panel, () => newest() && at_step === i));
+}
+
+// Ends early where another step is wanted by now.
+async function set_up_step(step, panel, wanted) {
+  if (!wanted()) return undefined;
   if (think.path !== BUILT_IN[step.model]) await open_built_in(step.model);
-  stop_writing();
   remember();
   Object.assign(think, { prompt: step.prompt, taken: [], ended: "" });
   set_text(step.prompt);
   await set_off([]);
+  if (!wanted()) return undefined;
   const some = heads.filter((head) => head.role === step.role)
     .sort((a, b) => score_of(b, "role") - score_of(a, "role"));
   if (step.role && some.length) show_head_of(some[0]);
   if (step.off) await set_off(some.map(key_of));
-  if (at_step !== i) return undefined;
+  if (!wanted()) return undefined;
   panel.scrollIntoView({ block: "center" });
   const { left, right } = panel.getBoundingClientRect();
   $("tour").classList.toggle("on-the-left", (left + right) / 2 > innerWidth / 2);
   return $("tour-title").focus({ preventScroll: true });
 }
 
-const tour_to = (i) => go_to_step(i).catch(fail);
-$("start-tour").addEventListener("click", () => tour_to(0));
-$("tour-back").addEventListener("click", () => tour_to(at_step - 1));
-$("tour-next").addEventListener("click", () => tour_to(at_step + 1));
-$("tour-skip").addEventListener("click", () => tour_to(STEPS.length));
+$("start-tour").addEventListener("click", () => go_to_step(0));
+$("tour-back").addEventListener("click", () => go_to_step(at_step - 1));
+$("tour-next").addEventListener("click", () => go_to_step(at_step + 1));
+$("tour-skip").addEventListener("click", () => go_to_step(STEPS.length));
 $("tour").addEventListener("keydown", (event) => {
   const to = { ArrowRight: Math.min(at_step + 1, STEPS.length - 1),
     ArrowLeft: Math.max(at_step - 1, 0), Escape: STEPS.length }[event.key];
-  if (to !== undefined) tour_to(to);
+  if (to !== undefined) go_to_step(to);
 });

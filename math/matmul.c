@@ -22,7 +22,7 @@ static void convert_row(const void *arg, int t, int thread) {
     const Kernels *k = m->w->k;
     const InputForms *in = &m->w->input;
     int n_in = input_width(m);
-    size_t block = (size_t)t * blocks_of(n_in);
+    size_t block = (size_t)t * blocks_apart((size_t)n_in);
     const float *x = row(m->x, t);
     if (m->bf16) k->to_bf16(in->bf16 + block * BLOCK, x, n_in);
     if (m->q8)
@@ -32,11 +32,10 @@ static void convert_row(const void *arg, int t, int thread) {
 // The rows of x from `first` on, in every form.
 static Rows forms_of(const Matmul *m, int first) {
     const InputForms *in = &m->w->input;
-    size_t block = (size_t)first * blocks_of(input_width(m));
-    return (Rows){
-        .f32 = row(m->x, first), .stride = m->x.stride, .bf16 = in->bf16 + block * BLOCK,
-        .q = in->q8 + block * BLOCK, .scale = in->scale + block, .offset = in->offset + block,
-    };
+    size_t blocks = blocks_apart((size_t)input_width(m)), block = (size_t)first * blocks;
+    return (Rows){.f32 = row(m->x, first), .stride = m->x.stride, .blocks = blocks,
+                  .bf16 = in->bf16 + block * BLOCK, .q = in->q8 + block * BLOCK,
+                  .scale = in->scale + block, .offset = in->offset + block};
 }
 
 // ---- items ----

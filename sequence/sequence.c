@@ -57,21 +57,22 @@ static uint8_t *reserve_cache(Sequence *s, bool shared) {
     return NULL;
 }
 
-static size_t slots_of(int n) { return ((size_t)n + LANES - 1) / LANES; }
+static size_t slots_of(size_t n) { return (n + LANES - 1) / LANES; }
 
 int commit_cache(Sequence *s, int n, Error *err) {
     const KvLayout *kv = &s->workspace->kv;
-    int longest = s->high > s->length ? s->high : s->length;
-    if (longest < s->n_source) longest = s->n_source;
-    size_t slots = slots_of(longest + n);
+    // A saved session may have come from a longer context, and its `high` have any value.
+    size_t longest = (size_t)(s->high > s->length ? s->high : s->length);
+    if (longest < (size_t)s->n_source) longest = (size_t)s->n_source;
+    size_t slots = slots_of(longest + (size_t)n);
     if (n && slots == slots_of(longest)) return 0;
     for (int i = 0; i < kv->n_layers; i++) {
         const KvLayer *layer = &kv->layers[i];
         size_t n_slots = slots < (size_t)layer->n_slots ? slots : (size_t)layer->n_slots;
         if (!layer->borrowed &&
             commit(s->cache + layer->offset, layer->state + n_slots * layer->slot_bytes))
-            return fail(err, "no memory (%s) for the keys and values of %d tokens",
-                        system_reason(), longest + n);
+            return fail(err, "no memory (%s) for the keys and values of %zu tokens",
+                        system_reason(), longest + (size_t)n);
     }
     return 0;
 }
@@ -219,7 +220,8 @@ int map_pages(Sequence *s, const KvFile *file, int layer, size_t from, size_t to
 
 size_t used_slots(const Sequence *s, const KvLayer *kv) {
     int n = kv->ring ? s->high : kv->of_source ? s->n_source : kv->passing ? 0 : s->length;
-    return slots_of(n) < (size_t)kv->n_slots ? slots_of(n) : (size_t)kv->n_slots;
+    size_t slots = slots_of((size_t)n);
+    return slots < (size_t)kv->n_slots ? slots : (size_t)kv->n_slots;
 }
 
 // ---- forks ----

@@ -51,7 +51,7 @@ Buffer arena_rows(Arena *a, size_t n_rows, size_t width) {
 }
 
 Buffer arena_input(Arena *a, size_t n_rows, size_t width) {
-    size_t blocks = times(n_rows, round_up(width, BLOCK) / BLOCK);
+    size_t blocks = times(n_rows, blocks_apart(width));
     if (blocks > a->input_blocks) a->input_blocks = blocks;
     return arena_rows(a, n_rows, width);
 }

@@ -14,7 +14,7 @@ typedef struct {  // rows of activations
 typedef struct {
     uint8_t *data;
     size_t used;          // bytes; SIZE_MAX: they overflowed
-    size_t input_blocks;  // blocks of 32 numbers in the largest input of a product
+    size_t input_blocks;  // blocks of the largest input of a product
 } Arena;
 
 // The arena with everything up to `end` free: AddressSanitizer then reports uses of older arrays.

@@ -36,20 +36,28 @@ class Instance {  // of the module, in the thread where it runs
   // the method returns.
   static side() {
     const instance = new this(), waiting = [], code = [`onmessage = new ${this.name}().answer;`];
-    if (typeof Worker === "undefined")
-      return { call: (...message) => instance.run(...message), close() {} };
+    const closed = new Error("the model was closed");
+    if (typeof Worker === "undefined") {
+      const close = () => (instance.run = () => Promise.reject(closed));
+      return { call: (...message) => instance.run(...message), close };
+    }
     for (let kind = this; kind.name; kind = Object.getPrototypeOf(kind)) code.unshift(kind, ";");
     const worker = new Worker(URL.createObjectURL(new Blob(code)));
-    const fail = (why) => waiting.splice(0).forEach((take) => take([0, new Error(why)]));
-    worker.onerror = ({ message }) => fail(message);
+    let gone = null;  // why nothing answers any more
+    const fail = (error) => {
+      gone = error;
+      waiting.splice(0).forEach((take) => take([0, gone]));
+    };
+    worker.onerror = ({ message }) => fail(new Error(message));
     worker.onmessage = ({ data }) => waiting.shift()(data);  // answers come in the order of calls
     const call = async (...message) => {
+      if (gone) throw gone;
       worker.postMessage(message);
       const [result, error] = await new Promise((take) => waiting.push(take));
       if (error) throw error;
       return result;
     };
-    return { call, close() { worker.terminate(); fail("the model was closed"); } };
+    return { call, close() { worker.terminate(); fail(closed); } };
   }
   answer = ({ data }) =>
     this.run(...data).then((result) => postMessage([result]), (error) => postMessage([0, error]));

@@ -93,8 +93,10 @@ static wchar_t *long_path(const wchar_t *path) {
     return to;
 }
 
+enum { LONGEST_NAME = 255, ENDING = 48 };  // of a temporary name, with its zero
+
 wchar_t *wide_path(const char *path) {
-    enum { SHORT = MAX_PATH - 13 };  // a folder's path must have room for a name of 12 characters
+    enum { SHORT = MAX_PATH - ENDING };  // so a temporary file beside it is short enough, too
     wchar_t *plain = wide(path);
     if (!plain || GetFullPathNameW(plain, 0, NULL, NULL) < SHORT) return plain;
     wchar_t *to = long_path(plain);
@@ -199,9 +201,9 @@ static int map_open_file(Mapping *map, HANDLE file, const char *path, Error *err
                     path);
     if (kind != REGULAR)
         return fail(err, "%s is no regular file, so it cannot be mapped; copy it to one", path);
-    if (!GetFileSizeEx(file, &size)) set_errno();
-    else if (size.QuadPart == 0) return fail(err, "%s is empty", path);
-    HANDLE section = CreateFileMappingW(file, NULL, PAGE_READONLY, 0, 0, NULL);
+    bool known = GetFileSizeEx(file, &size);
+    if (known && size.QuadPart == 0) return fail(err, "%s is empty", path);
+    HANDLE section = known ? CreateFileMappingW(file, NULL, PAGE_READONLY, 0, 0, NULL) : NULL;
     void *data = section ? MapViewOfFile(section, FILE_MAP_READ, 0, 0, 0) : NULL;
     if (!data) set_errno();
     if (section) CloseHandle(section);
@@ -260,7 +262,6 @@ static wchar_t *follow_links(wchar_t *path) {
 
 // A name beside the path's, which no other process has: of its number and the time it began.
 static wchar_t *temporary_path(const wchar_t *path) {
-    enum { LONGEST_NAME = 255, ENDING = 48 };
     FILETIME began = {0}, other;
     const wchar_t *name = path;
     for (const wchar_t *c = path; *c; c++)
@@ -331,16 +332,27 @@ const char *newfile_temporary(const NewFile *file) {
     return file->temporary_name ? file->temporary_name : "";
 }
 
+// Gives the file its name. Nobody may have the old one open; who reads it, such as a scanner or
+// another of us, is soon done.
+static bool replace_old(const NewFile *file) {
+    enum { TRIES = 50, MILLISECONDS = 20 };
+    DWORD how = MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH;
+    for (int i = 1; !MoveFileExW(file->temporary, file->path, how); i++) {
+        set_errno();
+        if ((errno != EACCES && errno != EBUSY) || i == TRIES) return false;
+        Sleep(MILLISECONDS);
+    }
+    return true;
+}
+
 int newfile_close(NewFile *file, int status, Error *err) {
     bool renamed = file->temporary, ok = !status && fflush(file->stream) == 0;
     ok = ok && !ferror(file->stream) && (!renamed || _commit(_fileno(file->stream)) == 0);
     int reason = errno;
     const char *why = NULL;
     if (fclose(file->stream) != 0 && ok) ok = false, reason = errno;
-    if (ok && renamed &&
-        !MoveFileExW(file->temporary, file->path,
-                     MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH)) {
-        ok = false, set_errno(), reason = errno;
+    if (ok && renamed && !replace_old(file)) {
+        ok = false, reason = errno;
         if (reason == EACCES) why = "it may not be written, or a program has it open";
     }
     if (!ok && renamed) DeleteFileW(file->temporary);

@@ -281,11 +281,6 @@ def canonical(
     dequantize(c, left)
     knobs_of, names = FAMILIES[family]
     knobs = knobs_of(c)
-    if tensors is None and knobs.mask == 1:
-        raise ExportError(
-            f"--shape-only: {family} is an encoder, which keeps no KV cache to plan for, and whose "
-            "head only the checkpoint tells; export it with its weights"
-        )
     classes = add_classes(c, family, knobs, left, knobs.names or names) if left else {}
     c.finish()
     layers = range(knobs.n_layers)

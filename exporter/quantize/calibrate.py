@@ -31,7 +31,7 @@ class Amounts:
     length: int = 256
     held: int = 4
     measured: int = 128
-    batch: int = 50
+    batch: int = 60
     pass_texts: int = 8
     least: int = 8  # texts that a file must be enough for
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import os
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -22,7 +21,7 @@ from .work import Progress, feedback_seconds
 
 MOMENTS = 1 << 29  # bytes of moments that may be in memory together, about
 LOGITS = 1 << 28  # bytes of logits of a pass, where what the output is multiplied by is wanted
-AHEAD = 4  # inputs that the engine may be ahead of the moments
+AHEAD = 8  # inputs that the engine may be ahead of the moments
 SLAB = 1 << 14  # rows that get their codes together
 OUTPUTS = {"embed", "output"}  # what the last norm's rows are multiplied by
 # The matrices that multiply an input, and which of a stack.
@@ -136,23 +135,24 @@ def _moments(
         else:
             found[key] = product
 
-    adder, waiting = ThreadPoolExecutor(1), deque()  # one thread: sums keep their order
+    adders, waiting = ThreadPoolExecutor(os.cpu_count()), {}
 
     def take(given: list[str], which: int, rows: np.ndarray) -> None:
         wanted = tuple(name for name in given if name in names)
         if wanted and len(rows):
-            waiting.append(adder.submit(add, (wanted, which), rows.copy()))
-            if len(waiting) > AHEAD:
-                waiting.popleft().result()
+            key = wanted, which
+            while len(waiting) >= AHEAD or key in waiting:  # sums keep their order
+                waiting.pop(next(iter(waiting))).result()
+            waiting[key] = adders.submit(add, key, rows.copy())
 
     length = longest(texts)
     rows = max(1, step * n_logits)
-    with adder, Engine(folder.file("model.bin"), length, step * length, rows) as engine:
+    with adders, Engine(folder.file("model.bin"), length, step * length, rows) as engine:
         for first in range(0, len(texts), step):
             some = texts[first : first + step]
             engine.watch(some, take, n_logits)
             yield (first + len(some)) / len(texts)
-        for last in waiting:
+        for last in waiting.values():
             last.result()
 
 

@@ -124,12 +124,12 @@ class Engine:
 
     def logits(self, texts: Sequence[Text], n_logits: int) -> np.ndarray:
         """The logits of the last n_logits tokens of each text, or of all it has: [..,
-        vocab_size]."""
+        vocab_size], borrowed until the next run."""
         ids = [text.ids for text in texts]
         with self._sequences(texts) as sequences:
             found = self._run(sequences, ids, n_logits)
             shape = sum(min(len(i), n_logits) for i in ids), self.calls.logit_stride(self.workspace)
-            return np.ctypeslib.as_array(found, shape)[:, : self.vocab_size].copy()
+            return np.ctypeslib.as_array(found, shape)[:, : self.vocab_size]
 
     def watch(self, texts: Sequence[Text], take: TakeInput, n_logits: int = 0) -> None:
         """Runs the texts, with the logits of the last n_logits tokens of each, and gives `take`

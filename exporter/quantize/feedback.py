@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .panels import BLOCK, TURNED_W, Blocks, quantize_blocks, rounded, turn
+from .panels import BLOCK, TURNED_W, Blocks, inverse, quantize_blocks, rounded, turn
 
 # The matrix that turns a block of 32 inputs: one product, where the engine takes five steps; only
 # the last place may differ.
@@ -65,7 +65,8 @@ def _turned(weights: np.ndarray) -> np.ndarray:
 
 def _fill(rows: np.ndarray) -> np.ndarray:
     """Columns up to a multiple of BLOCK."""
-    return np.pad(rows.astype(np.float32, copy=False), ((0, 0), (0, -rows.shape[1] % BLOCK)))
+    rows, right = rows.astype(np.float32, copy=False), -rows.shape[1] % BLOCK
+    return np.pad(rows, ((0, 0), (0, right))) if right else rows
 
 
 def _feed_back(
@@ -111,8 +112,9 @@ def _invert_upper(matrix: np.ndarray) -> None:
 def _feed_in_block(left, follow, scale, dtype) -> tuple[np.ndarray, np.ndarray]:
     """The values of one block's columns [BLOCK, n_out], and each one's error over its weight."""
     left, values, errors = left.copy(), np.empty_like(left), np.empty_like(left)
+    per_scale = inverse(scale)
     for j in range(BLOCK):
-        values[j] = rounded(left[j], scale, dtype)
+        values[j] = rounded(left[j] * per_scale, dtype)
         errors[j] = (left[j] - values[j] * scale) / follow[j, j]
         left[j + 1 :] -= follow[j, j + 1 :, None] * errors[j]
     return values, errors
@@ -130,7 +132,8 @@ def _fit_scales(turned, values, scale, moments) -> np.ndarray:
         step = np.divide(slope, curvature, out=np.zeros_like(slope), where=curvature > 0)
         better = (scale[:, b] - step).astype(np.float16).astype(np.float32)
         better = np.where(np.isfinite(better), better, scale[:, b])
-        gradient += ((better - scale[:, b])[:, None] * block) @ moments[here]
+        change = (better - scale[:, b])[:, None] * block
+        gradient[:, here.stop :] += change @ moments[here, here.stop :]
         scale[:, b] = better
     return scale
 
@@ -142,14 +145,13 @@ def _fit_values(turned, values, scale, moments, dtype) -> np.ndarray:
     for b in range(scale.shape[1]):
         here = slice(b * BLOCK, (b + 1) * BLOCK)
         inside, near = moments[here, here], gradient[here].copy()
-        of_block = scale[:, b]
-        per_scale = np.divide(1, of_block, out=np.zeros_like(of_block), where=of_block != 0)
+        of_block, per_scale = scale[:, b], inverse(scale[:, b])
         steps = np.empty_like(near)
         for j in range(BLOCK):
             row = b * BLOCK + j
-            best = rounded(values[row] - near[j] / inside[j, j] * per_scale, 1.0, dtype)
+            best = rounded(values[row] - near[j] / inside[j, j] * per_scale, dtype)
             steps[j] = (best - values[row]) * of_block
             values[row] = best
-            near += inside[j][:, None] * steps[j]
-        gradient += moments[:, here] @ steps
+            near[j + 1 :] += inside[j, j + 1 :, None] * steps[j]
+        gradient[here.stop :] += moments[here.stop :, here] @ steps
     return np.ascontiguousarray(values.T)

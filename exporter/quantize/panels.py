@@ -107,12 +107,11 @@ def quantize_blocks(turned: np.ndarray, dtype: str) -> Blocks:
     return Blocks(values.reshape(turned.shape), scale.reshape(len(turned), -1))
 
 
-def rounded(weights: np.ndarray, scale: np.ndarray | float, dtype: str) -> np.ndarray:
-    """The values of q8 or q4 that times `scale` are nearest to turned weights."""
-    per_scale = _inverse(np.asarray(scale, np.float32))
+def rounded(numbers: np.ndarray, dtype: str) -> np.ndarray:
+    """The values of q8 or q4 nearest to numbers, which are turned weights by their scale."""
     if dtype == "q8":
-        return np.clip(np.rint(weights * per_scale), -127, 127)
-    return _NEAREST_VALUE[_doubled(weights * per_scale)]
+        return np.clip(np.rint(numbers), -127, 127)
+    return _NEAREST_VALUE[_doubled(numbers)]
 
 
 def pack_blocks(blocks: Blocks, dtype: str) -> bytes:
@@ -201,10 +200,10 @@ def _quantize_q8(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """float32 [n][32] -> scale float32 [n] (exact in f16), values float32 [n][32]."""
 
     def numbers(per_scale):
-        return np.clip(np.rint(blocks * per_scale[:, None]), -127, 127)
+        return rounded(blocks * per_scale[:, None], "q8")
 
     scale = _best_scale(blocks, np.abs(blocks).max(1), _Q8_TRIALS, numbers)
-    return scale, numbers(_inverse(scale))
+    return scale, numbers(inverse(scale))
 
 
 def _quantize_q4(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -212,10 +211,10 @@ def _quantize_q4(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(1)[:, None], 1)[:, 0]
 
     def numbers(per_scale):
-        return _NEAREST_VALUE[_doubled(blocks * per_scale[:, None])]
+        return rounded(blocks * per_scale[:, None], "q4")
 
     scale = _best_scale(blocks, largest, _Q4_TRIALS, numbers)
-    return scale, numbers(_inverse(scale))
+    return scale, numbers(inverse(scale))
 
 
 def _doubled(values: np.ndarray) -> np.ndarray:
@@ -237,14 +236,14 @@ def _best_scale(blocks, largest, trials, numbers) -> np.ndarray:
         product, norm = _dots(blocks, q), np.maximum(_dots(q, q), np.float32(1))
         return product / norm, product * product / norm
 
-    per_largest = _inverse(largest)
+    per_largest = inverse(largest)
     best = np.full(len(blocks), -1, np.float32)
     scale = np.zeros(len(blocks), np.float32)
     for trial in trials:
         s, gain = fit(np.float32(trial) * per_largest)
         better = gain > best
         best[better], scale[better] = gain[better], s[better]
-    return _to_f16(fit(_inverse(_to_f16(scale)))[0])
+    return _to_f16(fit(inverse(_to_f16(scale)))[0])
 
 
 def _dots(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -264,7 +263,7 @@ def _to_f16(scale: np.ndarray) -> np.ndarray:
     return scale.astype(np.float16).astype(np.float32)
 
 
-def _inverse(x: np.ndarray) -> np.ndarray:
+def inverse(x: np.ndarray) -> np.ndarray:
     """1 / x, and 0 where x is so small that a scale of it is none."""
     return np.divide(np.float32(1), x, out=np.zeros_like(x), where=np.abs(x) > np.float32(2**-100))
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..checkpoint import Checkpoint
 from .codes import codes_of
 from .engine import Engine, Text, longest
-from .panels import BLOCK, Blocks, pack_blocks, rounded, unpack_blocks
+from .panels import BLOCK, Blocks, inverse, pack_blocks, rounded, unpack_blocks
 from .steps import Folder
 from .work import Progress
 
@@ -33,6 +33,7 @@ class Trials:
         self.n_logits = max(1, min(max(len(text.ids) for text in texts) // 2, most))
         logits = self.engine.logits(texts, self.n_logits)
         self.likely = [_softmax(row) for row in logits]
+        self.negative_entropy = [_negative_entropy(row) for row in self.likely]
 
     def close(self) -> None:
         self.engine.close()
@@ -56,7 +57,8 @@ class Trials:
         finally:
             for place, data in undo:
                 self.data[place] = data
-        return float(np.mean([_divergence(p, q) for p, q in zip(self.likely, logits)]))
+        rows = zip(self.likely, self.negative_entropy, logits)
+        return float(np.mean([_divergence(*row) for row in rows]))
 
 
 def _amplified(eight: Blocks, four: Blocks, times: float) -> Blocks:
@@ -65,7 +67,7 @@ def _amplified(eight: Blocks, four: Blocks, times: float) -> Blocks:
     weights += np.float32(times) * (four.weights() - weights)
     blocks = weights.reshape(len(weights), -1, BLOCK)
     scale = (np.abs(blocks).max(2) / np.float32(127)).astype(np.float16).astype(np.float32)
-    return Blocks(rounded(blocks, scale[..., None], "q8").reshape(weights.shape), scale)
+    return Blocks(rounded(blocks * inverse(scale)[..., None], "q8").reshape(weights.shape), scale)
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:
@@ -73,11 +75,14 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
     return likely / likely.sum()
 
 
-def _divergence(likely: np.ndarray, logits: np.ndarray) -> float:
+def _negative_entropy(likely: np.ndarray) -> float:
+    return float(likely @ np.log(np.maximum(likely, np.float32(1e-37))))
+
+
+def _divergence(likely: np.ndarray, negative_entropy: float, logits: np.ndarray) -> float:
     """KL(likely || softmax of logits)."""
     logits = logits - logits.max()
-    entropy = float(likely @ np.log(np.maximum(likely, np.float32(1e-37))))
-    return entropy - float(likely @ logits) + float(np.log(np.exp(logits).sum()))
+    return negative_entropy - float(likely @ logits) + float(np.log(np.exp(logits).sum()))
 
 
 # Any change of weights makes later layers round their activations otherwise, which alone costs as

@@ -60,6 +60,8 @@ def run() -> int:
             print(f"heads: {said}", file=sys.stderr)
             return 2
         return run_program(sys.argv[1:])
+    if name == "export":  # as export.py has it
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         command = import_module(COMMANDS[name])
     except ModuleNotFoundError as error:

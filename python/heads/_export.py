@@ -24,7 +24,8 @@ def export(
     """Makes the checkpoint `out` of a Hugging Face directory or hub id, a GGUF or a llama2.c file,
     as export.py does with the options of these names. It is written under another name and then
     renamed: a call that fails or is interrupted leaves what was there. Notes are
-    warnings. Errors: InputError (an argument); HeadsError, OSError."""
+    warnings. Calibration is slow, and gives other codes, where OPENBLAS_NUM_THREADS was not 1 when
+    numpy was imported. Errors: InputError (an argument); HeadsError, OSError."""
     from .exporter.assemble import pool_kv_heads
     from .exporter.convert import convert, open_model, refuse_overwriting
     from .exporter.quantize.budget import BITS, rounding_of

@@ -3,12 +3,13 @@
 import axe from "axe-core";
 import puppeteer from "puppeteer-core";
 
+const PATIENCE = 300000;  // milliseconds, after which nothing will come, however slow the machine
 const PROGRAMS = { chrome: ["/usr/bin/chromium"], firefox: ["/usr/bin/firefox-esr"] };
 
 export async function launch(browser, scheme, downloads) {
   const executablePath = process.env["HEADS_" + browser.toUpperCase()] ?? PROGRAMS[browser][0];
   const launched = await puppeteer.launch({
-    browser, executablePath, headless: true,
+    browser, executablePath, headless: true, timeout: PATIENCE, protocolTimeout: PATIENCE,
     args: browser === "chrome" ? ["--no-sandbox", "--disable-dev-shm-usage"] : [],
     extraPrefsFirefox: {
       "layout.css.prefers-color-scheme.content-override": scheme === "dark" ? 0 : 1,
@@ -29,6 +30,7 @@ export async function open(running, path, width = 1280, height = 900) {
   page.on("console", (message) => said.push(message.type() + ": " + message.text()));
   page.on("pageerror", (error) => said.push(String(error)));
   page.on("request", (request) => asked.push(request.url()));
+  page.setDefaultTimeout(PATIENCE);
   await page.setViewport({ width, height });
   if (running.name === "chrome") {
     await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: running.scheme },

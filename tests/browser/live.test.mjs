@@ -54,6 +54,7 @@ const link_of = (p, options) => "#" + Object.entries({ p, ...options })
 const done = (page) => page.waitForFunction(() => document.body.dataset.done === "1");
 const settled = (page) => page.evaluate(async () => {
   await new Promise((next) => setTimeout(next, 0));
+  await turn;
   while (running || writing) await new Promise((next) => setTimeout(next, 5));
 });
 const of_head = (page, names) => page.evaluate((names) => heads.map((head) =>
@@ -242,6 +243,8 @@ for (const name of ["chrome", "firefox"]) {
       for (const [hash, sentence] of [["s=x", "The link says s=x, which is no such number."],
         ["s=1.5&n=2", "The link says s=1.5, which is no such number."],
         ["s=-1", "The link says s=-1, which is no such number."],
+        ["t=abc", "The link says t=abc, which is no such number."],
+        ["t=5,1.5", "The link says t=5,1.5, which is no such number."],
         ["temp=hot", "The link says temp=hot, which is no such number."],
         ["temp=-3&n=2", "temperature -3; expected 0 (greedy) to 1000"],
         ["off=9.9", 'heads off: "9.9": there are layers 0..4'],
@@ -297,6 +300,36 @@ for (const name of ["chrome", "firefox"]) {
       await page.keyboard.press("Escape");
       assert.equal(await page.$eval("#tour", (e) => e.hidden), true);
       assert.equal(await page.evaluate(() => document.activeElement.id), "start-tour");
+      quiet(page);
+      await page.close();
+    });
+
+    test("of steps and models asked for at once the last one stays", async () => {
+      const page = await opened();
+      const press = (...ids) => page.evaluate((ids) => { for (const id of ids) $(id).click(); }, ids);
+      const shows = async (name, path, prompt, off) => {
+        await settled(page);
+        assert.deepEqual(await page.evaluate(() => [think.name, [...think.off].length]), [name, off]);
+        assert.equal(await text(page, "#text"), prompt);
+        assert.equal(await text(page, "#hash"), hash_of(path, prompt, ...(off ? ["--off", "1.*"] : [])));
+      };
+      await press("start-tour", ...Array(5).fill("tour-next"));
+      await shows("heads.bin", HEADS, TRICK, 4);
+      await press(...Array(4).fill("tour-back"));
+      await shows("stories.bin", STORIES, "Once upon a time, there was a", 0);
+      await press("tour-next", "tour-next");
+      await page.waitForFunction(() => think.name === "heads.bin");  // not yet set up
+      await press("tour-back");
+      await shows("stories.bin", STORIES, "Once upon a time, there was a", 0);
+      await page.evaluate(() => {
+        for (const name of ["heads", "stories", "heads"]) {
+          $("models").value = name;
+          $("models").dispatchEvent(new Event("change"));
+        }
+        text_box.value = "Hello";
+        text_box.dispatchEvent(new Event("input"));
+      });
+      await shows("heads.bin", HEADS, "Hello", 0);
       quiet(page);
       await page.close();
     });

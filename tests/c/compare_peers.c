@@ -7,7 +7,7 @@
 // cache first, if they are not there yet.
 //
 // For each line "DEPTH -N STEPS", N sequences side by side, forks of the first DEPTH tokens: STEPS
-// tokens of each.
+// tokens of each, one by one. An encoder reads N texts of STEPS tokens at once.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -50,6 +50,20 @@ static double run_batch(Workspace *w, const Sequence *parent, int depth, int n, 
     return time;
 }
 
+static double run_texts(Workspace *w, int n, int length, const int *tokens) {
+    Error err;
+    Run runs[MAX_SEQUENCES];
+    for (int i = 0; i < n; i++) {
+        runs[i] = (Run){heads_sequence_new(w, false, &err), tokens + i * length, length, length};
+        if (!runs[i].sequence) die(&err);
+    }
+    double start = seconds();
+    if (!heads_forward_runs(w, runs, n, &err)) die(&err);
+    double time = seconds() - start;
+    for (int i = 0; i < n; i++) heads_sequence_free(runs[i].sequence);
+    return time;
+}
+
 int main(int argc, char **argv) {
     Error err;
     Model model;
@@ -59,6 +73,7 @@ int main(int argc, char **argv) {
                                 .context = context, .k_dtype = F16, .v_dtype = F16,
                                 .logit_rows = MAX_SEQUENCES};
     if (model_open(&model, argv[1], &err)) die(&err);
+    bool encoder = options.hidden = heads_model_shape(&model).encoder;
     Workspace *w = workspace_new(&model, &options, &err);
     Sequence *s = w ? heads_sequence_new(w, true, &err) : NULL;
     int *tokens = malloc((size_t)(context + MAX_SEQUENCES) * sizeof *tokens);
@@ -69,7 +84,8 @@ int main(int argc, char **argv) {
     for (int depth, n, m; scanf("%d %d %d", &depth, &n, &m) == 3;) {
         go_to(s, tokens, depth);
         double start = seconds(), time = 0;
-        if (n < 0) time = run_batch(w, s, depth, -n, m, tokens);
+        if (n < 0)
+            time = encoder ? run_texts(w, -n, m, tokens) : run_batch(w, s, depth, -n, m, tokens);
         for (int i = 0; i < n; i += m) run(s, tokens + depth + i, m, 1);
         printf("%.9f\n", n < 0 ? time : seconds() - start);
         fflush(stdout);

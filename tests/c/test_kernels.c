@@ -26,19 +26,21 @@ static Product random_product(Dtype dtype, int n_in, int n_panels, int n_tokens,
     p.panels = allocate(p.panel_stride * (size_t)n_panels);
     for (int i = 0; i < n_panels; i++)
         random_panel(p.panels + (size_t)i * p.panel_stride, dtype, n_in, kind);
-    size_t stride = (size_t)(n_in + between(0, 3)), blocks = (size_t)n_tokens * (size_t)p.n_blocks;
+    size_t stride = (size_t)(n_in + between(0, 3));
+    size_t apart = blocks_apart((size_t)n_in) + 2 * (size_t)between(0, 1);
+    size_t blocks = (size_t)n_tokens * apart;
     p.f32 = random_floats((size_t)n_tokens * stride, kind);
     p.bf16 = allocate(blocks * BLOCK * sizeof *p.bf16);
     p.q = allocate(blocks * BLOCK);
     p.scale = allocate(blocks * sizeof *p.scale);
     p.offset = allocate(blocks * sizeof *p.offset);
     for (int t = 0; t < n_tokens; t++) {
-        size_t b = (size_t)t * (size_t)p.n_blocks;
+        size_t b = (size_t)t * apart;
         scalar_kernels.to_bf16(p.bf16 + b * BLOCK, p.f32 + (size_t)t * stride, n_in);
         scalar_kernels.to_q8(p.q + b * BLOCK, p.scale + b, p.offset + b, p.f32 + (size_t)t * stride,
                              n_in, true);
     }
-    p.rows = (Rows){p.f32, stride, p.bf16, p.q, p.scale, p.offset};
+    p.rows = (Rows){p.f32, stride, apart, p.bf16, p.q, p.scale, p.offset};
     return p;
 }
 
@@ -133,7 +135,7 @@ static double weight(const uint8_t *panel, Dtype dtype, int n_blocks, int r, int
 }
 
 static double activation(const Product *p, int t, int k) {
-    size_t b = (size_t)t * (size_t)p->n_blocks + (size_t)(k / BLOCK);
+    size_t b = (size_t)t * p->rows.blocks + (size_t)(k / BLOCK);
     if (p->dtype == F32 || p->dtype == F16)
         return (double)p->f32[(size_t)t * p->rows.stride + (size_t)k];
     if (p->dtype == BF16) return (double)bf16_to_f32(p->bf16[b * BLOCK + (size_t)(k % BLOCK)]);
@@ -180,7 +182,7 @@ static void test_matmul_own_rounding(const Kernels *table) {
             for (int t = 0; ok && t < tokens; t++) {
                 Product one = p;
                 one.n_tokens = 1;
-                one.rows.bf16 += (size_t)t * (size_t)p.n_blocks * BLOCK;
+                one.rows.bf16 += (size_t)t * p.rows.blocks * BLOCK;
                 float *alone = multiply(table, &one);
                 ok = first_difference(alone, all + (size_t)t * p.out_stride,
                                       (size_t)panels * LANES) < 0;

@@ -35,7 +35,7 @@ def logits_hash(
     """SHA-256 of the logits of all tokens of the prompt."""
     program = os.environ.get("HEADS_RUN", str(ROOT / "run"))
     env = {**os.environ, "HEADS_ISA": isa}
-    subprocess.run(
+    done = subprocess.run(
         [
             *os.environ.get("HEADS_EMULATOR", "").split(),
             program,
@@ -54,9 +54,9 @@ def logits_hash(
             out,
         ],
         env=env,
-        check=True,
         stderr=subprocess.PIPE,
     )
+    assert done.returncode == 0, (done.returncode, done.stderr)
     return hashlib.sha256(out.read_bytes()).hexdigest()
 
 

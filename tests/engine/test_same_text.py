@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, on_linux
 
 # A plain decoder, windows (one on every layer, some layers), latent attention, short convolution, the delta rule,
 # a rope that depends on the text's length, experts, chunks.
@@ -357,6 +357,29 @@ def test_sessions_of_older_builds_are_read(run, stories, session, tmp_path):
         assert found == want and same.count(" from ") == closing.count(" from ") == 1
         file.write_bytes(old + body[:-5] + bytes([body[-5] ^ 1]) + body[-4:])
         refused(run, stories, file, "damaged in layer")
+
+
+@on_linux
+def test_a_file_that_is_read_is_replaced(run, stories, bare, tmp_path):
+    """Windows refuses that while it is open, so the program waits until the reader is done."""
+    program, target = os.environ.get("HEADS_RUN", str(ROOT / "run")), tmp_path / "target"
+    target.write_bytes(stories.read_bytes())
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with subprocess.Popen(
+        [program, target, "-p", "-", "-n", "1"], stdin=subprocess.PIPE, **quiet
+    ) as reader:
+        maps = Path(f"/proc/{reader.pid}/maps")
+        while reader.poll() is None and str(target) not in maps.read_text():
+            time.sleep(0.01)
+        with subprocess.Popen(
+            [program, bare, "--tokens", "1", "--logits", target], **quiet
+        ) as writer:
+            while writer.poll() is None and not list(tmp_path.glob("*.tmp")):
+                time.sleep(0.001)
+            time.sleep(0.1)  # it has tried to
+            reader.communicate(b"Once")
+            assert writer.wait() == 0, writer.stderr.read()
+    assert np.fromfile(target, np.float32).size == 300
 
 
 def test_a_kill_leaves_the_old_file(run, stories, session):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 from ctypes import byref
+from functools import reduce
+from operator import xor
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,13 @@ PRIME = 16777619
 
 
 def sealed(data: bytearray) -> bytes:
-    """As a build of version 2 wrote it: FNV-1a over words, from the file's size to the last token."""
+    """As a build of version 2 wrote it: layers by exclusive or, and the rest by FNV-1a over words."""
     n_layers, length, n_source = (struct.unpack_from("<i", data, at)[0] for at in (36, 40, 56))
+    for entry in range(HEADER, HEADER + LAYER * n_layers, LAYER):
+        offset, size = struct.unpack_from("<QQ", data, entry)
+        if offset + size <= len(data) and size % 8 == 0:  # and not one of the wrong numbers
+            words = struct.unpack_from(f"<{size // 8}Q", data, offset)
+            struct.pack_into("<Q", data, entry + 24, reduce(xor, words, 0))
     end, total = HEADER + LAYER * n_layers + 4 * (length + n_source), 2166136261
     for (word,) in struct.iter_unpack("<I", data[16:end]):
         total = (total ^ word) * PRIME & 0xFFFFFFFF
@@ -71,6 +78,10 @@ def test_each_number(tmp_path, run):
         bad = bytearray(good)
         struct.pack_into(kind, bad, at, value)
         assert message in refusal(run, model, path, sealed(bad)), message
+    furthest = bytearray(good)  # a sequence may have been longer once; any number is added to
+    struct.pack_into("<i", furthest, 44, 2**31 - 1)
+    path.write_bytes(sealed(furthest))
+    assert run(model, "--tokens", "5 6", "-n", 9, "-c", 64, "--prompt-cache", path).returncode == 0
     sealed(good)
     good[15] ^= 1
     assert "its header is damaged" in refusal(run, model, path, bytes(good))

@@ -4,8 +4,11 @@ export that is interrupted. The reference for products is numpy in double precis
 from __future__ import annotations
 
 import json
+import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ import pytest
 import export
 import test_encoder_decoders
 from conftest import ROOT, takes_long
-from exporter.quantize import calibrate, engine, panels, trials
+from exporter.quantize import calibrate, codes, engine, panels, trials
 from exporter.quantize.beginnings import BEGINNINGS
 from exporter.quantize.budget import BITS, described, eight_bits
 from exporter.checkpoint import Checkpoint
@@ -151,6 +154,25 @@ def test_feedback_without_inputs_rounds_to_nearest():
     assert np.isfinite(with_feedback(weights, x.T @ x, "q4").weights()).all()
 
 
+def test_moments_are_added_in_order(monkeypatch):
+    """However long each takes: sums of floats depend on it."""
+    inputs = np.random.RandomState(3).standard_normal((6, 3, 32)).astype(np.float32)
+
+    def slowly(rows):
+        time.sleep(0.1 if np.array_equal(rows, inputs[0]) else 0)
+        return rows
+
+    def watch(_, take, *__):
+        for rows in inputs:
+            take(["a"], 0, rows)
+
+    monkeypatch.setattr(codes, "turned_rows", slowly)
+    monkeypatch.setattr(codes, "Engine", lambda *_: nullcontext(SimpleNamespace(watch=watch)))
+    found = {}
+    list(codes._moments(SimpleNamespace(file=str), [Text([1])], {"a"}, 1, 0, found))
+    assert np.array_equal(found[("a",), 0], sum(rows.T @ rows for rows in inputs))
+
+
 # ---- its own texts ----
 
 
@@ -198,7 +220,7 @@ def test_eight_bits_by_feedback(tmp_path, monkeypatch):
     logits = {}
     for kind, path in files.items():
         with engine.Engine(str(path), 256, 256, 4 * 256) as e:
-            logits[kind] = e.logits(texts, 256)
+            logits[kind] = e.logits(texts, 256).copy()
     nearest, fed = (np.linalg.norm(logits[k] - logits["f32"]) for k in ("nearest", "fed"))
     assert fed < 0.95 * nearest, (fed, nearest)
     assert abs(files["fed"].stat().st_size - files["nearest"].stat().st_size) < 100

@@ -111,8 +111,10 @@ def test_memory_stays_near_one_tensor(tmp_path):
         tie_word_embeddings=True,
     )
     (tmp_path / "config.json").write_text(json.dumps(config))
-    code = (  # VmHWM, because ru_maxrss would begin at what pytest itself has
-        "import sys; sys.path.insert(0, sys.argv[1]); import export; status = "
+    code = (  # two cores, since each has slabs of its own; VmHWM, because ru_maxrss would begin at
+        # what pytest itself has
+        "import os, sys; os.cpu_count = lambda: 2; sys.path.insert(0, sys.argv[1]); "
+        "import export; status = "
         "export.main(sys.argv[2:]); "
         "print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]); sys.exit(status)"
     )
@@ -202,6 +204,9 @@ def random_file(path: Path, *options: str) -> Path:
         ("llama-1b", 1038.7, (32, 8, 64)),
         ("tinyllama-1.1b", 1100.0, (32, 4, 64)),
         ("llama-3.2-1b", 1235.8, (32, 8, 64)),
+        ("moe-1b", 1044.8, (16, 8, 64)),
+        ("mamba2-130m", 129.0, (1, 1, 1)),
+        ("minilm", 22.56, (12, 12, 32)),
     ],
 )
 def test_random_shapes_have_the_weights_of_their_models(name, millions, heads):
@@ -209,6 +214,12 @@ def test_random_shapes_have_the_weights_of_their_models(name, millions, heads):
     count = sum(int(np.prod(t.shape)) for t in source.tensors.values())
     assert count / 1e6 == pytest.approx(millions, abs=0.05)
     assert (source.knobs.n_heads, source.knobs.n_kv_heads, source.knobs.head_dim) == heads
+
+
+def test_a_random_encoder_has_no_head_and_no_shape(tmp_path, capsys):
+    assert "output" not in random_weights.open_random("minilm", 1).tensors
+    assert export.main(["--random", "minilm", str(tmp_path / "x"), "--shape-only"]) == 1
+    assert "bert is an encoder, which keeps no KV cache" in capsys.readouterr().err
 
 
 def test_random_weights_are_those_of_the_seed(tmp_path):

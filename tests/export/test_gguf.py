@@ -11,6 +11,7 @@ from pathlib import Path
 
 import gguf_files
 import numpy as np
+import peers_gguf
 import pytest
 import test_tokenizer
 import tokenizer_forms
@@ -22,6 +23,7 @@ from tokenizers import Tokenizer
 
 import export
 from exporter.checkpoint import Checkpoint
+from exporter.random_weights import SHAPES, open_random
 from exporter.sources.gguf_file import read_gguf
 from exporter.sources.gguf_tokenizer import PRE_TOKENIZERS, gguf_vocabulary
 from exporter.tokenizers.byte_level import KINDS
@@ -123,6 +125,29 @@ def same_model(ours: Checkpoint, theirs: Checkpoint, **tolerance) -> None:
     assert a.keys() == b.keys()
     for key in a:
         assert np.allclose(a[key], b[key], rtol=1e-6, atol=0), key
+
+
+SMALL = {
+    **SHAPES["moe-1b"],
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "vocab_size": 256,
+    "head_dim": 16,
+    "num_experts": 8,
+    "moe_intermediate_size": 32,
+}
+
+
+@pytest.mark.parametrize("config", [SHAPES["stories-260k"], SMALL], ids=["llama", "moe"])
+def test_compare_peers_gives_llama_cpp_the_same_model(config, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    weights = peers_gguf.hub_tensors(open_random(str(tmp_path / "config.json"), 1))
+    peers_gguf.write_gguf(str(tmp_path / "x.gguf"), config, weights, "f32")
+    random = ["--random", str(tmp_path / "config.json"), str(tmp_path / "x.bin"), "--dtype", "f32"]
+    assert export.main(random) == 0
+    same_model(
+        exported(tmp_path / "x.gguf", tmp_path / "gguf.bin"), Checkpoint(str(tmp_path / "x.bin"))
+    )
 
 
 def test_qwen2(tmp_path):

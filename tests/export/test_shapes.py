@@ -73,6 +73,12 @@ def test_a_shape_has_the_numbers_of_the_checkpoint(name, exported, tmp_path):
         assert infos[0][key] == infos[1][key]
 
 
+def test_a_decoder_of_an_encoders_family_has_its_head(tmp_path):
+    config = dict(model_type="modernbert-decoder", vocab_size=61)
+    _, tensors = facts(shape_of(tmp_path, config))
+    assert {name for name, *_ in tensors} >= {"head_dense", "head_norm", "output.bias"}
+
+
 def llama(**values) -> dict:
     return dict(
         model_type="llama",

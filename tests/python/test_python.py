@@ -425,6 +425,23 @@ def test_exports_what_export_does(tmp_path, options):
             assert len(m.generate([5, 6], 3).tokens) == 3
 
 
+@pytest.mark.parametrize("command", [[ROOT / "export.py"], ["-m", "heads", "export"]])
+def test_numpy_exports_with_one_thread(tmp_path, command):
+    """More would give other moments, and take many times as long."""
+    say = "import os, sys; sys.exit(f'threads: {os.environ.get(\"OPENBLAS_NUM_THREADS\")}')"
+    (tmp_path / "numpy.py").write_text(say)
+    path = f"{tmp_path}{os.pathsep}{PYTHONPATH['PYTHONPATH']}"
+    env = {k: v for k, v in PYTHONPATH.items() if k != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, *command],
+        env={**env, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stderr == "threads: 1\n"
+
+
 @pytest.mark.parametrize(
     ("src", "options", "says"),
     [

@@ -2,15 +2,18 @@
 """The speed of this engine beside others on this machine: the same random weights in each, measured
 in turn, as a table.
 
-    python tests/reference/compare_peers.py [--shape smollm-135m] [--dtypes f32,bf16,q8,q4]
-        [--threads N] [--rounds 5] [--sequences 1,8,16,32] [--keep DIR]
+    python tests/reference/compare_peers.py [--shapes smollm-135m,moe-1b,mamba2-130m,minilm]
+        [--dtypes f32,bf16,q8,q4] [--threads N] [--rounds 5] [--sequences 1,8,16,32] [--keep DIR]
+        [--browser DIR MODEL.gguf MODEL.bin]
 
 Peers are what is installed: llama.cpp (pip install llama-cpp-python gguf) and transformers (torch,
 transformers). Each makes its own file of the same weights, lives in a process of its own, and is
 asked round after round for the same things: a prompt of 256 tokens, single tokens after 0 and after
 4096 others, and with --sequences the decode of so many sequences as one batch, after 0 and after
-512 tokens that they share. A ratio is this engine's tokens per second over the peer's, the median
-of the rounds. Not part of `make test`: it takes minutes and wants a machine without neighbours."""
+512 tokens that they share; an encoder for a text of 256 tokens and for 8 texts of 32. A ratio is
+this engine's tokens per second over the peer's, the median of the rounds. --browser adds the engine
+in Chromium beside wllama and ./run, as compare_wllama.mjs measures them; DIR and the files are as
+it says. Not part of `make test`: it takes minutes and wants a machine without neighbours."""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ import argparse
 import contextlib
 import copy
 import itertools
+import json
 import multiprocessing
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -34,16 +37,22 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from exporter.assemble import in_layers  # noqa: E402
-from exporter.families.common import LLAMA  # noqa: E402
-from exporter.model import Model  # noqa: E402
+from peers_gguf import ARCHITECTURES, hub_tensors, write_gguf  # noqa: E402
+
+from exporter.families.registry import ENCODERS  # noqa: E402
 from exporter.random_weights import SHAPES, open_random  # noqa: E402
-from exporter.tensor import Tensor  # noqa: E402
 
 SEED, PROMPT, DECODE = 1, 256, 16
-BATCH_DEPTHS, MAX_SEQUENCES = (0, 512), 256
+TEXTS = ((1, PROMPT), (8, 32))  # for encoders: so many of so many tokens
+# How far logits may differ, as a part of their size. Rounding moved them by up to 0.0004, 0.03, 0.13
+# and 0.7; rope of the wrong pairs moves them by 0.37, experts in another order by 0.82. So what
+# q4 lets pass is to be seen in another type, whose file is made in the same way.
+LIMITS = {"f32": 0.01, "bf16": 0.1, "q8": 0.25, "q4": 1.0}
+BATCH_DEPTHS, MAX_SEQUENCES = (0, 512), 255  # llama.cpp has one more, which the others copy
 SHAPES_OF_ALL = [
-    name for name, c in SHAPES.items() if c["model_type"] == "llama" and "rope_scaling" not in c
+    name
+    for name, c in SHAPES.items()
+    if c["model_type"] in ARCHITECTURES and "rope_scaling" not in c
 ]
 
 
@@ -66,6 +75,10 @@ class Task:
     def file(self, name: str) -> str:
         return os.path.join(self.directory, name)
 
+    @property
+    def encoder(self) -> bool:
+        return SHAPES[self.shape]["model_type"] in ENCODERS
+
 
 def tokens(n: int, shape: str) -> list[int]:
     """Those of --bench: spread over the vocabulary."""
@@ -74,9 +87,10 @@ def tokens(n: int, shape: str) -> list[int]:
 
 # ---- engines -------------------------------------------------------------------------------------
 #
-# Each has logits() of the first 8 tokens and, in tokens per second, prefill(n), decode(depth) and
-# batch(n, depth): DECODE steps of n sequences that share their first `depth` tokens, with the logits
-# of every token, after a step that is not timed.
+# Each has logits() after 8 tokens, which of an encoder are the last one's hidden state, and, in
+# tokens per second, prefill(n), decode(depth) and batch(n, depth): DECODE steps of n sequences that
+# share their first `depth` tokens, with the logits of every token, after a step that is not timed.
+# Encoders have texts(n, length) instead: the hidden states of n texts in one pass.
 
 
 class Heads:
@@ -123,7 +137,7 @@ class Heads:
                 ids,
                 "-t",
                 str(self.task.threads),
-                "--logits",
+                "--hidden" if self.task.encoder else "--logits",
                 out.name,
             ]
             subprocess.run(command, check=True, capture_output=True)
@@ -138,97 +152,8 @@ class Heads:
     def batch(self, n: int, depth: int) -> float:
         return n * DECODE / self._seconds(depth, -n, DECODE)
 
-
-GGUF_NAMES = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "lm_head": "output",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-}
-
-
-def gguf_name(name: str) -> str:
-    """model.layers.3.mlp.up_proj.weight -> blk.3.ffn_up.weight"""
-    layer = re.fullmatch(r"model\.layers\.(\d+)\.(.*)\.weight", name)
-    if layer:
-        return f"blk.{layer[1]}.{GGUF_NAMES[layer[2]]}.weight"
-    return GGUF_NAMES[name.removesuffix(".weight")] + ".weight"
-
-
-def hub_tensors(source: Model) -> dict[str, Tensor]:
-    """The weights of a Llama under the names of its Hugging Face checkpoint."""
-    return {
-        f"{module}.weight": source.tensors[name]
-        for name, module in in_layers(LLAMA, source.knobs.n_layers)
-        if name in source.tensors
-    }
-
-
-def pairs_interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
-    """The rows of q or k as GGUF's Llama wants them: its rope rotates neighbours, so i and i + d / 2
-    become neighbours."""
-    return weight.reshape(heads, 2, -1, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
-
-
-def write_gguf(path: str, config: dict, tensors: dict[str, Tensor], kinds: dict[str, str]) -> None:
-    """A Llama of that config.json as a GGUF file without a vocabulary. kinds: GGUF's types for
-    some of the tensors; the others are F32."""
-    import gguf
-
-    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-    head_dim = config.get("head_dim") or config["hidden_size"] // heads
-    rope = config.get("rope_parameters", config)
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(kv_heads)
-    writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
-    writer.add_rope_dimension_count(head_dim)
-    writer.add_rope_freq_base(rope.get("rope_theta", 10000.0))
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("no_vocab")
-
-    def kind(name: str) -> gguf.GGMLQuantizationType:
-        return gguf.GGMLQuantizationType[kinds.get(name, "F32")]
-
-    for name, tensor in tensors.items():
-        shape, stored = tensor.shape, np.dtype(np.float32)
-        if kind(name).name != "F32":
-            shape, stored = gguf.quant_shape_to_byte_shape(shape, kind(name)), np.dtype(np.uint8)
-        nbytes = int(np.prod(shape)) * stored.itemsize
-        writer.add_tensor_info(gguf_name(name), shape, stored, nbytes, raw_dtype=kind(name))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    for name, tensor in tensors.items():
-        weight = tensor.array()
-        if name.endswith(("q_proj.weight", "k_proj.weight")):
-            weight = pairs_interleaved(weight, heads if "q_proj" in name else kv_heads)
-        writer.write_tensor_data(gguf.quants.quantize(np.ascontiguousarray(weight), kind(name)))
-    writer.close()
-
-
-def gguf_kinds(tensors: dict[str, Tensor], dtype: str) -> dict[str, str]:
-    """GGUF's types for a dtype's matrices; the embedding of q4 is in 8 bits, as it is here."""
-    kinds = {"f32": "F32", "bf16": "BF16", "q8": "Q8_0", "q4": "Q4_0"}
-    return {
-        name: kinds["q8" if dtype == "q4" and not name.startswith("model.layers.") else dtype]
-        for name, tensor in tensors.items()
-        if len(tensor.shape) == 2
-    }
+    def texts(self, n: int, length: int) -> float:
+        return n * length / self._seconds(0, -n, length)
 
 
 class LlamaCpp:
@@ -247,11 +172,11 @@ class LlamaCpp:
         path = task.file(f"{task.shape}-{task.dtype}.gguf")
         if not os.path.exists(path):
             tensors = hub_tensors(open_random(task.shape, SEED))
-            kinds = gguf_kinds(tensors, task.dtype)
-            write_gguf(path + ".tmp", SHAPES[task.shape], tensors, kinds)
+            write_gguf(path + ".tmp", SHAPES[task.shape], tensors, task.dtype)
             os.replace(path + ".tmp", path)
-        threads = {"n_threads": task.threads, "n_threads_batch": task.threads}
-        self.llama = llama_cpp.Llama(path, n_ctx=task.context, verbose=False, **threads)
+        options = {"n_threads": task.threads, "n_threads_batch": task.threads}
+        options |= {"n_ctx": task.context, "embedding": task.encoder, "verbose": False}
+        self.llama = llama_cpp.Llama(path, **options)
         self.contexts = {0: self.llama.ctx}
         self.batches = {}  # (n, depth): its context
 
@@ -262,8 +187,16 @@ class LlamaCpp:
                 self.llama.model, self.llama.context_params
             )
             self._fill(self.contexts[depth], depth)
-        self.api.llama_memory_seq_rm(self.api.llama_get_memory(self.contexts[depth]), 0, depth, -1)
-        return self.contexts[depth]
+        context = self.contexts[depth]
+        if not self._forget(context, 0, depth):  # a state that has gone on
+            self._forget(context, 0, 0)
+            self._fill(context, depth)
+        return context
+
+    def _forget(self, context, sequence: int, depth: int) -> bool:
+        """All tokens of a sequence but the first so many."""
+        memory = self.api.llama_get_memory(context)
+        return not memory or self.api.llama_memory_seq_rm(memory, sequence, depth, -1)
 
     def _fill(self, context, depth: int) -> None:
         for at in range(0, depth, 512):
@@ -271,15 +204,18 @@ class LlamaCpp:
 
     def _run(self, context, ids: list[int]) -> None:
         array = (self.api.llama_token * len(ids))(*ids)
-        if self.api.llama_decode(context, self.api.llama_batch_get_one(array, len(ids))):
-            raise RuntimeError("llama_decode failed")
-        self.api.llama_synchronize(context)
+        self._pass(context, self.api.llama_batch_get_one(array, len(ids)))
 
     def logits(self) -> np.ndarray:
         context = self._after(0)
-        self._run(context, tokens(8, self.task.shape))
-        row = self.api.llama_get_logits_ith(context, -1)
-        return np.ctypeslib.as_array(row, (SHAPES[self.task.shape]["vocab_size"],)).copy()
+        with self._batch(1, 8, 0) as batch:
+            self._pass(context, batch)
+        api, config = self.api, SHAPES[self.task.shape]
+        if self.task.encoder:
+            row, width = api.llama_get_embeddings_ith(context, -1), config["hidden_size"]
+        else:
+            row, width = api.llama_get_logits_ith(context, -1), config["vocab_size"]
+        return np.ctypeslib.as_array(row, (width,)).copy()
 
     def prefill(self, n: int) -> float:
         context = self._after(0)
@@ -295,39 +231,46 @@ class LlamaCpp:
         return DECODE / (time.perf_counter() - start)
 
     def _sequences(self, n: int, depth: int, unified: bool, flash: int):
-        """A context of n sequences that share their first `depth` tokens; its cache is one buffer
-        for all, with the shared tokens once, or a buffer for each."""
+        """A context with `depth` tokens in sequence 0 and room for n sequences that copy them; its
+        cache is one buffer for all, with the shared tokens once, or a buffer for each."""
         params = type(self.llama.context_params).from_buffer_copy(self.llama.context_params)
-        params.n_ctx = n * (depth + DECODE + 1)
-        params.n_seq_max, params.kv_unified, params.flash_attn_type = n, unified, flash
+        params.n_ctx = (n + 1) * (depth + DECODE + 1)
+        params.n_seq_max, params.kv_unified, params.flash_attn_type = n + 1, unified, flash
         context = self.api.llama_init_from_model(self.llama.model, params)
         self._fill(context, depth)
-        for i in range(1, n):
-            self.api.llama_memory_seq_cp(self.api.llama_get_memory(context), 0, i, -1, -1)
         return context
 
-    def _step(self, context, batch, at: int) -> None:
-        """A token of each sequence, all of them at the same position."""
-        for i in range(batch.n_tokens):
-            batch.pos[i] = at
+    @contextlib.contextmanager
+    def _batch(self, n: int, length: int, first: int):
+        """Texts of so many tokens each, in the sequences from `first` on, all of them with
+        outputs."""
+        batch = self.api.llama_batch_init(n * length, 0, 1)
+        batch.n_tokens = n * length
+        for i, token in enumerate(tokens(n * length, self.task.shape)):
+            batch.token[i], batch.pos[i], batch.logits[i] = token, i % length, 1
+            batch.n_seq_id[i], batch.seq_id[i][0] = 1, first + i // length
+        yield batch
+        self.api.llama_batch_free(batch)
+
+    def _pass(self, context, batch) -> None:
         if self.api.llama_decode(context, batch):
             raise RuntimeError("llama_decode failed")
         self.api.llama_synchronize(context)
 
     def _batch_rate(self, context, n: int, depth: int) -> float:
-        batch = self.api.llama_batch_init(n, 0, 1)
-        batch.n_tokens = n
-        for i, token in enumerate(tokens(depth + n, self.task.shape)[depth:]):
-            batch.token[i], batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = token, 1, i, 1
-        self._step(context, batch, depth)
-        start = time.perf_counter()
-        for at in range(depth + 1, depth + 1 + DECODE):
-            self._step(context, batch, at)
-        took = time.perf_counter() - start
-        for i in range(n):
-            self.api.llama_memory_seq_rm(self.api.llama_get_memory(context), i, depth, -1)
-        self.api.llama_batch_free(batch)
-        return n * DECODE / took
+        """A token of each sequence a step, all of them at the same position."""
+        for sequence in range(1, n + 1):
+            self._forget(context, sequence, 0)
+            memory = self.api.llama_get_memory(context)
+            self.api.llama_memory_seq_cp(memory, 0, sequence, -1, -1)
+        with self._batch(n, 1, 1) as batch:
+            for at in range(depth, depth + 1 + DECODE):
+                if at == depth + 1:
+                    start = time.perf_counter()
+                for i in range(n):
+                    batch.pos[i] = at
+                self._pass(context, batch)
+            return n * DECODE / (time.perf_counter() - start)
 
     def batch(self, n: int, depth: int) -> float:
         """With the layout of the cache and the kind of attention that are fastest the first time."""
@@ -341,6 +284,12 @@ class LlamaCpp:
                 self.api.llama_free(context)
         return self._batch_rate(self.batches[n, depth], n, depth)
 
+    def texts(self, n: int, length: int) -> float:
+        with self._batch(n, length, 0) as batch:
+            start = time.perf_counter()
+            self._pass(self.llama.ctx, batch)
+            return n * length / (time.perf_counter() - start)
+
 
 class Torch:
     """transformers on torch, eager; it has no counterpart of q8 and q4."""
@@ -349,6 +298,7 @@ class Torch:
         try:
             import torch
             import transformers
+            from transformers.initialization import no_init_weights
         except ImportError as error:
             raise Absent(
                 f"{error.name} is not installed (pip install torch transformers)"
@@ -359,42 +309,54 @@ class Torch:
         torch.set_grad_enabled(False)
         self.torch, self.transformers, self.task = torch, transformers, task
         self.version = f"{transformers.__version__}, torch {torch.__version__}"
-        config = {key: value for key, value in SHAPES[task.shape].items() if key != "model_type"}
-        with torch.device("meta"):
-            self.model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config)).eval()
-        dtype = torch.float32 if task.dtype == "f32" else torch.bfloat16
-        weights = {
-            name: torch.from_numpy(t.array()).to(dtype)
-            for name, t in hub_tensors(open_random(task.shape, SEED)).items()
-        }
-        self.model.load_state_dict(weights, strict=False, assign=True)
+        config = transformers.AutoConfig.for_model(**SHAPES[task.shape])
+        self.dtype = torch.float32 if task.dtype == "f32" else torch.bfloat16
+        auto = transformers.AutoModel if task.encoder else transformers.AutoModelForCausalLM
+        options = {"add_pooling_layer": False} if task.encoder else {}
+        with no_init_weights():
+            self.model = auto.from_config(config, dtype=self.dtype, **options).eval()
+        self.model.load_state_dict(self._weights(), strict=False, assign=True)
         self.model.tie_weights()
-        self.model.model.rotary_emb = type(self.model.model.rotary_emb)(self.model.config)
         self.filled = {}  # depth: the cache that holds so many tokens
+
+    def _weights(self) -> dict:
+        """Of experts the gates and what they multiply as one."""
+        found = {
+            name: self.torch.from_numpy(tensor.array()).to(self.dtype)
+            for name, tensor in hub_tensors(open_random(self.task.shape, SEED)).items()
+        }
+        for name in [name for name in found if name.endswith("experts.gate_proj.weight")]:
+            experts = name.removesuffix("gate_proj.weight")
+            both = found.pop(name), found.pop(experts + "up_proj.weight")
+            found[experts + "gate_up_proj"] = self.torch.cat(both, 1)
+            found[experts + "down_proj"] = found.pop(experts + "down_proj.weight")
+        return found
 
     def _run(self, rows: list[list[int]], cache):
         """The logits of the last token of each row."""
-        ids = self.torch.tensor(rows)
-        options = {"past_key_values": cache, "use_cache": True, "logits_to_keep": 1}
-        return self.model(ids, **options).logits[:, -1]
+        name = "cache_params" if self.model.config.model_type == "mamba2" else "past_key_values"
+        options = {name: cache, "use_cache": True, "logits_to_keep": 1}
+        return self.model(self.torch.tensor(rows), **options).logits[:, -1]
 
     def _after(self, depth: int):
-        """The cache that holds so many tokens; filled when it is first asked for."""
-        if not depth:
-            return self.transformers.DynamicCache()
+        """A cache that holds so many tokens; filled when it is first asked for."""
         if depth not in self.filled:
-            self.filled[depth] = self.transformers.DynamicCache()
+            self.filled[depth] = self.transformers.DynamicCache(config=self.model.config)
             for at in range(0, depth, 512):
                 ids = tokens(depth, self.task.shape)[at : at + 512]
                 self._run([ids], self.filled[depth])
-        return self.filled[depth]
+        return copy.deepcopy(self.filled[depth])
 
     def logits(self) -> np.ndarray:
-        return self._run([tokens(8, self.task.shape)], self._after(0))[0].float().numpy()
+        ids = [tokens(8, self.task.shape)]
+        if self.task.encoder:
+            return self.model(self.torch.tensor(ids)).last_hidden_state[0, -1].float().numpy()
+        return self._run(ids, self._after(0))[0].float().numpy()
 
     def prefill(self, n: int) -> float:
+        cache = self._after(0)
         start = time.perf_counter()
-        self._run([tokens(n, self.task.shape)], self._after(0))
+        self._run([tokens(n, self.task.shape)], cache)
         return n / (time.perf_counter() - start)
 
     def decode(self, depth: int) -> float:
@@ -402,21 +364,24 @@ class Torch:
         start = time.perf_counter()
         for token in tokens(DECODE, self.task.shape):
             self._run([[token]], cache)
-        took = time.perf_counter() - start
-        if depth:
-            cache.crop(-DECODE)
-        return DECODE / took
+        return DECODE / (time.perf_counter() - start)
 
     def batch(self, n: int, depth: int) -> float:
-        cache = copy.deepcopy(self._after(depth))
+        cache = self._after(depth)
         if depth:
-            cache.batch_repeat_interleave(n)
+            cache.reorder_cache(self.torch.zeros(n, dtype=self.torch.long))
         rows = [[token] for token in tokens(depth + n, self.task.shape)[depth:]]
         self._run(rows, cache)
         start = time.perf_counter()
         for _ in range(DECODE):
             self._run(rows, cache)
         return n * DECODE / (time.perf_counter() - start)
+
+    def texts(self, n: int, length: int) -> float:
+        rows = self.torch.tensor(tokens(n * length, self.task.shape)).reshape(n, length)
+        start = time.perf_counter()
+        self.model(rows)
+        return n * length / (time.perf_counter() - start)
 
 
 ENGINES = {"heads.c": Heads, "llama.cpp": LlamaCpp, "transformers": Torch}
@@ -442,9 +407,11 @@ def serve(pipe, name: str, task: Task) -> None:
 
 
 def label(request: tuple) -> str:
-    """prefill 256, decode 4096, batch of 16, decode 512"""
+    """prefill 256, decode 4096, batch of 16, decode 512, texts: 8 of 32"""
     if request[0] == "batch":
         return f"batch of {request[1]}, decode {request[2]}"
+    if request[0] == "texts":
+        return f"texts: {request[1]} of {request[2]}"
     return f"{request[0]} {request[1]}"
 
 
@@ -498,21 +465,22 @@ class Engine:
 
 
 def measure(task: Task, what: list[tuple], rounds: int, limit: float) -> list[Engine]:
-    """All engines on one dtype: a round asks each thing of each engine in turn."""
+    """All engines on one file: a round asks each thing of each engine in turn."""
     engines = [Engine(name, task, limit) for name in ENGINES]
     ours = engines[0].ask("logits")
     for engine in engines[1:]:
         theirs = engine.ask("logits")
         if ours is not None and theirs is not None:
             distance = np.sqrt(((theirs - ours) ** 2).mean() / (ours**2).mean())
-            engine.version += f"; its logits differ from ours by {100 * distance:.2g} %"
-            if distance > 1:  # more than rounding does
+            numbers = "hidden state differs" if task.encoder else "logits differ"
+            engine.version += f"; its {numbers} from ours by {100 * distance:.2g} %"
+            if not distance < LIMITS[task.dtype]:
                 engine.absent = f"{engine.version}: it runs another model"
     for r in range(rounds):
         for request in what:
             for engine in engines:
                 if sys.stderr.isatty():
-                    line = f"{task.dtype}, round {r + 1} of {rounds}: {engine.name}, "
+                    line = f"{task.shape}, {task.dtype}, round {r + 1} of {rounds}: {engine.name}, "
                     line += label(request)
                     print(f"{line:78}", end="\r", file=sys.stderr)
                 rate = engine.ask(*request)
@@ -524,23 +492,40 @@ def measure(task: Task, what: list[tuple], rounds: int, limit: float) -> list[En
     return engines
 
 
-def row(dtype: str, request: tuple, engines: list[Engine]) -> str:
-    """A line of the table: medians of tokens per second, and of the ratios round by round."""
-    ours = engines[0].rates.get(request, [])
-    cells = [dtype, label(request)]
-    for engine in engines:
-        rates = engine.rates.get(request, [])
-        missing = f"over {engine.limit:g} s" if engine.over == request else "-"
-        cells.append(f"{statistics.median(rates):.1f}" if rates else missing)
-        if engine is engines[0]:
-            continue
-        ratios = sorted(a / b for a, b in zip(ours, rates))
-        cells.append(
-            f"**{statistics.median(ratios):.2f}** ({ratios[0]:.2f}-{ratios[-1]:.2f})"
-            if ratios
-            else "-"
-        )
+def spread(numbers: list[float], form: str) -> str:
+    """Median (least-most)."""
+    least, most = (format(find(numbers), form) for find in (min, max))
+    return f"{format(statistics.median(numbers), form)} ({least}-{most})"
+
+
+def row(titles: list[str], ours: list[float], peers: list[list[float]], missing=None) -> str:
+    """A line of the table: tokens per second, and the ratios round by round. missing: a word for
+    each engine that has no rates."""
+    missing = missing or ["-"] * (1 + len(peers))
+    cells = [*titles, spread(ours, ".1f") if ours else missing[0]]
+    for rates, word in zip(peers, missing[1:]):
+        ratios = [a / b for a, b in zip(ours, rates)]
+        cells += [spread(rates, ".1f") if rates else word, spread(ratios, ".2f") if ratios else "-"]
     return "| " + " | ".join(cells) + " |"
+
+
+def row_of(task: Task, request: tuple, engines: list[Engine]) -> str:
+    ours, *peers = [engine.rates.get(request, []) for engine in engines]
+    missing = [f"over {e.limit:g} s" if e.over == request else "-" for e in engines]
+    return row([task.shape, task.dtype, label(request)], ours, peers, missing)
+
+
+def browser_rows(folder: str, gguf: str, bin_file: str, rounds: int) -> list[str]:
+    """The engine in a page beside wllama in the place of llama.cpp, then ./run."""
+    script = ROOT / "tests/reference/compare_wllama.mjs"
+    command = ["node", script, folder, gguf, bin_file, str(rounds), "--json"]
+    found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    rows, name = [], Path(bin_file).stem
+    for what, rates in found.items():
+        peers = [rates["wllama"], []]
+        rows.append(row([f"{name}, Chromium", "q8", what], rates["heads"], peers))
+        rows.append(row([f"{name}, ./run -t 1", "q8", what], rates["run"], [[], []]))
+    return rows
 
 
 def sequences(text: str) -> list[int]:
@@ -552,11 +537,27 @@ def sequences(text: str) -> list[int]:
     return numbers
 
 
+def shapes(text: str) -> list[str]:
+    """smollm-135m,minilm"""
+    names = text.split(",")
+    if not set(names) <= set(SHAPES_OF_ALL):
+        reason = f"{text}: expected some of {', '.join(SHAPES_OF_ALL)}, with commas between"
+        raise argparse.ArgumentTypeError(reason)
+    return names
+
+
+def requests_of(task: Task, depth: int, n_sequences: list[int]) -> list[tuple]:
+    if task.encoder:
+        return [("texts", *texts) for texts in TEXTS]
+    what = [("prefill", PROMPT), ("decode", 0), *([("decode", depth)] if depth else [])]
+    return what + [("batch", n, shared) for shared in BATCH_DEPTHS for n in n_sequences]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--shape", choices=SHAPES_OF_ALL, default="smollm-135m")
+    parser.add_argument("--shapes", type=shapes, default="smollm-135m", metavar="NAME,..")
     parser.add_argument("--dtypes", default="f32,bf16,q8,q4")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--chunk", type=int, default=128, help="of this engine, as ./run -b")
@@ -585,14 +586,15 @@ def main() -> None:
         metavar="DIR",
         help="where files of models are kept and taken from; empty it if the exporter has changed",
     )
+    parser.add_argument(
+        "--browser", nargs=3, metavar=("DIR", "MODEL.gguf", "MODEL.bin"), help="adds Chromium"
+    )
     args = parser.parse_args()
     if not set(args.dtypes.split(",")) <= {"f32", "bf16", "q8", "q4"}:
         parser.error(
             f"--dtypes {args.dtypes}: expected f32, bf16, q8 and q4, or some of them, with commas "
             "between"
         )
-    what = [("prefill", PROMPT), ("decode", 0), *([("decode", args.depth)] if args.depth else [])]
-    what += [("batch", n, depth) for depth in BATCH_DEPTHS for n in args.sequences]
     peers = [name for name in ENGINES if name != "heads.c"]
     remarks = []
     subprocess.run(
@@ -601,26 +603,31 @@ def main() -> None:
         stdout=sys.stderr,
     )
     print(
-        f"{args.shape}, random weights, {args.threads} threads, {args.rounds} rounds: "
-        "tokens per second, medians; ratio:"
+        f"random weights, {args.threads} threads, {args.rounds} rounds: tokens per second, median "
+        "(least-most);"
     )
-    print("heads.c over the peer, round by round (least-most)\n")
-    print("| weights | | heads.c |" + "".join(f" {name} | ratio |" for name in peers))
-    print("|---|---|---|" + "---|---|" * len(peers), flush=True)
+    print("ratio: heads.c over the peer, round by round\n")
+    print("| shape | weights | | heads.c |" + "".join(f" {name} | ratio |" for name in peers))
+    print("|---|---|---|---|" + "---|---|" * len(peers), flush=True)
     with contextlib.ExitStack() as stack:
         directory = args.keep or stack.enter_context(tempfile.TemporaryDirectory())
         os.makedirs(directory, exist_ok=True)
-        for dtype in args.dtypes.split(","):
+        for shape, dtype in itertools.product(args.shapes, args.dtypes.split(",")):
             context = max(args.depth, PROMPT, *BATCH_DEPTHS) + 2 * DECODE
-            task = Task(args.shape, dtype, args.threads, args.chunk, context, directory)
+            context = min(context, SHAPES[shape].get("max_position_embeddings", context))
+            task = Task(shape, dtype, args.threads, args.chunk, context, directory)
+            what = requests_of(task, args.depth, args.sequences)
             engines = measure(task, what, args.rounds, args.limit)
             for request in what:
-                print(row(dtype, request, engines), flush=True)
+                print(row_of(task, request, engines), flush=True)
             remarks += [
-                f"{dtype}: {e.name}: {e.absent or e.version}"
+                f"{shape}, {dtype}: {e.name}: {e.absent or e.version}"
                 for e in engines
                 if e.absent or e.version
             ]
+    if args.browser:
+        print("\n".join(browser_rows(*args.browser, args.rounds)))
+        remarks.append("Chromium: one thread, and in the place of llama.cpp wllama")
     print("\n" + "\n".join(f"- {remark}" for remark in remarks))
 
 

@@ -43,9 +43,9 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / part) for part in (".", "python", "tests/support")]
 
-import compare_peers  # noqa: E402
 import heads  # noqa: E402
 import packages  # noqa: E402
+import peers_gguf  # noqa: E402
 
 from exporter.checkpoint import Checkpoint  # noqa: E402
 from exporter.sources.huggingface import open_directory  # noqa: E402
@@ -332,8 +332,8 @@ def their_file(place: Path, source: Path, setting: str, threads: int) -> Path:
         return path
     if setting == "f32" and source.is_dir():
         config = json.loads((source / "config.json").read_text())
-        weights = compare_peers.hub_tensors(open_directory(str(source), source.name, False))
-        compare_peers.write_gguf(str(path), config, weights, {})
+        weights = peers_gguf.hub_tensors(open_directory(str(source), source.name, False))
+        peers_gguf.write_gguf(str(path), config, weights, "f32")
         return path
     if setting == "f32":
         quantize(llama_cpp, source, path, llama_cpp.LLAMA_FTYPE_ALL_F32, {})

@@ -1,8 +1,9 @@
 // The speed of the engine in Chromium beside ./run and wllama (llama.cpp in pages), one thread each,
-// in turn: a prompt, and 64 tokens after it. Medians of tokens per second, and the range.
+// in turn: a prompt, and 64 tokens after it. Medians of tokens per second, and the range; with --json
+// those of each round.
 //
 //   npm install --prefix DIR @wllama/wllama@3.8.1
-//   node tests/reference/compare_wllama.mjs DIR MODEL.gguf MODEL.bin [ROUNDS]
+//   node tests/reference/compare_wllama.mjs DIR MODEL.gguf MODEL.bin [ROUNDS] [--json]
 //
 // MODEL.gguf is Q8_0, MODEL.bin the same in q8 (export.py); it needs `make run web`, Chromium and
 // tests/browser's packages, and wants a machine without neighbours.
@@ -11,7 +12,7 @@ import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { launch, open } from "../browser/browsers.mjs";
 
-const [folder, gguf, bin, rounds = 7] = process.argv.slice(2);
+const [folder, gguf, bin, rounds = 7] = process.argv.slice(2).filter((word) => word !== "--json");
 const root = new URL("../../", import.meta.url).pathname, wllama = folder + "/node_modules/@wllama/wllama/esm/";
 const files = { "/": root + "build/web/example.html", "/heads.js": root + "build/web/heads.js", "/model.bin": bin,
   "/model.gguf": gguf, "/wllama.js": wllama + "index.js", "/wllama.wasm": wllama + "wasm/wllama.wasm" };
@@ -53,13 +54,20 @@ for (let round = 0; round <= rounds; round++)  // the first warms up; each promp
   for (const name in measures) all[name][round - 1] = await measures[name](`${round} times. ${story}`);
 await running.browser.close();
 
+const rates = {};  // what: engine: tokens per second of each round
+for (const [i, what] of ["prompt", "decode"].entries())
+  rates[what] = Object.fromEntries(Object.entries(all).map(([name, pairs]) => [name, pairs.map((pair) => pair[i])]));
+if (process.argv.includes("--json")) {
+  console.log(JSON.stringify(rates));
+  process.exit();
+}
 const spread = (numbers) => {
   const sorted = [...numbers].sort((a, b) => a - b), show = (x) => x.toPrecision(3);
   return `${show(sorted[sorted.length >> 1])} (${show(sorted[0])} to ${show(sorted.at(-1))})`;
 };
-for (const [i, what] of ["prompt", "decode"].entries()) {
-  for (const name in all) console.log(`${what} ${name}: ${spread(all[name].map((pair) => pair[i]))} tok/s`);
+for (const [what, of] of Object.entries(rates)) {
+  for (const name in of) console.log(`${what} ${name}: ${spread(of[name])} tok/s`);
   for (const other of ["run", "wllama"])
-    console.log(`${what} heads / ${other}: ${spread(all.heads.map((pair, r) => pair[i] / all[other][r][i]))}`);
+    console.log(`${what} heads / ${other}: ${spread(of.heads.map((x, r) => x / of[other][r]))}`);
 }
 process.exit();

@@ -228,13 +228,13 @@ def check(name: str, seed: int, edit, out: Path) -> bool:
     weights_error = weights_that_differ(directory, binary)
     chunks = chunks_that_differ(directory, binary)
     same_shape = edit is not None or has_its_shape(directory, binary)
-    good = error <= TOLERANCE and greedy == expected and not chunks and same_shape
-    # Not test_heads.TOLERANCE: on some seeds float32 costs the reference's weights 3e-5 (gemma4,
-    # whose scores have no scale), where the engine is nearer to what float64 gives.
-    good = good and weights_error <= TOLERANCE
     off_error = live_looking.off_error(directory, binary, seed)
     lens_error = live_looking.lens_error(directory, binary)
-    good = good and max(off_error, lens_error) <= TOLERANCE
+    # Not test_heads.TOLERANCE: on some seeds float32 costs the reference's weights 3e-5 (gemma4,
+    # whose scores have no scale), where the engine is nearer to what float64 gives.
+    worst = max(error, weights_error, off_error, lens_error)
+    good = worst <= TOLERANCE or worst <= 4 * rounding_of_decoder(name, directory)
+    good = good and greedy == expected and not chunks and same_shape
     print(
         f"{'ok' if good else 'not ok'} {label}, seed {seed}: logits differ by {error:.1e}, "
         f"attention weights by {weights_error:.1e}, with heads off by {off_error:.1e}, each "
@@ -270,7 +270,7 @@ def check_encoder_decoder(name: str, seed: int, edit, out: Path) -> bool:
     wrong = test_encoder_decoders.differing(directory, texts)
     off_error = live_looking.reads_off_error(directory, binary, seed)
     worst = max(error, off_error)
-    good = (worst <= TOLERANCE or worst <= 4 * rounding(directory)) and not wrong
+    good = (worst <= TOLERANCE or worst <= 4 * rounding_of_translations(directory)) and not wrong
     if not edit:
         (directory / "generation_config.json").unlink()  # a shape knows nothing of it
         good &= exports(directory, binary, label) and has_its_shape(directory, binary)
@@ -280,26 +280,50 @@ def check_encoder_decoder(name: str, seed: int, edit, out: Path) -> bool:
     return good
 
 
-def rounding(directory: Path) -> float:
-    """How far transformers in float32 is from itself in float64. T5 does not scale its scores, so
-    random weights may make a softmax so steep that float32 is worth less than TOLERANCE."""
+def rounding(kind, directory: Path, logits_of, **options) -> float:
+    """How far transformers in float32 is from itself in float64. Random weights may make a softmax or
+    a delta rule so steep that float32 is worth less than TOLERANCE."""
+    import torch
+
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        model = kind.from_pretrained(directory, dtype=dtype, **options).eval()
+        with torch.no_grad():
+            found.append(logits_of(model).double())
+    return float((found[0] - found[1]).abs().max() / found[1].abs().max())
+
+
+def rounding_of_decoder(name: str, directory: Path) -> float:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    prompt = torch.tensor([json.loads((directory / "golden.json").read_text())["prompt"]])
+    return rounding(
+        AutoModelForCausalLM,
+        directory,
+        lambda model: model(prompt, use_cache=False).logits[0],
+        experts_implementation="eager",
+        attn_implementation=make_golden.ATTENTION.get(name, "eager"),
+    )
+
+
+def rounding_of_translations(directory: Path) -> float:
     import torch
     from transformers import AutoModelForSeq2SeqLM
 
-    golden, found = test_encoder_decoders.golden_of(directory), []
-    for dtype in (torch.float32, torch.float64):
-        model = AutoModelForSeq2SeqLM.from_pretrained(
-            directory, attn_implementation="eager", dtype=dtype
-        )
-        with torch.no_grad():
-            rows = [
-                model.eval()(
+    golden = test_encoder_decoders.golden_of(directory)
+
+    def logits_of(model):
+        return torch.cat(
+            [
+                model(
                     torch.tensor([s]), decoder_input_ids=torch.tensor([t]), use_cache=False
                 ).logits[0]
                 for s, t in zip(golden["sources"], golden["targets"])
             ]
-        found.append(torch.cat(rows).double())
-    return float((found[0] - found[1]).abs().max() / golden["largest"])
+        )
+
+    return rounding(AutoModelForSeq2SeqLM, directory, logits_of, attn_implementation="eager")
 
 
 def changes_nothing(directory: Path) -> bool:

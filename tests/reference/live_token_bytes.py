@@ -1,17 +1,20 @@
 """Compares each token's bytes, of which grammars make their masks, with `tokenizers` and llguidance.
 
-    python3 tests/reference/live_token_bytes.py DIRECTORY
+    HEADS_TESTS=all python3 tests/reference/live_token_bytes.py DIRECTORY
 
 DIRECTORY holds a folder a tokenizer, each with tokenizer.json. Of every id the bytes are the text
 that `tokenizers` decodes, where they are one, and those that llguidance finds in the file. Then
 llguidance's tokenizer of ours and that of the file are asked for the masks of a grammar's texts,
 token by token: they may differ only in what llguidance alone takes for special, which is any added
-token, and the byte 0xff, which is its own mark. Exit 1 if anything differs.
+token, and the byte 0xff, which is its own mark. Without HEADS_TESTS=all half of the tokenizers, drawn
+by chance. Exit 1 if anything differs.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import random
 import sys
 import tempfile
 import time
@@ -113,7 +116,10 @@ def compare(folder: Path, model: Path) -> bool:
 
 
 def main() -> int:
-    folders = [Path(sys.argv[1]) / name for name in sorted(PROMISED)]
+    names = sorted(PROMISED)
+    if os.environ.get("HEADS_TESTS") != "all":
+        names = random.sample(names, len(names) // 2)
+    folders = [Path(sys.argv[1]) / name for name in names]
     with tempfile.TemporaryDirectory() as scratch:
         return 0 if all([compare(folder, Path(scratch) / "m.bin") for folder in folders]) else 1
 

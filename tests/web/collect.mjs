@@ -79,6 +79,7 @@ async function collect(plan, file) {
   await stories.free("sampler", sampler);
   await stories.free("sequence", sequence);
   await stories.close();
+  out.closed = await stories.tokenize("a").catch((error) => error.message);
 
   class Counting extends Engine {  // the numbers that forward keeps
     keep() { return this.c.heads_keep(this.workspace, 1, 0); }

@@ -226,6 +226,10 @@ def test_memory(answers, stories):
     assert answers["kept"] == 0
 
 
+def test_closed(answers):
+    assert answers["closed"] == "the model was closed"
+
+
 def test_translations(answers, fault_models):
     with heads.Model(fault_models["translator"]) as model:
         want = [generated(model, *translation) for translation in TRANSLATIONS]
