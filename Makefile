@@ -12,7 +12,7 @@
 # make asan      ./run-asan and the tests' C programs under ASan and UBSan
 # make tsan      several callers at once, under TSan
 # make coverage  runs every test in a copy that counts which lines and branches of C they reach
-# make emulated  checks the kernels for AMX and AVX-VNNI on any x86 processor
+# make emulated  checks the kernels for AVX-VNNI on any x86 processor, for AMX on any with AVX-512
 # make OMP=1     ./run-omp, whose threads are OpenMP's
 # make TARGET=T  build/T/heads for another system (aarch64-macos, x86_64-windows-gnu, ..), with
 #                zig, which pip downloads (100 MB); make TARGET=T lib builds its library
