@@ -116,7 +116,9 @@ INLINE Ints v_dot_start(int32_t offset) {
 // |w| times x with the sign of w: a pair is at most 2 x 128 x 127, which 16 bits hold.
 INLINE __m256i dot4(__m256i sum, __m256i w, __m256i x) {
     __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    __asm__("" : "+x"(sum));  // or gcc adds several pairs to each other first, and spills registers
+    return sum;
 }
 #endif
 
@@ -167,8 +169,13 @@ static inline void dots(int32_t out[8], const int16_t *x, int x_step, const int1
 MATMUL(f32, 2, 3, 1, 512)
 MATMUL(f16, 2, 2, 1, 512)
 MATMUL(bf16, 2, 2, BLOCK, 32)
+#ifdef AVX_VNNI
 MATMUL(q8, 2, 2, BLOCK, 64)
 MATMUL(q4, 2, 2, BLOCK, 64)
+#else  // |w| too wants registers
+MATMUL(q8, 1, 4, BLOCK, 64)
+MATMUL(q4, 1, 4, BLOCK, 64)
+#endif
 MIX(f32, 1, 2, 2)
 MIX(f16, 1, 2, 2)
 MIX(q8, 2, 4, 1)

@@ -483,11 +483,16 @@ INLINE void int_mix_rows(float *out, size_t dim, const IntMixTile *tile, int n, 
     TILES_##T(body, P, Args)                                                                       \
     static void (*const body##_##P[MAX_T])(const Args *) = {NAMES_##T(body##_##P)};
 
+// The tiles of P panels, unless they are those of one.
+#define WIDE_1(body, T)
+#define WIDE_2(body, T) TILES(body, 2, T, Tile)
+#define WIDE_4(body, T) TILES(body, 4, T, Tile)
+
 // matmul_NAME in tiles of up to P panels x T rows; a step is `step` k, and `piece` of them make
 // about 12 KB of activations.
 #define MATMUL(name, P, T, step, piece)                                                            \
     TILES(tile_##name, 1, T, Tile)                                                                 \
-    TILES(tile_##name, P, T, Tile)                                                                 \
+    WIDE_##P(tile_##name, T)                                                                       \
     static void tile_##name##_one(const Tile *tile) { tile_##name(tile, ONE_P, 1, true); }         \
     static void matmul_##name(float *out, size_t out_stride, const uint8_t *panels,                \
                               size_t panel_stride, int n_panels, int n_in, const Rows *x,          \
