@@ -31,23 +31,28 @@ static void go_to(Sequence *s, const int *tokens, int depth) {
     run(s, tokens + heads_sequence_length(s), depth - heads_sequence_length(s), 0);
 }
 
-static double run_batch(Workspace *w, const Sequence *parent, int depth, int n, int steps,
-                        const int *tokens) {
+// The seconds of so many passes of all runs, after some that are not timed. Frees the sequences.
+static double run_all(Workspace *w, Run *runs, int n, int untimed, int timed) {
     Error err;
-    Run runs[MAX_SEQUENCES];
-    if (n > MAX_SEQUENCES) die(&(Error){"too many sequences"});
-    for (int i = 0; i < n; i++) {
-        runs[i] = (Run){heads_sequence_fork(parent, depth, &err), tokens + depth + i, 1, 1};
-        if (!runs[i].sequence) die(&err);
-    }
     double start = 0;
-    for (int step = -1; step < steps; step++) {  // the first is not timed
-        if (step == 0) start = seconds();
+    for (int i = -untimed; i < timed; i++) {
+        if (i == 0) start = seconds();
         if (!heads_forward_runs(w, runs, n, &err)) die(&err);
     }
     double time = seconds() - start;
     for (int i = 0; i < n; i++) heads_sequence_free(runs[i].sequence);
     return time;
+}
+
+static double run_batch(Workspace *w, const Sequence *parent, int depth, int n, int steps,
+                        const int *tokens) {
+    Error err;
+    Run runs[MAX_SEQUENCES];
+    for (int i = 0; i < n; i++) {
+        runs[i] = (Run){heads_sequence_fork(parent, depth, &err), tokens + depth + i, 1, 1};
+        if (!runs[i].sequence) die(&err);
+    }
+    return run_all(w, runs, n, 1, steps);
 }
 
 static double run_texts(Workspace *w, int n, int length, const int *tokens) {
@@ -57,11 +62,7 @@ static double run_texts(Workspace *w, int n, int length, const int *tokens) {
         runs[i] = (Run){heads_sequence_new(w, false, &err), tokens + i * length, length, length};
         if (!runs[i].sequence) die(&err);
     }
-    double start = seconds();
-    if (!heads_forward_runs(w, runs, n, &err)) die(&err);
-    double time = seconds() - start;
-    for (int i = 0; i < n; i++) heads_sequence_free(runs[i].sequence);
-    return time;
+    return run_all(w, runs, n, 0, 1);
 }
 
 int main(int argc, char **argv) {
@@ -82,6 +83,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < context + MAX_SEQUENCES; i++)
         tokens[i] = (int)((unsigned)i * 7919u % (unsigned)model.vocab_size);
     for (int depth, n, m; scanf("%d %d %d", &depth, &n, &m) == 3;) {
+        if (-n > MAX_SEQUENCES) die(&(Error){"too many sequences"});
         go_to(s, tokens, depth);
         double start = seconds(), time = 0;
         if (n < 0)
