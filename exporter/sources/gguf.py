@@ -142,13 +142,15 @@ def _stored_name(stored_names, name: str, kind: str, module: str) -> str | None:
 def _modules(module: str, suffix: str, kind: str, tensor: Tensor) -> dict[str, Tensor]:
     """A tensor in Hugging Face's form: experts one below the other, norms of heads one by
     one."""
-    parts = [
-        tensor.slice(i, i + 1).map(lambda w: w[0], tensor.shape[1:]) for i in range(tensor.shape[0])
-    ]
+
+    def parts() -> list[Tensor]:
+        n = tensor.shape[0]
+        return [tensor.slice(i, i + 1).map(lambda w: w[0], tensor.shape[1:]) for i in range(n)]
+
     if kind.startswith("expert_") and len(tensor.shape) == 3:
-        return {module + suffix: stack(parts)}
+        return {module + suffix: stack(parts())}
     if "*" in module:
-        return {module.replace("*", str(i)) + suffix: part for i, part in enumerate(parts)}
+        return {module.replace("*", str(i)) + suffix: part for i, part in enumerate(parts())}
     if kind == "shared_gate" and len(tensor.shape) == 1:
         return {module + suffix: tensor.map(lambda w: w[None], (1, *tensor.shape))}
     return {module + suffix: tensor}

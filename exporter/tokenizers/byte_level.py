@@ -66,6 +66,6 @@ def from_ranks(kind: Kind, ranks: dict[bytes, int], added: list[dict]) -> Vocabu
                 merges[left, right] = (id, id)
     v = Vocabulary(tokens, merges, None, [ranks.get(bytes([b]), -1) for b in range(256)])
     v.normalizer, v.splits = Normalizer(list(kind.normalizer)), list(kind.splits)
-    v.words = sorted(tokens)
+    v.words = set(tokens)
     place_added_tokens(v, added, {token["content"]: token["id"] for token in added})
     return v

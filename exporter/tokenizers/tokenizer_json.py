@@ -136,9 +136,9 @@ def bpe_model(v: Vocabulary, model: dict, vocab: dict[str, int], byte_level: boo
             raise ExportError(f"model.unk_token is {shown(unk)}, which is not in vocab")
         v.unk, v.fuse_unk = vocab[unk], bool(model.get("fuse_unk"))
     if model.get("ignore_merges"):
-        v.words = [
+        v.words = {
             id for token, id in vocab.items() if token and all(c in CHAR_BYTES for c in token)
-        ]
+        }
 
 
 def _fallback(model: dict, vocab: dict[str, int]) -> list[int]:
@@ -161,7 +161,7 @@ def _wordpiece(v: Vocabulary, model: dict, vocab: dict[str, int]) -> None:
     v.goes_on = model.get("continuing_subword_prefix", "##")
     v.wordpiece = model.get("max_input_chars_per_word", 100)
     v.unk, v.bytes, v.splits = vocab[unk], [-1] * 256, [BERT]
-    v.words = [id for id in vocab.values() if id not in v.special]
+    v.words = {id for id in vocab.values() if id not in v.special}
 
 
 def place_added_tokens(v: Vocabulary, tokens: list[dict], vocab: dict[str, int]) -> None:

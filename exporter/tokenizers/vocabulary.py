@@ -35,7 +35,7 @@ class Vocabulary:
     bytes: list[int]
     unk: int = -1
     fuse_unk: bool = False
-    words: list[int] = field(default_factory=list)
+    words: set[int] = field(default_factory=set)
     added: list[Added] = field(default_factory=list)
     special: set[int] = field(default_factory=set)
     normalizer: Normalizer = field(default_factory=Normalizer)
