@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import random
 import re
 import signal
 import subprocess
@@ -50,6 +51,22 @@ def run_command(*args: object, **options) -> subprocess.CompletedProcess:
     # Wine's own line, where a process ends while a thread of it only begins.
     done.stderr = re.sub(r"wine client error:\w+: sendmsg: .*\n", "", text)
     return done
+
+
+def pytest_collection_modifyitems(items) -> None:
+    """HEADS_CASES=N:SEED takes of each test an Nth of its cases, but one at least, by chance. Every
+    worker of pytest's draws the same."""
+    share, _, seed = os.environ.get("HEADS_CASES", "1:").partition(":")
+    of_test: dict[str, list] = {}
+    for item in items:
+        of_test.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    rng = random.Random(seed)
+    taken = {
+        item
+        for cases in of_test.values()
+        for item in rng.sample(cases, -(-len(cases) // int(share)))
+    }
+    items[:] = [item for item in items if item in taken]
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,11 @@
 """Doubles inputs that are bad on purpose, and counts the instructions: at most 2.6 times as many.
 
-    python tests/campaigns/linear.py [--only WORD] [--real DIRECTORY]
+    python tests/campaigns/linear.py [--only WORD] [--real DIRECTORY] [--share N [--seed S]]
 
 Counted by valgrind's callgrind in tests/c's programs and ./run; lines of Python for the exporter.
 WORD: an expression that the names of what is tried must match. Every kind of tokenizer in the
-tests; --real: and those of a directory's tokenizer.json, a folder each.
+tests; --real: and those of a directory's tokenizer.json, a folder each. --share: an Nth of all
+that, by chance.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import re
 import shutil
 import struct
@@ -144,11 +146,13 @@ def record(data: bytes) -> bytes:
 
 
 class Report:
-    def __init__(self, only: str):
-        self.only, self.tried, self.wrong = only, 0, []
+    def __init__(self, only: str, share: int, seed: int):
+        self.only, self.share, self.seed = only, share, seed
+        self.tried, self.wrong = 0, []
 
     def wanted(self, name: str) -> bool:
-        return bool(re.search(self.only, name))
+        drawn = random.Random(f"{self.seed} {name}").randrange(self.share) == 0
+        return drawn and bool(re.search(self.only, name))
 
     def add(self, name: str, once: int, twice: int) -> None:
         assert once > 100, f"{name}: {once} instructions: the call was not found"
@@ -509,8 +513,10 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="")
     parser.add_argument("--real")
+    parser.add_argument("--share", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    report = Report(options.only)
+    report = Report(options.only, options.share, options.seed)
     with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(os.cpu_count()) as pool:
         folder, jobs = Path(temporary), []
         talker = talkers.with_template((ROOT / "models/stories.bin").read_bytes(), talkers.PLAIN)

@@ -6,7 +6,7 @@ DIRECTORY holds a folder a tokenizer, each with tokenizer.json. Of every id the 
 that `tokenizers` decodes, where they are one, and those that llguidance finds in the file. Then
 llguidance's tokenizer of ours and that of the file are asked for the masks of a grammar's texts,
 token by token: they may differ only in what llguidance alone takes for special, which is any added
-token, and the byte 0xff, which is its own mark. Without HEADS_TESTS=all half of the tokenizers, drawn
+token, and the byte 0xff, which is its own mark. Without HEADS_TESTS=all a third of the tokenizers, drawn
 by chance. Exit 1 if anything differs.
 """
 
@@ -118,7 +118,7 @@ def compare(folder: Path, model: Path) -> bool:
 def main() -> int:
     names = sorted(PROMISED)
     if os.environ.get("HEADS_TESTS") != "all":
-        names = random.sample(names, len(names) // 2)
+        names = random.sample(names, len(names) // 3)
     folders = [Path(sys.argv[1]) / name for name in names]
     with tempfile.TemporaryDirectory() as scratch:
         return 0 if all([compare(folder, Path(scratch) / "m.bin") for folder in folders]) else 1
