@@ -4,10 +4,12 @@ in turn, as a table.
 
     python tests/reference/compare_peers.py [--shapes smollm-135m,moe-1b,mamba2-130m,minilm]
         [--dtypes f32,bf16,q8,q4] [--threads N] [--rounds 5] [--sequences 1,8,16,32] [--keep DIR]
-        [--browser DIR MODEL.gguf MODEL.bin]
+        [--peers llama.cpp,transformers] [--browser DIR MODEL.gguf MODEL.bin]
 
 Peers are what is installed: llama.cpp (pip install llama-cpp-python gguf) and transformers (torch,
-transformers). Each makes its own file of the same weights, lives in a process of its own, and is
+transformers), or with --peers ik_llama.cpp (CMAKE_ARGS=-DGGML_NATIVE=ON pip install
+--no-binary ik-llama-cpp-python ik-llama-cpp-python) and OpenVINO (openvino optimum-intel nncf) too.
+Each makes its own file of the same weights, lives in a process of its own, and is
 asked round after round for the same things: a prompt of 256 tokens, single tokens after 0 and after
 4096 others, and with --sequences the decode of so many sequences as one batch, after 0 and after
 512 tokens that they share; an encoder for a text of 256 tokens and for 8 texts of 32. A ratio is
@@ -20,6 +22,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import ctypes
 import itertools
 import json
 import multiprocessing
@@ -29,7 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -156,6 +159,15 @@ class Heads:
         return n * length / self._seconds(0, -n, length)
 
 
+def gguf_file(task: Task) -> str:
+    path = task.file(f"{task.shape}-{task.dtype}.gguf")
+    if not os.path.exists(path):
+        tensors = hub_tensors(open_random(task.shape, SEED))
+        write_gguf(path + ".tmp", SHAPES[task.shape], tensors, task.dtype)
+        os.replace(path + ".tmp", path)
+    return path
+
+
 class LlamaCpp:
     """llama.cpp by its C functions, with the defaults of its Python package: an f16 KV cache, chunks
     of 512, no flash attention. batch() takes what is fastest."""
@@ -169,23 +181,17 @@ class LlamaCpp:
                 f"{error.name} is not installed (pip install llama-cpp-python gguf)"
             ) from None
         self.api, self.task, self.version = llama_cpp, task, llama_cpp.__version__
-        path = task.file(f"{task.shape}-{task.dtype}.gguf")
-        if not os.path.exists(path):
-            tensors = hub_tensors(open_random(task.shape, SEED))
-            write_gguf(path + ".tmp", SHAPES[task.shape], tensors, task.dtype)
-            os.replace(path + ".tmp", path)
         options = {"n_threads": task.threads, "n_threads_batch": task.threads}
         options |= {"n_ctx": task.context, "embedding": task.encoder, "verbose": False}
-        self.llama = llama_cpp.Llama(path, **options)
+        self.llama = llama_cpp.Llama(gguf_file(task), **options)
+        self.model, self.params = self.llama.model, self.llama.context_params
         self.contexts = {0: self.llama.ctx}
         self.batches = {}  # (n, depth): its context
 
     def _after(self, depth: int):
         """The context that holds so many tokens and no more; filled when it is first asked for."""
         if depth not in self.contexts:
-            self.contexts[depth] = self.api.llama_init_from_model(
-                self.llama.model, self.llama.context_params
-            )
+            self.contexts[depth] = self.api.llama_init_from_model(self.model, self.params)
             self._fill(self.contexts[depth], depth)
         context = self.contexts[depth]
         if not self._forget(context, 0, depth):  # a state that has gone on
@@ -233,10 +239,10 @@ class LlamaCpp:
     def _sequences(self, n: int, depth: int, unified: bool, flash: int):
         """A context with `depth` tokens in sequence 0 and room for n sequences that copy them; its
         cache is one buffer for all, with the shared tokens once, or a buffer for each."""
-        params = type(self.llama.context_params).from_buffer_copy(self.llama.context_params)
+        params = type(self.params).from_buffer_copy(self.params)
         params.n_ctx = (n + 1) * (depth + DECODE + 1)
         params.n_seq_max, params.kv_unified, params.flash_attn_type = n + 1, unified, flash
-        context = self.api.llama_init_from_model(self.llama.model, params)
+        context = self.api.llama_init_from_model(self.model, params)
         self._fill(context, depth)
         return context
 
@@ -287,8 +293,58 @@ class LlamaCpp:
     def texts(self, n: int, length: int) -> float:
         with self._batch(n, length, 0) as batch:
             start = time.perf_counter()
-            self._pass(self.llama.ctx, batch)
+            self._pass(self.contexts[0], batch)
             return n * length / (time.perf_counter() - start)
+
+
+class IkLlama(LlamaCpp):
+    """ik_llama.cpp in its fastest way: weights repacked when it starts, flash attention; batches are
+    left out."""
+
+    def __init__(self, task: Task):
+        try:
+            import gguf  # noqa: F401
+            import ik_llama_cpp
+            from ik_llama_cpp import _ctypes_api as api
+        except ImportError as error:
+            raise Absent(f"{error.name} is not installed") from None
+        if task.encoder:
+            raise Absent("encoders are not measured in it")
+        self.api, self.task, self.version = api, task, ik_llama_cpp.__version__
+        how = api.llama_model_default_params()
+        how.use_mmap, how.repack_tensors = False, True
+        self.model = api.llama_model_load_from_file(gguf_file(task).encode(), how)
+        if not self.model:
+            raise Absent("it cannot load this model")
+        self.params = api.llama_context_default_params()
+        self.params.n_ctx, self.params.flash_attn = task.context, True
+        self.params.n_threads = self.params.n_threads_batch = task.threads
+        self.contexts = {}
+
+    def _forget(self, context, sequence: int, depth: int) -> bool:
+        remove = self.api._lib.llama_kv_cache_seq_rm
+        remove.restype, remove.argtypes = ctypes.c_bool, [ctypes.c_void_p, *[ctypes.c_int32] * 3]
+        return remove(context, sequence, depth, -1)
+
+    def _run(self, context, ids: list[int]) -> None:
+        """After what the context holds, with the logits of the last."""
+        end = self.api._lib.llama_kv_cache_seq_pos_max
+        end.restype, end.argtypes = ctypes.c_int32, [ctypes.c_void_p, ctypes.c_int32]
+        n, first = len(ids), max(end(context, 0), -1) + 1
+        batch = self.api.llama_batch_init(n, 0, 1)
+        batch.n_tokens = n
+        for i, token in enumerate(ids):
+            batch.token[i], batch.pos[i], batch.logits[i] = token, first + i, i + 1 == n
+            batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+        self._pass(context, batch)
+        self.api.llama_batch_free(batch)
+
+    def _pass(self, context, batch) -> None:
+        if self.api.llama_decode(context, batch):
+            raise RuntimeError("llama_decode failed")
+
+    def batch(self, n: int, depth: int) -> None:
+        return None
 
 
 class Torch:
@@ -384,7 +440,81 @@ class Torch:
         return n * length / (time.perf_counter() - start)
 
 
-ENGINES = {"heads.c": Heads, "llama.cpp": LlamaCpp, "transformers": Torch}
+class OpenVino:
+    """OpenVINO as optimum-intel exports for it: weights in eight or four bits, and what it takes for
+    the rest: bf16 where the processor has it, and a cache in eight bits."""
+
+    def __init__(self, task: Task):
+        try:
+            import nncf  # noqa: F401
+            import openvino
+            from optimum.intel import OVModelForCausalLM, OVWeightQuantizationConfig
+        except ImportError as error:
+            raise Absent(f"{error.name} is not installed") from None
+        if task.dtype not in ("q8", "q4"):
+            raise Absent(f"{task.dtype} is not measured in it")
+        self.task, self.version = task, openvino.__version__
+        folder = task.file(f"{task.shape}-{task.dtype}-openvino")
+        if not os.path.exists(folder):
+            whole = task.file(f"{task.shape}-hf")
+            Torch(replace(task, dtype="bf16")).model.save_pretrained(whole)
+            bits = OVWeightQuantizationConfig(bits=8 if task.dtype == "q8" else 4)
+            made = OVModelForCausalLM.from_pretrained(
+                whole, export=True, load_in_8bit=False, quantization_config=bits
+            )
+            made.save_pretrained(folder)
+            del made
+        how = {"INFERENCE_NUM_THREADS": task.threads, "PERFORMANCE_HINT": "LATENCY"}
+        model = openvino.Core().compile_model(f"{folder}/openvino_model.xml", "CPU", how)
+        self.request, self.depth = model.create_infer_request(), 0
+
+    def _run(self, ids: list[int]) -> None:
+        end = self.depth + len(ids)
+        inputs = {
+            "input_ids": np.array([ids]),
+            "attention_mask": np.ones((1, end), np.int64),
+            "position_ids": np.arange(self.depth, end)[None],
+            "beam_idx": np.zeros(1, np.int32),
+        }
+        self.request.infer(inputs, share_inputs=True, share_outputs=True)
+        self.depth = end
+
+    def _after(self, depth: int) -> None:
+        """Filled each time, since its state cannot go back."""
+        self.request.reset_state()
+        self.depth = 0
+        for at in range(0, depth, 512):
+            self._run(tokens(depth, self.task.shape)[at : at + 512])
+
+    def logits(self) -> np.ndarray:
+        self._after(0)
+        self._run(tokens(8, self.task.shape))
+        return self.request.get_tensor("logits").data[0, -1].copy()
+
+    def prefill(self, n: int) -> float:
+        self._after(0)
+        start = time.perf_counter()
+        self._run(tokens(n, self.task.shape))
+        return n / (time.perf_counter() - start)
+
+    def decode(self, depth: int) -> float:
+        self._after(depth)
+        start = time.perf_counter()
+        for token in tokens(DECODE, self.task.shape):
+            self._run([token])
+        return DECODE / (time.perf_counter() - start)
+
+    def batch(self, n: int, depth: int) -> None:
+        return None
+
+
+ENGINES = {
+    "heads.c": Heads,
+    "llama.cpp": LlamaCpp,
+    "transformers": Torch,
+    "ik_llama.cpp": IkLlama,
+    "OpenVINO": OpenVino,
+}
 
 
 # ---- a process for each engine, and the rounds ---------------------------------------------------
@@ -464,9 +594,11 @@ class Engine:
         self.process.join()
 
 
-def measure(task: Task, what: list[tuple], rounds: int, limit: float) -> list[Engine]:
+def measure(
+    task: Task, peers: list[str], what: list[tuple], rounds: int, limit: float
+) -> list[Engine]:
     """All engines on one file: a round asks each thing of each engine in turn."""
-    engines = [Engine(name, task, limit) for name in ENGINES]
+    engines = [Engine(name, task, limit) for name in ["heads.c", *peers]]
     ours = engines[0].ask("logits")
     for engine in engines[1:]:
         theirs = engine.ask("logits")
@@ -568,6 +700,7 @@ def main() -> None:
         default=4096,
         help="of the second measurement of decode; 0: leave it out",
     )
+    parser.add_argument("--peers", default="llama.cpp,transformers")
     parser.add_argument(
         "--sequences",
         type=sequences,
@@ -595,7 +728,9 @@ def main() -> None:
             f"--dtypes {args.dtypes}: expected f32, bf16, q8 and q4, or some of them, with commas "
             "between"
         )
-    peers = [name for name in ENGINES if name != "heads.c"]
+    peers = args.peers.split(",")
+    if not set(peers) <= {*ENGINES} - {"heads.c"}:
+        parser.error(f"--peers {args.peers}: expected some of {', '.join([*ENGINES][1:])}")
     remarks = []
     subprocess.run(
         ["make", "-s", "-C", ROOT, "run", "build/tests/c/compare_peers"],
@@ -617,7 +752,7 @@ def main() -> None:
             context = min(context, SHAPES[shape].get("max_position_embeddings", context))
             task = Task(shape, dtype, args.threads, args.chunk, context, directory)
             what = requests_of(task, args.depth, args.sequences)
-            engines = measure(task, what, args.rounds, args.limit)
+            engines = measure(task, peers, what, args.rounds, args.limit)
             for request in what:
                 print(row_of(task, request, engines), flush=True)
             remarks += [
