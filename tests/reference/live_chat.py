@@ -4,7 +4,7 @@
     HEADS_TESTS=all live_chat.py chat_templates.json [SEED]
 
 The file is a list of {"name", "text"}. Of each template hundreds of random conversations, or without
-HEADS_TESTS=all a third of them, are rendered by tests/c/render_chat and by transformers' own code for
+HEADS_TESTS=all a third of them for half of the templates, are rendered by tests/c/render_chat and by transformers' own code for
 apply_chat_template. Every text must be equal or refused, and 85 % of
 the templates must be exact on all plain conversations. What transformers fails with must be refused."""
 
@@ -30,7 +30,12 @@ TOKENS = [
     {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "</s>"},
     {"bos_token": "<|begin_of_text|>", "eos_token": "<|im_end|>"},
 ]
-CASES = 60 if os.environ.get("HEADS_TESTS") == "all" else 20  # of each class
+ALL = os.environ.get("HEADS_TESTS") == "all"
+CASES = 60 if ALL else 20  # of each class
+
+
+def some(templates: list[dict]) -> list[dict]:
+    return templates if ALL else random.sample(templates, len(templates) // 2)
 
 
 class Clock(chat_template_utils.datetime):
@@ -114,7 +119,7 @@ def main() -> int:
     if len(sys.argv) < 2:
         print(__doc__, file=sys.stderr)
         return 2
-    templates = json.loads(Path(sys.argv[1]).read_text())
+    templates = some(json.loads(Path(sys.argv[1]).read_text()))
     rng = random.Random(int(sys.argv[2]) if len(sys.argv) > 2 else 1)
     found: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
     with tempfile.TemporaryDirectory() as directory:

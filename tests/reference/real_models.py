@@ -103,7 +103,7 @@ def beginning(text: Path) -> bytes:
     return text.read_bytes()[: 60000 if ALL else 20000]
 
 
-SOME = {"smollm2": ("q8", "q4 --calibrate", "q4m --calibrate")}
+SOME = {"smollm2": ("q8", "q4 --calibrate")}
 
 
 def check_bits(name: str, folder: Path, text: Path, settings: tuple[str, ...]) -> None:
