@@ -458,7 +458,8 @@ class OpenVino:
         if not os.path.exists(folder):
             whole = task.file(f"{task.shape}-hf")
             Torch(replace(task, dtype="bf16")).model.save_pretrained(whole)
-            bits = OVWeightQuantizationConfig(bits=8 if task.dtype == "q8" else 4)
+            bits = {"bits": 8} if task.dtype == "q8" else {"bits": 4, "group_size": 32}
+            bits = OVWeightQuantizationConfig(**bits)
             made = OVModelForCausalLM.from_pretrained(
                 whole, export=True, load_in_8bit=False, quantization_config=bits
             )
