@@ -159,6 +159,32 @@ class Heads:
         return n * length / self._seconds(0, -n, length)
 
 
+class Peer:
+    """One that goes on from a state: _after(depth) gives that which holds so many tokens, and
+    _run(state, ids) adds more."""
+
+    def _fill(self, state, depth: int) -> None:
+        for at in range(0, depth, 512):
+            self._run(state, tokens(depth, self.task.shape)[at : at + 512])
+
+    def prefill(self, n: int) -> float:
+        state = self._after(0)
+        start = time.perf_counter()
+        self._run(state, tokens(n, self.task.shape))
+        return n / (time.perf_counter() - start)
+
+    def decode(self, depth: int) -> float:
+        state = self._after(depth)
+        start = time.perf_counter()
+        for token in tokens(DECODE, self.task.shape):
+            self._run(state, [token])
+        return DECODE / (time.perf_counter() - start)
+
+    def batch(self, n: int, depth: int) -> float | None:
+        """None: not measured in it."""
+        return None
+
+
 def gguf_file(task: Task) -> str:
     path = task.file(f"{task.shape}-{task.dtype}.gguf")
     if not os.path.exists(path):
@@ -168,7 +194,7 @@ def gguf_file(task: Task) -> str:
     return path
 
 
-class LlamaCpp:
+class LlamaCpp(Peer):
     """llama.cpp by its C functions, with the defaults of its Python package: an f16 KV cache, chunks
     of 512, no flash attention. batch() takes what is fastest."""
 
@@ -204,10 +230,6 @@ class LlamaCpp:
         memory = self.api.llama_get_memory(context)
         return not memory or self.api.llama_memory_seq_rm(memory, sequence, depth, -1)
 
-    def _fill(self, context, depth: int) -> None:
-        for at in range(0, depth, 512):
-            self._run(context, tokens(depth, self.task.shape)[at : at + 512])
-
     def _run(self, context, ids: list[int]) -> None:
         array = (self.api.llama_token * len(ids))(*ids)
         self._pass(context, self.api.llama_batch_get_one(array, len(ids)))
@@ -222,19 +244,6 @@ class LlamaCpp:
         else:
             row, width = api.llama_get_logits_ith(context, -1), config["vocab_size"]
         return np.ctypeslib.as_array(row, (width,)).copy()
-
-    def prefill(self, n: int) -> float:
-        context = self._after(0)
-        start = time.perf_counter()
-        self._run(context, tokens(n, self.task.shape))
-        return n / (time.perf_counter() - start)
-
-    def decode(self, depth: int) -> float:
-        context = self._after(depth)
-        start = time.perf_counter()
-        for token in tokens(DECODE, self.task.shape):
-            self._run(context, [token])
-        return DECODE / (time.perf_counter() - start)
 
     def _sequences(self, n: int, depth: int, unified: bool, flash: int):
         """A context with `depth` tokens in sequence 0 and room for n sequences that copy them; its
@@ -331,13 +340,10 @@ class IkLlama(LlamaCpp):
         end = self.api._lib.llama_kv_cache_seq_pos_max
         end.restype, end.argtypes = ctypes.c_int32, [ctypes.c_void_p, ctypes.c_int32]
         n, first = len(ids), max(end(context, 0), -1) + 1
-        batch = self.api.llama_batch_init(n, 0, 1)
-        batch.n_tokens = n
-        for i, token in enumerate(ids):
-            batch.token[i], batch.pos[i], batch.logits[i] = token, first + i, i + 1 == n
-            batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
-        self._pass(context, batch)
-        self.api.llama_batch_free(batch)
+        with self._batch(1, n, 0) as batch:
+            for i, token in enumerate(ids):
+                batch.token[i], batch.pos[i], batch.logits[i] = token, first + i, i + 1 == n
+            self._pass(context, batch)
 
     def _pass(self, context, batch) -> None:
         if self.api.llama_decode(context, batch):
@@ -347,7 +353,7 @@ class IkLlama(LlamaCpp):
         return None
 
 
-class Torch:
+class Torch(Peer):
     """transformers on torch, eager; it has no counterpart of q8 and q4."""
 
     def __init__(self, task: Task):
@@ -388,7 +394,10 @@ class Torch:
             found[experts + "down_proj"] = found.pop(experts + "down_proj.weight")
         return found
 
-    def _run(self, rows: list[list[int]], cache):
+    def _run(self, cache, ids: list[int]):
+        return self._run_rows(cache, [ids])
+
+    def _run_rows(self, cache, rows: list[list[int]]):
         """The logits of the last token of each row."""
         name = "cache_params" if self.model.config.model_type == "mamba2" else "past_key_values"
         options = {name: cache, "use_cache": True, "logits_to_keep": 1}
@@ -398,39 +407,24 @@ class Torch:
         """A cache that holds so many tokens; filled when it is first asked for."""
         if depth not in self.filled:
             self.filled[depth] = self.transformers.DynamicCache(config=self.model.config)
-            for at in range(0, depth, 512):
-                ids = tokens(depth, self.task.shape)[at : at + 512]
-                self._run([ids], self.filled[depth])
+            self._fill(self.filled[depth], depth)
         return copy.deepcopy(self.filled[depth])
 
     def logits(self) -> np.ndarray:
-        ids = [tokens(8, self.task.shape)]
+        ids = tokens(8, self.task.shape)
         if self.task.encoder:
-            return self.model(self.torch.tensor(ids)).last_hidden_state[0, -1].float().numpy()
-        return self._run(ids, self._after(0))[0].float().numpy()
-
-    def prefill(self, n: int) -> float:
-        cache = self._after(0)
-        start = time.perf_counter()
-        self._run([tokens(n, self.task.shape)], cache)
-        return n / (time.perf_counter() - start)
-
-    def decode(self, depth: int) -> float:
-        cache = self._after(depth)
-        start = time.perf_counter()
-        for token in tokens(DECODE, self.task.shape):
-            self._run([[token]], cache)
-        return DECODE / (time.perf_counter() - start)
+            return self.model(self.torch.tensor([ids])).last_hidden_state[0, -1].float().numpy()
+        return self._run(self._after(0), ids)[0].float().numpy()
 
     def batch(self, n: int, depth: int) -> float:
         cache = self._after(depth)
         if depth:
             cache.reorder_cache(self.torch.zeros(n, dtype=self.torch.long))
         rows = [[token] for token in tokens(depth + n, self.task.shape)[depth:]]
-        self._run(rows, cache)
+        self._run_rows(cache, rows)
         start = time.perf_counter()
         for _ in range(DECODE):
-            self._run(rows, cache)
+            self._run_rows(cache, rows)
         return n * DECODE / (time.perf_counter() - start)
 
     def texts(self, n: int, length: int) -> float:
@@ -440,7 +434,7 @@ class Torch:
         return n * length / (time.perf_counter() - start)
 
 
-class OpenVino:
+class OpenVino(Peer):
     """OpenVINO as optimum-intel exports for it: weights in eight or four bits, and what it takes for
     the rest: bf16 where the processor has it, and a cache in eight bits."""
 
@@ -469,7 +463,7 @@ class OpenVino:
         model = openvino.Core().compile_model(f"{folder}/openvino_model.xml", "CPU", how)
         self.request, self.depth = model.create_infer_request(), 0
 
-    def _run(self, ids: list[int]) -> None:
+    def _run(self, request, ids: list[int]) -> None:
         end = self.depth + len(ids)
         inputs = {
             "input_ids": np.array([ids]),
@@ -477,36 +471,19 @@ class OpenVino:
             "position_ids": np.arange(self.depth, end)[None],
             "beam_idx": np.zeros(1, np.int32),
         }
-        self.request.infer(inputs, share_inputs=True, share_outputs=True)
+        request.infer(inputs, share_inputs=True, share_outputs=True)
         self.depth = end
 
-    def _after(self, depth: int) -> None:
+    def _after(self, depth: int):
         """Filled each time, since its state cannot go back."""
         self.request.reset_state()
         self.depth = 0
-        for at in range(0, depth, 512):
-            self._run(tokens(depth, self.task.shape)[at : at + 512])
+        self._fill(self.request, depth)
+        return self.request
 
     def logits(self) -> np.ndarray:
-        self._after(0)
-        self._run(tokens(8, self.task.shape))
+        self._run(self._after(0), tokens(8, self.task.shape))
         return self.request.get_tensor("logits").data[0, -1].copy()
-
-    def prefill(self, n: int) -> float:
-        self._after(0)
-        start = time.perf_counter()
-        self._run(tokens(n, self.task.shape))
-        return n / (time.perf_counter() - start)
-
-    def decode(self, depth: int) -> float:
-        self._after(depth)
-        start = time.perf_counter()
-        for token in tokens(DECODE, self.task.shape):
-            self._run([token])
-        return DECODE / (time.perf_counter() - start)
-
-    def batch(self, n: int, depth: int) -> None:
-        return None
 
 
 ENGINES = {

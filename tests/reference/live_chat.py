@@ -3,10 +3,10 @@
 
     HEADS_TESTS=all live_chat.py chat_templates.json [SEED]
 
-The file is a list of {"name", "text"}. Of each template hundreds of random conversations, or without
-HEADS_TESTS=all a third of them for half of the templates, are rendered by tests/c/render_chat and by transformers' own code for
-apply_chat_template. Every text must be equal or refused, and 85 % of
-the templates must be exact on all plain conversations. What transformers fails with must be refused."""
+The file is a list of {"name", "text"}. Of each template hundreds of random conversations are rendered by
+tests/c/render_chat and by transformers' own code for apply_chat_template. Every text must be equal or refused, and 85 % of
+the templates must be exact on all plain conversations. What transformers fails with must be refused. Without
+HEADS_TESTS=all a third of the conversations of half of the templates, drawn by chance."""
 
 from __future__ import annotations
 

@@ -3,9 +3,10 @@
 
     HEADS_TESTS=all live_tools.py chat_templates.json [SEED]
 
-The file is a list of {"name", "text"}. Of each template that takes tools, random conversations (40, or without
-HEADS_TESTS=all 15, for half of the templates) with calls and what these gave are rendered by the server's code and by transformers' own for apply_chat_template: every text must be equal, and where
-one fails the other has to. Equal texts have equal ids, since both are encoded as they stand."""
+The file is a list of {"name", "text"}. Of each template that takes tools, random conversations with calls and what these
+gave are rendered by the server's code and by transformers' own for apply_chat_template: every text must be equal, and where
+one fails the other has to. Equal texts have equal ids, since both are encoded as they stand. Without HEADS_TESTS=all fewer
+conversations of half of the templates, drawn by chance."""
 
 from __future__ import annotations
 
