@@ -2,6 +2,7 @@
 // avx512.c. A product of tiles takes a cycle for each row of its first factor, however wide that
 // is, so 32 k cost the same in int8 as in bf16.
 #define INCLUDED
+#define ROWS_WANTED 128
 #include "avx512.c"
 
 #if defined(__x86_64__)
@@ -38,10 +39,10 @@ static void shape_bf16(int a, int b) {
     shape_tiles((uint8_t[]){A, A, B, B, A, B, 16, 16}, (uint8_t[]){64, 64, 64, 64, 64, 64, 64, 64});
 }
 
-// Up to L1_STEPS blocks of two panels stay in the first-level cache (36 of 48 KB) while all tokens
-// pass: tiles want 64 bytes a cycle, more than the second level gives, and half of them now come
-// from the first. Pieces are no shorter since at each border the sums go to memory and back.
-enum { L1_STEPS = 18, STEP_BYTES = 1024 };
+// Up to L2_STEPS blocks of two panels, and of 128 to 256 tokens, stay in the second-level cache
+// while they are multiplied. Shorter pieces, of which panels fit the first level, cost more than
+// they gain: at each border the sums go to memory and back.
+enum { L2_STEPS = 64, STEP_BYTES = 1024 };
 
 // Sums [16 tokens][16 rows of a panel] so far.
 #define LOAD_SUMS(C, sums)                                                                         \
@@ -94,7 +95,7 @@ static void walk_amx_bf16(Tile tile, int n_panels, size_t n, int rows) {
     const size_t fetched = (STEP_BYTES / 64 + n - 1) / n * 64;  // each group asks for its share
     shape_bf16(rows < 16 ? rows : 16, rows < 16 ? 0 : rows - 16);
     for (tile.from = 0; tile.from < tile.n_steps; tile.from = tile.to) {
-        tile.to = tile.from + (size_t)next_rows((int)(tile.n_steps - tile.from), L1_STEPS);
+        tile.to = tile.from + (size_t)next_rows((int)(tile.n_steps - tile.from), L2_STEPS);
         for (int p = 0; p < n_panels; p += 2) {
             tile.w = panels + (size_t)p * tile.panel_stride;
             // Next come two more panels, the next piece of the first ones, or what lies after all

@@ -99,6 +99,7 @@ typedef struct Steps Steps;  // steps.h: tokens of one head of a recurrence
 
 typedef struct {
     const char *name;
+    int rows_wanted;  // fewest rows of a product at which its kernels are at their best
     MatmulFn *matmul[N_DTYPES];
     MixFn *mix[N_DTYPES];  // F32, F16, Q8, Q4
     MixKeysFn *mix_keys[N_DTYPES];

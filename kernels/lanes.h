@@ -460,8 +460,13 @@ static uint64_t lanes_read(const uint8_t *lines, size_t n_lines, size_t n_stream
     return sum[0];
 }
 
+#ifndef ROWS_WANTED
+#define ROWS_WANTED 64
+#endif
+
 // The members of Kernels that this file implements.
 #define LANES_KERNELS                                                                              \
+    .rows_wanted = ROWS_WANTED,                                                                    \
     .to_bf16 = lanes_to_bf16, .to_f16 = lanes_to_f16,                                              \
     .rmsnorm = lanes_rmsnorm, .layernorm = lanes_layernorm, .add = lanes_add,                      \
     .scale = lanes_scale, .axpby = lanes_axpby, .act = lanes_act, .act_mul = lanes_act_mul,        \

@@ -72,7 +72,7 @@ static void choose_steps(Bench *b) {
 static void choose_lines(Bench *b) {
     size_t size = b->p.facts.file_bytes, cache = last_level_cache();
     b->cache_bytes = cache ? cache : (size_t)32 << 20;
-    bool cached = size <= 2 * b->cache_bytes;
+    bool cached = size <= b->cache_bytes;
     size_t bytes = cached ? 4 * b->cache_bytes : size;
     b->n_lines = (bytes < MOST_READ ? bytes : MOST_READ) / 64;
     b->lines = b->p.facts.bytes;
