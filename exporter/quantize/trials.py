@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
 from typing import Iterable, Sequence
 
@@ -22,7 +24,8 @@ class Trials:
 
     def __init__(self, folder: Folder, texts: Sequence[Text]):
         self.folder, self.texts = folder, texts
-        self.path = folder.file("trial.bin")
+        # Another export to the same place must not change it.
+        self.path = folder.file(f"trial-{os.getpid()}.bin")
         shutil.copyfile(folder.file("model.bin"), self.path)
         self.places = Checkpoint(self.path).tensors
         self.data = np.memmap(self.path, np.uint8, "r+")
@@ -37,6 +40,9 @@ class Trials:
 
     def close(self) -> None:
         self.engine.close()
+        del self.data
+        with contextlib.suppress(OSError):  # else it goes with the folder
+            os.remove(self.path)
 
     def divergence(self, names: Iterable[str], times: float = 1) -> float:
         """How far the next token's distribution is from that of q8 if these matrices have four

@@ -4,6 +4,7 @@ result does not depend on the jobs beside it, to the bit."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from ctypes import POINTER, byref, c_size_t, c_void_p, string_at
 from dataclasses import dataclass, field
@@ -85,6 +86,8 @@ class Likely:
 class Job:
     """A text on its way. `prompt` has to run. `source`: what an encoder reads before; the prompt is
     then how the text begins."""
+
+    mask = None  # a callback, if the text follows a grammar
 
     def __init__(self, prompt: list[int], n_top: int | None, source: list[int] | None):
         self.prompt, self.source = prompt, source
@@ -269,6 +272,14 @@ class Batch(NotCopied):
 
     def step(self) -> list[Job]:
         """One pass; returns the jobs that are done."""
+        if not any(job.mask for job in self.jobs.values()):
+            return self._step()
+        # In a thread of its own: Ctrl-C, which the main thread takes, would be lost in a mask. If
+        # it comes while the thread starts, nobody waits for that; so it takes its turn itself.
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(self._step).result()
+
+    def _step(self) -> list[Job]:
         events, done = POINTER(Event)(), []
         with self._turn() as batch:
             n = calls.batch_step(batch, byref(events))

@@ -4,6 +4,7 @@ export that is interrupted. The reference for products is numpy in double precis
 from __future__ import annotations
 
 import json
+import signal
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -20,6 +21,7 @@ from exporter.quantize import calibrate, codes, engine, panels, trials
 from exporter.quantize.beginnings import BEGINNINGS
 from exporter.quantize.budget import BITS, described, eight_bits
 from exporter.checkpoint import Checkpoint
+from exporter.command import interrupt
 from exporter.quantize.engine import Text
 from exporter.quantize.feedback import product_error, turned_rows, with_feedback
 from exporter.quantize.panels import quantize_blocks, turn
@@ -100,6 +102,23 @@ def test_an_exception_while_looking_is_raised(tmp_path):
             raise KeyboardInterrupt
 
         e.watch([Text([5, 6, 7])], take)
+
+
+def test_a_signal_during_a_pass_is_not_lost(tmp_path):
+    """It arrives while C code runs, and the next line of Python is a callback's first, whose
+    exceptions ctypes prints and forgets."""
+    path = exported(STORIES, tmp_path / "x.bin")
+    texts = [Text(list(range(5, 250)))] * 4
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with engine.Engine(str(path), 256, 1024, 1) as e:
+            for delay in (2, 3, 5, 8, 13):
+                signal.setitimer(signal.ITIMER_REAL, delay / 1000)
+                with pytest.raises(KeyboardInterrupt):
+                    for _ in range(50):
+                        e.watch(texts, lambda *_: None)
+    finally:
+        signal.signal(signal.SIGALRM, previous)
 
 
 # ---- feedback ----
