@@ -38,6 +38,8 @@ class Engine:
         self.calls = found.calls
         self.model = self.workspace = self.tokenizer = None
         self.watching = ThreadPoolExecutor(1)
+        # It runs when passes come: nobody waits for a thread whose start is interrupted.
+        self.watching.submit(int).result()
         options = found.WorkspaceOptions(context=context, chunk=chunk, logit_rows=logit_rows)
         try:
             self.model = self.calls.model_open(str(path).encode())

@@ -16,10 +16,12 @@ from ._native import FLOATS, Handle, InputError, LikelyToken, Probe, TakeLens, c
 @contextmanager
 def watched(workspace: Handle, probe: Probe) -> Iterator[ThreadPoolExecutor]:
     """The probe sees the passes of the workspace. They are for the thread that this gives, since an
-    exception such as KeyboardInterrupt would be lost in a callback."""
+    exception such as KeyboardInterrupt would be lost in a callback. It runs when they come: nobody
+    waits for a thread whose start is interrupted."""
     calls.workspace_probe(workspace, byref(probe))
     try:
         with ThreadPoolExecutor(1) as thread:
+            thread.submit(int).result()
             yield thread
     finally:
         calls.workspace_probe(workspace, None)
