@@ -85,9 +85,8 @@ static void multiply_item(const void *arg, int item, int thread) {
 // be too few items for the threads. n_uncut: items without such cuts.
 static void cut_rows(Matmul *m, int most, int n_uncut) {
     enum { CACHED = 1 << 18, FEWEST = 64 };
-    int row_bytes = input_width(m) * (m->q8 ? 1 : m->bf16 ? 2 : 4);
-    int rows = CACHED / row_bytes, wanted = m->w->k->rows_wanted;
-    int enough = 8 * pool_threads(m->w->pool);
+    int rows = CACHED / (input_width(m) * (m->q8 ? 1 : m->bf16 ? 2 : 4));
+    int wanted = m->w->k->rows_wanted, enough = 8 * pool_threads(m->w->pool);
     m->n_cuts = (most + FEWEST - 1) / (rows > wanted ? rows : wanted);
     if (m->n_cuts * n_uncut < enough) m->n_cuts = enough / n_uncut;
     if (m->n_cuts > most / FEWEST) m->n_cuts = most / FEWEST;
