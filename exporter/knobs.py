@@ -181,7 +181,8 @@ class Knobs:
         if any(mixers):
             per_layer["layer.mixer"] = mixers
         for part in self.parts:
-            per_layer.update(part.metadata())
+            if any(part.layers):
+                per_layer.update(part.metadata())
         return {**meta, **{key: _alike(value) for key, value in per_layer.items()}}
 
     @staticmethod

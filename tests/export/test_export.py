@@ -189,6 +189,23 @@ def test_fused_and_transposed_heads_are_pooled_too(tmp_path):
 # ---- random weights ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "name, changes",
+    [
+        ("deepseek_v3", {"first_k_dense_replace": 2}),
+        ("qwen3_next", {"mlp_only_layers": [0, 1]}),
+        ("kimi_linear", {"layer_types": ["linear_attention"] * 3}),
+        ("olmo_hybrid", {"layer_types": ["full_attention"] * 2}),
+    ],
+)
+def test_what_no_layer_has_is_not_in_the_file(name, changes, tmp_path, run):
+    config = json.loads((GOLDEN / name / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
+    out = tmp_path / "x.bin"
+    assert export.main(["--random", str(tmp_path / "config.json"), str(out)]) == 0
+    assert run(out, "--info").returncode == 0
+
+
 def random_file(path: Path, *options: str) -> Path:
     assert export.main(["--random", "stories-260k", str(path), *options]) == 0
     return path
