@@ -25,6 +25,7 @@ from exporter.command import interrupt
 from exporter.quantize.engine import Text
 from exporter.quantize.feedback import product_error, turned_rows, with_feedback
 from exporter.quantize.panels import quantize_blocks, turn
+from exporter.quantize.steps import Folder
 from exporter.quantize.work import Progress
 from exporter.tensor import ExportError
 
@@ -529,6 +530,27 @@ def test_it_goes_on_where_it_was_interrupted(
     lengths = [length for length, *_ in (*stopped, rest)]
     assert lengths == sorted(lengths, reverse=True) and len(set(lengths)) >= 3
     assert rest[0] < 0.9 * all_of_it[0] and rest[1] == pytest.approx(rest[2])
+
+
+def test_two_exports_to_one_place_try_in_files_of_their_own(tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(calibrate, "costs_of", stop)
+    assert (
+        export.main([str(STORIES), str(tmp_path / "x.bin"), "--dtype", "q4", "--calibrate"]) == 130
+    )
+    folder = Folder.__new__(Folder)
+    folder.path, texts = str(tmp_path / "x.bin.calibration"), [Text(list(range(5, 40)))]
+    first, name = trials.Trials(folder, texts), "layers.0.ffn_down"
+    cost = first.divergence([name])
+    monkeypatch.setattr(trials.os, "getpid", lambda: 1)
+    second = trials.Trials(folder, texts)
+    second.data[len(second.data) // 2 :] = 0
+    assert first.divergence([name]) == cost > 0
+    first.close()
+    second.close()
+    assert not list(tmp_path.glob("**/trial*"))
 
 
 def test_what_was_done_stays_where_it_is_then_refused(tmp_path, monkeypatch, capsys):
