@@ -195,7 +195,7 @@ def test_fused_and_transposed_heads_are_pooled_too(tmp_path):
         ("deepseek_v3", {"first_k_dense_replace": 2}),
         ("qwen3_next", {"mlp_only_layers": [0, 1]}),
         ("kimi_linear", {"layer_types": ["linear_attention"] * 3}),
-        ("olmo_hybrid", {"layer_types": ["full_attention"] * 2}),
+        ("lfm2_moe", {"num_dense_layers": 2}),
     ],
 )
 def test_what_no_layer_has_is_not_in_the_file(name, changes, tmp_path, run):
