@@ -61,7 +61,7 @@ static void set_raw(void) {
     struct termios mode = old_mode;
     mode.c_iflag &= ~(tcflag_t)(ICRNL | INLCR | IGNCR | ISTRIP | IXON);
     mode.c_lflag &= ~(tcflag_t)(ICANON | ECHO | IEXTEN);
-    mode.c_cc[VMIN] = 1;
+    mode.c_cc[VMIN] = 0;  // a read takes what there is: Ctrl-C may have taken back what poll saw
     mode.c_cc[VTIME] = 0;
     times_set++;
     tcsetattr(STDIN_FILENO, TCSANOW, &mode);
@@ -139,10 +139,16 @@ bool terminal_raw(void) {
 
 // ---- keys ----
 
+static bool hung_up(void) {
+    struct pollfd in = {.fd = STDIN_FILENO};
+    return poll(&in, 1, 0) == 1;
+}
+
 int terminal_read(char *keys, size_t size, int milliseconds) {
     if (!raw) set_raw();
     if (!input_waits(milliseconds)) return 0;
     ssize_t n = read(STDIN_FILENO, keys, size);
     if (n > 0) return (int)n;
-    return n < 0 && (errno == EINTR || errno == EAGAIN) ? 0 : -1;
+    if (n == 0) return raw && !hung_up() ? 0 : -1;
+    return errno == EINTR || errno == EAGAIN ? 0 : -1;
 }

@@ -148,11 +148,23 @@ def test_ctrl_c_at_the_prompt(talk):
     terminal = talk()
     terminal.type("a line that goes on \\\r")
     terminal.read(r"\.\.\. (\x1b\[m)?$")
+    # No read waits for a key: of 1,600 signals, one came between a poll that saw Ctrl-C's byte and
+    # the read, which then waited for another.
+    assert termios.tcgetattr(terminal.far)[6][termios.VMIN] == 0
     terminal.type(control("C"))
     terminal.read(PROMPT)
     terminal.type(control("C"))
     status, rest = terminal.end()
     assert status == 130 and "nothing was asked" in rest and "prompt 0" not in rest
+
+
+def test_it_ends_where_the_line_is_gone_and_SIGHUP_ignored(model):
+    command = f"trap '' HUP; exec {PROGRAM} {model} --chat"
+    terminal = Terminal("sh", "-c", command)
+    terminal.read(PROMPT)
+    os.close(terminal.near)
+    terminal.child.wait(10)
+    os.close(terminal.far)
 
 
 def test_typed_ahead(talk, tmp_path):
