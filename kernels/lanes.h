@@ -460,7 +460,7 @@ static uint64_t lanes_read(const uint8_t *lines, size_t n_lines, size_t n_stream
     return sum[0];
 }
 
-#ifndef ROWS_WANTED
+#ifndef ROWS_WANTED  // of Kernels
 #define ROWS_WANTED 64
 #endif
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from concurrent.futures import ThreadPoolExecutor
 from typing import Callable, Iterator, NamedTuple, Sequence
 
 import numpy as np
@@ -37,9 +36,6 @@ class Engine:
             raise ExportError(f"calibration runs the engine: {error}") from None
         self.calls = found.calls
         self.model = self.workspace = self.tokenizer = None
-        self.watching = ThreadPoolExecutor(1)
-        # It runs when passes come: nobody waits for a thread whose start is interrupted.
-        self.watching.submit(int).result()
         options = found.WorkspaceOptions(context=context, chunk=chunk, logit_rows=logit_rows)
         try:
             self.model = self.calls.model_open(str(path).encode())
@@ -56,7 +52,6 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        self.watching.shutdown()
         self.calls.tokenizer_free(self.tokenizer)
         self.calls.workspace_free(self.workspace)
         self.calls.model_close(self.model)
@@ -155,18 +150,14 @@ class Engine:
 
         native = self.native
         probe = native.Probe(native.Look(), None, native.TakeInput(show))
-        # In a thread of its own: Ctrl-C, which the main thread takes, would be lost in show().
-        self.watching.submit(self._watch, texts, probe, n_logits).result()
-        if failed:
-            raise failed[0]
-
-    def _watch(self, texts: Sequence[Text], probe, n_logits: int) -> None:
         self.calls.workspace_probe(self.workspace, ctypes.byref(probe))
         try:
             with self._sequences(texts) as sequences:
-                self._run(sequences, [text.ids for text in texts], n_logits)
+                native.apart(self._run, sequences, [text.ids for text in texts], n_logits)
         finally:
             self.calls.workspace_probe(self.workspace, None)
+        if failed:
+            raise failed[0]
 
     def _run(self, sequences: list[int], ids: Sequence[Sequence[int]], n_logits: int):
         return self._call(self.calls.forward_runs, sequences, ids, n_logits)

@@ -11,7 +11,7 @@ import numpy as np
 from ._arguments import Floats
 from ._batch import read_source
 from ._looking import watched
-from ._native import Handle, InputError, Look, Probe, calls, int_array
+from ._native import Handle, InputError, Look, Probe, apart, calls, int_array
 
 
 @dataclass
@@ -81,13 +81,13 @@ def _watch(
     model, workspace: Handle, sequence: Handle, source: list[int], ids: list[int], look
 ) -> None:
     """Reads the source and runs the ids while look(context, row, thread) sees their rows."""
-    with watched(workspace, Probe(Look(look), None)) as thread:
+    with watched(workspace, Probe(Look(look), None)):
         if source:
-            thread.submit(read_source, workspace, sequence, source).result()
+            apart(read_source, workspace, sequence, source)
         chunk = max(1, len(ids)) if model.shape.encoder else model.chunk
         for at in range(0, len(ids), chunk):
             piece = ids[at : at + chunk]
-            thread.submit(calls.forward, sequence, int_array(piece), len(piece), 0).result()
+            apart(calls.forward, sequence, int_array(piece), len(piece), 0)
 
 
 def _writer(maps: list[Floats], sinks: Floats, encoder: int):

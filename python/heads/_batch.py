@@ -4,7 +4,6 @@ result does not depend on the jobs beside it, to the bit."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from ctypes import POINTER, byref, c_size_t, c_void_p, string_at
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field
 from . import _arguments as arguments
 from . import _grammars as grammars
 from ._native import DONE, FAILED, BatchOptions, Bias, Event, Handle, HeadsError, NotCopied, Request
-from ._native import Run, SamplerOptions, Stop, calls, int_array
+from ._native import Run, SamplerOptions, Stop, apart, calls, int_array
 
 # A sampler's options: kind, least, most.
 BOUNDS = {
@@ -272,17 +271,12 @@ class Batch(NotCopied):
 
     def step(self) -> list[Job]:
         """One pass; returns the jobs that are done."""
-        if not any(job.mask for job in self.jobs.values()):
-            return self._step()
-        # In a thread of its own: Ctrl-C, which the main thread takes, would be lost in a mask. If
-        # it comes while the thread starts, nobody waits for that; so it takes its turn itself.
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(self._step).result()
-
-    def _step(self) -> list[Job]:
         events, done = POINTER(Event)(), []
         with self._turn() as batch:
-            n = calls.batch_step(batch, byref(events))
+            if any(job.mask for job in self.jobs.values()):
+                n = apart(calls.batch_step, batch, byref(events))
+            else:
+                n = calls.batch_step(batch, byref(events))
             for event in events[:n]:
                 job = self.jobs[event.request]
                 try:

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from ctypes import byref, memmove
 from math import exp
 
 import numpy as np
 
-from ._native import FLOATS, Handle, InputError, LikelyToken, Probe, TakeLens, calls
+from ._native import FLOATS, Handle, InputError, LikelyToken, Probe, TakeLens, apart, calls
 
 
 @contextmanager
-def watched(workspace: Handle, probe: Probe) -> Iterator[ThreadPoolExecutor]:
-    """The probe sees the passes of the workspace. They are for the thread that this gives, since an
-    exception such as KeyboardInterrupt would be lost in a callback. It runs when they come: nobody
-    waits for a thread whose start is interrupted."""
+def watched(workspace: Handle, probe: Probe) -> Iterator[None]:
+    """The probe sees the passes of the workspace, which run apart()."""
     calls.workspace_probe(workspace, byref(probe))
     try:
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(int).result()
-            yield thread
+        yield
     finally:
         calls.workspace_probe(workspace, None)
 
@@ -69,5 +64,5 @@ def _watch(model, session, ids: list[int], take) -> None:
     """Runs the ids from the beginning while take(context, row) sees what each layer would say."""
     with session._turn() as sequence:
         calls.sequence_rewind(sequence, 0)
-        with watched(model._opened.workspace, Probe(lens=TakeLens(take))) as thread:
-            thread.submit(session._run, sequence, ids, True).result()
+        with watched(model._opened.workspace, Probe(lens=TakeLens(take))):
+            apart(session._run, sequence, ids, True)

@@ -6,7 +6,9 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import CDLL, CFUNCTYPE, POINTER, Structure, byref, c_char, c_char_p, c_double, c_float
 from ctypes import c_int, c_int64, c_long, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
@@ -408,6 +410,16 @@ class Calls:
 if sys.byteorder != "little":
     raise ImportError("heads needs a little-endian machine: checkpoints are computed as they lie")
 calls = Calls()
+
+
+def apart(function: Callable, *given):
+    """function(*given), which calls the library, which calls back. Python takes Ctrl-C in the main
+    thread; in a callback ctypes would print and forget it. So that thread waits for another."""
+    if threading.current_thread() is not threading.main_thread():
+        return function(*given)
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(int).result()  # nobody waits for a thread whose start is interrupted
+        return thread.submit(function, *given).result()
 
 
 class NotCopied:

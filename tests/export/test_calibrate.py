@@ -4,7 +4,6 @@ export that is interrupted. The reference for products is numpy in double precis
 from __future__ import annotations
 
 import json
-import signal
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -16,12 +15,12 @@ import pytest
 
 import export
 import test_encoder_decoders
+from alarms import interrupted_after
 from conftest import ROOT, takes_long
 from exporter.quantize import calibrate, codes, engine, panels, trials
 from exporter.quantize.beginnings import BEGINNINGS
 from exporter.quantize.budget import BITS, described, eight_bits
 from exporter.checkpoint import Checkpoint
-from exporter.command import interrupt
 from exporter.quantize.engine import Text
 from exporter.quantize.feedback import product_error, turned_rows, with_feedback
 from exporter.quantize.panels import quantize_blocks, turn
@@ -110,16 +109,11 @@ def test_a_signal_during_a_pass_is_not_lost(tmp_path):
     exceptions ctypes prints and forgets."""
     path = exported(STORIES, tmp_path / "x.bin")
     texts = [Text(list(range(5, 250)))] * 4
-    previous = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        with engine.Engine(str(path), 256, 1024, 1) as e:
-            for delay in (2, 3, 5, 8, 13):
-                signal.setitimer(signal.ITIMER_REAL, delay / 1000)
-                with pytest.raises(KeyboardInterrupt):
-                    for _ in range(50):
-                        e.watch(texts, lambda *_: None)
-    finally:
-        signal.signal(signal.SIGALRM, previous)
+    with engine.Engine(str(path), 256, 1024, 1) as e:
+        for delay in (2, 3, 5, 8, 13):
+            with pytest.raises(KeyboardInterrupt), interrupted_after(delay):
+                for _ in range(50):
+                    e.watch(texts, lambda *_: None)
 
 
 # ---- feedback ----
@@ -537,11 +531,10 @@ def test_two_exports_to_one_place_try_in_files_of_their_own(tmp_path, monkeypatc
         raise KeyboardInterrupt
 
     monkeypatch.setattr(calibrate, "costs_of", stop)
-    assert (
-        export.main([str(STORIES), str(tmp_path / "x.bin"), "--dtype", "q4", "--calibrate"]) == 130
-    )
-    folder = Folder.__new__(Folder)
-    folder.path, texts = str(tmp_path / "x.bin.calibration"), [Text(list(range(5, 40)))]
+    out = tmp_path / "x.bin"
+    assert export.main([str(STORIES), str(out), "--dtype", "q4", "--calibrate"]) == 130
+    key = json.loads((tmp_path / "x.bin.calibration" / "key.json").read_text())
+    folder, texts = Folder(str(out), key), [Text(list(range(5, 40)))]
     first, name = trials.Trials(folder, texts), "layers.0.ffn_down"
     cost = first.divergence([name])
     monkeypatch.setattr(trials.os, "getpid", lambda: 1)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import signal
 import threading
 from contextlib import contextmanager
 
@@ -18,6 +17,7 @@ import pydantic
 import pytest
 import talkers
 import tokenizer_forms
+from alarms import interrupted_after
 from conftest import STORIES
 
 import heads
@@ -337,18 +337,9 @@ def test_a_tokenizer_that_begins_texts_with_a_space(tmp_path):
 
 def test_a_signal_during_a_pass_is_not_lost(storyteller):
     """The next line of Python after it is a mask's first, whose exceptions ctypes forgets."""
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        with heads.Model(storyteller) as model:
-            for delay in (20, 23, 27, 31, 36):
-                signal.setitimer(signal.ITIMER_REAL, delay / 1000)
-                with pytest.raises(KeyboardInterrupt):
-                    for _ in range(20):
-                        model.generate("a", max_tokens=100, schema=SCHEMA)
-            assert json.loads(model.generate("a", max_tokens=200, schema=SCHEMA))
-    finally:
-        signal.signal(signal.SIGALRM, previous)
+    with heads.Model(storyteller) as model:
+        for delay in (20, 23, 27, 31, 36):
+            with pytest.raises(KeyboardInterrupt), interrupted_after(delay):
+                for _ in range(20):
+                    model.generate("a", max_tokens=100, schema=SCHEMA)
+        assert json.loads(model.generate("a", max_tokens=200, schema=SCHEMA))
