@@ -4,6 +4,7 @@ that fails raises a HeadsError with the engine's sentence."""
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import sys
 import threading
@@ -412,14 +413,25 @@ if sys.byteorder != "little":
 calls = Calls()
 
 
+@functools.lru_cache(maxsize=1)
+def _caller(process: int) -> ThreadPoolExecutor:
+    """The thread of apart(); a child of fork() gets its own."""
+    thread = ThreadPoolExecutor(1, "heads-calls")
+    thread.submit(int).result()  # nobody waits for a thread whose start is interrupted
+    return thread
+
+
 def apart(function: Callable, *given):
     """function(*given), which calls the library, which calls back. Python takes Ctrl-C in the main
     thread; in a callback ctypes would print and forget it. So that thread waits for another."""
     if threading.current_thread() is not threading.main_thread():
         return function(*given)
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(int).result()  # nobody waits for a thread whose start is interrupted
+    thread = _caller(os.getpid())
+    try:
         return thread.submit(function, *given).result()
+    except BaseException:
+        thread.submit(int).result()  # after the call, which uses what its caller then frees
+        raise
 
 
 class NotCopied:
