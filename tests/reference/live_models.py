@@ -35,6 +35,7 @@ import test_encoder_decoder_refusals  # noqa: E402
 import test_encoder_decoders  # noqa: E402
 import test_encoders  # noqa: E402
 import test_heads  # noqa: E402
+from rounding import rounding  # noqa: E402
 from test_golden import TOLERANCE, measure  # noqa: E402
 from test_plan import BUDGETS  # noqa: E402
 from test_shapes import facts, shape_of  # noqa: E402
@@ -278,25 +279,6 @@ def check_encoder_decoder(name: str, seed: int, edit, out: Path) -> bool:
     told = f"logits differ by {error:.1e}, with heads off by {off_error:.1e}, {len(wrong)} of {len(texts)} texts differ"
     print(f"{'ok' if good else 'not ok'} {label}, seed {seed}: {told}", flush=True)
     return good
-
-
-def rounding(kind, directory: Path, logits_of, **options) -> float:
-    """How far transformers in float32 is from itself in float64, or in float64 from what it is with
-    each weight moved by half a last place of float32, whichever is more. Random weights may make a
-    softmax or a delta rule so steep that float32 is worth less than TOLERANCE."""
-    import torch
-
-    with torch.no_grad():
-        single = kind.from_pretrained(directory, dtype=torch.float32, **options).eval()
-        model = kind.from_pretrained(directory, dtype=torch.float64, **options).eval()
-        exact, found = logits_of(model), [logits_of(single)]
-        weights = [(weight, weight.clone()) for weight in model.parameters()]
-        for seed in range(4):
-            torch.manual_seed(seed)
-            for weight, value in weights:
-                weight.copy_(value * (1 + (2 * torch.rand_like(value) - 1) * 2**-24))
-            found.append(logits_of(model))
-    return max(float((logits - exact).abs().max() / exact.abs().max()) for logits in found)
 
 
 def rounding_of_decoder(name: str, directory: Path) -> float:
