@@ -30,7 +30,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HEADS_ABI 10         // grows when a program must be compiled again
+#define HEADS_ABI 11         // grows when a program must be compiled again
 #define HEADS_VERSION "0.1"  // of this header
 
 #if defined(__GNUC__)
@@ -333,20 +333,32 @@ typedef struct {  // what a layer would say: the residual stream after it, throu
     const float *logits;  // [vocab_size]; of a workspace of hidden states [n_embd]
 } heads_lens_row;
 
+typedef struct {  // what comes into a layer: the residual stream of a pass's tokens, in order
+    int layer;
+    float *rows;      // row i is rows[i stride .. i stride + width - 1]
+    size_t stride;
+    int n, width;
+} heads_layer_input;
+
 // Functions that passes call with what they compute, each with `context`. NULL: not called, at no
-// cost. No bit of a pass depends on them. They are called while heads_forward_runs or
-// heads_read_sources runs, and must not call the workspace; what they are given is borrowed for the
-// call. Layers come in order. A token that runs twice, for want of heads_sequence_expect, comes
-// twice. `attention` is called by the workspace's threads (0 .. heads_workspace_threads - 1, 0
-// being the caller's), several at a time and in any order; `product` by the caller's thread alone,
-// before each product with weights, in order; `lens` by that thread too, after each layer of the
-// text (not of a source), for each token whose logits are wanted. A matrix that several layers
-// share, or that is both embedding and output, has its first name in the file.
+// cost. No bit of a pass depends on them, except on `enter`. They are called while
+// heads_forward_runs or heads_read_sources runs, and must not call the workspace; what they are
+// given is borrowed for the call. Layers come in order. A token that runs twice, for want of
+// heads_sequence_expect, comes twice. `attention` is called by the workspace's threads (0 ..
+// heads_workspace_threads - 1, 0 being the caller's), several at a time and in any order; the
+// others by the caller's thread alone: `product` before each product with weights, in order; `lens`
+// after each layer of the text (not of a source), for each token whose logits are wanted. A matrix
+// that several layers share, or that is both embedding and output, has its first name in the file.
+// `enter` is called before each layer. It may change the rows, and returns the layer that the pass
+// goes on with: input->layer, or a later one, whose input is in the rows then, or the number of
+// layers: none. A layer that is passed over leaves no keys, values or state, so the sequence is of
+// no use after the call, nor is a layer that reads the keys of one passed over.
 typedef struct {
     void (*attention)(void *context, const heads_attention_row *row, int thread);
     void *context;
     void (*product)(void *context, const heads_product_input *input);
     void (*lens)(void *context, const heads_lens_row *row);
+    int (*enter)(void *context, const heads_layer_input *input);
 } heads_probe;
 
 // Sets the probe of all later passes, a copy of *probe; NULL: none.

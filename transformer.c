@@ -14,7 +14,7 @@ static void show_lens(Workspace *w, int i, int logit_row);
 void forward_pass(Workspace *w, int logit_row) {
     const Stack *s = w->stack;
     embed(w);
-    for (int i = s->first; i < s->first + s->n; i++) {
+    for (int i = s->first; (i = enter_layer(w, i)) < s->first + s->n; i++) {
         layer(w, i);
         if (w->probe.lens && s == &w->model->text) show_lens(w, i, logit_row);
     }

@@ -36,3 +36,10 @@ void show_logits(const Workspace *w, int i, int logit_row) {
             w->probe.lens(w->probe.context, &(heads_lens_row){s->sequence, i, s->pos + r,
                                                               row(w->logits, logit_row++)});
 }
+
+int enter_layer(const Workspace *w, int i) {
+    if (!w->probe.enter || i == w->stack->first + w->stack->n) return i;
+    int next = w->probe.enter(w->probe.context, &(heads_layer_input){
+        i, w->x.data, w->x.stride, w->n_rows, w->model->n_embd});
+    return next > i ? next : i;
+}

@@ -1,4 +1,5 @@
-// Steps that some models have right before and right after the output matrix, and a probe.
+// Steps that some models have right before and right after the output matrix, and what a probe sees
+// of layers.
 #ifndef LOGITS_H
 #define LOGITS_H
 
@@ -11,5 +12,7 @@ Buffer prediction_head(Workspace *w, int n);
 void cap_logits(Workspace *w, Buffer logits, int n);
 // Shows the probe the pass's logits, from row logit_row on, as what layer i would say.
 void show_logits(const Workspace *w, int i, int logit_row);
+// Lets the probe have the stream before layer i, if there is one; returns the layer to go on with.
+int enter_layer(const Workspace *w, int i);
 
 #endif

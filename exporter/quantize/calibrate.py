@@ -130,7 +130,8 @@ def calibrate(
     )
     if not _has_trials(metadata, rounding):
         return Calibration(folder, rounding.dtype, multiplied, prior(sizes))
-    trials = Trials(folder, [Text(t.ids[: amounts.measured], t.source) for t in texts[used:]])
+    held = [Text(t.ids[: amounts.measured], t.source) for t in texts[used:]]
+    trials = Trials(folder, metadata, held)
     try:
         costs = costs_of(folder, trials, multiplied, progress)
     except BaseException:

@@ -8,6 +8,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from itertools import chain
 from typing import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -60,19 +61,21 @@ def feed(
             progress.reach("inputs", (read + share * len(batch)) / len(layers))
         read += len(batch)
 
-        def made_of(name: str) -> dict[str, np.ndarray]:
-            return _fed(name, matrices[name], dtype, metadata, moments)
+        groups = {layer: _groups(layers[layer], moments) for layer in batch}
+
+        def made_of(names: list[str]) -> dict[str, np.ndarray]:
+            return _fed({name: matrices[name] for name in names}, dtype, metadata, moments)
 
         # After Ctrl-C no more are begun, as closing() sees to.
         with (
             ThreadPoolExecutor(os.cpu_count()) as pool,
-            closing(pool.map(made_of, (name for layer in batch for name in layers[layer]))) as each,
+            closing(pool.map(made_of, chain.from_iterable(groups.values()))) as each,
         ):
             for layer in batch:
                 made: dict[str, np.ndarray] = {}
-                for name in layers[layer]:
+                for group in groups[layer]:
                     made.update(next(each))
-                    fed += seconds[name]
+                    fed += sum(seconds[name] for name in group)
                     progress.reach("codes", fed / whole)
                 folder.save(f"{layer}.npz", made)
     return [name for layer in layers for name in _names_in(folder, layer)]
@@ -169,39 +172,62 @@ def _stack_of(name: str, metadata) -> int:
     return int(np.max(metadata[key])) if key else 1
 
 
-def _fed(name: str, tensor: Tensor, dtype: str, metadata, moments) -> dict[str, np.ndarray]:
-    """A matrix rounded with feedback: values, scales and each row's squared error. Nothing if no
-    input reached it."""
+def _groups(names: Iterable[str], moments: Moments) -> list[list[str]]:
+    """The names of a layer's matrices; those that multiply the same inputs stand together."""
+    groups: dict[tuple, list[str]] = {}
+    for name in names:
+        groups.setdefault(tuple(key for key in moments if name in key[0]), []).append(name)
+    return list(groups.values())
+
+
+def _fed(matrices: Mapping[str, Tensor], dtype: str, metadata, moments) -> dict[str, np.ndarray]:
+    """Matrices that multiply the same inputs rounded with feedback: values, scales and each row's
+    squared error. Nothing if no input reached them."""
+    first = next(iter(matrices))
     inputs: dict[int, np.ndarray] = {}
     for (names, which), given in moments.items():
-        if name in names:  # more than once, if layers share the matrix
+        if first in names:  # more than once, if layers share the matrices
             inputs[which] = inputs[which] + given if which in inputs else given
     if not inputs:
         return {}
-    weights = tensor.array()
-    stack = _stack_of(name, metadata)
-    step = len(weights) if stack == 1 else -(-len(weights) // stack // LANES) * LANES
-    nothing = np.zeros((-(-weights.shape[1] // BLOCK) * BLOCK,) * 2, np.float32)
-    parts = []
-    for which, first in enumerate(range(0, len(weights), step)):
-        for begin in range(first, min(first + step, len(weights)), SLAB):
-            part = weights[begin : min(begin + SLAB, first + step)]
-            try:
-                blocks = with_feedback(part, inputs.get(which, nothing), dtype)
-            except OverflowError:
-                raise ExportError(
-                    f"tensor {tensor.name}: a weight of magnitude {np.abs(part).max():.3g} is too "
-                    f"large for {dtype}; use --dtype f32"
-                ) from None
-            parts.append(
-                (
-                    blocks.values.astype(np.int8),
-                    blocks.scale.astype(np.float16),
-                    row_errors(part, blocks),
-                )
-            )
+    stack, weights = _stack_of(first, metadata), [tensor.array() for tensor in matrices.values()]
+    steps = [len(w) if stack == 1 else -(-len(w) // stack // LANES) * LANES for w in weights]
+    nothing = np.zeros((-(-weights[0].shape[1] // BLOCK) * BLOCK,) * 2, np.float32)
+    parts: list[list[tuple[np.ndarray, ...]]] = [[] for _ in weights]
+    for which in range(stack):
+        some = [w[which * step : (which + 1) * step] for w, step in zip(weights, steps)]
+        try:
+            found = _fed_rows(some, inputs.get(which, nothing), dtype)
+        except OverflowError:
+            largest, name = max((np.abs(w).max(), t.name) for w, t in zip(some, matrices.values()))
+            raise ExportError(
+                f"tensor {name}: a weight of magnitude {largest:.3g} is too large for {dtype}; "
+                "use --dtype f32"
+            ) from None
+        for part, those in zip(parts, found):
+            part.append(those)
     what = ("values", "scale", "error")
-    return {f"{name}:{key}": np.concatenate(x) for key, x in zip(what, zip(*parts))}
+    return {
+        f"{name}:{key}": np.concatenate(x)
+        for name, part in zip(matrices, parts)
+        for key, x in zip(what, zip(*part))
+    }
+
+
+def _fed_rows(
+    matrices: Sequence[np.ndarray], moments: np.ndarray, dtype: str
+) -> Iterator[tuple[np.ndarray, ...]]:
+    """For each matrix values, scales and each row's squared error. Rows do not depend on each
+    other, so those of all matrices get theirs together."""
+    rows = np.concatenate(matrices) if len(matrices) > 1 else matrices[0]
+    slabs = []
+    for begin in range(0, len(rows), SLAB):
+        part = rows[begin : begin + SLAB]
+        blocks = with_feedback(part, moments, dtype)
+        values, scale = blocks.values.astype(np.int8), blocks.scale.astype(np.float16)
+        slabs.append((values, scale, row_errors(part, blocks)))
+    ends = np.cumsum([len(matrix) for matrix in matrices])[:-1]
+    return zip(*(np.split(np.concatenate(x), ends) for x in zip(*slabs)))
 
 
 @functools.lru_cache(maxsize=1)

@@ -21,6 +21,13 @@ class Text(NamedTuple):
     source: Sequence[int] = ()
 
 
+class Stream(NamedTuple):
+    """What comes into a layer: the residual stream of each pass, float32 [n_rows, n_embd]."""
+
+    layer: int
+    passes: list[np.ndarray]
+
+
 def longest(texts: Sequence[Text]) -> int:
     """The number of tokens of the longest text or source."""
     return max(max(len(text.ids), len(text.source)) for text in texts)
@@ -43,7 +50,8 @@ class Engine:
         except found.HeadsError as error:
             self.close()
             raise ExportError(str(error)) from None
-        self.vocab_size = self.calls.model_shape(self.model).vocab_size
+        shape = self.calls.model_shape(self.model)
+        self.vocab_size, self.n_layers = shape.vocab_size, shape.n_layers
 
     def __enter__(self) -> "Engine":
         return self
@@ -122,38 +130,79 @@ class Engine:
             for sequence in sequences:
                 self.calls.sequence_free(sequence)
 
-    def logits(self, texts: Sequence[Text], n_logits: int) -> np.ndarray:
+    def logits(
+        self, texts: Sequence[Text], n_logits: int, begin: Stream | None = None
+    ) -> np.ndarray:
         """The logits of the last n_logits tokens of each text, or of all it has: [..,
-        vocab_size], borrowed until the next run."""
+        vocab_size], borrowed until the next run. begin: what these texts have at a layer, from
+        which they go on."""
         ids = [text.ids for text in texts]
-        with self._sequences(texts) as sequences:
-            found = self._run(sequences, ids, n_logits)
+        with self._sequences(texts) as sequences, self._seen("enter", self._entering(begin)):
+            found = self.native.apart(self._run, sequences, ids, n_logits)
             shape = sum(min(len(i), n_logits) for i in ids), self.calls.logit_stride(self.workspace)
             return np.ctypeslib.as_array(found, shape)[:, : self.vocab_size]
+
+    def stream(self, texts: Sequence[Text], layer: int, begin: Stream | None = None) -> Stream:
+        """What comes into a layer of the decoder. begin: what came into one before it."""
+        ids, passes = [text.ids for text in texts], []
+        enter = self._entering(begin, layer, passes.append)
+        with self._sequences(texts) as sequences, self._seen("enter", enter):
+            self.native.apart(self._run, sequences, ids, 0)
+        return Stream(layer, passes)
+
+    def _entering(
+        self, begin: Stream | None, end: int | None = None, take: Callable | None = None
+    ) -> Callable:
+        """What passes call before a layer: those before `begin` are passed over; `take` gets what
+        comes into the layer `end`, and none is left then."""
+        given = iter(begin.passes if begin else ())
+
+        def enter(at) -> int:
+            rows = np.ctypeslib.as_array(at.rows, (at.n, at.stride))[:, : at.width]
+            if begin and at.layer < begin.layer:
+                rows[:] = next(given)
+                return begin.layer
+            if at.layer == end:
+                take(rows.copy())
+                return self.n_layers
+            return at.layer
+
+        return enter
 
     def watch(self, texts: Sequence[Text], take: TakeInput, n_logits: int = 0) -> None:
         """Runs the texts, with the logits of the last n_logits tokens of each, and gives `take`
         each product's input: the names of the matrices, which of a stack, and float32 rows
         [n, n_in], borrowed."""
+
+        def show(product) -> None:
+            names = [product.tensors[i].decode() for i in range(product.n_tensors)]
+            rows = np.ctypeslib.as_array(product.rows, (product.n, product.stride))
+            take(names, product.which, rows[:, : product.width])
+
+        def run() -> None:
+            with self._sequences(texts) as sequences:
+                self._run(sequences, [text.ids for text in texts], n_logits)
+
+        with self._seen("product", show):
+            self.native.apart(run)
+
+    @contextlib.contextmanager
+    def _seen(self, what: str, see: Callable) -> Iterator[None]:
+        """Passes call `see` with `what` the probe sees. Raises what that raised."""
         failed: list[BaseException] = []
 
-        def show(_context, given) -> None:
+        def called(_context, given) -> int:
             try:
-                if failed:
-                    return
-                product = given.contents
-                names = [product.tensors[i].decode() for i in range(product.n_tensors)]
-                rows = np.ctypeslib.as_array(product.rows, (product.n, product.stride))
-                take(names, product.which, rows[:, : product.width])
+                return 0 if failed else see(given.contents) or 0
             except BaseException as error:  # ctypes would print and forget it
                 failed.append(error)
+                return 0
 
-        native = self.native
-        probe = native.Probe(native.Look(), None, native.TakeInput(show))
+        kinds = dict(self.native.Probe._fields_)
+        probe = self.native.Probe(**{what: kinds[what](called)})
         self.calls.workspace_probe(self.workspace, ctypes.byref(probe))
         try:
-            with self._sequences(texts) as sequences:
-                native.apart(self._run, sequences, [text.ids for text in texts], n_logits)
+            yield
         finally:
             self.calls.workspace_probe(self.workspace, None)
         if failed:

@@ -6,13 +6,13 @@ import contextlib
 import json
 import os
 import shutil
-from typing import Iterable, Sequence
+from typing import Collection, Mapping, Sequence
 
 import numpy as np
 
 from ..checkpoint import Checkpoint
 from .codes import codes_of
-from .engine import Engine, Text, longest
+from .engine import Engine, Stream, Text, longest
 from .panels import BLOCK, Blocks, inverse, pack_blocks, rounded, unpack_blocks
 from .steps import Folder
 from .work import Progress
@@ -22,8 +22,9 @@ class Trials:
     """The model in q8, in a file of its own in which single matrices have four bits for a while:
     the numbers that q4 has are numbers that q8 has too."""
 
-    def __init__(self, folder: Folder, texts: Sequence[Text]):
+    def __init__(self, folder: Folder, metadata: Mapping[str, object], texts: Sequence[Text]):
         self.folder, self.texts = folder, texts
+        self.begins, self.stream = _begins(metadata), None  # at a layer, of the model in q8
         # Another export to the same place must not change it.
         self.path = folder.file(f"trial-{os.getpid()}.bin")
         shutil.copyfile(folder.file("model.bin"), self.path)
@@ -44,11 +45,22 @@ class Trials:
         with contextlib.suppress(OSError):  # else it goes with the folder
             os.remove(self.path)
 
-    def divergence(self, names: Iterable[str], times: float = 1) -> float:
+    def _stream_to(self, names: Collection[str]) -> Stream | None:
+        """What comes into the layer at which a pass begins that these matrices change; None: it
+        begins at the embeddings."""
+        layers = [int(n.split(".")[1]) if n.startswith("layers.") else 0 for n in names]
+        begin = min((self.begins[layer] for layer in layers), default=0)
+        if not begin or self.stream and begin < self.stream.layer:
+            self.stream = None
+        if begin and not (self.stream and begin == self.stream.layer):
+            self.stream = self.engine.stream(self.texts, begin, self.stream)
+        return self.stream
+
+    def divergence(self, names: Collection[str], times: float = 1) -> float:
         """How far the next token's distribution is from that of q8 if these matrices have four
         bits, and what that changes in them is `times` as large: the mean Kullback-Leibler
         divergence, in nats."""
-        undo = []
+        begin, undo = self._stream_to(names), []
         try:
             for name in names:
                 _, rows, cols, offset, n_bytes = self.places[name]
@@ -59,12 +71,25 @@ class Trials:
                 if times != 1:
                     blocks = _amplified(unpack_blocks(eight, "q8", rows, cols), blocks, times)
                 self.data[place] = np.frombuffer(pack_blocks(blocks, "q8"), np.uint8)
-            logits = self.engine.logits(self.texts, self.n_logits)
+            logits = self.engine.logits(self.texts, self.n_logits, begin)
         finally:
             for place, data in undo:
                 self.data[place] = data
         rows = zip(self.likely, self.negative_entropy, logits)
         return float(np.mean([_divergence(*row) for row in rows]))
+
+
+def _begins(metadata: Mapping[str, object]) -> list[int]:
+    """For each layer, the one at which a pass can begin that changes in it: itself, unless later
+    ones read keys and values from before it. 0: at the embeddings."""
+    n_layers, first = int(metadata["model.n_layers"]), int(metadata.get("model.source_layers", 0))
+    read = np.broadcast_to(metadata.get("layer.kv_source", -1), n_layers)
+    begins = []
+    for begin in range(n_layers):
+        while earlier := [int(at) for at in read[begin:] if 0 <= at < begin]:
+            begin = min(earlier)
+        begins.append(begin if begin > first else 0)
+    return begins
 
 
 def _amplified(eight: Blocks, four: Blocks, times: float) -> Blocks:

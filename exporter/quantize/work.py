@@ -9,7 +9,7 @@ import numpy as np
 
 from ..tensor import Tensor
 
-WEIGHT = 5e-8  # to read a weight, round it and write it
+WEIGHT = 1.5e-8  # to read a weight, round it and write it
 MULTIPLY = 6e-12  # one of the engine's products of two numbers
 SAMPLE = 8e-9  # a logit, where a token is sampled
 TURN, MOMENT = 9e-9, 8e-12  # a number of an input; a product of two of them
@@ -19,7 +19,7 @@ SAME_INPUT = ("attn_k", "attn_v", "ffn_gate", "expert_gate")  # as another matri
 
 def feedback_seconds(rows: int, cols: int) -> float:
     """Of one matrix."""
-    return 1e-7 * cols**2 + rows * (1.3e-7 * cols + 2.5e-10 * cols**2)
+    return 7e-8 * cols**2 + rows * (1e-7 * cols + 1.9e-10 * cols**2)
 
 
 def phases(
@@ -56,8 +56,9 @@ def phases(
         "inputs": tokens * (passes * layers * MULTIPLY + turned * TURN + moments * MOMENT),
         "codes": feedback,
         "costs": n_trials
-        * (trial[0] * layers * MULTIPLY + trial[1] * (head * MULTIPLY + vocab * COMPARE)),
-        "file": n_weights * WEIGHT / 2,
+        # A trial runs the layers from its own on, half of them on average.
+        * (trial[0] * layers / 2 * MULTIPLY + trial[1] * (head * MULTIPLY + vocab * COMPARE)),
+        "file": n_weights * WEIGHT,
     }
 
 

@@ -15,7 +15,7 @@ from ctypes import c_int, c_int64, c_long, c_size_t, c_uint32, c_uint64, c_void_
 from pathlib import Path
 from typing import Callable, NoReturn
 
-ABI = 10  # of heads.h that these declarations were written for
+ABI = 11  # of heads.h that these declarations were written for
 
 
 class HeadsError(RuntimeError):
@@ -236,12 +236,26 @@ class LensRow(Structure):
 TakeLens = CFUNCTYPE(None, c_void_p, POINTER(LensRow))
 
 
+class LayerInput(Structure):
+    _fields_ = [
+        ("layer", c_int),
+        ("rows", POINTER(c_float)),
+        ("stride", c_size_t),
+        ("n", c_int),
+        ("width", c_int),
+    ]
+
+
+Enter = CFUNCTYPE(c_int, c_void_p, POINTER(LayerInput))
+
+
 class Probe(Structure):
     _fields_ = [
         ("attention", Look),
         ("context", c_void_p),
         ("product", TakeInput),
         ("lens", TakeLens),
+        ("enter", Enter),
     ]
 
 

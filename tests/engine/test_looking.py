@@ -16,7 +16,18 @@ from safetensors.numpy import load_file, save_file
 import export
 import heads
 from conftest import ROOT
-from heads._native import HeadsError, LensRow, Probe, Run, TakeLens, byref, calls, int_array
+from heads._native import (
+    Enter,
+    HeadsError,
+    LayerInput,
+    LensRow,
+    Probe,
+    Run,
+    TakeLens,
+    byref,
+    calls,
+    int_array,
+)
 from test_golden import GOLDEN
 
 F32 = ("-ctk", "f32", "-ctv", "f32")
@@ -204,6 +215,58 @@ def test_the_lens_of_the_library_changes_no_bit(stories):
         assert [row[:3] for row in seen] == [(77, i, at) for i in layers for at in (n - 2, n - 1)]
         assert [row[3] for row in seen[-2:]] == got[0]
         assert ctypes.sizeof(LensRow) == 24
+
+
+def test_a_pass_entered_by_the_library(stories):
+    """With what came into a layer, a pass has the bits that it had; with another text's stream
+    those of the other; and with no layer left what the lens says there."""
+    other = IDS[::-1]
+    with heads.Model(stories) as model, model.turn() as opened:
+        w, n_layers, inputs, said = opened.workspace, model.shape.n_layers, {}, {}
+
+        def run(ids, enter=None, lens=None):
+            probe = Probe(lens=TakeLens(lens or 0), enter=Enter(enter or 0), context=77)
+            s = calls.sequence_new(w, False)
+            calls.workspace_probe(w, byref(probe))
+            logits = calls.forward(s, int_array(ids), len(ids), 1)
+            calls.workspace_probe(w, None)
+            calls.sequence_free(s)
+            return logits[: model.shape.vocab_size]
+
+        def rows_of(given):
+            x = given.contents
+            assert x.n == len(IDS) and x.width == model.shape.n_embd
+            return np.ctypeslib.as_array(x.rows, (x.n, x.stride))[:, : x.width]
+
+        def note(context, given):
+            assert context == 77
+            inputs[given.contents.layer] = rows_of(given).copy()
+            return given.contents.layer
+
+        def keep(_, row):
+            said[row[0].layer] = row[0].logits[: model.shape.vocab_size]
+
+        whole = run(IDS)
+        assert run(IDS, note, keep) == whole and list(inputs) == list(range(n_layers))
+        for layer in range(n_layers):
+
+            def replace(_, given):
+                if given.contents.layer == layer:
+                    rows_of(given)[:] = inputs[layer]
+                return given.contents.layer
+
+            def jump(_, given):
+                if given.contents.layer:
+                    return 0  # a pass does not go back
+                rows_of(given)[:] = inputs[layer]
+                return layer
+
+            def leave(_, given):
+                return given.contents.layer if given.contents.layer < layer else n_layers
+
+            assert run(other) != whole == run(other, replace) == run(other, jump)
+            assert not layer or run(IDS, leave) == said[layer - 1]
+        assert said[n_layers - 1] == whole and ctypes.sizeof(LayerInput) == 32
 
 
 # ---- the command line ----

@@ -386,6 +386,44 @@ def test_models_that_answer(name, dtype, lettered, lines, tmp_path):
 # ---- costs and budgets ----
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma4", "mamba2", "zamba2", "bart"])
+def test_costs_are_those_of_whole_passes(name, lettered, tmp_path, monkeypatch):
+    """Passes begin at the layer that changes, or before the first whose keys and values later ones
+    read; those of a decoder after its source."""
+    source = lettered(name) if name == "bart" else GOLDEN / name
+    path = exported(source, tmp_path / "model.bin", "--dtype", "q8")
+    file = Checkpoint(str(path))
+    numbers = np.random.RandomState(4)
+    some = [numbers.randint(5, 19, 30).tolist() for _ in range(3)]
+    texts = [Text(ids, some[0] if name == "bart" else ()) for ids in some]
+    folder = SimpleNamespace(file=lambda name: str(tmp_path / name))
+
+    def four(_, name, a, b):
+        _, rows, cols, offset, n = file.tensors[name]
+        blocks = panels.unpack_blocks(file.data[offset : offset + n], "q8", rows, cols)
+        return panels.quantize_blocks(blocks.weights(), "q4"), 0.0
+
+    def costs(metadata) -> list[float]:
+        found = trials.Trials(folder, metadata, texts)
+        said.append([layer for layer in found.begins if layer])
+        held = {t[3]: n for n, t in reversed(file.tensors.items()) if t[0] == "q8"}  # by its place
+        names = [n for n in reversed(held.values()) if n.startswith("layers.")]
+        try:
+            return [found.divergence([n]) for n in names] + [found.divergence(names)]
+        finally:
+            found.close()
+
+    monkeypatch.setattr(trials, "codes_of", four)
+    given = {k: v[0] if len(v) == 1 else v for k, v in file.metadata.items() if len(v)}
+    said, shares = [], "layer.kv_source" in given
+    here = costs(given)
+    assert bool(said[0]) != shares and len(set(here)) > 5 and max(here) > 0
+    alone = {k: v for k, v in given.items() if k != "layer.kv_source"}
+    assert shares == (name == "gemma4") and (costs(alone) != here) == shares
+    monkeypatch.setattr(trials, "_begins", lambda metadata: [0] * int(metadata["model.n_layers"]))
+    assert costs(given) == here and not said[2]
+
+
 def test_the_most_costly_get_eight():
     sizes = {"layers.0.a": 100, "layers.1.a": 100, "layers.0.b": 50, "output": 200}
     costs = {"layers.0.a": 1.0, "layers.1.a": 3.0, "layers.0.b": 2.0, "output": 1.0}
@@ -534,11 +572,11 @@ def test_two_exports_to_one_place_try_in_files_of_their_own(tmp_path, monkeypatc
     out = tmp_path / "x.bin"
     assert export.main([str(STORIES), str(out), "--dtype", "q4", "--calibrate"]) == 130
     key = json.loads((tmp_path / "x.bin.calibration" / "key.json").read_text())
-    folder, texts = Folder(str(out), key), [Text(list(range(5, 40)))]
-    first, name = trials.Trials(folder, texts), "layers.0.ffn_down"
+    given = Folder(str(out), key), {"model.n_layers": 5}, [Text(list(range(5, 40)))]
+    first, name = trials.Trials(*given), "layers.0.ffn_down"
     cost = first.divergence([name])
     monkeypatch.setattr(trials.os, "getpid", lambda: 1)
-    second = trials.Trials(folder, texts)
+    second = trials.Trials(*given)
     second.data[len(second.data) // 2 :] = 0
     assert first.divergence([name]) == cost > 0
     first.close()
