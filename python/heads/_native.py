@@ -3,6 +3,7 @@ that fails raises a HeadsError with the engine's sentence."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -444,8 +445,17 @@ def apart(function: Callable, *given):
     try:
         return thread.submit(function, *given).result()
     except BaseException:
-        thread.submit(int).result()  # after the call, which uses what its caller then frees
+        _wait_for(thread)
         raise
+
+
+def _wait_for(thread: ThreadPoolExecutor) -> None:
+    """Until it has made its calls, which use what their callers then free; however often Ctrl-C is
+    pressed meanwhile."""
+    done = False
+    while not done:
+        with contextlib.suppress(BaseException):
+            done = thread.submit(int).result() == 0
 
 
 class NotCopied:

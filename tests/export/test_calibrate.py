@@ -4,6 +4,7 @@ export that is interrupted. The reference for products is numpy in double precis
 from __future__ import annotations
 
 import json
+import signal
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -21,6 +22,7 @@ from exporter.quantize import calibrate, codes, engine, panels, trials
 from exporter.quantize.beginnings import BEGINNINGS
 from exporter.quantize.budget import BITS, described, eight_bits
 from exporter.checkpoint import Checkpoint
+from exporter.native import native
 from exporter.quantize.engine import Text
 from exporter.quantize.feedback import product_error, turned_rows, with_feedback
 from exporter.quantize.panels import quantize_blocks, turn
@@ -114,6 +116,22 @@ def test_a_signal_during_a_pass_is_not_lost(tmp_path):
             with pytest.raises(KeyboardInterrupt), interrupted_after(delay):
                 for _ in range(50):
                     e.watch(texts, lambda *_: None)
+
+
+def test_whoever_is_interrupted_waits_for_the_call(tmp_path):
+    """However often; a model that was closed under a pass would crash it."""
+    ended = []
+
+    def call():
+        time.sleep(0.3)
+        ended.append(True)
+
+    with pytest.raises(KeyboardInterrupt), interrupted_after(20, again=20):
+        try:
+            native().apart(call)
+        finally:
+            assert ended.pop()
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 # ---- feedback ----
