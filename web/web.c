@@ -29,8 +29,9 @@ static void keep_lens(void *width, const heads_lens_row *row) {
 // Forgets the rows so far, and says where those of later passes will be: of attention if it is
 // kept, and of the lens if these have a width.
 HEADS_API const void *heads_keep(heads_workspace *w, int attention, size_t width) {
-    heads_workspace_probe(w, &(heads_probe){attention ? keep_row : NULL, (void *)width, NULL,
-                                            width ? keep_lens : NULL});
+    heads_workspace_probe(w, &(heads_probe){.attention = attention ? keep_row : NULL,
+                                            .lens = width ? keep_lens : NULL,
+                                            .context = (void *)width});
     kept.used = 0;
     return &kept;
 }
