@@ -186,6 +186,35 @@ def test_feedback_without_inputs_rounds_to_nearest():
     assert np.isfinite(with_feedback(weights, x.T @ x, "q4").weights()).all()
 
 
+def test_matrices_of_one_input_are_what_each_is_alone(monkeypatch):
+    """They are rounded together, some rows of both at a time; so are those of stacks."""
+    numbers = np.random.RandomState(5)
+    x = turned_rows(numbers.standard_normal((300, 64)).astype(np.float32))
+    moments = {
+        (("layers.0.expert_gate", "layers.0.expert_up"), i): x[i::2].T @ x[i::2] for i in (0, 1)
+    }
+    moments[("layers.0.attn_q", "layers.0.attn_v"), 0] = x.T @ x
+    moments[("layers.0.ffn_down",), 0] = x.T @ x
+    matrices = {}
+    for name, rows in (("attn_q", 48), ("attn_v", 16), ("expert_gate", 64), ("expert_up", 64)):
+        array = numbers.standard_normal((rows, 64)).astype(np.float32)
+        matrices[f"layers.0.{name}"] = SimpleNamespace(name=name, array=lambda array=array: array)
+    groups = codes._groups([*matrices, "layers.0.ffn_down", "layers.0.ffn_up"], moments)
+    assert [len(group) for group in groups] == [2, 2, 1, 1]
+    monkeypatch.setattr(codes, "SLAB", 20)
+    for names in groups[:2]:
+        given = "q4", {"layer.experts": 2}, moments
+        together = codes._fed({name: matrices[name] for name in names}, *given)
+        for name in names:
+            alone = codes._fed({name: matrices[name]}, *given)
+            for key, values in alone.items():
+                assert len(values) == len(matrices[name].array())
+                assert np.isclose(together[key], values, rtol=1e-3).mean() > 0.99
+    matrices[names[1]].array()[3, 5] = 1e30
+    with pytest.raises(ExportError, match="tensor expert_up: a weight of magnitude 1e.30 is too"):
+        codes._fed({name: matrices[name] for name in names}, *given)
+
+
 def test_moments_are_added_in_order(monkeypatch):
     """However long each takes: sums of floats depend on it."""
     inputs = np.random.RandomState(3).standard_normal((6, 3, 32)).astype(np.float32)
