@@ -17,7 +17,8 @@ enum {
 static const int PROMPTS[N_PROMPTS] = {16, 128, 512}, DEPTHS[N_DEPTHS] = {0, 1024, 4096, 8192};
 static const double ROUNDS_SECONDS = 20,  // no round begins after this time,
     BATCH_SECONDS = 4,      // plus this for each case of sequences side by side
-    SAMPLE_SECONDS = 0.02,  // least time of a sample of decode or of a ceiling
+    DECODE_SECONDS = 0.1,   // least time of a sample of decode, if it has not the most tokens
+    SAMPLE_SECONDS = 0.02,  // least time of a ceiling's steps
     CEILING_SECONDS = 1;    // most time of a ceiling's
 
 // ---- the ceilings, and the cost of sharing work ----
@@ -155,6 +156,13 @@ static double time_passes(const Bench *b, Depth *d, int sequences, int n, int pa
     return seconds() - start;
 }
 
+// Seconds of the timed tokens of `sequences` sequences, one at a time. After a prompt, a first token
+// takes longer, since the caches hold other things: it is run before, as deeper ones are.
+static double time_decode(const Bench *b, Depth *d, int sequences) {
+    if (!d->tokens) time_passes(b, d, sequences, 1, 1);
+    return time_passes(b, d, sequences, 1, b->decode_tokens);
+}
+
 static double add_rate(Case *c, double tokens, double took) {
     add_sample(&c->rate, tokens / took);
     return tokens / took;
@@ -167,14 +175,14 @@ static void sample_prefill(Bench *b, Case *c) {
 }
 
 static void sample_decode(Bench *b, Case *c) {
-    double took = time_passes(b, c->depth, 1, 1, b->decode_tokens);
+    double took = time_decode(b, c->depth, 1);
     double found = add_rate(c, b->decode_tokens, took);
     add_sample(&c->of_read, found * c->bytes / sample_read(b, took));
 }
 
 static void sample_batch(Bench *b, Case *c) {
     int n = c->sequences, passes = b->decode_tokens;
-    double took = time_passes(b, c->depth, n, 1, passes), chunk_took = 0;
+    double took = time_decode(b, c->depth, n), chunk_took = 0;
     for (int i = 0; i < passes; i++) chunk_took += time_passes(b, c->depth, 1, n, 1);
     double found = add_rate(c, (double)n * passes, took), chunk = n * passes / chunk_took;
     add_sample(&c->chunk, chunk);
@@ -208,7 +216,7 @@ static void fill(Bench *b) {
 // Chooses how many tokens a sample of decode has, and writes once to every page that samples write.
 static void warm_up(Bench *b) {
     double took = time_passes(b, &b->depths[0], 1, 1, 1);
-    double n = SAMPLE_SECONDS / (took > 1e-9 ? took : 1e-9);
+    double n = DECODE_SECONDS / (took > 1e-9 ? took : 1e-9);
     b->decode_tokens = n < 1 ? 1 : n > DECODE_TOKENS ? DECODE_TOKENS : (int)n;
     for (int i = 0; i < b->n_decode; i++) {
         int sequences = i < BATCH_DEPTHS ? b->most_sequences : 1;
