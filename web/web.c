@@ -26,8 +26,7 @@ static void keep_lens(void *width, const heads_lens_row *row) {
                                           .position = row->position, .weights = row->logits}, 0);
 }
 
-// Forgets the rows so far, and says where those of later passes will be: of attention if it is
-// kept, and of the lens if these have a width.
+// Forgets the rows so far; returns where later ones will be, of attention and of a lens so wide.
 HEADS_API const void *heads_keep(heads_workspace *w, int attention, size_t width) {
     heads_workspace_probe(w, &(heads_probe){.attention = attention ? keep_row : NULL,
                                             .lens = width ? keep_lens : NULL,

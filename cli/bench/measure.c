@@ -156,8 +156,8 @@ static double time_passes(const Bench *b, Depth *d, int sequences, int n, int pa
     return seconds() - start;
 }
 
-// Seconds of the timed tokens of `sequences` sequences, one at a time. After a prompt, a first token
-// takes longer, since the caches hold other things: it is run before, as deeper ones are.
+// Seconds of the timed tokens of `sequences` sequences, one at a time. After a prompt, the first
+// token takes longer, since the caches hold other things: one runs before, as it does deeper.
 static double time_decode(const Bench *b, Depth *d, int sequences) {
     if (!d->tokens) time_passes(b, d, sequences, 1, 1);
     return time_passes(b, d, sequences, 1, b->decode_tokens);
