@@ -106,12 +106,15 @@ def test_an_exception_while_looking_is_raised(tmp_path):
         e.watch([Text([5, 6, 7])], take)
 
 
-def test_a_signal_during_a_pass_is_not_lost(tmp_path):
+@pytest.mark.parametrize("source", [STORIES, GOLDEN / "encoder_decoders" / "bart"])
+def test_a_signal_during_a_pass_is_not_lost(source, tmp_path):
     """It arrives while C code runs, and the next line of Python is a callback's first, whose
     exceptions ctypes prints and forgets."""
-    path = exported(STORIES, tmp_path / "x.bin")
-    texts = [Text(list(range(5, 250)))] * 4
-    with engine.Engine(str(path), 256, 1024, 1) as e:
+    path = exported(source, tmp_path / "x.bin")
+    texts = [Text([2], [5, 6, 7] * 40)] * 30
+    if source == STORIES:
+        texts = [Text(list(range(5, 250)))] * 4
+    with engine.Engine(str(path), engine.longest(texts), 4096, 1) as e:
         for delay in (2, 3, 5, 8, 13):
             with pytest.raises(KeyboardInterrupt), interrupted_after(delay):
                 for _ in range(50):
