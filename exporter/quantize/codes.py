@@ -193,24 +193,22 @@ def _fed(matrices: Mapping[str, Tensor], dtype: str, metadata, moments) -> dict[
     stack, weights = _stack_of(first, metadata), [tensor.array() for tensor in matrices.values()]
     steps = [len(w) if stack == 1 else -(-len(w) // stack // LANES) * LANES for w in weights]
     nothing = np.zeros((-(-weights[0].shape[1] // BLOCK) * BLOCK,) * 2, np.float32)
-    parts: list[list[tuple[np.ndarray, ...]]] = [[] for _ in weights]
+    found = []  # of each of a stack, for each matrix
     for which in range(stack):
         some = [w[which * step : (which + 1) * step] for w, step in zip(weights, steps)]
         try:
-            found = _fed_rows(some, inputs.get(which, nothing), dtype)
+            found.append(_fed_rows(some, inputs.get(which, nothing), dtype))
         except OverflowError:
             largest, name = max((np.abs(w).max(), t.name) for w, t in zip(some, matrices.values()))
             raise ExportError(
                 f"tensor {name}: a weight of magnitude {largest:.3g} is too large for {dtype}; "
                 "use --dtype f32"
             ) from None
-        for part, those in zip(parts, found):
-            part.append(those)
     what = ("values", "scale", "error")
     return {
         f"{name}:{key}": np.concatenate(x)
-        for name, part in zip(matrices, parts)
-        for key, x in zip(what, zip(*part))
+        for name, parts in zip(matrices, zip(*found))
+        for key, x in zip(what, zip(*parts))
     }
 
 

@@ -28,6 +28,14 @@ class Stream(NamedTuple):
     passes: list[np.ndarray]
 
 
+START = Stream(0, [])  # a pass begins at the embeddings
+
+
+def _rows(given) -> np.ndarray:
+    """Those of a product's or a layer's input, borrowed: float32 [n, width]."""
+    return np.ctypeslib.as_array(given.rows, (given.n, given.stride))[:, : given.width]
+
+
 def longest(texts: Sequence[Text]) -> int:
     """The number of tokens of the longest text or source."""
     return max(max(len(text.ids), len(text.source)) for text in texts)
@@ -130,9 +138,7 @@ class Engine:
             for sequence in sequences:
                 self.calls.sequence_free(sequence)
 
-    def logits(
-        self, texts: Sequence[Text], n_logits: int, begin: Stream | None = None
-    ) -> np.ndarray:
+    def logits(self, texts: Sequence[Text], n_logits: int, begin: Stream = START) -> np.ndarray:
         """The logits of the last n_logits tokens of each text, or of all it has: [..,
         vocab_size], borrowed until the next run. begin: what these texts have at a layer, from
         which they go on."""
@@ -142,7 +148,7 @@ class Engine:
             shape = sum(min(len(i), n_logits) for i in ids), self.calls.logit_stride(self.workspace)
             return np.ctypeslib.as_array(found, shape)[:, : self.vocab_size]
 
-    def stream(self, texts: Sequence[Text], layer: int, begin: Stream | None = None) -> Stream:
+    def stream(self, texts: Sequence[Text], layer: int, begin: Stream = START) -> Stream:
         """What comes into a layer of the decoder. begin: what came into one before it."""
         ids, passes = [text.ids for text in texts], []
         enter = self._entering(begin, layer, passes.append)
@@ -151,19 +157,18 @@ class Engine:
         return Stream(layer, passes)
 
     def _entering(
-        self, begin: Stream | None, end: int | None = None, take: Callable | None = None
+        self, begin: Stream, end: int | None = None, take: Callable | None = None
     ) -> Callable:
         """What passes call before a layer: those before `begin` are passed over; `take` gets what
         comes into the layer `end`, and none is left then."""
-        given = iter(begin.passes if begin else ())
+        given = iter(begin.passes)
 
         def enter(at) -> int:
-            rows = np.ctypeslib.as_array(at.rows, (at.n, at.stride))[:, : at.width]
-            if begin and at.layer < begin.layer:
-                rows[:] = next(given)
+            if at.layer < begin.layer:
+                _rows(at)[:] = next(given)
                 return begin.layer
             if at.layer == end:
-                take(rows.copy())
+                take(_rows(at).copy())
                 return self.n_layers
             return at.layer
 
@@ -176,8 +181,7 @@ class Engine:
 
         def show(product) -> None:
             names = [product.tensors[i].decode() for i in range(product.n_tensors)]
-            rows = np.ctypeslib.as_array(product.rows, (product.n, product.stride))
-            take(names, product.which, rows[:, : product.width])
+            take(names, product.which, _rows(product))
 
         def run() -> None:
             with self._sequences(texts) as sequences:
@@ -200,11 +204,8 @@ class Engine:
 
         kinds = dict(self.native.Probe._fields_)
         probe = self.native.Probe(**{what: kinds[what](called)})
-        self.calls.workspace_probe(self.workspace, ctypes.byref(probe))
-        try:
+        with self.native.watched(self.workspace, probe):
             yield
-        finally:
-            self.calls.workspace_probe(self.workspace, None)
         if failed:
             raise failed[0]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..checkpoint import Checkpoint
 from .codes import codes_of
-from .engine import Engine, Stream, Text, longest
+from .engine import START, Engine, Stream, Text, longest
 from .panels import BLOCK, Blocks, inverse, pack_blocks, rounded, unpack_blocks
 from .steps import Folder
 from .work import Progress
@@ -24,7 +24,7 @@ class Trials:
 
     def __init__(self, folder: Folder, metadata: Mapping[str, object], texts: Sequence[Text]):
         self.folder, self.texts = folder, texts
-        self.begins, self.stream = _begins(metadata), None  # at a layer, of the model in q8
+        self.begins, self.stream = _begins(metadata), START  # stream: of the model in q8
         # Another export to the same place must not change it.
         self.path = folder.file(f"trial-{os.getpid()}.bin")
         shutil.copyfile(folder.file("model.bin"), self.path)
@@ -45,14 +45,13 @@ class Trials:
         with contextlib.suppress(OSError):  # else it goes with the folder
             os.remove(self.path)
 
-    def _stream_to(self, names: Collection[str]) -> Stream | None:
-        """What comes into the layer at which a pass begins that these matrices change; None: it
-        begins at the embeddings."""
+    def _stream_to(self, names: Collection[str]) -> Stream:
+        """What comes into the layer at which a pass begins that these matrices change."""
         layers = [int(n.split(".")[1]) if n.startswith("layers.") else 0 for n in names]
         begin = min((self.begins[layer] for layer in layers), default=0)
-        if not begin or self.stream and begin < self.stream.layer:
-            self.stream = None
-        if begin and not (self.stream and begin == self.stream.layer):
+        if begin < self.stream.layer:
+            self.stream = START
+        if begin > self.stream.layer:
             self.stream = self.engine.stream(self.texts, begin, self.stream)
         return self.stream
 

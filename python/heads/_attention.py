@@ -10,8 +10,7 @@ import numpy as np
 
 from ._arguments import Floats
 from ._batch import read_source
-from ._looking import watched
-from ._native import Handle, InputError, Look, Probe, apart, calls, int_array
+from ._native import Handle, InputError, Look, Probe, apart, calls, int_array, watched
 
 
 @dataclass

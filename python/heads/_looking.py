@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from ctypes import byref, memmove
+from ctypes import memmove
 from math import exp
 
 import numpy as np
 
-from ._native import FLOATS, Handle, InputError, LikelyToken, Probe, TakeLens, apart, calls
-
-
-@contextmanager
-def watched(workspace: Handle, probe: Probe) -> Iterator[None]:
-    """The probe sees the passes of the workspace, which run apart()."""
-    calls.workspace_probe(workspace, byref(probe))
-    try:
-        yield
-    finally:
-        calls.workspace_probe(workspace, None)
+from ._native import FLOATS, InputError, LikelyToken, Probe, TakeLens, apart, calls, watched
 
 
 def likeliest(model, session, ids: list[int], k: int) -> list[list[tuple[int, float]]]:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ctypes import CDLL, CFUNCTYPE, POINTER, Structure, byref, c_char, c_char_p, c_double, c_float
 from ctypes import c_int, c_int64, c_long, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
-from typing import Callable, NoReturn
+from typing import Callable, Iterator, NoReturn
 
 ABI = 11  # of heads.h that these declarations were written for
 
@@ -456,6 +456,16 @@ def _wait_for(thread: ThreadPoolExecutor) -> None:
     while not done:
         with contextlib.suppress(BaseException):
             done = thread.submit(int).result() == 0
+
+
+@contextlib.contextmanager
+def watched(workspace: Handle | int, probe: Probe) -> Iterator[None]:
+    """The probe sees the passes of the workspace, which run apart()."""
+    calls.workspace_probe(workspace, byref(probe))
+    try:
+        yield
+    finally:
+        calls.workspace_probe(workspace, None)
 
 
 class NotCopied:
