@@ -143,7 +143,7 @@ typedef struct {  // mixture of experts: a router chooses a few networks for eac
     Matrix gate, up, down;      // stacks of n: 2 x (d_expert, n_embd), (n_embd, d_expert)
     // Gemma 4: experts and router read norm(residual stream), not the input of ffn.
     Norm norm, post_norm;       // [n_embd], of the experts' input and output
-    Norm beside_norm;           // [n_embd], of ffn's output
+    Norm dense_norm;            // [n_embd], of ffn's output
 } Experts;
 
 // ---- the layer and the model ----

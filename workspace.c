@@ -1,36 +1,20 @@
 // The workspace: its options and its buffers.
 #include <stdlib.h>
 
-#include "layers/cross.h"
-#include "layers/layer_embed.h"
+#include "engine.h"
 
 // ---- buffers ----
-
-static void keep_most(Arena *a, size_t *most) {
-    if (a->used > *most) *most = a->used;
-    a->used = 0;
-}
 
 // The most scratch that a part of a layer needs. Parts run one after the other.
 static size_t scratch_bytes(const Workspace *w, Arena *all) {
     Arena a = {.input_blocks = all->input_blocks};
     size_t most = 0;
-    for (int i = 0; i < w->model->n_layers; i++) {
-        const Layer *l = &w->model->layers[i];
-        const KvLayer *kv = &w->kv.layers[i];
-        if (l->mixer != MIXER_NONE) mixers[l->mixer]->scratch(w, l, kv, &a);
-        keep_most(&a, &most);
-        if (l->mamba2_beside) mamba2_mixer.scratch(w, l, kv, &a);
-        keep_most(&a, &most);
-        cross_scratch(w, i, &a);
-        keep_most(&a, &most);
-        ffn_scratch(w, l, &a);
-        keep_most(&a, &most);
-        experts_scratch(w, l, &a);
-        keep_most(&a, &most);
-        embed_branch_scratch(w, &a);
-        keep_most(&a, &most);
-    }
+    for (int i = 0; i < w->model->n_layers; i++)
+        for (ScratchFn *const *part = layer_parts; *part; part++) {
+            (*part)(w, i, &a);
+            most = a.used > most ? a.used : most;
+            a.used = 0;
+        }
     all->input_blocks = a.input_blocks;
     return most;
 }

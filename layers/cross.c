@@ -1,6 +1,7 @@
 #include "layers/cross.h"
 
 #include "layers/attention_tiles.h"
+#include "layers/branches.h"
 
 const KvLayer *kv_cross(const Workspace *w, int i) { return &w->kv.layers[i + w->model->text.n]; }
 
@@ -19,13 +20,14 @@ void cross_scratch(const Workspace *w, int i, Arena *a) {
     if (cross->n_heads) attention_buffers(a, w, cross, kv_cross(w, i), w->chunk);
 }
 
-void keep_source(Workspace *w, Buffer y) {
+void keep_source(Workspace *w) {
     const Stack *text = &w->model->text;
+    last_norm(w, w->y, w->x, w->n_rows);
     for (int i = text->first; i < text->first + text->n; i++) {
         const Attention *a = &w->model->layers[i].cross;
         Arena m = scratch(w);
         AttentionBuffers b = attention_buffers(&m, w, a, kv_cross(w, i), w->n_rows);
-        multiply_each(w, (Product[]){{b.keys, &a->k}, {b.values, &a->v}}, 2, y, w->n_rows);
+        multiply_each(w, (Product[]){{b.keys, &a->k}, {b.values, &a->v}}, 2, w->y, w->n_rows);
         kv_append(w, a, kv_cross(w, i), (Buffer){0}, b.keys, b.values, w->spans, w->n_spans);
     }
 }

@@ -9,7 +9,5 @@ const KvLayer *kv_cross(const Workspace *w, int i);
 // x += cross(norm(x)) or, with post_norm, x = norm(x + cross(x)), if layer i has cross-attention.
 void attend_to_source(Workspace *w, int i, bool post_norm);
 void cross_scratch(const Workspace *w, int i, Arena *a);
-// Caches the keys and values of every cross-attention, made of y, the encoder's hidden states.
-void keep_source(Workspace *w, Buffer y);
 
 #endif

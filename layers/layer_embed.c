@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "layers/branches.h"
+
 // (norm(in x / sqrt(n_embd)) + sqrt(width) table[token]) / sqrt(2), layer by layer
 static void layer_embed_row(const void *arg, int t, int thread) {
     const Workspace *w = arg;
@@ -44,17 +46,19 @@ static void gate_branch_row(const void *arg, int t, int thread) {
                   w->model->layer_embed.width);
 }
 
-void embed_branch(Workspace *w, const EmbedBranch *e, int layer, Activation act) {
+void add_layer_embedding(Workspace *w, const Layer *l, int i) {
+    const EmbedBranch *e = &l->embed_branch;
     int width = w->model->layer_embed.width;
     Arena a = scratch(w);
     Buffer rows = arena_input(&a, (size_t)w->n_rows, (size_t)width);
-    GateBranch gate = {w, rows, layer * width, act.kind};
+    GateBranch gate = {w, rows, i * width, l->ffn.act.kind};
     multiply(w, rows, &e->gate, w->x, w->n_rows);
     parallel_for(w->pool, w->n_rows, gate_branch_row, &gate);
     multiply(w, w->out, &e->out, rows, w->n_rows);
+    add_branch(w, l, &e->norm);
 }
 
-void embed_branch_scratch(const Workspace *w, Arena *a) {
+void embed_branch_scratch(const Workspace *w, int i, Arena *a) {
     int width = w->model->layer_embed.width;
     if (width) arena_input(a, (size_t)w->chunk, (size_t)width);
 }

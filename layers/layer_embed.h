@@ -7,8 +7,6 @@
 // The embeddings of the rows for all layers, to w->layer_embed.
 void layer_embed(Workspace *w);
 void layer_embed_scratch(Workspace *w, Arena *a);
-// w->out = out(act(gate x) * the layer's embedding of the token)
-void embed_branch(Workspace *w, const EmbedBranch *e, int layer, Activation act);
-void embed_branch_scratch(const Workspace *w, Arena *a);
+void embed_branch_scratch(const Workspace *w, int i, Arena *a);
 
 #endif

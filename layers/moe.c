@@ -160,7 +160,12 @@ static void sum_row(const void *arg, int t, int thread) {
                     p->e->weigh_input ? 1.0f : choice[j].weight, w->model->n_embd);
 }
 
-void experts(Workspace *w, const Experts *e, Buffer y) {
+// Where experts have a norm of their own, they and the router read norm(x) in place of y.
+void add_experts(Workspace *w, const Experts *e, Buffer y) {
+    if (e->norm.w) {
+        norm_rows(w, w->out, &e->dense_norm, w->out, w->model->n_embd, w->n_rows);
+        y = branch_input(w, &e->norm);
+    }
     int n = w->n_rows, n_chosen = n * e->top_k;
     Arena a = scratch(w);
     MoePass p = {w, e, y, w->out, lay_out(&a, e, w->model->n_embd, n)};
@@ -185,6 +190,7 @@ void experts(Workspace *w, const Experts *e, Buffer y) {
     add_rows(w, w->out, 1.0f, y, w->model->n_embd, n);
 }
 
-void experts_scratch(const Workspace *w, const Layer *l, Arena *a) {
+void experts_scratch(const Workspace *w, int i, Arena *a) {
+    const Layer *l = &w->model->layers[i];
     if (l->experts.n) lay_out(a, &l->experts, w->model->n_embd, w->chunk);
 }

@@ -341,7 +341,7 @@ static int get_expert_norms(Loader *x, int i, Layer *l) {
     if (l->topology != SEQUENTIAL || !l->ffn.d_ff) return 0;
     return optional_norm(x, &e->norm, i, "expert_norm", d) ||
            (e->norm.w && (need_norm(x, &e->post_norm, i, "expert_post_norm", d) ||
-                          need_norm(x, &e->beside_norm, i, "ffn_beside_norm", d)));
+                          need_norm(x, &e->dense_norm, i, "ffn_beside_norm", d)));
 }
 
 static int get_experts(Loader *x, int i, Layer *l) {

@@ -38,7 +38,8 @@ def test_the_core_is_short():
 
 
 def test_readme_says_how_long_the_core_is():
-    assert f"{core_lines():,} lines" in (ROOT / "README.md").read_text(encoding="utf-8")
+    """To the hundred."""
+    assert f"{round(core_lines(), -2):,} lines" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_tour_walks_through_the_core():
