@@ -171,7 +171,18 @@ static inline Arena scratch(const Workspace *w) {
 
 // Runs w->spans through all layers; wanted logits go to w->logits from row `logit_row` on.
 void forward_pass(Workspace *w, int logit_row);
-// Its steps, for other ways to join them (layers/branches.c) and for the lens (layers/logits.c).
+// What lays out the scratch of each part of layer i, NULL at the end. Parts run one by one.
+typedef void ScratchFn(const Workspace *w, int i, Arena *a);
+extern ScratchFn *const layer_parts[];  // layers/topologies.c
+
+// ---- layers/embed.c: from tokens to rows ----
+
+// w->x = the rows' embeddings; w->cos and w->sin = those of their positions.
+void embed(Workspace *w);
+void embed_scratch(Workspace *w, Arena *a);
+
+// ---- layers/branch.c: the steps of a layer's branches ----
+
 // A branch's input: w->y = norm(w->x), or w->x itself if there is no norm.
 Buffer branch_input(Workspace *w, const Norm *norm);
 // w->out = mixer(y), of layer i: attention, or what the layer has in its place.
@@ -180,20 +191,7 @@ void mix(Workspace *w, const Layer *l, int i, Buffer y);
 void feed_forward(Workspace *w, const Layer *l, Buffer y);
 // w->x += residual_scale * norm(w->out)
 void add_branch(Workspace *w, const Layer *l, const Norm *post_norm);
-// y = norm(x) for n rows, with the norm behind the last layer.
-void last_norm(Workspace *w, Buffer y, Buffer x, int n);
-// logits = output(head(norm(w->x))), for the wanted rows; or norm(w->x), if w->hidden.
-void compute_logits(Workspace *w, int logit_row);
 void ffn_scratch(const Workspace *w, int i, Arena *a);
-// What lays out the scratch of each part of layer i, NULL at the end. Parts run one by one.
-typedef void ScratchFn(const Workspace *w, int i, Arena *a);
-extern ScratchFn *const layer_parts[];  // layers/branches.c
-
-// ---- layers/embed.c: from tokens to rows ----
-
-// w->x = the rows' embeddings; w->cos and w->sin = those of their positions.
-void embed(Workspace *w);
-void embed_scratch(Workspace *w, Arena *a);
 
 // ---- mixers: attention.c, and in layers/ mla, shortconv, deltanet, mamba2, mamba, rglru ----
 
@@ -240,6 +238,13 @@ void kv_append(Workspace *w, const Attention *a, const KvLayer *kv, Buffer queri
 // w->out += experts(y). They may overwrite y's buffer.
 void add_experts(Workspace *w, const Experts *e, Buffer y);
 void experts_scratch(const Workspace *w, int i, Arena *a);
+
+// ---- layers/logits.c: behind the last layer ----
+
+// y = norm(x) for n rows, with the stack's last norm.
+void last_norm(Workspace *w, Buffer y, Buffer x, int n);
+// logits = output(head(norm(w->x))), for the wanted rows; or norm(w->x), if w->hidden.
+void compute_logits(Workspace *w, int logit_row);
 
 // ---- math/matmul.c: products with weights ----
 

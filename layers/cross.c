@@ -1,7 +1,7 @@
 #include "layers/cross.h"
 
 #include "layers/attention_tiles.h"
-#include "layers/branches.h"
+#include "layers/topologies.h"
 
 const KvLayer *kv_cross(const Workspace *w, int i) { return &w->kv.layers[i + w->model->text.n]; }
 

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "layers/branches.h"
+#include "layers/topologies.h"
 
 // (norm(in x / sqrt(n_embd)) + sqrt(width) table[token]) / sqrt(2), layer by layer
 static void layer_embed_row(const void *arg, int t, int thread) {

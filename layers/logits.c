@@ -1,6 +1,15 @@
-#include "layers/logits.h"
+// From the last layer's rows to logits.
+#include "engine.h"
 
-Buffer prediction_head(Workspace *w, int n) {
+void last_norm(Workspace *w, Buffer y, Buffer x, int n) {
+    const Norm *norm = &w->stack->norm;
+    if (norm->w) norm_rows(w, y, norm, x, w->model->n_embd, n);
+    else copy_rows(y, x, w->model->n_embd, n);
+}
+
+// The input of the output matrix for n rows of w->y: these rows, or in masked language models
+// norm(act(dense(y))), in w->x.
+static Buffer prediction_head(Workspace *w, int n) {
     const Model *m = w->model;
     if (!m->head.dense.data) return w->y;
     multiply(w, w->x, &m->head.dense, w->y, n);
@@ -25,29 +34,26 @@ static void cap_slice(const void *arg, int item, int thread) {
     c->w->k->softcap(logits, m->final_softcap, n < CAP_COLUMNS ? n : CAP_COLUMNS);
 }
 
-void cap_logits(Workspace *w, Buffer logits, int n) {
+// logits = softcap(logits), n rows
+static void cap_logits(Workspace *w, Buffer logits, int n) {
     Cap cap = {w, logits, (w->model->vocab_size + CAP_COLUMNS - 1) / CAP_COLUMNS};
     parallel_for(w->pool, n * cap.slices, cap_slice, &cap);
 }
 
-static void show_logits(const Workspace *w, int i, int logit_row) {
-    for (const Span *s = w->spans; s < w->spans + w->n_spans; s++)
-        for (int r = s->n - s->n_logits; r < s->n; r++)
-            w->probe.lens(w->probe.context, &(heads_lens_row){s->sequence, i, s->pos + r,
-                                                              row(w->logits, logit_row++)});
-}
-
-void show_lens(Workspace *w, int i, int logit_row) {
-    if (w->stack != &w->model->text) return;
-    copy_rows(w->out, w->x, w->model->n_embd, w->n_rows);
-    compute_logits(w, logit_row);
-    show_logits(w, i, logit_row);
-    copy_rows(w->x, w->out, w->model->n_embd, w->n_rows);
-}
-
-int enter_layer(const Workspace *w, int i) {
-    if (!w->probe.enter || i == w->stack->first + w->stack->n) return i;
-    int next = w->probe.enter(w->probe.context, &(heads_layer_input){
-        i, w->x.data, w->x.stride, w->n_rows, w->model->n_embd});
-    return next > i ? next : i;
+void compute_logits(Workspace *w, int logit_row) {
+    const Model *m = w->model;
+    int n = 0;
+    for (const Span *s = w->spans; s < w->spans + w->n_spans; n += s++->n_logits)
+        if (s->n_logits) {
+            Buffer wanted = rows_after(w->x, s->first + s->n - s->n_logits);
+            last_norm(w, rows_after(w->y, n), wanted, s->n_logits);
+        }
+    if (!n) return;
+    Buffer logits = rows_after(w->logits, logit_row);
+    if (w->hidden) {
+        copy_rows(logits, w->y, m->n_embd, n);
+        return;
+    }
+    multiply(w, logits, &m->output, prediction_head(w, n), n);
+    if (m->final_softcap > 0.0f) cap_logits(w, logits, n);
 }

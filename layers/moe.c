@@ -164,7 +164,8 @@ static void sum_row(const void *arg, int t, int thread) {
 void add_experts(Workspace *w, const Experts *e, Buffer y) {
     if (e->norm.w) {
         norm_rows(w, w->out, &e->dense_norm, w->out, w->model->n_embd, w->n_rows);
-        y = branch_input(w, &e->norm);
+        norm_rows(w, w->y, &e->norm, w->x, w->model->n_embd, w->n_rows);
+        y = w->y;
     }
     int n = w->n_rows, n_chosen = n * e->top_k;
     Arena a = scratch(w);

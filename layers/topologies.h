@@ -1,10 +1,10 @@
 // What a layer may have beside the two branches of transformer.c.
-#ifndef BRANCHES_H
-#define BRANCHES_H
+#ifndef TOPOLOGIES_H
+#define TOPOLOGIES_H
 
 #include "engine.h"
 
-// ---- branches.c ----
+// ---- topologies.c ----
 
 // A layer whose topology is not SEQUENTIAL.
 void other_branches(Workspace *w, const Layer *l, int i);

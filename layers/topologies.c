@@ -1,5 +1,5 @@
 // The ways in which layers join branches and norms, besides transformer.c's sequential_branches.
-#include "layers/branches.h"
+#include "layers/topologies.h"
 
 #include <string.h>
 

@@ -1,0 +1,23 @@
+#include "layers/layer_probe.h"
+
+static void show_logits(const Workspace *w, int i, int logit_row) {
+    for (const Span *s = w->spans; s < w->spans + w->n_spans; s++)
+        for (int r = s->n - s->n_logits; r < s->n; r++)
+            w->probe.lens(w->probe.context, &(heads_lens_row){s->sequence, i, s->pos + r,
+                                                              row(w->logits, logit_row++)});
+}
+
+void show_lens(Workspace *w, int i, int logit_row) {
+    if (w->stack != &w->model->text) return;
+    copy_rows(w->out, w->x, w->model->n_embd, w->n_rows);
+    compute_logits(w, logit_row);
+    show_logits(w, i, logit_row);
+    copy_rows(w->x, w->out, w->model->n_embd, w->n_rows);
+}
+
+int enter_layer(const Workspace *w, int i) {
+    if (!w->probe.enter || i == w->stack->first + w->stack->n) return i;
+    int next = w->probe.enter(w->probe.context, &(heads_layer_input){
+        i, w->x.data, w->x.stride, w->n_rows, w->model->n_embd});
+    return next > i ? next : i;
+}
