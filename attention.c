@@ -68,13 +68,12 @@ static void softmax_row(const Kernels *k, float *x, int begin, int end, Range se
     *sum = k->exp_sum(x + from, *max, to - from);
 }
 
-// Turns the scores of row r of a QueryBlock into exponentials, over the tile's positions that it
-// sees.
-static void probabilities(const AttentionPass *p, const QueryBlock *b, const KeyTile *tile, int r,
+// Turns the scores of row r of a unit into exponentials, over the tile's positions that it sees.
+static void probabilities(const AttentionPass *p, const Unit *u, const KeyTile *tile, int r,
                           float *x, float *max, float *sum) {
-    int pos = row_position(b, r), first = tile->first, begin = tile->begin, end = tile->end;
-    shape_scores(p, b, r, x + begin - first, begin, end - begin);
-    Range seen = seen_from(p->a, pos, text_end(p->a, b->span));
+    int pos = row_position(u, r), first = tile->first, begin = tile->begin, end = tile->end;
+    shape_scores(p, u, r, x + begin - first, begin, end - begin);
+    Range seen = seen_from(p->a, pos, text_end(p->a, u->span));
     if (seen.low < begin) seen.low = begin;
     if (seen.high >= tile->stop) seen.high = tile->stop - 1;
     softmax_row(p->w->k, x, begin - first, end - first,
@@ -94,20 +93,20 @@ static void merge(const Kernels *k, float *out, float *out_max, float *out_sum, 
     *out_max = top;
 }
 
-// One tile for a QueryBlock, merged into out [n_rows][v_dim], out_max, out_sum. It takes
+// One tile for a unit, merged into out [n_rows][v_dim], out_max, out_sum. It takes
 // SOFTMAX_ROWS rows at a time, whose scores stay in the first-level cache until values are mixed.
-static void attend_tile(const AttentionPass *p, const QueryBlock *b, const Rows *q, HeadScratch *x,
+static void attend_tile(const AttentionPass *p, const Unit *u, const Rows *q, HeadScratch *x,
                         const KeyTile *tile, float *out, float *out_max, float *out_sum) {
     const Kernels *k = p->w->k;
     const KvLayer *kv = p->kv;
     int dim = kv->v_dim, begin = tile->begin - tile->first, stop = tile->stop - tile->first;
-    for (int from = 0, n; from < b->n_rows; from += n) {
-        n = b->n_rows - from < SOFTMAX_ROWS ? b->n_rows - from : SOFTMAX_ROWS;
+    for (int from = 0, n; from < u->n_rows; from += n) {
+        n = u->n_rows - from < SOFTMAX_ROWS ? u->n_rows - from : SOFTMAX_ROWS;
         Rows some = queries_after(q, from);
         float max[SOFTMAX_ROWS], sum[SOFTMAX_ROWS];
-        dot_keys(p, b, tile, &some, n, x->scores);
+        dot_keys(p, u, tile, &some, n, x->scores);
         for (int r = 0; r < n; r++)
-            probabilities(p, b, tile, from + r, x->scores + r * TILE, &max[r], &sum[r]);
+            probabilities(p, u, tile, from + r, x->scores + r * TILE, &max[r], &sum[r]);
         if (p->a->latent.rank)
             k->mix_keys[kv->k_dtype](x->mix, x->scores, TILE, n, tile->values, begin, stop,
                                      p->a->head_dim, dim);
@@ -122,22 +121,22 @@ static void attend_tile(const AttentionPass *p, const QueryBlock *b, const Rows 
 
 // ---- all tiles ----
 
+// All tiles of a unit, merged into its rows of partial results.
 static void attend_unit(const AttentionPass *p, const Unit *u, const Unit *next, int thread) {
-    const QueryBlock *b = &u->block;
-    size_t first = partial_row(p, b, u->split), dim = (size_t)p->kv->v_dim;
-    float *out = p->b.partial + first * dim;
-    float *max = p->b.partial_max + first, *sum = p->b.partial_sum + first;
-    memset(out, 0, sizeof *out * (size_t)b->n_rows * dim);
+    size_t dim = (size_t)p->kv->v_dim;
+    float *out = p->b.partial + u->first_row * dim;
+    float *max = p->b.partial_max + u->first_row, *sum = p->b.partial_sum + u->first_row;
+    memset(out, 0, sizeof *out * (size_t)u->n_rows * dim);
     // A sink is like a first key that all rows see and that has no value.
     bool sinks = p->a->sinks && u->split == 0;
-    for (int r = 0; r < b->n_rows; r++) {
-        max[r] = sinks ? p->a->sinks[row_head(b, r)] : -INFINITY;
+    for (int r = 0; r < u->n_rows; r++) {
+        max[r] = sinks ? p->a->sinks[row_head(u, r)] : -INFINITY;
         sum[r] = sinks ? 1.0f : 0.0f;
     }
-    Rows q = gather_queries(p, b, &p->b.threads[thread]);
-    for (int t = u->first_tile; t <= u->last_tile; t++) {
-        KeyTile tile = key_tile(p, b, t * TILE, bytes_ahead(p, u, next, t));
-        attend_tile(p, b, &q, &p->b.threads[thread], &tile, out, max, sum);
+    Rows q = gather_queries(p, u, &p->b.threads[thread]);
+    for (int t = u->seen.low / TILE; t <= u->seen.high / TILE; t++) {
+        KeyTile tile = key_tile(p, u, t * TILE, bytes_ahead(p, u, next, t));
+        attend_tile(p, u, &q, &p->b.threads[thread], &tile, out, max, sum);
     }
 }
 
@@ -148,36 +147,31 @@ static void attend_units(const void *arg, int item, int thread) {
     int n = p->units_per_item, begin = item * n;
     int end = begin + n < p->n_units ? begin + n : p->n_units;
     for (int i = begin; i < end; i++) {
-        int then = i + 1 < end ? i + 1 : begin + n * pool_threads(p->w->pool);
-        Unit unit = unit_of(p, i), next;
-        if (then < p->n_units) next = unit_of(p, then);
-        attend_unit(p, &unit, then < p->n_units ? &next : NULL, thread);
+        int next = i + 1 < end ? i + 1 : begin + n * pool_threads(p->w->pool);
+        attend_unit(p, &p->b.units[i], next < p->n_units ? &p->b.units[next] : NULL, thread);
     }
 }
 
-// Item: (span, query head). Merges each token's splits in order, divides by the sum, and undoes the
-// Hadamard transform of q4 values.
-static void merge_head(const void *arg, int item, int thread) {
+// Item: a unit with its splits, which are merged in order. Divides each row by its sum, and undoes
+// the Hadamard transform of q4 values.
+static void finish_unit(const void *arg, int item, int thread) {
     const AttentionPass *p = arg;
     const Kernels *k = p->w->k;
-    const Attention *a = p->a;
-    int span = item / a->n_heads, head = item % a->n_heads, width = mixed_dim(a);
-    int dim = p->kv->v_dim;
-    for (int i = 0; i < p->b.cuts[span].n_blocks; i++) {
-        QueryBlock b = block_of(p, span, i * a->n_kv_heads + head / group_size(a));
-        for (int r = head % b.group; r < b.n_rows; r += b.group) {
-            size_t row = partial_row(p, &b, 0) + (size_t)r;
-            float *out = p->b.partial + row * (size_t)dim;
-            float *max = &p->b.partial_max[row], *sum = &p->b.partial_sum[row];
-            for (int split = 1; split < b.cut->n_splits; split++) {
-                size_t other = partial_row(p, &b, split) + (size_t)r;
-                merge(k, out, max, sum, p->b.partial + other * (size_t)dim,
-                      p->b.partial_max[other], p->b.partial_sum[other], dim);
-            }
-            if (mixed_dtype(p) == Q4) k->turn(out, out, TURNED_X / *sum, dim);
-            else k->scale(out, 1.0f / *sum, dim);
-            memcpy(head_row(&b, p->b.mixed, r, width), out, sizeof *out * (size_t)width);
+    const Unit *u = &p->b.units[item];
+    int dim = p->kv->v_dim, width = mixed_dim(p->a);
+    for (int r = 0; r < u->n_rows; r++) {
+        size_t first = u->first_row + (size_t)r;
+        float *out = p->b.partial + first * (size_t)dim;
+        float *max = &p->b.partial_max[first], *sum = &p->b.partial_sum[first];
+        for (int split = 1; split < u->n_splits; split++) {
+            const Unit *v = &p->b.units[u->others + (split - 1) * p->a->n_kv_heads];
+            size_t other = v->first_row + (size_t)r;
+            merge(k, out, max, sum, p->b.partial + other * (size_t)dim, p->b.partial_max[other],
+                  p->b.partial_sum[other], dim);
         }
+        if (mixed_dtype(p) == Q4) k->turn(out, out, TURNED_X / *sum, dim);
+        else k->scale(out, 1.0f / *sum, dim);
+        memcpy(head_row(u, p->b.mixed, r, width), out, sizeof *out * (size_t)width);
     }
 }
 
@@ -191,8 +185,8 @@ static void attend(AttentionPass *p) {
         cut_spans(p);
         int n_items = (p->n_units + p->units_per_item - 1) / p->units_per_item;
         parallel_if_large(w, key_bytes(p), n_items, attend_units, p);
-        parallel_if_large(w, merge_bytes(p), p->n_spans * p->a->n_heads, merge_head, p);
-        if (w->probe.attention) parallel_for(w->pool, p->n_units, show_unit, p);
+        parallel_if_large(w, merge_bytes(p), p->n_blocks, finish_unit, p);
+        if (w->probe.attention) parallel_for(w->pool, p->n_blocks, show_unit, p);
     }
 }
 

@@ -1,11 +1,11 @@
-// How attention's work is cut: spans into blocks of queries, blocks into units that threads take,
-// and where there are few units, units into single tiles of keys. No cut changes a bit.
+// How attention's work is cut into units that threads take: spans into blocks of queries and, where
+// such units are few, units into single tiles of keys. No cut changes a bit.
 #include "layers/attention_tiles.h"
 
 // ---- buffers ----
 
-// Tokens whose queries a block takes: as many as fill QUERY_ROWS, one at least.
-static int tokens_per_block(const Attention *a) {
+// Tokens whose queries a unit takes: as many as fill QUERY_ROWS, one at least.
+static int tokens_per_unit(const Attention *a) {
     int tokens = QUERY_ROWS / group_size(a);
     return tokens > 16 ? 16 : tokens > 1 ? tokens : 1;
 }
@@ -13,13 +13,23 @@ static int tokens_per_block(const Attention *a) {
 // Units that keep all threads busy: with fewer, a tile becomes a unit of its own.
 static int enough_units(const Workspace *w) { return 8 * pool_threads(w->pool); }
 
+// Spans of a pass of n rows that can be split: few, since each has n_kv_heads units at least.
+static size_t most_split(const Workspace *w, const Attention *a, int n) {
+    int spans = enough_units(w) / a->n_kv_heads + 1;
+    return (size_t)(spans < n ? spans : n);
+}
+
 // Rows of partial results that a pass of n rows can need: one for each row and head, and one for
-// each tile of spans that are cut into tiles: few spans, since each has n_kv_heads units at least.
+// each tile of spans that are split.
 static size_t partial_rows(const Workspace *w, const Attention *a, int n) {
     size_t heads = (size_t)a->n_heads, n_tiles = (size_t)w->kv.context / TILE + 1;
-    size_t n_cut = (size_t)(enough_units(w) / a->n_kv_heads + 1);
-    if (n_cut > (size_t)n) n_cut = (size_t)n;
-    return heads * ((size_t)n + n_cut * (size_t)tokens_per_block(a) * n_tiles);
+    return heads * ((size_t)n + most_split(w, a, n) * (size_t)tokens_per_unit(a) * n_tiles);
+}
+
+// Units of a pass of n rows: one for each row and KV head at most, and those of single tiles.
+static size_t most_units(const Workspace *w, const Attention *a, int n) {
+    size_t heads = (size_t)a->n_kv_heads, n_tiles = (size_t)w->kv.context / TILE + 1;
+    return heads * ((size_t)n + most_split(w, a, n) * n_tiles);
 }
 
 static HeadScratch head_scratch(Arena *m, const Workspace *w, const Attention *a,
@@ -64,7 +74,7 @@ AttentionBuffers attention_buffers(Arena *m, const Workspace *w, const Attention
     b.latent = latent_buffers(m, a, n_rows);
     b.positions = position_buffers(m, a, n_rows);
     b.spans = arena_array(m, n, sizeof *b.spans);
-    b.cuts = arena_array(m, n, sizeof *b.cuts);
+    b.units = arena_array(m, most_units(w, a, n_rows), sizeof *b.units);
     b.threads = arena_array(m, (size_t)pool_threads(w->pool), sizeof *b.threads);
     for (int t = 0; t < pool_threads(w->pool); t++) {
         HeadScratch x = head_scratch(m, w, a, kv);
@@ -101,24 +111,60 @@ int next_round(AttentionPass *p, int from) {
 
 // ---- units ----
 
-// Spans of a few tokens deep in a text, if there are few of them, are cut into tiles.
-void cut_spans(AttentionPass *p) {
+// The positions that tokens first..last of a unit's span see.
+static Range seen_by(const AttentionPass *p, const Span *s, int first, int last) {
+    int end = text_end(p->a, s), low = seen_from(p->a, s->pos + first, end).low;
+    return (Range){low, seen_from(p->a, s->pos + last, end).high};
+}
+
+// The units of a span that are not split, or split 0. The last tokens, which see most, come first.
+static void cut_span(AttentionPass *p, const Span *s, size_t *n_rows) {
     const Attention *a = p->a;
-    int per_block = tokens_per_block(a);
-    size_t n_rows = 0;
-    bool few = p->n_spans * a->n_kv_heads < enough_units(p->w);
-    p->n_units = 0;
-    for (int i = 0; i < p->n_spans; i++) {
-        const Span *s = &p->spans[i];
-        Cut *cut = &p->b.cuts[i];
-        *cut = (Cut){.n_blocks = (s->n + per_block - 1) / per_block, .n_splits = 1,
-                     .first_tile = seen_from(a, s->pos, text_end(a, s)).low / TILE,
-                     .first_unit = p->n_units, .first_row = n_rows};
-        if (few && cut->n_blocks == 1)
-            cut->n_splits = (text_end(a, s) - 1) / TILE - cut->first_tile + 1;
-        p->n_units += a->n_kv_heads * cut->n_blocks * cut->n_splits;
-        n_rows += (size_t)a->n_heads * (size_t)s->n * (size_t)cut->n_splits;
+    int most = tokens_per_unit(a), n_blocks = (s->n + most - 1) / most;
+    for (int token = (n_blocks - 1) * most; token >= 0; token -= most) {
+        int n = s->n - token < most ? s->n - token : most;
+        Range seen = seen_by(p, s, token, token + n - 1);
+        for (int h = 0; h < a->n_kv_heads; h++) {
+            Unit *u = &p->b.units[p->n_units++];
+            *u = (Unit){.span = s, .token = token, .n_tokens = n, .h = h, .group = group_size(a),
+                        .n_rows = n * group_size(a), .seen = seen, .n_splits = 1,
+                        .first_row = *n_rows};
+            *n_rows += (size_t)u->n_rows;
+        }
     }
+}
+
+// Splits the units of a span, one for each KV head, tile by tile.
+static void split_units(AttentionPass *p, Unit *units, size_t *n_rows) {
+    int n_heads = p->a->n_kv_heads, first = units->seen.low / TILE, last = units->seen.high / TILE;
+    int others = p->n_units;
+    for (int split = 1; split <= last - first; split++)
+        for (int h = 0; h < n_heads; h++) {
+            Unit *u = &p->b.units[p->n_units++];
+            *u = units[h];
+            u->split = split;
+            u->seen.low = (first + split) * TILE;
+            if (split < last - first) u->seen.high = u->seen.low + TILE - 1;
+            u->first_row = *n_rows;
+            *n_rows += (size_t)u->n_rows;
+        }
+    for (int h = 0; h < n_heads && last > first; h++) {
+        units[h].n_splits = last - first + 1;
+        units[h].seen.high = (first + 1) * TILE - 1;
+        units[h].others = others + h;
+    }
+}
+
+// Spans of a few tokens deep in a text, if there are few of them, are split.
+void cut_spans(AttentionPass *p) {
+    int n_heads = p->a->n_kv_heads, per_unit = tokens_per_unit(p->a);
+    size_t n_rows = 0;
+    bool few = p->n_spans * n_heads < enough_units(p->w);
+    p->n_units = 0;
+    for (const Span *s = p->spans; s < p->spans + p->n_spans; s++) cut_span(p, s, &n_rows);
+    p->n_blocks = p->n_units;
+    for (int i = 0; few && i < p->n_blocks; i += n_heads)
+        if (p->b.units[i].span->n <= per_unit) split_units(p, &p->b.units[i], &n_rows);
     int share = few ? p->n_units / enough_units(p->w) : 1;
     p->units_per_item = share < 1 ? 1 : share > 8 ? 8 : share;
 }
@@ -135,60 +181,19 @@ size_t key_bytes(const AttentionPass *p) {
 size_t merge_bytes(const AttentionPass *p) {
     enum { MERGE = 1024 };  // bytes that are read in the time of a merge, whatever its size
     size_t n_merges = 0;
-    for (int i = 0; i < p->n_spans; i++)
-        n_merges += (size_t)(p->spans[i].n * p->a->n_heads) * (size_t)p->b.cuts[i].n_splits;
+    for (int i = 0; i < p->n_units; i++) n_merges += (size_t)p->b.units[i].n_rows;
     return n_merges * (MERGE + sizeof(float) * (size_t)p->kv->v_dim);
-}
-
-// The last tokens come first, since they see the most; and heads change fastest, since their keys
-// lie side by side.
-QueryBlock block_of(const AttentionPass *p, int span, int i) {
-    const Attention *a = p->a;
-    const Cut *cut = &p->b.cuts[span];
-    QueryBlock b = {.span = &p->spans[span], .cut = cut, .h = i % a->n_kv_heads,
-                    .token = (cut->n_blocks - 1 - i / a->n_kv_heads) * tokens_per_block(a),
-                    .group = group_size(a)};
-    int left = b.span->n - b.token;
-    b.n_tokens = left < tokens_per_block(a) ? left : tokens_per_block(a);
-    b.n_rows = b.n_tokens * b.group;
-    return b;
-}
-
-Range seen_by(const AttentionPass *p, const QueryBlock *b) {
-    int first = row_position(b, 0), last = first + b->n_tokens - 1;
-    int end = text_end(p->a, b->span);
-    return (Range){seen_from(p->a, first, end).low, seen_from(p->a, last, end).high};
-}
-
-Unit unit_of(const AttentionPass *p, int i) {
-    int span = 0;
-    while (span + 1 < p->n_spans && p->b.cuts[span + 1].first_unit <= i) span++;
-    const Cut *cut = &p->b.cuts[span];
-    int n_blocks = cut->n_blocks * p->a->n_kv_heads;
-    i -= cut->first_unit;
-    Unit u = {.block = block_of(p, span, i % n_blocks), .split = i / n_blocks};
-    Range seen = seen_by(p, &u.block);
-    u.first_tile = seen.low / TILE;
-    u.last_tile = seen.high / TILE;
-    if (cut->n_splits > 1) u.first_tile = u.last_tile = cut->first_tile + u.split;
-    return u;
 }
 
 // ---- where things lie ----
 
-float *head_row(const QueryBlock *b, Buffer buffer, int r, int width) {
-    return row(buffer, b->span->first + b->token + r / b->group) +
-           (size_t)row_head(b, r) * (size_t)width;
+float *head_row(const Unit *u, Buffer buffer, int r, int width) {
+    return row(buffer, u->span->first + u->token + r / u->group) +
+           (size_t)row_head(u, r) * (size_t)width;
 }
 
-size_t partial_row(const AttentionPass *p, const QueryBlock *b, int split) {
-    size_t split_of_head = (size_t)b->h * (size_t)b->cut->n_splits + (size_t)split;
-    size_t token = split_of_head * (size_t)b->span->n + (size_t)b->token;
-    return b->cut->first_row + token * (size_t)b->group;
-}
-
-KeyTile key_tile(const AttentionPass *p, const QueryBlock *b, int tile, ptrdiff_t ahead) {
-    Range seen = seen_by(p, b);
+KeyTile key_tile(const AttentionPass *p, const Unit *u, int tile, ptrdiff_t ahead) {
+    Range seen = u->seen;
     KeyTile t = {.first = tile, .begin = tile, .ahead = ahead};
     if (seen.low > tile) t.begin = seen.low / LANES * LANES;
     t.stop = seen.high < tile + TILE - 1 ? seen.high + 1 : tile + TILE;
@@ -196,22 +201,21 @@ KeyTile key_tile(const AttentionPass *p, const QueryBlock *b, int tile, ptrdiff_
     uint8_t *(*values)(const KvLayer *, const Sequence *, int, int) =
         p->a->latent.rank ? kv_keys : kv_values;
     for (int i = t.begin; i < t.end; i += LANES)
-        t.values[(i - tile) / LANES] = values(p->kv, b->span->sequence, i / LANES, b->h);
+        t.values[(i - tile) / LANES] = values(p->kv, u->span->sequence, i / LANES, u->h);
     return t;
 }
 
 // ---- prefetching ----
 
 static uintptr_t keys_of(const AttentionPass *p, const Unit *u, int tile) {
-    const QueryBlock *b = &u->block;
-    return (uintptr_t)kv_keys(p->kv, b->span->sequence, tile * (TILE / LANES), b->h);
+    return (uintptr_t)kv_keys(p->kv, u->span->sequence, tile * (TILE / LANES), u->h);
 }
 
 // Rows that are few enough to read a tile just once, of a text that has several tiles, ask for what
 // they want next. The two may lie in different mappings; nothing is read through the difference.
 ptrdiff_t bytes_ahead(const AttentionPass *p, const Unit *u, const Unit *next, int tile) {
-    const QueryBlock *b = &u->block;
-    if (b->n_rows > SOFTMAX_ROWS || seen_by(p, b).high / TILE <= b->cut->first_tile) return 0;
-    if (tile < u->last_tile) return (ptrdiff_t)(keys_of(p, u, tile + 1) - keys_of(p, u, tile));
-    return next ? (ptrdiff_t)(keys_of(p, next, next->first_tile) - keys_of(p, u, tile)) : 0;
+    int first = u->seen.low / TILE, last = u->seen.high / TILE;
+    if (u->n_rows > SOFTMAX_ROWS || (first == last && u->n_splits == 1)) return 0;
+    if (tile < last) return (ptrdiff_t)(keys_of(p, u, tile + 1) - keys_of(p, u, tile));
+    return next ? (ptrdiff_t)(keys_of(p, next, next->seen.low / TILE) - keys_of(p, u, tile)) : 0;
 }

@@ -21,12 +21,19 @@ typedef struct {       // what one thread works in; rows = QUERY_ROWS, or a grou
     float *weights;    // [context], of a row that a probe sees
 } HeadScratch;
 
-typedef struct {       // how the work on one span is cut
-    int n_blocks;      // of queries
-    int first_tile, n_splits;  // a split is one tile, or the only split is all tiles
-    int first_unit;    // units of work before this span's: (split, block, KV head)
-    size_t first_row;  // rows of partial results before this span's
-} Cut;
+// What one thread does at a time: queries of some of a span's tokens, those of the query heads that
+// share a KV head, with the keys that they see. Where units are few, one whose keys fill several
+// tiles is split into units of a tile each.
+typedef struct {
+    const Span *span;
+    int token, n_tokens;        // in the span
+    int h, group, n_rows;       // KV head; its query heads; rows = tokens times query heads
+    Range seen;                 // positions that some token of it sees
+    int split, n_splits;        // split 0 is also where the results of the others are merged
+    int others;                 // of split 0: where split 1 is among units; the next is a KV head's
+                                // units behind it
+    size_t first_row;           // of partial results
+} Unit;
 
 typedef struct {
     Buffer heads;            // [n_heads n][head_dim], rows by head
@@ -41,7 +48,7 @@ typedef struct {
     LatentBuffers latent;
     PositionBuffers positions;
     Span *spans;             // [n], of a round
-    Cut *cuts;               // [n]
+    Unit *units;             // [most_units]
     HeadScratch *threads;    // [n_threads]
     float *partial, *partial_max, *partial_sum;  // results of splits: [rows][v_dim], 2 x [rows]
 } AttentionBuffers;
@@ -54,21 +61,10 @@ typedef struct {             // attention of one layer in the current pass
     AttentionBuffers b;
     const Span *spans;
     int n_spans, n_units, units_per_item;
+    int n_blocks;            // units that are split 0 stand first
 } AttentionPass;
 
-typedef struct {  // queries of some of a span's tokens, of the heads that share KV head h
-    const Span *span;
-    const Cut *cut;
-    int token, n_tokens;  // in the span
-    int h, group, n_rows;
-} QueryBlock;
-
-typedef struct {  // what one thread does at a time
-    QueryBlock block;
-    int split, first_tile, last_tile;
-} Unit;
-
-// A tile of positions, as far as a block of queries sees it: begin..stop-1, in whole slots ..end-1.
+// A tile of positions, as far as a unit sees it: begin..stop-1, in whole slots ..end-1.
 typedef struct {
     int first, begin, stop, end;  // first: the tile's first position
     ptrdiff_t ahead;  // from its keys and values to those that this thread wants next; 0: unknown
@@ -87,11 +83,11 @@ static inline int text_end(const Attention *a, const Span *s) {
     return a->mask == MASK_SOURCE ? s->sequence->n_source : s->pos + s->n;
 }
 
-// The position and the query head of row r of a block.
-static inline int row_position(const QueryBlock *b, int r) {
-    return b->span->pos + b->token + r / b->group;
+// The position and the query head of row r of a unit.
+static inline int row_position(const Unit *u, int r) {
+    return u->span->pos + u->token + r / u->group;
 }
-static inline int row_head(const QueryBlock *b, int r) { return b->h * b->group + r % b->group; }
+static inline int row_head(const Unit *u, int r) { return u->h * u->group + r % u->group; }
 
 // The type of the numbers that are mixed.
 static inline Dtype mixed_dtype(const AttentionPass *p) {
@@ -110,17 +106,11 @@ AttentionBuffers attention_buffers(Arena *m, const Workspace *w, const Attention
 // Sets p->spans to the tokens that may enter the cache together, from token `from` of each span on:
 // all of them, or RING_SPARE where the cache is a ring. Returns how many at most; 0: none left.
 int next_round(AttentionPass *p, int from);
-// Cuts the round's spans into units.
+// Cuts the round's spans into p->b.units.
 void cut_spans(AttentionPass *p);
-Unit unit_of(const AttentionPass *p, int i);
-QueryBlock block_of(const AttentionPass *p, int span, int i);
-KeyTile key_tile(const AttentionPass *p, const QueryBlock *b, int tile, ptrdiff_t ahead);
-// The positions that some token of the block sees.
-Range seen_by(const AttentionPass *p, const QueryBlock *b);
-// Where row r of a block lies in a buffer that has each token's heads, `width` numbers each.
-float *head_row(const QueryBlock *b, Buffer buffer, int r, int width);
-// The row of partial results where those of a block begin.
-size_t partial_row(const AttentionPass *p, const QueryBlock *b, int split);
+KeyTile key_tile(const AttentionPass *p, const Unit *u, int tile, ptrdiff_t ahead);
+// Where row r of a unit lies in a buffer that has each token's heads, `width` numbers each.
+float *head_row(const Unit *u, Buffer buffer, int r, int width);
 // Bytes from a tile's keys to those that the thread reads after it, `next` being its next unit or
 // NULL: a hint for prefetching. 0: unknown, or not worth it.
 ptrdiff_t bytes_ahead(const AttentionPass *p, const Unit *u, const Unit *next, int tile);
@@ -130,21 +120,21 @@ size_t merge_bytes(const AttentionPass *p);
 
 // ---- attention_scores.c ----
 
-// The block's queries, scaled, one row after the other, in the form that the keys' dtype wants.
-Rows gather_queries(const AttentionPass *p, const QueryBlock *b, HeadScratch *x);
+// The unit's queries, scaled, one row after the other, in the form that the keys' dtype wants.
+Rows gather_queries(const AttentionPass *p, const Unit *u, HeadScratch *x);
 Rows queries_after(const Rows *q, int r);  // from row r on
 // scores[row][position - first] = q . k, for n_rows rows of queries.
-void dot_keys(const AttentionPass *p, const QueryBlock *b, const KeyTile *tile, const Rows *q,
+void dot_keys(const AttentionPass *p, const Unit *u, const KeyTile *tile, const Rows *q,
               int n_rows, float *scores);
-// What a layer does to n scores of row r of a block before the softmax: softcap, ALiBi, biases by
+// What a layer does to n scores of row r of a unit before the softmax: softcap, ALiBi, biases by
 // distance. x[i] is that of the key at position begin + i. Scores that the mask hides may be
 // anything.
-void shape_scores(const AttentionPass *p, const QueryBlock *b, int r, float *x, int begin, int n);
+void shape_scores(const AttentionPass *p, const Unit *u, int r, float *x, int begin, int n);
 
 // ---- positions.c: disentangled attention ----
 
 void multiply_positions(AttentionPass *p);
-void add_positions(const AttentionPass *p, const QueryBlock *b, int r, float *x, int begin, int n);
+void add_positions(const AttentionPass *p, const Unit *u, int r, float *x, int begin, int n);
 
 // ---- attention_probe.c ----
 

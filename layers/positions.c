@@ -31,12 +31,12 @@ void multiply_positions(AttentionPass *p) {
     multiply_heads(p, p->b.positions.of_key, &p->a->pos_q, p->b.keys);
 }
 
-void add_positions(const AttentionPass *p, const QueryBlock *b, int r, float *x, int begin, int n) {
+void add_positions(const AttentionPass *p, const Unit *u, int r, float *x, int begin, int n) {
     const PositionBuffers *pos = &p->b.positions;
     const Ints *rows = &p->w->model->distances;
-    const Span *s = b->span;
-    int reach = (int)rows->n / 2, at = row_position(b, r), end = text_end(p->a, s);
-    int head = row_head(b, r) * p->w->n_rows + s->first - s->pos;  // row of the text's beginning
+    const Span *s = u->span;
+    int reach = (int)rows->n / 2, at = row_position(u, r), end = text_end(p->a, s);
+    int head = row_head(u, r) * p->w->n_rows + s->first - s->pos;  // row of the text's beginning
     for (int i = begin; i < begin + n && i < end; i++) {
         int distance = i - at < -reach ? -reach : i - at > reach ? reach : i - at;
         int j = rows->v[reach + distance];
