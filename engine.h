@@ -80,26 +80,43 @@ float *kv_state(const KvLayer *kv, const Sequence *s);
 typedef struct KvFile KvFile;  // a file that sequences map pages of
 typedef struct Sum Sum;        // of a layer's bytes in a saved session
 
+typedef struct {  // pages of the cache that are a file's
+    KvFile *file;     // NULL: none
+    int length;       // positions 0..length-1 are mapped from it; -1: the file is this cache, which
+                      // forks may map
+    bool used;        // the sequence ran since it mapped them
+    Sum *unchecked;   // [layout.n_layers], of a loaded cache before it is compared, or NULL
+} SharedPages;
+
+typedef struct {  // where a sequence with states can go back to
+    uint8_t *states;  // the mixers' states then, or NULL
+    int length;
+} Mark;
+
+typedef struct {  // what an encoder has read
+    int *tokens;      // [context]
+    int n;
+    bool mapped;      // its keys and values are a file's pages too
+} Source;
+
+typedef struct {  // rope may have other tables for long texts
+    int expected;     // least length that the text will have
+    unsigned tables;  // rope sets, a bit each, that rotated it by their tables for long texts
+} LongRope;
+
 struct heads_sequence {
     Workspace *workspace;
     uint8_t *cache;   // [layout.bytes]
     int *tokens;      // [context]
-    int *source;      // [context], the tokens that the encoder has read
-    int n_source;
     int length;       // tokens in the cache
-    int second;       // of a pair of texts: where the second's tokens begin, of type 1; 0: nowhere
-    int expected;     // least length that the text will have: rope may depend on it
     int high;         // largest length ever: how far rings have been overwritten
-    unsigned long_tables;  // rope sets, a bit each, that rotated it by their tables for long texts
-    KvFile *file;     // positions 0..in_file-1 are mapped from it; NULL: none
-    int in_file;      // -1: the file is this cache, which forks may map
-    bool source_in_file;   // the source's keys and values are mapped too
-    bool used;        // it ran since it mapped them
-    uint8_t *marked_states;  // the mixers' states after `marked` tokens, or NULL
-    int marked;
-    Sum *unchecked;   // [layout.n_layers], of a loaded cache before it is compared, or NULL
+    int second_text;  // of a pair of texts: where tokens of type 1 begin; 0: nowhere
     bool *off;        // [layout.n_layers][most heads], those switched off, or NULL
-    unsigned call;    // the last call of check_runs that had it
+    unsigned call;    // the last call of check_run that had it
+    Source source;
+    SharedPages pages;
+    Mark mark;
+    LongRope rope;
 };
 
 // ---- forward.c: the tokens of many sequences, pass by pass ----
@@ -153,10 +170,15 @@ struct heads_workspace {
     Arena scratch;        // for buffers of the part of a layer that is running
 };
 
+// Adds n tokens of a sequence, the first one at position pos, to the pass; the logits of the last
+// n_logits are wanted.
+void add_span(Workspace *w, Sequence *s, const int *tokens, int n, int pos, int n_logits);
+// Checks a run of a sequence whose text has `length` tokens so far, for any stack, and marks the
+// sequence as one of this call.
+int check_run(Workspace *w, const Run *run, int length, Error *err);
 // heads_forward_runs in three steps, for a caller whose runs fail one by one. On an error,
 // check_runs sets *failed to the run to blame, of which nothing has run.
-int check_runs(Workspace *w, const Stack *stack, const Run *runs, int n_runs, int *failed,
-               Error *err);
+int check_runs(Workspace *w, const Run *runs, int n_runs, int *failed, Error *err);
 // whole: no run is cut into passes, since its tokens see each other.
 void run_passes(Workspace *w, const Run *runs, int n_runs, bool whole);
 // Fails if a number in the run's rows of logits is not finite.

@@ -5,17 +5,17 @@
 
 // ---- passes ----
 
-// Adds n tokens of a sequence to the pass; the logits of the last n_logits are wanted.
-static void add_span(Workspace *w, Sequence *s, const int *tokens, int n, int n_logits) {
-    bool of_source = w->stack == &w->model->source;
-    int from = of_source ? 0 : s->length;
-    Span span = {s, w->n_rows, n, from, n_logits};
+void add_span(Workspace *w, Sequence *s, const int *tokens, int n, int pos, int n_logits) {
     for (int i = 0; i < n; i++)
-        w->tokens[w->n_rows + i] = (Token){s, tokens[i], from + i, w->n_spans};
-    memmove((of_source ? s->source : s->tokens) + from, tokens, sizeof *tokens * (size_t)n);
-    if (of_source) s->n_source = n;
-    w->spans[w->n_spans++] = span;
+        w->tokens[w->n_rows + i] = (Token){s, tokens[i], pos + i, w->n_spans};
+    w->spans[w->n_spans++] = (Span){s, w->n_rows, n, pos, n_logits};
     w->n_rows += n;
+}
+
+// Adds the next n tokens of a text.
+static void add_tokens(Workspace *w, Sequence *s, const int *tokens, int n, int n_logits) {
+    add_span(w, s, tokens, n, s->length, n_logits);
+    memmove(s->tokens + s->length, tokens, sizeof *tokens * (size_t)n);
 }
 
 // Runs the spans that were added; returns how many rows of logits they gave.
@@ -23,7 +23,6 @@ static int run_pass(Workspace *w, int logit_row) {
     int n_logits = 0;
     forward_pass(w, logit_row);
     for (Span *s = w->spans; s < w->spans + w->n_spans; s++) {
-        if (w->stack == &w->model->source) continue;
         s->sequence->length += s->n;
         if (s->sequence->high < s->sequence->length) s->sequence->high = s->sequence->length;
         n_logits += s->n_logits;
@@ -36,14 +35,10 @@ static int run_pass(Workspace *w, int logit_row) {
 // in the cache run again.
 static int prepare(Workspace *w, Sequence *s, int n, Error *err) {
     if (prepare_cache(s, n, err)) return -1;
-    if (w->stack == &w->model->source) {
-        s->source_in_file = false;
-        return 0;
-    }
     int length = choose_rope_tables(s, n, err);
     while (s->length < length) {
         int left = length - s->length;
-        add_span(w, s, s->tokens + s->length, left < w->chunk ? left : w->chunk, 0);
+        add_tokens(w, s, s->tokens + s->length, left < w->chunk ? left : w->chunk, 0);
         run_pass(w, 0);
     }
     return length < 0 ? -1 : 0;
@@ -51,10 +46,9 @@ static int prepare(Workspace *w, Sequence *s, int n, Error *err) {
 
 // ---- runs ----
 
-static int check_run(const Workspace *w, const Run *r, Error *err) {
-    const Model *m = w->model;
-    bool of_source = w->stack == &m->source;
-    int context = w->kv.context, length = r->sequence->length;
+int check_run(Workspace *w, const Run *r, int length, Error *err) {
+    int context = w->kv.context;
+    if (need(r->sequence, "a sequence", err)) return -1;
     if (r->sequence->workspace != w)
         return fail(err, "a sequence of another workspace cannot run in this one");
     if (r->sequence->call == w->call) return fail(err, "a sequence stands in two runs");
@@ -69,31 +63,36 @@ static int check_run(const Workspace *w, const Run *r, Error *err) {
         if (r->tokens[i] < 0 || r->tokens[i] >= w->stack->vocab_size)
             return fail(err, "token %d is %d, the vocabulary has 0..%d", i, r->tokens[i],
                         w->stack->vocab_size - 1);
+    r->sequence->call = w->call;
+    return 0;
+}
+
+// Checks what a model asks of a run of its text.
+static int check_text(const Workspace *w, const Run *r, Error *err) {
+    const Model *m = w->model;
+    int length = r->sequence->length;
     if (r->n_logits && !w->hidden && !m->output.data)
         return fail(err, "the model gives hidden states and has no logits");
     if (m->encoder && length)
         return fail(err, "an encoder runs a text as a whole, and this one has %d tokens already; "
                     "rewind it to 0", length);
-    if (of_source && (length || frozen_source(r->sequence)))
-        return fail(err, "a sequence of %d tokens%s cannot get another source; rewind it to 0, or "
-                    "take a new one", length, length ? "" : " whose source forks share");
-    if (m->source.n && !of_source && !r->sequence->n_source)
+    if (m->source.n && !r->sequence->source.n)
         return fail(err, "the model's decoder looks at a source, and this sequence has none yet");
     return 0;
 }
 
-int check_runs(Workspace *w, const Stack *stack, const Run *runs, int n_runs, int *failed,
-               Error *err) {
+int check_runs(Workspace *w, const Run *runs, int n_runs, int *failed, Error *err) {
     int n_logits = 0;
     if (n_runs < 0) return fail(err, "no room for %d runs", n_runs);
     if (n_runs && need(runs, "runs", err)) return -1;
-    w->stack = stack;
+    w->stack = &w->model->text;
     w->call++;
     for (int i = 0; i < n_runs; i++) {
+        const Run *r = &runs[i];
         *failed = i;
-        if (need(runs[i].sequence, "a sequence", err) || check_run(w, &runs[i], err)) return -1;
-        runs[i].sequence->call = w->call;
-        n_logits += runs[i].n_logits;
+        if (check_run(w, r, r->sequence ? r->sequence->length : 0, err) || check_text(w, r, err))
+            return -1;
+        n_logits += r->n_logits;
         if (n_logits > w->logit_rows)
             return fail(err, "more than the %d rows of logits that the workspace was made for",
                         w->logit_rows);
@@ -135,7 +134,7 @@ void run_passes(Workspace *w, const Run *runs, int n_runs, bool whole) {
             n = r->n - done < room ? r->n - done : room;
             int first = r->n - r->n_logits > done ? r->n - r->n_logits : done;  // logits wanted
             int wanted = done + n > first ? done + n - first : 0;
-            add_span(w, r->sequence, r->tokens + done, n, wanted);
+            add_tokens(w, r->sequence, r->tokens + done, n, wanted);
             if (w->n_rows >= w->full) n_logits += run_pass(w, n_logits);
         }
     if (w->n_rows) run_pass(w, n_logits);
@@ -145,24 +144,13 @@ const float *heads_forward_runs(Workspace *w, const Run *runs, int n_runs, Error
     if (need(w, "a workspace", err)) return NULL;
     const float *logits = w->logits.data;
     int failed;
-    if (check_runs(w, &w->model->text, runs, n_runs, &failed, err)) return NULL;
+    if (check_runs(w, runs, n_runs, &failed, err)) return NULL;
     run_passes(w, runs, n_runs, w->model->encoder);
     for (const Run *r = runs; r < runs + n_runs; r++) {
         if (check_logits(w, r, logits, err)) return NULL;
         logits += (size_t)r->n_logits * w->logits.stride;
     }
     return w->logits.data;
-}
-
-int heads_read_sources(Workspace *w, const Run *runs, int n_runs, Error *err) {
-    if (need(w, "a workspace", err)) return -1;
-    if (!w->model->source.n) return fail(err, "the model has no encoder to read a source with");
-    int failed;
-    if (check_runs(w, &w->model->source, runs, n_runs, &failed, err)) return -1;
-    run_passes(w, runs, n_runs, true);
-    for (const Run *r = runs; r < runs + n_runs; r++)
-        discard(r->sequence->cache + w->kv.passing, w->kv.bytes - w->kv.passing);
-    return 0;
 }
 
 const float *heads_forward(Sequence *s, const int *tokens, int n, int n_logits, Error *err) {

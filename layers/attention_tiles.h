@@ -80,7 +80,7 @@ static inline bool adds_keys(const Attention *a) {
 
 // Tokens that can be seen: those of the span's text up to its last one, or those of its source.
 static inline int text_end(const Attention *a, const Span *s) {
-    return a->mask == MASK_SOURCE ? s->sequence->n_source : s->pos + s->n;
+    return a->mask == MASK_SOURCE ? s->sequence->source.n : s->pos + s->n;
 }
 
 // The position and the query head of row r of a unit.

@@ -6,7 +6,7 @@ static void rope_angles(const Workspace *w, int t) {
     const Token *token = &w->tokens[t];
     for (int i = 0; i < w->model->n_rope_sets; i++) {
         const RopeSet *set = &w->model->rope[i];
-        bool is_long = set->long_freq && token->sequence->expected > set->length;
+        bool is_long = set->long_freq && token->sequence->rope.expected > set->length;
         const float *freq = is_long ? set->long_freq : set->inv_freq;
         float multiplier = is_long ? set->long_multiplier : set->multiplier;
         float *angle = row(w->cos[i], t);
@@ -16,7 +16,7 @@ static void rope_angles(const Workspace *w, int t) {
 }
 
 static const float *type_of(const Model *m, const Token *token) {
-    int second = token->sequence->second;
+    int second = token->sequence->second_text;
     return m->embed_type + (second && token->pos >= second ? (m->n_types - 1) * m->d_embed : 0);
 }
 

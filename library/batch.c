@@ -234,7 +234,7 @@ static const float *run_pass(heads_batch *b) {
     Error err;
     int failed;
     while (b->n_runs &&
-           check_runs(b->w, &b->w->model->text, b->runs, b->n_runs, &failed, &err))
+           check_runs(b->w, b->runs, b->n_runs, &failed, &err))
         drop_run(b, failed, &err);
     if (!b->n_runs) return NULL;
     run_passes(b->w, b->runs, b->n_runs, false);

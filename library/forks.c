@@ -35,7 +35,8 @@ static Beginning longest_beginning(const heads_batch *b, const Request *r, Begin
     for (int i = 0; i < b->n_spare; i++) {
         const Sequence *s = b->spare[i];
         int n = common_tokens(r, s->tokens, s->length);
-        if (n > found.n && same_source(r, s->source, s->n_source)) found = (Beginning){s, n, false};
+        if (n > found.n && same_source(r, s->source.tokens, s->source.n))
+            found = (Beginning){s, n, false};
     }
     for (int i = 0; i < b->n_busy; i++) {
         const Request *other = b->busy[i];
@@ -58,7 +59,7 @@ static Sequence *empty_sequence(heads_batch *b, bool shared, Error *err) {
     while (!shared && b->n_spare && (!b->keep || b->n_spare == b->most_spare)) {
         Sequence *s = b->spare[0];
         memmove(b->spare, b->spare + 1, sizeof *b->spare * (size_t)--b->n_spare);
-        if (!s->file && heads_sequence_rewind(s, 0, NULL) == 0) return s;
+        if (!s->pages.file && heads_sequence_rewind(s, 0, NULL) == 0) return s;
         heads_sequence_free(s);
     }
     return heads_sequence_new(b->w, shared, err);
@@ -68,7 +69,7 @@ void leave_sequence(heads_batch *b, Request *r) {
     Sequence *s = r->sequence;
     r->sequence = NULL;
     // A fork is not reused: the first write to each page that it shares would copy the page.
-    if (!s || r->error.text[0] || !b->most_spare || (!b->keep && s->file)) {
+    if (!s || r->error.text[0] || !b->most_spare || (!b->keep && s->pages.file)) {
         heads_sequence_free(s);
         return;
     }

@@ -161,8 +161,8 @@ int heads_sequence_common(const heads_sequence *s, const int *ids, int n) {
 }
 
 const int *heads_sequence_source(const heads_sequence *s, int *n) {
-    if (n) *n = s ? s->n_source : 0;
-    return s ? s->source : NULL;
+    if (n) *n = s ? s->source.n : 0;
+    return s ? s->source.tokens : NULL;
 }
 
 // ---- vectors and classes of texts ----

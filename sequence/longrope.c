@@ -14,7 +14,7 @@ void heads_sequence_expect(Sequence *s, int n) {
     if (!s) return;
     int context = s->workspace->kv.context;
     if (n > context) n = context;
-    if (n > s->expected) s->expected = n;
+    if (n > s->rope.expected) s->rope.expected = n;
 }
 
 int heads_sequence_room(const Sequence *s) {
@@ -23,7 +23,7 @@ int heads_sequence_room(const Sequence *s) {
     int room = s->workspace->kv.context - s->length;
     for (int i = 0; i < m->n_rope_sets; i++) {
         int left = m->rope[i].length - s->length;
-        bool changes = m->rope[i].long_freq && left > 0 && s->expected <= m->rope[i].length;
+        bool changes = m->rope[i].long_freq && left > 0 && s->rope.expected <= m->rope[i].length;
         if (changes && left < room) room = left;
     }
     return room;
@@ -31,11 +31,11 @@ int heads_sequence_room(const Sequence *s) {
 
 int choose_rope_tables(Sequence *s, int n, Error *err) {
     heads_sequence_expect(s, s->length + n);
-    unsigned tables = long_tables(s->workspace->model, s->expected);
-    int length = s->length, expected = s->expected;
-    if (tables == s->long_tables) return length;
+    unsigned tables = long_tables(s->workspace->model, s->rope.expected);
+    int length = s->length, expected = s->rope.expected;
+    if (tables == s->rope.tables) return length;
     if (heads_sequence_rewind(s, 0, err)) return -1;
-    s->expected = expected;
-    s->long_tables = tables;
+    s->rope.expected = expected;
+    s->rope.tables = tables;
     return length;
 }

@@ -80,6 +80,6 @@ int heads_sequence_off(Sequence *s, const char *heads, Error *err) {
     }
     free(s->off);
     s->off = off;
-    s->n_source = 0;  // which was read with other heads
+    s->source.n = 0;  // which was read with other heads
     return 0;
 }

@@ -92,10 +92,10 @@ static void make_header(Session *session) {
     *h = (Header){.version = SESSION_VERSION, .checkpoint = checkpoint_crc(&w->model->file),
                   .k_dtype = w->kv.k_dtype, .v_dtype = w->kv.v_dtype,
                   .n_layers = (uint32_t)w->kv.n_layers, .length = s->length, .high = s->high,
-                  .expected = s->expected, .long_tables = s->long_tables,
-                  .n_source = s->n_source};
+                  .expected = s->rope.expected, .long_tables = s->rope.tables,
+                  .n_source = s->source.n};
     memcpy(h->magic, MAGIC, sizeof MAGIC);
-    size_t n_tokens = (size_t)s->length + (size_t)s->n_source;
+    size_t n_tokens = (size_t)s->length + (size_t)s->source.n;
     size_t end = sizeof *h + h->n_layers * sizeof(LayerEntry) + n_tokens * sizeof *s->tokens;
     for (uint32_t i = 0; i < h->n_layers; i++) {
         const KvLayer *kv = &w->kv.layers[i];
@@ -106,17 +106,17 @@ static void make_header(Session *session) {
         end += bytes;
     }
     h->file_size = end;
-    h->sum = header_sum(h, session->layers, s->tokens, s->source);
+    h->sum = header_sum(h, session->layers, s->tokens, s->source.tokens);
 }
 
 static int write_session(FILE *f, const Session *session) {
     const Sequence *s = session->s;
     const Header *h = &session->header;
-    size_t n = (size_t)s->length, n_source = (size_t)s->n_source;
+    size_t n = (size_t)s->length, n_source = (size_t)s->source.n;
     if (fwrite(h, sizeof *h, 1, f) != 1 ||
         fwrite(session->layers, sizeof *session->layers, h->n_layers, f) != h->n_layers ||
         fwrite(s->tokens, sizeof *s->tokens, n, f) != n ||
-        fwrite(s->source, sizeof *s->source, n_source, f) != n_source)
+        fwrite(s->source.tokens, sizeof *s->source.tokens, n_source, f) != n_source)
         return -1;
     for (uint32_t i = 0; i < h->n_layers; i++) {
         const LayerEntry *layer = &session->layers[i];
@@ -211,10 +211,10 @@ static int check_entries(const Sequence *s, const LayerEntry *layers, size_t siz
         if (s->tokens[i] < 0 || s->tokens[i] >= w->model->vocab_size)
             return fail(err, "its token %d is %d, the vocabulary has 0..%d", i, s->tokens[i],
                         w->model->vocab_size - 1);
-    for (int i = 0; i < s->n_source; i++)
-        if (s->source[i] < 0 || s->source[i] >= w->model->source.vocab_size)
+    for (int i = 0; i < s->source.n; i++)
+        if (s->source.tokens[i] < 0 || s->source.tokens[i] >= w->model->source.vocab_size)
             return fail(err, "its source's token %d is %d, the vocabulary has 0..%d", i,
-                        s->source[i], w->model->source.vocab_size - 1);
+                        s->source.tokens[i], w->model->source.vocab_size - 1);
     return 0;
 }
 
@@ -226,14 +226,14 @@ static int restore_layer(Sequence *s, int i, const LayerEntry *e, const Mapping 
     const KvLayer *kv = &s->workspace->kv.layers[i];
     size_t used = used_bytes(s, kv), bytes = e->bytes < used ? e->bytes : used;
     size_t from = kv->offset;
-    s->file->offsets[i] = e->offset;
-    s->unchecked[i] = (Sum){bytes, e->sum, sum_of};
+    s->pages.file->offsets[i] = e->offset;
+    s->pages.unchecked[i] = (Sum){bytes, e->sum, sum_of};
     if (bytes < e->bytes) {  // a ring, in a context that has no room for all of it
         if (sum_of(data, e->bytes) != e->sum) return fail(err, "it is damaged in layer %d", i);
-        s->unchecked[i].bytes = 0;
+        s->pages.unchecked[i].bytes = 0;
     }
     if (!maps) memcpy(s->cache + from, data, bytes);
-    else if (bytes && map_pages(s, s->file, i, from, from + bytes, data))
+    else if (bytes && map_pages(s, s->pages.file, i, from, from + bytes, data))
         return fail(err, "it cannot be mapped");
     return 0;
 }
@@ -245,26 +245,26 @@ static int restore(Sequence *s, const Mapping *map, Error *err) {
     const LayerEntry *layers = (const LayerEntry *)(h + 1);
     const int *tokens = (const int *)(layers + w->kv.n_layers), *source = tokens + h->length;
     if (h->sum != header_sum(h, layers, tokens, source)) return fail(err, "its header is damaged");
-    s->length = h->length, s->high = h->high, s->expected = h->expected;
-    s->long_tables = h->long_tables;
-    s->n_source = h->n_source;
+    s->length = h->length, s->high = h->high, s->rope.expected = h->expected;
+    s->rope.tables = h->long_tables;
+    s->source.n = h->n_source;
     memcpy(s->tokens, tokens, sizeof *tokens * (size_t)s->length);
-    memcpy(s->source, source, sizeof *source * (size_t)s->n_source);
+    memcpy(s->source.tokens, source, sizeof *source * (size_t)s->source.n);
     if (check_entries(s, layers, map->size, err) || commit_cache(s, 0, err)) return -1;
     size_t n_layers = (size_t)w->kv.n_layers;
-    s->unchecked = calloc(n_layers, sizeof *s->unchecked);
-    s->file->offsets = calloc(n_layers, sizeof *s->file->offsets);
-    if (!s->unchecked || !s->file->offsets) return fail(err, "no memory for its table");
+    s->pages.unchecked = calloc(n_layers, sizeof *s->pages.unchecked);
+    s->pages.file->offsets = calloc(n_layers, sizeof *s->pages.file->offsets);
+    if (!s->pages.unchecked || !s->pages.file->offsets) return fail(err, "no memory for its table");
     bool maps = has_map_private();
     for (size_t i = 0; i < n_layers; i++)
         if (layers[i].bytes && layers[i].offset % page_size()) maps = false;
     for (int i = 0; i < w->kv.n_layers; i++)
         if (restore_layer(s, i, &layers[i], map, maps, err)) return -1;
-    s->in_file = maps ? s->length : 0;
-    s->source_in_file = maps && s->n_source > 0;
+    s->pages.length = maps ? s->length : 0;
+    s->source.mapped = maps && s->source.n > 0;
     if (maps) return 0;
-    kv_file_release(s->file);
-    s->file = NULL;
+    kv_file_release(s->pages.file);
+    s->pages.file = NULL;
     return 0;
 }
 
@@ -277,8 +277,8 @@ Sequence *heads_sequence_load(Workspace *w, const char *path, Error *err) {
     Sequence *s = NULL;
     int status = check_header(w, (const Header *)map.data, map.size, &why);
     if (!status && !(s = heads_sequence_new(w, false, &why))) status = -1;
-    if (!status && !(s->file = kv_file_new(fd))) status = fail(&why, "no memory for it");
-    if (!s || !s->file) close_file(fd);
+    if (!status && !(s->pages.file = kv_file_new(fd))) status = fail(&why, "no memory for it");
+    if (!s || !s->pages.file) close_file(fd);
     if (!status) status = restore(s, &map, &why);
     unmap_file(&map);
     if (!status) return s;

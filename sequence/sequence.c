@@ -22,24 +22,24 @@ void kv_file_release(KvFile *f) {
 }
 
 // Whether the file is the sequence's own cache, which other sequences map.
-static bool writes_file(const Sequence *s) { return s->file && s->in_file < 0; }
+static bool writes_file(const Sequence *s) { return s->pages.file && s->pages.length < 0; }
 
 static int frozen_length(const Sequence *s) {
-    bool others = s->file && atomic_load(&s->file->users) > 1;
-    return others ? atomic_load(&s->file->frozen) : 0;
+    bool others = s->pages.file && atomic_load(&s->pages.file->users) > 1;
+    return others ? atomic_load(&s->pages.file->frozen) : 0;
 }
 
 int shared_length(const Sequence *s) {
-    int n = writes_file(s) ? frozen_length(s) : s->in_file;
+    int n = writes_file(s) ? frozen_length(s) : s->pages.length;
     return n < s->length ? n : s->length;
 }
 
 bool frozen_source(const Sequence *s) {
-    return writes_file(s) && atomic_load(&s->file->users) > 1 &&
-           atomic_load(&s->file->frozen_source);
+    return writes_file(s) && atomic_load(&s->pages.file->users) > 1 &&
+           atomic_load(&s->pages.file->frozen_source);
 }
 
-bool shared_source(const Sequence *s) { return s->source_in_file || frozen_source(s); }
+bool shared_source(const Sequence *s) { return s->source.mapped || frozen_source(s); }
 
 // ---- making and freeing ----
 
@@ -49,9 +49,9 @@ static uint8_t *reserve_cache(Sequence *s, bool shared) {
     int fd;
     uint8_t *cache = reserve_shared(bytes, &fd);
     if (!cache) return NULL;
-    s->in_file = -1;
-    s->file = kv_file_new(fd);
-    if (s->file) return cache;
+    s->pages.length = -1;
+    s->pages.file = kv_file_new(fd);
+    if (s->pages.file) return cache;
     close_file(fd);
     release(cache, bytes);
     return NULL;
@@ -63,7 +63,7 @@ int commit_cache(Sequence *s, int n, Error *err) {
     const KvLayout *kv = &s->workspace->kv;
     // A saved session may have come from a longer context, and its `high` have any value.
     size_t longest = (size_t)(s->high > s->length ? s->high : s->length);
-    if (longest < (size_t)s->n_source) longest = (size_t)s->n_source;
+    if (longest < (size_t)s->source.n) longest = (size_t)s->source.n;
     size_t slots = slots_of(longest + (size_t)n);
     if (n && slots == slots_of(longest)) return 0;
     for (int i = 0; i < kv->n_layers; i++) {
@@ -83,10 +83,10 @@ Sequence *heads_sequence_new(Workspace *w, int shared, Error *err) {
     if (s) {
         s->workspace = w;
         s->tokens = reserve((size_t)w->kv.context * sizeof *s->tokens);
-        s->source = reserve((size_t)w->kv.context * sizeof *s->source);
+        s->source.tokens = reserve((size_t)w->kv.context * sizeof *s->source.tokens);
         s->cache = reserve_cache(s, shared);
     }
-    bool reserved = s && s->tokens && s->source && s->cache;
+    bool reserved = s && s->tokens && s->source.tokens && s->cache;
     if (reserved && commit_cache(s, 0, err) == 0) return s;
     if (!reserved)
         fail(err, "cannot reserve %zu bytes (%s) for a KV cache of %d positions", w->kv.bytes,
@@ -99,10 +99,10 @@ void heads_sequence_free(Sequence *s) {
     if (!s) return;
     release(s->cache, s->workspace->kv.bytes);
     release(s->tokens, (size_t)s->workspace->kv.context * sizeof *s->tokens);
-    release(s->source, (size_t)s->workspace->kv.context * sizeof *s->source);
-    kv_file_release(s->file);
-    free(s->marked_states);
-    free(s->unchecked);
+    release(s->source.tokens, (size_t)s->workspace->kv.context * sizeof *s->source.tokens);
+    kv_file_release(s->pages.file);
+    free(s->mark.states);
+    free(s->pages.unchecked);
     free(s->off);
     free(s);
 }
@@ -115,7 +115,7 @@ const int *heads_sequence_tokens(const Sequence *s) { return s ? s->tokens : NUL
 // Whether layer i still has everything that a token at position n sees.
 static bool remembers(const Sequence *s, int i, int n) {
     const KvLayer *kv = &s->workspace->kv.layers[i];
-    bool at_state = n == s->length || (s->marked_states && n == s->marked);
+    bool at_state = n == s->length || (s->mark.states && n == s->mark.length);
     if (kv->state && !at_state) return false;
     if (!kv->ring_slots) return true;
     int low = seen_from(&s->workspace->model->layers[i].attention, n, n + 1).low;
@@ -150,10 +150,10 @@ static size_t copy_states(const Sequence *s, uint8_t *buffer, bool restore) {
 int heads_sequence_mark(Sequence *s, Error *err) {
     if (need(s, "a sequence", err)) return -1;
     size_t bytes = copy_states(s, NULL, false);
-    if (bytes && !s->marked_states && !(s->marked_states = malloc(bytes)))
+    if (bytes && !s->mark.states && !(s->mark.states = malloc(bytes)))
         return fail(err, "no memory for a copy of %zu bytes of states", bytes);
-    copy_states(s, s->marked_states, false);
-    s->marked = s->length;
+    copy_states(s, s->mark.states, false);
+    s->mark.length = s->length;
     return 0;
 }
 
@@ -163,14 +163,14 @@ int heads_sequence_rewind(Sequence *s, int n, Error *err) {
     if (writes_file(s) && n < frozen_length(s))
         return fail(err, "forks share the sequence's first %d tokens, so it cannot go back to %d",
                     frozen_length(s), n);
-    if (n && n < s->length && s->marked_states) copy_states(s, s->marked_states, true);
-    if (n < s->marked) s->marked = -1;
-    if (n == 0 && !s->n_source) {
-        free(s->unchecked);  // nothing of the loaded cache is left
-        s->unchecked = NULL;
+    if (n && n < s->length && s->mark.states) copy_states(s, s->mark.states, true);
+    if (n < s->mark.length) s->mark.length = -1;
+    if (n == 0 && !s->source.n) {
+        free(s->pages.unchecked);  // nothing of the loaded cache is left
+        s->pages.unchecked = NULL;
     }
-    if (s->in_file > n) s->in_file = n;
-    s->length = s->expected = n;
+    if (s->pages.length > n) s->pages.length = n;
+    s->length = s->rope.expected = n;
     if (n == 0) s->high = 0;
     return 0;
 }
@@ -178,9 +178,9 @@ int heads_sequence_rewind(Sequence *s, int n, Error *err) {
 // ---- mapped pages ----
 
 int check_sums(const Sequence *s, Error *err) {
-    for (int i = 0; s->unchecked && i < s->workspace->kv.n_layers; i++) {
+    for (int i = 0; s->pages.unchecked && i < s->workspace->kv.n_layers; i++) {
         const uint8_t *layer = s->cache + s->workspace->kv.layers[i].offset;
-        const Sum *sum = &s->unchecked[i];
+        const Sum *sum = &s->pages.unchecked[i];
         if (sum->bytes && sum->of(layer, sum->bytes) != sum->sum)
             return fail(err, "the saved session is damaged in layer %d; save it again", i);
     }
@@ -189,7 +189,7 @@ int check_sums(const Sequence *s, Error *err) {
 
 int prepare_cache(Sequence *s, int n, Error *err) {
     const Workspace *w = s->workspace;
-    for (int i = 0; s->in_file > 0 && !s->used && i < w->kv.n_layers; i++) {
+    for (int i = 0; s->pages.length > 0 && !s->pages.used && i < w->kv.n_layers; i++) {
         const KvLayer *kv = &w->kv.layers[i];
         uint8_t *slots = s->cache + kv->offset + kv->state;
         if (!kv->borrowed) populate(slots, used_slots(s, kv) * kv->slot_bytes);
@@ -198,9 +198,9 @@ int prepare_cache(Sequence *s, int n, Error *err) {
     // A page that is read before it is written costs two faults, and every thread an interrupt.
     for (int i = 0; !s->length && i < w->kv.n_layers; i++)
         memset(kv_state(&w->kv.layers[i], s), 0, w->kv.layers[i].state);
-    free(s->unchecked);
-    s->unchecked = NULL;
-    s->used = true;
+    free(s->pages.unchecked);
+    s->pages.unchecked = NULL;
+    s->pages.used = true;
     return 0;
 }
 
@@ -219,7 +219,7 @@ int map_pages(Sequence *s, const KvFile *file, int layer, size_t from, size_t to
 }
 
 size_t used_slots(const Sequence *s, const KvLayer *kv) {
-    int n = kv->ring ? s->high : kv->of_source ? s->n_source : kv->passing ? 0 : s->length;
+    int n = kv->ring ? s->high : kv->of_source ? s->source.n : kv->passing ? 0 : s->length;
     size_t slots = slots_of((size_t)n);
     return slots < (size_t)kv->n_slots ? slots : (size_t)kv->n_slots;
 }
@@ -233,11 +233,11 @@ static int fork_layer(Sequence *fork, const Sequence *s, int i, int shared) {
     size_t from = kv->offset + kv->state, slots = used_slots(fork, kv), mapped = 0;
     if (kv->borrowed) return 0;
     // A last shared slot that is not full is copied, since the file's may get other positions.
-    if (kv->of_source) mapped = fork->source_in_file ? slots : 0;
+    if (kv->of_source) mapped = fork->source.mapped ? slots : 0;
     else if (!kv->ring) mapped = shared == fork->length ? slots : (size_t)shared / LANES;
     size_t shared_end = from + mapped * kv->slot_bytes;
     size_t end = from + slots * kv->slot_bytes;
-    if (mapped && map_pages(fork, s->file, i, from, shared_end, s->cache + from)) return -1;
+    if (mapped && map_pages(fork, s->pages.file, i, from, shared_end, s->cache + from)) return -1;
     memcpy(fork->cache + shared_end, s->cache + shared_end, end - shared_end);
     memcpy(kv_state(kv, fork), kv_state(kv, s), kv->state);
     return 0;
@@ -253,29 +253,30 @@ Sequence *heads_sequence_fork(const Sequence *s, int n, Error *err) {
         heads_sequence_free(fork);
         return NULL;
     }
-    fork->length = fork->expected = n;
+    fork->length = fork->rope.expected = n;
     fork->high = n ? s->high : 0;
-    fork->long_tables = s->long_tables;
-    fork->n_source = s->n_source;
-    fork->source_in_file = s->n_source && (writes_file(s) || s->source_in_file);
-    int shared = writes_file(s) ? n : s->in_file < n ? s->in_file : n;
+    fork->rope.tables = s->rope.tables;
+    fork->source.n = s->source.n;
+    fork->source.mapped = s->source.n && (writes_file(s) || s->source.mapped);
+    int shared = writes_file(s) ? n : s->pages.length < n ? s->pages.length : n;
     int status = commit_cache(fork, 0, err);
-    for (int i = 0; !status && (n || s->n_source) && i < w->kv.n_layers; i++)
+    for (int i = 0; !status && (n || s->source.n) && i < w->kv.n_layers; i++)
         if (fork_layer(fork, s, i, shared))
             status = fail(err, "cannot map the %d positions that the fork shares", n);
     if (status) {
         heads_sequence_free(fork);
         return NULL;
     }
-    if (n && n < s->length && s->marked_states) copy_states(fork, s->marked_states, true);
+    if (n && n < s->length && s->mark.states) copy_states(fork, s->mark.states, true);
     memcpy(fork->tokens, s->tokens, sizeof *s->tokens * (size_t)n);
-    memcpy(fork->source, s->source, sizeof *s->source * (size_t)s->n_source);
-    if (fork->source_in_file) atomic_store(&s->file->frozen_source, true);
-    if (shared || fork->source_in_file) {
-        fork->file = s->file;
-        fork->in_file = shared;
-        atomic_fetch_add(&s->file->users, 1);
-        if (shared > atomic_load(&s->file->frozen)) atomic_store(&s->file->frozen, shared);
+    memcpy(fork->source.tokens, s->source.tokens, sizeof *s->source.tokens * (size_t)s->source.n);
+    KvFile *file = s->pages.file;
+    if (fork->source.mapped) atomic_store(&file->frozen_source, true);
+    if (shared || fork->source.mapped) {
+        fork->pages.file = file;
+        fork->pages.length = shared;
+        atomic_fetch_add(&file->users, 1);
+        if (shared > atomic_load(&file->frozen)) atomic_store(&file->frozen, shared);
     }
     return fork;
 }

@@ -52,7 +52,7 @@ static void touch(Pages *p, const uint8_t *from, size_t bytes) {
 // bytes).
 static void touch_layer(Pages *p, const KvLayer *kv) {
     const Sequence *s = p->s;
-    int n = kv->of_source ? s->n_source : s->length;
+    int n = kv->of_source ? s->source.n : s->length;
     if (s->length) touch(p, s->cache + kv->offset, kv->state);
     if (!kv->n_slots || kv->passing) return;
     int slot = n / LANES, rest = n % LANES;
@@ -95,10 +95,10 @@ KvUsage heads_sequence_kv_usage(const Sequence *s) {
     if (!s) return (KvUsage){0};
     const Workspace *w = s->workspace;
     const KvLayout *kv = &w->kv;
-    int n_source = shared_source(s) ? s->n_source : 0;
+    int n_source = shared_source(s) ? s->source.n : 0;
     KvUsage use = {.reserved = kv->bytes,
                    .shared = unringed_bytes(s, shared_length(s), n_source)};
-    use.in_use = kv_bytes_at(w->model, 0, s->length, s->n_source, kv->k_dtype, kv->v_dtype);
+    use.in_use = kv_bytes_at(w->model, 0, s->length, s->source.n, kv->k_dtype, kv->v_dtype);
     use.resident = resident_bytes(s->cache, kv->bytes);
     use.expected_resident = touched_bytes(s);
     return use;
