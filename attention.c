@@ -34,7 +34,6 @@ static void rotate_heads(const AttentionPass *p, const Norm *norm, float *x, int
 static void rotate_row(const void *arg, int t, int thread) {
     const AttentionPass *p = arg;
     const Attention *a = p->a;
-    const Model *m = p->w->model;
     const Kernels *k = p->w->k;
     float *q = row(p->b.q, t);
     rotate_heads(p, &a->q_norm, q, a->n_heads, t);
@@ -45,9 +44,7 @@ static void rotate_row(const void *arg, int t, int thread) {
         for (int h = 0; h < a->n_kv_heads && a->v_norm.w; h++, v += a->head_dim)
             norm_row(p->w, v, &a->v_norm, v, a->head_dim);
     }
-    if (!m->q_temp || !a->q_temp) return;
-    int step = (p->w->tokens[t].pos + m->q_temp_ahead) / m->q_temp_length;
-    k->scale(q, m->q_temp[step < m->n_q_temp ? step : m->n_q_temp - 1], a->n_heads * a->head_dim);
+    if (a->q_temp) temper_queries(p, q, t);
 }
 
 // ---- one tile ----

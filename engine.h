@@ -235,7 +235,7 @@ typedef struct {
     void (*describe)(const Layer *l, char *text, size_t size);
 } Mixer;
 
-extern const Mixer attention_mixer, shortconv_mixer, deltanet_mixer, mamba2_mixer, mamba_mixer,
+extern const Mixer attention_mixer, shortconv_mixer, deltanet_mixer, mamba2_mixer, mamba1_mixer,
     rglru_mixer, *const mixers[N_MIXERS];  // NULL for MIXER_NONE
 
 typedef struct {  // positions low..high

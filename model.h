@@ -95,7 +95,7 @@ typedef struct {  // gated delta rule (arXiv 2412.06464)
     Norm norm;             // [v_dim]
 } DeltaNet;
 
-typedef struct {  // Mamba-2 (arXiv 2405.21060), Mamba-1 (mamba.c) or an RG-LRU (rglru.c)
+typedef struct {  // Mamba-2 (arXiv 2405.21060)
     int n_heads, head_dim, d_state;
     int n_groups;          // of heads, which share B and C
     float least_step, most_step;
@@ -103,13 +103,30 @@ typedef struct {  // Mamba-2 (arXiv 2405.21060), Mamba-1 (mamba.c) or an RG-LRU 
     Conv conv;             // of x, B and C side by side
     Matrix in, out;        // (channels, n_embd), (n_embd, n_heads head_dim)
     Matrix gate;           // (n_heads head_dim, n_embd)
-    Matrix step;           // (n_heads, n_embd); (head_dim, rank)
-    Matrix low;            // (rank + 2 d_state, head_dim): the steps, B and C, whose
-    Norm low_norms[3];     // norms may be absent
-    const float *rate;     // [n_heads], how fast the state decays; [d_state][head_dim]
-    const float *skip;     // [n_heads], times x, added to the output; [head_dim]
+    Matrix step;           // (n_heads, n_embd)
+    const float *rate;     // [n_heads], how fast the state decays
+    const float *skip;     // [n_heads], times x, added to the output
     Norm norm;             // [n_heads head_dim], of each group by itself; may be absent
 } Mamba2;
+
+typedef struct {  // Mamba-1 (arXiv 2312.00752)
+    int width, rank, d_state;  // channels; of the steps; numbers of a channel's state
+    Conv conv;             // of the channels
+    Matrix in, gate, out;  // 2 x (width, n_embd), (n_embd, width)
+    Matrix low;            // (rank + 2 d_state, width): the steps' low rank, B and C,
+    Norm low_norms[3];     // whose norms may be absent
+    Matrix step;           // (width, rank)
+    const float *rate;     // [d_state][width], how fast the state decays
+    const float *skip;     // [width], times x, added to the output
+} Mamba1;
+
+typedef struct {  // a real-gated linear recurrent unit (Griffin, arXiv 2402.19427)
+    int n_heads, head_dim;
+    Conv conv;             // n_heads head_dim channels
+    Matrix in, gate, out;  // 2 x (n_heads head_dim, n_embd), (n_embd, n_heads head_dim)
+    Matrix decay, input;   // stacks of n_heads: (head_dim, head_dim)
+    const float *rate;     // [n_heads head_dim], how fast the state decays
+} RgLru;
 
 // ---- feed-forward ----
 
@@ -154,7 +171,7 @@ typedef struct {
     Norm norm;             // [n_embd], of its output
 } EmbedBranch;
 
-enum { MIXER_ATTENTION, MIXER_SHORTCONV, MIXER_DELTANET, MIXER_MAMBA2, MIXER_NONE, MIXER_MAMBA,
+enum { MIXER_ATTENTION, MIXER_SHORTCONV, MIXER_DELTANET, MIXER_MAMBA2, MIXER_NONE, MIXER_MAMBA1,
        MIXER_RGLRU, N_MIXERS };
 // How a layer joins branches and norms: transformer.c has the five side by side.
 enum { SEQUENTIAL, PARALLEL, POST_NORM, NORMED_RESIDUAL, NESTED, N_TOPOLOGIES };
@@ -173,6 +190,8 @@ typedef struct {
     ShortConv shortconv;
     DeltaNet deltanet;
     Mamba2 mamba2;
+    Mamba1 mamba1;
+    RgLru rglru;
     Ffn ffn;
     Experts experts;
     EmbedBranch embed_branch;

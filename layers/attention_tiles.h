@@ -136,6 +136,11 @@ void shape_scores(const AttentionPass *p, const Unit *u, int r, float *x, int be
 void multiply_positions(AttentionPass *p);
 void add_positions(const AttentionPass *p, const Unit *u, int r, float *x, int begin, int n);
 
+// ---- q_temp.c ----
+
+// Multiplies the queries of row t, of all heads, by what the model has for its position.
+void temper_queries(const AttentionPass *p, float *q, int t);
+
 // ---- attention_probe.c ----
 
 // Shows the rows of a unit to the workspace's probe. arg: the AttentionPass.

@@ -6,6 +6,6 @@ const Mixer *const mixers[N_MIXERS] = {
     [MIXER_SHORTCONV] = &shortconv_mixer,
     [MIXER_DELTANET] = &deltanet_mixer,
     [MIXER_MAMBA2] = &mamba2_mixer,
-    [MIXER_MAMBA] = &mamba_mixer,
+    [MIXER_MAMBA1] = &mamba1_mixer,
     [MIXER_RGLRU] = &rglru_mixer,
 };

@@ -4,7 +4,7 @@
 //     a = exp(-rate sigmoid(decay x));   s = a s + sqrt(1 - a^2) sigmoid(input x) x
 //
 // x is convolved; both gates are products with x, head by head; s is gated by the layer's
-// activation. A text's first token is not multiplied by the root. The struct is Mamba's, the state
+// activation. A text's first token is not multiplied by the root. The state is
 // the last inputs of the convolution, then s. Tokens of a sequence are taken one after another.
 #include <math.h>
 #include <stdio.h>
@@ -23,10 +23,10 @@ typedef struct {
     Group *groups;           // [n_heads]
 } RglruPass;
 
-static int width_of(const Mamba2 *m) { return m->n_heads * m->head_dim; }
+static int width_of(const RgLru *m) { return m->n_heads * m->head_dim; }
 
 static RglruPass lay_out(Arena *a, const Layer *l, const Workspace *w, const KvLayer *kv, int n) {
-    const Mamba2 *m = &l->mamba2;
+    const RgLru *m = &l->rglru;
     size_t rows = (size_t)n, width = (size_t)width_of(m), heads = (size_t)m->n_heads;
     RglruPass p = {.w = w, .l = l, .kv = kv, .in = arena_rows(a, rows, width)};
     p.window = conv_rows(a, &m->conv, w, n);
@@ -41,7 +41,7 @@ static RglruPass lay_out(Arena *a, const Layer *l, const Workspace *w, const KvL
 
 static void convolve_row(const void *arg, int t, int thread) {
     const RglruPass *p = arg;
-    const Mamba2 *m = &p->l->mamba2;
+    const RgLru *m = &p->l->rglru;
     float *x = row(p->in, t);
     size_t dim = (size_t)m->head_dim;
     convolve(p->w, &m->conv, x, p->window, t);
@@ -52,7 +52,7 @@ static void convolve_row(const void *arg, int t, int thread) {
 // decay = a; mixed = what the token adds
 static void prepare_row(const void *arg, int t, int thread) {
     const RglruPass *p = arg;
-    const Mamba2 *m = &p->l->mamba2;
+    const RgLru *m = &p->l->rglru;
     const Kernels *k = p->w->k;
     int width = width_of(m);
     float *a = row(p->decay, t), *add = row(p->mixed, t);
@@ -74,7 +74,7 @@ static void prepare_row(const void *arg, int t, int thread) {
 // Item: all tokens of a span.
 static void run_span(const void *arg, int item, int thread) {
     const RglruPass *p = arg;
-    const Mamba2 *m = &p->l->mamba2;
+    const RgLru *m = &p->l->rglru;
     const Span *s = &p->w->spans[item];
     float *state = kv_state(p->kv, s->sequence) + conv_state(&m->conv);
     for (int t = s->first; t < s->first + s->n; t++) {
@@ -86,12 +86,12 @@ static void run_span(const void *arg, int item, int thread) {
 }
 
 static void forward(Workspace *w, const Layer *l, const KvLayer *kv, Buffer y) {
-    const Mamba2 *m = &l->mamba2;
+    const RgLru *m = &l->rglru;
     int n = w->n_rows;
     Arena a = scratch(w);
     RglruPass p = lay_out(&a, l, w, kv, n);
     Product products[] = {{p.in, &m->in}, {p.gate, &m->gate}};
-    Product gates[] = {{p.gates[0], &m->step}, {p.gates[1], &m->low}};
+    Product gates[] = {{p.gates[0], &m->decay}, {p.gates[1], &m->input}};
     for (int h = 0; h < m->n_heads; h++) p.groups[h] = (Group){h, h * n, n};
     multiply_each(w, products, 2, y, n);
     conv_fill(w, &m->conv, kv, p.window, p.in);
@@ -108,22 +108,22 @@ static void add_scratch(const Workspace *w, const Layer *l, const KvLayer *kv, A
 }
 
 static size_t state_bytes(const Layer *l) {
-    const Mamba2 *m = &l->mamba2;
+    const RgLru *m = &l->rglru;
     return round_up(conv_state(&m->conv) + (size_t)width_of(m), LANES) * sizeof(float);
 }
 
 static int matrices(const Layer *l, const Matrix **out) {
-    const Mamba2 *m = &l->mamba2;
+    const RgLru *m = &l->rglru;
     out[0] = &m->in;
     out[1] = &m->gate;
-    out[2] = &m->step;
-    out[3] = &m->low;
+    out[2] = &m->decay;
+    out[3] = &m->input;
     out[4] = &m->out;
     return 5;
 }
 
 static void describe(const Layer *l, char *text, size_t size) {
-    const Mamba2 *m = &l->mamba2;
+    const RgLru *m = &l->rglru;
     snprintf(text, size, "RG-LRU, %d heads of %d, convolution over %d tokens", m->n_heads,
              m->head_dim, m->conv.n_taps);
 }

@@ -137,7 +137,7 @@ static bool has(const Draft *d, Owner owner) {
         return d->l.mixer == MIXER_SHORTCONV || has(d, DELTA_RULE) || has(d, MAMBA);
     case DELTA_RULE: return d->l.mixer == MIXER_DELTANET;
     case MAMBA: return has(d, MAMBA1) || has(d, MAMBA2) || d->l.mixer == MIXER_RGLRU;
-    case MAMBA1: return d->l.mixer == MIXER_MAMBA;
+    case MAMBA1: return d->l.mixer == MIXER_MAMBA1;
     case MAMBA2: return d->l.mixer == MIXER_MAMBA2 || (attention && d->beside);
     case EXPERTS: return experts;
     case RENORM: return experts && d->renorm;
@@ -194,10 +194,10 @@ static const Knob KNOBS[] = {
     INT("layer.delta_sigmoid", l.deltanet.sigmoid, 0, 1, 0, DELTA_RULE),
     FLOAT("layer.delta_beta", l.deltanet.beta_scale, 0.0f, 1.0f, DELTA_RULE),
     FLOAT("layer.delta_eps", delta_eps, 0.0f, -1.0f, DELTA_RULE),
-    INT("layer.ssm_heads", l.mamba2.n_heads, 0, MAX_HEADS, 0, MAMBA),
-    INT("layer.ssm_head_dim", l.mamba2.head_dim, 0, MAX_DIM, 0, MAMBA),
-    INT("layer.ssm_groups", l.mamba2.n_groups, 0, MAX_HEADS, 0, MAMBA),
-    INT("layer.ssm_state", l.mamba2.d_state, 0, MAX_DIM, 0, MAMBA),
+    INT("layer.ssm_heads", ssm_heads, 0, MAX_HEADS, 0, MAMBA),
+    INT("layer.ssm_head_dim", ssm_head_dim, 0, MAX_DIM, 0, MAMBA),
+    INT("layer.ssm_groups", ssm_groups, 0, MAX_HEADS, 0, MAMBA),
+    INT("layer.ssm_state", ssm_state, 0, MAX_DIM, 0, MAMBA),
     INT("layer.ssm_norm_first", norm_first, 0, 1, 0, MAMBA2),
     FLOAT("layer.ssm_least_step", l.mamba2.least_step, 0.0f, 0.0f, MAMBA2),
     FLOAT("layer.ssm_most_step", l.mamba2.most_step, 0.0f, FLT_MAX, MAMBA2),
@@ -362,30 +362,38 @@ static int check_deltanet(Loader *x, int i, DeltaNet *d) {
     return check_width(x, i, "decays of the delta rule", d->n_v_heads, d->n_decays);
 }
 
-static int check_mamba2(Loader *x, int i, Mamba2 *m) {
-    if (m->n_groups < 1 || m->n_heads < 1 || m->n_heads % m->n_groups || m->head_dim < 1 ||
-        m->d_state < 1 || m->least_step > m->most_step)
+// Mamba-1 has one head of all its channels, of which it convolves x alone, as an RG-LRU does.
+static int check_mamba(Loader *x, int i) {
+    Draft *d = &x->drafts[i];
+    Layer *l = &d->l;
+    int heads = d->ssm_heads, dim = d->ssm_head_dim, groups = d->ssm_groups, state = d->ssm_state;
+    Mamba2 *m = &l->mamba2;
+    if (groups < 1 || heads < 1 || heads % groups || dim < 1 || state < 1 ||
+        m->least_step > m->most_step)
         return fail(x->err, "layer %d: Mamba (layer.mixer 3, 5, or layer.beside) has %d heads of "
                     "%d in %d groups, a state of %d, steps from %g to %g, expected whole groups, "
-                    "none of them 0, and a range", i, m->n_heads, m->head_dim, m->n_groups,
-                    m->d_state, (double)m->least_step, (double)m->most_step);
-    bool alone = !has(&x->drafts[i], MAMBA2);  // x alone is convolved
-    if (has(&x->drafts[i], MAMBA1) && m->n_heads > 1)
+                    "none of them 0, and a range", i, heads, dim, groups, state,
+                    (double)m->least_step, (double)m->most_step);
+    if (has(d, MAMBA1) && heads > 1)
         return fail(x->err, "layer %d: Mamba-1 (layer.mixer 5) has %d heads, expected 1 of all its "
-                    "channels", i, m->n_heads);
-    size_t width = times((size_t)m->n_heads, (size_t)m->head_dim);
-    size_t shared = times(2 * (size_t)m->n_groups, (size_t)m->d_state);
-    if (plus(width, shared) > MAX_DIM ||
-        times(width, (size_t)m->d_state) > (size_t)MAX_DIM * LANES)
+                    "channels", i, heads);
+    size_t width = times((size_t)heads, (size_t)dim);
+    size_t shared = times(2 * (size_t)groups, (size_t)state);
+    if (plus(width, shared) > MAX_DIM || times(width, (size_t)state) > (size_t)MAX_DIM * LANES)
         return fail(x->err, "layer %d: heads of Mamba exceed %d numbers, or their state %d", i,
                     MAX_DIM, MAX_DIM * LANES);
-    m->conv.n_channels = (int)(alone ? width : width + shared);
-    const Layer *l = &x->drafts[i].l;
-    if (l->mixer == MIXER_RGLRU &&
-        (m->n_groups > 1 || m->d_state > 1 || l->ffn.act.kind >= N_PLAIN_ACTS))
+    if (l->mixer == MIXER_RGLRU && (groups > 1 || state > 1 || l->ffn.act.kind >= N_PLAIN_ACTS))
         return fail(x->err, "layer %d: an RG-LRU (layer.mixer 6) has %d groups, a state of %d and "
-                    "activation %d, expected 1, 1 and 0..%d", i, m->n_groups, m->d_state,
-                    l->ffn.act.kind, N_PLAIN_ACTS - 1);
+                    "activation %d, expected 1, 1 and 0..%d", i, groups, state, l->ffn.act.kind,
+                    N_PLAIN_ACTS - 1);
+    if (has(d, MAMBA2)) {
+        m->n_heads = heads, m->head_dim = dim, m->n_groups = groups, m->d_state = state;
+        m->conv.n_channels = (int)(width + shared);
+    } else if (has(d, MAMBA1)) {
+        l->mamba1 = (Mamba1){.width = (int)width, .d_state = state, .conv.n_channels = (int)width};
+    } else {
+        l->rglru = (RgLru){.n_heads = heads, .head_dim = dim, .conv.n_channels = (int)width};
+    }
     return 0;
 }
 
@@ -400,9 +408,13 @@ static int check_convolution(Loader *x, int i) {
     Layer *l = &d->l;
     if (!has(d, CONVOLUTION)) return 0;
     bool delta = has(d, DELTA_RULE), mamba = has(d, MAMBA);
-    Conv *conv = delta ? &l->deltanet.conv : mamba ? &l->mamba2.conv : &l->shortconv.conv;
+    Conv *conv = delta             ? &l->deltanet.conv
+                 : has(d, MAMBA2)  ? &l->mamba2.conv
+                 : has(d, MAMBA1)  ? &l->mamba1.conv
+                 : mamba           ? &l->rglru.conv
+                                   : &l->shortconv.conv;
     if (delta   ? check_deltanet(x, i, &l->deltanet)
-        : mamba ? check_mamba2(x, i, &l->mamba2)
+        : mamba ? check_mamba(x, i)
                 : check_shortconv(x, i, &l->shortconv))
         return -1;
     conv->n_taps = d->n_taps;
@@ -539,8 +551,8 @@ static void settle_layer(Draft *d) {
     if (!has(d, LATENT)) l->attention.latent = (Latent){0};
     if (!has(d, PLAIN_ATTENTION)) l->attention.kv_from = -1;
     if (!has(d, DELTA_RULE)) l->deltanet = (DeltaNet){0};
-    if (!has(d, MAMBA)) l->mamba2 = (Mamba2){0};
-    l->mamba2_beside = has(d, MAMBA) && l->mixer == MIXER_ATTENTION;
+    if (!has(d, MAMBA2)) l->mamba2 = (Mamba2){0};
+    l->mamba2_beside = has(d, MAMBA2) && l->mixer == MIXER_ATTENTION;
     l->mamba2.norm_first = has(d, MAMBA2) && d->norm_first;
     if (!has(d, EXPERTS)) l->experts = (Experts){0};
 }

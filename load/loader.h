@@ -14,6 +14,7 @@ typedef struct {  // a layer that is being read, and the knobs that only the loa
     int act, gated;          // of ffn and experts
     int n_taps;              // of the layer's convolution, whichever mixer has it
     int beside, norm_first;  // of Mamba-2
+    int ssm_heads, ssm_head_dim, ssm_groups, ssm_state;  // of Mamba and an RG-LRU
     int by_channel;          // DeltaNet.n_decays is k_dim
     float delta_eps;         // of the delta rule's norm; -1: model.norm_eps
     float ssm_eps;           // of Mamba-1's norms; -1: the same

@@ -262,12 +262,12 @@ static int get_mamba2(Loader *x, int i, Mamba2 *m) {
 }
 
 // Mamba-1: the columns of ssm_step_up say the rank of its steps.
-static int get_mamba(Loader *x, int i, Mamba2 *m) {
-    int d = x->m->n_embd, width = m->head_dim, state = m->d_state;
+static int get_mamba1(Loader *x, int i, Mamba1 *m) {
+    int d = x->m->n_embd, width = m->width, state = m->d_state;
     float eps = x->drafts[i].ssm_eps;
     const Tensor *low = read_tensor(&x->r, name_of(i, "ssm_low", "").text);
     const Tensor *up = read_tensor(&x->r, name_of(i, "ssm_step_up", "").text);
-    int rank = up ? (int)up->cols : 1;
+    int rank = m->rank = up ? (int)up->cols : 1;
     if (low && up && low->rows != (size_t)rank + 2 * (size_t)state)
         return fail(x->err, "tensor layers.%d.ssm_low: it has %zu rows, expected the %d columns of "
                     "layers.%d.ssm_step_up and twice layer.ssm_state %d", i, low->rows, rank, i,
@@ -287,13 +287,13 @@ static int get_mamba(Loader *x, int i, Mamba2 *m) {
 }
 
 // An RG-LRU: gates by heads.
-static int get_rglru(Loader *x, int i, Mamba2 *m) {
+static int get_rglru(Loader *x, int i, RgLru *m) {
     int d = x->m->n_embd, heads = m->n_heads, dim = m->head_dim, width = heads * dim;
     return need_matrix(x, &m->in, i, "mix_in", width, d) || get_conv(x, i, &m->conv) ||
            need_matrix(x, &m->out, i, "mix_out", d, width) ||
            need_matrix(x, &m->gate, i, "ssm_gate", width, d) ||
-           need_stack(x, &m->step, i, "lru_decay", heads, dim, dim) ||
-           need_stack(x, &m->low, i, "lru_input", heads, dim, dim) ||
+           need_stack(x, &m->decay, i, "lru_decay", heads, dim, dim) ||
+           need_stack(x, &m->input, i, "lru_input", heads, dim, dim) ||
            need_vector(x, &m->rate, i, "lru_rate", (size_t)width);
 }
 
@@ -303,8 +303,8 @@ static int get_mixer(Loader *x, int i, Layer *l) {
     case MIXER_DELTANET: return get_deltanet(x, i, &l->deltanet);
     case MIXER_MAMBA2: return get_mamba2(x, i, &l->mamba2);
     case MIXER_NONE: return 0;
-    case MIXER_MAMBA: return get_mamba(x, i, &l->mamba2);
-    case MIXER_RGLRU: return get_rglru(x, i, &l->mamba2);
+    case MIXER_MAMBA1: return get_mamba1(x, i, &l->mamba1);
+    case MIXER_RGLRU: return get_rglru(x, i, &l->rglru);
     default:
         return get_attention(x, i, &l->attention) ||
                (l->mamba2_beside && get_mamba2(x, i, &l->mamba2));
