@@ -5,24 +5,11 @@
 #include "cli/verbs.h"
 #include "library/inspect.h"
 
-static const struct {
-    Verb verb;
-    int (*run)(const Options *options);
-} VERBS[] = {
-    {GENERATE, generate}, {CHAT, chat}, {BATCH, batch},
-    {LOGITS, show_passes}, {HIDDEN, show_passes}, {HEADS, show_passes}, {LENS, show_passes},
-    {PPL, perplexity},
-    {EMBED, embed_texts}, {SIMILAR, similar}, {CLASSIFY, classify}, {RANK, rank_lines},
-    {KV, kv}, {INFO, info}, {CHECK, check}, {TOKENIZE, tokenize}, {BENCH, bench},
-};
-
 int main(int argc, char **argv) {
     name_program(argc > 0 ? argv[0] : "");
     argv = prepare_process(program_name(), &argc, argv);
     Options options = parse_options(argc, argv);
-    int i = 0;
-    while (VERBS[i].verb != options.verb) i++;
-    int status = VERBS[i].run(&options);
+    int status = run_verb(&options);
     write_out("", 0);
     return status;
 }

@@ -103,7 +103,7 @@ static void print_tokens(const Reading *r, const heads_text *text, const float *
     free(out.data);
 }
 
-int classify(const Options *o) {
+int classify_texts(const Options *o) {
     Reading r;
     open_reading(&r, o);
     if (!r.p.shape.n_labels)

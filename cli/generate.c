@@ -1,18 +1,12 @@
-// The verb: continues a prompt, the plainest road through the library. generate() opens model,
-// tokenizer and workspace; prefill() runs the prompt; decode() loops: pick, print, run.
+// The verb: continues a prompt, the plainest road through the library. prefill() runs the prompt;
+// decode() loops: pick, print, run.
 #include "generate.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "languages.h"
-#include "mask.h"
 #include "print.h"
 #include "probs.h"
-#include "prompt.h"
-#include "prompt_cache.h"
-#include "verbs.h"
 #include "wrap.h"
 
 // ---- what is printed ----
@@ -137,60 +131,13 @@ int generate_text(Generation *g, Ids ids, heads_error *err) {
 
 // ---- the verb ----
 
-// Answers show special tokens, which may be the marks around a thought.
-void start_text(Generation *g) {
+int generate(Program *p) {
     heads_error err;
-    const Options *o = g->p->o;
-    heads_sampler_free(g->sampler);
-    g->sampler = heads_sampler_new(g->p->w, &g->sampling, &err);
-    if (!g->sampler) die("%s", err.text);
-    if (!g->p->tokenizer || o->ids) return;
-    heads_decoder_free(g->decoder);
-    g->decoder = heads_decoder_new(g->p->tokenizer, !o->messages && o->verb != CHAT, &err);
-    if (!g->decoder) die("%s", err.text);
-}
-
-void generation_open(Generation *g, const Program *p) {
-    *g = (Generation){.p = p, .sampling = sampling_options(p), .answer_end = -1,
-                      .n_generate = tokens_to_generate(p, 0), .drafter = drafter_new(p)};
-    g->text = allocate((size_t)heads_workspace_context(p->w) + 1, sizeof *g->text);
-}
-
-void generation_close(Generation *g) {
-    free(g->text);
-    heads_decoder_free(g->decoder);
-    drafter_free(g->drafter);
-    heads_sampler_free(g->sampler);
-    heads_sequence_free(g->sequence);
-}
-
-int generate(const Options *o) {
-    heads_error err;
-    Program p;
     Generation g;
-    open_program(&p, o, o->models[0], WITH_TOKENIZER);
-    if (p.shape.encoder) return fill_masks(&p);
-    if (o->probs && o->n_generate == 0) return prompt_probabilities(&p);
-    open_workspace(&p, 1 + MAX_DRAFT);
-    generation_open(&g, &p);
-    Ids ids = prompt_to_run(&p, &g.answer_end);
-    bool reads = p.shape.source_vocab;
-    if (reads) g.prompt = ids.n;
-    double start = seconds();
-    g.sequence = open_prompt_cache(&p, &ids);
-    if (reads) g.prompt_seconds = seconds() - start;
-    g.reused = heads_sequence_length(g.sequence);
-    g.echoes = !o->messages && !reads && !o->probs;
-    if (reads) g.n_generate = target_length(&p, (int)ids.n, &g.sampling);
-    start_text(&g);
-    catch_interrupt(true);
-    for (long i = 0; i < ids.n; i++) heads_sampler_accept(g.sampler, ids.data[i]);
+    Ids ids = begin_generation(&g, p);
     int status = generate_text(&g, ids, &err);
     closing_line(&g);
     if (status) die("%s", err.text);
-    save_prompt_cache(o, g.sequence);
-    free(ids.data);
-    generation_close(&g);
-    close_program(&p);
+    end_generation(&g, p, ids);
     return interrupted ? 130 : 0;
 }

@@ -1,5 +1,5 @@
-// generate.c: from a prompt's ids to a printed continuation. --chat generates with these calls too,
-// and so does --heads of an encoder-decoder.
+// From a prompt's ids to a printed continuation. --chat generates with these calls too, and so does
+// --heads of an encoder-decoder.
 #ifndef CLI_GENERATE_H
 #define CLI_GENERATE_H
 
@@ -31,16 +31,28 @@ typedef struct {
     const char *stop;            // why the text ended
 } Generation;
 
+// ---- generation.c ----
+
+// Opens p's workspace, and in it all that one text needs; returns the ids of its prompt, owned.
+Ids begin_generation(Generation *g, Program *p);
+void end_generation(Generation *g, Program *p, Ids ids);  // saves the prompt cache, frees all
 // Opens what texts need in p's workspace, except for a sequence.
 void generation_open(Generation *g, const Program *p);
 // Begins a text: a sampler that starts from the seed, and a decoder.
 void start_text(Generation *g);
 void generation_close(Generation *g);
+
+// ---- generate.c ----
+
 // Runs the ids that the sequence does not hold yet, until Ctrl-C. *logits: those after the last id;
 // NULL: it was interrupted. -1: an error.
 int prefill(Generation *g, Ids ids, const float **logits, heads_error *err);
 // Prefills, then generates and prints tokens until g->stop says why to stop. -1: an error.
 int generate_text(Generation *g, Ids ids, heads_error *err);
-void closing_line(const Generation *g);  // in closing.c
+int generate(Program *p);  // the verb; closes p
+
+// ---- closing.c ----
+
+void closing_line(const Generation *g);
 
 #endif

@@ -1,17 +1,18 @@
-// A verb is something that ./run can do: it returns the exit status.
+// A verb is something that ./run can do: a function that returns the exit status.
 #ifndef CLI_VERBS_H
 #define CLI_VERBS_H
 
 #include "options.h"
 
-int generate(const Options *options);      // generate.c
+int run_verb(const Options *options);      // verbs.c: the one that options->verb says
+
 int chat(const Options *options);          // chat.c
 int batch(const Options *options);         // batch.c
-int show_passes(const Options *options);   // passes.c: --logits, --hidden, --heads
+int show_passes(const Options *options);   // passes.c: --logits, --hidden, --heads, --lens
 int perplexity(const Options *options);    // ppl.c
 int embed_texts(const Options *options);   // vectors.c
 int similar(const Options *options);
-int classify(const Options *options);      // classes.c
+int classify_texts(const Options *options);  // classes.c
 int rank_lines(const Options *options);
 int info(const Options *options);          // info.c
 int check(const Options *options);

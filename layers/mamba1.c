@@ -4,8 +4,9 @@
 //     s = exp(-rate d) s + B d x;   o = C . s + skip x
 //
 // x is convolved and goes through SiLU; B, C and a low rank of the steps are products with it, and
-// may be normalised; o is gated. The state is the last inputs of the convolution, then s [d_state][width]. Tokens of a
-// sequence are taken one after another, channels and sequences in parallel, as in mamba2.c.
+// may be normalised; o is gated. The state is the last inputs of the convolution, then s
+// [d_state][width]. Tokens of a sequence are taken one after another, channels and sequences in
+// parallel, as in mamba2.c.
 #include <stdio.h>
 
 #include "layers/conv.h"
