@@ -12,6 +12,7 @@
 # make asan      ./run-asan and the tests' C programs under ASan and UBSan
 # make tsan      several callers at once, under TSan
 # make coverage  runs every test in a copy that counts which lines and branches of C they reach
+# make one-token counts the functions, lines and files that one token runs
 # make emulated  checks the kernels for AVX-VNNI on any x86 processor, for AMX on any with AVX-512
 # make OMP=1     ./run-omp, whose threads are OpenMP's
 # make TARGET=T  build/T/heads for another system (aarch64-macos, x86_64-windows-gnu, ..), with
@@ -379,16 +380,27 @@ COVERING := tests/cli tests/engine tests/python tests/text tests/docs/test_docs.
     --deselect tests/engine/test_library.py::test_a_limit_on_files_does_not_end_the_host \
     --deselect "tests/cli/test_terminal.py::test_a_signal_gives_the_mode_back[SIGQUIT]"
 
+# A copy of the tree in build/NAME, whose programs count what they run: $(call counting,NAME)
+define counting
+rm -rf build/$(1)
+mkdir -p build/$(1)
+git ls-files -co --exclude-standard -z | xargs -0 cp -a --parents -t build/$(1)
+ln -s "$(CURDIR)/.venv" build/$(1)/.venv
+git -C build/$(1) init -q
+endef
+
 coverage: .venv/ready
-	rm -rf build/coverage
-	mkdir -p build/coverage
-	git ls-files -co --exclude-standard -z | xargs -0 cp -a --parents -t build/coverage
-	ln -s "$(CURDIR)/.venv" build/coverage/.venv
-	git -C build/coverage init -q
+	$(call counting,coverage)
 	$(MAKE) -C build/coverage COVERAGE=1 run lib c-tests
 	cd build/coverage && COVERAGE=1 HEADS_FUZZER="$$PWD/build/tests/c/fuzz_checkpoint" \
 	    .venv/bin/python -m pytest -q -n auto --maxprocesses 4 $(COVERING)
 	.venv/bin/python tests/coverage.py build/coverage
+
+one-token:
+	$(call counting,one-token)
+	$(MAKE) -C build/one-token COVERAGE=1 run
+	cd build/one-token && HEADS_ISA=scalar ./run models/stories.bin -p "One day" -n 1
+	python3 tests/coverage.py --ran build/one-token
 
 emulated:
 	$(MAKE) EMULATED=1 build/emulated/tests/c/test_kernels
@@ -496,6 +508,6 @@ clean:
 -include $(shell find build -name '*.d' 2>/dev/null)
 
 
-.PHONY: FORCE all lib dist package wheels web live module install uninstall c-tests coverage emulated asan tsan demo chat heads venv test model lab clean
+.PHONY: FORCE all lib dist package wheels web live module install uninstall c-tests coverage one-token emulated asan tsan demo chat heads venv test model lab clean
 .DELETE_ON_ERROR:
 .SECONDARY:

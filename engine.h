@@ -12,6 +12,7 @@
 typedef heads_workspace Workspace;
 typedef heads_sequence Sequence;
 typedef heads_run Run;
+typedef heads_kv_plan KvPlan;
 
 enum {
     TILE = MAX_KEYS,   // positions of a tile of attention; tiles begin at multiples of it

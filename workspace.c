@@ -91,7 +91,7 @@ static int workspace_make(Workspace *w, const Model *model, WorkspaceOptions o, 
     if (!w->k) return fail(err, "kernels \"%s\": %s", o.isa, why);
     w->own_pool = !o.threads_of;
     w->pool = o.threads_of ? o.threads_of->pool
-                           : pool_new(o.n_threads ? o.n_threads : usable_cores(), err);
+                           : pool_new(o.n_threads, err);
     if (!w->pool || kv_layout_new(&w->kv, w->model, &o, err)) return -1;
     return make_buffers(w, err);
 }

@@ -466,6 +466,8 @@ static void prefer_to_chat(Options *o, const bool given[N_OPTIONS]) {
 }
 
 Options parse_options(int argc, char **argv) {
+    name_program(argc > 0 ? argv[0] : "");
+    argv = prepare_process(program_name(), &argc, argv);
     Options options = DEFAULTS;
     static const char *const chance[] = {"--temp", "--top-k", "--top-p", "--min-p"};
     bool given[N_OPTIONS] = {false};

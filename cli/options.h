@@ -53,8 +53,8 @@ typedef struct {
 const char *type_name(heads_type type);  // "f16", ..
 const char *verb_names(unsigned verbs);  // "--kv, --info and --check"; valid until the next call
 
-// Reads the arguments and HEADS_ISA. options.models points into argv. Exits if the usage is wrong,
-// and after --help.
+// Prepares the process, and reads the arguments and HEADS_ISA. options.models points into argv.
+// Exits if the usage is wrong, and after --help.
 Options parse_options(int argc, char **argv);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include "generate.h"
 #include "mask.h"
+#include "print.h"
 #include "probs.h"
 
 // Goes on with a prompt as its model can: fills masks, or generates; or gives the probabilities of
@@ -28,5 +29,7 @@ static const struct {
 int run_verb(const Options *options) {
     int i = 0;
     while (VERBS[i].verb != options->verb) i++;
-    return VERBS[i].run(options);
+    int status = VERBS[i].run(options);
+    write_out("", 0);
+    return status;
 }

@@ -4,7 +4,6 @@
 
 #include "engine.h"
 
-typedef heads_kv_plan KvPlan;
 typedef heads_kv_usage KvUsage;
 
 // How many layers a cache has: the model's, then the cross-attentions of its decoder's layers.

@@ -17,6 +17,7 @@ struct Pool {
 
 Pool *pool_new(int n_threads, Error *err) {
     Pool *pool = malloc(sizeof *pool);
+    if (!n_threads) n_threads = usable_cores();
     if (pool) pool->n_threads = n_threads;
     else fail(err, "no memory for a pool of threads");
     return pool;
@@ -126,6 +127,7 @@ static void wake_all(Pool *pool) {
 }
 
 Pool *pool_new(int n_threads, Error *err) {
+    if (!n_threads) n_threads = usable_cores();
     Pool *pool = calloc(1, sizeof *pool + (size_t)n_threads * sizeof *pool->workers);
     if (!pool) {
         fail(err, "no memory for a pool of %d threads", n_threads);

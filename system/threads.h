@@ -6,7 +6,8 @@
 
 typedef struct Pool Pool;
 
-// A pool of n threads, the caller's one included. NULL: threads could not be made.
+// A pool of n threads, the caller's one included; 0: as many as the cores that this process may
+// use. NULL: threads could not be made.
 Pool *pool_new(int n_threads, Error *err);
 void pool_free(Pool *pool);
 int pool_threads(const Pool *pool);

@@ -3,7 +3,7 @@ the files that lack most first, and what tests/uncovered.txt does not explain.
 
 A line of tests/uncovered.txt is a file, a function, how many of its lines may stay uncovered, and
 why; with ~ before the number, chance may cover them. A branch is a way out of a condition, as gcov
-counts it."""
+counts it. --ran, for `make one-token`: what ran at all."""
 
 import json
 import subprocess
@@ -11,12 +11,15 @@ import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).with_name("support")))
+from reading_list import core  # noqa: E402
+
 BARS = {"lines": 99.0, "branches": 92.0}
 ELSEWHERE = ("kernels/", "tests/", "examples/", "build/", "/")
 REASONS = Path(__file__).with_name("uncovered.txt")
 
 
-def read(tree: Path) -> tuple[Counter, Counter]:
+def read(tree: Path, elsewhere: tuple[str, ...] = ELSEWHERE) -> tuple[Counter, Counter]:
     """(file, function, line) -> times run; (file, function, line, branch) -> times taken."""
     rooms = {path.name for path in tree.iterdir() if path.is_dir()} - {"tests", "build"}
     notes = [*(tree / "build").glob("*.gcno")]
@@ -27,7 +30,7 @@ def read(tree: Path) -> tuple[Counter, Counter]:
     for document in filter(None, done.stdout.split(b"\n")):
         for file in json.loads(document)["files"]:
             name = file["file"]
-            for line in [] if name.startswith(ELSEWHERE) else file["lines"]:
+            for line in [] if name.startswith(elsewhere) else file["lines"]:
                 place = name, line.get("function_name", ""), line["line_number"]
                 lines[place] += line["count"]
                 for i, branch in enumerate(line["branches"]):
@@ -57,6 +60,21 @@ def unexplained(lines: Counter, reasons: str) -> list[str]:
     return found + [f"{file}: {function}: {n}" for (file, function), n in missed.items()]
 
 
+def say_what_ran(tree: Path) -> None:
+    """What `make one-token` prints: of the core and of all files, what was entered."""
+    lines, _ = read(tree, ("tests/", "examples/", "build/", "/"))
+    ran = [place for place, count in lines.items() if count]
+    for what, places in (("the core", [p for p in ran if p[0] in core()]), ("all", ran)):
+        functions = len({place[:2] for place in places})
+        files = len({file for file, _, _ in places})
+        print(f"{what}: {functions} functions, {len(places):,} lines, {files} files")
+    said = f"{round(functions, -1)} functions in all, {round(len(places), -2):,} lines of "
+    said += f"{round(files, -1)} files"
+    readme = (tree.parents[1] / "README.md").read_text(encoding="utf-8")
+    if said not in " ".join(readme.split()):
+        sys.exit(f"README.md does not say: {said}")
+
+
 def main(tree: Path) -> int:
     lines, branches = read(tree)
     table = []
@@ -75,4 +93,5 @@ def main(tree: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]).resolve()))
+    made = Path(sys.argv[-1]).resolve()
+    sys.exit(say_what_ran(made) if "--ran" in sys.argv else main(made))
