@@ -150,7 +150,7 @@ static void attend_units(const void *arg, int item, int thread) {
 }
 
 // Item: a unit with its splits, which are merged in order. Divides each row by its sum, and undoes
-// the Hadamard transform of q4 values.
+// the Hadamard transform of turned values.
 static void finish_unit(const void *arg, int item, int thread) {
     const AttentionPass *p = arg;
     const Kernels *k = p->w->k;
@@ -166,7 +166,7 @@ static void finish_unit(const void *arg, int item, int thread) {
             merge(k, out, max, sum, p->b.partial + other * (size_t)dim, p->b.partial_max[other],
                   p->b.partial_sum[other], dim);
         }
-        if (mixed_dtype(p) == Q4) k->turn(out, out, TURNED_X / *sum, dim);
+        if (dtypes[mixed_dtype(p)].turned) k->turn(out, out, TURNED_X / *sum, dim);
         else k->scale(out, 1.0f / *sum, dim);
         memcpy(head_row(u, p->b.mixed, r, width), out, sizeof *out * (size_t)width);
     }

@@ -11,6 +11,7 @@
 // The library's types, under the engine's names.
 typedef heads_workspace Workspace;
 typedef heads_sequence Sequence;
+typedef heads_workspace_options WorkspaceOptions;
 typedef heads_run Run;
 typedef heads_kv_plan KvPlan;
 
@@ -23,21 +24,6 @@ enum {
 
 enum { DEFAULT_CHUNK = 128 };  // most tokens of a pass
 
-typedef struct {
-    int context;             // positions of each sequence; 0: the model's
-    int chunk;               // most tokens of a pass; an encoder's text may have more
-    int n_threads;           // 0: the cores that this process may use
-    Dtype k_dtype, v_dtype;  // F32, F16, Q8 or Q4; an encoder's keys and values are F32
-    int logit_rows;          // most rows of logits that a call may ask for
-    bool hidden;             // passes give hidden states after the last norm instead of logits
-    const char *isa;         // kernels to use; NULL: the best that the processor has
-    const Workspace *threads_of;  // share its threads, one caller for both; it must outlive the new
-                                  // one. NULL: threads of its own
-} WorkspaceOptions;
-
-// The model is borrowed and must outlive the workspace. One caller at a time; several workspaces
-// may share a model. Errors: an option out of range, no memory.
-Workspace *workspace_new(const Model *model, const WorkspaceOptions *options, Error *err);
 int logit_width(const Workspace *w);  // vocab_size, or n_embd with options.hidden
 
 // ---- kvcache.c: where keys, values and states lie ----
@@ -68,6 +54,8 @@ typedef struct {  // of every sequence of a workspace
     KvLayer *layers;  // [n_layers]: the model's layers, then the decoder's cross-attentions
 } KvLayout;
 
+// Fails if a cache cannot hold keys or values of the options' types.
+int check_kv_types(const WorkspaceOptions *o, Error *err);
 int kv_layout_new(KvLayout *layout, const Model *m, const WorkspaceOptions *o, Error *err);
 void kv_layout_free(KvLayout *layout);
 // KV head h's panel of 16 keys, and its 16 values, at positions 16 slot .. 16 slot + 15.
@@ -287,7 +275,7 @@ void multiply_each(Workspace *w, const Product *products, int n_products, Buffer
 // Products with stacks: each group of rows has its own matrix. n_rows: of all groups together.
 void multiply_groups(Workspace *w, const Product *products, int n_products, Buffer x, int n_rows,
                      const Group *groups, int n_groups);
-// math/unpack.c: row r of a matrix, as f32.
+// Row r of a matrix, as f32: the lookup of an embedding.
 void unpack_row(const Workspace *w, float *out, const Matrix *matrix, int r);
 
 // ---- math/rows.c: operations on n rows, each row by itself ----

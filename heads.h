@@ -155,7 +155,8 @@ HEADS_API int heads_chat_uses_system(const heads_chat *chat);
 
 typedef struct heads_workspace heads_workspace;
 
-typedef enum { HEADS_F16, HEADS_F32, HEADS_Q8, HEADS_Q4 } heads_type;  // of cached numbers
+// Types of numbers. Keys and values are cached in one of the first four.
+typedef enum { HEADS_F16, HEADS_F32, HEADS_Q8, HEADS_Q4, HEADS_BF16 } heads_type;
 
 typedef struct {
     int context;        // positions of each sequence; 0: the model's

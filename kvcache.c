@@ -8,23 +8,13 @@
 // state of fixed size instead; where both stand side by side, the state comes first.
 #include <stdlib.h>
 
-#include "math/pack.h"
 #include "sequence/cost.h"
 
 // ---- geometry ----
 
-// Whether numbers are in blocks of 32 that share a scale.
-static bool in_blocks(Dtype dtype) { return dtype == Q8 || dtype == Q4; }
-
 // Width of a cached value, padded for the mix.
 static int padded_value(int dim, Dtype v_dtype) {
-    return (int)round_up((size_t)dim, in_blocks(v_dtype) ? BLOCK : LANES);
-}
-
-// Bytes of 16 values of `dim` numbers, without their scales.
-static size_t value_bytes(int dim, Dtype dtype) {
-    size_t bits = dtype == F32 ? 32 : dtype == F16 ? 16 : dtype == Q8 ? 8 : 4;
-    return (size_t)LANES / 8 * (size_t)dim * bits;
+    return (int)round_up((size_t)dim, dtypes[v_dtype].scaled ? BLOCK : LANES);
 }
 
 // The geometry of an attention layer's cache, without its offset. n_kv_heads 0: as the model has
@@ -49,12 +39,13 @@ static KvLayer attention_layer(const Attention *a, int n_kv_heads, int context, 
     }
     kv.k_bytes = panel_bytes(kv.k_dtype, k_dim);
     if (a->latent.rank && !n_kv_heads) {
-        // values are the first numbers of the keys; in q4, whole blocks, since these are turned
-        kv.v_dim = kv.k_dtype == Q4 ? padded_value(a->latent.rank, Q4) : a->latent.rank;
+        // values are the first numbers of the keys: whole blocks, if these are turned
+        int rank = a->latent.rank;
+        kv.v_dim = dtypes[kv.k_dtype].turned ? padded_value(rank, kv.k_dtype) : rank;
     } else {
         kv.v_dim = padded_value(v_dim, kv.v_dtype);
-        kv.v_scales = kv.v_bytes = value_bytes(kv.v_dim, kv.v_dtype);
-        if (in_blocks(kv.v_dtype)) kv.v_bytes += (size_t)(LANES * kv.v_dim / BLOCK) * 2;
+        kv.v_scales = value_bytes(kv.v_dtype, kv.v_dim);
+        kv.v_bytes = values_bytes(kv.v_dtype, kv.v_dim);
     }
     kv.slot_bytes = times((size_t)kv.n_heads, kv.k_bytes + kv.v_bytes);
     return kv;
@@ -120,17 +111,26 @@ KvPlan kv_plan(const Model *m, int n_kv_heads, int context, Dtype k_dtype, Dtype
     return plan;
 }
 
+int check_kv_types(const WorkspaceOptions *o, Error *err) {
+    const Dtype types[] = {o->k_type, o->v_type};
+    for (int i = 0; i < 2; i++)
+        if ((unsigned)types[i] >= N_DTYPES || !dtypes[types[i]].pack_key)
+            return fail(err, "%s: type %d, expected HEADS_F16, HEADS_F32, HEADS_Q8 or HEADS_Q4",
+                        i ? "cached values" : "cached keys", (int)types[i]);
+    return 0;
+}
+
 int kv_layout_new(KvLayout *layout, const Model *m, const WorkspaceOptions *o, Error *err) {
     size_t offset = 0;
-    *layout = (KvLayout){.context = o->context, .k_dtype = o->k_dtype, .v_dtype = o->v_dtype,
+    *layout = (KvLayout){.context = o->context, .k_dtype = o->k_type, .v_dtype = o->v_type,
                          .n_layers = n_kv_layers(m)};
-    layout->bytes = kv_plan(m, 0, o->context, o->k_dtype, o->v_dtype).reserved;
+    layout->bytes = kv_plan(m, 0, o->context, o->k_type, o->v_type).reserved;
     layout->layers = calloc((size_t)layout->n_layers, sizeof *layout->layers);
     if (layout->bytes == SIZE_MAX || !layout->layers)
         return fail(err, "a KV cache of %d positions is more than memory can hold", o->context);
     for (int i = 0; i < layout->n_layers; i++) {
         KvLayer *kv = &layout->layers[i];
-        *kv = kv_layer(m, i, 0, o->context, o->k_dtype, o->v_dtype);
+        *kv = kv_layer(m, i, 0, o->context, o->k_type, o->v_type);
         kv->offset = offset;
         if (kv->borrowed) {
             *kv = layout->layers[m->layers[i].attention.kv_from];
@@ -179,11 +179,11 @@ static void append_head(const void *arg, int item, int thread) {
     for (int t = s->first; t < s->first + s->n; t++) {
         int pos = s->pos + t - s->first, slot = pos / LANES, lane = pos % LANES;
         const float *queries = group ? row(a->queries, t) + column * (size_t)group : NULL;
-        pack_key(k, a->kv, kv_keys(a->kv, s->sequence, slot, h), lane, row(a->keys, t) + column,
-                 queries, group, dim);
+        dtypes[a->kv->k_dtype].pack_key(k, kv_keys(a->kv, s->sequence, slot, h), lane,
+                                        row(a->keys, t) + column, queries, group, dim);
         if (a->kv->v_bytes)
-            pack_value(k, a->kv, kv_values(a->kv, s->sequence, slot, h), lane,
-                       row(a->values, t) + column, dim);
+            dtypes[a->kv->v_dtype].pack_value(k, kv_values(a->kv, s->sequence, slot, h),
+                                              a->kv->v_dim, lane, row(a->values, t) + column, dim);
     }
 }
 

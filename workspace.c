@@ -68,14 +68,12 @@ static int check_options(const Model *m, const WorkspaceOptions *o, Error *err) 
     if (m->text.embed_pos.data && o->context > m->context)
         return fail(err, "context is %d, but the model has learned positions for %d tokens only",
                     o->context, m->context);
-    const Dtype types[] = {o->k_dtype, o->v_dtype};
-    for (int i = 0; i < 2; i++)
-        if ((unsigned)types[i] >= N_DTYPES || types[i] == BF16)
-            return fail(err, "the KV cache holds f32, f16, q8 or q4, not type %d", (int)types[i]);
-    return 0;
+    return check_kv_types(o, err);
 }
 
 static int workspace_make(Workspace *w, const Model *model, WorkspaceOptions o, Error *err) {
+    if (!o.chunk) o.chunk = DEFAULT_CHUNK;
+    if (!o.logit_rows) o.logit_rows = o.chunk;
     w->model = model;
     if (model->file.shape)
         return fail(err, "the file is a shape: it has a model's numbers, but no weights to run");
@@ -96,10 +94,12 @@ static int workspace_make(Workspace *w, const Model *model, WorkspaceOptions o, 
     return make_buffers(w, err);
 }
 
-Workspace *workspace_new(const Model *model, const WorkspaceOptions *options, Error *err) {
+Workspace *heads_workspace_new(const Model *model, const WorkspaceOptions *options, Error *err) {
+    static const WorkspaceOptions defaults;
+    if (need(model, "a model", err)) return NULL;
     Workspace *w = calloc(1, sizeof *w);
     if (!w) fail(err, "no memory for a workspace");
-    else if (workspace_make(w, model, *options, err) == 0) return w;
+    else if (workspace_make(w, model, options ? *options : defaults, err) == 0) return w;
     heads_workspace_free(w);
     return NULL;
 }

@@ -17,7 +17,7 @@ from typing import BinaryIO, Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from .quantize.panels import DTYPES, LANES, pack, panel_bytes, square_sum, unpack
+from .quantize.panels import DTYPES, LANES, NAMES, pack, panel_bytes, square_sum, unpack
 from .tensor import ExportError, Tensor
 
 MAGIC, VERSION = b"heads.c\0", 2
@@ -226,7 +226,7 @@ def _layout(metadata, entries) -> tuple[bytes, bytes, int]:
     for e in entries:
         place = places.setdefault(e.data, offset)
         table += struct.pack(
-            "<IIQQQQ", DTYPES.index(e.dtype), len(e.name), e.rows, e.cols, place, e.bytes
+            "<IIQQQQ", DTYPES[e.dtype].code, len(e.name), e.rows, e.cols, place, e.bytes
         )
         table += _pad(e.name.encode("ascii"), 8)
         offset += _padded(e.bytes, ALIGN) if place == offset else 0
@@ -359,7 +359,7 @@ class Checkpoint:
                 "<IIQQQQ", self.data, at
             )
             self.tensors[self.data[at + 40 : at + 40 + name_len].decode()] = (
-                DTYPES[number],
+                NAMES[number],
                 rows,
                 cols,
                 offset,

@@ -16,7 +16,7 @@ from .convert import convert, open_model, refuse_overwriting
 from .knobs import values_of
 from .model import Model
 from .quantize.budget import BITS, rounding_of
-from .quantize.panels import DTYPES
+from .quantize.panels import WEIGHTS
 from .random_weights import SHAPES, open_random
 from .streams import Output, open_streams
 from .tensor import ExportError
@@ -125,7 +125,7 @@ def parse(argv: list[str], prog: str) -> argparse.Namespace:
     parser.add_argument("out", metavar="OUT", help="the file to write")
     parser.add_argument(
         "--dtype",
-        choices=(*DTYPES, "q4m"),
+        choices=(*WEIGHTS, "q4m"),
         default="q8",
         help="of the matrices (q8); vectors are always f32. q4m: q4 with more matrices in q8",
     )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from .checkpoint import Entry, entries, replacing
 from .convert import refuse_overwriting
 from .families.registry import canonical
-from .quantize.panels import panel_bytes
+from .quantize.panels import WEIGHTS, panel_bytes, value_bytes
 from .tensor import ExportError
 
 ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
@@ -118,16 +118,13 @@ def token_bytes(config: dict) -> dict[str, int]:
     """Bytes of the KV cache for each token, keys and values in f16, q8 or q4."""
 
     def key(dtype: str, n: int) -> int:
-        return 2 * n if dtype == "f16" else panel_bytes(dtype, n) // 16
-
-    def value(dtype: str, n: int) -> int:
-        return 2 * n if dtype == "f16" else -(-n // 32) * (34 if dtype == "q8" else 18)
+        return panel_bytes(dtype, n) // 16
 
     def of(dtype: str) -> int:
         if config["model_type"] == "youtu":
             return key(dtype, config["kv_lora_rank"] + config["qk_rope_head_dim"])
         n = config["head_dim"]
-        return config["num_key_value_heads"] * (key(dtype, n) + value(dtype, n))
+        return config["num_key_value_heads"] * (key(dtype, n) + value_bytes(dtype, n))
 
     return {dtype: config["num_hidden_layers"] * of(dtype) for dtype in CACHES}
 
@@ -304,11 +301,11 @@ def print_tables(args: argparse.Namespace, plans: list[Plan]) -> None:
     """Shapes, sizes and speeds, each table within 80 columns."""
     machine = ceilings()
     shapes = [("layers", "width", "heads", "KV", "head_dim", "ff", "vocab", "parameters")]
-    sizes = [("f32", "bf16", "q8", "q4", *(f"cache {d}" for d in CACHES))]
+    sizes = [(*WEIGHTS, *(f"cache {d}" for d in CACHES))]
     rates = [("prefill", "decode", f"at {args.context:,}")]
     for plan in plans:
         c, tensors = plan.config, canonical(plan.config, None)[2]
-        stored = {dtype: entries(tensors, dtype) for dtype in ("f32", "bf16", "q8", "q4")}
+        stored = {dtype: entries(tensors, dtype) for dtype in WEIGHTS}
         latent = c["model_type"] == "youtu"
         shapes.append(
             (

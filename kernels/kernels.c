@@ -14,24 +14,6 @@
 const int8_t Q4_CODES[16] = {-127, -95, -74, -58, -44, -31, -20, -8,
                              4, 16, 29, 42, 56, 72, 91, 114};
 
-const char *dtype_name(Dtype dtype) {
-    static const char *const names[N_DTYPES] = {
-        [F32] = "f32", [BF16] = "bf16", [Q8] = "q8", [Q4] = "q4", [F16] = "f16",
-    };
-    return names[dtype];
-}
-
-size_t panel_bytes(Dtype dtype, int n_in) {
-    size_t k = (size_t)n_in, blocks = blocks_of(n_in), scales = (blocks + 1) / 2 * 64;
-    switch (dtype) {
-    case F32: return k * 64;
-    case F16: return k * 32;
-    case BF16: return blocks * 1024;
-    case Q8: return blocks * 512 + scales;
-    default: return blocks * 256 + scales;
-    }
-}
-
 #ifdef SCALAR
 #elif defined(__x86_64__)
 // Whether a register of CPUID has all these bits. __builtin_cpu_supports knows nothing where zig

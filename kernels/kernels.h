@@ -13,18 +13,24 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "heads.h"
+
 // Rows of a panel; numbers of a block, which share a scale; most numbers in a call of to_q4.
 enum { LANES = 16, BLOCK = 32, Q4_AT_ONCE = 2 * BLOCK };
 
-// The first four as numbered in the file; f16 is for the KV cache.
-typedef enum { F32, BF16, Q8, Q4, F16, N_DTYPES } Dtype;
+// The types of numbers, under the engine's names. math/dtypes.h says what they are.
+typedef heads_type Dtype;
+#define F32 HEADS_F32
+#define BF16 HEADS_BF16
+#define Q8 HEADS_Q8
+#define Q4 HEADS_Q4
+#define F16 HEADS_F16
+#define N_DTYPES (HEADS_BF16 + 1)
 
 extern const int8_t Q4_CODES[16];
 
 // x + ROUND_MAGIC holds the nearest integer (ties to even) in its low bits, for |x| < 2^22.
 #define ROUND_MAGIC 12582912.0f
-
-const char *dtype_name(Dtype dtype);  // "f32", "bf16" ..
 
 static inline size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
@@ -32,9 +38,6 @@ static inline size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * 
 // next, an even number, so that every row begins a cache line.
 static inline size_t blocks_of(int n) { return ((size_t)n + BLOCK - 1) / BLOCK; }
 static inline size_t blocks_apart(size_t n) { return round_up(n, 2 * BLOCK) / BLOCK; }
-
-// Bytes of a panel (16 rows) with n_in columns; F16 is laid out like F32 with half the bytes.
-size_t panel_bytes(Dtype dtype, int n_in);
 
 // Rows of activations in the form that the weights' dtype multiplies: F32 and F16 take f32; BF16
 // takes bf16; Q8 and Q4 take int8, in blocks of 32. Borrowed.

@@ -81,7 +81,13 @@ static void matmul_bf16(float *out, size_t out_stride, const uint8_t *panels, si
 }
 
 // One block of 32 k of 16 rows, as bytes 128 + q in the order of q8: [8][16][4].
-static const uint8_t *q4_to_q8(uint8_t bytes[BLOCK * LANES], const uint8_t *codes) {
+typedef const uint8_t *BytesFn(uint8_t bytes[BLOCK * LANES], const uint8_t *codes);
+
+static const uint8_t *bytes_q8(UNUSED uint8_t bytes[BLOCK * LANES], const uint8_t *codes) {
+    return codes;
+}
+
+static const uint8_t *bytes_q4(uint8_t bytes[BLOCK * LANES], const uint8_t *codes) {
     for (int h = 0; h < 4; h++)
         for (int i = 0; i < 64; i++) {
             bytes[128 * h + i] = (uint8_t)(128 + Q4_CODES[codes[64 * h + i] & 15]);
@@ -90,11 +96,10 @@ static const uint8_t *q4_to_q8(uint8_t bytes[BLOCK * LANES], const uint8_t *code
     return bytes;
 }
 
-static void matmul_blocks(Dtype dtype, float *out, size_t out_stride, const uint8_t *panels,
-                          size_t panel_stride, int n_panels, int n_in, const Rows *x,
-                          int n_tokens) {
+static void matmul_blocks(BytesFn *bytes_of, size_t block_bytes, float *out, size_t out_stride,
+                          const uint8_t *panels, size_t panel_stride, int n_panels, int n_in,
+                          const Rows *x, int n_tokens) {
     int n_blocks = (int)blocks_of(n_in);
-    size_t block_bytes = dtype == Q8 ? 512 : 256;
     for (int p = 0; p < n_panels; p++)
         for (int t = 0; t < n_tokens; t++) {
             const uint8_t *w = panels + (size_t)p * panel_stride;
@@ -104,7 +109,7 @@ static void matmul_blocks(Dtype dtype, float *out, size_t out_stride, const uint
                 size_t i = (size_t)t * x->blocks + (size_t)b;
                 const int8_t *a = x->q + i * BLOCK;
                 uint8_t bytes[BLOCK * LANES];
-                const uint8_t *v = dtype == Q8 ? w : q4_to_q8(bytes, w);
+                const uint8_t *v = bytes_of(bytes, w);
                 for (int r = 0; r < LANES; r++) {
                     int32_t dot = x->offset[i];
                     for (int k = 0; k < BLOCK; k++) dot += v[k / 4 * 64 + r * 4 + k % 4] * a[k];
@@ -116,16 +121,16 @@ static void matmul_blocks(Dtype dtype, float *out, size_t out_stride, const uint
         }
 }
 
-#define MATMUL(name, dtype, products)                                                              \
+#define MATMUL(name, products, ...)                                                                \
     static void matmul_##name(float *out, size_t out_stride, const uint8_t *panels,                \
                               size_t panel_stride, int n_panels, int n_in, const Rows *x,          \
                               int n_tokens, UNUSED ptrdiff_t ahead) {                              \
-        products(dtype, out, out_stride, panels, panel_stride, n_panels, n_in, x, n_tokens);       \
+        products(__VA_ARGS__, out, out_stride, panels, panel_stride, n_panels, n_in, x, n_tokens); \
     }
-MATMUL(f32, F32, matmul_floats)
-MATMUL(f16, F16, matmul_floats)
-MATMUL(q8, Q8, matmul_blocks)
-MATMUL(q4, Q4, matmul_blocks)
+MATMUL(f32, matmul_floats, F32)
+MATMUL(f16, matmul_floats, F16)
+MATMUL(q8, matmul_blocks, bytes_q8, 512)
+MATMUL(q4, matmul_blocks, bytes_q4, 256)
 
 static void mix_floats(Dtype dtype, float *out, const float *p, size_t p_stride, int n_rows,
                        const uint8_t *const *v, int begin, int end, int dim) {

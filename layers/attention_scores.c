@@ -4,16 +4,16 @@
 Rows gather_queries(const AttentionPass *p, const Unit *u, HeadScratch *x) {
     const Kernels *k = p->w->k;
     int dim = p->a->head_dim;
-    Dtype dtype = p->kv->k_dtype;
+    const DtypeInfo *keys = &dtypes[p->kv->k_dtype];
     size_t blocks = blocks_apart((size_t)dim);
     for (int r = 0; r < u->n_rows; r++) {
         float *q = x->q + (size_t)r * (size_t)dim;
         size_t block = (size_t)r * blocks;
         memcpy(q, head_row(u, p->b.q, r, dim), sizeof *q * (size_t)dim);
         k->scale(q, p->a->scale, dim);
-        if (dtype == Q8 || dtype == Q4)
+        if (keys->input == INPUT_INT8)
             k->to_q8(x->q8 + block * BLOCK, x->q8_scale + block, x->q8_offset + block, q, dim,
-                     dtype == Q4);
+                     keys->turned);
     }
     return (Rows){.f32 = x->q, .stride = (size_t)dim, .blocks = blocks, .q = x->q8,
                   .scale = x->q8_scale, .offset = x->q8_offset};

@@ -35,7 +35,7 @@ MetaFacts inspect_meta(const Model *m, int i) {
 
 TensorFacts inspect_tensor(const Model *m, int i) {
     const Tensor *t = &m->file.tensors[i];
-    return (TensorFacts){t->name, dtype_name(t->dtype), t->name_len, t->rows, t->cols, t->bytes};
+    return (TensorFacts){t->name, dtypes[t->dtype].name, t->name_len, t->rows, t->cols, t->bytes};
 }
 
 int inspect_checksum(const Model *m, Error *err) { return checkpoint_check(&m->file, err); }
@@ -133,20 +133,17 @@ bool inspect_rope_line(const Model *m, int i, char *text, size_t size) {
 
 // ---- what caches cost ----
 
-static const Dtype types[] = {[HEADS_F16] = F16, [HEADS_F32] = F32, [HEADS_Q8] = Q8,
-                              [HEADS_Q4] = Q4};
-
 KvPlan inspect_kv_plan(const Model *m, int n_kv_heads, int context, heads_type k, heads_type v) {
-    return kv_plan(m, n_kv_heads, context, types[k], types[v]);
+    return kv_plan(m, n_kv_heads, context, k, v);
 }
 
 size_t inspect_kv_bytes(const Model *m, int n_kv_heads, int n, int n_source, heads_type k,
                         heads_type v) {
-    return kv_bytes_at(m, n_kv_heads, n, n_source, types[k], types[v]);
+    return kv_bytes_at(m, n_kv_heads, n, n_source, k, v);
 }
 
 size_t inspect_kv_padding(const Model *m, heads_type v) {
-    return kv_padding_per_token(m, 0, types[v]);
+    return kv_padding_per_token(m, 0, v);
 }
 
 bool inspect_forgets(const Workspace *w) {
@@ -189,16 +186,16 @@ static void add_layer(double *products, const Layer *l) {
 
 Products inspect_products(const Model *m) {
     double products[N_DTYPES] = {0};
-    Dtype most = F32;
+    int most = F32;
     Products p = {.logits = (double)m->output.n_out * m->output.n_in};
     add_products(products, &m->layer_embed.in, 0);
     for (int i = 0; i < m->n_layers; i++) add_layer(products, &m->layers[i]);
-    for (Dtype d = F32; d < N_DTYPES; d++) {
+    for (int d = 0; d < N_DTYPES; d++) {
         p.token += products[d];
         if (products[d] > products[most]) most = d;
     }
-    p.dtype = (int)most;
-    p.dtype_name = dtype_name(most);
+    p.dtype = most;
+    p.dtype_name = dtypes[most].name;
     return p;
 }
 

@@ -113,34 +113,6 @@ int heads_chat_uses_system(const heads_chat *c) { return c && chat_system(c) == 
 
 // ---- where passes run ----
 
-static int set_type(Dtype *type, const char *what, heads_type from, Error *err) {
-    static const Dtype types[] = {[HEADS_F16] = F16, [HEADS_F32] = F32, [HEADS_Q8] = Q8,
-                                  [HEADS_Q4] = Q4};
-    if ((unsigned)from >= sizeof types / sizeof *types)
-        return fail(err, "%s: type %d, expected HEADS_F16, HEADS_F32, HEADS_Q8 or HEADS_Q4", what,
-                    (int)from);
-    *type = types[from];
-    return 0;
-}
-
-static int inner_options(WorkspaceOptions *out, const heads_workspace_options *o, Error *err) {
-    static const heads_workspace_options defaults;
-    if (!o) o = &defaults;
-    *out = (WorkspaceOptions){.context = o->context, .chunk = o->chunk ? o->chunk : DEFAULT_CHUNK,
-                              .n_threads = o->n_threads, .isa = o->isa,
-                              .threads_of = o->threads_of, .hidden = o->hidden};
-    out->logit_rows = o->logit_rows ? o->logit_rows : out->chunk;
-    if (set_type(&out->k_dtype, "cached keys", o->k_type, err)) return -1;
-    return set_type(&out->v_dtype, "cached values", o->v_type, err);
-}
-
-heads_workspace *heads_workspace_new(const heads_model *m, const heads_workspace_options *options,
-                                     heads_error *err) {
-    WorkspaceOptions o;
-    if (need(m, "a model", err) || inner_options(&o, options, err)) return NULL;
-    return workspace_new(m, &o, err);
-}
-
 int heads_workspace_context(const heads_workspace *w) { return w ? w->kv.context : 0; }
 int heads_workspace_threads(const heads_workspace *w) { return w ? pool_threads(w->pool) : 0; }
 int heads_workspace_chunk(const heads_workspace *w) { return w ? w->chunk : 0; }
@@ -208,14 +180,14 @@ static int check_texts(const heads_model *m, const heads_text *texts, int n, con
 static int read_texts(const heads_model *m, const Readout *readout,
                       const heads_workspace_options *options, const heads_text *texts, int n,
                       float *results, heads_error *err) {
-    WorkspaceOptions o;
-    if (inner_options(&o, options, err)) return -1;
+    WorkspaceOptions o = options ? *options : (WorkspaceOptions){0};
+    int chunk = o.chunk ? o.chunk : DEFAULT_CHUNK;
     o.context = 1;
     for (int i = 0; i < n; i++)
         if (texts[i].n > o.context) o.context = texts[i].n;
-    o.logit_rows = o.chunk > o.context ? o.chunk : o.context;
+    o.logit_rows = chunk > o.context ? chunk : o.context;
     o.hidden = true;
-    Workspace *w = workspace_new(m, &o, err);
+    Workspace *w = heads_workspace_new(m, &o, err);
     int failed = !w || read_out(w, readout, texts, n, results, err);
     heads_workspace_free(w);
     return failed ? -1 : 0;
@@ -288,13 +260,13 @@ void heads_sampler_pick_each(heads_workspace *w, heads_sampler *const *samplers,
 
 int heads_model_kv_plan(const heads_model *m, const heads_workspace_options *options,
                         heads_kv_plan *plan, heads_error *err) {
-    WorkspaceOptions o;
+    WorkspaceOptions o = options ? *options : (WorkspaceOptions){0};
     if (need(m, "a model", err) || need(plan, "room for a plan", err)) return -1;
-    if (inner_options(&o, options, err)) return -1;
+    if (check_kv_types(&o, err)) return -1;
     if (o.context < 0 || o.context > MAX_CONTEXT)
         return fail(err, "context: %d, expected 0..%d", o.context, MAX_CONTEXT);
     int context = o.context ? o.context : m->context;
-    *plan = kv_plan(m, 0, context, o.k_dtype, o.v_dtype);
+    *plan = kv_plan(m, 0, context, o.k_type, o.v_type);
     return 0;
 }
 

@@ -4,19 +4,16 @@
 #include <string.h>
 
 #include "heads.h"
-#include "kernels/kernels.h"
+#include "math/dtypes.h"
 #include "system/system.h"
 
 #define F16_MAX 65504.0f
-#define TURNED_W 0.25f  // the file holds this much of H w
 // Where q4 is NULL for q8: so that the compiler makes loops for either.
 #define INLINED static inline __attribute__((always_inline))
 
 // Numbers that the largest weight of a block is tried as.
 static const float Q8_TRIALS[] = {127.4f, 127, 126.5f, 126, 125.5f, 125, 124.5f};
 static const float Q4_TRIALS[] = {-127, -118, -110, -136, -146, 114, 106, 99, 122, 131};
-static const int8_t Q4_NUMBERS[] = {-127, -95, -74, -58, -44, -31, -20, -8,
-                                    4,    16,  29,  42,  56,  72,  91,  114};
 
 enum { MIDDLE = 256 };  // where Nearest has 0
 
@@ -35,9 +32,9 @@ typedef Group Blocks[BLOCK / 4];
 
 static void find_nearest(Nearest *to) {
     for (int i = 0, code = 0; i <= 2 * MIDDLE; i++) {
-        while (code < 15 && i - MIDDLE > Q4_NUMBERS[code] + Q4_NUMBERS[code + 1]) code++;
+        while (code < 15 && i - MIDDLE > Q4_CODES[code] + Q4_CODES[code + 1]) code++;
         to->codes[i] = (uint8_t)code;
-        to->numbers[i] = Q4_NUMBERS[code];
+        to->numbers[i] = Q4_CODES[code];
     }
 }
 
@@ -198,20 +195,34 @@ INLINED bool pack_blocks(uint8_t *codes, uint8_t *scales, Group *w, const Neares
     return true;
 }
 
-int heads_pack(const char *dtype, const float *weights, size_t rows, size_t cols, void *panels,
+// Packs a block for one type.
+typedef bool PackFn(uint8_t *codes, uint8_t *scales, Group *w, const Nearest *q4, double *error);
+
+static bool pack_q8(uint8_t *codes, uint8_t *scales, Group *w, const Nearest *q4, double *error) {
+    return pack_blocks(codes, scales, w, NULL, error);
+}
+
+static bool pack_q4(uint8_t *codes, uint8_t *scales, Group *w, const Nearest *q4, double *error) {
+    return pack_blocks(codes, scales, w, q4, error);
+}
+
+static PackFn *const packs[N_DTYPES] = {[Q8] = pack_q8, [Q4] = pack_q4};
+
+int heads_pack(const char *name, const float *weights, size_t rows, size_t cols, void *panels,
                size_t size, double *error, heads_error *err) {
-    if (need(dtype, "a dtype", err) || need(weights, "weights", err) ||
+    if (need(name, "a dtype", err) || need(weights, "weights", err) ||
         need(panels, "memory for panels", err))
         return -1;
-    bool q4 = strcmp(dtype, "q4") == 0;
-    if (!q4 && strcmp(dtype, "q8") != 0)
-        return fail(err, "weights cannot be packed as %s: q8 or q4", dtype);
-    size_t n_blocks = cols / BLOCK + (cols % BLOCK != 0);
+    Dtype dtype = dtype_of_name(name);
+    if (dtype == N_DTYPES || !packs[dtype])
+        return fail(err, "weights cannot be packed as %s: q8 or q4", name);
     size_t n_panels = rows / LANES + (rows % LANES != 0);
-    size_t codes = (q4 ? 256 : 512) * n_blocks, panel = codes + (n_blocks + 1) / 2 * 64;
-    if ((rows && cols > SIZE_MAX / 4096 / rows) || size != n_panels * panel)
+    bool fits = cols <= INT_MAX - BLOCK && (!rows || cols <= SIZE_MAX / 4096 / rows);
+    if (!fits || size != n_panels * panel_bytes(dtype, (int)cols))
         return fail(err, "%zu rows of %zu %s weights do not fill %zu bytes of panels", rows, cols,
-                    dtype, size);
+                    name, size);
+    size_t n_blocks = blocks_of((int)cols), panel = panel_bytes(dtype, (int)cols);
+    size_t block = block_bytes(dtype);
     Nearest nearest;
     find_nearest(&nearest);
     double sum = 0;
@@ -220,14 +231,13 @@ int heads_pack(const char *dtype, const float *weights, size_t rows, size_t cols
         uint8_t *at = (uint8_t *)panels + row / LANES * panel;
         for (size_t b = 0; b < n_blocks; b++) {
             size_t left = cols - b * BLOCK, below = rows - row;
-            uint8_t *scales = at + codes + 2 * LANES * b;
+            uint8_t *scales = at + block * n_blocks + 2 * LANES * b;
             Blocks w;
             turn(w, weights + row * cols + b * BLOCK, below < LANES ? below : LANES,
                  left < BLOCK ? left : BLOCK, cols);
-            if (!(q4 ? pack_blocks(at + 256 * b, scales, w, &nearest, &sum)
-                     : pack_blocks(at + 512 * b, scales, w, NULL, &sum)))
+            if (!packs[dtype](at + block * b, scales, w, &nearest, &sum))
                 return fail(err, "a weight in rows %zu to %zu is not finite, or too large for %s",
-                            row, row + LANES - 1, dtype);
+                            row, row + LANES - 1, name);
         }
     }
     if (error) *error = sum / (BLOCK * TURNED_W * TURNED_W);

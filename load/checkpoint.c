@@ -119,21 +119,22 @@ static int parse_tensor(Checkpoint *file, int i, Cursor *c, size_t size, Places 
     if (!p)
         return fail(err, "tensor table ends inside entry %d of %d, at byte %zu", i, file->n_tensors,
                     offset_of(c));
-    uint32_t dtype = u32_at(p), len = u32_at(p + 4);
+    uint32_t code = u32_at(p), len = u32_at(p + 4);
     uint64_t rows = u64_at(p + 8), cols = u64_at(p + 16);
     uint64_t offset = u64_at(p + 24), bytes = u64_at(p + 32);
     const char *name = (const char *)next_bytes(c, len);
     if (!name || len == 0) return fail(err, "tensor %d: its name does not fit into the table", i);
     int n = shown(len);
-    if (dtype > Q4)
+    Dtype dtype = dtype_of_code(code);
+    if (dtype == N_DTYPES || !dtypes[dtype].unpack)
         return fail(err, "tensor %.*s: dtype is %u, expected 0 (f32), 1 (bf16), 2 (q8) or 3 (q4)",
-                    n, name, dtype);
+                    n, name, code);
     if (rows < 1 || rows > MAX_DIM || cols < 1 || cols > MAX_DIM)
         return fail(err, "tensor %.*s: shape is (%llu, %llu), expected 1..%d", n, name,
                     (unsigned long long)rows, (unsigned long long)cols, MAX_DIM);
     size_t end = places->end;
     const Tensor *same = offset < end ? same_data(file, places, offset) : NULL;
-    if (same && same->dtype == (Dtype)dtype && same->rows == rows && same->cols == cols &&
+    if (same && same->dtype == dtype && same->rows == rows && same->cols == cols &&
         same->bytes == bytes) {
         file->tensors[i] = *same;
         file->tensors[i].name = name, file->tensors[i].name_len = len;
@@ -146,7 +147,7 @@ static int parse_tensor(Checkpoint *file, int i, Cursor *c, size_t size, Places 
         return fail(err, "tensor %.*s: its %llu bytes at %zu do not fit into the file of %zu", n,
                     name, (unsigned long long)bytes, end, size);
     const uint8_t *data = file->shape ? p : file->map.data + offset;
-    file->tensors[i] = (Tensor){name, len, rows, cols, bytes, (Dtype)dtype, data};
+    file->tensors[i] = (Tensor){name, len, rows, cols, bytes, dtype, data};
     places->owners[places->n_owners++] = &file->tensors[i];
     places->end += round_up(bytes, 64);
     return 0;

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/kernels.h"
+#include "math/dtypes.h"
 #include "system/system.h"
 
 enum { META_U8 = 1, META_I32 = 2, META_F32 = 3 };

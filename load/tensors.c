@@ -23,7 +23,7 @@ static int get_vector(Loader *x, const float **out, Name name, size_t n) {
     *out = (const float *)t->data;
     if (t->dtype == F32 && t->rows == 1 && t->cols == n && t->bytes == sizeof(float) * n) return 0;
     return fail(x->err, "tensor %s: it is %s (%zu, %zu) of %zu bytes, expected f32 (1, %zu)",
-                name.text, dtype_name(t->dtype), t->rows, t->cols, t->bytes, n);
+                name.text, dtypes[t->dtype].name, t->rows, t->cols, t->bytes, n);
 }
 
 static int need_vector(Loader *x, const float **out, int layer, const char *stem, size_t n) {
@@ -387,7 +387,7 @@ static int get_layer_stack(Loader *x, Stack *s, const char *prefix) {
     if (!read_tensor(&x->r, pos.text)) return 0;
     if (need_table(x, &s->embed_pos, pos.text, x->m->context, d)) return -1;
     if (s->embed_pos.dtype == F32) return 0;
-    return fail(x->err, "tensor %s is %s, expected f32", pos.text, dtype_name(s->embed_pos.dtype));
+    return fail(x->err, "tensor %s is %s, expected f32", pos.text, dtypes[s->embed_pos.dtype].name);
 }
 
 // The encoder uses the decoder's embedding, unless the file has one for source tokens.

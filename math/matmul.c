@@ -103,8 +103,8 @@ void multiply_groups(Workspace *w, const Product *products, int n_products, Buff
     size_t bytes = 0;  // of weights, for each row
     for (int i = 0; i < n_products; i++) {
         const Matrix *matrix = products[i].w;
-        m.bf16 |= matrix->dtype == BF16;
-        m.q8 |= matrix->dtype == Q8 || matrix->dtype == Q4;
+        m.bf16 |= dtypes[matrix->dtype].input == INPUT_BF16;
+        m.q8 |= dtypes[matrix->dtype].input == INPUT_INT8;
         total += n_panels(matrix) * n_groups;
         bytes += (size_t)n_panels(matrix) * panel_bytes(matrix->dtype, matrix->n_in);
     }
@@ -119,6 +119,12 @@ void multiply_groups(Workspace *w, const Product *products, int n_products, Buff
     cut_rows(&m, most, m.items_per_group * n_groups);
     int n_items = m.items_per_group * n_groups * m.n_cuts;
     parallel_if_large(w, bytes * (size_t)n_rows, n_items, multiply_item, &m);
+}
+
+void unpack_row(const Workspace *w, float *out, const Matrix *matrix, int r) {
+    size_t bytes = panel_bytes(matrix->dtype, matrix->n_in);
+    dtypes[matrix->dtype].unpack(w->k, out, matrix->data + (size_t)(r / LANES) * bytes,
+                                 (size_t)(r % LANES), matrix->n_in);
 }
 
 void multiply_each(Workspace *w, const Product *products, int n_products, Buffer x, int n) {

@@ -90,7 +90,7 @@ static void make_header(Session *session) {
     const Workspace *w = s->workspace;
     Header *h = &session->header;
     *h = (Header){.version = SESSION_VERSION, .checkpoint = checkpoint_crc(&w->model->file),
-                  .k_dtype = w->kv.k_dtype, .v_dtype = w->kv.v_dtype,
+                  .k_dtype = dtypes[w->kv.k_dtype].code, .v_dtype = dtypes[w->kv.v_dtype].code,
                   .n_layers = (uint32_t)w->kv.n_layers, .length = s->length, .high = s->high,
                   .expected = s->rope.expected, .long_tables = s->rope.tables,
                   .n_source = s->source.n};
@@ -171,12 +171,13 @@ static int check_header(const Workspace *w, const Header *h, size_t size, Error 
                     OLDEST_VERSION, SESSION_VERSION);
     if (h->checkpoint != checkpoint_crc(&w->model->file) || h->n_layers != n_layers)
         return fail(err, "it was made with another checkpoint");
-    if (h->k_dtype != w->kv.k_dtype || h->v_dtype != w->kv.v_dtype) {
-        bool known = h->k_dtype < N_DTYPES && h->v_dtype < N_DTYPES;
+    Dtype k_dtype = dtype_of_code(h->k_dtype), v_dtype = dtype_of_code(h->v_dtype);
+    if (k_dtype != w->kv.k_dtype || v_dtype != w->kv.v_dtype) {
+        bool known = k_dtype < N_DTYPES && v_dtype < N_DTYPES;
         return fail(err, "its keys and values are %s and %s, here they are %s and %s",
-                    known ? dtype_name((Dtype)h->k_dtype) : "of an unknown type",
-                    known ? dtype_name((Dtype)h->v_dtype) : "an unknown type",
-                    dtype_name(w->kv.k_dtype), dtype_name(w->kv.v_dtype));
+                    known ? dtypes[k_dtype].name : "of an unknown type",
+                    known ? dtypes[v_dtype].name : "an unknown type",
+                    dtypes[w->kv.k_dtype].name, dtypes[w->kv.v_dtype].name);
     }
     if (h->file_size != size)
         return fail(err, "the header says %llu bytes, the file has %zu: it is truncated or has "

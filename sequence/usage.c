@@ -61,7 +61,8 @@ static void touch_layer(Pages *p, const KvLayer *kv) {
     for (int h = 0; h < kv->n_heads && rest; h++) {
         uint8_t *values = kv_values(kv, s, slot, h);
         touch(p, kv_keys(kv, s, slot, h), kv->k_bytes);
-        touch(p, values, kv->v_scales / LANES * (size_t)(kv->v_dtype == Q4 ? LANES : rest));
+        bool share_bytes = dtypes[kv->v_dtype].bits < 8;  // positions do
+        touch(p, values, kv->v_scales / LANES * (size_t)(share_bytes ? LANES : rest));
         touch(p, values + kv->v_scales, kv->v_bytes - kv->v_scales);
     }
 }

@@ -9,13 +9,13 @@ from __future__ import annotations
 import ctypes
 import functools
 from dataclasses import dataclass
+from typing import Callable, NamedTuple
 
 import numpy as np
 
 from ..native import native
 
 LANES, BLOCK = 16, 32
-DTYPES = ("f32", "bf16", "q8", "q4")  # by their number in the file
 Q4_CODES = np.array(
     [-127, -95, -74, -58, -44, -31, -20, -8, 4, 16, 29, 42, 56, 72, 91, 114], np.float32
 )
@@ -30,28 +30,105 @@ _NEAREST = np.searchsorted((Q4_CODES[1:] + Q4_CODES[:-1]) / 2, np.arange(-256, 2
 )
 _NEAREST_VALUE = Q4_CODES[_NEAREST]
 
-# Numbers that the largest weight of a block is tried as.
-_Q8_TRIALS = (127.4, 127.0, 126.5, 126.0, 125.5, 125.0, 124.5)
-_Q4_TRIALS = (-127.0, -118.0, -110.0, -136.0, -146.0, 114.0, 106.0, 99.0, 122.0, 131.0)
+
+def _integers(numbers: np.ndarray) -> np.ndarray:
+    return np.clip(np.rint(numbers), -127, 127)
+
+
+def _q4_numbers(numbers: np.ndarray) -> np.ndarray:
+    return _NEAREST_VALUE[_doubled(numbers)]
+
+
+def _two_of_a_byte(data: np.ndarray) -> np.ndarray:
+    pairs = data.reshape(*data.shape[:-1], 4, 1, LANES, 4)  # of groups
+    return np.concatenate([pairs & 15, pairs >> 4], -3).reshape(*data.shape[:-1], 8, LANES, 4)
+
+
+class Rounded(NamedTuple):
+    """How turned weights over their scale become codes, which share an f16 scale in blocks of 32."""
+
+    nearest: Callable[[np.ndarray], np.ndarray]  # the values that the type has
+    codes: Callable[[np.ndarray], np.ndarray]  # of values
+    values: Callable[[np.ndarray], np.ndarray]  # of codes
+    folded: Callable[[np.ndarray], np.ndarray]  # codes [..][8][16][4] of blocks, to their bytes
+    unfolded: Callable[[np.ndarray], np.ndarray]  # bytes [..][block_bytes], to codes
+    trials: tuple[float, ...]  # values that the largest weight of a block is tried as
+    signed: bool  # the largest weight with its sign
+
+
+class Dtype(NamedTuple):
+    """A type of numbers: a row of the engine's table, math/dtypes.c."""
+
+    code: int  # in a checkpoint
+    bits: int  # of a number, without scales
+    block: int  # a row's numbers are padded to a multiple of it
+    rounded: Rounded | None = None  # of a type with scales
+
+
+DTYPES = {
+    "f32": Dtype(0, 32, 1),
+    "bf16": Dtype(1, 16, BLOCK),
+    "q8": Dtype(
+        2,
+        8,
+        BLOCK,
+        Rounded(
+            nearest=_integers,
+            codes=lambda values: values + 128,
+            values=lambda codes: codes.astype(np.float32) - 128,
+            folded=lambda codes: codes,
+            unfolded=lambda data: data.reshape(*data.shape[:-1], 8, LANES, 4),
+            trials=(127.4, 127.0, 126.5, 126.0, 125.5, 125.0, 124.5),
+            signed=False,
+        ),
+    ),
+    "q4": Dtype(
+        3,
+        4,
+        BLOCK,
+        Rounded(
+            nearest=_q4_numbers,
+            codes=lambda values: _NEAREST[_doubled(values)],
+            values=lambda codes: Q4_CODES[codes],
+            folded=lambda codes: codes[..., 0::2, :, :] | codes[..., 1::2, :, :] << 4,
+            unfolded=_two_of_a_byte,
+            trials=(-127.0, -118.0, -110.0, -136.0, -146.0, 114.0, 106.0, 99.0, 122.0, 131.0),
+            signed=True,
+        ),
+    ),
+    "f16": Dtype(4, 16, 1),
+}
+NAMES = {kind.code: name for name, kind in DTYPES.items()}
+WEIGHTS = tuple(name for name in DTYPES if name != "f16")  # which only caches hold
+
+
+def block_bytes(dtype: str) -> int:
+    """Bytes of a block of 16 rows, without their scales."""
+    return LANES * BLOCK * DTYPES[dtype].bits // 8
 
 
 def panel_bytes(dtype: str, n_in: int) -> int:
     """Bytes of one panel of 16 rows with n_in columns."""
-    blocks = -(-n_in // BLOCK)
-    if dtype == "f32":
-        return 64 * n_in
-    if dtype == "bf16":
-        return 32 * BLOCK * blocks
-    return (512 if dtype == "q8" else 256) * blocks + 64 * (-(-blocks // 2))
+    kind = DTYPES[dtype]
+    columns = -(-n_in // kind.block) * kind.block
+    scales = 64 * -(-n_in // (2 * BLOCK)) if kind.rounded else 0
+    return LANES * columns * kind.bits // 8 + scales
+
+
+def value_bytes(dtype: str, width: int) -> int:
+    """Bytes of one cached value of `width` numbers, padded to whole blocks of scaled types."""
+    kind = DTYPES[dtype]
+    blocks = -(-width // BLOCK)
+    return blocks * (BLOCK * kind.bits // 8 + 2) if kind.rounded else width * kind.bits // 8
 
 
 def pack(weights: np.ndarray, dtype: str) -> tuple[bytes, float]:
     """float32 weights [n_out, n_in] as panels of `dtype`, and the sum of squares of what rounding
-    changed. The library makes q8 and q4 where it is built, and numpy elsewhere: the same bytes.
+    changed. The library makes q8 and q4 where it is built, and numpy all else: the same bytes.
 
     Errors: OverflowError if a weight is larger than the dtype holds."""
     weights = np.ascontiguousarray(weights, np.float32)
-    library = _library() if dtype in ("q8", "q4") else None
+    library = _library() if DTYPES[dtype].rounded else None
     if not library:
         return pack_numpy(weights, dtype)
     panels = np.empty(-(-len(weights) // LANES) * panel_bytes(dtype, weights.shape[1]), np.uint8)
@@ -59,8 +136,8 @@ def pack(weights: np.ndarray, dtype: str) -> tuple[bytes, float]:
     given = (weights.ctypes.data, *weights.shape, panels.ctypes.data, panels.size)
     try:
         library.calls.pack(dtype.encode(), *given, ctypes.byref(error))
-    except library.InputError:
-        raise OverflowError from None
+    except library.InputError:  # a weight is too large, or the library lacks the type
+        return pack_numpy(weights, dtype)
     return panels.tobytes(), error.value
 
 
@@ -102,23 +179,27 @@ class Blocks:
 def quantize_blocks(turned: np.ndarray, dtype: str) -> Blocks:
     """Turned weights [n_out, n_in], n_in a multiple of 32, as q8 or q4 that is closest to them.
     Errors: OverflowError."""
-    quantize = _quantize_q8 if dtype == "q8" else _quantize_q4
-    scale, values = quantize(turned.reshape(-1, BLOCK))
+    kind, blocks = DTYPES[dtype].rounded, turned.reshape(-1, BLOCK)
+    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(1)[:, None], 1)[:, 0]
+
+    def numbers(per_scale):
+        return kind.nearest(blocks * per_scale[:, None])
+
+    scale = _best_scale(blocks, largest if kind.signed else np.abs(largest), kind.trials, numbers)
+    values = numbers(inverse(scale))
     return Blocks(values.reshape(turned.shape), scale.reshape(len(turned), -1))
 
 
 def rounded(numbers: np.ndarray, dtype: str) -> np.ndarray:
-    """The values of q8 or q4 nearest to numbers, which are turned weights by their scale."""
-    if dtype == "q8":
-        return np.clip(np.rint(numbers), -127, 127)
-    return _NEAREST_VALUE[_doubled(numbers)]
+    """The values of a type nearest to numbers, which are turned weights by their scale."""
+    return DTYPES[dtype].rounded.nearest(numbers)
 
 
 def pack_blocks(blocks: Blocks, dtype: str) -> bytes:
     """The bytes of the panels that hold them; the last one is filled up."""
     fill = ((0, -len(blocks.values) % LANES), (0, 0))
     values, scale = np.pad(blocks.values, fill), np.pad(blocks.scale, fill)
-    codes = values + 128 if dtype == "q8" else _NEAREST[_doubled(values)]
+    codes = DTYPES[dtype].rounded.codes(values)
     return _pack_codes(codes.astype(np.uint8), scale, dtype)
 
 
@@ -150,21 +231,18 @@ def unpack_blocks(data: bytes, dtype: str, n_out: int, n_in: int) -> Blocks:
     `pack_blocks`."""
     panels, blocks = -(-n_out // LANES), -(-n_in // BLOCK)
     raw = np.frombuffer(data, np.uint8).reshape(panels, -1)
-    size = (512 if dtype == "q8" else 256) * blocks
+    size = block_bytes(dtype) * blocks
     scale = np.ascontiguousarray(raw[:, size : size + 32 * blocks]).view(np.float16)
     scale = scale.astype(np.float32).reshape(panels, blocks, LANES).transpose(0, 2, 1)
-    body = raw[:, :size].reshape(panels, blocks, -1, LANES, 4)
-    if dtype == "q8":
-        values = body.astype(np.float32) - 128
-    else:  # [panels][blocks][4 pairs of groups][low, high][16][4]
-        values = Q4_CODES[np.stack([body & 15, body >> 4], 3)].reshape(panels, blocks, 8, LANES, 4)
+    kind = DTYPES[dtype].rounded
+    values = kind.values(kind.unfolded(raw[:, :size].reshape(panels, blocks, -1)))
     values = values.transpose(0, 3, 1, 2, 4).reshape(panels * LANES, -1)
     return Blocks(values[:n_out], scale.reshape(panels * LANES, -1)[:n_out])
 
 
 def _pad(weights: np.ndarray, dtype: str) -> np.ndarray:
     n_out, n_in = weights.shape
-    down, right = -n_out % LANES, 0 if dtype == "f32" else -n_in % BLOCK
+    down, right = -n_out % LANES, -n_in % DTYPES[dtype].block
     return np.pad(weights, ((0, down), (0, right))) if down or right else weights
 
 
@@ -194,27 +272,6 @@ def _to_bf16(weights: np.ndarray) -> np.ndarray:
 
 def _from_bf16(bits: np.ndarray) -> np.ndarray:
     return (bits.astype(np.uint32) << 16).view(np.float32)
-
-
-def _quantize_q8(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """float32 [n][32] -> scale float32 [n] (exact in f16), values float32 [n][32]."""
-
-    def numbers(per_scale):
-        return rounded(blocks * per_scale[:, None], "q8")
-
-    scale = _best_scale(blocks, np.abs(blocks).max(1), _Q8_TRIALS, numbers)
-    return scale, numbers(inverse(scale))
-
-
-def _quantize_q4(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """As _quantize_q8."""
-    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(1)[:, None], 1)[:, 0]
-
-    def numbers(per_scale):
-        return rounded(blocks * per_scale[:, None], "q4")
-
-    scale = _best_scale(blocks, largest, _Q4_TRIALS, numbers)
-    return scale, numbers(inverse(scale))
 
 
 def _doubled(values: np.ndarray) -> np.ndarray:
@@ -273,12 +330,10 @@ def _pack_codes(codes: np.ndarray, scale: np.ndarray, dtype: str) -> bytes:
     panels, n_blocks = codes.shape[0] // LANES, scale.shape[1]
     # [P][B][8][16][4]
     groups = codes.reshape(panels, LANES, n_blocks, 8, 4).transpose(0, 2, 3, 1, 4)
-    if dtype == "q4":
-        groups = groups[:, :, 0::2] | groups[:, :, 1::2] << 4
     # [P][B][16]
     scales = scale.reshape(panels, LANES, n_blocks).transpose(0, 2, 1).astype(np.float16)
     out = np.zeros((panels, panel_bytes(dtype, n_blocks * BLOCK)), np.uint8)
-    body = groups.reshape(panels, -1)
+    body = DTYPES[dtype].rounded.folded(groups).reshape(panels, -1)
     out[:, : body.shape[1]] = body
     out[:, body.shape[1] : body.shape[1] + 32 * n_blocks] = (
         np.ascontiguousarray(scales).reshape(panels, -1).view(np.uint8)

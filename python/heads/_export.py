@@ -29,7 +29,7 @@ def export(
     from .exporter.assemble import pool_kv_heads
     from .exporter.convert import convert, open_model, refuse_overwriting
     from .exporter.quantize.budget import BITS, rounding_of
-    from .exporter.quantize.panels import DTYPES
+    from .exporter.quantize.panels import WEIGHTS
     from .exporter.tensor import ExportError
 
     src, out = arguments.path("src", src), arguments.path("out", out)
@@ -41,8 +41,8 @@ def export(
     bits = None if bits is None else arguments.number("bits", bits, 1, 32)
     if not isinstance(calibrate, bool):
         calibrate = arguments.path("calibrate", calibrate)
-    if not isinstance(dtype, str) or dtype not in (*DTYPES, *BITS):
-        raise InputError(f"dtype: {dtype!r} is none of {', '.join((*DTYPES, 'q4m'))}")
+    if not isinstance(dtype, str) or dtype not in (*WEIGHTS, *BITS):
+        raise InputError(f"dtype: {dtype!r} is none of {', '.join((*WEIGHTS, 'q4m'))}")
     if bits is not None and dtype not in BITS:
         raise InputError("bits belongs to q4 and q4m")
     if calibrate and dtype not in (*BITS, "q8"):

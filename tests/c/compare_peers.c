@@ -71,11 +71,12 @@ int main(int argc, char **argv) {
     if (argc != 5) die(&(Error){"expected MODEL THREADS CHUNK CONTEXT"});
     int context = atoi(argv[4]);
     WorkspaceOptions options = {.n_threads = atoi(argv[2]), .chunk = atoi(argv[3]),
-                                .context = context, .k_dtype = F16, .v_dtype = F16,
+                                .context = context, .k_type = F16, .v_type = F16,
                                 .logit_rows = MAX_SEQUENCES};
     if (model_open(&model, argv[1], &err)) die(&err);
-    bool encoder = options.hidden = heads_model_shape(&model).encoder;
-    Workspace *w = workspace_new(&model, &options, &err);
+    bool encoder = heads_model_shape(&model).encoder;
+    options.hidden = encoder;
+    Workspace *w = heads_workspace_new(&model, &options, &err);
     Sequence *s = w ? heads_sequence_new(w, true, &err) : NULL;
     int *tokens = malloc((size_t)(context + MAX_SEQUENCES) * sizeof *tokens);
     if (!s) die(&err);

@@ -197,17 +197,17 @@ static void use_texts(const Model *model, const Tokenizer *t, const heads_worksp
 }
 
 static int use_model(const Model *model, const Tokenizer *tokenizer) {
-    static const Dtype dtypes[] = {F16, Q8, Q4, F32};
+    static const Dtype types[] = {F16, Q8, Q4, F32};
     Error err;
     int context = model->context < 16 ? model->context : 16;
     uint32_t crc = checkpoint_crc(&model->file);
-    Dtype dtype = dtypes[crc % 4];
-    WorkspaceOptions options = {.context = context, .chunk = 2, .n_threads = 1, .k_dtype = dtype,
-                                .v_dtype = dtype, .logit_rows = 1, .isa = getenv("HEADS_ISA"),
+    Dtype dtype = types[crc % 4];
+    WorkspaceOptions options = {.context = context, .chunk = 2, .n_threads = 1, .k_type = dtype,
+                                .v_type = dtype, .logit_rows = 1, .isa = getenv("HEADS_ISA"),
                                 .hidden = !model->output.data};
     kv_plan(model, 0, model->context, dtype, dtype);
     kv_bytes_at(model, 0, model->context, model->context, dtype, dtype);
-    Workspace *w = workspace_new(model, &options, &err);
+    Workspace *w = heads_workspace_new(model, &options, &err);
     if (!w) return -1;
     int status = run_tokens(w, tokenizer, context < 3 ? context : 3);
     heads_workspace_free(w);

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "kernels/kernels.h"
+#include "math/dtypes.h"
 #include "kernels/steps.h"
 
 static int failures;

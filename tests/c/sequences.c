@@ -39,8 +39,8 @@ static void give_up(const char *what, const Error *err) {
 }
 
 static Dtype dtype_of(const char *name) {
-    for (int d = 0; d < N_DTYPES; d++)
-        if (strcmp(dtype_name((Dtype)d), name) == 0) return (Dtype)d;
+    Dtype d = dtype_of_name(name);
+    if (d < N_DTYPES) return d;
     printf("not ok: there is no dtype %s\n", name);
     exit(1);
 }
@@ -161,10 +161,10 @@ int main(int argc, char **argv) {
     int n = atoi(argv[4]), longest = m.context < LONGEST ? m.context : LONGEST;
     state = (uint64_t)atoll(argv[5]);
     WorkspaceOptions o = {.context = longest, .chunk = 1 + below(200), .n_threads = 1 + below(3),
-                          .k_dtype = dtype_of(argv[2]), .v_dtype = dtype_of(argv[3]),
+                          .k_type = dtype_of(argv[2]), .v_type = dtype_of(argv[3]),
                           .logit_rows = LOGIT_ROWS, .isa = argc > 6 ? argv[6] : NULL};
-    Workspace *w = workspace_new(&m, &o, &err);
-    if (!w) give_up("workspace_new", &err);
+    Workspace *w = heads_workspace_new(&m, &o, &err);
+    if (!w) give_up("heads_workspace_new", &err);
     for (int i = 0; i < n; i++) {
         Text *t = &texts[i];
         t->n = 1 + below(longest);

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 import checkpoints
+import scratch_copies
 from conftest import ROOT, takes_long
 
 pytestmark = takes_long  # the sources are compiled once more
@@ -21,48 +21,10 @@ MEANS = (0, 2)  # layers of the tiny model that have it
 MEAN = int(re.search(r"`layer.mixer` \((\d+) here\)", PAGE)[1])
 
 
-def hunks() -> list[tuple[str, list[str]]]:
-    """The page's changes: a file, and lines that begin with a blank, + or -."""
-    code = [line[4:] for line in PAGE.splitlines() if line.startswith("    ")]
-    found: list[tuple[str, list[str]]] = []
-    for line in code:
-        if line.startswith("@@ "):
-            found.append((line[3:], []))
-        else:
-            found[-1][1].append(line)
-    return found
-
-
-def change(text: str, lines: list[str]) -> str:
-    old = "".join(line[1:] + "\n" for line in lines if not line.startswith("+"))
-    new = "".join(line[1:] + "\n" for line in lines if not line.startswith("-"))
-    assert text.count(old) == 1 or not text, f"docs/mixers.md changes what is not there:\n{old}"
-    return text.replace(old, new) if text else new
-
-
-def build(folder: Path) -> None:
-    """./run-scalar with the page's mixer."""
-    for path in ROOT.iterdir():
-        sources = path.is_dir() and (any(path.glob("*.c")) or path.name == "page")
-        if sources and path.name != "build":
-            shutil.copytree(path, folder / path.name)
-        elif path.suffix in (".c", ".h") or path.name == "Makefile":
-            shutil.copy2(path, folder)
-    (folder / "models").mkdir()
-    shutil.copy2(ROOT / "models" / "stories.bin", folder / "models")
-    for name, lines in hunks():
-        path = folder / name
-        path.write_text(change(path.read_text() if path.exists() else "", lines))
-    subprocess.run(
-        ["make", "-s", "-j2", "SCALAR=1", "WERROR=1", "CFLAGS=-O0", "run-scalar"],
-        cwd=folder,
-        check=True,
-    )
-
-
 @pytest.fixture(scope="session")
 def program(made_once) -> Path:
-    return made_once("mixer", build) / "run-scalar"
+    made = made_once("mixer", lambda folder: scratch_copies.build(folder, PAGE))
+    return made / "run-scalar"
 
 
 @pytest.fixture(scope="module")

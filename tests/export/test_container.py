@@ -124,7 +124,7 @@ def test_heads_pack_says_what_is_wrong(dtype, rows, cols, size, sentence):
     assert (out == 7).all()
 
 
-@pytest.mark.parametrize("dtype", panels.DTYPES)
+@pytest.mark.parametrize("dtype", panels.WEIGHTS)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_packed_weights_lie_where_the_format_says(dtype, size):
     weights = np.random.default_rng(1).standard_normal(size).astype(np.float32)

@@ -246,7 +246,7 @@ def test_random_weights_are_those_of_the_seed(tmp_path):
     assert b"random weights in the shape of stories-260k, seed 1" in first
 
 
-@pytest.mark.parametrize("dtype", panels.DTYPES)
+@pytest.mark.parametrize("dtype", panels.WEIGHTS)
 def test_random_weights_are_packed_as_any_others(dtype, tmp_path, monkeypatch):
     """Panel by panel from the pool, in slabs, and the last panel of a matrix whose rows do not fill
     it."""

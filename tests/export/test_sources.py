@@ -325,7 +325,7 @@ def test_llama2c_files_that_are_none(tmp_path, capsys):
 def test_a_weight_that_is_no_number_is_refused_by_name(tensor, value, said, tmp_path, capsys):
     directory = copy(tmp_path, "llama")
     edit_tensors(directory, lambda t: t[tensor].reshape(-1).__setitem__(7, value))
-    for dtype in panels.DTYPES:
+    for dtype in panels.WEIGHTS:
         assert f"tensor {tensor}: a weight is {said}" in refusal(
             capsys, directory, tmp_path / "x.bin", "--dtype", dtype
         )

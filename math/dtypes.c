@@ -1,0 +1,197 @@
+// The table of types, and how a row of each is packed and unpacked. docs/format.md has the layouts:
+// keys lie like weights, values so that the mix reads them.
+#include "math/dtypes.h"
+
+#include <string.h>
+
+// ---- f32, f16, bf16 ----
+
+static void key_f32(const Kernels *k, uint8_t *panel, int lane, const float *x,
+                    const float *queries, int n_queries, int dim) {
+    for (int d = 0; d < dim; d++) ((float *)panel)[(size_t)d * LANES + lane] = x[d];
+}
+
+static void value_f32(const Kernels *k, uint8_t *values, int width, int lane, const float *x,
+                      int dim) {
+    memcpy((float *)values + (size_t)lane * (size_t)width, x, sizeof *x * (size_t)dim);
+}
+
+static void row_f32(const Kernels *k, float *out, const uint8_t *panel, size_t lane, int n_in) {
+    for (int i = 0; i < n_in; i++) out[i] = ((const float *)panel)[(size_t)i * LANES + lane];
+}
+
+static void key_f16(const Kernels *k, uint8_t *panel, int lane, const float *x,
+                    const float *queries, int n_queries, int dim) {
+    for (int d = 0; d < dim; d++) ((uint16_t *)panel)[(size_t)d * LANES + lane] = f32_to_f16(x[d]);
+}
+
+static void value_f16(const Kernels *k, uint8_t *values, int width, int lane, const float *x,
+                      int dim) {
+    k->to_f16((uint16_t *)values + (size_t)lane * (size_t)width, x, dim);
+}
+
+static void row_bf16(const Kernels *k, float *out, const uint8_t *panel, size_t lane, int n_in) {
+    for (size_t i = 0; i < (size_t)n_in; i++)
+        out[i] = bf16_to_f32(((const uint16_t *)panel)[i / 2 * 2 * LANES + 2 * lane + i % 2]);
+}
+
+// ---- q8 ----
+
+typedef struct {  // a block of int8 and its f16 scale
+    int8_t q[BLOCK];
+    uint16_t scale;
+} Q8Block;
+
+static Q8Block q8_block(const Kernels *k, const float *x, int n) {
+    Q8Block b;
+    float scale;
+    int32_t offset;
+    k->to_q8(b.q, &scale, &offset, x, n < BLOCK ? n : BLOCK, false);
+    b.scale = f32_to_f16(scale);
+    return b;
+}
+
+static void key_q8(const Kernels *kernels, uint8_t *panel, int lane, const float *x,
+                   const float *queries, int n_queries, int dim) {
+    uint8_t *scales = panel + round_up((size_t)dim, BLOCK) * LANES;
+    for (int d = 0; d < dim; d += BLOCK, scales += 2 * LANES, panel += BLOCK * LANES) {
+        Q8Block b = q8_block(kernels, x + d, dim - d);
+        for (int k = 0; k < BLOCK; k++)
+            panel[k / 4 * 64 + lane * 4 + k % 4] = (uint8_t)(128 + b.q[k]);
+        memcpy(scales + 2 * lane, &b.scale, sizeof b.scale);
+    }
+}
+
+static void value_q8(const Kernels *k, uint8_t *values, int width, int lane, const float *x,
+                     int dim) {
+    uint8_t *row = values + (size_t)lane * (size_t)width;
+    uint8_t *scales = values + value_bytes(Q8, width) + 2 * lane;
+    for (int d = 0; d < dim; d += BLOCK, scales += 2 * LANES) {
+        Q8Block b = q8_block(k, x + d, dim - d);
+        memcpy(row + d, b.q, BLOCK);
+        memcpy(scales, &b.scale, sizeof b.scale);
+    }
+}
+
+// ---- q4 ----
+
+// A head's queries lean to one side, so the error of a key counts most on that side; the token's
+// own queries are near enough to say which side it is. (The keys of a source have none.)
+static void key_q4(const Kernels *kernels, uint8_t *panel, int lane, const float *x,
+                   const float *queries, int n_queries, int dim) {
+    uint8_t *scales = panel + blocks_of(dim) * BLOCK * LANES / 2, codes[Q4_AT_ONCE];
+    uint16_t scale[2];
+    for (int d = 0; d < dim; d += Q4_AT_ONCE) {
+        int n = dim - d < Q4_AT_ONCE ? dim - d : Q4_AT_ONCE;
+        kernels->to_q4(codes, scale, x + d, n_queries ? queries + d : NULL, (size_t)dim,
+                       n_queries, n);
+        for (int k = 0; k < (int)round_up((size_t)n, BLOCK); k += 8, panel += 4 * LANES) {
+            uint32_t first, second;  // four codes each
+            memcpy(&first, codes + k, sizeof first);
+            memcpy(&second, codes + k + 4, sizeof second);
+            first |= second << 4;
+            memcpy(panel + lane * 4, &first, sizeof first);
+        }
+        for (int b = 0; b * BLOCK < n; b++, scales += 2 * LANES)
+            memcpy(scales + 2 * lane, &scale[b], sizeof *scale);
+    }
+}
+
+// Codes share bytes with those of the position four before or after.
+static void value_q4(const Kernels *kernels, uint8_t *values, int width, int lane, const float *x,
+                     int dim) {
+    const int shift = 8 * (lane % 4) + (lane % 8 < 4 ? 0 : 4);  // in a word of eight positions
+    uint32_t *at = (uint32_t *)(values + lane / 8 * 64);
+    uint8_t *scales = values + value_bytes(Q4, width) + 2 * lane, codes[Q4_AT_ONCE];
+    uint16_t scale[2];
+    for (int d = 0; d < dim; d += Q4_AT_ONCE) {
+        int n = dim - d < Q4_AT_ONCE ? dim - d : Q4_AT_ONCE;
+        kernels->to_q4(codes, scale, x + d, NULL, 0, 0, n);
+        for (int k = 0; k < (int)round_up((size_t)n, BLOCK); k += LANES, at += 2 * LANES)
+            for (int i = 0; i < LANES; i++)
+                at[i] = (at[i] & ~(15u << shift)) | (uint32_t)codes[k + i] << shift;
+        for (int b = 0; b * BLOCK < n; b++, scales += 2 * LANES)
+            memcpy(scales, &scale[b], sizeof *scale);
+    }
+}
+
+// ---- rows of scaled weights ----
+
+// Codes of a block of row `lane`, as numbers.
+typedef void BlockFn(float *out, const uint8_t *q, size_t lane);
+
+static void block_q8(float *out, const uint8_t *q, size_t lane) {
+    for (size_t k = 0; k < BLOCK; k++) out[k] = (float)(q[k / 4 * 64 + lane * 4 + k % 4] - 128);
+}
+
+static void block_q4(float *out, const uint8_t *q, size_t lane) {
+    for (size_t k = 0; k < BLOCK; k++) {
+        uint8_t codes = q[k / 8 * 64 + lane * 4 + k % 4];
+        out[k] = (float)Q4_CODES[k % 8 < 4 ? codes & 15 : codes >> 4];
+    }
+}
+
+// Multiplies blocks by their scales, and undoes the Hadamard transform.
+static void row_blocks(const Kernels *k, float *out, const uint8_t *panel, size_t lane, int n_in,
+                       Dtype dtype, BlockFn *numbers) {
+    size_t n_blocks = blocks_of(n_in), bytes = block_bytes(dtype);
+    const uint16_t *scales = (const uint16_t *)(panel + n_blocks * bytes);
+    for (size_t b = 0; b < n_blocks; b++) {
+        float block[BLOCK], scale = f16_to_f32(scales[b * LANES + lane]) * TURNED_X;
+        size_t left = (size_t)n_in - b * BLOCK;
+        numbers(block, panel + b * bytes, lane);
+        for (int i = 0; i < BLOCK; i++) block[i] *= scale;
+        k->turn(block, block, 1.0f, BLOCK);
+        memcpy(out + b * BLOCK, block, sizeof *out * (left < BLOCK ? left : BLOCK));
+    }
+}
+
+static void row_q8(const Kernels *k, float *out, const uint8_t *panel, size_t lane, int n_in) {
+    row_blocks(k, out, panel, lane, n_in, Q8, block_q8);
+}
+
+static void row_q4(const Kernels *k, float *out, const uint8_t *panel, size_t lane, int n_in) {
+    row_blocks(k, out, panel, lane, n_in, Q4, block_q4);
+}
+
+// ---- the table ----
+
+const DtypeInfo dtypes[N_DTYPES] = {
+    [F32] = {"f32", 0, 32, 1, false, false, INPUT_F32, row_f32, key_f32, value_f32},
+    [BF16] = {"bf16", 1, 16, BLOCK, false, false, INPUT_BF16, row_bf16, NULL, NULL},
+    [Q8] = {"q8", 2, 8, BLOCK, true, false, INPUT_INT8, row_q8, key_q8, value_q8},
+    [Q4] = {"q4", 3, 4, BLOCK, true, true, INPUT_INT8, row_q4, key_q4, value_q4},
+    [F16] = {"f16", 4, 16, 1, false, false, INPUT_F32, NULL, key_f16, value_f16},
+};
+
+Dtype dtype_of_code(uint32_t code) {
+    int d = 0;
+    while (d < N_DTYPES && dtypes[d].code != code) d++;
+    return (Dtype)d;
+}
+
+Dtype dtype_of_name(const char *name) {
+    int d = 0;
+    while (d < N_DTYPES && strcmp(dtypes[d].name, name) != 0) d++;
+    return (Dtype)d;
+}
+
+static size_t scale_bytes(const DtypeInfo *d, size_t n_blocks) {
+    return d->scaled ? n_blocks * LANES * sizeof(uint16_t) : 0;
+}
+
+size_t panel_bytes(Dtype dtype, int n_in) {
+    const DtypeInfo *d = &dtypes[dtype];
+    size_t columns = round_up((size_t)n_in, (size_t)d->block);
+    return columns * LANES * (size_t)d->bits / 8 + scale_bytes(d, blocks_apart((size_t)n_in));
+}
+
+size_t block_bytes(Dtype dtype) { return (size_t)(LANES * BLOCK * dtypes[dtype].bits / 8); }
+
+size_t value_bytes(Dtype dtype, int width) {
+    return (size_t)LANES * (size_t)width * (size_t)dtypes[dtype].bits / 8;
+}
+
+size_t values_bytes(Dtype dtype, int width) {
+    return value_bytes(dtype, width) + scale_bytes(&dtypes[dtype], (size_t)width / BLOCK);
+}
