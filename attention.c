@@ -166,7 +166,7 @@ static void finish_unit(const void *arg, int item, int thread) {
             merge(k, out, max, sum, p->b.partial + other * (size_t)dim, p->b.partial_max[other],
                   p->b.partial_sum[other], dim);
         }
-        if (dtypes[mixed_dtype(p)].turned) k->turn(out, out, TURNED_X / *sum, dim);
+        if (dtypes[mixed_dtype(p)].turned) k->hadamard(out, out, TURNED_X / *sum, dim);
         else k->scale(out, 1.0f / *sum, dim);
         memcpy(head_row(u, p->b.mixed, r, width), out, sizeof *out * (size_t)width);
     }
@@ -182,8 +182,8 @@ static void attend(AttentionPass *p) {
         cut_spans(p);
         int n_items = (p->n_units + p->units_per_item - 1) / p->units_per_item;
         parallel_if_large(w, key_bytes(p), n_items, attend_units, p);
-        parallel_if_large(w, merge_bytes(p), p->n_blocks, finish_unit, p);
-        if (w->probe.attention) parallel_for(w->pool, p->n_blocks, show_unit, p);
+        parallel_if_large(w, merge_bytes(p), p->n_merged, finish_unit, p);
+        if (w->probe.attention) parallel_for(w->pool, p->n_merged, show_unit, p);
     }
 }
 
@@ -205,10 +205,10 @@ static void project(AttentionPass *p, Buffer y) {
 
 void run_attention(Workspace *w, int layer, const Attention *a, const KvLayer *kv, Buffer y) {
     int n = w->n_rows, width = a->n_heads * (a->latent.rank ? a->latent.n_value : a->head_dim);
-    Arena m = scratch(w);
+    Arena arena = scratch(w);
     AttentionPass p = {.w = w, .a = a, .kv = kv, .layer = layer};
     AttentionBuffers *b = &p.b;
-    *b = attention_buffers(&m, w, a, kv, n);
+    *b = attention_buffers(&arena, w, a, kv, n);
     if (a->latent.rank) latent_project(w, a, &b->latent, b->q, b->keys, y);
     else project(&p, y);
     multiply_positions(&p);
@@ -224,8 +224,8 @@ static void forward(Workspace *w, const Layer *l, const KvLayer *kv, Buffer y) {
     run_attention(w, (int)(l - w->model->layers), &l->attention, kv, y);
 }
 
-static void add_scratch(const Workspace *w, const Layer *l, const KvLayer *kv, Arena *m) {
-    attention_buffers(m, w, &l->attention, kv, w->chunk);
+static void add_scratch(const Workspace *w, const Layer *l, const KvLayer *kv, Arena *arena) {
+    attention_buffers(arena, w, &l->attention, kv, w->chunk);
 }
 
 static int matrices(const Layer *l, const Matrix **out) {

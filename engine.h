@@ -36,12 +36,13 @@ typedef struct {
     size_t k_bytes, v_bytes, v_scales;  // of a KV head in a slot; v_scales: where scales begin
     size_t slot_bytes;                  // of all heads
     int n_slots;
-    int ring_slots;                     // that a window's ring has; 0: no ring in any context
+    int ring_slots;                     // slots that a sliding window needs; 0: it has no window
     int v_dim;                          // head_dim, padded for the mix
     Dtype k_dtype, v_dtype;
-    bool ring, borrowed;                // reused for a window; another layer's keys and values
+    bool ring;                          // slots are used again, since n_slots is ring_slots
+    bool borrowed;                      // it has no slots, and reads another layer's
     bool passing;                       // an encoder's: gone when the text has run
-    bool of_source;                     // its positions are those of the source
+    bool of_source;                     // its positions are the source's
     size_t state;                       // bytes of the mixer's state
 } KvLayer;
 
@@ -131,13 +132,13 @@ typedef struct {
 
 struct heads_workspace {
     const Model *model;
-    const Stack *stack;   // the stack that the current pass runs
+    const Tower *tower;   // that the current pass runs
     const Kernels *k;
     Pool *pool;
     bool own_pool;
     heads_probe probe;    // called by passes
     int chunk;            // most rows of a pass; buffers have as many
-    int full;             // rows that end a pass: chunk, or less for encoders
+    int pass_rows;        // rows that end a pass: chunk, or less for encoders
     bool hidden;          // hidden states instead of logits
     int logit_rows;
     KvLayout kv;
@@ -162,7 +163,7 @@ struct heads_workspace {
 // Adds n tokens of a sequence, the first one at position pos, to the pass; the logits of the last
 // n_logits are wanted.
 void add_span(Workspace *w, Sequence *s, const int *tokens, int n, int pos, int n_logits);
-// Checks a run of a sequence whose text has `length` tokens so far, for any stack, and marks the
+// Checks a run of a sequence whose text has `length` tokens so far, for any tower, and marks the
 // sequence as one of this call.
 int check_run(Workspace *w, const Run *run, int length, Error *err);
 // heads_forward_runs in three steps, for a caller whose runs fail one by one. On an error,
@@ -188,7 +189,7 @@ extern ScratchFn *const layer_parts[];  // layers/topologies.c
 
 // ---- layers/embed.c: from tokens to rows ----
 
-// w->x = the rows' embeddings; w->cos and w->sin = those of their positions.
+// w->x = the rows' embeddings; w->cos and w->sin = the angles of their positions.
 void embed(Workspace *w);
 void embed_scratch(Workspace *w, Arena *a);
 
@@ -197,7 +198,7 @@ void embed_scratch(Workspace *w, Arena *a);
 // A branch's input: w->y = norm(w->x), or w->x itself if there is no norm.
 Buffer branch_input(Workspace *w, const Norm *norm);
 // w->out = mixer(y), of layer i: attention, or what the layer has in its place.
-void mix(Workspace *w, const Layer *l, int i, Buffer y);
+void run_mixer(Workspace *w, const Layer *l, int i, Buffer y);
 // w->out = ffn(y) + experts(y), as far as the layer has them.
 void feed_forward(Workspace *w, const Layer *l, Buffer y);
 // w->x += residual_scale * norm(w->out)
@@ -252,16 +253,16 @@ void experts_scratch(const Workspace *w, int i, Arena *a);
 
 // ---- layers/logits.c: behind the last layer ----
 
-// y = norm(x) for n rows, with the stack's last norm.
+// y = norm(x) for n rows, with the tower's last norm.
 void last_norm(Workspace *w, Buffer y, Buffer x, int n);
 // logits = output(head(norm(w->x))), for the wanted rows; or norm(w->x), if w->hidden.
 void compute_logits(Workspace *w, int logit_row);
 
 // ---- math/matmul.c: products with weights ----
 
-typedef struct {  // out = w x; several products may have the same input x
+typedef struct {  // out = matrix x; several products may have the same input x
     Buffer out;
-    const Matrix *w;
+    const Matrix *matrix;
 } Product;
 
 typedef struct {  // rows first..first+n-1 are multiplied by matrix `which` of a stack

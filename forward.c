@@ -60,9 +60,9 @@ int check_run(Workspace *w, const Run *r, int length, Error *err) {
                     context);
     if (need(r->tokens, "the tokens of a run", err)) return -1;
     for (int i = 0; i < r->n; i++)
-        if (r->tokens[i] < 0 || r->tokens[i] >= w->stack->vocab_size)
+        if (r->tokens[i] < 0 || r->tokens[i] >= w->tower->vocab_size)
             return fail(err, "token %d is %d, the vocabulary has 0..%d", i, r->tokens[i],
-                        w->stack->vocab_size - 1);
+                        w->tower->vocab_size - 1);
     r->sequence->call = w->call;
     return 0;
 }
@@ -85,7 +85,7 @@ int check_runs(Workspace *w, const Run *runs, int n_runs, int *failed, Error *er
     int n_logits = 0;
     if (n_runs < 0) return fail(err, "no room for %d runs", n_runs);
     if (n_runs && need(runs, "runs", err)) return -1;
-    w->stack = &w->model->text;
+    w->tower = &w->model->text;
     w->call++;
     for (int i = 0; i < n_runs; i++) {
         const Run *r = &runs[i];
@@ -129,13 +129,14 @@ void run_passes(Workspace *w, const Run *runs, int n_runs, bool whole) {
     int n_logits = 0;
     for (const Run *r = runs; r < runs + n_runs; r++)
         for (int done = 0, n; done < r->n; done += n) {
-            if (whole && w->n_rows && r->n > w->full - w->n_rows) n_logits += run_pass(w, n_logits);
-            int room = whole ? w->chunk : w->full - w->n_rows;
+            if (whole && w->n_rows && r->n > w->pass_rows - w->n_rows)
+                n_logits += run_pass(w, n_logits);
+            int room = whole ? w->chunk : w->pass_rows - w->n_rows;
             n = r->n - done < room ? r->n - done : room;
             int first = r->n - r->n_logits > done ? r->n - r->n_logits : done;  // logits wanted
             int wanted = done + n > first ? done + n - first : 0;
             add_tokens(w, r->sequence, r->tokens + done, n, wanted);
-            if (w->n_rows >= w->full) n_logits += run_pass(w, n_logits);
+            if (w->n_rows >= w->pass_rows) n_logits += run_pass(w, n_logits);
         }
     if (w->n_rows) run_pass(w, n_logits);
 }

@@ -17,9 +17,9 @@ static int padded_value(int dim, Dtype v_dtype) {
     return (int)round_up((size_t)dim, dtypes[v_dtype].scaled ? BLOCK : LANES);
 }
 
-// The geometry of an attention layer's cache, without its offset. n_kv_heads 0: as the model has
-// it; else with so many heads, and latent attention expanded. An encoder's keys and values live for
-// one pass, and are not rounded.
+// The geometry of an attention layer's cache, without its offset. With n_kv_heads 0 it is the
+// model's own; else it has that many KV heads, and latent attention is expanded to them. An
+// encoder's keys and values live for one pass, and are not rounded.
 static KvLayer attention_layer(const Attention *a, int n_kv_heads, int context, Dtype k_dtype,
                               Dtype v_dtype) {
     KvLayer kv = {.n_heads = n_kv_heads ? n_kv_heads : a->n_kv_heads,
@@ -83,7 +83,7 @@ static size_t whole_pages(size_t bytes) {
 }
 
 // Each layer begins on a page of its own, so that a saved one can be mapped in any context. An
-// encoder's layers, one of which runs at a time, share one place behind the others.
+// encoder's layers, one of which runs at a time, share one place behind the rest.
 KvPlan kv_plan(const Model *m, int n_kv_heads, int context, Dtype k_dtype, Dtype v_dtype) {
     KvPlan plan = {0};
     size_t passing = 0, per_pass_token = 0;

@@ -57,15 +57,16 @@ enum { MASK_CAUSAL, MASK_ALL, MASK_SOURCE, N_MASKS };
 typedef struct {
     int n_heads, n_kv_heads, head_dim;
     int rope, q_temp;      // rope set, -1: none; 1: Model.q_temp multiplies queries
-    int mask;              // MASK_*: a token sees those before it, all, or those of the source
+    int mask;              // MASK_*: a token sees earlier tokens, all tokens, or the source's
     int window, chunked;   // positions seen to a side, with its own; 0: all. 1: in chunks of it
     float scale;           // of scores
     float softcap, clip;   // of scores; of q, k and v; 0: none
     int qk_norm;           // QK_*: whether q_norm and k_norm apply to a head or to all, and when
     int kv_from;           // the layer whose keys and values it reads; -1: its own
     bool kv_shared;        // another layer reads its keys and values, so all are kept
-    Matrix q, k, v, o;     // (n_heads head_dim, n_embd), 2 x (n_kv_heads head_dim, n_embd), where
-                           // NESTED reads twice n_embd; (n_embd, n_heads head_dim)
+    Matrix q, k, v;        // (n_heads head_dim, n_embd), 2 x (n_kv_heads head_dim, n_embd); in a
+                           // NESTED layer with 2 n_embd columns, for [x; embedding]
+    Matrix o;              // (n_embd, n_heads head_dim)
     Norm q_norm, k_norm;   // [head_dim]; of all heads side by side if QK_WHOLE or QK_DISTINCT
     Norm v_norm;           // [head_dim], of each value head
     Norm sub_norm;         // [n_heads head_dim], before o
@@ -145,7 +146,7 @@ typedef struct {  // the dense network, for every token
 } Ffn;
 
 enum { ROUTE_SOFTMAX, ROUTE_SIGMOID, ROUTE_SPARSEMIXER, N_ROUTES };
-enum { GROUP_MAX, GROUP_TOP2 };  // a group's score is that of its best expert, or of its two best
+enum { GROUP_MAX, GROUP_TOP2 };  // a group scores as its best expert does, or as its two best
 
 typedef struct {  // mixture of experts: a router chooses a few networks for each token
     int n, top_k, d_expert;     // n 0: there are none
@@ -182,10 +183,11 @@ typedef struct {
     Norm attn_norm, ffn_norm;  // [n_embd], of a branch's input (POST_NORM: of the sum). A parallel
                                // ffn without a norm reads the mixer's input
     Norm attn_post_norm, ffn_post_norm;  // [n_embd], of a branch's output; NESTED: of the sum
-    int mixer;             // MIXER_*: which of them it has; the others are zero, except for the
-                           // attention numbers that every file states
+    int mixer;             // MIXER_*: which of the structs below it has. Other mixers' structs are
+                           // zero, except for numbers of attention that every file states
     size_t state_bytes;    // of a mixer that keeps a state instead of keys and values
-    bool mamba2_beside;    // Mamba-2 beside attention: same input, outputs added; NESTED: after ffn
+    bool mamba2_beside;    // it has Mamba-2 besides attention, with the same input; both outputs
+                           // are added. In a NESTED layer Mamba-2 comes after the ffn
     Attention attention;
     ShortConv shortconv;
     DeltaNet deltanet;
@@ -227,7 +229,7 @@ typedef struct {  // an encoder or a decoder: embedding, layers, last norm
     Matrix embed, embed_pos; // (vocab_size, d_embed); (context, d_embed), if positions are learned
     Norm embed_norm;         // [d_embed]
     Norm norm;               // [n_embd]; may be absent
-} Stack;
+} Tower;
 
 // Rules for generated texts, from generation_config.json.
 typedef struct {
@@ -250,15 +252,16 @@ typedef struct heads_model {
     int d_embed;             // width of the embedding; if not n_embd, embed_proj follows it
     bool encoder;            // an encoder alone: tokens see those after them, a text runs whole in
                              // one pass, and keeps no keys and values
-    bool layernorm;          // norms are LayerNorm, except those of mixers that are always RMSNorm
+    bool layernorm;          // norms are LayerNorm, but for mixers whose norms are always RMSNorm
     float norm_eps, emb_scale, final_softcap;  // final_softcap 0: none
-    const float *q_temp;     // [n_q_temp]: q at p times element (p + q_temp_ahead) / q_temp_length
+    const float *q_temp;     // [n_q_temp]: queries at position p are multiplied by element
+                             // (p + q_temp_ahead) / q_temp_length, the last one at most
     int n_q_temp, q_temp_length, q_temp_ahead;
     Ints distances;          // the row of pos_k and pos_q of each distance -n / 2 .. n / 2
     int n_rope_sets;
     RopeSet rope[MAX_ROPE_SETS];
-    Stack text;              // the stack that gives hidden states and logits
-    Stack source;            // an encoder-decoder's encoder, which reads the source; n 0: none
+    Tower text;              // which gives hidden states and logits
+    Tower source;            // an encoder-decoder's encoder, which reads the source; n 0: none
     Rules rules;
     const float *embed_type; // [n_types][d_embed], added to each embedding; may be absent
     int n_types, widest;     // widest: columns of rows between layers and results

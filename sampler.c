@@ -212,7 +212,7 @@ int heads_sampler_pick(Sampler *s, const float *logits) {
     // The best weighs 1, so min-p is a bound on the weight. Top-p gives a bound too: tokens below
     // (1 - p) / n of the total weigh less than 1 - p together, so top-p never needs them, and most
     // of a large vocabulary need not be ordered. Top-k must come first, because top-p's total is
-    // that of the k; min-p then shortens what is left.
+    // taken over the k; min-p then shortens what is left.
     bool top_k = o->top_k > 0 && o->top_k < s->vocab_size, top_p = o->top_p < 1;
     double least = top_k ? 0 : o->min_p, unneeded = (1 - (double)o->top_p) * total / s->vocab_size;
     if (top_p && !top_k && least < unneeded) least = unneeded;

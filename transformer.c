@@ -7,10 +7,10 @@
 // x += mix(norm(x)), then x += feed_forward(norm(x)), if the layer has both
 static void sequential_branches(Workspace *w, const Layer *l, int i) {
     if (l->mixer != MIXER_NONE) {
-        mix(w, l, i, branch_input(w, &l->attn_norm));
+        run_mixer(w, l, i, branch_input(w, &l->attn_norm));
         add_branch(w, l, &l->attn_post_norm);
     }
-    mix_more(w, l, i);
+    run_more_mixers(w, l, i);
     if (has_ffn(l)) {
         feed_forward(w, l, branch_input(w, &l->ffn_norm));
         add_branch(w, l, &l->ffn_post_norm);
@@ -26,7 +26,7 @@ static void layer(Workspace *w, int i) {
 }
 
 void forward_pass(Workspace *w, int logit_row) {
-    const Stack *s = w->stack;
+    const Tower *s = w->tower;
     embed(w);
     for (int i = s->first; (i = enter_layer(w, i)) < s->first + s->n; i++) {
         layer(w, i);

@@ -79,7 +79,7 @@ static int workspace_make(Workspace *w, const Model *model, WorkspaceOptions o, 
         return fail(err, "the file is a shape: it has a model's numbers, but no weights to run");
     if (check_options(model, &o, err)) return -1;
     if (!o.context) o.context = model->context;
-    w->chunk = w->full = o.chunk;
+    w->chunk = w->pass_rows = o.chunk;
     bool whole = model->encoder || model->source.n;  // a text runs in one pass, or its source
     if (whole && w->chunk < o.context) w->chunk = o.context;
     w->hidden = o.hidden;

@@ -119,7 +119,7 @@ typedef struct {
     // out = H (x * scale) of each block of 32, the Hadamard transform: at strides h of 16, 8, 4, 2,
     // 1 in this order, x[i] and x[i + h] become their sum and their difference. n is a multiple of
     // 32. to_q8 with `turned` rounds H x * TURNED_X, for weights that are turned too. out may be x.
-    void (*turn)(float *out, const float *x, float scale, int n);
+    void (*hadamard)(float *out, const float *x, float scale, int n);
     // out may be x. w: [n]; b: [n] or NULL.
     void (*rmsnorm)(float *out, const float *x, const float *w, int n, float eps);
     void (*layernorm)(float *out, const float *x, const float *w, const float *b, int n, float eps);

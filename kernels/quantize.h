@@ -281,6 +281,6 @@ static void lanes_to_q4(uint8_t *codes, uint16_t *scale, const float *x, const f
 }
 
 // The members of Kernels that this file implements.
-#define QUANTIZE_KERNELS .to_q8 = lanes_to_q8, .to_q4 = lanes_to_q4, .turn = lanes_turn
+#define QUANTIZE_KERNELS .to_q8 = lanes_to_q8, .to_q4 = lanes_to_q4, .hadamard = lanes_turn
 
 #endif

@@ -1,5 +1,5 @@
-// How attention's work is cut into units that threads take: spans into blocks of queries and, where
-// such units are few, units into single tiles of keys. No cut changes a bit.
+// How attention's work is cut into units that threads take: spans by queries and, where such units
+// are few, units into single tiles of keys. No cut changes a bit.
 #include "layers/attention_tiles.h"
 
 // ---- buffers ----
@@ -26,63 +26,64 @@ static size_t partial_rows(const Workspace *w, const Attention *a, int n) {
     return heads * ((size_t)n + most_split(w, a, n) * (size_t)tokens_per_unit(a) * n_tiles);
 }
 
-// Units of a pass of n rows: one for each row and KV head at most, and those of single tiles.
+// Units of a pass of n rows: at most one for each row and KV head, and one for each tile that is
+// split off.
 static size_t most_units(const Workspace *w, const Attention *a, int n) {
     size_t heads = (size_t)a->n_kv_heads, n_tiles = (size_t)w->kv.context / TILE + 1;
     return heads * ((size_t)n + most_split(w, a, n) * n_tiles);
 }
 
-static HeadScratch head_scratch(Arena *m, const Workspace *w, const Attention *a,
+static HeadScratch head_scratch(Arena *arena, const Workspace *w, const Attention *a,
                                 const KvLayer *kv) {
     size_t group = (size_t)group_size(a), rows = group > QUERY_ROWS ? group : QUERY_ROWS;
     size_t blocks = rows * blocks_apart((size_t)a->head_dim);
     HeadScratch x;
-    x.q = arena_array(m, rows * (size_t)a->head_dim, sizeof *x.q);
-    x.q8 = arena_array(m, blocks * BLOCK, sizeof *x.q8);
-    x.q8_scale = arena_array(m, blocks, sizeof *x.q8_scale);
-    x.q8_offset = arena_array(m, blocks, sizeof *x.q8_offset);
-    x.scores = arena_array(m, SOFTMAX_ROWS * TILE, sizeof *x.scores);
-    x.mix = arena_array(m, SOFTMAX_ROWS * (size_t)kv->v_dim, sizeof *x.mix);
-    x.weights = arena_array(m, round_up((size_t)w->kv.context, LANES), sizeof *x.weights);
+    x.q = arena_array(arena, rows * (size_t)a->head_dim, sizeof *x.q);
+    x.q8 = arena_array(arena, blocks * BLOCK, sizeof *x.q8);
+    x.q8_scale = arena_array(arena, blocks, sizeof *x.q8_scale);
+    x.q8_offset = arena_array(arena, blocks, sizeof *x.q8_offset);
+    x.scores = arena_array(arena, SOFTMAX_ROWS * TILE, sizeof *x.scores);
+    x.mix = arena_array(arena, SOFTMAX_ROWS * (size_t)kv->v_dim, sizeof *x.mix);
+    x.weights = arena_array(arena, round_up((size_t)w->kv.context, LANES), sizeof *x.weights);
     return x;
 }
 
 // Of disentangled attention.
-static PositionBuffers position_buffers(Arena *m, const Attention *a, int n) {
+static PositionBuffers position_buffers(Arena *arena, const Attention *a, int n) {
     size_t heads = (size_t)a->n_heads, rows = heads * (size_t)n;
     PositionBuffers b;
     if (!a->pos_k.data && !a->pos_q.data) return (PositionBuffers){0};
-    b.heads = arena_input(m, rows, (size_t)a->head_dim);
-    b.of_query = arena_rows(m, rows, (size_t)a->pos_k.n_out);
-    b.of_key = arena_rows(m, rows, (size_t)a->pos_q.n_out);
-    b.groups = arena_array(m, heads, sizeof *b.groups);
+    b.heads = arena_input(arena, rows, (size_t)a->head_dim);
+    b.of_query = arena_rows(arena, rows, (size_t)a->pos_k.n_out);
+    b.of_key = arena_rows(arena, rows, (size_t)a->pos_q.n_out);
+    b.groups = arena_array(arena, heads, sizeof *b.groups);
     return b;
 }
 
-AttentionBuffers attention_buffers(Arena *m, const Workspace *w, const Attention *a,
+AttentionBuffers attention_buffers(Arena *arena, const Workspace *w, const Attention *a,
                                    const KvLayer *kv, int n_rows) {
     size_t n = (size_t)n_rows, heads = (size_t)a->n_heads, dim = (size_t)a->head_dim;
     size_t value = a->latent.rank && a->latent.n_value > a->head_dim ? (size_t)a->latent.n_value
                                                                      : dim;
     size_t rows = partial_rows(w, a, n_rows);
     AttentionBuffers b;
-    b.q = arena_rows(m, n, heads * dim);
-    b.keys = arena_rows(m, n, (size_t)a->n_kv_heads * dim);
-    b.values = arena_rows(m, n, (size_t)a->n_kv_heads * dim);
-    b.mixed = arena_input(m, n, heads * value);
-    b.out_gate = arena_rows(m, n, (size_t)a->out_gate.n_out);
-    b.latent = latent_buffers(m, a, n_rows);
-    b.positions = position_buffers(m, a, n_rows);
-    b.spans = arena_array(m, n, sizeof *b.spans);
-    b.units = arena_array(m, most_units(w, a, n_rows), sizeof *b.units);
-    b.threads = arena_array(m, (size_t)pool_threads(w->pool), sizeof *b.threads);
+    b.q = arena_rows(arena, n, heads * dim);
+    b.keys = arena_rows(arena, n, (size_t)a->n_kv_heads * dim);
+    b.values = arena_rows(arena, n, (size_t)a->n_kv_heads * dim);
+    b.mixed = arena_input(arena, n, heads * value);
+    b.out_gate = arena_rows(arena, n, (size_t)a->out_gate.n_out);
+    b.latent = latent_buffers(arena, a, n_rows);
+    b.positions = position_buffers(arena, a, n_rows);
+    b.spans = arena_array(arena, n, sizeof *b.spans);
+    b.units = arena_array(arena, most_units(w, a, n_rows), sizeof *b.units);
+    b.threads = arena_array(arena, (size_t)pool_threads(w->pool), sizeof *b.threads);
     for (int t = 0; t < pool_threads(w->pool); t++) {
-        HeadScratch x = head_scratch(m, w, a, kv);
+        HeadScratch x = head_scratch(arena, w, a, kv);
         if (b.threads) b.threads[t] = x;
     }
-    b.partial = arena_array(m, times(rows, (size_t)kv->v_dim), sizeof *b.partial);
-    b.partial_max = arena_array(m, rows, sizeof *b.partial_max);
-    b.partial_sum = arena_array(m, rows, sizeof *b.partial_sum);
+    b.partial = arena_array(arena, times(rows, (size_t)kv->v_dim), sizeof *b.partial);
+    b.partial_max = arena_array(arena, rows, sizeof *b.partial_max);
+    b.partial_sum = arena_array(arena, rows, sizeof *b.partial_sum);
     return b;
 }
 
@@ -120,8 +121,8 @@ static Range seen_by(const AttentionPass *p, const Span *s, int first, int last)
 // The units of a span that are not split, or split 0. The last tokens, which see most, come first.
 static void cut_span(AttentionPass *p, const Span *s, size_t *n_rows) {
     const Attention *a = p->a;
-    int most = tokens_per_unit(a), n_blocks = (s->n + most - 1) / most;
-    for (int token = (n_blocks - 1) * most; token >= 0; token -= most) {
+    int most = tokens_per_unit(a);
+    for (int token = (s->n - 1) / most * most; token >= 0; token -= most) {
         int n = s->n - token < most ? s->n - token : most;
         Range seen = seen_by(p, s, token, token + n - 1);
         for (int h = 0; h < a->n_kv_heads; h++) {
@@ -162,8 +163,8 @@ void cut_spans(AttentionPass *p) {
     bool few = p->n_spans * n_heads < enough_units(p->w);
     p->n_units = 0;
     for (const Span *s = p->spans; s < p->spans + p->n_spans; s++) cut_span(p, s, &n_rows);
-    p->n_blocks = p->n_units;
-    for (int i = 0; few && i < p->n_blocks; i += n_heads)
+    p->n_merged = p->n_units;
+    for (int i = 0; few && i < p->n_merged; i += n_heads)
         if (p->b.units[i].span->n <= per_unit) split_units(p, &p->b.units[i], &n_rows);
     int share = few ? p->n_units / enough_units(p->w) : 1;
     p->units_per_item = share < 1 ? 1 : share > 8 ? 8 : share;
@@ -192,16 +193,16 @@ float *head_row(const Unit *u, Buffer buffer, int r, int width) {
            (size_t)row_head(u, r) * (size_t)width;
 }
 
-KeyTile key_tile(const AttentionPass *p, const Unit *u, int tile, ptrdiff_t ahead) {
+KeyTile key_tile(const AttentionPass *p, const Unit *u, int first, ptrdiff_t ahead) {
     Range seen = u->seen;
-    KeyTile t = {.first = tile, .begin = tile, .ahead = ahead};
-    if (seen.low > tile) t.begin = seen.low / LANES * LANES;
-    t.stop = seen.high < tile + TILE - 1 ? seen.high + 1 : tile + TILE;
+    KeyTile t = {.first = first, .begin = first, .ahead = ahead};
+    if (seen.low > first) t.begin = seen.low / LANES * LANES;
+    t.stop = seen.high < first + TILE - 1 ? seen.high + 1 : first + TILE;
     t.end = (int)round_up((size_t)t.stop, LANES);
     uint8_t *(*values)(const KvLayer *, const Sequence *, int, int) =
         p->a->latent.rank ? kv_keys : kv_values;
     for (int i = t.begin; i < t.end; i += LANES)
-        t.values[(i - tile) / LANES] = values(p->kv, u->span->sequence, i / LANES, u->h);
+        t.values[(i - first) / LANES] = values(p->kv, u->span->sequence, i / LANES, u->h);
     return t;
 }
 

@@ -11,7 +11,9 @@ enum {
     SOFTMAX_ROWS = 12,  // rows that are scored, made probabilities and mixed at once
 };
 
-typedef struct {       // what one thread works in; rows = QUERY_ROWS, or a group's heads if more
+// What one thread works in. `rows` is the most that a unit has: QUERY_ROWS, or the query heads of a
+// KV head where these are more.
+typedef struct {
     float *q;          // [rows][head_dim], scaled
     int8_t *q8;        // [rows][head_dim padded to 32], with its scales and offsets
     float *q8_scale;
@@ -21,15 +23,15 @@ typedef struct {       // what one thread works in; rows = QUERY_ROWS, or a grou
     float *weights;    // [context], of a row that a probe sees
 } HeadScratch;
 
-// What one thread does at a time: queries of some of a span's tokens, those of the query heads that
-// share a KV head, with the keys that they see. Where units are few, one whose keys fill several
+// What one thread does at a time: it takes some of a span's tokens and the query heads that share a
+// KV head, and all keys that these queries see. Where units are few, one whose keys fill several
 // tiles is split into units of a tile each.
 typedef struct {
     const Span *span;
     int token, n_tokens;        // in the span
     int h, group, n_rows;       // KV head; its query heads; rows = tokens times query heads
     Range seen;                 // positions that some token of it sees
-    int split, n_splits;        // split 0 is also where the results of the others are merged
+    int split, n_splits;        // results of all splits are merged into split 0
     int others;                 // of split 0: where split 1 is among units; the next is a KV head's
                                 // units behind it
     size_t first_row;           // of partial results
@@ -61,7 +63,7 @@ typedef struct {             // attention of one layer in the current pass
     AttentionBuffers b;
     const Span *spans;
     int n_spans, n_units, units_per_item;
-    int n_blocks;            // units that are split 0 stand first
+    int n_merged;            // units that are split 0, in which others are merged, stand first
 } AttentionPass;
 
 // A tile of positions, as far as a unit sees it: begin..stop-1, in whole slots ..end-1.
@@ -78,7 +80,7 @@ static inline bool adds_keys(const Attention *a) {
     return a->kv_from < 0 && a->mask != MASK_SOURCE;
 }
 
-// Tokens that can be seen: those of the span's text up to its last one, or those of its source.
+// How many tokens can be seen: the span's text up to its last token, or its source.
 static inline int text_end(const Attention *a, const Span *s) {
     return a->mask == MASK_SOURCE ? s->sequence->source.n : s->pos + s->n;
 }
@@ -101,14 +103,14 @@ void run_attention(Workspace *w, int layer, const Attention *a, const KvLayer *k
 
 // ---- attention_tiles.c: how the work is cut; no cut changes a bit ----
 
-AttentionBuffers attention_buffers(Arena *m, const Workspace *w, const Attention *a,
+AttentionBuffers attention_buffers(Arena *arena, const Workspace *w, const Attention *a,
                                    const KvLayer *kv, int n_rows);
 // Sets p->spans to the tokens that may enter the cache together, from token `from` of each span on:
 // all of them, or RING_SPARE where the cache is a ring. Returns how many at most; 0: none left.
 int next_round(AttentionPass *p, int from);
 // Cuts the round's spans into p->b.units.
 void cut_spans(AttentionPass *p);
-KeyTile key_tile(const AttentionPass *p, const Unit *u, int tile, ptrdiff_t ahead);
+KeyTile key_tile(const AttentionPass *p, const Unit *u, int first, ptrdiff_t ahead);
 // Where row r of a unit lies in a buffer that has each token's heads, `width` numbers each.
 float *head_row(const Unit *u, Buffer buffer, int r, int width);
 // Bytes from a tile's keys to those that the thread reads after it, `next` being its next unit or
@@ -127,7 +129,7 @@ Rows queries_after(const Rows *q, int r);  // from row r on
 void dot_keys(const AttentionPass *p, const Unit *u, const KeyTile *tile, const Rows *q,
               int n_rows, float *scores);
 // What a layer does to n scores of row r of a unit before the softmax: softcap, ALiBi, biases by
-// distance. x[i] is that of the key at position begin + i. Scores that the mask hides may be
+// distance. x[i] belongs to the key at position begin + i. Scores that the mask hides may be
 // anything.
 void shape_scores(const AttentionPass *p, const Unit *u, int r, float *x, int begin, int n);
 

@@ -7,7 +7,7 @@ Buffer branch_input(Workspace *w, const Norm *norm) {
     return w->y;
 }
 
-void mix(Workspace *w, const Layer *l, int i, Buffer y) {
+void run_mixer(Workspace *w, const Layer *l, int i, Buffer y) {
     mixers[l->mixer]->forward(w, l, &w->kv.layers[i], y);
 }
 

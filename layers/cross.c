@@ -21,12 +21,12 @@ void cross_scratch(const Workspace *w, int i, Arena *a) {
 }
 
 void keep_source(Workspace *w) {
-    const Stack *text = &w->model->text;
+    const Tower *text = &w->model->text;
     last_norm(w, w->y, w->x, w->n_rows);
     for (int i = text->first; i < text->first + text->n; i++) {
         const Attention *a = &w->model->layers[i].cross;
-        Arena m = scratch(w);
-        AttentionBuffers b = attention_buffers(&m, w, a, kv_cross(w, i), w->n_rows);
+        Arena arena = scratch(w);
+        AttentionBuffers b = attention_buffers(&arena, w, a, kv_cross(w, i), w->n_rows);
         multiply_each(w, (Product[]){{b.keys, &a->k}, {b.values, &a->v}}, 2, w->y, w->n_rows);
         kv_append(w, a, kv_cross(w, i), (Buffer){0}, b.keys, b.values, w->spans, w->n_spans);
     }

@@ -24,7 +24,7 @@ static const float *type_of(const Model *m, const Token *token) {
 static void embed_row(const void *arg, int t, int thread) {
     const Workspace *w = arg;
     const Model *m = w->model;
-    const Stack *s = w->stack;
+    const Tower *s = w->tower;
     float *x = row(m->embed_proj.data ? w->embedded : w->x, t), *learned = row(w->y, t);
     unpack_row(w, x, &s->embed, w->tokens[t].id);
     if (m->emb_scale != 1.0f) w->k->scale(x, m->emb_scale, m->d_embed);

@@ -8,7 +8,7 @@ static void show_logits(const Workspace *w, int i, int logit_row) {
 }
 
 void show_lens(Workspace *w, int i, int logit_row) {
-    if (w->stack != &w->model->text) return;
+    if (w->tower != &w->model->text) return;
     copy_rows(w->out, w->x, w->model->n_embd, w->n_rows);
     compute_logits(w, logit_row);
     show_logits(w, i, logit_row);
@@ -16,7 +16,7 @@ void show_lens(Workspace *w, int i, int logit_row) {
 }
 
 int enter_layer(const Workspace *w, int i) {
-    if (!w->probe.enter || i == w->stack->first + w->stack->n) return i;
+    if (!w->probe.enter || i == w->tower->first + w->tower->n) return i;
     int next = w->probe.enter(w->probe.context, &(heads_layer_input){
         i, w->x.data, w->x.stride, w->n_rows, w->model->n_embd});
     return next > i ? next : i;

@@ -2,7 +2,7 @@
 #include "engine.h"
 
 void last_norm(Workspace *w, Buffer y, Buffer x, int n) {
-    const Norm *norm = &w->stack->norm;
+    const Norm *norm = &w->tower->norm;
     if (norm->w) norm_rows(w, y, norm, x, w->model->n_embd, n);
     else copy_rows(y, x, w->model->n_embd, n);
 }

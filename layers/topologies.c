@@ -12,7 +12,7 @@ static void mix_states(Workspace *w, const Layer *l, int i) {
     add_branch(w, l, &l->attn_post_norm);
 }
 
-void mix_more(Workspace *w, const Layer *l, int i) {
+void run_more_mixers(Workspace *w, const Layer *l, int i) {
     if (l->mamba2_beside) mix_states(w, l, i);
     attend_to_source(w, i, false);
 }
@@ -20,7 +20,7 @@ void mix_more(Workspace *w, const Layer *l, int i) {
 // x += mix(norm(x)) + feed_forward(norm(x)), where both read the same x
 static void parallel_branches(Workspace *w, const Layer *l, int i) {
     Buffer y = branch_input(w, &l->attn_norm);
-    mix(w, l, i, y);
+    run_mixer(w, l, i, y);
     if (l->ffn_norm.w) y = branch_input(w, &l->ffn_norm);
     add_branch(w, l, &l->attn_post_norm);
     feed_forward(w, l, y);
@@ -30,7 +30,7 @@ static void parallel_branches(Workspace *w, const Layer *l, int i) {
 // x = norm(x + mix(x)), then x = norm(x + feed_forward(x))
 static void post_norm_branches(Workspace *w, const Layer *l, int i) {
     int n_embd = w->model->n_embd, n = w->n_rows;
-    mix(w, l, i, w->x);
+    run_mixer(w, l, i, w->x);
     add_branch(w, l, &l->attn_post_norm);
     norm_rows(w, w->x, &l->attn_norm, w->x, n_embd, n);
     attend_to_source(w, i, true);
@@ -43,7 +43,7 @@ static void post_norm_branches(Workspace *w, const Layer *l, int i) {
 static void normed_residual_branches(Workspace *w, const Layer *l, int i) {
     int n_embd = w->model->n_embd, n = w->n_rows;
     norm_rows(w, w->x, &l->attn_norm, w->x, n_embd, n);
-    mix(w, l, i, w->x);
+    run_mixer(w, l, i, w->x);
     add_branch(w, l, &l->attn_post_norm);
     norm_rows(w, w->x, &l->ffn_norm, w->x, n_embd, n);
     feed_forward(w, l, w->x);
@@ -62,7 +62,7 @@ static void join_row(const void *arg, int t, int thread) {
     int n = w->model->n_embd;
     float *y = row(w->y, t), *embedding = y + n;
     memcpy(y, row(w->x, t), sizeof *y * (size_t)n);
-    unpack_row(w, embedding, &w->stack->embed, w->tokens[t].id);
+    unpack_row(w, embedding, &w->tower->embed, w->tokens[t].id);
     w->k->scale(embedding, w->model->emb_scale, n);
     norm_row(w, y, join->norm, y, 2 * n);
 }
@@ -71,7 +71,7 @@ static void join_row(const void *arg, int t, int thread) {
 static void nested_branches(Workspace *w, const Layer *l, int i) {
     int n_embd = w->model->n_embd, n = w->n_rows;
     parallel_for(w->pool, n, join_row, &(JoinEmbedding){w, &l->attn_norm});
-    mix(w, l, i, w->y);
+    run_mixer(w, l, i, w->y);
     norm_rows(w, w->y, &l->ffn_norm, w->out, n_embd, n);
     feed_forward(w, l, w->y);
     add_rows(w, w->out, 1.0f, w->x, n_embd, n);

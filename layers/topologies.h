@@ -9,7 +9,7 @@
 // A layer whose topology is not SEQUENTIAL.
 void other_branches(Workspace *w, const Layer *l, int i);
 // What few layers have after their mixer: Mamba-2 with the same input, attention to a source.
-void mix_more(Workspace *w, const Layer *l, int i);
+void run_more_mixers(Workspace *w, const Layer *l, int i);
 
 // ---- cross.c ----
 

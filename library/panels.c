@@ -147,7 +147,7 @@ INLINED bool best_scales(float *restrict scale, Group *w, const Nearest *q4) {
 }
 
 // H w / 4 of up to 32 weights of up to 16 rows.
-static void turn(Group *out, const float *weights, size_t rows, size_t cols, size_t stride) {
+static void hadamard(Group *out, const float *weights, size_t rows, size_t cols, size_t stride) {
     float *block = out[0];  // [BLOCK][LANES]
     memset(block, 0, sizeof(Blocks));
     for (size_t i = 0; i < rows; i++)
@@ -233,7 +233,7 @@ int heads_pack(const char *name, const float *weights, size_t rows, size_t cols,
             size_t left = cols - b * BLOCK, below = rows - row;
             uint8_t *scales = at + block * n_blocks + 2 * LANES * b;
             Blocks w;
-            turn(w, weights + row * cols + b * BLOCK, below < LANES ? below : LANES,
+            hadamard(w, weights + row * cols + b * BLOCK, below < LANES ? below : LANES,
                  left < BLOCK ? left : BLOCK, cols);
             if (!packs[dtype](at + block * b, scales, w, &nearest, &sum))
                 return fail(err, "a weight in rows %zu to %zu is not finite, or too large for %s",

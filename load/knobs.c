@@ -93,8 +93,8 @@ int load_model_knobs(Loader *x) {
         need_float(r, "model.norm_eps", 0.0f, &m->norm_eps) ||
         read_int(r, "model.source_layers", 1, m->n_layers - 1, 0, &n_source))
         return -1;
-    m->source = (Stack){.n = n_source, .vocab_size = m->vocab_size};
-    m->text = (Stack){n_source, m->n_layers - n_source, .vocab_size = m->vocab_size};
+    m->source = (Tower){.n = n_source, .vocab_size = m->vocab_size};
+    m->text = (Tower){n_source, m->n_layers - n_source, .vocab_size = m->vocab_size};
     m->layernorm = layernorm;
     int *width = &m->layer_embed.width;  // of per-layer embeddings
     if (read_float(r, "model.emb_scale", -FLT_MAX, 1.0f, &m->emb_scale) ||
@@ -127,7 +127,7 @@ static const char *const OWNERS[N_OWNERS] = {
     "experts whose weights are divided by their sum", "a sparsemixer",
 };
 
-static bool has(const Draft *d, Owner owner) {
+static bool has(const NewLayer *d, Owner owner) {
     bool attention = d->l.mixer == MIXER_ATTENTION, experts = d->l.experts.n > 0;
     switch (owner) {
     case ATTENTION: return attention;
@@ -158,9 +158,9 @@ typedef struct {
 
 #define MUST NAN
 #define INT(key, member, least, most, usual, owner) \
-    {key, offsetof(Draft, member), META_I32, least, most, usual, owner}
+    {key, offsetof(NewLayer, member), META_I32, least, most, usual, owner}
 #define FLOAT(key, member, least, usual, owner) \
-    {key, offsetof(Draft, member), META_F32, least, FLT_MAX, usual, owner}
+    {key, offsetof(NewLayer, member), META_F32, least, FLT_MAX, usual, owner}
 
 static const Knob KNOBS[] = {
     INT("layer.topology", l.topology, 0, N_TOPOLOGIES - 1, MUST, ANYTHING),
@@ -241,7 +241,7 @@ static int get_knob(Loader *x, const Knob *k) {
                               : need_meta(&x->r, k->key, k->type, (size_t)x->m->n_layers);
     if (!absent && !meta) return -1;
     for (int i = 0; i < x->m->n_layers; i++) {
-        void *field = (char *)&x->drafts[i] + k->field;
+        void *field = (char *)&x->new_layers[i] + k->field;
         int at = meta && meta->count > 1 ? i : 0;
         double value = k->usual;
         if (meta && k->type == META_I32) value = ((const int32_t *)meta->values)[at];
@@ -253,7 +253,7 @@ static int get_knob(Loader *x, const Knob *k) {
     return 0;
 }
 
-static double value_of(const Draft *d, const Knob *k) {
+static double value_of(const NewLayer *d, const Knob *k) {
     const void *field = (const char *)d + k->field;
     return k->type == META_I32 ? *(const int *)field : (double)*(const float *)field;
 }
@@ -265,20 +265,20 @@ static int check_owner(Loader *x, const Knob *k) {
     if (!meta || isnan(k->usual)) return 0;
     bool owned = false;
     for (int i = 0; i < x->m->n_layers; i++) {
-        bool owns = has(&x->drafts[i], k->owner);
+        bool owns = has(&x->new_layers[i], k->owner);
         owned |= owns;
-        if (meta->count > 1 && !owns && value_of(&x->drafts[i], k) != k->usual)
+        if (meta->count > 1 && !owns && value_of(&x->new_layers[i], k) != k->usual)
             return fail(x->err, "metadata %s of layer %d needs %s, which that layer does not have",
                         k->key, i, OWNERS[k->owner]);
     }
-    if (owned || value_of(&x->drafts[0], k) == k->usual) return 0;
+    if (owned || value_of(&x->new_layers[0], k) == k->usual) return 0;
     return fail(x->err, "metadata %s needs %s, which no layer has", k->key, OWNERS[k->owner]);
 }
 
 // The same for a knob of the model that some layers use.
 static int check_model_owner(Loader *x, const char *key, Owner owner) {
     for (int i = 0; i < x->m->n_layers; i++)
-        if (has(&x->drafts[i], owner)) return 0;
+        if (has(&x->new_layers[i], owner)) return 0;
     if (!read_meta(&x->r, key)) return 0;
     return fail(x->err, "metadata %s needs %s, which no layer has", key, OWNERS[owner]);
 }
@@ -307,7 +307,7 @@ static int check_latent(Loader *x, int i, const Attention *a) {
 }
 
 static int check_attention(Loader *x, int i) {
-    const Layer *l = &x->drafts[i].l;
+    const Layer *l = &x->new_layers[i].l;
     const Attention *a = &l->attention;
     int rotated = a->head_dim - a->latent.rank;
     if (a->n_heads % a->n_kv_heads)
@@ -333,9 +333,9 @@ static int check_attention(Loader *x, int i) {
 // A layer may read the cached keys and values of an earlier layer of the same shape, which is then
 // marked as shared.
 static int check_kv_from(Loader *x, int i) {
-    const Attention *a = &x->drafts[i].l.attention;
+    const Attention *a = &x->new_layers[i].l.attention;
     if (a->kv_from < 0) return 0;
-    Layer *earlier = a->kv_from < i ? &x->drafts[a->kv_from].l : NULL;
+    Layer *earlier = a->kv_from < i ? &x->new_layers[a->kv_from].l : NULL;
     Attention *b = earlier ? &earlier->attention : NULL;
     if (!b || earlier->mixer != MIXER_ATTENTION || b->kv_from >= 0 || b->latent.rank ||
         b->n_kv_heads != a->n_kv_heads || b->head_dim != a->head_dim)
@@ -358,13 +358,13 @@ static int check_deltanet(Loader *x, int i, DeltaNet *d) {
         return fail(x->err, "layer %d: heads of the delta rule exceed %d numbers, or their state "
                     "%d", i, MAX_DIM, MAX_DIM * LANES);
     d->conv.n_channels = (int)(2 * keys + values);
-    d->n_decays = x->drafts[i].by_channel ? d->k_dim : 1;
+    d->n_decays = x->new_layers[i].by_channel ? d->k_dim : 1;
     return check_width(x, i, "decays of the delta rule", d->n_v_heads, d->n_decays);
 }
 
 // Mamba-1 has one head of all its channels, of which it convolves x alone, as an RG-LRU does.
 static int check_mamba(Loader *x, int i) {
-    Draft *d = &x->drafts[i];
+    NewLayer *d = &x->new_layers[i];
     Layer *l = &d->l;
     int heads = d->ssm_heads, dim = d->ssm_head_dim, groups = d->ssm_groups, state = d->ssm_state;
     Mamba2 *m = &l->mamba2;
@@ -404,7 +404,7 @@ static int check_shortconv(Loader *x, int i, ShortConv *s) {
 
 // Checks the mixer that has a convolution, and sets the convolution's size.
 static int check_convolution(Loader *x, int i) {
-    Draft *d = &x->drafts[i];
+    NewLayer *d = &x->new_layers[i];
     Layer *l = &d->l;
     if (!has(d, CONVOLUTION)) return 0;
     bool delta = has(d, DELTA_RULE), mamba = has(d, MAMBA);
@@ -438,7 +438,7 @@ static int check_groups(Loader *x, int i, Experts *e) {
 }
 
 static int check_ffn(Loader *x, int i) {
-    const Draft *d = &x->drafts[i];
+    const NewLayer *d = &x->new_layers[i];
     const Layer *l = &d->l;
     const Experts *e = &l->experts;
     Activation act = l->ffn.act;
@@ -448,7 +448,7 @@ static int check_ffn(Loader *x, int i) {
     if (e->n && (e->top_k < 1 || e->top_k > e->n || e->d_expert < 1))
         return fail(x->err, "layer %d: %d of %d experts of width %d, expected 1 or more of each, "
                     "and no more than there are", i, e->top_k, e->n, e->d_expert);
-    if (e->n && check_groups(x, i, &x->drafts[i].l.experts)) return -1;
+    if (e->n && check_groups(x, i, &x->new_layers[i].l.experts)) return -1;
     if (act.kind == ACT_XIELU && act.gated)
         return fail(x->err, "layer %d: activation %d takes no gate", i, act.kind);
     if (act.kind == ACT_CLAMPED_SWIGLU && !act.gated)
@@ -461,7 +461,7 @@ static int check_ffn(Loader *x, int i) {
 
 // Nested branches are attention, a feed-forward network and Mamba-2, one in the other.
 static int check_nested(Loader *x, int i) {
-    const Draft *d = &x->drafts[i];
+    const NewLayer *d = &x->new_layers[i];
     if (!has(d, PLAIN_ATTENTION) || !d->l.mamba2_beside || !has_ffn(&d->l) ||
         d->norms != (PRE_ATTN | PRE_FFN | POST_FFN))
         return fail(x->err, "layer %d: layer.topology 4 needs attention without a latent, "
@@ -476,7 +476,7 @@ static int check_nested(Loader *x, int i) {
 // A sequential layer may have two mixers or none, and any norms. The other topologies need one
 // mixer, a feed-forward network, and certain norms.
 static int check_topology(Loader *x, int i) {
-    const Draft *d = &x->drafts[i];
+    const NewLayer *d = &x->new_layers[i];
     const Layer *l = &d->l;
     int both = d->norms & (PRE_ATTN | PRE_FFN);
     if (l->mixer == MIXER_NONE && d->norms & (PRE_ATTN | POST_ATTN))
@@ -496,7 +496,7 @@ static int check_topology(Loader *x, int i) {
     return 0;
 }
 
-static bool sees_all(const Draft *d) {
+static bool sees_all(const NewLayer *d) {
     return has(d, ATTENTION) && d->l.attention.mask == MASK_ALL;
 }
 
@@ -504,14 +504,14 @@ static bool sees_all(const Draft *d) {
 // and no state.
 static int check_encoder(Loader *x) {
     Model *m = x->m;
-    for (int i = 0; i < m->n_layers && !m->source.n; i++) m->encoder |= sees_all(&x->drafts[i]);
+    for (int i = 0; i < m->n_layers && !m->source.n; i++) m->encoder |= sees_all(&x->new_layers[i]);
     for (int i = 0; i < (m->encoder ? m->n_layers : m->source.n); i++)
-        if (!has(&x->drafts[i], ATTENTION) || has(&x->drafts[i], MAMBA) ||
-            x->drafts[i].l.attention.kv_from >= 0)
+        if (!has(&x->new_layers[i], ATTENTION) || has(&x->new_layers[i], MAMBA) ||
+            x->new_layers[i].l.attention.kv_from >= 0)
             return fail(x->err, "layer %d: layer.mask 1 needs attention with keys and values of "
                         "its own, and nothing beside it, in every layer", i);
     for (int i = 0; m->source.n && i < m->n_layers; i++) {
-        const Draft *d = &x->drafts[i];
+        const NewLayer *d = &x->new_layers[i];
         if (sees_all(d) != (i < m->source.n))
             return fail(x->err, "layer %d: layer.mask is %d, but model.source_layers is %d", i,
                         d->l.attention.mask, m->source.n);
@@ -537,13 +537,13 @@ static Attention cross_of(const Attention *a) {
 
 static int check_mixers(Loader *x) {
     for (int i = 0; i < x->m->n_layers; i++)
-        if (x->drafts[i].l.mixer != MIXER_NONE) return 0;
+        if (x->new_layers[i].l.mixer != MIXER_NONE) return 0;
     return fail(x->err, "layer.mixer is %d, none, in every layer: nothing looks at other tokens",
                 MIXER_NONE);
 }
 
 // Moves the draft's knobs into the layer, and zeroes the structs of what the layer lacks.
-static void settle_layer(Draft *d) {
+static void settle_layer(NewLayer *d) {
     Layer *l = &d->l;
     l->experts.renorm = d->renorm;
     l->ffn.act = l->experts.act = (Activation){.kind = (Act)d->act, .gated = d->gated};
@@ -559,9 +559,9 @@ static void settle_layer(Draft *d) {
 
 int load_layer_knobs(Loader *x) {
     Model *m = x->m;
-    x->drafts = calloc((size_t)m->n_layers, sizeof *x->drafts);
+    x->new_layers = calloc((size_t)m->n_layers, sizeof *x->new_layers);
     m->layers = calloc((size_t)m->n_layers, sizeof *m->layers);
-    if (!x->drafts || !m->layers) return fail(x->err, "no memory for %d layers", m->n_layers);
+    if (!x->new_layers || !m->layers) return fail(x->err, "no memory for %d layers", m->n_layers);
     for (int k = 0; k < N_KNOBS; k++)
         if (get_knob(x, &KNOBS[k])) return -1;
     for (int k = 0; k < N_KNOBS; k++)
@@ -571,13 +571,13 @@ int load_layer_knobs(Loader *x) {
         read_float(&x->r, "model.latent_eps", 0.0f, m->norm_eps, &x->latent_eps))
         return -1;
     for (int i = 0; i < m->n_layers; i++) {
-        settle_layer(&x->drafts[i]);
+        settle_layer(&x->new_layers[i]);
         if (check_attention(x, i) || check_kv_from(x, i) || check_convolution(x, i) ||
             check_ffn(x, i) || check_topology(x, i))
             return -1;
     }
     if (check_encoder(x) || check_mixers(x)) return -1;
-    for (int i = 0; i < m->n_layers; i++) m->layers[i] = x->drafts[i].l;
+    for (int i = 0; i < m->n_layers; i++) m->layers[i] = x->new_layers[i].l;
     for (int i = m->text.first; m->source.n && i < m->n_layers; i++)
         m->layers[i].cross = cross_of(&m->layers[i].attention);
     return 0;

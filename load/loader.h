@@ -18,14 +18,14 @@ typedef struct {  // a layer that is being read, and the knobs that only the loa
     int by_channel;          // DeltaNet.n_decays is k_dim
     float delta_eps;         // of the delta rule's norm; -1: model.norm_eps
     float ssm_eps;           // of Mamba-1's norms; -1: the same
-} Draft;
+} NewLayer;
 
 typedef struct {
     Reader r;
     Error *err;
     Model *m;
     int has_logits;   // 1: the model turns hidden states into logits
-    Draft *drafts;    // [n_layers]
+    NewLayer *new_layers;    // [n_layers]
     float latent_eps;
 } Loader;
 
@@ -36,7 +36,7 @@ typedef struct {
 // ---- knobs.c ----
 
 int load_model_knobs(Loader *x);
-int load_layer_knobs(Loader *x);  // makes drafts and layers
+int load_layer_knobs(Loader *x);  // makes new_layers and layers
 
 // ---- readout.c ----
 

@@ -54,7 +54,7 @@ int model_parse(Model *model, const uint8_t *bytes, size_t size, Error *err) {
                  refuse_unread_meta(&x.r, "model.") ||
                  refuse_unread_meta(&x.r, "layer.") || refuse_unread_tensors(&x.r);
     reader_close(&x.r);
-    free(x.drafts);
+    free(x.new_layers);
     if (status) {
         model_close(model);
         return -1;

@@ -119,7 +119,7 @@ static int get_layer_norms(Loader *x, int i, Layer *l) {
         {POST_FFN, "ffn_post_norm", &l->ffn_post_norm, x->m->n_embd},
     };
     for (size_t k = 0; k < sizeof norms / sizeof *norms; k++)
-        if (x->drafts[i].norms & norms[k].bit &&
+        if (x->new_layers[i].norms & norms[k].bit &&
             need_norm(x, norms[k].norm, i, norms[k].name, norms[k].width))
             return -1;
     return 0;
@@ -237,7 +237,7 @@ static int need_matrix_or_two(Loader *x, Matrix *out, Matrix *down, int i, const
 static int get_deltanet(Loader *x, int i, DeltaNet *n) {
     int d = x->m->n_embd, heads = n->n_v_heads, width = heads * n->v_dim;
     int decays = heads * n->n_decays;
-    float eps = x->drafts[i].delta_eps;
+    float eps = x->new_layers[i].delta_eps;
     if (need_rms_norm(x, &n->norm, i, "delta_norm", n->v_dim)) return -1;
     if (eps >= 0.0f) n->norm.eps = eps;
     return need_matrix(x, &n->in, i, "mix_in", n->conv.n_channels, d) || get_conv(x, i, &n->conv) ||
@@ -264,7 +264,7 @@ static int get_mamba2(Loader *x, int i, Mamba2 *m) {
 // Mamba-1: the columns of ssm_step_up say the rank of its steps.
 static int get_mamba1(Loader *x, int i, Mamba1 *m) {
     int d = x->m->n_embd, width = m->width, state = m->d_state;
-    float eps = x->drafts[i].ssm_eps;
+    float eps = x->new_layers[i].ssm_eps;
     const Tensor *low = read_tensor(&x->r, name_of(i, "ssm_low", "").text);
     const Tensor *up = read_tensor(&x->r, name_of(i, "ssm_step_up", "").text);
     int rank = m->rank = up ? (int)up->cols : 1;
@@ -377,7 +377,7 @@ static int get_layer(Loader *x, int i) {
 
 // Tensors before and after the layers of an encoder or decoder, except for the embedding. Their
 // names begin with `prefix`.
-static int get_layer_stack(Loader *x, Stack *s, const char *prefix) {
+static int get_layer_stack(Loader *x, Tower *s, const char *prefix) {
     Name pos = name_of(-1, prefix, "embed_pos"), embed_norm = name_of(-1, prefix, "embed_norm");
     Name norm = name_of(-1, prefix, "norm");
     int d = x->m->d_embed;
@@ -393,7 +393,7 @@ static int get_layer_stack(Loader *x, Stack *s, const char *prefix) {
 // The encoder uses the decoder's embedding, unless the file has one for source tokens.
 static int get_source(Loader *x) {
     Model *m = x->m;
-    Stack *s = &m->source;
+    Tower *s = &m->source;
     const Tensor *own = checkpoint_tensor(&m->file, "source_embed");
     s->embed = m->text.embed;
     if (!s->n) return 0;

@@ -97,7 +97,7 @@ static void key_q4(const Kernels *kernels, uint8_t *panel, int lane, const float
     }
 }
 
-// Codes share bytes with those of the position four before or after.
+// A code shares a byte with the code of the position four before it or after it.
 static void value_q4(const Kernels *kernels, uint8_t *values, int width, int lane, const float *x,
                      int dim) {
     const int shift = 8 * (lane % 4) + (lane % 8 < 4 ? 0 : 4);  // in a word of eight positions
@@ -141,7 +141,7 @@ static void row_blocks(const Kernels *k, float *out, const uint8_t *panel, size_
         size_t left = (size_t)n_in - b * BLOCK;
         numbers(block, panel + b * bytes, lane);
         for (int i = 0; i < BLOCK; i++) block[i] *= scale;
-        k->turn(block, block, 1.0f, BLOCK);
+        k->hadamard(block, block, 1.0f, BLOCK);
         memcpy(out + b * BLOCK, block, sizeof *out * (left < BLOCK ? left : BLOCK));
     }
 }

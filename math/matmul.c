@@ -13,27 +13,27 @@ typedef struct {  // products of one input
     bool bf16, q8;                // some matrix needs this form of x
 } Matmul;
 
-static int input_width(const Matmul *m) { return m->products[0].w->n_in; }
+static int input_width(const Matmul *mul) { return mul->products[0].matrix->n_in; }
 
 // ---- the input, rounded for the weights' dtypes ----
 
 static void convert_row(const void *arg, int t, int thread) {
-    const Matmul *m = arg;
-    const Kernels *k = m->w->k;
-    const InputForms *in = &m->w->input;
-    int n_in = input_width(m);
+    const Matmul *mul = arg;
+    const Kernels *k = mul->w->k;
+    const InputForms *in = &mul->w->input;
+    int n_in = input_width(mul);
     size_t block = (size_t)t * blocks_apart((size_t)n_in);
-    const float *x = row(m->x, t);
-    if (m->bf16) k->to_bf16(in->bf16 + block * BLOCK, x, n_in);
-    if (m->q8)
+    const float *x = row(mul->x, t);
+    if (mul->bf16) k->to_bf16(in->bf16 + block * BLOCK, x, n_in);
+    if (mul->q8)
         k->to_q8(in->q8 + block * BLOCK, in->scale + block, in->offset + block, x, n_in, true);
 }
 
 // The rows of x from `first` on, in every form.
-static Rows forms_of(const Matmul *m, int first) {
-    const InputForms *in = &m->w->input;
-    size_t blocks = blocks_apart((size_t)input_width(m)), block = (size_t)first * blocks;
-    return (Rows){.f32 = row(m->x, first), .stride = m->x.stride, .blocks = blocks,
+static Rows forms_of(const Matmul *mul, int first) {
+    const InputForms *in = &mul->w->input;
+    size_t blocks = blocks_apart((size_t)input_width(mul)), block = (size_t)first * blocks;
+    return (Rows){.f32 = row(mul->x, first), .stride = mul->x.stride, .blocks = blocks,
                   .bf16 = in->bf16 + block * BLOCK, .q = in->q8 + block * BLOCK,
                   .scale = in->scale + block, .offset = in->offset + block};
 }
@@ -43,19 +43,19 @@ static Rows forms_of(const Matmul *m, int first) {
 static int n_panels(const Matrix *matrix) { return (matrix->n_out + LANES - 1) / LANES; }
 
 // Items of one matrix's panels.
-static int n_items_of(const Matmul *m, const Matrix *matrix) {
-    return (n_panels(matrix) + m->panels_per_item - 1) / m->panels_per_item;
+static int n_items_of(const Matmul *mul, const Matrix *matrix) {
+    return (n_panels(matrix) + mul->panels_per_item - 1) / mul->panels_per_item;
 }
 
 // Multiplies panels first..first+n-1 of matrix `which` by rows from..from+n_rows-1 of x.
-static void multiply_panels(const Matmul *m, const Product *product, int which, int first, int n,
+static void multiply_panels(const Matmul *mul, const Product *product, int which, int first, int n,
                             int from, int n_rows) {
-    const Kernels *k = m->w->k;
-    const Matrix *matrix = product->w;
+    const Kernels *k = mul->w->k;
+    const Matrix *matrix = product->matrix;
     Buffer out = product->out;
     size_t bytes = panel_bytes(matrix->dtype, matrix->n_in);
     size_t panel = (size_t)which * (size_t)n_panels(matrix) + (size_t)first;
-    Rows rows = forms_of(m, from);
+    Rows rows = forms_of(mul, from);
     k->matmul[matrix->dtype](row(out, from) + first * LANES, out.stride,
                              matrix->data + panel * bytes, bytes, n, matrix->n_in, &rows, n_rows,
                              0);
@@ -68,57 +68,58 @@ static void multiply_panels(const Matmul *m, const Product *product, int which, 
 
 // Item: (group, some panels of one of the matrices, some of the group's rows).
 static void multiply_item(const void *arg, int item, int thread) {
-    const Matmul *m = arg;
-    const Group *g = &m->groups[item / m->n_cuts / m->items_per_group];
-    int from = item % m->n_cuts * m->rows_per_item, left = g->n - from;
+    const Matmul *mul = arg;
+    const Group *g = &mul->groups[item / mul->n_cuts / mul->items_per_group];
+    int from = item % mul->n_cuts * mul->rows_per_item, left = g->n - from;
     if (left <= 0) return;
-    int i = item / m->n_cuts % m->items_per_group;
-    const Product *p = m->products;
-    for (; i >= n_items_of(m, p->w); p++) i -= n_items_of(m, p->w);
-    int first = i * m->panels_per_item, n = n_panels(p->w) - first;
-    multiply_panels(m, p, g->which, first, n < m->panels_per_item ? n : m->panels_per_item,
-                    g->first + from, left < m->rows_per_item ? left : m->rows_per_item);
+    int i = item / mul->n_cuts % mul->items_per_group;
+    const Product *p = mul->products;
+    for (; i >= n_items_of(mul, p->matrix); p++) i -= n_items_of(mul, p->matrix);
+    int first = i * mul->panels_per_item, n = n_panels(p->matrix) - first;
+    multiply_panels(mul, p, g->which, first, n < mul->panels_per_item ? n : mul->panels_per_item,
+                    g->first + from, left < mul->rows_per_item ? left : mul->rows_per_item);
 }
 
-// Cuts groups, of `most` rows at most, so that an item's rows, if the kernels don't want more, stay
-// in the second-level cache while its panels pass; and further, down to FEWEST rows, if there would
-// be too few items for the threads. n_uncut: items without such cuts.
-static void cut_rows(Matmul *m, int most, int n_uncut) {
+// Cuts the rows of groups, `most` in the largest. An item's rows should stay in the second-level
+// cache while its panels pass, unless the kernels want more rows. If that leaves too few items for
+// the threads, items get fewer rows, down to FEWEST. n_uncut: items if no rows are cut.
+static void cut_rows(Matmul *mul, int most, int n_uncut) {
     enum { CACHED = 1 << 18, FEWEST = 64 };
-    int rows = CACHED / (input_width(m) * (m->q8 ? 1 : m->bf16 ? 2 : 4));
-    int wanted = m->w->k->rows_wanted, enough = 8 * pool_threads(m->w->pool);
-    m->n_cuts = (most + FEWEST - 1) / (rows > wanted ? rows : wanted);
-    if (m->n_cuts * n_uncut < enough) m->n_cuts = enough / n_uncut;
-    if (m->n_cuts > most / FEWEST) m->n_cuts = most / FEWEST;
-    if (m->n_cuts < 1) m->n_cuts = 1;
-    m->rows_per_item = (most + m->n_cuts - 1) / m->n_cuts;
+    int rows = CACHED / (input_width(mul) * (mul->q8 ? 1 : mul->bf16 ? 2 : 4));
+    int wanted = mul->w->k->rows_wanted, enough = 8 * pool_threads(mul->w->pool);
+    mul->n_cuts = (most + FEWEST - 1) / (rows > wanted ? rows : wanted);
+    if (mul->n_cuts * n_uncut < enough) mul->n_cuts = enough / n_uncut;
+    if (mul->n_cuts > most / FEWEST) mul->n_cuts = most / FEWEST;
+    if (mul->n_cuts < 1) mul->n_cuts = 1;
+    mul->rows_per_item = (most + mul->n_cuts - 1) / mul->n_cuts;
 }
 
 // ---- products ----
 
 void multiply_groups(Workspace *w, const Product *products, int n_products, Buffer x, int n_rows,
                      const Group *groups, int n_groups) {
-    Matmul m = {.w = w, .products = products, .x = x, .groups = groups};
+    Matmul mul = {.w = w, .products = products, .x = x, .groups = groups};
     int total = 0, most = 0;
     size_t bytes = 0;  // of weights, for each row
     for (int i = 0; i < n_products; i++) {
-        const Matrix *matrix = products[i].w;
-        m.bf16 |= dtypes[matrix->dtype].input == INPUT_BF16;
-        m.q8 |= dtypes[matrix->dtype].input == INPUT_INT8;
+        const Matrix *matrix = products[i].matrix;
+        mul.bf16 |= dtypes[matrix->dtype].input == INPUT_BF16;
+        mul.q8 |= dtypes[matrix->dtype].input == INPUT_INT8;
         total += n_panels(matrix) * n_groups;
         bytes += (size_t)n_panels(matrix) * panel_bytes(matrix->dtype, matrix->n_in);
     }
     for (int i = 0; i < n_groups; i++) most = groups[i].n > most ? groups[i].n : most;
     if (w->probe.product) probe_products(w, products, n_products, x, groups, n_groups);
-    if (m.bf16 || m.q8) parallel_for(w->pool, n_rows, convert_row, &m);
+    if (mul.bf16 || mul.q8) parallel_for(w->pool, n_rows, convert_row, &mul);
     // 8 items a thread, so that shares are even, but no item below 4 panels; kernels are fastest
     // with multiples of 4.
     int share = total / (8 * pool_threads(w->pool)) / 4 * 4;
-    m.panels_per_item = share < 4 ? 4 : share > 16 ? 16 : share;
-    for (int i = 0; i < n_products; i++) m.items_per_group += n_items_of(&m, products[i].w);
-    cut_rows(&m, most, m.items_per_group * n_groups);
-    int n_items = m.items_per_group * n_groups * m.n_cuts;
-    parallel_if_large(w, bytes * (size_t)n_rows, n_items, multiply_item, &m);
+    mul.panels_per_item = share < 4 ? 4 : share > 16 ? 16 : share;
+    for (int i = 0; i < n_products; i++)
+        mul.items_per_group += n_items_of(&mul, products[i].matrix);
+    cut_rows(&mul, most, mul.items_per_group * n_groups);
+    int n_items = mul.items_per_group * n_groups * mul.n_cuts;
+    parallel_if_large(w, bytes * (size_t)n_rows, n_items, multiply_item, &mul);
 }
 
 void unpack_row(const Workspace *w, float *out, const Matrix *matrix, int r) {

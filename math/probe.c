@@ -17,10 +17,11 @@ void probe_products(const Workspace *w, const Product *products, int n_products,
     char names[MAX_PRODUCTS][64];
     const char *tensors[MAX_PRODUCTS];
     for (int i = 0; i < n_products; i++) {
-        name_of(w, products[i].w, names[i], sizeof names[i]);
+        name_of(w, products[i].matrix, names[i], sizeof names[i]);
         tensors[i] = names[i];
     }
     for (const Group *g = groups; g < groups + n_groups; g++)
         w->probe.product(w->probe.context, &(heads_product_input){
-            tensors, n_products, g->which, row(x, g->first), x.stride, g->n, products[0].w->n_in});
+            tensors, n_products, g->which, row(x, g->first), x.stride, g->n,
+            products[0].matrix->n_in});
 }

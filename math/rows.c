@@ -1,5 +1,5 @@
 // Operations on the rows of a pass, each row by itself: threads share the rows, and a row's result
-// does not depend on the others.
+// does not depend on other rows.
 #include <string.h>
 
 #include "engine.h"

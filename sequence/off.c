@@ -26,7 +26,7 @@ static const char *read_item(const Workspace *w, const char *item, HeadsOfLayer 
                              Error *err) {
     const Model *m = w->model;
     const char *p = item + (*item == 'e' || *item == 'x');
-    const Stack *stack = *item == 'e' ? &m->source : &m->text;
+    const Tower *tower = *item == 'e' ? &m->source : &m->text;
     int number, head = -1, len = (int)strcspn(item, ",");
     bool all = false, ok = read_number(&p, &number) && *p++ == '.';
     if (ok && *p == '*') all = *p++;
@@ -34,12 +34,12 @@ static const char *read_item(const Workspace *w, const char *item, HeadsOfLayer 
     if (!ok || (*p && *p != ','))
         return fail(err, "heads off: expected LAYER.HEAD, such as 5.3, or 5.* for all of a layer, "
                     "found \"%.*s\"", len, item), NULL;
-    if (!stack->n)
+    if (!tower->n)
         return fail(err, "heads off: \"%.*s\": the model has no encoder", len, item), NULL;
-    if (number >= stack->n)
-        return fail(err, "heads off: \"%.*s\": there are layers 0..%d", len, item, stack->n - 1),
+    if (number >= tower->n)
+        return fail(err, "heads off: \"%.*s\": there are layers 0..%d", len, item, tower->n - 1),
                NULL;
-    const Layer *l = &m->layers[stack->first + number];
+    const Layer *l = &m->layers[tower->first + number];
     const Attention *a = *item == 'x' ? &l->cross : &l->attention;
     bool attends = *item == 'x' ? a->n_heads > 0 : l->mixer == MIXER_ATTENTION;
     if (!attends)
@@ -48,8 +48,8 @@ static const char *read_item(const Workspace *w, const char *item, HeadsOfLayer 
     if (head >= a->n_heads)
         return fail(err, "heads off: \"%.*s\": the layer has heads 0..%d", len, item,
                     a->n_heads - 1), NULL;
-    const KvLayer *kv = &w->kv.layers[stack->first + number];
-    if (*item == 'x') kv = kv_cross(w, stack->first + number);
+    const KvLayer *kv = &w->kv.layers[tower->first + number];
+    if (*item == 'x') kv = kv_cross(w, tower->first + number);
     *heads = (HeadsOfLayer){(int)(kv - w->kv.layers), all ? 0 : head, all ? a->n_heads - 1 : head};
     return p;
 }

@@ -16,7 +16,7 @@ static int check_source(Workspace *w, const Run *r, Error *err) {
 static int check_sources(Workspace *w, const Run *runs, int n_runs, Error *err) {
     if (n_runs < 0) return fail(err, "no room for %d runs", n_runs);
     if (n_runs && need(runs, "runs", err)) return -1;
-    w->stack = &w->model->source;
+    w->tower = &w->model->source;
     w->call++;
     for (const Run *r = runs; r < runs + n_runs; r++)
         if (check_source(w, r, err)) return -1;
@@ -31,7 +31,7 @@ static void run_pass(Workspace *w) {
 }
 
 static void add_source(Workspace *w, Sequence *s, const int *tokens, int n) {
-    if (n > w->full - w->n_rows) run_pass(w);
+    if (n > w->pass_rows - w->n_rows) run_pass(w);
     add_span(w, s, tokens, n, 0, 0);
     memmove(s->source.tokens, tokens, sizeof *tokens * (size_t)n);
     s->source.n = n;

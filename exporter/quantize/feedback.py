@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .panels import BLOCK, TURNED_W, Blocks, inverse, quantize_blocks, rounded, turn
+from .panels import BLOCK, TURNED_W, Blocks, inverse, quantize_blocks, rounded, hadamard
 
 # The matrix that turns a block of 32 inputs: one product, where the engine takes five steps; only
 # the last place may differ.
-_TURN = turn(np.eye(BLOCK, dtype=np.float32)) * np.float32(0.125)
+_TURN = hadamard(np.eye(BLOCK, dtype=np.float32)) * np.float32(0.125)
 ROUNDS = 2  # of scales and values in turn
 DAMPING = 0.03  # of the mean moment, added to each: directions that no text showed count a little
 
@@ -60,7 +60,7 @@ def row_errors(weights: np.ndarray, blocks: Blocks) -> np.ndarray:
 def _turned(weights: np.ndarray) -> np.ndarray:
     """The weights as the file has them, before rounding."""
     filled = _fill(weights)
-    return (turn(filled.reshape(-1, BLOCK)) * TURNED_W).reshape(filled.shape)
+    return (hadamard(filled.reshape(-1, BLOCK)) * TURNED_W).reshape(filled.shape)
 
 
 def _fill(rows: np.ndarray) -> np.ndarray:

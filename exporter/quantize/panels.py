@@ -158,7 +158,7 @@ def pack_numpy(weights: np.ndarray, dtype: str) -> tuple[bytes, float]:
         bits = _to_bf16(weights)
         return _interleave(bits, 2).tobytes(), square_sum(_from_bf16(bits) - weights)
     with np.errstate(over="ignore", invalid="ignore"):  # too large is found below
-        turned = (turn(weights.reshape(-1, BLOCK)) * TURNED_W).reshape(weights.shape)
+        turned = (hadamard(weights.reshape(-1, BLOCK)) * TURNED_W).reshape(weights.shape)
     blocks = quantize_blocks(turned, dtype)
     error = square_sum(blocks.weights() - turned) / (BLOCK * TURNED_W**2)
     return pack_blocks(blocks, dtype), error
@@ -203,7 +203,7 @@ def pack_blocks(blocks: Blocks, dtype: str) -> bytes:
     return _pack_codes(codes.astype(np.uint8), scale, dtype)
 
 
-def turn(blocks: np.ndarray) -> np.ndarray:
+def hadamard(blocks: np.ndarray) -> np.ndarray:
     """float32 [n][32] times the 32 x 32 Hadamard matrix, whose square is 32 (docs/format.md:
     transformed blocks)."""
     for stride in (16, 8, 4, 2, 1):
@@ -221,7 +221,7 @@ def unpack(data: bytes, dtype: str, n_out: int, n_in: int) -> np.ndarray:
         weights = _from_bf16(_deinterleave(np.frombuffer(data, np.uint16), panels, 2))
     else:
         turned = unpack_blocks(data, dtype, n_out, n_in).weights()
-        weights = turn(turned.reshape(-1, BLOCK)).reshape(turned.shape) / (BLOCK * TURNED_W)
+        weights = hadamard(turned.reshape(-1, BLOCK)).reshape(turned.shape) / (BLOCK * TURNED_W)
         return np.ascontiguousarray(weights[:, :n_in])
     return np.ascontiguousarray(weights.reshape(panels * LANES, -1)[:n_out, :n_in])
 

@@ -322,7 +322,7 @@ CALL(to_q4_towards, for (int i = 0; i < n; i += Q4_AT_ONCE)
          k->to_q4((uint8_t *)u->q + i, u->half + i, u->x + i, u->y + i, (size_t)(u->z - u->y), 2,
                   next_of(n, i)))
 CALL(to_q8_turned, k->to_q8(u->q, u->y, u->offset, u->x, n, true))
-CALL(turn, k->turn(u->x, u->x, u->a, n / BLOCK * BLOCK))
+CALL(hadamard, k->hadamard(u->x, u->x, u->a, n / BLOCK * BLOCK))
 CALL(rmsnorm, k->rmsnorm(u->y, u->x, u->z, n, 1e-5f))
 CALL(rmsnorm_in_place, k->rmsnorm(u->x, u->x, u->z, n, 1e-5f))
 CALL(layernorm, k->layernorm(u->x, u->x, u->z, u->y, n, 1e-5f))
@@ -400,7 +400,7 @@ static const struct {
     {"to_q8 turned", call_to_q8_turned},
     {"to_q4", call_to_q4},
     {"to_q4 towards a direction of two rows", call_to_q4_towards},
-    {"turn in place", call_turn},
+    {"hadamard in place", call_hadamard},
     {"rmsnorm", call_rmsnorm},
     {"rmsnorm in place", call_rmsnorm_in_place},
     {"layernorm in place", call_layernorm},

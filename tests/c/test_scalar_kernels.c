@@ -321,8 +321,8 @@ static void test_turn(void) {
     float x[BLOCK], once[BLOCK], twice[BLOCK];
     double worst = 0;
     for (int i = 0; i < BLOCK; i++) x[i] = random_float(PLAIN);
-    scalar_kernels.turn(once, x, 1.0f, BLOCK);
-    scalar_kernels.turn(twice, once, 1.0f, BLOCK);
+    scalar_kernels.hadamard(once, x, 1.0f, BLOCK);
+    scalar_kernels.hadamard(twice, once, 1.0f, BLOCK);
     for (int i = 0; i < BLOCK; i++) {
         double sum = 0;
         for (int k = 0; k < BLOCK; k++)
@@ -330,7 +330,7 @@ static void test_turn(void) {
         worst = fmax(worst, fmax(fabs((double)once[i] - sum),
                                  fabs((double)twice[i] / BLOCK - (double)x[i])));
     }
-    report("scalar", "turn is a Hadamard transform", worst < 1e-5, "off by %.3g", worst);
+    report("scalar", "hadamard is the Hadamard transform", worst < 1e-5, "off by %.3g", worst);
 }
 
 static void test_q8(void) {

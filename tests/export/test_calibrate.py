@@ -25,7 +25,7 @@ from exporter.checkpoint import Checkpoint
 from exporter.native import native
 from exporter.quantize.engine import Text
 from exporter.quantize.feedback import product_error, turned_rows, with_feedback
-from exporter.quantize.panels import quantize_blocks, turn
+from exporter.quantize.panels import quantize_blocks, hadamard
 from exporter.quantize.steps import Folder
 from exporter.quantize.work import Progress
 from exporter.tensor import ExportError
@@ -146,7 +146,7 @@ def test_rows_are_turned_and_rounded():
     found = turned_rows(rows)
     assert found.shape == (7, 96) and not found[2].any()
     filled = np.pad(rows, ((0, 0), (0, 26))).reshape(-1, 32)
-    exact = turn(filled) / 8
+    exact = hadamard(filled) / 8
     step = np.abs(exact).max(1, keepdims=True) / 127
     numbers = found.reshape(-1, 32) / np.where(step > 0, step, 1)
     assert np.abs(numbers - np.rint(numbers)).max() < 1e-3
@@ -170,7 +170,7 @@ def test_feedback_lowers_the_error_on_other_texts(dtype, better, tmp_path):
                 blocks = with_feedback(weights, x.T @ x, dtype)
                 filled = np.pad(weights, ((0, 0), (0, -weights.shape[1] % 32)))
                 nearest = quantize_blocks(
-                    (turn(filled.reshape(-1, 32)) / 4).reshape(filled.shape), dtype
+                    (hadamard(filled.reshape(-1, 32)) / 4).reshape(filled.shape), dtype
                 )
                 fed, near = (product_error(weights, b, y.T @ y) for b in (blocks, nearest))
                 ratios.append(fed / near)
@@ -182,7 +182,7 @@ def test_feedback_without_inputs_rounds_to_nearest():
     numbers = np.random.RandomState(2)
     weights = numbers.standard_normal((20, 64)).astype(np.float32)
     none = with_feedback(weights, np.zeros((64, 64), np.float32), "q4")
-    nearest = quantize_blocks((turn(weights.reshape(-1, 32)) / 4).reshape(20, 64), "q4")
+    nearest = quantize_blocks((hadamard(weights.reshape(-1, 32)) / 4).reshape(20, 64), "q4")
     same = (none.values == nearest.values).mean()
     assert same > 0.99
     x = turned_rows(numbers.standard_normal((3, 64)).astype(np.float32))
