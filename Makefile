@@ -146,7 +146,7 @@ RELAXED_KERNELS := $(if $(RELAXED),wasm_relaxed wasm_signed wasm_unsigned)
 # These two first, since zig's libc has a function times, and threads that never start.
 WASM_FIRST := system/arena.c $(if $(THREADS),system/wasm_threads.c)
 ENGINE := $(WASM_FIRST) $(filter-out $(WASM_FIRST),$(ENGINE)) kernels/wasm.c \
-    $(RELAXED_KERNELS:%=kernels/%.c) web/web.c
+    $(RELAXED_KERNELS:%=kernels/%.c) browser/web/web.c
 ifdef THREADS  # on a memory that the page makes
 SHARED := -Wl,--shared-memory,--import-memory,--export-memory,--export=__stack_pointer \
     -Wl,--initial-memory=33554432,--max-memory=4294901760
@@ -194,10 +194,10 @@ $(BUILD)/tests/c/example: examples/batch.c $(BUILD)/libheads.a
 	@mkdir -p $(@D)
 	$(call quiet,link)$(CC) $(CFLAGS) $(FLAGS) -I. -o $@ $^ $(LDLIBS)
 
-# The head page: one file of page/'s, and that file as an array of C.
-$(BUILD)/page.html: page/bundle $(wildcard page/*.html page/*.css page/*.js)
+# The head page: one file of browser/page's, and that file as an array of C.
+$(BUILD)/page.html: $(wildcard browser/page/*)
 	@mkdir -p $(@D)
-	$(call quiet,bundle)sh page/bundle page/index.html > $@
+	$(call quiet,bundle)sh browser/page/bundle browser/page/index.html > $@
 
 $(BUILD)/page.c: $(BUILD)/page.html
 	@{ echo '#include "cli/heads/html.h"'; echo 'const unsigned char page_html[] = {'; \
@@ -319,16 +319,16 @@ web: $(ZIG_READY)
 	$(MAKE) TARGET=wasm32-wasi RELAXED=1 module
 	$(MAKE) TARGET=wasm32-wasi RELAXED=1 THREADS=1 module
 	@mkdir -p build/web
-	cd build/wasm32-wasi && sh ../../web/bundle relaxed/threads/heads.wasm relaxed/heads.wasm heads.wasm > ../web/heads.js
-	cp web/example.html build/web
+	cd build/wasm32-wasi && sh ../../browser/web/bundle relaxed/threads/heads.wasm relaxed/heads.wasm heads.wasm > ../web/heads.js
+	cp browser/web/example.html build/web
 
 # The live page: one file, with the engine and both models.
 live: web
-	sh page/bundle live/index.html > build/live.html
+	sh browser/page/bundle browser/live/index.html > build/live.html
 
 module: $(BUILD)/heads.wasm
 
-# What web/ and the live page need beside heads.h.
+# What browser/  need beside heads.h.
 WASM_EXPORTS := malloc reserve inspect_layer inspect_kv_bytes token_losses
 
 $(BUILD)/heads.wasm: $(ENGINE_OBJ)

@@ -1,4 +1,4 @@
-// The head page, which the Makefile bundles from page/
+// The head page, which the Makefile bundles from browser/page/
 #ifndef CLI_HEADS_HTML_H
 #define CLI_HEADS_HTML_H
 

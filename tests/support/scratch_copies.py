@@ -32,7 +32,7 @@ def change(text: str, lines: list[str]) -> str:
 def build(folder: Path, page: str) -> None:
     """./run-scalar and the exporter with the page's changes."""
     for path in ROOT.iterdir():
-        rooms = ("exporter", "page", "browser")
+        rooms = ("exporter", "browser")
         sources = path.is_dir() and (any(path.glob("*.c")) or path.name in rooms)
         if sources and path.name != "build":
             shutil.copytree(path, folder / path.name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -9,7 +9,7 @@ import { runInThisContext } from "node:vm";
 const [where, library, plan_path, out_path] = process.argv.slice(2);
 const plan = JSON.parse(readFileSync(plan_path, "utf8"));
 
-// Runs in node, or in a page: it needs only globalThis.heads, live/engine.js, the plan and named Blobs.
+// Runs in node, or in a page: it needs only globalThis.heads, browser/live/engine.js, the plan and named Blobs.
 async function collect(plan, file) {
   const digest = async (arrays) => {
     const bytes = await new Blob(arrays).arrayBuffer();

@@ -121,7 +121,7 @@ def large(tmp_path_factory) -> Path:
 def test_three_gigabytes(large, tmp_path):
     plan = {
         "page": str(WEB / "example.html"),
-        "looking": str(ROOT / "live" / "engine.js"),
+        "looking": str(ROOT / "browser" / "live" / "engine.js"),
         "files": {"large": str(large)},
         "ids": [LARGE - 1, 3],
     }
@@ -149,7 +149,7 @@ def answers(request, fault_models, broken, stories, tmp_path_factory) -> dict:
     plan = {
         "files": {name: str(path) for name, path in files.items() if path.stat().st_size},
         "page": str(WEB / "example.html"),
-        "looking": str(ROOT / "live" / "engine.js"),
+        "looking": str(ROOT / "browser" / "live" / "engine.js"),
         "example": PROMPT + told,
         "isa": isa,
         "isolated": n_threads > 1,

@@ -1,4 +1,4 @@
-// The engine as this page uses it: methods that run in the worker, beside those of web/heads.js.
+// The engine as this page uses it: methods that run in the worker, beside the methods of web/heads.js.
 "use strict";
 
 const open_engine = globalThis.heads.open, { Engine } = globalThis.heads;
