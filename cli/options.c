@@ -2,12 +2,12 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "help.h"
 #include "print.h"
 
 const char BUNDLED[] = "the bundled model";
@@ -18,19 +18,6 @@ static const Options DEFAULTS = {
     .workspace = {.chunk = 128},
     .sampler = {.temperature = 0.8f, .top_p = 0.95f, .repeat_penalty = 1},
 };
-
-typedef enum { HEADING, FLAG, TEXT, MODEL, INT, INTS, FLOAT, SEED, TYPE, BYTES } Kind;
-
-typedef struct {
-    Kind kind;
-    const char *name, *value;  // value: what the help calls it
-    size_t field;              // where in Options it goes
-    double min, max;           // of a number
-    Verb selects;              // the verb that it asks for, if any
-    unsigned verbs;            // the verbs that use it
-    const char *help;
-    const char *also;          // another name of it
-} Option;
 
 enum {
     ROWS = LOGITS | HIDDEN | HEADS | LENS,  // verbs that only run the prompt
@@ -44,14 +31,14 @@ enum {
     WRITING = GROWS | HOW | WRITES | HEADS,
     CACHED = GROWS | GENERATE | LOGITS | HEADS,
     GUESSED = GROWS | GENERATE | CHAT,
-    ANY = ~0,
     MOST_CONTEXT = 1 << 24,
 };
 #define FIELD(name) offsetof(Options, name)
 #define SELECT(verb) FIELD(flag), .selects = (verb), .verbs = (verb)
 
 static const Option OPTIONS[] = {
-    {MODEL, "-m", "MODEL", .verbs = ANY, .help = "the model, as without -m", .also = "--model"},
+    {MODEL, "-m", "MODEL", .verbs = ANY_VERB, .help = "the model, as without -m",
+     .also = "--model"},
     {HEADING, "The prompt, by one of these (none: the model begins by itself)", .help = ""},
     {TEXT, "-p", "TEXT", FIELD(prompt), .verbs = PROMPT | CHAT,
      .help = "the text to continue, byte for byte; - reads stdin; with --chat one question",
@@ -133,9 +120,9 @@ static const Option OPTIONS[] = {
     {INT, "-b", "N", FIELD(workspace.chunk), 1, 65536, .verbs = RUNS,
      .help = "prompt tokens to run at once (128)"},
     {TYPE, "-ctk", "TYPE", FIELD(workspace.k_type), .verbs = GROWS | RUNS,
-     .help = "type of the cached keys: f32, f16, q8 or q4 (f16)"},
+     .help = "type of the cached keys: f32, f16, q8 or q4 (f16)", .words = "f32 f16 q8 q4"},
     {TYPE, "-ctv", "TYPE", FIELD(workspace.v_type), .verbs = GROWS | RUNS,
-     .help = "type of the cached values (f16)"},
+     .help = "type of the cached values (f16)", .words = "f32 f16 q8 q4"},
 
     {HEADING, "Instead of generating", .help = ""},
     {FLAG, "--kv", NULL, SELECT(KV),
@@ -192,49 +179,20 @@ static const Option OPTIONS[] = {
     {TEXT, "--lens", "FILE", FIELD(lens), .selects = LENS, .verbs = LENS,
      .help = "what each layer would say, the text's stream after it through the output: the\n"
              "likeliest tokens if FILE ends in .json; if in .f32 the last token's logits"},
+
+    {HEADING, "Besides", .help = ""},
     {TEXT, "--off", "LIST", FIELD(off), .verbs = GENERATE | CHAT | ROWS | PPL,
      .help = "switch attention heads off: 5.3,7.* is head 3 of layer 5 and all heads of layer 7;\n"
              "e5.3 is the encoder's, x5.3 of the attention to its text"},
-    {FLAG, "--help", NULL, FIELD(flag), .verbs = ANY, .help = "this list", .also = "-h"},
-    {FLAG, "--version", NULL, FIELD(flag), .verbs = ANY, .help = "of heads", .also = "-v"},
+    {VERB, "--help", "[VERB]", FIELD(flag), .verbs = ANY_VERB, .also = "-h",
+     .help = "this list, or its part for one verb, as in --help chat"},
+    {FLAG, "--man", NULL, FIELD(flag), .verbs = ANY_VERB, .help = "the manual page, for man"},
+    {TEXT, "--completion", "SHELL", FIELD(flag), .verbs = ANY_VERB, .words = "bash zsh fish",
+     .help = "what bash, zsh or fish reads to complete these options"},
+    {FLAG, "--version", NULL, FIELD(flag), .verbs = ANY_VERB, .help = "of heads", .also = "-v"},
 };
 enum { N_OPTIONS = sizeof OPTIONS / sizeof OPTIONS[0] };
-
-// ---- help ----
-
-static void print_option(const Option *o) {
-    enum { LEFT = 20 };
-    char left[64];
-    int n = snprintf(left, sizeof left, "%s%s%s%s%s", o->name, o->also ? ", " : "",
-                     o->also ? o->also : "", o->value ? " " : "", o->value ? o->value : "");
-    if (n > LEFT) printf("  %s\n%*s", left, LEFT + 3, "");
-    else printf("  %-*s ", LEFT, left);
-    for (const char *line = o->help; *line;) {
-        int len = (int)strcspn(line, "\n");
-        printf("%.*s\n", len, line);
-        line += len;
-        if (*line) printf("%23s", ""), line++;
-    }
-}
-
-static void help(void) {
-    const char *run = program_command();
-    printf("%s [MODEL] [options]    continues a text with a language model\n\n"
-           "  %s models/stories.bin -p \"One day, a fox\" -n 100\n\n"
-           "MODEL is a checkpoint: models/stories.bin, which is also bundled with the program, for "
-           "where none is\nnamed, or one that export.py has made. The prompt and what the model "
-           "adds go to stdout, everything\nelse to stderr. Defaults are in parentheses.\n",
-           run, run);
-    for (const Option *o = OPTIONS; o < OPTIONS + N_OPTIONS; o++) {
-        if (o->kind == HEADING) printf("\n%s:\n", o->name);
-        else print_option(o);
-    }
-    printf("\nGeneration ends at an end-of-text token, after -n tokens, when the context is full, "
-           "or at Ctrl-C;\nthe last line on stderr says which. Special tokens are printed in "
-           "answers only. The environment\nvariable HEADS_ISA chooses the kernels: scalar, avx2, "
-           "avxvnni, avx512, avx512bf16, amx or neon.\nExit status: 0 done (also when stdout loses "
-           "its reader), 1 failed, 2 wrong usage, 130 after Ctrl-C.\n");
-}
+static const OptionTable TABLE = {OPTIONS, N_OPTIONS};
 
 // ---- values ----
 
@@ -314,6 +272,7 @@ static void set_option(Options *options, const Option *o, const char *text) {
     case TYPE: *(heads_type *)field = parse_type(o, text); break;
     case BYTES: *(size_t *)field = parse_bytes(o, text); break;
     case SEED: *(uint64_t *)field = parse_seed(text); break;
+    case VERB:
     case HEADING: break;
     }
 }
@@ -324,7 +283,7 @@ static void set_option(Options *options, const Option *o, const char *text) {
 static const char *verb_name(Verb verb, const bool given[N_OPTIONS]) {
     for (int i = 0; i < N_OPTIONS; i++)
         if (given[i] && OPTIONS[i].selects == verb) return OPTIONS[i].name;
-    return "generation";
+    return GENERATION;
 }
 
 const char *verb_names(unsigned verbs) {
@@ -367,23 +326,47 @@ static int distance(const char *a, const char *b) {
     return row[n];
 }
 
+// The option's name that is nearest to a word; of those that select a verb, if `verbs`, and then
+// whatever dashes it has. NULL: none is near.
+static const char *nearest(const char *word, bool verbs) {
+    const char *found = NULL;
+    int best = (int)strlen(word) / 3 + 1;
+    for (const Option *o = OPTIONS; o < OPTIONS + N_OPTIONS; o++) {
+        const char *const names[] = {o->name, o->also};
+        for (int i = 0; i < 2 && o->kind != HEADING && (o->selects || !verbs); i++) {
+            const char *name = names[i] && verbs ? names[i] + strspn(names[i], "-") : names[i];
+            int d = name ? distance(word, name) : best;
+            if (d < best) best = d, found = name;
+        }
+    }
+    return found;
+}
+
 // Ends the program with the name that comes nearest; with its value where it was given as
 // --name=value.
 static void refuse_option(const char *given) {
-    char name[32];
-    const char *value = strchr(given, '='), *nearest = NULL;
-    snprintf(name, sizeof name, "%.*s", value ? (int)(value - given) : INT_MAX, given);
-    int best = (int)strlen(name) / 3 + 1;
+    char name[32] = "";
+    const char *value = strchr(given, '=');
+    size_t len = strcspn(given, "=");
+    memcpy(name, given, len < sizeof name ? len : sizeof name - 1);
+    const char *meant = nearest(name, false);
+    if (!meant) usage("there is no option \"%s\"", given);
+    usage("there is no option \"%s\"; did you mean %s%s%s?", given, meant, value ? " " : "",
+          value ? value + 1 : "");
+}
+
+// The verb of a name, with or without its dashes.
+static Verb find_verb(const char *given) {
+    const char *name = given + strspn(given, "-");
+    if (strcmp(name, GENERATION) == 0) return GENERATE;
     for (const Option *o = OPTIONS; o < OPTIONS + N_OPTIONS; o++) {
         const char *const names[] = {o->name, o->also};
-        for (int i = 0; i < 2 && o->kind != HEADING; i++) {
-            int d = names[i] ? distance(name, names[i]) : best;
-            if (d < best) best = d, nearest = names[i];
-        }
+        for (int i = 0; i < 2 && o->selects; i++)
+            if (names[i] && strcmp(names[i] + strspn(names[i], "-"), name) == 0) return o->selects;
     }
-    if (!nearest) usage("there is no option \"%s\"", given);
-    usage("there is no option \"%s\"; did you mean %s%s%s?", given, nearest, value ? " " : "",
-          value ? value + 1 : "");
+    const char *meant = nearest(name, true);
+    if (meant) usage("there is no verb \"%s\"; did you mean %s?", given, meant);
+    usage("there is no verb \"%s\", only %s, %s", given, GENERATION, verb_names(ANY_VERB));
 }
 
 static const Option *find_option(const char *name) {
@@ -444,10 +427,14 @@ static void check_options(const Options *o, const bool given[N_OPTIONS]) {
         usage("-t takes one number; only --bench takes several");
 }
 
-// --help and --version.
-static void answer_and_exit(const char *name) {
-    if (strcmp(name, "--help") == 0) help();
-    else printf("heads %s\n", heads_version());
+// --help, --version and what else is asked of the program, not of a model. value: what follows.
+static void answer_and_exit(const Option *o, const char *value) {
+    if (o->kind == VERB && value) print_verb_help(TABLE, find_verb(value));
+    else if (o->kind == VERB) print_help(TABLE);
+    else if (strcmp(o->name, "--man") == 0) print_manual(TABLE);
+    else if (strcmp(o->name, "--version") == 0) printf("heads %s\n", heads_version());
+    else if (!value || !print_completion(TABLE, value))
+        usage("%s wants bash, zsh or fish, found \"%s\"", o->name, value ? value : "");
     write_out("", 0);
     exit(0);
 }
@@ -474,6 +461,7 @@ Options parse_options(int argc, char **argv) {
     options.models = (const char **)argv;
     const char *isa = getenv("HEADS_ISA");
     if (isa && *isa) options.workspace.isa = isa;
+    if (argc > 1 && strcmp(argv[1], "help") == 0) answer_and_exit(look_up("--help"), argv[2]);
     for (int i = 1; i < argc; i++) {
         const char *name = argv[i];
         if (name[0] != '-') {
@@ -481,7 +469,7 @@ Options parse_options(int argc, char **argv) {
             continue;
         }
         const Option *o = find_option(name);
-        if (o->field == FIELD(flag) && !o->selects) answer_and_exit(o->name);
+        if (o->field == FIELD(flag) && !o->selects) answer_and_exit(o, argv[i + 1]);
         if (o->value && i + 1 == argc) usage("%s wants a value: %s %s", name, name, o->value);
         if (o->selects && !((GENERATE | o->verbs) & options.verb))
             usage("%s and %s: one thing at a time", verb_name(options.verb, given), name);

@@ -90,7 +90,9 @@ ALSO = {  # other names
 def test_the_table_has_every_option():
     text = run_command("--help").stdout.decode()
     options = dict(re.findall(r"^  (-[^\s,]+)(?:, (-\S+))?", text, re.MULTILINE))
-    selecting = {words[0] for words in VERBS.values() if words} | {"-m", "--help", "--version"}
+    selecting = {words[0] for words in VERBS.values() if words} | {
+        *("-m", "--help", "--man", "--completion", "--version")
+    }
     assert set(options) == {option.split()[0] for option in OPTIONS} | selecting
     assert {name: also for name, also in options.items() if also} == ALSO
 

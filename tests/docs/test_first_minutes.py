@@ -1,4 +1,4 @@
-"""What someone sees who has just built the program: make demo, a terminal, completion."""
+"""What someone sees who has just built the program: make demo, a terminal, make help."""
 
 from __future__ import annotations
 
@@ -72,17 +72,9 @@ def test_demo(run, shown_by):
     assert "./run models/stories.bin -p" in hints[0] and "make chat" in hints[1]
 
 
-def test_completion_knows_the_options(run):
-    script = f"source {ROOT / 'cli/completion.bash'}; COMP_WORDS=(./run --to); COMP_CWORD=1; "
-    script += '_heads_run "$1"; echo "${COMPREPLY[*]}"'
-    done = subprocess.run(
-        ["bash", "-c", script, "bash", RUN], stdout=subprocess.PIPE, text=True, check=True
-    )
-    offered = set(done.stdout.split())
-    assert offered >= {"--tokens", "--top-k", "--top-p", "--tokenize"}
-    assert all(option.startswith("--to") for option in offered)
-    script = script.replace("--to)", "-ctv q)").replace("CWORD=1", "CWORD=2")
-    done = subprocess.run(
-        ["bash", "-c", script, "bash", RUN], stdout=subprocess.PIPE, text=True, check=True
-    )
-    assert done.stdout.split() == ["q8", "q4"]
+def test_make_help_lists_what_make_makes():
+    shown = in_one_pipe("make", "-C", ROOT, "--no-print-directory", "help")
+    goals = re.findall(r"^make ([a-z-]+)\b(?!=)", shown, re.MULTILINE)
+    rules = (ROOT / "Makefile").read_text()
+    assert len(goals) > 15 and len(set(goals)) == len(goals)
+    assert [goal for goal in goals if not re.search(rf"^{goal}:", rules, re.MULTILINE)] == []

@@ -149,8 +149,13 @@ def test_install_and_uninstall(tmp_path, stage):
         f"lib/libheads.so.{ABI}",
         "lib/pkgconfig/heads.pc",
         "share/bash-completion/completions/heads",
+        "share/fish/vendor_completions.d/heads.fish",
+        "share/man/man1/heads.1",
+        "share/zsh/site-functions/_heads",
     ]
     assert stage.files() == {f"opt/heads/{name}" for name in names}
+    for name in names[-4:]:
+        assert "prompt-cache" in (stage.root / "opt/heads" / name).read_text().replace("\\", "")
     assert str(stage.root) not in (stage.lib / "pkgconfig" / "heads.pc").read_text()
     again = Stage(tmp_path)
     again.make("install")
