@@ -1,14 +1,10 @@
-// Reads the engine's structs for reports. This file includes both inspect.h and the engine's own
-// headers, so the compiler compares what both declare.
+// Reads the engine's structs for reports.
 #include "library/inspect.h"
 
 #include "layers/attention_tiles.h"
-#include "library/chat.h"
 #include "load/readout.h"
 #include "sampler.h"
 #include "sequence/cost.h"
-#include "text/unicode.h"
-#include "tokenizer.h"
 
 // ---- the checkpoint ----
 
@@ -68,6 +64,10 @@ LayerFacts inspect_layer(const Model *m, int i) {
         .n_kv_heads = a->n_kv_heads, .head_dim = a->head_dim, .window = a->window,
         .rope = a->rope, .latent_rank = a->latent.rank, .kv_from = a->kv_from, .sinks = a->sinks,
         .d_ff = l->ffn.d_ff};
+}
+
+const char *inspect_attention(int n_heads, int n_kv_heads) {
+    return attention_name(n_heads, n_kv_heads);
 }
 
 void inspect_shape_line(const Model *m, char *text, size_t size) {

@@ -1,13 +1,14 @@
-// What reports need beside heads.h: a checkpoint's contents, its layers, the cost of other caches,
-// the processor's limits. Nothing here changes a model, a tokenizer or a chat, and the library does
-// not export it. Strings and bytes are borrowed from the handle, or static.
+// What the command line needs beside heads.h: for reports a checkpoint's contents, its layers, the
+// cost of other caches and the processor's limits; and the calls of the engine that it shares. It
+// opens none of their structs. Nothing declared here changes a model, a tokenizer or a chat, and
+// the library does not export it. Strings and bytes are borrowed from the handle, or static.
 #ifndef INSPECT_H
 #define INSPECT_H
 
-#include <stdbool.h>
-#include <stdio.h>
-
-#include "heads.h"
+#include "library/chat.h"
+#include "system/process.h"
+#include "system/terminal.h"
+#include "text/unicode.h"
 
 // ---- the checkpoint ----
 
@@ -66,7 +67,8 @@ typedef struct {
 } LayerFacts;
 
 LayerFacts inspect_layer(const heads_model *m, int i);  // i < n_attentions
-const char *attention_name(int n_heads, int n_kv_heads);  // MHA, GQA or MQA
+// "MHA", "GQA" or "MQA".
+const char *inspect_attention(int n_heads, int n_kv_heads);
 
 // Write a line for people to text[size], cut if need be: the model's shape, layer i, rope set i.
 // Layers with equal lines are alike. inspect_rope_line returns false where there is no set i.
@@ -74,21 +76,7 @@ void inspect_shape_line(const heads_model *m, char *text, size_t size);
 void inspect_layer_line(const heads_model *m, int i, char *text, size_t size);
 bool inspect_rope_line(const heads_model *m, int i, char *text, size_t size);
 
-// ---- tokens, templates and logits ----
-
-// A token's text [*len], which need not be UTF-8; *len 0: the tokenizer does not know the id.
-// tokenizer_written: of a model whose output has ids of its own, the text of such an id.
-const char *tokenizer_text(const heads_tokenizer *t, int id, size_t *len);
-const char *tokenizer_written(const heads_tokenizer *t, int id, size_t *len);
-bool tokenizer_marks_spaces(const heads_tokenizer *t);  // spaces are U+2581 in these texts
-// The id of the mask token, -1: none; *text [*len]: how a prompt spells it; *strips: white space
-// before it is dropped.
-int tokenizer_mask(const heads_tokenizer *t, const char **text, size_t *len, bool *strips);
-// Cuts ids[n], which heads_encode gave with add_special, to at most `most`; returns how many are
-// left. The special tokens at the end are kept.
-long tokenizer_cut(const heads_tokenizer *t, int *ids, long n, long most);
-const char *tokenizer_describe(const heads_tokenizer *t);  // "byte-level BPE, 49152 tokens, .."
-const char *chat_describe(const heads_chat *chat);         // "system yes, thinking no, date no"
+// ---- logits ----
 
 // The natural logarithm of the probability that softmax(logits) gives to id; minus infinity where
 // the model has no such id.
@@ -127,70 +115,5 @@ Products inspect_products(const heads_model *m);
 double inspect_peak(heads_workspace *w, int dtype, size_t steps, int n);
 void inspect_read(heads_workspace *w, const void *lines, size_t n_lines, int n_streams);
 void inspect_nothing(heads_workspace *w);
-
-// ---- the engine's small tools, which the command line shares ----
-
-// Writes the sentence to err, unless that is NULL, and returns -1.
-int fail(heads_error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
-size_t utf8_length(const char *text, size_t len);   // bytes of the first character; 0: not UTF-8
-size_t utf8_encode(uint32_t c, uint8_t out[4]);
-// Decodes the character at text[0..len), len > 0, and returns its bytes; *c U+FFFD: not UTF-8.
-// *whole false: more bytes might complete it.
-size_t utf8_decode(const uint8_t *text, size_t len, uint32_t *c, bool *whole);
-bool unicode_is_accent(uint32_t c);                 // Mn
-// Whether c is in one of n ranges, ascending, with their ends.
-bool unicode_in_ranges(const uint32_t (*ranges)[2], size_t n, uint32_t c);
-// Appends to the zero-terminated text[size], as far as there is room.
-void text_append(char *text, size_t size, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-// Where what[n], n > 0, first stands in text[len]; NULL: nowhere.
-const char *find_bytes(const char *text, size_t len, const char *what, size_t n);
-
-// ---- the system (system/system.h says more) ----
-
-double seconds(void);                               // of a monotonic clock
-uint64_t clock_microseconds(void);                  // since 1970
-int64_t local_clock(void);                          // seconds since 1970, in local time
-size_t free_memory(void);                           // in bytes; 0: the system does not say
-size_t last_level_cache(void);                      // in bytes; 0: the system does not say
-const char *base_name(const char *path);            // what follows its folders
-bool same_file(const char *a, const char *b);
-bool is_missing(const char *path);                  // false: it is there, or cannot be looked at
-bool is_regular(const char *path);                  // false: a folder, a pipe, a device, or missing
-FILE *open_to_read(const char *path);
-typedef struct NewFile NewFile;  // is renamed to `path` when it is whole
-NewFile *newfile_open(const char *path, heads_error *err);
-FILE *newfile_stream(const NewFile *file);
-// status 0: the file is whole and takes its place, unless that fails; -1: it is removed.
-int newfile_close(NewFile *file, int status, heads_error *err);
-void newfile_remove_temporaries(void);  // of all open files; for signal handlers
-typedef struct GrownFile GrownFile;     // only grows, by this process alone, or is a pipe
-GrownFile *grown_open(const char *path);         // NULL: errno; EWOULDBLOCK: another has it
-bool grown_regular(const GrownFile *file);       // and not a pipe, nor a device
-int grown_cut(GrownFile *file, size_t bytes);    // -1: errno
-int grown_write(GrownFile *file, const char *data, size_t size);
-int grown_sync(GrownFile *file);
-int grown_close(GrownFile *file);
-
-// ---- the process (system/process.h says more) ----
-
-char **prepare_process(const char *name, int *argc, char **argv);
-extern volatile int interrupted;
-void catch_interrupt(bool ends_next);
-void interrupt_reads(bool on);
-
-// ---- the terminal (system/terminal.h says more) ----
-
-bool is_terminal(FILE *stream);
-bool is_screen(FILE *stream);   // a terminal whose cursor moves
-bool same_output(void);         // stdout and stderr go to the same place
-bool reader_has_gone(int error);        // of stdout, on which a write has failed with this errno
-bool input_waits(int milliseconds);     // something can be read from stdin, if only its end
-int terminal_columns(FILE *stream);     // 0: it is none, or does not say
-int terminal_rows(FILE *stream);
-bool terminal_raw(void);        // stdin gives keys, until terminal_restore or the process ends
-void terminal_restore(void);
-int terminal_resumed(void);     // grows when the process was stopped, and goes on
-int terminal_read(char *keys, size_t size, int milliseconds);  // 0: none came; -1: the end
 
 #endif

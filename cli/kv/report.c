@@ -100,7 +100,7 @@ static void add_schemes(Report *r) {
     size_t mha_bytes = plan_of(r, n_heads).bytes_per_token;
     for (int n = n_heads; n >= 1; n--)
         if (n_heads % n == 0)
-            add_heads(r, attention_name(n_heads, n), n, mha_bytes,
+            add_heads(r, inspect_attention(n_heads, n), n, mha_bytes,
                       n == r->first.n_kv_heads && !latent);
     if (latent) add_heads(r, "MLA", 0, mha_bytes, true);
     else add_mla(r, mha_bytes);

@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 
 from conftest import ROOT
-from reading_list import core, doors, names_of, taken
-from sources import c_files, circles, name_of, uses
+from reading_list import OPENED, core, doors, names_of, taken
+from sources import NAMED, NO_CODE, c_files, circles, name_of, uses
 
 CORE_LINES = 3_250
 DOORS = 60
@@ -85,18 +85,39 @@ def test_the_tour_walks_through_the_core():
     assert sorted(first, key=first.get) == core()
 
 
-def test_the_command_line_uses_two_headers():
-    """heads.h, as any program would, and inspect.h for its reports."""
-    doors = {"heads.h", "library/inspect.h"}
-    included = {
-        name
-        for path in [ROOT / "run.c", *(ROOT / "cli").rglob("*.[ch]")]
-        for name in re.findall(r'#include "(.*)"', path.read_text(encoding="utf-8"))
-        if not (ROOT / "cli" / name).is_file() and not name.startswith("cli/")
+def opened_structs(texts: dict[str, str]) -> dict[str, set[str]]:
+    """From each struct of the engine's that the command line names or opens to the files that do.
+    Its own structs, heads.h's and inspect.h's are for it, and so are members of the same names."""
+    cli = {name: text for name, text in texts.items() if name.startswith("cli/")}
+    names = {name: names_of(text) for name, text in texts.items()}
+    mine = [names[name] for name in [*cli, "heads.h", "library/inspect.h"]]
+    members = {word for file in mine for word in file.opened()}
+    types = {word for file in mine for word in file.types}
+    theirs = {
+        struct: has
+        for name, file in names.items()
+        if name.endswith(".h") and file not in mine
+        for struct, has in file.members.items()
     }
-    assert included <= doors
-    inspect = (ROOT / "library" / "inspect.h").read_text(encoding="utf-8")
-    assert re.findall(r'#include "(.*)"', inspect) == ["heads.h"]
+    found: dict[str, set[str]] = {}
+    for name, text in cli.items():
+        code = NO_CODE.sub(" ", text)
+        opened, named = set(OPENED.findall(code)) - members, set(NAMED.findall(code)) - types
+        for struct, has in theirs.items():
+            if has & opened or struct in named:
+                found.setdefault(struct, set()).add(name)
+    return found
+
+
+def test_the_command_line_opens_no_struct_of_the_engine():
+    """It has the engine's calls, as any program has those of heads.h, and no more."""
+    texts = {name_of(path): path.read_text(encoding="utf-8") for path in c_files()}
+    texts["cli/run.c"] = texts.pop("run.c")
+    texts = {n: text for n, text in texts.items() if not n.startswith(("tests/", "examples/"))}
+    assert opened_structs(texts) == {}
+    for line in ("m->tower", "(&w)->spans", "Layer *l", "w->pool"):
+        more = texts["cli/info.c"] + f"int more(void) {{\n    return {line};\n}}\n"
+        assert opened_structs({**texts, "cli/info.c": more}), line
 
 
 def test_few_files_lie_at_the_root():
