@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "library/rules.h"
+#include "library/sampler_rules.h"
 
 typedef struct {
     float p;  // exp(logit - max): a probability before division by the total

@@ -6,8 +6,8 @@
 
 int run_verb(const Options *options);      // verbs.c: the one that options->verb says
 
-int chat(const Options *options);          // chat.c
-int batch(const Options *options);         // batch.c
+int chat(const Options *options);          // chat/chat.c
+int batch(const Options *options);         // batch/batch.c
 int show_passes(const Options *options);   // passes.c: --logits, --hidden, --heads, --lens
 int perplexity(const Options *options);    // ppl.c
 int embed_texts(const Options *options);   // vectors.c

@@ -1,10 +1,11 @@
 // Heads that a sequence has switched off: zero ablation (Michel, Levy and Neubig 2019, arXiv
 // 1905.10650). Their part of the mix is zero before the layer's norm of it and its output matrix.
+#include "layers/heads_off.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "layers/attention_tiles.h"
-#include "sequence/sequence.h"
 
 size_t most_heads(const Model *m) {
     int most = 1;

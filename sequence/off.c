@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "layers/cross.h"
+#include "layers/heads_off.h"
 #include "sequence/sequence.h"
 
 typedef struct {  // of one item

@@ -1,6 +1,7 @@
 // Sequences: a text's tokens and its cache. Forks share the memory pages of a common prefix. The
 // memory management unit does what block tables do in other engines, so attention sees one
 // contiguous cache (the idea of vAttention, Prabhu et al. 2024).
+#include "layers/heads_off.h"
 #include "sequence/sequence.h"
 
 #include <stdlib.h>

@@ -44,11 +44,6 @@ int check_sums(const Sequence *s, Error *err);
 // that it has mapped.
 int prepare_cache(Sequence *s, int n, Error *err);
 
-// layers/heads_off.c: a sequence's list has a flag for each head, [kv.n_layers][most_heads].
-size_t most_heads(const Model *m);
-// Gives a new sequence the list of another. Errors: no memory.
-int copy_heads_off(Sequence *to, const Sequence *from, Error *err);
-
 // longrope.c: chooses rope's tables for n more tokens. If these are new, it rewinds the sequence to
 // 0, and its tokens must run again. Returns its length before that, or -1.
 int choose_rope_tables(Sequence *s, int n, Error *err);

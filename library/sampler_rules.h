@@ -1,6 +1,6 @@
-// The rules that generation_config.json has for a text.
-#ifndef RULES_H
-#define RULES_H
+// What generation_config.json forbids or forces in a text, before the sampler picks.
+#ifndef SAMPLER_RULES_H
+#define SAMPLER_RULES_H
 
 #include "model.h"
 

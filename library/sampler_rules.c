@@ -1,4 +1,4 @@
-#include "library/rules.h"
+#include "library/sampler_rules.h"
 
 #include <math.h>
 #include <string.h>
