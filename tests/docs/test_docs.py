@@ -35,6 +35,7 @@ NOT_HERE = [
         "is a step of CI, or these tests themselves",
         False,
     ),
+    (r"^(HEADS_CI=all )?\.ci/run$", "is what runs these tests", False),
     (r"^make (lib|install)", "builds or installs", True),
     (r"^make (dist|live|wheels)$", "compiles for minutes; steps of CI", False),
     (r"^(cc|\./batch) ", "wants an installed library", True),
@@ -104,7 +105,7 @@ def targets() -> set[str]:
 
 def faults_of(command: str) -> list[str]:
     """What a command line names that does not exist."""
-    program, *words = shlex.split(command)
+    program, *words = shlex.split(re.sub(r"^(HEADS_[A-Z]+=\S+ )*", "", command))
     program = "python" if program in PYTHONS else program
     if program == "python" and words[:2] == ["-m", "pip"]:
         program, *words = words[1:]
@@ -139,6 +140,14 @@ def faults_of(command: str) -> list[str]:
     if program == "pip":
         lists = [name for name in names if name.endswith(".txt")]
         return [f"no file {file}" for file in lists if not (ROOT / file).exists()]
+    if program == ".ci/run":
+        script = (ROOT / program).read_text()
+        given = re.findall(r"(HEADS_[A-Z]+)=(\S+)", command)
+        return [
+            f"no {name}={value}"
+            for name, value in given
+            if f'"${{{name}:-}}" = {value}' not in script
+        ]
     return [] if program in ("./batch", "docker", "cmp") else [f"no program {program}"]
 
 

@@ -168,7 +168,10 @@ def test_the_pages_scripts_are_short():
 
 
 def test_the_library_for_pages_is_thin():
-    lines = sum((ROOT / "browser" / "web" / name).read_bytes().count(b"\n") for name in ("heads.js", "web.c"))
+    lines = sum(
+        (ROOT / "browser" / "web" / name).read_bytes().count(b"\n")
+        for name in ("heads.js", "web.c")
+    )
     assert 100 < lines <= WEB_LINES
 
 
@@ -205,3 +208,20 @@ def test_only_system_knows_operating_systems():
         and asked.search(path.read_text(encoding="utf-8"))
     ]
     assert known == []
+
+
+def test_contributing_shows_how_to_do_everything():
+    """A page with the two commands of CI, the places where each kind of thing is added, and ten
+    lines of style. tests/docs/test_docs.py checks its links and commands."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= 600
+    assert re.findall(r"^(?:HEADS_CI=all )?\.ci/run", text, re.MULTILINE) == [
+        ".ci/run",
+        "HEADS_CI=all .ci/run",
+    ]
+    added = re.findall(r"^\| (\w[\w .`/]*) \| [^|]*\]\(", text, re.MULTILINE)
+    assert added == ["family", "mixer", "type of numbers", "verb of `./run`", "instruction set"]
+    assert [int(n) for n in re.findall(r"^(\d+)\. ", text, re.MULTILINE)] == list(range(1, 11))
+    for file in re.findall(r"`((?:data|models)/[\w./]+)`", text):
+        root = file.replace("/NAME/tokenizer.json", "").rstrip("/")
+        assert root in (ROOT / ".ci" / "run").read_text(encoding="utf-8"), file

@@ -18,8 +18,8 @@ COLUMNS = 100
 
 
 def pages() -> list[Path]:
-    readmes = [ROOT / "README.md", ROOT / "models" / "README.md"]
-    return readmes + sorted((ROOT / "docs").glob("*.md"))
+    names = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "models/README.md")
+    return [ROOT / name for name in names] + sorted((ROOT / "docs").glob("*.md"))
 
 
 def name_of(page: Path) -> str:
@@ -48,6 +48,7 @@ PROGRAMS = (
     "cc ",
     "./batch ",
     "docker ",
+    ".ci/run",
 )
 
 
