@@ -24,9 +24,10 @@ from .sources.gguf_file import MAGIC
 from .sources.huggingface import download, open_directory
 from .sources.llama2c import open_llama2c
 from .templates.chat import chat_metadata
-from .templates.jinja import chat_template, special_tokens
+from .templates.jinja import chat_template
 from .tensor import ExportError
-from .tokenizers.added_tokens import beside
+from .json_files import beside
+from .tokenizers.added_tokens import named_tokens
 from .tokenizers.files import tokenizer_metadata
 from .tokenizers.metadata import check_rows
 
@@ -109,7 +110,7 @@ def text_metadata(model: Model) -> dict[str, object]:
         model.remarks.append("no tokenizer found: ./run will take --tokens, but no text")
     template = chat_template(model.directory) if model.directory else model.template
     if template:
-        named = special_tokens(model.directory) if model.directory else model.special_tokens
+        named = named_tokens(model.directory) if model.directory else model.special_tokens
         chat, remark = chat_metadata(template, named)
         meta.update(chat)
         model.remarks += [remark] if remark else []

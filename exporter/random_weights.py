@@ -16,7 +16,7 @@ import numpy as np
 from .families.registry import canonical
 from .model import Model
 from .quantize.panels import LANES, pack
-from .sources.huggingface import read_json
+from .json_files import read_json
 from .tensor import CONSTANT, ExportError, Tensor
 
 POOL = 64  # panels of one width to choose from

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 
+from ..json_files import read_json
 from ..config import Config
 from ..tensor import ExportError
 
@@ -185,6 +186,6 @@ def languages(family: str, tokenizer: dict[str, object], vocab_size: int) -> dic
     return {"model.languages": found} if found else {}
 
 
-def read_values(directory: str, read_json) -> dict | None:
+def read_values(directory: str) -> dict | None:
     path = os.path.join(directory, "generation_config.json")
     return read_json(path) if os.path.exists(path) else None

@@ -11,6 +11,7 @@ import re
 import numpy as np
 
 from ..families.registry import canonical
+from ..json_files import read_json
 from ..knobs import Knobs
 from ..model import Model
 from ..tensor import ExportError, Tensor, from_file
@@ -81,21 +82,9 @@ def _add_rules(directory: str, config: dict, family: str, knobs: Knobs) -> list[
     """Adds the rules of generation, for models whose files have some. Returns remarks."""
     if not knobs.source_layers:
         return []
-    values = read_values(directory, read_json)
+    values = read_values(directory)
     knobs.rules, remarks = generation_rules(config, family, knobs.vocab_size, values)
     return remarks
-
-
-def read_json(path: str) -> dict:
-    """The object in a JSON file. Errors: ExportError."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            value = json.load(file)
-    except (OSError, ValueError, RecursionError) as error:
-        raise ExportError(f"cannot read {path}: {error}") from None
-    if not isinstance(value, dict):
-        raise ExportError(f"{path} holds no JSON object")
-    return value
 
 
 def _open_weights(directory: str) -> tuple[dict[str, Tensor], list[str]]:

@@ -3,7 +3,7 @@ pooling, and where texts are cut."""
 
 from __future__ import annotations
 
-import json
+
 import os
 import re
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from typing import Callable, Dict, List, Tuple
 
 from ..config import Config
 from ..tensor import ExportError, Tensor, expect
-from ..tokenizers.added_tokens import beside
+from ..json_files import beside, read_value
 
 NONE, MEAN, FIRST, LAST, MAX, WEIGHTED, SQRT = range(7)  # values of model.pooling
 TOKENS = "model.pooling_tokens"
@@ -132,11 +132,7 @@ def _dense(
 
 
 def _modules(path: str) -> list[dict]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            modules = json.load(file)
-    except (ValueError, RecursionError) as error:
-        raise ExportError(f"modules.json: not JSON: {error}") from error
+    modules = read_value(path)
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise ExportError("modules.json: expected an array of objects")
     return modules

@@ -8,19 +8,10 @@ import os
 from datetime import datetime
 from typing import Callable, Mapping, Sequence
 
-from ..sources.huggingface import read_json
+from ..json_files import beside
 from ..tensor import ExportError
 from .bounded import TooMuch
 
-SPECIAL_TOKENS = (
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
-)
 Message = Mapping[str, str]
 LONGEST = 1 << 22  # characters that a template may make of the conversations it is tried with
 
@@ -168,13 +159,6 @@ def placeholder(i: int) -> str:
     return f"\ue000{i}\ue001"
 
 
-def _beside(directory: str, name: str) -> dict:
-    """The object in a JSON file of the directory, empty if there is no such file. Errors:
-    ExportError."""
-    path = os.path.join(directory, name)
-    return read_json(path) if os.path.isfile(path) else {}
-
-
 def chat_template(directory: str) -> str | None:
     """The template of a Hugging Face directory: chat_template.jinja, or tokenizer_config.json's, of
     several the default. None: there is none. Errors: ExportError."""
@@ -182,22 +166,8 @@ def chat_template(directory: str) -> str | None:
     if os.path.isfile(path):
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
-    template = _beside(directory, "tokenizer_config.json").get("chat_template")
+    template = beside(directory, "tokenizer_config.json").get("chat_template")
     if isinstance(template, list):
         named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
         template = named.get("default")
     return template if isinstance(template, str) else None
-
-
-def special_tokens(directory: str) -> dict[str, str]:
-    """The special tokens that a directory's templates know by name: those of tokenizer_config.json
-    and, where that lists no added tokens, of special_tokens_map.json over them. Errors:
-    ExportError."""
-    config = _beside(directory, "tokenizer_config.json")
-    if "added_tokens_decoder" not in config:
-        config = config | _beside(directory, "special_tokens_map.json")
-    contents = {name: config.get(name) for name in SPECIAL_TOKENS}
-    contents = {
-        name: t.get("content") if isinstance(t, dict) else t for name, t in contents.items()
-    }
-    return {name: t for name, t in contents.items() if isinstance(t, str)}

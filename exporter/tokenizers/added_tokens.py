@@ -1,39 +1,15 @@
 """The added tokens of a tokenizer that the files beside it declare: tokenizer_config.json,
-special_tokens_map.json, added_tokens.json. Also how these files are read."""
+special_tokens_map.json, added_tokens.json."""
 
 from __future__ import annotations
 
-import json
 import os
 
+from ..json_files import beside
 from ..tensor import ExportError
 
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 EXTRA, ADDITIONAL = "extra_special_tokens", "additional_special_tokens"
-
-
-def read_json(path: str) -> dict:
-    """The object in a JSON file. Errors: ExportError, OSError."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            value = json.load(file)
-    except (ValueError, RecursionError) as error:
-        raise ExportError(f"not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ExportError("expected a JSON object")
-    return value
-
-
-def beside(directory: str, name: str) -> dict:
-    """The object in a JSON file of the directory, empty if there is no such file. Errors:
-    ExportError."""
-    path = os.path.join(directory, name)
-    if not os.path.isfile(path):
-        return {}
-    try:
-        return read_json(path)
-    except ExportError as error:
-        raise ExportError(f"{name}: {error}") from None
 
 
 def content_of(token: object) -> str | None:
@@ -66,6 +42,62 @@ def special_tokens(directory: str) -> dict:
     if isinstance(named.get(EXTRA), list):
         named[EXTRA] = [*(config.get(EXTRA) or []), *named[EXTRA]]
     return config | named
+
+
+# The special tokens that a class of transformers 5.23.0 has where tokenizer_config.json names none.
+_END = "<|endoftext|>"
+CLASS_TOKENS = {
+    "LlamaTokenizer": {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
+    "GPT2Tokenizer": {"bos_token": _END, "eos_token": _END, "unk_token": _END},
+    "GPTNeoXTokenizer": {
+        "bos_token": _END,
+        "eos_token": _END,
+        "unk_token": _END,
+        "pad_token": "<|padding|>",
+    },
+    "Qwen2Tokenizer": {"eos_token": _END, "unk_token": _END, "pad_token": _END},
+    "GemmaTokenizer": {
+        "bos_token": "<bos>",
+        "eos_token": "<eos>",
+        "unk_token": "<unk>",
+        "pad_token": "<pad>",
+        "mask_token": "<mask>",
+    },
+    "CohereTokenizer": {
+        "bos_token": "<BOS_TOKEN>",
+        "eos_token": "<|END_OF_TURN_TOKEN|>",
+        "unk_token": "<UNK>",
+        "pad_token": "<PAD>",
+        "sep_token": "<SEP>",
+        "cls_token": "<CLS>",
+        "mask_token": "<MASK_TOKEN>",
+    },
+}
+
+
+def _class_tokens(directory: str, config: dict) -> dict[str, str]:
+    """A tokenizer.json that is no Llama's, whatever tokenizer_class says, has another class."""
+    kind = str(config.get("tokenizer_class")).removesuffix("Fast")
+    path = os.path.join(directory, "tokenizer.json")
+    if kind == "LlamaTokenizer" and os.path.isfile(path):
+        with open(path, encoding="utf-8", errors="replace") as file:
+            if '"<s>"' not in file.read():
+                return {}
+    return CLASS_TOKENS.get(kind, {})
+
+
+def named_tokens(directory: str) -> dict[str, str]:
+    """The tokens that a directory's templates know by name: the seven of NAMES, the class's own
+    where the files name none, those that only this model has a name for (image_token), and the
+    dictionary of extra_special_tokens, as transformers 5.23.0's special_tokens_map has them.
+    Errors: ExportError."""
+    config = special_tokens(directory)
+    config = _class_tokens(directory, config) | config
+    extra = config.get(EXTRA)
+    named = {key: token for key, token in config.items() if key.endswith("_token")}
+    named.update(extra if isinstance(extra, dict) else {})
+    contents = {name: content_of(token) for name, token in named.items()}
+    return {name: text for name, text in contents.items() if text is not None}
 
 
 def declared_beside(directory: str, tokenizer: dict) -> list[dict]:

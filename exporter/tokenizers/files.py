@@ -17,12 +17,11 @@ import struct
 import numpy as np
 
 from ..tensor import ExportError
+from ..json_files import beside, read_json
 from .added_tokens import (
     added_beside,
-    beside,
     content_of,
     declared_beside,
-    read_json,
     special_tokens,
 )
 from .byte_level import KINDS, Kind, from_merges, from_ranks
@@ -100,7 +99,8 @@ def tokenizer_metadata(
     except OSError as error:
         raise ExportError(f"{path}: {error.strerror}") from error
     except ExportError as error:
-        raise ExportError(f"{path}: {error}") from error
+        named = str(error).startswith(path)
+        raise ExportError(str(error) if named else f"{path}: {error}") from error
     except (
         ArithmeticError,
         AttributeError,

@@ -7,7 +7,8 @@ from __future__ import annotations
 import os
 
 from ..tensor import ExportError
-from .added_tokens import beside, content_of, declared_beside, read_json, special_tokens
+from ..json_files import beside, read_json
+from .added_tokens import content_of, declared_beside, special_tokens
 from .sentencepiece import CONTROL, NORMAL, UNKNOWN, from_pieces, read_sentencepiece
 from .tokenizer_json import from_json
 from .unigram_files import METASPACE, ONE_SPACE, sentencepiece_normalizer

@@ -10,7 +10,8 @@ import re
 import numpy as np
 
 from ..tensor import ExportError
-from .added_tokens import content_of, declared_beside, read_json, special_tokens
+from ..json_files import read_json
+from .added_tokens import content_of, declared_beside, special_tokens
 from .normalizers import SPACE_MARK, Normalizer
 from .sentencepiece import CONTROL, NORMAL, USER, SentencePiece, read_sentencepiece
 from .tokenizer_json import from_json

@@ -357,7 +357,7 @@ def test_missing_files(tmp_path, capsys, monkeypatch):
     (directory / "config.json").write_text("[1]")
     assert "holds no JSON object" in refusal(capsys, directory, out)
     (directory / "config.json").write_text("{")
-    assert "cannot read" in refusal(capsys, directory, out)
+    assert "is not JSON" in refusal(capsys, directory, out)
     (directory / "config.json").unlink()
     assert "has no config.json" in refusal(capsys, directory, out)
 

@@ -20,6 +20,7 @@ from outputs import processor_seconds
 
 import export
 from exporter.templates import bounded, chat, jinja, tables
+from exporter.tokenizers.added_tokens import named_tokens
 from exporter.checkpoint import Checkpoint
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -440,8 +441,17 @@ def test_special_tokens_of_a_directory(tmp_path):
     (tmp_path / "special_tokens_map.json").write_text(
         json.dumps({"eos_token": {"content": "<b>"}, "bos_token": "<c>"})
     )
-    assert jinja.special_tokens(str(tmp_path)) == {"bos_token": "<c>", "eos_token": "<b>"}
+    assert named_tokens(str(tmp_path)) == {"bos_token": "<c>", "eos_token": "<b>"}
     (tmp_path / "tokenizer_config.json").write_text(
         json.dumps({"bos_token": "<a>", "added_tokens_decoder": {}})
     )
-    assert jinja.special_tokens(str(tmp_path)) == {"bos_token": "<a>"}
+    assert named_tokens(str(tmp_path)) == {"bos_token": "<a>"}
+    config = {"image_token": "<i>", "boi_token": {"content": "<j>"}, "add_bos_token": True}
+    config["extra_special_tokens"] = {"video_token": "<v>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "special_tokens_map.json").unlink()
+    named = {"image_token": "<i>", "boi_token": "<j>", "video_token": "<v>"}
+    assert named_tokens(str(tmp_path)) == named
+    config |= {"tokenizer_class": "LlamaTokenizerFast", "unk_token": None}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    assert named_tokens(str(tmp_path)) == named | {"bos_token": "<s>", "eos_token": "</s>"}

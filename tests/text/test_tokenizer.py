@@ -636,9 +636,9 @@ def test_refused_files(tmp_path):
     whole = {"t.model": sentencepiece_file(pieces), "t.bin": llama2c_file(pieces)}
     bad = {
         "none": (None, "it has none of tokenizer.json"),
-        "a.json": (b"{", "not JSON"),
-        "b.json": (b"[]", "expected a JSON object"),
-        "c.json": (b"[" * 100_000, "not JSON: .*recursion"),
+        "a.json": (b"{", "is not JSON"),
+        "b.json": (b"[]", "json holds no JSON object"),
+        "c.json": (b"[" * 100_000, "is not JSON: .*recursion"),
         "a.model": (b"", "no SentencePiece model"),
         "b.model": (whole["t.model"][:-1], "truncated"),
         "c.model": (sentencepiece_file(pieces, 1), "how a Unigram model's ids are numbered"),
