@@ -61,7 +61,7 @@ typedef struct {
     int encoder;          // 1: an encoder. Tokens see those after them, so a text runs whole, and
                           // none can be added; heads_embed gives its vector
     int source_vocab;     // vocabulary of an encoder-decoder's encoder; 0: there is none
-    int greedy;           // 1: the checkpoint asks for the most likely tokens, where nobody says
+    int greedy;           // 1: by default the checkpoint wants the most likely token each time
     int target_ids;       // 1: an encoder-decoder's output has ids of its own, which heads_encode
                           // does not give
     int vector;           // numbers of heads_embed's vectors; 0: the checkpoint does not say how
@@ -140,7 +140,7 @@ HEADS_API void heads_chat_free(heads_chat *chat);
 HEADS_API long heads_chat_encode(const heads_chat *chat, const heads_tokenizer *tokenizer,
                                  const heads_message *messages, size_t n,
                                  const heads_chat_options *options, int **ids, heads_error *err);
-// The id that ends an answer besides those of heads_is_eos; -1: none, -2: no memory to tell.
+// The id that ends an answer besides what heads_is_eos knows; -1: none, -2: no memory to tell.
 HEADS_API int heads_chat_end(const heads_chat *chat, const heads_tokenizer *tokenizer);
 // The template as the model came with it, in Jinja, [*len], borrowed from the model; NULL: none.
 HEADS_API const char *heads_chat_template(const heads_model *model, size_t *len);
@@ -193,7 +193,7 @@ typedef struct heads_sequence heads_sequence;
 HEADS_API heads_sequence *heads_sequence_new(heads_workspace *w, int shared, heads_error *err);
 HEADS_API void heads_sequence_free(heads_sequence *s);
 // A new sequence of the same workspace with the first n tokens of s; either may be freed first.
-// Errors: n outside 0..length, those of rewind, no memory.
+// Errors: n outside 0..length, no memory, and what heads_sequence_rewind refuses.
 HEADS_API heads_sequence *heads_sequence_fork(const heads_sequence *s, int n, heads_error *err);
 // Forgets all tokens but the first n. Errors, after which nothing has changed: a sliding window or
 // a mixer's state has forgotten what the next token would see (n = 0 always works), or forks share
@@ -252,8 +252,8 @@ HEADS_API const float *heads_forward(heads_sequence *s, const int *tokens, int n
 // ---- models that read one text and write another ----
 
 // Has the encoder read the source of each run's sequence, runs[i].tokens. The sequence must be
-// empty; its tokens will attend to the source. n_logits is 0. Errors: those of heads_forward_runs;
-// the model has no encoder (its shape's source_vocab is 0).
+// empty; its tokens will attend to the source. n_logits is 0. Errors: as of heads_forward_runs, and
+// that the model has no encoder (its shape's source_vocab is 0).
 HEADS_API int heads_read_sources(heads_workspace *w, const heads_run *runs, int n_runs,
                                  heads_error *err);
 // The ids of the sequence's source, [*n], borrowed until the sequence next changes.
@@ -296,11 +296,11 @@ HEADS_API long heads_pair_ids(const heads_model *model, const heads_tokenizer *t
 // vocabulary, no memory.
 HEADS_API int heads_embed(const heads_model *model, const heads_workspace_options *options,
                           const heads_text *texts, int n, float *vectors, heads_error *err);
-// Writes scores[n][n_labels], a row for each text, or for each of its ids, text after text, where
-// the shape says token_classes: the probabilities of the classes, which sum to 1 where a text has
-// one of them, each by itself where it may have several, or the numbers as they are, where the
-// checkpoint says so (regression). Workspace and bits are as in heads_embed. Errors: the checkpoint
-// has no such head, and those of heads_embed.
+// Writes scores[n][n_labels]: a row for each text or, where the shape says token_classes, for each
+// id of each text. The numbers are the classes' probabilities. They sum to 1 where a text has one
+// class; where it may have several, each class has its own. Of a regression they are as the model
+// gives them. Workspace and bits are as in heads_embed. Errors: as of heads_embed, and that the
+// checkpoint has no such head.
 HEADS_API int heads_classify(const heads_model *model, const heads_workspace_options *options,
                              const heads_text *texts, int n, float *scores, heads_error *err);
 // The name of class i, [*len], UTF-8 as the checkpoint has it, borrowed from the model; NULL: there
@@ -330,7 +330,7 @@ typedef struct {  // the input of a product with matrices, before it is rounded 
 typedef struct {  // what a layer would say: the residual stream after it, through the last norm and
                   // the output (the logit lens: nostalgebraist 2020)
     const heads_sequence *sequence;
-    int layer, position;  // of the layers that give logits the last has the pass's own, to the bit
+    int layer, position;  // after the last layer that gives logits they are the pass's own
     const float *logits;  // [vocab_size]; of a workspace of hidden states [n_embd]
 } heads_lens_row;
 
@@ -350,10 +350,10 @@ typedef struct {  // what comes into a layer: the residual stream of a pass's to
 // others by the caller's thread alone: `product` before each product with weights, in order; `lens`
 // after each layer of the text (not of a source), for each token whose logits are wanted. A matrix
 // that several layers share, or that is both embedding and output, has its first name in the file.
-// `enter` is called before each layer. It may change the rows, and returns the layer that the pass
-// goes on with: input->layer, or a later one, whose input is in the rows then, or the number of
-// layers: none. A layer that is passed over leaves no keys, values or state, so the sequence is of
-// no use after the call, nor is a layer that reads the keys of one passed over.
+// `enter` is called before each layer. It may change the rows. It returns the layer that runs next
+// on them: input->layer, a later one, or the number of layers, for none. A layer that is passed
+// over leaves no keys, values or state. So the sequence is of no use after the call, and a layer
+// that reads another's keys may not run where that one was passed over.
 typedef struct {
     void (*attention)(void *context, const heads_attention_row *row, int thread);
     void *context;
@@ -461,7 +461,7 @@ typedef struct {
                      // prompt
     const heads_stop *stops;  // [n_stops], strings before which the text ends; none is empty
     int n_stops;
-    const int *stop_ids;      // [n_stop_ids], tokens that end it besides those of heads_is_eos
+    const int *stop_ids;      // [n_stop_ids], tokens that end it besides heads_is_eos's
     int n_stop_ids;
     int likely;      // 1: TOKEN events have log-probabilities; SCORE events always do
     int n_top;       // and the n_top most likely tokens, up to 1000
@@ -477,7 +477,7 @@ typedef struct {
     void *mask_context;
     const heads_bias *biases;  // [n_biases], added before the sampler's other options have a say
     int n_biases;
-    // Subtracted from the logit of a token for each time that it was generated, and once if it was.
+    // Taken from a token's logit: the first for each time that it was generated, the second once.
     float frequency_penalty, presence_penalty;
 } heads_request;
 
@@ -488,7 +488,7 @@ typedef struct {
     heads_event_kind kind;  // a token was generated; one of n_scored; the request has ended
     int id;                 // TOKEN, SCORE: the token
     int best;               // SCORE, or TOKEN with `likely`: the most likely token there,
-    double log_probability; // that of id, by the model alone (no temperature, penalty or mask),
+    double log_probability; // of `id`, by the model alone (no temperature, penalty or mask),
     const heads_likely *top;  // and [n_top], the most likely first
     int n_top;
     const char *text;       // TOKEN: [len], appended to the text: whole UTF-8 characters, and

@@ -9,7 +9,7 @@
 // angle brackets; a token without a text as its id. written: the id is of what the model writes,
 // which may differ from what it reads.
 void add_token_text(Text *out, const Program *p, int id, bool written);
-// Appends [{"id", "text", "probability"}, ..], those of the n likeliest tokens.
+// Appends [{"id", "text", "probability"}, ..] for the n likeliest tokens.
 void add_likeliest(Text *out, const Program *p, const heads_likely *likeliest, int n);
 
 #endif

@@ -52,7 +52,7 @@ def assemble(
 
 
 def hollow(knobs: Knobs, names: dict[str, str | None]) -> dict[str, Tensor]:
-    """The tensors that assemble() would give, without numbers: those of a checkpoint that has every
+    """The tensors that assemble() would give, without numbers, of a checkpoint that has every
     bias there may be, one matrix for tied embeddings and, of an encoder, no head. Tensors that no
     file holds have their numbers."""
     if knobs.mask == 1:
@@ -62,8 +62,8 @@ def hollow(knobs: Knobs, names: dict[str, str | None]) -> dict[str, Tensor]:
 
 
 def _each(knobs: Knobs, names: dict[str, str | None], parts_of) -> dict[str, Tensor]:
-    """The canonical tensors in the order of the file; parts_of(name, module) gives those of an
-    entry."""
+    """The canonical tensors in the order of the file; parts_of(name, module) gives an entry's
+    tensors."""
     found: dict[str, Tensor] = {}
     for name, module in in_layers(names, knobs.n_layers):
         kind, layer = _kind_and_layer(name)

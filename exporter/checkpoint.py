@@ -63,7 +63,7 @@ READOUTS = ("classes.", "pooling.")
 def dtype_of(name: str, tensor: Tensor, dtype: str) -> str:
     """The dtype that a tensor is written in: vectors, learned positions and small matrices in f32,
     and the embeddings and the output of a q4 file in q8, because their rounding reaches the logits
-    directly, or all that an encoder makes of a source; so does that of the steps of a readout."""
+    directly, or all that an encoder makes of a source; a readout's steps do so too."""
     small = name.endswith(("embed_pos", *SMALL)) or name.startswith(READOUTS)
     if len(tensor.shape) == 1 or small:
         return "f32"
@@ -298,7 +298,7 @@ def _data(entry: Entry, pool: ThreadPoolExecutor, stats: Stats) -> Iterator[byte
 
 def _pack_slab(entry: Entry, first: int, slab: np.ndarray) -> tuple[bytes, int, float, float]:
     """The bytes of a slab that begins at row `first`, how many weights it has, the sum of their
-    squares, and that of what rounding changed."""
+    squares, and the sum of the squares of what rounding changed."""
     if not np.isfinite(slab).all():
         what = "NaN" if np.isnan(slab).any() else "infinite"
         raise ExportError(

@@ -65,7 +65,7 @@ class Knobs:
     rope: list[int] = field(default_factory=lambda: [-1])  # of ropes, -1 for none
     window: list[int] = field(default_factory=lambda: [0])
     mask: int | list[int] = 0  # 1: tokens see those after them
-    source_layers: int = 0  # of an encoder, before those of the decoder
+    source_layers: int = 0  # of an encoder, before the decoder's
     source_vocab: int = 0  # ids that it reads, where they are others; 0: the same
     attn_scale: float | None = None  # None: head_dim^-1/2
     softcap: float = 0.0
@@ -200,7 +200,7 @@ class Knobs:
 
     @property
     def width(self) -> int:
-        """That of the embedding."""
+        """The embedding's width."""
         return self.d_embed or self.n_embd
 
     def part_of(self, kind: str) -> Part | None:
@@ -221,7 +221,7 @@ class Knobs:
         return True
 
     def bias_shape(self, name: str, layer: int = 0) -> tuple[int]:
-        """That of the bias of such a weight."""
+        """The shape of such a weight's bias."""
         part = self.part_of(name)
         return (part.channels,) if name == "conv" else self.shape(name, layer)[:1]
 

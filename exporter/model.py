@@ -12,8 +12,8 @@ from .tokenizers.vocabulary import Vocabulary
 @dataclass
 class Model:
     """A checkpoint ready to be written. `tensors` are the canonical ones, in the order of the file;
-    `files` are those that must not be overwritten; `directory` is that of a Hugging Face
-    checkpoint; `tokenizer` is what tokenizer_metadata takes, None if there is no tokenizer;
+    `files` are what must not be overwritten; `directory` is a Hugging Face checkpoint's;
+    `tokenizer` is what tokenizer_metadata takes, None if there is no tokenizer;
     `remarks` are for the user; `template` is the chat template, and
     `special_tokens` those that it knows by name, if no directory holds them."""
 

@@ -199,7 +199,7 @@ def random_tensors(tensors: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
 
 
 def open_random(shape: str, seed: int) -> Model:
-    """A model of random weights in a known shape, or in that of a config.json. Errors:
+    """A model of random weights in a known shape, or in a config.json's. Errors:
     ExportError."""
     is_file = os.path.isfile(shape)
     if not is_file and shape not in SHAPES:

@@ -19,8 +19,8 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 @dataclass(frozen=True, eq=False)
 class Rope:
-    """A rope set of docs/format.md: float32 [n_rot / 2] frequencies, and those of texts of more
-    than `length` tokens."""
+    """A rope set of docs/format.md: float32 [n_rot / 2] frequencies, and others for texts of
+    more than `length` tokens."""
 
     inv_freq: np.ndarray
     multiplier: float = 1.0
@@ -63,7 +63,7 @@ def rope_set(c: Config, shape: Shape) -> Rope:
 
 
 def rope_by_type(c: Config, shape: Shape, sliding_theta: float) -> dict[str, Rope]:
-    """A rope for full_attention, whose default theta is that of `shape`, and one for
+    """A rope for full_attention, whose default theta is `shape`'s, and one for
     sliding_attention: nested rope_parameters; or rope_theta and rope_scaling for the full layers,
     rope_local_base_freq for the others."""
     old, new = c.get("rope_scaling") or {}, c.get("rope_parameters") or {}

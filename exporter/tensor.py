@@ -164,7 +164,7 @@ def times(tensor: Tensor, factors: np.ndarray) -> Tensor:
 
 
 def below(tensors: Sequence[Tensor]) -> Tensor:
-    """The rows of several tensors, those of one below those of the other."""
+    """The rows of several tensors, one tensor's below the other's."""
     shape = (sum(t.shape[0] for t in tensors), *tensors[0].shape[1:])
     return tensors[0].map(lambda w: np.concatenate([w, *(t.array() for t in tensors[1:])]), shape)
 

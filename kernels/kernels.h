@@ -67,13 +67,17 @@ typedef void MatmulFn(float *out, size_t out_stride, const uint8_t *panels, size
 // is row i % 16 of v[i / 16], which is float or f16 [16][dim], or for Q8 int8 [16][dim]
 // followed by f16 scales [dim / 32][16] (dim a multiple of 32), and p * scale is rounded first.
 //
-// Q4 sums integers. A slot of 16 positions has, for each 16 dims, codes as in a panel of q4
-// weights whose rows are dims and whose k are positions: [2][16][4] bytes, position 8 g + j in the
-// low half of byte j < 4, position 8 g + 4 + j in the high half; then f16 scales as for Q8. For
-// each 32 dims and each run of MIX_RUN positions, which begins at a multiple of MIX_RUN:
-// a[i] = p[i] * scale; step = the largest |a| / 127; n[i] = the integer nearest to a[i] / step; and
-// out = fma((float)(sum of n[i] * code), step, out), run by run, from 0. begin is a multiple of 16,
-// there are at most MAX_KEYS positions, and p is finite, and 0 from end to the next multiple of 16.
+// Q4 sums integers. A slot of 16 positions has codes for each 16 dims, and then f16 scales as Q8
+// has. The codes lie as in a panel of q4 weights whose rows are dims and whose k are positions:
+// [2][16][4] bytes, with position 8 g + j in the low half of byte j < 4, and position 8 g + 4 + j
+// in the high half. Positions are summed in runs of MIX_RUN, which begin at its multiples. For each
+// 32 dims a run takes these steps, from out = 0:
+//   a[i] = p[i] * scale
+//   step = the largest |a| / 127
+//   n[i] = the integer nearest to a[i] / step
+//   out = fma((float)(sum of n[i] * code), step, out)
+// begin is a multiple of 16, and there are at most MAX_KEYS positions. p is finite, and 0 from end
+// to the next multiple of 16.
 enum { MAX_KEYS = 256, MIX_RUN = 64 };
 typedef void MixFn(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v,
                    int begin, int end, int dim, ptrdiff_t ahead);
@@ -111,9 +115,9 @@ typedef struct {
     void (*to_f16)(uint16_t *out, const float *x, int n);  // to nearest even, saturating at +-65504
     void (*to_q8)(int8_t *q, float *scale, int32_t *offset, const float *x, int n, bool turned);
     // Rounds H x / 4, n <= Q4_AT_ONCE numbers padded with zeros to two blocks, to codes
-    // [Q4_AT_ONCE] and f16 scales [2]: those with the least square error among quantize.h's trials.
-    // With directions [n_directions][stride] of n numbers each, the error along their sum counts
-    // more than the error across it.
+    // [Q4_AT_ONCE] and f16 scales [2], by the trial of quantize.h that has the least square error.
+    // directions: [n_directions][stride], n numbers each. An error along their sum counts more than
+    // one across it.
     void (*to_q4)(uint8_t *codes, uint16_t *scale, const float *x, const float *directions,
                   size_t stride, int n_directions, int n);
     // out = H (x * scale) of each block of 32, the Hadamard transform: at strides h of 16, 8, 4, 2,

@@ -100,7 +100,7 @@ static inline float positive_parts(int16_t *restrict out, const float *restrict 
 }
 
 // The largest number of a block is tried as 127, 114, 138 and 124, since the block's other numbers
-// may then be closer to those of codes. Each trial has a table from parts to codes, with a cell for
+// may then be closer to codes' numbers. Each trial has a table from parts to codes, with a cell for
 // every 256 parts. Limits between codes are further apart, so a cell has at most one: cell i begins
 // at part 256 i - 4096 with codes[i]; above its place limits[i] + 128 is the next code.
 enum { Q4_TRIALS = 4, Q4_CELLS = 32 };

@@ -483,7 +483,7 @@ INLINE void int_mix_rows(float *out, size_t dim, const IntMixTile *tile, int n, 
     TILES_##T(body, P, Args)                                                                       \
     static void (*const body##_##P[MAX_T])(const Args *) = {NAMES_##T(body##_##P)};
 
-// The tiles of P panels, unless they are those of one.
+// The tiles of P panels, unless P is 1.
 #define WIDE_1(body, T)
 #define WIDE_2(body, T) TILES(body, 2, T, Tile)
 #define WIDE_4(body, T) TILES(body, 4, T, Tile)

@@ -17,7 +17,7 @@ typedef struct {
     Buffer score, selection;  // [n][experts]
     Choice *choices;          // [n][top_k]
     Group *groups;            // [experts]
-    Buffer by_expert;         // [n top_k][n_embd], rows of one expert after those of another
+    Buffer by_expert;         // [n top_k][n_embd], rows in the order of experts
     Buffer gate, up;          // [n top_k][d_expert]
 } MoeBuffers;
 

@@ -6,7 +6,7 @@
 #include "library/inspect.h"
 
 // Inserts a token into the list top[n] of the largest logits so far, which holds n_top at most;
-// returns its new length. Equal logits stay in the order of insertion, which is that of ids.
+// returns its new length. Equal logits stay in the order of insertion, which is by id.
 static int insert(heads_likely *top, int n, int n_top, int id, float logit) {
     int at = n < n_top ? n++ : n - 1;
     for (; at > 0 && (float)top[at - 1].log_probability < logit; at--) top[at] = top[at - 1];

@@ -67,7 +67,7 @@ long heads_start_tokens(const Model *model, const Tokenizer *tokenizer, const ch
     if (!*ids) return fail(err, "no memory for %d tokens", n + 1);
     if (n) memcpy(*ids, r->start.v, (size_t)n * sizeof **ids);
     if (!lang) return n;
-    // The language replaces the last start token, unless that is a single one and no language.
+    // The language replaces the last start token. A single start token that is no language stays.
     bool replaces = n > 1 || (n && is_language(r, r->start.v[0]));
     if (!replaces) n++;
     (*ids)[n - 1] = id;

@@ -8,7 +8,7 @@
 #include "system/system.h"
 
 #define F16_MAX 65504.0f
-// Where q4 is NULL for q8: so that the compiler makes loops for either.
+// Inlined, so that the compiler makes a loop for q8, whose q4 is NULL, and another for q4.
 #define INLINED static inline __attribute__((always_inline))
 
 // Numbers that the largest weight of a block is tried as.
@@ -24,7 +24,7 @@ typedef struct {
     float numbers[2 * MIDDLE + 1];
 } Nearest;
 
-// Four neighbours of a block in each row of a panel, those of one column side by side; and a block
+// Four neighbours of a block in each row of a panel, a column's numbers side by side; and a block
 // of each row. What is done to one row is done to all at once.
 enum { GROUP = 4 * LANES };
 typedef float Group[GROUP];
@@ -54,8 +54,8 @@ static inline void for_group(float *restrict out, const float *restrict row, flo
     for (int i = 0; i < GROUP; i++) out[i] = row[i % LANES] * times;
 }
 
-// The numbers that times a scale are nearest to weights; n: their places in Nearest, if it is q4.
-// per_scale is twice as large then.
+// q: the numbers that come nearest to the weights when the scale multiplies them. Of q4, n has
+// their places in Nearest, and per_scale is twice as large.
 static inline void round_group(float *restrict q, int32_t *restrict n, const float *restrict w,
                                const float *restrict per_scale, const Nearest *q4) {
     integers(n, w, per_scale, q4 ? MIDDLE : 127);
@@ -120,8 +120,8 @@ static bool to_f16(float *scale) {
     return fits;
 }
 
-// The scales that bring numbers closest to the blocks: the best trial's give the last numbers, and
-// these the last scales. Returns false if a weight is too large or no number.
+// The scales that bring numbers closest to the blocks. The best trial's scales give the last
+// numbers, which give the last scales. Returns false if a weight is too large or no number.
 INLINED bool best_scales(float *restrict scale, Group *w, const Nearest *q4) {
     float largest[LANES], per_scale[LANES], s[LANES], gain[LANES], best[LANES];
     if (!largest_of(largest, w)) return false;

@@ -111,8 +111,8 @@ static const Tensor *same_data(const Checkpoint *file, const Places *places, uin
     return last && offset_of_data(file, last) == offset ? last : NULL;
 }
 
-// A tensor's data begin where those so far end; or they are exactly those of an earlier tensor. So
-// no two overlap in part, and none leaves the file.
+// A tensor's data begin where all data so far end, or they are exactly an earlier tensor's. So no
+// two tensors overlap in part, and none leaves the file.
 static int parse_tensor(Checkpoint *file, int i, Cursor *c, size_t size, Places *places,
                         Error *err) {
     const uint8_t *p = next_bytes(c, 40);

@@ -1,5 +1,5 @@
 // Eight lanes of 64 bits, which take the words of a 64-byte line in turn, as xxHash's four do. A
-// lane's step is that of MurmurHash3's finalizer: exclusive or, multiply, shift. The step is a
+// lane's step is MurmurHash3's finalizer: exclusive or, multiply, shift. The step is a
 // bijection of the lane and of the word, so that one changed word always changes the sum; lines
 // that are swapped, repeated or moved do but for a chance of 2^-64. Lanes do not wait for each
 // other, so it keeps up with the memory that it reads.

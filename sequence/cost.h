@@ -1,4 +1,4 @@
-// The cost of a cache in bytes. Reports and allocation use the same numbers, those of kvcache.c.
+// The cost of a cache in bytes. Reports and allocation use the same numbers, kvcache.c's.
 #ifndef COST_H
 #define COST_H
 

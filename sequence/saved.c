@@ -2,7 +2,7 @@
 // memory, so that loading maps them: nothing is read before it is needed, and each layer is
 // compared with its checksum when the sequence first runs.
 //
-//   Header; an entry for each layer; the tokens and those of the source (i32); the layers' bytes.
+//   Header; an entry for each layer; the text's and the source's tokens (i32); the layers' bytes.
 //   Little-endian. A layer begins at a multiple of 64 KB, which is one of any page size. In files
 //   of older builds it may begin elsewhere; it is then copied.
 #include <stdlib.h>

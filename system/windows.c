@@ -369,7 +369,7 @@ struct GrownFile {
     bool regular;
 };
 
-// Locks a byte that no file has: bytes of the file itself could then not be read either.
+// Locks a byte beyond any file's end. Windows would not let others read a byte that is locked.
 static bool lock(HANDLE file) {
     OVERLAPPED at = {.OffsetHigh = 1u << 30};
     return LockFileEx(file, LOCKFILE_EXCLUSIVE_LOCK | LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &at) ||

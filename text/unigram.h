@@ -20,7 +20,7 @@ typedef struct {
     int32_t to;    // where that token ends
 } UnigramNode;
 
-// Reads tokenizer.unigram; `begin` and `text` are those of the n_tokens tokens.
+// Reads tokenizer.unigram. Token i is text[begin[i] .. begin[i + 1]), i < n_tokens.
 int load_unigram(Unigram *u, Reader *r, int n_tokens, const int32_t *begin, const uint8_t *text);
 // Cuts text[0..len), UTF-8, len > 0, into nodes[len + 1]: from node 0, follow `to`. An unknown
 // character becomes `unk`.

@@ -21,7 +21,7 @@ bool has_costs(const HeadsPage *p) {
            !p->p->o->no_cost;
 }
 
-// Switches the head off; NULL: none but those of --off.
+// Switches the head off, besides the heads of --off; NULL: no other.
 static void prepare(const Ablation *a, heads_sequence *s, const Head *head) {
     heads_error err;
     char name[64] = "";

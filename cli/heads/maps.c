@@ -167,7 +167,7 @@ static void keep_strongest(HeadsPage *p) {
 
 // ---- beginning and end ----
 
-// The text of a map's rows, and that of its columns.
+// The text of a map's rows, and the text of its columns.
 static MapTexts map_texts(const HeadsPage *p, Sight sees) {
     const Ids texts[] = {p->texts.source, p->texts.ids};
     int rows = sees != SEES_ALL || p->p->shape.encoder;

@@ -43,7 +43,7 @@ typedef struct {
     FILE *f;
     int *same[2];        // MapTexts.same of the source, and of the text
     Head *heads;         // of all layers
-    HeadsLayer *layers;  // the model's, and then those of attention to the source
+    HeadsLayer *layers;  // the model's, and then its attentions to the source
     int n_layers;
     size_t n_heads, n_maps;
     float **equal;       // [threads][n], equal weights

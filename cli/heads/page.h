@@ -8,7 +8,7 @@
 // if the file cannot be written, or would be absurdly large.
 HeadsPage *heads_page_open(const Program *program, HeadsTexts texts);
 // Writes the file, and prints a summary. If there is no room for the maps of all heads, the text
-// runs again in s for those of the strongest.
+// runs again in s for the strongest heads' maps.
 void heads_page_close(HeadsPage *page, heads_sequence *s);
 
 #endif

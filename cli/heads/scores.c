@@ -10,8 +10,8 @@
 //   first       A[i, 0]; unless it is cross-attention, of rows i >= 1
 //   last        A[i, n-1], of n tokens; unless it is cross-attention, of rows i < n-1
 //   diagonal    the sum of A[i, j] over j at most 2 from i (n-1) / (rows-1)
-//   distance    the sum of A[i, j] |i - j|, over that of equal weights
-//   entropy     the sum of -A[i, j] log A[i, j], over that of equal weights
+//   distance    the sum of A[i, j] |i - j|, over what equal weights give
+//   entropy     the sum of -A[i, j] log A[i, j], over what equal weights give
 //   last8       the sum of A[i, j] over j > i - 8
 //
 // Previous-token and induction heads: Olsson et al. 2022 (arXiv 2209.11895). Heads that rest on the

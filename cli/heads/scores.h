@@ -4,7 +4,7 @@
 
 #include "library/inspect.h"
 
-// The first seven scores are those of roles.
+// Each of the first seven scores belongs to a role.
 enum { PREVIOUS, DUPLICATE, INDUCTION, FIRST, NEXT, LAST, DIAGONAL, N_ROLES,
        DISTANCE = N_ROLES, ENTROPY, LAST8, N_SCORES };
 extern const char *const score_names[N_SCORES];

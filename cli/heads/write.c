@@ -89,7 +89,7 @@ static void put_map(const HeadsPage *p, const Head *h) {
     if (!p->p->o->html) fputs("]", p->f);
 }
 
-// Writes those of the first n scores that such maps have.
+// Of the first n scores, writes each that maps of such a sight have.
 static void put_scores(const HeadsPage *p, const char *before, int n, Sight sees,
                        const HeadScores *scores) {
     for (int k = 0; k < n; k++) {

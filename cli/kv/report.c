@@ -70,8 +70,8 @@ static void add_heads(Report *r, const char *name, int n_kv_heads, size_t mha_by
 
 // MLA caches one latent of rank r and one rope key of d_R numbers for all heads: layers (r + d_R)
 // bytes an element (DeepSeek-V2, arXiv 2405.04434). d_R is taken as half of head_dim, DeepSeek's
-// own proportion, the element as that of the keys, and r is the largest rank whose cache stays
-// under an eighth of MHA's. Every position is kept: a window does not help.
+// own proportion. An element has the keys' type. r is the largest rank whose cache stays under an
+// eighth of MHA's. Every position is kept: a window does not help.
 static void add_mla(Report *r, size_t mha_bytes) {
     size_t layers = (size_t)r->n_attention, element = bytes_of_32(r->type.k);
     size_t elements = (mha_bytes * 4 - 1) / (layers * element);  // the most under mha_bytes / 8

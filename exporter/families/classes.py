@@ -119,7 +119,7 @@ def _pooling(c: Config, family: str, kind: str, steps: Steps) -> tuple[int, int]
 
 
 def _labels(c: Config, n: int) -> list[str]:
-    """The classes' names: those of id2label, or LABEL_0 and so on, as transformers has them."""
+    """The classes' names: id2label's, or LABEL_0 and so on, as transformers has them."""
     if n > MOST_LABELS:
         raise ExportError(f"the head has {n} classes, expected at most {MOST_LABELS}")
     given = c.get("id2label")

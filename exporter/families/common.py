@@ -95,7 +95,7 @@ def every(n: int) -> Callable[[int], bool]:
 
 def alibi_slopes(n_heads: int) -> np.ndarray:
     """float32 [n_heads] slopes of ALiBi (Press et al. 2022): for a power of two 2^(-8h/n), h =
-    1..n; otherwise those of the power below, and every other one of the power above."""
+    1..n; otherwise the slopes for the power below, and every other slope for the power above."""
     power = 1 << n_heads.bit_length() - 1
     slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
     slopes += [2 ** (-4 * h / power) for h in range(1, 2 * (n_heads - power), 2)]

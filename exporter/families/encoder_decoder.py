@@ -23,7 +23,7 @@ IGNORED = """
 
 @dataclass
 class TwoStacks(Part):
-    """`n_source` layers of an encoder and then those of a decoder, all `inner` wide in attention.
+    """`n_source` layers of an encoder and then a decoder's, all `inner` wide in attention.
     The encoder's embedding is one of its own, of `source_vocab` tokens, if `own_embed`."""
 
     n_source: int = 0
@@ -73,7 +73,7 @@ def one_embedding(left: dict[str, Tensor], names: list[str]) -> None:
 
 
 def two_stacks(k: Knobs, n_source: int, names: dict[str, str], *parts: Part, **stacks) -> Knobs:
-    """Makes a decoder's knobs those of an encoder and a decoder."""
+    """Turns a decoder's knobs into the knobs of an encoder and a decoder."""
     layers = [i >= n_source for i in range(k.n_layers)]
     k.mask = [0 if of_target else 1 for of_target in layers]
     k.names = names

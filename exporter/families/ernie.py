@@ -55,8 +55,8 @@ ERNIE4_5_MOE = {**LLAMA, **expert_names("mlp", dense="shared_experts")}
 
 @dataclass
 class TaskType(Part):
-    """An embedding of the text's task, of which all texts here have the first; it goes into that of
-    the tokens' kinds. Without use_task_id a file's are not used."""
+    """An embedding of the text's task, of which all texts here have the first; it goes into
+    the embedding of the tokens' kinds. Without use_task_id a file's are not used."""
 
     used: bool
 

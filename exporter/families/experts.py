@@ -80,8 +80,8 @@ def deepseek_experts(c: Config, k: Knobs, first: int = 0, **more) -> Experts:
 
 
 def after_dense(k: Knobs, part: Experts, sparse: list[bool], width: int, shared: int) -> None:
-    """Which layers have experts; `width` is that of the other layers' network, `shared` that of
-    the one that all tokens pass beside experts."""
+    """Which layers have experts; `width` is how wide the other layers' network is,
+    `shared` how wide the network that all tokens pass beside experts."""
     part.layers = sparse
     k.d_ff = [shared if has else width for has in sparse]
 

@@ -29,7 +29,7 @@ NAMES = {
 @dataclass
 class KimiDelta(DeltaNet):
     """Kimi Delta Attention: a decay for each channel of a key, and matrices of low rank before
-    those of decay and gate."""
+    the decay's and the gate's."""
 
     def metadata(self):
         knobs = {"layer.delta_by_channel": self.where(1), "layer.delta_sigmoid": self.where(1)}

@@ -87,8 +87,8 @@ OTHER_TOWERS = (
 
 
 def text_model(config: dict, tensors: dict[str, Tensor]) -> tuple[dict, dict[str, Tensor]]:
-    """The config and the tensors of the text model in a multimodal checkpoint; those of any other
-    as they are."""
+    """The config and the tensors of the text model in a multimodal checkpoint. Any other
+    checkpoint's stay as they are."""
     if config.get("model_type") not in list(MULTIMODAL):
         return config, dict(tensors)
     model_type, tied = MULTIMODAL[config["model_type"]]
@@ -102,7 +102,7 @@ def text_model(config: dict, tensors: dict[str, Tensor]) -> tuple[dict, dict[str
     text = {"model_type": model_type, **ABSENT.get(family, {}), **text}
     if not any(key in text for key in ("rope_theta", "rope_parameters")) and family in THETA:
         text["rope_theta"] = THETA[family]
-    # The classes with pictures tie the head by the outer config, those of text alone by the inner.
+    # The classes with pictures tie the head by the outer config, classes of text alone by the inner.
     tied = outer.flag("tie_word_embeddings", tied) or text.get("tie_word_embeddings") or False
     quantization = outer.get("quantization_config") or text.get("quantization_config")
     text |= {"tie_word_embeddings": tied, "quantization_config": quantization}

@@ -31,7 +31,7 @@ def nomic_bert(c: Config) -> Knobs:
 @dataclass
 class FirstNames(Part):
     """The names of transformers for those that the first files have, and matrices apart that were
-    one: `names` are pairs of old and new, `fused` is the old one's name and those of its parts."""
+    one: `names` are pairs of old and new, `fused` is the old one's name and its parts' names."""
 
     names: tuple[tuple[str, str], ...]
     fused: tuple[tuple[str, tuple[str, ...]], ...]

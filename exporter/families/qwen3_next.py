@@ -74,7 +74,7 @@ def qwen3_5(c: Config) -> Knobs:
 
 
 def _shared_expert(c: Config, k: Knobs) -> None:
-    """An expert that all tokens pass, times a gate, beside those of each layer."""
+    """An expert that all tokens pass, times a gate, beside each layer's other experts."""
     shared = c.int("shared_expert_intermediate_size")
     part = experts(c, k, renorm=c.flag("norm_topk_prob", True), shared_gate=True)
     sparse_layers(c, k, part, shared)

@@ -1,7 +1,7 @@
 """The table of families: by model_type, the function that makes knobs of a config.json, and the
 table of names that says where the tensors are. To add a family that needs no new knob: a file of
-its name with such a function and such a table, and a row here. Class defaults are those of
-transformers 5.23.0.
+its name with such a function and such a table, and a row here. Class defaults are
+transformers 5.23.0's.
 
 A table of names maps canonical names of docs/format.md to modules of the checkpoint, which hold
 `.weight` and perhaps `.bias`; N stands for the layer, * for the head, | stands between names of

@@ -15,7 +15,7 @@ from .encoder import encoder
 
 
 def roberta(c: Config) -> Knobs:
-    """RoBERTa, XLM-R, CamemBERT, data2vec: positions begin after that of the padding token."""
+    """RoBERTa, XLM-R, CamemBERT, data2vec: positions begin after the padding token's."""
     k = bert_block(c, vocab_size=50265)
     return skip_padding(
         c, encoder(c, k, True, types=c.int("type_vocab_size", 2), bias="lm_head.bias")

@@ -142,7 +142,7 @@ def t5_like(c: Config, vocab_size: int, scaled: bool, each: bool, **defaults) ->
 
 def t5(c: Config) -> Knobs:
     """T5 1.0 and 1.1, Flan-T5: biases by distance, no scale of scores."""
-    # The first ones scale what the output reads, and say that they tie; those of 1.1 say not.
+    # T5 1.0 scales what the output reads, and says that it ties the head; 1.1 does neither.
     tied = c.get("tie_word_embeddings") is not False
     scaled = c.flag("scale_decoder_outputs", tied)
     return t5_like(

@@ -142,8 +142,8 @@ def zamba2(c: Config) -> Knobs:
     bias = c.flag("add_bias_linear", False)
     k.biased = ("ffn_gate_up", "ffn_down") * bias
     add_mamba2(c, k, mamba, True, bias)
-    # rms_norm_eps: that of Mamba-2's norm is 1e-5, whatever the others have. The others: how
-    # weights begin, how it is computed, and numbers that transformers makes of others.
+    # Mamba-2's norm has an epsilon of 1e-5, whatever rms_norm_eps the other norms have. The keys
+    # below say how weights begin and how it is computed, or transformers makes them of others.
     c.require(rms_norm_eps=1e-5, use_long_context=False, use_shared_mlp_adapter=True)
     c.ignore("time_step_max", "time_step_floor", "time_step_limit", "num_logits_to_keep")
     c.ignore("chunk_size", "use_mamba_kernels", "use_mem_eff_path", "use_conv_bias", "layer_types")

@@ -126,7 +126,7 @@ class SharedKeys(Part):
 @dataclass
 class OutGate(Part):
     """A sigmoid multiplies the output of attention. The checkpoint has its matrix head by head,
-    after that of the query."""
+    each after the query's."""
 
     heads: int = 0
     head_dim: int = 0

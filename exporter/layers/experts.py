@@ -155,7 +155,7 @@ class Experts(Part):
     def split_fused(
         self, left: dict[str, Tensor], module: str, gate_up: Tensor, down: Tensor
     ) -> None:
-        """Gate rows come first, then those of up."""
+        """Gate rows come first, then up rows."""
         expect(gate_up, self.n, 2 * self.d_ff, gate_up.shape[-1])
         expect(down, self.n, gate_up.shape[-1], self.d_ff)
         scale = left.pop(f"{module}.router.per_expert_scale", None)

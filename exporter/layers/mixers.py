@@ -149,7 +149,7 @@ class DeltaNet(Part):
 
 @dataclass
 class Mamba2(Part):
-    """Mamba-2. `in_proj`, whose rows are those of the gate, of x, B and C, and of the steps,
+    """Mamba-2. `in_proj`, which has rows for the gate, for x, B and C, and for the steps,
     becomes the modules `gate`, `x` and `step`, each times a multiplier; the steps' bias and the
     rate become `step.bias` and `rate`."""
 
@@ -237,7 +237,7 @@ class Mamba2(Part):
 @dataclass
 class Mamba(Part):
     """Mamba-1: as Mamba-2 with one head of `channels` columns, whose numbers each have a rate.
-    `in_proj`, whose rows are those of x and the gate, becomes the modules `x` and `gate`; the rates
+    `in_proj`, which has x's rows and the gate's, becomes the modules `x` and `gate`; the rates
     and the skips become `rate` and `skip`. norms: of the steps' low rank, B and C; bare ones have
     no weights in the checkpoint."""
 

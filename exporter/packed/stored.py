@@ -10,7 +10,7 @@ from ..tensor import ExportError, Tensor, modules
 
 
 def bytes_of(tensor: Tensor) -> Tensor:
-    """Its bytes; those of a wider number are a last axis."""
+    """Its bytes; a number of several bytes becomes a last axis."""
     if tensor.raw is None:
         raise ExportError(
             f"tensor {tensor.name} is not stored in bytes, though quantization_config says so"

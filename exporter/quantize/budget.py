@@ -21,7 +21,7 @@ PRIOR = {"attn_v": 20.0, "attn_v_up": 20.0, "attn_k": 3.0, "ffn_down": 2.5, "exp
 @dataclass(frozen=True)
 class Rounding:
     """How matrices are rounded: to `dtype`, q4 or q8; for q4, the bits that they may have a weight;
-    and whether codes and costs come from running texts, the model's own or those of a file."""
+    and whether codes and costs come from running texts, the model's own or a file's."""
 
     dtype: str
     bits: float = MOST
@@ -32,7 +32,7 @@ class Rounding:
 def rounding_of(
     dtype: str, bits: float | None = None, calibrated: bool = False, text: str | None = None
 ) -> Rounding | None:
-    """That of a --dtype; None: to nearest, all matrices to the same."""
+    """How a --dtype rounds; None: all matrices to the nearest numbers of one type."""
     if dtype in BITS:
         return Rounding("q4", BITS[dtype] if bits is None else bits, calibrated, text or None)
     return Rounding(dtype, calibrated=True, text=text or None) if calibrated else None

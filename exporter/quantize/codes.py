@@ -216,7 +216,7 @@ def _fed_rows(
     matrices: Sequence[np.ndarray], moments: np.ndarray, dtype: str
 ) -> Iterator[tuple[np.ndarray, ...]]:
     """For each matrix values, scales and each row's squared error. Rows do not depend on each
-    other, so those of all matrices get theirs together."""
+    other, so the rows of all matrices get theirs together."""
     rows = np.concatenate(matrices) if len(matrices) > 1 else matrices[0]
     slabs = []
     for begin in range(0, len(rows), SLAB):

@@ -32,7 +32,7 @@ START = Stream(0, [])  # a pass begins at the embeddings
 
 
 def _rows(given) -> np.ndarray:
-    """Those of a product's or a layer's input, borrowed: float32 [n, width]."""
+    """The rows of a product's or a layer's input, borrowed: float32 [n, width]."""
     return np.ctypeslib.as_array(given.rows, (given.n, given.stride))[:, : given.width]
 
 

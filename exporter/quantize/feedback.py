@@ -98,7 +98,7 @@ def _inverse_factor(moments: np.ndarray) -> np.ndarray:
 
 
 def _invert_upper(matrix: np.ndarray) -> None:
-    """Inverts an upper triangular matrix in its place: those of wide layers take half a GB each."""
+    """Inverts an upper triangular matrix in its place: a wide layer's takes half a GB."""
     half = len(matrix) // 2
     if half < BLOCK:
         matrix[:] = np.linalg.inv(matrix)
@@ -121,7 +121,7 @@ def _feed_in_block(left, follow, scale, dtype) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _fit_scales(turned, values, scale, moments) -> np.ndarray:
-    """Each block's best scale for its values, those of the row's other blocks given."""
+    """Each block's best scale for its values, while the row's other blocks keep theirs."""
     scale = scale.copy()
     gradient = (values * np.repeat(scale, BLOCK, 1) - turned) @ moments
     for b in range(scale.shape[1]):

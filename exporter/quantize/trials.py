@@ -1,4 +1,4 @@
-"""The cost of matrices in four bits: how far the next token's distribution is from that of q8."""
+"""The cost of matrices in four bits: how far the next token's distribution is from q8's."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Trials:
             os.remove(self.path)
 
     def _stream_to(self, names: Collection[str]) -> Stream:
-        """What comes into the layer at which a pass begins that these matrices change."""
+        """The input of the first layer that these matrices change, where a pass can begin."""
         layers = [int(n.split(".")[1]) if n.startswith("layers.") else 0 for n in names]
         begin = min((self.begins[layer] for layer in layers), default=0)
         if begin < self.stream.layer:
@@ -56,7 +56,7 @@ class Trials:
         return self.stream
 
     def divergence(self, names: Collection[str], times: float = 1) -> float:
-        """How far the next token's distribution is from that of q8 if these matrices have four
+        """How far the next token's distribution is from q8's if these matrices have four
         bits, and what that changes in them is `times` as large: the mean Kullback-Leibler
         divergence, in nats."""
         begin, undo = self._stream_to(names), []

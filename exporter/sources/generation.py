@@ -10,7 +10,7 @@ from ..json_files import read_json
 from ..config import Config
 from ..tensor import ExportError
 
-# Keys that change nothing here: bookkeeping, and those of beam search.
+# Keys that change nothing here: bookkeeping, and what only beam search reads.
 IGNORED = """
     _from_model_config bos_token_id pad_token_id eos_token_id transformers_version use_cache
     output_attentions output_hidden_states output_scores output_logits return_dict_in_generate

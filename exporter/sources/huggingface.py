@@ -44,7 +44,7 @@ def download(hub_id: str, revision: str | None, shape_only: bool) -> str:
         path = snapshot(*small, "model*.safetensors", "*_Dense/model.safetensors")
         if not any(name.endswith(".safetensors") for name in os.listdir(path)):
             path = snapshot(*small, "pytorch_model*.bin", "*_Dense/pytorch_model.bin")
-    except Exception as error:  # the hub's own errors, and those of the network below it
+    except Exception as error:  # the hub's own errors, and the network's below it
         reason = str(error).strip().split("\n")[0]
         unreached = re.fullmatch(r"Got: \w+: (?:\[Errno -?\d+\] )?(.*)", reason)
         reason = f"the hub is not reached: {unreached[1]}" if unreached else reason

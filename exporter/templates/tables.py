@@ -71,7 +71,7 @@ class Table:
     pieces: dict[tuple[int, int], Piece] = field(default_factory=dict)
     alternating: dict[tuple[int, int], Piece] = field(
         default_factory=dict
-    )  # those of conversations that alternate
+    )  # of conversations that alternate
     transforms: dict[int, Transform] = field(default_factory=dict)
     classes: dict[int, int] = field(
         default_factory=dict

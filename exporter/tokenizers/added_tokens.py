@@ -125,7 +125,7 @@ def declared_beside(directory: str, tokenizer: dict) -> list[dict]:
 
 
 def _listed(directory: str, config: dict, own: list[dict], named: list[dict]) -> list[dict]:
-    """The tokens of added_tokens_decoder or, where that is missing, those of added_tokens.json and
+    """The tokens of added_tokens_decoder or, where that is missing, of added_tokens.json and
     of tokenizer.json itself, by their ids."""
     by_id = config.get("added_tokens_decoder")
     if by_id is None:
@@ -145,7 +145,7 @@ def _named_otherwise(config: dict) -> list[dict]:
 
 
 def added_beside(directory: str, vocab: dict[str, int]) -> list[dict]:
-    """The added tokens where there is no tokenizer.json, as that would list them: those of
+    """The added tokens where there is no tokenizer.json, as that would list them: the tokens of
     tokenizer_config.json's added_tokens_decoder, or of added_tokens.json, and the special ones that
     the configuration names; where there are none of these, config.json's BOS and EOS. Errors:
     ExportError if a special token has no id, or if there are none."""

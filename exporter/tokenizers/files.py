@@ -1,9 +1,9 @@
 """Where a checkpoint keeps its tokenizer: tokenizer.json, tokenizer.model, tekken.json, *.tiktoken,
 vocab.json + merges.txt, vocab.txt.
 
-Only a tokenizer.json says how text is cut. For the others the pre-tokenizer is that of the
-tokenizer's class or of the model's type. Added tokens are those of the file and of those beside it;
-what none of them tells is refused.
+Only a tokenizer.json says how text is cut. For the others the pre-tokenizer is given by the
+tokenizer's class or the model's type. The file and its neighbours give added tokens; what none of
+them tells is refused.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def tokenizer_metadata(
     what was read already.
 
     origin: a directory with one of NAMES, the first that is there; or such a file, or a llama2.c
-    tokenizer (*.bin). The end-of-text ids are those of generation_config.json beside the file;
-    if it names none, config.json's, then tokenizer_config.json's eos_token, or the file's own.
+    tokenizer (*.bin). The end-of-text ids are generation_config.json's beside the file; if it names
+    none, config.json's, then tokenizer_config.json's eos_token, or the file's own.
     decodes: the model writes texts; an encoder's tokenizer.json needs no decoder.
     Values are bytes (u8) or arrays of int32, which the caller owns. Errors: ExportError, which
     names the file, the field and its value, if the engine could not tokenize exactly alike."""

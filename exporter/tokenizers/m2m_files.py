@@ -1,5 +1,5 @@
 """The tokenizers of M2M-100 and NLLB where there is no tokenizer.json. M2M-100's
-sentencepiece.bpe.model cuts texts, and vocab.json has the ids; those of the languages follow them.
+sentencepiece.bpe.model cuts texts, and vocab.json has the ids; the languages' follow them.
 NLLB's is converted as transformers 5.23.0 does it."""
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _check_names(config: dict) -> None:
 
 
 def renumbered(v: Vocabulary, pieces: list, vocab: dict[str, int]) -> Vocabulary:
-    """The pieces' ids become those of vocab.json."""
+    """The pieces' ids become vocab.json's."""
     new = {id: vocab[token] for id, (token, _, kind) in enumerate(pieces) if token in vocab}
     v.merges = {
         (new[left], new[right]): (rank, new[id]) for (left, right), (rank, id) in v.merges.items()

@@ -67,7 +67,7 @@ def unigram(model: dict) -> tuple[dict[str, int], Pieces, int]:
 
 
 def pieces_metadata(pieces: Pieces, ids: dict[str, int]) -> dict[str, bytes | np.ndarray]:
-    """`ids`: those of the tokens whose text in the metadata is the piece itself."""
+    """`ids`: of each token whose text in the metadata is the piece itself."""
     tokens = sorted((token for token in pieces.scores if token in ids), key=str.encode)
     scores = [*(pieces.scores[token] for token in tokens), pieces.unknown]
     out: dict[str, bytes | np.ndarray] = {

@@ -177,7 +177,7 @@ def _assembled(rows, unk: int, normalizer: list[dict], pre_tokenizer: dict, adde
 
 def from_marian(data: bytes, directory: str) -> Vocabulary:
     """A Vocabulary from source.spm and vocab.json beside it: texts are cut as SentencePiece cuts
-    them, vocab.json has the ids, those of target.spm's pieces too, unless target_vocab.json has
+    them, vocab.json has the ids, of target.spm's pieces too, unless target_vocab.json has
     these. Errors: ExportError."""
     config, model = special_tokens(directory), read_sentencepiece(data)
     vocab = read_json(os.path.join(directory, "vocab.json"))

@@ -26,7 +26,7 @@ BOUNDS = {
 
 @dataclass
 class Sampling:
-    """How tokens are chosen; the defaults are those of ./run."""
+    """How tokens are chosen; the defaults are ./run's."""
 
     temperature: float = 0.8  # 0: the most likely token
     top_k: int = 0  # 0: all

@@ -164,7 +164,7 @@ class Checkpoint:
         return "" if arguments.flag("skip_special", skip_special) and self.is_special(id) else text
 
     def token_bytes(self, id: int) -> bytes:
-        """The same as bytes, of which a character may need those of several tokens."""
+        """The same as bytes, of which a character may need several tokens'."""
         id, room = arguments.whole("id", id, 0), create_string_buffer(64)
         n = calls.token_bytes(self._text(), id, room, len(room))
         if n > len(room):

@@ -101,7 +101,7 @@ def _tokenizer(model: Model, ends: list[int]) -> LLTokenizer:
 
 
 def matcher(model: Model, grammar: str, ends: list[int] | None = None) -> LLMatcher:
-    """Where a text that is empty stands in a grammar; copies of it are those of several texts.
+    """Where a text that is empty stands in a grammar; each text has a copy of it.
     ends: the tokens that end it, else the model's. Errors: InputError, the grammar."""
     if len(grammar) > LONGEST:
         raise InputError(f"the grammar has {len(grammar)} characters, and at most {LONGEST} may be")

@@ -492,7 +492,7 @@ class Handle(NotCopied):
     def __init__(self, pointer: int, free: Callable[[int], None], *needs: Handle | None):
         self.pointer: int = pointer
         self._as_parameter_: int = pointer
-        # Not __del__: the garbage collector would call those of a cycle in any order.
+        # Not __del__: of objects in a cycle the garbage collector would call it in any order.
         weakref.finalize(self, _free, os.getpid(), free, pointer, needs).atexit = False
 
 

@@ -132,7 +132,7 @@ class Writer(Checkpoint):
         (index, piece) for several prompts. progress: a bar on stderr.
 
         An encoder-decoder reads the prompt and writes another text, in the language `lang`, or from
-        one to another, "FROM:TO"; or in those of a list, one for each prompt. temperature: 0.8, or
+        one to another, "FROM:TO"; or in a list's, one for each prompt. temperature: 0.8, or
         0 where the checkpoint says so."""
         stream, progress = arguments.flag("stream", stream), arguments.flag("progress", progress)
         parallel = arguments.whole("parallel", parallel, 1)

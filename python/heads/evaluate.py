@@ -1,5 +1,5 @@
 """python -m heads eval MODEL --tasks NAME ..: lm-evaluation-harness with this engine as its model.
-The options are those of `lm-eval run` without --model: python -m heads eval MODEL --help has them.
+The options are `lm-eval run`'s without --model: python -m heads eval MODEL --help has them.
 --model_args may say threads, kv, context, parallel and prefix_token_id: --model_args kv=f32"""
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class Model(Writer):
         lang: str | None = None,
     ) -> Attention:
         """What each token of a text, or of ids, looks at in every head: see Attention. The weights
-        are those of ./run --heads, and take 4 n_layers n_heads n^2 bytes for n tokens. source,
+        are as in ./run --heads, and take 4 n_layers n_heads n^2 bytes for n tokens. source,
         lang: as in session; a text then begins as the model's texts do, and ids with the first
         token. Errors: more than max_bytes."""
         self.must_fit_source(source)
@@ -160,7 +160,7 @@ class Model(Writer):
     ) -> Floats:
         """What each layer would say after each token of a text, or of ids: logits, float32
         [tokens][n_layers][vocab_size], the stream after the layer through the last norm and the
-        output (the logit lens). The last layer's are those of Session.feed. source, lang, off: as
+        output (the logit lens). The last layer's are as in Session.feed. source, lang, off: as
         in session; of an encoder-decoder the layers are the decoder's. Errors: more than
         max_bytes."""
         max_bytes = arguments.whole("max_bytes", max_bytes, 0, 2**63 - 1)

@@ -81,7 +81,7 @@ class Laboratory:
         return folder
 
     def training_rows(self, seed: int) -> np.ndarray:
-        """The documents of a seed, the same for all variants; those of uptraining are the last."""
+        """The documents of a seed, the same for all variants; uptraining has the last of them."""
         n = (self.plan.steps + self.plan.uptraining_steps) * train.BATCH
         path = self.plan.work / f"documents-{seed}.npy"
         if not path.exists() or len(np.load(path, mmap_mode="r")) != n:

@@ -69,7 +69,7 @@ def train(
 
 
 def pooled(mha, variant: Variant):
-    """A trained MHA with fewer KV heads: each is the mean of those of its group, as in Ainslie et
+    """A trained MHA with fewer KV heads: each is the mean of its group's heads, as in Ainslie et
     al. 2023. All other weights stay."""
     config = mha.config
     model = new_model(variant, config.vocab_size, 0, config.intermediate_size)

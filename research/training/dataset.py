@@ -1,5 +1,5 @@
-"""The bundled model's training data: the teacher's stories, which generate.py kept, and those of
-the grammar, mixed into batches.
+"""The bundled model's training data: the teacher's stories, which generate.py kept, and
+the grammar's, mixed into batches.
 
 From the teacher's stories the model learns the teacher's probabilities of each next token, from
 the grammar's the token itself.

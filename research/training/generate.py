@@ -5,7 +5,7 @@
 
 It may be stopped at any time. Texts that were being written are lost, shards of them are not.
 
-The vocabulary is chosen first: those of the teacher's tokens that such stories need most. Then
+The vocabulary is chosen first: of the teacher's tokens, the ones that such stories need most. Then
 workers write shards of stories (writer.py), a file each.
 
 With --model, that model writes the stories, and the teacher says what it would have written in the

@@ -1,4 +1,4 @@
-"""Trains the bundled model, on the teacher's stories and on those of the grammar.
+"""Trains the bundled model, on the teacher's stories and on the grammar's.
 
     python -m research.training.train PRETRAINED DATA OUT
 

@@ -1,7 +1,7 @@
 // Every kernel of every table that this processor can run against the scalar one, bit for bit; and
 // products against their definition in double precision, over weights read as docs/format.md lays
-// them out: the scalar table's, and those of a table that rounds in its own way. The scalar table's
-// other kernels are checked by test_scalar_kernels.c.
+// them out: the scalar table's products, and a table's that rounds in its own way. The scalar
+// table's other kernels are checked by test_scalar_kernels.c.
 #include "tests/c/kernel_checks.h"
 
 // ---- products ----

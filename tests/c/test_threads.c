@@ -36,7 +36,7 @@ static heads_workspace *open_workspace(int n_threads) {
     return need(heads_workspace_new(model, &o, &err), "workspace", &err);
 }
 
-// Whether n rows of logits are those of text t from position pos on.
+// Whether n rows of logits are text t's from position pos on.
 static int same_rows(const heads_workspace *w, const float *logits, int t, int pos, int n) {
     size_t bytes = sizeof *logits * (size_t)vocab_size;
     for (int i = 0; i < n; i++) {

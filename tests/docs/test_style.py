@@ -1,8 +1,13 @@
-"""The shape of the C sources: lines, functions, files and white space."""
+"""The shape of the C sources: lines, functions, files and white space; and sentences in comments, of
+Python too."""
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+import subprocess
+import tokenize
 
 import pytest
 
@@ -70,3 +75,66 @@ def test_the_check_itself():
     assert faults("int f(int x);\n\nint table[] = {\n" + body + body + "};\n") == []
     assert faults("x" * (COLUMNS + 1)) == ["1: 101 columns", "1: no end of line"]
     assert faults("\tx \n") == ["1: a tab", "1: trailing blanks"]
+
+
+# ---- sentences that must be read twice ----
+
+# As in "the rows of one and those of another": the reader has to look for what the word means.
+HIDDEN = re.compile(r"\b(?:those|that) of\b", re.IGNORECASE)
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+C_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+
+
+def c_comments(text: str) -> list[str]:
+    """A comment of several lines is one."""
+    joined = re.sub(r"\n[ \t]*//", " ", text)
+    return C_COMMENT.findall(joined)
+
+
+def python_comments(text: str) -> list[str]:
+    """Comments, one of several lines too, and docstrings."""
+    found, last = [], None
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            if last == (token.start[0] - 1, token.start[1]):
+                found[-1] += token.string[1:]
+            else:
+                found.append(token.string)
+            last = token.start
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, DOCUMENTED)]
+    return found + [ast.get_docstring(node) or "" for node in nodes]
+
+
+def hidden_subjects(comments: list[str]) -> list[str]:
+    return [c for c in comments if HIDDEN.search(re.sub(r"\s+", " ", c))]
+
+
+def test_comments_have_their_subjects():
+    """In C, and in Python outside the tests."""
+    listed = subprocess.run(
+        ["git", "ls-files", "*.py", ":!tests"],
+        cwd=ROOT,
+        check=True,
+        text=True,
+        stdout=subprocess.PIPE,
+    ).stdout.split()
+    found = {
+        path: hidden_subjects(of((ROOT / path).read_text(encoding="utf-8")))
+        for of, paths in ((c_comments, map(name_of, SOURCES)), (python_comments, listed))
+        for path in paths
+        if (ROOT / path).exists()
+    }
+    assert {path: texts for path, texts in found.items() if texts} == {}
+
+
+def test_the_check_of_subjects_itself():
+    assert hidden_subjects(c_comments("int a;  // rows, and those\n// of another\nint b;\n"))
+    assert hidden_subjects(c_comments("/* That of the embedding */ int those_of;"))
+    assert not hidden_subjects(c_comments("f(those of);  // the rows of another"))
+    for text in (
+        "a = 1  # that of b\n",
+        "# those\n# of b\n",
+        'def f():\n    """Those\n    of b."""\n',
+    ):
+        assert hidden_subjects(python_comments(text)), text
+    assert not hidden_subjects(python_comments('a = "those of b"  # the others\n'))

@@ -571,9 +571,7 @@ def test_what_means_nothing_in_a_layer_is_refused_by_name(name, tmp_path, run):
 
 def test_every_knob_and_tensor_of_the_format_is_walked_over():
     text = (ROOT / "docs" / "format.md").read_text()
-    text = text.split("## The tokenizer")[
-        0
-    ]  # its tables, and those of the chat template, are others'
+    text = text.split("## The tokenizer")[0]  # other tests read its tables and the chat template's
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     keys = {
         name.replace(".S.", ".0.")

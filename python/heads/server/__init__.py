@@ -3,9 +3,9 @@
 serve      the command: options, sockets, how it ends
 app        the routes, who may use them; bodies: how theirs are read
 watch      metrics and the access log
-requests   a body's fields -> a Request; messages: those of chats
+requests   a body's fields -> a Request; messages: a chat's
 texts      a Request -> jobs -> JSON or events; answers: what all answers share, and vectors
 responses  the same in the words of /v1/responses; tokens: /tokenize
 reader     a text -> what is said, thought and called; tools, templates: chats that call tools
-engine     the thread that owns the batch; vectors: those of texts
+engine     the thread that owns the batch; vectors: of texts
 """

@@ -50,8 +50,8 @@ class Reader:
         self.form, self.thinks = form, thinks
         self.rest, self.over, self.n_read = "", False, 0
         self.parts: list[tuple[str, str]] = []
-        self.blank = ""  # that is said if something follows
-        self.fresh = False  # and that is not, since nothing was said before it
+        self.blank = ""  # white space that was read last: it is said if something follows it
+        self.fresh = False  # nothing was said in this state: its leading white space is dropped
         self.n_calls, self.complete = 0, True  # the last call
         self.thoughts: list[tuple[int, int]] = []  # where they lie in the text
         self.state = self._first

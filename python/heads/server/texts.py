@@ -185,7 +185,7 @@ class Answer(Asked):
         return prompt if isinstance(prompt, str) else self.model.decode(prompt)
 
     def log_probabilities(self, index: int, whole: bool) -> dict | None:
-        """Those of tokens that were not sent yet."""
+        """The log-probabilities of tokens that were not sent yet."""
         if self.request.n_top is None:
             return None
         job = self.jobs[index]
