@@ -178,6 +178,17 @@ def shown(output: str, part: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+# What code makes: a table between two comments that name its maker, or a sample.
+MADE = re.compile(
+    r"<!-- (python [^>]*|lab): (?:begin|\w+) -->\n(.*?)<!-- (?:python [^>]*: )?end -->", re.DOTALL
+)
+
+
+def words(page: str) -> int:
+    """Of a page, but for what code makes."""
+    return len(SAMPLE.sub("", MADE.sub("", page)).split())
+
+
 def renewed(sample: re.Match) -> str:
     head = sample[0][: sample.start(3) - sample.start()]
     return head + shown(output_of(sample[1]), sample[2]) + "```"
