@@ -251,6 +251,8 @@ def test_contributing_shows_how_to_do_everything():
     added = re.findall(r"^\| (\w[\w .`/]*) \| [^|]*\]\(", text, re.MULTILINE)
     assert added == ["family", "mixer", "type of numbers", "verb of `./run`", "instruction set"]
     assert [int(n) for n in re.findall(r"^(\d+)\. ", text, re.MULTILINE)] == list(range(1, 11))
-    for file in re.findall(r"`((?:data|models)/[\w./]+)`", text):
+    files = re.findall(r"^((?:data|models)/[\w./]+)", text, re.MULTILINE)
+    assert len(files) == 5
+    for file in files:
         root = file.replace("/NAME/tokenizer.json", "").rstrip("/")
         assert root in (ROOT / ".ci" / "run").read_text(encoding="utf-8"), file
