@@ -117,8 +117,8 @@ int check_file_size(const char *path, size_t bytes, Error *err) {
                 "here (ulimit -f)", path, bytes, (unsigned long long)limit.rlim_cur);
 }
 
-// Finds the file that a path leads to, even if it does not exist. Only links of the last name
-// count: the system follows the others, and a folder may have a longer name than any path.
+// Finds the file that a path leads to, even if it does not exist. Only the last name's links count:
+// the system follows links to folders, and a folder may have a longer name than any path.
 static int follow_links(const char *path, char target[PATH_MAX]) {
     enum { MOST_LINKS = 40 };
     struct stat st;

@@ -136,8 +136,8 @@ static double map_bytes(const Head *h) {
     return 4.0 / 3.0 * (double)(map_size(h) + (size_t)h->layer->texts.n_rows) + 8;
 }
 
-// Order: heads with roles, end-resting ones after the others, as they are many; then by score, and
-// without a role by strongest pair; else as they stand.
+// Heads with roles come first. Among them, heads that rest on an end come last, since they are many.
+// Then the order is by score, without a role by the strongest pair; equal heads stay as they stand.
 static int by_strength(const void *a, const void *b) {
     const Head *x = *(Head *const *)a, *y = *(Head *const *)b;
     if (x->strength != y->strength) return x->strength > y->strength ? -1 : 1;

@@ -86,8 +86,8 @@ static void add_mla(Report *r, size_t mha_bytes) {
 }
 
 // MHA, each GQA divisor from large to small, MQA, and MLA: the model's own or add_mla's. If layers
-// differ in their heads, only the model itself. For a model with MLA, the others are its heads
-// expanded.
+// differ in their heads, only the model itself is listed. For a model with MLA, every other scheme
+// has its heads expanded.
 static void add_schemes(Report *r) {
     int n_heads = r->alike ? r->first.n_heads : 0, n_divisors = 0;
     for (int n = 1; n <= n_heads; n++) n_divisors += n_heads % n == 0;

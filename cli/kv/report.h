@@ -29,8 +29,8 @@ typedef struct {
     int first_layer, n_attention;
     bool alike;                  // all of them have as many heads as the first
     int context;                 // of the report; it may be longer than the model's
-    KvTypes types[MOST_TYPES];   // of Scheme.fits; the last one is the user's, unless it is among
-    int n_types;                 // the others
+    KvTypes types[MOST_TYPES];   // of Scheme.fits; the user's is the last, unless it came before
+    int n_types;
     KvTypes type;                // the user's, of all other figures
     size_t memory;               // bytes for the caches to fit into; 0: unknown
     int mla_rank, mla_rope;      // the MLA's latent rank and rope dim; rank 0: no such scheme
