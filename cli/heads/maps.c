@@ -136,7 +136,7 @@ static double map_bytes(const Head *h) {
     return 4.0 / 3.0 * (double)(map_size(h) + (size_t)h->layer->texts.n_rows) + 8;
 }
 
-// Heads with roles come first. Among them, heads that rest on an end come last, since they are many.
+// Heads with roles come first; among them, heads that rest on an end come last, as they are many.
 // Then the order is by score, without a role by the strongest pair; equal heads stay as they stand.
 static int by_strength(const void *a, const void *b) {
     const Head *x = *(Head *const *)a, *y = *(Head *const *)b;
