@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ctypes import POINTER, byref, c_size_t, c_void_p, string_at
+from ctypes import POINTER, byref, string_at
 from dataclasses import dataclass, field
 
 from . import _arguments as arguments
@@ -46,25 +46,6 @@ class Sampling:
             for name, (kind, low, high) in BOUNDS.items()
         }
         return SamplerOptions(repeat_last=64, **checked)
-
-
-class Decoder:
-    """From ids to text, one at a time: what is handed out never ends inside a character."""
-
-    def __init__(self, tokenizer: Handle, skip_special: bool):
-        decoder = calls.decoder_new(tokenizer, skip_special)
-        self._decoder = Handle(decoder, calls.decoder_free, tokenizer)
-
-    def push(self, id: int) -> bytes:
-        return self._text(calls.decoder_push, id)
-
-    def finish(self) -> bytes:
-        return self._text(calls.decoder_finish)
-
-    def _text(self, call, *id: int) -> bytes:
-        text, size = c_void_p(), c_size_t()
-        call(self._decoder, *id, byref(text), byref(size))
-        return string_at(text, size.value) if size.value else b""
 
 
 @dataclass

@@ -8,13 +8,12 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from ctypes import byref, create_string_buffer
+from ctypes import byref, c_size_t, c_void_p, create_string_buffer, string_at
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from . import _arguments as arguments
 from ._arguments import KvType, Prompt
-from ._batch import Decoder
 from ._native import INTS, TYPES, ChatOptions, ContextError, FileError, Handle, HeadsError
 from ._native import InputError, Message, WorkspaceOptions, calls, int_array, taken
 
@@ -25,6 +24,25 @@ def _threads_of_environment() -> int:
     """What schedulers such as Ray set, so that their workers do not spin on each other's cores."""
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     return int(first) if first.isdecimal() and int(first) < arguments.MAX_INT else 0
+
+
+class Decoder:
+    """From ids to text, one at a time: what is handed out never ends inside a character."""
+
+    def __init__(self, tokenizer: Handle, skip_special: bool):
+        decoder = calls.decoder_new(tokenizer, skip_special)
+        self._decoder = Handle(decoder, calls.decoder_free, tokenizer)
+
+    def push(self, id: int) -> bytes:
+        return self._text(calls.decoder_push, id)
+
+    def finish(self) -> bytes:
+        return self._text(calls.decoder_finish)
+
+    def _text(self, call, *id: int) -> bytes:
+        text, size = c_void_p(), c_size_t()
+        call(self._decoder, *id, byref(text), byref(size))
+        return string_at(text, size.value) if size.value else b""
 
 
 @dataclass(eq=False)
@@ -187,6 +205,14 @@ class Checkpoint:
         ids = self._encoded(name, prompt) if text else arguments.id_list(name, prompt)
         self.check_prompt(ids, self.shape.source_vocab)
         return ids
+
+    def text_ids(self, text: Prompt) -> list[int]:
+        """The ids of a text for embed or classify, cut where the checkpoint says."""
+        if not isinstance(text, str):
+            return arguments.id_list("texts", text)
+        ids, data, opened = INTS(), arguments.utf8("texts", text), self.opened
+        n = calls.text_ids(opened.model, self._text(), data, len(data), byref(ids))
+        return taken(ids, n)
 
     def _encoded(self, name: str, text: str, special: bool = True) -> list[int]:
         return self.encode(arguments.utf8(name, text), special)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import byref, c_int, c_size_t
-from typing import TYPE_CHECKING, Any, NamedTuple, Union
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 
 from . import _arguments as arguments
 from ._arguments import Floats, Prompt
+from ._checkpoint import Checkpoint
 from ._native import FLOATS, INTS, InputError, Text, calls, int_array, taken
-
-if TYPE_CHECKING:
-    from .model import Model
 
 Pair = tuple[str, str]  # two texts that are read as one
 Ids = tuple[Sequence[int], int]  # and where the second text begins, or 0
@@ -34,7 +32,9 @@ class Ranked(NamedTuple):
     score: float
 
 
-def read_out(model: Model, call: Callable[..., Any], texts: Sequence[Ids], room: Floats) -> None:
+def read_out(
+    model: Checkpoint, call: Callable[..., Any], texts: Sequence[Ids], room: Floats
+) -> None:
     """Fills room by heads_embed or heads_classify, in a workspace like the model's."""
     arrays = [int_array(ids) for ids, _ in texts]
     array = (Text * len(texts))(
@@ -48,13 +48,13 @@ def read_out(model: Model, call: Callable[..., Any], texts: Sequence[Ids], room:
         call(opened.model, byref(options), array, len(array), data)
 
 
-def vectors(model: Model, texts: Sequence[Ids]) -> Floats:
+def vectors(model: Checkpoint, texts: Sequence[Ids]) -> Floats:
     room = np.empty((len(texts), model.shape.vector or model.shape.n_embd), np.float32)
     read_out(model, calls.embed, texts, room)
     return room
 
 
-def labels(model: Model) -> list[str]:
+def labels(model: Checkpoint) -> list[str]:
     size, found = c_size_t(), []
     for i in range(model.shape.n_labels):
         text = calls.label(model.opened.model, i, byref(size))
@@ -62,7 +62,7 @@ def labels(model: Model) -> list[str]:
     return found
 
 
-def pair_ids(model: Model, pair: Pair) -> Ids:
+def pair_ids(model: Checkpoint, pair: Pair) -> Ids:
     first, second = (arguments.utf8("texts", text) for text in pair)
     ids, at, opened = INTS(), c_int(), model.opened
     given = (first, len(first), second, len(second))
@@ -74,13 +74,13 @@ def _is_pair(text: object) -> bool:
     return isinstance(text, tuple) and len(text) == 2 and all(isinstance(t, str) for t in text)
 
 
-def _ids(model: Model, text: Union[Prompt, Pair]) -> Ids:
+def _ids(model: Checkpoint, text: Union[Prompt, Pair]) -> Ids:
     if _is_pair(text):
         return pair_ids(model, text)  # type: ignore[arg-type]
     return model.text_ids(text), 0  # type: ignore[arg-type]
 
 
-def scores(model: Model, texts: Sequence[Ids]) -> Floats:
+def scores(model: Checkpoint, texts: Sequence[Ids]) -> Floats:
     """[rows][n_labels]: a row for each text, or for each of its tokens."""
     rows = sum(len(ids) for ids, _ in texts) if model.shape.token_classes else len(texts)
     room = np.empty((rows, model.shape.n_labels), np.float32)
@@ -88,7 +88,7 @@ def scores(model: Model, texts: Sequence[Ids]) -> Floats:
     return room
 
 
-def classify(model: Model, texts: Any) -> list[Label] | list[list[Label]]:
+def classify(model: Checkpoint, texts: Any) -> list[Label] | list[list[Label]]:
     several = None if _is_pair(texts) else arguments.prompts("texts", texts)
     given = [_ids(model, text) for text in ([texts] if several is None else several)]
     found, names = scores(model, given), labels(model)
@@ -100,7 +100,7 @@ def classify(model: Model, texts: Any) -> list[Label] | list[list[Label]]:
     return results[0] if several is None else results
 
 
-def _best(model: Model, id: int, row: Floats, names: list[str]) -> Label:
+def _best(model: Checkpoint, id: int, row: Floats, names: list[str]) -> Label:
     best = int(row.argmax())
     return Label(names[best], float(row[best]), model.token_text(id))
 
@@ -110,7 +110,7 @@ def _sorted(row: Floats, names: list[str]) -> list[Label]:
     return [Label(names[i], float(row[i])) for i in order]
 
 
-def rank(model: Model, query: str, documents: Iterable[str]) -> list[Ranked]:
+def rank(model: Checkpoint, query: str, documents: Iterable[str]) -> list[Ranked]:
     refusal = no_ranks(model)
     if refusal:
         raise InputError(refusal)
@@ -119,7 +119,7 @@ def rank(model: Model, query: str, documents: Iterable[str]) -> list[Ranked]:
     return [Ranked(int(i), float(row[i])) for i in np.argsort(-row, kind="stable")]
 
 
-def no_ranks(model: Model) -> str | None:
+def no_ranks(model: Checkpoint) -> str | None:
     """Why the model cannot rank, if it cannot."""
     found, of_tokens = model.shape.n_labels, bool(model.shape.token_classes)
     if found == 1 and not of_tokens:

@@ -11,12 +11,11 @@ from concurrent.futures import Future, TimeoutError
 from typing import TYPE_CHECKING
 
 from ._arguments import refusal
+from ._checkpoint import Checkpoint
 from ._native import InputError, Mask
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
-
-    from .model import Model
 
 # White space as json.dumps writes it: a model that may write any can write it for ever.
 JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -67,7 +66,7 @@ def _llguidance():
 class _Tokens:
     """A model's tokenizer with the names that llguidance asks for."""
 
-    def __init__(self, model: Model, ends: list[int]):
+    def __init__(self, model: Checkpoint, ends: list[int]):
         size = model.shape.vocab_size
         self.model, self.eos_token_id, self.bos_token_id = model, ends[0], None
         self.tokens = [model.token_bytes(id) for id in range(size)]
@@ -82,13 +81,13 @@ class _Tokens:
         return ids[len(self.model.encode(before, special=False)) :]
 
 
-_tokenizers: weakref.WeakKeyDictionary[Model, dict[tuple, LLTokenizer]] = (
+_tokenizers: weakref.WeakKeyDictionary[Checkpoint, dict[tuple, LLTokenizer]] = (
     weakref.WeakKeyDictionary()
 )
 _lock = threading.Lock()
 
 
-def _tokenizer(model: Model, ends: list[int]) -> LLTokenizer:
+def _tokenizer(model: Checkpoint, ends: list[int]) -> LLTokenizer:
     with _lock:
         made = _tokenizers.setdefault(model, {})
         if tuple(ends) not in made:
@@ -100,7 +99,7 @@ def _tokenizer(model: Model, ends: list[int]) -> LLTokenizer:
         return made[tuple(ends)]
 
 
-def matcher(model: Model, grammar: str, ends: list[int] | None = None) -> LLMatcher:
+def matcher(model: Checkpoint, grammar: str, ends: list[int] | None = None) -> LLMatcher:
     """Where a text that is empty stands in a grammar; each text has a copy of it.
     ends: the tokens that end it, else the model's. Errors: InputError, the grammar."""
     if len(grammar) > LONGEST:

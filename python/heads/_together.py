@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ._batch import Batch, GenerateJob
 from ._native import HeadsError
 
-if TYPE_CHECKING:
-    from ._writer import Writer
-
 PARALLEL = 16  # texts at a time
 Make = Callable[[], "list[GenerateJob]"]
+
+
+class Writer(Protocol):
+    """What a runner asks of a heads.Model."""
+
+    def _batch(self, jobs: Sequence[GenerateJob], parallel: int) -> Batch: ...
 
 
 class _Runner:

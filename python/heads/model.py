@@ -17,7 +17,7 @@ from ._arguments import Floats, Prompt
 from ._attention import Attention, attention
 from ._batch import ScoreJob
 from ._classes import Label, Pair, Ranked
-from ._native import INTS, InputError, KvPlan, calls, taken
+from ._native import InputError, KvPlan, calls
 from ._writer import Writer
 from .session import Session
 
@@ -202,14 +202,6 @@ class Model(Writer):
     def labels(self) -> list[str]:
         """The names of the classes, in the order of the head; empty: there is none."""
         return classes.labels(self)
-
-    def text_ids(self, text: Prompt) -> list[int]:
-        """The ids of a text for embed or classify, cut where the checkpoint says."""
-        if not isinstance(text, str):
-            return arguments.id_list("texts", text)
-        ids, data, opened = INTS(), arguments.utf8("texts", text), self.opened
-        n = calls.text_ids(opened.model, self._text(), data, len(data), byref(ids))
-        return taken(ids, n)
 
     # ---- the model ----
 

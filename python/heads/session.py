@@ -5,18 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from . import _arguments as arguments
 from ._arguments import Floats, Prompt
 from ._batch import read_source
-from ._checkpoint import Opened
+from ._checkpoint import Checkpoint, Opened
 from ._native import ContextError, Handle, HeadsError, InputError, NotCopied, calls, int_array
-
-if TYPE_CHECKING:
-    from .model import Model
 
 
 class Session(NotCopied):
@@ -25,10 +21,12 @@ class Session(NotCopied):
 
     copied_by: str = "fork() makes another that begins alike, and save() writes it to a file"
 
-    def __init__(self, model: Model, opened: Opened, sequence: int, start: list[int] | None = None):
+    def __init__(
+        self, model: Checkpoint, opened: Opened, sequence: int, start: list[int] | None = None
+    ):
         if not isinstance(opened, Opened):
             raise TypeError("a heads.Session is made by heads.Model.session")
-        self.model: Model = model
+        self.model: Checkpoint = model
         self._opened = opened
         self._sequence = Handle(sequence, calls.sequence_free, opened.workspace)
         self._start = start  # of an encoder-decoder, what its text begins with
