@@ -528,7 +528,7 @@ static int choose_table(Render *r, const ChatOptions *options) {
     if (options->no_think && !c->no_think.p)
         return fail(r->err, "the chat template has no switch that turns thinking off");
     int number =
-        (options->no_think ? NO_THINK : 0) + (options->add_generation_prompt ? 0 : NO_PROMPT);
+        (options->no_think ? NO_THINK : 0) + (options->answer ? 0 : NO_PROMPT);
     r->table = &c->tables[number + has_system];
     r->first = has_system;
     if (has_system && r->table->pieces) {

@@ -7,12 +7,7 @@
 
 typedef heads_message Message;
 
-typedef struct {
-    bool add_generation_prompt;  // the text ends with the beginning of an answer
-    bool no_think;               // thinking is switched off
-    int64_t clock;  // for templates that print the date: seconds since 1970, in local time
-} ChatOptions;
-
+typedef heads_chat_options ChatOptions;
 typedef heads_chat Chat;
 
 // Reads the checkpoint's chat.* metadata, and borrows it. Errors: there is none, it contradicts

@@ -87,10 +87,8 @@ long heads_chat_encode(const heads_chat *c, const heads_tokenizer *t, const head
     if (check_messages(messages, n, err) || need(c, "a chat template", err) ||
         need(t, "a tokenizer", err))
         return -1;
-    ChatOptions options = {.add_generation_prompt = o->answer, .no_think = o->no_think,
-                           .clock = o->clock};
     size_t len;
-    char *text = chat_render(c, messages, n, &options, &len, err);
+    char *text = chat_render(c, messages, n, o, &len, err);
     long count = text ? heads_encode(t, text, len, false, ids, err) : -1;
     free(text);
     return count;

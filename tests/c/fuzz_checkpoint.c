@@ -35,8 +35,7 @@ static void use_chat(const Model *model, const Tokenizer *tokenizer) {
     int *ids;
     Chat *chat = chat_new(&model->file, &err);
     for (int i = 0; chat && i < 16; i++) {
-        ChatOptions options = {.add_generation_prompt = i & 1, .no_think = i & 2,
-                               .clock = 1000000000};
+        ChatOptions options = {.answer = i & 1, .no_think = i & 2, .clock = 1000000000};
         size_t len, first = i & 4 ? 1 : 0, n = i & 8 ? 3 : 4;
         char *text = chat_render(chat, messages + first, n - first, &options, &len, &err);
         if (text && strlen(text) > len) abort();

@@ -70,7 +70,7 @@ int main(int argc, char **argv) {
             messages[i].role = get_text(&len, true);
             messages[i].content = get_text(&messages[i].content_len, false);
         }
-        ChatOptions options = {.add_generation_prompt = flags & 1,
+        ChatOptions options = {.answer = flags & 1,
                                .no_think = flags & 2,
                                .clock = (time_t)clock};
         size_t len;
