@@ -8,7 +8,7 @@ import re
 import numpy as np
 
 from .knobs import DISTINCT, WHOLE, Knobs, of_layer
-from .tensor import ExportError, Tensor, constant, take_named, without_numbers
+from .tensor import ExportError, Tensor, constant, without_numbers
 
 # Buffers, which older versions of transformers saved among the weights.
 SKIPPED = re.compile(
@@ -156,13 +156,13 @@ def _parts(
     if kind == "ffn_act" and not knobs.part_of(kind):
         return [(name, _xielu(left, module))]
     if kind in ("attn_sinks", "out_scale"):  # no module's weight, but a tensor as it is
-        bare = take_named(left, module)
+        bare = left.pop(module)
         _check_shape(bare, knobs.shape(kind))
         return [(name, bare)]
     parts = []
     is_norm, is_tied = kind.endswith("norm"), kind == "output" and knobs.tied
     if not is_tied or module + ".weight" in left:
-        weight = _per_head(left, module) if "*" in module else take_named(left, module + ".weight")
+        weight = _per_head(left, module) if "*" in module else left.pop(module + ".weight")
         if is_norm:
             weight = _norm_weight(knobs, kind, weight)
         transposed = knobs.conv1d and not is_norm and "." in name
@@ -223,9 +223,7 @@ def _norm_weight(knobs: Knobs, kind: str, weight: Tensor) -> Tensor:
 def _xielu(left: dict[str, Tensor], module: str) -> Tensor:
     """The four parameters of an xIELU: the factors of x^2 and of expm1, softplus already applied,
     then beta and eps."""
-    values = [
-        take_named(left, f"{module}.{name}") for name in ("alpha_p", "alpha_n", "beta", "eps")
-    ]
+    values = [left.pop(f"{module}.{name}") for name in ("alpha_p", "alpha_n", "beta", "eps")]
     alpha_p, alpha_n, beta, eps = (float(v.load()(0, 1).reshape(-1)[0]) for v in values)
     return constant(
         np.array([np.logaddexp(0, alpha_p), beta + np.logaddexp(0, alpha_n), beta, eps], np.float32)

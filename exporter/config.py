@@ -3,6 +3,8 @@ refused by name."""
 
 from __future__ import annotations
 
+import contextlib
+
 from .tensor import ExportError
 
 # Keys that any config.json may hold and that say nothing about what the weights compute:
@@ -29,12 +31,17 @@ BOILERPLATE = set(
 )
 
 
+def shown(value: object) -> str:
+    return repr(value) if len(repr(value)) <= 60 else repr(value)[:57] + "..."
+
+
 class Config:
     """The values of a config.json or of an object in it. `where` names it in messages. All errors
     are ExportError."""
 
     def __init__(self, values: dict, where: str = "config.json"):
         self.values, self.where, self.asked, self.defaults = values, where, set(), {}
+        self.last = None  # the key that was asked for last
 
     def default(self, **values) -> None:
         """The values of absent keys, unless a call of `get` or its kin says otherwise; the first
@@ -44,6 +51,7 @@ class Config:
     def get(self, key: str, default=None):
         """The value; `default` if the key is absent, None if it is null."""
         self.asked.add(key)
+        self.last = key
         return self.values.get(key, self.defaults.get(key, default))
 
     def int(self, key: str, default: int | None = None, least: int = 1, most: int = 1 << 24) -> int:
@@ -111,13 +119,24 @@ class Config:
         """Keys that change nothing here, for a reason that the caller knows."""
         self.asked.update(keys)
 
+    @contextlib.contextmanager
+    def odd_values(self):
+        """What a value of an odd form makes fail inside becomes a sentence about the value that was
+        read last."""
+        try:
+            yield
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ExportError(
+                f"{self.where}: {self.last} ({shown(self.values.get(self.last))}), or a value that "
+                f"goes with it, has not the form that this family reads: {error}"
+            ) from error
+
     def finish(self) -> None:
         """Refuses a key that nobody asked for, unless it is null or boilerplate."""
         for key, value in self.values.items():
             if value is not None and key not in self.asked and key not in BOILERPLATE:
-                shown = repr(value) if len(repr(value)) <= 60 else repr(value)[:57] + "..."
                 raise ExportError(
-                    f"{self.where}: {key} ({shown}) is unknown for this family, and ignoring it "
+                    f"{self.where}: {key} ({shown(value)}) is unknown for this family, and ignoring it "
                     "could give a "
                     "different model; remove the key if it changes nothing"
                 )

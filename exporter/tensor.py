@@ -3,6 +3,7 @@ the model."""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import BinaryIO, Callable, Sequence
 
@@ -54,11 +55,37 @@ class Tensor:
         return Tensor(self.name, self.shape if shape is None else shape, load)
 
 
-def take_named(tensors: dict[str, Tensor], name: str) -> Tensor:
-    """Removes a tensor that the model cannot do without."""
-    if name not in tensors:
+class Tensors(dict):
+    """The tensors of a checkpoint by name. One that is asked for and missing is a fault of the
+    checkpoint: ExportError from `tensors[name]` and `tensors.pop(name)`."""
+
+    last = "none"  # the name that was asked for last
+
+    @contextlib.contextmanager
+    def odd_shapes(self):
+        """What a tensor of an odd shape makes fail inside becomes a sentence about the tensor that
+        was asked for last."""
+        try:
+            yield
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            raise ExportError(
+                f"the shape of tensor {self.last}, or of one that goes with it, is not what "
+                f"config.json makes it: {error}"
+            ) from error
+
+    def __missing__(self, name: str):
         raise ExportError(f"the checkpoint lacks the tensor {name}")
-    return tensors.pop(name)
+
+    def __delitem__(self, name: str) -> None:
+        self.pop(name)
+
+    def __getitem__(self, name: str) -> Tensor:
+        self.last = name
+        return super().__getitem__(name)
+
+    def pop(self, name: str, *default):
+        self.last = name
+        return super().pop(name, *default) if default or name in self else self[name]
 
 
 def read_into(file: BinaryIO, array: np.ndarray) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..config import Config
-from ..tensor import ExportError, Tensor
+from ..tensor import ExportError, Tensor, Tensors
 
 # The type of the text model, and whether its head is the embedding unless the config says it.
 MULTIMODAL = {
@@ -90,7 +90,7 @@ def text_model(config: dict, tensors: dict[str, Tensor]) -> tuple[dict, dict[str
     """The config and the tensors of the text model in a multimodal checkpoint. Any other
     checkpoint's stay as they are."""
     if config.get("model_type") not in list(MULTIMODAL):
-        return config, dict(tensors)
+        return config, Tensors(tensors)
     model_type, tied = MULTIMODAL[config["model_type"]]
     outer = Config(config)
     text = outer.get("text_config")
@@ -109,7 +109,7 @@ def text_model(config: dict, tensors: dict[str, Tensor]) -> tuple[dict, dict[str
     outer.require(is_encoder_decoder=False)
     outer.ignore(*OTHER_KEYS)
     outer.finish()
-    found = {}
+    found = Tensors()
     for name, tensor in tensors.items():
         if name.startswith(OTHER_TOWERS):
             continue

@@ -278,10 +278,11 @@ def canonical(
             "those that are"
         )
     c.require(is_encoder_decoder=family in ENCODER_DECODERS)
-    dequantize(c, left)
     knobs_of, names = FAMILIES[family]
-    knobs = knobs_of(c)
-    classes = add_classes(c, family, knobs, left, knobs.names or names) if left else {}
+    with c.odd_values():
+        dequantize(c, left)
+        knobs = knobs_of(c)
+        classes = add_classes(c, family, knobs, left, knobs.names or names) if left else {}
     c.finish()
     layers = range(knobs.n_layers)
     per_layer = [(of_layer(knobs.n_heads, i), of_layer(knobs.n_kv_heads, i)) for i in layers]
@@ -294,7 +295,8 @@ def canonical(
     if tensors is None:
         return family, knobs, hollow(knobs, names), []
     dropped = [name for name in left if name.endswith(PAIR_HEADS)]
-    found, remarks = assemble(knobs, names, left)
+    with left.odd_shapes():
+        found, remarks = assemble(knobs, names, left)
     if dropped:
         remarks.append(f"{dropped[0]} is left out: the head that tells whether sentences follow")
     return family, knobs, {**found, **classes}, remarks

@@ -10,7 +10,7 @@ from ..config import Config
 from ..knobs import Knobs
 from ..layers.mixers import MAMBA2, Mamba2
 from ..layers.part import Part
-from ..tensor import ExportError, Tensor, expect, take_named
+from ..tensor import ExportError, Tensor, Tensors, expect
 from .common import LINEAR, in_layer, kinds_of, llama_block, rotate
 from .mamba2 import add_mamba2, mamba2_names
 
@@ -46,7 +46,7 @@ class Shared(Part):
     def arrange(self, left):
         layers = [i for i, shares in enumerate(self.layers) if shares]
         stem = next((name.split("layers.")[0] for name in left if "layers." in name), "")
-        held, used = dict(left), set()
+        held, used = Tensors(left), set()
         for use, layer in enumerate(layers):
             own = block = f"{stem}layers.{layer}.{BLOCK}"
             if not any(name.startswith(own) for name in held):  # the file has the block once
@@ -57,12 +57,12 @@ class Shared(Part):
                 down, up = (f"{adapter}.{use}.{i}.weight" for i in (0, 1))
                 used |= {down, up}
                 left[f"{own}{matrix}.weight"] = added(
-                    take_named(left, f"{own}{matrix}.weight"),
-                    take_named(held, block + down),
-                    take_named(held, block + up),
+                    left.pop(f"{own}{matrix}.weight"),
+                    held.pop(block + down),
+                    held.pop(block + up),
                     self.rank,
                 )
-            linear = take_named(left, f"{stem}layers.{layer}.linear.weight")
+            linear = left.pop(f"{stem}layers.{layer}.linear.weight")
             for kind in ("weight", "bias"):
                 name = f"{own}feed_forward.down_proj.{kind}"
                 if name in left:
