@@ -23,8 +23,9 @@ from .sources.gguf import open_gguf
 from .sources.gguf_file import MAGIC
 from .sources.huggingface import download, open_directory
 from .sources.llama2c import open_llama2c
+from .sources.pointers import refuse_pointer
 from .templates.chat import chat_metadata
-from .templates.jinja import chat_template
+from .templates.jinja import chat_template, left_out
 from .tensor import ExportError
 from .json_files import beside
 from .tokenizers.added_tokens import named_tokens
@@ -54,6 +55,12 @@ def open_model(
     if os.path.isdir(src):
         return open_directory(src, os.path.basename(os.path.abspath(src)), shape_only)
     if os.path.exists(src):
+        refuse_pointer(src)
+        if src.endswith(".safetensors"):
+            raise ExportError(
+                f"{src} holds tensors alone; name the directory that holds it, config.json and the "
+                "tokenizer"
+            )
         with open(src, "rb") as file:
             is_gguf = file.read(len(MAGIC)) == MAGIC
         if is_gguf and tokenizer:
@@ -109,6 +116,8 @@ def text_metadata(model: Model) -> dict[str, object]:
     else:
         model.remarks.append("no tokenizer found: ./run will take --tokens, but no text")
     template = chat_template(model.directory) if model.directory else model.template
+    named_only = left_out(model.directory) if model.directory and not template else None
+    model.remarks += [named_only] if named_only else []
     if template:
         named = named_tokens(model.directory) if model.directory else model.special_tokens
         chat, remark = chat_metadata(template, named)

@@ -94,7 +94,12 @@ def read_gguf(path: str, shape_only: bool = False) -> File:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             c = _Cursor(data)
             if c.take(4) != MAGIC or (version := c.number("<u4")) not in (2, 3):
-                raise ValueError(f"it is of version {version}; supported: 2 and 3, little-endian")
+                if version in (2 << 24, 3 << 24):
+                    raise ExportError(
+                        f"{path} is big-endian; convert it: gguf-convert-endian {path} little (of "
+                        "the gguf package)"
+                    )
+                raise ValueError(f"it is of version {version}; supported: 2 and 3")
             n_tensors, n_values = c.numbers("<u8", 2)
             values = dict((c.string(), c.value()) for _ in range(n_values))
             table = [

@@ -17,6 +17,7 @@ from ..model import Model
 from ..tensor import ExportError, Tensor, from_file
 from ..tokenizers.files import find_tokenizer
 from .generation import generation_rules, read_values
+from .pointers import refuse_pointer
 from .sentences import cross_encoder, sentences
 
 
@@ -57,13 +58,18 @@ def open_directory(directory: str, name: str, shape_only: bool) -> Model:
     shape config.json alone. Errors: ExportError."""
     config_path = os.path.join(directory, "config.json")
     if not os.path.exists(config_path):
-        raise ExportError(f"{directory} has no config.json, so it is no Hugging Face checkpoint")
+        raise ExportError(_no_checkpoint(directory))
+    small = (".json", ".model", ".txt", ".jinja", ".tiktoken")
+    texts = [os.path.join(directory, n) for n in os.listdir(directory) if n.endswith(small)]
+    for path in texts:
+        refuse_pointer(path)
     config = read_json(config_path)
     if shape_only:
         family, knobs, found, remarks = canonical(config, None)
         remarks += _add_rules(directory, config, family, knobs)
         return Model(name, family, knobs, found, [config_path], remarks=remarks)
     tensors, files = _open_weights(directory)
+    tensors, unwrapped = unwrap(tensors)
     config.update(cross_encoder(directory))
     family, knobs, found, remarks = canonical(config, tensors)
     remarks += _add_rules(directory, config, family, knobs)
@@ -72,10 +78,49 @@ def open_directory(directory: str, name: str, shape_only: bool) -> Model:
     )
     knobs.pooling = more.entries
     found.update(more.tensors)
-    remarks += more.remarks
-    small = (".json", ".model", ".txt", ".jinja", ".tiktoken")
-    files += [os.path.join(directory, n) for n in os.listdir(directory) if n.endswith(small)]
+    remarks += more.remarks + unwrapped
+    files += texts
     return Model(name, family, knobs, found, files, directory, find_tokenizer(directory), remarks)
+
+
+def _no_checkpoint(directory: str) -> str:
+    """Why a directory without config.json is no checkpoint, and what to do."""
+    path = os.path.join(directory, "adapter_config.json")
+    if os.path.exists(path):
+        base = read_json(path).get("base_model_name_or_path")
+        return (
+            f"{directory} holds an adapter (adapter_config.json), not a model; merge it into its "
+            f"base model, {base}, with peft's merge_and_unload(), and export what "
+            "save_pretrained() writes"
+        )
+    files = sorted(n for n in os.listdir(directory) if n.endswith(".gguf"))
+    if files:
+        which = f"that file, {files[0]}" if len(files) == 1 else f"one of them, such as {files[0]}"
+        return f"{directory} has no config.json, but {len(files)} .gguf: name {which}"
+    return f"{directory} has no config.json, so it is no Hugging Face checkpoint"
+
+
+# What torch.compile, DistributedDataParallel and peft put before the names of all tensors.
+WRAPPERS = ("_orig_mod.", "module.", "base_model.model.")
+
+
+def unwrap(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+    """The tensors without the names of wrappers around the model, and remarks. Errors: ExportError
+    for an adapter that is not merged."""
+    cut: list[str] = []
+    while tensors and (
+        found := next((w for w in WRAPPERS if all(n.startswith(w) for n in tensors)), None)
+    ):
+        cut.append(found)
+        tensors = {name[len(found) :]: tensor for name, tensor in tensors.items()}
+    adapter = next((n for n in tensors if ".lora_" in n or ".base_layer." in n), None)
+    if adapter:
+        raise ExportError(
+            f"the checkpoint holds {adapter}, of an adapter that is not merged; save the model "
+            "after peft's merge_and_unload()"
+        )
+    remark = f"names of tensors begin with {''.join(cut)}, of a wrapper: left out"
+    return tensors, [remark] if cut else []
 
 
 def _add_rules(directory: str, config: dict, family: str, knobs: Knobs) -> list[str]:
@@ -95,6 +140,7 @@ def _open_weights(directory: str) -> tuple[dict[str, Tensor], list[str]]:
         ("pytorch_model.bin", open_torch),
     ):
         path = os.path.join(directory, single)
+        refuse_pointer(path)
         if os.path.isfile(path):
             return read(path), [path]
         if os.path.isfile(path + ".index.json"):
@@ -117,6 +163,7 @@ def _open_shards(directory: str, index_path: str, read) -> tuple[dict[str, Tenso
             raise ExportError(
                 f"the shard {shard} is missing from {directory} ({missing} tensors are in it)"
             )
+        refuse_pointer(path)
         shards[shard] = read(path)
     for name, shard in weight_map.items():
         if name not in shards[shard]:
@@ -196,7 +243,11 @@ def open_torch(path: str) -> dict[str, Tensor]:
             state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         except RuntimeError:  # a file of before torch 1.6 cannot be mapped
             state = torch.load(path, map_location="cpu", weights_only=True)
-        tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+        if isinstance(state.get("state_dict"), dict):  # as trainers save it, among other things
+            state = state["state_dict"]
+        tensors = {
+            name: value.detach() for name, value in state.items() if isinstance(value, torch.Tensor)
+        }
     except Exception as error:  # pickle raises anything
         raise ExportError(
             f"cannot read {path}: "

@@ -161,13 +161,34 @@ def placeholder(i: int) -> str:
 
 def chat_template(directory: str) -> str | None:
     """The template of a Hugging Face directory: chat_template.jinja, or tokenizer_config.json's, of
-    several the default. None: there is none. Errors: ExportError."""
+    several the default. None: there is none, which left_out() may say more of. Errors:
+    ExportError."""
     path = os.path.join(directory, "chat_template.jinja")
     if os.path.isfile(path):
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
     template = beside(directory, "tokenizer_config.json").get("chat_template")
+    if isinstance(template, dict):
+        template = template.get("default")
     if isinstance(template, list):
         named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
         template = named.get("default")
     return template if isinstance(template, str) else None
+
+
+def left_out(directory: str) -> str | None:
+    """A remark on templates that have names of their own, where none is the default."""
+    folder = os.path.join(directory, "additional_chat_templates")
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    names = [name.removesuffix(".jinja") for name in names if name.endswith(".jinja")]
+    template = beside(directory, "tokenizer_config.json").get("chat_template")
+    if isinstance(template, dict):
+        names += list(template)
+    elif isinstance(template, list):
+        names += [str(t.get("name")) for t in template if isinstance(t, dict)]
+    if not names:
+        return None
+    return (
+        f"no chat template is the default, only {', '.join(names)} are there, which transformers "
+        "takes by name; to chat, copy one to chat_template.jinja"
+    )

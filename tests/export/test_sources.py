@@ -20,6 +20,7 @@ import exporter.sources.huggingface
 from exporter.quantize import panels
 from exporter.checkpoint import Checkpoint
 from exporter.convert import HUB_ID
+from exporter.templates import jinja
 
 
 # ---- sources -------------------------------------------------------------------------------------
@@ -421,3 +422,64 @@ def test_the_source_is_not_overwritten(tmp_path, capsys):
     assert {p.name: p.read_bytes() for p in directory.iterdir()} == before
     assert f"{directory} is a directory" in refusal(capsys, directory, directory)
     assert "its directory does not exist" in refusal(capsys, directory, tmp_path / "no" / "x.bin")
+
+
+# ---- what is no checkpoint, and what to do -------------------------------------------------------
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_pointer_of_git_lfs_is_named(name, tmp_path, capsys):
+    directory = copy(tmp_path, "llama")
+    (directory / name).write_text(POINTER)
+    said = refusal(capsys, directory, tmp_path / "x.bin")
+    assert f"{name} is a pointer of Git LFS" in said and "git lfs pull" in said
+    assert "pointer of Git LFS" in refusal(capsys, directory / name, tmp_path / "x.bin")
+
+
+@pytest.mark.parametrize(
+    "wrapper", ["_orig_mod.", "module.", "base_model.model.", "module._orig_mod."]
+)
+def test_names_of_wrappers_are_left_out(wrapper, tmp_path, capsys):
+    directory = copy(tmp_path, "llama")
+    plain = exported(directory)
+    wrapped = {wrapper + k: v for k, v in load_file(directory / "model.safetensors").items()}
+    save_file(wrapped, directory / "model.safetensors")
+    capsys.readouterr()
+    assert same(plain, exported(directory))
+    assert f"begin with {wrapper}, of a wrapper: left out" in capsys.readouterr().err
+
+
+def test_adapters_are_refused(tmp_path, capsys):
+    directory = copy(tmp_path, "llama")
+    name = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+    edit_tensors(directory, lambda t: t.update({name: np.zeros((2, 20), "f4")}))
+    assert "merge_and_unload" in refusal(capsys, directory, tmp_path / "x.bin")
+    (directory / "config.json").unlink()
+    (directory / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
+    said = refusal(capsys, directory, tmp_path / "x.bin")
+    assert "holds an adapter" in said and "org/base" in said
+
+
+def test_files_and_folders_of_other_kinds(tmp_path, capsys):
+    directory = copy(tmp_path, "llama")
+    said = refusal(capsys, directory / "model.safetensors", tmp_path / "x.bin")
+    assert "name the directory that holds it" in said
+    (directory / "config.json").unlink()
+    (directory / "some.gguf").write_bytes(b"GGUF\0\0\0\3" + bytes(16))
+    assert "name that file, some.gguf" in refusal(capsys, directory, tmp_path / "x.bin")
+    said = refusal(capsys, directory / "some.gguf", tmp_path / "x.bin")
+    assert "is big-endian; convert it: gguf-convert-endian" in said
+
+
+def test_templates_as_an_object_and_beside(tmp_path):
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"chat_template": {"default": "a", "rag": "b"}}'
+    )
+    assert jinja.chat_template(str(tmp_path)) == "a"
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": {"rag": "b"}}')
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("c")
+    assert jinja.chat_template(str(tmp_path)) is None
+    assert "only tool_use, rag are there" in jinja.left_out(str(tmp_path))

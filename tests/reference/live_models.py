@@ -45,12 +45,13 @@ from exporter import plan  # noqa: E402
 
 
 def as_torch_file(directory: Path) -> None:
-    """The weights as a pytorch_model.bin."""
+    """The weights as a pytorch_model.bin of parameters, as trainers save them."""
     import torch
     from safetensors.torch import load_file
 
     file = directory / "model.safetensors"
-    torch.save(load_file(file), directory / "pytorch_model.bin")
+    tensors = {name: torch.nn.Parameter(value) for name, value in load_file(file).items()}
+    torch.save(tensors, directory / "pytorch_model.bin")
     file.unlink()
 
 
