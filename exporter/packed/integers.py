@@ -12,7 +12,7 @@ from .stored import Module, bytes_of, modules_with, numbers_of, scales_of, sprea
 WORD = 32  # bits
 BITS = (2, 3, 4, 8)
 # What GPTQ's and AWQ's tools say of how they came to their numbers.
-MAKING = """desc_act sym damp_percent true_sequential static_groups model_name_or_path act_group_aware
+MAKING = """desc_act damp_percent true_sequential static_groups model_name_or_path act_group_aware
 model_file_base_name model_seqlen block_name_to_quantize module_name_preceding_first_block batch_size
 modules_in_block_to_quantize cache_block_outputs dataset tokenizer pad_token_id max_input_length meta
 backend use_exllama exllama_config disable_exllama max_input_len use_cuda_fp16 is_marlin_format
@@ -51,7 +51,8 @@ def groups(q: Config, n_in: int) -> tuple[int, np.ndarray]:
 
 def gptq(q: Config, left: dict[str, Tensor]) -> None:
     """qweight has the words of weight^T. Zero points of the first format are one less than what
-    they stand for. Columns may come in any order, then g_idx has their groups."""
+    they stand for; symmetric ones stand for the middle. Columns may come in any order, then g_idx
+    has their groups."""
     bits = q.int("bits", most=8)
     if bits not in BITS:
         raise ExportError(
@@ -60,12 +61,24 @@ def gptq(q: Config, left: dict[str, Tensor]) -> None:
     q.default(checkpoint_format=q.get("format", "gptq"))
     less = q.choice("checkpoint_format", {"gptq": 1, "gptq_v2": 0})
     q.require(lm_head=False, pack_dtype="int32", dynamic={})
+    symmetric = q.flag("sym", False)
     q.ignore(*MAKING)
     for module in modules_with(left, "qweight"):
-        _gptq(module, q, bits, less)
+        _gptq(module, q, bits, less, symmetric)
 
 
-def _gptq(module: Module, q: Config, bits: int, less: int) -> None:
+def _zero_points(zeros: Tensor, bits: int, n_out: int, less: int) -> np.ndarray:
+    """uint8 [rows, n_out]. One is added to every number of a word at once, as an addition of whole
+    words: where a number is 0, the first format has borrowed from the next one. Numbers of three
+    bits do not fill words, and are counted up alone."""
+    if bits == 3:
+        return words_beside(zeros, bits, n_out) + less
+    ones = sum(1 << at for at in range(0, WORD, bits))
+    words = whole(zeros, "<u4") + np.uint32(less * ones)
+    return numbers_of(words.astype("<u4").view(np.uint8).reshape(len(words), -1), bits, n_out)
+
+
+def _gptq(module: Module, q: Config, bits: int, less: int, symmetric: bool) -> None:
     packed = module.take("qweight", -1, -1)
     n_in, n_out = packed.shape[0] * WORD // bits, packed.shape[1]
     n, group = groups(q, n_in)
@@ -74,7 +87,15 @@ def _gptq(module: Module, q: Config, bits: int, less: int) -> None:
     order = module.find("g_idx", n_in)
 
     def weight() -> np.ndarray:
-        zero = words_beside(zeros, bits, n_out).T.astype(np.float32) + less
+        zero = _zero_points(zeros, bits, n_out, less).T.astype(np.float32)
+        middle = 1 << (bits - 1)
+        if symmetric and (zero == middle + 1).all():  # by a tool that does not count down
+            zero = middle
+        elif symmetric and (zero != middle).any():
+            raise ExportError(
+                f"{q.where}: sym is true, so that zero points are {middle}, but qzeros of a matrix "
+                "has others; the file is damaged"
+            )
         of = group if order is None else whole(order, "<i4")
         return scaled(words_below(packed, bits, n_in), zero, scales.array().T, of)
 
@@ -94,7 +115,7 @@ def awq(q: Config, left: dict[str, Tensor]) -> None:
         raise ExportError(
             f"{q.where}: version is {version!r}, which is not supported; supported: gemm"
         )
-    q.ignore("checkpoint_format", "pack_dtype", "lm_head", *MAKING)
+    q.ignore("checkpoint_format", "pack_dtype", "lm_head", "sym", *MAKING)
     for module in modules_with(left, "qweight"):
         _awq(module, q, middle)
 

@@ -200,6 +200,16 @@ def words(numbers: np.ndarray, bits: int) -> np.ndarray:
     return np.array(packed)
 
 
+def zero_words(zeros: np.ndarray, bits: int, less: int) -> np.ndarray:
+    """int32 words of zero points, of which GPTQ's first format takes one from each number by a
+    subtraction of whole words: a number that is 0 borrows from the next one (GPTQModel's
+    convert_gptq_v2_to_v1_format)."""
+    if bits == 3:  # numbers do not fill words
+        return words(zeros - less, bits)
+    ones = sum(1 << at for at in range(0, 32, bits))
+    return (words(zeros, bits).view("<u4") - np.uint32(less * ones)).view("<i4")
+
+
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
 @pytest.mark.parametrize("form, less", [("gptq", 1), ("gptq_v2", 0)])
 @pytest.mark.parametrize("ordered", [False, True])
@@ -207,12 +217,12 @@ def test_gptq(tmp_path, bits, form, less, ordered):
     rng = np.random.default_rng(bits)
     n_in, n_out, size = 64, 32, 16
     codes = rng.integers(0, 1 << bits, (n_out, n_in))
-    zeros = rng.integers(1, 1 << bits, (n_in // size, n_out))
+    zeros = rng.integers(bits == 3, 1 << bits, (n_in // size, n_out))
     scales = rng.uniform(0.1, 1, zeros.shape).astype("<f2")
     group = rng.permutation(n_in) // size if ordered else np.arange(n_in) // size
     tensors = {
         "qweight": words(codes, bits).T,
-        "qzeros": words(zeros - less, bits),
+        "qzeros": zero_words(zeros, bits, less),
         "scales": scales,
     }
     if ordered:
@@ -228,6 +238,24 @@ def test_gptq(tmp_path, bits, form, less, ordered):
         sym=False,
     )
     assert np.array_equal(found, (codes - zeros.T[:, group]) * scales.astype("<f4").T[:, group])
+
+
+@pytest.mark.parametrize("stored, form", [(7, "gptq"), (8, "gptq"), (8, "gptq_v2"), (3, "gptq")])
+def test_symmetric_gptq(tmp_path, stored, form):
+    """Its zero points are in the middle, whether or not the tool that wrote them counted down."""
+    rng = np.random.default_rng(1)
+    codes = rng.integers(0, 16, (32, 64))
+    tensors = {
+        "qweight": words(codes, 4).T,
+        "qzeros": words(np.full((4, 32), stored), 4),
+        "scales": np.full((4, 32), 0.5, "<f2"),
+    }
+    says = dict(quant_method="gptq", bits=4, group_size=16, checkpoint_format=form, sym=True)
+    if stored == 3:
+        with pytest.raises(ExportError, match="sym is true, so that zero points are 8"):
+            unpacked(tmp_path, tensors, **says)
+    else:
+        assert np.array_equal(unpacked(tmp_path, tensors, **says), (codes - 8) * 0.5)
 
 
 def test_awq(tmp_path):
