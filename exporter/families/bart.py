@@ -187,7 +187,7 @@ def blenderbot(c: Config) -> Knobs:
 @dataclass
 class NormedEmbedding(Part):
     """Blenderbot Small's decoder adds positions after the norm of the embedding, which is a table
-    of its own then."""
+    of its own then. Only the encoder scales its embedding."""
 
     scale: float = 1.0
     eps: float = 1e-5
@@ -198,7 +198,7 @@ class NormedEmbedding(Part):
         weight, bias = left.pop(norm + "weight"), left.pop(norm + "bias")
 
         def normed(x: np.ndarray) -> np.ndarray:
-            x = x.astype(np.float64) * self.scale
+            x = x.astype(np.float64)
             x -= x.mean(1, keepdims=True)
             x /= np.sqrt((x * x).mean(1, keepdims=True) + self.eps)
             return (x * weight.array() + bias.array()).astype(np.float32)

@@ -174,6 +174,14 @@ def kinds_of(c: Config, kinds, n_layers: int, known: tuple[str, ...]) -> list[st
     return found
 
 
+def with_silu(c: Config, layers: list[bool]) -> list[bool]:
+    """Those layers, which have a convolution or a state: there transformers uses hidden_act too,
+    and the engine SiLU. Refuses another one."""
+    if any(layers):
+        c.require(hidden_act="silu")
+    return layers
+
+
 def mixer_kinds(c: Config, n_layers: int, known: tuple[str, ...], usual: list[str]) -> list[str]:
     """layer_types, of which `known` may be there, or `usual`."""
     kinds = c.list("layer_types") or usual

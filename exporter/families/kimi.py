@@ -11,7 +11,7 @@ from ..knobs import Knobs
 from ..layers.mixers import DeltaNet
 from ..rope import FULL
 from ..tensor import ExportError, modules
-from .common import LINEAR, in_layer, mixer_kinds
+from .common import LINEAR, in_layer, mixer_kinds, with_silu
 from .deepseek import DEEPSEEK, latent_block
 from .experts import v3_experts
 
@@ -86,7 +86,8 @@ def kimi_linear(c: Config) -> Knobs:
     taps = c.int("linear_conv_kernel_dim", 4, most=64)
     taps = inner.int("short_conv_kernel_size", taps, most=64)
     inner.finish()
-    k.parts.insert(0, KimiDelta([kind == LINEAR for kind in kinds], taps, heads, heads, dim, dim))
+    delta = with_silu(c, [kind == LINEAR for kind in kinds])
+    k.parts.insert(0, KimiDelta(delta, taps, heads, heads, dim, dim))
     k.biased += ("delta_decay",)
     v3_experts(c, k, first=1, listed=True)
     return k

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..config import Config
 from ..knobs import Knobs
 from ..layers.mixers import Mamba
-from .common import LLAMA, in_layer, llama_block
+from .common import LLAMA, in_layer, llama_block, with_silu
 from .experts import after_dense, expert_names, experts, no_training
 from .mamba2 import mixers_alone
 
@@ -101,7 +101,7 @@ def jamba(c: Config) -> Knobs:
     c.ignore("use_mambapy", "use_associative_scan", "use_mamba_kernels", "num_logits_to_keep")
     c.ignore("calc_logits_for_entire_prompt")
     mixer = Mamba(
-        [not attends for attends in attention],
+        with_silu(c, [not attends for attends in attention]),
         taps=c.int("mamba_d_conv", 4, most=64),
         channels=int(c.number("mamba_expand", 2) * k.n_embd),
         state=c.int("mamba_d_state", 16),

@@ -8,7 +8,7 @@ from ..config import Config
 from ..knobs import ACTS, Knobs
 from ..layers.mixers import Mamba2
 from ..tensor import ExportError
-from .common import in_layer
+from .common import in_layer, with_silu
 
 SIZES = ("n_heads", "d_head", "n_groups", "d_state", "d_conv")  # mamba_..., as most families say it
 
@@ -46,8 +46,7 @@ def mamba2_part(c: Config, k: Knobs, layers: list[bool], **more) -> Mamba2:
     c.default(mamba_n_heads=128, mamba_n_groups=1, mamba_d_state=256, mamba_d_conv=4)
     c.default(mamba_expand=2)
     c.ignore("mamba_chunk_size")  # of a way to compute it
-    if any(layers):
-        c.require(hidden_act="silu")
+    with_silu(c, layers)
     heads, width = c.int("mamba_n_heads"), c.get("mamba_d_ssm")
     if width is None:
         width = int(c.number("mamba_expand") * k.n_embd)

@@ -19,6 +19,7 @@ from .common import (
     kinds_of,
     llama_block,
     rotate,
+    with_silu,
 )
 from .experts import expert_names, experts
 
@@ -106,7 +107,7 @@ def olmo_hybrid(c: Config) -> Knobs:
     keys = c.int("linear_num_key_heads", k.n_heads)
     k_dim = c.int("linear_key_head_dim", int(0.75 * k.n_embd / keys))
     part = DeltaNet(
-        delta,
+        with_silu(c, delta),
         taps=c.int("linear_conv_kernel_dim", 4, most=64),
         k_heads=keys,
         k_dim=k_dim,

@@ -8,7 +8,7 @@ from ..layers.attention import OutGate
 from ..layers.mixers import DeltaNet
 from ..layers.part import Skipped
 from ..tensor import ExportError
-from .common import LLAMA, QK_NORM, biases, in_layer, llama_block, mixer_kinds, rotate
+from .common import LLAMA, QK_NORM, biases, in_layer, llama_block, mixer_kinds, rotate, with_silu
 from .experts import expert_names, experts, sparse_layers
 
 QWEN3_5 = {
@@ -48,7 +48,7 @@ def delta_block(c: Config, **defaults) -> Knobs:
     kinds = mixer_kinds(c, k.n_layers, ("linear_attention", "full_attention"), usual)
     k.parts += [
         DeltaNet(
-            [kind == "linear_attention" for kind in kinds],
+            with_silu(c, [kind == "linear_attention" for kind in kinds]),
             taps=c.int("linear_conv_kernel_dim", most=64),
             k_heads=c.int("linear_num_key_heads"),
             v_heads=c.int("linear_num_value_heads"),

@@ -10,6 +10,7 @@ import pytest
 from conftest import ROOT
 
 from exporter.config import Config
+from exporter.families.bart import NormedEmbedding
 from exporter.families.multimodal import text_model
 from exporter.families.registry import FAMILIES, canonical
 from exporter.sources.huggingface import open_safetensors
@@ -708,3 +709,40 @@ def test_gemma3_out_of_a_multimodal_checkpoint(old):
     assert all(np.array_equal(found[name].array(), expected[name].array()) for name in found)
     with pytest.raises(ExportError, match="holds model.more.weight, which nothing"):
         canonical(outer, {**inside, prefix + "more.weight": in_memory(np.zeros(3))})
+
+
+def test_only_the_encoder_of_blenderbot_small_scales_its_embedding():
+    rng = np.random.default_rng(1)
+    table = rng.normal(0, 0.002, (6, 8)).astype(np.float32)  # so small that the norm's eps counts
+    weight, bias = rng.normal(1, 0.1, 8), rng.normal(0, 0.1, 8)
+    found = {}
+    for scale in (1.0, 8**0.5):
+        left = {
+            "model.shared.weight": in_memory(table),
+            "model.decoder.layernorm_embedding.weight": in_memory(weight),
+            "model.decoder.layernorm_embedding.bias": in_memory(bias),
+        }
+        NormedEmbedding([], scale).arrange(left)
+        tables = [f"model.{side}.embed_tokens.weight" for side in ("decoder", "encoder")]
+        found[scale] = [left[name].array() for name in tables]
+    assert np.array_equal(found[1.0][0], found[8**0.5][0])
+    assert np.allclose(found[1.0][1] * 8**0.5, found[8**0.5][1])
+
+
+# In a convolution or a state's mixer transformers uses hidden_act, and the engine SiLU.
+STATES = ("falcon_h1-norm", "falcon_mamba", "granitemoehybrid-mamba", "kimi_linear", "mamba2",
+          "olmo_hybrid", "qwen3_next")  # fmt: skip
+SMALL = sizes(64, 128, 4, 2, 8, 99, 128)
+MADE = {
+    "jamba": {**SMALL, "model_type": "jamba", "num_experts": 1},
+    "qwen3_5_text": {**SMALL, "model_type": "qwen3_5_text", "head_dim": 16},
+    "bamba": {**SMALL, "model_type": "bamba", "attn_layer_indices": [1], "mamba_n_heads": 8},
+}
+
+
+@pytest.mark.parametrize("name", [*STATES, *MADE])
+def test_mixers_with_another_activation_are_refused(name):
+    config = MADE[name] if name in MADE else golden(name)[0]
+    canonical({**config, "hidden_act": "silu"}, None)
+    with pytest.raises(ExportError, match="hidden_act is 'gelu'.*supported: 'silu'"):
+        canonical({**config, "hidden_act": "gelu"}, None)
