@@ -12,7 +12,7 @@ from .tensor import ExportError, Tensor, constant, without_numbers
 
 # Buffers, which older versions of transformers saved among the weights.
 SKIPPED = re.compile(
-    r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_bias|bias|causal_mask)|attention\.(masked_)?bias)$"
+    r"(^|\.)(rotary_emb\.(inv_freq|cos_cached|sin_cached)|attn\.(masked_bias|bias|causal_mask)|attention\.(masked_)?bias)$"
 )
 
 
@@ -42,6 +42,10 @@ def assemble(
         _tie(knobs, module(names["embed"]), module(names["output"]), left, remarks)
     found = _each(knobs, names, lambda name, names: _parts(knobs, name, module(names), left))
     unused = [name for name in left if not SKIPPED.search(name)]
+    passed = [name for name in unused if _passed_over(name, knobs.n_layers)]
+    if passed:
+        remarks.append(f"{passed[0]} and its like are left out, as by transformers")
+    unused = [name for name in unused if name not in passed]
     if unused:
         raise ExportError(
             f"the checkpoint holds {unused[0]}"
@@ -49,6 +53,13 @@ def assemble(
             + ", which nothing in this family uses"
         )
     return found, remarks
+
+
+def _passed_over(name: str, n_layers: int) -> bool:
+    """Whether it belongs to a value head of reinforcement learning, or to a layer beyond the last
+    that config.json counts."""
+    layer = re.match(r"(?:model\.)?(?:layers|transformer\.h|h)\.(\d+)\.", name)
+    return name.startswith("v_head.") or layer is not None and int(layer[1]) >= n_layers
 
 
 def hollow(knobs: Knobs, names: dict[str, str | None]) -> dict[str, Tensor]:

@@ -29,6 +29,8 @@ BOILERPLATE = set(
     init_std init_device
     """.split()
 )
+# Keys of other programs, which transformers passes over; a remark says so.
+FOREIGN = {"finetuned", "model_max_length", "onnx", "use_mup"}
 
 
 def shown(value: object) -> str:
@@ -42,6 +44,7 @@ class Config:
     def __init__(self, values: dict, where: str = "config.json"):
         self.values, self.where, self.asked, self.defaults = values, where, set(), {}
         self.last = None  # the key that was asked for last
+        self.remarks: list[str] = []  # for the user
 
     def default(self, **values) -> None:
         """The values of absent keys, unless a call of `get` or its kin says otherwise; the first
@@ -131,8 +134,19 @@ class Config:
                 f"goes with it, has not the form that this family reads: {error}"
             ) from error
 
+    def pass_over(self, *keys: str) -> None:
+        """Keys that people take to mean something and transformers passes over; with a remark."""
+        self.ignore(*keys)
+        for key in keys:
+            if self.values.get(key) not in (None, False):
+                self.remarks.append(
+                    f"{self.where}: {key} ({shown(self.values[key])}) is left out, as by "
+                    "transformers"
+                )
+
     def finish(self) -> None:
         """Refuses a key that nobody asked for, unless it is null or boilerplate."""
+        self.pass_over(*sorted(FOREIGN & set(self.values) - self.asked))
         for key, value in self.values.items():
             if value is not None and key not in self.asked and key not in BOILERPLATE:
                 raise ExportError(

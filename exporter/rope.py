@@ -14,6 +14,7 @@ from .config import Config
 from .tensor import ExportError
 
 f32 = np.float32
+MROPE = ("mrope_section", "mrope_interleaved")  # which axis turns which pairs
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -48,7 +49,7 @@ def rope_set(c: Config, shape: Shape) -> Rope:
     """The rope of all layers, in both spellings of a config: rope_theta with rope_scaling, and
     rope_parameters."""
     old, new = c.get("rope_scaling"), c.get("rope_parameters")
-    if old and new:
+    if old and new and old != new:
         raise ExportError(f"{c.where} has both rope_scaling and rope_parameters; keep one")
     name, values = ("rope_scaling" if old else "rope_parameters"), old or new or {}
     if not isinstance(values, dict):
@@ -97,10 +98,12 @@ def rope_frequencies(c: Config, head_dim: int, context: int) -> np.ndarray:
 def _rope(p: Config, shape: Shape, nested: bool = False) -> Rope:
     """The rope of one object of parameters."""
     kinds: dict[str, Callable[[Config, Shape, float, int], Rope]] = {
-        "default": lambda p, shape, theta, n_rot: Rope(_plain(theta, n_rot)),
+        "default": _unscaled,
         "linear": lambda p, shape, theta, n_rot: Rope(
             _plain(theta, n_rot) / f32(p.number("factor"))
         ),
+        "mrope": _unscaled,  # one position for each axis of a picture, of a text the same
+        "dynamic": _dynamic,
         "llama3": _llama3,
         "yarn": _yarn,
         "longrope": _longrope,
@@ -110,7 +113,7 @@ def _rope(p: Config, shape: Shape, nested: bool = False) -> Rope:
     kinds = {kind: make for kind, make in kinds.items() if kind in shape.kinds or not shape.kinds}
     p.get("type")
     # The former for the types that do not read it.
-    p.ignore("original_max_position_embeddings", *shape.known)
+    p.ignore("original_max_position_embeddings", *MROPE, *shape.known)
     make = p.choice("rope_type" if "rope_type" in p.values else "type", kinds, "default")
     theta = p.number("rope_theta", shape.theta)
     if shape.partial is None and make is not _proportional:
@@ -140,6 +143,17 @@ def _powers(theta: float, n_rot: int, of: int | None = None) -> np.ndarray:
 
 def _plain(theta: float, n_rot: int) -> np.ndarray:
     return f32(1) / _powers(theta, n_rot)
+
+
+def _unscaled(p: Config, shape: Shape, theta: float, n_rot: int) -> Rope:
+    return Rope(_plain(theta, n_rot))
+
+
+def _dynamic(p: Config, shape: Shape, theta: float, n_rot: int) -> Rope:
+    """Dynamic NTK scaling changes texts longer than max_position_embeddings alone, which is the
+    context, and longer ones are refused."""
+    p.number("factor")
+    return _unscaled(p, shape, theta, n_rot)
 
 
 def _llama3(p: Config, shape: Shape, theta: float, n_rot: int) -> Rope:

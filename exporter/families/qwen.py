@@ -27,6 +27,7 @@ def qwen2(c: Config) -> Knobs:
     """Qwen 1.5, 2 and 2.5 without experts: biases of q, k and v."""
     k = _qwen(c)
     k.biased = QKV
+    c.pass_over("attention_bias")
     c.require(use_mrope=False)
     return k
 

@@ -42,7 +42,7 @@ def delta_block(c: Config, **defaults) -> Knobs:
     )
     k = llama_block(c, head_dim=256, max_position_embeddings=32768, **defaults)
     # For text mRoPE is plain rope.
-    rotate(c, k, partial=0.25, known=("mrope_section", "mrope_interleaved"))
+    rotate(c, k, partial=0.25)
     every = c.int("full_attention_interval", 4)
     usual = ["linear_attention" if (i + 1) % every else "full_attention" for i in range(k.n_layers)]
     kinds = mixer_kinds(c, k.n_layers, ("linear_attention", "full_attention"), usual)

@@ -293,10 +293,10 @@ def canonical(
         )
     names = knobs.names or names
     if tensors is None:
-        return family, knobs, hollow(knobs, names), []
+        return family, knobs, hollow(knobs, names), c.remarks
     dropped = [name for name in left if name.endswith(PAIR_HEADS)]
     with left.odd_shapes():
         found, remarks = assemble(knobs, names, left)
     if dropped:
         remarks.append(f"{dropped[0]} is left out: the head that tells whether sentences follow")
-    return family, knobs, {**found, **classes}, remarks
+    return family, knobs, {**found, **classes}, c.remarks + remarks

@@ -218,11 +218,6 @@ REFUSED = [
     ),
     (
         "llama",
-        dict(rope_parameters=None, rope_scaling=dict(type="dynamic", factor=2.0)),
-        "rope_scaling: type is 'dynamic'",
-    ),
-    (
-        "llama",
         dict(rope_parameters=dict(rope_type="longrope", short_factor=[1])),
         "short_factor is no list of 5 positive",
     ),
@@ -263,11 +258,6 @@ REFUSED = [
     ("llama", dict(hidden_size="ABSENT"), "lacks hidden_size"),
     ("llama", dict(num_hidden_layers=10**9), "num_hidden_layers is 1000000000"),
     ("llama", dict(num_hidden_layers=3), "lacks the tensor model.layers.2.input_layernorm.weight"),
-    (
-        "llama",
-        dict(num_hidden_layers=1),
-        "holds model.layers.1.input_layernorm.weight and 8 more tensors, which nothing",
-    ),
     (
         "llama",
         dict(num_attention_heads=7, head_dim=None),
@@ -386,3 +376,41 @@ def test_biases_follow_the_flag(tmp_path, capsys):
     assert "holds model.layers.0.self_attn.q_proj.bias, which nothing" in refusal(
         capsys, directory, tmp_path / "x.bin"
     )
+
+
+def test_what_transformers_passes_over_is_a_remark(tmp_path, capsys):
+    """Keys and tensors that change nothing; the model is the same."""
+    directory = copy(tmp_path, "qwen2")
+    plain = exported(directory)
+    keys = dict(attention_bias=True, model_max_length=99, use_mup=False, onnx={"a": 1}, finetuned=1)
+    edit_config(directory, **keys)
+    layer = "model.layers.2.mlp.up_proj.weight"
+    more = [layer, "v_head.summary.weight", "model.layers.0.self_attn.rotary_emb.cos_cached"]
+    edit_tensors(directory, lambda t: t.update({name: np.ones((2, 2), "f4") for name in more}))
+    capsys.readouterr()
+    assert same(plain, exported(directory))
+    said = capsys.readouterr().err
+    for what in (
+        "attention_bias (True)",
+        "model_max_length (99)",
+        "onnx ({'a': 1})",
+        "finetuned (1)",
+    ):
+        assert f"{what} is left out, as by transformers" in said
+    assert f"{layer} and its like are left out" in said and "use_mup" not in said
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [dict(type="dynamic", factor=4.0), dict(type="mrope", mrope_section=[1, 2, 2])],
+)
+def test_rope_that_is_plain_within_the_context(scaling):
+    """dynamic: transformers 5.23.0's _compute_dynamic_ntk_parameters, whose theta grows beyond
+    max_position_embeddings; mrope: a text has one position for all axes."""
+    config = {k: v for k, v in LLAMA32.items() if k not in ("rope_scaling", "rope_parameters")}
+    plain = knobs(config).ropes[0].inv_freq
+    assert np.array_equal(knobs({**config, "rope_scaling": scaling}).ropes[0].inv_freq, plain)
+    both = dict(rope_scaling={"rope_type": "llama3", **LLAMA32["rope_scaling"]})
+    both["rope_parameters"] = both["rope_scaling"]
+    scaled = knobs({**config, **both}).ropes[0].inv_freq
+    assert np.array_equal(scaled, knobs(LLAMA32).ropes[0].inv_freq)

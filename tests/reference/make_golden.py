@@ -175,6 +175,7 @@ MIXTURES = {
 }
 # Further ones that only fresh comparisons make.
 MORE = {
+    "llama-dynamic": ("llama", sizes(113, 36, 50, 6, 2, rope_parameters=dict(rope_type="dynamic", factor=4.0, rope_theta=10000.0))),
     "falcon-bias": ("falcon", dict(vocab_size=109, hidden_size=48, num_attention_heads=3, bias=True, ffn_hidden_size=70)),
     "gpt2-inner": ("gpt2", dict(vocab_size=103, n_embd=40, n_layer=3, n_head=5, n_positions=192, n_inner=67,
                                 activation_function="gelu", tie_word_embeddings=False)),
