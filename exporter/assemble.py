@@ -40,7 +40,17 @@ def assemble(
 
     if "output" in names:
         _tie(knobs, module(names["embed"]), module(names["output"]), left, remarks)
-    found = _each(knobs, names, lambda name, names: _parts(knobs, name, module(names), left))
+    absent: list[str] = []
+    found = _each(
+        knobs, names, lambda name, names: _parts(knobs, name, module(names), left, absent)
+    )
+    _check_biases(found)
+    if absent:
+        more = f" and {len(absent) - 1} more biases" if absent[1:] else ""
+        remarks.append(
+            f"the checkpoint lacks {absent[0]}{more}, which its configuration or family has: taken "
+            "for zeros, as in transformers"
+        )
     unused = [name for name in left if not SKIPPED.search(name)]
     passed = [name for name in unused if _passed_over(name, knobs.n_layers)]
     if passed:
@@ -60,6 +70,23 @@ def _passed_over(name: str, n_layers: int) -> bool:
     that config.json counts."""
     layer = re.match(r"(?:model\.)?(?:layers|transformer\.h|h)\.(\d+)\.", name)
     return name.startswith("v_head.") or layer is not None and int(layer[1]) >= n_layers
+
+
+def _check_biases(found: dict[str, Tensor]) -> None:
+    """A matrix or norm has a bias in all layers that have it, or in none; else the file is
+    damaged."""
+    layers: dict[str, dict[bool, list[str]]] = {}  # of each kind: with a bias, and without
+    for name in found:
+        if name.startswith("layers.") and not name.endswith(".bias"):
+            kind, _ = _kind_and_layer(name)
+            layers.setdefault(kind, {True: [], False: []})[f"{name}.bias" in found].append(name)
+    for kind, names in layers.items():
+        if names[True] and names[False]:
+            raise ExportError(
+                f"the checkpoint lacks a bias: {names[False][0]} has none, and {kind} has one in "
+                f"{len(names[True])} of {len(names[True]) + len(names[False])} layers; the file is "
+                "damaged or incomplete"
+            )
 
 
 def hollow(knobs: Knobs, names: dict[str, str | None]) -> dict[str, Tensor]:
@@ -157,10 +184,10 @@ def equal(a: Tensor, b: Tensor) -> bool:
 
 
 def _parts(
-    knobs: Knobs, name: str, module: str | None, left: dict[str, Tensor]
+    knobs: Knobs, name: str, module: str | None, left: dict[str, Tensor], absent: list[str]
 ) -> list[tuple[str, Tensor]]:
     """The canonical tensors that one entry of the table becomes: a weight, and perhaps a bias;
-    several if it is fused."""
+    several if it is fused. absent: gets the name of a bias that is missing."""
     kind, layer = _kind_and_layer(name)
     if module is None:
         return [(name, constant(np.ones(knobs.shape(kind, layer), np.float32)))]
@@ -190,6 +217,8 @@ def _parts(
             if kind == "norm" and knobs.logit_scale != 1:
                 bias = bias.map(lambda b: b * np.float32(knobs.logit_scale))
             parts += [(part + ".bias", take(bias)) for part, take in _split(knobs, name, layer)]
+        elif not is_tied:
+            absent.append(module + ".bias")
     return parts
 
 

@@ -101,7 +101,7 @@ class Experts(Part):
         return shapes
 
     def arrange(self, left):
-        for module in modules(left, "router.scale"):
+        for module in modules(left, "router.proj.weight") if self.norms else []:
             norm = left.get(f"{module}.pre_feedforward_layernorm_2.weight")
             router = f"{module}.router.proj.weight"
             left[router] = rescaled(left[router], left.pop(f"{module}.router.scale"), norm)
@@ -158,7 +158,7 @@ class Experts(Part):
         """Gate rows come first, then up rows."""
         expect(gate_up, self.n, 2 * self.d_ff, gate_up.shape[-1])
         expect(down, self.n, gate_up.shape[-1], self.d_ff)
-        scale = left.pop(f"{module}.router.per_expert_scale", None)
+        scale = left.pop(f"{module}.router.per_expert_scale") if self.norms else None
 
         def rows(tensor: Tensor, e: int, begin: int, end: int) -> Tensor:
             by = scale if tensor is down else None

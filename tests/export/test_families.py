@@ -4,6 +4,7 @@ and the knobs are right; and weights in other forms."""
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -746,3 +747,21 @@ def test_mixers_with_another_activation_are_refused(name):
     canonical({**config, "hidden_act": "silu"}, None)
     with pytest.raises(ExportError, match="hidden_act is 'gelu'.*supported: 'silu'"):
         canonical({**config, "hidden_act": "gelu"}, None)
+
+
+@pytest.mark.parametrize("name", ["bloom", "gpt2", "falcon_h1-norm", "phi", "gemma4-experts"])
+def test_a_tensor_that_one_layer_lacks(name):
+    """A file of which a part is missing in one layer is refused, a bias too; a bias that is
+    nowhere is zeros, as in transformers, with a remark."""
+    config, whole = golden(name)
+    layer = [key for key in whole if re.search(r"\.1\.", key)]
+    kept = [key for key in whole if re.search(r"\.0\.", key)]
+    for key in layer:
+        if key.replace(".1.", ".0.") in kept:
+            with pytest.raises(ExportError, match="lacks"):
+                canonical(dict(config), {k: t for k, t in whole.items() if k != key})
+    assert not any("zeros" in remark for remark in canonical(dict(config), dict(whole))[3])
+    last = [key for key in whole if re.search(r"ln_f\.bias$|final_layernorm\.bias$", key)]
+    for key in last:
+        remarks = canonical(dict(config), {k: t for k, t in whole.items() if k != key})[3]
+        assert [r for r in remarks if f"lacks {key}" in r and "zeros" in r]
