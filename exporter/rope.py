@@ -60,7 +60,9 @@ def rope_set(c: Config, shape: Shape) -> Rope:
             values.setdefault(key, c.get(key))
     if c.get("original_max_position_embeddings") is not None:  # the outer one wins
         values["original_max_position_embeddings"] = c.get("original_max_position_embeddings")
-    return _rope(Config(values, f"{c.where}: {name}"), shape)
+    inner = Config(values, f"{c.where}: {name}")
+    inner.remarks = c.remarks
+    return _rope(inner, shape)
 
 
 def rope_by_type(c: Config, shape: Shape, sliding_theta: float) -> dict[str, Rope]:
@@ -150,9 +152,12 @@ def _unscaled(p: Config, shape: Shape, theta: float, n_rot: int) -> Rope:
 
 
 def _dynamic(p: Config, shape: Shape, theta: float, n_rot: int) -> Rope:
-    """Dynamic NTK scaling changes texts longer than max_position_embeddings alone, which is the
-    context, and longer ones are refused."""
+    """Dynamic NTK scaling changes texts longer than max_position_embeddings alone."""
     p.number("factor")
+    p.remarks.append(
+        f"{p.where}: dynamic changes nothing in texts of at most {shape.context} tokens; in longer "
+        "ones (-c) the model would differ from transformers"
+    )
     return _unscaled(p, shape, theta, n_rot)
 
 

@@ -14,14 +14,42 @@ MULTIMODAL = {
     "gemma4_unified": ("gemma4_unified_text", True),
     "glmasr": ("llama", True),
     "got_ocr2": ("qwen2", True),
+    "idefics3": ("llama", False),
+    "internvl": ("qwen2", True),
+    "lfm2_vl": ("lfm2", True),
     "llama4": ("llama4_text", False),
+    "llava": ("llama", False),
     "mistral3": ("mistral", True),
     "musicflamingo": ("qwen2", False),
+    "qwen2_5_vl": ("qwen2", False),
     "qwen2_audio": ("qwen2", False),
+    "qwen2_vl": ("qwen2", False),
+    "qwen3_vl": ("qwen3", False),
     "qwen3_5": ("qwen3_5_text", False),
     "qwen3_5_moe": ("qwen3_5_moe_text", False),
+    "smolvlm": ("llama", False),
     "voxtral": ("llama", False),
 }
+# Types of text_config that are models of text alone by another name: a text has one position for
+# all axes of a picture.
+SAME = {"qwen2_5_vl_text": "qwen2", "qwen2_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
+QWEN2_VL = dict(
+    vocab_size=152064,
+    hidden_size=8192,
+    intermediate_size=29568,
+    num_hidden_layers=80,
+    num_attention_heads=64,
+    num_key_value_heads=8,
+    max_window_layers=80,
+    rms_norm_eps=1e-5,
+)
+LLAMA = dict(
+    vocab_size=32000,
+    hidden_size=4096,
+    intermediate_size=11008,
+    num_hidden_layers=32,
+    num_attention_heads=32,
+)
 # What a text_config that lacks them has, where it is not what the text model's class has.
 ABSENT = {
     "glmasr": dict(
@@ -42,6 +70,11 @@ ABSENT = {
         num_attention_heads=16,
         num_key_value_heads=16,
     ),
+    "idefics3": dict(LLAMA, rms_norm_eps=1e-5),
+    "qwen2_5_vl": QWEN2_VL,
+    "qwen2_vl": QWEN2_VL,
+    "qwen3_vl": dict(max_position_embeddings=128000, num_key_value_heads=32),
+    "smolvlm": dict(LLAMA, rms_norm_eps=1e-5),
     "voxtral": dict(
         vocab_size=131072,
         hidden_size=3072,
@@ -54,19 +87,28 @@ ABSENT = {
     ),
 }
 # The theta of a text_config that has none.
-THETA = {"got_ocr2": 1e6, "voxtral": 1e8}
+THETA = {"got_ocr2": 1e6, "qwen2_5_vl": 1e6, "qwen2_vl": 1e6, "qwen3_vl": 5e5, "voxtral": 1e8}
 # Keys beside text_config that are about pictures and sounds.
 OTHER_KEYS = """
-    audio_bos_token_id audio_config audio_eos_token_id audio_frame_step audio_token_id
-    audio_token_index boa_token_id boi_token_id boi_token_index eoa_token_id
-    eoa_token_index eoi_token_id eoi_token_index head_dim hidden_size image_seq_length image_size
+    _pad_token_id audio_bos_token_id audio_config audio_eos_token_id audio_frame_step audio_token_id
+    audio_token_index boa_token_id boi_token_id boi_token_index do_image_splitting
+    downsample_factor downsample_ratio encoder_patch_size eoa_token_id eoa_token_index eoi_token_id eoi_token_index head_dim hidden_size image_seq_length image_size
     image_token_id image_token_index max_position_embeddings
     mm_tokens_per_image multimodal_projector_bias num_channels patch_size projector_bias
-    projector_hidden_act rope_parameters spatial_merge_size
+    projector_hidden_act projector_hidden_size projector_use_layernorm rope_parameters
+    scale_factor spatial_merge_size
     video_token_id vision_config vocab_size vision_end_token_id vision_feature_layer
+    vision_feature_select_strategy vision_token_id
     vision_soft_tokens_per_image vision_start_token_id
     """.split()
+# Keys of text_config that no class of transformers reads.
+UNREAD = """
+    _flash_attn_2_enabled _pad_token_id neftune_noise_alpha perceiver_config pixel_shuffle_factor qk_layer_norms
+    use_resampler
+    """.split()
+TEXT_KEYS = "head_dim hidden_size max_position_embeddings rope_parameters vocab_size".split()
 PREFIXES = {
+    "model.text_model.": "model.",
     "model.language_model.": "model.",
     "language_model.model.": "model.",
     "language_model.lm_head": "lm_head",
@@ -83,6 +125,9 @@ OTHER_TOWERS = (
     "model.embed_audio.",
     "audio_tower.",
     "vision_embed_tokens.",
+    "model.vision_model.",
+    "model.connector.",
+    "visual.",
 )
 
 
@@ -94,12 +139,21 @@ def text_model(config: dict, tensors: dict[str, Tensor]) -> tuple[dict, dict[str
     model_type, tied = MULTIMODAL[config["model_type"]]
     outer = Config(config)
     text = outer.get("text_config")
+    if text is None and config["model_type"] in ("qwen2_vl", "qwen2_5_vl"):  # as they were first
+        text = {k: v for k, v in config.items() if k in TEXT_KEYS or k not in OTHER_KEYS}
+        outer.ignore(*text)
+        text.pop("model_type")
     if not isinstance(text, dict):
         raise ExportError(
             f"config.json: model_type is {config['model_type']!r}, but there is no text_config"
         )
     family = config["model_type"]
     text = {"model_type": model_type, **ABSENT.get(family, {}), **text}
+    if family == "llava" and text["model_type"] == "llama":
+        text = {**LLAMA, **text}
+    text["model_type"] = SAME.get(text["model_type"], text["model_type"])
+    for key in UNREAD:
+        text.pop(key, None)
     if not any(key in text for key in ("rope_theta", "rope_parameters")) and family in THETA:
         text["rope_theta"] = THETA[family]
     # The classes with pictures tie the head by the outer config, classes of text alone by the inner.

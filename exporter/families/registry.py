@@ -265,8 +265,13 @@ def canonical(
     """A Hugging Face config and its tensors -> the family, its knobs, the canonical tensors in the
     order of the file, and remarks for the user. Nothing is read but two embeddings that may be one.
     tensors None: the canonical ones have no numbers. Errors: ExportError."""
-    config, left = text_model(config, tensors or {})
+    whole = config
+    config, left = text_model(whole, tensors or {})
     c = Config(config)
+    if config is not whole:
+        c.remarks.append(
+            "the text model alone: what the checkpoint has for pictures or sounds is left out"
+        )
     family = c.get("model_type")
     if isinstance(family, str) and family in REFUSED:
         raise ExportError(

@@ -616,6 +616,18 @@ OUTER = {
         vision_soft_tokens_per_image=280,
         tie_word_embeddings=True,
     ),
+    "llava": dict(
+        image_token_index=10,
+        image_seq_length=576,
+        projector_hidden_act="gelu",
+        vision_config={},
+        vision_feature_layer=-2,
+        vision_feature_select_strategy="default",
+    ),
+    "smolvlm": dict(image_token_id=10, scale_factor=4, vision_config={}),
+    "internvl": dict(image_token_id=10, image_seq_length=256, downsample_ratio=0.5),
+    "lfm2_vl": dict(image_token_id=396, projector_bias=True, downsample_factor=2),
+    "qwen2_5_vl": dict(image_token_id=10, video_token_id=11, vision_token_id=12, vision_config={}),
     "mistral3": dict(
         image_token_index=10,
         multimodal_projector_bias=False,
@@ -765,3 +777,28 @@ def test_a_tensor_that_one_layer_lacks(name):
     for key in last:
         remarks = canonical(dict(config), {k: t for k, t in whole.items() if k != key})[3]
         assert [r for r in remarks if f"lacks {key}" in r and "zeros" in r]
+
+
+@pytest.mark.parametrize(
+    "model_type, inside",
+    [
+        ("qwen2_vl", "model."),
+        ("qwen2_5_vl", "model.language_model."),
+        ("internvl", "language_model.model."),
+    ],
+)
+def test_qwen2_out_of_vision_language_checkpoints(model_type, inside):
+    """By the names of the hub, old and new; a remark says what is left out. The first Qwen2-VLs
+    have the text model's keys beside those of pictures."""
+    config, tensors = golden("qwen2")
+    _, _, expected, _ = canonical(config, dict(tensors))
+    found = {name.replace("model.", inside, 1): tensor for name, tensor in tensors.items()}
+    found["visual.x.weight"] = in_memory(np.zeros(3))
+    pictures = dict(model_type=model_type, vision_config={})
+    flat = {k: v for k, v in config.items() if k != "model_type"}
+    text = dict(flat, model_type=f"{model_type}_text" if model_type != "internvl" else "qwen2")
+    outer = dict(pictures, tie_word_embeddings=False, text_config=text)
+    for whole in [outer, {**flat, **pictures}][: 1 + (model_type != "internvl")]:
+        family, _, made, remarks = canonical(whole, dict(found))
+        assert family == "qwen2" and list(made) == list(expected)
+        assert "pictures or sounds is left out" in remarks[0]

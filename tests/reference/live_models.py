@@ -487,13 +487,58 @@ def others_beside_text(name: str):
     tower = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
     sounds = dict(tower, intermediate_size=64, num_mel_bins=8, max_source_positions=20)
     first = dict(encoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=16, d_model=16)
+    vit = dict(tower, intermediate_size=16, image_size=16, patch_size=4)
+    ids = dict(image_token_id=100, video_token_id=101, vision_start_token_id=102)
+    size, heads = text.get("hidden_size", 16), text.get("num_attention_heads", 1)
+    qwen2 = dict(depth=1, num_heads=2, patch_size=4, embed_dim=16, hidden_size=size)
+    own = dict(depth=1, num_heads=2, patch_size=4, hidden_size=16, out_hidden_size=size)
+    qwen2_5 = dict(own, intermediate_size=16, fullatt_block_indexes=[0])
+    qwen3 = dict(own, intermediate_size=16, deepstack_visual_indexes=[0])
+    axes = [size // heads // 2 - 2, 1, 1]
+    roped = dict(
+        text, rope_parameters=dict(rope_type="default", rope_theta=1e4, mrope_section=axes)
+    )
     picture = dict(image_size=16, patch_size=4, mlp_dim=16, window_size=2, output_channels=16)
     yield from {
+        "lfm2": [("lfm2_vl", dict(text_config=text, vision_config=vit, image_token_id=50))],
+        "qwen3": [
+            (
+                "qwen3_vl",
+                dict(
+                    text_config=dict(roped, model_type="qwen3_vl_text"), vision_config=qwen3, **ids
+                ),
+            )
+        ],
         "llama": [
+            ("llava", dict(text_config=text, vision_config=vit, image_token_index=100)),
+            ("idefics3", dict(text_config=text, vision_config=vit, image_token_id=100)),
+            ("smolvlm", dict(text_config=text, vision_config=vit, image_token_id=100)),
             ("voxtral", dict(text_config=text, audio_config=sounds)),
             ("glmasr", dict(text_config=text, audio_config=sounds)),
         ],
         "qwen2": [
+            (
+                "internvl",
+                dict(
+                    text_config=text,
+                    vision_config=dict(tower, intermediate_size=16),
+                    image_token_id=100,
+                ),
+            ),
+            (
+                "qwen2_vl",
+                dict(
+                    text_config=dict(roped, model_type="qwen2_vl_text"), vision_config=qwen2, **ids
+                ),
+            ),
+            (
+                "qwen2_5_vl",
+                dict(
+                    text_config=dict(roped, model_type="qwen2_5_vl_text"),
+                    vision_config=qwen2_5,
+                    **ids,
+                ),
+            ),
             ("audioflamingo3", dict(text_config=text, audio_config=sounds)),
             (
                 "musicflamingo",
