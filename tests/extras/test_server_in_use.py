@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import json
 import re
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,6 +49,20 @@ def in_process(model, parallel: int = 2):
         engine.start()
         yield engine
         engine.stop()
+
+
+@contextmanager
+def served(engine: Engine):
+    """The command's server in a thread; its address."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = command.Server(server_app.create_app(engine), [engine], 0)
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            yield listener.getsockname()
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 # ---- what takes long ----
@@ -102,14 +119,11 @@ def test_half_a_request_is_let_go(monkeypatch):
     """Its connection is closed: half of a head, half of a second one, half of a body."""
     monkeypatch.setattr(command, "HEAD_SECONDS", 0)
     monkeypatch.setattr(bodies, "BODY_SECONDS", 1)
-    with in_process(STORIES) as engine, socket.create_server(("127.0.0.1", 0)) as listener:
-        server = command.Server(server_app.create_app(engine), [engine], 0)
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
+    with in_process(STORIES) as engine, served(engine) as address:
         half = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n"
         whole = "GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
         body = half + "content-type: application/json\r\ncontent-length: 99\r\n\r\n{"
-        connections = [socket.create_connection(listener.getsockname()) for _ in range(4)]
+        connections = [socket.create_connection(address) for _ in range(4)]
         for connection, text in zip(connections, ("", half, whole + half, body)):
             connection.settimeout(20)
             connection.sendall(text.encode())
@@ -118,8 +132,6 @@ def test_half_a_request_is_let_go(monkeypatch):
         finally:
             for connection in connections:
                 connection.close()
-            server.should_exit = True
-            thread.join()
     assert said[:2] == ["", ""] and '{"status":"ok"}' in said[2]
     assert said[3].startswith("HTTP/1.1 408") and "did not come within" in said[3]
 
@@ -142,7 +154,40 @@ def test_half_a_request_is_let_go(monkeypatch):
     ],
 )
 def test_names_that_it_answers_to(stories, host, status):
-    assert httpx.get(stories.url + "/health", headers={"host": host}).status_code == status
+    answer = httpx.get(stories.url + "/health", headers={"host": host})
+    assert answer.status_code == status
+    if status == 400 and "{" not in host and host:
+        assert "this server is localhost or" in answer.json()["error"]["message"]
+
+
+def test_headers_have_a_bound():
+    """However they come: many, or one that does not end."""
+    with in_process(STORIES) as engine, served(engine) as address:
+        for begins in (b"a: " + b"b" * 99, b"".join(b"a%d: b\r\n" % i for i in range(9999))):
+            with socket.create_connection(address) as c, contextlib.suppress(ConnectionError):
+                c.settimeout(20)
+                c.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n")
+                sent = 0
+                while sent < 1 << 22:
+                    c.sendall(begins)
+                    sent += len(begins)
+                    if select.select([c], [], [], 0)[0]:
+                        break
+                assert c.recv(99).startswith(b"HTTP/1.1 400") and sent < 1 << 22
+
+
+def test_idle_connections_stay(monkeypatch):
+    """Longer than half a request would."""
+    monkeypatch.setattr(command, "HEAD_SECONDS", 0)
+    whole = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    assert command.IDLE_SECONDS == 60
+    with in_process(STORIES) as engine, served(engine) as address:
+        with socket.create_connection(address) as c:
+            c.settimeout(20)
+            for _ in range(2):
+                c.sendall(whole)
+                time.sleep(2.5)
+                assert c.recv(999).startswith(b"HTTP/1.1 200")
 
 
 def test_methods_and_types(stories):
@@ -233,6 +278,13 @@ def test_the_key_is_in_a_file_or_in_the_environment(serve, tmp_path):
         assert server.stop() == ""
 
 
+def test_a_name_is_one_line():
+    """Whatever is in it."""
+    assert command._printable("a\nheads: b\x1b[2J\u2028模.bin") == (
+        "a\\nheads: b\\x1b[2J\\u2028模.bin"
+    )
+
+
 def test_options_of_a_key_that_are_refused(tmp_path):
     (tmp_path / "empty").write_text("\n")
     for options, says in (
@@ -256,7 +308,7 @@ def stream_lines(server: Server, body: dict):
         yield from (line for line in answer.iter_lines() if line)
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_answers_are_finished_at_the_end(serve, endless, how):
     server = serve(endless, "--grace", 60)
     body = {"prompt": "abc", "max_tokens": 300, "stream": True, "temperature": 0}

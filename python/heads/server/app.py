@@ -180,6 +180,31 @@ class Ended:
             pass
 
 
+class Hosts:
+    """Middleware: Starlette's check of the Host header, with the refusal in OpenAI's shape."""
+
+    def __init__(self, app, hosts: tuple[str, ...]):
+        self.app, self.hosts = app, hosts
+
+    async def __call__(self, scope, receive, send) -> None:
+        known = False
+
+        async def ask(*_) -> None:
+            nonlocal known
+            known = True
+            await self.app(scope, receive, send)
+
+        async def drop(_) -> None:
+            pass
+
+        check = TrustedHostMiddleware(ask, allowed_hosts=self.hosts, www_redirect=False)
+        await check(scope, receive, drop)
+        if not known and scope["type"] == "http":
+            names = " or ".join(self.hosts)
+            refusal = Refused(f"host: this server is {names}", "host")
+            await JSONResponse(refusal.body, refusal.status)(scope, receive, send)
+
+
 class Application:
     """What the routes do."""
 
@@ -297,7 +322,7 @@ def create_app(
             Middleware(Ended),
             Middleware(Watch, metrics=does.metrics, log=log),
             *([cors] if origins else []),
-            Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False),
+            Middleware(Hosts, hosts=hosts),
         ],
         exception_handlers={
             Refused: does.refused,

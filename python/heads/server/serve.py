@@ -22,6 +22,8 @@ from .app import create_app
 from .engine import Engine
 
 HEAD_SECONDS = 15  # once or twice that, and a connection whose request has not begun is closed
+IDLE_SECONDS = 60  # that a connection stays after an answer
+HEAD_BYTES = 1 << 16  # of a request's first line and headers
 
 
 def _is_loopback(host: str) -> bool:
@@ -63,6 +65,11 @@ def _named(parser: Parser, given: list[str], alias: str | None) -> dict[str, str
             parser.error(f"two models are called {name}; give one as NAME=MODEL")
         found[name] = rest
     return found
+
+
+def _printable(text: str) -> str:
+    """On one line, whatever a file is called."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _log(parser: Parser, path: str | None) -> TextIO | None:
@@ -143,6 +150,9 @@ class Server(uvicorn.Server):
             log_level="error",
             access_log=False,
             ws="none",
+            http="h11",  # httptools has no bound on headers
+            h11_max_incomplete_event_size=HEAD_BYTES,
+            timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=grace + 2,
             callback_notify=self.close_idle,
             timeout_notify=HEAD_SECONDS,
@@ -157,7 +167,10 @@ class Server(uvicorn.Server):
         before, self.idle = self.idle, {}
         for connection in list(self.server_state.connections):
             cycle = connection.cycle
-            if cycle is not None and not cycle.response_complete:
+            answering = cycle is not None and not cycle.response_complete
+            begun, _ = connection.conn.trailing_data  # a part of the next request's head
+            waits = connection.timeout_keep_alive_task and not begun  # uvicorn closes these
+            if answering or waits:
                 continue
             self.idle[connection] = cycle
             if connection in before and before[connection] is cycle:
@@ -195,10 +208,14 @@ def main(arguments: list[str]) -> int:
     app = create_app(engines, o.api_key, hosts, tuple(o.cors_origin), o.log)
     for engine in engines:
         engine.start()
-    print(f"heads: {', '.join(o.models.values())} at http://{host}:{port}/v1", flush=True)
+    names = ", ".join(map(_printable, o.models.values()))
+    print(f"heads: {names} at http://{host}:{port}/v1", flush=True)
     signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn's, which it raises again at its end
+    server = Server(app, engines, o.grace)
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, server.handle_exit)  # unless nohup has it ignored
     try:
-        Server(app, engines, o.grace).run(sockets=[listener])
+        server.run(sockets=[listener])
     except KeyboardInterrupt:
         pass
     finally:

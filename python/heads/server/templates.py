@@ -82,6 +82,16 @@ def _in_form(message: dict, thoughts: bool, content: str | None, write) -> dict:
     return made
 
 
+def _in_order(names: list[str], text: str) -> bool:
+    """Whether a text has each of these behind the one before it, found in one pass."""
+    at = 0
+    for name in names:
+        at = text.find(name, at) + len(name)
+        if at < len(name):
+            return False
+    return True
+
+
 def _text(template: Template, messages: list[dict], tools, variables: dict) -> str:
     """In the first form that the template takes, and of which it writes all calls."""
     names = [call["function"]["name"] for m in messages for call in m.get("tool_calls", ())]
@@ -92,7 +102,7 @@ def _text(template: Template, messages: list[dict], tools, variables: dict) -> s
         except TemplateFails as error:
             refusal = refusal or error
             continue
-        if all(name in text for name in names):
+        if _in_order(names, text):
             return text
         written = written or text
     if written is None:
