@@ -30,7 +30,9 @@ E4M3 = _e4m3()
 
 def fp8(q: Config, left: dict[str, Tensor]) -> None:
     """DeepSeek's: a scale for each block of weights, or one for the matrix."""
-    q.require(fmt="e4m3", scale_fmt="float", expert_dtype="fp8")
+    if q.get("fmt") != "float8_e4m3fn":  # torch's name of e4m3
+        q.require(fmt="e4m3")
+    q.require(scale_fmt="float", expert_dtype="fp8")
     q.choice("activation_scheme", {"dynamic": None, "static": None}, "dynamic")
     q.ignore("modules_to_not_convert", "modules_to_convert", "ignored_layers", "dequantize")
     block = block_of(q.get("weight_block_size"), f"{q.where}: weight_block_size")

@@ -108,7 +108,8 @@ def test_mxfp4(tmp_path):
     )
 
 
-def test_fp8(tmp_path):
+@pytest.mark.parametrize("fmt", ["e4m3", "float8_e4m3fn"])
+def test_fp8(fmt, tmp_path):
     rng = np.random.default_rng(2)
     plain, packed = tensors_of("deepseek_v3"), tensors_of("deepseek_v3")
     for name in [name for name in plain if name.endswith("_proj.weight")]:
@@ -119,7 +120,7 @@ def test_fp8(tmp_path):
         packed[name] = weight.view(np.int8)
         packed[name + "_scale_inv"] = np.full((1, 1), scale, "<f4")
     quantization = dict(
-        quant_method="fp8", fmt="e4m3", activation_scheme="dynamic", weight_block_size=[128, 128]
+        quant_method="fp8", fmt=fmt, activation_scheme="dynamic", weight_block_size=[128, 128]
     )
     assert exported(tmp_path, "deepseek_v3", packed, quantization) == exported(
         tmp_path, "deepseek_v3", plain, None
