@@ -17,10 +17,13 @@
 // and NULL after an error. What is "borrowed" belongs to the handle. A model must outlive its
 // tokenizers, chats, workspaces and samplers, a tokenizer its decoders, a workspace its sequences.
 //
-// Threads. A model and a tokenizer never change: any number of threads may use one. A workspace and
-// all of its sequences have one caller at a time, and so have a decoder and a sampler; a sequence
-// or a batch that no call uses may be freed meanwhile. Passes in several threads need a workspace
-// each. A fork()'s child has none of their threads: it makes its own and leaves its parent's alone.
+// Paths are UTF-8 on every system, Windows too.
+//
+// Threads. A model, a tokenizer and a chat never change: any number of threads may use one. A
+// workspace and all of its sequences have one caller at a time, and so have a decoder and a
+// sampler; a sequence or a batch that no call uses may be freed meanwhile. Passes in several
+// threads need a workspace each. A fork()'s child has none of their threads: it makes its own and
+// leaves its parent's alone.
 //
 // Options. Initialise a struct of options with { 0 }: a member that is 0 means its default, and
 // NULL means a struct of zeros. When members are added at the end, HEADS_ABI grows.
@@ -32,6 +35,7 @@
 
 #define HEADS_ABI 11         // grows when a program must be compiled again
 #define HEADS_VERSION "0.1"  // of this header
+#define HEADS_VERSION_NUMBER 100  // the same: 10000 major + 100 minor + patch
 
 #if defined(__GNUC__)
 #define HEADS_API __attribute__((visibility("default")))
@@ -159,10 +163,12 @@ typedef struct heads_workspace heads_workspace;
 typedef enum { HEADS_F16, HEADS_F32, HEADS_Q8, HEADS_Q4, HEADS_BF16 } heads_type;
 
 typedef struct {
-    int context;        // positions of each sequence; 0: the model's
-    int chunk;          // most tokens of a pass, all runs together; 0: 128
-    int n_threads;      // the caller's included; 0: the physical cores that this process may use
-    int logit_rows;     // most rows of logits that one call may ask for; 0: as many as chunk
+    int context;        // positions of each sequence, up to 2^30; 0: the model's. More than these
+                        // run, unless positions are learned, on texts longer than it was made for
+    int chunk;          // most tokens of a pass, all runs together, up to 65536; 0: 128
+    int n_threads;      // the caller's included, up to 1024; 0: the physical cores that this
+                        // process may use
+    int logit_rows;     // most rows of logits that one call may ask for, up to 2^20; 0: chunk
     heads_type k_type, v_type;  // of cached keys, and of cached values
     const char *isa;    // kernels: "scalar", "avx2", ..; NULL: the best that the processor has
     const heads_workspace *threads_of;  // use this one's threads; both then have one caller, and it
@@ -399,9 +405,12 @@ HEADS_API heads_sampler *heads_sampler_new(const heads_workspace *w,
 HEADS_API void heads_sampler_free(heads_sampler *sampler);
 // Adds a token of the text, prompt or generated, to what the repetition penalty covers.
 HEADS_API void heads_sampler_accept(heads_sampler *sampler, int id);
-// Picks an id from logits[vocab_size], which stay as they are. The caller then accepts it.
+// Picks an id from logits[vocab_size], which stay as they are. The caller then accepts it. -1:
+// there is none to pick, since each logit is NaN or minus infinity, or the checkpoint's rules ban
+// the rest.
 HEADS_API int heads_sampler_pick(heads_sampler *sampler, const float *logits);
-// Picks for n texts on the threads of w: ids[i] by samplers[i] from row i of logits[n][stride].
+// Picks for n texts on the threads of w: ids[i], or -1, by samplers[i] from row i of
+// logits[n][stride].
 HEADS_API void heads_sampler_pick_each(heads_workspace *w, heads_sampler *const *samplers, int n,
                                        const float *logits, int *ids);
 
@@ -437,7 +446,7 @@ typedef struct {
     int places;  // requests that run at a time, at most the workspace's logit_rows; 0: 16, or
                  // logit_rows where that is less
     int keep;    // caches of ended requests to keep for later ones that begin alike, or that have
-                 // the same source; 0: none
+                 // the same source, up to 2^30; 0: none
     const heads_tokenizer *tokenizer;  // for text and EOS; NULL: events have ids only
 } heads_batch_options;
 
@@ -448,14 +457,14 @@ typedef struct {
 
 typedef struct {
     int id;
-    float value;  // added to its logit
+    float value;  // added to its logit; -INFINITY bans it
 } heads_bias;
 
 typedef struct {
     const int *ids;  // [n], the prompt. All that a request points to is copied, but mask_context
     int n;
     int n_scored;    // events are wanted for the last n_scored prompt tokens, at most n - 1
-    int max_tokens;  // to generate; 0: none
+    int max_tokens;  // to generate; 0: none. The workspace's context or more: until it is full
     heads_sampler_options sampler;  // `most` is not read
     int answer;      // 1: the text is an answer, in which special tokens show; 0: it continues the
                      // prompt
@@ -464,15 +473,17 @@ typedef struct {
     const int *stop_ids;      // [n_stop_ids], tokens that end it besides heads_is_eos's
     int n_stop_ids;
     int likely;      // 1: TOKEN events have log-probabilities; SCORE events always do
-    int n_top;       // and the n_top most likely tokens, up to 1000
+    int n_top;       // and the n_top most likely tokens, up to 1000: in TOKEN events if `likely`
     const int *source;  // [n_source], of an encoder-decoder; else NULL. The prompt is then the
     int n_source;       // beginning of the output, and all of it but the first token counts towards
                         // max_tokens.
     const char *lang;   // ids NULL: the prompt is heads_start_tokens of lang, and
                         // heads_source_language puts lang into the source
-    // Called before each pick with the tokens generated so far, and with bits
-    // [ceil(vocab_size / 32)], all 1; it clears bit id % 32 of bits[id / 32] where id is not
-    // allowed. Not 0: the request fails. It must not call the batch or its workspace.
+    // Called before each pick, by the thread in heads_batch_step, with the tokens generated so far,
+    // and with bits [ceil(vocab_size / 32)], all 1; it clears bit id % 32 of bits[id / 32] where id
+    // is not allowed. Not 0: the request fails. It must not call the batch or its workspace. Where
+    // a language's exceptions cannot pass through C, it returns 1 after one: with 0 the request
+    // would go on with the bits as they are.
     int (*mask)(void *context, const int *tokens, int n_tokens, uint32_t *bits);
     void *mask_context;
     const heads_bias *biases;  // [n_biases], added before the sampler's other options have a say
@@ -502,7 +513,7 @@ typedef struct {
     long waiting;          // requests without a place
     int running;           // requests with a place
     size_t prompt_tokens;  // of requests that are done, sources included
-    size_t spared;         // prompt tokens that did not run, since their cache was forked
+    size_t spared;         // prompt_tokens that had run for another request already
 } heads_batch_counts;
 
 // Errors: options out of range, a workspace of hidden states, no memory.
@@ -510,9 +521,11 @@ HEADS_API heads_batch *heads_batch_new(heads_workspace *w, const heads_batch_opt
                                        heads_error *err);
 HEADS_API void heads_batch_free(heads_batch *b);  // its requests too, without events
 // Returns the request's number: 0, 1, .. in the order of calls. Errors, after which nothing has
-// changed: an empty prompt, one that is too long for the context, ids that are no tokens of the
-// model, sampler options out of range, an empty stop string, no such language, an encoder, no
-// memory.
+// changed: an empty prompt or source, one that is too long for the context, ids that are no tokens
+// of the model; max_tokens, n_scored, n_top or another number out of range; sampler options out of
+// range; stop strings without the batch's tokenizer, or an empty one; biases and penalties that are
+// not numbers, or of no token; a source that the model cannot read, or none where it needs one; a
+// language beside ids or without a source, or none such; an encoder; no memory.
 HEADS_API long heads_batch_add(heads_batch *b, const heads_request *request, heads_error *err);
 // Runs one pass. Returns how many events it gave, which may be none; they and what they point to
 // are borrowed until the next step, cancel or free. Errors: NULL for the batch or the events.

@@ -204,7 +204,7 @@ int heads_sampler_pick(Sampler *s, const float *logits) {
     if (!s || !logits) return -1;
     const SamplerOptions *o = &s->options;
     int best = adjust(s, logits);
-    if (best < 0) return 0;
+    if (best < 0) return -1;
     if (o->temperature == 0) return best;
     to_weights(s, s->work[best]);
     double total = 0;

@@ -103,6 +103,10 @@ static int decode(Generation *g, const float *logits, heads_error *err) {
     while (!(g->stop = stop_reason(g))) {
         if (n_generated(g) && !(logits = run_last(g, err))) break;
         int id = heads_sampler_pick(g->sampler, logits);
+        if (id < 0) {
+            snprintf(err->text, sizeof err->text, "the checkpoint's rules leave no token to pick");
+            return -1;
+        }
         heads_sampler_accept(g->sampler, id);
         g->text[g->n_text++] = id;
         if (g->p->o->probs) g->closed = !show_probabilities(g->p, g->n_text - 2, logits, id);

@@ -70,6 +70,7 @@ static int draft_by_model(Drafter *d, const int *text, int n, int most, int *gue
     const float *logits = catch_up(d, text, n);
     for (int i = 0;;) {
         guesses[i] = heads_sampler_pick(d->greedy, logits);
+        if (guesses[i] < 0) return i;
         if (++i == most) return most;
         logits = heads_forward(d->sequence, &guesses[i - 1], 1, 1, &err);
         if (!logits) die("the draft model: %s", err.text);

@@ -75,6 +75,7 @@ static void fail_request(heads_batch *b, Request *r) {
 static void end_request(heads_batch *b, Request *r, const char *stopped) {
     r->ended = true;
     b->prompt_tokens += (size_t)(r->n_prompt + r->asked.n_source);
+    b->spared += (size_t)r->spared;
     add_event(b, r, HEADS_DONE)->stopped = stopped;
 }
 
@@ -121,7 +122,7 @@ heads_batch_counts heads_batch_count(const heads_batch *b) {
     counts.waiting = b->n_waiting - b->next;
     for (int i = 0; i < b->n_busy; i++) counts.running += !b->busy[i]->ended;
     counts.prompt_tokens = b->prompt_tokens;
-    if (b->forked > b->of_prefixes) counts.spared = b->forked - b->of_prefixes;
+    counts.spared = b->spared;
     return counts;
 }
 
@@ -223,6 +224,7 @@ static void drop_run(heads_batch *b, int i, const Error *why) {
         heads_sequence_free(r->sequence);
         r->sequence = NULL;
         r->restarted = true;
+        r->spared = 0;
     } else {
         r->error = *why;
         fail_request(b, r);

@@ -128,8 +128,11 @@ static void choose(const void *arg, int item, int thread) {
     for (int id = 0; !c->given && r->allowed && id < w->model->vocab_size; id++)
         if (!allowed(r, id)) row[id] = -INFINITY;
     if (!c->given) c->id = heads_sampler_pick(r->sampler, row);
-    if (!c->given && r->allowed && !allowed(r, c->id))
+    if (!c->given && r->allowed && (c->id < 0 || !allowed(r, c->id)))
         fail(&r->error, "the mask allows no token that could be picked");
+    else if (c->id < 0)
+        fail(&r->error, "biases and the checkpoint's rules leave no token that could be picked");
+    if (r->error.text[0]) return;
     c->log_probability = asked ? c->logits[c->id] - sum : 0;
 }
 

@@ -80,15 +80,21 @@ void leave_sequence(heads_batch *b, Request *r) {
     b->spare[b->n_spare++] = s;
 }
 
+// The tokens that ran for a prefix count for the first request, or longer prefix, that forks it.
+static int claim(Prefix *p) {
+    int unclaimed = p->unclaimed;
+    p->unclaimed = 0;
+    return unclaimed;
+}
+
 static void begin_prefix(heads_batch *b, Prefix *p) {
     Prefix *parent = usable_prefix(p->parent);
     if (parent) p->sequence = heads_sequence_fork(parent->sequence, parent->length, NULL);
-    if (p->sequence) b->forked += (size_t)parent->length;
-    else p->sequence = heads_sequence_new(b->w, true, NULL);
+    p->unclaimed = p->sequence ? p->length - parent->length + claim(parent) : p->length;
+    if (!p->sequence) p->sequence = heads_sequence_new(b->w, true, NULL);
     p->failed = !p->sequence;
     if (p->failed) return;
     heads_sequence_expect(p->sequence, p->shortest);
-    b->of_prefixes += (size_t)p->length;
 }
 
 // Makes the request's sequence. False: it waits for a busy request with a longer beginning.
@@ -98,11 +104,14 @@ static bool begin_sequence(heads_batch *b, Request *r) {
     if (b->keep && !r->restarted) from = longest_beginning(b, r, from);
     if (from.wait) return false;
     if (from.sequence) r->sequence = heads_sequence_fork(from.sequence, from.n, NULL);
-    if (!r->sequence && p) r->sequence = heads_sequence_fork(p->sequence, from.n = p->length, NULL);
+    if (!r->sequence && p) {
+        from = (Beginning){p->sequence, p->length, false};
+        r->sequence = heads_sequence_fork(from.sequence, from.n, NULL);
+    }
     r->source_read = r->sequence != NULL;
     bool shared = b->keep && has_map_private() && !r->restarted && !r->asked.n_source &&
                   tokens_to_run(r) >= MAPPED_FROM;
-    if (r->sequence) b->forked += (size_t)from.n;
+    if (r->sequence) r->spared = from.n - (p && from.sequence == p->sequence ? claim(p) : 0);
     else r->sequence = empty_sequence(b, shared, &r->error);
     release_prefix(r->prefix);
     r->prefix = NULL;

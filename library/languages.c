@@ -45,8 +45,8 @@ static int language_token(const Model *model, const Tokenizer *tokenizer, const 
 int heads_source_language(const Model *model, const Tokenizer *tokenizer, const char *lang,
                           int *ids, long n, Error *err) {
     const char *colon = lang ? strchr(lang, ':') : NULL;
-    if (!colon) return 0;
     if (need(model, "a model", err) || (n && need(ids, "ids", err))) return -1;
+    if (!colon) return 0;
     int id = language_token(model, tokenizer, lang, (int)(colon - lang), err);
     for (long i = 0; id >= 0 && i < n; i++)
         if ((i < 2 || i >= n - 2) && is_language(&model->rules, ids[i])) ids[i] = id;

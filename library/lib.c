@@ -170,6 +170,10 @@ static int check_texts(const heads_model *m, const heads_text *texts, int n, con
         if (texts[i].second < 0 || texts[i].second > texts[i].n)
             return fail(err, "text %d: its second text begins at %d, expected 0..%d", i,
                         texts[i].second, texts[i].n);
+        for (int j = 0; j < texts[i].n; j++)
+            if (texts[i].ids[j] < 0 || texts[i].ids[j] >= m->vocab_size)
+                return fail(err, "text %d: token %d is %d, the vocabulary has 0..%d", i, j,
+                            texts[i].ids[j], m->vocab_size - 1);
     }
     return 0;
 }

@@ -37,9 +37,9 @@ static int check_adjustments(const Model *m, const heads_request *q, Error *err)
         return fail(err, "%d biases; expected 0 or more, and where they are", q->n_biases);
     for (int i = 0; i < q->n_biases; i++) {
         heads_bias bias = q->biases[i];
-        if (bias.id < 0 || bias.id >= m->vocab_size || !isfinite(bias.value))
-            return fail(err, "bias %d is %g for token %d; expected a number, and an id from 0 to "
-                        "%d", i, bias.value, bias.id, m->vocab_size - 1);
+        if (bias.id < 0 || bias.id >= m->vocab_size || !(bias.value < INFINITY))
+            return fail(err, "bias %d is %g for token %d; expected a number, or -inf for a ban, "
+                        "and an id from 0 to %d", i, bias.value, bias.id, m->vocab_size - 1);
     }
     if (!isfinite(q->frequency_penalty) || !isfinite(q->presence_penalty))
         return fail(err, "penalties of %g and %g; expected numbers", q->frequency_penalty,

@@ -17,6 +17,7 @@ typedef struct Prefix {
     int shortest;           // tokens of its shortest prompt
     long first;             // lowest number of its requests
     int users;              // requests still to fork it, and prefixes whose parent it is
+    int unclaimed;          // tokens that ran for it, and count for no request yet
     Sequence *sequence;     // has run the first of its tokens, or all; NULL: none of them
     bool failed;            // it could not run; its requests use the parent
 } Prefix;
@@ -25,6 +26,7 @@ typedef struct Request {
     heads_request asked;    // as added, with copies of what it points to; ids and lang are NULL
     int *ids;               // [n_ids], prompt and generated tokens; allocated: [room]
     int n_prompt, n_ids, room;
+    int spared;             // prompt tokens that a fork gave it, and that count for another request
     int max_tokens;         // to generate after the n_prompt tokens
     long number;            // that heads_batch_add returned
     Prefix *prefix;         // that it will fork, or NULL
@@ -77,8 +79,7 @@ struct heads_batch {
     heads_event *events;    // [logit_rows + 2 places]
     int n_events;
     long n_added, n_passes;
-    size_t prompt_tokens;   // of requests that are done
-    size_t forked, of_prefixes;  // tokens that forks began with; tokens of prefixes
+    size_t prompt_tokens, spared;  // of requests that are done
 };
 
 // ---- requests.c ----

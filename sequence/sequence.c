@@ -123,9 +123,10 @@ static bool remembers(const Sequence *s, int i, int n) {
     return low / LANES > (s->high - 1) / LANES - kv->ring_slots;
 }
 
-static int check_remembers(const Sequence *s, int n, Error *err) {
+// wish: what of n tokens is refused where the sequence has no such length.
+static int check_remembers(const Sequence *s, int n, const char *wish, Error *err) {
     if (n < 0 || n > s->length)
-        return fail(err, "the sequence has %d tokens, so it cannot go back to %d", s->length, n);
+        return fail(err, "the sequence has %d tokens, so %s %d", s->length, wish, n);
     if (n && s->workspace->model->encoder)
         return fail(err, "an encoder keeps nothing of a text that has run, so nothing can follow "
                     "its first %d tokens", n);
@@ -160,7 +161,7 @@ int heads_sequence_mark(Sequence *s, Error *err) {
 
 int heads_sequence_rewind(Sequence *s, int n, Error *err) {
     if (need(s, "a sequence", err)) return -1;
-    if (check_remembers(s, n, err)) return -1;
+    if (check_remembers(s, n, "it cannot go back to", err)) return -1;
     if (writes_file(s) && n < frozen_length(s))
         return fail(err, "forks share the sequence's first %d tokens, so it cannot go back to %d",
                     frozen_length(s), n);
@@ -247,7 +248,8 @@ static int fork_layer(Sequence *fork, const Sequence *s, int i, int shared) {
 Sequence *heads_sequence_fork(const Sequence *s, int n, Error *err) {
     if (need(s, "a sequence", err)) return NULL;
     Workspace *w = s->workspace;
-    if (check_remembers(s, n, err) || check_sums(s, err)) return NULL;
+    if (check_remembers(s, n, "no fork can have its first", err) || check_sums(s, err))
+        return NULL;
     Sequence *fork = heads_sequence_new(w, false, err);
     if (!fork) return NULL;
     if (copy_heads_off(fork, s, err)) {

@@ -268,9 +268,9 @@ static void odd_logits(void) {
     } cases[] = {
         {"NaN is never picked", {NAN, -900, NAN, NAN, NAN}, 1},
         {"minus infinity is never picked", {-INFINITY, -INFINITY, -INFINITY, 5, -INFINITY}, 3},
-        {"all NaN gives id 0", {NAN, NAN, NAN, NAN, NAN}, 0},
-        {"all minus infinity gives id 0",
-         {-INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY}, 0},
+        {"all NaN gives no id", {NAN, NAN, NAN, NAN, NAN}, -1},
+        {"all minus infinity gives no id",
+         {-INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY}, -1},
         {"infinity is picked", {0, 0, INFINITY, -3e38f, NAN}, 2},
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {

@@ -30,6 +30,7 @@ HEADER = (ROOT / "heads.h").read_text()
 EXAMPLE = ROOT / "examples" / "batch.c"
 ABI = int(re.search(r"#define HEADS_ABI (\d+)", HEADER)[1])
 VERSION = re.search(r'#define HEADS_VERSION "(.*)"', HEADER)[1]
+NUMBER = int(re.search(r"#define HEADS_VERSION_NUMBER (\d+)", HEADER)[1])
 STRICT = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
 
 
@@ -79,6 +80,8 @@ def test_header_stands_alone():
 @on_linux
 def test_abi_and_version(heads, stage):
     assert heads.heads_abi() == ABI and heads.heads_version().decode() == VERSION
+    major, minor, patch = [*map(int, VERSION.split(".")), 0][:3]
+    assert NUMBER == 10000 * major + 100 * minor + patch
     assert os.readlink(stage.lib / "libheads.so") == f"libheads.so.{ABI}"
     assert f"[libheads.so.{ABI}]" in output("readelf", "-d", SHARED)
     assert f"Version: {VERSION}\n" in (stage.lib / "pkgconfig" / "heads.pc").read_text()
@@ -348,8 +351,11 @@ def test_passes(heads, workspace, sequence):
     assert heads.heads_forward_runs(workspace, None, -1, None) is None
     assert forward(sequence, tokens, 2, 1, None)
     assert heads.heads_sequence_mark(sequence, None) == 0
-    for call, args in ((heads.heads_sequence_rewind, (3,)), (heads.heads_sequence_fork, (3,))):
-        assert "has 2 tokens, so it cannot go back to 3" in refusal(call, sequence, *args)
+    for call, said in (
+        (heads.heads_sequence_rewind, "it cannot go back to 3"),
+        (heads.heads_sequence_fork, "no fork can have its first 3"),
+    ):
+        assert f"has 2 tokens, so {said}" in refusal(call, sequence, 3)
     assert "empty.bin" in refusal(heads.heads_sequence_load, workspace, b"empty.bin")
 
 

@@ -185,6 +185,23 @@ def test_cancel(bare):
 # ---- texts ----
 
 
+@pytest.mark.parametrize("keep", [0, 4])
+def test_spared_tokens_are_some_of_the_prompts(bare, keep):
+    """Both counts are of requests that are done: what was cancelled or failed is in neither."""
+    shared = ids_of(100, 5)
+    with opened(bare, keep=keep) as b:
+        for gone in range(1, 4):
+            numbers = [b.add(shared + ids_of(4, seed), 20) for seed in range(4)]
+            while numbers[0] not in b.started:
+                b.step()
+            assert all(calls.batch_cancel(b.batch, n) for n in numbers[:gone])
+            b.run()
+            counts = calls.batch_count(b.batch)
+            assert counts.spared <= counts.prompt_tokens
+        assert counts.prompt_tokens == 6 * 104
+        assert counts.spared >= 600 if keep else counts.spared == 600  # kept prompts come again
+
+
 def test_stop_strings_across_tokens(stories):
     """Nothing is handed out that a stop string takes back, and what it might take is held back."""
     ids = ids_of(6, 2)
@@ -315,6 +332,22 @@ def test_biases_and_penalties(bare):
                 assert b.scores[number][at][2] == pytest.approx(own, abs=1e-6)
 
 
+def test_a_bias_of_minus_infinity_bans(bare):
+    """A token, or all of them: then there is none to pick, and the request says so."""
+    ban = [(id, float("-inf")) for id in range(300)]
+    with opened(bare) as b:
+        free = b.add([5, 6], 4)
+        b.run()
+        first = b.tokens[free][0]
+        most = b.add([5, 6], 4, biases=(Bias * 299)(*ban[:first], *ban[first + 1 :]), n_biases=299)
+        none = b.add([5, 6], 4, biases=(Bias * 300)(*ban), n_biases=300)
+        b.run()
+        assert b.tokens[most] == [first] * 4
+        assert (
+            b.ends[none] == "biases and the checkpoint's rules leave no token that could be picked"
+        )
+
+
 def test_a_mask_in_c(stories):
     program = ROOT / "build" / "tests" / "c" / "mask"
     assert program.exists(), f"{program} is not built: run make c-tests"
@@ -403,6 +436,7 @@ def test_refusals(bare, stories, tmp_path):
             ("bias 0 is 1 for token 300", [5], dict(biases=(Bias * 1)((300, 1)), n_biases=1)),
             ("bias 0 is 1 for token -1", [5], dict(biases=(Bias * 1)((-1, 1)), n_biases=1)),
             ("bias 0 is inf", [5], dict(biases=(Bias * 1)((3, float("inf"))), n_biases=1)),
+            ("bias 0 is nan", [5], dict(biases=(Bias * 1)((3, float("nan"))), n_biases=1)),
             ("penalties of nan and 0", [5], dict(frequency_penalty=float("nan"))),
             ("penalties of 0 and inf", [5], dict(presence_penalty=float("inf"))),
         ):
