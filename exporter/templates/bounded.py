@@ -65,11 +65,16 @@ def _answer(writing: int, function: Callable, arguments: tuple) -> None:
         os._exit(status)
 
 
-def _limit() -> None:
+def limit_memory() -> None:
+    """To BYTES beyond what this process has."""
     with contextlib.suppress(OSError):  # no /proc: memory stays unbounded
         with open("/proc/self/statm") as file:
             has = int(file.read().split()[0]) * resource.getpagesize()
         _lower(resource.RLIMIT_AS, has + BYTES)
+
+
+def _limit() -> None:
+    limit_memory()
     _lower(resource.RLIMIT_CPU, SECONDS)
     _lower(resource.RLIMIT_CORE, 0)
 

@@ -19,7 +19,7 @@ from conftest import STORIES
 import heads
 from heads import _grammars as grammars
 from heads.exporter.templates.jinja import Template
-from heads.server import app as server_app, templates as server_templates, texts
+from heads.server import app as server_app, rendering, texts
 from heads.server import tools as server_tools
 from heads.server.reader import HarmonyReader, Reader, TaggedReader
 from heads.server.texts import Answer
@@ -242,7 +242,7 @@ def test_thoughts_in_the_history():
     template = Template(text, {})
     for content, written in (("", "[Hm.|Hm.]now"), ("I look.", "[|]now")):
         messages = [{**message, "content": content}]
-        assert server_templates._text(template, messages, None, {}) == written
+        assert rendering.text_of(template, messages, None, {}) == written
 
 
 def test_names_of_calls_are_looked_for_once():
@@ -250,10 +250,56 @@ def test_names_of_calls_are_looked_for_once():
     names = [f"f{i}" for i in range(40_000)]
     text = " ".join(names)
     begin = time.perf_counter()
-    assert server_templates._in_order(names, text)
-    assert not server_templates._in_order([*names, "g"], text)
-    assert not server_templates._in_order(["b", "a"], "ab")
+    assert rendering._in_order(names, text)
+    assert not rendering._in_order([*names, "g"], text)
+    assert not rendering._in_order(["b", "a"], "ab")
     assert time.perf_counter() - begin < 0.5
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        (
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+            "takes more than 3 seconds",
+        ),
+        ("{{ '%2000000000d' % 1 }}", "too much of this"),
+        ("{{ tools | tojson(indent=4) }}", "the chat template"),  # time or memory, what ends first
+        ("{{ raise_exception('no') }}", "refuses this: no"),
+    ],
+)
+def test_templates_have_bounds(monkeypatch, tmp_path, template, says):
+    """A refusal in OpenAI's shape, others are answered meanwhile, and again at work afterwards."""
+    monkeypatch.setattr(rendering, "SECONDS", 3)
+    template = "{% if messages[-1].tool_calls %}" + template + "{% endif %}" + TEMPLATES["hermes"]
+    metadata = {**talkers.template_metadata(TEMPLATES["hermes"]), "chat.template": template}
+    path = tmp_path / "m.bin"
+    path.write_bytes(chats.with_chat(STORIES.read_bytes(), metadata))
+    inner = [1] * 100_000
+    for _ in range(300):
+        inner = [inner]
+    deep = {"type": "object", "default": inner}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": deep}}]
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [*QUESTION, {"role": "assistant", "content": None, "tool_calls": [call]}]
+
+    async def run(app) -> httpx.Response:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            body = {"messages": messages, "tools": tools, "max_tokens": 1}
+            asked = asyncio.ensure_future(http.post("/v1/chat/completions", json=body, timeout=60))
+            await asyncio.sleep(0.5)
+            begin = time.perf_counter()
+            assert (await http.get("/health")).status_code == 200
+            assert time.perf_counter() - begin < 1
+            return await asked
+
+    with heads.Model(path) as model:
+        engine = Engine(model, 1, 4)
+        engine.start()
+        answer = asyncio.run(run(server_app.create_app(engine)))
+        engine.stop()
+    assert answer.status_code == 400 and says in answer.json()["error"]["message"], answer.text
 
 
 def test_grammars_behind_thoughts(models):

@@ -6,6 +6,7 @@ watch      metrics and the access log
 requests   a body's fields -> a Request; messages: a chat's
 texts      a Request -> jobs -> JSON or events; answers: what all answers share, and vectors
 responses  the same in the words of /v1/responses; tokens: /tokenize
-reader     a text -> what is said, thought and called; tools, templates: chats that call tools
+reader     a text -> what is said, thought and called; tools, templates: chats that call tools;
+           rendering: the processes that run templates
 engine     the thread that owns the batch; vectors: of texts
 """

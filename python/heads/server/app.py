@@ -116,6 +116,10 @@ def _done(engines: Engines, data: bytes, work: Callable[[Engine, dict], object])
         raise Refused(str(error), code="context_length_exceeded") from None
     except HeadsError as error:
         raise Refused(str(error)) from None
+    except RecursionError:
+        raise Refused("the body is nested too deeply") from None
+    except MemoryError:
+        raise Refused("no memory for this request", status=503) from None
 
 
 def _written(answer: Asked) -> bytes:
