@@ -10,6 +10,7 @@ from ..layers.mixers import Mamba2
 from ..tensor import ExportError
 from .common import in_layer, with_silu
 
+FLT_MAX = 3.4028234663852886e38
 SIZES = ("n_heads", "d_head", "n_groups", "d_state", "d_conv")  # mamba_..., as most families say it
 
 
@@ -37,7 +38,10 @@ def step_limits(c: Config, key: str = "time_step_limit") -> tuple[float, float]:
     ends = [math.inf if end in ("Infinity", math.inf) else end for end in ends]
     if len(ends) != 2 or not all(isinstance(x, (int, float)) and x >= 0 for x in ends):
         raise ExportError(f"{c.where}: {key} is {value!r}, expected two numbers of 0 or more")
-    return float(ends[0]), float(ends[1])
+    least, most = (end if end <= FLT_MAX else math.inf for end in map(float, ends))
+    if least > most or least == math.inf:
+        raise ExportError(f"{c.where}: {key} is {value!r}, which leaves no step between the two")
+    return least, most
 
 
 def mamba2_part(c: Config, k: Knobs, layers: list[bool], **more) -> Mamba2:

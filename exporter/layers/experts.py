@@ -57,7 +57,18 @@ class Experts(Part):
     shared_gate: bool = False  # the network that all tokens pass is weighed by a sigmoid
     norms: bool = False  # experts and what all tokens pass have norms of their own (Gemma 4)
 
+    def check(self) -> None:
+        """Errors: ExportError, if groups leave too few experts to choose from."""
+        kept = self.n // max(self.groups, 1) * self.top_groups
+        whole = self.groups < 2 or (self.n % self.groups == 0 and self.top_groups <= self.groups)
+        if self.groups > 1 and (not whole or kept < self.top_k):
+            raise ExportError(
+                f"config.json: {self.n} experts in {self.groups} groups, of which "
+                f"{self.top_groups} are kept, leave no {self.top_k} to choose"
+            )
+
     def metadata(self):
+        self.check()
         meta = {
             "layer.experts": self.where(self.n),
             "layer.top_k": self.top_k,

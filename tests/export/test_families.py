@@ -802,3 +802,26 @@ def test_qwen2_out_of_vision_language_checkpoints(model_type, inside):
         family, _, made, remarks = canonical(whole, dict(found))
         assert family == "qwen2" and list(made) == list(expected)
         assert "pictures or sounds is left out" in remarks[0]
+
+
+@pytest.mark.parametrize(
+    "name, key, value, says",
+    [
+        ("deepseek_v3", "topk_group", 0, "topk_group"),
+        ("deepseek_v3", "n_group", 3, "leave no"),
+        ("deepseek_v3", "num_experts_per_tok", 7, "leave no"),
+        ("mamba2", "time_step_limit", [1.0, 0.5], "leaves no step"),
+        ("mamba2", "time_step_limit", ["Infinity", "Infinity"], "leaves no step"),
+        ("mamba2", "time_step_limit", [0.0, 1e39], None),
+    ],
+)
+def test_what_run_would_refuse_is_refused(name, key, value, says):
+    config, tensors = golden(name)
+    config[key] = value
+    if not says:
+        _, knobs, found, _ = canonical(config, tensors)
+        assert "layer.ssm_most_step" not in knobs.metadata(found)
+        return
+    with pytest.raises(ExportError, match=says):
+        _, knobs, found, _ = canonical(config, tensors)
+        knobs.metadata(found)
