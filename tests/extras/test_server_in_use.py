@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import gzip
 import hashlib
 import json
 import re
@@ -255,6 +256,69 @@ def test_a_token_of_half_a_character_has_its_bytes():
             entry = answer._of_chat(heads._batch.Likely(id, -1.0, [(id, -1.0)]))
             assert entry["bytes"] == entry["top_logprobs"][0]["bytes"] == bytes_of
             assert entry["token"] == "\ufffd"
+
+
+# ---- what clients send ----
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ({"top_k": -1}, {"top_k": 0}),
+        ({"top_p": 0}, {"temperature": 0, "top_p": 1}),
+        ({"repetition_penalty": 1.5}, {"repeat_penalty": 1.5}),
+        ({"cache_prompt": True, "slot": None}, {}),
+        ({"stream_options": {"include_obfuscation": False}}, {}),
+    ],
+)
+def test_other_words_for_the_same(stories, theirs, ours):
+    body = {"prompt": "Once", "max_tokens": 12, "seed": 3, "temperature": 1.5}
+    said = []
+    for more in (theirs, ours):
+        answer = httpx.post(stories.url + "/v1/completions", json={**body, **more}, timeout=60)
+        assert answer.status_code == 200, answer.text
+        said.append(answer.json()["choices"][0]["text"])
+    assert said[0] == said[1]
+
+
+def test_any_seed(stories):
+    """-1 is a new one each time."""
+    body = {"prompt": "Once", "max_tokens": 30, "seed": -1, "temperature": 2}
+    asked = [httpx.post(stories.url + "/v1/completions", json=body, timeout=60) for _ in range(2)]
+    assert len({x.json()["choices"][0]["text"] for x in asked}) == 2
+
+
+def test_shapes_of_messages(talker):
+    """Marks of caches, annotations, nulls, and unknown fields that hold nothing."""
+    text = {"type": "text", "text": "what is it?", "cache_control": {"type": "ephemeral"}}
+    said = {"role": "assistant", "content": None, "annotations": [], "refusal": None}
+    schema = {"type": "json_schema", "schema": {"const": 5}}
+    messages = [{"role": "user", "content": [text]}, said, QUESTION[0]]
+    body = {"messages": messages, "response_format": schema, "audio": None, "max_tokens": 5}
+    server = Server(talker)
+    try:
+        url = server.url + "/v1/chat/completions"
+        answer = httpx.post(url, json=body, timeout=60)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["choices"][0]["message"]["content"] == "5"
+        for bad in ([{**text, "image": 1}], [{"type": "text"}], [{"text": "a"}]):
+            answer = httpx.post(url, json={"messages": [{"role": "user", "content": bad}]})
+            assert answer.status_code == 400 and "only parts of type text" in answer.text
+    finally:
+        server.stop()
+
+
+def test_packed_bodies(stories):
+    """What unpacks to too much, or not at all, is refused."""
+    head = {"content-type": "application/json", "content-encoding": "gzip"}
+    body = gzip.compress(b'{"prompt": "Once", "max_tokens": 1}')
+    large = gzip.compress(b" " * (1 << 26))
+    for data, status in ((body, 200), (body[:-4], 400), (b"{}", 400), (large, 413)):
+        answer = httpx.post(stories.url + "/v1/completions", content=data, headers=head)
+        assert answer.status_code == status, answer.text
+    head["content-encoding"] = "br"
+    answer = httpx.post(stories.url + "/v1/completions", content=b"{}", headers=head)
+    assert answer.status_code == 415
 
 
 # ---- the key ----

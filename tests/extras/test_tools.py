@@ -21,6 +21,7 @@ from heads import _grammars as grammars
 from heads.exporter.templates.jinja import Template
 from heads.server import app as server_app, rendering, texts
 from heads.server import tools as server_tools
+from heads.server.messages import Refused
 from heads.server.reader import HarmonyReader, Reader, TaggedReader
 from heads.server.texts import Answer
 from heads.server.engine import Engine
@@ -300,6 +301,39 @@ def test_templates_have_bounds(monkeypatch, tmp_path, template, says):
         answer = asyncio.run(run(server_app.create_app(engine)))
         engine.stop()
     assert answer.status_code == 400 and says in answer.json()["error"]["message"], answer.text
+
+
+def test_tools_that_are_allowed(models):
+    """OpenAI's allowed_tools: one of two, in both modes."""
+    entry = {"type": "function", "function": {"name": "weather"}}
+    for mode in ("required", "auto"):
+        allowed = {"mode": mode, "tools": [entry]}
+        choice = {"type": "allowed_tools", "allowed_tools": allowed}
+        body = {"messages": QUESTION, "tools": TOOLS, "tool_choice": choice}
+        request = server_app.chat_request(body, "m")
+        assert (request.tool_choice, request.tools) == (mode, TOOLS[:1])
+        choice = {"type": "allowed_tools", "mode": mode, "tools": [{**TOOLS[0]["function"]}]}
+        tools = [{"type": "function", **tool["function"]} for tool in TOOLS]
+        request = server_app.responses_request(
+            {"input": "a", "tools": tools, "tool_choice": choice}, "m"
+        )
+        assert (request.tool_choice, request.tools) == (mode, TOOLS[:1])
+    for wrong in ({}, {"mode": "auto", "tools": 5}, {"mode": "auto", "tools": [{"function": 1}]}):
+        body["tool_choice"] = {"type": "allowed_tools", "allowed_tools": wrong}
+        with pytest.raises(Refused, match="allowed_tools"):
+            server_app.chat_request(body, "m")
+
+
+@pytest.mark.parametrize("name", ["hermes", "mistral", "deepseek"])
+def test_calls_that_were_cut_come_back(models, name):
+    """As the server itself gave them, at max_tokens."""
+    call = {"id": "a", "type": "function", "function": {"name": "now", "arguments": '{"city": "Os'}}
+    messages = [*QUESTION, {"role": "assistant", "content": None, "tool_calls": [call]}, *QUESTION]
+    answer = ask(models[name], messages=messages, max_tokens=1)
+    assert answer.usage.prompt_tokens > 10
+    call["function"]["arguments"] = "Oslo"
+    with pytest.raises(openai.BadRequestError, match="are a JSON object"):
+        ask(models[name], messages=messages, max_tokens=1)
 
 
 def test_grammars_behind_thoughts(models):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import zlib
 
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
@@ -29,8 +30,30 @@ async def _read(http: HttpRequest) -> bytes:
     except ClientDisconnect:
         raise Refused(GONE, status=499) from None
     if size > MAX_BODY:
-        raise Refused(f"a request has at most {MAX_BODY} bytes", status=413)
+        raise _too_large()
     return bytes(data)
+
+
+def _too_large() -> Refused:
+    return Refused(f"a request has at most {MAX_BODY} bytes", status=413)
+
+
+def _unpacked(data: bytes, coding: str) -> bytes:
+    """A body in the Content-Encoding that it says it has; no more of it than may be."""
+    if coding in ("", "identity"):
+        return data
+    if coding != "gzip":
+        raise Refused("content-encoding: expected gzip or identity", status=415)
+    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    try:
+        found = unpacker.decompress(data, MAX_BODY + 1)
+    except zlib.error as error:
+        raise Refused(f"the body is not gzip: {error}") from None
+    if len(found) > MAX_BODY:
+        raise _too_large()
+    if not unpacker.eof:
+        raise Refused("the body is not gzip: it ends too early")
+    return found
 
 
 async def read_body(http: HttpRequest) -> bytes:
@@ -40,10 +63,11 @@ async def read_body(http: HttpRequest) -> bytes:
     if kind != "application/json":
         raise Refused("content-type: expected application/json", status=415)
     try:
-        return await asyncio.wait_for(_read(http), BODY_SECONDS)
+        data = await asyncio.wait_for(_read(http), BODY_SECONDS)
     except asyncio.TimeoutError:
         message = f"the body did not come within {BODY_SECONDS} seconds"
         raise Refused(message, status=408) from None
+    return _unpacked(data, http.headers.get("content-encoding", "").strip().lower())
 
 
 def parsed(data: bytes) -> dict:

@@ -26,16 +26,19 @@ class Refused(Exception):
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
+PART = {"type", "text", "cache_control"}  # the last marks a prefix; here all are kept
+
+
 def _content(message: dict, where: str) -> str:
     content = message.get("content")
-    if content is None and (message.get("tool_calls") or message.get("reasoning_content")):
+    if content is None and message.get("role") == "assistant":
         return ""
     if isinstance(content, list):
         if not all(
             isinstance(p, dict)
-            and set(p) == {"type", "text"}
-            and p["type"] == "text"
-            and isinstance(p["text"], str)
+            and not {name for name in p if p[name] is not None} - PART
+            and p.get("type") == "text"
+            and isinstance(p.get("text"), str)
             for p in content
         ):
             raise Refused(f"{where}.content: only parts of type text are known", where)
@@ -46,14 +49,18 @@ def _content(message: dict, where: str) -> str:
 
 
 def _call(call, where: str) -> dict:
-    """One of an assistant's earlier calls, with its arguments as templates want them: an object."""
+    """One of an assistant's earlier calls, with its arguments as templates want them: an object, or
+    the text of one that max_tokens cut."""
     function = call.get("function") if isinstance(call, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     try:
         arguments = json.loads(function.get("arguments") or "{}") if isinstance(name, str) else None
-    except (TypeError, ValueError, RecursionError):
+    except ValueError:
+        text = function["arguments"]
+        arguments = text if text.lstrip().startswith("{") else None
+    except (TypeError, RecursionError):
         arguments = None
-    if not isinstance(arguments, dict) or not isinstance(call.get("id"), str):
+    if not (isinstance(arguments, dict) or arguments) or not isinstance(call.get("id"), str):
         raise Refused(
             f"{where}.tool_calls: expected objects with an id and a function, of which the "
             "arguments are a JSON object, in a string",
@@ -87,7 +94,7 @@ def messages_of(body: dict) -> list[dict]:
             raise Refused(f"{where}.role: expected system, user, assistant or tool", where)
         for name in message:
             known = name in ("role", "content", "name", *ALSO.get(role, ()))
-            if message[name] is not None and not known:
+            if message[name] not in (None, []) and not known:
                 raise Refused(f"{where}.{name[:80]} is not implemented here", where)
         made = {"role": role, "content": _content(message, where)}
         calls = message.get("tool_calls") or []
@@ -132,10 +139,27 @@ def tools_of(body: dict) -> list[dict]:
     return tools
 
 
-def tool_choice_of(body: dict, tools: list[dict]) -> str:
-    """none, auto or required; else the name of a function that has to be called."""
+def _allowed(choice: dict, tools: list[dict]) -> tuple[str, list[dict]]:
+    """OpenAI's allowed_tools: a mode, and the tools that may be called."""
+    form = choice.get("allowed_tools")
+    given = form.get("tools") if isinstance(form, dict) else None
+    given = given if isinstance(given, list) and given else [None]
+    functions = [x.get("function") if isinstance(x, dict) else None for x in given]
+    names = [x.get("name") if isinstance(x, dict) else None for x in functions]
+    if not set(map(str, names)) <= {tool["function"]["name"] for tool in tools}:
+        raise Refused("tool_choice: allowed_tools are some of the tools", "tool_choice")
+    if form.get("mode") not in ("auto", "required"):
+        raise Refused("tool_choice: the mode of allowed_tools is auto or required", "tool_choice")
+    return form["mode"], [tool for tool in tools if tool["function"]["name"] in names]
+
+
+def tool_choice_of(body: dict, tools: list[dict]) -> tuple[str, list[dict]]:
+    """none, auto, required, or = and the name of a function that has to be called; and the tools
+    that may be."""
     choice = body.get("tool_choice") or ("auto" if tools else "none")
     known = "tool_choice: expected none, auto, required or a function"
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        return _allowed(choice, tools)
     if isinstance(choice, dict):
         if choice.get("type") not in (None, "function"):
             raise Refused(known, "tool_choice")
@@ -143,9 +167,9 @@ def tool_choice_of(body: dict, tools: list[dict]) -> str:
         choice = function.get("name") if isinstance(function, dict) else None
         if choice not in [tool["function"]["name"] for tool in tools]:
             raise Refused("tool_choice: it names none of the tools", "tool_choice")
-        return f"={choice}"
+        return f"={choice}", tools
     if choice not in ("none", "auto", "required"):
         raise Refused(known, "tool_choice")
     if choice == "required" and not tools:
         raise Refused("tool_choice: there are no tools", "tool_choice")
-    return choice
+    return choice, tools

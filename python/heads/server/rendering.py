@@ -17,7 +17,7 @@ from ..exporter.templates.bounded import TooMuch, limit_memory
 from ..exporter.templates.jinja import Template, TemplateFails
 from .messages import Refused
 
-SECONDS = 5  # of a conversation; those of published models take milliseconds
+SECONDS = 5  # of a conversation; templates of published models take milliseconds
 PROCESSES = 4  # at a time
 
 
@@ -91,8 +91,15 @@ def _forms(messages: list[dict]):
     content or none, and thoughts beside a content and calls or not."""
     for thoughts in (True, False):
         for content in ("", None):
-            for write in (lambda x: x, lambda x: json.dumps(x, ensure_ascii=False)):
+            for write in (lambda x: x, _as_json):
                 yield [_in_form(message, thoughts, content, write) for message in messages]
+
+
+def _as_json(arguments: dict | str) -> str:
+    """Text is what a cut call had."""
+    if isinstance(arguments, str):
+        return arguments
+    return json.dumps(arguments, ensure_ascii=False)
 
 
 def _in_form(message: dict, thoughts: bool, content: str | None, write) -> dict:

@@ -104,7 +104,10 @@ def _prompts(body: dict, name: str = "prompt") -> list:
 PENALTIES = ("frequency_penalty", "presence_penalty")
 # Known fields that change no answer.
 IGNORED = """user metadata store prediction prompt_cache_key prompt_cache_retention
-safety_identifier verbosity service_tier reasoning_effort""".split()
+safety_identifier verbosity service_tier reasoning_effort cache_prompt""".split()
+# Other servers' names of fields, and their values that mean another of ours.
+OTHER_NAMES = {"repetition_penalty": "repeat_penalty"}
+OTHER_VALUES = {"top_k": (-1, 0), "seed": (-1, None), "top_p": (0, BOUNDS["top_p"][1])}
 COMMON = {"model", "max_tokens", "n", "stop", "stream", "stream_options", "logit_bias"}
 COMMON |= {"response_format", *PENALTIES, *BOUNDS, *IGNORED}
 # Known fields whose other values are not implemented, and the values that say nothing.
@@ -116,8 +119,23 @@ NEUTRAL = {
 }
 
 
-def check_names(body: dict, known: set[str], model: str) -> None:
+def in_our_words(body: dict) -> dict:
+    found = {}
     for name, value in body.items():
+        name = OTHER_NAMES.get(name, name)
+        if name in found and value is None:
+            continue
+        theirs, ours = OTHER_VALUES.get(name, (None, None))
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        found[name] = ours if number and value == theirs else value
+    return found
+
+
+def check_names(body: dict, known: set[str], model: str) -> None:
+    """Unknown ones that are null say nothing: clients send all that their own objects have."""
+    for name, value in body.items():
+        if value is None:
+            continue
         if name in NEUTRAL:
             if value not in NEUTRAL[name]:
                 raise Refused(f"{name} is not implemented here", name, code="unsupported_parameter")
@@ -175,7 +193,7 @@ def _grammar(body: dict) -> str | None:
     if kind == "json_object":
         return grammars.of_schema({"type": "object"})
     if kind == "json_schema":
-        inner = form.get("json_schema")
+        inner = form.get("json_schema") or form  # llama-server's has the schema itself
         schema = inner.get("schema") if isinstance(inner, dict) else None
         if not isinstance(schema, (dict, bool)):
             raise Refused("response_format: json_schema needs a schema", "response_format")
@@ -195,7 +213,9 @@ def _stream_usage(body: dict) -> bool:
     options = body.get("stream_options")
     if options is None:
         return False
-    if not isinstance(options, dict) or not set(options) <= {"include_usage"}:
+    # Nothing is obfuscated here: lengths of pieces are no secret on a loopback.
+    known = {"include_usage", "include_obfuscation"}
+    if not isinstance(options, dict) or not set(options) <= known:
         raise Refused("stream_options: only include_usage is known", "stream_options")
     return flag(options, "include_usage")
 
@@ -224,6 +244,7 @@ def _request(
 
 def completion_request(body: dict, model: str) -> Request:
     """POST /v1/completions."""
+    body = in_our_words(body)
     max_tokens = _max_tokens(body, "max_tokens", 16, 0)
     request = _request(
         body, model, {"prompt", "echo", "logprobs", "lang"}, _prompts(body), False, max_tokens
@@ -240,6 +261,7 @@ def completion_request(body: dict, model: str) -> Request:
 
 def chat_request(body: dict, model: str) -> Request:
     """POST /v1/chat/completions."""
+    body = in_our_words(body)
     newer = _max_tokens(body, "max_completion_tokens", None, 1)
     max_tokens = _max_tokens(body, "max_tokens", newer, 1)
     known = {
@@ -254,8 +276,7 @@ def chat_request(body: dict, model: str) -> Request:
     }
     messages = messages_of(body)
     request = _request(body, model, known, [messages], True, max_tokens)
-    tools = tools_of(body)
-    request.tool_choice = tool_choice_of(body, tools)
+    request.tool_choice, tools = tool_choice_of(body, tools_of(body))
     request.tools = tools if request.tool_choice != "none" else []
     request.several_calls = body.get("parallel_tool_calls") is None or flag(
         body, "parallel_tool_calls"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .._batch import BOUNDS
 from .messages import Refused
 from .reader import SAID, THOUGHT
-from .requests import IGNORED, PENALTIES, Request, chat_request
+from .requests import IGNORED, PENALTIES, Request, chat_request, in_our_words
 from .texts import Answer
 from .tools import call_id
 
@@ -30,6 +30,7 @@ STATE = {"previous_response_id", "conversation", "background", "prompt"}
 
 
 def responses_request(body: dict, model: str) -> Request:
+    body = {name: value for name, value in in_our_words(body).items() if value is not None}
     for name, value in body.items():
         if name in STATE and value not in (None, False):
             raise Refused(
@@ -131,6 +132,10 @@ def _tool_choice(body: dict):
     choice = body.get("tool_choice")
     if not isinstance(choice, dict):
         return choice
+    if choice.get("type") == "allowed_tools":
+        given = choice.get("tools")
+        tools = [{"function": x} for x in given] if isinstance(given, list) else given
+        return {"type": "allowed_tools", "allowed_tools": {**choice, "tools": tools}}
     return {"type": "function", "function": {"name": choice.get("name")}}
 
 
