@@ -42,6 +42,9 @@ def test_the_core_takes_what_its_doors_give():
     assert {name: sorted(files) for name, files in found.items() if name not in listed} == {}
     assert sorted(listed) == sorted(found)  # none twice, and none that nobody uses
     assert len(listed) <= DOORS
+    for page in ("README.md", "docs/tour.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert re.search(rf"\b{len(listed)}( doors|, besides)", text), page
     for door in doors():
         names = names_of(texts[door.file])
         assert door.name in names.values | names.types, f"{door.file} has no {door.name}"
