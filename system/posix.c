@@ -255,12 +255,13 @@ struct GrownFile {
     bool regular;
 };
 
-GrownFile *grown_open(const char *path) {
+GrownFile *grown_open(const char *path, bool own) {
     struct stat st;
     GrownFile *file = calloc(1, sizeof *file);
     if (!file) return NULL;
     file->regular = stat(path, &st) != 0 || S_ISREG(st.st_mode);
-    file->fd = open_file(path, (file->regular ? O_RDWR | O_CREAT : O_WRONLY) | O_APPEND, 0666);
+    int flags = (file->regular ? O_RDWR | O_CREAT : O_WRONLY) | O_APPEND;
+    file->fd = open_file(path, flags, own ? 0600 : 0666);
     bool ok = file->fd >= 0 && (!file->regular || flock(file->fd, LOCK_EX | LOCK_NB) == 0 ||
                                 errno != EWOULDBLOCK);  // not every system of files has locks
     if (ok) return file;

@@ -63,7 +63,8 @@ void newfile_remove_temporaries(void);
 typedef struct GrownFile GrownFile;
 
 // Opens a file, or makes it, and locks it if it is regular. EWOULDBLOCK: another process has it.
-GrownFile *grown_open(const char *path);
+// own: one that is made is for this user's eyes only; on Windows its folder decides that.
+GrownFile *grown_open(const char *path, bool own);
 bool grown_regular(const GrownFile *file);
 int grown_cut(GrownFile *file, size_t bytes);  // to its first bytes
 int grown_write(GrownFile *file, const char *data, size_t size);

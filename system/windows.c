@@ -376,7 +376,7 @@ static bool lock(HANDLE file) {
            GetLastError() != ERROR_LOCK_VIOLATION;
 }
 
-GrownFile *grown_open(const char *path) {
+GrownFile *grown_open(const char *path, bool own) {
     GrownFile *file = calloc(1, sizeof *file);
     wchar_t *name = wide_path(path);
     FileKind kind = kind_at(name);

@@ -20,7 +20,7 @@ static void fail_to_write(const Results *r) {
 Results open_results(const char *path, const char *model, const char *requests) {
     Results r = {.path = path};
     if (!path) return r;
-    r.file = grown_open(path);
+    r.file = grown_open(path, false);
     if (!r.file && errno == EWOULDBLOCK)
         die("cannot write %s: another batch is writing it", path);
     if (!r.file) fail_to_write(&r);

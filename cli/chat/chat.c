@@ -6,6 +6,7 @@
 
 #include "cli/chat/commands.h"
 #include "cli/chat/conversation.h"
+#include "cli/chat/history.h"
 #include "cli/chat/line_edit.h"
 #include "cli/print.h"
 #include "cli/prompt.h"
@@ -84,8 +85,14 @@ static void unquote(Text *turn) {
     turn->data[turn->size] = 0;
 }
 
-static Text read_turn(const Conversation *c, LineEdit *editor) {
+static Text read_turn(const Conversation *c, LineEdit *editor, bool history) {
     Text turn = editor ? line_edit_read(editor) : read_lines(c);
+    if (!turn.data && interrupted && c->terminal && c->unsaved) {
+        say(c, "Ctrl-C once more leaves, and the conversation is lost; /save FILE keeps it");
+        interrupted = 0;
+        turn = editor ? line_edit_read(editor) : read_lines(c);
+    }
+    if (history && turn.size) history_add(turn);
     if (c->terminal) unquote(&turn);
     return turn;
 }
@@ -95,13 +102,17 @@ static bool ask(Conversation *c, Text question) {
     messages_add(&c->messages, "user", question.data, question.size);
     bool answered = answer(c);
     if (!answered) messages_drop_last(&c->messages);
+    c->unsaved |= answered;
     return answered;
 }
 
 static void converse(Conversation *c, LineEdit *editor) {
-    bool stays = true;
+    bool stays = true, history = editor && !c->p.o->no_history;
     interrupted = 0;
-    for (Text turn; stays && !c->g.closed && (turn = read_turn(c, editor)).data; free(turn.data)) {
+    if (history) history_load(editor);
+    for (Text turn; stays && !c->g.closed; free(turn.data)) {
+        turn = read_turn(c, editor, history);
+        if (!turn.data) break;
         if (turn.size == 0) continue;
         if (turn.data[0] == '/') {
             stays = do_command(c, turn.data);
@@ -150,7 +161,7 @@ static void talk(Conversation *c) {
     setvbuf(stdin, NULL, _IONBF, 0);  // so that input_waits knows of all that was not read
     if (c->terminal) greet(c);
     if (asked && !answer(c)) messages_drop_last(&c->messages);
-    if (c->terminal && is_screen(stdout)) editor = line_edit_new(goes_on, c->colours);
+    if (c->terminal && is_screen(stdout)) editor = line_edit_new(goes_on, command_name, c->colours);
     converse(c, editor);
     if (editor) line_edit_free(editor);
 }

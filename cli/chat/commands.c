@@ -5,9 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/chat/history.h"
+
 static void reset(Conversation *c, const char *none) {
     messages_drop(&c->messages, first_turn(&c->messages), c->messages.n);
-    c->nearly_full = false;
+    c->nearly_full = c->unsaved = false;
 }
 
 static void undo(Conversation *c, const char *none) {
@@ -23,13 +25,16 @@ static void undo(Conversation *c, const char *none) {
     c->nearly_full = false;
 }
 
-static void save(Conversation *c, const char *path) {
+static void save(Conversation *c, const char *file) {
     heads_error err;
+    char *path = from_home(file);
     bool any = c->messages.n, failed = any && write_messages(&c->messages, path, &err);
     c->failed |= failed;
+    c->unsaved &= failed;
     if (!any) say(c, "nothing has been said yet that could be saved");
     else if (failed) say(c, "%s", err.text);
     else if (c->terminal) say(c, "saved; --messages %s goes on from there", path);
+    free(path);
 }
 
 static void set_system(Conversation *c, const char *text) {
@@ -87,8 +92,11 @@ static void help(Conversation *c, const char *none) {
         if (COMMANDS[i].help)
             say(c, "%-8s%-7s %s", COMMANDS[i].name, COMMANDS[i].value ? COMMANDS[i].value : "",
                 COMMANDS[i].help);
+    say(c, "Tab completes a command, Ctrl-R searches what was typed before.");
     say(c, "A backslash at the end of a line continues it, and so do \"\"\" around many lines.");
 }
+
+const char *command_name(int i) { return i < N_COMMANDS ? COMMANDS[i].name : NULL; }
 
 bool do_command(Conversation *c, const char *line) {
     size_t len = strcspn(line, " ");

@@ -6,5 +6,6 @@
 
 // Does what the line asks. False: it asks to leave.
 bool do_command(Conversation *c, const char *line);
+const char *command_name(int i);  // "/help", ..; NULL: there are no more
 
 #endif

@@ -18,6 +18,7 @@ typedef struct {
     Text answer;
     bool thinking;
     bool nearly_full;  // that was said
+    bool unsaved;      // something was answered since /save
     bool failed;       // /save failed, or there was no memory for a turn
 } Conversation;
 

@@ -18,6 +18,8 @@ enum { UP = 256, DOWN, RIGHT, LEFT, WORD_RIGHT, WORD_LEFT, DELETE, PASTE, PASTE_
 struct LineEdit {
     bool colours;
     int (*goes_on)(const char *text, size_t len);
+    const char *(*command)(int i);
+    bool seeks;              // Ctrl-R: the text up to the cursor ends with what is sought
     char *text;              // [len] of room
     size_t len, room, cursor;
     char **past;             // messages before, [n_past], then what was typed when one is shown
@@ -41,7 +43,7 @@ static Place row_after(const LineEdit *e, Place p, int column) {
 // ends; *cursor: where the cursor stands. columns: that the terminal has now.
 static Place lay_out(const LineEdit *e, int columns, int first, int last, Place *cursor) {
     Place p = {0, 2, 0, 2};
-    if (first == 0) fputs("> ", stdout);
+    if (first == 0) fputs(e->seeks ? "? " : "> ", stdout);
     for (size_t i = 0, n = 1; i <= e->len; i += n) {
         uint32_t c = ' ';  // behind the text, the cursor's place
         bool whole;
@@ -178,6 +180,20 @@ static void move(LineEdit *e, int key) {
     while (!is_place(e, e->cursor)) e->cursor--;
 }
 
+// Shows the youngest message of past[..from] that has `sought`, with the cursor behind it. False:
+// none has.
+static bool find(LineEdit *e, size_t from, const char *sought) {
+    for (size_t i = from + 1; i-- > 0;) {
+        const char *found = strstr(e->past[i], sought);
+        if (!found) continue;
+        size_t at = (size_t)(found - e->past[i]) + strlen(sought);
+        if (i != e->at) recall(e, i);
+        for (e->cursor = at; !is_place(e, e->cursor);) e->cursor++;
+        return true;
+    }
+    return false;
+}
+
 // ---- keys ----
 
 // The next byte, END or, unless it waits, NONE.
@@ -222,6 +238,63 @@ static void paste(LineEdit *e) {
     while (e->cursor > begin && e->text[e->cursor - 1] == '\n') erase(e, e->cursor - 1, e->cursor);
 }
 
+// Where a command is typed, adds what all that begin so have in common, or lists them.
+static void complete(LineEdit *e) {
+    const char *common = NULL, *name;
+    size_t n = 0;
+    int matches = 0;
+    for (int i = 0; (name = e->command(i)); i++) {
+        if (strncmp(name, e->text, e->len) != 0) continue;
+        if (matches++ == 0) common = name, n = strlen(name);
+        while (strncmp(common, name, n) != 0) n--;
+    }
+    if (matches > 1 && n == e->len) {
+        putchar('\n');
+        for (int i = 0; (name = e->command(i)); i++)
+            if (strncmp(name, e->text, e->len) == 0) printf("%s  ", name);
+        putchar('\n');
+        e->row = 0;  // the text is drawn anew below
+    }
+    for (size_t i = e->len; i < n; i++) insert(e, common[i]);
+    if (matches == 1) insert(e, ' ');
+}
+
+static void tab(LineEdit *e) {
+    bool command = e->text[0] == '/' && e->cursor == e->len && !memchr(e->text, ' ', e->len);
+    if (command) complete(e);
+    else insert(e, '\t');
+}
+
+// Ctrl-R: each key narrows what is sought, which stands before the cursor; Ctrl-R goes on to an
+// older message, Ctrl-G back to what was typed. Returns the key that ends it, to be acted on.
+static int seek(LineEdit *e) {
+    Text sought = {0};
+    int key;
+    text_add(&sought, "", 0);
+    if (e->at == e->n_past) keep(e);
+    e->seeks = true;
+    for (;;) {
+        if (e->next == e->n_keys) draw(e, false);
+        key = next_byte(e, true);
+        bool typed = key >= ' ' && key < 256 && key != 0x7F, found = true;
+        if (typed) {
+            text_add(&sought, (char[]){(char)key}, 1);
+            found = find(e, e->at, sought.data);
+            if (!found) sought.data[--sought.size] = 0;
+        } else if (key == 0x7F || key == CTRL('H')) {
+            if (sought.size > 0) sought.data[--sought.size] = 0;
+            found = find(e, e->n_past, sought.data);
+        } else if (key == CTRL('R')) {
+            found = e->at > 0 && find(e, e->at - 1, sought.data);
+        } else break;
+        if (!found) putchar('\a');
+    }
+    if (key == CTRL('G')) find(e, e->n_past, ""), e->cursor = e->len, key = NONE;
+    e->seeks = false;
+    free(sought.data);
+    return key;
+}
+
 // True: the message is whole.
 static bool enter(LineEdit *e) {
     int replaced = e->goes_on(e->text, e->len);
@@ -230,10 +303,12 @@ static bool enter(LineEdit *e) {
 }
 
 static bool act(LineEdit *e, int key) {
+    if (key == CTRL('R')) key = seek(e);
     if (key == 033) key = escaped_key(e, false);
     switch (key) {
     case '\r': case '\n': return enter(e);
-    case NONE: break;
+    case NONE: case END: break;
+    case '\t': tab(e); break;
     case PASTE: paste(e); break;
     case LEFT: case CTRL('B'): e->cursor = step(e, -1); break;
     case RIGHT: case CTRL('F'): e->cursor = step(e, 1); break;
@@ -255,10 +330,11 @@ static bool act(LineEdit *e, int key) {
 
 // ---- messages ----
 
-LineEdit *line_edit_new(int (*goes_on)(const char *text, size_t len), bool colours) {
+LineEdit *line_edit_new(int (*goes_on)(const char *text, size_t len), const char *(*command)(int i),
+                        bool colours) {
     if (!terminal_raw()) return NULL;
     LineEdit *e = allocate(1, sizeof *e);
-    e->goes_on = goes_on, e->colours = colours;
+    e->goes_on = goes_on, e->command = command, e->colours = colours;
     e->past = allocate(e->past_room = 1, sizeof *e->past);
     insert(e, ' ');  // so that there is a text
     return e;
@@ -289,10 +365,14 @@ Text line_edit_read(LineEdit *e) {
     if (ends && !(interrupted && e->len > 0)) return typed;
     if (ends) interrupted = 0, e->len = 0;  // Ctrl-C takes back what was typed
     text_add(&typed, e->text, e->len);
-    if (e->len == 0) return typed;
-    if (e->n_past > 0 && strcmp(e->past[e->n_past - 1], e->text) == 0) return typed;
-    keep(e);
+    line_edit_remember(e, e->text, e->len);
+    return typed;
+}
+
+void line_edit_remember(LineEdit *e, const char *text, size_t len) {
+    if (len == 0 || (e->n_past > 0 && strcmp(e->past[e->n_past - 1], text) == 0)) return;
+    free(e->past[e->n_past]);
+    e->past[e->n_past] = copy_of(text, len);
     e->past = grown(e->past, ++e->n_past + 1, &e->past_room, sizeof *e->past);
     e->past[e->n_past] = NULL;
-    return typed;
 }

@@ -135,6 +135,90 @@ def test_history(talk, tmp_path):
     assert said(terminal, tmp_path / "x") == want
 
 
+def test_history_across_sessions(talk, tmp_path):
+    """A file of the user's own, which one flag leaves alone."""
+    home, file = {"HOME": str(tmp_path)}, tmp_path / ".heads_history"
+    for typed in ("first\r", pasted("two\nlines\\n") + "\r", "third\r"):
+        terminal = talk(**home)
+        terminal.type(typed)
+        terminal.read(PROMPT)
+        leave(terminal)
+    assert file.stat().st_mode & 0o777 == 0o600
+    lines = ["first", "/bye", r"two\nlines\\n", "/bye", "third", "/bye"]
+    assert file.read_text().splitlines() == lines
+    terminal = talk(**home)
+    terminal.type(UP * 4 + "!\r")
+    terminal.read(PROMPT)
+    assert said(terminal, tmp_path / "x") == ["two\nlines\\n!"]
+    before = file.read_bytes()
+    terminal = talk("--no-history", **home)
+    terminal.type(UP + "unwritten\r")
+    terminal.read(PROMPT)
+    assert said(terminal, tmp_path / "x") == ["unwritten"]
+    assert file.read_bytes() == before
+
+
+def test_search(talk, tmp_path):
+    """Ctrl-R narrows with each key and goes on to older messages; what fits nothing is not taken."""
+    terminal = talk()
+    for typed in (
+        "red fox\r",
+        "brown añ fox\r",
+        "hen\r",
+        control("R") + "fox" + "\r",  # brown añ fox
+        control("R") + "fox" + control("R") * 2 + control("E") + "!\r",  # red fox!
+        control("R") + "aqñ" + "_\r",  # q and _ are in none: brown añ fox
+        "typed" + control("R") + "red" + control("G") + "?\r",
+        control("R") + "nothing like it" + control("C"),
+    ):
+        terminal.type(typed)
+        terminal.read(PROMPT)
+    want = ["red fox", "brown añ fox", "hen", "brown añ fox", "red fox!"]
+    want += ["brown añ fox", "typed?"]
+    assert said(terminal, tmp_path / "x") == want
+
+
+def test_tab_completes_commands(talk, tmp_path):
+    terminal = talk()
+    terminal.type("hello\r")
+    terminal.read(PROMPT)
+    terminal.type("/s\t")
+    assert "/save  /system  /seed" in terminal.read(r"/seed[^>]*> /s")
+    terminal.type(f"a\t{tmp_path}/x\r")
+    terminal.read("saved; --messages")
+    terminal.type("/b\t\x7f\r")
+    assert terminal.end()[0] == 0
+
+
+def test_save_at_home(talk, tmp_path):
+    terminal = talk(HOME=str(tmp_path))
+    terminal.type("hello\r")
+    terminal.read(PROMPT)
+    terminal.type("/save ~/talk.json\r")
+    terminal.read("saved; --messages")
+    leave(terminal)
+    assert (tmp_path / "talk.json").exists()
+
+
+def test_ctrl_c_asks_before_a_conversation_is_lost(talk, tmp_path):
+    terminal = talk()
+    terminal.type("hello\r")
+    terminal.read(PROMPT)
+    terminal.type(control("C"))
+    terminal.read("/save FILE[^>]*" + PROMPT)
+    terminal.type(f"/save {tmp_path}/x\r")
+    terminal.read("saved[^>]*" + PROMPT)
+    terminal.type(control("C"))
+    assert terminal.end()[0] == 130
+    terminal = talk()
+    terminal.type("hello\r")
+    terminal.read(PROMPT)
+    terminal.type(control("C"))
+    terminal.read("/save FILE[^>]*" + PROMPT)
+    terminal.type(control("C"))
+    assert terminal.end()[0] == 130
+
+
 def test_the_end_of_input(talk):
     """Ctrl-D leaves where nothing was typed."""
     terminal = talk()

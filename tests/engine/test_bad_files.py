@@ -75,13 +75,14 @@ def test_other_kinds_of_file(run, tmp_path):
     path = tmp_path / "text.bin"
     for content in (
         b"x",
-        b"GGUF" + bytes(100),
         b"heads.c",
         bytes(4096),
         b"heads.d\0" + bytes(1000),
     ):
         path.write_bytes(content)
         refused(run, path, "not a heads.c checkpoint")
+    path.write_bytes(b"GGUF" + bytes(100))
+    refused(run, path, "a GGUF file, which export.py reads: python3 export.py FILE.gguf model.bin")
 
 
 # ---- the header ----

@@ -179,7 +179,7 @@ class Terminal:
             stderr=self.far,
             start_new_session=True,
             preexec_fn=own_terminal,
-            env={**plain, "TERM": "xterm", **env},
+            env={**plain, "TERM": "xterm", "HOME": "/nowhere", **env},
         )
 
     def resize(self, rows: int, columns: int) -> None:
