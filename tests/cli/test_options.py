@@ -44,6 +44,7 @@ OPTIONS = {  # option and value: the verbs that use it
     "--messages FILE": CONVERSATION,
     "-sys TEXT": "--chat",
     "--no-think": CONVERSATION,
+    "--no-history": "--chat",
     "-n 1": WRITING,
     "-s 1": WRITING,
     "--temp 1": WRITING,
