@@ -1,6 +1,7 @@
 // The choice of a table at start-up, and the few facts about layouts that everyone shares.
 #include "kernels.h"
 
+#include <stdatomic.h>
 #include <string.h>
 #if defined(__x86_64__) && !defined(SCALAR)
 #include <cpuid.h>
@@ -123,10 +124,18 @@ const Kernels *kernels_choose(const char *name, const char **why) {
 #endif
         {&scalar_kernels, always, always, "there are no vector kernels for this processor"},
     };
+    // A virtual machine's host answers CPUID, which takes it microseconds, so it is asked once.
+    static atomic_size_t best;  // 1 + the place of the table without a name; 0: not asked yet
+    size_t known = name ? 0 : atomic_load(&best);
+    if (known) {
+        *why = tables[known - 1].reason;
+        return tables[known - 1].table;
+    }
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
         if (name && strcmp(name, tables[i].table->name) != 0) continue;
         if (tables[i].available() && (name || tables[i].preferred())) {
             *why = name ? "it was asked for" : tables[i].reason;
+            if (!name) atomic_store(&best, i + 1);
             return tables[i].table;
         }
     }
