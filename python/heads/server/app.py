@@ -29,6 +29,7 @@ from starlette.routing import Route
 
 from .._native import ContextError, HeadsError
 from ..model import Model
+from .anthropic import Message, error_body, messages_request
 from .answers import Asked, RankAnswer, ScoreAnswer, VectorAnswer
 from .bodies import GONE, parsed, read_body
 from .engine import Engine
@@ -221,8 +222,10 @@ class Application:
 
     def authorize(self, http: HttpRequest) -> None:
         scheme, _, given = http.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            given = http.headers.get("x-api-key", "")  # Anthropic's
         same = hmac.compare_digest(given.strip().encode(), (self.api_key or "").encode())
-        if self.api_key and not (same and scheme.lower() == "bearer"):
+        if self.api_key and not same:
             raise Refused("a valid API key is needed", status=401, code="invalid_api_key")
 
     def guarded(self, path: str, endpoint: Endpoint, method: str = "GET") -> Route:
@@ -253,6 +256,7 @@ class Application:
             self.asks("/v1/completions", completion_request, Answer),
             self.asks("/v1/chat/completions", chat_request, Answer),
             self.asks("/v1/responses", responses_request, ResponseAnswer),
+            self.asks("/v1/messages", messages_request, Message),
             self.asks("/v1/embeddings", vector_request, VectorAnswer),
             self.asks("/v1/rerank", rerank_request, RankAnswer),
             self.asks("/v2/rerank", rerank_request, RankAnswer),
@@ -293,9 +297,10 @@ class Application:
 
     # ---- errors ----
 
-    async def refused(self, _: HttpRequest, error: Refused) -> Response:
+    async def refused(self, http: HttpRequest, error: Refused) -> Response:
         next(iter(self.engines.values())).counts["refused"] += 1
-        return JSONResponse(error.body, error.status, error.headers)
+        body = error_body(error) if http.url.path == "/v1/messages" else error.body
+        return JSONResponse(body, error.status, error.headers)
 
     async def unknown(self, http: HttpRequest, error: HTTPException) -> Response:
         refusal = Refused(f"there is no {http.method} {http.url.path[:80]} here")
