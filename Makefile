@@ -6,8 +6,9 @@
 # make venv      .venv: the Python packages that export.py and the tests need
 # make test      sets up .venv, builds everything, runs every test
 # make lib       build/libheads.so and build/libheads.a
-# make install   heads (this folder's ./run), heads.h, the libraries, heads.pc, a manual page and completion
-#                for three shells, under PREFIX=/usr/local, staged in DESTDIR if given; make uninstall removes them
+# make install   heads (this folder's ./run), a manual page, completion for three shells, and the library
+#                under PREFIX=/usr/local, staged in DESTDIR if given; make uninstall removes them
+# make install-lib  heads.h, both libraries, heads.pc, and heads-config.cmake for find_package(heads)
 # make model     makes models/*.bin again (needs torch; takes hours)
 # make lab       remakes docs/variants.md (needs torch; an hour if research/lab/results is empty)
 # make asan      ./run-asan and the tests' C programs under ASan and UBSan
@@ -361,27 +362,34 @@ MANUAL := $(PREFIX)/share/man/man1/heads.1
 BASH := $(PREFIX)/share/bash-completion/completions/heads
 ZSH := $(PREFIX)/share/zsh/site-functions/_heads
 FISH := $(PREFIX)/share/fish/vendor_completions.d/heads.fish
-INSTALLED := $(BINDIR)/heads $(INCLUDEDIR)/heads.h $(LIBDIR)/$(SONAME) $(LIBDIR)/$(LIBRARY) \
-    $(LIBDIR)/libheads.a $(LIBDIR)/pkgconfig/heads.pc $(MANUAL) $(BASH) $(ZSH) $(FISH)
+# What tells pkg-config and CMake of the library, made from packages/*.in.
+NOTES := pkgconfig/heads.pc cmake/heads/heads-config.cmake cmake/heads/heads-config-version.cmake
+INSTALLED_LIB := $(INCLUDEDIR)/heads.h $(LIBDIR)/$(SONAME) $(LIBDIR)/$(LIBRARY) $(LIBDIR)/libheads.a \
+    $(NOTES:%=$(LIBDIR)/%)
+INSTALLED := $(BINDIR)/heads $(MANUAL) $(BASH) $(ZSH) $(FISH)
 
 # The program is run in this folder, and heads where it is installed.
-install: $(RUN) lib
+install: $(RUN) install-lib
 	install -d $(addprefix $(DESTDIR),$(sort $(dir $(INSTALLED))))
 	install $(RUN) $(DESTDIR)$(BINDIR)/heads
-	install $(BUILD)/$(SONAME) $(DESTDIR)$(LIBDIR)
-	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/$(LIBRARY)
-	install -m 644 $(BUILD)/libheads.a $(DESTDIR)$(LIBDIR)
-	install -m 644 heads.h $(DESTDIR)$(INCLUDEDIR)
 	./$(RUN) --man > $(DESTDIR)$(MANUAL)
 	./$(RUN) --completion bash > $(DESTDIR)$(BASH)
 	./$(RUN) --completion zsh > $(DESTDIR)$(ZSH)
 	./$(RUN) --completion fish > $(DESTDIR)$(FISH)
 	chmod 644 $(addprefix $(DESTDIR),$(MANUAL) $(BASH) $(ZSH) $(FISH))
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' \
-	    -e 's|@VERSION@|$(VERSION)|' heads.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/heads.pc
+
+install-lib: lib
+	install -d $(addprefix $(DESTDIR),$(sort $(dir $(INSTALLED_LIB))))
+	install $(BUILD)/$(SONAME) $(DESTDIR)$(LIBDIR)
+	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/$(LIBRARY)
+	install -m 644 $(BUILD)/libheads.a $(DESTDIR)$(LIBDIR)
+	install -m 644 heads.h $(DESTDIR)$(INCLUDEDIR)
+	for note in $(NOTES); do sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' \
+	    -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@SONAME@|$(SONAME)|' \
+	    packages/$${note##*/}.in > $(DESTDIR)$(LIBDIR)/$$note || exit 1; done
 
 uninstall:
-	rm -f $(addprefix $(DESTDIR),$(INSTALLED))
+	rm -f $(addprefix $(DESTDIR),$(INSTALLED) $(INSTALLED_LIB))
 
 c-tests: $(TESTS)
 
@@ -471,7 +479,7 @@ chat: run
 	@./run build/smollm2.bin --chat
 
 test: .venv/ready run c-tests lib
-	@.venv/bin/python -m pytest -q -n auto --maxprocesses 4 tests --ignore=tests/extras \
+	@.venv/bin/python -m pytest -q -n auto --maxprocesses 4 tests --ignore=tests/extras --ignore=tests/packages \
 	    --ignore=tests/web
 
 # models/stories.bin and heads.bin from nothing but the package index, in their own environment:
@@ -521,6 +529,6 @@ clean:
 -include $(shell find build -name '*.d' 2>/dev/null)
 
 
-.PHONY: FORCE all help lib dist package wheels web live module install uninstall c-tests coverage one-token emulated asan tsan demo chat heads venv test model lab clean
+.PHONY: FORCE all help lib dist package wheels web live module install install-lib uninstall c-tests coverage one-token emulated asan tsan demo chat heads venv test model lab clean
 .DELETE_ON_ERROR:
 .SECONDARY:

@@ -180,7 +180,7 @@ def sandbox(root: Path) -> Path:
     ours = ["models", "export.py", "exporter", "tests", "examples", "requirements.txt"]
     if ALL:  # for make
         files = [path.relative_to(ROOT) for path in sources.c_files()]
-        ours += ["Makefile", "heads.pc.in", "browser", *(path.parts[0] for path in files)]
+        ours += ["Makefile", "packages", "browser", *(path.parts[0] for path in files)]
     for name in sorted(set(ours)):
         (root / name).symlink_to(ROOT / name)
     shutil.copy(RUN, root / "run")

@@ -150,6 +150,8 @@ def test_install_and_uninstall(tmp_path, stage):
         "lib/libheads.a",
         "lib/libheads.so",
         f"lib/libheads.so.{ABI}",
+        "lib/cmake/heads/heads-config-version.cmake",
+        "lib/cmake/heads/heads-config.cmake",
         "lib/pkgconfig/heads.pc",
         "share/bash-completion/completions/heads",
         "share/fish/vendor_completions.d/heads.fish",
