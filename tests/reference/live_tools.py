@@ -24,7 +24,7 @@ sys.path[:0] = [str(ROOT), *(str(ROOT / part) for part in ("python", "tests/refe
 from live_chat import ALL, TOKENS, Clock, chat_template_utils, some  # noqa: E402
 
 from heads.exporter.templates.jinja import Template, TemplateFails  # noqa: E402
-from heads.server.templates import _forms, _text  # noqa: E402
+from heads.server.rendering import _forms, text_of  # noqa: E402
 
 CASES = 40 if ALL else 15
 WORDS = [
@@ -115,7 +115,7 @@ def compare(name: str, text: str, tokens: dict, rng: random.Random) -> collectio
         template.now = Clock.fixed = datetime(2026, rng.randrange(1, 13), rng.randrange(1, 29), 12)
         want = [theirs(text, form, tools, {**tokens, **switch}) for form in _forms(messages)]
         try:
-            found = _text(template, messages, tools, switch)
+            found = text_of(template, messages, tools, switch)
         except TemplateFails:
             found = None
         right = found in want if found is not None else not any(want)
