@@ -41,7 +41,7 @@ def test_rerank_is_the_modules(server, binary):
     with heads.Model(binary) as m:
         want = m.rank(QUERY, DOCUMENTS)
         n = sum(len(classes.pair_ids(m, (QUERY, text))[0]) for text in DOCUMENTS)
-    for path in ("v1/rerank", "v2/rerank"):
+    for path in ("v1/rerank", "v2/rerank", "rerank"):
         answer = ask(server, path, model="reranker", query=QUERY, documents=DOCUMENTS).json()
         assert [(x["index"], x["relevance_score"]) for x in answer["results"]] == want
         assert all(x["document"] == {"text": DOCUMENTS[x["index"]]} for x in answer["results"])

@@ -260,6 +260,7 @@ class Application:
             self.asks("/v1/embeddings", vector_request, VectorAnswer),
             self.asks("/v1/rerank", rerank_request, RankAnswer),
             self.asks("/v2/rerank", rerank_request, RankAnswer),
+            self.asks("/rerank", rerank_request, RankAnswer),
             self.asks("/v1/score", score_request, ScoreAnswer),
             self.at_once("/tokenize", tokenize),
             self.at_once("/detokenize", detokenize),
