@@ -1,0 +1,71 @@
+// The table of types: names and codes find their rows, a packed key is read back within its type's
+// rounding, and packing a key or a value leaves its 15 neighbours as they were.
+#include "tests/c/kernel_checks.h"
+
+enum { N = 2 * BLOCK };
+
+static const Kernels *k = &scalar_kernels;
+
+static void test_names(Dtype dtype) {
+    const DtypeInfo *d = &dtypes[dtype];
+    bool ok = dtype_of_name(d->name) == dtype && dtype_of_code(d->code) == dtype;
+    report("dtypes", d->name, ok, "its name or its code finds another row");
+}
+
+// Unpacking turns a block back as if it were weights, so a key that was not turned is turned once
+// more. A q8 key is off by half a step and by what its f16 scale is off: 127 / 2048 of a step. A q4
+// key is off by less than a sixth of the largest number.
+static void test_key_is_read_back(Dtype dtype, const float *x) {
+    const DtypeInfo *d = &dtypes[dtype];
+    const float rounding = !d->scaled ? 0.0f : d->bits == 8 ? 0.57f / 127 : 1.0f / 6;
+    uint8_t *panel = allocate(panel_bytes(dtype, N));
+    float out[N], worst = 0, largest = 0;
+    memset(panel, 0, panel_bytes(dtype, N));
+    for (int lane = 0; lane < LANES; lane++) d->pack_key(k, panel, lane, x + lane * N, NULL, 0, N);
+    for (int lane = 0; lane < LANES; lane++) {
+        d->unpack(k, out, panel, (size_t)lane, N);
+        for (int b = 0; d->scaled && !d->turned && b < N; b += BLOCK)
+            k->hadamard(out + b, out + b, TURNED_W, BLOCK);
+        for (int i = 0; i < N; i++) {
+            worst = fmaxf(worst, fabsf(out[i] - x[lane * N + i]));
+            largest = fmaxf(largest, fabsf(x[lane * N + i]));
+        }
+    }
+    report("dtypes: key read back", d->name, worst <= rounding * largest, "off by %g of %g",
+           (double)worst, (double)largest);
+    free(panel);
+}
+
+// The same bytes, whichever lane is packed first.
+static void test_neighbours(Dtype dtype, const float *x, int n) {
+    const DtypeInfo *d = &dtypes[dtype];
+    int width = (int)round_up((size_t)n, BLOCK);
+    size_t bytes[] = {panel_bytes(dtype, n), values_bytes(dtype, width)};
+    for (int values = 0; values < 2; values++) {
+        uint8_t *packed[2];
+        for (int down = 0; down < 2; down++) {
+            packed[down] = memset(allocate(bytes[values]), 0, bytes[values]);
+            for (int i = 0; i < LANES; i++) {
+                int lane = down ? LANES - 1 - i : i;
+                if (values) d->pack_value(k, packed[down], width, lane, x + lane * N, n);
+                else d->pack_key(k, packed[down], lane, x + lane * N, NULL, 0, n);
+            }
+        }
+        report(values ? "dtypes: values apart" : "dtypes: keys apart", d->name,
+               memcmp(packed[0], packed[1], bytes[values]) == 0, "%d numbers overlap", n);
+        free(packed[0]), free(packed[1]);
+    }
+}
+
+int main(void) {
+    float *x = random_floats((size_t)LANES * N, PLAIN);
+    report("dtypes", "unknown", dtype_of_name("q5") == N_DTYPES && dtype_of_code(99) == N_DTYPES,
+           "a type that there is not was found");
+    for (int d = 0; d < N_DTYPES; d++) {
+        test_names((Dtype)d);
+        if (dtypes[d].pack_key && dtypes[d].unpack) test_key_is_read_back((Dtype)d, x);
+        if (dtypes[d].pack_key) test_neighbours((Dtype)d, x, N), test_neighbours((Dtype)d, x, 37);
+    }
+    free(x);
+    return failures != 0;
+}
