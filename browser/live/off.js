@@ -94,8 +94,9 @@ async function measure_heads() {
 function show_costs(measured) {
   $("progress").hidden = true;
   use_data(data);
-  const most = [...measured].sort((a, b) => b.cost - a.cost).slice(0, 5);
-  const least = Math.max(1e-9, most[0].cost);
+  const sorted = [...measured].sort((a, b) => b.cost - a.cost), most = sorted.slice(0, 5);
+  const least = Math.max(1e-9, most[0].cost), last = sorted.at(-1);
+  if (last.cost < 0 && !most.includes(last)) most.push(last);
   $("matter").hidden = false;
   $("matter").replaceChildren(...most.map((head) => {
     const bar = element("span", { class: "bar", "aria-hidden": "true" });
@@ -105,7 +106,8 @@ function show_costs(measured) {
     const button = element("button", { type: "button", onclick: () => show_head_of(head) }, name, bar,
       element("span", { class: "number" }, number(head.cost)));
     return element("li", {}, button);
-  }));
+  }), element("li", { class: "note" }, "Nats a token that the text loses without the head. Below 0: " +
+    "without it the text is likelier."));
   if (state.shown === "cost") fill_grid();
   show_number("cost");
   built_for = null;

@@ -80,6 +80,7 @@ let running = null, stale = false;
 function update() {
   stale = true;
   running ??= (async () => {
+    const late = setTimeout(() => document.body.classList.add("busy"), 300);
     try {
       while (stale) {
         stale = false;
@@ -88,6 +89,8 @@ function update() {
     } catch (error) {
       fail(error);
     }
+    clearTimeout(late);
+    document.body.classList.remove("busy");
     running = null;
   })();
   return running;

@@ -28,7 +28,7 @@ const STEPS = [
     try: "Switch all on, then press Which heads matter here. Is it one head, or many a little?" },
   { title: "Layer by layer", at: ".lens", model: "stories", prompt: "The dog wagged his",
     text: "After each layer one can ask what the model would say if it ended there. The answer " +
-      "forms on the way; the first layers speak another language.",
+      "forms on the way; early layers may prefer another word.",
     try: "From which layer on is the answer first? Pick other tokens of the text." },
   { title: "What it remembers", at: ".cache", model: "stories", prompt: STORY,
     text: "Each token leaves a key and a value in every layer, so that later ones can look back. " +

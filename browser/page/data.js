@@ -89,7 +89,7 @@ const ROLES = {
 const NO_ROLE = {
   name: "no simple role",
   means: "None of its scores is high. The number in its cell is the weight of its " +
-    "strongest pair of tokens.",
+    "strongest pair of tokens; a token with itself, or with the first, is no pair.",
 };
 const SPREAD = {
   distance: { name: "distance", means: "how far away it reads: 1 is as far as uniform attention" },

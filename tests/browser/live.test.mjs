@@ -132,6 +132,32 @@ for (const name of ["chrome", "firefox"]) {
       }
     });
 
+    test("an empty text leaves the controls, a slow one turns grey", async () => {
+      const page = await opened(link_of(TRICK, { m: "heads" }));
+      await page.click("#measure");
+      await page.waitForFunction(() => !document.getElementById("matter").hidden);
+      const costs = await page.evaluate(() => heads.map((head) => head.cost)), least = Math.min(...costs);
+      const listed = await texts(page, "#matter .number");
+      if (least < 0) assert.equal(Number(listed.at(-1)), Number(least.toFixed(Math.abs(least) < 0.0995 && least >= 0.0005 ? 3 : 2)));
+      assert.match((await texts(page, "#matter li")).at(-1), /^Nats a token/);
+      await page.evaluate(() => { text_box.value = ""; text_box.dispatchEvent(new Event("input")); });
+      await settled(page);
+      for (const id of ["models", "start-tour", "copy-link", "step", "undo"]) {
+        assert.ok(await page.$eval("#" + id, (e) => e.getClientRects().length > 0), id);
+      }
+      await page.evaluate(() => {
+        const forward = think.model.look;
+        think.model.look = async (...args) => { await new Promise((next) => setTimeout(next, 700));
+          think.model.look = forward; return forward.apply(think.model, args); };
+        type_text("A dog");
+      });
+      await page.waitForFunction(() => document.body.classList.contains("busy"));
+      await settled(page);
+      assert.ok(await page.evaluate(() => !document.body.classList.contains("busy")));
+      quiet(page);
+      await page.close();
+    });
+
     test("typing, taking and undoing, by keyboard", async () => {
       const page = await opened(link_of("", { m: "heads", temp: 0 }));
       await page.focus("#text");
