@@ -121,7 +121,10 @@ static void value_q4(const Kernels *kernels, uint8_t *values, int width, int lan
 typedef void BlockFn(float *out, const uint8_t *q, size_t lane);
 
 static void block_q8(float *out, const uint8_t *q, size_t lane) {
-    for (size_t k = 0; k < BLOCK; k++) out[k] = (float)(q[k / 4 * 64 + lane * 4 + k % 4] - 128);
+    for (size_t k = 0; k < BLOCK; k++) {
+        uint8_t code = q[k / 4 * 64 + lane * 4 + k % 4];
+        out[k] = (float)(code - 128);
+    }
 }
 
 static void block_q4(float *out, const uint8_t *q, size_t lane) {

@@ -254,7 +254,7 @@ def check_q4_cache(model: Path, folder: Path, text: Path) -> None:
 
 # ---- heads ---------------------------------------------------------------------------------------
 
-TEXT = """The old lighthouse keeper climbed the stairs every evening. Mrs. Dursley had once told
+STORY = """The old lighthouse keeper climbed the stairs every evening. Mrs. Dursley had once told
 him that the old lighthouse keeper before him had counted the stairs, and that there were two
 hundred and nine of them. He never counted. Every evening he climbed the stairs, lit the lamp, and
 wrote the name of each passing ship in the log. When the storm came, the name of one ship was
@@ -274,7 +274,7 @@ def heads_of(model: Path, folder: Path, *arguments: object) -> list[dict]:
 
 def check_heads(model: Path, folder: Path) -> None:
     """The known kinds of heads on a text, and the same ones on random tokens that come twice."""
-    written = heads_of(model, folder, "-p", TEXT)
+    written = heads_of(model, folder, "-p", STORY)
     roles = Counter(head["role"] for head in written)
     assert roles["previous"] >= 5 and roles["induction"] >= 2, roles
     assert roles["first"] >= 100 and roles[None] >= 20, roles
