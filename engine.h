@@ -205,7 +205,7 @@ void feed_forward(Workspace *w, const Layer *l, Buffer y);
 void add_branch(Workspace *w, const Layer *l, const Norm *post_norm);
 void ffn_scratch(const Workspace *w, int i, Arena *a);
 
-// ---- mixers: attention.c, and in layers/ mla, shortconv, deltanet, mamba2, mamba, rglru ----
+// ---- mixers: attention.c, and in layers/ mla, shortconv, deltanet, mamba2, mamba1, rglru ----
 
 enum { MAX_MIXER_MATRICES = 10 };
 

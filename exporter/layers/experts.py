@@ -59,9 +59,10 @@ class Experts(Part):
 
     def check(self) -> None:
         """Errors: ExportError, if groups leave too few experts to choose from."""
-        kept = self.n // max(self.groups, 1) * self.top_groups
-        whole = self.groups < 2 or (self.n % self.groups == 0 and self.top_groups <= self.groups)
-        if self.groups > 1 and (not whole or kept < self.top_k):
+        if self.groups < 2:
+            return
+        kept = self.n // self.groups * self.top_groups
+        if self.n % self.groups or self.top_groups > self.groups or kept < self.top_k:
             raise ExportError(
                 f"config.json: {self.n} experts in {self.groups} groups, of which "
                 f"{self.top_groups} are kept, leave no {self.top_k} to choose"
