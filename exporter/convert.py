@@ -27,8 +27,8 @@ from .sources.pointers import refuse_pointer
 from .templates.chat import chat_metadata
 from .templates.jinja import chat_template, left_out
 from .tensor import ExportError
-from .json_files import beside
 from .tokenizers.added_tokens import named_tokens
+from .tokenizers.classes import gives_types
 from .tokenizers.files import tokenizer_metadata
 from .tokenizers.metadata import check_rows
 
@@ -94,13 +94,10 @@ def refuse_overwriting(out: str, files: Sequence[str] = ()) -> None:
 
 
 def _pairs(model: Model, between: object, second_type: object) -> dict[str, object]:
-    """How two texts are read as one, of a model that classifies texts. A tokenizer that says what
-    it gives models, and no types, gives none."""
+    """How two texts are read as one, of a model that classifies texts."""
     if not model.knobs.classes.get("model.class_pooling") or second_type is None:
         return {}
-    config = beside(model.directory, "tokenizer_config.json") if model.directory else {}
-    inputs = config.get("model_input_names")
-    typed = not isinstance(inputs, list) or "token_type_ids" in inputs
+    typed = not model.directory or gives_types(model.directory)
     pairs = {SECOND_TYPE: second_type if typed else 0}
     return pairs if between is None else {**pairs, BETWEEN: between}
 

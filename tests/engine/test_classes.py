@@ -139,6 +139,17 @@ def test_rank(folder, run):
     assert done.stdout.decode().splitlines() == [f"{scores[i]:.4f}\t{documents[i]}" for i in order]
 
 
+@pytest.mark.parametrize("kind, typed", [("BertTokenizerFast", 1), ("PreTrainedTokenizerFast", 0)])
+def test_a_pair_has_types_if_the_tokenizers_class_gives_them(kind, typed, tmp_path):
+    source = classifiers.make("reranker", tmp_path / "source")
+    (source / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
+    assert export.main([str(source), str(tmp_path / "model.bin"), "--dtype", "f32"]) == 0
+    query, document = spell("hello fox"), spell("a")[1:]
+    with Model(tmp_path / "model.bin") as m:
+        want = _classes.scores(m, [(query + document, len(query) * typed)])
+        assert m.classify(("hello fox", "a"))[0].score == float(want[0, 0])
+
+
 # ---- refusals ----
 
 

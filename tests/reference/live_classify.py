@@ -203,20 +203,24 @@ def exported(source: Path) -> Model:
 
 
 def check_cross_encoder(seed: int, out: Path) -> bool:
-    """A BERT with one class and pairs of any length, as old files and as CrossEncoder saves it."""
+    """A BERT with one class and pairs of any length, as old files and as CrossEncoder saves it, and
+    with a tokenizer of no class, which gives no types."""
     from sentence_transformers import CrossEncoder
 
     rng, good = np.random.default_rng(seed), True
     identity = dict(sbert_ce_default_activation_function="torch.nn.modules.linear.Identity")
     for name, changes in (("sigmoid", {}), ("identity", identity)):
         source = classifiers.make("reranker", out / name, **changes)
-        theirs = CrossEncoder(str(source))
+        CrossEncoder(str(source)).save_pretrained(str(source / "saved"))
+        bare = Path(shutil.copytree(source / "saved", source / "bare"))
+        config = bare / "tokenizer_config.json"
+        config.write_text(config.read_text().replace("BertTokenizer", "PreTrainedTokenizerFast"))
         queries, documents = random_texts(rng, 12), random_texts(rng, 12)
         pairs = list(zip(queries, documents[::-1]))
-        want = theirs.predict(pairs)
-        theirs.save_pretrained(str(out / name / "saved"))
-        ranked = [(x["corpus_id"], x["score"]) for x in theirs.rank(queries[0], documents)]
-        for folder in (source, source / "saved"):
+        for folder in (source, source / "saved", bare):
+            theirs = CrossEncoder(str(folder))
+            want = theirs.predict(pairs)
+            ranked = [(x["corpus_id"], x["score"]) for x in theirs.rank(queries[0], documents)]
             with exported(folder) as m:
                 found = np.array([row[0].score for row in m.classify(pairs)])
                 good &= compared(f"CrossEncoder {name} {folder.name}", found, want)
