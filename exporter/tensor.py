@@ -20,14 +20,16 @@ class Tensor:
     a..b-1 of the first axis as a new array that the caller owns; what `load` had to keep in memory
     lives as long as `rows`. `name` is the checkpoint's name for it, for messages. Errors:
     ExportError from either. `packed(dtype, a, b)`, if there is one, gives what quantize.panels.pack
-    makes of these rows, at less cost; a is a multiple of 16. `raw` has the bytes of a tensor that
-    is not stored as numbers, which `load` then refuses to read."""
+    makes of these rows, at less cost; a is a multiple of 16. `raw` has the bytes of the file, of
+    a number of several bytes as a last axis; `load` refuses to read them unless they are `floats`,
+    floating-point numbers."""
 
     name: str
     shape: tuple[int, ...]
     load: Callable[[], Callable[[int, int], np.ndarray]]
     packed: Callable[[str, int, int], tuple[bytes, float]] | None = None
     raw: Tensor | None = None
+    floats: bool = False
 
     def array(self) -> np.ndarray:
         """The whole tensor."""

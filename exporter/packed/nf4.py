@@ -30,12 +30,13 @@ def _four_bits(module: Module, kind: str) -> None:
     shape, block = tuple(state["shape"]), state["blocksize"]
     n = int(np.prod(shape, dtype=np.int64))
     packed = module.left.pop(module.name, None)
-    if packed is None or tensor_size(packed) != (n + 1) // 2:
+    raw = packed and bytes_of(packed, floats=True)  # quant_storage may call them numbers
+    if not raw or tensor_size(raw) != (n + 1) // 2:
         raise ExportError(f"tensor {module.name} is no {n} numbers of four bits")
     table, largest = module.take("quant_map", 16), _largest(module, state, -(-n // block))
 
     def load():
-        byte = bytes_of(packed).array().astype(np.uint8).reshape(-1)
+        byte = raw.array().astype(np.uint8).reshape(-1)
         values = table.array()[np.stack([byte >> 4, byte & 15], -1).reshape(-1)[:n]]
         weight = (values * np.repeat(largest(), block)[:n]).reshape(shape)
         return lambda a, b: weight[a:b].copy()

@@ -9,9 +9,10 @@ import numpy as np
 from ..tensor import ExportError, Tensor, modules
 
 
-def bytes_of(tensor: Tensor) -> Tensor:
-    """Its bytes; a number of several bytes becomes a last axis."""
-    if tensor.raw is None:
+def bytes_of(tensor: Tensor, floats: bool = False) -> Tensor:
+    """Its bytes; a number of several bytes becomes a last axis. floats: even the bytes of
+    floating-point numbers."""
+    if tensor.raw is None or tensor.floats and not floats:
         raise ExportError(
             f"tensor {tensor.name} is not stored in bytes, though quantization_config says so"
         )

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+from dataclasses import replace
 
 import numpy as np
 
@@ -176,7 +177,7 @@ def _open_shards(directory: str, index_path: str, read) -> tuple[dict[str, Tenso
 
 SAFETENSORS_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 # Only quantization_config says what they mean: exporter/packed
-BYTES = {"U8": 1, "I8": 1, "F8_E4M3": 1, "I32": 4, "I64": 8}
+BYTES = {"U8": 1, "I8": 1, "F8_E4M3": 1, "I32": 4, "U32": 4, "I64": 8}
 
 
 def open_safetensors(path: str) -> dict[str, Tensor]:
@@ -209,8 +210,11 @@ def _safetensor(path: str, name: str, entry: dict, base: int, file_size: int) ->
     if end - begin != expected or begin > end:
         raise ValueError(f"tensor {name} has {end - begin} bytes, its shape makes {expected}")
     shape = shape or (1,)
+    in_bytes = shape if width == 1 else (*shape, width)
+    raw = from_file(path, name, in_bytes, base + begin, "<u1") if width else None
     if stored:
-        return from_file(path, name, shape, base + begin, stored, bf16=kind == "BF16")
+        numbers = from_file(path, name, shape, base + begin, stored, bf16=kind == "BF16")
+        return replace(numbers, raw=raw, floats=True)
 
     def refuse():
         raise ExportError(
@@ -218,8 +222,6 @@ def _safetensor(path: str, name: str, entry: dict, base: int, file_size: int) ->
             + ", ".join(SAFETENSORS_DTYPES)
         )
 
-    in_bytes = shape if width == 1 else (*shape, width)
-    raw = from_file(path, name, in_bytes, base + begin, "<u1") if width else None
     return Tensor(name, shape, refuse, raw=raw)
 
 

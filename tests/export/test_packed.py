@@ -25,8 +25,10 @@ NAMES = {
     np.dtype("u1"): "U8",
     np.dtype("<i4"): "I32",
     np.dtype("<i8"): "I64",
-    np.dtype("i1"): "F8_E4M3",
-}  # i1 stands for fp8 here
+    np.dtype("i1"): "F8_E4M3",  # stands for fp8 here
+    np.dtype("<u2"): "BF16",
+    np.dtype("<f8"): "F64",
+}
 
 
 def fp8(byte: int) -> float:
@@ -303,6 +305,23 @@ def test_compressed_tensors(tmp_path):
 def four_bits(state: dict, **tensors) -> dict[str, np.ndarray]:
     text = np.frombuffer(json.dumps(state).encode(), np.uint8)
     return {**tensors, "weight.quant_state.bitsandbytes__nf4": text}
+
+
+@pytest.mark.parametrize("storage", ["u1", "i1", "<u2", "<f2", "<f4", "<f8"])
+def test_quant_storage_of_bitsandbytes(tmp_path, storage):
+    """The bytes may be called numbers of another type: here all bytes, which make NaNs too."""
+    table = np.linspace(-1, 1, 16).astype("<f4")
+    byte = np.random.default_rng(1).permutation(256).astype(np.uint8)
+    packed = {"weight": byte.view(storage)[:, None], "weight.quant_map": table}
+    packed["weight.absmax"] = np.ones(8, "<f4")
+    found = unpacked(
+        tmp_path,
+        four_bits(dict(blocksize=64, shape=[16, 32]), **packed),
+        quant_method="bitsandbytes",
+        bnb_4bit_quant_storage="bfloat16",
+    )
+    codes = np.stack([byte >> 4, byte & 15], -1).reshape(16, 32)
+    assert np.array_equal(found, table[codes])
 
 
 def test_bitsandbytes(tmp_path):

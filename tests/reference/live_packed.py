@@ -187,15 +187,24 @@ def check_bitsandbytes() -> bool:
     import bitsandbytes.functional as bnb
 
     good = True
-    for kind, nested in (("nf4", False), ("nf4", True), ("fp4", False), ("fp4", True)):
+    for kind, nested, storage in (
+        ("nf4", False, torch.uint8),
+        ("nf4", True, torch.bfloat16),
+        ("fp4", False, torch.float32),
+        ("fp4", True, torch.float16),
+    ):
         packed, state = bnb.quantize_4bit(
-            torch.randn(36, 64), quant_type=kind, compress_statistics=nested, blocksize=64
+            torch.randn(36, 64),
+            quant_type=kind,
+            compress_statistics=nested,
+            blocksize=64,
+            quant_storage=storage,
         )
         want = {"a.weight": bnb.dequantize_4bit(packed, state)}
         tensors = {"a.weight": packed}
         tensors |= {f"a.weight.{name}": t for name, t in state.as_dict(packed=True).items()}
         q = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": kind}
-        good &= same(f"bitsandbytes {kind}, nested {nested}", ours(tensors, q), want)
+        good &= same(f"bitsandbytes {kind}, nested {nested}, {storage}", ours(tensors, q), want)
     codes = torch.randint(-127, 128, (9, 14), dtype=torch.int8)
     largest = torch.rand(9)
     want = {"a.weight": bnb.int8_vectorwise_dequant(codes, largest)}
