@@ -3,20 +3,28 @@ GPTQ, AWQ, and what compressed-tensors and LLM.int8() make of integers."""
 
 from __future__ import annotations
 
+from typing import Callable
+
 import numpy as np
 
 from ..config import Config
 from ..tensor import ExportError, Tensor
+from .overrides import Override, config_of, dynamic
 from .stored import Module, bytes_of, modules_with, numbers_of, scales_of, spread, whole
 
 WORD = 32  # bits
+Zeros = Callable[[Tensor, int, int], np.ndarray]  # words, bits and how many -> zero points
 BITS = (2, 3, 4, 8)
-# What GPTQ's and AWQ's tools say of how they came to their numbers.
+# What GPTQ's, AWQ's and auto-round's tools say of how they came to their numbers.
 MAKING = """desc_act damp_percent true_sequential static_groups model_name_or_path act_group_aware
-model_file_base_name model_seqlen block_name_to_quantize module_name_preceding_first_block batch_size
-modules_in_block_to_quantize cache_block_outputs dataset tokenizer pad_token_id max_input_length meta
-backend use_exllama exllama_config disable_exllama max_input_len use_cuda_fp16 is_marlin_format
-modules_to_not_convert do_fuse fuse_max_seq_len modules_to_fuse quantizer""".split()
+model_file_base_name model_seqlen block_name_to_quantize module_name_preceding_first_block
+batch_size modules_in_block_to_quantize cache_block_outputs dataset tokenizer pad_token_id
+max_input_length meta backend use_exllama exllama_config disable_exllama max_input_len use_cuda_fp16
+is_marlin_format modules_to_not_convert do_fuse fuse_max_seq_len modules_to_fuse quantizer method
+lm_head mse compute_dtype damp_auto_increment autoround_version provider amp batch_size train_bs
+gradient_accumulate_steps iters lr minmax_lr nsamples n_samples seqlen scale_dtype low_gpu_mem_usage
+low_cpu_mem_usage enable_minmax_tuning enable_norm_bias_tuning enable_quanted_input enable_alg_ext
+act_group_size act_sym act_dynamic act_data_type to_quant_block_names quant_block_list""".split()
 
 
 def words_below(packed: Tensor, bits: int, n: int) -> np.ndarray:
@@ -49,36 +57,59 @@ def groups(q: Config, n_in: int) -> tuple[int, np.ndarray]:
     return -(-n_in // size), np.arange(n_in) // size
 
 
-def gptq(q: Config, left: dict[str, Tensor]) -> None:
-    """qweight has the words of weight^T. Zero points of the first format are one less than what
-    they stand for; symmetric ones stand for the middle. Columns may come in any order, then g_idx
-    has their groups."""
-    bits = q.int("bits", most=8)
-    if bits not in BITS:
-        raise ExportError(
-            f"{q.where}: bits is {bits}, which is not supported; supported: 2, 3, 4, 8"
-        )
-    q.default(checkpoint_format=q.get("format", "gptq"))
-    less = q.choice("checkpoint_format", {"gptq": 1, "gptq_v2": 0})
-    q.require(lm_head=False, pack_dtype="int32", dynamic={})
-    symmetric = q.flag("sym", False)
-    q.ignore(*MAKING)
-    for module in modules_with(left, "qweight"):
-        _gptq(module, q, bits, less, symmetric)
-
-
-def _zero_points(zeros: Tensor, bits: int, n_out: int, less: int) -> np.ndarray:
-    """uint8 [rows, n_out]. One is added to every number of a word at once, as an addition of whole
-    words: where a number is 0, the first format has borrowed from the next one. Numbers of three
-    bits do not fill words, and are counted up alone."""
+def counted_down(zeros: Tensor, bits: int, n: int) -> np.ndarray:
+    """uint8 [rows, n] of zero points of GPTQ's first format, which are one less than what they stand
+    for. One is added to every number of a word at once, as an addition of whole words: a number that
+    is 0 has borrowed from the next one. Numbers of three bits do not fill words, and are counted up
+    alone."""
     if bits == 3:
-        return words_beside(zeros, bits, n_out) + less
-    ones = sum(1 << at for at in range(0, WORD, bits))
-    words = whole(zeros, "<u4") + np.uint32(less * ones)
-    return numbers_of(words.astype("<u4").view(np.uint8).reshape(len(words), -1), bits, n_out)
+        return words_beside(zeros, bits, n) + 1
+    words = whole(zeros, "<u4") + np.uint32(sum(1 << at for at in range(0, WORD, bits)))
+    return numbers_of(words.astype("<u4").view(np.uint8).reshape(len(words), -1), bits, n)
 
 
-def _gptq(module: Module, q: Config, bits: int, less: int, symmetric: bool) -> None:
+def gptq(q: Config, left: dict[str, Tensor]) -> None:
+    """GPTQModel's and AutoGPTQ's."""
+    q.default(checkpoint_format=q.get("format", "gptq"))
+    zeros = q.choice("checkpoint_format", {"gptq": counted_down, "gptq_v2": words_beside})
+    _gptq_modules(q, left, dynamic(q), zeros)
+
+
+def _bits(q: Config, supported: tuple[int, ...]) -> int:
+    """Bits of a number. Refuses what these tools pack otherwise than is read here."""
+    q.require(pack_dtype="int32", data_type="int")
+    if q.get("act_bits") is not None:
+        q.int("act_bits", least=16, most=32)  # fewer: the weights have another form
+    q.ignore("group_size", "sym", "zero_point", *MAKING)
+    bits = q.int("bits", most=8)
+    if bits not in supported:
+        raise ExportError(
+            f"{q.where}: bits is {bits}, which is not supported; supported: "
+            f"{', '.join(map(str, supported))}"
+        )
+    return bits
+
+
+def _each(q: Config, left: dict[str, Tensor], overrides: list[Override]):
+    """The modules, each with what the config says of it."""
+    for module in modules_with(left, "qweight"):
+        of_module = config_of(q, overrides, left[f"{module.name}.qweight"].name[: -len(".qweight")])
+        yield module, of_module
+        of_module.finish()
+
+
+def _gptq_modules(
+    q: Config, left: dict[str, Tensor], overrides: list[Override], zeros_of: Zeros
+) -> None:
+    """qweight has the words of weight^T. Zero points that are symmetric stand for the middle.
+    Columns may come in any order, then g_idx has their groups."""
+    _bits(q, BITS)
+    for module, of_module in _each(q, left, overrides):
+        _gptq(module, of_module, zeros_of)
+
+
+def _gptq(module: Module, q: Config, zeros_of: Zeros) -> None:
+    bits, symmetric = _bits(q, BITS), q.flag("sym", False)
     packed = module.take("qweight", -1, -1)
     n_in, n_out = packed.shape[0] * WORD // bits, packed.shape[1]
     n, group = groups(q, n_in)
@@ -87,7 +118,7 @@ def _gptq(module: Module, q: Config, bits: int, less: int, symmetric: bool) -> N
     order = module.find("g_idx", n_in)
 
     def weight() -> np.ndarray:
-        zero = _zero_points(zeros, bits, n_out, less).T.astype(np.float32)
+        zero = zeros_of(zeros, bits, n_out).T.astype(np.float32)
         middle = 1 << (bits - 1)
         if symmetric and (zero == middle + 1).all():  # by a tool that does not count down
             zero = middle
@@ -106,33 +137,39 @@ AWQ_PLACES = [0, 4, 1, 5, 2, 6, 3, 7]  # where in a word each of eight columns i
 
 
 def awq(q: Config, left: dict[str, Tensor]) -> None:
-    """qweight is weight^T, eight of whose columns are a word, in an order of their own."""
-    q.require(bits=4)
-    middle = {True: None, False: 8}[q.flag("zero_point", True)]
-    q.default(version=q.get("format", "gemm"))
+    """AutoAWQ's."""
+    q.default(version=q.get("format", "gemm"), bits=4)
     version = q.get("version")
     if not isinstance(version, str) or version.lower() != "gemm":
         raise ExportError(
             f"{q.where}: version is {version!r}, which is not supported; supported: gemm"
         )
-    q.ignore("checkpoint_format", "pack_dtype", "lm_head", "sym", *MAKING)
-    for module in modules_with(left, "qweight"):
-        _awq(module, q, middle)
+    q.ignore("checkpoint_format")
+    _awq_modules(q, left, dynamic(q))
 
 
-def _awq(module: Module, q: Config, middle: int | None) -> None:
+def _awq_modules(q: Config, left: dict[str, Tensor], overrides: list[Override]) -> None:
+    """qweight is weight^T, eight of whose columns are a word, in an order of their own."""
+    _bits(q, (4,))
+    for module, of_module in _each(q, left, overrides):
+        _awq(module, of_module)
+
+
+def _awq(module: Module, q: Config) -> None:
+    _bits(q, (4,))
+    pointed = q.flag("zero_point", True)
     packed = module.take("qweight", -1, -1)
     n_in, n_out = packed.shape[0], packed.shape[1] * 8
     n, group = groups(q, n_in)
     scales = module.take("scales", n, n_out)
-    zeros = module.take("qzeros", n, n_out // 8) if middle is None else None
+    zeros = (module.take if pointed else module.find)("qzeros", n, n_out // 8)
 
     def columns(tensor: Tensor) -> np.ndarray:
         stored = words_beside(tensor, 4, n_out).reshape(-1, n_out // 8, 8)
         return stored[..., AWQ_PLACES].reshape(-1, n_out).T
 
     def weight() -> np.ndarray:
-        zero = middle if zeros is None else columns(zeros)
+        zero = 8 if zeros is None else columns(zeros)
         return scaled(columns(packed), zero, scales.array().T, group)
 
     module.becomes((n_out, n_in), weight)

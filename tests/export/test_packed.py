@@ -13,22 +13,11 @@ from conftest import ROOT
 
 import export
 from exporter.sources.huggingface import open_safetensors
-from exporter.config import Config
 from exporter.packed.floats import fp8_blocks
-from exporter.packed.methods import dequantize
 from exporter.tensor import ExportError, Tensor
+from packed_files import unpacked, words, write_safetensors, zero_words
 
 GOLDEN = ROOT / "tests" / "golden"
-NAMES = {
-    np.dtype("<f4"): "F32",
-    np.dtype("<f2"): "F16",
-    np.dtype("u1"): "U8",
-    np.dtype("<i4"): "I32",
-    np.dtype("<i8"): "I64",
-    np.dtype("i1"): "F8_E4M3",  # stands for fp8 here
-    np.dtype("<u2"): "BF16",
-    np.dtype("<f8"): "F64",
-}
 
 
 def fp8(byte: int) -> float:
@@ -53,21 +42,6 @@ def save(directory: Path, tensors: dict[str, np.ndarray], quantization: dict | N
         json.dumps({**config, "quantization_config": quantization})
     )
     return directory
-
-
-def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
-    header, data = {}, b""
-    for name, values in tensors.items():
-        raw = np.ascontiguousarray(values).tobytes()
-        offsets = [len(data), len(data) + len(raw)]
-        header[name] = {
-            "dtype": NAMES[values.dtype],
-            "shape": list(values.shape),
-            "data_offsets": offsets,
-        }
-        data += raw
-    text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
 
 
 def exported(
@@ -177,40 +151,6 @@ def test_other_ways_of_fp8_are_refused(changes, said, tmp_path, capsys):
 
 
 # ---- whole numbers of a few bits, packed here number by number ----
-
-
-def unpacked(tmp_path: Path, tensors: dict[str, np.ndarray], **quantization) -> np.ndarray:
-    """The weight of the module m, from a file."""
-    path = tmp_path / "model.safetensors"
-    write_safetensors(path, {f"m.{name}": values for name, values in tensors.items()})
-    left = open_safetensors(str(path))
-    dequantize(Config({"quantization_config": quantization}), left)
-    assert list(left) == ["m.weight"]
-    weight = left["m.weight"]
-    whole = weight.array()
-    assert weight.shape == whole.shape and np.array_equal(weight.load()(3, 5), whole[3:5])
-    return whole
-
-
-def words(numbers: np.ndarray, bits: int) -> np.ndarray:
-    """int32 [rows, words] of [rows, n]: the numbers of a row, from its lowest bit on."""
-    packed = []
-    for row in numbers:
-        stream = sum(int(number) << (i * bits) for i, number in enumerate(row))
-        packed.append(
-            np.frombuffer(stream.to_bytes(-(-len(row) * bits // 32) * 4, "little"), "<i4")
-        )
-    return np.array(packed)
-
-
-def zero_words(zeros: np.ndarray, bits: int, less: int) -> np.ndarray:
-    """int32 words of zero points, of which GPTQ's first format takes one from each number by a
-    subtraction of whole words: a number that is 0 borrows from the next one (GPTQModel's
-    convert_gptq_v2_to_v1_format)."""
-    if bits == 3:  # numbers do not fill words
-        return words(zeros - less, bits)
-    ones = sum(1 << at for at in range(0, 32, bits))
-    return (words(zeros, bits).view("<u4") - np.uint32(less * ones)).view("<i4")
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
@@ -372,7 +312,6 @@ FOUR = {
         (WHOLE, {**GPTQ, "bits": 1 << 40}, "bits is 1099511627776, expected a whole number"),
         (WHOLE, {**GPTQ, "group_size": 8}, "m.scales has shape [2, 8], expected [4, 8]"),
         (WHOLE, {**GPTQ, "checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'"),
-        (WHOLE, {**GPTQ, "dynamic": {"-:lm_head": {}}}, "dynamic is "),
         ({"qweight": WHOLE["qweight"]}, GPTQ, "the checkpoint lacks the tensor m.scales"),
         ({**WHOLE, "qweight": np.zeros((4, 8), "<f4")}, GPTQ, "is not stored in bytes"),
         ({**WHOLE, "qweight": np.zeros(8, "<i4")}, GPTQ, "expected [any, any]"),
