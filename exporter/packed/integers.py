@@ -1,5 +1,5 @@
 """Weights in whole numbers of a few bits, with a scale and a zero point for each group of columns:
-GPTQ, AWQ, and what compressed-tensors and LLM.int8() make of integers."""
+GPTQ, AWQ, auto-round's two, and what compressed-tensors and LLM.int8() make of integers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from ..config import Config
 from ..tensor import ExportError, Tensor
-from .overrides import Override, config_of, dynamic
+from .overrides import Override, config_of, dynamic, extra_config
 from .stored import Module, bytes_of, modules_with, numbers_of, scales_of, spread, whole
 
 WORD = 32  # bits
@@ -58,14 +58,19 @@ def groups(q: Config, n_in: int) -> tuple[int, np.ndarray]:
 
 
 def counted_down(zeros: Tensor, bits: int, n: int) -> np.ndarray:
-    """uint8 [rows, n] of zero points of GPTQ's first format, which are one less than what they stand
-    for. One is added to every number of a word at once, as an addition of whole words: a number that
-    is 0 has borrowed from the next one. Numbers of three bits do not fill words, and are counted up
-    alone."""
+    """uint8 [rows, n] of zero points of GPTQ's first format, which are one less than what they
+    stand for. One is added to every number of a word at once, as an addition of whole words: a
+    number that is 0 has borrowed from the next one. Numbers of three bits do not fill words, and
+    are counted up alone."""
     if bits == 3:
         return words_beside(zeros, bits, n) + 1
     words = whole(zeros, "<u4") + np.uint32(sum(1 << at for at in range(0, WORD, bits)))
     return numbers_of(words.astype("<u4").view(np.uint8).reshape(len(words), -1), bits, n)
+
+
+def counted_down_alone(zeros: Tensor, bits: int, n: int) -> np.ndarray:
+    """The same, where a number that is 0 became the largest and borrowed nothing."""
+    return words_beside(zeros, bits, n) + 1 & (1 << bits) - 1
 
 
 def gptq(q: Config, left: dict[str, Tensor]) -> None:
@@ -73,6 +78,44 @@ def gptq(q: Config, left: dict[str, Tensor]) -> None:
     q.default(checkpoint_format=q.get("format", "gptq"))
     zeros = q.choice("checkpoint_format", {"gptq": counted_down, "gptq_v2": words_beside})
     _gptq_modules(q, left, dynamic(q), zeros)
+
+
+def neural_compressor(q: Config, left: dict[str, Tensor]) -> None:
+    """Intel's before auto-round."""
+    q.choice("weight_dtype", dict.fromkeys(["int4_clip", "int8"]), "int4_clip")
+    q.require(use_ipex=False)
+    q.ignore("llm_int8_skip_modules")
+    _gptq_modules(q, left, [], counted_down_alone)
+
+
+# What `packing_format` says, and `backend` in older files, beside the names of kernels.
+PACKINGS = {
+    "": words_beside,
+    "auto_awq": None,
+    "auto_gptq": counted_down,
+    "awq": None,
+    "gptq": counted_down,
+    "gptqmodel": words_beside,
+}
+KERNELS = {"auto_round", "autoround", "exllamav2", "triton", "cuda"}
+
+
+def auto_round(q: Config, left: dict[str, Tensor]) -> None:
+    """Intel's: words as GPTQ has them, of the first format or the second, or as AWQ has them."""
+    key = "backend" if q.get("packing_format") is None and q.get("backend") else "packing_format"
+    stored = str(q.get(key) or "auto_round:auto_gptq")
+    names = [name for name in stored.split(":") if name not in KERNELS]
+    packing = "auto_gptq" if names == ["auto"] else ":".join(names)
+    if packing not in PACKINGS:
+        raise ExportError(
+            f"{q.where}: {key} is {stored!r}, which is not supported; supported: auto_round, with "
+            f"one of {', '.join(name for name in PACKINGS if name)} behind a colon or without"
+        )
+    overrides, zeros = extra_config(q), PACKINGS[packing]
+    if zeros is None:
+        _awq_modules(q, left, overrides)
+    else:
+        _gptq_modules(q, left, overrides, zeros)
 
 
 def _bits(q: Config, supported: tuple[int, ...]) -> int:
@@ -105,6 +148,7 @@ def _gptq_modules(
     Columns may come in any order, then g_idx has their groups."""
     _bits(q, BITS)
     for module, of_module in _each(q, left, overrides):
+        module.drop("scale_bf16_to_fp8")  # neural-compressor's, for activations
         _gptq(module, of_module, zeros_of)
 
 

@@ -6,10 +6,12 @@ from ..config import Config
 from ..tensor import ExportError, Tensor
 from .compressed import compressed_tensors
 from .floats import bitnet, fbgemm_fp8, fp8, modelopt, mxfp4_experts
-from .integers import awq, gptq
+from .integers import auto_round, awq, gptq, neural_compressor
 from .nf4 import bitsandbytes
 
 METHODS = {
+    "auto-round": auto_round,
+    "autoround": neural_compressor,
     "awq": awq,
     "bitnet": bitnet,
     "bitsandbytes": bitsandbytes,
@@ -17,8 +19,10 @@ METHODS = {
     "fbgemm_fp8": fbgemm_fp8,
     "fp8": fp8,
     "gptq": gptq,
+    "intel/auto-round": auto_round,
     "modelopt": modelopt,
     "mxfp4": mxfp4_experts,
+    "rtn": neural_compressor,
 }
 
 

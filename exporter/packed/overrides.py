@@ -31,6 +31,21 @@ def dynamic(q: Config) -> list[Override]:
     return sorted(found, key=lambda override: override.values is not None)
 
 
+def extra_config(q: Config) -> list[Override]:
+    """auto-round's: names, and then regular expressions, which may match anywhere. Sixteen bits and
+    more: not packed."""
+    names, patterns = [], []
+    for key, values in q.object("extra_config").items():
+        values = _object(q, "extra_config", key, values)
+        whole = isinstance(values.get("bits"), int) and values["bits"] >= 16
+        made = f"extra_config: {key}", None if whole else values
+        names.append(Override(made[0], key.__eq__, made[1]))
+        if values:
+            search = _pattern(q, "extra_config", key, key).search
+            patterns.append(Override(made[0], search, made[1]))
+    return names + patterns
+
+
 def _pattern(q: Config, where: str, key: str, text: str) -> re.Pattern:
     try:
         return re.compile(text)

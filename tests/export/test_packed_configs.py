@@ -28,6 +28,21 @@ def gptq_module(seed: int, bits: int, size: int, less: int = 1, shape: tuple = S
     return {"qweight": words(codes, bits).T, "qzeros": qzeros, "scales": scales}, want
 
 
+def awq_module(seed: int, size: int, shape: tuple = SHAPE):
+    """The same of AWQ's."""
+    rng, (n_out, n_in) = np.random.default_rng(seed), shape
+    codes, zeros = rng.integers(0, 16, (n_in, n_out)), rng.integers(0, 16, (n_in // size, n_out))
+    scales = rng.uniform(0.1, 1, zeros.shape).astype("<f2")
+    order = [0, 2, 4, 6, 1, 3, 5, 7]  # of the eight columns in a word
+
+    def packed(numbers: np.ndarray) -> np.ndarray:
+        return words(numbers.reshape(len(numbers), -1, 8)[..., order].reshape(numbers.shape), 4)
+
+    group = np.arange(n_in) // size
+    want = ((codes - zeros[group]) * scales.astype("<f4")[group]).T
+    return {"qweight": packed(codes), "qzeros": packed(zeros), "scales": scales}, want
+
+
 def check(tmp_path: Path, modules: dict[str, tuple], **quantization) -> None:
     """These modules, and a plain one, are unpacked to what they stand for."""
     path, plain = tmp_path / "model.safetensors", np.ones((2, 3), "<f4")
@@ -84,4 +99,90 @@ def test_dynamic(tmp_path):
 def test_dynamic_that_does_not_fit(tmp_path, dynamic, said):
     with pytest.raises(ExportError) as caught:
         check(tmp_path, {"m": gptq_module(1, 4, 32)}, **GPTQ, dynamic=dynamic)
+    assert said in str(caught.value)
+
+
+AUTO_ROUND = dict(
+    quant_method="auto-round", bits=4, group_size=32, sym=False, data_type="int", iters=200,
+    autoround_version="0.16.1", enable_quanted_input=True, block_name_to_quantize="model.layers",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "says, less",
+    [
+        (dict(packing_format="auto_round:auto_gptq"), 1),
+        (dict(packing_format="auto_round:gptq"), 1),
+        (dict(packing_format="auto_round"), 0),
+        (dict(packing_format="auto_round:gptqmodel", backend="auto"), 0),
+        (dict(), 1),
+        (dict(backend="auto"), 1),
+        (dict(quant_method="intel/auto-round", backend="auto_round:gptq:exllamav2"), 1),
+        (dict(quant_method="intel/auto-round", backend="autoround:exllamav2"), 0),
+        (dict(quant_method="intel/auto-round", backend="gptq:exllamav2", act_bits=16), 1),
+    ],
+)
+def test_auto_round(tmp_path, says, less):
+    """Its own packing has zero points as they are (qlinear_torch.py), AutoGPTQ's has them one less
+    (qlinear_torch_zp.py). Names come before expressions, which match anywhere."""
+    modules = {
+        f"{LAYER}0.a": gptq_module(1, 4, 32, less),
+        f"{LAYER}0.b": gptq_module(2, 8, 32, less),
+        f"{LAYER}1.b": gptq_module(3, 2, 16, less),
+        "lm_head": gptq_module(4, 8, 64, less),
+    }
+    extra = {
+        r".*\.b.*": {"bits": 2, "group_size": 16},
+        r"0\.b$": {"bits": 3},
+        f"{LAYER}0.b": {"bits": 8},
+        f"{LAYER}0.c": {"bits": 16, "data_type": "float"},
+        "head": {"bits": 8, "group_size": 64, "sym": False, "data_type": "int", "act_bits": 16},
+    }
+    check(tmp_path, modules, **{**AUTO_ROUND, **says}, extra_config=extra)
+
+
+@pytest.mark.parametrize("method", ["rtn", "autoround"])
+def test_neural_compressor(tmp_path, method):
+    """INCWeightOnlyLinear.pack: each zero point is counted down by itself, within its bits."""
+    parts, want = gptq_module(1, 4, 32)
+    rng = np.random.default_rng(1)
+    rng.integers(0, 16, SHAPE)
+    zeros = rng.integers(0, 16, (2, 32))
+    assert (zeros == 0).any()
+    parts["qzeros"] = words((zeros - 1) % 16, 4)
+    parts["scale_bf16_to_fp8"] = np.zeros(1, "<f4")
+    says = dict(bits=4, group_size=32, sym=False, weight_dtype="int4_clip", scale_dtype="fp32")
+    says |= dict(compute_dtype="fp32", use_ipex=False, llm_int8_skip_modules=["lm_head"])
+    check(tmp_path, {"m": (parts, want)}, quant_method=method, **says)
+
+
+@pytest.mark.parametrize("packing", ["auto_round:auto_awq", "auto_round:awq"])
+def test_auto_round_as_awq(tmp_path, packing):
+    """It stores zero points of symmetric weights too."""
+    modules = {"a": awq_module(1, 32), "b": awq_module(2, 16)}
+    extra = {"b": {"group_size": 16}}
+    check(tmp_path, modules, **{**AUTO_ROUND, "packing_format": packing}, extra_config=extra)
+    awq = dict(
+        quant_method="awq", bits=4, group_size=32, zero_point=False, version="gemm", sym=True
+    )
+    check(tmp_path, {"a": modules["a"]}, **awq, provider="auto-round", iters=200)
+
+
+@pytest.mark.parametrize(
+    "says, said",
+    [
+        (dict(packing_format="auto_round:fp8_static"), "packing_format is 'auto_round:fp8_static'"),
+        (dict(backend="gptq:marlin"), "backend is 'gptq:marlin', which is not supported"),
+        (dict(data_type="mx_fp"), "data_type is 'mx_fp', which is not supported"),
+        (dict(act_bits=8), "act_bits is 8, expected a whole number from 16 to 32"),
+        (dict(super_bits=4), "super_bits (4) is unknown"),
+        (dict(rotation_config={"a": 1}), "rotation_config ({'a': 1}) is unknown"),
+        (dict(extra_config={"m": {"bits": 16}}), "extra_config: m says that m is not packed"),
+        (dict(extra_config={"m": {"data_type": "fp"}}), "extra_config: m: data_type is 'fp'"),
+        (dict(extra_config={"[": {"bits": 8}}), "'[' is no regular expression"),
+    ],
+)
+def test_other_ways_of_auto_round_are_refused(tmp_path, says, said):
+    with pytest.raises(ExportError) as caught:
+        check(tmp_path, {"m": gptq_module(1, 4, 32)}, **{**AUTO_ROUND, **says})
     assert said in str(caught.value)

@@ -1,5 +1,5 @@
-"""Files of packed weights for the tests: numbers become words one by one, and what the exporter makes
-of them."""
+"""Files of packed weights for the tests: numbers become words one by one, and what the exporter
+makes of them."""
 
 from __future__ import annotations
 
