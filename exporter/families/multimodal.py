@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..config import Config
+from ..packed.methods import KEYS as PACKING
 from ..tensor import ExportError, Tensor, Tensors
 
 # The type of the text model, and whether its head is the embedding unless the config says it.
@@ -158,8 +159,8 @@ def text_model(config: dict, tensors: dict[str, Tensor]) -> tuple[dict, dict[str
         text["rope_theta"] = THETA[family]
     # The classes with pictures tie the head by the outer config, classes of text alone by the inner.
     tied = outer.flag("tie_word_embeddings", tied) or text.get("tie_word_embeddings") or False
-    quantization = outer.get("quantization_config") or text.get("quantization_config")
-    text |= {"tie_word_embeddings": tied, "quantization_config": quantization}
+    text |= {key: outer.get(key) or text.get(key) for key in PACKING}
+    text["tie_word_embeddings"] = tied
     outer.require(is_encoder_decoder=False)
     outer.ignore(*OTHER_KEYS)
     outer.finish()

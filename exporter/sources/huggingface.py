@@ -8,6 +8,7 @@ import math
 import os
 import re
 from dataclasses import replace
+from typing import Callable, Iterator
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from ..families.registry import canonical
 from ..json_files import read_json
 from ..knobs import Knobs
 from ..model import Model
+from ..packed.methods import packed_stem, packing_beside
 from ..tensor import ExportError, Tensor, from_file
 from ..tokenizers.files import find_tokenizer
 from .generation import generation_rules, read_values
@@ -43,9 +45,11 @@ def download(hub_id: str, revision: str | None, shape_only: bool) -> str:
     try:
         if shape_only:
             return snapshot("config.json")
-        path = snapshot(*small, "model*.safetensors", "*_Dense/model.safetensors")
+        stems = ("model*", "gptq_model*", "*_Dense/model")
+        path = snapshot(*small, *(stem + ".safetensors" for stem in stems))
         if not any(name.endswith(".safetensors") for name in os.listdir(path)):
-            path = snapshot(*small, "pytorch_model*.bin", "*_Dense/pytorch_model.bin")
+            stems = ("pytorch_model*", "gptq_model*", "*_Dense/pytorch_model")
+            path = snapshot(*small, *(stem + ".bin" for stem in stems))
     except Exception as error:  # the hub's own errors, and the network's below it
         reason = str(error).strip().split("\n")[0]
         unreached = re.fullmatch(r"Got: \w+: (?:\[Errno -?\d+\] )?(.*)", reason)
@@ -71,7 +75,7 @@ def open_directory(directory: str, name: str, shape_only: bool) -> Model:
         return Model(name, family, knobs, found, [config_path], remarks=remarks)
     tensors, files = _open_weights(directory)
     tensors, unwrapped = unwrap(tensors)
-    config.update(cross_encoder(directory))
+    config.update(cross_encoder(directory), **packing_beside(directory, config, tensors))
     family, knobs, found, remarks = canonical(config, tensors)
     remarks += _add_rules(directory, config, family, knobs)
     more = sentences(
@@ -133,13 +137,19 @@ def _add_rules(directory: str, config: dict, family: str, knobs: Knobs) -> list[
     return remarks
 
 
+def _forms(directory: str) -> Iterator[tuple[str, Callable[[str], dict[str, Tensor]]]]:
+    """Names of a file of weights, and how it is read, in the order of transformers; AutoGPTQ had
+    names of its own."""
+    yield "model.safetensors", open_safetensors
+    yield "pytorch_model.bin", open_torch
+    own = packed_stem(directory)
+    yield f"{own}.safetensors", open_safetensors
+    yield f"{own}.bin", open_torch
+
+
 def _open_weights(directory: str) -> tuple[dict[str, Tensor], list[str]]:
-    """All tensors of a directory by name, and the files that hold them. If several forms lie
-    there, it is the one that transformers takes."""
-    for single, read in (
-        ("model.safetensors", open_safetensors),
-        ("pytorch_model.bin", open_torch),
-    ):
+    """All tensors of a directory by name, and the files that hold them."""
+    for single, read in _forms(directory):
         path = os.path.join(directory, single)
         refuse_pointer(path)
         if os.path.isfile(path):
@@ -255,9 +265,23 @@ def open_torch(path: str) -> dict[str, Tensor]:
             f"cannot read {path}: "
             f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
         ) from None
-    return {
-        name: Tensor(
-            name, tuple(value.shape), lambda value=value: lambda a, b: value[a:b].float().numpy()
-        )
-        for name, value in tensors.items()
-    }
+    return {name: _torch_tensor(name, value) for name, value in tensors.items()}
+
+
+def _torch_tensor(name: str, value) -> Tensor:
+    import torch
+
+    value = value.reshape(value.shape or (1,))
+
+    def bytes_of(a: int, b: int) -> np.ndarray:
+        rows = value[a:b].contiguous().view(-1)
+        return rows.view(torch.uint8).reshape(b - a, *in_bytes[1:]).float().numpy()
+
+    def numbers(a: int, b: int) -> np.ndarray:
+        return value[a:b].float().numpy()
+
+    shape, width = tuple(value.shape), value.element_size()
+    in_bytes = shape if width == 1 else (*shape, width)
+    floats = value.is_floating_point() and width > 1
+    raw = Tensor(name, in_bytes, lambda: bytes_of)
+    return Tensor(name, shape, lambda: numbers, raw=raw, floats=floats)

@@ -1,12 +1,16 @@
-"""What configs of packed weights say of single modules."""
+"""What configs of packed weights say of single modules, and where they say it."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from golden_copies import copy, edit_config, exported, refusal, same
 from packed_files import words, write_safetensors, zero_words
+from safetensors.numpy import load_file
 
 from exporter.config import Config
 from exporter.packed.methods import dequantize
@@ -186,3 +190,58 @@ def test_other_ways_of_auto_round_are_refused(tmp_path, says, said):
     with pytest.raises(ExportError) as caught:
         check(tmp_path, {"m": gptq_module(1, 4, 32)}, **{**AUTO_ROUND, **says})
     assert said in str(caught.value)
+
+
+# ---- a file of its own ----
+
+OLD = dict(bits=4, group_size=8, damp_percent=0.01, desc_act=False, sym=False, true_sequential=True)
+AWQ_OLD = dict(zero_point=True, q_group_size=8, w_bit=4, version="GEMM")
+
+
+def attention_packed(directory: Path, module, stem: str) -> Path:
+    """A copy in which the attention's matrices are packed; in the checkpoint itself are what they
+    stand for. stem: of the file of weights."""
+    packed = Path(shutil.copytree(directory, directory.parent / "packed" / directory.name))
+    plain, parts = load_file(directory / "model.safetensors"), {}
+    for i, name in enumerate(name for name in plain if ".self_attn." in name):
+        found, want = module(i, plain[name].shape)
+        parts |= {f"{name[: -len('weight')]}{part}": value for part, value in found.items()}
+        plain[name] = np.ascontiguousarray(want.astype("<f4"))
+    write_safetensors(directory / "model.safetensors", plain)
+    left = {name: value for name, value in plain.items() if ".self_attn." not in name}
+    (packed / "model.safetensors").unlink()
+    write_safetensors(packed / f"{stem}.safetensors", {**left, **parts})
+    return packed
+
+
+@pytest.mark.parametrize("stem", ["model", "gptq_model-4bit-8g", "own"])
+def test_quantize_config_alone(tmp_path, stem):
+    """AutoGPTQ's folders: config.json says nothing, and the file of weights has a name of its
+    own."""
+    directory = copy(tmp_path, "llama")
+    packed = attention_packed(directory, lambda i, shape: gptq_module(i, 4, 8, 1, shape), stem)
+    says = {**OLD, "model_file_base_name": "own"} if stem == "own" else OLD
+    (packed / "quantize_config.json").write_text(json.dumps(says))
+    assert same(exported(directory), exported(packed))
+
+
+def test_quant_config_alone(tmp_path):
+    """AutoAWQ's."""
+    directory = copy(tmp_path, "llama")
+    packed = attention_packed(directory, lambda i, shape: awq_module(i, 8, shape), "model")
+    (packed / "quant_config.json").write_text(json.dumps(AWQ_OLD))
+    assert same(exported(directory), exported(packed))
+
+
+def test_where_a_quantize_config_counts(tmp_path, capsys):
+    """Beside packed weights that config.json says nothing of; faults name the file."""
+    directory = copy(tmp_path, "llama")
+    packed = attention_packed(directory, lambda i, shape: gptq_module(i, 4, 8, 1, shape), "model")
+    out, beside = tmp_path / "x.bin", packed / "quantize_config.json"
+    assert "lacks the tensor model.layers.0.self_attn.q_proj.weight" in refusal(capsys, packed, out)
+    beside.write_text(json.dumps({**OLD, "bits": 5}))
+    assert "quantize_config.json: bits is 5" in refusal(capsys, packed, out)
+    edit_config(packed, quantization_config={**OLD, "quant_method": "gptq"})
+    assert same(exported(directory), exported(packed))  # what config.json says counts
+    (directory / "quantize_config.json").write_text("no JSON")
+    assert same(exported(directory), exported(packed))

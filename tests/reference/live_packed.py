@@ -27,15 +27,17 @@ import export  # noqa: E402
 
 from exporter.config import Config  # noqa: E402
 from exporter.packed.methods import dequantize  # noqa: E402
-from exporter.sources.huggingface import open_safetensors  # noqa: E402
+from exporter.sources.huggingface import open_safetensors, open_torch  # noqa: E402
 
 
 def ours(tensors: dict[str, torch.Tensor], quantization: dict) -> dict[str, torch.Tensor]:
-    """What the exporter makes of these tensors in a file."""
+    """What the exporter makes of these tensors in a file, of either form."""
+    tensors = {name: t.contiguous().clone() for name, t in tensors.items()}
+    save, read = [(save_file, open_safetensors), (torch.save, open_torch)][torch.randint(2, ())]
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.safetensors"
-        save_file({name: t.contiguous().clone() for name, t in tensors.items()}, path)
-        left = open_safetensors(str(path))
+        path = Path(folder) / "weights"
+        save(tensors, path)
+        left = read(str(path))
         dequantize(Config({"quantization_config": quantization}), left)
         return {name: torch.from_numpy(t.array()) for name, t in left.items()}
 
