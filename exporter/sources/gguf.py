@@ -33,15 +33,11 @@ def open_gguf(path: str, shape_only: bool = False) -> Model:
 
 def _model_of(path: str, file: File) -> Model:
     arch = file.values.get("general.architecture")
+    _refuse_other_files(file, arch)
     if arch not in ARCHITECTURES:
         raise ExportError(
             f"{path}: general.architecture is {arch!r}, which is not supported; supported: "
             f"{', '.join(ARCHITECTURES)}"
-        )
-    Config(file.values, path).require(**{"general.type": "model"})
-    if file.values.get("split.count", 0) > 1:
-        raise ExportError(
-            f"{path} is a part of a checkpoint; join the parts first (llama-gguf-split --merge)"
         )
     of_arch = {
         key.removeprefix(f"{arch}."): v
@@ -54,7 +50,7 @@ def _model_of(path: str, file: File) -> Model:
     metadata.finish()
     if file.shape_only:
         family, knobs, found, remarks = canonical(config, None)
-        return Model(os.path.basename(path), family, knobs, found, [path], remarks=remarks)
+        return Model(_name(file), family, knobs, found, [*file.parts], remarks=remarks)
     # Llama 3's scaling, as divisors of the frequencies.
     factors = file.tensors.pop("rope_freqs.weight", None)
     family, knobs, found, remarks = canonical(
@@ -69,16 +65,40 @@ def _model_of(path: str, file: File) -> Model:
     template = file.values.get("tokenizer.chat_template")
     tokenizer = gguf_vocabulary(file)
     return Model(
-        os.path.basename(path),
+        _name(file),
         family,
         knobs,
         found,
-        [path],
+        [*file.parts],
         tokenizer=tokenizer,
         remarks=remarks,
         template=template,
         special_tokens=_special_tokens(file.values),
     )
+
+
+def _name(file: File) -> str:
+    """One name for a model, whichever of its parts is named."""
+    return os.path.basename(file.parts[0])
+
+
+def _refuse_other_files(file: File, arch: object) -> None:
+    """ExportError if it is no model: a sentence for what people take for one."""
+    path = file.path
+    kind = file.values.get("general.type") or ("mmproj" if arch == "clip" else "model")
+    if kind == "adapter":
+        raise ExportError(
+            f"{path} is an adapter (general.type), not a model; merge it into its base model "
+            "(llama-export-lora), and export the result"
+        )
+    if kind == "mmproj":
+        raise ExportError(
+            f"{path} is what a model has for pictures or sounds (mmproj); export the file of the "
+            "model itself, which lies beside it"
+        )
+    Config(file.values, path).require(**{"general.type": "model"})
+    if not file.tensors:
+        raise ExportError(f"{path} is a vocabulary alone: it holds no tensors")
 
 
 def _special_tokens(values: dict) -> dict[str, str]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import mmap
-from dataclasses import dataclass
+import os
+import re
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..tensor import ExportError, Tensor, read_into, without_numbers
+from .pointers import refuse_pointer
 
 MAGIC = b"GGUF"
 SCALARS = {
@@ -25,6 +28,7 @@ SCALARS = {
     12: "<f8",
 }
 STRING, ARRAY = 8, 9
+PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")  # names by llama-gguf-split
 # Types that the tests compare with a plain reading of the format.
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
 
@@ -32,12 +36,13 @@ TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "
 @dataclass(frozen=True)
 class File:
     """A GGUF file: its metadata, and its tensors as float32 yet to be read; or without numbers, if
-    it is only the shape that is wanted."""
+    it is only the shape that is wanted. parts: the files that it lies in."""
 
     path: str
     values: dict[str, object]
     tensors: dict[str, Tensor]
     shape_only: bool = False
+    parts: tuple[str, ...] = ()
 
 
 class _Cursor:
@@ -84,8 +89,51 @@ def _scalar(kind: int) -> str:
 
 def read_gguf(path: str, shape_only: bool = False) -> File:
     """Reads the metadata and the tensor table; what follows them may be missing if only the shape
-    is wanted. The package could, but it makes several objects of every token: for a vocabulary of
-    128,000 that is half a minute and 700 MB. Errors: ExportError."""
+    is wanted. A file that is a part of a model brings the others, which lie beside it. Errors:
+    ExportError."""
+    file = _read(path, shape_only)
+    count = file.values.get("split.count", 0)
+    if not isinstance(count, int):
+        raise ExportError(f"{path}: split.count is {count!r}, expected a whole number")
+    return _joined(file, count) if count > 1 else replace(file, parts=(path,))
+
+
+def _joined(file: File, count: int) -> File:
+    """The model of which a file is one of `count` parts. The first has the metadata."""
+    folder, name = os.path.split(file.path)
+    match = PART.fullmatch(name)
+    if not match or int(match[3]) != count:
+        raise ExportError(
+            f"{file.path} is a part of a model in {count} files; give it back the name that "
+            f"llama-gguf-split gave it, such as model-00001-of-{count:05d}.gguf"
+        )
+    paths = [
+        os.path.join(folder, f"{match[1]}-{i:05d}-of-{count:05d}.gguf") for i in range(1, count + 1)
+    ]
+    missing = next((path for path in paths if not os.path.isfile(path)), None)
+    if missing:
+        raise ExportError(
+            f"{file.path} is part {int(match[2])} of {count} of a model; {os.path.basename(missing)} "
+            "is missing beside it"
+        )
+    parts, tensors = [], {}
+    for number, path in enumerate(paths):
+        refuse_pointer(path)
+        parts.append(file if path == file.path else _read(path, file.shape_only))
+        if parts[-1].values.get("split.no") != number or tensors.keys() & parts[-1].tensors.keys():
+            raise ExportError(
+                f"{path} is not part {number + 1} of the model that {file.path} is of"
+            )
+        tensors |= parts[-1].tensors
+    total = parts[0].values.get("split.tensors.count", len(tensors))
+    if total != len(tensors):
+        raise ExportError(f"{file.path}: all parts have {len(tensors)} tensors, expected {total}")
+    return replace(parts[0], tensors=tensors, parts=tuple(paths))
+
+
+def _read(path: str, shape_only: bool) -> File:
+    """Reads one file. The package could, but it makes several objects of every token: for a
+    vocabulary of 128,000 that is half a minute and 700 MB."""
     try:
         import gguf
     except ImportError:

@@ -17,6 +17,7 @@ import test_tokenizer
 import tokenizer_forms
 import tokenizer_texts as texts
 from gguf_files import Q, convert
+from golden_copies import same
 from safetensors.numpy import load_file, save_file
 from test_golden import GOLDEN, TOLERANCE, measure
 from tokenizers import Tokenizer
@@ -486,8 +487,15 @@ TINY = {
 SCORED = gguf_files.scored_fields([("<unk>", 0.0, 2), ("a", -1.0, 1), ("b", -2.0, 1)])
 REFUSED = {
     "general.architecture is 'bert'": dict(change={"general.architecture": "bert"}),
-    "general.type is 'adapter'": dict(change={"general.type": "adapter"}),
-    "join the parts first": dict(change={"split.count": 3}),
+    "x.gguf is an adapter \\(general.type\\), not a model; merge it": dict(
+        change={"general.type": "adapter"}
+    ),
+    "for pictures or sounds \\(mmproj\\); export the file of": dict(
+        change={"general.type": "mmproj"}
+    ),
+    "x.gguf is a vocabulary alone": dict(tensors=lambda t: t.clear()),
+    "general.type is 'imatrix'": dict(change={"general.type": "imatrix"}),
+    "is a part of a model in 3 files; give it back the name": dict(change={"split.count": 3}),
     "lacks embedding_length": dict(change={"llama.embedding_length": None}),
     "block_count is 0": dict(change={"llama.block_count": 0}),
     "attention.head_count is \\[4, 4\\]": dict(change={"llama.attention.head_count": [4, 4]}),
@@ -523,7 +531,7 @@ REFUSED = {
             {name: np.zeros((w.shape[0], 144), np.uint8) for name, w in t.items() if w.ndim == 2}
         ),
     ),
-    "metadata make no sense": dict(change={"split.count": "many"}),
+    "split.count is 'many', expected a whole number": dict(change={"split.count": "many"}),
     "tokenizer.ggml.model is 'bert'": dict(tokenizer={**TINY, "tokenizer.ggml.model": "bert"}),
     "tokenizer.ggml.pre is 'default'": dict(tokenizer={**TINY, "tokenizer.ggml.pre": "default"}),
     "tokenizer.ggml.pre is None": dict(tokenizer={**TINY, "tokenizer.ggml.pre": None}),
@@ -557,6 +565,53 @@ def test_refused(message, wide, tmp_path, capsys):
     assert export.main([str(tmp_path / "x.gguf"), str(tmp_path / "x.bin")]) == 1
     assert re.search(message, capsys.readouterr().err)
     assert not (tmp_path / "x.bin").exists()
+
+
+@pytest.mark.parametrize("small_first", [False, True])
+def test_split_files(small_first, wide, tmp_path, capsys):
+    """Any part brings the others, which lie beside it."""
+    convert(wide, tmp_path / "x.gguf", tokenizer=SCORED)
+    whole = exported(tmp_path / "x.gguf", tmp_path / "whole.bin")
+    options = dict(split_max_tensors=5, small_first_shard=small_first)
+    convert(wide, tmp_path / "s.gguf", tokenizer=SCORED, **options)
+    parts = sorted(tmp_path.glob("s-*.gguf"))
+    assert len(parts) == 3 + small_first
+    for part in parts:
+        joined = exported(part, tmp_path / f"{part.name}.bin")
+        assert same(joined, whole) and repr(knobs(joined)) == repr(knobs(whole))
+        assert joined.metadata["info.source"] == parts[0].name.encode()
+
+    def said(part: Path) -> str:
+        assert export.main([str(part), str(tmp_path / "y.bin")]) == 1
+        return capsys.readouterr().err
+
+    n = len(parts)
+    assert export.main([str(parts[0]), str(parts[1])]) == 1
+    assert "belongs to the source" in capsys.readouterr().err
+    content = parts[1].read_bytes()
+    parts[1].write_bytes(parts[0].read_bytes())
+    assert f"{parts[1].name} is not part 2 of the model that" in said(parts[0])
+    parts[1].write_bytes(content)
+    parts[0].unlink()
+    assert f"{parts[1]} is part 2 of {n} of a model; {parts[0].name} is missing" in said(parts[1])
+    parts[1].rename(tmp_path / "z.gguf")
+    assert f"is a part of a model in {n} files; give it back the name" in said(tmp_path / "z.gguf")
+
+
+def test_versions_and_byte_orders(wide, tmp_path, capsys):
+    """Version 2 has the form of 3. A big-endian file is called so."""
+    convert(wide, tmp_path / "x.gguf")
+    three = exported(tmp_path / "x.gguf", tmp_path / "x.bin")
+    data = (tmp_path / "x.gguf").read_bytes()
+    (tmp_path / "x.gguf").write_bytes(data[:4] + (2).to_bytes(4, "little") + data[8:])
+    two = exported(tmp_path / "x.gguf", tmp_path / "x.bin")
+    assert two.data[:] == three.data[:]
+    convert(wide, tmp_path / "b.gguf", endianess=gguf_files.gguf.GGUFEndian.BIG)
+    assert export.main([str(tmp_path / "b.gguf"), str(tmp_path / "x.bin")]) == 1
+    assert "b.gguf is big-endian; convert it: gguf-convert-endian" in capsys.readouterr().err
+    (tmp_path / "x.gguf").write_bytes(data[:4] + (1).to_bytes(4, "little") + data[8:])
+    assert export.main([str(tmp_path / "x.gguf"), str(tmp_path / "x.bin")]) == 1
+    assert "it is of version 1; supported: 2 and 3" in capsys.readouterr().err
 
 
 def test_damaged_files(wide, tmp_path, capsys):

@@ -45,10 +45,12 @@ def convert(
     tokenizer: dict | None = None,
     change: dict | None = None,
     tensors: Callable[[dict], object] = lambda t: None,
+    **writer_options,
 ) -> None:
     """Writes the Hugging Face checkpoint in a directory as GGUF. kind(name): what a matrix is
     stored as; tokenizer: keys from byte_level_fields or scored_fields; change: metadata to set, or
-    with None to leave out; tensors(t) may change t."""
+    with None to leave out; tensors(t) may change t. writer_options: of the package's writer, such as
+    split_max_tensors."""
     config = json.loads((directory / "config.json").read_text())
     weights = {
         name: w
@@ -56,7 +58,7 @@ def convert(
         for name, w in load_file(file).items()
     }
     arch = ARCHITECTURES.get(config["model_type"], config["model_type"])
-    writer = gguf.GGUFWriter(str(path), arch)
+    writer = gguf.GGUFWriter(str(path), arch, **writer_options)
     values: dict[str, object] = {"general.type": "model", "general.name": directory.name}
     values |= {f"{arch}.{key}": value for key, value in architecture_fields(config).items()}
     values |= (tokenizer or {}) | (change or {})
