@@ -11,7 +11,7 @@ from difflib import get_close_matches
 
 from . import plan
 from .assemble import pool_kv_heads
-from .checkpoint import Entry, Stats, entries, output_file, write_checkpoint
+from .checkpoint import Stats, entries, output_file
 from .convert import convert, open_model, refuse_overwriting
 from .knobs import values_of
 from .model import Model
@@ -90,23 +90,9 @@ def run(args: argparse.Namespace) -> None:
         args.dtype,
         args.shape_only,
         note=lambda remark: say(f"note: {remark}"),
-        write=write_with_progress,
         rounding=rounding_of(args.dtype, args.bits, args.calibrate is not None, args.calibrate),
     )
     report(model, args, stats)
-
-
-def write_with_progress(path: str, meta: dict[str, object], tensors: list[Entry]) -> Stats:
-    import tqdm
-
-    with tqdm.tqdm(
-        total=sum(e.bytes for e in tensors),
-        unit="B",
-        unit_scale=True,
-        desc=meta["info.dtype"],
-        disable=None,
-    ) as bar:
-        return write_checkpoint(path, meta, tensors, bar.update)
 
 
 class Parser(argparse.ArgumentParser):

@@ -6,6 +6,7 @@ import os
 import re
 from typing import Callable, Sequence
 
+from .bars import Progress, bar
 from .checkpoint import Entry, Stats, entries, output_file, write_checkpoint, write_shape
 from .families.registry import ENCODERS
 from .model import Model
@@ -141,12 +142,11 @@ def convert(
     dtype: str,
     shape_only: bool,
     note: Callable[[str], None],
-    write: Callable[..., Stats] = write_checkpoint,
     rounding: Rounding | None = None,
+    progress: Progress = None,
 ) -> Stats:
     """Writes the checkpoint, whole or not at all. note: takes each remark that a user should read.
-    write: what writes one that has weights. rounding: if not as usual. Errors: ExportError,
-    OSError."""
+    rounding: if not as usual. Errors: ExportError, OSError."""
     if shape_only and model.knobs.mask == 1:
         raise ExportError(
             f"--shape-only: {model.family} is an encoder, which keeps no KV cache to plan for, and "
@@ -155,13 +155,19 @@ def convert(
     meta = metadata(model, dtype, shape_only)
     for remark in model.remarks:
         note(remark)
-    if shape_only:
-        write = write_shape
     rounding = rounding or rounding_of(dtype)
+    if rounding and rounding.calibrated:
+        return _calibrated(model, out, meta, rounding, progress)
+
+    def write(path: str, meta: dict[str, object], stored: list[Entry]) -> Stats:
+        if shape_only:
+            return write_shape(path, meta, stored)
+        total = sum(e.bytes for e in stored)
+        with bar(progress, total, str(meta["info.dtype"]), unit="B", unit_scale=True) as shown:
+            return write_checkpoint(path, meta, stored, shown.update)
+
     if not rounding:
         return write(out, meta, entries(model.tensors, dtype))
-    if rounding.calibrated:
-        return _calibrated(model, out, meta, rounding)
     sizes = sizes_of(model.tensors, "q4")
     chosen = eight_bits(sizes, prior(sizes), rounding.bits)
     return _write_four(model.tensors, out, meta, chosen, write)
@@ -176,7 +182,7 @@ def _write_four(tensors, out: str, meta, chosen, write, left: str = "") -> Stats
     return stats
 
 
-def _calibrated(model: Model, out: str, meta, rounding: Rounding) -> Stats:
+def _calibrated(model: Model, out: str, meta, rounding: Rounding, progress: Progress) -> Stats:
     from .quantize.calibrate import calibrate, progress_of
     from .quantize.steps import Folder, fingerprint
 
@@ -192,16 +198,16 @@ def _calibrated(model: Model, out: str, meta, rounding: Rounding) -> Stats:
         dtype=rounding.dtype,
     )
     folder = Folder(out, key)
-    with progress_of(meta, model.tensors, rounding) as progress:
+    with progress_of(meta, model.tensors, rounding, progress) as shown:
         try:
-            found = calibrate(folder, meta, model.tensors, rounding, progress)
+            found = calibrate(folder, meta, model.tensors, rounding, shown)
         except ExportError:
             if not folder.has("texts.json"):  # nothing that took time to make
                 folder.remove()
             raise
 
         def write(path: str, meta: dict[str, object], stored: list[Entry]) -> Stats:
-            count = progress.counter("file", sum(e.bytes for e in stored))
+            count = shown.counter("file", sum(e.bytes for e in stored))
             return write_checkpoint(path, meta, stored, count)
 
         stats = _write_calibrated(model, out, meta, rounding, found, write)

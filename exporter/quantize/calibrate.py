@@ -9,6 +9,7 @@ from typing import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from .. import bars
 from ..checkpoint import entries, write_checkpoint
 from ..tensor import ExportError, Tensor
 from .beginnings import BEGINNINGS
@@ -81,7 +82,10 @@ class Calibration:
 
 
 def progress_of(
-    metadata: Mapping[str, object], tensors: Mapping[str, Tensor], rounding: Rounding
+    metadata: Mapping[str, object],
+    tensors: Mapping[str, Tensor],
+    rounding: Rounding,
+    progress: bars.Progress = None,
 ) -> Progress:
     """The bar of calibrate() with these, and of writing what it found."""
     amounts, rounded = _amounts(metadata), list(sizes_of(tensors, rounding.dtype))
@@ -95,7 +99,7 @@ def progress_of(
         passes=n_passes({name: tensors[name] for name in rounded}, metadata),
         trial=(trial, trial // 2),
     )
-    return Progress(seconds)
+    return Progress(seconds, progress)
 
 
 def _amounts(metadata: Mapping[str, object]) -> Amounts:

@@ -7,6 +7,7 @@ from typing import Callable, Iterable, Mapping
 
 import numpy as np
 
+from .. import bars
 from ..tensor import Tensor
 
 WEIGHT = 1.5e-8  # to read a weight, round it and write it
@@ -63,16 +64,14 @@ def phases(
 
 
 class Progress:
-    """The bar. A phase may have been done in part before, or turn out to be longer."""
+    """The bar, or what stands for it. A phase may have been done in part before, or turn out to be longer."""
 
-    def __init__(self, seconds: Mapping[str, float]):
-        import tqdm
-
+    def __init__(self, seconds: Mapping[str, float], progress: bars.Progress = None):
         self.seconds, self.done = dict(seconds), dict.fromkeys(seconds, 0.0)
-        self.bar = tqdm.tqdm(
-            total=sum(seconds.values()),
+        self.bar = bars.bar(
+            progress,
+            sum(seconds.values()),
             smoothing=0,  # the estimate is of the whole, by its mean speed
-            disable=None,
             bar_format="{desc:6} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}",
         )
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from ctypes import memmove
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
 
+from . import _html as html
 from ._arguments import Floats
 from ._batch import read_source
 from ._native import Handle, InputError, Look, Probe, apart, calls, int_array, watched
 
 
-@dataclass
+@dataclass(repr=False)
 class Attention:
     """weights[layer, head, i, j]: what token i takes from token j, float32, after the softmax; zero
     where it cannot look, and in layers without attention. sinks[layer, head, i]: what the layer's
@@ -21,7 +22,10 @@ class Attention:
 
     Of an encoder-decoder these are the decoder's; source: the ids that the encoder read; encoder:
     the encoder's weights; cross: what token i takes from token j of the source. In both a row sums
-    to 1."""
+    to 1.
+
+    texts: of the tokens, and source_texts of the source's. A notebook shows each head's weights as
+    a small picture."""
 
     tokens: list[int]
     weights: Floats
@@ -29,6 +33,23 @@ class Attention:
     source: list[int] | None = None
     encoder: Floats | None = None
     cross: Floats | None = None
+    texts: list[str] = field(default_factory=list)
+    source_texts: list[str] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        layers, heads, n, _ = self.weights.shape
+        return f"<heads.Attention: {layers} layers of {heads} heads, {n} tokens>"
+
+    def _repr_html_(self) -> str:
+        if self.cross is None or self.encoder is None:
+            return html.maps("Attention", self.weights) + html.words(self.texts)
+        return (
+            html.maps("Attention of the decoder", self.weights)
+            + html.words(self.texts)
+            + html.maps("Attention to the source", self.cross)
+            + html.maps("Attention of the encoder", self.encoder)
+            + html.words(self.source_texts)
+        )
 
 
 def attention(
@@ -55,9 +76,11 @@ def attention(
     calls.sequence_rewind(sequence, 0)
     calls.sequence_expect(sequence, n)
     _watch(model, workspace, sequence, source, ids, _writer(maps, sinks, n_read))
+    texts = model._texts_of(ids)
     if not source:
-        return Attention(ids, maps[1], sinks)
-    return Attention(ids, maps[1], sinks, source, maps[0], maps[2])
+        return Attention(ids, maps[1], sinks, texts=texts)
+    read = model._texts_of(source)
+    return Attention(ids, maps[1], sinks, source, maps[0], maps[2], texts, read)
 
 
 def _shape(

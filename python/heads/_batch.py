@@ -215,7 +215,7 @@ class Batch(NotCopied):
         self.model, self.parallel = model, parallel
         self.jobs: dict[int, Job] = {}  # by their numbers
         self.running = self.waiting = 0  # of them
-        with model.turn() as opened:
+        with model._turn() as opened:
             tokenizer = opened.tokenizer
             options = BatchOptions(parallel, keep, tokenizer.pointer if tokenizer else None)
             batch = calls.batch_new(opened.workspace, byref(options))
@@ -225,7 +225,7 @@ class Batch(NotCopied):
 
     @contextmanager
     def _turn(self) -> Iterator[Handle]:
-        with self.model.turn() as opened:
+        with self.model._turn() as opened:
             batch = self._batch
             if batch is None or opened is not self._opened:
                 raise HeadsError(
@@ -238,7 +238,7 @@ class Batch(NotCopied):
         self.running, self.waiting = counts.running, counts.waiting
 
     def submit(self, job: Job) -> None:
-        self.model.check_prompt(job.prompt)
+        self.model._check_prompt(job.prompt)
         with self._turn() as batch:
             job.number = calls.batch_add(batch, byref(job.request()))
             self.jobs[job.number] = job

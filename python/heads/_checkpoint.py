@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
@@ -57,6 +58,12 @@ class Opened:
     users: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
 
 
+def _check_ids(ids: Sequence[int], size: int) -> None:
+    for id in (min(ids, default=0), max(ids, default=0)):
+        if not 0 <= id < size:
+            raise InputError(f"{id} is no token of this model; its ids are 0 to {size - 1}")
+
+
 class Checkpoint:
     """What heads.Model says of opening, sharing and closing, and its texts as ids."""
 
@@ -77,7 +84,7 @@ class Checkpoint:
     def _open(self) -> None:
         threads, _, context, chunk, isa = self._options
         self._opened: Opened | None = None
-        self._why_closed = f"{self!r} is closed"
+        self._why_closed = f"heads.Model({self.path!r}) is closed"
         options = self._workspace_options(context)
         self.chunk: int = arguments.whole("chunk", chunk, 1)
         options.chunk = options.logit_rows = self.chunk
@@ -119,7 +126,7 @@ class Checkpoint:
         _open_models.discard(self)
 
     @property
-    def opened(self) -> Opened:
+    def _handles(self) -> Opened:
         """The handles, which live on while a call has them, even if the model is closed."""
         opened = self._opened
         if not opened:
@@ -127,9 +134,9 @@ class Checkpoint:
         return opened
 
     @contextmanager
-    def turn(self) -> Iterator[Opened]:
+    def _turn(self) -> Iterator[Opened]:
         """The handles, for a pass: while it goes on, no other does, and nobody closes the model."""
-        opened = self.opened
+        opened = self._handles
         with opened.lock:
             if opened is not self._opened:
                 raise HeadsError(self._why_closed)
@@ -141,11 +148,18 @@ class Checkpoint:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    async def __aenter__(self: Opener) -> Opener:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await asyncio.to_thread(self.close)  # which waits for a pass
+
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.path, *self._options)
 
     def __repr__(self) -> str:
-        return f"heads.Model({self.path!r})"
+        closed = "" if self._opened else ", closed"
+        return f"<heads.Model {self.path!r}{closed}>"
 
     # ---- text and ids ----
 
@@ -159,7 +173,7 @@ class Checkpoint:
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """The text of ids; skip_special: tokens such as BOS give none."""
         decoder = Decoder(self._text(), arguments.flag("skip_special", skip_special))
-        pieces = [decoder.push(id) for id in arguments.id_list("ids", ids)]
+        pieces = [decoder.push(self._known(id)) for id in arguments.id_list("ids", ids)]
         return b"".join([*pieces, decoder.finish()]).decode()
 
     def eos_ids(self) -> list[int]:
@@ -183,7 +197,7 @@ class Checkpoint:
 
     def token_bytes(self, id: int) -> bytes:
         """The same as bytes, of which a character may need several tokens'."""
-        id, room = arguments.whole("id", id, 0), create_string_buffer(64)
+        id, room = self._known(arguments.whole("id", id, 0)), create_string_buffer(64)
         n = calls.token_bytes(self._text(), id, room, len(room))
         if n > len(room):
             room = create_string_buffer(n)
@@ -192,10 +206,22 @@ class Checkpoint:
 
     def is_special(self, id: int) -> bool:
         """Whether a token is special, such as BOS."""
-        return bool(calls.is_special(self._text(), arguments.whole("id", id, 0)))
+        id = self._known(arguments.whole("id", id, 0))
+        return bool(calls.is_special(self._text(), id))
+
+    def _known(self, id: int) -> int:
+        """An id of the model or of its tokenizer, which may have more. Errors: it is of neither."""
+        if not calls.token_bytes(self._text(), id, None, 0):  # or it has no text
+            _check_ids([id], max(self.shape.vocab_size, self.shape.source_vocab))
+        return id
+
+    def _texts_of(self, ids: Sequence[int]) -> list[str]:
+        """For people: each token's text, or its number where the model has no tokenizer."""
+        known = self._handles.tokenizer is not None
+        return [self.token_text(id) if known else str(id) for id in ids]
 
     def _text(self) -> Handle:
-        tokenizer = self.opened.tokenizer
+        tokenizer = self._handles.tokenizer
         if not tokenizer:
             raise FileError(self._no_tokenizer)
         return tokenizer
@@ -203,21 +229,23 @@ class Checkpoint:
     def _ids(self, name: str, prompt: Prompt) -> list[int]:
         text = isinstance(prompt, str)
         ids = self._encoded(name, prompt) if text else arguments.id_list(name, prompt)
-        self.check_prompt(ids, self.shape.source_vocab)
+        self._check_prompt(ids, self.shape.source_vocab)
         return ids
 
     def text_ids(self, text: Prompt) -> list[int]:
         """The ids of a text for embed or classify, cut where the checkpoint says."""
         if not isinstance(text, str):
-            return arguments.id_list("texts", text)
-        ids, data, opened = INTS(), arguments.utf8("texts", text), self.opened
+            ids = arguments.id_list("texts", text)
+            _check_ids(ids, self.shape.source_vocab or self.shape.vocab_size)
+            return ids
+        ids, data, opened = INTS(), arguments.utf8("texts", text), self._handles
         n = calls.text_ids(opened.model, self._text(), data, len(data), byref(ids))
         return taken(ids, n)
 
     def _encoded(self, name: str, text: str, special: bool = True) -> list[int]:
         return self.encode(arguments.utf8(name, text), special)
 
-    def check_prompt(self, ids: Sequence[int], vocab_size: int = 0) -> None:
+    def _check_prompt(self, ids: Sequence[int], vocab_size: int = 0) -> None:
         """Raises InputError for what cannot be run. vocab_size: 0, the model's."""
         vocab_size = vocab_size or self.shape.vocab_size
         if len(ids) == 0:
@@ -226,13 +254,9 @@ class Checkpoint:
             raise ContextError(
                 f"the prompt has {len(ids)} tokens and the context has room for {self.context}"
             )
-        for id in (min(ids), max(ids)):
-            if not 0 <= id < vocab_size:
-                raise InputError(
-                    f"{id} is no token of this model; its ids are 0 to {vocab_size - 1}"
-                )
+        _check_ids(ids, vocab_size)
 
-    def must_continue(self) -> None:
+    def _must_continue(self) -> None:
         """Raises InputError if the model is an encoder."""
         if self.shape.encoder:
             raise InputError(
@@ -240,9 +264,9 @@ class Checkpoint:
                 "none; it is there for their vectors"
             )
 
-    def must_have_one_text(self, what: str) -> None:
+    def _must_have_one_text(self, what: str) -> None:
         """Raises InputError if the model is an encoder, or reads one text and writes another."""
-        self.must_continue()
+        self._must_continue()
         if self.shape.source_vocab:
             raise InputError(
                 "this model is an encoder-decoder: it reads a text and writes another, "
@@ -255,7 +279,7 @@ class Checkpoint:
         self, messages: Sequence[Mapping[str, str]], answer: bool = True, no_think: bool = False
     ) -> list[int]:
         """The ids of a conversation, and of the beginning of an answer."""
-        self.must_have_one_text("a conversation")
+        self._must_have_one_text("a conversation")
         given = arguments.messages(messages)
         array = (Message * len(given))(*(Message(r, text, len(text)) for r, text in given))
         clock = int(os.environ.get("SOURCE_DATE_EPOCH") or 0)
@@ -276,21 +300,21 @@ class Checkpoint:
         return end
 
     def _template(self) -> Handle:
-        opened = self.opened
+        opened = self._handles
         if not opened.chat:
             opened.chat = Handle(calls.chat_new(opened.model), calls.chat_free)
         return opened.chat
 
     # ---- models that read one text and write another ----
 
-    def must_fit_source(self, source: Prompt | None) -> None:
+    def _must_fit_source(self, source: Prompt | None) -> None:
         """Raises InputError where an encoder-decoder has none, or another model one."""
         if source is None and self.shape.source_vocab:
             raise InputError("this model is an encoder-decoder, so it needs a source")
         if source is not None and not self.shape.source_vocab:
             raise InputError("this model is no encoder-decoder, so source means nothing for it")
 
-    def begin(self, ids: list[int], lang: str | None = None) -> tuple[list[int], list[int] | None]:
+    def _begin(self, ids: list[int], lang: str | None = None) -> tuple[list[int], list[int] | None]:
         """What a text begins with after a prompt, and what an encoder reads before: the prompt and
         None, or the first tokens of an encoder-decoder's text and the prompt."""
         code = arguments.language(lang)
@@ -298,12 +322,12 @@ class Checkpoint:
             if code:
                 raise InputError("this model is no encoder-decoder, so lang means nothing for it")
             return ids, None
-        source, start, opened = int_array(ids), INTS(), self.opened
+        source, start, opened = int_array(ids), INTS(), self._handles
         calls.source_language(opened.model, opened.tokenizer, code, source, len(ids))
         n = calls.start_tokens(opened.model, opened.tokenizer, code, byref(start))
         return taken(start, n), list(source)
 
-    def target(self, name: str, text: Prompt) -> list[int]:
+    def _target(self, name: str, text: Prompt) -> list[int]:
         """The ids of a text that an encoder-decoder writes, without those that it begins with."""
         if isinstance(text, str) and self.shape.target_ids:
             raise InputError(
@@ -324,7 +348,7 @@ def _reopen_in_child() -> None:
         try:
             model._open()
         except HeadsError as error:
-            model._why_closed = f"{model!r} is closed: after a fork, {error}"
+            model._why_closed += f": after a fork, {error}"
 
 
 os.register_at_fork(after_in_child=_reopen_in_child)

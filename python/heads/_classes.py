@@ -41,7 +41,7 @@ def read_out(
         *(Text(ids, len(ids), second) for ids, (_, second) in zip(arrays, texts))
     )
     options = model._workspace_options(None)
-    with model.turn() as opened:
+    with model._turn() as opened:
         options.chunk, options.isa = model.chunk, calls.workspace_isa(opened.workspace)
         options.threads_of = opened.workspace.pointer
         data = room.ctypes.data_as(FLOATS)
@@ -57,14 +57,14 @@ def vectors(model: Checkpoint, texts: Sequence[Ids]) -> Floats:
 def labels(model: Checkpoint) -> list[str]:
     size, found = c_size_t(), []
     for i in range(model.shape.n_labels):
-        text = calls.label(model.opened.model, i, byref(size))
+        text = calls.label(model._handles.model, i, byref(size))
         found.append(bytes(text[: size.value]).decode("utf-8", "replace"))
     return found
 
 
 def pair_ids(model: Checkpoint, pair: Pair) -> Ids:
     first, second = (arguments.utf8("texts", text) for text in pair)
-    ids, at, opened = INTS(), c_int(), model.opened
+    ids, at, opened = INTS(), c_int(), model._handles
     given = (first, len(first), second, len(second))
     n = calls.pair_ids(opened.model, model._text(), *given, byref(ids), byref(at))
     return taken(ids, n), at.value

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
+from collections.abc import Callable
+from inspect import signature
 
 from . import _arguments as arguments
 from ._native import HeadsError, InputError
@@ -20,11 +23,13 @@ def export(
     shape_only: bool = False,
     bits: float | None = None,
     calibrate: bool | str | os.PathLike[str] = False,
+    progress: bool | Callable[[str, float], None] | None = None,
 ) -> None:
     """Makes the checkpoint `out` of a Hugging Face directory or hub id, a GGUF or a llama2.c file,
     as export.py does with the options of these names. It is written under another name and then
     renamed: a call that fails or is interrupted leaves what was there. Notes are
-    warnings. Calibration is slow, and gives other codes, where OPENBLAS_NUM_THREADS was not 1 when
+    warnings. progress: True shows a bar on stderr, None only where that is a terminal; a function
+    is called with the phase, such as "texts", and how much of the whole is done, from 0 to 1. Calibration is slow, and gives other codes, where OPENBLAS_NUM_THREADS was not 1 when
     numpy was imported. Errors: InputError (an argument); HeadsError, OSError."""
     from .exporter.assemble import pool_kv_heads
     from .exporter.convert import convert, open_model, refuse_overwriting
@@ -39,6 +44,8 @@ def export(
     shape_only = arguments.flag("shape_only", shape_only)
     kv_heads = None if kv_heads is None else arguments.whole("kv_heads", kv_heads, 1)
     bits = None if bits is None else arguments.number("bits", bits, 1, 32)
+    if progress is not None and not callable(progress):
+        progress = arguments.flag("progress", progress)
     if not isinstance(calibrate, bool):
         calibrate = arguments.path("calibrate", calibrate)
     if not isinstance(dtype, str) or dtype not in (*WEIGHTS, *BITS):
@@ -59,11 +66,18 @@ def export(
             out,
             dtype,
             shape_only,
-            note=lambda remark: warnings.warn(remark, stacklevel=4),
+            note=lambda remark: warnings.warn(_as_arguments(remark), stacklevel=4),
             rounding=rounding,
+            progress=progress,
         )
     except ExportError as error:
-        raise HeadsError(str(error)) from None
+        raise HeadsError(_as_arguments(str(error))) from None
+
+
+def _as_arguments(sentence: str) -> str:
+    """What the command says of its options, of the function's arguments."""
+    named = "|".join(name.replace("_", "-") for name in signature(export).parameters)
+    return re.sub(rf"--({named})\b", lambda option: option[1].replace("-", "_"), sentence)
 
 
 def main(arguments: list[str]) -> int:

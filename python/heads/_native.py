@@ -23,17 +23,25 @@ class HeadsError(RuntimeError):
     """The engine's sentence on what it refused or could not do. A full disk, logits that are not
     finite and a closed session are of none of the kinds below."""
 
+    __module__ = "heads"  # where people find it
+
 
 class FileError(HeadsError):
     """A file cannot be used: a checkpoint, for what it has or lacks, or a session's."""
+
+    __module__ = "heads"
 
 
 class InputError(HeadsError, ValueError):
     """A request is refused: an argument is out of range, or this model does not do it."""
 
+    __module__ = "heads"
+
 
 class ContextError(InputError):
     """More tokens than the context has room for."""
+
+    __module__ = "heads"
 
 
 class Error(Structure):
@@ -471,11 +479,11 @@ def watched(workspace: Handle | int, probe: Probe) -> Iterator[None]:
 class NotCopied:
     """What owns memory of the engine."""
 
-    copied_by: str = "it belongs to this process and to this object"
+    _copied_by: str = "it belongs to this process and to this object"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(
-            f"a heads.{type(self).__name__} cannot be copied or pickled: {self.copied_by}"
+            f"a heads.{type(self).__name__} cannot be copied or pickled: {self._copied_by}"
         )
 
 

@@ -58,7 +58,7 @@ class Writer(Checkpoint):
     def generate(
         self,
         prompts: Prompt,
-        max_tokens: int = 64,
+        max_tokens: int = 256,
         temperature: float | None = None,
         seed: int = 0,
         *,
@@ -72,7 +72,7 @@ class Writer(Checkpoint):
     def generate(
         self,
         prompts: Several,
-        max_tokens: int = 64,
+        max_tokens: int = 256,
         temperature: float | None = None,
         seed: int = 0,
         *,
@@ -86,7 +86,7 @@ class Writer(Checkpoint):
     def generate(
         self,
         prompts: Prompt,
-        max_tokens: int = 64,
+        max_tokens: int = 256,
         temperature: float | None = None,
         seed: int = 0,
         *,
@@ -98,7 +98,7 @@ class Writer(Checkpoint):
     def generate(
         self,
         prompts: Several,
-        max_tokens: int = 64,
+        max_tokens: int = 256,
         temperature: float | None = None,
         seed: int = 0,
         *,
@@ -110,7 +110,7 @@ class Writer(Checkpoint):
     def generate(
         self,
         prompts: Prompt | Several,
-        max_tokens: int = 64,
+        max_tokens: int = 256,
         temperature: float | None = None,
         seed: int = 0,
         *,
@@ -143,7 +143,7 @@ class Writer(Checkpoint):
         if stream:
             pieces = self._stream(jobs, parallel)
             return (piece for _, piece in pieces) if several is None else pieces
-        self.run(jobs, parallel, progress)
+        self._run(jobs, parallel, progress)
         texts = [job.completion() for job in jobs]
         return texts[0] if several is None else texts
 
@@ -151,7 +151,7 @@ class Writer(Checkpoint):
     def agenerate(
         self,
         prompts: Prompt,
-        max_tokens: int = 64,
+        max_tokens: int = 256,
         temperature: float | None = None,
         seed: int = 0,
         *,
@@ -163,7 +163,7 @@ class Writer(Checkpoint):
     def agenerate(
         self,
         prompts: Several,
-        max_tokens: int = 64,
+        max_tokens: int = 256,
         temperature: float | None = None,
         seed: int = 0,
         *,
@@ -175,7 +175,7 @@ class Writer(Checkpoint):
     def agenerate(
         self,
         prompts: Prompt,
-        max_tokens: int = 64,
+        max_tokens: int = 256,
         temperature: float | None = None,
         seed: int = 0,
         *,
@@ -187,7 +187,7 @@ class Writer(Checkpoint):
     def agenerate(
         self,
         prompts: Several,
-        max_tokens: int = 64,
+        max_tokens: int = 256,
         temperature: float | None = None,
         seed: int = 0,
         *,
@@ -198,7 +198,7 @@ class Writer(Checkpoint):
     def agenerate(
         self,
         prompts: Prompt | Several,
-        max_tokens: int = 64,
+        max_tokens: int = 256,
         temperature: float | None = None,
         seed: int = 0,
         *,
@@ -234,7 +234,7 @@ class Writer(Checkpoint):
         lang: str | Sequence[str | None] | None,
         schema: Schemas | None,
     ) -> list[GenerateJob]:
-        self.must_continue()
+        self._must_continue()
         if temperature is None:
             temperature = 0.0 if self.shape.greedy and not chances else 0.8
         sampling = Sampling(temperature=temperature, seed=seed, **chances)
@@ -242,7 +242,7 @@ class Writer(Checkpoint):
         with_codes, matchers = arguments.with_languages(prompts, lang), {}
         jobs = []
         for (prompt, code), one in zip(with_codes, arguments.schemas(schema, len(prompts))):
-            ids, source = self.begin(self._ids("prompts", prompt), code)
+            ids, source = self._begin(self._ids("prompts", prompt), code)
             grammar = None if one is None else grammars.of_schema(one)
             if grammar is not None and grammar not in matchers:
                 matchers[grammar] = grammars.matcher(self, grammar)
@@ -301,7 +301,7 @@ class Writer(Checkpoint):
         job = self._answer(messages, max_tokens, sampling, stop, no_think, schema)
         if stream:
             return (piece for _, piece in self._stream([job], 1))
-        self.run([job], 1, False)
+        self._run([job], 1, False)
         return job.completion()
 
     @overload
@@ -366,7 +366,7 @@ class Writer(Checkpoint):
     ) -> GenerateJob:
         most, stops = arguments.whole("max_tokens", max_tokens, 1), arguments.stops(stop)
         ids = self.chat_ids(messages, no_think=no_think)
-        self.check_prompt(ids)
+        self._check_prompt(ids)
         matcher = self._matcher(schema)
         return GenerateJob(self, ids, most, sampling, stops, is_chat=True, matcher=matcher)
 
@@ -380,7 +380,7 @@ class Writer(Checkpoint):
             batch.submit(job)
         return batch
 
-    def run(self, jobs: Sequence[Job], parallel: int, progress: bool) -> None:
+    def _run(self, jobs: Sequence[Job], parallel: int, progress: bool) -> None:
         """Runs jobs of heads._batch to their end, up to `parallel` of them at a time. Errors: the
         first that a job has."""
         with closing(self._batch(jobs, parallel)) as batch:

@@ -39,7 +39,7 @@ class HeadsLM(TemplateLM):
     ):
         super().__init__()
         self.model = Model(path, threads, kv, context, chunk=256)
-        self.model.must_have_one_text("the harness")
+        self.model._must_have_one_text("the harness")
         self.parallel, self._prefix = parallel, prefix_token_id
 
     @property
@@ -72,7 +72,7 @@ class HeadsLM(TemplateLM):
         for _, context, continuation in requests:
             ids = [*context, *continuation][-(self.model.context + 1) :]
             jobs.append(ScoreJob(ids, min(len(continuation), len(ids) - 1)))
-        self.model.run(jobs, self.parallel, progress=not disable_tqdm)
+        self.model._run(jobs, self.parallel, progress=not disable_tqdm)
         scores = [(sum(job.log_probabilities), all(job.greedy)) for job in jobs]
         for (key, _, _), score in zip(requests, scores):
             if key is not None:
@@ -97,7 +97,7 @@ class HeadsLM(TemplateLM):
             self._generation(*request.args)
             for request in tqdm(requests, desc="Tokenizing inputs", disable=disable_tqdm)
         ]
-        self.model.run(jobs, self.parallel, progress=not disable_tqdm)
+        self.model._run(jobs, self.parallel, progress=not disable_tqdm)
         texts = [str(job.completion()) for job in jobs]
         for request, text in zip(requests, texts):
             self.cache_hook.add_partial("generate_until", request.args, text)

@@ -6,22 +6,37 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from ctypes import byref
-from typing import Any, overload
+from typing import Any, Dict, overload
 
 import numpy as np
 
 from . import _arguments as arguments
 from . import _classes as classes
+from . import _html as html
 from . import _looking as looking
 from ._arguments import Floats, Prompt
 from ._attention import Attention, attention
 from ._batch import ScoreJob
 from ._classes import Label, Pair, Ranked
 from ._native import InputError, KvPlan, calls
+from ._public import own
 from ._writer import Writer
 from .session import Session
 
 
+class Kv(Dict[str, int]):
+    """What Model.kv says; a notebook shows it as a table."""
+
+    def _repr_html_(self) -> str:
+        rows = {
+            "each token": self["bytes_per_token"],
+            "state, whatever the length": self["state"],
+            f"a context of {self['context']} tokens": self["reserved"],
+        }
+        return html.table((name, html.in_bytes(n)) for name, n in rows.items())
+
+
+@own
 class Model(Writer):
     """A checkpoint that `heads.export` or export.py made, mapped, with threads to run it on.
 
@@ -52,25 +67,25 @@ class Model(Writer):
 
         An encoder-decoder reads the context, and the continuation is what it writes, after the
         tokens that its texts begin with; no token is put after it. lang: as in generate."""
-        self.must_continue()
+        self._must_continue()
         pairs = arguments.pairs("contexts", contexts, "continuations", continuations)
         parallel = arguments.whole("parallel", parallel, 1)
         progress = arguments.flag("progress", progress)
         jobs = [
             self._score_job(*pair, code) for pair, code in arguments.with_languages(pairs, lang)
         ]
-        self.run(jobs, parallel, progress)
+        self._run(jobs, parallel, progress)
         return [(sum(job.log_probabilities), all(job.greedy)) for job in jobs]
 
     def _score_job(self, context: Prompt, continuation: Prompt, lang: str | None) -> ScoreJob:
         if not self.shape.source_vocab and not arguments.language(lang):
             return ScoreJob(*self._pair(context, continuation))
-        start, source = self.begin(self._ids("contexts", context), lang)
-        ids = self.target("continuations", continuation)
+        start, source = self._begin(self._ids("contexts", context), lang)
+        ids = self._target("continuations", continuation)
         if not ids:
             raise InputError("score: a continuation has at least one token")
-        self.check_prompt(start + ids[:-1])
-        self.check_prompt(ids[-1:])
+        self._check_prompt(start + ids[:-1])
+        self._check_prompt(ids[-1:])
         return ScoreJob(start + ids, len(ids), source=source)
 
     def _pair(self, context: Prompt, continuation: Prompt) -> tuple[list[int], int]:
@@ -88,8 +103,8 @@ class Model(Writer):
             ids = begin + arguments.id_list("continuations", continuation)
         if not begin or len(ids) <= len(begin):
             raise InputError("score: a context and a continuation have at least one token each")
-        self.check_prompt(ids[:-1])
-        self.check_prompt(ids[-1:])
+        self._check_prompt(ids[:-1])
+        self._check_prompt(ids[-1:])
         return ids, len(ids) - len(begin)
 
     def logits(self, ids: Prompt, source: Prompt | None = None, lang: str | None = None) -> Floats:
@@ -100,7 +115,7 @@ class Model(Writer):
 
     def perplexity(self, text: str) -> float:
         """As ./run --ppl: in windows of the context, each begun with the tokenizer's BOS."""
-        self.must_have_one_text("perplexity")
+        self._must_have_one_text("perplexity")
         begin, ids = self.encode(""), self._encoded("text", text, special=False)
         size = self.context - len(begin)
         windows = [begin + ids[at : at + size] for at in range(0, len(ids), size)]
@@ -109,7 +124,7 @@ class Model(Writer):
         ]
         if not jobs:
             raise InputError("perplexity: at least two tokens are needed")
-        self.run(jobs, 1, False)
+        self._run(jobs, 1, False)
         scores = [x for job in jobs for x in job.log_probabilities]
         return float(np.exp(-np.mean(scores)))
 
@@ -124,15 +139,15 @@ class Model(Writer):
         are as in ./run --heads, and take 4 n_layers n_heads n^2 bytes for n tokens. source,
         lang: as in session; a text then begins as the model's texts do, and ids with the first
         token. Errors: more than max_bytes."""
-        self.must_fit_source(source)
+        self._must_fit_source(source)
         max_bytes = arguments.whole("max_bytes", max_bytes, 0, 2**63 - 1)
-        start, read = self.begin([] if source is None else self._ids("source", source), lang)
+        start, read = self._begin([] if source is None else self._ids("source", source), lang)
         if isinstance(text, str):
             one = source is None
-            text = self._encoded("text", text) if one else start + self.target("text", text)
+            text = self._encoded("text", text) if one else start + self._target("text", text)
         ids = arguments.id_list("text", text)
-        self.check_prompt(ids)
-        with self.turn() as opened:
+        self._check_prompt(ids)
+        with self._turn() as opened:
             return attention(self, opened.workspace, read or [], ids, max_bytes)
 
     def probs(
@@ -205,23 +220,23 @@ class Model(Writer):
 
     # ---- the model ----
 
-    def kv(self, context: int | None = None) -> dict[str, int]:
-        """Bytes that a text's cache takes: per token (until a sliding window is full), the state
-        that does not grow, and all that is reserved for the context."""
+    def kv(self, context: int | None = None) -> Kv:
+        """Bytes that a text's cache takes, as a dict: per token (until a sliding window is full),
+        the state that does not grow, and all that is reserved for the context."""
         plan = KvPlan()
         options = self._workspace_options(self.context if context is None else context)
-        calls.model_kv_plan(self.opened.model, byref(options), byref(plan))
-        return {
-            "context": options.context,
-            "bytes_per_token": plan.bytes_per_token,
-            "state": plan.state,
-            "reserved": plan.reserved,
-        }
+        calls.model_kv_plan(self._handles.model, byref(options), byref(plan))
+        return Kv(
+            context=options.context,
+            bytes_per_token=plan.bytes_per_token,
+            state=plan.state,
+            reserved=plan.reserved,
+        )
 
     def info(self) -> dict[str, Any]:
         """The model's shape, and how it is run."""
         shape = {name: getattr(self.shape, name) for name, _ in self.shape._fields_}
-        workspace = self.opened.workspace
+        workspace = self._handles.workspace
         return {
             "path": self.path,
             **shape,
@@ -247,11 +262,11 @@ class Model(Writer):
             if source is not None or arguments.language(lang) or heads:
                 raise InputError("a saved session has its source, its language and all its heads")
             path = os.fsencode(arguments.path("path", path))
-            with self.turn() as opened:
+            with self._turn() as opened:
                 return Session(self, opened, calls.sequence_load(opened.workspace, path))
-        self.must_fit_source(source)
-        start, ids = self.begin([] if source is None else self._ids("source", source), lang)
-        with self.turn() as opened:
+        self._must_fit_source(source)
+        start, ids = self._begin([] if source is None else self._ids("source", source), lang)
+        with self._turn() as opened:
             session = Session(self, opened, calls.sequence_new(opened.workspace, True), start)
             if heads:
                 calls.sequence_off(session._handle(), heads)

@@ -13,13 +13,15 @@ from ._arguments import Floats, Prompt
 from ._batch import read_source
 from ._checkpoint import Checkpoint, Opened
 from ._native import ContextError, Handle, HeadsError, InputError, NotCopied, calls, int_array
+from ._public import own
 
 
+@own
 class Session(NotCopied):
     """A text in its KV cache, which can be fed, forked, rewound and saved. One thread at a time.
     Model.session makes one."""
 
-    copied_by: str = "fork() makes another that begins alike, and save() writes it to a file"
+    _copied_by: str = "fork() makes another that begins alike, and save() writes it to a file"
 
     def __init__(
         self, model: Checkpoint, opened: Opened, sequence: int, start: list[int] | None = None
@@ -40,7 +42,7 @@ class Session(NotCopied):
 
     @contextmanager
     def _turn(self) -> Iterator[Handle]:
-        with self.model.turn():
+        with self.model._turn():
             yield self._handle()
 
     def _read(self, source: list[int]) -> None:
@@ -58,12 +60,12 @@ class Session(NotCopied):
     def _ids(self, text: Prompt) -> list[int]:
         model, begins = self.model, len(self) == 0
         if isinstance(text, str) and model.shape.source_vocab:
-            ids = [*(self._first() if begins else []), *model.target("text", text)]
+            ids = [*(self._first() if begins else []), *model._target("text", text)]
         elif isinstance(text, str):
             ids = model._encoded("text", text, special=begins)
         else:
             ids = arguments.id_list("text", text)
-        model.check_prompt(ids)
+        model._check_prompt(ids)
         if len(self) + len(ids) > model.context:
             raise ContextError(
                 f"{len(ids)} tokens after {len(self)} do not fit into a context of {model.context}"
@@ -110,6 +112,7 @@ class Session(NotCopied):
 
     @property
     def tokens(self) -> list[int]:
+        """The ids that it holds."""
         with self._turn() as sequence:
             return calls.sequence_tokens(sequence)[: len(self)]
 
@@ -125,3 +128,16 @@ class Session(NotCopied):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    async def __aenter__(self) -> Session:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        try:
+            n = f"{len(self)} of {self.model.context} tokens"
+        except HeadsError:
+            n = "closed"
+        return f"<heads.Session of {self.model.path!r}, {n}>"

@@ -81,7 +81,7 @@ def main() -> None:
             ids = model.encode(f"{json.dumps(schema)[:200]}\n\nAn example, as JSON:\n")[:300]
             jobs.append(GenerateJob(model, ids, LIMIT, sampling, [], matcher=matcher))
             asked.append((draft, schema))
-        model.run(jobs, 8, False)
+        model._run(jobs, 8, False)
     for job, (draft, schema) in zip(jobs, asked):
         text = job.bytes.decode()
         if job.stopped != "eos":

@@ -96,7 +96,7 @@ class Expected:
         n_top = body.get("top_logprobs", 0) if is_chat else body.get("logprobs")
         n_top = n_top if body.get("logprobs") is not None else None
         job = GenerateJob(self.model, ids, body["max_tokens"], sampling, stops, is_chat, n_top)
-        self.model.run([job], 1, False)
+        self.model._run([job], 1, False)
         return job.new_text(), job.stopped, [x.log_probability for x in job.likely]
 
     def vectors(self, body: dict) -> bytes:

@@ -190,9 +190,9 @@ def test_forks_and_saved_sessions_have_the_source(tmp_path, run, kv):
             return found
 
         def read(shared: int, source: list[int]) -> int:
-            sequence = calls.sequence_new(model.opened.workspace, shared)
+            sequence = calls.sequence_new(model._handles.workspace, shared)
             run_of = Run(sequence, int_array(source), len(source), 0)
-            calls.read_sources(model.opened.workspace, byref(run_of), 1)
+            calls.read_sources(model._handles.workspace, byref(run_of), 1)
             return sequence
 
         source, target = golden["sources"][3], golden["targets"][4][:40]
@@ -208,9 +208,9 @@ def test_forks_and_saved_sessions_have_the_source(tmp_path, run, kv):
                 with pytest.raises(heads.HeadsError, match="cannot get another source"):
                     other = Run(parent, int_array([5]), 1, 0)
                     calls.sequence_rewind(parent, 33)
-                    calls.read_sources(model.opened.workspace, byref(other), 1)
+                    calls.read_sources(model._handles.workspace, byref(other), 1)
             calls.sequence_free(parent)
-            loaded = calls.sequence_load(model.opened.workspace, str(tmp_path / "saved").encode())
+            loaded = calls.sequence_load(model._handles.workspace, str(tmp_path / "saved").encode())
             assert rows(loaded, target[33:]) == plain[33:]
             assert rows(empty, target) == plain
             assert rows(fork, target[20:]) == plain[20:]
@@ -218,7 +218,7 @@ def test_forks_and_saved_sessions_have_the_source(tmp_path, run, kv):
             # Another source in the place of what was mapped.
             calls.sequence_rewind(loaded, 0)
             again = Run(loaded, int_array(golden["sources"][2]), 17, 0)
-            calls.read_sources(model.opened.workspace, byref(again), 1)
+            calls.read_sources(model._handles.workspace, byref(again), 1)
             assert rows(loaded, target) == rows(read(0, golden["sources"][2]), target) != plain
             for sequence in (loaded, empty, fork, grandchild):
                 calls.sequence_free(sequence)

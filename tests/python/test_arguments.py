@@ -209,7 +209,7 @@ def test_what_holds_memory_of_the_engine_is_not_copied(models):
     model = models["stories"]
     session, job = model.session(), heads._batch.Batch(model, 1)
     session.feed("Once")
-    for made in (session, job, session._handle(), [session], model.opened.workspace):
+    for made in (session, job, session._handle(), [session], model._handles.workspace):
         for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
             if isinstance(made, list) and duplicate is copy.copy:
                 continue  # the list alone
@@ -217,7 +217,7 @@ def test_what_holds_memory_of_the_engine_is_not_copied(models):
                 duplicate(made)
     for duplicate in (copy.copy, copy.deepcopy):  # a model is its path and options
         with duplicate(model) as other:
-            assert other.opened is not model.opened
+            assert other._handles is not model._handles
             assert other.generate("Once", 3) == model.generate("Once", 3)
     with pytest.raises(TypeError, match="made by heads.Model.session"):
         heads.Session(model, 5, 5)

@@ -389,7 +389,7 @@ def test_vectors_are_runs(run, tmp_path, options):
         assert m.embed(texts[3]).tobytes() == want[3].tobytes()
         assert m.embed([test_encoders.spell(texts[0])]).tobytes() == want[:1].tobytes()
         assert m.embed([]).shape == (0, m.shape.n_embd)
-        for bad, says in (([[]], "text 0 has no ids"), ([[999]], "token 0 is 999")):
+        for bad, says in (([[]], "text 0 has no ids"), ([[999]], "999 is no token of this model")):
             with pytest.raises(heads.HeadsError, match=says):
                 m.embed(bad)
 
@@ -447,7 +447,7 @@ def test_numpy_exports_with_one_thread(tmp_path, command):
     [
         (LLAMA, {"dtype": "q5"}, "dtype: 'q5' is none of f32, bf16, q8, q4"),
         (LLAMA, {"kv_heads": 5}, "5"),
-        (LLAMA, {"revision": "main"}, "--revision is for hub ids"),
+        (LLAMA, {"revision": "main"}, "revision is for hub ids"),
         ("no/such/file", {}, "no such file or directory"),
     ],
 )
@@ -546,7 +546,7 @@ def test_an_encoder_continues_nothing(tmp_path):
     path = test_encoders.exported(test_encoders.with_texts(tmp_path / "source"), tmp_path / "m")
     with heads.Model(path) as m:
         assert m.info()["encoder"]
-        m.run = m.session = None
+        m._run = m.session = None
         for call in (
             lambda: m.generate("the words"),
             lambda: m.generate("the words", stream=True),

@@ -78,7 +78,7 @@ class VectorAnswer(Asked):
             raise InputError(engine.no_vectors)
         texts = [(self.model.text_ids(text), 0) for text in request.texts]
         for ids, _ in texts:
-            self.model.check_prompt(ids)
+            self.model._check_prompt(ids)
         self.job, self.base64 = VectorJob(texts, self.model.shape.vector), request.base64
 
     def all_jobs(self) -> list:

@@ -22,7 +22,7 @@ _lock = threading.Lock()
 def template_text(model: Model) -> str:
     """The template as the checkpoint keeps it, "" if there is none."""
     size = c_size_t()
-    text = calls.chat_template(model.opened.model, byref(size))
+    text = calls.chat_template(model._handles.model, byref(size))
     return string_at(text, size.value).decode("utf-8", "replace") if text else ""
 
 

@@ -27,7 +27,7 @@ class Answer(Asked):
 
     def __init__(self, engine: Engine, request: Request):
         super().__init__(engine)
-        self.model.must_continue()
+        self.model._must_continue()
         self.request, self.stream = request, request.stream
         kind = "chatcmpl" if request.is_chat else "cmpl"
         self.head = {
@@ -36,7 +36,7 @@ class Answer(Asked):
             "model": engine.model_name,
         }
         if request.echo:
-            self.model.must_have_one_text("echo")
+            self.model._must_have_one_text("echo")
         template = template_text(self.model) if request.is_chat else ""
         functions = [x["function"] for x in request.tools]
         self.format = format_of(self.model, template, functions) if functions else None
@@ -47,7 +47,7 @@ class Answer(Asked):
             if id >= self.model.shape.vocab_size:
                 raise Refused(f"logit_bias: {id} is no token of this model", "logit_bias")
         self.prompts = [self._prompt_ids(prompt) for prompt in request.prompts]
-        begun = [self.model.begin(ids, request.lang) for ids in self.prompts]
+        begun = [self.model._begin(ids, request.lang) for ids in self.prompts]
         self.opened = self.thinks and self._thought_begun()
         self.ends = self._ends()
         self.matcher = self._matcher()
@@ -118,7 +118,7 @@ class Answer(Asked):
             ids = self.model.chat_ids(prompt, no_think=self.request.no_think)
         else:
             ids = self.model.encode(prompt) if isinstance(prompt, str) else prompt
-        self.model.check_prompt(ids, self.model.shape.source_vocab)
+        self.model._check_prompt(ids, self.model.shape.source_vocab)
         return ids
 
     def _job(self, ids: list[int], source: list[int] | None, choice: int) -> GenerateJob:
