@@ -119,7 +119,7 @@ typedef struct {  // rows first..first+n-1 of a pass: tokens of one sequence fro
 
 typedef struct {  // a row of a pass
     const Sequence *sequence;
-    int id, pos, span;
+    int id, pos, place, span;  // place: the row of embed_pos
 } Token;
 
 // The input of a product, rounded for the weights' dtypes (kernels.h, Rows).

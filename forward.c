@@ -5,9 +5,12 @@
 
 // ---- passes ----
 
+// Padding inside a text has a place of its own, and the tokens after it do not count it.
 void add_span(Workspace *w, Sequence *s, const int *tokens, int n, int pos, int n_logits) {
-    for (int i = 0; i < n; i++)
-        w->tokens[w->n_rows + i] = (Token){s, tokens[i], pos + i, w->n_spans};
+    for (int i = 0, next = pos; i < n; i++) {
+        int place = tokens[i] == w->tower->padding ? w->model->context : next++;
+        w->tokens[w->n_rows + i] = (Token){s, tokens[i], pos + i, place, w->n_spans};
+    }
     w->spans[w->n_spans++] = (Span){s, w->n_rows, n, pos, n_logits};
     w->n_rows += n;
 }

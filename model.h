@@ -227,6 +227,7 @@ typedef struct {  // an encoder or a decoder: embedding, layers, last norm
     int first, n;            // of Model.layers
     int vocab_size;
     Matrix embed, embed_pos; // (vocab_size, d_embed); (context, d_embed), if positions are learned
+    int padding;             // token whose position is a last row of embed_pos; -1: none
     Norm embed_norm;         // [d_embed]
     Norm norm;               // [n_embd]; may be absent
 } Tower;

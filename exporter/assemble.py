@@ -130,7 +130,7 @@ def _hollow_parts(knobs: Knobs, name: str, module: str | None) -> list[tuple[str
     if kind == "output" and knobs.tied:
         return [(name + ".bias", without_numbers(shape[0]))] if kind in knobs.biased else []
     if kind in ("embed_pos", "source_embed_pos"):
-        shape = (knobs.context, knobs.n_embd)
+        shape = (knobs.context + _pads(knobs, kind), knobs.n_embd)
     split = _split(knobs, name, layer)
     parts = [(part, take(without_numbers(*shape))) for part, take in split]
     if _has_bias(knobs, kind):
@@ -207,8 +207,8 @@ def _parts(
         _check_shape(weight, knobs.shape(kind, layer), transposed)
         if transposed:
             weight = weight.map(lambda w: np.ascontiguousarray(w.T), weight.shape[::-1])
-        if kind in ("embed_pos", "source_embed_pos") and knobs.skipped_positions:
-            weight = weight.slice(knobs.skipped_positions, weight.shape[0])
+        if kind in ("embed_pos", "source_embed_pos"):
+            weight = _positions(knobs, kind, weight)
         parts += [(part, take(weight)) for part, take in _split(knobs, name, layer)]
     if _has_bias(knobs, kind):
         bias = left.pop(module + ".bias", None)
@@ -220,6 +220,20 @@ def _parts(
         elif not is_tied:
             absent.append(module + ".bias")
     return parts
+
+
+def _pads(knobs: Knobs, kind: str) -> bool:
+    """Whether a table of positions ends with padding's: an encoder's, where padding has one."""
+    return knobs.padding >= 0 and (kind == "source_embed_pos" or not knobs.source_layers)
+
+
+def _positions(knobs: Knobs, kind: str, table: Tensor) -> Tensor:
+    """The rows of a table that positions use."""
+    first, pad = knobs.skipped_positions, knobs.padding
+    if not _pads(knobs, kind):
+        return table.slice(first, table.shape[0]) if first else table
+    shape = (knobs.context + 1, table.shape[1])
+    return table.map(lambda rows: np.concatenate([rows[first:], rows[pad : pad + 1]]), shape)
 
 
 def _has_bias(knobs: Knobs, kind: str) -> bool:

@@ -92,6 +92,7 @@ class Knobs:
     bare_norms: tuple[str, ...] = ()  # the LayerNorms that have none
     norm_offset: float = 0.0  # added to the weights of every norm
     skipped_positions: int = 0  # rows of embed_pos that no position uses, before the others
+    padding: int = -1  # of an encoder's tokens: has row `padding` of embed_pos wherever it stands
     logit_scale: float = 1.0  # which goes into the final norm
     conv1d: bool = False  # a layer's matrices are stored [n_in, n_out]
     grouped_qkv: bool = (
@@ -119,6 +120,8 @@ class Knobs:
         meta.update(self.pooling)
         meta.update(self.classes)
         meta.update(self.rules)
+        if self.padding >= 0:
+            meta["model.padding"] = self.padding
         if self.width != self.n_embd:
             meta["model.d_embed"] = self.width
         if "head_dense" in tensors:

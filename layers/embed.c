@@ -30,7 +30,7 @@ static void embed_row(const void *arg, int t, int thread) {
     if (m->emb_scale != 1.0f) w->k->scale(x, m->emb_scale, m->d_embed);
     if (m->embed_type) w->k->add(x, type_of(m, &w->tokens[t]), m->d_embed);
     if (s->embed_pos.data) {
-        unpack_row(w, learned, &s->embed_pos, w->tokens[t].pos);
+        unpack_row(w, learned, &s->embed_pos, w->tokens[t].place);
         w->k->add(x, learned, m->d_embed);
     }
     if (s->embed_norm.w) norm_row(w, x, &s->embed_norm, x, m->d_embed);

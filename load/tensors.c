@@ -380,12 +380,16 @@ static int get_layer(Loader *x, int i) {
 static int get_layer_stack(Loader *x, Tower *s, const char *prefix) {
     Name pos = name_of(-1, prefix, "embed_pos"), embed_norm = name_of(-1, prefix, "embed_norm");
     Name norm = name_of(-1, prefix, "norm");
-    int d = x->m->d_embed;
+    int d = x->m->d_embed, rows = x->m->context;
+    s->padding = -1;
     if (optional_norm(x, &s->embed_norm, -1, embed_norm.text, d) ||
         optional_norm(x, &s->norm, -1, norm.text, x->m->n_embd))
         return -1;
     if (!read_tensor(&x->r, pos.text)) return 0;
-    if (need_table(x, &s->embed_pos, pos.text, x->m->context, d)) return -1;
+    if ((x->m->encoder || s == &x->m->source) &&
+        read_int(&x->r, "model.padding", 0, s->vocab_size - 1, -1, &s->padding))
+        return -1;
+    if (need_table(x, &s->embed_pos, pos.text, rows + (s->padding >= 0), d)) return -1;
     if (s->embed_pos.dtype == F32) return 0;
     return fail(x->err, "tensor %s is %s, expected f32", pos.text, dtypes[s->embed_pos.dtype].name);
 }

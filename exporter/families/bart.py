@@ -53,6 +53,7 @@ class BartTensors(Part):
         if self.kind == M2M_SINUSOID:
             left.pop(name.replace("weight", "weights"), None)
             table, first = m2m_sinusoid(*self.table), self.first
+            table[first - 1] = 0  # padding's
             held = left.get(name)
             if held is not None and not np.allclose(held.array()[first:], table[first:], atol=1e-4):
                 raise ExportError(f"tensor {name} holds no sinusoids, which this family has")
@@ -154,7 +155,8 @@ def bart_like(
     k.biased = (*QKVO, *FFN, *CROSS, *["output"] * (kind != M2M_SINUSOID))
     k.skipped_positions = 2 if kind == LEARNED else 0
     if kind == M2M_SINUSOID:
-        k.skipped_positions = c.int("pad_token_id", 1, least=0) + 1
+        pad = c.int("pad_token_id", 1, least=0)
+        k.padding, k.skipped_positions = pad if pad < source_vocab else -1, pad + 1
     table = (k.context + k.skipped_positions, n_embd)
     tensors = BartTensors(
         [True] * k.n_layers,

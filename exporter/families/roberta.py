@@ -23,9 +23,11 @@ def roberta(c: Config) -> Knobs:
 
 
 def skip_padding(c: Config, k: Knobs, pad: int | None = None) -> Knobs:
-    """The first positions belong to padding, and no token of a text has them."""
+    """The first positions are no token's, but for the last of these, which an encoder's padding
+    has. A decoder's would be other with a cache than without."""
     if pad is None:
         pad = c.int("pad_token_id", 1, least=0)
+    k.padding = pad if k.mask and pad < k.vocab_size else -1
     k.skipped_positions = pad + 1
     k.context -= k.skipped_positions
     if k.context < 1:

@@ -228,6 +228,8 @@ def compute(model, torch) -> dict:
     sources, targets, rows, greedy, margins = [], [], [], [], []
     for n_source, n in (*LENGTHS, (most, most)):
         source = torch.randint(5, min(config.vocab_size, 49), (n_source,)).tolist()
+        if config.model_type in ("fsmt", "m2m_100") and n_source == 17:
+            source[5] = source[9] = source[10] = config.pad_token_id  # which positions do not count
         target = [start, *torch.randint(5, min(n_target, 49), (n - 1,)).tolist()]
         with torch.no_grad():
             # With a cache FSMT would see later tokens of a target that is given whole.

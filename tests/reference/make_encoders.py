@@ -244,6 +244,9 @@ def make(name: str, seed: int, out: Path, edit=None) -> Path:
     texts = [
         torch.randint(3, config.vocab_size, (n,)).tolist() for n in (*LENGTHS, longest(config))
     ]
+    if model_type in SKIPS_PADDING:
+        pad = model.get_input_embeddings().padding_idx
+        texts.append([3, pad, 4, pad, pad, 5])
     hidden, logits = compute(model.eval(), texts, torch)
     made = dict(
         by="tests/reference/make_encoders.py",
