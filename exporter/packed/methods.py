@@ -10,6 +10,7 @@ from ..tensor import ExportError, Tensor
 from .compressed import compressed_tensors
 from .floats import bitnet, fbgemm_fp8, fp8, modelopt, mxfp4_experts
 from .integers import auto_round, awq, gptq, neural_compressor
+from .mlx import metal, mlx
 from .nf4 import bitsandbytes
 
 METHODS = {
@@ -23,6 +24,7 @@ METHODS = {
     "fp8": fp8,
     "gptq": gptq,
     "intel/auto-round": auto_round,
+    "metal": metal,
     "modelopt": modelopt,
     "mxfp4": mxfp4_experts,
     "rtn": neural_compressor,
@@ -30,7 +32,8 @@ METHODS = {
 # AutoGPTQ's and AutoAWQ's own files, which they wrote before config.json had a place for it.
 FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 OLD = {"w_bit": "bits", "q_group_size": "group_size"}  # keys in them
-KEYS = ("quantization_config", *FILES)  # what the first of them says counts
+MLX = "quantization"
+KEYS = (MLX, "quantization_config", *FILES)  # what the first of them says counts
 
 
 def packing_beside(directory: str, config: dict, tensors: dict[str, Tensor]) -> dict:
@@ -66,7 +69,10 @@ def dequantize(c: Config, left: dict[str, Tensor]) -> None:
     else:
         q = Config(values, f"{c.where}: {key}")
     before = dict(left)
-    q.choice("quant_method", METHODS, FILES.get(key))(q, left)
+    if key == MLX:
+        mlx(q, left, c.get("model_type"))
+    else:
+        q.choice("quant_method", METHODS, FILES.get(key))(q, left)
     q.finish()
     if before and left == before:
         raise ExportError(f"{q.where} says that weights are packed, but the checkpoint has none")

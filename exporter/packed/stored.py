@@ -47,7 +47,8 @@ class Module:
         self.left, self.name = left, name
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """One of its tensors, of this shape, in which -1 is any size. Errors: ExportError."""
+        """One of its tensors, of this shape, in which -1 is any size; without one, of any. Errors:
+        ExportError."""
         tensor = self.find(name, *shape)
         if tensor is None:
             raise ExportError(f"the checkpoint lacks the tensor {self.name}.{name}")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Weights that other tools have packed mean what these tools say: compressed-tensors (also for AWQ
-and modelopt, by its converters) and bitsandbytes, bit for bit in float32, on random numbers and odd
-sizes; and a checkpoint of transformers that compressed-tensors has packed gives its logits.
+and modelopt, by its converters), bitsandbytes and metal, bit for bit in float32, on random numbers
+and odd sizes; and a checkpoint of transformers that compressed-tensors has packed gives its logits.
 
     python tests/reference/live_packed.py [--seed S]
 
@@ -215,6 +215,20 @@ def check_bitsandbytes() -> bool:
     return good & same("bitsandbytes int8", ours(tensors, q), want)
 
 
+def check_metal() -> bool:
+    """MLX's words, in transformers' form of them."""
+    from transformers.integrations import metal_quantization
+
+    good = True
+    for bits in (2, 4, 8):
+        parts = metal_quantization._affine_quantize_tensor(torch.randn(36, 64), 32, bits)
+        want = {"a.weight": metal_quantization._affine_dequantize_tensor(*parts, 32, bits)}
+        tensors = dict(zip(("a.weight", "a.scales", "a.qbiases"), parts))
+        q = {"quant_method": "metal", "bits": bits, "group_size": 32}
+        good &= same(f"metal, {bits} bits", ours(tensors, q), want)
+    return good
+
+
 def check_transformers() -> bool:
     """The logits of a checkpoint whose matrices are packed."""
     from compressed_tensors.compressors.base import BaseCompressor
@@ -257,7 +271,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     torch.manual_seed(parser.parse_args().seed)
     checks = [check_compressed_tensors, check_awq, check_modelopt, check_bitsandbytes]
-    checks.append(check_transformers)
+    checks += [check_metal, check_transformers]
     return 0 if all([check() for check in checks]) else 1
 
 
