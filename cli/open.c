@@ -36,11 +36,12 @@ static void check_encoder_decoder(const Options *o, const char *path) {
         usage("%s %s; it has -p, %s", path, what, verb_names(OF_ENCODER_DECODERS));
 }
 
-// A decoder that has classes has no logits.
-static void check_classifier(const Program *p) {
+// A decoder that has classes has no logits, nor has one that was saved without its output.
+static void check_headless(const Program *p) {
     if (p->o->draft_model || !(p->o->verb & OF_CLASSIFIERS))
-        usage("%s has a head for classes in place of logits, so it generates nothing; it has %s",
-              p->path, names_of(p, OF_CLASSIFIERS));
+        usage("%s has %s, so it generates nothing; it has %s", p->path,
+              p->shape.n_labels ? "a head for classes in place of logits" : "no output matrix",
+              names_of(p, OF_CLASSIFIERS));
 }
 
 void need_weights(const heads_model *model, const char *path) {
@@ -63,7 +64,7 @@ static void check_kind(const Program *p) {
     const Options *o = p->o;
     bool reads_source = p->shape.source_vocab, runs = !(o->verb & (KV | INFO | CHECK));
     if (p->shape.encoder) check_encoder(p);
-    else if (p->shape.n_labels) check_classifier(p);
+    else if (p->shape.n_labels || !p->facts.has_logits) check_headless(p);
     if (o->verb == HEADS && o->writes && (o->target || !reads_source))
         usage("%s means nothing for %s", o->writes,
               o->target ? "a --target that is given" : "--heads");

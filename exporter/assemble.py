@@ -38,8 +38,17 @@ def assemble(
         )
         return next((n for n in found if f"{n}.weight" in left or n in left), found[0])
 
-    if "output" in names:
-        _tie(knobs, module(names["embed"]), module(names["output"]), left, remarks)
+    output = module(names.get("output"))
+    if output and bare and not knobs.tied and output + ".weight" not in left:
+        output, names = None, {name: of for name, of in names.items() if name != "output"}
+        remarks.append(
+            "the checkpoint has no output matrix, as models saved for vectors of texts: it writes "
+            "no text"
+        )
+    if output:
+        _tie(knobs, module(names["embed"]), output, left, remarks)
+    else:
+        knobs.has_head, knobs.logit_scale = False, 1.0
     absent: list[str] = []
     found = _each(
         knobs, names, lambda name, names: _parts(knobs, name, module(names), left, absent)

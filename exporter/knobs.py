@@ -59,6 +59,7 @@ class Knobs:
     nested: list[bool] = field(default_factory=lambda: [False])  # branches one in the other
     emb_scale: float = 1.0
     d_embed: int = 0  # width of the embedding; 0: n_embd
+    has_head: bool = True  # False: it gives hidden states and no logits
     head_act: int = 0  # between the last norm and the output, in masked language models
     final_softcap: float = 0.0
     ropes: list[Rope] = field(default_factory=list)
@@ -122,6 +123,8 @@ class Knobs:
         meta.update(self.rules)
         if self.padding >= 0:
             meta["model.padding"] = self.padding
+        if not self.has_head:
+            meta["model.head"] = 0
         if self.width != self.n_embd:
             meta["model.d_embed"] = self.width
         if "head_dense" in tensors:

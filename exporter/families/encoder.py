@@ -59,9 +59,6 @@ class Encoder(Part):
     tied: bool = True
     has_head: bool = True
 
-    def metadata(self):
-        return {} if self.has_head else {"model.head": 0}
-
     def shapes(self, n_embd):
         return {
             "embed_type": (self.kept_types * self.d_embed,),

@@ -72,6 +72,32 @@ def test_names_without_prefix_and_buffers(tmp_path):
     assert same(before, exported(directory))
 
 
+def test_a_decoder_without_its_output(tmp_path, capsys, run):
+    """As AutoModel saves one for vectors of texts: it has hidden states, and writes no text. By the
+    names of a model with an output it is a damaged file."""
+    directory = copy(tmp_path, "llama")
+    plain = exported(directory)
+    edit_tensors(directory, lambda tensors: tensors.pop("lm_head.weight"))
+    said = refusal(capsys, directory, tmp_path / "x.bin")
+    assert "lacks the tensor lm_head.weight" in said
+
+    def edit(tensors):
+        for name in list(tensors):
+            tensors[name.removeprefix("model.")] = tensors.pop(name)
+
+    edit_tensors(directory, edit)
+    bare = exported(directory)
+    assert "has no output matrix" in capsys.readouterr().err
+    assert set(plain.tensors) - set(bare.tensors) == {"output"} and bare.metadata["model.head"] == 0
+    assert all(np.array_equal(plain.tensor(name), bare.tensor(name)) for name in bare.tensors)
+    file = tmp_path / "exported.bin"
+    assert run(file, "--tokens", "5 6", "--hidden", tmp_path / "hidden").returncode == 0
+    for verb in (("--tokens", "5 6", "-n", 1), ("--chat",), ("--bench",), ("--ppl", "x")):
+        done = run(file, *verb)
+        assert done.returncode == 2, done.stderr
+        assert "has no output matrix, so it generates nothing; it has" in done.stderr
+
+
 def test_f16_and_f64_weights(tmp_path):
     directory = copy(tmp_path, "smollm2")
     expected = {
@@ -408,6 +434,35 @@ def test_pytorch_files_need_torch(tmp_path, capsys, monkeypatch):
         monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(__version__=version))
         said = refusal(capsys, directory, tmp_path / "x.bin")
         assert "has no attribute 'load'" in said
+
+
+def test_weights_nested_in_state_dict(tmp_path, monkeypatch):
+    """As trainers save them, among other things."""
+
+    class Stored:
+        """As much of torch.Tensor as is asked for."""
+
+        def __init__(self, rows):
+            self.rows, self.shape = rows, rows.shape
+
+        def __getitem__(self, part):
+            return Stored(self.rows[part])
+
+        def numpy(self):
+            return self.rows
+
+        detach = float = lambda self: self
+
+    directory = copy(tmp_path, "llama")
+    plain = exported(directory)
+    tensors = load_file(directory / "model.safetensors")
+    stored = {name: Stored(rows) for name, rows in tensors.items()}
+    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
+    for state in (stored, {"state_dict": stored, "epoch": 3}):
+        torch = types.SimpleNamespace(__version__="2.6.0", Tensor=Stored)
+        torch.load = lambda path, state=state, **options: state
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        assert same(plain, exported(directory))
 
 
 def test_the_source_is_not_overwritten(tmp_path, capsys):
