@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..assemble import equal
+from ..config import Config
 from ..knobs import Knobs, of_layer
 from ..layers.part import Part
 from ..tensor import ExportError, Tensor
@@ -47,6 +48,15 @@ class TwoStacks(Part):
             "source_embed_norm": (n_embd,),
             "source_norm": (n_embd,),
         }
+
+
+def alone(c: Config) -> str | None:
+    """The half that the checkpoint's class consists of: "decoder", "encoder", or None for both."""
+    names = c.list("architectures") or [""]
+    if str(names[0]).endswith("ForCausalLM"):
+        return "decoder"
+    of_encoder = ("EncoderModel", "ForTokenClassification")
+    return "encoder" if str(names[0]).endswith(of_encoder) else None
 
 
 def layer_names(stack: str, first: int, n: int, modules: dict[str, str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ from ..config import Config
 from ..knobs import ACTS, Knobs
 from ..rope import Shape, layer_kinds, rope_by_type, windows
 from .common import LLAMA, QK_NORM, QKVO, every, in_layer, llama_block, rotate
+from .encoder import encoder
 
 
 def gemma_block(c: Config, **defaults) -> Knobs:
@@ -19,7 +20,6 @@ def gemma_block(c: Config, **defaults) -> Knobs:
             **defaults,
         },
     )
-    c.require(use_bidirectional_attention=False)
     k.biased = QKVO * c.flag("attention_bias", False)
     k.norm_offset, k.emb_scale = 1.0, k.n_embd**0.5
     return k
@@ -28,6 +28,7 @@ def gemma_block(c: Config, **defaults) -> Knobs:
 def gemma(c: Config) -> Knobs:
     """Gemma 1: norms of 1 + w, a scaled embedding; `gelu` means the tanh form."""
     k = gemma_block(c, num_key_value_heads=16, hidden_act="gelu_pytorch_tanh")
+    c.require(use_bidirectional_attention=False)
     rotate(c, k)
     if c.get("hidden_act") == "gelu":
         k.act = ACTS["gelu_pytorch_tanh"]
@@ -62,13 +63,14 @@ def _gemma2(
 def gemma2(c: Config) -> Knobs:
     """Gemma 2 and VaultGemma, which has no norms after the branches: norms before and after the branches, softcaps, a window in every other layer."""
     k, _ = _gemma2(c)
+    c.require(use_bidirectional_attention=False)
     rotate(c, k)
     return k
 
 
 def gemma3(c: Config) -> Knobs:
-    """Gemma 3 text: q and k normalised head by head, five layers with a window and a theta of their
-    own to one without."""
+    """Gemma 3 text, EmbeddingGemma: q and k normalised head by head, five layers with a window and
+    a theta of their own to one without; an encoder if the config says so."""
     c.ignore("_sliding_window_pattern")  # which always comes with layer_types
     pattern = c.int("sliding_window_pattern", 6)
     k, kinds = _gemma2(
@@ -84,7 +86,12 @@ def gemma3(c: Config) -> Knobs:
     )
     ropes = rope_by_type(c, Shape(k.head_dim, k.context, theta=1e6), sliding_theta=1e4)
     k.rotate(*[ropes[kind] for kind in kinds])
-    return k
+    if not c.flag("use_bidirectional_attention", False):
+        return k
+    k.window = [w and w // 2 + 1 for w in k.window]  # half of it to each side
+    return encoder(
+        c, k, has_head=any("CausalLM" in str(name) for name in c.list("architectures") or [])
+    )
 
 
 GEMMA2 = {

@@ -28,6 +28,7 @@ def gemma4(c: Config) -> Knobs:
         max_position_embeddings=131072,
         vocab_size=262144,
     )
+    c.require(use_bidirectional_attention=False)
     k.norm_offset, k.attn_scale = 0.0, 1.0
     k.final_softcap = (
         0.0 if c.get("final_logit_softcapping") is None else c.number("final_logit_softcapping")

@@ -22,6 +22,7 @@ MULTIMODAL = {
     "llava": ("llama", False),
     "mistral3": ("mistral", True),
     "musicflamingo": ("qwen2", False),
+    "paligemma": ("gemma", True),
     "qwen2_5_vl": ("qwen2", False),
     "qwen2_audio": ("qwen2", False),
     "qwen2_vl": ("qwen2", False),
@@ -93,19 +94,25 @@ THETA = {"got_ocr2": 1e6, "qwen2_5_vl": 1e6, "qwen2_vl": 1e6, "qwen3_vl": 5e5, "
 OTHER_KEYS = """
     _pad_token_id audio_bos_token_id audio_config audio_eos_token_id audio_frame_step audio_token_id
     audio_token_index boa_token_id boi_token_id boi_token_index do_image_splitting
-    downsample_factor downsample_ratio encoder_patch_size eoa_token_id eoa_token_index eoi_token_id eoi_token_index head_dim hidden_size image_seq_length image_size
+    downsample_factor downsample_ratio encoder_patch_size eoa_token_id eoa_token_index eoi_token_id eoi_token_index head_dim hidden_size ignore_index image_seq_length image_size
     image_token_id image_token_index max_position_embeddings
-    mm_tokens_per_image multimodal_projector_bias num_channels patch_size projector_bias
+    mm_tokens_per_image multimodal_projector_bias num_channels patch_size projection_dim projector_bias
     projector_hidden_act projector_hidden_size projector_use_layernorm rope_parameters
     scale_factor spatial_merge_size
     video_token_id vision_config vocab_size vision_end_token_id vision_feature_layer
     vision_feature_select_strategy vision_token_id
     vision_soft_tokens_per_image vision_start_token_id
     """.split()
+# What a user should know of a text model that runs alone.
+ALONE = "the text model alone: what the checkpoint has for pictures or sounds is left out"
+LEFT_OUT = {
+    "paligemma": "; so is that the tokens of a prompt see those after them: here a token sees those "
+    "before it, as in transformers without token_type_ids"
+}
 # Keys of text_config that no class of transformers reads.
 UNREAD = """
     _flash_attn_2_enabled _pad_token_id neftune_noise_alpha perceiver_config pixel_shuffle_factor qk_layer_norms
-    use_resampler
+    num_image_tokens use_resampler
     """.split()
 TEXT_KEYS = "head_dim hidden_size max_position_embeddings rope_parameters vocab_size".split()
 PREFIXES = {
@@ -153,6 +160,11 @@ def text_model(config: dict, tensors: dict[str, Tensor]) -> tuple[dict, dict[str
     if family == "llava" and text["model_type"] == "llama":
         text = {**LLAMA, **text}
     text["model_type"] = SAME.get(text["model_type"], text["model_type"])
+    both_ways = "use_bidirectional_attention"
+    if family == "paligemma":  # which means a prompt, where a processor marks it: LEFT_OUT says so
+        text.pop(both_ways, None)
+    if family == "gemma3":  # whose masks do not follow it, though its windows do
+        Config(text, "config.json: text_config").require(**{both_ways: False})
     for key in UNREAD:
         text.pop(key, None)
     if not any(key in text for key in ("rope_theta", "rope_parameters")) and family in THETA:

@@ -94,7 +94,8 @@ from . import (
 from .classes import add_classes
 from .common import FUSED_FFN, LLAMA, PLAIN_FFN, POST_NORM
 from .encoder import PAIR_HEADS
-from .multimodal import text_model
+from .encoder_decoder import alone
+from .multimodal import ALONE, LEFT_OUT, text_model
 from .refused import REFUSED
 
 Row = tuple[Callable[[Config], Knobs], dict[str, Optional[str]]]
@@ -269,9 +270,7 @@ def canonical(
     config, left = text_model(whole, tensors or {})
     c = Config(config)
     if config is not whole:
-        c.remarks.append(
-            "the text model alone: what the checkpoint has for pictures or sounds is left out"
-        )
+        c.remarks.append(ALONE + LEFT_OUT.get(whole["model_type"], ""))
     family = c.get("model_type")
     if isinstance(family, str) and family in REFUSED:
         raise ExportError(
@@ -282,7 +281,11 @@ def canonical(
             f"config.json: model_type is {family!r}, which is not known; docs/families.md lists "
             "those that are"
         )
-    c.require(is_encoder_decoder=family in ENCODER_DECODERS)
+    half = alone(c) if family in ENCODER_DECODERS else "decoder"
+    if half == "encoder":
+        c.ignore("is_encoder_decoder")  # such classes change it, and not in every file
+    else:
+        c.require(is_encoder_decoder=half is None)
     knobs_of, names = FAMILIES[family]
     with c.odd_values():
         dequantize(c, left)

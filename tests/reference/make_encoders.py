@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from make_encoder_decoders import t5
 from make_golden import GOLDEN, change_config, write_committed
 
 LENGTHS = (1, 2, 17, 96)  # and the longest
@@ -59,6 +60,7 @@ def xlm_sizes(**more) -> dict:
 
 
 MASKED = "AutoModelForMaskedLM"
+ENCODERS = "AutoModelForTextEncoding"
 # name: (model_type, config, class). Sizes are odd on purpose, and so are epsilons.
 MODELS = {
     "bert": ("bert", sizes(61, 36, 50, 6, layer_norm_eps=1e-3), MASKED),
@@ -101,6 +103,22 @@ MODELS = {
     ),
     "mpnet": ("mpnet", sizes(61, 36, 50, 6, max_position_embeddings=302), MASKED),
     "roberta": ("roberta", sizes(61, 36, 50, 6, pad_token_id=2), "AutoModel"),
+    "embedding-gemma": (
+        "gemma3_text",
+        sizes(
+            61,
+            36,
+            50,
+            6,
+            num_key_value_heads=2,
+            head_dim=10,
+            layer_types=["sliding_attention", "full_attention"],
+            sliding_window=14,
+            query_pre_attn_scalar=20,
+            use_bidirectional_attention=True,
+        ),
+        "AutoModel",
+    ),
 }
 # Further ones that only fresh comparisons make.
 MORE = {
@@ -185,6 +203,11 @@ MORE = {
         sizes(61, 36, 50, 6, attention_type="original_full", rescale_embeddings=True),
         MASKED,
     ),
+    "big_bird-sparse": (
+        "big_bird",
+        sizes(61, 36, 50, 6, block_size=16, num_random_blocks=1),
+        MASKED,
+    ),
     "camembert": ("camembert", sizes(61, 36, 50, 6, layer_norm_eps=1e-3), MASKED),
     "data2vec-text": ("data2vec-text", sizes(61, 36, 50, 3, hidden_act="relu"), MASKED),
     "ernie": ("ernie", sizes(61, 36, 50, 6), MASKED),
@@ -202,6 +225,8 @@ MORE = {
     "roformer": ("roformer", sizes(61, 36, 50, 3, embedding_size=20), MASKED),
     "roformer-even": ("roformer", sizes(61, 36, 50, 6), "AutoModel"),
     "xlm": ("xlm", xlm_sizes(gelu_activation=False, layer_norm_eps=1e-3), MASKED),
+    "t5-encoder": ("t5", t5(decoder_start_token_id=0), ENCODERS),
+    "umt5-encoder": ("umt5", t5(feed_forward_proj="gated-gelu"), ENCODERS),
     "xlm-roberta-xl": ("xlm-roberta-xl", sizes(61, 36, 50, 6, layer_norm_eps=1e-3), MASKED),
     "bert-pretraining": ("bert", sizes(61, 36, 50, 2), "AutoModelForPreTraining"),
 }
@@ -278,7 +303,10 @@ SKIPS_PADDING = (
 def longest(config) -> int:
     """The positions that a text can have."""
     offset = config.model_type in SKIPS_PADDING
-    return config.max_position_embeddings - offset * (config.pad_token_id + 1)
+    most = getattr(config, "max_position_embeddings", None) or config.n_positions
+    if getattr(config, "attention_type", "") == "block_sparse":
+        most = (5 + 2 * config.num_random_blocks) * config.block_size
+    return most - offset * (config.pad_token_id + 1)
 
 
 def compute(model, texts: list[list[int]], torch):
