@@ -305,8 +305,8 @@ HEADS_API int heads_embed(const heads_model *model, const heads_workspace_option
 // Writes scores[n][n_labels]: a row for each text or, where the shape says token_classes, for each
 // id of each text. The numbers are the classes' probabilities. They sum to 1 where a text has one
 // class; where it may have several, each class has its own. Of a regression they are as the model
-// gives them. Workspace and bits are as in heads_embed. Errors: as of heads_embed, and that the
-// checkpoint has no such head.
+// gives them. Workspace and bits are as in heads_embed. Errors: as of heads_embed, that the
+// checkpoint has no such head, and of an encoder-decoder a text without the token that ends one.
 HEADS_API int heads_classify(const heads_model *model, const heads_workspace_options *options,
                              const heads_text *texts, int n, float *scores, heads_error *err);
 // The name of class i, [*len], UTF-8 as the checkpoint has it, borrowed from the model; NULL: there

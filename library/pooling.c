@@ -10,13 +10,28 @@ enum { MAX_TEXTS = 128 };  // of one pass
 
 // ---- one text ----
 
+// The token whose hidden state counts, where it is one of a text's last; -1: the text lacks it.
+static int last_token(const Readout *r, const TextIds *text) {
+    int last = text->n - 1;
+    if (r->eos >= 0) {
+        while (last >= 0 && text->ids[last] != r->eos) last--;
+        return last;
+    }
+    while (last > 0 && text->ids[last] == r->pad) last--;
+    return text->ids[last] == r->pad ? 0 : last;
+}
+
 // How many hidden states of a text are pooled, counted from its end.
 static int pooled_rows(const Readout *r, const TextIds *text) {
-    int last = text->n - 1;
-    if (r->pooling != POOL_LAST) return text->n;
-    while (last > 0 && text->ids[last] == r->pad) last--;
-    if (text->ids[last] == r->pad) last = 0;
-    return text->n - last;
+    return r->pooling == POOL_LAST ? text->n - last_token(r, text) : text->n;
+}
+
+static int check_ends(const Readout *r, const TextIds *texts, int n, Error *err) {
+    for (int i = 0; r->eos >= 0 && i < n; i++)
+        if (last_token(r, &texts[i]) < 0)
+            return fail(err, "text %d lacks token %d, at whose place this model's classes are read",
+                        i, r->eos);
+    return 0;
 }
 
 // Pools n rows, which lie a stride apart, into out [width], which may be the first of them.
@@ -67,6 +82,7 @@ typedef struct {
     Sequence *sequences[MAX_TEXTS];
     const Length *pass;             // the texts of this pass
     const float *rows[MAX_TEXTS];   // their hidden states
+    int *late;                      // [logit_rows]: their ids, as a decoder with a source reads
 } Reading;
 
 static int by_length(const void *a, const void *b) {
@@ -128,6 +144,20 @@ static int empty_sequence(Reading *v, int i, Error *err) {
     return 0;
 }
 
+// Has the encoder read the texts of a pass. The decoder then reads them too, one token late, after
+// the token that all targets begin with.
+static int read_sources(Reading *v, Run *runs, int n, Error *err) {
+    Run sources[MAX_TEXTS];
+    int *late = v->late;
+    for (int i = 0; i < n; late += runs[i++].n) {
+        sources[i] = (Run){runs[i].sequence, runs[i].tokens, runs[i].n, 0};
+        late[0] = v->w->model->rules.start.v[0];
+        memcpy(late + 1, runs[i].tokens, sizeof *late * (size_t)(runs[i].n - 1));
+        runs[i].tokens = late;
+    }
+    return heads_read_sources(v->w, sources, n, err);
+}
+
 // Runs as many texts from order[from] on as fill a pass; returns how many, or -1.
 static int fill_pass(Reading *v, int from, Error *err) {
     Run runs[MAX_TEXTS];
@@ -142,6 +172,7 @@ static int fill_pass(Reading *v, int from, Error *err) {
         runs[n] = (Run){v->sequences[n], text->ids, next->n, pooled_rows(r, text)};
         n_rows += next->n;
     }
+    if (v->late && read_sources(v, runs, n, err)) return -1;
     const float *rows = heads_forward_runs(v->w, runs, n, err);
     if (!rows) return -1;
     for (int i = 0; i < n; rows += (size_t)runs[i++].n_logits * v->w->logits.stride)
@@ -164,8 +195,13 @@ static int check_finite(const Reading *v, size_t n_rows, Error *err) {
 int read_out(Workspace *w, const Readout *readout, const TextIds *texts, int n, float *results,
              Error *err) {
     Reading v = {.w = w, .readout = readout, .texts = texts, .results = results, .n_texts = n};
+    if (check_ends(readout, texts, n, err)) return -1;
     v.order = malloc((size_t)n * sizeof *v.order + 1);
-    if (!v.order) return fail(err, "no memory for %d texts", n);
+    if (v.order && readout->eos >= 0) v.late = malloc((size_t)w->logit_rows * sizeof *v.late);
+    if (!v.order || (readout->eos >= 0 && !v.late)) {
+        free(v.order);
+        return fail(err, "no memory for %d texts", n);
+    }
     size_t n_rows = 0;
     for (int i = 0; i < n; i++) {
         v.order[i] = (Length){i, texts[i].n, n_rows};
@@ -176,6 +212,7 @@ int read_out(Workspace *w, const Readout *readout, const TextIds *texts, int n, 
     for (; done < n && more >= 0; done += more) more = fill_pass(&v, done, err);
     for (int i = 0; i < MAX_TEXTS; i++) heads_sequence_free(v.sequences[i]);
     free(v.order);
+    free(v.late);
     return more < 0 ? -1 : check_finite(&v, n_rows, err);
 }
 

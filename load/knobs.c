@@ -520,8 +520,8 @@ static int check_encoder(Loader *x) {
             return fail(x->err, "layer %d: model.source_layers needs attention without a latent, "
                         "and layer.topology 0 or 2", i);
     }
-    if (m->source.n && (m->layer_embed.width || m->d_embed != m->n_embd || !x->has_logits))
-        return fail(x->err, "model.source_layers knows no model.ple, d_embed and head");
+    if (m->source.n && (m->layer_embed.width || m->d_embed != m->n_embd))
+        return fail(x->err, "model.source_layers knows no model.ple and d_embed");
     if (m->distances.n && !m->encoder)
         return fail(x->err, "model.distances needs layer.mask 1 in every layer");
     return 0;

@@ -31,7 +31,7 @@ static int get_steps(Loader *x, Readout *out, const char *acts, const char *stem
 static Readout *new_readout(Loader *x, Readout **at) {
     *at = calloc(1, sizeof **at);
     if (!*at) fail(x->err, "no memory for what follows the hidden states");
-    else (*at)->pad = -1;
+    else (*at)->pad = (*at)->eos = -1;
     return *at;
 }
 
@@ -73,7 +73,8 @@ static int get_classes(Loader *x) {
         need_int(r, "model.class_pooling", 0, N_POOLINGS - 1, &out->pooling) ||
         need_int(r, "model.class_scores", 0, N_SCORES - 1, &out->scores) ||
         read_int(r, "model.class_after", 0, out->n_steps, 0, &out->after) ||
-        read_int(r, "model.class_pad", 0, x->m->vocab_size - 1, -1, &out->pad))
+        read_int(r, "model.class_pad", 0, x->m->vocab_size - 1, -1, &out->pad) ||
+        read_int(r, "model.class_eos", 0, x->m->vocab_size - 1, -1, &out->eos))
         return -1;
     if (out->after && (out->pooling == POOL_NONE || !x->m->encoder))
         return fail(x->err, "metadata model.class_after: it needs an encoder, and a "
@@ -81,6 +82,9 @@ static int get_classes(Loader *x) {
     if (out->pad >= 0 && out->pooling != POOL_LAST)
         return fail(x->err, "metadata model.class_pad: model.class_pooling is %d, expected %d",
                     out->pooling, POOL_LAST);
+    if ((out->eos >= 0) != (x->m->source.n > 0) || (out->eos >= 0 && out->pooling != POOL_LAST))
+        return fail(x->err, "metadata model.class_eos: models with model.source_layers and "
+                    "model.class_pooling %d have it, and no others", POOL_LAST);
     return 0;
 }
 
@@ -92,7 +96,5 @@ int load_readouts(Loader *x) {
     m->most_read = m->context;
     if (get_vector_of_text(x) || get_classes(x)) return -1;
     if (!m->vector && !m->classes) return 0;
-    if (m->classes && m->source.n)
-        return fail(x->err, "model.class_acts is of models without model.source_layers");
     return read_int(&x->r, "model.pooling_tokens", 1, m->context, m->context, &m->most_read);
 }

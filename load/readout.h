@@ -18,6 +18,7 @@ typedef struct Readout {
     int width;     // of the result
     bool unit;     // the result is divided by its length
     int pad;       // POOL_LAST: such tokens at a text's end do not count; -1: all do
+    int eos;       // of encoder-decoders: the last such token of a text counts; else -1
     int scores;    // SCORES_*, what becomes of numbers for classes
     int n_labels;  // names of the classes; 0: the result is a vector
     const char *labels;           // label i is labels[label_begin[i] .. label_begin[i + 1])

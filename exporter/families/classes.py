@@ -13,6 +13,14 @@ EACH, MEAN, FIRST, LAST = range(4)  # values of model.class_pooling
 RAW, SOFTMAX, SIGMOIDS = range(3)  # values of model.class_scores
 MOST_LABELS = 1 << 16
 DISCRIMINATOR = "discriminator_predictions"
+# Encoder-decoders whose decoder reads a text after the token that all targets begin with, and where
+# the text ends has the head; their eos_token_id. Others begin with the text's own last token.
+EOS = {"bart": 2, "mt5": 1, "mvp": 2, "t5": 1, "umt5": 1}
+OF_EOS = "classification_head.out_proj"
+# XLM's head.
+SUMMARY = "sequence_summary.summary"
+SUMMARIES = {"first": FIRST, "last": LAST, "mean": MEAN, "cls_index": LAST}
+SUMMARY_ACTS = {**ACTS, "sigmoid": SIGMOID, "tanh": TANH, "linear": NONE}
 Steps = list[tuple[str, int]]  # modules and their activations
 
 
@@ -32,7 +40,8 @@ def add_classes(
     kind = task(c)
     if not kind:
         return {}
-    encoder = knobs.mask == 1
+    if knobs.source_layers and (kind != TEXTS or family not in EOS):
+        raise ExportError(f"a head for classes on an encoder-decoder of {family} is not supported")
     steps = _steps(c, family, kind, left)
     found: dict[str, Tensor] = {}
     width = knobs.n_embd
@@ -41,7 +50,6 @@ def add_classes(
     pooling, after = _pooling(c, family, kind, steps)
     labels = ["replaced"] if kind == REPLACED else _labels(c, width)
     knobs.classes = {
-        "model.head": 0,
         "model.class_acts": [act for _, act in steps],
         "model.class_pooling": pooling,
         "model.class_scores": SIGMOIDS if kind == REPLACED else _scores(c, kind, len(labels)),
@@ -49,12 +57,14 @@ def add_classes(
     }
     if after:
         knobs.classes["model.class_after"] = after
-    pad = c.get("pad_token_id")
+    if knobs.source_layers:
+        knobs.classes["model.class_eos"] = c.int(
+            "eos_token_id", EOS[family], 0, knobs.vocab_size - 1
+        )
+    pad = c.get("pad_token_id") if steps[-1][0] in ("score", "classifier") else None
     if pooling == LAST and isinstance(pad, int) and 0 <= pad < knobs.vocab_size:
         knobs.classes["model.class_pad"] = pad
-    if not encoder:
-        knobs.logit_scale = 1.0
-        knobs.names = {name: of for name, of in names.items() if name != "output"}
+    knobs.names = {name: of for name, of in names.items() if name != "output"}
     return found
 
 
@@ -63,6 +73,12 @@ def _steps(c: Config, family: str, kind: str, left: dict[str, Tensor]) -> Steps:
     if kind == REPLACED:
         act = c.choice("hidden_act", ACTS, "gelu")
         return [(f"{DISCRIMINATOR}.dense", act), (f"{DISCRIMINATOR}.dense_prediction", NONE)]
+    if OF_EOS + ".weight" in left:
+        return [("classification_head.dense", TANH), (OF_EOS, NONE)]
+    if family == "xlm" and kind == TEXTS:
+        c.require(summary_use_proj=True)
+        named = c.get("summary_activation")
+        return [(SUMMARY, c.choice("summary_activation", SUMMARY_ACTS) if named else NONE)]
     if family in ("modernbert", "modernbert-decoder"):
         return [("head", c.choice("classifier_activation", ACTS, "gelu")), (last, NONE)]
     if kind == TOKENS or last == "score" or family == "ctrl":
@@ -114,7 +130,9 @@ def _pooling(c: Config, family: str, kind: str, steps: Steps) -> tuple[int, int]
     if family == "eurobert":
         ways = {"bos": (FIRST, 0), "mean": (MEAN, 0), "late": (MEAN, 2)}
         return c.choice("classifier_pooling", ways, "late")
-    of_last = family in ("ctrl", "modernbert-decoder") or steps[-1][0] == "score"
+    if family == "xlm":
+        return c.choice("summary_type", SUMMARIES, "first"), 0
+    of_last = family in ("ctrl", "modernbert-decoder") or steps[-1][0] in ("score", OF_EOS)
     return (LAST if of_last else FIRST), 0
 
 

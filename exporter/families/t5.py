@@ -8,7 +8,9 @@ from ..config import Config
 from ..knobs import ACTS, Knobs
 from ..layers.attention import RelativeBias
 from ..tensor import ExportError
-from .encoder_decoder import IGNORED, layer_names, one_embedding, two_stacks
+from .common import without
+from .encoder import encoder
+from .encoder_decoder import IGNORED, alone, layer_names, one_embedding, two_stacks
 
 
 @dataclass
@@ -19,6 +21,11 @@ class T5Bias(RelativeBias):
     each: bool = False
 
     def arrange(self, left):
+        for name in [name for name in left if name.startswith("transformer.")]:
+            left[name.removeprefix("transformer.")] = left.pop(name)
+        if self.n_source == len(self.layers):  # a whole T5 may lie in an encoder's file
+            for name in [name for name in left if name.startswith(("decoder.", "lm_head."))]:
+                del left[name]
         one_embedding(left, ["shared", "encoder.embed_tokens", "decoder.embed_tokens"])
         place = "layer.0.SelfAttention.relative_attention_bias.weight"
         tables = {}
@@ -63,17 +70,22 @@ def t5_ffn(layer: int, gated: bool) -> dict[str, str]:
 
 
 def t5_names(n_source: int, n_target: int, gated: bool) -> dict[str, str]:
-    encoder = {**T5_ATTENTION, **t5_ffn(1, gated)}
-    decoder = {**T5_ATTENTION, **T5_CROSS, **t5_ffn(2, gated)}
-    return {
+    first = {**T5_ATTENTION, **t5_ffn(1, gated)}
+    second = {**T5_ATTENTION, **T5_CROSS, **t5_ffn(2, gated)}
+    names = {
         "embed": "shared",
-        **layer_names("encoder.block", 0, n_source, encoder),
-        **layer_names("decoder.block", n_source, n_target, decoder),
+        **layer_names("encoder.block", 0, n_source, first),
+        **layer_names("decoder.block", n_source, n_target, second),
         **{f"layers.{i}.attn_relative": f"relative.{i}" for i in range(n_source + n_target)},
         "source_norm": "encoder.final_layer_norm",
         "norm": "decoder.final_layer_norm",
         "output": "lm_head",
     }
+    return (
+        names
+        if n_target
+        else {**without(names, "source_norm", "output"), "norm": names["source_norm"]}
+    )
 
 
 def t5_activation(c: Config) -> tuple[bool, int]:
@@ -105,9 +117,14 @@ def t5_like(c: Config, vocab_size: int, scaled: bool, each: bool, **defaults) ->
         }
     )
     c.ignore(*IGNORED, "output_past", "tie_word_embeddings")
+    half = alone(c)
+    if half == "decoder":
+        raise ExportError(
+            f"{c.where}: architectures names a decoder alone, and this family has none"
+        )
     n_source = c.int("num_layers", most=2048)
-    n_target = n_source
-    if c.get("num_decoder_layers") is not None:
+    n_target = 0 if half else n_source
+    if c.get("num_decoder_layers") is not None and not half:
         n_target = c.int("num_decoder_layers", most=2048)
     gated, act = t5_activation(c)
     n = n_source + n_target
@@ -137,7 +154,11 @@ def t5_like(c: Config, vocab_size: int, scaled: bool, each: bool, **defaults) ->
     bias = T5Bias(
         [True] * n, heads=k.n_heads, buckets=buckets, reach=reach, n_source=n_source, each=each
     )
-    return two_stacks(k, n_source, t5_names(n_source, n_target, gated), bias)
+    names = t5_names(n_source, n_target, gated)
+    if not half:
+        return two_stacks(k, n_source, names, bias)
+    k.names, k.parts = names, [bias]
+    return encoder(c, k)
 
 
 def t5(c: Config) -> Knobs:

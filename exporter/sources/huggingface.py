@@ -132,9 +132,12 @@ def _add_rules(directory: str, config: dict, family: str, knobs: Knobs) -> list[
     """Adds the rules of generation, for models whose files have some. Returns remarks."""
     if not knobs.source_layers:
         return []
-    values = read_values(directory)
+    values = None if knobs.classes else read_values(directory)
     knobs.rules, remarks = generation_rules(config, family, knobs.vocab_size, values)
-    return remarks
+    if not knobs.classes:
+        return remarks
+    knobs.rules = {"model.start": knobs.rules["model.start"][:1]}  # for it writes nothing
+    return []
 
 
 def _forms(directory: str) -> Iterator[tuple[str, Callable[[str], dict[str, Tensor]]]]:

@@ -48,11 +48,11 @@ def test_scores_are_those_of_transformers(name, folder):
     texts = [(ids, second) for ids, second, _ in made]
     logits = np.concatenate([np.float32(rows) for *_, rows in made])
     want = 1 / (1 + np.exp(-logits)) if logits.shape[1] == 1 else softmax(logits)
-    with Model(exported(name, folder)) as m:
+    with Model(exported(name, folder), kv="f32") as m:
         found = _classes.scores(m, texts)
         assert np.abs(found - want).max() <= LOGITS
         for options in (dict(chunk=7, threads=1), dict(chunk=500, threads=3)):
-            with Model(exported(name, folder), **options) as other:
+            with Model(exported(name, folder), kv="f32", **options) as other:
                 assert _classes.scores(other, texts).tobytes() == found.tobytes()
                 each = [_classes.scores(other, [text]) for text in texts]
                 assert np.concatenate(each).tobytes() == found.tobytes()
@@ -175,7 +175,31 @@ def test_models_without_such_a_head(folder, run, tmp_path):
         m.classify([("a", "b")])
 
 
+def test_a_text_ends_where_the_head_of_an_encoder_decoder_reads(folder, run):
+    """At its last eos_token_id; no other verb but those of such heads, and hidden states."""
+    binary = exported("bart", folder)
+    with Model(binary, kv="f32") as m:
+        first, second = _classes.scores(m, [([2, 9, 3], 0), ([2, 9, 3, 11], 0)])
+        assert not np.array_equal(first, second)  # for the encoder reads all of it
+        with pytest.raises(HeadsError, match="text 1 lacks token 3, at whose place"):
+            _classes.scores(m, [([2, 9, 3], 0), ([2, 9], 0)])
+    done = run(binary, "--tokens", "2 9 3", "-n", 2)
+    assert done.returncode == 2 and "has a head for classes in place of logits" in done.stderr
+    meta, tensors = checkpoints.parse(binary.read_bytes())
+    del meta["model.class_eos"]
+    with pytest.raises(HeadsError, match="model.class_eos: models with model.source_layers"):
+        path = folder / "x.bin"
+        path.write_bytes(checkpoints.build(meta, tensors))
+        Model(path)
+
+
 CONFIGS = [
+    (
+        "t5",
+        {"architectures": ["ForCausalLM"], "is_encoder_decoder": False},
+        "names a decoder alone",
+    ),
+    ("bart", {"model_type": "mbart"}, "a head for classes on an encoder-decoder of mbart"),
     ("bert", {"id2label": {"0": "a", "1": "b"}}, "id2label must name the 3 classes of the head"),
     ("bert", {"id2label": {"0": "a", "1": "b", "2": []}}, "id2label has a name that is no text"),
     ("bert", {"problem_type": "guess"}, "problem_type is 'guess'"),
@@ -212,6 +236,7 @@ FILES = [
     ({"model.class_scores": ints(3)}, "model.class_scores is 3, expected 0..2"),
     ({"model.pooling_acts": ints(9)}, "tensor pooling.0 is missing"),
     ({"model.class_pad": ints(5)}, "model.class_pad: model.class_pooling is 2, expected 3"),
+    ({"model.class_eos": ints(5)}, "model.class_eos: models with model.source_layers and"),
     ({"tokenizer.between": ints(3), "tokenizer.second_type": None}, "needs tokenizer.second_type"),
 ]
 KEYS = {key for changes, _ in FILES for key in changes if key.startswith("model.")}

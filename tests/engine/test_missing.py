@@ -214,7 +214,7 @@ TOGETHER = [
     ("head", {"model.head_act": None}, NO_HEAD, "model.d_embed is 10 and n_embd 24: logits need"),
     ("bart", {"layer.mask": ints(1, 0, 0, 0)}, {}, "layer 1: layer.mask is 0, but model.source"),
     ("bart", {"layer.topology": ints(2, 2, 3, 3)}, {}, "layer 2: model.source_layers needs"),
-    ("bart", {"model.head": ints(0)}, {}, "model.source_layers knows no model.ple, d_embed and"),
+    ("bart", {"model.d_embed": ints(10)}, {}, "model.source_layers knows no model.ple and d_embed"),
     ("bart", {"model.banned.begin": ints(0, 1, 1), "model.banned": ints(3)}, {}, "row 1 is empty"),
     (UNIGRAM, {"tokenizer.splits": ints(*[11] * 17)}, {}, "splits: more than 16 steps"),
     (UNIGRAM, {"tokenizer.normalizer": ints(*[1] * 17)}, {}, "normalizer: more than 16 steps"),

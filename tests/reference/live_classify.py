@@ -22,6 +22,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import conftest  # noqa: E402, F401
 import classifiers  # noqa: E402
+import make_encoder_decoders  # noqa: E402
 import make_encoders  # noqa: E402
 import make_golden  # noqa: E402
 import test_encoders  # noqa: E402
@@ -42,6 +43,7 @@ ENCODER_KINDS = {family for family, *_ in make_encoders.MODELS.values()} | {
     family for family, *_ in make_encoders.MORE.values()
 }
 ENCODERS = {**make_encoders.MODELS, **make_encoders.MORE}
+BOTH = {**make_encoder_decoders.MODELS, **make_encoder_decoders.MORE}
 
 
 def encoder_cases() -> dict[str, tuple[str, dict, str]]:
@@ -56,7 +58,13 @@ def encoder_cases() -> dict[str, tuple[str, dict, str]]:
         for way in ways:
             values = {**ENCODERS[family][1], **RAW, "num_labels": 3, "classifier_pooling": way}
             found[f"{family}-{way}"] = (family, values, SEQUENCE)
-    del found["xlm-texts"]  # its head sums up the text in a way of its own: refused
+    del found["embedding-gemma-tokens"]  # for which transformers has no class
+    for way in ("first", "last", "mean"):
+        more = dict(summary_type=way, summary_activation="tanh" if way == "mean" else None)
+        found[f"xlm-{way}"] = ("xlm", {**ENCODERS["xlm"][1], **RAW, **more}, SEQUENCE)
+    for name in ("bart", "mvp", "t5-gated"):
+        family, values, _ = BOTH[name]
+        found[f"{name}-texts"] = (family, {**values, **RAW, "num_labels": 5}, SEQUENCE)
     values = ENCODERS["bert"][1]
     single, several = "single_label_classification", "multi_label_classification"
     for n, problems in ((1, (several, None)), (4, (single, several, None))):
@@ -80,7 +88,7 @@ def decoder_cases() -> dict[str, tuple[str, dict, str]]:
         if family not in make_golden.WITHOUT_COMMON:
             values = {**make_golden.COMMON, **values}
         for kind, has in maps.items():
-            if family not in has or (family, kind) in seen:
+            if family in make_golden.HALVES or family not in has or (family, kind) in seen:
                 continue
             seen.add((family, kind))
             more = {**RAW, "num_labels": 5, "pad_token_id": 7}
@@ -96,7 +104,8 @@ def make(case: tuple[str, dict, str], seed: int, directory: Path):
     config = transformers.AutoConfig.for_model(family, **values)
     loader = getattr(transformers, kind)
     model = loader.from_config(config).float().eval()
-    make = make_encoders if family in ENCODER_KINDS else make_golden
+    both = make_encoder_decoders if family in make_golden.HALVES else make_golden
+    make = make_encoders if family in ENCODER_KINDS else both
     make.randomize(model, torch)
     shutil.rmtree(directory, ignore_errors=True)
     model.save_pretrained(directory)
@@ -112,6 +121,8 @@ def texts_of(model, kind: str, seed: int) -> list[tuple[list[int], int]]:
     found = []
     for lengths in TEXTS:
         ids = rng.integers(low, config.vocab_size, sum(lengths)).tolist()
+        if model.config.is_encoder_decoder:
+            ids[-1] = config.eos_token_id
         found.append(
             (ids, lengths[0] if len(lengths) == 2 and types > 1 and kind == SEQUENCE else 0)
         )
@@ -196,10 +207,36 @@ def compared(name: str, found: np.ndarray, want: np.ndarray) -> bool:
     return good
 
 
+def check_models_for_vectors(seed: int, out: Path) -> bool:
+    """A decoder that was saved without its output, and EmbeddingGemma."""
+    from sentence_transformers import SentenceTransformer, models
+
+    good = True
+    qwen = make_golden.sizes(61, 36, 50, 6, 2, **make_golden.COMMON)
+    for family, values, mode in (
+        ("qwen3", qwen, "lasttoken"),
+        ("gemma3_text", ENCODERS["embedding-gemma"][1], "mean"),
+    ):
+        source = test_encoders.with_texts(out / family, modules=None, sentence_bert_config=None)
+        torch.manual_seed(seed)
+        config = transformers.AutoConfig.for_model(family, **values)
+        model = transformers.AutoModel.from_config(config).float()
+        make_golden.randomize(model, torch)
+        model.save_pretrained(source)
+        dense = models.Dense(36, 50, bias=False, activation_function=torch.nn.Identity())
+        parts = [models.Transformer(str(source), max_seq_length=40), models.Pooling(36, mode)]
+        theirs = SentenceTransformer(modules=[*parts, dense, models.Normalize()])
+        theirs.save_pretrained(str(source / "saved"))
+        texts = random_texts(np.random.default_rng(seed), 12)
+        with exported(source / "saved") as m:
+            good &= compared(f"vectors of {family}", m.embed(texts), theirs.encode(texts))
+    return good
+
+
 def exported(source: Path) -> Model:
     binary = source / "model.bin"
     assert export.main([str(source), str(binary), "--dtype", "f32"]) == 0
-    return Model(binary)
+    return Model(binary, kv="f32")
 
 
 def check_cross_encoder(seed: int, out: Path) -> bool:
@@ -271,7 +308,8 @@ def main() -> int:
         for name in names:
             if not check(name, CASES[name], args.seed, Path(out)):
                 failed.append(name)
-        for work in () if args.names else (check_cross_encoder, check_vectors):
+        others = (check_cross_encoder, check_vectors, check_models_for_vectors)
+        for work in () if args.names else others:
             folder = Path(out) / work.__name__
             folder.mkdir()
             if not work(args.seed, folder):

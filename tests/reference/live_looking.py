@@ -131,6 +131,9 @@ def reads_off_error(directory: Path, binary: Path, seed: int) -> float:
     text, target = (golden.get(of, golden.get("texts"))[0] for of in ("sources", "targets"))
     decodes = "targets" in golden
     loader = transformers.AutoModelForSeq2SeqLM if decodes else transformers.AutoModel
+    config = json.loads((directory / "config.json").read_text())
+    if config["architectures"][0].endswith("EncoderModel"):  # half of what AutoModel gives
+        loader = transformers.AutoModelForTextEncoding
     model = loader.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
     more = ("--target", " ".join(map(str, target)), *F32) if decodes else ()
     ids = ("--tokens", " ".join(map(str, text)), *more)

@@ -11,7 +11,7 @@ from golden_copies import edit_config, edit_tensors
 
 from conftest import ROOT
 
-ENCODERS = ROOT / "tests" / "golden" / "encoders"
+GOLDEN = ROOT / "tests" / "golden"
 TEXTS, TOKENS = "ForSequenceClassification", "ForTokenClassification"
 N = 3  # classes, unless a case says otherwise
 LABELS = ("good", 'so "so"', "schlecht, très")
@@ -30,6 +30,11 @@ def step(module: str, rows: int, at: int, cols: int = 36) -> dict[str, np.ndarra
     }
 
 
+# The tokenizer of letters has another eos_token_id than the golden encoder-decoders.
+HEAD_OF_BOTH = {
+    **step("classification_head.dense", 36, 8),
+    **step("classification_head.out_proj", N, 9),
+}
 # name: golden checkpoint, architecture, head, prefixes of tensors that go, changes in config.json
 CASES = {
     "bert": (
@@ -54,6 +59,9 @@ CASES = {
         "decoder.",
         {"classifier_pooling": "mean"},
     ),
+    "bart": ("bart", "Bart" + TEXTS, HEAD_OF_BOTH, ("final", "lm_head."), {"eos_token_id": 3}),
+    "t5": ("t5", "T5" + TEXTS, HEAD_OF_BOTH, "lm_head.", {"eos_token_id": 3}),
+    "t5-tokens": ("t5", "T5" + TOKENS, step("classifier", N, 10), ("decoder.", "lm_head."), {}),
     "reranker": (
         "bert",
         "Bert" + TEXTS,
@@ -70,7 +78,8 @@ def make(name: str, directory: Path, **changes) -> Path:
     if golden == "bert":
         test_encoders.with_texts(directory, modules=None, sentence_bert_config=None)
     else:
-        shutil.copytree(ENCODERS / golden, directory)
+        both = GOLDEN / "encoder_decoders" / golden
+        shutil.copytree(both if both.exists() else GOLDEN / "encoders" / golden, directory)
 
     def edit(tensors):
         for key in [key for key in tensors if key.startswith(gone)]:
