@@ -110,7 +110,8 @@ def text_metadata(model: Model) -> dict[str, object]:
         meta.update(tokenizer_metadata(model.tokenizer, model.family not in ENCODERS))
         meta.update(_pairs(model, meta.pop(BETWEEN, None), meta.pop(SECOND_TYPE, None)))
         model.remarks += check_rows(meta, model.knobs.source_vocab or model.knobs.vocab_size)
-        meta.update(languages(model.family, meta, model.knobs.vocab_size))
+        if model.knobs.source_layers:
+            meta.update(languages(model.family, meta, model.knobs.vocab_size))
     else:
         model.remarks.append("no tokenizer found: ./run will take --tokens, but no text")
     template = chat_template(model.directory) if model.directory else model.template

@@ -12,7 +12,7 @@ from ..knobs import ACTS, Knobs
 from ..layers.part import Part
 from ..tensor import ExportError, constant, times
 from .common import FFN, QKVO, m2m_sinusoid, sinusoid
-from .encoder_decoder import CROSS, IGNORED, layer_names, one_embedding, two_stacks
+from .encoder_decoder import CROSS, IGNORED, alone, layer_names, one_embedding, two_stacks
 
 LEARNED, SINUSOID, M2M_SINUSOID, FROM_ZERO = range(4)  # FROM_ZERO: learned, none skipped
 
@@ -27,8 +27,12 @@ class BartTensors(Part):
     tied: bool = True
     vocab_size: int = 0
     first: int = 0  # the first row of positions that a token uses
+    sides: tuple[str, ...] = ("encoder", "decoder")
 
     def arrange(self, left):
+        if self.sides == ("decoder",):  # which attends to no source
+            for name in [name for name in left if ".encoder_attn" in name]:
+                del left[name]
         if not any(name.startswith("model.") for name in left):
             for name in list(left):
                 if name.startswith(("encoder.", "decoder.", "shared.")):
@@ -38,7 +42,7 @@ class BartTensors(Part):
             one_embedding(left, ["model.shared", *both])
         else:
             left.pop("model.shared.weight", None)
-        for side in ("encoder", "decoder"):
+        for side in self.sides:
             self.positions(left, f"model.{side}.embed_positions.weight")
         bias = left.pop("final_logits_bias", None)
         if bias is not None:
@@ -82,6 +86,7 @@ def bart_layer(cross: bool) -> dict[str, str]:
 
 
 def bart_names(n_source: int, n_target: int, shared: bool, embed_norm: bool, last_norm: bool):
+    """n_source 0: a decoder alone."""
     encoder, decoder = "model.encoder", "model.decoder"
     names = {
         "embed": "model.shared" if shared else f"{decoder}.embed_tokens",
@@ -94,11 +99,12 @@ def bart_names(n_source: int, n_target: int, shared: bool, embed_norm: bool, las
         names["embed_norm"] = f"{decoder}.layernorm_embedding"
         names["source_embed_norm"] = f"{encoder}.layernorm_embedding"
     names |= layer_names(f"{encoder}.layers", 0, n_source, bart_layer(False))
-    names |= layer_names(f"{decoder}.layers", n_source, n_target, bart_layer(True))
+    names |= layer_names(f"{decoder}.layers", n_source, n_target, bart_layer(n_source > 0))
     if last_norm:
         names["source_norm"] = f"{encoder}.layer_norm"
         names["norm"] = f"{decoder}.layer_norm"
-    return names | {"output": "lm_head"}
+    names["output"] = "lm_head"
+    return {k: v for k, v in names.items() if n_source or not k.startswith("source_")}
 
 
 def bart_like(
@@ -123,6 +129,9 @@ def bart_like(
     n_source = c.int("encoder_layers", 12, most=2048)
     n_target = c.int("decoder_layers", 12, most=2048)
     source, target = c.int("encoder_attention_heads", 16), c.int("decoder_attention_heads", 16)
+    sides = ("encoder", "decoder")
+    if alone(c) == "decoder":
+        n_source, source, sides = 0, target, sides[1:]
     n_embd = c.int("d_model")
     if n_embd % source or n_embd % target:
         raise ExportError(
@@ -152,7 +161,9 @@ def bart_like(
     k.post_norm = post_norm
     if c.flag("scale_embedding", scale):
         k.emb_scale = math.sqrt(n_embd)
-    k.biased = (*QKVO, *FFN, *CROSS, *["output"] * (kind != M2M_SINUSOID))
+    k.biased = (*QKVO, *FFN)
+    if n_source:
+        k.biased += (*CROSS, *["output"] * (kind != M2M_SINUSOID))
     k.skipped_positions = 2 if kind == LEARNED else 0
     if kind == M2M_SINUSOID:
         pad = c.int("pad_token_id", 1, least=0)
@@ -166,8 +177,12 @@ def bart_like(
         tied=tied,
         vocab_size=target_vocab,
         first=k.skipped_positions,
+        sides=sides,
     )
     names = bart_names(n_source, n_target, shared, embed_norm, last_norm=not post_norm)
+    if not n_source:
+        k.names, k.parts = names, [tensors]
+        return k
     return two_stacks(k, n_source, names, tensors, source_vocab=source_vocab)
 
 
@@ -193,6 +208,7 @@ class NormedEmbedding(Part):
 
     scale: float = 1.0
     eps: float = 1e-5
+    both: bool = True  # False: a decoder alone
 
     def arrange(self, left):
         decoder, encoder = "model.decoder.", "model.encoder."
@@ -206,7 +222,8 @@ class NormedEmbedding(Part):
             return (x * weight.array() + bias.array()).astype(np.float32)
 
         left[decoder + "embed_tokens.weight"] = table.map(normed)
-        left[encoder + "embed_tokens.weight"] = times(table, np.float32([self.scale]))
+        if self.both:
+            left[encoder + "embed_tokens.weight"] = times(table, np.float32([self.scale]))
         left.setdefault("lm_head.weight", table)
 
 
@@ -217,7 +234,7 @@ def blenderbot_small(c: Config) -> Knobs:
     n_source = k.source_layers
     names = bart_names(n_source, k.n_layers - n_source, False, True, last_norm=False)
     k.names = {name: module for name, module in names.items() if name != "embed_norm"}
-    k.parts.insert(1, NormedEmbedding([], k.emb_scale))
+    k.parts.insert(1, NormedEmbedding([], k.emb_scale, both=n_source > 0))
     k.tied, k.emb_scale = False, 1.0
     return k
 
