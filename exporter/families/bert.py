@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from ..config import Config
 from ..knobs import Knobs
+from ..layers.part import Part
+from ..tensor import expect, modules
 from .common import FFN, QKVO, in_layer, llama_block
 from .encoder import encoder
 
@@ -92,14 +95,39 @@ MEGATRON_BERT = {
 }
 
 
+@dataclass
+class FirstPositions(Part):
+    """Of a table of `n` positions the first `kept`."""
+
+    n: int
+    kept: int
+
+    def arrange(self, left):
+        for module in modules(left, "position_embeddings.weight"):
+            name = module + ".position_embeddings.weight"
+            left[name] = expect(left[name], self.n, *left[name].shape[1:]).slice(0, self.kept)
+
+
 def big_bird(c: Config) -> Knobs:
-    """BigBird with full attention: BERT, perhaps with a scaled embedding."""
-    c.default(attention_type="block_sparse")
-    c.require(attention_type="original_full", use_bias=True)
+    """BigBird: BERT, perhaps with a scaled embedding. A model with sparse attention reads texts so
+    short that transformers attends to all of them."""
+    kinds = {"block_sparse": True, "original_full": False}
+    sparse = c.choice("attention_type", kinds, "block_sparse")
     c.ignore("block_size", "num_random_blocks")  # of sparse attention
+    c.require(use_bias=True)
     c.default(hidden_act="gelu_new", max_position_embeddings=4096, vocab_size=50358)
     k = bert(c)
     k.emb_scale = k.n_embd**0.5 if c.flag("rescale_embeddings", False) else 1.0
+    if not sparse:
+        return k
+    short = (5 + 2 * c.int("num_random_blocks", 3, least=0)) * c.int("block_size", 64)
+    if short < k.context:
+        k.parts.append(FirstPositions([], k.context, short))
+        k.context = short
+        c.remarks.append(
+            f"{c.where}: attention_type is block_sparse: texts have at most {short} tokens, up to "
+            "which transformers attends to all of them"
+        )
     return k
 
 

@@ -81,6 +81,7 @@ def cohere2_moe(c: Config) -> Knobs:
     k.rotate(*[rope if slide == SLIDING or by else None for slide, by in zip(kinds, forced)])
     k.window = windows(c, kinds, c.get("sliding_window", 4096))
     shared, parts = c.int("num_shared_experts", 0, least=0), {"average": 0.5, "sum": 1.0}
+    c.ignore("shared_expert_combination_strategy")  # of experts that there may be none of
     share = c.choice("shared_expert_combination_strategy", parts, "average") if shared else 1.0
     score = c.choice("expert_selection_fn", {"softmax": SOFTMAX, "sigmoid": SIGMOID}, "softmax")
     renorm = c.flag("norm_topk_prob", True) or score == SOFTMAX

@@ -42,6 +42,7 @@ def ernie4_5_moe(c: Config) -> Knobs:
     part = experts(c, k, biased=True, renorm_eps=0.0)
     c.require(moe_norm_min=1e-12)  # far below what weights sum to
     sparse = [(i + 1) % step == 0 and first <= i <= last for i in range(k.n_layers)]
+    k.biased += ("output",) * c.flag("use_bias", False)  # experts have none
     shared = part.d_ff * c.int("moe_num_shared_experts", 2, least=0)
     after_dense(k, part, sparse, width, shared)
     c.require(moe_gate="topk", moe_use_aux_free=True)

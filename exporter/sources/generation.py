@@ -23,7 +23,6 @@ SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 INERT: dict[str, tuple] = {
     "repetition_penalty": (1,),
     "encoder_repetition_penalty": (1,),
-    "encoder_no_repeat_ngram_size": (0,),
     "epsilon_cutoff": (0,),
     "eta_cutoff": (0,),
     "penalty_alpha": (),
@@ -43,7 +42,7 @@ INERT: dict[str, tuple] = {
     "dola_layers": (),
 }
 # The first token where no file says it.
-START = {"bart": 2, "m2m_100": 2, "mt5": 0, "pegasus": 0, "t5": 0, "umt5": 0}
+START = {"bart": 2, "m2m_100": 2, "mt5": 0, "mvp": 2, "pegasus": 0, "t5": 0, "umt5": 0}
 
 
 def generation_rules(
@@ -75,6 +74,8 @@ def generation_rules(
         meta["model.last"] = last
     meta.update(rules.banned())
     meta.update(rules.lengths(config))
+    if family == "blenderbot" and not alone:  # whose class has such a rule
+        c.default(encoder_no_repeat_ngram_size=3)
     if not c.flag("do_sample", False):
         meta["model.greedy"] = 1
     return meta, rules.remarks()
@@ -149,6 +150,12 @@ class Rules:
             found.append(
                 f"{c.where}: num_beams {beams} is ignored: one text is written, not the "
                 "best of several"
+            )
+        if c.get("encoder_no_repeat_ngram_size"):
+            n = c.int("encoder_no_repeat_ngram_size")
+            found.append(
+                f"{c.where}: encoder_no_repeat_ngram_size {n} is left out: a text may repeat {n} "
+                "tokens of its source in their order"
             )
         chance = [key for key in SAMPLING if c.get(key) is not None]
         if c.flag("do_sample", False) and chance:

@@ -83,7 +83,6 @@ def test_every_key_counts_or_is_refused(name):
 
 RULES = dict(
     repetition_penalty=1.2,
-    encoder_no_repeat_ngram_size=3,
     suppress_tokens=[3],
     begin_suppress_tokens=[4],
     guidance_scale=2.0,
@@ -127,6 +126,33 @@ def test_every_rule_counts_or_is_refused(name):
             taken(name, config, {**rules, key: value})
     for key in ("num_beams", "length_penalty", "early_stopping", "renormalize_logits"):
         assert taken(name, config, {**rules, key: 3}) == plain
+
+
+def test_the_source_may_be_repeated(tmp_path, capsys):
+    """Blenderbot forbids it by the default of its class, which a generation_config.json replaces:
+    a remark says that the rule is left out."""
+    key = "encoder_no_repeat_ngram_size"
+    config = json.loads((GOLDEN / "bart" / "config.json").read_text())
+    said = "encoder_no_repeat_ngram_size {} is left out: a text may repeat {} tokens of its source"
+    for family, values, n in (
+        ("blenderbot", None, 3),
+        ("blenderbot", {key: 4}, 4),
+        ("blenderbot", {}, 0),
+        ("bart", {key: 2}, 2),
+        ("bart", None, 0),
+    ):
+        meta, remarks = generation_rules(config, family, 61, values)
+        assert [remark for remark in remarks if key in remark] == (
+            [
+                f"{'config' if values is None else 'generation_config'}.json: "
+                + said.format(n, n)
+                + " in their order"
+            ]
+            if n
+            else []
+        )
+        assert meta["model.start"] == [2]
+    assert any(key in r for r in generation_rules({**config, key: 5}, "bart", 61, None)[1])
 
 
 def test_beams_are_said_to_be_ignored(tmp_path, capsys):

@@ -59,6 +59,22 @@ HUB = {
               rope_theta=1000000.0, sliding_window=512, use_bidirectional_attention=False),
         dict(softcap=0, final_softcap=0, tied=True, window=([512] * 5 + [0]) * 3,
              rope=([0] * 5 + [1]) * 3)),
+    "embeddinggemma-300m": (
+        sizes(768, 1152, 3, 1, 24, 262144, 2048, model_type="gemma3_text",
+              architectures=["Gemma3TextModel"], _sliding_window_pattern=6, attention_bias=False,
+              head_dim=256, hidden_activation="gelu_pytorch_tanh",
+              layer_types=(["sliding_attention"] * 5 + ["full_attention"]) * 4,
+              query_pre_attn_scalar=256, rms_norm_eps=1e-6, rope_local_base_freq=10000.0,
+              rope_theta=1000000.0, sliding_window=512, use_bidirectional_attention=True),
+        dict(mask=1, window=([257] * 5 + [0]) * 4, rope=([0] * 5 + [1]) * 4)),
+    "paligemma-3b-pt-224": (
+        dict(architectures=["X"], model_type="paligemma", hidden_size=2048, ignore_index=-100,
+             image_token_index=257152, projection_dim=2048, pad_token_id=0, bos_token_id=2,
+             eos_token_id=1, vision_config={}, text_config=dict(
+                 hidden_size=2048, intermediate_size=16384, model_type="gemma",
+                 num_attention_heads=8, num_hidden_layers=18, num_image_tokens=256,
+                 num_key_value_heads=1, torch_dtype="float32", vocab_size=257216)),
+        dict(mask=0, head_dim=256, context=8192, tied=True)),
     "gemma-4-e2b-it": (
         dict(architectures=["X"], model_type="gemma4", audio_config={}, vision_config={},
              image_token_id=1, tie_word_embeddings=True, text_config=dict(
@@ -724,6 +740,63 @@ def test_gemma3_out_of_a_multimodal_checkpoint(old):
         canonical(outer, {**inside, prefix + "more.weight": in_memory(np.zeros(3))})
 
 
+@pytest.mark.parametrize("name", ["gemma", "gemma2"])
+def test_gemma_out_of_paligemma(name):
+    """Each token sees those before it; a remark says that PaliGemma's prompts differ in that."""
+    config, tensors = golden(name)
+    expected = canonical(config, dict(tensors))[2]
+    inside = {n.replace("model.", "language_model.model.", 1): t for n, t in tensors.items()}
+    inside["multi_modal_projector.linear.weight"] = in_memory(np.zeros(3))
+    outer = dict(model_type="paligemma", vision_config={}, projection_dim=8)
+    for value in (None, True, False):
+        text = {**config, "num_image_tokens": 4, "use_bidirectional_attention": value}
+        family, knobs, found, remarks = canonical({**outer, "text_config": text}, dict(inside))
+        assert family == name and knobs.mask == 0 and list(found) == list(expected)
+        assert "as in transformers without token_type_ids" in remarks[0]
+    with pytest.raises(ExportError, match="use_bidirectional_attention is True, which is not"):
+        canonical({**config, "use_bidirectional_attention": True}, dict(tensors))
+    text = {**golden("gemma3")[0], "use_bidirectional_attention": True}
+    with pytest.raises(ExportError, match="text_config: use_bidirectional_attention is True"):
+        canonical(dict(model_type="gemma3", text_config=text, vision_config={}), {})
+
+
+def test_bigbird_reads_as_much_as_transformers_attends_to_as_a_whole():
+    config, tensors = golden("encoders/bert")
+    config = {**config, "model_type": "big_bird", "block_size": 4}
+    whole = tensors["bert.embeddings.position_embeddings.weight"].array()
+    for changes, context in (
+        ({"num_random_blocks": 1}, 28),
+        ({}, 44),
+        ({"block_size": 64}, 130),
+        ({"attention_type": "original_full"}, 130),
+    ):
+        _, knobs, found, remarks = canonical({**config, **changes}, dict(tensors))
+        assert knobs.context == context
+        assert np.array_equal(found["embed_pos"].array(), whole[:context])
+        said = [remark for remark in remarks if f"texts have at most {context} tokens" in remark]
+        assert bool(said) == (context < 130)
+
+
+HALF = dict(is_decoder=True, is_encoder_decoder=False, architectures=["BartForCausalLM"])
+
+
+def test_a_decoder_that_is_half_of_a_bart():
+    """Its cross-attention has no source, and is left out."""
+    config, tensors = golden("encoder_decoders/bart")
+    half = {n: t for n, t in tensors.items() if n.startswith(("model.decoder.", "model.shared"))}
+    half["model.decoder.embed_tokens.weight"] = half.pop("model.shared.weight")
+    _, knobs, found, _ = canonical({**config, **HALF}, half)
+    _, both, whole, _ = canonical(config, dict(tensors))
+    n = both.source_layers
+    assert knobs.mask == 0 and not knobs.source_layers and knobs.n_layers == both.n_layers - n
+    assert not any("cross" in name or name.startswith("source") for name in found)
+    for name, tensor in found.items():
+        old = re.sub(r"layers\.(\d+)", lambda m: f"layers.{int(m[1]) + n}", name)
+        assert np.array_equal(tensor.array(), whole[old].array())
+    with pytest.raises(ExportError, match="is_encoder_decoder is True, which is not supported"):
+        canonical({**config, **HALF, "is_encoder_decoder": True}, half)
+
+
 def test_only_the_encoder_of_blenderbot_small_scales_its_embedding():
     rng = np.random.default_rng(1)
     table = rng.normal(0, 0.002, (6, 8)).astype(np.float32)  # so small that the norm's eps counts
@@ -740,6 +813,28 @@ def test_only_the_encoder_of_blenderbot_small_scales_its_embedding():
         found[scale] = [left[name].array() for name in tables]
     assert np.array_equal(found[1.0][0], found[8**0.5][0])
     assert np.allclose(found[1.0][1] * 8**0.5, found[8**0.5][1])
+
+
+EXPERTS = sizes(36, 18, 6, 2, 2, 61, 192, num_experts=7, num_experts_per_tok=3)
+
+
+@pytest.mark.parametrize("strategy", ["average", "sum"])
+def test_cohere2_moe_without_shared_experts(strategy):
+    """transformers writes the strategy of combining them all the same."""
+    more = dict(num_shared_experts=0, shared_expert_combination_strategy=strategy)
+    found = canonical({**EXPERTS, "model_type": "cohere2_moe", **more}, None)[2]
+    assert "layers.1.expert_up" in found and not [name for name in found if "ffn" in name]
+
+
+def test_biases_beside_the_experts_of_ernie():
+    """In attention, in networks that all tokens pass, and of the output; experts have none."""
+    config = {**EXPERTS, "model_type": "ernie4_5_moe", "moe_num_experts": 7, "moe_k": 3}
+    found = {}
+    for value in (False, True):
+        found[value] = canonical({**config, "use_bias": value}, None)[2]
+    more = {re.sub(r"layers\.\d", "N", name) for name in set(found[True]) - set(found[False])}
+    matrices = [f"attn_{x}" for x in "qkvo"] + [f"ffn_{x}" for x in ("gate", "up", "down")]
+    assert more == {"output.bias", *(f"N.{name}.bias" for name in matrices)}
 
 
 # In a convolution or a state's mixer transformers uses hidden_act, and the engine SiLU.

@@ -112,6 +112,37 @@ NEMOTRON = dict(
 )
 
 
+def half(**more) -> dict:
+    """The config of a decoder that is half of an encoder-decoder."""
+    return dict(
+        dict(
+            vocab_size=61,
+            d_model=36,
+            encoder_layers=2,  # by which transformers counts layers; there are none
+            decoder_layers=2,
+            decoder_ffn_dim=44,
+            decoder_attention_heads=6,
+            max_position_embeddings=192,
+            pad_token_id=1,
+            bos_token_id=0,
+            eos_token_id=2,
+        ),
+        **more,
+    )
+
+
+HALVES = (
+    "bart",
+    "blenderbot",
+    "blenderbot-small",
+    "marian",
+    "mbart",
+    "mvp",
+    "pegasus",
+    "plbart",
+)
+
+
 # fmt: off
 # name: (model_type, config). Sizes are odd on purpose, and so are epsilons: a wrong one must show.
 MODELS = {
@@ -362,6 +393,10 @@ KIN = {
     "cwm": ("cwm", sizes(61, 36, 50, 6, 2, head_dim=10, sliding_window=9, mlp_bias=True)),
     "dbrx": ("dbrx", dict(vocab_size=61, d_model=36, n_heads=6, n_layers=2, max_seq_len=192, pad_token_id=0, attn_config=dict(
         kv_n_heads=2, clip_qkv=0.8, rope_theta=50.0), ffn_config=dict(ffn_hidden_size=18, moe_num_experts=6, moe_top_k=3))),
+    "cohere2_moe-plain": ("cohere2_moe", sizes(61, 36, 18, 6, 2, head_dim=10, num_experts=7, num_experts_per_tok=3,
+                                               layer_types=[SLIDING, FULL], sliding_window=9)),
+    "ernie4_5_moe-bias": ("ernie4_5_moe", sizes(61, 36, 40, 6, 2, moe_num_experts=7, moe_k=3, moe_intermediate_size=18,
+                                                use_bias=True)),
     "ernie4_5_moe": ("ernie4_5_moe", sizes(61, 36, 40, 6, 2, moe_num_experts=7, moe_k=3, moe_intermediate_size=18, use_bias=False,
                                            num_hidden_layers=3, moe_layer_interval=2)),
     "exaone_moe": ("exaone_moe", sizes(61, 36, 40, 6, 2, num_experts=8, num_experts_per_tok=3, n_group=4, topk_group=2,
@@ -412,6 +447,9 @@ KIN = {
     "xglm": ("xglm", dict(vocab_size=61, d_model=36, ffn_dim=50, attention_heads=6, num_layers=2, max_position_embeddings=192)),
 }
 MORE |= MIXTURES | KIN
+MORE |= {f"{name}-decoder": (name, half(scale_embedding=True)) for name in HALVES}
+MORE["marian-decoder"] = ("marian", half(decoder_vocab_size=61, activation_function="swish"))
+MORE["bart-decoder-untied"] = ("bart", half(tie_word_embeddings=False))
 # Those whose norms multiply by 1 + w.
 OFFSET_NORMS = ("gemma", "gemma2", "gemma3_text", "vaultgemma", "nemotron", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next",
                 "recurrent_gemma")
@@ -424,7 +462,8 @@ COMMITTED = [*MODELS, "apertus", "bitnet", "bloom", "bloom-normed", "deepseek_v2
              "olmo", "olmo3", "olmo_hybrid", "phi", "phi3-longer", "phimoe", "qwen2_moe", "qwen3_next",
              "recurrent_gemma", "stablelm", "zamba2"]
 # Those whose sizes have other names than Llama's.
-WITHOUT_COMMON = ("bloom", "codegen", "ctrl", "dbrx", "gpt2", "gpt-sw3", "openai-gpt", "xglm", "gpt_bigcode", "gpt_neo", "gptj", "mpt")
+WITHOUT_COMMON = ("bloom", "codegen", "ctrl", "dbrx", "gpt2", "gpt-sw3", "openai-gpt", "xglm", "gpt_bigcode", "gpt_neo", "gptj", "mpt",
+                  *HALVES)
 # Reference attention where eager is wrong: it adds Falcon's ALiBi twice.
 ATTENTION = {"falcon-rw": "sdpa"}
 # Those whose positions leave padding out: transformers itself gives a text with such a token other
