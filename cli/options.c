@@ -145,8 +145,8 @@ static const Option OPTIONS[] = {
     {TEXT, "--batch", "FILE", FIELD(batch), .selects = BATCH, .verbs = BATCH,
      .help = "answer requests, one a line: {\"id\": 1, \"prompt\": \"text\", \"max_tokens\": 9};\n"
              "- reads stdin. A request may have tokens or messages instead of prompt, and\n"
-             "temperature, top_k, top_p, min_p, repeat_penalty, seed and stop; the options\n"
-             "above are the defaults (seed: 0)"},
+             "temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty,\n"
+             "presence_penalty, seed and stop; the options above are the defaults (seed: 0)"},
     {TEXT, "-o", "FILE", FIELD(out), .verbs = BATCH,
      .help = "where the results of --batch go, one to a line, in the same order (stdout);\n"
              "a file that already has some of them is continued"},

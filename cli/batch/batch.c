@@ -119,6 +119,17 @@ static void step(Batch *b) {
     }
 }
 
+// Leaves out the lines that have only white space. Returns how many are left.
+static long without_blank(Text *lines, long n) {
+    long left = 0;
+    for (long i = 0; i < n; i++) {
+        size_t at = 0;
+        while (at < lines[i].size && memchr(" \t\r", lines[i].data[at], 3)) at++;
+        if (at < lines[i].size) lines[left++] = lines[i];
+    }
+    return left;
+}
+
 // ---- all of it ----
 
 static void run_batch(Batch *b) {
@@ -175,6 +186,7 @@ int batch(const Options *o) {
     heads_chat *chat = heads_chat_new(b->p.model, &b->defaults.no_chat);
     b->defaults.chat = chat;
     b->lines = split_lines(text, &b->n_lines);
+    b->n_lines = without_blank(b->lines, b->n_lines);
     free(first_tokens(&b->p).data);  // a usage error, if --lang is none
     open_batch(b);
     b->results = open_results(o->out, o->models[0], from_stdin ? "/dev/stdin" : o->batch);

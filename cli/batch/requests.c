@@ -1,5 +1,6 @@
 #include "cli/batch/requests.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,12 @@
 
 // ---- values ----
 
+// A member that is there; null says nothing.
+static const Json *given(const Json *object, const char *key) {
+    const Json *found = json_get(object, key);
+    return found && found->type != JSON_NULL ? found : NULL;
+}
+
 static const struct {
     const char *key;
     bool whole;
@@ -15,39 +22,52 @@ static const struct {
     double min, max;
 } NUMBERS[] = {  // with the command line's bounds
     {"max_tokens", true, offsetof(heads_request, max_tokens), 0, 1e9},
+    {"max_completion_tokens", true, offsetof(heads_request, max_tokens), 0, 1e9},
     {"temperature", false, offsetof(heads_request, sampler.temperature), 0, 1000},
     {"top_k", true, offsetof(heads_request, sampler.top_k), 0, 1e9},
     {"top_p", false, offsetof(heads_request, sampler.top_p), 1e-6, 1},
     {"min_p", false, offsetof(heads_request, sampler.min_p), 0, 1},
     {"repeat_penalty", false, offsetof(heads_request, sampler.repeat_penalty), 1e-3, 1000},
+    {"frequency_penalty", false, offsetof(heads_request, frequency_penalty), -2, 2},
+    {"presence_penalty", false, offsetof(heads_request, presence_penalty), -2, 2},
 };
 enum { N_NUMBERS = sizeof NUMBERS / sizeof NUMBERS[0] };
+
+// Whether it is a whole number, *n: which. 64.0 is one, as other programs write it.
+static bool is_whole(const Json *value, int64_t *n) {
+    if (value->type != JSON_NUMBER) return false;
+    double number = value->number;
+    *n = value->is_integer ? value->integer : fabs(number) < 0x1p53 ? (int64_t)number : 0;
+    return value->is_integer || number == (double)*n;
+}
 
 static int set_number(Line *r, int which, const Json *value, heads_error *err) {
     bool whole = NUMBERS[which].whole;
     double min = NUMBERS[which].min, max = NUMBERS[which].max;
-    bool ok = value->type == JSON_NUMBER && (!whole || value->is_integer);
+    int64_t n = 0;
+    bool ok = whole ? is_whole(value, &n) : value->type == JSON_NUMBER;
     if (!ok || value->number < min || value->number > max)
         return fail(err, "\"%s\" has to be a %snumber from %g to %.10g", NUMBERS[which].key,
                     whole ? "whole " : "", min, max);
     void *field = (char *)&r->asked + NUMBERS[which].field;
-    if (whole) *(int *)field = (int)value->integer;
+    if (whole) *(int *)field = (int)n;
     else *(float *)field = (float)value->number;
     return 0;
 }
 
 static int set_seed(Line *r, const Json *value, heads_error *err) {
-    if (value->type != JSON_NUMBER || !value->is_integer || value->integer < 0)
+    int64_t seed;
+    if (!is_whole(value, &seed) || seed < 0)
         return fail(err, "\"seed\" has to be a whole number from 0 to 2^63 - 1");
-    r->asked.sampler.seed = (uint64_t)value->integer;
+    r->asked.sampler.seed = (uint64_t)seed;
     return 0;
 }
 
 static int set_id(Line *r, const Json *value, heads_error *err) {
     bool whole = value->type == JSON_NUMBER && value->is_integer;
     if (!whole && value->type != JSON_STRING)
-        return fail(err, "\"id\" has to be a string, or a whole number of 64 bits");
-    text_format(&r->start, "\"id\": ");
+        return fail(err, "\"%s\" has to be a string, or a whole number of 64 bits", value->key);
+    text_format(&r->start, "\"%s\": ", value->key);
     if (whole) text_format(&r->start, "%lld", (long long)value->integer);
     else json_quote(&r->start, value->text, value->len);
     text_format(&r->start, ", ");
@@ -125,8 +145,8 @@ static int check_prompt(const Line *r, const Defaults *d, heads_error *err) {
 }
 
 static int set_prompt(Line *r, const Json *line, const Defaults *d, heads_error *err) {
-    const Json *text = json_get(line, "prompt"), *tokens = json_get(line, "tokens");
-    const Json *messages = json_get(line, "messages");
+    const Json *text = given(line, "prompt"), *tokens = given(line, "tokens");
+    const Json *messages = given(line, "messages");
     if (!!text + !!tokens + !!messages != 1)
         return fail(err, "a request has to have one of \"prompt\", \"tokens\" and \"messages\"");
     int status = text     ? prompt_from_text(r, text, d, err)
@@ -138,28 +158,51 @@ static int set_prompt(Line *r, const Json *line, const Defaults *d, heads_error 
 // ---- lines ----
 
 static int set_member(Line *r, const Json *value, const Defaults *d, heads_error *err) {
-    static const char *const others[] = {"id", "prompt", "tokens", "messages"};
+    static const char *const others[] = {"id",     "custom_id", "model",
+                                         "prompt", "tokens",    "messages"};
+    enum { N_OTHERS = sizeof others / sizeof others[0] };
+    if (value->type == JSON_NULL) return 0;
     if (json_has_key(value, "seed")) return set_seed(r, value, err);
     if (json_has_key(value, "stop")) return set_stops(r, value, d, err);
     if (json_has_key(value, "lang")) return set_lang(r, value, d, err);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < N_OTHERS; i++)
         if (json_has_key(value, others[i])) return 0;
     for (int i = 0; i < N_NUMBERS; i++)
         if (json_has_key(value, NUMBERS[i].key)) return set_number(r, i, value, err);
     bool zero = strlen(value->key) < value->key_len;
-    return fail(err, "unknown key \"%.60s\"%s; a request may have id, prompt, tokens, messages, "
-                "max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, seed, stop and lang",
+    return fail(err, "unknown key \"%.60s\"%s; a request may have id or custom_id, model, prompt, "
+                "tokens, messages, max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, "
+                "frequency_penalty, presence_penalty, seed, stop and lang",
                 value->key, zero ? ", with a zero byte" : "");
 }
 
+static int set_members(Line *r, const Json *asked, const Defaults *d, heads_error *err) {
+    for (const Json *member = asked->first; member; member = member->next)
+        if (set_member(r, member, d, err)) return -1;
+    return set_prompt(r, asked, d, err);
+}
+
+// A line of OpenAI's batches, whose request is its body: {"custom_id", "method", "url", "body"}.
+static int set_body(Line *r, const Json *line, const Json *body, const Defaults *d,
+                    heads_error *err) {
+    static const char *const around[] = {"id", "custom_id", "method", "url", "body"};
+    for (const Json *member = line->first; member; member = member->next) {
+        bool known = member->type == JSON_NULL;
+        for (int i = 0; i < 5; i++) known |= json_has_key(member, around[i]);
+        if (!known) return fail(err, "\"%.60s\" is beside \"body\", not in it", member->key);
+    }
+    if (body->type != JSON_OBJECT) return fail(err, "\"body\" has to be an object");
+    return set_members(r, body, d, err);
+}
+
 static int set_all(Line *r, const Json *line, const Defaults *d, heads_error *err) {
-    const Json *id = json_get(line, "id");
+    const Json *id = given(line, "id"), *custom = given(line, "custom_id");
+    const Json *body = given(line, "body");
     if (line->type != JSON_OBJECT)
         return fail(err, "a request has to be an object, such as {\"prompt\": \"Once\"}");
-    if (id && set_id(r, id, err)) return -1;
-    for (const Json *member = line->first; member; member = member->next)
-        if (set_member(r, member, d, err)) return -1;
-    return set_prompt(r, line, d, err);
+    if (id && custom) return fail(err, "a request has one of \"id\" and \"custom_id\"");
+    if ((id || custom) && set_id(r, id ? id : custom, err)) return -1;
+    return body ? set_body(r, line, body, d, err) : set_members(r, line, d, err);
 }
 
 Line read_line(const Defaults *defaults, const char *line, size_t len) {

@@ -58,7 +58,7 @@ def batch(run, model: Path, requests: list, *options: object, status: int = 0) -
     done = run(model, "--batch", "-", *options, input=lines_of(requests))
     assert done.returncode == status, done.stderr
     results = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(results) == len(requests)
+    assert len(results) == sum(r != "" and not str(r).isspace() for r in requests)
     return results
 
 
@@ -221,7 +221,6 @@ def test_full_context(run, bare, stories):
 
 BAD = [
     ("nonsense", 'has to be a line of JSON, such as {"prompt": "Once"}; byte 0'),
-    ("", "byte 0"),
     ("[1]", "a request has to be an object, such as"),
     ("{}", "one of"),
     ({"prompt": "a", "tokens": [1]}, "one of"),
@@ -231,7 +230,7 @@ BAD = [
     ({"tokens": [1, 2.5]}, "element 1"),
     ({"tokens": [99999999]}, "element 0"),
     ({"tokens": []}, "the prompt is empty"),
-    ({"prompt": "a", "maxtokens": 5}, 'unknown key "maxtokens"; a request may have id, prompt, '),
+    ({"prompt": "a", "maxtokens": 5}, 'unknown key "maxtokens"; a request may have id or '),
     ({"prompt": "a", "seed\0": 5}, 'unknown key "seed", with a zero byte'),
     (
         {"prompt": "a", "max_tokens": -1},
@@ -248,6 +247,14 @@ BAD = [
     ({"prompt": "a", "stop": ["a", 1]}, '"stop"'),
     ({"prompt": "a", "id": [1]}, '"id"'),
     ({"prompt": "a", "id": 1.5}, '"id"'),
+    ({"prompt": "a", "id": 1, "custom_id": "a"}, 'one of "id" and "custom_id"'),
+    (
+        {"prompt": "a", "frequency_penalty": 3},
+        '"frequency_penalty" has to be a number from -2 to 2',
+    ),
+    ({"body": {"prompt": "a"}, "seed": 1}, '"seed" is beside "body"'),
+    ({"body": 5}, '"body" has to be an object'),
+    ({"prompt": None}, "one of"),
     ('{"prompt": "a", "prompt": "b"}', "twice"),
     ('{"prompt": "\\ud800"}', "surrogate"),
     ("[" * 1000, "deeper"),
@@ -290,6 +297,37 @@ def test_ids_come_back(run, bare):
     assert set(results[0]) == {"id", "tokens", "stopped"}  # no tokenizer, no text
     [error] = batch(run, bare, [{"prompt": "text"}], status=1)
     assert "no tokenizer" in error["error"]
+
+
+def test_what_other_programs_write(run, stories):
+    """Nulls, 64.0, other names, OpenAI's lines, and lines with nothing."""
+    plain = {"prompt": "Once", "max_tokens": 8, "seed": 3}
+    [want] = batch(run, stories, [plain])
+    lines = [
+        {
+            "prompt": "Once",
+            "max_tokens": 8.0,
+            "seed": 3.0,
+            "top_k": None,
+            "beams": None,
+            "id": None,
+        },
+        "",
+        {"custom_id": "a", "prompt": "Once", "max_completion_tokens": 8, "seed": 3},
+        " \t",
+        {"custom_id": "b", "method": "POST", "url": "/v1", "body": {"model": "m", **plain}},
+    ]
+    results = batch(run, stories, lines)
+    assert [result.pop("custom_id", None) for result in results] == [None, "a", "b"]
+    assert results == [want] * 3
+
+
+def test_penalties(run, stories):
+    """Of what was generated, the more often the more."""
+    base = {"prompt": "Once", "max_tokens": 60, "temperature": 0}
+    lines = [base, {**base, "presence_penalty": 2}, {**base, "frequency_penalty": 2}]
+    found = [len(set(result["tokens"])) for result in batch(run, stories, lines)]
+    assert found[0] < min(found[1:])
 
 
 def test_logits_that_are_no_numbers(run, tmp_path, bare):
