@@ -499,7 +499,10 @@ def others_beside_text(name: str):
         text, rope_parameters=dict(rope_type="default", rope_theta=1e4, mrope_section=axes)
     )
     picture = dict(image_size=16, patch_size=4, mlp_dim=16, window_size=2, output_channels=16)
+    pali = dict(text_config=text, vision_config=vit, image_token_index=100, projection_dim=size)
     yield from {
+        "gemma": [("paligemma", pali)],
+        "gemma2": [("paligemma", pali)],
         "lfm2": [("lfm2_vl", dict(text_config=text, vision_config=vit, image_token_id=50))],
         "qwen3": [
             (
