@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..config import Config
-from ..tensor import ExportError, Tensor
+from ..tensor import ExportError, Tensor, expect, modules
 from .floats import E4M3, FP4
 from .stored import Module, bytes_of, modules_with, numbers_of, tensor_size
 
@@ -17,6 +17,9 @@ PLAIN = """apertus cohere cohere2 ernie4_5 exaone4 falcon_mamba gemma gemma2 gem
 glm4_moe granite granitemoe helium hunyuan_v1_dense jamba lfm2 llama mamba ministral3 mistral
 mixtral nemotron olmo2 olmo3 olmoe phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_moe seed_oss smollm3
 solar_open stablelm starcoder2""".split()
+# Types whose norms it stores with the 1 that is added to their weights.
+SHIFTED = ["qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"]
+NORMS = ("layernorm.weight", "model.norm.weight", ".q_norm.weight", ".k_norm.weight")
 STACK = ".switch_mlp."  # all experts of a layer
 CONVOLUTIONS = ("conv1d.weight", "conv.conv.weight")  # the last two axes change places
 MIXTRAL = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}  # names in block_sparse_moe
@@ -24,10 +27,11 @@ MIXTRAL = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}  # names in bl
 
 def mlx(q: Config, left: dict[str, Tensor], family: object) -> None:
     """What mlx_lm.convert writes. Errors: ExportError."""
-    if family not in PLAIN:
+    known = [*PLAIN, *SHIFTED, "gpt_oss"]
+    if family not in known:
         raise ExportError(
             f"{q.where}: what MLX makes of a {family!r} is not known; supported: "
-            f"{', '.join(PLAIN)}; others export from a checkpoint of transformers"
+            f"{', '.join(sorted(known))}; others export from a checkpoint of transformers"
         )
     q.ignore(*(name for name, own in q.values.items() if isinstance(own, (bool, dict))))
     _scheme(q)
@@ -41,10 +45,14 @@ def mlx(q: Config, left: dict[str, Tensor], family: object) -> None:
         _unpack(module, *_scheme(c), "biases")
         c.finish()
         _split(module)
-    for name, kernel in list(left.items()):
-        if name.endswith(CONVOLUTIONS) and len(kernel.shape) == 3:
-            n, width, depth = kernel.shape
-            left[name] = kernel.map(lambda w: w.transpose(0, 2, 1), (n, depth, width))
+    for name, tensor in list(left.items()):
+        if name.endswith(CONVOLUTIONS) and len(tensor.shape) == 3:
+            n, width, depth = tensor.shape
+            left[name] = tensor.map(lambda w: w.transpose(0, 2, 1), (n, depth, width))
+        if family in SHIFTED and name.endswith(NORMS):
+            left[name] = tensor.map(lambda w: w - 1)
+    if family == "gpt_oss":
+        _fuse(left)
 
 
 def metal(q: Config, left: dict[str, Tensor]) -> None:
@@ -132,3 +140,24 @@ def _split(module: Module) -> None:
     for i in range(stack.shape[0]):
         expert = stack.slice(i, i + 1).map(lambda w: w[0], stack.shape[1:])
         module.left[f"{within}.experts.{i}.{part}.weight"] = expert
+
+
+def _fuse(left: dict[str, Tensor]) -> None:
+    """gpt-oss' experts in transformers' form: rows of gate and up in turns."""
+    for module in modules(left, "experts.gate_proj.weight"):
+        within = f"{module}.experts"
+        for part, fused in (("weight", "blocks"), ("bias", "bias")):
+            gate, up, down = (left.pop(f"{within}.{n}_proj.{part}") for n in ("gate", "up", "down"))
+            left[f"{within}.gate_up_proj_{fused}"] = _in_turns(gate, up)
+            left[f"{within}.down_proj_{fused}"] = down
+
+
+def _in_turns(gate: Tensor, up: Tensor) -> Tensor:
+    """[experts, 2 n, ..] of two [experts, n, ..]."""
+    experts, n, *rest = expect(up, *gate.shape).shape
+
+    def load():
+        even, odd = gate.load(), up.load()
+        return lambda a, b: np.stack([even(a, b), odd(a, b)], 2).reshape(b - a, 2 * n, *rest)
+
+    return Tensor(gate.name, (experts, 2 * n, *rest), load)

@@ -33,7 +33,13 @@ def parts_of(form: dict) -> tuple[dict[str, np.ndarray], np.ndarray]:
     return parts, rows("stands for", "<f4")
 
 
-def unpack(tmp_path, modules: dict[str, dict], key: str = "quantization", **says) -> dict:
+def unpack(
+    tmp_path,
+    modules: dict[str, dict],
+    key: str = "quantization",
+    family: str = "qwen3_moe",
+    **says,
+) -> dict:
     """What the exporter makes of a file with these modules."""
     path = tmp_path / "model.safetensors"
     write_safetensors(
@@ -41,7 +47,7 @@ def unpack(tmp_path, modules: dict[str, dict], key: str = "quantization", **says
         {f"{m}.{part}": value for m, parts in modules.items() for part, value in parts.items()},
     )
     left = open_safetensors(str(path))
-    dequantize(Config({"model_type": "qwen3_moe", key: says}), left)
+    dequantize(Config({"model_type": family, key: says}), left)
     return left
 
 
@@ -98,6 +104,41 @@ def test_convolutions(tmp_path):
     left = unpack(tmp_path, {"m": parts, "conv1d": {"weight": kernel}}, group_size=64, bits=4)
     assert np.array_equal(left["conv1d.weight"].array(), kernel.transpose(0, 2, 1))
     assert left["conv1d.weight"].shape == (4, 1, 3)
+
+
+def test_norms_that_hold_their_one(tmp_path):
+    """qwen3_next.py of mlx_lm adds 1 to all norms but linear attention's own."""
+    parts, _ = parts_of(FORMS["affine-64-4"])
+    norm = {"weight": np.array([1.5, 0.25, 1], "<f4")}
+    names = ["model.norm", "a.input_layernorm", "a.q_norm", "a.linear_attn.norm"]
+    modules = {"m": parts, **dict.fromkeys(names, norm)}
+    for family, shift in (("qwen3_next", 1), ("qwen3_5_text", 1), ("qwen3", 0)):
+        left = unpack(tmp_path, modules, family=family, group_size=64, bits=4)
+        found = [left[f"{name}.weight"].array() for name in names]
+        assert np.array_equal(found, [norm["weight"] - shift] * 3 + [norm["weight"]])
+
+
+def test_experts_of_gpt_oss(tmp_path):
+    """gpt_oss.py of mlx_lm takes every other row for the gate, from the first on."""
+    parts, want = parts_of(FORMS["mxfp4-32-4"])
+    modules = {}
+    for i, name in enumerate(("gate_proj", "up_proj", "down_proj")):
+        stacks = {part: np.stack([np.roll(w, i, 0), w[::-1]]) for part, w in parts.items()}
+        stacks["bias"] = np.arange(6, dtype="<f4").reshape(2, 3) + 10 * i
+        modules[f"mlp.experts.{name}"] = stacks
+    says = FORMS["mxfp4-32-4"]["says"]
+    left = unpack(tmp_path, modules, family="gpt_oss", **says)
+    assert set(left) == {
+        f"mlp.experts.{n}_{part}"
+        for n in ("gate_up_proj", "down_proj")
+        for part in ("blocks", "bias")
+    }
+    both = left["mlp.experts.gate_up_proj_blocks"]
+    assert both.shape == (2, 6, want.shape[1]) == both.array().shape
+    assert np.array_equal(both.array()[0, 0::2], want)
+    assert np.array_equal(both.array()[0, 1::2], np.roll(want, 1, 0))
+    assert np.array_equal(left["mlp.experts.gate_up_proj_bias"].array()[0], [0, 10, 1, 11, 2, 12])
+    assert np.array_equal(left["mlp.experts.down_proj_blocks"].array()[0], np.roll(want, 2, 0))
 
 
 def test_metal(tmp_path):
