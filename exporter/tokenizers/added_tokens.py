@@ -3,10 +3,9 @@ special_tokens_map.json, added_tokens.json."""
 
 from __future__ import annotations
 
-import os
-
 from ..json_files import beside
 from ..tensor import ExportError
+from .classes import tokenizer_class
 
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 EXTRA, ADDITIONAL = "extra_special_tokens", "additional_special_tokens"
@@ -75,24 +74,13 @@ CLASS_TOKENS = {
 }
 
 
-def _class_tokens(directory: str, config: dict) -> dict[str, str]:
-    """A tokenizer.json that is no Llama's, whatever tokenizer_class says, has another class."""
-    kind = str(config.get("tokenizer_class")).removesuffix("Fast")
-    path = os.path.join(directory, "tokenizer.json")
-    if kind == "LlamaTokenizer" and os.path.isfile(path):
-        with open(path, encoding="utf-8", errors="replace") as file:
-            if '"<s>"' not in file.read():
-                return {}
-    return CLASS_TOKENS.get(kind, {})
-
-
 def named_tokens(directory: str) -> dict[str, str]:
     """The tokens that a directory's templates know by name: the seven of NAMES, the class's own
     where the files name none, those that only this model has a name for (image_token), and the
     dictionary of extra_special_tokens, as transformers 5.23.0's special_tokens_map has them.
     Errors: ExportError."""
     config = special_tokens(directory)
-    config = _class_tokens(directory, config) | config
+    config = CLASS_TOKENS.get(tokenizer_class(directory), {}) | config
     extra = config.get(EXTRA)
     named = {key: token for key, token in config.items() if key.endswith("_token")}
     named.update(extra if isinstance(extra, dict) else {})

@@ -1,11 +1,18 @@
-"""The class that AutoTokenizer of transformers 5.23.0 takes for a directory, and whether it gives a
-model types of tokens."""
+"""The class that AutoTokenizer of transformers 5.23.0 takes for a directory, and what the class reads
+in tokenizer_config.json.
+
+Most classes build a tokenizer anew and forget how tokenizer.json normalizes and cuts a text. That
+fault is not followed (docs/export.md): the file says it. What the configuration sets for the class
+replaces the setting in the file, and so does the default of a class of bytes or of BERT."""
 
 from __future__ import annotations
 
+import copy
 import os
 
 from ..json_files import beside
+from .components import opened
+from .normalizers import SPACE_MARK
 
 BERT, ROBERTA, XLM_ROBERTA = "BertTokenizer", "RobertaTokenizer", "XLMRobertaTokenizer"
 GPT2, NEOX, QWEN = "GPT2Tokenizer", "GPTNeoXTokenizer", "Qwen2Tokenizer"
@@ -89,3 +96,86 @@ def gives_types(directory: str) -> bool:
     if isinstance(inputs, list):
         return "token_type_ids" in inputs
     return tokenizer_class(directory) in TYPED
+
+
+# ---- what a class takes from tokenizer_config.json -----------------------------------------------
+
+# Classes of bytes: whether a space goes before a text where nothing says it.
+BYTES = {
+    **dict.fromkeys((GPT2, "CodeGenTokenizer", NEOX, COHERE, QWEN, "Qwen3_5Tokenizer"), False),
+    **dict.fromkeys((ROBERTA, "DebertaTokenizer", "LukeTokenizer"), False),
+    "BlenderbotTokenizer": True,
+}
+# Classes with BERT's normalizer, and what its fields are called there, with their defaults.
+NORMALIZED = (*LIKE_BERT, "DistilBertTokenizer", "MPNetTokenizer")
+FIELDS = {
+    "lowercase": ("do_lower_case", True),
+    "handle_chinese_chars": ("tokenize_chinese_chars", True),
+    "strip_accents": ("strip_accents", None),
+}
+# Classes with Metaspace: what it does where no space goes before a text.
+MARKED = {
+    **dict.fromkeys(("AlbertTokenizer", "BarthezTokenizer", "BigBirdTokenizer"), "never"),
+    **dict.fromkeys(("CamembertTokenizer", XLM_ROBERTA, "XGLMTokenizer"), "never"),
+    "DebertaV2Tokenizer": "first",
+}
+LLAMAS = ("LlamaTokenizer", "CodeLlamaTokenizer")  # they have the mark of one before merging
+
+
+def with_settings(data: dict, directory: str) -> dict:
+    """A tokenizer.json with the settings that the class takes from elsewhere. Errors:
+    ExportError."""
+    config, kind = beside(directory, "tokenizer_config.json"), tokenizer_class(directory)
+    space, lower = config.get("add_prefix_space"), config.get("do_lower_case")
+    data = data | copy.deepcopy({key: data.get(key) for key in _PARTS})
+    steps, cuts, ends = (opened(data[key], _PARTS[key]) for key in _PARTS)
+    for step in steps:
+        if kind in NORMALIZED and step.get("type") == "BertNormalizer":
+            step.update({field: config.get(key, usual) for field, (key, usual) in FIELDS.items()})
+    for part in cuts + ends:
+        if kind in BYTES and part.get("type") == "ByteLevel":
+            part["add_prefix_space"] = BYTES[kind] if space is None else space
+        elif kind in MARKED and part.get("type") == "Metaspace" and space is not None:
+            part.pop("add_prefix_space", None)
+            part["prepend_scheme"] = "always" if space else MARKED[kind]
+    if kind in ("AlbertTokenizer", "DebertaV2Tokenizer") and lower is not None:
+        data["normalizer"] = _lowercase(steps, lower, first=kind == "DebertaV2Tokenizer")
+    if kind in LLAMAS and space not in (None, _prepends(steps, cuts)):
+        data |= _llama(kind, space, config.get("legacy"))
+    return data
+
+
+_PARTS = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "decoder": "decoders"}
+
+
+def _lowercase(steps: list[dict], lower: bool, first: bool) -> dict:
+    """The normalizer with or without Lowercase, which comes first or before the charsmap."""
+    kinds = [step.get("type") for step in steps]
+    if lower and "Lowercase" not in kinds:
+        at = 0 if first else kinds.index("Precompiled") if "Precompiled" in kinds else len(steps)
+        steps = [*steps[:at], {"type": "Lowercase"}, *steps[at:]]
+    steps = [step for step in steps if lower or step.get("type") != "Lowercase"]
+    return {"type": "Sequence", "normalizers": steps}
+
+
+def _prepends(steps: list[dict], cuts: list[dict]) -> bool:
+    """Whether a mark of a space goes before a text."""
+    return any(step.get("type") == "Prepend" for step in steps) or any(
+        cut.get("type") == "Metaspace" and cut.get("prepend_scheme", "always") != "never"
+        for cut in cuts
+    )
+
+
+def _llama(kind: str, space: bool, legacy: object) -> dict:
+    """The parts as Llama's class makes them."""
+    scheme = "never" if not space else "always" if legacy and kind == "LlamaTokenizer" else "first"
+    mark = {"type": "Metaspace", "replacement": SPACE_MARK, "prepend_scheme": scheme}
+    ends = [{"type": "Replace", "pattern": {"String": SPACE_MARK}, "content": " "}]
+    ends += [{"type": "ByteFallback"}, {"type": "Fuse"}]
+    if space or kind == "CodeLlamaTokenizer":
+        ends.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    return {
+        "normalizer": None,
+        "pre_tokenizer": {**mark, "split": False},
+        "decoder": {"type": "Sequence", "decoders": ends},
+    }

@@ -25,6 +25,7 @@ from .added_tokens import (
     special_tokens,
 )
 from .byte_level import KINDS, Kind, from_merges, from_ranks
+from .classes import LLAMAS, tokenizer_class, with_settings
 from .m2m_files import from_m2m, from_nllb
 from .metadata import MOST_TOKENS, vocabulary_metadata
 from .pre_tokenizers import COVERING, PREFIX_SPACE
@@ -148,16 +149,19 @@ def _from_sentencepiece(data: bytes, path: str) -> Vocabulary:
         return from_m2m(data, directory)
     if name == "sentencepiece.bpe.model":
         return from_nllb(data, directory)
-    return from_sentencepiece(data)
+    marked = tokenizer_class(directory) in LLAMAS
+    space = beside(directory, "tokenizer_config.json").get("add_prefix_space") if marked else None
+    return from_sentencepiece(data, space)
 
 
 def _from_json_file(path: str, decodes: bool) -> Vocabulary:
-    data = read_json(path)
+    data, directory = read_json(path), os.path.dirname(path)
     if isinstance(data.get("vocab"), list):  # in vocab.json the token "vocab" may have an id
-        return _from_tekken(data, os.path.dirname(path))
+        return _from_tekken(data, directory)
     if os.path.basename(path) == "vocab.json":
-        return _from_vocab_and_merges(data, os.path.dirname(path))
-    return from_json(data, declared_beside(os.path.dirname(path), data), decodes)
+        return _from_vocab_and_merges(data, directory)
+    declared = declared_beside(directory, data)
+    return from_json(with_settings(data, directory), declared, decodes)
 
 
 # ---- what the files beside a tokenizer say -------------------------------------------------------

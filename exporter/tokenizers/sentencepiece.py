@@ -101,8 +101,9 @@ def read_sentencepiece(data: bytes) -> SentencePiece:
     return model
 
 
-def from_sentencepiece(data: bytes) -> Vocabulary:
-    """A Vocabulary from a SentencePiece BPE model. Errors: ExportError."""
+def from_sentencepiece(data: bytes, space: bool | None = None) -> Vocabulary:
+    """A Vocabulary from a SentencePiece BPE model. space: whether a text begins with a space, if
+    not as the model has it. Errors: ExportError."""
     model = read_sentencepiece(data)
     pieces, trainer, normalizer = model.pieces, model.trainer, model.normalizer
     if trainer.get(3, 1) != 2:
@@ -121,7 +122,7 @@ def from_sentencepiece(data: bytes) -> Vocabulary:
             )
     return from_pieces(
         pieces,
-        add_dummy_prefix=bool(normalizer.get(3, 1)),
+        add_dummy_prefix=bool(normalizer.get(3, 1) if space is None else space),
         bos=trainer.get(41, 1),
         eos=trainer.get(42, 2),
     )
