@@ -17,7 +17,8 @@ PLAIN = """apertus cohere cohere2 ernie4_5 exaone4 falcon_mamba gemma gemma2 gem
 glm4_moe granite granitemoe helium hunyuan_v1_dense jamba lfm2 llama mamba ministral3 mistral
 mixtral nemotron olmo2 olmo3 olmoe phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_moe seed_oss smollm3
 solar_open stablelm starcoder2""".split()
-# Types whose norms it stores with the 1 that is added to their weights.
+# Types whose norms it stores with the 1 that is added to their weights, if it was MLX's converter
+# that wrote the file: then axes of convolutions have changed places.
 SHIFTED = ["qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"]
 NORMS = ("layernorm.weight", "model.norm.weight", ".q_norm.weight", ".k_norm.weight")
 STACK = ".switch_mlp."  # all experts of a layer
@@ -45,12 +46,7 @@ def mlx(q: Config, left: dict[str, Tensor], family: object) -> None:
         _unpack(module, *_scheme(c), "biases")
         c.finish()
         _split(module)
-    for name, tensor in list(left.items()):
-        if name.endswith(CONVOLUTIONS) and len(tensor.shape) == 3:
-            n, width, depth = tensor.shape
-            left[name] = tensor.map(lambda w: w.transpose(0, 2, 1), (n, depth, width))
-        if family in SHIFTED and name.endswith(NORMS):
-            left[name] = tensor.map(lambda w: w - 1)
+    _turn_back(left, family)
     if family == "gpt_oss":
         _fuse(left)
 
@@ -140,6 +136,19 @@ def _split(module: Module) -> None:
     for i in range(stack.shape[0]):
         expert = stack.slice(i, i + 1).map(lambda w: w[0], stack.shape[1:])
         module.left[f"{within}.experts.{i}.{part}.weight"] = expert
+
+
+def _turn_back(left: dict[str, Tensor], family: object) -> None:
+    """The axes of convolutions, [channels, width, 1], and norms, where they were changed."""
+    turned = [
+        name for name, t in left.items() if name.endswith(CONVOLUTIONS) and t.shape[2:] == (1,)
+    ]
+    for name in turned:
+        n, width, _ = left[name].shape
+        left[name] = left[name].map(lambda w: w.transpose(0, 2, 1), (n, 1, width))
+    for name in list(left) if turned and family in SHIFTED else []:
+        if name.endswith(NORMS):
+            left[name] = left[name].map(lambda w: w - 1)
 
 
 def _fuse(left: dict[str, Tensor]) -> None:

@@ -107,15 +107,20 @@ def test_convolutions(tmp_path):
 
 
 def test_norms_that_hold_their_one(tmp_path):
-    """qwen3_next.py of mlx_lm adds 1 to all norms but linear attention's own."""
+    """qwen3_next.py of mlx_lm adds 1 to all norms but linear attention's own, where it turns
+    convolutions; auto-round writes MLX's words and does neither."""
     parts, _ = parts_of(FORMS["affine-64-4"])
     norm = {"weight": np.array([1.5, 0.25, 1], "<f4")}
     names = ["model.norm", "a.input_layernorm", "a.q_norm", "a.linear_attn.norm"]
-    modules = {"m": parts, **dict.fromkeys(names, norm)}
-    for family, shift in (("qwen3_next", 1), ("qwen3_5_text", 1), ("qwen3", 0)):
+    kernel = np.arange(12, dtype="<f4").reshape(4, 3, 1)
+    modules = {"m": parts, **dict.fromkeys(names, norm), "conv1d": {"weight": kernel}}
+    cases = [("qwen3_next", 1, kernel), ("qwen3_5_text", 1, kernel), ("qwen3", 0, kernel)]
+    for family, shift, kernel in [*cases, ("qwen3_next", 0, kernel.reshape(4, 1, 3))]:
+        modules["conv1d"] = {"weight": kernel}
         left = unpack(tmp_path, modules, family=family, group_size=64, bits=4)
         found = [left[f"{name}.weight"].array() for name in names]
         assert np.array_equal(found, [norm["weight"] - shift] * 3 + [norm["weight"]])
+        assert np.array_equal(left["conv1d.weight"].array(), kernel.reshape(4, 1, 3))
 
 
 def test_experts_of_gpt_oss(tmp_path):
