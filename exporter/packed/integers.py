@@ -63,7 +63,7 @@ def counted_down(zeros: Tensor, bits: int, n: int) -> np.ndarray:
     number that is 0 has borrowed from the next one. Numbers of three bits do not fill words, and
     are counted up alone."""
     if bits == 3:
-        return words_beside(zeros, bits, n) + 1
+        return counted_down_alone(zeros, bits, n)
     words = whole(zeros, "<u4") + np.uint32(sum(1 << at for at in range(0, WORD, bits)))
     return numbers_of(words.astype("<u4").view(np.uint8).reshape(len(words), -1), bits, n)
 

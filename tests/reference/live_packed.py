@@ -55,6 +55,9 @@ def schemes():
     yield "int3, zero points of rows", "pack-quantized", {"num_bits": 3, **rows, "symmetric": False}
     yield "int4, rows", "pack-quantized", {"num_bits": 4, **rows}
     yield "int4, matrix", "pack-quantized", {"num_bits": 4, "strategy": "tensor"}
+    for bits in (2, 8):
+        values = {"num_bits": bits, "group_size": 16, "symmetric": False}
+        yield f"int{bits}, zero points", "pack-quantized", values
     yield "int8, rows", "int-quantized", {"num_bits": 8, **rows}
     yield "int8, groups", "int-quantized", {"num_bits": 8, "group_size": 16}
     yield "int8, matrix", "int-quantized", {"num_bits": 8, "strategy": "tensor"}
@@ -84,6 +87,8 @@ def scales_for(args, weight: torch.Tensor) -> dict[str, torch.Tensor]:
     if not args.symmetric:
         half = 2 ** (args.num_bits - 1)
         zero = torch.randint(-half, half, shape, dtype=torch.int8)
+        extremes = torch.tensor([-half, 0, half - 1], dtype=torch.int8)
+        zero.view(-1)[: len(extremes)] = extremes[: zero.numel()]
         found["weight_zero_point"] = zero
     if strategy == "tensor_group":
         found["weight_global_scale"] = torch.tensor([256.0])  # the library multiplies in bf16

@@ -68,7 +68,7 @@ def zero_words(zeros: np.ndarray, bits: int, less: int) -> np.ndarray:
     """int32 words of zero points, of which GPTQ's first format takes one from each number by a
     subtraction of whole words: a number that is 0 borrows from the next one (GPTQModel's
     convert_gptq_v2_to_v1_format)."""
-    if bits == 3:  # numbers do not fill words
-        return words(zeros - less, bits)
+    if bits == 3:  # numbers do not fill words: GPTQModel counts each down alone, 0 to 7
+        return words((zeros - less) & 7, bits)
     ones = sum(1 << at for at in range(0, 32, bits))
     return (words(zeros, bits).view("<u4") - np.uint32(less * ones)).view("<i4")
