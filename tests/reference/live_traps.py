@@ -37,7 +37,7 @@ SAID = ("architectures", "model_type", "dtype", "transformers_version", "id2labe
 # Keys of which an absence gives other files and yet the same answers to a short text.
 LENGTHS = (
     *("max_position_embeddings", "n_positions", "max_seq_len", "sliding_window", "window_size"),
-    "attention_chunk_size",
+    *("attention_chunk_size", "block_size", "num_random_blocks"),
     "model_max_length",
 )
 KNOWN = {
