@@ -3,7 +3,9 @@
 "use strict";
 
 const LEAST_SCORE = 0.3, TIMES_UNIFORM = 3;
-const COUNTED = ["previous", "duplicate", "induction", "first", "distance", "entropy", "last8"];
+const RESTS = ["first", "itself"];
+const ROLE_SCORES = ["previous", "duplicate", "induction", ...RESTS];
+const COUNTED = [...ROLE_SCORES, "distance", "entropy", "last8"];
 
 // The scores of row i, the weights of first .. i; NaN where it lacks what a score is about.
 function row_scores(weights, first, i, same) {
@@ -20,6 +22,7 @@ function row_scores(weights, first, i, same) {
     if (far < 8) latest += p;
   });
   row.last8 = latest;
+  row.itself = at(i);
   if (sum > 0) {
     row.distance = distance / sum / (equal / n);
     row.entropy = (entropy / sum + Math.log(sum)) / Math.log(n);
@@ -49,12 +52,12 @@ function mean_scores(of, rows) {
     .sort((a, b) => b[2] - a[2]).slice(0, 5);
 }
 
-// The largest score that is enough; resting on the first token only where there is no other.
+// The largest score that is enough; resting on a token only where there is no other.
 function role_from(scores, uniform) {
-  const enough = ["previous", "duplicate", "induction", "first"].filter((name) =>
+  const enough = ROLE_SCORES.filter((name) =>
     scores[name] >= LEAST_SCORE && scores[name] >= TIMES_UNIFORM * uniform[name]);
   const best = (names) => names.sort((a, b) => scores[b] - scores[a])[0];
-  return best(enough.filter((name) => name !== "first")) ?? enough[0] ?? null;
+  return best(enough.filter((name) => !RESTS.includes(name))) ?? best(enough) ?? null;
 }
 
 // ---- the views' data, which grows with the text ----

@@ -38,7 +38,7 @@ function build_choices() {
 // that goes from one to the other.
 function first_head() {
   for (const role of ["induction", "diagonal", "previous", "next", "duplicate", null, "first",
-    "last"]) {
+    "last", "itself"]) {
     const some = heads.filter((head) => (head.role || null) === role && has_map(head) &&
       (!two_texts || kind_of(head) === "cross"));
     some.sort((a, b) => score_of(b, "role") - score_of(a, "role"));

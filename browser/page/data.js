@@ -42,6 +42,12 @@ const ROLES = {
     formula: "Mean of the weight on the token before.",
     words: "On average this head puts {score} of a row's weight on the token just before.",
   },
+  itself: {
+    name: "itself", rows: "all rows",
+    means: "reads from the row's own token, and so brings nothing from any other.",
+    formula: "Mean of the weight on the row's own token.",
+    words: "On average this head puts {score} of a row's weight on the token itself.",
+  },
   duplicate: {
     name: "duplicate token", rows: "rows that see one",
     means: "reads from the other copies of the same token that it sees.",
@@ -78,7 +84,7 @@ const ROLES = {
     words: "On average this head puts {score} of a row's weight on the last token.",
   },
   diagonal: {
-    name: "diagonal", rows: "rows",
+    name: "diagonal", rows: "all rows",
     means: "reads the source in step with the target: near the token that lies as far into the " +
       "one as the row's own into the other.",
     formula: "Mean of the weight on the tokens within 2 of that place.",

@@ -141,7 +141,7 @@ function describe_grid() {
   const shared = heads.some((head) => bracket_of(head));
   const unnamed = state.shown === "role" && heads.some((head) => !head.role);
   $("reading").textContent = (unnamed ? "Grey: no simple role; the number is the weight of the " +
-    "strongest pair of tokens. " : "") +
+    "strongest pair of tokens (one with itself, or with the first, is no pair). " : "") +
     (state.order !== "layers" ? "5·2: layer 5, head 2. "
       : shared ? "A bracket joins the heads that share a KV head. "
         : heads.length ? "Every head has a KV head of its own. " : "") +

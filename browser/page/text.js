@@ -66,7 +66,7 @@ function build_sources(kind) {
     const n = heads.filter((head) => head.role === role && kind_of(head) === kind).length;
     if (n) {
       $("source").append(element("option", { value: role, class: "of-role" },
-        "the mean of " + count(n, ROLES[role].name + " head")));
+        "the mean of " + count(n, "head") + " (" + ROLES[role].name + ")"));
     }
   }
   if (state.head.token_costs) {

@@ -4,6 +4,7 @@
 // and have the tokens that its definition names:
 //
 //   previous    A[i, i-1]
+//   itself      A[i, i]
 //   next        A[i, i+1]
 //   duplicate   the sum of A[i, j] over j where token j is token i, j < i; of an encoder j != i
 //   induction   the sum of A[i, j] over 1 <= j <= i where token j-1, j-1 < i, is token i
@@ -18,8 +19,9 @@
 // first token: Xiao et al. 2023 (2309.17453), and Gu et al. 2024 (2410.10781), whose threshold all
 // roles have here. In encoders heads of the previous token and the next: Voita et al. 2019
 // (1905.09418); heads that rest on the last token, a separator: Clark et al. 2019 (1906.04341). A
-// head that finds nothing to do rests on an end, so any other role goes before these. Distance and
-// entropy divide the weights by their sum, which is less than 1 where a layer has sinks.
+// head that finds nothing to do rests on an end, or on the token itself, so any other role goes
+// before these. Distance and entropy divide the weights by their sum, which is less than 1 where a
+// layer has sinks.
 #include "cli/heads/scores.h"
 
 #include <math.h>
@@ -30,17 +32,18 @@ static const double LEAST_SCORE = 0.3, TIMES_UNIFORM = 3;
 enum { LATEST = 8, NEAR = 2 };
 
 const char *const score_names[N_SCORES] = {
-    [PREVIOUS] = "previous", [DUPLICATE] = "duplicate", [INDUCTION] = "induction",
-    [FIRST] = "first", [NEXT] = "next", [LAST] = "last", [DIAGONAL] = "diagonal",
+    [PREVIOUS] = "previous", [ITSELF] = "itself", [DUPLICATE] = "duplicate",
+    [INDUCTION] = "induction", [FIRST] = "first", [NEXT] = "next", [LAST] = "last",
+    [DIAGONAL] = "diagonal",
     [DISTANCE] = "distance", [ENTROPY] = "entropy", [LAST8] = "last8",
 };
 
 bool has_score(Sight sees, int score) {
     static const unsigned scores[N_SIGHTS] = {
-        [SEES_BEFORE] = 1 << PREVIOUS | 1 << DUPLICATE | 1 << INDUCTION | 1 << FIRST |
-                        1 << DISTANCE | 1 << ENTROPY | 1 << LAST8,
-        [SEES_ALL] = 1 << PREVIOUS | 1 << DUPLICATE | 1 << FIRST | 1 << NEXT | 1 << LAST |
-                     1 << DISTANCE | 1 << ENTROPY,
+        [SEES_BEFORE] = 1 << PREVIOUS | 1 << ITSELF | 1 << DUPLICATE | 1 << INDUCTION |
+                        1 << FIRST | 1 << DISTANCE | 1 << ENTROPY | 1 << LAST8,
+        [SEES_ALL] = 1 << PREVIOUS | 1 << ITSELF | 1 << DUPLICATE | 1 << FIRST | 1 << NEXT |
+                     1 << LAST | 1 << DISTANCE | 1 << ENTROPY,
         [SEES_SOURCE] = 1 << FIRST | 1 << LAST | 1 << DIAGONAL | 1 << ENTROPY,
     };
     return scores[sees] >> score & 1;
@@ -96,6 +99,7 @@ RowScores score_row(const MapTexts *t, const heads_attention_row *row) {
     score_spread(s.value, row);
     if (cross) score_diagonal(s.value, t, a, i);
     else score_copies(s.value, t, a, i, low, high);
+    if (!cross) s.value[ITSELF] = a[i];
     if (!cross && i > low) s.value[PREVIOUS] = a[i - 1];
     if (!cross && i < high) s.value[NEXT] = a[i + 1];
     if (low == 0 && (cross || i > 0)) s.value[FIRST] = a[0];
@@ -131,7 +135,7 @@ double head_score(const HeadScores *head, int score) {
     return head->rows[score] ? head->sum[score] / (double)head->rows[score] : NAN;
 }
 
-bool role_rests(int role) { return role == FIRST || role == LAST; }
+bool role_rests(int role) { return role == FIRST || role == LAST || role == ITSELF; }
 
 int head_role(const HeadScores *head, const HeadScores *uniform) {
     int best = -1;

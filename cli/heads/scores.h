@@ -4,8 +4,8 @@
 
 #include "library/inspect.h"
 
-// Each of the first seven scores belongs to a role.
-enum { PREVIOUS, DUPLICATE, INDUCTION, FIRST, NEXT, LAST, DIAGONAL, N_ROLES,
+// Each of the first eight scores belongs to a role.
+enum { PREVIOUS, ITSELF, DUPLICATE, INDUCTION, FIRST, NEXT, LAST, DIAGONAL, N_ROLES,
        DISTANCE = N_ROLES, ENTROPY, LAST8, N_SCORES };
 extern const char *const score_names[N_SCORES];
 
@@ -46,6 +46,6 @@ void add_row_scores(HeadScores *head, const RowScores *row);
 double head_score(const HeadScores *head, int score);
 // The role of a head, compared with one of equal weights; -1: none.
 int head_role(const HeadScores *head, const HeadScores *uniform);
-bool role_rests(int role);  // on an end of the text: the head has nothing to do
+bool role_rests(int role);  // on an end of the text or on the token itself: it has nothing to do
 
 #endif

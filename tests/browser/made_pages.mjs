@@ -48,6 +48,7 @@ const repeated = (n) => (text) => {
 
 const WANTED = {
   previous: (ids, i) => (i > 0 ? [i - 1] : []),
+  itself: (ids, i) => [i],
   duplicate: (ids, i) => ids.keys_before(i, (j) => ids[j] === ids[i]),
   induction: (ids, i) => ids.keys_before(i + 1, (j) => j > 0 && j - 1 < i && ids[j - 1] === ids[i]),
   first: () => [0],
@@ -68,7 +69,7 @@ function map_of(ids, kind, strength, window, random) {
 
 // ---- scores, as the program counts them ----
 
-const COUNTED = ["previous", "duplicate", "induction", "first"];
+const COUNTED = ["previous", "itself", "duplicate", "induction", "first"];
 const mean = (list) => (list.length ? list.reduce((a, b) => a + b) / list.length : null);
 
 function scored(ids, map, role) {
@@ -130,7 +131,7 @@ function layer_of(ids, plan, layer, random) {
   const counted = COUNTED.map((role) => [role, scored(ids, uniform, role)]);
   made.rows = Object.fromEntries(counted.map(([role, { rows }]) => [role, rows]));
   made.uniform = Object.fromEntries(counted.map(([role, { score }]) => [role, score]));
-  const kinds = ["previous", "first", "induction", "content", "first", "duplicate", "none",
+  const kinds = ["previous", "first", "induction", "content", "itself", "duplicate", "none",
     "content", "first", "none"];
   const of_layer = { ...made, sinks: plan.sinks };
   made.heads = Array.from({ length: plan.heads }, (_, h) =>

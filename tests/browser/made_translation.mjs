@@ -18,6 +18,7 @@ function about(kind, ids, n_rows, n) {
   const same = (i, j) => ids[i] === ids[j];
   return {
     previous: (i, j) => j === i - 1,
+    itself: (i, j) => j === i,
     duplicate: (i, j) => same(i, j) && i !== j,
     ...(kind === "decoder" ? { induction: (i, j) => j > 0 && j - 1 < i && same(i, j - 1) } : {}),
     first: (i, j) => j === 0 && (cross || i > 0),
@@ -27,13 +28,13 @@ function about(kind, ids, n_rows, n) {
   };
 }
 const ROLES = {
-  encoder: ["previous", "duplicate", "first", "next", "last"],
-  decoder: ["previous", "duplicate", "induction", "first"],
+  encoder: ["previous", "itself", "duplicate", "first", "next", "last"],
+  decoder: ["previous", "itself", "duplicate", "induction", "first"],
   cross: ["first", "last", "diagonal"],
 };
 const WANTS = {
   encoder: ["previous", "next", "last", "none", "duplicate", "first"],
-  decoder: ["previous", "first", "none", "duplicate", "induction", "first"],
+  decoder: ["previous", "first", "none", "duplicate", "induction", "itself"],
   cross: ["diagonal", "last", "none", "diagonal", "first", "none"],
 };
 

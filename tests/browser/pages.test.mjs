@@ -183,7 +183,7 @@ function tests_of_use(browser) {
       const score = heads[i].role ? heads[i].scores[heads[i].role] : heads[i].pairs[0][2];
       assert.ok(Math.abs(cell.number - score) <= 0.0051, `${cell.number} ${score}`);
     });
-    for (const role of ["previous", "duplicate", "induction", "first", "none"]) {
+    for (const role of ["previous", "itself", "duplicate", "induction", "first", "none"]) {
       const want = heads.filter((head) => (head.role ?? "none") === role).length;
       assert.ok(want > 0);
       assert.equal(Number(await text(page, `#roles [data-role="${role}"] b`)), want);
@@ -357,7 +357,7 @@ function tests_of_use(browser) {
     await page.click("#save-table");
     const lines = (await saved("scores.tsv")).toString().trimEnd().split("\n");
     assert.equal(lines.length, n + 1);
-    assert.ok(lines.every((line) => line.split("\t").length === 12));
+    assert.ok(lines.every((line) => line.split("\t").length === 13));
   });
 
   using("pictures are saved and copied", "mqa_markup", async (page, data) => {
@@ -411,7 +411,7 @@ function tests_of_use(browser) {
       await page.click(".without-map");
       assert.equal(await page.$eval("#no-map", (e) => e.hidden), false);
       assert.equal(await page.$eval("#map-box", (e) => e.hidden), true);
-      assert.equal((await page.$$("#scores tbody tr")).length, 4);
+      assert.equal((await page.$$("#scores tbody tr")).length, 5);
       assert.match(await text(page, "#text-note"), /left out/);
       await choose(page, "source", "layer");
       assert.match(await text(page, "#text-note"), /mean of \d+ heads? of \d+/);

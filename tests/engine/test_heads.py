@@ -258,14 +258,16 @@ def test_heads_made_by_hand_get_their_roles(n, tmp_path, run):
     data = heads_of(model, tmp_path / "x.json", "--tokens", " ".join(map(str, ids)))
     roles = [[head["role"] for head in layer["heads"]] for layer in data["layers"]]
     assert roles == head_files.HANDMADE_ROLES
-    previous, _, _, equal = data["layers"][0]["heads"]
+    previous, itself, _, equal = data["layers"][0]["heads"]
     induction, duplicate, first, _ = data["layers"][1]["heads"]
     assert previous["scores"]["previous"] > 0.99 and previous["scores"]["distance"] < 0.2
+    assert itself["scores"]["itself"] > 0.99 and itself["scores"]["distance"] < 0.01
     assert equal["scores"]["entropy"] == pytest.approx(1) == equal["scores"]["distance"]
     # It rests on the first token where it finds nothing, and that is not its role.
     assert 0.5 < induction["scores"]["induction"] < induction["scores"]["first"]
     assert first["scores"]["first"] > 0.99
-    assert 0.4 < duplicate["scores"]["duplicate"] < 0.6  # half of it is on the token itself
+    # Half of it is on the token itself, and all of it where that is the only such token.
+    assert 0.4 < duplicate["scores"]["duplicate"] < 0.6 < duplicate["scores"]["itself"]
     alike = np.tri(len(ids)) / np.arange(1, len(ids) + 1)[:, None]
     assert np.abs(array_of(equal) - alike).max() < 1e-6
     check_scores(data)
@@ -277,9 +279,9 @@ def test_heads_made_by_hand_behind_a_window(tmp_path, run):
     model.write_bytes(head_files.handmade(window=window))
     data = heads_of(model, tmp_path / "x.json", "--tokens", " ".join(map(str, repeated(n))))
     roles = [[head["role"] for head in layer["heads"]] for layer in data["layers"]]
-    assert roles == [["previous", None, None, None], ["first", None, "first", None]]
-    rows = data["layers"][1]["rows"]
-    assert rows == {"previous": 2 * n, "duplicate": 0, "induction": 0, "first": window - 1}
+    assert roles == [["previous", "itself", None, None], ["first", "itself", "first", None]]
+    rows, few = data["layers"][1]["rows"], {"duplicate": 0, "induction": 0, "first": window - 1}
+    assert rows == {"previous": 2 * n, "itself": 2 * n, **few}
     check_scores(data)
 
 
@@ -324,15 +326,15 @@ TRAINED = ROOT / "models" / "heads.bin"  # on repeated random tokens: research/t
 
 
 def test_the_trained_heads_have_their_roles(tmp_path, run):
-    """One head of the first layer tells each token its predecessor, those of the second find what
-    followed before: on random tokens, and on words."""
+    """One head of the first layer tells each token its predecessor, the others read the token
+    itself, those of the second find what followed before: on random tokens, and on words."""
     once = np.random.default_rng(1).integers(2, 3000, 50).tolist()
     twice = ("--tokens", " ".join(map(str, [0, *once, *once])))
     words = ("-p", "The fox and the hen went to the mill. The fox and the hen went to the mill.")
     for prompt in (twice, words):
         data = heads_of(TRAINED, tmp_path / "x.json", *prompt)
         first, second = ([head["role"] for head in layer["heads"]] for layer in data["layers"])
-        assert sorted(first, key=str) == [None, None, None, "previous"]
+        assert sorted(first) == ["itself"] * 3 + ["previous"]
         assert second == ["induction"] * 4
         check_scores(data)
     data = heads_of(TRAINED, tmp_path / "x.json", *twice)

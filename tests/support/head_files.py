@@ -15,8 +15,8 @@ import checkpoints
 from checkpoints import F32_META, I32, Meta, matrix, vector
 from conftest import run_command
 
-ROLES = ("previous", "duplicate", "induction", "first", "next", "last", "diagonal")
-RESTS = ("first", "last")
+ROLES = ("previous", "itself", "duplicate", "induction", "first", "next", "last", "diagonal")
+RESTS = ("first", "last", "itself")
 
 
 def heads_of(model: Path, out: Path, *arguments: object) -> dict:
@@ -95,6 +95,7 @@ def targets(ids: list[int], seen: np.ndarray, kind: str) -> dict[str, np.ndarray
         follows[:, 1:] = same[:, :-1] & (j[:, 1:] - 1 < i[:, 1:])
         masks = {
             "previous": j == i - 1,
+            "itself": j == i,
             "duplicate": same & (j < i),
             "induction": follows,
             "first": (j == 0) & (i > 0),
@@ -158,10 +159,10 @@ def pairs_of(weights: np.ndarray, kind: str = "decoder", n: int = 5) -> list[lis
 def handmade(vocab: int = 400, code: int = 32, context: int = 1024, window: int = 0) -> bytes:
     """Two layers of four heads. A token has a code of +-1 in x[0 : code - 1], token 0 a mark in
     x[2 code] instead, and all have 1 in x[code - 1]. Layer 0, head 0 finds the token before it by
-    rope alone, whatever the tokens are, and copies its code to x[code : 2 code]; the other heads
-    look everywhere alike. Layer 1, without rope: head 0 looks for its own token's code among the
-    copies, that is, one after an earlier such token, and as much for the mark; head 1 among the
-    codes themselves; head 2 for the mark; head 3 everywhere alike."""
+    rope alone, whatever the tokens are, and copies its code to x[code : 2 code]; head 1 finds the
+    token itself; the other heads look everywhere alike. Layer 1, without rope: head 0 looks for its
+    own token's code among the copies, that is, one after an earlier such token, and as much for the
+    mark; head 1 among the codes themselves; head 2 for the mark; head 3 everywhere alike."""
     rng, n_embd, n_heads = np.random.default_rng(3), 2 * code + 2, 4
     meta, tensors = checkpoints.parse(
         checkpoints.random_model(
@@ -196,11 +197,12 @@ def handmade(vocab: int = 400, code: int = 32, context: int = 1024, window: int 
     }
     layers = [{name: np.zeros(shape) for name, shape in shapes.items()} for _ in range(2)]
     own, copy, one = slice(0, code), slice(code, 2 * code), np.eye(code)
-    # Head 0 of layer 0: queries turned back by one position, as constants.
+    # Heads 0 and 1 of layer 0: queries turned back by one position and by none, as constants.
     half = code // 2
-    bias_q, bias_k = np.zeros(n_heads * code), np.zeros(n_heads * code)
-    bias_k[:half] = 1
-    bias_q[:half], bias_q[half:code] = np.cos(frequencies), -np.sin(frequencies)
+    bias_q, bias_k = np.zeros((n_heads, code)), np.zeros((n_heads, code))
+    bias_k[:2, :half] = 1
+    for head, turned in ((0, frequencies), (1, 0 * frequencies)):
+        bias_q[head] = np.concatenate([np.cos(turned), -np.sin(turned)])
     layers[0]["attn_v"][own, own] = one / math.sqrt(n_embd / code)  # the norm makes codes larger
     layers[0]["attn_o"][copy, own] = one
     for head, (query, key) in enumerate([(own, own), (own, own)]):
@@ -212,7 +214,9 @@ def handmade(vocab: int = 400, code: int = 32, context: int = 1024, window: int 
     layers[1]["attn_k"][2 * code, 2 * code] = 100
     bias_1 = np.zeros(n_heads * code)
     bias_1[2 * code] = 1
-    for i, biases in enumerate([{"attn_q": bias_q, "attn_k": bias_k}, {"attn_q": bias_1}]):
+    for i, biases in enumerate(
+        [{"attn_q": bias_q.ravel(), "attn_k": bias_k.ravel()}, {"attn_q": bias_1}]
+    ):
         for name, values in layers[i].items():
             tensors[f"layers.{i}.{name}"] = matrix(values)
         for name, values in biases.items():
@@ -220,4 +224,4 @@ def handmade(vocab: int = 400, code: int = 32, context: int = 1024, window: int 
     return checkpoints.build(meta, tensors)
 
 
-HANDMADE_ROLES = [["previous", None, None, None], ["induction", "duplicate", "first", None]]
+HANDMADE_ROLES = [["previous", "itself", None, None], ["induction", "duplicate", "first", None]]
