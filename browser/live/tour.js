@@ -1,36 +1,44 @@
-// The tour: eight steps, each of which sets the page up and points at one part of it.
+// The tour: eight steps, each of which sets the page up and points at one part of it (at), where it
+// speaks of things, or asks to press them, that stay in view (needs: the first ones, at least).
 "use strict";
 
 const STORY = "Once upon a time, there was a";
 const TRICK = "The cat saw a red ball. The cat saw a";
 const STEPS = [
-  { title: "Tokens", at: ".write", model: "stories", prompt: "One day, a little fox",
+  { title: "Tokens", at: ".write", needs: ["text", "tokens"], model: "stories",
+    prompt: "One day, a little fox",
     text: "A model reads tokens: words, or pieces of words, each with a number, its id.",
     try: "Type on, and watch the tokens below. What happens to a name, or to a word you made up?" },
-  { title: "What comes next", at: ".next", model: "stories", prompt: STORY,
+  { title: "What comes next", at: ".next", needs: ["bars", "undo"], model: "stories", prompt: STORY,
     text: "All that the model says is this: how likely each token is to come next.",
     try: "Click a bar, even an unlikely one, and see how the story bends. Undo takes it back." },
-  { title: "The sampler", at: "#sliders", model: "stories", prompt: STORY,
+  { title: "The sampler", at: "#sliders", needs: ["sliders", "bars", "step"], model: "stories",
+    prompt: STORY,
     text: "The sampler draws one of them, as with a loaded die. Temperature flattens the odds or " +
       "sharpens them; top-k, top-p and min-p cut the tail.",
     try: "Move temperature to 0, then to 2, and press Next token a few times." },
-  { title: "Heads look back", at: ".heads", model: "heads", prompt: TRICK, role: "previous",
+  { title: "Heads look back", at: ".heads", needs: ["grid", "map-box"], model: "heads",
+    prompt: TRICK, role: "previous",
     text: "Another model, with eight heads. For every token a head looks back at the text. This " +
       "one looks at the token just before: a straight line beside the diagonal of its map.",
     try: "Click other heads. Which of them look alike?" },
-  { title: "Induction", at: ".head", model: "heads", prompt: TRICK, role: "induction",
+  { title: "Induction", at: ".head", needs: ["map-box", "readout"], model: "heads",
+    prompt: TRICK, role: "induction",
     text: "“ a” has come before. This head looks at what followed it there: “ red”. It is " +
       "called an induction head, and goes on with any pattern that it has seen once.",
     try: "Which colour comes next? Change “red” in the text, or write nonsense of your own, twice." },
-  { title: "Switch it off", at: ".next", model: "heads", prompt: TRICK, role: "induction", off: true,
+  { title: "Switch it off", at: ".next", needs: ["measure", "grid", "bars"], model: "heads",
+    prompt: TRICK, role: "induction", off: true,
     text: "All induction heads are off now. The pale bars show what the model said before: " +
       "without them it no longer knows the colour.",
     try: "Switch all on, then press Which heads matter here. Is it one head, or many a little?" },
-  { title: "Layer by layer", at: ".lens", model: "stories", prompt: "The dog wagged his",
+  { title: "Layer by layer", at: ".lens", needs: ["lens"], model: "stories",
+    prompt: "The dog wagged his",
     text: "After each layer one can ask what the model would say if it ended there. The answer " +
       "forms on the way; early layers may prefer another word.",
     try: "From which layer on is the answer first? Pick other tokens of the text." },
-  { title: "What it remembers", at: ".cache", model: "stories", prompt: STORY,
+  { title: "What it remembers", at: ".cache", needs: ["schemes", "cache", "cache-now"],
+    model: "stories", prompt: STORY,
     text: "Each token leaves a key and a value in every layer, so that later ones can look back. " +
       "That is the KV cache. With fewer KV heads it is smaller.",
     try: "Press Write on and watch it fill. How large would MHA be? Then open a model of your own." },
@@ -69,10 +77,25 @@ async function set_up_step(step, panel, wanted) {
   if (step.role && some.length) show_head_of(some[0]);
   if (step.off) await set_off(some.map(key_of));
   if (!wanted()) return undefined;
-  panel.scrollIntoView({ block: "center" });
-  const { left, right } = panel.getBoundingClientRect();
-  $("tour").classList.toggle("on-the-left", (left + right) / 2 > innerWidth / 2);
+  place_tour(panel, step.needs.map($));
   return $("tour-title").focus({ preventScroll: true });
+}
+
+// Has what is needed in the middle of the window, and the box in a corner below that covers none of
+// it, better not beside the panel; or else as much as there is room for above the box.
+function place_tour(panel, needed) {
+  const place = (e) => e.getBoundingClientRect(), box = $("tour"), all = () => needed.map(place);
+  const top = () => Math.min(...all().map((e) => e.top));
+  const bottom = () => Math.max(...all().map((e) => e.bottom));
+  scrollBy(0, (top() + bottom() - innerHeight) / 2);
+  const on_the_right = (place(panel).left + place(panel).right) / 2 > innerWidth / 2;
+  for (const left of [on_the_right, !on_the_right]) {
+    box.classList.toggle("on-the-left", left);
+    const b = place(box), covers = (e) => e.left < b.right && e.right > b.left && e.bottom > b.top;
+    if (bottom() <= innerHeight && !all().some(covers)) return;
+  }
+  while (needed.length > 1 && bottom() - top() > place(box).top - 16) needed.pop();
+  scrollBy(0, bottom() - place(box).top + 8);
 }
 
 $("start-tour").addEventListener("click", () => go_to_step(0));

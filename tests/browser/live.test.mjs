@@ -330,6 +330,29 @@ for (const name of ["chrome", "firefox"]) {
       await page.close();
     });
 
+    for (const [width, height] of name === "chrome" ? [[1440, 800], [1024, 768], [390, 844]] : [[1024, 768], [360, 640]]) {
+      test(`the tour's box covers nothing that a step asks for, at ${width}`, async () => {
+        const page = await opened("", width, height), wide = width > 1000;
+        await page.click("#start-tour");
+        for (const [i, asked] of [
+          "#tokens .token", "#bars button" + (wide ? ", #undo" : ""), "#temperature" + (wide ? ", #step" : ""), "#grid .cell",
+          "#map", "#measure, #all-on" + (wide ? ", #bars button" : ""), "#lens tbody tr", "#schemes li",
+        ].entries()) {
+          await page.waitForFunction((i) => document.activeElement.id === "tour-title" &&
+            document.activeElement.textContent.startsWith(i + 1 + " of 8"), {}, i);
+          await settled(page);
+          assert.deepEqual(await page.evaluate((asked) => [...document.querySelectorAll(asked)].filter((e) => {
+            const { left, right, top, bottom } = e.getBoundingClientRect(), { cell } = layout ?? {};
+            const [x, y] = e.id !== "map" ? [(left + right) / 2, (top + bottom) / 2]
+              : [left + layout.left + (state.column + 0.5) * cell, top + layout.top + (state.row + 0.5) * cell];
+            return !e.contains(document.elementFromPoint(x, y));
+          }).map((e) => e.outerHTML), asked), [], `step ${i + 1}`);
+          await page.click("#tour-next");
+        }
+        await page.close();
+      });
+    }
+
     test("of steps and models asked for at once the last one stays", async () => {
       const page = await opened();
       const press = (...ids) => page.evaluate((ids) => { for (const id of ids) $(id).click(); }, ids);
