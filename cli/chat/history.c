@@ -31,7 +31,7 @@ static Text decoded(Text line) {
 
 void history_load(LineEdit *editor) {
     char *path = from_home(PATH);
-    FILE *f = *path == '~' ? NULL : open_to_read(path);
+    FILE *f = is_regular(path) ? open_to_read(path) : NULL;
     if (f) {
         long n;
         Text text = read_stream(f, path), *lines = split_lines(text, &n);
@@ -56,7 +56,8 @@ void history_add(Text message) {
         text_add(&line, c == '\n' ? "n" : &c, 1);
     }
     text_add(&line, "\n", 1);
-    GrownFile *file = *path == '~' ? NULL : grown_open(path, true);
+    bool may = *path != '~' && (is_missing(path) || is_regular(path));  // a pipe would wait
+    GrownFile *file = may ? grown_open(path, true) : NULL;
     if (file) {
         grown_write(file, line.data, line.size);
         grown_close(file);

@@ -8,6 +8,7 @@
 
 #include "cli/print.h"
 #include "cli/width.h"
+#include "cli/wrap.h"
 #include "library/inspect.h"
 
 #define CTRL(letter) ((letter) - 'A' + 1)
@@ -249,10 +250,13 @@ static void complete(LineEdit *e) {
         while (strncmp(common, name, n) != 0) n--;
     }
     if (matches > 1 && n == e->len) {
-        putchar('\n');
+        Text list = {0};
         for (int i = 0; (name = e->command(i)); i++)
-            if (strncmp(name, e->text, e->len) == 0) printf("%s  ", name);
-        putchar('\n');
+            if (strncmp(name, e->text, e->len) == 0) text_format(&list, "%s  ", name);
+        write_words("\n", 1);
+        write_words(list.data, list.size);
+        write_words("\n", 1);
+        free(list.data);
         e->row = 0;  // the text is drawn anew below
     }
     for (size_t i = e->len; i < n; i++) insert(e, common[i]);

@@ -158,6 +158,15 @@ def test_history_across_sessions(talk, tmp_path):
     assert file.read_bytes() == before
 
 
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.touch(0)])
+def test_a_history_that_is_no_file(talk, tmp_path, make):
+    make(tmp_path / ".heads_history")
+    terminal = talk(HOME=str(tmp_path))
+    terminal.type("hello\r")
+    terminal.read(PROMPT)
+    leave(terminal)
+
+
 def test_search(talk, tmp_path):
     """Ctrl-R narrows with each key and goes on to older messages; what fits nothing is not taken."""
     terminal = talk()
@@ -188,6 +197,14 @@ def test_tab_completes_commands(talk, tmp_path):
     terminal.read("saved; --messages")
     terminal.type("/b\t\x7f\r")
     assert terminal.end()[0] == 0
+
+
+def test_the_list_of_commands_on_a_narrow_terminal(talk):
+    terminal = talk(columns=25)
+    terminal.type("/\t")
+    terminal.shows("\n/help  /undo  /reset\n/save  /system  /seed\n/temp  /bye  /exit\n> /")
+    terminal.type("\x7f")
+    leave(terminal)
 
 
 def test_save_at_home(talk, tmp_path):
