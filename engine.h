@@ -124,10 +124,13 @@ typedef struct {  // a row of a pass
 
 // The input of a product, rounded for the weights' dtypes (kernels.h, Rows).
 typedef struct {
-    uint16_t *bf16;
-    int8_t *q8;
-    float *scale;
+    int8_t *q;
+    float *scale, *sum;
     int32_t *offset;
+} Int8Rows;
+typedef struct {
+    uint16_t *bf16;
+    Int8Rows turned, parts;  // of H x in blocks, of x in parts of 16
 } InputForms;
 
 struct heads_workspace {

@@ -159,8 +159,13 @@ HEADS_API int heads_chat_uses_system(const heads_chat *chat);
 
 typedef struct heads_workspace heads_workspace;
 
-// Types of numbers. Keys and values are cached in one of the first four.
-typedef enum { HEADS_F16, HEADS_F32, HEADS_Q8, HEADS_Q4, HEADS_BF16 } heads_type;
+// Types of numbers. Keys and values are cached in one of the first four; weights may be of all.
+// From HEADS_Q8_0 on the types are GGUF's, under the names that llama.cpp has for them.
+typedef enum {
+    HEADS_F16, HEADS_F32, HEADS_Q8, HEADS_Q4, HEADS_BF16,
+    HEADS_Q8_0, HEADS_Q4_0, HEADS_Q4_1, HEADS_Q5_0, HEADS_Q5_1, HEADS_IQ4_NL, HEADS_MXFP4,
+    HEADS_Q4_K, HEADS_Q5_K, HEADS_Q6_K, HEADS_IQ4_XS
+} heads_type;
 
 typedef struct {
     int context;        // positions of each sequence, up to 2^30; 0: the model's. More than these

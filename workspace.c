@@ -21,6 +21,14 @@ static size_t scratch_bytes(const Workspace *w, Arena *all) {
 
 int logit_width(const Workspace *w) { return w->hidden ? w->model->n_embd : w->model->vocab_size; }
 
+static Int8Rows lay_out_int8(Arena *a, size_t n_blocks, size_t parts) {
+    Int8Rows rows = {.q = arena_array(a, times(n_blocks, BLOCK), sizeof *rows.q)};
+    rows.scale = arena_array(a, times(n_blocks, parts), sizeof *rows.scale);
+    rows.offset = arena_array(a, times(n_blocks, parts), sizeof *rows.offset);
+    rows.sum = arena_array(a, n_blocks, sizeof *rows.sum);
+    return rows;
+}
+
 // Lays out every buffer. Called twice: with memory NULL to add up sizes, then to set pointers.
 static size_t lay_out(Workspace *w, uint8_t *memory) {
     const Model *m = w->model;
@@ -35,9 +43,8 @@ static size_t lay_out(Workspace *w, uint8_t *memory) {
     embed_scratch(w, &a);
     size_t bytes = scratch_bytes(w, &a);
     w->input.bf16 = arena_array(&a, times(a.input_blocks, BLOCK), sizeof *w->input.bf16);
-    w->input.q8 = arena_array(&a, times(a.input_blocks, BLOCK), sizeof *w->input.q8);
-    w->input.scale = arena_array(&a, a.input_blocks, sizeof *w->input.scale);
-    w->input.offset = arena_array(&a, a.input_blocks, sizeof *w->input.offset);
+    w->input.turned = lay_out_int8(&a, a.input_blocks, 1);
+    w->input.parts = lay_out_int8(&a, a.input_blocks, 2);
     w->scratch = (Arena){.data = arena_array(&a, bytes, 1)};
     return a.used;
 }

@@ -17,6 +17,7 @@ from typing import BinaryIO, Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from .quantize.kept import SOURCES, keep, kept_numbers
 from .quantize.panels import DTYPES, LANES, NAMES, pack, panel_bytes, square_sum, unpack
 from .tensor import ExportError, Tensor
 
@@ -46,6 +47,12 @@ class Entry:
         return self.tensor.shape[-1]
 
     @property
+    def moved(self) -> bool:
+        """Whether it has the blocks of a GGUF, in another order."""
+        blocks = self.tensor.blocks
+        return blocks is not None and self.dtype == SOURCES[self.tensor.stored].dtype
+
+    @property
     def data(self) -> tuple[str, int]:
         """A key that is equal for entries with the same data."""
         return self.dtype, id(self.tensor)
@@ -58,15 +65,19 @@ class Entry:
 # Matrices of so few rows stay f32: their rounding decides much.
 SMALL = ("router", "shared_gate", "delta_beta", "delta_decay", "delta_decay_down", "ssm_step")
 READOUTS = ("classes.", "pooling.")
+KEEP = "keep"  # the dtype of a file whose matrices keep their numbers
 
 
 def dtype_of(name: str, tensor: Tensor, dtype: str) -> str:
     """The dtype that a tensor is written in: vectors, learned positions and small matrices in f32,
     and the embeddings and the output of a q4 file in q8, because their rounding reaches the logits
-    directly, or all that an encoder makes of a source; a readout's steps do so too."""
+    directly, or all that an encoder makes of a source; a readout's steps do so too. KEEP: in the
+    type that its numbers have, and in f16, which loses least, where they were computed."""
     small = name.endswith(("embed_pos", *SMALL)) or name.startswith(READOUTS)
     if len(tensor.shape) == 1 or small:
         return "f32"
+    if dtype == KEEP:
+        return SOURCES[tensor.stored].dtype if tensor.blocks else tensor.stored or "f16"
     return "q8" if dtype == "q4" and name in ("embed", "source_embed", "output") else dtype
 
 
@@ -275,8 +286,9 @@ def _meta_entry(key: str, value: object) -> bytes:
 
 
 def _slabs(entry: Entry) -> Iterator[tuple[int, np.ndarray]]:
-    """The tensor's float32 values, some panels at a time, and the row where they begin."""
-    read = entry.tensor.load()
+    """The tensor's float32 values, or the bytes of what is kept, some panels at a time, and the row
+    where they begin."""
+    read = entry.tensor.blocks() if entry.moved else entry.tensor.load()
     if len(entry.tensor.shape) == 1:
         yield 0, read(0, entry.cols)
         return
@@ -298,7 +310,9 @@ def _data(entry: Entry, pool: ThreadPoolExecutor, stats: Stats) -> Iterator[byte
 
 def _pack_slab(entry: Entry, first: int, slab: np.ndarray) -> tuple[bytes, int, float, float]:
     """The bytes of a slab that begins at row `first`, how many weights it has, the sum of their
-    squares, and the sum of the squares of what rounding changed."""
+    squares, and the sum of the squares of what rounding changed; none of these, if it is kept."""
+    if entry.moved:
+        return keep(slab, entry.tensor.stored), len(slab) * entry.cols, 0.0, 0.0
     if not np.isfinite(slab).all():
         what = "NaN" if np.isnan(slab).any() else "infinite"
         raise ExportError(
@@ -374,4 +388,5 @@ class Checkpoint:
         data = self.data[offset : offset + n_bytes]
         if rows == 1 and n_bytes == 4 * cols:
             return np.frombuffer(data, np.float32)
-        return unpack(data, dtype, rows, cols)
+        kept = DTYPES[dtype].scales and not DTYPES[dtype].rounded
+        return (kept_numbers if kept else unpack)(data, dtype, rows, cols)

@@ -4,6 +4,7 @@ the model."""
 from __future__ import annotations
 
 import contextlib
+import functools
 from dataclasses import dataclass
 from typing import BinaryIO, Callable, Sequence
 
@@ -22,7 +23,9 @@ class Tensor:
     ExportError from either. `packed(dtype, a, b)`, if there is one, gives what quantize.panels.pack
     makes of these rows, at less cost; a is a multiple of 16. `raw` has the bytes of the file, of
     a number of several bytes as a last axis; `load` refuses to read them unless they are `floats`,
-    floating-point numbers."""
+    floating-point numbers. `stored` is the type that the numbers have in the file, if they are as
+    there: "f32", "bf16", "f16", or one of quantize.kept's SOURCES, and then `blocks()` is as
+    `load()` and gives rows as bytes."""
 
     name: str
     shape: tuple[int, ...]
@@ -30,6 +33,8 @@ class Tensor:
     packed: Callable[[str, int, int], tuple[bytes, float]] | None = None
     raw: Tensor | None = None
     floats: bool = False
+    stored: str | None = None
+    blocks: Callable[[], Callable[[int, int], np.ndarray]] | None = None
 
     def array(self) -> np.ndarray:
         """The whole tensor."""
@@ -38,11 +43,27 @@ class Tensor:
     def slice(self, begin: int, end: int) -> "Tensor":
         """Rows begin..end-1."""
 
-        def load():
-            rows = self.load()
+        def part(load):
+            rows = load()
             return lambda a, b: rows(begin + a, begin + b)
 
-        return Tensor(self.name, (end - begin, *self.shape[1:]), load)
+        return self.moved((end - begin, *self.shape[1:]), part)
+
+    def moved(self, shape: tuple[int, ...], move) -> "Tensor":
+        """Rows in another order, of which `move(load)` gives what `load()` would: of the numbers,
+        and of the bytes that hold them."""
+        blocks = self.blocks and functools.partial(move, self.blocks)
+        load = functools.partial(move, self.load)
+        return Tensor(self.name, shape, load, stored=self.stored, blocks=blocks)
+
+    def matrices(self) -> list["Tensor"]:
+        """Of three axes: the matrices along the first."""
+
+        def one(i: int, load):
+            matrix = load()(i, i + 1)[0]
+            return lambda a, b: matrix[a:b]
+
+        return [self.moved(self.shape[1:], functools.partial(one, i)) for i in range(self.shape[0])]
 
     def map(
         self, function: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...] | None = None
@@ -117,7 +138,8 @@ def from_file(
 
         return rows
 
-    return Tensor(name, shape, load)
+    stored = "bf16" if bf16 else {"<f4": "f32", "<f2": "f16"}.get(dtype)
+    return Tensor(name, shape, load, stored=stored)
 
 
 CONSTANT = "constant"  # the name of what is in no file
@@ -150,24 +172,36 @@ def stack(tensors: Sequence[Tensor]) -> Tensor:
     rows, step = tensors[0].shape[0], stack_rows(2, tensors[0].shape[0]) - tensors[0].shape[0]
     shape = (stack_rows(len(tensors), rows), *tensors[0].shape[1:])
 
-    def load():
+    def reader(loads):
         open_tensor, read = -1, None
 
         def take(a: int, b: int) -> np.ndarray:
             nonlocal open_tensor, read
-            out = np.zeros((b - a, *shape[1:]), np.float32)
+            out = None
             for i in range(a // step, min((b - 1) // step + 1, len(tensors))):
                 begin, end = max(a, i * step), min(b, i * step + rows)
                 if begin >= end:
                     continue
                 if i != open_tensor:
-                    open_tensor, read = i, tensors[i].load()
-                out[begin - a : end - a] = read(begin - i * step, end - i * step)
-            return out
+                    open_tensor, read = i, loads[i]()
+                part = read(begin - i * step, end - i * step)
+                if out is None:
+                    out = np.zeros((b - a, *part.shape[1:]), part.dtype)
+                out[begin - a : end - a] = part
+            return np.zeros((b - a, *shape[1:]), np.float32) if out is None else out
 
         return take
 
-    return Tensor(tensors[0].name, shape, load)
+    kinds = {tensor.stored for tensor in tensors}
+    stored = kinds.pop() if len(kinds) == 1 else None
+    blocks = [tensor.blocks for tensor in tensors]
+    return Tensor(
+        tensors[0].name,
+        shape,
+        lambda: reader([tensor.load for tensor in tensors]),
+        stored=stored,
+        blocks=(lambda: reader(blocks)) if stored and all(blocks) else None,
+    )
 
 
 def expect(tensor: Tensor, *shape: int) -> Tensor:
@@ -182,7 +216,12 @@ def expect(tensor: Tensor, *shape: int) -> Tensor:
 
 def pick(tensor: Tensor, rows: np.ndarray) -> Tensor:
     """The rows of that index, in its order."""
-    return tensor.map(lambda w: w[rows], (len(rows), *tensor.shape[1:]))
+
+    def picked(load):
+        whole = load()(0, tensor.shape[0])[rows]
+        return lambda a, b: whole[a:b]
+
+    return tensor.moved((len(rows), *tensor.shape[1:]), picked)
 
 
 def times(tensor: Tensor, factors: np.ndarray) -> Tensor:

@@ -128,7 +128,7 @@ static void matmul_amx_bf16(float *out, size_t out_stride, const uint8_t *panels
         matmul_bf16(out, out_stride, panels, panel_stride, n_panels, n_in, x, 1, ahead);
         return;
     }
-    Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, blocks_of(n_in), 0};
+    Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, blocks_of(n_in), 0, NULL};
     const int rest = n_tokens % 32;
     if (n_tokens >= 32) walk_amx_bf16(tile, n_panels, (size_t)n_tokens / 32, 32);
     tile.row = (size_t)(n_tokens - rest);
@@ -160,26 +160,23 @@ typedef struct {
 } Piece;
 typedef void UnpackFn(Piece *piece, const Tile *tile);
 
-INLINE void unpack(Piece *piece, const Tile *tile, Dtype dtype) {
-    const size_t n = tile->to - tile->from;
-    const size_t block_bytes = dtype == Q8 ? 512 : 256, scale_bytes = 2 * LANES;
-    const uint8_t *w = tile->w + tile->from * block_bytes,
-                  *scales = tile->w + tile->n_steps * block_bytes + tile->from * scale_bytes;
+INLINE void unpack(Piece *piece, const Tile *tile, BlockForm form) {
+    const size_t n = tile->to - tile->from, block_bytes = code_bytes(form);
+    const uint8_t *w = tile->w + tile->from * block_bytes;
+    const uint8_t *scales = scales_of(tile->w, form, tile->n_steps, tile->from);
     for (size_t b = 0; b < n; b++) {
         UNROLL for (size_t g = 0; g < 8; g += 2) {
             Bytes v[2];
-            (dtype == Q8 ? v_load_q8 : v_load_q4)(v, w + b * block_bytes + g * block_bytes / 8);
+            load_groups(v, w + b * block_bytes, (int)g, form);
             UNROLL for (size_t i = 0; i < 2; i++)
                 _mm512_store_si512(piece->w[b][b % 2 * 8 + g + i],
                                    _mm512_xor_si512(v[i], _mm512_set1_epi8(-128)));
         }
-        v_store(piece->scale[b], v_load_f16(scales + b * scale_bytes));
+        v_store(piece->scale[b], v_load_f16(scales + b * scale_bytes(form)));
     }
     __asm__ volatile("" : : "m"(*piece));  // gcc does not know that tiles are loaded from memory
 }
 
-static void unpack_q8(Piece *piece, const Tile *tile) { unpack(piece, tile, Q8); }
-static void unpack_q4(Piece *piece, const Tile *tile) { unpack(piece, tile, Q4); }
 
 // For T tokens: tiles 0 and 1 are totals [T][16 rows of a panel] of one block each, 2 activations
 // [T][64 k], 4 and 5 weights.
@@ -275,7 +272,7 @@ INLINE void matmul_amx_int8(float *out, size_t out_stride, const uint8_t *panels
                             size_t panel_stride, int n_panels, int n_in, const Rows *x,
                             int n_tokens, ptrdiff_t ahead, UnpackFn *unpack_piece,
                             MatmulFn *matmul_vnni) {
-    Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, blocks_of(n_in), ahead};
+    Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, blocks_of(n_in), ahead, NULL};
     size_t left = (size_t)n_tokens;
     for (size_t G, T = 16; left >= 8; left -= G * T) {
         if (left < T) T = 8;
@@ -295,15 +292,18 @@ INLINE void matmul_amx_int8(float *out, size_t out_stride, const uint8_t *panels
                 ahead);
 }
 
-#define MATMUL_INT8(name)                                                                          \
+#define MATMUL_INT8(name, dtype)                                                                   \
+    static void unpack_##name(Piece *piece, const Tile *tile) {                                    \
+        unpack(piece, tile, BLOCK_FORMS[dtype]);                                                   \
+    }                                                                                              \
     static void matmul_amx_##name(float *out, size_t out_stride, const uint8_t *panels,            \
                                   size_t panel_stride, int n_panels, int n_in, const Rows *x,      \
                                   int n_tokens, ptrdiff_t ahead) {                                 \
         matmul_amx_int8(out, out_stride, panels, panel_stride, n_panels, n_in, x, n_tokens, ahead, \
                         unpack_##name, matmul_##name);                                             \
     }
-MATMUL_INT8(q8)
-MATMUL_INT8(q4)
+MATMUL_INT8(q8, Q8)
+MATMUL_INT8(q4, Q4)
 
 // ---- the table ----------------------------------------------------------------------------------
 
@@ -343,10 +343,11 @@ static double peak_tiles_int8(size_t steps) { return peak_tiles(steps, true); }
 const Kernels amx_kernels = {
     .name = "amx",
     .matmul = {[F32] = matmul_f32, [F16] = matmul_f16, [BF16] = matmul_amx_bf16,
-               [Q8] = matmul_amx_q8, [Q4] = matmul_amx_q4},
+               [Q8] = matmul_amx_q8, [Q4] = matmul_amx_q4,
+               WEIGHTS_PRODUCTS},  // by VNNI: a tile's sum is of 32 columns
     MIX_KERNELS,
-    .peak = {[F32] = peak_floats, [F16] = peak_floats, [BF16] = peak_tiles_bf16,
-             [Q8] = peak_tiles_int8, [Q4] = peak_tiles_int8},
+    .peak = {[INPUT_F32] = peak_floats, [INPUT_BF16] = peak_tiles_bf16,
+             [INPUT_TURNED] = peak_tiles_int8, [INPUT_INT8] = peak_tiles_int8},
     LANES_KERNELS,
     QUANTIZE_KERNELS,
 };

@@ -90,14 +90,35 @@ INLINE void v_load_q8(Bytes w[2], const uint8_t *p) {
     }
 }
 
-INLINE void v_load_q4(Bytes w[2], const uint8_t *p) {
-    const __m128i codes = _mm_xor_si128(load128(Q4_CODES), _mm_set1_epi8(V_BIAS));
+INLINE void v_load_q4(Bytes w[2], const uint8_t *p, const int8_t *numbers) {
+    const __m128i codes = _mm_xor_si128(load128(numbers), _mm_set1_epi8(V_BIAS));
     const __m256i table = _mm256_broadcastsi128_si256(codes), low = _mm256_set1_epi8(15);
     Ints v = load512(p);
     w[0] = (Bytes){_mm256_shuffle_epi8(table, _mm256_and_si256(v.a, low)),
                    _mm256_shuffle_epi8(table, _mm256_and_si256(v.b, low))};
     w[1] = (Bytes){_mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(v.a, 4), low)),
                    _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(v.b, 4), low))};
+}
+
+// `bits` of each byte from bit `from` on, as its bits 4 and 5.
+INLINE __m256i upper_bits(__m256i v, int from, int bits) {
+    v = from < 4 ? _mm256_slli_epi16(v, 4 - from) : _mm256_srli_epi16(v, from - 4);
+    return _mm256_and_si256(v, _mm256_set1_epi8(bits == 6 ? 0x30 : 0x10));
+}
+
+INLINE void v_load_codes(Bytes w[2], const uint8_t *low, const uint8_t *high, int g, int bits) {
+    const __m256i four = _mm256_set1_epi8(15);
+    const Ints v = load512(low);
+    w[0] = (Bytes){_mm256_and_si256(v.a, four), _mm256_and_si256(v.b, four)};
+    w[1] = (Bytes){_mm256_and_si256(_mm256_srli_epi16(v.a, 4), four),
+                   _mm256_and_si256(_mm256_srli_epi16(v.b, 4), four)};
+    if (bits == 4) return;
+    const Ints more = load512(bits == 6 ? high + g / 4 * 64 : high);
+    _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++) {
+        const int from = bits == 6 ? (g + i) % 4 * 2 : g + i;
+        w[i] = (Bytes){_mm256_or_si256(w[i].a, upper_bits(more.a, from, bits)),
+                       _mm256_or_si256(w[i].b, upper_bits(more.b, from, bits))};
+    }
 }
 
 #ifdef AVX_VNNI
@@ -121,6 +142,25 @@ INLINE __m256i dot4(__m256i sum, __m256i w, __m256i x) {
     return sum;
 }
 #endif
+
+INLINE Ints v_start(int32_t n) { return (Ints){_mm256_set1_epi32(n), _mm256_set1_epi32(n)}; }
+
+#ifdef AVX_VNNI
+INLINE __m256i dot8(__m256i sum, __m256i w, __m256i v, __m256i x, __m256i y) {
+    return dot4(dot4(sum, w, x), v, y);
+}
+#else
+// Two pairs are at most 4 x 63 x 127, which 16 bits hold.
+INLINE __m256i dot8(__m256i sum, __m256i w, __m256i v, __m256i x, __m256i y) {
+    __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16(w, x), _mm256_maddubs_epi16(v, y));
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+#endif
+
+INLINE Ints v_dot_codes(Ints sum, const Bytes w[2], const int8_t *x) {
+    __m256i a = set1_32(x), b = set1_32(x + 4);
+    return (Ints){dot8(sum.a, w[0].a, w[1].a, a, b), dot8(sum.b, w[0].b, w[1].b, a, b)};
+}
 
 INLINE Ints v_dot(Ints sum, Bytes w, const int8_t *x) {
     __m256i a = set1_32(x);
@@ -170,11 +210,9 @@ MATMUL(f32, 2, 3, 1, 512)
 MATMUL(f16, 2, 2, 1, 512)
 MATMUL(bf16, 2, 2, BLOCK, 32)
 #ifdef AVX_VNNI  // a dot product takes five cycles and two begin in each: so ten chains at least
-MATMUL(q8, 1, 6, BLOCK, 64)
-MATMUL(q4, 1, 6, BLOCK, 64)
+MATMUL_BLOCKS(1, 6)
 #else  // |w| too wants registers
-MATMUL(q8, 1, 4, BLOCK, 64)
-MATMUL(q4, 1, 4, BLOCK, 64)
+MATMUL_BLOCKS(1, 4)
 #endif
 MIX(f32, 1, 2, 2)
 MIX(f16, 1, 2, 2)

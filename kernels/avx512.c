@@ -57,18 +57,37 @@ INLINE void v_load_q8(Bytes w[2], const uint8_t *p) {
     w[1] = _mm512_loadu_si512(p + 64);
 }
 
-INLINE void v_load_q4(Bytes w[2], const uint8_t *p) {
+INLINE void v_load_q4(Bytes w[2], const uint8_t *p, const int8_t *numbers) {
     const __m128i codes =
-        _mm_xor_si128(_mm_loadu_si128((const void *)Q4_CODES), _mm_set1_epi8(-128));
+        _mm_xor_si128(_mm_loadu_si128((const void *)numbers), _mm_set1_epi8(-128));
     const __m512i table = _mm512_broadcast_i32x4(codes);
     const __m512i low = _mm512_set1_epi8(15), v = _mm512_loadu_si512(p);
     w[0] = _mm512_shuffle_epi8(table, _mm512_and_si512(v, low));
     w[1] = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(v, 4), low));
 }
 
+INLINE void v_load_codes(Bytes w[2], const uint8_t *low, const uint8_t *high, int g, int bits) {
+    const __m512i four = _mm512_set1_epi8(15), v = _mm512_loadu_si512(low);
+    w[0] = _mm512_and_si512(v, four);
+    w[1] = _mm512_and_si512(_mm512_srli_epi16(v, 4), four);
+    if (bits == 4) return;
+    const __m512i more = _mm512_loadu_si512(bits == 6 ? high + g / 4 * 64 : high);
+    _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++) {
+        const int from = bits == 6 ? (g + i) % 4 * 2 : g + i;  // become bits 4 and 5
+        const __m512i upper = from < 4 ? _mm512_slli_epi16(more, (unsigned)(4 - from))
+                                       : _mm512_srli_epi16(more, (unsigned)(from - 4));
+        w[i] = _mm512_or_si512(
+            w[i], _mm512_and_si512(upper, _mm512_set1_epi8(bits == 6 ? 0x30 : 0x10)));
+    }
+}
+
+INLINE Ints v_start(int32_t n) { return _mm512_set1_epi32(n); }
 INLINE Ints v_dot_start(int32_t offset) { return _mm512_set1_epi32(offset); }
 INLINE Ints v_dot(Ints sum, Bytes w, const int8_t *x) {
     return _mm512_dpbusd_epi32(sum, w, set1_32(x));
+}
+INLINE Ints v_dot_codes(Ints sum, const Bytes w[2], const int8_t *x) {
+    return v_dot(v_dot(sum, w[0], x), w[1], x + 4);
 }
 INLINE Floats v_dot_end(Ints sum) { return _mm512_cvtepi32_ps(sum); }
 
@@ -133,8 +152,7 @@ MATMUL(bf16, 4, 6, BLOCK, 32)
 #else
 MATMUL(bf16, 2, 6, BLOCK, 32)
 #endif
-MATMUL(q8, 2, 6, BLOCK, 64)
-MATMUL(q4, 2, 6, BLOCK, 64)
+MATMUL_BLOCKS(2, 6)
 MIX(f32, 1, 4, 6)
 MIX(f16, 1, 4, 6)
 MIX(q8, 2, 4, 6)

@@ -14,6 +14,10 @@
 
 const int8_t Q4_CODES[16] = {-127, -95, -74, -58, -44, -31, -20, -8,
                              4, 16, 29, 42, 56, 72, 91, 114};
+const int8_t IQ4_CODES[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                              1, 13, 25, 38, 53, 69, 89, 113};
+// Twice the numbers of E2M1 (OCP Microscaling Formats 1.0).
+const int8_t MXFP4_CODES[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 #ifdef SCALAR
 #elif defined(__x86_64__)

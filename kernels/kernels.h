@@ -25,7 +25,7 @@ typedef heads_type Dtype;
 #define Q8 HEADS_Q8
 #define Q4 HEADS_Q4
 #define F16 HEADS_F16
-#define N_DTYPES (HEADS_BF16 + 1)
+#define N_DTYPES (HEADS_IQ4_XS + 1)
 
 extern const int8_t Q4_CODES[16];
 
@@ -40,15 +40,15 @@ static inline size_t blocks_of(int n) { return ((size_t)n + BLOCK - 1) / BLOCK; 
 static inline size_t blocks_apart(size_t n) { return round_up(n, 2 * BLOCK) / BLOCK; }
 
 // Rows of activations in the form that the weights' dtype multiplies: F32 and F16 take f32; BF16
-// takes bf16; Q8 and Q4 take int8, in blocks of 32. Borrowed.
+// takes bf16; types of blocks take int8, in blocks of 32. Borrowed.
 typedef struct {
     const float *f32;      // [n_tokens][stride]
     size_t stride, blocks; // blocks is even
     const uint16_t *bf16;  // [n_tokens][blocks][32], zero past n_in in its last block
     const int8_t *q;       // [n_tokens][blocks][32], of x that is zero past n_in
-    const float *scale;    // [n_tokens][blocks]
-    const int32_t *offset; // [n_tokens][blocks]: -128 times the sum of q in the block, which undoes
-                           // the weights' +128
+    const float *scale;    // [n_tokens][blocks], of kept types [n_tokens][blocks][2]
+    const int32_t *offset; // of the same: -128 times the sum of q, which undoes the weights' +128
+    const float *sum;      // [n_tokens][blocks], for kept types: the sum of a block's scale q
 } Rows;
 
 // out[t * out_stride + 16 p + lane] = sum over k of row lane of panel p times row t of x,
@@ -56,7 +56,9 @@ typedef struct {
 //   F32, F16  acc = fma(w[k], x[k], acc)
 //   BF16      per 32 k: e over even k, o over odd k (both fma chains from 0), then
 //             acc = acc + (e + o)
-//   Q8, Q4    per block of 32 k: acc = fma((float)exact integer sum, scale of w * scale of x, acc)
+//   blocks    per 32 k, of kept types per 16: acc = fma((float)exact integer sum, scale of w *
+//             scale of x, acc); after a block, of types with minima, acc = fma(minimum of w, sum of
+//             x, acc)
 // ahead: a hint for prefetching: the distance from the panels to the bytes needed next; 0: unknown.
 typedef void MatmulFn(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride,
                       int n_panels, int n_in, const Rows *x, int n_tokens, ptrdiff_t ahead);
@@ -82,7 +84,7 @@ enum { MAX_KEYS = 256, MIX_RUN = 64 };
 typedef void MixFn(float *out, const float *p, size_t p_stride, int n_rows, const uint8_t *const *v,
                    int begin, int end, int dim, ptrdiff_t ahead);
 
-// q8 and q4 weights in the file are H w / 4, activations H x / 8, and H H = 32 (docs/format.md).
+// Weights of q8 and q4 in the file are H w / 4, activations H x / 8, and H H = 32 (docs/format.md).
 #define TURNED_X 0.125f
 #define TURNED_W 0.25f
 
@@ -102,6 +104,9 @@ typedef enum {
     ACT_SIGMOID = N_ACTS, ACT_TANH, ACT_NONE  // of gates and heads, not of feed-forward networks
 } Act;
 
+// The form in which a product reads its input: members of Rows. Types that are turned read H x.
+typedef enum { INPUT_F32, INPUT_BF16, INPUT_TURNED, INPUT_INT8, N_INPUTS } InputForm;
+
 typedef struct Steps Steps;  // steps.h: tokens of one head of a recurrence
 
 typedef struct {
@@ -114,6 +119,8 @@ typedef struct {
     void (*to_bf16)(uint16_t *out, const float *x, int n);
     void (*to_f16)(uint16_t *out, const float *x, int n);  // to nearest even, saturating at +-65504
     void (*to_q8)(int8_t *q, float *scale, int32_t *offset, const float *x, int n, bool turned);
+    // For kept types: in parts of 16, and the sums of their blocks.
+    void (*to_parts)(int8_t *q, float *scale, int32_t *offset, float *sum, const float *x, int n);
     // Rounds H x / 4, n <= Q4_AT_ONCE numbers padded with zeros to two blocks, to codes
     // [Q4_AT_ONCE] and f16 scales [2], by the trial of quantize.h that has the least square error.
     // directions: [n_directions][stride], n numbers each. An error along their sum counts more than
@@ -166,10 +173,10 @@ typedef struct {
     float (*max)(const float *x, int n);
     // x = exp(x - max), -INFINITY gives 0; returns the sum
     float (*exp_sum)(float *x, float max, int n);
-    // The ceilings of --bench. peak: multiply-adds from registers, as fast as the dtype's unit can;
+    // The ceilings of --bench. peak: multiply-adds from registers, as fast as the input's unit can;
     // returns the operations done, two for each, proportional to `steps`. read: the exclusive or of
     // the 64-bit words of cache lines, as so many streams side by side.
-    double (*peak[N_DTYPES])(size_t steps);
+    double (*peak[N_INPUTS])(size_t steps);
     uint64_t (*read)(const uint8_t *lines, size_t n_lines, size_t n_streams);
 } Kernels;
 

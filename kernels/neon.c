@@ -79,8 +79,8 @@ INLINE void v_load_q8(Bytes w[2], const uint8_t *p) {
             vreinterpretq_s8_u8(veorq_u8(vld1q_u8(p + 64 * g + 16 * i), vdupq_n_u8(128)));
 }
 
-INLINE void v_load_q4(Bytes w[2], const uint8_t *p) {
-    const int8x16_t table = vld1q_s8(Q4_CODES);
+INLINE void v_load_q4(Bytes w[2], const uint8_t *p, const int8_t *numbers) {
+    const int8x16_t table = vld1q_s8(numbers);
     EACH {
         uint8x16_t codes = vld1q_u8(p + 16 * i);
         w[0].v[i] = vqtbl1q_s8(table, vandq_u8(codes, vdupq_n_u8(15)));
@@ -88,6 +88,25 @@ INLINE void v_load_q4(Bytes w[2], const uint8_t *p) {
     }
 }
 
+INLINE void v_load_codes(Bytes w[2], const uint8_t *low, const uint8_t *high, int g, int bits) {
+    const uint8x16_t mask = vdupq_n_u8(bits == 6 ? 0x30 : bits == 5 ? 0x10 : 0);
+    if (bits == 6) high += g / 4 * 64;
+    _Pragma("GCC unroll 2") for (int j = 0; j < 2; j++) {
+        // to bits 4 and 5: a shift by a negative number is one to the right
+        const int8x16_t shift = vdupq_n_s8((int8_t)(4 - (bits == 6 ? (g + j) % 4 * 2 : g + j)));
+        EACH {
+            const uint8x16_t v = vld1q_u8(low + 16 * i);
+            uint8x16_t codes = j ? vshrq_n_u8(v, 4) : vandq_u8(v, vdupq_n_u8(15));
+            if (bits > 4)
+                codes = vorrq_u8(codes, vandq_u8(vshlq_u8(vld1q_u8(high + 16 * i), shift), mask));
+            w[j].v[i] = vreinterpretq_s8_u8(codes);
+        }
+    }
+}
+
+INLINE Ints v_start(int32_t n) {
+    return (Ints){{vdupq_n_s32(n), vdupq_n_s32(n), vdupq_n_s32(n), vdupq_n_s32(n)}};
+}
 INLINE Ints v_dot_start(int32_t offset) {
     (void)offset;
     return (Ints){{vdupq_n_s32(0), vdupq_n_s32(0), vdupq_n_s32(0), vdupq_n_s32(0)}};
@@ -97,6 +116,9 @@ INLINE Ints v_dot(Ints sum, Bytes w, const int8_t *x) {
     memcpy(&four, x, sizeof four);
     EACH sum.v[i] = vdotq_s32(sum.v[i], w.v[i], vreinterpretq_s8_s32(vdupq_n_s32(four)));
     return sum;
+}
+INLINE Ints v_dot_codes(Ints sum, const Bytes w[2], const int8_t *x) {
+    return v_dot(v_dot(sum, w[0], x), w[1], x + 4);
 }
 INLINE Floats v_dot_end(Ints sum) {
     Floats x;
@@ -132,8 +154,7 @@ static inline void dots(int32_t out[8], const int16_t *x, int x_step, const int1
 MATMUL(f32, 2, 3, 1, 512)
 MATMUL(f16, 2, 3, 1, 512)
 MATMUL(bf16, 2, 2, BLOCK, 32)
-MATMUL(q8, 2, 2, BLOCK, 64)
-MATMUL(q4, 2, 2, BLOCK, 64)
+MATMUL_BLOCKS(2, 2)
 MIX(f32, 1, 2, 3)
 MIX(f16, 1, 2, 3)
 MIX(q8, 2, 4, 1)

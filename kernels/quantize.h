@@ -21,29 +21,45 @@ static void lanes_turn(float *out, const float *x, float scale, int n) {
 
 // ---- q8 ----
 
-static inline void q8_block(int8_t *restrict q, float *restrict scale, int32_t *restrict offset,
-                            const float *restrict x) {
-    float amax = largest(x, BLOCK), inverse = amax > 0.0f ? 127.0f / amax : 0.0f;
-    *offset = -128 * round_bytes(q, x, inverse, BLOCK);
+// n numbers: a block, or a part of one.
+static inline void to_bytes(int8_t *restrict q, float *restrict scale, int32_t *restrict offset,
+                            const float *restrict x, int n) {
+    float amax = largest(x, n), inverse = amax > 0.0f ? 127.0f / amax : 0.0f;
+    *offset = -128 * round_bytes(q, x, inverse, n);
     *scale = amax / 127.0f;
+}
+
+// Block b of n numbers, padded with zeros in `block` where x ends inside it.
+static inline const float *whole_block(float block[BLOCK], const float *x, int b, int n) {
+    const int left = n - b * BLOCK;
+    if (left >= BLOCK) return x + b * BLOCK;
+    memset(block, 0, BLOCK * sizeof *block);
+    return memcpy(block, x + b * BLOCK, sizeof *x * (size_t)left);
 }
 
 static void lanes_to_q8(int8_t *restrict q, float *restrict scale, int32_t *restrict offset,
                         const float *restrict x, int n, bool turned) {
     float block[BLOCK];
     for (int b = 0; b * BLOCK < n; b++) {
-        const float *from = x + b * BLOCK;
-        int left = n - b * BLOCK;
-        if (left < BLOCK) {
-            memset(block, 0, sizeof block);
-            from = memcpy(block, from, sizeof *x * (size_t)left);
-        }
+        const float *from = whole_block(block, x, b, n);
         if (turned) {
             turn_block(block, from);
             from = block;
         }
-        q8_block(q + b * BLOCK, scale + b, offset + b, from);
+        to_bytes(q + b * BLOCK, scale + b, offset + b, from, BLOCK);
         if (turned) scale[b] *= TURNED_X;
+    }
+}
+
+static void lanes_to_parts(int8_t *restrict q, float *restrict scale, int32_t *restrict offset,
+                           float *restrict sum, const float *restrict x, int n) {
+    enum { PART = BLOCK / 2 };
+    float block[BLOCK];
+    for (int b = 0; b * BLOCK < n; b++, scale += 2, offset += 2) {
+        const float *from = whole_block(block, x, b, n);
+        for (int i = 0; i < 2; i++)
+            to_bytes(q + b * BLOCK + i * PART, scale + i, offset + i, from + i * PART, PART);
+        sum[b] = scale[0] * (float)(offset[0] / -128) + scale[1] * (float)(offset[1] / -128);
     }
 }
 
@@ -281,6 +297,7 @@ static void lanes_to_q4(uint8_t *codes, uint16_t *scale, const float *x, const f
 }
 
 // The members of Kernels that this file implements.
-#define QUANTIZE_KERNELS .to_q8 = lanes_to_q8, .to_q4 = lanes_to_q4, .hadamard = lanes_turn
+#define QUANTIZE_KERNELS                                                                           \
+    .to_q8 = lanes_to_q8, .to_parts = lanes_to_parts, .to_q4 = lanes_to_q4, .hadamard = lanes_turn
 
 #endif

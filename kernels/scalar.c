@@ -1,4 +1,5 @@
 // The reference: what every other kernel computes, bit for bit, in the plainest C.
+#include "blocks.h"
 #include "lanes.h"
 
 static inline void turn_block(float *out, const float *x) {
@@ -80,57 +81,71 @@ static void matmul_bf16(float *out, size_t out_stride, const uint8_t *panels, si
         }
 }
 
-// One block of 32 k of 16 rows, as bytes 128 + q in the order of q8: [8][16][4].
-typedef const uint8_t *BytesFn(uint8_t bytes[BLOCK * LANES], const uint8_t *codes);
+// A loop for each form.
+#define INLINED static inline __attribute__((always_inline))
 
-static const uint8_t *bytes_q8(UNUSED uint8_t bytes[BLOCK * LANES], const uint8_t *codes) {
-    return codes;
+// The products of the columns first..last-1 of a block, which share scales.
+INLINED void add_products(float acc[LANES], const uint8_t *panel, BlockForm form, size_t n,
+                         size_t b, const int8_t *x, float x_scale, int first, int last) {
+    const uint8_t *codes = panel + b * code_bytes(form), *scales = scales_of(panel, form, n, b);
+    const uint8_t *shared = shared_of(panel, form, n, b);
+    const size_t at = form.scales == SCALE_K16 && first ? LANES : 0;
+    for (size_t r = 0; r < LANES; r++) {
+        int32_t dot = 0;
+        for (int k = first; k < last; k++)
+            dot += block_number(codes, form, (size_t)k / 4, 4 * r + (size_t)k % 4) * x[k];
+        float scale = form.scales == SCALE || form.scales == SCALE_MIN
+                          ? f16_at(scales, r)
+                          : (float)(int8_t)scales[at + r] * f16_at(shared, r);
+        acc[r] = fmaf((float)dot, scale * x_scale, acc[r]);
+    }
 }
 
-static const uint8_t *bytes_q4(uint8_t bytes[BLOCK * LANES], const uint8_t *codes) {
-    for (int h = 0; h < 4; h++)
-        for (int i = 0; i < 64; i++) {
-            bytes[128 * h + i] = (uint8_t)(128 + Q4_CODES[codes[64 * h + i] & 15]);
-            bytes[128 * h + 64 + i] = (uint8_t)(128 + Q4_CODES[codes[64 * h + i] >> 4]);
-        }
-    return bytes;
+INLINED void add_minima(float acc[LANES], const uint8_t *panel, BlockForm form, size_t n, size_t b,
+                       float x_sum) {
+    const uint8_t *scales = scales_of(panel, form, n, b), *shared = shared_of(panel, form, n, b);
+    for (size_t r = 0; r < LANES; r++)
+        acc[r] = fmaf(form.scales == SCALE_MIN
+                          ? f16_at(scales, LANES + r)
+                          : (float)(int8_t)scales[LANES + r] * -f16_at(shared, LANES + r),
+                      x_sum, acc[r]);
 }
 
-static void matmul_blocks(BytesFn *bytes_of, size_t block_bytes, float *out, size_t out_stride,
-                          const uint8_t *panels, size_t panel_stride, int n_panels, int n_in,
-                          const Rows *x, int n_tokens) {
-    int n_blocks = (int)blocks_of(n_in);
+INLINED void matmul_blocks(BlockForm form, float *out, size_t out_stride, const uint8_t *panels,
+                          size_t panel_stride, int n_panels, int n_in, const Rows *x,
+                          int n_tokens) {
+    const size_t n = blocks_of(n_in);
+    const int parts = form.kept ? 2 : 1, step = BLOCK / parts;
     for (int p = 0; p < n_panels; p++)
         for (int t = 0; t < n_tokens; t++) {
             const uint8_t *w = panels + (size_t)p * panel_stride;
-            const uint8_t *scales = w + block_bytes * (size_t)n_blocks;
             float acc[LANES] = {0};
-            for (int b = 0; b < n_blocks; b++, w += block_bytes) {
-                size_t i = (size_t)t * x->blocks + (size_t)b;
-                const int8_t *a = x->q + i * BLOCK;
-                uint8_t bytes[BLOCK * LANES];
-                const uint8_t *v = bytes_of(bytes, w);
-                for (int r = 0; r < LANES; r++) {
-                    int32_t dot = x->offset[i];
-                    for (int k = 0; k < BLOCK; k++) dot += v[k / 4 * 64 + r * 4 + k % 4] * a[k];
-                    float scale = f16_at(scales, (size_t)b * LANES + r) * x->scale[i];
-                    acc[r] = fmaf((float)dot, scale, acc[r]);
-                }
+            for (size_t b = 0; b < n; b++) {
+                size_t at = (size_t)t * x->blocks + b;
+                for (int i = 0; i < parts; i++)
+                    add_products(acc, w, form, n, b, x->q + at * BLOCK,
+                                 x->scale[at * (size_t)parts + (size_t)i], i * step,
+                                 (i + 1) * step);
+                if (form.scales == SCALE_MIN || form.scales == SCALE_K)
+                    add_minima(acc, w, form, n, b, x->sum[at]);
             }
             memcpy(out + (size_t)t * out_stride + (size_t)p * LANES, acc, sizeof acc);
         }
 }
 
-#define MATMUL(name, products, ...)                                                                \
+#define MATMUL(name, products, kind)                                                               \
     static void matmul_##name(float *out, size_t out_stride, const uint8_t *panels,                \
                               size_t panel_stride, int n_panels, int n_in, const Rows *x,          \
                               int n_tokens, UNUSED ptrdiff_t ahead) {                              \
-        products(__VA_ARGS__, out, out_stride, panels, panel_stride, n_panels, n_in, x, n_tokens); \
+        products(kind, out, out_stride, panels, panel_stride, n_panels, n_in, x, n_tokens);        \
     }
+#define MATMUL_BLOCKS(name, dtype, ...) MATMUL(name, matmul_blocks, BLOCK_FORMS[dtype])
 MATMUL(f32, matmul_floats, F32)
 MATMUL(f16, matmul_floats, F16)
-MATMUL(q8, matmul_blocks, bytes_q8, 512)
-MATMUL(q4, matmul_blocks, bytes_q4, 256)
+MATMUL_BLOCKS(q8, Q8)
+MATMUL_BLOCKS(q4, Q4)
+EACH_WEIGHTS(MATMUL_BLOCKS, , )
+EACH_BORROWER(MATMUL_BLOCKS)
 
 static void mix_floats(Dtype dtype, float *out, const float *p, size_t p_stride, int n_rows,
                        const uint8_t *const *v, int begin, int end, int dim) {
@@ -269,12 +284,12 @@ static void mamba2(float *state, const Steps *s, float skip) { mamba2_from(state
 const Kernels scalar_kernels = {
     .name = "scalar",
     .matmul = {[F32] = matmul_f32, [F16] = matmul_f16, [BF16] = matmul_bf16,
-               [Q8] = matmul_q8, [Q4] = matmul_q4},
+               [Q8] = matmul_q8, [Q4] = matmul_q4, WEIGHTS_PRODUCTS},
     .mix = {[F32] = mix_f32, [F16] = mix_f16, [Q8] = mix_q8, [Q4] = mix_q4},
     .mix_keys = {[F32] = mix_keys_f32, [F16] = mix_keys_f16, [Q8] = mix_keys_q8,
                  [Q4] = mix_keys_q4},
-    .peak = {[F32] = peak_floats, [F16] = peak_floats, [BF16] = peak_floats,
-             [Q8] = peak_blocks, [Q4] = peak_blocks},
+    .peak = {[INPUT_F32] = peak_floats, [INPUT_BF16] = peak_floats,
+             [INPUT_TURNED] = peak_blocks, [INPUT_INT8] = peak_blocks},
     .delta = delta,
     .mamba2 = mamba2,
     LANES_KERNELS,

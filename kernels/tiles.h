@@ -11,12 +11,18 @@
 //   v_swap(v, h)                   lane i ^ h in lane i, for h = 8, 4, 2, 1
 //   v_set1_bf16(p, odd)            the first or the second of two bf16 in every lane
 //   v_load_q8(w, p)                128 bytes of q8, two groups of 4 k, to w[0] and w[1]
-//   v_load_q4(w, p)                the same from 64 bytes of q4
+//   v_load_q4(w, p, numbers)       the same from 64 bytes of four-bit codes, for a number each
+//   v_load_codes(w, low, high, g, bits)
+//                                  codes of groups g and g + 1, as they are: their lowest four bits
+//                                  from 64 bytes, and the fifth, or the fifth and sixth, from
+//                                  `high`, which has such bits of all groups of the block
 //   Pairs, v_load_pairs, v_set1_pair, v_dot_bf16(sum, w, x)
 //                                  only with BF16_DOT: 16 pairs of bf16, one pair in every lane,
 //                                  and sum + the products of pairs in the processor's own rounding
 //   v_dot_start, v_dot, v_dot_end  offset + the sum of products of 4, then as float; an instruction
 //                                  set that takes the weights signed ignores the offset
+//   v_start(n)                     n in every lane
+//   v_dot_codes(sum, w, x)         sum + the products of two groups of codes
 //   PREFETCHES                     0: it has no prefetches, but read_ahead(p), which a tile of one
 //                                  row calls once in READ_AHEAD bytes; may be left out
 //   ONE_P                          the panels that a single row takes at once; may be left out
@@ -32,6 +38,7 @@
 #ifndef TILES_H
 #define TILES_H
 
+#include "blocks.h"
 #include "lanes.h"
 
 #ifndef PREFETCHES
@@ -79,6 +86,7 @@ typedef struct {
     const Rows *x;
     size_t row, from, to, n_steps;
     ptrdiff_t ahead;  // to the bytes that are wanted next, or 0
+    const int8_t *numbers;  // of four-bit codes
 } Tile;
 typedef void TileFn(const Tile *tile);
 
@@ -200,55 +208,113 @@ INLINE void tile_bf16(const Tile *tile, int P, int T, bool ahead) {
 }
 #endif
 
-INLINE void tile_blocks(const Tile *tile, Dtype dtype, int P, int T, bool ahead) {
-    const size_t stride = tile->x->blocks, block_bytes = dtype == Q8 ? 512 : 256;
+// Whether products are of codes as they are, below 64, and `least` is added to them afterwards.
+INLINE bool plain_codes(BlockForm form) { return form.bits < 8 && !form.numbers; }
+
+// Groups g and g + 1, of four columns each, of a block that begins at w.
+INLINE void load_groups(Bytes v[2], const uint8_t *w, int g, BlockForm form) {
+    if (form.bits == 8) v_load_q8(v, w + 64 * g);
+    else if (form.numbers) v_load_q4(v, w + 32 * g, form.numbers);
+    else v_load_codes(v, w + 32 * g, w + 256, g, form.bits);
+}
+
+// What sums of products with numbers begin with, offset being -128 times the sum of x.
+INLINE Ints start_total(BlockForm form, int32_t offset) {
+    return plain_codes(form) ? v_start(offset / -128 * form.least) : v_dot_start(offset);
+}
+
+// The scales of a part of block b of a panel, and the block's minima.
+INLINE Floats load_scales(const uint8_t *panel, BlockForm form, size_t n, size_t b, int part) {
+    const uint8_t *scales = scales_of(panel, form, n, b);
+    if (form.scales == SCALE || form.scales == SCALE_MIN) return v_load_f16(scales);
+    if (form.scales == SCALE_K16) scales += LANES * part;
+    return v_mul(v_load_i8(scales), v_load_f16(shared_of(panel, form, n, b)));
+}
+INLINE Floats load_minima(const uint8_t *panel, BlockForm form, size_t n, size_t b) {
+    const uint8_t *minima = scales_of(panel, form, n, b) + scale_bytes(form) / 2;
+    if (form.scales == SCALE_MIN) return v_load_f16(minima);
+    const Floats e = v_load_f16(shared_of(panel, form, n, b) + 2 * LANES);
+    return v_mul(v_load_i8(minima), v_mul(e, v_set1(-1.0f)));
+}
+
+// The products of one of the parts of a block.
+INLINE void add_products(Floats sum[MAX_P][MAX_T], const Tile *tile, BlockForm form, size_t b,
+                         int part, int parts, int P, int T, bool ahead) {
+    const Rows *x = tile->x;
+    const size_t at = tile->row * x->blocks + b, block_bytes = code_bytes(form);  // at: of x
+    const size_t at_part = at * (size_t)parts + (size_t)part, apart = x->blocks * (size_t)parts;
+    const int n_groups = 8 / parts, first = part * n_groups;
+    Ints total[MAX_P][MAX_T];
+    UNROLL for (int t = 0; t < T; t++)
+        UNROLL for (int p = 0; p < P; p++)
+            total[p][t] = start_total(form, x->offset[at_part + (size_t)t * apart]);
+    // Scales are too short a stream for the processor to read ahead.
+    if (PREFETCHES && ahead && part == 0 && b * scale_bytes(form) % 64 == 0)
+        UNROLL for (int p = 0; p < P; p++)
+            prefetch(scales_of(tile->w + (size_t)p * tile->panel_stride, form, tile->n_steps, b),
+                     tile->ahead, 64);
+    UNROLL for (int g = first; g < first + n_groups; g += 2) {
+        Bytes v[MAX_P][2];
+        const size_t at_g = b * block_bytes + (size_t)g * block_bytes / 8;
+        if (ahead) prefetch_panels(tile, at_g, block_bytes / 4, P);
+        UNROLL for (int p = 0; p < P; p++) {
+            const uint8_t *w = tile->w + (size_t)p * tile->panel_stride + b * block_bytes;
+            if (PREFETCHES && form.bits == 4 && T == 1)
+                __builtin_prefetch(w + 32 * g + SOON, 0, 3);
+            load_groups(v[p], w, g, form);
+        }
+        UNROLL for (int i = 0; i < 2; i++)
+            UNROLL for (int t = 0; t < T; t++) {
+                const int8_t *a = x->q + (at + (size_t)t * x->blocks) * BLOCK + 4 * (g + i);
+                UNROLL for (int p = 0; p < P; p++)
+                    if (!plain_codes(form)) total[p][t] = v_dot(total[p][t], v[p][i], a);
+                    else if (i == 0) total[p][t] = v_dot_codes(total[p][t], v[p], a);
+            }
+    }
+    Floats scale[MAX_P];
+    UNROLL for (int p = 0; p < P; p++)
+        scale[p] = load_scales(tile->w + (size_t)p * tile->panel_stride, form, tile->n_steps, b,
+                               part);
+    UNROLL for (int t = 0; t < T; t++) {
+        Floats a_scale = v_set1(x->scale[at_part + (size_t)t * apart]);
+        UNROLL for (int p = 0; p < P; p++)
+            sum[p][t] = v_fma(v_dot_end(total[p][t]), v_mul(scale[p], a_scale), sum[p][t]);
+    }
+}
+
+INLINE void add_minima(Floats sum[MAX_P][MAX_T], const Tile *tile, BlockForm form, size_t b, int P,
+                       int T) {
+    const float *x_sum = tile->x->sum + tile->row * tile->x->blocks + b;
+    Floats minima[MAX_P];
+    UNROLL for (int p = 0; p < P; p++)
+        minima[p] = load_minima(tile->w + (size_t)p * tile->panel_stride, form, tile->n_steps, b);
+    UNROLL for (int t = 0; t < T; t++) {
+        Floats a = v_set1(x_sum[(size_t)t * tile->x->blocks]);
+        UNROLL for (int p = 0; p < P; p++) sum[p][t] = v_fma(minima[p], a, sum[p][t]);
+    }
+}
+
+INLINE void tile_blocks(const Tile *tile, BlockForm form, int P, int T, bool ahead) {
+    const int parts = form.kept ? 2 : 1;
     Floats sum[MAX_P][MAX_T];
+    form.numbers = tile->numbers;
     load_sums(sum, tile, P, T);
     for (size_t b = tile->from; b < tile->to; b++) {
-        const uint8_t *w = tile->w + b * block_bytes;
-        const uint8_t *scales = tile->w + tile->n_steps * block_bytes + b * 32;
-        const size_t at = tile->row * stride + b;  // of blocks of x
-        Ints total[MAX_P][MAX_T];
-        UNROLL for (int t = 0; t < T; t++)
-            UNROLL for (int p = 0; p < P; p++)
-                total[p][t] = v_dot_start(tile->x->offset[at + (size_t)t * stride]);
-        // Scales are too short a stream for the processor to read ahead.
-        if (PREFETCHES && ahead && b % 2 == 0)
-            UNROLL for (int p = 0; p < P; p++)
-                prefetch(scales + (size_t)p * tile->panel_stride, tile->ahead, 64);
-        UNROLL for (int g = 0; g < 8; g += 2) {
-            Bytes v[MAX_P][2];
-            const size_t at_g = (size_t)g * block_bytes / 8;
-            if (ahead) prefetch_panels(tile, b * block_bytes + at_g, block_bytes / 4, P);
-            UNROLL for (int p = 0; p < P; p++) {
-                const uint8_t *from = w + (size_t)p * tile->panel_stride + at_g;
-                if (PREFETCHES && dtype == Q4 && T == 1) __builtin_prefetch(from + SOON, 0, 3);
-                (dtype == Q8 ? v_load_q8 : v_load_q4)(v[p], from);
-            }
-            UNROLL for (int i = 0; i < 2; i++)
-                UNROLL for (int t = 0; t < T; t++) {
-                    const int8_t *a = tile->x->q + (at + (size_t)t * stride) * BLOCK + 4 * (g + i);
-                    UNROLL for (int p = 0; p < P; p++) total[p][t] = v_dot(total[p][t], v[p][i], a);
-                }
-        }
-        Floats w_scale[MAX_P];
-        UNROLL for (int p = 0; p < P; p++)
-            w_scale[p] = v_load_f16(scales + (size_t)p * tile->panel_stride);
-        UNROLL for (int t = 0; t < T; t++) {
-            Floats a_scale = v_set1(tile->x->scale[at + (size_t)t * stride]);
-            UNROLL for (int p = 0; p < P; p++)
-                sum[p][t] = v_fma(v_dot_end(total[p][t]), v_mul(w_scale[p], a_scale), sum[p][t]);
-        }
+        UNROLL for (int part = 0; part < parts; part++)
+            add_products(sum, tile, form, b, part, parts, P, T, ahead);
+        if (form.scales == SCALE_MIN || form.scales == SCALE_K)
+            add_minima(sum, tile, form, b, P, T);
     }
     store_sums(sum, tile, P, T);
 }
 
-INLINE void tile_q8(const Tile *tile, int P, int T, bool ahead) {
-    tile_blocks(tile, Q8, P, T, ahead);
-}
-INLINE void tile_q4(const Tile *tile, int P, int T, bool ahead) {
-    tile_blocks(tile, Q4, P, T, ahead);
-}
+#define TILE_BLOCKS(name, dtype, ...)                                                              \
+    INLINE void tile_##name(const Tile *tile, int P, int T, bool ahead) {                          \
+        tile_blocks(tile, BLOCK_FORMS[dtype], P, T, ahead);                                        \
+    }
+TILE_BLOCKS(q8, Q8)
+TILE_BLOCKS(q4, Q4)
+EACH_WEIGHTS(TILE_BLOCKS, , )
 
 // How many of `left` rows come next, so that tiles of at most T are all about as large.
 static inline int next_rows(int left, int T) {
@@ -381,7 +447,8 @@ INLINE void int_mix_run(Ints total[2][MAX_T], const IntMixTile *tile, int from, 
         if (ahead) prefetch(codes, tile->ahead, 2 * PANEL);
         UNROLL for (int g = 0; g < 2; g++) {
             Bytes w[2][2];
-            UNROLL for (int p = 0; p < 2; p++) v_load_q4(w[p], codes + p * PANEL + g * GROUP);
+            UNROLL for (int p = 0; p < 2; p++)
+                v_load_q4(w[p], codes + p * PANEL + g * GROUP, Q4_CODES);
             UNROLL for (int j = 0; j < 2; j++)
                 UNROLL for (int t = 0; t < T; t++) {
                     const int8_t *n = tile->weights[t].n + (i - tile->origin) + 8 * g + 4 * j;
@@ -462,56 +529,83 @@ INLINE void int_mix_rows(float *out, size_t dim, const IntMixTile *tile, int n, 
         }                                                                                          \
     }
 
-// The tiles of P panels (of the mix: 16 P dims) and 1..T rows.
+// The tiles of P panels (of the mix: 16 P dims) and 1..T rows, each by TILE; or by WEIGHTS_TILE,
+// where nobody says what is wanted next.
 #define TILE(body, P, T, Args)                                                                     \
-    static void body##_##P##x##T(const Args *tile) {                                               \
+    static void body##_by##P##x##T(const Args *tile) {                                             \
         PREFETCHES && tile->ahead ? body(tile, P, T, true) : body(tile, P, T, false);              \
     }
-#define TILES_1(body, P, Args) TILE(body, P, 1, Args)
-#define TILES_2(body, P, Args) TILES_1(body, P, Args) TILE(body, P, 2, Args)
-#define TILES_3(body, P, Args) TILES_2(body, P, Args) TILE(body, P, 3, Args)
-#define TILES_4(body, P, Args) TILES_3(body, P, Args) TILE(body, P, 4, Args)
-#define TILES_5(body, P, Args) TILES_4(body, P, Args) TILE(body, P, 5, Args)
-#define TILES_6(body, P, Args) TILES_5(body, P, Args) TILE(body, P, 6, Args)
+#define WEIGHTS_TILE(body, P, T, Args)                                                             \
+    static void body##_by##P##x##T(const Args *tile) { body(tile, P, T, false); }
+#define TILES_1(K, body, P, Args) K(body, P, 1, Args)
+#define TILES_2(K, body, P, Args) TILES_1(K, body, P, Args) K(body, P, 2, Args)
+#define TILES_3(K, body, P, Args) TILES_2(K, body, P, Args) K(body, P, 3, Args)
+#define TILES_4(K, body, P, Args) TILES_3(K, body, P, Args) K(body, P, 4, Args)
+#define TILES_5(K, body, P, Args) TILES_4(K, body, P, Args) K(body, P, 5, Args)
+#define TILES_6(K, body, P, Args) TILES_5(K, body, P, Args) K(body, P, 6, Args)
 #define NAMES_1(name) name##x1
 #define NAMES_2(name) NAMES_1(name), name##x2
 #define NAMES_3(name) NAMES_2(name), name##x3
 #define NAMES_4(name) NAMES_3(name), name##x4
 #define NAMES_5(name) NAMES_4(name), name##x5
 #define NAMES_6(name) NAMES_5(name), name##x6
-#define TILES(body, P, T, Args)                                                                    \
-    TILES_##T(body, P, Args)                                                                       \
-    static void (*const body##_##P[MAX_T])(const Args *) = {NAMES_##T(body##_##P)};
+#define TILES(K, body, P, T, Args)                                                                 \
+    TILES_##T(K, body, P, Args)                                                                    \
+    static void (*const body##_by##P[MAX_T])(const Args *) = {NAMES_##T(body##_by##P)};
 
 // The tiles of P panels, unless P is 1.
-#define WIDE_1(body, T)
-#define WIDE_2(body, T) TILES(body, 2, T, Tile)
-#define WIDE_4(body, T) TILES(body, 4, T, Tile)
+#define WIDE_1(K, body, T)
+#define WIDE_2(K, body, T) TILES(K, body, 2, T, Tile)
+#define WIDE_4(K, body, T) TILES(K, body, 4, T, Tile)
 
-// matmul_NAME in tiles of up to P panels x T rows; a step is `step` k, and `piece` of them make
-// about 12 KB of activations.
-#define MATMUL(name, P, T, step, piece)                                                            \
-    TILES(tile_##name, 1, T, Tile)                                                                 \
-    WIDE_##P(tile_##name, T)                                                                       \
+// The loops of products in tiles of up to P panels x T rows; a step is `step` k, and `piece` steps
+// make about 12 KB of activations.
+#define LOOPS(K, name, P, T, step, piece)                                                          \
+    TILES(K, tile_##name, 1, T, Tile)                                                              \
+    WIDE_##P(K, tile_##name, T)                                                                    \
     static void tile_##name##_one(const Tile *tile) { tile_##name(tile, ONE_P, 1, true); }         \
-    static void matmul_##name(float *out, size_t out_stride, const uint8_t *panels,                \
-                              size_t panel_stride, int n_panels, int n_in, const Rows *x,          \
-                              int n_tokens, ptrdiff_t ahead) {                                     \
+    static void walk_##name(float *out, size_t out_stride, const uint8_t *panels,                  \
+                            size_t panel_stride, int n_panels, int n_in, const Rows *x,            \
+                            int n_tokens, ptrdiff_t ahead, const int8_t *numbers) {                \
         const size_t n_steps = ((size_t)n_in + step - 1) / step;                                   \
-        Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, n_steps, ahead};           \
-        walk_panels(tile, tile_##name##_1, tile_##name##_##P, tile_##name##_one, P, T, piece,      \
+        Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, n_steps, ahead, numbers};  \
+        walk_panels(tile, tile_##name##_by1, tile_##name##_by##P, tile_##name##_one, P, T, piece,  \
                     n_panels, n_tokens);                                                           \
     }
 
+// matmul_NAME by the loops of another type.
+#define MATMUL_BY(name, loops, numbers)                                                            \
+    static void matmul_##name(float *out, size_t out_stride, const uint8_t *panels,                \
+                              size_t panel_stride, int n_panels, int n_in, const Rows *x,          \
+                              int n_tokens, ptrdiff_t ahead) {                                     \
+        walk_##loops(out, out_stride, panels, panel_stride, n_panels, n_in, x, n_tokens, ahead,    \
+                     numbers);                                                                     \
+    }
+#define MATMUL(name, P, T, step, piece)                                                            \
+    LOOPS(TILE, name, P, T, step, piece)                                                           \
+    MATMUL_BY(name, name, NULL)
+
+// Those of all types of blocks.
+#define MATMUL_LOOPS(K, name, dtype, P, T)                                                         \
+    LOOPS(K, name, P, T, BLOCK, 64)                                                                \
+    MATMUL_BY(name, name, BLOCK_FORMS[dtype].numbers)
+#define MATMUL_WEIGHTS(name, dtype, P, T) MATMUL_LOOPS(WEIGHTS_TILE, name, dtype, P, T)
+#define MATMUL_BORROWED(name, dtype, loops) MATMUL_BY(name, loops, BLOCK_FORMS[dtype].numbers)
+#define MATMUL_BLOCKS(P, T)                                                                        \
+    MATMUL_LOOPS(TILE, q8, Q8, P, T)                                                               \
+    MATMUL_LOOPS(TILE, q4, Q4, P, T)                                                               \
+    EACH_WEIGHTS(MATMUL_WEIGHTS, P, T)                                                             \
+    EACH_BORROWER(MATMUL_BORROWED)
+
 // mix_NAME in tiles of 16 P dims (at the end of a row 16 Q) x T rows.
 #define MIX(name, Q, P, T)                                                                         \
-    TILES(mix_tile_##name, Q, T, MixTile)                                                          \
-    TILES(mix_tile_##name, P, T, MixTile)                                                          \
+    TILES(TILE, mix_tile_##name, Q, T, MixTile)                                                    \
+    TILES(TILE, mix_tile_##name, P, T, MixTile)                                                    \
     static void mix_##name(float *out, const float *p, size_t p_stride, int n_rows,                \
                            const uint8_t *const *v, int begin, int end, int dim,                   \
                            ptrdiff_t ahead) {                                                      \
         MixTile tile = {out, p, p_stride, (size_t)dim, 0, v, begin, end, ahead};                   \
-        walk_dims(tile, mix_tile_##name##_##Q, Q, mix_tile_##name##_##P, P, T, n_rows);            \
+        walk_dims(tile, mix_tile_##name##_by##Q, Q, mix_tile_##name##_by##P, P, T, n_rows);        \
     }
 
 // The mix over panels of keys: KEY_DIMS dims of T rows, positions in lanes.
@@ -643,8 +737,8 @@ INLINE double peak_dot(size_t steps, int P, int T) {
     static inline double peak_blocks(size_t steps) { return peak_dot(steps, P, T); }
 
 #define PEAK_KERNELS(bf16)                                                                         \
-    .peak = {[F32] = peak_floats, [F16] = peak_floats, [BF16] = bf16,                              \
-             [Q8] = peak_blocks, [Q4] = peak_blocks}
+    .peak = {[INPUT_F32] = peak_floats, [INPUT_BF16] = bf16,                                \
+             [INPUT_TURNED] = peak_blocks, [INPUT_INT8] = peak_blocks}
 
 #include "states.h"
 
@@ -657,7 +751,7 @@ INLINE double peak_dot(size_t steps, int P, int T) {
     STATES_KERNELS
 #define TILES_KERNELS                                                                              \
     .matmul = {[F32] = matmul_f32, [F16] = matmul_f16, [BF16] = matmul_bf16,                       \
-               [Q8] = matmul_q8, [Q4] = matmul_q4},                                                \
+               [Q8] = matmul_q8, [Q4] = matmul_q4, WEIGHTS_PRODUCTS},                              \
     MIX_KERNELS
 
 #endif

@@ -148,7 +148,8 @@ INLINE v128_t in_place(v128_t w) {
     return w;
 #endif
 }
-INLINE void set_bytes(Bytes *w, int i, v128_t bytes) { w->v[i] = in_place(bytes); }
+INLINE void set_codes(Bytes *w, int i, v128_t codes) { w->v[i] = codes; }
+INLINE void set_bytes(Bytes *w, int i, v128_t bytes) { set_codes(w, i, in_place(bytes)); }
 
 INLINE Ints v_dot(Ints sum, Bytes w, const int8_t *x) {
     v128_t a = wasm_v128_load32_splat(x);
@@ -160,10 +161,11 @@ typedef struct {
     v128_t even[4], odd[4];
 } Bytes;
 
-INLINE void set_bytes(Bytes *w, int i, v128_t bytes) {
-    w->even[i] = wasm_v128_and(bytes, wasm_i16x8_const_splat(255));
-    w->odd[i] = wasm_u16x8_shr(bytes, 8);
+INLINE void set_codes(Bytes *w, int i, v128_t codes) {
+    w->even[i] = wasm_v128_and(codes, wasm_i16x8_const_splat(255));
+    w->odd[i] = wasm_u16x8_shr(codes, 8);
 }
+INLINE void set_bytes(Bytes *w, int i, v128_t bytes) { set_codes(w, i, bytes); }
 
 INLINE Ints v_dot(Ints sum, Bytes w, const int8_t *x) {
     v128_t a = wasm_v128_load32_splat(x);
@@ -174,12 +176,15 @@ INLINE Ints v_dot(Ints sum, Bytes w, const int8_t *x) {
 }
 #endif
 
+INLINE Ints v_start(int32_t n) {
+    v128_t v = wasm_i32x4_splat(n);
+    return (Ints){{v, v, v, v}};
+}
 INLINE Ints v_dot_start(int32_t offset) {
 #ifdef DOT_SIGNED
     offset = 0;
 #endif
-    v128_t v = wasm_i32x4_splat(offset);
-    return (Ints){{v, v, v, v}};
+    return v_start(offset);
 }
 INLINE Floats v_dot_end(Ints sum) {
     EACH sum.v[i] = wasm_f32x4_convert_i32x4(sum.v[i]);
@@ -190,14 +195,38 @@ INLINE void v_load_q8(Bytes w[2], const uint8_t *p) {
     for (int g = 0; g < 2; g++) EACH set_bytes(&w[g], i, wasm_v128_load(p + 64 * g + 16 * i));
 }
 
-INLINE void v_load_q4(Bytes w[2], const uint8_t *p) {
-    const v128_t table = wasm_v128_xor(wasm_v128_load(Q4_CODES), wasm_i8x16_const_splat(-128));
+INLINE void v_load_q4(Bytes w[2], const uint8_t *p, const int8_t *numbers) {
+    const v128_t table = wasm_v128_xor(wasm_v128_load(numbers), wasm_i8x16_const_splat(-128));
     EACH {
         v128_t codes = wasm_v128_load(p + 16 * i);
         v128_t low = wasm_v128_and(codes, wasm_i8x16_const_splat(15));
         set_bytes(&w[0], i, wasm_i8x16_swizzle(table, low));
         set_bytes(&w[1], i, wasm_i8x16_swizzle(table, wasm_u8x16_shr(codes, 4)));
     }
+}
+
+INLINE void v_load_codes(Bytes w[2], const uint8_t *low, const uint8_t *high, int g, int bits) {
+    if (bits == 6) high += g / 4 * 64;
+    _Pragma("GCC unroll 2") for (int j = 0; j < 2; j++) {
+        const int from = bits == 6 ? (g + j) % 4 * 2 : g + j;  // become bits 4 and 5
+        EACH {
+            const v128_t v = wasm_v128_load(low + 16 * i);
+            v128_t codes = j ? wasm_u8x16_shr(v, 4)
+                             : wasm_v128_and(v, wasm_i8x16_const_splat(15));
+            if (bits > 4) {
+                const v128_t more = wasm_v128_load(high + 16 * i);
+                const v128_t upper = from < 4 ? wasm_i8x16_shl(more, (uint32_t)(4 - from))
+                                              : wasm_u8x16_shr(more, (uint32_t)(from - 4));
+                codes = wasm_v128_or(
+                    codes, wasm_v128_and(upper, wasm_i8x16_splat(bits == 6 ? 0x30 : 0x10)));
+            }
+            set_codes(&w[j], i, codes);
+        }
+    }
+}
+
+INLINE Ints v_dot_codes(Ints sum, const Bytes w[2], const int8_t *x) {
+    return v_dot(v_dot(sum, w[0], x), w[1], x + 4);
 }
 
 static inline void look_up(void *out, const void *table, const uint8_t *index) {
@@ -235,8 +264,7 @@ static inline void dots(int32_t out[8], const int16_t *x, int x_step, const int1
 MATMUL(f32, 2, ROWS, 1, 512)
 MATMUL(f16, 2, ROWS, 1, 512)
 MATMUL(bf16, 2, ROWS, BLOCK, 32)
-MATMUL(q8, 2, ROWS, BLOCK, 64)
-MATMUL(q4, 2, ROWS, BLOCK, 64)
+MATMUL_BLOCKS(2, ROWS)
 MIX(f32, 1, 2, ROWS)
 MIX(f16, 1, 2, ROWS)
 MIX(q8, 2, 4, 1)

@@ -11,7 +11,7 @@ Rows gather_queries(const AttentionPass *p, const Unit *u, HeadScratch *x) {
         size_t block = (size_t)r * blocks;
         memcpy(q, head_row(u, p->b.q, r, dim), sizeof *q * (size_t)dim);
         k->scale(q, p->a->scale, dim);
-        if (keys->input == INPUT_INT8)
+        if (keys->scaled)
             k->to_q8(x->q8 + block * BLOCK, x->q8_scale + block, x->q8_offset + block, q, dim,
                      keys->turned);
     }

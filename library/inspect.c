@@ -201,7 +201,7 @@ Products inspect_products(const Model *m) {
 
 typedef struct {
     const Kernels *k;
-    int dtype;
+    InputForm input;
     size_t steps, n_lines, n_streams;
     const uint8_t *lines;
 } Work;
@@ -210,7 +210,7 @@ enum { READ_LINES = 1 << 14 };  // of an item: a megabyte
 
 static void peak_item(const void *arg, int item, int thread) {
     const Work *work = arg;
-    work->k->peak[work->dtype](work->steps);
+    work->k->peak[work->input](work->steps);
 }
 
 static void read_item(const void *arg, int item, int thread) {
@@ -224,10 +224,10 @@ static void read_item(const void *arg, int item, int thread) {
 static void no_item(const void *arg, int item, int thread) {}
 
 double inspect_peak(Workspace *w, int dtype, size_t steps, int n) {
-    Work work = {.k = w->k, .dtype = dtype, .steps = steps};
+    Work work = {.k = w->k, .input = dtypes[dtype].input, .steps = steps};
     if (n) parallel_for(w->pool, n, peak_item, &work);
     else peak_item(&work, 0, 0);
-    return w->k->peak[dtype](1) * (double)steps * (n ? n : 1);
+    return w->k->peak[work.input](1) * (double)steps * (n ? n : 1);
 }
 
 void inspect_read(Workspace *w, const void *lines, size_t n_lines, int n_streams) {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "heads.h"
+#include "kernels/blocks.h"
 #include "math/dtypes.h"
 #include "system/system.h"
 
@@ -222,7 +223,7 @@ int heads_pack(const char *name, const float *weights, size_t rows, size_t cols,
         return fail(err, "%zu rows of %zu %s weights do not fill %zu bytes of panels", rows, cols,
                     name, size);
     size_t n_blocks = blocks_of((int)cols), panel = panel_bytes(dtype, (int)cols);
-    size_t block = block_bytes(dtype);
+    size_t block = code_bytes(BLOCK_FORMS[dtype]);
     Nearest nearest;
     find_nearest(&nearest);
     double sum = 0;

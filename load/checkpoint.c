@@ -127,8 +127,8 @@ static int parse_tensor(Checkpoint *file, int i, Cursor *c, size_t size, Places 
     int n = shown(len);
     Dtype dtype = dtype_of_code(code);
     if (dtype == N_DTYPES || !dtypes[dtype].unpack)
-        return fail(err, "tensor %.*s: dtype is %u, expected 0 (f32), 1 (bf16), 2 (q8) or 3 (q4)",
-                    n, name, code);
+        return fail(err, "tensor %.*s: dtype is %u, expected 0..%u", n, name, code,
+                    dtypes[N_DTYPES - 1].code);
     if (rows < 1 || rows > MAX_DIM || cols < 1 || cols > MAX_DIM)
         return fail(err, "tensor %.*s: shape is (%llu, %llu), expected 1..%d", n, name,
                     (unsigned long long)rows, (unsigned long long)cols, MAX_DIM);

@@ -1,4 +1,4 @@
-// The table of types, and how a row of each is packed and unpacked. docs/format.md has the layouts:
+// The table of types, and how rows are packed and unpacked. docs/format.md has the layouts:
 // keys lie like weights, values so that the mix reads them.
 #include "math/dtypes.h"
 
@@ -16,7 +16,8 @@ static void value_f32(const Kernels *k, uint8_t *values, int width, int lane, co
     memcpy((float *)values + (size_t)lane * (size_t)width, x, sizeof *x * (size_t)dim);
 }
 
-static void row_f32(const Kernels *k, float *out, const uint8_t *panel, size_t lane, int n_in) {
+static void row_f32(const Kernels *k, Dtype dtype, float *out, const uint8_t *panel,
+                    size_t lane, int n_in) {
     for (int i = 0; i < n_in; i++) out[i] = ((const float *)panel)[(size_t)i * LANES + lane];
 }
 
@@ -30,7 +31,14 @@ static void value_f16(const Kernels *k, uint8_t *values, int width, int lane, co
     k->to_f16((uint16_t *)values + (size_t)lane * (size_t)width, x, dim);
 }
 
-static void row_bf16(const Kernels *k, float *out, const uint8_t *panel, size_t lane, int n_in) {
+static void row_f16(const Kernels *k, Dtype dtype, float *out, const uint8_t *panel,
+                    size_t lane, int n_in) {
+    for (int i = 0; i < n_in; i++)
+        out[i] = f16_to_f32(((const uint16_t *)panel)[(size_t)i * LANES + lane]);
+}
+
+static void row_bf16(const Kernels *k, Dtype dtype, float *out, const uint8_t *panel,
+                     size_t lane, int n_in) {
     for (size_t i = 0; i < (size_t)n_in; i++)
         out[i] = bf16_to_f32(((const uint16_t *)panel)[i / 2 * 2 * LANES + 2 * lane + i % 2]);
 }
@@ -115,56 +123,29 @@ static void value_q4(const Kernels *kernels, uint8_t *values, int width, int lan
     }
 }
 
-// ---- rows of scaled weights ----
-
-// Codes of a block of row `lane`, as numbers.
-typedef void BlockFn(float *out, const uint8_t *q, size_t lane);
-
-static void block_q8(float *out, const uint8_t *q, size_t lane) {
-    for (size_t k = 0; k < BLOCK; k++) {
-        uint8_t code = q[k / 4 * 64 + lane * 4 + k % 4];
-        out[k] = (float)(code - 128);
-    }
-}
-
-static void block_q4(float *out, const uint8_t *q, size_t lane) {
-    for (size_t k = 0; k < BLOCK; k++) {
-        uint8_t codes = q[k / 8 * 64 + lane * 4 + k % 4];
-        out[k] = (float)Q4_CODES[k % 8 < 4 ? codes & 15 : codes >> 4];
-    }
-}
-
-// Multiplies blocks by their scales, and undoes the Hadamard transform.
-static void row_blocks(const Kernels *k, float *out, const uint8_t *panel, size_t lane, int n_in,
-                       Dtype dtype, BlockFn *numbers) {
-    size_t n_blocks = blocks_of(n_in), bytes = block_bytes(dtype);
-    const uint16_t *scales = (const uint16_t *)(panel + n_blocks * bytes);
-    for (size_t b = 0; b < n_blocks; b++) {
-        float block[BLOCK], scale = f16_to_f32(scales[b * LANES + lane]) * TURNED_X;
-        size_t left = (size_t)n_in - b * BLOCK;
-        numbers(block, panel + b * bytes, lane);
-        for (int i = 0; i < BLOCK; i++) block[i] *= scale;
-        k->hadamard(block, block, 1.0f, BLOCK);
-        memcpy(out + b * BLOCK, block, sizeof *out * (left < BLOCK ? left : BLOCK));
-    }
-}
-
-static void row_q8(const Kernels *k, float *out, const uint8_t *panel, size_t lane, int n_in) {
-    row_blocks(k, out, panel, lane, n_in, Q8, block_q8);
-}
-
-static void row_q4(const Kernels *k, float *out, const uint8_t *panel, size_t lane, int n_in) {
-    row_blocks(k, out, panel, lane, n_in, Q4, block_q4);
-}
-
 // ---- the table ----
+
+// A type of GGUF: of weights alone.
+#define KEPT(type, name, code, bits)                                                               \
+    [type] = {name, code, bits, BLOCK, true, false, INPUT_INT8, row_blocks, NULL, NULL}
 
 const DtypeInfo dtypes[N_DTYPES] = {
     [F32] = {"f32", 0, 32, 1, false, false, INPUT_F32, row_f32, key_f32, value_f32},
     [BF16] = {"bf16", 1, 16, BLOCK, false, false, INPUT_BF16, row_bf16, NULL, NULL},
-    [Q8] = {"q8", 2, 8, BLOCK, true, false, INPUT_INT8, row_q8, key_q8, value_q8},
-    [Q4] = {"q4", 3, 4, BLOCK, true, true, INPUT_INT8, row_q4, key_q4, value_q4},
-    [F16] = {"f16", 4, 16, 1, false, false, INPUT_F32, NULL, key_f16, value_f16},
+    [Q8] = {"q8", 2, 8, BLOCK, true, false, INPUT_TURNED, row_blocks, key_q8, value_q8},
+    [Q4] = {"q4", 3, 4, BLOCK, true, true, INPUT_TURNED, row_blocks, key_q4, value_q4},
+    [F16] = {"f16", 4, 16, 1, false, false, INPUT_F32, row_f16, key_f16, value_f16},
+    KEPT(HEADS_Q8_0, "q8_0", 5, 8),
+    KEPT(HEADS_Q4_0, "q4_0", 6, 4),
+    KEPT(HEADS_Q4_1, "q4_1", 7, 4),
+    KEPT(HEADS_Q5_0, "q5_0", 8, 5),
+    KEPT(HEADS_Q5_1, "q5_1", 9, 5),
+    KEPT(HEADS_IQ4_NL, "iq4_nl", 10, 4),
+    KEPT(HEADS_MXFP4, "mxfp4", 11, 4),
+    KEPT(HEADS_Q4_K, "q4_k", 12, 4),
+    KEPT(HEADS_Q5_K, "q5_k", 13, 5),
+    KEPT(HEADS_Q6_K, "q6_k", 14, 6),
+    KEPT(HEADS_IQ4_XS, "iq4_xs", 15, 4),
 };
 
 Dtype dtype_of_code(uint32_t code) {
@@ -179,22 +160,17 @@ Dtype dtype_of_name(const char *name) {
     return (Dtype)d;
 }
 
-static size_t scale_bytes(const DtypeInfo *d, size_t n_blocks) {
-    return d->scaled ? n_blocks * LANES * sizeof(uint16_t) : 0;
-}
-
 size_t panel_bytes(Dtype dtype, int n_in) {
     const DtypeInfo *d = &dtypes[dtype];
-    size_t columns = round_up((size_t)n_in, (size_t)d->block);
-    return columns * LANES * (size_t)d->bits / 8 + scale_bytes(d, blocks_apart((size_t)n_in));
+    if (d->scaled) return block_panel_bytes(dtype, n_in);
+    return round_up((size_t)n_in, (size_t)d->block) * LANES * (size_t)d->bits / 8;
 }
-
-size_t block_bytes(Dtype dtype) { return (size_t)(LANES * BLOCK * dtypes[dtype].bits / 8); }
 
 size_t value_bytes(Dtype dtype, int width) {
     return (size_t)LANES * (size_t)width * (size_t)dtypes[dtype].bits / 8;
 }
 
 size_t values_bytes(Dtype dtype, int width) {
-    return value_bytes(dtype, width) + scale_bytes(&dtypes[dtype], (size_t)width / BLOCK);
+    size_t scales = (size_t)width / BLOCK * LANES * sizeof(uint16_t);
+    return value_bytes(dtype, width) + (dtypes[dtype].scaled ? scales : 0);
 }

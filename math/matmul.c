@@ -10,7 +10,7 @@ typedef struct {  // products of one input
     const Group *groups;
     int panels_per_item, items_per_group;
     int rows_per_item, n_cuts;    // n_cuts: items that share a group's rows
-    bool bf16, q8;                // some matrix needs this form of x
+    bool needs[N_INPUTS];         // some matrix needs this form of x
 } Matmul;
 
 static int input_width(const Matmul *mul) { return mul->products[0].matrix->n_in; }
@@ -24,18 +24,26 @@ static void convert_row(const void *arg, int t, int thread) {
     int n_in = input_width(mul);
     size_t block = (size_t)t * blocks_apart((size_t)n_in);
     const float *x = row(mul->x, t);
-    if (mul->bf16) k->to_bf16(in->bf16 + block * BLOCK, x, n_in);
-    if (mul->q8)
-        k->to_q8(in->q8 + block * BLOCK, in->scale + block, in->offset + block, x, n_in, true);
+    if (mul->needs[INPUT_BF16]) k->to_bf16(in->bf16 + block * BLOCK, x, n_in);
+    if (mul->needs[INPUT_TURNED])
+        k->to_q8(in->turned.q + block * BLOCK, in->turned.scale + block, in->turned.offset + block,
+                 x, n_in, true);
+    if (mul->needs[INPUT_INT8])
+        k->to_parts(in->parts.q + block * BLOCK, in->parts.scale + 2 * block,
+                    in->parts.offset + 2 * block, in->parts.sum + block, x, n_in);
 }
 
-// The rows of x from `first` on, in every form.
-static Rows forms_of(const Matmul *mul, int first) {
+// The rows of x from `first` on, in the form that a matrix wants.
+static Rows rows_for(const Matmul *mul, const Matrix *matrix, int first) {
     const InputForms *in = &mul->w->input;
     size_t blocks = blocks_apart((size_t)input_width(mul)), block = (size_t)first * blocks;
+    bool parts = dtypes[matrix->dtype].input == INPUT_INT8;
+    const Int8Rows *int8 = parts ? &in->parts : &in->turned;
+    size_t at = parts ? 2 * block : block;
     return (Rows){.f32 = row(mul->x, first), .stride = mul->x.stride, .blocks = blocks,
-                  .bf16 = in->bf16 + block * BLOCK, .q = in->q8 + block * BLOCK,
-                  .scale = in->scale + block, .offset = in->offset + block};
+                  .bf16 = in->bf16 + block * BLOCK, .q = int8->q + block * BLOCK,
+                  .scale = int8->scale + at, .offset = int8->offset + at,
+                  .sum = int8->sum + block};
 }
 
 // ---- items ----
@@ -55,7 +63,7 @@ static void multiply_panels(const Matmul *mul, const Product *product, int which
     Buffer out = product->out;
     size_t bytes = panel_bytes(matrix->dtype, matrix->n_in);
     size_t panel = (size_t)which * (size_t)n_panels(matrix) + (size_t)first;
-    Rows rows = forms_of(mul, from);
+    Rows rows = rows_for(mul, matrix, from);
     k->matmul[matrix->dtype](row(out, from) + first * LANES, out.stride,
                              matrix->data + panel * bytes, bytes, n, matrix->n_in, &rows, n_rows,
                              0);
@@ -85,7 +93,9 @@ static void multiply_item(const void *arg, int item, int thread) {
 // the threads, items get fewer rows, down to FEWEST. n_uncut: items if no rows are cut.
 static void cut_rows(Matmul *mul, int most, int n_uncut) {
     enum { CACHED = 1 << 18, FEWEST = 64 };
-    int rows = CACHED / (input_width(mul) * (mul->q8 ? 1 : mul->bf16 ? 2 : 4));
+    int rows = CACHED / (input_width(mul) * (mul->needs[INPUT_TURNED] || mul->needs[INPUT_INT8] ? 1
+                                            : mul->needs[INPUT_BF16]                          ? 2
+                                                                                              : 4));
     int wanted = mul->w->k->rows_wanted, enough = 8 * pool_threads(mul->w->pool);
     mul->n_cuts = (most + FEWEST - 1) / (rows > wanted ? rows : wanted);
     if (mul->n_cuts * n_uncut < enough) mul->n_cuts = enough / n_uncut;
@@ -103,14 +113,14 @@ void multiply_groups(Workspace *w, const Product *products, int n_products, Buff
     size_t bytes = 0;  // of weights, for each row
     for (int i = 0; i < n_products; i++) {
         const Matrix *matrix = products[i].matrix;
-        mul.bf16 |= dtypes[matrix->dtype].input == INPUT_BF16;
-        mul.q8 |= dtypes[matrix->dtype].input == INPUT_INT8;
+        mul.needs[dtypes[matrix->dtype].input] = true;
         total += n_panels(matrix) * n_groups;
         bytes += (size_t)n_panels(matrix) * panel_bytes(matrix->dtype, matrix->n_in);
     }
     for (int i = 0; i < n_groups; i++) most = groups[i].n > most ? groups[i].n : most;
     if (w->probe.product) probe_products(w, products, n_products, x, groups, n_groups);
-    if (mul.bf16 || mul.q8) parallel_for(w->pool, n_rows, convert_row, &mul);
+    if (mul.needs[INPUT_BF16] || mul.needs[INPUT_TURNED] || mul.needs[INPUT_INT8])
+        parallel_for(w->pool, n_rows, convert_row, &mul);
     // 8 items a thread, so that shares are even, but no item below 4 panels; kernels are fastest
     // with multiples of 4.
     int share = total / (8 * pool_threads(w->pool)) / 4 * 4;
@@ -124,8 +134,9 @@ void multiply_groups(Workspace *w, const Product *products, int n_products, Buff
 
 void unpack_row(const Workspace *w, float *out, const Matrix *matrix, int r) {
     size_t bytes = panel_bytes(matrix->dtype, matrix->n_in);
-    dtypes[matrix->dtype].unpack(w->k, out, matrix->data + (size_t)(r / LANES) * bytes,
-                                 (size_t)(r % LANES), matrix->n_in);
+    dtypes[matrix->dtype].unpack(w->k, matrix->dtype, out,
+                                 matrix->data + (size_t)(r / LANES) * bytes, (size_t)(r % LANES),
+                                 matrix->n_in);
 }
 
 void multiply_each(Workspace *w, const Product *products, int n_products, Buffer x, int n) {

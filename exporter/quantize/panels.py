@@ -62,7 +62,9 @@ class Dtype(NamedTuple):
     code: int  # in a checkpoint
     bits: int  # of a number, without scales
     block: int  # a row's numbers are padded to a multiple of it
-    rounded: Rounded | None = None  # of a type with scales
+    scales: int = 0  # bytes that a block of 16 rows has beside its codes
+    shared: int = 0  # bytes that 256 columns of 16 rows have beside those
+    rounded: Rounded | None = None  # of a type that weights are rounded to in blocks
 
 
 DTYPES = {
@@ -72,7 +74,8 @@ DTYPES = {
         2,
         8,
         BLOCK,
-        Rounded(
+        32,
+        rounded=Rounded(
             nearest=_integers,
             codes=lambda values: values + 128,
             values=lambda codes: codes.astype(np.float32) - 128,
@@ -86,7 +89,8 @@ DTYPES = {
         3,
         4,
         BLOCK,
-        Rounded(
+        32,
+        rounded=Rounded(
             nearest=_q4_numbers,
             codes=lambda values: _NEAREST[_doubled(values)],
             values=lambda codes: Q4_CODES[codes],
@@ -97,9 +101,21 @@ DTYPES = {
         ),
     ),
     "f16": Dtype(4, 16, 1),
+    # GGUF's types, whose numbers are kept (kept.py).
+    "q8_0": Dtype(5, 8, BLOCK, 32),
+    "q4_0": Dtype(6, 4, BLOCK, 32),
+    "q4_1": Dtype(7, 4, BLOCK, 64),
+    "q5_0": Dtype(8, 5, BLOCK, 32),
+    "q5_1": Dtype(9, 5, BLOCK, 64),
+    "iq4_nl": Dtype(10, 4, BLOCK, 32),
+    "mxfp4": Dtype(11, 4, BLOCK, 32),
+    "q4_k": Dtype(12, 4, BLOCK, 32, 64),
+    "q5_k": Dtype(13, 5, BLOCK, 32, 64),
+    "q6_k": Dtype(14, 6, BLOCK, 32, 32),
+    "iq4_xs": Dtype(15, 4, BLOCK, 32, 64),
 }
 NAMES = {kind.code: name for name, kind in DTYPES.items()}
-WEIGHTS = tuple(name for name in DTYPES if name != "f16")  # which only caches hold
+WEIGHTS = ("f32", "bf16", "q8", "q4")  # that any weights can be rounded to
 
 
 def block_bytes(dtype: str) -> int:
@@ -110,9 +126,9 @@ def block_bytes(dtype: str) -> int:
 def panel_bytes(dtype: str, n_in: int) -> int:
     """Bytes of one panel of 16 rows with n_in columns."""
     kind = DTYPES[dtype]
-    columns = -(-n_in // kind.block) * kind.block
-    scales = 64 * -(-n_in // (2 * BLOCK)) if kind.rounded else 0
-    return LANES * columns * kind.bits // 8 + scales
+    columns, blocks = -(-n_in // kind.block) * kind.block, -(-n_in // BLOCK)
+    shared = -(-(-(-blocks // 8) * kind.shared) // 64) * 64
+    return LANES * columns * kind.bits // 8 + (blocks + blocks % 2) * kind.scales + shared
 
 
 def value_bytes(dtype: str, width: int) -> int:
@@ -154,6 +170,9 @@ def pack_numpy(weights: np.ndarray, dtype: str) -> tuple[bytes, float]:
     weights = _pad(weights, dtype)
     if dtype == "f32":
         return _interleave(weights, 1).tobytes(), 0.0
+    if dtype == "f16":
+        halves = _to_f16(weights)
+        return _interleave(halves.astype(np.float16), 1).tobytes(), square_sum(halves - weights)
     if dtype == "bf16":
         bits = _to_bf16(weights)
         return _interleave(bits, 2).tobytes(), square_sum(_from_bf16(bits) - weights)
@@ -217,6 +236,8 @@ def unpack(data: bytes, dtype: str, n_out: int, n_in: int) -> np.ndarray:
     panels = -(-n_out // LANES)
     if dtype == "f32":
         weights = _deinterleave(np.frombuffer(data, np.float32), panels, 1)
+    elif dtype == "f16":
+        weights = _deinterleave(np.frombuffer(data, np.float16).astype(np.float32), panels, 1)
     elif dtype == "bf16":
         weights = _from_bf16(_deinterleave(np.frombuffer(data, np.uint16), panels, 2))
     else:

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "kernels/blocks.h"
 #include "math/dtypes.h"
 #include "kernels/steps.h"
 
@@ -78,10 +79,62 @@ static inline void random_panel(uint8_t *panel, Dtype dtype, int n_in, Kind kind
     else if (dtype == BF16)
         for (size_t i = 0; i < bytes / 2; i++)
             ((uint16_t *)panel)[i] = (uint16_t)(bits_of(random_float(kind)) >> 16);
+    else if (dtype == F16)
+        for (size_t i = 0; i < bytes; i += 2) *(uint16_t *)(panel + i) = random_f16(kind);
     else {
-        size_t scales =
-            dtype == F16 ? 0 : (size_t)(n_in + BLOCK - 1) / BLOCK * (dtype == Q8 ? 512 : 256);
-        for (size_t i = scales; i < bytes; i += 2) *(uint16_t *)(panel + i) = random_f16(kind);
+        const BlockForm form = BLOCK_FORMS[dtype];
+        const size_t n = blocks_of(n_in), after = round_up(n, 2);
+        const bool f16 = form.scales == SCALE || form.scales == SCALE_MIN;
+        uint8_t *from = panel + (size_t)(scales_of(panel, form, n, f16 ? 0 : after) - panel);
+        if (form.scales == SCALE_K)  // six bits, as GGUF has them
+            for (uint8_t *p = panel + n * code_bytes(form); p < from; p++) *p &= 63;
+        for (; from < panel + bytes; from += 2) *(uint16_t *)from = random_f16(kind);
+    }
+}
+
+// ---- kept types ----
+
+static inline bool is_kept(Dtype dtype) { return BLOCK_FORMS[dtype].kept; }
+
+// The code of row r and column j of a block, from docs/format.md.
+static inline int code_at(const uint8_t *block, int bits, int r, int j) {
+    int byte = r * 4 + j % 4, group = j / 4, code;
+    if (bits == 8) return block[group * 64 + byte];
+    code = j % 8 < 4 ? block[j / 8 * 64 + byte] & 15 : block[j / 8 * 64 + byte] >> 4;
+    if (bits == 5) code += 16 * (block[256 + byte] >> group & 1);
+    if (bits == 6) code += 16 * (block[256 + j / 16 * 64 + byte] >> j % 16 / 4 * 2 & 3);
+    return code;
+}
+
+// The number of row r and column k of a panel of a kept type.
+static inline double kept_weight(const uint8_t *panel, Dtype dtype, int n_blocks, int r, int k) {
+    static const int8_t mxfp4[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    static const int8_t iq4[] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                 1,    13,   25,  38,  53,  69,  89,  113};
+    const int b = k / BLOCK, j = k % BLOCK, bits = dtypes[dtype].bits, two = (n_blocks + 1) / 2 * 2;
+    const uint8_t *scales = panel + 64 * bits * n_blocks;
+    const int code = code_at(panel + 64 * bits * b, bits, r, j);
+    const uint16_t *f16 = (const uint16_t *)scales;
+    switch (dtype) {
+    case HEADS_Q8_0: return (code - 128) * (double)f16_to_f32(f16[b * 16 + r]);
+    case HEADS_Q4_0: return (code - 8) * (double)f16_to_f32(f16[b * 16 + r]);
+    case HEADS_Q5_0: return (code - 16) * (double)f16_to_f32(f16[b * 16 + r]);
+    case HEADS_IQ4_NL: return iq4[code] * (double)f16_to_f32(f16[b * 16 + r]);
+    case HEADS_MXFP4: return mxfp4[code] * (double)f16_to_f32(f16[b * 16 + r]);
+    case HEADS_Q4_1:
+    case HEADS_Q5_1:
+        f16 += b * 32;
+        return code * (double)f16_to_f32(f16[r]) + (double)f16_to_f32(f16[16 + r]);
+    case HEADS_Q6_K:
+        f16 = (const uint16_t *)(scales + 32 * two);
+        return (code - 32) * (double)f16_to_f32(f16[b / 8 * 16 + r]) *
+               (int8_t)scales[b * 32 + j / 16 * 16 + r];
+    default: {  // Q4_K, Q5_K, IQ4_XS
+        f16 = (const uint16_t *)(scales + 32 * two) + b / 8 * 32;
+        int number = dtype == HEADS_IQ4_XS ? iq4[code] : code;
+        return number * (double)f16_to_f32(f16[r]) * (int8_t)scales[b * 32 + r] -
+               (double)f16_to_f32(f16[16 + r]) * (int8_t)scales[b * 32 + 16 + r];
+    }
     }
 }
 

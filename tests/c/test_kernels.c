@@ -11,7 +11,7 @@ typedef struct {
     int n_in, n_panels, n_tokens, n_blocks;
     size_t panel_stride, out_stride;
     uint8_t *panels;
-    float *f32, *scale;
+    float *f32, *scale, *sum;
     uint16_t *bf16;
     int8_t *q;
     int32_t *offset;
@@ -32,20 +32,25 @@ static Product random_product(Dtype dtype, int n_in, int n_panels, int n_tokens,
     p.f32 = random_floats((size_t)n_tokens * stride, kind);
     p.bf16 = allocate(blocks * BLOCK * sizeof *p.bf16);
     p.q = allocate(blocks * BLOCK);
-    p.scale = allocate(blocks * sizeof *p.scale);
-    p.offset = allocate(blocks * sizeof *p.offset);
+    p.scale = allocate(2 * blocks * sizeof *p.scale);
+    p.offset = allocate(2 * blocks * sizeof *p.offset);
+    p.sum = allocate(blocks * sizeof *p.sum);
     for (int t = 0; t < n_tokens; t++) {
         size_t b = (size_t)t * apart;
-        scalar_kernels.to_bf16(p.bf16 + b * BLOCK, p.f32 + (size_t)t * stride, n_in);
-        scalar_kernels.to_q8(p.q + b * BLOCK, p.scale + b, p.offset + b, p.f32 + (size_t)t * stride,
-                             n_in, true);
+        const float *x = p.f32 + (size_t)t * stride;
+        scalar_kernels.to_bf16(p.bf16 + b * BLOCK, x, n_in);
+        if (is_kept(dtype))
+            scalar_kernels.to_parts(p.q + b * BLOCK, p.scale + 2 * b, p.offset + 2 * b, p.sum + b,
+                                    x, n_in);
+        else scalar_kernels.to_q8(p.q + b * BLOCK, p.scale + b, p.offset + b, x, n_in, true);
     }
-    p.rows = (Rows){p.f32, stride, apart, p.bf16, p.q, p.scale, p.offset};
+    p.rows = (Rows){p.f32, stride, apart, p.bf16, p.q, p.scale, p.offset, p.sum};
     return p;
 }
 
 static void free_product(Product *p) {
     free(p->panels), free(p->f32), free(p->bf16), free(p->q), free(p->scale), free(p->offset);
+    free(p->sum);
 }
 
 // out [n_tokens][out_stride] of a table; the gaps between rows keep a mark.
@@ -81,8 +86,11 @@ static bool same_product(const Kernels *table, const char *name, Dtype dtype, in
     return i < 0;
 }
 
-static const char *const MATMUL_NAMES[] = {"matmul f32", "matmul bf16", "matmul q8", "matmul q4",
-                                           "matmul f16"};
+static const char *matmul_name(Dtype dtype) {
+    static char name[32];
+    snprintf(name, sizeof name, "matmul %s", dtypes[dtype].name);
+    return name;
+}
 
 // Whether a table's bf16 products round in their own way (kernels.h).
 static bool own_rounding(const Kernels *table, Dtype dtype) {
@@ -92,7 +100,7 @@ static bool own_rounding(const Kernels *table, Dtype dtype) {
 static void test_matmul(const Kernels *table) {
     for (Dtype dtype = 0; dtype < N_DTYPES; dtype++) {
         if (own_rounding(table, dtype)) continue;
-        const char *name = MATMUL_NAMES[dtype];
+        const char *name = matmul_name(dtype);
         bool ok = true, flushes = dtype == BF16 && !strcmp(table->name, "amx");  // denormals to 0
         for (int panels = 1; ok && panels <= 9; panels++)  // every tile
             for (int tokens = 1; ok && tokens <= 20; tokens++)
@@ -126,11 +134,10 @@ static double weight(const uint8_t *panel, Dtype dtype, int n_blocks, int r, int
     case Q8:
         return (panel[b * 512 + j / 4 * 64 + r * 4 + j % 4] - 128) *
                (double)f16_to_f32(halves[n_blocks * 256 + b * 16 + r]);
-    default: {
-        int codes = panel[b * 256 + j / 8 * 64 + r * 4 + j % 4];
-        int code = j % 8 < 4 ? codes & 15 : codes >> 4;
-        return Q4_CODES[code] * (double)f16_to_f32(halves[n_blocks * 128 + b * 16 + r]);
-    }
+    case Q4:
+        return Q4_CODES[code_at(panel + b * 256, 4, r, j)] *
+               (double)f16_to_f32(halves[n_blocks * 128 + b * 16 + r]);
+    default: return kept_weight(panel, dtype, n_blocks, r, k);
     }
 }
 
@@ -139,7 +146,8 @@ static double activation(const Product *p, int t, int k) {
     if (p->dtype == F32 || p->dtype == F16)
         return (double)p->f32[(size_t)t * p->rows.stride + (size_t)k];
     if (p->dtype == BF16) return (double)bf16_to_f32(p->bf16[b * BLOCK + (size_t)(k % BLOCK)]);
-    return p->q[b * BLOCK + (size_t)(k % BLOCK)] * (double)p->scale[b];
+    const size_t part = is_kept(p->dtype) ? 2 * b + (size_t)(k % BLOCK / 16) : b;
+    return p->q[b * BLOCK + (size_t)(k % BLOCK)] * (double)p->scale[part];
 }
 
 // Products within 1e-6 of the sum of magnitudes, of the scalar table and of one that rounds in its
@@ -153,8 +161,8 @@ static void test_matmul_definition(const Kernels *table) {
         for (int t = 0; t < p.n_tokens; t++)
             for (int row = 0; row < p.n_panels * LANES; row++) {
                 double sum = 0, size = 0;
-                // the padding of q8 and q4 has been turned too
-                int n_in = dtype == Q8 || dtype == Q4 ? p.n_blocks * BLOCK : p.n_in;
+                // the padding of q8 and q4 has been turned too, and others have minima
+                int n_in = dtypes[dtype].scaled ? p.n_blocks * BLOCK : p.n_in;
                 for (int k = 0; k < n_in; k++) {
                     const uint8_t *panel = p.panels + (size_t)(row / LANES) * p.panel_stride;
                     double w = weight(panel, dtype, p.n_blocks, row % LANES, k);
@@ -164,7 +172,7 @@ static void test_matmul_definition(const Kernels *table) {
                 double got = (double)out[(size_t)t * p.out_stride + (size_t)row];
                 worst = fmax(worst, fabs(got - sum) / size);
             }
-        report(table->name, MATMUL_NAMES[dtype], worst < 1e-6,
+        report(table->name, matmul_name(dtype), worst < 1e-6,
                "off by %.3g of the sum of magnitudes", worst);
         free(out), free_product(&p);
     }
@@ -485,9 +493,9 @@ static void test_ceilings(const Kernels *table) {
         }
     }
     report(table->name, "read", reads, "not the exclusive or of the words");
-    for (int dtype = 0; dtype < N_DTYPES; dtype++) {
-        double one = table->peak[dtype](1);
-        counts &= one > 0 && table->peak[dtype](1000) == 1000 * one;
+    for (int input = 0; input < N_INPUTS; input++) {
+        double one = table->peak[input](1);
+        counts &= one > 0 && table->peak[input](1000) == 1000 * one;
     }
     report(table->name, "peak", counts, "the operations are not those of the steps");
 }

@@ -234,7 +234,7 @@ def table_row(data: bytes, name: str) -> int:
 @pytest.mark.parametrize(
     ("field", "layout", "value", "message"),
     [
-        (0, "<I", 9, "tensor layers.1.attn_o: dtype is 9"),
+        (0, "<I", 99, "tensor layers.1.attn_o: dtype is 99"),
         (0, "<I", 1, "tensor layers.1.attn_o"),
         (4, "<I", 0xFFFFFFFF, "name does not fit"),
         (8, "<Q", 0, "tensor layers.1.attn_o: shape is"),

@@ -21,7 +21,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ROOT / "tests" / "hashes"
 HASHES = ROOT / "tests" / "hashes.json"
-WEIGHTS = ["f32", "bf16", "q8", "q4"]
+WEIGHTS = ["f32", "bf16", "q8", "q4", "kept"]
 CACHES = list(itertools.product(["f32", "f16", "q8", "q4"], repeat=2))
 PROMPT = " ".join(
     str((i * 37 + 11) % 100) for i in range(290)
@@ -127,6 +127,7 @@ def write_models() -> None:
     multiples of nothing."""
     sys.path.insert(0, str(ROOT))
     from exporter.checkpoint import Entry, write_checkpoint
+    from exporter.quantize.panels import DTYPES, LANES, panel_bytes
     from exporter.tensor import Tensor
 
     vocab, n_embd, heads, kv_heads, head_dim, d_ff = 100, 40, 6, 2, 20, 56
@@ -139,6 +140,23 @@ def write_models() -> None:
             state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
             values.append((state >> 48) - 32768)
         return (np.array(values, np.float64).reshape(shape) * (scale / 32768)).astype(np.float32)
+
+    def random_bytes(n: int) -> np.ndarray:
+        return (numbers(n, scale=128) + 128).astype(np.uint8)
+
+    def panels(dtype: str, rows: int, cols: int) -> bytes:
+        """Random codes, and scales of a size that makes weights of a size: all of 8 bits are
+        below 64, all of f16 positive and small."""
+        kind, n, blocks = DTYPES[dtype], -(-rows // LANES), -(-cols // 32)
+        out = np.zeros((n, panel_bytes(dtype, cols)), np.uint8)
+        codes, after = 64 * kind.bits * blocks, kind.scales * (blocks + blocks % 2)
+        out[:, :codes] = random_bytes(n * codes).reshape(n, -1)
+        if kind.shared:
+            out[:, codes : codes + after] = random_bytes(n * after).reshape(n, -1) & 63
+        f16 = out[:, codes + after if kind.shared else codes :].view(np.float16)
+        size = 0.02 / 2 ** (kind.bits - 4) / (32 if kind.shared else 1)
+        f16[:] = np.abs(numbers(*f16.shape, scale=size))
+        return out.tobytes()
 
     metadata = {
         "model.vocab_size": vocab,
@@ -186,15 +204,21 @@ def write_models() -> None:
     for name in ("attn_q_norm", "attn_k_norm"):
         tensors[f"layers.2.{name}"] = 1 + numbers(head_dim, scale=0.5)
     MODELS.mkdir(exist_ok=True)
+    kept = itertools.cycle(
+        name for name, kind in DTYPES.items() if kind.scales and not kind.rounded
+    )
     for dtype in WEIGHTS:
-        entries = [
-            Entry(
+        entries = []
+        for n, a in tensors.items():
+            of = "f32" if a.ndim == 1 else next(kept) if dtype == "kept" else dtype
+            made = panels(of, *a.shape) if of != "f32" and dtype == "kept" else None
+            tensor = Tensor(
                 n,
-                dtype if a.ndim == 2 else "f32",
-                Tensor(n, a.shape, lambda a=a: lambda i, j: a[i:j].copy()),
+                a.shape,
+                lambda a=a: lambda i, j: a[i:j].copy(),
+                packed=made and (lambda of, i, j, made=made: (made, 0.0)),
             )
-            for n, a in tensors.items()
-        ]
+            entries.append(Entry(n, of, tensor))
         write_checkpoint(str(MODELS / f"{dtype}.bin"), metadata, entries)
 
 
