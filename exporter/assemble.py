@@ -8,7 +8,7 @@ import re
 import numpy as np
 
 from .knobs import DISTINCT, WHOLE, Knobs, of_layer
-from .tensor import ExportError, Tensor, constant, without_numbers
+from .tensor import ExportError, Tensor, constant, pick, without_numbers
 
 # Buffers, which older versions of transformers saved among the weights.
 SKIPPED = re.compile(
@@ -357,7 +357,7 @@ def _pick(index: np.ndarray):
         return lambda tensor: (
             tensor if (begin, end) == (0, tensor.shape[0]) else tensor.slice(begin, end)
         )
-    return lambda tensor: tensor.map(lambda w: w[index], (len(index), *tensor.shape[1:]))
+    return lambda tensor: pick(tensor, index)
 
 
 # ---- fewer KV heads ------------------------------------------------------------------------------

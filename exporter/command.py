@@ -11,7 +11,7 @@ from difflib import get_close_matches
 
 from . import plan
 from .assemble import pool_kv_heads
-from .checkpoint import Stats, entries, output_file
+from .checkpoint import KEEP, Stats, entries, output_file
 from .convert import convert, open_model, refuse_overwriting
 from .knobs import values_of
 from .model import Model
@@ -60,7 +60,9 @@ def report(model: Model, args: argparse.Namespace, stats: Stats) -> None:
         )
         return
     print(f"{args.out}: {stats.file_bytes:,} bytes, {what}")
-    if args.dtype != "f32":
+    if args.dtype == KEEP:
+        print(f"kept as {', '.join(sorted(stats.squares))}")
+    elif args.dtype != "f32":
         error = 100 * stats.relative_error("q4" if args.dtype in BITS else args.dtype)
         print(
             f"relative quantization error: {error:.3f} % (RMS of the rounding over RMS of the "
@@ -82,6 +84,7 @@ def run(args: argparse.Namespace) -> None:
         else open_model(args.src, args.tokenizer, args.revision, args.shape_only, say)
     )
     refuse_overwriting(args.out, model.files)
+    args.dtype = args.dtype or ("q8" if args.calibrate is not None else model.dtype)
     if args.kv_heads is not None:
         pool(model, args.kv_heads)
     stats = convert(
@@ -111,9 +114,9 @@ def parse(argv: list[str], prog: str) -> argparse.Namespace:
     parser.add_argument("out", metavar="OUT", help="the file to write")
     parser.add_argument(
         "--dtype",
-        choices=(*WEIGHTS, "q4m"),
-        default="q8",
-        help="of the matrices (q8); vectors are always f32. q4m: q4 with more matrices in q8",
+        choices=(*WEIGHTS, "q4m", KEEP),
+        help="of the matrices (q8); vectors are always f32. q4m: q4 with more matrices in q8. keep: "
+        "as the source has them; a .gguf is kept unless this says otherwise",
     )
     parser.add_argument(
         "--bits",
@@ -174,8 +177,10 @@ def parse(argv: list[str], prog: str) -> argparse.Namespace:
         parser.error("--tokenizer: a shape has none")
     if args.bits is not None and args.dtype not in BITS:
         parser.error("--bits belongs to --dtype q4")
-    if args.calibrate is not None and args.dtype not in (*BITS, "q8"):
+    if args.calibrate is not None and args.dtype not in (*BITS, "q8", None):
         parser.error("--calibrate belongs to --dtype q4 and q8")
+    if args.dtype == KEEP and (args.random or args.shape_only):
+        parser.error("--dtype keep: there are no numbers to keep")
     if args.calibrate is not None and (args.random or args.shape_only):
         parser.error("--calibrate: there are no trained weights")
     if args.seed is not None and not args.random:

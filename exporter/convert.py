@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Callable, Sequence
+from typing import Callable, Mapping, Sequence
 
 from .bars import Progress, bar
-from .checkpoint import Entry, Stats, entries, output_file, write_checkpoint, write_shape
+from .checkpoint import (
+    KEEP,
+    Entry,
+    Stats,
+    dtype_of,
+    entries,
+    output_file,
+    write_checkpoint,
+    write_shape,
+)
 from .families.registry import ENCODERS
 from .model import Model
 from .quantize.budget import (
@@ -27,7 +36,7 @@ from .sources.llama2c import open_llama2c
 from .sources.pointers import refuse_pointer
 from .templates.chat import chat_metadata
 from .templates.jinja import chat_template, left_out
-from .tensor import ExportError
+from .tensor import ExportError, Tensor
 from .tokenizers.added_tokens import named_tokens
 from .tokenizers.classes import gives_types
 from .tokenizers.files import tokenizer_metadata
@@ -137,6 +146,13 @@ def metadata(model: Model, dtype: str, shape_only: bool) -> dict[str, object]:
     }
 
 
+def dequantized(tensors: Mapping[str, Tensor]) -> list[str]:
+    """A remark on matrices whose numbers no type of the engine keeps, if there are any."""
+    found = [n for n, t in tensors.items() if dtype_of(n, t, KEEP) == "f16" != t.stored]
+    more = f" and {len(found) - 1} more" if found[1:] else ""
+    return [f"{found[0]}{more} cannot be kept as stored: rounded to f16"] if found else []
+
+
 def convert(
     model: Model,
     out: str,
@@ -154,6 +170,8 @@ def convert(
             "whose head only the checkpoint tells; export it with its weights"
         )
     meta = metadata(model, dtype, shape_only)
+    if dtype == KEEP:
+        model.remarks += dequantized(model.tensors)
     for remark in model.remarks:
         note(remark)
     rounding = rounding or rounding_of(dtype)

@@ -15,7 +15,8 @@ class Model:
     `files` are what must not be overwritten; `directory` is a Hugging Face checkpoint's;
     `tokenizer` is what tokenizer_metadata takes, None if there is no tokenizer;
     `remarks` are for the user; `template` is the chat template, and
-    `special_tokens` those that it knows by name, if no directory holds them."""
+    `special_tokens` those that it knows by name, if no directory holds them; `dtype` is what it is
+    written in, if nobody says otherwise."""
 
     name: str
     family: str
@@ -27,3 +28,4 @@ class Model:
     remarks: list[str] = field(default_factory=list)
     template: str | None = None
     special_tokens: dict[str, str] = field(default_factory=dict)
+    dtype: str = "q8"

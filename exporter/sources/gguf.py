@@ -8,6 +8,7 @@ import os
 from dataclasses import replace
 
 from ..assemble import in_layers
+from ..checkpoint import KEEP
 from ..config import Config
 from ..families.registry import FAMILIES, canonical
 from ..layers.part import KINDS as PART_KINDS
@@ -74,6 +75,7 @@ def _model_of(path: str, file: File) -> Model:
         remarks=remarks,
         template=template,
         special_tokens=_special_tokens(file.values),
+        dtype=KEEP,
     )
 
 
@@ -162,15 +164,12 @@ def _stored_name(stored_names, name: str, kind: str, module: str) -> str | None:
 def _modules(module: str, suffix: str, kind: str, tensor: Tensor) -> dict[str, Tensor]:
     """A tensor in Hugging Face's form: experts one below the other, norms of heads one by
     one."""
-
-    def parts() -> list[Tensor]:
-        n = tensor.shape[0]
-        return [tensor.slice(i, i + 1).map(lambda w: w[0], tensor.shape[1:]) for i in range(n)]
-
     if kind.startswith("expert_") and len(tensor.shape) == 3:
-        return {module + suffix: stack(parts())}
+        return {module + suffix: stack(tensor.matrices())}
     if "*" in module:
-        return {module.replace("*", str(i)) + suffix: part for i, part in enumerate(parts())}
+        return {
+            module.replace("*", str(i)) + suffix: part for i, part in enumerate(tensor.matrices())
+        }
     if kind == "shared_gate" and len(tensor.shape) == 1:
         return {module + suffix: tensor.map(lambda w: w[None], (1, *tensor.shape))}
     return {module + suffix: tensor}

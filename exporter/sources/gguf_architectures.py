@@ -13,7 +13,7 @@ import numpy as np
 from ..config import Config
 from ..families.common import every
 from ..rope import FULL, SLIDING
-from ..tensor import ExportError, Tensor
+from ..tensor import ExportError, Tensor, pick
 from .gguf_file import File
 
 
@@ -354,10 +354,8 @@ def _half_split_rope(name: str, tensor: Tensor, config: dict) -> Tensor:
     biases."""
     if not name.endswith((".attn_q", ".attn_k")):
         return tensor
-    pairs = config["head_dim"] // 2
-    return tensor.map(
-        lambda w: w.reshape(-1, pairs, 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
-    )
+    rows = np.arange(tensor.shape[0]).reshape(-1, config["head_dim"] // 2, 2)
+    return pick(tensor, rows.swapaxes(1, 2).reshape(-1))
 
 
 def _norms_around_zero(name: str, tensor: Tensor, config: dict) -> Tensor:
@@ -369,10 +367,8 @@ def _grouped_heads(name: str, tensor: Tensor, config: dict) -> Tensor:
     """GPT-NeoX has q, k and v of a head side by side, not all q, all k, all v."""
     if not name.endswith("attn_qkv"):
         return tensor
-    n_heads = config["num_attention_heads"]
-    return tensor.map(
-        lambda w: w.reshape(3, n_heads, -1, *w.shape[1:]).swapaxes(0, 1).reshape(w.shape)
-    )
+    rows = np.arange(tensor.shape[0]).reshape(3, config["num_attention_heads"], -1)
+    return pick(tensor, rows.swapaxes(0, 1).reshape(-1))
 
 
 def _inputs_first(name: str, tensor: Tensor, config: dict) -> Tensor:

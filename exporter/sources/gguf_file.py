@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..quantize.kept import SOURCES
 from ..tensor import ExportError, Tensor, read_into, without_numbers
 from .pointers import refuse_pointer
 
@@ -29,8 +30,12 @@ SCALARS = {
 }
 STRING, ARRAY = 8, 9
 PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")  # names by llama-gguf-split
-# Types that the tests compare with a plain reading of the format.
-TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+# Types that the package dequantizes, and those whose numbers a checkpoint can keep.
+DEQUANTIZED = (
+    *("F32", "F16", "BF16", *SOURCES, "Q2_K", "NVFP4", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS"),
+    *("IQ2_S", "IQ3_XXS", "IQ3_S"),
+)
+STORED = ("F32", "F16", "BF16", *SOURCES)
 
 
 @dataclass(frozen=True)
@@ -176,10 +181,11 @@ def _tensor(
     """A tensor of the file, its rows dequantized as they are read. `dims` has the innermost
     first."""
     names = {kind.value: kind.name for kind in gguf.GGMLQuantizationType}
-    if names.get(number) not in TYPES:
+    name_of = names.get(number, f"type {number}")
+    if name_of not in DEQUANTIZED:
         raise ExportError(
-            f"{path}: tensor {name} is stored as {names.get(number, f'type {number}')}, which is "
-            "not supported; supported: " + ", ".join(TYPES)
+            f"{path}: tensor {name} is stored as {name_of}, which is not supported; supported: "
+            + ", ".join(DEQUANTIZED)
         )
     kind = gguf.GGMLQuantizationType(number)
     block, width = gguf.GGML_QUANT_SIZES[kind]
@@ -188,19 +194,35 @@ def _tensor(
             f"tensor {name} of {dims} numbers lies outside the file, or is not made of whole blocks"
         )
     shape = tuple(reversed(dims))
+    row = math.prod(shape[1:]) // block * width
 
-    def load():
+    def blocks():
         file = open(path, "rb")
-        row = math.prod(shape[1:])
 
         def rows(a: int, b: int) -> np.ndarray:
-            begin, end = (n * row // block * width for n in (a, b))
-            file.seek(offset + begin)
-            data = np.empty(end - begin, np.uint8)
+            file.seek(offset + a * row)
+            data = np.empty((b - a) * row, np.uint8)
             if read_into(file, data) != data.nbytes:
                 raise ExportError(f"{path} ends inside tensor {name}")
-            return np.asarray(gguf.dequantize(data, kind), np.float32).reshape(b - a, *shape[1:])
+            return data.reshape(b - a, *shape[1:-1], -1)
 
         return rows
 
-    return Tensor(name, shape, load)
+    def load():
+        rows = blocks()
+
+        def numbers(a: int, b: int) -> np.ndarray:
+            data = gguf.dequantize(rows(a, b).reshape(-1), kind)
+            return np.asarray(data, np.float32).reshape(b - a, *shape[1:])
+
+        return numbers
+
+    if kind.name not in STORED:
+        return Tensor(name, shape, load)
+    return Tensor(
+        name,
+        shape,
+        load,
+        stored=kind.name if kind.name in SOURCES else kind.name.lower(),
+        blocks=blocks if kind.name in SOURCES and len(shape) > 1 else None,
+    )

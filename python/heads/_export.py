@@ -15,7 +15,7 @@ from ._native import HeadsError, InputError
 def export(
     src: str | os.PathLike[str],
     out: str | os.PathLike[str],
-    dtype: str = "q8",
+    dtype: str | None = None,
     *,
     kv_heads: int | None = None,
     tokenizer: str | os.PathLike[str] | None = None,
@@ -32,6 +32,7 @@ def export(
     is called with the phase, such as "texts", and how much of the whole is done, from 0 to 1. Calibration is slow, and gives other codes, where OPENBLAS_NUM_THREADS was not 1 when
     numpy was imported. Errors: InputError (an argument); HeadsError, OSError."""
     from .exporter.assemble import pool_kv_heads
+    from .exporter.checkpoint import KEEP
     from .exporter.convert import convert, open_model, refuse_overwriting
     from .exporter.quantize.budget import BITS, rounding_of
     from .exporter.quantize.panels import WEIGHTS
@@ -48,8 +49,10 @@ def export(
         progress = arguments.flag("progress", progress)
     if not isinstance(calibrate, bool):
         calibrate = arguments.path("calibrate", calibrate)
-    if not isinstance(dtype, str) or dtype not in (*WEIGHTS, *BITS):
-        raise InputError(f"dtype: {dtype!r} is none of {', '.join((*WEIGHTS, 'q4m'))}")
+    if dtype is not None and dtype not in (*WEIGHTS, *BITS, KEEP):
+        raise InputError(f"dtype: {dtype!r} is none of {', '.join((*WEIGHTS, 'q4m', KEEP))}")
+    if calibrate and dtype is None:
+        dtype = "q8"
     if bits is not None and dtype not in BITS:
         raise InputError("bits belongs to q4 and q4m")
     if calibrate and dtype not in (*BITS, "q8"):
@@ -64,7 +67,7 @@ def export(
         convert(
             model,
             out,
-            dtype,
+            dtype or model.dtype,
             shape_only,
             note=lambda remark: warnings.warn(_as_arguments(remark), stacklevel=4),
             rounding=rounding,

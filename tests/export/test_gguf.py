@@ -24,6 +24,7 @@ from tokenizers import Tokenizer
 
 import export
 from exporter.checkpoint import Checkpoint
+from exporter.quantize.kept import SOURCES
 from exporter.random_weights import SHAPES, open_random
 from exporter.sources.gguf_file import read_gguf
 from exporter.sources.gguf_tokenizer import PRE_TOKENIZERS, gguf_vocabulary
@@ -286,6 +287,42 @@ def test_blocks(kind, wide, tmp_path):
     assert np.array_equal(q[:, 0], permuted[:, :, 0]) and np.array_equal(q[:, 1], permuted[:, :, 1])
 
 
+@pytest.mark.parametrize(
+    "kind", [*gguf_files.SCALES, *gguf_files.OTHERS], ids=lambda kind: kind.name
+)
+def test_kept(kind, wide, tmp_path, run, capsys):
+    """The numbers of a file are those of its checkpoint, to the bit, and what is computed with them
+    is off by no more than int8 activations make it. What no type keeps becomes f16, and says so."""
+    values = {}
+
+    def fill(tensors: dict) -> None:
+        for i, (name, w) in enumerate(tensors.items()):
+            if w.ndim == 2:
+                tensors[name], values[name] = gguf_files.dequantized_blocks(kind, *w.shape, seed=i)
+
+    convert(wide, tmp_path / "x.gguf", kind=lambda name: kind, tensors=fill)
+    assert export.main([str(tmp_path / "x.gguf"), str(tmp_path / "kept.bin")]) == 0
+    kept = kind.name in SOURCES
+    assert ("cannot be kept as stored: rounded to f16" in capsys.readouterr().err) is not kept
+    file = Checkpoint(str(tmp_path / "kept.bin"))
+    numbers = file.tensor("layers.0.ffn_down")
+    assert file.tensors["embed"][0] == (SOURCES[kind.name].dtype if kept else "f16")
+    exact = values["blk.0.ffn_down.weight"]
+    assert np.array_equal(numbers, exact if kept else exact.astype(np.float16))
+    q = file.tensor("layers.0.attn_q").reshape(4, 2, 32, 256)
+    permuted = values["blk.0.attn_q.weight"].reshape(4, 32, 2, 256)
+    permuted = permuted if kept else permuted.astype(np.float16)
+    assert np.array_equal(q[:, 0], permuted[:, :, 0])
+    exported(tmp_path / "x.gguf", tmp_path / "f32.bin")
+    logits = []
+    for name in ("kept", "f32"):
+        path = tmp_path / f"{name}.logits"
+        run(tmp_path / f"{name}.bin", "--tokens", "1 2 3 4 5 6 7 8", "--logits", path)
+        logits.append(np.fromfile(path, "<f4"))
+    error = np.linalg.norm(logits[0] - logits[1]) / np.linalg.norm(logits[1])
+    assert error < (0.05 if kept else 0.001)
+
+
 def test_requantized(wide, tmp_path):
     """--dtype counts, whatever the file holds."""
     convert(wide, tmp_path / "x.gguf", kind=lambda name: Q.Q8_0)
@@ -525,10 +562,10 @@ REFUSED = {
     "output_norm.weight: a weight is NaN": dict(
         tensors=lambda t: t.update({"output_norm.weight": np.full(256, np.nan)})
     ),
-    "output.weight is stored as IQ4_NL": dict(
-        kind=lambda name: Q.IQ4_NL,
+    "output.weight is stored as Q8_1": dict(
+        kind=lambda name: Q.Q8_1,
         tensors=lambda t: t.update(
-            {name: np.zeros((w.shape[0], 144), np.uint8) for name, w in t.items() if w.ndim == 2}
+            {name: np.zeros((w.shape[0], 320), np.uint8) for name, w in t.items() if w.ndim == 2}
         ),
     ),
     "split.count is 'many', expected a whole number": dict(change={"split.count": "many"}),

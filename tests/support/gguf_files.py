@@ -419,3 +419,34 @@ def random_blocks(
         blocks[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)
     values = np.array([block_values(kind, b.tobytes()) for b in blocks], np.float32)
     return blocks.reshape(rows, -1), values.reshape(rows, cols)
+
+
+# Where the f16 lie in a block of the types that block_values() does not read.
+OTHERS = {
+    Q.IQ4_NL: (0,),
+    Q.MXFP4: (),
+    Q.Q3_K: (108,),
+    Q.IQ4_XS: (0,),
+    Q.TQ1_0: (52,),
+    Q.TQ2_0: (64,),
+    Q.Q2_K: (80, 82),
+    Q.IQ3_S: (0,),
+}
+
+
+def dequantized_blocks(
+    kind: gguf.GGMLQuantizationType, rows: int, cols: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of random blocks of any type, and the numbers that the package makes of them."""
+    size, width = gguf.GGML_QUANT_SIZES[kind]
+    rng = np.random.default_rng(seed)
+    blocks = rng.integers(0, 256, (rows * cols // size, width), np.uint8)
+    for at in {**SCALES, **OTHERS}[kind]:
+        scales = rng.normal(0, 0.02 if size == 32 else 0.001, len(blocks)).astype("<f2")
+        blocks[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)
+    if kind == Q.MXFP4:
+        blocks[:, 0] = rng.integers(117, 124, len(blocks))
+    if kind == Q.TQ2_0:  # no code 3
+        blocks[:, :64] &= ~(blocks[:, :64] & (blocks[:, :64] >> 1) & 0x55)
+    values = gguf.dequantize(blocks.reshape(-1), kind)
+    return blocks.reshape(rows, -1), values.reshape(rows, cols).astype(np.float32)
