@@ -27,6 +27,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "support")]
 
 import gguf  # noqa: E402
 import gguf_files  # noqa: E402
+import make_tokenizer_classes  # noqa: E402
 import tokenizer_forms as forms  # noqa: E402
 import tokenizer_texts as texts  # noqa: E402
 from exporter.sources.gguf_file import read_gguf  # noqa: E402
@@ -239,6 +240,19 @@ def compare_unigram(folder: Path, program: Path, model: Path) -> bool:
     return verdict(f"{folder.name} as SentencePiece", cases, ours, theirs, "transformers")
 
 
+def compare_classes(scratch: Path, every: bool) -> bool:
+    """AutoTokenizer makes the rows of tests/golden/tokenizer_classes.json, or five of them, which
+    the tests compare with the export."""
+    golden = json.loads((ROOT / "tests" / "golden" / "tokenizer_classes.json").read_text())
+    rows = [*make_tokenizer_classes.ROWS, *make_tokenizer_classes.FORGETFUL]
+    pairs = list(zip(rows, golden["rows"] + golden["forgetful"]))
+    chosen = pairs if every else random.sample(pairs, 5)
+    made = [make_tokenizer_classes.row(scratch / f"row{i}", *r) for i, (r, _) in enumerate(chosen)]
+    good = made == [row for _, row in chosen]
+    print(f"{'ok' if good else 'not ok'} {len(made)} classes of tokenizers", flush=True)
+    return good
+
+
 def verdict(
     name: str, cases: list[str], ours: list[texts.Answer], theirs: list[texts.Answer], remark: str
 ) -> bool:
@@ -278,6 +292,7 @@ def main() -> int:
         good += [
             compare_qwen(Path(sys.argv[1]) / "file-qwen-tiktoken", data["qwen2.5"], program, model)
         ]
+        good += [compare_classes(scratch, every)]
         unigram = (ROOT / "tests" / "golden" / "unigram").glob("*/expected.json")
         good += [compare_unigram(path.parent, program, model) for path in sorted(unigram)]
         good += [compare_sentencepiece(Path(path), program, model) for path in sys.argv[2:]]
