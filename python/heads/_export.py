@@ -49,7 +49,7 @@ def export(
         progress = arguments.flag("progress", progress)
     if not isinstance(calibrate, bool):
         calibrate = arguments.path("calibrate", calibrate)
-    if dtype is not None and dtype not in (*WEIGHTS, *BITS, KEEP):
+    if dtype is not None and not (isinstance(dtype, str) and dtype in (*WEIGHTS, *BITS, KEEP)):
         raise InputError(f"dtype: {dtype!r} is none of {', '.join((*WEIGHTS, 'q4m', KEEP))}")
     if calibrate and dtype is None:
         dtype = "q8"
