@@ -8,6 +8,7 @@ import json
 import threading
 import weakref
 from concurrent.futures import Future, TimeoutError
+from itertools import permutations
 from typing import TYPE_CHECKING
 
 from ._arguments import refusal
@@ -33,10 +34,75 @@ def of_schema(schema: str | dict | bool) -> str:
         raise refusal("schema", "a JSON schema, as a dict or as JSON", schema)
     make = _llguidance().LLMatcher.grammar_from_json_schema
     try:
-        text = schema if isinstance(schema, str) else json.dumps(schema, allow_nan=False)
-        return make(text, defaults=JSON_OPTIONS)
+        tree = readable(json.loads(schema) if isinstance(schema, str) else schema)
+        return make(json.dumps(tree, allow_nan=False), defaults=JSON_OPTIONS)
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"schema: it is not JSON: {error}"[:300]) from None
+
+
+# Where a schema has schemas: one or an array of them, and by name.
+PARTS = """items additionalItems additionalProperties propertyNames not if then else prefixItems anyOf
+oneOf allOf""".split()
+NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+FREE = {"path", "file-path", "directory-path", "password", "binary"}  # formats of any string
+SAYS_LITTLE = {"title", "description", "default", "$schema", "$id", "$defs", "definitions"}
+MOST_UNIQUE = 4  # values whose orders are written out: 65 of them
+
+
+def readable(schema, root: dict | None = None):
+    """A JSON schema without what llguidance does not know and a grammar can do without. Errors:
+    InputError."""
+    if not isinstance(schema, dict):
+        return schema
+    root = schema if root is None else root
+    found = dict(schema)
+    for name, value in schema.items():
+        if name in NAMED and isinstance(value, dict):
+            found[name] = {key: readable(part, root) for key, part in value.items()}
+        elif name in PARTS and isinstance(value, list):
+            found[name] = [readable(part, root) for part in value]
+        elif name in PARTS:
+            found[name] = readable(value, root)
+    if isinstance(found.get("format"), str) and found["format"] in FREE:
+        del found["format"]
+    if not isinstance(found.get("uniqueItems"), bool):
+        return found
+    return _unique(found, root) if found.pop("uniqueItems") else found
+
+
+def _unique(array: dict, root: dict) -> dict:
+    """An array whose items differ, as one of all that there are."""
+    least, most = array.get("minItems", 0), array.get("maxItems")
+    if most in (0, 1):
+        return array
+    rest = {x: array[x] for x in array if x not in ("type", "items", "minItems", "maxItems")}
+    values = _values(array.get("items"), root)
+    if array.get("type") != "array" or not values or not set(rest) <= SAYS_LITTLE:
+        raise InputError(
+            "schema: uniqueItems: a grammar cannot compare an item with others, but for up to "
+            f"{MOST_UNIQUE} values of an enum; leave it out, and compare them yourself"
+        )
+    sizes = range(least, len(values) + 1 if most is None else min(most, len(values)) + 1)
+    orders = [order for n in sizes for order in permutations(values, n)]
+    return {**rest, "enum": [list(order) for order in orders]}
+
+
+def _values(items, root: dict) -> list | None:
+    """All that an item may be, if it is one of a few."""
+    if not isinstance(items, dict):
+        return None
+    path = items.get("$ref")
+    if isinstance(path, str) and path.startswith("#/"):
+        for name in path[2:].split("/"):
+            root = root.get(name) if isinstance(root, dict) else None
+        items = root if isinstance(root, dict) else {}
+    values = [items["const"]] if "const" in items else items.get("enum")
+    if items.get("type") == "boolean" and values is None:
+        values = [False, True]
+    if not isinstance(values, list) or len(values) > MOST_UNIQUE:
+        return None
+    others = set(items) - {"const", "enum", "type"} - SAYS_LITTLE
+    return None if others else list({json.dumps(x): x for x in values}.values())
 
 
 def of_syntax(syntax: str, definition: str) -> str:

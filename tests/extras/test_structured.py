@@ -121,6 +121,36 @@ def test_answers_keep_to_a_schema(create):
     assert free.choices[0].message.content[:9] != streamed[0][:9]
 
 
+def test_schemas_with_less(create):
+    """Formats of any string say nothing; items that differ are as many as can be written out."""
+    kind = {"enum": ["a", "b", 3], "type": ["string", "integer"]}
+    text = {"type": "string", "maxLength": 3}
+    places = [{**text, "format": "path"}, {**text, "format": "password"}]
+    schema = {
+        "type": "object",
+        "properties": {
+            "format": {"anyOf": [*places, {"type": "string", "format": "binary", "maxLength": 3}]},
+            "kinds": {"type": "array", "items": {"$ref": "#/$defs/kind"}, "uniqueItems": True},
+            "flags": {"type": "array", "items": {"type": "boolean"}, "uniqueItems": True},
+            "one": {"type": "array", "uniqueItems": True, "maxItems": 1, "items": {"const": 5}},
+            "any": {"type": "array", "uniqueItems": False, "maxItems": 2, "items": {"const": 5}},
+            "kept": {"const": {"format": "path", "uniqueItems": True}},
+        },
+        "$defs": {"kind": kind},
+        "additionalProperties": False,
+    }
+    schema["required"] = list(schema["properties"])
+    schema["properties"]["kinds"]["minItems"] = 2
+    options = dict(messages=QUESTION, temperature=3, seed=1, max_tokens=400)
+    found = [json.loads(x) for x in texts(create(response_format=form(schema), n=24, **options))]
+    for value in found:
+        jsonschema.validate(value, schema)
+    assert {len(value["kinds"]) for value in found} <= {2, 3}
+    assert len({str(value["kinds"]) for value in found}) > 1
+    with pytest.raises(openai.BadRequestError, match="uniqueItems: a grammar cannot compare"):
+        create(response_format=form({"type": "array", "uniqueItems": True}), **options)
+
+
 def test_grammars_of_bad_intent(create, talker):
     """Rules within rules, which end a process whose stack is small; more text than is read; what
     the model's letters cannot write."""
