@@ -17,7 +17,7 @@ from test_tools import SCHEMA, TEMPLATES
 import heads
 from heads.server.app import create_app
 from heads.server.engine import Engine
-from heads.server.responses import responses_request
+from heads.server.responses import Output, responses_request
 
 TOOL = {"type": "function", "name": "weather", "parameters": SCHEMA, "strict": True}
 OPTIONS = dict(model="m", input="what is it?", temperature=1, extra_body={"seed": 1})
@@ -74,7 +74,8 @@ def check_events(events, whole) -> None:
     for index, item in enumerate(last.response.output):
         of = [e for e in events[2:-1] if e.output_index == index]
         pieces = "".join(e.delta for e in of if e.type.endswith(".delta"))
-        text = item.arguments if item.type == "function_call" else item.content[0].text
+        called = {"function_call": "arguments", "custom_tool_call": "input"}.get(item.type)
+        text = getattr(item, called) if called else item.content[0].text
         assert pieces == text and of[-1].item == item
         assert of[0].type == "response.output_item.added" and of[-1].type.endswith("item.done")
 
@@ -106,6 +107,38 @@ def test_calls_and_what_they_gave(ask):
     roles = [message["role"] for message in request.prompts[0]]
     assert roles == ["user", "assistant", "tool"]
     assert request.prompts[0][2]["tool_call_id"] == call.call_id
+
+
+def test_custom_tools(ask):
+    tool = {"type": "custom", "name": "shell", "description": "d", "format": {"type": "text"}}
+    named = {"type": "custom", "name": "shell"}
+    options = dict(tools=[tool], tool_choice=named, parallel_tool_calls=False)
+    whole = created(ask, **options)
+    (call,) = whole.output
+    assert (call.type, call.name, whole.status) == ("custom_tool_call", "shell", "completed")
+    check_events(created(ask, stream=True, **options), whole)
+    after = [{"role": "user", "content": "what is it?"}, call.model_dump()]
+    after += [{"type": "custom_tool_call_output", "call_id": call.call_id, "output": "done"}]
+    assert created(ask, input=after, tools=[tool], max_output_tokens=5).output
+    (_, said, gave) = responses_request({"input": after, "tools": [tool]}, "m").prompts[0]
+    assert said["tool_calls"][0]["function"]["arguments"] == {"input": call.input}
+    assert gave["tool_call_id"] == call.call_id
+
+
+def test_each_call_is_an_item():
+    output = Output()
+    parts = [
+        ("name", "a"),
+        ("arguments", "{}"),
+        ("name", "b"),
+        ("arguments", '{"c"'),
+        ("arguments", ":1}"),
+    ]
+    for part in [*parts, ("custom", "d"), ("input", "x"), ("custom", "d"), ("input", "y")]:
+        output.add(*part)
+    output.close()
+    assert [x.get("arguments", x.get("input")) for x in output.items] == ["{}", '{"c":1}', "x", "y"]
+    assert [x["status"] for x in output.items] == ["completed"] * 4
 
 
 def test_thoughts(ask):
@@ -148,7 +181,7 @@ def test_the_clients_helpers(ask):
         ({"input": [{"type": "item_reference", "id": "a"}]}, "input.0..type: expected"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.: expected"),
         ({"input": [{"type": "function_call", "name": 5}]}, "tool_calls: expected"),
-        ({"tools": [{"type": "web_search"}]}, "only type function"),
+        ({"tools": [{"type": "web_search"}]}, "only types function and custom"),
         ({"text": {"format": {"type": "json_schema"}}}, "needs a schema"),
         ({"extra_body": {"messages": []}}, "unknown parameter: messages"),
         ({"model": "n"}, "the model here is m"),

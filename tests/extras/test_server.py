@@ -412,7 +412,11 @@ def test_a_client_that_goes_away_before_its_stream_begins(endless):
         messages = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
 
         async def receive() -> dict:
-            return messages.pop() if messages else {"type": "http.disconnect"}
+            if messages:
+                return messages.pop()
+            while not engine.listeners:
+                await asyncio.sleep(0.01)
+            return {"type": "http.disconnect"}
 
         async def send(_) -> None:
             raise OSError("the client went away")

@@ -9,6 +9,7 @@ import contextlib
 import gzip
 import hashlib
 import json
+import os
 import re
 import select
 import signal
@@ -20,13 +21,16 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import chats
 import httpx
 import openai
 import pytest
+import talkers
 from conftest import ROOT, STORIES, Server
+from test_tools import TEMPLATES
 
 import heads
-from heads.server import app as server_app, bodies, serve as command
+from heads.server import app as server_app, bodies, rendering, serve as command
 from heads.server.texts import Answer
 from heads._batch import Batch
 from heads.server.engine import Engine
@@ -135,6 +139,83 @@ def test_half_a_request_is_let_go(monkeypatch):
                 connection.close()
     assert said[:2] == ["", ""] and '{"status":"ok"}' in said[2]
     assert said[3].startswith("HTTP/1.1 408") and "did not come within" in said[3]
+
+
+CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+SLOW = {"messages": [*QUESTION, {"role": "assistant", "content": None, "tool_calls": [CALL]}]}
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory):
+    """A model whose template takes for ever for calls."""
+    loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    template = f"{{% if messages[-1].tool_calls %}}{loops}{{% endif %}}{TEMPLATES['hermes']}"
+    metadata = {**talkers.template_metadata(TEMPLATES["hermes"]), "chat.template": template}
+    path = tmp_path_factory.mktemp("slow") / "slow.bin"
+    path.write_bytes(chats.with_chat(STORIES.read_bytes(), metadata))
+    return path
+
+
+def renderings(server: Server) -> int:
+    """How many processes of it run templates."""
+    found = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            renders = b"heads.server.rendering" in (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        found += parent == server.process.pid and renders
+    return found
+
+
+def sent(path: str, body: dict, version: str = "1.1") -> bytes:
+    data = json.dumps(body).encode()
+    head = f"POST /v1/{path} HTTP/{version}\r\nhost: localhost\r\ncontent-type: application/json"
+    return f"{head}\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data
+
+
+def test_a_rendering_ends_with_its_client(serve, slow):
+    server = serve(slow)
+    for times in range(2):  # another one is there for the next
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.sendall(sent("chat/completions", SLOW))
+            until = time.monotonic() + 30
+            while not renderings(server) and time.monotonic() < until:
+                time.sleep(0.05)
+            time.sleep(0.5)
+            assert renderings(server) == 1
+        until = time.monotonic() + 3
+        while renderings(server) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert renderings(server) == 0
+    assert server.stop() == ""
+
+
+def test_a_half_closed_client_gets_its_answer(serve, endless):
+    """Whole or as events, however long it takes, and of each request that it sent."""
+    server = serve(endless)
+    body = {"prompt": "abc", "max_tokens": 200, "temperature": 0}
+    want = httpx.post(server.url + "/v1/completions", json=body, timeout=60).json()["choices"]
+
+    def answers(*requests: bytes) -> str:
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.settimeout(60)
+            client.sendall(b"".join(requests))
+            client.shutdown(socket.SHUT_WR)
+            return b"".join(iter(lambda: client.recv(1 << 16), b"")).decode()
+
+    one = sent("completions", body)
+    for requests in ([one], [one, one]):
+        found = [x for x in answers(*requests).split("HTTP/1.1 ") if x[:3] != "100"]
+        assert found.pop(0) == "" and len(found) == len(requests)
+        for answer in found:
+            assert json.loads(answer.partition("\r\n\r\n")[2])["choices"] == want
+    lines = answers(sent("completions", {**body, "stream": True})).splitlines()
+    events = [line[6:] for line in lines if line.startswith("data: ")]
+    assert events.pop() == "[DONE]"
+    assert "".join(json.loads(x)["choices"][0]["text"] for x in events) == want[0]["text"]
+    assert server.stop() == ""
 
 
 # ---- HTTP ----
@@ -411,3 +492,41 @@ def test_answers_that_take_longer_are_ended_in_order(serve, endless):
     assert whole[0].status_code == 503 and server.process.wait(20) == 0
     half.close()
     assert "Traceback" not in server.stop()
+
+
+def test_it_ends_whatever_runs(serve, slow):
+    """Templates that take for ever end with the grace of those who wait for them."""
+    server = serve(slow, "--grace", 0)
+
+    def ask() -> None:
+        with contextlib.suppress(httpx.TransportError):
+            httpx.post(server.url + "/v1/chat/completions", json=SLOW, timeout=60)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    while renderings(server) < 4:
+        time.sleep(0.02)
+    begin = time.monotonic()
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(30) == 0 and time.monotonic() - begin < rendering.SECONDS - 1
+    for thread in threads:
+        thread.join()
+    assert renderings(server) == 0 and "Traceback" not in server.stop()
+
+
+def test_a_file_that_becomes_shorter(serve, tmp_path):
+    """Between two passes: a sentence, where the process would end at the next byte that it reads."""
+    path = tmp_path / "model.bin"
+    path.write_bytes(STORIES.read_bytes())
+    server = serve(path)
+    body = COMPLETION[1]
+    assert httpx.post(server.url + "/v1/completions", json=body).status_code == 200
+    os.truncate(path, 4096)
+    for answer in (
+        httpx.post(server.url + "/v1/completions", json=body),
+        httpx.get(server.url + "/health"),
+    ):
+        assert answer.status_code == 503 and "was cut short" in answer.json()["error"]["message"]
+    said = server.stop()
+    assert said.startswith("heads: model: the model's file was cut short") and said.count("\n") == 1

@@ -22,7 +22,7 @@ from heads.exporter.templates.jinja import Template
 from heads.server import app as server_app, rendering, texts
 from heads.server import tools as server_tools
 from heads.server.messages import Refused
-from heads.server.reader import HarmonyReader, Reader, TaggedReader
+from heads.server.reader import HarmonyReader, Inputs, Reader, TaggedReader
 from heads.server.texts import Answer
 from heads.server.engine import Engine
 
@@ -71,6 +71,8 @@ TEMPLATES = {
     "harmony": HEAD + "{{ '<|channel|><|message|>' + c.function | tojson }}" + TAIL,
     "unknown": HEAD + "{{ c.function.name }}" + TAIL,
     "plain": HEAD.replace("if tools", "if false") + TAIL,
+    "stripped": HEAD.replace("m.content or ''", "(m.content or '') | trim") + CALL + TAIL,
+    "silent": HEAD.replace("m.content or ''", "m.content[:1000] or ''") + CALL + TAIL,
     "thinking": HEAD + CALL + TAIL[:-len("{% endif %}")] + "<think>{% endif %}{# </think> #}",
 }  # fmt: skip
 
@@ -218,6 +220,87 @@ def test_calls_in_the_history(models):
         f'[a]\n<tool_call>\n{{"name": "weather", "arguments": {arguments}}}\n</tool_call>\n'
         "[t]rain\n[a]"
     )
+
+
+SAID = {"role": "assistant", "content": " It is fine, "}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "written"),
+    [
+        ("hermes", {"add_generation_prompt": False}, "[u]what is it?\n[a] It is fine, \n"),
+        ("hermes", {"continue_final_message": True}, "[u]what is it?\n[a] It is fine, "),
+        ("stripped", {"continue_final_message": True}, "[u]what is it?\n[a]It is fine,"),
+    ],
+)
+def test_how_a_prompt_ends(models, name, options, written):
+    """With the beginning of an answer, or in the message that is to be continued."""
+    body = {"messages": [*QUESTION, SAID], **options}
+    answer = Answer(Engine(models[name], 1, 1), server_app.chat_request(body, name))
+    assert models[name].decode(answer.prompts[0]) == written
+
+
+def test_messages_that_cannot_be_continued(models):
+    both = {"continue_final_message": True, "add_generation_prompt": True}
+    with pytest.raises(openai.BadRequestError, match="not with add_generation_prompt"):
+        ask(models["hermes"], messages=[*QUESTION, SAID], extra_body=both)
+    gone = {"role": "tool", "content": "a" * 2000, "tool_call_id": "a"}
+    with pytest.raises(openai.BadRequestError, match="to be continued, is not in what it writes"):
+        options = {"continue_final_message": True}
+        ask(models["silent"], messages=[*QUESTION, gone], extra_body=options)
+
+
+# ---- tools whose input is text ----
+
+SHELL = {"type": "custom", "custom": {"name": "shell", "description": "d"}}
+
+
+@pytest.mark.parametrize("name", ["hermes", "mistral", "llama", "deepseek"])
+def test_custom_tools(models, name):
+    """Forced, given back, and streamed."""
+    options = dict(temperature=1.5, seed=1, max_tokens=300, parallel_tool_calls=False)
+    named = {"type": "custom", "custom": {"name": "shell"}}
+    for choice in ("required", named):
+        said = ask(models[name], messages=QUESTION, tools=[SHELL], tool_choice=choice, **options)
+        (call,) = said.choices[0].message.tool_calls
+        assert (call.type, call.custom.name, len(call.id)) == ("custom", "shell", 9)
+    chunks = ask(
+        models[name], messages=QUESTION, tools=[SHELL], tool_choice=named, stream=True, **options
+    )
+    deltas = [x.delta for chunk in chunks for x in chunk.choices if x.delta.tool_calls]
+    calls = [x for delta in deltas for x in delta.model_dump()["tool_calls"]]
+    assert calls[0]["custom"] == {"name": "shell", "input": ""} and calls[0]["index"] == 0
+    assert "".join(x["custom"]["input"] for x in calls) == call.custom.input
+    messages = [*QUESTION, said.choices[0].message.model_dump()]
+    messages += [{"role": "tool", "tool_call_id": call.id, "content": "done"}]
+    request = server_app.chat_request({"messages": messages, "tools": [SHELL]}, name)
+    prompt = models[name].decode(Answer(Engine(models[name], 1, 1), request).prompts[0])
+    assert json.dumps(call.custom.input, ensure_ascii=False)[1:-1] in prompt
+
+
+@pytest.mark.parametrize("size", [1, 4, 99])
+def test_inputs_of_custom_tools(models, size):
+    """Between other calls, cut, and of another form than was asked for."""
+    reader, inputs = Reader(form_of(models, "hermes"), False, False), Inputs({"shell"})
+    text = "Hm.\n"
+    for called in (
+        'shell", "arguments": {"input": "a\\n\\"b\\""}',
+        'now", "arguments": {"input": "a"}',
+    ):
+        text += f'<tool_call>\n{{"name": "{called}}}\n</tool_call>\n'
+    text += '<tool_call>\n{"name": "shell", "arguments": {"x": 1}}\n</tool_call>'
+    text += '<tool_call>\n{"name": "shell", "arguments": {"input": "half'
+    parts = []
+    for at in range(0, len(text), size):
+        over = at + size >= len(text)
+        parts += inputs.push(reader.push(text[at : at + size], over), over)
+    assert merged(parts) == [
+        ["content", "Hm."],
+        *(["custom", "shell"], ["input", 'a\n"b"']),
+        *(["name", "now"], ["arguments", '{"input": "a"}']),
+        *(["custom", "shell"], ["input", '{"x": 1}']),
+        *(["custom", "shell"], ["input", "half"]),
+    ]
 
 
 def test_calls_of_a_template_with_a_taste_of_its_own(models):
@@ -638,9 +721,15 @@ def test_a_stream_is_the_whole(models, name):
         ({"tools": {"a": 1}}, "tools: expected an array"),
         ({"tools": [5]}, "tools.0.: expected"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.: expected"),
+        ({"tools": [{"type": "custom"}]}, "tools.0.: expected custom with a name"),
+        ({"tools": [{"type": "custom", "custom": {"name": "a b"}}]}, "tools.0.: expected"),
+        (
+            {"tools": [{"type": "custom", "custom": {"name": "a", "format": {"type": "grammar"}}}]},
+            "is text here",
+        ),
         ({"tools": TOOLS, "tool_choice": "any"}, "expected none, auto"),
         ({"tools": TOOLS, "tool_choice": {"function": {"name": "x"}}}, "names none"),
-        ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}}, "expected none, auto"),
+        ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}}, "some of the tools"),
         ({"tool_choice": "required"}, "there are no tools"),
         ({"messages": [{"role": "assistant", "tool_calls": [5]}]}, "tool_calls: expected objects"),
         ({"messages": [{"role": "user", "content": "a", "tool_calls": [5]}]}, "not implemented"),

@@ -24,6 +24,7 @@ sys.path[:0] = [str(ROOT), *(str(ROOT / part) for part in ("python", "tests/refe
 from live_chat import ALL, TOKENS, Clock, chat_template_utils, some  # noqa: E402
 
 from heads.exporter.templates.jinja import Template, TemplateFails  # noqa: E402
+from heads.server.messages import OPEN, PROMPT  # noqa: E402
 from heads.server.rendering import _forms, text_of  # noqa: E402
 
 CASES = 40 if ALL else 15
@@ -93,13 +94,16 @@ def random_conversation(rng: random.Random) -> tuple[list[dict], list[dict]]:
     return messages, tools
 
 
-def theirs(template: str, messages: list[dict], tools, variables: dict) -> str | None:
+def theirs(
+    template: str, messages: list[dict], tools, variables: dict, goes_on: bool = False
+) -> str | None:
     try:
         rendered, _ = chat_template_utils.render_jinja_template(
             [copy.deepcopy(messages)],
             tools=tools,
             chat_template=template,
-            add_generation_prompt=True,
+            add_generation_prompt=not goes_on,
+            continue_final_message=goes_on,
             **variables,
         )
     except Exception:  # a template may raise anything
@@ -113,9 +117,13 @@ def compare(name: str, text: str, tokens: dict, rng: random.Random) -> collectio
         messages, tools = random_conversation(rng)
         switch = {"enable_thinking": False} if rng.random() < 0.3 else {}
         template.now = Clock.fixed = datetime(2026, rng.randrange(1, 13), rng.randrange(1, 29), 12)
-        want = [theirs(text, form, tools, {**tokens, **switch}) for form in _forms(messages)]
+        goes_on = rng.random() < 0.2
+        if goes_on:  # an assistant's message, to be continued
+            messages.append({"role": "assistant", "content": rng.choice(WORDS[:-1])})
+        variables = {**tokens, **switch}
+        want = [theirs(text, form, tools, variables, goes_on) for form in _forms(messages)]
         try:
-            found = text_of(template, messages, tools, switch)
+            found = text_of(template, messages, tools, switch, OPEN if goes_on else PROMPT)
         except TemplateFails:
             found = None
         right = found in want if found is not None else not any(want)

@@ -52,6 +52,8 @@ def messages_request(body: dict, model: str) -> Request:
         raise Refused("messages: expected an array of messages", "messages")
     for i, message in enumerate(given):
         chat["messages"] += _messages(message, f"messages[{i}]")
+    last = chat["messages"][-1]
+    chat["continue_final_message"] = last["role"] == "assistant" and not last.get("tool_calls")
     chat["tools"] = _tools(body)
     choice = body.get("tool_choice")
     if choice is not None:

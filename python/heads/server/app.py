@@ -31,17 +31,20 @@ from .._native import ContextError, HeadsError
 from ..model import Model
 from .anthropic import Message, error_body, messages_request
 from .answers import Asked, RankAnswer, ScoreAnswer, VectorAnswer
-from .bodies import GONE, parsed, read_body
+from .bodies import parsed, read_body
 from .engine import Engine
-from .messages import Refused
+from .llama import Completion, apply_template, llama_request, props, slots
+from .messages import GONE, Refused
 from .requests import chat_request, completion_request, rerank_request, score_request
 from .requests import vector_request
 from .responses import Response as ResponseAnswer
 from .responses import responses_request
 from .texts import Answer
+from .threads import Threads
 from .tokens import detokenize, tokenize
 from .watch import Metrics, Watch
 
+THREADS = 32  # that requests take while they are read and written
 PAGE = Path(__file__).with_name("chat.html").read_text(encoding="utf-8")
 
 # ---- answers ----
@@ -53,22 +56,22 @@ async def _until_gone(http: HttpRequest) -> None:
         pass
 
 
-async def _finish(http: HttpRequest, answer: Asked) -> None:
-    """Waits for all of an answer, unless the client goes away."""
-
-    async def finish() -> None:
-        async for _ in answer.passes():
-            pass
-
-    work, gone = asyncio.ensure_future(finish()), asyncio.ensure_future(_until_gone(http))
+async def _unless_gone(http: HttpRequest, work: Awaitable):
+    """What it gives. A client that goes away cancels it."""
+    work, gone = asyncio.ensure_future(work), asyncio.ensure_future(_until_gone(http))
     try:
         await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
             raise Refused(GONE, status=499)
-        work.result()
+        return work.result()
     finally:
         work.cancel()
         gone.cancel()
+
+
+async def _finish(answer: Asked) -> None:
+    async for _ in answer.passes():
+        pass
 
 
 class Events(StreamingResponse):
@@ -112,7 +115,9 @@ def _done(engines: Engines, data: bytes, work: Callable[[Engine, dict], object])
     """work(engine, body) of the engine that a body names."""
     try:
         body = parsed(data)
-        return work(_engine(engines, body), body)
+        engine = _engine(engines, body)
+        engine.check()
+        return work(engine, body)
     except ContextError as error:
         raise Refused(str(error), code="context_length_exceeded") from None
     except HeadsError as error:
@@ -126,28 +131,6 @@ def _done(engines: Engines, data: bytes, work: Callable[[Engine, dict], object])
 def _written(answer: Asked) -> bytes:
     whole = answer.whole()
     return json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-
-
-async def _respond(
-    http: HttpRequest, engines: Engines, parse: Parse, answer_to: Callable[..., Asked]
-) -> Response:
-    """What takes long (JSON, templates, tokens) is done by other threads than the event loop's."""
-
-    def ask(engine: Engine, body: dict) -> Asked:
-        engine.counts["requests"] += 1
-        return answer_to(engine, parse(body, engine.model_name))
-
-    answer = await asyncio.to_thread(_done, engines, await read_body(http), ask)
-    http.scope["heads.asked"] = answer
-    answer.start()
-    if answer.stream:
-        return Events(answer)
-    try:
-        await _finish(http, answer)
-        data = await asyncio.to_thread(_written, answer)
-    finally:
-        answer.end()
-    return Response(data, media_type="application/json")
 
 
 # ---- the application ----
@@ -216,7 +199,32 @@ class Application:
     def __init__(self, engines: list[Engine], api_key: str | None):
         self.engines = {engine.model_name: engine for engine in engines}
         self.api_key, self.metrics = api_key, Metrics(engines)
-        self.page_headers = _page_headers()
+        self.page_headers, self.threads = _page_headers(), Threads(THREADS)
+
+    # ---- requests ----
+
+    async def worked(self, http: HttpRequest, work: Callable, *given):
+        """What takes long (JSON, templates, tokens), by another thread than the event loop's."""
+        return await _unless_gone(http, self.threads.run(work, *given))
+
+    async def respond(
+        self, http: HttpRequest, parse: Parse, answer_to: Callable[..., Asked]
+    ) -> Response:
+        def ask(engine: Engine, body: dict) -> Asked:
+            engine.counts["requests"] += 1
+            return answer_to(engine, parse(body, engine.model_name))
+
+        answer = await self.worked(http, _done, self.engines, await read_body(http), ask)
+        http.scope["heads.asked"] = answer
+        answer.start()
+        if answer.stream:
+            return Events(answer)
+        try:
+            await _unless_gone(http, _finish(answer))
+            data = await self.worked(http, _written, answer)
+        finally:
+            answer.end()
+        return Response(data, media_type="application/json")
 
     # ---- routes ----
 
@@ -237,7 +245,7 @@ class Application:
 
     def asks(self, path: str, parse: Parse, answer_to: Callable[..., Asked]) -> Route:
         async def endpoint(http: HttpRequest) -> Response:
-            return await _respond(http, self.engines, parse, answer_to)
+            return await self.respond(http, parse, answer_to)
 
         return self.guarded(path, endpoint, "POST")
 
@@ -247,7 +255,7 @@ class Application:
 
         async def endpoint(http: HttpRequest) -> Response:
             data = await read_body(http)
-            return JSONResponse(await asyncio.to_thread(_done, self.engines, data, of_engine))
+            return JSONResponse(await self.worked(http, _done, self.engines, data, of_engine))
 
         return self.guarded(path, endpoint, "POST")
 
@@ -262,10 +270,14 @@ class Application:
             self.asks("/v2/rerank", rerank_request, RankAnswer),
             self.asks("/rerank", rerank_request, RankAnswer),
             self.asks("/v1/score", score_request, ScoreAnswer),
+            self.asks("/completion", llama_request, Completion),
+            self.at_once("/apply-template", apply_template),
             self.at_once("/tokenize", tokenize),
             self.at_once("/detokenize", detokenize),
             self.guarded("/v1/models", self.models),
             self.guarded("/v1/models/{name}", self.model),
+            self.guarded("/props", self.props),
+            self.guarded("/slots", self.slots),
             self.guarded("/metrics", self.measured),
             Route("/health", self.health),
             Route("/", self.page),
@@ -274,10 +286,34 @@ class Application:
     # ---- what is told without a body ----
 
     def entry(self, name: str) -> dict:
-        return {"id": name, "object": "model", "created": 0, "owned_by": "heads"}
+        model = self.engines[name].model
+        return {
+            "id": name,
+            "object": "model",
+            "created": 0,
+            "owned_by": "heads",
+            "max_model_len": model.context,  # vLLM's word, and llama-server's
+            "meta": {"n_ctx": model.context, "n_ctx_train": model.shape.context},
+        }
 
     async def models(self, _: HttpRequest) -> Response:
         return JSONResponse({"object": "list", "data": [*map(self.entry, self.engines)]})
+
+    def named(self, http: HttpRequest) -> Engine:
+        name = http.query_params.get("model", next(iter(self.engines)))
+        if name not in self.engines:
+            raise _no_model(self.engines)
+        self.engines[name].check()
+        return self.engines[name]
+
+    async def props(self, http: HttpRequest) -> Response:
+        return JSONResponse(await self.worked(http, props, self.named(http)))
+
+    async def slots(self, http: HttpRequest) -> Response:
+        found = slots(self.named(http))
+        if http.query_params.get("fail_on_no_slot") and all(x["is_processing"] for x in found):
+            raise Refused("no slot is available", status=503)
+        return JSONResponse(found)
 
     async def model(self, http: HttpRequest) -> Response:
         name = http.path_params["name"]

@@ -9,11 +9,10 @@ import zlib
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 
-from .messages import Refused
+from .messages import GONE, Refused
 
 MAX_BODY = 4 << 20
 BODY_SECONDS = 60  # that a client has to send it
-GONE = "the client went away"
 
 
 async def _read(http: HttpRequest) -> bytes:

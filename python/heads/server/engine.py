@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from .vectors import VectorJob, VectorQueue
 AnyJob = Union[Job, VectorJob]
 ENDED = "the engine has stopped; the server has to be started again"
 CLOSED = "the server is shutting down"
+CUT = "the model's file was cut short while it was served; start again with the whole file"
 
 
 class Bell:
@@ -68,7 +71,8 @@ class Engine(threading.Thread):
         self.new: list[AnyJob] = []
         self.gone: list[AnyJob] = []
         self.joining = 0  # jobs on their way from `new` to a queue
-        self.closing = self.ended = False
+        self.closing = self.ended = self.cut = False
+        self.file = os.stat(model.path)
         self.wake = threading.Condition()
         self.counts: Counter = Counter()
 
@@ -77,9 +81,9 @@ class Engine(threading.Thread):
         return self.batch.waiting + len(self.vectors.waiting) + len(self.new) + self.joining
 
     def check(self) -> None:
-        """Raises Refused (503) if the thread has ended."""
-        if self.ended or self.closing:
-            raise Refused(CLOSED if self.closing else ENDED, status=503)
+        """Raises Refused (503) if the thread has ended, or if the model cannot be read."""
+        if self.ended or self.closing or not self._is_whole():
+            raise Refused(self.why_not(), status=503)
 
     def waker(self, event: asyncio.Event) -> Callable[[], None]:
         """A listener that sets an event of the loop that runs."""
@@ -122,7 +126,7 @@ class Engine(threading.Thread):
 
     def run(self) -> None:
         try:
-            while self._take_orders():
+            while self._take_orders() and self._is_whole():
                 self.batch.step()
                 self.vectors.step()
                 self._tell()
@@ -131,9 +135,25 @@ class Engine(threading.Thread):
                 self.ended = True
             for job in self.listeners:
                 if not job.done:
-                    job.fail(HeadsError(CLOSED if self.closing else ENDED))
+                    job.fail(HeadsError(self.why_not()))
             self._tell()
             self.batch.close()
+
+    def why_not(self) -> str:
+        return CLOSED if self.closing else CUT if self.cut else ENDED
+
+    def _is_whole(self) -> bool:
+        """What a mapped file has lost ends the process when it is read: most files that become
+        shorter do so while nothing is."""
+        try:
+            now = os.stat(self.model.path)
+        except OSError:  # deleted or renamed, it is still mapped
+            return True
+        cut = os.path.samestat(now, self.file) and now.st_size < self.file.st_size
+        if cut and not self.cut:
+            print(f"heads: {self.model_name}: {CUT}", file=sys.stderr, flush=True)
+        self.cut |= cut
+        return not self.cut
 
     def _tell(self) -> None:
         told = list(self.listeners.items())

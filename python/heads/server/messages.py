@@ -5,6 +5,11 @@ from __future__ import annotations
 import json
 import re
 
+GONE = "the client went away"
+# How a conversation's text ends: with the beginning of an answer, with the last message, or within
+# it, to be continued.
+PROMPT, CLOSED, OPEN = "prompt", "closed", "open"
+
 
 class Refused(Exception):
     """What is answered with an error's status, in OpenAI's shape."""
@@ -51,6 +56,7 @@ def _content(message: dict, where: str) -> str:
 def _call(call, where: str) -> dict:
     """One of an assistant's earlier calls, with its arguments as templates want them: an object, or
     the text of one that max_tokens cut."""
+    call = _as_function(call, where)
     function = call.get("function") if isinstance(call, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     try:
@@ -73,6 +79,18 @@ def _call(call, where: str) -> dict:
     }
 
 
+def _as_function(call, where: str):
+    """A call of a custom tool as one of a function; another as it is."""
+    if not isinstance(call, dict) or call.get("type") != "custom":
+        return call
+    own = call.get("custom")
+    text = own.get("input") if isinstance(own, dict) else None
+    if not isinstance(text, str):
+        raise Refused(f"{where}.tool_calls: expected custom with a name and an input", where)
+    arguments = json.dumps({"input": text}, ensure_ascii=False)
+    return {**call, "function": {"name": own.get("name"), "arguments": arguments}}
+
+
 # What a message may hold beside its content, by its role. Null is what a client's own objects hold
 # where nothing is.
 ALSO = {"assistant": ("tool_calls", "reasoning_content"), "tool": ("tool_call_id",)}
@@ -93,7 +111,7 @@ def messages_of(body: dict) -> list[dict]:
         if role not in ("system", "user", "assistant", "tool"):
             raise Refused(f"{where}.role: expected system, user, assistant or tool", where)
         for name in message:
-            known = name in ("role", "content", "name", *ALSO.get(role, ()))
+            known = name in ("role", "content", "name", "cache_control", *ALSO.get(role, ()))
             if message[name] not in (None, []) and not known:
                 raise Refused(f"{where}.{name[:80]} is not implemented here", where)
         made = {"role": role, "content": _content(message, where)}
@@ -121,11 +139,36 @@ def has_more(messages: list[dict]) -> bool:
 # ---- tools ----
 
 
+TEXT = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+
+
+def _of_text(tool: dict, i: int) -> dict:
+    """A custom tool, whose input is text, as a function of one."""
+    own = tool.get("custom")
+    if not isinstance(own, dict):
+        raise Refused(f"tools[{i}]: expected custom with a name", "tools")
+    if own.get("format") not in (None, {"type": "text"}):
+        raise Refused(f"tools[{i}]: the input of a custom tool is text here, no grammar", "tools")
+    function = {name: own[name] for name in ("name", "description") if own.get(name) is not None}
+    return {"type": "function", "function": {**function, "parameters": TEXT}}
+
+
+def custom_names(body: dict) -> set[str]:
+    return {x["custom"]["name"] for x in body.get("tools") or [] if x["type"] == "custom"}
+
+
 def tools_of(body: dict) -> list[dict]:
     """The tools that may be called, as chat templates want them."""
     tools = body.get("tools") or []
     if not isinstance(tools, list):
         raise Refused("tools: expected an array", "tools")
+    custom = [isinstance(tool, dict) and tool.get("type") == "custom" for tool in tools]
+    tools = [_of_text(tool, i) if custom[i] else tool for i, tool in enumerate(tools)]
     for i, tool in enumerate(tools):
         function = tool.get("function") if isinstance(tool, dict) else None
         name = function.get("name") if isinstance(function, dict) else None
@@ -139,12 +182,16 @@ def tools_of(body: dict) -> list[dict]:
     return tools
 
 
+def _named(tool: dict):
+    return tool.get("custom" if tool.get("type") == "custom" else "function")
+
+
 def _allowed(choice: dict, tools: list[dict]) -> tuple[str, list[dict]]:
     """OpenAI's allowed_tools: a mode, and the tools that may be called."""
     form = choice.get("allowed_tools")
     given = form.get("tools") if isinstance(form, dict) else None
     given = given if isinstance(given, list) and given else [None]
-    functions = [x.get("function") if isinstance(x, dict) else None for x in given]
+    functions = [_named(x) if isinstance(x, dict) else None for x in given]
     names = [x.get("name") if isinstance(x, dict) else None for x in functions]
     if not set(map(str, names)) <= {tool["function"]["name"] for tool in tools}:
         raise Refused("tool_choice: allowed_tools are some of the tools", "tool_choice")
@@ -161,9 +208,9 @@ def tool_choice_of(body: dict, tools: list[dict]) -> tuple[str, list[dict]]:
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         return _allowed(choice, tools)
     if isinstance(choice, dict):
-        if choice.get("type") not in (None, "function"):
+        if choice.get("type") not in (None, "function", "custom"):
             raise Refused(known, "tool_choice")
-        function = choice.get("function")
+        function = _named(choice)
         choice = function.get("name") if isinstance(function, dict) else None
         if choice not in [tool["function"]["name"] for tool in tools]:
             raise Refused("tool_choice: it names none of the tools", "tool_choice")

@@ -285,3 +285,40 @@ class HarmonyReader(Reader):
     def _arguing(self) -> bool:
         self.complete = True  # the token that ends it is not shown
         return self._body("arguments")
+
+
+class Inputs:
+    """Makes calls of custom tools of calls of functions: ("custom", name), and an ("input", text)
+    when the arguments are whole."""
+
+    def __init__(self, names: set[str]):
+        self.names = names
+        self.arguments: str | None = None  # of the call that is read
+
+    def push(self, parts: list[tuple[str, str]], over: bool) -> list[tuple[str, str]]:
+        found = []
+        for kind, text in parts:
+            if kind == "arguments" and self.arguments is not None:
+                self.arguments += text
+                continue
+            found += self._input()
+            if kind == "name" and text in self.names:
+                kind, self.arguments = "custom", ""
+            found.append((kind, text))
+        return found + self._input() if over else found
+
+    def _input(self) -> list[tuple[str, str]]:
+        given, self.arguments = self.arguments, None
+        return [] if given is None else [("input", _text_in(given))]
+
+
+def _text_in(arguments: str) -> str:
+    """The input; of a call that was cut, what there is; else the arguments as they are."""
+    for end in ("", '"}'):
+        try:
+            found = json.loads(arguments + end, strict=False)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, dict) and isinstance(found.get("input"), str):
+            return found["input"]
+    return arguments

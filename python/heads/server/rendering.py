@@ -9,15 +9,17 @@ import signal
 import subprocess
 import sys
 import threading
+from contextvars import ContextVar
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 
 from ..exporter.templates.bounded import TooMuch, limit_memory
 from ..exporter.templates.jinja import Template, TemplateFails
-from .messages import Refused
+from .messages import CLOSED, GONE, OPEN, PROMPT, Refused
 
 SECONDS = 5  # of a conversation; templates of published models take milliseconds
+START_SECONDS = 30  # until a process is there: a tenth, unless the machine is busy
 PROCESSES = 4  # at a time
 
 
@@ -30,10 +32,12 @@ class Rendered:
     def __init__(self, text: str, tokens: dict[str, str]):
         self.order = {"template": text, "tokens": tokens}
 
-    def render(self, messages: list[dict], tools=None, variables: dict | None = None) -> str:
-        """The text of a conversation, and of the beginning of an answer. Errors: TemplateFails;
-        Refused, beyond the bounds."""
-        order = {**self.order, "messages": messages, "tools": tools, "variables": variables or {}}
+    def render(
+        self, messages: list[dict], tools=None, variables: dict | None = None, end: str = PROMPT
+    ) -> str:
+        """The text of a conversation. Errors: TemplateFails; Refused, beyond the bounds."""
+        order = {"messages": messages, "tools": tools, "variables": variables or {}, "end": end}
+        order.update(self.order)
         answer = _answer(json.dumps(order).encode() + b"\n")
         if "fails" in answer:
             raise TemplateFails(answer["fails"])
@@ -42,39 +46,90 @@ class Rendered:
         return answer["text"]
 
 
+class Process(subprocess.Popen):
+    """One that renders, until somebody gives it up."""
+
+    ready = given_up = False
+
+    def kill(self) -> None:
+        self.given_up = True
+        super().kill()
+
+    def told(self, seconds: float, order: bytes = b"") -> bytes:
+        """The line that it answers an order with; b"": it was given up before that."""
+        end = threading.Timer(seconds, self.kill)
+        end.start()
+        try:
+            self.stdin.write(order)
+            self.stdin.flush()
+            return self.stdout.readline()
+        except OSError:  # killed as it was written to
+            return b""
+        finally:
+            end.cancel()
+            end.join()
+
+
+class Asker:
+    """Whoever waits for what a thread does, and may go."""
+
+    def __init__(self):
+        self.lock, self.gone = threading.Lock(), False
+        self.process: Process | None = None
+
+    def waits_for(self, process: Process | None) -> None:
+        """process: is killed if the asker goes, or has gone; None: nothing any more."""
+        with self.lock:
+            self.process = process
+            if process and self.gone:
+                process.kill()
+
+    def goes(self) -> None:
+        with self.lock:
+            self.gone = True
+            if self.process:
+                self.process.kill()
+
+
+asker: ContextVar[Asker] = ContextVar("asker", default=Asker())
+
+
 _places = threading.BoundedSemaphore(PROCESSES)
-_idle: list[subprocess.Popen] = []  # its methods are atomic
+_idle: list[Process] = []  # its methods are atomic
 
 
 def _answer(order: bytes) -> dict:
+    who = asker.get()
     if not _places.acquire(timeout=SECONDS):
         raise Refused("too many conversations are written at once; try again", status=503)
     try:
+        if who.gone:
+            raise Refused(GONE, status=499)
         process = _idle.pop() if _idle else _start()
-        end = threading.Timer(SECONDS, process.kill)
-        end.start()
-        try:
-            process.stdin.write(order)
-            process.stdin.flush()
-            line = process.stdout.readline()
-        except OSError:  # killed as it was written to
-            line = b""
-        end.cancel()
-        end.join()
-        if not line.endswith(b"\n"):
+        who.waits_for(process)
+        process.ready = process.ready or bool(process.told(START_SECONDS))
+        line = process.told(SECONDS, order) if process.ready else b""
+        who.waits_for(None)
+        answer = json.loads(line) if line.endswith(b"\n") else None
+        if answer is None or "too_much" in answer:  # of its memory, much may be taken
             process.kill()
+        if process.given_up:
             process.communicate()
+        else:
+            _idle.append(process)
+        if not process.ready:
+            raise Refused("no process for the chat template; try again", status=503)
+        if answer is None:
             raise Refused(f"the chat template takes more than {SECONDS} seconds for this")
-        _idle.append(process)
-        return json.loads(line)
+        return answer
     finally:
         _places.release()
 
 
-def _start() -> subprocess.Popen:
+def _start() -> Process:
     root = str(Path(__file__).resolve().parents[2])
     paths = os.pathsep.join(x for x in (root, os.environ.get("PYTHONPATH")) if x)
-    return subprocess.Popen(
+    return Process(
         [sys.executable, "-m", "heads.server.rendering"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -128,22 +183,60 @@ def _in_order(names: list[str], text: str) -> bool:
     return True
 
 
-def text_of(template: Template, messages: list[dict], tools, variables: dict) -> str:
+def text_of(
+    template: Template, messages: list[dict], tools, variables: dict, end: str = PROMPT
+) -> str:
     """In the first form that the template takes, and of which it writes all calls."""
-    names = [call["function"]["name"] for m in messages for call in m.get("tool_calls", ())]
+    if end == OPEN:
+        return _opened(template, messages, tools, variables)
+    calls = [call for m in messages for call in m.get("tool_calls", ())]
     written, refusal = None, None
-    for form in _forms(messages) if names else (messages,):
+    for form in _forms(messages) if calls else (messages,):
         try:
-            text = template.render(form, True, variables, tools)
+            text = template.render(form, end == PROMPT, variables, tools)
+            if not tools:
+                shown, names = text, [call["function"]["name"] for call in calls]
+            elif calls:  # a name may be among the tools alone
+                names = [f"call_{i}_" for i in range(len(calls))]
+                shown = template.render(_renamed(form, names), end == PROMPT, variables, tools)
         except TemplateFails as error:
             refusal = refusal or error
             continue
-        if _in_order(names, text):
+        if not calls or _in_order(names, shown):
             return text
         written = written or text
     if written is None:
         raise refusal
     return written
+
+
+def _renamed(messages: list[dict], names: list[str]) -> list[dict]:
+    """With these names of the calls."""
+    left = iter(names)
+    return [
+        {
+            **message,
+            "tool_calls": [
+                {**call, "function": {**call["function"], "name": next(left)}}
+                for call in message["tool_calls"]
+            ],
+        }
+        if "tool_calls" in message
+        else message
+        for message in messages
+    ]
+
+
+def _opened(template: Template, messages: list[dict], tools, variables: dict) -> str:
+    """Up to the end of the last message's content, by a mark, as transformers 5.23 finds it. The
+    mark's space tells whether the template strips messages."""
+    mark, last = "THE_END_OF_THIS_MESSAGE ", messages[-1]
+    marked = [*messages[:-1], {**last, "content": last["content"] + mark}]
+    text = text_of(template, marked, tools, variables, CLOSED)
+    at = text.rfind(mark.strip())
+    if at < 0 or last["content"].strip() not in text:
+        raise TemplateFails("the last message, to be continued, is not in what it writes")
+    return text[:at] if text.startswith(mark, at) else text[:at].rstrip()
 
 
 @lru_cache(8)
@@ -155,7 +248,8 @@ def _done(order: dict) -> dict:
     try:
         template = _compiled(order["template"], tuple(order["tokens"].items()))
         template.now = datetime.now()
-        return {"text": text_of(template, order["messages"], order["tools"], order["variables"])}
+        given = (order[name] for name in ("messages", "tools", "variables", "end"))
+        return {"text": text_of(template, *given)}
     except TemplateFails as error:
         return {"fails": str(error)}
     except TooMuch as error:
@@ -167,6 +261,8 @@ def _done(order: dict) -> dict:
 def main() -> None:
     """Answers each line of its standard input until that ends."""
     limit_memory()
+    sys.stdout.buffer.write(b"\n")  # it is ready
+    sys.stdout.buffer.flush()
     for line in sys.stdin.buffer:
         if hasattr(signal, "alarm"):
             signal.alarm(2 * SECONDS)  # if nobody is there who would kill it

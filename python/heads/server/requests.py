@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from .. import _grammars as grammars
 from .._batch import BOUNDS, Sampling
-from .messages import Refused, has_more, messages_of, tool_choice_of, tools_of
+from .messages import CLOSED, OPEN, PROMPT, Refused, custom_names, has_more, messages_of
+from .messages import tool_choice_of, tools_of
 
 MAX_CHOICES = 128  # prompts x n of one request
 MAX_LOGPROBS = 20
@@ -33,11 +34,13 @@ class Request:
     echo: bool = False
     n_top: int | None = None  # tokens to name beside each; None: no log-probabilities
     no_think: bool = False
+    end: str = PROMPT  # how a chat's prompt ends
     lang: str | None = None  # that the texts of an encoder-decoder are in
     grammar: str | None = None  # that the texts keep to, in llguidance's form
     tools: list[dict] = field(default_factory=list)
     tool_choice: str = "none"  # none, auto, required, or = and the name of a function
     several_calls: bool = True
+    custom: set[str] = field(default_factory=set)  # tools whose input is text
     given: dict = field(default_factory=dict)  # the body, where the answer repeats it
     with_more: bool = False  # messages hold calls, thoughts, or what tools said
 
@@ -270,6 +273,8 @@ def chat_request(body: dict, model: str) -> Request:
         "logprobs",
         "top_logprobs",
         "chat_template_kwargs",
+        "add_generation_prompt",
+        "continue_final_message",
         "tools",
         "tool_choice",
         "parallel_tool_calls",
@@ -278,6 +283,7 @@ def chat_request(body: dict, model: str) -> Request:
     request = _request(body, model, known, [messages], True, max_tokens)
     request.tool_choice, tools = tool_choice_of(body, tools_of(body))
     request.tools = tools if request.tool_choice != "none" else []
+    request.custom = custom_names(body)
     request.several_calls = body.get("parallel_tool_calls") is None or flag(
         body, "parallel_tool_calls"
     )
@@ -290,7 +296,18 @@ def chat_request(body: dict, model: str) -> Request:
     if not isinstance(template, dict) or not set(template) <= {"enable_thinking"}:
         raise Refused("chat_template_kwargs: only enable_thinking is known", "chat_template_kwargs")
     request.no_think = template.get("enable_thinking") is False
+    request.end = _end(body)
     return request
+
+
+def _end(body: dict) -> str:
+    """How the prompt ends, in the words of vLLM and transformers."""
+    begins, goes_on = flag(body, "add_generation_prompt"), flag(body, "continue_final_message")
+    if begins and goes_on:
+        name = "continue_final_message"
+        raise Refused(f"{name}: not with add_generation_prompt, which begins another", name)
+    given = body.get("add_generation_prompt") is not None
+    return OPEN if goes_on else CLOSED if given and not begins else PROMPT
 
 
 def vector_request(body: dict, model: str) -> VectorRequest:

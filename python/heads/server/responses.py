@@ -77,14 +77,18 @@ def _add(messages: list[dict], item: dict, where: str) -> None:
         function = {"name": item.get("name"), "arguments": item.get("arguments")}
         call = {"id": item.get("call_id"), "type": "function", "function": function}
         message = {"role": "assistant", "content": None, "tool_calls": [call]}
-    elif kind == "function_call_output":
+    elif kind == "custom_tool_call":
+        own = {"name": item.get("name"), "input": item.get("input")}
+        call = {"id": item.get("call_id"), "type": "custom", "custom": own}
+        message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    elif kind in ("function_call_output", "custom_tool_call_output"):
         content = _text(item.get("output"), where)
         message = {"role": "tool", "tool_call_id": item.get("call_id"), "content": content}
     elif kind == "reasoning":
         thought = _text(item.get("content") or "", where)
         message = {"role": "assistant", "content": None, "reasoning_content": thought}
     else:
-        known = "message, function_call, function_call_output or reasoning"
+        known = "message, reasoning, a function_call or custom_tool_call, or the _output of one"
         raise Refused(f"{where}.type: expected {known}", where)
     last = messages[-1] if messages else {}
     if message["role"] == last.get("role") == "assistant":
@@ -121,10 +125,11 @@ def _tools(body: dict) -> list[dict] | None:
         raise Refused("tools: expected an array", "tools")
     found = []
     for i, tool in enumerate(tools):
-        if not isinstance(tool, dict) or tool.get("type") != "function":
-            raise Refused(f"tools[{i}]: only type function is known", "tools")
-        function = {k: v for k, v in tool.items() if k != "type" and v is not None}
-        found.append({"type": "function", "function": function})
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if kind not in ("function", "custom"):
+            raise Refused(f"tools[{i}]: only types function and custom are known", "tools")
+        own = {k: v for k, v in tool.items() if k != "type" and v is not None}
+        found.append({"type": kind, kind: own})
     return found
 
 
@@ -136,7 +141,8 @@ def _tool_choice(body: dict):
         given = choice.get("tools")
         tools = [{"function": x} for x in given] if isinstance(given, list) else given
         return {"type": "allowed_tools", "allowed_tools": {**choice, "tools": tools}}
-    return {"type": "function", "function": {"name": choice.get("name")}}
+    kind = "custom" if choice.get("type") == "custom" else "function"
+    return {"type": kind, kind: {"name": choice.get("name")}}
 
 
 def _format(body: dict):
@@ -166,12 +172,13 @@ class Output:
         self.open: str | None = None  # the kind of the last item, while it grows
 
     def add(self, kind: str, text: str) -> list[dict]:
-        if kind == "arguments":
-            self.items[-1]["arguments"] += text
-            return [self._of_item("response.function_call_arguments.delta", delta=text)]
+        if kind in ("arguments", "input"):
+            self.items[-1][kind] += text
+            name = f"response.{self.items[-1]['type']}_{kind}.delta"
+            return [self._of_item(name, delta=text)]
+        if kind in ("name", "custom"):
+            return [*self.close(), *self._begin(kind, text)]
         events = [] if kind == self.open else [*self.close(), *self._begin(kind, text)]
-        if kind == "name":
-            return events
         part = self.items[-1]["content"][0]
         part["text"] += text
         more = {"logprobs": []} if kind == SAID else {}
@@ -182,13 +189,16 @@ class Output:
         if kind == "name":
             item = {"type": "function_call", "id": _id("fc"), "call_id": call_id()}
             item.update(name=text, arguments="")
+        elif kind == "custom":
+            item = {"type": "custom_tool_call", "id": _id("ctc"), "call_id": call_id()}
+            item.update(name=text, input="")
         elif kind == SAID:
             item = {"type": "message", "id": _id("msg"), "role": "assistant", "content": []}
         else:
             item = {"type": "reasoning", "id": _id("rs"), "summary": [], "content": []}
         self.items.append({**item, "status": "in_progress"})
         added = self._of("response.output_item.added", item=_copy(self.items[-1]))
-        if kind == "name":
+        if kind in ("name", "custom"):
             return [added]
         more = {"annotations": [], "logprobs": []} if kind == SAID else {}
         part = {"type": self.PARTS[kind], "text": "", **more}
@@ -206,6 +216,11 @@ class Output:
             name, text = item["name"], item["arguments"]
             event = "response.function_call_arguments.done"
             return [self._of_item(event, name=name, arguments=text), done]
+        if kind == "custom":
+            return [
+                self._of_item("response.custom_tool_call_input.done", input=item["input"]),
+                done,
+            ]
         part = item["content"][0]
         more = {"logprobs": []} if kind == SAID else {}
         said = self._of_part(f"response.{part['type']}.done", text=part["text"], **more)

@@ -14,7 +14,9 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .._native import HeadsError
 from ..model import Model
@@ -141,6 +143,39 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     return o
 
 
+class Connection(H11Protocol):
+    """uvicorn's, which hangs up on a client that sends no more, though it may still listen."""
+
+    half = False  # the client has closed its side
+
+    def eof_received(self) -> bool:
+        """Whether an answer is still due. HTTP/1.0 has no words to ask whether anybody listens."""
+        cycle = self.cycle
+        due = cycle is not None and not cycle.response_complete and not cycle.more_body
+        if not due or self.scope["http_version"] == "1.0":
+            return False
+        if not self.half:
+            self.half = True
+            self.ask(0.1)
+        return True
+
+    def ask(self, seconds: float) -> None:
+        """Says again and again what means nothing: if nobody listens, the system will say so."""
+        if self.transport.is_closing():
+            return
+        if not self.cycle.response_started:
+            head = h11.InformationalResponse(status_code=100, headers=[], reason="Continue")
+            self.transport.write(self.conn.send(head))
+        elif not self.cycle.response_complete:  # events
+            self.transport.write(self.conn.send(h11.Data(data=b":\n\n")))
+        self.loop.call_later(seconds, self.ask, min(2 * seconds, 5))
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.half and self.cycle.response_complete:
+            self.transport.close()
+
+
 class Server(uvicorn.Server):
     """uvicorn's, which knows no limit for the beginning of a request, nor how to end an answer."""
 
@@ -150,7 +185,7 @@ class Server(uvicorn.Server):
             log_level="error",
             access_log=False,
             ws="none",
-            http="h11",  # httptools has no bound on headers
+            http=Connection,  # of h11: httptools has no bound on headers
             h11_max_incomplete_event_size=HEAD_BYTES,
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=grace + 2,

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 from .._native import HeadsError, InputError, calls
 from ..exporter.templates.jinja import TemplateFails
+from .messages import PROMPT
 from .rendering import Rendered
 
 if TYPE_CHECKING:
     from ..model import Model
+    from .requests import Request
 
 _templates: weakref.WeakKeyDictionary[Model, Rendered] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
@@ -26,7 +28,7 @@ def template_text(model: Model) -> str:
     return string_at(text, size.value).decode("utf-8", "replace") if text else ""
 
 
-def _special_tokens(model: Model) -> dict[str, str]:
+def special_tokens(model: Model) -> dict[str, str]:
     begin, ends = model.encode("")[:1], model.eos_ids()
     found = {"bos_token": begin, "eos_token": ends}
     return {name: model.token_text(ids[0]) for name, ids in found.items() if ids}
@@ -38,8 +40,8 @@ def _template(model: Model) -> Rendered:
         if model not in _templates:
             text = template_text(model)
             if not text:
-                raise InputError("this checkpoint has no chat template, which tools need")
-            template = Rendered(text, _special_tokens(model))
+                raise InputError("this checkpoint has no chat template")
+            template = Rendered(text, special_tokens(model))
             sample = [{"role": "user", "content": "a"}]
             try:
                 known = model.chat_ids(sample)
@@ -67,13 +69,21 @@ def shows_tools(model: Model) -> bool:
     return texts[0] != texts[1]
 
 
-def tool_chat_ids(
-    model: Model, messages: list[dict], tools: list[dict] | None, no_think: bool
-) -> list[int]:
-    """The ids of a conversation in which tools are called, and of the beginning of an answer.
-    Errors: InputError, what the template says."""
+def chat_text(
+    model: Model, messages: list[dict], tools: list[dict] | None, no_think: bool, end: str = PROMPT
+) -> str:
+    """The text of a conversation in which tools are called, or which ends otherwise than with the
+    beginning of an answer. Errors: InputError, what the template says."""
     try:
         variables = {"enable_thinking": False} if no_think else {}
-        return _ids(model, _template(model).render(messages, tools, variables))
+        return _template(model).render(messages, tools, variables, end)
     except TemplateFails as error:
         raise InputError(f"the chat template refuses this: {error}") from None
+
+
+def chat_ids(model: Model, request: Request) -> list[int]:
+    """Of a chat's only prompt."""
+    r, (messages,) = request, request.prompts
+    if r.tools or r.with_more or r.end != PROMPT:
+        return _ids(model, chat_text(model, messages, r.tools or None, r.no_think, r.end))
+    return model.chat_ids(messages, no_think=r.no_think)

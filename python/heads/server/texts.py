@@ -13,10 +13,11 @@ from .. import _grammars as grammars
 from .._batch import GenerateJob, Job, Likely, ScoreJob
 from .answers import Asked
 from .messages import Refused
-from .reader import SAID, THOUGHT, HarmonyReader, Reader, TaggedReader
+from .reader import SAID, THOUGHT, HarmonyReader, Inputs, Reader, TaggedReader
 from .requests import Request
-from .templates import shows_tools, template_text, tool_chat_ids
-from .tools import Harmony, Tagged, after_thoughts, call_id, format_of, is_harmony, token
+from .templates import chat_ids, shows_tools, template_text
+from .tools import Harmony, Tagged, after_thoughts, call_id, format_of, is_harmony, parameters
+from .tools import token
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -60,6 +61,7 @@ class Answer(Asked):
             if scored and len(ids) > 1
         }
         self.readers = [self._reader() for _ in self.jobs]
+        self.inputs = [Inputs(request.custom) for _ in self.jobs]
         self.reported = [0] * len(self.jobs)  # tokens whose log-probabilities were sent
         self.offsets = [0] * len(self.jobs)  # characters of these
 
@@ -107,15 +109,13 @@ class Answer(Asked):
             )
         if choice != "required":
             tools = [tool for tool in tools if choice == "=" + tool["name"]]
+        tools = [{**x, "parameters": grammars.readable(parameters(x))} for x in tools]
         text = self.format.grammar(tools, self.request.several_calls and choice == "required")
         return grammars.of_syntax("lark", text)
 
     def _prompt_ids(self, prompt) -> list[int]:
-        r = self.request
-        if r.tools or r.with_more:
-            ids = tool_chat_ids(self.model, prompt, r.tools or None, r.no_think)
-        elif self.request.is_chat:
-            ids = self.model.chat_ids(prompt, no_think=self.request.no_think)
+        if self.request.is_chat:
+            ids = chat_ids(self.model, self.request)
         else:
             ids = self.model.encode(prompt) if isinstance(prompt, str) else prompt
         self.model._check_prompt(ids, self.model.shape.source_vocab)
@@ -242,7 +242,7 @@ class Answer(Asked):
         """What is new of a text."""
         text, reader = self.jobs[index].new_text(), self.readers[index]
         if reader:
-            return reader.push(text, over)
+            return self.inputs[index].push(reader.push(text, over), over)
         return [(SAID, text)] if text else []
 
     def chunk(self, choices: list[dict], **more) -> str:
@@ -316,6 +316,10 @@ def message(parts: list[tuple[str, str]]) -> dict:
             texts[kind] = texts.get(kind, "") + text
         elif kind == "name":
             calls.append(call_entry(text))
+        elif kind == "custom":
+            calls.append(custom_entry(text))
+        elif kind == "input":
+            calls[-1]["custom"]["input"] = text
         else:
             calls[-1]["function"]["arguments"] += text
     found = {"role": "assistant", SAID: texts.pop(SAID, None if calls else ""), **texts}
@@ -326,16 +330,22 @@ def call_entry(name: str) -> dict:
     return {"id": call_id(), "type": "function", "function": {"name": name, "arguments": ""}}
 
 
+def custom_entry(name: str) -> dict:
+    return {"id": call_id(), "type": "custom", "custom": {"name": name, "input": ""}}
+
+
 def call_deltas(parts: list[tuple[str, str]], n: int) -> list[dict]:
     """Parts in a stream, of a text with n calls before them."""
     deltas = []
     for kind, text in parts:
         if kind in (SAID, THOUGHT):
             deltas.append({kind: text})
-        elif kind == "name":
-            deltas.append({"tool_calls": [{"index": n, **call_entry(text)}]})
+        elif kind in ("name", "custom"):
+            entry = call_entry(text) if kind == "name" else custom_entry(text)
+            deltas.append({"tool_calls": [{"index": n, **entry}]})
             n += 1
         else:
-            entry = {"index": n - 1, "function": {"arguments": text}}
+            own = {"custom": {"input": text}} if kind == "input" else {}
+            entry = {"index": n - 1, **(own or {"function": {"arguments": text}})}
             deltas.append({"tool_calls": [entry]})
     return deltas

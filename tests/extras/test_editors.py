@@ -1,0 +1,142 @@
+"""What Open WebUI, Continue, aider and Zed send, by their public sources, and what they read of the
+answers. Each is a conversation with a small model that calls tools."""
+
+from __future__ import annotations
+
+import json
+
+import chats
+import httpx
+import pytest
+import talkers
+from conftest import STORIES, Server
+from test_tools import TEMPLATES, TOOLS
+
+QUESTION = [{"role": "user", "content": "what is it?"}]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    path = tmp_path_factory.mktemp("editors") / "m.bin"
+    metadata = {**talkers.template_metadata(TEMPLATES["hermes"])}
+    metadata["chat.template"] = TEMPLATES["hermes"]
+    path.write_bytes(chats.with_chat(STORIES.read_bytes(), metadata))
+    made = Server(path, key="k")
+    yield made
+    assert made.stop() == ""
+
+
+@pytest.fixture
+def http(server):
+    key = {"authorization": "Bearer k"}
+    with httpx.Client(base_url=server.url, headers=key, timeout=60) as client:
+        yield client
+
+
+def events(http, path: str, body: dict) -> list[dict]:
+    answer = http.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
+    return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+def said(chunks: list[dict]) -> str:
+    return "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks if c["choices"])
+
+
+def test_open_webui(http):
+    """backend/open_webui/routers/openai.py and utils/payload.py: the list of models, a chat with
+    what its sliders set, and one that makes a title of it."""
+    (model,) = http.get("/v1/models").json()["data"]
+    body = {
+        "model": model["id"],
+        "messages": [{"role": "system", "content": "Be brief."}, *QUESTION],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "min_p": 0.05,
+        "max_tokens": 12,
+        "frequency_penalty": 0.1,
+        "presence_penalty": 0.0,
+        "reasoning_effort": "low",
+        "seed": 4,
+        "stop": ["###"],
+        "logit_bias": {"5": -100},
+    }
+    chunks = events(http, "/v1/chat/completions", body)
+    assert said(chunks) and chunks[-1]["usage"]["completion_tokens"] == 12
+    title = {
+        "model": model["id"],
+        "messages": QUESTION,
+        "stream": False,
+        "max_completion_tokens": 9,
+    }
+    assert http.post("/v1/chat/completions", json=title).json()["choices"][0]["message"]["content"]
+
+
+def test_continue(http):
+    """core/llm/llms/LlamaCpp.ts and OpenAI.ts: completions as one types, and a chat."""
+    body = {"prompt": "Once", "stream": True, "n_predict": 12, "stop": ["\n\n"], "top_k": 40}
+    body |= {"frequency_penalty": 0, "presence_penalty": 0, "min_p": 0.1, "top_p": 1}
+    typed = events(http, "/completion", {**body, "temperature": 0.01})
+    assert "".join(x["content"] for x in typed) and typed[-1]["stop"]
+    body = {
+        "messages": QUESTION,
+        "model": "m",
+        "max_tokens": 12,
+        "temperature": 0.5,
+        "stream": True,
+    }
+    assert said(events(http, "/v1/chat/completions", {**body, "tools": TOOLS}))
+    body = {"prompt": "Once", "model": "m", "max_tokens": 8, "stop": ["\n"], "stream": True}
+    (first, *_) = events(http, "/v1/completions", body)
+    assert first["choices"][0]["text"]
+
+
+def test_aider(http):
+    """aider/models.py by way of litellm: a long system prompt in parts that may be cached, an
+    example, and edits as the call of a function that it names."""
+    part = {"type": "text", "text": "Act as an expert.", "cache_control": {"type": "ephemeral"}}
+    messages = [{"role": "system", "content": [part]}, *QUESTION]
+    messages += [{"role": "assistant", "content": "Ok."}, {"role": "user", "content": "Go on."}]
+    body = {"model": "m", "messages": messages, "temperature": 0, "max_tokens": 12}
+    assert said(events(http, "/v1/chat/completions", {**body, "stream": True}))
+    choice = {"type": "function", "function": {"name": "weather"}}
+    body |= {"tools": TOOLS, "tool_choice": choice, "max_tokens": 200}
+    answer = http.post("/v1/chat/completions", json=body).json()["choices"][0]
+    assert answer["message"]["tool_calls"][0]["function"]["name"] == "weather"
+
+
+def test_zed(http):
+    """crates/llama_cpp and crates/open_ai: what the model can do, and turns with a tool's result."""
+    (model,) = http.get("/v1/models", headers={"accept": "application/json"}).json()["data"]
+    props = http.get("/props").json()
+    assert "status" not in model  # which is a router's
+    assert props["default_generation_settings"]["n_ctx"] == model["meta"]["n_ctx"] > 0
+    assert props["chat_template_caps"]["supports_tools"] and not props["modalities"]["vision"]
+    body = {
+        "model": model["id"],
+        "messages": [{"role": "system", "content": "Be brief."}, *QUESTION],
+        "stream": True,
+        "max_tokens": 200,
+        "stop": [],
+        "temperature": 1.0,
+        "tools": TOOLS,
+        "tool_choice": "required",
+        "stream_options": {"include_usage": True},
+    }
+    chunks = events(http, "/v1/chat/completions", body)
+    assert set(chunks[-1]["usage"]) >= {"prompt_tokens", "completion_tokens", "total_tokens"}
+    deltas = [
+        x for c in chunks if c["choices"] for x in c["choices"][0]["delta"].get("tool_calls", ())
+    ]
+    call = {"id": deltas[0]["id"], "type": "function", "function": {"arguments": "{}"}}
+    call["function"]["name"] = deltas[0]["function"]["name"]
+    body["messages"] += [{"role": "assistant", "content": None, "tool_calls": [call]}]
+    body["messages"] += [{"role": "tool", "content": "rain", "tool_call_id": call["id"]}]
+    body |= {"tool_choice": "auto", "max_tokens": 9}
+    del body["stop"]
+    body |= {"max_completion_tokens": 9, "parallel_tool_calls": False, "prompt_cache_key": "a"}
+    del body["max_tokens"]
+    assert events(http, "/v1/chat/completions", body)
