@@ -476,6 +476,7 @@ KNOBS += [
         "model.d_embed", ints(NARROW), with_={"model.head_act": ints(2)}, tensors=NARROW_EMBEDDING
     ),
     knob("layer.mask", ints(1), "alone"),
+    knob("model.padding", ints(1), "never"),  # without layer.mask 1
     knob("model.distances", ints(0, 1, 2), "never"),  # without layer.mask 1
 ]
 TENSORS += [
