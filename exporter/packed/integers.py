@@ -10,7 +10,7 @@ import numpy as np
 from ..config import Config
 from ..tensor import ExportError, Tensor
 from .overrides import Override, config_of, dynamic, extra_config
-from .stored import Module, bytes_of, modules_with, numbers_of, scales_of, spread, whole
+from .stored import Module, modules_with, numbers_of, scales_of, spread, whole
 
 WORD = 32  # bits
 Zeros = Callable[[Tensor, int, int], np.ndarray]  # words, bits and how many -> zero points
@@ -29,14 +29,13 @@ act_group_size act_sym act_dynamic act_data_type to_quant_block_names quant_bloc
 
 def words_below(packed: Tensor, bits: int, n: int) -> np.ndarray:
     """uint8 [columns, n] of 32-bit words [rows, columns] whose numbers lie below each other."""
-    words = bytes_of(packed).array().astype(np.uint8).reshape(*packed.shape, WORD // 8)
-    return numbers_of(words.transpose(1, 0, 2).reshape(packed.shape[1], -1), bits, n)
+    words = np.ascontiguousarray(whole(packed, "<i4").T)
+    return numbers_of(words.view(np.uint8), bits, n)
 
 
 def words_beside(packed: Tensor, bits: int, n: int) -> np.ndarray:
     """uint8 [rows, n] of 32-bit words [rows, columns] whose numbers lie beside each other."""
-    words = bytes_of(packed).array().astype(np.uint8)
-    return numbers_of(words.reshape(packed.shape[0], -1), bits, n)
+    return numbers_of(whole(packed, "<i4").view(np.uint8), bits, n)
 
 
 def scaled(codes: np.ndarray, zero, scale: np.ndarray, group: np.ndarray) -> np.ndarray:

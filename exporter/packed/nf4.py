@@ -30,7 +30,7 @@ def _four_bits(module: Module, kind: str) -> None:
     shape, block = tuple(state["shape"]), state["blocksize"]
     n = int(np.prod(shape, dtype=np.int64))
     packed = module.left.pop(module.name, None)
-    raw = packed and bytes_of(packed, floats=True)  # quant_storage may call them numbers
+    raw = packed and bytes_of(packed, width=None)  # quant_storage may call them numbers
     if not raw or tensor_size(raw) != (n + 1) // 2:
         raise ExportError(f"tensor {module.name} is no {n} numbers of four bits")
     table, largest = module.take("quant_map", 16), _largest(module, state, -(-n // block))

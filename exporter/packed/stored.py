@@ -9,22 +9,22 @@ import numpy as np
 from ..tensor import ExportError, Tensor, modules
 
 
-def bytes_of(tensor: Tensor, floats: bool = False) -> Tensor:
-    """Its bytes; a number of several bytes becomes a last axis. floats: even the bytes of
-    floating-point numbers."""
-    if tensor.raw is None or tensor.floats and not floats:
+def bytes_of(tensor: Tensor, width: int | None = 1) -> Tensor:
+    """Its bytes; a number of several bytes becomes a last axis. width: bytes of a number; None: of
+    any number, even a floating-point one. Errors: ExportError."""
+    if tensor.raw is None or tensor.floats and width:
         raise ExportError(
             f"tensor {tensor.name} is not stored in bytes, though quantization_config says so"
         )
+    if width and tensor_size(tensor.raw) != width * tensor_size(tensor):
+        raise ExportError(f"tensor {tensor.name} is not stored in numbers of {8 * width} bits")
     return tensor.raw
 
 
 def whole(tensor: Tensor, dtype: str) -> np.ndarray:
     """Its numbers, which are of that type: "i1", "<i4", .."""
-    data = bytes_of(tensor).array().astype(np.uint8).reshape(-1)
-    if data.size != tensor_size(tensor) * np.dtype(dtype).itemsize:
-        raise ExportError(f"tensor {tensor.name} is not stored as {np.dtype(dtype).name}")
-    return data.view(dtype).reshape(tensor.shape)
+    data = bytes_of(tensor, np.dtype(dtype).itemsize).array().astype(np.uint8)
+    return data.reshape(-1).view(dtype).reshape(tensor.shape)
 
 
 def tensor_size(tensor: Tensor) -> int:

@@ -182,6 +182,7 @@ def test_checkpoints(tmp_path, capsys):
 
 
 FOUR = {"group_size": 64, "bits": 4}
+MX = {"mode": "mxfp4"}
 
 
 @pytest.mark.parametrize(
@@ -199,7 +200,8 @@ FOUR = {"group_size": 64, "bits": 4}
         ({"weight": None}, FOUR, "the checkpoint lacks the tensor m.weight"),
         ({"biases": np.zeros((3, 3), "<f2")}, FOUR, "tensor m.biases has shape [3, 3]"),
         ({"scales": np.zeros((3, 2), "u1")}, FOUR, "tensor m.scales is stored as U8"),
-        ({"weight": np.zeros((3, 16), "u1")}, FOUR, "is not stored in words of 32 bits"),
+        ({"weight": np.zeros((3, 16), "u1")}, FOUR, "is not stored in numbers of 32 bits"),
+        ({"scales": np.zeros((3, 4), "<i4")}, MX, "m.scales is not stored in numbers of 8 bits"),
         ({"weight": np.zeros((3, 16), "<f4")}, FOUR, "is not stored in bytes"),
         ({"weight": np.zeros((), "<u4")}, FOUR, "its weight [1]"),
     ],

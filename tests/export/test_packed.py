@@ -314,6 +314,8 @@ FOUR = {
         (WHOLE, {**GPTQ, "checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'"),
         ({"qweight": WHOLE["qweight"]}, GPTQ, "the checkpoint lacks the tensor m.scales"),
         ({**WHOLE, "qweight": np.zeros((4, 8), "<f4")}, GPTQ, "is not stored in bytes"),
+        ({**WHOLE, "qweight": np.zeros((4, 8), "u1")}, GPTQ, "not stored in numbers of 32 bits"),
+        ({**WHOLE, "qzeros": np.zeros((2, 1), "<i8")}, GPTQ, "not stored in numbers of 32 bits"),
         ({**WHOLE, "qweight": np.zeros(8, "<i4")}, GPTQ, "expected [any, any]"),
         ({**WHOLE, "g_idx": np.full(32, 2, "<i4")}, GPTQ, "a column is of group 2, of 2"),
         ({**WHOLE, "g_idx": np.full(32, -1, "<i4")}, GPTQ, "a column is of group -1, of 2"),
