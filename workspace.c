@@ -83,7 +83,8 @@ static int workspace_make(Workspace *w, const Model *model, WorkspaceOptions o, 
     if (!o.logit_rows) o.logit_rows = o.chunk;
     w->model = model;
     if (model->file.shape)
-        return fail(err, "the file is a shape: it has a model's numbers, but no weights to run");
+        return fail(err, "a shape, which has no weights and is for --kv, --info and --check of "
+                    "./run; for all else export the model without --shape-only");
     if (check_options(model, &o, err)) return -1;
     if (!o.context) o.context = model->context;
     w->chunk = w->pass_rows = o.chunk;

@@ -45,9 +45,9 @@ static void check_headless(const Program *p) {
 }
 
 void need_weights(const heads_model *model, const char *path) {
-    if (inspect_model(model).shape)
-        die("%s is a shape, which has no weights: it is for %s; for all else export the model "
-            "without --shape-only", path, verb_names(OF_SHAPES));
+    heads_error err;
+    if (inspect_model(model).shape && !heads_workspace_new(model, NULL, &err))
+        die("%s: %s", path, err.text);
 }
 
 // Warns of a context beyond the model's, or refuses it where positions are learned.

@@ -178,6 +178,7 @@ static int parse_tensors(Checkpoint *file, Cursor c, Error *err) {
 // ---- the whole ----
 
 static int parse_header(const uint8_t *bytes, size_t size, Error *err) {
+    if (size == 0) return fail(err, "it is empty");
     if (size >= 4 && memcmp(bytes, "GGUF", 4) == 0)
         return fail(err, "a GGUF file, which export.py reads: python3 export.py FILE.gguf "
                     "model.bin, then ./run model.bin");

@@ -49,7 +49,7 @@ static int map_open_file(Mapping *map, int fd, const char *path, Error *err) {
                     path);
     if (!S_ISREG(st.st_mode))
         return fail(err, "%s is no regular file, so it cannot be mapped; copy it to one", path);
-    if (st.st_size == 0) return fail(err, "%s is empty", path);
+    if (st.st_size == 0) return fail(err, "%s: it is empty", path);
     void *data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
     if (data == MAP_FAILED) return fail(err, "cannot map %s: %s", path, strerror(errno));
     *map = (Mapping){data, (size_t)st.st_size};

@@ -202,7 +202,7 @@ static int map_open_file(Mapping *map, HANDLE file, const char *path, Error *err
     if (kind != REGULAR)
         return fail(err, "%s is no regular file, so it cannot be mapped; copy it to one", path);
     bool known = GetFileSizeEx(file, &size);
-    if (known && size.QuadPart == 0) return fail(err, "%s is empty", path);
+    if (known && size.QuadPart == 0) return fail(err, "%s: it is empty", path);
     HANDLE section = known ? CreateFileMappingW(file, NULL, PAGE_READONLY, 0, 0, NULL) : NULL;
     void *data = section ? MapViewOfFile(section, FILE_MAP_READ, 0, 0, 0) : NULL;
     if (!data) set_errno();

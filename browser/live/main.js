@@ -43,7 +43,10 @@ $("file").addEventListener("change", (event) => {
 addEventListener("dragover", (event) => event.preventDefault());
 addEventListener("drop", (event) => {
   event.preventDefault();
-  if (event.dataTransfer.files.length) open_file(event.dataTransfer.files[0]);
+  const { items, files: [file] } = event.dataTransfer;
+  if (items[0]?.webkitGetAsEntry()?.isDirectory) {
+    complain(`${file.name} is a directory; name a file (export.py makes one of a checkpoint)`);
+  } else if (file) open_file(file);
 });
 
 follow_link();

@@ -50,10 +50,10 @@ async function open_model(source, name, path) {
     if (model.shape.encoder || model.shape.source_vocab) {
       throw new Error("it is an encoder, or has one, and this page needs a model that goes on");
     }
-    await model.tokenize("a");
     layers = await model.layers();
     sequences = { with: await model.sequence(), lens: await model.sequence(),
       whole: await model.sequence(), off: "" };
+    await model.tokenize("a");
   } catch (error) {
     await model.close();
     throw error;

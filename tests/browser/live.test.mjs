@@ -6,7 +6,7 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { createHash } from "node:crypto";
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { after, before, describe, test } from "node:test";
@@ -26,6 +26,15 @@ function hash_of(model, prompt, ...more) {
   told(model, "-p", prompt, ...more, "--logits", out);
   const vocab = Number(/vocabulary (\d+)/.exec(told(model, "--info"))[1]);
   return createHash("sha256").update(readFileSync(out).subarray(-4 * vocab)).digest("hex");
+}
+
+function refusal(path) {
+  try {
+    execFileSync("./run", [path, "-p", "Hello"], { cwd: root, encoding: "utf8", stdio: "pipe" });
+  } catch (error) {
+    return error.stderr.trim();
+  }
+  return assert.fail(`${path} was opened`);
 }
 
 function json_of(verb, model, prompt, ...more) {
@@ -233,26 +242,35 @@ for (const name of ["chrome", "firefox"]) {
       await page.close();
     });
 
-    test("what is dropped is opened, or refused in the engine's words", async () => {
-      const bad = join(folder, "bad.bin"), good = join(folder, "good.bin");
-      const bytes = readFileSync(join(root, HEADS));
-      writeFileSync(bad, bytes.subarray(0, 5000));
+    test("what is dropped is opened, or refused in ./run's words", async () => {
+      const good = join(folder, "good.bin"), bytes = readFileSync(join(root, HEADS));
       writeFileSync(good, bytes);
       const page = await opened(link_of("Hello"));
       const input = await page.$("#file");
-      await page.evaluate((bytes) => {
-        const dataTransfer = new DataTransfer();
-        dataTransfer.items.add(new File([new Uint8Array(bytes)], "bad.bin"));
-        document.body.dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
-      }, [...bytes.subarray(0, 5000)]);
-      await page.waitForFunction(() => !document.getElementById("notice").hidden);
-      let sentence = "";
-      try {
-        execFileSync("./run", [bad], { cwd: root, encoding: "utf8", stdio: "pipe" });
-      } catch (error) {
-        sentence = error.stderr.trim();
+      execFileSync(join(root, ".venv/bin/python"), ["export.py", "models/hf", join(folder, "shape.bin"), "--shape-only"],
+        { cwd: root, stdio: "ignore" });
+      for (const [file, content] of [["cut.bin", bytes.subarray(0, 5000)], ["model.gguf", Buffer.from("GGUF\x03".padEnd(200, "\0"))],
+        ["shape.bin", null], ["empty.bin", Buffer.alloc(0)], ["picture.png", Buffer.from("\x89PNG\r\n".padEnd(500), "latin1")]]) {
+        if (content) writeFileSync(join(folder, file), content);
+        await page.evaluate((name, bytes) => {
+          complain("");
+          const dataTransfer = new DataTransfer();
+          dataTransfer.items.add(new File([new Uint8Array(bytes)], name));
+          document.body.dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
+        }, file, [...readFileSync(join(folder, file))]);
+        await page.waitForFunction(() => !document.getElementById("notice").hidden);
+        assert.equal("run: " + await text(page, "#notice"), refusal(join(folder, file)).replace(folder + "/", ""));
       }
-      assert.equal("run: " + await text(page, "#notice"), sentence.replace(folder + "/", ""));
+      if (name === "chrome") {
+        mkdirSync(join(folder, "checkpoint"), { recursive: true });
+        await page.evaluate(() => complain(""));
+        const drag = await page.createCDPSession(), data = { items: [], files: [join(folder, "checkpoint")], dragOperationsMask: 1 };
+        for (const type of ["dragEnter", "dragOver", "drop"]) {
+          await drag.send("Input.dispatchDragEvent", { type, x: 300, y: 300, data });
+        }
+        await page.waitForFunction(() => !document.getElementById("notice").hidden);
+        assert.equal("run: " + await text(page, "#notice"), refusal(join(folder, "checkpoint")).replace(folder + "/", ""));
+      }
       await page.focus("#text");
       await page.keyboard.press("Enter");
       await page.waitForFunction(() => think.taken.length === 1);
