@@ -308,6 +308,8 @@ def test_files_that_are_no_model(heads, tmp_path, bare):
     aligned = ctypes.addressof(memory) // 64 * 64 + 64
     for start, said in ((aligned, "not a heads.c checkpoint"), (aligned + 8, "multiple of 64")):
         assert said in refusal(heads.heads_model_parse, c_void_p(start), c_size_t(64))
+    nothing = refusal(heads.heads_model_parse, c_void_p(aligned), c_size_t(0))
+    assert nothing == "it is empty"
     model = c_void_p(heads.heads_model_open(str(bare).encode(), None))
     assert "tokenizer" in refusal(heads.heads_tokenizer_new, model)
     heads.heads_model_close(model)
