@@ -403,6 +403,11 @@ typedef struct {
                            // force the last of them to be an end token
 } heads_sampler_options;
 
+// How ./run, the module and the server choose tokens where nothing else is said: conversation 0: of
+// a text that goes on; 1: of an answer in a conversation. The model's own distribution has
+// temperature 1 and all else 0.
+HEADS_API heads_sampler_options heads_sampler_defaults(int conversation);
+
 // A sampler for one text; w may be freed before it. Errors: an option out of range, no memory.
 HEADS_API heads_sampler *heads_sampler_new(const heads_workspace *w,
                                            const heads_sampler_options *options,

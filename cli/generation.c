@@ -21,7 +21,7 @@ void start_text(Generation *g) {
 }
 
 void generation_open(Generation *g, const Program *p) {
-    *g = (Generation){.p = p, .sampling = sampling_options(p), .answer_end = -1,
+    *g = (Generation){.p = p, .sampling = sampling_options(p, false), .answer_end = -1,
                       .n_generate = tokens_to_generate(p, 0), .drafter = drafter_new(p)};
     g->text = allocate((size_t)heads_workspace_context(p->w) + 1, sizeof *g->text);
 }

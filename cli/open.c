@@ -171,8 +171,8 @@ int tokens_to_generate(const Program *p, int n_begin) {
     return most > begun ? most - begun : 0;
 }
 
-heads_sampler_options sampling_options(const Program *p) {
-    heads_sampler_options sampling = p->o->sampler;
+heads_sampler_options sampling_options(const Program *p, bool answer) {
+    heads_sampler_options sampling = answer ? p->o->answers : p->o->sampler;
     if (p->shape.greedy && !p->o->samples) sampling.temperature = 0;
     return sampling;
 }

@@ -37,9 +37,9 @@ bool no_memory(const heads_error *err);  // that was why
 // Advice for a failed allocation: which option asks for less; "": none.
 const char *memory_hint(const heads_error *err);
 // By the options, or else by the checkpoint: positions; the most tokens to generate, for an
-// encoder-decoder after the first n_begin of its text; how to pick tokens.
+// encoder-decoder after the first n_begin of its text; how to pick tokens, of an answer or not.
 int wanted_context(const Program *p);
 int tokens_to_generate(const Program *p, int n_begin);
-heads_sampler_options sampling_options(const Program *p);
+heads_sampler_options sampling_options(const Program *p, bool answer);
 
 #endif

@@ -16,7 +16,6 @@ static const Options DEFAULTS = {
     .verb = GENERATE,
     .n_generate = -1,
     .workspace = {.chunk = 128},
-    .sampler = {.temperature = 0.8f, .top_p = 0.95f, .repeat_penalty = 1},
 };
 
 enum {
@@ -445,19 +444,24 @@ static bool is_given(const char *name, const bool given[N_OPTIONS]) {
     return given[find_option(name) - OPTIONS];
 }
 
-// What is not given suits a conversation: answers may be long, and small models repeat themselves
-// less.
-static void prefer_to_chat(Options *o, const bool given[N_OPTIONS]) {
-    if (!is_given("-n", given)) o->n_generate = 1024;
-    if (!is_given("--temp", given)) o->sampler.temperature = 0.5f;
-    if (!is_given("--top-p", given)) o->sampler.top_p = 0.9f;
-    if (!is_given("--repeat-penalty", given)) o->sampler.repeat_penalty = 1.1f;
+// In a conversation, what is not given has other values.
+static void set_answers(Options *o, const bool given[N_OPTIONS]) {
+    heads_sampler_options usual = heads_sampler_defaults(true);
+    o->answers = o->sampler;
+    o->n_answer = is_given("-n", given) ? o->n_generate : 1024;
+    if (!is_given("--temp", given)) o->answers.temperature = usual.temperature;
+    if (!is_given("--top-p", given)) o->answers.top_p = usual.top_p;
+    if (!is_given("--repeat-penalty", given)) o->answers.repeat_penalty = usual.repeat_penalty;
+    if (!o->messages && o->verb != CHAT) return;
+    o->sampler = o->answers;
+    o->n_generate = o->n_answer;
 }
 
 Options parse_options(int argc, char **argv) {
     name_program(argc > 0 ? argv[0] : "");
     argv = prepare_process(program_name(), &argc, argv);
     Options options = DEFAULTS;
+    options.sampler = heads_sampler_defaults(false);
     static const char *const chance[] = {"--temp", "--top-k", "--top-p", "--min-p"};
     bool given[N_OPTIONS] = {false};
     options.models = (const char **)argv;
@@ -494,7 +498,7 @@ Options parse_options(int argc, char **argv) {
     check_options(&options, given);
     if (!options.heads_max) options.heads_max = 8;
     if (!options.n_draft) options.n_draft = 3;
-    if (options.messages || options.verb == CHAT) prefer_to_chat(&options, given);
+    set_answers(&options, given);
     for (int i = 0; i < N_OPTIONS; i++)
         for (size_t j = 0; j < sizeof chance / sizeof *chance; j++)
             options.samples |= given[i] && strcmp(OPTIONS[i].name, chance[j]) == 0;

@@ -48,6 +48,8 @@ typedef struct {
     IntList threads;               // several: for --bench; the workspace has the first
     heads_workspace_options workspace;  // isa: HEADS_ISA
     heads_sampler_options sampler;
+    heads_sampler_options answers;      // sampler and n_generate in a conversation
+    int n_answer;
 } Options;
 
 const char *type_name(heads_type type);  // "f16", ..

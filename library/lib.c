@@ -227,6 +227,13 @@ const char *heads_label(const heads_model *m, int i, size_t *len) {
 
 // ---- from logits to an id ----
 
+heads_sampler_options heads_sampler_defaults(int conversation) {
+    heads_sampler_options text = {.temperature = 0.8f, .top_p = 0.95f, .repeat_penalty = 1};
+    // Small models repeat themselves less, and answer better.
+    heads_sampler_options answer = {.temperature = 0.5f, .top_p = 0.9f, .repeat_penalty = 1.1f};
+    return conversation ? answer : text;
+}
+
 heads_sampler *heads_sampler_new(const heads_workspace *w, const heads_sampler_options *options,
                                  heads_error *err) {
     SamplerOptions o = options ? *options : (SamplerOptions){0};

@@ -207,13 +207,14 @@ static int set_all(Line *r, const Json *line, const Defaults *d, heads_error *er
 
 Line read_line(const Defaults *defaults, const char *line, size_t len) {
     const Program *p = defaults->program;
-    Line r = {.asked = {.max_tokens = tokens_to_generate(p, 0),
-                        .sampler = sampling_options(p)},
+    heads_error unread;
+    const Json *json = json_parse(line, len, &unread);
+    bool answer = json && json_get(json, "messages");
+    Line r = {.asked = {.max_tokens = answer ? p->o->n_answer : tokens_to_generate(p, 0),
+                        .sampler = sampling_options(p, answer)},
               .lang = p->o->lang ? copy_of(p->o->lang, strlen(p->o->lang)) : NULL,
               .answer_end = -1};
     text_add(&r.start, "{", 1);
-    heads_error unread;
-    const Json *json = json_parse(line, len, &unread);
     if (!json)
         fail(&r.error, "a request has to be a line of JSON, such as {\"prompt\": \"Once\"}; %s",
              unread.text);

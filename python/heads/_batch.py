@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import POINTER, byref, string_at
 from dataclasses import dataclass, field
+from typing import Any
 
 from . import _arguments as arguments
 from . import _grammars as grammars
@@ -22,21 +23,31 @@ BOUNDS = {
     "repeat_penalty": (float, 1e-3, 1000),
     "seed": (int, 0, 2**63 - 1),
 }
+CHANCES = ("temperature", "top_k", "top_p", "min_p")  # what asks for chance
 
 
 @dataclass
 class Sampling:
-    """How tokens are chosen; the defaults are ./run's."""
+    """How tokens are chosen."""
 
-    temperature: float = 0.8  # 0: the most likely token
+    temperature: float = 1.0  # 0: the most likely token
     top_k: int = 0  # 0: all
-    top_p: float = 0.95  # 1: all
+    top_p: float = 1.0  # 1: all
     min_p: float = 0.0  # 0: all
     repeat_penalty: float = 1.0  # 1: none
     seed: int = 0
     frequency_penalty: float = 0.0  # subtracted from a logit for each time that it was generated
     presence_penalty: float = 0.0  # and once if it was
     logit_bias: dict[int, float] = field(default_factory=dict)  # added
+
+    @staticmethod
+    def usual(answer: bool, **given: Any) -> Sampling:
+        """As ./run chooses where nothing is given: for an answer in a conversation, or for a text
+        that goes on."""
+        found = calls.sampler_defaults(answer)
+        # A float32 is said by the fewest digits that give it.
+        usual = {name: kind(f"{getattr(found, name):.7g}") for name, (kind, *_) in BOUNDS.items()}
+        return Sampling(**{**usual, **given})
 
     def options(self) -> SamplerOptions:
         checked = {

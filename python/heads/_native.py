@@ -353,6 +353,7 @@ CALLS = {
     ),
     "label": (POINTER(c_char), (c_void_p, c_int, POINTER(c_size_t))),
     "likeliest": (c_int, (c_void_p, FLOATS, POINTER(LikelyToken), c_int)),
+    "sampler_defaults": (SamplerOptions, (c_int,)),
     "sampler_new": (c_void_p, (c_void_p, POINTER(SamplerOptions), InputError)),
     "sampler_free": (None, (c_void_p,)),
     "sampler_accept": (None, (c_void_p, c_int)),

@@ -10,7 +10,7 @@ from . import _arguments as arguments
 from . import _grammars as grammars
 from . import _together as together
 from ._arguments import Prompt, Schema, Schemas
-from ._batch import Batch, Completion, GenerateJob, Job, Sampling
+from ._batch import CHANCES, Batch, Completion, GenerateJob, Job, Sampling
 from ._checkpoint import Checkpoint
 
 if TYPE_CHECKING:
@@ -132,8 +132,8 @@ class Writer(Checkpoint):
         (index, piece) for several prompts. progress: a bar on stderr.
 
         An encoder-decoder reads the prompt and writes another text, in the language `lang`, or from
-        one to another, "FROM:TO"; or in a list's, one for each prompt. temperature: 0.8, or
-        0 where the checkpoint says so."""
+        one to another, "FROM:TO"; or in a list's, one for each prompt. temperature: ./run's, 0
+        where the checkpoint says so."""
         stream, progress = arguments.flag("stream", stream), arguments.flag("progress", progress)
         parallel = arguments.whole("parallel", parallel, 1)
         chances = _given(top_k=top_k, top_p=top_p, min_p=min_p, repeat_penalty=repeat_penalty)
@@ -223,6 +223,14 @@ class Writer(Checkpoint):
 
         return together.asked(self, make, stream, several is None)
 
+    def _sampling(
+        self, answer: bool, temperature: float | None, seed: int, chances: dict[str, Any]
+    ) -> Sampling:
+        given = {**_given(temperature=temperature), **chances}
+        if self.shape.greedy and not given.keys() & CHANCES:
+            given["temperature"] = 0.0
+        return Sampling.usual(answer, seed=seed, **given)
+
     def _texts(
         self,
         prompts: Sequence[Prompt],
@@ -235,9 +243,7 @@ class Writer(Checkpoint):
         schema: Schemas | None,
     ) -> list[GenerateJob]:
         self._must_continue()
-        if temperature is None:
-            temperature = 0.0 if self.shape.greedy and not chances else 0.8
-        sampling = Sampling(temperature=temperature, seed=seed, **chances)
+        sampling = self._sampling(False, temperature, seed, chances)
         most, stops = arguments.whole("max_tokens", max_tokens, 1), arguments.stops(stop)
         with_codes, matchers = arguments.with_languages(prompts, lang), {}
         jobs = []
@@ -255,7 +261,7 @@ class Writer(Checkpoint):
         self,
         messages: Messages,
         max_tokens: int = 1024,
-        temperature: float = 0.8,
+        temperature: float | None = None,
         seed: int = 0,
         *,
         stream: Literal[False] = False,
@@ -268,7 +274,7 @@ class Writer(Checkpoint):
         self,
         messages: Messages,
         max_tokens: int = 1024,
-        temperature: float = 0.8,
+        temperature: float | None = None,
         seed: int = 0,
         *,
         stream: Literal[True],
@@ -280,7 +286,7 @@ class Writer(Checkpoint):
         self,
         messages: Messages,
         max_tokens: int = 1024,
-        temperature: float = 0.8,
+        temperature: float | None = None,
         seed: int = 0,
         *,
         stop: str | Sequence[str] | None = None,
@@ -293,11 +299,12 @@ class Writer(Checkpoint):
         schema: Schema | None = None,
     ) -> Any:
         """The answer to a conversation, [{"role": "user", "content": "Hello"}, ..], by the
-        checkpoint's chat template. schema: as in generate. Errors: the model has none, or it cannot
-        write these."""
+        checkpoint's chat template, as `./run --messages -s SEED` writes it; temperature=1, top_p=1,
+        repeat_penalty=1: by the model's own distribution. schema: as in generate. Errors: the model
+        has none, or it cannot write these."""
         stream = arguments.flag("stream", stream)
         chances = _given(top_k=top_k, top_p=top_p, min_p=min_p, repeat_penalty=repeat_penalty)
-        sampling = Sampling(temperature=temperature, seed=seed, **chances)
+        sampling = self._sampling(True, temperature, seed, chances)
         job = self._answer(messages, max_tokens, sampling, stop, no_think, schema)
         if stream:
             return (piece for _, piece in self._stream([job], 1))
@@ -309,7 +316,7 @@ class Writer(Checkpoint):
         self,
         messages: Messages,
         max_tokens: int = 1024,
-        temperature: float = 0.8,
+        temperature: float | None = None,
         seed: int = 0,
         *,
         stream: Literal[False] = False,
@@ -322,7 +329,7 @@ class Writer(Checkpoint):
         self,
         messages: Messages,
         max_tokens: int = 1024,
-        temperature: float = 0.8,
+        temperature: float | None = None,
         seed: int = 0,
         *,
         stream: Literal[True],
@@ -334,7 +341,7 @@ class Writer(Checkpoint):
         self,
         messages: Messages,
         max_tokens: int = 1024,
-        temperature: float = 0.8,
+        temperature: float | None = None,
         seed: int = 0,
         *,
         stop: str | Sequence[str] | None = None,
@@ -348,7 +355,7 @@ class Writer(Checkpoint):
     ) -> Any:
         """chat for asyncio, as agenerate is generate."""
         chances = _given(top_k=top_k, top_p=top_p, min_p=min_p, repeat_penalty=repeat_penalty)
-        sampling = Sampling(temperature=temperature, seed=seed, **chances)
+        sampling = self._sampling(True, temperature, seed, chances)
 
         def make() -> list[GenerateJob]:
             return [self._answer(messages, max_tokens, sampling, stop, no_think, schema)]

@@ -108,7 +108,7 @@ class HeadsLM(TemplateLM):
         stops = handle_stop_sequences(options.pop("until", None), eos=None)
         most = options.pop("max_gen_toks")
         options.pop("do_sample", None)
-        sampling = Sampling(**{"temperature": 0.0, "top_p": 1.0, **options})
+        sampling = Sampling(**{"temperature": 0.0, **options})
         ids = self.tok_encode(context)[-(self.model.context - most) :]
         return GenerateJob(self.model, ids, most, sampling, [s.encode() for s in stops if s])
 

@@ -182,7 +182,7 @@ static void try_messages(const Defaults *d) {
 int main(int argc, char **argv) {
     heads_error err;
     if (argc != 5) return fprintf(stderr, "usage: fuzz_lines MODEL lines|messages COUNT SEED\n"), 2;
-    Options options = {.verb = BATCH, .n_generate = 5,
+    Options options = {.verb = BATCH, .n_generate = 5, .n_answer = 5,
                        .workspace = {.context = 40, .chunk = 16, .n_threads = 1,
                                      .isa = getenv("HEADS_ISA")}};
     Program p;

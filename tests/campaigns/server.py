@@ -90,7 +90,7 @@ class Expected:
 
     def one(self, ids: list[int], body: dict, is_chat: bool, choice: int) -> tuple:
         options = {name: body[name] for name in BOUNDS if name in body}
-        sampling = Sampling(**{**options, "seed": body["seed"] + choice})
+        sampling = Sampling.usual(is_chat, **{**options, "seed": body["seed"] + choice})
         stop = body.get("stop", [])
         stops = [s.encode() for s in ([stop] if isinstance(stop, str) else stop)]
         n_top = body.get("top_logprobs", 0) if is_chat else body.get("logprobs")

@@ -20,6 +20,7 @@ import pytest
 from conftest import STORIES, Server, run
 
 import heads
+from heads._batch import Sampling
 from heads.server.answers import VectorAnswer
 from heads.server.app import create_app
 from heads.server.engine import Engine
@@ -187,8 +188,14 @@ def test_chat_is_runs(talking, talker, tmp_path):
     (tmp_path / "m").write_text(json.dumps(QUESTION))
     options = dict(model="talker", messages=QUESTION, max_tokens=40, seed=5)
     answer = client(talking).chat.completions.create(logprobs=True, top_logprobs=3, **options)
-    api = ["--temp", 0.8, "--top-p", 0.95, "--repeat-penalty", 1]  # the API's defaults
-    want = run(talker, "--messages", tmp_path / "m", "-s", 5, "-n", 40, *api)
+    want = run(talker, "--messages", tmp_path / "m", "-s", 5, "-n", 40)
+    other = {"input": QUESTION, "max_output_tokens": 40, "seed": 5}
+    response = httpx.post(talking.url + "/v1/responses", json=other).json()
+    assert response["output"][0]["content"][0]["text"] == want
+    assert (response["temperature"], response["top_p"]) == (0.5, 0.9)
+    other = {"messages": QUESTION, "max_tokens": 40, "seed": 5}
+    message = httpx.post(talking.url + "/v1/messages", json=other).json()
+    assert message["content"][0]["text"] == want
     assert answer.choices[0].message.content == want
     said = answer.choices[0].logprobs.content
     assert len(said) == answer.usage.completion_tokens
@@ -217,6 +224,8 @@ def test_page_and_health(stories):
     page = httpx.get(stories.url)
     assert page.status_code == 200 and "<title>heads</title>" in page.text
     assert "http" not in page.text.replace("http-equiv", "")  # nothing is fetched from elsewhere
+    usual = Sampling.usual(True).temperature
+    assert f'id="temperature" type="number" min="0" max="2" step="0.1" value="{usual}"' in page.text
     assert httpx.get(stories.url + "/health").json() == {"status": "ok"}
 
 

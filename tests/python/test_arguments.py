@@ -83,7 +83,7 @@ CALLS = [
                              "progress": (False, FLAG), **ASKED, "schema": SCHEMAS}),
     ("translator", "generate", {"prompts": (["cab"], is_one("", ZERO, [ZERO])), "lang": (["fr_XX"], LANG),
                                 **ASKED, "schema": SCHEMAS}),
-    ("talker", "chat", {"messages": MESSAGES, **ASKED, "temperature": (0.5, number(0, 1000))}),
+    ("talker", "chat", {"messages": MESSAGES, **ASKED}),
     ("talker", "chat_ids", {"messages": MESSAGES, "answer": (True, FLAG)}),
     ("stories", "score", {"contexts": (["a"], is_one([ZERO])), "continuations": ([" b"], is_one([ZERO])),
                           "parallel": PARALLEL, "lang": (None, LANG), "progress": (False, FLAG)}),

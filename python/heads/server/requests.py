@@ -8,7 +8,7 @@ import secrets
 from dataclasses import dataclass, field
 
 from .. import _grammars as grammars
-from .._batch import BOUNDS, Sampling
+from .._batch import BOUNDS, CHANCES, Sampling
 from .messages import CLOSED, OPEN, PROMPT, Refused, custom_names, has_more, messages_of
 from .messages import tool_choice_of, tools_of
 
@@ -168,8 +168,8 @@ def _logit_bias(body: dict) -> dict[int, float]:
     return found
 
 
-def _sampling(body: dict) -> Sampling:
-    defaults = Sampling(seed=secrets.randbits(32))
+def _sampling(body: dict, is_chat: bool) -> Sampling:
+    defaults = Sampling.usual(is_chat, seed=secrets.randbits(32))
     bounds = {**BOUNDS, **dict.fromkeys(PENALTIES, (float, -2, 2))}
     return Sampling(
         logit_bias=_logit_bias(body),
@@ -234,14 +234,14 @@ def _request(
         prompts,
         is_chat,
         max_tokens,
-        _sampling(body),
+        _sampling(body, is_chat),
         n,
         _stop(body),
         flag(body, "stream"),
         _stream_usage(body),
     )
     request.grammar = _grammar(body)
-    request.by_chance = any(body.get(name) is not None for name in BOUNDS if name != "seed")
+    request.by_chance = any(body.get(name) is not None for name in CHANCES)
     return request
 
 
