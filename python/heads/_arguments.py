@@ -13,12 +13,13 @@ from typing import Any, Dict, Literal, Optional, Sequence, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from ._native import InputError
+from ._native import HeadsError, InputError
 
 Prompt = Union[str, Sequence[int]]  # a text, or its ids
 KvType = Literal["f16", "f32", "q8", "q4"]
 Schema = Union[Dict[str, Any], str, bool]  # a JSON schema, as a value or as JSON
 Schemas = Union[Schema, Sequence[Optional[Schema]]]  # of all prompts, or of each
+Failed = Dict[int, HeadsError]  # by the places of what failed
 Floats = NDArray[np.float32]
 MAX_INT = 2**31
 
@@ -53,6 +54,14 @@ def flag(name: str, value) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise refusal(name, "True or False", value)
     return bool(value)
+
+
+def failed(value, stream: bool = False) -> Failed | None:
+    if not isinstance(value, (dict, type(None))):
+        raise refusal("failed", "a dict", value)
+    if stream and value is not None:
+        raise InputError("failed: a stream raises what fails")
+    return value
 
 
 def utf8(name: str, value) -> bytes:

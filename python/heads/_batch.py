@@ -116,6 +116,8 @@ class ScoreJob(Job):
     """How likely the last n_scored tokens of a text are. Result: log_probabilities and, for each,
     whether it was the most likely one."""
 
+    FAILED = (float("nan"), False)  # its score then
+
     def __init__(
         self,
         ids: list[int],
@@ -127,6 +129,10 @@ class ScoreJob(Job):
         self.ids, self.n_scored = ids, n_scored
         self.log_probabilities: list[float] = []
         self.greedy: list[bool] = []
+
+    def score(self) -> tuple[float, bool]:
+        """The log-probability of all that was scored, and whether it is greedy."""
+        return self.FAILED if self.error else (sum(self.log_probabilities), all(self.greedy))
 
     def request(self) -> Request:
         request = super().request(self.ids)
@@ -140,10 +146,17 @@ class ScoreJob(Job):
 
 class Completion(str):
     """What a model added to a prompt: a str that also knows its `tokens` (ids) and why it
-    `stopped`: "eos", "max_tokens", "stop" or "context"."""
+    `stopped`: "eos", "max_tokens", "stop", "context", or "error" where generate's `failed` has
+    one."""
 
     tokens: list[int]
     stopped: str
+
+    @staticmethod
+    def of(text: str, tokens: list[int], stopped: str) -> Completion:
+        made = Completion(text)
+        made.tokens, made.stopped = tokens, stopped
+        return made
 
 
 class GenerateJob(Job):
@@ -205,9 +218,10 @@ class GenerateJob(Job):
         return piece.decode("utf-8", "replace")
 
     def completion(self) -> Completion:
-        text = Completion(self.bytes.decode("utf-8", "replace"))
-        text.tokens, text.stopped = self.tokens, self.stopped
-        return text
+        if self.error:
+            return Completion.of("", [], "error")
+        text = self.bytes.decode("utf-8", "replace")
+        return Completion.of(text, self.tokens, self.stopped or "")
 
 
 def read_source(workspace: Handle, sequence: Handle, ids: list[int]) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from . import _arguments as arguments
 from . import _grammars as grammars
 from . import _together as together
-from ._arguments import Prompt, Schema, Schemas
+from ._arguments import Failed, Prompt, Schema, Schemas
 from ._batch import CHANCES, Batch, Completion, GenerateJob, Job, Sampling
 from ._checkpoint import Checkpoint
+from ._native import HeadsError
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 Several = Iterable[Prompt]
 Messages = Sequence[Mapping[str, str]]
 Item = TypeVar("Item")
+AnyJob = TypeVar("AnyJob", bound=Job)
 
 
 def _with_bar(items: Iterable[Item], n: int, progress: bool) -> Iterable[Item]:
@@ -49,6 +53,25 @@ def _with_bar(items: Iterable[Item], n: int, progress: bool) -> Iterable[Item]:
 def _given(**options: Any) -> dict[str, Any]:
     """Those that are not None."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def fail(failed: Failed | None, place: int, error: HeadsError) -> None:
+    """Notes the error of what has this place, or raises it."""
+    if failed is None:
+        raise error
+    failed[place] = error
+
+
+def made(makers: Iterable[Callable[[], AnyJob]], failed: Failed | None) -> list[AnyJob | None]:
+    """The jobs that these make; None: it failed."""
+    jobs: list[AnyJob | None] = []
+    for place, make in enumerate(makers):
+        try:
+            jobs.append(make())
+        except HeadsError as error:
+            fail(failed, place, error)
+            jobs.append(None)
+    return jobs
 
 
 class Writer(Checkpoint):
@@ -79,6 +102,7 @@ class Writer(Checkpoint):
         stream: Literal[False] = False,
         parallel: int = 16,
         progress: bool = False,
+        failed: Failed | None = None,
         **options: Unpack[TextOptions],
     ) -> list[Completion]: ...
 
@@ -118,6 +142,7 @@ class Writer(Checkpoint):
         parallel: int = 16,
         stream: bool = False,
         progress: bool = False,
+        failed: Failed | None = None,
         lang: str | Sequence[str | None] | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -128,8 +153,10 @@ class Writer(Checkpoint):
         """What the model adds to a prompt (a Completion), or to each of several (a list), up to
         `parallel` of them at a time. top_k, top_p, min_p, repeat_penalty: as in ./run. Each prompt
         gives what `./run -s SEED` gives for it alone. schema: a JSON schema, as a dict or as JSON,
-        that each text keeps to (llguidance), or a list of them, one for each prompt. stream: a generator of pieces of text, or of
-        (index, piece) for several prompts. progress: a bar on stderr.
+        that each text keeps to (llguidance), or a list of them, one for each prompt. stream: a
+        generator of pieces of text, or of (index, piece) for several prompts. progress: a bar on
+        stderr. failed: a dict that takes the error of each prompt that has one, by its place; its
+        text is empty and `stopped` "error". Without it the first error is raised.
 
         An encoder-decoder reads the prompt and writes another text, in the language `lang`, or from
         one to another, "FROM:TO"; or in a list's, one for each prompt. temperature: ./run's, 0
@@ -139,12 +166,14 @@ class Writer(Checkpoint):
         chances = _given(top_k=top_k, top_p=top_p, min_p=min_p, repeat_penalty=repeat_penalty)
         several = arguments.prompts("prompts", prompts)
         each = [prompts] if several is None else several
-        jobs = self._texts(each, max_tokens, temperature, seed, chances, stop, lang, schema)
+        failed = arguments.failed(failed, stream)
+        makers = self._texts(each, max_tokens, temperature, seed, chances, stop, lang, schema)
         if stream:
-            pieces = self._stream(jobs, parallel)
+            pieces = self._stream([make() for make in makers], parallel)
             return (piece for _, piece in pieces) if several is None else pieces
-        self._run(jobs, parallel, progress)
-        texts = [job.completion() for job in jobs]
+        jobs = made(makers, failed)
+        self._run(jobs, parallel, progress, failed)
+        texts = [job.completion() if job else Completion.of("", [], "error") for job in jobs]
         return texts[0] if several is None else texts
 
     @overload
@@ -219,7 +248,8 @@ class Writer(Checkpoint):
         each = [prompts] if several is None else several
 
         def make() -> list[GenerateJob]:
-            return self._texts(each, max_tokens, temperature, seed, chances, stop, lang, schema)
+            options = (max_tokens, temperature, seed, chances, stop, lang, schema)
+            return [make() for make in self._texts(each, *options)]
 
         return together.asked(self, make, stream, several is None)
 
@@ -241,20 +271,24 @@ class Writer(Checkpoint):
         stop: str | Sequence[str] | None,
         lang: str | Sequence[str | None] | None,
         schema: Schemas | None,
-    ) -> list[GenerateJob]:
+    ) -> list[Callable[[], GenerateJob]]:
+        """What makes the job of each prompt."""
         self._must_continue()
         sampling = self._sampling(False, temperature, seed, chances)
         most, stops = arguments.whole("max_tokens", max_tokens, 1), arguments.stops(stop)
+        sampling.options()
         with_codes, matchers = arguments.with_languages(prompts, lang), {}
-        jobs = []
-        for (prompt, code), one in zip(with_codes, arguments.schemas(schema, len(prompts))):
+
+        def make(prompt: Prompt, code: str | None, one: Schema | None) -> GenerateJob:
             ids, source = self._begin(self._ids("prompts", prompt), code)
             grammar = None if one is None else grammars.of_schema(one)
             if grammar is not None and grammar not in matchers:
                 matchers[grammar] = grammars.matcher(self, grammar)
             copy = grammar and matchers[grammar].deep_copy()
-            jobs.append(GenerateJob(self, ids, most, sampling, stops, source=source, matcher=copy))
-        return jobs
+            return GenerateJob(self, ids, most, sampling, stops, source=source, matcher=copy)
+
+        each = zip(with_codes, arguments.schemas(schema, len(prompts)))
+        return [partial(make, prompt, code, one) for (prompt, code), one in each]
 
     @overload
     def chat(
@@ -387,15 +421,22 @@ class Writer(Checkpoint):
             batch.submit(job)
         return batch
 
-    def _run(self, jobs: Sequence[Job], parallel: int, progress: bool) -> None:
-        """Runs jobs of heads._batch to their end, up to `parallel` of them at a time. Errors: the
-        first that a job has."""
-        with closing(self._batch(jobs, parallel)) as batch:
-            for _ in _with_bar(batch.run(), len(jobs), progress):
+    def _run(
+        self,
+        jobs: Sequence[Job | None],
+        parallel: int,
+        progress: bool,
+        failed: Failed | None = None,
+    ) -> None:
+        """Runs jobs of heads._batch to their end, up to `parallel` of them at a time. failed: takes
+        their errors, by their places; without it the first is raised."""
+        there = [job for job in jobs if job]
+        with closing(self._batch(there, parallel)) as batch:
+            for _ in _with_bar(batch.run(), len(there), progress):
                 pass
-        for job in jobs:
-            if job.error:
-                raise job.error
+        for place, job in enumerate(jobs):
+            if job and job.error:
+                fail(failed, place, job.error)
 
     def _stream(
         self, jobs: Sequence[GenerateJob], parallel: int

@@ -73,7 +73,7 @@ class HeadsLM(TemplateLM):
             ids = [*context, *continuation][-(self.model.context + 1) :]
             jobs.append(ScoreJob(ids, min(len(continuation), len(ids) - 1)))
         self.model._run(jobs, self.parallel, progress=not disable_tqdm)
-        scores = [(sum(job.log_probabilities), all(job.greedy)) for job in jobs]
+        scores = [job.score() for job in jobs]
         for (key, _, _), score in zip(requests, scores):
             if key is not None:
                 self.cache_hook.add_partial("loglikelihood", key, score)

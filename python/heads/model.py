@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from ctypes import byref
+from functools import partial
 from typing import Any, Dict, overload
 
 import numpy as np
@@ -14,13 +15,13 @@ from . import _arguments as arguments
 from . import _classes as classes
 from . import _html as html
 from . import _looking as looking
-from ._arguments import Floats, Prompt
+from ._arguments import Failed, Floats, Prompt
 from ._attention import Attention, attention
 from ._batch import ScoreJob
 from ._classes import Label, Pair, Ranked
 from ._native import InputError, KvPlan, calls
 from ._public import own
-from ._writer import Writer
+from ._writer import Writer, made
 from .session import Session
 
 
@@ -60,22 +61,24 @@ class Model(Writer):
         parallel: int = 16,
         progress: bool = False,
         lang: str | Sequence[str | None] | None = None,
+        failed: Failed | None = None,
     ) -> list[tuple[float, bool]]:
         """For each pair, the natural logarithm of the probability of the continuation after its
         context, and whether each of its tokens was the most likely one. Contexts that begin alike
         are run once. Texts are cut into tokens together; ids are taken as they are.
 
         An encoder-decoder reads the context, and the continuation is what it writes, after the
-        tokens that its texts begin with; no token is put after it. lang: as in generate."""
+        tokens that its texts begin with; no token is put after it. lang, failed: as in generate; a
+        pair that failed has NaN and False."""
         self._must_continue()
         pairs = arguments.pairs("contexts", contexts, "continuations", continuations)
         parallel = arguments.whole("parallel", parallel, 1)
         progress = arguments.flag("progress", progress)
-        jobs = [
-            self._score_job(*pair, code) for pair, code in arguments.with_languages(pairs, lang)
-        ]
-        self._run(jobs, parallel, progress)
-        return [(sum(job.log_probabilities), all(job.greedy)) for job in jobs]
+        failed = arguments.failed(failed)
+        with_codes = arguments.with_languages(pairs, lang)
+        jobs = made((partial(self._score_job, *pair, code) for pair, code in with_codes), failed)
+        self._run(jobs, parallel, progress, failed)
+        return [job.score() if job else ScoreJob.FAILED for job in jobs]
 
     def _score_job(self, context: Prompt, continuation: Prompt, lang: str | None) -> ScoreJob:
         if not self.shape.source_vocab and not arguments.language(lang):

@@ -117,6 +117,28 @@ def test_from_and_to_files(tmp_path):
     assert {row["prompt"]: row["text"] for row in rows} == want
 
 
+def test_rows_that_cannot_be_done(tmp_path):
+    """Their errors stand beside them, in files too, whatever else their blocks hold."""
+    prompts = ["One day", None, "a long day " * 300, "Once", *["Tom"] * 8, None, None]
+    dataset = ray.data.from_items([{"prompt": p} for p in prompts], override_num_blocks=7)
+    dataset.map_batches(
+        heads.ray.Generate,
+        fn_constructor_args=[str(STORIES)],
+        fn_constructor_kwargs={"options": {"max_tokens": 5}},
+        concurrency=1,
+        batch_size=2,
+    ).write_parquet(str(tmp_path / "out"))
+    rows = ray.data.read_parquet(str(tmp_path / "out")).take_all()
+    assert sorted(str(row["prompt"]) for row in rows) == sorted(map(str, prompts))
+    with heads.Model(STORIES) as m:
+        for row in rows:
+            if row["prompt"] is None or len(row["prompt"]) > 99:
+                assert row["text"] is row["tokens"] is row["stopped"] is None
+                assert ("context" if row["prompt"] else "expected a text") in row["error"]
+            else:
+                assert row["text"] == m.generate(row["prompt"], 5) and row["error"] is None
+
+
 def test_scores(tmp_path):
     items = [{"context": "Once upon a", "continuation": c} for c in (" time", " dog", " mice")]
     rows = (
