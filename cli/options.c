@@ -149,6 +149,8 @@ static const Option OPTIONS[] = {
     {TEXT, "-o", "FILE", FIELD(out), .verbs = BATCH,
      .help = "where the results of --batch go, one to a line, in the same order (stdout);\n"
              "a file that already has some of them is continued"},
+    {FLAG, "--again", NULL, FIELD(again), .verbs = BATCH,
+     .help = "make those again that another model, other options or requests gave"},
     {FLAG, "--json", NULL, FIELD(json), .verbs = KV | INFO | BENCH | GENERATE | CLASSIFY,
      .help = "print --kv, --info, --bench, --classify or the lines of --probs as JSON"},
     {TEXT, "--ppl", "FILE", FIELD(ppl), .selects = PPL, .verbs = PPL,
@@ -423,6 +425,7 @@ static void check_options(const Options *o, const bool given[N_OPTIONS]) {
     if (o->verb & (EMBED | CLASSIFY) && !o->prompt && !o->prompt_file)
         usage("%s needs a text, -p TEXT, or one on each line of -f FILE",
               o->verb == EMBED ? "--embed" : "--classify");
+    if (o->again && !o->out) usage("--again is for -o FILE");
     if (o->verb == BATCH && o->sequences.n > 1) usage("--batch takes one number with -np");
     if (o->verb != BENCH && o->threads.n > 1)
         usage("-t takes one number; only --bench takes several");

@@ -40,7 +40,7 @@ typedef struct {
     size_t memory;                 // that --kv fits caches into; 0: the free memory
     bool samples;                  // an option asks for sampling
     bool flag, json, ids;          // flag: set by an option that only selects a verb
-    bool no_think, no_history, no_echo, no_cost, prompt_cache_ro;
+    bool no_think, no_history, no_echo, no_cost, prompt_cache_ro, again;
     bool html;                     // --heads writes a page, not JSON
     bool f32;                      // --lens writes floats, not JSON
     int n_generate, lookup, n_draft, heads_max, probs;

@@ -13,7 +13,8 @@ ModelFacts inspect_model(const Model *m) {
                                                      "maximum", "weighted mean",
                                                      "sum by the root of the length"};
     return (ModelFacts){
-        .file_bytes = m->file.map.size, .bytes = m->file.map.data, .shape = m->file.shape,
+        .file_bytes = m->file.map.size, .bytes = m->file.map.data,
+        .checksum = checkpoint_crc(&m->file), .shape = m->file.shape,
         .has_tokenizer = has_tokenizer(&m->file),
         .has_chat = checkpoint_meta(&m->file, "chat.template"), .has_logits = m->output.data,
         .learned_positions = m->text.embed_pos.data, .n_meta = m->file.n_meta,

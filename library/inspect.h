@@ -15,6 +15,7 @@
 typedef struct {
     size_t file_bytes;
     const void *bytes;       // [file_bytes], mapped
+    uint32_t checksum;       // of them, as the header has it
     bool shape;              // a file without weights (export.py --shape-only)
     bool has_tokenizer, has_chat;
     bool has_logits;         // else it gives hidden states only

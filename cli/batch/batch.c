@@ -91,6 +91,7 @@ static void write_results(Batch *b) {
 
 static void add_requests(Batch *b) {
     for (int i = 0; i < AT_ONCE && b->added < b->n_lines; i++, b->added++) {
+        if (b->requests[b->added]) continue;  // it was done before
         Text line = b->lines[b->added];
         Request *request = b->requests[b->added] = allocate(1, sizeof *request);
         request->line = read_line(&b->defaults, line.data, line.size);
@@ -154,8 +155,23 @@ static void open_batch(Batch *b) {
     b->line_of = allocate((size_t)b->n_lines, sizeof *b->line_of);
 }
 
+// Takes over what the file has already.
+static void resume(Batch *b, bool again) {
+    Text *later = allocate((size_t)b->n_lines, sizeof *later);
+    b->kept = resume_results(&b->results, b->lines, b->n_lines, &b->defaults, again, later,
+                             &b->errors);
+    b->added = b->written = b->kept;
+    for (long i = 0; i < b->n_lines; i++) {
+        if (!later[i].data) continue;
+        b->requests[i] = allocate(1, sizeof **b->requests);
+        b->requests[i]->result = later[i];
+        b->kept++;
+    }
+    free(later);
+}
+
 static void close_batch(Batch *b) {
-    for (long i = b->written; i < b->added; i++) free_request(b->requests[i]);
+    for (long i = b->written; i < b->n_lines; i++) free_request(b->requests[i]);
     heads_batch_free(b->scheduler);
     free(b->requests);
     free(b->line_of);
@@ -190,8 +206,8 @@ int batch(const Options *o) {
     free(first_tokens(&b->p).data);  // a usage error, if --lang is none
     open_batch(b);
     b->results = open_results(o->out, o->models[0], from_stdin ? "/dev/stdin" : o->batch);
-    b->kept = resume_results(&b->results, b->lines, b->n_lines, &b->defaults, &b->errors);
-    b->added = b->written = b->kept;
+    if (b->results.regular) set_maker(&b->defaults);
+    resume(b, o->again);
     catch_interrupt(true);
     run_batch(b);
     close_results(&b->results);

@@ -1,5 +1,6 @@
 #include "cli/batch/requests.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -205,6 +206,50 @@ static int set_all(Line *r, const Json *line, const Defaults *d, heads_error *er
     return body ? set_body(r, line, body, d, err) : set_members(r, line, d, err);
 }
 
+// ---- what a result was made by ----
+
+enum { SUM = 8, PART = SUM + 1, PARTS = 3 };  // a sum's digits, and one with what parts it
+
+// FNV-1a. https://datatracker.ietf.org/doc/html/rfc9923
+static uint32_t sum_of(const char *data, size_t size) {
+    uint32_t sum = 2166136261u;
+    for (size_t i = 0; i < size; i++) sum = (sum ^ (uint8_t)data[i]) * 16777619u;
+    return sum;
+}
+
+static void add_sampling(Text *text, heads_sampler_options s) {
+    text_format(text, "%.9g %d %.9g %.9g %.9g %" PRIu64 " ", s.temperature, s.top_k, s.top_p,
+                s.min_p, s.repeat_penalty, s.seed);
+}
+
+void set_maker(Defaults *d) {
+    const Program *p = d->program;
+    const heads_workspace_options *w = &p->o->workspace;
+    Text said = {0};
+    add_sampling(&said, sampling_options(p, false));
+    add_sampling(&said, sampling_options(p, true));
+    text_format(&said, "%d %d %d %d %d %s", tokens_to_generate(p, 0), p->o->n_answer,
+                heads_workspace_context(p->w), w->k_type, w->v_type, p->o->lang ? p->o->lang : "");
+    snprintf(d->maker, sizeof d->maker, "%08" PRIx32 "-%08" PRIx32 "-", p->facts.checksum,
+             sum_of(said.data, said.size));
+    free(said.data);
+}
+
+const char *unlike(const Line *r, Text result) {
+    static const char *const why[PARTS] = {
+        "was made by another model", "was made with other options", "was made for another request"};
+    size_t n = result.size < r->start.size ? result.size : r->start.size, at = r->fingerprint;
+    if (memcmp(result.data, r->start.data, n) == 0) return NULL;
+    if (n < at + PARTS * PART || memcmp(result.data, r->start.data, at))
+        return "is not the result of the request in that place";
+    int part = 0;
+    while (part < PARTS - 1 && memcmp(result.data + at, r->start.data + at, SUM) == 0) {
+        part++;
+        at += PART;
+    }
+    return why[part];
+}
+
 Line read_line(const Defaults *defaults, const char *line, size_t len) {
     const Program *p = defaults->program;
     heads_error unread;
@@ -221,6 +266,11 @@ Line read_line(const Defaults *defaults, const char *line, size_t len) {
     r.wrong = !json || set_all(&r, json, defaults, &r.error);
     json_free(json);
     text_add(&r.start, "\"", 1);
+    if (defaults->maker[0]) {
+        text_format(&r.start, "fingerprint\": \"");
+        r.fingerprint = r.start.size;
+        text_format(&r.start, "%s%08" PRIx32 "\", \"", defaults->maker, sum_of(line, len));
+    }
     if (p->shape.source_vocab) {  // the prompt is the source
         r.asked.source = r.prompt.data;
         r.asked.n_source = (int)r.prompt.n;

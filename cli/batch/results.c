@@ -32,9 +32,11 @@ Results open_results(const char *path, const char *model, const char *requests) 
 
 // ---- going on ----
 
-static void refuse(const Results *r, long number, const char *why) __attribute__((noreturn));
-static void refuse(const Results *r, long number, const char *why) {
-    die("%s: line %ld %s; name a new file with -o, or remove this one", r->path, number, why);
+static void refuse(const Results *r, long number, const char *why, bool again)
+    __attribute__((noreturn));
+static void refuse(const Results *r, long number, const char *why, bool again) {
+    die("%s: line %ld %s; name a new file with -o, or remove this one%s", r->path, number, why,
+        again ? "" : ", or make such lines again with --again");
 }
 
 // Whether a whole line is a result; *error: it reports an error.
@@ -47,38 +49,34 @@ static bool is_result(Text line, bool *error) {
     return result || *error;
 }
 
-// Refuses a line that is no result of the request. A torn line need only begin like one. Returns
-// whether the line reports an error.
-static bool check_kept(const Results *r, long number, Text line, bool torn,
-                       const Line *request) {
-    size_t n = request->start.size;
-    if (torn && line.size < n) n = line.size;
-    bool error = false, ok = line.size >= n && memcmp(line.data, request->start.data, n) == 0;
-    if (!ok || (!torn && !is_result(line, &error)))
-        refuse(r, number, "is not the result of the request in that place");
-    return error;
-}
-
 long resume_results(const Results *r, const Text *lines, long n_lines, const Defaults *defaults,
-                    long *n_errors) {
-    long n = 0;
-    size_t at = 0;
+                    bool again, Text *later, long *n_errors) {
+    long number = 0, n = 0;
+    size_t at = 0, stays = 0;
     *n_errors = 0;
     if (!r->regular) return 0;
     Text file = read_file(r->path);
-    while (at < file.size) {
-        if (n == n_lines) refuse(r, n + 1, "is one more than there are requests");
+    for (bool torn = false; at < file.size && !torn; number++) {
         const char *end = memchr(file.data + at, '\n', file.size - at);
         Text line = {.data = file.data + at};
-        line.size = end ? (size_t)(end - file.data) - at : file.size - at;
-        Line request = read_line(defaults, lines[n].data, lines[n].size);
-        *n_errors += check_kept(r, n + 1, line, !end, &request);
-        free_line(&request);
-        if (!end) break;
-        at += line.size + 1;
-        n++;
+        line.size = end ? (size_t)(end - line.data) : file.size - at;
+        torn = !end;
+        const char *why = "is one more than there are requests";
+        if (number < n_lines) {
+            Line request = read_line(defaults, lines[number].data, lines[number].size);
+            why = unlike(&request, line);
+            free_line(&request);
+        }
+        bool error = false, result = torn ? !why || number : is_result(line, &error);
+        if (!result) refuse(r, number + 1, why ? why : "is no result", true);
+        if (why && !again) refuse(r, number + 1, why, false);
+        at += line.size + !torn;
+        if (why || torn) continue;
+        *n_errors += error;
+        if (n == number) n++, stays = at;
+        else text_add(&later[number], line.data, line.size + 1);
     }
-    if (grown_cut(r->file, at)) fail_to_write(r);
+    if (grown_cut(r->file, stays)) fail_to_write(r);
     free(file.data);
     return n;
 }

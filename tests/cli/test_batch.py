@@ -361,6 +361,7 @@ def test_usage(run, bare, tmp_path):
         (["--batch", "-", "-np", "1,2"], "--batch takes one number"),
         (["--batch", "-", "-p", "x"], "means nothing for --batch"),
         (["-o", "x"], "means nothing for generation"),
+        (["--batch", "x", "--again"], "--again is for -o FILE"),
         (["--batch", "-", "--ids"], "means nothing"),
     ):
         done = run(bare, *arguments, input=b"")
@@ -461,6 +462,45 @@ def test_refuses_results_of_other_requests(run, reference, tmp_path):
         done = run(model, "--batch", requests, "-o", out)
         assert done.returncode == 1 and message in done.stderr and "name a new file" in done.stderr
         assert out.read_bytes() == other
+
+
+def test_what_another_run_gave_is_refused_or_made_again(run, stories, tiny, tmp_path):
+    """A result says what it was made by; one that does not fit is named, and --again makes it, and
+    no other, anew."""
+    out, file = tmp_path / "out", tmp_path / "in"
+    requests = [{"id": i, "prompt": "One day", "max_tokens": 4, "seed": i} for i in range(4)]
+
+    def ask(model: Path, *options: object):
+        file.write_bytes(lines_of(requests))
+        return run(model, "--batch", file, "-o", out, *options)
+
+    assert ask(stories).returncode == 0
+    first = out.read_bytes()
+    requests[1]["max_tokens"] = 5
+    for model, options, said in (
+        (tiny, [], "line 1 was made by another model"),
+        (stories, ["--temp", 0.1], "line 1 was made with other options"),
+        (stories, ["-ctk", "q8"], "line 1 was made with other options"),
+        (stories, ["-c", 64], "line 1 was made with other options"),
+        (stories, [], "line 2 was made for another request"),
+    ):
+        done = ask(model, *options)
+        assert done.returncode == 1 and said in done.stderr and "--again" in done.stderr
+        assert out.read_bytes() == first
+    done = ask(stories, "--again", "-t", 1, "-np", 2)  # these change no result
+    assert done.returncode == 0 and "\n1 request and 3 that were done before" in done.stderr
+    again = out.read_bytes()
+    (tmp_path / "fresh").write_bytes(b"")
+    assert run(stories, "--batch", file, "-o", tmp_path / "fresh").returncode == 0
+    assert again == (tmp_path / "fresh").read_bytes() != first
+    for text in (first, first + first, first + b"{", b'{"id": 0, "tokens": [1], "stopped": "eos"}\n'):
+        out.write_bytes(text)
+        assert ask(stories, "--again").returncode == 0 and out.read_bytes() == again
+    assert "\n4 requests; " in ask(tiny, "--again").stderr
+    for text in (b"my notes", b"my notes\n", first + b"notes\n", b'{"a": 1}\n'):
+        out.write_bytes(text)
+        done = ask(stories, "--again")
+        assert done.returncode == 1 and "--again" not in done.stderr and out.read_bytes() == text
 
 
 def test_one_writer_at_a_time(run, reference, tmp_path):

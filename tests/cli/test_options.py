@@ -69,6 +69,7 @@ OPTIONS = {  # option and value: the verbs that use it
     "--svg FILE.svg": "--kv",
     "-np 1": "--bench --batch",
     "-o FILE": "--batch",
+    "--again": "--batch",
     "--json": "generation --kv --info --bench --classify",
     "--heads-max 1": "--heads",
     "--no-cost": "--heads",
