@@ -447,8 +447,14 @@ def test_what_cannot_be_forced(models):
     assert free.choices[0].message.tool_calls is None
 
 
-def form_of(models, name: str) -> server_tools.Format | None:
-    return server_tools.format_of(models[name], TEMPLATES[name], FUNCTIONS)
+def functions_of(calls) -> list[dict]:
+    """The tools, and others that are called."""
+    known = {x["name"] for x in FUNCTIONS}
+    return [*FUNCTIONS, *({"name": name} for name, _ in calls if name not in known)]
+
+
+def form_of(models, name: str, calls=()) -> server_tools.Format | None:
+    return server_tools.format_of(models[name], TEMPLATES[name], functions_of(calls))
 
 
 FOUND = [  # template, text, what is said, calls
@@ -461,7 +467,63 @@ FOUND = [  # template, text, what is said, calls
         [("now", {}), ("weather", {"city": "\u00e9"})],
     ),
     ("hermes", '<tool_call>\n{"name": "now", "arguments": {}}', "", [("now", {})]),
-    ("hermes", '<tool_call>{"name": "now", "argu', '<tool_call>{"name": "now", "argu', []),
+    ("hermes", 'Ah.\n<tool_call>{"name": "now", "argu', "Ah.", []),
+    ("hermes", 'Ah.<tool_call>{"arguments": {"a": "b', "Ah.", []),
+    ("hermes", "Ah. <tool_call>\n", "Ah.", []),
+    ("hermes", '<tool_call>{"name": "then', "", []),
+    (
+        "hermes",
+        '<tool_call>{"name": "now", "arguments": {}, "id": {"a": "}"}}</tool_call>\nDone.',
+        "Done.",
+        [("now", {})],
+    ),
+    (
+        "hermes",
+        'I look.\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>\nDone.\n',
+        "I look.\n\nDone.\n",
+        [("now", {})],
+    ),
+    (
+        "hermes",
+        '<tool_call>\n{"arguments": {"city": "}\\"\u00e9"}, "name": "weather"}\n</tool_call>\n'
+        '<tool_call>{"id": "a1", "type": "function", "name": "now", "arguments": "{\\"a\\": 1}"}'
+        "</tool_call>",
+        "",
+        [("weather", {"city": '}"\u00e9'}), ("now", {"a": 1})],
+    ),
+    (
+        "hermes",
+        '<tool_call>{"function": {"name": "now", "arguments": null}}</tool_call> Yes.',
+        "Yes.",
+        [("now", {})],
+    ),
+    *(
+        ("hermes", f"<tool_call>{text}</tool_call>", f"<tool_call>{text}</tool_call>", [])
+        for text in (
+            '{"name": "Anna", "arguments": {}}',
+            '{"arguments": [], "name": "Anna"}',
+            '{"name": "now", "arguments": "Oslo"}',
+            '{"arguments": {"a": NaN}, "name": "now"}',
+            '{"arguments": {}, "name": "now", }',
+        )
+    ),
+    (
+        "mistral",
+        '[TOOL_CALLS][{"arguments": {"a": 1}, "name": "now"}, {"id": "x", "name": "b", '
+        '"arguments": "{}"}]',
+        "",
+        [("now", {"a": 1}), ("b", {})],
+    ),
+    (
+        "mistral",
+        '[TOOL_CALLS][{"name": "now", "arguments": {}, "id": "a"}, {"name": "b", "arguments": {}}]',
+        "",
+        [("now", {}), ("b", {})],
+    ),
+    ("llama", '{"name": "Anna"}', '{"name": "Anna"}', []),
+    ("llama", '{"name": "now', '{"name": "now', []),
+    ("llama", '<|python_tag|>{"name": "now', "", []),
+    ("llama", '{"name": "nowhere", "parameters": {}}', '{"name": "nowhere", "parameters": {}}', []),
     ("hermes", "a <tool_call>{}</tool_call> b", "a <tool_call>{}</tool_call> b", []),
     (
         "mistral",
@@ -504,7 +566,7 @@ FOUND = [  # template, text, what is said, calls
     (
         "mistral-11",
         'Yes.[TOOL_CALLS]now[ARGS]{}[TOOL_CALLS]b[CALL_ID]1[ARGS]{"c": "]"} and',
-        "Yes.and",
+        "Yes. and",
         [("now", {}), ("b", {"c": "]"})],
     ),
     ("mistral-13", "[TOOL_CALLS]now[CALL_ARGS]{}", "[TOOL_CALLS]now[CALL_ARGS]{}", []),
@@ -573,7 +635,7 @@ def read(reader: Reader, text: str, size: int) -> dict:
 @pytest.mark.parametrize("size", [1, 7, 10**6])
 def test_calls_that_are_found(models, name, text, said, calls, size):
     """Whole, and in pieces of a stream."""
-    form = form_of(models, name)
+    form = form_of(models, name, calls)
     kind = TaggedReader if isinstance(form, server_tools.Tagged) else Reader
     found = read(kind(form, False, False), text, size)
     called = [x["function"] for x in found.get("tool_calls", [])]
@@ -585,13 +647,37 @@ def test_calls_that_are_found(models, name, text, said, calls, size):
 def test_the_server_finds_them(models, name, text):
     """What a grammar has a model write, whole and streamed."""
     form = {"type": "grammar", "syntax": "lark", "definition": f"start: {server_tools.lark(text)}"}
-    options = dict(messages=QUESTION, tools=TOOLS, max_tokens=600, seed=1)
+    wanted = next(calls for known, its, _, calls in FOUND if (known, its) == (name, text))
+    tools = [{"type": "function", "function": x} for x in functions_of(wanted)]
+    options = dict(messages=QUESTION, tools=tools, max_tokens=600, seed=1)
     options["extra_body"] = {"response_format": form}
     answer = ask(models[name], **options)
     called = [x.function for x in answer.choices[0].message.tool_calls]
-    wanted = next(calls for known, its, _, calls in FOUND if (known, its) == (name, text))
     assert [(c.name, json.loads(c.arguments)) for c in called] == wanted
     check_stream(ask(models[name], stream=True, **options), answer)
+
+
+@pytest.mark.parametrize("name", ["llama", "hermes", "harmony"])
+def test_what_a_schema_asks_for_is_no_call(models, name):
+    """Even if it looks like one: the grammar has no room for calls."""
+    schema = {"const": {"name": "now", "parameters": {}}}
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    options = dict(messages=QUESTION, tools=TOOLS, max_tokens=600, seed=1, response_format=form)
+    answer = ask(models[name], **options)
+    message = answer.choices[0].message
+    assert message.tool_calls is None and json.loads(message.content) == schema["const"]
+    check_stream(ask(models[name], stream=True, **options), answer)
+
+
+def test_halves_of_pairs_in_arguments(models):
+    """UTF-8 has no room for them, so that they stay escaped."""
+    call = r'<tool_call>{"arguments": {"a": "\ud800"}, "name": "now"}</tool_call>'
+    (found,) = read(Reader(form_of(models, "hermes"), False, False), call, 9)["tool_calls"]
+    assert found["function"]["arguments"] == r'{"a": "\ud800"}'
+    call = r'<tool_call><function=now><parameter=a>"\ud800"</parameter></function></tool_call>'
+    form = form_of(models, "qwen-coder")
+    (found,) = read(TaggedReader(form, False, False), call, 9)["tool_calls"]
+    assert found["function"]["arguments"] == r'{"a": "\ud800"}'
 
 
 @pytest.mark.parametrize(
@@ -663,6 +749,11 @@ HARMONY = [  # text, message, calls
         [("now", '{"a": 1}')],
     ),
     ("It is 4.", {"content": "It is 4."}, []),
+    (
+        "<|channel|>final<|message|>Ah.<|end|><|start|>assistant<|channel|>commentary to=functions.n",
+        {"content": "Ah."},
+        [],
+    ),
 ]
 
 
@@ -671,7 +762,7 @@ def test_thoughts_are_found(models, size):
     for text, message in THOUGHT:
         assert read(Reader(None, True, False), text, size) == {"role": "assistant", **message}, text
     for text, message, calls in HARMONY:
-        form = form_of(models, "harmony")
+        form = form_of(models, "harmony", calls)
         found = read(HarmonyReader(form, False, False), text, size)
         called = [x["function"] for x in found.pop("tool_calls", [])]
         assert [(c["name"], c["arguments"]) for c in called] == calls
@@ -691,7 +782,8 @@ def merged(parts) -> list[list[str]]:
 @pytest.mark.parametrize("name", sorted(set(TEMPLATES) - {"thinking"}))
 def test_a_stream_is_the_whole(models, name):
     """Texts of marks, halves of marks and noise, in any pieces."""
-    rng, form = random.Random(name), form_of(models, name)
+    calls = [call for known, _, _, calls in FOUND if known == name for call in calls]
+    rng, form = random.Random(name), form_of(models, name, calls)
     words = [text for known, text, *_ in FOUND if known == name] + [text for text, *_ in HARMONY]
     words += [
         *(form.openers + form.marks + (form.close, form.end) if form else ()),

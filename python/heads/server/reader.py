@@ -53,6 +53,7 @@ class Reader:
         self.blank = ""  # white space that was read last: it is said if something follows it
         self.fresh = False  # nothing was said in this state: its leading white space is dropped
         self.n_calls, self.complete = 0, True  # the last call
+        self.silent, self.after_call = True, False  # nothing was said; nothing since the last call
         self.thoughts: list[tuple[int, int]] = []  # where they lie in the text
         self.state = self._first
         if opened:
@@ -79,6 +80,7 @@ class Reader:
         said = text.rstrip()
         self.blank, self.fresh = text[len(said) :], self.fresh and not said
         if said:
+            self.silent, self.after_call = self.silent and kind != SAID, False
             self._part(kind, said)
 
     def _turn(self, state) -> bool:
@@ -127,7 +129,7 @@ class Reader:
         if self._until(SAID, self.form.marks if self.form else ()):
             self.state = self._opening
             return True
-        if self.over and self.blank:
+        if self.over and self.blank and not self.after_call:
             self._part(SAID, self.blank)
             self.blank = ""
         return False
@@ -140,32 +142,65 @@ class Reader:
         name = self.form.name.match(self.rest, at)
         if not name:
             return None if self.rest[at:].strip() else 0
-        between = begun(self.rest[name.end() :], self.form.betweens)
+        rest = self.rest[name.end() :]
+        if not self.form.knows(name[1], half=not rest):
+            return None
+        between = begun(rest, self.form.betweens)
         return (name[1], name.end() + between - 1) if between else between
 
     def _open(self, literals) -> bool | None:
         """Begins a call. False: more of the text will tell; None: there is none."""
         header = self._header(literals)
-        if header == 0 and not self.over:
-            return False
-        if not header:
-            return None
-        self._take(header[1])
-        return self._call(header[0], self._arguing)
+        if header:
+            self._take(header[1])
+            return self._call(header[0], self._arguing)
+        before = begun(self.rest, self.form.objects(literals)) if header is None else 0
+        if before:
+            self.object = self._take(before - 1)
+            self.depth, self.quoted, self.state = 0, False, self._collecting
+            return True
+        return False if before == 0 and not self.over else None
 
     def _opening(self) -> bool:
         opened = self._open(self.form.openers)
-        if opened is None:
+        if opened is not None:
+            return opened
+        tag = not self.rest.lstrip().startswith("{")
+        if tag and self._header(self.form.openers) == 0:  # the end came first
+            self.after_call = bool(self._take(len(self.rest)))
+        else:
             self._say(SAID, self._take(1))
-            self.state = self._saying
-        return opened is not False
+        self.state = self._saying
+        return True
 
     def _call(self, name: str, state) -> bool:
-        self._turn(state)
+        """White space before it is said if something was said there, and something follows."""
+        if self.silent:
+            self.blank, self.fresh = "", True
         self.parts.append(("name", name))
+        self.state, self.after_call = state, True
         self.n_calls += 1
         self.complete, self.depth, self.quoted = False, 0, False
         return True
+
+    def _collecting(self) -> bool:
+        """A call as an object whose keys are in no order that could be told as it comes."""
+        end, whole = self._bracketed()
+        self.object += self._take(end)
+        if not whole:
+            return False  # nothing is left of half a call
+        found = self.form.call(self.object[self.object.index("{") :])
+        if found:
+            self._call(found[0], self._closing_object)
+            self.parts.append(("arguments", found[1]))
+            self.complete = True
+        else:
+            self._say(SAID, self.object)
+            self.state = self._saying
+        return True
+
+    def _closing_object(self) -> bool:
+        return self._behind(self.form.close.partition("}")[2], self._closed)
 
     def _arguing(self) -> bool:
         """The object itself is not parsed: arguments are what the model wrote."""
@@ -173,6 +208,15 @@ class Reader:
             self.parts.append(("arguments", "{}"))
             self.state, self.complete = self._closing, True
             return True
+        end, self.complete = self._bracketed()
+        if self.complete:
+            self.state = self._closing
+        if end:
+            self._part("arguments", self._take(end))
+        return self.complete
+
+    def _bracketed(self) -> tuple[int, bool]:
+        """How far the object goes that the rest goes on with, and whether it ends there."""
         end = len(self.rest)
         for found in BRACKETS.finditer(self.rest):
             c = found[0]
@@ -183,14 +227,22 @@ class Reader:
             elif not self.quoted and len(c) == 1:
                 self.depth += 1 if c in "{[" else -1
             if self.depth == 0:
-                end, self.complete, self.state = found.end(), True, self._closing
-                break
-        if end:
-            self._part("arguments", self._take(end))
-        return self.complete
+                return found.end(), True
+        return end, False
 
     def _closing(self) -> bool:
+        if self.form.close.startswith("}") and self.rest.lstrip().startswith(","):
+            self.depth, self.quoted, self.state = 1, False, self._passing
+            return True
         return self._behind(self.form.close, self._closed)
+
+    def _passing(self) -> bool:
+        """Other keys behind the arguments, such as an id."""
+        end, whole = self._bracketed()
+        self._take(end - whole)
+        if whole:
+            self.state = self._closing
+        return whole
 
     def _closed(self) -> bool:
         """Another call, or the mark behind the last."""
@@ -253,6 +305,8 @@ class HarmonyReader(Reader):
     def _first(self) -> bool:
         head = begun(self.rest, self.HEADS)
         at = self.rest.find(self.BODY)
+        if head and at < 0 and self.over:
+            self._take(len(self.rest))  # half of a head
         if head is None or (self.over and at < 0):
             self.state, self.form = self._saying, None  # it is not written so
             return True
@@ -260,7 +314,8 @@ class HarmonyReader(Reader):
             return False
         start, head = self.n_read, self._take(at + len(self.BODY))
         to = re.search(r"to=(functions\.)?([\w.-]+)", head)
-        if to and to[1] and self.form:
+        if to and to[1] and self.form and self.form.knows(to[2]):
+            self._turn(self._arguing)
             return self._call(to[2], self._arguing)
         if to or re.search(r"<\|channel\|>\s*analysis", head):
             self.thoughts.append((start, start))

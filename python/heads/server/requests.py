@@ -37,6 +37,7 @@ class Request:
     end: str = PROMPT  # how a chat's prompt ends
     lang: str | None = None  # that the texts of an encoder-decoder are in
     grammar: str | None = None  # that the texts keep to, in llguidance's form
+    is_json: bool = False  # it is of JSON, so no tool is called
     tools: list[dict] = field(default_factory=list)
     tool_choice: str = "none"  # none, auto, required, or = and the name of a function
     several_calls: bool = True
@@ -241,6 +242,7 @@ def _request(
         _stream_usage(body),
     )
     request.grammar = _grammar(body)
+    request.is_json = bool(request.grammar) and body["response_format"]["type"] != "grammar"
     request.by_chance = any(body.get(name) is not None for name in CHANCES)
     return request
 

@@ -78,12 +78,14 @@ class Answer(Asked):
         return self.model.eos_ids() + ([] if call is None else [call])
 
     def _reader(self) -> Reader | None:
+        free = self.request.tool_choice in ("none", "auto")
+        form = None if free and self.request.is_json else self.format
         if self.harmony:
-            return HarmonyReader(self.format, False, False)
-        if not (self.format or self.thinks):
+            return HarmonyReader(form, False, False)
+        if not (form or self.thinks):
             return None
-        kind = TaggedReader if isinstance(self.format, Tagged) else Reader
-        return kind(self.format, self.thinks, self.opened)
+        kind = TaggedReader if isinstance(form, Tagged) else Reader
+        return kind(form, self.thinks, self.opened)
 
     def _matcher(self):
         forced, asked = self._forced_calls(), self.request.grammar

@@ -34,12 +34,38 @@ class Format:
     betweens = ('","arguments":{', '"}')  # from the name to the arguments' first character
     close, end = "}</tool_call>", ""  # behind the arguments, and behind all calls
     forcible = True
+    names: frozenset[str] = frozenset()  # of the tools that may be called
 
     def __init__(self, model: Model):
         self.model = model
 
     def mark(self, text: str) -> str:
         return mark(self.model, text)
+
+    def knows(self, name: str, half: bool = False) -> bool:
+        """Whether a tool has this name, or one that begins so."""
+        return any(known.startswith(name) for known in self.names) if half else name in self.names
+
+    def objects(self, literals) -> tuple[str, ...]:
+        """Up to the brace of a call as an object, where marks tell it from a text."""
+        heads = [x[: x.rindex("{") + 1] for x in literals if x.endswith('{"name":"')]
+        return tuple(heads) if self.marks else ()
+
+    def call(self, text: str) -> tuple[str, str] | None:
+        """The name and the arguments of such an object, whose keys are in any order, and whose
+        arguments may be JSON in a string; None: it is no call."""
+        try:
+            found = json.loads(text)
+            inner = found.get("function")
+            found = inner if isinstance(inner, dict) else found
+            arguments = found.get(self.key) or {}
+            arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+            known = isinstance(found.get("name"), str) and self.knows(found["name"])
+            return (
+                (found["name"], written(arguments)) if known and type(arguments) is dict else None
+            )
+        except (ValueError, RecursionError):
+            return None
 
     def schema(self, tools: list[dict]) -> dict:
         """Of one call as an object."""
@@ -167,10 +193,10 @@ class Tagged(Format):
         if not self.is_text(call, argument):
             try:
                 plain = {"True": "true", "False": "false", "None": "null"}.get(text, text)
-                return json.dumps(json.loads(plain), ensure_ascii=False, allow_nan=False)
+                return written(json.loads(plain))
             except (ValueError, RecursionError):
                 pass  # a string, then
-        return json.dumps(text, ensure_ascii=False)
+        return written(text)
 
 
 class DeepSeekTagged(Tagged):
@@ -243,6 +269,16 @@ def up_to(model: Model, text: str) -> str:
     return f"thinking: ANY {mark(model, text)}\nANY: /(.|\\n)*/\n"
 
 
+def written(value) -> str:
+    """As JSON, in letters that UTF-8 has. Errors: ValueError, a number is none."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a pair
+        return json.dumps(value)
+    return text
+
+
 def lark(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
@@ -263,6 +299,13 @@ def one_of(call: str, tools: list[dict]) -> str:
 
 def format_of(model: Model, template: str, tools: list[dict]) -> Format | None:
     """The one that a template writes calls of these functions in; None: it is none of these."""
+    form = _form(model, template, tools)
+    if form:
+        form.names = frozenset(tool["name"] for tool in tools)
+    return form
+
+
+def _form(model: Model, template: str, tools: list[dict]) -> Format | None:
     if "<arg_key>" in template:
         return None
     if "<tool_call>" in template:
