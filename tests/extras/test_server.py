@@ -18,6 +18,7 @@ import numpy as np
 import openai
 import pytest
 from conftest import STORIES, Server, run
+from lm_eval.models.gguf import get_result
 
 import heads
 from heads._batch import Sampling
@@ -172,6 +173,35 @@ def test_echo_with_logprobs(stories):
         assert "".join(got.tokens[1:]) == choice.text and choice.text.startswith(prompt)
         for token, at in zip(got.tokens[1:], got.text_offset[1:]):  # the first is BOS
             assert choice.text[at:].startswith(token)
+
+
+@pytest.mark.parametrize("context", ["Once \u732c", " Two  dogs", "<s> and </s>", "A"])
+def test_offsets_are_of_the_text(stories, context):
+    """Where a character is several tokens: the harness finds a continuation by its offset, and no
+    piece is lost among the likeliest."""
+    prompt = context + " \u732c\u732b met"
+    options = dict(model="stories", prompt=prompt, max_tokens=1, temperature=0, logprobs=10)
+    choice = client(stories).completions.create(echo=True, **options).choices[0]
+    got = choice.logprobs
+    with heads.Model(STORIES) as m:
+        ids, n = m.encode(prompt), len(m.encode(context))
+        assert ids[:n] == m.encode(context)
+        rows = log_softmax(m.logits(ids))
+    want = sum(rows[i - 1][ids[i]] for i in range(n, len(ids)))
+    assert get_result(got.model_dump(), len(context))[0] == pytest.approx(want, abs=1e-4)
+    pieces = [name for name in got.tokens if name.startswith("bytes:")]
+    assert len(pieces) >= 6 and len(set(pieces)) > 3
+    for name, at in list(zip(got.tokens, got.text_offset))[1:]:  # the first is BOS
+        rest = choice.text[at:]
+        assert rest.startswith((name, name.lstrip()) if at == 0 else name) or (
+            name in pieces and rest[0] in "\u732c\u732b"
+        )
+    assert all(len(top) == 10 for top in got.top_logprobs[1:])
+    alone = client(stories).completions.create(**options).choices[0].logprobs
+    assert alone.text_offset == [0] and alone.tokens == got.tokens[-1:]
+    stream = client(stories).completions.create(echo=True, stream=True, **options)
+    told = [part.choices[0].logprobs.text_offset for part in stream if part.choices]
+    assert sum(told, []) == got.text_offset
 
 
 def test_echo_of_a_prompt_of_one_token(stories):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from .. import _grammars as grammars
 from .._batch import GenerateJob, Job, Likely, ScoreJob
 from .answers import Asked
+from .likely import Offsets, of_chat, of_text
 from .messages import Refused
 from .reader import SAID, THOUGHT, HarmonyReader, Inputs, Reader, TaggedReader
 from .requests import Request
@@ -63,7 +64,7 @@ class Answer(Asked):
         self.readers = [self._reader() for _ in self.jobs]
         self.inputs = [Inputs(request.custom) for _ in self.jobs]
         self.reported = [0] * len(self.jobs)  # tokens whose log-probabilities were sent
-        self.offsets = [0] * len(self.jobs)  # characters of these
+        self.offsets: dict[int, Offsets] = {}  # of these, where they are asked for
 
     def _thought_begun(self) -> bool:
         """Whether the prompt ends with the beginning of a thought."""
@@ -194,33 +195,21 @@ class Answer(Asked):
         likely = job.likely[self.reported[index] :]
         self.reported[index] += len(likely)
         if self.request.is_chat:
-            return {"content": [self._of_chat(x) for x in likely]}
+            return {"content": [of_chat(self.model, x) for x in likely]}
         number = index // self.request.n
         prompt = self.prompts[number] if self.request.echo and whole else []
         first = [Likely(id, float("nan"), []) for id in prompt[:1]]
         rest = self.scores[number].likely if len(prompt) > 1 else []
-        return self._of_text(index, [*first, *rest, *likely])
+        likely = [*first, *rest, *likely]
+        return of_text(self.model, likely, [self._offset(index, x.id) for x in likely])
 
-    def _of_chat(self, x: Likely) -> dict:
-        def entry(id: int, value: float) -> dict:
-            text, data = self.model.token_text(id), self.model.token_bytes(id)
-            return {"token": text, "logprob": value, "bytes": list(data)}
-
-        return {**entry(x.id, x.log_probability), "top_logprobs": [entry(*t) for t in x.top]}
-
-    def _of_text(self, index: int, likely: list[Likely]) -> dict:
-        texts = [self.model.token_text(x.id) for x in likely]
-        offsets = []
-        for x in likely:
-            offsets.append(self.offsets[index])
-            self.offsets[index] += len(self.model.token_text(x.id, skip_special=True))
-        known = [None if x.log_probability != x.log_probability else x for x in likely]
-        return {
-            "tokens": texts,
-            "token_logprobs": [x and x.log_probability for x in known],
-            "top_logprobs": [x and {self.model.token_text(i): p for i, p in x.top} for x in known],
-            "text_offset": offsets,
-        }
+    def _offset(self, index: int, id: int) -> int:
+        """Where the next token of a text begins."""
+        if index not in self.offsets:
+            r, number = self.request, index // self.request.n
+            prompt = [] if self.model.shape.source_vocab else self.prompts[number]
+            self.offsets[index] = Offsets(self.model, prompt, r.prompts[number], r.echo)
+        return self.offsets[index].next(id)
 
     def whole(self) -> dict:
         choices = [
