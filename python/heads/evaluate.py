@@ -14,8 +14,8 @@ from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, setup_logging
 from tqdm import tqdm
 
-from ._batch import GenerateJob, Sampling, ScoreJob
-from ._native import HeadsError
+from ._batch import BOUNDS, GenerateJob, Sampling, ScoreJob
+from ._native import HeadsError, InputError
 from .model import Model
 
 
@@ -106,10 +106,21 @@ class HeadsLM(TemplateLM):
     def _generation(self, context: str, gen_kwargs: dict) -> GenerateJob:
         options = normalize_gen_kwargs(gen_kwargs, 256)
         stops = handle_stop_sequences(options.pop("until", None), eos=None)
-        most = options.pop("max_gen_toks")
-        options.pop("do_sample", None)
-        sampling = Sampling(**{"temperature": 0.0, **options})
-        ids = self.tok_encode(context)[-(self.model.context - most) :]
+        most, room = options.pop("max_gen_toks"), self.model.context
+        if not 0 < most < room:
+            raise InputError(
+                f"max_gen_toks is {most} and the context has room for {room} tokens, a prompt's too; "
+                f"give --gen_kwargs max_gen_toks=N, with N from 1 to {room - 1}"
+            )
+        temperature = 1.0 if options.pop("do_sample", False) else 0.0
+        unknown = options.keys() - BOUNDS.keys()
+        if unknown - {"num_beams"} or options.pop("num_beams", 1) != 1:
+            known = ", ".join(["until", "max_gen_toks", "do_sample", *BOUNDS])
+            raise InputError(
+                f"gen_kwargs: {', '.join(sorted(unknown))} is not supported here; known are {known}"
+            )
+        sampling = Sampling(**{"temperature": temperature, **options})
+        ids = self.tok_encode(context)[-(room - most) :]
         return GenerateJob(self.model, ids, most, sampling, [s.encode() for s in stops if s])
 
 

@@ -10,6 +10,9 @@ import sys
 import pytest
 from conftest import ROOT, STORIES
 
+import heads
+import heads.evaluate as evaluate_module
+
 ITEMS = [
     {"text": "Once upon a", "choices": [" time", " xylophone"], "answer": 0},
     {"text": "One fine", "choices": [" the", " day"], "answer": 1},
@@ -71,3 +74,30 @@ def test_what_is_refused_is_a_sentence(args, says):
     done = evaluate(*args)
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1 and last.startswith("heads: ") and says in last, done.stderr[-2000:]
+
+
+def test_what_a_text_is_asked_for():
+    """The prompt keeps its end, whatever is asked for; what is not supported is named."""
+    lm = evaluate_module.HeadsLM(str(STORIES), context=64)
+    context, ids = "One day, a dog " * 20, lm.tok_encode("One day, a dog " * 20)
+    for most in (1, 63):
+        job = lm._generation(context, {"max_gen_toks": most})
+        assert job.prompt == ids[most - 64 :] and job.max_tokens == most
+    for options, says in (
+        ({"max_gen_toks": 64}, "max_gen_toks is 64 and the context has room for 64 tokens"),
+        ({"max_gen_toks": 300}, "max_gen_toks=N, with N from 1 to 63"),
+        ({"max_gen_toks": 0}, "max_gen_toks is 0"),
+        ({"num_beams": 4}, "gen_kwargs: num_beams is not supported"),
+        ({"typical_p": 1, "a": 2}, "gen_kwargs: a, typical_p is not supported"),
+        ({"top_p": "x"}, "top_p: expected a number"),
+    ):
+        with pytest.raises(heads.InputError, match=says):
+            lm._generation(context, {"max_gen_toks": 1, **options})
+    for options, want in (
+        ({}, (0, 1, 1)),
+        ({"do_sample": False, "temperature": 0.7, "num_beams": 1}, (0, 1, 1)),
+        ({"do_sample": True}, (1, 1, 1)),
+        ({"do_sample": True, "temperature": 0.7, "top_p": 0.5}, (0.7, 0.5, 1)),
+    ):
+        found = lm._generation(context, {"max_gen_toks": 1, **options}).sampling
+        assert (found.temperature, found.top_p, found.repeat_penalty) == want
