@@ -78,6 +78,7 @@ class Checkpoint:
     ):
         self.path: str = arguments.path("path", path)
         self._options = (threads, kv, context, chunk, isa)
+        self._longest: int | None = None  # of text_ids, once it is known
         self._open()
         _open_models.add(self)
 
@@ -241,6 +242,14 @@ class Checkpoint:
         ids, data, opened = INTS(), arguments.utf8("texts", text), self._handles
         n = calls.text_ids(opened.model, self._text(), data, len(data), byref(ids))
         return taken(ids, n)
+
+    def _n_cut(self, text: Prompt, ids: Sequence[int]) -> int:
+        """How many tokens of a text its text_ids leave out."""
+        if self._longest is None:
+            self._longest = len(self.text_ids("a " * self.shape.context))
+        if not isinstance(text, str) or len(ids) < self._longest:
+            return 0
+        return len(self.encode(text)) - len(ids)
 
     def _encoded(self, name: str, text: str, special: bool = True) -> list[int]:
         return self.encode(arguments.utf8(name, text), special)

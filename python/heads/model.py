@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from ctypes import byref
@@ -51,6 +52,8 @@ class Model(Writer):
     What a text gives has the bits of ./run. Errors are a HeadsError with the engine's sentence:
     FileError (the checkpoint), ContextError (too long a text), InputError (what is refused).
     """
+
+    _warned = False  # of a text that was cut
 
     # ---- what it says of texts that are given ----
 
@@ -189,11 +192,27 @@ class Model(Writer):
 
     def embed(self, texts: Prompt | Iterable[Prompt]) -> Floats:
         """The vector of a text, float32 [n_embd], or of each of several, [texts][n_embd]: pooled
-        as the checkpoint says, as by ./run --embed. Errors: it does not say how."""
+        as the checkpoint says, as by ./run --embed. A text that is longer than the checkpoint
+        allows is cut; the first one warns. Errors: it does not say how."""
         several = arguments.prompts("texts", texts)
-        given = [(self.text_ids(t), 0) for t in ([texts] if several is None else several)]
+        each = [texts] if several is None else several
+        given = [(self.text_ids(text), 0) for text in each]
+        if not self._warned:
+            self._warn_of_a_cut(each, given)
         vectors = classes.vectors(self, given)
         return vectors[0] if several is None else vectors
+
+    def _warn_of_a_cut(self, texts: Sequence[Prompt], given: Sequence[classes.Ids]) -> None:
+        for text, (ids, _) in zip(texts, given):
+            n = self._n_cut(text, ids)
+            if n > 0:
+                self._warned = True
+                warnings.warn(
+                    f"a text of {len(ids) + n} tokens is cut to {len(ids)}, as {self.path} says, and "
+                    "its vector is of its beginning; no other that is cut will be told of",
+                    stacklevel=3,
+                )
+                return
 
     @overload
     def classify(self, texts: Prompt | Pair) -> list[Label]: ...

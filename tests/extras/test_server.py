@@ -10,6 +10,7 @@ import resource
 import socket
 import threading
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -293,6 +294,27 @@ def test_vectors_are_the_modules(vectors, encoder):
     assert np.array_equal(
         np.array(create(model="encoder", input=ids[2]).data[0].embedding, np.float32), want[2]
     )
+
+
+def test_vectors_of_long_texts(vectors, encoder):
+    """A field counts those that were cut, and another refuses them; the module warns once."""
+    texts = ["a b c", "a b c d e f g " * 9, "long " * 40, "a " * 18]
+    whole = httpx.post(vectors.url + "/v1/embeddings", json={"input": texts}).json()
+    assert whole["truncated"] == 2
+    short = httpx.post(vectors.url + "/v1/embeddings", json={"input": [texts[0], texts[3]]}).json()
+    assert "truncated" not in short
+    body = {"input": texts, "truncate": False}
+    refused = httpx.post(vectors.url + "/v1/embeddings", json=body)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (400, "context_length_exceeded")
+    assert error["message"] == "input[1] has 65 tokens and this model reads 20"
+    with heads.Model(encoder) as m:
+        with pytest.warns(UserWarning, match="a text of 65 tokens is cut to 20"):
+            found = m.embed(texts)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert np.array_equal(m.embed(texts), found)
+    assert np.allclose([x["embedding"] for x in whole["data"]], found, atol=1e-6)
 
 
 def test_vectors_of_many_clients(vectors, encoder):

@@ -79,6 +79,16 @@ class VectorAnswer(Asked):
         texts = [(self.model.text_ids(text), 0) for text in request.texts]
         for ids, _ in texts:
             self.model._check_prompt(ids)
+        cut = [self.model._n_cut(text, ids) for text, (ids, _) in zip(request.texts, texts)]
+        self.n_cut = sum(n > 0 for n in cut)
+        if self.n_cut and not request.truncate:
+            place = next(i for i, n in enumerate(cut) if n > 0)
+            n = len(texts[place][0])
+            raise Refused(
+                f"input[{place}] has {n + cut[place]} tokens and this model reads {n}",
+                "input",
+                code="context_length_exceeded",
+            )
         self.job, self.base64 = VectorJob(texts, self.model.shape.vector), request.base64
 
     def all_jobs(self) -> list:
@@ -93,8 +103,10 @@ class VectorAnswer(Asked):
             for i, vector in enumerate(self.job.vectors)
         ]
         n, _ = self.spent()
+        cut = {"truncated": self.n_cut} if self.n_cut else {}
         return {
             "object": "list",
+            **cut,
             "data": data,
             "model": self.engine.model_name,
             "usage": {"prompt_tokens": n, "total_tokens": n},

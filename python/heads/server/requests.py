@@ -52,6 +52,7 @@ class VectorRequest:
 
     texts: list  # or ids
     base64: bool
+    truncate: bool = True  # texts that are longer than the checkpoint allows; else they are refused
 
 
 @dataclass
@@ -314,12 +315,13 @@ def _end(body: dict) -> str:
 
 def vector_request(body: dict, model: str) -> VectorRequest:
     """POST /v1/embeddings."""
-    check_names(body, {"input", "model", "encoding_format", *IGNORED}, model)
+    check_names(body, {"input", "model", "encoding_format", "truncate", *IGNORED}, model)
     encoding = body.get("encoding_format") or "float"
     if encoding not in ("float", "base64"):
         raise Refused("encoding_format: expected float or base64", "encoding_format")
     texts = _few(_prompts(body, "input"), "input")
-    return VectorRequest(texts, encoding == "base64")
+    truncate = body.get("truncate") is None or flag(body, "truncate")
+    return VectorRequest(texts, encoding == "base64", truncate)
 
 
 def rerank_request(body: dict, model: str) -> PairRequest:
