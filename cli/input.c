@@ -54,7 +54,14 @@ char *copy_of(const char *text, size_t size) {
     return copy;
 }
 
-Text read_stream(FILE *f, const char *name) {
+// A byte order mark says how a text is written, and is none of it.
+void drop_mark(Text *text, size_t begin) {
+    if (text->size < begin + 3 || memcmp(text->data + begin, "\xEF\xBB\xBF", 3)) return;
+    text->size -= 3;
+    memmove(text->data + begin, text->data + begin + 3, text->size - begin);
+}
+
+static Text read_all(FILE *f, const char *name) {
     enum { AT_ONCE = 1 << 16 };
     Text text = {0};
     size_t got = 1;
@@ -67,12 +74,28 @@ Text read_stream(FILE *f, const char *name) {
     return text;
 }
 
-Text read_file(const char *path) {
+Text read_stream(FILE *f, const char *name) {
+    Text text = read_all(f, name);
+    drop_mark(&text, 0);
+    return text;
+}
+
+Text read_raw(const char *path) {
     FILE *f = open_to_read(path);
     if (!f) die("cannot open %s: %s", path, strerror(errno));
-    Text text = read_stream(f, path);
+    Text text = read_all(f, path);
     fclose(f);
     return text;
+}
+
+Text read_file(const char *path) {
+    Text text = read_raw(path);
+    drop_mark(&text, 0);
+    return text;
+}
+
+size_t line_size(const char *line, size_t size) {
+    return size && line[size - 1] == '\r' ? size - 1 : size;
 }
 
 Text *split_lines(Text text, long *n) {
@@ -83,7 +106,7 @@ Text *split_lines(Text text, long *n) {
     for (*n = 0; p < end; p = newline + 1, ++*n) {
         newline = memchr(p, '\n', (size_t)(end - p));
         if (!newline) newline = end;
-        lines[*n] = (Text){.data = (char *)p, .size = (size_t)(newline - p)};
+        lines[*n] = (Text){.data = (char *)p, .size = line_size(p, (size_t)(newline - p))};
     }
     return lines;
 }

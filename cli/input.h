@@ -21,8 +21,14 @@ void text_add(Text *text, const char *data, size_t size);
 void text_format(Text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 char *copy_of(const char *text, size_t size);  // and a zero byte
 
+// All that is read is a text, of which a byte order mark is no part; read_raw leaves it.
 Text read_file(const char *path);
 Text read_stream(FILE *f, const char *name);
+Text read_raw(const char *path);
+void drop_mark(Text *text, size_t begin);  // where the text begins
+
+// All that is read by lines ends them with \n or \r\n. The size of a line without its \r:
+size_t line_size(const char *line, size_t size);
 // The *n lines of a text, without their line ends, in an array that the caller frees; their bytes
 // are borrowed from the text. The last line need not end.
 Text *split_lines(Text text, long *n);

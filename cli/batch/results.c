@@ -55,7 +55,7 @@ long resume_results(const Results *r, const Text *lines, long n_lines, const Def
     size_t at = 0, stays = 0;
     *n_errors = 0;
     if (!r->regular) return 0;
-    Text file = read_file(r->path);
+    Text file = read_raw(r->path);
     for (bool torn = false; at < file.size && !torn; number++) {
         const char *end = memchr(file.data + at, '\n', file.size - at);
         Text line = {.data = file.data + at};

@@ -27,11 +27,17 @@ static void wait_for_input(void) {
 
 // Appends a line, without its end. False: there is none.
 static bool read_line(Text *turn) {
+    static bool later;  // a line was read before
+    size_t begin = turn->size;
     int byte = getc(stdin);
     if (byte == EOF) return false;
     text_add(turn, "", 0);
     for (; byte != EOF && byte != '\n'; byte = getc(stdin))
         text_add(turn, (char[]){(char)byte}, 1);
+    if (!later) drop_mark(turn, begin);
+    later = true;
+    turn->size = begin + line_size(turn->data + begin, turn->size - begin);
+    turn->data[turn->size] = 0;
     return true;
 }
 

@@ -503,6 +503,25 @@ def test_what_another_run_gave_is_refused_or_made_again(run, stories, tiny, tmp_
         assert done.returncode == 1 and "--again" not in done.stderr and out.read_bytes() == text
 
 
+def test_line_ends_and_marks_of_windows(run, stories, tmp_path):
+    """They change no request, and a text's mark is none of it."""
+    requests = lines_of([{"id": i, "prompt": "One day", "max_tokens": 4} for i in range(3)])
+    results = []
+    for text in (requests, b"\xef\xbb\xbf" + requests.replace(b"\n", b"\r\n")):
+        (tmp_path / "in").write_bytes(text)
+        assert run(stories, "--batch", tmp_path / "in", "-o", tmp_path / "out").returncode == 0
+        results.append((tmp_path / "out").read_bytes())
+    assert results[0] == results[1]
+    (tmp_path / "out").write_bytes(b"\xef\xbb\xbf" + results[0])  # which no batch writes
+    assert run(stories, "--batch", tmp_path / "in", "-o", tmp_path / "out").returncode == 1
+    texts = []
+    for text in ("One day", "\ufeffOne day"):
+        (tmp_path / "text").write_text(text, encoding="utf-8")
+        texts.append(run(stories, "-f", tmp_path / "text", "-s", 1, "-n", 5).stdout)
+        texts.append(run(stories, "-p", "-", "-s", 1, "-n", 5, input=text.encode()).stdout)
+    assert len(set(texts)) == 1 and texts[0].startswith(b"One day")
+
+
 def test_one_writer_at_a_time(run, reference, tmp_path):
     model, requests, want = reference
     out = tmp_path / "out"

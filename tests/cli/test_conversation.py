@@ -158,6 +158,21 @@ def test_going_on_from_a_file(run, talker, tmp_path):
     assert more.stdout.startswith(messages[-1]["content"].encode() + b"\n")
 
 
+def test_line_ends_and_marks_of_windows(run, talker, tmp_path):
+    """A pipe's \\r and a byte order mark are in no message, command or file name."""
+    model, out = talker("llama"), [tmp_path / "a", tmp_path / "b"]
+    options = ["-s", 4, "-n", 9]
+    plain = chat(run, model, ["a \\", "b", "c", f"/save {out[0]}"], *options)
+    typed = f"\ufeffa \\\r\nb\r\nc\r\n/save {out[1]}\r\n/bye\r\n".encode()
+    done = run(model, "--chat", *options, input=typed)
+    assert done.stdout == plain.stdout and out[1].read_bytes() == out[0].read_bytes()
+    assert saved(out[0])[0]["content"] == "a \nb"
+    messages = write(tmp_path / "m", "a b")
+    want = run(model, "--messages", messages, *options).stdout
+    messages.write_bytes(b"\xef\xbb\xbf" + messages.read_bytes().replace(b"\n", b"\r\n"))
+    assert run(model, "--messages", messages, *options).stdout == want
+
+
 def test_an_answer_may_be_long(run, endless, tmp_path):
     """Longer than a continuation; where it is cut off, that is said."""
     done = chat(run, endless, ["a"], "--temp", 0, "-c", 2048)

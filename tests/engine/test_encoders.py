@@ -189,6 +189,8 @@ def test_embed_pools_as_the_checkpoint_says(tmp_path, run, mode, key):
     found = vectors(run, binary, "-f", tmp_path / "texts")
     expected = [expected_vector(run, binary, text, mode, True, 20) for text in TEXTS]
     assert np.abs(found - np.array(expected)).max() < 1e-6
+    (tmp_path / "texts").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(TEXTS).encode())
+    assert np.array_equal(vectors(run, binary, "-f", tmp_path / "texts"), found)
 
 
 DENSE = {"in_features": 36, "out_features": 50, "activation_function": "torch.nn.Tanh"}
