@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from io import TextIOWrapper
 from typing import TextIO
 
 
@@ -35,9 +36,12 @@ class Output:
 
 def open_streams() -> None:
     """To be called first. Where 0, 1 or 2 is closed, no file gets its number, and what is said
-    there is lost; programs that take this one's place find it closed."""
+    there is lost; programs that take this one's place find it closed. Characters that stdout's
+    encoding lacks are escaped there, as Python does on stderr."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
     sys.stdout = sys.stdout or open(os.devnull, "w")
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.stderr = sys.stderr or open(os.devnull, "w")

@@ -77,12 +77,14 @@ class Checkpoint:
         isa: str | None = None,
     ):
         self.path: str = arguments.path("path", path)
+        self._file = os.path.abspath(self.path)  # wherever the process goes
         self._options = (threads, kv, context, chunk, isa)
         self._longest: int | None = None  # of text_ids, once it is known
-        self._open()
+        self._open(self.path)
         _open_models.add(self)
 
-    def _open(self) -> None:
+    def _open(self, path: str | None = None) -> None:
+        """path: as it was given, which errors then say."""
         threads, _, context, chunk, isa = self._options
         self._opened: Opened | None = None
         self._why_closed = f"heads.Model({self.path!r}) is closed"
@@ -92,7 +94,7 @@ class Checkpoint:
         options.n_threads = arguments.default_or_whole("threads", threads)
         options.n_threads = options.n_threads or _threads_of_environment()
         options.isa = None if isa is None else arguments.c_string("isa", isa)
-        model = Handle(calls.model_open(os.fsencode(self.path)), calls.model_close)
+        model = Handle(calls.model_open(os.fsencode(path or self._file)), calls.model_close)
         self.shape: Any = calls.model_shape(model)
         tokenizer = None
         try:
@@ -156,7 +158,7 @@ class Checkpoint:
         await asyncio.to_thread(self.close)  # which waits for a pass
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.path, *self._options)
+        return type(self), (self._file, *self._options)
 
     def __repr__(self) -> str:
         closed = "" if self._opened else ", closed"

@@ -5,6 +5,7 @@ HEADS_INSTALLED=1 python -m pytest tests/python/test_python.py    of the install
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import pickle
@@ -304,6 +305,22 @@ def test_threads_take_turns(model):
 def test_pickled(model):
     copy = pickle.loads(pickle.dumps(model))
     assert copy.generate("Once", 9, seed=1) == model.generate("Once", 9, seed=1)
+
+
+def test_a_relative_path_is_of_the_folder_that_it_was_given_in(tmp_path, stories, monkeypatch):
+    for name, data in (("a", stories.read_bytes()), ("b", b"another file")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "m.bin").write_bytes(data)
+    monkeypatch.chdir(tmp_path / "a")
+    with heads.Model("m.bin", threads=1) as m:
+        want = m.generate("Once", 5)
+        monkeypatch.chdir(tmp_path / "b")
+        for other in (copy.copy(m), pickle.loads(pickle.dumps(m))):
+            assert other.generate("Once", 5) == want
+            other.close()
+        assert in_child(lambda: m.generate("Once", 5)) == want.encode()
+        with pytest.raises(heads.FileError, match="^[^/]*m.bin"):
+            heads.Model("m.bin")
 
 
 def in_child(work) -> bytes:
@@ -681,3 +698,11 @@ def test_the_text_of_a_template(tmp_path, stories, model):
     with heads.Model(tmp_path / "talker.bin") as talker:
         assert template_text(talker) == talkers.PLAIN
     assert template_text(model) == ""
+
+
+def test_what_stdouts_encoding_lacks_is_escaped():
+    """As `heads serve 模型.bin` names its model where Windows' code page knows no Chinese."""
+    code = "from heads.exporter.streams import open_streams as o; o(); print('模型.bin')"
+    env = {**os.environ, "PYTHONIOENCODING": "cp1252", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, timeout=60)
+    assert done.stdout.strip() == rb"\u6a21\u578b.bin", done.stderr
