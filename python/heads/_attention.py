@@ -106,9 +106,7 @@ def _watch(
     with watched(workspace, Probe(Look(look), None)):
         if source:
             apart(read_source, workspace, sequence, source)
-        chunk = max(1, len(ids)) if model.shape.encoder else model.chunk
-        for at in range(0, len(ids), chunk):
-            piece = ids[at : at + chunk]
+        for piece in model._passes(ids):
             apart(calls.forward, sequence, int_array(piece), len(piece), 0)
 
 

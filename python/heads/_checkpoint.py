@@ -96,6 +96,8 @@ class Checkpoint:
         options.isa = None if isa is None else arguments.c_string("isa", isa)
         model = Handle(calls.model_open(os.fsencode(path or self._file)), calls.model_close)
         self.shape: Any = calls.model_shape(model)
+        if self.shape.encoder:  # a text is one pass, whatever its length
+            options.logit_rows = max(self.chunk, options.context or self.shape.context)
         tokenizer = None
         try:
             tokenizer = Handle(calls.tokenizer_new(model), calls.tokenizer_free, model)
@@ -266,6 +268,11 @@ class Checkpoint:
                 f"the prompt has {len(ids)} tokens and the context has room for {self.context}"
             )
         _check_ids(ids, vocab_size)
+
+    def _passes(self, ids: Sequence[int]) -> Iterator[Sequence[int]]:
+        """The pieces that a text runs in; an encoder's text runs whole."""
+        size = max(1, len(ids)) if self.shape.encoder else self.chunk
+        return (ids[at : at + size] for at in range(0, len(ids), size))
 
     def _must_continue(self) -> None:
         """Raises InputError if the model is an encoder."""

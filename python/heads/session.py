@@ -76,9 +76,10 @@ class Session(NotCopied):
         model, rows = self.model, []
         if len(self) == 0:
             calls.sequence_expect(sequence, len(ids))
-        for at in range(0, len(ids), model.chunk):
-            piece = ids[at : at + model.chunk]
-            n = len(piece) if all_rows else int(at + len(piece) == len(ids))
+        n_run = 0
+        for piece in model._passes(ids):
+            n_run += len(piece)
+            n = len(piece) if all_rows else int(n_run == len(ids))
             logits = calls.forward(sequence, int_array(piece), len(piece), n)
             if n:
                 array = np.ctypeslib.as_array(logits, (n, model.stride))

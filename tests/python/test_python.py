@@ -700,6 +700,21 @@ def test_the_text_of_a_template(tmp_path, stories, model):
     assert template_text(model) == ""
 
 
+def test_an_encoders_text_runs_whole(tmp_path):
+    """Longer than what a decoder would run at a time, in every call that takes a text."""
+    path = test_encoders.exported(test_encoders.with_texts(tmp_path / "hf"), tmp_path / "e.bin")
+    with heads.Model(path, threads=1) as m, heads.Model(path, threads=1, chunk=4) as small:
+        ids = m.encode("a b c d e f g h i j")
+        for ask in (
+            lambda x: x.logits(ids),
+            lambda x: x.session().feed(ids),
+            lambda x: x.lens(ids),
+            lambda x: x.attention(ids).weights,
+            lambda x: np.array(x.probs(ids)),
+        ):
+            assert np.array_equal(ask(small), ask(m)) and len(ids) > 8
+
+
 def test_what_stdouts_encoding_lacks_is_escaped():
     """As `heads serve 模型.bin` names its model where Windows' code page knows no Chinese."""
     code = "from heads.exporter.streams import open_streams as o; o(); print('模型.bin')"
