@@ -178,6 +178,9 @@ static int set_member(Line *r, const Json *value, const Defaults *d, heads_error
 }
 
 static int set_members(Line *r, const Json *asked, const Defaults *d, heads_error *err) {
+    bool answer = given(asked, "messages");
+    r->asked.max_tokens = answer ? d->program->o->n_answer : tokens_to_generate(d->program, 0);
+    r->asked.sampler = sampling_options(d->program, answer);
     for (const Json *member = asked->first; member; member = member->next)
         if (set_member(r, member, d, err)) return -1;
     return set_prompt(r, asked, d, err);
@@ -252,14 +255,11 @@ const char *unlike(const Line *r, Text result) {
 
 Line read_line(const Defaults *defaults, const char *line, size_t len) {
     const Program *p = defaults->program;
-    heads_error unread;
-    const Json *json = json_parse(line, len, &unread);
-    bool answer = json && json_get(json, "messages");
-    Line r = {.asked = {.max_tokens = answer ? p->o->n_answer : tokens_to_generate(p, 0),
-                        .sampler = sampling_options(p, answer)},
-              .lang = p->o->lang ? copy_of(p->o->lang, strlen(p->o->lang)) : NULL,
+    Line r = {.lang = p->o->lang ? copy_of(p->o->lang, strlen(p->o->lang)) : NULL,
               .answer_end = -1};
     text_add(&r.start, "{", 1);
+    heads_error unread;
+    const Json *json = json_parse(line, len, &unread);
     if (!json)
         fail(&r.error, "a request has to be a line of JSON, such as {\"prompt\": \"Once\"}; %s",
              unread.text);

@@ -40,7 +40,8 @@ def test_an_answer_is_runs(run, talker, tmp_path):
     """Of the module's chat, and of --batch, with a seed and nothing else; and of the model's own
     distribution."""
     (tmp_path / "m").write_text(json.dumps(QUESTION))
-    lines = [{"messages": QUESTION, "seed": seed} for seed in range(3)]
+    lines = [{"messages": QUESTION, "seed": seed, "prompt": None} for seed in range(2)]
+    lines.append({"custom_id": "a", "body": {"messages": QUESTION, "seed": 2}})
     (tmp_path / "lines").write_text("".join(json.dumps(line) + "\n" for line in lines))
     batch = run(talker, "--batch", tmp_path / "lines").stdout.splitlines()
     own = {name: 1.0 for name in OPTIONS}
