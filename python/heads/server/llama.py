@@ -15,7 +15,7 @@ from .._native import HeadsError
 from ..model import Model
 from .messages import Refused
 from .requests import Request, chat_request, completion_request
-from .templates import chat_text, shows_tools, special_tokens, template_text
+from .templates import chat_text, shows_tools, special_tokens, template_text, thinking
 from .texts import Answer
 
 if TYPE_CHECKING:
@@ -141,6 +141,6 @@ def apply_template(model: Model, body: dict, name: str) -> dict:
     """The text that /v1/chat/completions gives the model, without the token that reading it as a
     prompt puts before it."""
     r = chat_request(body, name)
-    text = chat_text(model, r.prompts[0], r.tools or None, r.no_think, r.end)
+    text = chat_text(model, r.prompts[0], r.tools or None, thinking(model, r), r.end)
     begin = special_tokens(model).get("bos_token", "")
     return {"prompt": text[len(begin) :] if text.startswith(begin) else text}

@@ -35,6 +35,7 @@ class Request:
     n_top: int | None = None  # tokens to name beside each; None: no log-probabilities
     no_think: bool = False
     end: str = PROMPT  # how a chat's prompt ends
+    effort: str | None = None  # of its thoughts, one of EFFORTS
     lang: str | None = None  # that the texts of an encoder-decoder are in
     grammar: str | None = None  # that the texts keep to, in llguidance's form
     is_json: bool = False  # it is of JSON, so no tool is called
@@ -107,9 +108,11 @@ def _prompts(body: dict, name: str = "prompt") -> list:
 
 
 PENALTIES = ("frequency_penalty", "presence_penalty")
-# Known fields that change no answer.
-IGNORED = """user metadata store prediction prompt_cache_key prompt_cache_retention
-safety_identifier verbosity service_tier reasoning_effort cache_prompt""".split()
+# Known fields that change no answer; docs/python.md names them.
+IGNORED = """user metadata store prediction prompt_cache_key prompt_cache_options
+prompt_cache_retention safety_identifier verbosity service_tier cache_prompt""".split()
+EFFORT = "reasoning_effort"
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 # Other servers' names of fields, and their values that mean another of ours.
 OTHER_NAMES = {"repetition_penalty": "repeat_penalty"}
 OTHER_VALUES = {"top_k": (-1, 0), "seed": (-1, None), "top_p": (0, BOUNDS["top_p"][1])}
@@ -196,7 +199,8 @@ def _grammar(body: dict) -> str | None:
     if kind == "text":
         return None
     if kind == "json_object":
-        return grammars.of_schema({"type": "object"})
+        schema = form.get("schema")  # llama-server's
+        return grammars.of_schema({"type": "object"} if schema is None else schema)
     if kind == "json_schema":
         inner = form.get("json_schema") or form  # llama-server's has the schema itself
         schema = inner.get("schema") if isinstance(inner, dict) else None
@@ -268,11 +272,12 @@ def completion_request(body: dict, model: str) -> Request:
 def chat_request(body: dict, model: str) -> Request:
     """POST /v1/chat/completions."""
     body = in_our_words(body)
-    newer = _max_tokens(body, "max_completion_tokens", None, 1)
-    max_tokens = _max_tokens(body, "max_tokens", newer, 1)
+    older = _max_tokens(body, "max_tokens", None, 1)
+    max_tokens = _max_tokens(body, "max_completion_tokens", older, 1)
     known = {
         "messages",
         "max_completion_tokens",
+        EFFORT,
         "logprobs",
         "top_logprobs",
         "chat_template_kwargs",
@@ -296,8 +301,10 @@ def chat_request(body: dict, model: str) -> Request:
     if n_top and request.n_top is None:
         raise Refused("top_logprobs needs logprobs: true", "top_logprobs")
     template = body.get("chat_template_kwargs") or {}
-    if not isinstance(template, dict) or not set(template) <= {"enable_thinking"}:
-        raise Refused("chat_template_kwargs: only enable_thinking is known", "chat_template_kwargs")
+    if not isinstance(template, dict) or not set(template) <= {"enable_thinking", EFFORT}:
+        known = f"only enable_thinking and {EFFORT} are known"
+        raise Refused(f"chat_template_kwargs: {known}", "chat_template_kwargs")
+    request.effort = _effort(template) if body.get(EFFORT) is None else _effort(body)
     request.no_think = template.get("enable_thinking") is False
     request.end = _end(body)
     return request
@@ -311,6 +318,13 @@ def _end(body: dict) -> str:
         raise Refused(f"{name}: not with add_generation_prompt, which begins another", name)
     given = body.get("add_generation_prompt") is not None
     return OPEN if goes_on else CLOSED if given and not begins else PROMPT
+
+
+def _effort(body: dict) -> str | None:
+    effort = body.get(EFFORT)
+    if effort is not None and effort not in EFFORTS:
+        raise Refused(f"{EFFORT}: expected {', '.join(EFFORTS[:-1])} or {EFFORTS[-1]}", EFFORT)
+    return effort
 
 
 def vector_request(body: dict, model: str) -> VectorRequest:

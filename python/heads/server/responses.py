@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .._batch import BOUNDS
 from .messages import Refused
 from .reader import SAID, THOUGHT
-from .requests import IGNORED, PENALTIES, Request, chat_request, in_our_words
+from .requests import EFFORT, IGNORED, PENALTIES, Request, chat_request, in_our_words
 from .texts import Answer
 from .tools import call_id
 
@@ -23,7 +23,18 @@ if TYPE_CHECKING:
 PASSED = {"model", "temperature", "top_p", "stream", "parallel_tool_calls", "logit_bias"}
 PASSED |= {*BOUNDS, *PENALTIES, *IGNORED, "chat_template_kwargs"}
 OURS = {"input", "instructions", "max_output_tokens", "tools", "tool_choice", "text"}
-SILENT = {"reasoning", "include", "truncation", "stream_options", "top_logprobs"}
+CHECKED = {"reasoning", "include", "truncation", "stream_options", "top_logprobs"}
+# What may be asked for beside the items that are there: thoughts come in the clear, and nothing else
+# of it ever comes.
+INCLUDED = {
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+}
 STATE = {"previous_response_id", "conversation", "background", "prompt"}
 
 # ---- requests ----
@@ -38,7 +49,7 @@ def responses_request(body: dict, model: str) -> Request:
                 name,
                 code="unsupported_parameter",
             )
-        if name not in PASSED | OURS | SILENT | STATE:
+        if name not in PASSED | OURS | CHECKED | STATE:
             raise Refused(f"unknown parameter: {name[:80]}", name[:80], code="unknown_parameter")
     if body.get("top_logprobs") not in (None, 0):
         raise Refused("top_logprobs is not implemented here", "top_logprobs")
@@ -47,9 +58,31 @@ def responses_request(body: dict, model: str) -> Request:
     chat["max_tokens"] = body.get("max_output_tokens")
     chat["tools"], chat["tool_choice"] = _tools(body), _tool_choice(body)
     chat["response_format"] = _format(body)
+    chat[EFFORT] = _effort(body)
+    _check(body)
     request = chat_request(chat, model)
     request.given = body
     return request
+
+
+def _check(body: dict) -> None:
+    """Of fields that change nothing: what they ask for that is not done."""
+    include = body.get("include") or []
+    if not isinstance(include, list) or not {*map(str, include)} <= INCLUDED:
+        raise Refused("include: log-probabilities and unknown parts are not implemented", "include")
+    if body.get("truncation") not in (None, "disabled"):
+        raise Refused("truncation: only disabled is implemented here", "truncation")
+    options = body.get("stream_options") or {}
+    if not isinstance(options, dict) or not set(options) <= {"include_obfuscation"}:
+        raise Refused("stream_options: only include_obfuscation is known", "stream_options")
+
+
+def _effort(body: dict):
+    reasoning = body.get("reasoning") or {}
+    known = {"effort", "summary", "generate_summary", "context"}
+    if not isinstance(reasoning, dict) or not set(reasoning) <= known:
+        raise Refused("reasoning: expected an object with an effort", "reasoning")
+    return reasoning.get("effort")
 
 
 def _messages(body: dict) -> list[dict]:

@@ -3,6 +3,7 @@ library's: its compiled form of a template knows no tools."""
 
 from __future__ import annotations
 
+import re
 import threading
 import weakref
 from ctypes import byref, c_size_t, string_at
@@ -12,6 +13,8 @@ from .._native import HeadsError, InputError, calls
 from ..exporter.templates.jinja import TemplateFails
 from .messages import PROMPT
 from .rendering import Rendered
+from .requests import EFFORT
+from .tools import is_harmony
 
 if TYPE_CHECKING:
     from ..model import Model
@@ -70,20 +73,32 @@ def shows_tools(model: Model) -> bool:
 
 
 def chat_text(
-    model: Model, messages: list[dict], tools: list[dict] | None, no_think: bool, end: str = PROMPT
+    model: Model, messages: list[dict], tools: list[dict] | None, variables: dict, end: str = PROMPT
 ) -> str:
     """The text of a conversation in which tools are called, or which ends otherwise than with the
     beginning of an answer. Errors: InputError, what the template says."""
     try:
-        variables = {"enable_thinking": False} if no_think else {}
         return _template(model).render(messages, tools, variables, end)
     except TemplateFails as error:
         raise InputError(f"the chat template refuses this: {error}") from None
 
 
+def thinking(model: Model, r: Request) -> dict:
+    """What the template is told of thoughts, by the names that templates have for it."""
+    template = template_text(model)
+    thinks = "</think>" in template or is_harmony(template) or EFFORT in template
+    told = {EFFORT: r.effort} if r.effort and EFFORT in template else {}
+    if not r.no_think and not (r.effort == "none" and thinks):
+        return told
+    least = "none" if re.search("[\"']none[\"']", template) else "low"
+    return {"enable_thinking": False, "thinking": False, **dict.fromkeys(told, least)}
+
+
 def chat_ids(model: Model, request: Request) -> list[int]:
     """Of a chat's only prompt."""
     r, (messages,) = request, request.prompts
-    if r.tools or r.with_more or r.end != PROMPT:
-        return _ids(model, chat_text(model, messages, r.tools or None, r.no_think, r.end))
-    return model.chat_ids(messages, no_think=r.no_think)
+    variables = thinking(model, r)
+    off = "enable_thinking" in variables
+    if r.tools or r.with_more or r.end != PROMPT or (variables and not off):
+        return _ids(model, chat_text(model, messages, r.tools or None, variables, r.end))
+    return model.chat_ids(messages, no_think=off)
