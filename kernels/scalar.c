@@ -145,6 +145,7 @@ MATMUL(f16, matmul_floats, F16)
 MATMUL_BLOCKS(q8, Q8)
 MATMUL_BLOCKS(q4, Q4)
 EACH_WEIGHTS(MATMUL_BLOCKS, , )
+EACH_RARE(MATMUL_BLOCKS)
 EACH_BORROWER(MATMUL_BLOCKS)
 
 static void mix_floats(Dtype dtype, float *out, const float *p, size_t p_stride, int n_rows,

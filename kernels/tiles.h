@@ -315,6 +315,7 @@ INLINE void tile_blocks(const Tile *tile, BlockForm form, int P, int T, bool ahe
 TILE_BLOCKS(q8, Q8)
 TILE_BLOCKS(q4, Q4)
 EACH_WEIGHTS(TILE_BLOCKS, , )
+EACH_RARE(TILE_BLOCKS)
 
 // How many of `left` rows come next, so that tiles of at most T are all about as large.
 static inline int next_rows(int left, int T) {
@@ -590,11 +591,13 @@ INLINE void int_mix_rows(float *out, size_t dim, const IntMixTile *tile, int n, 
     LOOPS(K, name, P, T, BLOCK, 64)                                                                \
     MATMUL_BY(name, name, BLOCK_FORMS[dtype].numbers)
 #define MATMUL_WEIGHTS(name, dtype, P, T) MATMUL_LOOPS(WEIGHTS_TILE, name, dtype, P, T)
+#define MATMUL_RARE(name, dtype) MATMUL_LOOPS(WEIGHTS_TILE, name, dtype, 1, 2)
 #define MATMUL_BORROWED(name, dtype, loops) MATMUL_BY(name, loops, BLOCK_FORMS[dtype].numbers)
 #define MATMUL_BLOCKS(P, T)                                                                        \
     MATMUL_LOOPS(TILE, q8, Q8, P, T)                                                               \
     MATMUL_LOOPS(TILE, q4, Q4, P, T)                                                               \
     EACH_WEIGHTS(MATMUL_WEIGHTS, P, T)                                                             \
+    EACH_RARE(MATMUL_RARE)                                                                         \
     EACH_BORROWER(MATMUL_BORROWED)
 
 // mix_NAME in tiles of 16 P dims (at the end of a row 16 Q) x T rows.
