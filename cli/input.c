@@ -56,7 +56,8 @@ char *copy_of(const char *text, size_t size) {
 
 // A byte order mark says how a text is written, and is none of it.
 void drop_mark(Text *text, size_t begin) {
-    if (text->size < begin + 3 || memcmp(text->data + begin, "\xEF\xBB\xBF", 3)) return;
+    if (text->size < begin + 3 || memcmp(text->data + begin, "\xEF\xBB\xBF", 3) != 0)
+        return;
     text->size -= 3;
     memmove(text->data + begin, text->data + begin + 3, text->size - begin);
 }

@@ -120,12 +120,14 @@ static void step(Batch *b) {
     }
 }
 
+static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
+
 // Leaves out the lines that have only white space. Returns how many are left.
 static long without_blank(Text *lines, long n) {
     long left = 0;
     for (long i = 0; i < n; i++) {
         size_t at = 0;
-        while (at < lines[i].size && memchr(" \t\r", lines[i].data[at], 3)) at++;
+        while (at < lines[i].size && is_blank(lines[i].data[at])) at++;
         if (at < lines[i].size) lines[left++] = lines[i];
     }
     return left;

@@ -243,7 +243,7 @@ const char *unlike(const Line *r, Text result) {
         "was made by another model", "was made with other options", "was made for another request"};
     size_t n = result.size < r->start.size ? result.size : r->start.size, at = r->fingerprint;
     if (memcmp(result.data, r->start.data, n) == 0) return NULL;
-    if (n < at + PARTS * PART || memcmp(result.data, r->start.data, at))
+    if (n < at + PARTS * PART || memcmp(result.data, r->start.data, at) != 0)
         return "is not the result of the request in that place";
     int part = 0;
     while (part < PARTS - 1 && memcmp(result.data + at, r->start.data + at, SUM) == 0) {

@@ -493,7 +493,12 @@ def test_what_another_run_gave_is_refused_or_made_again(run, stories, tiny, tmp_
     (tmp_path / "fresh").write_bytes(b"")
     assert run(stories, "--batch", file, "-o", tmp_path / "fresh").returncode == 0
     assert again == (tmp_path / "fresh").read_bytes() != first
-    for text in (first, first + first, first + b"{", b'{"id": 0, "tokens": [1], "stopped": "eos"}\n'):
+    for text in (
+        first,
+        first + first,
+        first + b"{",
+        b'{"id": 0, "tokens": [1], "stopped": "eos"}\n',
+    ):
         out.write_bytes(text)
         assert ask(stories, "--again").returncode == 0 and out.read_bytes() == again
     assert "\n4 requests; " in ask(tiny, "--again").stderr

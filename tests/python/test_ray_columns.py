@@ -19,7 +19,6 @@ def encoder(tmp_path_factory):
     return test_encoders.exported(test_encoders.with_texts(folder / "hf"), folder / "encoder.bin")
 
 
-
 class NA:
     """What pandas has for a missing text: nobody may ask whether it equals another."""
 
