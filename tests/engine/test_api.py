@@ -169,6 +169,7 @@ class World:
             ("int", "n_runs"): lambda: 1,
             ("int", "id"): lambda: 5,
             ("int", "shared"): lambda: 0,
+            ("int", "conversation"): lambda: 1,
             ("int", "add_special"): lambda: 0,
             ("int", "skip_special"): lambda: 0,
             ("long", "n"): lambda: 1,

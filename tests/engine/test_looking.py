@@ -167,7 +167,7 @@ def test_probs_and_lens_of_the_module(stories):
 
 def test_neighbours_keep_their_bits_and_texts_their_heads(stories):
     """Three texts in one pass, each with its own list; a list cannot change under a text."""
-    with heads.Model(stories) as model, model.turn() as opened:
+    with heads.Model(stories) as model, model._turn() as opened:
         alone, w = [], opened.workspace
         lists = (None, b"0.1", b"1.*,3.7")
         for off in lists:
@@ -193,7 +193,7 @@ def test_neighbours_keep_their_bits_and_texts_their_heads(stories):
 
 
 def test_the_lens_of_the_library_changes_no_bit(stories):
-    with heads.Model(stories) as model, model.turn() as opened:
+    with heads.Model(stories) as model, model._turn() as opened:
         w, n = opened.workspace, len(IDS)
         seen = []
 
@@ -221,7 +221,7 @@ def test_a_pass_entered_by_the_library(stories):
     """With what came into a layer, a pass has the bits that it had; with another text's stream
     those of the other; and with no layer left what the lens says there."""
     other = IDS[::-1]
-    with heads.Model(stories) as model, model.turn() as opened:
+    with heads.Model(stories) as model, model._turn() as opened:
         w, n_layers, inputs, said = opened.workspace, model.shape.n_layers, {}, {}
 
         def run(ids, enter=None, lens=None):

@@ -260,8 +260,8 @@ def test_files_that_do_not_fit(run, stories, tiny, session, tmp_path):
     other.write_bytes(stories.read_bytes())
     refused(run, stories, other, "not a saved session: .*; name another file, or remove this one$")
     other.write_bytes(b"")
-    refused(run, stories, other, f"{other} is empty; name another file, or remove this one$")
-    refused(run, stories, other, f"{other} is empty$", "--prompt-cache-ro")
+    refused(run, stories, other, f"{other}: it is empty; name another file, or remove this one$")
+    refused(run, stories, other, f"{other}: it is empty$", "--prompt-cache-ro")
     data = session.read_bytes()
     for size in (1, 60, len(data) // 2, len(data) - 1):
         session.write_bytes(data[:size])
