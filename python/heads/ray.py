@@ -56,7 +56,13 @@ class _OnModel:
             name: _column([result[i] for result in results], kind)
             for i, (name, kind) in enumerate(self.ADDS.items())
         }
-        return {**batch, **added, "error": _column([error or None for error in errors], object)}
+        # Ray gives a block without any text as NaN, which would be a column of numbers.
+        texts = {
+            name: _column([None if _is_missing(x) else x for x in columns[name]], object)
+            for name in self.READS
+        }
+        told = _column([error or None for error in errors], object)
+        return {**batch, **texts, **added, "error": told}
 
     def _lacks(self, texts: dict[str, Any]) -> str | None:
         """Why a row cannot be done: a column that holds no text. "": no error is wanted of it."""
