@@ -281,7 +281,10 @@ def test_custom_tools(models, name):
 @pytest.mark.parametrize("size", [1, 4, 99])
 def test_inputs_of_custom_tools(models, size):
     """Between other calls, cut, and of another form than was asked for."""
-    reader, inputs = Reader(form_of(models, "hermes"), False, False), Inputs({"shell"})
+    reader, inputs = (
+        Reader(form_of(models, "hermes", [("shell", {})]), False, False),
+        Inputs({"shell"}),
+    )
     text = "Hm.\n"
     for called in (
         'shell", "arguments": {"input": "a\\n\\"b\\""}',
