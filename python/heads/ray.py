@@ -29,8 +29,8 @@ class _OnModel:
     """Opens the checkpoint once in each worker. nulls: a row without a text (None, NaN) has nulls
     and no error. model: what heads.Model takes besides the path."""
 
-    READS: tuple[str, ...]  # columns of texts
-    ADDS: dict[str, type]  # columns of results
+    _reads: tuple[str, ...]  # columns of texts
+    _adds: dict[str, type]  # columns of results
 
     def __init__(self, path: str | os.PathLike[str], *, nulls: bool = False, **model: Any):
         self.model: Model = Model(path, **model)
@@ -38,15 +38,15 @@ class _OnModel:
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         columns = {name: list(batch[name]) for name in batch}
-        n = len(columns[self.READS[0]])
+        n = len(columns[self._reads[0]])
         errors = [
-            self._lacks({name: columns[name][row] for name in self.READS}) for row in range(n)
+            self._lacks({name: columns[name][row] for name in self._reads}) for row in range(n)
         ]
         rows = [row for row, error in enumerate(errors) if error is None]
         failed: Failed = {}
         given = {name: [column[row] for row in rows] for name, column in columns.items()}
         found = self._results(given, failed) if rows else []
-        results: list[Sequence[Any]] = [[None] * len(self.ADDS)] * n
+        results: list[Sequence[Any]] = [[None] * len(self._adds)] * n
         for place, row in enumerate(rows):
             if place in failed:
                 errors[row] = str(failed[place])
@@ -54,12 +54,12 @@ class _OnModel:
                 results[row] = found[place]
         added = {
             name: _column([result[i] for result in results], kind)
-            for i, (name, kind) in enumerate(self.ADDS.items())
+            for i, (name, kind) in enumerate(self._adds.items())
         }
         # Ray gives a block without any text as NaN, which would be a column of numbers.
         texts = {
             name: _column([None if _is_missing(x) else x for x in columns[name]], object)
-            for name in self.READS
+            for name in self._reads
         }
         told = _column([error or None for error in errors], object)
         return {**batch, **texts, **added, "error": told}
@@ -81,7 +81,8 @@ class Generate(_OnModel):
     """Adds the columns `text`, `tokens` and `stopped` for the column `prompt` and, if there are
     such, `lang` and `schema`. options: what Model.generate takes."""
 
-    READS, ADDS = ("prompt",), {"text": object, "tokens": object, "stopped": object}
+    _reads: tuple[str, ...] = ("prompt",)
+    _adds: dict[str, type] = {"text": object, "tokens": object, "stopped": object}
 
     def __init__(
         self, path: str | os.PathLike[str], options: dict[str, Any] | None = None, **model: Any
@@ -102,10 +103,11 @@ class Score(_OnModel):
     """Adds `log_probability` and `greedy` for the columns `context`, `continuation` and, if there
     is one, `lang`."""
 
-    READS, ADDS = ("context", "continuation"), {"log_probability": np.float64, "greedy": np.bool_}
+    _reads: tuple[str, ...] = ("context", "continuation")
+    _adds: dict[str, type] = {"log_probability": np.float64, "greedy": np.bool_}
 
     def _results(self, given: dict[str, list], failed: Failed) -> list:
-        contexts, continuations = (given[name] for name in self.READS)
+        contexts, continuations = (given[name] for name in self._reads)
         return self.model.score(contexts, continuations, failed=failed, **_languages(given))
 
 
@@ -113,7 +115,8 @@ class Embed(_OnModel):
     """Adds `embedding`, a list of float32 numbers, for the column `text`. The model is an encoder,
     or says otherwise how a text's vector is made."""
 
-    READS, ADDS = ("text",), {"embedding": object}
+    _reads: tuple[str, ...] = ("text",)
+    _adds: dict[str, type] = {"embedding": object}
 
     def __init__(self, path: str | os.PathLike[str], **model: Any):
         super().__init__(path, **model)

@@ -69,7 +69,7 @@ class Teacher:
         [tokens][vocabulary], text after text. They are the engine's until the next pass."""
         runs = (Run(s._handle().pointer, int_array(ids), len(ids), len(ids)) for s, ids in texts)
         logits = calls.forward_runs(
-            self.model.opened.workspace, (Run * len(texts))(*runs), len(texts)
+            self.model._handles.workspace, (Run * len(texts))(*runs), len(texts)
         )
         rows = sum(len(ids) for _, ids in texts)
         array = np.ctypeslib.as_array(logits, (rows, self.model.stride))

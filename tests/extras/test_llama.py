@@ -67,7 +67,7 @@ def test_templates(post, talker):
     prompt = post("/apply-template", **asked).json()["prompt"]
     with heads.Model(talker) as model:
         assert model.encode(prompt) == model.chat_ids(QUESTION)
-    options = {"model": "talker", "temperature": 0, "max_tokens": 20}
+    options = {"model": "talker", "temperature": 0, "max_tokens": 20, "repeat_penalty": 1}
     said = post("/v1/completions", prompt=prompt, **options).json()["choices"][0]["text"]
     chat = post("/v1/chat/completions", messages=QUESTION, **options).json()
     assert said == chat["choices"][0]["message"]["content"]

@@ -30,7 +30,7 @@ from conftest import ROOT, STORIES, Server
 from test_tools import TEMPLATES
 
 import heads
-from heads.server import app as server_app, bodies, rendering, serve as command
+from heads.server import app as server_app, bodies, likely, rendering, serve as command
 from heads.server.texts import Answer
 from heads._batch import Batch
 from heads.server.engine import Engine
@@ -331,10 +331,8 @@ def test_a_token_of_half_a_character_has_its_bytes():
         ids = m.encode("\U0001f600")[-4:]
         own = [[*m.token_bytes(id)] for id in ids]
         assert b"".join(m.token_bytes(id) for id in ids) == "\U0001f600".encode()
-    with in_process(STORIES) as engine:
-        answer = Answer(engine, server_app.completion_request(COMPLETION[1], "stories"))
         for id, bytes_of in zip(ids, own):
-            entry = answer._of_chat(heads._batch.Likely(id, -1.0, [(id, -1.0)]))
+            entry = likely.of_chat(m, heads._batch.Likely(id, -1.0, [(id, -1.0)]))
             assert entry["bytes"] == entry["top_logprobs"][0]["bytes"] == bytes_of
             assert entry["token"] == "\ufffd"
 
