@@ -269,7 +269,9 @@ def main() -> None:
     said = [line for line in said.splitlines() if line != "socket.send() raised exception."]
     assert not said, said
     assert len(clients.counts) > 5, clients.counts
-    assert after[0] < 1.1 * before[0] + (16 << 20) and after[1] <= before[1] + PARALLEL
+    assert after[1] <= before[1] + PARALLEL
+    # What is kept (grammars, prefixes, templates) has not all been met in less than minutes.
+    assert o.seconds < 300 or after[0] < 1.1 * before[0] + (16 << 20)
 
 
 if __name__ == "__main__":
