@@ -177,7 +177,6 @@ INLINE void unpack(Piece *piece, const Tile *tile, BlockForm form) {
     __asm__ volatile("" : : "m"(*piece));  // gcc does not know that tiles are loaded from memory
 }
 
-
 // For T tokens: tiles 0 and 1 are totals [T][16 rows of a panel] of one block each, 2 activations
 // [T][64 k], 4 and 5 weights.
 static void shape_int8(int T) {

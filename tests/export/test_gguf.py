@@ -263,18 +263,24 @@ def test_rounded_types(wide, tmp_path):
     assert stored == set(kinds)
 
 
-@pytest.mark.parametrize("kind", gguf_files.SCALES, ids=lambda kind: kind.name)
-def test_blocks(kind, wide, tmp_path):
-    """Random blocks in every matrix: the same file as from a directory with the numbers that they
-    stand for."""
+def convert_blocks(source: Path, path: Path, kind: Q, blocks) -> dict[str, np.ndarray]:
+    """A file of random blocks in every matrix, as `blocks` makes them, and what they stand for."""
     values = {}
 
     def fill(tensors: dict) -> None:
         for i, (name, w) in enumerate(tensors.items()):
             if w.ndim == 2:
-                tensors[name], values[name] = gguf_files.random_blocks(kind, *w.shape, seed=i)
+                tensors[name], values[name] = blocks(kind, *w.shape, seed=i)
 
-    convert(wide, tmp_path / "x.gguf", kind=lambda name: kind, tensors=fill)
+    convert(source, path, kind=lambda name: kind, tensors=fill)
+    return values
+
+
+@pytest.mark.parametrize("kind", gguf_files.SCALES, ids=lambda kind: kind.name)
+def test_blocks(kind, wide, tmp_path):
+    """Random blocks in every matrix: the same file as from a directory with the numbers that they
+    stand for."""
+    values = convert_blocks(wide, tmp_path / "x.gguf", kind, gguf_files.random_blocks)
     ours = exported(tmp_path / "x.gguf", tmp_path / "gguf.bin")
     same = {"ffn_up": "blk.0.ffn_up.weight", "attn_v": "blk.0.attn_v.weight"}
     assert np.array_equal(ours.tensor("embed"), values["token_embd.weight"])
@@ -293,14 +299,7 @@ def test_blocks(kind, wide, tmp_path):
 def test_kept(kind, wide, tmp_path, run, capsys):
     """The numbers of a file are those of its checkpoint, to the bit, and what is computed with them
     is off by no more than int8 activations make it. What no type keeps becomes f16, and says so."""
-    values = {}
-
-    def fill(tensors: dict) -> None:
-        for i, (name, w) in enumerate(tensors.items()):
-            if w.ndim == 2:
-                tensors[name], values[name] = gguf_files.dequantized_blocks(kind, *w.shape, seed=i)
-
-    convert(wide, tmp_path / "x.gguf", kind=lambda name: kind, tensors=fill)
+    values = convert_blocks(wide, tmp_path / "x.gguf", kind, gguf_files.dequantized_blocks)
     assert export.main([str(tmp_path / "x.gguf"), str(tmp_path / "kept.bin")]) == 0
     kept = kind.name in SOURCES
     assert ("cannot be kept as stored: rounded to f16" in capsys.readouterr().err) is not kept
