@@ -14,6 +14,9 @@ typedef struct {  // products of one input
 } Matmul;
 
 static int input_width(const Matmul *mul) { return mul->products[0].matrix->n_in; }
+static bool needs_int8(const Matmul *mul) {
+    return mul->needs[INPUT_TURNED] || mul->needs[INPUT_INT8];
+}
 
 // ---- the input, rounded for the weights' dtypes ----
 
@@ -93,9 +96,7 @@ static void multiply_item(const void *arg, int item, int thread) {
 // the threads, items get fewer rows, down to FEWEST. n_uncut: items if no rows are cut.
 static void cut_rows(Matmul *mul, int most, int n_uncut) {
     enum { CACHED = 1 << 18, FEWEST = 64 };
-    int rows = CACHED / (input_width(mul) * (mul->needs[INPUT_TURNED] || mul->needs[INPUT_INT8] ? 1
-                                            : mul->needs[INPUT_BF16]                          ? 2
-                                                                                              : 4));
+    int rows = CACHED / (input_width(mul) * (needs_int8(mul) ? 1 : mul->needs[INPUT_BF16] ? 2 : 4));
     int wanted = mul->w->k->rows_wanted, enough = 8 * pool_threads(mul->w->pool);
     mul->n_cuts = (most + FEWEST - 1) / (rows > wanted ? rows : wanted);
     if (mul->n_cuts * n_uncut < enough) mul->n_cuts = enough / n_uncut;
@@ -119,8 +120,7 @@ void multiply_groups(Workspace *w, const Product *products, int n_products, Buff
     }
     for (int i = 0; i < n_groups; i++) most = groups[i].n > most ? groups[i].n : most;
     if (w->probe.product) probe_products(w, products, n_products, x, groups, n_groups);
-    if (mul.needs[INPUT_BF16] || mul.needs[INPUT_TURNED] || mul.needs[INPUT_INT8])
-        parallel_for(w->pool, n_rows, convert_row, &mul);
+    if (mul.needs[INPUT_BF16] || needs_int8(&mul)) parallel_for(w->pool, n_rows, convert_row, &mul);
     // 8 items a thread, so that shares are even, but no item below 4 panels; kernels are fastest
     // with multiples of 4.
     int share = total / (8 * pool_threads(w->pool)) / 4 * 4;
