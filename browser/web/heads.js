@@ -110,11 +110,17 @@ class Engine extends Instance {  // heads.h for JavaScript, in the thread where 
     return found;
   }
 
-  sampling(o) {  // a heads_sampler_options
-    const bits = (number = 0) => new Int32Array(Float32Array.of(number).buffer)[0];
-    const seed = new Int32Array(BigInt64Array.of(BigInt(o.seed ?? 0)).buffer);
-    return [bits(o.temperature), o.top_k, bits(o.top_p), bits(o.min_p), bits(o.repeat_penalty),
-      o.repeat_last, ...seed, 0, 0];
+  sampling(o, answer = false) {  // the words of a heads_sampler_options: ./run's, and what is given
+    const at = this.take(40);
+    this.c.heads_sampler_defaults(at, answer);
+    const words = this.memory(Int32Array, at, 10), floats = this.memory(Float32Array, at, 10);
+    const kinds = { temperature: floats, top_k: words, top_p: floats, min_p: floats,
+      repeat_penalty: floats, repeat_last: words };
+    const chances = Object.keys(kinds).slice(0, 4);
+    if (this.shape.greedy && chances.every((name) => o[name] === undefined)) floats[0] = 0;
+    Object.keys(kinds).forEach((name, i) => { kinds[name][i] = o[name] ?? kinds[name][i]; });
+    this.memory(BigInt64Array, at, 5)[3] = BigInt(o.seed ?? 0);
+    return words.slice();
   }
   begin(prompt, o = {}) {  // a text for generate, in the place of the last one; its number
     const chat = typeof prompt[0] === "object", stops = [o.stop ?? []].flat(), none = [0, 0];
@@ -123,7 +129,7 @@ class Engine extends Instance {  // heads.h for JavaScript, in the thread where 
     const end = chat ? this.c.heads_chat_end(this.chat, this.tokenizer) : -1;
     const text = [this.ints(ids), ids.length], reads = this.shape.source_vocab;
     const request = this.ints([...(reads ? none : text), 0, Math.min(o.max_tokens ?? 256, 1e9),
-      ...this.sampling(o), chat, this.ints(stops.flatMap((stop) => this.text(stop))), stops.length,
+      ...this.sampling(o, chat), chat, this.ints(stops.flatMap((stop) => this.text(stop))), stops.length,
       this.ints([end]), end >= 0, ...none, ...(reads ? text : none),
       o.lang ? this.text(o.lang)[0] : 0, ...none, ...none, ...none]);
     this.c.heads_keep(this.workspace, 0, 0);

@@ -65,7 +65,7 @@ async function collect(plan, file) {
   await stories.rewind(sequence, 1);
   const again = await stories.forward(sequence, out.tokens.slice(1));
   out.again = [await digest(first.logits), await digest(again.logits), again.attention.length];
-  const sampler = await stories.sampler({ repeat_penalty: 2 }), [row] = again.logits;
+  const sampler = await stories.sampler({ temperature: 0, repeat_penalty: 2 }), [row] = again.logits;
   out.picked = [await stories.pick(sampler, row), row.indexOf(Math.max(...row))];
   await stories.accept(sampler, out.picked[0]);
   out.picked.push(await stories.pick(sampler, row));
