@@ -110,17 +110,14 @@ class Engine extends Instance {  // heads.h for JavaScript, in the thread where 
     return found;
   }
 
-  sampling(o, answer = false) {  // the words of a heads_sampler_options: ./run's, and what is given
-    const at = this.take(40);
+  sampling(given, answer = false) {  // a heads_sampler_options: ./run's, and what is given
+    const at = this.take(40), word = (number) => new Int32Array(Float32Array.of(number).buffer)[0];
     this.c.heads_sampler_defaults(at, answer);
-    const words = this.memory(Int32Array, at, 10), floats = this.memory(Float32Array, at, 10);
-    const kinds = { temperature: floats, top_k: words, top_p: floats, min_p: floats,
-      repeat_penalty: floats, repeat_last: words };
-    const chances = Object.keys(kinds).slice(0, 4);
-    if (this.shape.greedy && chances.every((name) => o[name] === undefined)) floats[0] = 0;
-    Object.keys(kinds).forEach((name, i) => { kinds[name][i] = o[name] ?? kinds[name][i]; });
-    this.memory(BigInt64Array, at, 5)[3] = BigInt(o.seed ?? 0);
-    return words.slice();
+    const [temperature, , top_p, min_p, repeat_penalty] = this.memory(Float32Array, at, 5);
+    const o = { temperature, top_p, min_p, repeat_penalty, seed: 0, ...given };
+    if (this.shape.greedy && !/temp|top_|min_/.test(Object.keys(given))) o.temperature = 0;
+    return [word(o.temperature), o.top_k, word(o.top_p), word(o.min_p), word(o.repeat_penalty),
+      o.repeat_last, ...new Int32Array(BigInt64Array.of(BigInt(o.seed)).buffer), 0, 0];
   }
   begin(prompt, o = {}) {  // a text for generate, in the place of the last one; its number
     const chat = typeof prompt[0] === "object", stops = [o.stop ?? []].flat(), none = [0, 0];
@@ -129,8 +126,8 @@ class Engine extends Instance {  // heads.h for JavaScript, in the thread where 
     const end = chat ? this.c.heads_chat_end(this.chat, this.tokenizer) : -1;
     const text = [this.ints(ids), ids.length], reads = this.shape.source_vocab;
     const request = this.ints([...(reads ? none : text), 0, Math.min(o.max_tokens ?? 256, 1e9),
-      ...this.sampling(o, chat), chat, this.ints(stops.flatMap((stop) => this.text(stop))), stops.length,
-      this.ints([end]), end >= 0, ...none, ...(reads ? text : none),
+      ...this.sampling(o, chat), chat, this.ints(stops.flatMap((stop) => this.text(stop))),
+      stops.length, this.ints([end]), end >= 0, ...none, ...(reads ? text : none),
       o.lang ? this.text(o.lang)[0] : 0, ...none, ...none, ...none]);
     this.c.heads_keep(this.workspace, 0, 0);
     this.c.heads_batch_cancel(this.batch, this.told);

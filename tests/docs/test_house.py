@@ -17,7 +17,7 @@ CIRCLES = 1
 DOCS_WORDS = 24_000
 README_WORDS = 1_200
 JS_LINES = 3_000
-WEB_LINES = 200
+WEB_LINES = 205
 
 
 def core_lines() -> int:
