@@ -55,3 +55,33 @@ def test_steps_with_their_files_run(tmp_path):
     name = "chat templates against transformers, real ones"
     status, lines = close(tmp_path, f'step "{name}" false; step "another" true', ".")
     assert status == 1 and lines[-1] == "1 passed, 1 failed" and f"failed: {name}" in lines
+
+
+def drawn(how: str) -> list[str]:
+    """The steps that a run with these settings leaves to other runs."""
+    done = subprocess.run(
+        ["bash", "-c", f"source '{SCRIPT}'; {how}; draw; printf '%s\\n' \"${{!not_drawn[@]}}\""],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return sorted(done.stdout.split("\n")[:-1])
+
+
+def test_of_steps_that_take_turns_one_is_drawn():
+    text = SCRIPT.read_text(encoding="utf-8")
+    lines = re.search(r"^turns=\(\n(.*?)^\)", text, re.MULTILINE | re.DOTALL).group(1)
+    turns = [re.findall(r'[^"|]+', line) for line in re.findall(r'"(.*)"', lines)]
+    for name in sum(turns, []):
+        assert re.search(rf'^    (step|once) "{name}" \w', text, re.MULTILINE), name
+    left = [drawn(f"HEADS_SEED={seed}") for seed in range(12)]
+    for names in turns:
+        assert all(len(set(names) - set(one)) == 1 for one in left)
+        assert len({tuple(set(names) - set(one)) for one in left}) == len(names)  # each in its turn
+    assert drawn("HEADS_SEED=3") == left[3] and drawn("HEADS_CI=all") == [""]
+
+
+def test_a_step_that_is_not_drawn_is_named(tmp_path):
+    status, lines = close(tmp_path, "HEADS_SEED=7; not_drawn[a]=1; step a false; step b true")
+    assert status == 0 and lines[-1] == "1 passed, 0 failed"
+    assert lines[-3] == "not drawn by HEADS_SEED=7: a"
