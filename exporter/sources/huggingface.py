@@ -61,6 +61,26 @@ def download(hub_id: str, revision: str | None, shape_only: bool) -> str:
 def open_directory(directory: str, name: str, shape_only: bool) -> Model:
     """The checkpoint in a directory; `name` is what it is called. Only headers are read, and for a
     shape config.json alone. Errors: ExportError."""
+    config, texts = _read_texts(directory)
+    if shape_only:
+        return _model(directory, name, config, None, texts[:1])
+    tensors, files = _open_weights(directory)
+    tensors, unwrapped = unwrap(tensors)
+    config.update(cross_encoder(directory), **packing_beside(directory, config, tensors))
+    model = _model(directory, name, config, tensors, files + texts)
+    knobs = model.knobs
+    more = sentences(
+        directory, knobs.context, knobs.n_embd, knobs.mask == 1, bool(knobs.classes), _open_weights
+    )
+    knobs.pooling = more.entries
+    model.tensors.update(more.tensors)
+    model.remarks += more.remarks + unwrapped
+    model.directory, model.tokenizer = directory, find_tokenizer(directory)
+    return model
+
+
+def _read_texts(directory: str) -> tuple[dict, list[str]]:
+    """config.json, and the paths of all files of text, of which it is the first."""
     config_path = os.path.join(directory, "config.json")
     if not os.path.exists(config_path):
         raise ExportError(_no_checkpoint(directory))
@@ -68,24 +88,15 @@ def open_directory(directory: str, name: str, shape_only: bool) -> Model:
     texts = [os.path.join(directory, n) for n in os.listdir(directory) if n.endswith(small)]
     for path in texts:
         refuse_pointer(path)
-    config = read_json(config_path)
-    if shape_only:
-        family, knobs, found, remarks = canonical(config, None)
-        remarks += _add_rules(directory, config, family, knobs)
-        return Model(name, family, knobs, found, [config_path], remarks=remarks)
-    tensors, files = _open_weights(directory)
-    tensors, unwrapped = unwrap(tensors)
-    config.update(cross_encoder(directory), **packing_beside(directory, config, tensors))
+    return read_json(config_path), sorted(texts, key=config_path.__ne__)
+
+
+def _model(
+    directory: str, name: str, config: dict, tensors: dict[str, Tensor] | None, files: list[str]
+) -> Model:
     family, knobs, found, remarks = canonical(config, tensors)
     remarks += _add_rules(directory, config, family, knobs)
-    more = sentences(
-        directory, knobs.context, knobs.n_embd, knobs.mask == 1, bool(knobs.classes), _open_weights
-    )
-    knobs.pooling = more.entries
-    found.update(more.tensors)
-    remarks += more.remarks + unwrapped
-    files += texts
-    return Model(name, family, knobs, found, files, directory, find_tokenizer(directory), remarks)
+    return Model(name, family, knobs, found, files, remarks=remarks)
 
 
 def _no_checkpoint(directory: str) -> str:
