@@ -33,7 +33,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HEADS_ABI 11         // grows when a program must be compiled again
+#define HEADS_ABI 12         // grows when a program must be compiled again
 #define HEADS_VERSION "0.1"  // of this header
 #define HEADS_VERSION_NUMBER 100  // the same: 10000 major + 100 minor + patch
 
@@ -71,6 +71,8 @@ typedef struct {
     int vector;           // numbers of heads_embed's vectors; 0: the checkpoint does not say how
     int n_labels;         // classes of heads_classify; 0: the checkpoint has no such head
     int token_classes;    // 1: each token of a text has them, not the text
+    int token_vectors;    // 1: each token of a text has a vector, not the text (ColBERT)
+    int most_read;        // tokens at which heads_text_ids and heads_pair_ids cut
 } heads_shape;
 
 // Maps a checkpoint that export.py made and checks all of it but its checksum; weights are read
@@ -230,6 +232,12 @@ HEADS_API int heads_sequence_common(const heads_sequence *s, const int *ids, int
 HEADS_API int heads_sequence_save(const heads_sequence *s, const char *path, heads_error *err);
 HEADS_API heads_sequence *heads_sequence_load(heads_workspace *w, const char *path,
                                               heads_error *err);
+// The same in memory. *bytes, [*size], is the caller's, to free with heads_free. parse copies what
+// it needs; bytes begin at a multiple of 8.
+HEADS_API int heads_sequence_bytes(const heads_sequence *s, void **bytes, size_t *size,
+                                   heads_error *err);
+HEADS_API heads_sequence *heads_sequence_parse(heads_workspace *w, const void *bytes, size_t size,
+                                               heads_error *err);
 
 // Switches attention heads off in all that s will run: their part of the heads' output, after the
 // softmax and a gate, is zero before the layer's output matrix (Michel et al. 2019, arXiv
@@ -285,6 +293,9 @@ typedef struct {
     const int *ids;  // [n], as heads_text_ids or heads_pair_ids gives them
     int n;
     int second;      // of a pair: as heads_pair_ids gives it; of one text 0
+    const int *bounds;  // [n_parts + 1], growing: part i, ids[bounds[i] .. bounds[i + 1]), has a
+    int n_parts;        // vector of its own, pooled as a text's is ("late chunking", Guenther et
+                        // al. 2024, arXiv 2409.04701). 0: the text has one vector
 } heads_text;
 
 // The ids of a text for heads_embed and heads_classify: with the special tokens around it, and cut
@@ -298,15 +309,21 @@ HEADS_API long heads_text_ids(const heads_model *model, const heads_tokenizer *t
 HEADS_API long heads_pair_ids(const heads_model *model, const heads_tokenizer *tokenizer,
                               const char *first, size_t first_len, const char *then,
                               size_t then_len, int **ids, int *second, heads_error *err);
-// Writes vectors[n][shape.vector], one for each text: its hidden states, pooled as the checkpoint
-// says.
+// Writes vectors[..][shape.vector], one for each text, or for each of its parts: the hidden states
+// there, pooled as the checkpoint says. Where the shape says token_vectors, one for each id of each
+// text.
 // As many texts as fit into a pass run side by side, in a workspace that is made for the call from
 // these options; context and logit_rows are set to what the texts need. No bit of a vector depends
 // on the other texts. Errors: the checkpoint does not say how to pool (it is no encoder and came
-// without modules.json), a text without ids, an option out of range, a token outside the
-// vocabulary, no memory.
+// without modules.json), a text without ids, parts that are none, an option out of range, a token
+// outside the vocabulary, no memory.
 HEADS_API int heads_embed(const heads_model *model, const heads_workspace_options *options,
                           const heads_text *texts, int n, float *vectors, heads_error *err);
+// Leaves the first `dimensions` numbers of each of vectors[n][shape.vector], one after another, and
+// makes each length 1 again where the checkpoint's vectors have it. That is for vectors that were
+// trained for it (Kusupati et al. 2022, arXiv 2205.13147). Errors: not 1..shape.vector.
+HEADS_API int heads_shorten(const heads_model *model, float *vectors, size_t n, int dimensions,
+                            heads_error *err);
 // Writes scores[n][n_labels]: a row for each text or, where the shape says token_classes, for each
 // id of each text. The numbers are the classes' probabilities. They sum to 1 where a text has one
 // class; where it may have several, each class has its own. Of a regression they are as the model
@@ -392,6 +409,11 @@ HEADS_API int heads_likeliest(const heads_workspace *w, const float *logits, hea
 typedef struct heads_sampler heads_sampler;
 
 typedef struct {
+    int id;
+    float value;  // added to its logit; -INFINITY bans it
+} heads_bias;
+
+typedef struct {
     float temperature;     // 0: the most likely token, the lowest of equal ones
     int top_k;             // 0: all
     float top_p;           // 0 or 1: all
@@ -401,6 +423,11 @@ typedef struct {
     uint64_t seed;         // the same seed gives the same ids
     int most;              // most tokens that the text will have, 0: any number. Some checkpoints
                            // force the last of them to be an end token
+    const heads_bias *biases;  // [n_biases], added before the options above have a say; copied
+    int n_biases;
+    // Taken from a token's logit: the first for each time that it was generated, the second once.
+    float frequency_penalty, presence_penalty;
+    int n_prompt;          // the first so many accepted tokens were not generated
 } heads_sampler_options;
 
 // How ./run, the module and the server choose tokens where nothing else is said: conversation 0: of
@@ -408,21 +435,37 @@ typedef struct {
 // temperature 1 and all else 0.
 HEADS_API heads_sampler_options heads_sampler_defaults(int conversation);
 
-// A sampler for one text; w may be freed before it. Errors: an option out of range, no memory.
+// A sampler for one text; w may be freed before it. Errors: an option out of range, a bias that is
+// no number or of no token, no memory.
 HEADS_API heads_sampler *heads_sampler_new(const heads_workspace *w,
                                            const heads_sampler_options *options,
                                            heads_error *err);
 HEADS_API void heads_sampler_free(heads_sampler *sampler);
 // Adds a token of the text, prompt or generated, to what the repetition penalty covers.
 HEADS_API void heads_sampler_accept(heads_sampler *sampler, int id);
+// Later picks are among the ids whose bit id % 32 of bits[id / 32] is 1. The bits,
+// [ceil(vocab_size / 32)], are borrowed, may change between picks; NULL: all. Forced ends stay.
+HEADS_API void heads_sampler_allow(heads_sampler *sampler, const uint32_t *bits);
 // Picks an id from logits[vocab_size], which stay as they are. The caller then accepts it. -1:
-// there is none to pick, since each logit is NaN or minus infinity, or the checkpoint's rules ban
-// the rest.
+// there is none to pick, since each logit is NaN or minus infinity, or biases, bits and the
+// checkpoint's rules ban the rest.
 HEADS_API int heads_sampler_pick(heads_sampler *sampler, const float *logits);
 // Picks for n texts on the threads of w: ids[i], or -1, by samplers[i] from row i of
 // logits[n][stride].
 HEADS_API void heads_sampler_pick_each(heads_workspace *w, heads_sampler *const *samplers, int n,
                                        const float *logits, int *ids);
+
+// Prompt Lookup Decoding (Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding): finds the
+// earlier place whose last 2 to 8 tokens are ids[n]'s own last ones, the most of them, and sets
+// guesses[most] to what followed there. Returns how many; 0: there is none. To use them, run them
+// with the last token in one pass, and keep each that the sampler picks too.
+HEADS_API int heads_lookup(const int *ids, int n, int most, int *guesses);
+// The same by a smaller model with the same tokens (Leviathan et al. 2022, arXiv 2211.17192). It
+// brings its sequence `draft` to ids[n], and `greedy`, a sampler of its workspace, picks
+// guesses[most].
+// Returns how many, 0 where its context is full, or -1. Errors: as of heads_forward.
+HEADS_API int heads_draft(heads_sequence *draft, heads_sampler *greedy, const int *ids, int n,
+                          int most, int *guesses, heads_error *err);
 
 // ---- many requests side by side ----
 //
@@ -458,6 +501,9 @@ typedef struct {
     int keep;    // caches of ended requests to keep for later ones that begin alike, or that have
                  // the same source, up to 2^30; 0: none
     const heads_tokenizer *tokenizer;  // for text and EOS; NULL: events have ids only
+    heads_workspace *draft;  // of a smaller model with the same tokens, which makes up to n_draft
+    int n_draft;             // guesses of a pass (0: 5) for requests without lookup; NULL: none. It
+                             // has the batch's caller, and threads_of is best
 } heads_batch_options;
 
 typedef struct {
@@ -466,16 +512,11 @@ typedef struct {
 } heads_stop;
 
 typedef struct {
-    int id;
-    float value;  // added to its logit; -INFINITY bans it
-} heads_bias;
-
-typedef struct {
     const int *ids;  // [n], the prompt. All that a request points to is copied, but mask_context
     int n;
     int n_scored;    // events are wanted for the last n_scored prompt tokens, at most n - 1
     int max_tokens;  // to generate; 0: none. The workspace's context or more: until it is full
-    heads_sampler_options sampler;  // `most` is not read
+    heads_sampler_options sampler;  // `most` and `n_prompt` are not read
     int answer;      // 1: the text is an answer, in which special tokens show; 0: it continues the
                      // prompt
     const heads_stop *stops;  // [n_stops], strings before which the text ends; none is empty
@@ -496,10 +537,8 @@ typedef struct {
     // would go on with the bits as they are.
     int (*mask)(void *context, const int *tokens, int n_tokens, uint32_t *bits);
     void *mask_context;
-    const heads_bias *biases;  // [n_biases], added before the sampler's other options have a say
-    int n_biases;
-    // Taken from a token's logit: the first for each time that it was generated, the second once.
-    float frequency_penalty, presence_penalty;
+    int lookup;  // most guesses of a pass at the tokens that come next, by heads_lookup; 0: none.
+                 // The text is the same, and where it repeats itself it comes sooner
 } heads_request;
 
 typedef enum { HEADS_TOKEN, HEADS_SCORE, HEADS_DONE, HEADS_FAILED } heads_event_kind;
@@ -526,7 +565,7 @@ typedef struct {
     size_t spared;         // prompt_tokens that had run for another request already
 } heads_batch_counts;
 
-// Errors: options out of range, a workspace of hidden states, no memory.
+// Errors: options out of range, a workspace of hidden states, a draft with other tokens, no memory.
 HEADS_API heads_batch *heads_batch_new(heads_workspace *w, const heads_batch_options *options,
                                        heads_error *err);
 HEADS_API void heads_batch_free(heads_batch *b);  // its requests too, without events

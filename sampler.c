@@ -8,14 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "library/sampler_rules.h"
-
 typedef struct {
     float p;  // exp(logit - max): a probability before division by the total
     int id;
 } Candidate;
 
-struct heads_sampler {
+struct Sampler {
     SamplerOptions options;
     int vocab_size, padded;  // padded: vocab_size rounded up to LANES
     const Kernels *kernels;
@@ -24,9 +22,6 @@ struct heads_sampler {
     Candidate *candidates;   // [vocab_size]
     int *recent;             // [repeat_last]: a ring of the last ids
     int accepted, next;      // ids in the ring, and where the next one goes
-    const Rules *rules;
-    int *text;               // [rules->room]: the text so far, for the rules
-    int n_text;
 };
 
 static int check_options(const SamplerOptions *o, int vocab_size, Error *err) {
@@ -48,37 +43,32 @@ static int check_options(const SamplerOptions *o, int vocab_size, Error *err) {
 }
 
 Sampler *sampler_new(const Kernels *kernels, int vocab_size, const SamplerOptions *options,
-                     const Rules *rules, Error *err) {
-    static const Rules none = {.last = -1};
+                     Error *err) {
     if (check_options(options, vocab_size, err)) return NULL;
     Sampler *s = calloc(1, sizeof *s);
     if (s) {
         *s = (Sampler){.options = *options, .vocab_size = vocab_size, .kernels = kernels,
-                       .padded = (int)round_up((size_t)vocab_size, LANES), .state = options->seed,
-                       .rules = rules ? rules : &none};
+                       .padded = (int)round_up((size_t)vocab_size, LANES), .state = options->seed};
         s->work = calloc((size_t)s->padded, sizeof *s->work);
         s->candidates = calloc((size_t)vocab_size, sizeof *s->candidates);
         s->recent = calloc((size_t)options->repeat_last + 1, sizeof *s->recent);
-        s->text = calloc((size_t)s->rules->room + 1, sizeof *s->text);
     }
-    if (s && s->work && s->candidates && s->recent && s->text) return s;
+    if (s && s->work && s->candidates && s->recent) return s;
     fail(err, "no memory for a sampler over %d tokens", vocab_size);
-    heads_sampler_free(s);
+    sampler_free(s);
     return NULL;
 }
 
-void heads_sampler_free(Sampler *s) {
+void sampler_free(Sampler *s) {
     if (!s) return;
     free(s->work);
     free(s->candidates);
     free(s->recent);
-    free(s->text);
     free(s);
 }
 
-void heads_sampler_accept(Sampler *s, int id) {
-    int window = s ? s->options.repeat_last : 0;
-    if (s && s->n_text < s->rules->room) s->text[s->n_text++] = id;
+void sampler_accept(Sampler *s, int id) {
+    int window = s->options.repeat_last;
     if (window == 0 || id < 0 || id >= s->vocab_size) return;
     s->recent[s->next] = id;
     s->next = (s->next + 1) % window;
@@ -96,9 +86,9 @@ static double random_unit(Sampler *s) {
 // ---- picking ----
 
 // work = logits after the repetition penalty (Keskar et al. 2019: positive logits are divided by
-// it, others multiplied, once however often the id occurred) and the rules. NaN becomes minus
-// infinity, plus infinity the largest float, so that differences stay numbers. Returns the id of
-// the largest, the lowest of equal ones; -1: none is possible.
+// it, others multiplied, once however often the id occurred). NaN becomes minus infinity, plus
+// infinity the largest float, so that differences stay numbers. Returns the id of the largest, the
+// lowest of equal ones; -1: none is possible.
 static int adjust(Sampler *s, const float *logits) {
     float penalty = s->options.repeat_penalty;
     memcpy(s->work, logits, sizeof *logits * (size_t)s->vocab_size);
@@ -106,7 +96,6 @@ static int adjust(Sampler *s, const float *logits) {
         float x = logits[s->recent[i]];
         s->work[s->recent[i]] = x > 0 ? x / penalty : x * penalty;
     }
-    apply_rules(s->rules, s->work, s->vocab_size, s->text, s->n_text, s->options.most);
     for (int i = 0; i < s->vocab_size; i++) {
         float x = s->work[i] > FLT_MAX ? FLT_MAX : s->work[i];
         s->work[i] = x != x ? -INFINITY : x;
@@ -200,8 +189,7 @@ static int draw(Sampler *s, int n, int kept) {
     return s->candidates[n - kept].id;
 }
 
-int heads_sampler_pick(Sampler *s, const float *logits) {
-    if (!s || !logits) return -1;
+int sampler_pick(Sampler *s, const float *logits) {
     const SamplerOptions *o = &s->options;
     int best = adjust(s, logits);
     if (best < 0) return -1;

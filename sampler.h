@@ -6,13 +6,16 @@
 #include "model.h"
 
 typedef heads_sampler_options SamplerOptions;  // here with the defaults filled in
-typedef heads_sampler Sampler;
+typedef struct Sampler Sampler;
 
 enum { DEFAULT_REPEAT_LAST = 64 };  // of ./run and of the library
 
-// kernels: for exp; all give the same bits. rules: the model's, which must outlive the sampler;
-// NULL: none. Errors: an option out of range, no memory.
+// kernels: for exp; all give the same bits. Errors: an option out of range, no memory.
 Sampler *sampler_new(const Kernels *kernels, int vocab_size, const SamplerOptions *options,
-                     const Rules *rules, Error *err);
+                     Error *err);
+void sampler_free(Sampler *s);
+void sampler_accept(Sampler *s, int id);
+// An id from logits[vocab_size]; -1: there is none to pick.
+int sampler_pick(Sampler *s, const float *logits);
 
 #endif

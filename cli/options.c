@@ -165,6 +165,8 @@ static const Option OPTIONS[] = {
     {FLAG, "--embed", NULL, SELECT(EMBED),
      .help = "print the vector of a text, -p or each line of -f, as JSON, pooled as the\n"
              "checkpoint says"},
+    {INT, "--dimensions", "N", FIELD(dimensions), 1, 1 << 16, .verbs = EMBED | SIMILAR,
+     .help = "shorten vectors to their first N numbers, if the model was trained for that"},
     {TEXT, "--similar", "QUERY", FIELD(similar), .selects = SIMILAR, .verbs = SIMILAR,
      .help = "the lines of -f by their likeness to a text, the cosine of their vectors"},
     {FLAG, "--classify", NULL, SELECT(CLASSIFY),

@@ -43,7 +43,7 @@ typedef struct {
     bool no_think, no_history, no_echo, no_cost, prompt_cache_ro, again;
     bool html;                     // --heads writes a page, not JSON
     bool f32;                      // --lens writes floats, not JSON
-    int n_generate, lookup, n_draft, heads_max, probs;
+    int n_generate, lookup, n_draft, heads_max, probs, dimensions;
     IntList sequences;             // to run side by side
     IntList threads;               // several: for --bench; the workspace has the first
     heads_workspace_options workspace;  // isa: HEADS_ISA

@@ -34,11 +34,27 @@ static void add_ids(Reading *r, heads_text text) {
 
 void add_text(Reading *r, Text text) {
     Ids ids = encode(&r->p, text, true);
-    int most = r->p.facts.most_pooled, context = r->p.o->workspace.context;
+    int most = r->p.shape.most_read, context = r->p.o->workspace.context;
     if (context && context < most) most = context;
     r->n_cut += ids.n > most;
     ids.n = tokenizer_cut(r->p.tokenizer, ids.data, ids.n, most);
     add_ids(r, (heads_text){.ids = ids.data, .n = (int)ids.n});
+}
+
+// Whether a pair that has n ids, the most, had more. Special tokens stand around an empty one too.
+static bool is_cut(const Reading *r, Text first, Text then, long n) {
+    const Text none = {.data = ""};
+    long whole = 0;
+    for (int i = 0; i < 2; i++) {
+        Ids ids = encode(&r->p, i ? then : first, false);
+        whole += ids.n;
+        free(ids.data);
+    }
+    int *ids, second;
+    long special = heads_pair_ids(r->p.model, r->p.tokenizer, none.data, 0, none.data, 0, &ids,
+                                  &second, NULL);
+    heads_free(ids);
+    return special + whole > n;
 }
 
 void add_pair(Reading *r, Text first, Text second) {
@@ -50,6 +66,7 @@ void add_pair(Reading *r, Text first, Text second) {
     if (n < 0) die("%s: %s", r->p.path, err.text);
     text.ids = ids;
     text.n = (int)n;
+    r->n_cut += n == r->p.shape.most_read && is_cut(r, first, second, n);
     add_ids(r, text);
 }
 

@@ -53,49 +53,14 @@ static void open_draft_model(Drafter *d, const Program *p) {
     if (!d->greedy) die("%s", err.text);
 }
 
-// Brings the draft model's sequence to text[0..n) and returns the logits that follow it.
-static const float *catch_up(Drafter *d, const int *text, int n) {
-    heads_error err;
-    int common = heads_sequence_common(d->sequence, text, n - 1);
-    if (heads_sequence_rewind(d->sequence, common, NULL))
-        heads_sequence_rewind(d->sequence, common = 0, NULL);
-    const float *logits = heads_forward(d->sequence, text + common, n - common, 1, &err);
-    if (!logits || heads_sequence_mark(d->sequence, &err)) die("the draft model: %s", err.text);
-    return logits;
-}
-
 static int draft_by_model(Drafter *d, const int *text, int n, int most, int *guesses) {
     heads_error err;
-    if (n + most > heads_workspace_context(d->w)) return 0;
-    const float *logits = catch_up(d, text, n);
-    for (int i = 0;;) {
-        guesses[i] = heads_sampler_pick(d->greedy, logits);
-        if (guesses[i] < 0) return i;
-        if (++i == most) return most;
-        logits = heads_forward(d->sequence, &guesses[i - 1], 1, 1, &err);
-        if (!logits) die("the draft model: %s", err.text);
-    }
-}
-
-// ---- the text itself ----
-
-// Prompt Lookup Decoding (Saxena 2023): finds the earlier place whose last 2 to 8 tokens are the
-// text's own last tokens, the most of them, and guesses the tokens that followed there.
-static int draft_by_lookup(const int *text, int n, int most, int *guesses) {
-    enum { LONGEST = 8, SHORTEST = 2 };
-    int best = 0, after = 0;
-    for (int i = n - 1; i >= SHORTEST && best < LONGEST; i--) {
-        int same = 0;
-        while (same < LONGEST && same < i && text[i - 1 - same] == text[n - 1 - same]) same++;
-        if (same > best) best = same, after = i;
-    }
-    if (best < SHORTEST) return 0;
-    int found = n - after < most ? n - after : most;
-    memcpy(guesses, text + after, (size_t)found * sizeof *guesses);
+    int found = heads_draft(d->sequence, d->greedy, text, n, most, guesses, &err);
+    if (found < 0) die("the draft model: %s", err.text);
     return found;
 }
 
-// ---- both ----
+// ---- both, and the text itself ----
 
 Drafter *drafter_new(const Program *p) {
     const Options *o = p->o;
@@ -125,7 +90,7 @@ void drafter_free(Drafter *d) {
 static int draft(Drafter *d, const int *text, int n, int most) {
     if (most > d->now) most = d->now;
     if (d->pause > 0 || most <= 0) return 0;
-    return d->lookup ? draft_by_lookup(text, n, most, d->guesses)
+    return d->lookup ? heads_lookup(text, n, most, d->guesses)
                      : draft_by_model(d, text, n, most, d->guesses);
 }
 

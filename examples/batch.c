@@ -19,7 +19,7 @@ int main(int argc, char **argv) {
     heads_model *model = heads_model_open(argc > 1 ? argv[1] : "model.bin", &err);
     heads_tokenizer *tokenizer = model ? heads_tokenizer_new(model, &err) : NULL;
     heads_workspace *w = tokenizer ? heads_workspace_new(model, NULL, &err) : NULL;
-    heads_batch_options options = {N, 0, tokenizer};
+    heads_batch_options options = {N, 0, tokenizer, NULL, 0};
     heads_batch *batch = w ? heads_batch_new(w, &options, &err) : NULL;
     check(batch != NULL);
     for (int i = 0; i < N; i++) {

@@ -1,12 +1,13 @@
 // The scheduler's step, heads_batch_step, at the end of this file: fill the places, choose each
 // request's sequence, plan a pass, run it, give events. requests.c adds requests, prefixes.c and
 // forks.c find common beginnings, choices.c picks tokens, stops.c decodes them and ends texts.
+#include "library/inspect.h"
 #include "library/scheduler.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEFAULT_PLACES = 16 };
+enum { DEFAULT_PLACES = 16, DEFAULT_DRAFT = 5 };
 
 // ---- making and freeing ----
 
@@ -19,6 +20,7 @@ static int allocate_batch(heads_batch *b) {
     b->owners = calloc(places, sizeof *b->owners);
     b->choices = calloc(rows, sizeof *b->choices);
     b->events = calloc(rows + 2 * places, sizeof *b->events);
+    if (b->draft && !(b->greedy = heads_sampler_new(b->draft, NULL, NULL))) return -1;
     bool all = b->busy && b->order && b->spare && b->runs && b->owners && b->choices && b->events;
     return all ? 0 : -1;
 }
@@ -33,10 +35,14 @@ heads_batch *heads_batch_new(heads_workspace *w, const heads_batch_options *opti
         return fail(err, "a batch of %d places that keeps %d; expected 1..%d, as many as the "
                     "workspace has rows of logits, and 0 or more", o.places, o.keep,
                     w->logit_rows), NULL;
+    if (o.draft && !inspect_same_tokens(o.draft->model, w->model))
+        return fail(err, "the draft model has other tokens than the model"), NULL;
+    if (o.n_draft < 0) return fail(err, "n_draft %d; expected 0 or more", o.n_draft), NULL;
     heads_batch *b = calloc(1, sizeof *b);
     if (b) {
         *b = (heads_batch){.w = w, .tokenizer = o.tokenizer, .places = o.places, .keep = o.keep,
-                           .most_spare = o.keep ? o.keep : o.places};
+                           .most_spare = o.keep ? o.keep : o.places, .draft = o.draft,
+                           .n_draft = o.n_draft ? o.n_draft : DEFAULT_DRAFT};
         if (allocate_batch(b) == 0) return b;
     }
     heads_batch_free(b);
@@ -48,6 +54,7 @@ void heads_batch_free(heads_batch *b) {
     for (long i = b->next; i < b->n_waiting; i++) free_request(b->waiting[i]);
     for (int i = 0; i < b->n_busy; i++) free_request(b->busy[i]);
     for (int i = 0; i < b->n_spare; i++) heads_sequence_free(b->spare[i]);
+    heads_sampler_free(b->greedy);
     free(b->waiting);
     free(b->busy);
     free(b->order);
@@ -209,6 +216,7 @@ static void plan_pass(heads_batch *b) {
         if (b->order[i] == oldest) due = 0;
         room -= add_run(b, b->order[i], room - due);
     }
+    for (i = 0; i < b->n_runs && room > 0; i++) room -= add_guesses(b, i, room);
 }
 
 // Takes run i out of the pass, since it cannot run. A prefix has failed then, and its requests do
@@ -224,7 +232,7 @@ static void drop_run(heads_batch *b, int i, const Error *why) {
         heads_sequence_free(r->sequence);
         r->sequence = NULL;
         r->restarted = true;
-        r->spared = 0;
+        r->spared = r->guessed = 0;
     } else {
         r->error = *why;
         fail_request(b, r);
@@ -249,7 +257,8 @@ static const float *run_pass(heads_batch *b) {
 static int add_choices(heads_batch *b, Request *r, const Run *run, const float *logits,
                        Choice *choices) {
     int n_top = r->asked.n_top, n = run->n_logits;
-    if (check_logits(b->w, run, logits, &r->error)) return 0;
+    const Run known = {run->sequence, run->tokens, run->n, n - r->guessed};
+    if (check_logits(b->w, &known, logits, &r->error)) return 0;
     if (n * n_top > r->top_room) {
         free(r->top);
         r->top_room = n * n_top;
@@ -262,20 +271,10 @@ static int add_choices(heads_batch *b, Request *r, const Run *run, const float *
         choices[i] = (Choice){.request = r, .given = given, .id = given ? r->ids[r->scored] : 0,
                               .logits = (float *)logits + (size_t)i * b->w->logits.stride,
                               .last = !r->max_tokens && r->scored == r->n_prompt - 1,
-                              .top = r->top + (size_t)i * (size_t)n_top};
+                              .top = r->top + (size_t)i * (size_t)n_top,
+                              .at = r->guessed ? i : 0};
     }
     return n;
-}
-
-static int add_id(Request *r, int id) {
-    if (r->n_ids == r->room) {
-        int *larger = realloc(r->ids, sizeof *r->ids * 2 * (size_t)r->room);
-        if (!larger) return fail(&r->error, "no memory for %d tokens", 2 * r->room);
-        r->ids = larger;
-        r->room *= 2;
-    }
-    r->ids[r->n_ids++] = id;
-    return 0;
 }
 
 // Appends a picked token to its request, and gives the events of a choice.
@@ -284,8 +283,8 @@ static void accept(heads_batch *b, const Choice *c) {
     const char *stopped = NULL;
     bool failed = r->error.text[0];
     if (!failed && !c->given) {
-        heads_sampler_accept(r->sampler, c->id);
-        failed = add_id(r, c->id);
+        failed = make_room(r, 1, &r->error);
+        if (!failed) r->ids[r->n_ids++] = c->id;
         if (!failed) stopped = add_token(b, r, c->id, &failed);
     }
     if (failed) {
@@ -298,9 +297,19 @@ static void accept(heads_batch *b, const Choice *c) {
     event->log_probability = c->log_probability;
     event->top = c->top;
     event->n_top = c->given || r->asked.likely ? r->asked.n_top : 0;
-    if (!c->given) event->text = r->text, event->len = r->given;
+    if (!c->given) event->text = r->text + r->shown, event->len = r->given;
     if (c->last) stopped = "max_tokens";
     if (stopped) end_request(b, r, stopped);
+}
+
+// Several tokens of a step have their texts side by side, wherever these are at its end.
+static void place_texts(heads_batch *b, const Request *r) {
+    const char *text = r->text;
+    for (heads_event *e = b->events; e < b->events + b->n_events; e++) {
+        if (e->request != r->number || e->kind != HEADS_TOKEN) continue;
+        e->text = text;
+        text += e->len;
+    }
 }
 
 static void use_logits(heads_batch *b, const float *logits) {
@@ -308,13 +317,20 @@ static void use_logits(heads_batch *b, const float *logits) {
     for (int i = 0; i < b->n_runs; i++) {
         const Run *run = &b->runs[i];
         Request *r = b->owners[i];
+        forget_given(r);
         if (run->n_logits) n += add_choices(b, r, run, logits, b->choices + n);
         if (r->error.text[0]) fail_request(b, r);
         logits += (size_t)run->n_logits * b->w->logits.stride;
     }
     make_choices(b, b->choices, n);
     for (int i = 0; i < n; i++)
-        if (!b->choices[i].request->ended) accept(b, &b->choices[i]);
+        if (b->choices[i].made && !b->choices[i].request->ended) accept(b, &b->choices[i]);
+    for (int i = 0; i < b->n_runs; i++) {
+        Request *r = b->owners[i];
+        if (r->guessed) place_texts(b, r);
+        if (r->guessed) settle_guesses(b, r);
+        if (r->error.text[0] && !r->ended) fail_request(b, r);
+    }
 }
 
 int heads_batch_step(heads_batch *b, const heads_event **events, Error *err) {

@@ -93,58 +93,54 @@ void token_losses(heads_workspace *w, const float *logits, const int *ids, int n
     parallel_for(w->pool, n, lose, &(Losses){w, logits, ids, loss});
 }
 
-static bool allowed(const Request *r, int id) {
-    return r->allowed[id / 32] >> (id % 32) & 1;
-}
-
-// Adds biases to a row of logits, and subtracts penalties for what was generated.
-static void adjust(const Request *r, float *logits) {
-    const heads_request *q = &r->asked;
-    for (int i = 0; i < q->n_biases; i++) logits[q->biases[i].id] += q->biases[i].value;
-    for (int i = r->n_prompt; q->frequency_penalty && i < r->n_ids; i++)
-        logits[r->ids[i]] -= q->frequency_penalty;
-    for (int i = r->n_prompt; q->presence_penalty && i < r->n_ids; i++) {
-        int id = r->ids[i];
-        uint32_t bit = (uint32_t)1 << id % 32;
-        if (!(r->seen[id / 32] & bit)) logits[id] -= q->presence_penalty;
-        r->seen[id / 32] |= bit;
-    }
-    for (int i = r->n_prompt; q->presence_penalty && i < r->n_ids; i++) r->seen[r->ids[i] / 32] = 0;
-}
-
-// Item: a choice. Log-probabilities first, since the mask then changes the logits.
+// Item: a choice.
 static void choose(const void *arg, int item, int thread) {
     Choice *c = (Choice *)arg + item;
     Request *r = c->request;
     const Workspace *w = r->sequence->workspace;
-    if (r->error.text[0]) return;  // its mask failed
+    if (!c->due || r->error.text[0]) return;  // its mask failed
+    c->made = true;
     bool asked = c->given || r->asked.likely;
     double sum = asked ? rank_tokens(w, c) : 0;
-    float *row = c->given || !r->row ? c->logits : r->row;
-    if (row == r->row) {
-        memcpy(row, c->logits, sizeof *row * (size_t)w->model->vocab_size);
-        adjust(r, row);
-    }
-    for (int id = 0; !c->given && r->allowed && id < w->model->vocab_size; id++)
-        if (!allowed(r, id)) row[id] = -INFINITY;
-    if (!c->given) c->id = heads_sampler_pick(r->sampler, row);
-    if (!c->given && r->allowed && (c->id < 0 || !allowed(r, c->id)))
-        fail(&r->error, "the mask allows no token that could be picked");
-    else if (c->id < 0)
-        fail(&r->error, "biases and the checkpoint's rules leave no token that could be picked");
+    if (!c->given) c->id = heads_sampler_pick(r->sampler, c->logits);
+    if (c->id < 0)
+        fail(&r->error, r->allowed ? "the mask allows no token that could be picked"
+             : "biases and the checkpoint's rules leave no token that could be picked");
     if (r->error.text[0]) return;
+    if (!c->given) heads_sampler_accept(r->sampler, c->id);
     c->log_probability = asked ? c->logits[c->id] - sum : 0;
 }
 
+// Whether a choice is made in this round: all are in the first, but those behind guesses, which
+// come one a round while the guess before was picked.
+static bool is_due(const Choice *c, int round) {
+    const Request *r = c->request;
+    if (c->at != round || round == 0) return c->at == round;
+    return c[-1].made && !r->error.text[0] && c[-1].id == r->ids[r->n_ids + round - 1];
+}
+
+// Asks the request's mask, which sees the guesses that were right.
+static void ask_mask(const heads_batch *b, const Choice *c, int round) {
+    Request *r = c->request;
+    size_t n_words = ((size_t)b->w->model->vocab_size + 31) / 32;
+    memset(r->allowed, 0xff, n_words * sizeof *r->allowed);
+    if (r->asked.mask(r->asked.mask_context, r->ids + r->n_prompt,
+                      r->n_ids - r->n_prompt + round, r->allowed))
+        fail(&r->error, "the mask gave an error");
+    heads_sampler_allow(r->sampler, r->allowed);
+}
+
 void make_choices(heads_batch *b, Choice *choices, int n) {
-    int n_words = (b->w->model->vocab_size + 31) / 32;
-    for (int i = 0; i < n; i++) {
-        Request *r = choices[i].request;
-        if (choices[i].given || !r->allowed) continue;
-        memset(r->allowed, 0xff, (size_t)n_words * sizeof *r->allowed);
-        if (r->asked.mask(r->asked.mask_context, r->ids + r->n_prompt, r->n_ids - r->n_prompt,
-                          r->allowed))
-            fail(&r->error, "the mask gave an error");
+    for (int round = 0, any = n; any; round++) {
+        any = 0;
+        for (int i = 0; i < n; i++) {
+            Choice *c = &choices[i];
+            c->due = is_due(c, round);
+            any |= c->due;
+            if (c->due && round) check_logits(b->w, &(Run){c->request->sequence, NULL, 1, 1},
+                                              c->logits, &c->request->error);
+            if (c->due && !c->given && c->request->allowed) ask_mask(b, c, round);
+        }
+        if (any) parallel_for(b->w->pool, n, choose, choices);
     }
-    parallel_for(b->w->pool, n, choose, choices);
 }

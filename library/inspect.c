@@ -9,9 +9,9 @@
 // ---- the checkpoint ----
 
 ModelFacts inspect_model(const Model *m) {
-    static const char *const poolings[N_POOLINGS] = {NULL, "mean", "first token", "last token",
-                                                     "maximum", "weighted mean",
-                                                     "sum by the root of the length"};
+    static const char *const poolings[N_POOLINGS] = {
+        "each token", "mean", "first token", "last token", "maximum", "weighted mean",
+        "sum by the root of the length"};
     return (ModelFacts){
         .file_bytes = m->file.map.size, .bytes = m->file.map.data,
         .checksum = checkpoint_crc(&m->file), .shape = m->file.shape,
@@ -21,7 +21,7 @@ ModelFacts inspect_model(const Model *m) {
         .n_tensors = m->file.n_tensors, .n_encoder = m->text.first,
         .n_attentions = n_kv_layers(m), .most_tokens = m->rules.most,
         .pooling = m->vector ? poolings[m->vector->pooling] : NULL,
-        .unit = m->vector && m->vector->unit, .most_pooled = m->most_read};
+        .unit = m->vector && m->vector->unit};
 }
 
 MetaFacts inspect_meta(const Model *m, int i) {

@@ -26,7 +26,6 @@ typedef struct {
     int most_tokens;         // of a text that it writes; 0: the checkpoint does not say
     const char *pooling;     // "mean", "first token", ..; NULL: the checkpoint does not say
     bool unit;               // pooled vectors have length 1
-    int most_pooled;         // tokens of a text that is pooled; longer ones are cut
 } ModelFacts;
 
 ModelFacts inspect_model(const heads_model *m);

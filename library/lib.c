@@ -2,10 +2,10 @@
 #include "heads.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "library/chat.h"
 #include "library/pooling.h"
-#include "sampler.h"
 #include "sequence/cost.h"
 #include "tokenizer.h"
 
@@ -47,7 +47,8 @@ heads_shape heads_model_shape(const heads_model *m) {
                          checkpoint_meta(&m->file, "tokenizer.target.begin") != NULL,
                          m->vector ? m->vector->width : 0,
                          m->classes ? m->classes->width : 0,
-                         m->classes && m->classes->pooling == POOL_NONE};
+                         m->classes && m->classes->pooling == POOL_NONE,
+                         m->vector && m->vector->pooling == POOL_NONE, m->most_read};
 }
 
 // ---- text and ids ----
@@ -159,6 +160,17 @@ long heads_pair_ids(const heads_model *m, const heads_tokenizer *t, const char *
     return tokenizer_pair(t, texts, m->most_read, ids, second, err);
 }
 
+static int check_parts(const heads_text *text, int i, heads_error *err) {
+    if (text->n_parts < 0 || (text->n_parts && !text->bounds))
+        return fail(err, "text %d: %d parts, expected 0 or more, with bounds", i, text->n_parts);
+    for (int p = 0; p < text->n_parts; p++)
+        if (text->bounds[p] < 0 || text->bounds[p + 1] <= text->bounds[p] ||
+            text->bounds[p + 1] > text->n)
+            return fail(err, "text %d: part %d is ids %d to %d, expected one id or more of 0..%d",
+                        i, p, text->bounds[p], text->bounds[p + 1], text->n - 1);
+    return 0;
+}
+
 static int check_texts(const heads_model *m, const heads_text *texts, int n, const float *results,
                        heads_error *err) {
     if (need(m, "a model", err) || (n > 0 && need(texts, "texts", err)) ||
@@ -174,7 +186,17 @@ static int check_texts(const heads_model *m, const heads_text *texts, int n, con
             if (texts[i].ids[j] < 0 || texts[i].ids[j] >= m->vocab_size)
                 return fail(err, "text %d: token %d is %d, the vocabulary has 0..%d", i, j,
                             texts[i].ids[j], m->vocab_size - 1);
+        if (check_parts(&texts[i], i, err)) return -1;
     }
+    return 0;
+}
+
+// Only a text that has one vector can have one for each part.
+static int refuse_parts(const heads_text *texts, int n, heads_error *err) {
+    for (int i = 0; i < n; i++)
+        if (texts[i].n_parts)
+            return fail(err, "text %d has parts, and only a text with one vector can have one for "
+                        "each of its parts", i);
     return 0;
 }
 
@@ -201,7 +223,25 @@ int heads_embed(const heads_model *m, const heads_workspace_options *options,
     if (!m->vector)
         return fail(err, "the checkpoint does not say how hidden states become a text's vector: it "
                     "is no encoder and came without modules.json");
+    if (m->vector->pooling == POOL_NONE && refuse_parts(texts, n, err)) return -1;
     return read_texts(m, m->vector, options, texts, n, vectors, err);
+}
+
+int heads_shorten(const heads_model *m, float *vectors, size_t n, int dimensions,
+                  heads_error *err) {
+    const char *why;
+    const Kernels *k = kernels_choose(NULL, &why);
+    if (need(m, "a model", err) || (n && need(vectors, "vectors", err))) return -1;
+    int width = m->vector ? m->vector->width : 0;
+    if (dimensions < 1 || dimensions > width)
+        return fail(err, "vectors of %d numbers cannot have %d dimensions; expected 1..%d", width,
+                    dimensions, width);
+    for (size_t i = 0; i < n; i++) {
+        float *to = vectors + i * (size_t)dimensions;
+        memmove(to, vectors + i * (size_t)width, sizeof *to * (size_t)dimensions);
+        if (m->vector->unit) k->unit(to, 1.0f, 1e-24f, dimensions);
+    }
+    return 0;
 }
 
 int heads_classify(const heads_model *m, const heads_workspace_options *options,
@@ -210,10 +250,10 @@ int heads_classify(const heads_model *m, const heads_workspace_options *options,
     if (!m->classes)
         return fail(err, "the checkpoint has no head that classifies: it was no model for "
                     "sequence or token classification");
-    if (read_texts(m, m->classes, options, texts, n, scores, err)) return -1;
+    if (refuse_parts(texts, n, err) || read_texts(m, m->classes, options, texts, n, scores, err))
+        return -1;
     size_t rows = 0;
-    for (int i = 0; i < n; i++)
-        rows += m->classes->pooling == POOL_NONE ? (size_t)texts[i].n : 1;
+    for (int i = 0; i < n; i++) rows += result_rows(m->classes, &texts[i]);
     score_classes(m->classes, scores, rows);
     return 0;
 }
@@ -223,46 +263,6 @@ const char *heads_label(const heads_model *m, int i, size_t *len) {
     const int32_t *begin = m->classes->label_begin + i;
     *len = (size_t)(begin[1] - begin[0]);
     return m->classes->labels + begin[0];
-}
-
-// ---- from logits to an id ----
-
-heads_sampler_options heads_sampler_defaults(int conversation) {
-    heads_sampler_options text = {.temperature = 0.8f, .top_p = 0.95f, .repeat_penalty = 1};
-    // Small models repeat themselves less, and answer better.
-    heads_sampler_options answer = {.temperature = 0.5f, .top_p = 0.9f, .repeat_penalty = 1.1f};
-    return conversation ? answer : text;
-}
-
-heads_sampler *heads_sampler_new(const heads_workspace *w, const heads_sampler_options *options,
-                                 heads_error *err) {
-    SamplerOptions o = options ? *options : (SamplerOptions){0};
-    if (need(w, "a workspace", err)) return NULL;
-    if (o.top_p == 0) o.top_p = 1;
-    if (o.repeat_penalty == 0) o.repeat_penalty = 1;
-    if (o.repeat_last == 0) o.repeat_last = DEFAULT_REPEAT_LAST;
-    return sampler_new(w->k, w->model->vocab_size, &o,
-                       &w->model->rules, err);
-}
-
-typedef struct {  // rows of logits, and the ids picked from them
-    const float *logits;
-    size_t stride;
-    heads_sampler *const *samplers;
-    int *ids;
-} LogitRows;
-
-static void pick_row(const void *arg, int i, int thread) {
-    const LogitRows *r = arg;
-    r->ids[i] = heads_sampler_pick(r->samplers[i], r->logits + (size_t)i * r->stride);
-}
-
-void heads_sampler_pick_each(heads_workspace *w, heads_sampler *const *samplers, int n,
-                             const float *logits, int *ids) {
-    if (!w || !samplers || !logits || !ids) return;
-    LogitRows rows = {.logits = logits, .stride = heads_logit_stride(w), .samplers = samplers,
-                      .ids = ids};
-    parallel_for(w->pool, n, pick_row, &rows);
 }
 
 // ---- what a cache costs ----

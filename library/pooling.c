@@ -10,6 +10,11 @@ enum { MAX_TEXTS = 128 };  // of one pass
 
 // ---- one text ----
 
+size_t result_rows(const Readout *r, const TextIds *text) {
+    if (r->pooling == POOL_NONE) return (size_t)text->n;
+    return text->n_parts ? (size_t)text->n_parts : 1;
+}
+
 // The token whose hidden state counts, where it is one of a text's last; -1: the text lacks it.
 static int last_token(const Readout *r, const TextIds *text) {
     int last = text->n - 1;
@@ -21,9 +26,10 @@ static int last_token(const Readout *r, const TextIds *text) {
     return text->ids[last] == r->pad ? 0 : last;
 }
 
-// How many hidden states of a text are pooled, counted from its end.
-static int pooled_rows(const Readout *r, const TextIds *text) {
-    return r->pooling == POOL_LAST ? text->n - last_token(r, text) : text->n;
+// How many hidden states of a text are wanted, counted from its end. The first of them is the last
+// token's that counts, where that is its vector.
+static int wanted_rows(const Readout *r, const TextIds *text) {
+    return r->pooling == POOL_LAST && !text->n_parts ? text->n - last_token(r, text) : text->n;
 }
 
 static int check_ends(const Readout *r, const TextIds *texts, int n, Error *err) {
@@ -72,6 +78,12 @@ typedef struct {
     size_t row;  // of the result, its first
 } Length;
 
+typedef struct {        // what becomes one vector
+    const float *rows;  // [n][stride], hidden states
+    int n;
+    float *result;
+} Part;
+
 typedef struct {
     Workspace *w;
     const Readout *readout;
@@ -83,6 +95,8 @@ typedef struct {
     const Length *pass;             // the texts of this pass
     const float *rows[MAX_TEXTS];   // their hidden states
     int *late;                      // [logit_rows]: their ids, as a decoder with a source reads
+    Part parts[MAX_TEXTS];          // [n_parts], that are not pooled yet
+    int n_parts;
 } Reading;
 
 static int by_length(const void *a, const void *b) {
@@ -94,24 +108,45 @@ static float *result_of(const Reading *v, int i) {
     return v->results + v->pass[i].row * (size_t)v->readout->width;
 }
 
-static void pool_text(const void *arg, int i, int thread) {
+static void pool_part(const void *arg, int i, int thread) {
     const Reading *v = arg;
-    const Readout *r = v->readout;
-    int n = r->pooling == POOL_LAST ? 1 : v->pass[i].n;
-    pool_rows(v->w, r->pooling, row(v->w->y, i), v->rows[i], v->w->logits.stride, n,
-              v->w->model->n_embd);
+    const Part *part = &v->parts[i];
+    size_t stride = v->w->logits.stride;
+    int skipped = v->readout->pooling == POOL_LAST ? part->n - 1 : 0;
+    pool_rows(v->w, v->readout->pooling, row(v->w->y, i), part->rows + (size_t)skipped * stride,
+              stride, part->n - skipped, v->w->model->n_embd);
 }
 
-// Pooling first, then the steps, of all n texts of the pass.
+static void finish_result(const Reading *v, float *result, const float *from) {
+    const Readout *r = v->readout;
+    memcpy(result, from, sizeof *result * (size_t)r->width);
+    if (r->unit) v->w->k->unit(result, 1.0f, 1e-24f, r->width);
+}
+
+// Pooling first, then the steps.
+static void read_parts(Reading *v) {
+    const Readout *r = v->readout;
+    parallel_for(v->w->pool, v->n_parts, pool_part, v);
+    Buffer out = run_steps(v->w, r->steps, r->n_steps, v->w->y, v->n_parts);
+    for (int i = 0; i < v->n_parts; i++) finish_result(v, v->parts[i].result, row(out, i));
+    v->n_parts = 0;
+}
+
+// The n texts of the pass.
 static void read_texts(Reading *v, int n) {
     const Readout *r = v->readout;
-    parallel_for(v->w->pool, n, pool_text, v);
-    Buffer out = run_steps(v->w, r->steps, r->n_steps, v->w->y, n);
     for (int i = 0; i < n; i++) {
+        const TextIds *text = &v->texts[v->pass[i].text];
+        const int whole[] = {0, r->pooling == POOL_LAST ? 1 : text->n};
+        const int *at = text->n_parts ? text->bounds : whole;
         float *result = result_of(v, i);
-        memcpy(result, row(out, i), sizeof *result * (size_t)r->width);
-        if (r->unit) v->w->k->unit(result, 1.0f, 1e-24f, r->width);
+        for (int p = 0; p < (text->n_parts ? text->n_parts : 1); p++, result += r->width) {
+            const float *rows = v->rows[i] + (size_t)at[p] * v->w->logits.stride;
+            v->parts[v->n_parts++] = (Part){rows, at[p + 1] - at[p], result};
+            if (v->n_parts == MAX_TEXTS || v->n_parts == v->w->chunk) read_parts(v);
+        }
     }
+    if (v->n_parts) read_parts(v);
 }
 
 // Steps on each token of a text. Without pooling these are the result.
@@ -132,8 +167,8 @@ static void read_tokens(Reading *v, int i) {
             out = run_steps(w, r->steps + n_steps, r->n_steps - n_steps, out, 1);
             n = v->pass[i].n;
         }
-        int n_rows = r->pooling == POOL_NONE ? n : 1;
-        copy_rows((Buffer){result + (size_t)from * width, width}, out, r->width, n_rows);
+        for (int t = 0; t < (r->pooling == POOL_NONE ? n : 1); t++)
+            finish_result(v, result + (size_t)(from + t) * width, row(out, t));
     }
 }
 
@@ -169,7 +204,7 @@ static int fill_pass(Reading *v, int from, Error *err) {
         if (n && next->n > v->w->chunk - n_rows) break;
         if (empty_sequence(v, n, err)) return -1;
         const TextIds *text = &v->texts[next->text];
-        runs[n] = (Run){v->sequences[n], text->ids, next->n, pooled_rows(r, text)};
+        runs[n] = (Run){v->sequences[n], text->ids, next->n, wanted_rows(r, text)};
         n_rows += next->n;
     }
     if (v->late && read_sources(v, runs, n, err)) return -1;
@@ -205,7 +240,7 @@ int read_out(Workspace *w, const Readout *readout, const TextIds *texts, int n, 
     size_t n_rows = 0;
     for (int i = 0; i < n; i++) {
         v.order[i] = (Length){i, texts[i].n, n_rows};
-        n_rows += readout->pooling == POOL_NONE ? (size_t)texts[i].n : 1;
+        n_rows += result_rows(readout, &texts[i]);
     }
     qsort(v.order, (size_t)n, sizeof *v.order, by_length);
     int done = 0, more = 0;

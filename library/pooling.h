@@ -7,10 +7,12 @@
 
 typedef heads_text TextIds;
 
-// Writes results[..][readout->width]: a row for each text, or for each of its tokens where nothing
-// is pooled, text after text. The workspace gives hidden states, its context has room for each
-// text, and its logit_rows are no fewer than its chunk and its context. Errors: as of
-// heads_forward_runs, and numbers that are not finite.
+// Rows of the result that a text has: one, or one for each of its parts, or for each of its tokens
+// where nothing is pooled.
+size_t result_rows(const Readout *readout, const TextIds *text);
+// Writes results[..][readout->width], the rows of each text, text after text. The workspace gives
+// hidden states, its context has room for each text, and its logit_rows are no fewer than its chunk
+// and its context. Errors: as of heads_forward_runs, and numbers that are not finite.
 int read_out(Workspace *w, const Readout *readout, const TextIds *texts, int n, float *results,
              Error *err);
 // Makes probabilities of n rows of results, as readout->scores says.

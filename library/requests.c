@@ -1,5 +1,4 @@
 // heads_batch_add: checks a request, copies it, and puts it into the queue.
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,14 +9,24 @@ enum { MAX_TOP = 1000 };
 void free_request(Request *r) {
     release_prefix(r->prefix);
     heads_sequence_free(r->sequence);
+    heads_sequence_free(r->draft);
     heads_sampler_free(r->sampler);
     heads_decoder_free(r->decoder);
     free(r->ids);
     free(r->text);
     free(r->allowed);
-    free(r->row);
     free(r->top);
     free(r);
+}
+
+int make_room(Request *r, int n, Error *err) {
+    if (r->n_ids + n <= r->room) return 0;
+    int room = r->n_ids + n > 2 * r->room ? r->n_ids + n : 2 * r->room;
+    int *larger = realloc(r->ids, sizeof *r->ids * (size_t)room);
+    if (!larger) return fail(err, "no memory for %d tokens", room);
+    r->ids = larger;
+    r->room = room;
+    return 0;
 }
 
 static int check_ids(const int *ids, int n, int room, int vocab_size, Error *err) {
@@ -28,22 +37,6 @@ static int check_ids(const int *ids, int n, int room, int vocab_size, Error *err
         if (ids[i] < 0 || ids[i] >= vocab_size)
             return fail(err, "the text has token %d, which the model does not know; its ids are 0 "
                         "to %d", ids[i], vocab_size - 1);
-    return 0;
-}
-
-// What is added to logits and subtracted from them.
-static int check_adjustments(const Model *m, const heads_request *q, Error *err) {
-    if (q->n_biases < 0 || (q->n_biases && !q->biases))
-        return fail(err, "%d biases; expected 0 or more, and where they are", q->n_biases);
-    for (int i = 0; i < q->n_biases; i++) {
-        heads_bias bias = q->biases[i];
-        if (bias.id < 0 || bias.id >= m->vocab_size || !(bias.value < INFINITY))
-            return fail(err, "bias %d is %g for token %d; expected a number, or -inf for a ban, "
-                        "and an id from 0 to %d", i, bias.value, bias.id, m->vocab_size - 1);
-    }
-    if (!isfinite(q->frequency_penalty) || !isfinite(q->presence_penalty))
-        return fail(err, "penalties of %g and %g; expected numbers", q->frequency_penalty,
-                    q->presence_penalty);
     return 0;
 }
 
@@ -65,6 +58,7 @@ static int check_request(const heads_batch *b, const heads_request *q, Error *er
     if (q->max_tokens < 0 || q->n_scored < 0 || q->n_scored >= (q->ids ? q->n : 1))
         return fail(err, "%d tokens to generate, %d to score; expected 0 or more, and fewer than "
                     "the prompt has", q->max_tokens, q->n_scored);
+    if (q->lookup < 0) return fail(err, "lookup %d; expected 0 or more guesses", q->lookup);
     if (q->n_top < 0 || q->n_top > MAX_TOP)
         return fail(err, "%d most likely tokens; expected 0..%d", q->n_top, MAX_TOP);
     if (q->n_stops < 0 || q->n_stop_ids < 0 || (q->n_stops && !q->stops) ||
@@ -74,7 +68,6 @@ static int check_request(const heads_batch *b, const heads_request *q, Error *er
     if (q->n_stops && !b->tokenizer) return fail(err, "stop strings need a tokenizer");
     for (int i = 0; i < q->n_stops; i++)
         if (!q->stops[i].text || !q->stops[i].len) return fail(err, "stop string %d is empty", i);
-    if (check_adjustments(m, q, err)) return -1;
     heads_sampler *sampler = heads_sampler_new(b->w, &q->sampler, err);
     heads_sampler_free(sampler);
     return sampler ? 0 : -1;
@@ -95,7 +88,7 @@ static Request *copy_request(const heads_request *q) {
     size_t source = sizeof *q->source * (size_t)q->n_source;
     size_t ids = sizeof *q->stop_ids * (size_t)q->n_stop_ids;
     size_t stops = sizeof *q->stops * (size_t)q->n_stops, strings = 0;
-    size_t biases = sizeof *q->biases * (size_t)q->n_biases;
+    size_t biases = sizeof *q->sampler.biases * (size_t)q->sampler.n_biases;
     for (int i = 0; i < q->n_stops; i++) strings += round_up(q->stops[i].len, sizeof(void *));
     size_t copied = source + ids + stops + strings + biases + 4 * sizeof(void *);
     Request *r = calloc(1, sizeof *r + copied);
@@ -108,7 +101,7 @@ static Request *copy_request(const heads_request *q) {
     r->asked.stops = copies;
     r->asked.source = q->source ? put(&at, q->source, source) : NULL;
     r->asked.stop_ids = put(&at, q->stop_ids, ids);
-    r->asked.biases = put(&at, q->biases, biases);
+    r->asked.sampler.biases = put(&at, q->sampler.biases, biases);
     return r;
 }
 
@@ -135,6 +128,7 @@ static int set_prompt(heads_batch *b, Request *r, Error *err) {
     q->lang = NULL;
     r->scored = shareable_length(r);
     q->sampler.most = 0;
+    q->sampler.n_prompt = r->n_prompt;
     if (!q->source) return 0;
     int begun = r->n_prompt - 1, room = heads_workspace_context(b->w) - begun;
     r->max_tokens = q->max_tokens > begun ? q->max_tokens - begun : 0;
@@ -164,15 +158,9 @@ long heads_batch_add(heads_batch *b, const heads_request *request, Error *err) {
     Request *r = copy_request(request);
     if (!r) return fail(err, "no memory for a request");
     int failed = set_prompt(b, r, err);
-    size_t vocab_size = (size_t)b->w->model->vocab_size, words = (vocab_size + 31) / 32;
     if (!failed && r->asked.mask) {
-        r->allowed = malloc(words * sizeof *r->allowed);
+        r->allowed = calloc(((size_t)b->w->model->vocab_size + 31) / 32, sizeof *r->allowed);
         if (!r->allowed) failed = fail(err, "no memory for a mask");
-    }
-    if (!failed && (request->n_biases || request->frequency_penalty || request->presence_penalty)) {
-        r->row = calloc(vocab_size + words, sizeof *r->row);
-        r->seen = r->row ? (uint32_t *)(r->row + vocab_size) : NULL;
-        if (!r->row) failed = fail(err, "no memory for biases and penalties");
     }
     if (!failed && join_queue(b, r)) failed = fail(err, "no memory for one more request");
     if (!failed) return r->number = b->n_added++;

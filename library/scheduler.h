@@ -22,6 +22,11 @@ typedef struct Prefix {
     bool failed;            // it could not run; its requests use the parent
 } Prefix;
 
+typedef struct {            // how many guesses come next; 0s: none were made yet
+    int now, misses;        // misses: passes in a row of which no guess was right
+    int pause, next_pause;  // passes without guesses, still to come; of the next pause
+} Guessing;
+
 typedef struct Request {
     heads_request asked;    // as added, with copies of what it points to; ids and lang are NULL
     int *ids;               // [n_ids], prompt and generated tokens; allocated: [room]
@@ -34,15 +39,16 @@ typedef struct Request {
     bool source_read;       // by the encoder
     bool restarted;         // its sequence failed once; the present one shares nothing
     int scored;             // the next logits that are wanted are those after ids[scored]
+    int guessed;            // ids behind ids[n_ids) that run in this pass
+    Guessing guessing;
+    Sequence *draft;        // the draft model's; NULL: none
     Sequence *running;      // runs next: its own sequence, or a prefix's; NULL: it has to wait
     int until;              // length that `running` is to reach
-    Sampler *sampler;
+    heads_sampler *sampler;
     Decoder *decoder;       // NULL: there is no tokenizer
-    char *text;             // [size]: `given` bytes in the last event, then those held back
-    size_t size, given, text_room;
+    char *text;             // [size]: `shown` bytes in events of this step, `given` in its last
+    size_t size, shown, given, text_room;  // event, then those held back
     uint32_t *allowed;      // bits for the mask callback; NULL: no mask
-    float *row;             // [vocab_size], logits with biases and penalties; NULL: there are none
-    uint32_t *seen;         // bits, 0 between two picks, behind the row
     heads_likely *top;      // [rows of the last pass][n_top]
     int top_room;           // elements allocated in top
     bool ended;             // its last event was given; the next step frees it
@@ -56,6 +62,8 @@ typedef struct {
     int id;
     bool given;      // id is the prompt's, to be scored; else the sampler picks it
     bool last;       // the request ends with it
+    int at;          // guesses before it, which have to be right
+    bool due, made;  // it is made now; it was made, and counts
     double log_probability;
     int best;        // the most likely token
     heads_likely *top;  // [n_top], the most likely first
@@ -64,7 +72,9 @@ typedef struct {
 struct heads_batch {
     Workspace *w;
     const Tokenizer *tokenizer;
-    int places, keep;       // heads_batch_options
+    int places, keep, n_draft;  // heads_batch_options
+    Workspace *draft;           // NULL: none
+    heads_sampler *greedy;      // of the draft
     Request **waiting;      // the queue: [next..n_waiting); prefixes are known of [..searched)
     long next, searched, n_waiting, waiting_room;
     Request **busy;         // [n_busy], those with a place, the first to take one first
@@ -83,6 +93,9 @@ struct heads_batch {
 };
 
 // ---- requests.c ----
+
+// Makes room for n more ids. Errors: no memory.
+int make_room(Request *r, int n, Error *err);
 
 void free_request(Request *r);
 // The length that its sequence has to reach now: all ids, but not a last one that is only scored.
@@ -115,9 +128,18 @@ void leave_sequence(heads_batch *b, Request *r);
 
 // Makes the sampler and the decoder, and feeds them the prompt. -1: r->error says why.
 int begin_text(heads_batch *b, Request *r);
-// Decodes a generated id into r->text[0..given). Returns why the text ends, NULL: it goes on.
-// *failed: there was no memory, and r->error says so.
+// Forgets what was given in the last step.
+void forget_given(Request *r);
+// Decodes a generated id into r->text[shown .. shown + given). Returns why the text ends, NULL: it
+// goes on. *failed: there was no memory, and r->error says so.
 const char *add_token(heads_batch *b, Request *r, int id, bool *failed);
+
+// ---- guesses.c: tokens that run before they are picked ----
+
+// Adds guesses to run i of the pass, at most `room`; returns how many.
+int add_guesses(heads_batch *b, int i, int room);
+// Forgets those of the last pass that were wrong. r->error: that failed.
+void settle_guesses(const heads_batch *b, Request *r);
 
 // ---- choices.c: log-probabilities, masks and picks ----
 

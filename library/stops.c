@@ -81,24 +81,30 @@ static int give_text(Request *r, bool finish) {
         size_t begun = begun_stop(r->text, r->size, &r->asked.stops[i]);
         if (begun > held) held = begun;
     }
-    r->given = r->size - held;
+    r->given = r->size - held - r->shown;
     return stopped;
+}
+
+void forget_given(Request *r) {
+    size_t gone = r->shown + r->given;
+    r->size -= gone;
+    if (r->size) memmove(r->text, r->text + gone, r->size);
+    r->shown = r->given = 0;
 }
 
 const char *add_token(heads_batch *b, Request *r, int id, bool *failed) {
     const char *text = "", *stopped = NULL;
     size_t len = 0;
     bool ends = ends_text(b, r, id);
-    r->size -= r->given;
-    if (r->size) memmove(r->text, r->text + r->given, r->size);
+    r->shown += r->given;
     *failed = r->decoder && !ends && heads_decoder_push(r->decoder, id, &text, &len, &r->error);
     int found = *failed ? -1 : append(r, text, len);
     if (found > 0) stopped = "stop";
     else if (ends) stopped = "eos";
     else if (r->n_ids - r->n_prompt == r->max_tokens) stopped = "max_tokens";
-    else if (r->sequence->length == heads_workspace_context(b->w)) stopped = "context";
+    else if (r->n_ids - 1 == heads_workspace_context(b->w)) stopped = "context";
     if (found == 0) found = give_text(r, stopped != NULL);
-    else r->given = r->size;
+    else r->given = r->size - r->shown;
     *failed = found < 0;
     return found > 0 ? "stop" : stopped;
 }

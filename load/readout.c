@@ -38,13 +38,14 @@ static Readout *new_readout(Loader *x, Readout **at) {
 static int get_vector_of_text(Loader *x) {
     Reader *r = &x->r;
     int pooling, unit;
-    if (read_int(r, "model.pooling", 0, N_POOLINGS - 1, POOL_NONE, &pooling)) return -1;
+    if (read_int(r, "model.pooling", 0, VECTOR_EACH, POOL_NONE, &pooling)) return -1;
     if (pooling == POOL_NONE) return 0;
     Readout *out = new_readout(x, &x->m->vector);
     if (!out || read_int(r, "model.pooling_unit", 0, 1, 0, &unit) ||
-        get_steps(x, out, "model.pooling_acts", "pooling"))
+        get_steps(x, out, "model.pooling_acts", "pooling") ||
+        read_int(r, "model.pooling_dimensions", 1, out->width, out->width, &out->width))
         return -1;
-    out->pooling = pooling;
+    out->pooling = pooling == VECTOR_EACH ? POOL_NONE : pooling;
     out->unit = unit;
     return 0;
 }
@@ -95,6 +96,6 @@ int load_readouts(Loader *x) {
         if (m->layers[i].topology == NESTED) m->widest = 2 * m->n_embd;
     m->most_read = m->context;
     if (get_vector_of_text(x) || get_classes(x)) return -1;
-    if (!m->vector && !m->classes) return 0;
+    if (!m->vector && !m->classes && !m->encoder) return 0;
     return read_int(&x->r, "model.pooling_tokens", 1, m->context, m->context, &m->most_read);
 }

@@ -109,21 +109,37 @@ static void make_header(Session *session) {
     h->sum = header_sum(h, session->layers, s->tokens, s->source.tokens);
 }
 
-static int write_session(FILE *f, const Session *session) {
+typedef struct {     // a file, or memory
+    FILE *file;
+    uint8_t *bytes;  // zeros, if there is no file
+    size_t at;
+} Out;
+
+static int put(Out *out, const void *data, size_t n) {
+    if (out->file) return fwrite(data, 1, n, out->file) == n ? 0 : -1;
+    if (n) memcpy(out->bytes + out->at, data, n);
+    out->at += n;
+    return 0;
+}
+
+static int go_to(Out *out, uint64_t offset) {
+    out->at = (size_t)offset;
+    return out->file ? seek_to(out->file, offset) : 0;
+}
+
+static int write_session(Out *out, const Session *session) {
     const Sequence *s = session->s;
     const Header *h = &session->header;
     size_t n = (size_t)s->length, n_source = (size_t)s->source.n;
-    if (fwrite(h, sizeof *h, 1, f) != 1 ||
-        fwrite(session->layers, sizeof *session->layers, h->n_layers, f) != h->n_layers ||
-        fwrite(s->tokens, sizeof *s->tokens, n, f) != n ||
-        fwrite(s->source.tokens, sizeof *s->source.tokens, n_source, f) != n_source)
+    if (put(out, h, sizeof *h) ||
+        put(out, session->layers, sizeof *session->layers * h->n_layers) ||
+        put(out, s->tokens, sizeof *s->tokens * n) ||
+        put(out, s->source.tokens, sizeof *s->source.tokens * n_source))
         return -1;
     for (uint32_t i = 0; i < h->n_layers; i++) {
         const LayerEntry *layer = &session->layers[i];
         const uint8_t *data = s->cache + s->workspace->kv.layers[i].offset;
-        if (layer->bytes && (seek_to(f, layer->offset) != 0 ||
-                             fwrite(data, 1, layer->bytes, f) != layer->bytes))
-            return -1;
+        if (layer->bytes && (go_to(out, layer->offset) || put(out, data, layer->bytes))) return -1;
     }
     return 0;
 }
@@ -131,18 +147,19 @@ static int write_session(FILE *f, const Session *session) {
 static int write_file(const Session *session, const char *path, Error *err) {
     NewFile *file = newfile_open(path, err);
     if (!file) return -1;
-    if (*newfile_temporary(file))
-        return newfile_close(file, write_session(newfile_stream(file), session), err);
+    Out out = {.file = newfile_stream(file)};
+    if (*newfile_temporary(file)) return newfile_close(file, write_session(&out, session), err);
     newfile_close(file, 0, err);
     return fail(err, "cannot write %s: it is no regular file, so a session in it could not be "
                 "mapped; name a file", path);
 }
 
-int heads_sequence_save(const Sequence *s, const char *path, Error *err) {
-    if (need(s, "a sequence", err) || need(path, "the path of a file", err)) return -1;
-    Sequence saved = *s;
-    Session session = {.s = &saved};
-    saved.high = overwritten(s);
+// Fills *session, whose layers are the caller's to free; *copy: what it is of.
+static int begin_session(Session *session, Sequence *copy, const Sequence *s, const char *path,
+                         Error *err) {
+    *copy = *s;
+    copy->high = overwritten(s);
+    *session = (Session){.s = copy};
     if (s->length == 0 || s->workspace->model->encoder)
         return fail(err, "%s has nothing to save to %s",
                     s->length ? "an encoder, which keeps no keys and values," : "an empty sequence",
@@ -151,13 +168,35 @@ int heads_sequence_save(const Sequence *s, const char *path, Error *err) {
         return fail(err, "a sequence with heads switched off is not saved to %s, since whoever "
                     "loads it could not know", path);
     if (check_sums(s, err)) return -1;
-    session.layers = calloc((size_t)s->workspace->kv.n_layers, sizeof *session.layers);
-    if (!session.layers) return fail(err, "no memory to save a sequence");
-    make_header(&session);
+    session->layers = calloc((size_t)s->workspace->kv.n_layers, sizeof *session->layers);
+    if (!session->layers) return fail(err, "no memory to save a sequence");
+    make_header(session);
+    return 0;
+}
+
+int heads_sequence_save(const Sequence *s, const char *path, Error *err) {
+    Session session;
+    Sequence copy;
+    if (need(s, "a sequence", err) || need(path, "the path of a file", err)) return -1;
+    if (begin_session(&session, &copy, s, path, err)) return -1;
     int status = check_file_size(path, session.header.file_size, err) ||
                  write_file(&session, path, err) ? -1 : 0;
     free(session.layers);
     return status;
+}
+
+int heads_sequence_bytes(const Sequence *s, void **bytes, size_t *size, Error *err) {
+    Session session;
+    Sequence copy;
+    if (need(bytes, "room for bytes", err)) return -1;
+    *bytes = NULL;
+    if (need(s, "a sequence", err) || need(size, "room for a number", err)) return -1;
+    if (begin_session(&session, &copy, s, "memory", err)) return -1;
+    *size = session.header.file_size;
+    Out out = {.bytes = *bytes = calloc(*size, 1)};
+    if (out.bytes) write_session(&out, &session);
+    free(session.layers);
+    return out.bytes ? 0 : fail(err, "no memory for a session of %zu bytes", *size);
 }
 
 // ---- loading ----
@@ -227,7 +266,7 @@ static int restore_layer(Sequence *s, int i, const LayerEntry *e, const Mapping 
     const KvLayer *kv = &s->workspace->kv.layers[i];
     size_t used = used_bytes(s, kv), bytes = e->bytes < used ? e->bytes : used;
     size_t from = kv->offset;
-    s->pages.file->offsets[i] = e->offset;
+    if (s->pages.file) s->pages.file->offsets[i] = e->offset;
     s->pages.unchecked[i] = (Sum){bytes, e->sum, sum_of};
     if (bytes < e->bytes) {  // a ring, in a context that has no room for all of it
         if (sum_of(data, e->bytes) != e->sum) return fail(err, "it is damaged in layer %d", i);
@@ -239,7 +278,7 @@ static int restore_layer(Sequence *s, int i, const LayerEntry *e, const Mapping 
     return 0;
 }
 
-// Restores s from the mapped file, whose bytes are mapped, not read.
+// Restores s from a mapped file, whose bytes are mapped, not read; without a file from memory.
 static int restore(Sequence *s, const Mapping *map, Error *err) {
     const Workspace *w = s->workspace;
     const Header *h = (const Header *)map->data;
@@ -254,9 +293,10 @@ static int restore(Sequence *s, const Mapping *map, Error *err) {
     if (check_entries(s, layers, map->size, err) || commit_cache(s, 0, err)) return -1;
     size_t n_layers = (size_t)w->kv.n_layers;
     s->pages.unchecked = calloc(n_layers, sizeof *s->pages.unchecked);
-    s->pages.file->offsets = calloc(n_layers, sizeof *s->pages.file->offsets);
-    if (!s->pages.unchecked || !s->pages.file->offsets) return fail(err, "no memory for its table");
-    bool maps = has_map_private();
+    bool maps = s->pages.file && has_map_private();
+    if (s->pages.file) s->pages.file->offsets = calloc(n_layers, sizeof *s->pages.file->offsets);
+    if (!s->pages.unchecked || (s->pages.file && !s->pages.file->offsets))
+        return fail(err, "no memory for its table");
     for (size_t i = 0; i < n_layers; i++)
         if (layers[i].bytes && layers[i].offset % page_size()) maps = false;
     for (int i = 0; i < w->kv.n_layers; i++)
@@ -285,5 +325,20 @@ Sequence *heads_sequence_load(Workspace *w, const char *path, Error *err) {
     if (!status) return s;
     heads_sequence_free(s);
     fail(err, "%s: %s", path, why.text);
+    return NULL;
+}
+
+Sequence *heads_sequence_parse(Workspace *w, const void *bytes, size_t size, Error *err) {
+    if (need(w, "a workspace", err) || need(bytes, "a session's bytes", err)) return NULL;
+    Error why;
+    Mapping map = {.data = bytes, .size = size};
+    Sequence *s = NULL;
+    int status = (uintptr_t)bytes % 8 ? fail(&why, "they must begin at a multiple of 8") : 0;
+    if (!status) status = check_header(w, (const Header *)bytes, size, &why);
+    if (!status && !(s = heads_sequence_new(w, false, &why))) status = -1;
+    if (!status) status = restore(s, &map, &why);
+    if (!status) return s;
+    heads_sequence_free(s);
+    fail(err, "a session's bytes: %s", why.text);
     return NULL;
 }

@@ -33,7 +33,7 @@ class Engine extends Instance {  // heads.h for JavaScript, in the thread where 
   get chat() { return this.h ??= this.make("chat", this.model); }
   get workspace() { return this.w ??= this.make("workspace", this.model, this.options()); }
   get batch() {  // one text at a time, whose cache is kept for the next
-    return this.b ??= this.make("batch", this.workspace, this.ints([1, 1, this.tokenizer]));
+    return this.b ??= this.make("batch", this.workspace, this.ints([1, 1, this.tokenizer, 0, 0]));
   }
 
   memory(Type, at, n) { return new Type(this.c.memory.buffer, at >>> 0, n); }
@@ -80,7 +80,7 @@ class Engine extends Instance {  // heads.h for JavaScript, in the thread where 
     const n = this.shape.vector, out = this.take(4 * n * texts.length);
     const ids = texts.map((text) =>
       this.ids("heads_text_ids", this.model, this.tokenizer, ...this.text(text)));
-    const rows = this.ints(ids.flatMap((row) => [this.put(row), row.length, 0]));
+    const rows = this.ints(ids.flatMap((row) => [this.put(row), row.length, 0, 0, 0]));
     this.call(-1, "heads_embed", this.model, this.options(), rows, ids.length, out);
     return ids.map((_, i) => this.memory(Float32Array, out + 4 * n * i, n).slice());
   }
@@ -111,13 +111,13 @@ class Engine extends Instance {  // heads.h for JavaScript, in the thread where 
   }
 
   sampling(given, answer = false) {  // a heads_sampler_options: ./run's, and what is given
-    const at = this.take(40), word = (number) => new Int32Array(Float32Array.of(number).buffer)[0];
+    const at = this.take(56), word = (number) => new Int32Array(Float32Array.of(number).buffer)[0];
     this.c.heads_sampler_defaults(at, answer);
     const [temperature, , top_p, min_p, repeat_penalty] = this.memory(Float32Array, at, 5);
     const o = { temperature, top_p, min_p, repeat_penalty, seed: 0, ...given };
     if (this.shape.greedy && !/temp|top_|min_/.test(Object.keys(given))) o.temperature = 0;
     return [word(o.temperature), o.top_k, word(o.top_p), word(o.min_p), word(o.repeat_penalty),
-      o.repeat_last, ...new Int32Array(BigInt64Array.of(BigInt(o.seed)).buffer), 0, 0];
+      o.repeat_last, ...new Int32Array(BigInt64Array.of(BigInt(o.seed)).buffer), 0, 0, 0, 0, 0, 0];
   }
   begin(prompt, o = {}) {  // a text for generate, in the place of the last one; its number
     const chat = typeof prompt[0] === "object", stops = [o.stop ?? []].flat(), none = [0, 0];
@@ -128,7 +128,7 @@ class Engine extends Instance {  // heads.h for JavaScript, in the thread where 
     const request = this.ints([...(reads ? none : text), 0, Math.min(o.max_tokens ?? 256, 1e9),
       ...this.sampling(o, chat), chat, this.ints(stops.flatMap((stop) => this.text(stop))),
       stops.length, this.ints([end]), end >= 0, ...none, ...(reads ? text : none),
-      o.lang ? this.text(o.lang)[0] : 0, ...none, ...none, ...none]);
+      o.lang ? this.text(o.lang)[0] : 0, ...none, ...none]);
     this.c.heads_keep(this.workspace, 0, 0);
     this.c.heads_batch_cancel(this.batch, this.told);
     return this.told = this.call(-1, "heads_batch_add", this.batch, request);

@@ -29,8 +29,8 @@ static const struct {
     {"top_p", false, offsetof(heads_request, sampler.top_p), 1e-6, 1},
     {"min_p", false, offsetof(heads_request, sampler.min_p), 0, 1},
     {"repeat_penalty", false, offsetof(heads_request, sampler.repeat_penalty), 1e-3, 1000},
-    {"frequency_penalty", false, offsetof(heads_request, frequency_penalty), -2, 2},
-    {"presence_penalty", false, offsetof(heads_request, presence_penalty), -2, 2},
+    {"frequency_penalty", false, offsetof(heads_request, sampler.frequency_penalty), -2, 2},
+    {"presence_penalty", false, offsetof(heads_request, sampler.presence_penalty), -2, 2},
 };
 enum { N_NUMBERS = sizeof NUMBERS / sizeof NUMBERS[0] };
 

@@ -13,7 +13,7 @@ from ..config import Config
 from ..tensor import ExportError, Tensor, expect
 from ..json_files import beside, read_value
 
-NONE, MEAN, FIRST, LAST, MAX, WEIGHTED, SQRT = range(7)  # values of model.pooling
+NONE, MEAN, FIRST, LAST, MAX, WEIGHTED, SQRT, EACH = range(8)  # values of model.pooling
 TOKENS = "model.pooling_tokens"
 MODES = {
     "mean_tokens": MEAN,
@@ -34,6 +34,9 @@ SHORT = {
 # The activations of Dense modules, as values of model.pooling_acts.
 ACTIVATIONS = {"SiLU": 0, "GELU": 1, "ReLU": 3, "Sigmoid": 7, "Tanh": 8, "Identity": 9}
 ORDER = re.compile("Transformer, Pooling(, Dense){0,8}(, Normalize)?")
+# A vector for each token (ColBERT), and a weight for each word of the vocabulary (SPLADE).
+OF_TOKENS = re.compile("Transformer(, Dense){1,8}(, MultiVectorMask)?(, Normalize)?")
+SPARSE = re.compile("(MLM)?Transformer, SpladePooling")
 CONFIG = "config_sentence_transformers.json"
 Weights = Callable[[str], Tuple[Dict[str, Tensor], List[str]]]  # of a folder, and their files
 
@@ -65,7 +68,11 @@ def sentences(
         return Sentences()
     kinds = [str(module.get("type")).rpartition(".")[2] for module in modules or []]
     own_head = classifies and kinds == ["Transformer"]  # a CrossEncoder
-    tokens = {TOKENS: _most_tokens(directory, context, own_head)}
+    sparse, of_tokens = (order.fullmatch(", ".join(kinds)) for order in (SPARSE, OF_TOKENS))
+    outputs = (
+        "fill-mask" if sparse else "sequence-classification" if own_head else "feature-extraction"
+    )
+    tokens = {TOKENS: _most_tokens(directory, context, outputs, modules is not None)}
     if own_head or modules is None and not encoder:
         return Sentences(tokens)
     if modules is None:
@@ -74,23 +81,69 @@ def sentences(
             "sentence-transformers does then"
         )
         return Sentences({"model.pooling": MEAN, "model.pooling_unit": 0, **tokens}, {}, [remark])
-    if not ORDER.fullmatch(", ".join(kinds)):
+    if sparse:
+        _check_sparse(directory, _folder(modules[1].get("path"), "SpladePooling"))
+        remark = "SPLADE: heads.Model.sparse and the server give the weights of a text's words"
+        return Sentences(tokens, {}, [*_prompts(directory), remark])
+    if not ORDER.fullmatch(", ".join(kinds)) and not of_tokens:
         raise ExportError(
             f"modules.json: the modules are {', '.join(kinds)}, of which this exporter knows "
-            "Transformer, Pooling, up to eight Dense and Normalize, in this order"
+            "Transformer, Pooling, up to eight Dense and Normalize, in this order; without Pooling "
+            "and with Dense and MultiVectorMask; and Transformer with SpladePooling"
         )
     found = Sentences(remarks=_prompts(directory))
-    mode = _mode(directory, _folder(modules[1].get("path"), "Pooling"))
-    unit = {"model.pooling_unit": int("Normalize" in kinds)}
-    found.entries = {"model.pooling": mode, **unit, **tokens}
-    acts, width = [], n_embd
-    for i, module in enumerate(modules[2 : 2 + kinds.count("Dense")]):
-        folder = _folder(module.get("path"), "Dense")
-        act, width = _dense(directory, folder, width, f"pooling.{i}", found.tensors, weights)
-        acts.append(act)
+    if of_tokens:
+        mode, unit = EACH, "Normalize" in kinds or str(modules[1].get("type")).startswith("pylate.")
+        found.remarks += _masked(directory, modules)
+    else:
+        mode, unit = (
+            _mode(directory, _folder(modules[1].get("path"), "Pooling")),
+            "Normalize" in kinds,
+        )
+    found.entries = {"model.pooling": mode, "model.pooling_unit": int(unit), **tokens}
+    acts, width, of = [], n_embd, "token_embeddings" if of_tokens else "sentence_embedding"
+    for module in modules:
+        if str(module.get("type")).endswith(".Dense"):
+            folder, name = _folder(module.get("path"), "Dense"), f"pooling.{len(acts)}"
+            act, width = _dense(directory, folder, width, name, found.tensors, weights, of)
+            acts.append(act)
     if acts:
         found.entries["model.pooling_acts"] = acts
+    dimensions = _dimensions(directory, width)
+    if dimensions and not of_tokens:
+        found.entries["model.pooling_dimensions"] = dimensions
     return found
+
+
+def _dimensions(directory: str, width: int) -> int | None:
+    """Of vectors that are cut, and made length 1 again if they were (Matryoshka)."""
+    dimensions = beside(directory, CONFIG).get("truncate_dim")
+    if dimensions is None:
+        return None
+    if type(dimensions) is not int or dimensions < 1:
+        raise ExportError(f"{CONFIG}: truncate_dim is {dimensions!r}, expected a number from 1")
+    return dimensions if dimensions < width else None
+
+
+def _check_sparse(directory: str, folder: str) -> None:
+    """That a text's weights are max over log(1 + relu(logits)), which heads.Model.sparse gives."""
+    c = Config(beside(directory, os.path.join(folder, "config.json")), f"{folder}/config.json")
+    c.require(pooling_strategy="max", activation_function="relu")
+    c.ignore("word_embedding_dimension", "embedding_dimension")
+    c.finish()
+
+
+def _masked(directory: str, modules: list[dict]) -> list[str]:
+    """A remark on tokens of documents that MultiVectorMask does not count."""
+    for module in modules:
+        if str(module.get("type")).endswith(".MultiVectorMask"):
+            folder = _folder(module.get("path"), "MultiVectorMask")
+            words = beside(directory, os.path.join(folder, "config.json")).get("skiplist_words")
+            if words:
+                return [
+                    f"each token has its vector; leave these out of documents yourself: {words}"
+                ]
+    return []
 
 
 def _dense(
@@ -100,17 +153,13 @@ def _dense(
     name: str,
     tensors: dict[str, Tensor],
     weights: Weights,
+    of: str,
 ) -> tuple[int, int]:
     """Adds a Dense module's tensors; returns its activation and its width."""
     path = os.path.join(directory, folder)
     c = Config(beside(directory, os.path.join(folder, "config.json")), f"{folder}/config.json")
     rows, biased = c.int("out_features"), c.flag("bias", True)
-    c.require(
-        in_features=width,
-        module_input_name="sentence_embedding",
-        module_output_name="sentence_embedding",
-        use_residual=False,
-    )
+    c.require(in_features=width, module_input_name=of, module_output_name=of, use_residual=False)
     given = str(c.get("activation_function", "Tanh"))
     short = given.rpartition(".")[2]
     if short not in ACTIVATIONS or not given.startswith(("torch.nn.", "Tanh")):
@@ -169,20 +218,28 @@ def _mode(directory: str, path: str) -> int:
     return mode
 
 
-def _most_tokens(directory: str, context: int, own_head: bool) -> int:
-    """A text is cut at max_seq_length; without one, where the tokenizer or the positions end."""
-    c = Config(beside(directory, "sentence_bert_config.json"), "sentence_bert_config.json")
+# What the file of Transformer says of a task: the model's output, and its name there.
+TASKS = {
+    "sequence-classification": ("logits", "scores"),
+    "feature-extraction": ("last_hidden_state", "token_embeddings"),
+    "fill-mask": ("logits", "token_embeddings"),
+}
+
+
+def _most_tokens(directory: str, context: int, task: str, has_modules: bool) -> int:
+    """A text is cut at max_seq_length; without one, where the tokenizer or the positions end. The
+    file that says so belongs to a module: without modules.json it is not read."""
+    name = "sentence_bert_config.json"
+    c = Config(beside(directory, name) if has_modules else {}, name)
     c.require(do_lower_case=False)
-    task, output, result = (
-        ("sequence-classification", "logits", "scores")
-        if own_head
-        else ("feature-extraction", "last_hidden_state", "token_embeddings")
-    )
+    output, result = TASKS[task]
     c.require(
         transformer_task=task,
         modality_config={"text": {"method": "forward", "method_output_name": output}},
         module_output_name=result,
     )
+    c.ignore("query_length", "query_expansion")  # of ColBERT's queries, which users pad
+    document = c.get("document_length")
     limit = c.get("max_seq_length")
     if limit is None:
         limit = beside(directory, "tokenizer_config.json").get("model_max_length") or context
@@ -190,7 +247,7 @@ def _most_tokens(directory: str, context: int, own_head: bool) -> int:
         limit = c.int("max_seq_length")
     c.finish()
     _check_side(directory)
-    return int(min(limit, context))
+    return int(min(limit, document or context, context))
 
 
 def _check_side(directory: str) -> None:

@@ -56,7 +56,15 @@ class Sampling:
             )
             for name, (kind, low, high) in BOUNDS.items()
         }
-        return SamplerOptions(repeat_last=64, **checked)
+        biases = (Bias * len(self.logit_bias))(*self.logit_bias.items())
+        return SamplerOptions(
+            repeat_last=64,
+            biases=biases,
+            n_biases=len(biases),
+            frequency_penalty=self.frequency_penalty,
+            presence_penalty=self.presence_penalty,
+            **checked,
+        )
 
 
 @dataclass
@@ -178,6 +186,7 @@ class GenerateJob(Job):
         super().__init__(prompt, n_top, source)
         # What follows the first token counts, and one token is always generated.
         self.max_tokens = max(max_tokens, len(prompt) if source else 1)
+        self.lookup = model._lookup
         self.sampling, self.options, self.stops = sampling, sampling.options(), stops
         self.matcher = matcher
         self.mask = grammars.mask(matcher, model.shape.vocab_size) if matcher else None
@@ -189,14 +198,11 @@ class GenerateJob(Job):
     def request(self) -> Request:
         request = super().request(self.prompt)
         request.max_tokens, request.sampler = self.max_tokens, self.options
+        request.lookup = self.lookup
         request.answer, request.likely = self.is_chat, self.n_top is not None
         request.stops = (Stop * len(self.stops))(*(Stop(s, len(s)) for s in self.stops))
         request.n_stops = len(self.stops)
         request.stop_ids, request.n_stop_ids = int_array([self.end]), int(self.end >= 0)
-        request.frequency_penalty = self.sampling.frequency_penalty
-        request.presence_penalty = self.sampling.presence_penalty
-        biases = self.sampling.logit_bias.items()
-        request.biases, request.n_biases = (Bias * len(biases))(*biases), len(biases)
         if self.mask:
             request.mask = self.mask
         return request
@@ -242,9 +248,11 @@ class Batch(NotCopied):
         self.running = self.waiting = 0  # of them
         with model._turn() as opened:
             tokenizer = opened.tokenizer
-            options = BatchOptions(parallel, keep, tokenizer.pointer if tokenizer else None)
+            text, draft = (h.pointer if h else None for h in (tokenizer, opened.draft))
+            options = BatchOptions(parallel, keep, text, draft)
             batch = calls.batch_new(opened.workspace, byref(options))
-            self._batch = Handle(batch, calls.batch_free, opened.workspace, tokenizer)
+            needs = (opened.workspace, tokenizer, opened.draft)
+            self._batch = Handle(batch, calls.batch_free, *needs)
             self._opened = opened
             opened.users.add(self)
 

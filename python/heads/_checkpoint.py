@@ -15,7 +15,16 @@ from typing import Any, TypeVar
 
 from . import _arguments as arguments
 from ._arguments import KvType, Prompt
-from ._native import INTS, TYPES, ChatOptions, ContextError, FileError, Handle, HeadsError
+from ._native import (
+    INTS,
+    TYPES,
+    BatchOptions,
+    ChatOptions,
+    ContextError,
+    FileError,
+    Handle,
+    HeadsError,
+)
 from ._native import InputError, Message, WorkspaceOptions, calls, int_array, taken
 
 Opener = TypeVar("Opener", bound="Checkpoint")
@@ -54,6 +63,7 @@ class Opened:
     tokenizer: Handle | None
     workspace: Handle
     chat: Handle | None = None
+    draft: Handle | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
     users: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
 
@@ -75,24 +85,28 @@ class Checkpoint:
         context: int | None = None,
         chunk: int = 128,
         isa: str | None = None,
+        lookup: int = 0,
+        draft: str | os.PathLike[str] | None = None,
     ):
         self.path: str = arguments.path("path", path)
         self._file = os.path.abspath(self.path)  # wherever the process goes
-        self._options = (threads, kv, context, chunk, isa)
-        self._longest: int | None = None  # of text_ids, once it is known
+        draft = None if draft is None else os.path.abspath(arguments.path("draft", draft))
+        self._options = (threads, kv, context, chunk, isa, lookup, draft)
         self._open(self.path)
         _open_models.add(self)
 
     def _open(self, path: str | None = None) -> None:
         """path: as it was given, which errors then say."""
-        threads, _, context, chunk, isa = self._options
+        threads, _, context, chunk, isa, lookup, draft = self._options
         self._opened: Opened | None = None
+        self._warned = False  # of a text that was cut
         self._why_closed = f"heads.Model({self.path!r}) is closed"
         options = self._workspace_options(context)
         self.chunk: int = arguments.whole("chunk", chunk, 1)
         options.chunk = options.logit_rows = self.chunk
         options.n_threads = arguments.default_or_whole("threads", threads)
         options.n_threads = options.n_threads or _threads_of_environment()
+        self._lookup = arguments.whole("lookup", lookup, 0)
         options.isa = None if isa is None else arguments.c_string("isa", isa)
         model = Handle(calls.model_open(os.fsencode(path or self._file)), calls.model_close)
         self.shape: Any = calls.model_shape(model)
@@ -108,6 +122,21 @@ class Checkpoint:
         self.context: int = calls.workspace_context(workspace)
         self.stride: int = calls.logit_stride(workspace)  # floats from a row of logits to the next
         self._opened = Opened(model, tokenizer, workspace)
+        if draft is not None:
+            self._opened.draft = self._open_draft(draft, workspace)
+
+    def _open_draft(self, path: str, workspace: Handle) -> Handle:
+        """A workspace of the draft model. Errors: it has other tokens."""
+        options = self._workspace_options(self.context)
+        options.threads_of, options.logit_rows = workspace.pointer, 1
+        options.isa = calls.workspace_isa(workspace)
+        model = Handle(calls.model_open(os.fsencode(path)), calls.model_close)
+        options.context = min(self.context, calls.model_shape(model).context)
+        found = calls.workspace_new(model, byref(options))
+        found = Handle(found, calls.workspace_free, model, workspace)
+        tried = BatchOptions(1, 0, None, found.pointer)
+        Handle(calls.batch_new(workspace, byref(tried)), calls.batch_free, workspace, found)
+        return found
 
     def _workspace_options(self, context: int | None) -> WorkspaceOptions:
         kv = self._options[1]
@@ -246,14 +275,6 @@ class Checkpoint:
         ids, data, opened = INTS(), arguments.utf8("texts", text), self._handles
         n = calls.text_ids(opened.model, self._text(), data, len(data), byref(ids))
         return taken(ids, n)
-
-    def _n_cut(self, text: Prompt, ids: Sequence[int]) -> int:
-        """How many tokens of a text its text_ids leave out."""
-        if self._longest is None:
-            self._longest = len(self.text_ids("a " * self.shape.context))
-        if not isinstance(text, str) or len(ids) < self._longest:
-            return 0
-        return len(self.encode(text)) - len(ids)
 
     def _encoded(self, name: str, text: str, special: bool = True) -> list[int]:
         return self.encode(arguments.utf8(name, text), special)

@@ -1,20 +1,18 @@
-"""Texts read out: their vectors, their classes, and documents ranked for a query."""
+"""Classes of texts, and documents ranked for a query."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from ctypes import byref, c_int, c_size_t
-from typing import Any, NamedTuple, Union
+from collections.abc import Iterable, Sequence
+from ctypes import byref, c_size_t
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import _arguments as arguments
-from ._arguments import Floats, Prompt
+from ._arguments import Floats
 from ._checkpoint import Checkpoint
-from ._native import FLOATS, INTS, InputError, Text, calls, int_array, taken
-
-Pair = tuple[str, str]  # two texts that are read as one
-Ids = tuple[Sequence[int], int]  # and where the second text begins, or 0
+from ._native import InputError, calls
+from ._reading import Reading, Truncate, check_cut, is_pair, pair_reading, read_out, reading
 
 
 class Label(NamedTuple):
@@ -32,28 +30,6 @@ class Ranked(NamedTuple):
     score: float
 
 
-def read_out(
-    model: Checkpoint, call: Callable[..., Any], texts: Sequence[Ids], room: Floats
-) -> None:
-    """Fills room by heads_embed or heads_classify, in a workspace like the model's."""
-    arrays = [int_array(ids) for ids, _ in texts]
-    array = (Text * len(texts))(
-        *(Text(ids, len(ids), second) for ids, (_, second) in zip(arrays, texts))
-    )
-    options = model._workspace_options(None)
-    with model._turn() as opened:
-        options.chunk, options.isa = model.chunk, calls.workspace_isa(opened.workspace)
-        options.threads_of = opened.workspace.pointer
-        data = room.ctypes.data_as(FLOATS)
-        call(opened.model, byref(options), array, len(array), data)
-
-
-def vectors(model: Checkpoint, texts: Sequence[Ids]) -> Floats:
-    room = np.empty((len(texts), model.shape.vector or model.shape.n_embd), np.float32)
-    read_out(model, calls.embed, texts, room)
-    return room
-
-
 def labels(model: Checkpoint) -> list[str]:
     size, found = c_size_t(), []
     for i in range(model.shape.n_labels):
@@ -62,39 +38,23 @@ def labels(model: Checkpoint) -> list[str]:
     return found
 
 
-def pair_ids(model: Checkpoint, pair: Pair) -> Ids:
-    first, second = (arguments.utf8("texts", text) for text in pair)
-    ids, at, opened = INTS(), c_int(), model._handles
-    given = (first, len(first), second, len(second))
-    n = calls.pair_ids(opened.model, model._text(), *given, byref(ids), byref(at))
-    return taken(ids, n), at.value
-
-
-def _is_pair(text: object) -> bool:
-    return isinstance(text, tuple) and len(text) == 2 and all(isinstance(t, str) for t in text)
-
-
-def _ids(model: Checkpoint, text: Union[Prompt, Pair]) -> Ids:
-    if _is_pair(text):
-        return pair_ids(model, text)  # type: ignore[arg-type]
-    return model.text_ids(text), 0  # type: ignore[arg-type]
-
-
-def scores(model: Checkpoint, texts: Sequence[Ids]) -> Floats:
+def scores(model: Checkpoint, texts: Sequence[Reading]) -> Floats:
     """[rows][n_labels]: a row for each text, or for each of its tokens."""
-    rows = sum(len(ids) for ids, _ in texts) if model.shape.token_classes else len(texts)
+    texts = [Reading(*text) for text in texts]
+    rows = sum(len(text.ids) for text in texts) if model.shape.token_classes else len(texts)
     room = np.empty((rows, model.shape.n_labels), np.float32)
     read_out(model, calls.classify, texts, room)
     return room
 
 
-def classify(model: Checkpoint, texts: Any) -> list[Label] | list[list[Label]]:
-    several = None if _is_pair(texts) else arguments.prompts("texts", texts)
-    given = [_ids(model, text) for text in ([texts] if several is None else several)]
+def classify(model: Checkpoint, texts: Any, truncate: Truncate) -> list[Label] | list[list[Label]]:
+    several = None if is_pair(texts) else arguments.prompts("texts", texts)
+    given = [reading(model, text) for text in ([texts] if several is None else several)]
+    check_cut(model, given, truncate)
     found, names = scores(model, given), labels(model)
     if model.shape.token_classes:
         rows = iter(found)
-        results = [[_best(model, id, next(rows), names) for id in ids] for ids, _ in given]
+        results = [[_best(model, id, next(rows), names) for id in text.ids] for text in given]
     else:
         results = [_sorted(row, names) for row in found]
     return results[0] if several is None else results
@@ -110,11 +70,14 @@ def _sorted(row: Floats, names: list[str]) -> list[Label]:
     return [Label(names[i], float(row[i])) for i in order]
 
 
-def rank(model: Checkpoint, query: str, documents: Iterable[str]) -> list[Ranked]:
+def rank(
+    model: Checkpoint, query: str, documents: Iterable[str], truncate: Truncate
+) -> list[Ranked]:
     refusal = no_ranks(model)
     if refusal:
         raise InputError(refusal)
-    pairs = [pair_ids(model, (query, text)) for text in documents]
+    pairs = [pair_reading(model, (query, text)) for text in documents]
+    check_cut(model, pairs, truncate)
     row = scores(model, pairs)[:, 0]
     return [Ranked(int(i), float(row[i])) for i in np.argsort(-row, kind="stable")]
 

@@ -16,7 +16,7 @@ from ctypes import c_int, c_int64, c_long, c_size_t, c_uint32, c_uint64, c_void_
 from pathlib import Path
 from typing import Callable, Iterator, NoReturn
 
-ABI = 11  # of heads.h that these declarations were written for
+ABI = 12  # of heads.h that these declarations were written for
 
 
 class HeadsError(RuntimeError):
@@ -62,6 +62,8 @@ class Shape(Structure):
         ("vector", c_int),
         ("n_labels", c_int),
         ("token_classes", c_int),
+        ("token_vectors", c_int),
+        ("most_read", c_int),
     ]
 
 
@@ -79,6 +81,10 @@ class WorkspaceOptions(Structure):
     ]
 
 
+class Bias(Structure):
+    _fields_ = [("id", c_int), ("value", c_float)]
+
+
 class SamplerOptions(Structure):
     _fields_ = [
         ("temperature", c_float),
@@ -89,6 +95,11 @@ class SamplerOptions(Structure):
         ("repeat_last", c_int),
         ("seed", c_uint64),
         ("most", c_int),
+        ("biases", POINTER(Bias)),
+        ("n_biases", c_int),
+        ("frequency_penalty", c_float),
+        ("presence_penalty", c_float),
+        ("n_prompt", c_int),
     ]
 
 
@@ -110,19 +121,27 @@ class Run(Structure):
 
 
 class Text(Structure):
-    _fields_ = [("ids", POINTER(c_int)), ("n", c_int), ("second", c_int)]
+    _fields_ = [
+        ("ids", POINTER(c_int)),
+        ("n", c_int),
+        ("second", c_int),
+        ("bounds", POINTER(c_int)),
+        ("n_parts", c_int),
+    ]
 
 
 class BatchOptions(Structure):
-    _fields_ = [("places", c_int), ("keep", c_int), ("tokenizer", c_void_p)]
+    _fields_ = [
+        ("places", c_int),
+        ("keep", c_int),
+        ("tokenizer", c_void_p),
+        ("draft", c_void_p),
+        ("n_draft", c_int),
+    ]
 
 
 class Stop(Structure):
     _fields_ = [("text", c_char_p), ("len", c_size_t)]
-
-
-class Bias(Structure):
-    _fields_ = [("id", c_int), ("value", c_float)]
 
 
 # context, tokens generated so far, how many, bits of those allowed
@@ -148,10 +167,7 @@ class Request(Structure):
         ("lang", c_char_p),
         ("mask", Mask),
         ("mask_context", c_void_p),
-        ("biases", POINTER(Bias)),
-        ("n_biases", c_int),
-        ("frequency_penalty", c_float),
-        ("presence_penalty", c_float),
+        ("lookup", c_int),
     ]
 
 
@@ -323,6 +339,8 @@ CALLS = {
     "sequence_tokens": (INTS, (c_void_p,)),
     "sequence_save": (c_int, (c_void_p, c_char_p, HeadsError)),
     "sequence_load": (c_void_p, (c_void_p, c_char_p, FileError)),
+    "sequence_bytes": (c_int, (c_void_p, POINTER(c_void_p), POINTER(c_size_t), HeadsError)),
+    "sequence_parse": (c_void_p, (c_void_p, c_void_p, c_size_t, FileError)),
     "forward_runs": (FLOATS, (c_void_p, POINTER(Run), c_int, HeadsError)),
     "forward": (FLOATS, (c_void_p, INTS, c_int, c_int, HeadsError)),
     "read_sources": (c_int, (c_void_p, POINTER(Run), c_int, HeadsError)),
@@ -347,6 +365,7 @@ CALLS = {
         c_int,
         (c_void_p, POINTER(WorkspaceOptions), POINTER(Text), c_int, FLOATS, InputError),
     ),
+    "shorten": (c_int, (c_void_p, FLOATS, c_size_t, c_int, InputError)),
     "classify": (
         c_int,
         (c_void_p, POINTER(WorkspaceOptions), POINTER(Text), c_int, FLOATS, InputError),
@@ -357,6 +376,8 @@ CALLS = {
     "sampler_new": (c_void_p, (c_void_p, POINTER(SamplerOptions), InputError)),
     "sampler_free": (None, (c_void_p,)),
     "sampler_accept": (None, (c_void_p, c_int)),
+    "sampler_allow": (None, (c_void_p, POINTER(c_uint32))),
+    "sampler_pick": (c_int, (c_void_p, FLOATS)),
     "sampler_pick_each": (None, (c_void_p, POINTER(c_void_p), c_int, FLOATS, INTS)),
     "batch_new": (c_void_p, (c_void_p, POINTER(BatchOptions), InputError)),
     "batch_free": (None, (c_void_p,)),

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from ctypes import byref
 from functools import partial
-from typing import Any, Dict, overload
+from typing import Any, Dict, Literal, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import _arguments as arguments
 from . import _classes as classes
 from . import _html as html
 from . import _looking as looking
+from . import _vectors as vectors
 from ._arguments import Failed, Floats, Prompt
 from ._attention import Attention, attention
 from ._batch import ScoreJob
-from ._classes import Label, Pair, Ranked
+from ._classes import Label, Ranked
 from ._native import InputError, KvPlan, calls
 from ._public import own
+from ._reading import Pair
 from ._writer import Writer, made
 from .session import Session
 
@@ -45,15 +47,15 @@ class Model(Writer):
     threads: the physical cores that this process may use, or OMP_NUM_THREADS. kv: the type of the
     cached keys and values, "f16", "f32", "q8" or "q4", or a pair of them. context: positions of
     each text; the model's. chunk: most tokens of a pass. isa: kernels ("scalar", "avx2", ..); the
-    best.
+    best. lookup: most guesses of a pass at the next tokens, from what followed the same words
+    before, as ./run --lookup; draft: a smaller checkpoint with the same tokens that guesses them,
+    as -md. No text depends on guesses.
 
     Any number of threads may use it; they take turns, a pass each. It can be pickled (as its path
     and options) and used after a fork(), where it opens the file again. `with` or close() frees it.
     What a text gives has the bits of ./run. Errors are a HeadsError with the engine's sentence:
     FileError (the checkpoint), ContextError (too long a text), InputError (what is refused).
     """
-
-    _warned = False  # of a text that was cut
 
     # ---- what it says of texts that are given ----
 
@@ -190,50 +192,89 @@ class Model(Writer):
 
     # ---- vectors and classes of texts ----
 
-    def embed(self, texts: Prompt | Iterable[Prompt]) -> Floats:
+    @overload
+    def embed(
+        self,
+        texts: Prompt | Iterable[Prompt],
+        dimensions: int | None = None,
+        *,
+        quantize: None = None,
+        late_chunking: bool = False,
+        truncate: bool | None = None,
+    ) -> Floats: ...
+
+    @overload
+    def embed(
+        self,
+        texts: Prompt | Iterable[Prompt],
+        dimensions: int | None = None,
+        *,
+        quantize: Literal["int8", "binary", "ubinary"],
+        late_chunking: bool = False,
+        truncate: bool | None = None,
+    ) -> NDArray[Any]: ...
+
+    def embed(
+        self,
+        texts: Prompt | Iterable[Prompt],
+        dimensions: int | None = None,
+        *,
+        quantize: vectors.Quantize = None,
+        late_chunking: bool = False,
+        truncate: bool | None = None,
+    ) -> Any:
         """The vector of a text, float32 [n_embd], or of each of several, [texts][n_embd]: pooled
-        as the checkpoint says, as by ./run --embed. A text that is longer than the checkpoint
-        allows is cut; the first one warns. Errors: it does not say how."""
-        several = arguments.prompts("texts", texts)
-        each = [texts] if several is None else several
-        given = [(self.text_ids(text), 0) for text in each]
-        if not self._warned:
-            self._warn_of_a_cut(each, given)
-        vectors = classes.vectors(self, given)
-        return vectors[0] if several is None else vectors
+        as the checkpoint says, as by ./run --embed. Of a checkpoint with a vector for each token
+        (ColBERT) an array [tokens][n] for each text. Errors: it does not say how.
 
-    def _warn_of_a_cut(self, texts: Sequence[Prompt], given: Sequence[classes.Ids]) -> None:
-        for text, (ids, _) in zip(texts, given):
-            n = self._n_cut(text, ids)
-            if n > 0:
-                self._warned = True
-                warnings.warn(
-                    f"a text of {len(ids) + n} tokens is cut to {len(ids)}, as {self.path} says, and "
-                    "its vector is of its beginning; no other that is cut will be told of",
-                    stacklevel=3,
-                )
-                return
+        dimensions: the first numbers alone, of length 1 again where vectors have it. quantize:
+        "int8", each vector by its own largest number; "ubinary", a bit a number, eight to a byte;
+        "binary", the same as int8. late_chunking: the texts are parts of one, which is read whole.
+        truncate: whether a text that is too long is cut (True) or refused (False); None cuts and
+        warns once."""
+        return vectors.embed(self, texts, dimensions, quantize, late_chunking, truncate)
+
+    def token_vectors(
+        self, texts: Prompt | Iterable[Prompt], truncate: bool | None = None
+    ) -> Floats | list[Floats]:
+        """A vector for each token of a text, float32 [tokens][n_embd], special tokens' too, or a
+        list of these: what embed would give for a text of that token's hidden state alone.
+        truncate: as in embed."""
+        return vectors.token_vectors(self, texts, truncate)
+
+    def sparse(
+        self, texts: Prompt | Iterable[Prompt], truncate: bool | None = None
+    ) -> dict[int, float] | list[dict[int, float]]:
+        """The weights of a text's words by the head for masked words (SPLADE), {id: weight}, the
+        largest first, or a list of these: the most over the text's tokens of log(1 + relu(logit)).
+        truncate: as in embed. Errors: no such head."""
+        return vectors.sparse(self, texts, truncate)
 
     @overload
-    def classify(self, texts: Prompt | Pair) -> list[Label]: ...
+    def classify(self, texts: Prompt | Pair, truncate: bool | None = None) -> list[Label]: ...
 
     @overload
-    def classify(self, texts: Sequence[Prompt | Pair]) -> list[list[Label]]: ...
+    def classify(
+        self, texts: Sequence[Prompt | Pair], truncate: bool | None = None
+    ) -> list[list[Label]]: ...
 
     def classify(
-        self, texts: Prompt | Pair | Sequence[Prompt | Pair]
+        self, texts: Prompt | Pair | Sequence[Prompt | Pair], truncate: bool | None = None
     ) -> list[Label] | list[list[Label]]:
         """The classes of a text, each a Label(label, score, token), the likeliest first; where the
         head is for tokens, each token's likeliest class, in order, the special tokens' too. Of
         several texts a list of such lists. A tuple of two texts is read as a pair. Scores are
         probabilities, or numbers where the checkpoint is a regression. As ./run --classify.
-        Errors: the checkpoint has no such head."""
-        return classes.classify(self, texts)
+        truncate: as in embed. Errors: the checkpoint has no such head."""
+        return classes.classify(self, texts, truncate)
 
-    def rank(self, query: str, documents: Iterable[str]) -> list[Ranked]:
+    def rank(
+        self, query: str, documents: Iterable[str], truncate: bool | None = None
+    ) -> list[Ranked]:
         """The documents by their scores beside the query, as Ranked(index, score), the best first,
-        as ./run --rank. Errors: the checkpoint has no head that gives a pair a single score."""
-        return classes.rank(self, query, documents)
+        as ./run --rank. truncate: as in embed. Errors: the checkpoint has no head that gives a
+        pair a single score."""
+        return classes.rank(self, query, documents, truncate)
 
     @property
     def labels(self) -> list[str]:
@@ -270,12 +311,13 @@ class Model(Writer):
 
     def session(
         self,
-        path: str | os.PathLike[str] | None = None,
+        path: str | os.PathLike[str] | bytes | None = None,
         source: Prompt | None = None,
         lang: str | None = None,
         off: str | None = None,
     ) -> Session:
-        """An empty text, or the one that Session.save wrote to a file. An encoder-decoder first
+        """An empty text, or the one that Session.save wrote to a file, or Session.to_bytes gave. An
+        encoder-decoder first
         reads a source, which the file has too; lang: as in generate. off: attention heads to switch
         off, as ./run --off names them, "5.3,7.*": layers and their query heads, whose part of the
         layer's output is zero. Errors: no such head."""
@@ -283,9 +325,13 @@ class Model(Writer):
         if path is not None:
             if source is not None or arguments.language(lang) or heads:
                 raise InputError("a saved session has its source, its language and all its heads")
-            path = os.fsencode(arguments.path("path", path))
             with self._turn() as opened:
-                return Session(self, opened, calls.sequence_load(opened.workspace, path))
+                if isinstance(path, bytes):
+                    made = calls.sequence_parse(opened.workspace, path, len(path))
+                else:
+                    path = os.fsencode(arguments.path("path", path))
+                    made = calls.sequence_load(opened.workspace, path)
+                return Session(self, opened, made)
         self._must_fit_source(source)
         start, ids = self._begin([] if source is None else self._ids("source", source), lang)
         with self._turn() as opened:

@@ -2,8 +2,8 @@
 (Dask's map_partitions, Spark's mapInPandas; docs/batch.md).
 
     ds = ray.data.read_json("prompts.jsonl")
-    ds.map_batches(heads.ray.Generate, fn_constructor_args=["model.bin"], concurrency=2,
-                   num_cpus=1, batch_size=64).write_parquet("out")
+    ds.map_batches(heads.ray.Generate, fn_constructor_args=["model.bin"], num_cpus=1,
+                   compute=ray.data.ActorPoolStrategy(size=2), batch_size=64).write_parquet("out")
 
 A batch is a dict of columns, or a pandas DataFrame, and the result a dict of columns. Processes on
 one machine share the mapped checkpoint. A row's result depends on that row alone, whatever the

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ctypes import byref, c_size_t, c_void_p, string_at
 
 import numpy as np
 
@@ -104,6 +105,15 @@ class Session(NotCopied):
         n = arguments.whole("n", n, 0)
         with self._turn() as sequence:
             calls.sequence_rewind(sequence, n)
+
+    def to_bytes(self) -> bytes:
+        """What save writes, in memory; Model.session takes it, too."""
+        found, size = c_void_p(), c_size_t()
+        with self._turn() as sequence:
+            calls.sequence_bytes(sequence, byref(found), byref(size))
+        data = string_at(found, size.value)
+        calls.free(found)
+        return data
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the tokens and their cache to a file that Model.session maps."""

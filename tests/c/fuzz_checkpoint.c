@@ -182,7 +182,8 @@ static void use_texts(const Model *model, const Tokenizer *t, const heads_worksp
     static const char words[] = "a kite, a fox.";
     int few[] = {0, model->vocab_size - 1}, *ids = NULL;
     long n = t ? heads_text_ids(model, t, words, sizeof words - 1, &ids, &err) : -1;
-    heads_text texts[] = {{few, 2, 0}, {n > 0 ? ids : few, n > 0 ? (int)n : 1, 0}};
+    heads_text texts[] = {{.ids = few, .n = 2},
+                          {.ids = n > 0 ? ids : few, .n = n > 0 ? (int)n : 1}};
     heads_shape shape = heads_model_shape(model);
     size_t n_scores = (size_t)shape.n_labels * (shape.token_classes ? 2 + (size_t)texts[1].n : 2);
     float *vectors = calloc(2 * (size_t)shape.vector + 1, sizeof *vectors);

@@ -201,7 +201,7 @@ static bool embed(Scene *x) {
     if (!open_scene(x, 3, 1)) return false;
     long n = heads_text_ids(x->model, x->tokenizer, "the quick fox", 13, &x->ids, &err);
     if (n < 0) return false;
-    heads_text texts[] = {{x->ids, (int)n, 0}, {x->ids, (int)n, 0}};
+    heads_text texts[] = {{.ids = x->ids, .n = (int)n}, {.ids = x->ids, .n = (int)n}};
     heads_workspace_options options = {.n_threads = 1};
     if (heads_embed(x->model, &options, texts, 2, vectors, &err)) return false;
     note((const char *)vectors, 2 * sizeof *vectors * (size_t)heads_model_shape(x->model).n_embd);
@@ -212,7 +212,7 @@ static bool classify(Scene *x) {
     static const int ids[] = {3, 1, 4, 1, 5};
     float scores[2 * 8];
     if (!(x->model = heads_model_open(paths[4], &err))) return false;
-    heads_text texts[] = {{ids, 5, 2}, {ids, 2, 0}};
+    heads_text texts[] = {{.ids = ids, .n = 5, .second = 2}, {.ids = ids, .n = 2}};
     heads_workspace_options options = {.n_threads = 1};
     if (heads_classify(x->model, &options, texts, 2, scores, &err)) return false;
     note((const char *)scores, 2 * sizeof *scores * (size_t)heads_model_shape(x->model).n_labels);

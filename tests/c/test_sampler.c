@@ -22,7 +22,7 @@ static const SamplerOptions PLAIN = {
 
 static Sampler *make(int vocab_size, SamplerOptions options) {
     Error err;
-    Sampler *s = sampler_new(&scalar_kernels, vocab_size, &options, NULL, &err);
+    Sampler *s = sampler_new(&scalar_kernels, vocab_size, &options, &err);
     if (!s) {
         printf("not ok sampler_new: %s\n", err.text);
         exit(1);
@@ -95,7 +95,7 @@ static void distribution(const char *name, int n, float spread, SamplerOptions o
     fill(logits, n, spread);
     exact(p, logits, n, &options);
     Sampler *s = make(n, options);
-    for (int i = 0; i < DRAWS; i++) counts[heads_sampler_pick(s, logits)]++;
+    for (int i = 0; i < DRAWS; i++) counts[sampler_pick(s, logits)]++;
     double rest = 0, rest_count = 0;
     for (int i = 0; i < n; i++) {
         double expected = p[i] * DRAWS;
@@ -117,7 +117,7 @@ static void distribution(const char *name, int n, float spread, SamplerOptions o
              "chi-square %.1f over %d cells, at most %.1f; %d ids outside the kept set", chi, cells,
              bound, outside);
     check(chi <= bound && outside == 0 && cells >= 3, name, why);
-    heads_sampler_free(s);
+    sampler_free(s);
     free(logits);
     free(p);
     free(counts);
@@ -153,8 +153,8 @@ static const char *drawn(const float *logits, int n, SamplerOptions options) {
     static char text[200];
     bool seen[32] = {false};
     Sampler *s = make(n, options);
-    for (int i = 0; i < 2000; i++) seen[heads_sampler_pick(s, logits)] = true;
-    heads_sampler_free(s);
+    for (int i = 0; i < 2000; i++) seen[sampler_pick(s, logits)] = true;
+    sampler_free(s);
     text[0] = 0;
     for (int i = 0; i < n; i++) {
         size_t len = strlen(text);
@@ -201,7 +201,7 @@ static void kept_sets(void) {
 
 static void picks(Sampler *s, const float *logits, int want, const char *name) {
     char why[60];
-    int found = heads_sampler_pick(s, logits);
+    int found = sampler_pick(s, logits);
     snprintf(why, sizeof why, "expected id %d, picked %d", want, found);
     check(found == want, name, why);
 }
@@ -212,42 +212,42 @@ static void penalty(void) {
     o.temperature = 0, o.repeat_penalty = 2, o.repeat_last = 2;
     Sampler *s = make(4, o);
     picks(s, logits, 0, "penalty: none before a token is accepted");
-    heads_sampler_accept(s, 0);
+    sampler_accept(s, 0);
     picks(s, logits, 1, "penalty: a logit above 0 is divided");
-    heads_sampler_accept(s, 0);
+    sampler_accept(s, 0);
     const float twice[] = {2, 0.8f, -1, -1.5f};
     picks(s, twice, 0, "penalty: counts once");
-    heads_sampler_accept(s, 1);
+    sampler_accept(s, 1);
     picks(s, logits, 0, "penalty: 2/2 beats 1.5/2");
-    heads_sampler_accept(s, 3);
+    sampler_accept(s, 3);
     picks(s, logits, 0, "penalty: an id leaves the window");
-    heads_sampler_accept(s, -5);
-    heads_sampler_accept(s, 4);
+    sampler_accept(s, -5);
+    sampler_accept(s, 4);
     picks(s, logits, 0, "penalty: ids outside the vocabulary are ignored");
-    heads_sampler_free(s);
+    sampler_free(s);
     const float near[] = {2, 1.5f, -1, 1.9f};
     s = make(4, o);
-    heads_sampler_accept(s, 3);
+    sampler_accept(s, 3);
     picks(s, near, 0, "penalty: only what was accepted");
-    heads_sampler_accept(s, 3);
-    heads_sampler_accept(s, 0);
-    heads_sampler_accept(s, 0);
+    sampler_accept(s, 3);
+    sampler_accept(s, 0);
+    sampler_accept(s, 0);
     picks(s, near, 3, "penalty: two ids of the window");
-    heads_sampler_accept(s, 3);
-    heads_sampler_accept(s, 0);
+    sampler_accept(s, 3);
+    sampler_accept(s, 0);
     picks(s, near, 1, "penalty: 1.5 beats 2/2 and 1.9/2");
-    heads_sampler_free(s);
+    sampler_free(s);
     const float negative[] = {-3, -1, -2, -9};
     s = make(4, o);
-    heads_sampler_accept(s, 1);
-    heads_sampler_accept(s, 0);
+    sampler_accept(s, 1);
+    sampler_accept(s, 0);
     picks(s, negative, 1, "penalty: -2 and -2 tie, the lower id wins");
-    heads_sampler_free(s);
+    sampler_free(s);
     o.repeat_penalty = 3;
     s = make(4, o);
-    heads_sampler_accept(s, 1);
+    sampler_accept(s, 1);
     picks(s, negative, 2, "penalty: a logit below 0 is multiplied");
-    heads_sampler_free(s);
+    sampler_free(s);
 }
 
 // ---- odd logits ----
@@ -277,11 +277,11 @@ static void odd_logits(void) {
         bool ok = true;
         for (int i = 0; i < 6; i++) {
             Sampler *s = make(5, options[i]);
-            heads_sampler_accept(s, 2);
+            sampler_accept(s, 2);
             for (int j = 0; j < 50; j++) {
-                ok = ok && heads_sampler_pick(s, cases[c].logits) == cases[c].want;
+                ok = ok && sampler_pick(s, cases[c].logits) == cases[c].want;
             }
-            heads_sampler_free(s);
+            sampler_free(s);
         }
         check(ok, cases[c].name, "another id was picked");
     }
@@ -289,14 +289,14 @@ static void odd_logits(void) {
     bool ok = true;
     for (int i = 0; i < 6; i++) {
         Sampler *s = make(5, options[i]);
-        for (int j = 0; j < 200; j++) ok = ok && strchr("014", '0' + heads_sampler_pick(s, large));
-        heads_sampler_free(s);
+        for (int j = 0; j < 200; j++) ok = ok && strchr("014", '0' + sampler_pick(s, large));
+        sampler_free(s);
     }
     check(ok, "the largest floats", "a logit of -3e38 was picked");
     const float ties[] = {-1, 4, 4, 2};
     Sampler *s = make(4, options[0]);
-    check(heads_sampler_pick(s, ties) == 1, "greedy takes the lowest of equals", "expected id 1");
-    heads_sampler_free(s);
+    check(sampler_pick(s, ties) == 1, "greedy takes the lowest of equals", "expected id 1");
+    sampler_free(s);
 }
 
 // ---- the seed ----
@@ -316,22 +316,22 @@ static void seeds(void) {
     Sampler *a = make(40, o), *b = make(40, p);
     bool same = true, same_p = true;
     for (int i = 0; i < 12; i++) {
-        same = heads_sampler_pick(a, logits) == golden[i] && same;
-        same_p = heads_sampler_pick(b, logits) == golden_top_p[i] && same_p;
+        same = sampler_pick(a, logits) == golden[i] && same;
+        same_p = sampler_pick(b, logits) == golden_top_p[i] && same_p;
     }
     check(same, "seed 42 gives the ids it gives everywhere", "other ids");
     check(same_p, "seed 42 with top-p gives the ids it gives everywhere", "other ids");
     check(memcmp(copy, logits, sizeof logits) == 0, "logits are left alone", "they changed");
-    heads_sampler_free(a);
-    heads_sampler_free(b);
+    sampler_free(a);
+    sampler_free(b);
     o.seed = 1, a = make(40, o);
     o.seed = 2, b = make(40, o);
     int equal = 0;
     for (int i = 0; i < 100; i++)
-        equal += heads_sampler_pick(a, logits) == heads_sampler_pick(b, logits);
+        equal += sampler_pick(a, logits) == sampler_pick(b, logits);
     check(equal < 50, "seeds 1 and 2 differ", "they mostly gave the same ids");
-    heads_sampler_free(a);
-    heads_sampler_free(b);
+    sampler_free(a);
+    sampler_free(b);
 }
 
 // Of a softmax; an id that the model does not have gets none, and nothing beside the row is read.
@@ -349,9 +349,9 @@ static void probabilities(void) {
 
 static void refused(const char *name, int vocab_size, SamplerOptions options) {
     Error err = {""};
-    Sampler *s = sampler_new(&scalar_kernels, vocab_size, &options, NULL, &err);
+    Sampler *s = sampler_new(&scalar_kernels, vocab_size, &options, &err);
     check(!s && err.text[0], name, "it was accepted, or without a message");
-    heads_sampler_free(s);
+    sampler_free(s);
 }
 
 static void refusals(void) {

@@ -70,6 +70,7 @@ OPTIONS = {  # option and value: the verbs that use it
     "-np 1": "--bench --batch",
     "-o FILE": "--batch",
     "--again": "--batch",
+    "--dimensions 1": "--embed --similar",
     "--json": "generation --kv --info --bench --classify",
     "--heads-max 1": "--heads",
     "--no-cost": "--heads",

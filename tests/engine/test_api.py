@@ -34,11 +34,12 @@ MAY_BE_NULL |= {("heads_pack", "error")} | {
 # A block of weights for each of 16 rows, which q8 packs into 512 + 64 bytes.
 PACKED = {"rows": 16, "cols": 32, "size": 576}
 # The model says not how it pools, has no classes, and joins no texts; the sequence has tokens.
-REFUSED = {"heads_embed", "heads_classify", "heads_pair_ids", "heads_sequence_off"}
+REFUSED = {"heads_embed", "heads_shorten", "heads_classify", "heads_pair_ids"}
+REFUSED |= {"heads_sequence_off"}
 # One that reads a source and knows a language is needed.
 TRANSLATES = ("heads_read_sources", "heads_start_tokens", "heads_source_language")
 # Arguments that say how much stands at a pointer: a larger number is the caller's lie.
-COUNTS = {"n", "n_runs", "n_top", "len", "first_len", "then_len", "size"}
+COUNTS = {"n", "n_runs", "n_top", "len", "first_len", "then_len", "size", "most"}
 
 
 def may_be_null(call: declarations.Call, p: declarations.Parameter) -> bool:
@@ -127,7 +128,7 @@ class World:
         if (
             p.type.endswith("**")
             or p.type in ("size_t *", "int *")
-            and p.name in ("len", "n", "second")
+            and p.name in ("len", "n", "second", "size")
         ):
             return self.out(8)
         if base in self.made and p.is_pointer:
@@ -151,7 +152,7 @@ class World:
             ("int *", "ids"): lambda: self.address(self.ints(5, 6)),
             ("int *", "tokens"): lambda: self.address(self.ints(5, 6)),
             ("void *", "memory"): lambda: None,
-            ("void *", "bytes"): lambda: self.bytes_of_model(),
+            ("void *", "bytes"): lambda: self.bytes_of(self.file_for(call)),
             ("size_t", "size"): lambda: self.size_for(call),
             ("size_t", "rows"): lambda: PACKED["rows"],
             ("size_t", "cols"): lambda: PACKED["cols"],
@@ -163,6 +164,10 @@ class World:
             ("char *", "bytes"): lambda: self.out(8),
             ("size_t", "room"): lambda: 8,
             ("int", "n_top"): lambda: 1,
+            ("int", "most"): lambda: 4,
+            ("int *", "guesses"): lambda: self.out(16),
+            ("int", "dimensions"): lambda: 1,
+            ("uint32_t *", "bits"): lambda: self.address((ctypes.c_uint32 * 9999)()),
             ("size_t", "n"): lambda: 1,
             ("int", "n"): lambda: 2 if call.name == "heads_forward" else 1,
             ("int", "n_logits"): lambda: 1,
@@ -180,10 +185,13 @@ class World:
 
     def size_for(self, call: declarations.Call) -> int:
         packs = call.name == "heads_pack"
-        return PACKED["size"] if packs else len(Path(self.made["path"].decode()).read_bytes())
+        return PACKED["size"] if packs else len(self.file_for(call))
 
-    def bytes_of_model(self) -> int:
-        content = Path(self.made["path"].decode()).read_bytes()
+    def file_for(self, call: declarations.Call) -> bytes:
+        name = "session" if call.name == "heads_sequence_parse" else "path"
+        return Path(self.made[name].decode()).read_bytes()
+
+    def bytes_of(self, content: bytes) -> int:
         buffer = self.keep((ctypes.c_char * (len(content) + 64))())
         offset = -ctypes.addressof(buffer) % 64
         buffer[offset : offset + len(content)] = content

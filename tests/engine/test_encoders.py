@@ -196,16 +196,21 @@ def test_embed_pools_as_the_checkpoint_says(tmp_path, run, mode, key):
 DENSE = {"in_features": 36, "out_features": 50, "activation_function": "torch.nn.Tanh"}
 
 
-def with_dense(directory: Path, unit: bool, *configs: dict, change=None) -> list[dict]:
-    """BERT with Dense modules after its mean; returns their tensors."""
+def with_dense(
+    directory: Path, unit: bool, *configs: dict, change=None, pooled: bool = True
+) -> list[dict]:
+    """BERT with Dense modules after its mean, or of each token; returns their tensors."""
     from safetensors.numpy import save_file
 
     kinds = ["Transformer", "Pooling", *["Dense"] * len(configs), *["Normalize"] * unit]
+    if not pooled:
+        kinds[1] = "Dense"
+        kinds[1 + len(configs)] = "MultiVectorMask"
     modules = [{"path": f"{i}_{k}" * (i > 0), "type": f"a.b.{k}"} for i, k in enumerate(kinds)]
     with_texts(directory, modules=modules)
     made = []
     for i, config in enumerate(configs):
-        folder = directory / f"{i + 2}_Dense"
+        folder = directory / f"{i + 1 + pooled}_Dense"
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(config))
         rng = np.random.default_rng(i)
@@ -264,6 +269,79 @@ def test_dense_tensors_that_are_refused(tmp_path, capsys, change, said):
     with_dense(tmp_path / "source", False, DENSE, change=change)
     assert export.main([str(tmp_path / "source"), str(tmp_path / "model.bin")]) == 1
     assert said in capsys.readouterr().err
+
+
+OF_TOKENS = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
+
+
+@pytest.mark.parametrize("unit", [False, True])
+def test_a_vector_for_each_token(tmp_path, run, capsys, unit):
+    """ColBERT: hidden states through Dense; lines by the sums of the most alike (MaxSim)."""
+    (made,) = with_dense(tmp_path / "source", unit, {**DENSE, **OF_TOKENS}, pooled=False)
+    mask = tmp_path / "source" / "2_MultiVectorMask"
+    mask.mkdir()
+    (mask / "config.json").write_text('{"skiplist_words": ["!"]}')
+    binary = exported(tmp_path / "source", tmp_path / "model.bin")
+    assert "leave these out of documents yourself: ['!']" in capsys.readouterr().err
+    (tmp_path / "texts").write_text("\n".join(TEXTS) + "\n")
+    done = run(binary, "--embed", "-f", tmp_path / "texts")
+    found = [np.array(json.loads(line)) for line in done.stdout.splitlines()]
+    expected = []
+    for text in TEXTS:
+        ids = spell(text) if len(spell(text)) <= 20 else [*spell(text)[:19], 3]
+        rows = np.frombuffer(rows_of(run, binary, "hidden", [ids]), "<f4").reshape(-1, 36)
+        x = np.tanh(rows @ made["linear.weight"].T + made["linear.bias"])
+        expected.append(x / np.linalg.norm(x, axis=1, keepdims=True) if unit else x)
+    for a, b in zip(found, expected):
+        assert a.shape == b.shape == (len(b), 50) and np.abs(a - b).max() < 1e-5
+    same = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in expected]
+    scores = [float((same[1] @ x.T).max(1).sum()) for x in same]
+    done = run(binary, "--similar", TEXTS[1], "-f", tmp_path / "texts")
+    printed = [line.split("\t") for line in done.stdout.decode().splitlines()]
+    order = np.argsort(-np.array(scores).round(9), kind="stable")
+    assert [text for _, text in printed] == [TEXTS[i] for i in order]
+    assert [float(score) for score, _ in printed] == pytest.approx(sorted(scores)[::-1], abs=1e-4)
+
+
+@pytest.mark.parametrize("unit", [True, False])
+def test_vectors_are_shortened(tmp_path, run, capsys, unit):
+    """By the checkpoint, by an option, or by both: cut, and of length 1 again where they were."""
+    pooling = {} if unit else {"modules": [{"path": "", "type": "a.Transformer"},
+                                           {"path": "1_Pooling", "type": "a.Pooling"}]}  # fmt: skip
+    whole = exported(with_texts(tmp_path / "whole", **pooling), tmp_path / "whole.bin")
+    short = {"config_sentence_transformers": {"truncate_dim": 8}}
+    short = exported(with_texts(tmp_path / "short", **pooling, **short), tmp_path / "short.bin")
+    (tmp_path / "texts").write_text("\n".join(TEXTS) + "\n")
+
+    def cut(x: np.ndarray, n: int) -> np.ndarray:
+        return x[:, :n] / (np.linalg.norm(x[:, :n], axis=1, keepdims=True) if unit else 1)
+
+    all = vectors(run, whole, "-f", tmp_path / "texts")
+    for found, n in (
+        (vectors(run, short, "-f", tmp_path / "texts"), 8),
+        (vectors(run, whole, "-f", tmp_path / "texts", "--dimensions", 8), 8),
+        (vectors(run, short, "-f", tmp_path / "texts", "--dimensions", 3), 3),
+        (vectors(run, whole, "-f", tmp_path / "texts", "--dimensions", 36), 36),
+    ):
+        assert found.shape == (len(TEXTS), n) and np.abs(found - cut(all, n)).max() < 1e-6
+    done = run(whole, "--similar", "a", "-f", tmp_path / "texts", "--dimensions", 5)
+    near = cut(all, 5) / np.linalg.norm(cut(all, 5), axis=1, keepdims=True)
+    assert [float(x.split("\t")[0]) for x in done.stdout.decode().splitlines()] == pytest.approx(
+        sorted(near @ near[1])[::-1], abs=1e-4
+    )
+    for binary, n in ((whole, 37), (short, 9)):
+        done = run(binary, "--embed", "-p", "a", "--dimensions", n)
+        assert done.returncode == 1 and f"cannot have {n} dimensions" in done.stderr
+
+
+def test_the_length_without_modules_is_the_tokenizers(tmp_path, run, capsys):
+    """sentence_bert_config.json is a module's, which sentence-transformers does not read then."""
+    limit = {"tokenizer_class": "BertTokenizer", "model_max_length": 50}
+    source = with_texts(tmp_path / "source", modules=None, tokenizer_config=limit)
+    binary = exported(source, tmp_path / "model.bin")
+    long = " ".join(["abc"] * 100)
+    found = vectors(run, binary, "-p", long)
+    assert np.abs(found - expected_vector(run, binary, long, "mean", False, 50)).max() < 1e-5
 
 
 def test_embed_without_sentence_transformers_files(tmp_path, run, capsys):
@@ -531,7 +609,7 @@ def test_a_tokenizer_without_a_decoder(tmp_path):
 
 
 MODULES = [
-    (dict(modules=[{"type": "a.Transformer"}, {"type": "a.Dense"}]), "Transformer, Dense"),
+    (dict(modules=[{"type": "a.Dense"}, {"type": "a.Transformer"}]), "Dense, Transformer"),
     (dict(modules={"a": 1}), "modules.json: expected an array"),
     *(
         (

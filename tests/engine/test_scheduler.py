@@ -3,10 +3,11 @@ masks, log-probabilities, and failures that are one request's own."""
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 from contextlib import contextmanager
-from ctypes import POINTER, byref, string_at
+from ctypes import POINTER, byref, c_uint32, string_at
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import pytest
 import checkpoints
 from conftest import ROOT, on_linux
 import heads
-from heads._native import DONE, FAILED, SCORE, TOKEN, BatchOptions, Bias, Event, HeadsError
+from heads._native import DONE, FAILED, FLOATS, SCORE, TOKEN, BatchOptions, Bias, Event, HeadsError
 from heads._native import Mask, Request, SamplerOptions, Stop, WorkspaceOptions, calls, int_array
 
 CHUNK = 16
@@ -35,7 +36,9 @@ class Batch:
         self.steps = 0
 
     def add(self, ids: list[int], max_tokens: int = 8, stops: list[bytes] = (), **options) -> int:
-        request = Request(ids=int_array(ids), n=len(ids), max_tokens=max_tokens, **options)
+        request = Request(ids=int_array(ids), n=len(ids), max_tokens=max_tokens)
+        for name, value in options.items():
+            setattr(request if hasattr(Request, name) else request.sampler, name, value)
         request.stops = (Stop * len(stops))(*(Stop(stop, len(stop)) for stop in stops))
         request.n_stops = len(stops)
         number = calls.batch_add(self.batch, byref(request))
@@ -346,6 +349,42 @@ def test_a_bias_of_minus_infinity_bans(bare):
         assert (
             b.ends[none] == "biases and the checkpoint's rules leave no token that could be picked"
         )
+
+
+@pytest.mark.parametrize("temperature", [0, 1.5])
+def test_one_sampler_for_both(bare, temperature):
+    """A sampler by itself, fed by forward passes, gives a request's ids: biases, penalties, bits."""
+    options = dict(temperature=temperature, seed=3, repeat_penalty=1.3, frequency_penalty=0.7)
+    options.update(biases=(Bias * 2)((7, 3), (34, float("-inf"))), n_biases=2)
+    options.update(presence_penalty=-0.4)
+    bits = (c_uint32 * 10)(*[0x55555555] * 10)  # even ids
+
+    @Mask
+    def even(context, tokens, n, allowed):
+        ctypes.memmove(allowed, bits, 40)
+        return 0
+
+    with opened(bare) as b, heads.Model(bare, threads=1) as m:
+        number = b.add([5, 6], 30, mask=even, **options)
+        b.run()
+        sampler = calls.sampler_new(b.workspace, byref(SamplerOptions(n_prompt=2, **options)))
+        calls.sampler_allow(sampler, bits)
+        found, session = [], m.session()
+        for id in (5, 6):
+            calls.sampler_accept(sampler, id)
+        logits = session.feed([5, 6])
+        for _ in range(30):
+            found.append(calls.sampler_pick(sampler, logits.ctypes.data_as(FLOATS)))
+            calls.sampler_accept(sampler, found[-1])
+            logits = session.feed([found[-1]])
+        assert found == b.tokens[number] and not any(id % 2 for id in found)
+        calls.sampler_allow(sampler, None)
+        odd = {calls.sampler_pick(sampler, logits.ctypes.data_as(FLOATS)) % 2 for _ in range(50)}
+        assert odd == {0, 1} or temperature == 0
+        bits[:] = [0] * 10
+        calls.sampler_allow(sampler, bits)
+        assert calls.sampler_pick(sampler, logits.ctypes.data_as(FLOATS)) == -1
+        calls.sampler_free(sampler)
 
 
 def test_a_mask_in_c(stories):

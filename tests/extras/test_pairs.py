@@ -12,7 +12,7 @@ from conftest import STORIES, Server
 
 import export
 import heads
-from heads import _classes as classes
+from heads._reading import pair_reading
 
 QUERY, DOCUMENTS = "hello fox", ["zz top", "hello world", "a", "fox " * 60]
 
@@ -40,13 +40,16 @@ def test_rerank_is_the_modules(server, binary):
     """In Cohere's shape and in Jina's, where a document may be an object."""
     with heads.Model(binary) as m:
         want = m.rank(QUERY, DOCUMENTS)
-        n = sum(len(classes.pair_ids(m, (QUERY, text))[0]) for text in DOCUMENTS)
+        n = sum(len(pair_reading(m, (QUERY, text)).ids) for text in DOCUMENTS)
     for path in ("v1/rerank", "v2/rerank", "rerank"):
         answer = ask(server, path, model="reranker", query=QUERY, documents=DOCUMENTS).json()
         assert [(x["index"], x["relevance_score"]) for x in answer["results"]] == want
         assert all(x["document"] == {"text": DOCUMENTS[x["index"]]} for x in answer["results"])
         assert answer["usage"] == {"prompt_tokens": n, "total_tokens": n}
         assert answer["model"] == "reranker" and answer["id"].startswith("rerank-")
+        assert answer["truncated"] == 1
+    refused = ask(server, "rerank", query=QUERY, documents=DOCUMENTS, truncate=False)
+    assert refused.status_code == 400 and "1 of 4 texts" in refused.text
     given = [{"text": text} for text in DOCUMENTS]
     few = ask(server, "v1/rerank", query=QUERY, documents=given, top_n=2, return_documents=False)
     assert few.json()["results"] == [{"index": i, "relevance_score": s} for i, s in want[:2]]

@@ -309,12 +309,51 @@ def test_vectors_of_long_texts(vectors, encoder):
     assert (refused.status_code, error["code"]) == (400, "context_length_exceeded")
     assert error["message"] == "input[1] has 65 tokens and this model reads 20"
     with heads.Model(encoder) as m:
-        with pytest.warns(UserWarning, match="a text of 65 tokens is cut to 20"):
+        with pytest.warns(UserWarning, match="2 of 4 texts have more than the 20 tokens"):
             found = m.embed(texts)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert np.array_equal(m.embed(texts), found)
     assert np.allclose([x["embedding"] for x in whole["data"]], found, atol=1e-6)
+
+
+def test_forms_of_vectors(vectors, encoder):
+    """What the module gives: shortened, in fewer bits, of parts; ids without special tokens."""
+
+    def ask(path: str = "v1/embeddings", **body) -> dict:
+        answer = httpx.post(f"{vectors.url}/{path}", json=body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def rows(**body) -> np.ndarray:
+        return np.array([x["embedding"] for x in ask(**body)["data"]], np.float32)
+
+    texts, long = ["hello", " zz", " world"], "the long words of a text that is cut"
+    with heads.Model(encoder) as m:
+        assert np.array_equal(rows(input=texts, dimensions=8), m.embed(texts, 8))
+        for form in ("int8", "binary", "ubinary"):
+            want = m.embed(texts, 8, quantize=form)
+            assert np.array_equal(rows(input=texts, dimensions=8, encoding_format=form), want)
+        parts = m.embed(texts, late_chunking=True)
+        assert np.array_equal(rows(input=texts, late_chunking=True), parts)
+        bare = [m.encode(text, special=False) for text in texts]
+        assert np.array_equal(rows(input=bare), m.embed(texts))
+        ids = m.encode(long, special=False)
+        for truncate in (True, "END"):
+            cut = ask(input=[long, ids, "a"], truncate=truncate)
+            assert cut["truncated"] == 2
+            assert cut["data"][0]["embedding"] == cut["data"][1]["embedding"]
+            assert np.float32(cut["data"][0]["embedding"]).tobytes() == (
+                m.embed(long, truncate=True).tobytes()
+            )
+        assert "truncated" not in ask(input=texts)
+        pooled = ask("pooling", input=texts)
+        for found, want in zip(pooled["data"], m.token_vectors(texts)):
+            assert np.array_equal(np.float32(found["data"]), want)
+        sparse = ask("embed_sparse", inputs=texts)
+        for found, want in zip(sparse, m.sparse(texts)):
+            assert {x["index"]: x["value"] for x in found} == want
+    assert httpx.post(vectors.url + "/embed_sparse", json={"inputs": 5}).status_code == 400
 
 
 def test_vectors_of_many_clients(vectors, encoder):
@@ -342,13 +381,18 @@ def test_vectors_of_many_clients(vectors, encoder):
 @pytest.mark.parametrize(
     ("body", "param", "says"),
     [
-        ({"input": "a", "dimensions": 4}, "dimensions", "dimensions is not implemented"),
-        ({"input": "a", "encoding_format": "int8"}, "encoding_format", "float or base64"),
+        ({"input": "a", "dimensions": 37}, "dimensions", "vectors have 36"),
+        ({"input": "a", "dimensions": 0}, "dimensions", "from 1 to"),
+        ({"input": "a", "encoding_format": "int4"}, "encoding_format", "float, base64, int8"),
+        ({"input": "a", "truncate": "START"}, "truncate", "expected true, false, END or NONE"),
+        ({"input": "a", "late_chunking": 1}, "late_chunking", "expected true or false"),
+        ({"input": ["a " * 9, "b " * 10], "late_chunking": True}, None, "21 tokens together"),
+        ({"input": ["a", "a " * 19], "truncate": False}, "input", "input[1] has 21 tokens"),
         ({"input": "a", "temperature": 1}, "temperature", "unknown parameter"),
         ({"input": []}, "input", "expected a string"),
         ({"input": ["a"] * 2049}, "input", "at most 2048"),
         ({"input": [[99999]]}, None, "99999 is no token"),
-        ({"input": [[5] * 500]}, None, "500 tokens"),
+        ({"input": [[5] * 500], "truncate": False}, "input", "input[0] has 502 tokens"),
         ({}, "input", "expected a string"),
     ],
 )

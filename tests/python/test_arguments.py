@@ -100,7 +100,11 @@ CALLS = [
     ("stories", "token_text", {"id": (5, whole(0, 511)), "skip_special": (True, FLAG)}),
     ("stories", "is_special", {"id": (5, whole(0, 511))}),
     ("stories", "token_bytes", {"id": (5, whole(0, 511))}),
-    ("encoder", "embed", {"texts": (["cab", "bad"], PROMPTS)}),
+    ("encoder", "embed", {"texts": (["cab", "bad"], PROMPTS), "dimensions": (4, maybe(whole(1, 36))),
+                          "quantize": ("int8", maybe(NOTHING_ELSE)), "late_chunking": (False, FLAG),
+                          "truncate": (True, maybe(FLAG))}),
+    ("encoder", "token_vectors", {"texts": (["cab", "bad"], PROMPTS), "truncate": (True, maybe(FLAG))}),
+    ("encoder", "sparse", {"texts": (["cab", "bad"], PROMPTS), "truncate": (True, maybe(FLAG))}),
     ("encoder", "text_ids", {"text": ("cab", is_one("", ZERO, []))}),
     ("stories", "kv", {"context": (5, maybe(whole(0, 10**6)))}),
     ("stories", "session", {"path": (None, maybe(NOTHING_ELSE)), "source": NO_SOURCE, "lang": NO_LANG}),
@@ -113,6 +117,8 @@ OPENING = {
     "context": (8, maybe(whole(0, 10**6))),
     "chunk": (4, whole(1, 10**6)),
     "isa": ("scalar", maybe(NOTHING_ELSE)),
+    "lookup": (3, whole(0)),
+    "draft": (None, maybe(NOTHING_ELSE)),
 }
 SESSION = [
     ("feed", {"text": ("Once", is_one(ZERO)), "all_rows": (True, FLAG)}),
@@ -129,7 +135,8 @@ OTHER_WORDS = {
     "n": ["sequence"],
     "messages": ["message"],
     "isa": ["kernels"],
-    "path": ["no such file", "cannot"],
+    "path": ["no such file", "cannot", "session"],
+    "draft": ["no such file", "cannot"],
     "chunk": ["memory"],
 }
 
@@ -146,7 +153,11 @@ def try_all(call, name: str, right: dict) -> None:
             assert not takes(value), f"{name}={value!r}: {said}"
             words = [name, *OTHER_WORDS.get(name, [])]
             assert any(word in said for word in words) and len(said) > 15, (name, value, said)
-            assert name == "path" or isinstance(error, heads.InputError), (name, value, said)
+            assert name in ("path", "draft") or isinstance(error, heads.InputError), (
+                name,
+                value,
+                said,
+            )
         else:
             assert takes(value), f"{name}={value!r} was taken"
 

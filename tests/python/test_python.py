@@ -284,6 +284,29 @@ def test_sessions_fork_rewind_and_save(model, tmp_path):
         assert np.array_equal(model.logits(s.tokens + more)[-1], want)
 
 
+def test_sessions_in_memory(exported, tmp_path):
+    """The bytes of the file, which go on as it does; and bytes that are none."""
+    for family in ("llama", "mistral", "qwen3_next"):
+        with heads.Model(exported(family), threads=1) as m, m.session() as session:
+            session.feed(list(range(5, 45)))
+            session.save(tmp_path / family)
+            data = session.to_bytes()
+            assert data == (tmp_path / family).read_bytes()
+            with m.session(data) as again, m.session(tmp_path / family) as mapped:
+                assert again.tokens == session.tokens
+                rows = [s.feed([7, 8], all_rows=True) for s in (session, again, mapped)]
+                assert rows[0].tobytes() == rows[1].tobytes() == rows[2].tobytes()
+            for bad in (b"", b"\xff", data[:100], data[:-1], data + b"\0"):
+                with pytest.raises(heads.FileError, match="session"):
+                    m.session(bad)
+            damaged = bytearray(data)
+            damaged[-9] ^= 1
+            with pytest.raises(heads.HeadsError, match="damaged"):
+                m.session(bytes(damaged)).feed([7])
+            with pytest.raises(heads.HeadsError, match="nothing to save"):
+                m.session().to_bytes()
+
+
 def test_a_session_ends_with_its_model(stories):
     m = heads.Model(stories)
     s = m.session()

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .. import _classes as classes
+from .. import _vectors as vectors
 from .._native import InputError
+from .._reading import Reading, in_parts, pair_reading, reading, with_special
+from ..model import Model
 from .messages import Refused
 from .requests import PairRequest, VectorRequest
 from .vectors import VectorJob
@@ -69,92 +72,156 @@ class Asked:
             yield
 
 
-class VectorAnswer(Asked):
-    """Vectors of texts."""
+class ReadAnswer(Asked):
+    """What is read out of texts, which the request's `field` has."""
 
-    def __init__(self, engine: Engine, request: VectorRequest):
+    field = "input"
+
+    def __init__(self, engine: Engine, texts: list[Reading], kind: str, truncate: bool):
         super().__init__(engine)
-        if engine.no_vectors:
-            raise InputError(engine.no_vectors)
-        texts = [(self.model.text_ids(text), 0) for text in request.texts]
-        for ids, _ in texts:
-            self.model._check_prompt(ids)
-        cut = [self.model._n_cut(text, ids) for text, (ids, _) in zip(request.texts, texts)]
-        self.n_cut = sum(n > 0 for n in cut)
-        if self.n_cut and not request.truncate:
-            place = next(i for i, n in enumerate(cut) if n > 0)
-            n = len(texts[place][0])
+        for text in texts:
+            self.model._check_prompt(text.ids)
+        self.n_cut = sum(text.cut > 0 for text in texts)
+        if self.n_cut and not truncate:
+            place = next(i for i, text in enumerate(texts) if text.cut)
+            n = len(texts[place].ids)
             raise Refused(
-                f"input[{place}] has {n + cut[place]} tokens and this model reads {n}",
-                "input",
+                f"{self.field}[{place}] has {n + texts[place].cut} tokens and this model reads {n}",
+                self.field,
                 code="context_length_exceeded",
             )
-        self.job, self.base64 = VectorJob(texts, self.model.shape.vector), request.base64
+        self.job = VectorJob(texts, kind)
 
     def all_jobs(self) -> list:
         return [self.job]
 
     def spent(self) -> tuple[int, int]:
-        return sum(len(ids) for ids, _ in self.job.texts), 0
+        return sum(len(text.ids) for text in self.job.texts), 0
+
+    def head(self) -> dict:
+        """The model, tokens, and how many texts were cut, if any was."""
+        n, _ = self.spent()
+        usage = {"prompt_tokens": n, "total_tokens": n}
+        cut = {"truncated": self.n_cut} if self.n_cut else {}
+        return {"model": self.engine.model_name, "usage": usage, **cut}
+
+
+def _reading_of(model: Model, text: str | list[int]) -> Reading:
+    """Clients' ids have no special tokens, or have them."""
+    if isinstance(text, str):
+        return reading(model, text)
+    return with_special(model, model.text_ids(text))
+
+
+class VectorAnswer(ReadAnswer):
+    """Vectors of texts, or of the parts of one."""
+
+    def __init__(self, engine: Engine, request: VectorRequest):
+        if engine.no_vectors:
+            raise InputError(engine.no_vectors)
+        model = engine.model
+        if model.shape.token_vectors:
+            raise InputError("this model gives each token a vector: ask /pooling")
+        if request.dimensions and request.dimensions > model.shape.vector:
+            raise Refused(f"dimensions: vectors have {model.shape.vector}", "dimensions")
+        if request.late_chunking:
+            texts = [in_parts(model, request.texts)]
+        else:
+            texts = [_reading_of(model, text) for text in request.texts]
+        super().__init__(engine, texts, "vectors", request.truncate)
+        self.request = request
+
+    def whole(self) -> dict:
+        r = self.request
+        found = np.concatenate(self.job.rows)
+        if r.dimensions:
+            found = vectors.shortened(self.model, found, r.dimensions)
+        found = vectors.quantized(found, None if r.form in ("float", "base64") else r.form)
+        data = [
+            {"object": "embedding", "index": i, "embedding": _written(vector, r.form)}
+            for i, vector in enumerate(found)
+        ]
+        return {"object": "list", "data": data, **self.head()}
+
+
+def _written(vector: np.ndarray, form: str) -> str | list[float]:
+    if form == "base64":
+        return b64encode(vector.astype("<f4").tobytes()).decode()
+    return vector.tolist()
+
+
+class TokenAnswer(ReadAnswer):
+    """Vectors of tokens, as vLLM has them."""
+
+    def __init__(self, engine: Engine, request: VectorRequest):
+        if engine.no_vectors:
+            raise InputError(engine.no_vectors)
+        texts = [_reading_of(engine.model, text) for text in request.texts]
+        super().__init__(engine, texts, "tokens", request.truncate)
 
     def whole(self) -> dict:
         data = [
-            {"object": "embedding", "index": i, "embedding": self._written(vector)}
-            for i, vector in enumerate(self.job.vectors)
+            {"object": "pooling", "index": i, "data": rows.tolist()}
+            for i, rows in enumerate(self.job.rows)
         ]
-        n, _ = self.spent()
-        cut = {"truncated": self.n_cut} if self.n_cut else {}
-        return {
-            "object": "list",
-            **cut,
-            "data": data,
-            "model": self.engine.model_name,
-            "usage": {"prompt_tokens": n, "total_tokens": n},
-        }
-
-    def _written(self, vector: np.ndarray) -> str | list[float]:
-        return (
-            b64encode(vector.astype("<f4").tobytes()).decode() if self.base64 else vector.tolist()
-        )
+        head = {"id": f"pool-{uuid.uuid4().hex}", "object": "list", "created": int(time.time())}
+        return {**head, "data": data, **self.head()}
 
 
-class PairAnswer(Asked):
+class SparseAnswer(ReadAnswer):
+    """Weights of words, as text-embeddings-inference has them."""
+
+    field = "inputs"
+
+    def __init__(self, engine: Engine, request: VectorRequest):
+        if engine.no_words:
+            raise InputError(engine.no_words)
+        texts = [_reading_of(engine.model, text) for text in request.texts]
+        super().__init__(engine, texts, "words", request.truncate)
+
+    def whole(self) -> list:
+        return [
+            [{"index": id, "value": value} for id, value in found.items()]
+            for rows in self.job.rows
+            for found in rows
+        ]
+
+
+class PairAnswer(ReadAnswer):
     """Scores of pairs of texts, by a cross-encoder."""
 
     def __init__(self, engine: Engine, request: PairRequest):
-        super().__init__(engine)
-        refusal = classes.no_ranks(self.model)
+        refusal = classes.no_ranks(engine.model)
         if refusal:
             raise InputError(refusal)
+        texts = [pair_reading(engine.model, pair) for pair in request.pairs]
+        super().__init__(engine, texts, "scores", request.truncate)
         self.request = request
-        texts = [classes.pair_ids(self.model, pair) for pair in request.pairs]
-        self.job = VectorJob(texts, 1, scores=True)
 
-    def all_jobs(self) -> list:
-        return [self.job]
-
-    def spent(self) -> tuple[int, int]:
-        return sum(len(ids) for ids, _ in self.job.texts), 0
+    def scores(self) -> np.ndarray:
+        return np.concatenate(self.job.rows)[:, 0]
 
     def _head(self, kind: str) -> dict:
-        n, _ = self.spent()
-        usage = {"prompt_tokens": n, "total_tokens": n}
-        return {"id": f"{kind}-{uuid.uuid4().hex}", "model": self.engine.model_name, "usage": usage}
+        return {"id": f"{kind}-{uuid.uuid4().hex}", **self.head()}
 
 
 class ScoreAnswer(PairAnswer):
+    field = "text_2"
+
     def whole(self) -> dict:
         data = [
             {"index": i, "object": "score", "score": float(score)}
-            for i, score in enumerate(self.job.vectors[:, 0])
+            for i, score in enumerate(self.scores())
         ]
         head = self._head("score")
         return {**head, "object": "list", "created": int(time.time()), "data": data}
 
 
 class RankAnswer(PairAnswer):
+    field = "documents"
+
     def whole(self) -> dict:
-        scores = self.job.vectors[:, 0]
+        scores = self.scores()
         results = []
         for i in np.argsort(-scores, kind="stable")[: self.request.top_n].tolist():
             result = {"index": i, "relevance_score": float(scores[i])}

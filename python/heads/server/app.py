@@ -30,13 +30,13 @@ from starlette.routing import Route
 from .._native import ContextError, HeadsError
 from ..model import Model
 from .anthropic import Message, error_body, messages_request
-from .answers import Asked, RankAnswer, ScoreAnswer, VectorAnswer
+from .answers import Asked, RankAnswer, ScoreAnswer, SparseAnswer, TokenAnswer, VectorAnswer
 from .bodies import parsed, read_body
 from .engine import Engine
 from .llama import Completion, apply_template, llama_request, props, slots
 from .messages import GONE, Refused
 from .requests import chat_request, completion_request, rerank_request, score_request
-from .requests import vector_request
+from .requests import sparse_request, token_request, vector_request
 from .responses import Response as ResponseAnswer
 from .responses import responses_request
 from .texts import Answer
@@ -266,6 +266,8 @@ class Application:
             self.asks("/v1/responses", responses_request, ResponseAnswer),
             self.asks("/v1/messages", messages_request, Message),
             self.asks("/v1/embeddings", vector_request, VectorAnswer),
+            self.asks("/pooling", token_request, TokenAnswer),
+            self.asks("/embed_sparse", sparse_request, SparseAnswer),
             self.asks("/v1/rerank", rerank_request, RankAnswer),
             self.asks("/v2/rerank", rerank_request, RankAnswer),
             self.asks("/rerank", rerank_request, RankAnswer),

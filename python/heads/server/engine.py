@@ -51,6 +51,14 @@ class Bell:
             event.set()
 
 
+def _why_not(call: Callable[..., object], texts: list) -> str | None:
+    try:
+        call(texts)
+    except HeadsError as error:
+        return str(error)
+    return None
+
+
 class Engine(threading.Thread):
     """Owns the batch: takes jobs, runs passes, and tells who waits after each. What a pass cannot
     do fails its request alone. If the thread ends, what waits and what comes gets an error."""
@@ -60,11 +68,9 @@ class Engine(threading.Thread):
         self.model, self.queue_limit = model, queue
         self.model_name = name or Path(model.path).name.removesuffix(".bin")
         self.batch, self.vectors = Batch(model, parallel, keep=parallel), VectorQueue(model)
-        self.no_vectors: str | None = None
-        try:
-            model.embed([])
-        except HeadsError as error:
-            self.no_vectors = str(error)
+        # Why the model gives no vectors, and no weights of words, if it gives none.
+        self.no_vectors = _why_not(model.embed, [])
+        self.no_words = _why_not(model.sparse, [[0]])
         self.listeners: dict[AnyJob, Callable[[], None]] = {}
         self.quiet: dict[AnyJob, bool] = {}  # not `each`: whether its first token was told
         self.bell: Bell | None = None
@@ -206,7 +212,10 @@ class Engine(threading.Thread):
         return not self.closing
 
     def _count(self, job: AnyJob) -> None:
-        texts = job.texts if isinstance(job, VectorJob) else [job.source or job.prompt]
+        if isinstance(job, VectorJob):
+            texts = [text.ids for text in job.texts]
+        else:
+            texts = [job.source or job.prompt]
         self.counts["texts"] += len(texts)
         self.counts["prompt_tokens"] += sum(map(len, texts))
         self.counts["generated_tokens"] += len(getattr(job, "tokens", ()))

@@ -16,6 +16,7 @@ MAX_CHOICES = 128  # prompts x n of one request
 MAX_LOGPROBS = 20
 MAX_BIASES = 1024
 MAX_VECTORS = 2048  # of one request
+FORMS = ("float", "base64", "int8", "binary", "ubinary")  # of the numbers of a vector
 
 
 @dataclass
@@ -52,7 +53,9 @@ class VectorRequest:
     """One request for the vectors of texts."""
 
     texts: list  # or ids
-    base64: bool
+    form: str = "float"  # FORMS
+    dimensions: int | None = None
+    late_chunking: bool = False  # the texts are parts of one
     truncate: bool = True  # texts that are longer than the checkpoint allows; else they are refused
 
 
@@ -63,6 +66,7 @@ class PairRequest:
     pairs: list[tuple[str, str]]
     top_n: int | None = None  # the best of them; None: all
     with_texts: bool = False
+    truncate: bool = True  # as above
 
 
 def _number(body: dict, name: str, default, low: float, high: float, kind: type = float):
@@ -123,7 +127,6 @@ NEUTRAL = {
     "best_of": (None, 1),
     "suffix": (None, ""),
     "modalities": (None, ["text"]),
-    "dimensions": (None,),
 }
 
 
@@ -328,19 +331,44 @@ def _effort(body: dict) -> str | None:
 
 
 def vector_request(body: dict, model: str) -> VectorRequest:
-    """POST /v1/embeddings."""
-    check_names(body, {"input", "model", "encoding_format", "truncate", *IGNORED}, model)
-    encoding = body.get("encoding_format") or "float"
-    if encoding not in ("float", "base64"):
-        raise Refused("encoding_format: expected float or base64", "encoding_format")
+    """POST /v1/embeddings. late_chunking is Jina's; the forms beside OpenAI's are Mixedbread's."""
+    known = {"input", "model", "encoding_format", "dimensions", "late_chunking", "truncate"}
+    check_names(body, {*known, *IGNORED}, model)
+    form = body.get("encoding_format") or "float"
+    if form not in FORMS:
+        raise Refused(f"encoding_format: expected one of {', '.join(FORMS)}", "encoding_format")
     texts = _few(_prompts(body, "input"), "input")
-    truncate = body.get("truncate") is None or flag(body, "truncate")
-    return VectorRequest(texts, encoding == "base64", truncate)
+    dimensions = _number(body, "dimensions", None, 1, 1 << 16, int)
+    return VectorRequest(texts, form, dimensions, flag(body, "late_chunking"), _truncate(body))
+
+
+def token_request(body: dict, model: str) -> VectorRequest:
+    """POST /pooling, as vLLM has it."""
+    check_names(body, {"input", "model", "encoding_format", "truncate", *IGNORED}, model)
+    if body.get("encoding_format") not in (None, "float"):
+        raise Refused("encoding_format: expected float", "encoding_format")
+    return VectorRequest(_few(_prompts(body, "input"), "input"), truncate=_truncate(body))
+
+
+def sparse_request(body: dict, model: str) -> VectorRequest:
+    """POST /embed_sparse, as text-embeddings-inference has it."""
+    check_names(body, {"inputs", "model", "truncate", *IGNORED}, model)
+    return VectorRequest(_few(_prompts(body, "inputs"), "inputs"), truncate=_truncate(body))
+
+
+def _truncate(body: dict) -> bool:
+    """Cohere has names for true and false."""
+    value = body.get("truncate")
+    names = {None: True, "END": True, "NONE": False}
+    found = names.get(value, value) if isinstance(value, (str, type(None))) else value
+    if not isinstance(found, bool):
+        raise Refused("truncate: expected true, false, END or NONE", "truncate")
+    return found
 
 
 def rerank_request(body: dict, model: str) -> PairRequest:
     """POST /v1/rerank, as Cohere and Jina have it: a document is a text, or an object with one."""
-    known = {"model", "query", "documents", "top_n", "return_documents", *IGNORED}
+    known = {"model", "query", "documents", "top_n", "return_documents", "truncate", *IGNORED}
     check_names(body, known, model)
     query, given = body.get("query"), body.get("documents")
     if not isinstance(query, str):
@@ -354,12 +382,13 @@ def rerank_request(body: dict, model: str) -> PairRequest:
     pairs = _few([(query, text) for text in texts], "documents")
     top_n = _number(body, "top_n", None, 1, MAX_VECTORS, int)
     with_texts = body.get("return_documents") is None or flag(body, "return_documents")
-    return PairRequest(pairs, top_n, with_texts)
+    return PairRequest(pairs, top_n, with_texts, _truncate(body))
 
 
 def score_request(body: dict, model: str) -> PairRequest:
     """POST /v1/score, as vLLM has it: a text with each of several, or as many with as many."""
-    check_names(body, {"model", "text_1", "text_2", "encoding_format", *IGNORED}, model)
+    known = {"model", "text_1", "text_2", "encoding_format", "truncate", *IGNORED}
+    check_names(body, known, model)
     if body.get("encoding_format") not in (None, "float"):
         raise Refused("encoding_format: expected float", "encoding_format")
     sides = []
@@ -378,7 +407,7 @@ def score_request(body: dict, model: str) -> PairRequest:
             "as many of both",
             "text_2",
         )
-    return PairRequest(_few(list(zip(first, second)), "text_2"))
+    return PairRequest(_few(list(zip(first, second)), "text_2"), truncate=_truncate(body))
 
 
 def _few(texts: list, name: str) -> list:

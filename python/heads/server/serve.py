@@ -125,6 +125,15 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--grace", default=10, **whole, help="seconds to finish answers at the end (10)"
     )
+    parser.add_argument(
+        "--lookup",
+        default=0,
+        **whole,
+        help="guess up to N tokens from what followed the same words before; texts stay the same",
+    )
+    parser.add_argument(
+        "--draft", metavar="FILE", help="a smaller checkpoint with the same tokens that guesses"
+    )
     parser.add_argument("-c", "--context", **whole, help="positions of each text (the model's)")
     parser.add_argument("-t", "--threads", **whole, help="(the physical cores)")
     parser.add_argument(
@@ -226,7 +235,15 @@ def main(arguments: list[str]) -> int:
     models: dict[str, Model] = {}
     try:
         for name, path in o.models.items():
-            models[name] = Model(path, o.threads, o.kv, o.context, chunk=max(128, o.parallel))
+            models[name] = Model(
+                path,
+                o.threads,
+                o.kv,
+                o.context,
+                chunk=max(128, o.parallel),
+                lookup=o.lookup,
+                draft=o.draft,
+            )
         family = socket.AF_INET6 if ":" in o.host else socket.AF_INET
         listener = socket.create_server((o.host, o.port), family=family)
     except HeadsError as error:

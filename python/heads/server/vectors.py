@@ -1,24 +1,31 @@
-"""Vectors and scores of texts for the server: texts of several requests run side by side."""
+"""What is read out of texts for the server: texts of several requests run side by side."""
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
 from .. import _classes as classes
-from .._classes import Ids
+from .. import _vectors as vectors
 from .._native import HeadsError
+from .._reading import Reading
 from ..model import Model
 
 TEXTS = 64  # of a step, after which others get their turn
+# What is read out: how, and how many rows a text has.
+READ = {
+    "vectors": (vectors.vectors, vectors.rows_of),
+    "tokens": (vectors.each_token, lambda model, text: len(text.ids)),
+    "words": (vectors.weights, lambda model, text: 1),
+    "scores": (classes.scores, lambda model, text: 1),
+}
 
 
 class VectorJob:
-    """The vectors that one request wants, of texts that are ids; scores: their classes' scores."""
+    """What one request wants of texts, READ[kind]. rows: of each text that is done."""
 
-    def __init__(self, texts: list[Ids], width: int, scores: bool = False):
-        self.texts, self.vectors = texts, np.empty((len(texts), width), np.float32)
-        self.scores = scores
-        self.n_done = 0
+    def __init__(self, texts: list[Reading], kind: str = "vectors"):
+        self.texts, self.kind = texts, kind
+        self.rows: list[Any] = []
         self.error: HeadsError | None = None
 
     def fail(self, error: HeadsError) -> None:
@@ -26,7 +33,7 @@ class VectorJob:
 
     @property
     def done(self) -> bool:
-        return self.error is not None or self.n_done == len(self.texts)
+        return self.error is not None or len(self.rows) == len(self.texts)
 
 
 class VectorQueue:
@@ -47,7 +54,9 @@ class VectorQueue:
         if not self.waiting:
             return
         share = max(1, TEXTS // len(self.waiting))
-        parts = [(job, job.texts[job.n_done : job.n_done + share]) for job in self.waiting[:TEXTS]]
+        parts = [
+            (job, job.texts[len(job.rows) : len(job.rows) + share]) for job in self.waiting[:TEXTS]
+        ]
         try:
             self._run(parts)
         except HeadsError:  # it does not say whose fault it was
@@ -58,13 +67,14 @@ class VectorQueue:
                     part[0].fail(error)
         self.waiting = [job for job in self.waiting if not job.done]
 
-    def _run(self, parts: list[tuple[VectorJob, list[Ids]]]) -> None:
-        for read in (classes.vectors, classes.scores):
-            own = [part for part in parts if part[0].scores == (read is classes.scores)]
+    def _run(self, parts: list[tuple[VectorJob, list[Reading]]]) -> None:
+        for kind, (read, rows_of) in READ.items():
+            own = [part for part in parts if part[0].kind == kind and not part[0].done]
             if not own:
                 continue
             rows, at = read(self.model, [text for _, texts in own for text in texts]), 0
             for job, texts in own:
-                job.vectors[job.n_done : job.n_done + len(texts)] = rows[at : at + len(texts)]
-                job.n_done += len(texts)
-                at += len(texts)
+                for text in texts:
+                    n = rows_of(self.model, text)
+                    job.rows.append(rows[at : at + n])
+                    at += n
