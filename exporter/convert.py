@@ -33,6 +33,7 @@ from .sources.gguf import open_gguf
 from .sources.gguf_file import MAGIC
 from .sources.huggingface import download, open_directory
 from .sources.llama2c import open_llama2c
+from .sources.ollama import blob_of, is_manifest, model_in
 from .sources.pointers import refuse_pointer
 from .templates.chat import chat_metadata
 from .templates.jinja import chat_template, left_out
@@ -62,6 +63,10 @@ def open_model(
         )
     if revision and os.path.exists(src):
         raise ExportError(f"--revision is for hub ids; {src} is a file or directory here")
+    if os.path.isdir(src) and not os.path.exists(os.path.join(src, "config.json")):
+        src = model_in(src) or src
+    if is_manifest(src):
+        src = blob_of(src)
     if os.path.isdir(src):
         return open_directory(src, os.path.basename(os.path.abspath(src)), shape_only)
     if os.path.exists(src):

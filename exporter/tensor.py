@@ -233,8 +233,29 @@ def times(tensor: Tensor, factors: np.ndarray) -> Tensor:
 
 def below(tensors: Sequence[Tensor]) -> Tensor:
     """The rows of several tensors, one tensor's below the other's."""
-    shape = (sum(t.shape[0] for t in tensors), *tensors[0].shape[1:])
-    return tensors[0].map(lambda w: np.concatenate([w, *(t.array() for t in tensors[1:])]), shape)
+    ends = np.cumsum([t.shape[0] for t in tensors])
+
+    def reader(loads):
+        def rows(a: int, b: int) -> np.ndarray:
+            found = []
+            for load, end, tensor in zip(loads, ends, tensors):
+                begin = end - tensor.shape[0]
+                if a < end and b > begin:
+                    found.append(load()(max(a, begin) - begin, min(b, end) - begin))
+            return np.concatenate(found)
+
+        return rows
+
+    kinds = {tensor.stored for tensor in tensors}
+    stored = kinds.pop() if len(kinds) == 1 else None
+    blocks = [tensor.blocks for tensor in tensors]
+    return Tensor(
+        tensors[0].name,
+        (int(ends[-1]), *tensors[0].shape[1:]),
+        lambda: reader([tensor.load for tensor in tensors]),
+        stored=stored,
+        blocks=(lambda: reader(blocks)) if stored and all(blocks) else None,
+    )
 
 
 def modules(left: dict[str, Tensor], name: str) -> list[str]:

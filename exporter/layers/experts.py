@@ -190,7 +190,7 @@ class Experts(Part):
 
     def split_interleaved(self, left: dict[str, Tensor]) -> None:
         """In bf16 and the like transposed, in mxfp4 not."""
-        for module in modules(left, "experts.down_proj_bias"):
+        for module in modules(left, "router.weight"):
             left[module + ".act.weight"] = constant(np.array([*self.clamp, 0, 0], np.float32))
         for kind in ("gate_up_proj", "down_proj"):
             for module in modules(left, f"experts.{kind}"):

@@ -1,21 +1,21 @@
 """GGUF files: their metadata become a config.json, their tensors get the names and the form that
-Hugging Face gives them, and families.registry.canonical does the rest. The `gguf` package knows
-what both call a tensor."""
+Hugging Face gives them, and families.registry.canonical does the rest."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import replace
 
-from ..assemble import in_layers
 from ..checkpoint import KEEP
 from ..config import Config
 from ..families.registry import FAMILIES, canonical
-from ..layers.part import KINDS as PART_KINDS
 from ..model import Model
-from ..tensor import ExportError, Tensor, stack
-from .gguf_architectures import ARCHITECTURES
+from ..tensor import ExportError, Tensor
+from .generation import generation_rules
+from .gguf_architectures import ARCHITECTURES, Architecture
 from .gguf_file import File, read_gguf
+from .gguf_pooling import gguf_pooling, pooled
+from .gguf_names import Names, checkpoint_form
 from .gguf_tokenizer import gguf_vocabulary
 
 
@@ -46,24 +46,33 @@ def _model_of(path: str, file: File) -> Model:
         if key.startswith(f"{arch}.")
     }
     metadata = Config(of_arch, f"{path}, metadata of {arch}")
-    config_of, restore = ARCHITECTURES[arch]
-    config = config_of(metadata, file)
+    row = ARCHITECTURES[arch]
+    config = row.config(metadata, file)
+    pooling, dense = gguf_pooling(metadata, file)
     metadata.finish()
+    family, knobs, found, remarks = canonical(config, None)  # the shape
     if file.shape_only:
-        family, knobs, found, remarks = canonical(config, None)
         return Model(_name(file), family, knobs, found, [*file.parts], remarks=remarks)
     # Llama 3's scaling, as divisors of the frequencies.
     factors = file.tensors.pop("rope_freqs.weight", None)
-    family, knobs, found, remarks = canonical(
-        config, _huggingface_names(file, arch, config, restore)
-    )
+    names = Names(knobs, knobs.names or FAMILIES[family][1], row.names)
+    try:
+        family, knobs, found, remarks = canonical(config, _checkpoint(file, row, names, config))
+    except ExportError as error:
+        raise ExportError(f"{path}: {names.in_file(str(error))}") from error
+    knobs.pooling, more = pooled(pooling, knobs, len(dense))
+    found, remarks = {**found, **dense}, remarks + more
+    if knobs.source_layers:
+        knobs.rules, more = generation_rules(config, family, knobs.vocab_size, None)
+        remarks = remarks + more
     if factors is not None:
         divisors = factors.array()
         n = len(knobs.ropes[0].inv_freq) if knobs.ropes else 0
         if divisors.shape != (n,) or not (divisors > 0).all():
             raise ExportError(f"{path}: tensor rope_freqs.weight holds no {n} positive numbers")
         knobs.ropes = [replace(rope, inv_freq=rope.inv_freq / divisors) for rope in knobs.ropes]
-    template = file.values.get("tokenizer.chat_template")
+    template, more = _chat_template(file.values)
+    remarks = remarks + more
     tokenizer = gguf_vocabulary(file)
     return Model(
         _name(file),
@@ -103,6 +112,18 @@ def _refuse_other_files(file: File, arch: object) -> None:
         raise ExportError(f"{path} is a vocabulary alone: it holds no tensors")
 
 
+def _chat_template(values: dict) -> tuple[str | None, list[str]]:
+    """The template that is nobody's by name, and a remark on those that are."""
+    begin = "tokenizer.chat_template."
+    names = ", ".join(sorted(key.removeprefix(begin) for key in values if key.startswith(begin)))
+    template = values.get("tokenizer.chat_template")
+    if not names:
+        return template, []
+    if template is None:
+        return None, [f"no chat template is the default, only {names} are there: it will not chat"]
+    return template, [f"of the chat templates the default is taken; left out: {names}"]
+
+
 def _special_tokens(values: dict) -> dict[str, str]:
     """The tokens that a chat template knows by name."""
     names = {"unk": "unknown", "sep": "seperator", "pad": "padding"}
@@ -115,61 +136,11 @@ def _special_tokens(values: dict) -> dict[str, str]:
     return found
 
 
-# Tensors that a family's table names, but not every model has: assemble() reports those it needs.
-OPTIONAL = PART_KINDS - {"router"} | {
-    "ffn_gate",
-    "ffn_up",
-    "ffn_down",
-    "ffn_norm",
-    "attn_q_norm",
-    "attn_k_norm",
-    "output",
-}
-
-
-def _huggingface_names(file: File, arch: str, config: dict, restore) -> dict[str, Tensor]:
-    """The tensors by the names that the family has for them; those that it has none for keep
-    theirs."""
-    import gguf
-
-    number = next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
-    n_layers = file.values[f"{arch}.block_count"]
-    stored_names = gguf.get_tensor_name_map(number, n_layers)
-    left, named = dict(file.tensors), {}
-    for name, modules_of in in_layers(FAMILIES[config["model_type"]][1], n_layers):
-        kind = name.split(".")[-1]
-        modules = [
-            (_stored_name(stored_names, name, kind, module), module)
-            for module in modules_of.split("|")
-        ]
-        stored, module = next(((s, m) for s, m in modules if f"{s}.weight" in left), modules[0])
-        for suffix in (".weight", ".bias"):
-            tensor = left.pop(f"{stored}{suffix}", None)
-            if tensor is not None:
-                named |= _modules(module, suffix, kind, restore(stored, tensor, config))
-            elif suffix == ".weight" and kind not in OPTIONAL:
-                raise ExportError(f"{file.path} lacks the tensor {stored}.weight")
-    return named | left
-
-
-def _stored_name(stored_names, name: str, kind: str, module: str) -> str | None:
-    """GGUF's name of a module of a family's table, without the suffix."""
-    if kind == "output":
-        return kind
-    if kind.startswith("expert_"):
-        return f"blk.{name.split('.')[1]}.ffn_{kind.removeprefix('expert_')}_exps"
-    return stored_names.get_name(module.replace(".norms.*", ""))
-
-
-def _modules(module: str, suffix: str, kind: str, tensor: Tensor) -> dict[str, Tensor]:
-    """A tensor in Hugging Face's form: experts one below the other, norms of heads one by
-    one."""
-    if kind.startswith("expert_") and len(tensor.shape) == 3:
-        return {module + suffix: stack(tensor.matrices())}
-    if "*" in module:
-        return {
-            module.replace("*", str(i)) + suffix: part for i, part in enumerate(tensor.matrices())
-        }
-    if kind == "shared_gate" and len(tensor.shape) == 1:
-        return {module + suffix: tensor.map(lambda w: w[None], (1, *tensor.shape))}
-    return {module + suffix: tensor}
+def _checkpoint(file: File, row: Architecture, names: Names, config: dict) -> dict[str, Tensor]:
+    """The tensors as the Hugging Face checkpoint has them; those that the family has no name for
+    keep theirs."""
+    found: dict[str, Tensor] = {}
+    for stored, tensor in row.whole(dict(file.tensors), config).items():
+        kind, name = names.of(stored) or ("", stored)
+        found |= checkpoint_form(kind, name, row.undo(stored, tensor, config))
+    return found

@@ -29,14 +29,18 @@ KINDS = {
     "falcon": Kind((PUNCTUATION, GPT2, BYTE_DIGITS, THREE_DIGITS)),
     "llama3": Kind((5,), words=True),
     "cl100k": Kind((5,)),
+    "minicpm5": Kind((13, 5)),
     "qwen2": Kind((6,), _NFC),
+    "qwen2 as it is": Kind((6,)),
     "qwen3.5": Kind((7,), _NFC),
     "o200k": Kind((8,)),
+    "o200k words": Kind((8,), words=True),
     "tekken": Kind((9,), words=True),
     "deepseek-llm": Kind((15, 25, 26, 27, 18, DIGIT)),
     "deepseek-coder": Kind((15, 16, 17, 18, DIGIT)),
     "deepseek-v3": Kind((13, 19, 10)),
     "bloom": Kind((24,)),
+    "bloom digits": Kind((24, DIGIT)),
 }
 
 

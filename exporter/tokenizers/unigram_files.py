@@ -161,6 +161,15 @@ def from_unigram_file(data: bytes, directory: str, model_type: object) -> Vocabu
     return v
 
 
+def from_rows(rows: list, unk: int, normalizer: list[dict], added: list[dict]) -> Vocabulary:
+    """A Vocabulary from tokens and their scores in the order of their ids, the unknown one, the
+    steps of a tokenizer.json's normalizer and its added tokens; white space parts words. Errors:
+    ExportError."""
+    v = from_json(_assembled(rows, unk, normalizer, WORDS, added))
+    v.pieces = pieces_of(dict(rows))  # as they are, not as a tokenizer.json is read
+    return v
+
+
 def _assembled(rows, unk: int, normalizer: list[dict], pre_tokenizer: dict, added: list) -> dict:
     """A tokenizer.json's contents."""
     return {

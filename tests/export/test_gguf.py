@@ -522,7 +522,7 @@ TINY = {
 }
 SCORED = gguf_files.scored_fields([("<unk>", 0.0, 2), ("a", -1.0, 1), ("b", -2.0, 1)])
 REFUSED = {
-    "general.architecture is 'bert'": dict(change={"general.architecture": "bert"}),
+    "general.architecture is 'clip2'": dict(change={"general.architecture": "clip2"}),
     "x.gguf is an adapter \\(general.type\\), not a model; merge it": dict(
         change={"general.type": "adapter"}
     ),
@@ -568,7 +568,7 @@ REFUSED = {
         ),
     ),
     "split.count is 'many', expected a whole number": dict(change={"split.count": "many"}),
-    "tokenizer.ggml.model is 'bert'": dict(tokenizer={**TINY, "tokenizer.ggml.model": "bert"}),
+    "tokenizer.ggml.model is 'rwkv'": dict(tokenizer={**TINY, "tokenizer.ggml.model": "rwkv"}),
     "tokenizer.ggml.pre is 'default'": dict(tokenizer={**TINY, "tokenizer.ggml.pre": "default"}),
     "tokenizer.ggml.pre is None": dict(tokenizer={**TINY, "tokenizer.ggml.pre": None}),
     "tokenizer.ggml.tokens and tokenizer.ggml.token_type": dict(

@@ -450,3 +450,15 @@ def dequantized_blocks(
         blocks[:, :64] &= ~(blocks[:, :64] & (blocks[:, :64] >> 1) & 0x55)
     values = gguf.dequantize(blocks.reshape(-1), kind)
     return blocks.reshape(rows, -1), values.reshape(rows, cols).astype(np.float32)
+
+
+def with_string(path: Path, key: str, value: str) -> None:
+    """Puts another string in the place of a key's value."""
+    data, reader = path.read_bytes(), gguf.GGUFReader(path)
+    field, last = reader.fields[key], reader.tensors[-1].field
+    begin = field.offset + sum(part.nbytes for part in field.parts[:-2])
+    rest = begin + sum(part.nbytes for part in field.parts[-2:])
+    end = last.offset + sum(part.nbytes for part in last.parts)
+    text = value.encode()
+    header = data[:begin] + len(text).to_bytes(8, "little") + text + data[rest:end]
+    path.write_bytes(header + bytes(-len(header) % 32) + data[reader.data_offset :])
