@@ -38,6 +38,8 @@ _KINDS = {
     "tekken": "tekken",
 }
 PRE_TOKENIZERS = {name: kind for kind, names in _KINDS.items() for name in names.split()}
+# Merges of characters, as Gemma 4 has them, and whether a text begins with BOS.
+RAW = {"granite-embed-multi-311m": True, "sarvam-moe": False}
 BOS = ("llama3", "tekken")  # a text begins with BOS where add_bos_token does not say it
 # Ids and names that change neither ids nor text: of padding, of code infilling, of templates
 # besides the one for chats.
@@ -148,6 +150,8 @@ def _byte_level(
     t.ignore("tokenizer.ggml.scores")
     t.require(**{"tokenizer.ggml.add_space_prefix": False})
     pre = t.get("tokenizer.ggml.pre")
+    if pre in RAW:
+        return _raw_merges(t, tokens, types, ids)[0], RAW[pre]
     if pre not in PRE_TOKENIZERS:
         raise ExportError(
             f"tokenizer.ggml.pre is {pre!r}, which is not supported: how texts are cut before the "
