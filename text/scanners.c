@@ -39,8 +39,17 @@ static size_t scan_spaces(const Text *t, size_t i, size_t end, bool lines) {
     return j < end && j > i + 1 ? j - 1 : j;
 }
 
+// \s{512}(?!\S)|\s{256}(?!\S)|..|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1} of white space without line ends.
+static size_t scan_powers(const Text *t, size_t i, size_t end) {
+    size_t j = run(t, i, end, SPACE), n = j < end ? j - i - 1 : j - i;
+    for (size_t k = 512; k > 1; k /= 2)
+        if (n >= k) return i + k;
+    return i + 1;
+}
+
 // The alternatives after words: \p{N}{1,most}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
-// with s->cls for \p{L}, and with / among the line ends if `slash` is set.
+// with s->cls for \p{L}, and with / among the line ends if `slash` is set; s->apart is without
+// [\r\n]*.
 static size_t scan_after_words(const Scanner *s, const Text *t, size_t i, size_t end, bool slash) {
     if (t->cls[i] & NUMBER) {
         size_t most = end - i < s->most ? end - i : s->most;
@@ -48,8 +57,11 @@ static size_t scan_after_words(const Scanner *s, const Text *t, size_t i, size_t
     }
     size_t begin = i + (t->c[i] == ' ');
     size_t j = run_without(t, begin, end, SPACE | NUMBER | s->cls);
-    if (j == begin) return scan_spaces(t, i, end, true);
-    while (j < end && (is_newline(t->c[j]) || (slash && t->c[j] == '/'))) j++;
+    if (j == begin) {
+        j = scan_spaces(t, i, end, true);
+        return s->powers && !is_newline(t->c[j - 1]) ? scan_powers(t, i, end) : j;
+    }
+    while (!s->apart && j < end && (is_newline(t->c[j]) || (slash && t->c[j] == '/'))) j++;
     return j;
 }
 
@@ -93,6 +105,22 @@ static size_t scan_o200k(const Scanner *s, const Text *t, size_t i, size_t end) 
     if (j == i && (j = run(t, i + lead, end, UPPER | CASELESS | MARK)) == i + lead) j = i;
     if (j == i) return scan_after_words(s, t, i, end, true);
     return s->contractions && j < end ? scan_contraction(t, j, end, true) : j;
+}
+
+// (?i:'s|..)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}, then
+// | ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+
+static size_t scan_exaone(const Scanner *s, const Text *t, size_t i, size_t end) {
+    size_t j = scan_contraction(t, i, end, true);
+    if (j > i) return j;
+    bool lead = !(t->cls[i] & (NUMBER | s->cls)) && !is_newline(t->c[i]);
+    for (j = i + lead; j < end && t->cls[j] & s->cls; j += t->c[j] == ' ' && j + 1 < end)
+        j = run(t, run(t, j, end, s->cls), end, s->cls | MARK);
+    if (j > i + lead) return t->c[j - 1] == ' ' ? j - 1 : j;
+    if (t->cls[i] & NUMBER) return i + 1;
+    size_t begin = i + (t->c[i] == ' ');
+    if ((j = run_without(t, begin, end, SPACE | NUMBER | s->cls)) == begin)
+        return scan_spaces(t, i, end, true);
+    return j + (j < end && is_newline(t->c[j]));
 }
 
 // [!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*, then
@@ -207,6 +235,12 @@ static size_t scan_marked(const Scanner *s, const Text *t, size_t i, size_t end)
 #define RANGES(table) .ranges = (table), .n_ranges = sizeof(table) / sizeof *(table)
 static const uint32_t cjk_from_0800[][2] = {{0x0800, 0x9FA5}, {0xAC00, 0xD7FF}};
 static const uint32_t cjk_and_kana[][2] = {{0x3040, 0x30FF}, {0x4E00, 0x9FA5}};
+static const uint32_t hangul[][2] = {{0x3131, 0x318E}, {0xAC00, 0xD7A3}};
+static const uint32_t bopomofo[][2] = {{0x3105, 0x312F}};
+static const uint32_t wide_marks[][2] = {
+    {0x2014, 0x2014}, {0x2018, 0x2019}, {0x201C, 0x201D}, {0x2026, 0x2026}, {0x3001, 0x303F},
+    {0xFE30, 0xFE4F}, {0xFF01, 0xFF01}, {0xFF0C, 0xFF0C}, {0xFF1A, 0xFF1B},
+};
 static const uint32_t bloom_punctuation[][2] = {
     {'!', '!'}, {'(', ')'}, {',', ','}, {'.', '.'}, {'?', '?'}, {'|', '|'}, {0x60C, 0x60C},
     {0x6D4, 0x6D4}, {0x964, 0x964}, {0x2026, 0x2026}, {0x3001, 0x3002}, {0xFF0C, 0xFF0C},
@@ -267,4 +301,11 @@ const Scanner scanners[N_SCANNERS] = {
     [30] = {"words", scan_words, .cls = WORD, .only_matches = true},
     [31] = {"punctuation mark", scan_run, .cls = PUNCTUATION, .most = 1},
     [32] = {.name = "marks", .scan = scan_marked},
+    [33] = {"seed coder", scan_llama3, .cls = LETTER, .most = 1, .apart = true},
+    [34] = {"jais 2", scan_llama3, .cls = LETTER, .most = 3, .powers = true},
+    [35] = {"exaone moe", scan_exaone, .cls = LETTER},
+    [36] = {"youtu", scan_o200k, .cls = LETTER, .most = 1, .contractions = true},
+    [37] = {"hangul", scan_ranges, RANGES(hangul)},
+    [38] = {"wide marks", scan_ranges, RANGES(wide_marks)},
+    [39] = {"bopomofo", scan_ranges, RANGES(bopomofo)},
 };

@@ -22,6 +22,8 @@ struct Scanner {
     bool bytes;                   // it works on bytes, not on characters
     bool spaced;                  // a white space before the piece belongs to it
     bool only_matches;            // text that no match covers is dropped
+    bool apart;                   // line ends do not belong to punctuation before them
+    bool powers;                  // runs of white space are cut into powers of two
     bool whole_runs;              // no match at i means none in the rest of the run of cls
     const uint32_t (*ranges)[2];  // of characters, ends included, ascending
     size_t n_ranges;
@@ -29,7 +31,7 @@ struct Scanner {
 
 // The steps by their numbers in docs/format.md, from 1. The named ones do not scan: they change the
 // text before later steps cut it.
-enum { METASPACE_NEVER = 1, METASPACE_FIRST, METASPACE_ALWAYS, PREFIX_SPACE = 23, N_SCANNERS = 33 };
+enum { METASPACE_NEVER = 1, METASPACE_FIRST, METASPACE_ALWAYS, PREFIX_SPACE = 23, N_SCANNERS = 40 };
 extern const Scanner scanners[N_SCANNERS];
 
 #endif

@@ -23,10 +23,12 @@ _KINDS = {
     "deepseek-coder": "deepseek-coder",
     "deepseek-llm": "deepseek-llm",
     "deepseek-v3": "deepseek-v3 hunyuan-dense joyai-llm",
+    "exaone-moe": "exaone-moe",
     "falcon": "falcon",
     "gpt2": """a.x-4.0 exaone4 gigachat gpt-2 granite-docling jais jina-de jina-es jina-v1-en jina-v2-code
         jina-v2-de jina-v2-es mellum phi-2 roberta-bpe trillion""",
     "gpt2 nfc": "modern-bert mpt olmo",
+    "jais-2": "jais-2",
     "llama3": """falcon-h1 falcon3 jina-v5-nano lfm2 llama-bpe llama-v3 llama3 midm-2.0 pixtral""",
     "minicpm5": "minicpm5",
     "o200k": "gpt-4o kanana2 llama4 minimax-m2 talkie",
@@ -34,8 +36,10 @@ _KINDS = {
     "qwen2": "deepseek-r1-qwen f2llmv2 kormo megrez qwen2",
     "qwen2 as it is": """bailingmoe bailingmoe2 grok-2 hunyuan llada-moe solar-open stablelm2""",
     "qwen3.5": "qwen35",
+    "seed-coder": "seed-coder",
     "starcoder": "codeshell exaone mellum2 minerva-7b refact smollm starcoder",
     "tekken": "tekken",
+    "youtu": "youtu",
 }
 PRE_TOKENIZERS = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 # Merges of characters, as Gemma 4 has them, and whether a text begins with BOS.

@@ -40,6 +40,10 @@ KINDS = {
     "deepseek-coder": Kind((15, 16, 17, 18, DIGIT)),
     "deepseek-v3": Kind((13, 19, 10)),
     "bloom": Kind((24,)),
+    "seed-coder": Kind((33,)),
+    "jais-2": Kind((34,)),
+    "exaone-moe": Kind((35,)),
+    "youtu": Kind((37, 38, 39, 19, 36), words=True),
     "bloom digits": Kind((24, DIGIT)),
 }
 

@@ -27,6 +27,7 @@ _CASED = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%s|"
 )
 _CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_POWERS = "|".join(rf"\s{{{1 << k}}}(?!\S)" for k in range(9, 1, -1)) + r"|\s{1,2}(?!\S)|\s{1}"
 # Cased letters that DeepSeek-LLM knows. By number, because normalization would make other
 # characters of some.
 _DEEPSEEK_LETTERS = (
@@ -56,6 +57,12 @@ COVERING = {
     + r"\p{N}{1,3}"
     + _REST.replace(r"[\r\n]*", r"[\r\n/]*"): 8,
     _CASED % ("", "") + r"\p{N}" + _REST.replace(r"[\r\n]*", r"[\r\n/]*"): 9,
+    _WORDS + r"\p{N}{1}" + _REST.replace(r"\p{N}]+[\r\n]*", r"\p{N}\r\n]+"): 33,
+    _WORDS + r"\p{N}{1,3}" + _REST.replace(r"\s+(?!\S)|\s+", _POWERS): 34,
+    _WORDS.replace(r"\p{L}+|", r"(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|")
+    + r"\p{N}"
+    + _REST.replace(r"[\r\n]*", r"[\r\n/]?").replace(r"\s*[\r\n]+", r"\s*[\r\n]"): 35,
+    _CASED % (_CONTRACTION, _CONTRACTION) + r"\p{N}" + _REST.replace(r"[\r\n]*", r"[\r\n/]*"): 36,
 }
 PARTIAL = {
     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
@@ -70,6 +77,9 @@ PARTIAL = {
     r"\s?[" + _DEEPSEEK_LETTERS + "]+": 25,
     "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+": 26,
     r"\s+$": 27,
+    "[\uac00-\ud7a3\u3131-\u318e]+": 37,
+    "[\uff01\u2026\u201c\u201d\u2018\u2019\u2014\uff1a\uff1b\uff0c\u3001-\u303f\ufe30-\ufe4f]+": 38,
+    "[\u3105-\u312f]+": 39,
 }
 
 

@@ -271,6 +271,12 @@ KINDS = {
     ),
     "trailing spaces": lambda: byte_level(split(27)),
     "bloom": lambda: byte_level(split(24)),
+    "seed-coder": lambda: byte_level(split(33)),
+    "jais-2": lambda: byte_level(split(34)),
+    "exaone-moe": lambda: byte_level(split(35)),
+    "youtu": lambda: ignore_merges(
+        byte_level(split(37), split(38), split(39), split(19), split(36), trained=True)
+    ),
     "prefix space": lambda: byte_level(use_regex=True, prefix_space=True),
     "deepseek3": lambda: byte_level(
         split(13), split(19), split(10), normalizer=normalizers.Sequence([])
