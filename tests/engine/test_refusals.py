@@ -472,6 +472,8 @@ KNOBS += [
     knob("model.pooling_unit", ints(1), with_={"model.pooling": ints(2)}),
     knob("model.pooling_unit", ints(1), "never"),
     knob("model.pooling_tokens", ints(3), with_={"model.pooling": ints(2)}),
+    knob("model.pooling_dimensions", ints(3), with_={"model.pooling": ints(2)}),
+    knob("model.pooling_dimensions", ints(3), "never"),
     knob(
         "model.d_embed", ints(NARROW), with_={"model.head_act": ints(2)}, tensors=NARROW_EMBEDDING
     ),
@@ -505,6 +507,7 @@ NO_EFFECT = (
     "model.pooling",
     "model.pooling_unit",
     "model.pooling_tokens",
+    "model.pooling_dimensions",
 )  # alone
 
 
