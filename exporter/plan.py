@@ -12,6 +12,7 @@ import textwrap
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .checkpoint import Entry, entries, replacing
 from .convert import refuse_overwriting
@@ -147,10 +148,11 @@ def usual_head_dim(parameters: int) -> int:
     )
 
 
-def linear(args: argparse.Namespace, scheme: str, o: Outline, group: int) -> tuple[int, int, int]:
+@lru_cache(maxsize=None)
+def linear(context: int, scheme: str, o: Outline, group: int) -> tuple[int, int, int]:
     """Parameters beside the layers, and of one layer with a feed-forward of 8/3 of the width; and
     that."""
-    config = make_config(scheme, o, group, args.context)
+    config = make_config(scheme, o, group, context)
     ff = round(o.width / 12) * 32
     one, two = (count(config | {"num_hidden_layers": n, "intermediate_size": ff}) for n in (1, 2))
     return 2 * one - two, two - one, ff
@@ -170,7 +172,7 @@ def outline(args: argparse.Namespace, scheme: str, depth: str) -> Outline | None
             continue
         vocab = args.vocab or max(256, round(embedding / width / 64) * 64)
         o = Outline(width, head_dim, vocab, tied)
-        base, layer, _ = linear(args, scheme, o, groups(scheme, o)[0])
+        base, layer, _ = linear(args.context, scheme, o, groups(scheme, o)[0])
         layers = (args.params - base) // layer
         if 1 <= layers <= MOST_LAYERS:
             off = abs(math.log(width / layers / aspect))
@@ -188,7 +190,7 @@ def groups(scheme: str, o: Outline) -> list[int]:
 
 def fill(args: argparse.Namespace, scheme: str, depth: str, o: Outline, group: int) -> Plan | None:
     """As many layers as the parameters allow, and the rest to the feed-forward."""
-    base, layer, ff = linear(args, scheme, o, group)
+    base, layer, ff = linear(args.context, scheme, o, group)
     layers = (args.params - base) // layer
     if layers < 1:
         return None
@@ -208,7 +210,7 @@ def all_plans(args: argparse.Namespace, scheme: str, depth: str) -> list[Plan]:
 def smallest(args: argparse.Namespace) -> int:
     """Parameters of the smallest model that there can be."""
     o = Outline(64, 16, args.vocab or 256, True)
-    return min(sum(linear(args, s, o, groups(s, o)[-1])[:2]) for s in args.schemes)
+    return min(sum(linear(args.context, s, o, groups(s, o)[-1])[:2]) for s in args.schemes)
 
 
 def is_shape(args: argparse.Namespace, params: int) -> bool:

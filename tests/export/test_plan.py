@@ -181,11 +181,10 @@ def test_impossible_budgets_name_the_nearest(capsys):
     assert "the smallest" in refused(
         "--params", less, "--context", "100", "--kv-memory", "1G", "--vocab", "256"
     )
-    said = refused("--params", "900T", "--context", "1", "--kv-memory", "1T")
+    budget = ["--context", "1", "--kv-memory", "1T", "--scheme", "mha"]
+    said = refused("--params", "900T", *budget)
     most = number(re.search(r"256 heads and 512 layers at most, .* about ([\d,]+)", said)[1])
-    assert (
-        export.main(["--plan", "--params", str(most), "--context", "1", "--kv-memory", "1T"]) == 0
-    )
+    assert export.main(["--plan", "--params", str(most), *budget]) == 0
     capsys.readouterr()
     budget = ["--params", "125M", "--context", "32K", "--kv-memory", "512M"]
     assert "its directory does not exist" in refused(*budget, "-o", "/nowhere/config.json")
