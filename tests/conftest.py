@@ -29,6 +29,36 @@ import checkpoints  # noqa: E402  (found through the line above)
 import export  # noqa: E402
 
 
+# What a run draws by chance, each of pytest's workers the same; the end of its output says it.
+RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+SEED = os.environ.setdefault("HEADS_SEED", str(random.Random(RUN).randrange(10**6)))
+# A test that takes many seconds: a step of CI runs it.
+ALL = os.environ.get("HEADS_TESTS") == "all"
+takes_long = pytest.mark.skipif(not ALL, reason="takes long: CI runs it with HEADS_TESTS=all")
+
+
+def tries(n: int) -> int:
+    """A quarter of them; all in CI's step."""
+    return n if ALL else n // 4
+
+
+def drawn(items, share: int) -> list:
+    """One in `share` of them, but one at least, by chance; all in CI's step."""
+    items = list(items)
+    return items if ALL else random.Random(SEED).sample(items, -(-len(items) // share))
+
+
+def in_part(share: int):
+    """For a test of many cases: so much of them, as `drawn` does."""
+    return pytest.mark.in_part(share)
+
+
+def pytest_configure(config) -> None:
+    config.addinivalue_line(
+        "markers", "in_part(share): make test draws one in `share` of the cases"
+    )
+
+
 # Whoever started us may have had these ignored, and children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -54,18 +84,17 @@ def run_command(*args: object, **options) -> subprocess.CompletedProcess:
 
 
 def pytest_collection_modifyitems(items) -> None:
-    """HEADS_CASES=N:SEED takes of each test an Nth of its cases, but one at least, by chance. Every
-    worker of pytest's draws the same."""
-    share, _, seed = os.environ.get("HEADS_CASES", "1:").partition(":")
+    """HEADS_CASES=N:SEED takes of each test an Nth of its cases, but one at least, by chance, and
+    in_part takes less of some. Every worker of pytest's draws the same."""
+    least, _, seed = os.environ.get("HEADS_CASES", "1:").partition(":")
     of_test: dict[str, list] = {}
     for item in items:
         of_test.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    rng = random.Random(seed)
-    taken = {
-        item
-        for cases in of_test.values()
-        for item in rng.sample(cases, -(-len(cases) // int(share)))
-    }
+    rng, taken = random.Random(seed or SEED), set()
+    for cases in of_test.values():
+        mark = None if ALL else cases[0].get_closest_marker("in_part")
+        share = max(int(least), mark.args[0] if mark else 1)
+        taken.update(rng.sample(cases, -(-len(cases) // share)))
     items[:] = [item for item in items if item in taken]
 
 
@@ -95,6 +124,14 @@ def made_once(tmp_path_factory):
         return folder
 
     return make
+
+
+@pytest.fixture(scope="session", autouse=True)
+def templates_once(made_once) -> None:
+    """What chats.metadata_of compiles is compiled once, for all workers."""
+    import chats
+
+    chats.made_once = made_once
 
 
 @pytest.fixture(scope="session")
@@ -156,16 +193,6 @@ def exported(tmp_path_factory):
     return make
 
 
-# A test that takes many seconds: a step of CI runs it.
-ALL = os.environ.get("HEADS_TESTS") == "all"
-takes_long = pytest.mark.skipif(not ALL, reason="takes long: CI runs it with HEADS_TESTS=all")
-
-
-def tries(n: int) -> int:
-    """A quarter of them; all in CI's step."""
-    return n if ALL else n // 4
-
-
 on_linux = pytest.mark.skipif(
     sys.platform != "linux", reason="asks Linux: /proc, /dev/full, limits, its linker or loader"
 )
@@ -191,5 +218,7 @@ def pytest_collectreport(report):
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config):
-    """The very last line."""
+    """The very last line, and before it what repeats a run."""
+    if not ALL and "PYTEST_XDIST_WORKER" not in os.environ:
+        print(f"HEADS_SEED={SEED} draws the same cases")
     print(f"{len(_passed - _failed)} passed, {len(_failed)} failed", flush=True)

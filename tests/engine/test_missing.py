@@ -29,8 +29,9 @@ from checkpoints import F32_META, I32, U8, Meta, Tensor
 from conftest import ALL, ROOT
 from heads._native import HeadsError, calls
 
-from exporter.templates.chat import chat_metadata
 from exporter.tokenizers.files import tokenizer_metadata
+
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 
 # ---- models ----
 
@@ -109,7 +110,7 @@ def of_files(folder: Path) -> dict[str, tuple[dict, dict]]:
         tokenizer=ROOT / "models/stories.bin", n_embd=8, n_layers=1, n_heads=1, n_kv_heads=1, d_ff=8
     )
     for name in ("thinking", "date"):
-        chat = {**chat_metadata(EXACT[name], {"eos_token": "</s>"})[0], "chat.template": "x"}
+        chat = {**chats.metadata_of(EXACT[name], TOKENS), "chat.template": "x"}
         found[f"chat {name}"] = checkpoints.parse(chats.with_chat(tiny, chat))
     return found
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import pickle
 import random
 import re
 import struct
@@ -14,7 +16,10 @@ from typing import NamedTuple, Sequence
 import checkpoints
 import tokenizer_texts as texts
 
+from exporter.templates import chat
+
 ROOT = Path(__file__).resolve().parents[2]
+made_once = None  # which conftest.py gives
 PROGRAM = Path(os.environ.get("HEADS_RENDER_CHAT", ROOT / "build" / "tests" / "c" / "render_chat"))
 CLASSES = ("plain", "outer space", "thinking", "empty", "unicode", "control", "order")
 SENTENCES = [
@@ -97,6 +102,19 @@ class Case(NamedTuple):
     @property
     def now(self) -> datetime:
         return datetime.fromtimestamp(self.clock, timezone.utc).replace(tzinfo=None)
+
+
+def metadata_of(template: str, special_tokens: dict[str, str]) -> dict:
+    """What chat_metadata makes of a template, which takes seconds: once in a run of the tests."""
+    if not made_once:
+        return chat.chat_metadata(template, special_tokens)[0]
+
+    def fill(folder: Path) -> None:
+        made = chat.chat_metadata(template, special_tokens)[0]
+        (folder / "metadata").write_bytes(pickle.dumps(made))
+
+    key = hashlib.sha256(repr((template, special_tokens)).encode()).hexdigest()[:16]
+    return pickle.loads((made_once(f"chat-{key}", fill) / "metadata").read_bytes())
 
 
 def strings_of(template: str) -> list[str]:

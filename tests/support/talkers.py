@@ -10,8 +10,6 @@ import chats
 import checkpoints
 import numpy as np
 
-from exporter.templates import chat
-
 SPECIAL = ["<end>", "<think>", "</think>"]
 LETTERS = "\nabcdefghijklmnopqrstuvwxyz 0123456789[]UAS:.?,/"
 
@@ -35,7 +33,7 @@ THINKING = """
 
 @lru_cache
 def template_metadata(template: str) -> dict:
-    metadata, _ = chat.chat_metadata(template, {"eos_token": "<end>"})
+    metadata = chats.metadata_of(template, {"eos_token": "<end>"})
     assert "chat.refused" not in metadata, metadata
     return metadata
 

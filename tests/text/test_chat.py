@@ -32,7 +32,7 @@ DISTINCT = (
 
 @lru_cache
 def metadata_of(template: str) -> dict:
-    metadata, _ = chat.chat_metadata(template, TOKENS)
+    metadata = chats.metadata_of(template, TOKENS)
     assert "chat.refused" not in metadata, metadata["chat.refused"]
     return metadata
 

@@ -314,7 +314,7 @@ def build(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", texts.kinds(KINDS))
 def test_equal_to_tokenizers(build, kind):
-    """Ids, and decoded text with and without special tokens: a quarter of
+    """Ids, and decoded text with and without special tokens: a twelfth of
     1 MB of mixed text and of 20,000 random strings, or all of it (HEADS_TESTS=all), and one long
     word."""
     directory, model = build(kind)
