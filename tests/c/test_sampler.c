@@ -9,6 +9,7 @@
 #include "sampler.h"
 
 static int failures;
+static int draws = 40000;  // of each distribution
 
 static void check(bool ok, const char *name, const char *why) {
     if (ok) printf("ok %s\n", name);
@@ -87,7 +88,6 @@ static double chi_term(double count, double expected) {
 // set, and chi-square within five standard deviations of its mean (the seed is fixed, so this never
 // fails by chance).
 static void distribution(const char *name, int n, float spread, SamplerOptions options) {
-    enum { DRAWS = 40000 };
     float *logits = malloc(sizeof *logits * (size_t)n);
     double *p = malloc(sizeof *p * (size_t)n), chi = 0;
     int *counts = calloc((size_t)n, sizeof *counts), cells = 0, outside = 0;
@@ -95,10 +95,10 @@ static void distribution(const char *name, int n, float spread, SamplerOptions o
     fill(logits, n, spread);
     exact(p, logits, n, &options);
     Sampler *s = make(n, options);
-    for (int i = 0; i < DRAWS; i++) counts[sampler_pick(s, logits)]++;
+    for (int i = 0; i < draws; i++) counts[sampler_pick(s, logits)]++;
     double rest = 0, rest_count = 0;
     for (int i = 0; i < n; i++) {
-        double expected = p[i] * DRAWS;
+        double expected = p[i] * draws;
         outside += p[i] == 0 && counts[i] > 0;
         if (expected < 20) {  // rare ids together
             rest += expected;
@@ -367,7 +367,8 @@ static void refusals(void) {
     o = PLAIN, o.repeat_last = -1, refused("refuses repeat_last below 0", 4, o);
 }
 
-int main(void) {
+int main(int argc, char **argv) {  // one argument: how often each distribution is drawn from
+    if (argc > 1) draws = atoi(argv[1]);
     distributions();
     kept_sets();
     penalty();

@@ -17,12 +17,11 @@ import export
 import tokenizer_texts as texts
 from chat_templates import EXACT
 from checkpoints import I32, Meta
-from conftest import ROOT, tries
+from conftest import ALL, ROOT, tries
 from outputs import processor_seconds
 from test_encoder_decoders import with_letters
 from test_encoders import with_texts
 
-from exporter.templates.chat import chat_metadata
 from exporter.tokenizers.files import tokenizer_metadata
 
 
@@ -318,15 +317,18 @@ def test_tensor_names(run, bare, tmp_path, change):
     refused(run, path, message)
 
 
-# ---- many small damages, in one process, under the sanitizers ----
+# ---- many small damages, in one process ----
 
 
 @pytest.fixture(scope="session")
 def fuzzer(made_once) -> Path:
-    """The driver, with ASan and UBSan if the compiler has them, and with the reference kernels
-    alone, unless HEADS_FUZZER names another."""
+    """The driver; in CI's step with ASan and UBSan, if the compiler has them, and with the
+    reference kernels alone, since compiling that takes half a minute. HEADS_FUZZER names another."""
     if "HEADS_FUZZER" in os.environ:
         return Path(os.environ["HEADS_FUZZER"])
+    plain = ROOT / "build" / "tests" / "c" / "fuzz_checkpoint"
+    if not ALL:
+        return plain
     probe = subprocess.run(
         [
             os.environ.get("CC", "cc"),
@@ -342,7 +344,7 @@ def fuzzer(made_once) -> Path:
         capture_output=True,
     )
     if probe.returncode != 0:
-        return ROOT / "build" / "tests" / "c" / "fuzz_checkpoint"
+        return plain
     program = "build/asan/scalar/tests/c/fuzz_checkpoint"
 
     def build(_):
@@ -474,7 +476,7 @@ def test_damaged_chat_templates(fuzzer, tmp_path):
     texts.write_model(tmp_path / "x.bin", metadata)
     model = (tmp_path / "x.bin").read_bytes()
     for name in ("thinking", "date"):
-        compiled, _ = chat_metadata(EXACT[name], {"eos_token": "</s>"})
+        compiled = chats.metadata_of(EXACT[name], {"bos_token": "<s>", "eos_token": "</s>"})
         (tmp_path / "x.bin").write_bytes(
             chats.with_chat(model, {**compiled, "chat.template": "x" * 9})
         )

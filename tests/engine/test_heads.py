@@ -15,7 +15,6 @@ import export
 import head_files
 from chat_templates import EXACT
 from conftest import ROOT
-from exporter.templates.chat import chat_metadata
 from head_files import array_of, attention_layers, heads_of, ids_of, shape_of
 from heads._native import Look, Probe, Run, byref, calls, int_array
 from test_golden import GOLDEN, NAMES
@@ -132,14 +131,14 @@ def test_the_same_bytes_of_texts_that_see_all(name, tmp_path, run):
 @pytest.mark.parametrize("window", [0, 40])
 @pytest.mark.parametrize("types", [F32_CACHE, (), ("-ctk", "q8", "-ctv", "q8")])
 def test_a_long_text(window, types, tmp_path, run):
-    """Rows of several tiles of positions, cut into parts and not; their sums come from elsewhere
+    """Rows of more than a tile of positions, cut into parts and not; their sums come from elsewhere
     than they."""
-    model, n = tmp_path / "model.bin", 600
+    model, n = tmp_path / "model.bin", 300
     random = head_files.checkpoints.random_model(context=1024, window=window, n_layers=1)
     model.write_bytes(random)
     ids = " ".join(str(i * i % 299) for i in range(n))
     found = []
-    for threads, chunk in ((1, 512), (3, 1)):
+    for threads, chunk in ((1, 256), (3, 1)):
         found.append(
             heads_of(
                 model,
@@ -520,7 +519,7 @@ def test_texts_come_from_everywhere(stories, tmp_path, run):
     ids = " ".join(str(token["id"]) for token in want["tokens"])
     assert heads_of(stories, tmp_path / "x.json", "--no-cost", "--tokens", ids) == want
     talker, talk = tmp_path / "talker.bin", tmp_path / "talk.json"
-    chat, _ = chat_metadata(EXACT["thinking"], {"eos_token": "</s>"})
+    chat = chats.metadata_of(EXACT["thinking"], {"bos_token": "<s>", "eos_token": "</s>"})
     talker.write_bytes(chats.with_chat(stories.read_bytes(), chat))
     talk.write_text('[{"role": "user", "content": "Who is there?"}]')
     ids = run(talker, "--messages", talk, "--tokenize").stdout.decode()
