@@ -16,11 +16,10 @@ import pytest
 
 import checkpoints
 from chat_templates import EXACT
-from chats import with_chat
+from chats import metadata_of, with_chat
 from conftest import ROOT, run_command
 from outputs import ids_of
 
-from exporter.templates.chat import chat_metadata
 
 FAMILIES = [
     "llama",
@@ -279,7 +278,7 @@ def test_bad_lines(run, stories):
 def test_hostile_texts(stories, tmp_path):
     """Lines and conversations made of pieces of JSON: refused with a sentence, or run to an end."""
     narrow = checkpoints.random_model(tokenizer=stories, n_embd=8, n_layers=1, head_dim=8, d_ff=8)
-    chat, _ = chat_metadata(EXACT["chatml"], {"eos_token": "</s>"})
+    chat = metadata_of(EXACT["chatml"], {"bos_token": "<s>", "eos_token": "</s>"})
     (tmp_path / "model.bin").write_bytes(with_chat(narrow, chat))
     programs = Path(os.environ.get("HEADS_TESTS_C", ROOT / "build" / "tests" / "c"))
     for what in ("lines", "messages"):
@@ -384,8 +383,8 @@ def test_usage(run, bare, tmp_path):
 
 def write_requests(path: Path, n: int) -> None:
     rng = random.Random(n)
-    prompts = [[rng.randrange(300) for _ in range(rng.randrange(1, 200))] for _ in range(n)]
-    requests = [{"id": i, "tokens": ids, "max_tokens": 100} for i, ids in enumerate(prompts)]
+    prompts = [[rng.randrange(300) for _ in range(rng.randrange(1, 80))] for _ in range(n)]
+    requests = [{"id": i, "tokens": ids, "max_tokens": 40} for i, ids in enumerate(prompts)]
     requests[n // 2]["foo"] = 1
     path.write_bytes(lines_of(requests))
 
@@ -409,7 +408,7 @@ def reference(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reference")
     model = folder / "model.bin"
     model.write_bytes(checkpoints.random_model(n_layers=8, n_embd=96, d_ff=256))
-    write_requests(folder / "in", 120)
+    write_requests(folder / "in", 60)
     done = run_command(model, "--batch", folder / "in", "-o", folder / "out")
     assert done.returncode == 1  # a bad line
     return model, folder / "in", (folder / "out").read_bytes()
@@ -449,8 +448,8 @@ def test_refuses_results_of_other_requests(run, reference, tmp_path):
     for other, message in (
         (lines[1], "line 1"),
         (lines[0] + lines[2], "line 2"),
-        (want + lines[0], "line 121 is one more"),
-        (want + b"x", "line 121"),
+        (want + lines[0], "line 61 is one more"),
+        (want + b"x", "line 61"),
         (b"my notes", "line 1"),
         (b'{"id": 0, "tokens": \n', "line 1"),
         (b'{"id": 0, "prompt": [1]}\n', "line 1"),
@@ -542,7 +541,7 @@ def test_one_writer_at_a_time(run, reference, tmp_path):
 
 def test_closed_stdout_is_no_error(reference, tmp_path):
     model = reference[0]
-    requests = [{"id": i, "tokens": [i], "max_tokens": 400} for i in range(200)]  # more than a pipe
+    requests = [{"id": i, "tokens": [i], "max_tokens": 150} for i in range(200)]  # more than a pipe
     (tmp_path / "in").write_bytes(lines_of(requests))
     program = os.environ.get("HEADS_RUN", str(ROOT / "run"))
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -567,6 +566,6 @@ def test_progress_at_a_terminal(reference, tmp_path):
         pass
     os.close(parent)
     assert process.wait() == 1
-    assert b"[####" in seen and b" of 120 requests, " in seen and b"tok/s" in seen
+    assert b"[####" in seen and b" of 60 requests, " in seen and b"tok/s" in seen
     last = seen.rstrip().splitlines()[-1]
-    assert last.startswith(b"120 requests, 1 of them with an error; prompts ")
+    assert last.startswith(b"60 requests, 1 of them with an error; prompts ")
