@@ -478,9 +478,9 @@ chat: run
 	@test -f build/smollm2.bin || $(MAKE) build/smollm2.bin
 	@./run build/smollm2.bin --chat
 
-test: .venv/ready run c-tests lib
-	@.venv/bin/python -m pytest -q -n auto --maxprocesses 4 tests --ignore=tests/extras --ignore=tests/packages \
-	    --ignore=tests/web
+test: .venv/ready run c-tests lib # a file's tests share what they make: they stay with one worker
+	@.venv/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile tests --ignore=tests/extras \
+	    --ignore=tests/packages --ignore=tests/web
 
 # models/stories.bin and heads.bin from nothing but the package index, in their own environment:
 # a model of the grammar's stories, texts by a teacher, a model of both, and that model's own texts,

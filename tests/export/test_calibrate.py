@@ -17,7 +17,7 @@ import pytest
 import export
 import test_encoder_decoders
 from alarms import interrupted_after
-from conftest import ROOT, takes_long
+from conftest import ROOT, in_part, takes_long
 from exporter.quantize import calibrate, codes, engine, panels, trials
 from exporter.quantize.beginnings import BEGINNINGS
 from exporter.quantize.budget import BITS, described, eight_bits
@@ -153,6 +153,7 @@ def test_rows_are_turned_and_rounded():
     assert (np.abs(found.reshape(-1, 32) - exact) <= step * 0.501).all()
 
 
+@in_part(2)
 @pytest.mark.parametrize("dtype, better", [("q4", 0.8), ("q8", 0.8)])
 def test_feedback_lowers_the_error_on_other_texts(dtype, better, tmp_path):
     """Of every matrix of the bundled model, by inputs that it was not made with."""
