@@ -5,6 +5,7 @@ docs/format.md describes the file; exporter/families/registry.py is where a fami
 export.py SRC OUT --dtype q4 --calibrate [FILE]: q4 or q8 by what rounding does to texts.
 export.py SRC OUT --shape-only: what needs no weights, from config.json or a GGUF file's header.
 export.py --random SHAPE OUT: random weights in a known shape, to measure with.
+export.py SRC --cached: into the user's cache; export.py --cache lists what is there.
 export.py --plan --params N --context N --kv-memory SIZE: shapes for a budget."""
 
 from __future__ import annotations
@@ -17,6 +18,14 @@ from importlib.util import find_spec
 # Until main() is there to say something, Ctrl-C ends this silently.
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+# What the cache has needs no packages.
+if __name__ == "__main__" and sys.argv[2:] == ["--cached"]:
+    from exporter import cache
+
+    if cache.is_source(sys.argv[1]) and (found := cache.find(sys.argv[1])):
+        print(found)
+        sys.exit()
 
 # make test and make chat keep their packages in .venv; what it has need not be installed again.
 VENV = os.path.join(os.path.dirname(os.path.abspath(__file__)), ".venv", "bin", "python")

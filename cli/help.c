@@ -7,8 +7,9 @@
 
 static const char MODELS[] =
     "MODEL is a checkpoint: models/stories.bin, which is also bundled with the program, for where "
-    "none is\nnamed, or one that export.py has made. The prompt and what the model adds go to "
-    "stdout, everything\nelse to stderr. Defaults are in parentheses.\n";
+    "none is\nnamed, or one that export.py has made. Of a directory, a GGUF or a hub id (org/name) "
+    "one is made, once,\nin the user's cache. The prompt and what the model adds go to stdout, "
+    "everything else to stderr.\nDefaults are in parentheses.\n";
 static const char ENDS[] =
     "Generation ends at an end-of-text token, after -n tokens, when the context is full, or at "
     "Ctrl-C;\nthe last line on stderr says which. Special tokens are printed in answers only. The "

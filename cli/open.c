@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "print.h"
+#include "source.h"
 
 // ---- options that mean nothing for a model of this kind ----
 
@@ -86,7 +87,7 @@ static void check_kind(const Program *p) {
 extern const uint8_t stories_bin[], stories_bin_end[];
 
 static heads_model *open_model(const char *path, heads_error *err) {
-    if (path != BUNDLED) return heads_model_open(path, err);
+    if (path != BUNDLED) return heads_model_open(find_checkpoint(path), err);
     return heads_model_parse(stories_bin, (size_t)(stories_bin_end - stories_bin), err);
 }
 

@@ -468,11 +468,13 @@ Options parse_options(int argc, char **argv) {
     Options options = DEFAULTS;
     options.sampler = heads_sampler_defaults(false);
     static const char *const chance[] = {"--temp", "--top-k", "--top-p", "--min-p"};
+    static char chat[] = "--chat";
     bool given[N_OPTIONS] = {false};
     options.models = (const char **)argv;
     const char *isa = getenv("HEADS_ISA");
     if (isa && *isa) options.workspace.isa = isa;
     if (argc > 1 && strcmp(argv[1], "help") == 0) answer_and_exit(look_up("--help"), argv[2]);
+    if (argc > 2 && strcmp(argv[1], "chat") == 0) argv[1] = chat;
     for (int i = 1; i < argc; i++) {
         const char *name = argv[i];
         if (name[0] != '-') {

@@ -7,6 +7,7 @@
 
 #include "input.h"
 #include "print.h"
+#include "source.h"
 
 struct Drafter {
     int most, now;        // most guesses of a pass; at present: more after right ones
@@ -36,7 +37,7 @@ static void open_draft_model(Drafter *d, const Program *p) {
     const char *path = p->o->draft_model;
     heads_workspace_options options = p->o->workspace;
     heads_sampler_options greedy = {.temperature = 0};
-    d->model = heads_model_open(path, &err);
+    d->model = heads_model_open(find_checkpoint(path), &err);
     if (!d->model) die("%s", err.text);
     need_weights(d->model, path);
     if (!inspect_same_tokens(d->model, p->model))

@@ -9,7 +9,7 @@ import signal
 import sys
 from difflib import get_close_matches
 
-from . import plan
+from . import cache, plan
 from .assemble import pool_kv_heads
 from .checkpoint import KEEP, Stats, entries, output_file
 from .convert import convert, open_model, refuse_overwriting
@@ -98,6 +98,13 @@ def run(args: argparse.Namespace) -> None:
     report(model, args, stats)
 
 
+def run_cached(args: argparse.Namespace) -> None:
+    """Prints the path of the source's checkpoint in the cache. Errors: ExportError, OSError."""
+    if not cache.is_source(args.src):
+        raise ExportError(f"{args.src}: no such file or directory, and not a hub id")
+    print(cache.checkpoint(args.src, args.revision, say))
+
+
 class Parser(argparse.ArgumentParser):
     def error(self, message: str):
         unknown = re.match(r"unrecognized arguments: (--[\w-]+)", message)
@@ -111,7 +118,7 @@ def parse(argv: list[str], prog: str) -> argparse.Namespace:
     parser = Parser(prog=prog, description="Makes a checkpoint for ./run.", allow_abbrev=False)
     kinds = "a Hugging Face directory, a hub id (org/name), a .gguf, or a llama2.c .bin"
     parser.add_argument("src", metavar="SRC", nargs="?", help=kinds)
-    parser.add_argument("out", metavar="OUT", help="the file to write")
+    parser.add_argument("out", metavar="OUT", nargs="?", help="the file to write")
     parser.add_argument(
         "--dtype",
         choices=(*WEIGHTS, "q4m", KEEP),
@@ -162,12 +169,24 @@ def parse(argv: list[str], prog: str) -> argparse.Namespace:
         "--seed", type=int, metavar="N", help="of --random; the same seed gives the same file (1)"
     )
     parser.add_argument(
+        "--cached",
+        action="store_true",
+        help="no OUT: into the user's cache, unless it is there "
+        "already; prints its path, as ./run asks for it. --cache lists, --cache --clear empties it",
+    )
+    parser.add_argument(
         "--plan", action="store_true", help="a shape for a budget instead; see --plan --help"
     )
     if not argv:
         parser.error("give SRC and OUT")
     args = parser.parse_intermixed_args(argv)
-    if bool(args.src) == bool(args.random):
+    if args.cached and (args.out or len(argv) > 2 + 2 * bool(args.revision)):
+        parser.error("--cached: give SRC alone")
+    if args.cached and args.src:
+        return args
+    if args.random and args.out is None:  # OUT alone
+        args.src, args.out = None, args.src
+    if bool(args.src) == bool(args.random) or not args.out:
         parser.error("give SRC and OUT, or --random SHAPE and OUT")
     if args.random and args.tokenizer:
         parser.error("--tokenizer: random weights have none")
@@ -197,10 +216,12 @@ def parse_plan(argv: list[str], prog: str) -> argparse.Namespace:
 
 def main(argv: list[str], prog: str = "export.py") -> int:
     """The exit status; SystemExit for wrong usage."""
+    if argv[:1] == ["--cache"]:
+        return cache.main(argv[1:], f"{prog} --cache")
     plans = "--plan" in argv
     args = parse_plan(argv, prog) if plans else parse(argv, prog)
     try:
-        plan.run(args) if plans else run(args)
+        plan.run(args) if plans else run_cached(args) if args.cached else run(args)
     except KeyboardInterrupt as stop:
         say("interrupted; nothing was written" + kept(args))
         return status_of(stop)

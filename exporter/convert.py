@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Callable, Mapping, Sequence
 
 from .bars import Progress, bar
+from .cache import is_hub_id
 from .checkpoint import (
     KEEP,
     Entry,
@@ -45,7 +45,6 @@ from .tokenizers.metadata import check_rows
 
 VERSION = "1"
 BETWEEN, SECOND_TYPE = "tokenizer.between", "tokenizer.second_type"
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?<!\.bin)(?<!\.gguf)(?<!\.safetensors)")
 
 
 def open_model(
@@ -83,8 +82,7 @@ def open_model(
                 "--tokenizer is for llama2.c files; a GGUF file holds its own tokenizer"
             )
         return open_gguf(src, shape_only) if is_gguf else open_llama2c(src, tokenizer)
-    # A directory of the owner's name makes a mistyped path likelier than a model of that owner.
-    if HUB_ID.fullmatch(src) and not os.path.isdir(os.path.dirname(src)):
+    if is_hub_id(src):
         which = f"its revision {revision}" if revision else "it"
         say(f"{src} is no file or directory here: downloading {which} from the hub")
         name = f"{src}@{revision}" if revision else src

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "system/posix.h"
+#include "system/process.h"
 
 int sync_file(int fd) { return fsync(fd); }
 
@@ -187,4 +188,11 @@ bool saves_avx512_later(void) { return false; }
 int has_neon_dot(void) {
     enum { ASIMDDP = 20 };
     return (getauxval(AT_HWCAP) & (1UL << ASIMDDP)) != 0;
+}
+
+int own_path(char *path, size_t size) {
+    ssize_t n = readlink("/proc/self/exe", path, size);
+    if (n < 0 || (size_t)n >= size) return -1;
+    path[n] = 0;
+    return 0;
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "system/posix.h"
+#include "system/process.h"
 
 // fsync leaves what was written in the disk's own memory. Not every file system has F_FULLFSYNC.
 int sync_file(int fd) { return fcntl(fd, F_FULLFSYNC) == 0 ? 0 : fsync(fd); }
@@ -77,3 +78,7 @@ size_t last_level_cache(void) {
 bool may_use_tiles(void) { return false; }
 bool saves_avx512_later(void) { return true; }
 int has_neon_dot(void) { return 1; }
+
+int own_path(char *path, size_t size) {
+    return proc_pidpath(getpid(), path, (uint32_t)size) > 0 ? 0 : -1;
+}

@@ -96,6 +96,11 @@ bool is_regular(const char *path) {
     return stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
+bool is_folder(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 FILE *open_to_read(const char *path) { return fopen(path, "rb"); }
 
 int seek_to(FILE *stream, uint64_t offset) { return fseeko(stream, (off_t)offset, SEEK_SET); }

@@ -1,9 +1,12 @@
 #include "system/process.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
+#include <spawn.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "system/posix.h"
@@ -100,4 +103,57 @@ char **prepare_process(const char *name, int *argc, char **argv) {
     struct sigaction bus = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
     sigaction(SIGBUS, &bus, &default_bus_error);
     return argv;
+}
+
+// ---- another program ----
+
+const char PYTHON[] = "python3";
+extern char **environ;
+
+// Reads to the end, and keeps what there is room for.
+static void read_all(int fd, char *out, size_t size) {
+    char more[256];
+    size_t used = 0;
+    for (ssize_t n; (n = read(fd, more, sizeof more)) > 0 || (n < 0 && errno == EINTR);) {
+        size_t kept = n < 0 ? 0 : (size_t)n < size - 1 - used ? (size_t)n : size - 1 - used;
+        memcpy(out + used, more, kept);
+        used += kept;
+    }
+    out[used] = 0;
+}
+
+// The signals that this program ignores or handles are as usual there.
+static int spawn(pid_t *child, const char *const *argv, int stdout_fd) {
+    posix_spawn_file_actions_t files;
+    posix_spawnattr_t attributes;
+    sigset_t usual;
+    sigemptyset(&usual);
+    sigaddset(&usual, SIGPIPE);
+    sigaddset(&usual, SIGXFSZ);
+    if (posix_spawn_file_actions_init(&files)) return ENOMEM;
+    if (posix_spawnattr_init(&attributes)) return posix_spawn_file_actions_destroy(&files), ENOMEM;
+    posix_spawn_file_actions_adddup2(&files, stdout_fd, STDOUT_FILENO);
+    posix_spawnattr_setsigdefault(&attributes, &usual);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
+    int status = posix_spawnp(child, argv[0], &files, &attributes, (char *const *)(uintptr_t)argv,
+                              environ);
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&files);
+    return status;
+}
+
+int run_command(const char *const *argv, char *out, size_t size) {
+    int ends[2], status;
+    pid_t child;
+    out[0] = 0;
+    if (pipe(ends)) return -1;
+    for (int i = 0; i < 2; i++) fcntl(ends[i], F_SETFD, FD_CLOEXEC);
+    int failed = spawn(&child, argv, ends[1]);
+    close(ends[1]);
+    if (!failed) read_all(ends[0], out, size);
+    close(ends[0]);
+    if (failed) return errno = failed, -1;
+    while (waitpid(child, &status, 0) < 0)
+        if (errno != EINTR) return -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }

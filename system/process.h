@@ -4,6 +4,7 @@
 #define PROCESS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 // To be called first. name: the program's, for its sentences. Returns the arguments in UTF-8. Where
 // 0, 1 or 2 is closed, no file that is opened later gets its number. Signals that are ignored
@@ -16,5 +17,13 @@ extern volatile int interrupted;
 void catch_interrupt(bool ends_next);
 // Whether Ctrl-C, once it is caught, ends a read that waits. At first it does not.
 void interrupt_reads(bool on);
+
+// Runs a program that PATH finds, and waits. out: the first bytes that it writes to its stdout,
+// zero-terminated; it has our stdin and stderr. Returns its exit status; -1: it could not be
+// started, which errno explains, or a signal ended it.
+int run_command(const char *const *argv, char *out, size_t size);
+extern const char PYTHON[];  // the name of Python 3's program
+// The file of the program that runs, in path[size]; -1: unknown.
+int own_path(char *path, size_t size);
 
 #endif

@@ -41,6 +41,7 @@ const char *base_name(const char *path);       // what follows its folders
 bool same_file(const char *a, const char *b);  // links followed; false where one is missing
 bool is_missing(const char *path);             // false: it is there, or cannot be looked at
 bool is_regular(const char *path);             // false: a folder, a pipe, a device, or missing
+bool is_folder(const char *path);
 FILE *open_to_read(const char *path);          // NULL: errno
 int seek_to(FILE *stream, uint64_t offset);    // 0: done
 

@@ -58,7 +58,7 @@ const char *system_reason(void) { return reason_of(errno); }
 
 // ---- paths ----
 
-static wchar_t *wide(const char *text) {
+wchar_t *wide(const char *text) {
     int n = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, text, -1, NULL, 0);
     wchar_t *to = n > 0 ? malloc((size_t)n * sizeof *to) : NULL;
     if (to) MultiByteToWideChar(CP_UTF8, 0, text, -1, to, n);
@@ -145,12 +145,15 @@ static FileKind kind_at(const wchar_t *path) {
     return kind;
 }
 
-bool is_regular(const char *path) {
+static FileKind kind_of_path(const char *path) {
     wchar_t *name = wide_path(path);
     FileKind kind = kind_at(name);
     free(name);
-    return kind == REGULAR;
+    return kind;
 }
+
+bool is_regular(const char *path) { return kind_of_path(path) == REGULAR; }
+bool is_folder(const char *path) { return kind_of_path(path) == FOLDER; }
 
 bool is_missing(const char *path) {
     HANDLE file = open_file(path, 0, OPEN_EXISTING);

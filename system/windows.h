@@ -11,7 +11,8 @@
 
 #include "system/system.h"
 
-// Both are malloc'd; NULL: errno. A path that Windows would find too long gets its long form.
+// All are malloc'd; NULL: errno. A path that Windows would find too long gets its long form.
+wchar_t *wide(const char *text);
 wchar_t *wide_path(const char *path);
 char *narrow(const wchar_t *text);
 

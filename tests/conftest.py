@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # Every core has a worker of pytest's already, and threads of numpy's that wait for their turn cost
 # several times the work itself. Read when numpy is first imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# What ./run exports by itself stays in the build.
+os.environ["XDG_CACHE_HOME"] = str(ROOT / "build" / "cache")
 # Tests of one folder use what another folder's tests have made.
 FOLDERS = ["", "support", "reference", "engine", "text", "export", "cli", "python", "docs"]
 sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / folder) for folder in FOLDERS)]

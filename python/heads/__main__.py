@@ -1,5 +1,6 @@
 """heads [MODEL] [options]  continues a text with a language model
 heads export SRC OUT     makes a checkpoint of a Hugging Face or GGUF model
+heads cache [--clear]    lists what was exported by itself: MODEL may be a directory, a GGUF or org/name
 heads serve MODEL        answers in OpenAI's protocol
 heads eval MODEL ..      runs lm-evaluation-harness
 
@@ -16,7 +17,12 @@ from pathlib import Path
 
 from .exporter.streams import open_streams
 
-COMMANDS = {"export": "heads._export", "serve": "heads.server.serve", "eval": "heads.evaluate"}
+COMMANDS = {
+    "cache": "heads._cache",
+    "export": "heads._export",
+    "serve": "heads.server.serve",
+    "eval": "heads.evaluate",
+}
 
 
 def program() -> Path | None:
@@ -35,6 +41,7 @@ def run_program(arguments: list[str]) -> int:
             file=sys.stderr,
         )
         return 1
+    os.environ.setdefault("HEADS_PYTHON", sys.executable)  # where it finds the exporter
     sys.stdout.flush()
     if sys.platform == "win32":  # there exec starts a process beside the shell
         return subprocess.call(["heads", *arguments], executable=path)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from . import _arguments as arguments
 from ._arguments import KvType, Prompt
+from ._export import checkpoint_of
 from ._native import (
     INTS,
     TYPES,
@@ -89,10 +90,12 @@ class Checkpoint:
         draft: str | os.PathLike[str] | None = None,
     ):
         self.path: str = arguments.path("path", path)
-        self._file = os.path.abspath(self.path)  # wherever the process goes
-        draft = None if draft is None else os.path.abspath(arguments.path("draft", draft))
+        file = checkpoint_of(self.path)
+        self.file: str = os.path.abspath(file)  # the checkpoint, wherever the process goes
+        if draft is not None:
+            draft = os.path.abspath(checkpoint_of(arguments.path("draft", draft)))
         self._options = (threads, kv, context, chunk, isa, lookup, draft)
-        self._open(self.path)
+        self._open(file)
         _open_models.add(self)
 
     def _open(self, path: str | None = None) -> None:
@@ -108,7 +111,7 @@ class Checkpoint:
         options.n_threads = options.n_threads or _threads_of_environment()
         self._lookup = arguments.whole("lookup", lookup, 0)
         options.isa = None if isa is None else arguments.c_string("isa", isa)
-        model = Handle(calls.model_open(os.fsencode(path or self._file)), calls.model_close)
+        model = Handle(calls.model_open(os.fsencode(path or self.file)), calls.model_close)
         self.shape: Any = calls.model_shape(model)
         if self.shape.encoder:  # a text is one pass, whatever its length
             options.logit_rows = max(self.chunk, options.context or self.shape.context)
@@ -189,7 +192,7 @@ class Checkpoint:
         await asyncio.to_thread(self.close)  # which waits for a pass
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._file, *self._options)
+        return type(self), (self.file, *self._options)
 
     def __repr__(self) -> str:
         closed = "" if self._opened else ", closed"

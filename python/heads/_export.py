@@ -9,7 +9,7 @@ from collections.abc import Callable
 from inspect import signature
 
 from . import _arguments as arguments
-from ._native import HeadsError, InputError
+from ._native import FileError, HeadsError, InputError
 
 
 def export(
@@ -75,6 +75,26 @@ def export(
         )
     except ExportError as error:
         raise HeadsError(_as_arguments(str(error))) from None
+
+
+def checkpoint_of(path: str) -> str:
+    """The path itself, or of what is no checkpoint (a directory, a GGUF, a hub id) the one that was
+    made of it, once, in the user's cache. Notes are warnings. Errors: FileError."""
+    from .exporter import cache
+    from .exporter.tensor import ExportError
+
+    try:
+        if not cache.is_source(path):
+            return path
+        return cache.find(path) or cache.checkpoint(path, None, _warn)
+    except OSError as error:
+        raise FileError(f"cannot export {path}: {error.filename}: {error.strerror}") from None
+    except ExportError as error:
+        raise FileError(str(error)) from None
+
+
+def _warn(sentence: str) -> None:
+    warnings.warn(sentence, stacklevel=6)
 
 
 def _as_arguments(sentence: str) -> str:

@@ -213,6 +213,7 @@ def run_here(command: Command, folder: Path) -> str | None:
     stage = folder / "stage"
     env = {
         **os.environ,
+        "HEADS_PYTHON": sys.executable,
         "DESTDIR": str(stage),
         "LD_LIBRARY_PATH": str(stage / "usr/local/lib"),
         "PKG_CONFIG_SYSROOT_DIR": str(stage),

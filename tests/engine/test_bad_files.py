@@ -14,6 +14,7 @@ import pytest
 import chats
 import checkpoints
 import export
+import heads
 import tokenizer_texts as texts
 from chat_templates import EXACT
 from checkpoints import I32, Meta
@@ -47,7 +48,9 @@ def test_empty(run, tmp_path):
 
 
 def test_directory(run, tmp_path):
-    refused(run, tmp_path, "is a directory")
+    refused(run, tmp_path, "has no config.json")  # says export.py, which takes directories
+    with pytest.raises(heads.HeadsError, match="is a directory; name a file"):
+        heads._native.calls.model_open(os.fsencode(tmp_path))
 
 
 def test_no_permission(run, bare, tmp_path):
@@ -81,7 +84,9 @@ def test_other_kinds_of_file(run, tmp_path):
         path.write_bytes(content)
         refused(run, path, "not a heads.c checkpoint")
     path.write_bytes(b"GGUF" + bytes(100))
-    refused(run, path, "a GGUF file, which export.py reads: python3 export.py FILE.gguf model.bin")
+    refused(run, path, "export: ")  # what is no GGUF after all
+    with pytest.raises(heads.HeadsError, match="a GGUF file, which export.py reads: python3 exp"):
+        heads._native.calls.model_open(os.fsencode(path))
 
 
 # ---- the header ----

@@ -78,7 +78,7 @@ class Engine(threading.Thread):
         self.gone: list[AnyJob] = []
         self.joining = 0  # jobs on their way from `new` to a queue
         self.closing = self.ended = self.cut = False
-        self.file = os.stat(model.path)
+        self.file = os.stat(model.file)
         self.wake = threading.Condition()
         self.counts: Counter = Counter()
 
@@ -152,7 +152,7 @@ class Engine(threading.Thread):
         """What a mapped file has lost ends the process when it is read: most files that become
         shorter do so while nothing is."""
         try:
-            now = os.stat(self.model.path)
+            now = os.stat(self.model.file)
         except OSError:  # deleted or renamed, it is still mapped
             return True
         cut = os.path.samestat(now, self.file) and now.st_size < self.file.st_size
