@@ -34,7 +34,7 @@ def test_steps_without_their_files_are_left_out(tmp_path):
     status, lines = close(tmp_path, steps)
     assert status == 0 and lines[-1] == f"1 passed, 0 failed, {len(names)} skipped"
     left_out = [line.partition(": ")[2] for line in lines[-2 - len(names) : -2]]
-    assert left_out == names and len(names) == 3
+    assert left_out == names and len(names) == 4
 
 
 def test_each_of_these_steps_is_one(tmp_path):

@@ -32,6 +32,16 @@ import heads  # noqa: E402
 from exporter.checkpoint import Checkpoint  # noqa: E402
 
 
+# Pre-tokenizers that are refused by name, and two whose ids differ where a character has no token.
+NOT_YET = {
+    f"pre-{name}"
+    for name in (
+        *("default", "chameleon", "tiny_aya", "cohere2moe", "superbpe", "kimi-k2", "afmoe"),
+        *("sarvam-moe", "granite-embed-multi-311m"),
+    )
+}
+
+
 def unpacked(folder: Path, entry: dict, out: Path) -> Path:
     """The file of an entry, and its other parts beside it. With `pre`, its tokenizer is cut
     that way."""
@@ -132,9 +142,10 @@ def main() -> int:
                 good, words = check(args.folder, entry, index["texts"], Path(out))
             except (RuntimeError, heads.HeadsError) as error:
                 good, words = False, str(error)
+        wanted = entry["name"] not in NOT_YET
         print(f"{'ok' if good else 'not ok'} {entry['name']}: {words}", flush=True)
-        bad += not good
-    print(f"{len(entries) - bad} of {len(entries)} files are right, seed {args.seed}")
+        bad += good != wanted
+    print(f"{len(entries) - bad} of {len(entries)} files are as expected, seed {args.seed}")
     return int(bad > 0)
 
 
