@@ -185,8 +185,10 @@ static void use_texts(const Model *model, const Tokenizer *t, const heads_worksp
     heads_text texts[] = {{.ids = few, .n = 2},
                           {.ids = n > 0 ? ids : few, .n = n > 0 ? (int)n : 1}};
     heads_shape shape = heads_model_shape(model);
-    size_t n_scores = (size_t)shape.n_labels * (shape.token_classes ? 2 + (size_t)texts[1].n : 2);
-    float *vectors = calloc(2 * (size_t)shape.vector + 1, sizeof *vectors);
+    size_t n_ids = 2 + (size_t)texts[1].n;
+    size_t n_scores = (size_t)shape.n_labels * (shape.token_classes ? n_ids : 2);
+    size_t n_vectors = shape.token_vectors ? n_ids : 2;
+    float *vectors = calloc(n_vectors * (size_t)shape.vector + 1, sizeof *vectors);
     float *scores = calloc(n_scores + 1, sizeof *scores);
     if (!vectors || !scores) abort();
     if (heads_embed(model, o, texts, 2, vectors, &err) == 0 && !shape.vector) abort();
