@@ -11,7 +11,7 @@ import chats
 import checkpoints
 import pytest
 import talkers
-from conftest import ROOT
+from conftest import ROOT, in_part
 from sessions import Session
 
 import export
@@ -99,6 +99,7 @@ def closing(stderr: str) -> tuple[int, int, str]:
 # ---- the same answers as from a fresh start ------------------------------------------------------
 
 
+@in_part(3)
 @pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_answers_are_those_of_a_fresh_start(run, talker, tmp_path, name, template):

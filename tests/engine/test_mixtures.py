@@ -9,7 +9,7 @@ from pathlib import Path
 import checkpoints
 import numpy as np
 import pytest
-from conftest import ALL, ROOT
+from conftest import ALL, ROOT, in_part
 from test_hashes import instruction_sets
 
 import export
@@ -60,6 +60,7 @@ def logits(run, binary: Path, tokens: list[int], *options, isa: str | None = Non
     return out.read_bytes()
 
 
+@in_part(2)
 @pytest.mark.parametrize("name", MIXTURES)
 @pytest.mark.parametrize("dtype", ["f32", "q8"])
 def test_same_bits_for_any_chunk_thread_count_and_instruction_set(name, dtype, tmp_path, run):

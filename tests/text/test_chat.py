@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from chat_templates import CHATML, EXACT, GEMMA, LLAMA2, LLAMA3, REFUSED, THINKING
 from chats import Case
+from conftest import in_part
 from outputs import processor_seconds
 
 import export
@@ -82,6 +83,7 @@ def one(model: Path, conversation: Case) -> str:
 # ---- against jinja2 ------------------------------------------------------------------------------------------------------
 
 
+@in_part(3)
 @pytest.mark.parametrize("name", EXACT)
 def test_equal_or_refused(name, tmp_path):
     """Every text is jinja2's or refused; what jinja2 fails with is refused; and no plain text is refused that it renders."""
