@@ -14,10 +14,11 @@ import re
 import sys
 from typing import Callable, Iterator, NamedTuple
 
+from .sources.hub import is_hub_id
+
 FORMAT = 1  # counts up where an export of the same source becomes another
 PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 MAGIC = b"GGUF"
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?<!\.bin)(?<!\.gguf)(?<!\.safetensors)")
 
 
 class Kept(NamedTuple):
@@ -40,12 +41,6 @@ def folder() -> str:
     else:
         base = os.path.join(home, ".cache")
     return os.path.join(base, "heads")
-
-
-def is_hub_id(name: str) -> bool:
-    """org/name. A directory of the owner's name makes a mistyped path likelier than a model of
-    that owner."""
-    return bool(HUB_ID.fullmatch(name)) and not os.path.isdir(os.path.dirname(name))
 
 
 def is_source(name: str) -> bool:

@@ -6,7 +6,6 @@ import os
 from typing import Callable, Mapping, Sequence
 
 from .bars import Progress, bar
-from .cache import is_hub_id
 from .checkpoint import (
     KEEP,
     Entry,
@@ -31,6 +30,7 @@ from .quantize.budget import (
 from .sources.generation import languages
 from .sources.gguf import open_gguf
 from .sources.gguf_file import MAGIC
+from .sources.hub import is_hub_id
 from .sources.huggingface import download, open_directory
 from .sources.llama2c import open_llama2c
 from .sources.ollama import blob_of, is_manifest, model_in
