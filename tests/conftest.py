@@ -39,6 +39,9 @@ ALL = os.environ.get("HEADS_TESTS") == "all"
 takes_long = pytest.mark.skipif(not ALL, reason="takes long: CI runs it with HEADS_TESTS=all")
 
 
+MANY = 12  # cases of a test
+
+
 def tries(n: int) -> int:
     """A quarter of them; all in CI's step."""
     return n if ALL else n // 4
@@ -51,7 +54,8 @@ def drawn(items, share: int) -> list:
 
 
 def in_part(share: int):
-    """For a test of many cases: so much of them, as `drawn` does."""
+    """For a test of several cases: so much of them, as `drawn` does. Of MANY cases it is a half where
+    nothing else is said."""
     return pytest.mark.in_part(share)
 
 
@@ -95,7 +99,8 @@ def pytest_collection_modifyitems(items) -> None:
     rng, taken = random.Random(seed or SEED), set()
     for cases in of_test.values():
         mark = None if ALL else cases[0].get_closest_marker("in_part")
-        share = max(int(least), mark.args[0] if mark else 1)
+        usual = 2 if len(cases) >= MANY and not ALL else 1
+        share = max(int(least), mark.args[0] if mark else usual)
         taken.update(rng.sample(cases, -(-len(cases) // share)))
     items[:] = [item for item in items if item in taken]
 

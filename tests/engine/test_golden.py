@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, in_part
 
 import export
 import test_classes
@@ -82,6 +82,7 @@ def test_every_knob_is_in_a_golden_checkpoint(tmp_path):
     assert (known | tensors) - seen == elsewhere | test_classes.KEYS
 
 
+@in_part(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_and_greedy_tokens_are_those_of_transformers(name, tmp_path, run):
     binary = tmp_path / "model.bin"

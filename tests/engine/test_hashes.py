@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ALL
+from conftest import ALL, in_part
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ROOT / "tests" / "hashes"
@@ -82,6 +82,7 @@ def instruction_sets() -> list[str]:
     return ["scalar", *[isa for isa, needs in wanted.items() if needs <= flags]]
 
 
+@in_part(1)
 @pytest.mark.parametrize(("keys", "values"), CACHES, ids=["-".join(c) for c in CACHES])
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_same_bits(weights, keys, values, tmp_path):
