@@ -39,9 +39,6 @@ ALL = os.environ.get("HEADS_TESTS") == "all"
 takes_long = pytest.mark.skipif(not ALL, reason="takes long: CI runs it with HEADS_TESTS=all")
 
 
-MANY = 12  # cases of a test
-
-
 def tries(n: int) -> int:
     """A quarter of them; all in CI's step."""
     return n if ALL else n // 4
@@ -54,8 +51,8 @@ def drawn(items, share: int) -> list:
 
 
 def in_part(share: int):
-    """For a test of several cases: so much of them, as `drawn` does. Of MANY cases it is a half where
-    nothing else is said."""
+    """For a test of several cases: so much of them, as `drawn` does. Where nothing is said, it is a
+    half of 6 cases or more, and a third of 12."""
     return pytest.mark.in_part(share)
 
 
@@ -99,7 +96,7 @@ def pytest_collection_modifyitems(items) -> None:
     rng, taken = random.Random(seed or SEED), set()
     for cases in of_test.values():
         mark = None if ALL else cases[0].get_closest_marker("in_part")
-        usual = 2 if len(cases) >= MANY and not ALL else 1
+        usual = 1 if ALL or len(cases) < 6 else 2 if len(cases) < 12 else 3
         share = max(int(least), mark.args[0] if mark else usual)
         taken.update(rng.sample(cases, -(-len(cases) // share)))
     items[:] = [item for item in items if item in taken]
