@@ -24,12 +24,12 @@ class Weather(BaseModel):
 
 
 # A chat, whole and streamed.
-answer = client.chat.completions.create(messages=QUESTION, max_tokens=40, **greedy)
+answer = client.chat.completions.create(messages=QUESTION, max_tokens=200, **greedy)
 said = answer.choices[0].message
 assert "Paris" in said.content and answer.usage.completion_tokens > 0
 pieces = client.chat.completions.create(
     messages=QUESTION,
-    max_tokens=40,
+    max_tokens=200,
     stream=True,
     stream_options={"include_usage": True},
     **greedy,
@@ -39,13 +39,13 @@ assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) ==
 assert chunks[-1].usage == answer.usage
 
 # The stream helper, and an answer that goes back as it came.
-with client.chat.completions.stream(messages=QUESTION, max_tokens=40, **greedy) as stream:
+with client.chat.completions.stream(messages=QUESTION, max_tokens=200, **greedy) as stream:
     deltas = [event.delta for event in stream if event.type == "content.delta"]
     assert (
         "".join(deltas) == said.content == stream.get_final_completion().choices[0].message.content
     )
 more = [*QUESTION, said, {"role": "user", "content": "And of Italy?"}]
-assert client.chat.completions.create(messages=more, max_tokens=40, **greedy).choices[0].message
+assert client.chat.completions.create(messages=more, max_tokens=200, **greedy).choices[0].message
 
 # Answers of a type, whole and streamed.
 ask = [{"role": "user", "content": "Name a city and its country, as JSON."}]
@@ -75,9 +75,9 @@ assert answer.choices[0].message.content
 
 # Responses: whole, streamed, of a type, and with a call.
 ask = {"input": QUESTION, "model": model, "temperature": 0}
-answer = client.responses.create(max_output_tokens=40, **ask)
+answer = client.responses.create(max_output_tokens=200, **ask)
 assert "Paris" in answer.output_text and answer.usage.output_tokens > 0
-with client.responses.stream(max_output_tokens=40, **ask) as stream:
+with client.responses.stream(max_output_tokens=200, **ask) as stream:
     deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
 assert "".join(deltas) == answer.output_text
 assert isinstance(client.responses.parse(text_format=City, **ask).output_parsed, City)
@@ -87,7 +87,7 @@ tools = [openai.pydantic_function_tool(Weather)["function"] | {"type": "function
 ).output
 Weather.model_validate_json(call.arguments)
 given = [*QUESTION, call, {"type": "function_call_output", "call_id": call.call_id, "output": "-"}]
-assert client.responses.create(tools=tools, max_output_tokens=40, **{**ask, "input": given}).output
+assert client.responses.create(tools=tools, max_output_tokens=200, **{**ask, "input": given}).output
 
 # Plain texts.
 text = client.completions.create(prompt="The capital of France is", max_tokens=5, **greedy)
