@@ -421,16 +421,21 @@ def random_blocks(
     return blocks.reshape(rows, -1), values.reshape(rows, cols)
 
 
-# Where the f16 lie in a block of the types that block_values() does not read.
+# Where the f16 lie in a block of the types that block_values() does not read. The package for Python
+# 3.9 lacks MXFP4.
 OTHERS = {
-    Q.IQ4_NL: (0,),
-    Q.MXFP4: (),
-    Q.Q3_K: (108,),
-    Q.IQ4_XS: (0,),
-    Q.TQ1_0: (52,),
-    Q.TQ2_0: (64,),
-    Q.Q2_K: (80, 82),
-    Q.IQ3_S: (0,),
+    Q[name]: at
+    for name, at in {
+        "IQ4_NL": (0,),
+        "MXFP4": (),
+        "Q3_K": (108,),
+        "IQ4_XS": (0,),
+        "TQ1_0": (52,),
+        "TQ2_0": (64,),
+        "Q2_K": (80, 82),
+        "IQ3_S": (0,),
+    }.items()
+    if name in Q.__members__
 }
 
 
@@ -444,7 +449,7 @@ def dequantized_blocks(
     for at in {**SCALES, **OTHERS}[kind]:
         scales = rng.normal(0, 0.02 if size == 32 else 0.001, len(blocks)).astype("<f2")
         blocks[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)
-    if kind == Q.MXFP4:
+    if kind.name == "MXFP4":
         blocks[:, 0] = rng.integers(117, 124, len(blocks))
     if kind == Q.TQ2_0:  # no code 3
         blocks[:, :64] &= ~(blocks[:, :64] & (blocks[:, :64] >> 1) & 0x55)
