@@ -88,7 +88,7 @@ def broken(fault_models, tmp_path_factory) -> dict[str, Path]:
     # its 2^38 bytes are 0 where sizes have 32 bits
     tensors["embed"] = tensors["embed"]._replace(rows=1 << 24, cols=1 << 12, data=b"")
     made = {
-        "no-model": b"GGUF" + bytes(100),
+        "no-model": b"text" + bytes(100),
         "short": whole[:-64],
         "huge": checkpoints.seal(checkpoints.build(meta, tensors)),
         "empty": b"",
