@@ -170,7 +170,18 @@ def stack_rows(n: int, rows: int) -> int:
 def stack(tensors: Sequence[Tensor]) -> Tensor:
     """A stack of tensors of one shape, read one at a time."""
     rows, step = tensors[0].shape[0], stack_rows(2, tensors[0].shape[0]) - tensors[0].shape[0]
-    shape = (stack_rows(len(tensors), rows), *tensors[0].shape[1:])
+    return _at_rows(tensors, range(0, step * len(tensors), step), stack_rows(len(tensors), rows))
+
+
+def below(tensors: Sequence[Tensor]) -> Tensor:
+    """The rows of several tensors, one tensor's below the other's, read one at a time."""
+    ends = np.cumsum([tensor.shape[0] for tensor in tensors]).tolist()
+    return _at_rows(tensors, [0, *ends[:-1]], ends[-1])
+
+
+def _at_rows(tensors: Sequence[Tensor], begins: Sequence[int], n_rows: int) -> Tensor:
+    """Tensors as one of n_rows, in which each begins at a row of its own; zeros between them."""
+    shape = (n_rows, *tensors[0].shape[1:])
 
     def reader(loads):
         open_tensor, read = -1, None
@@ -178,13 +189,13 @@ def stack(tensors: Sequence[Tensor]) -> Tensor:
         def take(a: int, b: int) -> np.ndarray:
             nonlocal open_tensor, read
             out = None
-            for i in range(a // step, min((b - 1) // step + 1, len(tensors))):
-                begin, end = max(a, i * step), min(b, i * step + rows)
+            for i, (at, tensor) in enumerate(zip(begins, tensors)):
+                begin, end = max(a, at), min(b, at + tensor.shape[0])
                 if begin >= end:
                     continue
                 if i != open_tensor:
                     open_tensor, read = i, loads[i]()
-                part = read(begin - i * step, end - i * step)
+                part = read(begin - at, end - at)
                 if out is None:
                     out = np.zeros((b - a, *part.shape[1:]), part.dtype)
                 out[begin - a : end - a] = part
@@ -229,33 +240,6 @@ def times(tensor: Tensor, factors: np.ndarray) -> Tensor:
     if np.all(factors == 1):
         return tensor
     return tensor.map(lambda w: w * factors.reshape(-1, *[1] * (w.ndim - 1)))
-
-
-def below(tensors: Sequence[Tensor]) -> Tensor:
-    """The rows of several tensors, one tensor's below the other's."""
-    ends = np.cumsum([t.shape[0] for t in tensors])
-
-    def reader(loads):
-        def rows(a: int, b: int) -> np.ndarray:
-            found = []
-            for load, end, tensor in zip(loads, ends, tensors):
-                begin = end - tensor.shape[0]
-                if a < end and b > begin:
-                    found.append(load()(max(a, begin) - begin, min(b, end) - begin))
-            return np.concatenate(found)
-
-        return rows
-
-    kinds = {tensor.stored for tensor in tensors}
-    stored = kinds.pop() if len(kinds) == 1 else None
-    blocks = [tensor.blocks for tensor in tensors]
-    return Tensor(
-        tensors[0].name,
-        (int(ends[-1]), *tensors[0].shape[1:]),
-        lambda: reader([tensor.load for tensor in tensors]),
-        stored=stored,
-        blocks=(lambda: reader(blocks)) if stored and all(blocks) else None,
-    )
 
 
 def modules(left: dict[str, Tensor], name: str) -> list[str]:
