@@ -14,11 +14,9 @@ import re
 import sys
 from typing import Callable, Iterator, NamedTuple
 
-from .sources.hub import is_hub_id
+from .sources.kinds import PART, is_gguf, is_hub_id
 
 FORMAT = 1  # counts up where an export of the same source becomes another
-PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
-MAGIC = b"GGUF"
 
 
 class Kept(NamedTuple):
@@ -46,22 +44,22 @@ def folder() -> str:
 def is_source(name: str) -> bool:
     """Whether it is to be exported before it can be opened: a directory, a GGUF or a hub id."""
     if os.path.isfile(name):
-        with open(name, "rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
+        return is_gguf(name)
     return os.path.isdir(name) or (not os.path.exists(name) and is_hub_id(name))
 
 
 def _files(source: str) -> list[str]:
     """All files of a directory, all parts of a split GGUF, or the one file."""
-    directory = source if os.path.isdir(source) else os.path.dirname(source)
     if os.path.isdir(source):
-        names = os.listdir(source)
-    elif PART.search(source):
-        stem = PART.sub("", os.path.basename(source))
-        names = [n for n in os.listdir(directory or ".") if PART.sub("", n) == stem]
+        directory, names = source, os.listdir(source)
     else:
-        return [source]
-    paths = [os.path.join(directory, n) for n in sorted(names)]
+        directory, name = os.path.split(source)
+        part = PART.fullmatch(name)
+        if not part:
+            return [source]
+        parts = map(PART.fullmatch, os.listdir(directory or "."))
+        names = [one[0] for one in parts if one and one[1] == part[1]]
+    paths = [os.path.join(directory, name) for name in sorted(names)]
     return [path for path in paths if os.path.isfile(path)]
 
 
@@ -76,7 +74,8 @@ def _place(source: str, revision: str | None) -> str:
     """Where the checkpoint of a source is, or will be, without .bin."""
     said = json.dumps([FORMAT, _identity(source, revision)])
     name = os.path.basename(os.path.abspath(source))
-    stem = PART.sub("", name) if PART.search(name) else re.sub(r"\.gguf$", "", name)
+    part = PART.fullmatch(name)
+    stem = part[1] if part else re.sub(r"\.gguf$", "", name)
     return os.path.join(folder(), f"{stem}-{hashlib.sha256(said.encode()).hexdigest()[:12]}")
 
 
@@ -111,6 +110,8 @@ def checkpoint(
     """The checkpoint of a source: from the cache, or exported into it, after `say` has said so.
     Two processes that ask at once make one file. Errors: ExportError, OSError."""
     place = _place(source, revision)
+    if os.path.exists(place + ".bin"):
+        return place + ".bin"
     os.makedirs(folder(), exist_ok=True)
     with _locked(place + ".lock"):
         if not os.path.exists(place + ".bin"):
@@ -173,7 +174,8 @@ def main(argv: list[str], prog: str) -> int:
     if argv:
         print(f"{clear():,} bytes are free again")
         return 0
-    for one in listed():
+    found = listed()
+    for one in found:
         print(f"{one.bytes:15,}  {one.path}  of {one.source}")
-    print(f"{sum(one.bytes for one in listed()):15,}  in {folder()}")
+    print(f"{sum(one.bytes for one in found):15,}  in {folder()}")
     return 0

@@ -180,7 +180,8 @@ def parse(argv: list[str], prog: str) -> argparse.Namespace:
     if not argv:
         parser.error("give SRC and OUT")
     args = parser.parse_intermixed_args(argv)
-    if args.cached and (args.out or len(argv) > 2 + 2 * bool(args.revision)):
+    given = {name for name, value in vars(args).items() if value is not None and value is not False}
+    if args.cached and given - {"src", "revision", "cached"}:
         parser.error("--cached: give SRC alone")
     if args.cached and args.src:
         return args

@@ -29,9 +29,8 @@ from .quantize.budget import (
 )
 from .sources.generation import languages
 from .sources.gguf import open_gguf
-from .sources.gguf_file import MAGIC
-from .sources.hub import is_hub_id
 from .sources.huggingface import download, open_directory
+from .sources.kinds import is_gguf, is_hub_id
 from .sources.llama2c import open_llama2c
 from .sources.ollama import blob_of, is_manifest, model_in
 from .sources.pointers import refuse_pointer
@@ -75,13 +74,12 @@ def open_model(
                 f"{src} holds tensors alone; name the directory that holds it, config.json and the "
                 "tokenizer"
             )
-        with open(src, "rb") as file:
-            is_gguf = file.read(len(MAGIC)) == MAGIC
-        if is_gguf and tokenizer:
+        gguf = is_gguf(src)
+        if gguf and tokenizer:
             raise ExportError(
                 "--tokenizer is for llama2.c files; a GGUF file holds its own tokenizer"
             )
-        return open_gguf(src, shape_only) if is_gguf else open_llama2c(src, tokenizer)
+        return open_gguf(src, shape_only) if gguf else open_llama2c(src, tokenizer)
     if is_hub_id(src):
         which = f"its revision {revision}" if revision else "it"
         say(f"{src} is no file or directory here: downloading {which} from the hub")

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import mmap
 import os
-import re
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..quantize.kept import SOURCES
 from ..tensor import ExportError, Tensor, read_into, without_numbers
+from .kinds import MAGIC, PART
 from .pointers import refuse_pointer
 
-MAGIC = b"GGUF"
 SCALARS = {
     0: "<u1",
     1: "<i1",
@@ -29,7 +28,6 @@ SCALARS = {
     12: "<f8",
 }
 STRING, ARRAY = 8, 9
-PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")  # names by llama-gguf-split
 # Types that the package dequantizes, and those whose numbers a checkpoint can keep.
 DEQUANTIZED = (
     *("F32", "F16", "BF16", *SOURCES, "Q2_K", "NVFP4", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS"),

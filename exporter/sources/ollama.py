@@ -6,7 +6,7 @@ import json
 import os
 
 from ..tensor import ExportError
-from .gguf_file import MAGIC
+from .kinds import is_gguf
 
 LAYER = "application/vnd.ollama.image."
 
@@ -62,13 +62,8 @@ def model_in(folder: str) -> str | None:
     manifests = [path for path in paths if is_manifest(path)]
     latest = [path for path in manifests if os.path.basename(path) == "latest"]
     blobs = [path for path in paths if os.path.basename(path).startswith("sha256-")]
-    found = latest or manifests or [path for path in blobs if _is_gguf(path)]
+    found = latest or manifests or [path for path in blobs if is_gguf(path)]
     if len(found) > 1:
         names = ", ".join(os.path.basename(path) for path in found[:8])
         raise ExportError(f"{folder} holds {len(found)} models: name one of {names}")
     return found[0] if found else None
-
-
-def _is_gguf(path: str) -> bool:
-    with open(path, "rb") as file:
-        return file.read(len(MAGIC)) == MAGIC

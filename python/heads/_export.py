@@ -86,7 +86,7 @@ def checkpoint_of(path: str) -> str:
     try:
         if not cache.is_source(path):
             return path
-        return cache.find(path) or cache.checkpoint(path, None, _warn)
+        return cache.checkpoint(path, None, _warn)
     except OSError as error:
         raise FileError(f"cannot export {path}: {error.filename}: {error.strerror}") from None
     except ExportError as error:

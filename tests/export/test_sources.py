@@ -19,7 +19,7 @@ import export
 import exporter.sources.huggingface
 from exporter.quantize import panels
 from exporter.checkpoint import Checkpoint
-from exporter.sources.hub import HUB_ID
+from exporter.sources.kinds import HUB_ID
 from exporter.templates import jinja
 
 
