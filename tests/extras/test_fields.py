@@ -5,17 +5,20 @@ from __future__ import annotations
 
 import re
 
+import anthropic.types as of_anthropic
 import chats
 import pytest
 import talkers
+from anthropic.types.message_create_params import MessageCreateParamsBase
 from conftest import ROOT, STORIES
 from openai.types import completion_create_params, embedding_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import response_create_params, response_includable
 from openai.types.shared_params import reasoning, reasoning_effort
-from typing_extensions import get_args
+from typing_extensions import get_args, get_type_hints
 
 import heads
+from heads.server.anthropic import messages_request
 from heads.server.app import chat_request, completion_request, responses_request, vector_request
 from heads.server.engine import Engine
 from heads.server.messages import Refused
@@ -59,9 +62,16 @@ REQUESTS = {
         embedding_create_params.EmbeddingCreateParams,
         "model input encoding_format",
     ),
+    "message": (
+        messages_request,
+        {"messages": QUESTION, "max_tokens": 5},
+        MessageCreateParamsBase,
+        "model messages max_tokens system stop_sequences tools tool_choice thinking output_config",
+    ),
 }
 # What says that nothing special is wanted, so that it is taken although nothing else is.
-PLAIN = {"best_of": 1, "suffix": "", "modalities": ["text"]}
+PLAIN = {"best_of": 1, "suffix": "", "modalities": ["text"], "speed": "standard"}
+PLAIN |= {"defer_loading": False, "allowed_callers": ["direct"], "caller": {"type": "direct"}}
 
 
 def is_without_effect(name: str) -> bool:
@@ -85,6 +95,102 @@ def test_each_field_is_done_or_refused_or_documented(kind):
             assert is_without_effect(name), f"{name} is accepted, and ignored without a word"
     for name in WITHOUT_EFFECT & fields:
         parse({**body, name: "a"}, "m")
+
+
+def says(role: str):
+    return lambda block: {"messages": [{"role": role, "content": [block]}]}
+
+
+# Of Anthropic's objects: one with the fields that are done, and the request that it stands in.
+USED = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+RESULT = {"type": "tool_result", "tool_use_id": "a", "content": "b"}
+FORM = {"effort": "low", "format": {"type": "json_schema", "schema": {}}}
+OBJECTS = {
+    "TextBlockParam": ({"type": "text", "text": "a"}, says("user")),
+    "ThinkingBlockParam": ({"type": "thinking", "thinking": "a"}, says("assistant")),
+    "ToolUseBlockParam": (USED, says("assistant")),
+    "ToolResultBlockParam": (RESULT, says("user")),
+    "UserMessageParam": ({"role": "user", "content": "a"}, lambda x: {"messages": [x]}),
+    "AssistantMessageParam": ({"role": "assistant", "content": "a"}, lambda x: {"messages": [x]}),
+    "SystemMessageParam": ({"role": "system", "content": "a"}, lambda x: {"messages": [x]}),
+    "ToolParam": (
+        {"type": "custom", "name": "f", "description": "a", "input_schema": {}},
+        lambda x: {"tools": [x]},
+    ),
+    "ThinkingConfigEnabledParam": ({"type": "enabled"}, lambda x: {"thinking": x}),
+    "ThinkingConfigAdaptiveParam": ({"type": "adaptive"}, lambda x: {"thinking": x}),
+    "ThinkingConfigDisabledParam": ({"type": "disabled"}, lambda x: {"thinking": x}),
+    "OutputConfigParam": (FORM, lambda x: {"output_config": x}),
+}
+CHOICES = {
+    "ToolChoiceAutoParam": {"type": "auto", "disable_parallel_tool_use": True},
+    "ToolChoiceAnyParam": {"type": "any", "disable_parallel_tool_use": True},
+    "ToolChoiceToolParam": {"type": "tool", "name": "f", "disable_parallel_tool_use": True},
+    "ToolChoiceNoneParam": {"type": "none"},
+}
+OBJECTS |= {
+    name: (choice, lambda x: {"tools": [{"name": "f"}], "tool_choice": x})
+    for name, choice in CHOICES.items()
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_each_field_of_anthropics_objects(name):
+    made, request = OBJECTS[name]
+
+    def parse(**more):
+        body = {"messages": QUESTION, "max_tokens": 5, **request({**made, **more})}
+        messages_request(body, "m")
+
+    parse()
+    fields = set(getattr(of_anthropic, name).__annotations__)
+    assert set(made) <= fields
+    for field in fields - set(made):
+        try:
+            parse(**{field: {"a": 1}})
+        except Refused as error:
+            assert f".{field}" in str(error), (field, error)
+            if field in PLAIN:
+                parse(**{field: PLAIN[field]})
+        else:
+            assert is_without_effect(field), f"{field} is accepted, and ignored without a word"
+    with pytest.raises(Refused, match="unknown parameter: .*[.]beams"):
+        parse(beams=1)
+
+
+@pytest.mark.parametrize(
+    ("union", "request_of"),
+    [
+        ("ContentBlockParam", says("user")),
+        ("ContentBlockParam", says("assistant")),
+        ("ToolUnionParam", lambda x: {"tools": [x]}),
+        ("ThinkingConfigParam", lambda x: {"thinking": x}),
+        ("ToolChoiceParam", lambda x: {"tool_choice": x}),
+    ],
+)
+def test_each_kind_of_anthropics_objects(union, request_of):
+    """It is one of the above, or refused by its place."""
+    for kind in get_args(getattr(of_anthropic, union)):
+        (type_, *_) = get_args(get_args(get_type_hints(kind, include_extras=True)["type"])[0])
+        if kind.__name__ not in OBJECTS:
+            body = {"messages": QUESTION, "max_tokens": 5, **request_of({"type": type_})}
+            with pytest.raises(Refused, match=r"^(messages|tools)\[0]|^thinking|^tool_choice"):
+                messages_request(body, "m")
+
+
+@pytest.mark.parametrize("odd", [[], {}, 1])
+def test_odd_types_of_anthropics_objects(odd):
+    for more in (
+        says("user")({"type": odd}),
+        {"tools": [{"name": "f", "type": odd}]},
+        {"tool_choice": {"type": odd}},
+        {"thinking": {"type": odd}},
+        {"output_config": {"format": {"type": odd}}},
+        {"output_config": {"effort": odd}},
+        {"messages": [{"role": odd, "content": "a"}]},
+    ):
+        with pytest.raises(Refused):
+            messages_request({"messages": QUESTION, "max_tokens": 5, **more}, "m")
 
 
 def test_efforts_are_the_packages():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from .messages import Refused
 from .reader import SAID, THOUGHT
-from .requests import Request, chat_request
+from .requests import EFFORT, Request, chat_request
 from .texts import Answer
 from .tools import call_id
 
@@ -29,8 +29,29 @@ PASSED = {
     "metadata": "metadata",
     "service_tier": "service_tier",
 }
-OURS = {"messages", "system", "tools", "tool_choice", "thinking"}
-OURS |= {"cache_control"}  # of no effect: every beginning is kept
+# The fields of each object: what is done, then, behind a bar, what has no effect here (every beginning
+# is kept; docs/python.md names these fields).
+REQUEST = f"{' '.join(PASSED)} messages system tools tool_choice thinking output_config"
+REQUEST += " | cache_control"
+MESSAGE = "role content |"
+BLOCKS = {
+    "text": "type text | cache_control citations",
+    "thinking": "type thinking | signature",
+    "tool_use": "type id name input | cache_control",
+    "tool_result": "type tool_use_id content | cache_control is_error",
+}
+TOOL = "type name description input_schema | cache_control strict input_examples"
+TOOL += " eager_input_streaming"
+CHOICE = "type name disable_parallel_tool_use |"
+THINKING = "type | budget_tokens display"
+OUTPUT = "effort format |"
+# Values of other fields that ask for nothing.
+PLAIN = {
+    "speed": "standard",
+    "defer_loading": False,
+    "allowed_callers": ["direct"],
+    "caller": {"type": "direct"},
+}
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -39,9 +60,7 @@ REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 def messages_request(body: dict, model: str) -> Request:
     body = {name: value for name, value in body.items() if value is not None}
-    for name in body:
-        if name not in PASSED and name not in OURS:
-            raise Refused(f"unknown parameter: {name[:80]}", name[:80], code="unknown_parameter")
+    _check(body, REQUEST)
     if "max_tokens" not in body:
         raise Refused("max_tokens: expected a whole number", "max_tokens")
     chat = {PASSED[name]: value for name, value in body.items() if name in PASSED}
@@ -59,12 +78,36 @@ def messages_request(body: dict, model: str) -> Request:
     if choice is not None:
         chat["tool_choice"] = _choice(choice)
         chat["parallel_tool_calls"] = not choice.get("disable_parallel_tool_use")
-    thinking = body.get("thinking")
-    if not isinstance(thinking, (dict, type(None))):
-        raise Refused("thinking: expected an object with a type", "thinking")
-    if thinking and thinking.get("type") == "disabled":
+    if not _thinks(body):
         chat["chat_template_kwargs"] = {"enable_thinking": False}
+    output = _object_of(body, "output_config", OUTPUT)
+    chat[EFFORT], chat["response_format"] = output.get("effort"), output.get("format")
     return chat_request(chat, model)
+
+
+def _check(given: dict, fields: str, where: str = "") -> None:
+    """Refuses by name what is not one of the fields, is not null, and asks for something."""
+    known = fields.replace("|", "").split()
+    for name, value in given.items():
+        if name in known or value is None or (name in PLAIN and value == PLAIN[name]):
+            continue
+        name = f"{where}{'.' * bool(where)}{name[:80]}"
+        raise Refused(f"unknown parameter: {name}", name, code="unknown_parameter")
+
+
+def _object_of(body: dict, name: str, fields: str) -> dict:
+    value = body.get(name, {})
+    if not isinstance(value, dict):
+        raise Refused(f"{name}: expected an object", name)
+    _check(value, fields, name)
+    return value
+
+
+def _thinks(body: dict) -> bool:
+    kind = _object_of(body, "thinking", THINKING).get("type")
+    if "thinking" in body and kind not in ("enabled", "adaptive", "disabled"):
+        raise Refused("thinking: expected type enabled, adaptive or disabled", "thinking")
+    return kind != "disabled"
 
 
 def _blocks(content, where: str) -> list[dict]:
@@ -72,21 +115,27 @@ def _blocks(content, where: str) -> list[dict]:
         return [{"type": "text", "text": content}]
     if not isinstance(content, list) or not all(isinstance(x, dict) for x in content):
         raise Refused(f"{where}: expected a string or an array of blocks", where)
+    for block in content:
+        kind = block.get("type")
+        if not isinstance(kind, str) or kind not in BLOCKS:
+            raise Refused(f"{where}: only blocks of type {', '.join(BLOCKS)} are known here", where)
+        _check(block, BLOCKS[kind], where)
     return content
 
 
 def _text(content, where: str) -> str:
     blocks = _blocks(content, where)
     if not all(x.get("type") == "text" and isinstance(x.get("text"), str) for x in blocks):
-        raise Refused(f"{where}: only blocks of type text are known here", where)
+        raise Refused(f"{where}: only blocks of type text are known in this place", where)
     return "".join(x["text"] for x in blocks)
 
 
 def _messages(message, where: str) -> list[dict]:
     """A chat's messages of one: what tools said comes before what a user says."""
     role = message.get("role") if isinstance(message, dict) else None
-    if role not in ("user", "assistant"):
-        raise Refused(f"{where}.role: expected user or assistant", where)
+    if role not in ("user", "assistant", "system"):
+        raise Refused(f"{where}.role: expected user, assistant or system", where)
+    _check(message, MESSAGE, where)
     said, thoughts, calls, results = [], [], [], []
     for block in _blocks(message.get("content"), where):
         kind = block.get("type")
@@ -116,6 +165,7 @@ def _tools(body: dict) -> list[dict]:
     for i, tool in enumerate(tools):
         if tool.get("type") not in (None, "custom"):
             raise Refused(f"tools[{i}]: tools that a server runs are not here", "tools")
+        _check(tool, TOOL, f"tools[{i}]")
         names = {"name": "name", "description": "description", "input_schema": "parameters"}
         function = {ours: tool[name] for name, ours in names.items() if tool.get(name) is not None}
         found.append({"type": "function", "function": function})
@@ -124,10 +174,11 @@ def _tools(body: dict) -> list[dict]:
 
 def _choice(choice):
     kind = choice.get("type") if isinstance(choice, dict) else None
+    if kind not in ("tool", *CHOICES):
+        raise Refused("tool_choice: expected type auto, any, none or tool", "tool_choice")
+    _check(choice, CHOICE, "tool_choice")
     if kind == "tool":
         return {"type": "function", "function": {"name": choice.get("name")}}
-    if kind not in CHOICES:
-        raise Refused("tool_choice: expected type auto, any, none or tool", "tool_choice")
     return CHOICES[kind]
 
 
