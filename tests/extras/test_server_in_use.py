@@ -492,6 +492,20 @@ def test_answers_that_take_longer_are_ended_in_order(serve, endless):
     assert "Traceback" not in server.stop()
 
 
+@pytest.mark.parametrize(("size", "sent", "grace"), [(60 << 20, 5 << 20, 3), (99, 1, 0)])
+def test_bodies_that_still_come_at_the_end(serve, size, sent, grace):
+    """One that is dropped for its size ends at once, and another with the grace."""
+    server = serve(STORIES, "--grace", grace)
+    head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json"
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(f"{head}\r\ncontent-length: {size}\r\n\r\n".encode() + b" " * sent)
+        time.sleep(0.5)
+        begin = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(30) == 0 and time.monotonic() - begin < 1.5
+    assert server.stop() == ""
+
+
 def test_it_ends_whatever_runs(serve, slow):
     """Templates that take for ever end with the grace of those who wait for them."""
     server = serve(slow, "--grace", 0)

@@ -13,6 +13,7 @@ from .messages import GONE, Refused
 
 MAX_BODY = 4 << 20
 BODY_SECONDS = 60  # that a client has to send it
+DROPPED = "heads.dropped"  # in the scope of a request whose body is too large
 
 
 async def _read(http: HttpRequest) -> bytes:
@@ -26,6 +27,8 @@ async def _read(http: HttpRequest) -> bytes:
                 data += piece
             elif size > 16 * MAX_BODY:
                 break
+            else:
+                http.scope[DROPPED] = True
     except ClientDisconnect:
         raise Refused(GONE, status=499) from None
     if size > MAX_BODY:

@@ -21,6 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from .._native import HeadsError
 from ..model import Model
 from .app import create_app
+from .bodies import DROPPED
 from .engine import Engine
 
 HEAD_SECONDS = 15  # once or twice that, and a connection whose request has not begun is closed
@@ -221,13 +222,23 @@ class Server(uvicorn.Server):
                 connection.transport.close()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.hang_up(lambda cycle: DROPPED in cycle.scope)
         timer = asyncio.get_running_loop().call_later(self.grace, self.close)
         await super().shutdown(sockets)
         timer.cancel()
 
     def close(self) -> None:
+        """The grace is over."""
         for engine in self.engines:
             engine.close()
+        self.hang_up(lambda cycle: True)
+
+    def hang_up(self, which) -> None:
+        """On clients that still send a body, where `which` says so of its cycle."""
+        for connection in list(self.server_state.connections):
+            cycle = connection.cycle
+            if cycle is not None and cycle.more_body and which(cycle):
+                connection.transport.close()
 
 
 def main(arguments: list[str]) -> int:
