@@ -4,6 +4,7 @@ says."""
 from __future__ import annotations
 
 import re
+from typing import Iterable
 
 import numpy as np
 
@@ -61,7 +62,8 @@ def assemble(
             "for zeros, as in transformers"
         )
     unused = [name for name in left if not SKIPPED.search(name)]
-    passed = [name for name in unused if _passed_over(name, knobs.n_layers)]
+    layers = _last_layers(module(name) for _, name in in_layers(names, knobs.n_layers))
+    passed = [name for name in unused if _passed_over(name, layers)]
     if passed:
         remarks.append(f"{passed[0]} and its like are left out, as by transformers")
     unused = [name for name in unused if name not in passed]
@@ -74,11 +76,24 @@ def assemble(
     return found, remarks
 
 
-def _passed_over(name: str, n_layers: int) -> bool:
+NUMBERED = re.compile(r"(.*?\.)(\d+)\.")  # a layer's tensor: what comes before its number
+
+
+def _last_layers(modules: Iterable[str | None]) -> dict[str, int]:
+    """The last layer of each stack, by the beginning of its names."""
+    found: dict[str, int] = {}
+    for layer in (NUMBERED.match(module or "") for module in modules):
+        if layer:
+            found[layer[1]] = max(found.get(layer[1], 0), int(layer[2]))
+    return found
+
+
+def _passed_over(name: str, layers: dict[str, int]) -> bool:
     """Whether it belongs to a value head of reinforcement learning, or to a layer beyond the last
     that config.json counts."""
-    layer = re.match(r"(?:model\.)?(?:layers|transformer\.h|h)\.(\d+)\.", name)
-    return name.startswith("v_head.") or layer is not None and int(layer[1]) >= n_layers
+    layer = NUMBERED.match(name)
+    beyond = layer is not None and int(layer[2]) > layers.get(layer[1], int(layer[2]))
+    return name.startswith("v_head.") or beyond
 
 
 def _check_biases(found: dict[str, Tensor]) -> None:
@@ -226,7 +241,7 @@ def _parts(
             if kind == "norm" and knobs.logit_scale != 1:
                 bias = bias.map(lambda b: b * np.float32(knobs.logit_scale))
             parts += [(part + ".bias", take(bias)) for part, take in _split(knobs, name, layer)]
-        elif not is_tied:
+        else:
             absent.append(module + ".bias")
     return parts
 

@@ -874,6 +874,17 @@ def test_a_tensor_that_one_layer_lacks(name):
         assert [r for r in remarks if f"lacks {key}" in r and "zeros" in r]
 
 
+def test_a_tied_heads_bias_that_is_missing_is_said():
+    for name, key in (
+        ("encoders/bert", "cls.predictions.bias"),
+        ("encoder_decoders/bart", "final_logits_bias"),
+    ):
+        config, whole = golden(name)
+        assert not any("zeros" in r for r in canonical(dict(config), dict(whole))[3])
+        remarks = canonical(dict(config), {k: t for k, t in whole.items() if k != key})[3]
+        assert [r for r in remarks if "bias" in r and "zeros" in r]
+
+
 @pytest.mark.parametrize(
     "model_type, inside",
     [
