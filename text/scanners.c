@@ -48,9 +48,8 @@ static size_t scan_powers(const Text *t, size_t i, size_t end) {
 }
 
 // The alternatives after words: \p{N}{1,most}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
-// with s->cls for \p{L}, and with / among the line ends if `slash` is set; s->apart is without
-// [\r\n]*.
-static size_t scan_after_words(const Scanner *s, const Text *t, size_t i, size_t end, bool slash) {
+// with s->cls for \p{L}; s->slash is with / among the line ends, s->apart without [\r\n]*.
+static size_t scan_after_words(const Scanner *s, const Text *t, size_t i, size_t end) {
     if (t->cls[i] & NUMBER) {
         size_t most = end - i < s->most ? end - i : s->most;
         return run(t, i, i + most, NUMBER);
@@ -61,7 +60,7 @@ static size_t scan_after_words(const Scanner *s, const Text *t, size_t i, size_t
         j = scan_spaces(t, i, end, true);
         return s->powers && !is_newline(t->c[j - 1]) ? scan_powers(t, i, end) : j;
     }
-    while (!s->apart && j < end && (is_newline(t->c[j]) || (slash && t->c[j] == '/'))) j++;
+    while (!s->apart && j < end && (is_newline(t->c[j]) || (s->slash && t->c[j] == '/'))) j++;
     return j;
 }
 
@@ -83,27 +82,37 @@ static size_t scan_llama3(const Scanner *s, const Text *t, size_t i, size_t end)
     if (j > i) return j;
     bool lead = !(t->cls[i] & (NUMBER | s->cls)) && !is_newline(t->c[i]);
     if ((j = run(t, i + lead, end, s->cls)) > i + lead) return j;
-    return scan_after_words(s, t, i, end, false);
+    return scan_after_words(s, t, i, end);
 }
 
-// With U = [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] and W = [\p{Ll}\p{Lm}\p{Lo}\p{M}]: U*W+ at i, or i. U
-// takes all it can, and gives back as far as the last character that is a W too.
-static size_t scan_u_star_w(const Text *t, size_t i, size_t end) {
+// Whether character i is of a class and may stand in a word.
+static bool in_word(const Scanner *s, const Text *t, size_t i, int cls) {
+    return t->cls[i] & cls && !(t->cls[i] & s->alone);
+}
+
+// With U = [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] and W = [\p{Ll}\p{Lm}\p{Lo}\p{M}], both without
+// s->alone: U*W+ at i, or i. U takes all it can, and gives back as far as the last character that
+// is a W too.
+static size_t scan_u_star_w(const Scanner *s, const Text *t, size_t i, size_t end) {
     size_t j = i, after_w = i;
-    for (; j < end && t->cls[j] & (UPPER | CASELESS | MARK); j++)
+    for (; j < end && in_word(s, t, j, UPPER | CASELESS | MARK); j++)
         if (t->cls[j] & (CASELESS | MARK)) after_w = j + 1;
-    size_t k = run(t, j, end, LOWER | CASELESS | MARK);
+    size_t k = j;
+    while (k < end && in_word(s, t, k, LOWER | CASELESS | MARK)) k++;
     return k > j ? k : after_w;
 }
 
-// [^\r\n\p{L}\p{N}]?U*W+(?i:'s|..)?|[^\r\n\p{L}\p{N}]?U+W*(?i:'s|..)?, then scan_after_words. The
-// second form is reached only where there is no W, so its W* is empty.
+// Characters of s->alone, if there are such,
+// |[^\r\n\p{L}\p{N}]?U*W+(?i:'s|..)?|[^\r\n\p{L}\p{N}]?U+W*(?i:'s|..)?, then scan_after_words. The
+// second form is reached only where there is no W, so it is of Lu and Lt alone.
 static size_t scan_o200k(const Scanner *s, const Text *t, size_t i, size_t end) {
+    size_t j = run(t, i, end, s->alone);
+    if (j > i) return j;
     bool lead = !(t->cls[i] & (NUMBER | LETTER)) && !is_newline(t->c[i]);
-    size_t j = scan_u_star_w(t, i + lead, end);
-    if (j == i + lead) j = lead ? scan_u_star_w(t, i, end) : i;
-    if (j == i && (j = run(t, i + lead, end, UPPER | CASELESS | MARK)) == i + lead) j = i;
-    if (j == i) return scan_after_words(s, t, i, end, true);
+    j = scan_u_star_w(s, t, i + lead, end);
+    if (j == i + lead) j = lead ? scan_u_star_w(s, t, i, end) : i;
+    if (j == i && (j = run(t, i + lead, end, UPPER)) == i + lead) j = i;
+    if (j == i) return scan_after_words(s, t, i, end);
     return s->contractions && j < end ? scan_contraction(t, j, end, true) : j;
 }
 
@@ -144,6 +153,32 @@ static size_t scan_run(const Scanner *s, const Text *t, size_t i, size_t end) {
     return run(t, i, end - i < s->most ? end : i + s->most, s->cls);
 }
 
+static bool in_ranges(const Scanner *s, const Text *t, size_t i) {
+    return t->cls[i] & s->cls || unicode_in_ranges(s->ranges, s->n_ranges, t->c[i]);
+}
+
+// \d{1,3}(?=(\d{3})*(?!\d)), or with \b for (?!\d): threes that end with the run of digits. Behind
+// a digit a match ends, and threes are left: counting them at each would be quadratic. Of s->ranges
+// \b thinks otherwise than WORD.
+static size_t scan_threes(const Scanner *s, const Text *t, size_t i, size_t end) {
+    if (!(t->cls[i] & s->cls)) return i;
+    if (i > 0 && t->cls[i - 1] & s->cls) return end - i < 3 ? end : i + 3;
+    size_t stop = run(t, i, end, s->cls);
+    bool none = s->bounded && stop < end && !(t->cls[stop] & WORD) == in_ranges(s, t, stop);
+    return none ? i : i + (stop - i - 1) % 3 + 1;
+}
+
+// Up to the next place, or the end, from which threes fill the run of digits: before
+// (?=(\d{3})+(?!\d)).
+static size_t scan_to_threes(const Scanner *s, const Text *t, size_t i, size_t end) {
+    for (size_t j = i, k; j < end; j = k) {
+        if ((k = scan_threes(s, t, j, end)) == j + 3 && j > i) return j;
+        if (k > j && k < end && t->cls[k] & s->cls) return k;
+        if (k == j) k++;
+    }
+    return end;
+}
+
 // \s? and a run of a class.
 static size_t scan_spaced_run(const Scanner *s, const Text *t, size_t i, size_t end) {
     size_t begin = i + !!(t->cls[i] & SPACE), j = run(t, begin, end, s->cls);
@@ -155,22 +190,37 @@ static size_t scan_newline(const Scanner *s, const Text *t, size_t i, size_t end
     return i + is_newline(t->c[i]);
 }
 
-static bool in_ranges(const Scanner *s, uint32_t c) {
-    return unicode_in_ranges(s->ranges, s->n_ranges, c);
-}
-
-// Characters of s->ranges, perhaps after a white space, which may itself be the only one of them.
+// Characters of s->ranges or s->cls, perhaps after a white space, which may itself be the only one
+// of them.
 static size_t scan_ranges(const Scanner *s, const Text *t, size_t i, size_t end) {
-    size_t j = i + (in_ranges(s, t->c[i]) || (s->spaced && t->cls[i] & SPACE));
-    while (j > i && j < end && in_ranges(s, t->c[j])) j++;
-    return j == i + 1 && !in_ranges(s, t->c[i]) ? i : j;
+    size_t j = i + (in_ranges(s, t, i) || (s->spaced && t->cls[i] & SPACE));
+    while (j > i && j < end && in_ranges(s, t, j)) j++;
+    return j == i + 1 && !in_ranges(s, t, i) ? i : j;
 }
 
 //  ?[^(\s|.,!?...)]+
 static size_t scan_bloom(const Scanner *s, const Text *t, size_t i, size_t end) {
     size_t begin = i + (t->c[i] == ' '), j = begin;
-    while (j < end && !(t->cls[j] & SPACE) && !in_ranges(s, t->c[j])) j++;
+    while (j < end && !in_ranges(s, t, j)) j++;
     return j > begin ? j : i;
+}
+
+// s->before, then one to s->most characters of s->ranges, then s->after.
+static size_t scan_marker(const Scanner *s, const Text *t, size_t i, size_t end) {
+    size_t j = i, n = 0;
+    for (const char *c = s->before; *c; c++, j++)
+        if (j == end || t->c[j] != (uint32_t)*c) return i;
+    while (j < end && n < s->most && in_ranges(s, t, j)) j++, n++;
+    return n && j < end && t->c[j] == (uint32_t)s->after ? j + 1 : i;
+}
+
+// [\t\n]|\x20{4}|\x20{2}
+static size_t scan_indents(const Scanner *s, const Text *t, size_t i, size_t end) {
+    (void)s;
+    if (t->c[i] == '\t' || t->c[i] == '\n') return i + 1;
+    size_t n = 0;
+    while (n < 4 && i + n < end && t->c[i + n] == ' ') n++;
+    return i + n / 2 * 2;
 }
 
 // \s+$, where $ is also before a newline. If white space at i has no match, neither has the rest of
@@ -241,6 +291,19 @@ static const uint32_t wide_marks[][2] = {
     {0x2014, 0x2014}, {0x2018, 0x2019}, {0x201C, 0x201D}, {0x2026, 0x2026}, {0x3001, 0x303F},
     {0xFE30, 0xFE4F}, {0xFF01, 0xFF01}, {0xFF0C, 0xFF0C}, {0xFF1A, 0xFF1B},
 };
+static const uint32_t default_symbols[][2] = {
+    {'$', '$'}, {'+', '+'}, {'<', '>'}, {'^', '^'}, {'|', '|'}, {'~', '~'},
+};
+static const uint32_t odd_words[][2] = {{0xB2, 0xB3}, {0xB9, 0xB9}, {0xBC, 0xBE}, {0x200C, 0x200D}};
+static const uint32_t ascii_digits[][2] = {{'0', '9'}}, image_letters[][2] = {{'A', 'I'}};
+static const uint32_t east_asian[][2] = {
+    {0x2F00, 0x2FDF}, {0x3040, 0x30FF}, {0x3400, 0x4DBF}, {0x4E00, 0x9FFF}, {0xF900, 0xFAFF},
+    {0xFF65, 0xFF9F},
+};
+static const uint32_t thai[][2] = {{0x0E00, 0x0E7F}}, lao[][2] = {{0x0E80, 0x0EFF}};
+static const uint32_t khmer[][2] = {{0x1780, 0x17FF}};
+static const uint32_t burmese[][2] = {{0x1000, 0x109F}, {0xA9E0, 0xA9FF}, {0xAA60, 0xAA7F}};
+static const uint32_t hangul_and_jamo[][2] = {{0x1100, 0x11FF}, {0xAC00, 0xD7AF}};
 static const uint32_t bloom_punctuation[][2] = {
     {'!', '!'}, {'(', ')'}, {',', ','}, {'.', '.'}, {'?', '?'}, {'|', '|'}, {0x60C, 0x60C},
     {0x6D4, 0x6D4}, {0x964, 0x964}, {0x2026, 0x2026}, {0x3001, 0x3002}, {0xFF0C, 0xFF0C},
@@ -276,8 +339,8 @@ const Scanner scanners[N_SCANNERS] = {
     [5] = {"llama3", scan_llama3, .cls = LETTER, .most = 3},
     [6] = {"qwen2", scan_llama3, .cls = LETTER, .most = 1},
     [7] = {"qwen3.5", scan_llama3, .cls = LETTER | MARK, .most = 1},
-    [8] = {"o200k", scan_o200k, .cls = LETTER, .most = 3, .contractions = true},
-    [9] = {"tekken", scan_o200k, .cls = LETTER, .most = 1},
+    [8] = {"o200k", scan_o200k, .cls = LETTER, .most = 3, .contractions = true, .slash = true},
+    [9] = {"tekken", scan_o200k, .cls = LETTER, .most = 1, .slash = true},
     [10] = {"deepseek3", scan_deepseek3, .cls = LETTER | MARK},
     [11] = {"digit", scan_run, .cls = DIGITS, .most = 1},
     [12] = {"digits", scan_run, .cls = DIGITS, .most = SIZE_MAX},
@@ -292,7 +355,7 @@ const Scanner scanners[N_SCANNERS] = {
     [21] = {"byte digits", scan_byte_digits, .most = SIZE_MAX, .bytes = true},
     [22] = {"three digits", scan_exactly, .most = 3, .bytes = true},
     [PREFIX_SPACE] = {.name = "prefix space"},
-    [24] = {"bloom", scan_bloom, RANGES(bloom_punctuation)},
+    [24] = {"bloom", scan_bloom, .cls = SPACE, RANGES(bloom_punctuation)},
     [25] = {"deepseek letters", scan_ranges, .spaced = true, RANGES(deepseek_letters)},
     [26] = {"deepseek punctuation", scan_ranges, .spaced = true, RANGES(deepseek_punctuation)},
     [27] = {"trailing spaces", scan_trailing_spaces, .cls = SPACE, .whole_runs = true},
@@ -304,8 +367,26 @@ const Scanner scanners[N_SCANNERS] = {
     [33] = {"seed coder", scan_llama3, .cls = LETTER, .most = 1, .apart = true},
     [34] = {"jais 2", scan_llama3, .cls = LETTER, .most = 3, .powers = true},
     [35] = {"exaone moe", scan_exaone, .cls = LETTER},
-    [36] = {"youtu", scan_o200k, .cls = LETTER, .most = 1, .contractions = true},
+    [36] = {"youtu", scan_o200k, .cls = LETTER, .most = 1, .contractions = true, .slash = true},
     [37] = {"hangul", scan_ranges, RANGES(hangul)},
     [38] = {"wide marks", scan_ranges, RANGES(wide_marks)},
     [39] = {"bopomofo", scan_ranges, RANGES(bopomofo)},
+    [40] = {"default punctuation", scan_ranges, .cls = PUNCT, RANGES(default_symbols)},
+    [41] = {"numbers", scan_run, .cls = NUMBER, .most = SIZE_MAX},
+    [42] = {"sentinel", scan_marker, .before = "<sentinel:", .after = '>', .most = SIZE_MAX,
+            RANGES(ascii_digits)},
+    [43] = {"image", scan_marker, .before = "IMGIMG", .after = 'Z', .most = 4,
+            RANGES(image_letters)},
+    [44] = {.name = "indents", .scan = scan_indents},
+    [45] = {"bounded threes", scan_threes, .cls = DECIMAL, .bounded = true, .whole_runs = true,
+            RANGES(odd_words)},
+    [46] = {"threes", scan_threes, .cls = DECIMAL},
+    [47] = {"to threes", scan_to_threes, .cls = DECIMAL},
+    [48] = {"kimi", scan_o200k, .cls = LETTER, .alone = HAN, .most = 3, .contractions = true},
+    [49] = {"east asian", scan_ranges, RANGES(east_asian)},
+    [50] = {"thai", scan_ranges, RANGES(thai)},
+    [51] = {"lao", scan_ranges, RANGES(lao)},
+    [52] = {"khmer", scan_ranges, RANGES(khmer)},
+    [53] = {"burmese", scan_ranges, RANGES(burmese)},
+    [54] = {"hangul and jamo", scan_ranges, RANGES(hangul_and_jamo)},
 };

@@ -28,7 +28,7 @@ static uint32_t run_value(const uint32_t *runs, size_t n, uint32_t c, int shift)
     return runs[low] & ((1u << shift) - 1);
 }
 
-uint16_t unicode_class(uint32_t c) { return (uint16_t)run_value(CLASSES, COUNT(CLASSES), c, 11); }
+uint16_t unicode_class(uint32_t c) { return FLAGS[run_value(CLASSES, COUNT(CLASSES), c, 11)]; }
 
 static uint8_t combining_class(uint32_t c) {
     return c < 0x300 ? 0 : (uint8_t)run_value(COMBINING, COUNT(COMBINING), c, 8);

@@ -9,8 +9,9 @@
 
 enum { REPLACEMENT = 0xFFFD };  // stands for bytes that are not UTF-8
 
-// The class of a character: any of these flags. The comments name categories of Unicode 16, and
-// regular expressions' white space; the last three flags are tests of `tokenizers` itself.
+// The class of a character: any of these flags. The comments name categories of Unicode 16, its
+// script Han, and regular expressions' white space; DIGITS, PUNCTUATION and WORD are tests of
+// `tokenizers` itself.
 enum {
     UPPER = 1 << 0,        // Lu, Lt
     LOWER = 1 << 1,        // Ll
@@ -23,6 +24,8 @@ enum {
     DIGITS = 1 << 8,       // what the pre-tokenizer Digits cuts
     PUNCTUATION = 1 << 9,  // what the pre-tokenizer Punctuation cuts
     WORD = 1 << 10,        // \w, beside an added token that has to be a single word
+    DECIMAL = 1 << 11,     // Nd
+    HAN = 1 << 12,         // Han
     LETTER = UPPER | LOWER | CASELESS,
 };
 uint16_t unicode_class(uint32_t c);

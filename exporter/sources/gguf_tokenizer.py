@@ -16,19 +16,23 @@ from .gguf_file import File
 
 # What lies before the merges -> the names that tokenizer.ggml.pre has for it.
 _KINDS = {
+    "afmoe": "afmoe",
     "bloom": "bloom gpt3-finnish poro-chat",
     "bloom digits": "viking",
-    "cl100k": "chatglm-bpe dbrx glm4 smaug-bpe",
+    "chameleon": "chameleon",
+    "cl100k": "chatglm-bpe dbrx glm4 glm5 smaug-bpe",
     "command-r": "command-r",
     "deepseek-coder": "deepseek-coder",
     "deepseek-llm": "deepseek-llm",
-    "deepseek-v3": "deepseek-v3 hunyuan-dense joyai-llm",
+    "deepseek-v3": "deepseek-v3 hunyuan-dense hy_v4 joyai-llm",
+    "default": "default",
     "exaone-moe": "exaone-moe",
     "falcon": "falcon",
     "gpt2": """a.x-4.0 exaone4 gigachat gpt-2 granite-docling jais jina-de jina-es jina-v1-en jina-v2-code
         jina-v2-de jina-v2-es mellum phi-2 roberta-bpe trillion""",
     "gpt2 nfc": "modern-bert mpt olmo",
     "jais-2": "jais-2",
+    "kimi-k2": "kimi-k2",
     "llama3": """falcon-h1 falcon3 jina-v5-nano lfm2 llama-bpe llama-v3 llama3 midm-2.0 pixtral""",
     "minicpm5": "minicpm5",
     "o200k": "gpt-4o kanana2 llama4 minimax-m2 talkie",
@@ -38,13 +42,19 @@ _KINDS = {
     "qwen3.5": "qwen35",
     "seed-coder": "seed-coder",
     "starcoder": "codeshell exaone mellum2 minerva-7b refact smollm starcoder",
+    "superbpe": "superbpe",
     "tekken": "tekken",
+    "tiny-aya": "cohere2moe tiny_aya",
     "youtu": "youtu",
 }
 PRE_TOKENIZERS = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 # Merges of characters, as Gemma 4 has them, and whether a text begins with BOS.
 RAW = {"granite-embed-multi-311m": True, "sarvam-moe": False}
-BOS = ("llama3", "tekken")  # a text begins with BOS where add_bos_token does not say it
+BOS = (
+    "chameleon",
+    "llama3",
+    "tekken",
+)  # a text begins with BOS where add_bos_token does not say it
 # Ids and names that change neither ids nor text: of padding, of code infilling, of templates
 # besides the one for chats.
 _IGNORED = (

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 
 from .normalizers import STEPS as NORMALIZERS
 from .normalizers import Normalizer
-from .pre_tokenizers import BYTE_DIGITS, DIGIT, GPT2, PUNCTUATION, THREE_DIGITS
+from .pre_tokenizers import (
+    BYTE_DIGITS,
+    DIGIT,
+    GPT2,
+    PUNCTUATION,
+    PUNCTUATION_MARK,
+    THREE_DIGITS,
+    TRINITY_STEPS,
+)
 from .tokenizer_json import bpe_model, checked_vocab, place_added_tokens
 from .vocabulary import BYTE_CHARS, Vocabulary
 
@@ -45,6 +53,12 @@ KINDS = {
     "exaone-moe": Kind((35,)),
     "youtu": Kind((37, 38, 39, 19, 36), words=True),
     "bloom digits": Kind((24, DIGIT)),
+    "default": Kind((40, GPT2, 41, THREE_DIGITS)),
+    "chameleon": Kind((42, 43, 44, DIGIT, PUNCTUATION_MARK, GPT2)),
+    "tiny-aya": Kind((45, 8), _NFC),
+    "superbpe": Kind((41, 47)),
+    "kimi-k2": Kind((48,), words=True),
+    "afmoe": Kind((*TRINITY_STEPS, 10)),
 }
 
 

@@ -63,6 +63,10 @@ COVERING = {
     + r"\p{N}"
     + _REST.replace(r"[\r\n]*", r"[\r\n/]?").replace(r"\s*[\r\n]+", r"\s*[\r\n]"): 35,
     _CASED % (_CONTRACTION, _CONTRACTION) + r"\p{N}" + _REST.replace(r"[\r\n]*", r"[\r\n/]*"): 36,
+    r"[\p{Han}]+|"
+    + (_CASED % (_CONTRACTION, _CONTRACTION)).replace(r"\p{M}]", r"\p{M}&&[^\p{Han}]]")
+    + r"\p{N}{1,3}"
+    + _REST: 48,
 }
 PARTIAL = {
     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
@@ -80,19 +84,39 @@ PARTIAL = {
     "[\uac00-\ud7a3\u3131-\u318e]+": 37,
     "[\uff01\u2026\u201c\u201d\u2018\u2019\u2014\uff1a\uff1b\uff0c\u3001-\u303f\ufe30-\ufe4f]+": 38,
     "[\u3105-\u312f]+": 39,
+    r"[\p{P}$+<=>^~|]+": 40,
+    r"\p{N}+": 41,
+    "<sentinel:[0-9]+>": 42,
+    "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z": 43,
+    r"([\t\n]|    |  )": 44,
+    r"\d{1,3}(?=(?:\d{3})*\b)": 45,
+    r"(?=(\d{3})+(?!\d))": 47,
 }
+# Trinity's patterns that only mean something together: threes of digits that end with a run of any
+# length, then runs of characters of one script. The steps that do the same.
+TRINITY = (
+    r"\p{Nd}{1,510}(?=(?>\p{Nd}{510})*(?:\P{Nd}|$))|\G\p{Nd}{510}",
+    r"\A\p{Nd}{1,2}(?=\p{Nd}{3}+\z)",
+    r"\A\p{Nd}{3}|\G\p{Nd}{3}",
+    r"(?:[\u4E00-\u9FFF\u3040-\u309F\u30A0-\u30FF\u3400-\u4DBF\uf900-\uFAFF\uFF65-\uFF9F"
+    r"\u2F00-\u2FDF]+|[\u0E00-\u0E7F]+|[\u0E80-\u0EFF]+|[\u1780-\u17FF]+|"
+    r"[\u1000-\u109F\uAA60-\uAA7F\uA9E0-\uA9FF]+|[\uAC00-\uD7AF\u1100-\u11FF]+)",
+)
+TRINITY_STEPS = (46, 49, 50, 51, 52, 53, 54)
 
 
 def pre_tokenizer(component: dict | None) -> tuple[bool, list[int]]:
     """Whether the model works on bytes, and the steps. -1 stands for a split at spaces, which must
     not be able to happen."""
-    steps: list[int] = []
+    parts = opened(component, "pretokenizers")
+    together = parts[: len(TRINITY)] == [isolated(regex) for regex in TRINITY]
+    steps = list(TRINITY_STEPS * together)
     byte_level = False
-    for i, part in enumerate(opened(component, "pretokenizers")):
+    for part in parts[len(TRINITY) * together :]:
         kind = part.get("type")
         if kind == "ByteLevel" and not byte_level:
             # After another step it would be put before each piece.
-            prefix = (False,) if i else (False, True)
+            prefix = (False,) if steps else (False, True)
             part = {"add_prefix_space": True, **part}
             expect(
                 "pre_tokenizer.ByteLevel",
@@ -104,7 +128,7 @@ def pre_tokenizer(component: dict | None) -> tuple[bool, list[int]]:
             steps += [PREFIX_SPACE] * part["add_prefix_space"]
             steps += [GPT2] if part.get("use_regex", True) else []
         elif kind == "Metaspace":
-            steps += metaspace(part, first=i == 0)
+            steps += metaspace(part, first=not steps)
         else:
             steps.append(_split(part, byte_level))
     if byte_level and (-1 in steps or set(steps) & set(METASPACE.values())):
@@ -112,6 +136,12 @@ def pre_tokenizer(component: dict | None) -> tuple[bool, list[int]]:
     if -1 in steps and len(steps) > 1:
         raise _refuse("pre_tokenizer", component)
     return byte_level, steps
+
+
+def isolated(regex: str) -> dict:
+    """The part of a pre_tokenizer whose pieces are the matches, and what is between."""
+    pattern = {"Regex": regex}
+    return {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
 
 
 def metaspace(part: dict, first: bool) -> list[int]:
@@ -154,7 +184,9 @@ def _split(part: dict, after_bytes: bool) -> int:
         pattern, how = part["pattern"], (part["behavior"], part["invert"])
         if pattern == {"String": " "} and how == ("MergedWithPrevious", False) and not after_bytes:
             return -1
-        regex = str(pattern.get("Regex")).replace("\r", r"\r").replace("\n", r"\n")
+        regex = str(pattern.get("Regex"))
+        for character, escape in (("\r", r"\r"), ("\n", r"\n"), ("\t", r"\t")):
+            regex = regex.replace(character, escape)
         if after_bytes:
             if regex == "[0-9][0-9][0-9]" and how == ("Isolated", False):
                 return THREE_DIGITS

@@ -37,7 +37,7 @@ CATEGORIES = {
     "SYMBOL": r"\p{S}",
     "SPACE": r"\s",
 }
-FLAGS = [*CATEGORIES, "DIGITS", "PUNCTUATION", "WORD"]
+FLAGS = [*CATEGORIES, "DIGITS", "PUNCTUATION", "WORD", "DECIMAL", "HAN"]
 HANGUL = range(0xAC00, 0xAC00 + 11172)
 
 
@@ -99,6 +99,8 @@ def classes() -> list[int]:
         isolated(pre_tokenizers.Digits(individual_digits=True)),
         isolated(pre_tokenizers.Punctuation("isolated")),
         word_characters(),
+        matching(r"\p{Nd}"),
+        matching(r"\p{Han}"),
     ]
     flags = [0] * 0x110000
     for bit, members in enumerate(sets):
@@ -278,7 +280,8 @@ def header() -> str:
     ccc, rows = combining_classes(), decompositions()
     check(ccc, rows)
     flags = classes()
-    assert len(FLAGS) <= 11, "a class and a code point share 32 bits"
+    kinds = sorted(set(flags))
+    assert len(FLAGS) <= 16 and len(kinds) <= 1 << 11, "a kind and a code point share 32 bits"
     marks = {c for c in POINTS if flags[c] & 1 << FLAGS.index("MARK")}
     joins, before, control = graphemes()
     runs, long_rows = compatibility()
@@ -294,8 +297,12 @@ def header() -> str:
             "#include <stdint.h>",
             "",
             "// The first code point of every run of characters of one class, shifted left by 11, and "
-            "the class (unicode.h).",
-            array("uint32_t CLASSES[]", [f"0x{c << 11 | v:x}" for c, v in ranges(flags)]),
+            "where the class stands in FLAGS.",
+            array(
+                "uint32_t CLASSES[]", [f"0x{c << 11 | kinds.index(v):x}" for c, v in ranges(flags)]
+            ),
+            "// The classes that there are (unicode.h).",
+            array("uint16_t FLAGS[]", [f"0x{v:x}" for v in kinds]),
             "// The first code point of every run of one combining class, shifted left by 8, and the "
             "combining class.",
             array("uint32_t COMBINING[]", [f"0x{c << 8 | v:x}" for c, v in ranges(ccc)]),

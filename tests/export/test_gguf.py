@@ -360,6 +360,12 @@ NAMES_OF_KINDS = {
     "jais-2": "jais-2",
     "exaone-moe": "exaone-moe",
     "youtu": "youtu",
+    "default": "default",
+    "chameleon": "chameleon",
+    "tiny-aya": "tiny_aya",
+    "superbpe": "superbpe",
+    "kimi-k2": "kimi-k2",
+    "afmoe": "afmoe",
 }
 
 

@@ -35,7 +35,7 @@ from tokenizers import (
 import heads
 from exporter.tensor import ExportError
 from exporter.tokenizers.normalizers import SPACE_MARK
-from exporter.tokenizers.pre_tokenizers import COVERING, PARTIAL
+from exporter.tokenizers.pre_tokenizers import COVERING, PARTIAL, TRINITY
 from exporter.tokenizers.files import tokenizer_metadata
 from heads._native import calls
 
@@ -59,7 +59,16 @@ ADDED = [
     AddedToken("\t\t", lstrip=True, rstrip=True, normalized=False),
 ]
 CONTENTS = [token.content for token in ADDED]
-CONTENTS += ["<|end|", "<|im_start|><|end|>", "words", "awordb", " word ", "<l> <r> <lr>"]
+CONTENTS += [
+    "<sentinel:12>",
+    "IMGIMGABZ",
+    "<|end|",
+    "<|im_start|><|end|>",
+    "words",
+    "awordb",
+    " word ",
+    "<l> <r> <lr>",
+]
 
 
 @lru_cache
@@ -277,6 +286,27 @@ KINDS = {
     "youtu": lambda: ignore_merges(
         byte_level(split(37), split(38), split(39), split(19), split(36), trained=True)
     ),
+    "default": lambda: byte_level(
+        split(40),
+        split(4),
+        split(41),
+        None,
+        pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated"),
+    ),
+    "chameleon": lambda: byte_level(
+        split(42),
+        split(43),
+        split(44),
+        pre_tokenizers.Digits(True),
+        pre_tokenizers.Punctuation("isolated"),
+        use_regex=True,
+    ),
+    "tiny-aya": lambda: byte_level(split(45), split(8), normalizer=normalizers.NFC()),
+    "superbpe": lambda: byte_level(split(41), split(47)),
+    "kimi-k2": lambda: ignore_merges(byte_level(split(48), trained=True)),
+    "afmoe": lambda: byte_level(
+        *(pre_tokenizers.Split(Regex(regex), "isolated") for regex in TRINITY), split(10)
+    ),
     "prefix space": lambda: byte_level(use_regex=True, prefix_space=True),
     "deepseek3": lambda: byte_level(
         split(13), split(19), split(10), normalizer=normalizers.Sequence([])
@@ -345,7 +375,7 @@ def test_bytes_of_tokens(build, kind):
         assert room.raw == m.token_bytes(most)[:1] + b"\0"
 
 
-@pytest.mark.parametrize("kind", ["deepseek-llm", "bloom"])
+@pytest.mark.parametrize("kind", ["deepseek-llm", "bloom", "default", "kimi-k2", "afmoe"])
 def test_every_character(tmp_path, kind):
     """Kinds whose patterns list characters: whether each of the first two planes goes with a
     letter, ASCII or not, or with a space. Whatever stands before the first byte of one of these in
@@ -419,7 +449,9 @@ def test_bad_utf8(build, kind):
     assert not wrong, "\n".join(wrong[:5])
 
 
-@pytest.mark.parametrize("kind", ["llama3", "qwen2", "falcon", "llama2", "o200k", "deepseek-llm"])
+@pytest.mark.parametrize(
+    "kind", ["llama3", "qwen2", "falcon", "llama2", "o200k", "deepseek-llm", "tiny-aya", "superbpe"]
+)
 def test_work_is_near_linear(build, kind):
     """Texts on which a scan that begins again at every character would take minutes: words, white
     space, marks, strips."""
