@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 
+from .sources.pointers import refuse_pointer
 from .tensor import ExportError
 
 
 def read_value(path: str) -> object:
     """What a JSON file holds. Errors: ExportError, which names the file."""
+    refuse_pointer(path)
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file)

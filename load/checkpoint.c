@@ -177,11 +177,16 @@ static int parse_tensors(Checkpoint *file, Cursor c, Error *err) {
 
 // ---- the whole ----
 
+static const char POINTER[] = "version https://git-lfs.github.com/spec/";
+
 static int parse_header(const uint8_t *bytes, size_t size, Error *err) {
     if (size == 0) return fail(err, "it is empty");
     if (size >= 4 && memcmp(bytes, "GGUF", 4) == 0)
         return fail(err, "a GGUF file, which export.py reads: python3 export.py FILE.gguf "
                     "model.bin, then ./run model.bin");
+    if (size > sizeof POINTER && memcmp(bytes, POINTER, sizeof POINTER - 1) == 0)
+        return fail(err, "a pointer of Git LFS, not the file itself; fetch it: git lfs install, "
+                    "then git lfs pull");
     if (size < HEADER_BYTES || memcmp(bytes, "heads.c", 8) != 0)
         return fail(err, "not a heads.c checkpoint: it does not begin with \"heads.c\"; make one "
                     "with export.py");

@@ -42,6 +42,12 @@ def test_missing(run, tmp_path):
     refused(run, tmp_path / "missing.bin", "No such file")
 
 
+def test_a_pointer_of_git_lfs(run, tmp_path):
+    path = tmp_path / "model.bin"
+    path.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n")
+    refused(run, path, "a pointer of Git LFS, not the file itself; fetch it: git lfs install")
+
+
 def test_empty(run, tmp_path):
     (tmp_path / "empty.bin").touch()
     refused(run, tmp_path / "empty.bin", "is empty")

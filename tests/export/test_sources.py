@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from golden_copies import GOLDEN, copy, edit_config, edit_tensors, exported, refusal, same
 from safetensors.numpy import load_file, save_file
+from test_encoders import with_texts
 
 import export
 import exporter.sources.huggingface
@@ -496,6 +497,14 @@ def test_a_pointer_of_git_lfs_is_named(name, tmp_path, capsys):
     said = refusal(capsys, directory, tmp_path / "x.bin")
     assert f"{name} is a pointer of Git LFS" in said and "git lfs pull" in said
     assert "pointer of Git LFS" in refusal(capsys, directory / name, tmp_path / "x.bin")
+
+
+def test_a_pointer_in_a_module_is_named(tmp_path, capsys):
+    """Files of sentence-transformers lie in folders of their own."""
+    directory = with_texts(tmp_path / "x")
+    (directory / "1_Pooling" / "config.json").write_text(POINTER)
+    said = refusal(capsys, directory, tmp_path / "x.bin")
+    assert "1_Pooling/config.json is a pointer of Git LFS" in said
 
 
 @pytest.mark.parametrize(
