@@ -25,6 +25,7 @@ enum {
 enum { DEFAULT_CHUNK = 128 };  // most tokens of a pass
 
 int logit_width(const Workspace *w);  // vocab_size, or n_embd with options.hidden
+void workspace_free(Workspace *w);    // but for its reader
 
 // ---- kvcache.c: where keys, values and states lie ----
 
@@ -133,12 +134,15 @@ typedef struct {
     Int8Rows turned, parts;  // of H x in blocks, of x in parts of 16
 } InputForms;
 
+typedef struct TextReader TextReader;  // library/reader.c: another workspace, which reads texts out
+
 struct heads_workspace {
     const Model *model;
     const Tower *tower;   // that the current pass runs
     const Kernels *k;
     Pool *pool;
     bool own_pool;
+    TextReader *reader;   // kept for the next call of heads_embed or heads_classify, or NULL
     heads_probe probe;    // called by passes
     int chunk;            // most rows of a pass; buffers have as many
     int pass_rows;        // rows that end a pass: chunk, or less for encoders

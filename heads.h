@@ -178,8 +178,8 @@ typedef struct {
     int logit_rows;     // most rows of logits that one call may ask for, up to 2^20; 0: chunk
     heads_type k_type, v_type;  // of cached keys, and of cached values
     const char *isa;    // kernels: "scalar", "avx2", ..; NULL: the best that the processor has
-    const heads_workspace *threads_of;  // use this one's threads; both then have one caller, and it
-                                        // must outlive the new one. NULL: threads of its own
+    heads_workspace *threads_of;  // use this one's threads; both then have one caller, and it must
+                                  // outlive the new one. NULL: threads of its own
     int hidden;         // 1: instead of logits, passes give hidden states after the last norm, rows
                         // of [n_embd]
 } heads_workspace_options;
@@ -313,10 +313,12 @@ HEADS_API long heads_pair_ids(const heads_model *model, const heads_tokenizer *t
 // there, pooled as the checkpoint says. Where the shape says token_vectors, one for each id of each
 // text.
 // As many texts as fit into a pass run side by side, in a workspace that is made for the call from
-// these options; context and logit_rows are set to what the texts need. No bit of a vector depends
-// on the other texts. Errors: the checkpoint does not say how to pool (it is no encoder and came
-// without modules.json), a text without ids, parts that are none, an option out of range, a token
-// outside the vocabulary, no memory.
+// these options; context and logit_rows are set to what the texts need. To embed again and again,
+// give threads_of a workspace of the model: until it is freed, it keeps the other one, if that has
+// no more than 64 MiB, for the next call. No bit of a vector depends on the other texts. Errors:
+// the checkpoint does not say how to pool (it is no encoder and came without modules.json), a text
+// without ids, parts that are none, an option out of range, a token outside the vocabulary, no
+// memory.
 HEADS_API int heads_embed(const heads_model *model, const heads_workspace_options *options,
                           const heads_text *texts, int n, float *vectors, heads_error *err);
 // Leaves the first `dimensions` numbers of each of vectors[n][shape.vector], one after another, and

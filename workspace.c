@@ -108,11 +108,11 @@ Workspace *heads_workspace_new(const Model *model, const WorkspaceOptions *optio
     Workspace *w = calloc(1, sizeof *w);
     if (!w) fail(err, "no memory for a workspace");
     else if (workspace_make(w, model, options ? *options : defaults, err) == 0) return w;
-    heads_workspace_free(w);
+    workspace_free(w);
     return NULL;
 }
 
-void heads_workspace_free(Workspace *w) {
+void workspace_free(Workspace *w) {
     if (!w) return;
     release_buffers(w->memory, w->bytes);
     kv_layout_free(&w->kv);

@@ -112,6 +112,11 @@ int heads_chat_uses_system(const heads_chat *c) { return c && chat_system(c) == 
 
 // ---- where passes run ----
 
+void heads_workspace_free(heads_workspace *w) {
+    if (w) reader_free(w->reader);
+    workspace_free(w);
+}
+
 int heads_workspace_context(const heads_workspace *w) { return w ? w->kv.context : 0; }
 int heads_workspace_threads(const heads_workspace *w) { return w ? pool_threads(w->pool) : 0; }
 int heads_workspace_chunk(const heads_workspace *w) { return w ? w->chunk : 0; }
@@ -198,23 +203,6 @@ static int refuse_parts(const heads_text *texts, int n, heads_error *err) {
             return fail(err, "text %d has parts, and only a text with one vector can have one for "
                         "each of its parts", i);
     return 0;
-}
-
-// Reads texts out in a workspace that is made for them.
-static int read_texts(const heads_model *m, const Readout *readout,
-                      const heads_workspace_options *options, const heads_text *texts, int n,
-                      float *results, heads_error *err) {
-    WorkspaceOptions o = options ? *options : (WorkspaceOptions){0};
-    int chunk = o.chunk ? o.chunk : DEFAULT_CHUNK;
-    o.context = 1;
-    for (int i = 0; i < n; i++)
-        if (texts[i].n > o.context) o.context = texts[i].n;
-    o.logit_rows = chunk > o.context ? chunk : o.context;
-    o.hidden = true;
-    Workspace *w = heads_workspace_new(m, &o, err);
-    int failed = !w || read_out(w, readout, texts, n, results, err);
-    heads_workspace_free(w);
-    return failed ? -1 : 0;
 }
 
 int heads_embed(const heads_model *m, const heads_workspace_options *options,

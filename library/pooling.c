@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TEXTS = 128 };  // of one pass
-
 // ---- one text ----
 
 size_t result_rows(const Readout *r, const TextIds *text) {
@@ -91,7 +89,7 @@ typedef struct {
     float *results;                 // [rows][readout->width]
     Length *order;                  // the shortest first, so that a pass has texts of like length
     int n_texts;
-    Sequence *sequences[MAX_TEXTS];
+    Sequence **sequences;           // [MAX_TEXTS], made as they are needed
     const Length *pass;             // the texts of this pass
     const float *rows[MAX_TEXTS];   // their hidden states
     int *late;                      // [logit_rows]: their ids, as a decoder with a source reads
@@ -133,7 +131,7 @@ static void read_parts(Reading *v) {
 }
 
 // The n texts of the pass.
-static void read_texts(Reading *v, int n) {
+static void read_pooled(Reading *v, int n) {
     const Readout *r = v->readout;
     for (int i = 0; i < n; i++) {
         const TextIds *text = &v->texts[v->pass[i].text];
@@ -212,7 +210,7 @@ static int fill_pass(Reading *v, int from, Error *err) {
     if (!rows) return -1;
     for (int i = 0; i < n; rows += (size_t)runs[i++].n_logits * v->w->logits.stride)
         v->rows[i] = rows;
-    if (r->pooling != POOL_NONE && !r->after) read_texts(v, n);
+    if (r->pooling != POOL_NONE && !r->after) read_pooled(v, n);
     else
         for (int i = 0; i < n; i++) read_tokens(v, i);
     return n;
@@ -227,9 +225,10 @@ static int check_finite(const Reading *v, size_t n_rows, Error *err) {
     return 0;
 }
 
-int read_out(Workspace *w, const Readout *readout, const TextIds *texts, int n, float *results,
-             Error *err) {
-    Reading v = {.w = w, .readout = readout, .texts = texts, .results = results, .n_texts = n};
+int read_out(Workspace *w, Sequence **sequences, const Readout *readout, const TextIds *texts,
+             int n, float *results, Error *err) {
+    Reading v = {.w = w, .readout = readout, .texts = texts, .results = results, .n_texts = n,
+                 .sequences = sequences};
     if (check_ends(readout, texts, n, err)) return -1;
     v.order = malloc((size_t)n * sizeof *v.order + 1);
     if (v.order && readout->eos >= 0) v.late = malloc((size_t)w->logit_rows * sizeof *v.late);
@@ -245,7 +244,6 @@ int read_out(Workspace *w, const Readout *readout, const TextIds *texts, int n, 
     qsort(v.order, (size_t)n, sizeof *v.order, by_length);
     int done = 0, more = 0;
     for (; done < n && more >= 0; done += more) more = fill_pass(&v, done, err);
-    for (int i = 0; i < MAX_TEXTS; i++) heads_sequence_free(v.sequences[i]);
     free(v.order);
     free(v.late);
     return more < 0 ? -1 : check_finite(&v, n_rows, err);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from ctypes import byref
 from typing import Any, Literal, Optional, Union
 
@@ -80,14 +80,22 @@ def embed(
     return found[0] if several is None else found
 
 
-def token_vectors(
-    model: Checkpoint, texts: Prompt | Iterable[Prompt], truncate: Truncate
-) -> Floats | list[Floats]:
+Read = Callable[[Checkpoint, Sequence[Reading]], "list[Any]"]
+
+
+def of_each(
+    model: Checkpoint, texts: Prompt | Iterable[Prompt], truncate: Truncate, read: Read
+) -> Any:
+    """What is read of a text, or a list of these."""
     several = arguments.prompts("texts", texts)
     given = [reading(model, text) for text in ([texts] if several is None else several)]
     check_cut(model, given, truncate)
-    found = _apart(each_token(model, given), [len(text.ids) for text in given])
+    found = read(model, given)
     return found[0] if several is None else found
+
+
+def token_vectors(model: Checkpoint, texts: Sequence[Reading]) -> list[Floats]:
+    return _apart(each_token(model, texts), [len(text.ids) for text in texts])
 
 
 def each_token(model: Checkpoint, texts: Sequence[Reading]) -> Floats:
@@ -99,16 +107,6 @@ def each_token(model: Checkpoint, texts: Sequence[Reading]) -> Floats:
 
 def _apart(rows: NDArray[Any], lengths: Sequence[int]) -> list[NDArray[Any]]:
     return np.split(rows, np.cumsum(lengths)[:-1]) if lengths else []
-
-
-def sparse(
-    model: Checkpoint, texts: Prompt | Iterable[Prompt], truncate: Truncate
-) -> dict[int, float] | list[dict[int, float]]:
-    several = arguments.prompts("texts", texts)
-    given = [reading(model, text) for text in ([texts] if several is None else several)]
-    check_cut(model, given, truncate)
-    found = weights(model, given)
-    return found[0] if several is None else found
 
 
 def weights(model: Checkpoint, texts: Sequence[Reading]) -> list[dict[int, float]]:

@@ -228,10 +228,12 @@ class Model(Writer):
         (ColBERT) an array [tokens][n] for each text. Errors: it does not say how.
 
         dimensions: the first numbers alone, of length 1 again where vectors have it. quantize:
-        "int8", each vector by its own largest number; "ubinary", a bit a number, eight to a byte;
-        "binary", the same as int8. late_chunking: the texts are parts of one, which is read whole.
-        truncate: whether a text that is too long is cut (True) or refused (False); None cuts and
-        warns once."""
+        "int8", each vector by its own largest number, which a cosine does not see
+        (sentence-transformers scales dimensions by many vectors, so its numbers are others);
+        "ubinary", a bit a number, eight to a byte; "binary", the same as int8: both as
+        sentence-transformers packs them. late_chunking: the texts are parts of one, which is read
+        whole. truncate: whether a text that is too long is cut (True) or refused (False); None
+        cuts and warns once."""
         return vectors.embed(self, texts, dimensions, quantize, late_chunking, truncate)
 
     def token_vectors(
@@ -240,7 +242,7 @@ class Model(Writer):
         """A vector for each token of a text, float32 [tokens][n_embd], special tokens' too, or a
         list of these: what embed would give for a text of that token's hidden state alone.
         truncate: as in embed."""
-        return vectors.token_vectors(self, texts, truncate)
+        return vectors.of_each(self, texts, truncate, vectors.token_vectors)
 
     def sparse(
         self, texts: Prompt | Iterable[Prompt], truncate: bool | None = None
@@ -248,7 +250,7 @@ class Model(Writer):
         """The weights of a text's words by the head for masked words (SPLADE), {id: weight}, the
         largest first, or a list of these: the most over the text's tokens of log(1 + relu(logit)).
         truncate: as in embed. Errors: no such head."""
-        return vectors.sparse(self, texts, truncate)
+        return vectors.of_each(self, texts, truncate, vectors.weights)
 
     @overload
     def classify(self, texts: Prompt | Pair, truncate: bool | None = None) -> list[Label]: ...

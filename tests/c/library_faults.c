@@ -202,8 +202,10 @@ static bool embed(Scene *x) {
     long n = heads_text_ids(x->model, x->tokenizer, "the quick fox", 13, &x->ids, &err);
     if (n < 0) return false;
     heads_text texts[] = {{.ids = x->ids, .n = (int)n}, {.ids = x->ids, .n = (int)n}};
-    heads_workspace_options options = {.n_threads = 1};
-    if (heads_embed(x->model, &options, texts, 2, vectors, &err)) return false;
+    heads_workspace_options options = {.threads_of = x->w};
+    if (heads_embed(x->model, &options, texts, 1, vectors, &err) ||
+        heads_embed(x->model, &options, texts, 2, vectors, &err))
+        return false;
     note((const char *)vectors, 2 * sizeof *vectors * (size_t)heads_model_shape(x->model).n_embd);
     return true;
 }

@@ -9,6 +9,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import checkpoints
 import documents
 import numpy as np
 import pytest
@@ -184,6 +185,61 @@ def test_rank_says_what_it_cut(run, tmp_path):
         (tmp_path / "lines").write_text("a\n" + "b " * n + "\n")
         done = run(path, "--rank", "ab", "-f", tmp_path / "lines")
         assert done.returncode == 0 and ("; 1 cut at" in done.stderr) == cut
+
+
+# ---- what is kept from call to call ----
+
+
+def test_a_workspace_is_kept(encoder, model):
+    """Of the same bits, whatever ran in it before; and no page is new to a text that is no longer."""
+    resource = pytest.importorskip("resource")
+
+    def faults(text: str) -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(50):
+            model.embed(text)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    alone = {}
+    for text in TEXTS:
+        with heads.Model(encoder, threads=1) as other:
+            alone[text] = other.embed(text, truncate=True)
+    for chunk in (128, 3, 128, 64):
+        model.chunk = chunk
+        for text in [*TEXTS, *TEXTS[::-1]]:
+            assert np.array_equal(model.embed(text, truncate=True), alone[text])
+    model.embed(["a", "b c", LONG], truncate=True)
+    assert faults("hello") < 50
+
+
+SIZE = """
+import sys, heads
+
+def pages():
+    return int(open("/proc/self/statm").read().split()[0])
+
+with heads.Model(sys.argv[1], threads=1) as model:
+    texts = [[5] * 4096] + [[i] for i in range(5, 205)]
+    few, before = model.embed(texts[1:]), pages()
+    print((few == model.embed(texts)[1:]).all(), pages() - before << 12)
+    model.chunk, before = 1 << 16, pages()
+    print((few == model.embed(texts)[1:]).all(), pages() - before << 12)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_what_is_kept_has_bounds(tmp_path):
+    """Sequences are given back where their texts could be long, and buffers of large passes."""
+    meta, tensors = checkpoints.parse(checkpoints.random_model(context=4096))
+    meta["model.pooling"] = test_classes.ints(1)
+    (tmp_path / "model.bin").write_bytes(checkpoints.build(meta, tensors))
+    done = subprocess.run(
+        [sys.executable, "-c", SIZE, "model.bin"],
+        cwd=tmp_path, env=PYTHONPATH, capture_output=True, text=True,
+    )  # fmt: skip
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [same for same, _ in lines] == ["True"] * 2, done.stderr
+    assert 1 << 24 < int(lines[0][1]) < 66 << 20 and int(lines[1][1]) < 1 << 20, lines
 
 
 @pytest.mark.parametrize("example", documents.python_blocks(ROOT / "docs" / "encoders.md"))

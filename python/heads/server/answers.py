@@ -113,23 +113,36 @@ def _reading_of(model: Model, text: str | list[int]) -> Reading:
     return with_special(model, model.text_ids(text))
 
 
-class VectorAnswer(ReadAnswer):
-    """Vectors of texts, or of the parts of one."""
+class TextAnswer(ReadAnswer):
+    """What is read out of each text by itself."""
+
+    kind: str
 
     def __init__(self, engine: Engine, request: VectorRequest):
-        if engine.no_vectors:
-            raise InputError(engine.no_vectors)
-        model = engine.model
+        refusal = engine.refusals[self.kind]
+        if refusal:
+            raise InputError(refusal)
+        texts = self.readings(engine.model, request)
+        super().__init__(engine, texts, self.kind, request.truncate)
+        self.request = request
+
+    def readings(self, model: Model, request: VectorRequest) -> list[Reading]:
+        return [_reading_of(model, text) for text in request.texts]
+
+
+class VectorAnswer(TextAnswer):
+    """Vectors of texts, or of the parts of one."""
+
+    kind = "vectors"
+
+    def readings(self, model: Model, request: VectorRequest) -> list[Reading]:
         if model.shape.token_vectors:
             raise InputError("this model gives each token a vector: ask /pooling")
         if request.dimensions and request.dimensions > model.shape.vector:
             raise Refused(f"dimensions: vectors have {model.shape.vector}", "dimensions")
         if request.late_chunking:
-            texts = [in_parts(model, request.texts)]
-        else:
-            texts = [_reading_of(model, text) for text in request.texts]
-        super().__init__(engine, texts, "vectors", request.truncate)
-        self.request = request
+            return [in_parts(model, request.texts)]
+        return super().readings(model, request)
 
     def whole(self) -> dict:
         r = self.request
@@ -150,14 +163,10 @@ def _written(vector: np.ndarray, form: str) -> str | list[float]:
     return vector.tolist()
 
 
-class TokenAnswer(ReadAnswer):
+class TokenAnswer(TextAnswer):
     """Vectors of tokens, as vLLM has them."""
 
-    def __init__(self, engine: Engine, request: VectorRequest):
-        if engine.no_vectors:
-            raise InputError(engine.no_vectors)
-        texts = [_reading_of(engine.model, text) for text in request.texts]
-        super().__init__(engine, texts, "tokens", request.truncate)
+    kind = "tokens"
 
     def whole(self) -> dict:
         data = [
@@ -168,16 +177,10 @@ class TokenAnswer(ReadAnswer):
         return {**head, "data": data, **self.head()}
 
 
-class SparseAnswer(ReadAnswer):
+class SparseAnswer(TextAnswer):
     """Weights of words, as text-embeddings-inference has them."""
 
-    field = "inputs"
-
-    def __init__(self, engine: Engine, request: VectorRequest):
-        if engine.no_words:
-            raise InputError(engine.no_words)
-        texts = [_reading_of(engine.model, text) for text in request.texts]
-        super().__init__(engine, texts, "words", request.truncate)
+    kind, field = "words", "inputs"
 
     def whole(self) -> list:
         return [

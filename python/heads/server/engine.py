@@ -68,9 +68,10 @@ class Engine(threading.Thread):
         self.model, self.queue_limit = model, queue
         self.model_name = name or Path(model.path).name.removesuffix(".bin")
         self.batch, self.vectors = Batch(model, parallel, keep=parallel), VectorQueue(model)
-        # Why the model gives no vectors, and no weights of words, if it gives none.
-        self.no_vectors = _why_not(model.embed, [])
-        self.no_words = _why_not(model.sparse, [[0]])
+        # Why the model does not give what VectorJob.kind names, if it does not.
+        no_vectors = _why_not(model.embed, [])
+        self.refusals = {"vectors": no_vectors, "tokens": no_vectors}
+        self.refusals["words"] = _why_not(model.sparse, [[0]])
         self.listeners: dict[AnyJob, Callable[[], None]] = {}
         self.quiet: dict[AnyJob, bool] = {}  # not `each`: whether its first token was told
         self.bell: Bell | None = None
