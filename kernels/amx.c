@@ -167,7 +167,7 @@ INLINE void unpack(Piece *piece, const Tile *tile, BlockForm form) {
     for (size_t b = 0; b < n; b++) {
         UNROLL for (size_t g = 0; g < 8; g += 2) {
             Bytes v[2];
-            load_groups(v, w + b * block_bytes, (int)g, form);
+            load_groups(v, w + b * block_bytes, (int)g, form, form.numbers);
             UNROLL for (size_t i = 0; i < 2; i++)
                 _mm512_store_si512(piece->w[b][b % 2 * 8 + g + i],
                                    _mm512_xor_si512(v[i], _mm512_set1_epi8(-128)));

@@ -212,9 +212,10 @@ INLINE void tile_bf16(const Tile *tile, int P, int T, bool ahead) {
 INLINE bool plain_codes(BlockForm form) { return form.bits < 8 && !form.numbers; }
 
 // Groups g and g + 1, of four columns each, of a block that begins at w.
-INLINE void load_groups(Bytes v[2], const uint8_t *w, int g, BlockForm form) {
+INLINE void load_groups(Bytes v[2], const uint8_t *w, int g, BlockForm form,
+                        const int8_t *numbers) {
     if (form.bits == 8) v_load_q8(v, w + 64 * g);
-    else if (form.numbers) v_load_q4(v, w + 32 * g, form.numbers);
+    else if (form.numbers) v_load_q4(v, w + 32 * g, numbers);
     else v_load_codes(v, w + 32 * g, w + 256, g, form.bits);
 }
 
@@ -244,6 +245,7 @@ INLINE void add_products(Floats sum[MAX_P][MAX_T], const Tile *tile, BlockForm f
     const size_t at = tile->row * x->blocks + b, block_bytes = code_bytes(form);  // at: of x
     const size_t at_part = at * (size_t)parts + (size_t)part, apart = x->blocks * (size_t)parts;
     const int n_groups = 8 / parts, first = part * n_groups;
+    const int8_t *numbers = form.kept ? tile->numbers : form.numbers;  // kept ones share loops
     Ints total[MAX_P][MAX_T];
     UNROLL for (int t = 0; t < T; t++)
         UNROLL for (int p = 0; p < P; p++)
@@ -261,7 +263,7 @@ INLINE void add_products(Floats sum[MAX_P][MAX_T], const Tile *tile, BlockForm f
             const uint8_t *w = tile->w + (size_t)p * tile->panel_stride + b * block_bytes;
             if (PREFETCHES && form.bits == 4 && T == 1)
                 __builtin_prefetch(w + 32 * g + SOON, 0, 3);
-            load_groups(v[p], w, g, form);
+            load_groups(v[p], w, g, form, numbers);
         }
         UNROLL for (int i = 0; i < 2; i++)
             UNROLL for (int t = 0; t < T; t++) {
@@ -297,7 +299,6 @@ INLINE void add_minima(Floats sum[MAX_P][MAX_T], const Tile *tile, BlockForm for
 INLINE void tile_blocks(const Tile *tile, BlockForm form, int P, int T, bool ahead) {
     const int parts = form.kept ? 2 : 1;
     Floats sum[MAX_P][MAX_T];
-    form.numbers = tile->numbers;
     load_sums(sum, tile, P, T);
     for (size_t b = tile->from; b < tile->to; b++) {
         UNROLL for (int part = 0; part < parts; part++)
