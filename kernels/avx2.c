@@ -166,6 +166,20 @@ INLINE Ints v_dot(Ints sum, Bytes w, const int8_t *x) {
     __m256i a = set1_32(x);
     return (Ints){dot4(sum.a, w.a, a), dot4(sum.b, w.b, a)};
 }
+#ifndef AVX_VNNI
+#define v_dot_numbers v_dot_numbers
+// |x| times w with the sign of x, where w is no -128, whose sign cannot change.
+INLINE __m256i dot_numbers(__m256i sum, __m256i w, __m256i x) {
+    __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(x), _mm256_sign_epi8(w, x));
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    __asm__("" : "+x"(sum));
+    return sum;
+}
+INLINE Ints v_dot_numbers(Ints sum, Bytes w, const int8_t *x) {
+    __m256i a = set1_32(x);
+    return (Ints){dot_numbers(sum.a, w.a, a), dot_numbers(sum.b, w.b, a)};
+}
+#endif
 INLINE Floats v_dot_end(Ints sum) {
     return (Floats){_mm256_cvtepi32_ps(sum.a), _mm256_cvtepi32_ps(sum.b)};
 }

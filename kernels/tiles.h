@@ -21,6 +21,7 @@
 //                                  and sum + the products of pairs in the processor's own rounding
 //   v_dot_start, v_dot, v_dot_end  offset + the sum of products of 4, then as float; an instruction
 //                                  set that takes the weights signed ignores the offset
+//   v_dot_numbers                  v_dot of one row and of weights above -128; may be left out
 //   v_start(n)                     n in every lane
 //   v_dot_codes(sum, w, x)         sum + the products of two groups of codes
 //   PREFETCHES                     0: it has no prefetches, but read_ahead(p), which a tile of one
@@ -41,6 +42,9 @@
 #include "blocks.h"
 #include "lanes.h"
 
+#ifndef v_dot_numbers
+#define v_dot_numbers v_dot
+#endif
 #ifndef PREFETCHES
 #define PREFETCHES 1
 #endif
@@ -255,6 +259,7 @@ INLINE void add_products(Floats sum[MAX_P][MAX_T], const Tile *tile, BlockForm f
         UNROLL for (int p = 0; p < P; p++)
             prefetch(scales_of(tile->w + (size_t)p * tile->panel_stride, form, tile->n_steps, b),
                      tile->ahead, 64);
+    Ints (*const dot)(Ints, Bytes, const int8_t *) = T == 1 && form.numbers ? v_dot_numbers : v_dot;
     UNROLL for (int g = first; g < first + n_groups; g += 2) {
         Bytes v[MAX_P][2];
         const size_t at_g = b * block_bytes + (size_t)g * block_bytes / 8;
@@ -269,7 +274,7 @@ INLINE void add_products(Floats sum[MAX_P][MAX_T], const Tile *tile, BlockForm f
             UNROLL for (int t = 0; t < T; t++) {
                 const int8_t *a = x->q + (at + (size_t)t * x->blocks) * BLOCK + 4 * (g + i);
                 UNROLL for (int p = 0; p < P; p++)
-                    if (!plain_codes(form)) total[p][t] = v_dot(total[p][t], v[p][i], a);
+                    if (!plain_codes(form)) total[p][t] = dot(total[p][t], v[p][i], a);
                     else if (i == 0) total[p][t] = v_dot_codes(total[p][t], v[p], a);
             }
     }
