@@ -137,7 +137,10 @@ static inline void dots(int32_t out[8], const int16_t *x, int x_step, const int1
 }
 
 #define ONE_CHAINS 2  // registers hold both
-#ifndef INCLUDED
+#ifdef INCLUDED
+#define WEIGHTS_TILES(body, P, T) BORROWED_TILES(avx512_##body, body, P, T)
+#else
+#define WEIGHTS_TILES(body, P, T) LENT_TILES(avx512_##body, body, P, T)
 // Processors without bf16 are Intel's. On Ice Lake, decode is 5 to 19 % faster with these.
 #define FORESEEN (1 << 10)
 #define AHEAD_TO 3

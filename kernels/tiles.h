@@ -560,16 +560,30 @@ INLINE void int_mix_rows(float *out, size_t dim, const IntMixTile *tile, int n, 
     TILES_##T(K, body, P, Args)                                                                    \
     static void (*const body##_by##P[MAX_T])(const Args *) = {NAMES_##T(body##_by##P)};
 
+// The tiles of a product: of types of the engine's own, and of weights alone. Those of a file that
+// others include may be lent to them, since they take long to compile.
+#define OWN_TILES(body, P, T) TILES(TILE, body, P, T, Tile)
+#ifndef WEIGHTS_TILES
+#define WEIGHTS_TILES(body, P, T) TILES(WEIGHTS_TILE, body, P, T, Tile)
+#endif
+#define BORROWED_TILES(lent, body, P, T)                                                           \
+    extern TileFn *const lent##_by##P[MAX_T];                                                      \
+    static TileFn *const *const body##_by##P = lent##_by##P;
+#define LENT_TILES(lent, body, P, T)                                                               \
+    BORROWED_TILES(lent, body, P, T)                                                               \
+    TILES_##T(WEIGHTS_TILE, body, P, Tile)                                                         \
+    TileFn *const lent##_by##P[MAX_T] = {NAMES_##T(body##_by##P)};
+
 // The tiles of P panels, unless P is 1.
-#define WIDE_1(K, body, T)
-#define WIDE_2(K, body, T) TILES(K, body, 2, T, Tile)
-#define WIDE_4(K, body, T) TILES(K, body, 4, T, Tile)
+#define WIDE_1(MAKE, body, T)
+#define WIDE_2(MAKE, body, T) MAKE(body, 2, T)
+#define WIDE_4(MAKE, body, T) MAKE(body, 4, T)
 
 // The loops of products in tiles of up to P panels x T rows; a step is `step` k, and `piece` steps
 // make about 12 KB of activations.
-#define LOOPS(K, name, P, T, step, piece)                                                          \
-    TILES(K, tile_##name, 1, T, Tile)                                                              \
-    WIDE_##P(K, tile_##name, T)                                                                    \
+#define LOOPS(MAKE, name, P, T, step, piece)                                                       \
+    MAKE(tile_##name, 1, T)                                                                        \
+    WIDE_##P(MAKE, tile_##name, T)                                                                 \
     static void tile_##name##_one(const Tile *tile) { tile_##name(tile, ONE_P, 1, true); }         \
     static void walk_##name(float *out, size_t out_stride, const uint8_t *panels,                  \
                             size_t panel_stride, int n_panels, int n_in, const Rows *x,            \
@@ -589,19 +603,19 @@ INLINE void int_mix_rows(float *out, size_t dim, const IntMixTile *tile, int n, 
                      numbers);                                                                     \
     }
 #define MATMUL(name, P, T, step, piece)                                                            \
-    LOOPS(TILE, name, P, T, step, piece)                                                           \
+    LOOPS(OWN_TILES, name, P, T, step, piece)                                                      \
     MATMUL_BY(name, name, NULL)
 
 // Those of all types of blocks.
-#define MATMUL_LOOPS(K, name, dtype, P, T)                                                         \
-    LOOPS(K, name, P, T, BLOCK, 64)                                                                \
+#define MATMUL_LOOPS(MAKE, name, dtype, P, T)                                                      \
+    LOOPS(MAKE, name, P, T, BLOCK, 64)                                                             \
     MATMUL_BY(name, name, BLOCK_FORMS[dtype].numbers)
-#define MATMUL_WEIGHTS(name, dtype, P, T) MATMUL_LOOPS(WEIGHTS_TILE, name, dtype, P, T)
-#define MATMUL_RARE(name, dtype) MATMUL_LOOPS(WEIGHTS_TILE, name, dtype, 1, 2)
+#define MATMUL_WEIGHTS(name, dtype, P, T) MATMUL_LOOPS(WEIGHTS_TILES, name, dtype, P, T)
+#define MATMUL_RARE(name, dtype) MATMUL_LOOPS(WEIGHTS_TILES, name, dtype, 1, 2)
 #define MATMUL_BORROWED(name, dtype, loops) MATMUL_BY(name, loops, BLOCK_FORMS[dtype].numbers)
 #define MATMUL_BLOCKS(P, T)                                                                        \
-    MATMUL_LOOPS(TILE, q8, Q8, P, T)                                                               \
-    MATMUL_LOOPS(TILE, q4, Q4, P, T)                                                               \
+    MATMUL_LOOPS(OWN_TILES, q8, Q8, P, T)                                                          \
+    MATMUL_LOOPS(OWN_TILES, q4, Q4, P, T)                                                          \
     EACH_WEIGHTS(MATMUL_WEIGHTS, P, T)                                                             \
     EACH_RARE(MATMUL_RARE)                                                                         \
     EACH_BORROWER(MATMUL_BORROWED)
