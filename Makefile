@@ -460,7 +460,7 @@ venv: .venv/ready
 	@rm -f $@
 	@python3 -m venv .venv || { echo 'make: "python3 -m venv .venv" failed; install Python 3.9' \
 	    'or later with its venv module (Debian, Ubuntu: apt-get install python3-venv)' >&2; exit 1; }
-	@.venv/bin/python -m pip --disable-pip-version-check install \
+	@.venv/bin/python -m pip --disable-pip-version-check install --no-compile \
 	    -r requirements.txt -r tests/requirements.txt || \
 	    { echo 'make: pip could not install requirements.txt and tests/requirements.txt;' \
 	    'its message is above' >&2; exit 1; }

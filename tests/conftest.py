@@ -56,6 +56,25 @@ def in_part(share: int):
     return pytest.mark.in_part(share)
 
 
+# Files whose tests take a second each and more.
+BY_TURNS = {
+    "test_bad_files",
+    "test_batch",
+    "test_bench",
+    "test_bundled",
+    "test_cache",
+    "test_calibrate",
+    "test_container",
+    "test_gguf",
+    "test_heads",
+    "test_limits",
+    "test_mixtures",
+    "test_plan",
+    "test_tokenizer",
+    "test_wordpiece",
+}
+
+
 def pytest_configure(config) -> None:
     config.addinivalue_line(
         "markers", "in_part(share): make test draws one in `share` of the cases"
@@ -88,13 +107,17 @@ def run_command(*args: object, **options) -> subprocess.CompletedProcess:
 
 def pytest_collection_modifyitems(items) -> None:
     """HEADS_CASES=N:SEED takes of each test an Nth of its cases, but one at least, by chance, and
-    in_part takes less of some. Every worker of pytest's draws the same."""
+    in_part takes less of some. A run of all tests takes a third of those in BY_TURNS. Every worker
+    of pytest's draws the same."""
     least, _, seed = os.environ.get("HEADS_CASES", "1:").partition(":")
     of_test: dict[str, list] = {}
     for item in items:
         of_test.setdefault(item.nodeid.partition("[")[0], []).append(item)
     rng, taken = random.Random(seed or SEED), set()
-    for cases in of_test.values():
+    by_turns = BY_TURNS if len(of_test) > 1000 and not ALL else ()
+    for name, cases in of_test.items():
+        if Path(name.partition("::")[0]).stem in by_turns and rng.randrange(3):
+            continue
         mark = None if ALL else cases[0].get_closest_marker("in_part")
         usual = 1 if ALL or len(cases) < 6 else 2 if len(cases) < 12 else 3
         share = max(int(least), mark.args[0] if mark else usual)
