@@ -114,7 +114,7 @@ def pytest_collection_modifyitems(items) -> None:
     for item in items:
         of_test.setdefault(item.nodeid.partition("[")[0], []).append(item)
     rng, taken = random.Random(seed or SEED), set()
-    by_turns = BY_TURNS if len(of_test) > 1000 and not ALL else ()
+    by_turns = BY_TURNS if len(of_test) > 800 and not ALL else ()
     for name, cases in of_test.items():
         if Path(name.partition("::")[0]).stem in by_turns and rng.randrange(3):
             continue
