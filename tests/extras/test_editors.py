@@ -13,6 +13,7 @@ from conftest import STORIES, Server
 from test_tools import TEMPLATES, TOOLS
 
 QUESTION = [{"role": "user", "content": "what is it?"}]
+CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture(scope="module")
@@ -140,3 +141,168 @@ def test_zed(http):
     body |= {"max_completion_tokens": 9, "parallel_tool_calls": False, "prompt_cache_key": "a"}
     del body["max_tokens"]
     assert events(http, "/v1/chat/completions", body)
+
+
+# What else they send: who and when, then the path and the body, and headers of their own.
+CALL = {"id": "c", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+SAID = {"role": "tool", "tool_call_id": "c", "content": "noon"}
+STREAM = {"stream": True, "stream_options": {"include_usage": True}}
+PARTS = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+OPEN_WEBUI = {
+    "X-OpenWebUI-User-Name": "A%20B",
+    "X-OpenWebUI-User-Id": "1",
+    "X-OpenWebUI-User-Email": "a@example.org",
+    "X-OpenWebUI-User-Role": "admin",
+    "X-OpenWebUI-Chat-Id": "2",
+}
+OPENAI_PYTHON = {
+    "User-Agent": "OpenAI/Python 2.20.0",
+    "X-Stainless-Lang": "python",
+    "X-Stainless-Async": "false",
+    "X-Stainless-Raw-Response": "true",
+    "x-stainless-retry-count": "0",
+    "x-stainless-read-timeout": "600.0",
+}
+QWEN_STOPS = "endoftext fim_prefix fim_middle fim_suffix fim_pad repo_name file_sep im_start im_end"
+ALSO = {
+    "Open WebUI, after its tools ran": (
+        CHAT,
+        {
+            "messages": [
+                *QUESTION,
+                {"role": "assistant", "content": "", "tool_calls": [{**CALL, "index": 0}]},
+                SAID,
+            ],
+            "tools": TOOLS,
+            "stream": True,
+            "temperature": 0.7,
+            "top_k": 40,
+            "repeat_penalty": 1.1,
+            "chat_template_kwargs": {"enable_thinking": False},  # of its custom parameters
+        },
+        OPEN_WEBUI,
+    ),
+    "Continue, an agent's turn": (
+        CHAT,
+        {
+            "messages": [
+                {"role": "system", "content": "Be brief."},
+                *QUESTION,
+                {"role": "assistant", "content": " ", "tool_calls": [CALL]},
+                SAID,
+            ],
+            "tools": [{**x, "function": {**x["function"], "strict": False}} for x in TOOLS],
+            "parallel_tool_calls": False,
+            **STREAM,
+        },
+        {"api-key": "k", "x-api-key": "k"},
+    ),
+    "Continue, an edit": (
+        CHAT,
+        {
+            "messages": QUESTION,
+            "prediction": {"type": "content", "content": "a"},
+            "stop": ["```"],
+            **STREAM,
+        },
+        {},
+    ),
+    "Continue, as one types": (
+        "/v1/completions",
+        {
+            "prompt": "<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>",
+            "stop": [*(f"<|{x}|>" for x in QWEN_STOPS.split()), "/src/", "#- coding: utf-8", "```"],
+            "temperature": 0.01,
+            "stream": True,
+        },
+        {"api-key": "k"},
+    ),
+    "aider, an edit": (
+        CHAT,
+        {
+            "messages": [
+                {"role": "system", "content": "Act as an expert."},
+                {"role": "user", "content": "Change it."},
+                {"role": "assistant", "content": "Ok."},
+                *QUESTION,
+            ],
+            "stream": True,
+            "temperature": 0,
+        },
+        OPENAI_PYTHON,
+    ),
+    "aider, a commit's message": (
+        CHAT,
+        {"messages": QUESTION, "stream": False, "temperature": 0},
+        OPENAI_PYTHON,
+    ),
+    "Zed, parts and thoughts": (
+        CHAT,
+        {
+            "messages": [
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": PARTS},
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "reasoning_content": "hm",
+                    "tool_calls": [CALL],
+                },
+                {**SAID, "content": PARTS},
+            ],
+            "tools": TOOLS,
+            "temperature": 1.0,
+            "max_completion_tokens": 9,
+            "prompt_cache_key": "a",
+            "reasoning_effort": "medium",
+            **STREAM,
+        },
+        {},
+    ),
+    "Zed, by responses": (
+        "/v1/responses",
+        {
+            "input": [
+                {
+                    "type": "message",
+                    "role": "user",
+                    "content": [{"type": "input_text", "text": "a"}],
+                },
+                {
+                    "type": "message",
+                    "role": "assistant",
+                    "content": [{"type": "output_text", "text": "b", "annotations": []}],
+                },
+                {"type": "function_call", "call_id": "c", "name": "now", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "c", "output": "noon"},
+            ],
+            "tools": [{"type": "function", **x["function"]} for x in TOOLS],
+            "tool_choice": "auto",
+            "parallel_tool_calls": True,
+            "store": False,
+            "include": ["reasoning.encrypted_content"],
+            "reasoning": {"effort": "low", "summary": "auto"},
+            "max_output_tokens": 9,
+            "prompt_cache_key": "a",
+            "stream": True,
+        },
+        {},
+    ),
+}
+
+
+def test_what_else_they_send(http):
+    for name, (path, body, headers) in ALSO.items():
+        limit = {} if "max_" in str(body) else {"max_tokens": 9}
+        body = {"model": "m", **limit, **body}
+        answer = http.post(path, json=body, headers=headers)
+        assert answer.status_code == 200, (name, answer.text)
+        if not body["stream"]:
+            assert answer.json()["choices"][0]["message"]["content"], name
+            continue
+        lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
+        found = [json.loads(line) for line in lines if line != "[DONE]"]
+        assert not [x for x in found if x.get("error")], (name, found)
+        ends = [c.get("finish_reason") for x in found for c in x.get("choices") or ()]
+        last = found[-1].get("type", "").startswith("response.") or any(ends)
+        assert last, (name, found[-1])
