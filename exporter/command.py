@@ -10,6 +10,7 @@ import sys
 from difflib import get_close_matches
 
 from . import cache, plan
+from .adapters.adapter import with_scale
 from .assemble import pool_kv_heads
 from .checkpoint import KEEP, Stats, entries, output_file
 from .convert import convert, open_model, refuse_overwriting
@@ -59,6 +60,8 @@ def report(model: Model, args: argparse.Namespace, stats: Stats) -> None:
             f"would have {stats.file_bytes:,}: {what}"
         )
         return
+    if model.adapters:
+        print(f"merged: {model.adapters}")
     print(f"{args.out}: {stats.file_bytes:,} bytes, {what}")
     if args.dtype == KEEP:
         print(f"kept as {', '.join(sorted(stats.squares))}")
@@ -81,7 +84,7 @@ def run(args: argparse.Namespace) -> None:
     model = (
         open_random(args.random, args.seed)
         if args.random
-        else open_model(args.src, args.tokenizer, args.revision, args.shape_only, say)
+        else open_model(args.src, args.tokenizer, args.revision, args.shape_only, say, args.adapter)
     )
     refuse_overwriting(args.out, model.files)
     args.dtype = args.dtype or ("q8" if args.calibrate is not None else model.dtype)
@@ -142,6 +145,13 @@ def parse(argv: list[str], prog: str) -> argparse.Namespace:
         "line each; takes minutes, and needs `make lib`",
     )
     parser.add_argument(
+        "--adapter",
+        action="append",
+        metavar="DIR[:SCALE]",
+        help="merge an adapter (LoRA and its kin) of peft, a folder or a hub id, or of a .gguf; "
+        "several add up; without SRC, into the base that it names",
+    )
+    parser.add_argument(
         "--kv-heads",
         type=int,
         metavar="N",
@@ -185,10 +195,17 @@ def parse(argv: list[str], prog: str) -> argparse.Namespace:
         parser.error("--cached: give SRC alone")
     if args.cached and args.src:
         return args
-    if args.random and args.out is None:  # OUT alone
+    if (args.random or args.adapter) and args.out is None:  # OUT alone
         args.src, args.out = None, args.src
-    if bool(args.src) == bool(args.random) or not args.out:
+    known = bool(args.random) or bool(args.adapter) and not args.src
+    if bool(args.src) == known or not args.out:
         parser.error("give SRC and OUT, or --random SHAPE and OUT")
+    if args.adapter and (args.random or args.shape_only):
+        parser.error("--adapter: there are no trained weights to change")
+    try:
+        args.adapter = [with_scale(given) for given in args.adapter or ()]
+    except ExportError as error:
+        parser.error(str(error))
     if args.random and args.tokenizer:
         parser.error("--tokenizer: random weights have none")
     if args.random and args.revision:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 from typing import Callable, Mapping, Sequence
 
+import numpy as np
+
+from .adapters.adapter import Adapter
+from .adapters.open import Given, find_base, open_adapters
 from .bars import Progress, bar
 from .checkpoint import (
     KEEP,
@@ -39,22 +43,57 @@ from .templates.jinja import chat_template, left_out
 from .tensor import ExportError, Tensor
 from .tokenizers.added_tokens import named_tokens
 from .tokenizers.classes import gives_types
-from .tokenizers.files import tokenizer_metadata
+from .tokenizers.files import find_tokenizer, named_eos, tokenizer_metadata
 from .tokenizers.metadata import check_rows
+from .tokenizers.vocabulary import Vocabulary
 
 VERSION = "1"
 BETWEEN, SECOND_TYPE = "tokenizer.between", "tokenizer.second_type"
 
 
 def open_model(
-    src: str,
+    src: str | None,
     tokenizer: str | None,
     revision: str | None,
     shape_only: bool,
     say: Callable[[str], None] = lambda sentence: None,
+    adapters: Given = (),
 ) -> Model:
     """Opens a directory, a GGUF or llama2.c file, or a hub id, which is downloaded first, after
-    `say` has said so. A shape needs only config.json, or the header. Errors: ExportError."""
+    `say` has said so, and merges adapters into it; src None: the base that the first of them names.
+    A shape needs only config.json, or the header. Errors: ExportError."""
+    opened = open_adapters(adapters, say)
+    if src is None:
+        src, named = find_base(adapters, say)
+        revision = revision or named
+    model = _open(src, tokenizer, revision, shape_only, say, opened)
+    for adapter in opened:
+        model.files += adapter.files
+        if adapter.directory:
+            _take_tokenizer(model, adapter)
+    model.adapters = ", ".join(one.described for one in opened)
+    return model
+
+
+def _take_tokenizer(model: Model, adapter: Adapter) -> None:
+    """An adapter's tokenizer and chat template, with which it was trained, in the place of the
+    base's, whose ends of texts still end one."""
+    if isinstance(model.tokenizer, Vocabulary):
+        model.more_eos = model.tokenizer.eos
+    elif model.directory and not model.more_eos:
+        model.more_eos = named_eos(model.directory)
+    model.directory, model.tokenizer = adapter.directory, find_tokenizer(adapter.directory)
+    model.remarks.append(f"the tokenizer and the chat template are those of {adapter.path}")
+
+
+def _open(
+    src: str,
+    tokenizer: str | None,
+    revision: str | None,
+    shape_only: bool,
+    say: Callable[[str], None],
+    adapters: Sequence[Adapter],
+) -> Model:
     if tokenizer and not os.path.isfile(src):
         raise ExportError(
             "--tokenizer is for llama2.c files; a Hugging Face checkpoint holds its own tokenizer"
@@ -65,8 +104,15 @@ def open_model(
         src = model_in(src) or src
     if is_manifest(src):
         src = blob_of(src)
+    gguf = os.path.isfile(src) and is_gguf(src)
+    other = next((one for one in adapters if one.architecture and not gguf), None)
+    if other:
+        raise ExportError(
+            f"{other.path} is an adapter for a GGUF file, and {src} is none: name the base's file, or "
+            "as the adapter the folder that it was made from"
+        )
     if os.path.isdir(src):
-        return open_directory(src, os.path.basename(os.path.abspath(src)), shape_only)
+        return open_directory(src, os.path.basename(os.path.abspath(src)), shape_only, adapters)
     if os.path.exists(src):
         refuse_pointer(src)
         if src.endswith(".safetensors"):
@@ -74,17 +120,18 @@ def open_model(
                 f"{src} holds tensors alone; name the directory that holds it, config.json and the "
                 "tokenizer"
             )
-        gguf = is_gguf(src)
         if gguf and tokenizer:
             raise ExportError(
                 "--tokenizer is for llama2.c files; a GGUF file holds its own tokenizer"
             )
-        return open_gguf(src, shape_only) if gguf else open_llama2c(src, tokenizer)
+        if adapters and not gguf:
+            raise ExportError(f"{src}: a llama2.c file takes no adapter")
+        return open_gguf(src, shape_only, adapters) if gguf else open_llama2c(src, tokenizer)
     if is_hub_id(src):
         which = f"its revision {revision}" if revision else "it"
         say(f"{src} is no file or directory here: downloading {which} from the hub")
         name = f"{src}@{revision}" if revision else src
-        return open_directory(download(src, revision, shape_only), name, shape_only)
+        return open_directory(download(src, revision, shape_only), name, shape_only, adapters)
     raise ExportError(f"{src}: no such file or directory, and not a hub id such as org/name")
 
 
@@ -118,6 +165,9 @@ def text_metadata(model: Model) -> dict[str, object]:
     meta: dict[str, object] = {}
     if model.tokenizer:
         meta.update(tokenizer_metadata(model.tokenizer, model.family not in ENCODERS))
+        if model.more_eos:
+            own = np.asarray(meta.get("tokenizer.eos", []), np.int32)
+            meta["tokenizer.eos"] = np.union1d(own, model.more_eos).astype(np.int32)
         meta.update(_pairs(model, meta.pop(BETWEEN, None), meta.pop(SECOND_TYPE, None)))
         model.remarks += check_rows(meta, model.knobs.source_vocab or model.knobs.vocab_size)
         if model.knobs.source_layers:
@@ -144,14 +194,16 @@ def metadata(model: Model, dtype: str, shape_only: bool) -> dict[str, object]:
         "info.family": model.family,
         "info.dtype": dtype,
         "info.exporter": f"heads.c export.py {VERSION}",
+        **({"info.adapters": model.adapters} if model.adapters else {}),
     }
 
 
-def dequantized(tensors: Mapping[str, Tensor]) -> list[str]:
+def dequantized(tensors: Mapping[str, Tensor], adapters: str) -> list[str]:
     """A remark on matrices whose numbers no type of the engine keeps, if there are any."""
     found = [n for n, t in tensors.items() if dtype_of(n, t, KEEP) == "f16" != t.stored]
     more = f" and {len(found) - 1} more" if found[1:] else ""
-    return [f"{found[0]}{more} cannot be kept as stored: rounded to f16"] if found else []
+    why = ", some because an adapter has changed them" if adapters else ""
+    return [f"{found[0]}{more} cannot be kept as stored{why}: rounded to f16"] if found else []
 
 
 def convert(
@@ -172,7 +224,7 @@ def convert(
         )
     meta = metadata(model, dtype, shape_only)
     if dtype == KEEP:
-        model.remarks += dequantized(model.tensors)
+        model.remarks += dequantized(model.tensors, model.adapters)
     for remark in model.remarks:
         note(remark)
     rounding = rounding or rounding_of(dtype)
@@ -212,6 +264,7 @@ def _calibrated(model: Model, out: str, meta, rounding: Rounding, progress: Prog
     key = fingerprint(
         files,
         source=model.name,
+        adapters=model.adapters,
         exporter=VERSION,
         text=rounding.text is not None,
         heads=model.knobs.n_kv_heads,

@@ -16,7 +16,8 @@ class Model:
     `tokenizer` is what tokenizer_metadata takes, None if there is no tokenizer;
     `remarks` are for the user; `template` is the chat template, and
     `special_tokens` those that it knows by name, if no directory holds them; `dtype` is what it is
-    written in, if nobody says otherwise."""
+    written in, if nobody says otherwise; `adapters` says which were merged, for people;
+    `more_eos` are ids that end a text besides the tokenizer's."""
 
     name: str
     family: str
@@ -29,3 +30,5 @@ class Model:
     template: str | None = None
     special_tokens: dict[str, str] = field(default_factory=dict)
     dtype: str = "q8"
+    adapters: str = ""
+    more_eos: list[int] = field(default_factory=list)

@@ -178,8 +178,15 @@ def text_model(config: dict, tensors: dict[str, Tensor]) -> tuple[dict, dict[str
     outer.finish()
     found = Tensors()
     for name, tensor in tensors.items():
-        if name.startswith(OTHER_TOWERS):
-            continue
-        old = next((prefix for prefix in PREFIXES if name.startswith(prefix)), "")
-        found[PREFIXES.get(old, "") + name[len(old) :]] = tensor
+        of_text = text_name(name)
+        if of_text:
+            found[of_text] = tensor
     return text, found
+
+
+def text_name(name: str) -> str | None:
+    """What the text model calls a tensor of the whole; None if it is for pictures or sounds."""
+    if name.startswith(OTHER_TOWERS):
+        return None
+    old = next((prefix for prefix in PREFIXES if name.startswith(prefix)), "")
+    return PREFIXES.get(old, "") + name[len(old) :]

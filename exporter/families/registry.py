@@ -10,8 +10,10 @@ q, k and v, `ffn_gate_up` one of gate and up, one below the other."""
 
 from __future__ import annotations
 
-from typing import Callable, Optional
+from typing import Callable, Optional, Sequence
 
+from ..adapters.adapter import Adapter
+from ..adapters.merge import merge_checkpoint, widen
 from ..assemble import assemble, hollow
 from ..config import Config
 from ..knobs import Knobs, of_layer
@@ -261,11 +263,12 @@ FAMILIES = {**DECODERS, **ENCODERS, **ENCODER_DECODERS}
 
 
 def canonical(
-    config: dict, tensors: dict[str, Tensor] | None
+    config: dict, tensors: dict[str, Tensor] | None, adapters: Sequence[Adapter] = ()
 ) -> tuple[str, Knobs, dict[str, Tensor], list[str]]:
     """A Hugging Face config and its tensors -> the family, its knobs, the canonical tensors in the
-    order of the file, and remarks for the user. Nothing is read but two embeddings that may be one.
-    tensors None: the canonical ones have no numbers. Errors: ExportError."""
+    order of the file, after the adapters' changes, and remarks for the user. Nothing is read but two
+    embeddings that may be one. tensors None: the canonical ones have no numbers. Errors:
+    ExportError."""
     whole = config
     config, left = text_model(whole, tensors or {})
     c = Config(config)
@@ -289,8 +292,12 @@ def canonical(
     knobs_of, names = FAMILIES[family]
     with c.odd_values():
         dequantize(c, left)
+        widen(adapters, c, left, names)
         knobs = knobs_of(c)
-        classes = add_classes(c, family, knobs, left, knobs.names or names) if left else {}
+        table = knobs.names or names
+        merged = merge_checkpoint(adapters, c, family, knobs, left, table) if adapters else []
+        classes = add_classes(c, family, knobs, left, table) if left else {}
+    c.remarks += merged
     c.finish()
     layers = range(knobs.n_layers)
     per_layer = [(of_layer(knobs.n_heads, i), of_layer(knobs.n_kv_heads, i)) for i in layers]

@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from typing import Sequence
 
+from ..adapters.adapter import Adapter
+from ..adapters.merge import merge
+from ..adapters.places import Named
 from ..checkpoint import KEEP
 from ..config import Config
 from ..families.registry import FAMILIES, canonical
@@ -19,12 +23,12 @@ from .gguf_names import Names, checkpoint_form
 from .gguf_tokenizer import gguf_vocabulary
 
 
-def open_gguf(path: str, shape_only: bool = False) -> Model:
-    """The checkpoint in a GGUF file. For a shape only the header is read, and the tokenizer is left
-    out. Errors: ExportError."""
+def open_gguf(path: str, shape_only: bool = False, adapters: Sequence[Adapter] = ()) -> Model:
+    """The checkpoint in a GGUF file, with the adapters merged. For a shape only the header is read,
+    and the tokenizer is left out. Errors: ExportError."""
     file = read_gguf(path, shape_only)
     try:
-        return _model_of(path, file)
+        return _model_of(path, file, adapters)
     # A list where a number should be.
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise ExportError(
@@ -32,7 +36,7 @@ def open_gguf(path: str, shape_only: bool = False) -> Model:
         ) from error
 
 
-def _model_of(path: str, file: File) -> Model:
+def _model_of(path: str, file: File, adapters: Sequence[Adapter]) -> Model:
     arch = file.values.get("general.architecture")
     _refuse_other_files(file, arch)
     if arch not in ARCHITECTURES:
@@ -47,6 +51,8 @@ def _model_of(path: str, file: File) -> Model:
     }
     metadata = Config(of_arch, f"{path}, metadata of {arch}")
     row = ARCHITECTURES[arch]
+    merged = _merge(file, arch, [one for one in adapters if one.architecture])
+    adapters = [one for one in adapters if not one.architecture]
     config = row.config(metadata, file)
     pooling, dense = gguf_pooling(metadata, file)
     metadata.finish()
@@ -57,11 +63,13 @@ def _model_of(path: str, file: File) -> Model:
     factors = file.tensors.pop("rope_freqs.weight", None)
     names = Names(knobs, knobs.names or FAMILIES[family][1], row.names)
     try:
-        family, knobs, found, remarks = canonical(config, _checkpoint(file, row, names, config))
+        family, knobs, found, remarks = canonical(
+            config, _checkpoint(file, row, names, config), adapters
+        )
     except ExportError as error:
         raise ExportError(f"{path}: {names.in_file(str(error))}") from error
     knobs.pooling, more = pooled(pooling, knobs, len(dense))
-    found, remarks = {**found, **dense}, remarks + more
+    found, remarks = {**found, **dense}, merged + remarks + more
     if knobs.source_layers:
         knobs.rules, more = generation_rules(config, family, knobs.vocab_size, None)
         remarks = remarks + more
@@ -99,8 +107,8 @@ def _refuse_other_files(file: File, arch: object) -> None:
     kind = file.values.get("general.type") or ("mmproj" if arch == "clip" else "model")
     if kind == "adapter":
         raise ExportError(
-            f"{path} is an adapter (general.type), not a model; merge it into its base model "
-            "(llama-export-lora), and export the result"
+            f"{path} is an adapter (general.type), not a model; its base, with the adapter merged: "
+            f"export.py BASE.gguf OUT --adapter {path}"
         )
     if kind == "mmproj":
         raise ExportError(
@@ -110,6 +118,16 @@ def _refuse_other_files(file: File, arch: object) -> None:
     Config(file.values, path).require(**{"general.type": "model"})
     if not file.tensors:
         raise ExportError(f"{path} is a vocabulary alone: it holds no tensors")
+
+
+def _merge(file: File, arch: object, adapters: Sequence[Adapter]) -> list[str]:
+    """Merges adapters that have GGUF's names. Returns remarks. Errors: ExportError."""
+    for adapter in adapters:
+        if adapter.architecture != arch:
+            raise ExportError(
+                f"{adapter.path} is an adapter for {adapter.architecture}, and {file.path} is {arch}"
+            )
+    return merge(adapters, Named(file.tensors))
 
 
 def _chat_template(values: dict) -> tuple[str | None, list[str]]:

@@ -8,10 +8,11 @@ import math
 import os
 import re
 from dataclasses import replace
-from typing import Callable, Iterator
+from typing import Callable, Iterator, Sequence
 
 import numpy as np
 
+from ..adapters.adapter import Adapter
 from ..families.registry import canonical
 from ..json_files import read_json
 from ..knobs import Knobs
@@ -24,50 +25,55 @@ from .pointers import refuse_pointer
 from .sentences import cross_encoder, sentences
 
 
+# A checkpoint's files of text.
+SMALL = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt", "*.tiktoken")
+
+
 def download(hub_id: str, revision: str | None, shape_only: bool) -> str:
     """The directory of a snapshot from the hub, with safetensors if it has them, or of config.json
     alone. revision: a branch, a tag or a commit, None for the default branch. Errors:
     ExportError."""
+    if shape_only:
+        return snapshot(hub_id, revision, "config.json")
+    stems = ("model*", "gptq_model*", "*_Dense/model")
+    path = snapshot(hub_id, revision, *SMALL, *(stem + ".safetensors" for stem in stems))
+    if not any(name.endswith(".safetensors") for name in os.listdir(path)):
+        stems = ("pytorch_model*", "gptq_model*", "*_Dense/pytorch_model")
+        path = snapshot(hub_id, revision, *SMALL, *(stem + ".bin" for stem in stems))
+    return path
+
+
+def snapshot(hub_id: str, revision: str | None, *patterns: str) -> str:
+    """The directory of a snapshot from the hub with such files. Errors: ExportError."""
     try:
         import huggingface_hub
     except ImportError:
         raise ExportError(
             f"downloading {hub_id} needs huggingface_hub; pip install huggingface_hub"
         ) from None
-
-    small = ["*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt", "*.tiktoken"]
-
-    def snapshot(*patterns: str) -> str:
+    try:
         return huggingface_hub.snapshot_download(
             hub_id, revision=revision, allow_patterns=list(patterns)
         )
-
-    try:
-        if shape_only:
-            return snapshot("config.json")
-        stems = ("model*", "gptq_model*", "*_Dense/model")
-        path = snapshot(*small, *(stem + ".safetensors" for stem in stems))
-        if not any(name.endswith(".safetensors") for name in os.listdir(path)):
-            stems = ("pytorch_model*", "gptq_model*", "*_Dense/pytorch_model")
-            path = snapshot(*small, *(stem + ".bin" for stem in stems))
     except Exception as error:  # the hub's own errors, and the network's below it
         reason = str(error).strip().split("\n")[0]
         unreached = re.fullmatch(r"Got: \w+: (?:\[Errno -?\d+\] )?(.*)", reason)
         reason = f"the hub is not reached: {unreached[1]}" if unreached else reason
         raise ExportError(f"cannot download {hub_id}: {reason or type(error).__name__}") from None
-    return path
 
 
-def open_directory(directory: str, name: str, shape_only: bool) -> Model:
-    """The checkpoint in a directory; `name` is what it is called. Only headers are read, and for a
-    shape config.json alone. Errors: ExportError."""
+def open_directory(
+    directory: str, name: str, shape_only: bool, adapters: Sequence[Adapter] = ()
+) -> Model:
+    """The checkpoint in a directory, with the adapters merged; `name` is what it is called. Only
+    headers are read, and for a shape config.json alone. Errors: ExportError."""
     config, texts = _read_texts(directory)
     if shape_only:
         return _model(directory, name, config, None, texts[:1])
     tensors, files = _open_weights(directory)
     tensors, unwrapped = unwrap(tensors)
     config.update(cross_encoder(directory), **packing_beside(directory, config, tensors))
-    model = _model(directory, name, config, tensors, files + texts)
+    model = _model(directory, name, config, tensors, files + texts, adapters)
     knobs = model.knobs
     more = sentences(
         directory, knobs.context, knobs.n_embd, knobs.mask == 1, bool(knobs.classes), _open_weights
@@ -75,6 +81,10 @@ def open_directory(directory: str, name: str, shape_only: bool) -> Model:
     knobs.pooling = more.entries
     model.tensors.update(more.tensors)
     model.remarks += more.remarks + unwrapped
+    if os.path.isfile(os.path.join(directory, "adapter_config.json")) and not adapters:
+        model.remarks.append(
+            f"{directory} holds an adapter too, which is left out: --adapter {directory} merges it"
+        )
     model.directory, model.tokenizer = directory, find_tokenizer(directory)
     return model
 
@@ -92,9 +102,14 @@ def _read_texts(directory: str) -> tuple[dict, list[str]]:
 
 
 def _model(
-    directory: str, name: str, config: dict, tensors: dict[str, Tensor] | None, files: list[str]
+    directory: str,
+    name: str,
+    config: dict,
+    tensors: dict[str, Tensor] | None,
+    files: list[str],
+    adapters: Sequence[Adapter] = (),
 ) -> Model:
-    family, knobs, found, remarks = canonical(config, tensors)
+    family, knobs, found, remarks = canonical(config, tensors, adapters)
     remarks += _add_rules(directory, config, family, knobs)
     return Model(name, family, knobs, found, files, remarks=remarks)
 
@@ -103,11 +118,10 @@ def _no_checkpoint(directory: str) -> str:
     """Why a directory without config.json is no checkpoint, and what to do."""
     path = os.path.join(directory, "adapter_config.json")
     if os.path.exists(path):
-        base = read_json(path).get("base_model_name_or_path")
+        base = read_json(path).get("base_model_name_or_path") or "BASE"
         return (
-            f"{directory} holds an adapter (adapter_config.json), not a model; merge it into its "
-            f"base model, {base}, with peft's merge_and_unload(), and export what "
-            "save_pretrained() writes"
+            f"{directory} holds an adapter (adapter_config.json), not a model; its base, with the "
+            f"adapter merged: export.py {base} OUT --adapter {directory}"
         )
     files = sorted(n for n in os.listdir(directory) if n.endswith(".gguf"))
     if files:

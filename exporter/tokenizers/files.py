@@ -167,9 +167,9 @@ def _from_json_file(path: str, decodes: bool) -> Vocabulary:
 # ---- what the files beside a tokenizer say -------------------------------------------------------
 
 
-def _eos_ids(directory: str, vocabulary: Vocabulary) -> list[int]:
-    """The end-of-text ids that the configuration beside a tokenizer names: generation_config.json's
-    alone if it has some, as in transformers."""
+def named_eos(directory: str) -> list[int]:
+    """The end-of-text ids that a model's configuration names: generation_config.json's alone if it
+    has some, as in transformers."""
     for name in ("generation_config.json", "config.json"):
         value = beside(directory, name).get("eos_token_id")
         values = value if isinstance(value, list) else [] if value is None else [value]
@@ -177,9 +177,13 @@ def _eos_ids(directory: str, vocabulary: Vocabulary) -> list[int]:
             raise ExportError(f"{name}: eos_token_id is {value!r}, expected an id or a list of ids")
         if values:
             return sorted(set(values))
-    return sorted(
-        {_id_of(content_of(special_tokens(directory).get("eos_token")), vocabulary)} - {-1}
-    )
+    return []
+
+
+def _eos_ids(directory: str, vocabulary: Vocabulary) -> list[int]:
+    """The end-of-text ids that the configuration beside a tokenizer names."""
+    token = content_of(special_tokens(directory).get("eos_token"))
+    return named_eos(directory) or sorted({_id_of(token, vocabulary)} - {-1})
 
 
 def _id_of(token: str | None, vocabulary: Vocabulary) -> int:

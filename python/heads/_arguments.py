@@ -20,6 +20,8 @@ KvType = Literal["f16", "f32", "q8", "q4"]
 Schema = Union[Dict[str, Any], str, bool]  # a JSON schema, as a value or as JSON
 Schemas = Union[Schema, Sequence[Optional[Schema]]]  # of all prompts, or of each
 Failed = Dict[int, HeadsError]  # by the places of what failed
+Path = Union[str, "os.PathLike[str]"]
+Adapters = Union[Path, Sequence[Path], Mapping[Path, float]]  # paths of adapters, or their scales
 Floats = NDArray[np.float32]
 MAX_INT = 2**31
 
@@ -91,6 +93,19 @@ def path(name: str, value) -> str:
     except (TypeError, UnicodeEncodeError):
         pass
     raise refusal(name, "a path, as a str or an os.PathLike", value)
+
+
+def adapters(value) -> list[tuple[str, float | None]]:
+    """Paths and scales; None: what the path says."""
+    if isinstance(value, Mapping):
+        limit = float(np.finfo(np.float32).max)
+        return [
+            (path("adapters", p), number("adapters", s, -limit, limit)) for p, s in value.items()
+        ]
+    if isinstance(value, (str, os.PathLike)):
+        value = [value]
+    expected = "a path, several, or scales by their paths"
+    return [(path("adapters", p), None) for p in _items("adapters", value, expected)]
 
 
 def _items(name: str, value, expected: str) -> list:

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from inspect import signature
 
 from . import _arguments as arguments
+from ._arguments import Adapters
 from ._native import FileError, HeadsError, InputError
 
 
 def export(
-    src: str | os.PathLike[str],
+    src: str | os.PathLike[str] | None,
     out: str | os.PathLike[str],
     dtype: str | None = None,
     *,
@@ -23,14 +24,17 @@ def export(
     shape_only: bool = False,
     bits: float | None = None,
     calibrate: bool | str | os.PathLike[str] = False,
+    adapters: Adapters = (),
     progress: bool | Callable[[str, float], None] | None = None,
 ) -> None:
     """Makes the checkpoint `out` of a Hugging Face directory or hub id, a GGUF or a llama2.c file,
     as export.py does with the options of these names. It is written under another name and then
     renamed: a call that fails or is interrupted leaves what was there. Notes are
-    warnings. progress: True shows a bar on stderr, None only where that is a terminal; a function
+    warnings. adapters: one or several, or scales by their paths; with them src None is the base that
+    the first of them names. progress: True shows a bar on stderr, None only where that is a terminal; a function
     is called with the phase, such as "texts", and how much of the whole is done, from 0 to 1. Calibration is slow, and gives other codes, where OPENBLAS_NUM_THREADS was not 1 when
     numpy was imported. Errors: InputError (an argument); HeadsError, OSError."""
+    from .exporter.adapters.adapter import with_scale
     from .exporter.assemble import pool_kv_heads
     from .exporter.checkpoint import KEEP
     from .exporter.convert import convert, open_model, refuse_overwriting
@@ -38,7 +42,10 @@ def export(
     from .exporter.quantize.panels import WEIGHTS
     from .exporter.tensor import ExportError
 
-    src, out = arguments.path("src", src), arguments.path("out", out)
+    given = arguments.adapters(adapters)
+    if src is not None or not given:
+        src = arguments.path("src", src)
+    out = arguments.path("out", out)
     tokenizer = None if tokenizer is None else arguments.path("tokenizer", tokenizer)
     if revision is not None:
         arguments.c_string("revision", revision)
@@ -51,6 +58,8 @@ def export(
         calibrate = arguments.path("calibrate", calibrate)
     if dtype is not None and not (isinstance(dtype, str) and dtype in (*WEIGHTS, *BITS, KEEP)):
         raise InputError(f"dtype: {dtype!r} is none of {', '.join((*WEIGHTS, 'q4m', KEEP))}")
+    if given and shape_only:
+        raise InputError("adapters: a shape has no weights to change")
     if calibrate and dtype is None:
         dtype = "q8"
     if bits is not None and dtype not in BITS:
@@ -60,7 +69,8 @@ def export(
     text = None if isinstance(calibrate, bool) else calibrate
     rounding = rounding_of(dtype, bits, bool(calibrate), text)
     try:
-        model = open_model(src, tokenizer, revision, shape_only)
+        scaled = [with_scale(path) if scale is None else (path, scale) for path, scale in given]
+        model = open_model(src, tokenizer, revision, shape_only, adapters=scaled)
         refuse_overwriting(out, model.files)
         if kv_heads is not None:
             pool_kv_heads(model.knobs, model.tensors, kv_heads)

@@ -537,7 +537,7 @@ TINY = {
 SCORED = gguf_files.scored_fields([("<unk>", 0.0, 2), ("a", -1.0, 1), ("b", -2.0, 1)])
 REFUSED = {
     "general.architecture is 'clip2'": dict(change={"general.architecture": "clip2"}),
-    "x.gguf is an adapter \\(general.type\\), not a model; merge it": dict(
+    "x.gguf is an adapter \\(general.type\\), not a model; its base, with": dict(
         change={"general.type": "adapter"}
     ),
     "for pictures or sounds \\(mmproj\\); export the file of": dict(
