@@ -87,6 +87,22 @@ def granite_factors(g: Config) -> dict:
     return {new: g.number(old, 1.0) for new, old in GRANITE.items()}
 
 
+def minicpm(g: Config, file: File) -> dict:
+    """MiniCPM 1 and 2."""
+    for key in ("embedding_scale", "residual_scale", "logit_scale"):
+        g.number(key)  # files from before these were written are refused
+    config = granite(g, file)
+    return {**config, "attention_multiplier": config["head_dim"] ** -0.5}
+
+
+def exaone(g: Config, file: File) -> dict:
+    """EXAONE 3 and 3.5."""
+    eps = g.get("attention.layer_norm_epsilon")  # the model's, under one of two names
+    if eps is not None:
+        g.values = {**g.values, "attention.layer_norm_rms_epsilon": eps}
+    return {**llama_block(g, file), **biases(file), "model_type": "llama"}
+
+
 def granite(g: Config, file: File) -> dict:
     """Granite 3."""
     return {**llama_block(g, file), **biases(file), **granite_factors(g), "model_type": "granite"}
@@ -95,6 +111,18 @@ def granite(g: Config, file: File) -> dict:
 def qwen2(g: Config, file: File) -> dict:
     """Qwen 1.5 to 2.5."""
     return {**llama_block(g, file), "model_type": "qwen2"}
+
+
+def qwen2vl(g: Config, file: File) -> dict:
+    """Qwen 2 VL and 2.5 VL, for texts alone."""
+    g.ignore("rope.dimension_sections")  # the axes of pictures, on all of which a text is alike
+    return qwen2(g, file)
+
+
+def qwen3vl(g: Config, file: File) -> dict:
+    """Qwen 3 VL, for texts alone."""
+    g.ignore("rope.dimension_sections", "n_deepstack_layers")
+    return qwen3(g, file)
 
 
 def qwen3(g: Config, file: File) -> dict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ..config import Config
 from ..tensor import Tensor, stack
-from .gguf_decoders import granite_factors, latent
+from .gguf_decoders import granite_factors, latent, long_rope
 from .gguf_file import File
 from .gguf_shared import (
     ATTENTION,
@@ -77,6 +77,34 @@ def qwen2moe(g: Config, file: File) -> dict:
 def qwen3moe(g: Config, file: File) -> dict:
     """Qwen 3 MoE. The weights of the experts chosen always add up to 1 in llama.cpp."""
     return {**_block(g, file), "model_type": "qwen3_moe", "norm_topk_prob": True}
+
+
+def qwen3vlmoe(g: Config, file: File) -> dict:
+    """Qwen 3 VL MoE, for texts alone."""
+    g.ignore("rope.dimension_sections", "n_deepstack_layers")
+    return qwen3moe(g, file)
+
+
+PHI_MOE_SCALE = 1.243163121016122
+
+
+def phimoe(g: Config, file: File) -> dict:
+    """Phi-3.5-MoE. What multiplies q and k with LongRoPE, which the file says wrongly, is that model's."""
+    config = llama_block(g, file, partial=True, experts=True)
+    config["original_max_position_embeddings"] = g.int("rope.scaling.original_context_length")
+    g.ignore("rope.scaling.attn_factor")
+    longer = long_rope(file, None)
+    for scaling in longer.values():
+        scaling |= {"short_mscale": PHI_MOE_SCALE, "long_mscale": PHI_MOE_SCALE}
+    return {
+        **config,
+        **longer,
+        **some_experts(g, "num_local_experts"),
+        "model_type": "phimoe",
+        "sliding_window": g.get("attention.sliding_window", 0) or None,
+        "attention_bias": has_bias(file, *ATTENTION),
+        "lm_head_bias": "output.bias" in file.tensors,
+    }
 
 
 def mellum(g: Config, file: File) -> dict:

@@ -63,6 +63,51 @@ def test_names_are_those_of_the_gguf_package():
     assert set(ARCHITECTURES) - set(gguf.MODEL_ARCH_NAMES.values()) == {"cohere2moe", "mellum"}
 
 
+SIZES = {
+    "block_count": 1,
+    "context_length": 64,
+    "embedding_length": 8,
+    "feed_forward_length": 16,
+    "attention.head_count": 2,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+}
+FACTORS = {"embedding_scale": 12.0, "residual_scale": 0.5, "logit_scale": 2.0}
+SECTIONS = {"rope.dimension_sections": [2, 3, 3, 0]}
+EXPERTS = {"expert_count": 4, "expert_used_count": 2}
+# Keys beside the sizes, and what the config says of them.
+CONFIGS = {
+    "exaone": (
+        {"attention.layer_norm_epsilon": 1e-6},
+        {"model_type": "llama", "rms_norm_eps": 1e-6},
+    ),
+    "minicpm": (FACTORS, {"residual_multiplier": 0.5, "attention_multiplier": 0.5}),
+    "phimoe": (
+        {**EXPERTS, "rope.scaling.original_context_length": 64, "rope.scaling.attn_factor": 1.1},
+        {"num_local_experts": 4, "lm_head_bias": True, "attention_bias": False},
+    ),
+    "qwen2vl": (SECTIONS, {"model_type": "qwen2"}),
+    "qwen3vl": ({**SECTIONS, "n_deepstack_layers": 3}, {"model_type": "qwen3"}),
+    "qwen3vlmoe": (
+        {**SECTIONS, **EXPERTS, "n_deepstack_layers": 3, "expert_feed_forward_length": 8},
+        {"model_type": "qwen3_moe"},
+    ),
+}
+
+
+@pytest.mark.parametrize("arch", CONFIGS)
+def test_keys_of_a_config(arch):
+    keys, expected = CONFIGS[arch]
+    tensors = {"token_embd.weight": numbered(32, 8), "output.weight": numbered(32, 8)}
+    file = File("x", {}, {**tensors, "output.bias": numbered(32)}, shape_only=True)
+    metadata = Config({**SIZES, **keys}, "x")
+    config = ARCHITECTURES[arch].config(metadata, file)
+    metadata.finish()
+    assert {key: config[key] for key in expected} == expected
+    if arch == "minicpm":
+        with pytest.raises(ExportError, match="embedding_scale"):
+            ARCHITECTURES[arch].config(Config(SIZES, "x"), file)
+
+
 def test_the_table_has_a_line_for_each():
     lines = table().splitlines()
     assert len(lines) == len(ARCHITECTURES) + 2 and not any("|  |" in line for line in lines)
