@@ -187,9 +187,15 @@ def _tensor(
         )
     kind = gguf.GGMLQuantizationType(number)
     block, width = gguf.GGML_QUANT_SIZES[kind]
-    if not dims or dims[0] % block or offset + math.prod(dims) // block * width > size:
+    if (
+        not dims
+        or block > 1 == len(dims)
+        or dims[0] % block
+        or offset + math.prod(dims) // block * width > size
+    ):
         raise ValueError(
-            f"tensor {name} of {dims} numbers lies outside the file, or is not made of whole blocks"
+            f"tensor {name} of {dims} numbers lies outside the file, or is not made of rows of whole "
+            "blocks"
         )
     shape = tuple(reversed(dims))
     row = math.prod(shape[1:]) // block * width
@@ -210,7 +216,8 @@ def _tensor(
         rows = blocks()
 
         def numbers(a: int, b: int) -> np.ndarray:
-            data = gguf.dequantize(rows(a, b).reshape(-1), kind)
+            with np.errstate(all="ignore"):  # convert() refuses what is no number
+                data = gguf.dequantize(rows(a, b).reshape(-1), kind)
             return np.asarray(data, np.float32).reshape(b - a, *shape[1:])
 
         return numbers
