@@ -81,7 +81,7 @@ def open_peft(directory: str, name: str, scale: float) -> Adapter:
     except ExportError as error:
         raise ExportError(str(error) if path in str(error) else f"{name}: {error}") from error
     own = directory if os.path.isfile(os.path.join(directory, "tokenizer.json")) else None
-    task = c.get("task_type")
+    task = c.get("task_type") if isinstance(c.get("task_type"), str) else None
     remarks = c.remarks
     if scale != 1 and any(isinstance(change, (Whole, Rows)) for change in changes):
         remarks.append(f"{name}: its scale leaves alone what it has saved whole, as in peft")
@@ -253,17 +253,14 @@ class Reader:
         a, b = self.take(module, *(kinds if of_embedding else ("lora_A", "lora_B")))
         magnitude = self.take(module, "lora_magnitude_vector")[0] if dora else None
         bias = parts.pop("lora_B.bias", None)
-        for tensor in (a, b):
-            if len(tensor.shape) != 2:
-                raise ExportError(
-                    f"tensor {tensor.name} has shape {list(tensor.shape)}: adapters of convolutions "
-                    "are not supported"
-                )
-        if a.shape[0] != b.shape[1] or a.shape[0] % rank or a.shape[0] != rank and not of_many:
+        whole = a.shape[0] % rank == 0 if of_many else a.shape[0] == rank
+        if _matrix(a).shape[0] != _matrix(b).shape[1] or not whole:
             raise ExportError(
                 f"tensor {a.name} has shape {list(a.shape)}, and B {list(b.shape)}: "
                 f"{self.c.where} makes the rank {rank}"
             )
+        if magnitude:
+            _expect_numbers(magnitude, b.shape[0])
         self.ranks.add(rank)
         count = a.shape[0] // rank if of_many else 1
         low = Low(parameter, a, a, b, scale, magnitude, count=count, turned=of_embedding)
@@ -279,6 +276,9 @@ class Reader:
         scale = (alpha if alpha > 0 else rank) / (rank + 1e-5) * self.user_scale
         for module in self.parts:
             a, b, diagonal = self.take(module, "lora_A", "lora_B", "lora_E")
+            _expect_numbers(diagonal, a.shape[0])
+            if _matrix(a).shape[0] != _matrix(b).shape[1]:
+                raise ExportError(f"tensors {a.name} and {b.name} differ in rank")
             if a.shape[0]:
                 low = Low(f"{module}.weight", a, a, b, scale, diagonal=diagonal)
                 self.found.append(low)
@@ -380,6 +380,13 @@ def _matrix(tensor: Tensor) -> Tensor:
             "supported"
         )
     return tensor
+
+
+def _expect_numbers(tensor: Tensor, n: int) -> None:
+    if math.prod(tensor.shape) != n:
+        raise ExportError(
+            f"tensor {tensor.name} has shape {list(tensor.shape)}, expected {n} numbers"
+        )
 
 
 def _sibling(parameter: str) -> str:

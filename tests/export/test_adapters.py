@@ -236,6 +236,11 @@ WRONG = {
         low(Q, 40, 40),
         dict(use_dora=True),
     ),
+    "lora_magnitude_vector has shape [39], expected 40 numbers": (
+        low(Q, 40, 40) | {f"{PREFIX}{Q}.lora_magnitude_vector": numbers(39)},
+        dict(use_dora=True),
+    ),
+    "of the kind [1], which is not supported": ({}, dict(peft_type=[1])),
     "of the kind PREFIX_TUNING, which changes no weight": ({}, dict(peft_type="PREFIX_TUNING")),
     "of the kind OFT, which is not supported: merge it": ({}, dict(peft_type="OFT")),
     "init_lora_weights is 'pissa'": (low(Q, 40, 40), dict(init_lora_weights="pissa")),
