@@ -145,11 +145,7 @@ class Experts(Part):
             for module in modules(left, f"experts.{kind}_proj"):
                 if f"{module}.experts.gate_up_proj" not in left:
                     fused = left.pop(f"{module}.experts.{kind}_proj")
-                    experts = [
-                        fused.slice(e, e + 1).map(lambda w: w[0], fused.shape[1:])
-                        for e in range(fused.shape[0])
-                    ]
-                    left[f"{module}.experts.{kind}.weight"] = stack(experts)
+                    left[f"{module}.experts.{kind}.weight"] = stack(fused.matrices())
         for module in modules(left, "experts.gate_up_proj"):
             experts = module + ".experts."
             self.split_fused(
@@ -203,12 +199,7 @@ class Experts(Part):
                 self.take_interleaved(left, name, parts)
             for module in modules(left, f"experts.{kind}_blocks"):
                 name = f"{module}.experts.{kind}"
-                tensor = left.pop(name + "_blocks")
-                parts = [
-                    tensor.slice(e, e + 1).map(lambda w: w[0], tensor.shape[1:])
-                    for e in range(tensor.shape[0])
-                ]
-                self.take_interleaved(left, name, parts)
+                self.take_interleaved(left, name, left.pop(name + "_blocks").matrices())
 
     def take_interleaved(self, left: dict[str, Tensor], name: str, experts: list[Tensor]) -> None:
         """Stacks of the experts' matrices and biases, gate and up apart."""

@@ -7,10 +7,9 @@ import numpy as np
 
 from ..config import Config
 from ..tensor import ExportError, Tensor
-from .stored import Module, bytes_of, modules_with, scales_of, spread
+from .stored import BLOCK, Module, as_whole, bytes_of, halved, modules_with, scales_of, spread
 
 FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
-BLOCK = 32  # mxfp4 numbers that share a scale
 
 
 def _e4m3() -> np.ndarray:
@@ -116,6 +115,14 @@ def _fp4(rows: np.ndarray) -> np.ndarray:
     return FP4[np.stack([byte & 15, byte >> 4], -1)].reshape(*byte.shape[:-1], -1)
 
 
+def _mxfp4_rows(rows: np.ndarray, powers: np.ndarray) -> np.ndarray:
+    """uint8 [.., bytes] as GGUF has them, of bytes [.., n / 2] and powers [.., n / 32]."""
+    byte, power = (array.astype(np.uint8) for array in (rows, powers))
+    codes = np.stack([byte & 15, byte >> 4], -1).reshape(*power.shape, BLOCK)
+    blocks = np.concatenate([power[..., None], halved(codes)], -1)
+    return blocks.reshape(*power.shape[:-1], -1)
+
+
 def mxfp4_experts(q: Config, left: dict[str, Tensor]) -> None:
     """gpt-oss: the matrices of all experts."""
     q.ignore("modules_to_not_convert", "dequantize")
@@ -144,7 +151,12 @@ def mxfp4_rows(module: Module) -> None:
 
         return take
 
-    module.left[f"{module.name}.weight"] = Tensor(packed.name, (n_out, n_in), load)
+    def blocks():
+        rows, of_rows = codes.load(), powers.load()
+        return lambda a, b: _mxfp4_rows(rows(a, b), of_rows(a, b))
+
+    kept = {} if n_in % BLOCK else {"stored": "MXFP4", "blocks": blocks}
+    module.left[f"{module.name}.weight"] = Tensor(packed.name, (n_out, n_in), load, **kept)
 
 
 def bitnet(q: Config, left: dict[str, Tensor]) -> None:
@@ -165,22 +177,38 @@ def ternary(packed: Tensor, scale: Tensor, divide: bool) -> Tensor:
     quarter, *rest = packed.shape
     raw = bytes_of(packed)
 
-    def load():
+    def numbers():
         rows = raw.load()
-        factor = np.float32(scale.array().reshape(-1)[0])
-        factor = np.float32(1) / factor if divide else factor
 
         def unpack(a: int, b: int) -> np.ndarray:
             parts = []
             for j in range(a // quarter, -(-b // quarter)):
                 begin, end = max(a, j * quarter), min(b, (j + 1) * quarter)
                 bits = rows(begin - j * quarter, end - j * quarter).astype(np.uint8) >> (2 * j) & 3
-                parts.append((bits.astype(np.float32) - 1) * factor)
+                parts.append(bits.astype(np.int8) - np.int8(1))
             return np.concatenate(parts)
 
         return unpack
 
-    return Tensor(packed.name, (4 * quarter, *rest), load)
+    def load():
+        rows, factor = numbers(), np.float32(scale.array().reshape(-1)[0])
+        factor = np.float32(1) / factor if divide else factor
+        return lambda a, b: rows(a, b).astype(np.float32) * factor
+
+    def blocks():
+        rows, factor = numbers(), scale.array().reshape(-1)[0]
+
+        def kept(a: int, b: int) -> np.ndarray:
+            scales = np.full((b - a, rest[0] // BLOCK), factor, np.float32)
+            return as_whole(packed.name, "Q4_0", rows(a, b), scales)
+
+        return kept
+
+    # What divides is no f16.
+    kept = (
+        {} if divide or len(rest) != 1 or rest[0] % BLOCK else {"stored": "Q4_0", "blocks": blocks}
+    )
+    return Tensor(packed.name, (4 * quarter, *rest), load, **kept)
 
 
 def fp8_blocks(weight: Tensor, scales: Tensor, height: int, width: int) -> Tensor:
@@ -224,4 +252,8 @@ def mxfp4(blocks: Tensor, scales: Tensor) -> Tensor:
 
         return take
 
-    return Tensor(blocks.name, shape, load)
+    def kept():
+        rows, scale = codes.load(), powers.load()
+        return lambda a, b: _mxfp4_rows(rows(a, b), scale(a, b))
+
+    return Tensor(blocks.name, shape, load, stored="MXFP4", blocks=kept)

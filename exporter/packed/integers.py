@@ -10,7 +10,17 @@ import numpy as np
 from ..config import Config
 from ..tensor import ExportError, Tensor
 from .overrides import Override, config_of, dynamic, extra_config
-from .stored import Module, modules_with, numbers_of, scales_of, spread, whole
+from .stored import (
+    BLOCK,
+    Module,
+    as_whole,
+    kind_of,
+    modules_with,
+    numbers_of,
+    scales_of,
+    spread,
+    whole,
+)
 
 WORD = 32  # bits
 Zeros = Callable[[Tensor, int, int], np.ndarray]  # words, bits and how many -> zero points
@@ -47,6 +57,43 @@ def scaled(codes: np.ndarray, zero, scale: np.ndarray, group: np.ndarray) -> np.
     weight -= np.broadcast_to(zero, scale.shape)[:, group]
     weight *= scale[:, group]
     return weight
+
+
+def becomes_scaled(
+    module: Module,
+    shape: tuple[int, int],
+    numbers: tuple[int, int],
+    scales: Tensor,
+    ordered: int | None,
+    parts: Callable[[], tuple],
+) -> None:
+    """The module's weight is `scaled(*parts())`. GGUF's types have the same numbers, if 32 columns
+    in order share a scale of two bytes. numbers: the least and the largest; ordered: how many
+    columns of a group follow each other."""
+    kind = kind_of(*numbers) if scales.stored in ("f16", "bf16") else None
+    if not kind or shape[1] % BLOCK or not ordered or ordered % BLOCK:
+        return module.becomes(shape, lambda: scaled(*parts()))
+
+    def blocks() -> np.ndarray:
+        codes, zero, scale, group = parts()
+        of = group[::BLOCK]
+        if (group != np.repeat(of, BLOCK)).any():
+            raise ExportError(
+                f"{module.name}: its columns are in another order, though desc_act is false; give "
+                "--dtype bf16"
+            )
+        ones = np.ones((1, scale.shape[1]), np.float32)
+        whole_numbers = scaled(codes, zero, np.broadcast_to(ones, scale.shape), group)
+        return as_whole(module.name, kind, whole_numbers.astype(np.int8), scale[:, of])
+
+    module.becomes(shape, lambda: scaled(*parts()), kind, blocks)
+
+
+def numbers_from(bits: int, symmetric: bool) -> tuple[int, int]:
+    """The least and the largest of codes less their zero points."""
+    return (
+        (-1 << bits - 1, (1 << bits - 1) - 1) if symmetric else (1 - (1 << bits), (1 << bits) - 1)
+    )
 
 
 def groups(q: Config, n_in: int) -> tuple[int, np.ndarray]:
@@ -159,8 +206,9 @@ def _gptq(module: Module, q: Config, zeros_of: Zeros) -> None:
     scales = module.take("scales", n, n_out)
     zeros = module.take("qzeros", n, -(-n_out * bits // WORD))
     order = module.find("g_idx", n_in)
+    ordered = (order is None or not q.get("desc_act")) and -(-n_in // n)
 
-    def weight() -> np.ndarray:
+    def parts():
         zero = zeros_of(zeros, bits, n_out).T.astype(np.float32)
         middle = 1 << (bits - 1)
         if symmetric and (zero == middle + 1).all():  # by a tool that does not count down
@@ -171,9 +219,9 @@ def _gptq(module: Module, q: Config, zeros_of: Zeros) -> None:
                 "has others; the file is damaged"
             )
         of = group if order is None else whole(order, "<i4")
-        return scaled(words_below(packed, bits, n_in), zero, scales.array().T, of)
+        return words_below(packed, bits, n_in), zero, scales.array().T, of
 
-    module.becomes((n_out, n_in), weight)
+    becomes_scaled(module, (n_out, n_in), numbers_from(bits, symmetric), scales, ordered, parts)
 
 
 AWQ_PLACES = [0, 4, 1, 5, 2, 6, 3, 7]  # where in a word each of eight columns is
@@ -211,11 +259,13 @@ def _awq(module: Module, q: Config) -> None:
         stored = words_beside(tensor, 4, n_out).reshape(-1, n_out // 8, 8)
         return stored[..., AWQ_PLACES].reshape(-1, n_out).T
 
-    def weight() -> np.ndarray:
+    def parts():
         zero = 8 if zeros is None else columns(zeros)
-        return scaled(columns(packed), zero, scales.array().T, group)
+        return columns(packed), zero, scales.array().T, group
 
-    module.becomes((n_out, n_in), weight)
+    becomes_scaled(
+        module, (n_out, n_in), numbers_from(4, zeros is None), scales, -(-n_in // n), parts
+    )
 
 
 def packed_integers(module: Module, bits: int, size: int | None, symmetric: bool) -> None:
@@ -230,13 +280,14 @@ def packed_integers(module: Module, bits: int, size: int | None, symmetric: bool
     below = (-(-n_out * bits // WORD), shape[1])
     zeros = None if symmetric else module.take("weight_zero_point", *below)
 
-    def weight() -> np.ndarray:
+    def parts():
         zero = 1 << (bits - 1) if zeros is None else words_below(zeros, bits, n_out).T
         group = np.arange(n_in) // size if order is None else whole(order, "<i4")
         factors = spread(scale.array(), *shape)
-        return scaled(words_beside(packed, bits, n_in), zero, factors, group)
+        return words_beside(packed, bits, n_in), zero, factors, group
 
-    module.becomes((n_out, n_in), weight)
+    ordered = order is None and size
+    becomes_scaled(module, (n_out, n_in), numbers_from(bits, symmetric), scale, ordered, parts)
 
 
 def int8(module: Module, size: int | None, symmetric: bool) -> None:
@@ -247,12 +298,12 @@ def int8(module: Module, size: int | None, symmetric: bool) -> None:
     scale = scales_of(module, "weight_scale", *shape)
     zeros = None if symmetric else scales_of(module, "weight_zero_point", *shape)
 
-    def weight() -> np.ndarray:
+    def parts():
         zero = 0 if zeros is None else spread(whole(zeros, "i1"), *shape)
         group = np.arange(n_in) // (size or n_in)
-        return scaled(whole(codes, "i1"), zero, spread(scale.array(), *shape), group)
+        return whole(codes, "i1"), zero, spread(scale.array(), *shape), group
 
-    module.becomes((n_out, n_in), weight)
+    becomes_scaled(module, codes.shape, numbers_from(8, symmetric), scale, size or n_in, parts)
 
 
 def rows_of_int8(left: dict[str, Tensor]) -> None:

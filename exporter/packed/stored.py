@@ -8,6 +8,9 @@ import numpy as np
 
 from ..tensor import ExportError, Tensor, modules
 
+BLOCK = 32
+WHOLE = {"Q4_0": 8, "Q5_0": 16, "Q8_0": 128}  # GGUF's types of the whole numbers in [-n, n)
+
 
 def bytes_of(tensor: Tensor, width: int | None = 1) -> Tensor:
     """Its bytes; a number of several bytes becomes a last axis. width: bytes of a number; None: of
@@ -72,15 +75,49 @@ class Module:
         for name in names:
             self.left.pop(f"{self.name}.{name}", None)
 
-    def becomes(self, shape: tuple[int, ...], weight: Callable[[], np.ndarray]) -> None:
-        """Its weight, float32 of this shape, which is made when it is needed."""
+    def becomes(
+        self,
+        shape: tuple[int, ...],
+        weight: Callable[[], np.ndarray],
+        stored: str | None = None,
+        blocks: Callable[[], np.ndarray] | None = None,
+    ) -> None:
+        """Its weight, float32 of this shape, which is made when it is needed; and its rows as bytes
+        of a type of GGUF, if that has the same numbers."""
 
-        def load():
-            made = weight()
-            return lambda a, b: made[a:b].copy()
+        def rows_of(made: Callable[[], np.ndarray]):
+            rows = made()
+            return lambda a, b: rows[a:b].copy()
 
-        name = f"{self.name}.weight"
-        self.left[name] = Tensor(name, shape, load)
+        name, kept = f"{self.name}.weight", blocks and (lambda: rows_of(blocks))
+        self.left[name] = Tensor(name, shape, lambda: rows_of(weight), stored=stored, blocks=kept)
+
+
+def kind_of(least: int, most: int) -> str | None:
+    """The narrowest of WHOLE that has such numbers."""
+    return next((kind for kind, n in WHOLE.items() if -n <= least and most < n), None)
+
+
+def as_whole(name: str, kind: str, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """uint8 [rows, bytes] as GGUF has them: int8 numbers [rows, n_in] times float32 scales
+    [rows, n_in / 32]. Errors: ExportError, where a scale is no f16."""
+    halves = scale.astype(np.float16)
+    if (halves != scale).any():
+        raise ExportError(f"tensor {name}: a scale is not one of f16; give --dtype bf16")
+    numbers = numbers.reshape(*scale.shape, BLOCK)
+    parts = [halves[..., None].view(np.uint8)]
+    if kind == "Q8_0":
+        return np.concatenate([*parts, numbers.view(np.uint8)], -1).reshape(len(scale), -1)
+    codes = (numbers + WHOLE[kind]).astype(np.uint8)
+    if kind == "Q5_0":
+        parts.append(np.packbits(codes >> 4, axis=-1, bitorder="little"))
+    return np.concatenate([*parts, halved(codes)], -1).reshape(len(scale), -1)
+
+
+def halved(codes: np.ndarray) -> np.ndarray:
+    """The lower four bits of 32 codes, the first 16 and the last 16 of them in the halves of
+    bytes."""
+    return codes[..., :16] & 15 | codes[..., 16:] << 4
 
 
 def scales_of(module: Module, name: str, n_out: int, n_groups: int) -> Tensor:

@@ -12,10 +12,11 @@ import pytest
 from conftest import ROOT
 
 import export
+from exporter.checkpoint import Checkpoint
 from exporter.sources.huggingface import open_safetensors
 from exporter.packed.floats import fp8_blocks
 from exporter.tensor import ExportError, Tensor
-from packed_files import unpacked, words, write_safetensors, zero_words
+from packed_files import module_weight, unpacked, words, write_safetensors, zero_words
 
 GOLDEN = ROOT / "tests" / "golden"
 
@@ -156,9 +157,10 @@ def test_other_ways_of_fp8_are_refused(changes, said, tmp_path, capsys):
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
 @pytest.mark.parametrize("form, less", [("gptq", 1), ("gptq_v2", 0)])
 @pytest.mark.parametrize("ordered", [False, True])
-def test_gptq(tmp_path, bits, form, less, ordered):
+@pytest.mark.parametrize("size", [16, 32])
+def test_gptq(tmp_path, bits, form, less, ordered, size):
     rng = np.random.default_rng(bits)
-    n_in, n_out, size = 64, 32, 16
+    n_in, n_out = 64, 32
     codes = rng.integers(0, 1 << bits, (n_out, n_in))
     zeros = rng.integers(0, 1 << bits, (n_in // size, n_out))
     scales = rng.uniform(0.1, 1, zeros.shape).astype("<f2")
@@ -199,6 +201,95 @@ def test_symmetric_gptq(tmp_path, stored, form):
             unpacked(tmp_path, tensors, **says)
     else:
         assert np.array_equal(unpacked(tmp_path, tensors, **says), (codes - 8) * 0.5)
+
+
+ROWS, COLUMNS = 32, 64
+GPTQ4, SYMMETRIC = dict(quant_method="gptq", bits=4, group_size=32), {"sym": True}
+BITNET = dict(quant_method="bitnet", linear_class="autobitlinear", quantization_mode="offline")
+
+
+CHANNELS = {"num_bits": 8, "strategy": "channel"}
+
+
+def gptq_tensors(bits: int, zero: int | None = None, scale: np.ndarray | None = None) -> dict:
+    rng = np.random.default_rng(1)
+    zeros = rng.integers(0, 1 << bits, (2, ROWS)) if zero is None else np.full((2, ROWS), zero)
+    return {
+        "qweight": words(rng.integers(0, 1 << bits, (ROWS, COLUMNS)), bits).T,
+        "qzeros": zero_words(zeros, bits, 1),
+        "scales": rng.uniform(0.1, 1, zeros.shape).astype("<f2") if scale is None else scale,
+    }
+
+
+def bitnet_tensors() -> dict:
+    codes = np.random.default_rng(1).integers(0, 3, (4, ROWS // 4, COLUMNS))
+    packed = sum(codes[i] << 2 * i for i in range(4)).astype("u1")
+    return {"weight": packed, "weight_scale": np.array([0x3F9D], "<u2")}
+
+
+def int8_tensors() -> dict:
+    codes = np.arange(ROWS * COLUMNS).astype("i1").reshape(ROWS, COLUMNS)
+    return {"weight": codes, "weight_scale": np.full((ROWS, 1), 0.25, "<f2")}
+
+
+@pytest.mark.parametrize(
+    "kept, tensors, quantization",
+    [
+        ("Q5_0", gptq_tensors(4), GPTQ4),
+        ("Q4_0", gptq_tensors(4, zero=8), GPTQ4 | SYMMETRIC),
+        ("Q4_0", gptq_tensors(2), GPTQ4 | {"bits": 2}),
+        ("Q8_0", gptq_tensors(8, zero=128), GPTQ4 | SYMMETRIC | {"bits": 8}),
+        (None, gptq_tensors(8), GPTQ4 | {"bits": 8}),  # numbers from -255 to 255
+        (None, gptq_tensors(4), GPTQ4 | {"desc_act": True}),
+        ("Q4_0", bitnet_tensors(), BITNET),
+        (None, bitnet_tensors(), BITNET | {"linear_class": "bitlinear"}),  # which divides
+        (
+            "Q8_0",
+            int8_tensors(),
+            dict(
+                quant_method="compressed-tensors",
+                format="int-quantized",
+                config_groups={"all": {"targets": ["Linear"], "weights": CHANNELS}},
+            ),
+        ),
+    ],
+)
+def test_numbers_are_kept(tmp_path, kept, tensors, quantization):
+    if quantization.get("desc_act"):
+        tensors = {**tensors, "g_idx": np.repeat([0, 1], 32)[::-1].astype("<i4")}
+    assert module_weight(tmp_path, tensors, **quantization).stored == kept
+    unpacked(tmp_path, tensors, **quantization)
+
+
+def test_what_no_type_keeps_is_a_sentence(tmp_path):
+    tensors = gptq_tensors(4, scale=np.full((2, ROWS), 1 / 3, "<f4"))
+    assert module_weight(tmp_path, tensors, **GPTQ4).blocks is None
+    tensors = gptq_tensors(4, scale=np.full((2, ROWS), 1, "<u2"))  # bf16 below all f16
+    with pytest.raises(ExportError, match="m: a scale is not one of f16; give --dtype bf16"):
+        module_weight(tmp_path, tensors, **GPTQ4).blocks()
+    tensors = {**gptq_tensors(4), "g_idx": np.repeat([1, 0], 32)[::-1].astype("<i4")}
+    tensors["g_idx"][0] = 1
+    with pytest.raises(ExportError, match="in another order, though desc_act is false"):
+        module_weight(tmp_path, tensors, **GPTQ4).blocks()
+
+
+def test_a_checkpoint_keeps_mxfp4(tmp_path):
+    """gpt-oss' experts, whose rows of gate and up are taken apart."""
+    tensors = tensors_of("gpt_oss")
+    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+        n, n_in, n_out = tensors.pop(name).shape
+        codes = np.random.default_rng(n_in).integers(0, 256, (n, n_out, n_in // 32, 16), np.uint8)
+        tensors[name + "_blocks"] = codes
+        tensors[name + "_scales"] = np.full(codes.shape[:3], 122, np.uint8)
+    quantization = dict(quant_method="mxfp4", modules_to_not_convert=["lm_head"])
+    exported(tmp_path, "gpt_oss", tensors, quantization)
+    plain = Checkpoint(str(tmp_path / "out.bin"))
+    kept_file = str(tmp_path / "kept.bin")
+    assert export.main([str(tmp_path / "model"), kept_file, "--dtype", "keep"]) == 0
+    kept = Checkpoint(kept_file)
+    experts = [n for n in kept.tensors if n.endswith(("expert_gate", "expert_up", "expert_down"))]
+    assert {kept.tensors[name][0] for name in experts} == {"mxfp4"}
+    assert all(np.array_equal(kept.tensor(name), plain.tensor(name)) for name in experts)
 
 
 def test_awq(tmp_path):

@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import conftest  # noqa: E402
 import make_golden  # noqa: E402
+from packed_files import check_kept  # noqa: E402
 from test_golden import TOLERANCE, measure  # noqa: E402
 
 import export  # noqa: E402
@@ -39,6 +40,8 @@ def ours(tensors: dict[str, torch.Tensor], quantization: dict) -> dict[str, torc
         save(tensors, path)
         left = read(str(path))
         dequantize(Config({"quantization_config": quantization}), left)
+        for tensor in left.values():
+            check_kept(tensor, tensor.array())
         return {name: torch.from_numpy(t.array()) for name, t in left.items()}
 
 

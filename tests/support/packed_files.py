@@ -10,7 +10,9 @@ import numpy as np
 
 from exporter.config import Config
 from exporter.packed.methods import dequantize
+from exporter.quantize.kept import SOURCES, keep, kept_numbers
 from exporter.sources.huggingface import open_safetensors
+from exporter.tensor import Tensor
 
 NAMES = {
     np.dtype("<f4"): "F32",
@@ -40,16 +42,30 @@ def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
 
 
-def unpacked(tmp_path: Path, tensors: dict[str, np.ndarray], **quantization) -> np.ndarray:
+def module_weight(tmp_path: Path, tensors: dict[str, np.ndarray], **quantization) -> Tensor:
     """The weight of the module m, from a file."""
     path = tmp_path / "model.safetensors"
     write_safetensors(path, {f"m.{name}": values for name, values in tensors.items()})
     left = open_safetensors(str(path))
     dequantize(Config({"quantization_config": quantization}), left)
     assert list(left) == ["m.weight"]
-    weight = left["m.weight"]
+    return left["m.weight"]
+
+
+def check_kept(weight: Tensor, whole: np.ndarray) -> None:
+    """If a type keeps these numbers, they are the same to the bit."""
+    if weight.blocks:
+        panels = keep(weight.blocks()(0, weight.shape[0]), weight.stored)
+        dtype = SOURCES[weight.stored].dtype
+        assert np.array_equal(kept_numbers(panels, dtype, *weight.shape), whole)
+
+
+def unpacked(tmp_path: Path, tensors: dict[str, np.ndarray], **quantization) -> np.ndarray:
+    """The numbers of that weight."""
+    weight = module_weight(tmp_path, tensors, **quantization)
     whole = weight.array()
     assert weight.shape == whole.shape and np.array_equal(weight.load()(3, 5), whole[3:5])
+    check_kept(weight, whole)
     return whole
 
 
