@@ -39,6 +39,7 @@ class Amounts:
 
 AMOUNTS = Amounts()
 RANDOM = (1, 16)  # how many random tokens texts begin with
+LOOP = 6  # one of so many texts is also repeated in part, where it becomes a vector
 
 
 class Calibration:
@@ -175,6 +176,8 @@ def _texts(
         ) as engine:
             given = (engine, metadata, amounts, progress)
             texts = _own_texts(*given) if path is None else _texts_of_file(*given, path)
+        if _has_vectors(metadata):  # first: the last ones measure costs
+            texts = [*_loops(texts, metadata), *texts]
         folder.write("texts.json", json.dumps(texts).encode())
     with open(folder.file("texts.json"), encoding="utf-8") as file:
         return [Text(*text) for text in json.load(file)]
@@ -183,6 +186,26 @@ def _texts(
 def _answers(metadata) -> bool:
     """Whether the model reads a source, and writes a text for it."""
     return "model.source_layers" in metadata
+
+
+def _has_vectors(metadata) -> bool:
+    """Whether a text's hidden states become one vector."""
+    encoder = np.any(np.asarray(metadata.get("layer.mask", 0))) and not _answers(metadata)
+    return bool(encoder or "model.pooling" in metadata)
+
+
+def _loops(texts: Sequence[Text], metadata) -> list[Text]:
+    """A few tokens of a text in LOOP, said again and again. A vector is the mean of its tokens:
+    where all are alike, their errors are too, and nothing cancels. Codes that have seen no such
+    text err more there than numbers to nearest."""
+    before, after = (_ids(metadata, f"tokenizer.{end}") for end in ("prefix", "suffix"))
+    loops = []
+    for i, (ids, _) in enumerate(texts[::LOOP]):
+        inside = ids[len(before) : len(ids) - len(after)] or ids
+        at, n = len(inside) // 2, 1 + i % 3
+        said = inside[at : at + n] * len(inside)
+        loops.append(Text([*before, *said[: len(inside)], *after]))
+    return loops
 
 
 def _n_held(texts: Sequence[Text], amounts: Amounts) -> int:

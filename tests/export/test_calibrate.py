@@ -29,6 +29,7 @@ from exporter.quantize.panels import quantize_blocks, hadamard
 from exporter.quantize.steps import Folder
 from exporter.quantize.work import Progress
 from exporter.tensor import ExportError
+from test_encoders import with_texts
 
 STORIES = ROOT / "models" / "hf"
 GOLDEN = ROOT / "tests" / "golden"
@@ -321,6 +322,31 @@ def test_encoders(name, has_logits, tmp_path, monkeypatch):
     fed, near = (Checkpoint(str(p)) for p in (path, plain))
     assert not np.array_equal(fed.tensor("layers.0.ffn_down"), near.tensor("layers.0.ffn_down"))
     assert np.array_equal(fed.tensor("embed"), near.tensor("embed")) != has_logits
+
+
+def test_texts_that_become_vectors_repeat_some_tokens(tmp_path, monkeypatch):
+    """One in some, whose errors no other token cancels; those that measure costs do not."""
+    fed = []
+
+    def stop(*given):
+        fed.append(given[4])
+        raise ExportError("enough")
+
+    monkeypatch.setattr(calibrate, "feed", stop)
+    source, text = with_texts(tmp_path / "source"), tmp_path / "text.txt"
+    text.write_text("the quick brown fox jumps over a lazy dog " * 40)
+    for model in (source, STORIES):
+        command = [str(model), str(tmp_path / f"{model.name}.bin"), "--dtype", "q4"]
+        assert export.main([*command, "--calibrate", str(text)]) == 1
+    bodies, stories = [list(t.ids[1:-1]) for t in fed[0]], [t.ids[1:] for t in fed[1]]
+
+    def period(ids: list[int]) -> int:
+        return next(n for n in range(1, len(ids) + 1) if ids[n:] == ids[:-n])
+
+    loops = [period(ids) for ids in bodies if period(ids) <= 3 < len(ids)]
+    assert len(loops) == -(-FEW.texts // calibrate.LOOP) and len(set(loops)) == 3
+    assert {t.ids[0] for t in fed[0]} == {2} and {t.ids[-1] for t in fed[0]} == {3}
+    assert min(map(period, stories)) > 3
 
 
 # ---- encoder-decoders ----
