@@ -117,9 +117,23 @@ def test_an_adapter_beside_its_base_is_named(tmp_path, capsys):
     assert "left out" not in capsys.readouterr().err
 
 
-def test_experts_one_by_one(tmp_path):
-    """Adapters of before transformers 5 have a part for each expert's matrix."""
+@pytest.mark.parametrize("stacked", [False, True])
+def test_experts_one_by_one(stacked, tmp_path):
+    """Adapters of before transformers 5 have a part for each expert's matrix, whether the base has
+    a tensor for each or one for all."""
     base = copy(tmp_path, "qwen2_moe")
+    experts = "model.layers.1.mlp.experts"
+
+    def stack(tensors):
+        gate, up, down = (
+            np.stack([tensors.pop(f"{experts}.{e}.{name}_proj.weight") for e in range(7)])
+            for name in ("gate", "up", "down")
+        )
+        gate_up = np.concatenate([gate, up], 1)
+        tensors |= {f"{experts}.gate_up_proj": gate_up, f"{experts}.down_proj": down}
+
+    if stacked:
+        edit_tensors(base, stack)
     module = "model.layers.1.mlp.experts.3.up_proj"
     tensors = low(module, 36, 18)
     file = merged(base, adapter(tmp_path / "a", tensors))
