@@ -9,7 +9,7 @@ from typing import Iterable
 import numpy as np
 
 from .knobs import DISTINCT, WHOLE, Knobs, of_layer
-from .tensor import ExportError, Tensor, constant, pick, without_numbers
+from .tensor import ExportError, Tensor, constant, pick, transposed, without_numbers
 
 # Buffers, which older versions of transformers saved among the weights.
 SKIPPED = re.compile(
@@ -227,10 +227,10 @@ def _parts(
         weight = _per_head(left, module) if "*" in module else left.pop(module + ".weight")
         if is_norm:
             weight = _norm_weight(knobs, kind, weight)
-        transposed = knobs.conv1d and not is_norm and "." in name
-        _check_shape(weight, knobs.shape(kind, layer), transposed)
-        if transposed:
-            weight = weight.map(lambda w: np.ascontiguousarray(w.T), weight.shape[::-1])
+        turned = knobs.conv1d and not is_norm and "." in name
+        _check_shape(weight, knobs.shape(kind, layer), turned)
+        if turned:
+            weight = transposed(weight)
         if kind in ("embed_pos", "source_embed_pos"):
             weight = _positions(knobs, kind, weight)
         parts += [(part, take(weight)) for part, take in _split(knobs, name, layer)]
@@ -265,8 +265,8 @@ def _has_bias(knobs: Knobs, kind: str) -> bool:
     return kind in knobs.biased or layernorm
 
 
-def _check_shape(tensor: Tensor, expected: tuple[int, ...], transposed: bool = False) -> None:
-    expected = expected[::-1] if transposed else expected
+def _check_shape(tensor: Tensor, expected: tuple[int, ...], turned: bool = False) -> None:
+    expected = expected[::-1] if turned else expected
     if tuple(tensor.shape) != expected:
         raise ExportError(
             f"tensor {tensor.name} has shape {list(tensor.shape)}, config.json makes it "

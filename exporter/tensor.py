@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO, Callable, Sequence
 
 import numpy as np
@@ -25,7 +25,7 @@ class Tensor:
     a number of several bytes as a last axis; `load` refuses to read them unless they are `floats`,
     floating-point numbers. `stored` is the type that the numbers have in the file, if they are as
     there: "f32", "bf16", "f16", or one of quantize.kept's SOURCES, and then `blocks()` is as
-    `load()` and gives rows as bytes."""
+    `load()` and gives rows as bytes. `turned` is the matrix that this one is the transpose of."""
 
     name: str
     shape: tuple[int, ...]
@@ -35,6 +35,7 @@ class Tensor:
     floats: bool = False
     stored: str | None = None
     blocks: Callable[[], Callable[[int, int], np.ndarray]] | None = None
+    turned: Tensor | None = None
 
     def array(self) -> np.ndarray:
         """The whole tensor."""
@@ -76,6 +77,14 @@ class Tensor:
             return lambda a, b: whole[a:b]
 
         return Tensor(self.name, self.shape if shape is None else shape, load)
+
+
+def transposed(matrix: Tensor) -> Tensor:
+    """The transpose; of a transpose the matrix that it was made of, with its blocks."""
+    if matrix.turned:
+        return matrix.turned
+    other = matrix.map(lambda w: np.ascontiguousarray(w.T), matrix.shape[::-1])
+    return replace(other, turned=matrix)
 
 
 class Tensors(dict):

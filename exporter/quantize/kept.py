@@ -3,11 +3,12 @@ ggml's ggml-common.h, as the `gguf` package reads them."""
 
 from __future__ import annotations
 
+import functools
 from typing import Callable, NamedTuple
 
 import numpy as np
 
-from ..tensor import ExportError
+from ..tensor import ExportError, Tensor
 from .panels import BLOCK, DTYPES, LANES, panel_bytes
 
 
@@ -182,6 +183,30 @@ SOURCES = {
     "TQ1_0": Source(256, 54, "q4_0", _tq1_0),
     "TQ2_0": Source(256, 66, "q4_0", _tq2_0),
 }
+
+
+def pick_columns(matrix: Tensor, columns: np.ndarray) -> Tensor:
+    """The columns of that index, in its order. Blocks go along where that moves whole ones."""
+    source = SOURCES.get(matrix.stored)
+
+    def picked(load, index: np.ndarray, width: int):
+        """The columns, or the blocks of so many bytes, of that index."""
+        rows = load()
+        return lambda a, b: rows(a, b).reshape(b - a, -1, width)[:, index].reshape(b - a, -1)
+
+    blocks = None
+    if source and matrix.blocks:
+        first = columns[:: source.columns] // source.columns
+        whole = first[:, None] * source.columns + np.arange(source.columns)
+        if np.array_equal(columns, whole.reshape(-1)):
+            blocks = functools.partial(picked, matrix.blocks, first, source.bytes)
+    return Tensor(
+        matrix.name,
+        (matrix.shape[0], len(columns)),
+        functools.partial(picked, matrix.load, columns, 1),
+        stored=None if source and not blocks else matrix.stored,
+        blocks=blocks,
+    )
 
 
 def keep(rows: np.ndarray, kind: str) -> bytes:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..config import Config
+from ..quantize.kept import pick_columns
 from ..rope import FULL
 from ..tensor import ExportError, Tensor, pick
 from .gguf_decoders import granite_factors, latent
@@ -274,7 +275,7 @@ def values_by_key(name: str, tensor: Tensor, config: dict) -> Tensor:
     order = np.arange(v_heads * width).reshape(v_heads // k_heads, k_heads, width)
     order = order.swapaxes(0, 1).reshape(-1)
     if kind == "ssm_out.weight":
-        return tensor.map(lambda w: np.ascontiguousarray(w[:, order]))
+        return pick_columns(tensor, order)
     before = tensor.shape[0] - len(order)  # q and k
     return pick(tensor, np.concatenate([np.arange(before), before + order]))
 

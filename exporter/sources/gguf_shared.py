@@ -8,7 +8,7 @@ import numpy as np
 from ..config import Config
 from ..families.common import every
 from ..rope import FULL, SLIDING
-from ..tensor import ExportError, Tensor, below, pick
+from ..tensor import ExportError, Tensor, below, pick, transposed
 from .gguf_file import File
 
 NO_CONTEXT = 1 << 20  # what the converter writes where a model has no longest text
@@ -224,7 +224,7 @@ def inputs_first(name: str, tensor: Tensor, config: dict) -> Tensor:
     """GPT-2 stores the matrices of its layers transposed."""
     if "blk." not in name or len(tensor.shape) != 2:
         return tensor
-    return tensor.map(lambda w: np.ascontiguousarray(w.T), tensor.shape[::-1])
+    return transposed(tensor)
 
 
 def gate_and_up(tensors: dict[str, Tensor], config: dict) -> dict[str, Tensor]:

@@ -322,6 +322,25 @@ def test_kept(kind, wide, tmp_path, run, capsys):
     assert error < (0.05 if kept else 0.001)
 
 
+def test_gpt2_is_kept(tmp_path, capsys):
+    """Its checkpoints have the matrices of layers transposed, a GGUF file has not. The golden one is
+    made as wide as two blocks."""
+    shutil.copytree(GOLDEN / "gpt2", tmp_path / "hf")
+    edit(tmp_path / "hf/config.json", n_embd=64, n_head=4)
+    widths = {36: 64, 3 * 36: 3 * 64, 4 * 36: 4 * 64}
+    weights = load_file(tmp_path / "hf/model.safetensors")
+    wider = {k: np.resize(w, [widths.get(n, n) for n in w.shape]) for k, w in weights.items()}
+    save_file(wider, tmp_path / "hf/model.safetensors")
+    kind = lambda name: Q.F32 if name == "position_embd.weight" else Q.Q8_0  # noqa: E731
+    convert(tmp_path / "hf", tmp_path / "x.gguf", kind=kind)
+    kept = exported(tmp_path / "x.gguf", tmp_path / "kept.bin", "keep")
+    assert "cannot be kept" not in capsys.readouterr().err
+    exact = exported(tmp_path / "x.gguf", tmp_path / "f32.bin")
+    for name in ("layers.0.attn_k", "layers.1.ffn_down", "embed"):
+        assert kept.tensors[name][0] == "q8_0"
+        assert np.array_equal(kept.tensor(name), exact.tensor(name)), name
+
+
 def test_requantized(wide, tmp_path):
     """--dtype counts, whatever the file holds."""
     convert(wide, tmp_path / "x.gguf", kind=lambda name: Q.Q8_0)
@@ -583,7 +602,9 @@ REFUSED = {
     ),
     "split.count is 'many', expected a whole number": dict(change={"split.count": "many"}),
     "tokenizer.ggml.model is 'rwkv'": dict(tokenizer={**TINY, "tokenizer.ggml.model": "rwkv"}),
-    "tokenizer.ggml.pre is 'default'": dict(tokenizer={**TINY, "tokenizer.ggml.pre": "default"}),
+    "tokenizer.ggml.pre is 'whitespace'": dict(
+        tokenizer={**TINY, "tokenizer.ggml.pre": "whitespace"}
+    ),
     "tokenizer.ggml.pre is None": dict(tokenizer={**TINY, "tokenizer.ggml.pre": None}),
     "tokenizer.ggml.tokens and tokenizer.ggml.token_type": dict(
         tokenizer={**TINY, "tokenizer.ggml.token_type": [1]}

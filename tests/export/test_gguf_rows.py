@@ -3,6 +3,7 @@ undoes what the converter did, on small tensors whose numbers say where they wer
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 
@@ -24,7 +25,7 @@ from exporter.sources.gguf_pooling import gguf_pooling, pooled
 from exporter.sources.gguf_tokenizer import PRE_TOKENIZERS, gguf_vocabulary
 from exporter.sources.gguf_names import BESIDE, KINDS, Names, checkpoint_form
 from exporter.sources.sentences import FIRST
-from exporter.tensor import ExportError, Tensor, below, constant, pick
+from exporter.tensor import ExportError, Tensor, below, constant, pick, transposed
 from exporter.tokenizers.byte_level import KINDS as KINDS_OF_BYTES
 from exporter.tokenizers.files import tokenizer_metadata
 
@@ -214,6 +215,30 @@ def test_values_by_key():
     assert block_rows(qkv) == [0, 1, 2, 3, 4, 5, 8, 9, 6, 7, 10, 11]
     out = undo("blk.0.ssm_out.weight", constant(np.float32([range(8)])), DELTA)
     assert out.array()[0].tolist() == [0, 1, 4, 5, 2, 3, 6, 7]
+
+
+@pytest.mark.parametrize("v_dim, kept", [(32, True), (48, False)])
+def test_columns_move_in_whole_blocks(v_dim, kept):
+    """Of Q8_0, which has 32 columns in a block: heads of 32 values go as they are."""
+    config = {**DELTA, "linear_value_head_dim": v_dim}
+    n = 4 * v_dim
+    numbers = np.arange(2 * n, dtype=np.float32).reshape(2, n)
+    blocks = np.arange(2 * n // 32, dtype=np.uint8).repeat(34).reshape(2, -1)
+    tensor = Tensor("x", (2, n), lambda: lambda a, b: numbers[a:b], stored="Q8_0")
+    tensor = dataclasses.replace(tensor, blocks=lambda: lambda a, b: blocks[a:b])
+    out = gguf_mixers.values_by_key("blk.0.ssm_out.weight", tensor, config)
+    assert out.array()[1, ::v_dim].tolist() == [n, n + 2 * v_dim, n + v_dim, n + 3 * v_dim]
+    assert (out.blocks is not None) == (out.stored == "Q8_0") == kept
+    if kept:
+        assert out.blocks()(1, 2)[0, ::34].tolist() == [4, 6, 5, 7]
+
+
+def test_a_transpose_of_a_transpose_keeps_blocks():
+    """GPT-2's matrices, which its checkpoints have transposed and a GGUF file has not."""
+    tensor = stored(numbered(3, 2))
+    other = gguf_shared.inputs_first("blk.0.ffn_up.weight", tensor, {})
+    assert other.shape == (2, 3) and other.blocks is None
+    assert other.array()[0].tolist() == [0, 1, 2] and transposed(other) is tensor
 
 
 def test_betas_and_decays():
