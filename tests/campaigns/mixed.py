@@ -5,8 +5,9 @@ and listen), each of which gets what ./run writes with its seed; beside them tem
 ever or make gigabytes, 40,000 calls, brackets without end, grammars that cannot be, bodies that
 unpack to gigabytes, headers without end, halves of requests, and clients that hang up: while a
 prompt is written, and in the middle of a stream. Each wrong request is refused in OpenAI's shape.
-Afterwards no place is taken, no template runs, nothing was logged, and memory and descriptors are
-where they were after a third of the time. 7200 seconds are the whole of it."""
+Afterwards no place is taken, no template runs, nothing was logged, descriptors are where they were
+after a third of the time, and memory is about the most that was needed until then: malloc keeps
+what the largest request of each arena took. 7200 seconds are the whole of it."""
 
 from __future__ import annotations
 
@@ -254,7 +255,7 @@ def main() -> None:
         try:
             clients = Clients(server, right, o.seed)
             asyncio.run(clients.run(o.seconds / 3))
-            before = level(server)
+            before, most = level(server), server.resident("VmHWM")
             asyncio.run(clients.run(o.seconds * 2 / 3))
             after = level(server)
         finally:
@@ -262,8 +263,8 @@ def main() -> None:
             said = server.stop()
     counts = ", ".join(f"{n:,} {kind}" for kind, n in sorted(clients.counts.items()))
     print(
-        f"{CLIENTS} clients for {o.seconds:g} s: {counts}; memory {before[0] >> 20} MiB, then "
-        f"{after[0] >> 20}; descriptors {before[1]}, then {after[1]}"
+        f"{CLIENTS} clients for {o.seconds:g} s: {counts}; memory {before[0] >> 20} MiB, "
+        f"at most {most >> 20}, then {after[0] >> 20}; descriptors {before[1]}, then {after[1]}"
     )
     assert time.monotonic() - begin < 5
     said = [line for line in said.splitlines() if line != "socket.send() raised exception."]
@@ -271,7 +272,7 @@ def main() -> None:
     assert len(clients.counts) > 5, clients.counts
     assert after[1] <= before[1] + PARALLEL
     # What is kept (grammars, prefixes, templates) has not all been met in less than minutes.
-    assert o.seconds < 300 or after[0] < 1.1 * before[0] + (16 << 20)
+    assert o.seconds < 180 or after[0] < 1.1 * most + (16 << 20)
 
 
 if __name__ == "__main__":

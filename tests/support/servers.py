@@ -48,10 +48,10 @@ class Server:
         self.said.seek(0)
         return self.said.read().decode()
 
-    def resident(self) -> int:
-        """Bytes of memory."""
+    def resident(self, kind: str = "VmRSS") -> int:
+        """Bytes of memory; of VmHWM the most that there were."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.split("VmRSS:")[1].split()[0]) * 1024
+        return int(status.split(f"{kind}:")[1].split()[0]) * 1024
 
     def descriptors(self) -> int:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
