@@ -30,7 +30,14 @@ def open_gguf(path: str, shape_only: bool = False, adapters: Sequence[Adapter] =
     try:
         return _model_of(path, file, adapters)
     # A list where a number should be.
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        MemoryError,
+    ) as error:
         raise ExportError(
             f"{path}: its metadata make no sense: {type(error).__name__}: {error}"
         ) from error

@@ -23,7 +23,7 @@ def shape(
     `experts`: there are some; causal False: it is an encoder."""
     config = sizes(g, file, causal)
     n_embd, n_heads = config["hidden_size"], config["num_attention_heads"]
-    head_dim = g.int("attention.key_length", n_embd // n_heads)
+    head_dim = g.int("attention.key_length", n_embd // n_heads, most=1 << 14)
     g.require(**{"attention.value_length": head_dim})
     n_rot = g.int("rope.dimension_count", head_dim)
     if not partial:
@@ -57,7 +57,7 @@ def sizes(g: Config, file: File, causal: bool = True) -> dict:
         "hidden_size": g.int("embedding_length"),
         "num_hidden_layers": g.int("block_count", most=4096)
         - g.int("nextn_predict_layers", 0, least=0),
-        "num_attention_heads": g.int("attention.head_count"),
+        "num_attention_heads": g.int("attention.head_count", most=1 << 12),
         "tie_word_embeddings": tied(file),
         **({} if context == NO_CONTEXT else {"max_position_embeddings": context}),
     }
