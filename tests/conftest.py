@@ -52,7 +52,7 @@ def drawn(items, share: int) -> list:
 
 def in_part(share: int):
     """For a test of several cases: so much of them, as `drawn` does. Where nothing is said, it is a
-    half of 6 cases or more, and a third of 12."""
+    half of 4 cases or more, a third of 8, and a fourth of 16."""
     return pytest.mark.in_part(share)
 
 
@@ -107,7 +107,7 @@ def run_command(*args: object, **options) -> subprocess.CompletedProcess:
 
 def pytest_collection_modifyitems(items) -> None:
     """HEADS_CASES=N:SEED takes of each test an Nth of its cases, but one at least, by chance, and
-    in_part takes less of some. A run of all tests takes a third of those in BY_TURNS. Every worker
+    in_part takes less of some. A run of all tests takes a fourth of those in BY_TURNS. Every worker
     of pytest's draws the same."""
     least, _, seed = os.environ.get("HEADS_CASES", "1:").partition(":")
     of_test: dict[str, list] = {}
@@ -116,10 +116,10 @@ def pytest_collection_modifyitems(items) -> None:
     rng, taken = random.Random(seed or SEED), set()
     by_turns = BY_TURNS if len(of_test) > 800 and not ALL else ()
     for name, cases in of_test.items():
-        if Path(name.partition("::")[0]).stem in by_turns and rng.randrange(3):
+        if Path(name.partition("::")[0]).stem in by_turns and rng.randrange(4):
             continue
         mark = None if ALL else cases[0].get_closest_marker("in_part")
-        usual = 1 if ALL or len(cases) < 6 else 2 if len(cases) < 12 else 3
+        usual = 1 if ALL or len(cases) < 4 else min(4, 2 + len(cases) // 8)
         share = max(int(least), mark.args[0] if mark else usual)
         taken.update(rng.sample(cases, -(-len(cases) // share)))
     items[:] = [item for item in items if item in taken]
