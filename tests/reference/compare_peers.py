@@ -2,9 +2,10 @@
 """The speed of this engine beside others on this machine: the same random weights in each, measured
 in turn, as a table.
 
-    python tests/reference/compare_peers.py [--shapes smollm-135m,moe-1b,mamba2-130m,minilm]
-        [--dtypes f32,bf16,q8,q4] [--threads N] [--rounds 5] [--sequences 1,8,16,32] [--keep DIR]
-        [--peers llama.cpp,transformers] [--browser DIR MODEL.gguf MODEL.bin]
+    python tests/reference/compare_peers.py [--shapes smollm-135m,moe-1b,minilm,MODEL.gguf]
+        [--dtypes f32,bf16,q8,q4] [--threads N] [--rounds 5] [--prompt 256] [--depth 4096]
+        [--sequences 1,8,16,32] [--keep DIR] [--peers llama.cpp,transformers]
+        [--browser DIR MODEL.gguf MODEL.bin]
 
 Peers are what is installed: llama.cpp (pip install llama-cpp-python gguf) and transformers (torch,
 transformers), or with --peers ik_llama.cpp (CMAKE_ARGS=-DGGML_NATIVE=ON pip install
@@ -12,7 +13,8 @@ transformers), or with --peers ik_llama.cpp (CMAKE_ARGS=-DGGML_NATIVE=ON pip ins
 Each makes its own file of the same weights, lives in a process of its own, and is
 asked round after round for the same things: a prompt of 256 tokens, single tokens after 0 and after
 4096 others, and with --sequences the decode of so many sequences as one batch, after 0 and after
-512 tokens that they share; an encoder for a text of 256 tokens and for 8 texts of 32. A ratio is
+512 tokens that they share; an encoder for a text of 256 tokens and for 8 texts of 32. A GGUF file is a
+shape, too: llama.cpp runs it with flash attention, this engine what export.py keeps of it. A ratio is
 this engine's tokens per second over the peer's, the median of the rounds. --browser adds the engine
 in Chromium beside wllama and ./run, as compare_wllama.mjs measures them; DIR and the files are as
 it says. Not part of `make test`: it takes minutes and wants a machine without neighbours."""
@@ -23,6 +25,7 @@ import argparse
 import contextlib
 import copy
 import ctypes
+import functools
 import itertools
 import json
 import multiprocessing
@@ -42,15 +45,18 @@ sys.path.insert(0, str(ROOT))
 
 from peers_gguf import ARCHITECTURES, hub_tensors, write_gguf  # noqa: E402
 
+from exporter.checkpoint import KEEP  # noqa: E402
 from exporter.families.registry import ENCODERS  # noqa: E402
 from exporter.random_weights import SHAPES, open_random  # noqa: E402
+from exporter.sources.gguf import open_gguf  # noqa: E402
+from exporter.sources.kinds import is_gguf  # noqa: E402
 
-SEED, PROMPT, DECODE = 1, 256, 16
-TEXTS = ((1, PROMPT), (8, 32))  # for encoders: so many of so many tokens
+SEED, DECODE = 1, 16
+TEXTS = ((1, 256), (8, 32))  # for encoders: so many of so many tokens
 # How far logits may differ, as a part of their size. Rounding moved them by up to 0.0004, 0.03, 0.13
 # and 0.7; rope of the wrong pairs moves them by 0.37, experts in another order by 0.82. So what
 # q4 lets pass is to be seen in another type, whose file is made in the same way.
-LIMITS = {"f32": 0.01, "bf16": 0.1, "q8": 0.25, "q4": 1.0}
+LIMITS = {"f32": 0.01, "bf16": 0.1, "q8": 0.25, "q4": 1.0, KEEP: 0.25}
 BATCH_DEPTHS, MAX_SEQUENCES = (0, 512), 255  # llama.cpp has one more, which the others copy
 SHAPES_OF_ALL = [
     name
@@ -63,10 +69,26 @@ class Absent(Exception):
     """Why a peer cannot be measured here."""
 
 
+@functools.lru_cache(maxsize=None)
+def config_of(shape: str) -> dict:
+    """What the config of a shape's model says, of a GGUF file what is asked for here."""
+    if shape in SHAPES:
+        return SHAPES[shape]
+    model = open_gguf(shape, shape_only=True)
+    knobs = model.knobs
+    return {
+        "model_type": model.family,
+        "vocab_size": knobs.vocab_size,
+        "hidden_size": knobs.n_embd,
+        "max_position_embeddings": knobs.context,
+    }
+
+
 @dataclass(frozen=True)
 class Task:
     """What each engine is asked for: a file of that shape and dtype in `directory`, so many threads
-    and positions, and for this engine how many tokens of a prompt it runs at once."""
+    and positions, and for this engine how many tokens of a prompt it runs at once. The shape of a
+    GGUF file is its path, and its dtype KEEP."""
 
     shape: str
     dtype: str
@@ -79,13 +101,17 @@ class Task:
         return os.path.join(self.directory, name)
 
     @property
+    def name(self) -> str:
+        return os.path.basename(self.shape)
+
+    @property
     def encoder(self) -> bool:
-        return SHAPES[self.shape]["model_type"] in ENCODERS
+        return config_of(self.shape)["model_type"] in ENCODERS
 
 
 def tokens(n: int, shape: str) -> list[int]:
     """Those of --bench: spread over the vocabulary."""
-    return [i * 7919 % SHAPES[shape]["vocab_size"] for i in range(n)]
+    return [i * 7919 % config_of(shape)["vocab_size"] for i in range(n)]
 
 
 # ---- engines -------------------------------------------------------------------------------------
@@ -104,17 +130,11 @@ class Heads:
 
     def __init__(self, task: Task):
         self.task = task
-        self.path = task.file(f"{task.shape}-{task.dtype}.bin")
+        self.path = task.file(f"{task.name}-{task.dtype}.bin")
         if not os.path.exists(self.path):
-            command = [
-                sys.executable,
-                ROOT / "export.py",
-                "--random",
-                task.shape,
-                self.path,
-                "--seed",
-                str(SEED),
-            ]
+            command = [sys.executable, ROOT / "export.py", task.shape, self.path]
+            if task.dtype != KEEP:
+                command[2:2] = ["--random", "--seed", str(SEED)]
             subprocess.run([*command, "--dtype", task.dtype], check=True, capture_output=True)
         command = [
             ROOT / "build/tests/c/compare_peers",
@@ -186,6 +206,8 @@ class Peer:
 
 
 def gguf_file(task: Task) -> str:
+    if task.dtype == KEEP:
+        return task.shape
     path = task.file(f"{task.shape}-{task.dtype}.gguf")
     if not os.path.exists(path):
         tensors = hub_tensors(open_random(task.shape, SEED))
@@ -196,7 +218,7 @@ def gguf_file(task: Task) -> str:
 
 class LlamaCpp(Peer):
     """llama.cpp by its C functions, with the defaults of its Python package: an f16 KV cache, chunks
-    of 512, no flash attention. batch() takes what is fastest."""
+    of 512, no flash attention but for GGUF files. batch() takes what is fastest."""
 
     def __init__(self, task: Task):
         try:
@@ -209,6 +231,7 @@ class LlamaCpp(Peer):
         self.api, self.task, self.version = llama_cpp, task, llama_cpp.__version__
         options = {"n_threads": task.threads, "n_threads_batch": task.threads}
         options |= {"n_ctx": task.context, "embedding": task.encoder, "verbose": False}
+        options["flash_attn"] = task.dtype == KEEP
         self.llama = llama_cpp.Llama(gguf_file(task), **options)
         self.model, self.params = self.llama.model, self.llama.context_params
         self.contexts = {0: self.llama.ctx}
@@ -238,7 +261,7 @@ class LlamaCpp(Peer):
         context = self._after(0)
         with self._batch(1, 8, 0) as batch:
             self._pass(context, batch)
-        api, config = self.api, SHAPES[self.task.shape]
+        api, config = self.api, config_of(self.task.shape)
         if self.task.encoder:
             row, width = api.llama_get_embeddings_ith(context, -1), config["hidden_size"]
         else:
@@ -590,7 +613,7 @@ def measure(
         for request in what:
             for engine in engines:
                 if sys.stderr.isatty():
-                    line = f"{task.shape}, {task.dtype}, round {r + 1} of {rounds}: {engine.name}, "
+                    line = f"{task.name}, {task.dtype}, round {r + 1} of {rounds}: {engine.name}, "
                     line += label(request)
                     print(f"{line:78}", end="\r", file=sys.stderr)
                 rate = engine.ask(*request)
@@ -622,7 +645,7 @@ def row(titles: list[str], ours: list[float], peers: list[list[float]], missing=
 def row_of(task: Task, request: tuple, engines: list[Engine]) -> str:
     ours, *peers = [engine.rates.get(request, []) for engine in engines]
     missing = [f"over {e.limit:g} s" if e.over == request else "-" for e in engines]
-    return row([task.shape, task.dtype, label(request)], ours, peers, missing)
+    return row([task.name, task.dtype, label(request)], ours, peers, missing)
 
 
 def browser_rows(folder: str, gguf: str, bin_file: str, rounds: int) -> list[str]:
@@ -648,18 +671,20 @@ def sequences(text: str) -> list[int]:
 
 
 def shapes(text: str) -> list[str]:
-    """smollm-135m,minilm"""
+    """smollm-135m,minilm,model.gguf"""
     names = text.split(",")
-    if not set(names) <= set(SHAPES_OF_ALL):
-        reason = f"{text}: expected some of {', '.join(SHAPES_OF_ALL)}, with commas between"
+    random = {name for name in names if not os.path.isfile(name) or not is_gguf(name)}
+    if not random <= set(SHAPES_OF_ALL):
+        reason = f"{text}: expected some of {', '.join(SHAPES_OF_ALL)}, or GGUF files, with commas "
+        reason += "between"
         raise argparse.ArgumentTypeError(reason)
     return names
 
 
-def requests_of(task: Task, depth: int, n_sequences: list[int]) -> list[tuple]:
+def requests_of(task: Task, prompt: int, depth: int, n_sequences: list[int]) -> list[tuple]:
     if task.encoder:
         return [("texts", *texts) for texts in TEXTS]
-    what = [("prefill", PROMPT), ("decode", 0), *([("decode", depth)] if depth else [])]
+    what = [("prefill", prompt), ("decode", 0), *([("decode", depth)] if depth else [])]
     return what + [("batch", n, shared) for shared in BATCH_DEPTHS for n in n_sequences]
 
 
@@ -672,6 +697,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--chunk", type=int, default=128, help="of this engine, as ./run -b")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--prompt", type=int, default=256)
     parser.add_argument(
         "--depth",
         type=int,
@@ -716,7 +742,7 @@ def main() -> None:
         stdout=sys.stderr,
     )
     print(
-        f"random weights, {args.threads} threads, {args.rounds} rounds: tokens per second, median "
+        f"random weights or a file's, {args.threads} threads, {args.rounds} rounds: tokens per second, median "
         "(least-most);"
     )
     print("ratio: heads.c over the peer, round by round\n")
@@ -725,16 +751,21 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         directory = args.keep or stack.enter_context(tempfile.TemporaryDirectory())
         os.makedirs(directory, exist_ok=True)
-        for shape, dtype in itertools.product(args.shapes, args.dtypes.split(",")):
-            context = max(args.depth, PROMPT, *BATCH_DEPTHS) + 2 * DECODE
-            context = min(context, SHAPES[shape].get("max_position_embeddings", context))
+        tasks = [
+            (shape, dtype)
+            for shape in args.shapes
+            for dtype in (args.dtypes.split(",") if shape in SHAPES else [KEEP])
+        ]
+        for shape, dtype in tasks:
+            context = max(args.depth, args.prompt, *BATCH_DEPTHS) + 2 * DECODE
+            context = min(context, config_of(shape).get("max_position_embeddings", context))
             task = Task(shape, dtype, args.threads, args.chunk, context, directory)
-            what = requests_of(task, args.depth, args.sequences)
+            what = requests_of(task, args.prompt, args.depth, args.sequences)
             engines = measure(task, peers, what, args.rounds, args.limit)
             for request in what:
                 print(row_of(task, request, engines), flush=True)
             remarks += [
-                f"{shape}, {dtype}: {e.name}: {e.absent or e.version}"
+                f"{task.name}, {dtype}: {e.name}: {e.absent or e.version}"
                 for e in engines
                 if e.absent or e.version
             ]
