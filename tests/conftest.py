@@ -64,6 +64,7 @@ BY_TURNS = {
     "test_bundled",
     "test_cache",
     "test_calibrate",
+    "test_chat",
     "test_container",
     "test_gguf",
     "test_heads",
@@ -71,6 +72,8 @@ BY_TURNS = {
     "test_mixtures",
     "test_plan",
     "test_tokenizer",
+    "test_tokenizer_files",
+    "test_unigram",
     "test_wordpiece",
 }
 
