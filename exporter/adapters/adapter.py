@@ -46,3 +46,11 @@ def with_scale(given: str) -> tuple[str, float]:
     if not math.isfinite(scale):
         raise ExportError(f"--adapter {given}: the scale is {end}, expected a finite number")
     return path, scale
+
+
+def of_rank(kind: str, ranks: set[int]) -> str:
+    """An adapter's kind and its ranks, for people."""
+    if not ranks:
+        return kind
+    ends = sorted({min(ranks), max(ranks)})
+    return f"{kind}, rank {' to '.join(map(str, ends))}"

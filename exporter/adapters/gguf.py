@@ -10,7 +10,7 @@ import numpy as np
 from ..config import Config
 from ..sources.gguf_file import read_gguf
 from ..tensor import ExportError, Tensor
-from .adapter import Adapter
+from .adapter import Adapter, of_rank
 from .changes import Change, Low
 
 ENDS = (".lora_a", ".lora_b")
@@ -42,9 +42,8 @@ def open_gguf_adapter(path: str, scale: float) -> Adapter:
             changes.append(_low(stem, *pair, alpha, scale, ranks))
     if not changes:
         raise ExportError(f"{path} holds no tensor of an adapter")
-    kind = f"LoRA, rank {' to '.join(str(rank) for rank in sorted({min(ranks), max(ranks)}))}"
-    arch = c.get("general.architecture")
-    return Adapter(path, scale, kind, changes, [path], architecture=str(arch), remarks=remarks)
+    kind, arch = of_rank("LoRA", ranks), str(c.get("general.architecture"))
+    return Adapter(path, scale, kind, changes, [path], architecture=arch, remarks=remarks)
 
 
 def _low(stem: str, a: Tensor, b: Tensor, alpha: float, scale: float, ranks: set[int]) -> Low:

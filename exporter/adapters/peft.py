@@ -16,7 +16,7 @@ from ..json_files import read_json
 from ..sources.huggingface import WRAPPERS, open_safetensors, open_torch
 from ..sources.pointers import refuse_pointer
 from ..tensor import ExportError, Tensor
-from .adapter import Adapter
+from .adapter import Adapter, of_rank
 from .changes import Bias, Change, Factors, Low, Product, Rows, Whole, numbers
 
 CONFIG = "adapter_config.json"
@@ -52,10 +52,6 @@ NO_WEIGHTS = """
     ADAPTION_PROMPT CARTRIDGE CPT MULTITASK_PROMPT_TUNING POLY PREFIX_TUNING PROMPT_TUNING P_TUNING
     SHADOW XLORA
     """.split()
-
-
-def is_adapter(path: str) -> bool:
-    return os.path.isfile(os.path.join(path, CONFIG))
 
 
 def open_peft(directory: str, name: str, scale: float) -> Adapter:
@@ -218,7 +214,7 @@ class Reader:
             scale = by / (math.sqrt(rank) if rank_stable else rank)
             self.low(module, parameter, rank, scale * self.user_scale, of_many, dora)
         name = "rsLoRA" if rank_stable else "LoRA"
-        self.kind = _of_rank("DoRA" if dora else name, self.ranks)
+        self.kind = of_rank("DoRA" if dora else name, self.ranks)
 
     def parameter(self, module: str, targets: list[str]) -> tuple[str, bool]:
         """The parameter that the adapter of a module changes, and whether it may have several
@@ -282,7 +278,7 @@ class Reader:
             if a.shape[0]:
                 low = Low(f"{module}.weight", a, a, b, scale, diagonal=diagonal)
                 self.found.append(low)
-        self.kind = _of_rank("AdaLoRA", {rank})
+        self.kind = of_rank("AdaLoRA", {rank})
 
     # ---- others ----------------------------------------------------------------------------------
 
@@ -338,11 +334,11 @@ class Reader:
 
     def loha(self) -> None:
         self.products(_loha)
-        self.kind = _of_rank("LoHa", {self.c.int("r", 8)})
+        self.kind = of_rank("LoHa", {self.c.int("r", 8)})
 
     def lokr(self) -> None:
         self.products(_lokr)
-        self.kind = _of_rank("LoKr", {self.c.int("r", 8)})
+        self.kind = of_rank("LoKr", {self.c.int("r", 8)})
 
 
 def _times(make: Callable[[], np.ndarray], scale: float) -> np.ndarray:
@@ -399,13 +395,6 @@ def _number(value: object, otherwise: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ExportError(f"an alpha of the adapter is {value!r}, expected a number")
     return float(value)
-
-
-def _of_rank(kind: str, ranks: set[int]) -> str:
-    if not ranks:
-        return kind
-    ends = sorted({min(ranks), max(ranks)})
-    return f"{kind}, rank {' to '.join(map(str, ends))}"
 
 
 KINDS: dict[str, Callable[[Reader], None]] = {

@@ -3,6 +3,8 @@ BitNet's."""
 
 from __future__ import annotations
 
+from typing import Callable
+
 import numpy as np
 
 from ..config import Config
@@ -115,12 +117,21 @@ def _fp4(rows: np.ndarray) -> np.ndarray:
     return FP4[np.stack([byte & 15, byte >> 4], -1)].reshape(*byte.shape[:-1], -1)
 
 
-def _mxfp4_rows(rows: np.ndarray, powers: np.ndarray) -> np.ndarray:
-    """uint8 [.., bytes] as GGUF has them, of bytes [.., n / 2] and powers [.., n / 32]."""
-    byte, power = (array.astype(np.uint8) for array in (rows, powers))
-    codes = np.stack([byte & 15, byte >> 4], -1).reshape(*power.shape, BLOCK)
-    blocks = np.concatenate([power[..., None], halved(codes)], -1)
-    return blocks.reshape(*power.shape[:-1], -1)
+def _mxfp4_blocks(codes: Tensor, powers: Tensor) -> Callable[[], Callable]:
+    """A tensor's `blocks`, of bytes [.., n / 2] or [.., n / 32, 16] and of powers [.., n / 32]."""
+
+    def blocks():
+        rows, of_rows = codes.load(), powers.load()
+
+        def take(a: int, b: int) -> np.ndarray:
+            byte, power = (read(a, b).astype(np.uint8) for read in (rows, of_rows))
+            pairs = np.stack([byte & 15, byte >> 4], -1).reshape(*power.shape, BLOCK)
+            found = np.concatenate([power[..., None], halved(pairs)], -1)
+            return found.reshape(*power.shape[:-1], -1)
+
+        return take
+
+    return blocks
 
 
 def mxfp4_experts(q: Config, left: dict[str, Tensor]) -> None:
@@ -151,11 +162,7 @@ def mxfp4_rows(module: Module) -> None:
 
         return take
 
-    def blocks():
-        rows, of_rows = codes.load(), powers.load()
-        return lambda a, b: _mxfp4_rows(rows(a, b), of_rows(a, b))
-
-    kept = {} if n_in % BLOCK else {"stored": "MXFP4", "blocks": blocks}
+    kept = {} if n_in % BLOCK else {"stored": "MXFP4", "blocks": _mxfp4_blocks(codes, powers)}
     module.left[f"{module.name}.weight"] = Tensor(packed.name, (n_out, n_in), load, **kept)
 
 
@@ -252,8 +259,4 @@ def mxfp4(blocks: Tensor, scales: Tensor) -> Tensor:
 
         return take
 
-    def kept():
-        rows, scale = codes.load(), powers.load()
-        return lambda a, b: _mxfp4_rows(rows(a, b), scale(a, b))
-
-    return Tensor(blocks.name, shape, load, stored="MXFP4", blocks=kept)
+    return Tensor(blocks.name, shape, load, stored="MXFP4", blocks=_mxfp4_blocks(codes, powers))

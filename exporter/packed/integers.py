@@ -48,13 +48,19 @@ def words_beside(packed: Tensor, bits: int, n: int) -> np.ndarray:
     return numbers_of(whole(packed, "<i4").view(np.uint8), bits, n)
 
 
-def scaled(codes: np.ndarray, zero, scale: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """float32 [n_out, n_in]: codes less the zero point, times the scale, [n_out, groups] each;
+def unscaled(codes: np.ndarray, zero, scale: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """float32 [n_out, n_in]: codes less the zero point, which like the scale is [n_out, groups];
     group: the one of each column."""
     if group.min() < 0 or group.max() >= scale.shape[1]:
         raise ExportError(f"a column is of group {group.max()}, of {scale.shape[1]}")
-    weight = codes.astype(np.float32)
-    weight -= np.broadcast_to(zero, scale.shape)[:, group]
+    numbers = codes.astype(np.float32)
+    numbers -= np.broadcast_to(zero, scale.shape)[:, group]
+    return numbers
+
+
+def scaled(codes: np.ndarray, zero, scale: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """The same times the scale."""
+    weight = unscaled(codes, zero, scale, group)
     weight *= scale[:, group]
     return weight
 
@@ -82,9 +88,8 @@ def becomes_scaled(
                 f"{module.name}: its columns are in another order, though desc_act is false; give "
                 "--dtype bf16"
             )
-        ones = np.ones((1, scale.shape[1]), np.float32)
-        whole_numbers = scaled(codes, zero, np.broadcast_to(ones, scale.shape), group)
-        return as_whole(module.name, kind, whole_numbers.astype(np.int8), scale[:, of])
+        whole_numbers = unscaled(codes, zero, scale, group).astype(np.int8)
+        return as_whole(module.name, kind, whole_numbers, scale[:, of])
 
     module.becomes(shape, lambda: scaled(*parts()), kind, blocks)
 
