@@ -10,11 +10,11 @@ from conftest import ROOT
 from reading_list import OPENED, core, doors, names_of, taken
 from sources import NAMED, NO_CODE, c_files, circles, name_of, uses
 
-CORE_LINES = 3_250
+CORE_LINES = 3_300
 DOORS = 60
 ROOT_FILES = 15
 CIRCLES = 1
-DOCS_WORDS = 24_000
+DOCS_WORDS = 25_500
 README_WORDS = 1_200
 JS_LINES = 3_000
 WEB_LINES = 205
