@@ -215,7 +215,7 @@ void run_attention(Workspace *w, int layer, const Attention *a, const KvLayer *k
     attend(&p);
     if (a->latent.rank) latent_values(w, a, &b->latent, b->mixed);
     if (a->out_gate.data) gate_rows(w, b->mixed, b->out_gate, a->out_gate.n_out, width, n);
-    switch_heads_off(&p, width);
+    change_mixed(&p, width);
     if (a->sub_norm.w) norm_rows(w, b->mixed, &a->sub_norm, b->mixed, width, n);
     multiply(w, w->out, &a->o, b->mixed, n);
 }

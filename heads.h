@@ -33,7 +33,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HEADS_ABI 12         // grows when a program must be compiled again
+#define HEADS_ABI 13         // grows when a program must be compiled again
 #define HEADS_VERSION "0.1"  // of this header
 #define HEADS_VERSION_NUMBER 100  // the same: 10000 major + 100 minor + patch
 
@@ -371,8 +371,16 @@ typedef struct {  // what comes into a layer: the residual stream of a pass's to
     int n, width;
 } heads_layer_input;
 
+typedef struct {  // what heads give for a pass's tokens, in order, before a layer's output matrix
+    int layer, head;  // head: the first's number in the layer. Attention's come first; then, where
+                      // a layer has both, Mamba-2's, or those that look at a source
+    float *rows;      // row i is rows[i stride ..], of [n_heads][width]
+    size_t stride;
+    int n, n_heads, width;
+} heads_mixed;
+
 // Functions that passes call with what they compute, each with `context`. NULL: not called, at no
-// cost. No bit of a pass depends on them, except on `enter`. They are called while
+// cost. No bit of a pass depends on them, except on `enter` and `mixed`. They are called while
 // heads_forward_runs or heads_read_sources runs, and must not call the workspace; what they are
 // given is borrowed for the call. Layers come in order. A token that runs twice, for want of
 // heads_sequence_expect, comes twice. `attention` is called by the workspace's threads (0 ..
@@ -384,12 +392,17 @@ typedef struct {  // what comes into a layer: the residual stream of a pass's to
 // on them: input->layer, a later one, or the number of layers, for none. A layer that is passed
 // over leaves no keys, values or state. So the sequence is of no use after the call, and a layer
 // that reads another's keys may not run where that one was passed over.
+// `mixed` is called once a layer for each of its mixers, and may change the rows: heads' outputs
+// after their gates, of a gated delta rule (its value heads) and Mamba-2 after their norm, of
+// attention before a norm over all heads (BitNet). Heads that are off are zeros by then. Mamba-1,
+// RG-LRU and short convolutions have no heads, and show their whole output as one.
 typedef struct {
     void (*attention)(void *context, const heads_attention_row *row, int thread);
     void *context;
     void (*product)(void *context, const heads_product_input *input);
     void (*lens)(void *context, const heads_lens_row *row);
     int (*enter)(void *context, const heads_layer_input *input);
+    void (*mixed)(void *context, const heads_mixed *mixed);
 } heads_probe;
 
 // Sets the probe of all later passes, a copy of *probe; NULL: none.

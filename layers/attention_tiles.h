@@ -150,8 +150,9 @@ void show_unit(const void *arg, int unit, int thread);
 
 // ---- heads_off.c ----
 
-// Zeroes the parts of p->b.mixed, of `width` numbers a row, whose heads are off in its sequence.
-void switch_heads_off(const AttentionPass *p, int width);
+// Zeroes the parts of p->b.mixed, of `width` numbers a row, whose heads are off in its sequence. A
+// probe may then change all of it.
+void change_mixed(const AttentionPass *p, int width);
 
 // ---- attention_describe.c ----
 

@@ -15,6 +15,7 @@
 
 #include "kernels/steps.h"
 #include "layers/conv.h"
+#include "layers/layer_probe.h"
 
 enum { Q_AND_K = 2 };
 static const float UNIT_EPS = 1e-6f;
@@ -110,6 +111,7 @@ static void forward(Workspace *w, const Layer *l, const KvLayer *kv, Buffer y) {
     conv_remember(w, &d->conv, kv, p.b.window);
     parallel_for(w->pool, w->n_spans * d->n_v_heads, run_head, &p);
     parallel_for(w->pool, n, gate_row, &p);
+    show_mixed(w, l, 0, p.b.gate, d->n_v_heads, d->v_dim);
     multiply(w, w->out, &d->out, p.b.gate, n);
 }
 

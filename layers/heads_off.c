@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "layers/attention_tiles.h"
+#include "layers/layer_probe.h"
 
 size_t most_heads(const Model *m) {
     int most = 1;
@@ -25,10 +26,14 @@ static void switch_off(const AttentionPass *p, const Span *s, size_t head_width)
             memset(row(p->b.mixed, s->first + i) + h * head_width, 0, head_width * sizeof(float));
 }
 
-void switch_heads_off(const AttentionPass *p, int width) {
+void change_mixed(const AttentionPass *p, int width) {
     const Workspace *w = p->w;
+    const Layer *l = &w->model->layers[p->layer];
+    int head_width = width / p->a->n_heads;
     for (const Span *s = w->spans; s < w->spans + w->n_spans; s++)
-        if (s->sequence->off) switch_off(p, s, (size_t)(width / p->a->n_heads));
+        if (s->sequence->off) switch_off(p, s, (size_t)head_width);
+    show_mixed(w, l, p->a == &l->cross ? l->attention.n_heads : 0, p->b.mixed, p->a->n_heads,
+               head_width);
 }
 
 int copy_heads_off(Sequence *to, const Sequence *from, Error *err) {

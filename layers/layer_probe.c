@@ -21,3 +21,10 @@ int enter_layer(const Workspace *w, int i) {
         i, w->x.data, w->x.stride, w->n_rows, w->model->n_embd});
     return next > i ? next : i;
 }
+
+void show_mixed(const Workspace *w, const Layer *l, int first, Buffer heads, int n_heads,
+                int width) {
+    if (!w->probe.mixed) return;
+    w->probe.mixed(w->probe.context, &(heads_mixed){
+        (int)(l - w->model->layers), first, heads.data, heads.stride, w->n_rows, n_heads, width});
+}

@@ -9,5 +9,9 @@
 void show_lens(Workspace *w, int i, int logit_row);
 // Lets the probe have the stream before layer i, if there is one; returns the layer to go on with.
 int enter_layer(const Workspace *w, int i);
+// Lets it have what heads give, [n_rows][n_heads][width], before layer l's output matrix. first:
+// the number of the first of them in the layer.
+void show_mixed(const Workspace *w, const Layer *l, int first, Buffer heads, int n_heads,
+                int width);
 
 #endif

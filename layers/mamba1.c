@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include "layers/conv.h"
+#include "layers/layer_probe.h"
 
 enum { COLUMNS = 64 };  // channels of an item
 
@@ -89,6 +90,7 @@ static void forward(Workspace *w, const Layer *l, const KvLayer *kv, Buffer y) {
     multiply(w, p.step, &m->step, p.low, n);
     parallel_for(w->pool, w->n_spans * blocks(m), run_columns, &p);
     parallel_for(w->pool, n, gate_row, &p);
+    show_mixed(w, l, 0, p.gate, 1, m->width);
     multiply(w, w->out, &m->out, p.gate, n);
 }
 

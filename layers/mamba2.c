@@ -13,6 +13,7 @@
 
 #include "kernels/steps.h"
 #include "layers/conv.h"
+#include "layers/layer_probe.h"
 
 static StepBuffers lay_out(Arena *a, const Mamba2 *m, const Workspace *w, int n_rows) {
     return step_buffers(a, &m->conv, w, n_rows, m->n_heads, m->head_dim);
@@ -88,6 +89,8 @@ static void forward(Workspace *w, const Layer *l, const KvLayer *kv, Buffer y) {
     conv_remember(w, &m->conv, kv, p.b.window);
     parallel_for(w->pool, w->n_spans * m->n_heads, run_head, &p);
     parallel_for(w->pool, n, gate_row, &p);
+    int first = l->mamba2_beside ? l->attention.n_heads : 0;
+    show_mixed(w, l, first, p.b.gate, m->n_heads, m->head_dim);
     multiply(w, w->out, &m->out, p.b.gate, n);
 }
 

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "layers/conv.h"
+#include "layers/layer_probe.h"
 
 typedef struct {
     const Workspace *w;
@@ -100,6 +101,7 @@ static void forward(Workspace *w, const Layer *l, const KvLayer *kv, Buffer y) {
     multiply_groups(w, gates, 2, p.heads, m->n_heads * n, p.groups, m->n_heads);
     parallel_for(w->pool, n, prepare_row, &p);
     parallel_for(w->pool, w->n_spans, run_span, &p);
+    show_mixed(w, l, 0, p.gate, 1, width_of(m));
     multiply(w, w->out, &m->out, p.gate, n);
 }
 

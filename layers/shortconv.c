@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "layers/conv.h"
+#include "layers/layer_probe.h"
 
 typedef struct {
     Buffer in;     // [n][3 n_embd]: b, c and x side by side
@@ -51,6 +52,7 @@ static void forward(Workspace *w, const Layer *l, const KvLayer *kv, Buffer y) {
     parallel_for(w->pool, n, convolve_input, &p);
     parallel_for(w->pool, n, convolve_row, &p);
     conv_remember(w, &c->conv, kv, p.b.window);
+    show_mixed(w, l, 0, p.b.mixed, 1, c->conv.n_channels);
     multiply(w, w->out, &c->out, p.b.mixed, n);
 }
 

@@ -16,7 +16,7 @@ from ctypes import c_int, c_int64, c_long, c_size_t, c_uint32, c_uint64, c_void_
 from pathlib import Path
 from typing import Callable, Iterator, NoReturn
 
-ABI = 12  # of heads.h that these declarations were written for
+ABI = 13  # of heads.h that these declarations were written for
 
 
 class HeadsError(RuntimeError):
@@ -274,6 +274,21 @@ class LayerInput(Structure):
 Enter = CFUNCTYPE(c_int, c_void_p, POINTER(LayerInput))
 
 
+class Mixed(Structure):
+    _fields_ = [
+        ("layer", c_int),
+        ("head", c_int),
+        ("rows", POINTER(c_float)),
+        ("stride", c_size_t),
+        ("n", c_int),
+        ("n_heads", c_int),
+        ("width", c_int),
+    ]
+
+
+TakeMixed = CFUNCTYPE(None, c_void_p, POINTER(Mixed))
+
+
 class Probe(Structure):
     _fields_ = [
         ("attention", Look),
@@ -281,6 +296,7 @@ class Probe(Structure):
         ("product", TakeInput),
         ("lens", TakeLens),
         ("enter", Enter),
+        ("mixed", TakeMixed),
     ]
 
 
