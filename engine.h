@@ -70,6 +70,7 @@ float *kv_state(const KvLayer *kv, const Sequence *s);
 
 typedef struct KvFile KvFile;  // a file that sequences map pages of
 typedef struct Sum Sum;        // of a layer's bytes in a saved session
+typedef struct Steering Steering;  // vectors to be added after layers (sequence/steering.h)
 
 typedef struct {  // pages of the cache that are a file's
     KvFile *file;     // NULL: none
@@ -103,6 +104,7 @@ struct heads_sequence {
     int high;         // largest length ever: how far rings have been overwritten
     int second_text;  // of a pair of texts: where tokens of type 1 begin; 0: nowhere
     bool *off;        // [layout.n_layers][most heads], those switched off, or NULL
+    Steering *steering;  // of the residual stream, or NULL
     unsigned call;    // the last call of check_run that had it
     Source source;
     SharedPages pages;

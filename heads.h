@@ -248,6 +248,27 @@ HEADS_API heads_sequence *heads_sequence_parse(heads_workspace *w, const void *b
 // layer without attention, no memory.
 HEADS_API int heads_sequence_off(heads_sequence *s, const char *heads, heads_error *err);
 
+typedef struct {  // a steering vector
+    int layer;            // it is added after this one; they are counted as probes count them
+    const float *vector;  // [n_embd]
+    float scale;          // times which
+} heads_steer;
+
+// Adds scale vector[n_embd] to the residual stream after a layer, at each position that s runs from
+// now on (activation addition: Turner et al. 2023, arXiv 2308.10248). Several vectors of a layer
+// add up; vector NULL: the layer has none any more. The vector is copied. Forks and saved sessions
+// have the same, neighbours in a pass their own; what has run stays as it is, a source too. A text
+// that runs again for its rope (heads_sequence_expect) does so with what it has then. Errors, after
+// which nothing has changed: no such layer, a number, scale or sum that is not finite, no memory.
+HEADS_API int heads_sequence_steer(heads_sequence *s, int layer, const float *vector, float scale,
+                                   heads_error *err);
+// Reads the control vectors of a GGUF file as repeng and llama.cpp write them: tensors direction.N,
+// f32 [n_embd], to be added after layer N, counted from 0. Returns how many there are, or -1;
+// (*steers)[..], with their numbers and the given scale, are the caller's, to free with heads_free.
+// Errors: the file, one without control vectors or with those of another model, no memory.
+HEADS_API long heads_read_steers(const heads_model *model, const char *path, float scale,
+                                 heads_steer **steers, heads_error *err);
+
 // ---- passes ----
 
 typedef struct {
@@ -554,6 +575,8 @@ typedef struct {
     void *mask_context;
     int lookup;  // most guesses of a pass at the tokens that come next, by heads_lookup; 0: none.
                  // The text is the same, and where it repeats itself it comes sooner
+    const heads_steer *steers;  // [n_steers], for all of the text, as by heads_sequence_steer
+    int n_steers;
 } heads_request;
 
 typedef enum { HEADS_TOKEN, HEADS_SCORE, HEADS_DONE, HEADS_FAILED } heads_event_kind;
@@ -589,7 +612,8 @@ HEADS_API void heads_batch_free(heads_batch *b);  // its requests too, without e
 // of the model; max_tokens, n_scored, n_top or another number out of range; sampler options out of
 // range; stop strings without the batch's tokenizer, or an empty one; biases and penalties that are
 // not numbers, or of no token; a source that the model cannot read, or none where it needs one; a
-// language beside ids or without a source, or none such; an encoder; no memory.
+// language beside ids or without a source, or none such; what heads_sequence_steer refuses; an
+// encoder; no memory.
 HEADS_API long heads_batch_add(heads_batch *b, const heads_request *request, heads_error *err);
 // Runs one pass. Returns how many events it gave, which may be none; they and what they point to
 // are borrowed until the next step, cancel or free. Errors: NULL for the batch or the events.

@@ -30,7 +30,7 @@ void forward_pass(Workspace *w, int logit_row) {
     embed(w);
     for (int i = s->first; (i = enter_layer(w, i)) < s->first + s->n; i++) {
         layer(w, i);
-        if (w->probe.lens) show_lens(w, i, logit_row);
+        leave_layer(w, i, logit_row);
     }
     if (s == &w->model->text) compute_logits(w, logit_row);
     else keep_source(w);

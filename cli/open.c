@@ -98,6 +98,8 @@ void open_program(Program *p, const Options *o, const char *path, Needs needs) {
     p->shape = heads_model_shape(p->model);
     p->facts = inspect_model(p->model);
     check_kind(p);
+    bool steers = o->steer && path == o->models[0];  // and no draft model
+    if (steers && read_steers(&p->steers, p->model, o->steer, &err)) die("--steer: %s", err.text);
     if (needs == NO_TOKENIZER || !p->facts.has_tokenizer) return;
     p->tokenizer = heads_tokenizer_new(p->model, &err);
     if (!p->tokenizer) die("%s", err.text);
@@ -141,6 +143,8 @@ heads_sequence *open_text(const Program *p, bool shared) {
     heads_error err;
     heads_sequence *s = open_sequence(p->w, shared);
     if (p->o->off && heads_sequence_off(s, p->o->off, &err)) die("%s", err.text);
+    for (const heads_steer *t = p->steers.data; t < p->steers.data + p->steers.n; t++)
+        if (heads_sequence_steer(s, t->layer, t->vector, t->scale, &err)) die("%s", err.text);
     return s;
 }
 
@@ -148,6 +152,7 @@ void close_program(Program *p) {
     heads_workspace_free(p->w);
     heads_tokenizer_free(p->tokenizer);
     heads_model_close(p->model);
+    heads_free(p->steers.data);
 }
 
 double pass_bytes(const Program *p, const heads_sequence *s) {

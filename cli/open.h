@@ -3,6 +3,7 @@
 #define CLI_OPEN_H
 
 #include "options.h"
+#include "steer.h"
 
 typedef struct {
     const Options *o;
@@ -12,6 +13,7 @@ typedef struct {
     ModelFacts facts;
     heads_tokenizer *tokenizer;  // NULL: the checkpoint has none, or the verb needs none
     heads_workspace *w;          // NULL until open_workspace
+    Steers steers;               // of --steer
 } Program;
 
 typedef enum { NO_TOKENIZER, WITH_TOKENIZER } Needs;
@@ -24,7 +26,7 @@ void open_program(Program *p, const Options *options, const char *path, Needs ne
 // Makes p->w by the options, for up to logit_rows rows of logits (--hidden: of hidden states).
 void open_workspace(Program *p, int logit_rows);
 heads_sequence *open_sequence(heads_workspace *w, bool shared);
-heads_sequence *open_text(const Program *p, bool shared);  // one in which --off is obeyed
+heads_sequence *open_text(const Program *p, bool shared);  // by --off and --steer
 void close_program(Program *p);
 
 // Bytes that the last pass read for one token: weights, and the sequence's cache.

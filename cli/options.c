@@ -145,7 +145,7 @@ static const Option OPTIONS[] = {
      .help = "answer requests, one a line: {\"id\": 1, \"prompt\": \"text\", \"max_tokens\": 9};\n"
              "- reads stdin. A request may have tokens or messages instead of prompt, and\n"
              "temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty,\n"
-             "presence_penalty, seed and stop; the options above are the defaults (seed: 0)"},
+             "presence_penalty, seed, stop and steer; the options are the defaults (seed: 0)"},
     {TEXT, "-o", "FILE", FIELD(out), .verbs = BATCH,
      .help = "where the results of --batch go, one to a line, in the same order (stdout);\n"
              "a file that already has some of them is continued"},
@@ -189,6 +189,8 @@ static const Option OPTIONS[] = {
     {TEXT, "--off", "LIST", FIELD(off), .verbs = GENERATE | CHAT | ROWS | PPL,
      .help = "switch attention heads off: 5.3,7.* is head 3 of layer 5 and all heads of layer 7;\n"
              "e5.3 is the encoder's, x5.3 of the attention to its text"},
+    {TEXT, "--steer", "FILE[:SCALE]", FIELD(steer), .verbs = WRITES | ROWS | PPL,
+     .help = "add the control vectors of a GGUF file, times SCALE (1), to the stream after layers"},
     {VERB, "--help", "[VERB]", FIELD(flag), .verbs = ANY_VERB, .also = "-h",
      .help = "this list, or its part for one verb, as in --help chat"},
     {FLAG, "--man", NULL, FIELD(flag), .verbs = ANY_VERB, .help = "the manual page, for man"},

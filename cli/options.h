@@ -33,7 +33,7 @@ typedef struct {
     const char **models;
     int n_models;
     const char *prompt, *prompt_file, *tokens, *messages, *system, *ppl, *logits, *heads;
-    const char *hidden, *similar, *rank, *target, *lang, *off, *lens;
+    const char *hidden, *similar, *rank, *target, *lang, *off, *steer, *lens;
     const char *prompt_cache, *draft_model, *batch, *out, *svg;
     const char *grows;             // the last given option that encoders refuse, or NULL
     const char *writes;            // the last given option of how to generate a text, or NULL

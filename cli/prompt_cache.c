@@ -16,7 +16,10 @@ static heads_sequence *load(const Program *p) {
     heads_sequence *s = heads_sequence_load(p->w, o->prompt_cache, &err);
     bool may_be_new = !o->prompt_cache_ro && is_regular(o->prompt_cache);
     if (!s) die("%s%s", err.text, may_be_new ? "; name another file, or remove this one" : "");
-    return s;
+    heads_sequence *fresh = open_text(p, false);
+    heads_sequence *other = inspect_same_steering(s, fresh) ? fresh : s;
+    heads_sequence_free(other);
+    return other == s ? fresh : s;
 }
 
 heads_sequence *open_prompt_cache(const Program *p, Ids *prompt) {

@@ -1,5 +1,7 @@
 #include "layers/layer_probe.h"
 
+#include "sequence/steering.h"
+
 static void show_logits(const Workspace *w, int i, int logit_row) {
     for (const Span *s = w->spans; s < w->spans + w->n_spans; s++)
         for (int r = s->n - s->n_logits; r < s->n; r++)
@@ -7,12 +9,20 @@ static void show_logits(const Workspace *w, int i, int logit_row) {
                                                               row(w->logits, logit_row++)});
 }
 
-void show_lens(Workspace *w, int i, int logit_row) {
-    if (w->tower != &w->model->text) return;
+static void show_lens(Workspace *w, int i, int logit_row) {
     copy_rows(w->out, w->x, w->model->n_embd, w->n_rows);
     compute_logits(w, logit_row);
     show_logits(w, i, logit_row);
     copy_rows(w->x, w->out, w->model->n_embd, w->n_rows);
+}
+
+void leave_layer(Workspace *w, int i, int logit_row) {
+    for (const Span *s = w->spans; s < w->spans + w->n_spans; s++) {
+        const float *vector = steering_after(s->sequence->steering, i);
+        for (int t = s->first; vector && t < s->first + s->n; t++)
+            w->k->add(row(w->x, t), vector, w->model->n_embd);
+    }
+    if (w->probe.lens && w->tower == &w->model->text) show_lens(w, i, logit_row);
 }
 
 int enter_layer(const Workspace *w, int i) {

@@ -22,8 +22,9 @@ static int common_tokens(const Request *r, const int *ids, int n) {
     return common;
 }
 
-static bool same_source(const Request *r, const int *source, int n) {
-    return r->asked.n_source == n &&
+// Whether keys and values of the same tokens are the same.
+static bool same_ground(const Request *r, const int *source, int n, const Steering *steering) {
+    return r->asked.n_source == n && compare_steering(r->steering, steering) == 0 &&
            (n == 0 || memcmp(r->asked.source, source, sizeof *source * (size_t)n) == 0);
 }
 
@@ -35,13 +36,14 @@ static Beginning longest_beginning(const heads_batch *b, const Request *r, Begin
     for (int i = 0; i < b->n_spare; i++) {
         const Sequence *s = b->spare[i];
         int n = common_tokens(r, s->tokens, s->length);
-        if (n > found.n && same_source(r, s->source.tokens, s->source.n))
+        if (n > found.n && same_ground(r, s->source.tokens, s->source.n, s->steering))
             found = (Beginning){s, n, false};
     }
     for (int i = 0; i < b->n_busy; i++) {
         const Request *other = b->busy[i];
         if (!other->sequence || other == r || other->restarted || other->error.text[0]) continue;
-        if (!same_source(r, other->asked.source, other->asked.n_source)) continue;
+        const int *source = other->asked.source;
+        if (!same_ground(r, source, other->asked.n_source, other->steering)) continue;
         int n = common_tokens(r, other->ids, other->n_ids), there = other->sequence->length;
         if (n > later) later = n;
         if (other->asked.n_source && !other->source_read) found.wait = true;
@@ -87,13 +89,14 @@ static int claim(Prefix *p) {
     return unclaimed;
 }
 
-static void begin_prefix(heads_batch *b, Prefix *p) {
+static void begin_prefix(heads_batch *b, Prefix *p, const Request *r) {
     Prefix *parent = usable_prefix(p->parent);
     if (parent) p->sequence = heads_sequence_fork(parent->sequence, parent->length, NULL);
     p->unclaimed = p->sequence ? p->length - parent->length + claim(parent) : p->length;
     if (!p->sequence) p->sequence = heads_sequence_new(b->w, true, NULL);
     p->failed = !p->sequence;
     if (p->failed) return;
+    share_steering(&p->sequence->steering, r->steering);
     heads_sequence_expect(p->sequence, p->shortest);
 }
 
@@ -115,14 +118,16 @@ static bool begin_sequence(heads_batch *b, Request *r) {
     else r->sequence = empty_sequence(b, shared, &r->error);
     release_prefix(r->prefix);
     r->prefix = NULL;
-    if (r->sequence) heads_sequence_expect(r->sequence, tokens_to_run(r));
+    if (!r->sequence) return true;
+    share_steering(&r->sequence->steering, r->steering);
+    heads_sequence_expect(r->sequence, tokens_to_run(r));
     return true;
 }
 
 void choose_sequence(heads_batch *b, Request *r) {
     Prefix *missing = r->sequence ? NULL : missing_prefix(r->prefix);
     r->running = NULL;
-    if (missing && !missing->sequence) begin_prefix(b, missing);
+    if (missing && !missing->sequence) begin_prefix(b, missing, r);
     if (missing && missing->failed) {
         choose_sequence(b, r);
         return;

@@ -5,6 +5,7 @@
 #include "load/readout.h"
 #include "sampler.h"
 #include "sequence/cost.h"
+#include "sequence/steering.h"
 
 // ---- the checkpoint ----
 
@@ -145,6 +146,10 @@ size_t inspect_kv_bytes(const Model *m, int n_kv_heads, int n, int n_source, hea
 
 size_t inspect_kv_padding(const Model *m, heads_type v) {
     return kv_padding_per_token(m, 0, v);
+}
+
+bool inspect_same_steering(const Sequence *a, const Sequence *b) {
+    return compare_steering(a->steering, b->steering) == 0;
 }
 
 bool inspect_forgets(const Workspace *w) {

@@ -93,6 +93,8 @@ heads_kv_plan inspect_kv_plan(const heads_model *m, int n_kv_heads, int context,
 size_t inspect_kv_bytes(const heads_model *m, int n_kv_heads, int n, int n_source, heads_type k,
                         heads_type v);
 size_t inspect_kv_padding(const heads_model *m, heads_type v);  // bytes a token that hold no value
+// Whether both have the same steering vectors.
+bool inspect_same_steering(const heads_sequence *a, const heads_sequence *b);
 // Whether a rewind may fail, since some layer has a window or a state.
 bool inspect_forgets(const heads_workspace *w);
 

@@ -1,4 +1,4 @@
-// Which prompts begin alike: sorted by their tokens, such prompts are neighbours.
+// Which prompts begin alike: sorted by steering and tokens, such prompts are neighbours.
 #include <stdlib.h>
 
 #include "library/scheduler.h"
@@ -6,8 +6,10 @@
 // Requests with a source get no prefix: keys and values of their tokens depend on the source.
 static int most_shared(const Request *r) { return r->asked.n_source ? 0 : shareable_length(r); }
 
+// Requests that are steered differently have nothing in common.
 static int common_length(const Request *a, const Request *b) {
     int most = most_shared(a) < most_shared(b) ? most_shared(a) : most_shared(b), n = 0;
+    if (compare_steering(a->steering, b->steering)) return 0;
     while (n < most && a->ids[n] == b->ids[n]) n++;
     return n;
 }
@@ -15,6 +17,8 @@ static int common_length(const Request *a, const Request *b) {
 static int by_tokens(const void *x, const void *y) {
     const Request *a = *(Request *const *)x, *b = *(Request *const *)y;
     int n = common_length(a, b), rest_a = most_shared(a) - n, rest_b = most_shared(b) - n;
+    int steering = compare_steering(a->steering, b->steering);
+    if (steering) return steering;
     if (rest_a && rest_b) return a->ids[n] < b->ids[n] ? -1 : 1;
     if (rest_a != rest_b) return rest_a < rest_b ? -1 : 1;
     return (a->number > b->number) - (a->number < b->number);

@@ -10,6 +10,7 @@ void free_request(Request *r) {
     release_prefix(r->prefix);
     heads_sequence_free(r->sequence);
     heads_sequence_free(r->draft);
+    release_steering(r->steering);
     heads_sampler_free(r->sampler);
     heads_decoder_free(r->decoder);
     free(r->ids);
@@ -59,6 +60,9 @@ static int check_request(const heads_batch *b, const heads_request *q, Error *er
         return fail(err, "%d tokens to generate, %d to score; expected 0 or more, and fewer than "
                     "the prompt has", q->max_tokens, q->n_scored);
     if (q->lookup < 0) return fail(err, "lookup %d; expected 0 or more guesses", q->lookup);
+    if (q->n_steers < 0 || (q->n_steers && !q->steers))
+        return fail(err, "%d steering vectors; expected 0 or more, and where they are",
+                    q->n_steers);
     if (q->n_top < 0 || q->n_top > MAX_TOP)
         return fail(err, "%d most likely tokens; expected 0..%d", q->n_top, MAX_TOP);
     if (q->n_stops < 0 || q->n_stop_ids < 0 || (q->n_stops && !q->stops) ||
@@ -137,6 +141,15 @@ static int set_prompt(heads_batch *b, Request *r, Error *err) {
     return 0;
 }
 
+static int set_steering(const heads_batch *b, Request *r, Error *err) {
+    for (const heads_steer *s = r->asked.steers; s < r->asked.steers + r->asked.n_steers; s++)
+        if (need(s->vector, "a steering vector", err) ||
+            steer(b->w->model, &r->steering, s->layer, s->vector, s->scale, err))
+            return -1;
+    r->asked.steers = NULL;
+    return 0;
+}
+
 // ---- the queue ----
 
 static int join_queue(heads_batch *b, Request *r) {
@@ -157,7 +170,7 @@ long heads_batch_add(heads_batch *b, const heads_request *request, Error *err) {
     if (check_request(b, request, err)) return -1;
     Request *r = copy_request(request);
     if (!r) return fail(err, "no memory for a request");
-    int failed = set_prompt(b, r, err);
+    int failed = set_prompt(b, r, err) || set_steering(b, r, err);
     if (!failed && r->asked.mask) {
         r->allowed = calloc(((size_t)b->w->model->vocab_size + 31) / 32, sizeof *r->allowed);
         if (!r->allowed) failed = fail(err, "no memory for a mask");

@@ -5,6 +5,7 @@
 
 #include "engine.h"
 #include "sampler.h"
+#include "sequence/steering.h"
 #include "tokenizer.h"
 
 enum { MIN_SHARED = 32 };  // a shorter common beginning is not worth a fork
@@ -28,7 +29,8 @@ typedef struct {            // how many guesses come next; 0s: none were made ye
 } Guessing;
 
 typedef struct Request {
-    heads_request asked;    // as added, with copies of what it points to; ids and lang are NULL
+    heads_request asked;    // as added, with copies of what it points to; ids, lang, steers: NULL
+    Steering *steering;     // steers
     int *ids;               // [n_ids], prompt and generated tokens; allocated: [room]
     int n_prompt, n_ids, room;
     int spared;             // prompt tokens that a fork gave it, and that count for another request

@@ -2,15 +2,17 @@
 // memory, so that loading maps them: nothing is read before it is needed, and each layer is
 // compared with its checksum when the sequence first runs.
 //
-//   Header; an entry for each layer; the text's and the source's tokens (i32); the layers' bytes.
+//   Header; an entry for each layer; the text's and the source's tokens (i32); layers with steering
+//   vectors (i32), and these (f32); the layers' bytes.
 //   Little-endian. A layer begins at a multiple of 64 KB, which is one of any page size. In files
 //   of older builds it may begin elsewhere; it is then copied.
 #include <stdlib.h>
 #include <string.h>
 
 #include "sequence/sequence.h"
+#include "sequence/steering.h"
 
-enum { SESSION_VERSION = 3, OLDEST_VERSION = 2, ALIGNMENT = 1 << 16 };
+enum { SESSION_VERSION = 4, OLDEST_VERSION = 2, ALIGNMENT = 1 << 16 };
 static const char MAGIC[8] = "heads.s";
 
 typedef struct {
@@ -22,7 +24,7 @@ typedef struct {
     uint32_t k_dtype, v_dtype, n_layers;
     int32_t length, high, expected;
     uint32_t long_tables;
-    int32_t n_source, zero;
+    int32_t n_source, n_steered;  // n_steered: 0 before version 4
 } Header;
 
 typedef struct {  // where a layer's bytes are in the file
@@ -36,19 +38,29 @@ static SumOf *sum_of_layers(const Header *h) {
     return h->version == OLDEST_VERSION ? xor_words : checksum;
 }
 
-static uint32_t header_sum(const Header *h, const LayerEntry *layers, const int *tokens,
-                           const int *source) {
-    size_t skip = offsetof(Header, file_size);
-    struct {
-        const void *data;
-        size_t bytes;
-    } parts[] = {{(const uint8_t *)h + skip, sizeof *h - skip},
-                 {layers, h->n_layers * sizeof *layers},
-                 {tokens, (size_t)h->length * sizeof *tokens},
-                 {source, (size_t)h->n_source * sizeof *source}};
-    uint32_t old = 2166136261u;
-    uint64_t sum = h->version;
-    for (int i = 0; i < 4; i++) {
+enum { N_PARTS = 5, PARTS_BEFORE = 3 };  // before version 4
+typedef struct {  // what stands between header and layers, in order
+    const void *data;
+    size_t bytes;
+} Part;
+
+// Sets parts' bytes; returns their sum.
+static size_t measure(Part *parts, const Header *h, const Model *m) {
+    size_t n = h->version < SESSION_VERSION ? 0 : (size_t)h->n_steered, sum = 0;
+    const size_t bytes[N_PARTS] = {
+        h->n_layers * sizeof(LayerEntry), (size_t)h->length * sizeof(int),
+        (size_t)h->n_source * sizeof(int), n * sizeof(int),
+        n * (size_t)m->n_embd * sizeof(float)};
+    for (int i = 0; i < N_PARTS; i++) sum += parts[i].bytes = bytes[i];
+    return sum;
+}
+
+static uint32_t header_sum(const Header *h, const Part *parts) {
+    const uint8_t *rest = (const uint8_t *)&h->file_size;
+    size_t bytes = sizeof *h - offsetof(Header, file_size);
+    uint32_t old = fnv_words(2166136261u, rest, bytes);
+    uint64_t sum = checksum_after(h->version, rest, bytes);
+    for (int i = 0; i < (h->version < SESSION_VERSION ? PARTS_BEFORE : N_PARTS); i++) {
         if (h->version == OLDEST_VERSION) old = fnv_words(old, parts[i].data, parts[i].bytes);
         else sum = checksum_after(sum, parts[i].data, parts[i].bytes);
     }
@@ -73,6 +85,7 @@ typedef struct {
     const Sequence *s;
     Header header;
     LayerEntry *layers;  // [n_layers]
+    Part parts[N_PARTS];
 } Session;
 
 // How far rings have been overwritten. Until one has come round, what stands after the text is
@@ -93,10 +106,12 @@ static void make_header(Session *session) {
                   .k_dtype = dtypes[w->kv.k_dtype].code, .v_dtype = dtypes[w->kv.v_dtype].code,
                   .n_layers = (uint32_t)w->kv.n_layers, .length = s->length, .high = s->high,
                   .expected = s->rope.expected, .long_tables = s->rope.tables,
-                  .n_source = s->source.n};
+                  .n_source = s->source.n, .n_steered = s->steering ? s->steering->n : 0};
     memcpy(h->magic, MAGIC, sizeof MAGIC);
-    size_t n_tokens = (size_t)s->length + (size_t)s->source.n;
-    size_t end = sizeof *h + h->n_layers * sizeof(LayerEntry) + n_tokens * sizeof *s->tokens;
+    const void *data[N_PARTS] = {session->layers, s->tokens, s->source.tokens, "", ""};
+    if (s->steering) data[3] = s->steering->layers, data[4] = s->steering->vectors;
+    for (int i = 0; i < N_PARTS; i++) session->parts[i].data = data[i];
+    size_t end = sizeof *h + measure(session->parts, h, w->model);
     for (uint32_t i = 0; i < h->n_layers; i++) {
         const KvLayer *kv = &w->kv.layers[i];
         size_t bytes = used_bytes(s, kv);
@@ -106,7 +121,7 @@ static void make_header(Session *session) {
         end += bytes;
     }
     h->file_size = end;
-    h->sum = header_sum(h, session->layers, s->tokens, s->source.tokens);
+    h->sum = header_sum(h, session->parts);
 }
 
 typedef struct {     // a file, or memory
@@ -130,12 +145,9 @@ static int go_to(Out *out, uint64_t offset) {
 static int write_session(Out *out, const Session *session) {
     const Sequence *s = session->s;
     const Header *h = &session->header;
-    size_t n = (size_t)s->length, n_source = (size_t)s->source.n;
-    if (put(out, h, sizeof *h) ||
-        put(out, session->layers, sizeof *session->layers * h->n_layers) ||
-        put(out, s->tokens, sizeof *s->tokens * n) ||
-        put(out, s->source.tokens, sizeof *s->source.tokens * n_source))
-        return -1;
+    if (put(out, h, sizeof *h)) return -1;
+    for (const Part *p = session->parts; p < session->parts + N_PARTS; p++)
+        if (put(out, p->data, p->bytes)) return -1;
     for (uint32_t i = 0; i < h->n_layers; i++) {
         const LayerEntry *layer = &session->layers[i];
         const uint8_t *data = s->cache + s->workspace->kv.layers[i].offset;
@@ -227,8 +239,9 @@ static int check_header(const Workspace *w, const Header *h, size_t size, Error 
     if (h->n_source < 0 || h->n_source > w->kv.context || (w->model->source.n && !h->n_source))
         return fail(err, "it holds %d tokens of a source, the context has room for %d",
                     h->n_source, w->kv.context);
-    size_t tokens = ((size_t)h->length + (size_t)h->n_source) * sizeof(int);
-    if (h->high < h->length || size - sizeof *h < n_layers * sizeof(LayerEntry) + tokens)
+    Part parts[N_PARTS];
+    bool steered = h->n_steered >= 0 && h->n_steered <= w->model->n_layers;
+    if (h->high < h->length || !steered || size - sizeof *h < measure(parts, h, w->model))
         return fail(err, "its header is damaged");
     return 0;
 }
@@ -282,14 +295,21 @@ static int restore_layer(Sequence *s, int i, const LayerEntry *e, const Mapping 
 static int restore(Sequence *s, const Mapping *map, Error *err) {
     const Workspace *w = s->workspace;
     const Header *h = (const Header *)map->data;
-    const LayerEntry *layers = (const LayerEntry *)(h + 1);
-    const int *tokens = (const int *)(layers + w->kv.n_layers), *source = tokens + h->length;
-    if (h->sum != header_sum(h, layers, tokens, source)) return fail(err, "its header is damaged");
+    const uint8_t *at = (const uint8_t *)(h + 1);
+    Part parts[N_PARTS];
+    measure(parts, h, w->model);
+    for (Part *p = parts; p < parts + N_PARTS; at += p++->bytes) p->data = at;
+    const LayerEntry *layers = parts[0].data;
+    const int *steered = parts[3].data;
+    const float *vectors = parts[4].data;
+    if (h->sum != header_sum(h, parts)) return fail(err, "its header is damaged");
     s->length = h->length, s->high = h->high, s->rope.expected = h->expected;
     s->rope.tables = h->long_tables;
     s->source.n = h->n_source;
-    memcpy(s->tokens, tokens, sizeof *tokens * (size_t)s->length);
-    memcpy(s->source.tokens, source, sizeof *source * (size_t)s->source.n);
+    memcpy(s->tokens, parts[1].data, parts[1].bytes);
+    memcpy(s->source.tokens, parts[2].data, parts[2].bytes);
+    for (size_t i = 0; i < parts[3].bytes / sizeof *steered; i++, vectors += w->model->n_embd)
+        if (heads_sequence_steer(s, steered[i], vectors, 1.0f, err)) return -1;
     if (check_entries(s, layers, map->size, err) || commit_cache(s, 0, err)) return -1;
     size_t n_layers = (size_t)w->kv.n_layers;
     s->pages.unchecked = calloc(n_layers, sizeof *s->pages.unchecked);

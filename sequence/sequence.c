@@ -3,6 +3,7 @@
 // contiguous cache (the idea of vAttention, Prabhu et al. 2024).
 #include "layers/heads_off.h"
 #include "sequence/sequence.h"
+#include "sequence/steering.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -105,6 +106,7 @@ void heads_sequence_free(Sequence *s) {
     free(s->mark.states);
     free(s->pages.unchecked);
     free(s->off);
+    release_steering(s->steering);
     free(s);
 }
 
@@ -256,6 +258,7 @@ Sequence *heads_sequence_fork(const Sequence *s, int n, Error *err) {
         heads_sequence_free(fork);
         return NULL;
     }
+    share_steering(&fork->steering, s->steering);
     fork->length = fork->rope.expected = n;
     fork->high = n ? s->high : 0;
     fork->rope.tables = s->rope.tables;

@@ -128,7 +128,7 @@ class Engine extends Instance {  // heads.h for JavaScript, in the thread where 
     const request = this.ints([...(reads ? none : text), 0, Math.min(o.max_tokens ?? 256, 1e9),
       ...this.sampling(o, chat), chat, this.ints(stops.flatMap((stop) => this.text(stop))),
       stops.length, this.ints([end]), end >= 0, ...none, ...(reads ? text : none),
-      o.lang ? this.text(o.lang)[0] : 0, ...none, ...none]);
+      o.lang ? this.text(o.lang)[0] : 0, ...none, ...none, ...none]);
     this.c.heads_keep(this.workspace, 0, 0);
     this.c.heads_batch_cancel(this.batch, this.told);
     return this.told = this.call(-1, "heads_batch_add", this.batch, request);

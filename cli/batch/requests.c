@@ -85,6 +85,18 @@ static int set_lang(Line *r, const Json *value, const Defaults *d, heads_error *
     return 0;
 }
 
+static int set_steers(Line *r, const Json *value, const Defaults *d, heads_error *err) {
+    heads_error why;
+    if (value->type != JSON_STRING || strlen(value->text) != value->len)
+        return fail(err, "\"steer\" has to be a string, FILE or FILE:SCALE, as after --steer");
+    heads_free(r->steers.data);
+    if (read_steers(&r->steers, d->program->model, value->text, &why))
+        return fail(err, "\"steer\": %s", why.text);
+    r->asked.steers = r->steers.data;
+    r->asked.n_steers = r->steers.n;
+    return 0;
+}
+
 static int set_stops(Line *r, const Json *value, const Defaults *d, heads_error *err) {
     const Json *first = value->type == JSON_ARRAY ? value->first : value;
     if (!d->program->tokenizer)
@@ -166,6 +178,7 @@ static int set_member(Line *r, const Json *value, const Defaults *d, heads_error
     if (json_has_key(value, "seed")) return set_seed(r, value, err);
     if (json_has_key(value, "stop")) return set_stops(r, value, d, err);
     if (json_has_key(value, "lang")) return set_lang(r, value, d, err);
+    if (json_has_key(value, "steer")) return set_steers(r, value, d, err);
     for (int i = 0; i < N_OTHERS; i++)
         if (json_has_key(value, others[i])) return 0;
     for (int i = 0; i < N_NUMBERS; i++)
@@ -173,7 +186,7 @@ static int set_member(Line *r, const Json *value, const Defaults *d, heads_error
     bool zero = strlen(value->key) < value->key_len;
     return fail(err, "unknown key \"%.60s\"%s; a request may have id or custom_id, model, prompt, "
                 "tokens, messages, max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, "
-                "frequency_penalty, presence_penalty, seed, stop and lang",
+                "frequency_penalty, presence_penalty, seed, stop, lang and steer",
                 value->key, zero ? ", with a zero byte" : "");
 }
 
@@ -181,6 +194,8 @@ static int set_members(Line *r, const Json *asked, const Defaults *d, heads_erro
     bool answer = given(asked, "messages");
     r->asked.max_tokens = answer ? d->program->o->n_answer : tokens_to_generate(d->program, 0);
     r->asked.sampler = sampling_options(d->program, answer);
+    r->asked.steers = d->program->steers.data;
+    r->asked.n_steers = d->program->steers.n;
     for (const Json *member = asked->first; member; member = member->next)
         if (set_member(r, member, d, err)) return -1;
     return set_prompt(r, asked, d, err);
@@ -231,8 +246,9 @@ void set_maker(Defaults *d) {
     Text said = {0};
     add_sampling(&said, sampling_options(p, false));
     add_sampling(&said, sampling_options(p, true));
-    text_format(&said, "%d %d %d %d %d %s", tokens_to_generate(p, 0), p->o->n_answer,
-                heads_workspace_context(p->w), w->k_type, w->v_type, p->o->lang ? p->o->lang : "");
+    text_format(&said, "%d %d %d %d %d %s%s%s", tokens_to_generate(p, 0), p->o->n_answer,
+                heads_workspace_context(p->w), w->k_type, w->v_type, p->o->lang ? p->o->lang : "",
+                p->o->steer ? " " : "", p->o->steer ? p->o->steer : "");
     snprintf(d->maker, sizeof d->maker, "%08" PRIx32 "-%08" PRIx32 "-", p->facts.checksum,
              sum_of(said.data, said.size));
     free(said.data);
@@ -288,6 +304,7 @@ void free_line(Line *r) {
     free(r->stops);
     free(r->prompt.data);
     free(r->lang);
+    heads_free(r->steers.data);
     free(r->start.data);
 }
 

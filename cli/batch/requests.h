@@ -18,6 +18,7 @@ typedef struct {
     Ids prompt;           // of an encoder-decoder: the source
     heads_stop *stops;
     char *lang;
+    Steers steers;
     int answer_end;       // with "messages": a token that ends the answer, besides EOS; -1: none
     bool wrong;           // error says what is wrong with the line
     heads_error error;

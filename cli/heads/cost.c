@@ -82,7 +82,7 @@ void measure_costs(HeadsPage *p) {
     a.sequences = allocate((size_t)a.n_texts, sizeof *a.sequences);
     a.losses = allocate((size_t)a.n_texts * (size_t)a.n, sizeof *a.losses);
     a.whole = allocate((size_t)a.n, sizeof *a.whole);
-    for (int t = 0; t < a.n_texts; t++) a.sequences[t] = open_sequence(p->p->w, false);
+    for (int t = 0; t < a.n_texts; t++) a.sequences[t] = open_text(p->p, false);
     run_texts(&a, NULL, 1);
     memcpy(a.whole, a.losses, (size_t)a.n * sizeof *a.whole);
     for (size_t h = 0; h < p->n_heads; h += (size_t)a.n_texts) {

@@ -148,6 +148,10 @@ class Stop(Structure):
 Mask = CFUNCTYPE(c_int, c_void_p, POINTER(c_int), c_int, POINTER(c_uint32))
 
 
+class Steer(Structure):
+    _fields_ = [("layer", c_int), ("vector", POINTER(c_float)), ("scale", c_float)]
+
+
 class Request(Structure):
     _fields_ = [
         ("ids", POINTER(c_int)),
@@ -168,6 +172,8 @@ class Request(Structure):
         ("mask", Mask),
         ("mask_context", c_void_p),
         ("lookup", c_int),
+        ("steers", POINTER(Steer)),
+        ("n_steers", c_int),
     ]
 
 
@@ -351,6 +357,8 @@ CALLS = {
     "sequence_rewind": (c_int, (c_void_p, c_int, InputError)),
     "sequence_expect": (None, (c_void_p, c_int)),
     "sequence_off": (c_int, (c_void_p, c_char_p, InputError)),
+    "sequence_steer": (c_int, (c_void_p, c_int, FLOATS, c_float, InputError)),
+    "read_steers": (c_long, (c_void_p, c_char_p, c_float, POINTER(POINTER(Steer)), FileError)),
     "sequence_length": (c_int, (c_void_p,)),
     "sequence_tokens": (INTS, (c_void_p,)),
     "sequence_save": (c_int, (c_void_p, c_char_p, HeadsError)),

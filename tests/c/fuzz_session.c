@@ -18,7 +18,7 @@
 
 enum { N_CONTEXTS = 5, N_FILES = 8, LONGEST = 150, MORE = 2, EXTRA = 1 << 17 };
 enum { AT_VERSION = 8, AT_SUM = 12, AT_SIZE = 16, AT_LAYERS = 36, AT_LENGTH = 40, AT_SOURCE = 56,
-       HEADER = 64, ENTRY = 32 };  // sequence/saved.c
+       AT_STEERED = 60, HEADER = 64, ENTRY = 32 };  // sequence/saved.c
 
 typedef struct {  // a saved text
     uint8_t *bytes;
@@ -74,6 +74,12 @@ static void make_file(File *f, heads_workspace *in) {
         source[i] = (int)below(&state, (size_t)shape.source_vocab);
     heads_run reads = {s, source, n_source, 0};
     if (shape.source_vocab && heads_read_sources(in, &reads, 1, &err)) give_up("source", &err);
+    float *vector = calloc((size_t)shape.n_embd, sizeof *vector);
+    if (vector) vector[0] = 1.0f;
+    for (int i = (int)below(&state, 3); i > 0; i--)
+        if (heads_sequence_steer(s, i % shape.n_layers, vector, 0.1f, &err))
+            give_up("heads_sequence_steer", &err);
+    free(vector);
     if (!heads_forward(s, f->tokens, n, 0, &err)) give_up("heads_forward", &err);
     if (n > 4 && below(&state, 2)) heads_sequence_rewind(s, n - 3, &err);  // may have forgotten
     f->n = heads_sequence_length(s);
@@ -106,8 +112,10 @@ static void seal(uint8_t *bytes, size_t size) {
     uint32_t version = u32_at(bytes + AT_VERSION);
     size_t n_layers = u32_at(bytes + AT_LAYERS), table = n_layers * ENTRY;
     size_t n = u32_at(bytes + AT_LENGTH), n_source = u32_at(bytes + AT_SOURCE);
-    if (n_layers > 1000 || n > size || n_source > size ||
-        HEADER + table + 4 * (n + n_source) > size)
+    size_t steered = version < 4 ? 0 : u32_at(bytes + AT_STEERED);
+    size_t vectors = 4 * steered * (size_t)shape.n_embd;
+    if (n_layers > 1000 || n > size || n_source > size || steered > size ||
+        HEADER + table + 4 * (n + n_source + steered) + vectors > size)
         return;
     for (size_t i = 0; i < n_layers; i++) {
         uint8_t *e = bytes + HEADER + i * ENTRY;
@@ -116,11 +124,11 @@ static void seal(uint8_t *bytes, size_t size) {
         uint64_t sum = (version == 2 ? xor_words : checksum)(bytes + offset, used);
         memcpy(e + 24, &sum, sizeof sum);
     }
-    const size_t parts[] = {HEADER - AT_SIZE, table, 4 * n, 4 * n_source};
+    const size_t parts[] = {HEADER - AT_SIZE, table, 4 * n, 4 * n_source, 4 * steered, vectors};
     const uint8_t *part = bytes + AT_SIZE;
     uint32_t old = 2166136261u;
     uint64_t sum = version;
-    for (int i = 0; i < 4; part += parts[i++]) {
+    for (int i = 0; i < (version < 4 ? 4 : 6); part += parts[i++]) {
         old = fnv_words(old, part, parts[i]);
         sum = checksum_after(sum, part, parts[i]);
     }

@@ -75,6 +75,7 @@ OPTIONS = {  # option and value: the verbs that use it
     "--heads-max 1": "--heads",
     "--no-cost": "--heads",
     "--off 0.0": f"generation --chat {ROWS} --ppl",
+    "--steer FILE": f"{WRITES} {ROWS} --ppl",
 }
 
 

@@ -28,14 +28,14 @@ FILLED = 0xA5  # each byte of what a call may write to
 
 # heads.h says that these may be NULL; besides errors, options, and what is freed.
 MAY_BE_NULL = {("heads_workspace_probe", "probe"), ("heads_sequence_off", "heads")}
-MAY_BE_NULL |= {("heads_pack", "error")} | {
+MAY_BE_NULL |= {("heads_pack", "error"), ("heads_sequence_steer", "vector")} | {
     (name, "lang") for name in ("heads_start_tokens", "heads_source_language")
 }
 # A block of weights for each of 16 rows, which q8 packs into 512 + 64 bytes.
 PACKED = {"rows": 16, "cols": 32, "size": 576}
 # The model says not how it pools, has no classes, and joins no texts; the sequence has tokens.
 REFUSED = {"heads_embed", "heads_shorten", "heads_classify", "heads_pair_ids"}
-REFUSED |= {"heads_sequence_off"}
+REFUSED |= {"heads_sequence_off", "heads_read_steers"}  # whose file is a checkpoint
 # One that reads a source and knows a language is needed.
 TRANSLATES = ("heads_read_sources", "heads_start_tokens", "heads_source_language")
 # Arguments that say how much stands at a pointer: a larger number is the caller's lie.
@@ -144,6 +144,9 @@ class World:
             ("size_t", "first_len"): lambda: 4,
             ("size_t", "then_len"): lambda: 4,
             ("int", "i"): lambda: 0,
+            ("int", "layer"): lambda: 1,
+            ("float *", "vector"): lambda: self.address((c_float * self.shape.n_embd)()),
+            ("float", "scale"): lambda: 2.0,
             ("float *", "scores"): lambda: self.out(4),
             ("char *", "lang"): lambda: self.text(b"a:a"),
             ("char *", "heads"): lambda: self.text(b"0.0"),
