@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ._classes import Label, Ranked
     from ._export import export
     from ._native import ContextError, FileError, HeadsError, InputError
+    from ._steering import Steering
     from .model import Model
     from .session import Session
 
@@ -33,6 +34,7 @@ _HOMES = {
     "Model": "model",
     "Ranked": "_classes",
     "Session": "session",
+    "Steering": "_steering",
     "export": "_export",
 }
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "Model",
     "Ranked",
     "Session",
+    "Steering",
     "export",
 ]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from . import _arguments as arguments
 from . import _grammars as grammars
+from . import _steering as steering
 from ._native import DONE, FAILED, BatchOptions, Bias, Event, Handle, HeadsError, NotCopied, Request
 from ._native import Run, SamplerOptions, Stop, apart, calls, int_array
 
@@ -182,11 +183,13 @@ class GenerateJob(Job):
         n_top: int | None = None,
         source: list[int] | None = None,
         matcher=None,  # of a grammar
+        steer=None,  # a Steering
     ):
         super().__init__(prompt, n_top, source)
         # What follows the first token counts, and one token is always generated.
         self.max_tokens = max(max_tokens, len(prompt) if source else 1)
         self.lookup = model._lookup
+        self.steers = steering.steers(steer, model.shape)
         self.sampling, self.options, self.stops = sampling, sampling.options(), stops
         self.matcher = matcher
         self.mask = grammars.mask(matcher, model.shape.vocab_size) if matcher else None
@@ -199,6 +202,7 @@ class GenerateJob(Job):
         request = super().request(self.prompt)
         request.max_tokens, request.sampler = self.max_tokens, self.options
         request.lookup = self.lookup
+        request.steers, request.n_steers = self.steers, len(self.steers)
         request.answer, request.likely = self.is_chat, self.n_top is not None
         request.stops = (Stop * len(self.stops))(*(Stop(s, len(s)) for s in self.stops))
         request.n_stops = len(self.stops)

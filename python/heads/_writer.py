@@ -15,6 +15,7 @@ from ._arguments import Failed, Prompt, Schema, Schemas
 from ._batch import CHANCES, Batch, Completion, GenerateJob, Job, Sampling
 from ._checkpoint import Checkpoint
 from ._native import HeadsError
+from ._steering import Steering, Steerings, of_each
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
@@ -30,10 +31,12 @@ if TYPE_CHECKING:
 
     class ChatOptions(Options, total=False):
         schema: Schema | None
+        steer: Steering | None
 
     class TextOptions(Options, total=False):
         lang: str | Sequence[str | None] | None
         schema: Schemas | None
+        steer: Steerings
 
 
 Several = Iterable[Prompt]
@@ -149,11 +152,13 @@ class Writer(Checkpoint):
         min_p: float | None = None,
         repeat_penalty: float | None = None,
         schema: Schemas | None = None,
+        steer: Steerings = None,
     ) -> Any:
         """What the model adds to a prompt (a Completion), or to each of several (a list), up to
         `parallel` of them at a time. top_k, top_p, min_p, repeat_penalty: as in ./run. Each prompt
         gives what `./run -s SEED` gives for it alone. schema: a JSON schema, as a dict or as JSON,
-        that each text keeps to (llguidance), or a list of them, one for each prompt. stream: a
+        that each text keeps to (llguidance), or a list of them, one for each prompt. steer:
+        vectors that are added to the stream after layers, or a list likewise. stream: a
         generator of pieces of text, or of (index, piece) for several prompts. progress: a bar on
         stderr. failed: a dict that takes the error of each prompt that has one, by its place; its
         text is empty and `stopped` "error". Without it the first error is raised.
@@ -167,7 +172,9 @@ class Writer(Checkpoint):
         several = arguments.prompts("prompts", prompts)
         each = [prompts] if several is None else several
         failed = arguments.failed(failed, stream)
-        makers = self._texts(each, max_tokens, temperature, seed, chances, stop, lang, schema)
+        makers = self._texts(
+            each, max_tokens, temperature, seed, chances, stop, lang, schema, steer
+        )
         if stream:
             pieces = self._stream([make() for make in makers], parallel)
             return (piece for _, piece in pieces) if several is None else pieces
@@ -239,6 +246,7 @@ class Writer(Checkpoint):
         min_p: float | None = None,
         repeat_penalty: float | None = None,
         schema: Schemas | None = None,
+        steer: Steerings = None,
     ) -> Any:
         """generate for asyncio: `await` it, or with stream=True go through it by `async for`. What
         the tasks of an event loop wait for runs as one batch, up to 16 texts at a time; a task that
@@ -248,7 +256,7 @@ class Writer(Checkpoint):
         each = [prompts] if several is None else several
 
         def make() -> list[GenerateJob]:
-            options = (max_tokens, temperature, seed, chances, stop, lang, schema)
+            options = (max_tokens, temperature, seed, chances, stop, lang, schema, steer)
             return [make() for make in self._texts(each, *options)]
 
         return together.asked(self, make, stream, several is None)
@@ -271,6 +279,7 @@ class Writer(Checkpoint):
         stop: str | Sequence[str] | None,
         lang: str | Sequence[str | None] | None,
         schema: Schemas | None,
+        steer: Steerings,
     ) -> list[Callable[[], GenerateJob]]:
         """What makes the job of each prompt."""
         self._must_continue()
@@ -279,16 +288,21 @@ class Writer(Checkpoint):
         sampling.options()
         with_codes, matchers = arguments.with_languages(prompts, lang), {}
 
-        def make(prompt: Prompt, code: str | None, one: Schema | None) -> GenerateJob:
+        def make(
+            prompt: Prompt, code: str | None, one: Schema | None, by: Steering | None
+        ) -> GenerateJob:
             ids, source = self._begin(self._ids("prompts", prompt), code)
             grammar = None if one is None else grammars.of_schema(one)
             if grammar is not None and grammar not in matchers:
                 matchers[grammar] = grammars.matcher(self, grammar)
             copy = grammar and matchers[grammar].deep_copy()
-            return GenerateJob(self, ids, most, sampling, stops, source=source, matcher=copy)
+            return GenerateJob(
+                self, ids, most, sampling, stops, source=source, matcher=copy, steer=by
+            )
 
-        each = zip(with_codes, arguments.schemas(schema, len(prompts)))
-        return [partial(make, prompt, code, one) for (prompt, code), one in each]
+        n = len(prompts)
+        each = zip(with_codes, arguments.schemas(schema, n), of_each(steer, n))
+        return [partial(make, prompt, code, one, by) for (prompt, code), one, by in each]
 
     @overload
     def chat(
@@ -331,15 +345,16 @@ class Writer(Checkpoint):
         min_p: float | None = None,
         repeat_penalty: float | None = None,
         schema: Schema | None = None,
+        steer: Steering | None = None,
     ) -> Any:
         """The answer to a conversation, [{"role": "user", "content": "Hello"}, ..], by the
         checkpoint's chat template, as `./run --messages -s SEED` writes it; temperature=1, top_p=1,
-        repeat_penalty=1: by the model's own distribution. schema: as in generate. Errors: the model
+        repeat_penalty=1: by the model's own distribution. schema, steer: as in generate. Errors: the model
         has none, or it cannot write these."""
         stream = arguments.flag("stream", stream)
         chances = _given(top_k=top_k, top_p=top_p, min_p=min_p, repeat_penalty=repeat_penalty)
         sampling = self._sampling(True, temperature, seed, chances)
-        job = self._answer(messages, max_tokens, sampling, stop, no_think, schema)
+        job = self._answer(messages, max_tokens, sampling, stop, no_think, schema, steer)
         if stream:
             return (piece for _, piece in self._stream([job], 1))
         self._run([job], 1, False)
@@ -386,13 +401,14 @@ class Writer(Checkpoint):
         min_p: float | None = None,
         repeat_penalty: float | None = None,
         schema: Schema | None = None,
+        steer: Steering | None = None,
     ) -> Any:
         """chat for asyncio, as agenerate is generate."""
         chances = _given(top_k=top_k, top_p=top_p, min_p=min_p, repeat_penalty=repeat_penalty)
         sampling = self._sampling(True, temperature, seed, chances)
 
         def make() -> list[GenerateJob]:
-            return [self._answer(messages, max_tokens, sampling, stop, no_think, schema)]
+            return [self._answer(messages, max_tokens, sampling, stop, no_think, schema, steer)]
 
         return together.asked(self, make, arguments.flag("stream", stream), True)
 
@@ -404,12 +420,15 @@ class Writer(Checkpoint):
         stop: str | Sequence[str] | None,
         no_think: bool,
         schema: Schema | None,
+        steer: Steering | None = None,
     ) -> GenerateJob:
         most, stops = arguments.whole("max_tokens", max_tokens, 1), arguments.stops(stop)
         ids = self.chat_ids(messages, no_think=no_think)
         self._check_prompt(ids)
         matcher = self._matcher(schema)
-        return GenerateJob(self, ids, most, sampling, stops, is_chat=True, matcher=matcher)
+        return GenerateJob(
+            self, ids, most, sampling, stops, is_chat=True, matcher=matcher, steer=steer
+        )
 
     def _matcher(self, schema: Schema | None) -> Any:
         return None if schema is None else grammars.matcher(self, grammars.of_schema(schema))

@@ -16,6 +16,7 @@ from . import _arguments as arguments
 from . import _classes as classes
 from . import _html as html
 from . import _looking as looking
+from . import _steering as steering
 from . import _vectors as vectors
 from ._arguments import Failed, Floats, Prompt
 from ._attention import Attention, attention
@@ -24,6 +25,7 @@ from ._classes import Label, Ranked
 from ._native import InputError, KvPlan, calls
 from ._public import own
 from ._reading import Pair
+from ._steering import Steering
 from ._writer import Writer, made
 from .session import Session
 
@@ -165,12 +167,13 @@ class Model(Writer):
         source: Prompt | None = None,
         lang: str | None = None,
         off: str | None = None,
+        steer: Steering | None = None,
     ) -> list[list[tuple[int, float]]]:
         """The k likeliest next tokens after each token of a text, or of ids: [tokens][k] of id and
-        probability, the likeliest first, as ./run -n 0 --probs K. source, lang, off: as in
-        session."""
+        probability, the likeliest first, as ./run -n 0 --probs K. source, lang, off, steer: as
+        in session."""
         k = arguments.whole("k", k, 1, self.shape.vocab_size)
-        with closing(self.session(source=source, lang=lang, off=off)) as session:
+        with closing(self.session(None, source, lang, off, steer)) as session:
             return looking.likeliest(self, session, session._ids(text), k)
 
     def lens(
@@ -180,15 +183,40 @@ class Model(Writer):
         source: Prompt | None = None,
         lang: str | None = None,
         off: str | None = None,
+        steer: Steering | None = None,
     ) -> Floats:
         """What each layer would say after each token of a text, or of ids: logits, float32
         [tokens][n_layers][vocab_size], the stream after the layer through the last norm and the
-        output (the logit lens). The last layer's are as in Session.feed. source, lang, off: as
-        in session; of an encoder-decoder the layers are the decoder's. Errors: more than
-        max_bytes."""
+        output (the logit lens). The last layer's are as in Session.feed. source, lang, off,
+        steer: as in session; of an encoder-decoder the layers are the decoder's. Errors: more
+        than max_bytes."""
         max_bytes = arguments.whole("max_bytes", max_bytes, 0, 2**63 - 1)
-        with closing(self.session(source=source, lang=lang, off=off)) as session:
+        with closing(self.session(None, source, lang, off, steer)) as session:
             return looking.lens(self, session, session._ids(text), max_bytes)
+
+    # ---- steering ----
+
+    def direction(
+        self,
+        positive: Iterable[Prompt],
+        negative: Iterable[Prompt],
+        layer: int | Iterable[int],
+    ) -> Steering:
+        """What the residual stream after a layer, or after each of several, has more of in some
+        texts than in others: the difference of the means at the texts' last tokens (contrastive
+        activation addition: Rimsky et al. 2023, arXiv 2312.06681). Texts, or ids, come in any
+        number; pairs that differ in one thing alone are best. Layers count from 0; after the
+        last one there is nothing to steer but the output. Errors: no such layer."""
+        self._must_have_one_text("direction")
+        most = self.shape.n_layers - 2
+        several = [layer] if isinstance(layer, (int, np.integer)) else list(layer)
+        layers = [arguments.whole("layer", one, 0, most) for one in several]
+        return steering.direction(self, positive, negative, layers)
+
+    def steering(self, path: str | os.PathLike[str]) -> Steering:
+        """The control vectors of a GGUF file, as repeng, llama.cpp and Steering.save write them:
+        direction.N for after layer N, counted from 0. Errors: of another model, damaged."""
+        return steering.read(self, path)
 
     # ---- vectors and classes of texts ----
 
@@ -317,16 +345,20 @@ class Model(Writer):
         source: Prompt | None = None,
         lang: str | None = None,
         off: str | None = None,
+        steer: Steering | None = None,
     ) -> Session:
         """An empty text, or the one that Session.save wrote to a file, or Session.to_bytes gave. An
         encoder-decoder first
         reads a source, which the file has too; lang: as in generate. off: attention heads to switch
         off, as ./run --off names them, "5.3,7.*": layers and their query heads, whose part of the
-        layer's output is zero. Errors: no such head."""
+        layer's output is zero. steer: vectors that are added to the stream after layers, all
+        through the text; a saved session has its own. Errors: no such head or layer."""
         heads = None if off is None else arguments.c_string("off", off) or None
         if path is not None:
-            if source is not None or arguments.language(lang) or heads:
-                raise InputError("a saved session has its source, its language and all its heads")
+            if source is not None or arguments.language(lang) or heads or steer:
+                raise InputError(
+                    "a saved session has its source, its language, all its heads and its steering"
+                )
             with self._turn() as opened:
                 if isinstance(path, bytes):
                     made = calls.sequence_parse(opened.workspace, path, len(path))
@@ -340,6 +372,7 @@ class Model(Writer):
             session = Session(self, opened, calls.sequence_new(opened.workspace, True), start)
             if heads:
                 calls.sequence_off(session._handle(), heads)
+            session._steer(steer)
             if ids:
                 session._read(ids)
         return session

@@ -10,11 +10,13 @@ from ctypes import byref, c_size_t, c_void_p, string_at
 import numpy as np
 
 from . import _arguments as arguments
+from . import _steering as steering
 from ._arguments import Floats, Prompt
 from ._batch import read_source
 from ._checkpoint import Checkpoint, Opened
 from ._native import ContextError, Handle, HeadsError, InputError, NotCopied, calls, int_array
 from ._public import own
+from ._steering import Steering
 
 
 @own
@@ -105,6 +107,19 @@ class Session(NotCopied):
         n = arguments.whole("n", n, 0)
         with self._turn() as sequence:
             calls.sequence_rewind(sequence, n)
+
+    def steer(self, steer: Steering | None) -> None:
+        """What is added to the stream after layers from the next token on, in the place of what
+        was; None: nothing. What has run stays. Errors: no such layer, another width."""
+        with self._turn() as sequence:
+            steering.steers(steer, self.model.shape)
+            for layer in range(self.model.shape.n_layers):
+                calls.sequence_steer(sequence, layer, None, 0)
+            self._steer(steer)
+
+    def _steer(self, steer: Steering | None) -> None:
+        for vector in steering.steers(steer, self.model.shape):
+            calls.sequence_steer(self._handle(), vector.layer, vector.vector, vector.scale)
 
     def to_bytes(self) -> bytes:
         """What save writes, in memory; Model.session takes it, too."""

@@ -356,3 +356,92 @@ def test_the_command_line(model, run, stories, tmp_path):
     assert found[4]["error"] == '"steer": cannot open nowhere: No such file or directory'
     done = run(stories, "--batch", tmp_path / "asked", "--steer", path)
     assert json.loads(done.stdout.splitlines()[0])["text"] == found[1]["text"]
+
+
+# ---- the module ----
+
+
+def test_a_direction_is_a_difference_of_means(model, tmp_path):
+    """Of the stream after a layer at the last token, as a probe sees it."""
+    texts = ["A happy fox", "They smiled", "A sad old fox", "They wept, and"]
+
+    def stream(text: str, layer: int) -> np.ndarray:
+        seen = {}
+
+        def note(_, given):
+            x = given.contents
+            seen[x.layer] = np.ctypeslib.as_array(x.rows, (x.n, x.stride))[-1, :WIDTH].copy()
+            return x.layer
+
+        ids, probe = model.encode(text), Probe(enter=Enter(note))
+        with workspace(model) as w:
+            calls.workspace_probe(w, byref(probe))
+            run_alone(w, [], ids)
+        return seen[layer + 1].astype(np.float64)
+
+    found = model.direction(texts[:2], texts[2:], [0, 2])
+    assert list(found.vectors) == [0, 2]
+    for layer, vector in found.vectors.items():
+        a, b, c, d = (stream(text, layer) for text in texts)
+        assert np.allclose(vector, (a + b) / 2 - (c + d) / 2, atol=1e-5) and vector.any()
+    one = model.direction(texts[:2], iter(texts[2:]), 2)
+    assert np.array_equal(one.vectors[2], found.vectors[2])
+    for bad in (-1, LAYERS - 1, "x"):
+        with pytest.raises(heads.InputError, match="layer: expected a whole number from 0 to 2"):
+            model.direction(texts[:2], texts[2:], bad)
+    for name in ("positive", "negative"):
+        with pytest.raises(heads.InputError, match=f"{name}: expected a list of texts"):
+            model.direction(**{"positive": texts, "negative": texts, "layer": 1, name: []})
+    found.save(tmp_path / "v.gguf")
+    again = model.steering(tmp_path / "v.gguf")
+    fields = {f.name: f.contents() for f in gguf.GGUFReader(tmp_path / "v.gguf").fields.values()}
+    assert fields["general.architecture"] == "controlvector"
+    for vectors in (again.vectors, read(model, tmp_path / "v.gguf")):
+        assert {i: v.tolist() for i, v in vectors.items()} == {
+            i: v.tolist() for i, v in found.vectors.items()
+        }
+
+
+def test_steering_of_the_module(model, tmp_path):
+    s = heads.Steering({0: VECTORS[0], 2: VECTORS[2]})
+    assert repr(s).startswith("<heads.Steering, lengths by layer {0: 1")
+    half = 0.5 * s + heads.Steering({3: VECTORS[3]})
+    assert list(half.vectors) == [0, 2, 3] and np.array_equal(half.vectors[2], VECTORS[2] / 2)
+    session = model.session(steer=0.5 * s)
+    with workspace(model) as w:
+        want = np.frombuffer(run_alone(w, [(0, 0.5), (2, 0.5)]), np.float32)
+    want = want.reshape(len(IDS), -1)[:, : model.shape.vocab_size]
+    assert np.array_equal(session.feed(IDS, all_rows=True), want)
+    fork = session.fork(4)
+    assert np.array_equal(fork.feed(IDS[4:]), want[-1])
+    with model.session(session.to_bytes()) as again:
+        assert np.array_equal(again.fork(4).feed(IDS[4:]), want[-1])
+    fork.close()
+    session.rewind(0)
+    session.steer(None)
+    assert np.array_equal(session.feed(IDS), model.logits(IDS)[-1])
+    session.rewind(4)
+    session.steer(s * 0.5)
+    assert not np.array_equal(session.feed(IDS[4:]), want[-1])  # the first four are plain
+    assert np.array_equal(model.lens(IDS, steer=0.5 * s)[:, -1], want)
+    prompts = ["Once upon a time"] * 3
+    texts = model.generate(prompts, 12, 0, steer=[None, s, 0.25 * s])
+    assert texts == [model.generate(prompts[0], 12, 0, steer=x) for x in (None, s, 0.25 * s)]
+    assert model.generate(prompts[0], 12, 0) == texts[0] != texts[1]
+    assert "".join(model.generate(prompts[0], 12, 0, steer=s, stream=True)) == texts[1]
+    session.save(tmp_path / "s")
+    for says, make in {
+        "saved": lambda: model.session(tmp_path / "s", steer=s),
+        "a heads.Steering, found": lambda: model.session(steer=3),
+        "layer 4; there are layers 0..3": lambda: session.steer(heads.Steering({4: VECTORS[0]})),
+        "layer 1's vector has 129 numbers": lambda: model.generate(
+            "a", steer=heads.Steering({1: LONG})
+        ),
+        "2 of them for 1 prompts": lambda: model.generate("a", steer=[s, s]),
+        "layer 1's is no vector of finite": lambda: heads.Steering({1: [np.nan]}),
+        "layer 0's is no vector of finite": lambda: s * 3e38,
+        "scale: expected a number": lambda: s * np.inf,
+        "vectors: expected a dict": lambda: heads.Steering([1.0]),
+    }.items():
+        with pytest.raises(heads.InputError, match=says):
+            make()
