@@ -21,7 +21,7 @@
 #                zig, which pip downloads (100 MB); make TARGET=T lib builds its library
 # make dist      dist/heads-SYSTEM-PROCESSOR, each the whole program in one file, with zig
 # make wheels    dist/heads-*.whl, the Python package for each system
-# make web       build/web/heads.js, the engine for pages and node, with zig
+# make web       build/web, the npm package heads.js, with zig
 # make live      build/live.html, a page in which both small models run, with zig
 # WERROR=1 makes warnings errors; V=1 shows the commands; CC=clang works too.
 
@@ -320,13 +320,14 @@ wheels: $(ZIG_READY)
 
 # ---- WebAssembly ----
 
+WEB_MODULES := relaxed/threads/heads.wasm relaxed/heads.wasm heads.wasm
+
 web: $(ZIG_READY)
 	$(MAKE) TARGET=wasm32-wasi module
 	$(MAKE) TARGET=wasm32-wasi RELAXED=1 module
 	$(MAKE) TARGET=wasm32-wasi RELAXED=1 THREADS=1 module
 	@mkdir -p build/web
-	cd build/wasm32-wasi && sh ../../browser/web/bundle relaxed/threads/heads.wasm relaxed/heads.wasm heads.wasm > ../web/heads.js
-	cp browser/web/example.html build/web
+	sh browser/web/bundle build/web $(WEB_MODULES:%=build/wasm32-wasi/%)
 
 # The live page: one file, with the engine and both models.
 live: web

@@ -28,10 +28,10 @@ static void wake(_Atomic int *at, unsigned n) { __builtin_wasm_memory_atomic_not
 static size_t whole_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
 static size_t room_below(void) { return STACK + whole_lines(__builtin_wasm_tls_size()); }
 
-// A thread for one more worker, whose stack ends where the thread begins.
+// A thread for one more worker, whose stack ends where the thread begins. NULL: no memory.
 __attribute__((export_name("wasm_thread_new"))) Thread *wasm_thread_new(void) {
     char *room = aligned_alloc(64, room_below() + whole_lines(sizeof(Thread)));
-    if (!room) __builtin_trap();  // an error in JavaScript
+    if (!room) return NULL;
     Thread *thread = (Thread *)(room + room_below());
     *thread = (Thread){.next = threads};
     return threads = thread;

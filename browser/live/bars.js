@@ -103,9 +103,9 @@ function show_sliders() {
   $("seed").value = think.seed;
 }
 
-$("sliders").append(...SLIDERS.map(([name, label, min, max, step]) => element("label", {}, label,
+$("sliders").append(...SLIDERS.map(([name, label, min, max, step]) => element("label", { for: name }, label,
   element("output", { id: name + "-now", for: name }),
-  element("input", { id: name, type: "range", min, max, step, oninput: (event) => {
+  element("input", { id: name, type: "range", "aria-label": label, min, max, step, oninput: (event) => {
     think.sampling[name] = Number(event.target.value);
     show_sliders();
     draw_bars();

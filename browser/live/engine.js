@@ -1,15 +1,10 @@
-// The engine as this page uses it: methods that run in the worker, beside the methods of web/heads.js.
-"use strict";
-
-const open_engine = globalThis.heads.open, { Engine } = globalThis.heads;
-
-const MOST_TOKENS = 512;  // of a text: maps grow with its square
+// What the worker does for this page, beside the engine's own methods (web/engine.js). The page gives
+// this text to heads.open.
 
 class Looking extends Engine {
-  async open(file, { most, ...options }) {
-    await super.open(file, options);
+  open({ most, ...options }) {
+    super.open(options);
     this.asked.context = Math.min(this.shape.context, most);
-    return this.shape;
   }
   // Each layer of inspect.h's LayerFacts.
   layers() {
@@ -32,34 +27,25 @@ class Looking extends Engine {
       return text.includes("\ufffd") ? bytes.map(hex).join("") : text;
     });
   }
-  decode(ids) {  // the text of all, as run prints it
-    const decoder = this.make("decoder", this.tokenizer, true), out = this.take(8);
-    let text = "";
-    const add = (name, ...args) => {
-      this.call(-1, name, decoder, ...args, out, out + 4);
-      text += this.string(...this.memory(Uint32Array, out, 2));
-    };
-    for (const id of ids) add("heads_decoder_push", id);
-    add("heads_decoder_finish");
-    this.free("decoder", decoder);
-    return text;
-  }
   // Forgets what is not the beginning of ids, all of it where a rewind fails; the last is to run.
   common(sequence, ids) {
-    const n = this.c.heads_sequence_common(sequence, this.ints(ids), ids.length - 1);
-    if (this.c.heads_sequence_rewind(sequence, n, 0)) this.rewind(sequence, 0);
-    return this.c.heads_sequence_length(sequence);
+    const at = this.of("sequence", sequence);
+    const n = this.c.heads_sequence_common(at, this.ints(ids), ids.length - 1);
+    if (this.c.heads_sequence_rewind(at, n, 0)) this.rewind(sequence, 0);
+    return this.c.heads_sequence_length(at);
   }
   // Runs what is missing of ids, at least those from `from` on: the logits after the last, the rows
   // of attention of those that ran, and the cache's bytes.
   look(sequence, ids, from, options) {
     const begin = this.common(sequence, ids.slice(0, Math.min(from + 1, ids.length)));
     const found = this.forward(sequence, ids.slice(begin), options), usage = this.take(20);
-    this.c.heads_sequence_kv_usage(usage, sequence);
+    this.c.heads_sequence_kv_usage(usage, this.of("sequence", sequence));
     const [, bytes] = this.memory(Uint32Array, usage, 2);
     return { ...found, logits: found.logits[0], bytes };
   }
-  off(sequence, list) { this.call(-1, "heads_sequence_off", sequence, this.text(list)[0]); }
+  off(sequence, list) {
+    this.call(-1, "heads_sequence_off", this.of("sequence", sequence), this.text(list)[0]);
+  }
   likeliest(logits, k) {  // the k likeliest tokens after them
     const top = this.take(16 * k);
     const n = this.c.heads_likeliest(this.workspace, this.put(logits), top, k);
@@ -88,9 +74,9 @@ class Looking extends Engine {
       const most = Math.max(1, Math.floor(this.c.heads_workspace_chunk(w) / lists.length));
       for (let from = 0; from < n; from += most) {
         const some = Math.min(most, n - from);
-        const runs = sequences.flatMap((sequence) => [sequence, tokens + 4 * from, some, some]);
-        const at = this.call(0, "heads_forward_runs", w, this.ints(runs),
-          lists.length);
+        const runs = sequences.flatMap((one) =>
+          [this.of("sequence", one), tokens + 4 * from, some, some]);
+        const at = this.call(0, "heads_forward_runs", w, this.ints(runs), lists.length);
         const bytes = 4 * some * this.c.heads_logit_stride(w);
         lists.forEach((_, i) => this.c.token_losses(w, at + bytes * i, tokens + 4 * (from + 1),
           some, losses + 8 * (n * i + from)));
@@ -104,18 +90,23 @@ class Looking extends Engine {
   kv_bytes(n, n_kv_heads) {
     return n_kv_heads.map((heads) => this.c.inspect_kv_bytes(this.model, heads, n, 0, 0, 0) >>> 0);
   }
-  sampler(o) { return this.make("sampler", this.workspace, this.ints(this.sampling(o))); }
+  sampler(o) {
+    const options = this.ints(this.sampling(options_of("sample", o)));
+    return this.hold("sampler", this.make("sampler", this.workspace, options));
+  }
   // Pick number i of a sampler with these options, whatever was picked before: a walk back and
   // forth gives the same tokens.
   draw(options, i, logits) {
     const key = JSON.stringify(options);
     if (this.dice?.key !== key || this.dice.n > i) {
-      this.free("sampler", this.dice?.sampler ?? 0);
-      this.dice = { key, n: 0, sampler: this.sampler(options) };
+      const sampler = this.sampler(options);
+      if (this.dice) this.free("sampler", this.dice.sampler);
+      this.dice = { key, n: 0, sampler };
     }
-    const at = this.put(logits);
+    const at = this.put(logits), sampler = this.of("sampler", this.dice.sampler);
     let id;
-    for (; this.dice.n <= i; this.dice.n++) id = this.c.heads_sampler_pick(this.dice.sampler, at);
+    for (; this.dice.n <= i; this.dice.n++) id = this.c.heads_sampler_pick(sampler, at);
     return { id, ends: Boolean(this.c.heads_is_eos(this.tokenizer, id)) };
   }
 }
+kind = Looking;

@@ -48,7 +48,9 @@ async function follow_hash(newest) {
       complain(`This link is of ${name}: open that checkpoint here, then the link again.`);
     }
     for (const [key, option] of Object.entries(NUMBERS)) {
-      think.sampling[option] = number_of(link, key, think.sampling[option]);
+      const [, , from, to] = SLIDERS.find(([name]) => name === option);
+      think.sampling[option] = number_of(link, key, think.sampling[option],
+        (value) => value >= from && value <= to);
     }
     think.seed = number_of(link, "s", 1, (seed) => Number.isSafeInteger(seed) && seed >= 0);
     show_sliders();

@@ -40,8 +40,10 @@ $("file").addEventListener("change", (event) => {
   if (event.target.files.length) open_file(event.target.files[0]);
   event.target.value = "";
 });
-addEventListener("dragover", (event) => event.preventDefault());
+const has_files = ({ dataTransfer }) => dataTransfer.types.includes("Files");  // not a piece of text
+addEventListener("dragover", (event) => { if (has_files(event)) event.preventDefault(); });
 addEventListener("drop", (event) => {
+  if (!has_files(event)) return;
   event.preventDefault();
   const { items, files: [file] } = event.dataTransfer;
   if (items[0]?.webkitGetAsEntry()?.isDirectory) {

@@ -2,6 +2,8 @@
 // views follow. A newer text does not wait for an older one.
 "use strict";
 
+const MOST_TOKENS = 512;  // of a text: maps grow with its square
+
 const think = {
   model: null, name: "", path: "", layers: [],  // path: for the command line
   prompt: "", ids: [],   // what was typed, and its tokens
@@ -27,7 +29,7 @@ function complain(sentence) {
 
 // What another model has interrupted is no failure.
 function fail(error) {
-  if (error.message !== "the model was closed") complain(error.message);
+  if (error.code !== "closed") complain(error.message);
 }
 
 // ---- what sets the page up ----
@@ -44,7 +46,8 @@ function in_turn(set_up) {
 
 // Keeps what is typed meanwhile.
 async function open_model(source, name, path) {
-  const model = await open_engine(source, { most: MOST_TOKENS }, Looking);
+  const options = { most: MOST_TOKENS, kind: $("looking").textContent };
+  const model = await globalThis.heads.open(source, options);
   let layers, sequences;
   try {
     if (model.shape.encoder || model.shape.source_vocab) {

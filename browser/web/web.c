@@ -1,23 +1,34 @@
 // What JavaScript needs beside heads.h: rows of attention and of the lens. C cannot call its
 // functions, so a pass leaves the rows in memory: each a heads_attention_row, with its weights, or
-// the logits of head -1, behind it.
+// the logits of head -1, behind it. What JavaScript reads: kept.words, .used, .room, .full.
 #include <pthread.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "heads.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct { float *words; size_t used, room; } kept;
+static struct { float *words; size_t used, room; int full; } kept;  // full: rows are lost
 
 static void keep_row(void *context, const heads_attention_row *row, int thread) {
     pthread_mutex_lock(&lock);
     const size_t head = sizeof *row / sizeof(float), end = kept.used + head + (size_t)row->n;
-    if (end > kept.room) kept.words = realloc(kept.words, (kept.room = 2 * end) * sizeof(float));
-    if (!kept.words) __builtin_trap();  // an error in JavaScript
-    memcpy(kept.words + kept.used, row, sizeof *row);
-    memcpy(kept.words + kept.used + head, row->weights, (size_t)row->n * sizeof(float));
-    kept.used = end;
+    if (end > kept.room) {
+        const size_t room = 2 * end;
+        float *more = end < SIZE_MAX / 8 ? realloc(kept.words, room * sizeof(float)) : NULL;
+        if (more) {
+            kept.words = more;
+            kept.room = room;
+        } else {
+            kept.full = 1;
+        }
+    }
+    if (!kept.full) {
+        memcpy(kept.words + kept.used, row, sizeof *row);
+        memcpy(kept.words + kept.used + head, row->weights, (size_t)row->n * sizeof(float));
+        kept.used = end;
+    }
     pthread_mutex_unlock(&lock);
 }
 
@@ -31,6 +42,6 @@ HEADS_API const void *heads_keep(heads_workspace *w, int attention, size_t width
     heads_workspace_probe(w, &(heads_probe){.attention = attention ? keep_row : NULL,
                                             .lens = width ? keep_lens : NULL,
                                             .context = (void *)width});
-    kept.used = 0;
+    kept.used = kept.full = 0;
     return &kept;
 }

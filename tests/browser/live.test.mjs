@@ -293,15 +293,41 @@ for (const name of ["chrome", "firefox"]) {
         ["t=abc", "The link says t=abc, which is no such number."],
         ["t=5,1.5", "The link says t=5,1.5, which is no such number."],
         ["temp=hot", "The link says temp=hot, which is no such number."],
-        ["temp=-3&n=2", "temperature -3; expected 0 (greedy) to 1000"],
+        ["temp=-3&n=2", "The link says temp=-3, which is no such number."],
+        ["temp=99999", "The link says temp=99999, which is no such number."],
         ["off=9.9", 'heads off: "9.9": there are layers 0..4'],
         ["m=toString", "This link is of toString: open that checkpoint here, then the link again."]]) {
         const page = await opened(`#p=Hello&${hash}`);
         assert.equal(await text(page, "#notice"), sentence);
         assert.ok((await text(page, "#text")).startsWith("Hello"));
+        assert.equal(await page.$eval("#temperature", (e) => e.value), "0.8");
         quiet(page);
         await page.close();
       }
+    });
+
+    test("sliders have names, and text may be dragged", async () => {
+      const page = await opened("");
+      const names = await page.$$eval("#sliders input", (all) => all.map((e) =>
+        (e.labels[0]?.control === e ? e.getAttribute("aria-label") ?? e.labels[0].textContent : "")));
+      assert.deepEqual(names, ["Temperature", "Top-k", "Top-p", "Min-p", "Seed"]);
+      const prevented = await page.evaluate(() => [[], ["a"]].map((files) => {
+        const dataTransfer = new DataTransfer();
+        dataTransfer.setData("text/plain", "a piece of text");
+        for (const name of files) dataTransfer.items.add(new File(["x"], name));
+        const event = new DragEvent("dragover", { dataTransfer, cancelable: true, bubbles: true });
+        document.getElementById("text").dispatchEvent(event);
+        return event.defaultPrevented;
+      }));
+      assert.deepEqual(prevented, [false, true]);
+      if (name === "chrome") {
+        const features = [{ name: "forced-colors", value: "active" }];
+        await (await page.createCDPSession()).send("Emulation.setEmulatedMedia", { features });
+        const drawn = (selector) => page.$eval(selector, (e) => getComputedStyle(e).backgroundImage);
+        assert.match(await drawn(".chance"), /gradient/);
+        assert.match(await drawn(".bar"), /gradient/);
+      }
+      await page.close();
     });
 
     test("a copied link gives the same state", async () => {

@@ -3,15 +3,18 @@
 import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 
-await import("../../build/web/heads.js");
+const { default: heads } = await import("../../build/web/heads.js");
 for await (const path of createInterface({ input: process.stdin })) {
   let said = null;
   try {
     const model = await heads.open(readFileSync(path), { context: 64, chunk: 2 });
-    const sequence = await model.sequence();
-    await model.forward(sequence, [1, 2]);
+    try {
+      await model.forward(await model.sequence(), [1, 2]);
+    } finally {
+      model.close();
+    }
   } catch (error) {
-    said = `${error.constructor.name}: ${error.message}`;
+    said = ["refused", "memory"].includes(error.code) ? error.message : String(error);
   }
   console.log(JSON.stringify(said));
 }

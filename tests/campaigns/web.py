@@ -69,7 +69,7 @@ def alike(mine: str | None, theirs: str | None) -> bool:
     """Whether both were refused with a sentence, or neither; the sentence may have other numbers."""
     if mine is None or theirs is None:
         return mine is theirs
-    plain = [re.sub(r"\d+", "0", text.replace("Error: ", "", 1)) for text in (mine, theirs)]
+    plain = [re.sub(r"\d+", "0", text) for text in (mine, theirs)]
     return plain[0] == plain[1]
 
 

@@ -16,8 +16,8 @@ ROOT_FILES = 15
 CIRCLES = 1
 DOCS_WORDS = 25_500
 README_WORDS = 1_200
-JS_LINES = 3_000
-WEB_LINES = 205
+JS_LINES = 3_400
+WEB_LINES = 500
 
 
 def core_lines() -> int:
@@ -201,10 +201,8 @@ def test_the_pages_scripts_are_short():
 
 
 def test_the_library_for_pages_is_thin():
-    lines = sum(
-        (ROOT / "browser" / "web" / name).read_bytes().count(b"\n")
-        for name in ("heads.js", "web.c")
-    )
+    web = ROOT / "browser" / "web"
+    lines = sum(path.read_bytes().count(b"\n") for path in [web / "web.c", *web.glob("*.js")])
     assert 100 < lines <= WEB_LINES
 
 

@@ -4,12 +4,12 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { basename, dirname } from "node:path";
 import { pathToFileURL } from "node:url";
-import { runInThisContext } from "node:vm";
 
 const [where, library, plan_path, out_path] = process.argv.slice(2);
 const plan = JSON.parse(readFileSync(plan_path, "utf8"));
 
-// Runs in node, or in a page: it needs only globalThis.heads, browser/live/engine.js, the plan and named Blobs.
+// Runs in node, or in a page: it needs only globalThis.heads, the plan (with browser/live/engine.js
+// as text) and named Blobs.
 async function collect(plan, file) {
   const digest = async (arrays) => {
     const bytes = await new Blob(arrays).arrayBuffer();
@@ -23,10 +23,10 @@ async function collect(plan, file) {
       if (step.done) return { text: texts.join(""), stopped: step.value };
     }
   };
-  const out = { hashes: {}, refused: {} }, { Engine } = heads;
-  class Named extends Engine {  // by its kernels
+  const out = { hashes: {}, refused: {} };
+  const named = `kind = class extends Engine {  // by its kernels
     isa() { return this.zeroed(this.c.heads_workspace_isa(this.workspace)); }
-  }
+  }`;
   if (plan.files.large) {
     const large = await heads.open(await file("large"), { context: 64 });
     const { logits } = await large.forward(await large.sequence(), plan.ids, { rows: 2 });
@@ -35,8 +35,9 @@ async function collect(plan, file) {
 
   for (const name of plan.hashes) {
     const [weights, k_type, v_type] = name.split(" ");
-    const { isa, n_threads } = plan, options = { k_type, v_type, isa, n_threads, chunk: 512 };
-    const model = await heads.open(await file(weights), options, Named);
+    const { isa, n_threads } = plan;
+    const options = { k_type, v_type, isa: isa ?? undefined, n_threads, chunk: 512, kind: named };
+    const model = await heads.open(await file(weights), options);
     const sequence = await model.sequence();
     const { logits } = await model.forward(sequence, plan.ids, { rows: plan.ids.length });
     out.hashes[name] = await digest(logits);
@@ -45,11 +46,18 @@ async function collect(plan, file) {
     await model.close();
   }
 
-  class Picking extends Looking {
-    accept(sampler, id) { this.c.heads_sampler_accept(sampler, id); }
-    pick(sampler, logits) { return this.c.heads_sampler_pick(sampler, this.put(logits)); }
-  }
-  const stories = await heads.open(await file("stories"), { most: 8192 }, Picking);
+  const picking = plan.looking + `kind = class extends Looking {
+    accept(sampler, id) { this.c.heads_sampler_accept(this.of("sampler", sampler), id); }
+    pick(sampler, logits) {
+      return this.c.heads_sampler_pick(this.of("sampler", sampler), this.put(logits));
+    }
+    async slow() { await new Promise((done) => setTimeout(done, 50)); return "slow"; }
+    async fast() { return "fast"; }
+    odd() { return () => 1; }
+  }`;
+  const stories = await heads.open(await file("stories"), { most: 8192, kind: picking });
+  out.by_number = await Promise.all([stories.slow(), stories.fast()]);
+  out.odd = await stories.odd().catch((error) => [error.code, typeof error.message]);
   out.shape = stories.shape;
   out.tokens = Array.from(await stories.tokenize(plan.text));
   out.stories = [];
@@ -81,11 +89,11 @@ async function collect(plan, file) {
   await stories.close();
   out.closed = await stories.tokenize("a").catch((error) => error.message);
 
-  class Counting extends Engine {  // the numbers that forward keeps
+  const counting = `kind = class extends Engine {  // the numbers that forward keeps
     keep() { return this.c.heads_keep(this.workspace, 1, 0); }
     kept(at) { return this.memory(Uint32Array, at, 2)[1]; }
-  }
-  const crowded = await heads.open(await file("stories"), { context: plan.context }, Counting);
+  }`;
+  const crowded = await heads.open(await file("stories"), { context: plan.context, kind: counting });
   const at = await crowded.keep();
   out.crowded = [];
   for (const [prompt, options] of plan.crowded) out.crowded.push(await told(crowded, prompt, options));
@@ -116,8 +124,7 @@ async function collect(plan, file) {
 
 async function in_node() {
   globalThis.crypto ??= (await import("node:crypto")).webcrypto;
-  await import(pathToFileURL(library));
-  runInThisContext(readFileSync(plan.looking));
+  globalThis.heads = (await import(pathToFileURL(library))).default;
   return collect(plan, (name) =>
     Object.assign(new Blob([readFileSync(plan.files[name])]), { name: basename(plan.files[name]) }));
 }
@@ -146,7 +153,6 @@ async function in_browser() {
     if (plan.example) await input.uploadFile(plan.files.stories);
     if (plan.example) await page.waitForFunction((story) => document.querySelector("#story").textContent === story,
       { timeout: 60000 }, plan.example);
-    await page.addScriptTag({ content: readFileSync(plan.looking, "utf8") });
     await input.evaluate((element) => { element.multiple = true; element.onchange = null; });
     await input.uploadFile(...Object.values(plan.files));
     const names = Object.fromEntries(Object.entries(plan.files).map(([name, path], i) => [name, i]));

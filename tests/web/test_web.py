@@ -19,6 +19,7 @@ import test_hashes
 ROOT = Path(__file__).resolve().parents[2]
 WEB = ROOT / "build" / "web"
 MODULES = ROOT / "build" / "wasm32-wasi"
+LOOKING = (ROOT / "browser" / "live" / "engine.js").read_text(encoding="utf-8")
 IDS = [int(i) for i in test_hashes.PROMPT.split()]
 TEXT = "One day a little wolf found a kite. It said: caf\u00e9 \U0001f98a?"
 PROMPT = "Once upon a time"
@@ -121,7 +122,7 @@ def large(tmp_path_factory) -> Path:
 def test_three_gigabytes(large, tmp_path):
     plan = {
         "page": str(WEB / "example.html"),
-        "looking": str(ROOT / "browser" / "live" / "engine.js"),
+        "looking": LOOKING,
         "files": {"large": str(large)},
         "ids": [LARGE - 1, 3],
     }
@@ -149,7 +150,7 @@ def answers(request, fault_models, broken, stories, tmp_path_factory) -> dict:
     plan = {
         "files": {name: str(path) for name, path in files.items() if path.stat().st_size},
         "page": str(WEB / "example.html"),
-        "looking": str(ROOT / "browser" / "live" / "engine.js"),
+        "looking": LOOKING,
         "example": PROMPT + told,
         "isa": isa,
         "isolated": n_threads > 1,
@@ -230,6 +231,12 @@ def test_closed(answers):
     assert answers["closed"] == "the model was closed"
 
 
+def test_answers_are_matched_by_number(answers):
+    """What is asynchronous ends in another order; what cannot be sent is an error."""
+    assert answers["by_number"] == ["slow", "fast"]
+    assert answers["odd"] == ["failed", "string"]
+
+
 def test_translations(answers, fault_models):
     with heads.Model(fault_models["translator"]) as model:
         want = [generated(model, *translation) for translation in TRANSLATIONS]
@@ -292,22 +299,28 @@ def refusal(path, **options) -> str:
     return str(caught.value).split(": ", 1)[1]
 
 
-def test_refused(answers, broken):
+def input_refusal(model, **options) -> str:
+    with pytest.raises(heads.InputError) as caught:
+        model.generate("a", 4, **options)
+    return str(caught.value)
+
+
+def test_refused(answers, broken, stories):
     said = answers["refused"]
     assert all(said.values()), said
     for name in ("no-model", "short"):
         assert said[name] == refusal(broken[name])
     assert said["huge"].startswith("tensor embed: it is (16777216, 4096) of 0 bytes, expected")
-    assert "type -1" in said["type"]
+    assert said["type"] == 'k_type: expected f16, f32, q8, q4, found "f64"'
     assert said["isa"].startswith('kernels "avx2"')
     assert "KV cache" in said["context"]
     assert "tokenizer" in said["tokenizer"]
     assert "chat template" in said["template"]
     assert said["hidden"].startswith("a batch picks from logits")
-    assert said["sampler"].startswith("top-p 2")
+    assert said["sampler"] == input_refusal(stories, top_p=2)
     assert said["token"].startswith("the text has token 1048576, which the model does not know")
     assert said["long"].startswith("the prompt has 2")
-    assert said["stop"] == "stop string 1 is empty"
+    assert said["stop"] == input_refusal(stories, stop=["b", ""])
     assert said["reader"].startswith("a language is for what an encoder-decoder writes")
     assert "xx_XX" in said["language"]
 

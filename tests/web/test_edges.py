@@ -1,0 +1,147 @@
+"""heads.js at its edges, in node, Chromium and Firefox: where checkpoints come from, what is refused and
+in which words, what is freed, stopped, out of memory or forbidden by a page. Nothing hangs.
+
+It needs `make web lib`, node and tests/browser's packages; CI installs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import heads
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PLACES = ("node", "chrome", "firefox")
+
+
+@pytest.fixture(scope="module", params=PLACES)
+def found(request) -> dict:
+    drawn = int(os.environ.get("HEADS_SEED", "0")) % len(PLACES)
+    if "HEADS_SEED" in os.environ and request.param != PLACES[drawn]:
+        pytest.skip("another place was drawn")
+    command = ["node", ROOT / "tests" / "web" / "edges.mjs", request.param]
+    done = subprocess.run(command, capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stderr.decode()
+    return {**json.loads(done.stdout), "where": request.param}
+
+
+@pytest.fixture(scope="module")
+def stories():
+    with heads.Model(ROOT / "models" / "stories.bin") as model:
+        yield model
+
+
+def test_sources(found, stories):
+    said, ids = found["sources"], stories.encode("a")
+    cached = found["where"] != "node"  # which has no Cache API
+    for name in "bytes view blob response stream url again fresh broken rangeless".split():
+        assert said[name] == ["fine", [*ids, name == "again" and cached, True]], name
+    assert found["progress"] == [True, True]
+    parts = [one for one in found["asked"] if one.startswith("/broken/")]
+    assert [re.sub(r"-\d*$", "-", one) for one in parts] == [
+        "/broken/stories.bin",
+        "/broken/stories.bin bytes=2000000-",
+        "/broken/stories.bin bytes=4000000-",
+    ]
+
+
+def test_what_is_no_source(found):
+    said = found["sources"]
+    assert said["changing"][1].endswith("the file changed while it was read")
+    assert said["missing"][1].endswith("the server says 404 Not Found")
+    assert {said["changing"][0], said["missing"][0]} == {"network"}
+    assert said["number"][0] == "argument"
+    assert said["short"] == [
+        "refused",
+        "the header says 5503168 bytes, the file has 3000000: it is truncated",
+    ]
+    assert said["empty"] == ["refused", "it is empty"]
+    assert said["gguf"][1].startswith("a GGUF file, which export.py reads: python3 export.py")
+
+
+def the_modules(run) -> str:
+    with pytest.raises(heads.InputError) as caught:
+        run()
+    return str(caught.value)
+
+
+def test_what_is_given(found, stories):
+    """Nothing is converted without a word, and the words are the module's."""
+    said = found["given"]
+    odd = ("tools", "schema")
+    assert {said[name][0] for name in said if name not in odd} == {"argument"}
+    assert {said[name][0] for name in odd} == {"unsupported"}
+    with stories.session() as session:
+        for name, ids in [("fraction", [1.7]), ("large", [2**32 + 1])]:
+            want = the_modules(lambda ids=ids: session.feed(ids))
+            assert said[name][1] == want.replace("text:", "ids:", 1)
+    want = the_modules(lambda: stories.generate("a", temperature="hot"))
+    assert said["temperature"][1].replace('"', "'") == want
+    for name, expected in {
+        "null_content": "messages: content: expected a text, found null",
+        "list_content": 'messages: content: expected a text, found ["a"]',
+        "context": 'context: expected a whole number from 0 to 2147483647, found "big"',
+        "surrogate": "text: expected a text without halves of surrogate pairs, found ",
+        "unknown": "generate: options: expected max_tokens, stop, lang, ",
+        "option": "open: options: expected context, chunk, ",
+    }.items():
+        assert said[name][1].startswith(expected), name
+    assert said["unknown"][1].endswith('found "temprature"')
+    assert found["bom"] == ["fine", "\ufeffHi"]
+    assert found["seed"] == ["fine", True]
+
+
+def test_handles(found):
+    """What was freed, or is another model's, is an error, as often as it is used."""
+    assert [code for code, _ in found["freed"]] == ["freed"] * 4
+
+
+def test_ends(found, stories):
+    assert found["aborted"] == [["Error", "enough"]] * 4
+    assert found["left"] == ["fine", stories.encode("a")]
+    assert found["closed"] == [["closed", "the model was closed"]] * 2
+    assert found["ticks"]  # a pass does not block the thread that asked for it
+
+
+def test_memory_and_traps(found):
+    """Where memory ends or the engine traps, all that waits and all that follows has an answer."""
+    assert found["full"][0] == ["memory", "no memory for the rows of attention"]
+    assert found["full"][1][0] in ("refused", "memory")
+    assert [code for code, _ in found["trapped"]] == ["crashed"] * 3
+    assert found["kind"] == "worker"
+
+
+def test_pages_that_forbid(found, stories):
+    if found["where"] == "node":
+        return
+    said, ids = found["policies"], stories.encode("a")
+    assert found["worker"][0] == said["/noblob"][0] == "worker"
+    assert "workerURL" in said["/noblob"][1]
+    assert (
+        said["/noblob/heads-worker.js"] == said["/types"] == said["/types/heads-worker.js"] == ids
+    )
+
+
+# ---- the package ----
+
+
+def test_every_public_name_is_typed():
+    types = (ROOT / "browser" / "web" / "heads.d.ts").read_text()
+    script = (ROOT / "browser" / "web" / "arguments.js").read_text()
+    options = re.findall(r"(\w+): (?:whole|flag|kv_type|c_string|\[|\(name)", script)
+    engine = (ROOT / "browser" / "web" / "engine.js").read_text()
+    (listed,) = re.findall(r"static methods = \[(.*?)\]", engine, re.S)
+    page = (ROOT / "browser" / "web" / "heads.js").read_text()
+    taken = " ".join(re.findall(r"const \{ (.*?), \.\.\.asked \} = options", page))
+    codes = set()
+    for path in [*(ROOT / "browser" / "web").glob("*.js"), *(ROOT / "system").glob("wasm*.js")]:
+        codes |= set(re.findall(r'(?:HeadsError\(|code: )"(\w+)"', path.read_text()))
+    assert len(options) > 20 and len(codes) > 8
+    for name in {*options, *re.findall(r"\w+", listed + taken)}:
+        assert re.search(rf"\b{name}\??[:(]", types), name
+    for code in codes:
+        assert f'| "{code}"' in types, code
