@@ -6,10 +6,11 @@ import puppeteer from "puppeteer-core";
 const PATIENCE = 300000;  // milliseconds, after which nothing will come, however slow the machine
 const PROGRAMS = { chrome: ["/usr/bin/chromium"], firefox: ["/usr/bin/firefox-esr"] };
 
-export async function launch(browser, scheme, downloads) {
+export async function launch(browser, scheme, downloads, extension) {
   const executablePath = process.env["HEADS_" + browser.toUpperCase()] ?? PROGRAMS[browser][0];
   const launched = await puppeteer.launch({
     browser, executablePath, headless: true, timeout: PATIENCE, protocolTimeout: PATIENCE,
+    enableExtensions: Boolean(extension), pipe: Boolean(extension),
     args: browser === "chrome" ? ["--no-sandbox", "--disable-dev-shm-usage"] : [],
     extraPrefsFirefox: {
       "layout.css.prefers-color-scheme.content-override": scheme === "dark" ? 0 : 1,
