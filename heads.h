@@ -429,6 +429,63 @@ typedef struct {
 // Sets the probe of all later passes, a copy of *probe; NULL: none.
 HEADS_API void heads_workspace_probe(heads_workspace *w, const heads_probe *probe);
 
+// ---- experiments: what carries an answer ----
+
+typedef enum {            // what is measured after the last token
+    HEADS_DIFFERENCE,       // the logit of `answer` minus the logit of `against`
+    HEADS_LOG_PROBABILITY,  // the natural logarithm of the probability of `answer`
+    HEADS_KL                // KL(clean || patched) of the next token, in nats
+} heads_metric;
+
+typedef struct {
+    const int *clean, *corrupted;  // [n], two texts
+    int n;
+    int layers;           // 0: what each head gives at each position is patched; 1: the residual
+                          // stream before each layer
+    heads_metric metric;
+    int answer, against;  // ids
+    const char *off;      // heads that are off in all runs, as in heads_sequence_off; NULL: none
+    // Called after each pass with how many runs are done; not 0: the call ends with an error. NULL:
+    // not called. It must not call the workspace of threads_of.
+    int (*progress)(void *context, long done, long total);
+    void *context;
+} heads_patching;
+
+// The most heads that a layer has, as heads_mixed numbers them: mixers without heads have one.
+HEADS_API int heads_model_heads(const heads_model *model);
+// Activation patching (Meng et al. 2022, arXiv 2202.05262): the metric of a run of the corrupted
+// text in which one activation is the clean text's, for each of them: results[n_layers][heads][n],
+// heads being heads_model_heads, or with `layers` [n_layers][n]; NAN where a layer has fewer heads.
+// metrics, unless NULL: of the clean text and of the corrupted one. What an activation cannot
+// change does not run again, and positions before the texts differ do not run. It runs in a
+// workspace made for the call from these options, context and logit_rows set to what it needs; no
+// bit depends on chunk and threads. Errors: an encoder, an encoder-decoder or a model without
+// logits; an id outside the vocabulary, a metric or an option out of range, no such head; more
+// tokens than learned positions; logits that are not finite; no memory; progress said so.
+HEADS_API int heads_patch(const heads_model *model, const heads_workspace_options *options,
+                          const heads_patching *what, float *results, double metrics[2],
+                          heads_error *err);
+
+typedef struct {       // what makes a logit, or a difference of two, besides heads and networks
+    double embedding;  // the embeddings of the last token
+    double rest;       // biases; of weights that are not f32 also what the rounding of the output's
+                       // input changes
+    double total;      // all parts; before a softcap of the logits, where the model has one
+    double logit;      // as the model gives it
+} heads_parts;
+
+// Direct logit attribution (Elhage et al. 2021): of the logit of `answer` after ids[n], less the
+// logit of `against` (-1: less nothing), what each head adds, heads[n_layers][heads_model_heads], 0
+// where a layer has fewer, and each layer's network, ffn[n_layers]. The scales of the last norm and
+// of branches' own norms are held as they are. A layer's network is all that its mixers do not add:
+// experts and its biases, a Gemma 4's embeddings of layers, the rounding of o's input. off: as in
+// heads_patching. Errors: as of heads_patch; and models whose logits are no such sum: layers that
+// norm the stream itself (post-norm: GPT-1, OPT-350m; BLOOM with
+// apply_residual_connection_post_layernorm), Zamba's nested branches, a network before the logits.
+HEADS_API int heads_attribute(const heads_model *model, const heads_workspace_options *options,
+                              const int *ids, int n, int answer, int against, const char *off,
+                              float *heads, float *ffn, heads_parts *parts, heads_error *err);
+
 // ---- from logits to an id ----
 
 typedef struct {

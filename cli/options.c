@@ -22,9 +22,10 @@ enum {
     ROWS = LOGITS | HIDDEN | HEADS | LENS,  // verbs that only run the prompt
     WRITES = GENERATE | CHAT | BATCH,
     READS = EMBED | SIMILAR | CLASSIFY | RANK,  // verbs that read texts as a whole
-    RUNS = WRITES | ROWS | READS | PPL | KV | BENCH,
-    PROMPT = GENERATE | ROWS | EMBED | CLASSIFY | TOKENIZE,
-    CONVERSATION = (PROMPT & ~READS) | CHAT,
+    TRIES = PATCH | ATTRIBUTE,  // experiments
+    RUNS = WRITES | ROWS | READS | TRIES | PPL | KV | BENCH,
+    PROMPT = GENERATE | ROWS | TRIES | EMBED | CLASSIFY | TOKENIZE,
+    CONVERSATION = (PROMPT & ~(READS | TRIES)) | CHAT,
     GROWS = 1 << 30,  // encoders refuse it, since their texts do not grow
     HOW = 1 << 29,    // it says how to generate a text; HEADS uses it only without --target
     WRITING = GROWS | HOW | WRITES | HEADS,
@@ -45,7 +46,7 @@ static const Option OPTIONS[] = {
     {TEXT, "-f", "FILE", FIELD(prompt_file), .verbs = PROMPT | READS,
      .help = "the text in a file, including its last newline; for --embed, --similar,\n"
              "--classify and --rank one text a line"},
-    {TEXT, "--tokens", "IDS", FIELD(tokens), .verbs = GENERATE | ROWS,
+    {TEXT, "--tokens", "IDS", FIELD(tokens), .verbs = GENERATE | ROWS | TRIES,
      .help = "token ids instead of text, such as \"1 2 3\"; nothing is added to them"},
     {TEXT, "--lang", "CODE", FIELD(lang), .verbs = CACHED | LENS | BATCH | TOKENIZE,
      .help = "of a model that translates: the language to write, as its tokenizer names it, or\n"
@@ -151,8 +152,9 @@ static const Option OPTIONS[] = {
              "a file that already has some of them is continued"},
     {FLAG, "--again", NULL, FIELD(again), .verbs = BATCH,
      .help = "make those again that another model, other options or requests gave"},
-    {FLAG, "--json", NULL, FIELD(json), .verbs = KV | INFO | BENCH | GENERATE | CLASSIFY,
-     .help = "print --kv, --info, --bench, --classify or the lines of --probs as JSON"},
+    {FLAG, "--json", NULL, FIELD(json), .verbs = KV | INFO | BENCH | GENERATE | CLASSIFY | TRIES,
+     .help = "print --kv, --info, --bench, --classify, --patch, --attribute or the lines of\n"
+             "--probs as JSON"},
     {TEXT, "--ppl", "FILE", FIELD(ppl), .selects = PPL, .verbs = PPL,
      .help = "the perplexity of a text, in windows as long as the context"},
     {FLAG, "--check", NULL, SELECT(CHECK), .help = "verify the file's checksum"},
@@ -184,9 +186,25 @@ static const Option OPTIONS[] = {
     {TEXT, "--lens", "FILE", FIELD(lens), .selects = LENS, .verbs = LENS,
      .help = "what each layer would say, the text's stream after it through the output: the\n"
              "likeliest tokens if FILE ends in .json; if in .f32 the last token's logits"},
+    {TEXT, "--patch", "CORRUPTED", FIELD(patch), .selects = PATCH, .verbs = GROWS | PATCH,
+     .help = "what carries the answer: runs of a text with as many tokens as the prompt, in each\n"
+             "of which what one head gives at one position is the prompt's"},
+    {TEXT, "--answer", "TOKENS", FIELD(answer), .verbs = GROWS | PATCH,
+     .help = "for --patch: TOKEN,AGAINST, whose logits' difference is measured, ids or texts of\n"
+             "one token (what each text is likeliest to go on with)"},
+    {TEXT, "--of", "WHAT", FIELD(of), .verbs = GROWS | PATCH,
+     .help = "for --patch: heads, or layers, the residual stream before each (heads)",
+     .words = "heads layers"},
+    {TEXT, "--metric", "NAME", FIELD(measure), .verbs = GROWS | PATCH,
+     .help = "for --patch: difference, log_probability of TOKEN, or kl, from the prompt's next\n"
+             "token to the run's, in nats (difference)", .words = "difference log_probability kl"},
+    {TEXT, "--attribute", "TOKENS", FIELD(attribute), .selects = ATTRIBUTE,
+     .verbs = GROWS | ATTRIBUTE,
+     .help = "what each head and each layer's network add to the logit of TOKEN after the prompt,\n"
+             "or with TOKEN,AGAINST to its difference from another's"},
 
     {HEADING, "Besides", .help = ""},
-    {TEXT, "--off", "LIST", FIELD(off), .verbs = GENERATE | CHAT | ROWS | PPL,
+    {TEXT, "--off", "LIST", FIELD(off), .verbs = GENERATE | CHAT | ROWS | TRIES | PPL,
      .help = "switch attention heads off: 5.3,7.* is head 3 of layer 5 and all heads of layer 7;\n"
              "e5.3 is the encoder's, x5.3 of the attention to its text"},
     {TEXT, "--steer", "FILE[:SCALE]", FIELD(steer), .verbs = WRITES | ROWS | PPL,
@@ -314,6 +332,19 @@ static const Option *look_up(const char *name) {
     return NULL;
 }
 
+// Which of an option's words the text is; the first if it is NULL.
+static int parse_word(const char *name, const char *text) {
+    const Option *o = look_up(name);
+    const char *word = o->words;
+    for (int i = 0; text; i++, word += strspn(word, " ")) {
+        size_t len = strcspn(word, " ");
+        if (!len) usage("%s wants one of %s, found \"%s\"", name, o->words, text);
+        if (len == strlen(text) && memcmp(word, text, len) == 0) return i;
+        word += len;
+    }
+    return 0;
+}
+
 // How many letters to insert, drop or replace to make one name of the other (Levenshtein's
 // distance), in a table with a row for each letter of a.
 static int distance(const char *a, const char *b) {
@@ -415,12 +446,14 @@ static void check_options(const Options *o, const bool given[N_OPTIONS]) {
         usage("--off and --prompt-cache: give one of them; a cache does not say which heads were "
               "off when it was filled");
     if (o->json && o->verb == GENERATE && !o->probs)
-        usage("--json is for --probs, --kv, --info, --bench and --classify");
+        usage("--json is for --probs, --kv, --info, --bench, --classify, --patch and --attribute");
     if (o->probs && o->n_generate == 0 && o->prompt_cache)
         usage("--probs with -n 0 and --prompt-cache: give one of them; what a cache holds does not "
               "run, and so has no probabilities");
     if (o->lens && !ends_with(o->lens, ".json") && !ends_with(o->lens, ".f32"))
         usage("--lens wants a file whose name ends in .json or .f32, found \"%s\"", o->lens);
+    if (o->verb & TRIES && !o->prompt && !o->prompt_file && !o->tokens)
+        usage("%s needs a prompt: -p TEXT, -f FILE or --tokens IDS", verb_name(o->verb, given));
     if (o->heads_max && !o->html) usage("--heads-max is for --heads FILE.html");
     if (o->prompt_cache_ro && !o->prompt_cache)
         usage("--prompt-cache-ro is for --prompt-cache FILE");
@@ -499,6 +532,8 @@ Options parse_options(int argc, char **argv) {
         options.sampler.seed = clock_microseconds();
     options.workspace.n_threads = options.threads.values[0];
     options.html = options.heads && ends_with(options.heads, ".html");
+    options.of_layers = parse_word("--of", options.of) == 1;
+    options.metric = (heads_metric)parse_word("--metric", options.measure);
     options.f32 = options.lens && ends_with(options.lens, ".f32");
     if (argc == 1)
         warn("no model is named, so the bundled one tells a story; %s --help says more",

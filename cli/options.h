@@ -7,7 +7,7 @@
 typedef enum {  // one bit each, for sets of verbs
     GENERATE = 1, KV = 2, INFO = 4, PPL = 8, CHECK = 16, TOKENIZE = 32, LOGITS = 64, BENCH = 128,
     CHAT = 256, BATCH = 512, HIDDEN = 1024, EMBED = 2048, SIMILAR = 4096, HEADS = 8192,
-    LENS = 16384, CLASSIFY = 32768, RANK = 65536
+    LENS = 16384, CLASSIFY = 32768, RANK = 65536, PATCH = 1 << 17, ATTRIBUTE = 1 << 18
 } Verb;
 
 // The verbs for a model of a kind that is no decoder.
@@ -34,6 +34,7 @@ typedef struct {
     int n_models;
     const char *prompt, *prompt_file, *tokens, *messages, *system, *ppl, *logits, *heads;
     const char *hidden, *similar, *rank, *target, *lang, *off, *steer, *lens;
+    const char *patch, *attribute, *answer, *of, *measure;
     const char *prompt_cache, *draft_model, *batch, *out, *svg;
     const char *grows;             // the last given option that encoders refuse, or NULL
     const char *writes;            // the last given option of how to generate a text, or NULL
@@ -43,6 +44,8 @@ typedef struct {
     bool no_think, no_history, no_echo, no_cost, prompt_cache_ro, again;
     bool html;                     // --heads writes a page, not JSON
     bool f32;                      // --lens writes floats, not JSON
+    bool of_layers;                // --patch changes the stream before layers, not heads
+    heads_metric metric;           // of --patch
     int n_generate, lookup, n_draft, heads_max, probs, dimensions;
     IntList sequences;             // to run side by side
     IntList threads;               // several: for --bench; the workspace has the first

@@ -17,6 +17,8 @@ int rank_lines(const Options *options);
 int info(const Options *options);          // info.c
 int check(const Options *options);
 int tokenize(const Options *options);
+int patch(const Options *options);         // experiments.c
+int attribute(const Options *options);
 int kv(const Options *options);            // kv/kv.c
 int bench(const Options *options);         // bench/bench.c
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ._attention import Attention
     from ._batch import Completion
     from ._classes import Label, Ranked
+    from ._experiments import Attribution
     from ._export import export
     from ._native import ContextError, FileError, HeadsError, InputError
     from ._steering import Steering
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 # Imported when they are asked for: the command `heads` begins without numpy and the library.
 _HOMES = {
     "Attention": "_attention",
+    "Attribution": "_experiments",
     "Completion": "_batch",
     "ContextError": "_native",
     "FileError": "_native",
@@ -39,6 +41,7 @@ _HOMES = {
 }
 __all__ = [
     "Attention",
+    "Attribution",
     "Completion",
     "ContextError",
     "FileError",

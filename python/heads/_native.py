@@ -306,6 +306,29 @@ class Probe(Structure):
     ]
 
 
+class Parts(Structure):
+    _fields_ = [(name, c_double) for name in ("embedding", "rest", "total", "logit")]
+
+
+# context, runs that are done, all of them; not 0: stop
+Progress = CFUNCTYPE(c_int, c_void_p, c_long, c_long)
+
+
+class Patching(Structure):
+    _fields_ = [
+        ("clean", POINTER(c_int)),
+        ("corrupted", POINTER(c_int)),
+        ("n", c_int),
+        ("layers", c_int),
+        ("metric", c_int),
+        ("answer", c_int),
+        ("against", c_int),
+        ("off", c_char_p),
+        ("progress", Progress),
+        ("context", c_void_p),
+    ]
+
+
 TYPES = {"f16": 0, "f32": 1, "q8": 2, "q4": 3}  # of cached keys and values
 FLOATS, INTS = POINTER(c_float), POINTER(c_int)
 
@@ -395,6 +418,34 @@ CALLS = {
         (c_void_p, POINTER(WorkspaceOptions), POINTER(Text), c_int, FLOATS, InputError),
     ),
     "label": (POINTER(c_char), (c_void_p, c_int, POINTER(c_size_t))),
+    "model_heads": (c_int, (c_void_p,)),
+    "attribute": (
+        c_int,
+        (
+            c_void_p,
+            POINTER(WorkspaceOptions),
+            INTS,
+            c_int,
+            c_int,
+            c_int,
+            c_char_p,
+            FLOATS,
+            FLOATS,
+            POINTER(Parts),
+            InputError,
+        ),
+    ),
+    "patch": (
+        c_int,
+        (
+            c_void_p,
+            POINTER(WorkspaceOptions),
+            POINTER(Patching),
+            FLOATS,
+            POINTER(c_double),
+            InputError,
+        ),
+    ),
     "likeliest": (c_int, (c_void_p, FLOATS, POINTER(LikelyToken), c_int)),
     "sampler_defaults": (SamplerOptions, (c_int,)),
     "sampler_new": (c_void_p, (c_void_p, POINTER(SamplerOptions), InputError)),
@@ -490,15 +541,17 @@ def _caller(process: int) -> ThreadPoolExecutor:
     return thread
 
 
-def apart(function: Callable, *given):
+def apart(function: Callable, *given, stop: Callable[[], object] = int):
     """function(*given), which calls the library, which calls back. Python takes Ctrl-C in the main
-    thread; in a callback ctypes would print and forget it. So that thread waits for another."""
+    thread; in a callback ctypes would print and forget it. So that thread waits for another, and
+    calls stop() first if it is interrupted."""
     if threading.current_thread() is not threading.main_thread():
         return function(*given)
     thread = _caller(os.getpid())
     try:
         return thread.submit(function, *given).result()
     except BaseException:
+        stop()
         _wait_for(thread)
         raise
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from . import _arguments as arguments
 from . import _classes as classes
+from . import _experiments as experiments
 from . import _html as html
 from . import _looking as looking
 from . import _steering as steering
@@ -22,6 +23,7 @@ from ._arguments import Failed, Floats, Prompt
 from ._attention import Attention, attention
 from ._batch import ScoreJob
 from ._classes import Label, Ranked
+from ._experiments import Attribution
 from ._native import InputError, KvPlan, calls
 from ._public import own
 from ._reading import Pair
@@ -217,6 +219,47 @@ class Model(Writer):
         """The control vectors of a GGUF file, as repeng, llama.cpp and Steering.save write them:
         direction.N for after layer N, counted from 0. Errors: of another model, damaged."""
         return steering.read(self, path)
+
+    # ---- experiments ----
+
+    def patch(
+        self,
+        clean: Prompt,
+        corrupted: Prompt,
+        answer: int | str | None = None,
+        against: int | str | None = None,
+        of: Literal["heads", "layers"] = "heads",
+        metric: Literal["difference", "log_probability", "kl"] = "difference",
+        off: str | None = None,
+        progress: bool = False,
+    ) -> Floats:
+        """Activation patching: runs of the corrupted text, in each of which one activation is the
+        clean text's. The texts, or ids, have equally many tokens. float32
+        [n_layers][heads][tokens]: what one head gives, before the output matrix, at one position;
+        NaN where a layer has fewer heads. of="layers": [n_layers][tokens], the residual stream
+        before the layer.
+
+        metric, after the last token: "difference", the logit of `answer` minus the logit of
+        `against`, each an id or a text of one token; "log_probability" of answer; "kl",
+        KL(clean || patched), in nats. off: as in session. progress: a bar on stderr (needs tqdm). As ./run --patch."""
+        self._must_have_one_text("patching")
+        progress = arguments.flag("progress", progress)
+        ids = experiments.two_texts(self, clean, corrupted)
+        return experiments.patch(self, ids, answer, against, of, metric, off, progress)[0]
+
+    def attribute(
+        self,
+        text: Prompt,
+        answer: int | str,
+        against: int | str | None = None,
+        off: str | None = None,
+    ) -> Attribution:
+        """Direct logit attribution: what each head and each layer's network add to the logit of
+        `answer` after a text, or ids, less the logit of `against`; both ids or texts of a token.
+        The last norm's scale is held as it is. See Attribution; off: as in session; as ./run
+        --attribute. Errors: models whose logits are no such sum, such as post-norm ones."""
+        self._must_have_one_text("attribution")
+        return experiments.attribute(self, self._ids("text", text), answer, against, off)
 
     # ---- vectors and classes of texts ----
 

@@ -17,6 +17,8 @@ VERBS = {  # what asks for it, and its name in sentences
     "--hidden": ["--hidden", "FILE"],
     "--heads": ["--heads", "FILE.html", "-p", "text"],
     "--lens": ["--lens", "FILE.json"],
+    "--patch": ["--patch", "TEXT", "-p", "text"],
+    "--attribute": ["--attribute", "TOKEN", "-p", "text"],
     "--ppl": ["--ppl", "FILE"],
     "--embed": ["--embed", "-p", "text"],
     "--similar": ["--similar", "QUERY", "-f", "FILE"],
@@ -29,16 +31,17 @@ VERBS = {  # what asks for it, and its name in sentences
     "--tokenize": ["--tokenize"],
 }
 ROWS = "--logits --hidden --heads --lens"
+TRIES = "--patch --attribute"
 WRITES = "generation --chat --batch"
 READS = "--embed --similar --classify --rank"
-RUNS = f"{WRITES} {ROWS} --ppl {READS} --kv --bench"
+RUNS = f"{WRITES} {ROWS} {TRIES} --ppl {READS} --kv --bench"
 CACHED = "generation --logits --heads"
 CONVERSATION = f"generation --chat {ROWS} --tokenize"
 WRITING = f"{WRITES} --heads"
 OPTIONS = {  # option and value: the verbs that use it
-    "-p TEXT": f"generation --chat {ROWS} --embed --classify --tokenize",
-    "-f FILE": f"generation {ROWS} --tokenize {READS}",
-    "--tokens 1": f"generation {ROWS}",
+    "-p TEXT": f"generation --chat {ROWS} {TRIES} --embed --classify --tokenize",
+    "-f FILE": f"generation {ROWS} {TRIES} --tokenize {READS}",
+    "--tokens 1": f"generation {ROWS} {TRIES}",
     "--lang CODE": f"{CACHED} --lens --batch --tokenize",
     "--target 1": ROWS,
     "--messages FILE": CONVERSATION,
@@ -71,10 +74,13 @@ OPTIONS = {  # option and value: the verbs that use it
     "-o FILE": "--batch",
     "--again": "--batch",
     "--dimensions 1": "--embed --similar",
-    "--json": "generation --kv --info --bench --classify",
+    "--json": f"generation --kv --info --bench --classify {TRIES}",
+    "--answer 1,2": "--patch",
+    "--of heads": "--patch",
+    "--metric kl": "--patch",
     "--heads-max 1": "--heads",
     "--no-cost": "--heads",
-    "--off 0.0": f"generation --chat {ROWS} --ppl",
+    "--off 0.0": f"generation --chat {ROWS} {TRIES} --ppl",
     "--steer FILE": f"{WRITES} {ROWS} --ppl",
 }
 

@@ -20,7 +20,7 @@ GENERATED = ROOT / "text" / "unicode_tables.h"
 SOURCES = [path for path in c_files() if path != GENERATED]
 
 # No file is longer, outside the kernels.
-FILE_LINES = 700
+FILE_LINES = 750
 
 
 def long_functions(lines: list[str]) -> list[str]:

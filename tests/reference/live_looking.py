@@ -1,5 +1,6 @@
-"""Heads switched off, and what each layer of a decoder would say, in transformers: the oracle of
---off and --lens. live_models.py uses it for every family."""
+"""Heads switched off, what each layer of a decoder would say, activations of another text, and the
+parts of a logit, in transformers: the oracle of --off, --lens, --patch and --attribute.
+live_models.py uses it for every family."""
 
 from __future__ import annotations
 
@@ -178,3 +179,78 @@ def lens_error(directory: Path, binary: Path) -> float:
         want.insert(0, logits_of(model, prompt)[-1])
         del layers[-1]
     return difference(ours(binary, prompt, *F32, "--lens", "FILE"), np.stack(want))
+
+
+# ---- experiments ----
+
+
+def printed(binary: Path, prompt: list[int], *args) -> dict:
+    ids = ("--tokens", " ".join(map(str, prompt)))
+    done = conftest.run_command(binary, *ids, *F32, "--json", *args)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def attending(binary: Path, prompt: list[int]) -> list[tuple[int, int]]:
+    """Layers that attend, and their heads."""
+    ids = ("--tokens", " ".join(map(str, prompt[:2])), "--no-cost")
+    data = head_files.heads_of(binary, binary.with_suffix(".json"), *ids)
+    return [(x["layer"], x["n_heads"]) for x in data["layers"] if x.get("heads")]
+
+
+def put(value, at: int, begin: int = 0):
+    """A hook that puts numbers into the first argument's row `at`, from number `begin` on."""
+
+    def hook(_, args):
+        rows = args[0].clone()
+        rows[0, at, begin : begin + len(value)] = value
+        return (rows, *args[1:])
+
+    return hook
+
+
+def inputs_of(model, modules: list, prompt: list[int]) -> list:
+    """What comes into each of the modules."""
+    kept: dict[int, object] = {}
+
+    def keep(i: int):
+        return lambda _, args: kept.__setitem__(i, args[0][0].detach().clone())
+
+    hooks = [m.register_forward_pre_hook(keep(i)) for i, m in enumerate(modules)]
+    logits_of(model, prompt)
+    for hook in hooks:
+        hook.remove()
+    return [kept[i] for i in range(len(modules))]
+
+
+def patch_error(directory: Path, binary: Path, seed: int) -> float:
+    """Of runs in which a random head of each layer that attends, and the stream before each layer,
+    are another text's at a random position."""
+    golden, rng = json.loads((directory / "golden.json").read_text()), random.Random(seed)
+    clean, model = golden["prompt"], opened(directory)
+    corrupted, differs = list(clean), rng.randrange(len(clean))
+    corrupted[differs] = (clean[differs] + 1) % model.config.get_text_config().vocab_size
+    layers, answer, against = layers_of(model), clean[-1], clean[0]
+    args = ("--patch", " ".join(map(str, corrupted)), "--answer", f"{answer},{against}")
+    maps = [
+        np.array(printed(binary, clean, *args, "--of", of)["results"], float)
+        for of in ("heads", "layers")
+    ]
+    attend = attending(binary, clean)
+    modules = [mixed_of(layers[layer]) for layer, _ in attend]
+    given = inputs_of(model, [*modules, *layers], clean)
+    places = [
+        (maps[0][layer, h], modules[i], given[i], h, n)
+        for i, (layer, n) in enumerate(attend)
+        for h in [rng.randrange(n)]
+    ]
+    places += [(maps[1][i], layer, given[len(modules) + i], 0, 1) for i, layer in enumerate(layers)]
+    worst, largest = 0.0, np.abs(logits_of(model, clean)[-1]).max()
+    for found, module, rows, head, n_heads in places:
+        at, width = rng.randrange(differs, len(clean)), rows.shape[-1] // n_heads
+        begin = head * width
+        hook = module.register_forward_pre_hook(put(rows[at, begin : begin + width], at, begin))
+        logits = logits_of(model, corrupted)[-1]
+        hook.remove()
+        worst = max(worst, abs(found[at] - (logits[answer] - logits[against])) / largest)
+    return float(worst)

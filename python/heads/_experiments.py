@@ -1,0 +1,149 @@
+"""What carries an answer: activation patching, by the library."""
+
+from __future__ import annotations
+
+from ctypes import byref, c_double
+from dataclasses import dataclass
+
+import numpy as np
+
+from . import _arguments as arguments
+from ._arguments import Floats, Prompt
+from ._native import FLOATS, InputError, Parts, Patching, Progress, apart, calls, int_array
+
+METRICS = ("difference", "log_probability", "kl")
+
+
+@dataclass(repr=False)
+class Attribution:
+    """The parts of a logit, or of a difference of two, after a text's last token: heads, float32
+    [n_layers][heads], 0 where a layer has fewer; ffn, [n_layers], what each layer's network or its
+    experts add; the embedding; and the rest, biases. total: their sum, which is the logit; where
+    the model has a softcap, the logit before it. logit: as the model gives it."""
+
+    heads: Floats
+    ffn: Floats
+    embedding: float
+    rest: float
+    total: float
+    logit: float
+
+    def __repr__(self) -> str:
+        return f"<heads.Attribution: {self.total:.4f} of {self.heads.shape} heads>"
+
+
+def one_id(model, name: str, value: int | str | None) -> int:
+    """An id, or the only one of a text; 0 where there is none."""
+    if value is None:
+        return 0
+    if not isinstance(value, str):
+        return arguments.whole(name, value, 0, model.shape.vocab_size - 1)
+    ids = model._encoded(name, value, special=False)
+    if len(ids) != 1:
+        raise InputError(
+            f"{name}: {value!r} is {len(ids)} tokens, {model._texts_of(ids)}; give one, or its id"
+        )
+    return ids[0]
+
+
+def two_texts(model, clean: Prompt, corrupted: Prompt) -> tuple[list[int], list[int]]:
+    """Their ids, as many of both."""
+    pair = model._ids("clean", clean), model._ids("corrupted", corrupted)
+    if len(pair[0]) != len(pair[1]):
+        raise InputError(
+            f"clean has {len(pair[0])} tokens and corrupted {len(pair[1])}: {model._texts_of(pair[0])} "
+            f"and {model._texts_of(pair[1])}; patching needs as many of both"
+        )
+    return pair
+
+
+def patch(
+    model,
+    ids: tuple[list[int], list[int]],
+    answer: int | str | None,
+    against: int | str | None,
+    of: str,
+    metric: str,
+    off: str | None,
+    progress: bool,
+) -> tuple[Floats, float, float]:
+    """The metric of each run, of the clean text and of the corrupted one."""
+    for name, value, of_these in (("of", of, ("heads", "layers")), ("metric", metric, METRICS)):
+        if value not in of_these:
+            raise arguments.refusal(name, " or ".join(map(repr, of_these)), value)
+    if answer is None and metric != "kl" or against is None and metric == "difference":
+        raise InputError(f"metric {metric!r} needs answer{', against' * (metric == 'difference')}")
+    opened, n, stopped = model._handles, len(ids[0]), []
+    shape = (model.shape.n_layers, calls.model_heads(opened.model), n)
+    results = np.empty(shape if of == "heads" else (shape[0], n), np.float32)
+    metrics, bar = (c_double * 2)(), _bar(progress)
+
+    def step(_, done: int, total: int) -> int:
+        bar(done, total)
+        return bool(stopped)
+
+    asked = Patching(
+        int_array(ids[0]),
+        int_array(ids[1]),
+        n,
+        of == "layers",
+        METRICS.index(metric),
+        one_id(model, "answer", answer),
+        one_id(model, "against", against),
+        None if off is None else arguments.c_string("off", off) or None,
+        Progress(step),
+    )
+    options = model._workspace_options(n)
+    with model._turn() as opened:
+        options.threads_of = opened.workspace.pointer
+        options.isa = calls.workspace_isa(opened.workspace)
+        pointer = results.ctypes.data_as(FLOATS)
+        given = opened.model, byref(options), byref(asked), pointer, metrics
+        apart(calls.patch, *given, stop=lambda: stopped.append(True))
+    return results, metrics[0], metrics[1]
+
+
+def attribute(
+    model, ids: list[int], answer: int | str, against: int | str | None, off: str | None
+) -> Attribution:
+    n_layers = model.shape.n_layers
+    heads = np.empty((n_layers, calls.model_heads(model._handles.model)), np.float32)
+    ffn, parts, options = (
+        np.empty(n_layers, np.float32),
+        Parts(),
+        model._workspace_options(len(ids)),
+    )
+    tokens = one_id(model, "answer", answer), one_id(model, "against", against)
+    with model._turn() as opened:
+        options.threads_of = opened.workspace.pointer
+        options.isa = calls.workspace_isa(opened.workspace)
+        calls.attribute(
+            opened.model,
+            byref(options),
+            int_array(ids),
+            len(ids),
+            tokens[0],
+            -1 if against is None else tokens[1],
+            None if off is None else arguments.c_string("off", off) or None,
+            heads.ctypes.data_as(FLOATS),
+            ffn.ctypes.data_as(FLOATS),
+            byref(parts),
+        )
+    return Attribution(heads, ffn, parts.embedding, parts.rest, parts.total, parts.logit)
+
+
+def _bar(progress: bool):
+    """Shows how many runs are done."""
+    if not progress:
+        return lambda done, total: None
+    from tqdm.auto import tqdm
+
+    bar = tqdm(unit="run")
+
+    def show(done: int, total: int) -> None:
+        bar.total = total
+        bar.update(done - bar.n)
+        if done == total:
+            bar.close()
+
+    return show
