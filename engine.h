@@ -96,6 +96,11 @@ typedef struct {  // rope may have other tables for long texts
     unsigned tables;  // rope sets, a bit each, that rotated it by their tables for long texts
 } LongRope;
 
+typedef struct {  // what is added to products for a sequence's rows, times the scale
+    heads_adapter *adapter;  // NULL: nothing
+    float scale;
+} Adapted;
+
 struct heads_sequence {
     Workspace *workspace;
     uint8_t *cache;   // [layout.bytes]
@@ -106,6 +111,7 @@ struct heads_sequence {
     bool *off;        // [layout.n_layers][most heads], those switched off, or NULL
     Steering *steering;  // of the residual stream, or NULL
     unsigned call;    // the last call of check_run that had it
+    Adapted adapted;
     Source source;
     SharedPages pages;
     Mark mark;
@@ -136,6 +142,8 @@ typedef struct {
     Int8Rows turned, parts;  // of H x in blocks, of x in parts of 16
 } InputForms;
 
+typedef struct LowRows LowRows;  // math/lowrank.c: what adapters compute with
+
 typedef struct TextReader TextReader;  // library/reader.c: another workspace, which reads texts out
 
 struct heads_workspace {
@@ -146,6 +154,8 @@ struct heads_workspace {
     bool own_pool;
     TextReader *reader;   // kept for the next call of heads_embed or heads_classify, or NULL
     heads_probe probe;    // called by passes
+    Adapted adapted;      // of sequences to come
+    LowRows *low;         // NULL: no sequence has had an adapter
     int chunk;            // most rows of a pass; buffers have as many
     int pass_rows;        // rows that end a pass: chunk, or less for encoders
     bool hidden;          // hidden states instead of logits
@@ -158,6 +168,8 @@ struct heads_workspace {
     Span *spans;          // [chunk], of the current pass
     Token *tokens;        // [chunk]
     int n_spans, n_rows;
+    int *wanted;          // [chunk], the rows whose logits are wanted
+    const int *row_of;    // row of the pass that a product's row belongs to; NULL: row % n_rows
     Buffer x;             // [chunk][n_embd], the residual stream
     Buffer y;             // [chunk][n_embd], norm(x), a branch's input
     Buffer out;           // [chunk][n_embd], a branch's output, to be added to x

@@ -84,6 +84,24 @@ HEADS_API heads_model *heads_model_parse(const void *bytes, size_t size, heads_e
 HEADS_API void heads_model_close(heads_model *model);
 HEADS_API heads_shape heads_model_shape(const heads_model *model);
 
+// ---- adapters ----
+
+// What fine-tuning has changed of a model (LoRA), kept apart from it: products with its matrices W
+// become W x + scale b (a x), for the texts that have the adapter, and for no others beside them.
+typedef struct heads_adapter heads_adapter;
+
+// Maps an adapter that export.py --adapter DIR OUT --for BASE.bin made, and checks all of it. The
+// file fits the base in whatever types its matrices are. Errors: no such file, no adapter, damaged,
+// of another model, a number that is not finite.
+HEADS_API heads_adapter *heads_adapter_open(const heads_model *model, const char *path,
+                                            heads_error *err);
+// The same of bytes in memory, which stay the caller's and begin at a multiple of 64.
+HEADS_API heads_adapter *heads_adapter_parse(const heads_model *model, const void *bytes,
+                                             size_t size, heads_error *err);
+// Sequences that have it, and workspaces, may go on with it. The model must outlive them all, and
+// so must the bytes.
+HEADS_API void heads_adapter_close(heads_adapter *adapter);
+
 // ---- text and ids ----
 
 typedef struct heads_tokenizer heads_tokenizer;
@@ -196,6 +214,11 @@ HEADS_API int heads_workspace_chunk(const heads_workspace *w);
 HEADS_API const char *heads_workspace_isa(const heads_workspace *w);  // static
 // Floats from one row of logits (or hidden states) to the next: vocab_size (or n_embd), rounded up.
 HEADS_API size_t heads_logit_stride(const heads_workspace *w);
+// The adapter of all sequences that are made or loaded from now on, and of the texts that
+// heads_embed and heads_classify read with the threads of w; NULL: none. Errors: as of
+// heads_sequence_adapter.
+HEADS_API int heads_workspace_adapter(heads_workspace *w, heads_adapter *adapter, float scale,
+                                      heads_error *err);
 
 // ---- texts ----
 
@@ -268,6 +291,13 @@ HEADS_API int heads_sequence_steer(heads_sequence *s, int layer, const float *ve
 // Errors: the file, one without control vectors or with those of another model, no memory.
 HEADS_API long heads_read_steers(const heads_model *model, const char *path, float scale,
                                  heads_steer **steers, heads_error *err);
+
+// The adapter of all that s will run, times scale; NULL: none. It takes the place of an earlier
+// one. Forks have it too, and neighbours in a pass their own. A saved session loads where the
+// workspace has the same adapter and scale. A source must be read again. Errors: the sequence has
+// tokens, an adapter of another model, a scale that is not finite, no memory.
+HEADS_API int heads_sequence_adapter(heads_sequence *s, heads_adapter *adapter, float scale,
+                                     heads_error *err);
 
 // ---- passes ----
 
@@ -634,6 +664,8 @@ typedef struct {
                  // The text is the same, and where it repeats itself it comes sooner
     const heads_steer *steers;  // [n_steers], for all of the text, as by heads_sequence_steer
     int n_steers;
+    heads_adapter *adapter;  // times adapter_scale (0: 1); NULL: none, whatever the workspace has.
+    float adapter_scale;     // Prompts that begin alike share that only with the same adapter
 } heads_request;
 
 typedef enum { HEADS_TOKEN, HEADS_SCORE, HEADS_DONE, HEADS_FAILED } heads_event_kind;
@@ -668,9 +700,9 @@ HEADS_API void heads_batch_free(heads_batch *b);  // its requests too, without e
 // changed: an empty prompt or source, one that is too long for the context, ids that are no tokens
 // of the model; max_tokens, n_scored, n_top or another number out of range; sampler options out of
 // range; stop strings without the batch's tokenizer, or an empty one; biases and penalties that are
-// not numbers, or of no token; a source that the model cannot read, or none where it needs one; a
-// language beside ids or without a source, or none such; what heads_sequence_steer refuses; an
-// encoder; no memory.
+// not numbers, or of no token; an adapter of another model, or a scale that is not finite; a source
+// that the model cannot read, or none where it needs one; a language beside ids or without a
+// source, or none such; what heads_sequence_steer refuses; an encoder; no memory.
 HEADS_API long heads_batch_add(heads_batch *b, const heads_request *request, heads_error *err);
 // Runs one pass. Returns how many events it gave, which may be none; they and what they point to
 // are borrowed until the next step, cancel or free. Errors: NULL for the batch or the events.

@@ -36,6 +36,7 @@ static size_t lay_out(Workspace *w, uint8_t *memory) {
     Arena a = {.data = memory};
     w->spans = arena_array(&a, chunk, sizeof *w->spans);
     w->tokens = arena_array(&a, chunk, sizeof *w->tokens);
+    w->wanted = arena_array(&a, chunk, sizeof *w->wanted);
     w->x = arena_input(&a, chunk, wide);
     w->y = arena_input(&a, chunk, wide);
     w->out = arena_rows(&a, chunk, n_embd);
@@ -117,5 +118,7 @@ void workspace_free(Workspace *w) {
     release_buffers(w->memory, w->bytes);
     kv_layout_free(&w->kv);
     if (w->own_pool) pool_free(w->pool);
+    heads_adapter_close(w->adapted.adapter);
+    free(w->low);
     free(w);
 }

@@ -12,14 +12,15 @@
 enum { SHOWN = 5 };  // classes of a line, of a text that has more
 
 // Scores of all texts, row after row, which the caller frees.
-static float *run_all(const Reading *r) {
+static float *run_all(Reading *r) {
     heads_error err;
     const char *why;
     double start = seconds();
     size_t rows = (size_t)(r->p.shape.token_classes ? r->n_tokens : r->n);
     choose_kernels(r->p.o, &why);
     float *scores = allocate(rows * (size_t)r->p.shape.n_labels, sizeof *scores);
-    if (heads_classify(r->p.model, &r->p.o->workspace, r->texts, r->n, scores, &err))
+    heads_workspace_options options = reading_options(&r->p);
+    if (heads_classify(r->p.model, &options, r->texts, r->n, scores, &err))
         die("%s%s", err.text, memory_hint(&err));
     report_reading(r, start, "", "");
     return scores;

@@ -1,6 +1,7 @@
 #include "open.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "print.h"
@@ -130,6 +131,34 @@ void open_workspace(Program *p, int logit_rows) {
     options.hidden = p->o->verb == HIDDEN;
     p->w = heads_workspace_new(p->model, &options, &err);
     if (!p->w) die("%s%s", err.text, memory_hint(&err));
+    if (!p->o->adapter) return;
+    p->adapter = open_adapter(p->model, p->o->adapter, &p->adapter_scale, &err);
+    if (!p->adapter || heads_workspace_adapter(p->w, p->adapter, p->adapter_scale, &err))
+        die("--adapter: %s", err.text);
+}
+
+heads_workspace_options reading_options(Program *p) {
+    heads_workspace_options options = p->o->workspace;
+    if (p->o->adapter && !p->w) open_workspace(p, 1);
+    options.threads_of = p->w;
+    return options;
+}
+
+heads_adapter *open_adapter(const heads_model *model, const char *given, float *scale,
+                            heads_error *err) {
+    const char *colon = strrchr(given, ':');
+    char *end, path[4096];
+    size_t len = colon ? (size_t)(colon - given) : strlen(given);
+    *scale = 1;
+    if (!colon || !len || len >= sizeof path || !is_missing(given))
+        return heads_adapter_open(model, given, err);
+    *scale = strtof(colon + 1, &end);
+    if (end == colon + 1 || *end) {
+        *scale = 1;
+        return heads_adapter_open(model, given, err);
+    }
+    snprintf(path, sizeof path, "%.*s", (int)len, given);
+    return heads_adapter_open(model, path, err);
 }
 
 heads_sequence *open_sequence(heads_workspace *w, bool shared) {
@@ -150,6 +179,7 @@ heads_sequence *open_text(const Program *p, bool shared) {
 
 void close_program(Program *p) {
     heads_workspace_free(p->w);
+    heads_adapter_close(p->adapter);
     heads_tokenizer_free(p->tokenizer);
     heads_model_close(p->model);
     heads_free(p->steers.data);

@@ -14,6 +14,8 @@ typedef struct {
     heads_tokenizer *tokenizer;  // NULL: the checkpoint has none, or the verb needs none
     heads_workspace *w;          // NULL until open_workspace
     Steers steers;               // of --steer
+    heads_adapter *adapter;      // --adapter, which all sequences of w have; NULL: none
+    float adapter_scale;
 } Program;
 
 typedef enum { NO_TOKENIZER, WITH_TOKENIZER } Needs;
@@ -25,6 +27,11 @@ typedef enum { NO_TOKENIZER, WITH_TOKENIZER } Needs;
 void open_program(Program *p, const Options *options, const char *path, Needs needs);
 // Makes p->w by the options, for up to logit_rows rows of logits (--hidden: of hidden states).
 void open_workspace(Program *p, int logit_rows);
+// Options of what reads texts as a whole. With --adapter it is by p->w, which is made here.
+heads_workspace_options reading_options(Program *p);
+// FILE or FILE:SCALE; without the number the scale is 1. NULL: *err says why.
+heads_adapter *open_adapter(const heads_model *model, const char *given, float *scale,
+                            heads_error *err);
 heads_sequence *open_sequence(heads_workspace *w, bool shared);
 heads_sequence *open_text(const Program *p, bool shared);  // by --off and --steer
 void close_program(Program *p);

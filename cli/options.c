@@ -204,6 +204,9 @@ static const Option OPTIONS[] = {
              "or with TOKEN,AGAINST to its difference from another's"},
 
     {HEADING, "Besides", .help = ""},
+    {TEXT, "--adapter", "FILE[:SCALE]", FIELD(adapter), .verbs = RUNS & ~KV,
+     .help = "an adapter (LoRA) beside the model, a file of export.py --adapter DIR FILE --for\n"
+             "MODEL; a request of --batch may have its own, as \"adapter\""},
     {TEXT, "--off", "LIST", FIELD(off), .verbs = GENERATE | CHAT | ROWS | TRIES | PPL,
      .help = "switch attention heads off: 5.3,7.* is head 3 of layer 5 and all heads of layer 7;\n"
              "e5.3 is the encoder's, x5.3 of the attention to its text"},

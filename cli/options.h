@@ -35,7 +35,7 @@ typedef struct {
     const char *prompt, *prompt_file, *tokens, *messages, *system, *ppl, *logits, *heads;
     const char *hidden, *similar, *rank, *target, *lang, *off, *steer, *lens;
     const char *patch, *attribute, *answer, *of, *measure;
-    const char *prompt_cache, *draft_model, *batch, *out, *svg;
+    const char *prompt_cache, *draft_model, *batch, *out, *svg, *adapter;
     const char *grows;             // the last given option that encoders refuse, or NULL
     const char *writes;            // the last given option of how to generate a text, or NULL
     size_t memory;                 // that --kv fits caches into; 0: the free memory

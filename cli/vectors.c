@@ -25,7 +25,7 @@ static size_t n_vectors(const Reading *r, int i) {
 }
 
 // The vectors of all texts, [vector_width] numbers each, which the caller frees.
-static float *run_all(const Reading *r) {
+static float *run_all(Reading *r) {
     heads_error err;
     const char *why;
     char what[80];
@@ -33,7 +33,8 @@ static float *run_all(const Reading *r) {
     size_t n = (size_t)(r->p.shape.token_vectors ? r->n_tokens : r->n);
     choose_kernels(r->p.o, &why);
     float *vectors = allocate(n * (size_t)r->p.shape.vector, sizeof *vectors);
-    if (heads_embed(r->p.model, &r->p.o->workspace, r->texts, r->n, vectors, &err) ||
+    heads_workspace_options options = reading_options(&r->p);
+    if (heads_embed(r->p.model, &options, r->texts, r->n, vectors, &err) ||
         (r->p.o->dimensions &&
          heads_shorten(r->p.model, vectors, n, r->p.o->dimensions, &err)))
         die("%s%s", err.text, memory_hint(&err));

@@ -11,9 +11,10 @@ from difflib import get_close_matches
 
 from . import cache, plan
 from .adapters.adapter import with_scale
+from .adapters.apart import DTYPES as APART
 from .assemble import pool_kv_heads
 from .checkpoint import KEEP, Stats, entries, output_file
-from .convert import convert, open_model, refuse_overwriting
+from .convert import convert, convert_apart, open_model, refuse_overwriting
 from .knobs import values_of
 from .model import Model
 from .quantize.budget import BITS, rounding_of
@@ -79,6 +80,19 @@ def say(sentence: str) -> None:
     print(f"export: {sentence}", file=sys.stderr)
 
 
+def run_apart(args: argparse.Namespace) -> None:
+    """The export of an adapter alone. Errors: ExportError, OSError."""
+    dtype = args.dtype or "f32"
+    given = (args.src, args.base, args.out, dtype, args.adapter, args.revision)
+    model, stats = convert_apart(*given, say)
+    for remark in model.remarks:
+        say(f"note: {remark}")
+    print(
+        f"{args.out}: {stats.file_bytes:,} bytes, {model.adapters} apart from {args.base}, "
+        f"{stats.n_weights:,} weights in {dtype}"
+    )
+
+
 def run(args: argparse.Namespace) -> None:
     """The export. Errors: ExportError, OSError."""
     model = (
@@ -124,7 +138,7 @@ def parse(argv: list[str], prog: str) -> argparse.Namespace:
     parser.add_argument("out", metavar="OUT", nargs="?", help="the file to write")
     parser.add_argument(
         "--dtype",
-        choices=(*WEIGHTS, "q4m", KEEP),
+        choices=(*WEIGHTS, "q4m", "f16", KEEP),
         help="of the matrices (q8); vectors are always f32. q4m: q4 with more matrices in q8. keep: "
         "as the source has them; a .gguf is kept unless this says otherwise",
     )
@@ -150,6 +164,13 @@ def parse(argv: list[str], prog: str) -> argparse.Namespace:
         metavar="DIR[:SCALE]",
         help="merge an adapter (LoRA and its kin) of peft, a folder or a hub id, or of a .gguf; "
         "several add up; without SRC, into the base that it names",
+    )
+    parser.add_argument(
+        "--for",
+        dest="base",
+        metavar="BASE.bin",
+        help="of --adapter: do not merge it, but write it to OUT, for ./run BASE.bin --adapter OUT; "
+        f"BASE.bin is a checkpoint made of SRC. --dtype is then {', '.join(APART)}",
     )
     parser.add_argument(
         "--kv-heads",
@@ -200,6 +221,14 @@ def parse(argv: list[str], prog: str) -> argparse.Namespace:
     known = bool(args.random) or bool(args.adapter) and not args.src
     if bool(args.src) == known or not args.out:
         parser.error("give SRC and OUT, or --random SHAPE and OUT")
+    if args.base and not args.adapter:
+        parser.error("--for belongs to --adapter")
+    if args.base and given - {"src", "out", "base", "adapter", "revision", "dtype"}:
+        parser.error("--for: an adapter by itself takes --dtype and --revision alone")
+    if args.base and args.dtype not in (None, *APART):
+        parser.error(f"--for: the dtypes of an adapter by itself are {', '.join(APART)}")
+    if args.dtype == "f16" and not args.base:
+        parser.error("--dtype f16 is for an adapter by itself, with --for BASE.bin")
     if args.adapter and (args.random or args.shape_only):
         parser.error("--adapter: there are no trained weights to change")
     try:
@@ -239,7 +268,10 @@ def main(argv: list[str], prog: str = "export.py") -> int:
     plans = "--plan" in argv
     args = parse_plan(argv, prog) if plans else parse(argv, prog)
     try:
-        plan.run(args) if plans else run_cached(args) if args.cached else run(args)
+        known = (
+            plan.run if plans else run_cached if args.cached else run_apart if args.base else run
+        )
+        known(args)
     except KeyboardInterrupt as stop:
         say("interrupted; nothing was written" + kept(args))
         return status_of(stop)

@@ -8,6 +8,7 @@ from typing import Callable, Mapping, Sequence
 import numpy as np
 
 from .adapters.adapter import Adapter
+from .adapters.apart import StandIns, check_kinds, write_adapter
 from .adapters.open import Given, find_base, open_adapters
 from .bars import Progress, bar
 from .checkpoint import (
@@ -73,6 +74,34 @@ def open_model(
             _take_tokenizer(model, adapter)
     model.adapters = ", ".join(one.described for one in opened)
     return model
+
+
+def convert_apart(
+    src: str | None,
+    base: str,
+    out: str,
+    dtype: str,
+    adapters: Given,
+    revision: str | None = None,
+    say: Callable[[str], None] = lambda sentence: None,
+) -> tuple[Model, Stats]:
+    """Writes adapters to a file of their own, for the checkpoint `base`, which was made of src; src
+    None: of what the first of them names. Errors: ExportError, OSError."""
+    stand_ins = StandIns()
+    opened = open_adapters(adapters, say)
+    for adapter in opened:
+        check_kinds(adapter.path, adapter.changes)
+        adapter.apart = stand_ins
+    if src is None:
+        src, named = find_base(adapters, say)
+        revision = revision or named
+    model = _open(src, None, revision, False, say, opened)
+    model.adapters = ", ".join(one.described for one in opened)
+    refuse_overwriting(out, [*model.files, *(f for one in opened for f in one.files), base])
+    try:
+        return model, write_adapter(model, stand_ins, base, out, dtype)
+    except ExportError as error:
+        raise ExportError(f"{adapters[0][0]}: {error}") from error
 
 
 def _take_tokenizer(model: Model, adapter: Adapter) -> None:

@@ -45,8 +45,9 @@ void compute_logits(Workspace *w, int logit_row) {
     int n = 0;
     for (const Span *s = w->spans; s < w->spans + w->n_spans; n += s++->n_logits)
         if (s->n_logits) {
-            Buffer wanted = rows_after(w->x, s->first + s->n - s->n_logits);
-            last_norm(w, rows_after(w->y, n), wanted, s->n_logits);
+            int first = s->first + s->n - s->n_logits;
+            last_norm(w, rows_after(w->y, n), rows_after(w->x, first), s->n_logits);
+            for (int i = 0; i < s->n_logits; i++) w->wanted[n + i] = first + i;
         }
     if (!n) return;
     Buffer logits = rows_after(w->logits, logit_row);
@@ -54,6 +55,8 @@ void compute_logits(Workspace *w, int logit_row) {
         copy_rows(logits, w->y, m->n_embd, n);
         return;
     }
+    w->row_of = w->wanted;
     multiply(w, logits, &m->output, prediction_head(w, n), n);
+    w->row_of = NULL;
     if (m->final_softcap > 0.0f) cap_logits(w, logits, n);
 }

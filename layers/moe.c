@@ -17,6 +17,7 @@ typedef struct {
     Buffer score, selection;  // [n][experts]
     Choice *choices;          // [n][top_k]
     Group *groups;            // [experts]
+    int *row_of;              // [n top_k], the pass's rows in the order of experts
     Buffer by_expert;         // [n top_k][n_embd], rows in the order of experts
     Buffer gate, up;          // [n top_k][d_expert]
 } MoeBuffers;
@@ -28,6 +29,7 @@ static MoeBuffers lay_out(Arena *a, const Experts *e, int n_embd, int n_rows) {
     b.selection = arena_rows(a, n, (size_t)e->n);
     b.choices = arena_array(a, chosen, sizeof *b.choices);
     b.groups = arena_array(a, (size_t)e->n, sizeof *b.groups);
+    b.row_of = arena_array(a, chosen, sizeof *b.row_of);
     b.by_expert = arena_input(a, chosen, (size_t)n_embd);
     b.gate = arena_input(a, chosen, (size_t)e->d_expert);
     b.up = arena_input(a, chosen, (size_t)e->d_expert);
@@ -137,7 +139,10 @@ static int group_rows(const MoePass *p, int n) {
         if (count) p->b.groups[n_groups++] = (Group){e, first, count};
         first += count;
     }
-    for (Choice *c = choices; c < end; c++) c->row = next[c->expert]++;
+    for (Choice *c = choices; c < end; c++) {
+        c->row = next[c->expert]++;
+        p->b.row_of[c->row] = (int)(c - choices) / p->e->top_k;
+    }
     return n_groups;
 }
 
@@ -176,10 +181,12 @@ void add_experts(Workspace *w, const Experts *e, Buffer y) {
     int n_groups = group_rows(&p, n);
     parallel_for(w->pool, n, scatter_row, &p);
     Product products[] = {{b->up, &e->up}, {b->gate, &e->gate}};
+    w->row_of = b->row_of;
     multiply_groups(w, products, e->act.gated ? 2 : 1, b->by_expert, n_chosen, b->groups, n_groups);
     Buffer hidden = activate_rows(w, &e->act, b->gate, b->up, e->d_expert, n_chosen);
     Product down = {b->by_expert, &e->down};
     multiply_groups(w, &down, 1, hidden, n_chosen, b->groups, n_groups);
+    w->row_of = NULL;
     if (!e->post_norm.w) {
         parallel_for(w->pool, n, sum_row, &p);
         return;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "library/scheduler.h"
+#include "math/adapted.h"
 #include "system/system.h"
 
 // Prompts of this many tokens get a cache whose pages forks can map instead of copying them.
@@ -23,8 +24,10 @@ static int common_tokens(const Request *r, const int *ids, int n) {
 }
 
 // Whether keys and values of the same tokens are the same.
-static bool same_ground(const Request *r, const int *source, int n, const Steering *steering) {
-    return r->asked.n_source == n && compare_steering(r->steering, steering) == 0 &&
+static bool same_ground(const Request *r, const int *source, int n, const Steering *steering,
+                        const Adapted *adapted) {
+    return same_adapted(&r->adapted, adapted) && r->asked.n_source == n &&
+           compare_steering(r->steering, steering) == 0 &&
            (n == 0 || memcmp(r->asked.source, source, sizeof *source * (size_t)n) == 0);
 }
 
@@ -36,14 +39,16 @@ static Beginning longest_beginning(const heads_batch *b, const Request *r, Begin
     for (int i = 0; i < b->n_spare; i++) {
         const Sequence *s = b->spare[i];
         int n = common_tokens(r, s->tokens, s->length);
-        if (n > found.n && same_ground(r, s->source.tokens, s->source.n, s->steering))
+        if (n > found.n &&
+            same_ground(r, s->source.tokens, s->source.n, s->steering, &s->adapted))
             found = (Beginning){s, n, false};
     }
     for (int i = 0; i < b->n_busy; i++) {
         const Request *other = b->busy[i];
         if (!other->sequence || other == r || other->restarted || other->error.text[0]) continue;
         const int *source = other->asked.source;
-        if (!same_ground(r, source, other->asked.n_source, other->steering)) continue;
+        if (!same_ground(r, source, other->asked.n_source, other->steering,
+                         &other->adapted)) continue;
         int n = common_tokens(r, other->ids, other->n_ids), there = other->sequence->length;
         if (n > later) later = n;
         if (other->asked.n_source && !other->source_read) found.wait = true;
@@ -56,15 +61,25 @@ static Beginning longest_beginning(const heads_batch *b, const Request *r, Begin
 
 // ---- sequences ----
 
+// A new sequence with an adapter.
+static Sequence *new_sequence(heads_batch *b, bool shared, const Adapted *adapted, Error *err) {
+    Sequence *s = heads_sequence_new(b->w, shared, err);
+    if (s) set_adapted(&s->adapted, adapted->adapter, adapted->scale);
+    return s;
+}
+
 // Empties the oldest spare sequence, unless that is kept, or makes one. shared: forks can map it.
-static Sequence *empty_sequence(heads_batch *b, bool shared, Error *err) {
+static Sequence *empty_sequence(heads_batch *b, bool shared, const Adapted *adapted, Error *err) {
     while (!shared && b->n_spare && (!b->keep || b->n_spare == b->most_spare)) {
         Sequence *s = b->spare[0];
         memmove(b->spare, b->spare + 1, sizeof *b->spare * (size_t)--b->n_spare);
-        if (!s->pages.file && heads_sequence_rewind(s, 0, NULL) == 0) return s;
+        if (!s->pages.file && heads_sequence_rewind(s, 0, NULL) == 0) {
+            set_adapted(&s->adapted, adapted->adapter, adapted->scale);
+            return s;
+        }
         heads_sequence_free(s);
     }
-    return heads_sequence_new(b->w, shared, err);
+    return new_sequence(b, shared, adapted, err);
 }
 
 void leave_sequence(heads_batch *b, Request *r) {
@@ -93,7 +108,7 @@ static void begin_prefix(heads_batch *b, Prefix *p, const Request *r) {
     Prefix *parent = usable_prefix(p->parent);
     if (parent) p->sequence = heads_sequence_fork(parent->sequence, parent->length, NULL);
     p->unclaimed = p->sequence ? p->length - parent->length + claim(parent) : p->length;
-    if (!p->sequence) p->sequence = heads_sequence_new(b->w, true, NULL);
+    if (!p->sequence) p->sequence = new_sequence(b, true, &p->adapted, NULL);
     p->failed = !p->sequence;
     if (p->failed) return;
     share_steering(&p->sequence->steering, r->steering);
@@ -115,7 +130,7 @@ static bool begin_sequence(heads_batch *b, Request *r) {
     bool shared = b->keep && has_map_private() && !r->restarted && !r->asked.n_source &&
                   tokens_to_run(r) >= MAPPED_FROM;
     if (r->sequence) r->spared = from.n - (p && from.sequence == p->sequence ? claim(p) : 0);
-    else r->sequence = empty_sequence(b, shared, &r->error);
+    else r->sequence = empty_sequence(b, shared, &r->adapted, &r->error);
     release_prefix(r->prefix);
     r->prefix = NULL;
     if (!r->sequence) return true;

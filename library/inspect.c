@@ -2,6 +2,7 @@
 #include "library/inspect.h"
 
 #include "layers/attention_tiles.h"
+#include "load/adapter.h"
 #include "load/readout.h"
 #include "sampler.h"
 #include "sequence/cost.h"
@@ -36,6 +37,7 @@ TensorFacts inspect_tensor(const Model *m, int i) {
     return (TensorFacts){t->name, dtypes[t->dtype].name, t->name_len, t->rows, t->cols, t->bytes};
 }
 
+uint32_t inspect_adapter(const heads_adapter *a) { return checkpoint_crc(&a->file); }
 int inspect_checksum(const Model *m, Error *err) { return checkpoint_check(&m->file, err); }
 
 static bool same_meta(const Model *a, const Model *b, const char *key) {

@@ -44,6 +44,7 @@ typedef struct {
 
 TensorFacts inspect_tensor(const heads_model *m, int i);  // i < n_tensors
 
+uint32_t inspect_adapter(const heads_adapter *adapter);  // its checksum, as the header has it
 // Reads the whole file. -1: its checksum is wrong, so it is damaged.
 int inspect_checksum(const heads_model *m, heads_error *err);
 // Whether two models have the same tokens, so that one can draft for the other.

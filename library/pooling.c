@@ -172,7 +172,10 @@ static void read_tokens(Reading *v, int i) {
 
 static int empty_sequence(Reading *v, int i, Error *err) {
     if (!v->sequences[i]) v->sequences[i] = heads_sequence_new(v->w, false, err);
-    if (!v->sequences[i] || heads_sequence_rewind(v->sequences[i], 0, err)) return -1;
+    const Adapted *by = &v->w->adapted;
+    if (!v->sequences[i] || heads_sequence_rewind(v->sequences[i], 0, err) ||
+        heads_sequence_adapter(v->sequences[i], by->adapter, by->scale, err))
+        return -1;
     v->sequences[i]->second_text = v->texts[v->pass[i].text].second;
     return 0;
 }

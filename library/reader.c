@@ -60,7 +60,9 @@ int read_texts(const Model *m, const Readout *readout, const WorkspaceOptions *o
     if (host) host->reader = NULL;
     if (r && !fits(r, &o)) reader_free(r), r = NULL;
     if (!r) r = reader_new(m, &o, err);
-    int failed = !r || read_out(r->w, r->sequences, readout, texts, n, results, err);
+    const Adapted *by = host ? &host->adapted : NULL;
+    int failed = !r || (by && heads_workspace_adapter(r->w, by->adapter, by->scale, err)) ||
+                 read_out(r->w, r->sequences, readout, texts, n, results, err);
     if (host && !failed) host->reader = trimmed(r);
     else reader_free(r);
     return failed ? -1 : 0;

@@ -3,11 +3,14 @@
 #include <string.h>
 
 #include "library/scheduler.h"
+#include "math/adapted.h"
+#include "sequence/sequence.h"
 
 enum { MAX_TOP = 1000 };
 
 void free_request(Request *r) {
     release_prefix(r->prefix);
+    set_adapted(&r->adapted, NULL, 0);
     heads_sequence_free(r->sequence);
     heads_sequence_free(r->draft);
     release_steering(r->steering);
@@ -59,6 +62,7 @@ static int check_request(const heads_batch *b, const heads_request *q, Error *er
     if (q->max_tokens < 0 || q->n_scored < 0 || q->n_scored >= (q->ids ? q->n : 1))
         return fail(err, "%d tokens to generate, %d to score; expected 0 or more, and fewer than "
                     "the prompt has", q->max_tokens, q->n_scored);
+    if (check_adapter(b->w, q->adapter, q->adapter_scale, err)) return -1;
     if (q->lookup < 0) return fail(err, "lookup %d; expected 0 or more guesses", q->lookup);
     if (q->n_steers < 0 || (q->n_steers && !q->steers))
         return fail(err, "%d steering vectors; expected 0 or more, and where they are",
@@ -102,6 +106,7 @@ static Request *copy_request(const heads_request *q) {
     for (int i = 0; i < q->n_stops; i++)
         copies[i].text = put(&at, q->stops[i].text, q->stops[i].len);
     r->asked = *q;
+    set_adapted(&r->adapted, q->adapter, q->adapter_scale ? q->adapter_scale : 1);
     r->asked.stops = copies;
     r->asked.source = q->source ? put(&at, q->source, source) : NULL;
     r->asked.stop_ids = put(&at, q->stop_ids, ids);

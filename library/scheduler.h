@@ -18,6 +18,7 @@ typedef struct Prefix {
     int shortest;           // tokens of its shortest prompt
     long first;             // lowest number of its requests
     int users;              // requests still to fork it, and prefixes whose parent it is
+    Adapted adapted;        // of its requests, whose copies they are
     int unclaimed;          // tokens that ran for it, and count for no request yet
     Sequence *sequence;     // has run the first of its tokens, or all; NULL: none of them
     bool failed;            // it could not run; its requests use the parent
@@ -31,6 +32,7 @@ typedef struct {            // how many guesses come next; 0s: none were made ye
 typedef struct Request {
     heads_request asked;    // as added, with copies of what it points to; ids, lang, steers: NULL
     Steering *steering;     // steers
+    Adapted adapted;        // by asked.adapter and its scale
     int *ids;               // [n_ids], prompt and generated tokens; allocated: [room]
     int n_prompt, n_ids, room;
     int spared;             // prompt tokens that a fork gave it, and that count for another request

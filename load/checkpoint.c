@@ -270,9 +270,8 @@ const Tensor *checkpoint_tensor(const Checkpoint *file, const char *name) {
 
 // ---- the checksum ----
 
-// CRC-32 with the reflected polynomial 0xedb88320 (IEEE 802.3).
-static uint32_t crc32(const uint8_t *p, size_t n) {
-    uint32_t table[8][256], crc = ~0u;
+uint32_t crc32_after(uint32_t before, const uint8_t *p, size_t n) {
+    uint32_t table[8][256], crc = ~before;
     for (uint32_t i = 0; i < 256; i++) {
         uint32_t c = i;
         for (int k = 0; k < 8; k++) c = c >> 1 ^ (c & 1 ? 0xedb88320u : 0);
@@ -296,7 +295,8 @@ uint32_t checkpoint_crc(const Checkpoint *file) { return u32_at(file->map.data +
 
 int checkpoint_check(const Checkpoint *file, Error *err) {
     uint32_t expected = checkpoint_crc(file);
-    uint32_t found = crc32(file->map.data + HEADER_BYTES, file->map.size - HEADER_BYTES);
+    uint32_t found =
+        crc32_after(0, file->map.data + HEADER_BYTES, file->map.size - HEADER_BYTES);
     if (found == expected) return 0;
     return fail(err, "the checksum is %08x, the header says %08x: the file is damaged; export or "
                 "copy it again", found, expected);

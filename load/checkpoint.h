@@ -45,6 +45,9 @@ void checkpoint_free(Checkpoint *file);
 // Compares the CRC-32 of the whole file with the header's.
 int checkpoint_check(const Checkpoint *file, Error *err);
 uint32_t checkpoint_crc(const Checkpoint *file);  // the header's
+// CRC-32 with the reflected polynomial 0xedb88320 (IEEE 802.3), of bytes that follow others, whose
+// CRC is `before`; of none it is 0.
+uint32_t crc32_after(uint32_t before, const uint8_t *p, size_t n);
 // The entry with that key or name, or NULL.
 const Meta *checkpoint_meta(const Checkpoint *file, const char *key);
 const Tensor *checkpoint_tensor(const Checkpoint *file, const char *name);

@@ -49,6 +49,11 @@ int model_parse(Model *model, const uint8_t *bytes, size_t size, Error *err) {
     *model = (Model){0};
     Loader x = {.err = err, .m = model};
     if (checkpoint_parse(&model->file, bytes, size, err)) return -1;
+    if (checkpoint_meta(&model->file, "adapter.base")) {
+        model_close(model);
+        return fail(err, "an adapter, not a model; give it beside its base: ./run BASE --adapter "
+                    "FILE");
+    }
     int status = reader_open(&x.r, &model->file, err) || load_model_knobs(&x) ||
                  load_layer_knobs(&x) || load_tensors(&x) || load_readouts(&x) ||
                  refuse_unread_meta(&x.r, "model.") ||

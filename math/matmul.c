@@ -1,6 +1,7 @@
 // Products of activations with weights. Threads share a product as items: some panels times some
 // rows. No cut changes a bit, since one kernel call does all of a panel and a row.
 #include "engine.h"
+#include "math/lowrank.h"
 #include "math/probe.h"
 
 typedef struct {  // products of one input
@@ -130,6 +131,7 @@ void multiply_groups(Workspace *w, const Product *products, int n_products, Buff
     cut_rows(&mul, most, mul.items_per_group * n_groups);
     int n_items = mul.items_per_group * n_groups * mul.n_cuts;
     parallel_if_large(w, bytes * (size_t)n_rows, n_items, multiply_item, &mul);
+    if (w->low) add_low_ranks(w, products, n_products, x, n_rows, groups, n_groups);
 }
 
 void unpack_row(const Workspace *w, float *out, const Matrix *matrix, int r) {

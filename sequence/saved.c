@@ -20,7 +20,7 @@ typedef struct {
     uint32_t version;
     uint32_t sum;         // of all that follows, to the end of the tokens
     uint64_t file_size;
-    uint32_t checkpoint;  // the checkpoint's own CRC-32
+    uint32_t checkpoint;  // the checkpoint's own CRC-32, ^ adapted_sum
     uint32_t k_dtype, v_dtype, n_layers;
     int32_t length, high, expected;
     uint32_t long_tables;
@@ -102,7 +102,8 @@ static void make_header(Session *session) {
     const Sequence *s = session->s;
     const Workspace *w = s->workspace;
     Header *h = &session->header;
-    *h = (Header){.version = SESSION_VERSION, .checkpoint = checkpoint_crc(&w->model->file),
+    *h = (Header){.version = SESSION_VERSION,
+                  .checkpoint = checkpoint_crc(&w->model->file) ^ adapted_sum(&s->adapted),
                   .k_dtype = dtypes[w->kv.k_dtype].code, .v_dtype = dtypes[w->kv.v_dtype].code,
                   .n_layers = (uint32_t)w->kv.n_layers, .length = s->length, .high = s->high,
                   .expected = s->rope.expected, .long_tables = s->rope.tables,
@@ -218,10 +219,12 @@ static int check_header(const Workspace *w, const Header *h, size_t size, Error 
     if (size < sizeof *h || memcmp(h->magic, MAGIC, sizeof MAGIC) != 0)
         return fail(err, "it is not a saved session: it does not begin with \"%s\"", MAGIC);
     if (h->version < OLDEST_VERSION || h->version > SESSION_VERSION)
-        return fail(err, "its version is %u, this build reads %d and %d", h->version,
+        return fail(err, "its version is %u, this build reads %d to %d", h->version,
                     OLDEST_VERSION, SESSION_VERSION);
-    if (h->checkpoint != checkpoint_crc(&w->model->file) || h->n_layers != n_layers)
-        return fail(err, "it was made with another checkpoint");
+    uint32_t base = checkpoint_crc(&w->model->file), adapted = adapted_sum(&w->adapted);
+    if (adapted && h->checkpoint == base) return fail(err, "it was made without an adapter");
+    if (h->checkpoint != (base ^ adapted) || h->n_layers != n_layers)
+        return fail(err, "it was made with another checkpoint, or another adapter or scale");
     Dtype k_dtype = dtype_of_code(h->k_dtype), v_dtype = dtype_of_code(h->v_dtype);
     if (k_dtype != w->kv.k_dtype || v_dtype != w->kv.v_dtype) {
         bool known = k_dtype < N_DTYPES && v_dtype < N_DTYPES;

@@ -2,6 +2,7 @@
 // memory management unit does what block tables do in other engines, so attention sees one
 // contiguous cache (the idea of vAttention, Prabhu et al. 2024).
 #include "layers/heads_off.h"
+#include "math/adapted.h"
 #include "sequence/sequence.h"
 #include "sequence/steering.h"
 
@@ -84,6 +85,7 @@ Sequence *heads_sequence_new(Workspace *w, int shared, Error *err) {
     Sequence *s = calloc(1, sizeof *s);
     if (s) {
         s->workspace = w;
+        set_adapted(&s->adapted, w->adapted.adapter, w->adapted.scale);
         s->tokens = reserve((size_t)w->kv.context * sizeof *s->tokens);
         s->source.tokens = reserve((size_t)w->kv.context * sizeof *s->source.tokens);
         s->cache = reserve_cache(s, shared);
@@ -107,6 +109,7 @@ void heads_sequence_free(Sequence *s) {
     free(s->pages.unchecked);
     free(s->off);
     release_steering(s->steering);
+    heads_adapter_close(s->adapted.adapter);
     free(s);
 }
 
@@ -259,6 +262,7 @@ Sequence *heads_sequence_fork(const Sequence *s, int n, Error *err) {
         return NULL;
     }
     share_steering(&fork->steering, s->steering);
+    set_adapted(&fork->adapted, s->adapted.adapter, s->adapted.scale);
     fork->length = fork->rope.expected = n;
     fork->high = n ? s->high : 0;
     fork->rope.tables = s->rope.tables;

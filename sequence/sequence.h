@@ -44,6 +44,12 @@ int check_sums(const Sequence *s, Error *err);
 // that it has mapped.
 int prepare_cache(Sequence *s, int n, Error *err);
 
+// adapter.c: makes room for products with an adapter, which may be NULL. Errors: it is of another
+// model, or the scale is not finite; no memory.
+int check_adapter(Workspace *w, const heads_adapter *adapter, float scale, Error *err);
+// A checksum of an adapter and its scale; 0: there is none.
+uint32_t adapted_sum(const Adapted *a);
+
 // longrope.c: chooses rope's tables for n more tokens. If these are new, it rewinds the sequence to
 // 0, and its tokens must run again. Returns its length before that, or -1.
 int choose_rope_tables(Sequence *s, int n, Error *err);

@@ -27,6 +27,7 @@ typedef struct {  // a request, from its line to its result
 typedef struct {
     Program p;
     Defaults defaults;
+    OpenedAdapter *adapters;  // that requests name
     heads_batch *scheduler;
     Results results;
     bool closed;              // the reader of stdout has gone
@@ -178,6 +179,7 @@ static void close_batch(Batch *b) {
     free(b->requests);
     free(b->line_of);
     free(b->lines);
+    close_adapters(b->adapters);
     close_program(&b->p);
     free(b);
 }
@@ -201,6 +203,7 @@ int batch(const Options *o) {
     bool from_stdin = strcmp(o->batch, "-") == 0;
     Text text = from_stdin ? read_stream(stdin, "stdin") : read_file(o->batch);
     b->defaults.program = &b->p;
+    b->defaults.adapters = &b->adapters;
     heads_chat *chat = heads_chat_new(b->p.model, &b->defaults.no_chat);
     b->defaults.chat = chat;
     b->lines = split_lines(text, &b->n_lines);

@@ -111,6 +111,37 @@ static int set_stops(Line *r, const Json *value, const Defaults *d, heads_error 
     return 0;
 }
 
+// The adapter of that name, opened once for all requests.
+static const OpenedAdapter *adapter_named(const Defaults *d, const char *given, heads_error *err) {
+    for (const OpenedAdapter *a = *d->adapters; a; a = a->next)
+        if (strcmp(a->given, given) == 0) return a;
+    float scale;
+    heads_adapter *adapter = open_adapter(d->program->model, given, &scale, err);
+    if (!adapter) return NULL;
+    OpenedAdapter *opened = allocate(1, sizeof *opened);
+    *opened = (OpenedAdapter){*d->adapters, copy_of(given, strlen(given)), adapter, scale};
+    return *d->adapters = opened;
+}
+
+void close_adapters(OpenedAdapter *a) {
+    while (a) {
+        OpenedAdapter *next = a->next;
+        heads_adapter_close(a->adapter);
+        free(a->given);
+        free(a);
+        a = next;
+    }
+}
+
+static int set_adapter(Line *r, const Json *value, const Defaults *d, heads_error *err) {
+    if (value->type != JSON_STRING || strlen(value->text) != value->len)
+        return fail(err, "\"adapter\" has to be a string: FILE or FILE:SCALE, or \"\" for none");
+    const OpenedAdapter *a = *value->text ? adapter_named(d, value->text, err) : NULL;
+    r->asked.adapter = a ? a->adapter : NULL;
+    r->asked.adapter_scale = a ? a->scale : 0;
+    return *value->text && !a ? -1 : 0;
+}
+
 // ---- prompts ----
 
 static int prompt_from_text(Line *r, const Json *text, const Defaults *d, heads_error *err) {
@@ -179,6 +210,7 @@ static int set_member(Line *r, const Json *value, const Defaults *d, heads_error
     if (json_has_key(value, "stop")) return set_stops(r, value, d, err);
     if (json_has_key(value, "lang")) return set_lang(r, value, d, err);
     if (json_has_key(value, "steer")) return set_steers(r, value, d, err);
+    if (json_has_key(value, "adapter")) return set_adapter(r, value, d, err);
     for (int i = 0; i < N_OTHERS; i++)
         if (json_has_key(value, others[i])) return 0;
     for (int i = 0; i < N_NUMBERS; i++)
@@ -186,7 +218,7 @@ static int set_member(Line *r, const Json *value, const Defaults *d, heads_error
     bool zero = strlen(value->key) < value->key_len;
     return fail(err, "unknown key \"%.60s\"%s; a request may have id or custom_id, model, prompt, "
                 "tokens, messages, max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, "
-                "frequency_penalty, presence_penalty, seed, stop, lang and steer",
+                "frequency_penalty, presence_penalty, seed, stop, lang, steer and adapter",
                 value->key, zero ? ", with a zero byte" : "");
 }
 
@@ -196,6 +228,8 @@ static int set_members(Line *r, const Json *asked, const Defaults *d, heads_erro
     r->asked.sampler = sampling_options(d->program, answer);
     r->asked.steers = d->program->steers.data;
     r->asked.n_steers = d->program->steers.n;
+    r->asked.adapter = d->program->adapter;
+    r->asked.adapter_scale = d->program->adapter_scale;
     for (const Json *member = asked->first; member; member = member->next)
         if (set_member(r, member, d, err)) return -1;
     return set_prompt(r, asked, d, err);
@@ -246,6 +280,8 @@ void set_maker(Defaults *d) {
     Text said = {0};
     add_sampling(&said, sampling_options(p, false));
     add_sampling(&said, sampling_options(p, true));
+    if (p->adapter)
+        text_format(&said, "%08" PRIx32 " %.9g ", inspect_adapter(p->adapter), p->adapter_scale);
     text_format(&said, "%d %d %d %d %d %s%s%s", tokens_to_generate(p, 0), p->o->n_answer,
                 heads_workspace_context(p->w), w->k_type, w->v_type, p->o->lang ? p->o->lang : "",
                 p->o->steer ? " " : "", p->o->steer ? p->o->steer : "");

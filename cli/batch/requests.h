@@ -4,10 +4,18 @@
 
 #include "cli/prompt.h"
 
+typedef struct OpenedAdapter {  // that requests name
+    struct OpenedAdapter *next;
+    char *given;             // FILE or FILE:SCALE
+    heads_adapter *adapter;
+    float scale;
+} OpenedAdapter;
+
 typedef struct {  // for members that a line leaves out
     const Program *program;
     const heads_chat *chat;  // NULL: there is none, and no_chat says why
     heads_error no_chat;
+    OpenedAdapter **adapters;  // so far
     char maker[20];          // sums of the model and of the options; "": results do not have them
 } Defaults;
 
@@ -30,6 +38,7 @@ void set_maker(Defaults *defaults);
 // Reads one line. If it is wrong, `error` says why; its id is read if possible.
 Line read_line(const Defaults *defaults, const char *line, size_t len);
 void free_line(Line *line);
+void close_adapters(OpenedAdapter *adapters);
 // Why `result`, or the beginning of one, is not what the line asks for; NULL: it is.
 const char *unlike(const Line *line, Text result);
 // Adds the request as heads_batch_add does. -1: line->error says why.

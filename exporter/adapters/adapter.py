@@ -14,7 +14,8 @@ from .changes import Change
 class Adapter:
     """An adapter. `path` is what it is called; `kind` says what it is, for people; `files` must not
     be overwritten; `directory` has its tokenizer, if it brings one; `task` is peft's, such as
-    SEQ_CLS; `architecture` is a GGUF adapter's, whose names are GGUF's, None for peft's."""
+    SEQ_CLS; `architecture` is a GGUF adapter's, whose names are GGUF's, None for peft's; `apart`
+    takes it instead of the base, if it is to be kept apart (apart.py)."""
 
     path: str
     scale: float
@@ -24,6 +25,7 @@ class Adapter:
     directory: str | None = None
     task: str | None = None
     architecture: str | None = None
+    apart: object | None = None
     remarks: list[str] = field(default_factory=list)
 
     @property

@@ -44,6 +44,9 @@ def merge(adapters: Sequence[Adapter], base: Named) -> list[str]:
             remarks.append(
                 f"{adapter.path}: {left_out} is left out, which is for pictures or sounds"
             )
+    if adapters and adapters[0].apart:
+        adapters[0].apart.put(base.left, pieces, base.tables)
+        return remarks
     for name, of_tensor in pieces.items():
         base.left[name] = changed(base.left[name], of_tensor)
     return remarks

@@ -43,7 +43,9 @@ OF_LAYER = re.compile(r"\b(?:h|layers)\.\d+\.")
 
 
 class Named:
-    """The tensors of a base, each by its own name."""
+    """The tensors of a base, each by its own name. tables: embeddings and outputs."""
+
+    tables: tuple[str, ...] = ("token_embd.weight", "output.weight")
 
     def __init__(self, left: Mapping[str, Tensor]):
         self.left = left
@@ -112,6 +114,7 @@ class Base(Named):
         self.older = [pair for part in apart for pair in part.names]
         self.fused = [fused for part in apart for fused in part.fused]
         self.tied = [*dict.fromkeys(map(self.key, filter(None, (*embed, *output, *EMBEDDINGS))))]
+        self.tables = tuple(f"{name}.weight" for name in (*embed, *output))
         self.names: dict[str, str] = {}
         self.experts: dict[str, dict[tuple[str, int], str]] = {}
         for name in left:

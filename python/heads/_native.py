@@ -174,6 +174,8 @@ class Request(Structure):
         ("lookup", c_int),
         ("steers", POINTER(Steer)),
         ("n_steers", c_int),
+        ("adapter", c_void_p),
+        ("adapter_scale", c_float),
     ]
 
 
@@ -379,6 +381,10 @@ CALLS = {
     "sequence_fork": (c_void_p, (c_void_p, c_int, InputError)),
     "sequence_rewind": (c_int, (c_void_p, c_int, InputError)),
     "sequence_expect": (None, (c_void_p, c_int)),
+    "adapter_open": (c_void_p, (c_void_p, c_char_p, FileError)),
+    "adapter_close": (None, (c_void_p,)),
+    "workspace_adapter": (c_int, (c_void_p, c_void_p, c_float, InputError)),
+    "sequence_adapter": (c_int, (c_void_p, c_void_p, c_float, InputError)),
     "sequence_off": (c_int, (c_void_p, c_char_p, InputError)),
     "sequence_steer": (c_int, (c_void_p, c_int, FLOATS, c_float, InputError)),
     "read_steers": (c_long, (c_void_p, c_char_p, c_float, POINTER(POINTER(Steer)), FileError)),

@@ -80,6 +80,7 @@ OPTIONS = {  # option and value: the verbs that use it
     "--metric kl": "--patch",
     "--heads-max 1": "--heads",
     "--no-cost": "--heads",
+    "--adapter FILE": RUNS.replace(" --kv", ""),
     "--off 0.0": f"generation --chat {ROWS} {TRIES} --ppl",
     "--steer FILE": f"{WRITES} {ROWS} --ppl",
 }

@@ -14,6 +14,7 @@ from pathlib import Path
 import checkpoints
 import declarations
 import numpy as np
+import peft_folders
 import pytest
 import talkers
 
@@ -28,6 +29,7 @@ FILLED = 0xA5  # each byte of what a call may write to
 
 # heads.h says that these may be NULL; besides errors, options, and what is freed.
 MAY_BE_NULL = {("heads_workspace_probe", "probe"), ("heads_sequence_off", "heads")}
+MAY_BE_NULL |= {(f"heads_{x}_adapter", "adapter") for x in ("sequence", "workspace")}
 MAY_BE_NULL |= {("heads_pack", "error"), ("heads_sequence_steer", "vector")} | {
     (name, "lang") for name in ("heads_start_tokens", "heads_source_language")
 }
@@ -36,6 +38,7 @@ PACKED = {"rows": 16, "cols": 32, "size": 576}
 # The model says not how it pools, has no classes, and joins no texts; the sequence has tokens.
 REFUSED = {"heads_embed", "heads_shorten", "heads_classify", "heads_pair_ids"}
 REFUSED |= {"heads_sequence_off", "heads_read_steers"}  # whose file is a checkpoint
+REFUSED |= {"heads_sequence_adapter"}
 # One that reads a source and knows a language is needed.
 TRANSLATES = ("heads_read_sources", "heads_start_tokens", "heads_source_language")
 # Arguments that say how much stands at a pointer: a larger number is the caller's lie.
@@ -65,6 +68,9 @@ class World:
         options = STRUCTS["heads_workspace_options"](n_threads=1, logit_rows=4)
         workspace = made["heads_workspace"] = self.new("workspace_new", model, byref(options))
         made["heads_sequence"] = self.new("sequence_new", workspace, 0)
+        adapter = peft_folders.file_for(path, path.with_suffix(".adapter"), "attn_q")
+        made["adapter"] = str(adapter).encode()
+        made["heads_adapter"] = self.new("adapter_open", model, made["adapter"])
         made["heads_sampler"] = self.new("sampler_new", workspace, None)
         made["heads_batch"] = self.new("batch_new", workspace, None)
         self.shape = self.library.heads_model_shape(model)
@@ -122,7 +128,8 @@ class World:
         base = p.type.rstrip(" *")
         session = call.name in ("heads_sequence_save", "heads_sequence_load")
         if p.name == "path":
-            return self.text(self.made["session"] if session else self.made["path"])
+            adapter = "adapter" if call.name == "heads_adapter_open" else "path"
+            return self.text(self.made["session" if session else adapter])
         if p.type == "heads_sampler **":
             return self.address((c_void_p * 1)(self.made["heads_sampler"]))
         if (
@@ -176,6 +183,7 @@ class World:
             ("int", "n_logits"): lambda: 1,
             ("int", "n_runs"): lambda: 1,
             ("int", "id"): lambda: 5,
+            ("float", "scale"): lambda: 1.0,
             ("int", "shared"): lambda: 0,
             ("int", "conversation"): lambda: 1,
             ("int", "add_special"): lambda: 0,
@@ -191,7 +199,8 @@ class World:
         return PACKED["size"] if packs else len(self.file_for(call))
 
     def file_for(self, call: declarations.Call) -> bytes:
-        name = "session" if call.name == "heads_sequence_parse" else "path"
+        names = {"heads_sequence_parse": "session", "heads_adapter_parse": "adapter"}
+        name = names.get(call.name, "path")
         return Path(self.made[name].decode()).read_bytes()
 
     def bytes_of(self, content: bytes) -> int:

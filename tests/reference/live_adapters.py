@@ -10,6 +10,8 @@ its adapter has: ranks, patterns, modules that are saved, kinds of peft, forms o
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import random
@@ -42,6 +44,7 @@ import export  # noqa: E402
 from heads import Model, _classes  # noqa: E402
 
 TOLERANCE = 1e-4  # of the largest logit, at every position
+APART = 1e-5  # the same, of an adapter beside its base
 EAGER = dict(attn_implementation="eager", dtype=torch.float32)
 DECODERS = {**make_golden.MODELS, **make_golden.MORE}
 ENCODERS = {**make_encoders.MODELS, **make_encoders.MORE}
@@ -306,17 +309,20 @@ def reference(model, kind: str, texts: list) -> np.ndarray:
     return torch.cat(rows).float().numpy()
 
 
-def ours(binary: Path, kind: str, texts: list) -> np.ndarray:
+def ours(binary: Path, kind: str, texts: list, *options: str) -> np.ndarray:
     run = conftest.run_command
     if kind == SEQ2SEQ:
         golden = dict(sources=[s for s, _ in texts], targets=[t for _, t in texts])
         return np.frombuffer(
-            test_encoder_decoders.rows_of(run, binary, golden, *test_encoder_decoders.F32), "<f4"
+            test_encoder_decoders.rows_of(
+                run, binary, golden, *test_encoder_decoders.F32, *options
+            ),
+            "<f4",
         )
     what = "hidden" if kind == "AutoModel" else "logits"
     of_encoder = kind in ("AutoModel", make_encoders.MASKED)
     f32 = () if of_encoder else test_encoder_decoders.F32
-    return np.frombuffer(test_encoders.rows_of(run, binary, what, texts, *f32), "<f4")
+    return np.frombuffer(test_encoders.rows_of(run, binary, what, texts, *f32, *options), "<f4")
 
 
 def difference(got: np.ndarray, want: np.ndarray) -> float:
@@ -383,7 +389,40 @@ def compare(
     if not exported(exported_base or base, binary, *with_adapters(named, scales)):
         print(f"not ok {label}, seed {seed}: the export failed")
         return False
-    return report(label, seed, difference(ours(binary, kind, texts), want), difference(plain, want))
+    got = ours(binary, kind, texts)
+    good = report(label, seed, difference(got, want), difference(plain, want))
+    effect = max(1.0, difference(plain, want))  # random adapters change more than trained ones
+    apart = (exported_base or base, kind, texts, named, scales, got, out, APART * effect)
+    return compare_apart(label, *apart) and good
+
+
+def compare_apart(
+    label: str,
+    base: Path,
+    kind: str,
+    texts: list,
+    folders: list[Path],
+    scales: list[float],
+    want: np.ndarray,
+    out: Path,
+    most: float,
+) -> bool:
+    """The logits with the adapters beside an f32 base, and with them merged. What is no product of
+    two matrices is refused with a sentence that says so."""
+    binary, apart, said = out / "base.bin", out / "one.adapter", io.StringIO()
+    if not exported(base, binary):
+        return False
+    arguments = [str(base), str(apart), "--for", str(binary), *with_adapters(folders, scales)]
+    with contextlib.redirect_stderr(said):
+        failed = export.main(arguments)
+    if failed:
+        good = "merge it: export.py BASE OUT --adapter" in said.getvalue()
+        print(f"{'ok' if good else 'not ok'} {label}, apart: {said.getvalue().splitlines()[-1]}")
+        return good
+    error = difference(ours(binary, kind, texts, "--adapter", str(apart)), want)
+    good = error <= most
+    print(f"{'ok' if good else 'not ok'} {label}, apart: differs by {error:.1e} from merged")
+    return good
 
 
 def check_older_experts(case: str, seed: int, out: Path) -> bool:
