@@ -98,8 +98,7 @@ HEADS_API heads_adapter *heads_adapter_open(const heads_model *model, const char
 // The same of bytes in memory, which stay the caller's and begin at a multiple of 64.
 HEADS_API heads_adapter *heads_adapter_parse(const heads_model *model, const void *bytes,
                                              size_t size, heads_error *err);
-// Sequences that have it, and workspaces, may go on with it. The model must outlive them all, and
-// so must the bytes.
+// Sequences and workspaces may go on with it. The model must outlive them, and so must the bytes.
 HEADS_API void heads_adapter_close(heads_adapter *adapter);
 
 // ---- text and ids ----
@@ -214,9 +213,8 @@ HEADS_API int heads_workspace_chunk(const heads_workspace *w);
 HEADS_API const char *heads_workspace_isa(const heads_workspace *w);  // static
 // Floats from one row of logits (or hidden states) to the next: vocab_size (or n_embd), rounded up.
 HEADS_API size_t heads_logit_stride(const heads_workspace *w);
-// The adapter of all sequences that are made or loaded from now on, and of the texts that
-// heads_embed and heads_classify read with the threads of w; NULL: none. Errors: as of
-// heads_sequence_adapter.
+// The adapter of all sequences made or loaded from now on, and of what heads_embed and
+// heads_classify read with threads_of w; NULL: none. Errors: as of heads_sequence_adapter.
 HEADS_API int heads_workspace_adapter(heads_workspace *w, heads_adapter *adapter, float scale,
                                       heads_error *err);
 

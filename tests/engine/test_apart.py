@@ -8,6 +8,7 @@ import struct
 import zlib
 from pathlib import Path
 
+import conftest
 import numpy as np
 import peft_folders
 import pytest
@@ -202,6 +203,26 @@ def test_what_the_engine_refuses(llama, tmp_path, run):
     other = made(GOLDEN / "smollm2", tmp_path / "other.bin")
     assert "an adapter of another model: that one has" in says(one, base=other)
     assert "No such file" in says(tmp_path / "none")
+
+
+def test_mutants_are_refused_or_run(llama, tmp_path, run):
+    """Bits of the header, the metadata and the table are bent, under a checksum that fits."""
+    rng, bent = np.random.default_rng(1), tmp_path / "bent"
+    data = llama["one"].read_bytes()
+    head = 64 + sum(struct.unpack_from("<QQ", data, 24))
+    refused = 0
+    for _ in range(conftest.tries(12)):
+
+        def bend(mutant: bytearray) -> None:
+            for at in rng.integers(8, head, 2):
+                mutant[at] ^= 1 << int(rng.integers(8))
+
+        edited(llama["one"], bent, bend)
+        done = run(llama["base"], "--tokens", "5 6", "-n", 1, "--adapter", bent)
+        assert done.returncode in (0, 1), (done.returncode, done.stderr)
+        assert done.returncode == 0 or done.stderr.count("\n") == 1
+        refused += done.returncode
+    assert refused
 
 
 def test_what_the_export_refuses(llama, tmp_path, capsys):

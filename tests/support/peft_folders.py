@@ -54,16 +54,20 @@ def apart(base: Path, folder: Path | str, binary: Path, out: Path, *options: str
     return out
 
 
-def file_for(binary: Path, out: Path, kind: str, seed: int = 1, rank: int = 3) -> Path:
-    """An adapter's file for any checkpoint, which changes matrices of one kind, such as attn_q."""
+def file_for(
+    binary: Path, out: Path, kinds: str | tuple[str, ...], seed=1, rank=3, dtype="f32"
+) -> Path:
+    """An adapter's file for any checkpoint, which changes matrices of some kinds, such as
+    attn_q."""
+    kinds = (kinds,) if isinstance(kinds, str) else kinds
     base, rng = Checkpoint(str(binary)), np.random.default_rng(seed)
     tensors = {}
     for name, (_, rows, cols, _, _) in base.tensors.items():
-        if name.endswith(f".{kind}"):
+        if name.split(".")[-1] in kinds:
             for part, shape in (("a", (rank, cols)), ("b", (rows, rank))):
                 tensors[f"{name}.{part}"] = constant(rng.normal(0, 0.2, shape).astype(np.float32))
     knobs = ("n_layers", "n_embd", "vocab_size")
     meta = {f"adapter.{knob}": base.metadata[f"model.{knob}"] for knob in knobs}
     meta["adapter.base"] = np.array([vectors_sum(base)], np.uint32).view(np.int32)
-    write_checkpoint(str(out), meta, [Entry(name, "f32", t) for name, t in tensors.items()])
+    write_checkpoint(str(out), meta, [Entry(name, dtype, t) for name, t in tensors.items()])
     return out
