@@ -55,13 +55,26 @@ INLINE v128_t sum_to_odd(v128_t p, v128_t d) {
 INLINE v128_t upper(v128_t x) { return wasm_i64x2_shuffle(x, x, 1, 1); }
 
 // x * y + z, rounded once (Boldo and Melquiond 2008). A product is exact in double precision; after
-// a sum that is rounded to odd, rounding to float is right in every case.
+// a sum that is rounded to odd, rounding to float is right in every case. Of a sum to nearest it is
+// right too, unless that lies in the middle of two floats or the float is subnormal: so the long
+// way is rare.
 INLINE v128_t fma4(v128_t x, v128_t y, v128_t z) {
+    const v128_t z_low = wasm_f64x2_promote_low_f32x4(z);
+    const v128_t z_high = wasm_f64x2_promote_low_f32x4(upper(z));
     v128_t low = wasm_f64x2_mul(wasm_f64x2_promote_low_f32x4(x), wasm_f64x2_promote_low_f32x4(y));
     v128_t high = wasm_f64x2_mul(wasm_f64x2_promote_low_f32x4(upper(x)),
                                  wasm_f64x2_promote_low_f32x4(upper(y)));
-    low = sum_to_odd(low, wasm_f64x2_promote_low_f32x4(z));
-    high = sum_to_odd(high, wasm_f64x2_promote_low_f32x4(upper(z)));
+    const v128_t below = wasm_i64x2_const_splat(0x1fffffff);  // bits that a float does not have
+    const v128_t middle = wasm_i64x2_const_splat(0x10000000);
+    v128_t sum = wasm_f64x2_add(low, z_low), sum_high = wasm_f64x2_add(high, z_high);
+    v128_t near = wasm_i32x4_shuffle(wasm_f32x4_demote_f64x2_zero(sum),
+                                     wasm_f32x4_demote_f64x2_zero(sum_high), 0, 1, 4, 5);
+    v128_t doubtful = wasm_v128_or(wasm_i64x2_eq(wasm_v128_and(sum, below), middle),
+                                   wasm_i64x2_eq(wasm_v128_and(sum_high, below), middle));
+    v128_t tiny = wasm_f32x4_le(wasm_f32x4_abs(near), wasm_f32x4_const_splat(0x1p-126f));
+    if (__builtin_expect(!wasm_v128_any_true(wasm_v128_or(doubtful, tiny)), 1)) return near;
+    low = sum_to_odd(low, z_low);
+    high = sum_to_odd(high, z_high);
     return wasm_i64x2_shuffle(wasm_f32x4_demote_f64x2_zero(low), wasm_f32x4_demote_f64x2_zero(high),
                               0, 2);
 }
