@@ -254,3 +254,72 @@ def patch_error(directory: Path, binary: Path, seed: int) -> float:
         hook.remove()
         worst = max(worst, abs(found[at] - (logits[answer] - logits[against])) / largest)
     return float(worst)
+
+
+def folded(norm, rows, value):
+    """What a norm, its scale for these rows held, makes of the last row of a part of them."""
+    import torch
+
+    row = rows[-1]
+    if isinstance(norm, torch.nn.LayerNorm):
+        scale = (row.var(unbiased=False) + norm.eps).rsqrt()
+        return (value - value.mean()) * scale * (1 if norm.weight is None else norm.weight)
+    if norm(rows + 1).allclose(norm(rows), atol=1e-3):  # it takes the mean away
+        row, value = row - row.mean(), value - value.mean()
+    return value * norm(rows)[-1] / row
+
+
+def attribute_error(directory: Path, binary: Path, seed: int) -> float:
+    """Of the embedding's part, and of a random head's of each layer that attends. Models that
+    attribution refuses have no error, nor has Gemma 4, whose layers scale the stream itself."""
+    import torch
+
+    golden, rng = json.loads((directory / "golden.json").read_text()), random.Random(seed)
+    prompt, model = golden["prompt"], opened(directory)
+    answer, against = prompt[-1], prompt[0]
+    config = model.config.get_text_config()
+    config.final_logit_softcapping = None  # a softcap comes after the sum
+    if hasattr(config, "logits_soft_cap"):
+        config.logits_soft_cap = 1e4
+    ids = ("--tokens", " ".join(map(str, prompt)), *F32)
+    done = conftest.run_command(binary, *ids, "--attribute", f"{answer},{against}", "--json")
+    if "so a logit is no sum" in done.stderr or config.model_type.startswith("gemma4"):
+        return 0.0
+    found, layers, output = json.loads(done.stdout), layers_of(model), model.get_output_embeddings()
+    inside = {id(m) for layer in layers for m in layer.modules()}
+    norms = [m for m in model.modules() if "norm" in type(m).__name__.lower()]
+    last = [m for m in norms if id(m) not in inside][-1]
+    attend = attending(binary, prompt)
+    modules = [mixed_of(layers[layer]) for layer, _ in attend]
+    given = inputs_of(model, [*modules, layers[0], last, output], prompt)
+    logits = logits_of(model, prompt)[-1]
+    with torch.no_grad():
+        direction = output.weight[answer] - output.weight[against]
+        whole = float(logits[answer] - logits[against])
+        bias = 0 if output.bias is None else float(output.bias[answer] - output.bias[against])
+        scale = (whole - bias) / float(direction @ given[-1][-1])
+
+        def part(value) -> float:
+            return scale * float(direction @ folded(last, given[-2], value))
+
+        errors = [found["total"] - whole, found["embedding"] - part(given[-3][-1])]
+        for (layer, n_heads), module, rows in zip(attend, modules, given):
+            if "norm" in type(module).__name__.lower():
+                continue  # of all heads
+            head, width = rng.randrange(n_heads), rows.shape[-1] // n_heads
+            alone = torch.zeros_like(rows)
+            alone[:, head * width : (head + 1) * width] = rows[:, head * width : (head + 1) * width]
+            value = (module(alone) - module(torch.zeros_like(rows)))[-1]
+            for multiplier in ("residual_multiplier", "attention_out_multiplier"):
+                value = value * getattr(config, multiplier, 1)
+            for norm in branch_norms(model, layers[layer], module(rows), prompt):
+                value = folded(norm, module(rows), value)
+            errors.append(found["heads"][layer][head] - part(value))
+    return float(np.abs(errors).max() / np.abs(logits).max())
+
+
+def branch_norms(model, layer, rows, prompt: list[int]) -> list:
+    """The layer's norms of a branch that gives these rows."""
+    norms = [m for m in layer.modules() if "norm" in type(m).__name__.lower()]
+    inputs = inputs_of(model, norms, prompt) if norms else []
+    return [m for m, x in zip(norms, inputs) if x.shape == rows.shape and x.allclose(rows)]
