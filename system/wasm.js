@@ -30,8 +30,9 @@ function shared_memory() {
 
 const in_node = typeof Worker === "undefined";  // whose workers are others
 const of_node = (name) => globalThis.process.getBuiltinModule("node:" + name);
-const n_cores = () =>
-  globalThis.navigator?.hardwareConcurrency ?? (in_node ? of_node("os").availableParallelism() : 1);
+// Deno cannot end a thread that waits, so there one is made only if it is asked for.
+const n_cores = () => (globalThis.Deno ? 1
+  : globalThis.navigator?.hardwareConcurrency ?? of_node("os").availableParallelism());
 
 let policy;  // where a page has Trusted Types
 function trusted(address) {
