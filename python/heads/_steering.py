@@ -31,15 +31,15 @@ class Steering:
             raise arguments.refusal("vectors", "a dict of vectors by their layers", vectors)
         self.vectors: dict[int, Floats] = {}
         for layer, given in vectors.items():
-            vector = np.array(given, np.float32)
+            with np.errstate(over="ignore"):  # infinity is refused below
+                vector = np.array(given, np.float32)
             if vector.ndim != 1 or not np.isfinite(vector).all():
                 raise InputError(f"vectors: layer {layer}'s is no vector of finite numbers")
             self.vectors[arguments.whole("vectors", layer, 0)] = vector
 
     def __mul__(self, scale: float) -> Steering:
         scale = arguments.number("scale", scale, -LARGEST, LARGEST)
-        with np.errstate(over="ignore"):
-            return Steering({i: np.float32(scale) * v for i, v in self.vectors.items()})
+        return Steering({i: np.float64(scale) * v for i, v in self.vectors.items()})
 
     __rmul__ = __mul__
 

@@ -332,6 +332,31 @@ def test_refusals(create, field, value):
         create(messages=QUESTION, extra_body={field: value})
 
 
+def test_steering(create, storyteller):
+    """Vectors of a request alone, with their layers and scales."""
+    with heads.Model(storyteller) as m:
+        vector = [float(i % 7 - 3) for i in range(m.shape.n_embd)]
+        vectors = {0: vector, 2: vector[::-1]}
+        v = 0.25 * heads.Steering(vectors)
+        want = [m.generate("One", 9, 0), m.generate("One", 9, 0, steer=v)]
+        wide = m.shape.n_embd + 1
+    steer = [{"layer": 0, "vector": vector, "scale": 0.25}]
+    steer += [{"layer": 2, "vector": vector[::-1], "scale": 0.125}] * 2  # of one layer: they add up
+    options = dict(prompt="One", max_tokens=9, temperature=0)
+    for more in ({}, {"extra_body": {"steer": steer}}, {"extra_body": {"steer": []}}):
+        text = create("text", **options, **more).choices[0].text
+        assert text == want[more == {"extra_body": {"steer": steer}}]
+    assert want[0] != want[1]
+    one = {"layer": 0, "vector": vector}
+    for bad in (1, [1], [{}], [{**one, "x": 1}], [{**one, "layer": -1}], [{**one, "layer": 99}],
+                [{**one, "vector": [0.0] * wide}], [{**one, "vector": "a"}], [{**one, "scale": "a"}],
+                [{**one, "vector": [1e39]}], [{**one, "scale": 1e39}]):  # fmt: skip
+        with pytest.raises(openai.BadRequestError, match="steer"):
+            create("text", **options, extra_body={"steer": bad})
+    with pytest.raises(openai.BadRequestError, match="steer: not with echo"):
+        create("text", **options, echo=True, extra_body={"steer": steer})
+
+
 def test_the_stories_have_a_grammar_too():
     """Their tokenizer knows bytes by their names."""
     with heads.Model(STORIES) as m:

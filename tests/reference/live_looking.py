@@ -17,6 +17,7 @@ import numpy as np
 import conftest
 import head_files
 import make_attention
+import test_steering
 
 OUTPUTS = ("o_proj", "c_proj", "dense", "out_proj", "wo")  # names of the matrix after the heads
 # The same of models that read a text as a whole, whose layers may have two such matrices.
@@ -120,6 +121,32 @@ def off_error(directory: Path, binary: Path, seed: int) -> float:
         module.register_forward_pre_hook(without(head, layer["n_heads"]))
         names.append(f"{layer['layer']}.{head}")
     found = ours(binary, prompt, *F32, "--off", ",".join(names), "--logits", "FILE")
+    return difference(found, logits_of(model, prompt))
+
+
+def steered(vector: np.ndarray):
+    """A hook that adds it to what a layer gives."""
+    import torch
+
+    def hook(_, args, output):
+        hidden, *more = output if isinstance(output, tuple) else (output,)
+        hidden = hidden + torch.from_numpy(vector)
+        return (hidden, *more) if more or isinstance(output, tuple) else hidden
+
+    return hook
+
+
+def steer_error(directory: Path, binary: Path, seed: int) -> float:
+    """With a vector added after each of two layers, by a file as repeng writes it."""
+    prompt = json.loads((directory / "golden.json").read_text())["prompt"]
+    model, rng = opened(directory), np.random.default_rng(seed)
+    layers, width = layers_of(model), model.config.get_text_config().hidden_size
+    some = rng.choice(len(layers), min(2, len(layers)), replace=False)
+    vectors = {int(i): 0.25 * rng.standard_normal(width, np.float32) for i in some}
+    for i, vector in vectors.items():
+        layers[i].register_forward_hook(steered(2 * vector))
+    path = test_steering.write(binary.with_suffix(".gguf"), vectors)
+    found = ours(binary, prompt, *F32, "--steer", f"{path}:2", "--logits", "FILE")
     return difference(found, logits_of(model, prompt))
 
 

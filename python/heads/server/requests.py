@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from .. import _grammars as grammars
 from .._batch import BOUNDS, CHANCES, Sampling
+from .._native import InputError
+from .._steering import Steering
 from .messages import CLOSED, OPEN, PROMPT, Refused, custom_names, has_more, messages_of
 from .messages import tool_choice_of, tools_of
 
@@ -45,6 +47,7 @@ class Request:
     several_calls: bool = True
     custom: set[str] = field(default_factory=set)  # tools whose input is text
     given: dict = field(default_factory=dict)  # the body, where the answer repeats it
+    steer: Steering | None = None
     with_more: bool = False  # messages hold calls, thoughts, or what tools said
 
 
@@ -121,6 +124,7 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 OTHER_NAMES = {"repetition_penalty": "repeat_penalty"}
 OTHER_VALUES = {"top_k": (-1, 0), "seed": (-1, None), "top_p": (0, BOUNDS["top_p"][1])}
 COMMON = {"model", "max_tokens", "n", "stop", "stream", "stream_options", "logit_bias"}
+COMMON |= {"steer"}
 COMMON |= {"response_format", *PENALTIES, *BOUNDS, *IGNORED}
 # Known fields whose other values are not implemented, and the values that say nothing.
 NEUTRAL = {
@@ -188,6 +192,26 @@ def _sampling(body: dict, is_chat: bool) -> Sampling:
     )
 
 
+def _steer(body: dict) -> Steering | None:
+    """Vectors with their layers and scales; two of one layer add up."""
+    given = body.get("steer")
+    if given is None:
+        return None
+    expected = 'steer: expected an array of {"layer": N, "vector": numbers, "scale": number (1)}'
+    total = Steering({})
+    for one in given if isinstance(given, list) else [None]:
+        known = isinstance(one, dict) and {"layer", "vector"} <= set(one)
+        if not known or not set(one) <= {"layer", "vector", "scale"}:
+            raise Refused(expected, "steer")
+        try:
+            total += Steering({one["layer"]: one["vector"]}) * one.get("scale", 1)
+        except InputError as error:
+            raise Refused(f"steer: {error}", "steer") from None
+        except (TypeError, ValueError):
+            raise Refused(expected, "steer") from None
+    return total
+
+
 def _max_tokens(body: dict, name: str, default: int | None, low: int) -> int | None:
     """-1: as many as the context has room for."""
     value = body.get(name)
@@ -249,6 +273,7 @@ def _request(
         flag(body, "stream"),
         _stream_usage(body),
     )
+    request.steer = _steer(body)
     request.grammar = _grammar(body)
     request.is_json = bool(request.grammar) and body["response_format"]["type"] != "grammar"
     request.by_chance = any(body.get(name) is not None for name in CHANCES)
@@ -266,6 +291,8 @@ def completion_request(body: dict, model: str) -> Request:
     if not isinstance(request.lang, (str, type(None))) or "\0" in (request.lang or ""):
         raise Refused("lang: expected a string, the language to write, or FROM:TO", "lang")
     request.echo = flag(body, "echo")
+    if request.echo and request.steer:
+        raise Refused("steer: not with echo, whose prompt is scored as the model is", "steer")
     request.n_top = _number(body, "logprobs", None, 0, MAX_LOGPROBS, int)
     if max_tokens == 0 and not request.echo:
         raise Refused("max_tokens is 0, which makes sense with echo only", "max_tokens")

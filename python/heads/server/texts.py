@@ -132,7 +132,9 @@ class Answer(Asked):
         if self.model.shape.greedy and not r.by_chance:
             sampling.temperature = 0.0
         copy = self.matcher and self.matcher.deep_copy()
-        job = GenerateJob(self.model, ids, most, sampling, stops, r.is_chat, r.n_top, source, copy)
+        job = GenerateJob(
+            self.model, ids, most, sampling, stops, r.is_chat, r.n_top, source, copy, r.steer
+        )
         if self.ends is not None:
             job.end = self.ends[-1]
         return job
