@@ -307,7 +307,8 @@ OTHERS = re.compile(r"(config|tokenizer|tokens|map|tekken|vocab|talk|modules)\.j
 
 
 def test_files_and_functions_that_pages_name_exist():
-    code = "\n".join(path.read_text(encoding="utf-8") for path in C_SOURCES)
+    scripts = sorted((ROOT / "browser/web").glob("*.js"))
+    code = "\n".join(path.read_text(encoding="utf-8") for path in C_SOURCES + scripts)
     defined = set(re.findall(r"\b(\w+)\(", code))
     missing, functions = [], 0
     for page in PAGES:

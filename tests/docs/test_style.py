@@ -19,8 +19,8 @@ FUNCTION_LINES = 60
 GENERATED = ROOT / "text" / "unicode_tables.h"
 SOURCES = [path for path in c_files() if path != GENERATED]
 
-# No file is longer, outside the kernels.
-FILE_LINES = 750
+# No file is longer, outside the kernels; heads.h says all that programs may ask for.
+FILE_LINES, HEADER_LINES = 650, 750
 
 
 def long_functions(lines: list[str]) -> list[str]:
@@ -60,7 +60,8 @@ def test_no_file_is_long():
     longer = {
         name
         for name, length in lengths.items()
-        if length > FILE_LINES and not name.startswith("kernels/")
+        if length > (HEADER_LINES if name == "heads.h" else FILE_LINES)
+        and not name.startswith("kernels/")
     }
     assert not longer
 
