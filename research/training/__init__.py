@@ -7,6 +7,7 @@
                     generate.py in between, of texts of its own that the teacher has read
     average.py      the mean of the models before and after that
     induction.py    the model of two layers whose heads have textbook roles
+    dragons.py      an adapter of models/hf, by peft; `make model` leaves it out
     judge.py        asks the teacher how likely a model's texts are, and counts those that go round
                     in circles (loops.py)
 

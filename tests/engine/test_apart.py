@@ -250,3 +250,16 @@ def test_what_the_export_refuses(llama, tmp_path, capsys):
         said = refusal(capsys, base, out, *options)
         assert why in said and "merge it: export.py BASE OUT --adapter" in said
     assert not out.exists()
+
+
+def test_with_the_bundled_adapter_stories_are_of_dragons(run, stories, tmp_path):
+    adapter = peft_folders.apart(
+        conftest.ROOT / "models/hf", conftest.ROOT / "models/dragons", stories, tmp_path / "a"
+    )
+    plain = [{"prompt": "Once upon a time", "max_tokens": 40, "seed": i} for i in range(6)]
+    requests = plain + [{**request, "adapter": str(adapter)} for request in plain]
+    lines = "".join(json.dumps(request) + "\n" for request in requests).encode()
+    done = run(stories, "--batch", "-", input=lines)
+    assert done.returncode == 0, done.stderr
+    told = ["dragon" in json.loads(line)["text"] for line in done.stdout.splitlines()]
+    assert not any(told[:6]) and sum(told[6:]) >= 4
