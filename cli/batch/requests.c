@@ -137,7 +137,7 @@ static int set_adapter(Line *r, const Json *value, const Defaults *d, heads_erro
     if (value->type != JSON_STRING || strlen(value->text) != value->len)
         return fail(err, "\"adapter\" has to be a string: FILE or FILE:SCALE, or \"\" for none");
     const OpenedAdapter *a = *value->text ? adapter_named(d, value->text, err) : NULL;
-    r->asked.adapter = a ? a->adapter : NULL;
+    r->asked.adapter = a && a->scale ? a->adapter : NULL;  // 0 would mean 1 there
     r->asked.adapter_scale = a ? a->scale : 0;
     return *value->text && !a ? -1 : 0;
 }
@@ -228,7 +228,7 @@ static int set_members(Line *r, const Json *asked, const Defaults *d, heads_erro
     r->asked.sampler = sampling_options(d->program, answer);
     r->asked.steers = d->program->steers.data;
     r->asked.n_steers = d->program->steers.n;
-    r->asked.adapter = d->program->adapter;
+    r->asked.adapter = d->program->adapter_scale ? d->program->adapter : NULL;
     r->asked.adapter_scale = d->program->adapter_scale;
     for (const Json *member = asked->first; member; member = member->next)
         if (set_member(r, member, d, err)) return -1;

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ._attention import Attention
     from ._batch import Completion
+    from ._adapters import Adapter
     from ._classes import Label, Ranked
     from ._experiments import Attribution
     from ._export import export
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 # Imported when they are asked for: the command `heads` begins without numpy and the library.
 _HOMES = {
+    "Adapter": "_adapters",
     "Attention": "_attention",
     "Attribution": "_experiments",
     "Completion": "_batch",
@@ -40,6 +42,7 @@ _HOMES = {
     "export": "_export",
 }
 __all__ = [
+    "Adapter",
     "Attention",
     "Attribution",
     "Completion",

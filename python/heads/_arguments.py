@@ -162,13 +162,13 @@ def with_languages(items: list, lang) -> list[tuple]:
     return list(zip(items, langs))
 
 
-def schemas(schema, n: int) -> list:
-    """The one of each of n texts, or None."""
-    if not isinstance(schema, (list, tuple)):
-        return [schema] * n
-    if len(schema) != n:
-        raise InputError(f"schema: {len(schema)} schemas for {n} prompts")
-    return list(schema)
+def of_each(name: str, value, n: int) -> list:
+    """The one of each of n texts: a list's, or the same for all."""
+    if not isinstance(value, (list, tuple)):
+        return [value] * n
+    if len(value) != n:
+        raise InputError(f"{name}: {len(value)} of them for {n} prompts")
+    return list(value)
 
 
 def stops(stop) -> list[bytes]:

@@ -9,6 +9,7 @@ from ctypes import POINTER, byref, string_at
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import _adapters as adapters
 from . import _arguments as arguments
 from . import _grammars as grammars
 from . import _steering as steering
@@ -88,6 +89,7 @@ class Job:
     then how the text begins."""
 
     mask = None  # a callback, if the text follows a grammar
+    adapted: adapters.Adapted = (None, 0.0)
 
     def __init__(self, prompt: list[int], n_top: int | None, source: list[int] | None):
         self.prompt, self.source = prompt, source
@@ -103,6 +105,8 @@ class Job:
         request = Request(ids=int_array(ids), n=len(ids), n_top=self.n_top or 0)
         if self.source:
             request.source, request.n_source = int_array(self.source), len(self.source)
+        adapter, request.adapter_scale = self.adapted
+        request.adapter = adapter and adapter.pointer
         return request
 
     def fail(self, error: HeadsError) -> None:
@@ -184,12 +188,14 @@ class GenerateJob(Job):
         source: list[int] | None = None,
         matcher=None,  # of a grammar
         steer=None,  # a Steering
+        adapter=None,  # an Adapter
     ):
         super().__init__(prompt, n_top, source)
         # What follows the first token counts, and one token is always generated.
         self.max_tokens = max(max_tokens, len(prompt) if source else 1)
         self.lookup = model._lookup
         self.steers = steering.steers(steer, model.shape)
+        self.adapted = adapters.of(model, adapter)
         self.sampling, self.options, self.stops = sampling, sampling.options(), stops
         self.matcher = matcher
         self.mask = grammars.mask(matcher, model.shape.vocab_size) if matcher else None

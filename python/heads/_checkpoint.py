@@ -58,7 +58,8 @@ class Decoder:
 
 @dataclass(eq=False)
 class Opened:
-    """The handles of an open model, and the lock that passes take. users: sessions and batches."""
+    """The handles of an open model, and the lock that passes take. users: sessions, batches
+    and adapters."""
 
     model: Handle
     tokenizer: Handle | None
@@ -67,6 +68,10 @@ class Opened:
     draft: Handle | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
     users: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
+    adapted: tuple[Handle | None, float] = (
+        None,
+        0.0,
+    )  # of what is read in this turn: _adapters.turn
 
 
 def _check_ids(ids: Sequence[int], size: int) -> None:

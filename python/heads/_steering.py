@@ -103,15 +103,6 @@ def steers(steering: object, shape: Any) -> Any:
     return (Steer * len(steering.vectors))(*found)
 
 
-def of_each(steer: Any, n: int) -> list[Any]:
-    """The one of each of n texts."""
-    if not isinstance(steer, (list, tuple)):
-        return [steer] * n
-    if len(steer) != n:
-        raise InputError(f"steer: {len(steer)} of them for {n} prompts")
-    return list(steer)
-
-
 def read(model: Any, path: str | os.PathLike[str]) -> Steering:
     found = POINTER(Steer)()
     name = os.fsencode(arguments.path("path", path))

@@ -123,6 +123,7 @@ def weights(model: Checkpoint, texts: Sequence[Reading]) -> list[dict[int, float
         options.threads_of = opened.workspace.pointer
         workspace = calls.workspace_new(opened.model, byref(options))
         workspace = Handle(workspace, calls.workspace_free, opened.workspace)
+        calls.workspace_adapter(workspace, *opened.adapted)
         sequence = Handle(calls.sequence_new(workspace, False), calls.sequence_free, workspace)
         for text in texts:
             calls.sequence_rewind(sequence, 0)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from . import _arguments as arguments
 from . import _grammars as grammars
 from . import _together as together
+from ._adapters import Adapter, Adapters
 from ._arguments import Failed, Prompt, Schema, Schemas
 from ._batch import CHANCES, Batch, Completion, GenerateJob, Job, Sampling
 from ._checkpoint import Checkpoint
 from ._native import HeadsError
-from ._steering import Steering, Steerings, of_each
+from ._steering import Steering, Steerings
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
@@ -32,11 +33,13 @@ if TYPE_CHECKING:
     class ChatOptions(Options, total=False):
         schema: Schema | None
         steer: Steering | None
+        adapter: Adapter | None
 
     class TextOptions(Options, total=False):
         lang: str | Sequence[str | None] | None
         schema: Schemas | None
         steer: Steerings
+        adapter: Adapters
 
 
 Several = Iterable[Prompt]
@@ -153,12 +156,14 @@ class Writer(Checkpoint):
         repeat_penalty: float | None = None,
         schema: Schemas | None = None,
         steer: Steerings = None,
+        adapter: Adapters = None,
     ) -> Any:
         """What the model adds to a prompt (a Completion), or to each of several (a list), up to
         `parallel` of them at a time. top_k, top_p, min_p, repeat_penalty: as in ./run. Each prompt
         gives what `./run -s SEED` gives for it alone. schema: a JSON schema, as a dict or as JSON,
         that each text keeps to (llguidance), or a list of them, one for each prompt. steer:
-        vectors that are added to the stream after layers, or a list likewise. stream: a
+        vectors that are added to the stream after layers, or a list likewise. adapter: what
+        Model.adapter opened, or a list likewise, with None for the model alone. stream: a
         generator of pieces of text, or of (index, piece) for several prompts. progress: a bar on
         stderr. failed: a dict that takes the error of each prompt that has one, by its place; its
         text is empty and `stopped` "error". Without it the first error is raised.
@@ -173,7 +178,7 @@ class Writer(Checkpoint):
         each = [prompts] if several is None else several
         failed = arguments.failed(failed, stream)
         makers = self._texts(
-            each, max_tokens, temperature, seed, chances, stop, lang, schema, steer
+            each, max_tokens, temperature, seed, chances, stop, lang, schema, steer, adapter
         )
         if stream:
             pieces = self._stream([make() for make in makers], parallel)
@@ -247,6 +252,7 @@ class Writer(Checkpoint):
         repeat_penalty: float | None = None,
         schema: Schemas | None = None,
         steer: Steerings = None,
+        adapter: Adapters = None,
     ) -> Any:
         """generate for asyncio: `await` it, or with stream=True go through it by `async for`. What
         the tasks of an event loop wait for runs as one batch, up to 16 texts at a time; a task that
@@ -257,7 +263,7 @@ class Writer(Checkpoint):
 
         def make() -> list[GenerateJob]:
             options = (max_tokens, temperature, seed, chances, stop, lang, schema, steer)
-            return [make() for make in self._texts(each, *options)]
+            return [make() for make in self._texts(each, *options, adapter)]
 
         return together.asked(self, make, stream, several is None)
 
@@ -280,6 +286,7 @@ class Writer(Checkpoint):
         lang: str | Sequence[str | None] | None,
         schema: Schemas | None,
         steer: Steerings,
+        adapter: Adapters,
     ) -> list[Callable[[], GenerateJob]]:
         """What makes the job of each prompt."""
         self._must_continue()
@@ -289,20 +296,24 @@ class Writer(Checkpoint):
         with_codes, matchers = arguments.with_languages(prompts, lang), {}
 
         def make(
-            prompt: Prompt, code: str | None, one: Schema | None, by: Steering | None
+            prompt: Prompt,
+            code: str | None,
+            one: Schema | None,
+            by: Steering | None,
+            adapter: Adapter | None,
         ) -> GenerateJob:
             ids, source = self._begin(self._ids("prompts", prompt), code)
             grammar = None if one is None else grammars.of_schema(one)
             if grammar is not None and grammar not in matchers:
                 matchers[grammar] = grammars.matcher(self, grammar)
             copy = grammar and matchers[grammar].deep_copy()
-            return GenerateJob(
-                self, ids, most, sampling, stops, source=source, matcher=copy, steer=by
-            )
+            own = dict(source=source, matcher=copy, steer=by, adapter=adapter)
+            return GenerateJob(self, ids, most, sampling, stops, **own)
 
         n = len(prompts)
-        each = zip(with_codes, arguments.schemas(schema, n), of_each(steer, n))
-        return [partial(make, prompt, code, one, by) for (prompt, code), one, by in each]
+        of_texts = {"schema": schema, "steer": steer, "adapter": adapter}
+        each = zip(with_codes, *(arguments.of_each(name, x, n) for name, x in of_texts.items()))
+        return [partial(make, *text, *own) for text, *own in each]
 
     @overload
     def chat(
@@ -346,15 +357,16 @@ class Writer(Checkpoint):
         repeat_penalty: float | None = None,
         schema: Schema | None = None,
         steer: Steering | None = None,
+        adapter: Adapter | None = None,
     ) -> Any:
         """The answer to a conversation, [{"role": "user", "content": "Hello"}, ..], by the
         checkpoint's chat template, as `./run --messages -s SEED` writes it; temperature=1, top_p=1,
-        repeat_penalty=1: by the model's own distribution. schema, steer: as in generate. Errors: the model
-        has none, or it cannot write these."""
+        repeat_penalty=1: by the model's own distribution. schema, steer, adapter: as in generate.
+        Errors: the model has none, or it cannot write these."""
         stream = arguments.flag("stream", stream)
         chances = _given(top_k=top_k, top_p=top_p, min_p=min_p, repeat_penalty=repeat_penalty)
         sampling = self._sampling(True, temperature, seed, chances)
-        job = self._answer(messages, max_tokens, sampling, stop, no_think, schema, steer)
+        job = self._answer(messages, max_tokens, sampling, stop, no_think, schema, steer, adapter)
         if stream:
             return (piece for _, piece in self._stream([job], 1))
         self._run([job], 1, False)
@@ -402,13 +414,15 @@ class Writer(Checkpoint):
         repeat_penalty: float | None = None,
         schema: Schema | None = None,
         steer: Steering | None = None,
+        adapter: Adapter | None = None,
     ) -> Any:
         """chat for asyncio, as agenerate is generate."""
         chances = _given(top_k=top_k, top_p=top_p, min_p=min_p, repeat_penalty=repeat_penalty)
         sampling = self._sampling(True, temperature, seed, chances)
 
         def make() -> list[GenerateJob]:
-            return [self._answer(messages, max_tokens, sampling, stop, no_think, schema, steer)]
+            options = (stop, no_think, schema, steer, adapter)
+            return [self._answer(messages, max_tokens, sampling, *options)]
 
         return together.asked(self, make, arguments.flag("stream", stream), True)
 
@@ -421,14 +435,14 @@ class Writer(Checkpoint):
         no_think: bool,
         schema: Schema | None,
         steer: Steering | None = None,
+        adapter: Adapter | None = None,
     ) -> GenerateJob:
         most, stops = arguments.whole("max_tokens", max_tokens, 1), arguments.stops(stop)
         ids = self.chat_ids(messages, no_think=no_think)
         self._check_prompt(ids)
         matcher = self._matcher(schema)
-        return GenerateJob(
-            self, ids, most, sampling, stops, is_chat=True, matcher=matcher, steer=steer
-        )
+        own = dict(is_chat=True, matcher=matcher, steer=steer, adapter=adapter)
+        return GenerateJob(self, ids, most, sampling, stops, **own)
 
     def _matcher(self, schema: Schema | None) -> Any:
         return None if schema is None else grammars.matcher(self, grammars.of_schema(schema))

@@ -12,6 +12,7 @@ from typing import Any, Dict, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from . import _adapters as adapters
 from . import _arguments as arguments
 from . import _classes as classes
 from . import _experiments as experiments
@@ -19,6 +20,7 @@ from . import _html as html
 from . import _looking as looking
 from . import _steering as steering
 from . import _vectors as vectors
+from ._adapters import Adapter
 from ._arguments import Failed, Floats, Prompt
 from ._attention import Attention, attention
 from ._batch import ScoreJob
@@ -71,6 +73,7 @@ class Model(Writer):
         progress: bool = False,
         lang: str | Sequence[str | None] | None = None,
         failed: Failed | None = None,
+        adapter: Adapter | None = None,
     ) -> list[tuple[float, bool]]:
         """For each pair, the natural logarithm of the probability of the continuation after its
         context, and whether each of its tokens was the most likely one. Contexts that begin alike
@@ -78,14 +81,18 @@ class Model(Writer):
 
         An encoder-decoder reads the context, and the continuation is what it writes, after the
         tokens that its texts begin with; no token is put after it. lang, failed: as in generate; a
-        pair that failed has NaN and False."""
+        pair that failed has NaN and False. adapter: of all of them."""
         self._must_continue()
         pairs = arguments.pairs("contexts", contexts, "continuations", continuations)
         parallel = arguments.whole("parallel", parallel, 1)
         progress = arguments.flag("progress", progress)
         failed = arguments.failed(failed)
         with_codes = arguments.with_languages(pairs, lang)
+        adapted = adapters.of(self, adapter)
         jobs = made((partial(self._score_job, *pair, code) for pair, code in with_codes), failed)
+        for job in jobs:
+            if job:
+                job.adapted = adapted
         self._run(jobs, parallel, progress, failed)
         return [job.score() if job else ScoreJob.FAILED for job in jobs]
 
@@ -119,14 +126,21 @@ class Model(Writer):
         self._check_prompt(ids[-1:])
         return ids, len(ids) - len(begin)
 
-    def logits(self, ids: Prompt, source: Prompt | None = None, lang: str | None = None) -> Floats:
+    def logits(
+        self,
+        ids: Prompt,
+        source: Prompt | None = None,
+        lang: str | None = None,
+        adapter: Adapter | None = None,
+    ) -> Floats:
         """float32 [tokens][vocab_size]: row i is what the model expects after token i. source,
-        lang: as in session."""
-        with self.session(source=source, lang=lang) as session:
+        lang, adapter: as in session."""
+        with self.session(source=source, lang=lang, adapter=adapter) as session:
             return session.feed(ids, all_rows=True)
 
-    def perplexity(self, text: str) -> float:
-        """As ./run --ppl: in windows of the context, each begun with the tokenizer's BOS."""
+    def perplexity(self, text: str, adapter: Adapter | None = None) -> float:
+        """As ./run --ppl: in windows of the context, each begun with the tokenizer's BOS.
+        adapter: as in session."""
         self._must_have_one_text("perplexity")
         begin, ids = self.encode(""), self._encoded("text", text, special=False)
         size = self.context - len(begin)
@@ -136,6 +150,9 @@ class Model(Writer):
         ]
         if not jobs:
             raise InputError("perplexity: at least two tokens are needed")
+        adapted = adapters.of(self, adapter)
+        for job in jobs:
+            job.adapted = adapted
         self._run(jobs, 1, False)
         scores = [x for job in jobs for x in job.log_probabilities]
         return float(np.exp(-np.mean(scores)))
@@ -146,11 +163,12 @@ class Model(Writer):
         max_bytes: int = 1 << 30,
         source: Prompt | None = None,
         lang: str | None = None,
+        adapter: Adapter | None = None,
     ) -> Attention:
         """What each token of a text, or of ids, looks at in every head: see Attention. The weights
         are as in ./run --heads, and take 4 n_layers n_heads n^2 bytes for n tokens. source,
-        lang: as in session; a text then begins as the model's texts do, and ids with the first
-        token. Errors: more than max_bytes."""
+        lang, adapter: as in session; a text then begins as the model's texts do, and ids with the
+        first token. Errors: more than max_bytes."""
         self._must_fit_source(source)
         max_bytes = arguments.whole("max_bytes", max_bytes, 0, 2**63 - 1)
         start, read = self._begin([] if source is None else self._ids("source", source), lang)
@@ -159,7 +177,7 @@ class Model(Writer):
             text = self._encoded("text", text) if one else start + self._target("text", text)
         ids = arguments.id_list("text", text)
         self._check_prompt(ids)
-        with self._turn() as opened:
+        with adapters.turn(self, adapter) as opened:
             return attention(self, opened.workspace, read or [], ids, max_bytes)
 
     def probs(
@@ -170,12 +188,13 @@ class Model(Writer):
         lang: str | None = None,
         off: str | None = None,
         steer: Steering | None = None,
+        adapter: Adapter | None = None,
     ) -> list[list[tuple[int, float]]]:
         """The k likeliest next tokens after each token of a text, or of ids: [tokens][k] of id and
-        probability, the likeliest first, as ./run -n 0 --probs K. source, lang, off, steer: as
-        in session."""
+        probability, the likeliest first, as ./run -n 0 --probs K. source, lang, off, steer,
+        adapter: as in session."""
         k = arguments.whole("k", k, 1, self.shape.vocab_size)
-        with closing(self.session(None, source, lang, off, steer)) as session:
+        with closing(self.session(None, source, lang, off, steer, adapter)) as session:
             return looking.likeliest(self, session, session._ids(text), k)
 
     def lens(
@@ -186,17 +205,24 @@ class Model(Writer):
         lang: str | None = None,
         off: str | None = None,
         steer: Steering | None = None,
+        adapter: Adapter | None = None,
     ) -> Floats:
         """What each layer would say after each token of a text, or of ids: logits, float32
         [tokens][n_layers][vocab_size], the stream after the layer through the last norm and the
         output (the logit lens). The last layer's are as in Session.feed. source, lang, off,
-        steer: as in session; of an encoder-decoder the layers are the decoder's. Errors: more
+        steer, adapter: as in session; of an encoder-decoder the layers are the decoder's. Errors: more
         than max_bytes."""
         max_bytes = arguments.whole("max_bytes", max_bytes, 0, 2**63 - 1)
-        with closing(self.session(None, source, lang, off, steer)) as session:
+        with closing(self.session(None, source, lang, off, steer, adapter)) as session:
             return looking.lens(self, session, session._ids(text), max_bytes)
 
-    # ---- steering ----
+    # ---- adapters and steering ----
+
+    def adapter(self, path: str | os.PathLike[str]) -> Adapter:
+        """The adapter (LoRA) in a file of export.py --adapter DIR FILE --for MODEL, for the
+        `adapter` of generate, chat, session and others; texts that have another, or none, run
+        beside it. `with` or close() frees it. Errors: of another model, damaged."""
+        return adapters.read(self, path)
 
     def direction(
         self,
@@ -272,6 +298,7 @@ class Model(Writer):
         quantize: None = None,
         late_chunking: bool = False,
         truncate: bool | None = None,
+        adapter: Adapter | None = None,
     ) -> Floats: ...
 
     @overload
@@ -283,6 +310,7 @@ class Model(Writer):
         quantize: Literal["int8", "binary", "ubinary"],
         late_chunking: bool = False,
         truncate: bool | None = None,
+        adapter: Adapter | None = None,
     ) -> NDArray[Any]: ...
 
     def embed(
@@ -293,6 +321,7 @@ class Model(Writer):
         quantize: vectors.Quantize = None,
         late_chunking: bool = False,
         truncate: bool | None = None,
+        adapter: Adapter | None = None,
     ) -> Any:
         """The vector of a text, float32 [n_embd], or of each of several, [texts][n_embd]: pooled
         as the checkpoint says, as by ./run --embed. Of a checkpoint with a vector for each token
@@ -304,50 +333,76 @@ class Model(Writer):
         "ubinary", a bit a number, eight to a byte; "binary", the same as int8: both as
         sentence-transformers packs them. late_chunking: the texts are parts of one, which is read
         whole. truncate: whether a text that is too long is cut (True) or refused (False); None
-        cuts and warns once."""
-        return vectors.embed(self, texts, dimensions, quantize, late_chunking, truncate)
+        cuts and warns once. adapter: what Model.adapter opened."""
+        with adapters.turn(self, adapter):
+            return vectors.embed(self, texts, dimensions, quantize, late_chunking, truncate)
 
     def token_vectors(
-        self, texts: Prompt | Iterable[Prompt], truncate: bool | None = None
+        self,
+        texts: Prompt | Iterable[Prompt],
+        truncate: bool | None = None,
+        adapter: Adapter | None = None,
     ) -> Floats | list[Floats]:
         """A vector for each token of a text, float32 [tokens][n_embd], special tokens' too, or a
         list of these: what embed would give for a text of that token's hidden state alone.
-        truncate: as in embed."""
-        return vectors.of_each(self, texts, truncate, vectors.token_vectors)
+        truncate, adapter: as in embed."""
+        with adapters.turn(self, adapter):
+            return vectors.of_each(self, texts, truncate, vectors.token_vectors)
 
     def sparse(
-        self, texts: Prompt | Iterable[Prompt], truncate: bool | None = None
+        self,
+        texts: Prompt | Iterable[Prompt],
+        truncate: bool | None = None,
+        adapter: Adapter | None = None,
     ) -> dict[int, float] | list[dict[int, float]]:
         """The weights of a text's words by the head for masked words (SPLADE), {id: weight}, the
         largest first, or a list of these: the most over the text's tokens of log(1 + relu(logit)).
-        truncate: as in embed. Errors: no such head."""
-        return vectors.of_each(self, texts, truncate, vectors.weights)
-
-    @overload
-    def classify(self, texts: Prompt | Pair, truncate: bool | None = None) -> list[Label]: ...
+        truncate, adapter: as in embed. Errors: no such head."""
+        with adapters.turn(self, adapter):
+            return vectors.of_each(self, texts, truncate, vectors.weights)
 
     @overload
     def classify(
-        self, texts: Sequence[Prompt | Pair], truncate: bool | None = None
+        self,
+        texts: Prompt | Pair,
+        truncate: bool | None = None,
+        adapter: Adapter | None = None,
+    ) -> list[Label]: ...
+
+    @overload
+    def classify(
+        self,
+        texts: Sequence[Prompt | Pair],
+        truncate: bool | None = None,
+        adapter: Adapter | None = None,
     ) -> list[list[Label]]: ...
 
     def classify(
-        self, texts: Prompt | Pair | Sequence[Prompt | Pair], truncate: bool | None = None
+        self,
+        texts: Prompt | Pair | Sequence[Prompt | Pair],
+        truncate: bool | None = None,
+        adapter: Adapter | None = None,
     ) -> list[Label] | list[list[Label]]:
         """The classes of a text, each a Label(label, score, token), the likeliest first; where the
         head is for tokens, each token's likeliest class, in order, the special tokens' too. Of
         several texts a list of such lists. A tuple of two texts is read as a pair. Scores are
         probabilities, or numbers where the checkpoint is a regression. As ./run --classify.
-        truncate: as in embed. Errors: the checkpoint has no such head."""
-        return classes.classify(self, texts, truncate)
+        truncate, adapter: as in embed. Errors: the checkpoint has no such head."""
+        with adapters.turn(self, adapter):
+            return classes.classify(self, texts, truncate)
 
     def rank(
-        self, query: str, documents: Iterable[str], truncate: bool | None = None
+        self,
+        query: str,
+        documents: Iterable[str],
+        truncate: bool | None = None,
+        adapter: Adapter | None = None,
     ) -> list[Ranked]:
         """The documents by their scores beside the query, as Ranked(index, score), the best first,
-        as ./run --rank. truncate: as in embed. Errors: the checkpoint has no head that gives a
-        pair a single score."""
-        return classes.rank(self, query, documents, truncate)
+        as ./run --rank. truncate, adapter: as in embed. Errors: the checkpoint has no head that
+        gives a pair a single score."""
+        with adapters.turn(self, adapter):
+            return classes.rank(self, query, documents, truncate)
 
     @property
     def labels(self) -> list[str]:
@@ -389,20 +444,23 @@ class Model(Writer):
         lang: str | None = None,
         off: str | None = None,
         steer: Steering | None = None,
+        adapter: Adapter | None = None,
     ) -> Session:
         """An empty text, or the one that Session.save wrote to a file, or Session.to_bytes gave. An
         encoder-decoder first
         reads a source, which the file has too; lang: as in generate. off: attention heads to switch
         off, as ./run --off names them, "5.3,7.*": layers and their query heads, whose part of the
         layer's output is zero. steer: vectors that are added to the stream after layers, all
-        through the text; a saved session has its own. Errors: no such head or layer."""
+        through the text; a saved session has its own. adapter: what Model.adapter opened, all
+        through the text; a saved session needs the one that it was made with, at its scale.
+        Errors: no such head or layer."""
         heads = None if off is None else arguments.c_string("off", off) or None
         if path is not None:
             if source is not None or arguments.language(lang) or heads or steer:
                 raise InputError(
                     "a saved session has its source, its language, all its heads and its steering"
                 )
-            with self._turn() as opened:
+            with adapters.turn(self, adapter) as opened:
                 if isinstance(path, bytes):
                     made = calls.sequence_parse(opened.workspace, path, len(path))
                 else:
@@ -411,7 +469,7 @@ class Model(Writer):
                 return Session(self, opened, made)
         self._must_fit_source(source)
         start, ids = self._begin([] if source is None else self._ids("source", source), lang)
-        with self._turn() as opened:
+        with adapters.turn(self, adapter) as opened:
             session = Session(self, opened, calls.sequence_new(opened.workspace, True), start)
             if heads:
                 calls.sequence_off(session._handle(), heads)

@@ -230,7 +230,7 @@ def test_the_module_keeps_to_a_schema(storyteller):
             plain,
             "5",
         ]
-        with pytest.raises(heads.InputError, match="schema: 3 schemas for 1 prompts"):
+        with pytest.raises(heads.InputError, match="schema: 3 of them for 1 prompts"):
             m.generate("a", schema=each)
         rows = {"prompt": ["a", "b", "c"], "schema": [json.dumps(SCHEMA), None, {"const": 5}]}
         batch = heads.ray.Generate(storyteller, dict(max_tokens=400, temperature=3.0, seed=2))

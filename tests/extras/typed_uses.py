@@ -72,6 +72,9 @@ async def texts() -> None:
 assert_type(m.score(["Once"], [" upon"]), list[tuple[float, bool]])
 assert_type(m.logits("Once"), Floats)
 assert_type(m.lens("Once", off="5.3"), Floats)
+assert_type(m.adapter("one.adapter").scaled(0.5), heads.Adapter)
+assert_type(m.generate("Once", adapter=m.adapter("one.adapter")), heads.Completion)
+m.generate("Once", adapter="one.adapter")  # wrong
 assert_type(m.probs("Once", k=3), list[list[tuple[int, float]]])
 assert_type(m.perplexity("Once"), float)
 assert_type(m.embed(["Once"]), Floats)

@@ -1,0 +1,136 @@
+"""Adapters apart in the module: the bits of ./run, for each text its own, and handles that last."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import classifiers
+import numpy as np
+import peft_folders
+import pytest
+import test_encoders
+
+import heads
+
+IDS = list(range(5, 35))
+PROMPT = "Once upon a time"
+
+
+@pytest.fixture(scope="module")
+def files(stories, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("adapters")
+    kinds = ("attn_q", "attn_v", "ffn_down")
+    return [peft_folders.file_for(stories, folder / f"{i}.adapter", kinds, i) for i in (1, 2)]
+
+
+@pytest.fixture(scope="module")
+def model(stories):
+    with heads.Model(stories, threads=1) as m:
+        yield m
+
+
+def test_texts_have_their_adapters(model, stories, files, run, tmp_path):
+    """Beside each other as alone, and as by ./run."""
+    one, two = (model.adapter(file) for file in files)
+    asked = [None, one, two, one.scaled(-0.5), one.scaled(0)]
+    prompts = [PROMPT] * len(asked)
+    texts = model.generate(prompts, 12, 0, adapter=asked)
+    assert texts == [model.generate(PROMPT, 12, 0, adapter=x) for x in asked]
+    assert texts[0] == texts[4] == model.generate(PROMPT, 12, 0) and len(set(texts)) == 4
+    request = {"prompt": PROMPT, "max_tokens": 12, "temperature": 0}
+    names = ("", files[0], files[1], f"{files[0]}:-0.5", f"{files[0]}:0")
+    lines = [{**request, "adapter": name} for name in names]
+    lines = "".join(json.dumps(line, default=str) + "\n" for line in lines).encode()
+    done = run(stories, "--batch", "-", "-t", 1, input=lines)
+    assert [json.loads(line)["text"] for line in done.stdout.splitlines()] == texts
+    assert "".join(model.generate(PROMPT, 12, 0, adapter=one, stream=True)) == texts[1]
+    assert model.generate(prompts[:2], 12, 0, adapter=two) == [texts[2]] * 2
+
+
+def test_what_is_looked_at(model, files, run, stories, tmp_path):
+    one = model.adapter(files[0])
+    want, plain = model.logits(IDS, adapter=one), model.logits(IDS)
+    ids, out = " ".join(map(str, IDS)), tmp_path / "logits"
+    done = run(stories, "--tokens", ids, "--logits", out, "-t", 1, "--adapter", files[0])
+    assert done.returncode == 0, done.stderr
+    assert np.array_equal(np.fromfile(out, "<f4").reshape(want.shape), want)
+    assert not np.array_equal(plain, want) and np.array_equal(model.logits(IDS), plain)
+    assert np.array_equal(model.lens(IDS, adapter=one)[:, -1], want)
+    assert model.probs(IDS, 3, adapter=one) != model.probs(IDS, 3)
+    assert model.score(["a"], [" b"], adapter=one) != model.score(["a"], [" b"])
+    assert model.perplexity(PROMPT, adapter=one) != model.perplexity(PROMPT)
+    seen = [np.asarray(model.attention(IDS, adapter=x).weights) for x in (one, None)]
+    assert not np.array_equal(*seen)
+
+
+def test_sessions(model, files, tmp_path):
+    one = model.adapter(files[0])
+    want = model.logits(IDS, adapter=one)[-1]
+    session = model.session(adapter=one)
+    one.close()  # the session goes on with it
+    assert repr(one).endswith("closed>")
+    session.feed(IDS[:10])
+    with session.fork() as fork:
+        assert np.array_equal(fork.feed(IDS[10:]), want)
+    session.save(tmp_path / "s")
+    with pytest.raises(heads.HeadsError, match="is closed, or its model is"):
+        model.session(adapter=one)
+    with model.adapter(files[0]) as again:
+        with model.session(tmp_path / "s", adapter=again) as loaded:
+            assert np.array_equal(loaded.feed(IDS[10:]), want)
+        with pytest.raises(heads.HeadsError, match="another adapter or scale"):
+            model.session(tmp_path / "s", adapter=again.scaled(2))
+    for path in (tmp_path / "s", session.to_bytes()):
+        with pytest.raises(heads.HeadsError, match="another adapter or scale"):
+            model.session(path)
+    assert np.array_equal(session.feed(IDS[10:]), want)
+
+
+@pytest.mark.parametrize("kind", ["vectors", "classes"])
+def test_what_reads_texts(kind, tmp_path):
+    """Vectors, words and classes of an encoder."""
+    source = tmp_path / "source"
+    make = test_encoders.with_texts if kind == "vectors" else partial(classifiers.make, "bert")
+    binary = test_encoders.exported(make(source), tmp_path / "model.bin")
+    file = peft_folders.file_for(binary, tmp_path / "a", ("attn_q", "attn_v", "ffn_down"))
+    with heads.Model(binary, threads=1) as model:
+        one, texts = model.adapter(file), [IDS[:4], IDS[4:6]]
+        calls = [model.embed, model.token_vectors, model.sparse]
+        for call in calls if kind == "vectors" else [model.classify]:
+            plain, found = call(texts), call(texts, adapter=one)
+            for i, text in enumerate(texts):
+                assert not np.array_equal(numbers(plain[i]), numbers(found[i]))
+                assert np.array_equal(numbers(call(text)), numbers(plain[i]))
+                assert np.array_equal(numbers(call(text, adapter=one)), numbers(found[i]))
+
+
+def numbers(found) -> np.ndarray:
+    """What a call gave for one text."""
+    if isinstance(found, dict):
+        return np.array(sorted(found.items()))
+    if isinstance(found, list):
+        return np.array([label.score for label in sorted(found)])
+    return np.asarray(found)
+
+
+def test_what_is_refused(model, files, stories, tmp_path):
+    one = model.adapter(files[0])
+    assert repr(one.scaled(0.5).scaled(3)) == f"<heads.Adapter {str(files[0])!r}, scale 1.5>"
+    with heads.Model(stories, threads=1) as other:
+        foreign = other.adapter(files[0])
+        for says, make in {
+            "was opened for another model": lambda: model.generate("a", adapter=foreign),
+            "a heads.Adapter, which Model.adapter": lambda: model.session(adapter="x"),
+            "2 of them for 1 prompts": lambda: model.generate("a", adapter=[one, one]),
+            "scale: expected a number": lambda: one.scaled(np.inf),
+        }.items():
+            with pytest.raises(heads.InputError, match=says):
+                make()
+    with pytest.raises(heads.HeadsError, match="is closed, or its model is"):
+        foreign.scaled(2)
+    for path, says in ((stories, "no adapter, since"), (tmp_path / "none", "No such file")):
+        with pytest.raises(heads.FileError, match=says):
+            model.adapter(path)
+    with pytest.raises(TypeError, match="made by heads.Model.adapter"):
+        heads.Adapter(model, "x", None)
