@@ -183,7 +183,6 @@ class World:
             ("int", "n_logits"): lambda: 1,
             ("int", "n_runs"): lambda: 1,
             ("int", "id"): lambda: 5,
-            ("float", "scale"): lambda: 1.0,
             ("int", "shared"): lambda: 0,
             ("int", "conversation"): lambda: 1,
             ("int", "add_special"): lambda: 0,
