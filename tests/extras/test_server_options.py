@@ -9,14 +9,18 @@ from contextlib import contextmanager
 from io import StringIO
 
 import httpx
+import peft_folders
 import pytest
 from conftest import STORIES
 
 import heads
+from heads._reading import reading
 from heads.server import serve as command
 from heads.server.app import create_app
 from heads.server.engine import Engine
+from heads.server.vectors import VectorJob, VectorQueue
 
+LLAMA = {"prompt": "Once upon", "n_predict": 5, "temperature": 0}
 COMPLETION = {"prompt": "Once upon", "max_tokens": 5, "temperature": 0}
 
 
@@ -99,6 +103,85 @@ def test_several_models():
         assert refused.status_code == 404
         assert refused.json()["error"]["code"] == "model_not_found"
         assert "the models here are a, b:1" in refused.text
+
+
+def test_adapters(tmp_path):
+    """Each is a model by its own name, beside the base; what it answers is what the module does."""
+    kinds = ("attn_q", "ffn_down")
+    files = [peft_folders.file_for(STORIES, tmp_path / f"{i}.x", kinds, i) for i in (1, 2)]
+    with heads.Model(STORIES) as model:
+        own = {"one": model.adapter(files[0]), "b": command._adapter(model, f"{files[1]}:-2")}
+        assert own["b"].scale == -2
+        engine = Engine(model, 4, 9, "a", own)
+        engine.start()
+        names = {"a": None, "a:one": own["one"], "a:b": own["b"]}
+        want = [model.generate("Once upon", 5, 0, adapter=x) for x in names.values()]
+        assert len(set(want)) == 3
+        echo = {**COMPLETION, "echo": True, "logprobs": 0, "max_tokens": 0}
+        listed, other, one, *texts = asked(
+            create_app([engine]),
+            ("GET", "/v1/models", None, {}),
+            post("/v1/completions", {**COMPLETION, "model": "a:two"}),
+            ("GET", "/v1/models/a:one", None, {}),
+            *(post("/v1/completions", {**COMPLETION, "model": name}) for name in names),
+            *(post("/completion", {**LLAMA, "model": name}) for name in names),
+            *(post("/v1/completions", {**echo, "model": name}) for name in names),
+        )
+        engine.stop()
+    found = [(x["id"], x["root"], x["parent"]) for x in listed.json()["data"]]
+    assert found == [("a", "stories.bin", None), ("a:one", "1.x", "a"), ("a:b", "2.x", "a")]
+    assert one.json() == listed.json()["data"][1]
+    assert other.status_code == 404 and other.json()["error"]["code"] == "model_not_found"
+    assert "the models here are a, a:one, a:b" in other.text
+    assert [x.json()["model"] for x in texts] == [*names] * 3
+    assert [x.json()["choices"][0]["text"] for x in texts[:3]] == want
+    assert [x.json()["content"] for x in texts[3:6]] == want
+    scores = [x.json()["choices"][0]["logprobs"]["token_logprobs"][-1] for x in texts[6:]]
+    assert len(set(scores)) == 3
+
+
+def test_vectors_of_adapters(encoder, tmp_path):
+    """Of several requests at once, each by its own."""
+    file = peft_folders.file_for(encoder, tmp_path / "x", ("attn_q", "ffn_down"))
+    with heads.Model(encoder) as model:
+        adapter = model.adapter(file)
+        want = [model.embed("a cat", adapter=x) for x in (None, adapter)]
+        queue, read = VectorQueue(model), reading(model, "a cat")
+        jobs = [VectorJob([read] * 2, "vectors", x) for x in (None, adapter, None)]
+        for job in jobs:
+            queue.submit(job)
+        queue.step()
+        for job, i in zip(jobs, (0, 1, 0)):
+            assert all((row == want[i]).all() for row in job.rows)
+        assert (want[0] != want[1]).any()
+        engine = Engine(model, 2, 9, "e", {"x": adapter})
+        engine.start()
+        body = {"input": "a cat", "model": "e:x"}
+        (answer,) = asked(create_app([engine]), post("/v1/embeddings", body))
+        engine.stop()
+        assert answer.json()["model"] == "e:x"
+        assert answer.json()["data"][0]["embedding"] == want[1].tolist()
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        (["m.bin", "--adapter", "b=x=y:2"], {"m": {"b": "x=y:2"}}),
+        (["m.bin", "--adapter", "m:b=x", "--adapter", "c=x"], {"m": {"b": "x", "c": "x"}}),
+        (["m=p", "n=q", "--adapter", "n:b=x"], {"m": {}, "n": {"b": "x"}}),
+        (["m=p", "n=q", "--adapter", "b=x"], "expected MODEL:NAME=FILE"),
+        (["m.bin", "--adapter", "x.adapter"], "expected NAME=FILE"),
+        (["m.bin", "--adapter", "b=x", "--adapter", "b=y"], "two are called m:b"),
+        (["m=p", "m:b=q", "--adapter", "m:b=x"], "two are called m:b"),
+    ],
+)
+def test_names_of_adapters(given, made, capsys):
+    if isinstance(made, dict):
+        assert command._options(given).adapters == made
+    else:
+        with pytest.raises(SystemExit):
+            command._options(given)
+        assert made in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

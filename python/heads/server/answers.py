@@ -90,7 +90,7 @@ class ReadAnswer(Asked):
                 self.field,
                 code="context_length_exceeded",
             )
-        self.job = VectorJob(texts, kind)
+        self.job = VectorJob(texts, kind, engine.adapter)
 
     def all_jobs(self) -> list:
         return [self.job]

@@ -10,7 +10,7 @@ from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from pathlib import Path
-from typing import Dict, TextIO
+from typing import Dict, TextIO, Union
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -32,7 +32,7 @@ from ..model import Model
 from .anthropic import Message, error_body, messages_request
 from .answers import Asked, RankAnswer, ScoreAnswer, SparseAnswer, TokenAnswer, VectorAnswer
 from .bodies import parsed, read_body
-from .engine import Engine
+from .engine import Adapted, Engine, by_names
 from .llama import Completion, apply_template, llama_request, props, slots
 from .messages import GONE, Refused
 from .requests import chat_request, completion_request, rerank_request, score_request
@@ -91,7 +91,7 @@ class Events(StreamingResponse):
 
 Parse = Callable[[dict, str], object]
 Endpoint = Callable[[HttpRequest], Awaitable[Response]]
-Engines = Dict[str, Engine]  # by the names of their models
+Engines = Dict[str, Union[Engine, Adapted]]  # by the names that requests say
 
 
 def _engine(engines: Engines, body: dict) -> Engine:
@@ -197,7 +197,7 @@ class Application:
     """What the routes do."""
 
     def __init__(self, engines: list[Engine], api_key: str | None):
-        self.engines = {engine.model_name: engine for engine in engines}
+        self.engines = by_names(engines)
         self.api_key, self.metrics = api_key, Metrics(engines)
         self.page_headers, self.threads = _page_headers(), Threads(THREADS)
 
@@ -288,12 +288,15 @@ class Application:
     # ---- what is told without a body ----
 
     def entry(self, name: str) -> dict:
-        model = self.engines[name].model
+        engine = self.engines[name]
+        model, adapter = engine.model, engine.adapter
         return {
             "id": name,
             "object": "model",
             "created": 0,
             "owned_by": "heads",
+            "root": Path((adapter or model).path).name,  # these two as vLLM has them
+            "parent": engine.engine.model_name if adapter else None,
             "max_model_len": model.context,  # vLLM's word, and llama-server's
             "meta": {"n_ctx": model.context, "n_ctx_train": model.shape.context},
         }

@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Union
+from typing import Any, Union
 
+from .._adapters import Adapter
 from .._batch import Batch, Job
 from .._native import HeadsError
 from ..model import Model
@@ -63,10 +64,20 @@ class Engine(threading.Thread):
     """Owns the batch: takes jobs, runs passes, and tells who waits after each. What a pass cannot
     do fails its request alone. If the thread ends, what waits and what comes gets an error."""
 
-    def __init__(self, model: Model, parallel: int, queue: int, name: str | None = None):
+    adapter: Adapter | None = None  # of an Adapted
+
+    def __init__(
+        self,
+        model: Model,
+        parallel: int,
+        queue: int,
+        name: str | None = None,
+        adapters: dict[str, Adapter] | None = None,
+    ):
         super().__init__(name="heads-engine", daemon=True)
         self.model, self.queue_limit = model, queue
         self.model_name = name or Path(model.path).name.removesuffix(".bin")
+        self.adapters = adapters or {}  # by their names
         self.batch, self.vectors = Batch(model, parallel, keep=parallel), VectorQueue(model)
         # Why the model does not give what VectorJob.kind names, if it does not.
         no_vectors = _why_not(model.embed, [])
@@ -220,3 +231,24 @@ class Engine(threading.Thread):
         self.counts["texts"] += len(texts)
         self.counts["prompt_tokens"] += sum(map(len, texts))
         self.counts["generated_tokens"] += len(getattr(job, "tokens", ()))
+
+
+class Adapted:
+    """An engine under the name of one of its adapters, which all that comes this way has."""
+
+    def __init__(self, engine: Engine, name: str):
+        self.engine, self.adapter = engine, engine.adapters[name]
+        self.model_name = f"{engine.model_name}:{name}"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+
+def by_names(engines: list[Engine]) -> dict[str, Engine | Adapted]:
+    """What a request's `model` chooses from."""
+    found: dict[str, Engine | Adapted] = {}
+    for engine in engines:
+        found[engine.model_name] = engine
+        for adapted in (Adapted(engine, name) for name in engine.adapters):
+            found[adapted.model_name] = adapted
+    return found

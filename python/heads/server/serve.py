@@ -19,6 +19,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .._native import HeadsError
+from .._adapters import Adapter
 from ..model import Model
 from .app import create_app
 from .bodies import DROPPED
@@ -70,6 +71,33 @@ def _named(parser: Parser, given: list[str], alias: str | None) -> dict[str, str
     return found
 
 
+def _adapters(parser: Parser, given: list[str], models: dict[str, str]) -> dict:
+    """FILE[:SCALE] by the names of adapters, by the names of their models."""
+    found: dict[str, dict[str, str]] = {name: {} for name in models}
+    for text in given:
+        name, _, file = text.partition("=")
+        bases = [base for base in models if name.startswith(base + ":")]
+        base = max(bases or (models if len(models) == 1 else [""]), key=len)
+        name = name.removeprefix(base + ":")
+        if not base or not file or not re.fullmatch(r"[\w.:-]+", name):
+            expected = "NAME=FILE" if len(models) == 1 else "MODEL:NAME=FILE, MODEL as it is called"
+            parser.error(f"--adapter {text}: expected {expected}")
+        if name in found[base] or f"{base}:{name}" in models:
+            parser.error(f"two are called {base}:{name}; give one another name")
+        found[base][name] = file
+    return found
+
+
+def _adapter(model: Model, given: str) -> Adapter:
+    """Of FILE, or FILE:SCALE where no file is called so, as ./run has it."""
+    path, colon, number = given.rpartition(":")
+    try:
+        scale = float(number) if colon and not Path(given).exists() else None
+    except ValueError:
+        scale = None
+    return model.adapter(given) if scale is None else model.adapter(path).scaled(scale)
+
+
 def _printable(text: str) -> str:
     """On one line, whatever a file is called."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
@@ -98,6 +126,14 @@ def _options(arguments: list[str]) -> argparse.Namespace:
         help="checkpoints that export made, and the names that requests choose them by",
     )
     parser.add_argument("--alias", metavar="NAME", help="the name of the only model")
+    parser.add_argument(
+        "--adapter",
+        metavar="NAME=FILE[:SCALE]",
+        action="append",
+        default=[],
+        help="an adapter apart, which requests choose as MODEL:NAME; may be repeated, and with "
+        "several models is MODEL:NAME=FILE",
+    )
     parser.add_argument(
         "--host",
         default="127.0.0.1",
@@ -147,6 +183,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
             f"--host {o.host} is open to others, which needs --api-key-file or HEADS_API_KEY"
         )
     o.models = _named(parser, o.models, o.alias)
+    o.adapters = _adapters(parser, o.adapter, o.models)
     o.log = _log(parser, o.access_log)
     if o.parallel < 1 or o.queue < 0 or o.grace < 0 or not 0 <= o.port < 2**16:
         parser.error("--parallel is 1 or more, --queue and --grace 0 or more, --port 0 to 65535")
@@ -244,6 +281,7 @@ class Server(uvicorn.Server):
 def main(arguments: list[str]) -> int:
     o = _options(arguments)
     models: dict[str, Model] = {}
+    adapters: dict[str, dict[str, Adapter]] = {}
     try:
         for name, path in o.models.items():
             models[name] = Model(
@@ -255,6 +293,8 @@ def main(arguments: list[str]) -> int:
                 lookup=o.lookup,
                 draft=o.draft,
             )
+            given = o.adapters[name].items()
+            adapters[name] = {own: _adapter(models[name], file) for own, file in given}
         family = socket.AF_INET6 if ":" in o.host else socket.AF_INET
         listener = socket.create_server((o.host, o.port), family=family)
     except HeadsError as error:
@@ -264,7 +304,7 @@ def main(arguments: list[str]) -> int:
         why = str(error.strerror).partition(" (")[0]
         print(f"heads: cannot listen on {o.host}, port {o.port}: {why}", file=sys.stderr)
         return 1
-    engines = [Engine(model, o.parallel, o.queue, name) for name, model in models.items()]
+    engines = [Engine(m, o.parallel, o.queue, name, adapters[name]) for name, m in models.items()]
     host, port = f"[{o.host}]" if ":" in o.host else o.host, listener.getsockname()[1]
     local = ("localhost", "127.0.0.1", "[::1]", host)
     hosts = local if _is_loopback(o.host) else ("*",)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from .. import _adapters as adapters
 from .. import _grammars as grammars
 from .._batch import GenerateJob, Job, Likely, ScoreJob
 from .answers import Asked
@@ -61,6 +62,8 @@ class Answer(Asked):
             for i, ids in enumerate(self.prompts)
             if scored and len(ids) > 1
         }
+        for job in self.scores.values():
+            job.adapted = adapters.of(self.model, engine.adapter)
         self.readers = [self._reader() for _ in self.jobs]
         self.inputs = [Inputs(request.custom) for _ in self.jobs]
         self.reported = [0] * len(self.jobs)  # tokens whose log-probabilities were sent
@@ -133,7 +136,17 @@ class Answer(Asked):
             sampling.temperature = 0.0
         copy = self.matcher and self.matcher.deep_copy()
         job = GenerateJob(
-            self.model, ids, most, sampling, stops, r.is_chat, r.n_top, source, copy, r.steer
+            self.model,
+            ids,
+            most,
+            sampling,
+            stops,
+            r.is_chat,
+            r.n_top,
+            source,
+            copy,
+            r.steer,
+            self.engine.adapter,
         )
         if self.ends is not None:
             job.end = self.ends[-1]

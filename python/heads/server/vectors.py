@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import _adapters as adapters
 from .. import _classes as classes
 from .. import _vectors as vectors
 from .._native import HeadsError
@@ -23,8 +24,13 @@ READ = {
 class VectorJob:
     """What one request wants of texts, READ[kind]. rows: of each text that is done."""
 
-    def __init__(self, texts: list[Reading], kind: str = "vectors"):
-        self.texts, self.kind = texts, kind
+    def __init__(
+        self,
+        texts: list[Reading],
+        kind: str = "vectors",
+        adapter: adapters.Adapter | None = None,
+    ):
+        self.texts, self.kind, self.adapter = texts, kind, adapter
         self.rows: list[Any] = []
         self.error: HeadsError | None = None
 
@@ -68,11 +74,12 @@ class VectorQueue:
         self.waiting = [job for job in self.waiting if not job.done]
 
     def _run(self, parts: list[tuple[VectorJob, list[Reading]]]) -> None:
-        for kind, (read, rows_of) in READ.items():
-            own = [part for part in parts if part[0].kind == kind and not part[0].done]
-            if not own:
-                continue
-            rows, at = read(self.model, [text for _, texts in own for text in texts]), 0
+        there = [part for part in parts if not part[0].done]
+        for kind, adapter in dict.fromkeys((job.kind, job.adapter) for job, _ in there):
+            own = [part for part in there if (part[0].kind, part[0].adapter) == (kind, adapter)]
+            read, rows_of = READ[kind]
+            with adapters.turn(self.model, adapter):
+                rows, at = read(self.model, [text for _, texts in own for text in texts]), 0
             for job, texts in own:
                 for text in texts:
                     n = rows_of(self.model, text)
