@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from functools import partial
 
+import checkpoints
 import classifiers
 import numpy as np
 import peft_folders
 import pytest
+import talkers
 import test_encoders
 
 import heads
@@ -134,3 +136,64 @@ def test_what_is_refused(model, files, stories, tmp_path):
             model.adapter(path)
     with pytest.raises(TypeError, match="made by heads.Model.adapter"):
         heads.Adapter(model, "x", None)
+
+
+# ---- ./run's verbs ----
+
+
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("talker")
+    (folder / "plain").write_bytes(checkpoints.random_model(context=128))
+    talkers.make(folder / "plain", folder / "talker.bin", talkers.PLAIN, 128)
+    kinds = ("attn_v", "attn_out", "ffn_down")
+    return folder / "talker.bin", peft_folders.file_for(folder / "talker.bin", folder / "a", kinds)
+
+
+def said(run, binary, *options: object, **more) -> bytes:
+    done = run(binary, *options, "-t", 1, **more)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_conversations_have_it(talker, run, tmp_path):
+    binary, file = talker
+    question = [{"role": "user", "content": "ab"}]
+    (tmp_path / "m").write_text(json.dumps(question))
+    options = ("--temp", 0, "-n", 12)
+    for verb, more in (("--messages", [tmp_path / "m"]), ("--chat", [])):
+        plain, none, found = (
+            said(run, binary, verb, *more, *options, *own, input=b"ab\n")
+            for own in ((), ("--adapter", f"{file}:0"), ("--adapter", file))
+        )
+        assert plain == none != found
+        if verb == "--messages":
+            with heads.Model(binary, threads=1) as m:
+                assert m.chat(question, 12, 0, adapter=m.adapter(file)) == found.decode()
+
+
+def test_a_draft_model_changes_nothing(model, stories, files, run):
+    options = ("-p", PROMPT, "-n", 20, "--temp", 0, "--adapter", files[0])
+    want = said(run, stories, *options)
+    assert said(run, stories, *options, "-md", stories) == want
+    assert said(run, stories, *options[:-2]) != want
+    with heads.Model(stories, threads=1, draft=stories) as guesses:
+        text = guesses.generate(PROMPT, 20, 0, adapter=guesses.adapter(files[0]))
+    assert text == model.generate(PROMPT, 20, 0, adapter=model.adapter(files[0]))
+
+
+@pytest.mark.parametrize("verb", ["--embed", "--classify", "--rank"])
+def test_readers_have_it(verb, tmp_path, run):
+    source = tmp_path / "source"
+    make = partial(classifiers.make, "reranker" if verb == "--rank" else "bert")
+    make = test_encoders.with_texts if verb == "--embed" else make
+    binary = test_encoders.exported(make(source), tmp_path / "model.bin")
+    file = peft_folders.file_for(binary, tmp_path / "a", ("attn_q", "attn_v", "ffn_down"))
+    (tmp_path / "lines").write_text("hello world\nzz top\na\n")
+    verbs = {"--embed": ["--embed"], "--classify": ["--classify"], "--rank": ["--rank", "fox"]}
+    options = (*verbs[verb], "-f", tmp_path / "lines")
+    plain, none, found = (
+        said(run, binary, *options, *own)
+        for own in ((), ("--adapter", f"{file}:0"), ("--adapter", file))
+    )
+    assert plain == none != found
