@@ -29,6 +29,8 @@ FILLED = 0xA5  # each byte of what a call may write to
 
 # heads.h says that these may be NULL; besides errors, options, and what is freed.
 MAY_BE_NULL = {("heads_workspace_probe", "probe"), ("heads_sequence_off", "heads")}
+WRITTEN = ("heads_kv_plan *", "heads_parts *")  # structs that calls fill
+MAY_BE_NULL |= {("heads_patch", "metrics"), ("heads_attribute", "off")}
 MAY_BE_NULL |= {(f"heads_{x}_adapter", "adapter") for x in ("sequence", "workspace")}
 MAY_BE_NULL |= {("heads_pack", "error"), ("heads_sequence_steer", "vector")} | {
     (name, "lang") for name in ("heads_start_tokens", "heads_source_language")
@@ -114,6 +116,11 @@ class World:
             given = {"ids": self.address(self.ints(5, 6)), "n": 2}
         elif name == "heads_request":
             given = {"ids": self.address(self.ints(5, 6)), "n": 2, "max_tokens": 2}
+        elif name == "heads_patching":
+            texts = {
+                x: self.address(self.ints(5, i)) for i, x in enumerate(("clean", "corrupted"), 6)
+            }
+            given = {**texts, "n": 2, "answer": 5, "against": 6}
         elif name == "heads_workspace_options":
             given = {"n_threads": 1}
         for member, value in {**given, **members}.items():
@@ -140,7 +147,7 @@ class World:
             return self.out(8)
         if base in self.made and p.is_pointer:
             return self.made[base]
-        if p.type == "heads_kv_plan *":
+        if p.type in WRITTEN:
             return self.out(ctypes.sizeof(STRUCTS[base]))
         if base in STRUCTS:
             return ctypes.addressof(self.struct(base))
@@ -155,6 +162,13 @@ class World:
             ("float *", "vector"): lambda: self.address((c_float * self.shape.n_embd)()),
             ("float", "scale"): lambda: 2.0,
             ("float *", "scores"): lambda: self.out(4),
+            ("float *", "results"): lambda: self.out(4096),
+            ("double *", "metrics"): lambda: self.out(16),
+            ("float *", "heads"): lambda: self.out(4096),
+            ("float *", "ffn"): lambda: self.out(4096),
+            ("int", "answer"): lambda: 5,
+            ("int", "against"): lambda: -1,
+            ("char *", "off"): lambda: self.text(b"0.0"),
             ("char *", "lang"): lambda: self.text(b"a:a"),
             ("char *", "heads"): lambda: self.text(b"0.0"),
             ("float *", "logits"): lambda: self.address((c_float * self.shape.vocab_size)()),
@@ -435,7 +449,7 @@ def given_structs():
         if p.is_pointer
         and p.type.count("*") == 1
         and p.type.rstrip(" *") in STRUCTS
-        and p.type not in ("heads_error *", "heads_kv_plan *", "heads_likely *")
+        and p.type not in ("heads_error *", "heads_likely *", *WRITTEN)
     ]
 
 

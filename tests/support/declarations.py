@@ -46,7 +46,8 @@ def _source() -> str:
 
 def _declared(text: str) -> Parameter:
     """A type and a name: "const int *const *x" is Parameter("int **", "x")."""
-    type_, name = re.fullmatch(r"\s*(.*?)(\w+)\s*", re.sub(r"\bconst\b", " ", text), re.S).groups()
+    text = re.sub(r"(\w+)\[\w*\]", r"*\1", re.sub(r"\bconst\b", " ", text))  # an array is a pointer
+    type_, name = re.fullmatch(r"\s*(.*?)(\w+)\s*", text, re.S).groups()
     stars = type_.count("*")
     return Parameter(type_.replace("*", " ").strip() + (" " + "*" * stars if stars else ""), name)
 
