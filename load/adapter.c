@@ -131,7 +131,7 @@ static int read_pairs(heads_adapter *x, Reader *r, Error *err) {
     if (!x->pairs) return fail(err, "no memory for its tensors");
     for (int i = 0; i < f->n_tensors; i++) {
         const Tensor *t = &f->tensors[i];
-        if (t->name_len < 3 || t->name_len > 100 || memcmp(t->name + t->name_len - 2, ".a", 2))
+        if (t->name_len < 3 || t->name_len > 100 || memcmp(t->name + t->name_len - 2, ".a", 2) != 0)
             continue;
         r->tensor_read[i] = true;
         if (read_pair(x, &x->pairs[x->n], r, t, err)) return -1;
