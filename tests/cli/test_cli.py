@@ -60,7 +60,10 @@ USAGE = [
     (["MODEL", "--check", "--ppl", "x"], "one thing at a time"),
     (["MODEL", "--check", "-p", "x"], "-p means nothing for --check"),
     (["MODEL", "--kv", "-n", "5"], "-n means nothing for --kv"),
-    (["MODEL", "--json"], "--json is for --probs, --kv, --info, --bench and --classify"),
+    (
+        ["MODEL", "--json"],
+        "--json is for --probs, --kv, --info, --bench, --classify, --patch and --attribute",
+    ),
     (["MODEL", "--bench", "-p", "x"], "-p means nothing for --bench"),
     (["MODEL", "--bench", "-n", "5"], "-n means nothing for --bench"),
     (["MODEL", "--bench", "--temp", "0"], "--temp means nothing for --bench"),

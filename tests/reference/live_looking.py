@@ -129,9 +129,9 @@ def steered(vector: np.ndarray):
     import torch
 
     def hook(_, args, output):
-        hidden, *more = output if isinstance(output, tuple) else (output,)
-        hidden = hidden + torch.from_numpy(vector)
-        return (hidden, *more) if more or isinstance(output, tuple) else hidden
+        if not isinstance(output, (tuple, list)):
+            return output + torch.from_numpy(vector)
+        return type(output)([output[0] + torch.from_numpy(vector), *output[1:]])
 
     return hook
 
