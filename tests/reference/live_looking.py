@@ -310,7 +310,7 @@ def attribute_error(directory: Path, binary: Path, seed: int) -> float:
         config.logits_soft_cap = 1e4
     ids = ("--tokens", " ".join(map(str, prompt)), *F32)
     done = conftest.run_command(binary, *ids, "--attribute", f"{answer},{against}", "--json")
-    if "so a logit is no sum" in done.stderr or config.model_type.startswith("gemma4"):
+    if "no sum over" in done.stderr or config.model_type.startswith("gemma4"):
         return 0.0
     found, layers, output = json.loads(done.stdout), layers_of(model), model.get_output_embeddings()
     inside = {id(m) for layer in layers for m in layer.modules()}
@@ -318,18 +318,18 @@ def attribute_error(directory: Path, binary: Path, seed: int) -> float:
     last = [m for m in norms if id(m) not in inside][-1]
     attend = attending(binary, prompt)
     modules = [mixed_of(layers[layer]) for layer, _ in attend]
-    given = inputs_of(model, [*modules, layers[0], last, output], prompt)
+    given = inputs_of(model, [*modules, layers[0], last], prompt)
     logits = logits_of(model, prompt)[-1]
     with torch.no_grad():
         direction = output.weight[answer] - output.weight[against]
         whole = float(logits[answer] - logits[against])
         bias = 0 if output.bias is None else float(output.bias[answer] - output.bias[against])
-        scale = (whole - bias) / float(direction @ given[-1][-1])
+        scale = (whole - bias) / float(direction @ last(given[-1])[-1])  # of what is normed
 
         def part(value) -> float:
-            return scale * float(direction @ folded(last, given[-2], value))
+            return scale * float(direction @ folded(last, given[-1], value))
 
-        errors = [found["total"] - whole, found["embedding"] - part(given[-3][-1])]
+        errors = [found["total"] - whole, found["embedding"] - part(given[-2][-1])]
         for (layer, n_heads), module, rows in zip(attend, modules, given):
             if "norm" in type(module).__name__.lower():
                 continue  # of all heads
@@ -339,6 +339,7 @@ def attribute_error(directory: Path, binary: Path, seed: int) -> float:
             value = (module(alone) - module(torch.zeros_like(rows)))[-1]
             for multiplier in ("residual_multiplier", "attention_out_multiplier"):
                 value = value * getattr(config, multiplier, 1)
+            value = value * getattr(layers[layer], "residual_scale", 1)  # MiniCPM 3's
             for norm in branch_norms(model, layers[layer], module(rows), prompt):
                 value = folded(norm, module(rows), value)
             errors.append(found["heads"][layer][head] - part(value))
