@@ -247,7 +247,7 @@ def inputs_of(model, modules: list, prompt: list[int]) -> list:
     logits_of(model, prompt)
     for hook in hooks:
         hook.remove()
-    return [kept[i] for i in range(len(modules))]
+    return [kept.get(i) for i in range(len(modules))]
 
 
 def patch_error(directory: Path, binary: Path, seed: int) -> float:
@@ -283,6 +283,10 @@ def patch_error(directory: Path, binary: Path, seed: int) -> float:
     return float(worst)
 
 
+def is_norm(module) -> bool:
+    return "norm" in type(module).__name__.lower() and not list(module.children())
+
+
 def folded(norm, rows, value):
     """What a norm, its scale for these rows held, makes of the last row of a part of them."""
     import torch
@@ -314,7 +318,7 @@ def attribute_error(directory: Path, binary: Path, seed: int) -> float:
         return 0.0
     found, layers, output = json.loads(done.stdout), layers_of(model), model.get_output_embeddings()
     inside = {id(m) for layer in layers for m in layer.modules()}
-    norms = [m for m in model.modules() if "norm" in type(m).__name__.lower()]
+    norms = [m for m in model.modules() if is_norm(m)]
     last = [m for m in norms if id(m) not in inside][-1]
     attend = attending(binary, prompt)
     modules = [mixed_of(layers[layer]) for layer, _ in attend]
@@ -331,7 +335,7 @@ def attribute_error(directory: Path, binary: Path, seed: int) -> float:
 
         errors = [found["total"] - whole, found["embedding"] - part(given[-2][-1])]
         for (layer, n_heads), module, rows in zip(attend, modules, given):
-            if "norm" in type(module).__name__.lower():
+            if is_norm(module):
                 continue  # of all heads
             head, width = rng.randrange(n_heads), rows.shape[-1] // n_heads
             alone = torch.zeros_like(rows)
@@ -348,6 +352,7 @@ def attribute_error(directory: Path, binary: Path, seed: int) -> float:
 
 def branch_norms(model, layer, rows, prompt: list[int]) -> list:
     """The layer's norms of a branch that gives these rows."""
-    norms = [m for m in layer.modules() if "norm" in type(m).__name__.lower()]
+    norms = [m for m in layer.modules() if is_norm(m)]
     inputs = inputs_of(model, norms, prompt) if norms else []
-    return [m for m, x in zip(norms, inputs) if x.shape == rows.shape and x.allclose(rows)]
+    met = [(m, x) for m, x in zip(norms, inputs) if x is not None]  # a decoder alone: not all
+    return [m for m, x in met if x.shape == rows.shape and x.allclose(rows)]
