@@ -294,7 +294,9 @@ def folded(norm, rows, value):
     row = rows[-1]
     if isinstance(norm, torch.nn.LayerNorm):
         scale = (row.var(unbiased=False) + norm.eps).rsqrt()
-        return (value - value.mean()) * scale * (1 if norm.weight is None else norm.weight)
+        gain = 1 if norm.weight is None else norm.weight
+        gain = gain + ("1P" in type(norm).__name__)  # Nemotron's weights are less one
+        return (value - value.mean()) * scale * gain
     if norm(rows + 1).allclose(norm(rows), atol=1e-3):  # it takes the mean away
         row, value = row - row.mean(), value - value.mean()
     return value * norm(rows)[-1] / row
