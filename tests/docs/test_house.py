@@ -128,6 +128,13 @@ def test_few_files_lie_at_the_root():
     assert len([path for path in c_files() if path.parent == ROOT]) <= ROOT_FILES
 
 
+def test_files_of_tests_have_names_of_their_own():
+    """pytest reads all but the extras in one run, in which a file is a module of its bare name."""
+    paths = [p for p in (ROOT / "tests").glob("**/test_*.py") if "extras" not in p.parts]
+    names = [path.name for path in paths]
+    assert len(names) > 100 and not {name for name in names if names.count(name) > 1}
+
+
 def test_files_do_not_need_each_other_in_circles():
     """Kernels have one, which macros make. What a header declares belongs to the file that defines
     it."""

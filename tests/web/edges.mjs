@@ -1,4 +1,4 @@
-// What heads.js says and does at its edges, as JSON, for test_edges.py.
+// What heads.js says and does at its edges, as JSON, for test_web_edges.py.
 //   node edges.mjs node|chrome|firefox
 import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
