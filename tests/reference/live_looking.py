@@ -309,8 +309,8 @@ def attribute_error(directory: Path, binary: Path, seed: int) -> float:
 
     golden, rng = json.loads((directory / "golden.json").read_text()), random.Random(seed)
     prompt, model = golden["prompt"], opened(directory)
-    answer, against = prompt[-1], prompt[0]
     config = model.config.get_text_config()
+    answer, against = prompt[-1], (prompt[-1] + 1) % config.vocab_size  # two tokens
     config.final_logit_softcapping = None  # a softcap comes after the sum
     if hasattr(config, "logits_soft_cap"):
         config.logits_soft_cap = 1e4
