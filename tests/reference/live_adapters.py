@@ -357,7 +357,7 @@ def check(case: str, seed: int, out: Path) -> bool:
     for config, folder in zip(configs, folders):
         make_adapter(base, kind, config, folder, form)
     adds = all(c.peft_type == "LORA" and not c.lora_bias for c in configs)
-    scales = [rng.choice((1, 0.5, -1.5)) if adds else 1 for _ in configs]
+    scales = [rng.choice((1, 0.5, -0.5)) if adds else 1 for _ in configs]
     label = f"{case} ({form}, {', '.join(f'{s:g}' for s in scales)})"
     return compare(label, name, seed, base, kind, folders, scales, out, form=form)
 
