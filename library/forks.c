@@ -61,25 +61,21 @@ static Beginning longest_beginning(const heads_batch *b, const Request *r, Begin
 
 // ---- sequences ----
 
-// A new sequence with an adapter.
-static Sequence *new_sequence(heads_batch *b, bool shared, const Adapted *adapted, Error *err) {
-    Sequence *s = heads_sequence_new(b->w, shared, err);
-    if (s) set_adapted(&s->adapted, adapted->adapter, adapted->scale);
-    return s;
+// Gives a sequence the adapter and the steering of a request.
+static void set_ground(Sequence *s, const Request *r) {
+    set_adapted(&s->adapted, r->adapted.adapter, r->adapted.scale);
+    share_steering(&s->steering, r->steering);
 }
 
 // Empties the oldest spare sequence, unless that is kept, or makes one. shared: forks can map it.
-static Sequence *empty_sequence(heads_batch *b, bool shared, const Adapted *adapted, Error *err) {
+static Sequence *empty_sequence(heads_batch *b, bool shared, Error *err) {
     while (!shared && b->n_spare && (!b->keep || b->n_spare == b->most_spare)) {
         Sequence *s = b->spare[0];
         memmove(b->spare, b->spare + 1, sizeof *b->spare * (size_t)--b->n_spare);
-        if (!s->pages.file && heads_sequence_rewind(s, 0, NULL) == 0) {
-            set_adapted(&s->adapted, adapted->adapter, adapted->scale);
-            return s;
-        }
+        if (!s->pages.file && heads_sequence_rewind(s, 0, NULL) == 0) return s;
         heads_sequence_free(s);
     }
-    return new_sequence(b, shared, adapted, err);
+    return heads_sequence_new(b->w, shared, err);
 }
 
 void leave_sequence(heads_batch *b, Request *r) {
@@ -108,10 +104,10 @@ static void begin_prefix(heads_batch *b, Prefix *p, const Request *r) {
     Prefix *parent = usable_prefix(p->parent);
     if (parent) p->sequence = heads_sequence_fork(parent->sequence, parent->length, NULL);
     p->unclaimed = p->sequence ? p->length - parent->length + claim(parent) : p->length;
-    if (!p->sequence) p->sequence = new_sequence(b, true, &p->adapted, NULL);
+    if (!p->sequence) p->sequence = heads_sequence_new(b->w, true, NULL);
     p->failed = !p->sequence;
     if (p->failed) return;
-    share_steering(&p->sequence->steering, r->steering);
+    set_ground(p->sequence, r);
     heads_sequence_expect(p->sequence, p->shortest);
 }
 
@@ -130,11 +126,11 @@ static bool begin_sequence(heads_batch *b, Request *r) {
     bool shared = b->keep && has_map_private() && !r->restarted && !r->asked.n_source &&
                   tokens_to_run(r) >= MAPPED_FROM;
     if (r->sequence) r->spared = from.n - (p && from.sequence == p->sequence ? claim(p) : 0);
-    else r->sequence = empty_sequence(b, shared, &r->adapted, &r->error);
+    else r->sequence = empty_sequence(b, shared, &r->error);
     release_prefix(r->prefix);
     r->prefix = NULL;
     if (!r->sequence) return true;
-    share_steering(&r->sequence->steering, r->steering);
+    set_ground(r->sequence, r);
     heads_sequence_expect(r->sequence, tokens_to_run(r));
     return true;
 }

@@ -1,4 +1,4 @@
-// Which prompts begin alike: sorted by steering and tokens, such prompts are neighbours.
+// Which prompts begin alike: sorted by adapter, steering and tokens, such prompts are neighbours.
 #include <stdlib.h>
 
 #include "library/scheduler.h"
@@ -7,27 +7,27 @@
 // Requests with a source get no prefix: keys and values of their tokens depend on the source.
 static int most_shared(const Request *r) { return r->asked.n_source ? 0 : shareable_length(r); }
 
-// Requests that are steered differently have nothing in common.
+// Any order in which those with the same adapter, scale and steering are neighbours; 0: they are
+// the same. Others have nothing in common.
+static int ground_order(const Request *a, const Request *b) {
+    uintptr_t x = (uintptr_t)a->adapted.adapter, y = (uintptr_t)b->adapted.adapter;
+    float s = a->adapted.scale, t = b->adapted.scale;
+    if (same_adapted(&a->adapted, &b->adapted)) return compare_steering(a->steering, b->steering);
+    return x != y ? (x > y) - (x < y) : (s > t) - (s < t);
+}
+
 static int common_length(const Request *a, const Request *b) {
-    if (!same_adapted(&a->adapted, &b->adapted)) return 0;
     int most = most_shared(a) < most_shared(b) ? most_shared(a) : most_shared(b), n = 0;
-    if (compare_steering(a->steering, b->steering)) return 0;
+    if (ground_order(a, b)) return 0;
     while (n < most && a->ids[n] == b->ids[n]) n++;
     return n;
 }
 
-// Any order in which those with the same adapter and scale are neighbours.
-static int adapted_order(const Adapted *a, const Adapted *b) {
-    uintptr_t x = (uintptr_t)a->adapter, y = (uintptr_t)b->adapter;
-    return x != y ? (x > y) - (x < y) : (a->scale > b->scale) - (a->scale < b->scale);
-}
-
 static int by_tokens(const void *x, const void *y) {
     const Request *a = *(Request *const *)x, *b = *(Request *const *)y;
-    if (!same_adapted(&a->adapted, &b->adapted)) return adapted_order(&a->adapted, &b->adapted);
+    int ground = ground_order(a, b);
+    if (ground) return ground;
     int n = common_length(a, b), rest_a = most_shared(a) - n, rest_b = most_shared(b) - n;
-    int steering = compare_steering(a->steering, b->steering);
-    if (steering) return steering;
     if (rest_a && rest_b) return a->ids[n] < b->ids[n] ? -1 : 1;
     if (rest_a != rest_b) return rest_a < rest_b ? -1 : 1;
     return (a->number > b->number) - (a->number < b->number);
@@ -38,7 +38,6 @@ static Prefix *new_prefix(Request *const *requests, long n, int length, Prefix *
     if (!p) return NULL;
     *p = (Prefix){.parent = parent, .depth = parent ? parent->depth + 1 : 1, .length = length,
                   .shortest = tokens_to_run(requests[0]), .first = requests[0]->number};
-    set_adapted(&p->adapted, requests[0]->adapted.adapter, requests[0]->adapted.scale);
     for (long i = 1; i < n; i++) {
         int tokens = tokens_to_run(requests[i]);
         if (tokens < p->shortest) p->shortest = tokens;
@@ -105,7 +104,6 @@ Prefix *missing_prefix(Prefix *p) {
 void release_prefix(Prefix *p) {
     if (!p || --p->users > 0) return;
     heads_sequence_free(p->sequence);
-    set_adapted(&p->adapted, NULL, 0);
     release_prefix(p->parent);
     free(p);
 }

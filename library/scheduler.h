@@ -18,7 +18,6 @@ typedef struct Prefix {
     int shortest;           // tokens of its shortest prompt
     long first;             // lowest number of its requests
     int users;              // requests still to fork it, and prefixes whose parent it is
-    Adapted adapted;        // of its requests, whose copies they are
     int unclaimed;          // tokens that ran for it, and count for no request yet
     Sequence *sequence;     // has run the first of its tokens, or all; NULL: none of them
     bool failed;            // it could not run; its requests use the parent
