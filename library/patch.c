@@ -30,6 +30,7 @@ typedef struct {
     bool whole;            // runs begin at position 0: a state or a window forgets
     float *streams, *clean_streams;  // [n_layers][n][n_embd], what came into layers; clean_streams:
                                      // NULL unless layers are patched
+    float *kept;           // where a text that runs leaves its streams
     Given *given;          // [2 n_layers], n_given of them
     int n_given;
     float *clean_logits;   // [vocab_size], after the last token
@@ -67,21 +68,11 @@ static float *stream(const Patch *p, float *streams, int layer, int pos) {
     return streams + ((size_t)layer * n + (size_t)pos) * (size_t)p->w->model->n_embd;
 }
 
-static void keep_stream(const Patch *p, float *streams, const heads_layer_input *in) {
+static int keep_stream(void *context, const heads_layer_input *in) {
+    const Patch *p = context;
     for (int i = 0; i < in->n; i++)
-        memcpy(stream(p, streams, in->layer, i), in->rows + (size_t)i * in->stride,
+        memcpy(stream(p, p->kept, in->layer, i), in->rows + (size_t)i * in->stride,
                (size_t)in->width * sizeof(float));
-}
-
-static int enter_clean(void *context, const heads_layer_input *in) {
-    const Patch *p = context;
-    keep_stream(p, p->clean_streams, in);
-    return in->layer;
-}
-
-static int enter_corrupted(void *context, const heads_layer_input *in) {
-    const Patch *p = context;
-    keep_stream(p, p->streams, in);
     return in->layer;
 }
 
@@ -135,14 +126,16 @@ static int run_text(Patch *p, Sequence *s, const int *ids, heads_probe probe, fl
 
 static int run_texts(Patch *p, Error *err) {
     heads_probe clean = {.mixed = keep_heads};
-    if (p->what->layers) clean = (heads_probe){.enter = enter_clean};
+    if (p->what->layers) clean = (heads_probe){.enter = keep_stream};
+    p->kept = p->clean_streams;
     Sequence *s = heads_sequence_new(p->w, false, err);
     int failed = !s || run_text(p, s, p->what->clean, clean, p->clean_logits, &p->clean, err);
     heads_sequence_free(s);
     p->corrupted = failed ? NULL : heads_sequence_new(p->w, false, err);
     if (!p->corrupted) return -1;
-    return run_text(p, p->corrupted, p->what->corrupted, (heads_probe){.enter = enter_corrupted},
-                    NULL, &p->base, err);
+    p->kept = p->streams;
+    return run_text(p, p->corrupted, p->what->corrupted, (heads_probe){.enter = keep_stream}, NULL,
+                    &p->base, err);
 }
 
 // ---- the patched runs ----

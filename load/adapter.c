@@ -120,11 +120,6 @@ static int read_pair(heads_adapter *x, LowRank *pair, Reader *r, const Tensor *a
            read_factor(&pair->b, b, of, of->n_out, rank, err);
 }
 
-static int by_data(const void *a, const void *b) {
-    const uint8_t *x = ((const LowRank *)a)->of, *y = ((const LowRank *)b)->of;
-    return (x > y) - (x < y);
-}
-
 static int read_pairs(heads_adapter *x, Reader *r, Error *err) {
     const Checkpoint *f = &x->file;
     x->pairs = calloc((size_t)f->n_tensors + 1, sizeof *x->pairs);
@@ -138,7 +133,7 @@ static int read_pairs(heads_adapter *x, Reader *r, Error *err) {
         x->n++;
     }
     if (!x->n) return fail(err, "it has no tensor");
-    qsort(x->pairs, (size_t)x->n, sizeof *x->pairs, by_data);
+    qsort(x->pairs, (size_t)x->n, sizeof *x->pairs, by_matrix);
     for (int i = 1; i < x->n; i++)
         if (x->pairs[i].of == x->pairs[i - 1].of)
             return fail(err, "it changes one matrix, which layers share, twice");

@@ -11,6 +11,12 @@ typedef struct {  // scale b (a x) is added to products with one matrix of the b
     Matrix a, b;        // (rank, n_in), (n_out, rank); stacks where it is one
 } LowRank;
 
+// The order of pairs, by `of`.
+static inline int by_matrix(const void *a, const void *b) {
+    const uint8_t *x = ((const LowRank *)a)->of, *y = ((const LowRank *)b)->of;
+    return (x > y) - (x < y);
+}
+
 struct heads_adapter {
     const Model *model;
     Checkpoint file;

@@ -102,16 +102,11 @@ static void run_pieces(LowPass *p) {
 
 // ---- which rows ----
 
-static int by_data(const void *a, const void *b) {
-    const uint8_t *x = ((const LowRank *)a)->of, *y = ((const LowRank *)b)->of;
-    return (x > y) - (x < y);
-}
-
 static void add_piece(LowPass *p, const Product *product, const Adapted *by, int which, int first,
                       int n) {
     const heads_adapter *adapter = by->adapter;
     const LowRank *pair = bsearch(&(LowRank){.of = product->matrix->data}, adapter->pairs,
-                                  (size_t)adapter->n, sizeof *pair, by_data);
+                                  (size_t)adapter->n, sizeof *pair, by_matrix);
     if (!pair) return;
     if (p->n_pieces == MAX_PIECES) run_pieces(p);
     p->pieces[p->n_pieces++] = (Piece){product, pair, by->scale, which, first, n};
