@@ -54,6 +54,15 @@ char *copy_of(const char *text, size_t size) {
     return copy;
 }
 
+char *path_and_scale(const char *text, float *scale) {
+    const char *colon = strrchr(text, ':');
+    char *end = NULL;
+    *scale = colon && colon[1] ? strtof(colon + 1, &end) : 1.0f;
+    if (end && !*end && colon > text) return copy_of(text, (size_t)(colon - text));
+    *scale = 1.0f;
+    return copy_of(text, strlen(text));
+}
+
 // A byte order mark says how a text is written, and is none of it.
 void drop_mark(Text *text, size_t begin) {
     if (text->size < begin + 3 || memcmp(text->data + begin, "\xEF\xBB\xBF", 3) != 0)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "input.h"
 #include "print.h"
 #include "source.h"
 
@@ -146,19 +147,11 @@ heads_workspace_options reading_options(Program *p) {
 
 heads_adapter *open_adapter(const heads_model *model, const char *given, float *scale,
                             heads_error *err) {
-    const char *colon = strrchr(given, ':');
-    char *end, path[4096];
-    size_t len = colon ? (size_t)(colon - given) : strlen(given);
     *scale = 1;
-    if (!colon || !len || len >= sizeof path || !is_missing(given))
-        return heads_adapter_open(model, given, err);
-    *scale = strtof(colon + 1, &end);
-    if (end == colon + 1 || *end) {
-        *scale = 1;
-        return heads_adapter_open(model, given, err);
-    }
-    snprintf(path, sizeof path, "%.*s", (int)len, given);
-    return heads_adapter_open(model, path, err);
+    char *path = is_missing(given) ? path_and_scale(given, scale) : copy_of(given, strlen(given));
+    heads_adapter *adapter = heads_adapter_open(model, path, err);
+    free(path);
+    return adapter;
 }
 
 heads_sequence *open_sequence(heads_workspace *w, bool shared) {
