@@ -7,14 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Optional, Tuple, Union
 
-import numpy as np
-
 from . import _arguments as arguments
+from ._arguments import LARGEST
 from ._checkpoint import Checkpoint, Opened
 from ._native import Handle, HeadsError, InputError, NotCopied, calls
 from ._public import own
 
-LARGEST = float(np.finfo(np.float32).max)
 Adapted = Tuple[Optional[Handle], float]  # what the library takes: an adapter and its scale
 
 

@@ -24,6 +24,7 @@ Path = Union[str, "os.PathLike[str]"]
 Adapters = Union[Path, Sequence[Path], Mapping[Path, float]]  # paths of adapters, or their scales
 Floats = NDArray[np.float32]
 MAX_INT = 2**31
+LARGEST = float(np.finfo(np.float32).max)
 
 
 def refusal(name: str, expected: str, found) -> InputError:
@@ -98,9 +99,9 @@ def path(name: str, value) -> str:
 def adapters(value) -> list[tuple[str, float | None]]:
     """Paths and scales; None: what the path says."""
     if isinstance(value, Mapping):
-        limit = float(np.finfo(np.float32).max)
         return [
-            (path("adapters", p), number("adapters", s, -limit, limit)) for p, s in value.items()
+            (path("adapters", p), number("adapters", s, -LARGEST, LARGEST))
+            for p, s in value.items()
         ]
     if isinstance(value, (str, os.PathLike)):
         value = [value]

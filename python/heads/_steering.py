@@ -13,11 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import _arguments as arguments
-from ._arguments import Floats, Prompt
+from ._arguments import LARGEST, Floats, Prompt
 from ._native import FLOATS, Enter, InputError, Probe, Steer, apart, calls, watched
 from ._public import own
-
-LARGEST = float(np.finfo(np.float32).max)
 
 
 @own

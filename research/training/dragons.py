@@ -20,7 +20,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import heads
-from research.learning import IGNORED, cosine_schedule, losses
+from research.learning import IGNORED, cosine_schedule, losses, update
 from research.training.beginnings import beginning
 
 LENGTH, RANK = 96, 8  # tokens of a text; of the adapter
@@ -101,11 +101,7 @@ def main(arguments: list[str] | None = None) -> None:
     for step in range(args.steps):
         tokens, labels = next(given)
         loss = losses(model, tokens, labels).sum() / (labels[:, 1:] != IGNORED).sum()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(learned, 1.0)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
+        update(model, loss, [optimizer], [schedule])
         if step % 25 == 0 or step == args.steps - 1:
             print(f"step {step}: {loss.item():.3f} nats", flush=True)
     model.save_pretrained(args.out)
