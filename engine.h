@@ -144,6 +144,8 @@ typedef struct {
 
 typedef struct LowRows LowRows;  // math/lowrank.c: what adapters compute with
 
+typedef struct HeadWatch HeadWatch;  // layers/attention_tiles.h: sees how scores come about
+
 typedef struct TextReader TextReader;  // library/reader.c: another workspace, which reads texts out
 
 struct heads_workspace {
@@ -154,6 +156,7 @@ struct heads_workspace {
     bool own_pool;
     TextReader *reader;   // kept for the next call of heads_embed or heads_classify, or NULL
     heads_probe probe;    // called by passes
+    const HeadWatch *watch;  // called where probe.attention is, or NULL
     Adapted adapted;      // of sequences to come
     LowRows *low;         // NULL: no sequence has had an adapter
     int chunk;            // most rows of a pass; buffers have as many

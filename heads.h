@@ -16,14 +16,12 @@
 // call beside it; freeing NULL does nothing. Ids returned through a pointer are the caller's too,
 // and NULL after an error. What is "borrowed" belongs to the handle. A model must outlive its
 // tokenizers, chats, workspaces and samplers, a tokenizer its decoders, a workspace its sequences.
-//
 // Paths are UTF-8 on every system, Windows too.
 //
 // Threads. A model, a tokenizer and a chat never change: any number of threads may use one. A
 // workspace and all of its sequences have one caller at a time, and so have a decoder and a
 // sampler; a sequence or a batch that no call uses may be freed meanwhile. Passes in several
-// threads need a workspace each. A fork()'s child has none of their threads: it makes its own and
-// leaves its parent's alone.
+// threads need a workspace each. A fork()'s child makes its own and leaves its parent's alone.
 //
 // Options. Initialise a struct of options with { 0 }: a member that is 0 means its default, and
 // NULL means a struct of zeros. When members are added at the end, HEADS_ABI grows.
@@ -33,7 +31,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HEADS_ABI 13         // grows when a program must be compiled again
+#define HEADS_ABI 14         // grows when a program must be compiled again
 #define HEADS_VERSION "0.1"  // of this header
 #define HEADS_VERSION_NUMBER 100  // the same: 10000 major + 100 minor + patch
 
@@ -62,12 +60,10 @@ typedef struct {
     int vocab_size, n_embd, n_layers;
     int context;          // positions that it was made for
     size_t weight_bytes;  // bytes of weights that one generated token reads
-    int encoder;          // 1: an encoder. Tokens see those after them, so a text runs whole, and
-                          // none can be added; heads_embed gives its vector
+    int encoder;          // 1: tokens see those after them, so a text runs whole (heads_embed)
     int source_vocab;     // vocabulary of an encoder-decoder's encoder; 0: there is none
     int greedy;           // 1: by default the checkpoint wants the most likely token each time
-    int target_ids;       // 1: an encoder-decoder's output has ids of its own, which heads_encode
-                          // does not give
+    int target_ids;       // 1: its output has ids of its own, which heads_encode does not give
     int vector;           // numbers of heads_embed's vectors; 0: the checkpoint does not say how
     int n_labels;         // classes of heads_classify; 0: the checkpoint has no such head
     int token_classes;    // 1: each token of a text has them, not the text
@@ -190,15 +186,12 @@ typedef struct {
     int context;        // positions of each sequence, up to 2^30; 0: the model's. More than these
                         // run, unless positions are learned, on texts longer than it was made for
     int chunk;          // most tokens of a pass, all runs together, up to 65536; 0: 128
-    int n_threads;      // the caller's included, up to 1024; 0: the physical cores that this
-                        // process may use
+    int n_threads;      // the caller's included, up to 1024; 0: the physical cores it may use
     int logit_rows;     // most rows of logits that one call may ask for, up to 2^20; 0: chunk
     heads_type k_type, v_type;  // of cached keys, and of cached values
     const char *isa;    // kernels: "scalar", "avx2", ..; NULL: the best that the processor has
-    heads_workspace *threads_of;  // use this one's threads; both then have one caller, and it must
-                                  // outlive the new one. NULL: threads of its own
-    int hidden;         // 1: instead of logits, passes give hidden states after the last norm, rows
-                        // of [n_embd]
+    heads_workspace *threads_of;  // use its threads; both then have one caller, and it lives longer
+    int hidden;         // 1: passes give hidden states after the last norm, [n_embd], not logits
 } heads_workspace_options;
 
 // Errors: an option out of range, kernels that the processor lacks, no memory.
@@ -229,9 +222,8 @@ HEADS_API void heads_sequence_free(heads_sequence *s);
 // A new sequence of the same workspace with the first n tokens of s; either may be freed first.
 // Errors: n outside 0..length, no memory, and what heads_sequence_rewind refuses.
 HEADS_API heads_sequence *heads_sequence_fork(const heads_sequence *s, int n, heads_error *err);
-// Forgets all tokens but the first n. Errors, after which nothing has changed: a sliding window or
-// a mixer's state has forgotten what the next token would see (n = 0 always works), or forks share
-// more than n.
+// Forgets all tokens but the first n. Errors, after which nothing has changed: a window or a state
+// has forgotten what the next token would see (never if n is 0), or forks share more than n.
 HEADS_API int heads_sequence_rewind(heads_sequence *s, int n, heads_error *err);
 // Keeps a copy of the mixers' states, so that a rewind to the present length works. A later mark
 // replaces it. Errors: no memory.
@@ -242,8 +234,7 @@ HEADS_API void heads_sequence_expect(heads_sequence *s, int n);
 // Tokens that can be added until the context is full, or until rope would make the text run again.
 HEADS_API int heads_sequence_room(const heads_sequence *s);
 HEADS_API int heads_sequence_length(const heads_sequence *s);  // tokens in the cache
-// [length], borrowed until the sequence next changes.
-HEADS_API const int *heads_sequence_tokens(const heads_sequence *s);
+HEADS_API const int *heads_sequence_tokens(const heads_sequence *s);  // [length], until it changes
 // How many of ids[0..n) the sequence begins with: these need not run again.
 HEADS_API int heads_sequence_common(const heads_sequence *s, const int *ids, int n);
 // save writes the tokens and their cache to a file, under another name and then renamed. load maps
@@ -260,13 +251,12 @@ HEADS_API int heads_sequence_bytes(const heads_sequence *s, void **bytes, size_t
 HEADS_API heads_sequence *heads_sequence_parse(heads_workspace *w, const void *bytes, size_t size,
                                                heads_error *err);
 
-// Switches attention heads off in all that s will run: their part of the heads' output, after the
-// softmax and a gate, is zero before the layer's output matrix (Michel et al. 2019, arXiv
-// 1905.10650). heads: "5.3,7.*", layers with their query heads, counted from 0; of a model that
-// reads a source "e5.3" for the encoder's layers and "x5.3" for attention to the source. It takes
-// the place of an earlier list; NULL or "": all are on. Forks have the same list, neighbours in a
-// pass their own. A source must be read again. Errors: the sequence has tokens, no such head, a
-// layer without attention, no memory.
+// Switches attention heads off in all that s will run: what they give is zero before the layer's
+// output matrix (Michel et al. 2019, arXiv 1905.10650). heads: "5.3,7.*", layers with their query
+// heads, counted from 0; of a model that reads a source "e5.3" for the encoder's layers and "x5.3"
+// for attention to the source. It replaces an earlier list; NULL or "": all are on. Forks have the
+// same list. A source must be read again. Errors: the sequence has tokens, no such head, a layer
+// without attention, no memory.
 HEADS_API int heads_sequence_off(heads_sequence *s, const char *heads, heads_error *err);
 
 typedef struct {  // a steering vector
@@ -278,9 +268,8 @@ typedef struct {  // a steering vector
 // Adds scale vector[n_embd] to the residual stream after a layer, at each position that s runs from
 // now on (activation addition: Turner et al. 2023, arXiv 2308.10248). Several vectors of a layer
 // add up; vector NULL: the layer has none any more. The vector is copied. Forks and saved sessions
-// have the same, neighbours in a pass their own; what has run stays as it is, a source too. A text
-// that runs again for its rope (heads_sequence_expect) does so with what it has then. Errors, after
-// which nothing has changed: no such layer, a number, scale or sum that is not finite, no memory.
+// have the same, neighbours in a pass their own; what has run stays as it is, a source too. Errors,
+// after which nothing has changed: no such layer, a number that is not finite, no memory.
 HEADS_API int heads_sequence_steer(heads_sequence *s, int layer, const float *vector, float scale,
                                    heads_error *err);
 // Reads the control vectors of a GGUF file as repeng and llama.cpp write them: tensors direction.N,
@@ -324,7 +313,7 @@ HEADS_API const float *heads_forward(heads_sequence *s, const int *tokens, int n
 // that the model has no encoder (its shape's source_vocab is 0).
 HEADS_API int heads_read_sources(heads_workspace *w, const heads_run *runs, int n_runs,
                                  heads_error *err);
-// The ids of the sequence's source, [*n], borrowed until the sequence next changes.
+// The source's ids, [*n], borrowed until the sequence next changes.
 HEADS_API const int *heads_sequence_source(const heads_sequence *s, int *n);
 // The first tokens of a text that the decoder writes. lang: NULL; the language to write, as the
 // tokenizer names it; or FROM:TO. Returns how many, or -1; *ids is the caller's, to free with
@@ -358,14 +347,12 @@ HEADS_API long heads_text_ids(const heads_model *model, const heads_tokenizer *t
 HEADS_API long heads_pair_ids(const heads_model *model, const heads_tokenizer *tokenizer,
                               const char *first, size_t first_len, const char *then,
                               size_t then_len, int **ids, int *second, heads_error *err);
-// Writes vectors[..][shape.vector], one for each text, or for each of its parts: the hidden states
-// there, pooled as the checkpoint says. Where the shape says token_vectors, one for each id of each
-// text.
+// Writes vectors[..][shape.vector], one for each text, or for each of its parts, or where the shape
+// says token_vectors for each id: the hidden states there, pooled as the checkpoint says.
 // As many texts as fit into a pass run side by side, in a workspace that is made for the call from
-// these options; context and logit_rows are set to what the texts need. To embed again and again,
-// give threads_of a workspace of the model: until it is freed, it keeps the other one, if that has
-// no more than 64 MiB, for the next call. No bit of a vector depends on the other texts. Errors:
-// the checkpoint does not say how to pool (it is no encoder and came without modules.json), a text
+// these options; context and logit_rows are set to what the texts need. threads_of a workspace of
+// the model: until it is freed, it keeps the other one, up to 64 MiB, for the next call. No bit of
+// a vector depends on the other texts. Errors: the checkpoint does not say how to pool, a text
 // without ids, parts that are none, an option out of range, a token outside the vocabulary, no
 // memory.
 HEADS_API int heads_embed(const heads_model *model, const heads_workspace_options *options,
@@ -375,11 +362,10 @@ HEADS_API int heads_embed(const heads_model *model, const heads_workspace_option
 // trained for it (Kusupati et al. 2022, arXiv 2205.13147). Errors: not 1..shape.vector.
 HEADS_API int heads_shorten(const heads_model *model, float *vectors, size_t n, int dimensions,
                             heads_error *err);
-// Writes scores[n][n_labels]: a row for each text or, where the shape says token_classes, for each
-// id of each text. The numbers are the classes' probabilities. They sum to 1 where a text has one
-// class; where it may have several, each class has its own. Of a regression they are as the model
-// gives them. Workspace and bits are as in heads_embed. Errors: as of heads_embed, that the
-// checkpoint has no such head, and of an encoder-decoder a text without the token that ends one.
+// Writes scores[n][n_labels]: a row for each text or, where the shape says token_classes, each id.
+// The numbers are probabilities, which sum to 1 where a text has one class, or a regression's as
+// the model gives them. Workspace and bits are as in heads_embed. Errors: as of heads_embed, no
+// such head, and of an encoder-decoder a text without the token that ends one.
 HEADS_API int heads_classify(const heads_model *model, const heads_workspace_options *options,
                              const heads_text *texts, int n, float *scores, heads_error *err);
 // The name of class i, [*len], UTF-8 as the checkpoint has it, borrowed from the model; NULL: there
@@ -406,8 +392,7 @@ typedef struct {  // the input of a product with matrices, before it is rounded 
     int n, width;
 } heads_product_input;
 
-typedef struct {  // what a layer would say: the residual stream after it, through the last norm and
-                  // the output (the logit lens: nostalgebraist 2020)
+typedef struct {  // what a layer would say (the logit lens: nostalgebraist 2020)
     const heads_sequence *sequence;
     int layer, position;  // after the last layer that gives logits they are the pass's own
     const float *logits;  // [vocab_size]; of a workspace of hidden states [n_embd]
@@ -421,26 +406,24 @@ typedef struct {  // what comes into a layer: the residual stream of a pass's to
 } heads_layer_input;
 
 typedef struct {  // what heads give for a pass's tokens, in order, before a layer's output matrix
-    int layer, head;  // head: the first's number in the layer. Attention's come first; then, where
-                      // a layer has both, Mamba-2's, or those that look at a source
+    int layer, head;  // head: the first's number; Mamba-2's, or a source's, follow attention's
     float *rows;      // row i is rows[i stride ..], of [n_heads][width]
     size_t stride;
     int n, n_heads, width;
 } heads_mixed;
 
 // Functions that passes call with what they compute, each with `context`. NULL: not called, at no
-// cost. No bit of a pass depends on them, except on `enter` and `mixed`. They are called while
-// heads_forward_runs or heads_read_sources runs, and must not call the workspace; what they are
-// given is borrowed for the call. Layers come in order. A token that runs twice, for want of
-// heads_sequence_expect, comes twice. `attention` is called by the workspace's threads (0 ..
-// heads_workspace_threads - 1, 0 being the caller's), several at a time and in any order; the
-// others by the caller's thread alone: `product` before each product with weights, in order; `lens`
-// after each layer of the text (not of a source), for each token whose logits are wanted. A matrix
-// that several layers share, or that is both embedding and output, has its first name in the file.
+// cost. No bit depends on them, except on `enter` and `mixed`. They must not call the workspace,
+// and what they are given is borrowed for the call. Layers come in order. A token that runs twice,
+// for want of heads_sequence_expect, comes twice. `attention` is called by the workspace's threads
+// (0 .. heads_workspace_threads - 1, 0 being the caller's), several at a time and in any order; the
+// others by the caller's thread alone: `product` before each product with weights, in order (a
+// matrix that several layers share has its first name in the file); `lens` after each layer of the
+// text, not of a source, for each token whose logits are wanted.
 // `enter` is called before each layer. It may change the rows. It returns the layer that runs next
 // on them: input->layer, a later one, or the number of layers, for none. A layer that is passed
-// over leaves no keys, values or state. So the sequence is of no use after the call, and a layer
-// that reads another's keys may not run where that one was passed over.
+// over leaves no keys, values or state, so the sequence is of no use after the call, and a layer
+// that reads its keys may not run.
 // `mixed` is called once a layer for each of its mixers, and may change the rows: heads' outputs
 // after their gates, of a gated delta rule (its value heads) and Mamba-2 after their norm, of
 // attention before a norm over all heads (BitNet). Heads that are off are zeros by then. Mamba-1,
@@ -454,8 +437,7 @@ typedef struct {
     void (*mixed)(void *context, const heads_mixed *mixed);
 } heads_probe;
 
-// Sets the probe of all later passes, a copy of *probe; NULL: none.
-HEADS_API void heads_workspace_probe(heads_workspace *w, const heads_probe *probe);
+HEADS_API void heads_workspace_probe(heads_workspace *w, const heads_probe *probe);  // NULL: none
 
 // ---- experiments: what carries an answer ----
 
@@ -468,8 +450,7 @@ typedef enum {            // what is measured after the last token
 typedef struct {
     const int *clean, *corrupted;  // [n], two texts
     int n;
-    int layers;           // 0: what each head gives at each position is patched; 1: the residual
-                          // stream before each layer
+    int layers;           // patched are: 0: what heads give; 1: the residual stream before layers
     heads_metric metric;
     int answer, against;  // ids
     const char *off;      // heads that are off in all runs, as in heads_sequence_off; NULL: none
@@ -477,7 +458,8 @@ typedef struct {
     // not called. It must not call the workspace of threads_of.
     int (*progress)(void *context, long done, long total);
     void *context;
-} heads_patching;
+    int from_layer, n_layers, from_position, n_positions;  // only these are patched, and the rest of
+} heads_patching;                                          // results stays as it is; n 0: all behind
 
 // The most heads that a layer has, as heads_mixed numbers them: mixers without heads have one.
 HEADS_API int heads_model_heads(const heads_model *model);
@@ -496,8 +478,7 @@ HEADS_API int heads_patch(const heads_model *model, const heads_workspace_option
 
 typedef struct {       // what makes a logit, or a difference of two, besides heads and networks
     double embedding;  // the embeddings of the last token
-    double rest;       // biases; of weights that are not f32 also what the rounding of the output's
-                       // input changes
+    double rest;       // biases; also what rounding the output's input for its weights changes
     double total;      // all parts; before a softcap of the logits, where the model has one
     double logit;      // as the model gives it
 } heads_parts;
@@ -513,6 +494,42 @@ typedef struct {       // what makes a logit, or a difference of two, besides he
 HEADS_API int heads_attribute(const heads_model *model, const heads_workspace_options *options,
                               const int *ids, int n, int answer, int against, const char *off,
                               float *heads, float *ffn, heads_parts *parts, heads_error *err);
+
+typedef struct {
+    const int *ids;             // [n], a text
+    int n, layer, head, position;
+    const char *off;            // as in heads_patching
+    const heads_steer *steers;  // [n_steers], as by heads_sequence_steer
+    int n_steers;
+} heads_dissection;
+
+typedef struct {         // how a head weighs the n tokens that it sees
+    const float *q, *k;  // [dim], [n][dim], after norms and rope
+    const float *products, *scores, *weights;  // [n]: scale q . k; those after softcap and biases;
+    float sink;          // and after the softmax, in which the layer's sink has a weight too, or 0
+} heads_scoring;
+
+typedef struct {             // one head computing, for one token
+    int first, n;            // it sees positions first .. first + n - 1; the mask hides the others
+    int kv_layer, kv_head;   // whose keys and values it reads
+    int sharing, n_sharing;  // query heads sharing .. sharing + n_sharing - 1 read these
+    int dim, v_dim, n_embd, rank;  // rank: of MLA's latents, which k and v are expanded from, or 0
+    int rope, n_rope;        // rope turns n_rope numbers of q and k, from number `rope` on; 0: none
+    float scale;
+    heads_scoring turned, plain;   // as the model computes it; the same without rope in this layer
+    const float *v, *mix, *mixed;  // [n][v_dim]; [v_dim], their sum by weights; then gated or off
+    const float *out;              // [n_embd], what that adds to the output matrix's result
+    const float *latents, *q_latent, *mix_latent;  // MLA: [n][rank]; [rank], q for these; their sum
+} heads_head_parts;
+
+// What one head computes for one token (Vaswani et al. 2017, arXiv 1706.03762). weights and mixed
+// have the bits that a probe is shown. Keys and values are as computed, before the cache rounds
+// them to its types; biases of the output matrix are no head's. The workspace is as in heads_patch.
+// The result is the caller's, to free with heads_free. Errors: an encoder-decoder, no such head or
+// position, a layer without attention, what heads_sequence_off and _steer refuse, no memory.
+HEADS_API heads_head_parts *heads_dissect(const heads_model *model,
+                                          const heads_workspace_options *options,
+                                          const heads_dissection *what, heads_error *err);
 
 // ---- from logits to an id ----
 
@@ -542,8 +559,7 @@ typedef struct {
     float repeat_penalty;  // 0 or 1: none; over the last repeat_last tokens
     int repeat_last;       // 0: 64
     uint64_t seed;         // the same seed gives the same ids
-    int most;              // most tokens that the text will have, 0: any number. Some checkpoints
-                           // force the last of them to be an end token
+    int most;              // most tokens of the text, 0: any number; some models force its last one
     const heads_bias *biases;  // [n_biases], added before the options above have a say; copied
     int n_biases;
     // Taken from a token's logit: the first for each time that it was generated, the second once.
@@ -576,14 +592,13 @@ HEADS_API int heads_sampler_pick(heads_sampler *sampler, const float *logits);
 HEADS_API void heads_sampler_pick_each(heads_workspace *w, heads_sampler *const *samplers, int n,
                                        const float *logits, int *ids);
 
-// Prompt Lookup Decoding (Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding): finds the
-// earlier place whose last 2 to 8 tokens are ids[n]'s own last ones, the most of them, and sets
-// guesses[most] to what followed there. Returns how many; 0: there is none. To use them, run them
-// with the last token in one pass, and keep each that the sampler picks too.
+// Prompt Lookup Decoding (Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding): sets
+// guesses[most] to what followed where most of ids[n]'s last 2 to 8 tokens stood before. Returns
+// how many, or 0. Run them with the last token in one pass, and keep each that the sampler picks
+// too.
 HEADS_API int heads_lookup(const int *ids, int n, int most, int *guesses);
 // The same by a smaller model with the same tokens (Leviathan et al. 2022, arXiv 2211.17192). It
-// brings its sequence `draft` to ids[n], and `greedy`, a sampler of its workspace, picks
-// guesses[most].
+// brings its sequence `draft` to ids[n], and `greedy`, a sampler of its workspace, picks them.
 // Returns how many, 0 where its context is full, or -1. Errors: as of heads_forward.
 HEADS_API int heads_draft(heads_sequence *draft, heads_sampler *greedy, const int *ids, int n,
                           int most, int *guesses, heads_error *err);
@@ -597,22 +612,15 @@ HEADS_API int heads_draft(heads_sequence *draft, heads_sampler *greedy, const in
 //       for (int i = 0; i < n_events; i++) ..  // tokens, requests that are done or failed
 //   }
 //
-// A request is a prompt and what is wanted of it. Up to `places` of them share the passes of a
-// workspace; the others wait in the order in which they were added. Nothing that a request gives
-// depends on the others.
-//
-// How a pass is filled: requests that generate come first, with one token each. Half of the room
-// that they leave belongs to the prompt that was added first, the other half to those prompts that
-// have the fewest tokens left to run. So a short prompt beside a long one starts within two passes.
-//
-// Prompts that begin alike: a beginning of 32 tokens or more runs once for all requests that were
-// added between two steps. Such requests stand in the queue together.
-//
-// Failures: what is wrong with a request is an error of heads_batch_add; what fails later, such as
-// an allocation or logits that are not finite, ends that request alone, with HEADS_FAILED.
-//
-// A batch has one caller at a time, which is the workspace's. It outlives neither the workspace nor
-// the tokenizer.
+// Up to `places` requests share the passes of a workspace; the others wait in the order in which
+// they were added. Nothing that a request gives depends on the others. In a pass, requests that
+// generate come first, with one token each. Half of the room that they leave belongs to the prompt
+// that was added first, the other half to those with the fewest tokens left to run. So a short
+// prompt beside a long one starts within two passes. Of prompts that begin alike, a beginning of 32
+// tokens or more runs once for all that were added between two steps.
+// What is wrong with a request is an error of heads_batch_add. What fails later, such as an
+// allocation or logits that are not finite, ends that request alone, with HEADS_FAILED.
+// A batch has one caller at a time, the workspace's, and outlives neither that nor the tokenizer.
 
 typedef struct heads_batch heads_batch;
 
@@ -622,9 +630,8 @@ typedef struct {
     int keep;    // caches of ended requests to keep for later ones that begin alike, or that have
                  // the same source, up to 2^30; 0: none
     const heads_tokenizer *tokenizer;  // for text and EOS; NULL: events have ids only
-    heads_workspace *draft;  // of a smaller model with the same tokens, which makes up to n_draft
-    int n_draft;             // guesses of a pass (0: 5) for requests without lookup; NULL: none. It
-                             // has the batch's caller, and threads_of is best
+    heads_workspace *draft;  // of a smaller model with the same tokens, with threads_of this one's;
+    int n_draft;             // it makes up to n_draft (0: 5) guesses of a pass where lookup is 0
 } heads_batch_options;
 
 typedef struct {
@@ -646,20 +653,15 @@ typedef struct {
     int n_stop_ids;
     int likely;      // 1: TOKEN events have log-probabilities; SCORE events always do
     int n_top;       // and the n_top most likely tokens, up to 1000: in TOKEN events if `likely`
-    const int *source;  // [n_source], of an encoder-decoder; else NULL. The prompt is then the
-    int n_source;       // beginning of the output, and all of it but the first token counts towards
-                        // max_tokens.
-    const char *lang;   // ids NULL: the prompt is heads_start_tokens of lang, and
-                        // heads_source_language puts lang into the source
+    const int *source;  // [n_source], of an encoder-decoder; else NULL. The prompt then begins the
+    int n_source;       // output, and all of it but the first token counts towards max_tokens
+    const char *lang;   // ids NULL: for heads_start_tokens and heads_source_language
     // Called before each pick, by the thread in heads_batch_step, with the tokens generated so far,
     // and with bits [ceil(vocab_size / 32)], all 1; it clears bit id % 32 of bits[id / 32] where id
-    // is not allowed. Not 0: the request fails. It must not call the batch or its workspace. Where
-    // a language's exceptions cannot pass through C, it returns 1 after one: with 0 the request
-    // would go on with the bits as they are.
+    // is not allowed. Not 0: the request fails. It must not call the batch or its workspace.
     int (*mask)(void *context, const int *tokens, int n_tokens, uint32_t *bits);
     void *mask_context;
-    int lookup;  // most guesses of a pass at the tokens that come next, by heads_lookup; 0: none.
-                 // The text is the same, and where it repeats itself it comes sooner
+    int lookup;  // most guesses of a pass by heads_lookup; the text is the same, sooner; 0: none
     const heads_steer *steers;  // [n_steers], for all of the text, as by heads_sequence_steer
     int n_steers;
     heads_adapter *adapter;  // times adapter_scale (0: 1); NULL: none, whatever the workspace has.
@@ -678,8 +680,7 @@ typedef struct {
     int n_top;
     const char *text;       // TOKEN: [len], appended to the text: whole UTF-8 characters, and
     size_t len;             // nothing that may be the beginning of a stop string
-    const char *stopped;    // DONE: why the text ended: "eos", "max_tokens", "stop" (a stop string)
-                            // or "context" (it is full); static
+    const char *stopped;    // DONE: why it ended, static: "eos", "max_tokens", "stop" or "context"
     const char *error;      // FAILED: a sentence
 } heads_event;
 
@@ -695,12 +696,11 @@ HEADS_API heads_batch *heads_batch_new(heads_workspace *w, const heads_batch_opt
                                        heads_error *err);
 HEADS_API void heads_batch_free(heads_batch *b);  // its requests too, without events
 // Returns the request's number: 0, 1, .. in the order of calls. Errors, after which nothing has
-// changed: an empty prompt or source, one that is too long for the context, ids that are no tokens
-// of the model; max_tokens, n_scored, n_top or another number out of range; sampler options out of
-// range; stop strings without the batch's tokenizer, or an empty one; biases and penalties that are
-// not numbers, or of no token; an adapter of another model, or a scale that is not finite; a source
-// that the model cannot read, or none where it needs one; a language beside ids or without a
-// source, or none such; what heads_sequence_steer refuses; an encoder; no memory.
+// changed: an empty prompt or source, or one too long for the context; ids, biases or penalties of
+// no token; a number or a sampler's option out of range; stop strings without the batch's
+// tokenizer, or an empty one; an adapter of another model; a source that the model cannot read, or
+// none where it needs one; a language beside ids or without a source, or none such; what
+// heads_sequence_steer refuses; an encoder; no memory.
 HEADS_API long heads_batch_add(heads_batch *b, const heads_request *request, heads_error *err);
 // Runs one pass. Returns how many events it gave, which may be none; they and what they point to
 // are borrowed until the next step, cancel or free. Errors: NULL for the batch or the events.

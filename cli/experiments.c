@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "experiments.h"
 #include "json.h"
 #include "print.h"
 #include "prompt.h"
@@ -10,13 +11,6 @@
 #include "verbs.h"
 
 enum { LINES = 20 };  // of the strongest, for people
-
-typedef struct {
-    Program p;
-    Ids ids, corrupted;  // corrupted: empty, unless patched
-    int answer, against; // -1: none
-    int n_layers, n_heads;
-} Experiment;
 
 typedef struct {  // a line for people
     int layer, head, position;  // head -1: none
@@ -86,7 +80,7 @@ static void choose_answers(Experiment *e) {
             "TOKEN,AGAINST", e->answer);
 }
 
-static void open_experiment(Experiment *e, const Options *o, const char *what) {
+void open_experiment(Experiment *e, const Options *o, const char *what) {
     open_program(&e->p, o, o->models[0], WITH_TOKENIZER);
     if (!e->p.facts.has_logits)
         usage("%s has no head that gives logits, so %s means nothing for it", e->p.path, what);
@@ -96,7 +90,7 @@ static void open_experiment(Experiment *e, const Options *o, const char *what) {
     e->against = -1;
 }
 
-static void close_experiment(Experiment *e) {
+void close_experiment(Experiment *e) {
     free(e->ids.data);
     free(e->corrupted.data);
     close_program(&e->p);
@@ -110,7 +104,7 @@ static void add_token(Text *out, const Program *p, int id) {
     text_add(out, "}", 1);
 }
 
-static void add_tokens(Text *out, const Program *p, const char *name, Ids ids) {
+void add_tokens(Text *out, const Program *p, const char *name, Ids ids) {
     text_format(out, ",\n \"%s\": [", name);
     for (long i = 0; i < ids.n; i++) {
         if (i) text_add(out, ", ", 2);
@@ -124,8 +118,7 @@ static void add_number(Text *out, double x) {
     else text_format(out, "%.9g", x);
 }
 
-// An array of floats of `dims` lengths, nested.
-static const float *add_array(Text *out, const float *x, const int *lengths, int dims) {
+const float *add_array(Text *out, const float *x, const int *lengths, int dims) {
     for (int i = 0; i < lengths[0]; i++) {
         text_add(out, i ? ", " : "[", i ? 2 : 1);
         if (dims > 1) x = add_array(out, x, lengths + 1, dims - 1);
@@ -146,7 +139,7 @@ static void begin_json(Text *out, const Experiment *e) {
     add_token(out, &e->p, e->against);
 }
 
-static void print_json(Text *out) {
+void print_json(Text *out) {
     text_add(out, "}\n", 2);
     write_out(out->data, out->size);
     free(out->data);

@@ -22,7 +22,7 @@ enum {
     ROWS = LOGITS | HIDDEN | HEADS | LENS,  // verbs that only run the prompt
     WRITES = GENERATE | CHAT | BATCH,
     READS = EMBED | SIMILAR | CLASSIFY | RANK,  // verbs that read texts as a whole
-    TRIES = PATCH | ATTRIBUTE,  // experiments
+    TRIES = PATCH | ATTRIBUTE | DISSECT,  // experiments
     RUNS = WRITES | ROWS | READS | TRIES | PPL | KV | BENCH,
     PROMPT = GENERATE | ROWS | TRIES | EMBED | CLASSIFY | TOKENIZE,
     CONVERSATION = (PROMPT & ~(READS | TRIES)) | CHAT,
@@ -153,8 +153,8 @@ static const Option OPTIONS[] = {
     {FLAG, "--again", NULL, FIELD(again), .verbs = BATCH,
      .help = "make those again that another model, other options or requests gave"},
     {FLAG, "--json", NULL, FIELD(json), .verbs = KV | INFO | BENCH | GENERATE | CLASSIFY | TRIES,
-     .help = "print --kv, --info, --bench, --classify, --patch, --attribute or the lines of\n"
-             "--probs as JSON"},
+     .help = "print --kv, --info, --bench, --classify, --patch, --attribute, --parts or the\n"
+             "lines of --probs as JSON"},
     {TEXT, "--ppl", "FILE", FIELD(ppl), .selects = PPL, .verbs = PPL,
      .help = "the perplexity of a text, in windows as long as the context"},
     {FLAG, "--check", NULL, SELECT(CHECK), .help = "verify the file's checksum"},
@@ -202,6 +202,9 @@ static const Option OPTIONS[] = {
      .verbs = GROWS | ATTRIBUTE,
      .help = "what each head and each layer's network add to the logit of TOKEN after the prompt,\n"
              "or with TOKEN,AGAINST to its difference from another's"},
+    {TEXT, "--parts", "HEAD", FIELD(parts), .selects = DISSECT, .verbs = GROWS | DISSECT,
+     .help = "one head computing, such as 5.3, head 3 of layer 5, for the prompt's last token, or\n"
+             "5.3:7 for its token 7: scores, weights, with and without rope; --json has all"},
 
     {HEADING, "Besides", .help = ""},
     {TEXT, "--adapter", "FILE[:SCALE]", FIELD(adapter), .verbs = RUNS & ~KV,
@@ -210,7 +213,7 @@ static const Option OPTIONS[] = {
     {TEXT, "--off", "LIST", FIELD(off), .verbs = GENERATE | CHAT | ROWS | TRIES | PPL,
      .help = "switch attention heads off: 5.3,7.* is head 3 of layer 5 and all heads of layer 7;\n"
              "e5.3 is the encoder's, x5.3 of the attention to its text"},
-    {TEXT, "--steer", "FILE[:SCALE]", FIELD(steer), .verbs = WRITES | ROWS | PPL,
+    {TEXT, "--steer", "FILE[:SCALE]", FIELD(steer), .verbs = WRITES | ROWS | DISSECT | PPL,
      .help = "add the control vectors of a GGUF file, times SCALE (1), to the stream after layers"},
     {VERB, "--help", "[VERB]", FIELD(flag), .verbs = ANY_VERB, .also = "-h",
      .help = "this list, or its part for one verb, as in --help chat"},
@@ -449,7 +452,8 @@ static void check_options(const Options *o, const bool given[N_OPTIONS]) {
         usage("--off and --prompt-cache: give one of them; a cache does not say which heads were "
               "off when it was filled");
     if (o->json && o->verb == GENERATE && !o->probs)
-        usage("--json is for --probs, --kv, --info, --bench, --classify, --patch and --attribute");
+        usage("--json is for --probs, --kv, --info, --bench, --classify, --patch, --attribute and "
+              "--parts");
     if (o->probs && o->n_generate == 0 && o->prompt_cache)
         usage("--probs with -n 0 and --prompt-cache: give one of them; what a cache holds does not "
               "run, and so has no probabilities");

@@ -23,7 +23,7 @@ static const struct {
     {LOGITS, show_passes}, {HIDDEN, show_passes}, {HEADS, show_passes}, {LENS, show_passes},
     {PPL, perplexity},
     {EMBED, embed_texts}, {SIMILAR, similar}, {CLASSIFY, classify_texts}, {RANK, rank_lines},
-    {PATCH, patch}, {ATTRIBUTE, attribute},
+    {PATCH, patch}, {ATTRIBUTE, attribute}, {DISSECT, parts},
     {KV, kv}, {INFO, info}, {CHECK, check}, {TOKENIZE, tokenize}, {BENCH, bench},
 };
 

@@ -4,6 +4,12 @@
 
 #include "layers/attention_tiles.h"
 
+static void watch(const AttentionPass *p, const Unit *u, int r, Range seen, const float *x,
+                  bool shaped) {
+    const HeadWatch *watch = p->w->watch;
+    if (watch) watch->see(watch, p, u, r, seen, x, shaped);
+}
+
 // Row r of a unit, with the maximum and the sum that the merged row has; x [context].
 static void show_row(const AttentionPass *p, const Unit *u, const Rows *q, int r, float *x,
                      int thread) {
@@ -18,7 +24,9 @@ static void show_row(const AttentionPass *p, const Unit *u, const Rows *q, int r
         dot_keys(p, u, &tile, &one, 1, x + tile.first);
     }
     int from = seen.low / LANES * LANES, to = (seen.high / LANES + 1) * LANES;
+    watch(p, u, r, seen, x, false);
     shape_scores(p, u, r, x + from, from, to - from);
+    watch(p, u, r, seen, x, true);
     size_t merged = u->first_row + (size_t)r;
     float max = p->b.partial_max[merged], scale = 1.0f / p->b.partial_sum[merged];
     k->exp_sum(x + from, max, to - from);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine.h"
+#include "library/experiments.h"
 
 typedef struct {  // what the heads of a mixer give for the last token
     int layer, head, n_heads, width;
@@ -80,18 +80,17 @@ static const Matrix *output_of(const Layer *l, const Mix *m) {
          : l->mixer == MIXER_RGLRU ? &l->rglru.out : &l->shortconv.out;
 }
 
-// Sets a->parts to what each head adds to the mixer's output, and behind them its bias.
-static void split_output(const Attribution *a, const Matrix *o, const Mix *m) {
+void split_output(const Workspace *w, const Matrix *o, const float *mixed, int n_heads, int width,
+                  float *weights, double *parts) {
     size_t n_embd = (size_t)o->n_out;
     for (size_t r = 0; r < n_embd; r++) {
-        unpack_row(a->w, a->weights, o, (int)r);
-        for (int h = 0, i = 0; h < m->n_heads; h++) {
+        unpack_row(w, weights, o, (int)r);
+        for (int h = 0, i = 0; h < n_heads; h++) {
             double sum = 0;
-            for (int end = i + m->width; i < end; i++)
-                sum += (double)a->weights[i] * (double)m->row[i];
-            a->parts[(size_t)h * n_embd + r] = sum;
+            for (int end = i + width; i < end; i++) sum += (double)weights[i] * (double)mixed[i];
+            parts[(size_t)h * n_embd + r] = sum;
         }
-        a->parts[(size_t)m->n_heads * n_embd + r] = o->bias ? (double)o->bias[r] : 0;
+        parts[(size_t)n_heads * n_embd + r] = o->bias ? (double)o->bias[r] : 0;
     }
 }
 
@@ -104,7 +103,7 @@ static double attribute_mix(Attribution *a, const Mix *m, float *parts) {
     double *bias = a->parts + (size_t)m->n_heads * n_embd, *d = a->direction, sum = 0, of_bias = 0;
     if (!m->head && l->mixer == MIXER_ATTENTION && before->w)
         norm_row(a->w, m->row, before, m->row, m->n_heads * m->width);
-    split_output(a, output_of(l, m), m);
+    split_output(a->w, output_of(l, m), m->row, m->n_heads, m->width, a->weights, a->parts);
     if (post->w) {
         double *whole = d = a->folded;
         memcpy(whole, bias, n_embd * sizeof *whole);

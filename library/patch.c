@@ -27,6 +27,7 @@ typedef struct {
     Sequence *corrupted, *runs[MOST_RUNS];  // runs: its forks, made as they are needed
     int n_heads;           // of a layer of the results, the most that any has
     int first;             // position where the texts begin to differ
+    int from_layer, to_layer, from, to;  // layers and positions that are patched: to is behind
     bool whole;            // runs begin at position 0: a state or a window forgets
     float *streams, *clean_streams;  // [n_layers][n][n_embd], what came into layers; clean_streams:
                                      // NULL unless layers are patched
@@ -247,7 +248,7 @@ static int positions_of_pass(const Patch *p, int last) {
 static int run_positions(Patch *p, int last, int n_positions, float *results, Error *err) {
     int fit = p->w->chunk / (p->what->n - begin(p, last));
     fit = fit < MOST_RUNS ? fit : MOST_RUNS;
-    for (int layer = 0; layer < p->w->model->n_layers; layer++)
+    for (int layer = p->from_layer; layer < p->to_layer; layer++)
         for (int h = 0, n = patched(p, layer), some; h < n; h += some) {
             some = n - h < fit || n_positions > 1 ? n - h : fit;
             p->cut = (Cut){layer, first_layer(p->w->model, layer), last, n_positions, h, some};
@@ -258,22 +259,24 @@ static int run_positions(Patch *p, int last, int n_positions, float *results, Er
 
 // Where the texts are still alike, nothing that is patched differs.
 static void fill_results(Patch *p, float *results) {
-    for (int layer = 0; layer < p->w->model->n_layers; layer++)
+    for (int layer = p->from_layer; layer < p->to_layer; layer++)
         for (int h = 0; h < p->n_heads; h++)
-            for (int pos = 0; pos < p->what->n; pos++)
+            for (int pos = p->from; pos < p->to; pos++)
                 *result(p, results, layer, h, pos) =
                     h < patched(p, layer) ? (float)p->base : NAN;
 }
 
 static int run_all(Patch *p, float *results, Error *err) {
     const heads_patching *what = p->what;
-    const Model *m = p->w->model;
     if (run_texts(p, err)) return -1;
     fill_results(p, results);
-    while (p->first < what->n && what->clean[p->first] == what->corrupted[p->first]) p->first++;
+    p->first = p->from;
+    for (int i = 0; i < what->n && what->clean[i] == what->corrupted[i]; i++)
+        if (p->first <= i) p->first = i + 1;
     p->whole = inspect_forgets(p->w);
-    for (int i = 0; i < m->n_layers; i++) p->total += (long)patched(p, i) * (what->n - p->first);
-    for (int last = what->n - 1, n; last >= p->first; last -= n) {
+    for (int i = p->from_layer; i < p->to_layer && p->first < p->to; i++)
+        p->total += (long)patched(p, i) * (p->to - p->first);
+    for (int last = p->to - 1, n; last >= p->first; last -= n) {
         n = positions_of_pass(p, last);
         if (run_positions(p, last, n, results, err)) return -1;
     }
@@ -281,6 +284,11 @@ static int run_all(Patch *p, float *results, Error *err) {
 }
 
 // ---- the call ----
+
+static int check_part(const char *name, int from, int n, int all, Error *err) {
+    if (from >= 0 && n >= 0 && from < all && n <= all - from) return 0;
+    return fail(err, "%d %s from %d on: there are 0..%d", n, name, from, all - 1);
+}
 
 static int check_patching(const Model *m, const heads_patching *what, const float *results,
                           Error *err) {
@@ -301,7 +309,8 @@ static int check_patching(const Model *m, const heads_patching *what, const floa
         what->against >= m->vocab_size)
         return fail(err, "answer is %d and against %d, the vocabulary has 0..%d", what->answer,
                     what->against, m->vocab_size - 1);
-    return 0;
+    if (check_part("layers", what->from_layer, what->n_layers, m->n_layers, err)) return -1;
+    return check_part("positions", what->from_position, what->n_positions, what->n, err);
 }
 
 static int allocate_patch(Patch *p, Error *err) {
@@ -338,7 +347,10 @@ int heads_patch(const Model *m, const WorkspaceOptions *options, const heads_pat
     o.context = what->n;
     o.logit_rows = MOST_RUNS;
     o.hidden = false;
-    Patch p = {.what = what, .n_heads = what->layers ? 1 : heads_model_heads(m)};
+    Patch p = {.what = what, .n_heads = what->layers ? 1 : heads_model_heads(m),
+               .from_layer = what->from_layer, .from = what->from_position,
+               .to_layer = what->n_layers ? what->from_layer + what->n_layers : m->n_layers,
+               .to = what->n_positions ? what->from_position + what->n_positions : what->n};
     p.w = heads_workspace_new(m, &o, err);
     int failed = !p.w || allocate_patch(&p, err) || run_all(&p, results, err);
     if (!failed && metrics) metrics[0] = p.clean, metrics[1] = p.base;

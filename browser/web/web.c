@@ -1,6 +1,12 @@
 // What JavaScript needs beside heads.h: rows of attention and of the lens. C cannot call its
 // functions, so a pass leaves the rows in memory: each a heads_attention_row, with its weights, or
 // the logits of head -1, behind it. What JavaScript reads: kept.words, .used, .room, .full.
+//
+// All of heads.h is exported, experiments too; members of their structs have 4 bytes each.
+// heads_patch without a function for progress: a page asks for some layers and positions at a time
+// (n_layers, n_positions), and draws them. heads_dissect gives a block that heads_free frees:
+// heads_head_parts, 13 numbers, two heads_scoring of 5 pointers and a number, then 7 pointers.
+// heads_sequence_steer(s, layer, vector, scale, error) takes effect for tokens to come.
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>

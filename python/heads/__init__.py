@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ._batch import Completion
     from ._adapters import Adapter
     from ._classes import Label, Ranked
-    from ._experiments import Attribution
+    from ._experiments import Attribution, HeadParts
     from ._export import export
     from ._native import ContextError, FileError, HeadsError, InputError
     from ._steering import Steering
@@ -32,6 +32,7 @@ _HOMES = {
     "Completion": "_batch",
     "ContextError": "_native",
     "FileError": "_native",
+    "HeadParts": "_experiments",
     "HeadsError": "_native",
     "InputError": "_native",
     "Label": "_classes",
@@ -48,6 +49,7 @@ __all__ = [
     "Completion",
     "ContextError",
     "FileError",
+    "HeadParts",
     "HeadsError",
     "InputError",
     "Label",

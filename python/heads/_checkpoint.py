@@ -156,6 +156,13 @@ class Checkpoint:
         context = arguments.default_or_whole("context", context)
         return WorkspaceOptions(context=context, k_type=k_type, v_type=v_type)
 
+    def _options_beside(self, context: int | None, opened: Opened) -> WorkspaceOptions:
+        """Of a workspace for one call, which has the threads and kernels of the model's own."""
+        options = self._workspace_options(context)
+        options.threads_of = opened.workspace.pointer
+        options.isa = calls.workspace_isa(opened.workspace)
+        return options
+
     def close(self) -> None:
         """Frees the model, when the passes and calls of other threads have ended. It, its sessions
         and its streams raise HeadsError from then on."""

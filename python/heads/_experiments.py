@@ -1,15 +1,18 @@
-"""What carries an answer: activation patching, by the library."""
+"""What carries an answer, by the library: patching, attribution, and one head's parts."""
 
 from __future__ import annotations
 
-from ctypes import byref, c_double
+from ctypes import byref, c_double, c_void_p, cast
 from dataclasses import dataclass
+from typing import Optional
 
 import numpy as np
 
 from . import _arguments as arguments
 from ._arguments import Floats, Prompt
-from ._native import FLOATS, InputError, Parts, Patching, Progress, apart, calls, int_array
+from . import _steering as steering
+from ._native import FLOATS, Dissection, InputError, Parts, Patching, Progress, Scoring, apart
+from ._native import calls, int_array
 
 METRICS = ("difference", "log_probability", "kl")
 
@@ -30,6 +33,51 @@ class Attribution:
 
     def __repr__(self) -> str:
         return f"<heads.Attribution: {self.total:.4f} of {self.heads.shape} heads>"
+
+
+@dataclass(repr=False)
+class Scores:
+    """How a head weighs the n tokens that it sees: its query q, float32 [dim], and their keys k,
+    [n][dim], as they are multiplied; products, scale q . k; scores, after softcap and biases;
+    weights, after the softmax; and the weight of the layer's sink, 0 if it has none."""
+
+    q: Floats
+    k: Floats
+    products: Floats
+    scores: Floats
+    weights: Floats
+    sink: float
+
+
+@dataclass(repr=False)
+class HeadParts:
+    """One head computing, for one token. It sees n positions from `first` on and reads kv_head of
+    kv_layer, which the query heads `sharing` read too. turned: how it weighs them; plain: the same
+    without rope in this layer, which turns n_rope numbers from number `rope` on. v, float32
+    [n][v_dim]; mix, [v_dim], their sum by weights; mixed, the same after a gate; out, [n_embd],
+    what that adds to the output matrix's result. Of latent attention (MLA) also latents [n][rank],
+    from which k and v are expanded, q_latent and mix_latent [rank]; else None."""
+
+    first: int
+    kv_layer: int
+    kv_head: int
+    sharing: range
+    rope: int
+    n_rope: int
+    scale: float
+    turned: Scores
+    plain: Scores
+    v: Floats
+    mix: Floats
+    mixed: Floats
+    out: Floats
+    latents: Optional[Floats] = None
+    q_latent: Optional[Floats] = None
+    mix_latent: Optional[Floats] = None
+
+    def __repr__(self) -> str:
+        seen = f"{self.first}..{self.first + len(self.v) - 1}"
+        return f"<heads.HeadParts: positions {seen}, {self.v.shape[1]} numbers>"
 
 
 def one_id(model, name: str, value: int | str | None) -> int:
@@ -93,10 +141,8 @@ def patch(
         None if off is None else arguments.c_string("off", off) or None,
         Progress(step),
     )
-    options = model._workspace_options(n)
     with model._turn() as opened:
-        options.threads_of = opened.workspace.pointer
-        options.isa = calls.workspace_isa(opened.workspace)
+        options = model._options_beside(n, opened)
         pointer = results.ctypes.data_as(FLOATS)
         given = opened.model, byref(options), byref(asked), pointer, metrics
         apart(calls.patch, *given, stop=lambda: stopped.append(True))
@@ -108,15 +154,10 @@ def attribute(
 ) -> Attribution:
     n_layers = model.shape.n_layers
     heads = np.empty((n_layers, calls.model_heads(model._handles.model)), np.float32)
-    ffn, parts, options = (
-        np.empty(n_layers, np.float32),
-        Parts(),
-        model._workspace_options(len(ids)),
-    )
+    ffn, parts = np.empty(n_layers, np.float32), Parts()
     tokens = one_id(model, "answer", answer), one_id(model, "against", against)
     with model._turn() as opened:
-        options.threads_of = opened.workspace.pointer
-        options.isa = calls.workspace_isa(opened.workspace)
+        options = model._options_beside(len(ids), opened)
         calls.attribute(
             opened.model,
             byref(options),
@@ -130,6 +171,53 @@ def attribute(
             byref(parts),
         )
     return Attribution(heads, ffn, parts.embedding, parts.rest, parts.total, parts.logit)
+
+
+def parts(
+    model, ids: list[int], layer: int, head: int, position: int | None, off: str | None, steer
+) -> HeadParts:
+    layer = arguments.whole("layer", layer, 0, model.shape.n_layers - 1)
+    at = len(ids) - 1
+    position = at if position is None else arguments.whole("position", position, 0, at)
+    head = arguments.whole("head", head, 0)
+    steers = steering.steers(steer, model.shape)
+    heads = None if off is None else arguments.c_string("off", off) or None
+    asked = Dissection(int_array(ids), len(ids), layer, head, position, heads, steers, len(steers))
+    with model._turn() as opened:
+        options = model._options_beside(len(ids), opened)
+        made = calls.dissect(opened.model, byref(options), byref(asked))
+    try:
+        return _copied(made.contents)
+    finally:
+        calls.free(cast(made, c_void_p))
+
+
+def _copied(p) -> HeadParts:
+    def floats(pointer, *shape: int) -> Optional[Floats]:
+        return np.ctypeslib.as_array(pointer, shape).copy() if pointer else None
+
+    def scores(s: Scoring) -> Scores:
+        rows = (floats(getattr(s, name), p.n) for name in ("products", "scores", "weights"))
+        return Scores(floats(s.q, p.dim), floats(s.k, p.n, p.dim), *rows, s.sink)
+
+    return HeadParts(
+        p.first,
+        p.kv_layer,
+        p.kv_head,
+        range(p.sharing, p.sharing + p.n_sharing),
+        p.rope,
+        p.n_rope,
+        p.scale,
+        scores(p.turned),
+        scores(p.plain),
+        floats(p.v, p.n, p.v_dim),
+        floats(p.mix, p.v_dim),
+        floats(p.mixed, p.v_dim),
+        floats(p.out, p.n_embd),
+        floats(p.latents, p.n, p.rank),
+        floats(p.q_latent, p.rank),
+        floats(p.mix_latent, p.rank),
+    )
 
 
 def _bar(progress: bool):

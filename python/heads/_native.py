@@ -16,7 +16,7 @@ from ctypes import c_int, c_int64, c_long, c_size_t, c_uint32, c_uint64, c_void_
 from pathlib import Path
 from typing import Callable, Iterator, NoReturn
 
-ABI = 13  # of heads.h that these declarations were written for
+ABI = 14  # of heads.h that these declarations were written for
 
 
 class HeadsError(RuntimeError):
@@ -328,6 +328,39 @@ class Patching(Structure):
         ("off", c_char_p),
         ("progress", Progress),
         ("context", c_void_p),
+        *((name, c_int) for name in ("from_layer", "n_layers", "from_position", "n_positions")),
+    ]
+
+
+class Dissection(Structure):
+    _fields_ = [
+        ("ids", POINTER(c_int)),
+        ("n", c_int),
+        ("layer", c_int),
+        ("head", c_int),
+        ("position", c_int),
+        ("off", c_char_p),
+        ("steers", POINTER(Steer)),
+        ("n_steers", c_int),
+    ]
+
+
+class Scoring(Structure):
+    _fields_ = [
+        *((name, POINTER(c_float)) for name in ("q", "k", "products", "scores", "weights")),
+        ("sink", c_float),
+    ]
+
+
+class HeadParts(Structure):
+    _fields_ = [
+        *((name, c_int) for name in ("first", "n", "kv_layer", "kv_head", "sharing", "n_sharing")),
+        *((name, c_int) for name in ("dim", "v_dim", "n_embd", "rank", "rope", "n_rope")),
+        ("scale", c_float),
+        ("turned", Scoring),
+        ("plain", Scoring),
+        *((name, POINTER(c_float)) for name in ("v", "mix", "mixed", "out")),
+        *((name, POINTER(c_float)) for name in ("latents", "q_latent", "mix_latent")),
     ]
 
 
@@ -451,6 +484,10 @@ CALLS = {
             POINTER(c_double),
             InputError,
         ),
+    ),
+    "dissect": (
+        POINTER(HeadParts),
+        (c_void_p, POINTER(WorkspaceOptions), POINTER(Dissection), InputError),
     ),
     "likeliest": (c_int, (c_void_p, FLOATS, POINTER(LikelyToken), c_int)),
     "sampler_defaults": (SamplerOptions, (c_int,)),

@@ -37,10 +37,9 @@ def read_out(
             for text, (ids, bounds) in zip(texts, arrays)
         )
     )
-    options = model._workspace_options(None)
     with model._turn() as opened:
-        options.chunk, options.isa = model.chunk, calls.workspace_isa(opened.workspace)
-        options.threads_of = opened.workspace.pointer
+        options = model._options_beside(None, opened)
+        options.chunk = model.chunk
         data = room.ctypes.data_as(FLOATS)
         call(opened.model, byref(options), array, len(array), data)
 

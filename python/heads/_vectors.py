@@ -115,12 +115,10 @@ def weights(model: Checkpoint, texts: Sequence[Reading]) -> list[dict[int, float
     if not model.shape.encoder:
         raise InputError("sparse: this model is no encoder with a head for masked words")
     longest = max((len(text.ids) for text in texts), default=1)
-    options = model._workspace_options(longest)
-    options.chunk = options.logit_rows = longest
     found = []
     with model._turn() as opened:
-        options.isa = calls.workspace_isa(opened.workspace)
-        options.threads_of = opened.workspace.pointer
+        options = model._options_beside(longest, opened)
+        options.chunk = options.logit_rows = longest
         workspace = calls.workspace_new(opened.model, byref(options))
         workspace = Handle(workspace, calls.workspace_free, opened.workspace)
         calls.workspace_adapter(workspace, *opened.adapted)

@@ -25,7 +25,7 @@ from ._arguments import Failed, Floats, Prompt
 from ._attention import Attention, attention
 from ._batch import ScoreJob
 from ._classes import Label, Ranked
-from ._experiments import Attribution
+from ._experiments import Attribution, HeadParts
 from ._native import InputError, KvPlan, calls
 from ._public import own
 from ._reading import Pair
@@ -286,6 +286,22 @@ class Model(Writer):
         --attribute. Errors: models whose logits are no such sum, such as post-norm ones."""
         self._must_have_one_text("attribution")
         return experiments.attribute(self, self._ids("text", text), answer, against, off)
+
+    def parts(
+        self,
+        text: Prompt,
+        layer: int,
+        head: int,
+        position: int | None = None,
+        off: str | None = None,
+        steer: Steering | None = None,
+    ) -> HeadParts:
+        """What one attention head computes for one token of a text, or of ids (none: the last):
+        query, keys, products, scores, weights, values, their mix, and what that adds to the output
+        matrix's result; with rope and without. See HeadParts; off, steer: as in session; as ./run
+        --parts. Errors: an encoder-decoder, no such head, a layer without attention."""
+        ids = self._ids("text", text)
+        return experiments.parts(self, ids, layer, head, position, off, steer)
 
     # ---- vectors and classes of texts ----
 

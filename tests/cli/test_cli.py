@@ -62,7 +62,7 @@ USAGE = [
     (["MODEL", "--kv", "-n", "5"], "-n means nothing for --kv"),
     (
         ["MODEL", "--json"],
-        "--json is for --probs, --kv, --info, --bench, --classify, --patch and --attribute",
+        "--json is for --probs, --kv, --info, --bench, --classify, --patch, --attribute and --parts",
     ),
     (["MODEL", "--bench", "-p", "x"], "-p means nothing for --bench"),
     (["MODEL", "--bench", "-n", "5"], "-n means nothing for --bench"),

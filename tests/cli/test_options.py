@@ -19,6 +19,7 @@ VERBS = {  # what asks for it, and its name in sentences
     "--lens": ["--lens", "FILE.json"],
     "--patch": ["--patch", "TEXT", "-p", "text"],
     "--attribute": ["--attribute", "TOKEN", "-p", "text"],
+    "--parts": ["--parts", "0.0", "-p", "text"],
     "--ppl": ["--ppl", "FILE"],
     "--embed": ["--embed", "-p", "text"],
     "--similar": ["--similar", "QUERY", "-f", "FILE"],
@@ -31,7 +32,7 @@ VERBS = {  # what asks for it, and its name in sentences
     "--tokenize": ["--tokenize"],
 }
 ROWS = "--logits --hidden --heads --lens"
-TRIES = "--patch --attribute"
+TRIES = "--patch --attribute --parts"
 WRITES = "generation --chat --batch"
 READS = "--embed --similar --classify --rank"
 RUNS = f"{WRITES} {ROWS} {TRIES} --ppl {READS} --kv --bench"

@@ -121,6 +121,8 @@ class World:
                 x: self.address(self.ints(5, i)) for i, x in enumerate(("clean", "corrupted"), 6)
             }
             given = {**texts, "n": 2, "answer": 5, "against": 6}
+        elif name == "heads_dissection":
+            given = {"ids": self.address(self.ints(5, 6)), "n": 2}
         elif name == "heads_workspace_options":
             given = {"n_threads": 1}
         for member, value in {**given, **members}.items():

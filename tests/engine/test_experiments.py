@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import json
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ import export
 import heads
 from heads._native import (
     Enter,
+    Look,
     Mixed,
+    Patching,
     Probe,
     TakeInput,
     TakeMixed,
@@ -194,6 +197,25 @@ def test_patching_has_the_bits_of_whole_runs(name, of, exported):
         assert again.tobytes() == found.tobytes()
 
 
+def test_a_part_of_the_map(stories):
+    """As a page asks for it, which draws while it computes; no more of the results is written."""
+    clean, corrupted = (CLEAN, [3, 17, 9, 9, 21, 8, 17, 31])
+    with heads.Model(stories) as model:
+        want = model.patch(clean, corrupted, 5, 7, of="layers")
+        found = np.full_like(want, 9)
+        for part in ((1, 2, 4, 3), (3, 0, 7, 0), (0, 1, 0, 8)):
+            asked = Patching(int_array(clean), int_array(corrupted), 8, 1, 0, 5, 7, None)
+            asked.from_layer, asked.n_layers, asked.from_position, asked.n_positions = part
+            pointer = found.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+            calls.patch(model._handles.model, None, byref(asked), pointer, None)
+        mark = np.zeros(want.shape, bool)
+        mark[1:3, 4:7] = mark[3:, 7:] = mark[0] = True
+        assert np.array_equal(found[mark], want[mark]) and (found[~mark] == 9).all()
+        asked.from_layer = 5
+        with pytest.raises(heads.InputError, match=r"1 layers from 5 on: there are 0..3"):
+            calls.patch(model._handles.model, None, byref(asked), pointer, None)
+
+
 def test_metrics_and_heads_off(stories):
     clean, corrupted = "The girl was happy.", "The boy was happy."
     with heads.Model(stories) as model:
@@ -303,6 +325,145 @@ def test_logits_that_are_no_sum(name, says, exported):
         model.attribute(IDS, 5)
 
 
+# ---- one head ----
+
+# What their attention has: all heads' own keys, shared ones, a latent, a window, softcap, sinks,
+# ALiBi, rope of some numbers, norms of q and k, also after rope, another layer's keys, a gate, a
+# norm of all heads, temperatures of queries, a nested layer.
+DISSECTED = {
+    "gpt2": 1,
+    "llama": 1,
+    "deepseek_v2": 1,
+    "deepseek_v3": 1,
+    "gemma2": 1,
+    "gpt_oss": 1,
+    "bloom": 1,
+    "gpt_neox": 1,
+    "gemma3": 0,
+    "hunyuan": 1,
+    "gemma4": -1,
+    "qwen3_next": -1,
+    "bitnet": 0,
+    "llama4": 1,
+    "zamba2": -1,
+}
+
+
+@pytest.mark.parametrize("name", DISSECTED)
+def test_a_heads_parts_are_the_passes_own(name, tmp_path):
+    """Bit by bit where a probe sees them; the rest follows from one another."""
+    path, ids, rows, mixed = in_f32(name, tmp_path), IDS * 3, {}, {}
+    at, rng = len(IDS) * 2 + 3, np.random.default_rng(len(name))
+
+    def look(_, given, __):
+        x = given[0]
+        rows[x.layer, x.head, x.position] = (np.array(x.weights[: x.n], "<f4"), x.first, x.sink)
+
+    def note(_, given):
+        if given[0].head == 0:
+            mixed[given[0].layer] = rows_of(given[0])[at].copy()
+
+    with passes(path) as run:
+        run(ids, attention=Look(look), mixed=TakeMixed(note))
+    layer = sorted({key[0] for key in rows})[DISSECTED[name]]
+    head = int(rng.integers(len(mixed[layer])))
+    with heads.Model(path, kv="f32") as model, passes(path) as run:
+        p = heads.Model(path).parts(ids, layer, head, at)
+        weights, first, sink = rows[layer, head, at]
+        assert p.turned.weights.tobytes() == weights.tobytes() and p.first == first
+        assert p.turned.sink == np.float32(sink)
+        assert p.mixed.tobytes() == mixed[layer][head].tobytes()
+        p = model.parts(ids, layer, head, at)
+        assert head in p.sharing and p.kv_layer <= layer
+        for s in (p.turned, p.plain):
+            close(s.k @ s.q * p.scale, s.products)
+            top = max(s.scores.max(), -1e9)
+            exact = np.exp(s.scores - top) * s.weights[s.scores.argmax()]
+            close(exact, s.weights)
+            assert s.weights.sum() + s.sink == pytest.approx(1, abs=1e-5)
+        close(p.turned.weights @ p.v, p.mix)
+        turned = slice(p.rope, p.rope + p.n_rope)
+        still = np.delete(np.arange(len(p.turned.q)), np.arange(len(p.turned.q))[turned])
+        if name != "hunyuan":  # which norms after rope
+            close(p.turned.q[still], p.plain.q[still])
+        assert (p.n_rope > 0) == (p.plain.q.tobytes() != p.turned.q.tobytes())
+        if not first:  # a turn by an angle of 0
+            close(p.turned.k[0], p.plain.k[0])
+        for s, x in ((p.turned, p.plain), (p.plain, p.turned)):
+            norms = [np.square(y[turned]).sum() for y in (s.q, x.q)]
+            assert norms[0] == pytest.approx(norms[1], rel=0.5 if name == "hunyuan" else 1e-4)
+        assert p.latents is None or p.q_latent @ p.mix_latent == pytest.approx(
+            (p.turned.weights @ p.latents) @ p.q_latent, rel=1e-3, abs=1e-4
+        )
+        if p.mix.tobytes() != p.mixed.tobytes():  # a latent's, or a gate
+            assert p.latents is not None or name in ("qwen3_next",)
+        off = model.parts(ids, layer, head, at, off=f"{layer}.{head}")
+        assert not off.mixed.any() and not off.out.any() and np.array_equal(off.mix, p.mix)
+
+
+def close(found, want) -> None:
+    assert np.abs(found - want).max(initial=0) <= 1e-4 * max(1, np.abs(want).max(initial=0))
+
+
+def in_f32(name: str, folder) -> Path:
+    path = folder / f"{name}.bin"
+    assert export.main([str(GOLDEN / name), str(path), "--dtype", "f32"]) == 0
+    return path
+
+
+@pytest.mark.parametrize("name", ["gpt_neox", "falcon"])
+def test_what_a_head_adds_is_gone_when_it_is_off(name, tmp_path):
+    """The network of these layers has the same input as attention, and so knows nothing of it."""
+    path, kept = in_f32(name, tmp_path), {}
+
+    def keep(_, given):
+        kept[given[0].layer] = ctypes_rows(given[0])[-1].copy()
+        return given[0].layer
+
+    with passes(path) as run, heads.Model(path) as model:
+        run(IDS, enter=Enter(keep))
+        whole = kept[1]
+        for head in (0, 2):
+            run(IDS, b"0.%d" % head, enter=Enter(keep))
+            close(model.parts(IDS, 0, head).out, whole - kept[1])
+
+
+def test_parts_of_what_is_steered(tmp_path):
+    """The stream less itself leaves nothing for the next layer."""
+    path, kept = in_f32("llama", tmp_path), {}
+
+    def keep(_, given):
+        kept[given[0].layer] = ctypes_rows(given[0])[-1].copy()
+        return given[0].layer
+
+    with passes(path) as run, heads.Model(path) as model:
+        run(IDS, enter=Enter(keep))
+        found = model.parts(IDS, 1, 0, steer=heads.Steering({0: -kept[1]}))
+        assert model.parts(IDS, 1, 0).turned.q.any() and not found.turned.q.any()
+
+
+@pytest.mark.parametrize(
+    "given, says",
+    [
+        (([], 0, 0), "the prompt is empty"),
+        (([3], 9, 0), "layer: expected a whole number from 0 to 3, found 9"),
+        (([3], 0, 9), r"head 9: layer 0 has 0..\d"),
+        (([3], 0, 0, 1), "position: expected a whole number from 0 to 0, found 1"),
+        (([3], 0, 0, 0, "9.0"), "there are layers 0..3"),
+        (([3], 0, 0, 0, None, 3), "steer: expected a heads.Steering"),
+    ],
+)
+def test_heads_that_are_not_there(given, says, stories):
+    with heads.Model(stories) as model, pytest.raises(heads.InputError, match=says):
+        model.parts(*given)
+
+
+def test_a_layer_without_attention(exported):
+    with heads.Model(exported("mamba2")) as model:
+        with pytest.raises(heads.InputError, match="layer 1 has no attention: Mamba-2"):
+            model.parts([3], 1, 0)
+
+
 # ---- the command line ----
 
 
@@ -331,6 +492,42 @@ def test_the_command_line_has_the_modules_numbers(run, stories):
         assert shown.startswith('logit of " She": ') and "  embedding  " in shown
 
 
+def test_the_command_line_has_a_heads_parts(run, stories, exported, tmp_path):
+    text = "The girl was happy."
+    with heads.Model(stories) as model:
+        p = model.parts(text, 2, 1, 3, off="1.0")
+        args = (stories, "-p", text, "--parts", "2.1:3", "--off", "1.0")
+        said = json.loads(run(*args, "--json").stdout)
+        same_parts(said, p)
+        assert [t["text"] for t in said["tokens"]][1:3] == ["The", " girl"]
+        shown = run(*args).stdout.decode().splitlines()
+        assert shown[0].startswith('head 2.1 at position 3, " was": KV head 0 of layer 2, which')
+        assert len(shown) == 2 + 4 + 1 and f"{p.turned.weights.max():.4f}" in shown[2]
+    steer = heads.Steering({0: np.ones(48)})
+    steer.save(tmp_path / "v.gguf")
+    for name in ("deepseek_v2", "gpt_oss"):
+        args = (exported(name), "--tokens", "3 17 9", "--parts", "1.2")
+        with heads.Model(exported(name)) as model:
+            given = {}
+            if model.shape.n_embd == 48:
+                given, args = {"steer": steer}, (*args, "--steer", tmp_path / "v.gguf")
+            p = model.parts([3, 17, 9], 1, 2, **given)
+        same_parts(json.loads(run(*args, "--json").stdout), p)
+        assert ("\nsink " in run(*args).stdout.decode()) == (name == "gpt_oss")
+
+
+def same_parts(said: dict, p) -> None:
+    """Bit by bit: nine digits name a float."""
+    for name in ("v", "mix", "mixed", "out", "latents", "q_latent", "mix_latent"):
+        if getattr(p, name) is not None:
+            assert np.array_equal(np.array(said[name], "<f4"), getattr(p, name))
+    for of in ("turned", "plain"):
+        for name in ("q", "k", "products", "scores", "weights"):
+            assert np.array_equal(np.array(said[of][name], "<f4"), getattr(getattr(p, of), name))
+    assert said["sharing"] == [p.sharing.start, p.sharing.stop - 1]
+    assert (said["first"], said["kv_layer"]) == (p.first, p.kv_layer)
+
+
 @pytest.mark.parametrize(
     "args, says",
     [
@@ -343,6 +540,9 @@ def test_the_command_line_has_the_modules_numbers(run, stories):
         (["-p", "One", "--patch", "Two", "--answer", " She"], "wants --answer TOKEN,AGAINST"),
         (["-p", "One", "--attribute", "no such token"], 'wants a token, found "no such token"'),
         (["--patch", "Two"], "--patch needs a prompt"),
+        (["-p", "One", "--parts", "2"], "--parts wants LAYER.HEAD or LAYER.HEAD:POSITION, such as"),
+        (["-p", "One", "--parts", "2.1:"], 'found "2.1:"'),
+        (["-p", "One", "--parts", "2.-1"], 'found "2.-1"'),
     ],
 )
 def test_wrong_experiments(args, says, run, stories):
