@@ -93,6 +93,6 @@ $("cache").addEventListener("click", (event) => {
   const j = Math.floor((event.offsetX / $("cache").clientWidth) * slots);
   if (j >= 0 && j < data.tokens.length && heads.length) pick_token(j);
 });
-follow(["row"], () => { if (!running) draw_cache(); });
-after_pass.push(read_cache);
+follow(["row"], () => { if (!running && state.step === "inside") draw_cache(); });
+for_steps(["inside"], read_cache);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw_cache);

@@ -62,6 +62,39 @@ class Looking extends Engine {
       return { layer, likeliest: this.likeliest(logits, k), rank: logits.reduce(above, 1) };
     });
   }
+  // The logits after ids without these heads, in a sequence of its own.
+  after(ids, off) {
+    this.aside ??= { sequence: this.sequence(), off: "" };
+    if (this.aside.off !== off) {
+      this.rewind(this.aside.sequence, 0);
+      this.off(this.aside.sequence, this.aside.off = off);
+    }
+    return this.look(this.aside.sequence, ids, ids.length, {}).logits;
+  }
+  // What adds to the logit of `answer` after ids (-1: the likeliest), less that of `against` (-1:
+  // less nothing): heads [n_layers][n_heads] and more; or why it is no sum. And the k likeliest.
+  way(ids, { answer, against, off }, k) {
+    const { n_layers } = this.shape, n_heads = this.c.heads_model_heads(this.model);
+    const likeliest = this.likeliest(this.after(ids, off), k);
+    const ffn = this.take(4 * n_layers), heads = this.take(4 * n_layers * n_heads);
+    const parts = this.take(32), found = { likeliest, answer, against, n_heads };
+    if (answer < 0) found.answer = likeliest[0].id;
+    try {
+      this.call(-1, "heads_attribute", this.model, this.options_here(), this.ints(ids), ids.length,
+        found.answer, against, this.text(off)[0], heads, ffn, parts);
+    } catch (error) {
+      if (error.code !== "refused") throw error;
+      return { ...found, refused: error.message };
+    }
+    const [embedding, rest, total, logit] = this.memory(Float64Array, parts, 4);
+    return { ...found, embedding, rest, total, logit, ffn: this.memory(Float32Array, ffn, n_layers).slice(),
+      heads: this.memory(Float32Array, heads, n_layers * n_heads).slice() };
+  }
+  options_here() {  // those of a call that makes a workspace, on this one's threads
+    const options = this.options();
+    this.memory(Uint32Array, options, 8)[7] = this.workspace;
+    return options;
+  }
   // For each list of heads the losses of ids[1..] without these, in nats: they run side by side.
   losses(ids, lists) {
     const n = ids.length - 1, tokens = this.ints(ids);

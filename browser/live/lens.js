@@ -1,6 +1,19 @@
 // What each layer would say after the chosen token.
 "use strict";
 
+// Marks a layer's row, and goes there.
+let chosen_layer = -1;
+function mark_layer() {
+  [...$("lens").tBodies[0].rows].forEach((row, l) =>
+    row.classList.toggle("chosen", l === chosen_layer));
+}
+
+function show_layer(layer) {
+  chosen_layer = layer;
+  mark_layer();
+  $("lens-title").scrollIntoView({ block: "center" });
+}
+
 const GUESSES = 4;
 const SMALL = 2e7;  // bytes of weights with which nothing waits for the lens
 
@@ -19,6 +32,7 @@ async function read_lens(row) {
         element("th", { scope: "row" }, String(layer)),
         element("td", {}, ...likeliest.map((one) => guess(tokens.shift(), one.probability))),
         element("td", {}, rank === 1 ? "first" : String(rank)))));
+    mark_layer();
   };
 }
 
@@ -29,9 +43,10 @@ function guess(token, probability) {
   return made;
 }
 
-const show_lens = (reading) => reading.then((show_read) => show_read()).catch(fail);
-follow(["row"], () => { if (!running) show_lens(read_lens(state.row)); });
-after_pass.push(async () => {
+follow(["row"], () => {
+  if (!running && state.step === "inside") show_read(read_lens(state.row));
+});
+for_steps(["inside"], async () => {
   const reading = read_lens(row_after_pass());
-  return think.model.shape.weight_bytes < SMALL ? reading : () => show_lens(reading);
+  return think.model.shape.weight_bytes < SMALL ? reading : () => show_read(reading);
 });

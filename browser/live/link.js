@@ -1,5 +1,6 @@
 // A state as a link: #m=MODEL&p=PROMPT&t=IDS after it&s=SEED&off=HEADS and the sampler's options;
-// n=N takes N tokens more.
+// n=N takes N tokens more; step=STEP, head=L.H and row=I are what is open, answer=ID and against=ID
+// what the picture explains.
 "use strict";
 
 const FIRST = "p=Once upon a time, there was a";  // of a page without a link
@@ -12,6 +13,8 @@ function link_hash() {
   link.set("s", think.seed);
   for (const [name, option] of Object.entries(NUMBERS)) link.set(name, think.sampling[option]);
   if (think.off.size) link.set("off", off_list());
+  for (const name of ["answer", "against"]) if (think[name] !== null) link.set(name, think[name]);
+  if (state.step !== "text") link.set("step", state.step);
   if (state.head) link.set("head", key_of(state.head));
   if (state.row < data.tokens.length - 1) link.set("row", state.row);
   return "#" + link;
@@ -54,6 +57,10 @@ async function follow_hash(newest) {
     }
     think.seed = number_of(link, "s", 1, (seed) => Number.isSafeInteger(seed) && seed >= 0);
     show_sliders();
+    const is_token = (id) => id === null || (Number.isSafeInteger(id) && id >= 0 &&
+      id < think.model.shape.vocab_size);
+    for (const key of ["answer", "against"]) think[key] = number_of(link, key, null, is_token);
+    show({ step: STEPS_DOWN.includes(link.get("step")) ? link.get("step") : "text" });
     Object.assign(think, { prompt: link.get("p") ?? "", ended: "",
       taken: number_of(link, "t", [], (ids) => ids.every(Number.isSafeInteger), ids_of) });
     set_text(think.prompt);

@@ -45,7 +45,7 @@ grid.addEventListener("keydown", (event) => {
   toggle_head(event.target.head);
 });
 $("switch").addEventListener("click", () => toggle_head(state.head));
-$("all-on").addEventListener("click", () => { set_off([]); $("measure").focus(); });
+$("all-on").addEventListener("click", () => { set_off([]); $("source").focus(); });
 follow(["head"], show_switch);
 
 // ---- which heads matter here ----

@@ -70,7 +70,7 @@ const empty_heads = ({ n_heads, n_kv_heads, sinks }) =>
 // What the views know of a model before its first token.
 function empty_data(model, layers) {
   return { model, tokens: [], layers: layers.map((facts) => ({
-    layer: facts.number, mixer: facts.mixer, facts,
+    layer: facts.number, mixer: facts.mixer, facts, network: facts.d_ff > 0,
     ...(facts.attends && { n_heads: facts.n_heads, n_kv_heads: facts.n_kv_heads,
       window: facts.window, kv_source: facts.kv_from < 0 ? null : facts.kv_from,
       uniform: {}, rows: {}, counted: [], heads: empty_heads(facts) }) })) };

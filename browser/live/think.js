@@ -5,7 +5,8 @@
 const MOST_TOKENS = 512;  // of a text: maps grow with its square
 
 const think = {
-  model: null, name: "", path: "", layers: [],  // path: for the command line
+  model: null, source: null, side: null,  // source: its bytes, or its file
+  name: "", path: "", layers: [],  // path: for the command line
   prompt: "", ids: [],   // what was typed, and its tokens
   taken: [],             // ids after it
   off: new Set(),        // heads, as "layer.head"
@@ -21,6 +22,15 @@ const text_box = $("text");
 const off_list = () => [...think.off].join(",");
 const all_ids = () => [...think.ids, ...think.taken];
 const after_pass = [];   // functions that ask for more, each of which gives one that shows it
+
+// What is asked for while one of the steps is open, and when it opens.
+function for_steps(steps, prepare) {
+  const open = () => steps.includes(state.step);
+  after_pass.push(async (ids) => open() && prepare(ids));
+  follow(["step"], () => { if (open() && think.model && !running) show_read(prepare(all_ids())); });
+}
+
+const show_read = (reading) => reading.then((show_it) => show_it?.()).catch(fail);
 
 function complain(sentence) {
   $("notice").textContent = sentence;
@@ -44,10 +54,34 @@ function in_turn(set_up) {
   return turn;
 }
 
+const open_engine = (source) =>
+  globalThis.heads.open(source, { most: MOST_TOKENS, kind: $("looking").textContent });
+
+// The model once more, in a worker that may compute for long while a text goes on.
+async function beside() {
+  const { source } = think;
+  if (think.side?.source !== source) {
+    think.side?.model.then((model) => model.close(), () => {});
+    think.side = { source, model: open_engine(source) };
+  }
+  return think.side.model;
+}
+
+// Of several questions of a kind only the newest is put; those that it overtakes have no answer.
+const asked_last = {};
+async function newest_of(kind, ask) {
+  const own = { before: asked_last[kind]?.answer };
+  asked_last[kind] = own;
+  own.answer = (async () => {
+    await own.before?.catch(() => {});
+    return asked_last[kind] === own ? ask(await beside()) : undefined;
+  })();
+  return own.answer;
+}
+
 // Keeps what is typed meanwhile.
 async function open_model(source, name, path) {
-  const options = { most: MOST_TOKENS, kind: $("looking").textContent };
-  const model = await globalThis.heads.open(source, options);
+  const model = await open_engine(source);
   let layers, sequences;
   try {
     if (model.shape.encoder || model.shape.source_vocab) {
@@ -64,8 +98,8 @@ async function open_model(source, name, path) {
   stop_writing();
   while (running) await running;
   think.model?.close();
-  Object.assign(think, { model, layers, sequences, name, path, ids: [], taken: [], ended: "",
-    logits: null, tokenized: null, hashed: null, last_shown: 0 });
+  Object.assign(think, { model, source, layers, sequences, name, path, ids: [], taken: [], ended: "",
+    logits: null, tokenized: null, hashed: null, last_shown: 0, answer: null, against: null });
   think.off.clear();
   past.length = 0;
   if (model.shape.greedy) think.sampling.temperature = 0;
@@ -161,7 +195,7 @@ async function pass() {
   if (stale || think.model !== model) return;
   if (text_box.value !== text) set_text(text);
   show_text();
-  for (const view of views) view?.();
+  for (const view of views) if (view) view();
 }
 
 // The textarea's own text is what scripts read of an element.
@@ -194,7 +228,6 @@ function show_text() {
   think.last_shown = last;
   state.column = most_read();
   fill_grid();
-  if (state.order !== "layers") build_grid();
   for (const cell of cell_of.values()) if (cell.querySelector("canvas")) draw_thumbnail(cell);
   for (const view of views) view(new Set(["head", "row", "column"]));
 }

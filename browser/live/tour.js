@@ -5,7 +5,7 @@
 const STORY = "Once upon a time, there was a";
 const TRICK = "The cat saw a red ball. The cat saw a";
 const STEPS = [
-  { title: "Tokens", at: ".write", needs: ["text", "tokens"], model: "stories",
+  { title: "Tokens", at: ".whole", needs: ["tokens", "text"], model: "stories",
     prompt: "One day, a little fox",
     text: "A model reads tokens: words, or pieces of words, each with a number, its id.",
     try: "Type on, and watch the tokens below. What happens to a name, or to a word you made up?" },
@@ -17,27 +17,27 @@ const STEPS = [
     text: "The sampler draws one of them, as with a loaded die. Temperature flattens the odds or " +
       "sharpens them; top-k, top-p and min-p cut the tail.",
     try: "Move temperature to 0, then to 2, and press Next token a few times." },
-  { title: "Heads look back", at: ".heads", needs: ["grid", "map-box"], model: "heads",
+  { title: "Heads look back", at: ".whole", step: "inside", needs: ["grid", "map-box"], model: "heads",
     prompt: TRICK, role: "previous",
     text: "Another model, with eight heads. For every token a head looks back at the text. This " +
       "one looks at the token just before: a straight line beside the diagonal of its map.",
     try: "Click other heads. Which of them look alike?" },
-  { title: "Induction", at: ".head", needs: ["map-box", "readout"], model: "heads",
+  { title: "Induction", at: ".head", step: "inside", needs: ["map-box", "readout"], model: "heads",
     prompt: TRICK, role: "induction",
     text: "“ a” has come before. This head looks at what followed it there: “ red”. It is " +
       "called an induction head, and goes on with any pattern that it has seen once.",
     try: "Which colour comes next? Change “red” in the text, or write nonsense of your own, twice." },
-  { title: "Switch it off", at: ".next", needs: ["measure", "grid", "bars"], model: "heads",
+  { title: "Switch it off", at: ".next", needs: ["all-on", "bars"], model: "heads",
     prompt: TRICK, role: "induction", off: true,
     text: "All induction heads are off now. The pale bars show what the model said before: " +
       "without them it no longer knows the colour.",
-    try: "Switch all on, then press Which heads matter here. Is it one head, or many a little?" },
-  { title: "Layer by layer", at: ".lens", needs: ["lens"], model: "stories",
+    try: "Switch all on. Then press Which heads matter here, under Change: is it one, or many a little?" },
+  { title: "Layer by layer", at: ".lens", step: "inside", needs: ["lens"], model: "stories",
     prompt: "The dog wagged his",
     text: "After each layer one can ask what the model would say if it ended there. The answer " +
       "forms on the way; early layers may prefer another word.",
     try: "From which layer on is the answer first? Pick other tokens of the text." },
-  { title: "What it remembers", at: ".cache", needs: ["schemes", "cache", "cache-now"],
+  { title: "What it remembers", at: ".cache", step: "inside", needs: ["schemes", "cache", "cache-now"],
     model: "stories", prompt: STORY,
     text: "Each token leaves a key and a value in every layer, so that later ones can look back. " +
       "That is the KV cache. With fewer KV heads it is smaller.",
@@ -68,6 +68,7 @@ async function set_up_step(step, panel, wanted) {
   if (!wanted()) return undefined;
   if (think.path !== BUILT_IN[step.model]) await open_built_in(step.model);
   remember();
+  show({ step: step.step ?? "text" });
   Object.assign(think, { prompt: step.prompt, taken: [], ended: "" });
   set_text(step.prompt);
   await set_off([]);

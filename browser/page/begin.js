@@ -66,7 +66,7 @@ function first_place(head) {
 function redraw() {
   make_colours();
   draw_thumbnails();
-  if (has_map(state.head)) {
+  if (has_map(state.head) && map_box.offsetWidth) {
     lay_out();
     draw_soon();
   }
@@ -78,6 +78,7 @@ function begin_views() {
   make_colours();
   const widest = widest_layer();
   document.documentElement.style.setProperty("--heads", Math.max(1, widest));
+  document.documentElement.style.setProperty("--columns", Math.max(1, data.layers.length));
   document.body.classList.toggle("wide", widest > 12);
   build_scale();
   build_grid();
@@ -85,7 +86,7 @@ function begin_views() {
 }
 
 $("shown").addEventListener("change", (event) => show({ shown: event.target.value }));
-$("order").addEventListener("change", (event) => show({ order: event.target.value }));
+$("order")?.addEventListener("change", (event) => show({ order: event.target.value }));
 $("thumbnails").addEventListener("change", (event) => show({ thumbnails: event.target.checked }));
 let last_width = 0;
 new ResizeObserver(() => {

@@ -1,5 +1,6 @@
 // The grid of layers and heads: a role and a number in each cell, brackets around those that share
-// a KV head. Heads in order of a score stand in plain rows instead.
+// a KV head. Heads in order of a score stand in plain rows instead. The live page turns the grid, so
+// that layers go from left to right, and gives them a cell for their network.
 "use strict";
 
 const grid = $("grid"), grid_box = $("grid-box");
@@ -71,18 +72,20 @@ function layer_row(layer) {
     name.setAttribute("aria-label", "Layer " + layer.layer + ", " + sees);
   }
   row.append(name);
-  if (layer.heads) {
-    const cells = layer.heads.map((head) => head_cell(head, false));
-    row.append(...cells);
-    cell_rows.push(cells);
-  } else {
-    const cell = element("div", { role: "gridcell", tabindex: -1, class: "cell no-attention" },
-      "no attention here (" + layer.mixer + ")");
-    row.append(cell);
-    cell_rows.push([cell]);
-  }
+  const cells = layer.heads ? layer.heads.map((head) => head_cell(head, false))
+    : [element("div", { role: "gridcell", tabindex: -1, class: "cell no-attention" },
+      turned ? layer.mixer : "no attention here (" + layer.mixer + ")")];
+  if (layer.network) cells.push(network_cell(layer));
+  row.append(...cells);
+  cell_rows.push(cells);
   return row;
 }
+
+const turned = grid.classList.contains("turned");
+
+const network_cell = (layer) => Object.assign(element("div", { role: "gridcell", tabindex: -1,
+  class: "cell network" }, element("span", { class: "only-heard" }, `Layer ${layer.layer}, `),
+element("span", { class: "face" }, "net")), { layer });
 
 const widest_layer = () =>
   Math.max(0, ...data.layers.map((layer) => (layer.heads || []).length));
@@ -221,18 +224,22 @@ function go_to_cell(cell) {
   cell.focus();
 }
 
+const TURNED = { ArrowUp: "ArrowLeft", ArrowDown: "ArrowRight", ArrowLeft: "ArrowUp",
+  ArrowRight: "ArrowDown" };
+
 function on_grid_key(event) {
   const y = cell_rows.findIndex((cells) => cells.includes(event.target));
   if (y < 0 || event.altKey || event.metaKey) return;
+  const key = turned ? TURNED[event.key] ?? event.key : event.key;
   const cells = cell_rows[y], x = cells.indexOf(event.target), all = event.ctrlKey;
   const rows = { ArrowUp: y - 1, ArrowDown: y + 1, PageUp: y - 8, PageDown: y + 8 };
   let to = null;
-  if (event.key in rows && !all) {
-    const row = cell_rows[Math.min(cell_rows.length - 1, Math.max(0, rows[event.key]))];
+  if (key in rows && !all) {
+    const row = cell_rows[Math.min(cell_rows.length - 1, Math.max(0, rows[key]))];
     to = row[Math.min(row.length - 1, x)];
-  } else if (all && event.key === "Home") to = cell_rows[0][0];
-  else if (all && event.key === "End") to = cell_rows[cell_rows.length - 1].at(-1);
-  else if (!all) to = cells[moved(event.key, x, cells.length)];
+  } else if (all && key === "Home") to = cell_rows[0][0];
+  else if (all && key === "End") to = cell_rows[cell_rows.length - 1].at(-1);
+  else if (!all) to = cells[moved(key, x, cells.length)];
   if (!to) return;
   event.preventDefault();
   go_to_cell(to);

@@ -188,7 +188,7 @@ function draw_within(context, left, top, width, height, draw) {
 }
 
 function draw_map() {
-  if (!layout || !has_map(state.head)) return;
+  if (!layout || !has_map(state.head) || !map_box.offsetWidth) return;
   const context = map_canvas.getContext("2d"), ratio = window.devicePixelRatio || 1;
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, layout.width, layout.height);
@@ -330,7 +330,7 @@ function show_map() {
   for (const id of ["map-box", "map-keys", "scale"]) $(id).hidden = !shown;
   $("no-map").hidden = shown;
   hovered = null;
-  if (shown) {
+  if (shown && map_box.offsetWidth) {
     lay_out();
     draw_soon();
     describe_map();

@@ -65,6 +65,7 @@ const settled = (page) => page.evaluate(async () => {
   await new Promise((next) => setTimeout(next, 0));
   await turn;
   while (running || writing) await new Promise((next) => setTimeout(next, 5));
+  await new Promise((next) => setTimeout(next, 0));
 });
 const of_head = (page, names) => page.evaluate((names) => heads.map((head) =>
   Object.fromEntries(names.map((name) => [name, head[name]]))), names);
@@ -112,7 +113,7 @@ for (const name of ["chrome", "firefox"]) {
 
     test("scores, roles, costs, guesses and bytes are those of ./run", async () => {
       for (const [model, m, prompt] of [[HEADS, "heads", TRICK], [STORIES, "stories", "A dog and a cat. A dog"]]) {
-        const page = await opened(link_of(prompt, { m }));
+        const page = await opened(link_of(prompt, { m, step: "change" }));
         await page.click("#measure");
         await page.waitForFunction(() => !document.getElementById("matter").hidden);
         const want = json_of("--heads", model, prompt), found = await of_head(page, ["role", "scores", "cost", "pairs"]);
@@ -124,6 +125,9 @@ for (const name of ["chrome", "firefox"]) {
           assert.deepEqual(head.pairs.map((pair) => pair.slice(0, 2)), heads[i].pairs.map((pair) => pair.slice(0, 2)));
           for (const [score, value] of Object.entries(heads[i].scores)) near(head.scores[score], value, 2e-4, score);
         });
+        await page.click("#to-inside");
+        await page.waitForFunction(() => $("lens").tBodies[0].rows.length);
+        await page.waitForFunction(() => $("schemes").children.length);
         const lens = json_of("--lens", model, prompt);
         const rows = await page.$$eval("#lens tbody tr", (all) => all.map((row) => [
           [...row.querySelectorAll(".chip")].map((e) => e.textContent), row.lastChild.textContent]));
@@ -142,13 +146,14 @@ for (const name of ["chrome", "firefox"]) {
     });
 
     test("an empty text leaves the controls, a slow one turns grey", async () => {
-      const page = await opened(link_of(TRICK, { m: "heads" }));
+      const page = await opened(link_of(TRICK, { m: "heads", step: "change" }));
       await page.click("#measure");
       await page.waitForFunction(() => !document.getElementById("matter").hidden);
       const costs = await page.evaluate(() => heads.map((head) => head.cost)), least = Math.min(...costs);
       const listed = await texts(page, "#matter .number");
       if (least < 0) assert.equal(Number(listed.at(-1)), Number(least.toFixed(Math.abs(least) < 0.0995 && least >= 0.0005 ? 3 : 2)));
       assert.match((await texts(page, "#matter li")).at(-1), /^Nats a token/);
+      await page.click("#to-text");
       await page.evaluate(() => { text_box.value = ""; text_box.dispatchEvent(new Event("input")); });
       await settled(page);
       for (const id of ["models", "start-tour", "copy-link", "step", "undo"]) {
@@ -211,7 +216,7 @@ for (const name of ["chrome", "firefox"]) {
       for (let i = 0; i < 4; i++) {
         await page.keyboard.press(" ");
         await settled(page);
-        await page.keyboard.press("ArrowRight");
+        await page.keyboard.press("ArrowDown");
       }
       const [off, was] = await red();
       assert.ok(off < on / 2, `${off} of ${on}`);
@@ -220,6 +225,32 @@ for (const name of ["chrome", "firefox"]) {
       await page.click("#all-on");
       await settled(page);
       assert.equal((await red())[0], on);
+      quiet(page);
+      await page.close();
+    });
+
+    test("the picture's bands are ./run's attribution, and a click opens what it shows", async () => {
+      const page = await opened(link_of(TRICK, { m: "heads", off: "1.2" }));
+      const want = JSON.parse(told(HEADS, "-p", TRICK, "--off", "1.2", "--attribute", " red", "--json"));
+      const found = await page.evaluate(() => ({ ...way, heads: [...way.heads], ffn: [...way.ffn] }));
+      assert.equal(found.answer, want.answer.id);
+      want.heads.flat().forEach((part, i) => near(found.heads[i], part, 1e-4, "head " + i));
+      want.ffn.forEach((part, l) => near(found.ffn[l], part, 1e-4, "network " + l));
+      near(found.total, want.total, 1e-4, "total");
+      const bands = await page.evaluate(() => [...$("ribbons").children].map((band) => Number(band.getAttribute("stroke-width"))));
+      assert.equal(Math.max(...bands.slice(0, -1)), 9);  // the strongest head's
+      assert.match(await text(page, "#way-note"), /^For red speak most: Layer 1, head 0 \(\+[\d.]+\), Layer 1, head 1/);
+      await page.evaluate(() => cell_rows[1][3].click());
+      assert.deepEqual(await page.evaluate(() => [state.step, key_of(state.head)]), ["inside", "1.3"]);
+      await page.evaluate(() => cell_rows[0].at(-1).click());
+      await page.waitForFunction(() => $("lens").querySelector(".chosen"));
+      assert.equal(await page.evaluate(() => $("lens").querySelector(".chosen").rowIndex), 1);
+      await page.evaluate(() => pick_token(4));
+      await page.waitForFunction(() => way.of === data.tokens[4]);
+      assert.equal(await text(page, "#way-from"), "a");
+      await page.select("#against", String(await page.evaluate(() => way.likeliest[1].id)));
+      await page.waitForFunction(() => way.against >= 0);
+      assert.match(await text(page, "#parts-note"), /^Logits\. All add up to/);
       quiet(page);
       await page.close();
     });
@@ -338,8 +369,14 @@ for (const name of ["chrome", "firefox"]) {
       await page.$eval("#bars li:nth-child(4) button", (e) => e.click());
       await page.waitForFunction(() => think.taken.length === 5);
       await settled(page);
-      const state_of = async (one) => [await text(one, "#text"), await text(one, "#hash"), await texts(one, "#bars button"),
+      const state_of = async (one) => {
+        await one.evaluate(() => show({ step: "inside" }));
+        await one.waitForFunction(() => $("cache-now").textContent);
+        const found = [await text(one, "#text"), await text(one, "#hash"), await texts(one, "#bars button"),
         await texts(one, "#grid .cell"), await text(one, "#head-title"), await text(one, "#cache-now")];
+        await one.evaluate(() => show({ step: "text" }));
+        return found;
+      };
       await page.click("#copy-link");
       const address = await page.evaluate(() => location.href);
       const again = await open(session, address);
@@ -383,7 +420,7 @@ for (const name of ["chrome", "firefox"]) {
         await page.click("#start-tour");
         for (const [i, asked] of [
           "#tokens .token", "#bars button" + (wide ? ", #undo" : ""), "#temperature" + (wide ? ", #step" : ""), "#grid .cell",
-          "#map", "#measure, #all-on" + (wide ? ", #bars button" : ""), "#lens tbody tr", "#schemes li",
+          "#map", "#all-on" + (wide ? ", #bars button" : ""), "#lens tbody tr", "#schemes li",
         ].entries()) {
           await page.waitForFunction((i) => document.activeElement.id === "tour-title" &&
             document.activeElement.textContent.startsWith(i + 1 + " of 8"), {}, i);
@@ -431,7 +468,7 @@ for (const name of ["chrome", "firefox"]) {
     });
 
     test("labels above the map do not touch", async () => {
-      const page = await opened(link_of(TRICK, { m: "heads" }), 768, 900);
+      const page = await opened(link_of(TRICK, { m: "heads", step: "inside" }), 768, 900);
       const labels = await page.evaluate(() => {
         const drawn = [], { fillText } = CanvasRenderingContext2D.prototype;
         CanvasRenderingContext2D.prototype.fillText = function (text) {
@@ -449,10 +486,15 @@ for (const name of ["chrome", "firefox"]) {
 
     for (const width of name === "chrome" ? [360, 1440] : [768]) {
       test(`sound at a width of ${width}`, async () => {
-        const page = await opened(link_of(TRICK + " red ball.", { m: "heads", n: 20, temp: 1.2, off: "1.1" }), width, 900);
+        const link = link_of(TRICK + " red ball.", { m: "heads", n: 20, temp: 1.2, off: "1.1", step: "change" });
+        const page = await opened(link, width, 900);
         await page.click("#measure");
         await page.waitForFunction(() => !document.getElementById("matter").hidden);
-        await sound(page);
+        for (const step of await page.evaluate(() => STEPS_DOWN)) {
+          await page.click("#to-" + step);
+          await settled(page);
+          await sound(page);
+        }
         await page.close();
       });
     }

