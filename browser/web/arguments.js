@@ -64,34 +64,67 @@ function stops(value) {
   return several.map((one) => plain("stop", one));
 }
 
+const BESIDE = { assistant: ["tool_calls", "reasoning_content"], tool: ["tool_call_id", "name"] };
+
+// Messages as templates want them: the arguments of earlier calls are objects.
 function messages(value) {
   const expected = "a list of messages, each with a role and a content";
   return items("messages", value, expected).map((message) => {
-    if (String(Object.keys(message ?? {}).sort()) !== "content,role") {
-      throw refusal("messages", expected, message);
+    const { role, content, ...rest } = Object(message);
+    const more = Object.entries(rest).filter(([, one]) => one !== undefined && one !== null);
+    const { tool_calls: calls, ...texts } = Object.fromEntries(more);
+    if (more.some(([name]) => !BESIDE[role]?.includes(name)) || role === undefined ||
+      (content === undefined && !calls)) throw refusal("messages", expected, message);
+    for (const name in texts) plain(`messages: ${name}`, texts[name]);
+    const made = { ...texts, role: c_string("messages: role", role),
+      content: calls && !content ? "" : plain("messages: content", content) };
+    const found = items("messages: tool_calls", calls ?? [], A_CALL).map(call);
+    return found.length ? { ...made, tool_calls: found } : made;
+  });
+}
+const A_CALL = "a list of calls, each with an id and a function that has a name and arguments, an " +
+  "object as JSON";
+function call(given) {
+  try {
+    const { id, function: { name, arguments: args } } = given;
+    const found = typeof args === "string" ? JSON.parse(args) : args;
+    if (typeof id === "string" && typeof name === "string" && found?.constructor === Object) {
+      return { id, type: "function", function: { name, arguments: found } };
     }
-    return { role: c_string("messages: role", message.role),
-      content: plain("messages: content", message.content) };
+  } catch { /* it is none */ }
+  throw refusal("messages: tool_calls", A_CALL, given);
+}
+function tools(name, value) {
+  const expected = "a list of tools, each with type function, and a function that has a name of at " +
+    "most 64 letters, digits, _, . and -";
+  return items(name, value, expected).map((tool) => {
+    const { name: called, parameters = {} } = tool?.function ?? {};
+    if (tool?.type === "function" && /^[\w.-]{1,64}$/.test(called ?? "") &&
+      (parameters ?? {}).constructor === Object) return tool;
+    throw refusal(name, expected, tool);
   });
 }
 
+const EFFORTS = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 const ELSEWHERE = "is not done in a page; python -m heads.server does it";
 const OPTIONS = {  // of each call: what checks a value; undefined: it has its default
   open: { context: whole, chunk: whole, n_threads: whole, logit_rows: whole, isa: c_string,
-    k_type: kv_type, v_type: kv_type, hidden: flag },
+    k_type: one_of(KV_TYPES), v_type: one_of(KV_TYPES), hidden: flag },
   sample: { temperature: [0, 1000], top_k: whole, top_p: [1e-6, 1], min_p: [0, 1],
     repeat_penalty: [1e-3, 1000], repeat_last: whole, frequency_penalty: [-1e3, 1e3],
     presence_penalty: [-1e3, 1e3], seed: (name, value) => whole(name, value, 0, 2n ** 63n - 1n) },
-  conversation: { no_think: flag },
+  conversation: { no_think: flag, tools, reasoning_effort: one_of(EFFORTS) },
   generate: { max_tokens: whole, stop: (name, value) => stops(value), lang: c_string,
-    top_logprobs: (name, value) => whole(name, value, 0, 1000), tools: null, schema: null },
+    top_logprobs: (name, value) => whole(name, value, 0, 1000), tool_choice: null, schema: null },
   forward: { rows: whole, attention: flag, lens: flag },
 };
 Object.assign(OPTIONS.generate, OPTIONS.sample, OPTIONS.conversation);
 
-function kv_type(name, value) {
-  if (KV_TYPES.includes(value)) return value;
-  throw refusal(name, KV_TYPES.join(", "), value);
+function one_of(known) {
+  return (name, value) => {
+    if (known.includes(value)) return value;
+    throw refusal(name, known.join(", "), value);
+  };
 }
 
 // The options of a call, checked; one of no such name is refused.

@@ -126,12 +126,52 @@ class Engine extends Instance {
     }
     return text;
   }
-  conversation(given, options) {  // its ids, up to where an answer begins
-    const { no_think = 0 } = options_of("conversation", options), said = messages(given);
+  // The ids of a conversation, up to where an answer begins. text: what its template writes, where
+  // unwritten() says that it has to.
+  conversation(given, options, text) {
+    const asked = options_of("conversation", options), said = messages(given);
+    if (text !== undefined) return this.tokenize(text, false);
+    const no_think = thinking(this.template, asked).enable_thinking === false;
     const rows = said.flatMap((m) => [this.text(m.role)[0], ...this.text(m.content)]);
     const clock = Math.floor(Date.now() / 1000) - 60 * new Date().getTimezoneOffset();
     return this.ids("heads_chat_encode", this.chat, this.tokenizer, this.ints(rows), said.length,
       this.ints([1, no_think, clock, 0]));
+  }
+  get template() {  // in Jinja, "": there is none
+    const size = this.take(4), at = this.c.heads_chat_template(this.model, size);
+    return at ? this.string(at, this.memory(Uint32Array, size, 1)[0]) : "";
+  }
+  // What the template itself has to write, since the library's compiled form knows no such thing:
+  // its text, and what it is told. null: nothing.
+  unwritten(call, given, options) {
+    const asked = options_of(call, options), said = messages(given), { template } = this;
+    const told = thinking(template, asked), list = asked.tools?.length ? asked.tools : null;
+    const why = list ? "tools" : said.some((m) => Object.keys(m).length > 2) ? "messages of tools"
+      : told.enable_thinking === undefined ? Object.keys(told)[0] : null;
+    if (!why) return null;
+    if (!template) this.chat;  // which says that there is none
+    const end = Array.from({ length: this.shape.vocab_size }, (_, id) => id)
+      .find((id) => this.c.heads_is_eos(this.tokenizer, id));
+    const [begin] = this.tokenize(""), tokens = {};
+    for (const [name, id] of [["bos_token", begin], ["eos_token", end]]) {
+      if (id !== undefined) tokens[name] = this.token_text(id);
+    }
+    return { why, template, messages: said, told: { ...tokens, ...told, tools: list } };
+  }
+  // Refuses a template of which `text` was made of this conversation, if the library has another.
+  same(given, text) {
+    let known;
+    try {
+      known = this.conversation(given);
+    } catch {
+      return;  // the library does not have it
+    }
+    if (String(known) === String(this.tokenize(text, false))) return;
+    throw new HeadsError("refused", "this checkpoint's chat template is not reproduced with tools");
+  }
+  token_text(id) {
+    const at = this.take(1024);
+    return this.string(at, Math.min(1024, this.c.heads_token_bytes(this.tokenizer, id, at, 1024)));
   }
   // What `name` writes of texts: n numbers for each, or for each of its ids.
   read(name, readings, n, of_ids) {
@@ -232,21 +272,38 @@ class Engine extends Instance {
       o.repeat_last, ...new Int32Array(BigInt64Array.of(BigInt(o.seed)).buffer), 0, 0, 0,
       word(o.frequency_penalty), word(o.presence_penalty), 0];
   }
-  begin(prompt, options) {  // a text for generate, in the place of the last one; its number
-    const o = options_of("generate", options), { no_think, lang, top_logprobs } = o;
+  // A text for generate, in the place of the last one; its number. text: as of conversation().
+  begin(prompt, options, text) {
+    const o = options_of("generate", options), { no_think, tools, reasoning_effort, lang } = o;
     const chat = typeof prompt?.[0] === "object", stop = o.stop ?? [], none = [0, 0];
-    const ids = chat ? this.conversation(prompt, { no_think })
+    const ids = chat ? this.conversation(prompt, { no_think, tools, reasoning_effort }, text)
       : typeof prompt === "string" ? this.tokenize(prompt) : id_list("prompt", prompt);
-    const end = chat ? this.c.heads_chat_end(this.chat, this.tokenizer) : -1;
-    const text = [this.ints(ids), ids.length], reads = this.shape.source_vocab;
-    const request = this.ints([...(reads ? none : text), 0, Math.min(o.max_tokens ?? 256, 1e9),
+    const reader = chat ? this.reader(ids, tools) : null, { top_logprobs } = o;
+    const end = reader?.form?.harmony ? this.only_token("<|call|>")
+      : chat ? this.c.heads_chat_end(this.chat, this.tokenizer) : -1;
+    const given = [this.ints(ids), ids.length], reads = this.shape.source_vocab;
+    const request = this.ints([...(reads ? none : given), 0, Math.min(o.max_tokens ?? 256, 1e9),
       ...this.sampling(o, chat), chat, this.ints(stop.flatMap((one) => this.text(one))),
       stop.length, this.ints([end]), end >= 0, top_logprobs !== undefined, top_logprobs,
-      ...(reads ? text : none), lang ? this.text(lang)[0] : 0, ...LATER]);
+      ...(reads ? given : none), lang ? this.text(lang)[0] : 0, ...LATER]);
     this.c.heads_keep(this.workspace, 0, 0);
     this.cancel(this.told);
     this.likely = top_logprobs !== undefined;
+    this.read_by = reader;
     return this.told = this.call(-1, "heads_batch_add", this.batch, request);
+  }
+  // Of what is said, thought and called; null: an answer has but one part.
+  reader(ids, tools) {
+    const { template } = this, harmony = is_harmony(template);
+    const thinks = !harmony && template.includes("</think>");
+    const form = harmony || tools?.length ? form_of(template) : null;
+    if (!form && !thinks) return null;
+    const last = Array.from(ids.slice(-16), (id) => this.token_text(id)).join("");
+    return new Reader(form, tools, thinks, thinks && last.trimEnd().endsWith("<think>"));
+  }
+  only_token(text) {  // -1: it is several
+    const [id, more] = this.tokenize(text, false);
+    return more === undefined ? id : -1;
   }
   cancel(number) {
     if (number !== this.told || number === undefined) return;
@@ -260,12 +317,18 @@ class Engine extends Instance {
     return Array.from({ length: n }, (_, i) => {
       const [, , id, , , , top, n_top, text, length, stopped, error] = events.subarray(12 * i);
       if (error) throw new HeadsError("refused", this.zeroed(error));
-      if (stopped) return { stopped: this.zeroed(stopped) };
-      const token = { id, text: this.string(text, length) };
+      if (stopped) return this.ended(this.zeroed(stopped));
+      const said = this.string(text, length), token = { id, ...this.read_by?.push(said) ?? { text: said } };
       if (!this.likely) return token;
       const [log_probability] = this.memory(Float64Array, at + 48 * i + 16, 1);
       return { ...token, log_probability, top: this.likeliest_at(top, n_top) };
-    });
+    }).flat();
+  }
+  ended(stopped) {  // what was held back, and why
+    if (!this.read_by) return { stopped };
+    const left = this.read_by.push("", true), called = this.read_by.told.calls.length;
+    return [{ id: -1, ...left }, { stopped: called && /eos|^stop/.test(stopped) ? "tool_calls" : stopped }]
+      .slice(left.text || Object.keys(left).length > 1 ? 0 : 1);
   }
   likeliest_at(at, n) {  // of heads_likely[n]
     return Array.from({ length: n }, (_, i) => ({ id: this.memory(Int32Array, at + 16 * i, 1)[0],

@@ -40,6 +40,8 @@ export interface OpenOptions extends Signalled {
   hidden?: boolean;
   /** Where the package's heads-worker.js is, for pages that forbid workers from blob:. */
   workerURL?: string | URL;
+  /** `Template` of @huggingface/jinja, which writes conversations with tools and efforts. */
+  Template?: new (text: string) => { render(told: Record<string, unknown>): string };
   /** A script, as text, that gives the worker more methods: `kind = class extends Engine {..};` */
   kind?: string;
   /** What such a kind takes. */
@@ -63,6 +65,23 @@ export interface Sampling {
 export interface ConversationOptions extends Signalled {
   /** Thinking is switched off, where the template can. */
   no_think?: boolean | 0 | 1;
+  /** How long it thinks, where the template knows of that. */
+  reasoning_effort?: "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max";
+  /** What may be called. It needs `Template`, as messages with calls do. */
+  tools?: Tool[];
+}
+
+export interface Tool {
+  type: "function";
+  /** parameters: a JSON schema. */
+  function: { name: string; description?: string; parameters?: Record<string, unknown> };
+}
+
+export interface ToolCall {
+  id: string;
+  type: "function";
+  /** arguments: an object, as JSON. */
+  function: { name: string; arguments: string };
 }
 
 export interface GenerateOptions extends Sampling, ConversationOptions {
@@ -75,10 +94,12 @@ export interface GenerateOptions extends Sampling, ConversationOptions {
   top_logprobs?: number;
 }
 
-export interface Message {
-  role: string;
-  content: string;
-}
+/** What somebody said: an assistant perhaps with thoughts and calls, a tool in answer to one. */
+export type Message =
+  | { role: "system" | "user"; content: string }
+  | { role: "assistant"; content?: string | null; reasoning_content?: string | null;
+      tool_calls?: ToolCall[] | null }
+  | { role: "tool"; content: string; tool_call_id?: string; name?: string };
 
 export interface Likely {
   id: number;
@@ -87,15 +108,20 @@ export interface Likely {
 }
 
 export interface Token {
+  /** -1: what was held back of an answer, at its end. */
   id: number;
-  /** What it adds to the text: whole characters. */
+  /** What it adds to the text, of an answer to what is said: whole characters. */
   text: string;
+  /** And to the thoughts of an answer. */
+  reasoning_content?: string;
+  /** Calls of tools, each when it is whole. */
+  tool_calls?: ToolCall[];
   /** With top_logprobs. */
   log_probability?: number;
   top?: Likely[];
 }
 
-export type Stopped = "eos" | "max_tokens" | "stop" | "context";
+export type Stopped = "eos" | "max_tokens" | "stop" | "context" | "tool_calls";
 export type Ids = number[] | Int32Array;
 export type Handle = number;
 

@@ -4,7 +4,7 @@
 let opened = 0;  // models so far, whose handles differ
 
 async function open(source, options = {}) {
-  const { kind = "", workerURL, progress, signal, cache, ...asked } = options ?? {};
+  const { kind = "", workerURL, progress, signal, cache, Template, ...asked } = options ?? {};
   signal?.throwIfAborted();
   if (kind && workerURL) {
     throw new HeadsError("argument", "kind: put it behind the worker's own text, at workerURL");
@@ -23,7 +23,8 @@ async function open(source, options = {}) {
     const threads = workers.all.length;
     const { shape, methods } = await call("opened",
       [2 ** 32 * ++opened, { ...asked, n_threads: threads }], { signal });
-    return model_of(call, methods, { shape, source: { bytes, seconds: seconds(), cached },
+    return model_of(call, methods, new Templates(call, Template), {
+      shape, source: { bytes, seconds: seconds(), cached },
       close: () => workers.end(new HeadsError("closed", "the model was closed")) });
   } catch (error) {
     workers.end(error);
@@ -31,7 +32,7 @@ async function open(source, options = {}) {
   }
 }
 
-function model_of(call, methods, model) {
+function model_of(call, methods, templates, model) {
   // Any call takes { signal } among its options, which come last.
   for (const name of methods) {
     model[name] = (...args) => {
@@ -41,10 +42,18 @@ function model_of(call, methods, model) {
       return call(name, [...args.slice(0, -1), rest], { signal });
     };
   }
+  const text_of = (name, prompt, options, more) => (typeof prompt?.[0] === "object"
+    ? templates.write(name, prompt, options, more) : undefined);
+  model.conversation = async (messages, options) => {
+    const { signal, ...asked } = options ?? {};
+    const text = await text_of("conversation", messages, asked, { signal });
+    return call("conversation", [messages, asked, text], { signal });
+  };
   // { id, text } of each token; returns why it ended. Who leaves it ends the text.
   model.generate = async function* generate(prompt, options) {
     const { signal, ...asked } = options ?? {};
-    const number = await call("begin", [prompt, asked], { signal });
+    const text = await text_of("generate", prompt, asked, { signal });
+    const number = await call("begin", [prompt, asked, text], { signal });
     try {
       for (;;) {
         for (const event of await call("next", [number], { signal })) {

@@ -45,9 +45,11 @@ def tokens(n: int) -> list[str]:
     return (SPECIAL + list(LETTERS) + pairs)[:n]
 
 
-def tokenizer_metadata(n: int) -> dict[str, checkpoints.Meta]:
-    """A tokenizer over bytes, without merges; a byte without a token vanishes."""
-    texts = [token.encode() for token in tokens(n)]
+def tokenizer_metadata(n: int, more: tuple[str, ...] = ()) -> dict[str, checkpoints.Meta]:
+    """A tokenizer over bytes, without merges, and of tokens that no text is encoded as; a byte without
+    a token vanishes."""
+    texts = [token.encode() for token in [*tokens(n), *more]]
+    n = len(texts)
     of_byte = {text[0]: i for i, text in enumerate(texts) if len(text) == 1}
     added = sorted(range(len(SPECIAL)), key=lambda i: SPECIAL[i])
     begins = np.cumsum([0] + [len(text) for text in texts])
@@ -84,3 +86,21 @@ def make(source: Path, out: Path, template: str, context: int) -> Path:
     meta["model.context"] = checkpoints.Meta(checkpoints.I32, 1, np.int32(context).tobytes())
     out.write_bytes(with_template(checkpoints.build(meta, tensors), template))
     return out
+
+
+def that_writes(pieces: tuple[str, ...], template: str) -> bytes:
+    """A checkpoint whose every answer is these pieces, which differ, a token each. Its prompts end
+    with "]"."""
+    known = SPECIAL + list(LETTERS)
+    n = len(known) + len(pieces)
+    meta, tensors = checkpoints.parse(checkpoints.random_model(vocab=n, n_embd=n, n_layers=1))
+    after = np.zeros((n, n))
+    path = [known.index("]"), *range(len(known), n), 0]
+    after[path[1:], path[:-1]] = 10
+    nothing = {name: tensors[f"layers.0.{name}"] for name in ("attn_o", "ffn_down")}
+    for name, tensor in nothing.items():
+        zeros = np.zeros((tensor.rows, tensor.cols))
+        tensors[f"layers.0.{name}"] = checkpoints.matrix(zeros)
+    tensors |= {"embed": checkpoints.matrix(np.eye(n)), "output": checkpoints.matrix(after)}
+    meta |= tokenizer_metadata(len(known), pieces)
+    return with_template(checkpoints.build(meta, tensors), template)
