@@ -131,7 +131,8 @@ def test_pages_that_forbid(found, stories):
 def test_every_public_name_is_typed():
     types = (ROOT / "browser" / "web" / "heads.d.ts").read_text()
     script = (ROOT / "browser" / "web" / "arguments.js").read_text()
-    options = re.findall(r"(\w+): (?:whole|flag|kv_type|c_string|\[|\(name)", script)
+    (table,) = re.findall(r"const OPTIONS = \{.*?^};", script, re.S | re.M)
+    options = re.findall(r"(\w+): (?:whole|flag|one_of|c_string|\[|\(name)", table) + ["tools"]
     engine = (ROOT / "browser" / "web" / "engine.js").read_text()
     (listed,) = re.findall(r"static methods = \[(.*?)\]", engine, re.S)
     page = (ROOT / "browser" / "web" / "heads.js").read_text()

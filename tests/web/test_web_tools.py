@@ -34,8 +34,7 @@ ASKED = [  # messages, options
     ([TURN[0], {**TURN[1], "content": None}, TURN[2]], {}),
     (server.QUESTION, {}),
 ]
-EFFORT = """{# </think> #}{{ '[' + (reasoning_effort or '-') + ']' }}
-{{- 'off' if enable_thinking is defined and not enable_thinking }}"""
+EFFORT = "{# </think> #}{{ '[' + reasoning_effort + ']' if reasoning_effort }}"
 TALK = "{% if tools %}[S]{% endif %}" + talkers.PLAIN + "{# </think> <tool_call> #}"
 PIECES = ("\n<tool_call>\n", '{"name": "now", "argu', 'ments": {}}', "\n</tool_call>")
 WRITTEN = {  # what a model writes: text, reasoning_content, calls, stopped
@@ -56,11 +55,7 @@ def found(tmp_path_factory) -> dict:
 
     def with_template(name: str, template: str) -> str:
         metadata = talkers.template_metadata(server.TEMPLATES["hermes"])
-        metadata = (
-            {**metadata, "chat.template": template}
-            if name != "effort"
-            else {"chat.template": template}
-        )
+        metadata = {**metadata, "chat.template": template}
         return saved(
             name, chats.with_chat((ROOT / "models" / "stories.bin").read_bytes(), metadata)
         )
@@ -70,7 +65,10 @@ def found(tmp_path_factory) -> dict:
     paths = {name: with_template(name, text) for name, text in templates.items()}
     names = ("hermes", "mistral", "mistral-11", "deepseek", "deepseek-3.1", "llama")
     asked = [(name, *one) for name in names for one in ASKED]
-    asked += [("effort", server.QUESTION, {"reasoning_effort": x}) for x in ("low", "none")]
+    thinks = talkers.with_template((ROOT / "models" / "stories.bin").read_bytes(), talkers.THINKING)
+    paths["thinks"] = saved("thinks", thinks)
+    efforts = [("effort", "low"), ("thinks", "none"), ("thinks", "high")]
+    asked += [(name, server.QUESTION, {"reasoning_effort": one}) for name, one in efforts]
     writers = [
         saved(f"writes-{i}", talkers.that_writes(pieces, TALK)) for i, pieces in enumerate(WRITTEN)
     ]
