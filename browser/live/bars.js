@@ -59,7 +59,7 @@ function bar_row(token, drawn, plain, before) {
   bar.style.setProperty("--drawn", drawn);
   bar.style.setProperty("--plain", plain);
   if (before != null) bar.style.setProperty("--before", before);
-  const heard = before == null ? "" : ", with all heads on " + percent(before);
+  const heard = before == null ? "" : ", with nothing changed " + percent(before);
   return element("li", {}, element("button", { type: "button", "data-id": token.id,
     class: drawn ? "" : "cut", onclick: () => { stop_writing(); take_token(token.id); } },
   token_chip(token), bar, element("span", { class: "number" }, percent(drawn)),
@@ -86,7 +86,7 @@ async function read_bars() {
     if (place >= 0) $("bars").children[place]?.firstChild.focus();
     $("legend").textContent = think.ended || (think.full ? "The text fills this page. " : "") +
       "A click takes a token. The mark: what the model says by itself, at temperature 1." +
-      (before ? " The pale bar: with all heads on." : "");
+      (before ? " The pale bar: with nothing changed." : "");
   };
 }
 

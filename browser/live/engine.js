@@ -1,6 +1,9 @@
 // What the worker does for this page, beside the engine's own methods (web/engine.js). The page gives
 // this text to heads.open.
 
+const word_of = (number) => new Int32Array(Float32Array.of(number).buffer)[0];
+const float_of = (word) => new Float32Array(Uint32Array.of(word).buffer)[0];
+
 class Looking extends Engine {
   open({ most, ...options }) {
     super.open(options);
@@ -43,8 +46,49 @@ class Looking extends Engine {
     const [, bytes] = this.memory(Uint32Array, usage, 2);
     return { ...found, logits: found.logits[0], bytes };
   }
-  off(sequence, list) {
-    this.call(-1, "heads_sequence_off", this.of("sequence", sequence), this.text(list)[0]);
+  // Gives all sequences to come an adapter, which export.py has made for this model.
+  adapt(bytes) {
+    const at = Math.ceil(this.take(bytes.length + 64) / 64) * 64;
+    this.taken.pop();  // it stays
+    this.memory(Uint8Array, at, bytes.length).set(bytes);
+    const adapter = this.call(0, "heads_adapter_parse", this.model, at, bytes.length);
+    this.call(-1, "heads_workspace_adapter", this.workspace, adapter, 1);
+  }
+  // Empties a sequence, which then runs without these heads, and with these steers.
+  change(sequence, off, steers = []) {
+    const at = this.of("sequence", sequence);
+    this.rewind(sequence, 0);
+    this.call(-1, "heads_sequence_off", at, this.text(off)[0]);
+    for (let layer = 0; layer + 1 < this.shape.n_layers; layer++) {
+      this.call(-1, "heads_sequence_steer", at, layer, 0, 1);
+    }
+    for (const { layer, vector, scale } of steers) {
+      this.call(-1, "heads_sequence_steer", at, layer, this.put(vector), scale);
+    }
+  }
+  steers(list) {  // heads_steer[..], and how many
+    const words = list.flatMap(({ layer, vector, scale }) => [layer, this.put(vector), word_of(scale)]);
+    return [this.ints(words), list.length];
+  }
+  // The mean of the stream after a layer, at the last tokens of texts.
+  mean_stream(texts, layer) {
+    const { n_embd } = this.shape, sum = new Float64Array(n_embd);
+    for (const text of texts) {
+      const sequence = this.sequence(), ids = this.tokenize(text);
+      try {
+        const kept = this.c.heads_keep_stream(this.workspace, layer + 1);
+        this.call(0, "heads_forward", this.of("sequence", sequence), this.ints(ids), ids.length, 1);
+        this.rows(kept).lens.at(-1).logits.forEach((x, i) => { sum[i] += x / texts.length; });
+      } finally {
+        this.free("sequence", sequence);
+      }
+    }
+    return sum;
+  }
+  // What some texts have more of than others (Rimsky et al. 2023, arXiv 2312.06681).
+  direction(positive, negative, layer) {
+    const less = this.mean_stream(negative, layer);
+    return Float32Array.from(this.mean_stream(positive, layer), (x, i) => x - less[i]);
   }
   likeliest(logits, k) {  // the k likeliest tokens after them
     const top = this.take(16 * k);
@@ -62,20 +106,19 @@ class Looking extends Engine {
       return { layer, likeliest: this.likeliest(logits, k), rank: logits.reduce(above, 1) };
     });
   }
-  // The logits after ids without these heads, in a sequence of its own.
-  after(ids, off) {
-    this.aside ??= { sequence: this.sequence(), off: "" };
-    if (this.aside.off !== off) {
-      this.rewind(this.aside.sequence, 0);
-      this.off(this.aside.sequence, this.aside.off = off);
-    }
+  // The logits after ids without these heads, and with these steers, in a sequence of its own.
+  after(ids, off, steers = []) {
+    const changes = JSON.stringify([off, steers]);
+    this.aside ??= { sequence: this.sequence(), changes: '["",[]]' };
+    if (this.aside.changes !== changes) this.change(this.aside.sequence, off, steers);
+    this.aside.changes = changes;
     return this.look(this.aside.sequence, ids, ids.length, {}).logits;
   }
   // What adds to the logit of `answer` after ids (-1: the likeliest), less that of `against` (-1:
   // less nothing): heads [n_layers][n_heads] and more; or why it is no sum. And the k likeliest.
-  way(ids, { answer, against, off }, k) {
+  way(ids, { answer, against, off, steers }, k) {
     const { n_layers } = this.shape, n_heads = this.c.heads_model_heads(this.model);
-    const likeliest = this.likeliest(this.after(ids, off), k);
+    const likeliest = this.likeliest(this.after(ids, off, steers), k);
     const ffn = this.take(4 * n_layers), heads = this.take(4 * n_layers * n_heads);
     const parts = this.take(32), found = { likeliest, answer, against, n_heads };
     if (answer < 0) found.answer = likeliest[0].id;
@@ -90,6 +133,32 @@ class Looking extends Engine {
     return { ...found, embedding, rest, total, logit, ffn: this.memory(Float32Array, ffn, n_layers).slice(),
       heads: this.memory(Float32Array, heads, n_layers * n_heads).slice() };
   }
+  // Activation patching of some layers at one position; NaN elsewhere.
+  patch({ clean, corrupted, answer, against, off }, layer, n_layers, position) {
+    const n_heads = this.c.heads_model_heads(this.model), n = clean.length;
+    const out = this.put(new Float32Array(this.shape.n_layers * n_heads * n).fill(NaN));
+    const what = this.ints([this.ints(clean), this.ints(corrupted), n, 0, 0, answer, against,
+      this.text(off)[0], 0, 0, layer, n_layers, position, 1, ...LATER]);
+    this.call(-1, "heads_patch", this.model, this.options_here(), what, out, 0);
+    return { n_heads, results: this.memory(Float32Array, out, this.shape.n_layers * n_heads * n).slice() };
+  }
+  // How a head computes what it gives after the last of ids: heads_head_parts.
+  dissect(ids, layer, head, off, steers) {
+    const what = this.ints([this.ints(ids), ids.length, layer, head, ids.length - 1,
+      this.text(off)[0], ...this.steers(steers), ...LATER]);
+    const at = this.call(0, "heads_dissect", this.model, this.options_here(), what);
+    const [first, n, kv_layer, kv_head, sharing, n_sharing, dim, v_dim, n_embd, rank, rope, n_rope,
+      scale, ...words] = this.memory(Uint32Array, at, 32).slice();
+    const floats = (i, size) => words[i] && this.memory(Float32Array, words[i], size).slice();
+    const scoring = (i) => ({ q: floats(i, dim), k: floats(i + 1, n * dim), products: floats(i + 2, n),
+      scores: floats(i + 3, n), weights: floats(i + 4, n), sink: float_of(words[i + 5]) });
+    const parts = { first, n, kv_layer, kv_head, sharing, n_sharing, dim, v_dim, n_embd, rank, rope,
+      n_rope, scale: float_of(scale), turned: scoring(0), plain: scoring(6), v: floats(12, n * v_dim),
+      mix: floats(13, v_dim), mixed: floats(14, v_dim), out: floats(15, n_embd),
+      latents: floats(16, n * rank), q_latent: floats(17, rank), mix_latent: floats(18, rank) };
+    this.c.heads_free(at);
+    return parts;
+  }
   options_here() {  // those of a call that makes a workspace, on this one's threads
     const options = this.options();
     this.memory(Uint32Array, options, 8)[7] = this.workspace;
@@ -102,7 +171,7 @@ class Looking extends Engine {
     try {
       for (const list of lists) {
         sequences.push(this.sequence());
-        this.off(sequences.at(-1), list);
+        this.change(sequences.at(-1), list);
       }
       const most = Math.max(1, Math.floor(this.c.heads_workspace_chunk(w) / lists.length));
       for (let from = 0; from < n; from += most) {

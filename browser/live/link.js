@@ -1,6 +1,7 @@
 // A state as a link: #m=MODEL&p=PROMPT&t=IDS after it&s=SEED&off=HEADS and the sampler's options;
 // n=N takes N tokens more; step=STEP, head=L.H and row=I are what is open, answer=ID and against=ID
-// what the picture explains.
+// what the picture explains; c=TEXT the corrupted text;
+// by=TIMES&after=LAYER&more=TEXTS&less=TEXTS steers.
 "use strict";
 
 const FIRST = "p=Once upon a time, there was a";  // of a page without a link
@@ -14,6 +15,12 @@ function link_hash() {
   for (const [name, option] of Object.entries(NUMBERS)) link.set(name, think.sampling[option]);
   if (think.off.size) link.set("off", off_list());
   for (const name of ["answer", "against"]) if (think[name] !== null) link.set(name, think[name]);
+  if (corrupted_box.value) link.set("c", corrupted_box.value);
+  if (think.steers.length) {
+    const [more, less] = lists();
+    for (const [key, value] of Object.entries({ by: $("steer-by").value, after: $("steer-layer").value,
+      more: more.join("\n"), less: less.join("\n") })) link.set(key, value);
+  }
   if (state.step !== "text") link.set("step", state.step);
   if (state.head) link.set("head", key_of(state.head));
   if (state.row < data.tokens.length - 1) link.set("row", state.row);
@@ -60,11 +67,13 @@ async function follow_hash(newest) {
     const is_token = (id) => id === null || (Number.isSafeInteger(id) && id >= 0 &&
       id < think.model.shape.vocab_size);
     for (const key of ["answer", "against"]) think[key] = number_of(link, key, null, is_token);
+    corrupted_box.value = link.get("c") ?? "";
     show({ step: STEPS_DOWN.includes(link.get("step")) ? link.get("step") : "text" });
     Object.assign(think, { prompt: link.get("p") ?? "", ended: "",
       taken: number_of(link, "t", [], (ids) => ids.every(Number.isSafeInteger), ids_of) });
     set_text(think.prompt);
     await set_off(heads_of_list(link.get("off") ?? ""));
+    await follow_steer(link);
     if (link.has("n") && newest()) await write(number_of(link, "n", 0));
     show_linked(link);
   } catch (error) {
@@ -72,6 +81,18 @@ async function follow_hash(newest) {
   }
   $("start-tour").disabled = false;
   document.body.dataset.done = "1";
+}
+
+async function follow_steer(link) {
+  const by = number_of(link, "by", 0, (x) => Math.abs(x) <= 4);
+  const after = number_of(link, "after", null, (x) => x === null ||
+    (Number.isInteger(x) && x >= 0 && x <= Number($("steer-layer").max)));
+  $("steer-by").value = by;
+  if (after !== null) [$("steer-layer").value, $("steer-layer").dataset.set] = [after, "1"];
+  for (const [id, key] of [["toward", "more"], ["away", "less"]]) {
+    if (link.has(key)) $(id).value = link.get(key);
+  }
+  await steer();
 }
 
 function show_linked(link) {
@@ -84,14 +105,48 @@ function show_linked(link) {
 // What a shell reads as these characters.
 const quoted = (text) => "'" + text.replaceAll("'", "'\\''") + "'";
 
+// The commands that give what the open step shows.
+function commands() {
+  const off = think.off.size ? " --off " + off_list() : "", last = data.tokens.length - 1;
+  const run = `./run ${think.path} ` + (think.taken.length ? `--tokens '${all_ids().join(" ")}'`
+    : "-p " + quoted(think.prompt)) + off;
+  const found = [];
+  if (!think.hash) return found;
+  if (state.step === "inside" && state.head) {
+    found.push(`${run} --parts ${key_of(state.head)}${state.row < last ? ":" + state.row : ""}`,
+      `${run} --heads heads.html`, `${run} --lens lens.json`);
+  } else if (state.step === "change") {
+    if (way && !way.refused) {
+      found.push(`${run} --attribute ${way.answer}${way.against >= 0 ? "," + way.against : ""}`);
+    }
+    if (patch?.results) {
+      found.push(`${run} --patch ${quoted(corrupted_box.value)} --answer ${patch.answer},${patch.against}`);
+    }
+    if (think.steers.length) found.push(steer_in_python());
+  }
+  return found;
+}
+
+function steer_in_python() {
+  const [{ layer, scale }] = think.steers, [more, less] = lists().map((one) => JSON.stringify(one));
+  return "python3 -c " + quoted(`import heads
+m = heads.Model(${JSON.stringify(think.path)})
+v = m.direction(${more}, ${less}, layer=${layer})
+print(m.probs(${JSON.stringify(think.prompt)}, 5, steer=${scale} * v)[-1])`);
+}
+
 function show_command() {
   $("hash").textContent = think.hash;
   const off = think.off.size ? " --off " + off_list() : "";
   $("command").textContent = !think.hash ? ""
     : `./run ${think.path} -p ${quoted(think.prompt)}${off} --logits logits.f32 && ` +
       `tail -c ${4 * think.logits.length} logits.f32 | sha256sum`;
+  $("commands").replaceChildren(...commands().map((command) => element("div", { class: "command" },
+    element("code", {}, command), element("button", { type: "button",
+      onclick: () => copy_text(command, "the command") }, "Copy"))));
 }
 
+follow(["head", "row", "step"], () => { if (!running && think.logits) show_command(); });
 after_pass.push(async () => show_command);
 $("copy-command").addEventListener("click", () =>
   copy_text($("command").textContent, "the command"));

@@ -12,12 +12,12 @@ function show_model() {
   $("shape").textContent = shape_in_words().replace(/ · [^·]*$/, "") +
     ` · ${think.model.shape.vocab_size.toLocaleString("en")} tokens to choose from`;
   show_sliders();
+  show_steer();
 }
 
-function open_built_in(name) {
-  const bytes = Uint8Array.from(atob($(name + "-bin").textContent.trim()), (c) => c.charCodeAt(0));
-  return open_model(bytes, name + ".bin", BUILT_IN[name]);
-}
+const bytes_of_built_in = (name) =>
+  Uint8Array.from(atob($(name + "-bin").textContent.trim()), (c) => c.charCodeAt(0));
+const open_built_in = (name) => open_model(bytes_of_built_in(name), name + ".bin", BUILT_IN[name]);
 
 // Another model goes on with what was typed.
 const change_model = (name, open) => in_turn(async () => {

@@ -94,25 +94,18 @@ async function measure_heads() {
 function show_costs(measured) {
   $("progress").hidden = true;
   use_data(data);
-  const sorted = [...measured].sort((a, b) => b.cost - a.cost), most = sorted.slice(0, 5);
-  const least = Math.max(1e-9, most[0].cost), last = sorted.at(-1);
-  if (last.cost < 0 && !most.includes(last)) most.push(last);
+  const sorted = [...measured].sort((a, b) => b.cost - a.cost);
+  const below = sorted.slice(5).filter(({ cost }) => cost < 0).slice(-3);
   $("matter").hidden = false;
-  $("matter").replaceChildren(...most.map((head) => {
-    const bar = element("span", { class: "bar", "aria-hidden": "true" });
-    bar.style.setProperty("--score", Math.max(0, head.cost / least));
-    const name = element("span", { "data-role": head.role || "none" }, icon(head.role), " ",
-      head_name(head));
-    const button = element("button", { type: "button", onclick: () => show_head_of(head) }, name, bar,
-      element("span", { class: "number" }, number(head.cost)));
-    return element("li", {}, button);
-  }), element("li", { class: "note" }, "Nats a token that the text loses without the head. Below 0: " +
-    "without it the text is likelier."));
+  signed_list($("matter"), [...sorted.slice(0, 5), ...below].map((head) => ({ head, value: head.cost,
+    icon: icon(head.role), name: [" ", head_name(head)] })), ({ head }) => show_head_of(head), 3);
+  $("matter").append(element("li", { class: "note" }, "Nats a token that the text loses without the " +
+    "head. Below 0: without it the text is likelier."));
   if (state.shown === "cost") fill_grid();
   show_number("cost");
   built_for = null;
   light_text();
-  say("Most here: " + head_name(most[0]) + ", " + number(most[0].cost) + " nats a token");
+  say("Most here: " + head_name(sorted[0]) + ", " + number(sorted[0].cost) + " nats a token");
 }
 
 $("measure").addEventListener("click", () =>

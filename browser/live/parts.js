@@ -10,7 +10,7 @@ const way_ids = () => data.tokens.slice(0, row_after_pass() + 1).map((token) => 
 
 async function read_way() {
   const ids = way_ids(), asked = { answer: think.answer ?? -1, against: think.against ?? -1,
-    off: off_list() };
+    off: off_list(), steers: think.steers };
   const model = think.model;
   if (!ids.length) return () => show_way(null);
   $("whole").classList.add("older");
@@ -27,6 +27,7 @@ function show_way(found) {
   $("whole").classList.remove("older");
   draw_whole();
   show_parts();
+  if (think.logits) show_command();
 }
 
 const token_of = (id) => ({ id, text: by_id.get(id) ?? "" });
@@ -59,6 +60,7 @@ function signed_list(list, entries, pick, digits = 2) {
   }));
 }
 
+const fixed = (x, digits = 2) => x.toFixed(digits).replace("-", "−");
 const signed = (x, digits = 2) => (x < 0 ? "−" : "+") + Math.abs(x).toFixed(digits);
 
 // What a part stands for is shown where it is.
@@ -90,7 +92,8 @@ function show_parts() {
   signed_list($("parts"), all.slice(0, N_PARTS), show_part);
   $("parts-note").textContent = `Logits. ${all.length > N_PARTS ? `${all.length - N_PARTS} smaller ` +
     `parts come to ${signed(all.slice(N_PARTS).reduce((sum, { value }) => sum + value, 0))}. ` : ""}` +
-    `All add up to ${signed(way.total)}; the model says ${signed(way.logit)}.`;
+    `All add up to ${signed(way.total)}; the model says ${signed(way.logit)}.` +
+    (think.steers.length ? " All of it without steering." : "");
 }
 
 for (const name of ["answer", "against"]) {

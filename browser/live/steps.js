@@ -1,7 +1,7 @@
 // The steps below the picture: tabs, one of which is open. What is closed computes nothing.
 "use strict";
 
-const STEPS_DOWN = ["text", "inside", "change"];
+const STEPS_DOWN = ["text", "inside", "change", "compare"];
 state.step = "text";
 
 function mark_step() {

@@ -10,10 +10,11 @@ const think = {
   prompt: "", ids: [],   // what was typed, and its tokens
   taken: [],             // ids after it
   off: new Set(),        // heads, as "layer.head"
+  steers: [],            // { layer, vector, scale }, one or none
   seed: 1,
   sampling: { temperature: 0.8, top_k: 0, top_p: 0.95, min_p: 0 },
   logits: null,          // after the last token
-  before: null,          // the same with all heads on, while some are off
+  before: null,          // the same with nothing changed, while something is
   hash: "", bytes: 0,
   ended: "",             // why no token follows
 };
@@ -89,7 +90,8 @@ async function open_model(source, name, path) {
     }
     layers = await model.layers();
     sequences = { with: await model.sequence(), lens: await model.sequence(),
-      whole: await model.sequence(), off: "" };
+      whole: await model.sequence(), off: "", steers: [] };
+    sequences.steers = think.steers = [];
     await model.tokenize("a");
   } catch (error) {
     await model.close();
@@ -138,15 +140,12 @@ async function hex_of_hash(floats) {
   return Array.from(new Uint8Array(sum), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-// Sequences keep their list of heads, so another list is for empty ones.
+// Sequences keep their list of heads and their vectors, so others are for empty ones.
 async function switch_sequences() {
-  const { model, sequences } = think, off = off_list();
-  if (sequences.off === off) return;
-  for (const name of ["with", "lens"]) {
-    await model.rewind(sequences[name], 0);
-    await model.off(sequences[name], off);
-  }
-  sequences.off = off;
+  const { model, sequences, steers } = think, off = off_list();
+  if (sequences.off === off && sequences.steers === steers) return;
+  for (const name of ["with", "lens"]) await model.change(sequences[name], off, steers);
+  Object.assign(sequences, { off, steers });
   think.hashed = null;
   cut_data(0);
 }
@@ -188,7 +187,7 @@ async function pass() {
   cut_data(Math.max(0, from));
   if (ids.length && !await run_missing(ids, from)) return;
   if (!ids.length) Object.assign(think, { logits: null, hash: "", bytes: 0 });
-  think.before = think.off.size && ids.length
+  think.before = (think.off.size || think.steers.length) && ids.length
     ? (await model.look(sequences.whole, ids, ids.length, {})).logits : null;
   const text = think.taken.length ? await model.decode(ids) : think.prompt;
   const views = await Promise.all(after_pass.map((prepare) => prepare(ids)));

@@ -1,4 +1,4 @@
-// What JavaScript needs beside heads.h: rows of attention and of the lens. C cannot call its
+// What JavaScript needs beside heads.h: rows of attention, of the lens and of the stream. C cannot call its
 // functions, so a pass leaves the rows in memory: each a heads_attention_row, with its weights, or
 // the logits of head -1, behind it. What JavaScript reads: kept.words, .used, .room, .full.
 //
@@ -48,6 +48,21 @@ HEADS_API const void *heads_keep(heads_workspace *w, int attention, size_t width
     heads_workspace_probe(w, &(heads_probe){.attention = attention ? keep_row : NULL,
                                             .lens = width ? keep_lens : NULL,
                                             .context = (void *)width});
+    kept.used = kept.full = 0;
+    return &kept;
+}
+
+// The residual stream before this layer, at the last token of a pass.
+static int keep_stream(void *layer, const heads_layer_input *input) {
+    if (input->layer == (int)(size_t)layer)
+        keep_row(NULL, &(heads_attention_row){.layer = input->layer, .head = -1, .n = input->width,
+                 .weights = input->rows + (size_t)(input->n - 1) * input->stride}, 0);
+    return input->layer;
+}
+
+// The same as heads_keep, of the stream before a layer.
+HEADS_API const void *heads_keep_stream(heads_workspace *w, size_t layer) {
+    heads_workspace_probe(w, &(heads_probe){.enter = keep_stream, .context = (void *)layer});
     kept.used = kept.full = 0;
     return &kept;
 }

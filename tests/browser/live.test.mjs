@@ -151,7 +151,7 @@ for (const name of ["chrome", "firefox"]) {
       await page.waitForFunction(() => !document.getElementById("matter").hidden);
       const costs = await page.evaluate(() => heads.map((head) => head.cost)), least = Math.min(...costs);
       const listed = await texts(page, "#matter .number");
-      if (least < 0) assert.equal(Number(listed.at(-1)), Number(least.toFixed(Math.abs(least) < 0.0995 && least >= 0.0005 ? 3 : 2)));
+      if (least < 0) assert.equal(Number(listed.at(-1).replace("\u2212", "-")), Number(least.toFixed(3)));
       assert.match((await texts(page, "#matter li")).at(-1), /^Nats a token/);
       await page.click("#to-text");
       await page.evaluate(() => { text_box.value = ""; text_box.dispatchEvent(new Event("input")); });
@@ -251,6 +251,116 @@ for (const name of ["chrome", "firefox"]) {
       await page.select("#against", String(await page.evaluate(() => way.likeliest[1].id)));
       await page.waitForFunction(() => way.against >= 0);
       assert.match(await text(page, "#parts-note"), /^Logits\. All add up to/);
+      quiet(page);
+      await page.close();
+    });
+
+    test("a head computes as ./run --parts says, step by step, with rope and without", async () => {
+      const head = name === "chrome" ? "1.0" : "0.1";
+      const page = await opened(link_of(TRICK, { m: "heads", step: "inside", head }));
+      const want = JSON.parse(told(HEADS, "-p", TRICK, "--parts", head, "--json"));
+      await page.waitForFunction(() => parts && $("computes").tBodies[0].rows.length);
+      const found = await page.evaluate(() => JSON.parse(JSON.stringify(parts, (key, value) => (key === "head" || key === "of"
+        ? undefined : ArrayBuffer.isView(value) ? [...value] : value))));
+      for (const side of ["turned", "plain"]) {
+        for (const what of ["q", "k", "products", "scores", "weights"]) {
+          want[side][what].flat().forEach((x, i) => near(found[side][what][i], x, 1e-4, `${side} ${what} ${i}`));
+        }
+      }
+      for (const what of ["v", "mix", "mixed", "out"]) want[what].flat().forEach((x, i) => near(found[what][i], x, 1e-4, what));
+      const column = (i) => page.$$eval("#computes tbody tr", (rows, i) => rows.map((row) => row.cells[i].textContent), i);
+      const shown = want.turned.weights.map((x) => x.toFixed(x < 0.0995 && x >= 0.0005 ? 3 : 2));
+      assert.deepEqual(await column(3), shown);
+      await page.click("#rope");
+      assert.deepEqual(await column(4), shown);  // the other way round
+      await page.click("#rope");
+      assert.match(await text(page, "#sharers"), /^KV head 0.* read by head [01]$/);
+      await page.click("#part-play");            // motion is not wanted: it waits at the first step
+      assert.match(await text(page, "#part-words"), /^1 of 8\. The stream of a/);
+      assert.ok(await page.$eval("#computes tfoot [data-part='out']", (e) => getComputedStyle(e).opacity === "0"));
+      for (let i = 0; i < 7; i++) await page.click("#part-next");
+      assert.match(await text(page, "#part-words"), /^8 of 8\..*That is [+−][\d.]+ for the logit of red\.$/);
+      await page.focus("#computes-box");
+      await page.keyboard.press("ArrowDown");
+      await page.keyboard.press("ArrowRight");
+      const key = want.turned.k[0][1], q = want.turned.q[1], minus = (x) => x.toFixed(3).replace("-", "−");
+      assert.equal(await text(page, "#computes-read"), `the key of <|begin|>, number 1: ${minus(key)}, times the query's ` +
+        `${minus(q)}: ${minus(key * q)}`);
+      quiet(page);
+      await page.close();
+    });
+
+    test("two texts: the map of patches is ./run's, and a cell is explained in a sentence", async () => {
+      const page = await opened(link_of(TRICK, { m: "heads", step: "change", c: TRICK.replace("red", "blue") }));
+      const want = JSON.parse(told(HEADS, "-p", TRICK, "--patch", TRICK.replace("red", "blue"), "--json"));
+      await page.waitForFunction(() => !$("patch").disabled);
+      assert.deepEqual(await texts(page, "#pair .differs"), ["red", "blue"]);
+      await page.click("#patch");
+      await page.waitForFunction(() => $("patch-words").textContent);
+      const found = await page.evaluate(() => ({ whole: patch.whole, base: patch.base, results: [...patch.results] }));
+      near(found.whole, want.clean_metric, 1e-4, "clean");
+      near(found.base, want.corrupted_metric, 1e-4, "corrupted");
+      want.results.flat(2).forEach((x, i) => near(found.results[i], x, 1e-4, "run " + i));
+      assert.match(await text(page, "#patch-words"),
+        /^Layer 0, head 0 at red 5: .* the logit of red over blue goes from −10\.45 to [\d.]+ \(clean: 9\.02\): \d\d % of the answer comes back\.$/);
+      assert.equal(await page.$eval(".patched", (e) => key_of(e.head)), "0.0");
+      const command = await page.$$eval("#commands code", (all) => all.at(-1).textContent);
+      assert.match(execFileSync("sh", ["-c", command], { cwd: root, encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] }), /red/);
+      await page.focus("#patch-scroll");
+      await page.keyboard.press("ArrowRight");
+      assert.match(await text(page, "#patch-words"), /^Layer 0, head 1 at red 5/);
+      await page.evaluate(() => { corrupted_box.value += " red"; corrupted_box.dispatchEvent(new Event("input")); });
+      await page.waitForFunction(() => $("patch").disabled);
+      assert.equal(await text(page, "#pair-note"), "12 tokens and 13: patching needs as many in both.");
+      quiet(page);
+      await page.close();
+    });
+
+    test("a direction of two lists steers as heads.py's does", async () => {
+      const prompt = "Once upon a time, there was a", [more, less] = [["She was so happy", "He smiled"], ["She was so sad", "He cried"]];
+      const page = await opened(link_of(prompt, { step: "change", by: 2, after: 2, more: more.join("\n"), less: less.join("\n"), temp: 1, top_p: 1 }));
+      await settled(page);
+      const command = await page.$$eval("#commands code", (all) => all.at(-1).textContent);
+      assert.match(command, /^python3 -c /);
+      const said = execFileSync("sh", ["-c", command.replace("python3", ".venv/bin/python")],
+        { cwd: root, encoding: "utf8", env: { ...process.env, PYTHONPATH: join(root, "python") } });
+      const want = [...said.matchAll(/\((\d+), ([\d.e-]+)\)/g)].map(([, id, p]) => [Number(id), Number(p)]);
+      assert.equal(want.length, 5);
+      const found = await page.evaluate(() => [...drawn_from(think.logits, PLAIN)]);
+      for (const [id, p] of want) near(found[id], p, 1e-4, "token " + id);
+      const plain = await page.evaluate(() => [...drawn_from(think.before, PLAIN)]);
+      assert.ok(want.some(([id, p]) => Math.abs(plain[id] - p) > 0.02), "nothing moved");
+      await page.click("#steer-write");
+      await page.waitForFunction(() => $("steered").children.length === 4);
+      await page.$eval("#steer-by", (e) => { e.value = 0; e.dispatchEvent(new Event("input")); });
+      await page.waitForFunction(() => !think.steers.length && !running);
+      assert.equal(await text(page, "#hash"), hash_of(STORIES, prompt));
+      quiet(page);
+      await page.close();
+    });
+
+    test("two models beside each other on one text: other weights, and an adapter", async () => {
+      const base = join(folder, "base.bin"), others = [join(folder, "f32.bin"), join(folder, "dragons.adapter")];
+      const made = (...args) => execFileSync(join(root, ".venv/bin/python"), ["export.py", "models/hf", ...args], { cwd: root, stdio: "ignore" });
+      made(base);
+      made(others[0], "--dtype", "f32");
+      made(others[1], "--adapter", "models/dragons", "--for", base);
+      const page = await opened(link_of("Once upon a time, there was a", { step: "compare" }));
+      await (await page.$("#file")).uploadFile(base);
+      await page.waitForFunction(() => think.name === "base.bin");
+      for (const [i, args] of [[others[0]], [base, "--adapter", others[1]]].entries()) {
+        await (await page.$("#other-file")).uploadFile(others[i]);
+        await page.waitForFunction((i) => other?.name.startsWith(["f32", "base.bin with"][i]) &&
+          $("compare").tBodies[0].rows[0]?.cells[2].textContent === other.name, {}, i);
+        const [, line] = told(...args, "-p", "Once upon a time, there was a", "-n", "0", "--probs", "6", "--json").trim().split("\n").slice(-2);
+        const want = JSON.parse(line).likeliest;
+        const found = await page.$$eval("#compare tbody tr", (rows) => rows.slice(4).map((row) => [row.cells[0].textContent, row.cells[2].textContent]));
+        for (const { text, probability } of want) {
+          const shown = found.find(([token]) => token === text.trim())[1];
+          near(shown.startsWith("<") ? 0 : Number(shown.replace(" %", "")), 100 * probability, 0.51, text);
+        }
+        assert.match(await text(page, "#compare-head"), /no weight differs by more than/);
+      }
       quiet(page);
       await page.close();
     });
