@@ -1,5 +1,6 @@
-// The tour: eight steps, each of which sets the page up and points at one part of it (at), where it
-// speaks of things, or asks to press them, that stay in view (needs: the first ones, at least).
+// The tour: ten steps through the formula, each of which sets the page up and points at one part of it
+// (at), where it speaks of things, or asks to press them, that stay in view (needs: the first ones, at
+// least).
 "use strict";
 
 const STORY = "Once upon a time, there was a";
@@ -8,40 +9,51 @@ const STEPS = [
   { title: "Tokens", at: ".whole", needs: ["tokens", "text"], model: "stories",
     prompt: "One day, a little fox",
     text: "A model reads tokens: words, or pieces of words, each with a number, its id.",
-    try: "Type on, and watch the tokens below. What happens to a name, or to a word you made up?" },
-  { title: "What comes next", at: ".next", needs: ["bars", "undo"], model: "stories", prompt: STORY,
-    text: "All that the model says is this: how likely each token is to come next.",
-    try: "Click a bar, even an unlikely one, and see how the story bends. Undo takes it back." },
-  { title: "The sampler", at: "#sliders", needs: ["sliders", "bars", "step"], model: "stories",
+    try: "Type on, and watch the tokens. What happens to a name, or to a word you made up?" },
+  { title: "What comes next", at: ".next", needs: ["sliders", "bars"], model: "stories",
     prompt: STORY,
-    text: "The sampler draws one of them, as with a loaded die. Temperature flattens the odds or " +
-      "sharpens them; top-k, top-p and min-p cut the tail.",
-    try: "Move temperature to 0, then to 2, and press Next token a few times." },
-  { title: "Heads look back", at: ".whole", step: "inside", needs: ["grid", "map-box"], model: "heads",
-    prompt: TRICK, role: "previous",
-    text: "Another model, with eight heads. For every token a head looks back at the text. This " +
-      "one looks at the token just before: a straight line beside the diagonal of its map.",
-    try: "Click other heads. Which of them look alike?" },
-  { title: "Induction", at: ".head", step: "inside", needs: ["map-box", "readout"], model: "heads",
-    prompt: TRICK, role: "induction",
-    text: "“ a” has come before. This head looks at what followed it there: “ red”. It is " +
-      "called an induction head, and goes on with any pattern that it has seen once.",
-    try: "Which colour comes next? Change “red” in the text, or write nonsense of your own, twice." },
-  { title: "Switch it off", at: ".next", needs: ["all-on", "bars"], model: "heads",
+    text: "All that it says is how likely each token is to come next. The sampler draws one, as with " +
+      "a loaded die; temperature flattens the odds or sharpens them.",
+    try: "Click a bar, even an unlikely one. Then move temperature to 0 or to 2, and press Next token." },
+  { title: "The stream", at: ".whole", needs: ["grid"], model: "stories", prompt: "The dog wagged his",
+    text: "From left to right: each token begins as its embedding. Heads and networks read the stream " +
+      "and add to it; what comes together becomes the answer. Thick bands add most.",
+    try: "Pick another token. A click on a “net” shows what each layer would say." },
+  { title: "A head looks back", at: ".head", step: "inside", needs: ["map-box", "readout"],
+    model: "heads", prompt: TRICK, role: "previous",
+    text: "Another model, with eight heads. For every token a head looks back at the text. This one " +
+      "looks at the token just before: a straight line beside the diagonal of its map.",
+    try: "Click other heads in the picture. Which of them look alike?" },
+  { title: "Project: query and key", at: ".computes", step: "inside", part: 1,
+    needs: ["computes-box", "part-words"], model: "heads", prompt: TRICK, role: "induction",
+    text: "How does it know where to look? From the stream of each token matrices make a query, what " +
+      "it looks for, and a key, what it offers; each head has its own split of them.",
+    try: "Touch the strips. Which key is most like the query?" },
+  { title: "Score, scale, mask, softmax", at: ".computes", step: "inside", part: 4,
+    needs: ["computes-box", "part-words"], model: "heads", prompt: TRICK, role: "induction",
+    text: "Query times key is a score, scaled so that it does not grow with their length. The mask " +
+      "hides what comes later. Softmax makes weights of the scores that add up to 1.",
+    try: "Switch Rope off: what would it read, did it not know how far away tokens are?" },
+  { title: "Mix, concatenate, W_o", at: ".computes", step: "inside", part: 7,
+    needs: ["computes-box", "part-words"], model: "heads", prompt: TRICK, role: "induction",
+    text: "The weights mix the values, what each token hands over. All heads' mixes, one behind the " +
+      "other, go through the output matrix W_o: so each head adds its own part to the stream.",
+    try: "Find this head's band in the picture. Then press Step by step for another head." },
+  { title: "Induction, switched off", at: ".next", needs: ["all-on", "bars"], model: "heads",
     prompt: TRICK, role: "induction", off: true,
-    text: "All induction heads are off now. The pale bars show what the model said before: " +
-      "without them it no longer knows the colour.",
+    text: "“ a” has come before: induction heads look at what followed it there, “ red”. All of them " +
+      "are off now. The pale bars show what the model said before: it no longer knows the colour.",
     try: "Switch all on. Then press Which heads matter here, under Change: is it one, or many a little?" },
-  { title: "Layer by layer", at: ".lens", step: "inside", needs: ["lens"], model: "stories",
-    prompt: "The dog wagged his",
-    text: "After each layer one can ask what the model would say if it ended there. The answer " +
-      "forms on the way; early layers may prefer another word.",
-    try: "From which layer on is the answer first? Pick other tokens of the text." },
+  { title: "Two texts", at: ".patch", step: "change", needs: ["patch-map-box", "patch-words"],
+    model: "heads", prompt: TRICK, patch: TRICK.replace("red", "blue"),
+    text: "The same text with another colour. In each run one head, at one token, gives what it gave " +
+      "in the first text. Where the first answer comes back, that head carries the colour.",
+    try: "Click the strong cells. Who writes the colour down, and who fetches it?" },
   { title: "What it remembers", at: ".cache", step: "inside", needs: ["schemes", "cache", "cache-now"],
     model: "stories", prompt: STORY,
     text: "Each token leaves a key and a value in every layer, so that later ones can look back. " +
       "That is the KV cache. With fewer KV heads it is smaller.",
-    try: "Press Write on and watch it fill. How large would MHA be? Then open a model of your own." },
+    try: "How large would MHA be? Take some tokens and see it fill. Then open a model of your own." },
 ];
 let at_step = -1;
 
@@ -77,6 +89,13 @@ async function set_up_step(step, panel, wanted) {
     .sort((a, b) => score_of(b, "role") - score_of(a, "role"));
   if (step.role && some.length) show_head_of(some[0]);
   if (step.off) await set_off(some.map(key_of));
+  if (step.patch) {
+    corrupted_box.value = step.patch;
+    await run_patch();
+  }
+  await asked_last.parts?.answer;  // what is above may still grow
+  await new Promise((next) => { setTimeout(next); });
+  go_to_part(step.part ?? PARTS.length - 1);
   if (!wanted()) return undefined;
   place_tour(panel, step.needs.map($));
   return $("tour-title").focus({ preventScroll: true });

@@ -149,9 +149,9 @@ function grid_picture() {
 
 // ---- out of the page ----
 
-const PICTURES = { grid: grid_picture, map: map_picture };
+const PICTURES = { grid: grid_picture, map: map_picture };  // the live page has one for each panel
 const picture_name = (kind) =>
-  kind === "grid" ? "heads" : (two_texts ? kind_of(state.head) + "-" : "") +
+  kind === "grid" ? "heads" : kind !== "map" ? kind : (two_texts ? kind_of(state.head) + "-" : "") +
     "layer" + state.head.layer.layer + "-head" + state.head.head;
 
 function save_file(blob, name) {

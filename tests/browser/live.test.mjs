@@ -509,12 +509,13 @@ for (const name of ["chrome", "firefox"]) {
       const page = await opened();
       await page.focus("#start-tour");
       await page.keyboard.press("Enter");
-      for (let i = 1; i <= 8; i++) {
+      for (let i = 1; i <= 10; i++) {
         await page.waitForFunction((i) => document.activeElement.id === "tour-title" &&
-          document.activeElement.textContent.startsWith(i + " of 8"), {}, i);
+          document.activeElement.textContent.startsWith(i + " of 10"), {}, i);
         await settled(page);
-        if (i === 6) assert.deepEqual(await page.evaluate(() => [...think.off]), ["1.0", "1.1", "1.2", "1.3"]);
+        if (i === 8) assert.deepEqual(await page.evaluate(() => [...think.off]), ["1.0", "1.1", "1.2", "1.3"]);
         if (i === 5) await sound(page);
+        if (i === 9) assert.match(await text(page, "#patch-words"), /^Layer 0, head 0 at red/);
         await page.keyboard.press("ArrowRight");
       }
       await page.keyboard.press("Escape");
@@ -529,11 +530,11 @@ for (const name of ["chrome", "firefox"]) {
         const page = await opened("", width, height), wide = width > 1000;
         await page.click("#start-tour");
         for (const [i, asked] of [
-          "#tokens .token", "#bars button" + (wide ? ", #undo" : ""), "#temperature" + (wide ? ", #step" : ""), "#grid .cell",
-          "#map", "#all-on" + (wide ? ", #bars button" : ""), "#lens tbody tr", "#schemes li",
+          "#tokens .token", "#temperature" + (wide ? ", #bars button" : ""), "#grid .cell", "#map", "#part-words", "#part-words",
+          "#part-words", "#all-on" + (wide ? ", #bars button" : ""), "#patch-map", "#schemes li",
         ].entries()) {
           await page.waitForFunction((i) => document.activeElement.id === "tour-title" &&
-            document.activeElement.textContent.startsWith(i + 1 + " of 8"), {}, i);
+            document.activeElement.textContent.startsWith(i + 1 + " of 10"), {}, i);
           await settled(page);
           assert.deepEqual(await page.evaluate((asked) => [...document.querySelectorAll(asked)].filter((e) => {
             const { left, right, top, bottom } = e.getBoundingClientRect(), { cell } = layout ?? {};
@@ -556,14 +557,14 @@ for (const name of ["chrome", "firefox"]) {
         assert.equal(await text(page, "#text"), prompt);
         assert.equal(await text(page, "#hash"), hash_of(path, prompt, ...(off ? ["--off", "1.*"] : [])));
       };
-      await press("start-tour", ...Array(5).fill("tour-next"));
+      await press("start-tour", ...Array(7).fill("tour-next"));
       await shows("heads.bin", HEADS, TRICK, 4);
-      await press(...Array(4).fill("tour-back"));
+      await press(...Array(6).fill("tour-back"));
       await shows("stories.bin", STORIES, "Once upon a time, there was a", 0);
       await press("tour-next", "tour-next");
       await page.waitForFunction(() => think.name === "heads.bin");  // not yet set up
       await press("tour-back");
-      await shows("stories.bin", STORIES, "Once upon a time, there was a", 0);
+      await shows("stories.bin", STORIES, "The dog wagged his", 0);
       await page.evaluate(() => {
         for (const name of ["heads", "stories", "heads"]) {
           $("models").value = name;

@@ -1,5 +1,6 @@
-// The pictures of the two pages in docs/: docs/head-page.png and docs/chat-page.png.
+// The pictures of the pages in docs/: head-page.png, live-page.png and chat-page.png.
 //
+//   make live
 //   ./run models/heads.bin -p "One day a little wolf found a kite. The little wolf" \
 //       --heads build/heads.html
 //   python -m heads serve build/smollm2.bin --port 8080    # the model of "make chat"
@@ -21,6 +22,10 @@ async function picture(address, name, width, height, steps) {
 
 await picture(resolve(heads), "head-page.png", 1280, 760, (page) =>
   page.waitForFunction(() => document.querySelectorAll("#grid canvas").length === 8));
+
+await picture(resolve("../../build/live.html") + "#m=heads&step=inside&p=The cat saw a red ball. " +
+  "The cat saw a", "live-page.png", 1280, 900, (page) =>
+  page.waitForFunction(() => document.body.dataset.done === "1" && $("computes").tBodies[0].rows.length));
 
 await picture(server, "chat-page.png", 800, 720, async (page) => {
   await page.$eval("#seed", (e) => { e.value = 4; });
