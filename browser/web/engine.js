@@ -216,9 +216,11 @@ class Engine extends Instance {
     return found.map((row) => (token_classes ? row.map((one) => sorted(one)[0]) : sorted(row)));
   }
   rank(query, documents) {  // { index, score } of each, the best first
-    if (this.shape.n_labels !== 1 || this.shape.token_classes) {
+    const { n_labels: n, token_classes } = this.shape;
+    if (n !== 1 || token_classes) {
+      const has = n ? `${n} classes${token_classes ? " of each token" : ""}` : "none";
       throw new HeadsError("refused", "it cannot rank documents: that needs a cross-encoder's " +
-        "head, which gives a single score for a pair of texts");
+        `head, which gives a single score for a pair of texts, and the checkpoint has ${has}`);
     }
     plain("query", query);
     const pairs = texts("documents", documents).map((text) => this.pair(query, text));

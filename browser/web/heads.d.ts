@@ -193,8 +193,8 @@ export interface Model {
    *  translation. It ends an earlier one; leaving the loop ends it. */
   generate(prompt: string | Ids | Message[], options?: GenerateOptions):
     AsyncGenerator<Token, Stopped, undefined>;
-  tokenize(text: string, special?: boolean): Promise<Int32Array>;
-  decode(ids: Ids): Promise<string>;
+  tokenize(text: string, special?: boolean, options?: Signalled): Promise<Int32Array>;
+  decode(ids: Ids, options?: Signalled): Promise<string>;
   /** The ids of a conversation, up to where an answer begins. */
   conversation(messages: Message[], options?: ConversationOptions): Promise<Int32Array>;
   /** A vector for each text; of a model with vectors of tokens, a list for each. */
@@ -205,12 +205,12 @@ export interface Model {
     Promise<Label[][]>;
   /** The documents by their scores beside a query, the best first. */
   rank(query: string, documents: string[], options?: Signalled): Promise<Ranked[]>;
-  labels(): Promise<string[]>;
+  labels(options?: Signalled): Promise<string[]>;
   /** A text and its cache, for forward; free("sequence", it) frees it. */
-  sequence(): Promise<Handle>;
-  rewind(sequence: Handle, n: number): Promise<void>;
+  sequence(options?: Signalled): Promise<Handle>;
+  rewind(sequence: Handle, n: number, options?: Signalled): Promise<void>;
   forward(sequence: Handle, ids: Ids, options?: ForwardOptions): Promise<Forward>;
-  free(kind: "sequence", handle: Handle): Promise<void>;
+  free(kind: "sequence", handle: Handle, options?: Signalled): Promise<void>;
   /** Ends the workers and frees all memory; what waits rejects. */
   close(): void;
   [Symbol.asyncDispose]?(): Promise<void>;

@@ -1,5 +1,5 @@
 // What build/web/heads.js answers, as JSON, for test_web.py to compare with native answers.
-//   node collect.mjs node|chrome|firefox LIBRARY PLAN.json OUT.json
+//   node collect.mjs node|chrome|firefox|webkit LIBRARY PLAN.json OUT.json
 import { readFileSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { basename, dirname } from "node:path";
@@ -110,6 +110,15 @@ async function collect(plan, file) {
   out.translations = [];
   for (const [prompt, options] of plan.translations) out.translations.push(await told(translator, prompt, options));
 
+  const plain = (found) => (typeof found === "object" ? Object.fromEntries(Object.entries(found)
+    .map(([key, one]) => [key, plain(one)])) : found);  // lists of floats become objects, too
+  out.encoders = [];
+  for (const [name, method, args] of plan.encoders) {
+    const model = await heads.open(await file(name));
+    out.encoders.push(await model[method](...args).then(plain, (error) => error.message));
+    model.close();
+  }
+
   for (const [name, [kind, ask]] of Object.entries(plan.refused))
     try {
       const model = await heads.open(await file(kind), ask.open);
@@ -133,13 +142,27 @@ async function in_node() {
 function serve() {
   const kinds = { html: "text/html", js: "text/javascript" };
   const server = createServer(({ url }, response) => {
+    const [, given] = /^\/files\/(\d+)$/.exec(url) ?? [];
+    if (given) return response.end(readFileSync(Object.values(plan.files)[given]));
     const kind = kinds[url.split(".").pop()];
     response.writeHead(kind ? 200 : 404, { "Content-Type": kind ?? "text/plain",
       "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp" });
-    response.end(kind && readFileSync(dirname(plan.page) + url));
+    return response.end(kind && readFileSync(dirname(plan.page) + url));
   });
   return new Promise((resolve) =>
     server.listen(0, () => resolve(`http://localhost:${server.address().port}/${basename(plan.page)}`)));
+}
+
+// WebKit's driver gives no files to pages, so that the server does.
+async function in_webkit() {
+  const { launch, open } = await import("../browser/webkit.mjs"), running = await launch();
+  try {
+    const page = await open(running, await serve()), names = Object.keys(plan.files);
+    return await page.evaluate(`(${collect})(${JSON.stringify(plan)}, async (name) =>
+      (await fetch("/files/" + ${JSON.stringify(names)}.indexOf(name))).blob())`);
+  } finally {
+    await running.browser.close();
+  }
 }
 
 // From disk, unless isolated: there the page has no address of its own, so files come by an input,
@@ -167,5 +190,5 @@ async function in_browser() {
   }
 }
 
-writeFileSync(out_path, JSON.stringify(await (where === "node" ? in_node() : in_browser())));
+writeFileSync(out_path, JSON.stringify(await ({ node: in_node, webkit: in_webkit }[where] ?? in_browser)()));
 process.exit();

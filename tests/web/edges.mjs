@@ -1,5 +1,5 @@
 // What heads.js says and does at its edges, as JSON, for test_web_edges.py.
-//   node edges.mjs node|chrome|firefox
+//   node edges.mjs node|chrome|firefox|webkit
 import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
 
@@ -100,7 +100,8 @@ async function edges(base, browser) {
     null_content: () => first([{ role: "user", content: null }]),
     list_content: () => first([{ role: "user", content: ["a"] }]),
     no_role: () => first([{ content: "a" }]),
-    tools: () => first([{ role: "user", content: "a" }], { tools: [] }),
+    tool_choice: () => first([{ role: "user", content: "a" }], { tool_choice: "auto" }),
+    role: () => first([{ role: "user", content: "a", tool_calls: [] }]),
     schema: () => first("a", { schema: {} }),
     unknown: () => first("a", { temprature: 1 }),
     temperature: () => first("a", { temperature: "hot" }),
@@ -140,6 +141,45 @@ async function edges(base, browser) {
   out.aborted.push(await soon(said(() => hanging)));
   for await (const { id } of model.generate("Once", { max_tokens: 400 })) if (id >= 0) break;
   out.left = await said(() => model.tokenize("a"));
+  // Every call that is asked with an abort that has come, or that comes while it runs.
+  const gone = { signal: stop.signal }, words = [{ role: "user", content: "a" }];
+  out.signals = {};
+  for (const [name, run] of Object.entries({
+    decode: (o) => model.decode([1], o), conversation: (o) => model.conversation(words, o),
+    embed: (o) => model.embed(["a"], o), classify: (o) => model.classify(["a"], o),
+    rank: (o) => model.rank("a", ["b"], o), labels: (o) => model.labels(o),
+    sequence: (o) => model.sequence(o), rewind: (o) => model.rewind(theirs, 0, o),
+    forward: (o) => other.forward(theirs, [5], o), free: (o) => model.free("sequence", theirs, o),
+    generate: (o) => model.generate("a", o).next(), answer: (o) => model.generate(words, o).next(),
+    open: (o) => open(bytes, o), response: (o) => open(new Response(bytes), o),
+  })) out.signals[name] = (await soon(said(() => run(gone))))[1];
+  const late = new AbortController();
+  const running = said(() => other.forward(theirs, Array(300).fill(5), { signal: late.signal }));
+  setTimeout(() => late.abort(reason), 5);
+  out.late = [await soon(running), await soon(said(() => other.tokenize("a")))];
+  await other.rewind(theirs, 0);
+
+  // A text that is left: by return(), throw(), an error in the loop; and one that never began.
+  const begun = model.generate("Once", { max_tokens: 9 }), again = () => model.generate("Once", { max_tokens: 1 });
+  await begun.next();
+  const ended = async (step) => (({ done, value }) => [done, value ?? null])(await step);
+  out.iterators = [await ended(begun.return("over")), await ended(begun.next()),
+    await ended(again().return(1))];
+  const thrown = model.generate("Once", { max_tokens: 9 });
+  await thrown.next();
+  out.iterators.push(await said(() => thrown.throw(reason)), await ended(thrown.next()));
+  out.iterators.push(await said(async () => {
+    for await (const { id } of model.generate("Once", { max_tokens: 9 })) throw new RangeError(typeof id);
+  }), (await again().next()).done);
+
+  // Models share what was compiled.
+  const counted = WebAssembly.compile;
+  let compiled = 0;
+  WebAssembly.compile = (...args) => counted(...args, compiled++);
+  for (const more of await Promise.all([1, 2, 3].map(() => open(bytes, { n_threads: 1 })))) more.close();
+  WebAssembly.compile = counted;
+  out.compiled = compiled;
+
   const waits = said(() => model.forward(theirs, Array(300).fill(5)));
   model.close();
   out.closed = [await soon(waits), await said(() => model.tokenize("a"))];
@@ -178,7 +218,7 @@ async function in_node() {
 }
 
 async function in_browser() {
-  const { launch, open } = await import("../browser/browsers.mjs");
+  const { launch, open } = await import(`../browser/${where === "webkit" ? where : "browsers"}.mjs`);
   const running = await launch(where, "light", ".");
   try {
     const page = await open(running, base + "/");

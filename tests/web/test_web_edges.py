@@ -1,4 +1,4 @@
-"""heads.js at its edges, in node, Chromium and Firefox: where checkpoints come from, what is refused and
+"""heads.js at its edges, in node, Chromium, Firefox and WebKit: where checkpoints come from, what is refused and
 in which words, what is freed, stopped, out of memory or forbidden by a page. Nothing hangs.
 
 It needs `make web lib`, node and tests/browser's packages; CI installs them."""
@@ -15,7 +15,7 @@ import heads
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PLACES = ("node", "chrome", "firefox")
+PLACES = ("node", "chrome", "firefox", "webkit")
 
 
 @pytest.fixture(scope="module", params=PLACES)
@@ -71,7 +71,7 @@ def the_modules(run) -> str:
 def test_what_is_given(found, stories):
     """Nothing is converted without a word, and the words are the module's."""
     said = found["given"]
-    odd = ("tools", "schema")
+    odd = ("tool_choice", "schema")
     assert {said[name][0] for name in said if name not in odd} == {"argument"}
     assert {said[name][0] for name in odd} == {"unsupported"}
     with stories.session() as session:
@@ -102,8 +102,27 @@ def test_handles(found):
 def test_ends(found, stories):
     assert found["aborted"] == [["Error", "enough"]] * 4
     assert found["left"] == ["fine", stories.encode("a")]
+    assert set(found["signals"].values()) == {"enough"} and len(found["signals"]) == 14
+    assert found["late"] == [["Error", "enough"], found["left"]]
     assert found["closed"] == [["closed", "the model was closed"]] * 2
     assert found["ticks"]  # a pass does not block the thread that asked for it
+
+
+def test_iterators(found):
+    """Whoever leaves a text ends it, however that is; the next one begins at once."""
+    assert found["iterators"] == [
+        [True, "over"],
+        [True, None],
+        [True, 1],
+        ["Error", "enough"],
+        [True, None],
+        ["RangeError", "number"],
+        False,
+    ]
+
+
+def test_models_share_a_module(found):
+    assert found["compiled"] == 0
 
 
 def test_memory_and_traps(found):
