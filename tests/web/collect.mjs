@@ -78,7 +78,7 @@ async function collect(plan, file) {
   await stories.accept(sampler, out.picked[0]);
   out.picked.push(await stories.pick(sampler, row));
   const without = await stories.sequence();
-  await stories.off(without, plan.off);
+  await stories.change(without, plan.off);
   const said = await stories.forward(without, out.tokens, { rows: out.tokens.length, lens: true });
   out.off = await digest(said.logits);
   out.lens = await digest(said.lens.map(({ logits }) => logits));
