@@ -15,11 +15,14 @@ async function* pieces_of(stream, signal) {
 
 const mark_of = (response) => response.headers.get("etag") ?? response.headers.get("last-modified");
 
-async function ask(url, options) {
-  const response = await fetch(url, options);
-  if (response.ok) return response;
-  throw new HeadsError("network", `${url}: the server says ${response.status} ${response.statusText}`);
+function answered(response, url = response.url) {
+  const { ok, status, statusText, headers } = response;
+  if (!ok) throw new HeadsError("network", `${url}: the server says ${status} ${statusText}`);
+  if (!headers.get("content-type")?.startsWith("text/html")) return response;
+  throw new HeadsError("network", `${url}: the server gives a page of HTML; is the address right?`);
 }
+
+const ask = async (url, options) => answered(await fetch(url, options), url);
 
 const MOST_TRIES = 5;  // one after another in which no byte came
 
@@ -119,8 +122,7 @@ async function source_of(given, options) {
     given = new Blob([given]);
   }
   if (given?.headers && given.body) {  // a Response
-    if (given.ok) return { pieces: pieces_of(given.body, signal) };
-    throw new HeadsError("network", `${given.url}: the server says ${given.status}`);
+    return { pieces: pieces_of(answered(given).body, signal) };
   }
   if (given?.getReader) return { pieces: pieces_of(given, signal) };
   if (given?.stream) return { size: given.size, pieces: pieces_of(given.stream(), signal) };

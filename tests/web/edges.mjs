@@ -80,6 +80,7 @@ async function edges(base, browser) {
     rangeless: await said(() => reads(base + "/rangeless/stories.bin")),
     changing: await said(() => reads(base + "/changing/stories.bin")),
     missing: await said(() => reads(base + "/none.bin")),
+    page: await said(() => reads(base + "/")),
     number: await said(() => reads(42)),
     short: await said(() => reads(new Blob([bytes.slice(0, 3e6)]).stream())),
     empty: await said(() => reads(new Uint8Array(0))),

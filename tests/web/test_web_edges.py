@@ -52,7 +52,8 @@ def test_what_is_no_source(found):
     said = found["sources"]
     assert said["changing"][1].endswith("the file changed while it was read")
     assert said["missing"][1].endswith("the server says 404 Not Found")
-    assert {said["changing"][0], said["missing"][0]} == {"network"}
+    assert said["page"][1].endswith("the server gives a page of HTML; is the address right?")
+    assert {said[name][0] for name in ("changing", "missing", "page")} == {"network"}
     assert said["number"][0] == "argument"
     assert said["short"] == [
         "refused",
