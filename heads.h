@@ -458,8 +458,8 @@ typedef struct {
     // not called. It must not call the workspace of threads_of.
     int (*progress)(void *context, long done, long total);
     void *context;
-    int from_layer, n_layers, from_position, n_positions;  // only these are patched, and the rest of
-} heads_patching;                                          // results stays as it is; n 0: all behind
+    int from_layer, n_layers, from_position, n_positions;  // only these are patched, the rest of
+} heads_patching;                                          // results stays as is; n 0: all behind
 
 // The most heads that a layer has, as heads_mixed numbers them: mixers without heads have one.
 HEADS_API int heads_model_heads(const heads_model *model);
