@@ -1,6 +1,7 @@
 // What JavaScript needs beside heads.h: rows of attention, of the lens and of the stream. C cannot
 // call its functions, so a pass leaves the rows in memory: each a heads_attention_row, with its
-// weights, or the logits of head -1, behind it. What JavaScript reads: kept.words, .used, .room, .full.
+// weights, or the logits of head -1, behind it. What JavaScript reads: kept.words, .used, .room and
+// .full.
 //
 // All of heads.h is exported, experiments too; members of their structs have 4 bytes each.
 // heads_patch without a function for progress: a page asks for some layers and positions at a time
