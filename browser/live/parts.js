@@ -103,7 +103,4 @@ for (const name of ["answer", "against"]) {
   });
 }
 follow(["row"], () => { if (!running) show_read(read_way()); });
-after_pass.push(async () => {
-  const reading = read_way();
-  return think.model.shape.weight_bytes < SMALL ? reading : () => show_read(reading);
-});
+after_pass.push(async () => () => show_read(read_way()));

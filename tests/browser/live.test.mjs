@@ -65,6 +65,7 @@ const settled = (page) => page.evaluate(async () => {
   await new Promise((next) => setTimeout(next, 0));
   await turn;
   while (running || writing) await new Promise((next) => setTimeout(next, 5));
+  await Promise.all([asked_last.way?.answer, asked_last.parts?.answer]).catch(() => {});
   await new Promise((next) => setTimeout(next, 0));
 });
 const of_head = (page, names) => page.evaluate((names) => heads.map((head) =>
@@ -93,6 +94,7 @@ for (const name of ["chrome", "firefox"]) {
     async function opened(hash = "", ...size) {
       const page = await open(session, "file://" + live + hash, ...size);
       await done(page);
+      await settled(page);
       return page;
     }
 
@@ -360,6 +362,16 @@ for (const name of ["chrome", "firefox"]) {
           near(shown.startsWith("<") ? 0 : Number(shown.replace(" %", "")), 100 * probability, 0.51, text);
         }
         assert.match(await text(page, "#compare-head"), /no weight differs by more than/);
+      }
+      quiet(page);
+      await page.close();
+    });
+
+    test("a panel is a picture", async () => {
+      const page = await opened(link_of(TRICK, { m: "heads", step: "change" }));
+      for (const kind of ["whole", "parts"]) {
+        const [svg, size] = await page.evaluate(async (kind) => [PICTURES[kind](), (await png_of(PICTURES[kind]())).size], kind);
+        assert.ok(svg.startsWith("<svg ") && size > 5000, `${kind}: ${size} bytes`);
       }
       quiet(page);
       await page.close();
