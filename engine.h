@@ -70,6 +70,8 @@ float *kv_state(const KvLayer *kv, const Sequence *s);
 
 typedef struct KvFile KvFile;  // a file that sequences map pages of
 typedef struct Sum Sum;        // of a layer's bytes in a saved session
+typedef struct Guesser Guesser;
+typedef struct GuessRows GuessRows;  // what layers that guess have read of a text
 typedef struct Steering Steering;  // vectors to be added after layers (sequence/steering.h)
 
 typedef struct {  // pages of the cache that are a file's
@@ -113,6 +115,7 @@ struct heads_sequence {
     unsigned call;    // the last call of check_run that had it
     Adapted adapted;
     Source source;
+    GuessRows *guesses;  // or NULL
     SharedPages pages;
     Mark mark;
     LongRope rope;
@@ -148,6 +151,17 @@ typedef struct HeadWatch HeadWatch;  // layers/attention_tiles.h: sees how score
 
 typedef struct TextReader TextReader;  // library/reader.c: another workspace, which reads texts out
 
+// What guesses for a workspace's sequences, and what it does with each one's rows
+// (sequence/guess.h).
+struct Guesser {
+    Workspace *w;  // of Model.guess, with the threads of the text's workspace
+    int most;      // guesses of a pass
+    void (*keep_hidden)(Workspace *w);
+    void (*rewind)(GuessRows *g, int n);
+    GuessRows *(*fork)(const GuessRows *g, int n);
+    void (*free)(GuessRows *g);
+};
+
 struct heads_workspace {
     const Model *model;
     const Tower *tower;   // that the current pass runs
@@ -155,6 +169,7 @@ struct heads_workspace {
     Pool *pool;
     bool own_pool;
     TextReader *reader;   // kept for the next call of heads_embed or heads_classify, or NULL
+    Guesser *guesser;     // of sequences to come, or NULL
     heads_probe probe;    // called by passes
     const HeadWatch *watch;  // called where probe.attention is, or NULL
     Adapted adapted;      // of sequences to come
@@ -178,7 +193,7 @@ struct heads_workspace {
     Buffer out;           // [chunk][n_embd], a branch's output, to be added to x
     Buffer cos[MAX_ROPE_SETS], sin[MAX_ROPE_SETS];  // [chunk][n_pairs], of the rows' positions
     Buffer layer_embed;   // [chunk + n_threads][n_layers width]
-    Buffer embedded;      // [chunk][d_embed], if that is not n_embd
+    Buffer embedded;      // [chunk][embed_proj.n_in], if there is an embed_proj
     Buffer logits;        // [logit_rows][logit_width]
     InputForms input;
     Arena scratch;        // for buffers of the part of a layer that is running

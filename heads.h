@@ -74,8 +74,7 @@ typedef struct {
 // Maps a checkpoint that export.py made and checks all of it but its checksum; weights are read
 // when a pass first needs them. Errors: no such file, no checkpoint, damaged, not implemented.
 HEADS_API heads_model *heads_model_open(const char *path, heads_error *err);
-// The same of a checkpoint's bytes in memory, which stay the caller's and must outlive the model.
-// They begin at a multiple of 64.
+// The same of bytes in memory, which begin at a multiple of 64 and must outlive the model.
 HEADS_API heads_model *heads_model_parse(const void *bytes, size_t size, heads_error *err);
 HEADS_API void heads_model_close(heads_model *model);
 HEADS_API heads_shape heads_model_shape(const heads_model *model);
@@ -112,13 +111,11 @@ HEADS_API void heads_tokenizer_free(heads_tokenizer *tokenizer);
 HEADS_API long heads_encode(const heads_tokenizer *tokenizer, const char *text, size_t len,
                             int add_special, int **ids, heads_error *err);
 HEADS_API void heads_free(void *memory);
-// 1: the id ends a text.
+// 1: the id ends a text; it is a special token, such as BOS.
 HEADS_API int heads_is_eos(const heads_tokenizer *tokenizer, int id);
-// 1: the id is a special token, such as BOS.
 HEADS_API int heads_is_special(const heads_tokenizer *tokenizer, int id);
-// The bytes of a token inside of a text, which need not be whole characters; special tokens have
-// theirs too. Writes the first `room` of them to bytes; returns how many there are, 0: no such
-// token.
+// The bytes of a token inside of a text, perhaps no whole characters. Writes the first `room` of
+// them to bytes; returns how many there are, 0: no such token. Special tokens have theirs too.
 HEADS_API long heads_token_bytes(const heads_tokenizer *tokenizer, int id, char *bytes,
                                  size_t room);
 
@@ -163,11 +160,10 @@ HEADS_API long heads_chat_encode(const heads_chat *chat, const heads_tokenizer *
 HEADS_API int heads_chat_end(const heads_chat *chat, const heads_tokenizer *tokenizer);
 // The template as the model came with it, in Jinja, [*len], borrowed from the model; NULL: none.
 HEADS_API const char *heads_chat_template(const heads_model *model, size_t *len);
-// 1: the template prints the date, which options.clock says.
+// 1: the template prints the date, which options.clock says; it has a switch for thinking, for
+// options.no_think; it writes a system message, which others ignore or refuse.
 HEADS_API int heads_chat_prints_date(const heads_chat *chat);
-// 1: it has a switch for thinking, for options.no_think.
 HEADS_API int heads_chat_has_no_think(const heads_chat *chat);
-// 1: it writes a system message; others ignore or refuse one.
 HEADS_API int heads_chat_uses_system(const heads_chat *chat);
 
 // ---- where passes run ----
@@ -592,16 +588,20 @@ HEADS_API int heads_sampler_pick(heads_sampler *sampler, const float *logits);
 HEADS_API void heads_sampler_pick_each(heads_workspace *w, heads_sampler *const *samplers, int n,
                                        const float *logits, int *ids);
 
-// Prompt Lookup Decoding (Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding): sets
-// guesses[most] to what followed where most of ids[n]'s last 2 to 8 tokens stood before. Returns
-// how many, or 0. Run them with the last token in one pass, and keep each that the sampler picks
-// too.
+// Guesses at the next tokens, guesses[most]; each call returns how many, or -1. Run them with the
+// last token in one pass, and keep each that the sampler picks too. By what followed where most of
+// ids[n]'s last 2 to 8 tokens stood before (Prompt Lookup Decoding, Saxena 2023):
 HEADS_API int heads_lookup(const int *ids, int n, int most, int *guesses);
-// The same by a smaller model with the same tokens (Leviathan et al. 2022, arXiv 2211.17192). It
-// brings its sequence `draft` to ids[n], and `greedy`, a sampler of its workspace, picks them.
-// Returns how many, 0 where its context is full, or -1. Errors: as of heads_forward.
+// by a smaller model with the same tokens (arXiv 2211.17192), whose sequence `draft` is brought to
+// ids[n], and of whose workspace `greedy` is a sampler; 0 where its context is full:
 HEADS_API int heads_draft(heads_sequence *draft, heads_sampler *greedy, const int *ids, int n,
                           int most, int *guesses, heads_error *err);
+// by the model's own layers for it (arXiv 2412.19437), heads_guess_layers many, which read along
+// from heads_workspace_guess on; batches then take up to `most` a pass. ids[n]: s's and one more.
+HEADS_API int heads_guess_layers(const heads_model *model);
+HEADS_API int heads_workspace_guess(heads_workspace *w, int most, heads_error *err);
+HEADS_API int heads_guess(heads_sequence *s, const int *ids, int n, int most, int *guesses,
+                          heads_error *err);
 
 // ---- many requests side by side ----
 //

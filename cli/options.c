@@ -15,6 +15,7 @@ const char BUNDLED[] = "the bundled model";
 static const Options DEFAULTS = {
     .verb = GENERATE,
     .n_generate = -1,
+    .n_guess = -1,
     .workspace = {.chunk = 128},
 };
 
@@ -105,6 +106,9 @@ static const Option OPTIONS[] = {
      .help = "keep the KV cache in FILE; a prompt that begins alike runs only what is new"},
     {FLAG, "--prompt-cache-ro", NULL, FIELD(prompt_cache_ro), .verbs = CACHED,
      .help = "read that file, but do not write it"},
+    {INT, "--guess", "N", FIELD(n_guess), 0, 32, .verbs = GUESSED | BATCH,
+     .help = "let the layers that some models have for it guess up to N tokens ahead, as far as\n"
+             "that pays; 0: never (3)"},
     {INT, "--lookup", "N", FIELD(lookup), 1, 32, .verbs = GUESSED,
      .help = "guess up to N tokens ahead from what followed the same words before (try 7)"},
     {TEXT, "-md", "DRAFT", FIELD(draft_model), .verbs = GUESSED,
@@ -437,6 +441,8 @@ static void check_options(const Options *o, const bool given[N_OPTIONS]) {
     if (o->no_think && !o->messages && o->verb != CHAT)
         usage("--no-think is for --chat and --messages");
     if (o->lookup && o->draft_model) usage("--lookup and -md: give one of them");
+    if (o->n_guess > 0 && (o->lookup || o->draft_model))
+        usage("--guess, --lookup and -md: give one of them");
     if (o->n_draft && !o->draft_model)
         usage("--draft is for -md DRAFT; --lookup N has its own number");
     if (o->heads && !o->html && !ends_with(o->heads, ".json"))

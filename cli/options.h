@@ -47,7 +47,7 @@ typedef struct {
     bool f32;                      // --lens writes floats, not JSON
     bool of_layers;                // --patch changes the stream before layers, not heads
     heads_metric metric;           // of --patch
-    int n_generate, lookup, n_draft, heads_max, probs, dimensions;
+    int n_generate, n_guess, lookup, n_draft, heads_max, probs, dimensions;
     IntList sequences;             // to run side by side
     IntList threads;               // several: for --bench; the workspace has the first
     heads_workspace_options workspace;  // isa: HEADS_ISA

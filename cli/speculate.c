@@ -1,5 +1,5 @@
-// Guesses at the next tokens of a text come from a smaller model or from the text itself; a pass of
-// the model checks them.
+// Guesses at the next tokens of a text come from the model's own layers for it, a smaller model or
+// the text itself; a pass of the model checks them.
 #include "speculate.h"
 
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 #include "source.h"
 
 struct Drafter {
-    int most, now;        // most guesses of a pass; at present: more after right ones
-    bool lookup;
+    int most;             // guesses of a pass
+    bool lookup, own;     // by the text, by the model's own layers
     heads_model *model;   // of -md
     heads_workspace *w;
     heads_sequence *sequence;
@@ -23,12 +23,8 @@ struct Drafter {
     double begin;
     const float *logits;
     size_t stride;
-    double single;          // seconds of a pass of one token
-    double credit;          // seconds that guessing has won lately; after a loss it pauses
-    int pause, next_pause;  // tokens without guesses, still to come; of the next pause
+    TextGuard *guard;
 };
-
-enum { FIRST_PAUSE = 64, LONGEST_PAUSE = 1024, FEW = 3 };
 
 // ---- a draft model ----
 
@@ -61,20 +57,32 @@ static int draft_by_model(Drafter *d, const int *text, int n, int most, int *gue
     return found;
 }
 
-// ---- both, and the text itself ----
+// ---- all three ----
+
+int guesses_of_pass(const Program *p) {
+    int usual = heads_guess_layers(p->model) ? DEFAULT_GUESSES : 0;
+    return p->o->n_guess < 0 ? usual : p->o->n_guess;
+}
+
+int open_guesses(const Program *p) {
+    heads_error err;
+    int n = guesses_of_pass(p);
+    if (n && heads_workspace_guess(p->w, n, &err)) die("--guess %d: %s", n, err.text);
+    return n;
+}
 
 Drafter *drafter_new(const Program *p) {
     const Options *o = p->o;
-    if (!o->lookup && !o->draft_model) return NULL;
+    int own = o->lookup || o->draft_model ? 0 : open_guesses(p);
+    if (!o->lookup && !o->draft_model && !own) return NULL;
     Drafter *d = allocate(1, sizeof *d);
     d->lookup = o->lookup > 0;
-    d->most = d->lookup ? o->lookup : o->n_draft;
-    d->now = d->most < FEW ? d->most : FEW;
-    d->pause = 4;  // to measure d->single
-    d->next_pause = FIRST_PAUSE;
+    d->own = own > 0;
+    d->most = own ? own : d->lookup ? o->lookup : o->n_draft;
     d->n_guesses = -1;
     d->stride = heads_logit_stride(p->w);
-    if (!d->lookup) open_draft_model(d, p);
+    if (!(d->guard = text_guard_new())) die("no memory for guesses");
+    if (!d->lookup && !own) open_draft_model(d, p);
     return d;
 }
 
@@ -84,42 +92,30 @@ void drafter_free(Drafter *d) {
     heads_sequence_free(d->sequence);
     heads_workspace_free(d->w);
     heads_model_close(d->model);
+    free(d->guard);
     free(d);
 }
 
-// At most `most` guesses of the tokens after text[0..n); none during a pause.
-static int draft(Drafter *d, const int *text, int n, int most) {
-    if (most > d->now) most = d->now;
-    if (d->pause > 0 || most <= 0) return 0;
-    return d->lookup ? heads_lookup(text, n, most, d->guesses)
-                     : draft_by_model(d, text, n, most, d->guesses);
+// At most `most` guesses of the tokens after text[0..n), which `s` holds but for the last.
+static int draft(Drafter *d, heads_sequence *s, const int *text, int n, int most) {
+    heads_error err;
+    if (most > d->most) most = d->most;
+    most = text_guard_most(d->guard, most);
+    if (most < 1) return 0;
+    if (d->lookup) return heads_lookup(text, n, most, d->guesses);
+    if (!d->own) return draft_by_model(d, text, n, most, d->guesses);
+    int found = heads_guess(s, text, n, most, d->guesses, &err);
+    if (found < 0) die("%s", err.text);
+    return found;
 }
 
-// Books the last pass, which ends now. credit += the time that its tokens would have taken one by
-// one, less its own time. The credit is bounded, so that a change for the worse shows soon. Each
-// pause after a loss is twice as long as the last.
+// Books the last pass, which ends now.
 static void learn(Drafter *d) {
-    int n = d->n_guesses, right = d->right;
-    double time = seconds() - d->begin;
+    int n = d->n_guesses;
     if (n < 0) return;
-    if (n == 0) {
-        if (d->pause > 0) d->pause--;
-        d->single = d->single > 0 ? 0.9 * d->single + 0.1 * time : time;
-        return;
-    }
+    text_guard_learn(d->guard, n, d->right, seconds() - d->begin);
     d->drafted += n;
-    d->accepted += right;
-    if (right == n) d->now = 2 * d->now + 1 < d->most ? 2 * d->now + 1 : d->most;
-    else if (right < FEW) d->now = d->most < FEW ? d->most : FEW;
-    d->credit += (1 + right) * d->single - time;
-    if (d->credit > 4 * d->single) {
-        d->credit = 4 * d->single;
-        d->next_pause = FIRST_PAUSE;
-    }
-    if (d->credit > -d->single) return;
-    d->credit = 0;
-    d->pause = d->next_pause;
-    if (d->next_pause < LONGEST_PAUSE) d->next_pause *= 2;
+    d->accepted += d->right;
 }
 
 // ---- passes ----
@@ -144,7 +140,7 @@ const float *run_guessing(Drafter *d, heads_sequence *s, const int *text, int n,
     int room = heads_sequence_room(s) - 1;
     d->marked = heads_sequence_length(s);
     d->right = 0;
-    d->n_guesses = draft(d, text, n, room < most - 1 ? room : most - 1);
+    d->n_guesses = draft(d, s, text, n, room < most - 1 ? room : most - 1);
     if (d->n_guesses && heads_sequence_mark(s, err)) return NULL;
     for (int i = 0; i < d->n_guesses; i++) run[1 + i] = d->guesses[i];
     return d->logits = heads_forward(s, run, 1 + d->n_guesses, 1 + d->n_guesses, err);

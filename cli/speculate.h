@@ -5,12 +5,17 @@
 
 #include "open.h"
 
-enum { MAX_DRAFT = 32 };
+enum { MAX_DRAFT = 32, DEFAULT_GUESSES = 3 };
 
 typedef struct Drafter Drafter;
 
-// A drafter for --lookup or -md; NULL: neither is given. A draft model shares the threads of p's
-// workspace. Exits if its vocabulary is another, or if it cannot be opened.
+int guesses_of_pass(const Program *p);  // by the model's own layers, as --guess says; 0: none
+// Has them guess in p's workspace; returns the same. Exits where the model has no such layers.
+int open_guesses(const Program *p);
+
+// A drafter for --guess, --lookup or -md; NULL: none of them guesses. It comes before p's workspace
+// has sequences, and a draft model shares its threads. Exits if that model's vocabulary is another,
+// or if it cannot be opened.
 Drafter *drafter_new(const Program *p);
 void drafter_free(Drafter *d);
 // The logits after text[0..n), of which the sequence holds all but the last token, or ran that one

@@ -49,8 +49,9 @@ def report(model: Model, args: argparse.Namespace, stats: Stats) -> None:
         if any(k.has("attn_q", i) for i in range(k.n_layers))
         else "no attention"
     )
+    guess = f" and {k.guess_layers} that guess" if k.guess_layers else ""
     print(
-        f"{model.name}: {model.family}, {k.n_layers} layers of {k.n_embd}, {heads}, "
+        f"{model.name}: {model.family}, {k.n_layers - k.guess_layers} layers of {k.n_embd}{guess}, {heads}, "
         f"feed-forward {max(values_of(k.d_ff))}, vocabulary {k.vocab_size}, context {k.context}"
     )
     bits = 8 * stats.data_bytes / stats.n_weights
@@ -98,7 +99,15 @@ def run(args: argparse.Namespace) -> None:
     model = (
         open_random(args.random, args.seed)
         if args.random
-        else open_model(args.src, args.tokenizer, args.revision, args.shape_only, say, args.adapter)
+        else open_model(
+            args.src,
+            args.tokenizer,
+            args.revision,
+            args.shape_only,
+            say,
+            args.adapter,
+            not args.no_guesses,
+        )
     )
     refuse_overwriting(args.out, model.files)
     args.dtype = args.dtype or ("q8" if args.calibrate is not None else model.dtype)
@@ -180,6 +189,12 @@ def parse(argv: list[str], prog: str) -> argparse.Namespace:
     )
     parser.add_argument(
         "--tokenizer", metavar="FILE", help="of a llama2.c .bin; otherwise the tok*.bin beside it"
+    )
+    parser.add_argument(
+        "--no-guesses",
+        action="store_true",
+        help="leave out the layers that some models have to guess next tokens with; they are in q8 "
+        "beside q4 too",
     )
     parser.add_argument(
         "--revision", metavar="REV", help="of a hub id: a branch, a tag or a commit"

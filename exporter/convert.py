@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Callable, Mapping, Sequence
 
 import numpy as np
@@ -59,15 +60,17 @@ def open_model(
     shape_only: bool,
     say: Callable[[str], None] = lambda sentence: None,
     adapters: Given = (),
+    guesses: bool = True,
 ) -> Model:
     """Opens a directory, a GGUF or llama2.c file, or a hub id, which is downloaded first, after
     `say` has said so, and merges adapters into it; src None: the base that the first of them names.
-    A shape needs only config.json, or the header. Errors: ExportError."""
+    A shape needs only config.json, or the header. guesses False: without the layers that guess next
+    tokens. Errors: ExportError."""
     opened = open_adapters(adapters, say)
     if src is None:
         src, named = find_base(adapters, say)
         revision = revision or named
-    model = _open(src, tokenizer, revision, shape_only, say, opened)
+    model = _open(src, tokenizer, revision, shape_only, say, opened, guesses)
     for adapter in opened:
         model.files += adapter.files
         if adapter.directory:
@@ -122,6 +125,7 @@ def _open(
     shape_only: bool,
     say: Callable[[str], None],
     adapters: Sequence[Adapter],
+    guesses: bool = True,
 ) -> Model:
     if tokenizer and not os.path.isfile(src):
         raise ExportError(
@@ -141,7 +145,9 @@ def _open(
             "as the adapter the folder that it was made from"
         )
     if os.path.isdir(src):
-        return open_directory(src, os.path.basename(os.path.abspath(src)), shape_only, adapters)
+        return open_directory(
+            src, os.path.basename(os.path.abspath(src)), shape_only, adapters, guesses
+        )
     if os.path.exists(src):
         refuse_pointer(src)
         if src.endswith(".safetensors"):
@@ -160,7 +166,8 @@ def _open(
         which = f"its revision {revision}" if revision else "it"
         say(f"{src} is no file or directory here: downloading {which} from the hub")
         name = f"{src}@{revision}" if revision else src
-        return open_directory(download(src, revision, shape_only), name, shape_only, adapters)
+        directory = download(src, revision, shape_only)
+        return open_directory(directory, name, shape_only, adapters, guesses)
     raise ExportError(f"{src}: no such file or directory, and not a hub id such as org/name")
 
 
@@ -269,15 +276,31 @@ def convert(
 
     if not rounding:
         return write(out, meta, entries(model.tensors, dtype))
-    sizes = sizes_of(model.tensors, "q4")
+    sizes = sizes_of(without_guesses(meta, model.tensors)[1], "q4")
     chosen = eight_bits(sizes, prior(sizes), rounding.bits)
     return _write_four(model.tensors, out, meta, chosen, write)
 
 
+def without_guesses(meta: dict, tensors: Mapping[str, Tensor]) -> tuple[dict, dict[str, Tensor]]:
+    """The same without the layers that guess, which stay in eight bits."""
+    n = int(meta["model.n_layers"]) - int(meta.get("model.guess_layers", 0))
+    kept = {k: v for k, v in meta.items() if k != "model.guess_layers"} | {"model.n_layers": n}
+    for key, value in kept.items():
+        if key.startswith("layer.") and isinstance(value, list):
+            kept[key] = value[:n]
+    guess = re.compile(r"guess_|layers\.(\d+)\.")
+    found = {name: guess.match(name) for name in tensors}
+    left_out = {name for name, m in found.items() if m and (m[1] is None or int(m[1]) >= n)}
+    return kept, {name: tensor for name, tensor in tensors.items() if name not in left_out}
+
+
 def _write_four(tensors, out: str, meta, chosen, write, left: str = "") -> Stats:
     """A four-bit file in which the chosen matrices have eight. left: what four bits cost still."""
-    eight = [name for name, first in rounded_matrices(tensors, "q4").items() if first in chosen]
+    rounded = rounded_matrices(tensors, "q4")
+    eight = [name for name, first in rounded.items() if first in chosen]
     meta["info.eight_bits"] = (described(eight) or "none") + left
+    of_text = without_guesses(meta, tensors)[1]
+    eight += [name for name in rounded if name not in of_text]
     stats = write(out, meta, entries(tensors, "q4", eight))
     stats.eight = meta["info.eight_bits"]
     return stats
@@ -300,9 +323,10 @@ def _calibrated(model: Model, out: str, meta, rounding: Rounding, progress: Prog
         dtype=rounding.dtype,
     )
     folder = Folder(out, key)
-    with progress_of(meta, model.tensors, rounding, progress) as shown:
+    of_text = without_guesses(meta, model.tensors)
+    with progress_of(*of_text, rounding, progress) as shown:
         try:
-            found = calibrate(folder, meta, model.tensors, rounding, shown)
+            found = calibrate(folder, *of_text, rounding, shown)
         except ExportError:
             if not folder.has("texts.json"):  # nothing that took time to make
                 folder.remove()
@@ -321,7 +345,8 @@ def _write_calibrated(model: Model, out: str, meta, rounding: Rounding, found, w
     with found:
         if rounding.dtype == "q8":
             return write(out, meta, entries(found.with_codes(model.tensors), "q8"))
-        chosen = eight_bits(sizes_of(model.tensors, "q4"), found.costs, rounding.bits)
+        sizes = sizes_of(without_guesses(meta, model.tensors)[1], "q4")
+        chosen = eight_bits(sizes, found.costs, rounding.bits)
         nats = found.divergence(chosen)
         left = "" if nats is None else f"; {nats:.4f} nats a token from q8"
         tensors = found.with_codes(model.tensors, chosen)

@@ -67,6 +67,7 @@ class Knobs:
     window: list[int] = field(default_factory=lambda: [0])
     mask: int | list[int] = 0  # 1: tokens see those after them
     source_layers: int = 0  # of an encoder, before the decoder's
+    guess_layers: int = 0  # that guess next tokens, behind the text's
     source_vocab: int = 0  # ids that it reads, where they are others; 0: the same
     attn_scale: float | None = None  # None: head_dim^-1/2
     softcap: float = 0.0
@@ -121,6 +122,8 @@ class Knobs:
         meta.update(self.pooling)
         meta.update(self.classes)
         meta.update(self.rules)
+        if self.guess_layers:
+            meta["model.guess_layers"] = self.guess_layers
         if self.padding >= 0:
             meta["model.padding"] = self.padding
         if not self.has_head:
@@ -246,6 +249,9 @@ class Knobs:
             "embed_pos": (self.skipped_positions + self.context, self.width),
             "embed_norm": (self.width,),
             "output": (self.vocab_size, self.width),
+            "guess_proj": (self.n_embd, 2 * self.n_embd),
+            "guess_embed": (self.vocab_size, self.n_embd),
+            "guess_output": (self.vocab_size, self.n_embd),
             "attn_norm": (read,),
             "attn_q": (q, read),
             "attn_k": (kv, read),

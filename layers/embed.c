@@ -51,6 +51,6 @@ void embed_scratch(Workspace *w, Arena *a) {
         w->cos[i] = arena_rows(a, chunk, (size_t)m->rope[i].n_pairs);
         w->sin[i] = arena_rows(a, chunk, (size_t)m->rope[i].n_pairs);
     }
-    if (m->embed_proj.data) w->embedded = arena_input(a, chunk, (size_t)m->d_embed);
+    if (m->embed_proj.data) w->embedded = arena_input(a, chunk, (size_t)m->embed_proj.n_in);
     layer_embed_scratch(w, a);
 }

@@ -22,6 +22,7 @@ void leave_layer(Workspace *w, int i, int logit_row) {
         for (int t = s->first; vector && t < s->first + s->n; t++)
             w->k->add(row(w->x, t), vector, w->model->n_embd);
     }
+    if (w->guesser && i == w->tower->first + w->tower->n - 1) w->guesser->keep_hidden(w);
     if (w->probe.lens && w->tower == &w->model->text) show_lens(w, i, logit_row);
 }
 

@@ -18,11 +18,12 @@ static int allocate_batch(heads_batch *b) {
     b->spare = calloc((size_t)b->most_spare, sizeof *b->spare);
     b->runs = calloc(places, sizeof *b->runs);
     b->owners = calloc(places, sizeof *b->owners);
+    b->jobs = calloc(places, sizeof *b->jobs);
     b->choices = calloc(rows, sizeof *b->choices);
     b->events = calloc(rows + 2 * places, sizeof *b->events);
     if (b->draft && !(b->greedy = heads_sampler_new(b->draft, NULL, NULL))) return -1;
-    bool all = b->busy && b->order && b->spare && b->runs && b->owners && b->choices && b->events;
-    return all ? 0 : -1;
+    bool all = b->busy && b->order && b->spare && b->runs && b->owners && b->jobs && b->choices;
+    return all && b->events ? 0 : -1;
 }
 
 heads_batch *heads_batch_new(heads_workspace *w, const heads_batch_options *options, Error *err) {
@@ -61,6 +62,7 @@ void heads_batch_free(heads_batch *b) {
     free(b->spare);
     free(b->runs);
     free(b->owners);
+    free(b->jobs);
     free(b->choices);
     free(b->events);
     free(b);
@@ -216,7 +218,7 @@ static void plan_pass(heads_batch *b) {
         if (b->order[i] == oldest) due = 0;
         room -= add_run(b, b->order[i], room - due);
     }
-    for (i = 0; i < b->n_runs && room > 0; i++) room -= add_guesses(b, i, room);
+    add_guesses(b, room);
 }
 
 // Takes run i out of the pass, since it cannot run. A prefix has failed then, and its requests do
@@ -328,7 +330,7 @@ static void use_logits(heads_batch *b, const float *logits) {
     for (int i = 0; i < b->n_runs; i++) {
         Request *r = b->owners[i];
         if (r->guessed) place_texts(b, r);
-        if (r->guessed) settle_guesses(b, r);
+        if (r->guessed) settle_guesses(r);
         if (r->error.text[0] && !r->ended) fail_request(b, r);
     }
 }
@@ -338,9 +340,11 @@ int heads_batch_step(heads_batch *b, const heads_event **events, Error *err) {
     b->n_events = 0;
     fill_places(b);
     choose_sequences(b);
+    double begin = seconds();
     plan_pass(b);
     const float *logits = run_pass(b);
     if (logits) use_logits(b, logits);
+    measure_guesses(b, seconds() - begin);
     *events = b->events;
     return b->n_events;
 }

@@ -5,8 +5,6 @@
 
 #include "library/scheduler.h"
 
-enum { FEW = 3, MISSES = 4, FIRST_PAUSE = 16, LONGEST_PAUSE = 256 };
-
 int heads_lookup(const int *ids, int n, int most, int *guesses) {
     enum { LONGEST = 8, SHORTEST = 2 };
     int best = 0, after = 0;
@@ -45,6 +43,27 @@ int heads_draft(Sequence *draft, heads_sampler *greedy, const int *ids, int n, i
     return -1;
 }
 
+static int least_of(int a, int b) { return a < b ? a : b; }
+
+// Most guesses of a pass: by the text, by the draft model, by the model's own layers.
+static int wanted(const heads_batch *b, const Request *r) {
+    if (r->asked.lookup) return r->asked.lookup;
+    return b->draft ? b->n_draft : b->w->guesser ? b->w->guesser->most : 0;
+}
+
+static GuessCost *cost_of(heads_batch *b, int n_runs) {
+    return &b->costs[least_of(n_runs, MAX_COSTS - 1)];
+}
+
+// How many guesses may follow the last token of a run's request in this pass, of `room`.
+static int most_guesses(heads_batch *b, const Run *run, Request *r, int room) {
+    if (run->sequence != r->sequence || run->n != 1 || r->n_ids == r->n_prompt) return 0;
+    int most = least_of(wanted(b, r), room);
+    most = least_of(most, r->max_tokens - (r->n_ids - r->n_prompt) - 1);
+    most = least_of(most, heads_sequence_room(r->sequence) - 1);
+    return most < 1 ? 0 : guard_most(&r->guard, cost_of(b, b->n_runs), b->n_runs, most);
+}
+
 // Guesses behind the request's ids, by its text or by the batch's draft model; none if that fails.
 static int guess(const heads_batch *b, Request *r, int most) {
     int *guesses = r->ids + r->n_ids;
@@ -55,64 +74,56 @@ static int guess(const heads_batch *b, Request *r, int most) {
     return n < 0 ? 0 : n;
 }
 
-static int least_of(int a, int b) { return a < b ? a : b; }
-
-// Most guesses of a pass.
-static int wanted(const heads_batch *b, const Request *r) {
-    return r->asked.lookup ? r->asked.lookup : b->draft ? b->n_draft : 0;
-}
-
-// How many guesses may follow a request's last token in this pass.
-static int most_guesses(const heads_batch *b, const Request *r, int room) {
-    const Guessing *g = &r->guessing;
-    int most = least_of(g->now ? g->now : FEW, wanted(b, r));
-    most = least_of(most, least_of(room, b->w->logit_rows - b->n_rows));
-    most = least_of(most, r->max_tokens - (r->n_ids - r->n_prompt) - 1);
-    return least_of(most, heads_sequence_room(r->sequence) - 1);
-}
-
-int add_guesses(heads_batch *b, int i, int room) {
-    Request *r = b->owners[i];
-    Run *run = &b->runs[i];
-    r->guessed = 0;
-    bool generates = run->sequence == r->sequence && run->n == 1 && r->n_ids > r->n_prompt;
-    if (!generates || !wanted(b, r) || r->max_tokens == 0) return 0;
-    if (r->guessing.pause > 0) {
-        r->guessing.pause--;
-        return 0;
+// Whether the pass is of requests that generate, and of nothing else.
+static bool generates_alone(const heads_batch *b) {
+    for (int i = 0; i < b->n_runs; i++) {
+        const Request *r = b->owners[i];
+        if (b->runs[i].sequence != r->sequence || r->n_ids == r->n_prompt) return false;
     }
-    int most = most_guesses(b, r, room);
-    if (most < 1 || make_room(r, most, NULL)) return 0;
-    run->tokens = r->ids + r->n_ids - 1;
-    int n = guess(b, r, most);
-    if (n == 0 || heads_sequence_mark(r->sequence, NULL)) return 0;
-    run->n += n;
-    run->n_logits += n;
-    b->n_rows += n;
-    return r->guessed = n;
+    return b->n_runs > 0;
 }
 
-// More guesses after right ones; after passes without any, a pause, each twice as long as the last.
-static void learn(Request *r, int right, int most) {
-    Guessing *g = &r->guessing;
-    int now = g->now ? g->now : FEW;
-    if (right == r->guessed) g->now = least_of(2 * now + 1, most);
-    else if (right < FEW) g->now = FEW;
-    if (right > 0) {
-        g->misses = 0;
-        g->next_pause = FIRST_PAUSE;
-    } else if (++g->misses == MISSES) {
-        g->misses = 0;
-        g->pause = g->next_pause ? g->next_pause : FIRST_PAUSE;
-        g->next_pause = least_of(2 * g->pause, LONGEST_PAUSE);
+void add_guesses(heads_batch *b, int room) {
+    int rows = b->w->logit_rows - b->n_rows;
+    b->n_guesses = 0;
+    b->measured = generates_alone(b);
+    for (int i = 0; i < b->n_runs; i++) b->owners[i]->guessed = 0;
+    if (b->n_runs == 0 || guard_rests(cost_of(b, b->n_runs))) return;
+    for (int i = 0; i < b->n_runs; i++) {
+        Request *r = b->owners[i];
+        int most = most_guesses(b, &b->runs[i], r, least_of(room, rows));
+        if (most > 0 && make_room(r, most, NULL)) most = 0;
+        if (most > 0) b->runs[i].tokens = r->ids + r->n_ids - 1;
+        b->jobs[i] = (GuessJob){r->sequence, most ? r->ids[r->n_ids - 1] : 0, most,
+                                r->ids + r->n_ids, 0};
+        if (most > 0 && (r->asked.lookup || b->draft)) {
+            b->jobs[i].most = 0;
+            b->jobs[i].n = most = guess(b, r, most);
+        }
+        room -= most;
+        rows -= most;
     }
+    guess_each(b->w, b->jobs, b->n_runs);
+    for (int i = 0; i < b->n_runs; i++) {
+        Request *r = b->owners[i];
+        int n = b->jobs[i].n;
+        if (n == 0 || heads_sequence_mark(r->sequence, NULL)) continue;
+        b->runs[i].n += n;
+        b->runs[i].n_logits += n;
+        b->n_rows += n;
+        b->n_guesses += r->guessed = n;
+    }
+}
+
+void measure_guesses(heads_batch *b, double time) {
+    if (b->measured) guard_measure(cost_of(b, b->n_runs), b->n_guesses, time);
 }
 
 // Where a mixer's state keeps the sequence from forgetting the wrong guesses alone, it goes back to
 // the mark before all of them, and the right ones run again as tokens that are known.
-void settle_guesses(const heads_batch *b, Request *r) {
+void settle_guesses(Request *r) {
     int n = r->n_ids - 1, before = r->sequence->length - r->guessed - 1;
-    learn(r, n - before - 1, wanted(b, r));
+    guard_learn(&r->guard, r->guessed, n - before - 1);
     r->guessed = 0;
     r->scored = n;
     if (r->sequence->length > n && heads_sequence_rewind(r->sequence, n, NULL))

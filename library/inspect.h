@@ -119,4 +119,12 @@ double inspect_peak(heads_workspace *w, int dtype, size_t steps, int n);
 void inspect_read(heads_workspace *w, const void *lines, size_t n_lines, int n_streams);
 void inspect_nothing(heads_workspace *w);
 
+// guard.c: how many tokens to guess, for one text at a time, so that guessing does not cost more
+// than it saves. NULL: no memory; free() frees one.
+typedef struct TextGuard TextGuard;
+TextGuard *text_guard_new(void);
+int text_guard_most(TextGuard *g, int most);  // of the next pass, at most `most`
+// A pass took so long, with n guesses, of which the first `right` were right.
+void text_guard_learn(TextGuard *g, int n, int right, double time);
+
 #endif

@@ -7,6 +7,7 @@
 #include "library/chat.h"
 #include "library/pooling.h"
 #include "sequence/cost.h"
+#include "sequence/guess.h"
 #include "tokenizer.h"
 
 int heads_abi(void) { return HEADS_ABI; }
@@ -114,6 +115,7 @@ int heads_chat_uses_system(const heads_chat *c) { return c && chat_system(c) == 
 
 void heads_workspace_free(heads_workspace *w) {
     if (w) reader_free(w->reader);
+    if (w) guesser_free(w->guesser);
     workspace_free(w);
 }
 

@@ -4,11 +4,14 @@
 #define SCHEDULER_H
 
 #include "engine.h"
+#include "library/guard.h"
 #include "sampler.h"
+#include "sequence/guess.h"
 #include "sequence/steering.h"
 #include "tokenizer.h"
 
 enum { MIN_SHARED = 32 };  // a shorter common beginning is not worth a fork
+enum { MAX_COSTS = 65 };   // numbers of requests whose passes are measured apart: 0..63, more
 
 // Tokens that several prompts begin with. They run once, and each request forks their sequence.
 typedef struct Prefix {
@@ -22,11 +25,6 @@ typedef struct Prefix {
     Sequence *sequence;     // has run the first of its tokens, or all; NULL: none of them
     bool failed;            // it could not run; its requests use the parent
 } Prefix;
-
-typedef struct {            // how many guesses come next; 0s: none were made yet
-    int now, misses;        // misses: passes in a row of which no guess was right
-    int pause, next_pause;  // passes without guesses, still to come; of the next pause
-} Guessing;
 
 typedef struct Request {
     heads_request asked;    // as added, with copies of what it points to; ids, lang, steers: NULL
@@ -43,7 +41,7 @@ typedef struct Request {
     bool restarted;         // its sequence failed once; the present one shares nothing
     int scored;             // the next logits that are wanted are those after ids[scored]
     int guessed;            // ids behind ids[n_ids) that run in this pass
-    Guessing guessing;
+    Guard guard;            // of these
     Sequence *draft;        // the draft model's; NULL: none
     Sequence *running;      // runs next: its own sequence, or a prefix's; NULL: it has to wait
     int until;              // length that `running` is to reach
@@ -92,6 +90,10 @@ struct heads_batch {
     heads_event *events;    // [logit_rows + 2 places]
     int n_events;
     long n_added, n_passes;
+    GuessCost costs[MAX_COSTS];  // of passes with so many requests that generate, and no prompts
+    GuessJob *jobs;         // [n_runs], of this pass: the model's own layers guess for all together
+    int n_guesses;          // that run in this pass
+    bool measured;          // it has nothing else, so that it tells what guesses cost
     size_t prompt_tokens, spared;  // of requests that are done
 };
 
@@ -139,10 +141,12 @@ const char *add_token(heads_batch *b, Request *r, int id, bool *failed);
 
 // ---- guesses.c: tokens that run before they are picked ----
 
-// Adds guesses to run i of the pass, at most `room`; returns how many.
-int add_guesses(heads_batch *b, int i, int room);
+// Adds guesses to the runs of the pass, at most `room`.
+void add_guesses(heads_batch *b, int room);
+// The pass, with the making of its guesses and what followed, took so long.
+void measure_guesses(heads_batch *b, double time);
 // Forgets those of the last pass that were wrong. r->error: that failed.
-void settle_guesses(const heads_batch *b, Request *r);
+void settle_guesses(Request *r);
 
 // ---- choices.c: log-probabilities, masks and picks ----
 

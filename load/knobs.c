@@ -91,10 +91,11 @@ int load_model_knobs(Loader *x) {
         need_int(r, "model.context", 1, MAX_CONTEXT, &m->context) ||
         need_int(r, "model.norm", 0, 1, &layernorm) ||
         need_float(r, "model.norm_eps", 0.0f, &m->norm_eps) ||
-        read_int(r, "model.source_layers", 1, m->n_layers - 1, 0, &n_source))
+        read_int(r, "model.source_layers", 1, m->n_layers - 1, 0, &n_source) ||
+        read_int(r, "model.guess_layers", 1, m->n_layers - 1, 0, &x->n_guess))
         return -1;
     m->source = (Tower){.n = n_source, .vocab_size = m->vocab_size};
-    m->text = (Tower){n_source, m->n_layers - n_source, .vocab_size = m->vocab_size};
+    m->text = (Tower){n_source, m->n_layers - n_source - x->n_guess, .vocab_size = m->vocab_size};
     m->layernorm = layernorm;
     int *width = &m->layer_embed.width;  // of per-layer embeddings
     if (read_float(r, "model.emb_scale", -FLT_MAX, 1.0f, &m->emb_scale) ||
@@ -527,6 +528,26 @@ static int check_encoder(Loader *x) {
     return 0;
 }
 
+// Layers that guess go back with the text at any time, so they keep no state.
+static int check_guesses(Loader *x) {
+    const Model *m = x->m;
+    int first = m->n_layers - x->n_guess, n_attend = 0;
+    if (!x->n_guess) return 0;
+    if (m->encoder || m->source.n || m->layer_embed.width || m->d_embed != m->n_embd ||
+        !x->has_logits)
+        return fail(x->err, "model.guess_layers is for decoders with logits, without model.ple and "
+                    "model.d_embed");
+    for (int i = first; i < m->n_layers; i++) {
+        const NewLayer *d = &x->new_layers[i];
+        bool attends = has(d, ATTENTION) && !has(d, MAMBA) && d->l.attention.kv_from < 0;
+        n_attend += attends;
+        if ((!attends && d->l.mixer != MIXER_NONE) || d->l.topology == NESTED)
+            return fail(x->err, "layer %d: model.guess_layers needs layers with attention of their "
+                        "own, and nothing beside it, or without a mixer", i);
+    }
+    return n_attend ? 0 : fail(x->err, "model.guess_layers: none of them has attention");
+}
+
 // Cross-attention has the layer's own numbers, except for those that depend on positions.
 static Attention cross_of(const Attention *a) {
     return (Attention){.n_heads = a->n_heads, .n_kv_heads = a->n_kv_heads,
@@ -536,7 +557,7 @@ static Attention cross_of(const Attention *a) {
 }
 
 static int check_mixers(Loader *x) {
-    for (int i = 0; i < x->m->n_layers; i++)
+    for (int i = 0; i < x->m->n_layers - x->n_guess; i++)
         if (x->new_layers[i].l.mixer != MIXER_NONE) return 0;
     return fail(x->err, "layer.mixer is %d, none, in every layer: nothing looks at other tokens",
                 MIXER_NONE);
@@ -576,7 +597,7 @@ int load_layer_knobs(Loader *x) {
             check_ffn(x, i) || check_topology(x, i))
             return -1;
     }
-    if (check_encoder(x) || check_mixers(x)) return -1;
+    if (check_encoder(x) || check_mixers(x) || check_guesses(x)) return -1;
     for (int i = 0; i < m->n_layers; i++) m->layers[i] = x->new_layers[i].l;
     for (int i = m->text.first; m->source.n && i < m->n_layers; i++)
         m->layers[i].cross = cross_of(&m->layers[i].attention);

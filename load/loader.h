@@ -25,6 +25,7 @@ typedef struct {
     Error *err;
     Model *m;
     int has_logits;   // 1: the model turns hidden states into logits
+    int n_guess;      // of the layers, the last: model.guess_layers
     NewLayer *new_layers;    // [n_layers]
     float latent_eps;
 } Loader;

@@ -12,23 +12,23 @@ static size_t bytes_of_one(const Matrix *w) {
     return matrix_bytes(w->dtype, (size_t)w->n_out, w->n_in) + bias;
 }
 
-// Whether a tensor is read once per source, not per token: the encoder's, and keys and values of
-// cross-attention.
-static bool of_source(const Model *m, const Tensor *t) {
+// Whether a tensor is not read once per token: the encoder's, and keys and values of
+// cross-attention, are read once per source, and what guesses is beside the text.
+static bool beside_text(const Model *m, const Tensor *t) {
     char name[80];
     int layer, at = 0;
     snprintf(name, sizeof name, "%.*s", (int)t->name_len, t->name);
-    if (!m->source.n) return false;
-    if (strncmp(name, "source_", 7) == 0) return true;
+    if (!m->source.n && !m->guess) return false;
+    if (strncmp(name, "source_", 7) == 0 || strncmp(name, "guess_", 6) == 0) return true;
     if (sscanf(name, "layers.%d.%n", &layer, &at) < 1 || !at) return false;
-    return layer < m->source.n || strncmp(name + at, "cross_k", 7) == 0 ||
+    return layer < m->source.n || layer >= m->n_layers || strncmp(name + at, "cross_k", 7) == 0 ||
            strncmp(name + at, "cross_v", 7) == 0;
 }
 
 static size_t count_weight_bytes(const Model *m) {
     size_t bytes = 0;
     for (int i = 0; i < m->file.n_tensors; i++)
-        if (!of_source(m, &m->file.tensors[i])) bytes += m->file.tensors[i].bytes;
+        if (!beside_text(m, &m->file.tensors[i])) bytes += m->file.tensors[i].bytes;
     for (int i = m->text.first; i < m->n_layers; i++) {  // experts that a token does not choose
         const Experts *e = &m->layers[i].experts;
         size_t one = bytes_of_one(&e->gate) + bytes_of_one(&e->up) + bytes_of_one(&e->down);
@@ -85,6 +85,7 @@ void model_close(Model *model) {
     checkpoint_free(&model->file);
     unmap_file(&model->mapped);
     free(model->layers);
+    free(model->guess);
     free(model->vector);
     free(model->classes);
     *model = (Model){0};

@@ -1,5 +1,6 @@
 // A checkpoint's tensors -> the weights of a Model, each of the shape that the knobs ask for.
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "load/loader.h"
 #include "system/arena.h"
@@ -461,10 +462,35 @@ int load_step(Loader *x, HeadStep *step, const char *name, int *width) {
     return 0;
 }
 
+// Makes a model of the layers that guess, which are the last ones.
+static int get_guess(Loader *x) {
+    Model *m = x->m, *g;
+    int d = m->n_embd;
+    if (!x->n_guess) return 0;
+    if (m->text.embed_pos.data || m->embed_proj.data || m->head.dense.data)
+        return fail(x->err, "model.guess_layers knows no embed_pos, embed_proj and head_dense");
+    if (!(g = m->guess = malloc(sizeof *g))) return fail(x->err, "no memory for a model");
+    m->n_layers -= x->n_guess;
+    *g = *m;
+    g->n_layers = x->n_guess;
+    g->widest = d;
+    g->layers = m->layers + m->n_layers;
+    g->guess = NULL;
+    g->embed_type = NULL;
+    g->text = (Tower){.n = g->n_layers, .vocab_size = m->vocab_size, .embed = m->text.embed,
+                      .padding = -1};
+    return need_norm(x, &g->text.embed_norm, -1, "guess_embed_norm", d) ||
+           need_norm(x, &g->hidden_norm, -1, "guess_hidden_norm", d) ||
+           need_matrix(x, &g->embed_proj, -1, "guess_proj", d, 2 * d) ||
+           need_norm(x, &g->text.norm, -1, "guess_norm", d) ||
+           optional_matrix(x, &g->text.embed, -1, "guess_embed", m->vocab_size, d) ||
+           optional_matrix(x, &g->output, -1, "guess_output", m->vocab_size, d);
+}
+
 int load_tensors(Loader *x) {
     Model *m = x->m;
     if (get_embeddings(x) || (x->has_logits && get_head(x))) return -1;
     for (int i = 0; i < m->n_layers; i++)
         if (get_layer(x, i)) return -1;
-    return 0;
+    return get_guess(x);
 }

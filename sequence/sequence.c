@@ -110,6 +110,7 @@ void heads_sequence_free(Sequence *s) {
     free(s->off);
     release_steering(s->steering);
     heads_adapter_close(s->adapted.adapter);
+    if (s->guesses) s->workspace->guesser->free(s->guesses);
     free(s);
 }
 
@@ -179,6 +180,7 @@ int heads_sequence_rewind(Sequence *s, int n, Error *err) {
     if (s->pages.length > n) s->pages.length = n;
     s->length = s->rope.expected = n;
     if (n == 0) s->high = 0;
+    if (s->guesses) s->workspace->guesser->rewind(s->guesses, n);
     return 0;
 }
 
@@ -279,6 +281,7 @@ Sequence *heads_sequence_fork(const Sequence *s, int n, Error *err) {
     }
     if (n && n < s->length && s->mark.states) copy_states(fork, s->mark.states, true);
     memcpy(fork->tokens, s->tokens, sizeof *s->tokens * (size_t)n);
+    if (s->guesses) fork->guesses = w->guesser->fork(s->guesses, n);
     memcpy(fork->source.tokens, s->source.tokens, sizeof *s->source.tokens * (size_t)s->source.n);
     KvFile *file = s->pages.file;
     if (fork->source.mapped) atomic_store(&file->frozen_source, true);

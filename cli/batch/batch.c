@@ -9,6 +9,7 @@
 #include "cli/json.h"
 #include "cli/languages.h"
 #include "cli/print.h"
+#include "cli/speculate.h"
 #include "cli/verbs.h"
 
 enum {
@@ -150,8 +151,9 @@ static void run_batch(Batch *b) {
 static void open_batch(Batch *b) {
     heads_error err;
     int places = b->p.o->sequences.n ? b->p.o->sequences.values[0] : DEFAULT_PLACES;
-    open_workspace(&b->p, places);
+    open_workspace(&b->p, places * (1 + guesses_of_pass(&b->p)));
     heads_batch_options options = {.places = places, .tokenizer = b->p.tokenizer};
+    open_guesses(&b->p);
     b->scheduler = heads_batch_new(b->p.w, &options, &err);
     if (!b->scheduler) die("%s", err.text);
     b->requests = allocate((size_t)b->n_lines, sizeof *b->requests);

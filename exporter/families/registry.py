@@ -64,6 +64,7 @@ from . import (
     mamba2,
     marian,
     mellum,
+    mimo,
     minimax,
     mistral,
     mixtral,
@@ -97,6 +98,7 @@ from .classes import add_classes
 from .common import FUSED_FFN, LLAMA, PLAIN_FFN, POST_NORM
 from .encoder import PAIR_HEADS
 from .encoder_decoder import alone
+from .guesses import take_guesses
 from .multimodal import ALONE, LEFT_OUT, text_model
 from .refused import REFUSED
 
@@ -140,6 +142,7 @@ DECODERS: dict[str, Row] = {
     "iquestcoder": (llama.iquestcoder, LLAMA),
     "jais2": (jais.jais2, PLAIN_FFN),
     "llama": (llama.llama, LLAMA),
+    "mimo": (mimo.mimo, LLAMA),
     "ministral": (mistral.mistral, LLAMA),
     "ministral3": (mistral.ministral3, LLAMA),
     "mistral": (mistral.mistral, LLAMA),
@@ -263,12 +266,15 @@ FAMILIES = {**DECODERS, **ENCODERS, **ENCODER_DECODERS}
 
 
 def canonical(
-    config: dict, tensors: dict[str, Tensor] | None, adapters: Sequence[Adapter] = ()
+    config: dict,
+    tensors: dict[str, Tensor] | None,
+    adapters: Sequence[Adapter] = (),
+    guesses: bool = True,
 ) -> tuple[str, Knobs, dict[str, Tensor], list[str]]:
     """A Hugging Face config and its tensors -> the family, its knobs, the canonical tensors in the
-    order of the file, after the adapters' changes, and remarks for the user. Nothing is read but two
-    embeddings that may be one. tensors None: the canonical ones have no numbers. Errors:
-    ExportError."""
+    order of the file, after the adapters' changes, and remarks for the user. Nothing is read but
+    embeddings that may be one. tensors None: the canonical ones have no numbers. guesses False:
+    without the layers that guess next tokens. Errors: ExportError."""
     whole = config
     config, left = text_model(whole, tensors or {})
     c = Config(config)
@@ -292,9 +298,12 @@ def canonical(
     knobs_of, names = FAMILIES[family]
     with c.odd_values():
         dequantize(c, left)
+        n_layers = c.values.get("num_hidden_layers")
+        around = take_guesses(c, family, left, guesses)
         widen(adapters, c, left, names)
         knobs = knobs_of(c)
-        table = knobs.names or names
+        table = knobs.names = {**(knobs.names or names), **around}
+        knobs.guess_layers = knobs.n_layers - n_layers if around else 0
         merged = merge_checkpoint(adapters, c, family, knobs, left, table) if adapters else []
         classes = add_classes(c, family, knobs, left, table) if left else {}
     c.remarks += merged

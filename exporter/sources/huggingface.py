@@ -63,17 +63,22 @@ def snapshot(hub_id: str, revision: str | None, *patterns: str) -> str:
 
 
 def open_directory(
-    directory: str, name: str, shape_only: bool, adapters: Sequence[Adapter] = ()
+    directory: str,
+    name: str,
+    shape_only: bool,
+    adapters: Sequence[Adapter] = (),
+    guesses: bool = True,
 ) -> Model:
     """The checkpoint in a directory, with the adapters merged; `name` is what it is called. Only
-    headers are read, and for a shape config.json alone. Errors: ExportError."""
+    headers are read, and for a shape config.json alone. guesses: as of canonical(). Errors:
+    ExportError."""
     config, texts = _read_texts(directory)
     if shape_only:
-        return _model(directory, name, config, None, texts[:1])
+        return _model(directory, name, config, None, texts[:1], (), guesses)
     tensors, files = _open_weights(directory)
     tensors, unwrapped = unwrap(tensors)
     config.update(cross_encoder(directory), **packing_beside(directory, config, tensors))
-    model = _model(directory, name, config, tensors, files + texts, adapters)
+    model = _model(directory, name, config, tensors, files + texts, adapters, guesses)
     knobs = model.knobs
     more = sentences(
         directory, knobs.context, knobs.n_embd, knobs.mask == 1, bool(knobs.classes), _open_weights
@@ -107,9 +112,10 @@ def _model(
     config: dict,
     tensors: dict[str, Tensor] | None,
     files: list[str],
-    adapters: Sequence[Adapter] = (),
+    adapters: Sequence[Adapter],
+    guesses: bool,
 ) -> Model:
-    family, knobs, found, remarks = canonical(config, tensors, adapters)
+    family, knobs, found, remarks = canonical(config, tensors, adapters, guesses)
     remarks += _add_rules(directory, config, family, knobs)
     return Model(name, family, knobs, found, files, remarks=remarks)
 

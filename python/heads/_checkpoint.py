@@ -56,6 +56,9 @@ class Decoder:
         return string_at(text, size.value) if size.value else b""
 
 
+GUESSES = 3  # of a pass, by layers that the model has for it, as ./run
+
+
 @dataclass(eq=False)
 class Opened:
     """The handles of an open model, and the lock that passes take. users: sessions, batches
@@ -93,19 +96,20 @@ class Checkpoint:
         isa: str | None = None,
         lookup: int = 0,
         draft: str | os.PathLike[str] | None = None,
+        guess: int | None = None,
     ):
         self.path: str = arguments.path("path", path)
         file = checkpoint_of(self.path)
         self.file: str = os.path.abspath(file)  # the checkpoint, wherever the process goes
         if draft is not None:
             draft = os.path.abspath(checkpoint_of(arguments.path("draft", draft)))
-        self._options = (threads, kv, context, chunk, isa, lookup, draft)
+        self._options = (threads, kv, context, chunk, isa, lookup, draft, guess)
         self._open(file)
         _open_models.add(self)
 
     def _open(self, path: str | None = None) -> None:
         """path: as it was given, which errors then say."""
-        threads, _, context, chunk, isa, lookup, draft = self._options
+        threads, _, context, chunk, isa, lookup, draft, guess = self._options
         self._opened: Opened | None = None
         self._warned = False  # of a text that was cut
         self._why_closed = f"heads.Model({self.path!r}) is closed"
@@ -129,6 +133,9 @@ class Checkpoint:
         workspace = Handle(workspace, calls.workspace_free, model)
         self.context: int = calls.workspace_context(workspace)
         self.stride: int = calls.logit_stride(workspace)  # floats from a row of logits to the next
+        if guess is None:
+            guess = 0 if lookup or draft is not None or not calls.guess_layers(model) else GUESSES
+        calls.workspace_guess(workspace, arguments.whole("guess", guess, 0))
         self._opened = Opened(model, tokenizer, workspace)
         if draft is not None:
             self._opened.draft = self._open_draft(draft, workspace)

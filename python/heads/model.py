@@ -55,7 +55,8 @@ class Model(Writer):
     each text; the model's. chunk: most tokens of a pass. isa: kernels ("scalar", "avx2", ..); the
     best. lookup: most guesses of a pass at the next tokens, from what followed the same words
     before, as ./run --lookup; draft: a smaller checkpoint with the same tokens that guesses them,
-    as -md. No text depends on guesses.
+    as -md; guess: most guesses of a pass by layers that the model has for it, as --guess (3 if it
+    has some and nothing else guesses). No text depends on guesses.
 
     Any number of threads may use it; they take turns, a pass each. It can be pickled (as its path
     and options) and used after a fork(), where it opens the file again. `with` or close() frees it.

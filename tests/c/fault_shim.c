@@ -24,6 +24,7 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -130,6 +131,15 @@ SEEN void *realloc(void *old, size_t size) {
     if (fails(MEMORY, "realloc", __builtin_return_address(0))) return no_memory();
     void *p = real(old, size);
     return old ? p : counted(p);
+}
+
+// HEADS_CLOCK=stopped: everything takes no time, so that guesses always pay.
+SEEN int clock_gettime(clockid_t clock, struct timespec *now) {
+    static void *found;
+    int (*real)(clockid_t, struct timespec *) = next("clock_gettime", &found);
+    if (clock != CLOCK_MONOTONIC || !getenv("HEADS_CLOCK")) return real(clock, now);
+    *now = (struct timespec){1, 0};
+    return 0;
 }
 
 SEEN void free(void *p) {

@@ -53,7 +53,8 @@ def test_every_family_is_compared():
     assert NAMES == sorted(make_golden.COMMITTED)
     made = {kind for kind, _ in {**make_golden.MODELS, **make_golden.MORE}.values()}
     others = set(ENCODERS) | set(ENCODER_DECODERS)  # of which some are decoders, too
-    assert made - others == set(FAMILIES) - others
+    alone = {"mimo"}  # which transformers lacks: live_guesses.py compares it
+    assert made - others == set(FAMILIES) - others - alone
 
 
 def test_every_knob_is_in_a_golden_checkpoint(tmp_path):

@@ -171,6 +171,11 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--draft", metavar="FILE", help="a smaller checkpoint with the same tokens that guesses"
     )
+    parser.add_argument(
+        "--guess",
+        **whole,
+        help="guess up to N tokens by layers that the model has for it; 0: none (3)",
+    )
     parser.add_argument("-c", "--context", **whole, help="positions of each text (the model's)")
     parser.add_argument("-t", "--threads", **whole, help="(the physical cores)")
     parser.add_argument(
@@ -292,6 +297,7 @@ def main(arguments: list[str]) -> int:
                 chunk=max(128, o.parallel),
                 lookup=o.lookup,
                 draft=o.draft,
+                guess=o.guess,
             )
             given = o.adapters[name].items()
             adapters[name] = {own: _adapter(models[name], file) for own, file in given}

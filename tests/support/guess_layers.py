@@ -1,0 +1,144 @@
+"""Golden checkpoints with layers that guess next tokens, which transformers saves with no model: copies of a layer of
+the text with numbers in another order, and what is around them, under the names that published checkpoints have."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from conftest import ROOT
+
+# Of a program's environment: nothing takes time then, so that the guard lets all guesses be made.
+STOPPED = {"LD_PRELOAD": str(ROOT / "build/tests/c/fault_shim.so"), "HEADS_CLOCK": "stopped"}
+PARTS = ("proj", "embed_norm", "hidden_norm", "norm")
+NEXTN = (
+    "model.layers.{n}",
+    *(f"model.layers.{{n}}.{m}" for m in ("eh_proj", "enorm", "hnorm", "shared_head.norm")),
+)
+MTP = ("mtp.layers.0", "mtp.fc", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm")
+MIMO = tuple(
+    f"model.mtp_layers.0{m}"
+    for m in ("", ".input_proj", ".token_layernorm", ".hidden_layernorm", ".final_layernorm")
+)
+# By model_type: the modules of the layer and of PARTS, and the text's layer that it is like.
+LAYOUTS = {
+    "deepseek_v3": (NEXTN, -1),
+    "glm4_moe": (NEXTN, -1),
+    "glm4_moe_lite": (NEXTN, -1),
+    "exaone_moe": (MTP, 0),
+    "mellum": (MTP, -1),
+    "mimo": (MIMO, -1),
+    "qwen3_5_moe_text": (MTP, -1),
+    "qwen3_5_text": (MTP, -1),
+    "qwen3_next": (MTP, -1),
+}
+
+
+def add_guesses(directory: Path, seed: int = 1, calm: float = 1.0) -> dict[str, np.ndarray]:
+    """Adds such a layer to a Hugging Face directory, and returns its tensors. calm: a factor on what its branches
+    add to the stream."""
+    config = json.loads((directory / "config.json").read_text())
+    (layer, *around), like = LAYOUTS[config["model_type"]]
+    n, random = config["num_hidden_layers"], np.random.default_rng(seed)
+    tensors = load_file(directory / "model.safetensors")
+    prefix = next(name for name in tensors if ".layers.0." in name).split(".layers.")[0]
+    like = f"{prefix}.layers.{like % n}."
+    width, found = config["hidden_size"], {}
+    for name, values in tensors.items():
+        if name.startswith(like):
+            factor = (
+                calm if name.endswith(("o_proj.weight", "down_proj.weight", "down_proj")) else 1
+            )
+            found[f"{layer.format(n=n)}.{name[len(like) :]}"] = factor * random.permutation(
+                values.ravel()
+            ).reshape(values.shape)
+    norm = tensors[f"{prefix}.norm.weight"]
+    for part, module in zip(PARTS, around):
+        found[module.format(n=n) + ".weight"] = (
+            random.normal(0, (2 * width) ** -0.5, (width, 2 * width))
+            if part == "proj"
+            else random.permutation(norm)
+        ).astype(np.float32)
+    save_file({**tensors, **found}, directory / "model.safetensors")
+    return found
+
+
+def golden_with_guesses(name: str, out: Path, seed: int = 1) -> Path:
+    """A copy of a golden directory with a layer that often guesses right on the golden text: its first matrix maps the
+    embedding of most tokens of that text to what the output matrix takes for the next one."""
+    directory = out / f"{name}-guesses"
+    shutil.copytree(ROOT / "tests" / "golden" / name, directory)
+    add_guesses(directory, seed, calm=0.05)
+    config = json.loads((directory / "config.json").read_text())
+    golden = json.loads((directory / "golden.json").read_text())
+    tensors = load_file(directory / "model.safetensors")
+    proj, embed_norm, _, norm = (
+        module.format(n=config["num_hidden_layers"]) + ".weight"
+        for module in LAYOUTS[config["model_type"]][0][1:]
+    )
+    embed = tensors["model.embed_tokens.weight"]
+    output = tensors.get("lm_head.weight", embed)
+    ids = golden["prompt"][-2:] + golden["greedy"]
+    pairs = dict(zip(ids, ids[1:]))
+    x = embed[list(pairs)]
+    offset = 1 if config["model_type"].startswith("qwen3_") else 0
+    x = (
+        x
+        / np.sqrt((x**2).mean(1, keepdims=True) + config["rms_norm_eps"])
+        * (tensors[embed_norm] + offset)
+    )
+    output, expected, width = (
+        output * (tensors[norm] + offset),
+        list(pairs.values()),
+        config["hidden_size"],
+    )
+    columns = np.zeros((width, width))
+    for _ in range(200):  # a perceptron
+        said = (x @ columns.T @ output.T).argmax(1)
+        if (said == expected).all():
+            break
+        columns += (output[expected] - output[said]).T @ x
+    columns *= width**-0.5 / columns.std()
+    tensors[proj] = np.concatenate([columns, 0.02 * tensors[proj][:, width:]], 1).astype(np.float32)
+    save_file(tensors, directory / "model.safetensors")
+    return directory
+
+
+def checkpoint_with_guesses(name: str, out: Path) -> tuple[Path, list[int]]:
+    """The same as a checkpoint, in float32, and the prompt of the golden text."""
+    import export
+
+    directory = golden_with_guesses(name, out)
+    assert export.main([str(directory), str(out / "model.bin"), "--dtype", "f32"]) == 0
+    return out / "model.bin", json.loads((directory / "golden.json").read_text())["prompt"]
+
+
+def guesses_after(model: Path, ids: list[int], most: int, chunk: int = 0) -> list[list[int]]:
+    """What the engine guesses after each beginning of ids but the first token's, at most `most` tokens; with a chunk
+    the first half of ids runs in passes of so many tokens, and has no guesses."""
+    from heads import _native as native
+
+    calls, keys = native.Calls(), native.TYPES["f32"]
+    opened = calls.model_open(str(model).encode())
+    options = native.WorkspaceOptions(chunk=chunk, n_threads=1, k_type=keys, v_type=keys)
+    workspace = calls.workspace_new(opened, ctypes.byref(options))
+    calls.workspace_guess(workspace, most)
+    sequence = calls.sequence_new(workspace, 0)
+    array = (ctypes.c_int * len(ids))(*ids)
+    found, start = [], len(ids) // 2 if chunk else 0
+    if chunk:
+        calls.forward(sequence, array, start, 0)
+    for n in range(start, len(ids) - 1):
+        calls.forward(sequence, (ctypes.c_int * 1)(ids[n]), 1, 1)
+        room = (ctypes.c_int * most)()
+        made = calls.guess(sequence, array, n + 2, most, room)
+        found.append(list(room[:made]))
+    calls.sequence_free(sequence)
+    calls.workspace_free(workspace)
+    calls.model_close(opened)
+    return found
