@@ -160,6 +160,9 @@ struct Guesser {
     void (*rewind)(GuessRows *g, int n);
     GuessRows *(*fork)(const GuessRows *g, int n);
     void (*free)(GuessRows *g);
+    size_t (*save)(const GuessRows *g, void **bytes);  // returns how many; 0: none, or no memory
+    // Of a text of `length` tokens; NULL: they are no such bytes.
+    GuessRows *(*load)(Workspace *w, int length, const void *bytes, size_t size);
 };
 
 struct heads_workspace {

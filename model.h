@@ -274,9 +274,8 @@ typedef struct heads_model {
     int most_read;           // tokens of a text for either; longer ones are cut
     LayerEmbed layer_embed;
     Layer *layers;           // [n_layers]
-    // Layers that guess the token after the next (multi-token prediction, arXiv 2412.19437), a
-    // model of their own, which borrows the rest; or NULL. Its embed_proj, (n_embd, 2 n_embd),
-    // reads the next token's embedding and, through hidden_norm, the text's hidden state.
+    // Layers that guess next tokens, a model of their own, which borrows the rest; or NULL. Its
+    // embed_proj, (n_embd, 2 n_embd), reads [embedding; hidden_norm of the text's hidden state].
     struct heads_model *guess;
     Norm hidden_norm;        // [n_embd]
     size_t weight_bytes;     // tensor bytes that one generated token reads: only chosen experts,

@@ -64,6 +64,60 @@ static GuessRows *fork_rows(const GuessRows *g, int n) {
     return fork;
 }
 
+typedef struct {      // of saved rows, then inputs that wait, then the session of those that ran
+    char magic[8];
+    int32_t first, n_waiting;
+    uint64_t size, sum;  // of what follows
+} SavedRows;
+
+static const char MAGIC[8] = "heads.g";
+
+static size_t waiting_bytes(const Model *m, int n) {
+    return round_up((size_t)n * (size_t)m->n_embd * sizeof(float), 64);
+}
+
+static size_t save_rows(const GuessRows *g, void **bytes) {
+    size_t waiting = waiting_bytes(g->rows->workspace->model, g->n_waiting), size = 0;
+    void *rows = NULL;
+    if (g->first < 0 || (g->rows->length && heads_sequence_bytes(g->rows, &rows, &size, NULL)))
+        return 0;
+    uint8_t *to = *bytes = calloc(1, 64 + waiting + size);
+    if (to) {
+        memcpy(to + 64, g->waiting, (size_t)((uint8_t *)waiting_row(g, g->n_waiting) -
+                                             (uint8_t *)g->waiting));
+        if (size) memcpy(to + 64 + waiting, rows, size);
+        SavedRows *saved = *bytes;
+        *saved = (SavedRows){.first = g->first, .n_waiting = g->n_waiting, .size = waiting + size};
+        memcpy(saved->magic, MAGIC, sizeof MAGIC);
+        saved->sum = checksum(to + 64, waiting + size);
+    }
+    free(rows);
+    return to ? 64 + waiting + size : 0;
+}
+
+static GuessRows *load_rows(Workspace *w, int length, const void *bytes, size_t size) {
+    const SavedRows *saved = bytes;
+    const uint8_t *from = (const uint8_t *)bytes + 64;
+    if (size < 64 || memcmp(saved->magic, MAGIC, sizeof MAGIC) || saved->size != size - 64 ||
+        saved->first < 0 || saved->n_waiting < 0 || saved->n_waiting > KEPT_ROWS ||
+        saved->sum != checksum(from, size - 64))
+        return NULL;
+    size_t waiting = waiting_bytes(w->model, saved->n_waiting);
+    GuessRows *g = waiting <= size - 64 ? rows_new(w->guesser->w, false) : NULL;
+    if (!g) return NULL;
+    if (waiting < size - 64) {
+        heads_sequence_free(g->rows);
+        g->rows = heads_sequence_parse(w->guesser->w, from + waiting, size - 64 - waiting, NULL);
+        if (!g->rows) return free_rows(g), NULL;
+    }
+    g->first = saved->first;
+    g->n_waiting = saved->n_waiting;
+    memcpy(g->waiting, from, (size_t)((uint8_t *)waiting_row(g, g->n_waiting) -
+                                      (uint8_t *)g->waiting));
+    if (g->first <= length && next_row(g) == length) return g;
+    return free_rows(g), NULL;
+}
+
 // The text's rows, which may be new, and begin anew where the rows before are unknown.
 static GuessRows *rows_at(Workspace *w, Sequence *s, int pos) {
     if (!s->guesses) s->guesses = rows_new(w->guesser->w, s->pages.length < 0);
@@ -145,7 +199,8 @@ int heads_workspace_guess(Workspace *w, int most, Error *err) {
                           .k_type = w->kv.k_dtype, .v_type = w->kv.v_dtype, .isa = w->k->name};
     Guesser *g = calloc(1, sizeof *g);
     if (!g) return fail(err, "no memory for guesses");
-    *g = (Guesser){NULL, most, keep_hidden, rewind_rows, fork_rows, free_rows};
+    *g = (Guesser){NULL, most, keep_hidden, rewind_rows, fork_rows, free_rows, save_rows,
+                   load_rows};
     g->w = heads_workspace_new(w->model->guess, &o, err);
     if (!g->w) return free(g), -1;
     g->w->tower = &w->model->guess->text;

@@ -3,7 +3,8 @@
 // compared with its checksum when the sequence first runs.
 //
 //   Header; an entry for each layer; the text's and the source's tokens (i32); layers with steering
-//   vectors (i32), and these (f32); the layers' bytes.
+//   vectors (i32), and these (f32); the layers' bytes; what layers that guess have of the text, on
+//   which no text depends.
 //   Little-endian. A layer begins at a multiple of 64 KB, which is one of any page size. In files
 //   of older builds it may begin elsewhere; it is then copied.
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 #include "sequence/steering.h"
 
 enum { SESSION_VERSION = 4, OLDEST_VERSION = 2, ALIGNMENT = 1 << 16 };
+enum { GUESSES_ALIGNMENT = 64 };
 static const char MAGIC[8] = "heads.s";
 
 typedef struct {
@@ -86,6 +88,8 @@ typedef struct {
     Header header;
     LayerEntry *layers;  // [n_layers]
     Part parts[N_PARTS];
+    void *guesses;       // [n_guesses], owned, from at_guesses on
+    size_t n_guesses, at_guesses;
 } Session;
 
 // How far rings have been overwritten. Until one has come round, what stands after the text is
@@ -121,6 +125,9 @@ static void make_header(Session *session) {
         session->layers[i] = (LayerEntry){end, bytes, (uint64_t)kv->n_slots, sum};
         end += bytes;
     }
+    session->at_guesses = round_up(end, GUESSES_ALIGNMENT);
+    if (s->guesses) session->n_guesses = w->guesser->save(s->guesses, &session->guesses);
+    if (session->n_guesses) end = session->at_guesses + session->n_guesses;
     h->file_size = end;
     h->sum = header_sum(h, session->parts);
 }
@@ -154,7 +161,13 @@ static int write_session(Out *out, const Session *session) {
         const uint8_t *data = s->cache + s->workspace->kv.layers[i].offset;
         if (layer->bytes && (go_to(out, layer->offset) || put(out, data, layer->bytes))) return -1;
     }
-    return 0;
+    return session->n_guesses && (go_to(out, session->at_guesses) ||
+                                  put(out, session->guesses, session->n_guesses)) ? -1 : 0;
+}
+
+static void end_session(Session *session) {
+    free(session->layers);
+    free(session->guesses);
 }
 
 static int write_file(const Session *session, const char *path, Error *err) {
@@ -167,7 +180,7 @@ static int write_file(const Session *session, const char *path, Error *err) {
                 "mapped; name a file", path);
 }
 
-// Fills *session, whose layers are the caller's to free; *copy: what it is of.
+// Fills *session, which is the caller's to end; *copy: what it is of.
 static int begin_session(Session *session, Sequence *copy, const Sequence *s, const char *path,
                          Error *err) {
     *copy = *s;
@@ -194,7 +207,7 @@ int heads_sequence_save(const Sequence *s, const char *path, Error *err) {
     if (begin_session(&session, &copy, s, path, err)) return -1;
     int status = check_file_size(path, session.header.file_size, err) ||
                  write_file(&session, path, err) ? -1 : 0;
-    free(session.layers);
+    end_session(&session);
     return status;
 }
 
@@ -208,7 +221,7 @@ int heads_sequence_bytes(const Sequence *s, void **bytes, size_t *size, Error *e
     *size = session.header.file_size;
     Out out = {.bytes = *bytes = calloc(*size, 1)};
     if (out.bytes) write_session(&out, &session);
-    free(session.layers);
+    end_session(&session);
     return out.bytes ? 0 : fail(err, "no memory for a session of %zu bytes", *size);
 }
 
@@ -326,6 +339,12 @@ static int restore(Sequence *s, const Mapping *map, Error *err) {
         if (restore_layer(s, i, &layers[i], map, maps, err)) return -1;
     s->pages.length = maps ? s->length : 0;
     s->source.mapped = maps && s->source.n > 0;
+    size_t end = (size_t)(at - map->data);
+    for (size_t i = 0; i < n_layers; i++)
+        if (layers[i].bytes) end = (size_t)(layers[i].offset + layers[i].bytes);
+    end = round_up(end, GUESSES_ALIGNMENT);
+    if (w->guesser && end < map->size)
+        s->guesses = w->guesser->load(s->workspace, s->length, map->data + end, map->size - end);
     if (maps) return 0;
     kv_file_release(s->pages.file);
     s->pages.file = NULL;

@@ -61,6 +61,7 @@ OPTIONS = {  # option and value: the verbs that use it
     "--probs 3": "generation",
     "--prompt-cache FILE": CACHED,
     "--prompt-cache-ro": CACHED,
+    "--guess 0": "generation --chat --batch",
     "--lookup 1": "generation --chat",
     "-md DRAFT": "generation --chat",
     "--draft 1": "generation --chat",

@@ -234,3 +234,31 @@ def test_guesses_change_no_text_of_a_batch(guessing, run, tmp_path, name):
         )
         assert found.returncode == 0, found.stderr
         assert found.stdout == want.stdout
+
+
+@on_linux
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_saved_session_guesses_as_if_it_had_run(guessing, run, tmp_path, name):
+    directory, model = guessing(name)
+    cache = tmp_path / "session"
+    first = [*tokens(directory, 80), *F32, "--temp", "0", "-n", 0, "--prompt-cache", cache]
+    assert run(model, *first, env=guess_layers.STOPPED).returncode == 0
+    options = [*tokens(directory), *F32, "--temp", "0", "-n", 64]
+    want = run(model, *options, env=guess_layers.STOPPED)
+    found = run(
+        model, *options, "--prompt-cache", cache, "--prompt-cache-ro", env=guess_layers.STOPPED
+    )
+    assert found.stdout == want.stdout and "from " in found.stderr
+    assert drafted(found.stderr) == drafted(want.stderr) and drafted(want.stderr)[1] > 20
+    # Without them, or with some that are damaged, the text is the same.
+    data = bytearray(cache.read_bytes())
+    data[-40] ^= 1
+    cache.write_bytes(data)
+    for most in (0, 3):
+        again = run(
+            model,
+            *options,
+            *("--prompt-cache", cache, "--prompt-cache-ro", "--guess", most),
+            env=guess_layers.STOPPED,
+        )
+        assert again.stdout == want.stdout
