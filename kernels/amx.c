@@ -128,7 +128,7 @@ static void matmul_amx_bf16(float *out, size_t out_stride, const uint8_t *panels
         matmul_bf16(out, out_stride, panels, panel_stride, n_panels, n_in, x, 1, ahead);
         return;
     }
-    Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, blocks_of(n_in), 0, NULL};
+    Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, blocks_of(n_in), 0, NULL, NULL};
     const int rest = n_tokens % 32;
     if (n_tokens >= 32) walk_amx_bf16(tile, n_panels, (size_t)n_tokens / 32, 32);
     tile.row = (size_t)(n_tokens - rest);
@@ -271,7 +271,8 @@ INLINE void matmul_amx_int8(float *out, size_t out_stride, const uint8_t *panels
                             size_t panel_stride, int n_panels, int n_in, const Rows *x,
                             int n_tokens, ptrdiff_t ahead, UnpackFn *unpack_piece,
                             MatmulFn *matmul_vnni) {
-    Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, blocks_of(n_in), ahead, NULL};
+    Tile tile = {out,  out_stride, panel_stride,    panels, x,    0, 0,
+                 0,    blocks_of(n_in), ahead, NULL, NULL};
     size_t left = (size_t)n_tokens;
     for (size_t G, T = 16; left >= 8; left -= G * T) {
         if (left < T) T = 8;

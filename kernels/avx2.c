@@ -121,6 +121,13 @@ INLINE void v_load_codes(Bytes w[2], const uint8_t *low, const uint8_t *high, in
     }
 }
 
+INLINE void v_load_bytes(Bytes w[2], const uint8_t *p) {
+    for (int i = 0; i < 2; i++) {
+        w[i] = load512(p + 64 * i);
+        __asm__("" : "+x"(w[i].a), "+x"(w[i].b));  // or gcc loads them again for each row
+    }
+}
+
 #ifdef AVX_VNNI
 INLINE Ints v_dot_start(int32_t offset) {
     return (Ints){_mm256_set1_epi32(offset), _mm256_set1_epi32(offset)};
@@ -145,21 +152,32 @@ INLINE __m256i dot4(__m256i sum, __m256i w, __m256i x) {
 
 INLINE Ints v_start(int32_t n) { return (Ints){_mm256_set1_epi32(n), _mm256_set1_epi32(n)}; }
 
+// 16 columns of 8 rows.
 #ifdef AVX_VNNI
-INLINE __m256i dot8(__m256i sum, __m256i w, __m256i v, __m256i x, __m256i y) {
-    return dot4(dot4(sum, w, x), v, y);
+INLINE __m256i dot16(__m256i sum, const __m256i w[4], const __m256i x[4], int bits) {
+    (void)bits;
+    return dot4(dot4(dot4(dot4(sum, w[0], x[0]), w[1], x[1]), w[2], x[2]), w[3], x[3]);
 }
 #else
-// Two pairs are at most 4 x 63 x 127, which 16 bits hold.
-INLINE __m256i dot8(__m256i sum, __m256i w, __m256i v, __m256i x, __m256i y) {
-    __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16(w, x), _mm256_maddubs_epi16(v, y));
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+// 16 bits hold the sum of eight products of codes of five bits, and of four products of six bits.
+INLINE __m256i dot16(__m256i sum, const __m256i w[4], const __m256i x[4], int bits) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i pairs[4];
+    for (int i = 0; i < 4; i++) pairs[i] = _mm256_maddubs_epi16(w[i], x[i]);
+    const __m256i first = _mm256_add_epi16(pairs[0], pairs[1]);
+    const __m256i last = _mm256_add_epi16(pairs[2], pairs[3]);
+    if (bits < 6)
+        return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_add_epi16(first, last), ones));
+    return _mm256_add_epi32(sum, _mm256_add_epi32(_mm256_madd_epi16(first, ones),
+                                                  _mm256_madd_epi16(last, ones)));
 }
 #endif
 
-INLINE Ints v_dot_codes(Ints sum, const Bytes w[2], const int8_t *x) {
-    __m256i a = set1_32(x), b = set1_32(x + 4);
-    return (Ints){dot8(sum.a, w[0].a, w[1].a, a, b), dot8(sum.b, w[0].b, w[1].b, a, b)};
+INLINE Ints v_dot_codes(Ints sum, const Bytes w[4], const int8_t *x, int bits) {
+    const __m256i a[4] = {w[0].a, w[1].a, w[2].a, w[3].a};
+    const __m256i b[4] = {w[0].b, w[1].b, w[2].b, w[3].b};
+    const __m256i v[4] = {set1_32(x), set1_32(x + 4), set1_32(x + 8), set1_32(x + 12)};
+    return (Ints){dot16(sum.a, a, v, bits), dot16(sum.b, b, v, bits)};
 }
 
 INLINE Ints v_dot(Ints sum, Bytes w, const int8_t *x) {

@@ -81,13 +81,16 @@ INLINE void v_load_codes(Bytes w[2], const uint8_t *low, const uint8_t *high, in
     }
 }
 
+INLINE void v_load_bytes(Bytes w[2], const uint8_t *p) { v_load_q8(w, p); }
+
 INLINE Ints v_start(int32_t n) { return _mm512_set1_epi32(n); }
 INLINE Ints v_dot_start(int32_t offset) { return _mm512_set1_epi32(offset); }
 INLINE Ints v_dot(Ints sum, Bytes w, const int8_t *x) {
     return _mm512_dpbusd_epi32(sum, w, set1_32(x));
 }
-INLINE Ints v_dot_codes(Ints sum, const Bytes w[2], const int8_t *x) {
-    return v_dot(v_dot(sum, w[0], x), w[1], x + 4);
+INLINE Ints v_dot_codes(Ints sum, const Bytes w[4], const int8_t *x, int bits) {
+    (void)bits;
+    return v_dot(v_dot(v_dot(v_dot(sum, w[0], x), w[1], x + 4), w[2], x + 8), w[3], x + 12);
 }
 INLINE Floats v_dot_end(Ints sum) { return _mm512_cvtepi32_ps(sum); }
 

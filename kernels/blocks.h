@@ -45,22 +45,25 @@ static const BlockForm BLOCK_FORMS[N_DTYPES] = {
     [HEADS_IQ4_XS] = {4, SCALE_K, true, IQ4_CODES, 0},
 };
 
-// X(name, type, P, T) of every type of weights alone whose products have loops of their own; those
-// that files rarely have get small tiles, which compile fast. And X(name, type, loops) of a type
-// that has another's loops, with numbers of its own.
-#define EACH_WEIGHTS(X, P, T)                                                                      \
-    X(q8_0, HEADS_Q8_0, P, T)                                                                      \
-    X(q4_0, HEADS_Q4_0, P, T)                                                                      \
-    X(q4_1, HEADS_Q4_1, P, T)                                                                      \
-    X(q5_0, HEADS_Q5_0, P, T)                                                                      \
-    X(q4_k, HEADS_Q4_K, P, T)                                                                      \
-    X(q5_k, HEADS_Q5_K, P, T)                                                                      \
-    X(q6_k, HEADS_Q6_K, P, T)
-#define EACH_RARE(X) X(q5_1, HEADS_Q5_1) X(iq4_nl, HEADS_IQ4_NL) X(iq4_xs, HEADS_IQ4_XS)
+// The types of weights alone. X(name, type, tiles, P, T): codes are numbers, and tiles.h says in
+// which tiles several rows take them. X(name, type, P, T) and X(name, type): the type has loops of
+// its own, small ones where files rarely have it. X(name, type, loops): it has another's loops, with
+// numbers of its own.
+#define EACH_CODES(X, P, T)                                                                        \
+    X(q4_0, HEADS_Q4_0, codes, P, T)                                                               \
+    X(q4_1, HEADS_Q4_1, codes_min, P, T)                                                           \
+    X(q5_0, HEADS_Q5_0, codes, P, T)                                                               \
+    X(q5_1, HEADS_Q5_1, codes_min, P, T)                                                           \
+    X(q4_k, HEADS_Q4_K, codes_min, P, T)                                                           \
+    X(q5_k, HEADS_Q5_K, codes_min, P, T)                                                           \
+    X(q6_k, HEADS_Q6_K, codes_6, P, T)
+#define EACH_WEIGHTS(X, P, T) X(q8_0, HEADS_Q8_0, P, T)
+#define EACH_RARE(X) X(iq4_nl, HEADS_IQ4_NL) X(iq4_xs, HEADS_IQ4_XS)
 #define EACH_BORROWER(X) X(mxfp4, HEADS_MXFP4, iq4_nl)
 #define MATMUL_OF(name, dtype, ...) [dtype] = matmul_##name,
 #define WEIGHTS_PRODUCTS                                                                           \
-    EACH_WEIGHTS(MATMUL_OF, , ) EACH_RARE(MATMUL_OF) EACH_BORROWER(MATMUL_OF)
+    EACH_CODES(MATMUL_OF, , ) EACH_WEIGHTS(MATMUL_OF, , ) EACH_RARE(MATMUL_OF)                     \
+    EACH_BORROWER(MATMUL_OF)
 
 // In a panel: bytes of a block's codes and of its scales, and of what 256 columns share.
 static inline size_t code_bytes(BlockForm form) { return (size_t)(LANES * BLOCK * form.bits / 8); }

@@ -104,6 +104,11 @@ INLINE void v_load_codes(Bytes w[2], const uint8_t *low, const uint8_t *high, in
     }
 }
 
+INLINE void v_load_bytes(Bytes w[2], const uint8_t *p) {
+    for (int g = 0; g < 2; g++)
+        EACH w[g].v[i] = vreinterpretq_s8_u8(vld1q_u8(p + 64 * g + 16 * i));
+}
+
 INLINE Ints v_start(int32_t n) {
     return (Ints){{vdupq_n_s32(n), vdupq_n_s32(n), vdupq_n_s32(n), vdupq_n_s32(n)}};
 }
@@ -117,8 +122,9 @@ INLINE Ints v_dot(Ints sum, Bytes w, const int8_t *x) {
     EACH sum.v[i] = vdotq_s32(sum.v[i], w.v[i], vreinterpretq_s8_s32(vdupq_n_s32(four)));
     return sum;
 }
-INLINE Ints v_dot_codes(Ints sum, const Bytes w[2], const int8_t *x) {
-    return v_dot(v_dot(sum, w[0], x), w[1], x + 4);
+INLINE Ints v_dot_codes(Ints sum, const Bytes w[4], const int8_t *x, int bits) {
+    (void)bits;
+    return v_dot(v_dot(v_dot(v_dot(sum, w[0], x), w[1], x + 4), w[2], x + 8), w[3], x + 12);
 }
 INLINE Floats v_dot_end(Ints sum) {
     Floats x;

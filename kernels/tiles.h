@@ -16,6 +16,7 @@
 //                                  codes of groups g and g + 1, as they are: their lowest four bits
 //                                  from 64 bytes, and the fifth, or the fifth and sixth, from
 //                                  `high`, which has such bits of all groups of the block
+//   v_load_bytes(w, p)             two groups of codes, a byte each
 //   Pairs, v_load_pairs, v_set1_pair, v_dot_bf16(sum, w, x)
 //                                  only with BF16_DOT: 16 pairs of bf16, one pair in every lane,
 //                                  and sum + the products of pairs in the processor's own rounding
@@ -23,7 +24,7 @@
 //                                  set that takes the weights signed ignores the offset
 //   v_dot_numbers                  v_dot of one row and of weights above -128; may be left out
 //   v_start(n)                     n in every lane
-//   v_dot_codes(sum, w, x)         sum + the products of two groups of codes
+//   v_dot_codes(sum, w, x, bits)   sum + the products of four groups of codes
 //   PREFETCHES                     0: it has no prefetches, but read_ahead(p), which a tile of one
 //                                  row calls once in READ_AHEAD bytes; may be left out
 //   ONE_P                          the panels that a single row takes at once; may be left out
@@ -81,6 +82,15 @@ enum { MAX_P = 4, MAX_T = 6 };
 // row is 7 to 10 % faster for it; one of q8, whose lines last half as long, is slower.
 enum { SOON = 1 << 10 };
 
+// Blocks of codes as tiles of several rows read them, UNPACKED / P of each of P panels: they stay in
+// the first-level cache with the activations of a tile. A byte is a number less the least one.
+enum { UNPACKED = 32 };
+typedef struct {
+    _Alignas(64) uint8_t codes[UNPACKED][8][64];
+    float scale[UNPACKED][2][LANES];   // of each part
+    float minimum[UNPACKED][LANES];
+} Unpacked;
+
 // What a tile works on: panels w[0..P), rows row..row+T-1 of x, steps from..to-1 of n_steps (a step
 // is one k, or one block of 32). If from > 0, out has the sums so far.
 typedef struct {
@@ -91,6 +101,7 @@ typedef struct {
     size_t row, from, to, n_steps;
     ptrdiff_t ahead;  // to the bytes that are wanted next, or 0
     const int8_t *numbers;  // of four-bit codes
+    Unpacked *unpacked;     // steps from..to-1 of the panels; or NULL
 } Tile;
 typedef void TileFn(const Tile *tile);
 
@@ -212,20 +223,11 @@ INLINE void tile_bf16(const Tile *tile, int P, int T, bool ahead) {
 }
 #endif
 
-// Whether products are of codes as they are, below 64, and `least` is added to them afterwards.
-INLINE bool plain_codes(BlockForm form) { return form.bits < 8 && !form.numbers; }
-
 // Groups g and g + 1, of four columns each, of a block that begins at w.
 INLINE void load_groups(Bytes v[2], const uint8_t *w, int g, BlockForm form,
                         const int8_t *numbers) {
     if (form.bits == 8) v_load_q8(v, w + 64 * g);
-    else if (form.numbers) v_load_q4(v, w + 32 * g, numbers);
-    else v_load_codes(v, w + 32 * g, w + 256, g, form.bits);
-}
-
-// What sums of products with numbers begin with, offset being -128 times the sum of x.
-INLINE Ints start_total(BlockForm form, int32_t offset) {
-    return plain_codes(form) ? v_start(offset / -128 * form.least) : v_dot_start(offset);
+    else v_load_q4(v, w + 32 * g, numbers);
 }
 
 // The scales of a part of block b of a panel, and the block's minima.
@@ -253,7 +255,7 @@ INLINE void add_products(Floats sum[MAX_P][MAX_T], const Tile *tile, BlockForm f
     Ints total[MAX_P][MAX_T];
     UNROLL for (int t = 0; t < T; t++)
         UNROLL for (int p = 0; p < P; p++)
-            total[p][t] = start_total(form, x->offset[at_part + (size_t)t * apart]);
+            total[p][t] = v_dot_start(x->offset[at_part + (size_t)t * apart]);
     // Scales are too short a stream for the processor to read ahead.
     if (PREFETCHES && ahead && part == 0 && b * scale_bytes(form) % 64 == 0)
         UNROLL for (int p = 0; p < P; p++)
@@ -273,9 +275,7 @@ INLINE void add_products(Floats sum[MAX_P][MAX_T], const Tile *tile, BlockForm f
         UNROLL for (int i = 0; i < 2; i++)
             UNROLL for (int t = 0; t < T; t++) {
                 const int8_t *a = x->q + (at + (size_t)t * x->blocks) * BLOCK + 4 * (g + i);
-                UNROLL for (int p = 0; p < P; p++)
-                    if (!plain_codes(form)) total[p][t] = dot(total[p][t], v[p][i], a);
-                    else if (i == 0) total[p][t] = v_dot_codes(total[p][t], v[p], a);
+                UNROLL for (int p = 0; p < P; p++) total[p][t] = dot(total[p][t], v[p][i], a);
             }
     }
     Floats scale[MAX_P];
@@ -289,6 +289,9 @@ INLINE void add_products(Floats sum[MAX_P][MAX_T], const Tile *tile, BlockForm f
     }
 }
 
+INLINE bool has_minima(BlockForm form) {
+    return form.scales == SCALE_MIN || form.scales == SCALE_K;
+}
 INLINE void add_minima(Floats sum[MAX_P][MAX_T], const Tile *tile, BlockForm form, size_t b, int P,
                        int T) {
     const float *x_sum = tile->x->sum + tile->row * tile->x->blocks + b;
@@ -308,8 +311,7 @@ INLINE void tile_blocks(const Tile *tile, BlockForm form, int P, int T, bool ahe
     for (size_t b = tile->from; b < tile->to; b++) {
         UNROLL for (int part = 0; part < parts; part++)
             add_products(sum, tile, form, b, part, parts, P, T, ahead);
-        if (form.scales == SCALE_MIN || form.scales == SCALE_K)
-            add_minima(sum, tile, form, b, P, T);
+        if (has_minima(form)) add_minima(sum, tile, form, b, P, T);
     }
     store_sums(sum, tile, P, T);
 }
@@ -323,6 +325,120 @@ TILE_BLOCKS(q4, Q4)
 EACH_WEIGHTS(TILE_BLOCKS, , )
 EACH_RARE(TILE_BLOCKS)
 
+// ---- codes that are numbers: their products are of x with them as they lie, below 64, and what is
+// missing, the least number times the sum of x, is what sums begin with ----
+
+// offset: -128 times the sum of a part of x.
+INLINE Ints start_codes(int32_t offset, int least) { return v_start((offset >> 7) * -least); }
+
+INLINE Floats add_scaled(Floats sum, Ints total, Floats scale, float x_scale) {
+    return v_fma(v_dot_end(total), v_mul(scale, v_set1(x_scale)), sum);
+}
+
+// One row takes panels as they lie, P at once, and asks for what is wanted next.
+INLINE void tile_one(const Tile *tile, BlockForm form, int P) {
+    const Rows *x = tile->x;
+    const size_t block_bytes = code_bytes(form), n = tile->n_steps;
+    Floats sum[MAX_P][MAX_T];
+    load_sums(sum, tile, P, 1);
+    for (size_t b = tile->from; b < tile->to; b++) {
+        const size_t at = tile->row * x->blocks + b;
+        if (PREFETCHES && b * scale_bytes(form) % 64 == 0)
+            UNROLL for (int p = 0; p < P; p++)
+                prefetch(scales_of(tile->w + (size_t)p * tile->panel_stride, form, n, b),
+                         tile->ahead, 64);
+        UNROLL for (int part = 0; part < 2; part++) {
+            const size_t at_part = 2 * at + (size_t)part;
+            const Ints start = start_codes(x->offset[at_part], form.least);
+            UNROLL for (int g = 4 * part; g < 4 * part + 4; g += 2)
+                prefetch_panels(tile, b * block_bytes + (size_t)g * block_bytes / 8,
+                                block_bytes / 4, P);
+            UNROLL for (int p = 0; p < P; p++) {
+                const uint8_t *panel = tile->w + (size_t)p * tile->panel_stride;
+                const uint8_t *w = panel + b * block_bytes;
+                Bytes v[4];
+                UNROLL for (int g = 0; g < 4; g += 2) {
+                    const uint8_t *low = w + 32 * (4 * part + g);
+                    if (PREFETCHES && form.bits == 4) __builtin_prefetch(low + SOON, 0, 3);
+                    v_load_codes(v + g, low, w + 256, 4 * part + g, form.bits);
+                }
+                const Ints total =
+                    v_dot_codes(start, v, x->q + at * BLOCK + 16 * part, form.bits);
+                sum[p][0] = add_scaled(sum[p][0], total, load_scales(panel, form, n, b, part),
+                                       x->scale[at_part]);
+            }
+        }
+        if (has_minima(form)) add_minima(sum, tile, form, b, P, 1);
+    }
+    store_sums(sum, tile, P, 1);
+}
+
+// The steps of P panels for tiles of several rows, whose bytes are numbers - least.
+INLINE void unpack_codes(Unpacked *out, const Tile *tile, BlockForm form, int least, int P) {
+    for (size_t p = 0, at = 0; p < (size_t)P; p++) {
+        const uint8_t *panel = tile->w + p * tile->panel_stride;
+        for (size_t b = tile->from; b < tile->to; b++, at++) {
+            const uint8_t *codes = panel + b * code_bytes(form);
+            UNROLL for (size_t g = 0; g < 8; g++)
+                for (size_t j = 0; j < 64; j++)
+                    out->codes[at][g][j] = (uint8_t)(block_number(codes, form, g, j) - least);
+            UNROLL for (int part = 0; part < 2; part++)
+                v_store(out->scale[at][part], load_scales(panel, form, tile->n_steps, b, part));
+            if (has_minima(form))
+                v_store(out->minimum[at], load_minima(panel, form, tile->n_steps, b));
+        }
+    }
+}
+
+// bits: at most; a byte is a number - least.
+INLINE void tile_unpacked(const Tile *tile, int bits, int least, bool minima, int P, int T) {
+    const Rows *x = tile->x;
+    const Unpacked *from = tile->unpacked;
+    const size_t n = tile->to - tile->from;
+    Floats sum[MAX_P][MAX_T];
+    load_sums(sum, tile, P, T);
+    for (size_t b = 0; b < n; b++) {
+        const size_t at = tile->row * x->blocks + tile->from + b;  // of x
+        UNROLL for (size_t part = 0; part < 2; part++) {
+            Bytes w[MAX_P][4];
+            Floats scale[MAX_P];
+            UNROLL for (int p = 0; p < P; p++) {
+                const size_t i = (size_t)p * n + b;
+                v_load_bytes(w[p], from->codes[i][4 * part]);
+                v_load_bytes(w[p] + 2, from->codes[i][4 * part + 2]);
+                scale[p] = v_load(from->scale[i][part]);
+            }
+            UNROLL for (int t = 0; t < T; t++) {
+                const size_t row = at + (size_t)t * x->blocks, at_part = 2 * row + part;
+                const Ints start = start_codes(x->offset[at_part], least);
+                UNROLL for (int p = 0; p < P; p++) {
+                    const Ints total =
+                        v_dot_codes(start, w[p], x->q + row * BLOCK + 16 * part, bits);
+                    sum[p][t] = add_scaled(sum[p][t], total, scale[p], x->scale[at_part]);
+                }
+            }
+        }
+        if (!minima) continue;
+        UNROLL for (int p = 0; p < P; p++) {
+            const Floats minimum = v_load(from->minimum[(size_t)p * n + b]);
+            UNROLL for (int t = 0; t < T; t++)
+                sum[p][t] = v_fma(minimum, v_set1(x->sum[at + (size_t)t * x->blocks]), sum[p][t]);
+        }
+    }
+    store_sums(sum, tile, P, T);
+}
+
+// The tiles that blocks.h names. LEAST_codes: of the numbers that they take.
+enum { LEAST_codes = -16, LEAST_codes_min = 0, LEAST_codes_6 = -32 };
+#define TILE_CODES(tiles, bits, minima)                                                            \
+    INLINE void tile_##tiles(const Tile *tile, int P, int T, bool ahead) {                         \
+        (void)ahead;                                                                               \
+        tile_unpacked(tile, bits, LEAST_##tiles, minima, P, T);                                    \
+    }
+TILE_CODES(codes, 5, false)
+TILE_CODES(codes_min, 5, true)
+TILE_CODES(codes_6, 6, false)
+
 // How many of `left` rows come next, so that tiles of at most T are all about as large.
 static inline int next_rows(int left, int T) {
     int tiles = (left + T - 1) / T;
@@ -331,10 +447,13 @@ static inline int next_rows(int left, int T) {
 
 // Multiplies P panels by all rows of x, then the next P, so that weights are read from memory once.
 // It takes `piece` steps at a time: the panels then stay in the second-level cache from tile to
-// tile, and a tile's activations in the first. A single row takes ONE_P panels and all steps;
-// unless the caller knows better, it prefetches the next ONE_P.
-static void walk_panels(Tile tile, TileFn *const narrow[MAX_T], TileFn *const wide[MAX_T],
-                        TileFn *one, int P, int T, size_t piece, int n_panels, int n_rows) {
+// tile, and a tile's activations in the first; `unpack`, unless it is NULL, makes tile.unpacked of
+// them. A single row takes ONE_P panels and all steps; unless the caller knows better, it
+// prefetches the next ONE_P.
+typedef void UnpackCodesFn(const Tile *tile, int n_panels);
+static void walk_panels(Tile tile, UnpackCodesFn *unpack, TileFn *const narrow[MAX_T],
+                        TileFn *const wide[MAX_T], TileFn *one, int P, int T, size_t piece,
+                        int n_panels, int n_rows) {
     float *out = tile.out;
     if (n_rows == 1) wide = &one, P = ONE_P, piece = tile.n_steps;
     if (n_rows == 1 && !tile.ahead) tile.ahead = (ptrdiff_t)(ONE_P * tile.panel_stride);
@@ -343,6 +462,7 @@ static void walk_panels(Tile tile, TileFn *const narrow[MAX_T], TileFn *const wi
         width = n_panels < P ? 1 : P;
         for (tile.from = 0; tile.from < tile.n_steps; tile.from = tile.to) {
             tile.to = tile.n_steps - tile.from < piece ? tile.n_steps : tile.from + piece;
+            if (unpack) unpack(&tile, width);
             for (int count, row = 0; row < n_rows; row += count) {
                 count = next_rows(n_rows - row, T);
                 tile.row = (size_t)row;
@@ -589,9 +709,10 @@ INLINE void int_mix_rows(float *out, size_t dim, const IntMixTile *tile, int n, 
                             size_t panel_stride, int n_panels, int n_in, const Rows *x,            \
                             int n_tokens, ptrdiff_t ahead, const int8_t *numbers) {                \
         const size_t n_steps = ((size_t)n_in + step - 1) / step;                                   \
-        Tile tile = {out, out_stride, panel_stride, panels, x, 0, 0, 0, n_steps, ahead, numbers};  \
-        walk_panels(tile, tile_##name##_by1, tile_##name##_by##P, tile_##name##_one, P, T, piece,  \
-                    n_panels, n_tokens);                                                           \
+        Tile tile = {out,  out_stride, panel_stride, panels,  x,   0,                              \
+                     0,    0,          n_steps,      ahead,   numbers, NULL};                      \
+        walk_panels(tile, NULL, tile_##name##_by1, tile_##name##_by##P, tile_##name##_one, P, T,   \
+                    piece, n_panels, n_tokens);                                                    \
     }
 
 // matmul_NAME by the loops of another type.
@@ -613,9 +734,36 @@ INLINE void int_mix_rows(float *out, size_t dim, const IntMixTile *tile, int n, 
 #define MATMUL_WEIGHTS(name, dtype, P, T) MATMUL_LOOPS(WEIGHTS_TILES, name, dtype, P, T)
 #define MATMUL_RARE(name, dtype) MATMUL_LOOPS(WEIGHTS_TILES, name, dtype, 1, 2)
 #define MATMUL_BORROWED(name, dtype, loops) MATMUL_BY(name, loops, BLOCK_FORMS[dtype].numbers)
+
+// Of codes: one row by tiles of the type, several by those of `tiles` above.
+#define MATMUL_CODES(name, dtype, tiles, P, T)                                                     \
+    static void tile_##name##_one(const Tile *tile) { tile_one(tile, BLOCK_FORMS[dtype], ONE_P); } \
+    static void tile_##name##_last(const Tile *tile) { tile_one(tile, BLOCK_FORMS[dtype], 1); }    \
+    static void unpack_##name(const Tile *tile, int n) {                                           \
+        unpack_codes(tile->unpacked, tile, BLOCK_FORMS[dtype], LEAST_##tiles, n);                  \
+    }                                                                                              \
+    static void matmul_##name(float *out, size_t out_stride, const uint8_t *panels,                \
+                              size_t panel_stride, int n_panels, int n_in, const Rows *x,          \
+                              int n_tokens, ptrdiff_t ahead) {                                     \
+        Unpacked unpacked;                                                                         \
+        Tile tile = {out, out_stride, panel_stride,    panels, x,    0,                            \
+                     0,   0,          blocks_of(n_in), ahead,  NULL, &unpacked};                   \
+        TileFn *const last = tile_##name##_last;                                                   \
+        const bool one = n_tokens == 1;                                                            \
+        walk_panels(tile, one ? NULL : unpack_##name, one ? &last : tile_##tiles##_by1,            \
+                    tile_##tiles##_by##P, tile_##name##_one, P, T, UNPACKED / P, n_panels,         \
+                    n_tokens);                                                                     \
+    }
+#define CODES_TILES(tiles, P, T)                                                                   \
+    WEIGHTS_TILES(tile_##tiles, 1, T)                                                              \
+    WIDE_##P(WEIGHTS_TILES, tile_##tiles, T)
 #define MATMUL_BLOCKS(P, T)                                                                        \
     MATMUL_LOOPS(OWN_TILES, q8, Q8, P, T)                                                          \
     MATMUL_LOOPS(OWN_TILES, q4, Q4, P, T)                                                          \
+    CODES_TILES(codes, P, T)                                                                       \
+    CODES_TILES(codes_min, P, T)                                                                   \
+    CODES_TILES(codes_6, P, T)                                                                     \
+    EACH_CODES(MATMUL_CODES, P, T)                                                                 \
     EACH_WEIGHTS(MATMUL_WEIGHTS, P, T)                                                             \
     EACH_RARE(MATMUL_RARE)                                                                         \
     EACH_BORROWER(MATMUL_BORROWED)
@@ -760,7 +908,7 @@ INLINE double peak_dot(size_t steps, int P, int T) {
     static inline double peak_blocks(size_t steps) { return peak_dot(steps, P, T); }
 
 #define PEAK_KERNELS(bf16)                                                                         \
-    .peak = {[INPUT_F32] = peak_floats, [INPUT_BF16] = bf16,                                \
+    .peak = {[INPUT_F32] = peak_floats, [INPUT_BF16] = bf16,                                       \
              [INPUT_TURNED] = peak_blocks, [INPUT_INT8] = peak_blocks}
 
 #include "states.h"

@@ -238,8 +238,13 @@ INLINE void v_load_codes(Bytes w[2], const uint8_t *low, const uint8_t *high, in
     }
 }
 
-INLINE Ints v_dot_codes(Ints sum, const Bytes w[2], const int8_t *x) {
-    return v_dot(v_dot(sum, w[0], x), w[1], x + 4);
+INLINE void v_load_bytes(Bytes w[2], const uint8_t *p) {
+    for (int g = 0; g < 2; g++) EACH set_codes(&w[g], i, wasm_v128_load(p + 64 * g + 16 * i));
+}
+
+INLINE Ints v_dot_codes(Ints sum, const Bytes w[4], const int8_t *x, int bits) {
+    (void)bits;
+    return v_dot(v_dot(v_dot(v_dot(sum, w[0], x), w[1], x + 4), w[2], x + 8), w[3], x + 12);
 }
 
 static inline void look_up(void *out, const void *table, const uint8_t *index) {
