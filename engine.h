@@ -137,12 +137,13 @@ typedef struct {  // a row of a pass
 // The input of a product, rounded for the weights' dtypes (kernels.h, Rows).
 typedef struct {
     int8_t *q;
-    float *scale, *sum;
+    float *scale;
     int32_t *offset;
 } Int8Rows;
 typedef struct {
     uint16_t *bf16;
-    Int8Rows turned, parts;  // of H x in blocks, of x in parts of 16
+    Int8Rows turned;  // of H x
+    PartsRow parts;   // of x, for kept types
 } InputForms;
 
 typedef struct LowRows LowRows;  // math/lowrank.c: what adapters compute with

@@ -25,8 +25,14 @@ static Int8Rows lay_out_int8(Arena *a, size_t n_blocks, size_t parts) {
     Int8Rows rows = {.q = arena_array(a, times(n_blocks, BLOCK), sizeof *rows.q)};
     rows.scale = arena_array(a, times(n_blocks, parts), sizeof *rows.scale);
     rows.offset = arena_array(a, times(n_blocks, parts), sizeof *rows.offset);
-    rows.sum = arena_array(a, n_blocks, sizeof *rows.sum);
     return rows;
+}
+
+static PartsRow lay_out_parts(Arena *a, size_t n_blocks) {
+    Int8Rows once = lay_out_int8(a, n_blocks, 2), rest = lay_out_int8(a, n_blocks, 2);
+    return (PartsRow){.q = once.q, .scale = once.scale, .offset = once.offset, .rest = rest.q,
+                      .rest_scale = rest.scale, .rest_offset = rest.offset,
+                      .sum = arena_array(a, n_blocks, sizeof(float))};
 }
 
 // Lays out every buffer. Called twice: with memory NULL to add up sizes, then to set pointers.
@@ -45,7 +51,7 @@ static size_t lay_out(Workspace *w, uint8_t *memory) {
     size_t bytes = scratch_bytes(w, &a);
     w->input.bf16 = arena_array(&a, times(a.input_blocks, BLOCK), sizeof *w->input.bf16);
     w->input.turned = lay_out_int8(&a, a.input_blocks, 1);
-    w->input.parts = lay_out_int8(&a, a.input_blocks, 2);
+    w->input.parts = lay_out_parts(&a, a.input_blocks);
     w->scratch = (Arena){.data = arena_array(&a, bytes, 1)};
     return a.used;
 }

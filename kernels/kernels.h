@@ -48,7 +48,11 @@ typedef struct {
     const int8_t *q;       // [n_tokens][blocks][32], of x that is zero past n_in
     const float *scale;    // [n_tokens][blocks], of kept types [n_tokens][blocks][2]
     const int32_t *offset; // of the same: -128 times the sum of q, which undoes the weights' +128
-    const float *sum;      // [n_tokens][blocks], for kept types: the sum of a block's scale q
+    // For kept types:
+    const float *sum;          // [n_tokens][blocks]: of what x is rounded to
+    const int8_t *rest;        // as q, of parts of 16 that are rounded twice: what q leaves of x
+    const float *rest_scale;   // as scale; 0 if the part is rounded once
+    const int32_t *rest_offset;
 } Rows;
 
 // out[t * out_stride + 16 p + lane] = sum over k of row lane of panel p times row t of x,
@@ -57,8 +61,8 @@ typedef struct {
 //   BF16      per 32 k: e over even k, o over odd k (both fma chains from 0), then
 //             acc = acc + (e + o)
 //   blocks    per 32 k, of kept types per 16: acc = fma((float)exact integer sum, scale of w *
-//             scale of x, acc); after a block, of types with minima, acc = fma(minimum of w, sum of
-//             x, acc)
+//             scale of x, acc), of a part that is rounded twice the same with its rest; after a
+//             block, of types with minima, acc = fma(minimum of w, sum of x, acc)
 // ahead: a hint for prefetching: the distance from the panels to the bytes needed next; 0: unknown.
 typedef void MatmulFn(float *out, size_t out_stride, const uint8_t *panels, size_t panel_stride,
                       int n_panels, int n_in, const Rows *x, int n_tokens, ptrdiff_t ahead);
@@ -107,6 +111,17 @@ typedef enum {
 // The form in which a product reads its input: members of Rows. Types that are turned read H x.
 typedef enum { INPUT_F32, INPUT_BF16, INPUT_TURNED, INPUT_INT8, N_INPUTS } InputForm;
 
+// A part of 16 numbers is rounded twice if its largest is this many times the row's root mean
+// square: rounded once, its small numbers would be lost beside that one.
+#define TWICE_ABOVE 5.0f
+
+// Where a row for kept types is written to, as Rows has it.
+typedef struct {
+    int8_t *q, *rest;
+    float *scale, *rest_scale, *sum;
+    int32_t *offset, *rest_offset;
+} PartsRow;
+
 typedef struct Steps Steps;  // steps.h: tokens of one head of a recurrence
 
 typedef struct {
@@ -119,8 +134,7 @@ typedef struct {
     void (*to_bf16)(uint16_t *out, const float *x, int n);
     void (*to_f16)(uint16_t *out, const float *x, int n);  // to nearest even, saturating at +-65504
     void (*to_q8)(int8_t *q, float *scale, int32_t *offset, const float *x, int n, bool turned);
-    // For kept types: in parts of 16, and the sums of their blocks.
-    void (*to_parts)(int8_t *q, float *scale, int32_t *offset, float *sum, const float *x, int n);
+    void (*to_parts)(const PartsRow *out, const float *x, int n);  // for kept types
     // Rounds H x / 4, n <= Q4_AT_ONCE numbers padded with zeros to two blocks, to codes
     // [Q4_AT_ONCE] and f16 scales [2], by the trial of quantize.h that has the least square error.
     // directions: [n_directions][stride], n numbers each. An error along their sum counts more than

@@ -51,15 +51,29 @@ static void lanes_to_q8(int8_t *restrict q, float *restrict scale, int32_t *rest
     }
 }
 
-static void lanes_to_parts(int8_t *restrict q, float *restrict scale, int32_t *restrict offset,
-                           float *restrict sum, const float *restrict x, int n) {
-    enum { PART = BLOCK / 2 };
+enum { PART = BLOCK / 2 };
+
+// Part `at` of a row, rounded twice if its scale is above `limit`. Returns the sum of what it is
+// rounded to.
+static inline float round_part(const PartsRow *out, int at, const float *restrict x, float limit) {
+    int8_t *q = out->q + at * PART;
+    to_bytes(q, out->scale + at, out->offset + at, x, PART);
+    const float scale = out->scale[at], sum = scale * (float)(out->offset[at] / -128);
+    out->rest_scale[at] = 0.0f;
+    if (!(scale > limit)) return sum;
+    float rest[PART];
+    for (int i = 0; i < PART; i++) rest[i] = fmaf(-scale, (float)q[i], x[i]);
+    to_bytes(out->rest + at * PART, out->rest_scale + at, out->rest_offset + at, rest, PART);
+    return sum + out->rest_scale[at] * (float)(out->rest_offset[at] / -128);
+}
+
+static void lanes_to_parts(const PartsRow *out, const float *restrict x, int n) {
+    const float limit = TWICE_ABOVE / 127.0f * sqrtf(sum_squares(x, 0.0f, n) / (float)n);
     float block[BLOCK];
-    for (int b = 0; b * BLOCK < n; b++, scale += 2, offset += 2) {
+    for (int b = 0; b * BLOCK < n; b++) {
         const float *from = whole_block(block, x, b, n);
-        for (int i = 0; i < 2; i++)
-            to_bytes(q + b * BLOCK + i * PART, scale + i, offset + i, from + i * PART, PART);
-        sum[b] = scale[0] * (float)(offset[0] / -128) + scale[1] * (float)(offset[1] / -128);
+        const float first = round_part(out, 2 * b, from, limit);
+        out->sum[b] = first + round_part(out, 2 * b + 1, from + PART, limit);
     }
 }
 

@@ -122,10 +122,14 @@ INLINED void matmul_blocks(BlockForm form, float *out, size_t out_stride, const 
             float acc[LANES] = {0};
             for (size_t b = 0; b < n; b++) {
                 size_t at = (size_t)t * x->blocks + b;
-                for (int i = 0; i < parts; i++)
-                    add_products(acc, w, form, n, b, x->q + at * BLOCK,
-                                 x->scale[at * (size_t)parts + (size_t)i], i * step,
-                                 (i + 1) * step);
+                for (int i = 0; i < parts; i++) {
+                    const size_t at_part = at * (size_t)parts + (size_t)i;
+                    add_products(acc, w, form, n, b, x->q + at * BLOCK, x->scale[at_part],
+                                 i * step, (i + 1) * step);
+                    if (form.kept && x->rest_scale[at_part] > 0.0f)
+                        add_products(acc, w, form, n, b, x->rest + at * BLOCK,
+                                     x->rest_scale[at_part], i * step, (i + 1) * step);
+                }
                 if (form.scales == SCALE_MIN || form.scales == SCALE_K)
                     add_minima(acc, w, form, n, b, x->sum[at]);
             }

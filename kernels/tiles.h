@@ -244,6 +244,27 @@ INLINE Floats load_minima(const uint8_t *panel, BlockForm form, size_t n, size_t
     return v_mul(v_load_i8(minima), v_mul(e, v_set1(-1.0f)));
 }
 
+INLINE Floats add_scaled(Floats sum, Ints total, Floats scale, float x_scale) {
+    return v_fma(v_dot_end(total), v_mul(scale, v_set1(x_scale)), sum);
+}
+
+// The products of a part with what x leaves when it is rounded once; at_part: of x.
+INLINE void add_rest(Floats sum[MAX_P][MAX_T], const Tile *tile, BlockForm form, size_t b, int part,
+                     size_t at_part, const Floats *scale, int P, int t) {
+    const Rows *x = tile->x;
+    const int8_t *q = x->rest + at_part * (BLOCK / 2);
+    UNROLL for (int p = 0; p < P; p++) {
+        const uint8_t *w = tile->w + (size_t)p * tile->panel_stride + b * code_bytes(form);
+        Ints total = v_dot_start(x->rest_offset[at_part]);
+        UNROLL for (int g = 0; g < 4; g += 2) {
+            Bytes v[2];
+            load_groups(v, w, 4 * part + g, form, tile->numbers);
+            total = v_dot(v_dot(total, v[0], q + 4 * g), v[1], q + 4 * g + 4);
+        }
+        sum[p][t] = add_scaled(sum[p][t], total, scale[p], x->rest_scale[at_part]);
+    }
+}
+
 // The products of one of the parts of a block.
 INLINE void add_products(Floats sum[MAX_P][MAX_T], const Tile *tile, BlockForm form, size_t b,
                          int part, int parts, int P, int T, bool ahead) {
@@ -283,9 +304,11 @@ INLINE void add_products(Floats sum[MAX_P][MAX_T], const Tile *tile, BlockForm f
         scale[p] = load_scales(tile->w + (size_t)p * tile->panel_stride, form, tile->n_steps, b,
                                part);
     UNROLL for (int t = 0; t < T; t++) {
-        Floats a_scale = v_set1(x->scale[at_part + (size_t)t * apart]);
+        const size_t at_t = at_part + (size_t)t * apart;
         UNROLL for (int p = 0; p < P; p++)
-            sum[p][t] = v_fma(v_dot_end(total[p][t]), v_mul(scale[p], a_scale), sum[p][t]);
+            sum[p][t] = add_scaled(sum[p][t], total[p][t], scale[p], x->scale[at_t]);
+        if (form.kept && x->rest_scale[at_t] > 0.0f)
+            add_rest(sum, tile, form, b, part, at_t, scale, P, t);
     }
 }
 
@@ -331,8 +354,17 @@ EACH_RARE(TILE_BLOCKS)
 // offset: -128 times the sum of a part of x.
 INLINE Ints start_codes(int32_t offset, int least) { return v_start((offset >> 7) * -least); }
 
-INLINE Floats add_scaled(Floats sum, Ints total, Floats scale, float x_scale) {
-    return v_fma(v_dot_end(total), v_mul(scale, v_set1(x_scale)), sum);
+// The products of a part of a row of x, and of its rest; at_part: of x.
+INLINE Floats add_codes(Floats sum, const Rows *x, size_t at_part, const Bytes w[4], Floats scale,
+                        int least, int bits) {
+    const size_t at = at_part * (BLOCK / 2);
+    const Ints total =
+        v_dot_codes(start_codes(x->offset[at_part], least), w, x->q + at, bits);
+    sum = add_scaled(sum, total, scale, x->scale[at_part]);
+    if (!(x->rest_scale[at_part] > 0.0f)) return sum;
+    const Ints rest =
+        v_dot_codes(start_codes(x->rest_offset[at_part], least), w, x->rest + at, bits);
+    return add_scaled(sum, rest, scale, x->rest_scale[at_part]);
 }
 
 // One row takes panels as they lie, P at once, and asks for what is wanted next.
@@ -349,7 +381,6 @@ INLINE void tile_one(const Tile *tile, BlockForm form, int P) {
                          tile->ahead, 64);
         UNROLL for (int part = 0; part < 2; part++) {
             const size_t at_part = 2 * at + (size_t)part;
-            const Ints start = start_codes(x->offset[at_part], form.least);
             UNROLL for (int g = 4 * part; g < 4 * part + 4; g += 2)
                 prefetch_panels(tile, b * block_bytes + (size_t)g * block_bytes / 8,
                                 block_bytes / 4, P);
@@ -362,10 +393,8 @@ INLINE void tile_one(const Tile *tile, BlockForm form, int P) {
                     if (PREFETCHES && form.bits == 4) __builtin_prefetch(low + SOON, 0, 3);
                     v_load_codes(v + g, low, w + 256, 4 * part + g, form.bits);
                 }
-                const Ints total =
-                    v_dot_codes(start, v, x->q + at * BLOCK + 16 * part, form.bits);
-                sum[p][0] = add_scaled(sum[p][0], total, load_scales(panel, form, n, b, part),
-                                       x->scale[at_part]);
+                sum[p][0] = add_codes(sum[p][0], x, at_part, v,
+                                      load_scales(panel, form, n, b, part), form.least, form.bits);
             }
         }
         if (has_minima(form)) add_minima(sum, tile, form, b, P, 1);
@@ -409,13 +438,9 @@ INLINE void tile_unpacked(const Tile *tile, int bits, int least, bool minima, in
                 scale[p] = v_load(from->scale[i][part]);
             }
             UNROLL for (int t = 0; t < T; t++) {
-                const size_t row = at + (size_t)t * x->blocks, at_part = 2 * row + part;
-                const Ints start = start_codes(x->offset[at_part], least);
-                UNROLL for (int p = 0; p < P; p++) {
-                    const Ints total =
-                        v_dot_codes(start, w[p], x->q + row * BLOCK + 16 * part, bits);
-                    sum[p][t] = add_scaled(sum[p][t], total, scale[p], x->scale[at_part]);
-                }
+                const size_t at_part = 2 * (at + (size_t)t * x->blocks) + part;
+                UNROLL for (int p = 0; p < P; p++)
+                    sum[p][t] = add_codes(sum[p][t], x, at_part, w[p], scale[p], least, bits);
             }
         }
         if (!minima) continue;

@@ -21,6 +21,13 @@ static bool needs_int8(const Matmul *mul) {
 
 // ---- the input, rounded for the weights' dtypes ----
 
+static PartsRow parts_from(const PartsRow *p, size_t block) {
+    return (PartsRow){.q = p->q + block * BLOCK, .rest = p->rest + block * BLOCK,
+                      .scale = p->scale + 2 * block, .rest_scale = p->rest_scale + 2 * block,
+                      .offset = p->offset + 2 * block, .rest_offset = p->rest_offset + 2 * block,
+                      .sum = p->sum + block};
+}
+
 static void convert_row(const void *arg, int t, int thread) {
     const Matmul *mul = arg;
     const Kernels *k = mul->w->k;
@@ -32,22 +39,24 @@ static void convert_row(const void *arg, int t, int thread) {
     if (mul->needs[INPUT_TURNED])
         k->to_q8(in->turned.q + block * BLOCK, in->turned.scale + block, in->turned.offset + block,
                  x, n_in, true);
-    if (mul->needs[INPUT_INT8])
-        k->to_parts(in->parts.q + block * BLOCK, in->parts.scale + 2 * block,
-                    in->parts.offset + 2 * block, in->parts.sum + block, x, n_in);
+    if (mul->needs[INPUT_INT8]) {
+        const PartsRow out = parts_from(&in->parts, block);
+        k->to_parts(&out, x, n_in);
+    }
 }
 
 // The rows of x from `first` on, in the form that a matrix wants.
 static Rows rows_for(const Matmul *mul, const Matrix *matrix, int first) {
     const InputForms *in = &mul->w->input;
     size_t blocks = blocks_apart((size_t)input_width(mul)), block = (size_t)first * blocks;
-    bool parts = dtypes[matrix->dtype].input == INPUT_INT8;
-    const Int8Rows *int8 = parts ? &in->parts : &in->turned;
-    size_t at = parts ? 2 * block : block;
-    return (Rows){.f32 = row(mul->x, first), .stride = mul->x.stride, .blocks = blocks,
-                  .bf16 = in->bf16 + block * BLOCK, .q = int8->q + block * BLOCK,
-                  .scale = int8->scale + at, .offset = int8->offset + at,
-                  .sum = int8->sum + block};
+    Rows rows = {.f32 = row(mul->x, first), .stride = mul->x.stride, .blocks = blocks,
+                 .bf16 = in->bf16 + block * BLOCK, .q = in->turned.q + block * BLOCK,
+                 .scale = in->turned.scale + block, .offset = in->turned.offset + block};
+    if (dtypes[matrix->dtype].input != INPUT_INT8) return rows;
+    const PartsRow p = parts_from(&in->parts, block);
+    rows.q = p.q, rows.scale = p.scale, rows.offset = p.offset, rows.sum = p.sum;
+    rows.rest = p.rest, rows.rest_scale = p.rest_scale, rows.rest_offset = p.rest_offset;
+    return rows;
 }
 
 // ---- items ----

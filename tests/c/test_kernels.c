@@ -11,10 +11,10 @@ typedef struct {
     int n_in, n_panels, n_tokens, n_blocks;
     size_t panel_stride, out_stride;
     uint8_t *panels;
-    float *f32, *scale, *sum;
+    float *f32, *scale, *rest_scale, *sum;
     uint16_t *bf16;
-    int8_t *q;
-    int32_t *offset;
+    int8_t *q, *rest;
+    int32_t *offset, *rest_offset;
     Rows rows;
 } Product;
 
@@ -35,22 +35,31 @@ static Product random_product(Dtype dtype, int n_in, int n_panels, int n_tokens,
     p.scale = allocate(2 * blocks * sizeof *p.scale);
     p.offset = allocate(2 * blocks * sizeof *p.offset);
     p.sum = allocate(blocks * sizeof *p.sum);
+    p.rest = allocate(blocks * BLOCK);
+    p.rest_scale = allocate(2 * blocks * sizeof *p.rest_scale);
+    p.rest_offset = allocate(2 * blocks * sizeof *p.rest_offset);
     for (int t = 0; t < n_tokens; t++) {
         size_t b = (size_t)t * apart;
-        const float *x = p.f32 + (size_t)t * stride;
+        float *x = p.f32 + (size_t)t * stride;
+        if (is_kept(dtype) && t % 2 == 0) x[between(0, n_in - 1)] *= 100;  // its part rounds twice
         scalar_kernels.to_bf16(p.bf16 + b * BLOCK, x, n_in);
         if (is_kept(dtype))
-            scalar_kernels.to_parts(p.q + b * BLOCK, p.scale + 2 * b, p.offset + 2 * b, p.sum + b,
-                                    x, n_in);
+            scalar_kernels.to_parts(
+                &(PartsRow){.q = p.q + b * BLOCK, .rest = p.rest + b * BLOCK,
+                            .scale = p.scale + 2 * b, .rest_scale = p.rest_scale + 2 * b,
+                            .offset = p.offset + 2 * b, .rest_offset = p.rest_offset + 2 * b,
+                            .sum = p.sum + b},
+                x, n_in);
         else scalar_kernels.to_q8(p.q + b * BLOCK, p.scale + b, p.offset + b, x, n_in, true);
     }
-    p.rows = (Rows){p.f32, stride, apart, p.bf16, p.q, p.scale, p.offset, p.sum};
+    p.rows = (Rows){p.f32,    stride, apart,  p.bf16,       p.q,          p.scale,
+                    p.offset, p.sum,  p.rest, p.rest_scale, p.rest_offset};
     return p;
 }
 
 static void free_product(Product *p) {
     free(p->panels), free(p->f32), free(p->bf16), free(p->q), free(p->scale), free(p->offset);
-    free(p->sum);
+    free(p->sum), free(p->rest), free(p->rest_scale), free(p->rest_offset);
 }
 
 // out [n_tokens][out_stride] of a table; the gaps between rows keep a mark.
@@ -147,7 +156,10 @@ static double activation(const Product *p, int t, int k) {
         return (double)p->f32[(size_t)t * p->rows.stride + (size_t)k];
     if (p->dtype == BF16) return (double)bf16_to_f32(p->bf16[b * BLOCK + (size_t)(k % BLOCK)]);
     const size_t part = is_kept(p->dtype) ? 2 * b + (size_t)(k % BLOCK / 16) : b;
-    return p->q[b * BLOCK + (size_t)(k % BLOCK)] * (double)p->scale[part];
+    const size_t at = b * BLOCK + (size_t)(k % BLOCK);
+    const bool twice = is_kept(p->dtype) && p->rest_scale[part] > 0.0f;
+    return p->q[at] * (double)p->scale[part] +
+           (twice ? p->rest[at] * (double)p->rest_scale[part] : 0.0);
 }
 
 // Products within 1e-6 of the sum of magnitudes, of the scalar table and of one that rounds in its
