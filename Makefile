@@ -186,8 +186,8 @@ $(BUILD)/%.o: %.c $(BUILD)/command
 $(BUILD)/tests/c/%: $(BUILD)/tests/c/%.o $(ENGINE_OBJ)
 	$(call quiet,link)$(CC) $(CFLAGS) $(FLAGS) -o $@ $^ $(LDLIBS)
 
-$(BUILD)/tests/c/test_json $(BUILD)/tests/c/fuzz_json $(BUILD)/tests/c/read_json: $(BUILD)/cli/json.o \
-    $(BUILD)/cli/input.o $(BUILD)/cli/print.o
+$(BUILD)/tests/c/test_json $(BUILD)/tests/c/fuzz_json $(BUILD)/tests/c/read_json: $(BUILD)/cli/input.o \
+    $(BUILD)/cli/print.o
 $(BUILD)/tests/c/fuzz_lines: $(filter-out $(BUILD)/run.o,$(RUN_OBJ))
 
 # Is preloaded, so it must not need what it is to fail.

@@ -11,13 +11,11 @@
 // NULL where a call needs something is an error; a call that takes no heads_error then does nothing
 // and returns 0, NULL or -1, which is no id. Nothing is printed, no environment variable is read,
 // and no signal is touched.
-//
 // Ownership. What heads_.._new, _open, _fork and _load return is the caller's, to free with the
 // call beside it; freeing NULL does nothing. Ids returned through a pointer are the caller's too,
 // and NULL after an error. What is "borrowed" belongs to the handle. A model must outlive its
 // tokenizers, chats, workspaces and samplers, a tokenizer its decoders, a workspace its sequences.
 // Paths are UTF-8 on every system, Windows too.
-//
 // Threads. A model, a tokenizer and a chat never change: any number of threads may use one. A
 // workspace and all of its sequences have one caller at a time, and so have a decoder and a
 // sampler; a sequence or a batch that no call uses may be freed meanwhile. Passes in several
@@ -111,18 +109,16 @@ HEADS_API void heads_tokenizer_free(heads_tokenizer *tokenizer);
 HEADS_API long heads_encode(const heads_tokenizer *tokenizer, const char *text, size_t len,
                             int add_special, int **ids, heads_error *err);
 HEADS_API void heads_free(void *memory);
-// 1: the id ends a text; it is a special token, such as BOS.
-HEADS_API int heads_is_eos(const heads_tokenizer *tokenizer, int id);
-HEADS_API int heads_is_special(const heads_tokenizer *tokenizer, int id);
+HEADS_API int heads_is_eos(const heads_tokenizer *tokenizer, int id);      // 1: it ends a text
+HEADS_API int heads_is_special(const heads_tokenizer *tokenizer, int id);  // 1: such as BOS
 // The bytes of a token inside of a text, perhaps no whole characters. Writes the first `room` of
 // them to bytes; returns how many there are, 0: no such token. Special tokens have theirs too.
 HEADS_API long heads_token_bytes(const heads_tokenizer *tokenizer, int id, char *bytes,
                                  size_t room);
 
-// From ids to text, one id at a time. push returns the text that an id adds, always whole UTF-8
-// characters: the beginning of one is held back until the rest comes. finish returns what is still
-// held back. text[0..len) is borrowed until the decoder's next call, and no zero byte follows it.
-// skip_special: tokens such as BOS give no text. Errors: a negative id, no memory.
+// From ids to text, one by one. push returns the text that an id adds, whole UTF-8 characters;
+// finish what is still held back. text[0..len) is borrowed until the decoder's next call, and no
+// zero byte follows it. skip_special: BOS and the like give no text. Errors: a negative id, memory.
 HEADS_API heads_decoder *heads_decoder_new(const heads_tokenizer *tokenizer, int skip_special,
                                            heads_error *err);
 HEADS_API void heads_decoder_free(heads_decoder *decoder);
@@ -150,9 +146,9 @@ typedef struct {
 // The checkpoint's chat template. Errors: it has none, or one that export.py could not compile.
 HEADS_API heads_chat *heads_chat_new(const heads_model *model, heads_error *err);
 HEADS_API void heads_chat_free(heads_chat *chat);
-// The ids of a conversation of n messages, exactly as the template writes it. Returns how many, or
-// -1; *ids is the caller's, to free with heads_free. Errors: a conversation that the template
-// refuses, or for which export.py could not prove its compilation exact; no memory.
+// The ids of a conversation, as the template writes it. Returns how many, or -1; *ids is the
+// caller's, to free with heads_free. Errors: a conversation that the template refuses, or for which
+// export.py could not prove its compilation exact; no memory.
 HEADS_API long heads_chat_encode(const heads_chat *chat, const heads_tokenizer *tokenizer,
                                  const heads_message *messages, size_t n,
                                  const heads_chat_options *options, int **ids, heads_error *err);
@@ -240,8 +236,7 @@ HEADS_API int heads_sequence_common(const heads_sequence *s, const int *ids, int
 HEADS_API int heads_sequence_save(const heads_sequence *s, const char *path, heads_error *err);
 HEADS_API heads_sequence *heads_sequence_load(heads_workspace *w, const char *path,
                                               heads_error *err);
-// The same in memory. *bytes, [*size], is the caller's, to free with heads_free. parse copies what
-// it needs; bytes begin at a multiple of 8.
+// In memory, *bytes, [*size], which heads_free frees. parse copies; bytes begin at a multiple of 8.
 HEADS_API int heads_sequence_bytes(const heads_sequence *s, void **bytes, size_t *size,
                                    heads_error *err);
 HEADS_API heads_sequence *heads_sequence_parse(heads_workspace *w, const void *bytes, size_t size,
@@ -294,8 +289,7 @@ typedef struct {
 // [sum of n_logits][stride] floats, run after run, borrowed until the workspace's next pass. No bit
 // of them depends on what runs beside a sequence, on how its tokens are cut into calls, on chunk or
 // on threads. Errors: a token outside the vocabulary, more than the context has room for, a
-// sequence twice or of another workspace, logits that are not finite. Tokens that ran before an
-// error stay in the sequences.
+// sequence twice or of another workspace, logits that are not finite. What ran before stays.
 HEADS_API const float *heads_forward_runs(heads_workspace *w, const heads_run *runs, int n_runs,
                                           heads_error *err);
 // The same for one sequence.
@@ -349,8 +343,7 @@ HEADS_API long heads_pair_ids(const heads_model *model, const heads_tokenizer *t
 // these options; context and logit_rows are set to what the texts need. threads_of a workspace of
 // the model: until it is freed, it keeps the other one, up to 64 MiB, for the next call. No bit of
 // a vector depends on the other texts. Errors: the checkpoint does not say how to pool, a text
-// without ids, parts that are none, an option out of range, a token outside the vocabulary, no
-// memory.
+// without ids, parts that are none, no such option or token, no memory.
 HEADS_API int heads_embed(const heads_model *model, const heads_workspace_options *options,
                           const heads_text *texts, int n, float *vectors, heads_error *err);
 // Leaves the first `dimensions` numbers of each of vectors[n][shape.vector], one after another, and
@@ -437,11 +430,12 @@ HEADS_API void heads_workspace_probe(heads_workspace *w, const heads_probe *prob
 
 // ---- experiments: what carries an answer ----
 
-typedef enum {            // what is measured after the last token
-    HEADS_DIFFERENCE,       // the logit of `answer` minus the logit of `against`
-    HEADS_LOG_PROBABILITY,  // the natural logarithm of the probability of `answer`
-    HEADS_KL                // KL(clean || patched) of the next token, in nats
-} heads_metric;
+// What is measured after the last token: the logit of `answer` minus the logit of `against`; the
+// natural logarithm of the probability of `answer`; KL(clean || patched) of the next, in nats.
+typedef enum { HEADS_DIFFERENCE, HEADS_LOG_PROBABILITY, HEADS_KL } heads_metric;
+// Called after each pass with how many runs are done; not 0: the call ends with an error. NULL: not
+// called. It must not call the workspace of threads_of.
+typedef int heads_progress(void *context, long done, long total);
 
 typedef struct {
     const int *clean, *corrupted;  // [n], two texts
@@ -450,12 +444,12 @@ typedef struct {
     heads_metric metric;
     int answer, against;  // ids
     const char *off;      // heads that are off in all runs, as in heads_sequence_off; NULL: none
-    // Called after each pass with how many runs are done; not 0: the call ends with an error. NULL:
-    // not called. It must not call the workspace of threads_of.
-    int (*progress)(void *context, long done, long total);
+    heads_progress *progress;
     void *context;
-    int from_layer, n_layers, from_position, n_positions;  // only these are patched, the rest of
-} heads_patching;                                          // results stays as is; n 0: all behind
+    int from_layer, n_layers, from_position, n_positions;  // 0: all behind; other results stay
+    const heads_steer *steers;  // [n_steers], in all runs, as by heads_sequence_steer
+    int n_steers;
+} heads_patching;
 
 // The most heads that a layer has, as heads_mixed numbers them: mixers without heads have one.
 HEADS_API int heads_model_heads(const heads_model *model);
@@ -466,8 +460,8 @@ HEADS_API int heads_model_heads(const heads_model *model);
 // change does not run again, and positions before the texts differ do not run. It runs in a
 // workspace made for the call from these options, context and logit_rows set to what it needs; no
 // bit depends on chunk and threads. Errors: an encoder, an encoder-decoder or a model without
-// logits; an id outside the vocabulary, a metric or an option out of range, no such head; more
-// tokens than learned positions; logits that are not finite; no memory; progress said so.
+// logits; no such id, metric, option or head; more tokens than learned positions; logits that are
+// not finite; no memory; progress said so.
 HEADS_API int heads_patch(const heads_model *model, const heads_workspace_options *options,
                           const heads_patching *what, float *results, double metrics[2],
                           heads_error *err);
@@ -485,8 +479,7 @@ typedef struct {       // what makes a logit, or a difference of two, besides he
 // of branches' own norms are held as they are. A layer's network is all that its mixers do not add:
 // experts and its biases, a Gemma 4's embeddings of layers, the rounding of o's input. off: as in
 // heads_patching. Errors: as of heads_patch; and models whose logits are no such sum: layers that
-// norm the stream itself (post-norm: GPT-1, OPT-350m; BLOOM with
-// apply_residual_connection_post_layernorm), Zamba's nested branches, a network before the logits.
+// norm the stream itself (post-norm), Zamba's nested branches, a network before the logits.
 HEADS_API int heads_attribute(const heads_model *model, const heads_workspace_options *options,
                               const int *ids, int n, int answer, int against, const char *off,
                               float *heads, float *ffn, heads_parts *parts, heads_error *err);
@@ -527,6 +520,19 @@ HEADS_API heads_head_parts *heads_dissect(const heads_model *model,
                                           const heads_workspace_options *options,
                                           const heads_dissection *what, heads_error *err);
 
+// Runs the experiment that json[len] describes (docs/heads.md). Returns its result, JSON with a
+// SHA-256 that is the same on each machine: zero-terminated, the caller's, to free with heads_free.
+// Of the options, threads and kernels count. Errors: JSON that is none, what is missing, unknown or
+// out of range, another model's checksum, what the calls above refuse, no memory; progress said so.
+HEADS_API char *heads_experiment(const heads_model *model, const heads_workspace_options *options,
+                                 const char *json, size_t len, heads_progress *progress,
+                                 void *context, heads_error *err);
+// Whether the result json[len] is what its experiment gives: 1; or 0, and err says what differs
+// first: model, description, a number or the SHA-256. Errors: as of heads_experiment.
+HEADS_API int heads_verify(const heads_model *model, const heads_workspace_options *options,
+                           const char *json, size_t len, heads_progress *progress, void *context,
+                           heads_error *err);
+
 // ---- from logits to an id ----
 
 typedef struct {
@@ -563,9 +569,8 @@ typedef struct {
     int n_prompt;          // the first so many accepted tokens were not generated
 } heads_sampler_options;
 
-// How ./run, the module and the server choose tokens where nothing else is said: conversation 0: of
-// a text that goes on; 1: of an answer in a conversation. The model's own distribution has
-// temperature 1 and all else 0.
+// How ./run, the module and the server choose tokens where nothing else is said, of a text that
+// goes on, or (1) in a conversation. The model's own distribution has temperature 1 and all else 0.
 HEADS_API heads_sampler_options heads_sampler_defaults(int conversation);
 
 // A sampler for one text; w may be freed before it. Errors: an option out of range, a bias that is
@@ -579,12 +584,10 @@ HEADS_API void heads_sampler_accept(heads_sampler *sampler, int id);
 // Later picks are among the ids whose bit id % 32 of bits[id / 32] is 1. The bits,
 // [ceil(vocab_size / 32)], are borrowed, may change between picks; NULL: all. Forced ends stay.
 HEADS_API void heads_sampler_allow(heads_sampler *sampler, const uint32_t *bits);
-// Picks an id from logits[vocab_size], which stay as they are. The caller then accepts it. -1:
-// there is none to pick, since each logit is NaN or minus infinity, or biases, bits and the
-// checkpoint's rules ban the rest.
+// Picks an id from logits[vocab_size], which stay as they are. The caller then accepts it. -1: each
+// logit is NaN or minus infinity, or banned by biases, bits and the checkpoint's rules.
 HEADS_API int heads_sampler_pick(heads_sampler *sampler, const float *logits);
-// Picks for n texts on the threads of w: ids[i], or -1, by samplers[i] from row i of
-// logits[n][stride].
+// Picks for n texts on the threads of w: ids[i] by samplers[i] from row i of logits[n][stride].
 HEADS_API void heads_sampler_pick_each(heads_workspace *w, heads_sampler *const *samplers, int n,
                                        const float *logits, int *ids);
 
@@ -604,14 +607,12 @@ HEADS_API int heads_guess(heads_sequence *s, const int *ids, int n, int most, in
                           heads_error *err);
 
 // ---- many requests side by side ----
-//
 //   heads_batch *b = heads_batch_new(w, &(heads_batch_options){.tokenizer = tokenizer}, &err);
 //   heads_batch_add(b, &(heads_request){.ids = ids, .n = n, .max_tokens = 64}, &err);  // and more
 //   while (heads_batch_count(b).waiting + heads_batch_count(b).running > 0) {
 //       int n_events = heads_batch_step(b, &events, &err);  // one pass
 //       for (int i = 0; i < n_events; i++) ..  // tokens, requests that are done or failed
 //   }
-//
 // Up to `places` requests share the passes of a workspace; the others wait in the order in which
 // they were added. Nothing that a request gives depends on the others. In a pass, requests that
 // generate come first, with one token each. Half of the room that they leave belongs to the prompt
@@ -625,10 +626,9 @@ HEADS_API int heads_guess(heads_sequence *s, const int *ids, int n, int most, in
 typedef struct heads_batch heads_batch;
 
 typedef struct {
-    int places;  // requests that run at a time, at most the workspace's logit_rows; 0: 16, or
-                 // logit_rows where that is less
-    int keep;    // caches of ended requests to keep for later ones that begin alike, or that have
-                 // the same source, up to 2^30; 0: none
+    int places;  // requests that run at a time, at most the workspace's logit_rows; 0: 16, or less
+    int keep;    // caches of ended requests to keep for later ones that begin, or whose sources
+                 // are, alike, up to 2^30; 0: none
     const heads_tokenizer *tokenizer;  // for text and EOS; NULL: events have ids only
     heads_workspace *draft;  // of a smaller model with the same tokens, with threads_of this one's;
     int n_draft;             // it makes up to n_draft (0: 5) guesses of a pass where lookup is 0

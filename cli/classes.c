@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "json.h"
 #include "print.h"
 #include "reading.h"
 #include "verbs.h"

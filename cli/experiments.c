@@ -1,10 +1,10 @@
-// --patch and --attribute: what carries an answer (heads_patch, heads_attribute).
+// --patch and --attribute: what carries an answer (heads_patch, heads_attribute). --experiment and
+// --verify: the same from a file (heads_experiment, heads_verify).
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "experiments.h"
-#include "json.h"
 #include "print.h"
 #include "prompt.h"
 #include "token_text.h"
@@ -320,4 +320,42 @@ int attribute(const Options *o) {
     free(ffn);
     close_experiment(&e);
     return 0;
+}
+
+// ---- from a file ----
+
+int experiment(const Options *o) {
+    heads_error err;
+    Program p;
+    double start = seconds();
+    open_program(&p, o, o->models[0], NO_TOKENIZER);
+    Text text = read_file(o->experiment);
+    char *result = heads_experiment(p.model, &o->workspace, text.data, text.size, show_runs, &start,
+                                    &err);
+    if (!result) die("%s: %s", o->experiment, err.text);
+    progress_end();
+    write_out(result, strlen(result));
+    heads_free(result);
+    free(text.data);
+    close_program(&p);
+    return 0;
+}
+
+int verify(const Options *o) {
+    heads_error err;
+    Program p;
+    Text out = {0};
+    double start = seconds();
+    open_program(&p, o, o->models[0], NO_TOKENIZER);
+    Text text = read_file(o->verify);
+    int found = heads_verify(p.model, &o->workspace, text.data, text.size, show_runs, &start, &err);
+    if (found < 0) die("%s: %s", o->verify, err.text);
+    progress_end();
+    if (found) text_format(&out, "yes: the experiment gives these numbers\n");
+    else text_format(&out, "no: %s\n", err.text);
+    write_out(out.data, out.size);
+    free(out.data);
+    free(text.data);
+    close_program(&p);
+    return !found;
 }

@@ -9,6 +9,7 @@
 
 #include "library/inspect.h"
 #include "print.h"
+#include "text/json.h"
 
 // ---- memory ----
 
@@ -46,6 +47,12 @@ void text_format(Text *text, const char *format, ...) {
     text->size += size;
     va_end(args);
     va_end(again);
+}
+
+void json_quote(Text *out, const char *text, size_t len) {
+    char *spelled = allocate(6 * len + 2, 1);
+    text_add(out, spelled, json_spell(spelled, text, len));
+    free(spelled);
 }
 
 char *copy_of(const char *text, size_t size) {

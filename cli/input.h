@@ -20,6 +20,7 @@ typedef struct {
 void text_add(Text *text, const char *data, size_t size);
 void text_format(Text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 char *copy_of(const char *text, size_t size);  // and a zero byte
+void json_quote(Text *out, const char *text, size_t len);  // appends a JSON string (text/json.h)
 // The path of FILE or FILE:SCALE, to free; *scale is 1 without one.
 char *path_and_scale(const char *text, float *scale);
 

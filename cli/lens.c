@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/json.h"
 #include "cli/outfile.h"
 #include "cli/print.h"
 #include "cli/token_text.h"

@@ -3,7 +3,7 @@
 #define CLI_MESSAGES_H
 
 #include "input.h"
-#include "json.h"
+#include "text/json.h"
 
 typedef struct {
     heads_message *items;  // [room]; their strings are owned too

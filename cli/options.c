@@ -24,6 +24,7 @@ enum {
     WRITES = GENERATE | CHAT | BATCH,
     READS = EMBED | SIMILAR | CLASSIFY | RANK,  // verbs that read texts as a whole
     TRIES = PATCH | ATTRIBUTE | DISSECT,  // experiments
+    WRITTEN_DOWN = EXPERIMENT | VERIFY,
     RUNS = WRITES | ROWS | READS | TRIES | PPL | KV | BENCH,
     PROMPT = GENERATE | ROWS | TRIES | EMBED | CLASSIFY | TOKENIZE,
     CONVERSATION = (PROMPT & ~(READS | TRIES)) | CHAT,
@@ -120,7 +121,7 @@ static const Option OPTIONS[] = {
     {INT, "-c", "N", FIELD(workspace.context), 1, MOST_CONTEXT, .verbs = RUNS,
      .help = "context: positions to reserve (as many as the model was made for); --kv counts\n"
              "beyond that too"},
-    {INTS, "-t", "N", FIELD(threads), 1, 1024, .verbs = RUNS,
+    {INTS, "-t", "N", FIELD(threads), 1, 1024, .verbs = RUNS | WRITTEN_DOWN,
      .help = "threads (one for each physical core); for --bench also several, such as 1,2,4",
      .also = "--threads"},
     {INT, "-b", "N", FIELD(workspace.chunk), 1, 65536, .verbs = RUNS,
@@ -209,6 +210,12 @@ static const Option OPTIONS[] = {
     {TEXT, "--parts", "HEAD", FIELD(parts), .selects = DISSECT, .verbs = GROWS | DISSECT,
      .help = "one head computing, such as 5.3, head 3 of layer 5, for the prompt's last token, or\n"
              "5.3:7 for its token 7: scores, weights, with and without rope; --json has all"},
+    {TEXT, "--experiment", "FILE", FIELD(experiment), .selects = EXPERIMENT,
+     .verbs = GROWS | EXPERIMENT,
+     .help = "run what a JSON file describes (texts, heads off, steering, patches, a metric, a\n"
+             "sampler) and print its result, with a SHA-256 that is the same on each machine"},
+    {TEXT, "--verify", "RESULT", FIELD(verify), .selects = VERIFY, .verbs = GROWS | VERIFY,
+     .help = "run the experiment of such a result again and say yes, or no and what differs"},
 
     {HEADING, "Besides", .help = ""},
     {TEXT, "--adapter", "FILE[:SCALE]", FIELD(adapter), .verbs = RUNS & ~KV,

@@ -8,7 +8,7 @@ typedef enum {  // one bit each, for sets of verbs
     GENERATE = 1, KV = 2, INFO = 4, PPL = 8, CHECK = 16, TOKENIZE = 32, LOGITS = 64, BENCH = 128,
     CHAT = 256, BATCH = 512, HIDDEN = 1024, EMBED = 2048, SIMILAR = 4096, HEADS = 8192,
     LENS = 16384, CLASSIFY = 32768, RANK = 65536, PATCH = 1 << 17, ATTRIBUTE = 1 << 18,
-    DISSECT = 1 << 19
+    DISSECT = 1 << 19, EXPERIMENT = 1 << 20, VERIFY = 1 << 21
 } Verb;
 
 // The verbs for a model of a kind that is no decoder.
@@ -35,7 +35,7 @@ typedef struct {
     int n_models;
     const char *prompt, *prompt_file, *tokens, *messages, *system, *ppl, *logits, *heads;
     const char *hidden, *similar, *rank, *target, *lang, *off, *steer, *lens;
-    const char *patch, *attribute, *parts, *answer, *of, *measure;
+    const char *patch, *attribute, *parts, *experiment, *verify, *answer, *of, *measure;
     const char *prompt_cache, *draft_model, *batch, *out, *svg, *adapter;
     const char *grows;             // the last given option that encoders refuse, or NULL
     const char *writes;            // the last given option of how to generate a text, or NULL

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "experiments.h"
-#include "json.h"
 #include "print.h"
 #include "steer.h"
 #include "token_text.h"
@@ -104,9 +103,10 @@ static void print_table(const Experiment *e, const heads_dissection *what,
     qsort(seen, (size_t)p->n, sizeof *seen, by_weight);
     text_format(&out, "head %d.%d at position %d, ", what->layer, what->head, what->position);
     add_token_text(&out, &e->p, e->ids.data[what->position], false);
-    text_format(&out, ": KV head %d of layer %d, which heads %d to %d read\n%-28s %9s %9s %8s %13s\n",
-                p->kv_head, p->kv_layer, p->sharing, p->sharing + p->n_sharing - 1, "position",
-                "q.k scaled", "score", "weight", "without rope");
+    text_format(&out, ": KV head %d of layer %d, which heads %d to %d read\n", p->kv_head,
+                p->kv_layer, p->sharing, p->sharing + p->n_sharing - 1);
+    text_format(&out, "%-28s %9s %9s %8s %13s\n", "position", "q.k scaled", "score", "weight",
+                "without rope");
     for (int i = 0; i < p->n && i < LINES; i++) {
         int t = seen[i].at;
         Text token = {0};
@@ -134,7 +134,8 @@ int parts(const Options *o) {
     open_experiment(&e, o, "--parts");
     if (o->steer && read_steers(&steers, e.p.model, o->steer, &err)) die("%s", err.text);
     heads_dissection what = {.ids = e.ids.data, .n = (int)e.ids.n, .off = o->off,
-                             .position = (int)e.ids.n - 1, .steers = steers.data, .n_steers = steers.n};
+                             .position = (int)e.ids.n - 1, .steers = steers.data,
+                             .n_steers = steers.n};
     parse_head(o->parts, &what);
     heads_head_parts *p = heads_dissect(e.p.model, &o->workspace, &what, &err);
     if (!p) die("%s", err.text);

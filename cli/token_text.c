@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/json.h"
-
 void add_token_text(Text *out, const Program *p, int id, bool written) {
     const heads_tokenizer *t = p->tokenizer;
     Text shown = {0};

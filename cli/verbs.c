@@ -24,6 +24,7 @@ static const struct {
     {PPL, perplexity},
     {EMBED, embed_texts}, {SIMILAR, similar}, {CLASSIFY, classify_texts}, {RANK, rank_lines},
     {PATCH, patch}, {ATTRIBUTE, attribute}, {DISSECT, parts},
+    {EXPERIMENT, experiment}, {VERIFY, verify},
     {KV, kv}, {INFO, info}, {CHECK, check}, {TOKENIZE, tokenize}, {BENCH, bench},
 };
 

@@ -19,6 +19,8 @@ int check(const Options *options);
 int tokenize(const Options *options);
 int patch(const Options *options);         // experiments.c
 int attribute(const Options *options);
+int experiment(const Options *options);
+int verify(const Options *options);
 int parts(const Options *options);         // parts.c
 int kv(const Options *options);            // kv/kv.c
 int bench(const Options *options);         // bench/bench.c

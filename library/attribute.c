@@ -152,14 +152,13 @@ static void begin_direction(Attribution *a, int answer, int against) {
                           a->direction, m->n_embd);
 }
 
-static int run_text(Attribution *a, const int *ids, int n, const char *off, const float **logits,
-                    Error *err) {
+static int run_text(Attribution *a, const int *ids, int n, const Changes *changes,
+                    const float **logits, Error *err) {
     Sequence *s = heads_sequence_new(a->w, false, err);
     if (!s) return -1;
-    heads_sequence_expect(s, n);
     heads_workspace_probe(a->w, &(heads_probe){
         .context = a, .enter = keep_stream, .mixed = keep_mix});
-    *logits = heads_sequence_off(s, off, err) ? NULL : heads_forward(s, ids, n, 1, err);
+    *logits = change_text(s, changes, n, err) ? NULL : heads_forward(s, ids, n, 1, err);
     const float *last = row(a->w->x, n - 1);  // the stream after all layers, which ran in one pass
     for (int i = 0; i < a->w->model->n_embd; i++)
         stream_before(a, a->w->model->n_layers)[i] = (double)last[i];
@@ -187,10 +186,7 @@ static void attribute(Attribution *a, const float *logits, int answer, int again
 // ---- the call ----
 
 static int check_model(const Model *m, Error *err) {
-    if (m->encoder || m->source.n)
-        return fail(err, "attribution is for models that continue a text, and this one is an "
-                    "encoder%s", m->source.n ? "-decoder" : "");
-    if (!m->output.data) return fail(err, "the model gives hidden states and has no logits");
+    if (check_continues(m, "attribution", err)) return -1;
     if (m->head.dense.data)
         return fail(err, "the model has a network between its last norm and the logits, so these "
                     "are no sum over layers");
@@ -206,10 +202,7 @@ static int check_attribution(const Model *m, const int *ids, int n, int answer, 
                              Error *err) {
     if (need(m, "a model", err) || need(ids, "ids", err) || check_model(m, err)) return -1;
     if (n < 1) return fail(err, "%d tokens, expected one or more", n);
-    if (answer < 0 || answer >= m->vocab_size || against >= m->vocab_size)
-        return fail(err, "answer is %d and against %d, the vocabulary has 0..%d", answer, against,
-                    m->vocab_size - 1);
-    return 0;
+    return check_answer(m, answer, against, -1, err);
 }
 
 // The most numbers that a mixer's heads give for a token.
@@ -222,9 +215,9 @@ static size_t widest_mix(const Attribution *a) {
     return most;
 }
 
-int heads_attribute(const Model *m, const WorkspaceOptions *options, const int *ids, int n,
-                    int answer, int against, const char *off, float *heads, float *ffn,
-                    heads_parts *parts, Error *err) {
+int attribute_text(const Model *m, const WorkspaceOptions *options, const int *ids, int n,
+                   int answer, int against, const Changes *changes, float *heads, float *ffn,
+                   heads_parts *parts, Error *err) {
     WorkspaceOptions o = options ? *options : (WorkspaceOptions){0};
     if (check_attribution(m, ids, n, answer, against, err) ||
         need(heads, "room for heads", err) || need(ffn, "room for networks", err) ||
@@ -243,7 +236,7 @@ int heads_attribute(const Model *m, const WorkspaceOptions *options, const int *
     a.parts = malloc((size_t)(a.n_heads + 1) * n_embd * sizeof *a.parts);
     int failed = !a.w ? -1 : !a.streams || !a.mixes || !a.direction || !a.folded || !a.parts
                ? fail(err, "no memory for the parts of a logit")
-               : run_text(&a, ids, n, off, &logits, err);
+               : run_text(&a, ids, n, changes, &logits, err);
     if (!failed && !(a.weights = malloc(widest_mix(&a) * sizeof *a.weights)))
         failed = fail(err, "no memory for the parts of a logit");
     if (!failed) attribute(&a, logits, answer, against, heads, ffn, parts);
@@ -256,4 +249,11 @@ int heads_attribute(const Model *m, const WorkspaceOptions *options, const int *
     free(a.weights);
     workspace_free(a.w);
     return failed ? -1 : 0;
+}
+
+int heads_attribute(const Model *m, const WorkspaceOptions *options, const int *ids, int n,
+                    int answer, int against, const char *off, float *heads, float *ffn,
+                    heads_parts *parts, Error *err) {
+    return attribute_text(m, options, ids, n, answer, against, &(Changes){.off = off}, heads, ffn,
+                          parts, err);
 }

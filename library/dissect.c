@@ -173,11 +173,7 @@ static int run(Dissection *d, Error *err) {
     const heads_dissection *what = d->what;
     heads_sequence *s = heads_sequence_new(d->w, false, err);
     if (!s) return -1;
-    int failed = heads_sequence_off(s, what->off, err);
-    for (int i = 0; !failed && i < what->n_steers; i++)
-        failed = heads_sequence_steer(s, what->steers[i].layer, what->steers[i].vector,
-                                      what->steers[i].scale, err);
-    heads_sequence_expect(s, what->n);
+    int failed = change_text(s, &(Changes){what->off, what->steers, what->n_steers}, what->n, err);
     d->w->watch = &d->watch;
     heads_workspace_probe(d->w, &(heads_probe){
         .attention = keep_weights, .context = d, .mixed = keep_mixed,
@@ -220,7 +216,7 @@ static void expand_mix(const Dissection *d) {
 
 static int check(const Model *m, const heads_dissection *what, Error *err) {
     if (need(m, "a model", err) || need(what, "the head to look at", err) ||
-        need(what->ids, "ids", err) || (what->n_steers > 0 && need(what->steers, "vectors", err)))
+        need(what->ids, "ids", err))
         return -1;
     if (m->source.n)
         return fail(err, "this model is an encoder-decoder, and a head's parts are shown of models "
@@ -274,7 +270,8 @@ static size_t lay_out(heads_head_parts *p, float *room) {
 static heads_head_parts describe(const Model *m, const heads_dissection *what) {
     const Attention *a = &m->layers[what->layer].attention;
     const Latent *l = &a->latent;
-    Range seen = seen_from(a, what->position, a->mask == MASK_CAUSAL ? what->position + 1 : what->n);
+    int end = a->mask == MASK_CAUSAL ? what->position + 1 : what->n;
+    Range seen = seen_from(a, what->position, end);
     int group = a->n_heads / a->n_kv_heads;
     return (heads_head_parts){
         .first = seen.low, .n = seen.high - seen.low + 1,

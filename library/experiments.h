@@ -1,10 +1,39 @@
-// What experiments share: patching (patch.c), attribution (attribute.c), one head (dissect.c).
+// What experiments share: patching (patch.c), attribution (attribute.c), one head (dissect.c), and
+// what is written down of them (experiment.c).
 #ifndef EXPERIMENTS_H
 #define EXPERIMENTS_H
 
 #include "engine.h"
 
-// attribute.c. Sets parts[n_heads + 1][n_out] to what each head's part of mixed[n_heads][width]
+typedef struct {  // of how a model runs
+    const char *off;
+    const heads_steer *steers;  // [n_steers]
+    int n_steers;
+} Changes;
+
+// ---- measure.c ----
+
+// The metric of logits[n], against those of the clean text if it is KL.
+double metric_of(heads_metric metric, const float *clean, const float *logits, int n, int answer,
+               int against);
+// Fails for encoders, encoder-decoders and models without logits. what: the experiment's name.
+int check_continues(const Model *m, const char *what, Error *err);
+// Fails if these are no ids; against may be `least` and more.
+int check_answer(const Model *m, int answer, int against, int least, Error *err);
+// Changes an empty sequence, whose text will have n tokens.
+int change_text(Sequence *s, const Changes *c, int n, Error *err);
+
+// ---- patch.c ----
+
+int heads_of_layer(const Layer *l);  // as heads_mixed numbers them
+
+// ---- attribute.c ----
+
+// heads_attribute of a changed run; what steering adds counts as the layer's network's.
+int attribute_text(const Model *m, const WorkspaceOptions *options, const int *ids, int n,
+                   int answer, int against, const Changes *changes, float *heads, float *ffn,
+                   heads_parts *parts, Error *err);
+// Sets parts[n_heads + 1][n_out] to what each head's part of mixed[n_heads][width]
 // adds to o's result, and behind them to its bias. weights: [n_in], to work in.
 void split_output(const Workspace *w, const Matrix *o, const float *mixed, int n_heads, int width,
                   float *weights, double *parts);

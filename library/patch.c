@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine.h"
+#include "library/experiments.h"
 #include "library/inspect.h"
 
 enum { MOST_RUNS = 64, PASS_ROWS = 256 };  // of a pass
@@ -40,7 +40,7 @@ typedef struct {
     long done, total;      // runs
 } Patch;
 
-static int heads_of_layer(const Layer *l) {
+int heads_of_layer(const Layer *l) {
     int n = l->mixer == MIXER_NONE ? 0 : 1;
     if (l->mixer == MIXER_ATTENTION) n = l->attention.n_heads;
     if (l->mixer == MIXER_DELTANET) n = l->deltanet.n_v_heads;
@@ -88,23 +88,10 @@ static void keep_heads(void *context, const heads_mixed *in) {
                width * sizeof *g->rows);
 }
 
-// KL(clean || what the logits say), in nats.
-static double divergence(const float *clean, const float *logits, int n) {
-    double sum = 0, of_clean = clean[0] - log_probability(clean, n, 0);
-    double of_logits = logits[0] - log_probability(logits, n, 0);
-    for (int i = 0; i < n; i++) {
-        double p = clean[i] - of_clean;
-        sum += exp(p) * (p - (logits[i] - of_logits));
-    }
-    return sum;
-}
-
 static double metric(const Patch *p, const float *logits) {
     const heads_patching *what = p->what;
-    int n = p->w->model->vocab_size;
-    if (what->metric == HEADS_KL) return divergence(p->clean_logits, logits, n);
-    if (what->metric == HEADS_LOG_PROBABILITY) return log_probability(logits, n, what->answer);
-    return (double)logits[what->answer] - (double)logits[what->against];
+    return metric_of(what->metric, p->clean_logits, logits, p->w->model->vocab_size, what->answer,
+                   what->against);
 }
 
 // The metric of a text, while the probe sees it run. keep: where its last logits go, or NULL.
@@ -112,8 +99,8 @@ static int run_text(Patch *p, Sequence *s, const int *ids, heads_probe probe, fl
                     double *found, Error *err) {
     int n = p->what->n;
     probe.context = p;
-    if (heads_sequence_off(s, p->what->off, err)) return -1;
-    heads_sequence_expect(s, n);
+    Changes changes = {p->what->off, p->what->steers, p->what->n_steers};
+    if (change_text(s, &changes, n, err)) return -1;
     heads_workspace_probe(p->w, &probe);
     const float *logits = heads_forward(s, ids, n, 1, err);
     heads_workspace_probe(p->w, NULL);
@@ -297,18 +284,11 @@ static int check_patching(const Model *m, const heads_patching *what, const floa
         need(what->corrupted, "the corrupted text", err) ||
         need(results, "room for results", err))
         return -1;
-    if (m->encoder || m->source.n)
-        return fail(err, "patching is for models that continue a text, and this one is an "
-                    "encoder%s", m->source.n ? "-decoder" : "");
-    if (!m->output.data)
-        return fail(err, "the model gives hidden states and has no logits to compare");
+    if (check_continues(m, "patching", err)) return -1;
     if (what->n < 1) return fail(err, "%d tokens to patch, expected one or more", what->n);
     if (what->metric < HEADS_DIFFERENCE || what->metric > HEADS_KL)
         return fail(err, "metric: %d, expected 0..%d", (int)what->metric, HEADS_KL);
-    if (what->answer < 0 || what->answer >= m->vocab_size || what->against < 0 ||
-        what->against >= m->vocab_size)
-        return fail(err, "answer is %d and against %d, the vocabulary has 0..%d", what->answer,
-                    what->against, m->vocab_size - 1);
+    if (check_answer(m, what->answer, what->against, 0, err)) return -1;
     if (check_part("layers", what->from_layer, what->n_layers, m->n_layers, err)) return -1;
     return check_part("positions", what->from_position, what->n_positions, what->n, err);
 }

@@ -4,7 +4,7 @@ const LATER = Array(16).fill(0);  // what structs have beyond the members that a
 // there is known to the page by numbers, of which none is used twice.
 class Engine extends Instance {
   static methods = ["tokenize", "decode", "conversation", "embed", "classify", "rank", "labels",
-    "sequence", "rewind", "forward", "free"];
+    "sequence", "rewind", "forward", "free", "experiment", "verify"];
   held = new Map();
 
   // ---- the checkpoint: room for it, its pieces, and what stands there ----
@@ -259,6 +259,26 @@ class Engine extends Instance {
       else found.attention.push({ layer, head, position, first, of_source, sink, weights });
     }
     return found;
+  }
+
+  // ---- experiments ----
+
+  written(name, given, ...args) {  // calls what takes JSON and an options struct
+    const options = this.options(), [at, n] = this.text(JSON.stringify(given));
+    this.memory(Uint32Array, options + 28, 1)[0] = this.workspace;  // its threads
+    return this.c[name](this.model, options, at, n, 0, 0, ...args) >>> 0;
+  }
+  experiment(described) {  // its result, with a SHA-256
+    const error = this.take(400), at = this.written("heads_experiment", described, error);
+    if (!at) throw new HeadsError("refused", this.zeroed(error));
+    const result = this.zeroed(at);
+    this.c.heads_free(at);
+    return JSON.parse(result);
+  }
+  verify(result) {  // null: it holds; else what differs
+    const error = this.take(400), found = this.written("heads_verify", result, error) | 0;
+    if (found < 0) throw new HeadsError("refused", this.zeroed(error));
+    return found ? null : this.zeroed(error);
   }
 
   // ---- texts that go on ----

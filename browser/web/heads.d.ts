@@ -206,6 +206,11 @@ export interface Model {
   /** The documents by their scores beside a query, the best first. */
   rank(query: string, documents: string[], options?: Signalled): Promise<Ranked[]>;
   labels(options?: Signalled): Promise<string[]>;
+  /** Runs an experiment (docs/heads.md): its result, with a SHA-256 that each machine gives. */
+  experiment(described: Record<string, unknown>, options?: Signalled):
+    Promise<Record<string, unknown>>;
+  /** Runs the experiment of a result again. null: it holds; else what differs first. */
+  verify(result: Record<string, unknown>, options?: Signalled): Promise<string | null>;
   /** A text and its cache, for forward; free("sequence", it) frees it. */
   sequence(options?: Signalled): Promise<Handle>;
   rewind(sequence: Handle, n: number, options?: Signalled): Promise<void>;

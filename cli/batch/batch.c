@@ -6,7 +6,6 @@
 
 #include "cli/batch/requests.h"
 #include "cli/batch/results.h"
-#include "cli/json.h"
 #include "cli/languages.h"
 #include "cli/print.h"
 #include "cli/speculate.h"

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/json.h"
+#include "text/json.h"
 #include "cli/print.h"
 
 enum { SECONDS_BETWEEN_SYNCS = 2 };

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from ctypes import byref, c_double, c_void_p, cast
+import json
+import os
+from collections.abc import Mapping
+from ctypes import byref, c_double, c_void_p, cast, string_at
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Optional
 
 import numpy as np
@@ -11,7 +15,17 @@ import numpy as np
 from . import _arguments as arguments
 from ._arguments import Floats, Prompt
 from . import _steering as steering
-from ._native import FLOATS, Dissection, InputError, Parts, Patching, Progress, Scoring, apart
+from ._native import (
+    FLOATS,
+    Dissection,
+    Error,
+    InputError,
+    Parts,
+    Patching,
+    Progress,
+    Scoring,
+    apart,
+)
 from ._native import calls, int_array
 
 METRICS = ("difference", "log_probability", "kl")
@@ -124,12 +138,7 @@ def patch(
     opened, n, stopped = model._handles, len(ids[0]), []
     shape = (model.shape.n_layers, calls.model_heads(opened.model), n)
     results = np.empty(shape if of == "heads" else (shape[0], n), np.float32)
-    metrics, bar = (c_double * 2)(), _bar(progress)
-
-    def step(_, done: int, total: int) -> int:
-        bar(done, total)
-        return bool(stopped)
-
+    metrics, step = (c_double * 2)(), _steps(_bar(progress))
     asked = Patching(
         int_array(ids[0]),
         int_array(ids[1]),
@@ -139,7 +148,7 @@ def patch(
         one_id(model, "answer", answer),
         one_id(model, "against", against),
         None if off is None else arguments.c_string("off", off) or None,
-        Progress(step),
+        Progress(step(stopped)),
     )
     with model._turn() as opened:
         options = model._options_beside(n, opened)
@@ -218,6 +227,68 @@ def _copied(p) -> HeadParts:
         floats(p.q_latent, p.rank),
         floats(p.mix_latent, p.rank),
     )
+
+
+def experiment(model, described: object, progress: bool) -> dict:
+    given, stopped, step = _json("described", described), [], _steps(_bar(progress))
+    with model._turn() as opened:
+        options = model._options_beside(None, opened)
+        call = calls.experiment, opened.model, byref(options), given, len(given)
+        found = apart(*call, Progress(step(stopped)), None, stop=lambda: stopped.append(True))
+    try:
+        return json.loads(string_at(found))
+    finally:
+        calls.free(found)
+
+
+def verify(model, result: object, progress: bool) -> Optional[str]:
+    given, stopped, step = _json("result", result), [], _steps(_bar(progress))
+    error = Error()
+    with model._turn() as opened:
+        options = model._options_beside(None, opened)
+        call = calls.verify, opened.model, byref(options), given, len(given)
+        found = apart(
+            *call, Progress(step(stopped)), None, byref(error), stop=lambda: stopped.append(True)
+        )
+    said = error.text.decode("utf-8", "replace")
+    if found < 0:
+        raise InputError(said)
+    return None if found else said
+
+
+def _steps(bar):
+    """A function from the list that says whether to stop to what the library calls."""
+
+    def of(stopped: list):
+        def step(_, done: int, total: int) -> int:
+            bar(done, total)
+            return bool(stopped)
+
+        return step
+
+    return of
+
+
+def _json(name: str, given: object) -> bytes:
+    """Of a dict, or of a file of JSON."""
+    if isinstance(given, (str, os.PathLike)):
+        return Path(arguments.path(name, given)).read_bytes()
+    if not isinstance(given, Mapping):
+        raise arguments.refusal(name, "a dict, or the path of a JSON file", given)
+    given = dict(given)
+    if isinstance(given.get("steer"), steering.Steering):
+        vectors = given["steer"].vectors.items()
+        given["steer"] = [{"layer": i, "vector": [float(x) for x in v]} for i, v in vectors]
+    try:
+        return json.dumps(given, allow_nan=False, default=_plain).encode()
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}: {error}") from None
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    raise TypeError(f"JSON has no {type(value).__name__}")
 
 
 def _bar(progress: bool):

@@ -329,6 +329,8 @@ class Patching(Structure):
         ("progress", Progress),
         ("context", c_void_p),
         *((name, c_int) for name in ("from_layer", "n_layers", "from_position", "n_positions")),
+        ("steers", POINTER(Steer)),
+        ("n_steers", c_int),
     ]
 
 
@@ -491,6 +493,30 @@ CALLS = {
     "dissect": (
         POINTER(HeadParts),
         (c_void_p, POINTER(WorkspaceOptions), POINTER(Dissection), InputError),
+    ),
+    "experiment": (
+        c_void_p,
+        (
+            c_void_p,
+            POINTER(WorkspaceOptions),
+            c_char_p,
+            c_size_t,
+            Progress,
+            c_void_p,
+            InputError,
+        ),
+    ),
+    "verify": (
+        c_int,
+        (
+            c_void_p,
+            POINTER(WorkspaceOptions),
+            c_char_p,
+            c_size_t,
+            Progress,
+            c_void_p,
+            POINTER(Error),
+        ),
     ),
     "likeliest": (c_int, (c_void_p, FLOATS, POINTER(LikelyToken), c_int)),
     "sampler_defaults": (SamplerOptions, (c_int,)),

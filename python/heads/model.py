@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from ctypes import byref
 from functools import partial
@@ -303,6 +303,26 @@ class Model(Writer):
         --parts. Errors: an encoder-decoder, no such head, a layer without attention."""
         ids = self._ids("text", text)
         return experiments.parts(self, ids, layer, head, position, off, steer)
+
+    def experiment(
+        self,
+        described: Mapping[str, Any] | str | os.PathLike[str],
+        progress: bool = False,
+    ) -> dict[str, Any]:
+        """Runs what a dict describes, or a JSON file, and returns its result, which has a SHA-256
+        that is the same on each machine; docs/heads.md says what may stand there. A dict's steer
+        may be a Steering. progress: as in patch; as ./run --experiment. Errors: what is unknown,
+        missing or out of range, another model's checksum."""
+        progress = arguments.flag("progress", progress)
+        return experiments.experiment(self, described, progress)
+
+    def verify(
+        self, result: Mapping[str, Any] | str | os.PathLike[str], progress: bool = False
+    ) -> str | None:
+        """Runs the experiment of such a result, a dict or a file, again. None: it holds; else the
+        sentence of what differs first: model, description, a number or the SHA-256."""
+        progress = arguments.flag("progress", progress)
+        return experiments.verify(self, result, progress)
 
     # ---- vectors and classes of texts ----
 

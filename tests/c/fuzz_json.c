@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/json.h"
+#include "cli/input.h"
+#include "text/json.h"
 
 // Reads and counts everything that hangs on a value.
 static size_t use(const Json *v, int depth) {

@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/json.h"
+#include "cli/input.h"
+#include "text/json.h"
 
 static void stop(const char *what) {
     fprintf(stderr, "read_json: %s\n", what);

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/json.h"
+#include "cli/input.h"
+#include "text/json.h"
 
 static int failures;
 

@@ -17,7 +17,7 @@ CIRCLES = 1
 DOCS_WORDS = 26_700
 README_WORDS = 1_200
 JS_LINES = 4_000
-WEB_LINES = 980
+WEB_LINES = 1_000
 
 
 def core_lines() -> int:
@@ -94,7 +94,7 @@ def opened_structs(texts: dict[str, str]) -> dict[str, set[str]]:
     Its own structs, heads.h's and inspect.h's are for it, and so are members of the same names."""
     cli = {name: text for name, text in texts.items() if name.startswith("cli/")}
     names = {name: names_of(text) for name, text in texts.items()}
-    mine = [names[name] for name in [*cli, "heads.h", "library/inspect.h"]]
+    mine = [names[name] for name in [*cli, "heads.h", "library/inspect.h", "text/json.h"]]
     members = {word for file in mine for word in file.opened()}
     types = {word for file in mine for word in file.types}
     theirs = {

@@ -35,6 +35,11 @@ MAY_BE_NULL |= {(f"heads_{x}_adapter", "adapter") for x in ("sequence", "workspa
 MAY_BE_NULL |= {("heads_pack", "error"), ("heads_sequence_steer", "vector")} | {
     (name, "lang") for name in ("heads_start_tokens", "heads_source_language")
 }
+MAY_BE_NULL |= {
+    (f"heads_{x}", p) for x in ("experiment", "verify") for p in ("progress", "context")
+}
+JSON = {"heads_experiment": b'{"text": [5], "sampler": {"max_tokens": 1}}'}
+JSON["heads_verify"] = b'{"experiment": ' + JSON["heads_experiment"] + b', "results": {}}'
 # A block of weights for each of 16 rows, which q8 packs into 512 + 64 bytes.
 PACKED = {"rows": 16, "cols": 32, "size": 576}
 # The model says not how it pools, has no classes, and joins no texts; the sequence has tokens.
@@ -186,7 +191,10 @@ class World:
             ("float *", "weights"): lambda: self.address((c_float * (16 * 32))()),
             ("void *", "panels"): lambda: self.out(PACKED["size"]),
             ("double *", "error"): lambda: self.out(8),
-            ("size_t", "len"): lambda: 4,
+            ("size_t", "len"): lambda: len(JSON.get(call.name, b"once")),
+            ("char *", "json"): lambda: self.text(JSON[call.name]),
+            ("heads_progress *", "progress"): lambda: None,
+            ("void *", "context"): lambda: None,
             ("char *", "bytes"): lambda: self.out(8),
             ("size_t", "room"): lambda: 8,
             ("int", "n_top"): lambda: 1,

@@ -1,5 +1,6 @@
 """Heads switched off, what each layer of a decoder would say, activations of another text, and the
-parts of a logit, in transformers: the oracle of --off, --lens, --patch and --attribute.
+parts of a logit and of a head, in transformers: the oracle of --off, --lens, --patch, --attribute
+and --parts.
 live_models.py uses it for every family."""
 
 from __future__ import annotations
@@ -7,8 +8,10 @@ from __future__ import annotations
 import json
 import random
 import re
+import sys
 from contextlib import ExitStack
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from unittest.mock import patch
 
@@ -358,3 +361,108 @@ def branch_norms(model, layer, rows, prompt: list[int]) -> list:
     inputs = inputs_of(model, norms, prompt) if norms else []
     met = [(m, x) for m, x in zip(norms, inputs) if x is not None]  # a decoder alone: not all
     return [m for m, x in met if x.shape == rows.shape and x.allclose(rows)]
+
+
+# ---- one head ----
+
+ROTATES = ("apply_rotary_pos_emb", "apply_rotary_pos_emb_interleave")
+
+
+def seen_by(model, layer, prompt: list[int], still: bool) -> dict:
+    """What the attention of a layer is given, and the weights and the mix that it gives; {}: it is
+    none that transformers' eager attention computes. still: rope's angles in it are position 0's."""
+    attention = parent(layer, module_path(layer, mixed_of(layer)).split("."))
+    home, found, inside = sys.modules[type(attention).__module__], {}, []
+
+    def attend(module, q, k, v, mask=None, *args, **options):
+        mixed, weights = original(module, q, k, v, mask, *args, **options)
+        if module is attention:
+            found.update(q=q[0], k=k[0], v=v[0], weights=weights[0], mix=mixed[0])
+            found["scale"] = options.get("scaling", args[0] if args else q.shape[-1] ** -0.5)
+        return mixed, weights
+
+    def turn(rotate):
+        at = list(signature(rotate).parameters).index("cos")  # sin comes next
+
+        def turned(*args, **options):
+            if inside and still:
+                angles = (x[..., :1, :].expand_as(x) for x in args[at : at + 2])
+                args = (*args[:at], *angles, *args[at + 2 :])
+            return rotate(*args, **options)
+
+        return turned
+
+    original = getattr(home, "eager_attention_forward", None)
+    if original is None:
+        return {}
+    hooks = [
+        attention.register_forward_pre_hook(lambda *_: inside.append(1)),
+        attention.register_forward_hook(lambda *_: inside.clear()),
+    ]
+    with ExitStack() as patches:
+        patches.enter_context(patch.object(home, "eager_attention_forward", attend))
+        for name in ROTATES:
+            if hasattr(home, name):
+                patches.enter_context(patch.object(home, name, turn(getattr(home, name))))
+        logits_of(model, prompt)
+    for hook in hooks:
+        hook.remove()
+    return {name: x.float().numpy() if hasattr(x, "numpy") else x for name, x in found.items()}
+
+
+def module_path(layer, module) -> str:
+    return next(path for path, one in layer.named_modules() if one is module)
+
+
+def head_error(directory: Path, binary: Path, seed: int) -> float:
+    """Of a random head's scores, weights, values, mix and part of the output, for a random token,
+    with rope and without."""
+    import torch
+
+    prompt, rng = (
+        json.loads((directory / "golden.json").read_text())["prompt"],
+        random.Random(seed),
+    )
+    attend = attending(binary, prompt)
+    if not attend:
+        return 0.0
+    layer, n_heads = rng.choice(attend)
+    head, at = rng.randrange(n_heads), rng.randrange(len(prompt))
+    model, errors = opened(directory), []
+    there = layers_of(model)[layer]
+    p = printed(binary, prompt, "--parts", f"{layer}.{head}:{at}")
+    own = p["kv_layer"] == layer
+    for name in ("turned", "plain"):
+        seen = seen_by(model, there, prompt, name == "plain")
+        if not seen or name == "plain" and not (own and can_be_still(there)):
+            continue
+        rows = slice(p["first"], p["first"] + len(p["v"]))
+        kv = head * len(seen["k"]) // n_heads
+        products = seen["k"][kv] @ seen["q"][head, at] * seen["scale"]
+        want = [products[rows], seen["weights"][head, at, rows]]
+        found = [p[name]["products"], p[name]["weights"]]
+        if name == "turned":
+            want += [seen["v"][kv][rows], seen["mix"].reshape(len(prompt), n_heads, -1)[at, head]]
+            found += [p["v"], p["mix"]]
+        errors += [relative(np.array(x), y) for x, y in zip(found, want)]
+    module = mixed_of(there)
+    rows = inputs_of(model, [module], prompt)[0]
+    if not is_norm(module):
+        width = rows.shape[-1] // n_heads
+        alone = torch.zeros_like(rows)
+        begin = head * width
+        alone[:, begin : begin + width] = rows[:, begin : begin + width]
+        with torch.no_grad():
+            want = (module(alone) - module(torch.zeros_like(rows)))[at].float().numpy()
+        errors.append(relative(np.array(p["out"]), want))
+    return max(errors, default=0.0)
+
+
+def can_be_still(layer) -> bool:
+    attention = parent(layer, module_path(layer, mixed_of(layer)).split("."))
+    home = sys.modules[type(attention).__module__]
+    return any(hasattr(home, name) for name in ROTATES)
+
+
+def relative(found: np.ndarray, want: np.ndarray) -> float:
+    return float(np.abs(found - want).max() / max(1.0, np.abs(want).max()))

@@ -235,17 +235,18 @@ def check(name: str, seed: int, edit, out: Path) -> bool:
     patch_error = live_looking.patch_error(directory, binary, seed)
     parts_error = live_looking.attribute_error(directory, binary, seed)
     steer_error = live_looking.steer_error(directory, binary, seed)
+    head_error = live_looking.head_error(directory, binary, seed)
     # Not test_heads.TOLERANCE: on some seeds float32 costs the reference's weights 3e-5 (gemma4,
     # whose scores have no scale), where the engine is nearer to what float64 gives.
     changed = max(off_error, patch_error, steer_error)
-    worst = max(error, weights_error, lens_error, parts_error, changed)
+    worst = max(error, weights_error, lens_error, parts_error, head_error, changed)
     good = worst <= TOLERANCE or worst <= 4 * rounding_of_decoder(name, directory)
     good = good and greedy == expected and not chunks and same_shape
     print(
         f"{'ok' if good else 'not ok'} {label}, seed {seed}: logits differ by {error:.1e}, "
         f"attention weights by {weights_error:.1e}, with heads off by {off_error:.1e}, each "
         f"layer's by {lens_error:.1e}, patched by {patch_error:.1e}, parts of a logit by {parts_error:.1e}, "
-        f"steered by {steer_error:.1e}, greedy tokens "
+        f"steered by {steer_error:.1e}, a head's parts by {head_error:.1e}, greedy tokens "
         + ("equal" if greedy == expected else f"{greedy} instead of {expected}")
         + (f", other bits at -b {chunks}" if chunks else "")
         + ("" if same_shape else ", --shape-only makes another table"),

@@ -2,8 +2,7 @@
 #ifndef JSON_H
 #define JSON_H
 
-#include "cli/input.h"
-#include "library/inspect.h"
+#include "system/system.h"
 
 enum { JSON_MAX_DEPTH = 64 };
 typedef enum { JSON_NULL, JSON_BOOL, JSON_NUMBER, JSON_STRING, JSON_ARRAY, JSON_OBJECT } JsonType;
@@ -25,15 +24,15 @@ typedef struct Json {
 
 // Reads text[0..len), one value with only white space around it. NULL: it is not JSON, not UTF-8,
 // deeper than JSON_MAX_DEPTH, has a number that no double holds, half a surrogate pair or a key
-// twice; the message says at which byte, counted from 0. json_free frees the returned root and all
-// values below it; it takes no other value.
+// twice, or there is no memory; the message says at which byte, counted from 0. json_free frees the
+// returned root and all values below it; it takes no other value.
 const Json *json_parse(const char *text, size_t len, heads_error *err);
 void json_free(const Json *root);
 bool json_has_key(const Json *member, const char *key);
 // The member `key` of an object; NULL: there is none, or it is no object.
 const Json *json_get(const Json *object, const char *key);
-// Appends text[0..len) as a JSON string with its quotes; what is not UTF-8 becomes U+FFFD, a byte
-// at a time.
-void json_quote(Text *out, const char *text, size_t len);
+// Writes text[0..len) as a JSON string with its quotes to out, which has room for 6 len + 2 bytes;
+// what is not UTF-8 becomes U+FFFD, a byte at a time. Returns how many bytes it wrote.
+size_t json_spell(char *out, const char *text, size_t len);
 
 #endif

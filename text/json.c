@@ -1,14 +1,16 @@
 // A strict JSON reader by recursive descent. One allocation holds all values of a text, then all of
 // its strings. Its size is known beforehand: each value but the first follows one of [ { , : and a
 // string is no longer than its spelling.
-#include "cli/json.h"
+#include "text/json.h"
 
 #include <ctype.h>
 #include <errno.h>
+#include <locale.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "text/unicode.h"
 
 typedef struct {
     const char *text;
@@ -114,6 +116,14 @@ static int read_digits(Parser *r) {
     return 0;
 }
 
+// strtod of digits[n], whatever point, of one byte, the locale of the host program has.
+static double to_double(char *digits, size_t n) {
+    char *point = memchr(digits, '.', n);
+    const char *local = localeconv()->decimal_point;
+    if (point && local[0] && !local[1]) *point = local[0];
+    return strtod(digits, NULL);
+}
+
 static int read_number(Parser *r, Json *value) {
     size_t begin = r->at;
     accept(r, "-");
@@ -129,7 +139,7 @@ static int read_number(Parser *r, Json *value) {
     memcpy(digits, r->text + begin, r->at - begin);
     digits[r->at - begin] = 0;
     value->type = JSON_NUMBER;
-    value->number = strtod(digits, NULL);
+    value->number = to_double(digits, r->at - begin);
     errno = 0;
     value->integer = r->at == whole ? strtoll(digits, NULL, 10) : 0;
     value->is_integer = r->at == whole && !errno;
@@ -147,8 +157,9 @@ static int compare_keys(const void *a, const void *b) {
 
 static int check_keys(const Parser *r, const Json *object) {
     if (object->n < 2) return 0;
-    const Json **members = allocate(object->n, sizeof *members);
+    const Json **members = calloc(object->n, sizeof *members);
     size_t n = 0;
+    if (!members) return fail(r->err, "no memory for %zu keys", object->n);
     for (const Json *m = object->first; m; m = m->next) members[n++] = m;
     qsort(members, n, sizeof *members, compare_keys);
     int status = 0;
@@ -216,7 +227,12 @@ const Json *json_parse(const char *text, size_t len, heads_error *err) {
     size_t most = 2;  // the root, and a value that begins before its key is found missing
     for (size_t i = 0; i < len; i++)
         most += text[i] == '[' || text[i] == '{' || text[i] == ',' || text[i] == ':';
-    Json *root = allocate(most * sizeof *root + len + 1, 1);
+    bool fits = most < SIZE_MAX / 2 / sizeof(Json);
+    Json *root = fits ? calloc(most * sizeof *root + len + 1, 1) : NULL;
+    if (!root) {
+        fail(err, "no memory for %zu bytes of JSON", len);
+        return NULL;
+    }
     Parser r = {.text = text, .len = len, .values = root, .n_values = 1,
                 .strings = (char *)(root + most), .err = err};
     int status = read_value(&r, root, 0);
@@ -239,16 +255,22 @@ const Json *json_get(const Json *object, const char *key) {
     return NULL;
 }
 
-void json_quote(Text *out, const char *text, size_t len) {
+size_t json_spell(char *out, const char *text, size_t len) {
     static const char names[] = "\"\\\b\f\n\r\t", escapes[] = "\"\\bfnrt";
-    text_add(out, "\"", 1);
+    static const char hex[] = "0123456789abcdef";
+    char *begin = out;
+    *out++ = '"';
     for (size_t i = 0, n; i < len; i += n ? n : 1) {
         n = utf8_length(text + i, len - i);
         const char *name = text[i] ? strchr(names, text[i]) : NULL;
-        if (n == 0) text_add(out, "\xEF\xBF\xBD", 3);
-        else if (name) text_add(out, (char[]){'\\', escapes[name - names]}, 2);
-        else if ((uint8_t)text[i] < 0x20) text_format(out, "\\u%04x", text[i]);
-        else text_add(out, text + i, n);
+        const char *from = n ? text + i : "\xEF\xBF\xBD";
+        char escape[] = {'\\', name ? escapes[name - names] : 'u', '0', '0', hex[text[i] >> 4 & 15],
+                         hex[text[i] & 15]};
+        bool escaped = name || (n && (uint8_t)text[i] < 0x20);
+        size_t size = escaped ? (name ? 2 : 6) : n ? n : 3;
+        memcpy(out, escaped ? escape : from, size);
+        out += size;
     }
-    text_add(out, "\"", 1);
+    *out++ = '"';
+    return (size_t)(out - begin);
 }
