@@ -86,7 +86,7 @@ OPTIONS = {  # option and value: the verbs that use it
     "--no-cost": "--heads",
     "--adapter FILE": RUNS.replace(" --kv", ""),
     "--off 0.0": f"generation --chat {ROWS} {TRIES} --ppl",
-    "--steer FILE": f"{WRITES} {ROWS} --ppl",
+    "--steer FILE": f"{WRITES} {ROWS} --parts --ppl",
 }
 
 
