@@ -32,7 +32,8 @@ const change_model = (name, open) => in_turn(async () => {
   return update();
 });
 
-const open_file = (file) => change_model(file.name, () => open_model(file, file.name, file.name));
+const open_file = (file) => (file.name.endsWith(".json") ? open_experiment(file)
+  : change_model(file.name, () => open_model(file, file.name, file.name)));
 $("models").addEventListener("change", ({ target: { value } }) =>
   change_model(value, () => open_built_in(value)));
 $("choose").addEventListener("click", () => $("file").click());

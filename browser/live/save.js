@@ -1,4 +1,5 @@
-// Each panel as a picture: its elements and the page's style in an SVG, which a PNG is drawn from.
+// What leaves the page, and comes back: experiments (docs/heads.md), and each panel as a picture, its
+// elements and the page's style in an SVG, which a PNG is drawn from.
 "use strict";
 
 const PAINTED = ["font-family", "font-size", "line-height", "color", "background-color"];
@@ -30,3 +31,55 @@ for (const panel of document.querySelectorAll(".panel:not(.about)")) {
   panel.append(element("div", { class: "of-panel pictures" }, ...["PNG", "SVG"].map((type) => element("button",
     { type: "button", "aria-label": `${type} of this panel`, onclick: () => take_picture(kind, "Save " + type) }, type))));
 }
+
+// ---- experiments ----
+
+function described() {
+  const found = { text: all_ids(), attribute: Boolean(way && !way.refused) };
+  if (think.off.size) found.off = off_list();
+  if (think.steers.length) {
+    found.steer = think.steers.map((one) => ({ ...one, vector: Array.from(one.vector) }));
+  }
+  const { answer, against, corrupted } = patch?.results ? patch : way;
+  if (corrupted) Object.assign(found, { corrupted, patch: "heads" });
+  return { ...found, metric: against >= 0 ? "difference" : "log_probability", answer,
+    ...(against >= 0 && { against }) };
+}
+
+async function save_experiment() {
+  if (!way) return;
+  const result = await (await beside()).experiment(described());
+  $("sum").textContent = "SHA-256 of the result: " + result.sha256;
+  save_file(new Blob([JSON.stringify(result) + "\n"], { type: "application/json" }), "experiment.json");
+}
+
+// Sets the page up as the file says; a result is run again.
+async function open_experiment(file) {
+  complain("");
+  try {
+    const given = JSON.parse(await file.text()), what = given.experiment ?? given, { model } = think;
+    const differs = given.sha256 ? await (await beside()).verify(given) : null;
+    const text = (one) => (typeof one === "string" ? one : model.decode(one));
+    const link = new URLSearchParams({ m: think.name.replace(/\.bin$/, ""), step: "change", p: await text(what.text) });
+    if (!think.path.includes("/")) link.set("m", think.name);
+    if (what.corrupted) link.set("c", await text(what.corrupted));
+    if (what.off) link.set("off", what.off);
+    history.replaceState(null, "", "#" + link);
+    await follow_link();
+    if (what.steer?.length) {
+      think.steers = what.steer.map((one) => ({ ...one, vector: Float32Array.from(one.vector) }));
+      await update();
+    }
+    $("sum").textContent = !given.sha256 ? "" : differs ? "It does not hold: " + differs
+      : "It holds, run again here: " + given.sha256;
+  } catch (error) {
+    complain(`${file.name}: ${error.message}`);
+  }
+}
+
+$("save-experiment").addEventListener("click", () => save_experiment().catch(fail));
+$("open-experiment").addEventListener("click", () => $("experiment").click());
+$("experiment").addEventListener("change", ({ target }) => {
+  if (target.files.length) open_experiment(target.files[0]);
+  target.value = "";
+});

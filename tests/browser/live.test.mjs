@@ -6,7 +6,7 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { createHash } from "node:crypto";
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { after, before, describe, test } from "node:test";
@@ -367,8 +367,26 @@ for (const name of ["chrome", "firefox"]) {
       await page.close();
     });
 
-    test("a panel is a picture", async () => {
-      const page = await opened(link_of(TRICK, { m: "heads", step: "change" }));
+    test("an experiment is a file, which ./run verifies and the page opens; a panel is a picture", async () => {
+      const page = await opened(link_of(TRICK, { m: "heads", off: "1.2", step: "inside" })), file = join(folder, "experiment.json");
+      rmSync(file, { force: true });
+      await page.click("#save-experiment");
+      await page.waitForFunction(() => /: [0-9a-f]{64}$/.test($("sum").textContent));
+      const sum = (await text(page, "#sum")).slice(-64);
+      for (let i = 0; i < 100 && !existsSync(file); i++) await new Promise((next) => setTimeout(next, 50));
+      assert.equal(JSON.parse(readFileSync(file, "utf8")).sha256, sum);
+      told(HEADS, "--verify", file);  // exits with 0
+      await page.click("#all-on");
+      await settled(page);
+      await (await page.$("#experiment")).uploadFile(file);
+      await page.waitForFunction(() => $("sum").textContent.startsWith("It holds"));
+      assert.deepEqual(await page.evaluate(() => [text_box.value, off_list(), state.step]), [TRICK, "1.2", "change"]);
+      const changed = JSON.parse(readFileSync(file, "utf8"));
+      changed.results.sums[0] += 1;
+      const other = join(folder, "changed.json");
+      writeFileSync(other, JSON.stringify(changed));
+      await (await page.$("#experiment")).uploadFile(other);
+      await page.waitForFunction(() => $("sum").textContent.startsWith("It does not hold"));
       for (const kind of ["whole", "parts"]) {
         const [svg, size] = await page.evaluate(async (kind) => [PICTURES[kind](), (await png_of(PICTURES[kind]())).size], kind);
         assert.ok(svg.startsWith("<svg ") && size > 5000, `${kind}: ${size} bytes`);
