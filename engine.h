@@ -70,7 +70,7 @@ float *kv_state(const KvLayer *kv, const Sequence *s);
 
 typedef struct KvFile KvFile;  // a file that sequences map pages of
 typedef struct Sum Sum;        // of a layer's bytes in a saved session
-typedef struct Guesser Guesser;
+typedef struct Guesser Guesser;      // sequence/guesser.h: what guesses for its sequences
 typedef struct GuessRows GuessRows;  // what layers that guess have read of a text
 typedef struct Steering Steering;  // vectors to be added after layers (sequence/steering.h)
 
@@ -136,35 +136,15 @@ typedef struct {  // a row of a pass
 
 // The input of a product, rounded for the weights' dtypes (kernels.h, Rows).
 typedef struct {
-    int8_t *q;
-    float *scale;
-    int32_t *offset;
-} Int8Rows;
-typedef struct {
     uint16_t *bf16;
-    Int8Rows turned;  // of H x
-    PartsRow parts;   // of x, for kept types
+    Int8Rows turned, parts;  // of H x in blocks, of x in parts of 16
 } InputForms;
 
 typedef struct LowRows LowRows;  // math/lowrank.c: what adapters compute with
 
-typedef struct HeadWatch HeadWatch;  // layers/attention_tiles.h: sees how scores come about
+typedef struct HeadWatch HeadWatch;  // layers/head_watch.h: sees how scores come about
 
 typedef struct TextReader TextReader;  // library/reader.c: another workspace, which reads texts out
-
-// What guesses for a workspace's sequences, and what it does with each one's rows
-// (sequence/guess.h).
-struct Guesser {
-    Workspace *w;  // of Model.guess, with the threads of the text's workspace
-    int most;      // guesses of a pass
-    void (*keep_hidden)(Workspace *w);
-    void (*rewind)(GuessRows *g, int n);
-    GuessRows *(*fork)(const GuessRows *g, int n);
-    void (*free)(GuessRows *g);
-    size_t (*save)(const GuessRows *g, void **bytes);  // returns how many; 0: none, or no memory
-    // Of a text of `length` tokens; NULL: they are no such bytes.
-    GuessRows *(*load)(Workspace *w, int length, const void *bytes, size_t size);
-};
 
 struct heads_workspace {
     const Model *model;

@@ -28,13 +28,6 @@ static Int8Rows lay_out_int8(Arena *a, size_t n_blocks, size_t parts) {
     return rows;
 }
 
-static PartsRow lay_out_parts(Arena *a, size_t n_blocks) {
-    Int8Rows once = lay_out_int8(a, n_blocks, 2), rest = lay_out_int8(a, n_blocks, 2);
-    return (PartsRow){.q = once.q, .scale = once.scale, .offset = once.offset, .rest = rest.q,
-                      .rest_scale = rest.scale, .rest_offset = rest.offset,
-                      .sum = arena_array(a, n_blocks, sizeof(float))};
-}
-
 // Lays out every buffer. Called twice: with memory NULL to add up sizes, then to set pointers.
 static size_t lay_out(Workspace *w, uint8_t *memory) {
     const Model *m = w->model;
@@ -51,7 +44,10 @@ static size_t lay_out(Workspace *w, uint8_t *memory) {
     size_t bytes = scratch_bytes(w, &a);
     w->input.bf16 = arena_array(&a, times(a.input_blocks, BLOCK), sizeof *w->input.bf16);
     w->input.turned = lay_out_int8(&a, a.input_blocks, 1);
-    w->input.parts = lay_out_parts(&a, a.input_blocks);
+    Int8Rows *parts = &w->input.parts, rest = lay_out_int8(&a, a.input_blocks, 2);
+    *parts = lay_out_int8(&a, a.input_blocks, 2);
+    parts->rest = rest.q, parts->rest_scale = rest.scale, parts->rest_offset = rest.offset;
+    parts->sum = arena_array(&a, a.input_blocks, sizeof *parts->sum);
     w->scratch = (Arena){.data = arena_array(&a, bytes, 1)};
     return a.used;
 }

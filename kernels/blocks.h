@@ -47,8 +47,8 @@ static const BlockForm BLOCK_FORMS[N_DTYPES] = {
 
 // The types of weights alone. X(name, type, tiles, P, T): codes are numbers, and tiles.h says in
 // which tiles several rows take them. X(name, type, P, T) and X(name, type): the type has loops of
-// its own, small ones where files rarely have it. X(name, type, loops): it has another's loops, with
-// numbers of its own.
+// its own, small ones where files rarely have it. X(name, type, loops): another's loops serve, with
+// the type's own numbers.
 #define EACH_CODES(X, P, T)                                                                        \
     X(q4_0, HEADS_Q4_0, codes, P, T)                                                               \
     X(q4_1, HEADS_Q4_1, codes_min, P, T)                                                           \

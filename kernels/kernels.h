@@ -115,12 +115,12 @@ typedef enum { INPUT_F32, INPUT_BF16, INPUT_TURNED, INPUT_INT8, N_INPUTS } Input
 // square: rounded once, its small numbers would be lost beside that one.
 #define TWICE_ABOVE 5.0f
 
-// Where a row for kept types is written to, as Rows has it.
+// Rows in int8 while they are written, as Rows has them; sum and rest only for kept types.
 typedef struct {
     int8_t *q, *rest;
     float *scale, *rest_scale, *sum;
     int32_t *offset, *rest_offset;
-} PartsRow;
+} Int8Rows;
 
 typedef struct Steps Steps;  // steps.h: tokens of one head of a recurrence
 
@@ -134,7 +134,7 @@ typedef struct {
     void (*to_bf16)(uint16_t *out, const float *x, int n);
     void (*to_f16)(uint16_t *out, const float *x, int n);  // to nearest even, saturating at +-65504
     void (*to_q8)(int8_t *q, float *scale, int32_t *offset, const float *x, int n, bool turned);
-    void (*to_parts)(const PartsRow *out, const float *x, int n);  // for kept types
+    void (*to_parts)(const Int8Rows *out, const float *x, int n);  // for kept types
     // Rounds H x / 4, n <= Q4_AT_ONCE numbers padded with zeros to two blocks, to codes
     // [Q4_AT_ONCE] and f16 scales [2], by the trial of quantize.h that has the least square error.
     // directions: [n_directions][stride], n numbers each. An error along their sum counts more than

@@ -55,7 +55,7 @@ enum { PART = BLOCK / 2 };
 
 // Part `at` of a row, rounded twice if its scale is above `limit`. Returns the sum of what it is
 // rounded to.
-static inline float round_part(const PartsRow *out, int at, const float *restrict x, float limit) {
+static inline float round_part(const Int8Rows *out, int at, const float *restrict x, float limit) {
     int8_t *q = out->q + at * PART;
     to_bytes(q, out->scale + at, out->offset + at, x, PART);
     const float scale = out->scale[at], sum = scale * (float)(out->offset[at] / -128);
@@ -67,7 +67,7 @@ static inline float round_part(const PartsRow *out, int at, const float *restric
     return sum + out->rest_scale[at] * (float)(out->rest_offset[at] / -128);
 }
 
-static void lanes_to_parts(const PartsRow *out, const float *restrict x, int n) {
+static void lanes_to_parts(const Int8Rows *out, const float *restrict x, int n) {
     const float limit = TWICE_ABOVE / 127.0f * sqrtf(sum_squares(x, 0.0f, n) / (float)n);
     float block[BLOCK];
     for (int b = 0; b * BLOCK < n; b++) {

@@ -2,7 +2,7 @@
 // has merged its tiles, so that nothing the layer computes changes.
 #include <math.h>
 
-#include "layers/attention_tiles.h"
+#include "layers/head_watch.h"
 
 static void watch(const AttentionPass *p, const Unit *u, int r, Range seen, const float *x,
                   bool shaped) {

@@ -148,13 +148,6 @@ void temper_queries(const AttentionPass *p, float *q, int t);
 // Shows the rows of a unit to the workspace's probe. arg: the AttentionPass.
 void show_unit(const void *arg, int unit, int thread);
 
-// Sees how the weights of such rows come about (library/dissect.c): before and after shape_scores
-// the scores x[position] of the positions `seen`, by the thread that computes them.
-struct HeadWatch {
-    void (*see)(const HeadWatch *watch, const AttentionPass *p, const Unit *u, int r, Range seen,
-                const float *x, bool shaped);
-};
-
 // ---- heads_off.c ----
 
 // Zeroes the parts of p->b.mixed, of `width` numbers a row, whose heads are off in its sequence. A

@@ -1,4 +1,5 @@
 #include "layers/layer_probe.h"
+#include "sequence/guesser.h"
 
 #include "sequence/steering.h"
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "layers/attention_tiles.h"
+#include "layers/head_watch.h"
 #include "library/experiments.h"
 
 typedef struct {

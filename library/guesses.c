@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "library/scheduler.h"
+#include "sequence/guesser.h"
 
 int heads_lookup(const int *ids, int n, int most, int *guesses) {
     enum { LONGEST = 8, SHORTEST = 2 };

@@ -21,8 +21,8 @@ static bool needs_int8(const Matmul *mul) {
 
 // ---- the input, rounded for the weights' dtypes ----
 
-static PartsRow parts_from(const PartsRow *p, size_t block) {
-    return (PartsRow){.q = p->q + block * BLOCK, .rest = p->rest + block * BLOCK,
+static Int8Rows parts_from(const Int8Rows *p, size_t block) {
+    return (Int8Rows){.q = p->q + block * BLOCK, .rest = p->rest + block * BLOCK,
                       .scale = p->scale + 2 * block, .rest_scale = p->rest_scale + 2 * block,
                       .offset = p->offset + 2 * block, .rest_offset = p->rest_offset + 2 * block,
                       .sum = p->sum + block};
@@ -40,7 +40,7 @@ static void convert_row(const void *arg, int t, int thread) {
         k->to_q8(in->turned.q + block * BLOCK, in->turned.scale + block, in->turned.offset + block,
                  x, n_in, true);
     if (mul->needs[INPUT_INT8]) {
-        const PartsRow out = parts_from(&in->parts, block);
+        const Int8Rows out = parts_from(&in->parts, block);
         k->to_parts(&out, x, n_in);
     }
 }
@@ -53,7 +53,7 @@ static Rows rows_for(const Matmul *mul, const Matrix *matrix, int first) {
                  .bf16 = in->bf16 + block * BLOCK, .q = in->turned.q + block * BLOCK,
                  .scale = in->turned.scale + block, .offset = in->turned.offset + block};
     if (dtypes[matrix->dtype].input != INPUT_INT8) return rows;
-    const PartsRow p = parts_from(&in->parts, block);
+    const Int8Rows p = parts_from(&in->parts, block);
     rows.q = p.q, rows.scale = p.scale, rows.offset = p.offset, rows.sum = p.sum;
     rows.rest = p.rest, rows.rest_scale = p.rest_scale, rows.rest_offset = p.rest_offset;
     return rows;

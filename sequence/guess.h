@@ -4,7 +4,7 @@
 #ifndef GUESS_H
 #define GUESS_H
 
-#include "engine.h"
+#include "sequence/guesser.h"
 
 enum { KEPT_ROWS = 64 };
 

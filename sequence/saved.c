@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sequence/guesser.h"
 #include "sequence/sequence.h"
 #include "sequence/steering.h"
 

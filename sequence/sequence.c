@@ -3,6 +3,7 @@
 // contiguous cache (the idea of vAttention, Prabhu et al. 2024).
 #include "layers/heads_off.h"
 #include "math/adapted.h"
+#include "sequence/guesser.h"
 #include "sequence/sequence.h"
 #include "sequence/steering.h"
 

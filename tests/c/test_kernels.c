@@ -45,7 +45,7 @@ static Product random_product(Dtype dtype, int n_in, int n_panels, int n_tokens,
         scalar_kernels.to_bf16(p.bf16 + b * BLOCK, x, n_in);
         if (is_kept(dtype))
             scalar_kernels.to_parts(
-                &(PartsRow){.q = p.q + b * BLOCK, .rest = p.rest + b * BLOCK,
+                &(Int8Rows){.q = p.q + b * BLOCK, .rest = p.rest + b * BLOCK,
                             .scale = p.scale + 2 * b, .rest_scale = p.rest_scale + 2 * b,
                             .offset = p.offset + 2 * b, .rest_offset = p.rest_offset + 2 * b,
                             .sum = p.sum + b},
