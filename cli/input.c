@@ -9,7 +9,6 @@
 
 #include "library/inspect.h"
 #include "print.h"
-#include "text/json.h"
 
 // ---- memory ----
 
@@ -47,6 +46,12 @@ void text_format(Text *text, const char *format, ...) {
     text->size += size;
     va_end(args);
     va_end(again);
+}
+
+const Json *parse_json(const char *text, size_t len, heads_error *err) {
+    const Json *json = json_parse(text, len, err);
+    if (!json && strncmp(err->text, "no memory", 9) == 0) die("%s", err->text);
+    return json;
 }
 
 void json_quote(Text *out, const char *text, size_t len) {

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "text/json.h"
+
 void *allocate(size_t count, size_t size);  // zeros
 // Returns an array of *room elements with room for `count`, moved if need be.
 void *grown(void *array, size_t count, size_t *room, size_t size);
@@ -20,6 +22,8 @@ typedef struct {
 void text_add(Text *text, const char *data, size_t size);
 void text_format(Text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 char *copy_of(const char *text, size_t size);  // and a zero byte
+// json_parse, which leaves what to do without memory to its caller.
+const Json *parse_json(const char *text, size_t len, heads_error *err);
 void json_quote(Text *out, const char *text, size_t len);  // appends a JSON string (text/json.h)
 // The path of FILE or FILE:SCALE, to free; *scale is 1 without one.
 char *path_and_scale(const char *text, float *scale);

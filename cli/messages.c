@@ -60,7 +60,7 @@ Messages read_messages(const char *path) {
     heads_error err;
     Text text = read_file(path);
     Messages m = {0};
-    const Json *json = json_parse(text.data, text.size, &err);
+    const Json *json = parse_json(text.data, text.size, &err);
     if (!json) die("%s is no JSON: %s", path, err.text);
     if (messages_from_json(&m, json, &err)) die("%s: %s", path, err.text);
     json_free(json);

@@ -98,7 +98,7 @@ static size_t save_rows(const GuessRows *g, void **bytes) {
 static GuessRows *load_rows(Workspace *w, int length, const void *bytes, size_t size) {
     const SavedRows *saved = bytes;
     const uint8_t *from = (const uint8_t *)bytes + 64;
-    if (size < 64 || memcmp(saved->magic, MAGIC, sizeof MAGIC) || saved->size != size - 64 ||
+    if (size < 64 || memcmp(saved->magic, MAGIC, sizeof MAGIC) != 0 || saved->size != size - 64 ||
         saved->first < 0 || saved->n_waiting < 0 || saved->n_waiting > KEPT_ROWS ||
         saved->sum != checksum(from, size - 64))
         return NULL;

@@ -3,10 +3,9 @@
 // string is no longer than its spelling.
 #include "text/json.h"
 
-#include <ctype.h>
 #include <errno.h>
-#include <locale.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,6 +27,8 @@ static int wrong(const Parser *r, const char *what) {
 // The byte at r->at; -1 at the end.
 static int current(const Parser *r) { return r->at < r->len ? (uint8_t)r->text[r->at] : -1; }
 
+static bool is_digit(int byte) { return byte >= '0' && byte <= '9'; }
+
 // The next byte that is no white space.
 static int peek(Parser *r) {
     while (current(r) > 0 && strchr(" \t\n\r", current(r))) r->at++;
@@ -48,8 +49,10 @@ static int read_hex(Parser *r, uint32_t *c) {
     *c = 0;
     for (int i = 0; i < 4; i++, r->at++) {
         int byte = current(r);
-        if (!isxdigit(byte)) return wrong(r, "\\u is not followed by four hexadecimal digits");
-        *c = *c << 4 | (uint32_t)(isdigit(byte) ? byte - '0' : (byte | 32) - 'a' + 10);
+        const int letter = (byte | 32) - 'a';
+        if (!is_digit(byte) && (byte < 0 || letter < 0 || letter > 5))
+            return wrong(r, "\\u is not followed by four hexadecimal digits");
+        *c = *c << 4 | (uint32_t)(is_digit(byte) ? byte - '0' : letter + 10);
     }
     return 0;
 }
@@ -111,16 +114,25 @@ static int read_string(Parser *r, const char **text, size_t *len) {
 // ---- other values ----
 
 static int read_digits(Parser *r) {
-    if (!isdigit(current(r))) return wrong(r, "expected a digit");
-    while (isdigit(current(r))) r->at++;
+    if (!is_digit(current(r))) return wrong(r, "expected a digit");
+    while (is_digit(current(r))) r->at++;
     return 0;
 }
 
-// strtod of digits[n], whatever point, of one byte, the locale of the host program has.
+// The number that digits[n] spell, behind which there is room for EXPONENT bytes. What strtod takes
+// for a point is the locale's, so it is given a whole number and an exponent.
+enum { EXPONENT = 24 };
 static double to_double(char *digits, size_t n) {
-    char *point = memchr(digits, '.', n);
-    const char *local = localeconv()->decimal_point;
-    if (point && local[0] && !local[1]) *point = local[0];
+    const size_t whole = strcspn(digits, ".eE"), mantissa = strcspn(digits, "eE");
+    long long exponent = mantissa < n ? strtoll(digits + mantissa + 1, NULL, 10) : 0;
+    if (exponent > INT32_MAX) exponent = INT32_MAX;  // too large or too small whatever comes
+    if (exponent < INT32_MIN) exponent = INT32_MIN;
+    if (whole < mantissa) {
+        const size_t decimals = mantissa - whole - 1;
+        memmove(digits + whole, digits + whole + 1, decimals);
+        exponent -= (long long)decimals;
+        snprintf(digits + mantissa - 1, EXPONENT, "e%lld", exponent);
+    }
     return strtod(digits, NULL);
 }
 
@@ -128,7 +140,7 @@ static int read_number(Parser *r, Json *value) {
     size_t begin = r->at;
     accept(r, "-");
     if (!accept(r, "0") && read_digits(r)) return -1;
-    if (isdigit(current(r))) return wrong(r, "a number that begins with 0");
+    if (is_digit(current(r))) return wrong(r, "a number that begins with 0");
     size_t whole = r->at;
     if (accept(r, ".") && read_digits(r)) return -1;
     if (accept(r, "e") || accept(r, "E")) {
@@ -139,10 +151,10 @@ static int read_number(Parser *r, Json *value) {
     memcpy(digits, r->text + begin, r->at - begin);
     digits[r->at - begin] = 0;
     value->type = JSON_NUMBER;
-    value->number = to_double(digits, r->at - begin);
     errno = 0;
     value->integer = r->at == whole ? strtoll(digits, NULL, 10) : 0;
     value->is_integer = r->at == whole && !errno;
+    value->number = to_double(digits, r->at - begin);
     if (isfinite(value->number)) return 0;
     r->at = begin;
     return wrong(r, "a number that is too large");
@@ -210,7 +222,7 @@ static int read_value(Parser *r, Json *value, int depth) {
     int byte = peek(r);
     if (byte < 0) return wrong(r, "the text ends where a value is expected");
     if (byte == '{' || byte == '[') return read_container(r, value, depth);
-    if (byte == '-' || isdigit(byte)) return read_number(r, value);
+    if (byte == '-' || is_digit(byte)) return read_number(r, value);
     if (byte == '"') {
         value->type = JSON_STRING;
         return read_string(r, &value->text, &value->len);
@@ -228,7 +240,7 @@ const Json *json_parse(const char *text, size_t len, heads_error *err) {
     for (size_t i = 0; i < len; i++)
         most += text[i] == '[' || text[i] == '{' || text[i] == ',' || text[i] == ':';
     bool fits = most < SIZE_MAX / 2 / sizeof(Json);
-    Json *root = fits ? calloc(most * sizeof *root + len + 1, 1) : NULL;
+    Json *root = fits ? calloc(most * sizeof *root + len + 1 + EXPONENT, 1) : NULL;
     if (!root) {
         fail(err, "no memory for %zu bytes of JSON", len);
         return NULL;
@@ -264,8 +276,8 @@ size_t json_spell(char *out, const char *text, size_t len) {
         n = utf8_length(text + i, len - i);
         const char *name = text[i] ? strchr(names, text[i]) : NULL;
         const char *from = n ? text + i : "\xEF\xBF\xBD";
-        char escape[] = {'\\', name ? escapes[name - names] : 'u', '0', '0', hex[text[i] >> 4 & 15],
-                         hex[text[i] & 15]};
+        const char kind = 'u', *letter = name ? escapes + (name - names) : &kind;
+        char escape[] = {'\\', *letter, '0', '0', hex[text[i] >> 4 & 15], hex[text[i] & 15]};
         bool escaped = name || (n && (uint8_t)text[i] < 0x20);
         size_t size = escaped ? (name ? 2 : 6) : n ? n : 3;
         memcpy(out, escaped ? escape : from, size);

@@ -311,7 +311,7 @@ Line read_line(const Defaults *defaults, const char *line, size_t len) {
               .answer_end = -1};
     text_add(&r.start, "{", 1);
     heads_error unread;
-    const Json *json = json_parse(line, len, &unread);
+    const Json *json = parse_json(line, len, &unread);
     if (!json)
         fail(&r.error, "a request has to be a line of JSON, such as {\"prompt\": \"Once\"}; %s",
              unread.text);

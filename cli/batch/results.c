@@ -42,7 +42,7 @@ static void refuse(const Results *r, long number, const char *why, bool again) {
 // Whether a whole line is a result; *error: it reports an error.
 static bool is_result(Text line, bool *error) {
     heads_error err;
-    const Json *json = json_parse(line.data, line.size, &err);
+    const Json *json = parse_json(line.data, line.size, &err);
     bool result = json && json_get(json, "tokens") && json_get(json, "stopped");
     *error = json && json_get(json, "error");
     json_free(json);

@@ -46,6 +46,7 @@ PACKED = {"rows": 16, "cols": 32, "size": 576}
 REFUSED = {"heads_embed", "heads_shorten", "heads_classify", "heads_pair_ids"}
 REFUSED |= {"heads_sequence_off", "heads_read_steers"}  # whose file is a checkpoint
 REFUSED |= {"heads_sequence_adapter"}
+REFUSED |= {"heads_workspace_guess", "heads_guess"}  # the model has no layers that guess
 # One that reads a source and knows a language is needed.
 TRANSLATES = ("heads_read_sources", "heads_start_tokens", "heads_source_language")
 # Arguments that say how much stands at a pointer: a larger number is the caller's lie.

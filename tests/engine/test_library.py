@@ -65,8 +65,8 @@ def test_only_the_headers_calls_are_visible(nm):
 @on_linux
 def test_no_call_depends_on_the_locale():
     """A program that calls setlocale gets the same texts: no dates, numbers or classes of
-    characters by the C library's tables."""
-    local = "strftime|wcsftime|nl_langinfo|localeconv|strto[fd]|strtold|atof|strcoll|strxfrm"
+    characters by the C library's tables. (text/json.c gives strtod numbers without a point.)"""
+    local = "strftime|wcsftime|nl_langinfo|localeconv|strtof|strtold|atof|strcoll|strxfrm"
     local += "|__ctype_.*|isw.*|tow.*|mbr?towc|mbs.*|wc.*|strn?casecmp|strcasestr"
     names = output("nm", "-D", "--undefined-only", "--format=posix", SHARED).splitlines()
     names = [line.split()[0].partition("@")[0] for line in names]

@@ -490,6 +490,17 @@ TENSORS += [
     of_layer("attn_pos_k", matrix(19, HEAD_DIM), "never"),  # without model.distances
     of_layer("attn_pos_q", matrix(19, HEAD_DIM), "never"),
 ]
+TENSORS += [  # without model.guess_layers; tests/engine/test_own_guesses.py has them in their place
+    Extra({"never"}, {}, {name: tensor})
+    for name, tensor in {
+        "guess_proj": matrix(D, 2 * D),
+        "guess_embed_norm": vector(D),
+        "guess_hidden_norm": vector(D),
+        "guess_norm": vector(D),
+        "guess_embed": matrix(VOCAB, D),
+        "guess_output": matrix(VOCAB, D),
+    }.items()
+]
 EXPERT_NORMS = dict.fromkeys(("expert_norm", "expert_post_norm", "ffn_beside_norm"), vector(D))
 TENSORS += [
     of_layer("expert_norm", vector(D), "experts", "d_ff", "sequential", with_=EXPERT_NORMS),

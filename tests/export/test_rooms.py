@@ -13,7 +13,7 @@ from exporter.families.registry import FAMILIES
 
 FILES = sorted((ROOT / "exporter").rglob("*.py"))
 SHARED = {"__init__", "__main__", "common", "encoder", "encoder_decoder", "experts", "multimodal"}
-SHARED |= {"classes", "refused", "registry"}
+SHARED |= {"classes", "guesses", "refused", "registry"}
 
 
 def imported(path) -> set[str]:
