@@ -25,17 +25,17 @@ const STEPS = [
       "looks at the token just before: a straight line beside the diagonal of its map.",
     try: "Click other heads in the picture. Which of them look alike?" },
   { title: "Project: query and key", at: ".computes", step: "inside", part: 1,
-    needs: ["computes-box", "part-words"], model: "heads", prompt: TRICK, role: "induction",
+    needs: ["part-words", "computes-box"], model: "heads", prompt: TRICK, role: "induction",
     text: "How does it know where to look? From the stream of each token matrices make a query, what " +
       "it looks for, and a key, what it offers; each head has its own split of them.",
     try: "Touch the strips. Which key is most like the query?" },
   { title: "Score, scale, mask, softmax", at: ".computes", step: "inside", part: 4,
-    needs: ["computes-box", "part-words"], model: "heads", prompt: TRICK, role: "induction",
+    needs: ["part-words", "computes-box"], model: "heads", prompt: TRICK, role: "induction",
     text: "Query times key is a score, scaled so that it does not grow with their length. The mask " +
       "hides what comes later. Softmax makes weights of the scores that add up to 1.",
     try: "Switch Rope off: what would it read, did it not know how far away tokens are?" },
   { title: "Mix, concatenate, W_o", at: ".computes", step: "inside", part: 7,
-    needs: ["computes-box", "part-words"], model: "heads", prompt: TRICK, role: "induction",
+    needs: ["part-words", "computes-box"], model: "heads", prompt: TRICK, role: "induction",
     text: "The weights mix the values, what each token hands over. All heads' mixes, one behind the " +
       "other, go through the output matrix W_o: so each head adds its own part to the stream.",
     try: "Find this head's band in the picture. Then press Step by step for another head." },
