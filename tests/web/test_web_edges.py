@@ -44,7 +44,9 @@ def test_sources(found, stories):
     # The server breaks off after 2,000,000 bytes, of which a busy browser gives a page fewer.
     parts = [one for one in found["asked"] if one.startswith("/broken/")]
     assert parts[0] == "/broken/stories.bin" and len(parts) > 2
-    firsts = [0, *(int(re.search(r" bytes=(\d+)-\d*$", one)[1]) for one in parts[1:])]
+    ranges = [re.search(r" bytes=(\d+)-\d*$", one) for one in parts[1:]]  # WebKit may begin again
+    firsts = [0, *(int(found[1]) for found in ranges if found)]
+    assert len(firsts) > 2
     assert all(0 < b - a <= 2_000_000 for a, b in zip(firsts, firsts[1:]))
 
 
