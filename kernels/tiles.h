@@ -82,8 +82,8 @@ enum { MAX_P = 4, MAX_T = 6 };
 // row is 7 to 10 % faster for it; one of q8, whose lines last half as long, is slower.
 enum { SOON = 1 << 10 };
 
-// Blocks of codes as tiles of several rows read them, UNPACKED / P of each of P panels: they stay in
-// the first-level cache with the activations of a tile. A byte is a number less the least one.
+// Blocks of codes as tiles of several rows read them, UNPACKED / P of each of P panels: they stay
+// in the first-level cache with the activations of a tile. A byte is a number less the least one.
 enum { UNPACKED = 32 };
 typedef struct {
     _Alignas(64) uint8_t codes[UNPACKED][8][64];
