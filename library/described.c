@@ -59,8 +59,10 @@ static int take_float(const Reading *r, const Json *v, float *out) {
 static int take_word(const Reading *r, const Json *v, const char *const *words, int n, int *out) {
     for (*out = 0; v->type == JSON_STRING && *out < n; ++*out)
         if (strcmp(v->text, words[*out]) == 0) return 0;
-    return fail(r->err, "the experiment's \"%s\": expected one of %s, %s%s%s", r->place, words[0],
-                words[1], n > 2 ? ", " : "", n > 3 ? "q8, q4" : n > 2 ? words[2] : "");
+    char all[80] = "";
+    for (int i = 0; i < n; i++)
+        text_append(all, sizeof all, "%s%s", i ? ", " : "", words[i]);
+    return fail(r->err, "the experiment's \"%s\": expected one of %s", r->place, all);
 }
 
 // The ids of a text, or a list of them; *ids is to free.

@@ -53,19 +53,18 @@ static void expand_keys(const Dissection *d, const heads_scoring *s, Buffer keys
     }
 }
 
-// Its values are v_up latent.
-static void expand_values(const Dissection *d) {
+// Values, or a mix of them, are v_up latent: of latents[n][rank].
+static void expand_values(const Dissection *d, const float *values, const float *latents, int n) {
     const Latent *l = &attention_of(d)->latent;
-    const heads_head_parts *p = d->parts;
     int up = d->what->head * (int)round_up((size_t)l->n_value, LANES);
-    float *v = (float *)(uintptr_t)p->v;
+    float *v = (float *)(uintptr_t)values;
     for (int i = 0; i < l->n_value; i++) {
         unpack_row(d->w, d->weights, &l->v_up, up + i);
-        for (int t = 0; t < p->n; t++) {
+        for (int t = 0; t < n; t++) {
             double sum = 0;
             for (int r = 0; r < l->rank; r++)
-                sum += (double)d->weights[r] * (double)p->latents[t * l->rank + r];
-            v[t * p->v_dim + i] = (float)sum;
+                sum += (double)d->weights[r] * (double)latents[t * l->rank + r];
+            v[t * l->n_value + i] = (float)sum;
         }
     }
 }
@@ -75,7 +74,7 @@ static void keep_keys(const Dissection *d, const AttentionPass *pass) {
     const heads_scoring *s = scoring(d);
     if (attention_of(d)->latent.rank) {
         expand_keys(d, s, pass->b.keys);
-        if (!d->plain) expand_values(d);
+        if (!d->plain) expand_values(d, p->v, p->latents, p->n);
         return;
     }
     for (int t = 0; t < p->n; t++) {
@@ -197,21 +196,6 @@ static void keep_output(const Dissection *d) {
         out[i] = (float)d->added[(size_t)d->what->head * (size_t)p->n_embd + (size_t)i];
 }
 
-// MLA: the mix of a head's own values.
-static void expand_mix(const Dissection *d) {
-    const heads_head_parts *p = d->parts;
-    const Latent *l = &attention_of(d)->latent;
-    float *mix = (float *)(uintptr_t)p->mix;
-    int up = d->what->head * (int)round_up((size_t)l->n_value, LANES);
-    for (int i = 0; i < l->n_value; i++) {
-        double sum = 0;
-        unpack_row(d->w, d->weights, &l->v_up, up + i);
-        for (int r = 0; r < l->rank; r++)
-            sum += (double)d->weights[r] * (double)p->mix_latent[r];
-        mix[i] = (float)sum;
-    }
-}
-
 // ---- the call ----
 
 static int check(const Model *m, const heads_dissection *what, Error *err) {
@@ -324,7 +308,7 @@ heads_head_parts *heads_dissect(const Model *m, const WorkspaceOptions *options,
     int failed = !d.parts || allocate(&d, err) || run(&d, err);
     if (!failed) {
         keep_output(&d);
-        if (of.rank) expand_mix(&d);
+        if (of.rank) expand_values(&d, d.parts->mix, d.parts->mix_latent, 1);
         d.plain = true;
         failed = run(&d, err);
     }

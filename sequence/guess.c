@@ -12,6 +12,10 @@ static float *waiting_row(const GuessRows *g, int i) {
     return g->waiting + (size_t)i * (size_t)g->rows->workspace->model->n_embd;
 }
 
+static size_t waiting_bytes(const GuessRows *g) {
+    return (size_t)g->n_waiting * (size_t)g->rows->workspace->model->n_embd * sizeof *g->waiting;
+}
+
 static void free_rows(GuessRows *g) {
     if (!g) return;
     heads_sequence_free(g->rows);
@@ -58,8 +62,7 @@ static GuessRows *fork_rows(const GuessRows *g, int n) {
     if (!fork->rows) return free_rows(fork), NULL;
     fork->first = run ? g->first : n < g->first ? n : g->first;
     fork->n_waiting = g->n_waiting;
-    memcpy(fork->waiting, g->waiting, (size_t)((uint8_t *)waiting_row(g, g->n_waiting) -
-                                               (uint8_t *)g->waiting));
+    memcpy(fork->waiting, g->waiting, waiting_bytes(g));
     rewind_rows(fork, n);
     return fork;
 }
@@ -72,19 +75,18 @@ typedef struct {      // of saved rows, then inputs that wait, then the session 
 
 static const char MAGIC[8] = "heads.g";
 
-static size_t waiting_bytes(const Model *m, int n) {
+static size_t saved_bytes(const Model *m, int n) {
     return round_up((size_t)n * (size_t)m->n_embd * sizeof(float), 64);
 }
 
 static size_t save_rows(const GuessRows *g, void **bytes) {
-    size_t waiting = waiting_bytes(g->rows->workspace->model, g->n_waiting), size = 0;
+    size_t waiting = saved_bytes(g->rows->workspace->model, g->n_waiting), size = 0;
     void *rows = NULL;
     if (g->first < 0 || (g->rows->length && heads_sequence_bytes(g->rows, &rows, &size, NULL)))
         return 0;
     uint8_t *to = *bytes = calloc(1, 64 + waiting + size);
     if (to) {
-        memcpy(to + 64, g->waiting, (size_t)((uint8_t *)waiting_row(g, g->n_waiting) -
-                                             (uint8_t *)g->waiting));
+        memcpy(to + 64, g->waiting, waiting_bytes(g));
         if (size) memcpy(to + 64 + waiting, rows, size);
         SavedRows *saved = *bytes;
         *saved = (SavedRows){.first = g->first, .n_waiting = g->n_waiting, .size = waiting + size};
@@ -102,7 +104,7 @@ static GuessRows *load_rows(Workspace *w, int length, const void *bytes, size_t 
         saved->first < 0 || saved->n_waiting < 0 || saved->n_waiting > KEPT_ROWS ||
         saved->sum != checksum(from, size - 64))
         return NULL;
-    size_t waiting = waiting_bytes(w->model, saved->n_waiting);
+    size_t waiting = saved_bytes(w->model, saved->n_waiting);
     GuessRows *g = waiting <= size - 64 ? rows_new(w->guesser->w, false) : NULL;
     if (!g) return NULL;
     if (waiting < size - 64) {
@@ -112,8 +114,7 @@ static GuessRows *load_rows(Workspace *w, int length, const void *bytes, size_t 
     }
     g->first = saved->first;
     g->n_waiting = saved->n_waiting;
-    memcpy(g->waiting, from, (size_t)((uint8_t *)waiting_row(g, g->n_waiting) -
-                                      (uint8_t *)g->waiting));
+    memcpy(g->waiting, from, waiting_bytes(g));
     if (g->first <= length && next_row(g) == length) return g;
     return free_rows(g), NULL;
 }
@@ -161,8 +162,7 @@ static void run_waiting(GuessRows *g, const int *tokens, int n) {
     run_rows(g->rows->workspace);
     g->rows->length += n;
     g->n_waiting -= n;
-    memmove(g->waiting, waiting_row(g, n),
-            (size_t)((uint8_t *)waiting_row(g, g->n_waiting) - (uint8_t *)g->waiting));
+    memmove(g->waiting, waiting_row(g, n), waiting_bytes(g));
 }
 
 static void keep_span(Workspace *w, const Span *span) {
