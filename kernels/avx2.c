@@ -100,25 +100,32 @@ INLINE void v_load_q4(Bytes w[2], const uint8_t *p, const int8_t *numbers) {
                    _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(v.b, 4), low))};
 }
 
-// `bits` of each byte from bit `from` on, as its bits 4 and 5.
-INLINE __m256i upper_bits(__m256i v, int from, int bits) {
-    v = from < 4 ? _mm256_slli_epi16(v, 4 - from) : _mm256_srli_epi16(v, from - 4);
-    return _mm256_and_si256(v, _mm256_set1_epi8(bits == 6 ? 0x30 : 0x10));
+// The bits of each byte from `from` on, as those from `to` on that the mask has.
+INLINE Ints move_bits(Ints v, int from, int to, int mask) {
+    const __m256i kept = _mm256_set1_epi8((char)mask);
+    if (from < to) v = (Ints){_mm256_slli_epi16(v.a, to - from), _mm256_slli_epi16(v.b, to - from)};
+    if (from > to) v = (Ints){_mm256_srli_epi16(v.a, from - to), _mm256_srli_epi16(v.b, from - to)};
+    return (Ints){_mm256_and_si256(v.a, kept), _mm256_and_si256(v.b, kept)};
 }
 
-INLINE void v_load_codes(Bytes w[2], const uint8_t *low, const uint8_t *high, int g, int bits) {
-    const __m256i four = _mm256_set1_epi8(15);
+INLINE void v_load_codes(Bytes w[2], const uint8_t *low, const uint8_t *high, int g, int bits,
+                         const int8_t *numbers) {
     const Ints v = load512(low);
-    w[0] = (Bytes){_mm256_and_si256(v.a, four), _mm256_and_si256(v.b, four)};
-    w[1] = (Bytes){_mm256_and_si256(_mm256_srli_epi16(v.a, 4), four),
-                   _mm256_and_si256(_mm256_srli_epi16(v.b, 4), four)};
-    if (bits == 4) return;
-    const Ints more = load512(bits == 6 ? high + g / 4 * 64 : high);
-    _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++) {
-        const int from = bits == 6 ? (g + i) % 4 * 2 : g + i;
-        w[i] = (Bytes){_mm256_or_si256(w[i].a, upper_bits(more.a, from, bits)),
-                       _mm256_or_si256(w[i].b, upper_bits(more.b, from, bits))};
+    _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++)
+        w[i] = bits < 4 ? move_bits(v, (g + i) % 4 * 2, 0, 3) : move_bits(v, 4 * i, 0, 15);
+    if (bits != 2 && bits != 4) {
+        const Ints more = load512(bits == 6 ? high + g / 4 * 64 : high);
+        _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++) {
+            const Ints upper = bits == 6 ? move_bits(more, (g + i) % 4 * 2, 4, 0x30)
+                                         : move_bits(more, g + i, bits - 1, 1 << (bits - 1));
+            w[i] = (Bytes){_mm256_or_si256(w[i].a, upper.a), _mm256_or_si256(w[i].b, upper.b)};
+        }
     }
+    if (!numbers) return;
+    const __m128i codes = _mm_add_epi8(load128(numbers), _mm_set1_epi8(32));
+    const __m256i table = _mm256_broadcastsi128_si256(codes);
+    for (int i = 0; i < 2; i++)
+        w[i] = (Bytes){_mm256_shuffle_epi8(table, w[i].a), _mm256_shuffle_epi8(table, w[i].b)};
 }
 
 INLINE void v_load_bytes(Bytes w[2], const uint8_t *p) {

@@ -66,19 +66,30 @@ INLINE void v_load_q4(Bytes w[2], const uint8_t *p, const int8_t *numbers) {
     w[1] = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(v, 4), low));
 }
 
-INLINE void v_load_codes(Bytes w[2], const uint8_t *low, const uint8_t *high, int g, int bits) {
-    const __m512i four = _mm512_set1_epi8(15), v = _mm512_loadu_si512(low);
-    w[0] = _mm512_and_si512(v, four);
-    w[1] = _mm512_and_si512(_mm512_srli_epi16(v, 4), four);
-    if (bits == 4) return;
-    const __m512i more = _mm512_loadu_si512(bits == 6 ? high + g / 4 * 64 : high);
-    _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++) {
-        const int from = bits == 6 ? (g + i) % 4 * 2 : g + i;  // become bits 4 and 5
-        const __m512i upper = from < 4 ? _mm512_slli_epi16(more, (unsigned)(4 - from))
-                                       : _mm512_srli_epi16(more, (unsigned)(from - 4));
-        w[i] = _mm512_or_si512(
-            w[i], _mm512_and_si512(upper, _mm512_set1_epi8(bits == 6 ? 0x30 : 0x10)));
+// The bits of each byte from `from` on, as those from `to` on that the mask has.
+INLINE __m512i move_bits(__m512i v, int from, int to, int mask) {
+    if (from < to) v = _mm512_slli_epi16(v, (unsigned)(to - from));
+    if (from > to) v = _mm512_srli_epi16(v, (unsigned)(from - to));
+    return _mm512_and_si512(v, _mm512_set1_epi8((char)mask));
+}
+
+INLINE void v_load_codes(Bytes w[2], const uint8_t *low, const uint8_t *high, int g, int bits,
+                         const int8_t *numbers) {
+    const __m512i v = _mm512_loadu_si512(low);
+    _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++)
+        w[i] = bits < 4 ? move_bits(v, (g + i) % 4 * 2, 0, 3) : move_bits(v, 4 * i, 0, 15);
+    if (bits != 2 && bits != 4) {
+        const __m512i more = _mm512_loadu_si512(bits == 6 ? high + g / 4 * 64 : high);
+        _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++)
+            w[i] = _mm512_or_si512(
+                w[i], bits == 6 ? move_bits(more, (g + i) % 4 * 2, 4, 0x30)
+                                : move_bits(more, g + i, bits - 1, 1 << (bits - 1)));
     }
+    if (!numbers) return;
+    const __m128i codes =
+        _mm_add_epi8(_mm_loadu_si128((const void *)numbers), _mm_set1_epi8(32));
+    const __m512i table = _mm512_broadcast_i32x4(codes);
+    for (int i = 0; i < 2; i++) w[i] = _mm512_shuffle_epi8(table, w[i]);
 }
 
 INLINE void v_load_bytes(Bytes w[2], const uint8_t *p) { v_load_q8(w, p); }

@@ -16,6 +16,8 @@ const int8_t Q4_CODES[16] = {-127, -95, -74, -58, -44, -31, -20, -8,
                              4, 16, 29, 42, 56, 72, 91, 114};
 const int8_t IQ4_CODES[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                               1, 13, 25, 38, 53, 69, 89, 113};
+// The numbers that leave least of a Gaussian's blocks, each by its best scale; from -32 to 31.
+const int8_t Q3_CODES[16] = {-29, -17, -10, -4, 2, 8, 15, 24}, Q2_CODES[16] = {-30, -10, 5, 22};
 // Twice the numbers of E2M1 (OCP Microscaling Formats 1.0).
 const int8_t MXFP4_CODES[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 

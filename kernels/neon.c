@@ -88,18 +88,28 @@ INLINE void v_load_q4(Bytes w[2], const uint8_t *p, const int8_t *numbers) {
     }
 }
 
-INLINE void v_load_codes(Bytes w[2], const uint8_t *low, const uint8_t *high, int g, int bits) {
-    const uint8x16_t mask = vdupq_n_u8(bits == 6 ? 0x30 : bits == 5 ? 0x10 : 0);
+// The bits of each byte from `from` on, as those from `to` on that the mask has: a shift by a
+// negative number is one to the right.
+INLINE uint8x16_t move_bits(uint8x16_t v, int from, int to, int mask) {
+    return vandq_u8(vshlq_u8(v, vdupq_n_s8((int8_t)(to - from))), vdupq_n_u8((uint8_t)mask));
+}
+
+INLINE void v_load_codes(Bytes w[2], const uint8_t *low, const uint8_t *high, int g, int bits,
+                         const int8_t *numbers) {
+    const int8x16_t table =
+        numbers ? vaddq_s8(vld1q_s8(numbers), vdupq_n_s8(32)) : vdupq_n_s8(0);
     if (bits == 6) high += g / 4 * 64;
     _Pragma("GCC unroll 2") for (int j = 0; j < 2; j++) {
-        // to bits 4 and 5: a shift by a negative number is one to the right
-        const int8x16_t shift = vdupq_n_s8((int8_t)(4 - (bits == 6 ? (g + j) % 4 * 2 : g + j)));
+        const int pair = (g + j) % 4 * 2;  // where two bits of a group begin in a byte
         EACH {
             const uint8x16_t v = vld1q_u8(low + 16 * i);
-            uint8x16_t codes = j ? vshrq_n_u8(v, 4) : vandq_u8(v, vdupq_n_u8(15));
-            if (bits > 4)
-                codes = vorrq_u8(codes, vandq_u8(vshlq_u8(vld1q_u8(high + 16 * i), shift), mask));
-            w[j].v[i] = vreinterpretq_s8_u8(codes);
+            uint8x16_t codes = bits < 4 ? move_bits(v, pair, 0, 3) : move_bits(v, 4 * j, 0, 15);
+            if (bits == 6)
+                codes = vorrq_u8(codes, move_bits(vld1q_u8(high + 16 * i), pair, 4, 0x30));
+            else if (bits % 2)
+                codes = vorrq_u8(codes, move_bits(vld1q_u8(high + 16 * i), g + j, bits - 1,
+                                                  1 << (bits - 1)));
+            w[j].v[i] = numbers ? vqtbl1q_s8(table, codes) : vreinterpretq_s8_u8(codes);
         }
     }
 }

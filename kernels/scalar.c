@@ -97,6 +97,7 @@ INLINED void add_products(float acc[LANES], const uint8_t *panel, BlockForm form
         float scale = form.scales == SCALE || form.scales == SCALE_MIN
                           ? f16_at(scales, r)
                           : (float)(int8_t)scales[at + r] * f16_at(shared, r);
+        if (form.scales == SCALE_8) scale *= 0x1p-7f;
         acc[r] = fmaf((float)dot, scale * x_scale, acc[r]);
     }
 }

@@ -12,10 +12,11 @@
 //   v_set1_bf16(p, odd)            the first or the second of two bf16 in every lane
 //   v_load_q8(w, p)                128 bytes of q8, two groups of 4 k, to w[0] and w[1]
 //   v_load_q4(w, p, numbers)       the same from 64 bytes of four-bit codes, for a number each
-//   v_load_codes(w, low, high, g, bits)
-//                                  codes of groups g and g + 1, as they are: their lowest four bits
-//                                  from 64 bytes, and the fifth, or the fifth and sixth, from
-//                                  `high`, which has such bits of all groups of the block
+//   v_load_codes(w, low, high, g, bits, numbers)
+//                                  codes of groups g and g + 1, as they are: their lowest four (of
+//                                  three and fewer: two) bits from 64 bytes, and the others from
+//                                  `high`, which has such bits of all groups of the block; or,
+//                                  unless it is NULL, 32 + numbers[code]
 //   v_load_bytes(w, p)             two groups of codes, a byte each
 //   Pairs, v_load_pairs, v_set1_pair, v_dot_bf16(sum, w, x)
 //                                  only with BF16_DOT: 16 pairs of bf16, one pair in every lane,
@@ -235,7 +236,8 @@ INLINE Floats load_scales(const uint8_t *panel, BlockForm form, size_t n, size_t
     const uint8_t *scales = scales_of(panel, form, n, b);
     if (form.scales == SCALE || form.scales == SCALE_MIN) return v_load_f16(scales);
     if (form.scales == SCALE_K16) scales += LANES * part;
-    return v_mul(v_load_i8(scales), v_load_f16(shared_of(panel, form, n, b)));
+    const Floats scale = v_mul(v_load_i8(scales), v_load_f16(shared_of(panel, form, n, b)));
+    return form.scales == SCALE_8 ? v_mul(scale, v_set1(0x1p-7f)) : scale;
 }
 INLINE Floats load_minima(const uint8_t *panel, BlockForm form, size_t n, size_t b) {
     const uint8_t *minima = scales_of(panel, form, n, b) + scale_bytes(form) / 2;
@@ -354,14 +356,14 @@ EACH_RARE(TILE_BLOCKS)
 // offset: -128 times the sum of a part of x.
 INLINE Ints start_codes(int32_t offset, int least) { return v_start((offset >> 7) * -least); }
 
-// The products of a part of a row of x, and of its rest; at_part: of x.
-INLINE Floats add_codes(Floats sum, const Rows *x, size_t at_part, const Bytes w[4], Floats scale,
-                        int least, int bits) {
-    const size_t at = at_part * (BLOCK / 2);
-    const Ints total =
-        v_dot_codes(start_codes(x->offset[at_part], least), w, x->q + at, bits);
+// The products of a part of a row of x, and of its rest; at_part: of x. Turned ones have no parts.
+INLINE Floats add_codes(Floats sum, const Rows *x, size_t at_part, const Bytes *w, Floats scale,
+                        int least, int bits, int parts) {
+    const size_t at = at_part * (size_t)(BLOCK / parts);
+    Ints total = v_dot_codes(start_codes(x->offset[at_part], least), w, x->q + at, bits);
+    if (parts == 1) total = v_dot_codes(total, w + 4, x->q + at + BLOCK / 2, bits);
     sum = add_scaled(sum, total, scale, x->scale[at_part]);
-    if (!(x->rest_scale[at_part] > 0.0f)) return sum;
+    if (parts == 1 || !(x->rest_scale[at_part] > 0.0f)) return sum;
     const Ints rest =
         v_dot_codes(start_codes(x->rest_offset[at_part], least), w, x->rest + at, bits);
     return add_scaled(sum, rest, scale, x->rest_scale[at_part]);
@@ -371,6 +373,7 @@ INLINE Floats add_codes(Floats sum, const Rows *x, size_t at_part, const Bytes w
 INLINE void tile_one(const Tile *tile, BlockForm form, int P) {
     const Rows *x = tile->x;
     const size_t block_bytes = code_bytes(form), n = tile->n_steps;
+    const int parts = form.kept ? 2 : 1, n_groups = 8 / parts;
     Floats sum[MAX_P][MAX_T];
     load_sums(sum, tile, P, 1);
     for (size_t b = tile->from; b < tile->to; b++) {
@@ -379,27 +382,41 @@ INLINE void tile_one(const Tile *tile, BlockForm form, int P) {
             UNROLL for (int p = 0; p < P; p++)
                 prefetch(scales_of(tile->w + (size_t)p * tile->panel_stride, form, n, b),
                          tile->ahead, 64);
-        UNROLL for (int part = 0; part < 2; part++) {
-            const size_t at_part = 2 * at + (size_t)part;
-            UNROLL for (int g = 4 * part; g < 4 * part + 4; g += 2)
+        UNROLL for (int part = 0; part < parts; part++) {
+            const size_t at_part = at * (size_t)parts + (size_t)part;
+            UNROLL for (int g = n_groups * part; g < n_groups * (part + 1); g += 2)
                 prefetch_panels(tile, b * block_bytes + (size_t)g * block_bytes / 8,
                                 block_bytes / 4, P);
             UNROLL for (int p = 0; p < P; p++) {
                 const uint8_t *panel = tile->w + (size_t)p * tile->panel_stride;
                 const uint8_t *w = panel + b * block_bytes;
-                Bytes v[4];
-                UNROLL for (int g = 0; g < 4; g += 2) {
-                    const uint8_t *low = w + 32 * (4 * part + g);
+                Bytes v[8];
+                UNROLL for (int i = 0; i < n_groups; i += 2) {
+                    const int g = n_groups * part + i;
+                    const uint8_t *low = w + (form.bits < 4 ? g / 4 * 64 : 32 * g);
                     if (PREFETCHES && form.bits == 4) __builtin_prefetch(low + SOON, 0, 3);
-                    v_load_codes(v + g, low, w + 256, 4 * part + g, form.bits);
+                    v_load_codes(v + i, low, w + (form.bits < 4 ? 128 : 256), g, form.bits,
+                                 form.numbers);
                 }
                 sum[p][0] = add_codes(sum[p][0], x, at_part, v,
-                                      load_scales(panel, form, n, b, part), form.least, form.bits);
+                                      load_scales(panel, form, n, b, part), form.least,
+                                      form.numbers ? 6 : form.bits, parts);
             }
         }
         if (has_minima(form)) add_minima(sum, tile, form, b, P, 1);
     }
     store_sums(sum, tile, P, 1);
+}
+
+// A number - least, by comparisons, of which compilers make vectors as they do not of a table.
+INLINE uint8_t unpacked_number(uint8_t code, BlockForm form, int least) {
+    if (!form.numbers) return (uint8_t)(code + form.least - least);
+    uint8_t number = (uint8_t)(form.numbers[0] - least);
+    UNROLL for (int c = 1; c < 1 << form.bits; c++) {
+        const uint8_t step = (uint8_t)(form.numbers[c] - form.numbers[c - 1]);
+        number = (uint8_t)(number + (code >= c ? step : 0));
+    }
+    return number;
 }
 
 // The steps of P panels for tiles of several rows, whose bytes are numbers - least.
@@ -410,7 +427,8 @@ INLINE void unpack_codes(Unpacked *out, const Tile *tile, BlockForm form, int le
             const uint8_t *codes = panel + b * code_bytes(form);
             UNROLL for (size_t g = 0; g < 8; g++)
                 for (size_t j = 0; j < 64; j++)
-                    out->codes[at][g][j] = (uint8_t)(block_number(codes, form, g, j) - least);
+                    out->codes[at][g][j] =
+                        unpacked_number((uint8_t)block_code(codes, form, g, j), form, least);
             UNROLL for (int part = 0; part < 2; part++)
                 v_store(out->scale[at][part], load_scales(panel, form, tile->n_steps, b, part));
             if (has_minima(form))
@@ -419,12 +437,14 @@ INLINE void unpack_codes(Unpacked *out, const Tile *tile, BlockForm form, int le
     }
 }
 
-// bits: at most; a byte is a number - least.
-INLINE void tile_unpacked(const Tile *tile, int bits, int least, bool minima, int P, int T) {
+// bits: at most; a byte is a number - least. parts: of a block of x.
+INLINE void tile_unpacked(const Tile *tile, int bits, int least, bool minima, int parts, int P,
+                          int T) {
     const Rows *x = tile->x;
     const Unpacked *from = tile->unpacked;
     const size_t n = tile->to - tile->from;
     Floats sum[MAX_P][MAX_T];
+    Ints total[MAX_P][MAX_T];  // of the first half of a block that has one part
     load_sums(sum, tile, P, T);
     for (size_t b = 0; b < n; b++) {
         const size_t at = tile->row * x->blocks + tile->from + b;  // of x
@@ -438,9 +458,19 @@ INLINE void tile_unpacked(const Tile *tile, int bits, int least, bool minima, in
                 scale[p] = v_load(from->scale[i][part]);
             }
             UNROLL for (int t = 0; t < T; t++) {
-                const size_t at_part = 2 * (at + (size_t)t * x->blocks) + part;
-                UNROLL for (int p = 0; p < P; p++)
-                    sum[p][t] = add_codes(sum[p][t], x, at_part, w[p], scale[p], least, bits);
+                const size_t at_t = at + (size_t)t * x->blocks;
+                UNROLL for (int p = 0; p < P; p++) {
+                    if (parts == 2) {
+                        sum[p][t] = add_codes(sum[p][t], x, 2 * at_t + part, w[p], scale[p], least,
+                                              bits, 2);
+                        continue;
+                    }
+                    total[p][t] =
+                        v_dot_codes(part ? total[p][t] : start_codes(x->offset[at_t], least), w[p],
+                                    x->q + at_t * BLOCK + part * (BLOCK / 2), bits);
+                    if (part) sum[p][t] = add_scaled(sum[p][t], total[p][t], scale[p],
+                                                     x->scale[at_t]);
+                }
             }
         }
         if (!minima) continue;
@@ -454,15 +484,16 @@ INLINE void tile_unpacked(const Tile *tile, int bits, int least, bool minima, in
 }
 
 // The tiles that blocks.h names. LEAST_codes: of the numbers that they take.
-enum { LEAST_codes = -16, LEAST_codes_min = 0, LEAST_codes_6 = -32 };
-#define TILE_CODES(tiles, bits, minima)                                                            \
+enum { LEAST_codes = -16, LEAST_codes_min = 0, LEAST_codes_6 = -32, LEAST_turned = -32 };
+#define TILE_CODES(tiles, bits, minima, parts)                                                     \
     INLINE void tile_##tiles(const Tile *tile, int P, int T, bool ahead) {                         \
         (void)ahead;                                                                               \
-        tile_unpacked(tile, bits, LEAST_##tiles, minima, P, T);                                    \
+        tile_unpacked(tile, bits, LEAST_##tiles, minima, parts, P, T);                             \
     }
-TILE_CODES(codes, 5, false)
-TILE_CODES(codes_min, 5, true)
-TILE_CODES(codes_6, 6, false)
+TILE_CODES(codes, 5, false, 2)
+TILE_CODES(codes_min, 5, true, 2)
+TILE_CODES(codes_6, 6, false, 2)
+TILE_CODES(turned, 6, false, 1)
 
 // How many of `left` rows come next, so that tiles of at most T are all about as large.
 static inline int next_rows(int left, int T) {
@@ -788,6 +819,7 @@ INLINE void int_mix_rows(float *out, size_t dim, const IntMixTile *tile, int n, 
     CODES_TILES(codes, P, T)                                                                       \
     CODES_TILES(codes_min, P, T)                                                                   \
     CODES_TILES(codes_6, P, T)                                                                     \
+    CODES_TILES(turned, P, T)                                                                      \
     EACH_CODES(MATMUL_CODES, P, T)                                                                 \
     EACH_WEIGHTS(MATMUL_WEIGHTS, P, T)                                                             \
     EACH_RARE(MATMUL_RARE)                                                                         \

@@ -218,21 +218,30 @@ INLINE void v_load_q4(Bytes w[2], const uint8_t *p, const int8_t *numbers) {
     }
 }
 
-INLINE void v_load_codes(Bytes w[2], const uint8_t *low, const uint8_t *high, int g, int bits) {
+// The bits of each byte from `from` on, as those from `to` on that the mask has.
+INLINE v128_t move_bits(v128_t v, int from, int to, int mask) {
+    if (from < to) v = wasm_i8x16_shl(v, (uint32_t)(to - from));
+    if (from > to) v = wasm_u8x16_shr(v, (uint32_t)(from - to));
+    return wasm_v128_and(v, wasm_i8x16_splat((int8_t)mask));
+}
+
+INLINE void v_load_codes(Bytes w[2], const uint8_t *low, const uint8_t *high, int g, int bits,
+                         const int8_t *numbers) {
+    const v128_t table = wasm_i8x16_add(numbers ? wasm_v128_load(numbers) : wasm_i8x16_splat(0),
+                                        wasm_i8x16_const_splat(32));
     if (bits == 6) high += g / 4 * 64;
     _Pragma("GCC unroll 2") for (int j = 0; j < 2; j++) {
-        const int from = bits == 6 ? (g + j) % 4 * 2 : g + j;  // become bits 4 and 5
+        const int pair = (g + j) % 4 * 2;  // where two bits of a group begin in a byte
         EACH {
             const v128_t v = wasm_v128_load(low + 16 * i);
-            v128_t codes = j ? wasm_u8x16_shr(v, 4)
-                             : wasm_v128_and(v, wasm_i8x16_const_splat(15));
-            if (bits > 4) {
-                const v128_t more = wasm_v128_load(high + 16 * i);
-                const v128_t upper = from < 4 ? wasm_i8x16_shl(more, (uint32_t)(4 - from))
-                                              : wasm_u8x16_shr(more, (uint32_t)(from - 4));
-                codes = wasm_v128_or(
-                    codes, wasm_v128_and(upper, wasm_i8x16_splat(bits == 6 ? 0x30 : 0x10)));
-            }
+            v128_t codes = bits < 4 ? move_bits(v, pair, 0, 3) : move_bits(v, 4 * j, 0, 15);
+            if (bits == 6)
+                codes = wasm_v128_or(codes,
+                                     move_bits(wasm_v128_load(high + 16 * i), pair, 4, 0x30));
+            else if (bits % 2)
+                codes = wasm_v128_or(codes, move_bits(wasm_v128_load(high + 16 * i), g + j,
+                                                      bits - 1, 1 << (bits - 1)));
+            if (numbers) codes = wasm_i8x16_swizzle(table, codes);
             set_codes(&w[j], i, codes);
         }
     }

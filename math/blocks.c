@@ -8,7 +8,7 @@
 size_t block_panel_bytes(Dtype dtype, int n_in) {
     const BlockForm form = BLOCK_FORMS[dtype];
     size_t n = blocks_of(n_in), shared = (n + SHARING - 1) / SHARING * shared_bytes(form);
-    return n * code_bytes(form) + round_up(n, 2) * scale_bytes(form) + round_up(shared, 64);
+    return n * code_bytes(form) + round_up(round_up(n, 2) * scale_bytes(form) + shared, 64);
 }
 
 // Row `lane` of block b of a panel that has n: its numbers times their scales, plus the minimum.
@@ -31,6 +31,9 @@ static void read_block(float *out, const uint8_t *panel, BlockForm form, size_t 
             break;
         case SCALE_K16:
             out[k] = f16_to_f32(shared[lane]) * (float)(int8_t)scales[half + lane] * number;
+            break;
+        case SCALE_8:
+            out[k] = f16_to_f32(shared[lane]) * 0x1p-7f * (float)(int8_t)scales[lane] * number;
             break;
         }
     }

@@ -125,9 +125,11 @@ static void value_q4(const Kernels *kernels, uint8_t *values, int width, int lan
 
 // ---- the table ----
 
-// A type of GGUF: of weights alone.
+// Of weights alone: a type of GGUF, and one of our own.
 #define KEPT(type, name, code, bits)                                                               \
     [type] = {name, code, bits, BLOCK, true, false, INPUT_INT8, row_blocks, NULL, NULL}
+#define TURNED(type, name, code, bits)                                                             \
+    [type] = {name, code, bits, BLOCK, true, false, INPUT_TURNED, row_blocks, NULL, NULL}
 
 const DtypeInfo dtypes[N_DTYPES] = {
     [F32] = {"f32", 0, 32, 1, false, false, INPUT_F32, row_f32, key_f32, value_f32},
@@ -135,17 +137,14 @@ const DtypeInfo dtypes[N_DTYPES] = {
     [Q8] = {"q8", 2, 8, BLOCK, true, false, INPUT_TURNED, row_blocks, key_q8, value_q8},
     [Q4] = {"q4", 3, 4, BLOCK, true, true, INPUT_TURNED, row_blocks, key_q4, value_q4},
     [F16] = {"f16", 4, 16, 1, false, false, INPUT_F32, row_f16, key_f16, value_f16},
-    KEPT(HEADS_Q8_0, "q8_0", 5, 8),
-    KEPT(HEADS_Q4_0, "q4_0", 6, 4),
-    KEPT(HEADS_Q4_1, "q4_1", 7, 4),
-    KEPT(HEADS_Q5_0, "q5_0", 8, 5),
-    KEPT(HEADS_Q5_1, "q5_1", 9, 5),
-    KEPT(HEADS_IQ4_NL, "iq4_nl", 10, 4),
-    KEPT(HEADS_MXFP4, "mxfp4", 11, 4),
-    KEPT(HEADS_Q4_K, "q4_k", 12, 4),
-    KEPT(HEADS_Q5_K, "q5_k", 13, 5),
-    KEPT(HEADS_Q6_K, "q6_k", 14, 6),
+    KEPT(HEADS_Q8_0, "q8_0", 5, 8), KEPT(HEADS_Q4_0, "q4_0", 6, 4),
+    KEPT(HEADS_Q4_1, "q4_1", 7, 4), KEPT(HEADS_Q5_0, "q5_0", 8, 5),
+    KEPT(HEADS_Q5_1, "q5_1", 9, 5), KEPT(HEADS_IQ4_NL, "iq4_nl", 10, 4),
+    KEPT(HEADS_MXFP4, "mxfp4", 11, 4), KEPT(HEADS_Q4_K, "q4_k", 12, 4),
+    KEPT(HEADS_Q5_K, "q5_k", 13, 5), KEPT(HEADS_Q6_K, "q6_k", 14, 6),
     KEPT(HEADS_IQ4_XS, "iq4_xs", 15, 4),
+    TURNED(HEADS_Q2, "q2", 16, 2), TURNED(HEADS_Q3, "q3", 17, 3),
+    TURNED(HEADS_Q5, "q5", 18, 5), TURNED(HEADS_Q6, "q6", 19, 6),
 };
 
 Dtype dtype_of_code(uint32_t code) {

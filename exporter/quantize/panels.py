@@ -9,51 +9,58 @@ from __future__ import annotations
 import ctypes
 import functools
 from dataclasses import dataclass
-from typing import Callable, NamedTuple
+from typing import Callable, NamedTuple, Sequence
 
 import numpy as np
 
 from ..native import native
 
 LANES, BLOCK = 16, 32
-Q4_CODES = np.array(
-    [-127, -95, -74, -58, -44, -31, -20, -8, 4, 16, 29, 42, 56, 72, 91, 114], np.float32
-)
+SHARING = 8  # blocks that share an f16
 F16_MAX = 65504.0
 # The file holds this much of H w; the engine's H x / 8 makes up for the rest of H H = 32.
 TURNED_W = np.float32(0.25)
 
-# For a weight divided by its scale, doubled, rounded and shifted by 256: the nearest code, and the
-# number it means. (The boundaries between codes are halves, so doubling loses nothing but ties.)
-_NEAREST = np.searchsorted((Q4_CODES[1:] + Q4_CODES[:-1]) / 2, np.arange(-256, 257) / 2).astype(
-    np.uint8
-)
-_NEAREST_VALUE = Q4_CODES[_NEAREST]
-
-
-def _integers(numbers: np.ndarray) -> np.ndarray:
-    return np.clip(np.rint(numbers), -127, 127)
-
-
-def _q4_numbers(numbers: np.ndarray) -> np.ndarray:
-    return _NEAREST_VALUE[_doubled(numbers)]
-
-
-def _two_of_a_byte(data: np.ndarray) -> np.ndarray:
-    pairs = data.reshape(*data.shape[:-1], 4, 1, LANES, 4)  # of groups
-    return np.concatenate([pairs & 15, pairs >> 4], -3).reshape(*data.shape[:-1], 8, LANES, 4)
-
 
 class Rounded(NamedTuple):
-    """How turned weights over their scale become codes, which share an f16 scale in blocks of 32."""
+    """How turned weights over their scale become codes, which share a scale in blocks of 32."""
 
     nearest: Callable[[np.ndarray], np.ndarray]  # the values that the type has
     codes: Callable[[np.ndarray], np.ndarray]  # of values
     values: Callable[[np.ndarray], np.ndarray]  # of codes
-    folded: Callable[[np.ndarray], np.ndarray]  # codes [..][8][16][4] of blocks, to their bytes
-    unfolded: Callable[[np.ndarray], np.ndarray]  # bytes [..][block_bytes], to codes
     trials: tuple[float, ...]  # values that the largest weight of a block is tried as
-    signed: bool  # the largest weight with its sign
+    signed: bool = True  # the largest weight with its sign
+
+
+def _integers(zero: int, most: int, trials: tuple[float, ...], signed: bool = True) -> Rounded:
+    """The integers from -zero, or -most, to most; code `zero` is 0."""
+    least = -zero if signed else -most
+    return Rounded(
+        nearest=lambda numbers: np.clip(np.rint(numbers), least, most),
+        codes=lambda values: values + zero,
+        values=lambda codes: codes.astype(np.float32) - zero,
+        trials=trials,
+        signed=signed,
+    )
+
+
+def _listed(numbers: tuple[int, ...], trials: tuple[float, ...]) -> Rounded:
+    """Code c is numbers[c]. A weight over its scale is doubled, rounded and looked up: the limits
+    between codes are halves, so doubling loses nothing but ties."""
+    table = np.array(numbers, np.float32)
+    nearest = np.searchsorted((table[1:] + table[:-1]) / 2, np.arange(-256, 257) / 2)
+    nearest = nearest.astype(np.uint8)
+    value = table[nearest]
+
+    def place(numbers: np.ndarray) -> np.ndarray:
+        return (np.rint(np.clip(2 * numbers, -256, 256)) + 256).astype(np.intp)
+
+    return Rounded(
+        nearest=lambda numbers: value[place(numbers)],
+        codes=lambda values: nearest[place(values)],
+        values=lambda codes: table[codes],
+        trials=trials,
+    )
 
 
 class Dtype(NamedTuple):
@@ -75,29 +82,16 @@ DTYPES = {
         8,
         BLOCK,
         32,
-        rounded=Rounded(
-            nearest=_integers,
-            codes=lambda values: values + 128,
-            values=lambda codes: codes.astype(np.float32) - 128,
-            folded=lambda codes: codes,
-            unfolded=lambda data: data.reshape(*data.shape[:-1], 8, LANES, 4),
-            trials=(127.4, 127.0, 126.5, 126.0, 125.5, 125.0, 124.5),
-            signed=False,
-        ),
+        rounded=_integers(128, 127, (127.4, 127.0, 126.5, 126.0, 125.5, 125.0, 124.5), False),
     ),
     "q4": Dtype(
         3,
         4,
         BLOCK,
         32,
-        rounded=Rounded(
-            nearest=_q4_numbers,
-            codes=lambda values: _NEAREST[_doubled(values)],
-            values=lambda codes: Q4_CODES[codes],
-            folded=lambda codes: codes[..., 0::2, :, :] | codes[..., 1::2, :, :] << 4,
-            unfolded=_two_of_a_byte,
-            trials=(-127.0, -118.0, -110.0, -136.0, -146.0, 114.0, 106.0, 99.0, 122.0, 131.0),
-            signed=True,
+        rounded=_listed(
+            (-127, -95, -74, -58, -44, -31, -20, -8, 4, 16, 29, 42, 56, 72, 91, 114),
+            (-127.0, -118.0, -110.0, -136.0, -146.0, 114.0, 106.0, 99.0, 122.0, 131.0),
         ),
     ),
     "f16": Dtype(4, 16, 1),
@@ -113,9 +107,40 @@ DTYPES = {
     "q5_k": Dtype(13, 5, BLOCK, 32, 64),
     "q6_k": Dtype(14, 6, BLOCK, 32, 32),
     "iq4_xs": Dtype(15, 4, BLOCK, 32, 64),
+    # 256 columns share an f16, of which each 32 have an int8.
+    "q2": Dtype(
+        16,
+        2,
+        BLOCK,
+        16,
+        32,
+        rounded=_listed(
+            (-30, -10, 5, 22), (-30.0, -28.0, -26.0, -32.0, -34.0, 22.0, 20.5, 19.0, 23.5, 25.0)
+        ),
+    ),
+    "q3": Dtype(
+        17,
+        3,
+        BLOCK,
+        16,
+        32,
+        rounded=_listed(
+            (-29, -17, -10, -4, 2, 8, 15, 24),
+            (-29.0, -27.0, -25.0, -31.0, -33.5, 24.0, 22.5, 21.0, 25.5, 27.5),
+        ),
+    ),
+    "q5": Dtype(
+        18,
+        5,
+        BLOCK,
+        16,
+        32,
+        rounded=_integers(16, 15, (-16.0, -15.4, -14.8, -16.6, 15.0, 14.4, 13.8, 15.6)),
+    ),
+    "q6": Dtype(19, 6, BLOCK, 16, 32, rounded=_integers(32, 31, (-32.0, -30.5, 31.0, 29.5))),
 }
 NAMES = {kind.code: name for name, kind in DTYPES.items()}
-WEIGHTS = ("f32", "bf16", "q8", "q4")  # that any weights can be rounded to
+WEIGHTS = ("f32", "bf16", "q8", "q6", "q5", "q4", "q3", "q2")  # that any weights can be rounded to
 
 
 def block_bytes(dtype: str) -> int:
@@ -127,15 +152,15 @@ def panel_bytes(dtype: str, n_in: int) -> int:
     """Bytes of one panel of 16 rows with n_in columns."""
     kind = DTYPES[dtype]
     columns, blocks = -(-n_in // kind.block) * kind.block, -(-n_in // BLOCK)
-    shared = -(-(-(-blocks // 8) * kind.shared) // 64) * 64
-    return LANES * columns * kind.bits // 8 + (blocks + blocks % 2) * kind.scales + shared
+    scales = (blocks + blocks % 2) * kind.scales + -(-blocks // SHARING) * kind.shared
+    return LANES * columns * kind.bits // 8 + -(-scales // 64) * 64
 
 
 def value_bytes(dtype: str, width: int) -> int:
     """Bytes of one cached value of `width` numbers, padded to whole blocks of scaled types."""
     kind = DTYPES[dtype]
     blocks = -(-width // BLOCK)
-    return blocks * (BLOCK * kind.bits // 8 + 2) if kind.rounded else width * kind.bits // 8
+    return blocks * (BLOCK * kind.bits // 8 + 2) if kind.scales else width * kind.bits // 8
 
 
 def pack(weights: np.ndarray, dtype: str) -> tuple[bytes, float]:
@@ -185,8 +210,8 @@ def pack_numpy(weights: np.ndarray, dtype: str) -> tuple[bytes, float]:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Turned weights in blocks of 32: `values` float32 [n_out, n_in], numbers that q8 or q4 has,
-    and `scale` float32 [n_out, blocks], each exact in f16. Values of q4 are values of q8 too."""
+    """Turned weights in blocks of 32: `values` float32 [n_out, n_in], numbers that a type has, and
+    `scale` float32 [n_out, blocks], which it can hold. Values of all types are values of q8 too."""
 
     values: np.ndarray
     scale: np.ndarray
@@ -196,8 +221,8 @@ class Blocks:
 
 
 def quantize_blocks(turned: np.ndarray, dtype: str) -> Blocks:
-    """Turned weights [n_out, n_in], n_in a multiple of 32, as q8 or q4 that is closest to them.
-    Errors: OverflowError."""
+    """Turned weights [n_out, n_in], n_in a multiple of 32, as the closest to them of a type of
+    `rounded`. Errors: OverflowError."""
     kind, blocks = DTYPES[dtype].rounded, turned.reshape(-1, BLOCK)
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(1)[:, None], 1)[:, 0]
 
@@ -205,8 +230,26 @@ def quantize_blocks(turned: np.ndarray, dtype: str) -> Blocks:
         return kind.nearest(blocks * per_scale[:, None])
 
     scale = _best_scale(blocks, largest if kind.signed else np.abs(largest), kind.trials, numbers)
-    values = numbers(inverse(scale))
-    return Blocks(values.reshape(turned.shape), scale.reshape(len(turned), -1))
+    scale = held_scale(scale.reshape(len(turned), -1), dtype)
+    return Blocks(numbers(inverse(scale.reshape(-1))).reshape(turned.shape), scale)
+
+
+def held_scale(scale: np.ndarray, dtype: str) -> np.ndarray:
+    """The scales [n_out, blocks] nearest to these, each exact in f16, that a type can hold."""
+    if not DTYPES[dtype].shared:
+        return scale
+    integers, shared = _of_shared(scale)
+    return integers * np.repeat(shared / np.float32(128), SHARING, 1)[:, : scale.shape[1]]
+
+
+def _of_shared(scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Scales as integers times f16s over 128, which SHARING blocks of a row share: of scales that
+    held_scale() gave, the same ones."""
+    filled = np.pad(scale, ((0, 0), (0, -scale.shape[1] % SHARING)))
+    groups = filled.reshape(len(scale), -1, SHARING)
+    shared = _to_f16(np.abs(groups).max(2) * np.float32(128 / 127))
+    integers = np.clip(np.rint(groups * inverse(shared / 128)[..., None]), -127, 127)
+    return integers.reshape(filled.shape)[:, : scale.shape[1]], shared
 
 
 def rounded(numbers: np.ndarray, dtype: str) -> np.ndarray:
@@ -248,17 +291,27 @@ def unpack(data: bytes, dtype: str, n_out: int, n_in: int) -> np.ndarray:
 
 
 def unpack_blocks(data: bytes, dtype: str, n_out: int, n_in: int) -> Blocks:
-    """The blocks in panels of q8 or q4, without the rows that fill them up; the inverse of
+    """The blocks in panels of a type of `rounded`, without the rows that fill them up; the inverse of
     `pack_blocks`."""
     panels, blocks = -(-n_out // LANES), -(-n_in // BLOCK)
     raw = np.frombuffer(data, np.uint8).reshape(panels, -1)
-    size = block_bytes(dtype) * blocks
-    scale = np.ascontiguousarray(raw[:, size : size + 32 * blocks]).view(np.float16)
-    scale = scale.astype(np.float32).reshape(panels, blocks, LANES).transpose(0, 2, 1)
-    kind = DTYPES[dtype].rounded
-    values = kind.values(kind.unfolded(raw[:, :size].reshape(panels, blocks, -1)))
+    kind, at = DTYPES[dtype], block_bytes(dtype) * blocks
+    codes = _unfold(raw[:, :at].reshape(panels, blocks, -1), kind.bits)
+
+    def of_blocks(at: int, n: int, dtype: str) -> np.ndarray:
+        """float32 [16 P][n] of what n blocks have from there on."""
+        held = raw[:, at : at + n * LANES * np.dtype(dtype).itemsize]
+        held = np.ascontiguousarray(held).view(dtype).astype(np.float32)
+        return held.reshape(panels, n, LANES).transpose(0, 2, 1).reshape(-1, n)
+
+    scale = of_blocks(at, blocks, "i1" if kind.shared else "<f2")
+    if kind.shared:
+        at += (blocks + blocks % 2) * kind.scales
+        shared = of_blocks(at, -(-blocks // SHARING), "<f2") / np.float32(128)
+        scale = scale * np.repeat(shared, SHARING, 1)[:, :blocks]
+    values = kind.rounded.values(codes)
     values = values.transpose(0, 3, 1, 2, 4).reshape(panels * LANES, -1)
-    return Blocks(values[:n_out], scale.reshape(panels * LANES, -1)[:n_out])
+    return Blocks(values[:n_out], scale[:n_out])
 
 
 def _pad(weights: np.ndarray, dtype: str) -> np.ndarray:
@@ -293,11 +346,6 @@ def _to_bf16(weights: np.ndarray) -> np.ndarray:
 
 def _from_bf16(bits: np.ndarray) -> np.ndarray:
     return (bits.astype(np.uint32) << 16).view(np.float32)
-
-
-def _doubled(values: np.ndarray) -> np.ndarray:
-    """Places in _NEAREST."""
-    return (np.rint(np.clip(2 * values, -256, 256)) + 256).astype(np.intp)
 
 
 def _best_scale(blocks, largest, trials, numbers) -> np.ndarray:
@@ -348,15 +396,54 @@ def inverse(x: np.ndarray) -> np.ndarray:
 
 def _pack_codes(codes: np.ndarray, scale: np.ndarray, dtype: str) -> bytes:
     """codes uint8 [16 P][32 B], scale float32 [16 P][B] -> the bytes of P panels."""
-    panels, n_blocks = codes.shape[0] // LANES, scale.shape[1]
+    kind, panels, n_blocks = DTYPES[dtype], codes.shape[0] // LANES, scale.shape[1]
     # [P][B][8][16][4]
     groups = codes.reshape(panels, LANES, n_blocks, 8, 4).transpose(0, 2, 3, 1, 4)
-    # [P][B][16]
-    scales = scale.reshape(panels, LANES, n_blocks).transpose(0, 2, 1).astype(np.float16)
-    out = np.zeros((panels, panel_bytes(dtype, n_blocks * BLOCK)), np.uint8)
-    body = DTYPES[dtype].rounded.folded(groups).reshape(panels, -1)
-    out[:, : body.shape[1]] = body
-    out[:, body.shape[1] : body.shape[1] + 32 * n_blocks] = (
-        np.ascontiguousarray(scales).reshape(panels, -1).view(np.uint8)
-    )
+    out, at = np.zeros((panels, panel_bytes(dtype, n_blocks * BLOCK)), np.uint8), 0
+
+    def add(piece: np.ndarray) -> None:
+        nonlocal at
+        piece = np.ascontiguousarray(piece).reshape(panels, -1).view(np.uint8)
+        out[:, at : at + piece.shape[1]] = piece
+        at += piece.shape[1]
+
+    def side_by_side(held: np.ndarray) -> np.ndarray:
+        return held.reshape(panels, LANES, -1).transpose(0, 2, 1)  # [P][B][16]
+
+    add(_fold(groups, kind.bits))
+    if kind.shared:
+        integers, shared = _of_shared(scale)
+        integers = np.pad(integers, ((0, 0), (0, n_blocks % 2)))
+        add(side_by_side(integers.astype(np.int8)))
+        add(side_by_side(shared.astype(np.float16)))
+    else:
+        add(side_by_side(scale.astype(np.float16)))
     return out.tobytes()
+
+
+def _planes(bits: int) -> Sequence[int]:
+    """The widths of the parts that codes are cut into, the lowest bits first: each divides 8."""
+    return [width for width in (8, 4, 2, 1) if bits & width]
+
+
+def _fold(codes: np.ndarray, bits: int) -> np.ndarray:
+    """The codes [..][8][16][4] of blocks as their bytes [..][8 bits][16][4] (docs/format.md)."""
+    pieces = []
+    for width in _planes(bits):
+        part = codes & np.uint8((1 << width) - 1)
+        part = part.reshape(*part.shape[:-3], width, 8 // width, LANES, 4)
+        shifts = np.arange(0, 8, width, dtype=np.uint8)[:, None, None]
+        pieces.append(np.bitwise_or.reduce(part << shifts, -3))
+        codes = codes >> width if width < 8 else codes
+    return np.concatenate(pieces, -3)
+
+
+def _unfold(data: np.ndarray, bits: int) -> np.ndarray:
+    """The inverse of _fold, of bytes [..][block_bytes]."""
+    rows, codes, at = data.reshape(*data.shape[:-1], bits, 1, LANES, 4), np.uint8(0), 0
+    for width in _planes(bits):
+        shifts = np.arange(0, 8, width, dtype=np.uint8)[:, None, None]
+        part = rows[..., at : at + width, :, :, :] >> shifts & np.uint8((1 << width) - 1)
+        codes = codes | part.reshape(*data.shape[:-1], 8, LANES, 4) << at
+        at += width
+    return codes

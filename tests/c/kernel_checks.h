@@ -92,7 +92,7 @@ static inline void random_panel(uint8_t *panel, Dtype dtype, int n_in, Kind kind
     }
 }
 
-// ---- kept types ----
+// ---- types of weights alone ----
 
 static inline bool is_kept(Dtype dtype) { return BLOCK_FORMS[dtype].kept; }
 
@@ -100,15 +100,21 @@ static inline bool is_kept(Dtype dtype) { return BLOCK_FORMS[dtype].kept; }
 static inline int code_at(const uint8_t *block, int bits, int r, int j) {
     int byte = r * 4 + j % 4, group = j / 4, code;
     if (bits == 8) return block[group * 64 + byte];
+    if (bits < 4) {
+        code = block[j / 16 * 64 + byte] >> j % 16 / 4 * 2 & 3;
+        return bits == 3 ? code + 4 * (block[128 + byte] >> group & 1) : code;
+    }
     code = j % 8 < 4 ? block[j / 8 * 64 + byte] & 15 : block[j / 8 * 64 + byte] >> 4;
     if (bits == 5) code += 16 * (block[256 + byte] >> group & 1);
     if (bits == 6) code += 16 * (block[256 + j / 16 * 64 + byte] >> j % 16 / 4 * 2 & 3);
     return code;
 }
 
-// The number of row r and column k of a panel of a kept type.
-static inline double kept_weight(const uint8_t *panel, Dtype dtype, int n_blocks, int r, int k) {
+// The number of row r and column k of a panel of such a type.
+static inline double weight_alone(const uint8_t *panel, Dtype dtype, int n_blocks, int r, int k) {
     static const int8_t mxfp4[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    static const int8_t two_bits[] = {-30, -10, 5, 22};
+    static const int8_t three_bits[] = {-29, -17, -10, -4, 2, 8, 15, 24};
     static const int8_t iq4[] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                  1,    13,   25,  38,  53,  69,  89,  113};
     const int b = k / BLOCK, j = k % BLOCK, bits = dtypes[dtype].bits, two = (n_blocks + 1) / 2 * 2;
@@ -129,6 +135,15 @@ static inline double kept_weight(const uint8_t *panel, Dtype dtype, int n_blocks
         f16 = (const uint16_t *)(scales + 32 * two);
         return (code - 32) * (double)f16_to_f32(f16[b / 8 * 16 + r]) *
                (int8_t)scales[b * 32 + j / 16 * 16 + r];
+    case HEADS_Q2:
+    case HEADS_Q3:
+    case HEADS_Q5:
+    case HEADS_Q6: {
+        f16 = (const uint16_t *)(scales + 16 * two) + b / 8 * 16;
+        int number = bits == 2 ? two_bits[code] : bits == 3 ? three_bits[code]
+                                                            : code - (1 << (bits - 1));
+        return number * (double)f16_to_f32(f16[r]) * (int8_t)scales[b * 16 + r] / 128;
+    }
     default: {  // Q4_K, Q5_K, IQ4_XS
         f16 = (const uint16_t *)(scales + 32 * two) + b / 8 * 32;
         int number = dtype == HEADS_IQ4_XS ? iq4[code] : code;

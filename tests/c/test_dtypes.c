@@ -75,7 +75,7 @@ static void test_row_is_read(Dtype dtype) {
         dtypes[dtype].unpack(k, dtype, out, panel, (size_t)lane, COLUMNS);
         for (int i = 0; i < COLUMNS; i++)
             wrong += out[i] !=
-                     (float)kept_weight(panel, dtype, (int)blocks_of(COLUMNS), lane, i);
+                     (float)weight_alone(panel, dtype, (int)blocks_of(COLUMNS), lane, i);
     }
     report("dtypes: row read", dtypes[dtype].name, wrong == 0, "%d numbers differ", wrong);
     free(panel);
@@ -83,7 +83,7 @@ static void test_row_is_read(Dtype dtype) {
 
 int main(void) {
     float *x = random_floats((size_t)LANES * N, PLAIN);
-    report("dtypes", "unknown", dtype_of_name("q5") == N_DTYPES && dtype_of_code(99) == N_DTYPES,
+    report("dtypes", "unknown", dtype_of_name("q7") == N_DTYPES && dtype_of_code(99) == N_DTYPES,
            "a type that there is not was found");
     for (int d = 0; d < N_DTYPES; d++) {
         test_names((Dtype)d);

@@ -146,7 +146,7 @@ static double weight(const uint8_t *panel, Dtype dtype, int n_blocks, int r, int
     case Q4:
         return Q4_CODES[code_at(panel + b * 256, 4, r, j)] *
                (double)f16_to_f32(halves[n_blocks * 128 + b * 16 + r]);
-    default: return kept_weight(panel, dtype, n_blocks, r, k);
+    default: return weight_alone(panel, dtype, n_blocks, r, k);
     }
 }
 

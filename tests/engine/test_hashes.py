@@ -22,7 +22,7 @@ from conftest import ALL, in_part
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ROOT / "tests" / "hashes"
 HASHES = ROOT / "tests" / "hashes.json"
-WEIGHTS = ["f32", "bf16", "q8", "q4", "kept"]
+WEIGHTS = ["f32", "bf16", "q8", "q4", "kept", "turned"]
 CACHES = list(itertools.product(["f32", "f16", "q8", "q4"], repeat=2))
 PROMPT = " ".join(
     str((i * 37 + 11) % 100) for i in range(290)
@@ -162,6 +162,7 @@ def write_models() -> None:
             out[:, codes : codes + after] = random_bytes(n * after).reshape(n, -1) & 63
         f16 = out[:, codes + after if kind.shared else codes :].view(np.float16)
         size = 0.02 / 2 ** (kind.bits - 4) / (32 if kind.shared else 1)
+        size = 0.02 if kind.rounded else size  # numbers of all widths are as large
         f16[:] = np.abs(numbers(*f16.shape, scale=size))
         return out.tobytes()
 
@@ -211,14 +212,16 @@ def write_models() -> None:
     for name in ("attn_q_norm", "attn_k_norm"):
         tensors[f"layers.2.{name}"] = 1 + numbers(head_dim, scale=0.5)
     MODELS.mkdir(exist_ok=True)
-    kept = itertools.cycle(
-        name for name, kind in DTYPES.items() if kind.scales and not kind.rounded
-    )
+    blocks = {
+        "kept": [name for name, kind in DTYPES.items() if kind.scales and not kind.rounded],
+        "turned": [name for name, kind in DTYPES.items() if kind.shared and kind.rounded],
+    }
+    several = {name: itertools.cycle(types) for name, types in blocks.items()}
     for dtype in WEIGHTS:
         entries = []
         for n, a in tensors.items():
-            of = "f32" if a.ndim == 1 else next(kept) if dtype == "kept" else dtype
-            made = panels(of, *a.shape) if of != "f32" and dtype == "kept" else None
+            of = "f32" if a.ndim == 1 else next(several[dtype]) if dtype in several else dtype
+            made = panels(of, *a.shape) if of != "f32" and dtype in several else None
             tensor = Tensor(
                 n,
                 a.shape,

@@ -39,7 +39,7 @@ def in_memory(array: np.ndarray, name: str = "w") -> Tensor:
 
 
 def element(data: bytes, dtype: str, n_in: int, row: int, k: int) -> float:
-    """The number at (row, k), found by the offsets that docs/format.md gives; of q8 and q4 it is a
+    """The number at (row, k), found by the offsets that docs/format.md gives; of blocks it is a
     turned weight."""
     panel, r, blocks = row // 16, row % 16, -(-n_in // 32)
     b, g, j = k // 32, k % 32 // 4, k % 4
@@ -48,15 +48,33 @@ def element(data: bytes, dtype: str, n_in: int, row: int, k: int) -> float:
     if dtype == "bf16":
         at = 32 * 32 * blocks * panel + 2 * (32 * (k // 2) + 2 * r + k % 2)
         return struct.unpack("<f", b"\0\0" + data[at : at + 2])[0]
-    body = (512 if dtype == "q8" else 256) * blocks
-    start = (body + 64 * -(-blocks // 2)) * panel
-    scale = struct.unpack_from("<e", data, start + body + 2 * (16 * b + r))[0]
-    if dtype == "q8":
-        return (data[start + 512 * b + 64 * g + 4 * r + j] - 128) * scale
-    byte = data[start + 256 * b + 64 * (g // 2) + 4 * r + j]
-    return [-127, -95, -74, -58, -44, -31, -20, -8, 4, 16, 29, 42, 56, 72, 91, 114][
-        byte >> 4 if g % 2 else byte & 15
-    ] * scale
+    bits, even = int(dtype[1:]), blocks + blocks % 2
+    body, scales = 64 * bits * blocks, 16 * even + 32 * -(-blocks // 8)
+    if dtype in ("q8", "q4"):
+        start = (body + 32 * even) * panel
+        scale = struct.unpack_from("<e", data, start + body + 2 * (16 * b + r))[0]
+    else:
+        start = (body + -(-scales // 64) * 64) * panel
+        (integer,) = struct.unpack_from("<b", data, start + body + 16 * b + r)
+        shared = start + body + 16 * even + 2 * (16 * (b // 8) + r)
+        scale = integer * struct.unpack_from("<e", data, shared)[0] / 128
+    code = plane = 0
+    for width in PLANES[bits]:  # lower bits first
+        byte = data[start + 64 * (bits * b + plane + g * width // 8) + 4 * r + j]
+        code |= (byte >> g * width % 8) % 2**width << plane
+        plane += width
+    return NUMBERS[dtype][code] * scale
+
+
+PLANES = {2: [2], 3: [2, 1], 4: [4], 5: [4, 1], 6: [4, 2], 8: [8]}
+NUMBERS = {
+    "q8": range(-128, 128),
+    "q6": range(-32, 32),
+    "q5": range(-16, 16),
+    "q4": [-127, -95, -74, -58, -44, -31, -20, -8, 4, 16, 29, 42, 56, 72, 91, 114],
+    "q3": [-29, -17, -10, -4, 2, 8, 15, 24],
+    "q2": [-30, -10, 5, 22],
+}
 
 
 def hostile_rows() -> Iterator[np.ndarray]:
@@ -133,7 +151,7 @@ def test_packed_weights_lie_where_the_format_says(dtype, size):
         len(data) == -(-size[0] // 16) * panels.panel_bytes(dtype, size[1]) and len(data) % 64 == 0
     )
     unpacked = panels.unpack(data, dtype, *size)
-    turned = dtype in ("q8", "q4")
+    turned = dtype in NUMBERS
     columns = -(-size[1] // 32) * 32 if turned else size[1]
     read = np.array(
         [[element(data, dtype, size[1], i, k) for k in range(columns)] for i in range(size[0])]
@@ -149,7 +167,16 @@ def test_packed_weights_lie_where_the_format_says(dtype, size):
     )
     assert (
         np.sqrt(error / (weights**2).sum())
-        <= {"f32": 0, "bf16": 0.002, "q8": 0.006, "q4": 0.09}[dtype]
+        <= {
+            "f32": 0,
+            "bf16": 0.002,
+            "q8": 0.006,
+            "q6": 0.025,
+            "q5": 0.05,
+            "q4": 0.09,
+            "q3": 0.18,
+            "q2": 0.36,
+        }[dtype]
     )
 
 
@@ -169,7 +196,18 @@ def test_padding_weighs_nothing():
     assert (bf16[:, 17:] == 0).all() and (bf16[1, :, 1:] == 0).all()
 
 
-@pytest.mark.parametrize("dtype, bound", [("bf16", 0.0017), ("q8", 0.0050), ("q4", 0.0735)])
+@pytest.mark.parametrize(
+    "dtype, bound",
+    [
+        ("bf16", 0.0017),
+        ("q8", 0.0050),
+        ("q4", 0.0735),
+        ("q6", 0.0203),
+        ("q5", 0.0408),
+        ("q3", 0.1535),
+        ("q2", 0.319),
+    ],
+)
 def test_rounding_error_of_normal_weights(dtype, bound):
     """q8 by the largest weight alone gives 0.0054, q4 with one candidate scale 0.077."""
     weights = np.random.default_rng(2).standard_normal((64, 1024)).astype(np.float32)

@@ -9,10 +9,16 @@ from conftest import ROOT
 from exporter.quantize import kept, panels
 
 ROW = re.compile(r'\[(\w+)\] = \{"(\w+)", (\d+), (\d+), (\w+), ')
-KEPT = re.compile(r'KEPT\((\w+), "(\w+)", (\d+), (\d+)\)')
+ALONE = re.compile(r'(?:KEPT|TURNED)\((\w+), "(\w+)", (\d+), (\d+)\)')
 FORM = re.compile(r"\[HEADS_(\w+)\] = \{(\d), (\w+), (true|false), (\w+), (-?\d+)\}")
 # Bytes that a block of 16 rows has beside its codes, and those that 256 columns share.
-SCALES = {"SCALE": (32, 0), "SCALE_MIN": (64, 0), "SCALE_K": (32, 64), "SCALE_K16": (32, 32)}
+SCALES = {
+    "SCALE": (32, 0),
+    "SCALE_MIN": (64, 0),
+    "SCALE_K": (32, 64),
+    "SCALE_K16": (32, 32),
+    "SCALE_8": (16, 32),
+}
 
 
 def test_both_tables_have_the_same_rows():
@@ -21,7 +27,7 @@ def test_both_tables_have_the_same_rows():
     forms = {
         name.lower(): (int(bits), SCALES[scales]) for name, bits, scales, *_ in FORM.findall(header)
     }
-    rows = [*ROW.findall(source), *((t, n, c, b, "BLOCK") for t, n, c, b in KEPT.findall(source))]
+    rows = [*ROW.findall(source), *((t, n, c, b, "BLOCK") for t, n, c, b in ALONE.findall(source))]
     engine = {
         name: (
             int(code),
@@ -31,7 +37,7 @@ def test_both_tables_have_the_same_rows():
         )
         for _, name, code, bits, block in rows
     }
-    assert len(engine) == 16
+    assert len(engine) == 20
     assert all(bits == engine[name][1] for name, (bits, _) in forms.items())
     exporter = {
         name: (kind.code, kind.bits, kind.block, kind.scales, kind.shared)

@@ -294,7 +294,7 @@ def test_random_refusals(tmp_path, capsys):
         (["a", "--random", "llama-1b", "--revision", "x"], "--revision: random weights have none"),
         (["a", "b", "--shape-only", "--tokenizer", "t"], "--tokenizer: a shape has none"),
         (["a", "b", "--seed", "1"], "--seed belongs to --random"),
-        (["a", "b", "--dtype", "q5"], "argument --dtype: invalid choice: 'q5'"),
+        (["a", "b", "--dtype", "q7"], "argument --dtype: invalid choice: 'q7'"),
         (["a", "b", "--kv-heads", "x"], "argument --kv-heads: invalid int value: 'x'"),
         (["a", "b", "--fast"], "unrecognized arguments: --fast; see "),
         (["a", "b", "--type", "q4"], "unrecognized arguments: --type q4; did you mean --dtype?"),
