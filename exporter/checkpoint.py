@@ -13,7 +13,7 @@ import zlib
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import BinaryIO, Callable, Collection, Iterator, Mapping, Sequence
+from typing import BinaryIO, Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -81,10 +81,12 @@ def dtype_of(name: str, tensor: Tensor, dtype: str) -> str:
     return "q8" if dtype == "q4" and name in ("embed", "source_embed", "output") else dtype
 
 
-def entries(tensors: Mapping[str, Tensor], dtype: str, eight: Collection[str] = ()) -> list[Entry]:
-    """The tensors of a file whose matrices are of that dtype, but those in `eight` in q8."""
+def entries(
+    tensors: Mapping[str, Tensor], dtype: str, types: Mapping[str, str] = {}
+) -> list[Entry]:
+    """The tensors of a file whose matrices are of that dtype, but for those that have `types`."""
     return [
-        Entry(name, "q8" if name in eight else dtype_of(name, tensor, dtype), tensor)
+        Entry(name, types.get(name) or dtype_of(name, tensor, dtype), tensor)
         for name, tensor in tensors.items()
     ]
 
@@ -92,15 +94,15 @@ def entries(tensors: Mapping[str, Tensor], dtype: str, eight: Collection[str] = 
 @dataclass
 class Stats:
     """What was written: the file's bytes, the tensors' bytes and weights, per dtype the sums of
-    squares of the weights and of their rounding errors, and which matrices of a four-bit file have
-    eight, for people."""
+    squares of the weights and of their rounding errors, and the types of matrices where these were
+    chosen, for people."""
 
     file_bytes: int = 0
     data_bytes: int = 0
     n_weights: int = 0
     squares: dict[str, float] = field(default_factory=dict)
     errors: dict[str, float] = field(default_factory=dict)
-    eight: str = ""
+    types: str = ""
 
     def count(self, dtype: str, data: bytes, n_weights: int, square: float, error: float) -> bytes:
         """Adds what was packed. Returns the data."""

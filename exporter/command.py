@@ -17,7 +17,7 @@ from .checkpoint import KEEP, Stats, entries, output_file
 from .convert import convert, convert_apart, open_model, refuse_overwriting
 from .knobs import values_of
 from .model import Model
-from .quantize.budget import BITS, rounding_of
+from .quantize.budget import BITS, MIXED, rounding_of
 from .quantize.panels import WEIGHTS
 from .random_weights import SHAPES, open_random
 from .streams import Output, open_streams
@@ -67,14 +67,14 @@ def report(model: Model, args: argparse.Namespace, stats: Stats) -> None:
     print(f"{args.out}: {stats.file_bytes:,} bytes, {what}")
     if args.dtype == KEEP:
         print(f"kept as {', '.join(sorted(stats.squares))}")
-    elif args.dtype != "f32":
+    elif args.dtype not in ("f32", MIXED):
         error = 100 * stats.relative_error("q4" if args.dtype in BITS else args.dtype)
         print(
             f"relative quantization error: {error:.3f} % (RMS of the rounding over RMS of the "
             "weights)"
         )
-    if args.dtype in BITS:
-        print(f"in eight bits: {stats.eight}")
+    if stats.types:
+        print(stats.types)
 
 
 def say(sentence: str) -> None:
@@ -110,6 +110,8 @@ def run(args: argparse.Namespace) -> None:
         )
     )
     refuse_overwriting(args.out, model.files)
+    if args.bits is not None and args.dtype is None:
+        args.dtype = MIXED
     args.dtype = args.dtype or ("q8" if args.calibrate is not None else model.dtype)
     if args.kv_heads is not None:
         pool(model, args.kv_heads)
@@ -155,8 +157,9 @@ def parse(argv: list[str], prog: str) -> argparse.Namespace:
         "--bits",
         type=float,
         metavar="B",
-        help="of q4: what the layers' matrices may have a weight, from 4.5 to 8.5; those that four "
-        f"bits cost most get eight ({BITS['q4']:g}; {BITS['q4m']:g} for q4m)",
+        help="without --dtype: what all matrices may have a weight, from 2.6 to 8.5, each in the "
+        "type of q2 to q8 that buys most for its bytes; of q4: what the layers' may have, from 4.5, "
+        f"where those that it costs most get eight ({BITS['q4']:g}; {BITS['q4m']:g} for q4m)",
     )
     parser.add_argument(
         "--calibrate",
@@ -256,8 +259,8 @@ def parse(argv: list[str], prog: str) -> argparse.Namespace:
         parser.error("--revision: random weights have none")
     if args.shape_only and args.tokenizer:
         parser.error("--tokenizer: a shape has none")
-    if args.bits is not None and args.dtype not in BITS:
-        parser.error("--bits belongs to --dtype q4")
+    if args.bits is not None and args.dtype not in (*BITS, None):
+        parser.error("--bits belongs to --dtype q4, or goes without --dtype")
     if args.calibrate is not None and args.dtype not in (*BITS, "q8", None):
         parser.error("--calibrate belongs to --dtype q4 and q8")
     if args.dtype == KEEP and (args.random or args.shape_only):

@@ -25,6 +25,8 @@ from .checkpoint import (
 from .families.registry import ENCODERS
 from .model import Model
 from .quantize.budget import (
+    MIXED,
+    WIDTHS,
     Rounding,
     described,
     eight_bits,
@@ -32,6 +34,7 @@ from .quantize.budget import (
     rounded_matrices,
     rounding_of,
     sizes_of,
+    widths,
 )
 from .sources.generation import languages
 from .sources.gguf import open_gguf
@@ -276,7 +279,10 @@ def convert(
 
     if not rounding:
         return write(out, meta, entries(model.tensors, dtype))
-    sizes = sizes_of(without_guesses(meta, model.tensors)[1], "q4")
+    sizes = sizes_of(without_guesses(meta, model.tensors)[1], rounding.dtype)
+    if rounding.dtype == MIXED:
+        chosen = widths(sizes, prior(sizes), rounding.bits)
+        return _write_mixed(model.tensors, out, meta, chosen, write)
     chosen = eight_bits(sizes, prior(sizes), rounding.bits)
     return _write_four(model.tensors, out, meta, chosen, write)
 
@@ -301,8 +307,24 @@ def _write_four(tensors, out: str, meta, chosen, write, left: str = "") -> Stats
     meta["info.eight_bits"] = (described(eight) or "none") + left
     of_text = without_guesses(meta, tensors)[1]
     eight += [name for name in rounded if name not in of_text]
-    stats = write(out, meta, entries(tensors, "q4", eight))
-    stats.eight = meta["info.eight_bits"]
+    stats = write(out, meta, entries(tensors, "q4", dict.fromkeys(eight, "q8")))
+    stats.types = f"in eight bits: {meta['info.eight_bits']}"
+    return stats
+
+
+def _write_mixed(tensors, out: str, meta, chosen, write, left: str = "") -> Stats:
+    """A file whose matrices have the types that were chosen. left: what that costs."""
+    of_text = rounded_matrices(without_guesses(meta, tensors)[1], MIXED)
+    types = {name: chosen[first] for name, first in of_text.items()}
+    parts = [
+        f"{width}: {described(names)}"
+        for width in WIDTHS
+        if (names := [name for name, dtype in types.items() if dtype == width])
+    ]
+    meta["info.types"] = "; ".join(parts) + left
+    types |= {n: "q8" for n in rounded_matrices(tensors, MIXED) if n not in types}
+    stats = write(out, meta, entries(tensors, MIXED, types))
+    stats.types = meta["info.types"]
     return stats
 
 
@@ -321,6 +343,7 @@ def _calibrated(model: Model, out: str, meta, rounding: Rounding, progress: Prog
         text=rounding.text is not None,
         heads=model.knobs.n_kv_heads,
         dtype=rounding.dtype,
+        bits=rounding.bits if rounding.dtype == MIXED else None,
     )
     folder = Folder(out, key)
     of_text = without_guesses(meta, model.tensors)
@@ -345,7 +368,13 @@ def _write_calibrated(model: Model, out: str, meta, rounding: Rounding, found, w
     with found:
         if rounding.dtype == "q8":
             return write(out, meta, entries(found.with_codes(model.tensors), "q8"))
-        sizes = sizes_of(without_guesses(meta, model.tensors)[1], "q4")
+        sizes = sizes_of(without_guesses(meta, model.tensors)[1], rounding.dtype)
+        if rounding.dtype == MIXED:
+            chosen = widths(sizes, found.costs, rounding.bits)
+            nats = found.divergence([n for n, dtype in chosen.items() if dtype == "q8"])
+            left = "" if nats is None else f"; {nats:.4f} nats a token from q8"
+            tensors = found.with_codes(model.tensors)
+            return _write_mixed(tensors, out, meta, chosen, write, left)
         chosen = eight_bits(sizes, found.costs, rounding.bits)
         nats = found.divergence(chosen)
         left = "" if nats is None else f"; {nats:.4f} nats a token from q8"

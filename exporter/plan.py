@@ -17,7 +17,7 @@ from functools import lru_cache
 from .checkpoint import Entry, entries, replacing
 from .convert import refuse_overwriting
 from .families.registry import canonical
-from .quantize.panels import WEIGHTS, panel_bytes, value_bytes
+from .quantize.panels import panel_bytes, value_bytes
 from .tensor import ExportError
 
 ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
@@ -112,7 +112,7 @@ def count(config: dict) -> int:
     return sum(math.prod(tensor.shape) for tensor in tensors.values())
 
 
-CACHES = ("f16", "q8", "q4")  # types that the table has
+WEIGHTS, CACHES = ("f32", "bf16", "q8", "q4"), ("f16", "q8", "q4")  # that the table has
 
 
 def token_bytes(config: dict) -> dict[str, int]:

@@ -13,7 +13,7 @@ from .. import bars
 from ..checkpoint import entries, write_checkpoint
 from ..tensor import ExportError, Tensor
 from .beginnings import BEGINNINGS
-from .budget import Rounding, prior, rounded_matrices, sizes_of
+from .budget import MIXED, Rounding, prior, same_matrices, sizes_of, widths
 from .codes import feed, n_passes, with_codes
 from .engine import Engine, Text
 from .steps import Folder
@@ -43,18 +43,18 @@ LOOP = 6  # one of so many texts is also repeated in part, where it becomes a ve
 
 
 class Calibration:
-    """What calibrate() found: codes in `dtype`, and `costs` of the matrices alone in four bits, in
-    nats a token where they were measured. `with` closes it."""
+    """What calibrate() found: codes in the `types` of matrices, and `costs` of the matrices alone in
+    four bits, in nats a token where they were measured. `with` closes it."""
 
     def __init__(
         self,
         folder: Folder,
-        dtype: str,
-        multiplied: list[str],
+        types: dict[str, str],
         costs: dict[str, float],
         trials: Trials | None = None,
+        stages: dict[str, str] = {},
     ):
-        self.folder, self.dtype, self.multiplied = folder, dtype, multiplied
+        self.folder, self.types, self.stages = folder, types, stages
         self.costs, self.trials = costs, trials
 
     def __enter__(self) -> "Calibration":
@@ -66,19 +66,19 @@ class Calibration:
 
     def divergence(self, eight: Collection[str]) -> float | None:
         """The cost of all matrices but these together; None: the model has no logits."""
-        four = [name for name in self.multiplied if name not in eight]
-        return self.trials.divergence(four) if self.trials else None
+        coded = [name for name in self.types if name not in eight]
+        return self.trials.divergence(coded, 1, self.stages) if self.trials else None
 
     def with_codes(
         self, tensors: Mapping[str, Tensor], others: Collection[str] = ()
     ) -> dict[str, Tensor]:
         """The tensors of the file; all but the others have their calibrated codes."""
         made = {
-            name: with_codes(self.folder, tensors[name], name, self.dtype)
-            for name in self.multiplied
+            name: with_codes(self.folder, tensors[name], name, dtype, self.stages.get(name, ""))
+            for name, dtype in self.types.items()
             if name not in others
         }
-        first = rounded_matrices(tensors, self.dtype)
+        first = same_matrices(tensors)
         return {name: made.get(first.get(name), tensor) for name, tensor in tensors.items()}
 
 
@@ -108,7 +108,7 @@ def _amounts(metadata: Mapping[str, object]) -> Amounts:
 
 
 def _has_trials(metadata: Mapping[str, object], rounding: Rounding) -> bool:
-    return rounding.dtype == "q4" and metadata.get("model.head") != 0
+    return rounding.dtype in ("q4", MIXED) and metadata.get("model.head") != 0
 
 
 def calibrate(
@@ -124,26 +124,31 @@ def calibrate(
     texts = _texts(folder, metadata, rounding.text, amounts, progress)
     used = len(texts) - _n_held(texts, amounts)
     sizes = sizes_of(tensors, rounding.dtype)
-    multiplied = feed(
-        folder,
-        metadata,
-        {n: tensors[n] for n in sizes},
-        rounding.dtype,
-        texts[:used],
-        amounts.pass_texts,
-        progress,
-    )
+    first = "q4" if rounding.dtype == MIXED else rounding.dtype
+
+    def fed(types: dict[str, str], stage: str) -> dict[str, str]:
+        """Those that got codes."""
+        matrices = {name: tensors[name] for name in types}
+        given = texts[:used], amounts.pass_texts, progress, stage
+        return {n: types[n] for n in feed(folder, metadata, matrices, types, *given)}
+
+    types = fed(dict.fromkeys(sizes, first), "")
     if not _has_trials(metadata, rounding):
-        return Calibration(folder, rounding.dtype, multiplied, prior(sizes))
+        return Calibration(folder, types, prior(sizes))
     held = [Text(t.ids[: amounts.measured], t.source) for t in texts[used:]]
     trials = Trials(folder, metadata, held)
     try:
-        costs = costs_of(folder, trials, multiplied, progress)
+        costs = costs_of(folder, trials, list(types), progress)
+        costs = {n: costs.get(n, 0.0) for n in sizes}
+        stages = {}
+        if rounding.dtype == MIXED:
+            chosen = widths(sizes, costs, rounding.bits)
+            types |= fed({n: t for n, t in chosen.items() if n in types and t != "q4"}, "-mixed")
+            stages = {n: "-mixed" for n, t in types.items() if t != "q4"}
     except BaseException:
         trials.close()
         raise
-    costs = {n: costs.get(n, 0.0) for n in sizes}
-    return Calibration(folder, rounding.dtype, multiplied, costs, trials)
+    return Calibration(folder, types, costs, trials, stages)
 
 
 def _write_model(folder: Folder, metadata, tensors, progress: Progress) -> None:

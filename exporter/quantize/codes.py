@@ -38,16 +38,17 @@ def feed(
     folder: Folder,
     metadata: Mapping[str, object],
     matrices: Mapping[str, Tensor],
-    dtype: str,
+    types: Mapping[str, str],
     texts: Sequence[Text],
     pass_texts: int,
     progress: Progress,
+    stage: str = "",
 ) -> list[str]:
-    """Leaves the codes of these matrices in q4 or q8 in the folder, a file a layer. Returns those
-    that have any: something is multiplied by them. Texts run pass_texts at a time. Errors:
-    ExportError, OSError."""
+    """Leaves the codes of these matrices in their types in the folder, a file a layer and stage.
+    Returns those that have any: something is multiplied by them. Texts run pass_texts at a time.
+    Errors: ExportError, OSError."""
     layers = _by_layer(matrices)
-    left = [layer for layer in layers if not folder.has(f"{layer}.npz")]
+    left = [layer for layer in layers if not folder.has(f"{layer}{stage}.npz")]
     seconds = {name: feedback_seconds(*tensor.shape) for name, tensor in matrices.items()}
     fed = sum(seconds[name] for layer in layers if layer not in left for name in layers[layer])
     read, whole = len(layers) - len(left), sum(seconds.values())
@@ -61,10 +62,11 @@ def feed(
             progress.reach("inputs", (read + share * len(batch)) / len(layers))
         read += len(batch)
 
-        groups = {layer: _groups(layers[layer], moments) for layer in batch}
+        groups = {layer: _groups(layers[layer], types, moments) for layer in batch}
 
         def made_of(names: list[str]) -> dict[str, np.ndarray]:
-            return _fed({name: matrices[name] for name in names}, dtype, metadata, moments)
+            of = {name: matrices[name] for name in names}
+            return _fed(of, types[names[0]], metadata, moments)
 
         # After Ctrl-C no more are begun, as closing() sees to.
         with (
@@ -77,8 +79,8 @@ def feed(
                     made.update(next(each))
                     fed += sum(seconds[name] for name in group)
                     progress.reach("codes", fed / whole)
-                folder.save(f"{layer}.npz", made)
-    return [name for layer in layers for name in _names_in(folder, layer)]
+                folder.save(f"{layer}{stage}.npz", made)
+    return [name for layer in layers for name in _names_in(folder, layer + stage)]
 
 
 def n_passes(matrices: Mapping[str, Tensor], metadata: Mapping[str, object]) -> int:
@@ -172,11 +174,12 @@ def _stack_of(name: str, metadata) -> int:
     return int(np.max(metadata[key])) if key else 1
 
 
-def _groups(names: Iterable[str], moments: Moments) -> list[list[str]]:
-    """The names of a layer's matrices; those that multiply the same inputs stand together."""
+def _groups(names: Iterable[str], types: Mapping[str, str], moments: Moments) -> list[list[str]]:
+    """The names of a layer's matrices; those that multiply the same inputs stand together, by type."""
     groups: dict[tuple, list[str]] = {}
     for name in names:
-        groups.setdefault(tuple(key for key in moments if name in key[0]), []).append(name)
+        inputs = tuple(key for key in moments if name in key[0])
+        groups.setdefault((types[name], inputs), []).append(name)
     return list(groups.values())
 
 
@@ -222,31 +225,31 @@ def _fed_rows(
     for begin in range(0, len(rows), SLAB):
         part = rows[begin : begin + SLAB]
         blocks = with_feedback(part, moments, dtype)
-        values, scale = blocks.values.astype(np.int8), blocks.scale.astype(np.float16)
+        values, scale = blocks.values.astype(np.int8), blocks.scale.astype(np.float32)
         slabs.append((values, scale, row_errors(part, blocks)))
     ends = np.cumsum([len(matrix) for matrix in matrices])[:-1]
     return zip(*(np.split(np.concatenate(x), ends) for x in zip(*slabs)))
 
 
 @functools.lru_cache(maxsize=1)
-def _stored(folder: Folder, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    with np.load(folder.file(f"{_layer_of(name)}.npz")) as file:
+def _stored(folder: Folder, name: str, stage: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    with np.load(folder.file(f"{_layer_of(name)}{stage}.npz")) as file:
         return file[f"{name}:values"], file[f"{name}:scale"], file[f"{name}:error"]
 
 
-def codes_of(folder: Folder, name: str, a: int, b: int) -> tuple[Blocks, float]:
+def codes_of(folder: Folder, name: str, a: int, b: int, stage: str = "") -> tuple[Blocks, float]:
     """Rows a..b-1, and their squared error."""
-    values, scale, error = _stored(folder, name)
+    values, scale, error = _stored(folder, name, stage)
     blocks = Blocks(values[a:b].astype(np.float32), scale[a:b].astype(np.float32))
     return blocks, float(error[a:b].sum())
 
 
-def with_codes(folder: Folder, tensor: Tensor, name: str, codes: str) -> Tensor:
+def with_codes(folder: Folder, tensor: Tensor, name: str, codes: str, stage: str = "") -> Tensor:
     """The tensor with its calibrated codes in that dtype."""
 
     def packed(dtype: str, a: int, b: int) -> tuple[bytes, float]:
         assert dtype == codes, dtype
-        blocks, error = codes_of(folder, name, a, b)
+        blocks, error = codes_of(folder, name, a, b, stage)
         return pack_blocks(blocks, dtype), error
 
     return replace(tensor, packed=packed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .panels import BLOCK, TURNED_W, Blocks, inverse, quantize_blocks, rounded, hadamard
+from .panels import BLOCK, TURNED_W, Blocks, hadamard, held_scale, inverse, quantize_blocks, rounded
 
 # The matrix that turns a block of 32 inputs: one product, where the engine takes five steps; only
 # the last place may differ.
@@ -31,7 +31,7 @@ def turned_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def with_feedback(weights: np.ndarray, moments: np.ndarray, dtype: str) -> Blocks:
-    """weights [n_out, n_in] as q8 or q4 whose products with such inputs err least. Errors:
+    """weights [n_out, n_in] as a type of blocks whose products with such inputs err least. Errors:
     OverflowError as of quantize.pack."""
     turned = _turned(weights)
     mean = float(np.trace(moments)) / len(moments)
@@ -39,7 +39,7 @@ def with_feedback(weights: np.ndarray, moments: np.ndarray, dtype: str) -> Block
     moments[np.diag_indices(len(moments))] += DAMPING * mean if mean > 0 else 1.0
     values, scale = _feed_back(turned, moments, dtype)
     for _ in range(ROUNDS):
-        scale = _fit_scales(turned, values, scale, moments)
+        scale = held_scale(_fit_scales(turned, values, scale, moments), dtype)
         values = _fit_values(turned, values, scale, moments, dtype)
     return Blocks(values, scale)
 

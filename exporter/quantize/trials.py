@@ -55,10 +55,12 @@ class Trials:
             self.stream = self.engine.stream(self.texts, begin, self.stream)
         return self.stream
 
-    def divergence(self, names: Collection[str], times: float = 1) -> float:
-        """How far the next token's distribution is from q8's if these matrices have four
-        bits, and what that changes in them is `times` as large: the mean Kullback-Leibler
-        divergence, in nats."""
+    def divergence(
+        self, names: Collection[str], times: float = 1, stages: Mapping[str, str] = {}
+    ) -> float:
+        """How far the next token's distribution is from q8's if these matrices have their codes,
+        of the first stage or another, and what that changes in them is `times` as large: the mean
+        Kullback-Leibler divergence, in nats."""
         begin, undo = self._stream_to(names), []
         try:
             for name in names:
@@ -66,7 +68,7 @@ class Trials:
                 place = slice(offset, offset + n_bytes)
                 eight = self.data[place].copy()
                 undo.append((place, eight))
-                blocks, _ = codes_of(self.folder, name, 0, rows)
+                blocks, _ = codes_of(self.folder, name, 0, rows, stages.get(name, ""))
                 if times != 1:
                     blocks = _amplified(unpack_blocks(eight, "q8", rows, cols), blocks, times)
                 self.data[place] = np.frombuffer(pack_blocks(blocks, "q8"), np.uint8)

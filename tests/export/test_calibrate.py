@@ -20,7 +20,7 @@ from alarms import interrupted_after
 from conftest import ROOT, in_part, takes_long
 from exporter.quantize import calibrate, codes, engine, panels, trials
 from exporter.quantize.beginnings import BEGINNINGS
-from exporter.quantize.budget import BITS, described, eight_bits
+from exporter.quantize.budget import BITS, described, eight_bits, expected, widths
 from exporter.checkpoint import Checkpoint
 from exporter.native import native
 from exporter.quantize.engine import Text
@@ -204,8 +204,11 @@ def test_matrices_of_one_input_are_what_each_is_alone(monkeypatch):
     for name, rows in (("attn_q", 48), ("attn_v", 16), ("expert_gate", 64), ("expert_up", 64)):
         array = numbers.standard_normal((rows, 64)).astype(np.float32)
         matrices[f"layers.0.{name}"] = SimpleNamespace(name=name, array=lambda array=array: array)
-    groups = codes._groups([*matrices, "layers.0.ffn_down", "layers.0.ffn_up"], moments)
+    names = [*matrices, "layers.0.ffn_down", "layers.0.ffn_up"]
+    groups = codes._groups(names, dict.fromkeys(names, "q4"), moments)
     assert [len(group) for group in groups] == [2, 2, 1, 1]
+    apart = codes._groups(names, dict.fromkeys(names, "q4") | {names[0]: "q3"}, moments)
+    assert [len(group) for group in apart] == [1, 1, 2, 1, 1]
     monkeypatch.setattr(codes, "SLAB", 20)
     for names in groups[:2]:
         given = "q4", {"layer.experts": 2}, moments
@@ -475,7 +478,7 @@ def test_costs_are_those_of_whole_passes(name, lettered, tmp_path, monkeypatch):
     texts = [Text(ids, some[0] if name == "bart" else ()) for ids in some]
     folder = SimpleNamespace(file=lambda name: str(tmp_path / name))
 
-    def four(_, name, a, b):
+    def four(_, name, a, b, stage):
         _, rows, cols, offset, n = file.tensors[name]
         blocks = panels.unpack_blocks(file.data[offset : offset + n], "q8", rows, cols)
         return panels.quantize_blocks(blocks.weights(), "q4"), 0.0
@@ -515,6 +518,47 @@ def test_the_most_costly_get_eight():
     assert described(names) == "a of layers 0-2, 4; b of layers 3; ple_in"
 
 
+def test_each_gets_the_width_that_buys_most():
+    sizes = {"layers.0.a": 100, "layers.1.a": 100, "layers.0.b": 50, "output": 200}
+    costs = {"layers.0.a": 1.0, "layers.1.a": 3.0, "layers.0.b": 20.0, "output": 1.0}
+    bits = {"q2": 2.3125, "q3": 3.3125, "q4": 4.5, "q5": 5.3125, "q6": 6.3125, "q8": 8.5}
+    found = [widths(sizes, costs, b) for b in (2.6, 3.0, 3.5, 4.0, 5.0, 6.5, 8.5)]
+    assert found[0]["output"] == "q2" < found[0]["layers.0.b"]
+    assert set(found[-1].values()) == {"q8"}
+    nats = [expected(costs, chosen) for chosen in found]
+    assert nats == sorted(nats, reverse=True) and nats[0] > 5 * nats[3]
+    for chosen, most in zip(found, (2.6, 3.0, 3.5, 4.0, 5.0, 6.5, 8.5)):
+        used = sum(bits[t] * sizes[n] for n, t in chosen.items()) / sum(sizes.values())
+        assert most - 1 < used <= most
+        wide = [bits[chosen[n]] for n in sorted(sizes, key=lambda n: costs[n] / sizes[n])]
+        assert wide == sorted(wide)
+    for b in (2.5, 8.6, float("nan")):
+        with pytest.raises(ExportError, match="--bits .*: expected 2.6 .* to 8.5"):
+            widths(sizes, costs, b)
+
+
+@pytest.mark.parametrize("calibrated", [False, pytest.param(True, marks=takes_long)])
+def test_all_widths_in_one_file(calibrated, tmp_path, run, capsys):
+    """Embedding and outputs included, and ./run --info says what was chosen."""
+    distances = []
+    more = ["--calibrate"] if calibrated else []
+    for bits in (3.0, 4.0, 6.0):
+        path = exported(STORIES, tmp_path / "x.bin", "--bits", str(bits), *more)
+        line = capsys.readouterr().out.splitlines()[-1]
+        assert ("nats a token" in line) == calibrated
+        assert line in run(path, "--info").stdout.decode()
+        file = Checkpoint(str(path))
+        found = [t for t in file.tensors.values() if t[1] > 1]
+        assert len({t[0] for t in found}) > 2 and file.tensors["embed"][0] in line
+        held = sum(8 * t[4] for t in found) / sum(t[1] * t[2] for t in found)
+        assert bits - 0.3 < held < bits + 0.3  # rows of 128 columns share scales of 256
+        exact = Checkpoint(str(exported(STORIES, tmp_path / "f32.bin", "--dtype", "f32")))
+        name = "layers.1.ffn_up"
+        distances.append(np.linalg.norm(file.tensor(name) - exact.tensor(name)))
+    assert distances[0] > 1.5 * distances[1] > 3 * distances[2]
+    assert not list(tmp_path.glob("*.calibration"))
+
+
 def layer_bits(path: Path) -> float:
     found = [
         t for n, t in Checkpoint(str(path)).tensors.items() if n.startswith("layers.") and t[1] > 1
@@ -550,9 +594,9 @@ def test_a_trial_is_the_file_that_it_stands_for(tmp_path, monkeypatch):
     said = []
     divergence = trials.Trials.divergence
 
-    def spy(self, names, times=1):
+    def spy(self, names, *more):
         names = list(names)
-        value = divergence(self, names, times)
+        value = divergence(self, names, *more)
         assert divergence(self, []) == pytest.approx(0, abs=1e-5)  # all is as it was
         said.append((len(names), value, self.texts, self.likely))
         return value
@@ -719,7 +763,7 @@ def test_other_families(name, tmp_path, run):
 def test_refusals(tmp_path, capsys, monkeypatch):
     out = str(tmp_path / "x.bin")
     for arguments, sentence in (
-        (["--bits", "5"], "--bits belongs to --dtype q4"),
+        (["--dtype", "q8", "--bits", "5"], "--bits belongs to --dtype q4"),
         (["--calibrate", "--dtype", "bf16"], "--calibrate belongs to --dtype q4 and q8"),
         (["--calibrate", "--dtype", "q4", "--shape-only"], "there are no trained weights"),
     ):
