@@ -175,7 +175,7 @@ def _stack_of(name: str, metadata) -> int:
 
 
 def _groups(names: Iterable[str], types: Mapping[str, str], moments: Moments) -> list[list[str]]:
-    """The names of a layer's matrices; those that multiply the same inputs stand together, by type."""
+    """Names of a layer's matrices; those that multiply the same inputs stand together, by type."""
     groups: dict[tuple, list[str]] = {}
     for name in names:
         inputs = tuple(key for key in moments if name in key[0])
