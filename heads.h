@@ -198,8 +198,8 @@ HEADS_API int heads_workspace_chunk(const heads_workspace *w);
 HEADS_API const char *heads_workspace_isa(const heads_workspace *w);  // static
 // Floats from one row of logits (or hidden states) to the next: vocab_size (or n_embd), rounded up.
 HEADS_API size_t heads_logit_stride(const heads_workspace *w);
-// The adapter of all sequences made or loaded from now on, and of what heads_embed and
-// heads_classify read with threads_of w; NULL: none. Errors: as of heads_sequence_adapter.
+// The adapter of sequences made or loaded from now on, and of what heads_embed, _classify, _patch,
+// _attribute and _dissect run with threads_of w; NULL: none. Errors: as of heads_sequence_adapter.
 HEADS_API int heads_workspace_adapter(heads_workspace *w, heads_adapter *adapter, float scale,
                                       heads_error *err);
 

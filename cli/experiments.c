@@ -247,7 +247,7 @@ int patch(const Options *o) {
         .context = &start};
     size_t n = (size_t)e.n_layers * (size_t)(o->of_layers ? 1 : e.n_heads) * (size_t)e.ids.n;
     float *results = allocate(n, sizeof *results);
-    heads_workspace_options options = o->workspace;
+    heads_workspace_options options = reading_options(&e.p);
     options.chunk = 0;
     if (heads_patch(e.p.model, &options, &what, results, metrics, &err)) die("%s", err.text);
     progress_end();
@@ -311,7 +311,8 @@ int attribute(const Options *o) {
     parse_answers(&e, "--attribute", o->attribute);
     float *heads = allocate((size_t)e.n_layers * (size_t)e.n_heads, sizeof *heads);
     float *ffn = allocate((size_t)e.n_layers, sizeof *ffn);
-    if (heads_attribute(e.p.model, &o->workspace, e.ids.data, (int)e.ids.n, e.answer, e.against,
+    heads_workspace_options options = reading_options(&e.p);
+    if (heads_attribute(e.p.model, &options, e.ids.data, (int)e.ids.n, e.answer, e.against,
                         o->off, heads, ffn, &parts, &err))
         die("%s", err.text);
     if (o->json) print_parts_json(&e, heads, ffn, &parts);

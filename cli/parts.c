@@ -137,7 +137,8 @@ int parts(const Options *o) {
                              .position = (int)e.ids.n - 1, .steers = steers.data,
                              .n_steers = steers.n};
     parse_head(o->parts, &what);
-    heads_head_parts *p = heads_dissect(e.p.model, &o->workspace, &what, &err);
+    heads_workspace_options options = reading_options(&e.p);
+    heads_head_parts *p = heads_dissect(e.p.model, &options, &what, &err);
     if (!p) die("%s", err.text);
     if (o->json) print_parts(&e, &what, p);
     else print_table(&e, &what, p);

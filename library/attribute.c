@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "library/experiments.h"
+#include "load/adapter.h"
 
 typedef struct {  // what the heads of a mixer give for the last token
     int layer, head, n_heads, width;
@@ -21,7 +22,7 @@ typedef struct {
     double *direction; // [n_embd]: what a number of the stream adds to the logit
     double *folded;    // [n_embd], the same before a branch's own norm
     double *parts;     // [n_heads + 1][n_embd]: what a mixer's heads and its bias add to its output
-    float *weights;    // [n_in], a row of its output matrix
+    float *weights;    // [row_room(n_in)], a row of its output matrix
     double biases;     // what those add to the logit
 } Attribution;
 
@@ -80,11 +81,29 @@ static const Matrix *output_of(const Layer *l, const Mix *m) {
          : l->mixer == MIXER_RGLRU ? &l->rglru.out : &l->shortconv.out;
 }
 
+size_t row_room(const Workspace *w, size_t n_in) {
+    const heads_adapter *adapter = w->adapted.adapter;
+    return adapter ? 2 * n_in + (size_t)adapter->most_rank : n_in;
+}
+
+void unpack_adapted_row(const Workspace *w, float *weights, const Matrix *matrix, int r) {
+    unpack_row(w, weights, matrix, r);
+    const LowRank *pair = low_rank_of(w->adapted.adapter, matrix);
+    if (!pair) return;
+    const size_t in_stack = (size_t)r / round_up((size_t)matrix->n_out, LANES);
+    float *a = weights + matrix->n_in, *b = a + matrix->n_in;
+    unpack_row(w, b, &pair->b, r);
+    for (int i = 0; i < pair->a.n_out; i++) {
+        unpack_row(w, a, &pair->a, (int)(in_stack * round_up((size_t)pair->a.n_out, LANES)) + i);
+        for (int j = 0; j < matrix->n_in; j++) weights[j] += w->adapted.scale * b[i] * a[j];
+    }
+}
+
 void split_output(const Workspace *w, const Matrix *o, const float *mixed, int n_heads, int width,
                   float *weights, double *parts) {
     size_t n_embd = (size_t)o->n_out;
     for (size_t r = 0; r < n_embd; r++) {
-        unpack_row(w, weights, o, (int)r);
+        unpack_adapted_row(w, weights, o, (int)r);
         for (int h = 0, i = 0; h < n_heads; h++) {
             double sum = 0;
             for (int end = i + width; i < end; i++) sum += (double)weights[i] * (double)mixed[i];
@@ -143,7 +162,7 @@ static void begin_direction(Attribution *a, int answer, int against) {
     for (int sign = 1; sign >= -1; sign -= 2) {
         int id = sign > 0 ? answer : against;
         if (id < 0) continue;
-        unpack_row(a->w, row, &m->output, id);
+        unpack_adapted_row(a->w, row, &m->output, id);
         for (int i = 0; i < m->n_embd; i++) a->direction[i] += sign * (double)row[i];
         if (m->output.bias) a->biases += sign * (double)m->output.bias[id];
     }
@@ -226,7 +245,7 @@ int attribute_text(const Model *m, const WorkspaceOptions *options, const int *i
     o.context = o.chunk = n;
     o.logit_rows = 1;
     o.hidden = false;
-    Attribution a = {.w = heads_workspace_new(m, &o, err), .n_heads = heads_model_heads(m)};
+    Attribution a = {.w = experiment_workspace(m, &o, err), .n_heads = heads_model_heads(m)};
     size_t n_layers = (size_t)m->n_layers, n_embd = (size_t)m->n_embd;
     const float *logits = NULL;
     a.streams = malloc((n_layers + 1) * n_embd * sizeof *a.streams);
@@ -237,7 +256,7 @@ int attribute_text(const Model *m, const WorkspaceOptions *options, const int *i
     int failed = !a.w ? -1 : !a.streams || !a.mixes || !a.direction || !a.folded || !a.parts
                ? fail(err, "no memory for the parts of a logit")
                : run_text(&a, ids, n, changes, &logits, err);
-    if (!failed && !(a.weights = malloc(widest_mix(&a) * sizeof *a.weights)))
+    if (!failed && !(a.weights = malloc(row_room(a.w, widest_mix(&a)) * sizeof *a.weights)))
         failed = fail(err, "no memory for the parts of a logit");
     if (!failed) attribute(&a, logits, answer, against, heads, ffn, parts);
     for (int i = 0; i < a.n_mixes; i++) free(a.mixes[i].row);

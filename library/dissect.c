@@ -17,7 +17,7 @@ typedef struct {
     float *rows, *streams;  // [n][n_embd], what came into the layer, and into kv_layer
     bool plain;             // the pass without rope runs
     float *row;             // [n_heads][v_dim], what all heads of the token give
-    float *weights;         // [n_in], a row of a matrix
+    float *weights;         // [row_room(n_in)], a row of a matrix
     double *added;          // [n_heads + 1][n_embd]
 } Dissection;
 
@@ -42,7 +42,7 @@ static void expand_keys(const Dissection *d, const heads_scoring *s, Buffer keys
     float *k = (float *)(uintptr_t)s->k;
     memset(k, 0, (size_t)p->n * (size_t)p->dim * sizeof *k);
     for (int r = 0; r < l->rank; r++) {
-        unpack_row(d->w, d->weights, &l->k_up, up + r);
+        unpack_adapted_row(d->w, d->weights, &l->k_up, up + r);
         for (int t = 0; t < p->n; t++)
             for (int i = 0; i < l->n_nope; i++)
                 k[t * p->dim + i] += row(keys, p->first + t)[r] * d->weights[i];
@@ -59,7 +59,7 @@ static void expand_values(const Dissection *d, const float *values, const float 
     int up = d->what->head * (int)round_up((size_t)l->n_value, LANES);
     float *v = (float *)(uintptr_t)values;
     for (int i = 0; i < l->n_value; i++) {
-        unpack_row(d->w, d->weights, &l->v_up, up + i);
+        unpack_adapted_row(d->w, d->weights, &l->v_up, up + i);
         for (int t = 0; t < n; t++) {
             double sum = 0;
             for (int r = 0; r < l->rank; r++)
@@ -288,7 +288,7 @@ static int allocate(Dissection *d, Error *err) {
     d->rows = malloc(n * n_embd * sizeof *d->rows);
     d->streams = malloc(n * n_embd * sizeof *d->streams);
     d->row = malloc(heads * (size_t)p->v_dim * sizeof *d->row);
-    d->weights = malloc((size_t)width * sizeof *d->weights);
+    d->weights = malloc(row_room(d->w, (size_t)width) * sizeof *d->weights);
     d->added = malloc((heads + 1) * n_embd * sizeof *d->added);
     if (d->rows && d->streams && d->row && d->weights && d->added) return 0;
     return fail(err, "no memory for the parts of a head");
@@ -301,7 +301,7 @@ heads_head_parts *heads_dissect(const Model *m, const WorkspaceOptions *options,
     o.context = o.chunk = what->n;
     o.logit_rows = 1;
     o.hidden = true;
-    Dissection d = {.watch = {see}, .w = heads_workspace_new(m, &o, err), .what = what,
+    Dissection d = {.watch = {see}, .w = experiment_workspace(m, &o, err), .what = what,
                     .l = &m->layers[what->layer]};
     heads_head_parts of = describe(m, what);
     if (d.w && !(d.parts = parts_new(&of))) fail(err, "no memory for the parts of a head");

@@ -68,6 +68,15 @@ int check_answer(const Model *m, int answer, int against, int least, Error *err)
                 m->vocab_size - 1);
 }
 
+Workspace *experiment_workspace(const Model *m, const WorkspaceOptions *o, Error *err) {
+    const Workspace *host = o->threads_of;
+    Workspace *w = heads_workspace_new(m, o, err);
+    if (!w || !host || host->model != m) return w;
+    if (!heads_workspace_adapter(w, host->adapted.adapter, host->adapted.scale, err)) return w;
+    workspace_free(w);
+    return NULL;
+}
+
 int change_text(Sequence *s, const Changes *c, int n, Error *err) {
     if (c->n_steers > 0 && need(c->steers, "steering vectors", err)) return -1;
     if (heads_sequence_off(s, c->off, err)) return -1;

@@ -331,7 +331,7 @@ int heads_patch(const Model *m, const WorkspaceOptions *options, const heads_pat
                .from_layer = what->from_layer, .from = what->from_position,
                .to_layer = what->n_layers ? what->from_layer + what->n_layers : m->n_layers,
                .to = what->n_positions ? what->from_position + what->n_positions : what->n};
-    p.w = heads_workspace_new(m, &o, err);
+    p.w = experiment_workspace(m, &o, err);
     int failed = !p.w || allocate_patch(&p, err) || run_all(&p, results, err);
     if (!failed && metrics) metrics[0] = p.clean, metrics[1] = p.base;
     free_patch(&p);

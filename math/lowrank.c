@@ -104,9 +104,7 @@ static void run_pieces(LowPass *p) {
 
 static void add_piece(LowPass *p, const Product *product, const Adapted *by, int which, int first,
                       int n) {
-    const heads_adapter *adapter = by->adapter;
-    const LowRank *pair = bsearch(&(LowRank){.of = product->matrix->data}, adapter->pairs,
-                                  (size_t)adapter->n, sizeof *pair, by_matrix);
+    const LowRank *pair = low_rank_of(by->adapter, product->matrix);
     if (!pair) return;
     if (p->n_pieces == MAX_PIECES) run_pieces(p);
     p->pieces[p->n_pieces++] = (Piece){product, pair, by->scale, which, first, n};

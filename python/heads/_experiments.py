@@ -12,6 +12,7 @@ from typing import Optional
 
 import numpy as np
 
+from . import _adapters as adapters
 from . import _arguments as arguments
 from ._arguments import Floats, Prompt
 from . import _steering as steering
@@ -128,6 +129,7 @@ def patch(
     metric: str,
     off: str | None,
     progress: bool,
+    adapter: object,
 ) -> tuple[Floats, float, float]:
     """The metric of each run, of the clean text and of the corrupted one."""
     for name, value, of_these in (("of", of, ("heads", "layers")), ("metric", metric, METRICS)):
@@ -150,7 +152,7 @@ def patch(
         None if off is None else arguments.c_string("off", off) or None,
         Progress(step(stopped)),
     )
-    with model._turn() as opened:
+    with adapters.turn(model, adapter) as opened:
         options = model._options_beside(n, opened)
         pointer = results.ctypes.data_as(FLOATS)
         given = opened.model, byref(options), byref(asked), pointer, metrics
@@ -159,13 +161,18 @@ def patch(
 
 
 def attribute(
-    model, ids: list[int], answer: int | str, against: int | str | None, off: str | None
+    model,
+    ids: list[int],
+    answer: int | str,
+    against: int | str | None,
+    off: str | None,
+    adapter: object,
 ) -> Attribution:
     n_layers = model.shape.n_layers
     heads = np.empty((n_layers, calls.model_heads(model._handles.model)), np.float32)
     ffn, parts = np.empty(n_layers, np.float32), Parts()
     tokens = one_id(model, "answer", answer), one_id(model, "against", against)
-    with model._turn() as opened:
+    with adapters.turn(model, adapter) as opened:
         options = model._options_beside(len(ids), opened)
         calls.attribute(
             opened.model,
@@ -183,7 +190,14 @@ def attribute(
 
 
 def parts(
-    model, ids: list[int], layer: int, head: int, position: int | None, off: str | None, steer
+    model,
+    ids: list[int],
+    layer: int,
+    head: int,
+    position: int | None,
+    off: str | None,
+    steer: object,
+    adapter: object,
 ) -> HeadParts:
     layer = arguments.whole("layer", layer, 0, model.shape.n_layers - 1)
     at = len(ids) - 1
@@ -192,7 +206,7 @@ def parts(
     steers = steering.steers(steer, model.shape)
     heads = None if off is None else arguments.c_string("off", off) or None
     asked = Dissection(int_array(ids), len(ids), layer, head, position, heads, steers, len(steers))
-    with model._turn() as opened:
+    with adapters.turn(model, adapter) as opened:
         options = model._options_beside(len(ids), opened)
         made = calls.dissect(opened.model, byref(options), byref(asked))
     try:

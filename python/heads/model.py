@@ -259,6 +259,7 @@ class Model(Writer):
         metric: Literal["difference", "log_probability", "kl"] = "difference",
         off: str | None = None,
         progress: bool = False,
+        adapter: Adapter | None = None,
     ) -> Floats:
         """Activation patching: runs of the corrupted text, in each of which one activation is the
         clean text's. The texts, or ids, have equally many tokens. float32
@@ -268,11 +269,12 @@ class Model(Writer):
 
         metric, after the last token: "difference", the logit of `answer` minus the logit of
         `against`, each an id or a text of one token; "log_probability" of answer; "kl",
-        KL(clean || patched), in nats. off: as in session. progress: a bar on stderr (needs tqdm). As ./run --patch."""
+        KL(clean || patched), in nats. off, adapter: as in session. progress: a bar on stderr (needs tqdm).
+        As ./run --patch."""
         self._must_have_one_text("patching")
         progress = arguments.flag("progress", progress)
         ids = experiments.two_texts(self, clean, corrupted)
-        return experiments.patch(self, ids, answer, against, of, metric, off, progress)[0]
+        return experiments.patch(self, ids, answer, against, of, metric, off, progress, adapter)[0]
 
     def attribute(
         self,
@@ -280,13 +282,14 @@ class Model(Writer):
         answer: int | str,
         against: int | str | None = None,
         off: str | None = None,
+        adapter: Adapter | None = None,
     ) -> Attribution:
         """Direct logit attribution: what each head and each layer's network add to the logit of
         `answer` after a text, or ids, less the logit of `against`; both ids or texts of a token.
-        The last norm's scale is held as it is. See Attribution; off: as in session; as ./run
-        --attribute. Errors: models whose logits are no such sum, such as post-norm ones."""
+        The last norm's scale is held as it is. See Attribution; off, adapter: as in session; as
+        ./run --attribute. Errors: models whose logits are no such sum, such as post-norm ones."""
         self._must_have_one_text("attribution")
-        return experiments.attribute(self, self._ids("text", text), answer, against, off)
+        return experiments.attribute(self, self._ids("text", text), answer, against, off, adapter)
 
     def parts(
         self,
@@ -296,13 +299,14 @@ class Model(Writer):
         position: int | None = None,
         off: str | None = None,
         steer: Steering | None = None,
+        adapter: Adapter | None = None,
     ) -> HeadParts:
         """What one attention head computes for one token of a text, or of ids (none: the last):
         query, keys, products, scores, weights, values, their mix, and what that adds to the output
-        matrix's result; with rope and without. See HeadParts; off, steer: as in session; as ./run
-        --parts. Errors: an encoder-decoder, no such head, a layer without attention."""
+        matrix's result; with rope and without. See HeadParts; off, steer, adapter: as in session;
+        as ./run --parts. Errors: an encoder-decoder, no such head, a layer without attention."""
         ids = self._ids("text", text)
-        return experiments.parts(self, ids, layer, head, position, off, steer)
+        return experiments.parts(self, ids, layer, head, position, off, steer, adapter)
 
     def experiment(
         self,

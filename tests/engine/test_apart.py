@@ -17,6 +17,7 @@ from golden_copies import GOLDEN, refusal
 import export
 
 IDS = " ".join(map(str, range(5, 45)))
+OTHER_IDS = " ".join(map(str, [5, 50, 7, *range(45, 50), *range(13, 45)]))
 F32 = ("-ctk", "f32", "-ctv", "f32")
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 FAMILIES = {
@@ -74,6 +75,27 @@ def test_apart_is_as_merged(family, tmp_path, run):
     # Cut and shared among threads in any way: the same bits.
     cut = [logits(run, binary, "--adapter", file, *o) for o in (("-b", 1), ("-b", 7, "-t", 2))]
     assert np.array_equal(*cut) and difference(cut[0], want) < 1e-5
+    told = [numbers_of_experiments(run, *of) for of in ((merged,), (binary, "--adapter", file))]
+    for name, found in told[1].items():
+        want = told[0][name]
+        assert np.nanmax(np.abs(found - want)) < 2e-5 * max(1, np.nanmax(np.abs(want))), name
+
+
+def numbers_of_experiments(run, binary: Path, *options: object) -> dict[str, np.ndarray]:
+    """What patching, attribution and, where there is attention, a head's parts give."""
+    asked = {"--patch": OTHER_IDS, "--attribute": "5,7", "--parts": "1.1"}
+    if "mamba2" in str(binary):
+        del asked["--parts"]
+    found = {}
+    for verb, what in asked.items():
+        answers = ("--answer", "5,7") if verb == "--patch" else ()
+        done = run(binary, "--tokens", IDS, verb, what, *answers, *F32, "--json", *options)
+        assert done.returncode == 0, done.stderr
+        said = json.loads(done.stdout)
+        for name, value in {**said, **said.get("turned", {})}.items():
+            if name in ("results", "heads", "ffn", "logit", "q", "k", "scores", "v", "mix", "out"):
+                found[f"{verb} {name}"] = np.asarray(value, "f8")
+    return found
 
 
 def test_types_and_scales(llama, tmp_path, run):

@@ -66,6 +66,18 @@ def test_what_is_looked_at(model, files, run, stories, tmp_path):
     assert not np.array_equal(*seen)
 
 
+def test_experiments(model, files):
+    """A token's stream before the first layer is that of the other token."""
+    one, other = model.adapter(files[0]), [99, *IDS[1:]]
+    want = model.logits(IDS, adapter=one)[-1], model.logits(other, adapter=one)[-1]
+    found = model.patch(IDS, other, 5, 7, of="layers", adapter=one)
+    assert found[0, 0] == want[0][5] - want[0][7] and found[0, 1] == want[1][5] - want[1][7]
+    assert not np.array_equal(found, model.patch(IDS, other, 5, 7, of="layers"))
+    parts = model.attribute(IDS, 5, 7, adapter=one)
+    assert parts.logit == np.float64(want[0][5]) - np.float64(want[0][7])
+    assert not np.array_equal(model.parts(IDS, 1, 1, adapter=one).out, model.parts(IDS, 1, 1).out)
+
+
 def test_sessions(model, files, tmp_path):
     one = model.adapter(files[0])
     want = model.logits(IDS, adapter=one)[-1]
