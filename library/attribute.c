@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "library/experiments.h"
-#include "load/adapter.h"
+#include "math/lowrank.h"
 
 typedef struct {  // what the heads of a mixer give for the last token
     int layer, head, n_heads, width;

@@ -20,7 +20,7 @@ double metric_of(heads_metric metric, const float *clean, const float *logits, i
 int check_continues(const Model *m, const char *what, Error *err);
 // Fails if these are no ids; against may be `least` and more.
 int check_answer(const Model *m, int answer, int against, int least, Error *err);
-// A workspace for the call alone; its sequences have the adapter of threads_of, if it is the model's.
+// A workspace beside threads_of, whose adapter its sequences have, if it is the model's.
 Workspace *experiment_workspace(const Model *m, const WorkspaceOptions *o, Error *err);
 // Changes an empty sequence, whose text will have n tokens.
 int change_text(Sequence *s, const Changes *c, int n, Error *err);
@@ -35,7 +35,7 @@ int heads_of_layer(const Layer *l);  // as heads_mixed numbers them
 int attribute_text(const Model *m, const WorkspaceOptions *options, const int *ids, int n,
                    int answer, int against, const Changes *changes, float *heads, float *ffn,
                    heads_parts *parts, Error *err);
-// Sets weights[n_in] to row r of a matrix, with what the workspace's adapter adds to it; behind them
+// Sets weights[n_in] to row r of a matrix, with what the adapter of w adds to it. Behind them
 // is room to work in, row_room() floats together.
 void unpack_adapted_row(const Workspace *w, float *weights, const Matrix *matrix, int r);
 size_t row_room(const Workspace *w, size_t n_in);

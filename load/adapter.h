@@ -3,7 +3,6 @@
 #define ADAPTER_H
 
 #include <stdatomic.h>
-#include <stdlib.h>
 
 #include "model.h"
 
@@ -26,11 +25,5 @@ struct heads_adapter {
     int n, most_rank;
     atomic_int users;   // the caller, and the sequences and workspaces that have it
 };
-
-// What an adapter (NULL: none) adds to products with a matrix; NULL: nothing.
-static inline const LowRank *low_rank_of(const struct heads_adapter *a, const Matrix *matrix) {
-    const LowRank of = {.of = matrix->data};
-    return a ? bsearch(&of, a->pairs, (size_t)a->n, sizeof of, by_matrix) : NULL;
-}
 
 #endif

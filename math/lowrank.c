@@ -4,7 +4,6 @@
 
 #include <stdlib.h>
 
-#include "load/adapter.h"
 #include "math/adapted.h"
 
 enum {
@@ -101,6 +100,11 @@ static void run_pieces(LowPass *p) {
 }
 
 // ---- which rows ----
+
+const LowRank *low_rank_of(const heads_adapter *a, const Matrix *matrix) {
+    const LowRank of = {.of = matrix->data};
+    return a ? bsearch(&of, a->pairs, (size_t)a->n, sizeof of, by_matrix) : NULL;
+}
 
 static void add_piece(LowPass *p, const Product *product, const Adapted *by, int which, int first,
                       int n) {
