@@ -25,7 +25,7 @@ enum {
 enum { DEFAULT_CHUNK = 128 };  // most tokens of a pass
 
 int logit_width(const Workspace *w);  // vocab_size, or n_embd with options.hidden
-void workspace_free(Workspace *w);    // but for its reader
+void workspace_free(Workspace *w);    // but for its reader and text
 
 // ---- kvcache.c: where keys, values and states lie ----
 
@@ -153,6 +153,7 @@ struct heads_workspace {
     Pool *pool;
     bool own_pool;
     TextReader *reader;   // kept for the next call of heads_embed or heads_classify, or NULL
+    struct KeptText *text;  // library/kept.c: kept for the next experiment, or NULL
     Guesser *guesser;     // of sequences to come, or NULL
     heads_probe probe;    // called by passes
     const HeadWatch *watch;  // called where probe.attention is, or NULL

@@ -30,13 +30,6 @@ static double *stream_before(const Attribution *a, int layer) {
     return a->streams + (size_t)layer * (size_t)a->w->model->n_embd;
 }
 
-static int keep_stream(void *context, const heads_layer_input *in) {
-    const Attribution *a = context;
-    const float *row = in->rows + (size_t)(in->n - 1) * in->stride;
-    for (int i = 0; i < in->width; i++) stream_before(a, in->layer)[i] = (double)row[i];
-    return in->layer;
-}
-
 static void keep_mix(void *context, const heads_mixed *in) {
     Attribution *a = context;
     size_t width = (size_t)in->n_heads * (size_t)in->width;
@@ -171,18 +164,14 @@ static void begin_direction(Attribution *a, int answer, int against) {
                           a->direction, m->n_embd);
 }
 
-static int run_text(Attribution *a, const int *ids, int n, const Changes *changes,
+static int run_text(Attribution *a, KeptText *text, const int *ids, int n, const Changes *changes,
                     const float **logits, Error *err) {
-    Sequence *s = heads_sequence_new(a->w, false, err);
-    if (!s) return -1;
-    heads_workspace_probe(a->w, &(heads_probe){
-        .context = a, .enter = keep_stream, .mixed = keep_mix});
-    *logits = change_text(s, changes, n, err) ? NULL : heads_forward(s, ids, n, 1, err);
-    const float *last = row(a->w->x, n - 1);  // the stream after all layers, which ran in one pass
-    for (int i = 0; i < a->w->model->n_embd; i++)
-        stream_before(a, a->w->model->n_layers)[i] = (double)last[i];
-    heads_sequence_free(s);
-    if (!*logits) return -1;
+    text->mixed = keep_mix;
+    text->context = a;
+    if (!(*logits = kept_run(text, ids, n, changes, err))) return -1;
+    for (int layer = 0; layer <= a->w->model->n_layers; layer++)
+        for (int i = 0; i < a->w->model->n_embd; i++)
+            stream_before(a, layer)[i] = (double)kept_stream(text, layer, n - 1)[i];
     for (int i = 0; i < a->n_mixes; i++)
         if (!a->mixes[i].row) return fail(err, "no memory for what heads give");
     return 0;
@@ -242,10 +231,9 @@ int attribute_text(const Model *m, const WorkspaceOptions *options, const int *i
         need(heads, "room for heads", err) || need(ffn, "room for networks", err) ||
         need(parts, "room for parts", err))
         return -1;
-    o.context = o.chunk = n;
-    o.logit_rows = 1;
-    o.hidden = false;
-    Attribution a = {.w = experiment_workspace(m, &o, err), .n_heads = heads_model_heads(m)};
+    KeptText *text = kept_take(m, &o, n, err);
+    if (!text) return -1;
+    Attribution a = {.w = text->w, .n_heads = heads_model_heads(m)};
     size_t n_layers = (size_t)m->n_layers, n_embd = (size_t)m->n_embd;
     const float *logits = NULL;
     a.streams = malloc((n_layers + 1) * n_embd * sizeof *a.streams);
@@ -253,9 +241,9 @@ int attribute_text(const Model *m, const WorkspaceOptions *options, const int *i
     a.direction = malloc(n_embd * sizeof *a.direction);
     a.folded = malloc(n_embd * sizeof *a.folded);
     a.parts = malloc((size_t)(a.n_heads + 1) * n_embd * sizeof *a.parts);
-    int failed = !a.w ? -1 : !a.streams || !a.mixes || !a.direction || !a.folded || !a.parts
+    int failed = !a.streams || !a.mixes || !a.direction || !a.folded || !a.parts
                ? fail(err, "no memory for the parts of a logit")
-               : run_text(&a, ids, n, changes, &logits, err);
+               : run_text(&a, text, ids, n, changes, &logits, err);
     if (!failed && !(a.weights = malloc(row_room(a.w, widest_mix(&a)) * sizeof *a.weights)))
         failed = fail(err, "no memory for the parts of a logit");
     if (!failed) attribute(&a, logits, answer, against, heads, ffn, parts);
@@ -266,7 +254,7 @@ int attribute_text(const Model *m, const WorkspaceOptions *options, const int *i
     free(a.folded);
     free(a.parts);
     free(a.weights);
-    workspace_free(a.w);
+    kept_give(text, &o, failed);
     return failed ? -1 : 0;
 }
 

@@ -1,7 +1,7 @@
 // One head computing, for one token: its query, the keys, products, scores, weights, values, their
 // mix and what that adds to the output (Vaswani et al. 2017, arXiv 1706.03762). The numbers are
-// copied while a pass computes them. A second pass, of this layer alone, has the angles of position
-// 0 for all positions, so all that it computes is as without rope.
+// copied while a pass of this layer alone computes them, from what came into it. A second one has
+// the angles of position 0 for all positions, so all that it computes is as without rope.
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,11 +10,11 @@
 
 typedef struct {
     HeadWatch watch;
+    KeptText *text;
     Workspace *w;
     const heads_dissection *what;
     const Layer *l;
     heads_head_parts *parts;
-    float *rows, *streams;  // [n][n_embd], what came into the layer, and into kv_layer
     bool plain;             // the pass without rope runs
     float *row;             // [n_heads][v_dim], what all heads of the token give
     float *weights;         // [row_room(n_in)], a row of a matrix
@@ -137,30 +137,16 @@ static void keep_mixed(void *context, const heads_mixed *in) {
 
 // ---- the passes ----
 
-static float *kept_rows(const Dissection *d, int layer) {
-    return layer == d->what->layer ? d->rows : layer == d->parts->kv_layer ? d->streams : NULL;
-}
-
-// The layers up to this one run, and no more.
-static int keep_rows(void *context, const heads_layer_input *in) {
-    const Dissection *d = context;
-    float *rows = kept_rows(d, in->layer);
-    for (int t = 0; rows && t < in->n; t++)
-        copy(rows + (size_t)t * (size_t)in->width, in->rows + (size_t)t * in->stride, in->width);
-    return in->layer > d->what->layer ? d->w->model->n_layers : in->layer;
-}
-
-// The next layer that a pass without rope needs, with what came into it.
+// The next layer that is needed, with what came into it.
 static int skip_layers(void *context, const heads_layer_input *in) {
     const Dissection *d = context;
     const Workspace *w = d->w;
     const Model *m = w->model;
     int next = in->layer <= d->parts->kv_layer ? d->parts->kv_layer
              : in->layer <= d->what->layer ? d->what->layer : m->n_layers;
-    const float *rows = kept_rows(d, next);
-    for (int t = 0; rows && t < in->n; t++)
-        copy(in->rows + (size_t)t * in->stride, rows + (size_t)t * (size_t)in->width, in->width);
-    for (int i = 0; i < m->n_rope_sets; i++)
+    for (int t = 0; next < m->n_layers && t < in->n; t++)
+        copy(in->rows + (size_t)t * in->stride, kept_stream(d->text, next, t), in->width);
+    for (int i = 0; d->plain && i < m->n_rope_sets; i++)
         for (int t = 1; t < in->n; t++) {
             copy(row(w->cos[i], t), row(w->cos[i], 0), m->rope[i].n_pairs);
             copy(row(w->sin[i], t), row(w->sin[i], 0), m->rope[i].n_pairs);
@@ -176,9 +162,11 @@ static int run(Dissection *d, Error *err) {
     d->w->watch = &d->watch;
     heads_workspace_probe(d->w, &(heads_probe){
         .attention = keep_weights, .context = d, .mixed = keep_mixed,
-        .enter = d->plain ? skip_layers : keep_rows});
+        .enter = skip_layers});
     if (!failed) failed = heads_forward(s, what->ids, what->n, 0, err) ? 0 : -1;
     heads_sequence_free(s);
+    heads_workspace_probe(d->w, NULL);
+    d->w->watch = NULL;
     return failed;
 }
 
@@ -283,14 +271,12 @@ static int larger(int a, int b) { return a > b ? a : b; }
 static int allocate(Dissection *d, Error *err) {
     const heads_head_parts *p = d->parts;
     const Attention *a = attention_of(d);
-    size_t n = (size_t)d->what->n, n_embd = (size_t)p->n_embd, heads = (size_t)a->n_heads;
+    size_t n_embd = (size_t)p->n_embd, heads = (size_t)a->n_heads;
     int width = larger(a->n_heads * p->v_dim, larger(p->rank, a->latent.n_nope));
-    d->rows = malloc(n * n_embd * sizeof *d->rows);
-    d->streams = malloc(n * n_embd * sizeof *d->streams);
     d->row = malloc(heads * (size_t)p->v_dim * sizeof *d->row);
     d->weights = malloc(row_room(d->w, (size_t)width) * sizeof *d->weights);
     d->added = malloc((heads + 1) * n_embd * sizeof *d->added);
-    if (d->rows && d->streams && d->row && d->weights && d->added) return 0;
+    if (d->row && d->weights && d->added) return 0;
     return fail(err, "no memory for the parts of a head");
 }
 
@@ -298,26 +284,25 @@ heads_head_parts *heads_dissect(const Model *m, const WorkspaceOptions *options,
                                 const heads_dissection *what, Error *err) {
     WorkspaceOptions o = options ? *options : (WorkspaceOptions){0};
     if (check(m, what, err)) return NULL;
-    o.context = o.chunk = what->n;
-    o.logit_rows = 1;
-    o.hidden = true;
-    Dissection d = {.watch = {see}, .w = experiment_workspace(m, &o, err), .what = what,
+    KeptText *text = kept_take(m, &o, what->n, err);
+    if (!text) return NULL;
+    Dissection d = {.watch = {see}, .text = text, .w = text->w, .what = what,
                     .l = &m->layers[what->layer]};
     heads_head_parts of = describe(m, what);
-    if (d.w && !(d.parts = parts_new(&of))) fail(err, "no memory for the parts of a head");
-    int failed = !d.parts || allocate(&d, err) || run(&d, err);
+    const Changes changes = {what->off, what->steers, what->n_steers};
+    if (!(d.parts = parts_new(&of))) fail(err, "no memory for the parts of a head");
+    int failed = !d.parts || allocate(&d, err) ||
+                 !kept_run(text, what->ids, what->n, &changes, err) || run(&d, err);
     if (!failed) {
         keep_output(&d);
         if (of.rank) expand_values(&d, d.parts->mix, d.parts->mix_latent, 1);
         d.plain = true;
         failed = run(&d, err);
     }
-    free(d.rows);
-    free(d.streams);
     free(d.row);
     free(d.weights);
     free(d.added);
-    workspace_free(d.w);
+    kept_give(text, &o, failed);
     if (!failed) return d.parts;
     free(d.parts);
     return NULL;

@@ -25,6 +25,30 @@ Workspace *experiment_workspace(const Model *m, const WorkspaceOptions *o, Error
 // Changes an empty sequence, whose text will have n tokens.
 int change_text(Sequence *s, const Changes *c, int n, Error *err);
 
+// ---- kept.c ----
+
+struct KeptText {
+    Workspace *w;
+    Sequence *s;
+    float *streams;  // [n_layers + 1][context][n_embd]: what came into layers, and behind the last
+    int from;        // tokens that the last run did not have to run
+    char *off;       // of the sequence's Changes; NULL: it has not run
+    bool steered;
+    void (*mixed)(void *context, const heads_mixed *mixed);  // sees the next run; or NULL
+    void *context;
+};
+typedef struct KeptText KeptText;
+
+// A text for an experiment on n tokens, which threads_of kept from the last one, or a new one. Its
+// workspace runs them in one pass.
+KeptText *kept_take(const Model *m, const WorkspaceOptions *o, int n, Error *err);
+// Ends the experiment; t may be NULL.
+void kept_give(KeptText *t, const WorkspaceOptions *o, bool failed);
+// Runs what is new of ids[n]; returns the logits after the last, or hidden states where the model
+// has none, or NULL.
+const float *kept_run(KeptText *t, const int *ids, int n, const Changes *c, Error *err);
+const float *kept_stream(const KeptText *t, int layer, int pos);  // [n_embd]
+
 // ---- patch.c ----
 
 int heads_of_layer(const Layer *l);  // as heads_mixed numbers them

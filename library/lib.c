@@ -7,7 +7,6 @@
 #include "library/chat.h"
 #include "library/pooling.h"
 #include "sequence/cost.h"
-#include "sequence/guess.h"
 #include "tokenizer.h"
 
 int heads_abi(void) { return HEADS_ABI; }
@@ -112,12 +111,6 @@ int heads_chat_has_no_think(const heads_chat *c) { return c && chat_has_no_think
 int heads_chat_uses_system(const heads_chat *c) { return c && chat_system(c) == CHAT_SYSTEM_USED; }
 
 // ---- where passes run ----
-
-void heads_workspace_free(heads_workspace *w) {
-    if (w) reader_free(w->reader);
-    if (w) guesser_free(w->guesser);
-    workspace_free(w);
-}
 
 int heads_workspace_context(const heads_workspace *w) { return w ? w->kv.context : 0; }
 int heads_workspace_threads(const heads_workspace *w) { return w ? pool_threads(w->pool) : 0; }
