@@ -7,12 +7,7 @@ let other = null;  // { model, name, layers, sequence }
 // What no checkpoint is may be an adapter of the model that is open.
 async function open_other(source, name) {
   const old = other, { model } = think;
-  let made, refused;
-  try {
-    made = await open_engine(source);
-  } catch (error) {
-    refused = error;
-  }
+  let refused, made = await open_engine(source).catch((error) => { refused = error; });
   if (refused) {
     made = await open_engine(think.source);
     try {
@@ -104,11 +99,6 @@ function show_compare({ found, theirs, ids, head, own, mine, top, names, asked }
 
 $("other").addEventListener("change", ({ target: { value } }) => change_other(value, async () =>
   (value ? open_other(bytes_of_built_in(value), value) : close_other())));
-$("choose-other").addEventListener("click", () => $("other-file").click());
-$("other-file").addEventListener("change", (event) => {
-  const [file] = event.target.files;
-  if (file) change_other(file.name, () => open_other(file, file.name));
-  event.target.value = "";
-});
+ask_for_file("choose-other", "other-file", (file) => change_other(file.name, () => open_other(file, file.name)));
 for_steps(["compare"], async (ids) => () => show_read(read_compare(ids)));
 follow(["head"], () => { if (!running && state.step === "compare") show_read(read_compare(all_ids())); });

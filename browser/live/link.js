@@ -1,7 +1,7 @@
 // A state as a link: #m=MODEL&p=PROMPT&t=IDS after it&s=SEED&off=HEADS and the sampler's options;
 // n=N takes N tokens more; step=STEP, head=L.H and row=I are what is open, answer=ID and against=ID
 // what the picture explains; c=TEXT the corrupted text;
-// by=TIMES&after=LAYER&more=TEXTS&less=TEXTS steers.
+// by=TIMES&after=LAYER&more=TEXTS&less=TEXTS steers; other=MODEL stands beside it.
 "use strict";
 
 const FIRST = "p=Once upon a time, there was a";  // of a page without a link
@@ -16,6 +16,7 @@ function link_hash() {
   if (think.off.size) link.set("off", off_list());
   for (const name of ["answer", "against"]) if (think[name] !== null) link.set(name, think[name]);
   if (corrupted_box.value) link.set("c", corrupted_box.value);
+  if (other) link.set("other", other.name);
   if (think.steers.length) {
     const [more, less] = lists();
     for (const [key, value] of Object.entries({ by: $("steer-by").value, after: $("steer-layer").value,
@@ -74,6 +75,7 @@ async function follow_hash(newest) {
     set_text(think.prompt);
     await set_off(heads_of_list(link.get("off") ?? ""));
     await follow_steer(link);
+    await follow_other(link.get("other") ?? "");
     if (link.has("n") && newest()) await write(number_of(link, "n", 0));
     show_linked(link);
   } catch (error) {
@@ -93,6 +95,14 @@ async function follow_steer(link) {
     if (link.has(key)) $(id).value = link.get(key);
   }
   await steer();
+}
+
+async function follow_other(name) {
+  if (!BUILT_IN[name]) close_other();
+  else if (other?.name !== name) await open_other(bytes_of_built_in(name), name);
+  if (name && !other) complain(`This link compares with ${name}: open that beside this model.`);
+  $("other").value = other?.name ?? "";
+  if (other) show_read(read_compare(all_ids()));
 }
 
 function show_linked(link) {

@@ -36,11 +36,7 @@ const open_file = (file) => (file.name.endsWith(".json") ? open_experiment(file)
   : change_model(file.name, () => open_model(file, file.name, file.name)));
 $("models").addEventListener("change", ({ target: { value } }) =>
   change_model(value, () => open_built_in(value)));
-$("choose").addEventListener("click", () => $("file").click());
-$("file").addEventListener("change", (event) => {
-  if (event.target.files.length) open_file(event.target.files[0]);
-  event.target.value = "";
-});
+ask_for_file("choose", "file", open_file);
 const has_files = ({ dataTransfer }) => dataTransfer.types.includes("Files");  // not a piece of text
 addEventListener("dragover", (event) => { if (has_files(event)) event.preventDefault(); });
 addEventListener("drop", (event) => {

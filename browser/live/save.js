@@ -78,8 +78,4 @@ async function open_experiment(file) {
 }
 
 $("save-experiment").addEventListener("click", () => save_experiment().catch(fail));
-$("open-experiment").addEventListener("click", () => $("experiment").click());
-$("experiment").addEventListener("change", ({ target }) => {
-  if (target.files.length) open_experiment(target.files[0]);
-  target.value = "";
-});
+ask_for_file("open-experiment", "experiment", open_experiment);

@@ -33,6 +33,14 @@ function for_steps(steps, prepare) {
 
 const show_read = (reading) => reading.then((show_it) => show_it?.()).catch(fail);
 
+function ask_for_file(button, input, open) {
+  $(button).addEventListener("click", () => $(input).click());
+  $(input).addEventListener("change", ({ target }) => {
+    if (target.files.length) open(target.files[0]);
+    target.value = "";
+  });
+}
+
 function complain(sentence) {
   $("notice").textContent = sentence;
   $("notice").hidden = !sentence;

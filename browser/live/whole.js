@@ -53,7 +53,7 @@ function shares() {
 }
 
 function draw_bands() {
-  if (!cell_rows.length || !heads.length) return $("ribbons").replaceChildren();
+  if (!cell_rows.length) return $("ribbons").replaceChildren();
   const { of, layers } = places(), share = shares(), end = of($("output"));
   const y = of(layers[0].cells.at(-1)).top - 13, start = of($("embedding"));
   const bands = [];
@@ -101,11 +101,24 @@ function sentence_of_way() {
 $("embedding").addEventListener("click", () => { show({ step: "text" }); text_box.focus(); });
 $("output").addEventListener("click", () => { show({ step: "text" }); $("bars").querySelector("button")?.focus(); });
 
+// A frame that leads the eye from a part's place in the picture to where it is open.
+function lead(from, to) {
+  to.scrollIntoView({ block: "nearest" });
+  if (matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+  const frame = element("div", { class: "lead", "aria-hidden": "true" });
+  document.body.append(frame);
+  frame.animate([from, to].map((e, i) => {
+    const { left, top, width, height } = e.getBoundingClientRect();
+    return { left: left + "px", top: top + "px", width: width + "px", height: height + "px", opacity: 1 - 0.8 * i };
+  }), { duration: 450, easing: "ease-in-out" }).onfinish = () => frame.remove();
+}
+
 // A click on a head, or on a layer's network, opens what it is: a head where one is changed stays so.
 grid.addEventListener("click", (event) => {
   const cell = event.target.closest('[role="gridcell"], .layer-name');
   if (cell && (!cell.head || state.step === "text")) show({ step: "inside" });
   if (cell && !cell.head) show_layer(cell_rows.findIndex(([first]) => first.parentElement.contains(cell)));
+  if (cell && state.step === "inside") lead(cell, $(cell.head ? "computes" : "lens").closest(".panel"));
 });
 grid.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.target.head) event.target.click();

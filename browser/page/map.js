@@ -200,8 +200,8 @@ function draw_map() {
     (...rest) => draw_left_label(context, ...rest));
   draw_labels(columns_of(state.head), x, left, width, column,
     (...rest) => draw_top_label(context, ...rest));
-  if (layout.sink) draw_top_label(context, "sink", side + 7, column === SINK);
   if (layout.sink) {
+    draw_top_label(context, "sink", side + 7, column === SINK);
     draw_within(context, side - 1, top - 1, width, height, () => draw_sink(context, y));
   }
   draw_within(context, left - 1, top - 1, width, height, () => {

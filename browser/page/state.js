@@ -62,8 +62,10 @@ function say(text) {
   $("status").textContent = text;
 }
 
+let styles = {};  // kept, since the browser lays out what has changed to say one
 const style_of = (name) =>
-  getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  (styles[name] ??= getComputedStyle(document.documentElement).getPropertyValue(name).trim());
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { styles = {}; });
 
 // Arrow keys, Home and End in a row of n things; null if the key is another.
 function moved(key, at, n, backwards) {

@@ -367,6 +367,53 @@ for (const name of ["chrome", "firefox"]) {
       await page.close();
     });
 
+    test("a link has the model beside, and another is asked for by name", async () => {
+      const page = await opened(link_of(TRICK, { step: "compare", other: "heads" }));
+      const names = () => page.$$eval("#compare tbody tr:first-child td", (cells) => cells.map((cell) => cell.textContent));
+      await page.waitForFunction(() => !$("compared").hidden);
+      assert.deepEqual(await names(), ["stories.bin", "heads"]);
+      const link = await page.evaluate(() => link_hash());
+      assert.match(link, /&other=heads&step=compare/);
+      await page.evaluate((link) => { location.hash = link.replace("other=heads", "other=mine.bin"); }, link);
+      await page.waitForFunction(() => document.body.dataset.done === "1" && /mine\.bin/.test($("notice").textContent));
+      assert.equal(await page.$eval("#other", (e) => e.value), "");
+      quiet(page);
+      await page.close();
+    });
+
+    test("a token computes and draws what is open, once", async () => {
+      const page = await opened(link_of("Once upon a time, there was a", { temp: 0 }));
+      const counted = (step) => page.evaluate(async (step) => {
+        const seen = {}, count = (name) => { seen[name] = (seen[name] ?? 0) + 1; };
+        const note = (name, f) => function (...args) { count(name); return f.apply(this, args); };
+        const quiet = async () => {
+          while (running) await new Promise((next) => setTimeout(next, 5));
+          await Promise.all([asked_last.way?.answer, asked_last.parts?.answer]);
+          for (let i = 0; i < 3; i++) await new Promise((next) => requestAnimationFrame(next));
+        };
+        show({ step });
+        await quiet();
+        const side = await beside(), kept = [];
+        for (const [of, names] of [[globalThis, ["show_text", "draw_bands", "show_computes", "draw_cache", "painted_map", "show_parts",
+          "fill_grid", "getComputedStyle"]], [side, ["way", "dissect"]], [think.model, ["look", "say", "kv_bytes"]]]) {
+          for (const name of names) {
+            kept.push([of, name, of[name]]);
+            of[name] = note(name, of[name]);
+          }
+        }
+        await globalThis.step();
+        await quiet();
+        for (const [of, name, f] of kept) of[name] = f;
+        return seen;
+      }, step);
+      const always = { look: 1, way: 1, show_text: 1, fill_grid: 1, draw_bands: 1, show_parts: 1 };
+      assert.deepEqual(await counted("text"), always);
+      assert.deepEqual(await counted("inside"), { ...always, say: 1, kv_bytes: 3, dissect: 1, show_computes: 1,
+        draw_cache: 1, painted_map: 1 });
+      quiet(page);
+      await page.close();
+    });
+
     test("an experiment is a file, which ./run verifies and the page opens; a panel is a picture", async () => {
       const page = await opened(link_of(TRICK, { m: "heads", off: "1.2", step: "inside" })), file = join(folder, "experiment.json");
       rmSync(file, { force: true });
