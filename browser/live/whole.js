@@ -55,7 +55,8 @@ function shares() {
 function draw_bands() {
   if (!cell_rows.length) return $("ribbons").replaceChildren();
   const { of, layers } = places(), share = shares(), end = of($("output"));
-  const y = of(layers[0].cells.at(-1)).top - 13, start = of($("embedding"));
+  const last = layers[0].cells.at(-1), start = of($("embedding"));  // above networks, or below all
+  const y = last.layer ? of(last).top - 13 : of(last).bottom + 9;
   const bands = [];
   let sum = share.embedding, x = start.right;
   const known = way && !way.refused;
@@ -118,7 +119,7 @@ grid.addEventListener("click", (event) => {
   const cell = event.target.closest('[role="gridcell"], .layer-name');
   if (cell && (!cell.head || state.step === "text")) show({ step: "inside" });
   if (cell && !cell.head) show_layer(cell_rows.findIndex(([first]) => first.parentElement.contains(cell)));
-  if (cell && state.step === "inside") lead(cell, $(cell.head ? "computes" : "lens").closest(".panel"));
+  if (cell && state.step === "inside") lead(cell, $(cell.head ? "head-title" : "lens").closest(".panel"));
 });
 grid.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.target.head) event.target.click();

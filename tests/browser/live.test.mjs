@@ -392,6 +392,7 @@ for (const name of ["chrome", "firefox"]) {
           for (let i = 0; i < 3; i++) await new Promise((next) => requestAnimationFrame(next));
         };
         show({ step });
+        await globalThis.step();  // what the opened step asks for has come when a token's has
         await quiet();
         const side = await beside(), kept = [];
         for (const [of, names] of [[globalThis, ["show_text", "draw_bands", "show_computes", "draw_cache", "painted_map", "show_parts",
