@@ -55,8 +55,8 @@ function shares() {
 function draw_bands() {
   if (!cell_rows.length) return $("ribbons").replaceChildren();
   const { of, layers } = places(), share = shares(), end = of($("output"));
-  const last = layers[0].cells.at(-1), start = of($("embedding"));  // above networks, or below all
-  const y = last.layer ? of(last).top - 13 : of(last).bottom + 9;
+  const last = layers[0].cells.at(-1), start = of($("embedding"));  // above networks, or low in cells
+  const y = last.layer ? of(last).top - 13 : of(last).bottom - 6;
   const bands = [];
   let sum = share.embedding, x = start.right;
   const known = way && !way.refused;
