@@ -371,6 +371,8 @@ ROTATES = ("apply_rotary_pos_emb", "apply_rotary_pos_emb_interleave")
 def seen_by(model, layer, prompt: list[int], still: bool) -> dict:
     """What the attention of a layer is given, and the weights and the mix that it gives; {}: it is
     none that transformers' eager attention computes. still: rope's angles in it are position 0's."""
+    import torch
+
     attention = parent(layer, module_path(layer, mixed_of(layer)).split("."))
     home, found, inside = sys.modules[type(attention).__module__], {}, []
 
@@ -392,7 +394,7 @@ def seen_by(model, layer, prompt: list[int], still: bool) -> dict:
 
         return turned
 
-    original = getattr(home, "eager_attention_forward", None)
+    original = make_attention.eager_attention(home)
     if original is None:
         return {}
     hooks = [
@@ -404,7 +406,8 @@ def seen_by(model, layer, prompt: list[int], still: bool) -> dict:
         for name in ROTATES:
             if hasattr(home, name):
                 patches.enter_context(patch.object(home, name, turn(getattr(home, name))))
-        logits_of(model, prompt)
+        with torch.no_grad():
+            model(torch.tensor([prompt]), use_cache=False)
     for hook in hooks:
         hook.remove()
     return {name: x.float().numpy() if hasattr(x, "numpy") else x for name, x in found.items()}

@@ -55,6 +55,17 @@ CORRECTED = [
 ]
 
 
+def eager_attention(home):
+    """The eager attention of a module of transformers, corrected; None: it has none."""
+    forward = getattr(home, "eager_attention_forward", None)
+    of_module = {
+        f"transformers.models.{family}.modeling_{family}": correct
+        for family, function, correct in CORRECTED
+        if function == "eager_attention_forward"
+    }
+    return of_module.get(home.__name__, lambda forward: forward)(forward)
+
+
 def weights(directory: Path) -> list[np.ndarray]:
     """Of the golden prompt, by layer that has attention: [heads][tokens][tokens]."""
     import torch
