@@ -57,7 +57,7 @@
 #define ONE_CHAINS 1
 #endif
 #ifndef FORESEEN  // as Zen 4 and 5 are fastest
-#define FORESEEN (9 << 10)
+#define FORESEEN (20 << 10)
 #define AHEAD_TO 2
 #endif
 
@@ -79,9 +79,10 @@ static inline void turn_block(float *out, const float *x) {
 // The largest tile.
 enum { MAX_P = 4, MAX_T = 6 };
 
-// Bytes that lie so far ahead in a panel of q4 are wanted in the first-level cache. On Zen 5 one
-// row is 7 to 10 % faster for it; one of q8, whose lines last half as long, is slower.
-enum { SOON = 1 << 10 };
+// Bytes that lie so far ahead in a panel of six bits or fewer are wanted in the first-level cache
+// by one row. On Zen 5 it is 10 % faster for it, of five and six bits 40 %; one of q8, whose lines
+// last half as long, is slower.
+enum { SOON = 1536 };
 
 // Blocks of codes as tiles of several rows read them, UNPACKED / P of each of P panels: they stay
 // in the first-level cache with the activations of a tile. A byte is a number less the least one.
@@ -124,6 +125,12 @@ INLINE void store_sums(Floats sum[MAX_P][MAX_T], const Tile *tile, int P, int T)
 INLINE void prefetch(const uint8_t *p, ptrdiff_t ahead, size_t bytes) {
     UNROLL for (size_t line = 0; line < bytes; line += 64)
         __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)ahead + line), 0, AHEAD_TO);
+}
+
+// Of one panel of a single row, into the first-level cache.
+INLINE void want_soon(const uint8_t *p, size_t bytes) {
+    if (!PREFETCHES) return;
+    UNROLL for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(p + line + SOON, 0, 3);
 }
 
 // The same for the first bytes of P panels; later the processor reads ahead by itself.
@@ -291,8 +298,7 @@ INLINE void add_products(Floats sum[MAX_P][MAX_T], const Tile *tile, BlockForm f
         if (ahead) prefetch_panels(tile, at_g, block_bytes / 4, P);
         UNROLL for (int p = 0; p < P; p++) {
             const uint8_t *w = tile->w + (size_t)p * tile->panel_stride + b * block_bytes;
-            if (PREFETCHES && form.bits == 4 && T == 1)
-                __builtin_prefetch(w + 32 * g + SOON, 0, 3);
+            if (form.bits == 4 && T == 1) want_soon(w + 32 * g, 64);
             load_groups(v[p], w, g, form, numbers);
         }
         UNROLL for (int i = 0; i < 2; i++)
@@ -390,11 +396,12 @@ INLINE void tile_one(const Tile *tile, BlockForm form, int P) {
             UNROLL for (int p = 0; p < P; p++) {
                 const uint8_t *panel = tile->w + (size_t)p * tile->panel_stride;
                 const uint8_t *w = panel + b * block_bytes;
+                want_soon(w + (size_t)part * block_bytes / (size_t)parts,
+                          block_bytes / (size_t)parts);
                 Bytes v[8];
                 UNROLL for (int i = 0; i < n_groups; i += 2) {
                     const int g = n_groups * part + i;
                     const uint8_t *low = w + (form.bits < 4 ? g / 4 * 64 : 32 * g);
-                    if (PREFETCHES && form.bits == 4) __builtin_prefetch(low + SOON, 0, 3);
                     v_load_codes(v + i, low, w + (form.bits < 4 ? 128 : 256), g, form.bits,
                                  form.numbers);
                 }
