@@ -486,7 +486,7 @@ def test_numpy_exports_with_one_thread(tmp_path, command):
 @pytest.mark.parametrize(
     ("src", "options", "says"),
     [
-        (LLAMA, {"dtype": "q5"}, "dtype: 'q5' is none of f32, bf16, q8, q4"),
+        (LLAMA, {"dtype": "q7"}, "dtype: 'q7' is none of f32, bf16, q8, q6"),
         (LLAMA, {"kv_heads": 5}, "5"),
         (LLAMA, {"revision": "main"}, "revision is for hub ids"),
         ("no/such/file", {}, "no such file or directory"),

@@ -376,11 +376,13 @@ def seen_by(model, layer, prompt: list[int], still: bool) -> dict:
     attention = parent(layer, module_path(layer, mixed_of(layer)).split("."))
     home, found, inside = sys.modules[type(attention).__module__], {}, []
 
-    def attend(module, q, k, v, mask=None, *args, **options):
-        mixed, weights = original(module, q, k, v, mask, *args, **options)
+    def attend(module, q, k, v, *args, **options):  # args: the mask, the scale, ..
+        mixed, weights = original(module, q, k, v, *args, **options)
         if module is attention:
             found.update(q=q[0], k=k[0], v=v[0], weights=weights[0], mix=mixed[0])
-            found["scale"] = options.get("scaling", args[0] if args else q.shape[-1] ** -0.5)
+            found["scale"] = options.get(
+                "scaling", args[1] if len(args) > 1 else q.shape[-1] ** -0.5
+            )
         return mixed, weights
 
     def turn(rotate):
