@@ -687,8 +687,8 @@ typedef struct {
 typedef struct {
     long waiting;          // requests without a place
     int running;           // requests with a place
-    size_t prompt_tokens;  // of requests that are done, sources included
-    size_t spared;         // prompt_tokens that had run for another request already
+    size_t prompt_tokens, spared;  // of requests that are done; run before for another
+    size_t drafted, accepted;      // guesses at next tokens, those that were right
 } heads_batch_counts;
 
 // Errors: options out of range, a workspace of hidden states, a draft with other tokens, no memory.

@@ -13,9 +13,10 @@
 // One line for equal layers that follow each other.
 static void print_layers(const Program *p) {
     char line[2][1024];
-    for (int first = 0, last; first < p->shape.n_layers; first = last + 1) {
+    int n = p->shape.n_layers + heads_guess_layers(p->model);
+    for (int first = 0, last; first < n; first = last + 1) {
         inspect_layer_line(p->model, first, line[0], sizeof line[0]);
-        for (last = first; last + 1 < p->shape.n_layers; last++) {
+        for (last = first; last + 1 < n; last++) {
             inspect_layer_line(p->model, last + 1, line[1], sizeof line[1]);
             if (strcmp(line[0], line[1]) != 0) break;
         }
@@ -104,9 +105,10 @@ static void print_info_json(const Program *p, const char *tokenizer, const char 
     printf("{");
     print_json_string("file", p->path, strlen(p->path));
     printf(", \"shape\": %s, \"bytes\": %zu, \"weight_bytes\": %zu, \"n_layers\": %d, "
-           "\"n_embd\": %d, \"vocab_size\": %d, \"context\": %d, ",
+           "\"guess_layers\": %d, \"n_embd\": %d, \"vocab_size\": %d, \"context\": %d, ",
            p->facts.shape ? "true" : "false", p->facts.file_bytes, p->shape.weight_bytes,
-           p->shape.n_layers, p->shape.n_embd, p->shape.vocab_size, p->shape.context);
+           p->shape.n_layers, heads_guess_layers(p->model), p->shape.n_embd, p->shape.vocab_size,
+           p->shape.context);
     print_json_string("isa", isa, strlen(isa));
     print_json_or_null("tokenizer", tokenizer);
     print_json_or_null("chat", chat);

@@ -132,6 +132,8 @@ heads_batch_counts heads_batch_count(const heads_batch *b) {
     for (int i = 0; i < b->n_busy; i++) counts.running += !b->busy[i]->ended;
     counts.prompt_tokens = b->prompt_tokens;
     counts.spared = b->spared;
+    counts.drafted = b->drafted;
+    counts.accepted = b->accepted;
     return counts;
 }
 
@@ -330,7 +332,7 @@ static void use_logits(heads_batch *b, const float *logits) {
     for (int i = 0; i < b->n_runs; i++) {
         Request *r = b->owners[i];
         if (r->guessed) place_texts(b, r);
-        if (r->guessed) settle_guesses(r);
+        if (r->guessed) settle_guesses(b, r);
         if (r->error.text[0] && !r->ended) fail_request(b, r);
     }
 }

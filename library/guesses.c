@@ -122,9 +122,11 @@ void measure_guesses(heads_batch *b, double time) {
 
 // Where a mixer's state keeps the sequence from forgetting the wrong guesses alone, it goes back to
 // the mark before all of them, and the right ones run again as tokens that are known.
-void settle_guesses(Request *r) {
-    int n = r->n_ids - 1, before = r->sequence->length - r->guessed - 1;
-    guard_learn(&r->guard, r->guessed, n - before - 1);
+void settle_guesses(heads_batch *b, Request *r) {
+    int n = r->n_ids - 1, before = r->sequence->length - r->guessed - 1, right = n - before - 1;
+    guard_learn(&r->guard, r->guessed, right);
+    b->drafted += (size_t)r->guessed;
+    b->accepted += (size_t)right;
     r->guessed = 0;
     r->scored = n;
     if (r->sequence->length > n && heads_sequence_rewind(r->sequence, n, NULL))

@@ -121,8 +121,8 @@ void inspect_layer_line(const Model *m, int i, char *text, size_t size) {
         describe_mixer(&mamba2_mixer, l, text + used, size - used);
     }
     describe_feed_forward(l, text, size);
-    text_append(text, size, "%s%s", l->cross.n_heads ? "; looks at the source" : "",
-           joined[l->topology]);
+    text_append(text, size, "%s%s%s", l->cross.n_heads ? "; looks at the source" : "",
+           joined[l->topology], i < m->n_layers ? "" : "; guesses next tokens");
 }
 
 bool inspect_rope_line(const Model *m, int i, char *text, size_t size) {

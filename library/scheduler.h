@@ -95,6 +95,7 @@ struct heads_batch {
     int n_guesses;          // that run in this pass
     bool measured;          // it has nothing else, so that it tells what guesses cost
     size_t prompt_tokens, spared;  // of requests that are done
+    size_t drafted, accepted;      // guesses
 };
 
 // ---- requests.c ----
@@ -146,7 +147,7 @@ void add_guesses(heads_batch *b, int room);
 // The pass, with the making of its guesses and what followed, took so long.
 void measure_guesses(heads_batch *b, double time);
 // Forgets those of the last pass that were wrong. r->error: that failed.
-void settle_guesses(Request *r);
+void settle_guesses(heads_batch *b, Request *r);
 
 // ---- choices.c: log-probabilities, masks and picks ----
 

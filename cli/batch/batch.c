@@ -194,8 +194,12 @@ static void closing_line(const Batch *b) {
     if (b->errors) fprintf(stderr, ", %ld of them with an error", b->errors);
     fprintf(stderr, "; prompts %s tokens, %s of them spared by shared beginnings; ",
             commas(counts.prompt_tokens), commas(counts.spared));
-    fprintf(stderr, "generated %s, %.1f tok/s\n", commas(b->generated),
+    fprintf(stderr, "generated %s, %.1f tok/s", commas(b->generated),
             rate((double)b->generated, time));
+    if (counts.drafted)
+        fprintf(stderr, "; drafted %s, accepted %s", commas(counts.drafted),
+                commas(counts.accepted));
+    fprintf(stderr, "\n");
 }
 
 int batch(const Options *o) {

@@ -256,6 +256,7 @@ class Batch(NotCopied):
         self.model, self.parallel = model, parallel
         self.jobs: dict[int, Job] = {}  # by their numbers
         self.running = self.waiting = 0  # of them
+        self.drafted = self.accepted = 0  # guesses
         with model._turn() as opened:
             tokenizer = opened.tokenizer
             text, draft = (h.pointer if h else None for h in (tokenizer, opened.draft))
@@ -279,6 +280,7 @@ class Batch(NotCopied):
     def _count(self, batch: Handle) -> None:
         counts = calls.batch_count(batch)
         self.running, self.waiting = counts.running, counts.waiting
+        self.drafted, self.accepted = counts.drafted, counts.accepted
 
     def submit(self, job: Job) -> None:
         self.model._check_prompt(job.prompt)

@@ -208,6 +208,8 @@ class BatchCounts(Structure):
         ("running", c_int),
         ("prompt_tokens", c_size_t),
         ("spared", c_size_t),
+        ("drafted", c_size_t),
+        ("accepted", c_size_t),
     ]
 
 

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 import export
 import guess_layers
+import talkers
 from checkpoints import I32, Meta, build, parse
 from exporter.checkpoint import Checkpoint
 from exporter.families.guesses import ROWS
@@ -213,7 +214,8 @@ def test_guesses_change_no_text(guessing, run, name):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_guesses_change_no_text_of_a_batch(guessing, run, tmp_path, name):
     """Of one request at a time or eight side by side, with stops, penalties and log-probabilities."""
-    directory, model = guessing(name)
+    directory, plain = guessing(name)
+    model = talkers.make(plain, tmp_path / "model.bin", talkers.PLAIN, 512)
     made, requests = golden(directory), tmp_path / "requests.jsonl"
     lines = [
         {
@@ -222,6 +224,7 @@ def test_guesses_change_no_text_of_a_batch(guessing, run, tmp_path, name):
             "max_tokens": 40 + i,
             **({"temperature": 0} if i % 3 == 0 else {"temperature": 0.9, "seed": i}),
             **({"repeat_penalty": 1.3, "frequency_penalty": 0.2} if i % 4 == 1 else {}),
+            **({"stop": ["e", "qx", talkers.tokens(108)[107]]} if i % 2 else {}),
         }
         for i in range(10)
     ]
@@ -234,6 +237,37 @@ def test_guesses_change_no_text_of_a_batch(guessing, run, tmp_path, name):
         )
         assert found.returncode == 0, found.stderr
         assert found.stdout == want.stdout
+        said = re.search(r"drafted (\d+), accepted (\d+)$", found.stderr.strip())
+        assert 0 < int(said[2]) < int(said[1])
+    assert "drafted" not in want.stderr
+    stopped = [json.loads(line)["stopped"] for line in want.stdout.splitlines()]
+    assert "stop" in stopped and "max_tokens" in stopped
+
+
+@on_linux
+@pytest.mark.parametrize("name", FAMILIES)
+def test_guesses_change_no_conversation(guessing, run, tmp_path, name):
+    model = talkers.make(guessing(name)[1], tmp_path / "model.bin", talkers.PLAIN, 512)
+    typed, right = b"what is it?\na2 and b2\ngo on. go on.\n", 0
+    for sampling in (["--temp", "0"], ["-s", "5", "--temp", "1.5"]):
+        options = ["--chat", "-n", 40, *F32, *sampling]
+        want = run(model, *options, "--guess", 0, input=typed)
+        assert want.returncode == 0, want.stderr
+        for most in (1, 3, 7):
+            found = run(model, *options, "--guess", most, input=typed, env=guess_layers.STOPPED)
+            assert found.stdout == want.stdout, (sampling, most)
+            right += drafted(found.stderr)[1]
+    assert right > 0
+
+
+def test_info_names_the_layers_that_guess(guessing, run):
+    _, model = guessing("qwen3_next")
+    lines = run(model, "--info").stdout.decode().splitlines()
+    layers = [line for line in lines if line.startswith("layers ")]
+    assert layers[-1].startswith("layers 2-2 ") and layers[-1].endswith("; guesses next tokens")
+    assert not any("guesses" in line for line in layers[:-1])
+    facts = json.loads(run(model, "--info", "--json").stdout)
+    assert (facts["n_layers"], facts["guess_layers"], len(facts["layers"])) == (2, 1, 2)
 
 
 @on_linux

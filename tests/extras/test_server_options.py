@@ -8,9 +8,11 @@ import json
 from contextlib import contextmanager
 from io import StringIO
 
+import guess_layers
 import httpx
 import peft_folders
 import pytest
+import talkers
 from conftest import STORIES
 
 import heads
@@ -25,8 +27,8 @@ COMPLETION = {"prompt": "Once upon", "max_tokens": 5, "temperature": 0}
 
 
 @contextmanager
-def app_of(*names: str, **options):
-    models = [heads.Model(STORIES) for _ in names]
+def app_of(*names: str, models=None, **options):
+    models = models or [heads.Model(STORIES) for _ in names]
     engines = [Engine(model, 2, 4, name) for model, name in zip(models, names)]
     for engine in engines:
         engine.start()
@@ -103,6 +105,31 @@ def test_several_models():
         assert refused.status_code == 404
         assert refused.json()["error"]["code"] == "model_not_found"
         assert "the models here are a, b:1" in refused.text
+
+
+def test_no_answer_depends_on_guesses(tmp_path):
+    """By the model's own layers; /metrics counts them."""
+    plain, prompt = guess_layers.checkpoint_with_guesses("deepseek_v3", tmp_path)
+    path = talkers.make(plain, tmp_path / "talks.bin", talkers.PLAIN, 512)
+    messages = [{"role": "user", "content": "what is it?"}]
+    bodies = [{"temperature": 0}, {"seed": 3}, {"seed": 5, "frequency_penalty": 0.5, "stop": "e"}]
+    chats = [{"messages": messages, "max_tokens": 60, **body} for body in bodies]
+    texts = [{"prompt": prompt, "max_tokens": 60, **body} for body in bodies]
+    found = []
+    for guess in (0, 3):
+        with app_of("a", models=[heads.Model(path, kv="f32", guess=guess)]) as app:
+            answers = asked(
+                app,
+                *(post("/v1/chat/completions", body) for body in chats),
+                *(post("/v1/completions", body) for body in texts),
+                ("GET", "/metrics", None, {}),
+            )
+        *answers, metrics = answers
+        assert all(answer.status_code == 200 for answer in answers), answers[0].text
+        found.append([answer.json()["choices"] for answer in answers])
+        line = next(x for x in metrics.text.splitlines() if x.startswith("heads_drafted_tokens_"))
+        assert (float(line.split()[1]) > 0) == (guess > 0)
+    assert found[0] == found[1]
 
 
 def test_adapters(tmp_path):

@@ -69,21 +69,26 @@ def add_guesses(directory: Path, seed: int = 1, calm: float = 1.0) -> dict[str, 
 
 
 def golden_with_guesses(name: str, out: Path, seed: int = 1) -> Path:
-    """A copy of a golden directory with a layer that often guesses right on the golden text: its first matrix maps the
-    embedding of most tokens of that text to what the output matrix takes for the next one."""
+    """A copy of a golden directory with a layer that often guesses right on the golden text."""
     directory = out / f"{name}-guesses"
     shutil.copytree(ROOT / "tests" / "golden" / name, directory)
     add_guesses(directory, seed, calm=0.05)
-    config = json.loads((directory / "config.json").read_text())
     golden = json.loads((directory / "golden.json").read_text())
+    teach(directory, golden["prompt"][-2:] + golden["greedy"])
+    return directory
+
+
+def teach(directory: Path, ids: list[int]) -> None:
+    """The layer's first matrix maps the embedding of most tokens of a text to what the output matrix takes for the
+    next one."""
+    config = json.loads((directory / "config.json").read_text())
     tensors = load_file(directory / "model.safetensors")
     proj, embed_norm, _, norm = (
         module.format(n=config["num_hidden_layers"]) + ".weight"
         for module in LAYOUTS[config["model_type"]][0][1:]
     )
-    embed = tensors["model.embed_tokens.weight"]
+    embed = next(w for name, w in tensors.items() if name.endswith("embed_tokens.weight"))
     output = tensors.get("lm_head.weight", embed)
-    ids = golden["prompt"][-2:] + golden["greedy"]
     pairs = dict(zip(ids, ids[1:]))
     x = embed[list(pairs)]
     offset = 1 if config["model_type"].startswith("qwen3_") else 0
@@ -104,9 +109,11 @@ def golden_with_guesses(name: str, out: Path, seed: int = 1) -> Path:
             break
         columns += (output[expected] - output[said]).T @ x
     columns *= width**-0.5 / columns.std()
-    tensors[proj] = np.concatenate([columns, 0.02 * tensors[proj][:, width:]], 1).astype(np.float32)
+    halves = [columns, 0.02 * tensors[proj][:, width:]]
+    if config["model_type"] == "mimo":
+        halves.reverse()
+    tensors[proj] = np.concatenate(halves, 1).astype(np.float32)
     save_file(tensors, directory / "model.safetensors")
-    return directory
 
 
 def checkpoint_with_guesses(name: str, out: Path) -> tuple[Path, list[int]]:

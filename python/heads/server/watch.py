@@ -23,6 +23,7 @@ COUNTS = {
     "requests": "Requests for texts or vectors",
     "refused": "Requests that were refused",
 }
+GUESSES = {"drafted": "Guesses at next tokens", "accepted": "Guesses that were right"}
 SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
@@ -36,6 +37,9 @@ class _Counts(Collector):
         for name, says in COUNTS.items():
             value = sum(engine.counts[name] for engine in self.engines)
             yield CounterMetricFamily(f"heads_{name}", f"{says}.", value=value)
+        for name, says in GUESSES.items():
+            value = sum(getattr(engine.batch, name) for engine in self.engines)
+            yield CounterMetricFamily(f"heads_{name}_tokens", f"{says}.", value=value)
         running = sum(engine.batch.running for engine in self.engines)
         waiting = sum(engine.waiting for engine in self.engines)
         yield GaugeMetricFamily("heads_texts_running", "Texts at work now.", value=running)
