@@ -38,6 +38,10 @@ static bool fits(const KeptText *t, const WorkspaceOptions *o) {
            same_adapted(&w->adapted, &o->threads_of->adapted);
 }
 
+static size_t n_floats(const Model *m, int context) {
+    return (size_t)(m->n_layers + 1) * (size_t)context * (size_t)m->n_embd;
+}
+
 KeptText *kept_take(const Model *m, const WorkspaceOptions *options, int n, Error *err) {
     WorkspaceOptions o = *options;
     Workspace *host = host_of(m, &o);
@@ -51,9 +55,8 @@ KeptText *kept_take(const Model *m, const WorkspaceOptions *options, int n, Erro
     o.chunk = o.context;
     o.logit_rows = 1;
     o.hidden = m->encoder || !m->output.data;
-    size_t floats = (size_t)(m->n_layers + 1) * (size_t)o.context * (size_t)m->n_embd;
     t = calloc(1, sizeof *t);
-    if (t && (t->streams = malloc(floats * sizeof *t->streams))) {
+    if (t && (t->streams = malloc(n_floats(m, o.context) * sizeof *t->streams))) {
         if ((t->w = experiment_workspace(m, &o, err))) return t;
     } else {
         fail(err, "no memory for what comes into %d layers of %d tokens", m->n_layers, o.context);
@@ -65,8 +68,8 @@ KeptText *kept_take(const Model *m, const WorkspaceOptions *options, int n, Erro
 void kept_give(KeptText *t, const WorkspaceOptions *o, bool failed) {
     if (!t) return;
     Workspace *host = host_of(t->w->model, o);
-    size_t bytes = t->w->bytes + t->w->kv.bytes + (size_t)(t->w->model->n_layers + 1) *
-                   (size_t)t->w->kv.context * (size_t)t->w->model->n_embd * sizeof *t->streams;
+    size_t bytes = t->w->bytes + t->w->kv.bytes +
+                   n_floats(t->w->model, t->w->kv.context) * sizeof *t->streams;
     t->mixed = NULL;
     if (host && !failed && bytes <= KEPT) host->text = t;
     else kept_free(t);

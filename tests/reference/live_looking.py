@@ -10,7 +10,6 @@ import random
 import re
 import sys
 from contextlib import ExitStack
-from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from unittest.mock import patch
@@ -88,11 +87,7 @@ def without(head: int, n_heads: int):
 def logits_of(model, prompt: list[int]) -> np.ndarray:
     import torch
 
-    with ExitStack() as patches, torch.no_grad():
-        for family, function, correct in make_attention.CORRECTED:
-            module = import_module(f"transformers.models.{family}.modeling_{family}")
-            corrected = correct(getattr(module, function))
-            patches.enter_context(patch.object(module, function, corrected))
+    with make_attention.corrected(), torch.no_grad():
         return model(torch.tensor([prompt]), use_cache=False).logits[0].float().numpy()
 
 
@@ -396,14 +391,14 @@ def seen_by(model, layer, prompt: list[int], still: bool) -> dict:
 
         return turned
 
-    original = make_attention.eager_attention(home)
-    if original is None:
+    if not hasattr(home, "eager_attention_forward"):
         return {}
     hooks = [
         attention.register_forward_pre_hook(lambda *_: inside.append(1)),
         attention.register_forward_hook(lambda *_: inside.clear()),
     ]
-    with ExitStack() as patches:
+    with make_attention.corrected(), ExitStack() as patches:
+        original = home.eager_attention_forward  # which attend calls
         patches.enter_context(patch.object(home, "eager_attention_forward", attend))
         for name in ROTATES:
             if hasattr(home, name):

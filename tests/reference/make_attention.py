@@ -19,9 +19,10 @@ import argparse
 import json
 import os
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
+from typing import Iterator
 from unittest.mock import patch
 
 import make_golden
@@ -55,15 +56,15 @@ CORRECTED = [
 ]
 
 
-def eager_attention(home):
-    """The eager attention of a module of transformers, corrected; None: it has none."""
-    forward = getattr(home, "eager_attention_forward", None)
-    of_module = {
-        f"transformers.models.{family}.modeling_{family}": correct
-        for family, function, correct in CORRECTED
-        if function == "eager_attention_forward"
-    }
-    return of_module.get(home.__name__, lambda forward: forward)(forward)
+@contextmanager
+def corrected() -> Iterator[None]:
+    """With transformers' functions corrected."""
+    with ExitStack() as patches:
+        for family, function, correct in CORRECTED:
+            module = import_module(f"transformers.models.{family}.modeling_{family}")
+            better = correct(getattr(module, function))
+            patches.enter_context(patch.object(module, function, better))
+        yield
 
 
 def weights(directory: Path) -> list[np.ndarray]:
@@ -78,11 +79,7 @@ def weights(directory: Path) -> list[np.ndarray]:
         directory, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
     ).eval()
     prompt = json.loads((directory / "golden.json").read_text())["prompt"]
-    with ExitStack() as patches, torch.no_grad():
-        for family, function, correct in CORRECTED:
-            module = import_module(f"transformers.models.{family}.modeling_{family}")
-            corrected = correct(getattr(module, function))
-            patches.enter_context(patch.object(module, function, corrected))
+    with corrected(), torch.no_grad():
         out = model(torch.tensor([prompt]), use_cache=False, output_attentions=True)
     found = getattr(out, "attentions", None) or ()  # which a model without attention lacks
     return [layer[0].float().numpy() for layer in found if layer is not None]
