@@ -116,11 +116,6 @@ def widths(sizes: Mapping[str, int], costs: Mapping[str, float], bits: float) ->
     return chosen
 
 
-def expected(costs: Mapping[str, float], chosen: Mapping[str, str]) -> float:
-    """What matrices of these types cost together."""
-    return sum(costs[n] * WIDTHS[t][1] / WIDTHS["q4"][1] for n, t in chosen.items())
-
-
 def described(names: Sequence[str]) -> str:
     """Matrices of layers by kind: "attn_v; ffn_down of layers 1, 3-5"."""
     kinds: dict[str, list[int]] = {}

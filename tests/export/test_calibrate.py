@@ -20,7 +20,7 @@ from alarms import interrupted_after
 from conftest import ROOT, in_part, takes_long
 from exporter.quantize import calibrate, codes, engine, panels, trials
 from exporter.quantize.beginnings import BEGINNINGS
-from exporter.quantize.budget import BITS, described, eight_bits, expected, widths
+from exporter.quantize.budget import BITS, WIDTHS, described, eight_bits, widths
 from exporter.checkpoint import Checkpoint
 from exporter.native import native
 from exporter.quantize.engine import Text
@@ -525,7 +525,7 @@ def test_each_gets_the_width_that_buys_most():
     found = [widths(sizes, costs, b) for b in (2.6, 3.0, 3.5, 4.0, 5.0, 6.5, 8.5)]
     assert found[0]["output"] == "q2" < found[0]["layers.0.b"]
     assert set(found[-1].values()) == {"q8"}
-    nats = [expected(costs, chosen) for chosen in found]
+    nats = [sum(costs[n] * WIDTHS[t][1] for n, t in chosen.items()) for chosen in found]
     assert nats == sorted(nats, reverse=True) and nats[0] > 5 * nats[3]
     for chosen, most in zip(found, (2.6, 3.0, 3.5, 4.0, 5.0, 6.5, 8.5)):
         used = sum(bits[t] * sizes[n] for n, t in chosen.items()) / sum(sizes.values())
