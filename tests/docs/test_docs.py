@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 
 import documents
 import gguf_files
+import guess_layers
 import pytest
 import sources
 import talkers
@@ -195,6 +196,8 @@ def sandbox(root: Path) -> Path:
     stories = (ROOT / "models" / "stories.bin").read_bytes()
     (root / "chat.bin").write_bytes(talkers.with_template(stories, talkers.PLAIN))
     (root / "build").mkdir()
+    plain, _ = guess_layers.checkpoint_with_guesses("deepseek_v3", root / "build")
+    talkers.make(plain, root / "guesses.bin", talkers.PLAIN, 1024)
     shutil.copy(root / "chat.bin", root / "build" / "smollm2.bin")  # which make chat leaves
     return root
 
@@ -205,6 +208,8 @@ def for_sandbox(command: str) -> str:
     stands_for.update(dict.fromkeys(PYTHONS, sys.executable))
     if re.search("--(chat|messages)", command):
         stands_for["MODEL"] = "chat.bin"
+    if "--guess" in command:
+        stands_for["MODEL"] = "guesses.bin"
     return " ".join(stands_for.get(word, word) for word in command.split(" "))
 
 
