@@ -157,7 +157,7 @@ def parse(argv: list[str], prog: str) -> argparse.Namespace:
         "--bits",
         type=float,
         metavar="B",
-        help="without --dtype: what all matrices may have a weight, from 2.6 to 8.5, each in the "
+        help="without --dtype: what all matrices may have a weight, from 2.32 to 8.5, each in the "
         "type of q2 to q8 that buys most for its bytes; of q4: what the layers' may have, from 4.5, "
         f"where those that it costs most get eight ({BITS['q4']:g}; {BITS['q4m']:g} for q4m)",
     )

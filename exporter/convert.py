@@ -28,13 +28,13 @@ from .quantize.budget import (
     MIXED,
     WIDTHS,
     Rounding,
+    choose,
     described,
-    eight_bits,
     prior,
+    room_of,
     rounded_matrices,
     rounding_of,
-    sizes_of,
-    widths,
+    shapes_of,
 )
 from .sources.generation import languages
 from .sources.gguf import open_gguf
@@ -279,12 +279,15 @@ def convert(
 
     if not rounding:
         return write(out, meta, entries(model.tensors, dtype))
-    sizes = sizes_of(without_guesses(meta, model.tensors)[1], rounding.dtype)
-    if rounding.dtype == MIXED:
-        chosen = widths(sizes, prior(sizes), rounding.bits)
-        return _write_mixed(model.tensors, out, meta, chosen, write)
-    chosen = eight_bits(sizes, prior(sizes), rounding.bits)
-    return _write_four(model.tensors, out, meta, chosen, write)
+    shapes = shapes_of(without_guesses(meta, model.tensors)[1], rounding.dtype)
+    room = _room(model, meta, rounding, shapes)
+    chosen = choose(shapes, prior(shapes), rounding.dtype, room)
+    return _write(model.tensors, out, meta, rounding.dtype, chosen, write)
+
+
+def _room(model: Model, meta, rounding: Rounding, shapes) -> int:
+    """The bytes that these matrices may have together. Errors: ExportError."""
+    return room_of(shapes, rounding.dtype, rounding.bits)
 
 
 def without_guesses(meta: dict, tensors: Mapping[str, Tensor]) -> tuple[dict, dict[str, Tensor]]:
@@ -300,31 +303,24 @@ def without_guesses(meta: dict, tensors: Mapping[str, Tensor]) -> tuple[dict, di
     return kept, {name: tensor for name, tensor in tensors.items() if name not in left_out}
 
 
-def _write_four(tensors, out: str, meta, chosen, write, left: str = "") -> Stats:
-    """A four-bit file in which the chosen matrices have eight. left: what four bits cost still."""
-    rounded = rounded_matrices(tensors, "q4")
-    eight = [name for name, first in rounded.items() if first in chosen]
-    meta["info.eight_bits"] = (described(eight) or "none") + left
-    of_text = without_guesses(meta, tensors)[1]
-    eight += [name for name in rounded if name not in of_text]
-    stats = write(out, meta, entries(tensors, "q4", dict.fromkeys(eight, "q8")))
-    stats.types = f"in eight bits: {meta['info.eight_bits']}"
-    return stats
-
-
-def _write_mixed(tensors, out: str, meta, chosen, write, left: str = "") -> Stats:
+def _write(tensors, out: str, meta, dtype: str, chosen, write, left: str = "") -> Stats:
     """A file whose matrices have the types that were chosen. left: what that costs."""
-    of_text = rounded_matrices(without_guesses(meta, tensors)[1], MIXED)
+    of_text = rounded_matrices(without_guesses(meta, tensors)[1], dtype)
     types = {name: chosen[first] for name, first in of_text.items()}
-    parts = [
-        f"{width}: {described(names)}"
+    named = {
+        width: described([name for name, found in types.items() if found == width])
         for width in WIDTHS
-        if (names := [name for name, dtype in types.items() if dtype == width])
-    ]
-    meta["info.types"] = "; ".join(parts) + left
-    types |= {n: "q8" for n in rounded_matrices(tensors, MIXED) if n not in types}
-    stats = write(out, meta, entries(tensors, MIXED, types))
-    stats.types = meta["info.types"]
+    }
+    if dtype == MIXED:
+        said = meta["info.types"] = "; ".join(f"{w}: {n}" for w, n in named.items() if n) + left
+    elif dtype == "q4":
+        meta["info.eight_bits"] = (named["q8"] or "none") + left
+        said = f"in eight bits: {meta['info.eight_bits']}"
+    else:
+        said = ""
+    types |= {name: "q8" for name in rounded_matrices(tensors, dtype) if name not in types}
+    stats = write(out, meta, entries(tensors, dtype, types))
+    stats.types = said
     return stats
 
 
@@ -347,9 +343,10 @@ def _calibrated(model: Model, out: str, meta, rounding: Rounding, progress: Prog
     )
     folder = Folder(out, key)
     of_text = without_guesses(meta, model.tensors)
+    room = _room(model, meta, rounding, shapes_of(of_text[1], rounding.dtype))
     with progress_of(*of_text, rounding, progress) as shown:
         try:
-            found = calibrate(folder, *of_text, rounding, shown)
+            found = calibrate(folder, *of_text, rounding, room, shown)
         except ExportError:
             if not folder.has("texts.json"):  # nothing that took time to make
                 folder.remove()
@@ -359,24 +356,10 @@ def _calibrated(model: Model, out: str, meta, rounding: Rounding, progress: Prog
             count = shown.counter("file", sum(e.bytes for e in stored))
             return write_checkpoint(path, meta, stored, count)
 
-        stats = _write_calibrated(model, out, meta, rounding, found, write)
+        with found:
+            nats = found.divergence()
+            left = "" if nats is None else f"; {nats:.4f} nats a token from q8"
+            given = found.with_codes(model.tensors), out, meta, rounding.dtype, found.chosen
+            stats = _write(*given, write, left)
     folder.remove()
     return stats
-
-
-def _write_calibrated(model: Model, out: str, meta, rounding: Rounding, found, write) -> Stats:
-    with found:
-        if rounding.dtype == "q8":
-            return write(out, meta, entries(found.with_codes(model.tensors), "q8"))
-        sizes = sizes_of(without_guesses(meta, model.tensors)[1], rounding.dtype)
-        if rounding.dtype == MIXED:
-            chosen = widths(sizes, found.costs, rounding.bits)
-            nats = found.divergence([n for n, dtype in chosen.items() if dtype == "q8"])
-            left = "" if nats is None else f"; {nats:.4f} nats a token from q8"
-            tensors = found.with_codes(model.tensors)
-            return _write_mixed(tensors, out, meta, chosen, write, left)
-        chosen = eight_bits(sizes, found.costs, rounding.bits)
-        nats = found.divergence(chosen)
-        left = "" if nats is None else f"; {nats:.4f} nats a token from q8"
-        tensors = found.with_codes(model.tensors, chosen)
-        return _write_four(tensors, out, meta, chosen, write, left)

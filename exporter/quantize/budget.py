@@ -1,21 +1,19 @@
-"""Chooses the matrices of a four-bit file that keep eight bits, those whose rounding costs most a
-byte; and of a mixed file, the type of each matrix."""
+"""Chooses the type of each matrix of a file, so that what rounding costs is least for the bytes
+that all may have together: q4 or q8 in a four-bit file, any in a mixed one."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Mapping, Sequence
+from typing import Iterator, Mapping, NamedTuple, Sequence
 
-from ..checkpoint import dtype_of
+from ..checkpoint import data_bytes, dtype_of
 from ..tensor import ExportError, Tensor
 
 # Bits a weight that the matrices of layers may have together, scales included.
 BITS = {"q4": 4.69, "q4m": 5.65}
-LEAST, MOST = 4.5, 8.5  # of q4 and q8
 MIXED = "mixed"  # a file of which each matrix has a type of its own
-# The types of a mixed file: bits a weight, and the mean square of what rounding changes, of normal
-# weights. Each buys less for a bit than the one before it.
+# Bits a weight, and the mean square of what rounding changes, of normal weights.
 WIDTHS = {
     "q2": (2.3125, 0.1),
     "q3": (3.3125, 0.0233),
@@ -24,32 +22,46 @@ WIDTHS = {
     "q6": (6.3125, 0.0004),
     "q8": (8.5, 0.000024),
 }
-LEAST_MIXED = 2.6
+CHOICES = {"q4": ("q4", "q8"), "q8": ("q8",), MIXED: tuple(WIDTHS)}  # the types in a file of one
 # The cost of rounding a kind to four bits, as divergence a weight, where nothing was measured: on
 # two real models attn_v costs ten times what others do (docs/accuracy.md).
 PRIOR = {"attn_v": 20.0, "attn_v_up": 20.0, "attn_k": 3.0, "ffn_down": 2.5, "expert_down": 2.5}
 
 
+Shapes = Mapping[str, "tuple[int, int]"]
+
+
 @dataclass(frozen=True)
 class Rounding:
-    """How matrices are rounded: to `dtype`, q4, q8 or mixed; but for q8, the bits that they may have
-    a weight; and whether codes and costs come from running texts, the model's own or a file's."""
+    """How matrices are rounded: to `dtype`, q4, q8 or mixed; the bits that they may have a weight,
+    or the bytes that the file or ./run may take; and whether codes and costs come from running
+    texts, the model's own or a file's."""
 
     dtype: str
-    bits: float = MOST
+    bits: float | None = None
+    size: int | None = None
+    memory: int | None = None
     calibrated: bool = False
     text: str | None = None
 
 
 def rounding_of(
-    dtype: str, bits: float | None = None, calibrated: bool = False, text: str | None = None
+    dtype: str,
+    bits: float | None = None,
+    calibrated: bool = False,
+    text: str | None = None,
+    size: int | None = None,
+    memory: int | None = None,
 ) -> Rounding | None:
     """How a --dtype rounds; None: all matrices to the nearest numbers of one type."""
-    if dtype == MIXED:
-        return Rounding(MIXED, bits, calibrated, text or None)
-    if dtype in BITS:
-        return Rounding("q4", BITS[dtype] if bits is None else bits, calibrated, text or None)
-    return Rounding(dtype, calibrated=True, text=text or None) if calibrated else None
+    if dtype == MIXED or dtype in BITS:
+        if bits is size is memory is None:
+            bits = BITS[dtype]
+        kind = MIXED if dtype == MIXED else "q4"
+        return Rounding(kind, bits, size, memory, calibrated, text or None)
+    if not calibrated:
+        return None
+    return Rounding(dtype, WIDTHS[dtype][0], calibrated=True, text=text or None)
 
 
 def same_matrices(tensors: Mapping[str, Tensor]) -> dict[str, str]:
@@ -65,53 +77,75 @@ def rounded_matrices(tensors: Mapping[str, Tensor], dtype: str) -> dict[str, str
     return same_matrices(rounded)
 
 
-def sizes_of(tensors: Mapping[str, Tensor], dtype: str) -> dict[str, int]:
-    """Weights of the matrices that are held in it, those with the same data once."""
-    return {
-        name: tensors[name].shape[0] * tensors[name].shape[1]
-        for name in dict.fromkeys(rounded_matrices(tensors, dtype).values())
-    }
+def shapes_of(tensors: Mapping[str, Tensor], dtype: str) -> Shapes:
+    """The shapes of the matrices that are held in it, those with the same data once."""
+    found = dict.fromkeys(rounded_matrices(tensors, dtype).values())
+    return {name: tuple(map(int, tensors[name].shape)) for name in found}
 
 
-def prior(sizes: Mapping[str, int]) -> dict[str, float]:
-    """Costs of matrices by what such ones cost in other models."""
-    return {name: PRIOR.get(name.split(".")[-1], 1.0) * size for name, size in sizes.items()}
+def prior(shapes: Shapes) -> dict[str, float]:
+    """Costs of matrices in four bits by what such ones cost in other models."""
+    return {n: PRIOR.get(n.split(".")[-1], 1.0) * rows * cols for n, (rows, cols) in shapes.items()}
 
 
-def eight_bits(sizes: Mapping[str, int], costs: Mapping[str, float], bits: float) -> frozenset[str]:
-    """The matrices that get eight bits, given sizes and costs of rounding to four, so
-    that all have at most `bits` a weight: the most costly for their size first. Errors:
-    ExportError."""
-    if not LEAST <= bits <= MOST:
-        raise ExportError(f"--bits {bits:g}: expected {LEAST:g} (all q4) to {MOST:g} (all q8)")
-    left = (bits - LEAST) / (MOST - LEAST) * sum(sizes.values())
-    chosen = set()
-    for name in sorted(sizes, key=lambda name: -costs[name] / sizes[name]):
-        if sizes[name] <= left:
-            left -= sizes[name]
-            chosen.add(name)
-    return frozenset(chosen)
+class Step(NamedTuple):
+    """A matrix in a wider type."""
+
+    name: str
+    lower: str
+    upper: str
+    bytes: int
+    nats: float  # that it saves
 
 
-def widths(sizes: Mapping[str, int], costs: Mapping[str, float], bits: float) -> dict[str, str]:
-    """The type of each matrix, so that all have at most `bits` a weight and what they cost together
-    is least; given sizes and costs in q4, which grow with the square of what rounding changes.
-    Errors: ExportError."""
-    if not LEAST_MIXED <= bits <= MOST:
+def bytes_of(shapes: Shapes, chosen: Mapping[str, str]) -> int:
+    return sum(data_bytes(chosen[name], *shape, True) for name, shape in shapes.items())
+
+
+def room_of(shapes: Shapes, dtype: str, bits: float) -> int:
+    """The bytes of so many bits a weight. Errors: ExportError."""
+    least, most = (CHOICES[dtype][end] for end in (0, -1))
+    if not WIDTHS[least][0] <= bits <= WIDTHS[most][0]:
         raise ExportError(
-            f"--bits {bits:g}: expected {LEAST_MIXED:g} (most of it q2) to {MOST:g} (all q8)"
+            f"--bits {bits:g}: expected {WIDTHS[least][0]:g} (all {least}) to "
+            f"{WIDTHS[most][0]:g} (all {most})"
         )
-    left = (bits - WIDTHS["q2"][0]) * sum(sizes.values())
-    chosen = dict.fromkeys(sizes, "q2")
-    steps = []  # what a step to the next type saves for each bit of the file, at most first
-    for lower, upper in zip(list(WIDTHS), list(WIDTHS)[1:]):
-        more = WIDTHS[upper][0] - WIDTHS[lower][0]
-        saved = (WIDTHS[lower][1] - WIDTHS[upper][1]) / WIDTHS["q4"][1]
-        steps += [(saved * costs[n] / (more * sizes[n]), n, lower, upper, more) for n in sizes]
-    for _, name, lower, upper, more in sorted(steps, key=lambda step: -step[0]):
+    # As far from all in the narrowest as of numbers that fill their panels.
+    low, high = (bytes_of(shapes, dict.fromkeys(shapes, width)) for width in (least, most))
+    way = bits - WIDTHS[least][0], max(WIDTHS[most][0] - WIDTHS[least][0], 1)
+    return low + int((high - low) * way[0] / way[1])
+
+
+def steps(shapes: Shapes, costs: Mapping[str, float], dtype: str) -> list[Step]:
+    """From the narrowest type of all matrices to the widest, what saves most for its bytes first;
+    given costs in q4, which grow with the square of what rounding changes."""
+    types = CHOICES[dtype]
+
+    def of_matrix(name: str) -> Iterator[Step]:
+        at = types[0]
+        while wider := types[types.index(at) + 1 :]:
+            found = []
+            for to in wider:
+                more = data_bytes(to, *shapes[name], True) - data_bytes(at, *shapes[name], True)
+                saved = (WIDTHS[at][1] - WIDTHS[to][1]) / WIDTHS["q4"][1] * costs[name]
+                found.append(Step(name, at, to, more, saved))
+            yield max(found, key=worth)
+            at = max(found, key=worth).upper
+
+    def worth(step: Step) -> float:
+        return step.nats / max(step.bytes, 1)
+
+    return sorted((step for name in shapes for step in of_matrix(name)), key=lambda s: -worth(s))
+
+
+def choose(shapes: Shapes, costs: Mapping[str, float], dtype: str, room: int) -> dict[str, str]:
+    """The type of each matrix, so that all have at most so many bytes, and cost least together."""
+    chosen = dict.fromkeys(shapes, CHOICES[dtype][0])
+    left = room - bytes_of(shapes, chosen)
+    for name, lower, upper, more, _ in steps(shapes, costs, dtype):
         # One that did not fit leaves its matrix where it is.
-        if chosen[name] == lower and more * sizes[name] <= left:
-            left -= more * sizes[name]
+        if chosen[name] == lower and more <= left:
+            left -= more
             chosen[name] = upper
     return chosen
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import Collection, Iterator, Mapping, Sequence
+from typing import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from .. import bars
 from ..checkpoint import entries, write_checkpoint
 from ..tensor import ExportError, Tensor
 from .beginnings import BEGINNINGS
-from .budget import MIXED, Rounding, prior, same_matrices, sizes_of, widths
+from .budget import MIXED, Rounding, choose, prior, same_matrices, shapes_of
 from .codes import feed, n_passes, with_codes
 from .engine import Engine, Text
 from .steps import Folder
@@ -43,19 +43,17 @@ LOOP = 6  # one of so many texts is also repeated in part, where it becomes a ve
 
 
 class Calibration:
-    """What calibrate() found: codes in the `types` of matrices, and `costs` of the matrices alone in
-    four bits, in nats a token where they were measured. `with` closes it."""
+    """What calibrate() found: the type `chosen` for each matrix, of which those in `stages` have
+    their codes, each from that stage. `with` closes it."""
 
     def __init__(
         self,
         folder: Folder,
-        types: dict[str, str],
-        costs: dict[str, float],
+        chosen: dict[str, str],
+        stages: dict[str, str],
         trials: Trials | None = None,
-        stages: dict[str, str] = {},
     ):
-        self.folder, self.types, self.stages = folder, types, stages
-        self.costs, self.trials = costs, trials
+        self.folder, self.chosen, self.stages, self.trials = folder, chosen, stages, trials
 
     def __enter__(self) -> "Calibration":
         return self
@@ -64,19 +62,16 @@ class Calibration:
         if self.trials:
             self.trials.close()
 
-    def divergence(self, eight: Collection[str]) -> float | None:
-        """The cost of all matrices but these together; None: the model has no logits."""
-        coded = [name for name in self.types if name not in eight]
+    def divergence(self) -> float | None:
+        """The cost of all matrices but those in q8 together; None: the model has no logits."""
+        coded = [name for name in self.stages if self.chosen[name] != "q8"]
         return self.trials.divergence(coded, 1, self.stages) if self.trials else None
 
-    def with_codes(
-        self, tensors: Mapping[str, Tensor], others: Collection[str] = ()
-    ) -> dict[str, Tensor]:
-        """The tensors of the file; all but the others have their calibrated codes."""
+    def with_codes(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of the file, with their calibrated codes."""
         made = {
-            name: with_codes(self.folder, tensors[name], name, dtype, self.stages.get(name, ""))
-            for name, dtype in self.types.items()
-            if name not in others
+            name: with_codes(self.folder, tensors[name], name, self.chosen[name], stage)
+            for name, stage in self.stages.items()
         }
         first = same_matrices(tensors)
         return {name: made.get(first.get(name), tensor) for name, tensor in tensors.items()}
@@ -89,7 +84,7 @@ def progress_of(
     progress: bars.Progress = None,
 ) -> Progress:
     """The bar of calibrate() with these, and of writing what it found."""
-    amounts, rounded = _amounts(metadata), list(sizes_of(tensors, rounding.dtype))
+    amounts, rounded = _amounts(metadata), list(shapes_of(tensors, rounding.dtype))
     trial = amounts.held * amounts.measured if _has_trials(metadata, rounding) else 0
     seconds = phases(
         metadata,
@@ -116,39 +111,40 @@ def calibrate(
     metadata: Mapping[str, object],
     tensors: Mapping[str, Tensor],
     rounding: Rounding,
+    room: int,
     progress: Progress,
 ) -> Calibration:
-    """Codes of the matrices, and what q4 costs them. Errors: ExportError, OSError."""
+    """Codes of the matrices, which may have `room` bytes together, in types by what q4 costs them.
+    Errors: ExportError, OSError."""
     amounts = _amounts(metadata)
     _write_model(folder, metadata, tensors, progress)
     texts = _texts(folder, metadata, rounding.text, amounts, progress)
     used = len(texts) - _n_held(texts, amounts)
-    sizes = sizes_of(tensors, rounding.dtype)
-    first = "q4" if rounding.dtype == MIXED else rounding.dtype
+    shapes, dtype = shapes_of(tensors, rounding.dtype), rounding.dtype
 
-    def fed(types: dict[str, str], stage: str) -> dict[str, str]:
-        """Those that got codes."""
+    def fed(types: Mapping[str, str], stage: str) -> dict[str, str]:
+        """The stage of those that got codes."""
         matrices = {name: tensors[name] for name in types}
         given = texts[:used], amounts.pass_texts, progress, stage
-        return {n: types[n] for n in feed(folder, metadata, matrices, types, *given)}
+        return dict.fromkeys(feed(folder, metadata, matrices, types, *given), stage)
 
-    types = fed(dict.fromkeys(sizes, first), "")
     if not _has_trials(metadata, rounding):
-        return Calibration(folder, types, prior(sizes))
+        chosen = choose(shapes, prior(shapes), dtype, room)
+        return Calibration(folder, chosen, fed(chosen, ""))
+    stages = fed(dict.fromkeys(shapes, "q4"), "")
     held = [Text(t.ids[: amounts.measured], t.source) for t in texts[used:]]
     trials = Trials(folder, metadata, held)
     try:
-        costs = costs_of(folder, trials, list(types), progress)
-        costs = {n: costs.get(n, 0.0) for n in sizes}
-        stages = {}
-        if rounding.dtype == MIXED:
-            chosen = widths(sizes, costs, rounding.bits)
-            types |= fed({n: t for n, t in chosen.items() if n in types and t != "q4"}, "-mixed")
-            stages = {n: "-mixed" for n, t in types.items() if t != "q4"}
+        costs = costs_of(folder, trials, list(stages), progress)
+        chosen = choose(shapes, {n: costs.get(n, 0.0) for n in shapes}, dtype, room)
+        coded = {n: chosen[n] for n in stages}
+        stages = {n: "" for n, width in coded.items() if width == "q4"}
+        if dtype == MIXED:
+            stages |= fed({n: width for n, width in coded.items() if width != "q4"}, "-mixed")
     except BaseException:
         trials.close()
         raise
-    return Calibration(folder, types, costs, trials, stages)
+    return Calibration(folder, chosen, stages, trials)
 
 
 def _write_model(folder: Folder, metadata, tensors, progress: Progress) -> None:

@@ -20,7 +20,7 @@ from alarms import interrupted_after
 from conftest import ROOT, in_part, takes_long
 from exporter.quantize import calibrate, codes, engine, panels, trials
 from exporter.quantize.beginnings import BEGINNINGS
-from exporter.quantize.budget import BITS, WIDTHS, described, eight_bits, widths
+from exporter.quantize.budget import BITS, WIDTHS, choose, described, room_of
 from exporter.checkpoint import Checkpoint
 from exporter.native import native
 from exporter.quantize.engine import Text
@@ -504,37 +504,53 @@ def test_costs_are_those_of_whole_passes(name, lettered, tmp_path, monkeypatch):
     assert costs(given) == here and not said[2]
 
 
+def chosen_of(dtype: str, bits: float) -> dict[str, str]:
+    """Of four matrices, by their costs in four bits."""
+    costs = {"layers.0.a": 1.0, "layers.1.a": 3.0, "layers.0.b": 20.0, "output": 1.0}
+    return choose(SHAPES, costs, dtype, room_of(SHAPES, dtype, bits))
+
+
+SHAPES = {
+    "layers.0.a": (256, 256),
+    "layers.1.a": (128, 512),
+    "layers.0.b": (128, 256),
+    "output": (512, 256),
+}
+
+
 def test_the_most_costly_get_eight():
-    sizes = {"layers.0.a": 100, "layers.1.a": 100, "layers.0.b": 50, "output": 200}
-    costs = {"layers.0.a": 1.0, "layers.1.a": 3.0, "layers.0.b": 2.0, "output": 1.0}
-    assert eight_bits(sizes, costs, 4.5) == set()
-    assert eight_bits(sizes, costs, 8.5) == set(sizes)
-    assert eight_bits(sizes, costs, 5.0) == {"layers.0.b"}
-    assert eight_bits(sizes, costs, 5.9) == {"layers.0.b", "layers.1.a"}
+    def eight(bits: float) -> set[str]:
+        return {name for name, width in chosen_of("q4", bits).items() if width == "q8"}
+
+    assert eight(4.5) == set()
+    assert eight(8.5) == set(SHAPES)
+    assert eight(5.0) == {"layers.0.b"}
+    assert eight(5.9) == {"layers.0.b", "layers.1.a"}
     for bits in (4.4, 8.6, float("nan")):
         with pytest.raises(ExportError, match="expected 4.5 .all q4. to 8.5"):
-            eight_bits(sizes, costs, bits)
+            eight(bits)
     names = ["layers.2.a", "layers.0.a", "layers.1.a", "layers.4.a", "ple_in", "layers.3.b"]
     assert described(names) == "a of layers 0-2, 4; b of layers 3; ple_in"
 
 
 def test_each_gets_the_width_that_buys_most():
-    sizes = {"layers.0.a": 100, "layers.1.a": 100, "layers.0.b": 50, "output": 200}
     costs = {"layers.0.a": 1.0, "layers.1.a": 3.0, "layers.0.b": 20.0, "output": 1.0}
     bits = {"q2": 2.3125, "q3": 3.3125, "q4": 4.5, "q5": 5.3125, "q6": 6.3125, "q8": 8.5}
-    found = [widths(sizes, costs, b) for b in (2.6, 3.0, 3.5, 4.0, 5.0, 6.5, 8.5)]
+    wanted = (2.6, 3.0, 3.5, 4.0, 5.0, 6.5, 8.5)
+    found = [chosen_of("mixed", b) for b in wanted]
     assert found[0]["output"] == "q2" < found[0]["layers.0.b"]
     assert set(found[-1].values()) == {"q8"}
     nats = [sum(costs[n] * WIDTHS[t][1] for n, t in chosen.items()) for chosen in found]
     assert nats == sorted(nats, reverse=True) and nats[0] > 5 * nats[3]
-    for chosen, most in zip(found, (2.6, 3.0, 3.5, 4.0, 5.0, 6.5, 8.5)):
-        used = sum(bits[t] * sizes[n] for n, t in chosen.items()) / sum(sizes.values())
+    size = {name: rows * cols for name, (rows, cols) in SHAPES.items()}
+    for chosen, most in zip(found, wanted):
+        used = sum(bits[t] * size[n] for n, t in chosen.items()) / sum(size.values())
         assert most - 1 < used <= most
-        wide = [bits[chosen[n]] for n in sorted(sizes, key=lambda n: costs[n] / sizes[n])]
+        wide = [bits[chosen[n]] for n in sorted(size, key=lambda n: costs[n] / size[n])]
         assert wide == sorted(wide)
-    for b in (2.5, 8.6, float("nan")):
-        with pytest.raises(ExportError, match="--bits .*: expected 2.6 .* to 8.5"):
-            widths(sizes, costs, b)
+    for b in (2.3, 8.6, float("nan")):
+        with pytest.raises(ExportError, match="--bits .*: expected 2.3125 .* to 8.5"):
+            chosen_of("mixed", b)
 
 
 @pytest.mark.parametrize("calibrated", [False, pytest.param(True, marks=takes_long)])
