@@ -95,7 +95,7 @@ def entries(
 class Stats:
     """What was written: the file's bytes, the tensors' bytes and weights, per dtype the sums of
     squares of the weights and of their rounding errors, and the types of matrices where these were
-    chosen, for people."""
+    chosen, for people; and from costs that were measured, bytes of matrices and nats."""
 
     file_bytes: int = 0
     data_bytes: int = 0
@@ -103,6 +103,7 @@ class Stats:
     squares: dict[str, float] = field(default_factory=dict)
     errors: dict[str, float] = field(default_factory=dict)
     types: str = ""
+    curve: Sequence[tuple[int, float]] = ()
 
     def count(self, dtype: str, data: bytes, n_weights: int, square: float, error: float) -> bytes:
         """Adds what was packed. Returns the data."""
@@ -121,6 +122,11 @@ class Stats:
 def data_bytes(dtype: str, rows: int, cols: int, matrix: bool) -> int:
     """Bytes of a tensor's data, without the padding after it."""
     return -(-rows // LANES) * panel_bytes(dtype, cols) if matrix else 4 * cols
+
+
+def file_bytes(metadata: Mapping[str, object], entries: Sequence[Entry]) -> int:
+    """Of the checkpoint that write_checkpoint() would write."""
+    return _layout(metadata, entries)[2]
 
 
 def write_checkpoint(

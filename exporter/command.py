@@ -24,6 +24,9 @@ from .streams import Output, open_streams
 from .tensor import ExportError
 
 
+BUDGETS = ("bits", "size", "memory")
+
+
 def pool(model: Model, n_kv_heads: int) -> None:
     """Pools the KV heads and says what that did."""
     knobs = model.knobs
@@ -73,8 +76,18 @@ def report(model: Model, args: argparse.Namespace, stats: Stats) -> None:
             f"relative quantization error: {error:.3f} % (RMS of the rounding over RMS of the "
             "weights)"
         )
+    if stats.curve:
+        print(
+            "matrices in so many MB would cost, each alone and these summed, so many nats a token:"
+        )
+        print("; ".join(f"{n / 1e6:.1f} {nats:.4f}" for n, nats in stats.curve))
     if stats.types:
         print(stats.types)
+
+
+def budget_of(args: argparse.Namespace) -> dict[str, float]:
+    """What the file may take, if that was said."""
+    return {key: vars(args)[key] for key in BUDGETS if vars(args)[key] is not None}
 
 
 def say(sentence: str) -> None:
@@ -110,7 +123,7 @@ def run(args: argparse.Namespace) -> None:
         )
     )
     refuse_overwriting(args.out, model.files)
-    if args.bits is not None and args.dtype is None:
+    if budget_of(args) and args.dtype is None:
         args.dtype = MIXED
     args.dtype = args.dtype or ("q8" if args.calibrate is not None else model.dtype)
     if args.kv_heads is not None:
@@ -121,7 +134,12 @@ def run(args: argparse.Namespace) -> None:
         args.dtype,
         args.shape_only,
         note=lambda remark: say(f"note: {remark}"),
-        rounding=rounding_of(args.dtype, args.bits, args.calibrate is not None, args.calibrate),
+        rounding=rounding_of(
+            args.dtype,
+            calibrated=args.calibrate is not None,
+            text=args.calibrate,
+            **budget_of(args),
+        ),
     )
     report(model, args, stats)
 
@@ -160,6 +178,19 @@ def parse(argv: list[str], prog: str) -> argparse.Namespace:
         help="without --dtype: what all matrices may have a weight, from 2.32 to 8.5, each in the "
         "type of q2 to q8 that buys most for its bytes; of q4: what the layers' may have, from 4.5, "
         f"where those that it costs most get eight ({BITS['q4']:g}; {BITS['q4m']:g} for q4m)",
+    )
+    parser.add_argument(
+        "--size",
+        type=plan.scaled("KMGT", 1000),
+        metavar="SIZE",
+        help="as --bits, by what the file may have: 100M is 100,000,000 bytes",
+    )
+    parser.add_argument(
+        "--memory",
+        type=plan.scaled("KMGT", 1000),
+        metavar="SIZE",
+        help="as --size, by what ./run may take: the file, the cache of its whole context in f16, "
+        "and a sixteenth for all else; needs `make lib`",
     )
     parser.add_argument(
         "--calibrate",
@@ -259,8 +290,11 @@ def parse(argv: list[str], prog: str) -> argparse.Namespace:
         parser.error("--revision: random weights have none")
     if args.shape_only and args.tokenizer:
         parser.error("--tokenizer: a shape has none")
-    if args.bits is not None and args.dtype not in (*BITS, None):
-        parser.error("--bits belongs to --dtype q4, or goes without --dtype")
+    budget = " and ".join(f"--{key}" for key in budget_of(args))
+    if budget and args.dtype not in (*BITS, None):
+        parser.error(f"{budget} belongs to --dtype q4, or goes without --dtype")
+    if len(budget_of(args)) > 1:
+        parser.error(f"give one of {budget}")
     if args.calibrate is not None and args.dtype not in (*BITS, "q8", None):
         parser.error("--calibrate belongs to --dtype q4 and q8")
     if args.dtype == KEEP and (args.random or args.shape_only):

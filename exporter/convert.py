@@ -18,6 +18,7 @@ from .checkpoint import (
     Stats,
     dtype_of,
     entries,
+    file_bytes,
     output_file,
     write_checkpoint,
     write_shape,
@@ -25,9 +26,11 @@ from .checkpoint import (
 from .families.registry import ENCODERS
 from .model import Model
 from .quantize.budget import (
+    CHOICES,
     MIXED,
     WIDTHS,
     Rounding,
+    bytes_of,
     choose,
     described,
     prior,
@@ -53,6 +56,7 @@ from .tokenizers.metadata import check_rows
 from .tokenizers.vocabulary import Vocabulary
 
 VERSION = "1"
+SAID = 4096  # bytes of a file that the names of matrices may take
 BETWEEN, SECOND_TYPE = "tokenizer.between", "tokenizer.second_type"
 
 
@@ -287,7 +291,27 @@ def convert(
 
 def _room(model: Model, meta, rounding: Rounding, shapes) -> int:
     """The bytes that these matrices may have together. Errors: ExportError."""
-    return room_of(shapes, rounding.dtype, rounding.bits)
+    if rounding.bits is not None:
+        return room_of(shapes, rounding.dtype, rounding.bits)
+    least = dict.fromkeys(shapes, CHOICES[rounding.dtype][0])
+    stored = entries(
+        model.tensors, rounding.dtype, _types(model.tensors, meta, rounding.dtype, least)
+    )
+    smallest = file_bytes(meta, stored) + SAID
+    if rounding.size is not None:
+        most, option = rounding.size, f"--size {rounding.size:,}: "
+    else:
+        from .quantize.engine import cache_bytes
+
+        cache = cache_bytes(meta, stored)
+        most = rounding.memory * 15 // 16 - cache
+        option = (
+            f"--memory {rounding.memory:,}: of which a cache of {cache:,} leaves {max(most, 0):,}; "
+        )
+    if most < smallest:
+        narrowest = CHOICES[rounding.dtype][0]
+        raise ExportError(f"{option}the smallest file, all in {narrowest}, has {smallest:,} bytes")
+    return most - smallest + bytes_of(shapes, least)
 
 
 def without_guesses(meta: dict, tensors: Mapping[str, Tensor]) -> tuple[dict, dict[str, Tensor]]:
@@ -303,12 +327,19 @@ def without_guesses(meta: dict, tensors: Mapping[str, Tensor]) -> tuple[dict, di
     return kept, {name: tensor for name, tensor in tensors.items() if name not in left_out}
 
 
+def _types(tensors, meta, dtype: str, chosen: Mapping[str, str]) -> dict[str, str]:
+    """The types of all matrices: layers that guess have q8."""
+    of_text = rounded_matrices(without_guesses(meta, tensors)[1], dtype)
+    types = dict.fromkeys(rounded_matrices(tensors, dtype), "q8")
+    return types | {name: chosen[first] for name, first in of_text.items()}
+
+
 def _write(tensors, out: str, meta, dtype: str, chosen, write, left: str = "") -> Stats:
     """A file whose matrices have the types that were chosen. left: what that costs."""
-    of_text = rounded_matrices(without_guesses(meta, tensors)[1], dtype)
-    types = {name: chosen[first] for name, first in of_text.items()}
+    types = _types(tensors, meta, dtype, chosen)
+    of_text = without_guesses(meta, tensors)[1]
     named = {
-        width: described([name for name, found in types.items() if found == width])
+        width: described([n for n, found in types.items() if n in of_text and found == width])
         for width in WIDTHS
     }
     if dtype == MIXED:
@@ -318,7 +349,6 @@ def _write(tensors, out: str, meta, dtype: str, chosen, write, left: str = "") -
         said = f"in eight bits: {meta['info.eight_bits']}"
     else:
         said = ""
-    types |= {name: "q8" for name in rounded_matrices(tensors, dtype) if name not in types}
     stats = write(out, meta, entries(tensors, dtype, types))
     stats.types = said
     return stats
@@ -330,6 +360,8 @@ def _calibrated(model: Model, out: str, meta, rounding: Rounding, progress: Prog
 
     if rounding.text and not os.path.isfile(rounding.text):
         raise ExportError(f"{rounding.text}, whose text was to calibrate the model, is no file")
+    of_text = without_guesses(meta, model.tensors)
+    room = _room(model, meta, rounding, shapes_of(of_text[1], rounding.dtype))
     files = [*model.files, *([rounding.text] if rounding.text else [])]
     key = fingerprint(
         files,
@@ -339,11 +371,9 @@ def _calibrated(model: Model, out: str, meta, rounding: Rounding, progress: Prog
         text=rounding.text is not None,
         heads=model.knobs.n_kv_heads,
         dtype=rounding.dtype,
-        bits=rounding.bits if rounding.dtype == MIXED else None,
+        room=room if rounding.dtype == MIXED else None,
     )
     folder = Folder(out, key)
-    of_text = without_guesses(meta, model.tensors)
-    room = _room(model, meta, rounding, shapes_of(of_text[1], rounding.dtype))
     with progress_of(*of_text, rounding, progress) as shown:
         try:
             found = calibrate(folder, *of_text, rounding, room, shown)
@@ -361,5 +391,6 @@ def _calibrated(model: Model, out: str, meta, rounding: Rounding, progress: Prog
             left = "" if nats is None else f"; {nats:.4f} nats a token from q8"
             given = found.with_codes(model.tensors), out, meta, rounding.dtype, found.chosen
             stats = _write(*given, write, left)
+            stats.curve = found.curve
     folder.remove()
     return stats

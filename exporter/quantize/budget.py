@@ -23,6 +23,7 @@ WIDTHS = {
     "q8": (8.5, 0.000024),
 }
 CHOICES = {"q4": ("q4", "q8"), "q8": ("q8",), MIXED: tuple(WIDTHS)}  # the types in a file of one
+POINTS = 8  # of a curve
 # The cost of rounding a kind to four bits, as divergence a weight, where nothing was measured: on
 # two real models attn_v costs ten times what others do (docs/accuracy.md).
 PRIOR = {"attn_v": 20.0, "attn_v_up": 20.0, "attn_k": 3.0, "ffn_down": 2.5, "expert_down": 2.5}
@@ -148,6 +149,19 @@ def choose(shapes: Shapes, costs: Mapping[str, float], dtype: str, room: int) ->
             left -= more
             chosen[name] = upper
     return chosen
+
+
+def curve(shapes: Shapes, costs: Mapping[str, float], dtype: str) -> list[tuple[int, float]]:
+    """What matrices would cost together in so many bytes, at POINTS of all that can be chosen."""
+    taken = steps(shapes, costs, dtype)
+    held = bytes_of(shapes, dict.fromkeys(shapes, CHOICES[dtype][0]))
+    nats, found, apart = sum(step.nats for step in taken), [], sum(step.bytes for step in taken)
+    wanted = [held + apart * i // (POINTS - 1) for i in range(POINTS)]
+    for step in taken:
+        while held + step.bytes > wanted[len(found)]:
+            found.append((wanted[len(found)], nats))
+        held, nats = held + step.bytes, nats - step.nats
+    return [*found, (held, nats)]
 
 
 def described(names: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from .. import bars
 from ..checkpoint import entries, write_checkpoint
 from ..tensor import ExportError, Tensor
 from .beginnings import BEGINNINGS
-from .budget import MIXED, Rounding, choose, prior, same_matrices, shapes_of
+from .budget import MIXED, Rounding, choose, curve, prior, same_matrices, shapes_of
 from .codes import feed, n_passes, with_codes
 from .engine import Engine, Text
 from .steps import Folder
@@ -44,7 +44,7 @@ LOOP = 6  # one of so many texts is also repeated in part, where it becomes a ve
 
 class Calibration:
     """What calibrate() found: the type `chosen` for each matrix, of which those in `stages` have
-    their codes, each from that stage. `with` closes it."""
+    their codes, each from that stage; and what other choices would cost. `with` closes it."""
 
     def __init__(
         self,
@@ -52,8 +52,10 @@ class Calibration:
         chosen: dict[str, str],
         stages: dict[str, str],
         trials: Trials | None = None,
+        curve: Sequence[tuple[int, float]] = (),
     ):
-        self.folder, self.chosen, self.stages, self.trials = folder, chosen, stages, trials
+        self.folder, self.chosen, self.stages = folder, chosen, stages
+        self.trials, self.curve = trials, curve
 
     def __enter__(self) -> "Calibration":
         return self
@@ -136,7 +138,8 @@ def calibrate(
     trials = Trials(folder, metadata, held)
     try:
         costs = costs_of(folder, trials, list(stages), progress)
-        chosen = choose(shapes, {n: costs.get(n, 0.0) for n in shapes}, dtype, room)
+        costs = {n: costs.get(n, 0.0) for n in shapes}
+        chosen, seen = choose(shapes, costs, dtype, room), curve(shapes, costs, dtype)
         coded = {n: chosen[n] for n in stages}
         stages = {n: "" for n, width in coded.items() if width == "q4"}
         if dtype == MIXED:
@@ -144,7 +147,7 @@ def calibrate(
     except BaseException:
         trials.close()
         raise
-    return Calibration(folder, chosen, stages, trials)
+    return Calibration(folder, chosen, stages, trials, seen)
 
 
 def _write_model(folder: Folder, metadata, tensors, progress: Progress) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from typing import Callable, Iterator, NamedTuple, Sequence
+import os
+import tempfile
+from typing import Callable, Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
+from ..checkpoint import Entry, write_shape
 from ..native import native
 from ..tensor import ExportError
 
@@ -39,6 +42,27 @@ def _rows(given) -> np.ndarray:
 def longest(texts: Sequence[Text]) -> int:
     """The number of tokens of the longest text or source."""
     return max(max(len(text.ids), len(text.source)) for text in texts)
+
+
+def cache_bytes(metadata: Mapping[str, object], stored: Sequence[Entry]) -> int:
+    """Of the KV cache of the checkpoint's whole context, in f16. Errors: ExportError."""
+    try:
+        found = native()
+    except ImportError as error:
+        raise ExportError(f"--memory asks the engine what a cache takes: {error}") from None
+    plan, options = found.KvPlan(), found.WorkspaceOptions(context=int(metadata["model.context"]))
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "shape.bin")
+        write_shape(path, metadata, stored)
+        try:
+            model = found.calls.model_open(path.encode())
+            try:
+                found.calls.model_kv_plan(model, ctypes.byref(options), ctypes.byref(plan))
+            finally:
+                found.calls.model_close(model)
+        except found.HeadsError as error:
+            raise ExportError(str(error)) from None
+    return plan.reserved
 
 
 class Engine:

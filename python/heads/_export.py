@@ -23,6 +23,8 @@ def export(
     revision: str | None = None,
     shape_only: bool = False,
     bits: float | None = None,
+    size: int | None = None,
+    memory: int | None = None,
     calibrate: bool | str | os.PathLike[str] = False,
     adapters: Adapters = (),
     progress: bool | Callable[[str, float], None] | None = None,
@@ -38,7 +40,7 @@ def export(
     from .exporter.assemble import pool_kv_heads
     from .exporter.checkpoint import KEEP
     from .exporter.convert import convert, open_model, refuse_overwriting
-    from .exporter.quantize.budget import BITS, rounding_of
+    from .exporter.quantize.budget import BITS, MIXED, rounding_of
     from .exporter.quantize.panels import WEIGHTS
     from .exporter.tensor import ExportError
 
@@ -51,7 +53,12 @@ def export(
         arguments.c_string("revision", revision)
     shape_only = arguments.flag("shape_only", shape_only)
     kv_heads = None if kv_heads is None else arguments.whole("kv_heads", kv_heads, 1)
-    bits = None if bits is None else arguments.number("bits", bits, 1, 32)
+    budget = {
+        "bits": None if bits is None else arguments.number("bits", bits, 1, 32),
+        "size": None if size is None else arguments.whole("size", size, 1),
+        "memory": None if memory is None else arguments.whole("memory", memory, 1),
+    }
+    budget = {key: value for key, value in budget.items() if value is not None}
     if progress is not None and not callable(progress):
         progress = arguments.flag("progress", progress)
     if not isinstance(calibrate, bool):
@@ -60,14 +67,16 @@ def export(
         raise InputError(f"dtype: {dtype!r} is none of {', '.join((*WEIGHTS, 'q4m', KEEP))}")
     if given and shape_only:
         raise InputError("adapters: a shape has no weights to change")
-    if calibrate and dtype is None:
-        dtype = "q8"
-    if bits is not None and dtype not in BITS:
-        raise InputError("bits belongs to q4 and q4m")
-    if calibrate and dtype not in (*BITS, "q8"):
+    if dtype is None:
+        dtype = MIXED if budget else "q8" if calibrate else None
+    if budget and dtype not in (*BITS, MIXED):
+        raise InputError(f"{', '.join(budget)} belongs to q4 and q4m, or goes without dtype")
+    if len(budget) > 1:
+        raise InputError(f"give one of {', '.join(budget)}")
+    if calibrate and dtype not in (*BITS, MIXED, "q8"):
         raise InputError("calibrate belongs to q4, q4m and q8")
     text = None if isinstance(calibrate, bool) else calibrate
-    rounding = rounding_of(dtype, bits, bool(calibrate), text)
+    rounding = rounding_of(dtype, calibrated=bool(calibrate), text=text, **budget)
     try:
         scaled = [with_scale(path) if scale is None else (path, scale) for path, scale in given]
         model = open_model(src, tokenizer, revision, shape_only, adapters=scaled)

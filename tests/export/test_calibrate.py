@@ -20,7 +20,7 @@ from alarms import interrupted_after
 from conftest import ROOT, in_part, takes_long
 from exporter.quantize import calibrate, codes, engine, panels, trials
 from exporter.quantize.beginnings import BEGINNINGS
-from exporter.quantize.budget import BITS, WIDTHS, choose, described, room_of
+from exporter.quantize.budget import BITS, WIDTHS, choose, curve, described, room_of
 from exporter.checkpoint import Checkpoint
 from exporter.native import native
 from exporter.quantize.engine import Text
@@ -560,8 +560,9 @@ def test_all_widths_in_one_file(calibrated, tmp_path, run, capsys):
     more = ["--calibrate"] if calibrated else []
     for bits in (3.0, 4.0, 6.0):
         path = exported(STORIES, tmp_path / "x.bin", "--bits", str(bits), *more)
-        line = capsys.readouterr().out.splitlines()[-1]
-        assert ("nats a token" in line) == calibrated
+        said = capsys.readouterr().out
+        line = said.splitlines()[-1]
+        assert ("nats a token" in line) == calibrated == ("MB would cost" in said)
         assert line in run(path, "--info").stdout.decode()
         file = Checkpoint(str(path))
         found = [t for t in file.tensors.values() if t[1] > 1]
@@ -573,6 +574,39 @@ def test_all_widths_in_one_file(calibrated, tmp_path, run, capsys):
         distances.append(np.linalg.norm(file.tensor(name) - exact.tensor(name)))
     assert distances[0] > 1.5 * distances[1] > 3 * distances[2]
     assert not list(tmp_path.glob("*.calibration"))
+
+
+@pytest.mark.parametrize("dtype", [(), ("--dtype", "q4")])
+def test_bytes_instead_of_bits(dtype, tmp_path, run, capsys):
+    """The file has at most what --size says, and nearly that; --memory leaves room for the cache,
+    which --kv reports, and a sixteenth."""
+    cache = 512 * 4 * 4 * 16 * 2 * 2  # tokens, layers, KV heads of 16, K and V in f16
+    for size in (1_150_000, 1_300_000):
+        options = ("--size", str(size)), ("--memory", str((size + cache) * 16 // 15 + 1))
+        paths = [
+            exported(STORIES, tmp_path / f"{i}.bin", *dtype, *o) for i, o in enumerate(options)
+        ]
+        sizes = [path.stat().st_size for path in paths]
+        assert sizes[0] == sizes[1] and size - 70_000 < sizes[0] <= size
+    assert f"{cache:,}" in run(paths[0], "--kv").stdout.decode()
+    capsys.readouterr()
+    for option, says in (
+        ("--size", "--size 90,000: the smallest file, all in"),
+        ("--memory", f"--memory 90,000: of which a cache of {cache:,} leaves 0; the smallest file"),
+    ):
+        assert export.main([str(STORIES), str(tmp_path / "x.bin"), *dtype, option, "90K"]) == 1
+        assert says in capsys.readouterr().err
+
+
+def test_the_curve_is_what_the_choices_cost():
+    costs = {"layers.0.a": 1.0, "layers.1.a": 3.0, "layers.0.b": 20.0, "output": 1.0}
+    seen = curve(SHAPES, costs, "mixed")
+    sizes, nats = zip(*seen)
+    assert len(seen) == 8 and list(nats) == sorted(nats, reverse=True) and nats[-1] < 1e-9
+    for room, at in seen:
+        chosen = choose(SHAPES, costs, "mixed", room)
+        saved = {w: (WIDTHS[w][1] - WIDTHS["q8"][1]) / WIDTHS["q4"][1] for w in WIDTHS}
+        assert sum(costs[n] * saved[w] for n, w in chosen.items()) <= at + 1e-9
 
 
 def layer_bits(path: Path) -> float:
@@ -780,6 +814,7 @@ def test_refusals(tmp_path, capsys, monkeypatch):
     out = str(tmp_path / "x.bin")
     for arguments, sentence in (
         (["--dtype", "q8", "--bits", "5"], "--bits belongs to --dtype q4"),
+        (["--size", "1M", "--memory", "1M"], "give one of --size and --memory"),
         (["--calibrate", "--dtype", "bf16"], "--calibrate belongs to --dtype q4 and q8"),
         (["--calibrate", "--dtype", "q4", "--shape-only"], "there are no trained weights"),
     ):

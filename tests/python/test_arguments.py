@@ -126,7 +126,7 @@ SESSION = [
     ("rewind", {"n": (0, whole(0, 3))}),
     ("save", {"path": ("s", NOTHING_ELSE)}),
 ]
-EXPORT = ["src", "out", "dtype", "kv_heads", "tokenizer", "revision", "shape_only", "bits", "calibrate"]  # fmt: skip
+EXPORT = ["src", "out", "dtype", "kv_heads", "tokenizer", "revision", "shape_only", "bits", "size", "memory", "calibrate"]  # fmt: skip
 # What an error may say beside an argument's name.
 OTHER_WORDS = {
     **dict.fromkeys(("prompts", "ids", "text", "texts", "source"), ["prompt", "token", "text"]),
@@ -210,7 +210,11 @@ def test_each_argument_of_export(tmp_path, name):
         right = {"src": tmp_path / "none", "out": tmp_path / "out"}
         with pytest.raises((heads.HeadsError, OSError)) as error:
             heads.export(**{**right, name: value})
-        kinds = (str, bool, int, float) if name in ("kv_heads", "bits") else (str, bool)
+        kinds = (
+            (str, bool, int, float)
+            if name in ("kv_heads", "bits", "size", "memory")
+            else (str, bool)
+        )
         fits = value is None or isinstance(value, kinds)
         assert fits or f"{name}: " in str(error.value), (name, value, error.value)
     assert not list(tmp_path.iterdir())

@@ -64,6 +64,10 @@ def test_errors_name_what_was_called(model):
         ({"tokenizer": "x"}, "tokenizer is for llama2.c files"),
         ({"kv_heads": 5}, "kv_heads 5 does not divide"),
         ({"dtype": "q4", "bits": 9}, "bits 9: expected 4.5"),
+        ({"bits": 2}, "bits 2: expected 2.3125 (all q2) to 8.5"),
+        ({"size": 9}, "size 9: the smallest file, all in q2, has "),
+        ({"size": 9, "memory": 9}, "give one of size, memory"),
+        ({"dtype": "q8", "memory": 9}, "memory belongs to q4"),
     ],
 )
 def test_errors_of_export_name_its_arguments(tmp_path, options, says):
