@@ -48,15 +48,15 @@ STYLE = {
 }
 
 
-def save(figure, path: Path, r: Results) -> None:
-    """Writes a picture for light pages and dark ones."""
+def save(figure, path: Path, drawn_from: str) -> None:
+    """Writes a picture for light pages and dark ones, which carries a hash of its numbers."""
     partial = path.with_suffix(".partial")
     figure.savefig(
         partial,
         format="svg",
         transparent=True,
         bbox_inches="tight",
-        metadata={"Date": None, "Creator": None, "Source": source(r)},
+        metadata={"Date": None, "Creator": None, "Source": drawn_from},
     )
     pyplot.close(figure)
     head, tail = partial.read_text(encoding="utf-8").split(" <defs>", 1)
@@ -218,4 +218,4 @@ def draw(r: Results, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with pyplot.rc_context(STYLE):
         for title, picture in PICTURES.items():
-            save(picture(r), folder / f"{title}.svg", r)
+            save(picture(r), folder / f"{title}.svg", source(r))

@@ -44,7 +44,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers  
 from transformers import AutoModel, PreTrainedTokenizerFast  # noqa: E402
 
 from exporter.quantize import calibrate  # noqa: E402
-from exporter.quantize.budget import rounding_of  # noqa: E402
+from exporter.quantize.budget import MIXED, rounding_of  # noqa: E402
 from exporter.templates.chat import chat_metadata  # noqa: E402
 from exporter.convert import convert, open_model  # noqa: E402
 from exporter.quantize.steps import Folder  # noqa: E402
@@ -87,12 +87,15 @@ BARS = {
         "q4 --calibrate": (94e6, 1.04),
         "q4m --calibrate": (107e6, 1.02),
         "q8 --calibrate": (145e6, 1.002),
+        "80MB --calibrate": (80e6, 1.08),
+        "93.8MB --calibrate": (93.8e6, 1.022),
     },
     "gemma3": {
         "keep": (253e6 * 1.03, 1.002),
         "q8": (297e6, 1.002),
         "q4 --calibrate": (250e6, 1.05),
         "q4m --calibrate": (262e6, 1.025),
+        "200MB --calibrate": (200e6, 1.05),
     },
 }
 
@@ -116,7 +119,10 @@ def check_bits(name: str, folder: Path, text: Path, settings: tuple[str, ...]) -
 
     def export(setting: str) -> None:
         dtype, *calibrate = setting.split()
-        rounding = rounding_of(dtype, calibrated=bool(calibrate))
+        megabytes = dtype.partition("MB")
+        size = round(float(megabytes[0]) * 1e6) if megabytes[1] else None
+        dtype = MIXED if size else dtype
+        rounding = rounding_of(dtype, calibrated=bool(calibrate), size=size)
         convert(source, str(model), dtype, False, note=print, rounding=rounding)
 
     export("f32")
