@@ -18,8 +18,9 @@ struct Drafter {
     heads_sampler *greedy;
     long drafted, accepted;
     // The last pass: its guesses, how many of them are right so far, the sequence's length before
-    // it, when it began, its logits. n_guesses -1: this text had no pass yet.
-    int guesses[MAX_DRAFT], n_guesses, right, marked;
+    // it, tokens that the draft model had not read, when it began, its logits. n_guesses -1: this
+    // text had no pass yet.
+    int guesses[MAX_DRAFT], n_guesses, right, marked, behind;
     double begin;
     const float *logits;
     size_t stride;
@@ -100,7 +101,8 @@ void drafter_free(Drafter *d) {
 static int draft(Drafter *d, heads_sequence *s, const int *text, int n, int most) {
     heads_error err;
     if (most > d->most) most = d->most;
-    most = text_guard_most(d->guard, most);
+    d->behind = d->sequence ? n - heads_sequence_length(d->sequence) : 0;
+    most = text_guard_most(d->guard, d->behind, most);
     if (most < 1) return 0;
     if (d->lookup) return heads_lookup(text, n, most, d->guesses);
     if (!d->own) return draft_by_model(d, text, n, most, d->guesses);
@@ -113,7 +115,7 @@ static int draft(Drafter *d, heads_sequence *s, const int *text, int n, int most
 static void learn(Drafter *d) {
     int n = d->n_guesses;
     if (n < 0) return;
-    text_guard_learn(d->guard, n, d->right, seconds() - d->begin);
+    text_guard_learn(d->guard, n, d->behind, d->right, busy_time() - d->begin);
     d->drafted += n;
     d->accepted += d->right;
 }
@@ -134,9 +136,9 @@ const float *run_guessing(Drafter *d, heads_sequence *s, const int *text, int n,
     int run[1 + MAX_DRAFT] = {text[n - 1]};
     *ran = !(d->right < d->n_guesses && d->guesses[d->right] == text[n - 1]);
     if (!*ran) return d->logits + (size_t)++d->right * d->stride;
-    learn(d);
-    d->begin = seconds();
     if (take_back(d, s, text, n - 1, err)) return NULL;
+    learn(d);
+    d->begin = busy_time();
     int room = heads_sequence_room(s) - 1;
     d->marked = heads_sequence_length(s);
     d->right = 0;
@@ -147,8 +149,8 @@ const float *run_guessing(Drafter *d, heads_sequence *s, const int *text, int n,
 }
 
 void end_guessing(Drafter *d, heads_sequence *s, const int *text, int n) {
-    learn(d);
     take_back(d, s, text, n, NULL);
+    learn(d);
     d->n_guesses = -1;
     d->right = 0;
 }

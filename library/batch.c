@@ -342,11 +342,11 @@ int heads_batch_step(heads_batch *b, const heads_event **events, Error *err) {
     b->n_events = 0;
     fill_places(b);
     choose_sequences(b);
-    double begin = seconds();
+    double begin = busy_time();
     plan_pass(b);
     const float *logits = run_pass(b);
     if (logits) use_logits(b, logits);
-    measure_guesses(b, seconds() - begin);
+    measure_guesses(b, busy_time() - begin);
     *events = b->events;
     return b->n_events;
 }

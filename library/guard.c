@@ -1,30 +1,45 @@
 // Guess i of a pass is worth making if it is right often enough: the time that a right one saves,
-// times the share of right ones, against what each costs.
+// times the share of right ones, against what each costs. What guessing lost is kept small: a text
+// that has lost some tokens' time rests, until there is an allowance for another trial.
 #include "library/guard.h"
 
 #include <stdlib.h>
 
 #include "library/inspect.h"
 
-enum { TRIAL = 3, FEW = 3, FIRST_PAUSE = 128, LONGEST_PAUSE = 2048 };
-enum { REFRESH = 64 };
+enum { TRIAL = 3, PAUSE = 128, REFRESH = 64, SAMPLES = 10 };  // passes; samples
+enum { FAR_BEHIND = 8 };                       // tokens; fewer are a part of what a guess costs
+static const double ALLOWANCE = 0.005;         // of a token, for each pass
+static const double MOST_LOST = 1.5;           // tokens
 
-static double towards(double mean, double value, double step) {
-    return mean > 0 ? mean + step * (value - mean) : value;
+// One sample moves a mean by a part of half a pass at most: a busy machine may have interrupted it.
+static double towards(double mean, double value, double step, double pass) {
+    double far = value - mean, most = pass / 2;
+    return mean + step * (far > most ? most : far < -most ? -most : far);
 }
 
-void guard_measure(GuessCost *cost, int n, double time) {
-    double each = n ? (time - cost->pass) / n : 0, least = cost->pass / 1000;
-    if (n == 0) cost->pass = towards(cost->pass, time > 1e-9 ? time : 1e-9, 0.1);
-    else cost->each = towards(cost->each, each > least ? each : least, 0.1);
+void guard_measure(GuessCost *cost, int n, int behind, double time) {
+    double pass = cost->pass;
+    if (n == 0) {
+        if (time <= 0) time = 1e-9;
+        cost->pass = pass > 0 ? towards(pass, time, 0.25, pass) : time;
+    } else if (behind > FAR_BEHIND) {
+        double read = (time - pass - n * cost->each) / behind;
+        cost->behind = read > 0 ? read : 0;
+    } else {
+        double step = cost->samples < SAMPLES ? 1.0 / ++cost->samples : 0.1, least = pass / 1000;
+        double each = towards(cost->each, (time - pass) / n, step, pass);
+        cost->each = each > least ? each : least;
+    }
 }
 
 bool guard_rests(GuessCost *cost) { return ++cost->passes % REFRESH == 0; }
 
 static void begin_trial(Guard *g) {
     g->begun = true;
+    g->n_trials++;
     g->trial = TRIAL;
-    if (!g->next_pause) g->next_pause = FIRST_PAUSE;
+    g->known = 0;
     for (int i = 0; i < MAX_SHARES; i++) g->share[i] = 0.7f;
 }
 
@@ -41,26 +56,35 @@ static int worthwhile(const Guard *g, const GuessCost *cost, int tokens, int mos
     return n;
 }
 
-int guard_most(Guard *g, const GuessCost *cost, int tokens, int most) {
+int guard_most(Guard *g, const GuessCost *cost, int tokens, int behind, int most) {
+    g->spare += ALLOWANCE;
     if (g->pause > 0) return g->pause--, 0;
     if (most < 1 || cost->pass <= 0) return 0;
-    if (!g->begun) begin_trial(g);
-    int n = cost->each > 0 ? worthwhile(g, cost, tokens, most) : most < FEW ? most : FEW;
+    if (!g->begun) {
+        double price = behind > FAR_BEHIND ? behind * cost->behind * tokens / cost->pass : 0;
+        if (g->n_trials && g->spare < price) return 0;
+        if (g->n_trials) g->spare -= price;
+        begin_trial(g);
+    }
+    int n = worthwhile(g, cost, tokens, most < g->known + 1 ? most : g->known + 1);
     if (n == 0 && g->trial > 0 && cost->each * tokens < cost->pass) n = 1;
     if (g->trial > 0) g->trial--;
-    else if (n > 0) g->next_pause = FIRST_PAUSE;
-    if (n > 0) return n;
-    g->pause = g->next_pause;
-    g->next_pause = g->next_pause < LONGEST_PAUSE ? 2 * g->next_pause : LONGEST_PAUSE;
+    if (n > 0 && g->spare > -MOST_LOST) return n;
+    g->pause = PAUSE;
     g->begun = false;
     return 0;
 }
 
-void guard_learn(Guard *g, int n, int right) {
+void guard_learn(Guard *g, const GuessCost *cost, int tokens, int n, int right) {
+    if (cost->pass > 0) g->spare += right - n * cost->each * tokens / cost->pass;
     for (int i = 0; i < n && i <= right && i < MAX_SHARES; i++)
-        g->share[i] += 0.15f * ((float)(i < right) - g->share[i]);
-    // Of guesses further ahead than any yet, the last that was tried tells most.
-    for (int i = n; i < MAX_SHARES && right >= n - 1; i++) g->share[i] = g->share[n - 1];
+        g->share[i] += 0.07f * ((float)(i < right) - g->share[i]);
+    if (n > g->known) g->known = n;
+    // What is further ahead than any yet is as good as the last that was tried. Where there could
+    // have been more, hope for the next grows.
+    for (int i = g->known; i < MAX_SHARES; i++) g->share[i] = g->share[i - 1];
+    if (right == n && n < g->known && n < MAX_SHARES)
+        g->share[n] += 0.03f * (g->share[n - 1] - g->share[n]);
 }
 
 // ---- of one text at a time ----
@@ -72,11 +96,11 @@ struct TextGuard {
 
 TextGuard *text_guard_new(void) { return calloc(1, sizeof(TextGuard)); }
 
-int text_guard_most(TextGuard *g, int most) {
-    return guard_rests(&g->cost) ? 0 : guard_most(&g->guard, &g->cost, 1, most);
+int text_guard_most(TextGuard *g, int behind, int most) {
+    return guard_rests(&g->cost) ? 0 : guard_most(&g->guard, &g->cost, 1, behind, most);
 }
 
-void text_guard_learn(TextGuard *g, int n, int right, double time) {
-    guard_measure(&g->cost, n, time);
-    if (n > 0) guard_learn(&g->guard, n, right);
+void text_guard_learn(TextGuard *g, int n, int behind, int right, double time) {
+    guard_measure(&g->cost, n, behind, time);
+    if (n > 0) guard_learn(&g->guard, &g->cost, 1, n, right);
 }

@@ -7,29 +7,35 @@
 
 enum { MAX_SHARES = 32 };
 
-typedef struct {     // seconds, 0: not measured yet
+typedef struct {     // of busy_time(), 0: not measured yet
     double pass;     // of a pass without guesses
     double each;     // that one guess adds to it, with what it took to make it
+    double behind;   // that it takes a draft model to read a token of a text it has fallen behind
     int passes;      // since the first
+    int samples;     // of `each`
 } GuessCost;
 
 // A text's guesses so far. All zero at its beginning.
 typedef struct {
     float share[MAX_SHARES];  // of the guesses at a place behind right ones: those that are right
+    int known;                // places that this trial has seen
     int trial;                // passes with guesses, still to come, that measure anew
-    int pause, next_pause;    // passes without guesses, still to come; of the next pause
+    int n_trials, pause;      // so far; passes without guesses, still to come
     bool begun;               // it tries, or guesses
+    // Tokens that guessing has won, less those that it cost, with an allowance for each pass.
+    double spare;
 } Guard;
 
 // To be called before each pass. Whether it should have no guesses at all, so that what it costs is
 // measured again.
 bool guard_rests(GuessCost *cost);
 // How many guesses the next pass should have, at most `most`. tokens: how many tokens a pass gives
-// without any, of all its texts. To be called once a pass.
-int guard_most(Guard *g, const GuessCost *cost, int tokens, int most);
+// without any, of all its texts. behind: tokens that a draft model has not read. To be called once
+// a pass.
+int guard_most(Guard *g, const GuessCost *cost, int tokens, int behind, int most);
 // The last pass had n guesses of this text, n > 0, of which the first `right` were right.
-void guard_learn(Guard *g, int n, int right);
-// A pass took so long, with so many guesses in all.
-void guard_measure(GuessCost *cost, int n, double time);
+void guard_learn(Guard *g, const GuessCost *cost, int tokens, int n, int right);
+// A pass took so long, with so many guesses in all, for which a draft model read `behind` tokens.
+void guard_measure(GuessCost *cost, int n, int behind, double time);
 
 #endif

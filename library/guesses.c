@@ -56,13 +56,19 @@ static GuessCost *cost_of(heads_batch *b, int n_runs) {
     return &b->costs[least_of(n_runs, MAX_COSTS - 1)];
 }
 
+// Tokens that the draft model, if that guesses, has not read.
+static int behind(const heads_batch *b, const Request *r) {
+    return !b->draft || r->asked.lookup ? 0 : r->n_ids - heads_sequence_length(r->draft);
+}
+
 // How many guesses may follow the last token of a run's request in this pass, of `room`.
 static int most_guesses(heads_batch *b, const Run *run, Request *r, int room) {
     if (run->sequence != r->sequence || run->n != 1 || r->n_ids == r->n_prompt) return 0;
     int most = least_of(wanted(b, r), room);
     most = least_of(most, r->max_tokens - (r->n_ids - r->n_prompt) - 1);
     most = least_of(most, heads_sequence_room(r->sequence) - 1);
-    return most < 1 ? 0 : guard_most(&r->guard, cost_of(b, b->n_runs), b->n_runs, most);
+    if (most < 1) return 0;
+    return guard_most(&r->guard, cost_of(b, b->n_runs), b->n_runs, behind(b, r), most);
 }
 
 // Guesses behind the request's ids, by its text or by the batch's draft model; none if that fails.
@@ -75,18 +81,19 @@ static int guess(const heads_batch *b, Request *r, int most) {
     return n < 0 ? 0 : n;
 }
 
-// Whether the pass is of requests that generate, and of nothing else.
+// Whether the pass is of requests that generate, a token each, and of nothing else.
 static bool generates_alone(const heads_batch *b) {
     for (int i = 0; i < b->n_runs; i++) {
         const Request *r = b->owners[i];
-        if (b->runs[i].sequence != r->sequence || r->n_ids == r->n_prompt) return false;
+        if (b->runs[i].sequence != r->sequence || b->runs[i].n != 1 || r->n_ids == r->n_prompt)
+            return false;
     }
     return b->n_runs > 0;
 }
 
 void add_guesses(heads_batch *b, int room) {
     int rows = b->w->logit_rows - b->n_rows;
-    b->n_guesses = 0;
+    b->n_guesses = b->behind = 0;
     b->measured = generates_alone(b);
     for (int i = 0; i < b->n_runs; i++) b->owners[i]->guessed = 0;
     if (b->n_runs == 0 || guard_rests(cost_of(b, b->n_runs))) return;
@@ -98,6 +105,7 @@ void add_guesses(heads_batch *b, int room) {
         b->jobs[i] = (GuessJob){r->sequence, most ? r->ids[r->n_ids - 1] : 0, most,
                                 r->ids + r->n_ids, 0};
         if (most > 0 && (r->asked.lookup || b->draft)) {
+            b->behind += behind(b, r);
             b->jobs[i].most = 0;
             b->jobs[i].n = most = guess(b, r, most);
         }
@@ -117,14 +125,14 @@ void add_guesses(heads_batch *b, int room) {
 }
 
 void measure_guesses(heads_batch *b, double time) {
-    if (b->measured) guard_measure(cost_of(b, b->n_runs), b->n_guesses, time);
+    if (b->measured) guard_measure(cost_of(b, b->n_runs), b->n_guesses, b->behind, time);
 }
 
 // Where a mixer's state keeps the sequence from forgetting the wrong guesses alone, it goes back to
 // the mark before all of them, and the right ones run again as tokens that are known.
 void settle_guesses(heads_batch *b, Request *r) {
     int n = r->n_ids - 1, before = r->sequence->length - r->guessed - 1, right = n - before - 1;
-    guard_learn(&r->guard, r->guessed, right);
+    guard_learn(&r->guard, cost_of(b, b->n_runs), b->n_runs, r->guessed, right);
     b->drafted += (size_t)r->guessed;
     b->accepted += (size_t)right;
     r->guessed = 0;

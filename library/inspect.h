@@ -123,8 +123,9 @@ void inspect_nothing(heads_workspace *w);
 // than it saves. NULL: no memory; free() frees one.
 typedef struct TextGuard TextGuard;
 TextGuard *text_guard_new(void);
-int text_guard_most(TextGuard *g, int most);  // of the next pass, at most `most`
+// Guesses of the next pass, at most `most`. behind: tokens that a draft model has not read.
+int text_guard_most(TextGuard *g, int behind, int most);
 // A pass took so long, with n guesses, of which the first `right` were right.
-void text_guard_learn(TextGuard *g, int n, int right, double time);
+void text_guard_learn(TextGuard *g, int n, int behind, int right, double time);
 
 #endif

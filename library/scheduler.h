@@ -92,7 +92,7 @@ struct heads_batch {
     long n_added, n_passes;
     GuessCost costs[MAX_COSTS];  // of passes with so many requests that generate, and no prompts
     GuessJob *jobs;         // [n_runs], of this pass: the model's own layers guess for all together
-    int n_guesses;          // that run in this pass
+    int n_guesses, behind;  // that run in this pass; tokens that the draft model read for it
     bool measured;          // it has nothing else, so that it tells what guesses cost
     size_t prompt_tokens, spared;  // of requests that are done
     size_t drafted, accepted;      // guesses

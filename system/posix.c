@@ -357,11 +357,14 @@ size_t resident_bytes(const void *memory, size_t bytes) {
 
 // ---- the machine ----
 
-double seconds(void) {
+static double time_of(clockid_t clock) {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
+
+double seconds(void) { return time_of(CLOCK_MONOTONIC); }
+double busy_time(void) { return time_of(CLOCK_THREAD_CPUTIME_ID); }
 
 uint64_t clock_microseconds(void) {
     struct timespec now;

@@ -107,6 +107,7 @@ size_t free_memory(void);  // bytes that the machine has left; 0: unknown
 int usable_cores(void);  // physical cores that this process may use, within a container's quota
 size_t last_level_cache(void);      // bytes of a core's largest cache; 0: unknown
 double seconds(void);               // of a monotonic clock
+double busy_time(void);             // that this thread has computed, in some unit
 uint64_t clock_microseconds(void);  // since 1970
 int64_t local_clock(void);          // seconds since 1970, in local time
 // x86's AMX: the tiles' registers are large, so a kernel may give them only to a process that asks.

@@ -115,6 +115,8 @@ double seconds(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
+double busy_time(void) { return seconds(); }
+
 bool may_use_tiles(void) { return false; }
 bool saves_avx512_later(void) { return false; }
 int has_neon_dot(void) { return 0; }

@@ -534,6 +534,12 @@ double seconds(void) {
     return (double)now.QuadPart / (double)per_second.QuadPart;
 }
 
+double busy_time(void) {
+    ULONG64 cycles = 0;
+    QueryThreadCycleTime(GetCurrentThread(), &cycles);
+    return (double)cycles;
+}
+
 // Microseconds from 1970 to a time that Windows counts from 1601.
 static uint64_t microseconds_of(FILETIME t) {
     const uint64_t before_1970 = 11644473600000000;
