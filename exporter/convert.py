@@ -168,7 +168,9 @@ def _open(
             )
         if adapters and not gguf:
             raise ExportError(f"{src}: a llama2.c file takes no adapter")
-        return open_gguf(src, shape_only, adapters) if gguf else open_llama2c(src, tokenizer)
+        if gguf:
+            return open_gguf(src, shape_only, adapters, guesses)
+        return open_llama2c(src, tokenizer)
     if is_hub_id(src):
         which = f"its revision {revision}" if revision else "it"
         say(f"{src} is no file or directory here: downloading {which} from the hub")

@@ -59,6 +59,18 @@ class Row:
     own: bool = True
     hidden_first: bool = False
 
+    def at(self, n: int) -> tuple[str, dict[str, str]]:
+        """Both modules behind a text of n layers."""
+
+        def numbered(module: str) -> str:
+            return re.sub(r"\bN\b", str(0 if self.own else n), module)
+
+        return numbered(self.layers), {part: numbered(m) for part, m in self.modules.items()}
+
+    def longer(self, c: Config, n: int) -> dict:
+        """config.json with the layer among the text's."""
+        return {**c.values, **self.kinds(c, n), "num_hidden_layers": n + 1}
+
 
 NEXTN = Row(
     "model.layers.N",
@@ -103,23 +115,19 @@ def take_guesses(c: Config, family: str, left: Tensors, wanted: bool) -> dict[st
     if not row or not wanted or not left:
         return {}
     n = c.int("num_hidden_layers", most=4096)
-
-    def numbered(module: str) -> str:
-        return re.sub(r"\bN\b", str(0 if row.own else n), module)
-
-    modules = {part: numbered(module) for part, module in row.modules.items()}
+    module, modules = row.at(n)
     if modules["proj"] + ".weight" not in left:
         return {}
-    layer = numbered(row.layers) + "."
+    layer = module + "."
     fault = _fault(c, left, modules, layer, n)
     if fault:
         c.remarks.append(f"the layers that guess next tokens are left out: {fault}")
         return {}
-    c.values = {**c.values, **row.kinds(c, n), "num_hidden_layers": n + 1}
+    c.values = row.longer(c, n)
     left["guess.proj.weight"] = _columns(left.pop(modules["proj"] + ".weight"), row.hidden_first)
-    for part, module in modules.items():
-        if module + ".weight" in left:
-            left[f"guess.{part}.weight"] = left.pop(module + ".weight")
+    for part, name in modules.items():
+        if name + ".weight" in left:
+            left[f"guess.{part}.weight"] = left.pop(name + ".weight")
     for name in [name for name in left if name.startswith(layer)]:
         left[f"model.layers.{n}.{name[len(layer) :]}"] = left.pop(name)
     _share(left, "embed", "model.embed_tokens")

@@ -12,23 +12,27 @@ from ..adapters.merge import merge
 from ..adapters.places import Named
 from ..checkpoint import KEEP
 from ..config import Config
+from ..families.guesses import ROWS
 from ..families.registry import FAMILIES, canonical
+from ..knobs import Knobs
 from ..model import Model
 from ..tensor import ExportError, Tensor
 from .generation import generation_rules
 from .gguf_architectures import ARCHITECTURES, Architecture
 from .gguf_file import File, read_gguf
 from .gguf_pooling import gguf_pooling, pooled
-from .gguf_names import Names, checkpoint_form
+from .gguf_names import AROUND_GUESSES, Names, checkpoint_form
 from .gguf_tokenizer import gguf_vocabulary
 
 
-def open_gguf(path: str, shape_only: bool = False, adapters: Sequence[Adapter] = ()) -> Model:
+def open_gguf(
+    path: str, shape_only: bool = False, adapters: Sequence[Adapter] = (), guesses: bool = True
+) -> Model:
     """The checkpoint in a GGUF file, with the adapters merged. For a shape only the header is read,
-    and the tokenizer is left out. Errors: ExportError."""
+    and the tokenizer is left out. guesses: as of canonical(). Errors: ExportError."""
     file = read_gguf(path, shape_only)
     try:
-        return _model_of(path, file, adapters)
+        return _model_of(path, file, adapters, guesses)
     # A list where a number should be.
     except (
         ArithmeticError,
@@ -43,7 +47,7 @@ def open_gguf(path: str, shape_only: bool = False, adapters: Sequence[Adapter] =
         ) from error
 
 
-def _model_of(path: str, file: File, adapters: Sequence[Adapter]) -> Model:
+def _model_of(path: str, file: File, adapters: Sequence[Adapter], guesses: bool) -> Model:
     arch = file.values.get("general.architecture")
     _refuse_other_files(file, arch)
     if arch not in ARCHITECTURES:
@@ -68,10 +72,10 @@ def _model_of(path: str, file: File, adapters: Sequence[Adapter]) -> Model:
         return Model(_name(file), family, knobs, found, [*file.parts], remarks=remarks)
     # Llama 3's scaling, as divisors of the frequencies.
     factors = file.tensors.pop("rope_freqs.weight", None)
-    names = Names(knobs, knobs.names or FAMILIES[family][1], row.names)
+    names, layer = _names(config, family, knobs, row, file)
     try:
         family, knobs, found, remarks = canonical(
-            config, _checkpoint(file, row, names, config), adapters
+            config, _checkpoint(file, row, names, config, layer), adapters, guesses
         )
     except ExportError as error:
         raise ExportError(f"{path}: {names.in_file(str(error))}") from error
@@ -161,11 +165,29 @@ def _special_tokens(values: dict) -> dict[str, str]:
     return found
 
 
-def _checkpoint(file: File, row: Architecture, names: Names, config: dict) -> dict[str, Tensor]:
+def _names(
+    config: dict, family: str, knobs: Knobs, row: Architecture, file: File
+) -> tuple[Names, tuple[str, str]]:
+    """The names of the file's tensors, and how a module's begins in a layer that guesses: as one of
+    the text's, as the checkpoint has it."""
+    n, of_guesses, own, layer = knobs.n_layers, ROWS.get(family), row.names, ("", "")
+    if of_guesses and f"blk.{n}.nextn.eh_proj.weight" in file.tensors:
+        knobs = canonical(of_guesses.longer(Config(config), n), None)[1]
+        module, around = of_guesses.at(n)
+        own = {**own, **{name: around[p] for name, p in AROUND_GUESSES.items() if p in around}}
+        layer = f"model.layers.{n}.", module + "."
+    return Names(knobs, knobs.names or FAMILIES[family][1], own), layer
+
+
+def _checkpoint(
+    file: File, row: Architecture, names: Names, config: dict, layer: tuple[str, str]
+) -> dict[str, Tensor]:
     """The tensors as the Hugging Face checkpoint has them; those that the family has no name for
     keep theirs."""
     found: dict[str, Tensor] = {}
     for stored, tensor in row.whole(dict(file.tensors), config).items():
         kind, name = names.of(stored) or ("", stored)
+        if layer[0] and name.startswith(layer[0]):
+            name = layer[1] + name[len(layer[0]) :]
         found |= checkpoint_form(kind, name, row.undo(stored, tensor, config))
     return found

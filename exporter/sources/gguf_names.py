@@ -107,6 +107,15 @@ BESIDE = {
     "attn_kv_b.weight": ("attn_k", "kv_b_proj.weight"),
     "exp_probs_b.bias": ("selection_bias", "e_score_correction_bias"),
 }
+# What is around a layer that guesses: families/guesses.py's PARTS.
+AROUND_GUESSES = {
+    "nextn.eh_proj": "proj",
+    "nextn.enorm": "embed_norm",
+    "nextn.hnorm": "hidden_norm",
+    "nextn.shared_head_norm": "norm",
+    "nextn.embed_tokens": "embed",
+    "nextn.shared_head_head": "output",
+}
 BARE = ("attn_sinks", "out_scale")  # tensors of their own, which are no module's weight
 STACKS = ("expert_", "attn_k_up", "attn_v_up")  # one matrix below the other
 LAYER = re.compile(r"(enc\.|dec\.)?blk\.(\d+)\.(.*)")
