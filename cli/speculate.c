@@ -18,8 +18,8 @@ struct Drafter {
     heads_sampler *greedy;
     long drafted, accepted;
     // The last pass: its guesses, how many of them are right so far, the sequence's length before
-    // it, tokens that the draft model had not read, when it began, its logits. n_guesses -1: this
-    // text had no pass yet.
+    // it, tokens that the draft model had not read, when it began, its logits. n_guesses -1: there
+    // is nothing to learn of it.
     int guesses[MAX_DRAFT], n_guesses, right, marked, behind;
     double begin;
     const float *logits;
@@ -111,11 +111,11 @@ static int draft(Drafter *d, heads_sequence *s, const int *text, int n, int most
     return found;
 }
 
-// Books the last pass, which ends now.
-static void learn(Drafter *d) {
+// Books the last pass, which ends now, or with it a second one, without guesses.
+static void learn(Drafter *d, int passes) {
     int n = d->n_guesses;
     if (n < 0) return;
-    text_guard_learn(d->guard, n, d->behind, d->right, busy_time() - d->begin);
+    text_guard_learn(d->guard, n, d->behind, d->right, passes, busy_time() - d->begin);
     d->drafted += n;
     d->accepted += d->right;
 }
@@ -123,12 +123,12 @@ static void learn(Drafter *d) {
 // ---- passes ----
 
 // Removes wrong guesses, so that the sequence holds text[0..n). Where a mixer's state prevents
-// that, it goes back to the mark before the guesses and runs the right ones again.
-static int take_back(const Drafter *d, heads_sequence *s, const int *text, int n,
-                     heads_error *err) {
-    if (heads_sequence_length(s) <= n || heads_sequence_rewind(s, n, err) == 0) return 0;
-    if (heads_sequence_rewind(s, d->marked, err)) return -1;
-    return heads_forward(s, text + d->marked, n - d->marked, 0, err) ? 0 : -1;
+// that, it goes back to the mark before all guesses. Returns its length then; -1: an error.
+static int take_back(const Drafter *d, heads_sequence *s, int n, heads_error *err) {
+    if (heads_sequence_length(s) > n && heads_sequence_rewind(s, n, NULL) &&
+        heads_sequence_rewind(s, d->marked, err))
+        return -1;
+    return heads_sequence_length(s);
 }
 
 const float *run_guessing(Drafter *d, heads_sequence *s, const int *text, int n, int most,
@@ -136,11 +136,18 @@ const float *run_guessing(Drafter *d, heads_sequence *s, const int *text, int n,
     int run[1 + MAX_DRAFT] = {text[n - 1]};
     *ran = !(d->right < d->n_guesses && d->guesses[d->right] == text[n - 1]);
     if (!*ran) return d->logits + (size_t)++d->right * d->stride;
-    if (take_back(d, s, text, n - 1, err)) return NULL;
-    learn(d);
+    int length = take_back(d, s, n - 1, err);
+    if (length < 0) return NULL;
+    if (length < n - 1) {  // right guesses run again, in the pass of the token after them
+        d->logits = heads_forward(s, text + length, n - length, 1, err);
+        learn(d, 2);
+        d->n_guesses = -1;
+        return d->logits;
+    }
+    learn(d, 1);
     d->begin = busy_time();
     int room = heads_sequence_room(s) - 1;
-    d->marked = heads_sequence_length(s);
+    d->marked = length;
     d->right = 0;
     d->n_guesses = draft(d, s, text, n, room < most - 1 ? room : most - 1);
     if (d->n_guesses && heads_sequence_mark(s, err)) return NULL;
@@ -149,8 +156,9 @@ const float *run_guessing(Drafter *d, heads_sequence *s, const int *text, int n,
 }
 
 void end_guessing(Drafter *d, heads_sequence *s, const int *text, int n) {
-    take_back(d, s, text, n, NULL);
-    learn(d);
+    int length = take_back(d, s, n, NULL);
+    if (length >= 0 && length < n) heads_forward(s, text + length, n - length, 0, NULL);
+    learn(d, 1);
     d->n_guesses = -1;
     d->right = 0;
 }

@@ -100,7 +100,7 @@ int text_guard_most(TextGuard *g, int behind, int most) {
     return guard_rests(&g->cost) ? 0 : guard_most(&g->guard, &g->cost, 1, behind, most);
 }
 
-void text_guard_learn(TextGuard *g, int n, int behind, int right, double time) {
-    guard_measure(&g->cost, n, behind, time);
+void text_guard_learn(TextGuard *g, int n, int behind, int right, int passes, double time) {
+    guard_measure(&g->cost, n, behind, time - (passes - 1) * g->cost.pass);
     if (n > 0) guard_learn(&g->guard, &g->cost, 1, n, right);
 }

@@ -125,7 +125,8 @@ typedef struct TextGuard TextGuard;
 TextGuard *text_guard_new(void);
 // Guesses of the next pass, at most `most`. behind: tokens that a draft model has not read.
 int text_guard_most(TextGuard *g, int behind, int most);
-// A pass took so long, with n guesses, of which the first `right` were right.
-void text_guard_learn(TextGuard *g, int n, int behind, int right, double time);
+// A pass took so long, with n guesses, of which the first `right` were right; passes 2: and one
+// without guesses after it, in which right ones ran again.
+void text_guard_learn(TextGuard *g, int n, int behind, int right, int passes, double time);
 
 #endif
