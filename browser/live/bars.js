@@ -16,7 +16,7 @@ function drawn_from(logits, { temperature, top_k, top_p, min_p }) {
     return Float32Array.from(logits, (_, id) => Number(id === best));
   }
   const weights = logits.map((x) => Math.exp((x - most) / temperature));
-  const sorted = weights.slice().sort().reverse();
+  const sorted = top_k > 0 || top_p < 1 ? weights.slice().sort().reverse() : weights;
   let kept = top_k > 0 ? Math.min(top_k, sorted.length) : sorted.length;
   if (top_p < 1) {
     const mass = top_p * sorted.subarray(0, kept).reduce((a, b) => a + b, 0);
@@ -24,7 +24,7 @@ function drawn_from(logits, { temperature, top_k, top_p, min_p }) {
     while (n < kept && sum < mass) sum += sorted[n++];
     kept = n;
   }
-  const least = Math.max(sorted[Math.max(0, kept - 1)], min_p);
+  const least = Math.max(kept < sorted.length ? sorted[Math.max(0, kept - 1)] : 0, min_p);
   const total = sorted.reduce((sum, x) => (x >= least ? sum + x : sum), 0);
   return weights.map((x) => (x >= least ? x / total : 0));
 }

@@ -34,9 +34,10 @@ function adds_words() {
   return ` That is ${signed(value)} for the logit of ${label(token_of(way.answer))}.`;
 }
 
-async function read_parts() {
-  const { head, row } = state, { model } = think;
-  if (!head || !data.tokens.length) return () => show_computes(null);
+async function read_parts(row = state.row) {
+  const { head } = state, { model } = think;
+  if (!heads.length || !data.tokens.length) return () => show_computes(null);
+  if (!head) return () => show_read(read_parts());  // the text, once it is there, has chosen one
   const ids = data.tokens.slice(0, row + 1).map(({ id }) => id), off = off_list(), { steers } = think;
   $("computes").classList.add("older");
   const found = await newest_of("parts", (side) => side.dissect(ids, head.layer.layer, head.head,
@@ -47,13 +48,14 @@ async function read_parts() {
 
 // ---- strips ----
 
-// Numbers as colours: blue above 0, orange below, the stronger the larger.
+// Numbers as colours: blue above 0, orange below, the stronger the larger, in a picture (BMP) of a line.
 function strip(numbers, most, what) {
-  const canvas = element("canvas", { class: "strip", width: numbers.length, height: 1, "aria-hidden": "true" });
-  const image = new ImageData(numbers.length, 1);
-  numbers.forEach((x, i) => image.data.set([...blend(x, most), 255], 4 * i));
-  canvas.getContext("2d").putImageData(image, 0, 0);
-  return Object.assign(canvas, { numbers, what });
+  const n = numbers.length, words = new Uint16Array(27 + 2 * n), bytes = new Uint8Array(words.buffer);
+  words.set([0x4d42, bytes.length, 0, 0, 0, 54, 0, 40, 0, n, 0, 1, 0, 1, 32]);
+  numbers.forEach((x, i) => bytes.set(blend(x, most).reverse(), 54 + 4 * i));
+  const made = Object.assign(element("span", { class: "strip" }), { numbers, what });
+  made.style.backgroundImage = `url(data:image/bmp;base64,${btoa(String.fromCharCode(...bytes))})`;
+  return made;
 }
 
 let paper, signs;  // the colour of 0, and of both signs
@@ -117,7 +119,7 @@ function show_computes(found) {
       ...(n_rope ? [cell_with("weight", ...weight_bar(other.weights[j]))] : []),
       cell_with("v", strip(row_of(v, j, v_dim), most_v, `the value of ${name}`)));
     row.style.setProperty("--i", i);
-    row.querySelector("td:last-child canvas").style.opacity = 0.25 + 0.75 * Math.sqrt(weights[j]);
+    row.querySelector("td:last-child .strip").style.opacity = 0.25 + 0.75 * Math.sqrt(weights[j]);
     return row;
   }), ...hidden_rows(rows, columns, weights, sink));
   $("computes").tFoot.append(element("tr", {}, element("th", { scope: "row" }, "mix"),
@@ -202,31 +204,31 @@ $("rope").addEventListener("click", () => {
 // ---- the number under the pointer, or by arrow keys ----
 
 let touched = [0, 0];  // a strip, a number of it
-function read_strip(canvas, i) {
-  const { numbers, what } = canvas, times = what.startsWith("the key") ? scoring().q[i] : null;
+function read_strip({ numbers, what }, i) {
+  const times = what.startsWith("the key") ? scoring().q[i] : null;
   $("computes-read").textContent = `${what}, number ${i}: ${fixed(numbers[i], 3)}` + (times === null ? ""
     : `, times the query's ${fixed(times, 3)}: ${fixed(numbers[i] * times, 3)}`);
 }
 
 $("computes").addEventListener("pointermove", (event) => {
-  const canvas = event.target.closest("canvas");
-  if (!canvas) return;
-  const { left, width } = canvas.getBoundingClientRect(), n = canvas.numbers.length;
-  read_strip(canvas, Math.min(n - 1, Math.max(0, Math.floor((n * (event.clientX - left)) / width))));
+  const one = event.target.closest(".strip");
+  if (!one) return;
+  const { left, width } = one.getBoundingClientRect(), n = one.numbers.length;
+  read_strip(one, Math.min(n - 1, Math.max(0, Math.floor((n * (event.clientX - left)) / width))));
 });
 $("computes-box").addEventListener("keydown", (event) => {
-  const strips = [...$("computes").querySelectorAll("canvas")];
+  const strips = [...$("computes").querySelectorAll(".strip")];
   const [s, i] = touched, to = { ArrowUp: [s - 1, i], ArrowDown: [s + 1, i], ArrowLeft: [s, i - 1],
     ArrowRight: [s, i + 1] }[event.key];
   if (!to || !strips.length) return;
   event.preventDefault();
-  const canvas = strips[Math.min(strips.length - 1, Math.max(0, to[0]))];
-  touched = [strips.indexOf(canvas), Math.min(canvas.numbers.length - 1, Math.max(0, to[1]))];
-  for (const one of strips) one.classList.toggle("touched", one === canvas);
-  canvas.scrollIntoView({ block: "nearest", inline: "nearest" });
-  read_strip(...[canvas, touched[1]]);
+  const now = strips[Math.min(strips.length - 1, Math.max(0, to[0]))];
+  touched = [strips.indexOf(now), Math.min(now.numbers.length - 1, Math.max(0, to[1]))];
+  for (const one of strips) one.classList.toggle("touched", one === now);
+  now.scrollIntoView({ block: "nearest", inline: "nearest" });
+  read_strip(now, touched[1]);
   say($("computes-read").textContent);
 });
 follow(["head", "row"], () => { if (!running && state.step === "inside") show_read(read_parts()); });
-for_steps(["inside"], async () => () => show_read(read_parts()));
+for_steps(["inside"], meanwhile(() => read_parts(row_after_pass())));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => show_computes(parts));

@@ -15,7 +15,6 @@ function show_layer(layer) {
 }
 
 const GUESSES = 4;
-const SMALL = 2e7;  // bytes of weights with which nothing waits for the lens
 
 let lens_of = null;
 async function read_lens(row) {
@@ -28,8 +27,7 @@ async function read_lens(row) {
     if (asked !== lens_of || think.model !== model) return;
     $("lens-note").replaceChildren(token_chip(data.tokens[row]), element("small", {}, " " + row));
     $("lens").tBodies[0].replaceChildren(...said.map(({ layer, likeliest, rank }) =>
-      element("tr", { class: rank === 1 ? "agrees" : "" },
-        element("th", { scope: "row" }, String(layer)),
+      element("tr", { class: rank === 1 ? "agrees" : "" }, element("th", { scope: "row" }, String(layer)),
         element("td", {}, ...likeliest.map((one) => guess(tokens.shift(), one.probability))),
         element("td", {}, rank === 1 ? "first" : String(rank)))));
     mark_layer();
@@ -46,7 +44,4 @@ function guess(token, probability) {
 follow(["row"], () => {
   if (!running && state.step === "inside") show_read(read_lens(state.row));
 });
-for_steps(["inside"], async () => {
-  const reading = read_lens(row_after_pass());
-  return think.model.shape.weight_bytes < SMALL ? reading : () => show_read(reading);
-});
+for_steps(["inside"], meanwhile(() => read_lens(row_after_pass())));

@@ -9,9 +9,8 @@ let way = null;                       // what was found, as Looking's way() give
 const way_ids = () => data.tokens.slice(0, row_after_pass() + 1).map((token) => token.id);
 
 async function read_way() {
-  const ids = way_ids(), asked = { answer: think.answer ?? -1, against: think.against ?? -1,
-    off: off_list(), steers: think.steers };
-  const model = think.model;
+  const { model, steers } = think, ids = way_ids();
+  const asked = { answer: think.answer ?? -1, against: think.against ?? -1, off: off_list(), steers };
   if (!ids.length) return () => show_way(null);
   $("whole").classList.add("older");
   const found = await newest_of("way", (side) => side.way(ids, asked, N_ANSWERS));
@@ -103,4 +102,4 @@ for (const name of ["answer", "against"]) {
   });
 }
 follow(["row"], () => { if (!running) show_read(read_way()); });
-after_pass.push(async () => () => show_read(read_way()));
+after_pass.push(meanwhile(read_way));

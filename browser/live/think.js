@@ -11,12 +11,10 @@ const think = {
   taken: [],             // ids after it
   off: new Set(),        // heads, as "layer.head"
   steers: [],            // { layer, vector, scale }, one or none
-  seed: 1,
-  sampling: { temperature: 0.8, top_k: 0, top_p: 0.95, min_p: 0 },
+  seed: 1, sampling: { temperature: 0.8, top_k: 0, top_p: 0.95, min_p: 0 },
   logits: null,          // after the last token
   before: null,          // the same with nothing changed, while something is
-  hash: "", bytes: 0,
-  ended: "",             // why no token follows
+  hash: "", bytes: 0, ended: "",  // ended: why no token follows
 };
 const PIECE = 64;        // tokens that run while a newer text waits
 const text_box = $("text");
@@ -30,6 +28,11 @@ function for_steps(steps, prepare) {
   after_pass.push(async (ids) => open() && prepare(ids));
   follow(["step"], () => { if (open() && think.model && !running) show_read(prepare(all_ids())); });
 }
+
+// What a small model shows with the text, all at once, and a large one when it is there.
+const SMALL = 2e7;  // bytes of weights
+const meanwhile = (prepare) => async (ids, reading = prepare(ids).catch(fail)) =>
+  (think.model.shape.weight_bytes < SMALL ? reading : () => show_read(reading));
 
 const show_read = (reading) => reading.then((show_it) => show_it?.()).catch(fail);
 

@@ -85,7 +85,7 @@ function draw_whole() {
     .map(({ id, probability }) => element("span", { class: "says" + (id === way.answer ? " own" : "") },
       token_chip(token_of(id)), " ", element("small", {}, percent(probability)))));
   $("way-note").replaceChildren(...sentence_of_way());
-  draw_bands();
+  requestAnimationFrame(draw_bands);  // which reads where things stand
 }
 
 function sentence_of_way() {

@@ -43,8 +43,9 @@ function head_cell(head, sorted) {
   return cell;
 }
 
-// What changes without a new grid.
+// What changes without a new grid; what does not is left, since its cell would be laid out again.
 function fill_cell(cell) {
+  const write = (e, text) => { if (e.textContent !== text) e.textContent = text; };
   const score = score_of(cell.head, state.shown), role = cell.head.role || "none";
   if (cell.dataset.role !== role) {
     cell.dataset.role = role;
@@ -52,10 +53,10 @@ function fill_cell(cell) {
     cell.querySelector(".face").prepend(icon(role));
   }
   cell.classList.toggle("off", Boolean(cell.head.off));
-  cell.querySelector(".number").textContent = short_number(score);
+  write(cell.querySelector(".number"), short_number(score));
   const strength = Math.min(1, Math.max(0, score || 0));
-  cell.style.setProperty("--strength", strength.toFixed(3));
-  cell.querySelector(".only-heard").textContent = heard_of(cell.head);
+  cell.style.setProperty("--strength", strength.toFixed(2));
+  write(cell.querySelector(".only-heard"), heard_of(cell.head));
 }
 
 const window_in_words = (layer) => (layer.kind === "encoder"

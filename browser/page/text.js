@@ -155,7 +155,8 @@ function light_text() {
   mark_picked((j) => (read_elements === token_elements ? weights[j] || 0 : 0));
   const [[most] = []] = strongest(weights, 1);
   const same = read_elements === token_elements;
-  reveal(tokens_box, token_elements[state.row], same ? token_elements[most] : null);
+  requestAnimationFrame(() =>  // when all is laid out
+    reveal(tokens_box, token_elements[state.row], same ? token_elements[most] : null));
   if (!same) reveal(read_box, read_elements[most]);
   show_looked(weights, sink);
 }

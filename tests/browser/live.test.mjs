@@ -66,7 +66,7 @@ const settled = (page) => page.evaluate(async () => {
   await turn;
   while (running || writing) await new Promise((next) => setTimeout(next, 5));
   await Promise.all([asked_last.way?.answer, asked_last.parts?.answer]).catch(() => {});
-  await new Promise((next) => setTimeout(next, 0));
+  await new Promise((next) => requestAnimationFrame(() => setTimeout(next, 0)));
 });
 const of_head = (page, names) => page.evaluate((names) => heads.map((head) =>
   Object.fromEntries(names.map((name) => [name, head[name]]))), names);
