@@ -98,7 +98,7 @@ function show_costs(measured) {
   const below = sorted.slice(5).filter(({ cost }) => cost < 0).slice(-3);
   $("matter").hidden = false;
   signed_list($("matter"), [...sorted.slice(0, 5), ...below].map((head) => ({ head, value: head.cost,
-    icon: icon(head.role), name: [" ", head_name(head)] })), ({ head }) => show_head_of(head), 3);
+    role: head.role ?? "none", name: [icon(head.role), " ", head_name(head)] })), ({ head }) => show_head_of(head), 3);
   $("matter").append(element("li", { class: "note" }, "Nats a token that the text loses without the " +
     "head. Below 0: without it the text is likelier."));
   if (state.shown === "cost") fill_grid();

@@ -54,7 +54,7 @@ function signed_list(list, entries, pick, digits = 2) {
     const bar = element("span", { class: entry.value < 0 ? "both below" : "both", "aria-hidden": "true" });
     bar.style.setProperty("--score", Math.abs(entry.value) / most);
     return element("li", {}, element("button", { type: "button", onclick: () => pick(entry) },
-      element("span", {}, ...[entry.icon ?? "", entry.name].flat()), bar,
+      element("span", { "data-role": entry.role ?? null }, ...[entry.name].flat()), bar,
       element("span", { class: "number" }, signed(entry.value, digits))));
   }));
 }

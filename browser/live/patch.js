@@ -55,6 +55,7 @@ async function run_patch() {
     return;
   }
   const { model } = think, pair = await read_pair(), off = off_list(), side = await beside();
+  if (think.model === model) pair.show();
   if (!pair.fits || think.model !== model) return;
   const [whole, base] = [await side.after(pair.clean, off), await side.after(pair.corrupted, off)];
   const [[answer], [against]] = [largest(whole, 1), largest(base, 1)];
@@ -64,10 +65,9 @@ async function run_patch() {
       ": change another word.");
     return;
   }
-  const metric = (logits) => logits[answer] - logits[against];
   const { clean, corrupted, texts } = pair;
-  const own = patch = { clean, corrupted, texts, answer, against, off, whole: metric(whole),
-    base: metric(base), running: true, row: 0, column: 0 };
+  const own = patch = { clean, corrupted, texts, answer, against, off,
+    whole: whole[answer] - whole[against], base: base[answer] - base[against], running: true, row: 0, column: 0 };
   const first = clean.findIndex((id, i) => id !== corrupted[i]), n = clean.length;
   const layers = Math.max(1, Math.min(data.layers.length,
     Math.floor(PATCH_WORK / (model.shape.weight_bytes * (n - first)))));

@@ -111,7 +111,7 @@ const role_of = (head) => ROLES[head.role] || NO_ROLE;
 // 0.43 for prose and tables, .43 for cells, where there is little room.
 const number = (x) => (x == null ? "–" : x.toFixed(x < 0.0995 && x >= 0.0005 ? 3 : 2));
 const short_number = (x) =>
-  (x == null ? "–" : x >= 0.995 ? x.toFixed(1) : x.toFixed(2).replace(/^0/, ""));
+  (x == null ? "–" : x >= 0.995 ? x.toFixed(1) : x.toFixed(2).replace(/^(-?)0/, "$1").replace("-", "−"));
 const count = (n, word) => n + " " + word + (n === 1 ? "" : "s");
 
 // What a cell shows of a head: one score, or that of its role.

@@ -341,18 +341,19 @@ for (const name of ["chrome", "firefox"]) {
       await page.close();
     });
 
-    test("two models beside each other on one text: other weights, and an adapter", async () => {
-      const base = join(folder, "base.bin"), others = [join(folder, "f32.bin"), join(folder, "dragons.adapter")];
+    test("two models beside each other on one text: other weights, an adapter, other heads", async () => {
+      const base = join(folder, "base.bin"), others = ["f32.bin", "dragons.adapter", "mqa.bin"].map((one) => join(folder, one));
       const made = (...args) => execFileSync(join(root, ".venv/bin/python"), ["export.py", "models/hf", ...args], { cwd: root, stdio: "ignore" });
       made(base);
       made(others[0], "--dtype", "f32");
       made(others[1], "--adapter", "models/dragons", "--for", base);
+      made(others[2], "--kv-heads", "1");
       const page = await opened(link_of("Once upon a time, there was a", { step: "compare" }));
       await (await page.$("#file")).uploadFile(base);
       await page.waitForFunction(() => think.name === "base.bin");
-      for (const [i, args] of [[others[0]], [base, "--adapter", others[1]]].entries()) {
+      for (const [i, args] of [[others[0]], [base, "--adapter", others[1]], [others[2]]].entries()) {
         await (await page.$("#other-file")).uploadFile(others[i]);
-        await page.waitForFunction((i) => other?.name.startsWith(["f32", "base.bin with"][i]) &&
+        await page.waitForFunction((i) => other?.name.startsWith(["f32", "base.bin with", "mqa"][i]) &&
           $("compare").tBodies[0].rows[0]?.cells[2].textContent === other.name, {}, i);
         const [, line] = told(...args, "-p", "Once upon a time, there was a", "-n", "0", "--probs", "6", "--json").trim().split("\n").slice(-2);
         const want = JSON.parse(line).likeliest;
@@ -363,6 +364,10 @@ for (const name of ["chrome", "firefox"]) {
         }
         assert.match(await text(page, "#compare-head"), /no weight differs by more than/);
       }
+      const bytes = await texts(page, "#compare tbody tr:nth-child(4) td");
+      const [here, there] = [base, others[2]].map((path) => /KV cache ([\d,]+)/.exec(execFileSync("sh", ["-c",
+        `./run ${path} -p 'Once upon a time, there was a' -n 1 2>&1 >/dev/null`], { cwd: root, encoding: "utf8" }))[1]);
+      assert.deepEqual(bytes, [here, there].map((n) => n + " bytes"));
       quiet(page);
       await page.close();
     });
@@ -593,7 +598,10 @@ for (const name of ["chrome", "firefox"]) {
         await settled(page);
         if (i === 8) assert.deepEqual(await page.evaluate(() => [...think.off]), ["1.0", "1.1", "1.2", "1.3"]);
         if (i === 5) await sound(page);
-        if (i === 9) assert.match(await text(page, "#patch-words"), /^Layer 0, head 0 at red/);
+        if (i === 9) {
+          assert.match(await text(page, "#patch-words"), /^Layer 0, head 0 at red/);
+          assert.match(await text(page, "#pair tr:last-child"), /blue/);
+        }
         await page.keyboard.press("ArrowRight");
       }
       await page.keyboard.press("Escape");
