@@ -16,7 +16,7 @@ function panel_picture(panel) {
   const root = getComputedStyle(document.documentElement), body = getComputedStyle(document.body);
   const sheet = [...document.querySelectorAll("style")].map((style) => style.textContent).join("");
   const names = new Set(["--columns", "--heads", ...sheet.match(/--[a-z0-9-]+(?=:)/g)]);
-  const variables = [...names].map((name) => `${name}: ${root.getPropertyValue(name)}`);
+  const variables = [...names].map((name) => `${name}: ${root.getPropertyValue(name)}`).filter((one) => !/: $/.test(one));
   const box = element("div", { style: [...variables, ...PAINTED.map((name) => `${name}: ${body.getPropertyValue(name)}`),
     "padding: 0", "margin: 0"].join(";") }, element("style", {}, sheet),
     document.querySelector(".symbols").cloneNode(true), copy);

@@ -443,6 +443,7 @@ for (const name of ["chrome", "firefox"]) {
       for (const kind of ["whole", "parts"]) {
         const [svg, size] = await page.evaluate(async (kind) => [PICTURES[kind](), (await png_of(PICTURES[kind]())).size], kind);
         assert.ok(svg.startsWith("<svg ") && size > 5000, `${kind}: ${size} bytes`);
+        assert.doesNotMatch(svg, /--[a-z0-9-]+: ;/);  // which would hide what has a fallback
       }
       quiet(page);
       await page.close();
