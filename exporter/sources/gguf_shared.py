@@ -44,8 +44,8 @@ def shape(
 
 
 def sizes(g: Config, file: File, causal: bool = True) -> dict:
-    """The config that all but T5 share. Layers that predict further tokens, which llama.cpp
-    counts too, are left out."""
+    """The config that all but T5 share. Layers that guess next tokens, which llama.cpp counts too,
+    are not the text's."""
     g.require(**{"attention.causal": causal})
     if "token_embd.weight" not in file.tensors:
         raise ExportError(f"{file.path} lacks the tensor token_embd.weight")
