@@ -711,12 +711,12 @@ HEADS_API heads_batch_counts heads_batch_count(const heads_batch *b);
 
 // ---- weights to a checkpoint's blocks ----
 
-// Packs weights[rows][cols] as "q8" or "q4" into panels[size], as a matrix of a checkpoint has them
-// (docs/format.md): the bytes that the exporter writes, on every machine. size is what that takes,
-// ceil(rows / 16) (512 B + 64 ceil(B / 2)) for q8 and 256 B for q4 instead, B = ceil(cols / 32).
-// Sets *error, unless it is NULL, to the sum of squares of what rounding changed. Any number of
-// threads may pack at once. Returns 0. Errors: the dtype is neither, or size is another; a weight
-// is not finite or too large for the dtype, and panels then hold nothing of use.
+// Packs weights[rows][cols] as "q8", "q6", "q5", "q4", "q3" or "q2" into panels[size], as a matrix
+// of a checkpoint has them: the bytes that the exporter writes, on every machine, as many as
+// docs/format.md says. Sets *error, unless it is NULL, to the sum of squares of what rounding
+// changed. Any number of threads may pack at once. Returns 0. Errors: the dtype is none of these,
+// or size is another; a weight is not finite or too large for the dtype, and panels then hold
+// nothing of use.
 HEADS_API int heads_pack(const char *dtype, const float *weights, size_t rows, size_t cols,
                          void *panels, size_t size, double *error, heads_error *err);
 

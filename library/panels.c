@@ -1,5 +1,6 @@
-// heads_pack: float32 rows as the q8 or q4 panels of a checkpoint (docs/format.md). These are the
-// bytes of exporter/quantize/panels.py: every sum goes in the same order, and a tie the same way.
+// heads_pack: float32 rows as the panels of a checkpoint in a type of our own (docs/format.md).
+// These are the bytes of exporter/quantize/panels.py: every sum goes in the same order, and a tie
+// the same way.
 #include <math.h>
 #include <string.h>
 
@@ -9,12 +10,29 @@
 #include "system/system.h"
 
 #define F16_MAX 65504.0f
-// Inlined, so that the compiler makes a loop for q8, whose q4 is NULL, and another for q4.
+#define LEAST_SHARED 0x1p-14f  // below it f16 has no 11 bits
+// Inlined, so that the compiler makes a loop for each type.
 #define INLINED static inline __attribute__((always_inline))
 
-// Numbers that the largest weight of a block is tried as.
-static const float Q8_TRIALS[] = {127.4f, 127, 126.5f, 126, 125.5f, 125, 124.5f};
-static const float Q4_TRIALS[] = {-127, -118, -110, -136, -146, 114, 106, 99, 122, 131};
+enum { MOST_TRIALS = 10 };
+
+// How weights over their scale become numbers: those of the type's list, or integers from least to
+// most; and the numbers that the largest weight of a block is tried as, with its sign or without.
+typedef struct {
+    int least, most;
+    bool signless;
+    int n_trials;
+    float trials[MOST_TRIALS];
+} Rounded;
+
+static const Rounded ROUNDED[N_DTYPES] = {
+    [Q8] = {-127, 127, true, 7, {127.4f, 127, 126.5f, 126, 125.5f, 125, 124.5f}},
+    [Q4] = {0, 0, false, 10, {-127, -118, -110, -136, -146, 114, 106, 99, 122, 131}},
+    [HEADS_Q2] = {0, 0, false, 10, {-30, -28, -26, -32, -34, 22, 20.5f, 19, 23.5f, 25}},
+    [HEADS_Q3] = {0, 0, false, 10, {-29, -27, -25, -31, -33.5f, 24, 22.5f, 21, 25.5f, 27.5f}},
+    [HEADS_Q5] = {-16, 15, false, 8, {-16, -15.4f, -14.8f, -16.6f, 15, 14.4f, 13.8f, 15.6f}},
+    [HEADS_Q6] = {-32, 31, false, 4, {-32, -30.5f, 31, 29.5f}},
+};
 
 enum { MIDDLE = 256 };  // where Nearest has 0
 
@@ -31,22 +49,24 @@ enum { GROUP = 4 * LANES };
 typedef float Group[GROUP];
 typedef Group Blocks[BLOCK / 4];
 
-static void find_nearest(Nearest *to) {
+static void find_nearest(Nearest *to, BlockForm form) {
+    const int8_t *numbers = form.numbers;
+    int last = (1 << form.bits) - 1;
     for (int i = 0, code = 0; i <= 2 * MIDDLE; i++) {
-        while (code < 15 && i - MIDDLE > Q4_CODES[code] + Q4_CODES[code + 1]) code++;
+        while (code < last && i - MIDDLE > numbers[code] + numbers[code + 1]) code++;
         to->codes[i] = (uint8_t)code;
-        to->numbers[i] = Q4_CODES[code];
+        to->numbers[i] = numbers[code];
     }
 }
 
-// The integers nearest to w per_scale, the even one of two, from -most to most. The sum with 1.5 *
+// The integers nearest to w per_scale, the even one of two, from least to most. The sum with 1.5 *
 // 2^23 rounds |x| < 2^22, and its lower bits are the integer.
 static inline void integers(int32_t *restrict q, const float *restrict w,
-                            const float *restrict per_scale, int32_t most) {
+                            const float *restrict per_scale, int32_t least, int32_t most) {
     for (int i = 0; i < GROUP; i++) {
         int32_t n = (int32_t)(bits_of(w[i] * per_scale[i] + 0x1.8p23f) - bits_of(0x1.8p23f));
         n = n < most ? n : most;
-        q[i] = n > -most ? n : -most;
+        q[i] = n > least ? n : least;
     }
 }
 
@@ -55,12 +75,14 @@ static inline void for_group(float *restrict out, const float *restrict row, flo
     for (int i = 0; i < GROUP; i++) out[i] = row[i % LANES] * times;
 }
 
-// q: the numbers that come nearest to the weights when the scale multiplies them. Of q4, n has
-// their places in Nearest, and per_scale is twice as large.
-static inline void round_group(float *restrict q, int32_t *restrict n, const float *restrict w,
-                               const float *restrict per_scale, const Nearest *q4) {
-    integers(n, w, per_scale, q4 ? MIDDLE : 127);
-    for (int i = 0; i < GROUP; i++) q[i] = q4 ? q4->numbers[n[i] + MIDDLE] : (float)n[i];
+// q: the numbers that come nearest to the weights when the scale multiplies them. Of a list, n has
+// their places in it, and per_scale is twice as large.
+INLINED void round_group(float *restrict q, int32_t *restrict n, const float *restrict w,
+                         const float *restrict per_scale, Dtype type, const Nearest *list) {
+    const bool listed = BLOCK_FORMS[type].numbers;
+    integers(n, w, per_scale, listed ? -MIDDLE : ROUNDED[type].least,
+             listed ? MIDDLE : ROUNDED[type].most);
+    for (int i = 0; i < GROUP; i++) q[i] = listed ? list->numbers[n[i] + MIDDLE] : (float)n[i];
 }
 
 // 1 / x, and 0 where x is so small that a scale of it is none.
@@ -69,13 +91,13 @@ static inline float inverse(float x) { return fabsf(x) > 0x1p-100f ? 1 / x : 0; 
 // For given numbers q of a block w, the best scale is w.q / q.q, which makes its error smaller by
 // (w.q)^2 / q.q. w.q is four sums, each of which takes the later of four products first.
 INLINED void fit(float *restrict scale, float *restrict gain, Group *w, const float *per_scale,
-                 const Nearest *q4) {
+                 Dtype type, const Nearest *list) {
     Group sums = {0}, norm = {0}, q, per_scales;
     int32_t n[GROUP];
-    for_group(per_scales, per_scale, q4 ? 2 : 1);
+    for_group(per_scales, per_scale, BLOCK_FORMS[type].numbers ? 2 : 1);
     for (int step = 0; step < BLOCK / 4; step++) {
         const float *at = w[step ^ 3];
-        round_group(q, n, at, per_scales, q4);
+        round_group(q, n, at, per_scales, type, list);
         for (int i = 0; i < GROUP; i++) {
             sums[i] += at[i] * q[i];
             norm[i] += q[i] * q[i];
@@ -123,18 +145,18 @@ static bool to_f16(float *scale) {
 
 // The scales that bring numbers closest to the blocks. The best trial's scales give the last
 // numbers, which give the last scales. Returns false if a weight is too large or no number.
-INLINED bool best_scales(float *restrict scale, Group *w, const Nearest *q4) {
+INLINED bool best_scales(float *restrict scale, Group *w, Dtype type, const Nearest *list) {
     float largest[LANES], per_scale[LANES], s[LANES], gain[LANES], best[LANES];
     if (!largest_of(largest, w)) return false;
     for (int i = 0; i < LANES; i++) {
-        largest[i] = inverse(q4 ? largest[i] : fabsf(largest[i]));
+        largest[i] = inverse(ROUNDED[type].signless ? fabsf(largest[i]) : largest[i]);
         best[i] = -1;
         scale[i] = 0;
     }
-    for (int trial = 0; trial < (q4 ? 10 : 7); trial++) {
-        float becomes = (q4 ? Q4_TRIALS : Q8_TRIALS)[trial];
+    for (int trial = 0; trial < ROUNDED[type].n_trials; trial++) {
+        float becomes = ROUNDED[type].trials[trial];
         for (int i = 0; i < LANES; i++) per_scale[i] = becomes * largest[i];
-        fit(s, gain, w, per_scale, q4);
+        fit(s, gain, w, per_scale, type, list);
         for (int i = 0; i < LANES; i++) {
             bool better = gain[i] > best[i];
             best[i] = better ? gain[i] : best[i];
@@ -143,7 +165,7 @@ INLINED bool best_scales(float *restrict scale, Group *w, const Nearest *q4) {
     }
     if (!to_f16(scale)) return false;
     for (int i = 0; i < LANES; i++) per_scale[i] = inverse(scale[i]);
-    fit(scale, gain, w, per_scale, q4);
+    fit(scale, gain, w, per_scale, type, list);
     return to_f16(scale);
 }
 
@@ -165,49 +187,122 @@ static void hadamard(Group *out, const float *weights, size_t rows, size_t cols,
     for (int i = 0; i < BLOCK * LANES; i++) block[i] *= TURNED_W;
 }
 
-// Writes a block of 16 rows, and adds its squared error. codes are zero.
-INLINED bool pack_blocks(uint8_t *codes, uint8_t *scales, Group *w, const Nearest *q4,
-                         double *error) {
-    float scale[LANES], per_scale[LANES];
+// Writes the scales of n blocks, which may share an f16, and leaves in scale what was written.
+// Returns false if one is too large.
+static bool put_scales(uint8_t *scales, uint8_t *shared, BlockForm form, int n,
+                       float (*scale)[LANES]) {
+    float largest[LANES] = {0};
+    for (int b = 0; b < n && form.scales == SCALE; b++)
+        for (int i = 0; i < LANES; i++) {
+            uint16_t half = f32_to_f16(scale[b][i]);
+            memcpy(scales + 2 * (b * LANES + i), &half, sizeof half);
+        }
+    if (form.scales == SCALE) return true;
+    for (int b = 0; b < n; b++)
+        for (int i = 0; i < LANES; i++) {
+            float size = fabsf(scale[b][i]) * (128 / 127.0f);
+            largest[i] = size > largest[i] ? size : largest[i];
+        }
+    if (!to_f16(largest)) return false;
+    for (int i = 0; i < LANES; i++) {
+        largest[i] = fmaxf(largest[i], LEAST_SHARED);
+        uint16_t half = f32_to_f16(largest[i]);
+        memcpy(shared + 2 * i, &half, sizeof half);
+        float unit = largest[i] / 128, per_unit = inverse(unit);
+        for (int b = 0; b < n; b++) {
+            float times = fminf(fmaxf(rintf(scale[b][i] * per_unit), -127), 127);
+            scales[b * LANES + i] = (uint8_t)(int8_t)times;
+            scale[b][i] = times * unit;
+        }
+    }
+    return true;
+}
+
+// Adds the codes n of a group of four columns to their block, cut into parts whose widths divide 8,
+// the lowest bits first (docs/format.md).
+INLINED void put_codes(uint8_t *codes, const int32_t *n, int group, int bits) {
+    for (int width = 8, low = 0; width; width /= 2) {
+        if (!(bits & width)) continue;
+        int in_byte = 8 / width;
+        uint8_t *at = codes + (low + group / in_byte) * GROUP;
+        for (int i = 0; i < LANES; i++)
+            for (int c = 0; c < 4; c++)
+                at[4 * i + c] |= (uint8_t)((n[c * LANES + i] >> low & ((1 << width) - 1))
+                                           << group % in_byte * width);
+        low += width;
+    }
+}
+
+// Writes a block of 16 rows in numbers of these scales, and adds its squared error. codes are zero.
+INLINED void put_block(uint8_t *codes, const float *scale, Group *w, Dtype type,
+                       const Nearest *list, double *error) {
+    const BlockForm form = BLOCK_FORMS[type];
+    float per_scale[LANES];
     Group per_scales, scale_of, q, sum = {0};
     int32_t n[GROUP];
-    if (!best_scales(scale, w, q4)) return false;
-    for (int i = 0; i < LANES; i++) {
-        uint16_t half = f32_to_f16(scale[i]);
-        memcpy(scales + 2 * i, &half, sizeof half);
-        per_scale[i] = inverse(scale[i]);
-    }
-    for_group(per_scales, per_scale, q4 ? 2 : 1);
+    for (int i = 0; i < LANES; i++) per_scale[i] = inverse(scale[i]);
+    for_group(per_scales, per_scale, form.numbers ? 2 : 1);
     for_group(scale_of, scale, 1);
     for (int g = 0; g < BLOCK / 4; g++) {
-        round_group(q, n, w[g], per_scales, q4);
+        round_group(q, n, w[g], per_scales, type, list);
         for (int i = 0; i < GROUP; i++) {
             float e = q[i] * scale_of[i] - w[g][i];
             sum[i] += e * e;
         }
         for (int i = 0; i < GROUP; i++)
-            n[i] = q4 ? q4->codes[n[i] + MIDDLE] << g % 2 * 4 : n[i] + 128;
-        for (int i = 0; i < LANES; i++) {
-            uint8_t *out = codes + (q4 ? g / 2 : g) * GROUP + 4 * i;
-            for (int c = 0; c < 4; c++) out[c] |= (uint8_t)n[c * LANES + i];
-        }
+            n[i] = form.numbers ? list->codes[n[i] + MIDDLE] : n[i] - form.least;
+        put_codes(codes, n, g, form.bits);
     }
     for (int i = 0; i < GROUP; i++) *error += sum[i];
+}
+
+// Some rows of weights, 16 at most, and the panel that they become.
+typedef struct {
+    const float *weights;
+    size_t rows, cols;
+    uint8_t *panel;
+} Slab;
+
+// Packs a panel, as many blocks at a time as share an f16. Returns false if a weight is too large
+// or no number.
+INLINED bool pack_panel(const Slab *r, Dtype type, const Nearest *list, double *error) {
+    const BlockForm form = BLOCK_FORMS[type];
+    size_t n_blocks = blocks_of((int)r->cols), stride = r->cols;
+    Blocks w[SHARING];
+    float scale[SHARING][LANES];
+    for (size_t first = 0; first < n_blocks; first += SHARING) {
+        int n = n_blocks - first < SHARING ? (int)(n_blocks - first) : SHARING;
+        for (int i = 0; i < n; i++) {
+            size_t at = (first + (size_t)i) * BLOCK, left = r->cols - at;
+            hadamard(w[i], r->weights + at, r->rows, left < BLOCK ? left : BLOCK, stride);
+            if (!best_scales(scale[i], w[i], type, list)) return false;
+        }
+        uint8_t *codes = r->panel + first * code_bytes(form);
+        uint8_t *scales = r->panel + (scales_of(r->panel, form, n_blocks, first) - r->panel);
+        uint8_t *shared = r->panel + (shared_of(r->panel, form, n_blocks, first) - r->panel);
+        if (!put_scales(scales, shared, form, n, scale)) return false;
+        for (int i = 0; i < n; i++)
+            put_block(codes + (size_t)i * code_bytes(form), scale[i], w[i], type, list, error);
+    }
     return true;
 }
 
-// Packs a block for one type.
-typedef bool PackFn(uint8_t *codes, uint8_t *scales, Group *w, const Nearest *q4, double *error);
+typedef bool PackFn(const Slab *r, const Nearest *list, double *error);
 
-static bool pack_q8(uint8_t *codes, uint8_t *scales, Group *w, const Nearest *q4, double *error) {
-    return pack_blocks(codes, scales, w, NULL, error);
-}
+#define PACK(name, type)                                                                           \
+    static bool pack_##name(const Slab *r, const Nearest *list, double *error) {                   \
+        return pack_panel(r, type, list, error);                                                   \
+    }
+PACK(q8, Q8)
+PACK(q6, HEADS_Q6)
+PACK(q5, HEADS_Q5)
+PACK(q4, Q4)
+PACK(q3, HEADS_Q3)
+PACK(q2, HEADS_Q2)
 
-static bool pack_q4(uint8_t *codes, uint8_t *scales, Group *w, const Nearest *q4, double *error) {
-    return pack_blocks(codes, scales, w, q4, error);
-}
-
-static PackFn *const packs[N_DTYPES] = {[Q8] = pack_q8, [Q4] = pack_q4};
+static PackFn *const packs[N_DTYPES] = {[Q8] = pack_q8,       [Q4] = pack_q4,
+                                        [HEADS_Q2] = pack_q2, [HEADS_Q3] = pack_q3,
+                                        [HEADS_Q5] = pack_q5, [HEADS_Q6] = pack_q6};
 
 int heads_pack(const char *name, const float *weights, size_t rows, size_t cols, void *panels,
                size_t size, double *error, heads_error *err) {
@@ -216,30 +311,24 @@ int heads_pack(const char *name, const float *weights, size_t rows, size_t cols,
         return -1;
     Dtype dtype = dtype_of_name(name);
     if (dtype == N_DTYPES || !packs[dtype])
-        return fail(err, "weights cannot be packed as %s: q8 or q4", name);
+        return fail(err, "weights cannot be packed as %s: q8, q6, q5, q4, q3 or q2", name);
     size_t n_panels = rows / LANES + (rows % LANES != 0);
     bool fits = cols <= INT_MAX - BLOCK && (!rows || cols <= SIZE_MAX / 4096 / rows);
     if (!fits || size != n_panels * panel_bytes(dtype, (int)cols))
         return fail(err, "%zu rows of %zu %s weights do not fill %zu bytes of panels", rows, cols,
                     name, size);
-    size_t n_blocks = blocks_of((int)cols), panel = panel_bytes(dtype, (int)cols);
-    size_t block = code_bytes(BLOCK_FORMS[dtype]);
-    Nearest nearest;
-    find_nearest(&nearest);
+    size_t panel = panel_bytes(dtype, (int)cols);
+    Nearest list;
+    if (BLOCK_FORMS[dtype].numbers) find_nearest(&list, BLOCK_FORMS[dtype]);
     double sum = 0;
     memset(panels, 0, size);
     for (size_t row = 0; row < rows; row += LANES) {
-        uint8_t *at = (uint8_t *)panels + row / LANES * panel;
-        for (size_t b = 0; b < n_blocks; b++) {
-            size_t left = cols - b * BLOCK, below = rows - row;
-            uint8_t *scales = at + block * n_blocks + 2 * LANES * b;
-            Blocks w;
-            hadamard(w, weights + row * cols + b * BLOCK, below < LANES ? below : LANES,
-                 left < BLOCK ? left : BLOCK, cols);
-            if (!packs[dtype](at + block * b, scales, w, &nearest, &sum))
-                return fail(err, "a weight in rows %zu to %zu is not finite, or too large for %s",
-                            row, row + LANES - 1, name);
-        }
+        size_t left = rows - row;
+        Slab r = {weights + row * cols, left < LANES ? left : LANES, cols,
+                  (uint8_t *)panels + row / LANES * panel};
+        if (!packs[dtype](&r, &list, &sum))
+            return fail(err, "a weight in rows %zu to %zu is not finite, or too large for %s", row,
+                        row + LANES - 1, name);
     }
     if (error) *error = sum / (BLOCK * TURNED_W * TURNED_W);
     return 0;

@@ -18,6 +18,9 @@ from ..native import native
 LANES, BLOCK = 16, 32
 SHARING = 8  # blocks that share an f16
 F16_MAX = 65504.0
+LEAST_SHARED = np.float32(
+    2**-14
+)  # below it f16 has no 11 bits, and 127 times it is not found again
 # The file holds this much of H w; the engine's H x / 8 makes up for the rest of H H = 32.
 TURNED_W = np.float32(0.25)
 
@@ -165,7 +168,7 @@ def value_bytes(dtype: str, width: int) -> int:
 
 def pack(weights: np.ndarray, dtype: str) -> tuple[bytes, float]:
     """float32 weights [n_out, n_in] as panels of `dtype`, and the sum of squares of what rounding
-    changed. The library makes q8 and q4 where it is built, and numpy all else: the same bytes.
+    changed. The library makes types of `rounded` where it is built, and numpy all else: the same bytes.
 
     Errors: OverflowError if a weight is larger than the dtype holds."""
     weights = np.ascontiguousarray(weights, np.float32)
@@ -248,6 +251,7 @@ def _of_shared(scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     filled = np.pad(scale, ((0, 0), (0, -scale.shape[1] % SHARING)))
     groups = filled.reshape(len(scale), -1, SHARING)
     shared = _to_f16(np.abs(groups).max(2) * np.float32(128 / 127))
+    shared = np.maximum(shared, LEAST_SHARED)
     integers = np.clip(np.rint(groups * inverse(shared / 128)[..., None]), -127, 127)
     return integers.reshape(filled.shape)[:, : scale.shape[1]], shared
 

@@ -94,18 +94,22 @@ def hostile_rows() -> Iterator[np.ndarray]:
         yield np.where(random.rand(rows, cols) < 0.5, 1e-41, 1e-7 * w)
 
 
-@pytest.mark.parametrize("dtype", ["q8", "q4"])
+ROUNDED = [name for name, kind in panels.DTYPES.items() if kind.rounded]
+
+
+@pytest.mark.parametrize("dtype", ROUNDED)
 def test_the_library_packs_as_numpy_does(dtype):
     assert panels._library()
     for weights in hostile_rows():
-        weights = np.clip(weights, -1e6, 1e6).astype(np.float32)  # turned, 8e6 fits
+        most = 7e3 * max(np.abs(panels.DTYPES[dtype].rounded.trials))
+        weights = np.clip(weights, -most, most).astype(np.float32)  # turned, 8 times as much fits
         data, error = panels.pack(weights, dtype)
         by_numpy, its_error = panels.pack_numpy(weights, dtype)
         assert data == by_numpy
         assert error == pytest.approx(its_error, rel=1e-4)
 
 
-@pytest.mark.parametrize("dtype", ["q8", "q4"])
+@pytest.mark.parametrize("dtype", ROUNDED)
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 3e38, -3.4e7])
 @pytest.mark.parametrize("at", [(0, 0), (16, 32)])
 def test_neither_packs_what_is_too_large(dtype, number, at):
@@ -127,7 +131,7 @@ def test_without_the_library_numpy_packs(tmp_path):
 @pytest.mark.parametrize(
     "dtype, rows, cols, size, sentence",
     [
-        (b"q5", 16, 32, 576, "weights cannot be packed as q5: q8 or q4"),
+        (b"q5_k", 16, 32, 576, "weights cannot be packed as q5_k: q8, q6, q5, q4, q3 or q2"),
         (b"q8", 16, 32, 575, "16 rows of 32 q8 weights do not fill 575 bytes of panels"),
         (b"q4", 17, 32, 320, "17 rows of 32 q4 weights do not fill 320 bytes of panels"),
         (b"q8", 2**40, 2**40, 576, f"{2**40} rows of {2**40} q8 weights do not fill 576 bytes"),
