@@ -55,7 +55,7 @@ def main() -> None:
             log_scale(axes)
             axes.set_xlabel("MB")
             axes.set_title(f"{model}: nats a token from f32")
-        each[0][0].legend()
+        each[0][0].legend(loc="upper right")
         rows = repr([rows for _, rows, _ in found])
         save(figure, PICTURE, hashlib.sha256(rows.encode()).hexdigest())
 
