@@ -302,7 +302,8 @@ INLINE void add_products(Floats sum[MAX_P][MAX_T], const Tile *tile, BlockForm f
         if (ahead) prefetch_panels(tile, at_g, block_bytes / 4, P);
         UNROLL for (int p = 0; p < P; p++) {
             const uint8_t *w = tile->w + (size_t)p * tile->panel_stride + b * block_bytes;
-            if (form.bits == 4 && T == 1) want_soon(w + 32 * g, 64);
+            if (T == 1 && (form.bits == 4 || form.kept))
+                want_soon(w + at_g % block_bytes, block_bytes / 4);
             load_groups(v[p], w, g, form, numbers);
         }
         UNROLL for (int i = 0; i < 2; i++)
