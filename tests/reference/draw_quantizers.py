@@ -55,7 +55,8 @@ def main() -> None:
             log_scale(axes)
             axes.set_xlabel("MB")
             axes.set_title(f"{model}: nats a token from f32")
-        each[0][0].legend(loc="upper right")
+        names = each[0][0].get_legend_handles_labels()
+        figure.legend(*names, loc="lower center", bbox_to_anchor=(0.5, 0.93), ncols=2)
         rows = repr([rows for _, rows, _ in found])
         save(figure, PICTURE, hashlib.sha256(rows.encode()).hexdigest())
 
