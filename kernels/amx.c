@@ -160,7 +160,7 @@ typedef struct {
 } Piece;
 typedef void UnpackFn(Piece *piece, const Tile *tile);
 
-INLINE void unpack(Piece *piece, const Tile *tile, BlockForm form) {
+INLINE void unpack_form(Piece *piece, const Tile *tile, BlockForm form) {
     const size_t n = tile->to - tile->from, block_bytes = code_bytes(form);
     const uint8_t *w = tile->w + tile->from * block_bytes;
     const uint8_t *scales = scales_of(tile->w, form, tile->n_steps, tile->from);
@@ -294,7 +294,7 @@ INLINE void matmul_amx_int8(float *out, size_t out_stride, const uint8_t *panels
 
 #define MATMUL_INT8(name, dtype)                                                                   \
     static void unpack_##name(Piece *piece, const Tile *tile) {                                    \
-        unpack(piece, tile, BLOCK_FORMS[dtype]);                                                   \
+        unpack_form(piece, tile, BLOCK_FORMS[dtype]);                                              \
     }                                                                                              \
     static void matmul_amx_##name(float *out, size_t out_stride, const uint8_t *panels,            \
                                   size_t panel_stride, int n_panels, int n_in, const Rows *x,      \

@@ -117,7 +117,7 @@ static heads_steer *new_steers(size_t n, size_t n_embd) {
     return steers;
 }
 
-static long read_steers(const Model *m, Mapping map, float scale, heads_steer **steers,
+static long take_steers(const Model *m, Mapping map, float scale, heads_steer **steers,
                         Error *err) {
     static const char cut[] = "it is cut off or damaged";
     Bytes r = {map.data, map.data + map.size, false};
@@ -165,7 +165,7 @@ long heads_read_steers(const heads_model *m, const char *path, float scale, head
     if (need(m, "a model", err) || need(path, "the path of a file", err) ||
         map_file(&map, path, err))
         return -1;
-    long n = read_steers(m, map, scale, steers, &why);
+    long n = take_steers(m, map, scale, steers, &why);
     unmap_file(&map);
     if (n >= 0) return n;
     free(*steers);
