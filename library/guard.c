@@ -37,7 +37,7 @@ bool guard_rests(GuessCost *cost) { return ++cost->passes % REFRESH == 0; }
 
 static void begin_trial(Guard *g) {
     g->begun = true;
-    g->n_trials++;
+    g->tried = true;
     g->trial = TRIAL;
     g->known = 0;
     for (int i = 0; i < MAX_SHARES; i++) g->share[i] = 0.7f;
@@ -62,8 +62,8 @@ int guard_most(Guard *g, const GuessCost *cost, int tokens, int behind, int most
     if (most < 1 || cost->pass <= 0) return 0;
     if (!g->begun) {
         double price = behind > FAR_BEHIND ? behind * cost->behind * tokens / cost->pass : 0;
-        if (g->n_trials && g->spare < price) return 0;
-        if (g->n_trials) g->spare -= price;
+        if (g->tried && g->spare < price) return 0;
+        if (g->tried) g->spare -= price;
         begin_trial(g);
     }
     int n = worthwhile(g, cost, tokens, most < g->known + 1 ? most : g->known + 1);

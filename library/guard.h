@@ -20,8 +20,8 @@ typedef struct {
     float share[MAX_SHARES];  // of the guesses at a place behind right ones: those that are right
     int known;                // places that this trial has seen
     int trial;                // passes with guesses, still to come, that measure anew
-    int n_trials, pause;      // so far; passes without guesses, still to come
-    bool begun;               // it tries, or guesses
+    int pause;                // passes without guesses, still to come
+    bool begun, tried;        // it tries, or guesses; it has tried before
     // Tokens that guessing has won, less those that it cost, with an allowance for each pass.
     double spare;
 } Guard;
