@@ -506,8 +506,7 @@ def test_costs_are_those_of_whole_passes(name, lettered, tmp_path, monkeypatch):
 
 def chosen_of(dtype: str, bits: float) -> dict[str, str]:
     """Of four matrices, by their costs in four bits."""
-    costs = {"layers.0.a": 1.0, "layers.1.a": 3.0, "layers.0.b": 20.0, "output": 1.0}
-    return choose(SHAPES, costs, dtype, room_of(SHAPES, dtype, bits))
+    return choose(SHAPES, COSTS, dtype, room_of(SHAPES, dtype, bits))
 
 
 SHAPES = {
@@ -516,6 +515,7 @@ SHAPES = {
     "layers.0.b": (128, 256),
     "output": (512, 256),
 }
+COSTS = {"layers.0.a": 1.0, "layers.1.a": 3.0, "layers.0.b": 20.0, "output": 1.0}
 
 
 def test_the_most_costly_get_eight():
@@ -534,19 +534,18 @@ def test_the_most_costly_get_eight():
 
 
 def test_each_gets_the_width_that_buys_most():
-    costs = {"layers.0.a": 1.0, "layers.1.a": 3.0, "layers.0.b": 20.0, "output": 1.0}
     bits = {"q2": 2.3125, "q3": 3.3125, "q4": 4.5, "q5": 5.3125, "q6": 6.3125, "q8": 8.5}
     wanted = (2.6, 3.0, 3.5, 4.0, 5.0, 6.5, 8.5)
     found = [chosen_of("mixed", b) for b in wanted]
     assert found[0]["output"] == "q2" < found[0]["layers.0.b"]
     assert set(found[-1].values()) == {"q8"}
-    nats = [sum(costs[n] * WIDTHS[t][1] for n, t in chosen.items()) for chosen in found]
+    nats = [sum(COSTS[n] * WIDTHS[t][1] for n, t in chosen.items()) for chosen in found]
     assert nats == sorted(nats, reverse=True) and nats[0] > 5 * nats[3]
     size = {name: rows * cols for name, (rows, cols) in SHAPES.items()}
     for chosen, most in zip(found, wanted):
         used = sum(bits[t] * size[n] for n, t in chosen.items()) / sum(size.values())
         assert most - 1 < used <= most
-        wide = [bits[chosen[n]] for n in sorted(size, key=lambda n: costs[n] / size[n])]
+        wide = [bits[chosen[n]] for n in sorted(size, key=lambda n: COSTS[n] / size[n])]
         assert wide == sorted(wide)
     for b in (2.3, 8.6, float("nan")):
         with pytest.raises(ExportError, match="--bits .*: expected 2.3125 .* to 8.5"):
@@ -599,14 +598,13 @@ def test_bytes_instead_of_bits(dtype, tmp_path, run, capsys):
 
 
 def test_the_curve_is_what_the_choices_cost():
-    costs = {"layers.0.a": 1.0, "layers.1.a": 3.0, "layers.0.b": 20.0, "output": 1.0}
-    seen = curve(SHAPES, costs, "mixed")
+    seen = curve(SHAPES, COSTS, "mixed")
     sizes, nats = zip(*seen)
     assert len(seen) == 8 and list(nats) == sorted(nats, reverse=True) and nats[-1] < 1e-9
     for room, at in seen:
-        chosen = choose(SHAPES, costs, "mixed", room)
+        chosen = choose(SHAPES, COSTS, "mixed", room)
         saved = {w: (WIDTHS[w][1] - WIDTHS["q8"][1]) / WIDTHS["q4"][1] for w in WIDTHS}
-        assert sum(costs[n] * saved[w] for n, w in chosen.items()) <= at + 1e-9
+        assert sum(COSTS[n] * saved[w] for n, w in chosen.items()) <= at + 1e-9
 
 
 def layer_bits(path: Path) -> float:
