@@ -48,6 +48,7 @@ NOT_HERE = [
     (r"^docker ", "wants a daemon; a step of CI does what the Dockerfile says", False),
     (r"live_(models|traps)\.py", "needs torch and transformers; a step of CI of its own", False),
     (r"compare_(peers|quantizers|kept)\.py", "needs llama.cpp, minutes and a quiet machine", False),
+    (r"draw_quantizers\.py", "needs matplotlib; the laboratory's step of CI runs it", False),
     (r"calibrated_answers\.py", "needs torch and transformers, and minutes", False),
     (r"stories260K", "needs llama2.c's files; a step of CI of its own exports them", False),
     (r"--bench -", "takes a minute; tests/cli/test_bench.py does it with small models", False),
