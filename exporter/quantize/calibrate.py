@@ -14,7 +14,7 @@ from ..checkpoint import entries, write_checkpoint
 from ..tensor import ExportError, Tensor
 from .beginnings import BEGINNINGS
 from .budget import MIXED, Rounding, choose, curve, prior, same_matrices, shapes_of
-from .codes import feed, n_passes, with_codes
+from .codes import feed, with_codes
 from .engine import Engine, Text
 from .steps import Folder
 from .trials import Trials, costs_of
@@ -94,7 +94,6 @@ def progress_of(
         rounded,
         tokens=amounts.texts * amounts.length,
         written=rounding.text is None or _answers(metadata),
-        passes=n_passes({name: tensors[name] for name in rounded}, metadata),
         trial=(trial, trial // 2),
     )
     return Progress(seconds, progress)

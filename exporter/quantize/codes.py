@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -13,8 +14,9 @@ from typing import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ..checkpoint import Checkpoint
 from ..tensor import ExportError, Tensor
-from .engine import Engine, Text, longest
+from .engine import START, Engine, Stream, Text, begins, longest
 from .feedback import row_errors, turned_rows, with_feedback
 from .panels import BLOCK, LANES, Blocks, pack_blocks
 from .steps import Folder
@@ -54,11 +56,16 @@ def feed(
     read, whole = len(layers) - len(left), sum(seconds.values())
     progress.was_done("inputs", read / len(layers) if left else 1)
     progress.was_done("codes", fed / whole if left else 1)
-    for batch in _batches(left, layers, matrices, metadata):
+    batches = list(_batches(left, layers, matrices, metadata))
+    parts = [texts[i : i + pass_texts] for i in range(0, len(texts), pass_texts)]
+    streams = [START] * len(parts)
+    for batch, (begin, end) in zip(batches, _spans(folder, metadata, batches, layers)):
         names = {name for layer in batch for name in layers[layer]}
         n_logits = _n_logits(names, metadata, texts, pass_texts)
         moments: Moments = {}
-        for share in _moments(folder, texts, names, pass_texts, n_logits, moments):
+        if streams[0].layer > begin:
+            streams = [START] * len(parts)
+        for share in _moments(folder, parts, names, n_logits, moments, streams, end):
             progress.reach("inputs", (read + share * len(batch)) / len(layers))
         read += len(batch)
 
@@ -83,17 +90,34 @@ def feed(
     return [name for layer in layers for name in _names_in(folder, layer + stage)]
 
 
-def n_passes(matrices: Mapping[str, Tensor], metadata: Mapping[str, object]) -> int:
-    """How often feed() runs the texts."""
-    layers = _by_layer(matrices)
-    return sum(1 for _ in _batches(layers, layers, matrices, metadata))
-
-
 def _by_layer(names: Iterable[str]) -> dict[str, list[str]]:
+    """Matrices by layer, in the order in which a pass comes to them; "model" is the last."""
     layers: dict[str, list[str]] = {}
-    for name in names:
+    for name in sorted(names, key=_number):
         layers.setdefault(_layer_of(name), []).append(name)
     return layers
+
+
+def _number(name: str) -> int:
+    """Of a matrix's layer, or one after all."""
+    return int(name.split(".")[1]) if name.startswith("layers.") else sys.maxsize
+
+
+def _spans(folder: Folder, metadata, batches, layers) -> Iterator[tuple[int, int | None]]:
+    """For each batch of layers, where a pass for it can begin, and the layer at which the next one
+    can go on from what this one leaves there; None: it has to run to its end."""
+    last: dict[int, int] = {}  # layer, by a matrix's place in the file: layers may share it
+    tensors = Checkpoint(folder.file("model.bin")).tensors
+    for name, (*_, offset, _) in tensors.items():
+        last[offset] = max(last.get(offset, 0), _number(name))
+    first, starts = begins(metadata), []
+    for batch in batches:
+        numbers = [_number(layers[layer][0]) for layer in batch]
+        starts.append(min(first[min(n, len(first) - 1)] for n in numbers))
+    for batch, begin, following in zip(batches, starts, [*starts[1:], 0]):
+        needed = max(last[tensors[name][3]] for layer in batch for name in layers[layer])
+        sourced = "model.source_layers" in metadata  # which is read before, by layers of its own
+        yield begin, following if following > needed and not sourced else None
 
 
 def _names_in(folder: Folder, layer: str) -> list[str]:
@@ -127,10 +151,17 @@ def _n_logits(names: set[str], metadata, texts: Sequence[Text], step: int) -> in
 
 
 def _moments(
-    folder: Folder, texts: Sequence[Text], names: set[str], step: int, n_logits: int, found: Moments
+    folder: Folder,
+    parts: Sequence[Sequence[Text]],
+    names: set[str],
+    n_logits: int,
+    found: Moments,
+    streams: list[Stream],
+    end: int | None,
 ) -> Iterator[float]:
-    """Adds the moments of these matrices' inputs while the texts run, `step` texts at a time, with
-    the logits of the last n_logits tokens of each. Yields the share of the texts that have run."""
+    """Adds the moments of these matrices' inputs while the texts run, a part of them at a time,
+    with the logits of the last n_logits tokens of each. streams: what each part has at a layer, and
+    then at `end`. Yields the share of the texts that have run."""
 
     def add(key, rows: np.ndarray) -> None:
         turned = turned_rows(rows)
@@ -150,13 +181,13 @@ def _moments(
                 waiting.pop(next(iter(waiting))).result()
             waiting[key] = adders.submit(add, key, rows.copy())
 
-    length = longest(texts)
-    rows = max(1, step * n_logits)
-    with adders, Engine(folder.file("model.bin"), length, step * length, rows) as engine:
-        for first in range(0, len(texts), step):
-            some = texts[first : first + step]
-            engine.watch(some, take, n_logits)
-            yield (first + len(some)) / len(texts)
+    length = max(map(longest, parts))
+    most = max(map(len, parts))
+    rows = max(1, most * n_logits)
+    with adders, Engine(folder.file("model.bin"), length, most * length, rows) as engine:
+        for i, some in enumerate(parts):
+            streams[i] = engine.watch(some, take, n_logits, streams[i], end)
+            yield (i + 1) / len(parts)
         for last in waiting.values():
             last.result()
 

@@ -44,6 +44,19 @@ def longest(texts: Sequence[Text]) -> int:
     return max(max(len(text.ids), len(text.source)) for text in texts)
 
 
+def begins(metadata: Mapping[str, object]) -> list[int]:
+    """For each layer, the one at which a pass can begin that changes in it: itself, unless later
+    ones read keys and values from before it. 0: at the embeddings."""
+    n_layers, first = int(metadata["model.n_layers"]), int(metadata.get("model.source_layers", 0))
+    read = np.broadcast_to(metadata.get("layer.kv_source", -1), n_layers)
+    begins = []
+    for begin in range(n_layers):
+        while earlier := [int(at) for at in read[begin:] if 0 <= at < begin]:
+            begin = min(earlier)
+        begins.append(begin if begin > first else 0)
+    return begins
+
+
 def cache_bytes(metadata: Mapping[str, object], stored: Sequence[Entry]) -> int:
     """Of the KV cache of the checkpoint's whole context, in f16. Errors: ExportError."""
     try:
@@ -167,7 +180,7 @@ class Engine:
         vocab_size], borrowed until the next run. begin: what these texts have at a layer, from
         which they go on."""
         ids = [text.ids for text in texts]
-        with self._sequences(texts) as sequences, self._seen("enter", self._entering(begin)):
+        with self._sequences(texts) as sequences, self._seen(enter=self._entering(begin)):
             found = self.native.apart(self._run, sequences, ids, n_logits)
             shape = sum(min(len(i), n_logits) for i in ids), self.calls.logit_stride(self.workspace)
             return np.ctypeslib.as_array(found, shape)[:, : self.vocab_size]
@@ -176,7 +189,7 @@ class Engine:
         """What comes into a layer of the decoder. begin: what came into one before it."""
         ids, passes = [text.ids for text in texts], []
         enter = self._entering(begin, layer, passes.append)
-        with self._sequences(texts) as sequences, self._seen("enter", enter):
+        with self._sequences(texts) as sequences, self._seen(enter=enter):
             self.native.apart(self._run, sequences, ids, 0)
         return Stream(layer, passes)
 
@@ -198,10 +211,19 @@ class Engine:
 
         return enter
 
-    def watch(self, texts: Sequence[Text], take: TakeInput, n_logits: int = 0) -> None:
+    def watch(
+        self,
+        texts: Sequence[Text],
+        take: TakeInput,
+        n_logits: int = 0,
+        begin: Stream = START,
+        end: int | None = None,
+    ) -> Stream:
         """Runs the texts, with the logits of the last n_logits tokens of each, and gives `take`
         each product's input: the names of the matrices, which of a stack, and float32 rows
-        [n, n_in], borrowed."""
+        [n, n_in], borrowed. begin: as of logits(); end: the layer before which a pass ends, of
+        which it returns the input."""
+        passes: list[np.ndarray] = []
 
         def show(product) -> None:
             names = [product.tensors[i].decode() for i in range(product.n_tensors)]
@@ -211,23 +233,27 @@ class Engine:
             with self._sequences(texts) as sequences:
                 self._run(sequences, [text.ids for text in texts], n_logits)
 
-        with self._seen("product", show):
+        with self._seen(product=show, enter=self._entering(begin, end, passes.append)):
             self.native.apart(run)
+        return begin if end is None else Stream(end, passes)
 
     @contextlib.contextmanager
-    def _seen(self, what: str, see: Callable) -> Iterator[None]:
-        """Passes call `see` with `what` the probe sees. Raises what that raised."""
+    def _seen(self, **see: Callable) -> Iterator[None]:
+        """Passes call each of `see` with what the probe of that name sees. Raises what one raised."""
         failed: list[BaseException] = []
 
-        def called(_context, given) -> int:
-            try:
-                return 0 if failed else see(given.contents) or 0
-            except BaseException as error:  # ctypes would print and forget it
-                failed.append(error)
-                return 0
+        def caught(see: Callable) -> Callable:
+            def called(_context, given) -> int:
+                try:
+                    return 0 if failed else see(given.contents) or 0
+                except BaseException as error:  # ctypes would print and forget it
+                    failed.append(error)
+                    return 0
+
+            return called
 
         kinds = dict(self.native.Probe._fields_)
-        probe = self.native.Probe(**{what: kinds[what](called)})
+        probe = self.native.Probe(**{what: kinds[what](caught(f)) for what, f in see.items()})
         with self.native.watched(self.workspace, probe):
             yield
         if failed:

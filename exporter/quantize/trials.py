@@ -12,7 +12,7 @@ import numpy as np
 
 from ..checkpoint import Checkpoint
 from .codes import codes_of
-from .engine import START, Engine, Stream, Text, longest
+from .engine import START, Engine, Stream, Text, begins, longest
 from .panels import BLOCK, Blocks, inverse, pack_blocks, rounded, unpack_blocks
 from .steps import Folder
 from .work import Progress
@@ -24,7 +24,7 @@ class Trials:
 
     def __init__(self, folder: Folder, metadata: Mapping[str, object], texts: Sequence[Text]):
         self.folder, self.texts = folder, texts
-        self.begins, self.stream = _begins(metadata), START  # stream: of the model in q8
+        self.begins, self.stream = begins(metadata), START  # stream: of the model in q8
         # Another export to the same place must not change it.
         self.path = folder.file(f"trial-{os.getpid()}.bin")
         shutil.copyfile(folder.file("model.bin"), self.path)
@@ -78,19 +78,6 @@ class Trials:
                 self.data[place] = data
         rows = zip(self.likely, self.negative_entropy, logits)
         return float(np.mean([_divergence(*row) for row in rows]))
-
-
-def _begins(metadata: Mapping[str, object]) -> list[int]:
-    """For each layer, the one at which a pass can begin that changes in it: itself, unless later
-    ones read keys and values from before it. 0: at the embeddings."""
-    n_layers, first = int(metadata["model.n_layers"]), int(metadata.get("model.source_layers", 0))
-    read = np.broadcast_to(metadata.get("layer.kv_source", -1), n_layers)
-    begins = []
-    for begin in range(n_layers):
-        while earlier := [int(at) for at in read[begin:] if 0 <= at < begin]:
-            begin = min(earlier)
-        begins.append(begin if begin > first else 0)
-    return begins
 
 
 def _amplified(eight: Blocks, four: Blocks, times: float) -> Blocks:

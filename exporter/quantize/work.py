@@ -29,12 +29,11 @@ def phases(
     rounded: Iterable[str],
     tokens: int,
     written: bool,
-    passes: int,
     trial: tuple[int, int],
 ) -> dict[str, float]:
     """The seconds of each phase. rounded: the matrices that get codes; tokens: of all texts;
-    written: whether the model writes them; passes: how often they run; trial: tokens and logits of
-    one, if there are any."""
+    written: whether the model writes them; trial: tokens and logits of one, if there
+    are any."""
     n_weights = sum(int(np.prod(tensor.shape)) for tensor in tensors.values())
     vocab = int(metadata["model.vocab_size"])
     head = vocab * int(metadata["model.n_embd"])
@@ -54,7 +53,7 @@ def phases(
     return {
         "q8": n_weights * WEIGHT,
         "texts": tokens * ((layers + head) * MULTIPLY + vocab * SAMPLE) * written,
-        "inputs": tokens * (passes * layers * MULTIPLY + turned * TURN + moments * MOMENT),
+        "inputs": tokens * (layers * MULTIPLY + turned * TURN + moments * MOMENT),
         "codes": feedback,
         "costs": n_trials
         # A trial runs the layers from its own on, half of them on average.

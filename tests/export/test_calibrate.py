@@ -18,9 +18,10 @@ import export
 import test_encoder_decoders
 from alarms import interrupted_after
 from conftest import ROOT, in_part, takes_long
+from exporter import convert
 from exporter.quantize import calibrate, codes, engine, panels, trials
 from exporter.quantize.beginnings import BEGINNINGS
-from exporter.quantize.budget import BITS, WIDTHS, choose, curve, described, room_of
+from exporter.quantize.budget import BITS, WIDTHS, choose, curve, described, room_of, shapes_of
 from exporter.checkpoint import Checkpoint
 from exporter.native import native
 from exporter.quantize.engine import Text
@@ -238,8 +239,47 @@ def test_moments_are_added_in_order(monkeypatch):
     monkeypatch.setattr(codes, "turned_rows", slowly)
     monkeypatch.setattr(codes, "Engine", lambda *_: nullcontext(SimpleNamespace(watch=watch)))
     found = {}
-    list(codes._moments(SimpleNamespace(file=str), [Text([1])], {"a"}, 1, 0, found))
+    list(
+        codes._moments(
+            SimpleNamespace(file=str), [[Text([1])]], {"a"}, 0, found, [engine.START], None
+        )
+    )
     assert np.array_equal(found[("a",), 0], sum(rows.T @ rows for rows in inputs))
+
+
+@pytest.mark.parametrize(
+    "name", ["llama", "gemma4", "zamba2", "mamba2", "encoders/albert", "encoders/bert", "bart"]
+)
+def test_layers_a_few_at_a_time_get_what_all_get(name, lettered, tmp_path, monkeypatch):
+    """A pass goes on from the layer where the one before it stopped: not if a later layer reads its
+    keys or shares its matrices, nor with a source."""
+    source = lettered(name) if name == "bart" else GOLDEN / name
+    opened = convert.open_model(str(source), None, None, False)
+    metadata, tensors = convert.metadata(opened, "q4", False), opened.tensors
+    matrices = {n: tensors[n] for n in shapes_of(tensors, "q4")}
+    types, numbers = dict.fromkeys(matrices, "q4"), np.random.RandomState(4)
+    ids = [numbers.randint(5, 19, 20).tolist() for _ in range(6)]
+    texts = [Text(some, ids[0] if name == "bart" else ()) for some in ids]
+    begun, watch = [], engine.Engine.watch
+
+    def watched(self, texts, take, n_logits=0, begin=engine.START, end=None):
+        begun.append(begin.layer)
+        return watch(self, texts, take, n_logits, begin, end)
+
+    monkeypatch.setattr(engine.Engine, "watch", watched)
+    found = []
+    for most in (1 << 30, 1):
+        monkeypatch.setattr(codes, "MOMENTS", most)
+        folder = Folder(str(tmp_path / f"{most}.bin"), {})
+        progress = Progress(dict.fromkeys(("q8", "inputs", "codes"), 1.0))
+        calibrate._write_model(folder, metadata, tensors, progress)
+        had = codes.feed(folder, metadata, matrices, types, texts, 4, progress)
+        found.append({n: codes.codes_of(folder, n, 0, matrices[n].shape[0]) for n in had})
+    whole, apart = found
+    assert whole.keys() == apart.keys() and len(whole) > 4
+    for n, (blocks, error) in whole.items():
+        assert np.array_equal(blocks.values, apart[n][0].values) and error == apart[n][1], n
+    assert (max(begun) > 0) == (name not in ("gemma4", "bart"))
 
 
 # ---- its own texts ----
@@ -500,7 +540,7 @@ def test_costs_are_those_of_whole_passes(name, lettered, tmp_path, monkeypatch):
     assert bool(said[0]) != shares and len(set(here)) > 5 and max(here) > 0
     alone = {k: v for k, v in given.items() if k != "layer.kv_source"}
     assert shares == (name == "gemma4") and (costs(alone) != here) == shares
-    monkeypatch.setattr(trials, "_begins", lambda metadata: [0] * int(metadata["model.n_layers"]))
+    monkeypatch.setattr(trials, "begins", lambda metadata: [0] * int(metadata["model.n_layers"]))
     assert costs(given) == here and not said[2]
 
 
