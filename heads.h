@@ -167,11 +167,11 @@ HEADS_API int heads_chat_uses_system(const heads_chat *chat);
 typedef struct heads_workspace heads_workspace;
 
 // Types of numbers. Keys and values are cached in one of the first four; weights may be of all.
-// Those from HEADS_Q8_0 to HEADS_IQ4_XS are GGUF's, under llama.cpp's names.
+// Those from HEADS_Q8_0 to HEADS_IQ4_XS and HEADS_TQ2_0 are GGUF's, under llama.cpp's names.
 typedef enum {
     HEADS_F16, HEADS_F32, HEADS_Q8, HEADS_Q4, HEADS_BF16, HEADS_Q8_0, HEADS_Q4_0, HEADS_Q4_1,
     HEADS_Q5_0, HEADS_Q5_1, HEADS_IQ4_NL, HEADS_MXFP4, HEADS_Q4_K, HEADS_Q5_K, HEADS_Q6_K,
-    HEADS_IQ4_XS, HEADS_Q2, HEADS_Q3, HEADS_Q5, HEADS_Q6
+    HEADS_IQ4_XS, HEADS_Q2, HEADS_Q3, HEADS_Q5, HEADS_Q6, HEADS_TQ2_0
 } heads_type;
 
 typedef struct {

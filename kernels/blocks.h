@@ -48,6 +48,7 @@ static const BlockForm BLOCK_FORMS[N_DTYPES] = {
     [HEADS_Q3] = {3, SCALE_8, false, Q3_CODES, -32},
     [HEADS_Q5] = {5, SCALE_8, false, NULL, -16},
     [HEADS_Q6] = {6, SCALE_8, false, NULL, -32},
+    [HEADS_TQ2_0] = {2, SCALE_8, true, NULL, -1},
 };
 
 // The types of weights alone. X(name, type, tiles, P, T): codes are numbers, and tiles.h says in
@@ -62,6 +63,7 @@ static const BlockForm BLOCK_FORMS[N_DTYPES] = {
     X(q4_k, HEADS_Q4_K, codes_min, P, T)                                                           \
     X(q5_k, HEADS_Q5_K, codes_min, P, T)                                                           \
     X(q6_k, HEADS_Q6_K, codes_6, P, T)                                                             \
+    X(tq2_0, HEADS_TQ2_0, codes, P, T)                                                             \
     X(q2, HEADS_Q2, turned, P, T)                                                                  \
     X(q3, HEADS_Q3, turned, P, T)                                                                  \
     X(q5, HEADS_Q5, turned, P, T)                                                                  \

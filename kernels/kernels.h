@@ -25,7 +25,7 @@ typedef heads_type Dtype;
 #define Q8 HEADS_Q8
 #define Q4 HEADS_Q4
 #define F16 HEADS_F16
-#define N_DTYPES (HEADS_Q6 + 1)
+#define N_DTYPES (HEADS_TQ2_0 + 1)
 
 extern const int8_t Q4_CODES[16];
 

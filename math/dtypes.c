@@ -142,7 +142,7 @@ const DtypeInfo dtypes[N_DTYPES] = {
     KEPT(HEADS_Q5_1, "q5_1", 9, 5), KEPT(HEADS_IQ4_NL, "iq4_nl", 10, 4),
     KEPT(HEADS_MXFP4, "mxfp4", 11, 4), KEPT(HEADS_Q4_K, "q4_k", 12, 4),
     KEPT(HEADS_Q5_K, "q5_k", 13, 5), KEPT(HEADS_Q6_K, "q6_k", 14, 6),
-    KEPT(HEADS_IQ4_XS, "iq4_xs", 15, 4),
+    KEPT(HEADS_IQ4_XS, "iq4_xs", 15, 4), KEPT(HEADS_TQ2_0, "tq2_0", 20, 2),
     TURNED(HEADS_Q2, "q2", 16, 2), TURNED(HEADS_Q3, "q3", 17, 3),
     TURNED(HEADS_Q5, "q5", 18, 5), TURNED(HEADS_Q6, "q6", 19, 6),
 };

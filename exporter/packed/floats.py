@@ -9,7 +9,17 @@ import numpy as np
 
 from ..config import Config
 from ..tensor import ExportError, Tensor
-from .stored import BLOCK, Module, as_whole, bytes_of, halved, modules_with, scales_of, spread
+from .stored import (
+    BLOCK,
+    Module,
+    as_ternary,
+    as_whole,
+    bytes_of,
+    halved,
+    modules_with,
+    scales_of,
+    spread,
+)
 
 FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 
@@ -206,15 +216,17 @@ def ternary(packed: Tensor, scale: Tensor, divide: bool) -> Tensor:
         rows, factor = numbers(), scale.array().reshape(-1)[0]
 
         def kept(a: int, b: int) -> np.ndarray:
-            scales = np.full((b - a, rest[0] // BLOCK), factor, np.float32)
-            return as_whole(packed.name, "Q4_0", rows(a, b), scales)
+            scales = np.full((b - a, rest[0] // columns), factor, np.float32)
+            if columns == BLOCK:
+                return as_whole(packed.name, stored, rows(a, b), scales)
+            return as_ternary(packed.name, rows(a, b), scales)
 
         return kept
 
+    stored, columns = ("Q4_0", BLOCK) if rest[-1] % 256 else ("TQ2_0", 256)
     # What divides is no f16.
-    kept = (
-        {} if divide or len(rest) != 1 or rest[0] % BLOCK else {"stored": "Q4_0", "blocks": blocks}
-    )
+    whole = not divide and len(rest) == 1 and rest[0] % BLOCK == 0
+    kept = {"stored": stored, "blocks": blocks} if whole else {}
     return Tensor(packed.name, (4 * quarter, *rest), load, **kept)
 
 

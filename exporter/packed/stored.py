@@ -101,17 +101,30 @@ def kind_of(least: int, most: int) -> str | None:
 def as_whole(name: str, kind: str, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """uint8 [rows, bytes] as GGUF has them: int8 numbers [rows, n_in] times float32 scales
     [rows, n_in / 32]. Errors: ExportError, where a scale is no f16."""
-    halves = scale.astype(np.float16)
-    if (halves != scale).any():
-        raise ExportError(f"tensor {name}: a scale is not one of f16; give --dtype bf16")
-    numbers = numbers.reshape(*scale.shape, BLOCK)
-    parts = [halves[..., None].view(np.uint8)]
+    numbers, parts = numbers.reshape(*scale.shape, BLOCK), [_halves(name, scale)]
     if kind == "Q8_0":
         return np.concatenate([*parts, numbers.view(np.uint8)], -1).reshape(len(scale), -1)
     codes = (numbers + WHOLE[kind]).astype(np.uint8)
     if kind == "Q5_0":
         parts.append(np.packbits(codes >> 4, axis=-1, bitorder="little"))
     return np.concatenate([*parts, halved(codes)], -1).reshape(len(scale), -1)
+
+
+def as_ternary(name: str, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """The same of TQ2_0: numbers are -1, 0 and 1, scales [rows, n_in / 256]. 32 bytes have four
+    runs of 32 columns, and so have the next 32."""
+    codes = (numbers + 1).astype(np.uint8).reshape(*scale.shape, 2, 4, 32)
+    runs = codes << np.array([0, 2, 4, 6], np.uint8)[:, None]
+    packed = np.bitwise_or.reduce(runs, -2).reshape(*scale.shape, 64)
+    return np.concatenate([packed, _halves(name, scale)], -1).reshape(len(scale), -1)
+
+
+def _halves(name: str, scale: np.ndarray) -> np.ndarray:
+    """The bytes of f16s, which blocks have. Errors: ExportError."""
+    halves = scale.astype(np.float16)
+    if (halves != scale).any():
+        raise ExportError(f"tensor {name}: a scale is not one of f16; give --dtype bf16")
+    return halves[..., None].view(np.uint8)
 
 
 def halved(codes: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Callable, NamedTuple
 import numpy as np
 
 from ..tensor import ExportError, Tensor
-from .panels import BLOCK, DTYPES, LANES, panel_bytes
+from .panels import BLOCK, DTYPES, LANES, fold, panel_bytes, unfold
 
 
 class Parts(NamedTuple):
@@ -134,8 +134,10 @@ def _iq4_xs(b):
 
 
 def _ternary(codes: np.ndarray, d: np.ndarray) -> Parts:
-    """Codes 0, 1, 2 for -1, 0, 1 of 256 columns as Q4_0, whose blocks repeat the scale."""
-    return Parts(_rows(codes + np.uint8(7)), (np.repeat(d, 256 // BLOCK, -1),))
+    """Codes 0, 1, 2 for -1, 0, 1 of 256 columns: of 128 parts of twice d each number has 64."""
+    codes = _rows(codes)
+    halves = np.full((len(codes), codes.shape[1] // BLOCK), 64, np.int8)
+    return Parts(codes, (halves,), ((d.view(np.float16) * np.float16(2)).view(np.uint16),))
 
 
 def _tq2_0(b):
@@ -180,8 +182,8 @@ SOURCES = {
     "Q6_K": Source(256, 210, "q6_k", _q6_k),
     "IQ4_XS": Source(256, 136, "iq4_xs", _iq4_xs),
     "Q3_K": Source(256, 110, "q6_k", _q3_k),
-    "TQ1_0": Source(256, 54, "q4_0", _tq1_0),
-    "TQ2_0": Source(256, 66, "q4_0", _tq2_0),
+    "TQ1_0": Source(256, 54, "tq2_0", _tq1_0),
+    "TQ2_0": Source(256, 66, "tq2_0", _tq2_0),
 }
 
 
@@ -235,16 +237,7 @@ def _codes(codes: np.ndarray, bits: int) -> np.ndarray:
     """uint8 [16 P][32 B] -> the bytes of P panels. Four neighbours of a row are a word."""
     words = np.ascontiguousarray(codes).view("<u4").reshape(-1, LANES, codes.shape[1] // BLOCK, 8)
     words = np.ascontiguousarray(words.transpose(0, 2, 3, 1))  # [P][B][8][16]
-    if bits == 8:
-        return words.view(np.uint8)
-    low = words & 0x0F0F0F0F
-    pieces = [low[:, :, 0::2] | low[:, :, 1::2] << 4]
-    high = words >> 4 & 0x03030303
-    if bits == 5:
-        pieces += [sum(high[:, :, g] << g for g in range(8))[:, :, None]]
-    elif bits == 6:
-        pieces += [sum(high[:, :, g::4] << 2 * g for g in range(4))]
-    return np.concatenate(pieces, 2).view(np.uint8)
+    return fold(words.view(np.uint8).reshape(*words.shape, 4), bits)
 
 
 def _side_by_side(parts: Parts) -> list[np.ndarray]:
@@ -262,7 +255,8 @@ def _side_by_side(parts: Parts) -> list[np.ndarray]:
 LEAST = {"q8_0": -128, "q4_0": -8, "q5_0": -16, "q6_k": -32}
 IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], "f4")
 E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], "f4")
-NUMBERS = {"iq4_nl": IQ4, "iq4_xs": IQ4, "mxfp4": E2M1}
+TERNARY = np.array([-1, 0, 1, 2], "f4") / 128  # of which a scale is 64 times its d
+NUMBERS = {"iq4_nl": IQ4, "iq4_xs": IQ4, "mxfp4": E2M1, "tq2_0": TERNARY}
 
 
 def kept_numbers(data: bytes, dtype: str, n_out: int, n_in: int) -> np.ndarray:
@@ -284,8 +278,8 @@ def kept_numbers(data: bytes, dtype: str, n_out: int, n_in: int) -> np.ndarray:
         shared = raw[:, at + after :][:, : -(-blocks // 8) * kind.shared]
         shared = of_blocks(shared, -(-blocks // 8), "<f2")
         shared = [np.repeat(s, 8, 1)[:, :blocks] for s in shared]
-        if kind.shared == 32:  # scales of 16 columns
-            scales = [np.repeat(np.concatenate(scales, -1), BLOCK // 2, -1) * shared[0]]
+        if kind.shared == 32:  # scales of a block, or of 16 of its columns
+            scales = [np.repeat(np.concatenate(scales, -1), BLOCK // len(scales), -1) * shared[0]]
         else:
             scales = [scales[0] * shared[0], -(scales[1] * shared[1])]
     codes = _columns(raw[:, :at].reshape(panels, blocks, -1), kind.bits)
@@ -297,18 +291,6 @@ def kept_numbers(data: bytes, dtype: str, n_out: int, n_in: int) -> np.ndarray:
 
 def _columns(blocks: np.ndarray, bits: int) -> np.ndarray:
     """The inverse of _codes: [P][B][bytes of a block] -> uint8 [16 P][B][32]."""
-    words = np.ascontiguousarray(blocks).view("<u4").reshape(*blocks.shape[:2], -1, LANES)
-    if bits < 8:
-        pairs = words[:, :, :4]
-        codes = np.stack([pairs & 0x0F0F0F0F, pairs >> 4 & 0x0F0F0F0F], 3)
-        codes = codes.reshape(*words.shape[:2], 8, LANES)
-        if bits > 4:
-            high = words[:, :, 4:]
-            mask, step = (0x01010101, 1) if bits == 5 else (0x03030303, 2)
-            each = 8 // step
-            codes = codes | np.stack(
-                [(high[:, :, g // each] >> g % each * step & mask) << 4 for g in range(8)], 2
-            )
-        words = codes
+    words = np.ascontiguousarray(unfold(blocks, bits)).view("<u4")[..., 0]  # [P][B][8][16]
     words = np.ascontiguousarray(words.transpose(0, 3, 1, 2))  # [P][16][B][8]
     return words.view(np.uint8).reshape(-1, blocks.shape[1], BLOCK)

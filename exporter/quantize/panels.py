@@ -141,6 +141,7 @@ DTYPES = {
         rounded=_integers(16, 15, (-16.0, -15.4, -14.8, -16.6, 15.0, 14.4, 13.8, 15.6)),
     ),
     "q6": Dtype(19, 6, BLOCK, 16, 32, rounded=_integers(32, 31, (-32.0, -30.5, 31.0, 29.5))),
+    "tq2_0": Dtype(20, 2, BLOCK, 16, 32),  # GGUF's
 }
 NAMES = {kind.code: name for name, kind in DTYPES.items()}
 WEIGHTS = ("f32", "bf16", "q8", "q6", "q5", "q4", "q3", "q2")  # that any weights can be rounded to
@@ -300,7 +301,7 @@ def unpack_blocks(data: bytes, dtype: str, n_out: int, n_in: int) -> Blocks:
     panels, blocks = -(-n_out // LANES), -(-n_in // BLOCK)
     raw = np.frombuffer(data, np.uint8).reshape(panels, -1)
     kind, at = DTYPES[dtype], block_bytes(dtype) * blocks
-    codes = _unfold(raw[:, :at].reshape(panels, blocks, -1), kind.bits)
+    codes = unfold(raw[:, :at].reshape(panels, blocks, -1), kind.bits)
 
     def of_blocks(at: int, n: int, dtype: str) -> np.ndarray:
         """float32 [16 P][n] of what n blocks have from there on."""
@@ -414,7 +415,7 @@ def _pack_codes(codes: np.ndarray, scale: np.ndarray, dtype: str) -> bytes:
     def side_by_side(held: np.ndarray) -> np.ndarray:
         return held.reshape(panels, LANES, -1).transpose(0, 2, 1)  # [P][B][16]
 
-    add(_fold(groups, kind.bits))
+    add(fold(groups, kind.bits))
     if kind.shared:
         integers, shared = _of_shared(scale)
         integers = np.pad(integers, ((0, 0), (0, n_blocks % 2)))
@@ -430,7 +431,7 @@ def _planes(bits: int) -> Sequence[int]:
     return [width for width in (8, 4, 2, 1) if bits & width]
 
 
-def _fold(codes: np.ndarray, bits: int) -> np.ndarray:
+def fold(codes: np.ndarray, bits: int) -> np.ndarray:
     """The codes [..][8][16][4] of blocks as their bytes [..][8 bits][16][4] (docs/format.md)."""
     pieces = []
     for width in _planes(bits):
@@ -442,8 +443,8 @@ def _fold(codes: np.ndarray, bits: int) -> np.ndarray:
     return np.concatenate(pieces, -3)
 
 
-def _unfold(data: np.ndarray, bits: int) -> np.ndarray:
-    """The inverse of _fold, of bytes [..][block_bytes]."""
+def unfold(data: np.ndarray, bits: int) -> np.ndarray:
+    """The inverse of fold, of bytes [..][block_bytes]."""
     rows, codes, at = data.reshape(*data.shape[:-1], bits, 1, LANES, 4), np.uint8(0), 0
     for width in _planes(bits):
         shifts = np.arange(0, 8, width, dtype=np.uint8)[:, None, None]

@@ -135,13 +135,16 @@ static inline double weight_alone(const uint8_t *panel, Dtype dtype, int n_block
         f16 = (const uint16_t *)(scales + 32 * two);
         return (code - 32) * (double)f16_to_f32(f16[b / 8 * 16 + r]) *
                (int8_t)scales[b * 32 + j / 16 * 16 + r];
+    case HEADS_TQ2_0:
     case HEADS_Q2:
     case HEADS_Q3:
     case HEADS_Q5:
     case HEADS_Q6: {
         f16 = (const uint16_t *)(scales + 16 * two) + b / 8 * 16;
-        int number = bits == 2 ? two_bits[code] : bits == 3 ? three_bits[code]
-                                                            : code - (1 << (bits - 1));
+        const int8_t *listed = bits == 2 ? two_bits : three_bits;
+        int number = dtype == HEADS_TQ2_0 ? code - 1
+                     : bits < 4           ? listed[code]
+                                          : code - (1 << (bits - 1));
         return number * (double)f16_to_f32(f16[r]) * (int8_t)scales[b * 16 + r] / 128;
     }
     default: {  // Q4_K, Q5_K, IQ4_XS

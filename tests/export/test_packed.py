@@ -221,8 +221,8 @@ def gptq_tensors(bits: int, zero: int | None = None, scale: np.ndarray | None = 
     }
 
 
-def bitnet_tensors() -> dict:
-    codes = np.random.default_rng(1).integers(0, 3, (4, ROWS // 4, COLUMNS))
+def bitnet_tensors(columns: int = COLUMNS) -> dict:
+    codes = np.random.default_rng(1).integers(0, 3, (4, ROWS // 4, columns))
     packed = sum(codes[i] << 2 * i for i in range(4)).astype("u1")
     return {"weight": packed, "weight_scale": np.array([0x3F9D], "<u2")}
 
@@ -242,6 +242,7 @@ def int8_tensors() -> dict:
         (None, gptq_tensors(8), GPTQ4 | {"bits": 8}),  # numbers from -255 to 255
         (None, gptq_tensors(4), GPTQ4 | {"desc_act": True}),
         ("Q4_0", bitnet_tensors(), BITNET),
+        ("TQ2_0", bitnet_tensors(512), BITNET),
         (None, bitnet_tensors(), BITNET | {"linear_class": "bitlinear"}),  # which divides
         (
             "Q8_0",
