@@ -15,6 +15,7 @@ from ..assemble import SKIPPED, equal
 from ..config import Config
 from ..tensor import Tensor, Tensors
 from .common import FULL, LINEAR
+from .nemotron import nemotron_guesses, nemotron_kinds
 
 PARTS = ("proj", "embed_norm", "hidden_norm", "norm", "embed", "output")  # embed, output: if own
 
@@ -47,29 +48,48 @@ def _exaone_kinds(c: Config, n: int) -> dict[str, list]:
     return {**_kinds(c, n), "mlp_layer_types": (c.list("mlp_layer_types") or usual)[:n] + ["dense"]}
 
 
+def _ernie_kinds(c: Config, n: int) -> dict[str, int]:
+    last = c.get("moe_layer_end_index", -1)
+    return {"moe_layer_end_index": n - 1 if last == -1 else last}  # the layer has no experts
+
+
+def _nemotron_kinds(c: Config, n: int) -> dict[str, list]:
+    return {"layers_block_type": nemotron_kinds(c) + nemotron_guesses(c)}
+
+
+def _text_layers(c: Config) -> int:
+    return c.int("num_hidden_layers", most=4096)
+
+
 @dataclass(frozen=True)
 class Row:
-    """`layers` is the layer's module, N its number, which counts on from the text's layers, or,
-    with `own`, is 0. `modules` names what PARTS lists. `kinds` gives config.json's lists with an
-    entry for the layer. hidden_first: proj reads [hidden; embedding]."""
+    """`layers` is a layer's module, N its number, which counts on from the text's layers, or, with
+    `own`, from 0. `modules` names what PARTS lists; there N is the first layer's number and L the
+    last one's. `kinds` gives what config.json says of layers, the guessing ones behind the text's.
+    hidden_first: proj reads [hidden; embedding]."""
 
     layers: str
     modules: dict[str, str]
-    kinds: Callable[[Config, int], dict[str, list]] = _kinds
+    kinds: Callable[[Config, int], dict] = _kinds
     own: bool = True
     hidden_first: bool = False
+    text_layers: Callable[[Config], int] = _text_layers
+    count: Callable[[Config], int] = lambda c: 1
 
-    def at(self, n: int) -> tuple[str, dict[str, str]]:
-        """Both modules behind a text of n layers."""
+    def at(self, n: int, count: int = 1) -> tuple[list[str], dict[str, str]]:
+        """The modules of `count` layers behind a text of n, and those around them."""
+        first = 0 if self.own else n
 
-        def numbered(module: str) -> str:
-            return re.sub(r"\bN\b", str(0 if self.own else n), module)
+        def numbered(module: str, i: int) -> str:
+            module = re.sub(r"\bN\b", str(first + i), module)
+            return re.sub(r"\bL\b", str(first + count - 1), module)
 
-        return numbered(self.layers), {part: numbered(m) for part, m in self.modules.items()}
+        layers = [numbered(self.layers, i) for i in range(count)]
+        return layers, {part: numbered(m, 0) for part, m in self.modules.items()}
 
     def longer(self, c: Config, n: int) -> dict:
-        """config.json with the layer among the text's."""
-        return {**c.values, **self.kinds(c, n), "num_hidden_layers": n + 1}
+        """config.json with the layers among the text's."""
+        return {**c.values, **self.kinds(c, n), "num_hidden_layers": n + self.count(c)}
 
 
 NEXTN = Row(
@@ -84,9 +104,18 @@ NEXTN = Row(
 MTP = _modules("mtp.fc", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm")
 QWEN = Row("mtp.layers.N", MTP, _qwen_kinds)
 MIMO = "model.mtp_layers.N"
+TEXT_NORM = "model.norm"  # which a layer may share
 
 ROWS = {
     "deepseek_v3": NEXTN,
+    "ernie4_5_moe": Row(
+        "model.mtp_block.N",
+        _modules(
+            *(f"model.mtp_{m}.N" for m in ("linear_proj", "emb_norm", "hidden_norm")),
+            TEXT_NORM,
+        ),
+        _ernie_kinds,
+    ),
     "exaone_moe": Row("mtp.layers.N", MTP, _exaone_kinds),
     "glm4_moe": NEXTN,
     "glm4_moe_lite": NEXTN,
@@ -101,39 +130,67 @@ ROWS = {
         ),
         hidden_first=True,
     ),
+    "nemotron_h": Row(
+        "mtp.layers.N",
+        _modules(
+            *(f"mtp.layers.N.{m}" for m in ("eh_proj", "enorm", "hnorm")),
+            "mtp.layers.L.final_layernorm",
+        ),
+        _nemotron_kinds,
+        text_layers=lambda c: len(nemotron_kinds(c)),
+        count=lambda c: len(nemotron_guesses(c)),
+    ),
     "qwen3_5_moe_text": QWEN,
     "qwen3_5_text": QWEN,
     "qwen3_next": QWEN,
 }
 
 
-def take_guesses(c: Config, family: str, left: Tensors, wanted: bool) -> dict[str, str]:
-    """Renames the tensors of the layers that guess, counts them among config.json's layers, and
-    returns the table's entries of what is before and after them, {} without them. If they are
-    damaged, a remark says so and they are left out. Errors: ExportError for config.json."""
+def take_guesses(c: Config, family: str, left: Tensors, wanted: bool) -> tuple[dict[str, str], int]:
+    """Renames the tensors of the layers that guess and counts them among config.json's layers.
+    Returns the table's entries of what is before and after them, and how many there are; {} and 0
+    without them. If they are damaged, a remark says so and they are left out. Errors: ExportError
+    for config.json."""
     row = ROWS.get(family)
-    if not row or not wanted or not left:
-        return {}
-    n = c.int("num_hidden_layers", most=4096)
-    module, modules = row.at(n)
-    if modules["proj"] + ".weight" not in left:
-        return {}
-    layer = module + "."
-    fault = _fault(c, left, modules, layer, n)
+    if not wanted or not left:
+        return {}, 0
+    n, count = (row.text_layers(c), row.count(c)) if row else (c.get("num_hidden_layers"), 1)
+    layers, modules = row.at(n, count) if row else ([], {})
+    if modules.get("proj", "") + ".weight" not in left:
+        found = _unknown(left, n)
+        if found:
+            c.remarks.append(
+                f"the layers that guess next tokens are left out: {found} is not known"
+            )
+        return {}, 0
+    root = next((name for name in left if ".layers.0." in name), "model").split(".")[0]
+    fault = _fault(c, left, modules, layers, f"{root}.layers", n)
     if fault:
         c.remarks.append(f"the layers that guess next tokens are left out: {fault}")
-        return {}
+        return {}, 0
     c.values = row.longer(c, n)
     left["guess.proj.weight"] = _columns(left.pop(modules["proj"] + ".weight"), row.hidden_first)
     for part, name in modules.items():
         if name + ".weight" in left:
-            left[f"guess.{part}.weight"] = left.pop(name + ".weight")
-    for name in [name for name in left if name.startswith(layer)]:
-        left[f"model.layers.{n}.{name[len(layer) :]}"] = left.pop(name)
+            take = left.get if name == TEXT_NORM else left.pop
+            left[f"guess.{part}.weight"] = take(name + ".weight")
+    for i, layer in enumerate(layers):
+        for name in [name for name in left if name.startswith(layer + ".")]:
+            left[f"{root}.layers.{n + i}{name[len(layer) :]}"] = left.pop(name)
     _share(left, "embed", "model.embed_tokens")
     _share(left, "output", "model.embed_tokens" if "lm_head.weight" not in left else "lm_head")
     kept = [part for part in PARTS if f"guess.{part}.weight" in left]
-    return {f"guess_{part}": f"guess.{part}" for part in kept}
+    return {f"guess_{part}": f"guess.{part}" for part in kept}, count
+
+
+def _unknown(left: Tensors, n: object) -> str | None:
+    """A tensor of a layer that is not the text's, which has n."""
+    for name in left:
+        layer = re.match(r"model\.layers\.(\d+)\.", name)
+        behind = layer and isinstance(n, int) and int(layer[1]) >= n
+        if behind or re.search(r"(^|\.)mtp[._]", name):
+            return name
+    return None
 
 
 def _columns(proj: Tensor, hidden_first: bool) -> Tensor:
@@ -149,8 +206,10 @@ def _share(left: Tensors, part: str, module: str) -> None:
         del left[f"guess.{part}.weight"]
 
 
-def _fault(c: Config, left: Tensors, modules: dict[str, str], layer: str, n: int) -> str | None:
-    """What is wrong with the layers that guess."""
+def _fault(
+    c: Config, left: Tensors, modules: dict[str, str], layers: list[str], texts: str, n: int
+) -> str | None:
+    """What is wrong with the layers that guess; texts: the module of the text's n layers."""
     width, vocab = c.int("hidden_size"), c.int("vocab_size")
     shapes = {"proj": (width, 2 * width), "embed": (vocab, width), "output": (vocab, width)}
     for part, module in modules.items():
@@ -164,8 +223,9 @@ def _fault(c: Config, left: Tensors, modules: dict[str, str], layer: str, n: int
                 f"{list(expected)}"
             )
     around = {module + ".weight" for module in modules.values()}
-    likes = [_parts(left, f"model.layers.{i}.", set()) for i in range(n)]
-    return _unlike(_parts(left, layer, around), likes, layer)
+    likes = [_parts(left, f"{texts}.{i}.", set()) for i in range(n)]
+    faults = (_unlike(_parts(left, f"{layer}.", around), likes, f"{layer}.") for layer in layers)
+    return next((fault for fault in faults if fault), None)
 
 
 def _parts(left: Tensors, layer: str, without: set[str]) -> dict[str, tuple[int, ...]]:

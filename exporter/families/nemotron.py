@@ -67,14 +67,27 @@ NEMOTRON_OLD = {  # keys by their first names
 }
 
 
+def _by_letters(c: Config, kinds: list | None, key: str) -> list:
+    """Those kinds, or the letters that older files have."""
+    pattern = c.get(key)
+    if kinds is None and isinstance(pattern, str):
+        kinds = [NEMOTRON_KINDS.get(letter, letter) for letter in pattern]
+    return kinds or []
+
+
 def nemotron_kinds(c: Config) -> list[str]:
     """The kinds of the layers, which also say how many there are."""
     kinds = c.list("layers_block_type") or c.list("layer_types")
-    pattern = c.get("hybrid_override_pattern")
-    if kinds is None and isinstance(pattern, str):
-        kinds = [NEMOTRON_KINDS.get(letter, letter) for letter in pattern]
-    n = c.int("num_hidden_layers", len(kinds or []), most=4096)
+    kinds = _by_letters(c, kinds, "hybrid_override_pattern")
+    n = c.int("num_hidden_layers", len(kinds), most=4096)
     return kinds_of(c, kinds, n, tuple(NEMOTRON_KINDS.values()))
+
+
+def nemotron_guesses(c: Config) -> list[str]:
+    """The kinds of the layers that guess next tokens."""
+    kinds = c.list("mtp_layers_block_type")
+    kinds = _by_letters(c, kinds, "mtp_hybrid_override_pattern") or [FULL, "moe"]
+    return kinds_of(c, kinds, len(kinds), (FULL, "mlp", "moe"))  # without states
 
 
 def nemotron_h(c: Config) -> Knobs:

@@ -298,12 +298,11 @@ def canonical(
     knobs_of, names = FAMILIES[family]
     with c.odd_values():
         dequantize(c, left)
-        n_layers = c.values.get("num_hidden_layers")
-        around = take_guesses(c, family, left, guesses)
+        around, n_guess = take_guesses(c, family, left, guesses)
         widen(adapters, c, left, names)
         knobs = knobs_of(c)
         table = knobs.names = {**(knobs.names or names), **around}
-        knobs.guess_layers = knobs.n_layers - n_layers if around else 0
+        knobs.guess_layers = n_guess
         merged = merge_checkpoint(adapters, c, family, knobs, left, table) if adapters else []
         classes = add_classes(c, family, knobs, left, table) if left else {}
     c.remarks += merged

@@ -173,7 +173,7 @@ def _names(
     n, of_guesses, own, layer = knobs.n_layers, ROWS.get(family), row.names, ("", "")
     if of_guesses and f"blk.{n}.nextn.eh_proj.weight" in file.tensors:
         knobs = canonical(of_guesses.longer(Config(config), n), None)[1]
-        module, around = of_guesses.at(n)
+        (module,), around = of_guesses.at(n)
         own = {**own, **{name: around[p] for name, p in AROUND_GUESSES.items() if p in around}}
         layer = f"model.layers.{n}.", module + "."
     return Names(knobs, knobs.names or FAMILIES[family][1], own), layer

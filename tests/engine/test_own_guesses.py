@@ -16,9 +16,10 @@ import guess_layers
 import talkers
 from checkpoints import I32, Meta, build, parse
 from exporter.checkpoint import Checkpoint
-from exporter.families.guesses import ROWS
+from exporter.config import Config
+from exporter.families.guesses import ROWS, take_guesses
 
-FAMILIES = ("deepseek_v3", "qwen3_next")
+FAMILIES = ("deepseek_v3", "nemotron_h", "qwen3_next")
 F32 = ("-ctk", "f32", "-ctv", "f32", "-t", 1)
 SAMPLING = (
     ["--temp", "0"],
@@ -124,6 +125,22 @@ def test_damaged_guesses_are_left_out_with_a_remark(guessing, tmp_path, damage, 
     said = capsys.readouterr().err
     assert re.search(f"the layers that guess next tokens are left out: .*{message}", said), said
     assert "model.guess_layers" not in Checkpoint(str(tmp_path / "model.bin")).metadata
+
+
+@pytest.mark.parametrize("family", ["minimax_m2", "deepseek_v3"])
+def test_guesses_of_an_unknown_form_are_left_out_with_a_remark(family):
+    """In a family without a row, and in one whose row says otherwise."""
+    for name in (
+        "mtp.0.x.weight",
+        "model.mtp_block.0.x",
+        "model.layers.2.mlp.x",
+        "model.layers.1.x",
+    ):
+        c = Config({"num_hidden_layers": 2})
+        assert take_guesses(c, family, {name: None}, False) == ({}, 0) and not c.remarks
+        assert take_guesses(c, family, {name: None}, True) == ({}, 0)
+        said = [f"the layers that guess next tokens are left out: {name} is not known"]
+        assert c.remarks == (said if "layers.1" not in name else [])
 
 
 def test_a_vocabulary_of_its_own_that_differs(guessing, tmp_path, capsys):

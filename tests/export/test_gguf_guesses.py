@@ -120,8 +120,7 @@ def directory_of(arch: str, out: Path, own_head: bool = False) -> Path:
 def converted(arch: str, directory: Path, out: Path) -> Path:
     """As the converter does: mtp's modules become those of a layer behind the text's."""
     config = json.loads((directory / "config.json").read_text())
-    around = dict(zip(guess_layers.MTP, ("model.layers.2", "eh_proj", "enorm", "hnorm")))
-    around["mtp.norm"] = "shared_head.norm"
+    around = dict(zip(guess_layers.MTP, ("eh_proj", "enorm", "hnorm", "shared_head.norm")))
     tensors = {}
     for name, w in load_file(directory / "model.safetensors").items():
         module, _, end = name.rpartition(".")

@@ -27,11 +27,13 @@ import make_golden  # noqa: E402
 
 NAMES = (
     "deepseek_v3",
+    "ernie4_5_moe",
     "glm4_moe",
     "glm4_moe_lite",
     "exaone_moe",
     "mellum",
     "mimo",
+    "nemotron_h",
     "qwen3_5",
     "qwen3_5_moe",
     "qwen3_next",
@@ -41,7 +43,10 @@ N, CHAIN = 24, 3
 
 
 def longer(config: dict) -> dict:
-    """The config with one more layer, which is of the kind that guesses."""
+    """The config with one more layer, which is of the kind that guesses; of Nemotron's two."""
+    if config["model_type"] == "nemotron_h":
+        more = config["layers_block_type"] + ["full_attention", "moe"]
+        return {**config, "layers_block_type": more, "num_hidden_layers": len(more)}
     n = config["num_hidden_layers"]
     config = {**config, "num_hidden_layers": n + 1}
     if config["model_type"] == "mimo":
@@ -50,6 +55,8 @@ def longer(config: dict) -> dict:
             "architectures": ["Qwen2ForCausalLM"],
             "attention_bias": True,
         }
+    if config["model_type"] == "ernie4_5_moe":
+        config["moe_layer_end_index"] = n - 1  # it has no experts
     for key, kind in (
         ("layer_types", "full_attention"),
         ("mlp_layer_types", "dense" if config["model_type"] == "exaone_moe" else "sparse"),
@@ -67,18 +74,19 @@ class Formula:
         from safetensors.torch import load_file, save_file
 
         config = json.loads((directory / "config.json").read_text())
-        self.n, kind = config["num_hidden_layers"], config["model_type"]
+        self.n, kind = guess_layers.text_layers(config), config["model_type"]
         tensors = load_file(directory / "model.safetensors")
-        layer, *around = (module.format(n=self.n) for module in guess_layers.LAYOUTS[kind][0])
-        # What is around it stands in a layer's place in some checkpoints.
-        of_model = [tensors.pop(module + ".weight") for module in around]
+        layers, around = guess_layers.modules(config)
+        # What is around them stands in a layer's place in some checkpoints; Ernie's norm is the text's.
+        names = [module + ".weight" for module in around]
+        of_model = [
+            tensors[name] if name == "model.norm.weight" else tensors.pop(name) for name in names
+        ]
         prefix = next(name for name in tensors if ".layers.0." in name).split(".layers.")[0]
-        moved = {
-            f"{prefix}.layers.{self.n}{name[len(layer) :]}"
-            if name.startswith(layer + ".")
-            else name: values
-            for name, values in tensors.items()
-        }
+        moved = dict(tensors)
+        for i, layer in enumerate(layers):
+            for name in [name for name in moved if name.startswith(layer + ".")]:
+                moved[f"{prefix}.layers.{self.n + i}{name[len(layer) :]}"] = moved.pop(name)
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
         (out / "config.json").write_text(json.dumps(longer(config)))
@@ -91,13 +99,19 @@ class Formula:
         self.body, self.torch, self.first_hidden = self.model.model, torch, kind == "mimo"
         self.proj, *norms = of_model
         self.norms = [self.norm_of(weight) for weight in norms]
-        self.text_norm = self.norm_of(self.body.norm.weight.detach().clone())
-        self.body.norm.weight.data.copy_(norms[2])
+        last = self.last_norm()
+        self.text_norm = self.norm_of(last.weight.detach().clone())
+        last.weight.data.copy_(norms[2])
         self.body.layers[self.n].register_forward_pre_hook(self.before, with_kwargs=True)
-        self.body.norm.register_forward_hook(self.after)
+        last.register_forward_hook(self.after)
+
+    def last_norm(self):
+        return self.body.norm_f if hasattr(self.body, "norm_f") else self.body.norm
 
     def norm_of(self, weight):
-        norm = type(self.body.norm)(weight.shape[0], eps=self.model.config.rms_norm_eps)
+        last = self.last_norm()
+        eps = getattr(last, "variance_epsilon", None) or last.eps
+        norm = type(last)(weight.shape[0], eps=eps)
         norm.weight.data.copy_(weight)
         return norm
 
@@ -109,7 +123,7 @@ class Formula:
         self.hidden = hidden
         nexts = self.ids[1:] + [0]  # the last row's is no token, and its result is not used
         parts = [
-            self.norms[0](self.body.embed_tokens(self.torch.tensor([nexts]))),
+            self.norms[0](self.body.get_input_embeddings()(self.torch.tensor([nexts]))),
             self.norms[1](hidden),
         ]
         joined = self.torch.cat(parts[::-1] if self.first_hidden else parts, -1)

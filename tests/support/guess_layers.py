@@ -16,54 +16,74 @@ from conftest import ROOT
 # Of a program's environment: nothing takes time then, so that the guard lets all guesses be made.
 STOPPED = {"LD_PRELOAD": str(ROOT / "build/tests/c/fault_shim.so"), "HEADS_CLOCK": "stopped"}
 PARTS = ("proj", "embed_norm", "hidden_norm", "norm")
-NEXTN = (
-    "model.layers.{n}",
-    *(f"model.layers.{{n}}.{m}" for m in ("eh_proj", "enorm", "hnorm", "shared_head.norm")),
-)
-MTP = ("mtp.layers.0", "mtp.fc", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm")
+NEXTN = tuple(f"model.layers.{{n}}.{m}" for m in ("eh_proj", "enorm", "hnorm", "shared_head.norm"))
+MTP = ("mtp.fc", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm")
 MIMO = tuple(
-    f"model.mtp_layers.0{m}"
-    for m in ("", ".input_proj", ".token_layernorm", ".hidden_layernorm", ".final_layernorm")
+    f"model.mtp_layers.0.{m}"
+    for m in ("input_proj", "token_layernorm", "hidden_layernorm", "final_layernorm")
 )
-# By model_type: the modules of the layer and of PARTS, and the text's layer that it is like.
+NEMOTRON = tuple(
+    f"mtp.layers.{m}" for m in ("0.eh_proj", "0.enorm", "0.hnorm", "1.final_layernorm")
+)
+# The last norm is the text's.
+ERNIE = ("model.mtp_linear_proj.0", "model.mtp_emb_norm.0", "model.mtp_hidden_norm.0", "model.norm")
+# By model_type: the layers' modules, those of PARTS, and the text's layers that they are like.
 LAYOUTS = {
-    "deepseek_v3": (NEXTN, -1),
-    "glm4_moe": (NEXTN, -1),
-    "glm4_moe_lite": (NEXTN, -1),
-    "exaone_moe": (MTP, 0),
-    "mellum": (MTP, -1),
-    "mimo": (MIMO, -1),
-    "qwen3_5_moe_text": (MTP, -1),
-    "qwen3_5_text": (MTP, -1),
-    "qwen3_next": (MTP, -1),
+    "deepseek_v3": (("model.layers.{n}",), NEXTN, (-1,)),
+    "ernie4_5_moe": (("model.mtp_block.0",), ERNIE, (0,)),
+    "glm4_moe": (("model.layers.{n}",), NEXTN, (-1,)),
+    "glm4_moe_lite": (("model.layers.{n}",), NEXTN, (-1,)),
+    "exaone_moe": (("mtp.layers.0",), MTP, (0,)),
+    "mellum": (("mtp.layers.0",), MTP, (-1,)),
+    "mimo": (("model.mtp_layers.0",), MIMO, (-1,)),
+    "nemotron_h": (("mtp.layers.0", "mtp.layers.1"), NEMOTRON, (2, 5)),
+    "qwen3_5_moe_text": (("mtp.layers.0",), MTP, (-1,)),
+    "qwen3_5_text": (("mtp.layers.0",), MTP, (-1,)),
+    "qwen3_next": (("mtp.layers.0",), MTP, (-1,)),
 }
 
 
+def text_layers(config: dict) -> int:
+    return config.get("num_hidden_layers") or len(config["layers_block_type"])
+
+
+def modules(config: dict) -> tuple[list[str], list[str]]:
+    """The layers, and what is around them."""
+    n = text_layers(config)
+    layers, around, _ = LAYOUTS[config["model_type"]]
+    return [m.format(n=n) for m in layers], [m.format(n=n) for m in around]
+
+
 def add_guesses(directory: Path, seed: int = 1, calm: float = 1.0) -> dict[str, np.ndarray]:
-    """Adds such a layer to a Hugging Face directory, and returns its tensors. calm: a factor on what its branches
+    """Adds such layers to a Hugging Face directory, and returns their tensors. calm: a factor on what their branches
     add to the stream."""
     config = json.loads((directory / "config.json").read_text())
-    (layer, *around), like = LAYOUTS[config["model_type"]]
-    n, random = config["num_hidden_layers"], np.random.default_rng(seed)
+    (layers, around), likes = modules(config), LAYOUTS[config["model_type"]][2]
+    n, random = text_layers(config), np.random.default_rng(seed)
     tensors = load_file(directory / "model.safetensors")
     prefix = next(name for name in tensors if ".layers.0." in name).split(".layers.")[0]
-    like = f"{prefix}.layers.{like % n}."
     width, found = config["hidden_size"], {}
-    for name, values in tensors.items():
-        if name.startswith(like):
-            factor = (
-                calm if name.endswith(("o_proj.weight", "down_proj.weight", "down_proj")) else 1
-            )
-            found[f"{layer.format(n=n)}.{name[len(like) :]}"] = factor * random.permutation(
-                values.ravel()
-            ).reshape(values.shape)
-    norm = tensors[f"{prefix}.norm.weight"]
+    for layer, like in zip(layers, (f"{prefix}.layers.{i % n}." for i in likes)):
+        for name, values in tensors.items():
+            if name.startswith(like):
+                factor = (
+                    calm if name.endswith(("o_proj.weight", "down_proj.weight", "down_proj")) else 1
+                )
+                found[f"{layer}.{name[len(like) :]}"] = factor * random.permutation(
+                    values.ravel()
+                ).reshape(values.shape)
+    norm = next(
+        tensors[f"{prefix}.{m}.weight"]
+        for m in ("norm", "norm_f")
+        if f"{prefix}.{m}.weight" in tensors
+    )
     for part, module in zip(PARTS, around):
-        found[module.format(n=n) + ".weight"] = (
-            random.normal(0, (2 * width) ** -0.5, (width, 2 * width))
-            if part == "proj"
-            else random.permutation(norm)
-        ).astype(np.float32)
+        if module + ".weight" not in tensors:
+            found[module + ".weight"] = (
+                random.normal(0, (2 * width) ** -0.5, (width, 2 * width))
+                if part == "proj"
+                else random.permutation(norm)
+            ).astype(np.float32)
     save_file({**tensors, **found}, directory / "model.safetensors")
     return found
 
@@ -83,18 +103,19 @@ def teach(directory: Path, ids: list[int]) -> None:
     next one."""
     config = json.loads((directory / "config.json").read_text())
     tensors = load_file(directory / "model.safetensors")
-    proj, embed_norm, _, norm = (
-        module.format(n=config["num_hidden_layers"]) + ".weight"
-        for module in LAYOUTS[config["model_type"]][0][1:]
+    proj, embed_norm, _, norm = (module + ".weight" for module in modules(config)[1])
+    embed = next(
+        w
+        for name, w in tensors.items()
+        if name.endswith(("embed_tokens.weight", "embeddings.weight"))
     )
-    embed = next(w for name, w in tensors.items() if name.endswith("embed_tokens.weight"))
     output = tensors.get("lm_head.weight", embed)
     pairs = dict(zip(ids, ids[1:]))
     x = embed[list(pairs)]
     offset = 1 if config["model_type"].startswith("qwen3_") else 0
     x = (
         x
-        / np.sqrt((x**2).mean(1, keepdims=True) + config["rms_norm_eps"])
+        / np.sqrt((x**2).mean(1, keepdims=True) + config.get("rms_norm_eps", 1e-5))
         * (tensors[embed_norm] + offset)
     )
     output, expected, width = (
