@@ -189,6 +189,8 @@ def make(name: str, seed: int, out: Path) -> Path:
                 "mtp_layer_types": ["full_attention"],
                 "mtp_mlp_layer_types": ["sparse"],
             }
+        if name == "ernie4_5_moe":
+            config["moe_layer_end_index"] = -1  # the text's last
         if name == "exaone_moe":
             config |= {"mtp_layer_types": ["full_attention"]}
         path.write_text(json.dumps(config))
