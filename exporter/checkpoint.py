@@ -95,7 +95,8 @@ def entries(
 class Stats:
     """What was written: the file's bytes, the tensors' bytes and weights, per dtype the sums of
     squares of the weights and of their rounding errors, and the types of matrices where these were
-    chosen, for people; and from costs that were measured, bytes of matrices and nats."""
+    chosen, for people; and from costs that were measured, bytes of matrices and their costs, in
+    `unit`."""
 
     file_bytes: int = 0
     data_bytes: int = 0
@@ -104,6 +105,7 @@ class Stats:
     errors: dict[str, float] = field(default_factory=dict)
     types: str = ""
     curve: Sequence[tuple[int, float]] = ()
+    unit: str = ""
 
     def count(self, dtype: str, data: bytes, n_weights: int, square: float, error: float) -> bytes:
         """Adds what was packed. Returns the data."""

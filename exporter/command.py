@@ -78,9 +78,10 @@ def report(model: Model, args: argparse.Namespace, stats: Stats) -> None:
         )
     if stats.curve:
         print(
-            "matrices in so many MB would cost, each alone and these summed, so many nats a token:"
+            "matrices in so many MB would cost, each alone and these summed, so much "
+            f"({stats.unit}):"
         )
-        print("; ".join(f"{n / 1e6:.1f} {nats:.4f}" for n, nats in stats.curve))
+        print("; ".join(f"{n / 1e6:.1f} {cost:.4f}" for n, cost in stats.curve))
     if stats.types:
         print(stats.types)
 

@@ -389,10 +389,10 @@ def _calibrated(model: Model, out: str, meta, rounding: Rounding, progress: Prog
             return write_checkpoint(path, meta, stored, count)
 
         with found:
-            nats = found.divergence()
-            left = "" if nats is None else f"; {nats:.4f} nats a token from q8"
+            left = found.divergence()
             given = found.with_codes(model.tensors), out, meta, rounding.dtype, found.chosen
             stats = _write(*given, write, left)
             stats.curve = found.curve
+            stats.unit = found.trials.unit if found.trials else ""
     folder.remove()
     return stats

@@ -17,7 +17,7 @@ from .budget import MIXED, Rounding, choose, curve, prior, same_matrices, shapes
 from .codes import feed, with_codes
 from .engine import Engine, Text
 from .steps import Folder
-from .trials import Trials, costs_of
+from .trials import Trials, VectorTrials, costs_of
 from .work import Progress, phases
 
 
@@ -64,10 +64,13 @@ class Calibration:
         if self.trials:
             self.trials.close()
 
-    def divergence(self) -> float | None:
-        """The cost of all matrices but those in q8 together; None: the model has no logits."""
+    def divergence(self) -> str:
+        """The cost of all matrices but those in q8 together, in words, if costs were measured."""
+        if not self.trials:
+            return ""
         coded = [name for name in self.stages if self.chosen[name] != "q8"]
-        return self.trials.divergence(coded, 1, self.stages) if self.trials else None
+        cost = self.trials.divergence(coded, 1, self.stages)
+        return f"; {cost:.4f} {self.trials.unit} from q8"
 
     def with_codes(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of the file, with their calibrated codes."""
@@ -87,7 +90,7 @@ def progress_of(
 ) -> Progress:
     """The bar of calibrate() with these, and of writing what it found."""
     amounts, rounded = _amounts(metadata), list(shapes_of(tensors, rounding.dtype))
-    trial = amounts.held * amounts.measured if _has_trials(metadata, rounding) else 0
+    trial = _held_tokens(amounts, metadata) if _has_trials(metadata, rounding) else 0
     seconds = phases(
         metadata,
         tensors,
@@ -104,7 +107,13 @@ def _amounts(metadata: Mapping[str, object]) -> Amounts:
 
 
 def _has_trials(metadata: Mapping[str, object], rounding: Rounding) -> bool:
-    return rounding.dtype in ("q4", MIXED) and metadata.get("model.head") != 0
+    measured = metadata.get("model.head") != 0 or _has_vectors(metadata)
+    return rounding.dtype in ("q4", MIXED) and measured
+
+
+def _by_vectors(metadata: Mapping[str, object]) -> bool:
+    """Whether costs are how far vectors move: there are no logits."""
+    return metadata.get("model.head") == 0 and _has_vectors(metadata)
 
 
 def calibrate(
@@ -120,7 +129,7 @@ def calibrate(
     amounts = _amounts(metadata)
     _write_model(folder, metadata, tensors, progress)
     texts = _texts(folder, metadata, rounding.text, amounts, progress)
-    used = len(texts) - _n_held(texts, amounts)
+    used = len(texts) - _n_held(texts, amounts, _held_tokens(amounts, metadata))
     shapes, dtype = shapes_of(tensors, rounding.dtype), rounding.dtype
 
     def fed(types: Mapping[str, str], stage: str) -> dict[str, str]:
@@ -134,7 +143,7 @@ def calibrate(
         return Calibration(folder, chosen, fed(chosen, ""))
     stages = fed(dict.fromkeys(shapes, "q4"), "")
     held = [Text(t.ids[: amounts.measured], t.source) for t in texts[used:]]
-    trials = Trials(folder, metadata, held)
+    trials = (VectorTrials if _by_vectors(metadata) else Trials)(folder, metadata, held)
     try:
         costs = costs_of(folder, trials, list(stages), progress)
         costs = {n: costs.get(n, 0.0) for n in shapes}
@@ -179,8 +188,10 @@ def _texts(
         ) as engine:
             given = (engine, metadata, amounts, progress)
             texts = _own_texts(*given) if path is None else _texts_of_file(*given, path)
-        if _has_vectors(metadata):  # first: the last ones measure costs
-            texts = [*_loops(texts, metadata), *texts]
+        if _has_vectors(metadata):
+            loops = _loops(texts, metadata)
+            n = min(amounts.held, len(loops) // 2) if _by_vectors(metadata) else 0
+            texts = [*loops[n:], *texts, *loops[:n]]  # the last ones measure costs
         folder.write("texts.json", json.dumps(texts).encode())
     with open(folder.file("texts.json"), encoding="utf-8") as file:
         return [Text(*text) for text in json.load(file)]
@@ -211,10 +222,15 @@ def _loops(texts: Sequence[Text], metadata) -> list[Text]:
     return loops
 
 
-def _n_held(texts: Sequence[Text], amounts: Amounts) -> int:
+def _held_tokens(amounts: Amounts, metadata) -> int:
+    """By so many tokens costs are measured: where vectors are, up to half of repeated texts."""
+    return amounts.held * amounts.measured * (2 if _by_vectors(metadata) else 1)
+
+
+def _n_held(texts: Sequence[Text], amounts: Amounts, wanted: int) -> int:
     """How many of the last texts measure costs: short ones more, but no more than half."""
     n = tokens = 0
-    while tokens < amounts.held * amounts.measured and 2 * n + 2 <= len(texts):
+    while tokens < wanted and 2 * n + 2 <= len(texts):
         n += 1
         tokens += min(len(texts[-n].ids), amounts.measured)
     return n

@@ -97,6 +97,7 @@ class Engine:
             raise ExportError(str(error)) from None
         shape = self.calls.model_shape(self.model)
         self.vocab_size, self.n_layers = shape.vocab_size, shape.n_layers
+        self.vector, self.token_vectors = shape.vector, shape.token_vectors
 
     def __enter__(self) -> "Engine":
         return self
@@ -184,6 +185,22 @@ class Engine:
             found = self.native.apart(self._run, sequences, ids, n_logits)
             shape = sum(min(len(i), n_logits) for i in ids), self.calls.logit_stride(self.workspace)
             return np.ctypeslib.as_array(found, shape)[:, : self.vocab_size]
+
+    def vectors(self, texts: Sequence[Text]) -> np.ndarray:
+        """The vectors of texts, or of all their tokens, each of length 1: [n, width]."""
+        native, rows = self.native, len(texts)
+        if self.token_vectors:
+            rows = sum(len(text.ids) for text in texts)
+        array = (native.Text * len(texts))(
+            *[native.Text(native.int_array(text.ids), len(text.ids)) for text in texts]
+        )
+        found = np.empty((rows, self.vector), np.float32)
+        try:
+            data = found.ctypes.data_as(native.FLOATS)
+            self.calls.embed(self.model, None, array, len(array), data)
+        except native.HeadsError as error:
+            raise ExportError(str(error)) from None
+        return found / np.linalg.norm(found, axis=1, keepdims=True)
 
     def stream(self, texts: Sequence[Text], layer: int, begin: Stream = START) -> Stream:
         """What comes into a layer of the decoder. begin: what came into one before it."""

@@ -1,4 +1,5 @@
-"""The cost of matrices in four bits: how far the next token's distribution is from q8's."""
+"""The cost of matrices in four bits: how far the next token's distribution is from q8's, or the
+vector of a text."""
 
 from __future__ import annotations
 
@@ -22,6 +23,8 @@ class Trials:
     """The model in q8, in a file of its own in which single matrices have four bits for a while:
     the numbers that q4 has are numbers that q8 has too."""
 
+    unit = "nats a token"  # of costs
+
     def __init__(self, folder: Folder, metadata: Mapping[str, object], texts: Sequence[Text]):
         self.folder, self.texts = folder, texts
         self.begins, self.stream = begins(metadata), START  # stream: of the model in q8
@@ -32,12 +35,22 @@ class Trials:
         self.data = np.memmap(self.path, np.uint8, "r+")
         rows = sum(len(text.ids) for text in texts)
         self.engine = Engine(self.path, longest(texts), rows, rows)
+        self._keep_right()
+
+    def _keep_right(self) -> None:
+        """Keeps what the model in q8 finds."""
         # Where the vocabulary is large, fewer positions say enough.
-        most = (1 << 25) // self.engine.vocab_size // len(texts)
-        self.n_logits = max(1, min(max(len(text.ids) for text in texts) // 2, most))
-        logits = self.engine.logits(texts, self.n_logits)
+        most = (1 << 25) // self.engine.vocab_size // len(self.texts)
+        self.n_logits = max(1, min(max(len(text.ids) for text in self.texts) // 2, most))
+        logits = self.engine.logits(self.texts, self.n_logits)
         self.likely = [_softmax(row) for row in logits]
         self.negative_entropy = [_negative_entropy(row) for row in self.likely]
+
+    def _distance(self, begin: Stream) -> float:
+        """The mean Kullback-Leibler divergence of what the model finds now, in nats."""
+        logits = self.engine.logits(self.texts, self.n_logits, begin)
+        rows = zip(self.likely, self.negative_entropy, logits)
+        return float(np.mean([_divergence(*row) for row in rows]))
 
     def close(self) -> None:
         self.engine.close()
@@ -58,9 +71,8 @@ class Trials:
     def divergence(
         self, names: Collection[str], times: float = 1, stages: Mapping[str, str] = {}
     ) -> float:
-        """How far the next token's distribution is from q8's if these matrices have their codes,
-        of the first stage or another, and what that changes in them is `times` as large: the mean
-        Kullback-Leibler divergence, in nats."""
+        """How far the model is from q8's if these matrices have their codes, of the first stage or
+        another, and what that changes in them is `times` as large."""
         begin, undo = self._stream_to(names), []
         try:
             for name in names:
@@ -72,12 +84,26 @@ class Trials:
                 if times != 1:
                     blocks = _amplified(unpack_blocks(eight, "q8", rows, cols), blocks, times)
                 self.data[place] = np.frombuffer(pack_blocks(blocks, "q8"), np.uint8)
-            logits = self.engine.logits(self.texts, self.n_logits, begin)
+            return self._distance(begin)
         finally:
             for place, data in undo:
                 self.data[place] = data
-        rows = zip(self.likely, self.negative_entropy, logits)
-        return float(np.mean([_divergence(*row) for row in rows]))
+
+
+class VectorTrials(Trials):
+    """Of a model whose texts become vectors: one less their cosine to q8's, which grows with the
+    square of what rounding changes as a divergence does."""
+
+    unit = "of cosine"
+
+    def _keep_right(self) -> None:
+        self.vectors = self.engine.vectors(self.texts)
+
+    def _stream_to(self, names: Collection[str]) -> Stream:
+        return START  # a text's vector comes from a whole pass
+
+    def _distance(self, begin: Stream) -> float:
+        return float(1 - np.mean(np.sum(self.engine.vectors(self.texts) * self.vectors, 1)))
 
 
 def _amplified(eight: Blocks, four: Blocks, times: float) -> Blocks:

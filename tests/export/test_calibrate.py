@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import export
 import test_encoder_decoders
@@ -368,7 +369,7 @@ def test_encoders(name, has_logits, tmp_path, monkeypatch):
 
 
 def test_texts_that_become_vectors_repeat_some_tokens(tmp_path, monkeypatch):
-    """One in some, whose errors no other token cancels; those that measure costs do not."""
+    """One in some, whose errors no other token cancels."""
     fed = []
 
     def stop(*given):
@@ -675,6 +676,40 @@ def test_budgets_are_kept(calibrated, tmp_path, run, capsys):
         info = run(path, "--info").stdout.decode()
         assert line[len("in eight bits: ") :] in info
     assert sizes == sorted(sizes) and not list(tmp_path.glob("*.calibration"))
+
+
+def test_vectors_are_as_far_from_those_in_eight_bits_as_was_said(tmp_path, monkeypatch, capsys):
+    """By one less their cosine, of texts of which some repeat their tokens."""
+    seen = []
+    divergence = trials.VectorTrials.divergence
+
+    def spy(self, *given):
+        seen.append((self.texts, divergence(self, *given)))
+        return seen[-1][1]
+
+    monkeypatch.setattr(trials.VectorTrials, "divergence", spy)
+    source, text = with_texts(tmp_path / "source"), tmp_path / "text.txt"
+    text.write_text("the quick brown fox jumps over a lazy dog " * 40)
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, "architectures": ["BertModel"]}))
+    found = load_file(source / "model.safetensors").items()
+    without_head = {n[len("bert.") :]: t for n, t in found if n.startswith("bert.")}
+    save_file(without_head, source / "model.safetensors")
+    four = ["--dtype", "q4", "--bits", "4.5", "--calibrate", str(text)]
+    paths = [
+        exported(source, tmp_path / f"{options[1]}.bin", *options)
+        for options in (["--dtype", "q8"], four)
+    ]
+    texts, away = seen[-1]
+    repeated = [len(set(t.ids[1:-1])) <= 3 < len(t.ids) for t in texts]
+    assert 0 < sum(repeated) < len(texts)
+    found = []
+    for path in paths:
+        with engine.Engine(str(path), engine.longest(texts), 64, 1) as e:
+            found.append(e.vectors(texts))
+    exact = 1 - (found[0].astype(float) * found[1]).sum(1).mean()
+    assert away == pytest.approx(exact, rel=1e-3) and exact > 1e-4
+    assert f"; {away:.4f} of cosine from q8" in capsys.readouterr().out
 
 
 def test_a_trial_is_the_file_that_it_stands_for(tmp_path, monkeypatch):
