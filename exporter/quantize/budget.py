@@ -171,14 +171,14 @@ def described(names: Sequence[str]) -> str:
         found = re.fullmatch(r"layers\.(\d+)\.(.+)", name)
         kinds.setdefault(found[2] if found else name, []).append(int(found[1]) if found else -1)
     return "; ".join(
-        kind if layers == [-1] else f"{kind} of layers {_ranges(sorted(layers))}"
+        kind if layers == [-1] else f"{kind} of layer{'s'[: len(layers) - 1]} {_ranges(layers)}"
         for kind, layers in sorted(kinds.items())
     )
 
 
 def _ranges(numbers: list[int]) -> str:
     spans: list[list[int]] = []
-    for n in numbers:
+    for n in sorted(numbers):
         if spans and n == spans[-1][1] + 1:
             spans[-1][1] = n
         else:

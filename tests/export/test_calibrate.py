@@ -571,7 +571,7 @@ def test_the_most_costly_get_eight():
         with pytest.raises(ExportError, match="expected 4.5 .all q4. to 8.5"):
             eight(bits)
     names = ["layers.2.a", "layers.0.a", "layers.1.a", "layers.4.a", "ple_in", "layers.3.b"]
-    assert described(names) == "a of layers 0-2, 4; b of layers 3; ple_in"
+    assert described(names) == "a of layers 0-2, 4; b of layer 3; ple_in"
 
 
 def test_each_gets_the_width_that_buys_most():
