@@ -89,6 +89,8 @@ static void end_request(heads_batch *b, Request *r, const char *stopped) {
 }
 
 static void leave_place(heads_batch *b, int place) {
+    double spare = b->busy[place]->guard.spare;
+    b->owed = spare < 0 ? spare : 0;
     leave_sequence(b, b->busy[place]);
     free_request(b->busy[place]);
     memmove(b->busy + place, b->busy + place + 1,
@@ -103,6 +105,7 @@ static void fill_places(heads_batch *b) {
     b->searched = b->n_waiting;
     while (b->n_busy < b->places && b->next < b->n_waiting) {
         Request *r = b->busy[b->n_busy++] = b->waiting[b->next++];
+        r->guard.spare = b->owed;
         if (begin_text(b, r)) fail_request(b, r);
         else if (r->max_tokens == 0 && r->asked.n_scored == 0) end_request(b, r, "max_tokens");
     }

@@ -7,10 +7,11 @@
 
 #include "library/inspect.h"
 
-enum { TRIAL = 3, PAUSE = 128, REFRESH = 64, SAMPLES = 10 };  // passes; samples
+// Passes: before the first guess, of a trial, between trials and between measures; samples.
+enum { PLAIN = 2, TRIAL = 3, PAUSE = 128, REFRESH = 64, SAMPLES = 10 };
 enum { FAR_BEHIND = 8 };                       // tokens; fewer are a part of what a guess costs
-static const double ALLOWANCE = 0.005;         // of a token, for each pass
-static const double MOST_LOST = 1.5;           // tokens
+static const double ALLOWANCE = 0.004;         // of a token, for each pass
+static const double MOST_LOST = 0.75;          // tokens
 
 // One sample moves a mean by a part of half a pass at most: a busy machine may have interrupted it.
 static double towards(double mean, double value, double step, double pass) {
@@ -22,7 +23,8 @@ void guard_measure(GuessCost *cost, int n, int behind, double time) {
     double pass = cost->pass;
     if (n == 0) {
         if (time <= 0) time = 1e-9;
-        cost->pass = pass > 0 ? towards(pass, time, 0.25, pass) : time;
+        bool first = pass <= 0 || time < pass / 2;  // or what was measured was an interruption
+        cost->pass = first ? time : towards(pass, time, 0.25, pass);
     } else if (behind > FAR_BEHIND) {
         double read = (time - pass - n * cost->each) / behind;
         cost->behind = read > 0 ? read : 0;
@@ -59,7 +61,7 @@ static int worthwhile(const Guard *g, const GuessCost *cost, int tokens, int mos
 int guard_most(Guard *g, const GuessCost *cost, int tokens, int behind, int most) {
     g->spare += ALLOWANCE;
     if (g->pause > 0) return g->pause--, 0;
-    if (most < 1 || cost->pass <= 0) return 0;
+    if (most < 1 || cost->pass <= 0 || cost->passes <= PLAIN) return 0;
     if (!g->begun) {
         double price = behind > FAR_BEHIND ? behind * cost->behind * tokens / cost->pass : 0;
         if (g->tried && g->spare < price) return 0;
@@ -75,8 +77,8 @@ int guard_most(Guard *g, const GuessCost *cost, int tokens, int behind, int most
     return 0;
 }
 
-void guard_learn(Guard *g, const GuessCost *cost, int tokens, int n, int right) {
-    if (cost->pass > 0) g->spare += right - n * cost->each * tokens / cost->pass;
+void guard_learn(Guard *g, const GuessCost *cost, int tokens, int n, int right, int again) {
+    if (cost->pass > 0) g->spare += right - (n + again) * cost->each * tokens / cost->pass;
     for (int i = 0; i < n && i <= right && i < MAX_SHARES; i++)
         g->share[i] += 0.07f * ((float)(i < right) - g->share[i]);
     if (n > g->known) g->known = n;
@@ -102,5 +104,5 @@ int text_guard_most(TextGuard *g, int behind, int most) {
 
 void text_guard_learn(TextGuard *g, int n, int behind, int right, int passes, double time) {
     guard_measure(&g->cost, n, behind, time - (passes - 1) * g->cost.pass);
-    if (n > 0) guard_learn(&g->guard, &g->cost, 1, n, right);
+    if (n > 0) guard_learn(&g->guard, &g->cost, 1, n, right, 0);
 }

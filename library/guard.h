@@ -15,7 +15,7 @@ typedef struct {     // of busy_time(), 0: not measured yet
     int samples;     // of `each`
 } GuessCost;
 
-// A text's guesses so far. All zero at its beginning.
+// A text's guesses so far. All zero at its beginning, but for what texts before it still owe.
 typedef struct {
     float share[MAX_SHARES];  // of the guesses at a place behind right ones: those that are right
     int known;                // places that this trial has seen
@@ -33,8 +33,9 @@ bool guard_rests(GuessCost *cost);
 // without any, of all its texts. behind: tokens that a draft model has not read. To be called once
 // a pass.
 int guard_most(Guard *g, const GuessCost *cost, int tokens, int behind, int most);
-// The last pass had n guesses of this text, n > 0, of which the first `right` were right.
-void guard_learn(Guard *g, const GuessCost *cost, int tokens, int n, int right);
+// The last pass had n guesses of this text, n > 0, of which the first `right` were right. again:
+// how many tokens run again for it, which is not measured; each costs a guess at most.
+void guard_learn(Guard *g, const GuessCost *cost, int tokens, int n, int right, int again);
 // A pass took so long, with so many guesses in all, for which a draft model read `behind` tokens.
 void guard_measure(GuessCost *cost, int n, int behind, double time);
 

@@ -132,11 +132,14 @@ void measure_guesses(heads_batch *b, double time) {
 // the mark before all of them, and the right ones run again as tokens that are known.
 void settle_guesses(heads_batch *b, Request *r) {
     int n = r->n_ids - 1, before = r->sequence->length - r->guessed - 1, right = n - before - 1;
-    guard_learn(&r->guard, cost_of(b, b->n_runs), b->n_runs, r->guessed, right);
+    int again = 0;
+    if (r->sequence->length > n && heads_sequence_rewind(r->sequence, n, NULL)) {
+        heads_sequence_rewind(r->sequence, before, &r->error);
+        again = 1 + right;
+    }
+    guard_learn(&r->guard, cost_of(b, b->n_runs), b->n_runs, r->guessed, right, again);
     b->drafted += (size_t)r->guessed;
     b->accepted += (size_t)right;
     r->guessed = 0;
     r->scored = n;
-    if (r->sequence->length > n && heads_sequence_rewind(r->sequence, n, NULL))
-        heads_sequence_rewind(r->sequence, before, &r->error);
 }

@@ -91,6 +91,7 @@ struct heads_batch {
     int n_events;
     long n_added, n_passes;
     GuessCost costs[MAX_COSTS];  // of passes with so many requests that generate, and no prompts
+    double owed;                 // a Guard's `spare` for the next request, 0 or less
     GuessJob *jobs;         // [n_runs], of this pass: the model's own layers guess for all together
     int n_guesses, behind;  // that run in this pass; tokens that the draft model read for it
     bool measured;          // it has nothing else, so that it tells what guesses cost
