@@ -371,9 +371,13 @@ INLINE Ints start_codes(int32_t offset, int least) { return v_start((offset >> 7
 INLINE Floats add_codes(Floats sum, const Rows *x, size_t at_part, const Bytes *w, Floats scale,
                         int least, int bits, int parts) {
     const size_t at = at_part * (size_t)(BLOCK / parts);
-    Ints total = v_dot_codes(start_codes(x->offset[at_part], least), w, x->q + at, bits);
-    if (parts == 1) total = v_dot_codes(total, w + 4, x->q + at + BLOCK / 2, bits);
-    sum = add_scaled(sum, total, scale, x->scale[at_part]);
+    const Ints total = v_dot_codes(start_codes(x->offset[at_part], least), w, x->q + at, bits);
+    Floats product = v_dot_end(total);
+    if (parts == 1) {  // a chain for each half; both and their sum are exact
+        const Ints other = v_dot_codes(v_start(0), w + 4, x->q + at + BLOCK / 2, bits);
+        product = v_add(product, v_dot_end(other));
+    }
+    sum = v_fma(product, v_mul(scale, v_set1(x->scale[at_part])), sum);
     if (parts == 1 || !(x->rest_scale[at_part] > 0.0f)) return sum;
     const Ints rest =
         v_dot_codes(start_codes(x->rest_offset[at_part], least), w, x->rest + at, bits);
