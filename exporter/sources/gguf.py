@@ -72,10 +72,10 @@ def _model_of(path: str, file: File, adapters: Sequence[Adapter], guesses: bool)
         return Model(_name(file), family, knobs, found, [*file.parts], remarks=remarks)
     # Llama 3's scaling, as divisors of the frequencies.
     factors = file.tensors.pop("rope_freqs.weight", None)
-    names, layer = _names(config, family, knobs, row, file)
+    names, layers = _names(config, family, knobs, row, file)
     try:
         family, knobs, found, remarks = canonical(
-            config, _checkpoint(file, row, names, config, layer), adapters, guesses
+            config, _checkpoint(file, row, names, config, layers), adapters, guesses
         )
     except ExportError as error:
         raise ExportError(f"{path}: {names.in_file(str(error))}") from error
@@ -167,27 +167,28 @@ def _special_tokens(values: dict) -> dict[str, str]:
 
 def _names(
     config: dict, family: str, knobs: Knobs, row: Architecture, file: File
-) -> tuple[Names, tuple[str, str]]:
-    """The names of the file's tensors, and how a module's begins in a layer that guesses: as one of
-    the text's, as the checkpoint has it."""
-    n, of_guesses, own, layer = knobs.n_layers, ROWS.get(family), row.names, ("", "")
+) -> tuple[Names, dict[str, str]]:
+    """The names of the file's tensors, and how a module's begins in layers that guess: among the
+    text's -> in the checkpoint."""
+    n, of_guesses, own, layers = knobs.n_layers, ROWS.get(family), row.names, {}
     if of_guesses and f"blk.{n}.nextn.eh_proj.weight" in file.tensors:
         knobs = canonical(of_guesses.longer(Config(config), n), None)[1]
-        (module,), around = of_guesses.at(n)
+        modules, around = of_guesses.at(n, knobs.n_layers - n)
         own = {**own, **{name: around[p] for name, p in AROUND_GUESSES.items() if p in around}}
-        layer = f"model.layers.{n}.", module + "."
-    return Names(knobs, knobs.names or FAMILIES[family][1], own), layer
+        for root in ("model", "backbone"):
+            layers |= {f"{root}.layers.{n + i}.": m + "." for i, m in enumerate(modules)}
+    return Names(knobs, knobs.names or FAMILIES[family][1], own), layers
 
 
 def _checkpoint(
-    file: File, row: Architecture, names: Names, config: dict, layer: tuple[str, str]
+    file: File, row: Architecture, names: Names, config: dict, layers: dict[str, str]
 ) -> dict[str, Tensor]:
     """The tensors as the Hugging Face checkpoint has them; those that the family has no name for
     keep theirs."""
     found: dict[str, Tensor] = {}
     for stored, tensor in row.whole(dict(file.tensors), config).items():
         kind, name = names.of(stored) or ("", stored)
-        if layer[0] and name.startswith(layer[0]):
-            name = layer[1] + name[len(layer[0]) :]
+        root = next((root for root in layers if name.startswith(root)), "")
+        name = layers.get(root, "") + name[len(root) :]
         found |= checkpoint_form(kind, name, row.undo(stored, tensor, config))
     return found

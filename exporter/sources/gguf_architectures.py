@@ -111,7 +111,7 @@ ARCHITECTURES = {
     "mpt": Architecture(decoders.mpt),
     "nemotron": Architecture(decoders.nemotron, norms_around_zero),
     "nemotron_h": Architecture(mixers.nemotron_h),
-    "nemotron_h_moe": Architecture(mixers.nemotron_h),
+    "nemotron_h_moe": Architecture(mixers.nemotron_h, names=mixers.SHARED, whole=mixers.apart),
     "nomic-bert": Architecture(
         encoders.nomic_bert, names={**AFTER, "attn_qkv": "nomic_bert.layers.N.attn.Wqkv"}
     ),

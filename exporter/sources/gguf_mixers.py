@@ -3,6 +3,8 @@ family. What a function says of itself is a row of docs/export.md."""
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from ..config import Config
@@ -173,15 +175,16 @@ def granitehybrid(g: Config, file: File) -> dict:
 def nemotron_h(g: Config, file: File) -> dict:
     """Nemotron-H, Nemotron Nano 2 and 3."""
     config = {**sizes(g, file), "model_type": "nemotron_h"}
-    n = config["num_hidden_layers"]
-    widths = each_layer(g, "feed_forward_length", n)
+    n, ahead = config["num_hidden_layers"], g.int("nextn_predict_layers", 0, least=0)
+    widths = each_layer(g, "feed_forward_length", n + ahead)[:n]
     moe = g.get("expert_used_count", 0)
-    g.ignore("rope.dimension_count", "rope.scaling.finetuned")  # it has none
+    g.ignore("rope.dimension_count", "rope.freq_base", "rope.scaling.finetuned")  # it has none
+    g.ignore("attention.layer_norm_rms_epsilon")  # layer_norm_epsilon again
     head_dim = g.int("attention.key_length")
     g.require(**{"attention.value_length": head_dim})
     kinds = [
         FULL if attends else LINEAR if not width else "moe" if moe else "mlp"
-        for attends, width in zip(_attends(g, n), widths)
+        for attends, width in zip(_attends(g, n + ahead), widths)
     ]
     inner, heads = g.int("ssm.inner_size"), g.int("ssm.time_step_rank")
     config |= {
@@ -202,6 +205,23 @@ def nemotron_h(g: Config, file: File) -> dict:
         width = g.int("expert_shared_feed_forward_length")
         config |= {**router, "moe_shared_expert_intermediate_size": width}
     return config
+
+
+# These names have one root, since layers that guess are compared with the text's.
+SHARED = {
+    f"ffn_{part}_shexp": f"backbone.layers.N.mixer.shared_experts.{part}_proj"
+    for part in ("up", "down")
+}
+
+
+def apart(tensors: dict[str, Tensor], config: dict) -> dict[str, Tensor]:
+    """The layer that guesses as two, attention and experts, which llama.cpp keeps in one."""
+    n, found = config["num_hidden_layers"], {}
+    for name, tensor in tensors.items():
+        experts = re.fullmatch(rf"blk\.{n}\.((ffn|exp)_.*|post_attention_norm.*)", name)
+        part = experts and re.sub("^(ffn|post_attention)_norm", "attn_norm", experts[1])
+        found[f"blk.{n + 1}.{part}" if part else name] = tensor
+    return found
 
 
 def _delta(g: Config, file: File, experts: bool) -> dict:

@@ -7,10 +7,12 @@ import json
 import re
 from pathlib import Path
 
+import gguf
 import gguf_files
 import guess_layers
 import numpy as np
 import pytest
+from conftest import ROOT
 from safetensors.numpy import load_file, save_file
 
 import export
@@ -191,3 +193,133 @@ def test_a_gguf_without_its_guesses(tmp_path, capsys):
     assert export.main([str(path), str(out)]) == 0
     assert "left out: the checkpoint lacks the tensor" in capsys.readouterr().err
     assert "model.guess_layers" not in Checkpoint(str(out)).metadata
+
+
+def nemotron(out: Path) -> Path:
+    """Four layers of the golden model, where a GGUF has either networks or experts, and two that guess."""
+    config = json.loads((ROOT / "tests/golden/nemotron_h/config.json").read_text())
+    chosen, tensors = (0, 5, 2, 4), {}
+    for name, w in load_file(ROOT / "tests/golden/nemotron_h/model.safetensors").items():
+        layer = re.match(r"backbone\.layers\.(\d+)(.*)", name)
+        if layer and int(layer[1]) in chosen:
+            name = f"backbone.layers.{chosen.index(int(layer[1]))}{layer[2]}"
+        if not layer or int(layer[1]) in chosen:
+            tensors[name] = w
+    kinds = [config["layers_block_type"][i] for i in chosen]
+    out.mkdir()
+    (out / "config.json").write_text(json.dumps(config | {"layers_block_type": kinds}))
+    save_file(tensors, out / "model.safetensors")
+    guess_layers.add_guesses(out)
+    return out
+
+
+NEMOTRON = {
+    "embeddings": "token_embd",
+    "norm_f": "output_norm",
+    "lm_head": "output",
+    "norm": "attn_norm",
+    "mixer.in_proj": "ssm_in",
+    "mixer.conv1d": "ssm_conv1d",
+    "mixer.dt_bias": "ssm_dt.bias",
+    "mixer.A_log": "ssm_a",
+    "mixer.D": "ssm_d",
+    "mixer.norm": "ssm_norm",
+    "mixer.out_proj": "ssm_out",
+    "mixer.q_proj": "attn_q",
+    "mixer.k_proj": "attn_k",
+    "mixer.v_proj": "attn_v",
+    "mixer.o_proj": "attn_output",
+    "mixer.gate": "ffn_gate_inp",
+    "mixer.gate.e_score_correction_bias": "exp_probs_b.bias",
+    "mixer.shared_experts.up_proj": "ffn_up_shexp",
+    "mixer.shared_experts.down_proj": "ffn_down_shexp",
+    "mixer.experts.up_proj": "ffn_up_exps",
+    "mixer.experts.down_proj": "ffn_down_exps",
+    "enorm": "nextn.enorm",
+    "hnorm": "nextn.hnorm",
+    "eh_proj": "nextn.eh_proj",
+    "final_layernorm": "nextn.shared_head_norm",
+}
+
+
+def folded(directory: Path) -> dict[str, np.ndarray]:
+    """As llama.cpp's converter: a layer of attention and experts behind the text's four."""
+    found, stacks = {}, {}
+    for name, w in load_file(directory / "model.safetensors").items():
+        name, suffix = re.fullmatch(r"(.*?)(\.weight|\.bias)?", name).groups()
+        match = re.fullmatch(r"(?:backbone|mtp)\.layers\.(\d)\.(.*)", name)
+        block = "" if not match else f"blk.{4 if name.startswith('mtp') else match[1]}."
+        part = match[2] if match else name.replace("backbone.", "")
+        expert = re.fullmatch(r"mixer\.experts\.(\d)(\..*)", part)
+        if expert:
+            stacks.setdefault(f"{block}{NEMOTRON['mixer.experts' + expert[2]]}.weight", []).append(
+                w
+            )
+            continue
+        stored = NEMOTRON[part]
+        if name == "mtp.layers.1.norm":
+            stored = "ffn_norm"
+        if part == "mixer.A_log":
+            w = -np.exp(w).reshape(-1, 1)
+        if part == "mixer.D":
+            w = w.reshape(-1, 1)
+        if part == "mixer.conv1d":
+            w = w.squeeze(1) if suffix == ".weight" else w
+        if part == "mixer.norm":
+            w = w.reshape(2, -1)
+        found[block + stored + (suffix or "")] = w
+    return found | {name: np.stack(parts) for name, parts in stacks.items()}
+
+
+def test_guesses_of_nemotron(tmp_path):
+    """Two layers, which llama.cpp keeps in one."""
+    directory, path = nemotron(tmp_path / "hf"), tmp_path / "x.gguf"
+    c = json.loads((directory / "config.json").read_text())
+    writer = gguf.GGUFWriter(str(path), "nemotron_h_moe")
+    values = {
+        "block_count": 5,
+        "nextn_predict_layers": 1,
+        "context_length": 192,
+        "embedding_length": 36,
+        "feed_forward_length": [0, 18, 0, 0, 18],
+        "attention.head_count": 6,
+        "attention.head_count_kv": [0, 0, 2, 0, 2],
+        "attention.key_length": 10,
+        "attention.value_length": 10,
+        "attention.layer_norm_rms_epsilon": 1e-3,
+        "attention.layer_norm_epsilon": 1e-3,
+        "vocab_size": 61,
+        "rope.freq_base": 10000.0,
+        "rope.dimension_count": 10,
+        "rope.scaling.finetuned": False,
+        "ssm.conv_kernel": 4,
+        "ssm.inner_size": 54,
+        "ssm.state_size": 10,
+        "ssm.time_step_rank": 6,
+        "ssm.group_count": 2,
+        "expert_feed_forward_length": 18,
+        "expert_shared_feed_forward_length": 22,
+        "expert_count": 8,
+        "expert_shared_count": 1,
+        "expert_used_count": 3,
+        "expert_group_count": 4,
+        "expert_group_used_count": c["topk_group"],
+        "expert_weights_norm": True,
+        "expert_weights_scale": 2.5,
+        "expert_gating_func": 2,
+    }
+    for key, value in values.items():
+        gguf_files.add(writer, f"nemotron_h_moe.{key}", value)
+    for name, w in folded(directory).items():
+        writer.add_tensor(name, np.ascontiguousarray(w, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    for source, out in ((directory, "hf.bin"), (path, "gguf.bin")):
+        assert export.main([str(source), str(tmp_path / out), "--dtype", "f32"]) == 0
+    theirs, ours = (Checkpoint(str(tmp_path / name)) for name in ("hf.bin", "gguf.bin"))
+    assert ours.metadata["model.guess_layers"] == theirs.metadata["model.guess_layers"] == 2
+    assert ours.tensors.keys() == theirs.tensors.keys()
+    for name in ours.tensors:
+        assert np.allclose(ours.tensor(name), theirs.tensor(name)), name
