@@ -340,14 +340,14 @@ def _write(tensors, out: str, meta, dtype: str, chosen, write, left: str = "") -
     """A file whose matrices have the types that were chosen. left: what that costs."""
     types = _types(tensors, meta, dtype, chosen)
     of_text = without_guesses(meta, tensors)[1]
-    named = {
-        width: described([n for n, found in types.items() if n in of_text and found == width])
-        for width in WIDTHS
-    }
+
+    def named(width: str) -> str:
+        return described([n for n, found in types.items() if n in of_text and found == width])
+
     if dtype == MIXED:
-        said = meta["info.types"] = "; ".join(f"{w}: {n}" for w, n in named.items() if n) + left
+        said = meta["info.types"] = "; ".join(f"{w}: {n}" for w in WIDTHS if (n := named(w))) + left
     elif dtype == "q4":
-        meta["info.eight_bits"] = (named["q8"] or "none") + left
+        meta["info.eight_bits"] = (named("q8") or "none") + left
         said = f"in eight bits: {meta['info.eight_bits']}"
     else:
         said = ""
