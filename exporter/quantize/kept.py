@@ -252,11 +252,10 @@ def _side_by_side(parts: Parts) -> list[np.ndarray]:
 
 
 # What code 0 means, or what each code does, of the types that keep numbers (docs/format.md).
-LEAST = {"q8_0": -128, "q4_0": -8, "q5_0": -16, "q6_k": -32}
+LEAST = {"q8_0": -128, "q4_0": -8, "q5_0": -16, "q6_k": -32, "tq2_0": -1}
 IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], "f4")
 E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], "f4")
-TERNARY = np.array([-1, 0, 1, 2], "f4") / 128  # of which a scale is 64 times its d
-NUMBERS = {"iq4_nl": IQ4, "iq4_xs": IQ4, "mxfp4": E2M1, "tq2_0": TERNARY}
+NUMBERS = {"iq4_nl": IQ4, "iq4_xs": IQ4, "mxfp4": E2M1}
 
 
 def kept_numbers(data: bytes, dtype: str, n_out: int, n_in: int) -> np.ndarray:
@@ -278,8 +277,10 @@ def kept_numbers(data: bytes, dtype: str, n_out: int, n_in: int) -> np.ndarray:
         shared = raw[:, at + after :][:, : -(-blocks // 8) * kind.shared]
         shared = of_blocks(shared, -(-blocks // 8), "<f2")
         shared = [np.repeat(s, 8, 1)[:, :blocks] for s in shared]
-        if kind.shared == 32:  # scales of a block, or of 16 of its columns
-            scales = [np.repeat(np.concatenate(scales, -1), BLOCK // len(scales), -1) * shared[0]]
+        if kind.scales == 16:  # in parts of 128
+            scales = [scales[0] / 128 * shared[0]]
+        elif kind.shared == 32:  # of 16 columns
+            scales = [np.repeat(np.concatenate(scales, -1), BLOCK // 2, -1) * shared[0]]
         else:
             scales = [scales[0] * shared[0], -(scales[1] * shared[1])]
     codes = _columns(raw[:, :at].reshape(panels, blocks, -1), kind.bits)

@@ -37,7 +37,7 @@ def test_both_tables_have_the_same_rows():
         )
         for _, name, code, bits, block in rows
     }
-    assert len(engine) == 20
+    assert len(engine) == 21
     assert all(bits == engine[name][1] for name, (bits, _) in forms.items())
     exporter = {
         name: (kind.code, kind.bits, kind.block, kind.scales, kind.shared)
