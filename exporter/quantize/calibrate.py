@@ -107,13 +107,14 @@ def _amounts(metadata: Mapping[str, object]) -> Amounts:
 
 
 def _has_trials(metadata: Mapping[str, object], rounding: Rounding) -> bool:
-    measured = metadata.get("model.head") != 0 or _has_vectors(metadata)
-    return rounding.dtype in ("q4", MIXED) and measured
+    return rounding.dtype in ("q4", MIXED) and _trials_of(metadata) is not None
 
 
-def _by_vectors(metadata: Mapping[str, object]) -> bool:
-    """Whether costs are how far vectors move: there are no logits."""
-    return metadata.get("model.head") == 0 and _has_vectors(metadata)
+def _trials_of(metadata: Mapping[str, object]) -> type[Trials] | None:
+    """What measures costs: by logits, or by how far vectors move where there are none."""
+    if metadata.get("model.head") != 0:
+        return Trials
+    return VectorTrials if _has_vectors(metadata) else None
 
 
 def calibrate(
@@ -143,7 +144,7 @@ def calibrate(
         return Calibration(folder, chosen, fed(chosen, ""))
     stages = fed(dict.fromkeys(shapes, "q4"), "")
     held = [Text(t.ids[: amounts.measured], t.source) for t in texts[used:]]
-    trials = (VectorTrials if _by_vectors(metadata) else Trials)(folder, metadata, held)
+    trials = _trials_of(metadata)(folder, metadata, held)
     try:
         costs = costs_of(folder, trials, list(stages), progress)
         costs = {n: costs.get(n, 0.0) for n in shapes}
@@ -190,7 +191,7 @@ def _texts(
             texts = _own_texts(*given) if path is None else _texts_of_file(*given, path)
         if _has_vectors(metadata):
             loops = _loops(texts, metadata)
-            n = min(amounts.held, len(loops) // 2) if _by_vectors(metadata) else 0
+            n = min(amounts.held, len(loops) // 2) if _trials_of(metadata) is VectorTrials else 0
             texts = [*loops[n:], *texts, *loops[:n]]  # the last ones measure costs
         folder.write("texts.json", json.dumps(texts).encode())
     with open(folder.file("texts.json"), encoding="utf-8") as file:
@@ -224,7 +225,7 @@ def _loops(texts: Sequence[Text], metadata) -> list[Text]:
 
 def _held_tokens(amounts: Amounts, metadata) -> int:
     """By so many tokens costs are measured: where vectors are, up to half of repeated texts."""
-    return amounts.held * amounts.measured * (2 if _by_vectors(metadata) else 1)
+    return amounts.held * amounts.measured * (2 if _trials_of(metadata) is VectorTrials else 1)
 
 
 def _n_held(texts: Sequence[Text], amounts: Amounts, wanted: int) -> int:
