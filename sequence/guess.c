@@ -12,8 +12,8 @@ static float *waiting_row(const GuessRows *g, int i) {
     return g->waiting + (size_t)i * (size_t)g->rows->workspace->model->n_embd;
 }
 
-static size_t waiting_bytes(const GuessRows *g) {
-    return (size_t)g->n_waiting * (size_t)g->rows->workspace->model->n_embd * sizeof *g->waiting;
+static size_t bytes_of(const GuessRows *g, int n_rows) {
+    return (size_t)n_rows * (size_t)g->rows->workspace->model->n_embd * sizeof *g->waiting;
 }
 
 static void free_rows(GuessRows *g) {
@@ -62,7 +62,7 @@ static GuessRows *fork_rows(const GuessRows *g, int n) {
     if (!fork->rows) return free_rows(fork), NULL;
     fork->first = run ? g->first : n < g->first ? n : g->first;
     fork->n_waiting = g->n_waiting;
-    memcpy(fork->waiting, g->waiting, waiting_bytes(g));
+    memcpy(fork->waiting, g->waiting, bytes_of(g, g->n_waiting));
     rewind_rows(fork, n);
     return fork;
 }
@@ -86,7 +86,7 @@ static size_t save_rows(const GuessRows *g, void **bytes) {
         return 0;
     uint8_t *to = *bytes = calloc(1, 64 + waiting + size);
     if (to) {
-        memcpy(to + 64, g->waiting, waiting_bytes(g));
+        memcpy(to + 64, g->waiting, bytes_of(g, g->n_waiting));
         if (size) memcpy(to + 64 + waiting, rows, size);
         SavedRows *saved = *bytes;
         *saved = (SavedRows){.first = g->first, .n_waiting = g->n_waiting, .size = waiting + size};
@@ -114,22 +114,31 @@ static GuessRows *load_rows(Workspace *w, int length, const void *bytes, size_t 
     }
     g->first = saved->first;
     g->n_waiting = saved->n_waiting;
-    memcpy(g->waiting, from, waiting_bytes(g));
+    memcpy(g->waiting, from, bytes_of(g, g->n_waiting));
     if (g->first <= length && next_row(g) == length) return g;
     return free_rows(g), NULL;
+}
+
+// The rows begin anew with the last n that wait, of the positions before `pos`. Without memory none
+// follows.
+static void begin_anew(GuessRows *g, int pos, int n) {
+    g->first = pos - n;
+    memmove(g->waiting, waiting_row(g, g->n_waiting - n), bytes_of(g, n));
+    g->n_waiting = n;
+    if (heads_sequence_rewind(g->rows, 0, NULL) == 0) return;
+    Sequence *rows = heads_sequence_new(g->rows->workspace, false, NULL);
+    if (!rows) g->first = -1;
+    if (!rows) return;
+    heads_sequence_free(g->rows);
+    g->rows = rows;
 }
 
 // The text's rows, which may be new, and begin anew where the rows before are unknown.
 static GuessRows *rows_at(Workspace *w, Sequence *s, int pos) {
     if (!s->guesses) s->guesses = rows_new(w->guesser->w, s->pages.length < 0);
     GuessRows *g = s->guesses;
-    if (!g || (g->first >= 0 && next_row(g) == pos)) return g;
-    g->n_waiting = 0;
-    g->first = pos;
-    if (heads_sequence_rewind(g->rows, 0, NULL) == 0) return g;
-    free_rows(g);
-    if ((s->guesses = rows_new(w->guesser->w, false))) s->guesses->first = pos;
-    return s->guesses;
+    if (g && (g->first < 0 || next_row(g) != pos)) begin_anew(g, pos, 0);
+    return g;
 }
 
 // ---- rows ----
@@ -154,31 +163,19 @@ static void run_rows(Workspace *w) {
     w->n_spans = w->n_rows = 0;
 }
 
-// Runs the first n rows that wait; tokens[n] follow their positions.
-static void run_waiting(GuessRows *g, const int *tokens, int n) {
-    if (prepare_cache(g->rows, n, NULL)) n = 0;
-    if (!n) return;
-    add_rows_of(g, tokens, g->waiting, 0, n, 0);
-    run_rows(g->rows->workspace);
-    g->rows->length += n;
-    g->n_waiting -= n;
-    memmove(g->waiting, waiting_row(g, n), waiting_bytes(g));
-}
-
 static void keep_span(Workspace *w, const Span *span) {
     Sequence *s = span->sequence;
     GuessRows *g = rows_at(w, s, span->pos);
-    for (int i = 0; g && i < span->n; i++) {
-        if (g->n_waiting == KEPT_ROWS)  // the token after row i - 1 is row i's
-            run_waiting(g, s->tokens + g->first + g->rows->length + 1, KEPT_ROWS);
-        if (g->n_waiting == KEPT_ROWS) return;
+    for (int i = 0; g && g->first >= 0 && i < span->n; i++) {
+        if (g->n_waiting == KEPT_ROWS) begin_anew(g, span->pos + i, KEPT_ROWS / 2);
         norm_row(w, waiting_row(g, g->n_waiting++), &w->tower->norm, row(w->x, span->first + i),
                  w->model->n_embd);
     }
 }
 
-// At the end of a pass over the text's layers: keeps the hidden states of its rows, and runs those
-// that have no room to wait. What fails here costs guesses, and nothing else.
+// At the end of a pass over the text's layers: keeps the hidden states of its rows. Where no guess
+// is wanted for long, the oldest are forgotten: so a prompt takes no more time, and guesses are as
+// good. What fails here costs guesses, and nothing else.
 static void keep_hidden(Workspace *w) {
     if (w->tower != &w->model->text || !w->guesser->most) return;
     for (const Span *s = w->spans; s < w->spans + w->n_spans; s++) keep_span(w, s);
@@ -271,7 +268,7 @@ static int first_guesses(Workspace *w, GuessJob *jobs, int n_jobs, GuessJob **ra
         GuessRows *g = ran[i]->sequence->guesses;
         g->rows->length += g->n_waiting;
         g->n_waiting = 0;
-        memcpy(waiting_row(g, 0), row(of->y, i - first), sizeof(float) * (size_t)of->model->n_embd);
+        memcpy(g->waiting, row(of->y, i - first), bytes_of(g, 1));
     }
     return taken;
 }
@@ -286,9 +283,10 @@ static void next_guesses(Workspace *of, GuessJob **jobs, int n) {
     }
     run_rows(of);
     take_guesses(of, jobs, n);
-    for (int i = 0; i < n; i++)
-        memcpy(jobs[i]->sequence->guesses->waiting, row(of->y, i),
-               sizeof(float) * (size_t)of->model->n_embd);
+    for (int i = 0; i < n; i++) {
+        GuessRows *g = jobs[i]->sequence->guesses;
+        memcpy(g->waiting, row(of->y, i), bytes_of(g, 1));
+    }
 }
 
 void guess_each(Workspace *w, GuessJob *jobs, int n_jobs) {

@@ -9,7 +9,7 @@
 enum { KEPT_ROWS = 64 };
 
 // Rows of positions first.. of a text. Those whose hidden state is known, but that have not run,
-// wait, so that a few tokens' rows run with the next guess.
+// wait for the next guess. If too many wait, only the last of all rows are kept.
 struct GuessRows {
     Sequence *rows;   // of the Guesser's workspace: row p is at position p - first
     int first;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -313,3 +314,24 @@ def test_a_saved_session_guesses_as_if_it_had_run(guessing, run, tmp_path, name)
             env=guess_layers.STOPPED,
         )
         assert again.stdout == want.stdout
+
+
+def test_rows_that_wait_for_long_are_forgotten(tmp_path):
+    """But the last 32 to 63: of a prompt, and of a text that has had guesses."""
+    directory = tmp_path / "plain"
+    shutil.copytree(ROOT / "tests/golden/deepseek_v3", directory)
+    guess_layers.add_guesses(directory)
+    model = tmp_path / "model.bin"
+    assert export.main([str(directory), str(model), "--dtype", "f32"]) == 0
+    ids = np.random.default_rng(3).integers(0, 108, 140).tolist()
+
+    def after(**how) -> list[list[int]]:
+        return guess_layers.guesses_after(model, ids, 3, **how)[-20:]
+
+    wanted = after(begin=64)  # rows 64 to 119 are those that wait after 120 tokens
+    assert after(chunk=16, rest=(0, 119)) == wanted
+    assert after(rest=(0, 119)) == wanted
+    assert after() != wanted != after(begin=72)
+    # The last guess is made after the token at 19, so row 20 is the first that waits; when row 84
+    # comes, rows 52 on are kept, and from 116 on rows 84.
+    assert after(rest=(20, 119)) == after(begin=84)

@@ -146,23 +146,35 @@ def checkpoint_with_guesses(name: str, out: Path) -> tuple[Path, list[int]]:
     return out / "model.bin", json.loads((directory / "golden.json").read_text())["prompt"]
 
 
-def guesses_after(model: Path, ids: list[int], most: int, chunk: int = 0) -> list[list[int]]:
+def guesses_after(
+    model: Path,
+    ids: list[int],
+    most: int,
+    chunk: int = 0,
+    rest: tuple[int, int] = (0, 0),
+    begin: int = 0,
+) -> list[list[int]]:
     """What the engine guesses after each beginning of ids but the first token's, at most `most` tokens; with a chunk
-    the first half of ids runs in passes of so many tokens, and has no guesses."""
+    the first half of ids runs in passes of so many tokens, and has no guesses. rest: the beginnings from which to
+    which none are asked for. begin: the layers read along from there on only."""
     from heads import _native as native
 
     calls, keys = native.Calls(), native.TYPES["f32"]
     opened = calls.model_open(str(model).encode())
     options = native.WorkspaceOptions(chunk=chunk, n_threads=1, k_type=keys, v_type=keys)
     workspace = calls.workspace_new(opened, ctypes.byref(options))
-    calls.workspace_guess(workspace, most)
     sequence = calls.sequence_new(workspace, 0)
     array = (ctypes.c_int * len(ids))(*ids)
-    found, start = [], len(ids) // 2 if chunk else 0
-    if chunk:
+    found, start = [], begin or (len(ids) // 2 if chunk else 0)
+    if not begin:
+        calls.workspace_guess(workspace, most)
+    if start:
         calls.forward(sequence, array, start, 0)
+    calls.workspace_guess(workspace, most)
     for n in range(start, len(ids) - 1):
         calls.forward(sequence, (ctypes.c_int * 1)(ids[n]), 1, 1)
+        if rest[0] <= n < rest[1]:
+            continue
         room = (ctypes.c_int * most)()
         made = calls.guess(sequence, array, n + 2, most, room)
         found.append(list(room[:made]))
