@@ -11,10 +11,19 @@ from typing import Collection, Mapping, Sequence
 
 import numpy as np
 
-from ..checkpoint import Checkpoint
+from ..checkpoint import SLAB, Checkpoint
 from .codes import codes_of
 from .engine import START, Engine, Stream, Text, begins, longest
-from .panels import BLOCK, Blocks, inverse, pack_blocks, rounded, unpack_blocks
+from .panels import (
+    BLOCK,
+    LANES,
+    Blocks,
+    inverse,
+    pack_blocks,
+    panel_bytes,
+    rounded,
+    unpack_blocks,
+)
 from .steps import Folder
 from .work import Progress
 
@@ -32,7 +41,6 @@ class Trials:
         self.path = folder.file(f"trial-{os.getpid()}.bin")
         shutil.copyfile(folder.file("model.bin"), self.path)
         self.places = Checkpoint(self.path).tensors
-        self.data = np.memmap(self.path, np.uint8, "r+")
         rows = sum(len(text.ids) for text in texts)
         self.engine = Engine(self.path, longest(texts), rows, rows)
         self._keep_right()
@@ -54,7 +62,6 @@ class Trials:
 
     def close(self) -> None:
         self.engine.close()
-        del self.data
         with contextlib.suppress(OSError):  # else it goes with the folder
             os.remove(self.path)
 
@@ -73,21 +80,33 @@ class Trials:
     ) -> float:
         """How far the model is from q8's if these matrices have their codes, of the first stage or
         another, and what that changes in them is `times` as large."""
-        begin, undo = self._stream_to(names), []
+        begin = self._stream_to(names)
         try:
             for name in names:
-                _, rows, cols, offset, n_bytes = self.places[name]
-                place = slice(offset, offset + n_bytes)
-                eight = self.data[place].copy()
-                undo.append((place, eight))
-                blocks, _ = codes_of(self.folder, name, 0, rows, stages.get(name, ""))
-                if times != 1:
-                    blocks = _amplified(unpack_blocks(eight, "q8", rows, cols), blocks, times)
-                self.data[place] = np.frombuffer(pack_blocks(blocks, "q8"), np.uint8)
+                self._put_codes(name, times, stages.get(name, ""))
             return self._distance(begin)
         finally:
-            for place, data in undo:
-                self.data[place] = data
+            for name in names:
+                self._bytes(name)[:] = self._bytes(name, self.folder.file("model.bin"))
+
+    def _bytes(self, name: str, path: str | None = None) -> np.ndarray:
+        """Of a matrix in the trials' file, or in another. Mapped while somebody has them: pages of
+        a whole file count as memory, and the engine's are some already."""
+        *_, offset, n_bytes = self.places[name]
+        return np.memmap(path or self.path, np.uint8, "r" if path else "r+", offset, n_bytes)
+
+    def _put_codes(self, name: str, times: float, stage: str) -> None:
+        """Some panels at a time: the embeddings in float32 may be a gigabyte."""
+        _, rows, cols, *_ = self.places[name]
+        data = self._bytes(name).reshape(-1, panel_bytes("q8", cols))
+        step = max(1, SLAB // cols // LANES)
+        for first in range(0, len(data), step):
+            panels = data[first : first + step]
+            a, b = first * LANES, min((first + step) * LANES, rows)
+            blocks, _ = codes_of(self.folder, name, a, b, stage)
+            if times != 1:
+                blocks = _amplified(unpack_blocks(panels, "q8", b - a, cols), blocks, times)
+            panels[:] = np.frombuffer(pack_blocks(blocks, "q8"), np.uint8).reshape(panels.shape)
 
 
 class VectorTrials(Trials):
