@@ -68,9 +68,8 @@ class Calibration:
         """The cost of all matrices but those in q8 together, in words, if costs were measured."""
         if not self.trials:
             return ""
-        narrow = {name: width for name, width in self.chosen.items() if width != "q8"}
-        nearest = {name: width for name, width in narrow.items() if name not in self.stages}
-        cost = self.trials.divergence(narrow, 1, self.stages, nearest)
+        coded = [name for name in self.stages if self.chosen[name] != "q8"]
+        cost = self.trials.divergence(coded, 1, self.stages)
         return f"; {cost:.4f} {self.trials.unit} from q8"
 
     def with_codes(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -147,9 +146,8 @@ def calibrate(
     held = [Text(t.ids[: amounts.measured], t.source) for t in texts[used:]]
     trials = _trials_of(metadata)(folder, metadata, held)
     try:
-        # Those without codes count too: embeddings that are not the output are only looked up.
-        nearest = {n: "q4" for n in shapes if n not in stages}
-        costs = costs_of(folder, trials, [*stages, *nearest], nearest, progress)
+        costs = costs_of(folder, trials, list(stages), progress)
+        costs = {n: costs.get(n, 0.0) for n in shapes}
         chosen, seen = choose(shapes, costs, dtype, room), curve(shapes, costs, dtype)
         coded = {n: chosen[n] for n in stages}
         stages = {n: "" for n, width in coded.items() if width == "q4"}

@@ -21,7 +21,6 @@ from .panels import (
     inverse,
     pack_blocks,
     panel_bytes,
-    quantize_blocks,
     rounded,
     unpack_blocks,
 )
@@ -77,19 +76,14 @@ class Trials:
         return self.stream
 
     def divergence(
-        self,
-        names: Collection[str],
-        times: float = 1,
-        stages: Mapping[str, str] = {},
-        nearest: Mapping[str, str] = {},
+        self, names: Collection[str], times: float = 1, stages: Mapping[str, str] = {}
     ) -> float:
         """How far the model is from q8's if these matrices have their codes, of the first stage or
-        another, or the `nearest` numbers of a type, and what that changes in them is `times` as
-        large."""
+        another, and what that changes in them is `times` as large."""
         begin = self._stream_to(names)
         try:
             for name in names:
-                self._put(name, times, stages.get(name, ""), nearest.get(name))
+                self._put_codes(name, times, stages.get(name, ""))
             return self._distance(begin)
         finally:
             for name in names:
@@ -101,7 +95,7 @@ class Trials:
         *_, offset, n_bytes = self.places[name]
         return np.memmap(path or self.path, np.uint8, "r" if path else "r+", offset, n_bytes)
 
-    def _put(self, name: str, times: float, stage: str, nearest: str | None) -> None:
+    def _put_codes(self, name: str, times: float, stage: str) -> None:
         """Some panels at a time: the embeddings in float32 may be a gigabyte."""
         _, rows, cols, *_ = self.places[name]
         data = self._bytes(name).reshape(-1, panel_bytes("q8", cols))
@@ -109,13 +103,9 @@ class Trials:
         for first in range(0, len(data), step):
             panels = data[first : first + step]
             a, b = first * LANES, min((first + step) * LANES, rows)
-            eight = unpack_blocks(panels, "q8", b - a, cols)
-            if nearest:
-                blocks = quantize_blocks(eight.weights(), nearest)
-            else:
-                blocks, _ = codes_of(self.folder, name, a, b, stage)
+            blocks, _ = codes_of(self.folder, name, a, b, stage)
             if times != 1:
-                blocks = _amplified(eight, blocks, times)
+                blocks = _amplified(unpack_blocks(panels, "q8", b - a, cols), blocks, times)
             panels[:] = np.frombuffer(pack_blocks(blocks, "q8"), np.uint8).reshape(panels.shape)
 
 
@@ -166,11 +156,7 @@ TIMES = 4
 
 
 def costs_of(
-    folder: Folder,
-    trials: Trials,
-    names: Sequence[str],
-    nearest: Mapping[str, str],
-    progress: Progress,
+    folder: Folder, trials: Trials, names: Sequence[str], progress: Progress
 ) -> dict[str, float]:
     """The cost of each of the matrices alone in four bits."""
     costs: dict[str, float] = {}
@@ -180,7 +166,7 @@ def costs_of(
     progress.was_done("costs", len(costs) / len(names) if names else 1)
     for name in names:
         if name not in costs:
-            costs[name] = trials.divergence([name], TIMES, {}, nearest) / TIMES**2
+            costs[name] = trials.divergence([name], TIMES) / TIMES**2
             folder.write("costs.json", json.dumps(costs).encode())
             progress.reach("costs", len(costs) / len(names))
     return costs

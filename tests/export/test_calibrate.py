@@ -649,28 +649,6 @@ def test_the_curve_is_what_the_choices_cost():
         assert sum(COSTS[n] * saved[w] for n, w in chosen.items()) <= at + 1e-9
 
 
-def test_embeddings_that_are_not_the_output_cost_too(tmp_path, monkeypatch):
-    """They are looked up and not multiplied, so they have no codes."""
-    costs, last = {}, {}
-    divergence = trials.Trials.divergence
-
-    def spy(self, names, times=1, stages={}, nearest={}):
-        last.update(names=list(names), nearest=nearest)
-        return divergence(self, names, times, stages, nearest)
-
-    def chosen(shapes, found, *rest):
-        costs.update(found)
-        return choose(shapes, found, *rest)
-
-    monkeypatch.setattr(trials.Trials, "divergence", spy)
-    monkeypatch.setattr(calibrate, "choose", chosen)
-    path = exported(GOLDEN / "llama", tmp_path / "x.bin", "--bits", "4", "--calibrate")
-    assert set(costs) >= {"embed", "output"} and min(costs.values()) > 0
-    types = {n: t[0] for n, t in Checkpoint(str(path)).tensors.items()}
-    assert set(last["names"]) == {n for n in costs if types[n] != "q8"}
-    assert last["nearest"] == {"embed": types["embed"]}
-
-
 def layer_bits(path: Path) -> float:
     found = [
         t for n, t in Checkpoint(str(path)).tensors.items() if n.startswith("layers.") and t[1] > 1
