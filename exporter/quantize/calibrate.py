@@ -134,25 +134,23 @@ def calibrate(
     shapes, dtype = shapes_of(tensors, rounding.dtype), rounding.dtype
 
     def fed(types: Mapping[str, str], stage: str) -> dict[str, str]:
-        """The stage of those that got codes."""
+        """The stage of each, which has its codes then."""
         matrices = {name: tensors[name] for name in types}
-        given = texts[:used], amounts.pass_texts, progress, stage
-        return dict.fromkeys(feed(folder, metadata, matrices, types, *given), stage)
+        feed(folder, metadata, matrices, types, texts[:used], amounts.pass_texts, progress, stage)
+        return dict.fromkeys(types, stage)
 
     if not _has_trials(metadata, rounding):
         chosen = choose(shapes, prior(shapes), dtype, room)
         return Calibration(folder, chosen, fed(chosen, ""))
-    stages = fed(dict.fromkeys(shapes, "q4"), "")
+    fed(dict.fromkeys(shapes, "q4"), "")
     held = [Text(t.ids[: amounts.measured], t.source) for t in texts[used:]]
     trials = _trials_of(metadata)(folder, metadata, held)
     try:
-        costs = costs_of(folder, trials, list(stages), progress)
-        costs = {n: costs.get(n, 0.0) for n in shapes}
+        costs = costs_of(folder, trials, list(shapes), progress)
         chosen, seen = choose(shapes, costs, dtype, room), curve(shapes, costs, dtype)
-        coded = {n: chosen[n] for n in stages}
-        stages = {n: "" for n, width in coded.items() if width == "q4"}
+        stages = {n: "" for n, width in chosen.items() if width == "q4"}
         if dtype == MIXED:
-            stages |= fed({n: width for n, width in coded.items() if width != "q4"}, "-mixed")
+            stages |= fed({n: width for n, width in chosen.items() if width != "q4"}, "-mixed")
     except BaseException:
         trials.close()
         raise

@@ -45,10 +45,9 @@ def feed(
     pass_texts: int,
     progress: Progress,
     stage: str = "",
-) -> list[str]:
+) -> None:
     """Leaves the codes of these matrices in their types in the folder, a file a layer and stage.
-    Returns those that have any: something is multiplied by them. Texts run pass_texts at a time.
-    Errors: ExportError, OSError."""
+    Texts run pass_texts at a time. Errors: ExportError, OSError."""
     layers = _by_layer(matrices)
     left = [layer for layer in layers if not folder.has(f"{layer}{stage}.npz")]
     seconds = {name: feedback_seconds(*tensor.shape) for name, tensor in matrices.items()}
@@ -87,7 +86,6 @@ def feed(
                     fed += sum(seconds[name] for name in group)
                     progress.reach("codes", fed / whole)
                 folder.save(f"{layer}{stage}.npz", made)
-    return [name for layer in layers for name in _names_in(folder, layer + stage)]
 
 
 def _by_layer(names: Iterable[str]) -> dict[str, list[str]]:
@@ -118,11 +116,6 @@ def _spans(folder: Folder, metadata, batches, layers) -> Iterator[tuple[int, int
         needed = max(last[tensors[name][3]] for layer in batch for name in layers[layer])
         sourced = "model.source_layers" in metadata  # which is read before, by layers of its own
         yield begin, following if following > needed and not sourced else None
-
-
-def _names_in(folder: Folder, layer: str) -> list[str]:
-    with np.load(folder.file(f"{layer}.npz")) as file:
-        return [key[: -len(":scale")] for key in file.files if key.endswith(":scale")]
 
 
 def _batches(left, layers, matrices, metadata) -> Iterator[list[str]]:
@@ -216,14 +209,13 @@ def _groups(names: Iterable[str], types: Mapping[str, str], moments: Moments) ->
 
 def _fed(matrices: Mapping[str, Tensor], dtype: str, metadata, moments) -> dict[str, np.ndarray]:
     """Matrices that multiply the same inputs rounded with feedback: values, scales and each row's
-    squared error. Nothing if no input reached them."""
+    squared error. Where there is no input, as of embeddings that are only looked up, all columns
+    count the same."""
     first = next(iter(matrices))
     inputs: dict[int, np.ndarray] = {}
     for (names, which), given in moments.items():
         if first in names:  # more than once, if layers share the matrices
             inputs[which] = inputs[which] + given if which in inputs else given
-    if not inputs:
-        return {}
     stack, weights = _stack_of(first, metadata), [tensor.array() for tensor in matrices.values()]
     steps = [len(w) if stack == 1 else -(-len(w) // stack // LANES) * LANES for w in weights]
     nothing = np.zeros((-(-weights[0].shape[1] // BLOCK) * BLOCK,) * 2, np.float32)
