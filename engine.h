@@ -84,7 +84,7 @@ typedef struct {  // pages of the cache that are a file's
 
 typedef struct {  // where a sequence with states can go back to
     uint8_t *states;  // the mixers' states then, or NULL
-    int length;
+    int length;       // above the sequence's: where they are to be kept
 } Mark;
 
 typedef struct {  // what an encoder has read
@@ -127,6 +127,7 @@ typedef struct {  // rows first..first+n-1 of a pass: tokens of one sequence fro
     Sequence *sequence;
     int first, n, pos;
     int n_logits;     // logits are wanted of the last n_logits rows
+    int rest;         // rows behind the sequence's mark, while those before it run
 } Span;
 
 typedef struct {  // a row of a pass

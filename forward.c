@@ -11,7 +11,7 @@ void add_span(Workspace *w, Sequence *s, const int *tokens, int n, int pos, int 
         int place = tokens[i] == w->tower->padding ? w->model->context : next++;
         w->tokens[w->n_rows + i] = (Token){s, tokens[i], pos + i, place, w->n_spans};
     }
-    w->spans[w->n_spans++] = (Span){s, w->n_rows, n, pos, n_logits};
+    w->spans[w->n_spans++] = (Span){s, w->n_rows, n, pos, n_logits, 0};
     w->n_rows += n;
 }
 

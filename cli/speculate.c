@@ -18,7 +18,7 @@ struct Drafter {
     heads_sampler *greedy;
     long drafted, accepted;
     // The last pass: its guesses, how many of them are right so far, the sequence's length before
-    // it, tokens that the draft model had not read, when it began, its logits. n_guesses -1: there
+    // them, tokens that the draft model had not read, when it began, its logits. n_guesses -1: there
     // is nothing to learn of it.
     int guesses[MAX_DRAFT], n_guesses, right, marked, behind;
     double begin;
@@ -147,10 +147,10 @@ const float *run_guessing(Drafter *d, heads_sequence *s, const int *text, int n,
     learn(d, 1);
     d->begin = busy_time();
     int room = heads_sequence_room(s) - 1;
-    d->marked = length;
+    d->marked = length + 1;
     d->right = 0;
     d->n_guesses = draft(d, s, text, n, room < most - 1 ? room : most - 1);
-    if (d->n_guesses && heads_sequence_mark(s, err)) return NULL;
+    if (d->n_guesses && text_guard_mark(s, err)) return NULL;
     for (int i = 0; i < d->n_guesses; i++) run[1 + i] = d->guesses[i];
     return d->logits = heads_forward(s, run, 1 + d->n_guesses, 1 + d->n_guesses, err);
 }

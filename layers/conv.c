@@ -63,10 +63,54 @@ void conv_fill(const Workspace *w, const Conv *c, const KvLayer *kv, Buffer wind
     parallel_for(w->pool, w->n_rows, fill_row, &(Fill){w, c, window, in});
 }
 
+// The layer's part of the states that the mark keeps.
+static float *marked_state(const Workspace *w, const KvLayer *kv, const Sequence *s) {
+    uint8_t *states = s->mark.states;
+    for (const KvLayer *before = w->kv.layers; before < kv; before++) states += before->state;
+    return (float *)states;
+}
+
+// Rows of a span up to its sequence's mark; 0: this is not among them.
+static int rows_to_mark(const Span *s) {
+    int n = s->sequence->mark.length - s->pos;
+    return n > 0 && n <= s->n ? n : 0;
+}
+
 // The last n_taps - 1 inputs of each span, some of them from before it where it is short.
 void conv_remember(const Workspace *w, const Conv *c, const KvLayer *kv, Buffer window) {
     for (const Span *s = w->spans; s < w->spans + w->n_spans; s++) {
-        Buffer ends = rows_after(window, s->n);
+        int n = rows_to_mark(s);
+        Buffer ends = rows_after(window, s->n), marks = rows_after(window, n);
         copy_state(w, c, kv_state(kv, s->sequence), ends, s->first, true);
+        if (n) copy_state(w, c, marked_state(w, kv, s->sequence), marks, s->first, true);
+    }
+}
+
+void run_spans(Workspace *w, const Conv *c, const KvLayer *kv, int items, WorkFn *run,
+               const void *pass) {
+    Span *end = w->spans + w->n_spans;
+    bool marked = false;
+    for (Span *s = w->spans; s < end; s++) {
+        int n = rows_to_mark(s);
+        s->rest = n ? s->n - n : 0;
+        s->n -= s->rest;
+        marked |= n > 0;
+    }
+    parallel_for(w->pool, w->n_spans * items, run, pass);
+    if (!marked) return;
+    for (Span *s = w->spans; s < end; s++) {
+        size_t from = conv_state(c);
+        if (rows_to_mark(s))
+            memcpy(marked_state(w, kv, s->sequence) + from, kv_state(kv, s->sequence) + from,
+                   kv->state - from * sizeof(float));
+        int n = s->n;
+        s->first += n;
+        s->n = s->rest;
+        s->rest = n;
+    }
+    parallel_for(w->pool, w->n_spans * items, run, pass);
+    for (Span *s = w->spans; s < end; s++) {
+        s->first -= s->rest;
+        s->n += s->rest;
     }
 }

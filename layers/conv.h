@@ -16,8 +16,12 @@ void convolve(const Workspace *w, const Conv *c, float *out, Buffer window, int 
 // spans' own rows from `in`.
 void conv_recall(const Workspace *w, const Conv *c, const KvLayer *kv, Buffer window);
 void conv_fill(const Workspace *w, const Conv *c, const KvLayer *kv, Buffer window, Buffer in);
-// Keeps the last rows of each span in its sequence's state.
+// Keeps the last rows of each span in its sequence's state, and those before its mark.
 void conv_remember(const Workspace *w, const Conv *c, const KvLayer *kv, Buffer window);
+// A mixer's tokens, one after another: runs `items` items for each span, and where a sequence comes
+// to its mark keeps the state there, but for the convolution's part, which conv_remember keeps.
+void run_spans(Workspace *w, const Conv *c, const KvLayer *kv, int items, WorkFn *run,
+               const void *pass);
 // Numbers that the convolution has in the layer's state, where they come first.
 size_t conv_state(const Conv *c);
 

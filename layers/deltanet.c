@@ -109,7 +109,7 @@ static void forward(Workspace *w, const Layer *l, const KvLayer *kv, Buffer y) {
     conv_fill(w, &d->conv, kv, p.b.window, p.b.in);
     parallel_for(w->pool, n, prepare_row, &p);
     conv_remember(w, &d->conv, kv, p.b.window);
-    parallel_for(w->pool, w->n_spans * d->n_v_heads, run_head, &p);
+    run_spans(w, &d->conv, kv, d->n_v_heads, run_head, &p);
     parallel_for(w->pool, n, gate_row, &p);
     show_mixed(w, l, 0, p.b.gate, d->n_v_heads, d->v_dim);
     multiply(w, w->out, &d->out, p.b.gate, n);

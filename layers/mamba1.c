@@ -88,7 +88,7 @@ static void forward(Workspace *w, const Layer *l, const KvLayer *kv, Buffer y) {
     multiply(w, p.low, &m->low, p.in, n);
     parallel_for(w->pool, n, norm_low, &p);
     multiply(w, p.step, &m->step, p.low, n);
-    parallel_for(w->pool, w->n_spans * blocks(m), run_columns, &p);
+    run_spans(w, &m->conv, kv, blocks(m), run_columns, &p);
     parallel_for(w->pool, n, gate_row, &p);
     show_mixed(w, l, 0, p.gate, 1, m->width);
     multiply(w, w->out, &m->out, p.gate, n);

@@ -87,7 +87,7 @@ static void forward(Workspace *w, const Layer *l, const KvLayer *kv, Buffer y) {
     conv_fill(w, &m->conv, kv, p.b.window, p.b.in);
     parallel_for(w->pool, n, prepare_row, &p);
     conv_remember(w, &m->conv, kv, p.b.window);
-    parallel_for(w->pool, w->n_spans * m->n_heads, run_head, &p);
+    run_spans(w, &m->conv, kv, m->n_heads, run_head, &p);
     parallel_for(w->pool, n, gate_row, &p);
     int first = l->mamba2_beside ? l->attention.n_heads : 0;
     show_mixed(w, l, first, p.b.gate, m->n_heads, m->head_dim);

@@ -100,7 +100,7 @@ static void forward(Workspace *w, const Layer *l, const KvLayer *kv, Buffer y) {
     conv_remember(w, &m->conv, kv, p.window);
     multiply_groups(w, gates, 2, p.heads, m->n_heads * n, p.groups, m->n_heads);
     parallel_for(w->pool, n, prepare_row, &p);
-    parallel_for(w->pool, w->n_spans, run_span, &p);
+    run_spans(w, &m->conv, kv, 1, run_span, &p);
     show_mixed(w, l, 0, p.gate, 1, width_of(m));
     multiply(w, w->out, &m->out, p.gate, n);
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "library/inspect.h"
+#include "sequence/sequence.h"
 
 // Passes: before the first guess, of a trial, between trials and between measures; samples.
 enum { PLAIN = 2, TRIAL = 3, PAUSE = 128, REFRESH = 64, SAMPLES = 10 };
@@ -105,4 +106,8 @@ int text_guard_most(TextGuard *g, int behind, int most) {
 void text_guard_learn(TextGuard *g, int n, int behind, int right, int passes, double time) {
     guard_measure(&g->cost, n, behind, time - (passes - 1) * g->cost.pass);
     if (n > 0) guard_learn(&g->guard, &g->cost, 1, n, right, 0);
+}
+
+int text_guard_mark(heads_sequence *s, Error *err) {
+    return mark_at(s, heads_sequence_length(s) + 1, err);
 }

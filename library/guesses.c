@@ -5,6 +5,7 @@
 
 #include "library/scheduler.h"
 #include "sequence/guesser.h"
+#include "sequence/sequence.h"
 
 int heads_lookup(const int *ids, int n, int most, int *guesses) {
     enum { LONGEST = 8, SHORTEST = 2 };
@@ -116,7 +117,7 @@ void add_guesses(heads_batch *b, int room) {
     for (int i = 0; i < b->n_runs; i++) {
         Request *r = b->owners[i];
         int n = b->jobs[i].n;
-        if (n == 0 || heads_sequence_mark(r->sequence, NULL)) continue;
+        if (n == 0 || mark_at(r->sequence, r->sequence->length + 1, NULL)) continue;
         b->runs[i].n += n;
         b->runs[i].n_logits += n;
         b->n_rows += n;
@@ -129,13 +130,13 @@ void measure_guesses(heads_batch *b, double time) {
 }
 
 // Where a mixer's state keeps the sequence from forgetting the wrong guesses alone, it goes back to
-// the mark before all of them, and the right ones run again as tokens that are known.
+// the mark before all of them, and the right ones, if any, run again as tokens that are known.
 void settle_guesses(heads_batch *b, Request *r) {
-    int n = r->n_ids - 1, before = r->sequence->length - r->guessed - 1, right = n - before - 1;
+    int n = r->n_ids - 1, marked = r->sequence->length - r->guessed, right = n - marked;
     int again = 0;
     if (r->sequence->length > n && heads_sequence_rewind(r->sequence, n, NULL)) {
-        heads_sequence_rewind(r->sequence, before, &r->error);
-        again = 1 + right;
+        heads_sequence_rewind(r->sequence, marked, &r->error);
+        again = right;
     }
     guard_learn(&r->guard, cost_of(b, b->n_runs), b->n_runs, r->guessed, right, again);
     b->drafted += (size_t)r->guessed;

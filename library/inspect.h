@@ -128,5 +128,7 @@ int text_guard_most(TextGuard *g, int behind, int most);
 // A pass took so long, with n guesses, of which the first `right` were right; passes 2: and one
 // without guesses after it, in which right ones ran again.
 void text_guard_learn(TextGuard *g, int n, int behind, int right, int passes, double time);
+// As heads_sequence_mark, of the states that the sequence will have after its next token.
+int text_guard_mark(heads_sequence *s, heads_error *err);
 
 #endif

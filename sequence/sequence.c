@@ -156,13 +156,17 @@ static size_t copy_states(const Sequence *s, uint8_t *buffer, bool restore) {
     return used;
 }
 
-int heads_sequence_mark(Sequence *s, Error *err) {
-    if (need(s, "a sequence", err)) return -1;
+int mark_at(Sequence *s, int n, Error *err) {
     size_t bytes = copy_states(s, NULL, false);
     if (bytes && !s->mark.states && !(s->mark.states = malloc(bytes)))
         return fail(err, "no memory for a copy of %zu bytes of states", bytes);
+    s->mark.length = n;
+    return 0;
+}
+
+int heads_sequence_mark(Sequence *s, Error *err) {
+    if (need(s, "a sequence", err) || mark_at(s, s->length, err)) return -1;
     copy_states(s, s->mark.states, false);
-    s->mark.length = s->length;
     return 0;
 }
 

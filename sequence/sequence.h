@@ -44,6 +44,10 @@ int check_sums(const Sequence *s, Error *err);
 // that it has mapped.
 int prepare_cache(Sequence *s, int n, Error *err);
 
+// As heads_sequence_mark, but of the states that the sequence will have after n tokens, more than
+// now: the pass that comes to them keeps a copy.
+int mark_at(Sequence *s, int n, Error *err);
+
 // adapter.c: makes room for products with an adapter, which may be NULL. Errors: it is of another
 // model, or the scale is not finite; no memory.
 int check_adapter(Workspace *w, const heads_adapter *adapter, float scale, Error *err);

@@ -19,8 +19,10 @@ from heads._grammars import matcher, of_syntax
 
 # Nothing takes time then, so the guard lets all guesses be made.
 STOPPED = "HEADS_CLOCK" in os.environ
-# A window, states of two kinds, a longer rope table, shared keys and values, experts.
-FAMILIES = ["llama", "mistral", "qwen3_next", "mamba2", "falcon_h1-norm", "phi3-longer", "phimoe"]
+# Every mixer with a state, which a wrong guess has changed.
+STATES = ["falcon_mamba", "kimi_linear", "lfm2-bias", "mamba2", "qwen3_next", "recurrent_gemma"]
+# A window, a state beside attention, a longer rope table, shared keys and values, experts.
+FAMILIES = ["llama", "mistral", "falcon_h1-norm", "phi3-longer", "phimoe", *STATES]
 # Greedy and without the rest, such a model comes to a token that it repeats.
 LOOPS = Sampling(temperature=0, frequency_penalty=-0.2)
 SAMPLINGS = [Sampling(temperature=0), Sampling(seed=3, frequency_penalty=0.2, repeat_penalty=1.1)]
@@ -84,7 +86,7 @@ def test_where_a_text_repeats_itself_passes_are_fewer(tmp_path):
 def test_all_of_these_where_guesses_cost_nothing():
     if not os.path.exists(guess_layers.STOPPED["LD_PRELOAD"]):
         pytest.skip("wants `make c-tests`")
-    chosen = "fewer or own_layers or llama"
+    chosen = " or ".join(["fewer", "own_layers", "llama", *STATES])
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", chosen],
         env={**os.environ, **guess_layers.STOPPED},
