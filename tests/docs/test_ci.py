@@ -53,8 +53,10 @@ def test_steps_with_their_files_run(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "chat_templates.json").write_text("[]")
     name = "chat templates against transformers, real ones"
-    status, lines = close(tmp_path, f'step "{name}" false; step "another" true', ".")
-    assert status == 1 and lines[-1] == "1 passed, 1 failed" and f"failed: {name}" in lines
+    fails = "fails() { echo the reason; false; }; "
+    status, lines = close(tmp_path, f'{fails}step "{name}" fails; step "another" true', ".")
+    assert status == 1 and lines[-1] == "1 passed, 1 failed"
+    assert f"failed: {name}: the reason" in lines
 
 
 def drawn(how: str) -> list[str]:
