@@ -20,7 +20,8 @@ static void print_layers(const Program *p) {
             inspect_layer_line(p->model, last + 1, line[1], sizeof line[1]);
             if (strcmp(line[0], line[1]) != 0) break;
         }
-        printf("layers %d-%d   %s\n", first, last, line[0]);
+        if (first == last) printf("layer %-7d%s\n", first, line[0]);
+        else printf("layers %d-%d   %s\n", first, last, line[0]);
     }
 }
 
