@@ -204,11 +204,7 @@ class Engine:
 
     def stream(self, texts: Sequence[Text], layer: int, begin: Stream = START) -> Stream:
         """What comes into a layer of the decoder. begin: what came into one before it."""
-        ids, passes = [text.ids for text in texts], []
-        enter = self._entering(begin, layer, passes.append)
-        with self._sequences(texts) as sequences, self._seen(enter=enter):
-            self.native.apart(self._run, sequences, ids, 0)
-        return Stream(layer, passes)
+        return self.watch(texts, None, begin=begin, end=layer)
 
     def _entering(
         self, begin: Stream, end: int | None = None, take: Callable | None = None
@@ -231,7 +227,7 @@ class Engine:
     def watch(
         self,
         texts: Sequence[Text],
-        take: TakeInput,
+        take: TakeInput | None,
         n_logits: int = 0,
         begin: Stream = START,
         end: int | None = None,
@@ -250,7 +246,8 @@ class Engine:
             with self._sequences(texts) as sequences:
                 self._run(sequences, [text.ids for text in texts], n_logits)
 
-        with self._seen(product=show, enter=self._entering(begin, end, passes.append)):
+        looks = {"product": show} if take else {}
+        with self._seen(**looks, enter=self._entering(begin, end, passes.append)):
             self.native.apart(run)
         return begin if end is None else Stream(end, passes)
 
