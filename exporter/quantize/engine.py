@@ -204,7 +204,7 @@ class Engine:
 
     def stream(self, texts: Sequence[Text], layer: int, begin: Stream = START) -> Stream:
         """What comes into a layer of the decoder. begin: what came into one before it."""
-        return self.watch(texts, None, begin=begin, end=layer)
+        return self.watch(texts, None, 0, begin, layer)
 
     def _entering(
         self, begin: Stream, end: int | None = None, take: Callable | None = None

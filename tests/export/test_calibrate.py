@@ -818,8 +818,8 @@ def test_it_goes_on_where_it_was_interrupted(
         assert f"interrupted; nothing was written; {folder} has what was done" in said
         assert not out.exists() and not list(tmp_path.glob("**/*.tmp"))
     assert len(json.loads((folder / "costs.json").read_text())) == 3
-    for name in ("continued", "watch"):  # are done
-        monkeypatch.setattr(engine.Engine, name, failing(None, 1))
+    for place, name in ((engine.Engine, "continued"), (codes, "_moments")):  # are done
+        monkeypatch.setattr(place, name, failing(None, 1))
     monkeypatch.setattr(trials.Trials, "divergence", divergence)
     assert exported(source, out, *options).read_bytes() == whole
     assert not folder.exists()
