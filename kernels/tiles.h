@@ -424,13 +424,14 @@ INLINE void tile_one(const Tile *tile, BlockForm form, int P) {
     store_sums(sum, tile, P, 1);
 }
 
-// A number - least, by comparisons, of which compilers make vectors as they do not of a table.
+// A number - least, by comparisons and masks, of which compilers make vectors: they do not of a
+// table, and GCC 12 not of a choice.
 INLINE uint8_t unpacked_number(uint8_t code, BlockForm form, int least) {
     if (!form.numbers) return (uint8_t)(code + form.least - least);
     uint8_t number = (uint8_t)(form.numbers[0] - least);
     UNROLL for (int c = 1; c < 1 << form.bits; c++) {
         const uint8_t step = (uint8_t)(form.numbers[c] - form.numbers[c - 1]);
-        number = (uint8_t)(number + (code >= c ? step : 0));
+        number = (uint8_t)(number + (step & (uint8_t)-(code >= c)));
     }
     return number;
 }
