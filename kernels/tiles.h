@@ -257,8 +257,8 @@ INLINE Floats load_minima(const uint8_t *panel, BlockForm form, size_t n, size_t
     return v_mul(v_load_i8(minima), v_mul(e, v_set1(-1.0f)));
 }
 
-INLINE Floats add_scaled(Floats sum, Ints total, Floats scale, float x_scale) {
-    return v_fma(v_dot_end(total), v_mul(scale, v_set1(x_scale)), sum);
+INLINE Floats add_scaled(Floats sum, Floats product, Floats scale, float x_scale) {
+    return v_fma(product, v_mul(scale, v_set1(x_scale)), sum);
 }
 
 // The products of a part with what x leaves when it is rounded once; at_part: of x.
@@ -274,7 +274,7 @@ INLINE void add_rest(Floats sum[MAX_P][MAX_T], const Tile *tile, BlockForm form,
             load_groups(v, w, 4 * part + g, form, tile->numbers);
             total = v_dot(v_dot(total, v[0], q + 4 * g), v[1], q + 4 * g + 4);
         }
-        sum[p][t] = add_scaled(sum[p][t], total, scale[p], x->rest_scale[at_part]);
+        sum[p][t] = add_scaled(sum[p][t], v_dot_end(total), scale[p], x->rest_scale[at_part]);
     }
 }
 
@@ -319,7 +319,7 @@ INLINE void add_products(Floats sum[MAX_P][MAX_T], const Tile *tile, BlockForm f
     UNROLL for (int t = 0; t < T; t++) {
         const size_t at_t = at_part + (size_t)t * apart;
         UNROLL for (int p = 0; p < P; p++)
-            sum[p][t] = add_scaled(sum[p][t], total[p][t], scale[p], x->scale[at_t]);
+            sum[p][t] = add_scaled(sum[p][t], v_dot_end(total[p][t]), scale[p], x->scale[at_t]);
         if (form.kept && x->rest_scale[at_t] > 0.0f)
             add_rest(sum, tile, form, b, part, at_t, scale, P, t);
     }
@@ -377,11 +377,11 @@ INLINE Floats add_codes(Floats sum, const Rows *x, size_t at_part, const Bytes *
         const Ints other = v_dot_codes(v_start(0), w + 4, x->q + at + BLOCK / 2, bits);
         product = v_add(product, v_dot_end(other));
     }
-    sum = v_fma(product, v_mul(scale, v_set1(x->scale[at_part])), sum);
+    sum = add_scaled(sum, product, scale, x->scale[at_part]);
     if (parts == 1 || !(x->rest_scale[at_part] > 0.0f)) return sum;
     const Ints rest =
         v_dot_codes(start_codes(x->rest_offset[at_part], least), w, x->rest + at, bits);
-    return add_scaled(sum, rest, scale, x->rest_scale[at_part]);
+    return add_scaled(sum, v_dot_end(rest), scale, x->rest_scale[at_part]);
 }
 
 // One row takes panels as they lie, P at once, and asks for what is wanted next.
@@ -485,7 +485,7 @@ INLINE void tile_unpacked(const Tile *tile, int bits, int least, bool minima, in
                     total[p][t] =
                         v_dot_codes(part ? total[p][t] : start_codes(x->offset[at_t], least), w[p],
                                     x->q + at_t * BLOCK + part * (BLOCK / 2), bits);
-                    if (part) sum[p][t] = add_scaled(sum[p][t], total[p][t], scale[p],
+                    if (part) sum[p][t] = add_scaled(sum[p][t], v_dot_end(total[p][t]), scale[p],
                                                      x->scale[at_t]);
                 }
             }
