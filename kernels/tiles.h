@@ -512,6 +512,10 @@ TILE_CODES(codes_min, 5, true, 2)
 TILE_CODES(codes_6, 6, false, 2)
 TILE_CODES(turned, 6, false, 1)
 
+// So few rows take codes one row after another, since unpacking costs as much as some rows: on Zen 5
+// as much as 12, with AVX2 as 8.
+enum { FEW_ROWS = 8 };
+
 // How many of `left` rows come next, so that tiles of at most T are all about as large.
 static inline int next_rows(int left, int T) {
     int tiles = (left + T - 1) / T;
@@ -521,15 +525,15 @@ static inline int next_rows(int left, int T) {
 // Multiplies P panels by all rows of x, then the next P, so that weights are read from memory once.
 // It takes `piece` steps at a time: the panels then stay in the second-level cache from tile to
 // tile, and a tile's activations in the first; `unpack`, unless it is NULL, makes tile.unpacked of
-// them. A single row takes one_P panels and all steps; unless the caller knows better, it
-// prefetches the next one_P.
+// them. Rows taken one by one (T 1) have one_P panels and all steps; unless the caller knows
+// better, they prefetch the next one_P.
 typedef void UnpackCodesFn(const Tile *tile, int n_panels);
 static void walk_panels(Tile tile, UnpackCodesFn *unpack, TileFn *const narrow[MAX_T],
                         TileFn *const wide[MAX_T], TileFn *one, int one_P, int P, int T,
                         size_t piece, int n_panels, int n_rows) {
     float *out = tile.out;
-    if (n_rows == 1) wide = &one, P = one_P, piece = tile.n_steps;
-    if (n_rows == 1 && !tile.ahead) tile.ahead = (ptrdiff_t)((size_t)one_P * tile.panel_stride);
+    if (T == 1) wide = &one, P = one_P, piece = tile.n_steps;
+    if (T == 1 && !tile.ahead) tile.ahead = (ptrdiff_t)((size_t)one_P * tile.panel_stride);
     for (int width; n_panels > 0;
          n_panels -= width, out += 16 * width, tile.w += (size_t)width * tile.panel_stride) {
         width = n_panels < P ? 1 : P;
@@ -785,7 +789,7 @@ INLINE void int_mix_rows(float *out, size_t dim, const IntMixTile *tile, int n, 
         Tile tile = {out,  out_stride, panel_stride, panels,  x,   0,                              \
                      0,    0,          n_steps,      ahead,   numbers, NULL};                      \
         walk_panels(tile, NULL, tile_##name##_by1, tile_##name##_by##P, tile_##name##_one, ONE_P,  \
-                    P, T, piece, n_panels, n_tokens);                                              \
+                    P, n_tokens == 1 ? 1 : T, piece, n_panels, n_tokens);                          \
     }
 
 // matmul_NAME by the loops of another type.
@@ -824,10 +828,10 @@ INLINE void int_mix_rows(float *out, size_t dim, const IntMixTile *tile, int n, 
         Tile tile = {out, out_stride, panel_stride,    panels, x,    0,                            \
                      0,   0,          blocks_of(n_in), ahead,  NULL, &unpacked};                   \
         TileFn *const last = tile_##name##_last;                                                   \
-        const bool one = n_tokens == 1;                                                            \
-        walk_panels(tile, one ? NULL : unpack_##name, one ? &last : tile_##tiles##_by1,            \
-                    tile_##tiles##_by##P, tile_##name##_one, ONE_CODES_P, P, T, UNPACKED / P,      \
-                    n_panels, n_tokens);                                                           \
+        const bool few = n_tokens <= FEW_ROWS;                                                     \
+        walk_panels(tile, few ? NULL : unpack_##name, few ? &last : tile_##tiles##_by1,            \
+                    tile_##tiles##_by##P, tile_##name##_one, ONE_CODES_P, P, few ? 1 : T,          \
+                    UNPACKED / P, n_panels, n_tokens);                                             \
     }
 #define CODES_TILES(tiles, P, T)                                                                   \
     WEIGHTS_TILES(tile_##tiles, 1, T)                                                              \
