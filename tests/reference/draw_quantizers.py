@@ -17,7 +17,6 @@ from matplotlib import pyplot  # noqa: E402
 from research.lab.pictures import MARKERS, SERIES, STYLE, log_scale, save  # noqa: E402
 
 PAGE, PICTURE = ROOT / "docs" / "accuracy.md", ROOT / "docs" / "quantizers.svg"
-TEXTS = ("code", "English", "German", "tinyshakespeare")
 OURS, THEIRS = "heads.c, --size and --calibrate", "llama.cpp, imatrix"
 
 
@@ -31,14 +30,14 @@ def tables() -> Iterator[tuple[str, list[str], dict[str, list[tuple[float, float
             if line.startswith("|")
         ]
         if not rows:
-            model = part.partition(".")[0]  # of the table that follows
+            model = part.partition(". ")[0]  # of the table that follows
             continue
-        at, points = [rows[0].index(text) for text in TEXTS], {OURS: [], THEIRS: []}
+        points = {OURS: [], THEIRS: []}
         for row in rows[2:]:
             series = THEIRS if "imatrix" in row[0] else OURS if "--size" in row[0] else None
             if series:
-                nats = sum(float(row[i]) for i in at) / len(at)
-                points[series].append((float(row[rows[0].index("MB")]), nats))
+                megabytes, nats = (float(row[rows[0].index(column)]) for column in ("MB", "KL"))
+                points[series].append((megabytes, nats))
         yield model, part.splitlines(), {name: sorted(found) for name, found in points.items()}
 
 
