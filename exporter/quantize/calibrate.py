@@ -39,6 +39,7 @@ class Amounts:
 
 AMOUNTS = Amounts()
 RANDOM = (1, 16)  # how many random tokens texts begin with
+SECOND = "-mixed"  # the stage after the one in which all have four bits
 LOOP = 6  # one of so many texts is also repeated in part, where it becomes a vector
 
 
@@ -99,6 +100,8 @@ def progress_of(
         written=rounding.text is None or _answers(metadata),
         trial=(trial, trial // 2),
     )
+    if trial and rounding.dtype == MIXED:  # which reads the texts again, and codes most matrices
+        seconds |= {phase + SECOND: seconds[phase] for phase in ("inputs", "codes")}
     return Progress(seconds, progress)
 
 
@@ -150,7 +153,7 @@ def calibrate(
         chosen, seen = choose(shapes, costs, dtype, room), curve(shapes, costs, dtype)
         stages = {n: "" for n, width in chosen.items() if width == "q4"}
         if dtype == MIXED:
-            stages |= fed({n: width for n, width in chosen.items() if width != "q4"}, "-mixed")
+            stages |= fed({n: width for n, width in chosen.items() if width != "q4"}, SECOND)
     except BaseException:
         trials.close()
         raise
@@ -291,7 +294,8 @@ def _texts_of_file(
             f"{path}: {tokens} tokens; calibrating wants {amounts.least * amounts.length} at "
             f"least, better {wanted}"
         )
-    progress.takes("inputs", min(1, tokens / wanted))
+    for phase in {"inputs", "inputs" + SECOND} & set(progress.seconds):
+        progress.takes(phase, min(1, tokens / wanted))
     n = min(len(parts), len(parts) * wanted // tokens)
     chosen = [parts[i] for i in np.random.RandomState(1).permutation(len(parts))[:n]]
     if not _answers(metadata):

@@ -53,8 +53,8 @@ def feed(
     seconds = {name: feedback_seconds(*tensor.shape) for name, tensor in matrices.items()}
     fed = sum(seconds[name] for layer in layers if layer not in left for name in layers[layer])
     read, whole = len(layers) - len(left), sum(seconds.values())
-    progress.was_done("inputs", read / len(layers) if left else 1)
-    progress.was_done("codes", fed / whole if left else 1)
+    progress.was_done(f"inputs{stage}", read / len(layers) if left else 1)
+    progress.was_done(f"codes{stage}", fed / whole if left else 1)
     batches = list(_batches(left, layers, matrices, metadata))
     parts = [texts[i : i + pass_texts] for i in range(0, len(texts), pass_texts)]
     streams = [START] * len(parts)
@@ -65,7 +65,7 @@ def feed(
         if streams[0].layer > begin:
             streams = [START] * len(parts)
         for share in _moments(folder, parts, names, n_logits, moments, streams, end):
-            progress.reach("inputs", (read + share * len(batch)) / len(layers))
+            progress.reach(f"inputs{stage}", (read + share * len(batch)) / len(layers))
         read += len(batch)
 
         groups = {layer: _groups(layers[layer], types, moments) for layer in batch}
@@ -84,7 +84,7 @@ def feed(
                 for group in groups[layer]:
                     made.update(next(each))
                     fed += sum(seconds[name] for name in group)
-                    progress.reach("codes", fed / whole)
+                    progress.reach(f"codes{stage}", fed / whole)
                 folder.save(f"{layer}{stage}.npz", made)
 
 

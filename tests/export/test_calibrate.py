@@ -372,6 +372,19 @@ def test_encoders(name, has_logits, tmp_path, monkeypatch):
     assert (error(path, "embed") < error(plain, "embed")) != has_logits
 
 
+def test_one_bar_has_both_stages_of_a_mixed_file(tmp_path, monkeypatch):
+    bars, progress_of = [], calibrate.progress_of
+    monkeypatch.setattr(
+        calibrate, "progress_of", lambda *given: bars.append(progress_of(*given)) or bars[0]
+    )
+    texts = of_rows(np.random.RandomState(6).randint(5, 60, (12, 24)))
+    monkeypatch.setattr(calibrate, "_texts", lambda *_: texts)
+    exported(GOLDEN / "llama", tmp_path / "x.bin", "--bits", "4.5", "--calibrate")
+    done = bars[0].done
+    assert done.keys() >= {"inputs", "codes", "inputs-mixed", "codes-mixed"}
+    assert done == pytest.approx({**dict.fromkeys(done, 1), "texts": 0})
+
+
 def test_embeddings_that_are_only_looked_up_have_a_cost(tmp_path, monkeypatch):
     """Nothing is multiplied by them; they had cost nothing, and two bits."""
     seen = []
