@@ -127,10 +127,8 @@ static void begin_anew(GuessRows *g, int pos, int n) {
     g->n_waiting = n;
     if (heads_sequence_rewind(g->rows, 0, NULL) == 0) return;
     Sequence *rows = heads_sequence_new(g->rows->workspace, false, NULL);
-    if (!rows) g->first = -1;
-    if (!rows) return;
-    heads_sequence_free(g->rows);
-    g->rows = rows;
+    if (rows) heads_sequence_free(g->rows), g->rows = rows;
+    else g->first = -1;
 }
 
 // The text's rows, which may be new, and begin anew where the rows before are unknown.
