@@ -277,6 +277,7 @@ def test_layers_a_few_at_a_time_get_what_all_get(name, lettered, tmp_path, monke
         codes.feed(folder, metadata, matrices, types, texts, 4, progress)
         found.append({n: codes.codes_of(folder, n, 0, matrices[n].shape[0]) for n in matrices})
     whole, apart = found
+    assert whole.keys() == apart.keys() and len(whole) > 4
     for n, (blocks, error) in whole.items():
         assert np.array_equal(blocks.values, apart[n][0].values) and error == apart[n][1], n
     assert (max(begun) > 0) == (name not in ("gemma4", "bart"))
