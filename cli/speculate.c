@@ -18,8 +18,8 @@ struct Drafter {
     heads_sampler *greedy;
     long drafted, accepted;
     // The last pass: its guesses, how many of them are right so far, the sequence's length before
-    // them, tokens that the draft model had not read, when it began, its logits. n_guesses -1: there
-    // is nothing to learn of it.
+    // them, tokens that the draft model had not read, when it began, its logits. n_guesses -1:
+    // there is nothing to learn of it.
     int guesses[MAX_DRAFT], n_guesses, right, marked, behind;
     double begin;
     const float *logits;

@@ -512,8 +512,8 @@ TILE_CODES(codes_min, 5, true, 2)
 TILE_CODES(codes_6, 6, false, 2)
 TILE_CODES(turned, 6, false, 1)
 
-// So few rows take codes one row after another, since unpacking costs as much as some rows: on Zen 5
-// as much as 12, with AVX2 as 8.
+// So few rows take codes one row after another, since unpacking costs as much as some rows:
+// on Zen 5 as much as 12, with AVX2 as 8.
 enum { FEW_ROWS = 8 };
 
 // How many of `left` rows come next, so that tiles of at most T are all about as large.
