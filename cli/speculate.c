@@ -82,8 +82,8 @@ Drafter *drafter_new(const Program *p) {
     d->most = own ? own : d->lookup ? o->lookup : o->n_draft;
     d->n_guesses = -1;
     d->stride = heads_logit_stride(p->w);
-    if (!(d->guard = text_guard_new())) die("no memory for guesses");
     if (!d->lookup && !own) open_draft_model(d, p);
+    if (!(d->guard = text_guard_new(p->model, d->model))) die("no memory for guesses");
     return d;
 }
 

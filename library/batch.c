@@ -44,6 +44,8 @@ heads_batch *heads_batch_new(heads_workspace *w, const heads_batch_options *opti
         *b = (heads_batch){.w = w, .tokenizer = o.tokenizer, .places = o.places, .keep = o.keep,
                            .most_spare = o.keep ? o.keep : o.places, .draft = o.draft,
                            .n_draft = o.n_draft ? o.n_draft : DEFAULT_DRAFT};
+        for (int i = 0; o.draft && i < MAX_COSTS; i++)
+            b->costs[i].before = draft_price(o.draft->model, w->model);
         if (allocate_batch(b) == 0) return b;
     }
     heads_batch_free(b);

@@ -13,6 +13,7 @@ enum { PLAIN = 2, TRIAL = 3, PAUSE = 128, REFRESH = 64, SAMPLES = 10 };
 enum { FAR_BEHIND = 8 };                       // tokens; fewer are a part of what a guess costs
 static const double ALLOWANCE = 0.004;         // of a token, for each pass
 static const double MOST_LOST = 0.75;          // tokens
+static const double MOST_PRICE = 0.5;          // passes, of a guess that nobody has measured
 
 // One sample moves a mean by a part of half a pass at most: a busy machine may have interrupted it.
 static double towards(double mean, double value, double step, double pass) {
@@ -20,9 +21,14 @@ static double towards(double mean, double value, double step, double pass) {
     return mean + step * (far > most ? most : far < -most ? -most : far);
 }
 
+double draft_price(const Model *draft, const Model *model) {
+    return (double)draft->weight_bytes / (double)model->weight_bytes;
+}
+
 void guard_measure(GuessCost *cost, int n, int behind, double time) {
     double pass = cost->pass;
     if (n == 0) {
+        if (cost->samples == 0) cost->each = cost->before * time;
         if (time <= 0) time = 1e-9;
         bool first = pass <= 0 || time < pass / 2;  // or what was measured was an interruption
         cost->pass = first ? time : towards(pass, time, 0.25, pass);
@@ -64,6 +70,8 @@ int guard_most(Guard *g, const GuessCost *cost, int tokens, int behind, int most
     if (g->pause > 0) return g->pause--, 0;
     if (most < 1 || cost->pass <= 0 || cost->passes <= PLAIN) return 0;
     if (!g->begun) {
+        // The first guess of a large draft model costs most, since all its weights are touched.
+        if (cost->samples == 0 && cost->each * tokens >= MOST_PRICE * cost->pass) return 0;
         double price = behind > FAR_BEHIND ? behind * cost->behind * tokens / cost->pass : 0;
         if (g->tried && g->spare < price) return 0;
         if (g->tried) g->spare -= price;
@@ -97,7 +105,11 @@ struct TextGuard {
     GuessCost cost;
 };
 
-TextGuard *text_guard_new(void) { return calloc(1, sizeof(TextGuard)); }
+TextGuard *text_guard_new(const Model *model, const Model *draft) {
+    TextGuard *g = calloc(1, sizeof *g);
+    if (g && draft) g->cost.before = draft_price(draft, model);
+    return g;
+}
 
 int text_guard_most(TextGuard *g, int behind, int most) {
     return guard_rests(&g->cost) ? 0 : guard_most(&g->guard, &g->cost, 1, behind, most);

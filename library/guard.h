@@ -5,6 +5,8 @@
 
 #include <stdbool.h>
 
+#include "model.h"
+
 enum { MAX_SHARES = 32 };
 
 typedef struct {     // of busy_time(), 0: not measured yet
@@ -13,6 +15,7 @@ typedef struct {     // of busy_time(), 0: not measured yet
     double behind;   // that it takes a draft model to read a token of a text it has fallen behind
     int passes;      // since the first
     int samples;     // of `each`
+    double before;   // `each`, in passes, as long as there is no sample; 0: nobody knows
 } GuessCost;
 
 // A text's guesses so far. All zero at its beginning, but for what texts before it still owe.
@@ -26,6 +29,8 @@ typedef struct {
     double spare;
 } Guard;
 
+// What a guess by the draft model adds to a pass of the model, in passes, as their weights say it.
+double draft_price(const Model *draft, const Model *model);
 // To be called before each pass. Whether it should have no guesses at all, so that what it costs is
 // measured again.
 bool guard_rests(GuessCost *cost);

@@ -120,9 +120,10 @@ void inspect_read(heads_workspace *w, const void *lines, size_t n_lines, int n_s
 void inspect_nothing(heads_workspace *w);
 
 // guard.c: how many tokens to guess, for one text at a time, so that guessing does not cost more
-// than it saves. NULL: no memory; free() frees one.
+// than it saves. draft: the model that guesses; NULL: something else does. NULL: no memory; free()
+// frees one.
 typedef struct TextGuard TextGuard;
-TextGuard *text_guard_new(void);
+TextGuard *text_guard_new(const heads_model *model, const heads_model *draft);
 // Guesses of the next pass, at most `most`. behind: tokens that a draft model has not read.
 int text_guard_most(TextGuard *g, int behind, int most);
 // A pass took so long, with n guesses, of which the first `right` were right; passes 2: and one

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import chats
 import checkpoints
+import guess_layers
 import pytest
 import talkers
 from conftest import ROOT, in_part
@@ -68,7 +69,8 @@ def endless(tmp_path_factory, stories) -> Path:
 
 def chat(run, model: Path, lines: list[str], *options: object) -> subprocess.CompletedProcess:
     typed = "".join(line + "\n" for line in lines).encode()
-    done = run(model, "--chat", *options, input=typed)
+    env = guess_layers.STOPPED if "-md" in options else {}
+    done = run(model, "--chat", *options, input=typed, env=env)
     assert done.returncode == 0, done.stderr
     return done
 

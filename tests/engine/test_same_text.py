@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import guess_layers
 import pytest
 
 from conftest import ROOT, on_linux
@@ -50,7 +51,7 @@ def prompt(n: int, seed: int = 3) -> str:
 
 
 def generate(run, model: Path, *options: object) -> tuple[bytes, str]:
-    done = run(model, *options)
+    done = run(model, *options, env=guess_layers.STOPPED if "-md" in options else {})
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 
