@@ -3,6 +3,7 @@
 // is, so 32 k cost the same in int8 as in bf16.
 #define INCLUDED
 #define ROWS_WANTED 128
+#define SEVERAL_STREAMS
 #include "avx512.c"
 
 #if defined(__x86_64__)

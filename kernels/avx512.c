@@ -156,6 +156,7 @@ static inline void dots(int32_t out[8], const int16_t *x, int x_step, const int1
 #else
 #define WEIGHTS_TILES(body, P, T) LENT_TILES(avx512_##body, body, P, T)
 // Processors without bf16 are Intel's. On Ice Lake, decode is 5 to 19 % faster with these.
+#define SEVERAL_STREAMS
 #define FORESEEN (1 << 10)
 #define AHEAD_TO 3
 #endif

@@ -5,6 +5,7 @@
 #include "kernels.h"
 
 #define INLINE static inline __attribute__((always_inline))
+#define SEVERAL_STREAMS
 #define EACH _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++)
 
 typedef struct {

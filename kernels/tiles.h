@@ -30,9 +30,11 @@
 //                                  row calls once in READ_AHEAD bytes; may be left out
 //   ONE_P                          the panels that a single row takes at once; may be left out
 //   ONE_CHAINS                     2: one row of bf16 adds even and odd k at once; may be left out
+//   SEVERAL_STREAMS                a single row takes several panels of blocks at once, too; may be
+//                                  left out. With it, both for those who know better:
 //   FORESEEN                       bytes of a panel after which the processor reads ahead by itself
 //   AHEAD_TO                       the cache that those before are prefetched to, 3 the first, 2
-//                                  the second; both may be left out
+//                                  the second
 //
 // A tile is P panels times T rows of x, its sums held in registers: a weight is loaded once for T
 // rows, an activation broadcast once for P panels. It is one inline function, instantiated for
@@ -53,15 +55,31 @@
 #ifndef ONE_P
 #define ONE_P 4  // with prefetches, memory is read fastest in several streams
 #endif
-// A panel of codes lies in three places (codes, scales, what 256 columns share): two panels are
-// streams enough. On Zen 5, four were read 4 to 10 % more slowly.
-#define ONE_CODES_P (PREFETCHES ? 2 : ONE_P)
 #ifndef ONE_CHAINS
 #define ONE_CHAINS 1
 #endif
-#ifndef FORESEEN  // as Zen 4 and 5 are fastest
+// Bytes that lie SOON ahead in a panel of six bits or fewer, of NARROW bytes or fewer, are wanted in
+// the first-level cache by one row. A panel of codes lies in three places (codes, scales, what 256
+// columns share): two are streams enough.
+#ifdef SEVERAL_STREAMS
+#define ONE_BLOCKS_P ONE_P  // and of bf16
+#define ONE_CODES_P 2
+#define SOON 1536
+#define NARROW SIZE_MAX
+#ifndef FORESEEN
 #define FORESEEN (20 << 10)
 #define AHEAD_TO 2
+#endif
+#else
+// Zen 5 is fastest, by 3 to 20 % of a decode, where one row takes a panel after the other, and asks
+// for each byte of the next one. Where that is near, it asks twice. Chains of f32 and f16 are too
+// long for it: an fma for each number.
+#define ONE_BLOCKS_P 1
+#define ONE_CODES_P 1
+#define SOON (8 << 10)
+#define NARROW (32 << 10)
+#define FORESEEN SIZE_MAX
+#define AHEAD_TO 3
 #endif
 
 // Sums in the lanes whose number lacks h, differences in the others.
@@ -81,11 +99,6 @@ static inline void turn_block(float *out, const float *x) {
 
 // The largest tile.
 enum { MAX_P = 4, MAX_T = 6 };
-
-// Bytes that lie so far ahead in a panel of six bits or fewer are wanted in the first-level cache
-// by one row. On Zen 5 it is 10 % faster for it, of five and six bits 40 %; one of q8, whose lines
-// last half as long, is slower.
-enum { SOON = 1536 };
 
 // Blocks of codes as tiles of several rows read them, UNPACKED / P of each of P panels: they stay
 // in the first-level cache with the activations of a tile. A byte is a number less the least one.
@@ -131,8 +144,8 @@ INLINE void prefetch(const uint8_t *p, ptrdiff_t ahead, size_t bytes) {
 }
 
 // Of one panel of a single row, into the first-level cache.
-INLINE void want_soon(const uint8_t *p, size_t bytes) {
-    if (!PREFETCHES) return;
+INLINE void want_soon(const Tile *tile, const uint8_t *p, size_t bytes) {
+    if (!PREFETCHES || tile->panel_stride > NARROW) return;
     UNROLL for (size_t line = 0; line < bytes; line += 64)
         __builtin_prefetch(p + line + SOON, 0, 3);
 }
@@ -303,7 +316,7 @@ INLINE void add_products(Floats sum[MAX_P][MAX_T], const Tile *tile, BlockForm f
         UNROLL for (int p = 0; p < P; p++) {
             const uint8_t *w = tile->w + (size_t)p * tile->panel_stride + b * block_bytes;
             if (T == 1 && (form.bits == 4 || form.kept))
-                want_soon(w + at_g % block_bytes, block_bytes / 4);
+                want_soon(tile, w + at_g % block_bytes, block_bytes / 4);
             load_groups(v[p], w, g, form, numbers);
         }
         UNROLL for (int i = 0; i < 2; i++)
@@ -405,7 +418,7 @@ INLINE void tile_one(const Tile *tile, BlockForm form, int P) {
             UNROLL for (int p = 0; p < P; p++) {
                 const uint8_t *panel = tile->w + (size_t)p * tile->panel_stride;
                 const uint8_t *w = panel + b * block_bytes;
-                want_soon(w + (size_t)part * block_bytes / (size_t)parts,
+                want_soon(tile, w + (size_t)part * block_bytes / (size_t)parts,
                           block_bytes / (size_t)parts);
                 Bytes v[8];
                 UNROLL for (int i = 0; i < n_groups; i += 2) {
@@ -776,19 +789,19 @@ INLINE void int_mix_rows(float *out, size_t dim, const IntMixTile *tile, int n, 
 #define WIDE_2(MAKE, body, T) MAKE(body, 2, T)
 #define WIDE_4(MAKE, body, T) MAKE(body, 4, T)
 
-// The loops of products in tiles of up to P panels x T rows; a step is `step` k, and `piece` steps
-// make about 12 KB of activations.
-#define LOOPS(MAKE, name, P, T, step, piece)                                                       \
+// The loops of products in tiles of up to P panels x T rows, and one_P x 1; a step is `step` k, and
+// `piece` steps make about 12 KB of activations.
+#define LOOPS(MAKE, name, one_P, P, T, step, piece)                                                \
     MAKE(tile_##name, 1, T)                                                                        \
     WIDE_##P(MAKE, tile_##name, T)                                                                 \
-    static void tile_##name##_one(const Tile *tile) { tile_##name(tile, ONE_P, 1, true); }         \
+    static void tile_##name##_one(const Tile *tile) { tile_##name(tile, one_P, 1, true); }         \
     static void walk_##name(float *out, size_t out_stride, const uint8_t *panels,                  \
                             size_t panel_stride, int n_panels, int n_in, const Rows *x,            \
                             int n_tokens, ptrdiff_t ahead, const int8_t *numbers) {                \
         const size_t n_steps = ((size_t)n_in + step - 1) / step;                                   \
         Tile tile = {out,  out_stride, panel_stride, panels,  x,   0,                              \
                      0,    0,          n_steps,      ahead,   numbers, NULL};                      \
-        walk_panels(tile, NULL, tile_##name##_by1, tile_##name##_by##P, tile_##name##_one, ONE_P,  \
+        walk_panels(tile, NULL, tile_##name##_by1, tile_##name##_by##P, tile_##name##_one, one_P,  \
                     P, n_tokens == 1 ? 1 : T, piece, n_panels, n_tokens);                          \
     }
 
@@ -801,12 +814,12 @@ INLINE void int_mix_rows(float *out, size_t dim, const IntMixTile *tile, int n, 
                      numbers);                                                                     \
     }
 #define MATMUL(name, P, T, step, piece)                                                            \
-    LOOPS(OWN_TILES, name, P, T, step, piece)                                                      \
+    LOOPS(OWN_TILES, name, step == 1 ? ONE_P : ONE_BLOCKS_P, P, T, step, piece)                    \
     MATMUL_BY(name, name, NULL)
 
 // Those of all types of blocks.
 #define MATMUL_LOOPS(MAKE, name, dtype, P, T)                                                      \
-    LOOPS(MAKE, name, P, T, BLOCK, 64)                                                             \
+    LOOPS(MAKE, name, ONE_BLOCKS_P, P, T, BLOCK, 64)                                               \
     MATMUL_BY(name, name, BLOCK_FORMS[dtype].numbers)
 #define MATMUL_WEIGHTS(name, dtype, P, T) MATMUL_LOOPS(WEIGHTS_TILES, name, dtype, P, T)
 #define MATMUL_RARE(name, dtype) MATMUL_LOOPS(WEIGHTS_TILES, name, dtype, 1, 2)
