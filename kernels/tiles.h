@@ -58,8 +58,8 @@
 #ifndef ONE_CHAINS
 #define ONE_CHAINS 1
 #endif
-// Bytes that lie SOON ahead in a panel of six bits or fewer, of NARROW bytes or fewer, are wanted in
-// the first-level cache by one row. A panel of codes lies in three places (codes, scales, what 256
+// One row wants what lies SOON bytes ahead in the first-level cache, in a panel of six bits or fewer
+// and of NARROW bytes or fewer. A panel of codes lies in three places (codes, scales, what 256
 // columns share): two are streams enough.
 #ifdef SEVERAL_STREAMS
 #define ONE_BLOCKS_P ONE_P  // and of bf16
