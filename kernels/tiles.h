@@ -58,7 +58,7 @@
 #ifndef ONE_CHAINS
 #define ONE_CHAINS 1
 #endif
-// One row wants what lies SOON bytes ahead in the first-level cache, in a panel of six bits or fewer
+// One row wants what lies SOON bytes ahead in the first-level cache, in panels of six bits or fewer
 // and of NARROW bytes or fewer. A panel of codes lies in three places (codes, scales, what 256
 // columns share): two are streams enough.
 #ifdef SEVERAL_STREAMS
