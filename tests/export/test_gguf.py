@@ -9,6 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import compare_peers
 import gguf_files
 import numpy as np
 import peers_gguf
@@ -150,6 +151,16 @@ def test_compare_peers_gives_llama_cpp_the_same_model(config, tmp_path):
     same_model(
         exported(tmp_path / "x.gguf", tmp_path / "gguf.bin"), Checkpoint(str(tmp_path / "x.bin"))
     )
+
+
+def test_compare_peers_makes_and_asks_this_engine(tmp_path):
+    engine = compare_peers.Heads(compare_peers.Task("stories-260k", "q8", 1, 32, 64, str(tmp_path)))
+    try:
+        assert engine.logits().shape == (SHAPES["stories-260k"]["vocab_size"],)
+        assert engine.prefill(16) > 0 and engine.decode(4) > 0 and engine.batch(2, 4) > 0
+    finally:
+        engine.session.kill()
+        engine.session.communicate()
 
 
 def test_qwen2(tmp_path):

@@ -132,10 +132,9 @@ class Heads:
         self.task = task
         self.path = task.file(f"{task.name}-{task.dtype}.bin")
         if not os.path.exists(self.path):
-            command = [sys.executable, ROOT / "export.py", task.shape, self.path]
-            if task.dtype != KEEP:
-                command[2:2] = ["--random", "--seed", str(SEED)]
-            subprocess.run([*command, "--dtype", task.dtype], check=True, capture_output=True)
+            random = ["--seed", str(SEED), "--random"] if task.dtype != KEEP else []
+            command = [ROOT / "export.py", *random, task.shape, self.path, "--dtype", task.dtype]
+            subprocess.run([sys.executable, *command], check=True, capture_output=True)
         command = [
             ROOT / "build/tests/c/compare_peers",
             self.path,
