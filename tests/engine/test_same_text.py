@@ -75,9 +75,10 @@ def test_guesses_change_nothing(run, exported, name):
             found, closing = generate(run, model, *tokens, *sampling, *guesses)
             assert found == want, (sampling, guesses)
             drafted += int(re.search(r"drafted (\d+), accepted \d+; ", closing)[1])
-    assert drafted > 0
+    assert drafted > 0 or not guess_layers.STOPPED
 
 
+@pytest.mark.skipif(not guess_layers.STOPPED, reason="such a draft model costs too much")
 def test_the_same_model_guesses_right(run, exported):
     """At temperature 0 a draft model that is the model itself is never wrong."""
     _, closing = generate(
