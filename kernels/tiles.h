@@ -526,8 +526,9 @@ TILE_CODES(codes_6, 6, false, 2)
 TILE_CODES(turned, 6, false, 1)
 
 // So few rows take codes one row after another, since unpacking costs as much as some rows:
-// on Zen 5 as much as 12, with AVX2 as 8.
-enum { FEW_ROWS = 8 };
+// on Zen 5 as much as 12, with AVX2 as 8. They take two panels at once, since they wait for
+// arithmetic more than for memory.
+enum { FEW_ROWS = 8, FEW_P = PREFETCHES ? 2 : 1 };
 
 // How many of `left` rows come next, so that tiles of at most T are all about as large.
 static inline int next_rows(int left, int T) {
@@ -827,10 +828,8 @@ INLINE void int_mix_rows(float *out, size_t dim, const IntMixTile *tile, int n, 
 
 // Of codes: one row by tiles of the type, several by those of `tiles` above.
 #define MATMUL_CODES(name, dtype, tiles, P, T)                                                     \
-    static void tile_##name##_one(const Tile *tile) {                                              \
-        tile_one(tile, BLOCK_FORMS[dtype], ONE_CODES_P);                                           \
-    }                                                                                              \
-    static void tile_##name##_last(const Tile *tile) { tile_one(tile, BLOCK_FORMS[dtype], 1); }    \
+    static void tile_##name##_two(const Tile *tile) { tile_one(tile, BLOCK_FORMS[dtype], FEW_P); } \
+    static void tile_##name##_one(const Tile *tile) { tile_one(tile, BLOCK_FORMS[dtype], 1); }     \
     static void unpack_##name(const Tile *tile, int n) {                                           \
         unpack_codes(tile->unpacked, tile, BLOCK_FORMS[dtype], LEAST_##tiles, n);                  \
     }                                                                                              \
@@ -840,11 +839,12 @@ INLINE void int_mix_rows(float *out, size_t dim, const IntMixTile *tile, int n, 
         Unpacked unpacked;                                                                         \
         Tile tile = {out, out_stride, panel_stride,    panels, x,    0,                            \
                      0,   0,          blocks_of(n_in), ahead,  NULL, &unpacked};                   \
-        TileFn *const last = tile_##name##_last;                                                   \
+        TileFn *const last = tile_##name##_one;                                                    \
         const bool few = n_tokens <= FEW_ROWS;                                                     \
+        const int one_P = n_tokens == 1 ? ONE_CODES_P : FEW_P;                                     \
         walk_panels(tile, few ? NULL : unpack_##name, few ? &last : tile_##tiles##_by1,            \
-                    tile_##tiles##_by##P, tile_##name##_one, ONE_CODES_P, P, few ? 1 : T,          \
-                    UNPACKED / P, n_panels, n_tokens);                                             \
+                    tile_##tiles##_by##P, one_P == 1 ? last : tile_##name##_two, one_P, P,         \
+                    few ? 1 : T, UNPACKED / P, n_panels, n_tokens);                                \
     }
 #define CODES_TILES(tiles, P, T)                                                                   \
     WEIGHTS_TILES(tile_##tiles, 1, T)                                                              \
