@@ -58,12 +58,12 @@
 #ifndef ONE_CHAINS
 #define ONE_CHAINS 1
 #endif
-// One row wants what lies SOON bytes ahead in the first-level cache, in panels of six bits or fewer
-// and of NARROW bytes or fewer. A panel of codes lies in three places (codes, scales, what 256
-// columns share): two are streams enough.
+// One row takes ONE_BLOCKS_P panels of blocks or bf16 at once, and ONE_CODES_P of codes. In panels
+// of six bits or fewer, and of NARROW bytes or fewer, it wants what lies SOON bytes ahead in the
+// first-level cache.
 #ifdef SEVERAL_STREAMS
-#define ONE_BLOCKS_P ONE_P  // and of bf16
-#define ONE_CODES_P 2
+#define ONE_BLOCKS_P ONE_P
+#define ONE_CODES_P 2  // each lies in three places: codes, scales, what 256 columns share
 #define SOON 1536
 #define NARROW SIZE_MAX
 #ifndef FORESEEN
@@ -839,11 +839,11 @@ INLINE void int_mix_rows(float *out, size_t dim, const IntMixTile *tile, int n, 
         Unpacked unpacked;                                                                         \
         Tile tile = {out, out_stride, panel_stride,    panels, x,    0,                            \
                      0,   0,          blocks_of(n_in), ahead,  NULL, &unpacked};                   \
-        TileFn *const last = tile_##name##_one;                                                    \
+        TileFn *const one = tile_##name##_one;                                                     \
         const bool few = n_tokens <= FEW_ROWS;                                                     \
         const int one_P = n_tokens == 1 ? ONE_CODES_P : FEW_P;                                     \
-        walk_panels(tile, few ? NULL : unpack_##name, few ? &last : tile_##tiles##_by1,            \
-                    tile_##tiles##_by##P, one_P == 1 ? last : tile_##name##_two, one_P, P,         \
+        walk_panels(tile, few ? NULL : unpack_##name, few ? &one : tile_##tiles##_by1,             \
+                    tile_##tiles##_by##P, one_P == 1 ? one : tile_##name##_two, one_P, P,          \
                     few ? 1 : T, UNPACKED / P, n_panels, n_tokens);                                \
     }
 #define CODES_TILES(tiles, P, T)                                                                   \

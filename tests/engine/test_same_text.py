@@ -10,8 +10,8 @@ import subprocess
 import time
 from pathlib import Path
 
-import numpy as np
 import guess_layers
+import numpy as np
 import pytest
 
 from conftest import ROOT, on_linux

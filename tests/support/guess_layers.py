@@ -13,13 +13,17 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from conftest import ROOT
+from faults import SHIM
 
 # Of a program's environment: nothing takes time then, so that the guard lets all guesses be made. Empty where there is
-# no shim for the program, as on other systems.
-OURS = "" if "HEADS_RUN" in os.environ else ROOT / "build/tests/c/fault_shim.so"
-SHIM = os.environ.get("HEADS_FAULT_SHIM", str(OURS))
-STOPPED = {"LD_PRELOAD": SHIM, "HEADS_CLOCK": "stopped", "ASAN_OPTIONS": "verify_asan_link_order=0"}
-STOPPED = STOPPED if os.path.exists(SHIM) else {}
+# no shim for the program, as on other systems: whoever names another program names its shim, too.
+STOPPED = {}
+if SHIM.exists() and ("HEADS_RUN" not in os.environ or "HEADS_FAULT_SHIM" in os.environ):
+    STOPPED = {
+        "LD_PRELOAD": str(SHIM),
+        "HEADS_CLOCK": "stopped",
+        "ASAN_OPTIONS": "verify_asan_link_order=0",
+    }
 PARTS = ("proj", "embed_norm", "hidden_norm", "norm")
 NEXTN = tuple(f"model.layers.{{n}}.{m}" for m in ("eh_proj", "enorm", "hnorm", "shared_head.norm"))
 MTP = ("mtp.fc", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm")
