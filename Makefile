@@ -432,8 +432,9 @@ asan:
 	$(MAKE) ASAN=1 run-asan c-tests
 
 tsan:
-	$(MAKE) TSAN=1 build/tsan/tests/c/test_threads
+	$(MAKE) TSAN=1 build/tsan/tests/c/test_threads build/tsan/tests/c/test_pool
 	build/tsan/tests/c/test_threads
+	build/tsan/tests/c/test_pool
 
 # 2>&1: text and closing line stay on lines of their own even where make's output is piped.
 demo: $(RUN)

@@ -1,6 +1,7 @@
-// parallel_for on a pool of threads. Free threads claim items, several at first, single ones at the
-// end. So a thread that loses its core delays only the items that it claimed. If other programs
-// make sharing slower than working alone, the caller works alone for a while.
+// parallel_for on a pool of threads. Each thread has a run of neighbouring items, so that it reads
+// memory in one long stream; who is done takes single items from the ends of others' runs. So a
+// thread that loses its core delays only the item that it has begun. If other programs make sharing
+// slower than working alone, the caller works alone for a while.
 #include "system/threads.h"
 
 #include <pthread.h>
@@ -32,37 +33,30 @@ void parallel_for(Pool *pool, int n, WorkFn *work, const void *arg) {
 
 #else
 
-// A ticket holds the loop's number, its number of items and the next item. So a claim is one atomic
-// exchange, and a late thread sees that its loop is over. A claim takes a CLAIMS-th of a thread's
-// share of the items left.
-enum {
-    ITEM_BITS = 24, MAX_ITEMS = (1 << ITEM_BITS) - 1, CLAIMS = 4,
-    SPINS = 10000, YIELD_EVERY = 100, ALONE_MIN = 4, ALONE_MAX = 1024
-};
-#define ITEMS(ticket) ((int)((ticket) >> ITEM_BITS & MAX_ITEMS))
-#define ITEM(ticket) ((int)((ticket) & MAX_ITEMS))
-#define LOOP(ticket) ((ticket) >> 2 * ITEM_BITS)
+enum { SPINS = 10000, YIELD_EVERY = 100, ALONE_MIN = 4, ALONE_MAX = 1024 };
 
 typedef struct {
     Pool *pool;
     int index;
     pthread_t thread;
+    _Atomic uint64_t left;  // of its run: the next item, and above 32 bits the end
+    char apart[128];        // from the next one's: processors fetch lines in pairs
 } Worker;
 
 struct Pool {
     int n_threads;
     WorkFn *work;
     const void *arg;
-    int first;  // item 0 of this loop is item `first` of the caller's
-    _Atomic uint64_t ticket;
-    _Atomic int done;  // items of this loop
+    int n;                  // items of this loop
+    _Atomic int done;       // of them
+    _Atomic uint64_t loop;  // its number
     _Atomic int parked;
     int alone;            // loops that the caller still runs alone
     int patience;         // how many it will be the next time
     _Atomic bool stop;
     pthread_mutex_t lock;
     pthread_cond_t wake, finished;
-    Worker workers[];  // [n_threads]; the first is the caller's, and unused
+    Worker workers[];  // [n_threads]; the first has the caller's run, and no thread
 };
 
 // One of up to SPINS pauses. Together they last a fraction of a millisecond, longer than an item
@@ -77,27 +71,39 @@ static inline void relax(int spin) {
 #endif
 }
 
-// Works on the items that are left. The thread that finishes the last one wakes the caller.
-static void work_on(Pool *pool, int thread) {
+static uint64_t items(int next, int end) { return (uint64_t)end << 32 | (uint64_t)next; }
+
+// Claims an item of a run: the next one, for its own thread, or the last. -1: none is left.
+static int claim(_Atomic uint64_t *left, bool own) {
+    uint64_t run = atomic_load(left);
     for (;;) {
-        uint64_t t = atomic_load(&pool->ticket);
-        int n = ITEMS(t), first = ITEM(t), left = n - first;
-        int share = left / (CLAIMS * pool->n_threads);
-        int claimed = share > 1 ? share : 1;
-        if (left == 0) return;
-        if (!atomic_compare_exchange_weak(&pool->ticket, &t, t + (uint64_t)claimed)) continue;
-        for (int i = first; i < first + claimed; i++)
-            pool->work(pool->arg, pool->first + i, thread);
-        if (atomic_fetch_add(&pool->done, claimed) + claimed == n) {
-            pthread_mutex_lock(&pool->lock);
-            pthread_cond_signal(&pool->finished);
-            pthread_mutex_unlock(&pool->lock);
-        }
+        int next = (int)(run & UINT32_MAX), end = (int)(run >> 32);
+        if (next == end) return -1;
+        uint64_t others = own ? items(next + 1, end) : items(next, end - 1);
+        if (atomic_compare_exchange_weak(left, &run, others)) return own ? next : end - 1;
+    }
+}
+
+// Works on a thread's own run, then on others': the caller looks at all of them, since their threads
+// may sleep, the others at a few. The thread that finishes the last item wakes the caller.
+static void work_on(Pool *pool, int thread) {
+    int worked = 0;
+    for (int i = 0; i < pool->n_threads; i += thread ? i + 1 : 1) {
+        Worker *of = &pool->workers[(thread + i) % pool->n_threads];
+        for (int item; (item = claim(&of->left, i == 0)) >= 0; worked++)
+            pool->work(pool->arg, item, thread);
+    }
+    if (!worked) return;
+    int n = pool->n;  // of this loop, which goes on until all that was worked on is counted
+    if (atomic_fetch_add(&pool->done, worked) + worked == n) {
+        pthread_mutex_lock(&pool->lock);
+        pthread_cond_signal(&pool->finished);
+        pthread_mutex_unlock(&pool->lock);
     }
 }
 
 static bool news(Pool *pool, uint64_t loop) {
-    return LOOP(atomic_load(&pool->ticket)) != loop || atomic_load(&pool->stop);
+    return atomic_load(&pool->loop) != loop || atomic_load(&pool->stop);
 }
 
 static void *worker_main(void *arg) {
@@ -113,7 +119,7 @@ static void *worker_main(void *arg) {
             atomic_fetch_sub(&pool->parked, 1);
             pthread_mutex_unlock(&pool->lock);
         }
-        loop = LOOP(atomic_load(&pool->ticket));
+        loop = atomic_load(&pool->loop);
         work_on(pool, me->index);
     }
     return NULL;
@@ -163,11 +169,11 @@ void pool_free(Pool *pool) {
     free(pool);
 }
 
-static void wait_for_all(Pool *pool, int n) {
-    for (int i = 0; i < SPINS && atomic_load(&pool->done) < n; i++) relax(i);
-    if (atomic_load(&pool->done) == n) return;
+static void wait_for_all(Pool *pool) {
+    for (int i = 0; i < SPINS && atomic_load(&pool->done) < pool->n; i++) relax(i);
+    if (atomic_load(&pool->done) == pool->n) return;
     pthread_mutex_lock(&pool->lock);
-    while (atomic_load(&pool->done) < n) pthread_cond_wait(&pool->finished, &pool->lock);
+    while (atomic_load(&pool->done) < pool->n) pthread_cond_wait(&pool->finished, &pool->lock);
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -183,19 +189,6 @@ static void judge(Pool *pool, double worked, double waited) {
     if (pool->patience < ALONE_MAX) pool->patience *= 2;
 }
 
-// Runs a loop of at most MAX_ITEMS items.
-static void run_loop(Pool *pool, int n) {
-    atomic_store(&pool->done, 0);
-    uint64_t loop = LOOP(atomic_load(&pool->ticket)) + 1;
-    double begin = seconds();
-    atomic_store(&pool->ticket, loop << 2 * ITEM_BITS | (uint64_t)n << ITEM_BITS);
-    wake_all(pool);
-    work_on(pool, 0);
-    double middle = seconds();
-    wait_for_all(pool, n);
-    judge(pool, middle - begin, seconds() - middle);
-}
-
 void parallel_for(Pool *pool, int n, WorkFn *work, const void *arg) {
     if (n <= 1 || pool->n_threads == 1 || pool->alone > 0) {
         for (int i = 0; i < n; i++) work(arg, i, 0);
@@ -204,9 +197,19 @@ void parallel_for(Pool *pool, int n, WorkFn *work, const void *arg) {
     }
     pool->work = work;
     pool->arg = arg;
-    for (pool->first = 0; n - pool->first > MAX_ITEMS; pool->first += MAX_ITEMS)
-        run_loop(pool, MAX_ITEMS);
-    run_loop(pool, n - pool->first);
+    pool->n = n;
+    atomic_store(&pool->done, 0);
+    for (int i = 0, next = 0, end; i < pool->n_threads; i++, next = end) {
+        end = (int)((int64_t)n * (i + 1) / pool->n_threads);
+        atomic_store_explicit(&pool->workers[i].left, items(next, end), memory_order_release);
+    }
+    double begin = seconds();
+    atomic_fetch_add(&pool->loop, 1);
+    wake_all(pool);
+    work_on(pool, 0);
+    double middle = seconds();
+    wait_for_all(pool);
+    judge(pool, middle - begin, seconds() - middle);
 }
 
 #endif
