@@ -58,26 +58,19 @@
 #ifndef ONE_CHAINS
 #define ONE_CHAINS 1
 #endif
-// One row takes ONE_BLOCKS_P panels of blocks or bf16 at once, and ONE_CODES_P of codes. In panels
-// of six bits or fewer, and of NARROW bytes or fewer, it wants what lies SOON bytes ahead in the
-// first-level cache.
+// One row takes ONE_BLOCKS_P panels of blocks or bf16 at once, and ONE_CODES_P of codes.
 #ifdef SEVERAL_STREAMS
 #define ONE_BLOCKS_P ONE_P
 #define ONE_CODES_P 2  // each lies in three places: codes, scales, what 256 columns share
-#define SOON 1536
-#define NARROW SIZE_MAX
 #ifndef FORESEEN
 #define FORESEEN (20 << 10)
 #define AHEAD_TO 2
 #endif
 #else
-// Zen 5 is fastest, by 3 to 20 % of a decode, where one row takes a panel after the other, and asks
-// for each byte of the next one. Where that is near, it asks twice. Chains of f32 and f16 are too
-// long for it: an fma for each number.
+// Zen 5 is fastest where one row takes a panel after the other. Chains of f32 and f16 are too long
+// for it: an fma for each number.
 #define ONE_BLOCKS_P 1
 #define ONE_CODES_P 1
-#define SOON (8 << 10)
-#define NARROW (32 << 10)
 #define FORESEEN SIZE_MAX
 #define AHEAD_TO 3
 #endif
@@ -143,13 +136,6 @@ INLINE void prefetch(const uint8_t *p, ptrdiff_t ahead, size_t bytes) {
         __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)ahead + line), 0, AHEAD_TO);
 }
 
-// Of one panel of a single row, into the first-level cache.
-INLINE void want_soon(const Tile *tile, const uint8_t *p, size_t bytes) {
-    if (!PREFETCHES || tile->panel_stride > NARROW) return;
-    UNROLL for (size_t line = 0; line < bytes; line += 64)
-        __builtin_prefetch(p + line + SOON, 0, 3);
-}
-
 // The same for the first bytes of P panels; later the processor reads ahead by itself.
 INLINE void prefetch_panels(const Tile *tile, size_t at, size_t bytes, int P) {
 #if PREFETCHES
@@ -159,6 +145,34 @@ INLINE void prefetch_panels(const Tile *tile, size_t at, size_t bytes, int P) {
 #else
     if (at % READ_AHEAD) return;
     UNROLL for (int p = 0; p < P; p++) read_ahead(tile->w + (size_t)p * tile->panel_stride + at);
+#endif
+}
+
+// What is wanted next while groups g..g+n-1 of block b are worked on. In one stream, all bytes in
+// the order in which they lie, as many with each block: the processor itself reads ahead of that,
+// and Zen 5 reads 10 to 16 % faster than in a stream of codes and one of scales. In several streams,
+// codes as above, scales, which are too short a stream for the processor, and of a single row the
+// codes SOON bytes ahead.
+INLINE void want_groups(const Tile *tile, BlockForm form, size_t b, int g, int n, int P, int T) {
+    const size_t stride = tile->panel_stride;
+#if PREFETCHES && !defined(SEVERAL_STREAMS)
+    const size_t bytes = code_bytes(form) + scale_bytes(form) + shared_bytes(form) / SHARING;
+    (void)n, (void)T;
+    UNROLL for (int p = 0; g == 0 && p < P; p++)
+        prefetch(tile->w + (size_t)p * stride + b * bytes, tile->ahead, bytes);
+#else
+    enum { SOON = 1536 };
+    const size_t eighth = code_bytes(form) / 8, bytes = (size_t)n * eighth;
+    const size_t at = b * code_bytes(form) + (size_t)g * eighth;
+    if (PREFETCHES && g == 0 && b * scale_bytes(form) % 64 == 0)
+        UNROLL for (int p = 0; p < P; p++)
+            prefetch(scales_of(tile->w + (size_t)p * stride, form, tile->n_steps, b), tile->ahead,
+                     64);
+    prefetch_panels(tile, at, bytes, P);
+    if (PREFETCHES && T == 1 && form.bits < 8)
+        UNROLL for (int p = 0; p < P; p++)
+            UNROLL for (size_t line = 0; line < bytes; line += 64)
+                __builtin_prefetch(tile->w + (size_t)p * stride + at + line + SOON, 0, 3);
 #endif
 }
 
@@ -303,22 +317,13 @@ INLINE void add_products(Floats sum[MAX_P][MAX_T], const Tile *tile, BlockForm f
     UNROLL for (int t = 0; t < T; t++)
         UNROLL for (int p = 0; p < P; p++)
             total[p][t] = v_dot_start(x->offset[at_part + (size_t)t * apart]);
-    // Scales are too short a stream for the processor to read ahead.
-    if (PREFETCHES && ahead && part == 0 && b * scale_bytes(form) % 64 == 0)
-        UNROLL for (int p = 0; p < P; p++)
-            prefetch(scales_of(tile->w + (size_t)p * tile->panel_stride, form, tile->n_steps, b),
-                     tile->ahead, 64);
     Ints (*const dot)(Ints, Bytes, const int8_t *) = T == 1 && form.numbers ? v_dot_numbers : v_dot;
     UNROLL for (int g = first; g < first + n_groups; g += 2) {
         Bytes v[MAX_P][2];
-        const size_t at_g = b * block_bytes + (size_t)g * block_bytes / 8;
-        if (ahead) prefetch_panels(tile, at_g, block_bytes / 4, P);
-        UNROLL for (int p = 0; p < P; p++) {
-            const uint8_t *w = tile->w + (size_t)p * tile->panel_stride + b * block_bytes;
-            if (T == 1 && (form.bits == 4 || form.kept))
-                want_soon(tile, w + at_g % block_bytes, block_bytes / 4);
-            load_groups(v[p], w, g, form, numbers);
-        }
+        if (ahead) want_groups(tile, form, b, g, 2, P, T);
+        UNROLL for (int p = 0; p < P; p++)
+            load_groups(v[p], tile->w + (size_t)p * tile->panel_stride + b * block_bytes, g, form,
+                        numbers);
         UNROLL for (int i = 0; i < 2; i++)
             UNROLL for (int t = 0; t < T; t++) {
                 const int8_t *a = x->q + (at + (size_t)t * x->blocks) * BLOCK + 4 * (g + i);
@@ -406,20 +411,12 @@ INLINE void tile_one(const Tile *tile, BlockForm form, int P) {
     load_sums(sum, tile, P, 1);
     for (size_t b = tile->from; b < tile->to; b++) {
         const size_t at = tile->row * x->blocks + b;
-        if (PREFETCHES && b * scale_bytes(form) % 64 == 0)
-            UNROLL for (int p = 0; p < P; p++)
-                prefetch(scales_of(tile->w + (size_t)p * tile->panel_stride, form, n, b),
-                         tile->ahead, 64);
         UNROLL for (int part = 0; part < parts; part++) {
             const size_t at_part = at * (size_t)parts + (size_t)part;
-            UNROLL for (int g = n_groups * part; g < n_groups * (part + 1); g += 2)
-                prefetch_panels(tile, b * block_bytes + (size_t)g * block_bytes / 8,
-                                block_bytes / 4, P);
+            want_groups(tile, form, b, n_groups * part, n_groups, P, 1);
             UNROLL for (int p = 0; p < P; p++) {
                 const uint8_t *panel = tile->w + (size_t)p * tile->panel_stride;
                 const uint8_t *w = panel + b * block_bytes;
-                want_soon(tile, w + (size_t)part * block_bytes / (size_t)parts,
-                          block_bytes / (size_t)parts);
                 Bytes v[8];
                 UNROLL for (int i = 0; i < n_groups; i += 2) {
                     const int g = n_groups * part + i;
