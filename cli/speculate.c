@@ -40,6 +40,9 @@ static void open_draft_model(Drafter *d, const Program *p) {
     if (!inspect_same_tokens(d->model, p->model))
         die("-md %s: its vocabulary is not that of %s; a draft model needs the same tokens", path,
             p->path);
+    if (!draft_pays(d->model, p->model))
+        warn("-md %s: it reads half as many bytes a token as %s, or more, so it guesses nothing",
+             path, p->path);
     int context = heads_workspace_context(p->w), own = heads_model_shape(d->model).context;
     options.context = context < own ? context : own;
     options.logit_rows = 1;

@@ -150,9 +150,9 @@ INLINE void prefetch_panels(const Tile *tile, size_t at, size_t bytes, int P) {
 
 // What is wanted next while groups g..g+n-1 of block b are worked on. In one stream, all bytes in
 // the order in which they lie, as many with each block: the processor itself reads ahead of that,
-// and Zen 5 reads 10 to 16 % faster than in a stream of codes and one of scales. In several streams,
-// codes as above, scales, which are too short a stream for the processor, and of a single row the
-// codes SOON bytes ahead.
+// and Zen 5 reads 10 to 16 % faster than in a stream of codes and one of scales. In several
+// streams, codes as above, scales, which are too short a stream for the processor, and of a single
+// row the codes SOON bytes ahead.
 INLINE void want_groups(const Tile *tile, BlockForm form, size_t b, int g, int n, int P, int T) {
     const size_t stride = tile->panel_stride;
 #if PREFETCHES && !defined(SEVERAL_STREAMS)

@@ -25,6 +25,10 @@ double draft_price(const Model *draft, const Model *model) {
     return (double)draft->weight_bytes / (double)model->weight_bytes;
 }
 
+bool draft_pays(const Model *draft, const Model *model) {
+    return draft_price(draft, model) < MOST_PRICE;
+}
+
 void guard_measure(GuessCost *cost, int n, int behind, double time) {
     double pass = cost->pass;
     if (n == 0) {

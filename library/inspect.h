@@ -124,6 +124,8 @@ void inspect_nothing(heads_workspace *w);
 // frees one.
 typedef struct TextGuard TextGuard;
 TextGuard *text_guard_new(const heads_model *model, const heads_model *draft);
+// Whether a draft model is small enough to be asked for guesses at all.
+bool draft_pays(const heads_model *draft, const heads_model *model);
 // Guesses of the next pass, at most `most`. behind: tokens that a draft model has not read.
 int text_guard_most(TextGuard *g, int behind, int most);
 // A pass took so long, with n guesses, of which the first `right` were right; passes 2: and one

@@ -84,8 +84,8 @@ static int claim(_Atomic uint64_t *left, bool own) {
     }
 }
 
-// Works on a thread's own run, then on others': the caller looks at all of them, since their threads
-// may sleep, the others at a few. The thread that finishes the last item wakes the caller.
+// Works on a thread's own run, then on others': the caller looks at all of them, since their
+// threads may sleep, the others at a few. The thread that finishes the last item wakes the caller.
 static void work_on(Pool *pool, int thread) {
     int worked = 0;
     for (int i = 0; i < pool->n_threads; i += thread ? i + 1 : 1) {

@@ -55,8 +55,8 @@ int main(void) {
         }
         pool_free(pool);
     }
-    printf("%s %d loops of up to %d items on 1 to %d threads: %d wrong\n", failed ? "not ok:" : "ok",
-           loops, MAX_ITEMS, MAX_THREADS, failed);
+    printf("%s %d loops of up to %d items on 1 to %d threads: %d wrong\n",
+           failed ? "not ok:" : "ok", loops, MAX_ITEMS, MAX_THREADS, failed);
 #ifndef _OPENMP
     Pool *pool = pool_new(4, &err);
     if (!pool) return printf("not ok: %s\n", err.text), 1;

@@ -125,6 +125,11 @@ def test_a_draft_model_of_another_vocabulary(run, stories, bare):
     assert done.returncode == 1 and "its vocabulary is not that of" in done.stderr
 
 
+def test_a_draft_model_that_is_too_large(run, stories):
+    done = run(stories, "-p", "One", "-n", 3, "-md", stories)
+    assert done.returncode == 0 and "so it guesses nothing" in done.stderr
+
+
 # ---- the prompt cache ----
 
 
