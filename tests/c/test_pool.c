@@ -7,7 +7,7 @@
 
 #include "system/threads.h"
 
-enum { MAX_THREADS = 9, MAX_ITEMS = 300, LOOPS = 2000, LATE = 2, LONGEST = 2 };
+enum { MAX_THREADS = 9, MAX_ITEMS = 300, LOOPS = 2000, LATE = 2, LONGEST = 10 };
 
 typedef struct {
     int n, n_threads;
