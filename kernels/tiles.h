@@ -152,7 +152,7 @@ INLINE void prefetch_panels(const Tile *tile, size_t at, size_t bytes, int P) {
 // the order in which they lie, as many with each block: the processor itself reads ahead of that,
 // and Zen 5 reads 10 to 16 % faster than in a stream of codes and one of scales. In several
 // streams, codes as above, scales, which are too short a stream for the processor, and of a single
-// row the codes SOON bytes ahead.
+// row the codes SOON bytes ahead, but for q8's.
 INLINE void want_groups(const Tile *tile, BlockForm form, size_t b, int g, int n, int P, int T) {
     const size_t stride = tile->panel_stride;
 #if PREFETCHES && !defined(SEVERAL_STREAMS)
@@ -169,7 +169,7 @@ INLINE void want_groups(const Tile *tile, BlockForm form, size_t b, int g, int n
             prefetch(scales_of(tile->w + (size_t)p * stride, form, tile->n_steps, b), tile->ahead,
                      64);
     prefetch_panels(tile, at, bytes, P);
-    if (PREFETCHES && T == 1 && form.bits < 8)
+    if (PREFETCHES && T == 1 && (form.bits < 8 || form.kept))
         UNROLL for (int p = 0; p < P; p++)
             UNROLL for (size_t line = 0; line < bytes; line += 64)
                 __builtin_prefetch(tile->w + (size_t)p * stride + at + line + SOON, 0, 3);
