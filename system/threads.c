@@ -199,8 +199,9 @@ void parallel_for(Pool *pool, int n, WorkFn *work, const void *arg) {
     pool->arg = arg;
     pool->n = n;
     atomic_store(&pool->done, 0);
+    // Rounded up, so that the caller has an item.
     for (int i = 0, next = 0, end; i < pool->n_threads; i++, next = end) {
-        end = (int)((int64_t)n * (i + 1) / pool->n_threads);
+        end = (int)(((int64_t)n * (i + 1) + pool->n_threads - 1) / pool->n_threads);
         atomic_store_explicit(&pool->workers[i].left, items(next, end), memory_order_release);
     }
     double begin = seconds();
